@@ -1,0 +1,31 @@
+"""flowlin: exact gradient flow of linear, ReLU and gated-linear networks, timed by events."""
+
+from flowlin import tasks as tasks
+from flowlin import theory as theory
+from flowlin.compare import Comparison as Comparison
+from flowlin.compare import compare as compare
+from flowlin.descent import gradient_descent as gradient_descent
+from flowlin.descent import stochastic_gradient_descent as stochastic_gradient_descent
+from flowlin.eventlog import EventLog as EventLog
+from flowlin.events import Crossing as Crossing
+from flowlin.events import LossBelow as LossBelow
+from flowlin.events import ModeHits as ModeHits
+from flowlin.events import UnitSwitches as UnitSwitches
+from flowlin.flow import gradient_flow as gradient_flow
+from flowlin.kinks import IgnoreKinks as IgnoreKinks
+from flowlin.kinks import SmoothKinks as SmoothKinks
+from flowlin.linearization import Linearization as Linearization
+from flowlin.loss import CrossEntropy as CrossEntropy
+from flowlin.loss import SquaredError as SquaredError
+from flowlin.network import GatedLinearNetwork as GatedLinearNetwork
+from flowlin.network import LinearNetwork as LinearNetwork
+from flowlin.network import ReLUNetwork as ReLUNetwork
+from flowlin.result import RESULTS as RESULTS
+from flowlin.result import RunError as RunError
+from flowlin.task import Task as Task
+from flowlin.tasks.files import DataError as DataError
+from flowlin.trajectory import Trajectory as Trajectory
+from flowlin.units import Convention as Convention
+from flowlin.units import StepClock as StepClock
+
+__version__ = "0.1.0"

@@ -1,0 +1,51 @@
+"""Small helpers for arrays: dtypes, tracers, and checks of user input."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+ENABLE_X64 = 'jax.config.update("jax_enable_x64", True)'
+
+
+def is_traced(tree: Any) -> bool:
+    """Whether any leaf is a tracer, so that its values cannot be looked at."""
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
+
+
+def floating(value: Any) -> Array:
+    """`value` as a floating-point array; integers and booleans take JAX's default float."""
+    array = jnp.asarray(value)
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        array = array.astype(jnp.result_type(float))
+    return array
+
+
+def require_finite(name: str, array: Array) -> None:
+    """Raise `ValueError` if a concrete array holds a NaN or an infinity."""
+    if not is_traced(array) and not np.all(np.isfinite(np.asarray(array))):
+        bad = int(np.sum(~np.isfinite(np.asarray(array))))
+        raise ValueError(
+            f"`{name}` holds {bad} value(s) that are NaN or infinite; "
+            "remove those samples or repair the values first."
+        )
+
+
+def require_positive(name: str, value: Any, *, allow_zero: bool = False) -> None:
+    """Raise `ValueError` unless a concrete scalar is finite and positive."""
+    if is_traced(value):
+        return
+    number = float(value)
+    fine = math.isfinite(number) and (number >= 0 if allow_zero else number > 0)
+    if not fine:
+        kind = "zero or positive" if allow_zero else "positive"
+        raise ValueError(f"`{name}` must be finite and {kind}, got {value}.")
+
+
+def augment(x: Array, bias_strength: Any) -> Array:
+    """Inputs with the constant in front: rows `[c; x]`, shape (P, 1 + N_in)."""
+    constant = jnp.full((x.shape[0], 1), bias_strength, dtype=x.dtype)
+    return jnp.concatenate([constant, x], axis=1)

@@ -1,0 +1,74 @@
+"""A continuous and a discrete run laid side by side."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from flowlin._arrays import is_traced
+from flowlin.trajectory import Trajectory
+
+
+class Comparison(eqx.Module):
+    """Distances between two runs at the times `ts` (T,) of the second.
+
+    - `parameters`: norm of the difference of all weights and biases over the first run's norm.
+    - `function`: root mean square of the difference of the outputs over that of the first run's
+      outputs, on the task.
+    - `loss`: second run's loss minus the first's.
+    """
+
+    ts: Float[Array, " T"]
+    parameters: Float[Array, " T"]
+    function: Float[Array, " T"]
+    loss: Float[Array, " T"]
+
+
+def compare(flow: Trajectory, descent: Trajectory) -> Comparison:
+    """Distance in parameters, function and loss over time between two runs of one task.
+
+    Usually a flow and a descent from the same network; any two trajectories will do.
+
+    **Arguments:** `flow` with `dense=True`, or saved at the times of `descent`
+    (`ts=descent.ts`); `descent` with saved networks. Times of `descent` after the end of `flow`
+    are left out.
+
+    **Raises:** `ValueError` if the times do not match, the runs have other tasks, or one was made
+    under `jit` with the task as an argument, so that the task is not known.
+    """
+    task, loss = descent.reference.task, descent.reference.loss
+    if task is None or flow.reference.task is None or is_traced((flow, descent)):
+        raise ValueError("`compare` needs runs made outside jit and vmap, which know their task.")
+    if not eqx.tree_equal(task, flow.reference.task) or loss != flow.reference.loss:
+        raise ValueError("`flow` and `descent` were trained on different tasks or losses.")
+    kept = np.asarray(descent.ts) <= float(flow.end) * (1 + 1e-12)
+    ts = jnp.minimum(descent.ts[kept], flow.end)
+    others = jax.tree.map(lambda a: a[kept], descent.networks)
+    networks = flow.network(ts) if flow.dense is not None else _at(flow, ts)
+
+    @jax.jit
+    @jax.vmap
+    def distances(first, second):
+        pairs = list(
+            zip(jax.tree.leaves(first.parameters), jax.tree.leaves(second.parameters), strict=True)
+        )
+        off = sum(jnp.sum((a - b) ** 2) for a, b in pairs)
+        size = sum(jnp.sum(a**2) for a, _ in pairs)
+        f, g = first.outputs(task.x), second.outputs(task.x)
+        function = jnp.sqrt(jnp.sum((f - g) ** 2) / jnp.sum(f**2))
+        return jnp.sqrt(off / size), function, loss(g, task.y) - loss(f, task.y)
+
+    return Comparison(ts, *distances(networks, others))
+
+
+def _at(flow: Trajectory, ts: Array):
+    saved = np.asarray(flow.ts)
+    place = np.searchsorted(saved, np.asarray(ts) * (1 - 1e-12))
+    place = np.minimum(place, len(saved) - 1)
+    if not np.allclose(saved[place], ts, rtol=1e-9, atol=0):
+        raise ValueError(
+            "the runs were saved at different times; run the flow with `dense=True` or with "
+            "`ts=descent.ts`."
+        )
+    return jax.tree.map(lambda a: a[place], flow.networks)

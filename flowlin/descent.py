@@ -1,0 +1,407 @@
+"""Gradient descent: the discrete run, with the same results as the continuous one."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+from jaxtyping import Array, PRNGKeyArray
+
+from flowlin._arrays import is_traced, require_positive
+from flowlin.eventlog import EventLog
+from flowlin.events import AbstractEvent, UnitSwitches, all_watches
+from flowlin.field import AbstractObjective, FullData, objective
+from flowlin.flow import Observe, _Observables, check_fit, trimmed
+from flowlin.kinks import IgnoreKinks
+from flowlin.linearization import counts_from_steps
+from flowlin.loss import Loss, SquaredError
+from flowlin.network import AbstractNetwork, Parameters, ReLUNetwork
+from flowlin.progress import tqdm_class
+from flowlin.recorder import Log, Observer
+from flowlin.result import RESULTS, RunError
+from flowlin.task import Task
+from flowlin.trajectory import Reference, Trajectory
+
+
+def gradient_descent(
+    network: AbstractNetwork,
+    task: Task,
+    learning_rate: float,
+    steps: int,
+    *,
+    loss: Loss = SquaredError(),
+    tau: float = 1.0,
+    optimiser: optax.GradientTransformation | None = None,
+    events: Sequence[AbstractEvent] = (),
+    observe: Observe | None = None,
+    save_every: int | None = None,
+    max_events: int = 2**16,
+    progress: bool = False,
+    throw: bool = True,
+) -> Trajectory:
+    r"""Full-batch gradient descent, $w_{k+1} = w_k - \epsilon \nabla L(w_k)$.
+
+    Same results as `gradient_flow`; step k is at time t = k eps tau. Timings are step-grained: an
+    event's time is that of the first step on the other side, its uncertainty one step; t* is the
+    first step of the maximal always-on count, counted at **every** step (on a sliding pair descent
+    flickers, so this count is neither the open nor the closed one).
+
+    **Arguments:** as for `gradient_flow`, and
+
+    - `learning_rate`: eps.
+    - `steps`: number of steps.
+    - `optimiser`: any optax optimiser in place of plain descent; it brings its own rate, and
+      `learning_rate` then only sets the unit of time.
+    - `save_every`: steps between saved rows; None saves about 200. The last step is saved too.
+
+    **Returns:** a `Trajectory`. `flow.events` holds the given events; gates are not logged one by
+    one. Always-on and always-off units are counted for ReLU networks, at quantile 0 and at that
+    of every `UnitSwitches` in `events`.
+
+    **Raises:** `ValueError` for bad input; `fl.RunError` when the loss becomes NaN or infinite
+    or there are more than `max_events` events.
+    """
+    return _run(
+        network, task, learning_rate, steps, loss, tau, optimiser, events, observe, save_every,
+        max_events, progress, throw, batch_size=None, key=None,
+    )  # fmt: skip
+
+
+def stochastic_gradient_descent(
+    network: AbstractNetwork,
+    task: Task,
+    learning_rate: float,
+    steps: int,
+    *,
+    batch_size: int,
+    key: PRNGKeyArray,
+    loss: Loss = SquaredError(),
+    tau: float = 1.0,
+    optimiser: optax.GradientTransformation | None = None,
+    events: Sequence[AbstractEvent] = (),
+    observe: Observe | None = None,
+    save_every: int | None = None,
+    max_events: int = 2**16,
+    progress: bool = False,
+    throw: bool = True,
+) -> Trajectory:
+    """Mini-batch gradient descent; every epoch is a fresh random order of the samples.
+
+    Batches are drawn without replacement; where the batch size does not divide P, an epoch's last,
+    incomplete batch is left out. The loss's reduction is over the batch: `SquaredError()` averages
+    over it, `SquaredError("sum")` sums (the lead paper leaves this open; see `fl.StepClock` for
+    the two time units).
+
+    **Arguments:** as for `gradient_descent`, and `batch_size` and a `key` of `jax.random`. Losses,
+    events and unit counts are of the whole task; since that costs more than a step, events and
+    counts are looked at at saved steps only, which is then their grain.
+
+    **Raises:** as `gradient_descent`; `ValueError` for a batch size not in [1, P].
+    """
+    if not 1 <= batch_size <= task.samples:
+        raise ValueError(
+            f"`batch_size` must lie between 1 and the number of samples {task.samples}, got "
+            f"{batch_size}."
+        )
+    return _run(
+        network, task, learning_rate, steps, loss, tau, optimiser, events, observe, save_every,
+        max_events, progress, throw, batch_size=batch_size, key=key,
+    )  # fmt: skip
+
+
+class _Look(eqx.Module):
+    """What is looked at as the run goes: watched values, and counts of linear units."""
+
+    observer: Observer
+    counters: tuple[Observer, ...]  # order statistics, per quantile: see `UnitSwitches`
+
+    def counts(self, parameters: Parameters) -> tuple[tuple[Array, Array], ...]:
+        """(on, off) unit counts, per quantile and layer."""
+        found = []
+        for counter in self.counters:
+            network = counter.network.with_parameters(parameters)
+            for bottom, top in zip(counter.watches[::2], counter.watches[1::2], strict=True):
+                found.append(
+                    (
+                        jnp.sum(bottom.function(network) > 0),
+                        jnp.sum(top.function(network) <= 0),
+                    )
+                )
+        return tuple(found)
+
+
+class _State(eqx.Module):
+    """Carried from step to step."""
+
+    parameters: Parameters
+    optimiser: Any
+    values: Array
+    log: Log
+    step: Array
+    order: Array  # the epoch's order of the samples, for mini-batches
+
+
+class _Descent(eqx.Module):
+    """Everything that defines a run."""
+
+    network: AbstractNetwork
+    task: Task
+    objective: AbstractObjective
+    loss: Loss
+    look: _Look
+    observe: _Observables
+    learning_rate: Array
+    clock: Array  # flow time per step
+    optimiser: optax.GradientTransformation | None = eqx.field(static=True)  # None: plain
+    save_every: int = eqx.field(static=True)
+    batch_size: int | None = eqx.field(static=True)
+    key: PRNGKeyArray | None
+
+    def start(self, max_events: int) -> _State:
+        """The state before the first step."""
+        parameters = self.network.parameters
+        values = self.values(parameters)
+        return _State(
+            parameters,
+            () if self.optimiser is None else self.optimiser.init(parameters),
+            values,
+            Log.empty(max_events, jnp.result_type(float)),
+            jnp.zeros((), jnp.int32),
+            jnp.arange(self.task.samples),
+        )
+
+    def values(self, parameters: Parameters) -> Array:
+        """Watched values."""
+        if not self.look.observer.watches:
+            return jnp.zeros(0, self.network.dtype)
+        return self.look.observer(parameters)
+
+    def update(self, state: _State) -> _State:
+        """One step, nothing looked at."""
+        network, order = self.network.with_parameters(state.parameters), state.order
+        if self.batch_size is None:
+            gradient = self.objective.gradient(network)
+        else:
+            batches = self.task.samples // self.batch_size
+            place = state.step % batches
+            assert self.key is not None
+            key = jax.random.fold_in(self.key, state.step // batches)
+            order = lax.cond(
+                place == 0,
+                lambda: jax.random.permutation(key, self.task.samples),
+                lambda: order,
+            )
+            chosen = lax.dynamic_slice(order, (place * self.batch_size,), (self.batch_size,))
+            batch = FullData(self.task.take(chosen), self.loss, IgnoreKinks())
+            gradient = batch.gradient(network)
+        optimiser, before = state.optimiser, state.parameters
+        if self.optimiser is None:
+            updates = jax.tree.map(lambda g: -self.learning_rate * g, gradient)
+        else:
+            updates, optimiser = self.optimiser.update(gradient, optimiser, before)
+        parameters: Any = optax.apply_updates(before, updates)  # pyright: ignore
+        return _State(parameters, optimiser, state.values, state.log, state.step + 1, order)
+
+    def record(self, state: _State, since: Any) -> tuple[_State, Any]:
+        """Log the crossings since the last look; return the unit counts."""
+        values = self.values(state.parameters)
+        log = state.log
+        if values.shape[0]:
+            above, before = values > 0, state.values > 0
+            up, down = self.look.observer.directions
+            crossed = (above & ~before & up) | (~above & before & down)
+            time = state.step * self.clock
+            k = jnp.where(crossed, log.count + jnp.cumsum(crossed) - 1, log.time.shape[0])
+            stops = jnp.any(crossed & self.look.observer.terminating)
+            log = Log(
+                log.time.at[k].set(time, mode="drop"),
+                log.uncertainty.at[k].set(since * self.clock, mode="drop"),
+                log.component.at[k].set(jnp.arange(k.shape[0]), mode="drop"),
+                log.rising.at[k].set(above, mode="drop"),
+                log.count + jnp.sum(crossed, dtype=jnp.int32),
+                jnp.where(stops, jnp.minimum(log.end, time), log.end),
+            )
+        state = eqx.tree_at(lambda s: (s.values, s.log), state, (values, log))
+        return state, self.look.counts(state.parameters)
+
+    def advance(self, state: _State, steps: int) -> tuple[_State, Any]:
+        """`steps` steps up to the next saved row; stands still once a terminating event came."""
+
+        def one(state, _):
+            new = self.update(state)
+            counts: Any = ()
+            if self.batch_size is None:
+                new, counts = self.record(new, 1)
+            return _choose(jnp.isfinite(state.log.end), state, new), counts
+
+        before = state
+        state, counts = lax.scan(one, state, length=steps)
+        if self.batch_size is not None:
+            state, row = self.record(state, steps)
+            state = _choose(jnp.isfinite(before.log.end), before, state)
+            counts = jax.tree.map(lambda a: a[None], row)
+        network = self.network.with_parameters(state.parameters)
+        saved = (self.objective.value(network), self.observe(network, self.task))
+        return state, ((state.step * self.clock, *saved), counts)
+
+    @eqx.filter_jit
+    def solve(self, steps: int, max_events: int, report: Callable[[Any], None] | None):
+        """The whole run."""
+        state = self.start(max_events)
+        network = self.network
+        first = (jnp.zeros_like(self.clock), self.objective.value(network))
+        first = ((*first, self.observe(network, self.task)), self.look.counts(network.parameters))
+
+        def block(state, _):
+            state, row = self.advance(state, self.save_every)
+            if report is not None:
+                jax.debug.callback(report, state.step)
+            return state, row
+
+        state, body = lax.scan(block, state, length=steps // self.save_every)
+        parts = [jax.tree.map(lambda a: jnp.asarray(a)[None], first), body]
+        # Counts within a block are per step: lay the blocks end to end.
+        parts[1] = (body[0], jax.tree.map(lambda a: a.reshape(-1), body[1]))
+        if steps % self.save_every:
+            state, row = self.advance(state, steps % self.save_every)
+            parts.append((jax.tree.map(lambda a: jnp.asarray(a)[None], row[0]), row[1]))
+        rows = jax.tree.map(lambda *a: jnp.concatenate(a), *parts)
+        return state, rows
+
+
+def _choose(done: Array, old: _State, new: _State) -> _State:
+    """The old state once the run has ended."""
+    return jax.tree.map(lambda a, b: jnp.where(done, a, b), old, new)
+
+
+def _run(
+    network, task, learning_rate, steps, loss, tau, optimiser, events, observe, save_every,
+    max_events, progress, throw, batch_size, key,
+) -> Trajectory:  # fmt: skip
+    check_fit(network, task)
+    require_positive("learning_rate", learning_rate)
+    require_positive("tau", tau)
+    if steps < 1:
+        raise ValueError(f"`steps` must be at least 1, got {steps}.")
+    if save_every is None:
+        save_every = math.ceil(steps / 200)
+    if not 1 <= save_every <= steps:
+        raise ValueError(f"`save_every` must lie between 1 and `steps` = {steps}, got {save_every}.")
+    task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
+    goal = objective(network, task, loss, IgnoreKinks())
+    quantiles = sorted({0.0} | {e.quantile for e in events if isinstance(e, UnitSwitches)})
+    quantiles = quantiles if isinstance(network, ReLUNetwork) else []
+    watched = [e for e in events if not isinstance(e, UnitSwitches)]
+    watches = _user_watches(watched, network, task, goal)
+    counters = tuple(
+        Observer(
+            tuple(UnitSwitches(q).watches(network, task, goal, IgnoreKinks())), network
+        )
+        for q in quantiles
+    )
+    run = _Descent(
+        network=network,
+        task=task,
+        objective=goal,
+        loss=loss,
+        look=_Look(Observer(tuple(watches), network), counters),
+        observe=_Observables(observe),
+        learning_rate=jnp.asarray(learning_rate, network.dtype),
+        clock=jnp.asarray(learning_rate * tau, jnp.result_type(float)),
+        optimiser=optimiser,
+        save_every=save_every,
+        batch_size=batch_size,
+        key=key,
+    )
+    bar = tqdm_class()(total=steps, unit="step") if progress else None
+    report = None if bar is None else lambda step: bar.update(int(step) - bar.n)
+    state, rows = run.solve(steps, max_events if watches else 0, report)
+    if bar is not None:
+        jax.effects_barrier()
+        bar.close()
+    descent = _assembled(run, state, rows, tuple(watches), quantiles, Reference(task, loss))
+    return _finished(descent, throw, max_events)
+
+
+def _user_watches(events, network, task, goal):
+    """The watches of the user's events alone: descent does not log gates one by one."""
+    own = all_watches(events, network, task, goal, IgnoreKinks())
+    return [w for w in own if w.channel.name != "gate"]
+
+
+def _assembled(run: _Descent, state: _State, rows, watches, quantiles, reference) -> Trajectory:
+    """The trajectory of a finished run."""
+    (ts, losses, observed), counts = rows
+    end = state.step * run.clock
+    # Rows after a terminating event repeat its state.
+    kept = jnp.concatenate([jnp.ones(1, bool), ts[1:] > ts[:-1]])
+    finite = jnp.isfinite(losses) | ~kept
+    result = RESULTS.where(
+        jnp.isfinite(state.log.end), RESULTS.event_occurred, RESULTS.successful
+    )
+    result = RESULTS.where(
+        state.log.count > state.log.time.shape[0], RESULTS.event_overflow, result
+    )
+    result = RESULTS.where(jnp.all(finite), result, RESULTS.not_finite)
+    initial = run.values(run.network.parameters) > 0
+    log = state.log
+    events = EventLog(
+        log.time, log.uncertainty, log.component, log.rising, log.count, initial,
+        tuple(w.channel for w in watches),
+    )  # fmt: skip
+    every = run.batch_size is None  # whether every step was looked at
+    grain = run.clock * (1 if every else run.save_every)
+    units = run.network.hidden
+    layers = len(units)
+    looked = ts
+    if every and counts:
+        looked = run.clock * jnp.arange(counts[0][0].shape[0])
+    step_counts = {
+        (layer, quantile): counts_from_steps(
+            looked, *counts[i * layers + layer], grain, units[layer], end
+        )
+        for i, quantile in enumerate(quantiles)
+        for layer in range(layers)
+    }
+    networks = run.observe.functions is None
+    return Trajectory(
+        ts=jnp.where(kept, ts, jnp.inf),
+        losses=losses,
+        observed={} if networks else observed,
+        events=events,
+        final=run.network.with_parameters(state.parameters),
+        end=end,
+        result=result,
+        saved=observed if networks else None,
+        counts={"num_steps": state.step},
+        labels=(("solver", "descent" if run.batch_size is None else "stochastic descent"),),
+        dense=None,
+        step_counts=step_counts,
+        samples=run.task.samples,
+        reference=reference,
+    )
+
+
+def _finished(descent: Trajectory, throw: bool, max_events: int) -> Trajectory:
+    okay = (descent.result == RESULTS.successful) | (descent.result == RESULTS.event_occurred)
+    if is_traced(okay):
+        return eqx.error_if(descent, ~okay, "a descent run failed; see `throw=False`") if throw else descent
+    descent = trimmed(descent)
+    if throw and not bool(okay):
+        if bool(descent.result == RESULTS.event_overflow):
+            message = (
+                f"{int(descent.events.count)} events happened and `max_events` = {max_events}. "
+                "Increase it, or watch fewer components."
+            )
+        else:
+            bad = ~jnp.isfinite(descent.losses)
+            message = (
+                f"the loss is NaN or infinite from t = {float(descent.ts[jnp.argmax(bad)]):.6g} on; "
+                "lower `learning_rate`."
+            )
+        raise RunError(message + " What was computed is in this exception's `.trajectory`.", descent)
+    return descent

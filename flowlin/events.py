@@ -1,0 +1,277 @@
+"""Events: functions of the network whose level crossings are located during a run."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from flowlin._arrays import require_finite
+from flowlin.eventlog import Channel
+from flowlin.field import AbstractObjective
+from flowlin.kinks import AbstractKinks
+from flowlin.network import AbstractNetwork, ReLUNetwork, forward
+from flowlin.task import Task
+from flowlin.theory.modes import Modes
+
+Direction = Literal["up", "down"] | None
+
+
+class Watch(eqx.Module):
+    """An array-valued function of the network; its components' sign changes are the events."""
+
+    function: Callable[[AbstractNetwork], Array]
+    channel: Channel
+    direction: Direction = eqx.field(static=True, default=None)
+    terminate: bool = eqx.field(static=True, default=False)
+
+
+class AbstractEvent(eqx.Module):
+    """Base class of the events that users pass to a run."""
+
+    def watches(
+        self, network: AbstractNetwork, task: Task, objective: AbstractObjective,
+        kinks: AbstractKinks,
+    ) -> list[Watch]:
+        """What a run has to watch for this event."""
+        raise NotImplementedError
+
+
+class _Minus(eqx.Module):
+    """A function of the network minus a level."""
+
+    function: Callable[[AbstractNetwork], Array]
+    level: Array
+
+    def __call__(self, network: AbstractNetwork) -> Array:
+        return jnp.asarray(self.function(network)) - self.level
+
+
+class _OnTask(eqx.Module):
+    """A function of network and task with the task filled in."""
+
+    function: Callable[[AbstractNetwork, Task], Array]
+    task: Task
+
+    def __call__(self, network: AbstractNetwork) -> Array:
+        return self.function(network, self.task)
+
+
+def _watch(function, level, network, name, direction, terminate) -> Watch:
+    difference = _Minus(function, jnp.asarray(level))
+    shape = jax.eval_shape(difference, network)
+    if not jnp.issubdtype(shape.dtype, jnp.floating):
+        raise ValueError(
+            f"`observable` of event {name!r} returns {shape.dtype}; return a floating-point "
+            "array whose components cross the level continuously."
+        )
+    return Watch(difference, Channel(name, shape.shape), direction, terminate)
+
+
+class Crossing(AbstractEvent):
+    """Every time any component of an observable crosses a level.
+
+    All components, any number of times, located on the solver's dense output to its own
+    accuracy (with a non-adaptive solver or a discrete run, to the step). A component that is
+    exactly at its level counts as below it.
+
+    **Arguments:**
+
+    - `observable`: function of (network, task) that returns a real scalar or array.
+    - `level`: scalar, or an array that broadcasts against the observable.
+    - `direction`: None for both, `"up"` or `"down"`.
+    - `terminate`: whether the first such crossing ends the run, at the crossing.
+    - `name`: what the log calls it.
+
+    **Raises:** `ValueError` for another direction, or a level that is not finite.
+    """
+
+    observable: Callable[[AbstractNetwork, Task], Array]
+    level: Any = 0.0
+    direction: Direction = eqx.field(static=True, default=None)
+    terminate: bool = eqx.field(static=True, default=False)
+    name: str = eqx.field(static=True, default="crossing")
+
+    def __check_init__(self):
+        if self.direction not in (None, "up", "down"):
+            raise ValueError(f'`direction` must be None, "up" or "down", got {self.direction!r}.')
+        require_finite("level", jnp.asarray(self.level))
+
+    def watches(self, network, task, objective, kinks) -> list[Watch]:
+        """One watch: the observable minus the level."""
+        del objective, kinks
+        function = _OnTask(self.observable, task)
+        return [
+            _watch(function, self.level, network, self.name, self.direction, self.terminate)
+        ]
+
+
+class ModeHits(AbstractEvent):
+    """Hitting times: mode strengths a_alpha reaching rho (lead paper Sec. 5.4).
+
+    **Arguments:**
+
+    - `modes`: from `theory.modes(task, bias_strength)`; component k of the events is mode k.
+    - `rho`: level, or one per mode (K,). A share of each mode's full strength is
+      `rho=0.5 * modes.full_strength`.
+    - `direction`, `terminate`, `name`: as for `Crossing`.
+    """
+
+    modes: Modes
+    rho: Any
+    direction: Direction = eqx.field(static=True, default=None)
+    terminate: bool = eqx.field(static=True, default=False)
+    name: str = eqx.field(static=True, default="mode")
+
+    def watches(self, network, task, objective, kinks) -> list[Watch]:
+        """One watch: the mode strengths minus rho."""
+        del objective, kinks
+        require_finite("rho", jnp.asarray(self.rho))
+        function = _OnTask(self.modes.observable(network, task), task)
+        return [_watch(function, self.rho, network, self.name, self.direction, self.terminate)]
+
+
+class LossBelow(AbstractEvent):
+    """The run's own loss falling to a level.
+
+    **Arguments:** `level` of the loss, `terminate` and `name` as for `Crossing`.
+    """
+
+    level: Any
+    terminate: bool = eqx.field(static=True, default=False)
+    name: str = eqx.field(static=True, default="loss")
+
+    def watches(self, network, task, objective, kinks) -> list[Watch]:
+        """One watch: the run's loss minus the level, falling."""
+        del task, kinks
+        return [_watch(objective.value, self.level, network, self.name, "down", self.terminate)]
+
+
+class _Preactivations(eqx.Module):
+    """z - level of one hidden layer, shape (H, P), as the run's activation makes it."""
+
+    task: Task
+    kinks: AbstractKinks
+    level: float = eqx.field(static=True)
+    layer: int = eqx.field(static=True)
+
+    def __call__(self, network: AbstractNetwork) -> Array:
+        _, preactivations = forward(
+            network.parameters, network.bias_strength, self.task.x, self.kinks.activation(network)
+        )
+        return preactivations[self.layer].T - self.level
+
+
+class _OrderStatistic(eqx.Module):
+    """The (k+1)-th smallest or largest preactivation of every unit, minus a level, shape (H,)."""
+
+    preactivations: _Preactivations
+    k: int = eqx.field(static=True)
+    largest: bool = eqx.field(static=True)
+
+    def __call__(self, network: AbstractNetwork) -> Array:
+        sign = 1.0 if self.largest else -1.0
+        if self.k == 0:
+            return sign * jnp.max(sign * self.preactivations(network), axis=1)
+        return sign * lax.top_k(sign * self.preactivations(network), self.k + 1)[0][:, -1]
+
+
+def _levels(kinks: AbstractKinks) -> list[tuple[float, int, int]]:
+    """(level, side below, side above): one level at a bare kink, two around a smoothed one."""
+    w = kinks.width
+    return [(-w, -1, 0), (w, 0, 1)] if w else [(0.0, -1, 1)]
+
+
+class GateSwitches(AbstractEvent):
+    """Every gate's every change; index (layer, unit, sample), sides -1 off, 0 at kink, +1 on.
+
+    Runs of ReLU networks record these by themselves where there are few enough pairs.
+    """
+
+    def watches(self, network, task, objective, kinks) -> list[Watch]:
+        """One watch per layer and level of the preactivations."""
+        del objective
+        return [
+            Watch(
+                _Preactivations(task, kinks, level, layer),
+                Channel("gate", (width, task.samples), (layer,), below, above),
+            )
+            for layer, width in enumerate(network.hidden)
+            for level, below, above in _levels(kinks)
+        ]
+
+
+class UnitSwitches(AbstractEvent):
+    """Units becoming and ceasing to be linear, for tasks too large to log every gate.
+
+    A unit is always on with quantile q when it is on for at least a share 1 - q of the samples:
+    when its (floor(qP) + 1)-th smallest preactivation is positive. Always off likewise, with the
+    largest. These order statistics are watched, H components instead of P x H. Events are named
+    `"always_on"` and `"always_off"` with index (layer, unit); `flow.linearization(quantile)`
+    reads them.
+
+    **Arguments:** `quantile` q in [0, 0.5); 0 is the lead paper's definition.
+
+    **Raises:** `ValueError` for another quantile.
+    """
+
+    quantile: float = eqx.field(static=True, default=0.0)
+
+    def __check_init__(self):
+        require_quantile(self.quantile)
+
+    def watches(self, network, task, objective, kinks) -> list[Watch]:
+        """One watch per layer, level and end of the order."""
+        del objective
+        k = math.floor(self.quantile * task.samples)
+        return [
+            Watch(
+                _OrderStatistic(_Preactivations(task, kinks, level, layer), k, largest),
+                Channel(name, (width,), (layer,), below, above),
+            )
+            for layer, width in enumerate(network.hidden)
+            for name, largest in (
+                (unit_channel("always_on", self.quantile), False),
+                (unit_channel("always_off", self.quantile), True),
+            )
+            for level, below, above in _levels(kinks)
+        ]
+
+
+def unit_channel(name: str, quantile: float) -> str:
+    """Channel name of unit switches, which tells quantiles apart."""
+    return name if quantile == 0 else f"{name}({quantile:g})"
+
+
+def require_quantile(quantile: float) -> None:
+    """Raise `ValueError` unless the quantile lies in [0, 0.5)."""
+    if not 0 <= quantile < 0.5:
+        raise ValueError(f"`quantile` must lie in [0, 0.5), got {quantile}.")
+
+
+GATE_LOG_PAIRS = 2**14  # beyond, logging every pair costs more than the flow
+
+
+def all_watches(
+    events: Sequence[AbstractEvent],
+    network: AbstractNetwork,
+    task: Task,
+    objective: AbstractObjective,
+    kinks: AbstractKinks,
+) -> list[Watch]:
+    """What a run watches: the user's events, and the gates of a ReLU network if few enough."""
+    for event in events:
+        if not isinstance(event, AbstractEvent):
+            raise ValueError(
+                f"`events` holds {event!r}; wrap a function as fl.Crossing(function)."
+            )
+    pairs = sum(network.hidden) * task.samples
+    chosen = list(events)
+    asked = any(isinstance(event, (GateSwitches, UnitSwitches)) for event in chosen)
+    if isinstance(network, ReLUNetwork) and pairs <= GATE_LOG_PAIRS and not asked:
+        chosen.insert(0, GateSwitches())
+    return [w for event in chosen for w in event.watches(network, task, objective, kinks)]

@@ -1,0 +1,123 @@
+"""The objective of a run: loss and gradient of a network's parameters, and the vector field."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from flowlin._arrays import augment
+from flowlin.kinks import AbstractKinks
+from flowlin.loss import Loss, SquaredError
+from flowlin.network import AbstractNetwork, LinearNetwork, Parameters, forward
+from flowlin.task import Task
+
+
+class AbstractObjective(eqx.Module):
+    """Loss and gradient as functions of a network of one fixed kind on one task."""
+
+    def value(self, network: AbstractNetwork) -> Float[Array, ""]:
+        """The run's own loss."""
+        raise NotImplementedError
+
+    def gradient(self, network: AbstractNetwork) -> Parameters:
+        """Gradient of the loss with respect to weights and biases."""
+        raise NotImplementedError
+
+
+class FullData(AbstractObjective):
+    """The loss on all samples, by a forward and a backward pass."""
+
+    task: Task
+    loss: Loss
+    kinks: AbstractKinks
+
+    def _loss(self, parameters: Parameters, network: AbstractNetwork) -> Array:
+        outputs, _ = forward(
+            parameters, network.bias_strength, self.task.x, self.kinks.activation(network)
+        )
+        return self.loss(outputs, self.task.y)
+
+    def value(self, network: AbstractNetwork) -> Float[Array, ""]:
+        """The loss on the task."""
+        return self._loss(network.parameters, network)
+
+    def gradient(self, network: AbstractNetwork) -> Parameters:
+        """Gradient of the loss on the task."""
+        return jax.grad(self._loss)(network.parameters, network)
+
+
+class Statistics(AbstractObjective):
+    r"""Squared error of a linear network from sufficient statistics: no sample is seen again.
+
+    With inputs x~ = [1; x] and the end-to-end map M = [offset, matrix] the loss is quadratic in M.
+    It is expanded about a least-squares solution M*, which keeps its digits near convergence
+    where $\Sigma_{yx} - M \Sigma_x$ would cancel:
+
+    $$L(M) = L^* + \langle G^*, \Delta\rangle + \tfrac12 \langle \Delta\, \Sigma_x, \Delta\rangle,
+      \qquad \Delta = M - M^*,\; G^* = M^* \Sigma_x - \Sigma_{yx}.$$
+
+    Exact for any M*, since L and G* are those of M* itself.
+    """
+
+    sigma_x: Float[Array, "N N"]
+    solution: Float[Array, "N_out N"]
+    slope: Float[Array, "N_out N"]
+    floor: Float[Array, ""]
+
+    @staticmethod
+    def of(task: Task, loss: SquaredError) -> "Statistics":
+        """Statistics of a task; one pass over the samples and one N x N eigenproblem."""
+        x, weight = augment(task.x, 1.0), loss.weight(task.samples)
+        sigma_x, sigma_yx = weight * x.T @ x, weight * task.y.T @ x
+        values, vectors = jnp.linalg.eigh(sigma_x)
+        cut = values[-1] * len(values) * jnp.finfo(x.dtype).eps
+        inverse = jnp.where(values > cut, 1 / jnp.where(values > cut, values, 1.0), 0.0)
+        solution = (sigma_yx @ vectors) * inverse @ vectors.T
+        residual = x @ solution.T - task.y
+        return Statistics(
+            sigma_x, solution, weight * residual.T @ x, 0.5 * weight * jnp.sum(residual**2)
+        )
+
+    def value(self, network: AbstractNetwork) -> Float[Array, ""]:
+        """The loss on the task."""
+        delta = _end_to_end(network.parameters, network) - self.solution
+        return self.floor + jnp.sum((self.slope + 0.5 * delta @ self.sigma_x) * delta)
+
+    def gradient(self, network: AbstractNetwork) -> Parameters:
+        """Gradient of the loss on the task."""
+        product, pull_back = jax.vjp(lambda p: _end_to_end(p, network), network.parameters)
+        return pull_back(self.slope + (product - self.solution) @ self.sigma_x)[0]
+
+
+def _end_to_end(parameters: Parameters, network: AbstractNetwork) -> Array:
+    linear = network.with_parameters(parameters)
+    assert isinstance(linear, LinearNetwork)
+    matrix, offset = linear.affine()
+    return jnp.concatenate([offset[:, None], matrix], axis=1)
+
+
+def objective(
+    network: AbstractNetwork, task: Task, loss: Loss, kinks: AbstractKinks
+) -> AbstractObjective:
+    """The cheapest exact objective: statistics for linear networks under squared error."""
+    if isinstance(network, LinearNetwork) and isinstance(loss, SquaredError):
+        # With fewer samples than inputs the samples are the smaller statistic.
+        if task.samples > task.inputs:
+            return Statistics.of(task, loss)
+    return FullData(task, loss, kinks)
+
+
+class GradientField(eqx.Module):
+    """The vector field dw/dt = -grad L / tau, with the signature that diffrax expects."""
+
+    objective: AbstractObjective
+    network: AbstractNetwork
+    tau: Array
+
+    def __call__(self, t: Any, parameters: Parameters, args: Any) -> Parameters:
+        """Velocity of the parameters."""
+        del t, args
+        gradient = self.objective.gradient(self.network.with_parameters(parameters))
+        return jax.tree.map(lambda g: -g / self.tau, gradient)

@@ -1,0 +1,376 @@
+"""Gradient flow: the continuous run."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from flowlin._arrays import ENABLE_X64, is_traced, require_positive
+from flowlin.eventlog import EventLog
+from flowlin.events import AbstractEvent, Watch, all_watches
+from flowlin.field import AbstractObjective, GradientField, objective
+from flowlin.kinks import AbstractKinks, IgnoreKinks, SmoothKinks
+from flowlin.loss import Loss, SquaredError
+from flowlin.network import AbstractNetwork, Parameters, ReLUNetwork
+from flowlin.progress import progress_meter
+from flowlin.recorder import Observer, Recorder
+from flowlin.result import RESULTS, RunError
+from flowlin.task import Task
+from flowlin.trajectory import Reference, Trajectory
+
+Observe = dict[str, Callable[[AbstractNetwork, Task], Any]]
+
+
+def gradient_flow(
+    network: AbstractNetwork,
+    task: Task,
+    t1: float,
+    *,
+    ts: Any = None,
+    dense: bool = False,
+    loss: Loss = SquaredError(),
+    tau: Any = 1.0,
+    events: Sequence[AbstractEvent] = (),
+    observe: Observe | None = None,
+    kinks: AbstractKinks | None = None,
+    solver: diffrax.AbstractSolver | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    max_steps: int = 2**20,
+    max_events: int = 2**16,
+    adjoint: diffrax.AbstractAdjoint = diffrax.RecursiveCheckpointAdjoint(),
+    progress: bool | diffrax.AbstractProgressMeter = False,
+    throw: bool = True,
+) -> Trajectory:
+    r"""Gradient flow $\tau\, \dot w = -\nabla L(w)$ from t = 0 to `t1`.
+
+    **Arguments:**
+
+    - `network`: the initial network. Its weights and biases move, nothing else does.
+    - `task`: what it is trained on; taken to the network's precision.
+    - `t1`: final time, in the units of tau (see `fl.StepClock` for descent steps).
+    - `ts`: times to save, ascending in [0, t1]; None saves 0 and the end.
+    - `dense`: whether `flow.network(t)` works for every t. The run is then done twice, first to
+      count its steps; memory is steps x stages x parameters.
+    - `loss`: `SquaredError()` or `CrossEntropy()`.
+    - `tau`: time constant.
+    - `events`: `Crossing`, `ModeHits`, `LossBelow`, `UnitSwitches`. A ReLU network with up to
+      2^14 (unit, sample) pairs logs its gates besides.
+    - `observe`: `{name: function(network, task)}`, recorded at `ts` **instead of** the networks.
+
+    Other arguments, which most people never need:
+
+    - `kinks`: of a ReLU network; None takes `SmoothKinks(1e-4)`.
+    - `solver`: any diffrax solver; None takes Dopri8 for smooth flows at rtol <= 1e-6, else
+      Tsit5, and Bosh3 across bare kinks.
+    - `rtol`, `atol`: None is 1e-8 in float64 and 1e-4 in float32, and rtol / 100.
+    - `max_steps`, `max_events`: where to give up.
+    - `adjoint`: how derivatives are taken; the default is reverse mode, `diffrax.ForwardMode()`
+      for `jax.jvp`.
+    - `progress`: True for a tqdm bar, or a diffrax progress meter.
+    - `throw`: whether a run that fails raises; else `flow.result` says what happened.
+
+    **Returns:** a `Trajectory`.
+
+    **Raises:** `ValueError` for bad input; `fl.RunError`, which holds the partial trajectory, for
+    a run that fails.
+    """
+    _check(network, task, t1, ts, tau, rtol, atol, network.dtype)
+    task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
+    rtol = (1e-8 if network.dtype == jnp.float64 else 1e-4) if rtol is None else rtol
+    kinks = _kinks(network, kinks)
+    solver = default_solver(network, kinks, rtol) if solver is None else solver
+    goal = objective(network, task, loss, kinks)
+    watches = all_watches(events, network, task, goal, kinks)
+    run = _Run(
+        network=network,
+        task=task,
+        objective=goal,
+        tau=jnp.asarray(tau, network.dtype),
+        watches=tuple(watches),
+        observe=_Observables(observe),
+        solver=solver,
+        controller=diffrax.PIDController(
+            rtol=rtol, atol=rtol / 100 if atol is None else atol, dtmin=_smallest_step(t1)
+        ),
+        adjoint=adjoint,
+        meter=progress_meter(progress),
+        t1=jnp.asarray(t1, jnp.result_type(float)),
+        ts=None if ts is None else jnp.asarray(ts, jnp.result_type(float)),
+        labels=(
+            ("solver", type(solver).__name__),
+            ("kinks", repr(kinks) if isinstance(network, ReLUNetwork) else "none"),
+            ("objective", type(goal).__name__),
+        ),
+        reference=Reference(task, loss),
+    )
+    flow = _attempts(run, dense, max_steps, max_events)
+    return _finished(flow, throw, max_steps, max_events)
+
+
+def default_solver(
+    network: AbstractNetwork, kinks: AbstractKinks, rtol: float
+) -> diffrax.AbstractSolver:
+    """The solver that took least time in `benchmarks/solvers.py`."""
+    if isinstance(network, ReLUNetwork):
+        return diffrax.Bosh3() if isinstance(kinks, IgnoreKinks) else diffrax.Tsit5()
+    return diffrax.Dopri8() if rtol <= 1e-6 else diffrax.Tsit5()
+
+
+class _Observables(eqx.Module):
+    """The user's observables as one function; None for the networks' parameters."""
+
+    functions: Observe | None
+
+    def __call__(self, network: AbstractNetwork, task: Task) -> Any:
+        if self.functions is None:
+            return network.parameters
+        return {name: f(network, task) for name, f in self.functions.items()}
+
+
+class _Save(eqx.Module):
+    """What is saved at each time: the loss and the observables."""
+
+    objective: AbstractObjective
+    network: AbstractNetwork
+    task: Task
+    observe: _Observables
+
+    def __call__(self, t: Any, parameters: Parameters, args: Any) -> tuple[Array, Any]:
+        del t, args
+        network = self.network.with_parameters(parameters)
+        return self.objective.value(network), self.observe(network, self.task)
+
+
+class _Run(eqx.Module):
+    """Everything that defines a run, so that it can be jitted and attempted again."""
+
+    network: AbstractNetwork
+    task: Task
+    objective: AbstractObjective
+    tau: Array
+    watches: tuple[Watch, ...]
+    observe: _Observables
+    solver: diffrax.AbstractSolver
+    controller: diffrax.AbstractStepSizeController
+    adjoint: diffrax.AbstractAdjoint
+    meter: diffrax.AbstractProgressMeter
+    t1: Array
+    ts: Array | None
+    labels: tuple[tuple[str, Any], ...] = eqx.field(static=True)
+    reference: Reference = eqx.field(static=True)
+
+    @eqx.filter_jit
+    def solve(self, dense: bool, max_steps: int, capacity: int) -> Trajectory:
+        """One attempt with room for `capacity` events."""
+        solver = self.solver
+        if self.watches:
+            loop = "checkpointed"
+            if isinstance(self.adjoint, (diffrax.ForwardMode, diffrax.DirectAdjoint)):
+                loop = "lax"
+            solver = Recorder(solver, Observer(self.watches, self.network), capacity, loop)
+        save = _Save(self.objective, self.network, self.task, self.observe)
+        rows = (
+            diffrax.SubSaveAt(t0=True, t1=True, fn=save)
+            if self.ts is None
+            else diffrax.SubSaveAt(ts=self.ts, fn=save)
+        )
+        solution = diffrax.diffeqsolve(
+            diffrax.ODETerm(GradientField(self.objective, self.network, self.tau)),
+            solver,
+            t0=jnp.zeros_like(self.t1),
+            t1=self.t1,
+            dt0=None,
+            y0=self.network.parameters,
+            saveat=diffrax.SaveAt(
+                subs=[rows, diffrax.SubSaveAt(t1=True)], dense=dense, solver_state=True
+            ),
+            stepsize_controller=self.controller,
+            adjoint=self.adjoint,
+            max_steps=max_steps,
+            progress_meter=self.meter,
+            throw=False,
+        )
+        return self._trajectory(solution, dense)
+
+    def _trajectory(self, solution: diffrax.Solution, dense: bool) -> Trajectory:
+        assert solution.ts is not None and solution.ys is not None
+        (ts, (end,)), ((losses, observed), last) = solution.ts, solution.ys
+        result = RESULTS.promote(solution.result)
+        log = None
+        if self.watches:
+            log = solution.solver_state.log  # pyright: ignore
+            overflow = log.count > log.time.shape[0]
+            result = RESULTS.where(
+                overflow & (result == RESULTS.successful), RESULTS.event_overflow, result
+            )
+            end = jnp.minimum(end, log.end)
+        # Rows past the event that ended the run were saved before it was known.
+        kept = ts <= end if self.ts is not None else jnp.isfinite(ts)
+        ts = jnp.where(kept, ts, jnp.inf)
+        if self.ts is None:
+            ts = jnp.minimum(ts, end)
+        losses = jnp.where(kept, losses, jnp.inf)
+        counts = {k: v for k, v in solution.stats.items() if k != "max_steps"}
+        final = self.network.with_parameters(jax.tree.map(lambda a: a[0], last))
+        networks = self.observe.functions is None
+        return Trajectory(
+            ts=ts,
+            losses=losses,
+            observed={} if networks else observed,
+            events=self._events(log, end),
+            final=final,
+            end=end,
+            result=result,
+            saved=observed if networks else None,
+            counts=counts,
+            labels=self.labels,
+            dense=solution.interpolation if dense else None,  # pyright: ignore
+            step_counts=None,
+            samples=self.task.samples,
+            reference=self.reference,
+        )
+
+    def _events(self, log: Any, end: Array) -> EventLog:
+        """The log sorted by time, without what happened after the end."""
+        channels = tuple(watch.channel for watch in self.watches)
+        if log is None:
+            none = jnp.zeros(0, self.t1.dtype)
+            index = jnp.zeros(0, jnp.int32)
+            flags = jnp.zeros(0, bool)
+            return EventLog(none, none, index, flags, jnp.zeros((), jnp.int32), flags, channels)
+        time = jnp.where(log.time <= end, log.time, jnp.inf)
+        order = jnp.argsort(time)
+        rows = (a[order] for a in (time, log.uncertainty, log.component, log.rising))
+        late = jnp.sum(jnp.isfinite(log.time)) - jnp.sum(jnp.isfinite(time))
+        observer = Observer(self.watches, self.network)
+        initial = observer(self.network.parameters) > 0
+        return EventLog(*rows, log.count - late, initial, channels)
+
+
+def _attempts(run: _Run, dense: bool, max_steps: int, max_events: int) -> Trajectory:
+    """Solve with small buffers first, and again with larger ones where they did not suffice."""
+    components = sum(watch.channel.size for watch in run.watches)
+    capacity = min(max_events, 2 ** math.ceil(math.log2(max(1024, 2 * components))))
+    traced = is_traced(run)
+    if traced:
+        if dense and max_steps > 2**14:
+            raise ValueError(
+                f"`dense=True` under jit or vmap reserves memory for `max_steps` = {max_steps} "
+                "steps; pass a `max_steps` of at most 16384."
+            )
+        return run.solve(dense, max_steps, max_events)
+    flow = run.solve(False, max_steps, capacity)
+    if capacity < max_events and int(flow.events.count) > capacity:
+        capacity = max_events
+        flow = run.solve(False, max_steps, capacity)
+    if dense:
+        # diffrax reserves memory for every step that could happen: reserve what did.
+        taken = int(flow.counts["num_steps"])
+        flow = run.solve(True, min(max_steps, 2 ** math.ceil(math.log2(taken + 1))), capacity)
+    return flow
+
+
+def _finished(flow: Trajectory, throw: bool, max_steps: int, max_events: int) -> Trajectory:
+    """Trim the padding, and raise if the run failed and failures raise."""
+    okay = (flow.result == RESULTS.successful) | (flow.result == RESULTS.event_occurred)
+    if is_traced(okay):
+        return eqx.error_if(flow, ~okay, "a gradient flow failed; see `throw=False`") if throw else flow
+    flow = trimmed(flow)
+    if throw and not bool(okay):
+        reached = f"t = {float(flow.end):.6g} after {int(flow.counts['num_steps'])} steps"
+        message = {
+            "max_steps_reached": f"`max_steps` = {max_steps} reached at {reached}. Increase it; or "
+            "loosen `rtol`; a ReLU flow that slides on its kinks needs `kinks=fl.SmoothKinks(...)`.",
+            "dt_min_reached": f"the step size shrank to nothing at {reached}: the loss is not "
+            "finite there, or its gradient jumps (a kink on which the flow slides: use "
+            "`kinks=fl.SmoothKinks(...)`).",
+            "event_overflow": f"{int(flow.events.count)} events happened and `max_events` = "
+            f"{max_events}. Increase it, watch fewer components, or end the run earlier.",
+        }.get(_name(flow.result), f"{flow.result}, at {reached}.")
+        raise RunError(message + " What was computed is in this exception's `.trajectory`.", flow)
+    return flow
+
+
+def _name(result: Any) -> str:
+    """The attribute name of an enumeration item."""
+    names = [n for n in ("max_steps_reached", "dt_min_reached", "event_overflow", "not_finite")]
+    return next((n for n in names if bool(result == getattr(RESULTS, n))), "other")
+
+
+def trimmed(flow: Trajectory) -> Trajectory:
+    """The trajectory without its padding: rows and events that did not happen."""
+    kept = np.isfinite(np.asarray(flow.ts))
+    rows = (flow.ts, flow.losses, flow.observed, flow.saved)
+    if not kept.all():
+        rows = jax.tree.map(lambda a: a[: int(kept.sum())], rows)
+    return eqx.tree_at(
+        lambda f: (f.ts, f.losses, f.observed, f.saved, f.events),
+        flow,
+        (*rows, flow.events.trimmed()),
+        is_leaf=lambda x: x is None or isinstance(x, EventLog),
+    )
+
+
+def _kinks(network: AbstractNetwork, kinks: AbstractKinks | None) -> AbstractKinks:
+    if not isinstance(network, ReLUNetwork):
+        return IgnoreKinks()
+    if kinks is None:
+        return SmoothKinks()
+    if not isinstance(kinks, AbstractKinks):
+        raise ValueError(f"`kinks` must be an object such as fl.SmoothKinks(1e-4), got {kinks!r}.")
+    return kinks
+
+
+def _smallest_step(t1: Any) -> Any:
+    """Steps below this have lost the race against rounding."""
+    return 16 * jnp.finfo(jnp.result_type(float)).eps * t1
+
+
+def _check(network, task, t1, ts, tau, rtol, atol, dtype) -> None:
+    check_fit(network, task)
+    require_positive("t1", t1)
+    require_positive("tau", tau)
+    if rtol is not None:
+        require_positive("rtol", rtol)
+        finest = 10 * float(jnp.finfo(dtype).eps)
+        if not is_traced(rtol) and float(rtol) < finest:
+            remedy = (
+                f"switch to float64 before any array is made: {ENABLE_X64}"
+                if dtype == jnp.float32
+                else "loosen it"
+            )
+            raise ValueError(
+                f"`rtol` = {rtol:g} is finer than {dtype} can hold ({finest:.1e}); {remedy}."
+            )
+    if atol is not None:
+        require_positive("atol", atol)
+    if ts is not None and not is_traced(ts):
+        times = np.asarray(ts)
+        if times.ndim != 1 or times.size == 0:
+            raise ValueError(f"`ts` must be a non-empty list of times, got shape {times.shape}.")
+        if not np.all(np.diff(times) > 0):
+            raise ValueError("`ts` must be strictly ascending; sort it and drop duplicates.")
+        if times[0] < 0 or (not is_traced(t1) and times[-1] > float(t1)):
+            raise ValueError(
+                f"`ts` runs from {times[0]:g} to {times[-1]:g}, outside the run's [0, t1 = "
+                f"{float(t1):g}]."
+            )
+
+
+def check_fit(network: AbstractNetwork, task: Task) -> None:
+    """Raise `ValueError` unless the network takes the task's inputs and gives its outputs."""
+    if not isinstance(network, AbstractNetwork):
+        raise ValueError(f"`network` must be a flowlin network, got {type(network).__name__}.")
+    takes, gives = network.weights[0].shape[-1], network.weights[-1].shape[-2]
+    if (takes, gives) != (task.inputs, task.outputs):
+        raise ValueError(
+            f"`network` maps {takes} inputs to {gives} outputs, but `task` {task.name!r} has "
+            f"{task.inputs} inputs and {task.outputs} outputs."
+        )

@@ -1,0 +1,146 @@
+"""Initial weights: i.i.d. normal, balanced, lambda-balanced."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PRNGKeyArray
+
+from flowlin._arrays import require_positive
+from flowlin.task import Task
+
+
+def normal(
+    task: Task,
+    hidden: int | Sequence[int],
+    variance: float | Sequence[float],
+    bias: bool | Sequence[bool],
+    key: PRNGKeyArray,
+) -> tuple[list[Array], list[Array | None]]:
+    """Weights and biases i.i.d. normal; arguments as in `ReLUNetwork.init`."""
+    widths = _widths(hidden)
+    sizes = [task.inputs, *widths, task.outputs]
+    layers = len(sizes) - 1
+    variances = _per_layer("variance", variance, layers)
+    for value in variances:
+        require_positive("variance", value, allow_zero=True)
+    if isinstance(bias, bool):
+        bias = [bias] * len(widths) + [False]
+    flags = _per_layer("bias", bias, layers)
+    weights, biases = [], []
+    dtype = task.x.dtype
+    for layer, layer_key in enumerate(jax.random.split(key, layers)):
+        w_key, b_key = jax.random.split(layer_key)
+        scale = jnp.sqrt(jnp.asarray(variances[layer], dtype))
+        shape = (sizes[layer + 1], sizes[layer])
+        weights.append(scale * jax.random.normal(w_key, shape, dtype))
+        # The weights' draw does not depend on whether there is a bias.
+        drawn = scale * jax.random.normal(b_key, shape[:1], dtype)
+        biases.append(drawn if flags[layer] else None)
+    return weights, biases
+
+
+def balanced(
+    task: Task,
+    hidden: int | Sequence[int],
+    variance: float | Sequence[float],
+    bias: bool,
+    *,
+    balance: float,
+    product: Any,
+    key: PRNGKeyArray,
+) -> tuple[list[Array], list[Array | None]]:
+    """Balanced or lambda-balanced factors; arguments as in `LinearNetwork.balanced`.
+
+    With the product's singular value decomposition U diag(a) V^T and orthonormal R_l,
+    W_l = R_l diag(sigma_l) R_{l-1}^T, R_0 = V, R_L = U: sigma_l = a^(1/L) balances; for two
+    layers sigma_2^2 - sigma_1^2 = lambda and sigma_1 sigma_2 = a.
+    """
+    if not isinstance(bias, bool):
+        raise ValueError(
+            "`bias` must be True or False: only a first-layer bias has a balanced partner."
+        )
+    draw_key, key = jax.random.split(key)
+    widths = _widths(hidden)
+    columns = task.inputs + bias
+    shape = (task.outputs, columns)
+    if product is None:
+        flags = [bias] + [False] * len(widths)
+        drawn, drawn_biases = normal(task, hidden, variance, flags, draw_key)
+        if bias:
+            drawn[0] = jnp.concatenate([drawn_biases[0][:, None], drawn[0]], axis=1)  # pyright: ignore
+        product = drawn[0]
+        for w in drawn[1:]:
+            product = w @ product
+    product = jnp.asarray(product, task.x.dtype)
+    if product.shape != shape:
+        raise ValueError(f"`product` must have shape {shape}, got {product.shape}.")
+    rank = min(shape)
+    if balance == 0 and min(widths) < rank:
+        raise ValueError(
+            f"`hidden` has a layer of {min(widths)} units, but a product of rank {rank} needs at "
+            f"least {rank}."
+        )
+    bases = _bases(product, widths, key)
+    sigmas = _singular_values(product, widths, balance, len(bases) - 1)
+    weights: list[Array] = []
+    for left, right, sigma in zip(bases[1:], bases[:-1], sigmas, strict=True):
+        k = min(left.shape[1], right.shape[1], sigma.shape[0])
+        weights.append((left[:, :k] * sigma[:k]) @ right[:, :k].T)
+    biases: list[Array | None] = [None] * len(weights)
+    if bias:
+        biases[0], weights[0] = weights[0][:, 0], weights[0][:, 1:]
+    return weights, biases
+
+
+def _bases(product: Array, widths: list[int], key: PRNGKeyArray) -> list[Array]:
+    """Orthogonal matrices V, R_1, ..., R_{L-1}, U: singular vectors and random rotations."""
+    u, _, vt = jnp.linalg.svd(product, full_matrices=True)
+    rotations = [
+        jnp.linalg.qr(jax.random.normal(k, (width, width), product.dtype))[0]
+        for k, width in zip(jax.random.split(key, len(widths)), widths, strict=True)
+    ]
+    return [vt.T, *rotations, u]
+
+
+def _singular_values(
+    product: Array, widths: list[int], balance: float, layers: int
+) -> list[Array]:
+    """Singular values of every layer, zero-padded to the width."""
+    a = jnp.linalg.svd(product, compute_uv=False)
+    if balance == 0:
+        return [a ** (1.0 / layers)] * layers
+    if layers != 2:
+        raise ValueError("`balance` other than 0 needs exactly one hidden layer.")
+    room = product.shape[0] if balance > 0 else product.shape[1]
+    if widths[0] > room:
+        side = "outputs" if balance > 0 else "inputs (bias included)"
+        raise ValueError(
+            f"`balance` = {balance} needs at most as many hidden units as {side}, {room}, got "
+            f"{widths[0]}: a unit beyond them cannot carry the surplus."
+        )
+    if widths[0] < a.shape[0]:
+        raise ValueError(f"`hidden` must be at least the product's rank {a.shape[0]}.")
+    a = jnp.zeros(widths[0], a.dtype).at[: a.shape[0]].set(a)
+    root = jnp.sqrt(balance**2 + 4 * a**2)
+    # The larger of the two squares has no cancellation; the other follows from the product.
+    large = jnp.sqrt((abs(balance) + root) / 2)
+    small = a / large
+    return [small, large] if balance > 0 else [large, small]
+
+
+def _widths(hidden: int | Sequence[int]) -> list[int]:
+    widths = [hidden] if isinstance(hidden, int) else list(hidden)
+    if not widths or min(widths) < 1:
+        raise ValueError(f"`hidden` must hold at least one width of 1 or more, got {hidden}.")
+    return widths
+
+
+def _per_layer(name: str, value: Any, layers: int) -> list[Any]:
+    values = list(value) if isinstance(value, (list, tuple)) else [value] * layers
+    if len(values) != layers:
+        raise ValueError(
+            f"`{name}` has {len(values)} entries for {layers} layers (readout included)."
+        )
+    return values

@@ -1,0 +1,77 @@
+"""How a ReLU flow treats its kinks, the sets z = 0 of the (unit, sample) pairs."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from flowlin._arrays import require_positive
+from flowlin.network import AbstractNetwork, Activation, ReLUNetwork
+
+
+class AbstractKinks(eqx.Module):
+    """Base class of the ways to treat kinks.
+
+    A pair counts as off for z < -width, on for z > width, and at its kink in between.
+    """
+
+    width: eqx.AbstractVar[float]
+
+    def activation(self, network: AbstractNetwork) -> Activation:
+        """The activation that the flow uses in place of the network's own."""
+        raise NotImplementedError
+
+
+class IgnoreKinks(AbstractKinks):
+    """Integrate plainly across the kinks, leaving them to the step size control.
+
+    Right for networks whose kinks are few or far between. A biased ReLU network's flow slides on
+    its kinks; there the plain integrator chatters and its steps shrink without end.
+    """
+
+    @property
+    def width(self) -> float:
+        """No width: a pair is on or off."""
+        return 0.0
+
+    def activation(self, network: AbstractNetwork) -> Activation:
+        """The network's own activation."""
+        return network.activation
+
+
+class SmoothKinks(AbstractKinks):
+    r"""Round each kink off over |z| < width by a quadratic.
+
+    $$\sigma_w(z) = \frac{(z + w)^2}{4 w} \quad (|z| < w), \qquad \max(z, 0) \text{ outside}.$$
+
+    What is integrated is the exact gradient flow **of the smoothed network**: its loss still
+    falls, its conserved quantities still hold to the tolerance. Against the ReLU network the
+    parameters are off by about 4.5 widths on the hierarchy task (relative error 4e-4 at width
+    1e-4), linearly in the width; a sliding pair becomes one that hovers inside |z| < w.
+
+    **Arguments:**
+
+    - `width`: w > 0, in units of the preactivation. Small against the preactivations' scale;
+      steps grow about as 1/w where pairs slide.
+
+    **Raises:** `ValueError` for a width that is not positive.
+    """
+
+    width: float = eqx.field(static=True, default=1e-4)
+
+    def __check_init__(self):
+        require_positive("width", self.width)
+
+    def activation(self, network: AbstractNetwork) -> Activation:
+        """Smoothed ReLU (leaky where the network is); other networks have no kinks."""
+        if not isinstance(network, ReLUNetwork):
+            return network.activation
+        w, slope = self.width, network.slope
+
+        def smooth(layer: int, z: Array) -> Array:
+            del layer
+            rounded = jnp.where(z > 0, z, 0.0)
+            inside = jnp.abs(z) < w
+            rounded = jnp.where(inside, (jnp.where(inside, z, 0.0) + w) ** 2 / (4 * w), rounded)
+            return slope * z + (1 - slope) * rounded
+
+        return smooth

@@ -1,0 +1,51 @@
+"""Loss functions of a whole task."""
+
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+class SquaredError(eqx.Module):
+    r"""Half the squared error, $L = \frac{1}{2P} \sum_p \|y_p - \hat y_p\|^2$.
+
+    **Arguments:**
+
+    - `reduction`: `"mean"` as above; `"sum"` drops the 1/P (the loss of the lead paper, App. E).
+      The two flows are the same curve run at speeds that differ by P: see `fl.StepClock`.
+
+    **Raises:** `ValueError` for another reduction.
+    """
+
+    reduction: Literal["mean", "sum"] = eqx.field(static=True, default="mean")
+
+    def __check_init__(self):
+        if self.reduction not in ("mean", "sum"):
+            raise ValueError(f'`reduction` must be "mean" or "sum", got {self.reduction!r}.')
+
+    def weight(self, samples: int) -> float:
+        """The factor of each sample's half squared error: 1/P or 1."""
+        return 1.0 / samples if self.reduction == "mean" else 1.0
+
+    def __call__(
+        self, outputs: Float[Array, "P N_out"], targets: Float[Array, "P N_out"]
+    ) -> Float[Array, ""]:
+        """The loss of outputs (P, N_out) against targets of the same shape."""
+        return 0.5 * self.weight(targets.shape[0]) * jnp.sum((targets - outputs) ** 2)
+
+
+class CrossEntropy(eqx.Module):
+    r"""Mean softmax cross-entropy, $L = -\frac{1}{P} \sum_p y_p \cdot \log
+    \mathrm{softmax}(\hat y_p)$, for one-hot (or probability) targets.
+    """
+
+    def __call__(
+        self, outputs: Float[Array, "P N_out"], targets: Float[Array, "P N_out"]
+    ) -> Float[Array, ""]:
+        """The loss of logits (P, N_out) against targets of the same shape."""
+        return -jnp.mean(jnp.sum(targets * jax.nn.log_softmax(outputs, axis=-1), axis=-1))
+
+
+Loss = SquaredError | CrossEntropy

@@ -1,0 +1,376 @@
+"""Linear, ReLU and gated-linear networks: one forward pass with three kinds of gates."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from equinox import AbstractVar
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from flowlin import initial
+from flowlin._arrays import floating, is_traced, require_finite
+from flowlin.task import Task
+
+Weights = tuple[Array, ...]
+Biases = tuple[Array | None, ...]
+Parameters = tuple[Weights, Biases]
+Activation = Callable[[int, Array], Array]
+
+
+def forward(
+    parameters: Parameters, bias_strength: Any, x: Array, activation: Activation
+) -> tuple[Array, tuple[Array, ...]]:
+    """Outputs (P, N_out) and the hidden layers' preactivations (P, H) of inputs (P, N_in).
+
+    Every network of the library runs through here; they differ in `activation(layer, z)` alone,
+    which is `g * z` with the network's gates `g`.
+    """
+    h, preactivations = x, []
+    for layer, (w, b) in enumerate(zip(*parameters, strict=True)):
+        if layer:
+            preactivations.append(h)
+            h = activation(layer - 1, h)
+        h = h @ w.T
+        if b is not None:
+            h = h + bias_strength * b
+    return h, tuple(preactivations)
+
+
+class AbstractNetwork(eqx.Module):
+    """What the three kinds of networks share.
+
+    A hidden unit has the preactivation z = W h + c b and the activation h = g z; readout is
+    linear. `weights[l]` has shape (N_out_l, N_in_l), `biases[l]` shape (N_out_l,) or is None,
+    `bias_strength` is the constant c that multiplies every bias. Weights and biases are
+    trained; all other fields are not. Every field is an array leaf, so networks stack and vmap.
+    """
+
+    weights: AbstractVar[Weights]
+    biases: AbstractVar[Biases]
+    bias_strength: AbstractVar[Array]
+
+    def activation(self, layer: int, z: Array) -> Array:
+        """Activation h = g z of hidden layer `layer` for preactivations z of shape (P, H)."""
+        raise NotImplementedError
+
+    @property
+    def parameters(self) -> Parameters:
+        """What is trained: the weights and the biases."""
+        return self.weights, self.biases
+
+    def with_parameters(self, parameters: Parameters) -> Self:
+        """The same network with other weights and biases."""
+        return eqx.tree_at(
+            lambda n: (n.weights, n.biases), self, parameters, is_leaf=lambda x: x is None
+        )
+
+    def astype(self, dtype: Any) -> Self:
+        """The same network in another floating-point precision."""
+        return jax.tree.map(lambda array: array.astype(dtype), self)
+
+    @property
+    def hidden(self) -> tuple[int, ...]:
+        """Widths of the hidden layers."""
+        return tuple(w.shape[-2] for w in self.weights[:-1])
+
+    @property
+    def dtype(self):
+        """Floating-point precision of the parameters."""
+        return self.weights[0].dtype
+
+    def outputs(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N_out"]:
+        """Outputs for all samples at once, with the network's gates."""
+        return forward(self.parameters, self.bias_strength, x, self.activation)[0]
+
+    def preactivations(self, x: Float[Array, "P N_in"]) -> tuple[Array, ...]:
+        """Preactivations z = W h + c b, one array (P, H) per hidden layer."""
+        return forward(self.parameters, self.bias_strength, x, self.activation)[1]
+
+    def gates(self, x: Float[Array, "P N_in"]) -> tuple[Array, ...]:
+        """Gates g = h / z, one array (P, H) per hidden layer."""
+        return tuple(
+            self.activation(layer, jnp.where(z > 0, 1.0, -1.0).astype(z.dtype))
+            * jnp.where(z > 0, 1.0, -1.0)
+            for layer, z in enumerate(self.preactivations(x))
+        )
+
+    def frozen(self, task: Task) -> "GatedLinearNetwork":
+        """Gated linear network with this network's (P, H) gates on the task's samples."""
+        return self._gated(self.gates(task.x))
+
+    def always_on(self, task: Task) -> "GatedLinearNetwork":
+        """Gated linear network with (H,) gates: 1 for units on for all samples, else 0.
+
+        The linear model of Eq. 15 of the lead paper, G = diag(on for every sample).
+        """
+        gates = tuple(
+            jnp.all(z > 0, axis=0).astype(z.dtype) for z in self.preactivations(task.x)
+        )
+        return self._gated(gates)
+
+    def _gated(self, gates: tuple[Array, ...]) -> "GatedLinearNetwork":
+        return GatedLinearNetwork(self.weights, self.biases, self.bias_strength, gates=gates)
+
+
+class LinearNetwork(AbstractNetwork):
+    """Deep linear network: all gates are one.
+
+    **Arguments:**
+
+    - `weights`: matrices (N_out_l, N_in_l), first layer first.
+    - `biases`: None for no bias, or per layer an array (N_out_l,) or None.
+    - `bias_strength`: the constant c that multiplies every bias.
+
+    **Raises:** `ValueError` for shapes that do not chain, NaN, or no weights.
+    """
+
+    weights: Weights
+    biases: Biases
+    bias_strength: Array
+
+    def __init__(self, weights: Any, biases: Any = None, bias_strength: Any = 1.0):
+        self.weights, self.biases, self.bias_strength = _checked(weights, biases, bias_strength)
+
+    def activation(self, layer: int, z: Array) -> Array:
+        """The identity."""
+        del layer
+        return z
+
+    def __call__(self, x: Float[Array, " N_in"]) -> Float[Array, " N_out"]:
+        """Output of one sample; use `jax.vmap` or `outputs` for many."""
+        return self.outputs(x[None])[0]
+
+    def affine(self) -> tuple[Float[Array, "N_out N_in"], Float[Array, " N_out"]]:
+        """The end-to-end map: matrix and offset with f(x) = matrix x + offset."""
+        matrix, offset = None, jnp.zeros_like(self.weights[-1][:, 0])
+        for w, b in zip(reversed(self.weights), reversed(self.biases), strict=True):
+            if b is not None:
+                b = self.bias_strength * b
+                offset = offset + (b if matrix is None else matrix @ b)
+            matrix = w if matrix is None else matrix @ w
+        assert matrix is not None
+        return matrix, offset
+
+    @classmethod
+    def init(
+        cls,
+        task: Task,
+        hidden: int | Sequence[int] = (64,),
+        variance: float | Sequence[float] = 2e-4,
+        bias: bool | Sequence[bool] = True,
+        bias_strength: float = 1.0,
+        *,
+        key: PRNGKeyArray,
+    ) -> Self:
+        """Weights and biases i.i.d. normal, as in the lead paper (App. E); see `ReLUNetwork.init`.
+
+        The same key gives a linear and a ReLU network of one shape the same parameters.
+        """
+        weights, biases = initial.normal(task, hidden, variance, bias, key)
+        return cls(weights, biases, bias_strength)
+
+    @classmethod
+    def balanced(
+        cls,
+        task: Task,
+        hidden: int | Sequence[int] = (64,),
+        variance: float | Sequence[float] = 2e-4,
+        bias: bool = True,
+        bias_strength: float = 1.0,
+        *,
+        balance: float = 0.0,
+        product: Any = None,
+        key: PRNGKeyArray,
+    ) -> Self:
+        r"""Weights with $W_{l+1}^T W_{l+1} - W_l W_l^T = \lambda I$ for a given product.
+
+        The conserved quantity of every linear flow, set to zero (balanced, Saxe et al. 2014;
+        Arora et al. 2018) or, for two layers, to lambda (lambda-balanced, Domine et al. 2024).
+        A hidden bias counts as the first column of W_1 (with the raw b, for any c).
+
+        **Arguments:**
+
+        - `task`, `hidden`, `variance`, `bias`, `bias_strength`, `key`: as in `init`; `bias` is
+          for the first layer only, since a bias on a later layer has no balanced partner.
+        - `balance`: lambda; nonzero needs one hidden layer no wider than the outputs
+          (lambda > 0) or than the inputs, bias included (lambda < 0).
+        - `product`: the end-to-end matrix W_L ... W_1, shape (N_out, N_in), or (N_out, 1 + N_in)
+          with the raw bias first. By default the product of an i.i.d. normal draw.
+
+        **Raises:** `ValueError` where no such factorisation exists.
+        """
+        weights, biases = initial.balanced(
+            task, hidden, variance, bias, balance=balance, product=product, key=key
+        )
+        return cls(weights, biases, bias_strength)
+
+
+class ReLUNetwork(AbstractNetwork):
+    """ReLU network: gates slaved to the sign of the preactivation.
+
+    **Arguments:**
+
+    - `weights`, `biases`, `bias_strength`: as for `LinearNetwork`.
+    - `slope`: gate of a unit that is off; 0 is ReLU, a value in (0, 1) leaky ReLU.
+
+    At z = 0 the gate is the off one: relu'(0) = `slope`.
+
+    **Raises:** `ValueError` for shapes that do not chain, NaN, or a slope outside [0, 1).
+    """
+
+    weights: Weights
+    biases: Biases
+    bias_strength: Array
+    slope: Array
+
+    def __init__(
+        self, weights: Any, biases: Any = None, bias_strength: Any = 1.0, slope: Any = 0.0
+    ):
+        self.weights, self.biases, self.bias_strength = _checked(weights, biases, bias_strength)
+        self.slope = jnp.asarray(slope, dtype=self.weights[0].dtype)
+        if not is_traced(slope) and not np.all((0 <= np.asarray(slope)) & (np.asarray(slope) < 1)):
+            raise ValueError(f"`slope` must lie in [0, 1), got {slope}; 0 is plain ReLU.")
+
+    def activation(self, layer: int, z: Array) -> Array:
+        """relu(z), or leaky relu for a positive slope."""
+        del layer
+        return jnp.where(z > 0, z, self.slope * z)
+
+    def __call__(self, x: Float[Array, " N_in"]) -> Float[Array, " N_out"]:
+        """Output of one sample; use `jax.vmap` or `outputs` for many."""
+        return self.outputs(x[None])[0]
+
+    @classmethod
+    def init(
+        cls,
+        task: Task,
+        hidden: int | Sequence[int] = (64,),
+        variance: float | Sequence[float] = 2e-4,
+        bias: bool | Sequence[bool] = True,
+        bias_strength: float = 1.0,
+        slope: float = 0.0,
+        *,
+        key: PRNGKeyArray,
+    ) -> Self:
+        """Weights and biases i.i.d. normal, as in the lead paper (App. E).
+
+        **Arguments:**
+
+        - `task`: gives the numbers of inputs and outputs, and the precision.
+        - `hidden`: widths of the hidden layers; an integer for one layer.
+        - `variance`: of every weight and bias, or one per layer.
+        - `bias`: True for biases on the hidden layers (not on the readout), or one bool per
+          layer, readout last.
+        - `bias_strength`: the constant c that multiplies every bias.
+        - `slope`: of leaky ReLU.
+        - `key`: of `jax.random`.
+
+        **Raises:** `ValueError` for a negative variance, a width below 1, or a wrong number of
+        entries.
+        """
+        weights, biases = initial.normal(task, hidden, variance, bias, key)
+        return cls(weights, biases, bias_strength, slope)
+
+
+class GatedLinearNetwork(AbstractNetwork):
+    """Gated linear network: gates given and fixed.
+
+    **Arguments:**
+
+    - `weights`, `biases`, `bias_strength`: as for `LinearNetwork`.
+    - `gates`: per hidden layer an array (H,), the same for every sample, or (P, H), one row per
+      sample of the task that it is trained on.
+
+    **Raises:** `ValueError` for shapes that do not fit.
+    """
+
+    weights: Weights
+    biases: Biases
+    bias_strength: Array
+    gates_: tuple[Array, ...]
+
+    def __init__(
+        self, weights: Any, biases: Any = None, bias_strength: Any = 1.0, *, gates: Any
+    ):
+        self.weights, self.biases, self.bias_strength = _checked(weights, biases, bias_strength)
+        gates = tuple(jnp.asarray(g, dtype=self.weights[0].dtype) for g in gates)
+        if len(gates) != len(self.weights) - 1:
+            raise ValueError(
+                f"`gates` needs one array per hidden layer, {len(self.weights) - 1}, got "
+                f"{len(gates)}."
+            )
+        for layer, (g, width) in enumerate(zip(gates, self.hidden, strict=True)):
+            if g.ndim not in (1, 2) or g.shape[-1] != width:
+                raise ValueError(
+                    f"`gates[{layer}]` must have shape ({width},) or (P, {width}), got {g.shape}."
+                )
+        self.gates_ = gates
+
+    def activation(self, layer: int, z: Array) -> Array:
+        """The given gates times z."""
+        gate = self.gates_[layer]
+        if gate.ndim == 2 and gate.shape[0] != z.shape[0]:
+            raise ValueError(
+                f"`gates[{layer}]` are for {gate.shape[0]} samples and the inputs have "
+                f"{z.shape[0]}; per-sample gates go with the samples they were made for. For "
+                "one sample call `network(x, gates)` with that sample's gates."
+            )
+        return gate * z
+
+    def gates(self, x: Float[Array, "P N_in"]) -> tuple[Array, ...]:
+        """The given gates, one array (P, H) per hidden layer."""
+        return tuple(
+            jnp.broadcast_to(gate, (x.shape[0], gate.shape[-1])) for gate in self.gates_
+        )
+
+    def __call__(self, x: Float[Array, " N_in"], gates: Any = None) -> Float[Array, " N_out"]:
+        """Output of one sample.
+
+        `gates`, per hidden layer an array (H,) (or the bare array where there is one layer),
+        replaces the network's own and is required where those are per sample.
+        """
+        if gates is None:
+            return self.outputs(x[None])[0]
+        gates = (gates,) if hasattr(gates, "ndim") else tuple(gates)
+        return forward(
+            self.parameters, self.bias_strength, x[None], lambda layer, z: gates[layer] * z
+        )[0][0]
+
+
+def _checked(weights: Any, biases: Any, bias_strength: Any) -> tuple[Weights, Biases, Array]:
+    """Weights, biases and c as arrays of one precision, with shapes that chain."""
+    weights = tuple(floating(w) for w in weights)
+    if not weights:
+        raise ValueError("`weights` is empty; give at least one matrix (N_out, N_in).")
+    biases = (None,) * len(weights) if biases is None else tuple(biases)
+    if len(biases) != len(weights):
+        raise ValueError(
+            f"`biases` has {len(biases)} entries for {len(weights)} layers; use None for a "
+            "layer without bias."
+        )
+    for layer, w in enumerate(weights):
+        if w.ndim != 2 or 0 in w.shape:
+            raise ValueError(f"`weights[{layer}]` must be a matrix (N_out, N_in), got {w.shape}.")
+        if layer and w.shape[1] != weights[layer - 1].shape[0]:
+            raise ValueError(
+                f"`weights[{layer}]` takes {w.shape[1]} inputs and `weights[{layer - 1}]` gives "
+                f"{weights[layer - 1].shape[0]} outputs; matrices have shape (N_out, N_in)."
+            )
+        require_finite(f"weights[{layer}]", w)
+    dtype = jnp.result_type(*weights)
+    checked = []
+    for layer, (w, b) in enumerate(zip(weights, biases, strict=True)):
+        if b is not None:
+            b = jnp.asarray(b, dtype=dtype)
+            if b.shape != (w.shape[0],):
+                raise ValueError(
+                    f"`biases[{layer}]` must have shape ({w.shape[0]},), got {b.shape}."
+                )
+            require_finite(f"biases[{layer}]", b)
+        checked.append(b)
+    c = jnp.asarray(bias_strength, dtype=dtype)
+    require_finite("bias_strength", c)
+    return tuple(w.astype(dtype) for w in weights), tuple(checked), c

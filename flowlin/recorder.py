@@ -1,0 +1,240 @@
+"""A diffrax solver that records events while another solver integrates.
+
+diffrax rolls a solver's state back when a step is rejected, so a log kept there holds accepted
+steps only. The recorder forwards everything that diffrax reads off a solver; it changes neither
+steps nor error estimates.
+"""
+
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import equinox.internal as eqxi
+import jax
+import jax.numpy as jnp
+from diffrax import AbstractWrappedSolver
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from flowlin.events import Watch
+from flowlin.network import AbstractNetwork, Parameters
+from flowlin.roots import bracketed_root
+
+CHECKS = 4  # points per step at which signs are compared, against double crossings within a step
+
+
+class Log(eqx.Module):
+    """Events found so far; slots beyond `count` hold time = inf."""
+
+    time: Float[Array, " K"]
+    uncertainty: Float[Array, " K"]
+    component: Int[Array, " K"]
+    rising: Bool[Array, " K"]
+    count: Int[Array, ""]
+    end: Float[Array, ""]  # time of the first terminating event, else inf
+
+    @staticmethod
+    def empty(capacity: int, dtype: Any) -> "Log":
+        """A log with room for `capacity` events."""
+        return Log(
+            jnp.full(capacity, jnp.inf, dtype),
+            jnp.zeros(capacity, dtype),
+            jnp.zeros(capacity, jnp.int32),
+            jnp.zeros(capacity, bool),
+            jnp.zeros((), jnp.int32),
+            jnp.asarray(jnp.inf, dtype),
+        )
+
+    def append(self, time, uncertainty, component, rising, stops) -> "Log":
+        """One event more; beyond the capacity it is counted and dropped."""
+        k = self.count
+        return Log(
+            self.time.at[k].set(time, mode="drop"),
+            self.uncertainty.at[k].set(uncertainty, mode="drop"),
+            self.component.at[k].set(component.astype(jnp.int32), mode="drop"),
+            self.rising.at[k].set(rising, mode="drop"),
+            k + 1,
+            jnp.where(stops, jnp.minimum(self.end, time), self.end),
+        )
+
+
+class Observer(eqx.Module):
+    """All watched values of a state, laid end to end: shape (C,)."""
+
+    watches: tuple[Watch, ...]
+    network: AbstractNetwork
+
+    def __call__(self, parameters: Parameters) -> Float[Array, " C"]:
+        """The values at these parameters."""
+        network = self.network.with_parameters(parameters)
+        values = [jnp.ravel(watch.function(network)) for watch in self.watches]
+        return jnp.concatenate(values)
+
+    @property
+    def directions(self) -> tuple[Array, Array]:
+        """Per component: whether rising, and whether falling, counts."""
+        up = [jnp.full(w.channel.size, w.direction != "down") for w in self.watches]
+        down = [jnp.full(w.channel.size, w.direction != "up") for w in self.watches]
+        return jnp.concatenate(up), jnp.concatenate(down)
+
+    @property
+    def terminating(self) -> Bool[Array, " C"]:
+        """Per component: whether its event ends the run."""
+        return jnp.concatenate([jnp.full(w.channel.size, w.terminate) for w in self.watches])
+
+
+class RecorderState(eqx.Module):
+    """Carried from step to step, and rolled back by diffrax when a step is rejected."""
+
+    inner: Any
+    values: Float[Array, " C"]  # watched values at the start of the next step
+    log: Log
+
+
+class Recorder(AbstractWrappedSolver[RecorderState]):
+    """Wraps a solver and logs the sign changes of watched values.
+
+    After each step of the inner solver the watched values are compared at `CHECKS` points of its
+    dense output; every sign change is bracketed there, and one Newton step finishes it, which
+    also carries the derivative: d t = -d g / (dg/dt). A terminating event sets the state to that
+    at its time and makes diffrax stop.
+    """
+
+    solver: diffrax.AbstractSolver
+    observer: Observer
+    capacity: int = eqx.field(static=True)
+    loop: str = eqx.field(static=True)  # kind of the loop over events, see `equinox.internal`
+
+    @property
+    def term_structure(self):  # pyright: ignore
+        """Forwarded."""
+        return self.solver.term_structure
+
+    @property
+    def interpolation_cls(self):  # pyright: ignore
+        """Forwarded."""
+        return self.solver.interpolation_cls
+
+    @property
+    def term_compatible_contr_kwargs(self):  # pyright: ignore
+        """Forwarded."""
+        return self.solver.term_compatible_contr_kwargs
+
+    # diffrax reads these three off anything that passes for a Runge-Kutta or implicit solver.
+
+    @property
+    def scan_kind(self):
+        """Forwarded."""
+        return self.solver.scan_kind  # pyright: ignore
+
+    @property
+    def root_finder(self):
+        """Forwarded."""
+        return self.solver.root_finder  # pyright: ignore
+
+    @property
+    def root_find_max_steps(self):
+        """Forwarded."""
+        return self.solver.root_find_max_steps  # pyright: ignore
+
+    def order(self, terms):
+        """Forwarded."""
+        return self.solver.order(terms)
+
+    def strong_order(self, terms):
+        """Forwarded."""
+        return self.solver.strong_order(terms)
+
+    def error_order(self, terms):
+        """Forwarded."""
+        return self.solver.error_order(terms)
+
+    def func(self, terms, t0, y0, args):
+        """Forwarded."""
+        return self.solver.func(terms, t0, y0, args)
+
+    def init(self, terms, t0, t1, y0, args) -> RecorderState:
+        """Inner state, watched values at the start, empty log."""
+        values = self.observer(y0)
+        return RecorderState(
+            self.solver.init(terms, t0, t1, y0, args),
+            values,
+            Log.empty(self.capacity, jnp.result_type(t0, values)),
+        )
+
+    def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
+        """One step of the inner solver, then the events in it."""
+        y1, error, dense, inner, result = self.solver.step(
+            terms, t0, t1, y0, args, solver_state.inner, made_jump
+        )
+        path = self.solver.interpolation_cls(t0=t0, t1=t1, **dense)
+        end_values = self.observer(y1)
+        times = t0 + (t1 - t0) * jnp.arange(CHECKS + 1) / CHECKS
+        inside = lax.map(lambda t: self.observer(path.evaluate(t)), times[1:-1])
+        table = jnp.concatenate([solver_state.values[None], inside, end_values[None]])
+        log = self._record(path, error, times, table, solver_state.log)
+
+        ends = jnp.isfinite(log.end)
+        stop_time = jnp.where(ends, log.end, t1)
+        y1 = lax.cond(ends, lambda: path.evaluate(stop_time), lambda: y1)
+        result = diffrax.RESULTS.where(
+            ends & (result == diffrax.RESULTS.successful),
+            diffrax.RESULTS.event_occurred,
+            result,
+        )
+        return y1, error, dense, RecorderState(inner, end_values, log), result
+
+    def _record(self, path, error, times, table, log: Log) -> Log:
+        """Append every crossing between neighbouring rows of `table`."""
+        above = lax.stop_gradient(table) > 0
+        up, down = self.observer.directions
+        rising = ~above[:-1] & above[1:] & up
+        crossed = (rising | (above[:-1] & ~above[1:] & down)).ravel()
+        components = table.shape[1]
+        frozen_table = lax.stop_gradient(table)
+        terminating = self.observer.terminating
+
+        def body(carry):
+            left, log = carry
+            flat = jnp.argmax(left)
+            row, component = flat // components, flat % components
+            time, uncertainty = self._locate(path, error, times, frozen_table, row, component)
+            log = log.append(
+                time, uncertainty, component, rising[row, component], terminating[component]
+            )
+            return left.at[flat].set(False), log
+
+        _, log = eqxi.while_loop(
+            lambda carry: jnp.any(carry[0]),
+            body,
+            (crossed, log),
+            kind=self.loop,  # pyright: ignore
+            max_steps=crossed.shape[0],
+        )
+        return log
+
+    def _locate(self, path, error, times, table, row, component) -> tuple[Array, Array]:
+        """Time of one crossing and its uncertainty, for `component` between rows row, row + 1."""
+
+        def value(path, t):
+            return self.observer(path.evaluate(t))[component]
+
+        still = lax.stop_gradient(path)
+        low, high = times[row], times[row + 1]
+        step = times[-1] - times[0]
+        tolerance = 1e-12 * step + 4 * jnp.finfo(times.dtype).eps * jnp.abs(high)
+        low, high = bracketed_root(
+            lambda t: value(still, t),
+            low, high, table[row, component], table[row + 1, component], tolerance,
+        )  # fmt: skip
+        middle = lax.stop_gradient((low + high) / 2)
+        g0, slope = jax.jvp(lambda t: value(still, t), (middle,), (jnp.ones_like(middle),))
+        slope = lax.stop_gradient(jnp.where(slope == 0, jnp.inf, slope))
+        newton = jnp.clip(middle - lax.stop_gradient(g0) / slope, low, high)
+        g = value(path, middle)
+        time = lax.stop_gradient(newton) - (g - lax.stop_gradient(g)) / slope
+        shift = jnp.zeros_like(time)
+        if error is not None:
+            off = jax.tree.map(jnp.add, still.evaluate(middle), lax.stop_gradient(error))
+            shift = jnp.abs((self.observer(off)[component] - g0) / slope)
+        return time, lax.stop_gradient(high - low + shift)

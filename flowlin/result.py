@@ -1,0 +1,34 @@
+"""How a run ended."""
+
+from typing import TYPE_CHECKING
+
+import diffrax
+
+
+class RESULTS(diffrax.RESULTS):  # pyright: ignore
+    """How a run ended: diffrax's results and flowlin's own."""
+
+    successful = ""
+    event_overflow = (
+        "More events than `max_events` happened. Those that fit are in the log, in order of "
+        "discovery; increase `max_events`, watch fewer components, or end the run earlier."
+    )
+    not_finite = (
+        "The loss or the parameters became NaN or infinite. Descent: lower `learning_rate`. "
+        "Flow: check the loss function."
+    )
+
+
+if TYPE_CHECKING:
+    from diffrax import RESULTS as RESULTS  # noqa: F811
+
+
+class RunError(RuntimeError):
+    """A run that did not reach its end.
+
+    `trajectory` holds everything computed until then, as `throw=False` would return it.
+    """
+
+    def __init__(self, message: str, trajectory):
+        super().__init__(message)
+        self.trajectory = trajectory

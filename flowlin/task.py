@@ -1,0 +1,70 @@
+"""A task: the inputs and targets that a network is trained on."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from flowlin._arrays import floating, require_finite
+
+
+class Task(eqx.Module):
+    """Inputs and targets, one **row** per sample (the papers put samples in columns).
+
+    **Arguments:**
+
+    - `x`: inputs, shape (P, N_in).
+    - `y`: targets, shape (P, N_out).
+    - `name`: what figures and messages call the task.
+
+    **Raises:** `ValueError` for arrays that are not two-dimensional, that disagree on P, that
+    are empty, or that hold NaN or infinities.
+    """
+
+    x: Float[Array, "P N_in"]
+    y: Float[Array, "P N_out"]
+    name: str = eqx.field(static=True)
+
+    def __init__(self, x: Any, y: Any, name: str = "task"):
+        x, y = floating(x), floating(y)
+        for label, array in (("x", x), ("y", y)):
+            if array.ndim != 2:
+                raise ValueError(
+                    f"`{label}` must have one row per sample, shape (P, N), got shape "
+                    f"{array.shape}; reshape a single feature with `{label}[:, None]`."
+                )
+            if 0 in array.shape:
+                raise ValueError(f"`{label}` is empty: its shape is {array.shape}.")
+            require_finite(label, array)
+        if x.shape[0] != y.shape[0]:
+            raise ValueError(
+                f"`x` has {x.shape[0]} samples and `y` has {y.shape[0]}; rows are samples, "
+                "transpose arrays that hold samples in columns."
+            )
+        dtype = jnp.result_type(x, y)
+        self.x, self.y, self.name = x.astype(dtype), y.astype(dtype), name
+
+    @property
+    def samples(self) -> int:
+        """Number of samples P."""
+        return self.x.shape[0]
+
+    @property
+    def inputs(self) -> int:
+        """Number of inputs N_in, without the bias coordinate."""
+        return self.x.shape[1]
+
+    @property
+    def outputs(self) -> int:
+        """Number of outputs N_out."""
+        return self.y.shape[1]
+
+    def astype(self, dtype: Any) -> "Task":
+        """The same task in another floating-point precision."""
+        return jax.tree.map(lambda array: array.astype(dtype), self)
+
+    def take(self, indices: Any) -> "Task":
+        """The task on some of its samples (a mini-batch, a subset)."""
+        return jax.tree.map(lambda array: array[indices], self)

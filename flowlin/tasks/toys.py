@@ -1,0 +1,142 @@
+"""Toy tasks."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+from flowlin._arrays import require_finite, require_positive
+from flowlin.task import Task
+
+
+def hierarchy(levels: int = 3, branching: int = 2) -> Task:
+    """The semantic tree (lead paper Fig. 2A; Saxe et al. 2019): items are its leaves.
+
+    One-hot inputs, one per leaf; one feature per node of the tree, which is 1 for the leaves below
+    that node (the leaf itself and the root included). Three binary levels: 8 inputs, 15 features.
+
+    The paper shows P and Y only as a picture; this tree gives, with c = 1, the singular values
+    1.452, 0.331, 0.2165 (twice), 0.125 (four times). Other trees by `levels` and `branching`.
+
+    **Raises:** `ValueError` for levels < 1 or branching < 2.
+    """
+    if levels < 1 or branching < 2:
+        raise ValueError(
+            f"`levels` must be at least 1 and `branching` at least 2, got {levels}, {branching}."
+        )
+    leaves = np.arange(branching**levels)
+    features = [
+        leaves[:, None] // branching ** (levels - level) == np.arange(branching**level)
+        for level in range(levels + 1)
+    ]
+    y = np.concatenate(features, axis=1)
+    return Task(np.eye(len(leaves)), y.astype(float), name=f"hierarchy {levels} x {branching}")
+
+
+def _corners(binary: bool) -> np.ndarray:
+    """The four points 00, 01, 10, 11, as 0/1 or as -1/+1."""
+    corners = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], dtype=float)
+    return corners if binary else 2 * corners - 1
+
+
+def _one_hot(classes: np.ndarray, number: int) -> np.ndarray:
+    return (classes[:, None] == np.arange(number)).astype(float)
+
+
+def xor(binary: bool = False) -> Task:
+    """XOR on four points with one-hot labels (lead paper Fig. 2C).
+
+    Inputs in the order 00, 01, 10, 11; targets [1, 0] where the coordinates agree, [0, 1] where
+    they differ. (App. E lists the labels as [1,0], [1,0], [0,1], [0,1], which in this order is a
+    linear problem; they belong to the order 00, 11, 01, 10.)
+
+    **Arguments:** `binary` for coordinates 0/1; the paper does not say, the default is -1/+1,
+    whose mean is zero.
+    """
+    x = _corners(binary)
+    name = "xor 0/1" if binary else "xor"
+    return Task(x, _one_hot((x[:, 0] != x[:, 1]).astype(int), 2), name=name)
+
+
+def offset_xor(delta: float = 0.5, binary: bool = False) -> Task:
+    """The extended XOR: a third coordinate +-delta makes the classes linearly separable.
+
+    Lead paper Figs. 5 and 11 (after Jarvis et al. 2025). Margin 2 delta; the linear solution
+    exists for delta > 0. `binary` as in `xor`.
+
+    **Raises:** `ValueError` for a negative delta.
+    """
+    require_positive("delta", delta, allow_zero=True)
+    plain = xor(binary)
+    third = delta * (plain.y[:, 1:] - plain.y[:, :1])
+    return Task(
+        jnp.concatenate([plain.x, third], axis=1), plain.y, name=f"offset xor {delta:g}"
+    )
+
+
+def parallel(one_hot: bool = True, binary: bool = False) -> Task:
+    """A linear and a non-linear task on the same four points (lead paper Fig. 6A, App. D).
+
+    Points in the order 00, 01, 10, 11; the linear (simple) label is s = 1, 1, 0, 0, the non-linear
+    (complex) one c = 1, 0, 0, 1.
+
+    **Arguments:**
+
+    - `one_hot`: four outputs, both labels one-hot, [s, 1 - s, c, 1 - c]; False for the two
+      outputs [s, c]. The labels that App. E prints ([1,0], [1,0], [0,1], [0,1]) fit only one of
+      the two tasks.
+    - `binary`: coordinates as in `xor`.
+    """
+    simple, complex_ = np.array([1.0, 1, 0, 0]), np.array([1.0, 0, 0, 1])
+    columns = [simple, 1 - simple, complex_, 1 - complex_] if one_hot else [simple, complex_]
+    return Task(_corners(binary), np.stack(columns, axis=1), name="parallel")
+
+
+def teacher(
+    samples: int,
+    spectrum: Sequence[float],
+    inputs: int | None = None,
+    outputs: int | None = None,
+    *,
+    whiten: bool = False,
+    noise: float = 0.0,
+    key: PRNGKeyArray,
+) -> Task:
+    """A linear teacher of chosen spectrum on Gaussian inputs.
+
+    y = W x + noise with W = U diag(spectrum) V^T, U and V random orthonormal, x standard normal.
+
+    **Arguments:**
+
+    - `samples`: P.
+    - `spectrum`: the teacher's singular values.
+    - `inputs`, `outputs`: sizes; by default as many as singular values.
+    - `whiten`: transform the drawn inputs so that X^T X / P is the identity exactly; then the
+      task's modes are the teacher's. Needs samples >= inputs.
+    - `noise`: standard deviation of Gaussian noise on the targets.
+    - `key`: of `jax.random`.
+
+    **Raises:** `ValueError` for sizes below the number of singular values, or too few samples to
+    whiten.
+    """
+    values = jnp.asarray(spectrum, jnp.result_type(float))
+    require_finite("spectrum", values)
+    rank = values.shape[0]
+    inputs, outputs = inputs or rank, outputs or rank
+    if min(inputs, outputs) < rank or samples < 1:
+        raise ValueError(
+            f"`spectrum` has {rank} values, more than `inputs` = {inputs} or `outputs` = {outputs} "
+            "can carry, or `samples` is below 1."
+        )
+    if whiten and samples < inputs:
+        raise ValueError(f"`whiten=True` needs samples >= inputs, got {samples} < {inputs}.")
+    keys = jax.random.split(key, 4)
+    x = jax.random.normal(keys[0], (samples, inputs))
+    if whiten:
+        x = jnp.linalg.qr(x)[0] * jnp.sqrt(samples)
+    u = jnp.linalg.qr(jax.random.normal(keys[1], (outputs, rank)))[0]
+    v = jnp.linalg.qr(jax.random.normal(keys[2], (inputs, rank)))[0]
+    y = x @ (v * values) @ u.T + noise * jax.random.normal(keys[3], (samples, outputs))
+    return Task(x, y, name="teacher")

@@ -1,0 +1,153 @@
+"""Modes of a task: the singular triples of its input-output correlation."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from flowlin._arrays import augment, is_traced
+from flowlin.network import AbstractNetwork, LinearNetwork
+from flowlin.task import Task
+
+
+class Modes(eqx.Module):
+    r"""Singular triples of $\Sigma_{yx} = Y^T X / P$ with the matching variances of the inputs.
+
+    Strongest mode first. With a bias the inputs are augmented to [c; x], bias coordinate first
+    (Eqs. 3-4 of the lead paper); c = 0 adds no coordinate. K = min(N_out, N), where N counts
+    the input coordinates; modes with s = 0 are kept.
+
+    - `u`: (N_out, K), orthonormal output directions.
+    - `s`: (K,), singular values.
+    - `v`: (N, K), orthonormal input directions.
+    - `d`: (K,), input variances $v^T \Sigma_x v$, the eigenvalues where Sigma_x commutes.
+    - `bias_strength`: c of the augmentation, or 0.
+    - `commutator`: $\|[\Sigma_{yx}^T \Sigma_{yx}, \Sigma_x]\|_F$ over the product of the norms. The
+      decoupled modes (Eq. 4) are exact only where it is zero up to rounding.
+    - `completeness`: the share of tr Sigma_x that the v span, in [0, 1]. Below 1, an input
+      direction without a mode takes part in the dynamics of large initial weights.
+    """
+
+    u: Float[Array, "N_out K"]
+    s: Float[Array, " K"]
+    v: Float[Array, "N K"]
+    d: Float[Array, " K"]
+    bias_strength: float = eqx.field(static=True)
+    commutator: Float[Array, ""]
+    completeness: Float[Array, ""]
+
+    @property
+    def full_strength(self) -> Float[Array, " K"]:
+        """Strength s/d at convergence, (K,); 0 for modes that the data do not drive."""
+        driven = (self.s > 0) & (self.d > 0)
+        return jnp.where(driven, self.s / jnp.where(driven, self.d, 1.0), 0.0)
+
+    def augmented(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N"]:
+        """Inputs in the modes' coordinates: [c; x], or x for c = 0."""
+        return augment(x, self.bias_strength) if self.bias_strength else x
+
+    def strengths(self, network: AbstractNetwork, task: Task) -> Float[Array, " K"]:
+        r"""Mode strengths $a_\alpha = u^T (\hat Y^T X / P) v / d$ of any network.
+
+        For a linear network whose modes are aligned to its inputs this is $u^T W v$ with the
+        end-to-end matrix W. Modes with d = 0 are not seen by the data and get 0.
+        """
+        return self.observable(network, task)(network, task)
+
+    def observable(self, network: AbstractNetwork, task: Task) -> "ModeStrengths":
+        """The mode strengths as a function of the network that costs no more than it must."""
+        safe = jnp.where(self.d > 0, self.d, 1.0)
+        scaled = jnp.where(self.d > 0, self.v / safe, 0.0)
+        projected = self.augmented(task.x) @ scaled / task.samples
+        if isinstance(network, LinearNetwork):
+            projected = augment(task.x, 1.0).T @ projected
+        return ModeStrengths(self.u, projected)
+
+
+class ModeStrengths(eqx.Module):
+    """Mode strengths of a network, with the task's part multiplied out beforehand.
+
+    `projected` is X v / (P d), shape (P, K); for linear networks, whose function is affine,
+    [1; X]^T X v / (P d), shape (1 + N_in, K), so that no sample is looked at again.
+    """
+
+    u: Float[Array, "N_out K"]
+    projected: Float[Array, "... K"]
+
+    def __call__(self, network: AbstractNetwork, task: Task) -> Float[Array, " K"]:
+        """Strengths (K,) of the network's modes."""
+        if isinstance(network, LinearNetwork):
+            matrix, offset = network.affine()
+            response = offset[:, None] * self.projected[0] + matrix @ self.projected[1:]
+        else:
+            response = network.outputs(task.x).T @ self.projected
+        return jnp.sum(self.u * response, axis=0)
+
+
+def modes(task: Task, bias_strength: float = 0.0) -> Modes:
+    """The task's modes, strongest first.
+
+    Within a group of equal singular values the basis is free; the one that diagonalises Sigma_x
+    there is taken, so that modes decouple wherever Sigma_x commutes with Sigma_yx^T Sigma_yx.
+
+    **Arguments:**
+
+    - `task`: inputs and targets.
+    - `bias_strength`: c of the augmented inputs [c; x]; 0 for a network without bias.
+
+    **Raises:** `ValueError` under `jit`: the grouping needs concrete numbers. Compute the modes
+    first and pass them in.
+
+    Source: lead paper Eqs. 3-4 and 16; Saxe et al. (2014, 2019).
+    """
+    if is_traced((task, bias_strength)):
+        raise ValueError(
+            "`theory.modes` needs a concrete task and bias strength; call it outside jit and "
+            "vmap and pass the modes in."
+        )
+    c = float(bias_strength)
+    x, y = np.asarray(task.x), np.asarray(task.y)
+    if c:
+        x = np.concatenate([np.full((len(x), 1), c, x.dtype), x], axis=1)
+    syx, sx = y.T @ x / len(x), x.T @ x / len(x)
+    u, s, v, d = _diagonalised(syx, sx)
+    square = syx.T @ syx
+    scale = np.linalg.norm(square) * np.linalg.norm(sx)
+    commutator = np.linalg.norm(square @ sx - sx @ square) / scale if scale else 0.0
+    total = np.trace(sx)
+    completeness = np.sum(d) / total if total else 1.0
+    arrays: list[Any] = [jnp.asarray(a, task.x.dtype) for a in (u, s, v, d)]
+    return Modes(
+        *arrays,
+        bias_strength=c,
+        commutator=jnp.asarray(commutator, task.x.dtype),
+        completeness=jnp.asarray(completeness, task.x.dtype),
+    )
+
+
+def _diagonalised(
+    syx: np.ndarray, sx: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """SVD of Sigma_yx whose bases of equal singular values diagonalise Sigma_x."""
+    u, s, vt = np.linalg.svd(syx, full_matrices=False)
+    v = vt.T
+    tolerance = s[0] * np.sqrt(np.finfo(s.dtype).eps) if s[0] else 1.0
+    start = 0
+    while start < len(s):
+        stop = start + 1
+        while stop < len(s) and s[start] - s[stop] <= tolerance:
+            stop += 1
+        if stop - start > 1:
+            block = slice(start, stop)
+            # The same rotation on both sides keeps u diag(s) v^T for equal s.
+            _, rotation = np.linalg.eigh(v[:, block].T @ sx @ v[:, block])
+            rotation = rotation[:, ::-1]
+            v[:, block], u[:, block] = v[:, block] @ rotation, u[:, block] @ rotation
+        start = stop
+    d = np.einsum("ik,ij,jk->k", v, sx, v)
+    # What is zero up to rounding is zero, so that s/d does not become noise over noise.
+    rounding = len(sx) * np.finfo(s.dtype).eps
+    s = np.where(s > rounding * np.sqrt(np.trace(sx)) * np.linalg.norm(s), s, 0.0)
+    return u, s, v, np.where(d > rounding * np.trace(sx), d, 0.0)

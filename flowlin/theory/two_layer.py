@@ -1,0 +1,106 @@
+r"""The balanced two-layer mode: strength, hitting time, delay by gating.
+
+One mode of a balanced two-layer linear network obeys $\tau \dot a = 2 a (s - d a)$ (Saxe et al. 2014;
+lead paper Eq. 21 with its missing d restored). Everything here is array-valued, broadcasts, and is
+differentiable, also where s or d is zero.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+def _decayed(rate: Array, t: Array) -> Array:
+    """(1 - exp(-rate t)) / rate, and its limit t at rate = 0; fine for t = inf.
+
+    The quotient is cancellation-free through `expm1`; only rate = 0 itself is singular.
+    """
+    zero = rate == 0
+    safe = jnp.where(zero, 1.0, rate)
+    # The series keeps the derivative with respect to the rate at rate = 0; t = inf has none.
+    finite = jnp.where(jnp.isfinite(t), t, 0.0)
+    series = jnp.where(jnp.isfinite(t), t - rate * finite**2 / 2, t)
+    exponent = jnp.where(zero, 0.0, -safe * t)
+    return jnp.where(zero, series, -jnp.expm1(exponent) / safe)
+
+
+def mode_strength(
+    t: Any, s: Any, d: Any, a0: Any, tau: Any = 1.0
+) -> Float[Array, "..."]:
+    r"""Strength a(t) of a balanced two-layer mode (lead paper Eq. 7 / 22).
+
+    $$a(t) = \frac{s/d}{1 - (1 - \frac{s}{d a_0}) e^{-2 s t / \tau}}
+           = \frac{a_0}{e^{-2st/\tau} + a_0 d\, (1 - e^{-2st/\tau}) / s},$$
+
+    the second form having no quotient that vanishes: at s = 0 it is $a_0 / (1 + 2 a_0 d t/\tau)$,
+    at s = d = 0 the constant a0, at t = inf the fixed point s/d (errata B.7).
+
+    **Arguments:** (arrays that broadcast)
+
+    - `t`: time, >= 0, inf allowed.
+    - `s`, `d`: singular value and input variance of the mode, >= 0.
+    - `a0`: strength at t = 0, >= 0; a negative one is not a balanced mode and blows up.
+    - `tau`: time constant.
+    """
+    t, s, d, a0, tau = (jnp.asarray(z, dtype=jnp.result_type(float)) for z in (t, s, d, a0, tau))
+    rate = 2 * s / tau
+    still = rate == 0
+    decay = jnp.exp(jnp.where(still, -rate * jnp.where(jnp.isfinite(t), t, 0.0), -rate * t))
+    pull = 2 * d * a0 / tau
+    idle = pull == 0
+    drag = pull * jnp.where(idle & ~jnp.isfinite(t), 0.0, _decayed(rate, t))
+    empty = a0 == 0  # stays there; the quotient would be 0/0 once the exponential underflows
+    return a0 / jnp.where(empty, 1.0, decay + drag)
+
+
+def hitting_time(
+    rho: Any, s: Any, d: Any, a0: Any, tau: Any = 1.0
+) -> Float[Array, "..."]:
+    r"""Time at which a balanced two-layer mode reaches `rho` (lead paper Eq. 13).
+
+    $$\hat t = \frac{\tau}{2s} \log \frac{\rho (s - d a_0)}{a_0 (s - d \rho)}
+             = \frac{\tau}{2s} \log\Big(1 + s\, \frac{\rho - a_0}{a_0 (s - d\rho)}\Big).$$
+
+    Needs rho between a0 and s/d, from either side (errata B.10: rho >= a0 alone is not enough);
+    returns inf where the mode never gets there, 0 where rho = a0. At s = 0 the limit
+    $\tau (a_0 - \rho) / (2 d a_0 \rho)$ holds, a mode that decays.
+
+    **Arguments:** (arrays that broadcast) `rho` the level, the others as in `mode_strength`.
+    """
+    rho, s, d, a0, tau = (
+        jnp.asarray(z, dtype=jnp.result_type(float)) for z in (rho, s, d, a0, tau)
+    )
+    gap = a0 * (s - d * rho)
+    change = rho - a0
+    # Reached iff the mode moves towards rho and rho lies before the fixed point s/d.
+    reached = (a0 > 0) & (change * gap > 0)
+    q = jnp.where(reached, change, 0.0) / jnp.where(reached, gap, 1.0)
+    x = s * q
+    tiny = jnp.abs(x) < 1e-5
+    series = q * (1 - x / 2 + x**2 / 3 - x**3 / 4)
+    exact = jnp.log1p(jnp.where(tiny, 0.0, x)) / jnp.where(tiny, 1.0, s)
+    time = tau / 2 * jnp.where(tiny, series, exact)
+    return jnp.where(reached, time, jnp.where((change == 0) & (a0 > 0), 0.0, jnp.inf))
+
+
+def gating_delay(s: Any, d: Any, a0: Any, g: Any, tau: Any = 1.0) -> Float[Array, "..."]:
+    r"""Delay of a ReLU mode behind the linear one when a fraction g of the units is live.
+
+    Lead paper Eq. 14 / 27, in which rho cancels (errata B.11):
+
+    $$\Delta t = \frac{\tau}{2 s} \log \frac{s - d a_0 g}{g\, (s - d a_0)}
+               = \frac{\tau}{2 s} \Big(-\log g + \log\Big(1 + \frac{d a_0 (1 - g)}{s - d a_0}\Big)\Big).$$
+
+    Positive exactly for g < 1; the paper's further condition s > d rho is not needed. `g` is the
+    **live** fraction, the mean of g_j (the text calls it the rate of dead neurons). This is the
+    delay if live units are always on; partly active ones add to it, so it underestimates.
+
+    **Arguments:** (arrays that broadcast)
+
+    - `s`, `d`, `a0`: of the mode, with 0 < a0 < s/d.
+    - `g`: live fraction in (0, 1].
+    - `tau`: time constant.
+    """
+    s, d, a0, g, tau = (jnp.asarray(z, dtype=jnp.result_type(float)) for z in (s, d, a0, g, tau))
+    return tau / (2 * s) * (-jnp.log(g) + jnp.log1p(d * a0 * (1 - g) / (s - d * a0)))

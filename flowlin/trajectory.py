@@ -1,0 +1,146 @@
+"""What a run returns, continuous or discrete."""
+
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from flowlin._arrays import is_traced
+from flowlin.eventlog import EventLog
+from flowlin.events import require_quantile
+from flowlin.linearization import Linearization, UnitCounts, counts_from_log, linearization
+from flowlin.loss import Loss
+from flowlin.network import AbstractNetwork, Parameters, ReLUNetwork
+from flowlin.task import Task
+
+
+class Reference:
+    """A task and a loss that travel with a trajectory without becoming its arrays.
+
+    Compared by the task's identity, so that a batch of trajectories does not hold a batch of
+    tasks. `task` is None where it is not known: under `jit` with the task as an argument.
+    """
+
+    def __init__(self, task: Task, loss: Loss):
+        self.task = None if is_traced(task) else task
+        self.loss = loss
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Reference) and self.task is other.task and self.loss == other.loss
+        )
+
+    def __hash__(self) -> int:
+        return id(self.task)
+
+
+class Trajectory(eqx.Module):
+    """A run of gradient flow or descent.
+
+    - `ts`: (T,), saved times in units of flow time.
+    - `losses`: (T,), the run's own loss there.
+    - `observed`: by name, what `observe` recorded there, (T, ...).
+    - `events`: `EventLog`.
+    - `final`: the network at the end (at the event that ended the run, if one did).
+    - `end`: the time reached.
+    - `result`: how the run ended; `fl.RESULTS`.
+    """
+
+    ts: Float[Array, " T"]
+    losses: Float[Array, " T"]
+    observed: dict[str, Any]
+    events: EventLog
+    final: AbstractNetwork
+    end: Float[Array, ""]
+    result: Any
+    saved: Parameters | None
+    counts: dict[str, Any]
+    labels: tuple[tuple[str, Any], ...] = eqx.field(static=True)
+    dense: diffrax.DenseInterpolation | None
+    step_counts: dict[tuple[int, float], UnitCounts] | None
+    samples: int = eqx.field(static=True)
+    reference: Reference = eqx.field(static=True)
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """Numbers of steps, and what was chosen: solver, kinks, objective."""
+        return {**self.counts, **dict(self.labels)}
+
+    @property
+    def networks(self) -> Any:
+        """The networks at `ts`, one network whose arrays have a leading axis T.
+
+        **Raises:** `ValueError` if the run recorded observables instead.
+        """
+        if self.saved is None:
+            raise ValueError(
+                "this run recorded `observe` instead of networks; add "
+                "`observe={..., 'network': lambda network, task: network}`, or use `dense=True`."
+            )
+        return _stacked(self.final, self.saved, self.ts.shape[0])
+
+    def network(self, t: float | Array) -> Any:
+        """The network at time t in [0, end]; for an array of times, stacked.
+
+        **Raises:** `ValueError` without `dense=True`, or for a time outside the run.
+        """
+        if self.dense is None:
+            raise ValueError("`flow.network(t)` needs a run with `dense=True`.")
+        t = jnp.asarray(t, self.ts.dtype)
+        if not is_traced((t, self.end)):
+            outside = (np.asarray(t) < 0) | (np.asarray(t) > np.asarray(self.end))
+            if np.any(outside):
+                raise ValueError(
+                    f"`t` = {np.asarray(t)[outside].flat[0]} lies outside the run, "
+                    f"[0, {float(self.end)}]."
+                )
+        evaluate = self.dense.evaluate
+        if t.ndim == 0:
+            return self.final.with_parameters(evaluate(t))
+        return _stacked(self.final, jax.vmap(evaluate)(t), t.shape[0])
+
+    def linearization(self, quantile: float = 0.0, *, layer: int = 0) -> Linearization:
+        """Linearization time t* and activity fractions of a hidden layer.
+
+        Warns if the maximum still stands when the run ends.
+
+        **Arguments:**
+
+        - `quantile`: a unit counts as linear when it is on for at least a share 1 - quantile of
+          the samples; 0 is the lead paper's definition.
+        - `layer`: which hidden layer, 0 the first.
+
+        **Raises:** `ValueError` for networks other than ReLU, a layer or a quantile out of range,
+        or one that the run did not record.
+        """
+        require_quantile(quantile)
+        if not isinstance(self.final, ReLUNetwork):
+            raise ValueError(
+                f"`linearization` is about gates that switch; a {type(self.final).__name__} has "
+                "none."
+            )
+        if not 0 <= layer < len(self.final.hidden):
+            raise ValueError(
+                f"`layer` = {layer} does not exist; the network has {len(self.final.hidden)} "
+                "hidden layer(s), counted from 0."
+            )
+        if self.step_counts is None:
+            counts = counts_from_log(self.events, layer, self.samples, quantile)
+        else:
+            if (layer, quantile) not in self.step_counts:
+                raise ValueError(
+                    f"this run did not count units at quantile {quantile:g}; pass "
+                    f"`events=(fl.UnitSwitches({quantile:g}),)` to it."
+                )
+            counts = (self.step_counts[layer, quantile],) * 2
+        return linearization(counts, self.end)
+
+
+def _stacked(template: AbstractNetwork, parameters: Parameters, length: int) -> Any:
+    """`template` with stacked parameters, its other arrays repeated along the same axis."""
+    repeated = jax.tree.map(lambda a: jnp.broadcast_to(a, (length, *a.shape)), template)
+    return repeated.with_parameters(parameters)
