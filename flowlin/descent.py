@@ -11,20 +11,19 @@ import optax
 from jax import lax
 from jaxtyping import Array, PRNGKeyArray
 
-from flowlin._arrays import is_traced, require_positive
-from flowlin.eventlog import EventLog
+from flowlin._arrays import require_positive
 from flowlin.events import AbstractEvent, UnitSwitches, all_watches
 from flowlin.field import AbstractObjective, FullData, objective
-from flowlin.flow import Observe, _Observables, check_fit, trimmed
+from flowlin.flow import Observables, Observe, check_fit
 from flowlin.kinks import IgnoreKinks
 from flowlin.linearization import counts_from_steps
 from flowlin.loss import Loss, SquaredError
 from flowlin.network import AbstractNetwork, Parameters, ReLUNetwork
 from flowlin.progress import tqdm_class
-from flowlin.recorder import Log, Observer
-from flowlin.result import RESULTS, RunError
+from flowlin.recorder import Log, Observer, event_log
+from flowlin.result import RESULTS
 from flowlin.task import Task
-from flowlin.trajectory import Reference, Trajectory
+from flowlin.trajectory import Reference, Trajectory, finished
 
 
 def gradient_descent(
@@ -153,7 +152,7 @@ class _Descent(eqx.Module):
     objective: AbstractObjective
     loss: Loss
     look: _Look
-    observe: _Observables
+    observe: Observables
     learning_rate: Array
     clock: Array  # flow time per step
     optimiser: optax.GradientTransformation | None = eqx.field(static=True)  # None: plain
@@ -290,7 +289,9 @@ def _run(
     if save_every is None:
         save_every = math.ceil(steps / 200)
     if not 1 <= save_every <= steps:
-        raise ValueError(f"`save_every` must lie between 1 and `steps` = {steps}, got {save_every}.")
+        raise ValueError(
+            f"`save_every` must lie between 1 and `steps` = {steps}, got {save_every}."
+        )
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     goal = objective(network, task, loss, IgnoreKinks())
     quantiles = sorted({0.0} | {e.quantile for e in events if isinstance(e, UnitSwitches)})
@@ -298,9 +299,7 @@ def _run(
     watched = [e for e in events if not isinstance(e, UnitSwitches)]
     watches = _user_watches(watched, network, task, goal)
     counters = tuple(
-        Observer(
-            tuple(UnitSwitches(q).watches(network, task, goal, IgnoreKinks())), network
-        )
+        Observer(tuple(UnitSwitches(q).watches(network, task, goal, IgnoreKinks())), network)
         for q in quantiles
     )
     run = _Descent(
@@ -309,7 +308,7 @@ def _run(
         objective=goal,
         loss=loss,
         look=_Look(Observer(tuple(watches), network), counters),
-        observe=_Observables(observe),
+        observe=Observables(observe),
         learning_rate=jnp.asarray(learning_rate, network.dtype),
         clock=jnp.asarray(learning_rate * tau, jnp.result_type(float)),
         optimiser=optimiser,
@@ -324,7 +323,7 @@ def _run(
         jax.effects_barrier()
         bar.close()
     descent = _assembled(run, state, rows, tuple(watches), quantiles, Reference(task, loss))
-    return _finished(descent, throw, max_events)
+    return finished(descent, throw, lambda d: _failure(d, max_events))
 
 
 def _user_watches(events, network, task, goal):
@@ -340,19 +339,11 @@ def _assembled(run: _Descent, state: _State, rows, watches, quantiles, reference
     # Rows after a terminating event repeat its state.
     kept = jnp.concatenate([jnp.ones(1, bool), ts[1:] > ts[:-1]])
     finite = jnp.isfinite(losses) | ~kept
-    result = RESULTS.where(
-        jnp.isfinite(state.log.end), RESULTS.event_occurred, RESULTS.successful
-    )
+    result = RESULTS.where(jnp.isfinite(state.log.end), RESULTS.event_occurred, RESULTS.successful)
     result = RESULTS.where(
         state.log.count > state.log.time.shape[0], RESULTS.event_overflow, result
     )
     result = RESULTS.where(jnp.all(finite), result, RESULTS.not_finite)
-    initial = run.values(run.network.parameters) > 0
-    log = state.log
-    events = EventLog(
-        log.time, log.uncertainty, log.component, log.rising, log.count, initial,
-        tuple(w.channel for w in watches),
-    )  # fmt: skip
     every = run.batch_size is None  # whether every step was looked at
     grain = run.clock * (1 if every else run.save_every)
     units = run.network.hidden
@@ -372,7 +363,7 @@ def _assembled(run: _Descent, state: _State, rows, watches, quantiles, reference
         ts=jnp.where(kept, ts, jnp.inf),
         losses=losses,
         observed={} if networks else observed,
-        events=events,
+        events=event_log(state.log if watches else None, run.look.observer, end),
         final=run.network.with_parameters(state.parameters),
         end=end,
         result=result,
@@ -386,22 +377,12 @@ def _assembled(run: _Descent, state: _State, rows, watches, quantiles, reference
     )
 
 
-def _finished(descent: Trajectory, throw: bool, max_events: int) -> Trajectory:
-    okay = (descent.result == RESULTS.successful) | (descent.result == RESULTS.event_occurred)
-    if is_traced(okay):
-        return eqx.error_if(descent, ~okay, "a descent run failed; see `throw=False`") if throw else descent
-    descent = trimmed(descent)
-    if throw and not bool(okay):
-        if bool(descent.result == RESULTS.event_overflow):
-            message = (
-                f"{int(descent.events.count)} events happened and `max_events` = {max_events}. "
-                "Increase it, or watch fewer components."
-            )
-        else:
-            bad = ~jnp.isfinite(descent.losses)
-            message = (
-                f"the loss is NaN or infinite from t = {float(descent.ts[jnp.argmax(bad)]):.6g} on; "
-                "lower `learning_rate`."
-            )
-        raise RunError(message + " What was computed is in this exception's `.trajectory`.", descent)
-    return descent
+def _failure(descent: Trajectory, max_events: int) -> str:
+    """What went wrong and what to do about it."""
+    if bool(descent.result == RESULTS.event_overflow):
+        return (
+            f"{int(descent.events.count)} events happened and `max_events` = {max_events}. "
+            "Increase it, or watch fewer components."
+        )
+    first = float(descent.ts[jnp.argmax(~jnp.isfinite(descent.losses))])
+    return f"the loss is NaN or infinite from t = {first:.6g} on; lower `learning_rate`."

@@ -12,17 +12,14 @@ from flowlin._arrays import is_traced
 
 
 class Channel(eqx.Module):
-    """Name, shape and meaning of one watched array.
+    """Name and shape of one array whose components have a side: below, at, or above their level.
 
-    `below` and `above` are what the log calls the two sides of the level: -1 and +1, or with 0
-    for "at the kink" where two levels enclose one.
+    `prefix` goes in front of a component's index: the layer, for gates.
     """
 
     name: str = eqx.field(static=True)
     shape: tuple[int, ...] = eqx.field(static=True)
     prefix: tuple[int, ...] = eqx.field(static=True, default=())
-    below: int = eqx.field(static=True, default=-1)
-    above: int = eqx.field(static=True, default=1)
 
     @property
     def size(self) -> int:
@@ -39,18 +36,20 @@ class EventLog(eqx.Module):
     - `time`: (K,), in units of flow time.
     - `uncertainty`: (K,), the width of the root's bracket plus what the step's error estimate
       shifts it by. It is local: errors carried along from earlier steps are not in it.
-    - `component`: (K,), position in all watched arrays laid end to end; see `index`.
-    - `rising`: (K,), whether the level was crossed upwards.
-    - `initial`: which side every component was on at t = 0 (True is above).
+    - `component`: (K,), position in all channels laid end to end; see `index`.
+    - `old`, `new`: (K,), the side before and after: -1 below its level (a gate: off), +1 above
+      (on), 0 at the kink (gates only).
     - `count`: number of events found, which exceeds K after an overflow.
+    - `initial`: (C,), the side of every component at t = 0.
     """
 
     time: Float[Array, " K"]
     uncertainty: Float[Array, " K"]
     component: Int[Array, " K"]
-    rising: Bool[Array, " K"]
+    old: Int[Array, " K"]
+    new: Int[Array, " K"]
     count: Int[Array, ""]
-    initial: Bool[Array, " C"]
+    initial: Int[Array, " C"]
     channels: tuple[Channel, ...] = eqx.field(static=True)
 
     def __len__(self) -> int:
@@ -79,28 +78,11 @@ class EventLog(eqx.Module):
     def index(self) -> list[tuple[int, ...]]:
         """Which component crossed, per event; for gates (layer, unit, sample) (outside `jit`)."""
         rows = []
-        for k, component in zip(
-            np.asarray(self.channel), np.asarray(self.component), strict=True
-        ):
+        for k, component in zip(np.asarray(self.channel), np.asarray(self.component), strict=True):
             channel, local = self.channels[k], int(component) - self.offsets[k]
             inner = np.unravel_index(local, channel.shape) if channel.shape else ()
             rows.append((*channel.prefix, *(int(i) for i in inner)))
         return rows
-
-    @property
-    def old(self) -> Int[Array, " K"]:
-        """(K,), the side before: -1 below (off), +1 above (on), 0 at the kink."""
-        return self._side(~self.rising)
-
-    @property
-    def new(self) -> Int[Array, " K"]:
-        """(K,), the side after: -1 below (off), +1 above (on), 0 at the kink."""
-        return self._side(self.rising)
-
-    def _side(self, upper: Array) -> Array:
-        above = jnp.asarray([c.above for c in self.channels] or [1])
-        below = jnp.asarray([c.below for c in self.channels] or [-1])
-        return jnp.where(upper, above[self.channel], below[self.channel])
 
     def select(self, name: str) -> "EventLog":
         """The events of one name.
@@ -118,17 +100,16 @@ class EventLog(eqx.Module):
         """The events under a mask; others are dropped, or padded with inf under `jit`."""
         time = jnp.where(mask, self.time, jnp.inf)
         order = jnp.argsort(time)
-        rows = tuple(a[order] for a in (time, self.uncertainty, self.component, self.rising))
-        log = EventLog(*rows, jnp.sum(mask), self.initial, self.channels)
-        return log.trimmed()
+        rows = tuple(a[order] for a in (time, self.uncertainty, self.component, self.old, self.new))
+        return EventLog(*rows, jnp.sum(mask), self.initial, self.channels).trimmed()
 
     def trimmed(self) -> "EventLog":
         """Without the padding, where the number of events is known."""
         if is_traced(self.time):
             return self
         k = len(self)
-        rows = (self.time[:k], self.uncertainty[:k], self.component[:k], self.rising[:k])
-        return EventLog(*rows, self.count, self.initial, self.channels)
+        rows = (self.time, self.uncertainty, self.component, self.old, self.new)
+        return EventLog(*(a[:k] for a in rows), self.count, self.initial, self.channels)
 
     def table(self) -> list[dict[str, Any]]:
         """One dictionary per event, for `pandas.DataFrame` or `csv.DictWriter`."""

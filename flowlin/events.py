@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from flowlin._arrays import require_finite
 from flowlin.eventlog import Channel
@@ -22,10 +22,16 @@ Direction = Literal["up", "down"] | None
 
 
 class Watch(eqx.Module):
-    """An array-valued function of the network; its components' sign changes are the events."""
+    """An array-valued function of the network; its components' sign changes are the events.
+
+    `below` and `above` are the sides of the channel's component that the signs stand for. Two
+    watches with sides (-1, 0) and (0, 1) enclose a kink and share a channel.
+    """
 
     function: Callable[[AbstractNetwork], Array]
     channel: Channel
+    below: int = eqx.field(static=True, default=-1)
+    above: int = eqx.field(static=True, default=1)
     direction: Direction = eqx.field(static=True, default=None)
     terminate: bool = eqx.field(static=True, default=False)
 
@@ -34,7 +40,10 @@ class AbstractEvent(eqx.Module):
     """Base class of the events that users pass to a run."""
 
     def watches(
-        self, network: AbstractNetwork, task: Task, objective: AbstractObjective,
+        self,
+        network: AbstractNetwork,
+        task: Task,
+        objective: AbstractObjective,
         kinks: AbstractKinks,
     ) -> list[Watch]:
         """What a run has to watch for this event."""
@@ -69,7 +78,8 @@ def _watch(function, level, network, name, direction, terminate) -> Watch:
             f"`observable` of event {name!r} returns {shape.dtype}; return a floating-point "
             "array whose components cross the level continuously."
         )
-    return Watch(difference, Channel(name, shape.shape), direction, terminate)
+    channel = Channel(name, shape.shape)
+    return Watch(difference, channel, direction=direction, terminate=terminate)
 
 
 class Crossing(AbstractEvent):
@@ -105,9 +115,7 @@ class Crossing(AbstractEvent):
         """One watch: the observable minus the level."""
         del objective, kinks
         function = _OnTask(self.observable, task)
-        return [
-            _watch(function, self.level, network, self.name, self.direction, self.terminate)
-        ]
+        return [_watch(function, self.level, network, self.name, self.direction, self.terminate)]
 
 
 class ModeHits(AbstractEvent):
@@ -198,7 +206,9 @@ class GateSwitches(AbstractEvent):
         return [
             Watch(
                 _Preactivations(task, kinks, level, layer),
-                Channel("gate", (width, task.samples), (layer,), below, above),
+                Channel("gate", (width, task.samples), (layer,)),
+                below,
+                above,
             )
             for layer, width in enumerate(network.hidden)
             for level, below, above in _levels(kinks)
@@ -231,7 +241,9 @@ class UnitSwitches(AbstractEvent):
         return [
             Watch(
                 _OrderStatistic(_Preactivations(task, kinks, level, layer), k, largest),
-                Channel(name, (width,), (layer,), below, above),
+                Channel(name, (width,), (layer,)),
+                below,
+                above,
             )
             for layer, width in enumerate(network.hidden)
             for name, largest in (
@@ -266,9 +278,7 @@ def all_watches(
     """What a run watches: the user's events, and the gates of a ReLU network if few enough."""
     for event in events:
         if not isinstance(event, AbstractEvent):
-            raise ValueError(
-                f"`events` holds {event!r}; wrap a function as fl.Crossing(function)."
-            )
+            raise ValueError(f"`events` holds {event!r}; wrap a function as fl.Crossing(function).")
     pairs = sum(network.hidden) * task.samples
     chosen = list(events)
     asked = any(isinstance(event, (GateSwitches, UnitSwitches)) for event in chosen)

@@ -102,10 +102,10 @@ def objective(
     network: AbstractNetwork, task: Task, loss: Loss, kinks: AbstractKinks
 ) -> AbstractObjective:
     """The cheapest exact objective: statistics for linear networks under squared error."""
-    if isinstance(network, LinearNetwork) and isinstance(loss, SquaredError):
-        # With fewer samples than inputs the samples are the smaller statistic.
-        if task.samples > task.inputs:
-            return Statistics.of(task, loss)
+    quadratic = isinstance(network, LinearNetwork) and isinstance(loss, SquaredError)
+    # With fewer samples than inputs the samples are the smaller statistic.
+    if quadratic and task.samples > task.inputs:
+        return Statistics.of(task, loss)
     return FullData(task, loss, kinks)
 
 

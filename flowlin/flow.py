@@ -12,17 +12,16 @@ import numpy as np
 from jaxtyping import Array
 
 from flowlin._arrays import ENABLE_X64, is_traced, require_positive
-from flowlin.eventlog import EventLog
 from flowlin.events import AbstractEvent, Watch, all_watches
 from flowlin.field import AbstractObjective, GradientField, objective
 from flowlin.kinks import AbstractKinks, IgnoreKinks, SmoothKinks
 from flowlin.loss import Loss, SquaredError
 from flowlin.network import AbstractNetwork, Parameters, ReLUNetwork
 from flowlin.progress import progress_meter
-from flowlin.recorder import Observer, Recorder
-from flowlin.result import RESULTS, RunError
+from flowlin.recorder import Observer, Recorder, event_log
+from flowlin.result import RESULTS, okay
 from flowlin.task import Task
-from flowlin.trajectory import Reference, Trajectory
+from flowlin.trajectory import Reference, Trajectory, finished
 
 Observe = dict[str, Callable[[AbstractNetwork, Task], Any]]
 
@@ -94,7 +93,7 @@ def gradient_flow(
         objective=goal,
         tau=jnp.asarray(tau, network.dtype),
         watches=tuple(watches),
-        observe=_Observables(observe),
+        observe=Observables(observe),
         solver=solver,
         controller=diffrax.PIDController(
             rtol=rtol, atol=rtol / 100 if atol is None else atol, dtmin=_smallest_step(t1)
@@ -111,7 +110,7 @@ def gradient_flow(
         reference=Reference(task, loss),
     )
     flow = _attempts(run, dense, max_steps, max_events)
-    return _finished(flow, throw, max_steps, max_events)
+    return finished(flow, throw, lambda f: _failure(f, max_steps, max_events))
 
 
 def default_solver(
@@ -123,7 +122,7 @@ def default_solver(
     return diffrax.Dopri8() if rtol <= 1e-6 else diffrax.Tsit5()
 
 
-class _Observables(eqx.Module):
+class Observables(eqx.Module):
     """The user's observables as one function; None for the networks' parameters."""
 
     functions: Observe | None
@@ -140,7 +139,7 @@ class _Save(eqx.Module):
     objective: AbstractObjective
     network: AbstractNetwork
     task: Task
-    observe: _Observables
+    observe: Observables
 
     def __call__(self, t: Any, parameters: Parameters, args: Any) -> tuple[Array, Any]:
         del t, args
@@ -156,7 +155,7 @@ class _Run(eqx.Module):
     objective: AbstractObjective
     tau: Array
     watches: tuple[Watch, ...]
-    observe: _Observables
+    observe: Observables
     solver: diffrax.AbstractSolver
     controller: diffrax.AbstractStepSizeController
     adjoint: diffrax.AbstractAdjoint
@@ -177,7 +176,7 @@ class _Run(eqx.Module):
             solver = Recorder(solver, Observer(self.watches, self.network), capacity, loop)
         save = _Save(self.objective, self.network, self.task, self.observe)
         rows = (
-            diffrax.SubSaveAt(t0=True, t1=True, fn=save)
+            diffrax.SubSaveAt(t0=True, fn=save)
             if self.ts is None
             else diffrax.SubSaveAt(ts=self.ts, fn=save)
         )
@@ -197,61 +196,49 @@ class _Run(eqx.Module):
             progress_meter=self.meter,
             throw=False,
         )
-        return self._trajectory(solution, dense)
+        return self._trajectory(solution, save, dense)
 
-    def _trajectory(self, solution: diffrax.Solution, dense: bool) -> Trajectory:
-        assert solution.ts is not None and solution.ys is not None
-        (ts, (end,)), ((losses, observed), last) = solution.ts, solution.ys
+    def _trajectory(self, solution: diffrax.Solution, save: _Save, dense: bool) -> Trajectory:
+        """The solution with what the recorder found."""
+        (ts, (end,)), (rows, last) = solution.ts, solution.ys  # pyright: ignore
+        final, log = jax.tree.map(lambda a: a[0], last), None
         result = RESULTS.promote(solution.result)
-        log = None
         if self.watches:
-            log = solution.solver_state.log  # pyright: ignore
+            state: Any = solution.solver_state
+            log = state.log
+            if state.stopped is not None:
+                ended = jnp.isfinite(log.end)
+                end = jnp.minimum(end, log.end)
+                result = RESULTS.where(ended, RESULTS.event_occurred, result)
+                final = jax.tree.map(lambda a, b: jnp.where(ended, a, b), state.stopped, final)
             overflow = log.count > log.time.shape[0]
-            result = RESULTS.where(
-                overflow & (result == RESULTS.successful), RESULTS.event_overflow, result
-            )
-            end = jnp.minimum(end, log.end)
-        # Rows past the event that ended the run were saved before it was known.
-        kept = ts <= end if self.ts is not None else jnp.isfinite(ts)
-        ts = jnp.where(kept, ts, jnp.inf)
+            result = RESULTS.where(overflow & okay(result), RESULTS.event_overflow, result)
         if self.ts is None:
-            ts = jnp.minimum(ts, end)
-        losses = jnp.where(kept, losses, jnp.inf)
-        counts = {k: v for k, v in solution.stats.items() if k != "max_steps"}
-        final = self.network.with_parameters(jax.tree.map(lambda a: a[0], last))
+            ts = jnp.append(ts, end)
+            last_row = save(end, final, None)
+            rows = jax.tree.map(lambda a, b: jnp.append(a, b[None], axis=0), rows, last_row)
+        # Rows past the event that ended the run were saved before it was known.
+        kept = ts <= end
+        losses, observed = rows
+        finite = jnp.all(jnp.isfinite(losses) | ~kept)
+        result = RESULTS.where(okay(result) & ~finite, RESULTS.not_finite, result)
         networks = self.observe.functions is None
         return Trajectory(
-            ts=ts,
-            losses=losses,
+            ts=jnp.where(kept, ts, jnp.inf),
+            losses=jnp.where(kept, losses, jnp.inf),
             observed={} if networks else observed,
-            events=self._events(log, end),
-            final=final,
+            events=event_log(log, Observer(self.watches, self.network), end),
+            final=self.network.with_parameters(final),
             end=end,
             result=result,
             saved=observed if networks else None,
-            counts=counts,
+            counts={k: v for k, v in solution.stats.items() if k != "max_steps"},
             labels=self.labels,
             dense=solution.interpolation if dense else None,  # pyright: ignore
             step_counts=None,
             samples=self.task.samples,
             reference=self.reference,
         )
-
-    def _events(self, log: Any, end: Array) -> EventLog:
-        """The log sorted by time, without what happened after the end."""
-        channels = tuple(watch.channel for watch in self.watches)
-        if log is None:
-            none = jnp.zeros(0, self.t1.dtype)
-            index = jnp.zeros(0, jnp.int32)
-            flags = jnp.zeros(0, bool)
-            return EventLog(none, none, index, flags, jnp.zeros((), jnp.int32), flags, channels)
-        time = jnp.where(log.time <= end, log.time, jnp.inf)
-        order = jnp.argsort(time)
-        rows = (a[order] for a in (time, log.uncertainty, log.component, log.rising))
-        late = jnp.sum(jnp.isfinite(log.time)) - jnp.sum(jnp.isfinite(time))
-        observer = Observer(self.watches, self.network)
-        initial = observer(self.network.parameters) > 0
-        return EventLog(*rows, log.count - late, initial, channels)
 
 
 def _attempts(run: _Run, dense: bool, max_steps: int, max_events: int) -> Trajectory:
@@ -277,45 +264,26 @@ def _attempts(run: _Run, dense: bool, max_steps: int, max_events: int) -> Trajec
     return flow
 
 
-def _finished(flow: Trajectory, throw: bool, max_steps: int, max_events: int) -> Trajectory:
-    """Trim the padding, and raise if the run failed and failures raise."""
-    okay = (flow.result == RESULTS.successful) | (flow.result == RESULTS.event_occurred)
-    if is_traced(okay):
-        return eqx.error_if(flow, ~okay, "a gradient flow failed; see `throw=False`") if throw else flow
-    flow = trimmed(flow)
-    if throw and not bool(okay):
-        reached = f"t = {float(flow.end):.6g} after {int(flow.counts['num_steps'])} steps"
-        message = {
-            "max_steps_reached": f"`max_steps` = {max_steps} reached at {reached}. Increase it; or "
-            "loosen `rtol`; a ReLU flow that slides on its kinks needs `kinks=fl.SmoothKinks(...)`.",
-            "dt_min_reached": f"the step size shrank to nothing at {reached}: the loss is not "
-            "finite there, or its gradient jumps (a kink on which the flow slides: use "
-            "`kinks=fl.SmoothKinks(...)`).",
-            "event_overflow": f"{int(flow.events.count)} events happened and `max_events` = "
-            f"{max_events}. Increase it, watch fewer components, or end the run earlier.",
-        }.get(_name(flow.result), f"{flow.result}, at {reached}.")
-        raise RunError(message + " What was computed is in this exception's `.trajectory`.", flow)
-    return flow
-
-
-def _name(result: Any) -> str:
-    """The attribute name of an enumeration item."""
-    names = [n for n in ("max_steps_reached", "dt_min_reached", "event_overflow", "not_finite")]
-    return next((n for n in names if bool(result == getattr(RESULTS, n))), "other")
-
-
-def trimmed(flow: Trajectory) -> Trajectory:
-    """The trajectory without its padding: rows and events that did not happen."""
-    kept = np.isfinite(np.asarray(flow.ts))
-    rows = (flow.ts, flow.losses, flow.observed, flow.saved)
-    if not kept.all():
-        rows = jax.tree.map(lambda a: a[: int(kept.sum())], rows)
-    return eqx.tree_at(
-        lambda f: (f.ts, f.losses, f.observed, f.saved, f.events),
-        flow,
-        (*rows, flow.events.trimmed()),
-        is_leaf=lambda x: x is None or isinstance(x, EventLog),
-    )
+def _failure(flow: Trajectory, max_steps: int, max_events: int) -> str:
+    """What went wrong and what to do about it."""
+    reached = f"t = {float(flow.end):.6g} after {int(flow.counts['num_steps'])} steps"
+    sliding = "a ReLU flow that slides on its kinks needs `kinks=fl.SmoothKinks(...)`"
+    if bool(flow.result == RESULTS.max_steps_reached):
+        return (
+            f"`max_steps` = {max_steps} reached at {reached}. Increase it, or loosen `rtol`; "
+            f"{sliding}."
+        )
+    if bool(flow.result == RESULTS.dt_min_reached):
+        return (
+            f"the step size shrank to nothing at {reached}: the loss is not finite there, or its "
+            f"gradient jumps; {sliding}."
+        )
+    if bool(flow.result == RESULTS.event_overflow):
+        return (
+            f"{int(flow.events.count)} events happened and `max_events` = {max_events}. Increase "
+            "it, watch fewer components, or end the run earlier."
+        )
+    return f"{RESULTS[flow.result]}, at {reached}."
 
 
 def _kinks(network: AbstractNetwork, kinks: AbstractKinks | None) -> AbstractKinks:

@@ -104,9 +104,7 @@ def _bases(product: Array, widths: list[int], key: PRNGKeyArray) -> list[Array]:
     return [vt.T, *rotations, u]
 
 
-def _singular_values(
-    product: Array, widths: list[int], balance: float, layers: int
-) -> list[Array]:
+def _singular_values(product: Array, widths: list[int], balance: float, layers: int) -> list[Array]:
     """Singular values of every layer, zero-padded to the width."""
     a = jnp.linalg.svd(product, compute_uv=False)
     if balance == 0:

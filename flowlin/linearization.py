@@ -115,28 +115,19 @@ def counts_from_log(
 
     **Raises:** `ValueError` if the run logged neither.
     """
-    gates = _channels(log, "gate", layer)
-    if gates:
-        k = math.floor(quantile * samples)
-        pairs = [_count_gates(_padded(log), channel, k) for channel in gates]
-    else:
-        bottom = _channels(log, unit_channel("always_on", quantile), layer)
-        top = _channels(log, unit_channel("always_off", quantile), layer)
-        if not bottom:
-            raise ValueError(
-                f"the run recorded no gates of layer {layer} at quantile {quantile:g}: it has too "
-                "many (unit, sample) pairs to log each. Pass "
-                f"`events=(fl.UnitSwitches({quantile:g}),)` to it."
-            )
-        pairs = [_count_units(_padded(log), b, t) for b, t in zip(bottom, top, strict=True)]
-    # The upper level of a smoothed kink is the open convention, the lower the closed one.
-    return pairs[-1], pairs[0]
-
-
-def _channels(log: EventLog, name: str, layer: int) -> list[int]:
-    return [
-        i for i, c in enumerate(log.channels) if c.name == name and c.prefix == (layer,)
-    ]
+    log, names = _padded(log), [(c.name, c.prefix) for c in log.channels]
+    if ("gate", (layer,)) in names:
+        channel, k = names.index(("gate", (layer,))), math.floor(quantile * samples)
+        return _count_gates(log, channel, k, 1), _count_gates(log, channel, k, 0)
+    wanted = [(unit_channel(n, quantile), (layer,)) for n in ("always_on", "always_off")]
+    if wanted[0] not in names:
+        raise ValueError(
+            f"the run recorded no gates of layer {layer} at quantile {quantile:g}: it has too "
+            "many (unit, sample) pairs to log each. Pass "
+            f"`events=(fl.UnitSwitches({quantile:g}),)` to it."
+        )
+    bottom, top = (names.index(w) for w in wanted)
+    return _count_units(log, bottom, top, 1), _count_units(log, bottom, top, 0)
 
 
 def _padded(log: EventLog) -> EventLog:
@@ -145,7 +136,7 @@ def _padded(log: EventLog) -> EventLog:
     room = max(64, 1 << (k - 1).bit_length()) - k if k else 64
     return EventLog(
         jnp.pad(log.time, (0, room), constant_values=jnp.inf),
-        *(jnp.pad(a, (0, room)) for a in (log.uncertainty, log.component, log.rising)),
+        *(jnp.pad(a, (0, room)) for a in (log.uncertainty, log.component, log.old, log.new)),
         log.count,
         log.initial,
         log.channels,
@@ -153,43 +144,53 @@ def _padded(log: EventLog) -> EventLog:
 
 
 @eqx.filter_jit
-def _count_gates(log: EventLog, channel: int, k: int) -> UnitCounts:
-    """Counts from gates: linear with at most k samples off, off with at most k on."""
+def _count_gates(log: EventLog, channel: int, k: int, lowest: int) -> UnitCounts:
+    """Counts from gates, on where the side is at least `lowest` (1 open, 0 closed).
+
+    A unit is linear with at most k samples off, and off with at most k on.
+    """
     units, samples = log.channels[channel].shape
     start = log.offsets[channel]
     initial = log.initial[start : start + units * samples].reshape(units, samples)
-    number = jnp.sum(initial, axis=1)
+    number = jnp.sum(initial >= lowest, axis=1)
 
     def step(number, event):
-        component, rising, time = event
+        component, change = event
         local = component - start
-        mine = (local >= 0) & (local < units * samples) & jnp.isfinite(time)
+        mine = (local >= 0) & (local < units * samples)
         unit = jnp.clip(local // samples, 0, units - 1)
-        number = number.at[unit].add(jnp.where(mine, jnp.where(rising, 1, -1), 0))
+        number = number.at[unit].add(jnp.where(mine, change, 0))
         return number, (jnp.sum(number >= samples - k), jnp.sum(number <= k))
 
-    _, (on, off) = lax.scan(step, number, (log.component, log.rising, log.time))
+    _, (on, off) = lax.scan(step, number, (log.component, _change(log, lowest)))
     first = (jnp.sum(number >= samples - k), jnp.sum(number <= k))
     return _unit_counts(log, first, (on, off), units)
 
 
 @eqx.filter_jit
-def _count_units(log: EventLog, bottom: int, top: int) -> UnitCounts:
+def _count_units(log: EventLog, bottom: int, top: int, lowest: int) -> UnitCounts:
     """Counts from unit switches: every event moves one unit in or out."""
     (units,) = log.channels[bottom].shape
-    channel = jnp.where(jnp.isfinite(log.time), log.channel, -1)
-    sign = jnp.where(log.rising, 1, -1)
-    sides = [log.initial[log.offsets[c] : log.offsets[c] + units] for c in (bottom, top)]
-    first = (jnp.sum(sides[0]), units - jnp.sum(sides[1]))
-    on = first[0] + jnp.cumsum(jnp.where(channel == bottom, sign, 0))
-    off = first[1] - jnp.cumsum(jnp.where(channel == top, sign, 0))
-    return _unit_counts(log, first, (on, off), units)
+    on, off = [
+        log.initial[log.offsets[c] : log.offsets[c] + units] >= lowest for c in (bottom, top)
+    ]
+    first = (jnp.sum(on), units - jnp.sum(off))
+    change = _change(log, lowest)
+    rest = (
+        first[0] + jnp.cumsum(jnp.where(log.channel == bottom, change, 0)),
+        first[1] - jnp.cumsum(jnp.where(log.channel == top, change, 0)),
+    )
+    return _unit_counts(log, first, rest, units)
+
+
+def _change(log: EventLog, lowest: int) -> Array:
+    """+1 where a component comes on, -1 where it goes off, 0 otherwise and in the padding."""
+    change = (log.new >= lowest).astype(int) - (log.old >= lowest).astype(int)
+    return jnp.where(jnp.isfinite(log.time), change, 0)
 
 
 def _unit_counts(log: EventLog, first, rest, units: int) -> UnitCounts:
-    joined = [
-        jnp.concatenate([jnp.atleast_1d(a), b]) for a, b in zip(first, rest, strict=True)
-    ]
+    joined = [jnp.concatenate([jnp.atleast_1d(a), b]) for a, b in zip(first, rest, strict=True)]
     zero = jnp.zeros(1, log.time.dtype)
     return UnitCounts(
         jnp.concatenate([zero, log.time]),

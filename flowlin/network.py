@@ -106,9 +106,7 @@ class AbstractNetwork(eqx.Module):
 
         The linear model of Eq. 15 of the lead paper, G = diag(on for every sample).
         """
-        gates = tuple(
-            jnp.all(z > 0, axis=0).astype(z.dtype) for z in self.preactivations(task.x)
-        )
+        gates = tuple(jnp.all(z > 0, axis=0).astype(z.dtype) for z in self.preactivations(task.x))
         return self._gated(gates)
 
     def _gated(self, gates: tuple[Array, ...]) -> "GatedLinearNetwork":
@@ -231,7 +229,7 @@ class ReLUNetwork(AbstractNetwork):
     ):
         self.weights, self.biases, self.bias_strength = _checked(weights, biases, bias_strength)
         self.slope = jnp.asarray(slope, dtype=self.weights[0].dtype)
-        if not is_traced(slope) and not np.all((0 <= np.asarray(slope)) & (np.asarray(slope) < 1)):
+        if not is_traced(slope) and not np.all((np.asarray(slope) >= 0) & (np.asarray(slope) < 1)):
             raise ValueError(f"`slope` must lie in [0, 1), got {slope}; 0 is plain ReLU.")
 
     def activation(self, layer: int, z: Array) -> Array:
@@ -292,9 +290,7 @@ class GatedLinearNetwork(AbstractNetwork):
     bias_strength: Array
     gates_: tuple[Array, ...]
 
-    def __init__(
-        self, weights: Any, biases: Any = None, bias_strength: Any = 1.0, *, gates: Any
-    ):
+    def __init__(self, weights: Any, biases: Any = None, bias_strength: Any = 1.0, *, gates: Any):
         self.weights, self.biases, self.bias_strength = _checked(weights, biases, bias_strength)
         gates = tuple(jnp.asarray(g, dtype=self.weights[0].dtype) for g in gates)
         if len(gates) != len(self.weights) - 1:
@@ -322,9 +318,7 @@ class GatedLinearNetwork(AbstractNetwork):
 
     def gates(self, x: Float[Array, "P N_in"]) -> tuple[Array, ...]:
         """The given gates, one array (P, H) per hidden layer."""
-        return tuple(
-            jnp.broadcast_to(gate, (x.shape[0], gate.shape[-1])) for gate in self.gates_
-        )
+        return tuple(jnp.broadcast_to(gate, (x.shape[0], gate.shape[-1])) for gate in self.gates_)
 
     def __call__(self, x: Float[Array, " N_in"], gates: Any = None) -> Float[Array, " N_out"]:
         """Output of one sample.

@@ -23,7 +23,5 @@ def tqdm_class():
     try:
         from tqdm import tqdm
     except ImportError as error:
-        raise ImportError(
-            "`progress=True` needs tqdm: pip install 'flowlin[progress]'."
-        ) from error
+        raise ImportError("`progress=True` needs tqdm: pip install 'flowlin[progress]'.") from error
     return tqdm

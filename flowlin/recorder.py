@@ -16,11 +16,17 @@ from diffrax import AbstractWrappedSolver
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from flowlin.eventlog import Channel, EventLog
 from flowlin.events import Watch
 from flowlin.network import AbstractNetwork, Parameters
 from flowlin.roots import bracketed_root
 
 CHECKS = 4  # points per step at which signs are compared, against double crossings within a step
+
+# What a step returns to make diffrax stop at a terminating event. diffrax overwrites a step's
+# `event_occurred` by the controller's `successful`, so it takes a failure; this one can come from
+# nowhere else here, and `log.end` tells it apart.
+STOP = diffrax.RESULTS.max_steps_rejected
 
 
 class Log(eqx.Module):
@@ -83,12 +89,50 @@ class Observer(eqx.Module):
         return jnp.concatenate([jnp.full(w.channel.size, w.terminate) for w in self.watches])
 
 
+def event_log(log: Log | None, observer: Observer, end: Array) -> EventLog:
+    """The log sorted by time and in terms of channels, without what happened after `end`."""
+    channels: list[Channel] = []
+    maps, initial = [], []
+    values = observer(observer.network.parameters) if observer.watches else jnp.zeros(0)
+    start = 0
+    for watch in observer.watches:
+        if watch.channel not in channels:
+            channels.append(watch.channel)
+            initial.append(jnp.full(watch.channel.size, -1))
+        k, size = channels.index(watch.channel), watch.channel.size
+        maps.append(jnp.arange(size) + sum(c.size for c in channels[:k]))
+        above = values[start : start + size] > 0
+        initial[k] = jnp.where(above, jnp.maximum(initial[k], watch.above), initial[k])
+        start += size
+    if log is None:
+        none, index = jnp.zeros(0, end.dtype), jnp.zeros(0, int)
+        return EventLog(none, none, index, index, index, jnp.zeros((), int), index, ())
+    below = jnp.concatenate([jnp.full(w.channel.size, w.below) for w in observer.watches])
+    above = jnp.concatenate([jnp.full(w.channel.size, w.above) for w in observer.watches])
+    time = jnp.where(log.time <= end, log.time, jnp.inf)
+    late = jnp.sum(jnp.isfinite(log.time)) - jnp.sum(jnp.isfinite(time))
+    order = jnp.argsort(time)
+    watched, rising = log.component[order], log.rising[order]
+    below, above = below[watched], above[watched]
+    return EventLog(
+        time[order],
+        log.uncertainty[order],
+        jnp.concatenate(maps)[watched],
+        jnp.where(rising, below, above),
+        jnp.where(rising, above, below),
+        log.count - late,
+        jnp.concatenate(initial),
+        tuple(channels),
+    )
+
+
 class RecorderState(eqx.Module):
     """Carried from step to step, and rolled back by diffrax when a step is rejected."""
 
     inner: Any
     values: Float[Array, " C"]  # watched values at the start of the next step
     log: Log
+    stopped: Parameters | None  # the state at the terminating event; None if none can happen
 
 
 class Recorder(AbstractWrappedSolver[RecorderState]):
@@ -96,8 +140,8 @@ class Recorder(AbstractWrappedSolver[RecorderState]):
 
     After each step of the inner solver the watched values are compared at `CHECKS` points of its
     dense output; every sign change is bracketed there, and one Newton step finishes it, which
-    also carries the derivative: d t = -d g / (dg/dt). A terminating event sets the state to that
-    at its time and makes diffrax stop.
+    also carries the derivative: d t = -d g / (dg/dt). At a terminating event the state there is
+    kept and diffrax stops after the step.
     """
 
     solver: diffrax.AbstractSolver
@@ -160,6 +204,7 @@ class Recorder(AbstractWrappedSolver[RecorderState]):
             self.solver.init(terms, t0, t1, y0, args),
             values,
             Log.empty(self.capacity, jnp.result_type(t0, values)),
+            y0 if any(watch.terminate for watch in self.observer.watches) else None,
         )
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
@@ -174,15 +219,14 @@ class Recorder(AbstractWrappedSolver[RecorderState]):
         table = jnp.concatenate([solver_state.values[None], inside, end_values[None]])
         log = self._record(path, error, times, table, solver_state.log)
 
-        ends = jnp.isfinite(log.end)
-        stop_time = jnp.where(ends, log.end, t1)
-        y1 = lax.cond(ends, lambda: path.evaluate(stop_time), lambda: y1)
-        result = diffrax.RESULTS.where(
-            ends & (result == diffrax.RESULTS.successful),
-            diffrax.RESULTS.event_occurred,
-            result,
-        )
-        return y1, error, dense, RecorderState(inner, end_values, log), result
+        stopped = None
+        if solver_state.stopped is not None:
+            # y1 itself stays the step's own: the controller judges the step by it.
+            ends = jnp.isfinite(log.end)
+            stopped = lax.cond(ends, lambda: path.evaluate(log.end), lambda: y1)
+            fine = result == diffrax.RESULTS.successful
+            result = diffrax.RESULTS.where(ends & fine, STOP, result)
+        return y1, error, dense, RecorderState(inner, end_values, log, stopped), result
 
     def _record(self, path, error, times, table, log: Log) -> Log:
         """Append every crossing between neighbouring rows of `table`."""

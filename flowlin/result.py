@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 import diffrax
+from jaxtyping import Array
 
 
 class RESULTS(diffrax.RESULTS):  # pyright: ignore
@@ -20,7 +21,12 @@ class RESULTS(diffrax.RESULTS):  # pyright: ignore
 
 
 if TYPE_CHECKING:
-    from diffrax import RESULTS as RESULTS  # noqa: F811
+    from diffrax import RESULTS as RESULTS
+
+
+def okay(result: RESULTS) -> Array:
+    """Whether a run ended as it should: at its final time or at a terminating event."""
+    return (result == RESULTS.successful) | (result == RESULTS.event_occurred)
 
 
 class RunError(RuntimeError):

@@ -1,5 +1,6 @@
 """What a run returns, continuous or discrete."""
 
+from collections.abc import Callable
 from typing import Any
 
 import diffrax
@@ -15,6 +16,7 @@ from flowlin.events import require_quantile
 from flowlin.linearization import Linearization, UnitCounts, counts_from_log, linearization
 from flowlin.loss import Loss
 from flowlin.network import AbstractNetwork, Parameters, ReLUNetwork
+from flowlin.result import RunError, okay
 from flowlin.task import Task
 
 
@@ -30,9 +32,7 @@ class Reference:
         self.loss = loss
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Reference) and self.task is other.task and self.loss == other.loss
-        )
+        return isinstance(other, Reference) and self.task is other.task and self.loss == other.loss
 
     def __hash__(self) -> int:
         return id(self.task)
@@ -144,3 +144,23 @@ def _stacked(template: AbstractNetwork, parameters: Parameters, length: int) -> 
     """`template` with stacked parameters, its other arrays repeated along the same axis."""
     repeated = jax.tree.map(lambda a: jnp.broadcast_to(a, (length, *a.shape)), template)
     return repeated.with_parameters(parameters)
+
+
+def finished(run: Trajectory, throw: bool, failure: Callable[[Trajectory], str]) -> Trajectory:
+    """The run without its padding; raises if it failed and failures raise."""
+    if is_traced(run):
+        message = "A run failed; with `throw=False` its `.result` says how."
+        return eqx.error_if(run, ~okay(run.result), message) if throw else run
+    kept = int(np.sum(np.isfinite(np.asarray(run.ts))))
+    rows = (run.ts, run.losses, run.observed, run.saved)
+    if kept < run.ts.shape[0]:
+        rows = jax.tree.map(lambda a: a[:kept], rows)
+    run = eqx.tree_at(
+        lambda r: (r.ts, r.losses, r.observed, r.saved, r.events),
+        run,
+        (*rows, run.events.trimmed()),
+        is_leaf=lambda x: x is None or isinstance(x, EventLog),
+    )
+    if throw and not bool(okay(run.result)):
+        raise RunError(f"{failure(run)} What was computed is in `error.trajectory`.", run)
+    return run

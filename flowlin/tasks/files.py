@@ -74,7 +74,7 @@ def cifar10_arrays(test: bool) -> tuple[np.ndarray, np.ndarray]:
     """Images (P, 3072) as bytes, red then green then blue plane, and labels (P,)."""
     names = ["test_batch"] if test else [f"data_batch_{i}" for i in range(1, 6)]
     members = _cifar10_members(names)
-    batches = [pickle.loads(members[name], encoding="bytes") for name in names]  # noqa: S301
+    batches = [pickle.loads(members[name], encoding="bytes") for name in names]
     images = np.concatenate([batch[b"data"] for batch in batches])
     return images, np.concatenate([np.asarray(batch[b"labels"]) for batch in batches])
 

@@ -98,7 +98,8 @@ def digits(
 ) -> Task:
     """scikit-learn's real 8 x 8 digits: 64 inputs, 10 classes, 1,797 images, no download.
 
-    **Arguments:** as for `mnist`; there is one split. Pixels run from 0 to 16 and are divided by 16.
+    **Arguments:** as for `mnist`; there is one split, and pixels run
+    from 0 to 16, so `scale` divides by 16.
 
     **Raises:** `ValueError` as `mnist`; `ImportError` without scikit-learn.
     """
@@ -106,9 +107,7 @@ def digits(
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise ImportError(
-            "`digits` needs scikit-learn: pip install 'flowlin[data]'."
-        ) from error
+        raise ImportError("`digits` needs scikit-learn: pip install 'flowlin[data]'.") from error
     images, labels = load_digits(return_X_y=True)
     reference = images if center or standardise else None
     return _image_task(

@@ -71,9 +71,7 @@ def offset_xor(delta: float = 0.5, binary: bool = False) -> Task:
     require_positive("delta", delta, allow_zero=True)
     plain = xor(binary)
     third = delta * (plain.y[:, 1:] - plain.y[:, :1])
-    return Task(
-        jnp.concatenate([plain.x, third], axis=1), plain.y, name=f"offset xor {delta:g}"
-    )
+    return Task(jnp.concatenate([plain.x, third], axis=1), plain.y, name=f"offset xor {delta:g}")
 
 
 def parallel(one_hot: bool = True, binary: bool = False) -> Task:

@@ -1,7 +1,7 @@
 r"""The balanced two-layer mode: strength, hitting time, delay by gating.
 
-One mode of a balanced two-layer linear network obeys $\tau \dot a = 2 a (s - d a)$ (Saxe et al. 2014;
-lead paper Eq. 21 with its missing d restored). Everything here is array-valued, broadcasts, and is
+One mode of a balanced two-layer linear network obeys $\tau \dot a = 2 a (s - d a)$ (Saxe et al.
+2014; lead paper Eq. 21 with its missing d restored). Everything here is array-valued, broadcasts, and is
 differentiable, also where s or d is zero.
 """
 
@@ -25,9 +25,7 @@ def _decayed(rate: Array, t: Array) -> Array:
     return jnp.where(zero, series, -jnp.expm1(exponent) / safe)
 
 
-def mode_strength(
-    t: Any, s: Any, d: Any, a0: Any, tau: Any = 1.0
-) -> Float[Array, "..."]:
+def mode_strength(t: Any, s: Any, d: Any, a0: Any, tau: Any = 1.0) -> Float[Array, "..."]:
     r"""Strength a(t) of a balanced two-layer mode (lead paper Eq. 7 / 22).
 
     $$a(t) = \frac{s/d}{1 - (1 - \frac{s}{d a_0}) e^{-2 s t / \tau}}
@@ -54,9 +52,7 @@ def mode_strength(
     return a0 / jnp.where(empty, 1.0, decay + drag)
 
 
-def hitting_time(
-    rho: Any, s: Any, d: Any, a0: Any, tau: Any = 1.0
-) -> Float[Array, "..."]:
+def hitting_time(rho: Any, s: Any, d: Any, a0: Any, tau: Any = 1.0) -> Float[Array, "..."]:
     r"""Time at which a balanced two-layer mode reaches `rho` (lead paper Eq. 13).
 
     $$\hat t = \frac{\tau}{2s} \log \frac{\rho (s - d a_0)}{a_0 (s - d \rho)}
@@ -87,20 +83,21 @@ def hitting_time(
 def gating_delay(s: Any, d: Any, a0: Any, g: Any, tau: Any = 1.0) -> Float[Array, "..."]:
     r"""Delay of a ReLU mode behind the linear one when a fraction g of the units is live.
 
-    Lead paper Eq. 14 / 27, in which rho cancels (errata B.11):
+        Lead paper Eq. 14 / 27, in which rho cancels (errata B.11):
 
-    $$\Delta t = \frac{\tau}{2 s} \log \frac{s - d a_0 g}{g\, (s - d a_0)}
-               = \frac{\tau}{2 s} \Big(-\log g + \log\Big(1 + \frac{d a_0 (1 - g)}{s - d a_0}\Big)\Big).$$
+        $$\Delta t = \frac{\tau}{2 s} \log \frac{s - d a_0 g}{g\, (s - d a_0)}
+    = \frac{\tau}{2 s} \Big(-\log g
+                   + \log\Big(1 + \frac{d a_0 (1 - g)}{s - d a_0}\Big)\Big).$$
 
-    Positive exactly for g < 1; the paper's further condition s > d rho is not needed. `g` is the
-    **live** fraction, the mean of g_j (the text calls it the rate of dead neurons). This is the
-    delay if live units are always on; partly active ones add to it, so it underestimates.
+        Positive exactly for g < 1; the paper's further condition s > d rho is not needed. `g` is the
+        **live** fraction, the mean of g_j (the text calls it the rate of dead neurons). This is the
+        delay if live units are always on; partly active ones add to it, so it underestimates.
 
-    **Arguments:** (arrays that broadcast)
+        **Arguments:** (arrays that broadcast)
 
-    - `s`, `d`, `a0`: of the mode, with 0 < a0 < s/d.
-    - `g`: live fraction in (0, 1].
-    - `tau`: time constant.
+        - `s`, `d`, `a0`: of the mode, with 0 < a0 < s/d.
+        - `g`: live fraction in (0, 1].
+        - `tau`: time constant.
     """
     s, d, a0, g, tau = (jnp.asarray(z, dtype=jnp.result_type(float)) for z in (s, d, a0, g, tau))
     return tau / (2 * s) * (-jnp.log(g) + jnp.log1p(d * a0 * (1 - g) / (s - d * a0)))

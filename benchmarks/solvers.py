@@ -1,0 +1,96 @@
+"""Which diffrax solver is the default: work against error on the library's own problems.
+
+    python benchmarks/solvers.py [--quick]
+
+Writes `benchmarks/results/solvers.json`: per problem, solver and tolerance, the number of vector
+field evaluations, the relative parameter error against a reference, and the time over the fastest
+run of that problem that is at least as accurate as asked.
+"""
+
+import argparse
+import json
+import pathlib
+import time
+
+import diffrax
+import jax
+import jax.numpy as jnp
+
+jax.config.update("jax_enable_x64", True)
+
+import flowlin as fl
+
+EVALUATIONS = {"Bosh3": 3, "Tsit5": 6, "Dopri5": 6, "Dopri8": 13}
+
+
+def problems(quick: bool):
+    """(name, network, task, kinks, final time, reference solver and tolerance)."""
+    key = jax.random.key(0)
+    tree, digits = fl.tasks.hierarchy(), fl.tasks.digits()
+    smooth = fl.SmoothKinks(1e-4)
+    yield "linear, hierarchy, t=60", fl.LinearNetwork.init(tree, key=key), tree, None, 60.0
+    yield "linear, digits c=1, t=30", fl.LinearNetwork.init(digits, key=key), digits, None, 30.0
+    relu = fl.ReLUNetwork.init(tree, key=key)
+    yield "gated, hierarchy, t=60", relu.frozen(tree), tree, None, 60.0
+    yield "ReLU smoothed 1e-4, hierarchy, t=10", relu, tree, smooth, 10.0
+    if not quick:
+        few = fl.tasks.digits(200)
+        yield "ReLU bare, digits 200, t=6", fl.ReLUNetwork.init(few, key=key), few, (
+            fl.IgnoreKinks()
+        ), 6.0
+
+
+def distance(a, b) -> float:
+    """Relative distance of two networks' parameters."""
+    flat = [jnp.concatenate([x.ravel() for x in jax.tree.leaves(n.parameters)]) for n in (a, b)]
+    return float(jnp.linalg.norm(flat[0] - flat[1]) / jnp.linalg.norm(flat[1]))
+
+
+def main() -> None:
+    """Run every solver on every problem."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    quick = parser.parse_args().quick
+    rows = []
+    for name, network, task, kinks, t1 in problems(quick):
+        finest = 1e-9 if "bare" in name else 1e-12
+        reference = fl.gradient_flow(
+            network, task, t1, kinks=kinks, solver=diffrax.Dopri8(), rtol=finest
+        ).final
+        for solver in (diffrax.Bosh3(), diffrax.Tsit5(), diffrax.Dopri5(), diffrax.Dopri8()):
+            for rtol in (1e-4, 1e-6, 1e-8) if quick else (1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-10):
+                if isinstance(solver, diffrax.Bosh3) and rtol < 1e-8:
+                    continue
+
+                def run(solver=solver, rtol=rtol, network=network, task=task, kinks=kinks, t1=t1):
+                    return fl.gradient_flow(network, task, t1, kinks=kinks, solver=solver, rtol=rtol)
+
+                flow = run()
+                times = []
+                for _ in range(3):
+                    start = time.perf_counter()
+                    run()
+                    times.append(time.perf_counter() - start)
+                label = type(solver).__name__
+                rows.append(
+                    {
+                        "problem": name,
+                        "solver": label,
+                        "rtol": rtol,
+                        "evaluations": int(flow.stats["num_steps"]) * EVALUATIONS[label],
+                        "error": distance(flow.final, reference),
+                        "seconds": sorted(times)[1],
+                    }
+                )
+                print(rows[-1], flush=True)
+    for row in rows:
+        rivals = [r["seconds"] for r in rows if r["problem"] == row["problem"]]
+        row["time over fastest"] = round(row.pop("seconds") / min(rivals), 2)
+    if not quick:
+        path = pathlib.Path(__file__).parent / "results" / "solvers.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
