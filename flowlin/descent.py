@@ -219,7 +219,7 @@ class _Descent(eqx.Module):
             log = Log(
                 log.time.at[k].set(time, mode="drop"),
                 log.uncertainty.at[k].set(since * self.clock, mode="drop"),
-                log.component.at[k].set(jnp.arange(k.shape[0]), mode="drop"),
+                log.component.at[k].set(jnp.arange(k.shape[0], dtype=jnp.int32), mode="drop"),
                 log.rising.at[k].set(above, mode="drop"),
                 log.count + jnp.sum(crossed, dtype=jnp.int32),
                 jnp.where(stops, jnp.minimum(log.end, time), log.end),

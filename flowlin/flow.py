@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array
 
 from flowlin._arrays import ENABLE_X64, is_traced, require_positive
-from flowlin.events import AbstractEvent, Watch, all_watches
+from flowlin.events import GATE_LOG_PAIRS, AbstractEvent, Watch, all_watches
 from flowlin.field import AbstractObjective, GradientField, objective
 from flowlin.kinks import AbstractKinks, IgnoreKinks, SmoothKinks
 from flowlin.loss import Loss, SquaredError
@@ -65,7 +65,8 @@ def gradient_flow(
 
     Other arguments, which most people never need:
 
-    - `kinks`: of a ReLU network; None takes `SmoothKinks(1e-4)`.
+    - `kinks`: of a ReLU network; None takes `SmoothKinks(1e-4)` for up to 2^14
+      (unit, sample) pairs and `IgnoreKinks()` beyond; `flow.stats` says which.
     - `solver`: any diffrax solver; None takes Dopri8 for smooth flows at rtol <= 1e-6, else
       Tsit5, and Bosh3 across bare kinks.
     - `rtol`, `atol`: None is 1e-8 in float64 and 1e-4 in float32, and rtol / 100.
@@ -83,7 +84,7 @@ def gradient_flow(
     _check(network, task, t1, ts, tau, rtol, atol, network.dtype)
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     rtol = (1e-8 if network.dtype == jnp.float64 else 1e-4) if rtol is None else rtol
-    kinks = _kinks(network, kinks)
+    kinks = _kinks(network, task, kinks)
     solver = default_solver(network, kinks, rtol) if solver is None else solver
     goal = objective(network, task, loss, kinks)
     watches = all_watches(events, network, task, goal, kinks)
@@ -286,11 +287,13 @@ def _failure(flow: Trajectory, max_steps: int, max_events: int) -> str:
     return f"{RESULTS[flow.result]}, at {reached}."
 
 
-def _kinks(network: AbstractNetwork, kinks: AbstractKinks | None) -> AbstractKinks:
+def _kinks(network: AbstractNetwork, task: Task, kinks: AbstractKinks | None) -> AbstractKinks:
+    """The given kinks, or those that suit the number of (unit, sample) pairs."""
     if not isinstance(network, ReLUNetwork):
         return IgnoreKinks()
     if kinks is None:
-        return SmoothKinks()
+        few = sum(network.hidden) * task.samples <= GATE_LOG_PAIRS
+        return SmoothKinks() if few else IgnoreKinks()
     if not isinstance(kinks, AbstractKinks):
         raise ValueError(f"`kinks` must be an object such as fl.SmoothKinks(1e-4), got {kinks!r}.")
     return kinks

@@ -1,14 +1,17 @@
 r"""The balanced two-layer mode: strength, hitting time, delay by gating.
 
 One mode of a balanced two-layer linear network obeys $\tau \dot a = 2 a (s - d a)$ (Saxe et al.
-2014; lead paper Eq. 21 with its missing d restored). Everything here is array-valued, broadcasts, and is
-differentiable, also where s or d is zero.
+2014; lead paper Eq. 21 with its missing d restored). Everything here is array-valued, broadcasts,
+and is differentiable, also where s or d is zero.
 """
 
 from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+
+from flowlin.network import AbstractNetwork
+from flowlin.theory.modes import Modes
 
 
 def _decayed(rate: Array, t: Array) -> Array:
@@ -89,7 +92,7 @@ def gating_delay(s: Any, d: Any, a0: Any, g: Any, tau: Any = 1.0) -> Float[Array
     = \frac{\tau}{2 s} \Big(-\log g
                    + \log\Big(1 + \frac{d a_0 (1 - g)}{s - d a_0}\Big)\Big).$$
 
-        Positive exactly for g < 1; the paper's further condition s > d rho is not needed. `g` is the
+    Positive exactly for g < 1; the paper's further condition s > d rho is not needed. `g` is the
         **live** fraction, the mean of g_j (the text calls it the rate of dead neurons). This is the
         delay if live units are always on; partly active ones add to it, so it underestimates.
 
@@ -101,3 +104,24 @@ def gating_delay(s: Any, d: Any, a0: Any, g: Any, tau: Any = 1.0) -> Float[Array
     """
     s, d, a0, g, tau = (jnp.asarray(z, dtype=jnp.result_type(float)) for z in (s, d, a0, g, tau))
     return tau / (2 * s) * (-jnp.log(g) + jnp.log1p(d * a0 * (1 - g) / (s - d * a0)))
+
+
+def balanced_strength(network: AbstractNetwork, modes: Modes) -> Float[Array, " K"]:
+    r"""Balanced part of a two-layer network's mode strengths, $\frac14 \|W_2^T u + W_1 v\|^2$.
+
+    The a0 to start the closed forms from. The raw strength $u^T W_2 W_1 v$ of a random
+    initialisation is negative for about half of the modes, and Eq. 7 then blows up; the balanced
+    part is what grows. With a bias, W_1 is [b, W_1].
+
+    **Raises:** `ValueError` for a network that has not exactly one hidden layer, or whose bias does
+    not match the modes'.
+    """
+    if len(network.weights) != 2 or network.biases[1] is not None:
+        raise ValueError("`balanced_strength` needs one hidden layer and no bias on the readout.")
+    w1, b1 = network.weights[0], network.biases[0]
+    if modes.bias_strength and b1 is None:
+        raise ValueError("`modes` count a bias and `network` has none; use `theory.modes(task)`.")
+    if modes.bias_strength:
+        w1 = jnp.concatenate([b1[:, None], w1], axis=1)  # pyright: ignore
+    halves = (network.weights[1].T @ modes.u + w1 @ modes.v) / 2
+    return jnp.sum(halves**2, axis=0)

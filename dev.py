@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""Set-up and commands in one: makes `.venv`, installs flowlin into it, and runs a command there.
+
+    python3 dev.py main [options]     the main job, examples/linearization_time.py
+    python3 dev.py test [options]     the tests, by pytest
+    python3 dev.py run  COMMAND ...   anything else in the environment
+
+Needs Python 3.11 or newer with venv and pip, and nothing installed by hand.
+"""
+
+import hashlib
+import os
+import pathlib
+import subprocess
+import sys
+import venv
+
+ROOT = pathlib.Path(__file__).resolve().parent
+HOME = ROOT / ".venv"
+BIN = HOME / ("Scripts" if os.name == "nt" else "bin")
+
+
+def set_up() -> None:
+    """Create the environment, or bring it up to date when pyproject.toml has changed."""
+    if sys.version_info < (3, 11):  # noqa: UP036 (this file must speak up on an older Python)
+        sys.exit("flowlin needs Python 3.11 or newer; start this script with such a Python.")
+    stamp = HOME / "installed"
+    wanted = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
+    if stamp.exists() and stamp.read_text() == wanted:
+        return
+    print("setting up .venv (once, about a minute) ...", file=sys.stderr, flush=True)
+    if not (BIN / "python").exists() and not (BIN / "python.exe").exists():
+        venv.create(HOME, with_pip=True)
+    install = [str(BIN / "python"), "-m", "pip", "install", "--quiet", "--editable", ".[dev]"]
+    subprocess.run(install, cwd=ROOT, check=True)
+    stamp.write_text(wanted)
+
+
+def main() -> int:
+    """Run one of the commands above."""
+    python = str(BIN / "python")
+    match sys.argv[1:]:
+        case ["main", *options]:
+            command = [python, "examples/linearization_time.py", *options]
+        case ["test", *options]:
+            command = [python, "-m", "pytest", "-n", "2", *options]
+        case ["run", program, *options]:
+            command = [str(BIN / program), *options]
+        case _:
+            print(__doc__)
+            return 2
+    set_up()
+    return subprocess.run(command, cwd=ROOT).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

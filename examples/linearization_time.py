@@ -1,0 +1,290 @@
+"""The linearization time t* and the modes' hitting times, as flow, closed form and descent.
+
+    python examples/linearization_time.py                    the lead paper's semantic tree
+    python examples/linearization_time.py --task mnist       the same on real images
+                                                             (also cifar10, digits)
+
+Trains linear and ReLU networks with and without bias, each as gradient flow and as gradient
+descent from the same initial weights; prints the timings and saves a figure.
+"""
+
+import argparse
+import pathlib
+import time
+import warnings
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import matplotlib
+import numpy as np
+
+matplotlib.use("Agg")
+jax.config.update("jax_enable_x64", True)
+
+import matplotlib.pyplot as plt
+
+import flowlin as fl
+
+COLOURS = {"linear": "#0072B2", "ReLU": "#D55E00"}
+DEFAULTS = {
+    # samples, hidden, c, t1, learning rate, rtol, quantile
+    "hierarchy": (None, 64, 1.0, 60.0, 1e-2, 1e-8, 0.0),
+    "digits": (None, 64, 1.0, 30.0, 1e-2, 1e-4, 0.01),
+    "mnist": (2000, 128, 10.0, 10.0, 5e-3, 1e-4, 0.01),
+    "cifar10": (2000, 128, 10.0, 10.0, 2e-3, 1e-4, 0.01),
+}
+
+
+class Run(NamedTuple):
+    """One network's two runs and what they are compared with."""
+
+    kind: str
+    bias: bool
+    modes: fl.theory.Modes
+    a0: jax.Array
+    rho: jax.Array
+    flow: fl.Trajectory
+    descent: fl.Trajectory
+
+    @property
+    def name(self) -> str:
+        """Such as "ReLU, bias"."""
+        return f"{self.kind}, {'bias' if self.bias else 'no bias'}"
+
+
+def options() -> argparse.Namespace:
+    """The command line, with each task's defaults filled in."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--task", choices=DEFAULTS, default="hierarchy")
+    parser.add_argument("--samples", type=int, help="images in a stratified subset")
+    parser.add_argument("--hidden", type=int, help="number of hidden units")
+    parser.add_argument("--bias-strength", type=float, help="the constant c")
+    parser.add_argument("--t1", type=float, help="final time of the mean-loss flow")
+    parser.add_argument("--learning-rate", type=float, help="of the descent")
+    parser.add_argument("--rtol", type=float, help="relative tolerance of the flow")
+    parser.add_argument("--quantile", type=float, help="linear = on for a share 1 - q of samples")
+    parser.add_argument("--rho", type=float, default=0.5, help="hit at this share of s/d")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("figures"))
+    parser.add_argument("--quick", action="store_true", help="small and short, for tests")
+    given = parser.parse_args()
+    names = ("samples", "hidden", "bias_strength", "t1", "learning_rate", "rtol", "quantile")
+    for name, value in zip(names, DEFAULTS[given.task], strict=True):
+        if getattr(given, name) is None:
+            setattr(given, name, value)
+    if given.quick:
+        given.hidden, given.t1 = min(given.hidden, 16), min(given.t1, 8.0)
+        given.samples = None if given.task == "hierarchy" else min(given.samples or 200, 200)
+    return given
+
+
+def load(given: argparse.Namespace) -> fl.Task:
+    """The task; images are a stratified subset, pixel-wise mean subtracted."""
+    if given.task == "hierarchy":
+        return fl.tasks.hierarchy(levels=3)
+    return getattr(fl.tasks, given.task)(samples=given.samples)
+
+
+def train(given: argparse.Namespace, task: fl.Task, kind: str, bias: bool) -> Run:
+    """Flow and descent of one network from the same initial weights."""
+    make = fl.LinearNetwork if kind == "linear" else fl.ReLUNetwork
+    network = make.init(
+        task,
+        hidden=given.hidden,
+        bias=bias,
+        bias_strength=given.bias_strength,
+        key=jax.random.key(given.seed),
+    )
+    modes = fl.theory.modes(task, given.bias_strength if bias else 0.0)
+    rho = given.rho * modes.full_strength
+    events: list = [fl.ModeHits(modes, rho)]
+    if kind == "ReLU" and given.task != "hierarchy":
+        events.append(fl.UnitSwitches(given.quantile))
+    images = given.task != "hierarchy" and not given.quick
+    observe = {"modes": modes.observable(network, task)}
+    flow = fl.gradient_flow(
+        network,
+        task,
+        given.t1,
+        ts=jnp.linspace(0, given.t1, 201),
+        events=events,
+        observe=observe,
+        rtol=given.rtol,
+        progress=images,
+    )
+    descent = fl.gradient_descent(
+        network,
+        task,
+        given.learning_rate,
+        round(given.t1 / given.learning_rate),
+        events=events,
+        progress=images,
+    )
+    a0 = fl.theory.balanced_strength(network, modes)
+    return Run(kind, bias, modes, a0, rho, flow, descent)
+
+
+def hits(run: fl.Trajectory, number: int) -> np.ndarray:
+    """First hitting time of every mode, inf where a mode was not hit."""
+    times = np.full(number, np.inf)
+    log = run.events.select("mode")
+    for time_, (mode,) in zip(np.asarray(log.time), log.index, strict=True):
+        times[mode] = min(times[mode], time_)
+    return times
+
+
+def cell(value: float, digits: int = 4) -> str:
+    """A number, or a dash for what never happened."""
+    return f"{value:.{digits}f}" if np.isfinite(value) else "-"
+
+
+def percent(value: float, reference: float) -> str:
+    """Relative difference in percent."""
+    fine = np.isfinite(value) and np.isfinite(reference)
+    return f"{100 * (value / reference - 1):+.2f}%" if fine else "-"
+
+
+def report(runs: list[Run], given: argparse.Namespace) -> None:
+    """Print both tables."""
+    print(f"\nHitting times of the modes, a = {given.rho:g} s/d (time of the mean-loss flow)\n")
+    head = ("network", "mode", "s", "flow", "closed form", "diff", "descent", "diff")
+    print("{:<16}{:>5}{:>9}{:>12}{:>13}{:>9}{:>12}{:>9}".format(*head))
+    for run in runs:
+        k = run.modes.s.shape[0]
+        exact = np.asarray(fl.theory.hitting_time(run.rho, run.modes.s, run.modes.d, run.a0))
+        exact = np.where(exact <= given.t1, exact, np.inf)
+        for mode, (f, e, d) in enumerate(
+            zip(hits(run.flow, k), exact, hits(run.descent, k), strict=True)
+        ):
+            if run.modes.s[mode] == 0:
+                continue
+            print(
+                f"{run.name:<16}{mode:>5}{float(run.modes.s[mode]):>9.4f}{cell(f):>12}"
+                f"{cell(e):>13}{percent(e, f):>9}{cell(d):>12}{percent(d, f):>9}"
+            )
+    q = given.quantile
+    what = "all samples" if q == 0 else f"{100 * (1 - q):g}% of the samples"
+    print(f"\nLinearization time t*: most units on for {what}\n")
+    print(f"{'network':<16}{'convention':<12}{'t*':>12}{'uncertainty':>14}{'fraction':>10}")
+    for run in (r for r in runs if r.kind == "ReLU"):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            flow, descent = run.flow.linearization(q), run.descent.linearization(q)
+        rows = (("flow, open", flow.open), ("flow, closed", flow.closed), ("descent", descent.open))
+        for label, t in rows:
+            half = float(t.bracket[1] - t.bracket[0]) / 2
+            print(
+                f"{run.name:<16}{label:<13}{float(t.time):>11.4f}{half:>14.1e}"
+                f"{float(t.fraction):>10.4f}"
+            )
+        for message in {str(w.message) for w in caught}:
+            print(f"  note: {message}")
+
+
+def draw_loss(ax: plt.Axes, runs: list[Run], task: fl.Task, bias: bool) -> None:
+    """Loss curves of the networks with or without bias."""
+    for run in (r for r in runs if r.bias == bias):
+        ax.plot(run.flow.ts, run.flow.losses, color=COLOURS[run.kind], label=f"{run.kind}, flow")
+        some = slice(None, None, max(1, len(run.descent.ts) // 25))
+        ax.plot(
+            run.descent.ts[some],
+            run.descent.losses[some],
+            "o" if run.kind == "linear" else "s",
+            ms=3.5,
+            mfc="none",
+            color=COLOURS[run.kind],
+            label=f"{run.kind}, descent",
+        )
+    linear = next(r for r in runs if r.bias == bias and r.kind == "linear")
+    t = linear.flow.ts
+    m = linear.modes
+    a = fl.theory.mode_strength(t[:, None], m.s, m.d, linear.a0)
+    start = 0.5 * jnp.sum(task.y**2) / task.samples
+    closed = start - jnp.sum(m.s * a - 0.5 * m.d * a**2, axis=1)
+    ax.plot(t, closed, "k:", lw=1.6, label="closed form (linear)")
+    ax.set(xlabel="time t", ylabel="loss", title="with bias" if bias else "without bias")
+    ax.set_ylim(bottom=0)
+    ax.legend(frameon=False, fontsize=8)
+
+
+def draw_activity(ax: plt.Axes, run: Run, given: argparse.Namespace) -> None:
+    """Always-on, gating and off fractions of the biased ReLU network, with t*."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        linear = run.flow.linearization(given.quantile)
+    t = jnp.linspace(0, given.t1, 4001)
+    labels = ("always on", "gating", "off")
+    shades = ("#D55E00", "#666666", "#000000")
+    for closed, style in ((False, "-"), (True, "--")):
+        parts = linear.activity(t, closed=closed)
+        for label, colour, part in zip(labels, shades, parts, strict=True):
+            text = f"{label} ({'closed' if closed else 'open'})"
+            ax.step(t, part, style, where="post", color=colour, lw=1.3, label=text)
+    marks = (("t* open", linear.open, "^"), ("t* closed", linear.closed, "v"))
+    for text, t_star, marker in marks:
+        ax.plot(
+            t_star.time, t_star.fraction, marker, ms=9, color="#009E73", zorder=5,
+            label=f"{text} = {float(t_star.time):.3f}",
+        )  # fmt: skip
+    ax.set(xlabel="time t", ylabel="fraction of hidden units", title="ReLU with bias: activity")
+    ax.set_ylim(0, 1.02 if given.task == "hierarchy" else None)
+    ax.legend(frameon=False, fontsize=7, ncols=2)
+
+
+def draw_modes(ax: plt.Axes, runs: list[Run], given: argparse.Namespace) -> None:
+    """Mode strengths over their final value, with the hitting times."""
+    for run in (r for r in runs if r.bias):
+        full = np.asarray(run.modes.full_strength)
+        driven = np.flatnonzero(full > 0)[:5]
+        share = np.asarray(run.flow.observed["modes"])[:, driven] / full[driven]
+        times = hits(run.flow, len(full))
+        for order in range(len(driven)):
+            ax.plot(
+                run.flow.ts, share[:, order], color=COLOURS[run.kind], lw=1.3,
+                label=f"{run.kind}, flow" if order == 0 else None,
+            )  # fmt: skip
+        ax.plot(
+            times[driven], np.full(len(driven), given.rho), "o" if run.kind == "linear" else "s",
+            color=COLOURS[run.kind], ms=6, mfc="white", zorder=4, label=f"{run.kind}, hitting time",
+        )  # fmt: skip
+        if run.kind == "linear":
+            m, t = run.modes, run.flow.ts
+            a = fl.theory.mode_strength(t[:, None], m.s, m.d, run.a0)[:, driven] / full[driven]
+            for order in range(len(driven)):
+                ax.plot(
+                    t, a[:, order], "k:", lw=1.4, label=None if order else "closed form (linear)"
+                )
+    ax.axhline(given.rho, color="0.75", lw=0.8, zorder=0)
+    ax.set(xlabel="time t", ylabel="mode strength a d / s", title="with bias: first five modes")
+    ax.set_ylim(-0.05, 1.15)
+    ax.legend(frameon=False, fontsize=8, loc="lower right")
+
+
+def main() -> None:
+    """Train, report, draw."""
+    given = options()
+    task = load(given)
+    print(f"task {task.name}: {task.samples} samples, {task.inputs} inputs, {task.outputs} outputs")
+    start = time.perf_counter()
+    runs = []
+    for bias in (True, False):
+        for kind in ("linear", "ReLU"):
+            runs.append(train(given, task, kind, bias))
+            print(f"trained {runs[-1].name}: {time.perf_counter() - start:.0f} s", flush=True)
+    report(runs, given)
+    figure, axes = plt.subplots(2, 2, figsize=(11, 7.5), layout="constrained")
+    draw_loss(axes[0, 0], runs, task, bias=True)
+    draw_loss(axes[0, 1], runs, task, bias=False)
+    draw_activity(axes[1, 0], runs[1], given)
+    draw_modes(axes[1, 1], runs, given)
+    given.out.mkdir(parents=True, exist_ok=True)
+    path = given.out / f"linearization_time_{given.task}.png"
+    figure.savefig(path, dpi=150)
+    print(f"\nfigure: {path}")
+
+
+if __name__ == "__main__":
+    main()
