@@ -168,7 +168,7 @@ class _Descent(eqx.Module):
             parameters,
             () if self.optimiser is None else self.optimiser.init(parameters),
             values,
-            Log.empty(max_events, jnp.result_type(float)),
+            Log.empty(max_events, self.clock.dtype),
             jnp.zeros((), jnp.int32),
             jnp.arange(self.task.samples),
         )
@@ -310,7 +310,7 @@ def _run(
         look=_Look(Observer(tuple(watches), network), counters),
         observe=Observables(observe),
         learning_rate=jnp.asarray(learning_rate, network.dtype),
-        clock=jnp.asarray(learning_rate * tau, jnp.result_type(float)),
+        clock=jnp.asarray(learning_rate * tau, network.dtype),
         optimiser=optimiser,
         save_every=save_every,
         batch_size=batch_size,

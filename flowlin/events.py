@@ -21,6 +21,18 @@ from flowlin.theory.modes import Modes
 Direction = Literal["up", "down"] | None
 
 
+class AbstractWatched(eqx.Module):
+    """An array-valued function of the network."""
+
+    def __call__(self, network: AbstractNetwork) -> Array:
+        """All components."""
+        raise NotImplementedError
+
+    def component(self, network: AbstractNetwork, k: Array) -> Array:
+        """Component k of the flattened array; overridden where that costs less than all."""
+        return jnp.ravel(self(network))[k]
+
+
 class Watch(eqx.Module):
     """An array-valued function of the network; its components' sign changes are the events.
 
@@ -28,7 +40,7 @@ class Watch(eqx.Module):
     watches with sides (-1, 0) and (0, 1) enclose a kink and share a channel.
     """
 
-    function: Callable[[AbstractNetwork], Array]
+    function: AbstractWatched
     channel: Channel
     below: int = eqx.field(static=True, default=-1)
     above: int = eqx.field(static=True, default=1)
@@ -50,7 +62,7 @@ class AbstractEvent(eqx.Module):
         raise NotImplementedError
 
 
-class _Minus(eqx.Module):
+class _Minus(AbstractWatched):
     """A function of the network minus a level."""
 
     function: Callable[[AbstractNetwork], Array]
@@ -71,11 +83,11 @@ class _OnTask(eqx.Module):
 
 
 def _watch(function, level, network, name, direction, terminate) -> Watch:
-    difference = _Minus(function, jnp.asarray(level))
-    shape = jax.eval_shape(difference, network)
-    if not jnp.issubdtype(shape.dtype, jnp.floating):
+    difference = _Minus(function, jnp.asarray(level, network.dtype))
+    raw, shape = (jax.eval_shape(f, network) for f in (function, difference))
+    if not jnp.issubdtype(raw.dtype, jnp.floating):
         raise ValueError(
-            f"`observable` of event {name!r} returns {shape.dtype}; return a floating-point "
+            f"`observable` of event {name!r} returns {raw.dtype}; return a floating-point "
             "array whose components cross the level continuously."
         )
     channel = Channel(name, shape.shape)
@@ -159,7 +171,7 @@ class LossBelow(AbstractEvent):
         return [_watch(objective.value, self.level, network, self.name, "down", self.terminate)]
 
 
-class _Preactivations(eqx.Module):
+class _Preactivations(AbstractWatched):
     """z - level of one hidden layer, shape (H, P), as the run's activation makes it."""
 
     task: Task
@@ -173,8 +185,21 @@ class _Preactivations(eqx.Module):
         )
         return preactivations[self.layer].T - self.level
 
+    def unit(self, network: AbstractNetwork, j: Array) -> Array:
+        """The row (P,) of unit j; in the first layer without the other units."""
+        if self.layer:
+            return self(network)[j]
+        weights, biases, x = network.weights[0][j], network.biases[0], self.task.x
+        bias = 0.0 if biases is None else network.bias_strength * biases[j]
+        return x @ weights + bias - self.level
 
-class _OrderStatistic(eqx.Module):
+    def component(self, network: AbstractNetwork, k: Array) -> Array:
+        """One pair's preactivation."""
+        samples = self.task.samples
+        return self.unit(network, k // samples)[k % samples]
+
+
+class _OrderStatistic(AbstractWatched):
     """The (k+1)-th smallest or largest preactivation of every unit, minus a level, shape (H,)."""
 
     preactivations: _Preactivations
@@ -182,10 +207,17 @@ class _OrderStatistic(eqx.Module):
     largest: bool = eqx.field(static=True)
 
     def __call__(self, network: AbstractNetwork) -> Array:
+        return self._of(self.preactivations(network))
+
+    def component(self, network: AbstractNetwork, k: Array) -> Array:
+        """One unit's order statistic."""
+        return self._of(self.preactivations.unit(network, k))
+
+    def _of(self, z: Array) -> Array:
         sign = 1.0 if self.largest else -1.0
         if self.k == 0:
-            return sign * jnp.max(sign * self.preactivations(network), axis=1)
-        return sign * lax.top_k(sign * self.preactivations(network), self.k + 1)[0][:, -1]
+            return sign * jnp.max(sign * z, axis=-1)
+        return sign * lax.top_k(sign * z, self.k + 1)[0][..., -1]
 
 
 def _levels(kinks: AbstractKinks) -> list[tuple[float, int, int]]:

@@ -1,7 +1,7 @@
 """Linear, ReLU and gated-linear networks: one forward pass with three kinds of gates."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -18,6 +18,7 @@ Weights = tuple[Array, ...]
 Biases = tuple[Array | None, ...]
 Parameters = tuple[Weights, Biases]
 Activation = Callable[[int, Array], Array]
+N = TypeVar("N", bound="AbstractNetwork")
 
 
 def forward(
@@ -61,13 +62,13 @@ class AbstractNetwork(eqx.Module):
         """What is trained: the weights and the biases."""
         return self.weights, self.biases
 
-    def with_parameters(self, parameters: Parameters) -> Self:
+    def with_parameters(self: N, parameters: Parameters) -> N:
         """The same network with other weights and biases."""
         return eqx.tree_at(
             lambda n: (n.weights, n.biases), self, parameters, is_leaf=lambda x: x is None
         )
 
-    def astype(self, dtype: Any) -> Self:
+    def astype(self: N, dtype: Any) -> N:
         """The same network in another floating-point precision."""
         return jax.tree.map(lambda array: array.astype(dtype), self)
 
@@ -162,7 +163,7 @@ class LinearNetwork(AbstractNetwork):
         bias_strength: float = 1.0,
         *,
         key: PRNGKeyArray,
-    ) -> Self:
+    ) -> "LinearNetwork":
         """Weights and biases i.i.d. normal, as in the lead paper (App. E); see `ReLUNetwork.init`.
 
         The same key gives a linear and a ReLU network of one shape the same parameters.
@@ -182,7 +183,7 @@ class LinearNetwork(AbstractNetwork):
         balance: float = 0.0,
         product: Any = None,
         key: PRNGKeyArray,
-    ) -> Self:
+    ) -> "LinearNetwork":
         r"""Weights with $W_{l+1}^T W_{l+1} - W_l W_l^T = \lambda I$ for a given product.
 
         The conserved quantity of every linear flow, set to zero (balanced, Saxe et al. 2014;
@@ -252,7 +253,7 @@ class ReLUNetwork(AbstractNetwork):
         slope: float = 0.0,
         *,
         key: PRNGKeyArray,
-    ) -> Self:
+    ) -> "ReLUNetwork":
         """Weights and biases i.i.d. normal, as in the lead paper (App. E).
 
         **Arguments:**

@@ -12,6 +12,7 @@ import equinox as eqx
 import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
+import numpy as np
 from diffrax import AbstractWrappedSolver
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
@@ -74,7 +75,18 @@ class Observer(eqx.Module):
         """The values at these parameters."""
         network = self.network.with_parameters(parameters)
         values = [jnp.ravel(watch.function(network)) for watch in self.watches]
-        return jnp.concatenate(values)
+        return jnp.concatenate(values).astype(network.dtype)
+
+    def component(self, parameters: Parameters, k: Array) -> Array:
+        """Value k alone, which can be much cheaper."""
+        network = self.network.with_parameters(parameters)
+        starts = np.cumsum([0] + [watch.channel.size for watch in self.watches])
+        which = jnp.searchsorted(jnp.asarray(starts[1:]), k, side="right")
+        branches = [
+            lambda local, watch=watch, start=start: watch.function.component(network, local - start)
+            for watch, start in zip(self.watches, starts[:-1].tolist(), strict=True)
+        ]
+        return lax.switch(which, branches, k).astype(network.dtype)
 
     @property
     def directions(self) -> tuple[Array, Array]:
@@ -261,7 +273,7 @@ class Recorder(AbstractWrappedSolver[RecorderState]):
         """Time of one crossing and its uncertainty, for `component` between rows row, row + 1."""
 
         def value(path, t):
-            return self.observer(path.evaluate(t))[component]
+            return self.observer.component(path.evaluate(t), component)
 
         still = lax.stop_gradient(path)
         low, high = times[row], times[row + 1]
@@ -280,5 +292,5 @@ class Recorder(AbstractWrappedSolver[RecorderState]):
         shift = jnp.zeros_like(time)
         if error is not None:
             off = jax.tree.map(jnp.add, still.evaluate(middle), lax.stop_gradient(error))
-            shift = jnp.abs((self.observer(off)[component] - g0) / slope)
+            shift = jnp.abs((self.observer.component(off, component) - g0) / slope)
         return time, lax.stop_gradient(high - low + shift)

@@ -57,5 +57,6 @@ def bracketed_root(
 
     f_low, f_high = jnp.asarray(f_low), jnp.asarray(f_high)
     low, high = jnp.asarray(low), jnp.asarray(high)
-    low, high, *_ = lax.while_loop(unfinished, body, (low, high, f_low, f_high, jnp.zeros(())))
+    start = (low, high, f_low, f_high, jnp.zeros((), low.dtype))
+    low, high, *_ = lax.while_loop(unfinished, body, start)
     return low, high

@@ -86,21 +86,19 @@ def hitting_time(rho: Any, s: Any, d: Any, a0: Any, tau: Any = 1.0) -> Float[Arr
 def gating_delay(s: Any, d: Any, a0: Any, g: Any, tau: Any = 1.0) -> Float[Array, "..."]:
     r"""Delay of a ReLU mode behind the linear one when a fraction g of the units is live.
 
-        Lead paper Eq. 14 / 27, in which rho cancels (errata B.11):
+    Lead paper Eq. 14 / 27, in which rho cancels (errata B.11):
 
-        $$\Delta t = \frac{\tau}{2 s} \log \frac{s - d a_0 g}{g\, (s - d a_0)}
-    = \frac{\tau}{2 s} \Big(-\log g
-                   + \log\Big(1 + \frac{d a_0 (1 - g)}{s - d a_0}\Big)\Big).$$
+    $$\Delta t = \frac{\tau}{2 s} \log \frac{s - d a_0 g}{g\, (s - d a_0)}.$$
 
     Positive exactly for g < 1; the paper's further condition s > d rho is not needed. `g` is the
-        **live** fraction, the mean of g_j (the text calls it the rate of dead neurons). This is the
-        delay if live units are always on; partly active ones add to it, so it underestimates.
+    **live** fraction, the mean of g_j (the text calls it the rate of dead neurons). This is the
+    delay if live units are always on; partly active ones add to it, so it underestimates.
 
-        **Arguments:** (arrays that broadcast)
+    **Arguments:** (arrays that broadcast)
 
-        - `s`, `d`, `a0`: of the mode, with 0 < a0 < s/d.
-        - `g`: live fraction in (0, 1].
-        - `tau`: time constant.
+    - `s`, `d`, `a0`: of the mode, with 0 < a0 < s/d.
+    - `g`: live fraction in (0, 1].
+    - `tau`: time constant.
     """
     s, d, a0, g, tau = (jnp.asarray(z, dtype=jnp.result_type(float)) for z in (s, d, a0, g, tau))
     return tau / (2 * s) * (-jnp.log(g) + jnp.log1p(d * a0 * (1 - g) / (s - d * a0)))

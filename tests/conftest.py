@@ -1,0 +1,31 @@
+"""What all tests share: float64, a key, and the folder with the real data."""
+
+import os
+from pathlib import Path
+
+import jax
+import pytest
+
+jax.config.update("jax_enable_x64", True)
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def key():
+    return jax.random.key(0)
+
+
+@pytest.fixture(scope="session")
+def data_folder():
+    """The folder with the real MNIST and CIFAR-10 files, which `FLOWLIN_DATA` names meanwhile."""
+    named = os.environ.get("FLOWLIN_DATA")
+    if named:
+        yield Path(named)
+        return
+    sibling = ROOT.parent / "shared" / "data"
+    if not sibling.is_dir():
+        pytest.skip(f"no real data: FLOWLIN_DATA is not set and there is no {sibling}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FLOWLIN_DATA", str(sibling))
+        yield sibling

@@ -1,0 +1,241 @@
+"""Events: accuracy, order, direction, double crossings, termination, overflow, derivatives."""
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import flowlin as fl
+
+
+@pytest.fixture(scope="module")
+def tree():
+    return fl.tasks.hierarchy()
+
+
+@pytest.fixture(scope="module")
+def aligned(tree):
+    modes = fl.theory.modes(tree, 1.0)
+    product = (modes.u * jnp.linspace(1e-3, 3e-3, 9)) @ modes.v.T
+    return fl.LinearNetwork.balanced(tree, product=product, key=jax.random.key(1)), modes
+
+
+def hitting_error(tree, aligned, rtol):
+    network, modes = aligned
+    rho = 0.5 * modes.full_strength
+    flow = fl.gradient_flow(network, tree, 60.0, events=(fl.ModeHits(modes, rho),), rtol=rtol)
+    exact = fl.theory.hitting_time(rho, modes.s, modes.d, modes.strengths(network, tree))
+    found = np.full(9, np.nan)
+    for row in flow.events.table():
+        found[row["index"][0]] = row["time"]
+    assert len(flow.events) == 8
+    return np.nanmax(np.abs(found / np.asarray(exact) - 1)), flow
+
+
+def test_hitting_times_agree_with_the_closed_form(tree, aligned):
+    error, flow = hitting_error(tree, aligned, 1e-10)
+    assert error < 1e-9
+    assert np.all(np.diff(np.asarray(flow.events.time)) >= 0)
+    assert np.all(np.asarray(flow.events.new) == 1)
+    assert np.all(np.asarray(flow.events.old) == -1)
+
+
+def test_event_error_falls_with_the_tolerance(tree, aligned):
+    rtols = np.array([1e-5, 1e-7, 1e-9, 1e-11])
+    errors = [hitting_error(tree, aligned, r)[0] for r in rtols]
+    assert np.polyfit(np.log(rtols), np.log(errors), 1)[0] > 0.7
+    assert np.all(np.diff(errors) < 0)
+
+
+# A network with one weight per layer and known motion, to build observables of time: with x = y = 0
+# nothing moves; with a single layer and x = 1 the weight relaxes as w = exp(-t).
+RELAXING = fl.Task([[1.0]], [[0.0]])
+
+
+def clock(network):
+    """Flow time read off the relaxing weight."""
+    return -jnp.log(network.weights[0][0, 0])
+
+
+def relaxing_flow(observable, t1=6.0, **options):
+    network = fl.LinearNetwork((jnp.ones((1, 1)),))
+    event = fl.Crossing(
+        lambda n, task: observable(clock(n)),
+        **{k: options.pop(k) for k in ("level", "direction", "terminate") if k in options},
+    )
+    return fl.gradient_flow(network, RELAXING, t1, events=(event,), rtol=1e-10, **options)
+
+
+def test_every_component_every_time_in_order():
+    rates = jnp.array([1.0, 2.0, 3.5])
+    flow = relaxing_flow(lambda t: jnp.sin(rates * t + 0.3))
+    expected = sorted(
+        ((k * np.pi - 0.3) / r, i)
+        for i, r in enumerate([1.0, 2.0, 3.5])
+        for k in range(1, 20)
+        if (k * np.pi - 0.3) / r < 6.0
+    )
+    assert len(flow.events) == len(expected)
+    assert np.allclose(np.asarray(flow.events.time), [t for t, _ in expected], atol=1e-8)
+    assert flow.events.index == [(i,) for _, i in expected]
+
+
+@pytest.mark.parametrize(("direction", "sign"), [("up", 1), ("down", -1)])
+def test_direction(direction, sign):
+    both = relaxing_flow(lambda t: jnp.sin(2 * t + 0.3)).events
+    one = relaxing_flow(lambda t: jnp.sin(2 * t + 0.3), direction=direction).events
+    wanted = np.asarray(both.time)[np.asarray(both.new) == sign]
+    assert 0 < len(one) < len(both)
+    assert np.allclose(np.asarray(one.time), wanted, rtol=1e-12)
+    assert np.all(np.asarray(one.new) == sign)
+
+
+def test_two_crossings_within_one_step_are_found():
+    # Steps of 1.0; the parabola is negative for 0.26 around t = 2.55, inside the third step.
+    network = fl.LinearNetwork((jnp.ones((1, 1)),))
+    event = fl.Crossing(lambda n, task: (clock(n) - 2.55) ** 2 - 0.13**2)
+    from flowlin.field import FullData, GradientField
+    from flowlin.kinks import IgnoreKinks
+    from flowlin.recorder import Observer, Recorder
+
+    goal = FullData(RELAXING, fl.SquaredError(), IgnoreKinks())
+    watches = tuple(event.watches(network, RELAXING, goal, IgnoreKinks()))
+    recorder = Recorder(diffrax.Dopri8(), Observer(watches, network), 8, "lax")
+    solution = diffrax.diffeqsolve(
+        diffrax.ODETerm(GradientField(goal, network, jnp.ones(()))),
+        recorder, 0.0, 4.0, 1.0, network.parameters,
+        saveat=diffrax.SaveAt(solver_state=True),
+        stepsize_controller=diffrax.ConstantStepSize(),
+    )  # fmt: skip
+    log = solution.solver_state.log
+    assert solution.stats["num_steps"] == 4
+    assert int(log.count) == 2
+    assert np.allclose(np.sort(log.time[:2]), [2.42, 2.68], atol=1e-4)
+
+
+def test_rejected_steps_leave_no_events():
+    flow = relaxing_flow(lambda t: jnp.sin(7 * t + 0.3), solver=diffrax.Tsit5())
+    expected = [(k * np.pi - 0.3) / 7 for k in range(1, 14)]
+    assert int(flow.stats["num_rejected_steps"]) >= 0
+    assert np.allclose(np.asarray(flow.events.time), expected, atol=1e-8)
+
+
+def test_array_levels_and_names():
+    flow = relaxing_flow(lambda t: t, level=jnp.array([0.7, 1.9, 30.0]))
+    assert np.allclose(np.asarray(flow.events.time), [0.7, 1.9], rtol=1e-9)
+    assert flow.events.index == [(0,), (1,)]
+    assert flow.events.name == ["crossing"] * 2
+    with pytest.raises(ValueError, match="no events named 'loss' were watched"):
+        flow.events.select("loss")
+
+
+def test_terminating_event_stops_the_run_at_the_event():
+    ts = jnp.linspace(0, 6, 601)
+    flow = relaxing_flow(lambda t: t, level=1.2345, terminate=True, ts=ts, dense=True)
+    assert float(flow.end) == pytest.approx(1.2345, rel=1e-9)
+    assert bool(flow.result == fl.RESULTS.event_occurred)
+    assert flow.ts.shape == (124,)
+    assert float(flow.final.weights[0][0, 0]) == pytest.approx(np.exp(-1.2345), rel=1e-9)
+    assert float(flow.network(flow.end).weights[0][0, 0]) == pytest.approx(
+        np.exp(-1.2345), rel=1e-9
+    )
+    with pytest.raises(ValueError, match="outside the run"):
+        flow.network(1.3)
+
+
+def test_terminating_run_with_default_rows_ends_at_the_event():
+    flow = relaxing_flow(lambda t: t, level=1.2345, terminate=True)
+    assert np.allclose(np.asarray(flow.ts), [0.0, 1.2345], rtol=1e-9)
+    assert float(flow.losses[-1]) == pytest.approx(0.5 * np.exp(-2.469), rel=1e-8)
+
+
+def test_the_earliest_of_several_terminating_components_wins_and_later_events_go():
+    levels = jnp.array([1.9, 1.85, 1.95])
+    flow = relaxing_flow(lambda t: t, level=levels, terminate=True)
+    assert float(flow.end) == pytest.approx(1.85, rel=1e-8)
+    assert flow.events.index == [(1,)]
+
+
+def test_loss_below_uses_the_runs_loss(tree, key):
+    network = fl.LinearNetwork.init(tree, 16, key=key)
+    event = fl.LossBelow(0.5, terminate=True)
+    for loss, level in ((fl.SquaredError(), 0.5), (fl.SquaredError("sum"), 0.5)):
+        flow = fl.gradient_flow(network, tree, 60.0, events=(event,), loss=loss)
+        assert float(flow.losses[-1]) == pytest.approx(level, rel=1e-7)
+        value = loss(flow.final.outputs(tree.x), tree.y)
+        assert float(value) == pytest.approx(level, rel=1e-7)
+
+
+def test_overflow_raises_and_keeps_what_fits(tree, aligned):
+    network, modes = aligned
+    hits = fl.ModeHits(modes, 0.5 * modes.full_strength)
+    with pytest.raises(fl.RunError, match="8 events happened and `max_events` = 3") as caught:
+        fl.gradient_flow(network, tree, 60.0, events=(hits,), max_events=3)
+    assert len(caught.value.trajectory.events) == 3
+    flow = fl.gradient_flow(network, tree, 60.0, events=(hits,), max_events=3, throw=False)
+    assert bool(flow.result == fl.RESULTS.event_overflow)
+    assert int(flow.events.count) == 8
+    assert float(flow.end) == 60.0
+
+
+def test_small_buffers_grow_on_their_own():
+    phases = np.linspace(0.1, 3.0, 600)
+    flow = relaxing_flow(lambda t: jnp.sin(2 * t + phases))
+    expected = sum(int(np.floor((12.0 + phase) / np.pi)) for phase in phases)
+    assert expected > 2048  # more than the first attempt's capacity
+    assert len(flow.events) == expected
+
+
+def test_events_are_differentiable_in_both_modes(tree):
+    network = fl.LinearNetwork.init(tree, 12, key=jax.random.key(0))
+    modes = fl.theory.modes(tree, 1.0)
+    hits = fl.ModeHits(modes, 0.5 * modes.full_strength)
+
+    def time(scale, adjoint=diffrax.RecursiveCheckpointAdjoint()):
+        scaled = network.with_parameters(jax.tree.map(lambda a: scale * a, network.parameters))
+        flow = fl.gradient_flow(
+            scaled, tree, 15.0, events=(hits,), rtol=1e-10, max_steps=512, max_events=16,
+            adjoint=adjoint,
+        )  # fmt: skip
+        return flow.events.time[1]
+
+    reverse = jax.grad(time)(1.0)
+    _, forward = jax.jvp(lambda s: time(s, diffrax.ForwardMode()), (1.0,), (1.0,))
+    h = 1e-4
+    finite = (time(1 + h) - time(1 - h)) / (2 * h)
+    assert float(reverse) == pytest.approx(float(finite), rel=1e-6)
+    assert float(forward) == pytest.approx(float(reverse), rel=1e-9)
+    assert abs(float(reverse)) > 0.1
+
+
+def test_padding_under_vmap_and_jit(tree):
+    keys = jax.random.split(jax.random.key(0), 3)
+    networks = jax.vmap(lambda k: fl.LinearNetwork.init(tree, 8, key=k))(keys)
+    modes = fl.theory.modes(tree, 1.0)
+    hits = fl.ModeHits(modes, 0.5 * modes.full_strength)
+
+    def run(network):
+        return fl.gradient_flow(network, tree, 15.0, events=(hits,), max_events=20)
+
+    batch = jax.vmap(run)(networks)
+    assert batch.events.time.shape == (3, 20)
+    for i in range(3):
+        single = run(jax.tree.map(lambda a, i=i: a[i], networks))
+        count = int(batch.events.count[i])
+        assert count == len(single.events)
+        assert np.allclose(batch.events.time[i, :count], single.events.time, rtol=1e-9)
+        assert np.all(np.isinf(np.asarray(batch.events.time[i, count:])))
+        assert np.allclose(batch.final.weights[0][i], single.final.weights[0], rtol=1e-8)
+    jitted = jax.jit(run)(jax.tree.map(lambda a: a[0], networks))
+    assert jitted.events.time.shape == (20,)
+    assert int(jitted.events.count) == int(batch.events.count[0])
+    assert jitted.events.select("mode").time.shape[0] <= 20
+
+
+def test_table_and_uncertainty(tree, aligned):
+    _, flow = hitting_error(tree, aligned, 1e-8)
+    rows = flow.events.table()
+    assert set(rows[0]) == {"time", "uncertainty", "name", "index", "old", "new"}
+    assert all(row["uncertainty"] >= 0 for row in rows)
+    assert 1e-14 < max(row["uncertainty"] for row in rows) < 1e-5

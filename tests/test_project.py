@@ -1,0 +1,136 @@
+"""The project as a user meets it: import, README, main job, precision, GPU."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import flowlin as fl
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def python(code, **environment):
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True, text=True, cwd=ROOT, check=True, env={**os.environ, **environment},
+    ).stdout  # fmt: skip
+
+
+def test_import_sets_no_flag_and_pulls_in_no_extra():
+    out = python(
+        """
+        import json, sys, time
+        import jax
+        before = dict(jax.config.values)
+        import diffrax
+        known = set(sys.modules)
+        start = time.perf_counter()
+        import flowlin
+        seconds = time.perf_counter() - start
+        new = set(sys.modules) - known
+        print(json.dumps({
+            "same": before == dict(jax.config.values),
+            "extras": sorted(
+                {m.split(".")[0] for m in new} & {"matplotlib", "pooch", "sklearn", "tqdm"}
+            ),
+            "seconds": seconds,
+        }))
+        """,
+        JAX_ENABLE_X64="0",
+    )
+    found = json.loads(out)
+    assert found["same"]
+    assert found["extras"] == []
+    assert found["seconds"] < 5.0
+
+
+def test_readme_example_runs():
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert blocks
+    for block in blocks:
+        out = python(block)
+        assert "nan" not in out.lower()
+
+
+def test_readme_commands_exist():
+    text = (ROOT / "README.md").read_text()
+    assert "python3 dev.py main" in text
+    assert "python3 dev.py test" in text
+    assert "python3 dev.py test" in (ROOT / ".ci" / "run").read_text()
+
+
+@pytest.mark.slow
+def test_main_job_prints_its_tables_and_saves_its_figure(tmp_path):
+    out = subprocess.run(
+        [sys.executable, "examples/linearization_time.py", "--quick", "--out", str(tmp_path)],
+        capture_output=True, text=True, cwd=ROOT, check=True,
+    ).stdout  # fmt: skip
+    assert "Hitting times of the modes" in out
+    assert re.search(r"ReLU, bias +flow, open +[\d.]+", out)
+    assert (tmp_path / "linearization_time_hierarchy.png").stat().st_size > 20_000
+
+
+def test_float32_flow_holds_its_tolerance():
+    tree = fl.tasks.hierarchy()
+    network = fl.LinearNetwork.init(tree, 16, key=jax.random.key(0))
+    modes = fl.theory.modes(tree, 1.0)
+    hits = fl.ModeHits(modes, 0.5 * modes.full_strength)
+    double = fl.gradient_flow(network, tree, 20.0, events=(hits,))
+    single = fl.gradient_flow(network.astype(jnp.float32), tree, 20.0, events=(hits,))
+    assert single.final.dtype == jnp.float32
+    assert len(single.events) == len(double.events)
+    assert jnp.allclose(single.events.time, double.events.time, rtol=2e-3)
+    assert jnp.allclose(single.losses, double.losses, rtol=5e-3)
+
+
+def test_everything_runs_without_float64():
+    out = python(
+        """
+        import jax
+        import flowlin as fl
+        task = fl.tasks.hierarchy()
+        key = jax.random.key(0)
+        relu = fl.ReLUNetwork.init(task, 8, key=key)
+        flow = fl.gradient_flow(relu, task, 3.0, dense=True, kinks=fl.SmoothKinks(1e-3))
+        descent = fl.gradient_descent(relu, task, 1e-2, 300)
+        print(flow.ts.dtype, flow.final.dtype, float(fl.compare(flow, descent).parameters[-1]))
+        """,
+        JAX_ENABLE_X64="0",
+    )
+    time_dtype, dtype, gap = out.split()
+    assert (time_dtype, dtype) == ("float32", "float32")
+    assert float(gap) < 0.05
+
+
+gpu = pytest.mark.skipif(
+    all(device.platform == "cpu" for device in jax.devices()), reason="JAX sees no GPU"
+)
+
+
+@pytest.mark.gpu
+@gpu
+@pytest.mark.parametrize("kind", [fl.LinearNetwork, fl.ReLUNetwork])
+def test_cpu_and_gpu_agree(kind):
+    """The same flow on both devices, in float64, to the tolerance."""
+    finals = []
+    for device in (jax.devices("cpu")[0], jax.devices()[0]):
+        with jax.default_device(device):
+            task = fl.tasks.hierarchy()
+            network = kind.init(task, 16, key=jax.random.key(0))
+            finals.append(fl.gradient_flow(network, task, 5.0, kinks=fl.SmoothKinks(1e-3)).final)
+    for a, b in zip(*(jax.tree.leaves(jax.device_get(f)) for f in finals), strict=True):
+        assert jnp.allclose(a, b, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.gpu
+@gpu
+def test_main_job_runs_on_gpu(tmp_path):
+    test_main_job_prints_its_tables_and_saves_its_figure(tmp_path)
