@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -12,7 +12,7 @@ from jax import lax
 from jaxtyping import Array, PRNGKeyArray
 
 from flowlin._arrays import require_positive
-from flowlin.events import AbstractEvent, UnitSwitches, all_watches
+from flowlin.events import AbstractEvent, UnitSwitches, user_watches
 from flowlin.field import AbstractObjective, FullData, objective
 from flowlin.flow import Observables, Observe, check_fit
 from flowlin.kinks import IgnoreKinks
@@ -162,7 +162,7 @@ class _Descent(eqx.Module):
 
     def start(self, max_events: int) -> _State:
         """The state before the first step."""
-        parameters = self.network.parameters
+        parameters: Any = self.network.parameters
         values = self.values(parameters)
         return _State(
             parameters,
@@ -197,12 +197,13 @@ class _Descent(eqx.Module):
             chosen = lax.dynamic_slice(order, (place * self.batch_size,), (self.batch_size,))
             batch = FullData(self.task.take(chosen), self.loss, IgnoreKinks())
             gradient = batch.gradient(network)
-        optimiser, before = state.optimiser, state.parameters
+        optimiser, before = state.optimiser, cast(Any, state.parameters)
+        gradient = cast(Any, gradient)
         if self.optimiser is None:
             updates = jax.tree.map(lambda g: -self.learning_rate * g, gradient)
         else:
             updates, optimiser = self.optimiser.update(gradient, optimiser, before)
-        parameters: Any = optax.apply_updates(before, updates)  # pyright: ignore
+        parameters: Any = optax.apply_updates(before, updates)
         return _State(parameters, optimiser, state.values, state.log, state.step + 1, order)
 
     def record(self, state: _State, since: Any) -> tuple[_State, Any]:
@@ -248,7 +249,7 @@ class _Descent(eqx.Module):
         return state, ((state.step * self.clock, *saved), counts)
 
     @eqx.filter_jit
-    def solve(self, steps: int, max_events: int, report: Callable[[Any], None] | None):
+    def solve(self, steps: int, max_events: int, report: Callable[[Any], Any] | None):
         """The whole run."""
         state = self.start(max_events)
         network = self.network
@@ -297,7 +298,7 @@ def _run(
     quantiles = sorted({0.0} | {e.quantile for e in events if isinstance(e, UnitSwitches)})
     quantiles = quantiles if isinstance(network, ReLUNetwork) else []
     watched = [e for e in events if not isinstance(e, UnitSwitches)]
-    watches = _user_watches(watched, network, task, goal)
+    watches = user_watches(watched, network, task, goal, IgnoreKinks())
     counters = tuple(
         Observer(tuple(UnitSwitches(q).watches(network, task, goal, IgnoreKinks())), network)
         for q in quantiles
@@ -326,12 +327,6 @@ def _run(
     return finished(descent, throw, lambda d: _failure(d, max_events))
 
 
-def _user_watches(events, network, task, goal):
-    """The watches of the user's events alone: descent does not log gates one by one."""
-    own = all_watches(events, network, task, goal, IgnoreKinks())
-    return [w for w in own if w.channel.name != "gate"]
-
-
 def _assembled(run: _Descent, state: _State, rows, watches, quantiles, reference) -> Trajectory:
     """The trajectory of a finished run."""
     (ts, losses, observed), counts = rows
@@ -339,11 +334,14 @@ def _assembled(run: _Descent, state: _State, rows, watches, quantiles, reference
     # Rows after a terminating event repeat its state.
     kept = jnp.concatenate([jnp.ones(1, bool), ts[1:] > ts[:-1]])
     finite = jnp.isfinite(losses) | ~kept
-    result = RESULTS.where(jnp.isfinite(state.log.end), RESULTS.event_occurred, RESULTS.successful)
-    result = RESULTS.where(
-        state.log.count > state.log.time.shape[0], RESULTS.event_overflow, result
-    )
-    result = RESULTS.where(jnp.all(finite), result, RESULTS.not_finite)
+    ended, overflow = jnp.isfinite(state.log.end), state.log.count > state.log.time.shape[0]
+    result: Any = RESULTS.successful
+    for happened, outcome in (
+        (ended, RESULTS.event_occurred),
+        (overflow, RESULTS.event_overflow),
+        (~jnp.all(finite), RESULTS.not_finite),
+    ):
+        result = RESULTS.where(happened, outcome, result)  # pyright: ignore
     every = run.batch_size is None  # whether every step was looked at
     grain = run.clock * (1 if every else run.save_every)
     units = run.network.hidden
@@ -353,7 +351,7 @@ def _assembled(run: _Descent, state: _State, rows, watches, quantiles, reference
         looked = run.clock * jnp.arange(counts[0][0].shape[0])
     step_counts = {
         (layer, quantile): counts_from_steps(
-            looked, *counts[i * layers + layer], grain, units[layer], end
+            looked, counts[i * layers + layer], grain, units[layer], end
         )
         for i, quantile in enumerate(quantiles)
         for layer in range(layers)

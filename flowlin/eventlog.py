@@ -1,6 +1,7 @@
 """The log of everything that crossed its level during a run."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -98,18 +99,24 @@ class EventLog(eqx.Module):
 
     def where(self, mask: Bool[Array, " K"]) -> "EventLog":
         """The events under a mask; others are dropped, or padded with inf under `jit`."""
-        time = jnp.where(mask, self.time, jnp.inf)
-        order = jnp.argsort(time)
-        rows = tuple(a[order] for a in (time, self.uncertainty, self.component, self.old, self.new))
-        return EventLog(*rows, jnp.sum(mask), self.initial, self.channels).trimmed()
+        order = jnp.argsort(jnp.where(mask, self.time, jnp.inf))
+        kept = mask[order]
+        log = self.mapped(lambda a: a[order], jnp.sum(mask))
+        padded = jnp.where(kept, log.time, jnp.inf)
+        return eqx.tree_at(lambda log: log.time, log, padded).trimmed()
+
+    def mapped(self, f: Callable[[Array], Array], count: Array) -> "EventLog":
+        """The same function applied to every column."""
+        columns = (self.time, self.uncertainty, self.component, self.old, self.new)
+        time, uncertainty, component, old, new = map(f, columns)
+        return EventLog(time, uncertainty, component, old, new, count, self.initial, self.channels)
 
     def trimmed(self) -> "EventLog":
         """Without the padding, where the number of events is known."""
         if is_traced(self.time):
             return self
         k = len(self)
-        rows = (self.time, self.uncertainty, self.component, self.old, self.new)
-        return EventLog(*(a[:k] for a in rows), self.count, self.initial, self.channels)
+        return self.mapped(lambda a: a[:k], self.count)
 
     def table(self) -> list[dict[str, Any]]:
         """One dictionary per event, for `pandas.DataFrame` or `csv.DictWriter`."""

@@ -300,20 +300,25 @@ def require_quantile(quantile: float) -> None:
 GATE_LOG_PAIRS = 2**14  # beyond, logging every pair costs more than the flow
 
 
-def all_watches(
+def user_watches(
     events: Sequence[AbstractEvent],
     network: AbstractNetwork,
     task: Task,
     objective: AbstractObjective,
     kinks: AbstractKinks,
 ) -> list[Watch]:
-    """What a run watches: the user's events, and the gates of a ReLU network if few enough."""
+    """What a run watches for the user's events.
+
+    **Raises:** `ValueError` for something that is no event.
+    """
     for event in events:
         if not isinstance(event, AbstractEvent):
             raise ValueError(f"`events` holds {event!r}; wrap a function as fl.Crossing(function).")
-    pairs = sum(network.hidden) * task.samples
-    chosen = list(events)
-    asked = any(isinstance(event, (GateSwitches, UnitSwitches)) for event in chosen)
-    if isinstance(network, ReLUNetwork) and pairs <= GATE_LOG_PAIRS and not asked:
-        chosen.insert(0, GateSwitches())
-    return [w for event in chosen for w in event.watches(network, task, objective, kinks)]
+    return [w for event in events for w in event.watches(network, task, objective, kinks)]
+
+
+def logs_gates(network: AbstractNetwork, task: Task, events: Sequence[AbstractEvent]) -> bool:
+    """Whether a run logs every gate: a ReLU network with few pairs, unless units are asked for."""
+    few = sum(network.hidden) * task.samples <= GATE_LOG_PAIRS
+    units = any(isinstance(event, UnitSwitches) for event in events)
+    return isinstance(network, ReLUNetwork) and few and not units

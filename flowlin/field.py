@@ -102,9 +102,9 @@ def objective(
     network: AbstractNetwork, task: Task, loss: Loss, kinks: AbstractKinks
 ) -> AbstractObjective:
     """The cheapest exact objective: statistics for linear networks under squared error."""
-    quadratic = isinstance(network, LinearNetwork) and isinstance(loss, SquaredError)
     # With fewer samples than inputs the samples are the smaller statistic.
-    if quadratic and task.samples > task.inputs:
+    fewer = isinstance(network, LinearNetwork) and task.samples > task.inputs
+    if fewer and isinstance(loss, SquaredError):
         return Statistics.of(task, loss)
     return FullData(task, loss, kinks)
 

@@ -12,7 +12,14 @@ import numpy as np
 from jaxtyping import Array
 
 from flowlin._arrays import ENABLE_X64, is_traced, require_positive
-from flowlin.events import GATE_LOG_PAIRS, AbstractEvent, Watch, all_watches
+from flowlin.events import (
+    GATE_LOG_PAIRS,
+    AbstractEvent,
+    GateSwitches,
+    Watch,
+    logs_gates,
+    user_watches,
+)
 from flowlin.field import AbstractObjective, GradientField, objective
 from flowlin.kinks import AbstractKinks, IgnoreKinks, SmoothKinks
 from flowlin.loss import Loss, SquaredError
@@ -88,7 +95,8 @@ def gradient_flow(
     kinks = _kinks(network, task, kinks)
     solver = default_solver(network, kinks, rtol) if solver is None else solver
     goal = objective(network, task, loss, kinks)
-    watches = all_watches(events, network, task, goal, kinks)
+    logged = (GateSwitches(),) if logs_gates(network, task, events) else ()
+    watches = user_watches((*logged, *events), network, task, goal, kinks)
     run = _Run(
         network=network,
         task=task,
@@ -216,7 +224,7 @@ class _Run(eqx.Module):
             if state.stopped is not None:
                 ended = jnp.isfinite(log.end)
                 end = jnp.minimum(end, log.end)
-                result = RESULTS.where(ended, RESULTS.event_occurred, result)
+                result = RESULTS.where(ended, RESULTS.event_occurred, result)  # pyright: ignore
                 final = jax.tree.map(lambda a, b: jnp.where(ended, a, b), state.stopped, final)
             overflow = log.count > log.time.shape[0]
             result = RESULTS.where(overflow & okay(result), RESULTS.event_overflow, result)

@@ -14,7 +14,10 @@ class AbstractKinks(eqx.Module):
     A pair counts as off for z < -width, on for z > width, and at its kink in between.
     """
 
-    width: eqx.AbstractVar[float]
+    @property
+    def width(self) -> float:
+        """Half the width of what counts as the kink."""
+        raise NotImplementedError
 
     def activation(self, network: AbstractNetwork) -> Activation:
         """The activation that the flow uses in place of the network's own."""
@@ -56,7 +59,7 @@ class SmoothKinks(AbstractKinks):
     **Raises:** `ValueError` for a width that is not positive.
     """
 
-    width: float = eqx.field(static=True, default=1e-4)
+    width: float = eqx.field(static=True, default=1e-4)  # pyright: ignore
 
     def __check_init__(self):
         require_positive("width", self.width)

@@ -134,13 +134,9 @@ def _padded(log: EventLog) -> EventLog:
     """Padded to a power of two, so that few lengths are ever compiled."""
     k = log.time.shape[0]
     room = max(64, 1 << (k - 1).bit_length()) - k if k else 64
-    return EventLog(
-        jnp.pad(log.time, (0, room), constant_values=jnp.inf),
-        *(jnp.pad(a, (0, room)) for a in (log.uncertainty, log.component, log.old, log.new)),
-        log.count,
-        log.initial,
-        log.channels,
-    )
+    log = log.mapped(lambda a: jnp.pad(a, (0, room)), log.count)
+    real = jnp.arange(k + room) < k
+    return eqx.tree_at(lambda log: log.time, log, jnp.where(real, log.time, jnp.inf))
 
 
 @eqx.filter_jit
@@ -201,8 +197,9 @@ def _unit_counts(log: EventLog, first, rest, units: int) -> UnitCounts:
 
 
 def counts_from_steps(
-    time: Array, on: Array, off: Array, grain: Array, units: int, end: Array
+    time: Array, counts: tuple[Array, Array], grain: Array, units: int, end: Array
 ) -> UnitCounts:
-    """Counts of a discrete run, looked at every `grain`; those after its end do not count."""
+    """(on, off) counts of a discrete run, looked at every `grain`, without those after its end."""
     time = jnp.where(time <= end, time, jnp.inf)
+    on, off = counts
     return UnitCounts(time, jnp.full(time.shape, grain), on, off, units)

@@ -1,7 +1,5 @@
 """How a run ended."""
 
-from typing import TYPE_CHECKING
-
 import diffrax
 from jaxtyping import Array
 
@@ -18,10 +16,6 @@ class RESULTS(diffrax.RESULTS):  # pyright: ignore
         "The loss or the parameters became NaN or infinite. Descent: lower `learning_rate`. "
         "Flow: check the loss function."
     )
-
-
-if TYPE_CHECKING:
-    from diffrax import RESULTS as RESULTS
 
 
 def okay(result: RESULTS) -> Array:

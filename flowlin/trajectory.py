@@ -128,15 +128,15 @@ class Trajectory(eqx.Module):
                 f"`layer` = {layer} does not exist; the network has {len(self.final.hidden)} "
                 "hidden layer(s), counted from 0."
             )
-        if self.step_counts is None:
-            counts = counts_from_log(self.events, layer, self.samples, quantile)
-        else:
+        if self.step_counts is not None:
             if (layer, quantile) not in self.step_counts:
                 raise ValueError(
                     f"this run did not count units at quantile {quantile:g}; pass "
                     f"`events=(fl.UnitSwitches({quantile:g}),)` to it."
                 )
-            counts = (self.step_counts[layer, quantile],) * 2
+            counts = self.step_counts[layer, quantile]
+            return linearization((counts, counts), self.end)
+        counts = counts_from_log(self.events, layer, self.samples, quantile)
         return linearization(counts, self.end)
 
 

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import jax
+import jaxtyping
 import pytest
 
 jax.config.update("jax_enable_x64", True)
@@ -14,6 +15,12 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.fixture
 def key():
     return jax.random.key(0)
+
+
+@pytest.fixture
+def without_type_checks(monkeypatch):
+    """Without the import hook's checks, as for users: bad values reach the library's own errors."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.fixture(scope="session")

@@ -163,9 +163,6 @@ def test_mnist_training_set(mnist_raw):
 @pytest.mark.data
 def test_mnist_standardised(mnist_raw):
     (pixels, _), (test_pixels, _) = mnist_raw
-    x = np.asarray(fl.tasks.mnist(center=False, standardise=True).x)
-    np.testing.assert_allclose(x.mean(), 0, atol=1e-11)
-    np.testing.assert_allclose(x.std(), 1, atol=1e-11)
     # The test images by the training set's numbers: .1307 and .3081, as everyone knows them.
     x = np.asarray(fl.tasks.mnist(test=True, center=False, standardise=True).x)
     np.testing.assert_allclose(x, (test_pixels / 255 - 0.1307) / 0.3081, atol=1e-3)

@@ -25,7 +25,7 @@ def run(tree):
 
 def test_gate_log_is_the_sign_of_the_preactivations(tree, run):
     """Replaying the log gives, at any time, the sides read off the network there."""
-    network, flow = run
+    _, flow = run
     width = 1e-4
     log = flow.events.select("gate")
     for t in (0.0, 0.7, 2.1, 5.3, 11.9):
@@ -43,7 +43,7 @@ def test_gate_log_is_the_sign_of_the_preactivations(tree, run):
 
 
 def test_activity_equals_counts_of_the_networks(tree, run):
-    network, flow = run
+    _, flow = run
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         result = flow.linearization()

@@ -1,0 +1,220 @@
+"""Losses, and steps of gradient descent in units of flow time."""
+
+import flowlin as fl
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flowlin.units import Convention
+from scipy import special
+
+
+@pytest.fixture
+def pair():
+    """Outputs and one-hot targets, (7, 3)."""
+    rng = np.random.default_rng(0)
+    return jnp.asarray(rng.normal(size=(7, 3))), jnp.asarray(np.eye(3)[rng.integers(3, size=7)])
+
+
+# --- losses ---------------------------------------------------------------------------------
+
+
+def test_squared_error_sums_over_samples_and_outputs(pair):
+    outputs, targets = pair
+    total = 0.0
+    for sample in range(7):
+        for k in range(3):
+            total += (float(targets[sample, k]) - float(outputs[sample, k])) ** 2 / 2
+    np.testing.assert_allclose(fl.SquaredError("sum")(outputs, targets), total, rtol=1e-14)
+    np.testing.assert_allclose(fl.SquaredError("mean")(outputs, targets), total / 7, rtol=1e-14)
+    assert fl.SquaredError()(outputs, targets) == fl.SquaredError("mean")(outputs, targets)
+    assert fl.SquaredError()(targets, targets) == 0
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_squared_error_weight_is_that_of_its_gradient(reduction, pair):
+    outputs, targets = pair
+    loss = fl.SquaredError(reduction)
+    assert loss.weight(7) == {"mean": 1 / 7, "sum": 1.0}[reduction]
+    gradient = jax.grad(loss)(outputs, targets)
+    np.testing.assert_allclose(gradient, loss.weight(7) * (outputs - targets), rtol=1e-13)
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_unknown_reduction():
+    with pytest.raises(ValueError, match=r'`reduction` must be "mean" or "sum", got \'max\''):
+        fl.SquaredError("max")
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_cross_entropy_is_that_of_scipy(soft, pair):
+    outputs, targets = pair
+    if soft:
+        targets = jnp.asarray(special.softmax(np.random.default_rng(1).normal(size=(7, 3)), axis=1))
+    logs = special.log_softmax(np.asarray(outputs), axis=1)
+    expected = -np.mean(np.sum(np.asarray(targets) * logs, axis=1))
+    np.testing.assert_allclose(fl.CrossEntropy()(outputs, targets), expected, rtol=1e-13)
+    gradient = jax.grad(fl.CrossEntropy())(outputs, targets)
+    slopes = (special.softmax(np.asarray(outputs), axis=1) - targets) / 7
+    np.testing.assert_allclose(gradient, slopes, atol=1e-15)
+
+
+def test_cross_entropy_of_large_logits():
+    logits = jnp.array([[1e4, 0.0], [-1e4, 0.0]])
+    targets = jnp.array([[1.0, 0.0], [1.0, 0.0]])
+    np.testing.assert_allclose(fl.CrossEntropy()(logits, targets), 1e4 / 2)
+    assert np.all(np.isfinite(jax.grad(fl.CrossEntropy())(logits, targets)))
+
+
+@pytest.mark.parametrize("loss", [fl.SquaredError(), fl.CrossEntropy()])
+def test_losses_keep_float32(loss, pair):
+    outputs, targets = (a.astype(jnp.float32) for a in pair)
+    found = jax.jit(loss)(outputs, targets)
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, loss(*pair), rtol=1e-6)
+
+
+# --- the clock ------------------------------------------------------------------------------
+
+SIZES = {"samples": 8, "outputs": 15, "batch_size": 4}
+
+
+@pytest.mark.parametrize(
+    ("convention", "needs", "steps"),
+    [
+        (Convention.HALF_MEAN, None, 100.0),  # 1 / eps
+        (Convention.HALF_SUM, "samples", 12.5),  # 1 / (P eps)
+        (Convention.MEAN, None, 50.0),  # 1 / (2 eps)
+        (Convention.TORCH_MEAN, "outputs", 750.0),  # N_out / (2 eps)
+        (Convention.BATCH_HALF_SUM, "batch_size", 25.0),  # 1 / (B eps)
+    ],
+)
+def test_steps_per_unit_of_time(convention, needs, steps):
+    sizes = {needs: SIZES[needs]} if needs else {}
+    clock = fl.StepClock(0.01, convention, **sizes)
+    assert clock.steps_per_time == pytest.approx(steps, rel=1e-14)
+    times = jnp.array([0.0, 0.5, 3.0])
+    np.testing.assert_allclose(clock.steps(times), steps * times, rtol=1e-14)
+    np.testing.assert_allclose(clock.time(clock.steps(times)), times, rtol=1e-14)
+    assert clock.time(1.0) == pytest.approx(1 / steps, rel=1e-14)
+    # With another tau the flow is slower, so the same step covers more of its time.
+    slow = fl.StepClock(0.01, convention, tau=4.0, **sizes)
+    assert slow.time(1.0) == pytest.approx(4 / steps, rel=1e-14)
+    # More sizes than needed do no harm; the needed one must be there.
+    assert fl.StepClock(0.01, convention, **SIZES).steps_per_time == clock.steps_per_time
+    if needs:
+        with pytest.raises(ValueError, match=rf"{convention.name} needs `{needs}`; pass it"):
+            fl.StepClock(0.01, convention)
+
+
+def test_the_clock_takes_whole_numbers():
+    clock = fl.StepClock(0.5)
+    assert clock.time(3) == 1.5
+    assert clock.steps(3) == 6
+    np.testing.assert_array_equal(clock.time(np.arange(3)), [0, 0.5, 1])
+
+
+def test_the_papers_625_steps():
+    clock = fl.StepClock(2e-4, Convention.HALF_SUM, samples=8)
+    assert clock.steps_per_time == pytest.approx(625)
+
+
+@pytest.mark.parametrize("rate", [0.0, -0.1, np.nan, np.inf])
+def test_impossible_rates(rate):
+    with pytest.raises(ValueError, match=r"`learning_rate` must be finite and positive, got"):
+        fl.StepClock(rate)
+    with pytest.raises(ValueError, match=r"`tau` must be finite and positive, got"):
+        fl.StepClock(0.1, tau=rate)
+
+
+# --- the clock against descent --------------------------------------------------------------
+
+P, BATCH, N_IN, HIDDEN, N_OUT = 6, 3, 4, 5, 3
+
+
+def half_square(y, outputs):
+    return jnp.sum((y - outputs) ** 2) / 2
+
+
+DESCENDED = {
+    Convention.HALF_MEAN: lambda y, outputs: half_square(y, outputs) / len(y),
+    Convention.HALF_SUM: half_square,
+    Convention.MEAN: lambda y, outputs: jnp.mean(jnp.sum((y - outputs) ** 2, axis=1)),
+    Convention.TORCH_MEAN: lambda y, outputs: jnp.mean((y - outputs) ** 2),
+    Convention.BATCH_HALF_SUM: half_square,
+}
+
+
+@pytest.fixture(scope="module")
+def problem():
+    rng = np.random.default_rng(0)
+    shapes = (P, N_IN), (P, N_OUT), (HIDDEN, N_IN), (N_OUT, HIDDEN)
+    x, y, w1, w2 = (rng.normal(size=shape) for shape in shapes)
+    return x, y, 0.4 * w1, 0.4 * w2
+
+
+def flow(x, y, w1, w2, times, tau):
+    """Losses of the mean-loss flow of a two-layer linear network: classical Runge-Kutta, numpy."""
+
+    def field(w):
+        w1, w2 = w
+        residual = (y - x @ w1.T @ w2.T).T @ x / P
+        return np.array([w2.T @ residual, residual @ w1.T], dtype=object) / tau
+
+    def loss(w):
+        return np.sum((y - x @ w[0].T @ w[1].T) ** 2) / (2 * P)
+
+    w = np.array([w1, w2], dtype=object)
+    losses = [loss(w)]
+    for t0, t1 in zip(times[:-1], times[1:], strict=True):
+        for _ in range(20):
+            h = (t1 - t0) / 20
+            k1 = field(w)
+            k2 = field(w + h / 2 * k1)
+            k3 = field(w + h / 2 * k2)
+            k4 = field(w + h * k3)
+            w = w + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+        losses.append(loss(w))
+    return np.array(losses)
+
+
+def descend(convention, batches, x, y, w1, w2, rate, steps):
+    """Mean half squared errors before every step, mini-batches one after the other."""
+    x, y = (jnp.asarray(a).reshape(batches, P // batches, -1) for a in (x, y))
+
+    def descended(w, batch):
+        return DESCENDED[convention](y[batch], x[batch] @ w[0].T @ w[1].T)
+
+    def step(w, k):
+        loss = DESCENDED[Convention.HALF_SUM](y, x @ w[0].T @ w[1].T) / P
+        gradient = jax.grad(descended)(w, k % batches)
+        return jax.tree.map(lambda a, g: a - rate * g, w, gradient), loss
+
+    return jax.jit(lambda w: jax.lax.scan(step, w, jnp.arange(steps + 1))[1])((w1, w2))
+
+
+@pytest.mark.parametrize(
+    ("convention", "batches"),
+    [
+        *((convention, 1) for convention in Convention if convention.name != "BATCH_HALF_SUM"),
+        (Convention.BATCH_HALF_SUM, P // BATCH),
+        (Convention.HALF_MEAN, P // BATCH),
+        (Convention.TORCH_MEAN, P // BATCH),
+    ],
+)
+@pytest.mark.parametrize("tau", [1.0, 2.5])
+def test_the_clock_is_right_about_descent(convention, batches, tau, problem):
+    """k steps lie on the flow's loss curve at `clock.time(k)`, to first order in the rate."""
+    errors = []
+    for rate in (2e-3, 1e-3):
+        clock = fl.StepClock(
+            rate, convention, samples=P, outputs=N_OUT, batch_size=P // batches, tau=tau
+        )
+        steps = round(clock.steps(2.0 * tau))
+        descent = descend(convention, batches, *problem, rate, steps)
+        marks = np.linspace(0, steps, 9).astype(int) // batches * batches
+        exact = flow(*problem, [clock.time(float(k)) for k in marks], tau)
+        assert exact[-1] < 0.7 * exact[0]
+        errors.append(np.max(abs(descent[marks] / exact - 1)))
+    assert errors[1] < 1e-2
+    assert errors[1] < 0.6 * errors[0]

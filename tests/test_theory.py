@@ -1,0 +1,611 @@
+"""Closed forms: modes of a task, the balanced two-layer mode, the bias mode."""
+
+from decimal import Decimal, localcontext
+
+import flowlin as fl
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flowlin.theory import bias_mode, gating_delay, hitting_time, mode_strength, modes
+from scipy.integrate import solve_ivp
+
+INF = float("inf")
+
+
+def augmented(task, c):
+    x = np.asarray(task.x)
+    return np.column_stack([np.full(len(x), c), x]) if c else x
+
+
+def correlations(task, c):
+    """Sigma_yx and Sigma_x in numpy."""
+    x, y = augmented(task, c), np.asarray(task.y)
+    return y.T @ x / len(x), x.T @ x / len(x)
+
+
+def random_task(samples=20, inputs=4, outputs=3, seed=0):
+    rng = np.random.default_rng(seed)
+    return fl.Task(rng.normal(size=(samples, inputs)), rng.normal(size=(samples, outputs)))
+
+
+def task_with(u, s, v, d):
+    """A task whose Sigma_yx is u diag(s) v^T and whose Sigma_x is v diag(d) v^T."""
+    samples = 2 * len(v)
+    white = np.linalg.qr(np.random.default_rng(9).normal(size=(samples, len(v))))[0]
+    x = np.sqrt(samples) * white * np.sqrt(d) @ v.T
+    # Y = X Sigma_x^-1 Sigma_xy has the wanted correlation with X.
+    y = x @ (v / d) @ v[:, : len(s)].T @ (v[:, : len(s)] * s) @ u.T
+    return fl.Task(x, y)
+
+
+def orthogonal(size, seed=0):
+    return np.linalg.qr(np.random.default_rng(seed).normal(size=(size, size)))[0]
+
+
+# --- modes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("c", [0.0, 1.0, 3.0])
+@pytest.mark.parametrize(("inputs", "outputs"), [(4, 3), (3, 6)])
+def test_modes_are_the_singular_triples(c, inputs, outputs):
+    task = random_task(20, inputs, outputs)
+    found = modes(task, c)
+    syx, sx = correlations(task, c)
+    count = min(syx.shape)
+    u, s, v, d = map(np.asarray, (found.u, found.s, found.v, found.d))
+    assert u.shape == (outputs, count)
+    assert v.shape == (inputs + (c > 0), count)
+    assert found.bias_strength == c
+    np.testing.assert_allclose((u * s) @ v.T, syx, atol=1e-14)
+    np.testing.assert_allclose(u.T @ u, np.eye(count), atol=1e-13)
+    np.testing.assert_allclose(v.T @ v, np.eye(count), atol=1e-13)
+    assert np.all(np.diff(s) <= 0)
+    for k in range(count):
+        np.testing.assert_allclose(d[k], v[:, k] @ sx @ v[:, k], rtol=1e-13)
+    np.testing.assert_allclose(found.augmented(task.x), augmented(task, c))
+    np.testing.assert_allclose(found.full_strength, s / d, rtol=1e-13)
+    # The share of the inputs' variance that the modes span, and the certificate, from Sigma.
+    projected = v.T @ augmented(task, c).T
+    share = np.sum(projected**2) / np.sum(augmented(task, c) ** 2)
+    np.testing.assert_allclose(found.completeness, share, rtol=1e-13)
+    if count == len(sx):
+        np.testing.assert_allclose(found.completeness, 1)
+    else:
+        assert found.completeness < 0.99
+    square = syx.T @ syx
+    bracket = np.linalg.norm(square @ sx - sx @ square)
+    expected = bracket / np.linalg.norm(square) / np.linalg.norm(sx)
+    np.testing.assert_allclose(found.commutator, expected, rtol=1e-9)
+    assert found.commutator > 1e-3
+
+
+@pytest.mark.parametrize("c", [0.0, 1.0, 10.0])
+def test_modes_of_the_hierarchy(c):
+    task = fl.tasks.hierarchy()
+    found = modes(task, c)
+    first = np.sqrt(15 * (8 * c**2 + 1)) / 8
+    rest = [np.sqrt(7) / 8, *[np.sqrt(3) / 8] * 2, *[1 / 8] * 4]
+    values = [first, *rest, *([0] if c else [])]
+    np.testing.assert_allclose(found.s, values, atol=1e-13)
+    variances = [c**2 + 1 / 8, *[1 / 8] * 7, *([0] if c else [])]
+    np.testing.assert_allclose(found.d, variances, atol=1e-13)
+    assert found.commutator < 1e-14
+    np.testing.assert_allclose(found.completeness, 1)
+    if c:
+        # The direction [1; -c, ..., -c] that the inputs never take: no mode, and no strength.
+        assert found.s[-1] == found.d[-1] == found.full_strength[-1] == 0
+        assert abs(found.v[0, 0]) > 0.5
+
+
+def test_equal_singular_values_share_a_basis_that_decouples():
+    u, v = orthogonal(5, 1), orthogonal(5, 2)
+    s = np.array([2.0, 1.0, 1.0, 1.0, 0.3])
+    variances = np.array([0.7, 2.0, 0.5, 1.1, 0.4])
+    task = task_with(u, s, v, variances)
+    found = modes(task)
+    syx, sx = correlations(task, 0.0)
+    assert found.commutator < 1e-13
+    np.testing.assert_allclose(found.s, s, atol=1e-12)
+    turned = np.asarray(found.v).T @ sx @ np.asarray(found.v)
+    np.testing.assert_allclose(turned, np.diag(found.d), atol=1e-12)
+    np.testing.assert_allclose(np.sort(found.d[1:4]), [0.5, 1.1, 2.0], atol=1e-12)
+    again = np.asarray(found.u) * np.asarray(found.s) @ np.asarray(found.v).T
+    np.testing.assert_allclose(again, syx, atol=1e-12)
+    # A plain singular value decomposition does not do it: the test can fail.
+    plain = np.linalg.svd(syx)[2]
+    assert np.max(abs(plain @ sx @ plain.T - np.diag(np.diag(plain @ sx @ plain.T)))) > 0.01
+
+
+@pytest.mark.parametrize(
+    ("dtype", "s"),
+    [(jnp.float64, (1.0, 3e-9, 1e-9, 1e-10)), (jnp.float32, (1.0, 0.0102, 0.01, 0.0001))],
+)
+def test_small_distinct_singular_values_are_not_mixed(dtype, s):
+    """Only equal singular values leave the basis free; these differ by far more than rounding."""
+    task = task_with(orthogonal(4, 1), np.array(s), orthogonal(4, 2), np.ones(4)).astype(dtype)
+    found = modes(task)
+    syx, _ = correlations(task.astype(jnp.float64), 0.0)
+    turned = np.asarray(found.u, float).T @ syx @ np.asarray(found.v, float)
+    np.testing.assert_allclose(turned, np.diag(s), atol=10 * jnp.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1e4])
+def test_modes_do_not_depend_on_the_units_of_the_inputs(scale):
+    """Pixels from 0 to 255 have the same modes as pixels from 0 to 1, also in float32."""
+    u, v = orthogonal(6, 1), orthogonal(6, 2)
+    s = np.array([1.0, 0.3, 0.1, 0.03, 0.01, 0.003])
+    task = task_with(u, s, v, np.ones(6)).astype(jnp.float32)
+    found = modes(fl.Task(scale * task.x, task.y))
+    assert found.s.dtype == jnp.float32
+    np.testing.assert_allclose(found.s / scale, s, rtol=1e-3)
+    np.testing.assert_allclose(found.d / scale**2, 1, rtol=1e-3)
+
+
+def test_targets_that_the_inputs_do_not_explain_have_no_modes():
+    """A Sigma_yx that is rounding noise is zero: no mode is driven, nothing fails to commute."""
+    both = np.linalg.qr(np.random.default_rng(1).normal(size=(50, 6)))[0]
+    found = modes(fl.Task(7 * both[:, :3], both[:, 3:]))
+    np.testing.assert_array_equal(found.s, 0)
+    np.testing.assert_array_equal(found.full_strength, 0)
+    assert modes(fl.tasks.xor()).s[0] == 0
+
+
+def test_strengths_of_a_linear_network_are_its_product_in_the_modes_basis(key):
+    """a = u^T W v wherever v is an eigenvector of Sigma_x, W with the bias as first column."""
+    task = fl.tasks.hierarchy()
+    c = 2.0
+    network = fl.LinearNetwork.init(task, 6, 1.0, (True, True), c, key=key)
+    found = modes(task, c)
+    matrix, offset = network.affine()
+    whole = np.column_stack([np.asarray(offset) / c, matrix])
+    expected = np.einsum("ok,oi,ik->k", np.asarray(found.u), whole, np.asarray(found.v))
+    strengths = found.strengths(network, task)
+    # The last mode has d = 0: no sample sees it.
+    np.testing.assert_allclose(strengths[:-1], expected[:-1], atol=1e-12)
+    assert strengths[-1] == 0
+
+
+@pytest.mark.parametrize("c", [0.0, 1.0])
+def test_strengths_of_any_network_by_brute_force(c, key):
+    task = random_task(12)
+    found = modes(task, c)
+    network = fl.ReLUNetwork.init(task, (6, 5), 1.0, (True, True, True), 1.5, key=key)
+    outputs, x = np.asarray(network.outputs(task.x)), augmented(task, c)
+    u, v = np.asarray(found.u), np.asarray(found.v)
+    expected = []
+    for k in range(3):
+        correlation = sum((u[:, k] @ outputs[p]) * (x[p] @ v[:, k]) for p in range(12))
+        expected.append(correlation / 12 / float(found.d[k]))
+    np.testing.assert_allclose(found.strengths(network, task), expected, atol=1e-12)
+    np.testing.assert_allclose(found.observable(network, task)(network, task), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("c", [0.0, 1.0])
+def test_the_linear_short_cut_is_the_general_path(c, key):
+    task = random_task(12)
+    found = modes(task, c)
+    linear = fl.LinearNetwork.init(task, (6, 5), 1.0, (True, True, True), 1.5, key=key)
+    gated = fl.GatedLinearNetwork(*linear.parameters, 1.5, gates=[np.ones(6), np.ones(5)])
+    short, general = (found.observable(n, task) for n in (linear, gated))
+    assert short.projected.shape[0] == 5
+    assert general.projected.shape[0] == 12
+    expected = general(gated, task)
+    np.testing.assert_allclose(short(linear, task), expected, atol=1e-12)
+    np.testing.assert_allclose(found.strengths(linear, task), expected, atol=1e-12)
+
+
+def test_at_the_least_squares_solution_every_mode_has_its_full_strength():
+    """By the normal equations, whether or not the modes decouple."""
+    task = random_task()
+    weights = np.linalg.lstsq(augmented(task, 1.0), np.asarray(task.y))[0].T
+    network = fl.LinearNetwork((weights[:, 1:],), (weights[:, 0],))
+    found = modes(task, 1.0)
+    np.testing.assert_allclose(found.strengths(network, task), found.full_strength, atol=1e-12)
+
+
+def test_modes_are_not_made_under_jit():
+    task = random_task()
+    for transform in (jax.jit, jax.vmap):
+        stacked = jax.tree.map(lambda a: a[None], task) if transform is jax.vmap else task
+        with pytest.raises(ValueError, match=r"call it outside jit and vmap and pass the modes in"):
+            transform(lambda t: modes(t).s)(stacked)
+
+
+# --- strength of a mode ---------------------------------------------------------------------
+
+MODES = [
+    # s, d, a0, tau
+    (1.4, 1.1, 1e-3, 1.0),
+    (0.3, 0.125, 1e-5, 2.0),
+    (0.2, 0.5, 3.0, 1.0),  # from above
+    (0.7, 0.5, 1.4, 1.0),  # at the fixed point
+    (0.0, 0.5, 0.8, 1.5),  # decays
+    (1e-9, 0.5, 0.8, 1.0),
+    (0.9, 0.0, 1e-3, 1.0),  # grows without bound
+    (0.9, 1e-9, 1e-3, 1.0),
+    (0.0, 0.0, 0.4, 1.0),  # stays
+    (1.0, 1.0, 0.0, 1.0),  # stays at the saddle
+]
+
+
+@pytest.mark.parametrize(("s", "d", "a0", "tau"), MODES)
+def test_mode_strength_solves_its_equation(s, d, a0, tau):
+    ts = np.linspace(0, 6, 9)
+    run = solve_ivp(
+        lambda t, a: 2 * a * (s - d * a) / tau,
+        (0, 6),
+        [a0],
+        method="DOP853",
+        t_eval=ts,
+        rtol=1e-13,
+        atol=1e-15,
+    )
+    np.testing.assert_allclose(mode_strength(ts, s, d, a0, tau), run.y[0], rtol=1e-10)
+
+
+@pytest.mark.parametrize(("s", "d", "a0", "tau"), MODES)
+def test_mode_strength_at_the_ends_of_time(s, d, a0, tau):
+    assert mode_strength(0.0, s, d, a0, tau) == a0
+    if a0 == 0 or s == d == 0:
+        limit = a0
+    elif d == 0:
+        limit = INF
+    else:
+        limit = s / d
+    np.testing.assert_allclose(mode_strength(INF, s, d, a0, tau), limit, rtol=1e-14)
+    if s > 1e-3:
+        # Long after the exponential has left the range of float64.
+        np.testing.assert_allclose(mode_strength(1e6, s, d, a0, tau), limit, rtol=1e-14)
+
+
+def test_mode_strength_in_the_papers_form():
+    s, d, a0, t = 0.8, 0.3, 0.01, np.linspace(0, 10, 7)
+    printed = (s / d) / (1 - (1 - s / (d * a0)) * np.exp(-2 * s * t))
+    np.testing.assert_allclose(mode_strength(t, s, d, a0), printed, rtol=1e-13)
+
+
+def test_mode_strength_at_the_limits_of_the_errata():
+    t = np.array([0.0, 0.1, 5.0, 1e8])
+    np.testing.assert_allclose(mode_strength(t, 0.0, 0.0, 0.4), 0.4, rtol=0)
+    np.testing.assert_allclose(mode_strength(t, 0.0, 0.7, 0.4), 0.4 / (1 + 0.56 * t), rtol=1e-15)
+    np.testing.assert_allclose(mode_strength(t[:3], 0.9, 0.0, 0.4), 0.4 * np.exp(1.8 * t[:3]))
+
+
+def test_two_layer_forms_broadcast():
+    rng = np.random.default_rng(0)
+    t, s, d = (rng.uniform(0.1, 2, size=shape) for shape in ((5, 1, 1), (4, 1), (3,)))
+    s[0], d[0] = 0, 0
+    a0, rho, tau = 0.05, 0.07, 1.3
+    g = np.array([[[0.5]], [[1.0]]])
+    cases = [
+        (mode_strength, (t, s, d, a0, tau)),
+        (hitting_time, (rho * t, s, d, a0, tau)),
+        (gating_delay, (s[1:], d, 0.01, g, tau)),
+    ]
+    for form, arguments in cases:
+        whole = jax.jit(form)(*arguments)
+        grids = np.broadcast_arrays(*arguments)
+        assert whole.shape == grids[0].shape
+        scalars = np.array([form(*z) for z in zip(*(a.ravel() for a in grids), strict=True)])
+        np.testing.assert_allclose(np.ravel(whole), scalars, rtol=1e-14)
+
+
+def differences(form, point, which):
+    """Central differences with one Richardson step."""
+    point = np.array(point, dtype=float)
+
+    def slope(h):
+        step = h * np.eye(len(point))[which]
+        return float(form(*(point + step)) - form(*(point - step))) / (2 * h)
+
+    h = 1e-3 * max(abs(point[which]), 0.05)
+    return (4 * slope(h / 2) - slope(h)) / 3
+
+
+@pytest.fixture(scope="module")
+def strength_gradient():
+    return jax.jit(jax.grad(mode_strength, argnums=(0, 1, 2, 3, 4)))
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        (2.0, 1.4, 1.1, 1e-2, 1.0),
+        (2.0, 0.2, 0.5, 3.0, 1.3),
+        (2.0, 0.0, 0.5, 0.8, 1.5),
+        (2.0, 0.9, 0.0, 0.1, 1.0),
+        (2.0, 0.0, 0.0, 0.4, 1.0),
+        (0.0, 0.9, 0.5, 0.4, 1.0),
+    ],
+)
+def test_mode_strength_gradient(point, strength_gradient):
+    expected = [differences(mode_strength, point, which) for which in range(5)]
+    np.testing.assert_allclose(strength_gradient(*point), expected, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("s", [0.0, 1e-300, 1e-16, 1e-14, 1e-12, 1e-10])
+def test_mode_strength_gradient_close_to_s_zero(s, strength_gradient):
+    """There a = a0 / (1 + 2 a0 d t) and da/ds = 2 a0 t (1 + a0 d t) / (1 + 2 a0 d t)^2."""
+    t, d, a0 = 2.0, 0.5, 0.1
+    slopes = strength_gradient(t, s, d, a0, 1.0)
+    nearly = 1 + 2 * a0 * d * t
+    np.testing.assert_allclose(slopes[1], 2 * a0 * t * (1 + a0 * d * t) / nearly**2, rtol=1e-7)
+    np.testing.assert_allclose(slopes[3], 1 / nearly**2, rtol=1e-7)
+
+
+def test_mode_strength_gradient_at_the_saddle(strength_gradient):
+    """A mode at zero grows at its linear rate: da/da0 = exp(2 s t / tau)."""
+    slopes = strength_gradient(1.0, 0.7, 0.5, 0.0, 1.0)
+    np.testing.assert_allclose(slopes[3], np.exp(1.4), rtol=1e-12)
+
+
+def test_mode_strength_gradient_at_infinite_time(strength_gradient):
+    """There the mode is s/d, whatever it started from."""
+    slopes = strength_gradient(INF, 0.7, 0.5, 0.1, 1.0)
+    np.testing.assert_allclose(slopes[1:4], [1 / 0.5, -0.7 / 0.25, 0], atol=1e-12)
+
+
+# --- hitting time ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("s", "d", "a0", "rhos"),
+    [
+        (1.4, 1.1, 1e-3, (2e-3, 0.1, 1.2, 1.2727)),
+        (0.3, 0.0, 1e-5, (2e-5, 0.5, 100.0)),
+        (0.2, 0.5, 3.0, (2.9, 1.0, 0.41)),  # from above
+        (0.0, 0.5, 0.8, (0.7, 0.1, 1e-4)),
+        (1e-13, 0.5, 0.8, (0.7, 0.1, 1e-4)),
+        (1e-7, 0.5, 0.8, (0.7, 0.1, 1e-4)),
+    ],
+)
+@pytest.mark.parametrize("tau", [1.0, 2.5])
+def test_hitting_time_is_the_inverse_of_the_strength(s, d, a0, rhos, tau):
+    rhos = np.array(rhos)
+    times = hitting_time(rhos, s, d, a0, tau)
+    assert np.all(np.diff(times) > 0)
+    assert np.all(times > 0)
+    np.testing.assert_allclose(mode_strength(times, s, d, a0, tau), rhos, rtol=1e-12)
+    times = np.array([0.01, 0.3, 2.0])
+    levels = mode_strength(times, s, d, a0, tau)
+    np.testing.assert_allclose(hitting_time(levels, s, d, a0, tau), times, rtol=1e-9)
+
+
+def exact_hitting_time(rho, s, d, a0):
+    """Eq. 13 as printed, in 60 digits (for tau = 1)."""
+    with localcontext() as context:
+        context.prec = 60
+        rho, s, d, a0 = map(Decimal, (rho, s, d, a0))
+        return float(((s * rho - d * a0 * rho) / (s * a0 - d * a0 * rho)).ln() / (2 * s))
+
+
+@pytest.mark.parametrize("s", [1e-20, 1e-12, 1e-8, 1e-6, 1e-5, 1e-4, 1e-2, 1.0, 1e3])
+def test_hitting_time_to_the_last_digits(s):
+    cases = [(0.02 * s, s, 0.3, 0.01 * s), (0.9, s, 0.0, 1e-3), (1.1e4, s, 0.3, 2e4)]
+    for case in cases:
+        np.testing.assert_allclose(hitting_time(*case), exact_hitting_time(*case), rtol=3e-15)
+
+
+def test_hitting_time_of_levels_that_are_never_reached():
+    rho = np.array([0.05, 0.1, 0.5, 1.9, 2.0, 3.0])
+    below = hitting_time(rho, 1.0, 0.5, 0.1)  # 0.1 up to 2
+    np.testing.assert_array_equal(np.isinf(below), [True, False, False, False, True, True])
+    assert below[1] == 0
+    above = hitting_time(rho, 1.0, 0.5, 3.0)  # 3 down to 2
+    np.testing.assert_array_equal(np.isinf(above), [True, True, True, True, True, False])
+    np.testing.assert_array_equal(hitting_time(np.array([0.0, 0.5]), 0.0, 1.0, 1.0) > 0.4, True)
+    assert hitting_time(0.0, 0.0, 1.0, 1.0) == INF
+    assert hitting_time(0.5, 1.0, 0.5, 0.0) == INF  # at the saddle for ever
+    assert hitting_time(0.5, 0.0, 0.0, 0.4) == INF  # nothing drives it
+    assert hitting_time(1.5, 1.0, 0.5, 2.0) == INF  # at the fixed point for ever
+
+
+@pytest.mark.parametrize("a0", [0.1, 2.0, 3.0, 0.0])
+def test_hitting_time_of_the_start_is_zero(a0):
+    assert hitting_time(a0, 1.0, 0.5, a0) == 0
+    assert hitting_time(a0, 0.0, 0.0, a0) == 0
+
+
+@pytest.fixture(scope="module")
+def hitting_gradient():
+    return jax.jit(jax.grad(hitting_time, argnums=(0, 1, 2, 3, 4)))
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        (0.3, 1.4, 1.1, 1e-2, 1.0),
+        (1.0, 0.2, 0.5, 3.0, 1.3),
+        (0.4, 0.0, 0.5, 0.8, 1.5),
+        (0.4, 0.9, 0.0, 0.1, 1.0),
+    ],
+)
+def test_hitting_time_gradient(point, hitting_gradient):
+    rho, s, d, a0, tau = point
+    found = hitting_gradient(*point)
+    expected = [differences(hitting_time, point, which) for which in range(5)]
+    np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-9)
+    # By the equation itself: dt/drho = 1 / velocity there, dt/da0 = -1 / velocity at the start.
+    np.testing.assert_allclose(found[0], tau / (2 * rho * (s - d * rho)), rtol=1e-12)
+    np.testing.assert_allclose(found[3], -tau / (2 * a0 * (s - d * a0)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("s", [1e-300, 1e-16, 1e-12, 1e-9])
+def test_hitting_time_gradient_close_to_s_zero(s, hitting_gradient):
+    """log(1 + s q) / 2s is q/2 - s q^2 / 4 there, with q = (rho - a0) / (a0 (s - d rho))."""
+    rho, d, a0 = 0.4, 0.5, 0.8
+    q = (rho - a0) / (a0 * (s - d * rho))
+    slope = -q / (s - d * rho) / 2 - q**2 / 4
+    np.testing.assert_allclose(hitting_gradient(rho, s, d, a0, 1.0)[1], slope, rtol=1e-7)
+
+
+@pytest.mark.parametrize("point", [(3.0, 1.0, 0.5, 0.1, 1.0), (0.5, 0.0, 0.0, 0.4, 1.0)])
+def test_hitting_time_gradient_of_unreached_levels_is_not_nan(point, hitting_gradient):
+    assert np.all(np.isfinite(hitting_gradient(*point)))
+
+
+# --- delay by gating ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rho", [0.01, 0.5, 1.5])
+@pytest.mark.parametrize("tau", [1.0, 625.0])
+def test_gating_delay_is_a_difference_of_hitting_times(rho, tau):
+    """With the live fraction g a mode starts at a0 g; rho cancels (errata B.11)."""
+    s, d, a0 = 1.4, 0.8, 5e-3
+    g = np.array([0.1, 0.5, 0.9, 1.0])
+    delay = gating_delay(s, d, a0, g, tau)
+    late, linear = hitting_time(rho, s, d, a0 * g, tau), hitting_time(rho, s, d, a0, tau)
+    np.testing.assert_allclose(delay, late - linear, rtol=1e-12, atol=1e-13 * tau)
+    printed = (
+        (s**2 * a0 - s * d * a0**2 * g - s * rho * d * a0 + d**2 * a0**2 * g * rho)
+        / (s**2 * a0 * g - s * d * a0 * g * rho - s * d * a0**2 * g + d**2 * a0**2 * g * rho)
+    )  # fmt: skip
+    np.testing.assert_allclose(delay, tau / (2 * s) * np.log(printed), rtol=1e-12, atol=1e-13 * tau)
+    # Positive exactly for g < 1, and about tau/2s log(1/g) for a small start.
+    assert delay[3] == 0
+    assert np.all(delay[:3] > 0)
+    np.testing.assert_allclose(delay, tau / (2 * s) * np.log(1 / g), rtol=1e-2)
+
+
+def test_gating_delay_gradient():
+    gradient = jax.grad(gating_delay, argnums=(0, 1, 2, 3, 4))
+    for point in [(1.4, 0.8, 0.2, 0.6, 1.5), (1.4, 0.0, 0.2, 1.0, 1.0)]:
+        expected = [differences(gating_delay, point, which) for which in range(5)]
+        np.testing.assert_allclose(gradient(*point), expected, rtol=1e-7, atol=1e-9)
+
+
+# --- the bias mode --------------------------------------------------------------------------
+
+
+def one_hot_task(y):
+    return fl.Task(np.eye(len(y)), np.asarray(y, dtype=float))
+
+
+def values_of(task, c):
+    return np.linalg.svd(correlations(task, c)[0], compute_uv=False)
+
+
+RANDOM = np.random.default_rng(0).normal(size=(6, 3))
+
+
+@pytest.mark.parametrize("c", [0.5, 1.0, 10.0])
+def test_proposition_1_for_any_targets(c):
+    """One-hot inputs: v_0 is an eigenvector of Sigma_x, with its eigenvalue and strength."""
+    task = one_hot_task(RANDOM)
+    samples = 6
+    found = bias_mode(task, c)
+    _, sx = correlations(task, c)
+    spectrum = [c**2 + 1 / samples, *[1 / samples] * (samples - 1), 0]
+    np.testing.assert_allclose(np.linalg.eigvalsh(sx)[::-1], spectrum, atol=1e-12)
+    direction = np.array([1.0, *[1 / (c * samples)] * samples])
+    np.testing.assert_allclose(found.v, direction / np.linalg.norm(direction), rtol=1e-13)
+    np.testing.assert_allclose(
+        sx @ np.asarray(found.v), spectrum[0] * direction / np.linalg.norm(direction), atol=1e-12
+    )
+    np.testing.assert_allclose(found.d, spectrum[0], rtol=1e-13)
+    mean = RANDOM.mean(axis=0)
+    np.testing.assert_allclose(found.s, np.sqrt(c**2 + 1 / samples) * np.linalg.norm(mean))
+    np.testing.assert_allclose(found.u, mean / np.linalg.norm(mean), rtol=1e-12)
+    assert found.one_hot
+    assert found.eigenvector
+    # But it is no singular vector for targets whose products with their mean differ (B.6a).
+    assert not found.singular
+
+
+@pytest.mark.parametrize("c", [0.0, 1.0, 10.0])
+@pytest.mark.parametrize("balanced", [(3, 2), (2, 3)])
+def test_a_balanced_tree_has_a_leading_bias_mode(c, balanced):
+    task = fl.tasks.hierarchy(*balanced)
+    found = bias_mode(task, c)
+    assert found.one_hot
+    assert found.eigenvector
+    assert found.singular
+    assert found.leading
+    assert found.rank == 0
+    np.testing.assert_allclose(found.s, values_of(task, c)[0], rtol=1e-12)
+    strongest = modes(task, c)
+    # The bias coordinate is there, as zero, also for c = 0.
+    assert (found.v[0] == 0) == (c == 0)
+    v = np.asarray(found.v if c else found.v[1:])
+    np.testing.assert_allclose(abs(v @ np.asarray(strongest.v)[:, 0]), 1, rtol=1e-12)
+    u = np.asarray(strongest.u)[:, 0]
+    np.testing.assert_allclose(abs(np.asarray(found.u) @ u), 1, rtol=1e-12)
+    np.testing.assert_allclose(found.d, strongest.d[0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("c", [0.0, 1.0])
+def test_classes_of_unequal_size_have_no_singular_bias_mode(c):
+    """y_i . ybar is the size of the class of i: not constant, and S_1 exceeds s_0 a little."""
+    task = one_hot_task(np.eye(3)[[0, 0, 0, 1, 1, 2]])
+    found = bias_mode(task, c)
+    assert found.eigenvector
+    assert not found.singular
+    assert not found.leading
+    assert found.rank == 1
+    first = values_of(task, c)[0]
+    assert 0.85 * first < found.s < first - 1e-3
+
+
+def test_a_small_mean_target_is_learnt_late():
+    """Errata B.6b: c = 1 and a bias mode far behind two others."""
+    rows = [[1, -0.95, 0, 0], [0, 0, 1, -0.95]]
+    task = one_hot_task(np.transpose(rows))
+    found = bias_mode(task, 1.0)
+    assert values_of(task, 1.0)[0] == pytest.approx(0.345, abs=5e-4)
+    assert float(found.s) == pytest.approx(0.020, abs=5e-4)
+    assert found.one_hot
+    assert not found.singular
+    assert not found.leading
+    assert found.rank == 2
+
+
+def test_xor_without_bias_ties():
+    """One-hot XOR at c = 0: two equal singular values, the mean target one of them (B.6b)."""
+    task = one_hot_task(fl.tasks.xor().y)
+    for c in (0.0, 1.0):
+        found = bias_mode(task, c)
+        values = values_of(task, c)
+        assert found.singular
+        assert found.leading
+        np.testing.assert_allclose(found.s, values[0], rtol=1e-12)
+        assert (values[0] - values[1] < 1e-12) == (c == 0)
+
+
+@pytest.mark.parametrize("samples", [4, 20])
+def test_bias_mode_of_any_inputs(samples):
+    task = random_task(samples, 5)
+    found = bias_mode(task, 1.0)
+    syx, sx = correlations(task, 1.0)
+    v = augmented(task, 1.0).mean(axis=0)
+    v /= np.linalg.norm(v)
+    np.testing.assert_allclose(found.v, v, rtol=1e-12)
+    np.testing.assert_allclose(found.s, np.linalg.norm(syx @ v), rtol=1e-12)
+    np.testing.assert_allclose(found.d, v @ sx @ v, rtol=1e-12)
+    assert not found.one_hot
+    assert not found.eigenvector
+    assert not found.singular
+    assert found.rank == np.sum(np.linalg.svd(syx, compute_uv=False) > float(found.s))
+
+
+def test_the_bias_mode_of_centred_inputs_needs_the_bias():
+    """Centred inputs have the bias as an eigenvector, and no direction of the mean at c = 0."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(30, 4))
+    task = fl.Task(x - x.mean(axis=0), rng.normal(size=(30, 3)) + 0.2)
+    found = bias_mode(task, 2.0)
+    np.testing.assert_allclose(found.v, [1, 0, 0, 0, 0], atol=1e-15)
+    np.testing.assert_allclose(found.s, 2 * np.linalg.norm(np.mean(task.y, axis=0)), rtol=1e-12)
+    np.testing.assert_allclose(found.d, 4, rtol=1e-12)
+    assert found.eigenvector
+    assert not found.one_hot
+    exact, rounded = bias_mode(fl.tasks.xor(), 0.0), bias_mode(task, 0.0)
+    for without in (exact, rounded):
+        np.testing.assert_allclose([without.s, without.d], 0, atol=1e-12)
+
+
+def test_bias_mode_under_jit():
+    task = fl.tasks.hierarchy()
+    found, again = bias_mode(task, 1.0), jax.jit(lambda t: bias_mode(t, 1.0))(task)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(again), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-14)
