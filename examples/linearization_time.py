@@ -30,9 +30,9 @@ COLOURS = {"linear": "#0072B2", "ReLU": "#D55E00"}
 DEFAULTS = {
     # samples, hidden, c, t1, learning rate, rtol, quantile
     "hierarchy": (None, 64, 1.0, 60.0, 1e-2, 1e-8, 0.0),
-    "digits": (None, 64, 1.0, 30.0, 1e-2, 1e-4, 0.01),
-    "mnist": (2000, 128, 10.0, 10.0, 5e-3, 1e-4, 0.01),
-    "cifar10": (2000, 128, 10.0, 10.0, 2e-3, 1e-4, 0.01),
+    "digits": (None, 64, 1.0, 30.0, 1e-2, 1e-5, 0.01),
+    "mnist": (2000, 128, 10.0, 10.0, 1e-2, 1e-5, 0.01),
+    "cifar10": (2000, 128, 10.0, 10.0, 5e-3, 1e-5, 0.01),
 }
 
 
@@ -165,6 +165,12 @@ def report(runs: list[Run], given: argparse.Namespace) -> None:
                 f"{run.name:<16}{mode:>5}{float(run.modes.s[mode]):>9.4f}{cell(f):>12}"
                 f"{cell(e):>13}{percent(e, f):>9}{cell(d):>12}{percent(d, f):>9}"
             )
+    for modes in (runs[0].modes, runs[2].modes):
+        print(
+            f"  closed form, c = {modes.bias_strength:g}: commutator "
+            f"{float(modes.commutator):.1e}, modes span {100 * float(modes.completeness):.1f} % of "
+            "the input variance (exact at 0 and 100)"
+        )
     q = given.quantile
     what = "all samples" if q == 0 else f"{100 * (1 - q):g}% of the samples"
     print(f"\nLinearization time t*: most units on for {what}\n")

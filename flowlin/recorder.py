@@ -247,17 +247,15 @@ class Recorder(AbstractWrappedSolver[RecorderState]):
         rising = ~above[:-1] & above[1:] & up
         crossed = (rising | (above[:-1] & ~above[1:] & down)).ravel()
         components = table.shape[1]
-        frozen_table = lax.stop_gradient(table)
         terminating = self.observer.terminating
 
         def body(carry):
             left, log = carry
             flat = jnp.argmax(left)
             row, component = flat // components, flat % components
-            time, uncertainty = self._locate(path, error, times, frozen_table, row, component)
-            log = log.append(
-                time, uncertainty, component, rising[row, component], terminating[component]
-            )
+            upward = rising[row, component]
+            time, uncertainty = self._locate(path, error, times, row, component, upward)
+            log = log.append(time, uncertainty, component, upward, terminating[component])
             return left.at[flat].set(False), log
 
         _, log = eqxi.while_loop(
@@ -269,7 +267,7 @@ class Recorder(AbstractWrappedSolver[RecorderState]):
         )
         return log
 
-    def _locate(self, path, error, times, table, row, component) -> tuple[Array, Array]:
+    def _locate(self, path, error, times, row, component, upward) -> tuple[Array, Array]:
         """Time of one crossing and its uncertainty, for `component` between rows row, row + 1."""
 
         def value(path, t):
@@ -279,10 +277,7 @@ class Recorder(AbstractWrappedSolver[RecorderState]):
         low, high = times[row], times[row + 1]
         step = times[-1] - times[0]
         tolerance = 1e-12 * step + 4 * jnp.finfo(times.dtype).eps * jnp.abs(high)
-        low, high = bracketed_root(
-            lambda t: value(still, t),
-            low, high, table[row, component], table[row + 1, component], tolerance,
-        )  # fmt: skip
+        low, high = bracketed_root(lambda t: value(still, t), low, high, upward, tolerance)
         middle = lax.stop_gradient((low + high) / 2)
         g0, slope = jax.jvp(lambda t: value(still, t), (middle,), (jnp.ones_like(middle),))
         slope = lax.stop_gradient(jnp.where(slope == 0, jnp.inf, slope))

@@ -9,19 +9,19 @@ from jaxtyping import Array
 
 
 def bracketed_root(
-    f: Callable[[Array], Array], low: Any, high: Any, f_low: Any, f_high: Any, tolerance: Any
+    f: Callable[[Array], Array], low: Array, high: Array, upward: Any, tolerance: Any
 ) -> tuple[Array, Array]:
     """Bracket of a sign change of `f` no wider than `tolerance`, by the ITP method.
 
     Interpolate, truncate, project (Oliveira and Takahashi, ACM Trans. Math. Softw. 2021): the
-    secant point, pulled towards the midpoint so that the worst case is bisection's. A sign is
-    that of `f > 0`, so `f` may be zero at an end.
+    secant point, pulled towards the midpoint so that the worst case is bisection's. `upward` says
+    whether `f` goes from at most zero to above it; where rounding at an end says otherwise, the
+    bracket shrinks to that end.
 
     **Returns:** `(low, high)` with the sign change between them.
     """
     width = jnp.maximum(high - low, tolerance)
     steps = jnp.ceil(jnp.log2(width / tolerance)) + 1
-    upward = f_high > 0
 
     def body(state):
         low, high, f_low, f_high, k = state
@@ -30,9 +30,9 @@ def bracketed_root(
         truncation = 0.2 * (high - low) ** 2 / width
         projection = 0.5 * tolerance * 2.0 ** (steps - k) - (high - low) / 2
         slope = f_high - f_low
-        secant = jnp.where(
-            slope == 0, middle, (f_high * low - f_low * high) / jnp.where(slope == 0, 1.0, slope)
-        )
+        flat = slope == 0
+        secant = (f_high * low - f_low * high) / jnp.where(flat, 1.0, slope)
+        secant = jnp.where(flat, middle, jnp.clip(secant, low, high))
         towards = jnp.sign(middle - secant)
         shifted = jnp.where(
             truncation <= jnp.abs(middle - secant), secant + towards * truncation, middle
@@ -55,8 +55,6 @@ def bracketed_root(
         low, high, _, _, k = state
         return (high - low > tolerance) & (k < steps + 2)
 
-    f_low, f_high = jnp.asarray(f_low), jnp.asarray(f_high)
-    low, high = jnp.asarray(low), jnp.asarray(high)
-    start = (low, high, f_low, f_high, jnp.zeros((), low.dtype))
+    start = (low, high, f(low), f(high), jnp.zeros((), low.dtype))
     low, high, *_ = lax.while_loop(unfinished, body, start)
     return low, high

@@ -8,12 +8,13 @@ import pickle
 import sys
 import tarfile
 
-import flowlin as fl
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flowlin.tasks import files, images
 from sklearn.datasets import load_digits
+
+import flowlin as fl
+from flowlin.tasks import files, images
 
 # The README of the data folder, not the library's own table.
 MNIST_COUNTS = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]

@@ -1,16 +1,24 @@
 """Closed forms: modes of a task, the balanced two-layer mode, the bias mode."""
 
+import itertools
 from decimal import Decimal, localcontext
 
-import flowlin as fl
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flowlin.theory import bias_mode, gating_delay, hitting_time, mode_strength, modes
 from scipy.integrate import solve_ivp
 
+import flowlin as fl
+from flowlin.theory import modes
+
 INF = float("inf")
+
+# Compiled whole: otherwise every operation is compiled for every shape, which takes longer.
+bias_mode = jax.jit(fl.theory.bias_mode)
+mode_strength = jax.jit(fl.theory.mode_strength)
+hitting_time = jax.jit(fl.theory.hitting_time)
+gating_delay = jax.jit(fl.theory.gating_delay)
 
 
 def augmented(task, c):
@@ -37,6 +45,13 @@ def task_with(u, s, v, d):
     # Y = X Sigma_x^-1 Sigma_xy has the wanted correlation with X.
     y = x @ (v / d) @ v[:, : len(s)].T @ (v[:, : len(s)] * s) @ u.T
     return fl.Task(x, y)
+
+
+def layers(sizes, seed=0):
+    """Weights and biases of a network with a bias in every layer."""
+    rng = np.random.default_rng(seed)
+    pairs = list(itertools.pairwise(sizes))
+    return [rng.normal(size=(b, a)) for a, b in pairs], [rng.normal(size=b) for _, b in pairs]
 
 
 def orthogonal(size, seed=0):
@@ -143,7 +158,7 @@ def test_modes_do_not_depend_on_the_units_of_the_inputs(scale):
 
 
 def test_targets_that_the_inputs_do_not_explain_have_no_modes():
-    """A Sigma_yx that is rounding noise is zero: no mode is driven, nothing fails to commute."""
+    """A Sigma_yx that is rounding noise is zero: no mode is driven."""
     both = np.linalg.qr(np.random.default_rng(1).normal(size=(50, 6)))[0]
     found = modes(fl.Task(7 * both[:, :3], both[:, 3:]))
     np.testing.assert_array_equal(found.s, 0)
@@ -151,14 +166,14 @@ def test_targets_that_the_inputs_do_not_explain_have_no_modes():
     assert modes(fl.tasks.xor()).s[0] == 0
 
 
-def test_strengths_of_a_linear_network_are_its_product_in_the_modes_basis(key):
+def test_strengths_of_a_linear_network_are_its_product_in_the_modes_basis():
     """a = u^T W v wherever v is an eigenvector of Sigma_x, W with the bias as first column."""
     task = fl.tasks.hierarchy()
     c = 2.0
-    network = fl.LinearNetwork.init(task, 6, 1.0, (True, True), c, key=key)
+    weights, biases = layers((8, 6, 15))
+    network = fl.LinearNetwork(weights, biases, c)
     found = modes(task, c)
-    matrix, offset = network.affine()
-    whole = np.column_stack([np.asarray(offset) / c, matrix])
+    whole = np.column_stack([weights[1] @ biases[0] + biases[1], weights[1] @ weights[0]])
     expected = np.einsum("ok,oi,ik->k", np.asarray(found.u), whole, np.asarray(found.v))
     strengths = found.strengths(network, task)
     # The last mode has d = 0: no sample sees it.
@@ -167,10 +182,10 @@ def test_strengths_of_a_linear_network_are_its_product_in_the_modes_basis(key):
 
 
 @pytest.mark.parametrize("c", [0.0, 1.0])
-def test_strengths_of_any_network_by_brute_force(c, key):
+def test_strengths_of_any_network_by_brute_force(c):
     task = random_task(12)
     found = modes(task, c)
-    network = fl.ReLUNetwork.init(task, (6, 5), 1.0, (True, True, True), 1.5, key=key)
+    network = fl.ReLUNetwork(*layers((4, 6, 5, 3)), 1.5)
     outputs, x = np.asarray(network.outputs(task.x)), augmented(task, c)
     u, v = np.asarray(found.u), np.asarray(found.v)
     expected = []
@@ -182,10 +197,10 @@ def test_strengths_of_any_network_by_brute_force(c, key):
 
 
 @pytest.mark.parametrize("c", [0.0, 1.0])
-def test_the_linear_short_cut_is_the_general_path(c, key):
+def test_the_linear_short_cut_is_the_general_path(c):
     task = random_task(12)
     found = modes(task, c)
-    linear = fl.LinearNetwork.init(task, (6, 5), 1.0, (True, True, True), 1.5, key=key)
+    linear = fl.LinearNetwork(*layers((4, 6, 5, 3)), 1.5)
     gated = fl.GatedLinearNetwork(*linear.parameters, 1.5, gates=[np.ones(6), np.ones(5)])
     short, general = (found.observable(n, task) for n in (linear, gated))
     assert short.projected.shape[0] == 5
@@ -284,7 +299,7 @@ def test_two_layer_forms_broadcast():
         (gating_delay, (s[1:], d, 0.01, g, tau)),
     ]
     for form, arguments in cases:
-        whole = jax.jit(form)(*arguments)
+        whole = form(*arguments)
         grids = np.broadcast_arrays(*arguments)
         assert whole.shape == grids[0].shape
         scalars = np.array([form(*z) for z in zip(*(a.ravel() for a in grids), strict=True)])
@@ -429,6 +444,14 @@ def test_hitting_time_gradient(point, hitting_gradient):
     # By the equation itself: dt/drho = 1 / velocity there, dt/da0 = -1 / velocity at the start.
     np.testing.assert_allclose(found[0], tau / (2 * rho * (s - d * rho)), rtol=1e-12)
     np.testing.assert_allclose(found[3], -tau / (2 * a0 * (s - d * a0)), rtol=1e-12)
+
+
+def test_hitting_time_gradient_at_the_start(hitting_gradient):
+    """There the time is zero and its derivative one over the velocity, from the reached side."""
+    for s, d, a0 in [(1.0, 0.5, 0.1), (0.2, 0.5, 3.0)]:
+        slopes = hitting_gradient(a0, s, d, a0, 1.0)
+        inverse = 1 / (2 * a0 * (s - d * a0))
+        np.testing.assert_allclose(slopes, [inverse, 0, 0, -inverse, 0], rtol=1e-12)
 
 
 @pytest.mark.parametrize("s", [1e-300, 1e-16, 1e-12, 1e-9])
@@ -604,8 +627,11 @@ def test_the_bias_mode_of_centred_inputs_needs_the_bias():
         np.testing.assert_allclose([without.s, without.d], 0, atol=1e-12)
 
 
-def test_bias_mode_under_jit():
+def test_the_forms_are_the_same_without_jit():
     task = fl.tasks.hierarchy()
-    found, again = bias_mode(task, 1.0), jax.jit(lambda t: bias_mode(t, 1.0))(task)
+    found, again = fl.theory.bias_mode(task, 1.0), bias_mode(task, 1.0)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(again), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-14)
+    for name, form in [("mode_strength", mode_strength), ("hitting_time", hitting_time)]:
+        plain = getattr(fl.theory, name)(0.5, 1.4, 1.1, 0.1)
+        np.testing.assert_allclose(plain, form(0.5, 1.4, 1.1, 0.1), rtol=1e-14)
