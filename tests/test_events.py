@@ -239,3 +239,46 @@ def test_table_and_uncertainty(tree, aligned):
     assert set(rows[0]) == {"time", "uncertainty", "name", "index", "old", "new"}
     assert all(row["uncertainty"] >= 0 for row in rows)
     assert 1e-14 < max(row["uncertainty"] for row in rows) < 1e-5
+
+
+@pytest.mark.parametrize("hidden", [(6,), (6, 5)])
+@pytest.mark.parametrize("kinks", [fl.IgnoreKinks(), fl.SmoothKinks(1e-2)])
+def test_one_component_agrees_with_all(hidden, kinks):
+    """The cheap single component has the sign of the full array, and its value where it has one."""
+    from flowlin.events import GateSwitches, user_watches
+    from flowlin.field import FullData
+    from flowlin.recorder import Observer
+
+    task = fl.tasks.teacher(9, (2.0, 1.0, 0.5), key=jax.random.key(4))
+    network = fl.ReLUNetwork.init(task, hidden, 0.3, key=jax.random.key(5))
+    modes = fl.theory.modes(task, 1.0)
+    events = (
+        GateSwitches(),
+        fl.UnitSwitches(0.0),
+        fl.UnitSwitches(0.3),
+        fl.ModeHits(modes, 0.1),
+        fl.LossBelow(0.4),
+    )
+    goal = FullData(task, fl.SquaredError(), kinks)
+    observer = Observer(tuple(user_watches(events, network, task, goal, kinks)), network)
+    every = observer(network.parameters)
+    one = jax.vmap(lambda k: observer.component(network.parameters, k))(jnp.arange(len(every)))
+    assert jnp.array_equal(every > 0, one > 0)
+    assert 0 < int(jnp.sum(one > 0)) < len(every)
+    gates = sum(network.hidden) * 9 * (1 if kinks.width == 0 else 2)
+    assert jnp.allclose(every[:gates], one[:gates], rtol=1e-12)
+
+
+def test_bracketed_root_is_tight_and_cheap():
+    from flowlin.roots import bracketed_root
+
+    for f, root in (
+        (lambda t: jnp.tanh(30 * (t - 0.3)), 0.3),
+        (lambda t: (t - 0.7) ** 3, 0.7),
+        (lambda t: jnp.where(t > 0.123, 1.0, -1e-9), 0.123),
+    ):
+        low, high = bracketed_root(f, jnp.array(0.0), jnp.array(1.0), True, 1e-12)
+        assert 0 <= high - low <= 1e-12
+        assert low - 1e-12 <= root <= high + 1e-12
+    low, high = bracketed_root(lambda t: 0.3 - t, jnp.array(0.0), jnp.array(1.0), False, 1e-12)
+    assert low <= 0.3 <= high

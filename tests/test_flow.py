@@ -290,3 +290,23 @@ def test_any_diffrax_solver_records_the_same_events(tree, aligned, solver):
     assert len(flow.events) == 1
     assert float(flow.events.time[0]) == pytest.approx(float(exact[0]), rel=1e-5)
     assert flow.stats["solver"] == type(solver).__name__
+
+
+def test_balanced_strength_starts_the_closed_form(tree, aligned):
+    network, modes = aligned
+    exact = modes.strengths(network, tree)
+    balanced = fl.theory.balanced_strength(network, modes)
+    assert jnp.allclose(balanced[:8], exact[:8], rtol=1e-10)
+    # A random network: some raw strengths are negative, the balanced parts give its hitting times.
+    random = fl.LinearNetwork.init(tree, key=jax.random.key(0))
+    assert jnp.any(modes.strengths(random, tree)[:8] < 0)
+    rho = 0.5 * modes.full_strength
+    a0 = fl.theory.balanced_strength(random, modes)
+    flow = fl.gradient_flow(random, tree, 30.0, events=(fl.ModeHits(modes, rho),))
+    expected = fl.theory.hitting_time(rho, modes.s, modes.d, a0)
+    for row in flow.events.table():
+        assert row["time"] == pytest.approx(float(expected[row["index"][0]]), rel=0.05)
+    with pytest.raises(ValueError, match="one hidden layer"):
+        fl.theory.balanced_strength(
+            fl.LinearNetwork.init(tree, (4, 4), key=jax.random.key(0)), modes
+        )

@@ -1,6 +1,7 @@
 """Real images: what the options do, and what happens when the files are not as they should be."""
 
 import collections
+import functools
 import gzip
 import hashlib
 import os
@@ -256,20 +257,20 @@ def test_cifar10_from_the_extracted_folder(nested, cifar_raw, cifar_folder, monk
 @pytest.mark.data
 def test_cifar10_in_colour_and_in_grey(cifar_raw):
     _, (pixels, labels) = cifar_raw
-    options = dict(samples=500, test=True, center=False)
+    load = functools.partial(fl.tasks.cifar10, 500, test=True, center=False)
     chosen = images.stratified(labels, 500, 0)
-    colour = fl.tasks.cifar10(**options, grayscale=False)
+    colour = load(grayscale=False)
     assert colour.x.shape == (500, 3072)
     np.testing.assert_allclose(colour.x, pixels[chosen] / 255, atol=1e-15)
     red, green, blue = np.split(np.asarray(colour.x), 3, axis=1)
-    grey = fl.tasks.cifar10(**options)
+    grey = load()
     assert grey.x.shape == (500, 1024)
     assert grey.name != colour.name
     np.testing.assert_allclose(grey.x, 0.299 * red + 0.587 * green + 0.114 * blue, atol=1e-14)
     assert 0 <= np.min(grey.x) < np.max(grey.x) <= 1
     for task in (colour, grey):
         np.testing.assert_array_equal(np.sum(task.y, axis=0), [50] * 10)
-    plain = fl.tasks.cifar10(**options, grayscale=False, scale=False, one_hot=False)
+    plain = load(grayscale=False, scale=False, one_hot=False)
     np.testing.assert_array_equal(plain.x, pixels[chosen])
     np.testing.assert_array_equal(plain.y, labels[chosen][:, None])
 
@@ -288,11 +289,17 @@ def test_cifar10_is_centred_by_the_whole_training_set(cifar_raw):
 
 
 @pytest.mark.data
-def test_cifar10_grey_standardised(cifar_raw):
-    x = np.asarray(fl.tasks.cifar10(center=False, standardise=True).x)
-    assert x.shape == (50_000, 1024)
-    np.testing.assert_allclose(x.mean(), 0, atol=1e-11)
-    np.testing.assert_allclose(x.std(), 1, atol=1e-11)
+@pytest.mark.parametrize("grayscale", [True, False])
+def test_cifar10_standardised(grayscale, cifar_files, monkeypatch):
+    """With the first 2,000 training images as the whole training set."""
+    images_, labels = cifar_files[0]
+    few = images_[:2_000], labels[:2_000]
+    monkeypatch.setattr(images, "cifar10_arrays", lambda test: few)
+    x = np.asarray(fl.tasks.cifar10(grayscale=grayscale, center=False, standardise=True).x)
+    np.testing.assert_allclose(x.mean(), 0, atol=1e-12)
+    np.testing.assert_allclose(x.std(), 1, atol=1e-12)
+    centred = np.asarray(fl.tasks.cifar10(grayscale=grayscale).x)
+    np.testing.assert_allclose(centred.mean(axis=0), 0, atol=1e-12)
 
 
 # --- bad files ------------------------------------------------------------------------------

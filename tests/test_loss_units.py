@@ -46,7 +46,7 @@ def test_squared_error_weight_is_that_of_its_gradient(reduction, pair):
 @pytest.mark.usefixtures("without_type_checks")
 def test_unknown_reduction():
     with pytest.raises(ValueError, match=r'`reduction` must be "mean" or "sum", got \'max\''):
-        fl.SquaredError("max")
+        fl.SquaredError("max")  # pyright: ignore
 
 
 @pytest.mark.parametrize("soft", [False, True])
@@ -114,7 +114,7 @@ def test_the_clock_takes_whole_numbers():
     clock = fl.StepClock(0.5)
     assert clock.time(3) == 1.5
     assert clock.steps(3) == 6
-    np.testing.assert_array_equal(clock.time(np.arange(3)), [0, 0.5, 1])
+    np.testing.assert_array_equal(clock.time(jnp.arange(3)), [0, 0.5, 1])
 
 
 def test_the_papers_625_steps():
@@ -156,8 +156,9 @@ def problem():
     return x, y, 0.4 * w1, 0.4 * w2
 
 
-def flow(x, y, w1, w2, times, tau):
+def flow(problem, times, tau):
     """Losses of the mean-loss flow of a two-layer linear network: classical Runge-Kutta, numpy."""
+    x, y, w1, w2 = problem
 
     def field(w):
         w1, w2 = w
@@ -181,9 +182,10 @@ def flow(x, y, w1, w2, times, tau):
     return np.array(losses)
 
 
-def descend(convention, batches, x, y, w1, w2, rates, steps):
+def descend(convention, batches, problem, rates, steps):
     """Mean half squared errors before every step, mini-batches one after the other; per rate."""
-    x, y = (jnp.asarray(a).reshape(batches, P // batches, -1) for a in (x, y))
+    *data, w1, w2 = problem
+    x, y = (jnp.asarray(a).reshape(batches, P // batches, -1) for a in data)
 
     def descended(w, batch):
         return DESCENDED[convention](y[batch], x[batch] @ w[0].T @ w[1].T)
@@ -216,13 +218,13 @@ def test_the_clock_is_right_about_descent(convention, batches, problem):
     sizes = {"samples": P, "outputs": N_OUT, "batch_size": P // batches}
     clocks = [fl.StepClock(rate, convention, **sizes) for rate in rates]
     counts = [round(clock.steps(2.0)) for clock in clocks]
-    descents = descend(convention, batches, *problem, rates, max(counts))
+    descents = descend(convention, batches, problem, rates, max(counts))
     for tau in (1.0, 2.5):
         errors = []
         for rate, descent, count in zip(rates, descents, counts, strict=True):
             clock = fl.StepClock(rate, convention, tau=tau, **sizes)
             marks = np.linspace(0, count, 9).astype(int) // batches * batches
-            exact = flow(*problem, [clock.time(float(k)) for k in marks], tau)
+            exact = flow(problem, [clock.time(float(k)) for k in marks], tau)
             assert exact[-1] < 0.7 * exact[0]
             errors.append(np.max(abs(descent[marks] / exact - 1)))
         assert errors[1] < 1e-2

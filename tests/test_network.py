@@ -58,15 +58,11 @@ def plain_forward(weights, biases, x, gate):
 
 
 def make(kind, weights, biases, gates):
-    match kind:
-        case "linear":
-            return fl.LinearNetwork(weights, biases, C)
-        case "relu":
-            return fl.ReLUNetwork(weights, biases, C)
-        case "leaky":
-            return fl.ReLUNetwork(weights, biases, C, slope=SLOPE)
-        case "gated":
-            return fl.GatedLinearNetwork(weights, biases, C, gates=gates)
+    if kind == "gated":
+        return fl.GatedLinearNetwork(weights, biases, C, gates=gates)
+    if kind == "linear":
+        return fl.LinearNetwork(weights, biases, C)
+    return fl.ReLUNetwork(weights, biases, C, slope=SLOPE if kind == "leaky" else 0.0)
 
 
 def gate_rule(kind, gates):
@@ -284,8 +280,11 @@ def test_vmap_over_the_bias_strength(deep):
     def outputs(c):
         return eqx.tree_at(lambda n: n.bias_strength, network, c).outputs(task.x)
 
+    def rebuilt(c):
+        return fl.ReLUNetwork(network.weights, network.biases, c, SLOPE)
+
     found = jax.vmap(outputs)(strengths)
-    built = jax.vmap(lambda c: fl.ReLUNetwork(*network.parameters, c, SLOPE).outputs(task.x))
+    built = jax.vmap(lambda c: rebuilt(c).outputs(task.x))
     for row, again, c in zip(found, built(strengths), strengths, strict=True):
         scaled = [c * b for b in network.biases]
         expected = fl.ReLUNetwork(network.weights, scaled, 1.0, SLOPE).outputs(task.x)
@@ -299,14 +298,14 @@ def test_vmap_over_gates(deep):
     gates = tuple(rng.uniform(size=(7, width)) for width in network.hidden)
 
     def outputs(*g):
-        gated = fl.GatedLinearNetwork(*network.parameters, C, gates=g)
+        gated = fl.GatedLinearNetwork(network.weights, network.biases, C, gates=g)
         return gated.outputs(task.x)
 
     found = jax.vmap(outputs)(*map(jnp.asarray, gates))
     for trial in range(7):
         repeated = [np.tile(g[trial], (task.samples, 1)) for g in gates]
         rule = gate_rule("gated", repeated)
-        expected, _, _ = plain_forward(*network.parameters, np.asarray(task.x), rule)
+        expected, _, _ = plain_forward(network.weights, network.biases, np.asarray(task.x), rule)
         np.testing.assert_allclose(found[trial], expected, atol=1e-13)
 
 
@@ -340,7 +339,8 @@ def test_lists_and_integers_become_arrays():
 
 def test_float32(deep):
     network, task = deep
-    for other in (network, network.frozen(task), fl.LinearNetwork(*network.parameters, C)):
+    linear = fl.LinearNetwork(network.weights, network.biases, C)
+    for other in (network, network.frozen(task), linear):
         single = other.astype(jnp.float32)
         assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(single))
         outputs = single.outputs(task.x.astype(jnp.float32))
