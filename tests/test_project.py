@@ -110,6 +110,26 @@ def test_everything_runs_without_float64():
     assert float(gap) < 0.05
 
 
+def test_progress_bars_show_and_change_nothing(capfd):
+    tree = fl.tasks.hierarchy()
+    network = fl.LinearNetwork.init(tree, 4, key=jax.random.key(0))
+    shown = fl.gradient_flow(network, tree, 5.0, progress=True)
+    assert "100.00%" in capfd.readouterr().err
+    quiet = fl.gradient_flow(network, tree, 5.0)
+    assert capfd.readouterr().err == ""
+    assert jnp.array_equal(shown.final.weights[0], quiet.final.weights[0])
+    fl.gradient_descent(network, tree, 0.1, 50, progress=True)
+    assert "50/50" in capfd.readouterr().err
+
+
+def test_progress_without_tqdm_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    tree = fl.tasks.hierarchy()
+    network = fl.LinearNetwork.init(tree, 4, key=jax.random.key(0))
+    with pytest.raises(ImportError, match=r"pip install 'flowlin\[progress\]'"):
+        fl.gradient_flow(network, tree, 5.0, progress=True)
+
+
 gpu = pytest.mark.skipif(
     all(device.platform == "cpu" for device in jax.devices()), reason="JAX sees no GPU"
 )

@@ -93,14 +93,14 @@ def parallel(one_hot: bool = True, binary: bool = False) -> Task:
 
 
 def teacher(
-    samples: int,
-    spectrum: Sequence[float],
+    samples: int = 100,
+    spectrum: Sequence[float] = (2.0, 1.0, 0.5),
     inputs: int | None = None,
     outputs: int | None = None,
     *,
     whiten: bool = False,
     noise: float = 0.0,
-    key: PRNGKeyArray,
+    key: PRNGKeyArray | None = None,
 ) -> Task:
     """A linear teacher of chosen spectrum on Gaussian inputs.
 
@@ -114,7 +114,7 @@ def teacher(
     - `whiten`: transform the drawn inputs so that X^T X / P is the identity exactly; then the
       task's modes are the teacher's. Needs samples >= inputs.
     - `noise`: standard deviation of Gaussian noise on the targets.
-    - `key`: of `jax.random`.
+    - `key`: of `jax.random`; None is `jax.random.key(0)`.
 
     **Raises:** `ValueError` for sizes below the number of singular values, or too few samples to
     whiten.
@@ -130,7 +130,7 @@ def teacher(
         )
     if whiten and samples < inputs:
         raise ValueError(f"`whiten=True` needs samples >= inputs, got {samples} < {inputs}.")
-    keys = jax.random.split(key, 4)
+    keys = jax.random.split(jax.random.key(0) if key is None else key, 4)
     x = jax.random.normal(keys[0], (samples, inputs))
     if whiten:
         x = jnp.linalg.qr(x)[0] * jnp.sqrt(samples)
