@@ -5,9 +5,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
-from flowlin._arrays import require_positive
+from flowlin._arrays import is_traced, require_finite, require_positive
 from flowlin.task import Task
 
 
@@ -65,6 +66,7 @@ def balanced(
     widths = _widths(hidden)
     columns = task.inputs + bias
     shape = (task.outputs, columns)
+    drawn_rank = min(*shape, *widths) if product is None else None
     if product is None:
         flags = [bias] + [False] * len(widths)
         drawn, drawn_biases = normal(task, hidden, variance, flags, draw_key)
@@ -76,14 +78,14 @@ def balanced(
     product = jnp.asarray(product, task.x.dtype)
     if product.shape != shape:
         raise ValueError(f"`product` must have shape {shape}, got {product.shape}.")
-    rank = min(shape)
+    rank = _rank(product) if drawn_rank is None else drawn_rank
     if balance == 0 and min(widths) < rank:
         raise ValueError(
             f"`hidden` has a layer of {min(widths)} units, but a product of rank {rank} needs at "
             f"least {rank}."
         )
     bases = _bases(product, widths, key)
-    sigmas = _singular_values(product, widths, balance, len(bases) - 1)
+    sigmas = _singular_values(product, widths, balance, len(bases) - 1, rank)
     weights: list[Array] = []
     for left, right, sigma in zip(bases[1:], bases[:-1], sigmas, strict=True):
         k = min(left.shape[1], right.shape[1], sigma.shape[0])
@@ -104,9 +106,11 @@ def _bases(product: Array, widths: list[int], key: PRNGKeyArray) -> list[Array]:
     return [vt.T, *rotations, u]
 
 
-def _singular_values(product: Array, widths: list[int], balance: float, layers: int) -> list[Array]:
+def _singular_values(
+    product: Array, widths: list[int], balance: float, layers: int, rank: int
+) -> list[Array]:
     """Singular values of every layer, zero-padded to the width."""
-    a = jnp.linalg.svd(product, compute_uv=False)
+    a = jnp.linalg.svd(product, compute_uv=False)[:rank]
     if balance == 0:
         return [a ** (1.0 / layers)] * layers
     if layers != 2:
@@ -126,6 +130,14 @@ def _singular_values(product: Array, widths: list[int], balance: float, layers: 
     large = jnp.sqrt((abs(balance) + root) / 2)
     small = a / large
     return [small, large] if balance > 0 else [large, small]
+
+
+def _rank(product: Array) -> int:
+    """Rank of a concrete product up to rounding; the largest possible one of a traced product."""
+    if is_traced(product):
+        return min(product.shape)
+    require_finite("product", product)
+    return int(np.linalg.matrix_rank(np.asarray(product)))
 
 
 def _widths(hidden: int | Sequence[int]) -> list[int]:

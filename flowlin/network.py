@@ -330,6 +330,10 @@ class GatedLinearNetwork(AbstractNetwork):
         if gates is None:
             return self.outputs(x[None])[0]
         gates = (gates,) if hasattr(gates, "ndim") else tuple(gates)
+        if len(gates) != len(self.gates_):
+            raise ValueError(
+                f"`gates` needs one array per hidden layer, {len(self.gates_)}, got {len(gates)}."
+            )
         return forward(
             self.parameters, self.bias_strength, x[None], lambda layer, z: gates[layer] * z
         )[0][0]

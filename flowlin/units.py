@@ -4,7 +4,7 @@ import enum
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import Array
+from jax.typing import ArrayLike
 
 from flowlin._arrays import require_positive
 
@@ -84,10 +84,10 @@ class StepClock(eqx.Module):
         """Number of steps in a unit of flow time (with `tau=1`, the papers' tau)."""
         return 1.0 / (self.factor * self.learning_rate * self.tau)
 
-    def time(self, steps: float | Array) -> Any:
+    def time(self, steps: ArrayLike) -> Any:
         """Flow time reached after `steps` steps."""
         return steps / self.steps_per_time
 
-    def steps(self, time: float | Array) -> Any:
+    def steps(self, time: ArrayLike) -> Any:
         """Number of steps (not rounded) that reach flow time `time`."""
         return time * self.steps_per_time

@@ -5,6 +5,7 @@ import hashlib
 import os
 import pickle
 import tarfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -115,14 +116,20 @@ def _cifar10_members(names: list[str]) -> dict[str, bytes]:
         for name in names:
             contents[name] = _first([path / name]).read_bytes()
     else:
-        with tarfile.open(path) as archive:
-            for member in archive:
-                name = Path(member.name).name
-                stream = archive.extractfile(member) if name in names else None
-                if stream is not None:
-                    contents[name] = stream.read()
-                if len(contents) == len(names):
-                    break
+        try:
+            with tarfile.open(path) as archive:
+                for member in archive:
+                    name = Path(member.name).name
+                    stream = archive.extractfile(member) if name in names else None
+                    if stream is not None:
+                        contents[name] = stream.read()
+                    if len(contents) == len(names):
+                        break
+        except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+            raise DataError(
+                f"{path} is damaged or not the CIFAR-10 archive ({error}). Delete it and fetch it "
+                "again."
+            ) from error
     missing = sorted(set(names) - set(contents))
     if missing:
         raise DataError(f"{path} has no member {missing[0]}; it is not the CIFAR-10 archive.")

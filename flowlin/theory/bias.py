@@ -50,7 +50,9 @@ def bias_mode(task: Task, bias_strength: float) -> BiasMode:
     x = augment(task.x, bias_strength)
     mean = jnp.mean(x, axis=0)
     norm = jnp.linalg.norm(mean)
-    v = mean / jnp.where(norm > 0, norm, 1.0)
+    # A mean that is zero up to rounding has no direction.
+    there = norm > 32 * jnp.finfo(x.dtype).eps * jnp.sqrt(jnp.mean(jnp.sum(x**2, axis=1)))
+    v = jnp.where(there, mean / jnp.where(there, norm, 1.0), 0.0)
     syx, sx = task.y.T @ x / task.samples, x.T @ x / task.samples
     response = syx @ v
     s, d = jnp.linalg.norm(response), v @ sx @ v

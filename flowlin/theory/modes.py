@@ -108,12 +108,15 @@ def modes(task: Task, bias_strength: float = 0.0) -> Modes:
             "vmap and pass the modes in."
         )
     c = float(bias_strength)
-    x, y = np.asarray(task.x), np.asarray(task.y)
+    x, y = np.asarray(task.x, np.float64), np.asarray(task.y, np.float64)
     if c:
         x = np.concatenate([np.full((len(x), 1), c, x.dtype), x], axis=1)
     syx, sx = y.T @ x / len(x), x.T @ x / len(x)
-    u, s, v, d = _diagonalised(syx, sx)
-    square = syx.T @ syx
+    rounding = 32 * float(jnp.finfo(task.x.dtype).eps)
+    noise = rounding * np.sqrt(np.trace(sx) * np.sum(y**2) / len(y))
+    u, s, v, d = _diagonalised(syx, sx, noise)
+    d = np.where(d > rounding * np.trace(sx), d, 0.0)
+    square = (v * s**2) @ v.T
     scale = np.linalg.norm(square) * np.linalg.norm(sx)
     commutator = np.linalg.norm(square @ sx - sx @ square) / scale if scale else 0.0
     total = np.trace(sx)
@@ -128,16 +131,15 @@ def modes(task: Task, bias_strength: float = 0.0) -> Modes:
 
 
 def _diagonalised(
-    syx: np.ndarray, sx: np.ndarray
+    syx: np.ndarray, sx: np.ndarray, noise: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """SVD of Sigma_yx whose bases of equal singular values diagonalise Sigma_x."""
     u, s, vt = np.linalg.svd(syx, full_matrices=False)
     v = vt.T
-    tolerance = s[0] * np.sqrt(np.finfo(s.dtype).eps) if s[0] else 1.0
     start = 0
     while start < len(s):
         stop = start + 1
-        while stop < len(s) and s[start] - s[stop] <= tolerance:
+        while stop < len(s) and s[start] - s[stop] <= noise:
             stop += 1
         if stop - start > 1:
             block = slice(start, stop)
@@ -148,6 +150,4 @@ def _diagonalised(
         start = stop
     d = np.einsum("ik,ij,jk->k", v, sx, v)
     # What is zero up to rounding is zero, so that s/d does not become noise over noise.
-    rounding = len(sx) * np.finfo(s.dtype).eps
-    s = np.where(s > rounding * np.sqrt(np.trace(sx)) * np.linalg.norm(s), s, 0.0)
-    return u, s, v, np.where(d > rounding * np.trace(sx), d, 0.0)
+    return u, np.where(s > noise, s, 0.0), v, d

@@ -15,17 +15,19 @@ from flowlin.theory.modes import Modes
 
 
 def _decayed(rate: Array, t: Array) -> Array:
-    """(1 - exp(-rate t)) / rate, and its limit t at rate = 0; fine for t = inf.
+    """(1 - exp(-rate t)) / rate, its limit t at rate = 0, and 1 / rate at t = inf.
 
-    The quotient is cancellation-free through `expm1`; only rate = 0 itself is singular.
+    The quotient's value has no cancellation, but its derivative with respect to the rate does:
+    for small rate t a series stands in.
     """
-    zero = rate == 0
-    safe = jnp.where(zero, 1.0, rate)
-    # The series keeps the derivative with respect to the rate at rate = 0; t = inf has none.
-    finite = jnp.where(jnp.isfinite(t), t, 0.0)
-    series = jnp.where(jnp.isfinite(t), t - rate * finite**2 / 2, t)
-    exponent = jnp.where(zero, 0.0, -safe * t)
-    return jnp.where(zero, series, -jnp.expm1(exponent) / safe)
+    forever, still = jnp.isinf(t), rate == 0
+    finite = jnp.where(forever, 0.0, t)
+    x = rate * finite
+    tiny = jnp.abs(x) < 1e-3
+    series = finite * (1 - x / 2 * (1 - x / 3 * (1 - x / 4 * (1 - x / 5))))
+    safe = jnp.where(still | (tiny & ~forever), 1.0, rate)
+    exact = jnp.where(forever, 1.0, -jnp.expm1(-safe * finite)) / safe
+    return jnp.where(forever, jnp.where(still, jnp.inf, exact), jnp.where(tiny, series, exact))
 
 
 def mode_strength(t: Any, s: Any, d: Any, a0: Any, tau: Any = 1.0) -> Float[Array, "..."]:
@@ -46,13 +48,15 @@ def mode_strength(t: Any, s: Any, d: Any, a0: Any, tau: Any = 1.0) -> Float[Arra
     """
     t, s, d, a0, tau = (jnp.asarray(z, dtype=jnp.result_type(float)) for z in (t, s, d, a0, tau))
     rate = 2 * s / tau
-    still = rate == 0
-    decay = jnp.exp(jnp.where(still, -rate * jnp.where(jnp.isfinite(t), t, 0.0), -rate * t))
+    forever = jnp.isinf(t)
+    fading = jnp.exp(-rate * jnp.where(forever, 0.0, t))
+    decay = jnp.where(forever & (rate != 0), 0.0, fading)
     pull = 2 * d * a0 / tau
     idle = pull == 0
     drag = pull * jnp.where(idle & ~jnp.isfinite(t), 0.0, _decayed(rate, t))
-    empty = a0 == 0  # stays there; the quotient would be 0/0 once the exponential underflows
-    return a0 / jnp.where(empty, 1.0, decay + drag)
+    whole = decay + drag
+    empty = (a0 == 0) & (whole == 0)  # stays there; 0/0 once the exponential underflows
+    return a0 / jnp.where(empty, 1.0, whole)
 
 
 def hitting_time(rho: Any, s: Any, d: Any, a0: Any, tau: Any = 1.0) -> Float[Array, "..."]:
@@ -73,14 +77,14 @@ def hitting_time(rho: Any, s: Any, d: Any, a0: Any, tau: Any = 1.0) -> Float[Arr
     gap = a0 * (s - d * rho)
     change = rho - a0
     # Reached iff the mode moves towards rho and rho lies before the fixed point s/d.
-    reached = (a0 > 0) & (change * gap > 0)
+    reached = (a0 > 0) & ((change * gap > 0) | ((change == 0) & (gap != 0)))
     q = jnp.where(reached, change, 0.0) / jnp.where(reached, gap, 1.0)
     x = s * q
     tiny = jnp.abs(x) < 1e-5
     series = q * (1 - x / 2 + x**2 / 3 - x**3 / 4)
     exact = jnp.log1p(jnp.where(tiny, 0.0, x)) / jnp.where(tiny, 1.0, s)
     time = tau / 2 * jnp.where(tiny, series, exact)
-    return jnp.where(reached, time, jnp.where((change == 0) & (a0 > 0), 0.0, jnp.inf))
+    return jnp.where(reached, time, jnp.where(change == 0, 0.0, jnp.inf))
 
 
 def gating_delay(s: Any, d: Any, a0: Any, g: Any, tau: Any = 1.0) -> Float[Array, "..."]:
