@@ -26,8 +26,8 @@ def normal(
     variances = _per_layer("variance", variance, layers)
     for value in variances:
         require_positive("variance", value, allow_zero=True)
-    if isinstance(bias, bool):
-        bias = [bias] * len(widths) + [False]
+    if isinstance(bias, (bool, np.bool_)):
+        bias = [bool(bias)] * len(widths) + [False]
     flags = _per_layer("bias", bias, layers)
     weights, biases = [], []
     dtype = task.x.dtype
@@ -141,7 +141,7 @@ def _rank(product: Array) -> int:
 
 
 def _widths(hidden: int | Sequence[int]) -> list[int]:
-    widths = [hidden] if isinstance(hidden, int) else list(hidden)
+    widths = [int(hidden)] if isinstance(hidden, (int, np.integer)) else list(hidden)
     if not widths or min(widths) < 1:
         raise ValueError(f"`hidden` must hold at least one width of 1 or more, got {hidden}.")
     return widths

@@ -103,7 +103,7 @@ class AbstractNetwork(eqx.Module):
         return self._gated(self.gates(task.x))
 
     def always_on(self, task: Task) -> "GatedLinearNetwork":
-        """Gated linear network with (H,) gates: 1 for units on for all samples, else 0.
+        """Gated linear network with (H,) gates: 1 for units with z > 0 on all samples, else 0.
 
         The linear model of Eq. 15 of the lead paper, G = diag(on for every sample).
         """
@@ -304,6 +304,7 @@ class GatedLinearNetwork(AbstractNetwork):
                 raise ValueError(
                     f"`gates[{layer}]` must have shape ({width},) or (P, {width}), got {g.shape}."
                 )
+            require_finite(f"gates[{layer}]", g)
         self.gates_ = gates
 
     def activation(self, layer: int, z: Array) -> Array:
@@ -371,5 +372,7 @@ def _checked(weights: Any, biases: Any, bias_strength: Any) -> tuple[Weights, Bi
             require_finite(f"biases[{layer}]", b)
         checked.append(b)
     c = jnp.asarray(bias_strength, dtype=dtype)
+    if c.ndim:
+        raise ValueError(f"`bias_strength` must be a scalar, got shape {c.shape}.")
     require_finite("bias_strength", c)
     return tuple(w.astype(dtype) for w in weights), tuple(checked), c

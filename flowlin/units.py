@@ -67,6 +67,8 @@ class StepClock(eqx.Module):
         }.get(self.convention)
         if needed is not None and getattr(self, needed) is None:
             raise ValueError(f"{self.convention} needs `{needed}`; pass it as a keyword.")
+        if needed is not None:
+            require_positive(needed, getattr(self, needed))
 
     @property
     def factor(self) -> float:

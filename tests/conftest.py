@@ -9,12 +9,28 @@ import pytest
 
 jax.config.update("jax_enable_x64", True)
 
+import flowlin as fl
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture
 def key():
     return jax.random.key(0)
+
+
+@pytest.fixture(scope="session")
+def tree():
+    """The semantic tree, 8 items and 15 features."""
+    return fl.tasks.hierarchy()
+
+
+@pytest.fixture(scope="session")
+def aligned(tree):
+    """A balanced network aligned to the tree's modes, and the modes."""
+    modes = fl.theory.modes(tree, 1.0)
+    product = (modes.u * jax.numpy.linspace(1e-3, 3e-3, 9)) @ modes.v.T
+    return fl.LinearNetwork.balanced(tree, product=product, key=jax.random.key(1)), modes
 
 
 @pytest.fixture

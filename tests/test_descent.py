@@ -12,11 +12,6 @@ import flowlin as fl
 
 
 @pytest.fixture(scope="module")
-def tree():
-    return fl.tasks.hierarchy()
-
-
-@pytest.fixture(scope="module")
 def pair(tree):
     network = fl.LinearNetwork.init(tree, 16, 0.01, key=jax.random.key(0))
     return network, fl.gradient_flow(network, tree, 8.0, dense=True, rtol=1e-10)
@@ -223,3 +218,24 @@ def test_bad_input(tree, pair, options, message):
 def test_bad_batch_size(tree, pair):
     with pytest.raises(ValueError, match="`batch_size` must lie between 1 and"):
         fl.stochastic_gradient_descent(pair[0], tree, 0.1, 10, batch_size=9, key=jax.random.key(0))
+
+
+@pytest.mark.data
+@pytest.mark.slow
+@pytest.mark.parametrize("load", [fl.tasks.mnist, fl.tasks.cifar10])
+def test_descent_converges_to_the_flow_on_real_images(data_folder, load):
+    task = load(200)
+    network = fl.LinearNetwork.init(task, 16, bias_strength=10.0, key=jax.random.key(0))
+    modes = fl.theory.modes(task, 10.0)
+    hits = fl.ModeHits(modes, 0.25 * modes.full_strength)
+    flow = fl.gradient_flow(network, task, 2.0, events=(hits,), dense=True, rtol=1e-9)
+    assert len(flow.events) >= 1
+    gaps, delays = [], []
+    for rate in (4e-3, 2e-3, 1e-3):
+        descent = fl.gradient_descent(network, task, rate, round(2.0 / rate), events=(hits,))
+        gaps.append(float(fl.compare(flow, descent).parameters[-1]))
+        assert descent.events.index == flow.events.index
+        delays.append(float(jnp.max(jnp.abs(descent.events.time - flow.events.time))) / rate)
+    slope = np.polyfit(np.log([4e-3, 2e-3, 1e-3]), np.log(gaps), 1)[0]
+    assert slope == pytest.approx(1.0, abs=0.05)
+    assert max(delays) < 5  # hitting times agree to a few steps

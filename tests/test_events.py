@@ -9,18 +9,6 @@ import pytest
 import flowlin as fl
 
 
-@pytest.fixture(scope="module")
-def tree():
-    return fl.tasks.hierarchy()
-
-
-@pytest.fixture(scope="module")
-def aligned(tree):
-    modes = fl.theory.modes(tree, 1.0)
-    product = (modes.u * jnp.linspace(1e-3, 3e-3, 9)) @ modes.v.T
-    return fl.LinearNetwork.balanced(tree, product=product, key=jax.random.key(1)), modes
-
-
 def hitting_error(tree, aligned, rtol):
     network, modes = aligned
     rho = 0.5 * modes.full_strength

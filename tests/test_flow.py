@@ -17,19 +17,6 @@ def distance(a, b):
     return float(jnp.linalg.norm(flat(a) - flat(b)) / jnp.linalg.norm(flat(b)))
 
 
-@pytest.fixture(scope="module")
-def tree():
-    return fl.tasks.hierarchy()
-
-
-@pytest.fixture(scope="module")
-def aligned(tree):
-    """A balanced network aligned to the task's modes, and the modes."""
-    modes = fl.theory.modes(tree, 1.0)
-    product = (modes.u * jnp.linspace(1e-3, 3e-3, 9)) @ modes.v.T
-    return fl.LinearNetwork.balanced(tree, product=product, key=jax.random.key(1)), modes
-
-
 def test_all_modes_follow_the_closed_form(tree, aligned):
     network, modes = aligned
     flow = fl.gradient_flow(network, tree, 60.0, ts=jnp.linspace(0, 60, 61), rtol=1e-10)

@@ -13,11 +13,6 @@ from flowlin.linearization import counts_from_log, linearization
 
 
 @pytest.fixture(scope="module")
-def tree():
-    return fl.tasks.hierarchy()
-
-
-@pytest.fixture(scope="module")
 def run(tree):
     network = fl.ReLUNetwork.init(tree, 24, key=jax.random.key(3))
     return network, fl.gradient_flow(network, tree, 12.0, dense=True)

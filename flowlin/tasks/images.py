@@ -40,8 +40,10 @@ def mnist(
     that is missing, damaged or cannot be downloaded, saying what to do.
     """
     _check(center, standardise)
-    reference = mnist_arrays(test=False)[0] if center or standardise else None
     images, labels = mnist_arrays(test)
+    reference = None
+    if center or standardise:
+        reference = mnist_arrays(test=False)[0] if test else images
     return _image_task(
         "mnist", images, labels, reference, samples, seed, scale, standardise, one_hot
     )
@@ -79,12 +81,12 @@ def cifar10(
         planes = images.reshape(len(images), 3, -1)
         return np.einsum("c,pcn->pn", LUMA, planes)
 
-    reference = pixels(cifar10_arrays(test=False)[0]) if center or standardise else None
-    images, labels = cifar10_arrays(test)
+    raw, labels = cifar10_arrays(test)
+    images, reference = pixels(raw), None
+    if center or standardise:
+        reference = pixels(cifar10_arrays(test=False)[0]) if test else images
     name = "cifar10 grayscale" if grayscale else "cifar10"
-    return _image_task(
-        name, pixels(images), labels, reference, samples, seed, scale, standardise, one_hot
-    )
+    return _image_task(name, images, labels, reference, samples, seed, scale, standardise, one_hot)
 
 
 def digits(
