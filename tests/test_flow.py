@@ -202,9 +202,9 @@ def test_gated_flow_against_brute_force(tree, key):
 def test_frozen_gates_equal_the_relu_flow_until_its_first_switch(tree, key):
     relu = fl.ReLUNetwork.init(tree, 16, key=key)
     kinks = fl.IgnoreKinks()
-    first = float(
-        fl.gradient_flow(relu, tree, 0.05, kinks=kinks, rtol=1e-9, max_steps=5000).events.time[0]
-    )
+    run = fl.gradient_flow(relu, tree, 1.0, kinks=kinks, max_steps=2000, throw=False)
+    first = float(run.events.time[0])
+    assert first > 1e-3
     before = 0.999 * first
     a = fl.gradient_flow(relu, tree, before, kinks=kinks, rtol=1e-11).final
     b = fl.gradient_flow(relu.frozen(tree), tree, before, rtol=1e-11).final
