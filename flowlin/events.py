@@ -13,7 +13,7 @@ from jaxtyping import Array
 from flowlin._arrays import require_finite
 from flowlin.eventlog import Channel
 from flowlin.field import AbstractObjective
-from flowlin.kinks import AbstractKinks
+from flowlin.kinks import AbstractKinks, ExactKinks
 from flowlin.network import AbstractNetwork, ReLUNetwork, forward
 from flowlin.task import Task
 from flowlin.theory.modes import Modes
@@ -282,6 +282,7 @@ def all_watches(
     pairs = sum(network.hidden) * task.samples
     chosen = list(events)
     asked = any(isinstance(event, (GateSwitches, UnitSwitches)) for event in chosen)
+    asked = asked or isinstance(kinks, ExactKinks)  # the walk logs its own gates
     if isinstance(network, ReLUNetwork) and pairs <= GATE_LOG_PAIRS and not asked:
         chosen.insert(0, GateSwitches())
     return [w for event in chosen for w in event.watches(network, task, objective, kinks)]

@@ -13,8 +13,9 @@ from jaxtyping import Array
 
 from flowlin._arrays import ENABLE_X64, is_traced, require_positive
 from flowlin.events import AbstractEvent, Watch, all_watches
+from flowlin.exact import ExactWalk, GatedFlow
 from flowlin.field import AbstractObjective, GradientField, objective
-from flowlin.kinks import AbstractKinks, IgnoreKinks, SmoothKinks
+from flowlin.kinks import AbstractKinks, ExactKinks, IgnoreKinks, SmoothKinks
 from flowlin.loss import Loss, SquaredError
 from flowlin.network import AbstractNetwork, Parameters, ReLUNetwork
 from flowlin.progress import progress_meter
@@ -90,6 +91,8 @@ def gradient_flow(
     run = _Run(
         network=network,
         task=task,
+        loss=loss,
+        kinks=kinks,
         objective=goal,
         tau=jnp.asarray(tau, network.dtype),
         watches=tuple(watches),
@@ -152,6 +155,8 @@ class _Run(eqx.Module):
 
     network: AbstractNetwork
     task: Task
+    loss: Loss
+    kinks: AbstractKinks
     objective: AbstractObjective
     tau: Array
     watches: tuple[Watch, ...]
@@ -168,11 +173,15 @@ class _Run(eqx.Module):
     @eqx.filter_jit
     def solve(self, dense: bool, max_steps: int, capacity: int) -> Trajectory:
         """One attempt with room for `capacity` events."""
-        solver = self.solver
+        solver, loop = self.solver, "checkpointed"
+        if isinstance(self.adjoint, (diffrax.ForwardMode, diffrax.DirectAdjoint)):
+            loop = "lax"
+        field = GradientField(self.objective, self.network, self.tau)
+        if isinstance(self.kinks, ExactKinks):
+            assert isinstance(self.network, ReLUNetwork)
+            field = GatedFlow(self.network, self.task, self.loss, self.tau)
+            solver = ExactWalk(solver, field, capacity, self.kinks.slots, loop=loop)
         if self.watches:
-            loop = "checkpointed"
-            if isinstance(self.adjoint, (diffrax.ForwardMode, diffrax.DirectAdjoint)):
-                loop = "lax"
             solver = Recorder(solver, Observer(self.watches, self.network), capacity, loop)
         save = _Save(self.objective, self.network, self.task, self.observe)
         rows = (
@@ -181,7 +190,7 @@ class _Run(eqx.Module):
             else diffrax.SubSaveAt(ts=self.ts, fn=save)
         )
         solution = diffrax.diffeqsolve(
-            diffrax.ODETerm(GradientField(self.objective, self.network, self.tau)),
+            diffrax.ODETerm(field),
             solver,
             t0=jnp.zeros_like(self.t1),
             t1=self.t1,
@@ -203,8 +212,9 @@ class _Run(eqx.Module):
         (ts, (end,)), (rows, last) = solution.ts, solution.ys  # pyright: ignore
         final, log = jax.tree.map(lambda a: a[0], last), None
         result = RESULTS.promote(solution.result)
+        state: Any = solution.solver_state
+        walk = state.inner if self.watches else state
         if self.watches:
-            state: Any = solution.solver_state
             log = state.log
             if state.stopped is not None:
                 ended = jnp.isfinite(log.end)
@@ -213,6 +223,12 @@ class _Run(eqx.Module):
                 final = jax.tree.map(lambda a, b: jnp.where(ended, a, b), state.stopped, final)
             overflow = log.count > log.time.shape[0]
             result = RESULTS.where(overflow & okay(result), RESULTS.event_overflow, result)
+        events = event_log(log, Observer(self.watches, self.network), end)
+        if isinstance(self.kinks, ExactKinks):
+            overflow = walk.log.count > walk.log.time.shape[0]
+            result = RESULTS.where(overflow & okay(result), RESULTS.event_overflow, result)
+            result = RESULTS.where(walk.modes.overflow, RESULTS.slide_overflow, result)
+            events = walk.log.events(end).merged(events)
         if self.ts is None:
             ts = jnp.append(ts, end)
             last_row = save(end, final, None)
@@ -227,7 +243,7 @@ class _Run(eqx.Module):
             ts=jnp.where(kept, ts, jnp.inf),
             losses=jnp.where(kept, losses, jnp.inf),
             observed={} if networks else observed,
-            events=event_log(log, Observer(self.watches, self.network), end),
+            events=events,
             final=self.network.with_parameters(final),
             end=end,
             result=result,
@@ -293,6 +309,11 @@ def _kinks(network: AbstractNetwork, kinks: AbstractKinks | None) -> AbstractKin
         return SmoothKinks()
     if not isinstance(kinks, AbstractKinks):
         raise ValueError(f"`kinks` must be an object such as fl.SmoothKinks(1e-4), got {kinks!r}.")
+    if isinstance(kinks, ExactKinks) and len(network.hidden) != 1:
+        raise ValueError(
+            f"`ExactKinks` walks one hidden layer and the network has {len(network.hidden)}; use "
+            "`kinks=fl.SmoothKinks(1e-4)`."
+        )
     return kinks
 
 
