@@ -23,6 +23,7 @@ from flowlin.recorder import Observer, Recorder, event_log
 from flowlin.result import RESULTS, okay
 from flowlin.task import Task
 from flowlin.trajectory import Reference, Trajectory, finished
+from flowlin.unrolled import Unrolled
 
 Observe = dict[str, Callable[[AbstractNetwork, Task], Any]]
 
@@ -180,7 +181,7 @@ class _Run(eqx.Module):
         if isinstance(self.kinks, ExactKinks):
             assert isinstance(self.network, ReLUNetwork)
             field = GatedFlow(self.network, self.task, self.loss, self.tau)
-            solver = ExactWalk(solver, field, capacity, self.kinks.slots, loop=loop)
+            solver = ExactWalk(Unrolled(solver), field, capacity, self.kinks.slots, loop=loop)
         if self.watches:
             solver = Recorder(solver, Observer(self.watches, self.network), capacity, loop)
         save = _Save(self.objective, self.network, self.task, self.observe)

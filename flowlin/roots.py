@@ -27,7 +27,8 @@ def bracketed_root(
         low, high, f_low, f_high, k = state
         middle = (low + high) / 2
         # kappa_1 = 0.2 / width, kappa_2 = 2, n_0 = 1 of the paper.
-        truncation = 0.2 * (high - low) ** 2 / width
+        # At least half the tolerance: an end that is the root itself would be hit for ever.
+        truncation = jnp.maximum(0.2 * (high - low) ** 2 / width, 0.5 * tolerance)
         projection = 0.5 * tolerance * 2.0 ** (steps - k) - (high - low) / 2
         slope = f_high - f_low
         secant = jnp.where(

@@ -122,16 +122,18 @@ class GatedFlow(eqx.Module):
         bound = self.bound(self.kinks.strength(forces.c))
         return jnp.take_along_axis(u, frozen.slot, axis=1), bound
 
-    def margins(self, parameters: Parameters, frozen: Frozen) -> Float[Array, "H P"]:
-        """How far each kink is from an event: |z|, or for a sliding one its u from its ends.
+    def margins(self, parameters: Parameters, frozen: Frozen) -> Float[Array, "2 H P"]:
+        """How far each kink is from an event, in two smooth functions of the parameters.
 
-        Infinite for samples that follow another's.
+        |z| and one; for a sliding kink u and its distance from its bound. Both are one for
+        samples that follow another's.
         """
         forces = self.forces(parameters, frozen.gates)
         u, bound = self.fractions(forces, frozen)
+        slides = frozen.codes == SLIDING
         side = jnp.where(frozen.codes == OFF, -forces.z, forces.z)
-        margin = jnp.where(frozen.codes == SLIDING, jnp.minimum(u, bound - u), side)
-        return jnp.where(self.kinks.leads, margin, jnp.inf)
+        margins = jnp.stack([jnp.where(slides, u, side), jnp.where(slides, bound - u, 1.0)])
+        return jnp.where(self.kinks.leads, margins, 1.0)
 
     def rounding(self, parameters: Parameters) -> Float[Array, "H P"]:
         """|z| that may be rounding."""

@@ -42,9 +42,7 @@ class Kinks(eqx.Module):
         own = jnp.arange(x.shape[0])
         leader = jnp.where(square > 0, jnp.argmax(parallel, axis=0), own)
         scale = jnp.where(square > 0, ratio[leader, own], 1.0)
-        return Kinks(
-            x, leader, scale, (leader == own) & (square > 0), jnp.any(leader != own)
-        )
+        return Kinks(x, leader, scale, (leader == own) & (square > 0), jnp.any(leader != own))
 
     def strength(self, c: Float[Array, "H P"]) -> Float[Array, "H P"]:
         """C summed over the samples of each kink, at its leader."""

@@ -6,6 +6,7 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
@@ -13,7 +14,7 @@ from flowlin.exact.gated import Frozen, GatedFlow
 from flowlin.network import Parameters
 from flowlin.roots import bracketed_root
 
-CHECKS = 4  # points per step at which margins are looked at
+CHECKS = 8  # points per step at which signs are looked at
 
 
 class Piece(eqx.Module):
@@ -48,38 +49,34 @@ def walk_piece(
     """
 
     def step(end):
-        y1, error, dense, state, _ = solver.step(terms, t, end, y, frozen, inner, made_jump)
-        # FSAL solvers return a Python bool, which no branch can.
-        return y1, error, dense, jax.tree.map(jnp.asarray, state)
+        return solver.step(terms, t, end, y, frozen, inner, made_jump)[:-1]
 
     y1, error, dense, state = step(t1)
-    slack = _slack(flow, y, frozen)
-    path = lax.stop_gradient(solver.interpolation_cls(t0=t, t1=t1, **dense))
-    still = lax.stop_gradient((flow, frozen))
-
-    def slack_margins(at):
-        return still[0].margins(path.evaluate(at), still[1]) + slack
-
-    times = lax.stop_gradient(t + (t1 - t) * jnp.arange(CHECKS + 1) / CHECKS).at[-1].set(t1)
-    lowest = jax.vmap(lambda at: jnp.min(slack_margins(at)))(times)
+    path = solver.interpolation_cls(t0=t, t1=t1, **dense)
+    slack, tolerance = _slack(flow, y, frozen)
+    curve = _Curve.through(flow, frozen, path, t, t1, slack, solver.order(terms) + 1)
+    grid = jnp.arange(CHECKS + 1) / CHECKS
+    # Positive at the start by construction of the slack, up to rounding in the curve.
+    lowest = curve.grid(grid).at[0].max(jnp.finfo(t.dtype).tiny)
     found = jnp.any(lowest[1:] <= 0)
 
     def to_event():
         k = jnp.argmax(lowest[1:] <= 0)
-        tolerance = 1e-12 * (times[-1] - times[0]) + 4 * jnp.finfo(t.dtype).eps * times[-1]
         low, high = bracketed_root(
-            lambda at: jnp.min(slack_margins(at)),
-            times[k], times[k + 1], lowest[k], lowest[k + 1], tolerance,
-        )  # fmt: skip
-        high = lax.stop_gradient(high)
-        there = slack_margins(high)
+            curve.lowest, grid[k], grid[k + 1], lowest[k], lowest[k + 1], 1e-12
+        )
+        low, high = lax.stop_gradient((low, high))
+        there = curve(high)
         # Who fires is read off the dense output: after the second step a dead pair, which waits
         # at its tolerance for ever, could be lowest.
-        first = jnp.argmin(there) == jnp.arange(there.size).reshape(there.shape)
-        tied = (slack <= 0) & (there <= flow.tolerances(y, frozen))
-        ye, error_e, dense_e, state_e = step(high)
-        shift, ye, spread = _correct(flow, frozen, ye, error_e, first, slack, high - times[0])
-        return high + shift, ye, dense_e, state_e, first | tied, high - low + spread
+        first = (jnp.argmin(there) == jnp.arange(there.size)).reshape(there.shape)
+        tied = (slack <= 0) & (there <= tolerance)
+        length = lax.stop_gradient(t1 - t)
+        target = lax.stop_gradient(t) + high * length
+        ye, error_e, dense_e, state_e = step(target)
+        shift, ye, spread = _correct(flow, frozen, ye, error_e, first, slack, high * length)
+        fired = jnp.any(first | tied, axis=0)
+        return target + shift, ye, dense_e, state_e, fired, (high - low) * length + spread
 
     def to_end():
         none = jnp.zeros(frozen.codes.shape, bool)
@@ -89,14 +86,51 @@ def walk_piece(
     return Piece(t, end, y1, error, dense, state, fired, lax.stop_gradient(uncertainty))
 
 
-def _slack(flow: GatedFlow, y: Parameters, frozen: Frozen) -> Float[Array, "H P"]:
-    """How far below zero each margin has to fall to count.
+class _Curve(eqx.Module):
+    """Margins plus slack along a step as polynomials in s = 2 (t - t0) / (t1 - t0) - 1.
+
+    Through one point more than the solver's order: exact for z, which is linear in the dense
+    output's polynomials, and as good as the step for u.
+    """
+
+    coefficients: Float[Array, "n 2 H P"]
+
+    @staticmethod
+    def through(flow, frozen, path, t, t1, slack, number) -> "_Curve":
+        """The curve through the margins at Chebyshev points of a path; blind to derivatives."""
+        flow, frozen, path, t, t1 = lax.stop_gradient((flow, frozen, path, t, t1))
+        points = -np.cos(np.pi * np.arange(number) / (number - 1))
+        inverse = np.linalg.inv(np.vander(points, increasing=True))
+        times = t + (t1 - t) * jnp.asarray((points + 1) / 2, t.dtype)
+        values = jax.vmap(lambda at: flow.margins(path.evaluate(at), frozen))(times) + slack
+        return _Curve(jnp.tensordot(jnp.asarray(inverse, values.dtype), values, 1))
+
+    def _powers(self, at: Array) -> Array:
+        return (2 * at[..., None] - 1) ** np.arange(self.coefficients.shape[0])
+
+    def __call__(self, at: Array) -> Float[Array, "2 H P"]:
+        """All of them, at a fraction of the step."""
+        return jnp.tensordot(self._powers(at), self.coefficients, 1)
+
+    def lowest(self, at: Array) -> Array:
+        """The lowest of them."""
+        return jnp.min(self(at))
+
+    def grid(self, at: Float[Array, " k"]) -> Float[Array, " k"]:
+        """The lowest at several fractions."""
+        return jnp.min(self(at), axis=(1, 2, 3))
+
+
+def _slack(flow: GatedFlow, y: Parameters, frozen: Frozen) -> tuple[Array, Array]:
+    """How far below zero each margin has to fall to count, and the margins' tolerances.
 
     Zero, but for pairs within rounding of their kinks (they have just switched, or belong to a
     dead unit): those have to leave by more than rounding.
     """
-    margins, tolerance = lax.stop_gradient((flow.margins(y, frozen), flow.tolerances(y, frozen)))
-    return jnp.where(margins < tolerance, tolerance - jnp.minimum(margins, 0.0), 0.0)
+    flow, y, frozen = lax.stop_gradient((flow, y, frozen))
+    margins, tolerance = flow.margins(y, frozen), flow.tolerances(y, frozen)
+    slack = jnp.where(margins < tolerance, tolerance - jnp.minimum(margins, 0.0), 0.0)
+    return slack, tolerance
 
 
 def _correct(flow, frozen, y, error, first, slack, length) -> tuple[Array, Parameters, Array]:

@@ -98,7 +98,7 @@ class ExactWalk(AbstractWrappedSolver[WalkState]):
     flow: GatedFlow
     capacity: int = eqx.field(static=True)  # of the gate log
     slots: int = eqx.field(static=True, default=16)
-    pieces: int = eqx.field(static=True, default=8)
+    pieces: int = eqx.field(static=True, default=16)
     loop: str = eqx.field(static=True, default="lax")  # kind of loops, see `equinox.internal`
 
     @property
@@ -143,7 +143,7 @@ class ExactWalk(AbstractWrappedSolver[WalkState]):
         modes = initial_modes(self.flow, y0, min(self.slots, self.flow.task.samples))
         inner = self.solver.init(terms, t0, t1, y0, self.flow.freeze(modes))
         log = GateLog.empty(modes.codes, self.capacity, jnp.result_type(t0))
-        return WalkState(jax.tree.map(jnp.asarray, inner), modes, log, jnp.asarray(False))
+        return WalkState(inner, modes, log, jnp.asarray(False))
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         """Walk from t0 to t1."""
