@@ -163,7 +163,7 @@ class _Run(eqx.Module):
     watches: tuple[Watch, ...]
     observe: Observables
     solver: diffrax.AbstractSolver
-    controller: diffrax.AbstractStepSizeController
+    controller: diffrax.PIDController
     adjoint: diffrax.AbstractAdjoint
     meter: diffrax.AbstractProgressMeter
     t1: Array
@@ -181,7 +181,10 @@ class _Run(eqx.Module):
         if isinstance(self.kinks, ExactKinks):
             assert isinstance(self.network, ReLUNetwork)
             field = GatedFlow(self.network, self.task, self.loss, self.tau)
-            solver = ExactWalk(Unrolled(solver), field, capacity, self.kinks.slots, loop=loop)
+            rtol, atol = self.controller.rtol, self.controller.atol
+            solver = ExactWalk(
+                Unrolled(solver), field, rtol, atol, capacity, self.kinks.slots, loop=loop
+            )
         if self.watches:
             solver = Recorder(solver, Observer(self.watches, self.network), capacity, loop)
         save = _Save(self.objective, self.network, self.task, self.observe)

@@ -14,7 +14,7 @@ from flowlin.exact.gated import Frozen, GatedFlow
 from flowlin.network import Parameters
 from flowlin.roots import bracketed_root
 
-CHECKS = 8  # points per step at which signs are looked at
+CHECKS = 6  # least number of points per step, both ends included, at which signs are looked at
 
 
 class Piece(eqx.Module):
@@ -54,14 +54,15 @@ def walk_piece(
     y1, error, dense, state = step(t1)
     path = solver.interpolation_cls(t0=t, t1=t1, **dense)
     slack, tolerance = _slack(flow, y, frozen)
-    curve = _Curve.through(flow, frozen, path, t, t1, slack, solver.order(terms) + 1)
-    grid = jnp.arange(CHECKS + 1) / CHECKS
-    # Positive at the start by construction of the slack, up to rounding in the curve.
-    lowest = curve.grid(grid).at[0].max(jnp.finfo(t.dtype).tiny)
+    # One point more than the order: exact for z, which is linear in the dense output.
+    points = (1 - np.cos(np.pi * np.linspace(0, 1, max(solver.order(terms) + 1, CHECKS)))) / 2
+    margins = _margins_along(flow, frozen, path, t, t1, points) + slack
+    lowest = jnp.min(margins, axis=(1, 2, 3))
     found = jnp.any(lowest[1:] <= 0)
 
     def to_event():
-        k = jnp.argmax(lowest[1:] <= 0)
+        curve = _Curve.through(points, margins)
+        k, grid = jnp.argmax(lowest[1:] <= 0), jnp.asarray(points, t.dtype)
         low, high = bracketed_root(
             curve.lowest, grid[k], grid[k + 1], lowest[k], lowest[k + 1], 1e-12
         )
@@ -86,39 +87,32 @@ def walk_piece(
     return Piece(t, end, y1, error, dense, state, fired, lax.stop_gradient(uncertainty))
 
 
-class _Curve(eqx.Module):
-    """Margins plus slack along a step as polynomials in s = 2 (t - t0) / (t1 - t0) - 1.
+def _margins_along(flow, frozen, path, t, t1, points) -> Float[Array, "n 2 H P"]:
+    """Margins at fractions of a step, blind to derivatives."""
+    flow, frozen, path, t, t1 = lax.stop_gradient((flow, frozen, path, t, t1))
+    times = t + (t1 - t) * jnp.asarray(points, t.dtype)
+    return jax.vmap(lambda at: flow.margins(path.evaluate(at), frozen))(times)
 
-    Through one point more than the solver's order: exact for z, which is linear in the dense
-    output's polynomials, and as good as the step for u.
-    """
+
+class _Curve(eqx.Module):
+    """Margins along a step as polynomials in s = 2 (t - t0) / (t1 - t0) - 1."""
 
     coefficients: Float[Array, "n 2 H P"]
 
     @staticmethod
-    def through(flow, frozen, path, t, t1, slack, number) -> "_Curve":
-        """The curve through the margins at Chebyshev points of a path; blind to derivatives."""
-        flow, frozen, path, t, t1 = lax.stop_gradient((flow, frozen, path, t, t1))
-        points = -np.cos(np.pi * np.arange(number) / (number - 1))
-        inverse = np.linalg.inv(np.vander(points, increasing=True))
-        times = t + (t1 - t) * jnp.asarray((points + 1) / 2, t.dtype)
-        values = jax.vmap(lambda at: flow.margins(path.evaluate(at), frozen))(times) + slack
+    def through(points: np.ndarray, values: Float[Array, "n 2 H P"]) -> "_Curve":
+        """The polynomials through values at Chebyshev points."""
+        inverse = np.linalg.inv(np.vander(2 * points - 1, increasing=True))
         return _Curve(jnp.tensordot(jnp.asarray(inverse, values.dtype), values, 1))
-
-    def _powers(self, at: Array) -> Array:
-        return (2 * at[..., None] - 1) ** np.arange(self.coefficients.shape[0])
 
     def __call__(self, at: Array) -> Float[Array, "2 H P"]:
         """All of them, at a fraction of the step."""
-        return jnp.tensordot(self._powers(at), self.coefficients, 1)
+        powers = (2 * at - 1) ** np.arange(self.coefficients.shape[0])
+        return jnp.tensordot(powers, self.coefficients, 1)
 
     def lowest(self, at: Array) -> Array:
         """The lowest of them."""
         return jnp.min(self(at))
-
-    def grid(self, at: Float[Array, " k"]) -> Float[Array, " k"]:
-        """The lowest at several fractions."""
-        return jnp.min(self(at), axis=(1, 2, 3))
 
 
 def _slack(flow: GatedFlow, y: Parameters, frozen: Frozen) -> tuple[Array, Array]:

@@ -88,17 +88,20 @@ class ExactWalk(AbstractWrappedSolver[WalkState]):
     """Wraps a Runge-Kutta solver and walks through the kinks of a ReLU flow.
 
     Each step is a chain of up to `pieces` steps of the inner solver, cut at the events between
-    them; if those do not reach the step's end its error is infinite, and the controller shrinks
-    it. The error reported is the largest of the steps **tried**, each of which aims at the
+    them. The error reported is the largest of the steps **tried**, each of which aims at the
     step's end: pieces are as short as the events are dense, and their own errors would tell the
-    controller to take steps that are too long for the flow in between.
+    controller to take steps that are too long for the flow in between. It is raised where that
+    is needed for the next step to end within its pieces; `rtol` and `atol` are the controller's
+    and say what the controller makes of it.
     """
 
     solver: diffrax.AbstractSolver
     flow: GatedFlow
+    rtol: Any
+    atol: Any
     capacity: int = eqx.field(static=True)  # of the gate log
     slots: int = eqx.field(static=True, default=16)
-    pieces: int = eqx.field(static=True, default=16)
+    pieces: int = eqx.field(static=True, default=8)
     loop: str = eqx.field(static=True, default="lax")  # kind of loops, see `equinox.internal`
 
     @property
@@ -175,8 +178,14 @@ class ExactWalk(AbstractWrappedSolver[WalkState]):
                 walk.count + 1,
             )
 
+        def goes_on(walk: _Walk) -> Array:
+            # A chain that the controller will reject for its error need not be walked on.
+            hopeless = self._norm(walk.error, y0, walk.y) > 1.1
+            fine = ~walk.state.modes.overflow & ~hopeless
+            return (walk.t < t1) & (walk.count < self.pieces) & fine
+
         walk = eqxi.while_loop(
-            lambda w: (w.t < t1) & (w.count < self.pieces) & ~w.state.modes.overflow,
+            goes_on,
             body,
             start,
             kind=self.loop,  # pyright: ignore
@@ -184,10 +193,39 @@ class ExactWalk(AbstractWrappedSolver[WalkState]):
             buffers=lambda w: w.pieces,
         )
         overflow = walk.state.modes.overflow
-        far = (walk.t < t1) & ~overflow
-        error = jax.tree.map(lambda e: jnp.where(far, jnp.inf, e), walk.error)
+        error = self._raised(walk, self.error_order(terms), t0, t1, y0)
         result = diffrax.RESULTS.where(overflow, STOP, diffrax.RESULTS.successful)
         return walk.y, error, {"pieces": walk.pieces}, walk.state, result
+
+    def _scale(self, y0: Parameters, y1: Parameters) -> Parameters:
+        """Errors that the controller's tolerances allow."""
+
+        def scale(a, b):
+            return self.atol + self.rtol * jnp.maximum(jnp.abs(a), jnp.abs(b))
+
+        return lax.stop_gradient(jax.tree.map(scale, y0, y1))
+
+    def _norm(self, error: Parameters, y0: Parameters, y1: Parameters) -> Array:
+        """The controller's norm of an error; a step is accepted below one."""
+        ratios = jax.tree.map(jnp.divide, lax.stop_gradient(error), self._scale(y0, y1))
+        flat = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(ratios)])
+        return jnp.sqrt(jnp.mean(flat**2))
+
+    def _raised(self, walk: _Walk, order, t0: Array, t1: Array, y0: Parameters) -> Parameters:
+        """The error, raised so that the next step takes at most three quarters of the pieces.
+
+        The controller multiplies a step by 0.9 norm^(-1/order). A chain that ended early is thus
+        tried again at three quarters of the length that it reached.
+        """
+        reached = (walk.t - t0) / (t1 - t0)
+        growth = 0.75 * reached * self.pieces / jnp.maximum(walk.count, 1)
+        norm = (0.9 / growth) ** order
+        # A finished chain is accepted whatever comes next, an unfinished one rejected.
+        norm = jnp.where(walk.t < t1, jnp.maximum(norm, 1.2), jnp.minimum(norm, 0.9))
+        norm = lax.stop_gradient(norm)
+        return jax.tree.map(
+            lambda e, s: jnp.maximum(e, norm * s), walk.error, self._scale(y0, walk.y)
+        )
 
     def _no_pieces(self, terms, t0, t1, y0, state: WalkState) -> Pieces:
         """Room for the pieces of a step."""
