@@ -111,6 +111,22 @@ class EventLog(eqx.Module):
         time, uncertainty, component, old, new = map(f, columns)
         return EventLog(time, uncertainty, component, old, new, count, self.initial, self.channels)
 
+    def merged(self, other: "EventLog") -> "EventLog":
+        """The events of both, whose channels are distinct; the other's channels come last."""
+        shift = self.offsets[-1]
+        other = eqx.tree_at(lambda log: log.component, other, other.component + shift)
+        joined = [
+            jnp.concatenate([getattr(self, name), getattr(other, name)])
+            for name in ("time", "uncertainty", "component", "old", "new")
+        ]
+        order = jnp.argsort(joined[0])
+        return EventLog(
+            *(a[order] for a in joined),
+            self.count + other.count,
+            jnp.concatenate([self.initial, other.initial]),
+            self.channels + other.channels,
+        )
+
     def trimmed(self) -> "EventLog":
         """Without the padding, where the number of events is known."""
         if is_traced(self.time):
