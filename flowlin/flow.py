@@ -74,8 +74,9 @@ def gradient_flow(
 
     Other arguments, which most people never need:
 
-    - `kinks`: of a ReLU network; None takes `SmoothKinks(1e-4)` for up to 2^14
-      (unit, sample) pairs and `IgnoreKinks()` beyond; `flow.stats` says which.
+    - `kinks`: of a ReLU network; None takes, up to 2^14 (unit, sample) pairs, `ExactKinks()`
+      for one hidden layer and `SmoothKinks(1e-4)` for more, and `IgnoreKinks()` beyond;
+      `flow.stats` says which.
     - `solver`: any diffrax solver; None takes Dopri8 for smooth flows at rtol <= 1e-6, else
       Tsit5; for ReLU networks Tsit5 with smoothed kinks at rtol <= 1e-6, else Bosh3.
     - `rtol`, `atol`: None is 1e-8 in float64 and 1e-4 in float32, and rtol / 100.
@@ -326,8 +327,9 @@ def _kinks(network: AbstractNetwork, task: Task, kinks: AbstractKinks | None) ->
     if not isinstance(network, ReLUNetwork):
         return IgnoreKinks()
     if kinks is None:
-        few = sum(network.hidden) * task.samples <= GATE_LOG_PAIRS
-        return SmoothKinks() if few else IgnoreKinks()
+        if sum(network.hidden) * task.samples > GATE_LOG_PAIRS:
+            return IgnoreKinks()
+        return ExactKinks() if len(network.hidden) == 1 else SmoothKinks()
     if not isinstance(kinks, AbstractKinks):
         raise ValueError(f"`kinks` must be an object such as fl.SmoothKinks(1e-4), got {kinks!r}.")
     if isinstance(kinks, ExactKinks) and len(network.hidden) != 1:
