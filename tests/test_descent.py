@@ -224,15 +224,15 @@ def test_bad_batch_size(tree, pair):
 @pytest.mark.slow
 @pytest.mark.parametrize("load", [fl.tasks.mnist, fl.tasks.cifar10])
 def test_descent_converges_to_the_flow_on_real_images(data_folder, load):
-    task = load(200)
+    task = load(100)
     network = fl.LinearNetwork.init(task, 16, bias_strength=10.0, key=jax.random.key(0))
     modes = fl.theory.modes(task, 10.0)
     hits = fl.ModeHits(modes, 0.25 * modes.full_strength)
-    flow = fl.gradient_flow(network, task, 2.0, events=(hits,), dense=True, rtol=1e-9)
+    flow = fl.gradient_flow(network, task, 1.6, events=(hits,), dense=True, rtol=1e-9)
     assert len(flow.events) >= 1
     gaps, delays = [], []
     for rate in (4e-3, 2e-3, 1e-3):
-        descent = fl.gradient_descent(network, task, rate, round(2.0 / rate), events=(hits,))
+        descent = fl.gradient_descent(network, task, rate, round(1.6 / rate), events=(hits,))
         gaps.append(float(fl.compare(flow, descent).parameters[-1]))
         assert descent.events.index == flow.events.index
         delays.append(float(jnp.max(jnp.abs(descent.events.time - flow.events.time))) / rate)

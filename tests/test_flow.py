@@ -202,9 +202,9 @@ def test_gated_flow_against_brute_force(tree, key):
 def test_frozen_gates_equal_the_relu_flow_until_its_first_switch(tree, key):
     relu = fl.ReLUNetwork.init(tree, 16, key=key)
     kinks = fl.IgnoreKinks()
-    first = float(
-        fl.gradient_flow(relu, tree, 0.05, kinks=kinks, rtol=1e-9, max_steps=5000).events.time[0]
-    )
+    run = fl.gradient_flow(relu, tree, 1.0, kinks=kinks, max_steps=2000, throw=False)
+    first = float(run.events.time[0])
+    assert first > 1e-3
     before = 0.999 * first
     a = fl.gradient_flow(relu, tree, before, kinks=kinks, rtol=1e-11).final
     b = fl.gradient_flow(relu.frozen(tree), tree, before, rtol=1e-11).final
@@ -263,19 +263,18 @@ def test_default_saves_both_ends(tree, key):
 
 
 @pytest.mark.parametrize("solver", [diffrax.Tsit5(), diffrax.Dopri8(), diffrax.Kvaerno5()])
-def test_any_diffrax_solver_records_the_same_events(tree, aligned, solver):
-    network, modes = aligned
-    few = fl.LinearNetwork.balanced(
-        tree, 9, product=network.weights[1] @ jnp.c_[network.biases[0], network.weights[0]],
-        key=jax.random.key(3),
-    )  # fmt: skip
-    hits = fl.ModeHits(modes, 0.5 * modes.full_strength)
-    flow = fl.gradient_flow(few, tree, 6.0, events=(hits,), solver=solver, rtol=1e-7)
-    exact = fl.theory.hitting_time(
-        0.5 * modes.full_strength, modes.s, modes.d, modes.strengths(few, tree)
+def test_any_diffrax_solver_records_the_same_events(solver):
+    task = fl.tasks.teacher(20, (2.0, 1.0), whiten=True)
+    modes = fl.theory.modes(task)
+    product = (modes.u * 0.01) @ modes.v.T
+    network = fl.LinearNetwork.balanced(task, 2, bias=False, product=product, key=jax.random.key(3))
+    rho = 0.5 * modes.full_strength
+    flow = fl.gradient_flow(
+        network, task, 5.0, events=(fl.ModeHits(modes, rho),), solver=solver, rtol=1e-7
     )
-    assert len(flow.events) == 1
-    assert float(flow.events.time[0]) == pytest.approx(float(exact[0]), rel=1e-5)
+    exact = fl.theory.hitting_time(rho, modes.s, modes.d, 0.01)
+    assert flow.events.index == [(0,), (1,)]
+    assert np.allclose(flow.events.time, exact, rtol=1e-5)
     assert flow.stats["solver"] == type(solver).__name__
 
 
