@@ -248,6 +248,7 @@ class _Run(eqx.Module):
             overflow = walk.log.count > walk.log.time.shape[0]
             result = RESULTS.where(overflow & okay(result), RESULTS.event_overflow, result)
             result = RESULTS.where(walk.modes.overflow, RESULTS.slide_overflow, result)
+            end = jnp.minimum(end, walk.end)
             events = walk.log.events(end).merged(events)
         if self.ts is None:
             ts = jnp.append(ts, end)

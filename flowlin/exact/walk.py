@@ -71,6 +71,7 @@ class WalkState(eqx.Module):
     modes: Modes
     log: GateLog
     jump: Bool[Array, ""]  # whether modes changed at the very end of the last step
+    end: Float[Array, ""]  # time at which slots ran out, else inf
 
 
 class _Walk(eqx.Module):
@@ -146,7 +147,8 @@ class ExactWalk(AbstractWrappedSolver[WalkState]):
         modes = initial_modes(self.flow, y0, min(self.slots, self.flow.task.samples))
         inner = self.solver.init(terms, t0, t1, y0, self.flow.freeze(modes))
         log = GateLog.empty(modes.codes, self.capacity, jnp.result_type(t0))
-        return WalkState(inner, modes, log, jnp.asarray(False))
+        never = jnp.asarray(jnp.inf, log.time.dtype)
+        return WalkState(inner, modes, log, jnp.asarray(False), never)
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         """Walk from t0 to t1."""
@@ -169,10 +171,11 @@ class ExactWalk(AbstractWrappedSolver[WalkState]):
                 walk.state.inner, walk.state.jump,
             )  # fmt: skip
             modes, log = self._switch(piece, walk.state.modes, walk.state.log)
+            end = jnp.where(modes.overflow, piece.end, walk.state.end)
             return _Walk(
                 piece.end,
                 piece.y1,
-                WalkState(piece.inner, modes, log, jnp.any(piece.fired)),
+                WalkState(piece.inner, modes, log, jnp.any(piece.fired), end),
                 jax.tree.map(lambda a, b: jnp.maximum(a, jnp.abs(b)), walk.error, piece.error),
                 walk.pieces.put(walk.count, piece),
                 walk.count + 1,
@@ -221,7 +224,8 @@ class ExactWalk(AbstractWrappedSolver[WalkState]):
         growth = 0.75 * reached * self.pieces / jnp.maximum(walk.count, 1)
         norm = (0.9 / growth) ** order
         # A finished chain is accepted whatever comes next, an unfinished one rejected.
-        norm = jnp.where(walk.t < t1, jnp.maximum(norm, 1.2), jnp.minimum(norm, 0.9))
+        unfinished = (walk.t < t1) & ~walk.state.modes.overflow
+        norm = jnp.where(unfinished, jnp.maximum(norm, 1.2), jnp.minimum(norm, 0.9))
         norm = lax.stop_gradient(norm)
         return jax.tree.map(
             lambda e, s: jnp.maximum(e, norm * s), walk.error, self._scale(y0, walk.y)
