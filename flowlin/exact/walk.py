@@ -25,10 +25,13 @@ STOP = diffrax.RESULTS.internal_error
 
 
 class Pieces(eqx.Module):
-    """The pieces of one step, stacked; starts beyond the last are inf."""
+    """The pieces of one step, stacked; starts beyond the last are inf.
 
-    starts: Any  # (n,); inside a loop equinox wraps the buffers' leaves, which are no arrays then
-    ends: Any  # (n,)
+    Untyped, since inside a loop equinox wraps the buffers' leaves.
+    """
+
+    starts: Any
+    ends: Any
     infos: Any
 
     def put(self, k: Array, piece: Piece) -> "Pieces":
@@ -36,7 +39,7 @@ class Pieces(eqx.Module):
         return Pieces(
             self.starts.at[k].set(piece.start),
             self.ends.at[k].set(piece.end),
-            # In this order, since a wrapped leaf is no leaf to `jax.tree`.
+            # In this order, since the buffers' leaves may be wrapped.
             jax.tree.map(lambda one, all_: all_.at[k].set(one), piece.dense, self.infos),
         )
 
