@@ -114,14 +114,17 @@ class EventLog(eqx.Module):
     def merged(self, other: "EventLog") -> "EventLog":
         """The events of both, whose channels are distinct; the other's channels come last."""
         shift = self.offsets[-1]
-        other = eqx.tree_at(lambda log: log.component, other, other.component + shift)
-        joined = [
-            jnp.concatenate([getattr(self, name), getattr(other, name)])
-            for name in ("time", "uncertainty", "component", "old", "new")
-        ]
-        order = jnp.argsort(joined[0])
+        order = jnp.argsort(jnp.concatenate([self.time, other.time]))
+
+        def join(mine: Array, others: Array) -> Array:
+            return jnp.concatenate([mine, others])[order]
+
         return EventLog(
-            *(a[order] for a in joined),
+            join(self.time, other.time),
+            join(self.uncertainty, other.uncertainty),
+            join(self.component, other.component + shift),
+            join(self.old, other.old),
+            join(self.new, other.new),
             self.count + other.count,
             jnp.concatenate([self.initial, other.initial]),
             self.channels + other.channels,

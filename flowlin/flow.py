@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import diffrax
 import equinox as eqx
@@ -65,7 +65,7 @@ def gradient_flow(
     - `t1`: final time, in the units of tau (see `fl.StepClock` for descent steps).
     - `ts`: times to save, ascending in [0, t1]; None saves 0 and the end.
     - `dense`: whether `flow.network(t)` works for every t. The run is then done twice, first to
-      count its steps; memory is steps x stages x parameters.
+      count its steps; memory is steps x stages x parameters (for an exact walk times 8 pieces).
     - `loss`: `SquaredError()` or `CrossEntropy()`.
     - `tau`: time constant.
     - `events`: `Crossing`, `ModeHits`, `LossBelow`, `UnitSwitches`. A ReLU network with up to
@@ -199,7 +199,13 @@ class _Run(eqx.Module):
             field = GatedFlow(self.network, self.task, self.loss, self.tau)
             rtol, atol = self.controller.rtol, self.controller.atol
             solver = ExactWalk(
-                Unrolled(solver), field, rtol, atol, capacity, self.kinks.slots, loop=loop
+                Unrolled(cast(Any, solver)),
+                field,
+                rtol,
+                atol,
+                capacity,
+                self.kinks.slots,
+                loop=loop,
             )
         if self.watches:
             solver = Recorder(solver, Observer(self.watches, self.network), capacity, loop)

@@ -15,9 +15,7 @@ from flowlin.linearization import counts_from_log, linearization
 @pytest.fixture(scope="module")
 def run(tree):
     network = fl.ReLUNetwork.init(tree, 24, key=jax.random.key(3))
-    return network, fl.gradient_flow(
-        network, tree, 12.0, dense=True, kinks=fl.SmoothKinks(1e-4)
-    )
+    return network, fl.gradient_flow(network, tree, 12.0, dense=True, kinks=fl.SmoothKinks(1e-4))
 
 
 def test_gate_log_is_the_sign_of_the_preactivations(tree, run):

@@ -1,6 +1,6 @@
 """One piece of an exact walk: a Runge-Kutta step at fixed modes, cut at its first event."""
 
-from typing import Any
+from typing import Any, cast
 
 import diffrax
 import equinox as eqx
@@ -55,7 +55,9 @@ def walk_piece(
     path = solver.interpolation_cls(t0=t, t1=t1, **dense)
     slack, tolerance = _slack(flow, y, frozen)
     # One point more than the order: exact for z, which is linear in the dense output.
-    points = (1 - np.cos(np.pi * np.linspace(0, 1, max(solver.order(terms) + 1, CHECKS)))) / 2
+    points = (
+        1 - np.cos(np.pi * np.linspace(0, 1, max(cast(int, solver.order(terms)) + 1, CHECKS)))
+    ) / 2
     margins = _margins_along(flow, frozen, path, t, t1, points) + slack
     lowest = jnp.min(margins, axis=(1, 2, 3))
     found = jnp.any(lowest[1:] <= 0)
@@ -82,7 +84,9 @@ def walk_piece(
         return t1 + jnp.zeros_like(t), y1, dense, state, none, jnp.zeros_like(t)
 
     end, y1, dense, state, fired, uncertainty = lax.cond(found, to_event, to_end)
-    return Piece(t, end, y1, error, dense, state, fired, lax.stop_gradient(uncertainty))
+    return Piece(
+        t, end, y1, cast(Parameters, error), dense, state, fired, lax.stop_gradient(uncertainty)
+    )
 
 
 def _margins_along(flow, frozen, path, t, t1, points) -> Float[Array, "n 2 H P"]:
