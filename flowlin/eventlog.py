@@ -111,6 +111,25 @@ class EventLog(eqx.Module):
         time, uncertainty, component, old, new = map(f, columns)
         return EventLog(time, uncertainty, component, old, new, count, self.initial, self.channels)
 
+    def merged(self, other: "EventLog") -> "EventLog":
+        """The events of both, whose channels are distinct; the other's channels come last."""
+        shift = self.offsets[-1]
+        order = jnp.argsort(jnp.concatenate([self.time, other.time]))
+
+        def join(mine: Array, others: Array) -> Array:
+            return jnp.concatenate([mine, others])[order]
+
+        return EventLog(
+            join(self.time, other.time),
+            join(self.uncertainty, other.uncertainty),
+            join(self.component, other.component + shift),
+            join(self.old, other.old),
+            join(self.new, other.new),
+            self.count + other.count,
+            jnp.concatenate([self.initial, other.initial]),
+            self.channels + other.channels,
+        )
+
     def trimmed(self) -> "EventLog":
         """Without the padding, where the number of events is known."""
         if is_traced(self.time):

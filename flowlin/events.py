@@ -13,7 +13,7 @@ from jaxtyping import Array
 from flowlin._arrays import require_finite
 from flowlin.eventlog import Channel
 from flowlin.field import AbstractObjective
-from flowlin.kinks import AbstractKinks
+from flowlin.kinks import AbstractKinks, ExactKinks
 from flowlin.network import AbstractNetwork, ReLUNetwork, forward
 from flowlin.task import Task
 from flowlin.theory.modes import Modes
@@ -269,8 +269,10 @@ class UnitSwitches(AbstractEvent):
         require_quantile(self.quantile)
 
     def watches(self, network, task, objective, kinks) -> list[Watch]:
-        """One watch per layer, level and end of the order."""
+        """One watch per layer, level and end of the order; none where all gates are logged."""
         del objective
+        if isinstance(kinks, ExactKinks):
+            return []
         k = math.floor(self.quantile * task.samples)
         return [
             Watch(
@@ -319,8 +321,14 @@ def user_watches(
     return [w for event in events for w in event.watches(network, task, objective, kinks)]
 
 
-def logs_gates(network: AbstractNetwork, task: Task, events: Sequence[AbstractEvent]) -> bool:
-    """Whether a run logs every gate: a ReLU network with few pairs, unless units are asked for."""
+def logs_gates(
+    network: AbstractNetwork, task: Task, events: Sequence[AbstractEvent], kinks: AbstractKinks
+) -> bool:
+    """Whether a run watches every gate: a ReLU network with few pairs, unless units are asked for.
+
+    An exact walk logs its gates itself.
+    """
     few = sum(network.hidden) * task.samples <= GATE_LOG_PAIRS
     units = any(isinstance(event, UnitSwitches) for event in events)
-    return isinstance(network, ReLUNetwork) and few and not units
+    watched = isinstance(network, ReLUNetwork) and not isinstance(kinks, ExactKinks)
+    return watched and few and not units

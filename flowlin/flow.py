@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import diffrax
 import equinox as eqx
@@ -20,8 +20,9 @@ from flowlin.events import (
     logs_gates,
     user_watches,
 )
+from flowlin.exact import ExactWalk, GatedFlow
 from flowlin.field import AbstractObjective, GradientField, objective
-from flowlin.kinks import AbstractKinks, IgnoreKinks, SmoothKinks
+from flowlin.kinks import AbstractKinks, ExactKinks, IgnoreKinks, SmoothKinks
 from flowlin.loss import Loss, SquaredError
 from flowlin.network import AbstractNetwork, Parameters, ReLUNetwork
 from flowlin.progress import progress_meter
@@ -29,6 +30,7 @@ from flowlin.recorder import Observer, Recorder, event_log
 from flowlin.result import RESULTS, okay
 from flowlin.task import Task
 from flowlin.trajectory import Reference, Trajectory, finished
+from flowlin.unrolled import Unrolled
 
 Observe = dict[str, Callable[[AbstractNetwork, Task], Any]]
 
@@ -63,7 +65,7 @@ def gradient_flow(
     - `t1`: final time, in the units of tau (see `fl.StepClock` for descent steps).
     - `ts`: times to save, ascending in [0, t1]; None saves 0 and the end.
     - `dense`: whether `flow.network(t)` works for every t. The run is then done twice, first to
-      count its steps; memory is steps x stages x parameters.
+      count its steps; memory is steps x stages x parameters (for an exact walk times 8 pieces).
     - `loss`: `SquaredError()` or `CrossEntropy()`.
     - `tau`: time constant.
     - `events`: `Crossing`, `ModeHits`, `LossBelow`, `UnitSwitches`. A ReLU network with up to
@@ -72,8 +74,9 @@ def gradient_flow(
 
     Other arguments, which most people never need:
 
-    - `kinks`: of a ReLU network; None takes `SmoothKinks(1e-4)` for up to 2^14
-      (unit, sample) pairs and `IgnoreKinks()` beyond; `flow.stats` says which.
+    - `kinks`: of a ReLU network; None takes, up to 2^14 (unit, sample) pairs, `ExactKinks()`
+      for one hidden layer and `SmoothKinks(1e-4)` for more, and `IgnoreKinks()` beyond;
+      `flow.stats` says which.
     - `solver`: any diffrax solver; None takes Dopri8 for smooth flows at rtol <= 1e-6, else
       Tsit5; for ReLU networks Tsit5 with smoothed kinks at rtol <= 1e-6, else Bosh3.
     - `rtol`, `atol`: None is 1e-8 in float64 and 1e-4 in float32, and rtol / 100.
@@ -95,11 +98,13 @@ def gradient_flow(
     kinks = _kinks(network, task, kinks)
     solver = default_solver(network, kinks, rtol) if solver is None else solver
     goal = objective(network, task, loss, kinks)
-    logged = (GateSwitches(),) if logs_gates(network, task, events) else ()
+    logged = (GateSwitches(),) if logs_gates(network, task, events, kinks) else ()
     watches = user_watches((*logged, *events), network, task, goal, kinks)
     run = _Run(
         network=network,
         task=task,
+        loss=loss,
+        kinks=kinks,
         objective=goal,
         tau=jnp.asarray(tau, network.dtype),
         watches=tuple(watches),
@@ -167,12 +172,14 @@ class _Run(eqx.Module):
 
     network: AbstractNetwork
     task: Task
+    loss: Loss
+    kinks: AbstractKinks
     objective: AbstractObjective
     tau: Array
     watches: tuple[Watch, ...]
     observe: Observables
     solver: diffrax.AbstractSolver
-    controller: diffrax.AbstractStepSizeController
+    controller: diffrax.PIDController
     adjoint: diffrax.AbstractAdjoint
     meter: diffrax.AbstractProgressMeter
     t1: Array
@@ -183,11 +190,24 @@ class _Run(eqx.Module):
     @eqx.filter_jit
     def solve(self, dense: bool, max_steps: int, capacity: int) -> Trajectory:
         """One attempt with room for `capacity` events."""
-        solver = self.solver
+        solver, loop = self.solver, "checkpointed"
+        if isinstance(self.adjoint, (diffrax.ForwardMode, diffrax.DirectAdjoint)):
+            loop = "lax"
+        field = GradientField(self.objective, self.network, self.tau)
+        if isinstance(self.kinks, ExactKinks):
+            assert isinstance(self.network, ReLUNetwork)
+            field = GatedFlow(self.network, self.task, self.loss, self.tau)
+            rtol, atol = self.controller.rtol, self.controller.atol
+            solver = ExactWalk(
+                Unrolled(cast(Any, solver)),
+                field,
+                rtol,
+                atol,
+                capacity,
+                self.kinks.slots,
+                loop=loop,
+            )
         if self.watches:
-            loop = "checkpointed"
-            if isinstance(self.adjoint, (diffrax.ForwardMode, diffrax.DirectAdjoint)):
-                loop = "lax"
             solver = Recorder(solver, Observer(self.watches, self.network), capacity, loop)
         save = _Save(self.objective, self.network, self.task, self.observe)
         rows = (
@@ -196,7 +216,7 @@ class _Run(eqx.Module):
             else diffrax.SubSaveAt(ts=self.ts, fn=save)
         )
         solution = diffrax.diffeqsolve(
-            diffrax.ODETerm(GradientField(self.objective, self.network, self.tau)),
+            diffrax.ODETerm(field),
             solver,
             t0=jnp.zeros_like(self.t1),
             t1=self.t1,
@@ -218,8 +238,9 @@ class _Run(eqx.Module):
         (ts, (end,)), (rows, last) = solution.ts, solution.ys  # pyright: ignore
         final, log = jax.tree.map(lambda a: a[0], last), None
         result = RESULTS.promote(solution.result)
+        state: Any = solution.solver_state
+        walk = state.inner if self.watches else state
         if self.watches:
-            state: Any = solution.solver_state
             log = state.log
             if state.stopped is not None:
                 ended = jnp.isfinite(log.end)
@@ -228,6 +249,13 @@ class _Run(eqx.Module):
                 final = jax.tree.map(lambda a, b: jnp.where(ended, a, b), state.stopped, final)
             overflow = log.count > log.time.shape[0]
             result = RESULTS.where(overflow & okay(result), RESULTS.event_overflow, result)
+        events = event_log(log, Observer(self.watches, self.network), end)
+        if isinstance(self.kinks, ExactKinks):
+            overflow = walk.log.count > walk.log.time.shape[0]
+            result = RESULTS.where(overflow & okay(result), RESULTS.event_overflow, result)
+            result = RESULTS.where(walk.modes.overflow, RESULTS.slide_overflow, result)
+            end = jnp.minimum(end, walk.end)
+            events = walk.log.events(end).merged(events)
         if self.ts is None:
             ts = jnp.append(ts, end)
             last_row = save(end, final, None)
@@ -242,7 +270,7 @@ class _Run(eqx.Module):
             ts=jnp.where(kept, ts, jnp.inf),
             losses=jnp.where(kept, losses, jnp.inf),
             observed={} if networks else observed,
-            events=event_log(log, Observer(self.watches, self.network), end),
+            events=events,
             final=self.network.with_parameters(final),
             end=end,
             result=result,
@@ -269,7 +297,7 @@ def _attempts(run: _Run, dense: bool, max_steps: int, max_events: int) -> Trajec
             )
         return run.solve(dense, max_steps, max_events)
     flow = run.solve(False, max_steps, capacity)
-    if capacity < max_events and int(flow.events.count) > capacity:
+    if capacity < max_events and bool(flow.result == RESULTS.event_overflow):
         capacity = max_events
         flow = run.solve(False, max_steps, capacity)
     if dense:
@@ -306,10 +334,16 @@ def _kinks(network: AbstractNetwork, task: Task, kinks: AbstractKinks | None) ->
     if not isinstance(network, ReLUNetwork):
         return IgnoreKinks()
     if kinks is None:
-        few = sum(network.hidden) * task.samples <= GATE_LOG_PAIRS
-        return SmoothKinks() if few else IgnoreKinks()
+        if sum(network.hidden) * task.samples > GATE_LOG_PAIRS:
+            return IgnoreKinks()
+        return ExactKinks() if len(network.hidden) == 1 else SmoothKinks()
     if not isinstance(kinks, AbstractKinks):
         raise ValueError(f"`kinks` must be an object such as fl.SmoothKinks(1e-4), got {kinks!r}.")
+    if isinstance(kinks, ExactKinks) and len(network.hidden) != 1:
+        raise ValueError(
+            f"`ExactKinks` walks one hidden layer and the network has {len(network.hidden)}; use "
+            "`kinks=fl.SmoothKinks(1e-4)`."
+        )
     return kinks
 
 

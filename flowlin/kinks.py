@@ -78,3 +78,37 @@ class SmoothKinks(AbstractKinks):
             return slope * z + (1 - slope) * rounded
 
         return smooth
+
+
+class ExactKinks(AbstractKinks):
+    """Walk through the kinks exactly: every gate switches at a located event.
+
+    Between events each (unit, sample) gate is off, on or sliding, and the flow is that of a gated
+    linear network whose sliding pairs are held at their kinks; at an event Filippov's rule
+    chooses the gates. Limited by the solver's tolerance alone, so `rtol` means what it says.
+
+    For ReLU (and leaky ReLU) networks with one hidden layer. Work grows with the number of
+    events, roughly as units x samples.
+
+    **Arguments:**
+
+    - `slots`: how many pairs of one unit may slide at once; a run that needs more stops with
+      `RESULTS.slide_overflow`. At most 6 were ever seen on the library's tasks.
+
+    **Raises:** `ValueError` for fewer than one slot.
+    """
+
+    slots: int = eqx.field(static=True, default=16)
+
+    def __check_init__(self):
+        if self.slots < 1:
+            raise ValueError(f"`slots` must be at least 1, got {self.slots}.")
+
+    @property
+    def width(self) -> float:
+        """No width: a sliding pair is at its kink itself."""
+        return 0.0
+
+    def activation(self, network: AbstractNetwork) -> Activation:
+        """The network's own activation."""
+        return network.activation

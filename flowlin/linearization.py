@@ -7,6 +7,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from flowlin._arrays import is_traced
@@ -72,7 +73,7 @@ class Linearization(eqx.Module):
     open_counts: UnitCounts
     closed_counts: UnitCounts
 
-    def activity(self, t: Array | float, closed: bool = False) -> Activity:
+    def activity(self, t: ArrayLike, closed: bool = False) -> Activity:
         """Always-on, gating and off fractions at times t, exact step functions."""
         counts = self.closed_counts if closed else self.open_counts
         return counts.activity(jnp.asarray(t))

@@ -12,6 +12,10 @@ class RESULTS(diffrax.RESULTS):  # pyright: ignore
         "More events than `max_events` happened. Those that fit are in the log, in order of "
         "discovery; increase `max_events`, watch fewer components, or end the run earlier."
     )
+    slide_overflow = (
+        "More pairs of one unit slide at once than `ExactKinks` has slots for; increase "
+        "`ExactKinks(slots=...)`."
+    )
     not_finite = (
         "The loss or the parameters became NaN or infinite. Descent: lower `learning_rate`. "
         "Flow: check the loss function."

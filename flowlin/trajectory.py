@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from flowlin._arrays import is_traced
@@ -83,7 +84,7 @@ class Trajectory(eqx.Module):
             )
         return _stacked(self.final, self.saved, self.ts.shape[0])
 
-    def network(self, t: float | Array) -> Any:
+    def network(self, t: ArrayLike) -> Any:
         """The network at time t in [0, end]; for an array of times, stacked.
 
         **Raises:** `ValueError` without `dense=True`, or for a time outside the run.

@@ -15,7 +15,7 @@ from flowlin.linearization import counts_from_log, linearization
 @pytest.fixture(scope="module")
 def run(tree):
     network = fl.ReLUNetwork.init(tree, 24, key=jax.random.key(3))
-    return network, fl.gradient_flow(network, tree, 12.0, dense=True)
+    return network, fl.gradient_flow(network, tree, 12.0, dense=True, kinks=fl.SmoothKinks(1e-4))
 
 
 def test_gate_log_is_the_sign_of_the_preactivations(tree, run):
@@ -113,9 +113,10 @@ def test_unit_switches_agree_with_the_gate_log(tree, quantile):
     network = fl.ReLUNetwork.init(tree, 16, key=jax.random.key(5))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        gates = fl.gradient_flow(network, tree, 8.0).linearization(quantile)
+        kinks = fl.SmoothKinks(1e-4)
+        gates = fl.gradient_flow(network, tree, 8.0, kinks=kinks).linearization(quantile)
         units = fl.gradient_flow(
-            network, tree, 8.0, events=(fl.UnitSwitches(quantile),)
+            network, tree, 8.0, kinks=kinks, events=(fl.UnitSwitches(quantile),)
         ).linearization(quantile)
     for a, b in ((gates.open, units.open), (gates.closed, units.closed)):
         assert float(a.time) == pytest.approx(float(b.time), rel=1e-8)

@@ -1,0 +1,103 @@
+"""Which modes a unit takes up at an event: Filippov's rule."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from flowlin.exact.boxqp import box_qp
+from flowlin.exact.gated import Forces, GatedFlow
+from flowlin.exact.modes import OFF, ON, SLIDING, Modes, gather, slot_inverse, slots_of
+from flowlin.network import Parameters
+
+SNAP = 1e-9  # u this close to an end of its range, relatively, is at that end
+
+
+class Situation(eqx.Module):
+    """All that decisions at one point read, for all units."""
+
+    codes: Int[Array, "H P"]
+    c: Float[Array, "H P"]
+    strength: Float[Array, "H P"]  # C of each kink
+    near: Bool[Array, "H P"]  # |z| may be rounding
+    upper: Bool[Array, "H P"]  # u is nearer to its bound than to zero
+
+
+def situation(flow: GatedFlow, parameters: Parameters, modes: Modes) -> Situation:
+    """The situation at these parameters, with the modes up to now."""
+    parameters = lax.stop_gradient(parameters)
+    frozen = lax.stop_gradient(flow.freeze(modes))
+    forces: Forces = flow.forces(parameters, frozen.gates)
+    u, bound = flow.fractions(forces, frozen)
+    strength = flow.kinks.strength(forces.c)
+    near = jnp.abs(forces.z) <= flow.rounding(parameters)
+    return Situation(modes.codes, forces.c, strength, near, 2 * u > bound)
+
+
+def decide(
+    flow: GatedFlow, at: Situation, unit: Array, fired: Bool[Array, " P"], slots: int
+) -> tuple[Int[Array, " P"], Int[Array, " m"], Array, Array]:
+    """New modes of one unit, of which the leaders under `fired` had their event.
+
+    A pair that ends its slide leaves at the end that its u reached. Where C >= 0 nothing slides:
+    a fired pair crosses in the direction it came from, another one keeps its mode. All others at
+    their kinks settle among each other by the box-constrained quadratic program.
+
+    **Returns:** codes (P,), slots (m,), their inverse (m, m), and whether it went well: there
+    were slots enough, and the program was solved.
+    """
+    still = lax.stop_gradient
+    codes, c, strength = at.codes[unit], at.c[unit], at.strength[unit]
+    slides, x = codes == SLIDING, still(flow.kinks.x)
+    left = jnp.where(at.upper[unit], ON, OFF).astype(codes.dtype)
+    codes = jnp.where(fired, jnp.where(slides, left, jnp.where(strength < 0, codes, -codes)), codes)
+    open_ = jnp.where(slides, ~fired, (fired | at.near[unit]) & (strength < 0))
+    open_ = open_ & flow.kinks.leads
+
+    # The open pairs on their off sides, the others as they are.
+    at_base = flow.kinks.follow(jnp.where(open_, SLIDING, codes).astype(codes.dtype))
+    velocity = (flow.kinks.gates(at_base, still(flow.network.slope)) * c) @ x
+    chosen = slots_of(open_, slots)
+    rows, there = gather(x, chosen), chosen < codes.shape[0]
+    bound = still(flow.bound(gather(strength, chosen)))
+    u, settled = box_qp(rows @ rows.T, rows @ velocity, jnp.maximum(bound, 0.0), there)
+    side = jnp.where(u <= SNAP * bound, OFF, jnp.where(u >= (1 - SNAP) * bound, ON, SLIDING))
+    codes = codes.at[chosen].set(side.astype(codes.dtype), mode="drop")
+    codes = flow.kinks.follow(codes)
+
+    sliding = slots_of((codes == SLIDING) & flow.kinks.leads, slots)
+    fine = settled & (jnp.sum(open_) <= slots)
+    return codes, sliding, slot_inverse(gather(flow.kinks.x, sliding)), fine
+
+
+def initial_modes(flow: GatedFlow, parameters: Parameters, slots: int) -> Modes:
+    """Modes at the start: the signs of z, and Filippov's rule for what starts at its kink.
+
+    Where C >= 0 a pair at its kink is on if its z rises while it is off, else off
+    (relu'(0) = 0): several flows may start there, and this is the one that descent takes.
+    """
+    z = lax.stop_gradient(flow.preactivations(parameters))
+    near = (jnp.abs(z) <= flow.rounding(parameters)) & flow.kinks.leads
+    codes = jnp.where((z > 0) & ~near, ON, OFF).astype(jnp.int8)
+    codes = flow.kinks.follow(codes)
+    modes = Modes.of(codes, slots, z.dtype)
+    at = situation(flow, parameters, modes)
+    gates = flow.kinks.gates(codes, lax.stop_gradient(flow.network.slope))
+    rises = (gates * at.c) @ flow.kinks.x @ flow.kinks.x.T > 0
+    ups = near & (at.strength >= 0) & rises
+    codes = jnp.where(ups, ON, codes).astype(jnp.int8)
+    codes = flow.kinks.follow(codes)
+    at = eqx.tree_at(lambda a: a.codes, at, codes)
+
+    def one(unit):
+        none = jnp.zeros(codes.shape[1], bool)
+        return decide(flow, at, unit, none, slots)
+
+    tied = jnp.any(near & (at.strength < 0))
+    units = jnp.arange(codes.shape[0])
+    codes, chosen, inverse, fine = lax.cond(
+        tied,
+        lambda: lax.map(one, units),
+        lambda: (codes, modes.slots, modes.inverse, jnp.ones_like(units, bool)),
+    )
+    return Modes(codes, chosen, inverse, ~jnp.all(fine))

@@ -1,0 +1,65 @@
+"""The log of the gates' changes during an exact walk."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from flowlin.eventlog import Channel, EventLog
+
+
+class GateLog(eqx.Module):
+    """Changes found so far; slots beyond `count` hold time = inf."""
+
+    time: Float[Array, " K"]
+    uncertainty: Float[Array, " K"]
+    component: Int[Array, " K"]
+    old: Int[Array, " K"]
+    new: Int[Array, " K"]
+    count: Int[Array, ""]
+    initial: Int[Array, "H P"]
+
+    @staticmethod
+    def empty(initial: Int[Array, "H P"], capacity: int, dtype: Any) -> "GateLog":
+        """A log with room for `capacity` changes."""
+        return GateLog(
+            jnp.full(capacity, jnp.inf, dtype),
+            jnp.zeros(capacity, dtype),
+            jnp.zeros(capacity, jnp.int32),
+            jnp.zeros(capacity, jnp.int8),
+            jnp.zeros(capacity, jnp.int8),
+            jnp.zeros((), jnp.int32),
+            initial.astype(jnp.int8),
+        )
+
+    def append(self, time, uncertainty, unit, old, new) -> "GateLog":
+        """The changes of one unit's modes (P,); beyond the capacity counted and dropped."""
+        changed = old != new
+        rank = self.count + jnp.cumsum(changed) - 1
+        at = jnp.where(changed, rank, self.time.shape[0])
+        component = unit * old.shape[0] + jnp.arange(old.shape[0])
+        return GateLog(
+            self.time.at[at].set(time, mode="drop"),
+            self.uncertainty.at[at].set(uncertainty, mode="drop"),
+            self.component.at[at].set(component.astype(jnp.int32), mode="drop"),
+            self.old.at[at].set(old, mode="drop"),
+            self.new.at[at].set(new, mode="drop"),
+            self.count + jnp.sum(changed, dtype=jnp.int32),
+            self.initial,
+        )
+
+    def events(self, end: Array) -> EventLog:
+        """The log of channel "gate", layer 0, without what happened after `end`."""
+        time = jnp.where(self.time <= end, self.time, jnp.inf)
+        late = jnp.sum(jnp.isfinite(self.time)) - jnp.sum(jnp.isfinite(time))
+        return EventLog(
+            time,
+            self.uncertainty,
+            self.component.astype(int),
+            self.old.astype(int),
+            self.new.astype(int),
+            self.count - late,
+            self.initial.astype(int).ravel(),
+            (Channel("gate", self.initial.shape, (0,)),),
+        )

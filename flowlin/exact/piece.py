@@ -1,0 +1,150 @@
+"""One piece of an exact walk: a Runge-Kutta step at fixed modes, cut at its first event."""
+
+from typing import Any, cast
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float
+
+from flowlin.exact.gated import Frozen, GatedFlow
+from flowlin.network import Parameters
+from flowlin.roots import bracketed_root
+
+CHECKS = 6  # least number of points per step, both ends included, at which signs are looked at
+
+
+class Piece(eqx.Module):
+    """A piece from `start` to `end`; modes change at its end where `fired`."""
+
+    start: Array
+    end: Array
+    y1: Parameters
+    error: Parameters  # of the step that was tried, up to the time aimed at
+    dense: Any
+    inner: Any  # state of the inner solver
+    fired: Bool[Array, "H P"]
+    uncertainty: Float[Array, ""]
+
+
+def walk_piece(
+    flow: GatedFlow,
+    solver: diffrax.AbstractSolver,
+    terms: Any,
+    t: Array,
+    t1: Array,
+    y: Parameters,
+    frozen: Frozen,
+    inner: Any,
+    made_jump: Any,
+) -> Piece:
+    """One step of `solver` from t towards t1 with frozen modes, ended by the first event in it.
+
+    The event is found on the dense output. The state there is that of a second step which ends
+    at it (the dense output has fewer digits), moved onto the kink by one Newton correction along
+    the flow; the correction also carries the derivative of the event's time.
+    """
+
+    def step(end):
+        return solver.step(terms, t, end, y, frozen, inner, made_jump)[:-1]
+
+    y1, error, dense, state = step(t1)
+    path = solver.interpolation_cls(t0=t, t1=t1, **dense)
+    slack, tolerance = _slack(flow, y, frozen)
+    # One point more than the order: exact for z, which is linear in the dense output.
+    points = (
+        1 - np.cos(np.pi * np.linspace(0, 1, max(cast(int, solver.order(terms)) + 1, CHECKS)))
+    ) / 2
+    margins = _margins_along(flow, frozen, path, t, t1, points) + slack
+    lowest = jnp.min(margins, axis=(1, 2, 3))
+    found = jnp.any(lowest[1:] <= 0)
+
+    def to_event():
+        curve = _Curve.through(points, margins)
+        k, grid = jnp.argmax(lowest[1:] <= 0), jnp.asarray(points, t.dtype)
+        low, high = bracketed_root(curve.lowest, grid[k], grid[k + 1], False, 1e-12)
+        low, high = lax.stop_gradient((low, high))
+        there = curve(high)
+        # Who fires is read off the dense output: after the second step a dead pair, which waits
+        # at its tolerance for ever, could be lowest.
+        first = (jnp.argmin(there) == jnp.arange(there.size)).reshape(there.shape)
+        tied = (slack <= 0) & (there <= tolerance)
+        length = lax.stop_gradient(t1 - t)
+        target = lax.stop_gradient(t) + high * length
+        ye, error_e, dense_e, state_e = step(target)
+        shift, ye, spread = _correct(flow, frozen, ye, error_e, first, slack, high * length)
+        fired = jnp.any(first | tied, axis=0)
+        return target + shift, ye, dense_e, state_e, fired, (high - low) * length + spread
+
+    def to_end():
+        none = jnp.zeros(frozen.codes.shape, bool)
+        return t1 + jnp.zeros_like(t), y1, dense, state, none, jnp.zeros_like(t)
+
+    end, y1, dense, state, fired, uncertainty = lax.cond(found, to_event, to_end)
+    return Piece(
+        t, end, y1, cast(Parameters, error), dense, state, fired, lax.stop_gradient(uncertainty)
+    )
+
+
+def _margins_along(flow, frozen, path, t, t1, points) -> Float[Array, "n 2 H P"]:
+    """Margins at fractions of a step, blind to derivatives."""
+    flow, frozen, path, t, t1 = lax.stop_gradient((flow, frozen, path, t, t1))
+    times = t + (t1 - t) * jnp.asarray(points, t.dtype)
+    return jax.vmap(lambda at: flow.margins(path.evaluate(at), frozen))(times)
+
+
+class _Curve(eqx.Module):
+    """Margins along a step as polynomials in s = 2 (t - t0) / (t1 - t0) - 1."""
+
+    coefficients: Float[Array, "n 2 H P"]
+
+    @staticmethod
+    def through(points: np.ndarray, values: Float[Array, "n 2 H P"]) -> "_Curve":
+        """The polynomials through values at Chebyshev points."""
+        inverse = np.linalg.inv(np.vander(2 * points - 1, increasing=True))
+        return _Curve(jnp.tensordot(jnp.asarray(inverse, values.dtype), values, 1))
+
+    def __call__(self, at: Array) -> Float[Array, "2 H P"]:
+        """All of them, at a fraction of the step."""
+        powers = (2 * at - 1) ** np.arange(self.coefficients.shape[0])
+        return jnp.tensordot(powers, self.coefficients, 1)
+
+    def lowest(self, at: Array) -> Array:
+        """The lowest of them."""
+        return jnp.min(self(at))
+
+
+def _slack(flow: GatedFlow, y: Parameters, frozen: Frozen) -> tuple[Array, Array]:
+    """How far below zero each margin has to fall to count, and the margins' tolerances.
+
+    Zero, but for pairs within rounding of their kinks (they have just switched, or belong to a
+    dead unit): those have to leave by more than rounding.
+    """
+    flow, y, frozen = lax.stop_gradient((flow, y, frozen))
+    margins, tolerance = flow.margins(y, frozen), flow.tolerances(y, frozen)
+    slack = jnp.where(margins < tolerance, tolerance - jnp.minimum(margins, 0.0), 0.0)
+    return slack, tolerance
+
+
+def _correct(flow, frozen, y, error, first, slack, length) -> tuple[Array, Parameters, Array]:
+    """Newton's step along the flow onto the kink of the pair `first`.
+
+    **Returns:** the change of time, the state there, and the uncertainty of the time.
+    """
+
+    def margin(y):
+        return jnp.sum(jnp.where(first, flow.margins(y, frozen) + slack, 0.0))
+
+    velocity = flow(None, y, frozen)
+    value, slope = jax.jvp(margin, (y,), (velocity,))
+    slope = lax.stop_gradient(jnp.where(slope < 0, slope, -jnp.inf))
+    fixed = lax.stop_gradient(value)
+    # A tangential event could send Newton far off.
+    shift = jnp.clip(-fixed / slope, -1e-2 * length, 1e-2 * length) - (value - fixed) / slope
+    off = jax.tree.map(jnp.add, y, error)
+    spread = jnp.abs((margin(off) - fixed) / slope)
+    y = jax.tree.map(lambda a, v: a + shift * v, y, velocity)
+    return shift, y, spread
