@@ -301,7 +301,7 @@ def require_quantile(quantile: float) -> None:
         raise ValueError(f"`quantile` must lie in [0, 0.5), got {quantile}.")
 
 
-GATE_LOG_PAIRS = 2**14  # beyond, logging every pair costs more than the flow
+MANY_PAIRS = 10_000  # (unit, sample) pairs beyond which each one's switches are too many
 
 
 def user_watches(
@@ -328,7 +328,7 @@ def logs_gates(
 
     An exact walk logs its gates itself.
     """
-    few = sum(network.hidden) * task.samples <= GATE_LOG_PAIRS
+    few = sum(network.hidden) * task.samples <= MANY_PAIRS
     units = any(isinstance(event, UnitSwitches) for event in events)
     watched = isinstance(network, ReLUNetwork) and not isinstance(kinks, ExactKinks)
     return watched and few and not units

@@ -13,7 +13,7 @@ from jaxtyping import Array
 
 from flowlin._arrays import ENABLE_X64, is_traced, require_positive
 from flowlin.events import (
-    GATE_LOG_PAIRS,
+    MANY_PAIRS,
     AbstractEvent,
     GateSwitches,
     Watch,
@@ -69,16 +69,16 @@ def gradient_flow(
     - `loss`: `SquaredError()` or `CrossEntropy()`.
     - `tau`: time constant.
     - `events`: `Crossing`, `ModeHits`, `LossBelow`, `UnitSwitches`. A ReLU network with up to
-      2^14 (unit, sample) pairs logs its gates besides.
+      10,000 (unit, sample) pairs logs its gates besides.
     - `observe`: `{name: function(network, task)}`, recorded at `ts` **instead of** the networks.
 
     Other arguments, which most people never need:
 
-    - `kinks`: of a ReLU network; None takes, up to 2^14 (unit, sample) pairs, `ExactKinks()`
+    - `kinks`: of a ReLU network; None takes, up to 10,000 (unit, sample) pairs, `ExactKinks()`
       for one hidden layer and `SmoothKinks(1e-4)` for more, and `IgnoreKinks()` beyond;
       `flow.stats` says which.
     - `solver`: any diffrax solver; None takes Dopri8 for smooth flows at rtol <= 1e-6, else
-      Tsit5; for ReLU networks Tsit5 with smoothed kinks at rtol <= 1e-6, else Bosh3.
+      Tsit5; for ReLU networks Tsit5 (smoothed kinks: at rtol <= 1e-6), else Bosh3.
     - `rtol`, `atol`: None is 1e-8 in float64 and 1e-4 in float32, and rtol / 100.
     - `max_steps`, `max_events`: where to give up.
     - `adjoint`: how derivatives are taken; the default is reverse mode, `diffrax.ForwardMode()`
@@ -95,7 +95,7 @@ def gradient_flow(
     _check(t1, ts, tau, rtol, atol, network.dtype)
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     rtol = (1e-8 if network.dtype == jnp.float64 else 1e-4) if rtol is None else rtol
-    kinks = _kinks(network, task, kinks)
+    kinks = _kinks(network, task, kinks, solver)
     solver = default_solver(network, kinks, rtol) if solver is None else solver
     goal = objective(network, task, loss, kinks)
     logged = (GateSwitches(),) if logs_gates(network, task, events, kinks) else ()
@@ -135,6 +135,8 @@ def default_solver(
     network: AbstractNetwork, kinks: AbstractKinks, rtol: float
 ) -> diffrax.AbstractSolver:
     """The solver that did best in `benchmarks/solvers.py`."""
+    if isinstance(kinks, ExactKinks):
+        return diffrax.Tsit5()  # smooth pieces, too short for a higher order to pay
     if isinstance(network, ReLUNetwork):
         # Kinks limit the order: a low-order method wins until the tolerance resolves the width.
         bare = isinstance(kinks, IgnoreKinks)
@@ -329,14 +331,20 @@ def _failure(flow: Trajectory, max_steps: int, max_events: int) -> str:
     return f"{RESULTS[flow.result]}, at {reached}."
 
 
-def _kinks(network: AbstractNetwork, task: Task, kinks: AbstractKinks | None) -> AbstractKinks:
+def _kinks(
+    network: AbstractNetwork,
+    task: Task,
+    kinks: AbstractKinks | None,
+    solver: diffrax.AbstractSolver | None,
+) -> AbstractKinks:
     """The given kinks, or those that suit the number of (unit, sample) pairs."""
     if not isinstance(network, ReLUNetwork):
         return IgnoreKinks()
     if kinks is None:
-        if sum(network.hidden) * task.samples > GATE_LOG_PAIRS:
+        if sum(network.hidden) * task.samples > MANY_PAIRS:
             return IgnoreKinks()
-        return ExactKinks() if len(network.hidden) == 1 else SmoothKinks()
+        explicit = solver is None or isinstance(solver, diffrax.AbstractERK)
+        return ExactKinks() if len(network.hidden) == 1 and explicit else SmoothKinks()
     if not isinstance(kinks, AbstractKinks):
         raise ValueError(f"`kinks` must be an object such as fl.SmoothKinks(1e-4), got {kinks!r}.")
     if isinstance(kinks, ExactKinks) and len(network.hidden) != 1:

@@ -2,6 +2,7 @@
 
 import warnings
 
+import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -198,3 +199,19 @@ def test_linearization_under_vmap_equals_single_runs(tree):
         warnings.simplefilter("ignore")
         single = [t_star(jax.tree.map(lambda a, i=i: a[i], networks)) for i in range(3)]
     assert jnp.allclose(batch, jnp.stack(single), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "samples", "solver", "chosen"),
+    [
+        ((4,), 8, None, "ExactKinks()"),
+        ((4, 3), 8, None, "SmoothKinks()"),
+        ((4,), 8, diffrax.Kvaerno5(), "SmoothKinks()"),
+        ((40,), 300, None, "IgnoreKinks()"),
+    ],
+)
+def test_kinks_are_chosen_by_size_and_solver(hidden, samples, solver, chosen):
+    task = fl.tasks.teacher(samples, (1.0, 0.5), key=jax.random.key(0))
+    network = fl.ReLUNetwork.init(task, hidden, key=jax.random.key(0))
+    flow = fl.gradient_flow(network, task, 1e-3, rtol=1e-3, solver=solver)
+    assert flow.stats["kinks"] == chosen
