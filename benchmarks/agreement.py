@@ -4,8 +4,8 @@
 
 For MNIST and grayscale CIFAR-10, linear and ReLU networks with bias (c = 10), descent at three
 learning rates is compared with the flow: relative distance of parameters and function, difference
-in loss, in the modes' hitting times, and in t* by quantile. Writes `benchmarks/results/
-agreement.json` and prints the table in Markdown. Needs the image files (see the README); without
+in loss, in the modes' hitting times, and in t* by quantile. Writes `agreement.json`
+and the table `agreement.md` to `benchmarks/results/`. Needs the image files (see the README); without
 them `--quick` runs on scikit-learn's digits.
 """
 
@@ -137,6 +137,7 @@ def main() -> None:
         path = pathlib.Path(__file__).parent / "results" / "agreement.json"
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(table, indent=1) + "\n")
+        path.with_suffix(".md").write_text(markdown(table) + "\n")
 
 
 if __name__ == "__main__":
