@@ -4,9 +4,9 @@
 
 For MNIST and grayscale CIFAR-10, linear and ReLU networks with bias (c = 10), descent at three
 learning rates is compared with the flow: relative distance of parameters and function, difference
-in loss, in the modes' hitting times, and in t* by quantile. Writes `agreement.json`
-and the table `agreement.md` to `benchmarks/results/`. Needs the image files (see the README); without
-them `--quick` runs on scikit-learn's digits.
+in loss, in the modes' hitting times, and in t* by quantile. Writes `agreement.json` and the table
+`agreement.md` to `benchmarks/results/`. Needs the image files (see the README); `--quick` runs on
+scikit-learn's digits.
 """
 
 import argparse
