@@ -134,9 +134,9 @@ def gradient_flow(
 def default_solver(
     network: AbstractNetwork, kinks: AbstractKinks, rtol: float
 ) -> diffrax.AbstractSolver:
-    """The solver that did best in `benchmarks/solvers.py`."""
+    """Chosen by `benchmarks/solvers.py`, except for exact walks, which it does not compare yet."""
     if isinstance(kinks, ExactKinks):
-        return diffrax.Tsit5()  # smooth pieces, too short for a higher order to pay
+        return diffrax.Tsit5()
     if isinstance(network, ReLUNetwork):
         # Kinks limit the order: a low-order method wins until the tolerance resolves the width.
         bare = isinstance(kinks, IgnoreKinks)

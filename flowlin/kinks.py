@@ -47,9 +47,9 @@ class SmoothKinks(AbstractKinks):
     $$\sigma_w(z) = \frac{(z + w)^2}{4 w} \quad (|z| < w), \qquad \max(z, 0) \text{ outside}.$$
 
     What is integrated is the exact gradient flow **of the smoothed network**: its loss still
-    falls, its conserved quantities still hold to the tolerance. Against the ReLU network the
-    parameters are off by about 4.5 widths on the hierarchy task (relative error 4e-4 at width
-    1e-4), linearly in the width; a sliding pair becomes one that hovers inside |z| < w.
+    falls. Against the ReLU network the parameters are off by an amount that shrinks about linearly
+    with the width, and so are the quantities that a ReLU unit conserves; a sliding pair becomes
+    one that hovers inside |z| < w.
 
     **Arguments:**
 
@@ -93,7 +93,7 @@ class ExactKinks(AbstractKinks):
     **Arguments:**
 
     - `slots`: how many pairs of one unit may slide at once; a run that needs more stops with
-      `RESULTS.slide_overflow`. At most 6 were ever seen on the library's tasks.
+      `RESULTS.slide_overflow`.
 
     **Raises:** `ValueError` for fewer than one slot.
     """
