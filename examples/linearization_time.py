@@ -266,7 +266,7 @@ def draw_modes(ax: plt.Axes, runs: list[Run], given: argparse.Namespace) -> None
     ax.axhline(given.rho, color="0.75", lw=0.8, zorder=0)
     ax.set(xlabel="time t", ylabel="mode strength a d / s", title="with bias: first five modes")
     ax.set_ylim(-0.05, 1.15)
-    ax.legend(frameon=False, fontsize=8, loc="lower right")
+    ax.legend(framealpha=0.95, edgecolor="none", fontsize=8, loc="lower right").set_zorder(6)
 
 
 def main() -> None:
