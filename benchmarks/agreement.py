@@ -59,7 +59,9 @@ def rows(name: str, task: fl.Task, kind: type, hidden: int) -> list[dict]:
     if kind is fl.ReLUNetwork:
         events += [fl.UnitSwitches(q) for q in QUANTILES]
     rtol = 1e-10 if kind is fl.LinearNetwork else 1e-5
-    flow = fl.gradient_flow(network, task, t1, events=events, dense=True, rtol=rtol)
+    flow = fl.gradient_flow(
+        network, task, t1, events=events, dense=True, rtol=rtol, kinks=fl.IgnoreKinks()
+    )
     reference, stars = first_hits(flow, modes.s.shape[0]), t_stars(flow)
     found = []
     for rate in rates:

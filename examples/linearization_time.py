@@ -113,6 +113,7 @@ def train(given: argparse.Namespace, task: fl.Task, kind: str, bias: bool) -> Ru
         events=events,
         observe=observe,
         rtol=given.rtol,
+        kinks=None if given.task == "hierarchy" else fl.IgnoreKinks(),
         progress=images,
     )
     descent = fl.gradient_descent(

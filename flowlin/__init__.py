@@ -14,6 +14,7 @@ from flowlin.events import UnitSwitches as UnitSwitches
 from flowlin.flow import gradient_flow as gradient_flow
 from flowlin.kinks import ExactKinks as ExactKinks
 from flowlin.kinks import IgnoreKinks as IgnoreKinks
+from flowlin.kinks import KinksWarning as KinksWarning
 from flowlin.kinks import SmoothKinks as SmoothKinks
 from flowlin.linearization import Linearization as Linearization
 from flowlin.loss import CrossEntropy as CrossEntropy

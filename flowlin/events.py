@@ -13,7 +13,7 @@ from jaxtyping import Array
 from flowlin._arrays import require_finite
 from flowlin.eventlog import Channel
 from flowlin.field import AbstractObjective
-from flowlin.kinks import AbstractKinks, ExactKinks
+from flowlin.kinks import MANY_PAIRS, AbstractKinks, ExactKinks
 from flowlin.network import AbstractNetwork, ReLUNetwork, forward
 from flowlin.task import Task
 from flowlin.theory.modes import Modes
@@ -299,9 +299,6 @@ def require_quantile(quantile: float) -> None:
     """Raise `ValueError` unless the quantile lies in [0, 0.5)."""
     if not 0 <= quantile < 0.5:
         raise ValueError(f"`quantile` must lie in [0, 0.5), got {quantile}.")
-
-
-MANY_PAIRS = 10_000  # (unit, sample) pairs beyond which each one's switches are too many
 
 
 def user_watches(

@@ -13,16 +13,15 @@ from jaxtyping import Array
 
 from flowlin._arrays import ENABLE_X64, is_traced, require_positive
 from flowlin.events import (
-    MANY_PAIRS,
     AbstractEvent,
     GateSwitches,
     Watch,
     logs_gates,
     user_watches,
 )
-from flowlin.exact import ExactWalk, GatedFlow
+from flowlin.exact import NO_SLOTS, TWO_LAYERS, UNSOLVED, ExactWalk, rule_for
 from flowlin.field import AbstractObjective, GradientField, objective
-from flowlin.kinks import AbstractKinks, ExactKinks, IgnoreKinks, SmoothKinks
+from flowlin.kinks import AbstractKinks, ExactKinks, IgnoreKinks, suitable_kinks
 from flowlin.loss import Loss, SquaredError
 from flowlin.network import AbstractNetwork, Parameters, ReLUNetwork
 from flowlin.progress import progress_meter
@@ -76,7 +75,7 @@ def gradient_flow(
 
     - `kinks`: of a ReLU network; None takes, up to 10,000 (unit, sample) pairs, `ExactKinks()`
       for one hidden layer and `SmoothKinks(1e-4)` for more, and `IgnoreKinks()` beyond;
-      `flow.stats` says which.
+      `flow.stats` says which and why, and what is not exact warns (`fl.KinksWarning`).
     - `solver`: any diffrax solver; None takes Dopri8 for smooth flows at rtol <= 1e-6, else
       Tsit5; for ReLU networks Tsit5 (smoothed kinks: at rtol <= 1e-6), else Bosh3.
     - `rtol`, `atol`: None is 1e-8 in float64 and 1e-4 in float32, and rtol / 100.
@@ -95,7 +94,12 @@ def gradient_flow(
     _check(t1, ts, tau, rtol, atol, network.dtype)
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     rtol = (1e-8 if network.dtype == jnp.float64 else 1e-4) if rtol is None else rtol
-    kinks = _kinks(network, task, kinks, solver)
+    if kinks is None or not isinstance(network, ReLUNetwork):
+        kinks, why = suitable_kinks(network, task, solver)
+    elif isinstance(kinks, AbstractKinks):
+        why = "as asked for"
+    else:
+        raise ValueError(f"`kinks` must be an object such as fl.ExactKinks(), got {kinks!r}.")
     solver = default_solver(network, kinks, rtol) if solver is None else solver
     goal = objective(network, task, loss, kinks)
     logged = (GateSwitches(),) if logs_gates(network, task, events, kinks) else ()
@@ -123,6 +127,7 @@ def gradient_flow(
         labels=(
             ("solver", type(solver).__name__),
             ("kinks", repr(kinks) if isinstance(network, ReLUNetwork) else "none"),
+            ("kinks_because", why),
             ("objective", type(goal).__name__),
         ),
         reference=Reference(task, loss),
@@ -198,17 +203,11 @@ class _Run(eqx.Module):
         field = GradientField(self.objective, self.network, self.tau)
         if isinstance(self.kinks, ExactKinks):
             assert isinstance(self.network, ReLUNetwork)
-            field = GatedFlow(self.network, self.task, self.loss, self.tau)
+            rule = rule_for(self.network, self.task, self.loss, self.tau, self.kinks.slots, loop)
+            field = rule.flow
+            inner = Unrolled(cast(Any, solver))
             rtol, atol = self.controller.rtol, self.controller.atol
-            solver = ExactWalk(
-                Unrolled(cast(Any, solver)),
-                field,
-                rtol,
-                atol,
-                capacity,
-                self.kinks.slots,
-                loop=loop,
-            )
+            solver = ExactWalk(inner, rule, rtol, atol, capacity, loop=loop)
         if self.watches:
             solver = Recorder(solver, Observer(self.watches, self.network), capacity, loop)
         save = _Save(self.objective, self.network, self.task, self.observe)
@@ -255,9 +254,14 @@ class _Run(eqx.Module):
         if isinstance(self.kinks, ExactKinks):
             overflow = walk.log.count > walk.log.time.shape[0]
             result = RESULTS.where(overflow & okay(result), RESULTS.event_overflow, result)
-            result = RESULTS.where(walk.modes.overflow, RESULTS.slide_overflow, result)
+            for trouble, name in (
+                (NO_SLOTS, RESULTS.slide_overflow),
+                (UNSOLVED, RESULTS.modes_unsolved),
+                (TWO_LAYERS, RESULTS.slides_in_two_layers),
+            ):
+                result = RESULTS.where(walk.modes.trouble == trouble, name, result)
             end = jnp.minimum(end, walk.end)
-            events = walk.log.events(end).merged(events)
+            events = walk.log.events(end, self.network.hidden).merged(events)
         if self.ts is None:
             ts = jnp.append(ts, end)
             last_row = save(end, final, None)
@@ -328,31 +332,14 @@ def _failure(flow: Trajectory, max_steps: int, max_events: int) -> str:
             f"{int(flow.events.count)} events happened and `max_events` = {max_events}. Increase "
             "it, watch fewer components, or end the run earlier."
         )
-    return f"{RESULTS[flow.result]}, at {reached}."
-
-
-def _kinks(
-    network: AbstractNetwork,
-    task: Task,
-    kinks: AbstractKinks | None,
-    solver: diffrax.AbstractSolver | None,
-) -> AbstractKinks:
-    """The given kinks, or those that suit the number of (unit, sample) pairs."""
-    if not isinstance(network, ReLUNetwork):
-        return IgnoreKinks()
-    if kinks is None:
-        if sum(network.hidden) * task.samples > MANY_PAIRS:
-            return IgnoreKinks()
-        explicit = solver is None or isinstance(solver, diffrax.AbstractERK)
-        return ExactKinks() if len(network.hidden) == 1 and explicit else SmoothKinks()
-    if not isinstance(kinks, AbstractKinks):
-        raise ValueError(f"`kinks` must be an object such as fl.SmoothKinks(1e-4), got {kinks!r}.")
-    if isinstance(kinks, ExactKinks) and len(network.hidden) != 1:
-        raise ValueError(
-            f"`ExactKinks` walks one hidden layer and the network has {len(network.hidden)}; use "
-            "`kinks=fl.SmoothKinks(1e-4)`."
+    if bool(flow.result == RESULTS.slides_in_two_layers):
+        layer, unit, sample = flow.events.select("gate").index[-1]
+        return (
+            f"sample {sample} slides in two layers at once at {reached}: unit {unit} of layer "
+            f"{layer} reached its kink and can neither cross nor go back. `ExactKinks` stops "
+            "there; use `kinks=fl.SmoothKinks(...)`, or end the run before."
         )
-    return kinks
+    return f"{RESULTS[flow.result]}, at {reached}."
 
 
 def _smallest_step(t1: Any, dtype: Any) -> Any:

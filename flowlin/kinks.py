@@ -1,11 +1,17 @@
 """How a ReLU flow treats its kinks, the sets z = 0 of the (unit, sample) pairs."""
 
+import warnings
+
+import diffrax
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from flowlin._arrays import require_positive
 from flowlin.network import AbstractNetwork, Activation, ReLUNetwork
+from flowlin.task import Task
+
+MANY_PAIRS = 10_000  # (unit, sample) pairs beyond which each one's switches are too many
 
 
 class AbstractKinks(eqx.Module):
@@ -87,12 +93,15 @@ class ExactKinks(AbstractKinks):
     linear network whose sliding pairs are held at their kinks; at an event Filippov's rule
     chooses the gates. Limited by the solver's tolerance alone, so `rtol` means what it says.
 
-    For ReLU (and leaky ReLU) networks with one hidden layer. Work grows with the number of
-    events, roughly as units x samples.
+    For ReLU (and leaky ReLU) networks. Work grows with the number of events, roughly as units x
+    samples. With several hidden layers the walk goes on until a sample slides in two layers at
+    once: there the fractions of the gates multiply, and the flow that descent tends to is not
+    known to be unique. The run stops with `RESULTS.slides_in_two_layers`.
 
     **Arguments:**
 
-    - `slots`: how many pairs of one unit may slide at once; a run that needs more stops with
+    - `slots`: how many pairs of one unit may slide at once, or in a network of several hidden
+      layers a quarter of the pairs that may; a run that needs more stops with
       `RESULTS.slide_overflow`.
 
     **Raises:** `ValueError` for fewer than one slot.
@@ -112,3 +121,34 @@ class ExactKinks(AbstractKinks):
     def activation(self, network: AbstractNetwork) -> Activation:
         """The network's own activation."""
         return network.activation
+
+
+class KinksWarning(UserWarning):
+    """A run was given no `kinks` and does not walk through them exactly."""
+
+
+def suitable_kinks(
+    network: AbstractNetwork, task: Task, solver: diffrax.AbstractSolver | None
+) -> tuple[AbstractKinks, str]:
+    """The kinks for a run that was given none, and why.
+
+    Warns where that is not `ExactKinks`.
+    """
+    if not isinstance(network, ReLUNetwork):
+        return IgnoreKinks(), "the network has no kinks"
+    pairs, depth = sum(network.hidden) * task.samples, len(network.hidden)
+    if pairs > MANY_PAIRS:
+        kinks, why = IgnoreKinks(), f"{pairs} (unit, sample) pairs, more than {MANY_PAIRS}"
+    elif depth > 1:
+        kinks, why = SmoothKinks(), f"{depth} hidden layers, where samples slide in two at once"
+    elif not (solver is None or isinstance(solver, diffrax.AbstractERK)):
+        kinks, why = SmoothKinks(), f"{type(solver).__name__} is not an explicit Runge-Kutta method"
+    else:
+        return ExactKinks(), f"one hidden layer and {pairs} (unit, sample) pairs"
+    warnings.warn(
+        f"the kinks are not walked through exactly but by {kinks}: {why}. Pass `kinks` to choose "
+        "yourself.",
+        KinksWarning,
+        stacklevel=3,
+    )
+    return kinks, why

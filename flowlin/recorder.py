@@ -1,8 +1,7 @@
 """A diffrax solver that records events while another solver integrates.
 
 diffrax rolls a solver's state back when a step is rejected, so a log kept there holds accepted
-steps only. The recorder forwards everything that diffrax reads off a solver; it changes neither
-steps nor error estimates.
+steps only. The recorder changes neither steps nor error estimates.
 """
 
 from typing import Any
@@ -13,7 +12,6 @@ import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 import numpy as np
-from diffrax import AbstractWrappedSolver
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
@@ -21,6 +19,7 @@ from flowlin.eventlog import Channel, EventLog
 from flowlin.events import Watch
 from flowlin.network import AbstractNetwork, Parameters
 from flowlin.roots import bracketed_root
+from flowlin.wrapped import Wrapped
 
 CHECKS = 4  # points per step at which signs are compared, against double crossings within a step
 
@@ -147,7 +146,7 @@ class RecorderState(eqx.Module):
     stopped: Parameters | None  # the state at the terminating event; None if none can happen
 
 
-class Recorder(AbstractWrappedSolver[RecorderState]):
+class Recorder(Wrapped[RecorderState]):
     """Wraps a solver and logs the sign changes of watched values.
 
     After each step of the inner solver the watched values are compared at `CHECKS` points of its
@@ -160,54 +159,6 @@ class Recorder(AbstractWrappedSolver[RecorderState]):
     observer: Observer
     capacity: int = eqx.field(static=True)
     loop: str = eqx.field(static=True)  # kind of the loop over events, see `equinox.internal`
-
-    @property
-    def term_structure(self):  # pyright: ignore
-        """Forwarded."""
-        return self.solver.term_structure
-
-    @property
-    def interpolation_cls(self):  # pyright: ignore
-        """Forwarded."""
-        return self.solver.interpolation_cls
-
-    @property
-    def term_compatible_contr_kwargs(self):  # pyright: ignore
-        """Forwarded."""
-        return self.solver.term_compatible_contr_kwargs
-
-    # diffrax reads these three off anything that passes for a Runge-Kutta or implicit solver.
-
-    @property
-    def scan_kind(self):
-        """Forwarded."""
-        return self.solver.scan_kind  # pyright: ignore
-
-    @property
-    def root_finder(self):
-        """Forwarded."""
-        return self.solver.root_finder  # pyright: ignore
-
-    @property
-    def root_find_max_steps(self):
-        """Forwarded."""
-        return self.solver.root_find_max_steps  # pyright: ignore
-
-    def order(self, terms):
-        """Forwarded."""
-        return self.solver.order(terms)
-
-    def strong_order(self, terms):
-        """Forwarded."""
-        return self.solver.strong_order(terms)
-
-    def error_order(self, terms):
-        """Forwarded."""
-        return self.solver.error_order(terms)
-
-    def func(self, terms, t0, y0, args):
-        """Forwarded."""
-        return self.solver.func(terms, t0, y0, args)
 
     def init(self, terms, t0, t1, y0, args) -> RecorderState:
         """Inner state, watched values at the start, empty log."""

@@ -13,8 +13,16 @@ class RESULTS(diffrax.RESULTS):  # pyright: ignore
         "discovery; increase `max_events`, watch fewer components, or end the run earlier."
     )
     slide_overflow = (
-        "More pairs of one unit slide at once than `ExactKinks` has slots for; increase "
+        "More pairs slide at once than `ExactKinks` has slots for; increase "
         "`ExactKinks(slots=...)`."
+    )
+    modes_unsolved = (
+        "No modes of the gates were found that satisfy Filippov's rule at an event; use "
+        "`kinks=fl.SmoothKinks(...)`."
+    )
+    slides_in_two_layers = (
+        "A sample slides on the kinks of two layers at once, where the exact flow is not known to "
+        "be unique; use `kinks=fl.SmoothKinks(...)`."
     )
     not_finite = (
         "The loss or the parameters became NaN or infinite. Descent: lower `learning_rate`. "

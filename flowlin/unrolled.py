@@ -5,11 +5,12 @@ from typing import Any
 import diffrax
 import jax
 import jax.numpy as jnp
-from diffrax import AbstractWrappedSolver
 from jax import lax
 
+from flowlin.wrapped import Wrapped
 
-class Unrolled(AbstractWrappedSolver[Any]):
+
+class Unrolled(Wrapped[Any]):
     """The same steps as those of the wrapped explicit Runge-Kutta solver, only faster.
 
     diffrax runs a loop over the stages that sums over all of them each time, which keeps its
@@ -26,42 +27,6 @@ class Unrolled(AbstractWrappedSolver[Any]):
                 f"{type(self.solver).__name__} is not an explicit Runge-Kutta solver; use one such "
                 "as diffrax.Tsit5()."
             )
-
-    @property
-    def term_structure(self):  # pyright: ignore
-        """Forwarded."""
-        return self.solver.term_structure
-
-    @property
-    def interpolation_cls(self):  # pyright: ignore
-        """Forwarded."""
-        return self.solver.interpolation_cls
-
-    @property
-    def term_compatible_contr_kwargs(self):  # pyright: ignore
-        """Forwarded."""
-        return self.solver.term_compatible_contr_kwargs
-
-    @property
-    def scan_kind(self):
-        """Forwarded; diffrax reads it off anything that passes for a Runge-Kutta solver."""
-        return self.solver.scan_kind
-
-    def order(self, terms):
-        """Forwarded."""
-        return self.solver.order(terms)
-
-    def strong_order(self, terms):
-        """Forwarded."""
-        return self.solver.strong_order(terms)
-
-    def error_order(self, terms):
-        """Forwarded."""
-        return self.solver.error_order(terms)
-
-    def func(self, terms, t0, y0, args):
-        """Forwarded."""
-        return self.solver.func(terms, t0, y0, args)
 
     def init(self, terms, t0, t1, y0, args):
         """Forwarded."""

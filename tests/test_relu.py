@@ -1,5 +1,7 @@
 """ReLU flows: kinks, gate logs, the linearization time and activity."""
 
+import contextlib
+import re
 import warnings
 
 import diffrax
@@ -131,8 +133,7 @@ def test_unit_switches_agree_with_the_gate_log(tree, quantile):
 def test_large_tasks_ignore_kinks_and_ask_for_unit_switches():
     task = fl.tasks.digits(300)
     network = fl.ReLUNetwork.init(task, 64, key=jax.random.key(0))
-    flow = fl.gradient_flow(network, task, 0.5, rtol=1e-3)
-    assert flow.stats["kinks"] == "IgnoreKinks()"
+    flow = fl.gradient_flow(network, task, 0.5, rtol=1e-3, kinks=fl.IgnoreKinks())
     with pytest.raises(ValueError, match=r"events=\(fl.UnitSwitches\(0\),\)"):
         flow.linearization()
 
@@ -164,7 +165,7 @@ def test_sliding_stalls_plain_integration_and_says_so(tree):
 
 def test_two_hidden_layers_log_each_layer(tree):
     network = fl.ReLUNetwork.init(tree, (12, 10), 0.02, key=jax.random.key(1))
-    flow = fl.gradient_flow(network, tree, 4.0, rtol=1e-6)
+    flow = fl.gradient_flow(network, tree, 4.0, rtol=1e-6, kinks=fl.SmoothKinks(1e-4))
     layers = {row["index"][0] for row in flow.events.table()}
     assert layers == {0, 1}
     with warnings.catch_warnings():
@@ -202,16 +203,20 @@ def test_linearization_under_vmap_equals_single_runs(tree):
 
 
 @pytest.mark.parametrize(
-    ("hidden", "samples", "solver", "chosen"),
+    ("hidden", "samples", "solver", "chosen", "why"),
     [
-        ((4,), 8, None, "ExactKinks()"),
-        ((4, 3), 8, None, "SmoothKinks()"),
-        ((4,), 8, diffrax.Kvaerno5(), "SmoothKinks()"),
-        ((40,), 300, None, "IgnoreKinks()"),
+        ((4,), 8, None, "ExactKinks()", "32 .unit, sample. pairs"),
+        ((4, 3), 8, None, "SmoothKinks()", "2 hidden layers"),
+        ((4,), 8, diffrax.Kvaerno5(), "SmoothKinks()", "Kvaerno5 is not an explicit"),
+        ((40,), 300, None, "IgnoreKinks()", "12000 .unit, sample. pairs"),
     ],
 )
-def test_kinks_are_chosen_by_size_and_solver(hidden, samples, solver, chosen):
+def test_kinks_are_chosen_by_size_and_solver(hidden, samples, solver, chosen, why):
     task = fl.tasks.teacher(samples, (1.0, 0.5), key=jax.random.key(0))
     network = fl.ReLUNetwork.init(task, hidden, key=jax.random.key(0))
-    flow = fl.gradient_flow(network, task, 1e-3, rtol=1e-3, solver=solver)
+    with contextlib.ExitStack() as stack:
+        if chosen != "ExactKinks()":  # what is not exact says so
+            stack.enter_context(pytest.warns(fl.KinksWarning, match=why))
+        flow = fl.gradient_flow(network, task, 1e-3, rtol=1e-3, solver=solver)
     assert flow.stats["kinks"] == chosen
+    assert re.search(why, flow.stats["kinks_because"])

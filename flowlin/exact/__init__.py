@@ -1,4 +1,7 @@
-"""The exact walk of a ReLU flow through its kinks: gates switch at located events."""
+"""The exact walk through the kinks of ReLU networks."""
 
-from flowlin.exact.gated import GatedFlow as GatedFlow
+from flowlin.exact.modes import NO_SLOTS as NO_SLOTS
+from flowlin.exact.modes import TWO_LAYERS as TWO_LAYERS
+from flowlin.exact.modes import UNSOLVED as UNSOLVED
 from flowlin.exact.walk import ExactWalk as ExactWalk
+from flowlin.exact.walk import rule_for as rule_for

@@ -1,13 +1,28 @@
-"""Which modes a unit takes up at an event: Filippov's rule."""
+"""Which modes the units of one hidden layer take up at an event: Filippov's rule."""
 
 import equinox as eqx
+import equinox.internal as eqxi
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from flowlin.exact.boxqp import box_qp
 from flowlin.exact.gated import Forces, GatedFlow
-from flowlin.exact.modes import OFF, ON, SLIDING, Modes, gather, slot_inverse, slots_of
+from flowlin.exact.gatelog import GateLog
+from flowlin.exact.modes import (
+    FINE,
+    NO_SLOTS,
+    OFF,
+    ON,
+    SLIDING,
+    UNSOLVED,
+    Modes,
+    gather,
+    slot_inverse,
+    slots_of,
+)
+from flowlin.exact.piece import Piece
+from flowlin.exact.rule import AbstractRule
 from flowlin.network import Parameters
 
 SNAP = 1e-9  # u this close to an end of its range, relatively, is at that end
@@ -43,8 +58,7 @@ def decide(
     a fired pair crosses in the direction it came from, another one keeps its mode. All others at
     their kinks settle among each other by the box-constrained quadratic program.
 
-    **Returns:** codes (P,), slots (m,), their inverse (m, m), and whether it went well: there
-    were slots enough, and the program was solved.
+    **Returns:** codes (P,), slots (m,), their inverse (m, m), and what went wrong.
     """
     still = lax.stop_gradient
     codes, c, strength = at.codes[unit], at.c[unit], at.strength[unit]
@@ -66,8 +80,8 @@ def decide(
     codes = flow.kinks.follow(codes)
 
     sliding = slots_of((codes == SLIDING) & flow.kinks.leads, slots)
-    fine = settled & (jnp.sum(open_) <= slots)
-    return codes, sliding, slot_inverse(gather(flow.kinks.x, sliding)), fine
+    trouble = jnp.where(jnp.sum(open_) > slots, NO_SLOTS, jnp.where(settled, FINE, UNSOLVED))
+    return codes, sliding, slot_inverse(gather(flow.kinks.x, sliding)), trouble.astype(jnp.int8)
 
 
 def initial_modes(flow: GatedFlow, parameters: Parameters, slots: int) -> Modes:
@@ -95,9 +109,50 @@ def initial_modes(flow: GatedFlow, parameters: Parameters, slots: int) -> Modes:
 
     tied = jnp.any(near & (at.strength < 0))
     units = jnp.arange(codes.shape[0])
-    codes, chosen, inverse, fine = lax.cond(
+    codes, chosen, inverse, trouble = lax.cond(
         tied,
         lambda: lax.map(one, units),
-        lambda: (codes, modes.slots, modes.inverse, jnp.ones_like(units, bool)),
+        lambda: (codes, modes.slots, modes.inverse, jnp.zeros_like(units, jnp.int8)),
     )
-    return Modes(codes, chosen, inverse, ~jnp.all(fine))
+    return Modes(codes, chosen, inverse, jnp.max(trouble))
+
+
+class UnitRule(AbstractRule):
+    """Filippov's rule, unit by unit: one hidden layer, whose units do not push each other's z."""
+
+    flow: GatedFlow
+    slots: int = eqx.field(static=True)  # of one unit
+    loop: str = eqx.field(static=True)  # kind of loops, see `equinox.internal`
+
+    def start(self, parameters: Parameters) -> Modes:
+        """Modes at the start."""
+        return initial_modes(self.flow, parameters, min(self.slots, self.flow.task.samples))
+
+    def switch(self, piece: Piece, modes: Modes, log: GateLog) -> tuple[Modes, GateLog]:
+        """New modes for every unit with a fired pair, and the log of what changed."""
+        at = situation(self.flow, piece.y1, modes)
+
+        def body(carry):
+            left, modes, log = carry
+            unit = jnp.argmax(left)
+            codes, slots, inverse, trouble = decide(
+                self.flow, at, unit, piece.fired[unit], modes.slots.shape[1]
+            )
+            first = unit * codes.shape[0]
+            log = log.append(piece.end, piece.uncertainty, first, modes.codes[unit], codes)
+            modes = Modes(
+                modes.codes.at[unit].set(codes),
+                modes.slots.at[unit].set(slots),
+                modes.inverse.at[unit].set(inverse),
+                jnp.maximum(modes.trouble, trouble),
+            )
+            return left.at[unit].set(False), modes, log
+
+        _, modes, log = eqxi.while_loop(
+            lambda carry: jnp.any(carry[0]),
+            body,
+            (jnp.any(piece.fired, axis=1), modes, log),
+            kind=self.loop,  # pyright: ignore
+            max_steps=modes.codes.shape[0],
+        )
+        return modes, log

@@ -56,6 +56,8 @@ class GatedFlow(eqx.Module):
     kinks: Kinks
     error_scale: Array  # size of e at zero outputs
 
+    degree = 1  # of z as a polynomial of the parameters
+
     def __init__(self, network: ReLUNetwork, task: Task, loss: Loss, tau: Any):
         self.network, self.task, self.loss, self.tau = network, task, loss, tau
         biased = network.biases[0] is not None
@@ -134,6 +136,14 @@ class GatedFlow(eqx.Module):
         side = jnp.where(frozen.codes == OFF, -forces.z, forces.z)
         margins = jnp.stack([jnp.where(slides, u, side), jnp.where(slides, bound - u, 1.0)])
         return jnp.where(self.kinks.leads, margins, 1.0)
+
+    def settle(self, parameters: Parameters, frozen: Frozen) -> tuple[Parameters, Array]:
+        """The sliding pairs brought back to their kinks, which they never leave here.
+
+        **Returns:** the parameters, and whether they moved.
+        """
+        del frozen
+        return parameters, jnp.asarray(False)
 
     def rounding(self, parameters: Parameters) -> Float[Array, "H P"]:
         """|z| that may be rounding."""

@@ -33,12 +33,12 @@ class GateLog(eqx.Module):
             initial.astype(jnp.int8),
         )
 
-    def append(self, time, uncertainty, unit, old, new) -> "GateLog":
-        """The changes of one unit's modes (P,); beyond the capacity counted and dropped."""
+    def append(self, time, uncertainty, first, old, new) -> "GateLog":
+        """Changes of modes from component `first` on; beyond the capacity counted and dropped."""
         changed = old != new
         rank = self.count + jnp.cumsum(changed) - 1
         at = jnp.where(changed, rank, self.time.shape[0])
-        component = unit * old.shape[0] + jnp.arange(old.shape[0])
+        component = first + jnp.arange(old.shape[0])
         return GateLog(
             self.time.at[at].set(time, mode="drop"),
             self.uncertainty.at[at].set(uncertainty, mode="drop"),
@@ -49,8 +49,8 @@ class GateLog(eqx.Module):
             self.initial,
         )
 
-    def events(self, end: Array) -> EventLog:
-        """The log of channel "gate", layer 0, without what happened after `end`."""
+    def events(self, end: Array, hidden: tuple[int, ...]) -> EventLog:
+        """The log in channels "gate", one per layer, without what happened after `end`."""
         time = jnp.where(self.time <= end, self.time, jnp.inf)
         late = jnp.sum(jnp.isfinite(self.time)) - jnp.sum(jnp.isfinite(time))
         return EventLog(
@@ -61,5 +61,8 @@ class GateLog(eqx.Module):
             self.new.astype(int),
             self.count - late,
             self.initial.astype(int).ravel(),
-            (Channel("gate", self.initial.shape, (0,)),),
+            tuple(
+                Channel("gate", (width, self.initial.shape[1]), (layer,))
+                for layer, width in enumerate(hidden)
+            ),
         )

@@ -8,6 +8,8 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 OFF, SLIDING, ON = -1, 0, 1
+# What can go wrong at an event.
+FINE, NO_SLOTS, UNSOLVED, TWO_LAYERS = 0, 1, 2, 3
 
 
 class Kinks(eqx.Module):
@@ -27,8 +29,12 @@ class Kinks(eqx.Module):
     shared: Bool[Array, ""]  # whether any kink has more than one sample
 
     @staticmethod
-    def of(x: Float[Array, "P N"]) -> "Kinks":
-        """The kinks of inputs x~; a zero input has none."""
+    def of(x: Float[Array, "P N"], share: str = "line") -> "Kinks":
+        """The kinks of inputs x~; a zero input has none.
+
+        Samples share one where their inputs lie on one `"line"`, or only on one `"ray"` (the
+        second layer of a network without biases), or are `"equal"`.
+        """
         still = lax.stop_gradient(x)
         gram = still @ still.T
         square = jnp.diagonal(gram)
@@ -39,6 +45,10 @@ class Kinks(eqx.Module):
         # 64 ulps: exact copies and multiples, as rounding leaves them.
         close = off <= 64 * jnp.finfo(x.dtype).eps * jnp.sqrt(square)
         parallel = close & (square > 0)[:, None] & (square > 0)
+        if share == "ray":
+            parallel = parallel & (ratio > 0)
+        elif share == "equal":
+            parallel = parallel & (jnp.abs(ratio - 1) <= 64 * jnp.finfo(x.dtype).eps)
         own = jnp.arange(x.shape[0])
         leader = jnp.where(square > 0, jnp.argmax(parallel, axis=0), own)
         scale = jnp.where(square > 0, ratio[leader, own], 1.0)
@@ -72,13 +82,13 @@ class Modes(eqx.Module):
     - `codes`: OFF, SLIDING or ON.
     - `slots`: leaders that slide, in ascending order; P in empty slots.
     - `inverse`: pseudo-inverse of the slots' Gram matrix, zero in empty slots.
-    - `overflow`: whether some unit wanted more slots than there are.
+    - `trouble`: what went wrong, FINE as long as nothing did.
     """
 
     codes: Int[Array, "H P"]
     slots: Int[Array, "H m"]
     inverse: Float[Array, "H m m"]
-    overflow: Bool[Array, ""]
+    trouble: Int[Array, ""]
 
     @staticmethod
     def of(codes: Int[Array, "H P"], slots: int, dtype: Any) -> "Modes":
@@ -88,7 +98,7 @@ class Modes(eqx.Module):
             codes.astype(jnp.int8),
             jnp.full((units, slots), samples, jnp.int32),
             jnp.zeros((units, slots, slots), dtype),
-            jnp.asarray(False),
+            jnp.asarray(FINE, jnp.int8),
         )
 
 

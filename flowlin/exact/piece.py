@@ -10,7 +10,6 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from flowlin.exact.gated import Frozen, GatedFlow
 from flowlin.network import Parameters
 from flowlin.roots import bracketed_root
 
@@ -27,21 +26,24 @@ class Piece(eqx.Module):
     dense: Any
     inner: Any  # state of the inner solver
     fired: Bool[Array, "H P"]
+    jump: Bool[Array, ""]  # whether the velocity at its end is not the inner solver's
     uncertainty: Float[Array, ""]
 
 
 def walk_piece(
-    flow: GatedFlow,
+    flow: Any,
     solver: diffrax.AbstractSolver,
     terms: Any,
     t: Array,
     t1: Array,
     y: Parameters,
-    frozen: Frozen,
+    frozen: Any,
     inner: Any,
     made_jump: Any,
 ) -> Piece:
     """One step of `solver` from t towards t1 with frozen modes, ended by the first event in it.
+
+    `flow` is a `GatedFlow` or a `DeepFlow`.
 
     The event is found on the dense output. The state there is that of a second step which ends
     at it (the dense output has fewer digits), moved onto the kink by one Newton correction along
@@ -54,10 +56,9 @@ def walk_piece(
     y1, error, dense, state = step(t1)
     path = solver.interpolation_cls(t0=t, t1=t1, **dense)
     slack, tolerance = _slack(flow, y, frozen)
-    # One point more than the order: exact for z, which is linear in the dense output.
-    points = (
-        1 - np.cos(np.pi * np.linspace(0, 1, max(cast(int, solver.order(terms)) + 1, CHECKS)))
-    ) / 2
+    # As many points as make z exact, a polynomial of the dense output.
+    count = cast(int, solver.order(terms)) * flow.degree + 1
+    points = (1 - np.cos(np.pi * np.linspace(0, 1, max(count, CHECKS)))) / 2
     margins = _margins_along(flow, frozen, path, t, t1, points) + slack
     lowest = jnp.min(margins, axis=(1, 2, 3))
     found = jnp.any(lowest[1:] <= 0)
@@ -84,8 +85,17 @@ def walk_piece(
         return t1 + jnp.zeros_like(t), y1, dense, state, none, jnp.zeros_like(t)
 
     end, y1, dense, state, fired, uncertainty = lax.cond(found, to_event, to_end)
+    y1, moved = flow.settle(y1, frozen)
     return Piece(
-        t, end, y1, cast(Parameters, error), dense, state, fired, lax.stop_gradient(uncertainty)
+        t,
+        end,
+        y1,
+        cast(Parameters, error),
+        dense,
+        state,
+        fired,
+        jnp.any(fired) | moved,
+        lax.stop_gradient(uncertainty),
     )
 
 
@@ -117,7 +127,7 @@ class _Curve(eqx.Module):
         return jnp.min(self(at))
 
 
-def _slack(flow: GatedFlow, y: Parameters, frozen: Frozen) -> tuple[Array, Array]:
+def _slack(flow: Any, y: Parameters, frozen: Any) -> tuple[Array, Array]:
     """How far below zero each margin has to fall to count, and the margins' tolerances.
 
     Zero, but for pairs within rounding of their kinks (they have just switched, or belong to a

@@ -9,19 +9,33 @@ import equinox as eqx
 import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
-from diffrax import AbstractWrappedSolver
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from flowlin.exact.decide import decide, initial_modes, situation
+from flowlin.exact.decide import UnitRule
+from flowlin.exact.deep import DeepFlow
+from flowlin.exact.deep_decide import NetworkRule
 from flowlin.exact.gated import GatedFlow
 from flowlin.exact.gatelog import GateLog
-from flowlin.exact.modes import Modes
+from flowlin.exact.modes import FINE
 from flowlin.exact.piece import Piece, walk_piece
-from flowlin.network import Parameters
+from flowlin.exact.rule import AbstractRule
+from flowlin.loss import Loss
+from flowlin.network import Parameters, ReLUNetwork
+from flowlin.task import Task
+from flowlin.wrapped import Wrapped
 
-# How a step stops the run when slots run out; `modes.overflow` tells it apart.
+# How a step stops the run when an event cannot be decided; `modes.trouble` tells it apart.
 STOP = diffrax.RESULTS.internal_error
+
+
+def rule_for(
+    network: ReLUNetwork, task: Task, loss: Loss, tau: Any, slots: int, loop: str
+) -> AbstractRule:
+    """The rule, and with it the flow, for a network's number of hidden layers."""
+    if len(network.hidden) == 1:
+        return UnitRule(GatedFlow(network, task, loss, tau), slots, loop)
+    return NetworkRule(DeepFlow(network, task, loss, tau), 4 * slots)
 
 
 class Pieces(eqx.Module):
@@ -71,10 +85,10 @@ class WalkState(eqx.Module):
     """Carried from step to step, and rolled back by diffrax when a step is rejected."""
 
     inner: Any
-    modes: Modes
+    modes: Any
     log: GateLog
-    jump: Bool[Array, ""]  # whether modes changed at the very end of the last step
-    end: Float[Array, ""]  # time at which slots ran out, else inf
+    jump: Bool[Array, ""]  # whether the velocity jumped at the very end of the last step
+    end: Float[Array, ""]  # time of an event that could not be decided, else inf
 
 
 class _Walk(eqx.Module):
@@ -88,7 +102,7 @@ class _Walk(eqx.Module):
     count: Int[Array, ""]
 
 
-class ExactWalk(AbstractWrappedSolver[WalkState]):
+class ExactWalk(Wrapped[WalkState]):
     """Wraps a Runge-Kutta solver and walks through the kinks of a ReLU flow.
 
     Each step is a chain of up to `pieces` steps of the inner solver, cut at the events between
@@ -100,55 +114,23 @@ class ExactWalk(AbstractWrappedSolver[WalkState]):
     """
 
     solver: diffrax.AbstractSolver
-    flow: GatedFlow
+    rule: AbstractRule
     rtol: Any
     atol: Any
     capacity: int = eqx.field(static=True)  # of the gate log
-    slots: int = eqx.field(static=True, default=16)
     pieces: int = eqx.field(static=True, default=8)
     loop: str = eqx.field(static=True, default="lax")  # kind of loops, see `equinox.internal`
-
-    @property
-    def term_structure(self):  # pyright: ignore
-        """Forwarded."""
-        return self.solver.term_structure
 
     @property
     def interpolation_cls(self):  # pyright: ignore
         """Over several pieces."""
         return _interpolation(self.solver.interpolation_cls)
 
-    @property
-    def term_compatible_contr_kwargs(self):  # pyright: ignore
-        """Forwarded."""
-        return self.solver.term_compatible_contr_kwargs
-
-    @property
-    def scan_kind(self):
-        """Forwarded; diffrax reads it off anything that passes for a Runge-Kutta solver."""
-        return self.solver.scan_kind  # pyright: ignore
-
-    def order(self, terms):
-        """Forwarded."""
-        return self.solver.order(terms)
-
-    def strong_order(self, terms):
-        """Forwarded."""
-        return self.solver.strong_order(terms)
-
-    def error_order(self, terms):
-        """Forwarded."""
-        return self.solver.error_order(terms)
-
-    def func(self, terms, t0, y0, args):
-        """Forwarded; gates are the signs of z."""
-        return self.solver.func(terms, t0, y0, args)
-
     def init(self, terms, t0, t1, y0, args) -> WalkState:
         """Modes at the start, and an empty log."""
         del args
-        modes = initial_modes(self.flow, y0, min(self.slots, self.flow.task.samples))
-        inner = self.solver.init(terms, t0, t1, y0, self.flow.freeze(modes))
+        modes = self.rule.start(y0)
+        inner = self.solver.init(terms, t0, t1, y0, self.rule.flow.freeze(modes))
         log = GateLog.empty(modes.codes, self.capacity, jnp.result_type(t0))
         never = jnp.asarray(jnp.inf, log.time.dtype)
         return WalkState(inner, modes, log, jnp.asarray(False), never)
@@ -168,17 +150,17 @@ class ExactWalk(AbstractWrappedSolver[WalkState]):
         )
 
         def body(walk: _Walk) -> _Walk:
-            frozen = self.flow.freeze(walk.state.modes)
+            frozen = self.rule.flow.freeze(walk.state.modes)
             piece = walk_piece(
-                self.flow, self.solver, terms, walk.t, t1, walk.y, frozen,
+                self.rule.flow, self.solver, terms, walk.t, t1, walk.y, frozen,
                 walk.state.inner, walk.state.jump,
             )  # fmt: skip
-            modes, log = self._switch(piece, walk.state.modes, walk.state.log)
-            end = jnp.where(modes.overflow, piece.end, walk.state.end)
+            modes, log = self.rule.switch(piece, walk.state.modes, walk.state.log)
+            end = jnp.where(modes.trouble == FINE, walk.state.end, piece.end)
             return _Walk(
                 piece.end,
                 piece.y1,
-                WalkState(piece.inner, modes, log, jnp.any(piece.fired), end),
+                WalkState(piece.inner, modes, log, piece.jump, end),
                 jax.tree.map(lambda a, b: jnp.maximum(a, jnp.abs(b)), walk.error, piece.error),
                 walk.pieces.put(walk.count, piece),
                 walk.count + 1,
@@ -187,7 +169,7 @@ class ExactWalk(AbstractWrappedSolver[WalkState]):
         def goes_on(walk: _Walk) -> Array:
             # A chain that the controller will reject for its error need not be walked on.
             hopeless = self._norm(walk.error, y0, walk.y) > 1.1
-            fine = ~walk.state.modes.overflow & ~hopeless
+            fine = (walk.state.modes.trouble == FINE) & ~hopeless
             return (walk.t < t1) & (walk.count < self.pieces) & fine
 
         walk = eqxi.while_loop(
@@ -198,9 +180,9 @@ class ExactWalk(AbstractWrappedSolver[WalkState]):
             max_steps=self.pieces,
             buffers=lambda w: w.pieces,
         )
-        overflow = walk.state.modes.overflow
+        trouble = walk.state.modes.trouble != FINE
         error = self._raised(walk, self.error_order(terms), t0, t1, y0)
-        result = diffrax.RESULTS.where(overflow, STOP, diffrax.RESULTS.successful)
+        result = diffrax.RESULTS.where(trouble, STOP, diffrax.RESULTS.successful)
         return walk.y, error, {"pieces": walk.pieces}, walk.state, result
 
     def _scale(self, y0: Parameters, y1: Parameters) -> Parameters:
@@ -227,7 +209,7 @@ class ExactWalk(AbstractWrappedSolver[WalkState]):
         growth = 0.75 * reached * self.pieces / jnp.maximum(walk.count, 1)
         norm = (0.9 / growth) ** order
         # A finished chain is accepted whatever comes next, an unfinished one rejected.
-        unfinished = (walk.t < t1) & ~walk.state.modes.overflow
+        unfinished = (walk.t < t1) & (walk.state.modes.trouble == FINE)
         norm = jnp.where(unfinished, jnp.maximum(norm, 1.2), jnp.minimum(norm, 0.9))
         norm = lax.stop_gradient(norm)
         return jax.tree.map(
@@ -236,38 +218,10 @@ class ExactWalk(AbstractWrappedSolver[WalkState]):
 
     def _no_pieces(self, terms, t0, t1, y0, state: WalkState) -> Pieces:
         """Room for the pieces of a step."""
-        frozen = self.flow.freeze(state.modes)
+        frozen = self.rule.flow.freeze(state.modes)
         _, _, dense, _, _ = eqx.filter_eval_shape(
             self.solver.step, terms, t0, t1, y0, frozen, state.inner, state.jump
         )
         infos = jax.tree.map(lambda a: jnp.zeros((self.pieces, *a.shape), a.dtype), dense)
         far = jnp.full(self.pieces, jnp.inf, t0.dtype)
         return Pieces(far, far, infos)
-
-    def _switch(self, piece: Piece, modes: Modes, log: GateLog) -> tuple[Modes, GateLog]:
-        """New modes for every unit with a fired pair, and the log of what changed."""
-        at = situation(self.flow, piece.y1, modes)
-
-        def body(carry):
-            left, modes, log = carry
-            unit = jnp.argmax(left)
-            codes, slots, inverse, fine = decide(
-                self.flow, at, unit, piece.fired[unit], modes.slots.shape[1]
-            )
-            log = log.append(piece.end, piece.uncertainty, unit, modes.codes[unit], codes)
-            modes = Modes(
-                modes.codes.at[unit].set(codes),
-                modes.slots.at[unit].set(slots),
-                modes.inverse.at[unit].set(inverse),
-                modes.overflow | ~fine,
-            )
-            return left.at[unit].set(False), modes, log
-
-        _, modes, log = eqxi.while_loop(
-            lambda carry: jnp.any(carry[0]),
-            body,
-            (jnp.any(piece.fired, axis=1), modes, log),
-            kind=self.loop,  # pyright: ignore
-            max_steps=modes.codes.shape[0],
-        )
-        return modes, log
