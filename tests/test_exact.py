@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.integrate
 
 import flowlin as fl
 from flowlin.exact.boxqp import box_qp
@@ -320,31 +321,125 @@ def test_other_solvers_are_refused(without_type_checks):
         fl.gradient_flow(shallow, task, 1.0, kinks=fl.ExactKinks(), solver=diffrax.Kvaerno5())
 
 
-def test_derivatives_of_event_times_and_final_state():
-    task = gaussian(12, 4)
-    base = fl.ReLUNetwork.init(task, hidden=(16,), variance=1e-2, key=jax.random.key(3))
+def replayed(network, task, log, t1):
+    """Final weights [b, w] and readout by NumPy and SciPy from the log's times and modes alone."""
+    x = np.concatenate([np.ones((task.samples, 1)), np.asarray(task.x)], axis=1)
+    y, samples = np.asarray(task.y), task.samples
+    (hidden, readout), (bias, _) = jax.tree.map(np.asarray, network.parameters)
+    units, inputs = bias.size, x.shape[1]
+    state = np.concatenate([np.c_[bias, hidden].ravel(), readout.ravel()])
+    codes = np.asarray(log.initial).reshape(units, samples).copy()
+
+    def velocity(_, state, gates, spans):
+        w, a = state[: units * inputs].reshape(units, inputs), state[units * inputs :]
+        a = a.reshape(-1, units)
+        h = gates * (w @ x.T)
+        error = (y - (a @ h).T) / samples
+        dw = (gates * (a.T @ error.T)) @ x
+        for unit, span in spans:
+            dw[unit] -= span @ (span.T @ dw[unit])
+        return np.concatenate([dw.ravel(), (error.T @ h.T).ravel()])
+
+    times = np.append(np.asarray(log.time), t1)
+    changes = zip(np.asarray(log.component), np.asarray(log.new), strict=True)
+    for start, end in itertools.pairwise(np.append(0.0, times)):
+        if end > start:
+            spans = [
+                (unit, np.linalg.qr(x[row == 0].T)[0])
+                for unit, row in enumerate(codes)
+                if np.any(row == 0)
+            ]
+            args = ((codes > 0).astype(float), spans)
+            state = scipy.integrate.solve_ivp(
+                velocity, (start, end), state, "DOP853", rtol=1e-11, atol=1e-13, args=args
+            ).y[:, -1]
+        for component, new in itertools.islice(changes, 1):
+            codes.flat[component] = new
+    return state[: units * inputs].reshape(units, inputs), state[units * inputs :].reshape(
+        -1, units
+    )
+
+
+def test_the_log_is_the_trajectory():
+    task = fl.tasks.hierarchy(levels=3)
+    network = fl.ReLUNetwork.init(task, hidden=(16,), variance=1e-2, key=jax.random.key(3))
+    flow = exact(network, task, 10.0, rtol=1e-11)
+    assert int(jnp.sum(flow.events.new == 0)) > 10
+    weights, readout = replayed(network, task, flow.events, 10.0)
+    np.testing.assert_allclose(weights[:, 0], flow.final.biases[0], atol=1e-8)
+    np.testing.assert_allclose(weights[:, 1:], flow.final.weights[0], atol=1e-8)
+    np.testing.assert_allclose(readout, flow.final.weights[1], atol=1e-8)
+
+
+def by_pair(time, component):
+    """Event times by (component, how many before it)."""
+    found, seen = {}, {}
+    for t, c in zip(np.asarray(time), np.asarray(component), strict=True):
+        if np.isfinite(t):
+            found[int(c), seen.setdefault(int(c), 0)] = t
+            seen[int(c)] += 1
+    return found
+
+
+def test_derivatives_of_event_times_t_star_and_final_state():
+    task = fl.tasks.hierarchy(levels=3)
+    base = fl.ReLUNetwork.init(task, hidden=(32,), variance=1e-3, key=jax.random.key(3))
+    keys = jax.random.split(jax.random.key(11), 3)
+    turn = [0.03 * jax.random.normal(k, w.shape) for k, w in zip(keys, base.weights, strict=False)]
+    bend = jax.random.normal(keys[2], task.x.shape)
 
     @jax.jit
     def run(at):
-        scale, c, shift = at
-        x = task.x + shift * jnp.sin(7 * task.x)
-        weights = tuple(scale * w for w in base.weights)
-        network = fl.ReLUNetwork(weights, (scale * base.biases[0], None), c)
-        options = {"throw": False, "adjoint": diffrax.ForwardMode(), "max_events": 128}
-        flow = exact(network, fl.Task(x, task.y), 6.0, 1e-11, **options)
-        return flow.events.time, flow.events.component, flow.final.weights
+        weights = tuple(w + at[0] * d for w, d in zip(base.weights, turn, strict=True))
+        network = fl.ReLUNetwork(weights, base.biases, at[1])
+        options = {"throw": False, "adjoint": diffrax.ForwardMode(), "max_events": 256}
+        flow = exact(network, fl.Task(task.x + at[2] * bend, task.y), 8.0, 1e-12, **options)
+        line = flow.linearization()
+        final = jnp.concatenate([w.ravel() for w in flow.final.weights])
+        stars = jnp.stack([line.open.time, line.closed.time])
+        return flow.events.time, flow.events.component, final, stars
 
-    at = jnp.asarray([1.0, 1.0, 0.0])
-    time, component, _ = run(at)
-    count = int(jnp.sum(jnp.isfinite(time)))
-    assert count > 20
+    at, step = jnp.asarray([0.0, 1.0, 0.0]), 1e-5
+    time, component, _, stars = run(at)
+    pairs = by_pair(time, component)
+    assert len(pairs) > 100
+    assert np.all(stars > 0)
     for direction in jnp.eye(3):
-        _, tangent = jax.jvp(run, (at,), (direction,))
-        plus, minus = run(at + 1e-6 * direction), run(at - 1e-6 * direction)
-        assert np.array_equal(plus[1], component)
-        assert np.array_equal(minus[1], component)
-        for k in (0, 2):
-            finite = jax.tree.map(lambda a, b: (a - b) / 2e-6, plus[k], minus[k])
-            for a, b in zip(jax.tree.leaves(finite), jax.tree.leaves(tangent[k]), strict=True):
-                a, b = (np.asarray(v)[:count] if k == 0 else np.asarray(v) for v in (a, b))
-                np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6 * np.abs(a).max())
+        _, (slopes, _, *others) = jax.jvp(run, (at,), (direction,))
+        tangent = dict(zip(pairs, np.asarray(slopes), strict=False))
+        near = [run(at + k * step * direction) for k in (-2, -1, 1, 2)]
+        table = [by_pair(*one[:2]) for one in near]
+        common = [key for key in pairs if all(key in one for one in table)]
+        assert len(common) == len(pairs)  # no event came or went
+        weigh = np.array([1.0, -8.0, 8.0, -1.0]) / (12 * step)
+        finite = np.array([[one[key] for key in common] for one in table]).T @ weigh
+        off = np.abs(np.array([tangent[key] for key in common]) / finite - 1)
+        assert np.median(off) < 1e-8
+        assert np.max(off) < 1e-6
+        for value, tangent_ in zip((2, 3), others, strict=True):
+            finite = sum(w * one[value] for w, one in zip(weigh, near, strict=True))
+            assert np.linalg.norm(tangent_ - finite) < 1e-6 * np.linalg.norm(finite)
+
+
+@pytest.mark.slow
+def test_reverse_mode_agrees_with_forward_mode():
+    task = fl.tasks.xor()
+    base = fl.ReLUNetwork.init(task, hidden=(6,), variance=1e-1, key=jax.random.key(2))
+
+    def outcome(scale, c, x, adjoint):
+        weights = tuple(scale * w for w in base.weights)
+        network = fl.ReLUNetwork(weights, base.biases, c)
+        options = {"throw": False, "max_events": 32, "max_steps": 128, "adjoint": adjoint}
+        flow = exact(network, fl.Task(x, task.y), 6.0, 1e-8, **options)
+        times = jnp.where(jnp.isfinite(flow.events.time), flow.events.time, 0.0)
+        return jnp.sum(times) + jnp.sum(flow.final.weights[0] ** 3), flow.events.count
+
+    at = (jnp.asarray(1.0), jnp.asarray(1.0), task.x)
+    reverse = jax.jit(jax.grad(outcome, (0, 1, 2), has_aux=True), static_argnums=3)
+    gradient, count = reverse(*at, diffrax.RecursiveCheckpointAdjoint())
+    assert count > 3
+    direction = (jnp.asarray(0.7), jnp.asarray(-0.4), jnp.cos(jnp.arange(8.0)).reshape(4, 2))
+    forward = diffrax.ForwardMode()
+    _, slope, _ = jax.jvp(lambda *a: outcome(*a, forward), at, direction, has_aux=True)
+    product = sum(jnp.vdot(a, b) for a, b in zip(gradient, direction, strict=True))
+    np.testing.assert_allclose(product, slope, rtol=1e-9)
