@@ -128,13 +128,16 @@ class RKC(diffrax.AbstractAdaptiveSolver[RKCState]):
         y1 = self._stages(terms, t0, t1, y0, k0, args, stages)
         f1 = terms.vf(t1, y1, args)
         k1 = terms.prod(f1, control)
-        error = jax.tree.map(
-            lambda a, b, ka, kb: jnp.where(too_long, jnp.inf, 0.8 * (a - b) + 0.4 * (ka + kb)),
-            y0, y1, k0, k1,
-        )  # fmt: skip
         vector, radius, count = self._radius(
             terms, t1, y1, f1, args, state.vector, state.radius, LATER
         )
+        # A radius that grew out of the interval meanwhile: the error estimate may not show it yet.
+        limits = jnp.asarray(stability_interval(self.max_stages), radius.dtype)
+        unsafe = too_long | (jnp.abs(t1 - t0) * radius > limits[jnp.maximum(stages, 2) - 2])
+        error = jax.tree.map(
+            lambda a, b, ka, kb: jnp.where(unsafe, jnp.inf, 0.8 * (a - b) + 0.4 * (ka + kb)),
+            y0, y1, k0, k1,
+        )  # fmt: skip
         evaluations = state.evaluations + stages + count
         after = RKCState(f1, vector, radius, evaluations, state.log.append(t1, radius))
         okay, failed = diffrax.RESULTS.successful, diffrax.RESULTS.internal_error
