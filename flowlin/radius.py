@@ -7,6 +7,7 @@ import equinox as eqx
 import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 CHANGE = 0.01  # relative change of the radius at which the iteration stops
@@ -20,12 +21,22 @@ def norm(tree: Any) -> Float[Array, ""]:
 
 
 def direction(like: Any) -> Any:
-    """A fixed random direction of norm 1, of the shape of `like`."""
+    """A fixed direction of norm 1 without structure, of the shape of `like`."""
     leaves, structure = jax.tree.flatten(like)
-    keys = jax.random.split(jax.random.key(0), len(leaves))
-    draws = [jax.random.normal(k, a.shape, a.dtype) for k, a in zip(keys, leaves, strict=True)]
-    draws = jax.tree.unflatten(structure, draws)
-    return jax.tree.map(lambda a: a / norm(draws), draws)
+    ends = np.cumsum([leaf.size for leaf in leaves])
+    draws = [
+        _scrambled(jnp.arange(end - leaf.size, end, dtype=jnp.uint32)).astype(leaf.dtype)
+        for leaf, end in zip(leaves, ends, strict=True)
+    ]
+    draws = [draw.reshape(leaf.shape) for draw, leaf in zip(draws, leaves, strict=True)]
+    return jax.tree.unflatten(structure, [draw / norm(draws) for draw in draws])
+
+
+def _scrambled(index: Array) -> Array:
+    """Numbers in (-1/2, 1/2) from a multiplicative hash, which compiles faster than JAX's own."""
+    mixed = (index + 1) * jnp.uint32(2654435769)
+    mixed = (mixed ^ (mixed >> 15)) * jnp.uint32(2246822519)
+    return (mixed ^ (mixed >> 13)) / 2.0**32 - 0.5
 
 
 def spectral_radius(

@@ -97,27 +97,16 @@ class RKC(diffrax.AbstractAdaptiveSolver[RKCState]):
         del t1
         y0 = jax.tree.map(jnp.asarray, y0)
         radius = jnp.zeros((), jnp.result_type(*jax.tree.leaves(y0)))
-        log, none = RadiusLog.empty(t0, radius), jnp.zeros((), jnp.int32)
-        state = RKCState(y0, direction(y0), radius, none, log)
-        return self._restart(terms, t0, y0, args, state)
-
-    def _restart(self, terms, t0, y0, args, state: RKCState) -> RKCState:
-        """The state where nothing at t0 is known yet."""
         f0 = terms.vf(t0, y0, args)
-        vector, radius, count = self._radius(
-            terms, t0, y0, f0, args, state.vector, state.radius, FIRST
-        )
-        evaluations = state.evaluations + count + 1
-        return RKCState(f0, vector, radius, evaluations, state.log.append(t0, radius))
+        vector, radius, count = self._radius(terms, t0, y0, f0, args, direction(y0), radius, FIRST)
+        log = RadiusLog.empty(t0, radius).append(t0, radius)
+        return RKCState(f0, vector, radius, count + 1, log)
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         """One step, with stages to suit its length."""
-        state = lax.cond(
-            made_jump,
-            lambda: self._restart(terms, t0, y0, args, solver_state),
-            lambda: solver_state,
-        )
-        control, f0 = terms.contr(t0, t1), state.velocity
+        state, control = solver_state, terms.contr(t0, t1)
+        # After a jump the radius is stale as well; a step that proves too long is then rejected.
+        f0 = lax.cond(made_jump, lambda: terms.vf(t0, y0, args), lambda: state.velocity)
         reach = SAFETY * jnp.abs(t1 - t0) * lax.stop_gradient(state.radius)
         stages = stages_for(reach, self.max_stages)
         too_long = ~(reach <= stability_interval(self.max_stages)[-1])
@@ -138,9 +127,9 @@ class RKC(diffrax.AbstractAdaptiveSolver[RKCState]):
             lambda a, b, ka, kb: jnp.where(unsafe, jnp.inf, 0.8 * (a - b) + 0.4 * (ka + kb)),
             y0, y1, k0, k1,
         )  # fmt: skip
-        evaluations = state.evaluations + stages + count
+        evaluations = state.evaluations + stages + count + made_jump
         after = RKCState(f1, vector, radius, evaluations, state.log.append(t1, radius))
-        okay, failed = diffrax.RESULTS.successful, diffrax.RESULTS.internal_error
+        okay, failed = diffrax.RESULTS.successful, diffrax.RESULTS.dt_min_reached
         # Only steps of fixed length are kept in spite of an infinite error.
         result = diffrax.RESULTS.where(too_long, failed, okay)
         return y1, error, {"y0": y0, "y1": y1, "k0": k0, "k1": k1}, after, result
