@@ -79,7 +79,8 @@ def gradient_flow(
       for one hidden layer and `SmoothKinks(1e-4)` for more, and `IgnoreKinks()` beyond;
       `flow.stats` says which.
     - `solver`: any diffrax solver; None takes Dopri8 for smooth flows at rtol <= 1e-6, else
-      Tsit5; for ReLU networks Tsit5 (smoothed kinks: at rtol <= 1e-6), else Bosh3.
+      Tsit5; for ReLU networks Tsit5 (smoothed kinks: at rtol <= 1e-6), else Bosh3. `fl.RKC()`
+      suits stiff flows.
     - `rtol`, `atol`: None is 1e-8 in float64 and 1e-4 in float32, and rtol / 100.
     - `max_steps`, `max_events`: where to give up.
     - `adjoint`: how derivatives are taken; the default is reverse mode, `diffrax.ForwardMode()`
@@ -359,6 +360,11 @@ def _kinks(
         raise ValueError(
             f"`ExactKinks` walks one hidden layer and the network has {len(network.hidden)}; use "
             "`kinks=fl.SmoothKinks(1e-4)`."
+        )
+    if isinstance(kinks, ExactKinks) and isinstance(solver, RKC):
+        raise ValueError(
+            "`ExactKinks` walks with explicit Runge-Kutta solvers such as diffrax.Tsit5(); with "
+            "`solver=fl.RKC()` use `kinks=fl.SmoothKinks(1e-4)`."
         )
     return kinks
 
