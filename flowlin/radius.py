@@ -96,8 +96,8 @@ class RadiusLog(eqx.Module):
     @staticmethod
     def empty(time: Any, radius: Any) -> "RadiusLog":
         """A log without rows."""
-        none = [jnp.full(ROWS, jnp.inf, jnp.result_type(a)) for a in (time, radius)]
-        return RadiusLog(*none, jnp.zeros((), jnp.int32), jnp.ones((), jnp.int32))
+        time, radius = (jnp.full(ROWS, jnp.inf, jnp.result_type(a)) for a in (time, radius))
+        return RadiusLog(time, radius, jnp.zeros((), jnp.int32), jnp.ones((), jnp.int32))
 
     def append(self, time: Any, radius: Any) -> "RadiusLog":
         """One step more."""
