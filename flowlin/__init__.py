@@ -24,6 +24,7 @@ from flowlin.network import LinearNetwork as LinearNetwork
 from flowlin.network import ReLUNetwork as ReLUNetwork
 from flowlin.result import RESULTS as RESULTS
 from flowlin.result import RunError as RunError
+from flowlin.rkc import RKC as RKC
 from flowlin.task import Task as Task
 from flowlin.tasks.files import DataError as DataError
 from flowlin.trajectory import Trajectory as Trajectory

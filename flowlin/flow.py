@@ -27,6 +27,7 @@ from flowlin.network import AbstractNetwork, Parameters, ReLUNetwork
 from flowlin.progress import progress_meter
 from flowlin.recorder import Observer, Recorder, event_log
 from flowlin.result import RESULTS, okay
+from flowlin.rkc import RKC
 from flowlin.task import Task
 from flowlin.trajectory import Reference, Trajectory, finished
 from flowlin.unrolled import Unrolled
@@ -77,7 +78,8 @@ def gradient_flow(
       for one hidden layer and `SmoothKinks(1e-4)` for more, and `IgnoreKinks()` beyond;
       `flow.stats` says which and why, and what is not exact warns (`fl.KinksWarning`).
     - `solver`: any diffrax solver; None takes Dopri8 for smooth flows at rtol <= 1e-6, else
-      Tsit5; for ReLU networks Tsit5 (smoothed kinks: at rtol <= 1e-6), else Bosh3.
+      Tsit5; for ReLU networks Tsit5 (smoothed kinks: at rtol <= 1e-6), else Bosh3. `fl.RKC()`
+      suits stiff flows.
     - `rtol`, `atol`: None is 1e-8 in float64 and 1e-4 in float32, and rtol / 100.
     - `max_steps`, `max_events`: where to give up.
     - `adjoint`: how derivatives are taken; the default is reverse mode, `diffrax.ForwardMode()`
@@ -201,6 +203,8 @@ class _Run(eqx.Module):
         if isinstance(self.adjoint, (diffrax.ForwardMode, diffrax.DirectAdjoint)):
             loop = "lax"
         field = GradientField(self.objective, self.network, self.tau)
+        if isinstance(solver, RKC):
+            solver = RKC(solver.max_stages, loop)
         if isinstance(self.kinks, ExactKinks):
             assert isinstance(self.network, ReLUNetwork)
             rule = rule_for(self.network, self.task, self.loss, self.tau, self.kinks.slots, loop)
@@ -272,16 +276,21 @@ class _Run(eqx.Module):
         finite = jnp.all(jnp.isfinite(losses) | ~kept)
         result = RESULTS.where(okay(result) & ~finite, RESULTS.not_finite, result)
         networks = self.observe.functions is None
+        counts = {k: v for k, v in solution.stats.items() if k != "max_steps"}
+        extra = {}
+        if isinstance(self.solver, RKC):
+            counts["accepted_evaluations"] = walk.evaluations
+            extra["spectral_radius"] = walk.log.at(ts)
         return Trajectory(
             ts=jnp.where(kept, ts, jnp.inf),
             losses=jnp.where(kept, losses, jnp.inf),
-            observed={} if networks else observed,
+            observed=extra if networks else extra | observed,
             events=events,
             final=self.network.with_parameters(final),
             end=end,
             result=result,
             saved=observed if networks else None,
-            counts={k: v for k, v in solution.stats.items() if k != "max_steps"},
+            counts=counts,
             labels=self.labels,
             dense=solution.interpolation if dense else None,  # pyright: ignore
             step_counts=None,
