@@ -25,6 +25,8 @@ from flowlin.network import ReLUNetwork as ReLUNetwork
 from flowlin.result import RESULTS as RESULTS
 from flowlin.result import RunError as RunError
 from flowlin.rkc import RKC as RKC
+from flowlin.sweep import Sweep as Sweep
+from flowlin.sweep import sweep as sweep
 from flowlin.task import Task as Task
 from flowlin.tasks.files import DataError as DataError
 from flowlin.trajectory import Trajectory as Trajectory

@@ -263,7 +263,7 @@ class _Run(eqx.Module):
                 (UNSOLVED, RESULTS.modes_unsolved),
                 (TWO_LAYERS, RESULTS.slides_in_two_layers),
             ):
-                result = RESULTS.where(walk.modes.trouble == trouble, name, result)
+                result = RESULTS.where(jnp.any(walk.modes.trouble == trouble), name, result)
             end = jnp.minimum(end, walk.end)
             events = walk.log.events(end, self.network.hidden).merged(events)
         if self.ts is None:

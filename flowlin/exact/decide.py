@@ -2,6 +2,7 @@
 
 import equinox as eqx
 import equinox.internal as eqxi
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
@@ -18,7 +19,7 @@ from flowlin.exact.modes import (
     UNSOLVED,
     Modes,
     gather,
-    slot_inverse,
+    held,
     slots_of,
 )
 from flowlin.exact.piece import Piece
@@ -51,14 +52,14 @@ def situation(flow: GatedFlow, parameters: Parameters, modes: Modes) -> Situatio
 
 def decide(
     flow: GatedFlow, at: Situation, unit: Array, fired: Bool[Array, " P"], slots: int
-) -> tuple[Int[Array, " P"], Int[Array, " m"], Array, Array]:
+) -> Modes:
     """New modes of one unit, of which the leaders under `fired` had their event.
 
     A pair that ends its slide leaves at the end that its u reached. Where C >= 0 nothing slides:
     a fired pair crosses in the direction it came from, another one keeps its mode. All others at
     their kinks settle among each other by the box-constrained quadratic program.
 
-    **Returns:** codes (P,), slots (m,), their inverse (m, m), and what went wrong.
+    **Returns:** the unit's row of `Modes`.
     """
     still = lax.stop_gradient
     codes, c, strength = at.codes[unit], at.c[unit], at.strength[unit]
@@ -81,7 +82,8 @@ def decide(
 
     sliding = slots_of((codes == SLIDING) & flow.kinks.leads, slots)
     trouble = jnp.where(jnp.sum(open_) > slots, NO_SLOTS, jnp.where(settled, FINE, UNSOLVED))
-    return codes, sliding, slot_inverse(gather(flow.kinks.x, sliding)), trouble.astype(jnp.int8)
+    rows = held(gather(flow.kinks.x, sliding))
+    return Modes(codes, sliding, *rows, trouble.astype(jnp.int8))
 
 
 def initial_modes(flow: GatedFlow, parameters: Parameters, slots: int) -> Modes:
@@ -94,7 +96,7 @@ def initial_modes(flow: GatedFlow, parameters: Parameters, slots: int) -> Modes:
     near = (jnp.abs(z) <= flow.rounding(parameters)) & flow.kinks.leads
     codes = jnp.where((z > 0) & ~near, ON, OFF).astype(jnp.int8)
     codes = flow.kinks.follow(codes)
-    modes = Modes.of(codes, slots, z.dtype)
+    modes = Modes.of(codes, slots, flow.kinks.x)
     at = situation(flow, parameters, modes)
     gates = flow.kinks.gates(codes, lax.stop_gradient(flow.network.slope))
     rises = (gates * at.c) @ flow.kinks.x @ flow.kinks.x.T > 0
@@ -109,12 +111,8 @@ def initial_modes(flow: GatedFlow, parameters: Parameters, slots: int) -> Modes:
 
     tied = jnp.any(near & (at.strength < 0))
     units = jnp.arange(codes.shape[0])
-    codes, chosen, inverse, trouble = lax.cond(
-        tied,
-        lambda: lax.map(one, units),
-        lambda: (codes, modes.slots, modes.inverse, jnp.zeros_like(units, jnp.int8)),
-    )
-    return Modes(codes, chosen, inverse, jnp.max(trouble))
+    modes = eqx.tree_at(lambda m: m.codes, modes, codes)
+    return lax.cond(tied, lambda: lax.map(one, units), lambda: modes)
 
 
 class UnitRule(AbstractRule):
@@ -135,17 +133,10 @@ class UnitRule(AbstractRule):
         def body(carry):
             left, modes, log = carry
             unit = jnp.argmax(left)
-            codes, slots, inverse, trouble = decide(
-                self.flow, at, unit, piece.fired[unit], modes.slots.shape[1]
-            )
-            first = unit * codes.shape[0]
-            log = log.append(piece.end, piece.uncertainty, first, modes.codes[unit], codes)
-            modes = Modes(
-                modes.codes.at[unit].set(codes),
-                modes.slots.at[unit].set(slots),
-                modes.inverse.at[unit].set(inverse),
-                jnp.maximum(modes.trouble, trouble),
-            )
+            row = decide(self.flow, at, unit, piece.fired[unit], modes.slots.shape[1])
+            first, old = unit * row.codes.size, modes.codes[unit]
+            log = log.append(piece.end, piece.uncertainty, first, old, row.codes)
+            modes = jax.tree.map(lambda all_, one: all_.at[unit].set(one), modes, row)
             return left.at[unit].set(False), modes, log
 
         _, modes, log = eqxi.while_loop(

@@ -21,7 +21,8 @@ class Frozen(eqx.Module):
     codes: Int[Array, "H P"]
     gates: Float[Array, "H P"]
     x: Float[Array, "H m N"]  # x~ of each unit's sliding pairs, zero in empty slots
-    inverse: Float[Array, "H m m"]
+    solve: Float[Array, "H m N"]
+    projector: Float[Array, "H N N"] | None
     slot: Int[Array, "H P"]  # where a sliding pair's slot is
 
 
@@ -71,7 +72,7 @@ class GatedFlow(eqx.Module):
         slot = jnp.clip(jnp.cumsum(slides, axis=1) - 1, 0, modes.slots.shape[1] - 1)
         gates = self.kinks.gates(modes.codes, self.network.slope)
         x = gather(self.kinks.x, modes.slots)
-        return Frozen(modes.codes, gates, x, modes.inverse, slot)
+        return Frozen(modes.codes, gates, x, modes.solve, modes.projector, slot)
 
     def preactivations(self, parameters: Parameters) -> Float[Array, "H P"]:
         """z = w . x + c b."""
@@ -98,8 +99,12 @@ class GatedFlow(eqx.Module):
             gates = jnp.where(forces.z > 0, 1.0, self.network.slope)
             unit = (gates * forces.c) @ self.kinks.x
         else:
-            unit, u = self._unit_velocity(forces, frozen)
-            unit = unit - jnp.sum(u[:, :, None] * frozen.x, axis=1)
+            unit = (frozen.gates * forces.c) @ self.kinks.x
+            if frozen.projector is None:
+                u = jnp.sum(frozen.solve * unit[:, None, :], axis=-1)
+                unit = unit - jnp.sum(u[:, :, None] * frozen.x, axis=1)
+            else:
+                unit = jnp.sum(frozen.projector * unit[:, None, :], axis=-1)
         b, offset = parameters[1]
         weights = (unit if b is None else unit[:, 1:], forces.error.T @ forces.h.T)
         biases = (
@@ -108,19 +113,14 @@ class GatedFlow(eqx.Module):
         )
         return jax.tree.map(lambda v: v / self.tau, (weights, biases))
 
-    def _unit_velocity(self, forces: Forces, frozen: Frozen) -> tuple[Array, Array]:
-        """Velocity (H, N) of w~ with the sliding pairs off, and their u (H, m)."""
-        free = (frozen.gates * forces.c) @ self.kinks.x
-        q = jnp.sum(frozen.x * free[:, None, :], axis=-1)
-        return free, jnp.sum(frozen.inverse * q[:, None, :], axis=-1)
-
     def bound(self, strength: Array) -> Array:
         """Largest u: (1 - s) |C| where C < 0; at C > 0 negative, nothing slides."""
         return -(1 - self.network.slope) * strength
 
     def fractions(self, forces: Forces, frozen: Frozen) -> tuple[Array, Array]:
         """u of the sliding pairs and its bound, (H, P); of no meaning elsewhere."""
-        _, u = self._unit_velocity(forces, frozen)
+        free = (frozen.gates * forces.c) @ self.kinks.x
+        u = jnp.sum(frozen.solve * free[:, None, :], axis=-1)
         bound = self.bound(self.kinks.strength(forces.c))
         return jnp.take_along_axis(u, frozen.slot, axis=1), bound
 

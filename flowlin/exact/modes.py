@@ -77,28 +77,36 @@ class Kinks(eqx.Module):
 
 
 class Modes(eqx.Module):
-    """The mode of every pair, and the sliding pairs of each unit in m slots.
+    r"""The mode of every pair, and the sliding pairs of each unit in m slots.
 
     - `codes`: OFF, SLIDING or ON.
     - `slots`: leaders that slide, in ascending order; P in empty slots.
-    - `inverse`: pseudo-inverse of the slots' Gram matrix, zero in empty slots.
-    - `trouble`: what went wrong, FINE as long as nothing did.
+    - `solve`: $K_{SS}^+ \tilde X_S$ of the slots, zero in empty ones: takes the free velocity of a
+      unit to its u.
+    - `projector`: onto what sliding leaves of the velocity, $1 - \tilde X_S^T K_{SS}^+ \tilde X_S$;
+      None where inputs have so many components that it is cheaper in two factors.
+    - `trouble`: what went wrong with a unit, FINE as long as nothing did.
+
+    One row per unit; indexed, the row of one.
     """
 
-    codes: Int[Array, "H P"]
-    slots: Int[Array, "H m"]
-    inverse: Float[Array, "H m m"]
-    trouble: Int[Array, ""]
+    codes: Int[Array, "*H P"]
+    slots: Int[Array, "*H m"]
+    solve: Float[Array, "*H m N"]
+    projector: Float[Array, "*H N N"] | None
+    trouble: Int[Array, "*H"]
 
     @staticmethod
-    def of(codes: Int[Array, "H P"], slots: int, dtype: Any) -> "Modes":
-        """Modes of which none slides."""
+    def of(codes: Int[Array, "H P"], slots: int, x: Float[Array, "P N"]) -> "Modes":
+        """Modes of which none slides, for inputs x~."""
         units, samples = codes.shape
+        solve, projector = held(jnp.zeros((slots, x.shape[1]), x.dtype))
         return Modes(
             codes.astype(jnp.int8),
             jnp.full((units, slots), samples, jnp.int32),
-            jnp.zeros((units, slots, slots), dtype),
-            jnp.asarray(FINE, jnp.int8),
+            jnp.broadcast_to(solve, (units, *solve.shape)),
+            None if projector is None else jnp.broadcast_to(projector, (units, *projector.shape)),
+            jnp.full(units, FINE, jnp.int8),
         )
 
 
@@ -122,7 +130,13 @@ def pseudo_inverse(gram: Float[Array, "m m"]) -> Float[Array, "m m"]:
     return (vectors * jnp.where(keep, 1 / jnp.where(keep, values, 1.0), 0.0)) @ vectors.T
 
 
-def slot_inverse(x: Float[Array, "m N"]) -> Float[Array, "m m"]:
-    """Pseudo-inverse B of K = x x^T with the derivative of an inverse, as 2B - B K B."""
+def held(x: Float[Array, "m N"]) -> tuple[Float[Array, "m N"], Float[Array, "N N"] | None]:
+    """`solve` and `projector` of a unit whose sliding pairs have the inputs x (see `Modes`).
+
+    The pseudo-inverse B of K = x x^T gets the derivative of an inverse as 2B - B K B.
+    """
+    slots, inputs = x.shape
     b = pseudo_inverse(x @ x.T)
-    return 2 * b - b @ (x @ x.T) @ b
+    solve = (2 * b - b @ (x @ x.T) @ b) @ x
+    small = inputs <= 2 * slots
+    return solve, jnp.eye(inputs, dtype=x.dtype) - x.T @ solve if small else None

@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float
 from flowlin.network import Parameters
 from flowlin.roots import bracketed_root
 
+TOLERANCE = 1e-12  # of an event's time, relative to the step
 CHECKS = 6  # least number of points per step, both ends included, at which signs are looked at
 
 
@@ -50,24 +51,30 @@ def walk_piece(
     the flow; the correction also carries the derivative of the event's time.
     """
 
+    if inner is not None:
+        # The first stage, which the steps tried from here share.
+        velocity = lax.cond(inner[0] | made_jump, lambda: terms.vf(t, y, frozen), lambda: inner[1])
+        inner, made_jump = (jnp.asarray(False), velocity), jnp.asarray(False)
+
     def step(end):
         return solver.step(terms, t, end, y, frozen, inner, made_jump)[:-1]
 
     y1, error, dense, state = step(t1)
     path = solver.interpolation_cls(t0=t, t1=t1, **dense)
-    slack, tolerance = _slack(flow, y, frozen)
     # As many points as make z exact, a polynomial of the dense output.
     count = cast(int, solver.order(terms)) * flow.degree + 1
     points = (1 - np.cos(np.pi * np.linspace(0, 1, max(count, CHECKS)))) / 2
-    margins = _margins_along(flow, frozen, path, t, t1, points) + slack
+    margins = _margins_along(flow, frozen, path, t, t1, points)
+    tolerance = flow.tolerances(y, frozen)
+    slack = _slack(margins[0], tolerance)
+    margins = margins + slack
     lowest = jnp.min(margins, axis=(1, 2, 3))
     found = jnp.any(lowest[1:] <= 0)
 
     def to_event():
         curve = _Curve.through(points, margins)
         k, grid = jnp.argmax(lowest[1:] <= 0), jnp.asarray(points, t.dtype)
-        low, high = bracketed_root(curve.lowest, grid[k], grid[k + 1], False, 1e-12)
-        low, high = lax.stop_gradient((low, high))
+        low, high = lax.stop_gradient(curve.first_root(grid[k], grid[k + 1]))
         there = curve(high)
         # Who fires is read off the dense output: after the second step a dead pair, which waits
         # at its tolerance for ever, could be lowest.
@@ -76,7 +83,10 @@ def walk_piece(
         length = lax.stop_gradient(t1 - t)
         target = lax.stop_gradient(t) + high * length
         ye, error_e, dense_e, state_e = step(target)
-        shift, ye, spread = _correct(flow, frozen, ye, error_e, first, slack, high * length)
+        velocity = flow(None, ye, frozen) if state_e is None else state_e[1]
+        shift, ye, spread = _correct(
+            flow, frozen, ye, velocity, error_e, first, slack, high * length
+        )
         fired = jnp.any(first | tied, axis=0)
         return target + shift, ye, dense_e, state_e, fired, (high - low) * length + spread
 
@@ -122,24 +132,45 @@ class _Curve(eqx.Module):
         powers = (2 * at - 1) ** np.arange(self.coefficients.shape[0])
         return jnp.tensordot(powers, self.coefficients, 1)
 
-    def lowest(self, at: Array) -> Array:
-        """The lowest of them."""
-        return jnp.min(self(at))
+    def first_root(self, low: Array, high: Array) -> tuple[Array, Array]:
+        """Bracket of the first root of any, all positive at `low` and one not at `high`.
+
+        One polynomial at a time, the lowest at the end of what is left: much cheaper than looking
+        at all of them in every step of the root find.
+        """
+
+        def body(bracket):
+            low, high, _ = bracket
+            who = jnp.argmin(self(high))
+            own = self.coefficients.reshape(self.coefficients.shape[0], -1)[:, who]
+
+            def value(at):
+                return jnp.polyval(own[::-1], 2 * at - 1)
+
+            before, after = bracketed_root(value, low, high, False, TOLERANCE)
+            return before, after, (jnp.min(self(before)) <= 0) & (before > low)
+
+        def again(bracket):
+            # Somebody else was first, before the bracket found.
+            return bracket[2]
+
+        first = body((low, high, True))
+        low, high, _ = lax.while_loop(again, lambda b: body((low, b[0], b[2])), first)
+        return low, high
 
 
-def _slack(flow: Any, y: Parameters, frozen: Any) -> tuple[Array, Array]:
-    """How far below zero each margin has to fall to count, and the margins' tolerances.
+def _slack(margins: Array, tolerance: Array) -> Array:
+    """How far below zero each margin has to fall to count, from the margins at the start.
 
     Zero, but for pairs within rounding of their kinks (they have just switched, or belong to a
     dead unit): those have to leave by more than rounding.
     """
-    flow, y, frozen = lax.stop_gradient((flow, y, frozen))
-    margins, tolerance = flow.margins(y, frozen), flow.tolerances(y, frozen)
-    slack = jnp.where(margins < tolerance, tolerance - jnp.minimum(margins, 0.0), 0.0)
-    return slack, tolerance
+    return jnp.where(margins < tolerance, tolerance - jnp.minimum(margins, 0.0), 0.0)
 
 
-def _correct(flow, frozen, y, error, first, slack, length) -> tuple[Array, Parameters, Array]:
+def _correct(
+    flow, frozen, y, velocity, error, first, slack, length
+) -> tuple[Array, Parameters, Array]:
     """Newton's step along the flow onto the kink of the pair `first`.
 
     **Returns:** the change of time, the state there, and the uncertainty of the time.
@@ -148,7 +179,6 @@ def _correct(flow, frozen, y, error, first, slack, length) -> tuple[Array, Param
     def margin(y):
         return jnp.sum(jnp.where(first, flow.margins(y, frozen) + slack, 0.0))
 
-    velocity = flow(None, y, frozen)
     value, slope = jax.jvp(margin, (y,), (velocity,))
     slope = lax.stop_gradient(jnp.where(slope < 0, slope, -jnp.inf))
     fixed = lax.stop_gradient(value)

@@ -156,7 +156,7 @@ class ExactWalk(Wrapped[WalkState]):
                 walk.state.inner, walk.state.jump,
             )  # fmt: skip
             modes, log = self.rule.switch(piece, walk.state.modes, walk.state.log)
-            end = jnp.where(modes.trouble == FINE, walk.state.end, piece.end)
+            end = jnp.where(jnp.any(modes.trouble != FINE), piece.end, walk.state.end)
             return _Walk(
                 piece.end,
                 piece.y1,
@@ -169,8 +169,8 @@ class ExactWalk(Wrapped[WalkState]):
         def goes_on(walk: _Walk) -> Array:
             # A chain that the controller will reject for its error need not be walked on.
             hopeless = self._norm(walk.error, y0, walk.y) > 1.1
-            fine = (walk.state.modes.trouble == FINE) & ~hopeless
-            return (walk.t < t1) & (walk.count < self.pieces) & fine
+            trouble = jnp.any(walk.state.modes.trouble != FINE)
+            return (walk.t < t1) & (walk.count < self.pieces) & ~hopeless & ~trouble
 
         walk = eqxi.while_loop(
             goes_on,
@@ -180,7 +180,7 @@ class ExactWalk(Wrapped[WalkState]):
             max_steps=self.pieces,
             buffers=lambda w: w.pieces,
         )
-        trouble = walk.state.modes.trouble != FINE
+        trouble = jnp.any(walk.state.modes.trouble != FINE)
         error = self._raised(walk, self.error_order(terms), t0, t1, y0)
         result = diffrax.RESULTS.where(trouble, STOP, diffrax.RESULTS.successful)
         return walk.y, error, {"pieces": walk.pieces}, walk.state, result
@@ -209,7 +209,7 @@ class ExactWalk(Wrapped[WalkState]):
         growth = 0.75 * reached * self.pieces / jnp.maximum(walk.count, 1)
         norm = (0.9 / growth) ** order
         # A finished chain is accepted whatever comes next, an unfinished one rejected.
-        unfinished = (walk.t < t1) & (walk.state.modes.trouble == FINE)
+        unfinished = (walk.t < t1) & jnp.all(walk.state.modes.trouble == FINE)
         norm = jnp.where(unfinished, jnp.maximum(norm, 1.2), jnp.minimum(norm, 0.9))
         norm = lax.stop_gradient(norm)
         return jax.tree.map(

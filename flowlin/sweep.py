@@ -1,0 +1,162 @@
+"""Many runs in one call."""
+
+import itertools
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flowlin.flow import gradient_flow
+from flowlin.network import AbstractNetwork
+from flowlin.progress import tqdm_class
+from flowlin.result import RESULTS, okay
+from flowlin.task import Task
+from flowlin.trajectory import Trajectory, finished
+
+
+class Sweep(Sequence[Trajectory]):
+    """The runs of a sweep, in the order of its networks."""
+
+    def __init__(self, flows: Sequence[Trajectory]):
+        self.flows = tuple(flows)
+
+    def __len__(self) -> int:
+        return len(self.flows)
+
+    def __getitem__(self, index):
+        return Sweep(self.flows[index]) if isinstance(index, slice) else self.flows[index]
+
+    def __iter__(self) -> Iterator[Trajectory]:
+        return iter(self.flows)
+
+    @property
+    def failed(self) -> dict[int, str]:
+        """Which runs did not reach their end, and why."""
+        return {
+            k: RESULTS[flow.result] for k, flow in enumerate(self.flows) if not okay(flow.result)
+        }
+
+    def map(self, function: Callable[[Trajectory], Any]) -> Any:
+        """A function of every run; its arrays stacked along a leading axis (runs, ...)."""
+        rows = [function(flow) for flow in self.flows]
+        return jax.tree.map(lambda *leaves: np.stack([np.asarray(x) for x in leaves]), *rows)
+
+    def table(self) -> list[dict[str, Any]]:
+        """The events of all runs, one dictionary each as `EventLog.table`, led by `run`."""
+        return [
+            {"run": k} | row for k, flow in enumerate(self.flows) for row in flow.events.table()
+        ]
+
+
+def sweep(
+    networks: Sequence[AbstractNetwork],
+    tasks: Task | Sequence[Task],
+    t1: float,
+    *,
+    batch: int | None = None,
+    workers: int | None = None,
+    progress: bool = False,
+    **options: Any,
+) -> Sweep:
+    """Gradient flow of many networks of one shape: seeds, variances, c, tasks.
+
+    On a CPU the members run one by one in threads: an adaptive run's cost is in small operations,
+    which `vmap` does not make cheaper, and it makes every run wait for the slowest
+    (`benchmarks/sweep.py`). On an accelerator they run in batches under `vmap`.
+
+    **Arguments:**
+
+    - `networks`: all of one kind and shape, so that one compilation serves all.
+    - `tasks`: one for all, or one per network, all of one shape.
+    - `t1`, `options`: as for `gradient_flow`; each run's result equals its own. `throw` is not
+      among them: runs that fail are in `failed`, and a warning counts them.
+    - `batch`: members under one `vmap`; None is 1 on a CPU and 256 elsewhere.
+    - `workers`: threads; None is one per core on a CPU and one elsewhere.
+    - `progress`: a tqdm bar over the runs.
+
+    **Returns:** a `Sweep`, the runs' trajectories in order.
+
+    **Raises:** `ValueError` for no networks, different shapes, or numbers that do not fit.
+    """
+    members = _members(networks, tasks)
+    for name, value in (("batch", batch), ("workers", workers)):
+        if value is not None and value < 1:
+            raise ValueError(f"`{name}` must be at least 1, got {value}.")
+    if "throw" in options:
+        raise ValueError("`throw` is not for sweeps; look at `sweep.failed`.")
+    on_cpu = jax.default_backend() == "cpu"
+    batch = batch or (1 if on_cpu else 256)
+    workers = workers or ((os.cpu_count() or 1) if on_cpu else 1)
+    chunks = [members[k : k + batch] for k in range(0, len(members), batch)]
+
+    def run(chunk):
+        return _together(chunk, t1, options)
+
+    bar = tqdm_class()(total=len(members), unit="run") if progress else None
+    flows: list[Trajectory] = []
+    with ThreadPoolExecutor(workers) as pool:
+        first = run(chunks[0])  # alone, since it compiles for all
+        for found in itertools.chain([first], pool.map(run, chunks[1:])):
+            flows.extend(found)
+            if bar is not None:
+                bar.update(len(found))
+    if bar is not None:
+        bar.close()
+    result = Sweep(flows)
+    if result.failed:
+        k, why = next(iter(result.failed.items()))
+        warnings.warn(
+            f"{len(result.failed)} of {len(result)} runs failed, run {k} first: {why} "
+            "`sweep.failed` lists them.",
+            stacklevel=2,
+        )
+    return result
+
+
+def _members(networks, tasks) -> list[tuple[AbstractNetwork, Task]]:
+    """Pairs of network and task, checked to be of one shape."""
+    if isinstance(networks, AbstractNetwork):
+        raise ValueError("`networks` must be a list of networks; unstack it with `jax.tree.map`.")
+    networks = list(networks)
+    if not networks:
+        raise ValueError("`networks` is empty; give at least one.")
+    tasks = [tasks] * len(networks) if isinstance(tasks, Task) else list(tasks)
+    if len(tasks) != len(networks):
+        raise ValueError(
+            f"`tasks` holds {len(tasks)} tasks for {len(networks)} networks; give one per network, "
+            "or one task for all."
+        )
+    for name, items in (("networks", networks), ("tasks", tasks)):
+        shapes = [(jax.tree.structure(m), [a.shape for a in jax.tree.leaves(m)]) for m in items]
+        odd = [k for k, shape in enumerate(shapes) if shape != shapes[0]]
+        if odd:
+            raise ValueError(
+                f"`{name}[{odd[0]}]` has another kind, name or shape than `{name}[0]`; make one "
+                "sweep for each."
+            )
+    return list(zip(networks, tasks, strict=True))
+
+
+def _together(chunk, t1, options) -> list[Trajectory]:
+    """The runs of one chunk: one alone, or several under `vmap`."""
+    if len(chunk) == 1:
+        ((network, task),) = chunk
+        return [gradient_flow(network, task, t1, throw=False, **options)]
+    networks, tasks = zip(*chunk, strict=True)
+
+    def one(network, task):
+        return gradient_flow(network, task, t1, throw=False, **options)
+
+    networks = jax.tree.map(lambda *leaves: jnp.stack(leaves), *networks)
+    if all(task is tasks[0] for task in tasks):  # closed over, so that trajectories know it
+        flows = jax.jit(jax.vmap(lambda network: one(network, tasks[0])))(networks)
+    else:
+        tasks = jax.tree.map(lambda *leaves: jnp.stack(leaves), *tasks)
+        flows = jax.jit(jax.vmap(one))(networks, tasks)
+    rows = [jax.tree.map(lambda a, k=k: a[k], flows) for k in range(len(chunk))]
+    return [finished(row, False, lambda flow: "") for row in rows]
