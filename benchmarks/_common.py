@@ -55,6 +55,12 @@ def distance(a: Any, b: Any) -> float:
     return float(np.linalg.norm(flat(a) - flat(b)) / np.linalg.norm(flat(b)))
 
 
+def exact_walk(network: Any, task: fl.Task, t1: float, rtol: float, **options: Any) -> Any:
+    """The exact walk; compiled once for all tolerances, since an array is not compiled in."""
+    tolerance: Any = jnp.asarray(rtol)
+    return fl.gradient_flow(network, task, t1, kinks=fl.ExactKinks(), rtol=tolerance, **options)
+
+
 @jax.jit
 def _descend(network: Any, task: fl.Task, rate: Any, steps: Any) -> Any:
     loss = fl.SquaredError()
