@@ -103,9 +103,10 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 
 
-def save(name: str, results: Any, text: str) -> None:
-    """Write `results/name.json`, one line per entry, and `results/name.md`."""
+def save(name: str, results: Sequence[Any], text: str | None = None) -> None:
+    """Write `results/name.json`, one line per entry, and its table `results/name.md`."""
     RESULTS.mkdir(exist_ok=True)
     body = ",\n".join(json.dumps(entry) for entry in results)
     (RESULTS / f"{name}.json").write_text(f"[\n{body}\n]\n")
-    (RESULTS / f"{name}.md").write_text(text + "\n")
+    if text is not None:
+        (RESULTS / f"{name}.md").write_text(text + "\n")
