@@ -120,6 +120,18 @@ def walk(task: fl.Task, t1: float, variance: float, rtol: float, seed: int, hidd
     )
 
 
+def reason(row: dict[str, Any], rtol: float) -> str:
+    """Why t* differs between rtol and the finest tolerance."""
+    if row["fractions"][0] != row["fractions"][1]:
+        return "another maximum"
+    change = abs(row["values"][0] - row["values"][1])
+    if change <= sum(row.get("uncertainties", [0.0])):
+        return "tangential: within the event's uncertainty"
+    if rtol / row["residual"] > row["off"]:
+        return "late: an error of rtol moves the residual by more than that"
+    return "unexplained"
+
+
 def exceptions(task: str, runs: dict[float, list[Run]]) -> list[dict]:
     """Seeds whose t* differs between the two finest tolerances, and why."""
     coarse, fine = sorted(runs)[1], sorted(runs)[0]
@@ -135,8 +147,25 @@ def exceptions(task: str, runs: dict[float, list[Run]]) -> list[dict]:
             row |= {"fractions": [a.fraction[side], b.fraction[side]]}
             if name == "open":
                 row |= {"pairs": [a.pair, b.pair], "uncertainties": [a.half_width, b.half_width]}
-            found.append(row)
+            found.append(row | {"reason": reason(row, coarse)})
     return found
+
+
+def exception_table(rows: list[dict]) -> str:
+    """The exceptions as Markdown."""
+    head = (
+        "task", "seed", "t*", "at 1e-8", "at 1e-10", "off", "uncertainty", "residual", "reason",
+    )  # fmt: skip
+    body = [
+        (
+            r["task"], r["seed"], r["t*"], *(f"{v:.9g}" for v in r["values"]), f"{r['off']:.1e}",
+            " / ".join(f"{u:.0e}" for u in r.get("uncertainties", [])) or "-",
+            f"{r['residual']:.0e}", r["reason"],
+        )
+        for r in rows
+    ]  # fmt: skip
+    title = "Seeds whose t* differs by more than 1e-7 between rtol 1e-8 and 1e-10:"
+    return f"{title}\n\n{_common.markdown_table(head, body)}" if body else title + " none."
 
 
 def summary(task: str, rtol: float, runs: list[Run], finest: list[Run]) -> dict[str, Any]:
@@ -233,9 +262,10 @@ def main() -> None:
         tables[0] += [summary(name, r, found, runs[min(runs)]) for r, found in runs.items()]
         tables[1] += exceptions(name, runs)
         tables[2] += [columns(name, r, found) for r, found in runs.items()]
-        print(markdown(tables[0]), *tables[1], sep="\n", flush=True)
+        text = f"{markdown(tables[0])}\n\n{exception_table(tables[1])}"
+        print(text, flush=True)
         if not given.quick:
-            _common.save("exact_walk", [*tables[0], *tables[1], *tables[2]], markdown(tables[0]))
+            _common.save("exact_walk", [*tables[0], *tables[1], *tables[2]], text)
 
 
 if __name__ == "__main__":
