@@ -31,15 +31,15 @@ import flowlin as fl
 CASES = (
     ("gaussian", 10, 16),
     ("gaussian", 20, 32),
+    ("digits", 50, 16),
     ("gaussian", 40, 32),
     ("gaussian", 80, 32),
-    ("gaussian", 80, 64),
-    ("gaussian", 160, 64),
-    ("gaussian", 320, 64),
-    ("digits", 50, 16),
     ("digits", 50, 64),
+    ("gaussian", 80, 64),
     ("digits", 100, 64),
+    ("gaussian", 160, 64),
     ("digits", 200, 64),
+    ("gaussian", 320, 64),
     ("digits", 200, 128),
 )
 TARGETS = (1e-4, 1e-6)
@@ -129,7 +129,7 @@ def markdown(rows: list[dict]) -> str:
         "exact: seconds (rtol, steps)", "plain: times exact", "smooth: times exact",
     )  # fmt: skip
     body = []
-    for r in sorted(rows, key=lambda r: (r["target"], r["task"], r["PH"]), reverse=False):
+    for r in sorted(rows, key=lambda r: (r["target"], r["task"], r["PH"])):
         mine = r["exact"]
         exact = (
             f"{mine['seconds']:.2f} (rtol {mine['rtol']:.0e}, {mine['steps']} steps)"
