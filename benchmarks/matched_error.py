@@ -19,6 +19,7 @@ solver that exceeds its limit is listed as not finished with what it had spent. 
 `matched_error.json` and the table `matched_error.md` to `benchmarks/results/`.
 """
 
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -145,10 +146,11 @@ def refined(contender: Contender, reference: Any, targets: tuple[float, ...]) ->
     for knob in contender.knobs:
         row: dict[str, Any] = {"knob": knob}
         tried.append(row)
+        start = time.perf_counter()
         try:
             taken, (network, work) = _common.seconds(lambda knob=knob: contender.run(knob))
         except Unfinished:
-            row["unfinished"] = True
+            row["unfinished after"] = time.perf_counter() - start
             break
         row |= {"seconds": taken, "error": _common.distance(network, reference), "work": work}
         if row["error"] <= min(targets):
@@ -187,7 +189,8 @@ def compare(seed: int, t1: float, targets: tuple[float, ...], limit: int, repeat
         for name, row in chosen.items():
             one = {"seed": seed, "target": target, "contender": name, "unit": methods[name].unit}
             best = min((r["error"] for r in tried[name] if "error" in r), default=None)
-            one |= {"best error": best, "tried": len(tried[name])}
+            spent = tried[name][-1].get("unfinished after")
+            one |= {"best error": best, "tried": len(tried[name]), "unfinished after": spent}
             if row is not None:
                 one |= {"knob": row["knob"], "error": row["error"], "work": row["work"]}
                 one |= {"seconds": times[name], "ratio": times[name] / times[EXACT]}
@@ -211,7 +214,9 @@ def markdown(rows: list[dict], t1: float) -> str:
             if len(met) < len(mine):
                 bests = [r["best error"] for r in mine if r["best error"] is not None]
                 best = f"best error {min(bests):.0e}" if bests else "no tolerance finished"
-                reached = f"not finished in {len(mine) - len(met)} of {len(mine)} seeds, {best}"
+                spent = [r["unfinished after"] for r in mine if r["unfinished after"]]
+                spent = f" after {np.median(spent):.0f} s" if spent else ""
+                reached = f"not met in {len(mine) - len(met)} of {len(mine)} seeds{spent}, {best}"
                 body.append((f"{target:.0e}", name, "-", "-", "-", reached))
                 continue
             ratios = [r["ratio"] for r in met]
