@@ -62,11 +62,16 @@ def refined(run: Any, reference: Any) -> list[dict[str, Any]]:
         row = {"rtol": rtol, "seconds": taken, "steps": int(flow.stats["num_steps"])}
         tried.append(row)
         if flow.result != fl.RESULTS.successful:
-            row["unfinished"] = True
+            row["stopped"] = f"{row['steps']:,} steps at rtol {rtol:.0e}"
             break
         row["error"] = _common.distance(flow.final, reference)
-        stalled = len(tried) > 2 and row["error"] > 0.9 * tried[-3]["error"]
-        if row["error"] <= min(TARGETS) or taken > PATIENCE or stalled:
+        if row["error"] <= min(TARGETS):
+            break
+        if len(tried) > 2 and row["error"] > 0.9 * tried[-3]["error"]:
+            row["stopped"] = "nothing gained by finer tolerances"
+            break
+        if taken > PATIENCE:
+            row["stopped"] = f"{taken:.0f} s at rtol {rtol:.0e}"
             break
     return tried
 
@@ -106,6 +111,7 @@ def compare(name: str, samples: int, hidden: int) -> list[dict[str, Any]]:
             row[method] = {
                 "best error": min((r["error"] for r in found if "error" in r), default=None),
                 "spent": found[-1]["seconds"],
+                "stopped": found[-1].get("stopped"),
                 **{k: v for k, v in chosen.get(method, {}).items() if k != "seconds"},
                 **({"seconds": times[method]} if method in times else {}),
             }
@@ -117,8 +123,8 @@ def cell(row: dict, method: str) -> str:
     """Time over the exact walk's, or what was reached instead."""
     mine, exact = row[method], row["exact"].get("seconds")
     if "seconds" not in mine or exact is None:
-        best = mine["best error"]
-        return f"not met (best {best:.0e})" if best is not None else "no run finished"
+        best = "none finished" if mine["best error"] is None else f"best {mine['best error']:.0e}"
+        return f"not met ({best}; {mine['stopped']})"
     return f"{mine['seconds'] / exact:.2g} (rtol {mine['rtol']:.0e}, {mine['steps']} steps)"
 
 
@@ -129,7 +135,7 @@ def markdown(rows: list[dict]) -> str:
         "exact: seconds (rtol, steps)", "plain: times exact", "smooth: times exact",
     )  # fmt: skip
     body = []
-    for r in sorted(rows, key=lambda r: (r["target"], r["task"], r["PH"])):
+    for r in sorted(rows, key=lambda r: (-r["target"], r["task"], r["PH"])):
         mine = r["exact"]
         exact = (
             f"{mine['seconds']:.2f} (rtol {mine['rtol']:.0e}, {mine['steps']} steps)"

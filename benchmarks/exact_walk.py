@@ -16,6 +16,9 @@ Five tasks, 64 hidden units with biases, seeds 0, 1, ..., `kinks=fl.ExactKinks()
   the seed with the event at t*, its uncertainty, and the residual there, sqrt(2 L(t*)).
 - majority: seeds in which more than half of the units are always on at t* (open, closed).
 
+Few units are ever on for all 40 samples of the Gaussian data: there, always on means on for three
+quarters of them.
+
 Writes `exact_walk.json` and the tables `exact_walk.md` to `benchmarks/results/`.
 """
 
@@ -30,13 +33,13 @@ from tqdm import tqdm
 
 import flowlin as fl
 
-# final time and initial variance
+# final time, initial variance, quantile of t*
 SETTINGS = {
-    "hierarchy": (60.0, 2e-4),
-    "xor": (60.0, 2e-4),
-    "xor 0/1": (60.0, 2e-4),
-    "offset xor": (60.0, 2e-4),
-    "gaussian": (10.0, 1e-2),
+    "hierarchy": (60.0, 2e-4, 0.0),
+    "xor": (60.0, 2e-4, 0.0),
+    "xor 0/1": (60.0, 2e-4, 0.0),
+    "offset xor": (60.0, 2e-4, 0.0),
+    "gaussian": (10.0, 1e-2, 0.25),
 }
 TOLERANCES = (1e-4, 1e-6, 1e-8, 1e-10)
 BACK_WITHIN = 1e-2
@@ -83,8 +86,9 @@ def reentered(log: fl.EventLog) -> int:
     return int(np.sum(same & (old[:-1] == 0) & (new[1:] == 0) & (np.diff(time) < BACK_WITHIN)))
 
 
-def walk(task: fl.Task, t1: float, variance: float, rtol: float, seed: int, hidden: int) -> Run:
+def walk(task: fl.Task, setting: tuple, rtol: float, seed: int, hidden: int) -> Run:
     """One run, and what is kept of it."""
+    t1, variance, quantile = setting
     network = fl.ReLUNetwork.init(
         task, hidden=(hidden,), variance=variance, key=jax.random.key(seed)
     )
@@ -94,7 +98,7 @@ def walk(task: fl.Task, t1: float, variance: float, rtol: float, seed: int, hidd
     losses = np.asarray(flow.losses)
     rounding = 8 * np.finfo(float).eps * (losses[1:] + np.sqrt(losses[1:] * losses[0]))
     rise = np.diff(losses)
-    line, log = flow.linearization(), flow.events
+    line, log = flow.linearization(quantile), flow.events
     stars = (float(line.open.time), float(line.closed.time))
     log_losses = np.interp(stars, np.asarray(flow.ts), np.log(losses))
     at = np.flatnonzero(np.asarray(log.time) == float(line.open.time))
@@ -256,7 +260,7 @@ def main() -> None:
         for rtol in TOLERANCES:
             seeds = range(min(20, given.seeds) if rtol > 1e-5 else given.seeds)
             runs[rtol] = [
-                walk(task, *SETTINGS[name], rtol, seed, hidden)
+                walk(task, SETTINGS[name], rtol, seed, hidden)
                 for seed in tqdm(seeds, f"{name}, {rtol:.0e}")
             ]
         tables[0] += [summary(name, r, found, runs[min(runs)]) for r, found in runs.items()]
