@@ -5,7 +5,8 @@
 ReLU networks with biases, variance 1e-2, on standard normal data (10 inputs, 3 targets, t1 = 5)
 and on subsets of scikit-learn's digits (t1 = 6), P samples, H hidden units. Each method is refined
 (rtol 1e-3, 1e-4, ...) until its parameters at t1 are within a relative 1e-4, then 1e-6, of an
-exact walk at rtol 1e-10, or until a run takes 50,000 steps or a minute:
+exact walk at rtol 1e-10, or until a run takes
+50,000 steps, 65,536 events or a minute, or finer tolerances gain nothing:
 
 - exact: `kinks=fl.ExactKinks()`;
 - plain: `kinks=fl.IgnoreKinks()`, Bosh3;
@@ -62,7 +63,9 @@ def refined(run: Any, reference: Any) -> list[dict[str, Any]]:
         row = {"rtol": rtol, "seconds": taken, "steps": int(flow.stats["num_steps"])}
         tried.append(row)
         if flow.result != fl.RESULTS.successful:
-            row["stopped"] = f"{row['steps']:,} steps at rtol {rtol:.0e}"
+            full = bool(flow.result == fl.RESULTS.event_overflow)
+            why = f"{int(flow.events.count):,} events" if full else f"{row['steps']:,} steps"
+            row["stopped"] = f"{why} at rtol {rtol:.0e}"
             break
         row["error"] = _common.distance(flow.final, reference)
         if row["error"] <= min(TARGETS):
