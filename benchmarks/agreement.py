@@ -9,16 +9,12 @@ in loss, in the modes' hitting times, and in t* by quantile. Writes `agreement.j
 scikit-learn's digits.
 """
 
-import argparse
-import json
-import pathlib
 import warnings
 
+import _common
 import jax
 import jax.numpy as jnp
 import numpy as np
-
-jax.config.update("jax_enable_x64", True)
 
 import flowlin as fl
 
@@ -98,25 +94,27 @@ def rows(name: str, task: fl.Task, kind: type, hidden: int) -> list[dict]:
 def markdown(table: list[dict]) -> str:
     """The table as Markdown."""
     head = (
-        "task | network | rate | parameters | function | loss | hitting times "
-        "| t* (q = 0.01): flow, descent"
-    )
-    lines = [f"| {head} |", "|" + "---|" * 8]
+        "task", "network", "rate", "parameters", "function", "loss", "hitting times",
+        "t* (q = 0.01): flow, descent",
+    )  # fmt: skip
+    rows = []
     for r in table:
         star = r.get("t* 0.01: flow, descent")
-        lines.append(
-            f"| {r['task']} ({r['samples']}) | {r['network']} | {r['learning rate']:g} "
-            f"| {r['parameters']:.1e} | {r['function']:.1e} | {r['largest loss difference']:.1e} "
-            f"| {r['largest hitting time difference']:.1e} ({r['modes hit']} modes) | "
-            + ("- |" if star is None else f"{star[0]:.4f}, {star[1]:.4f} |")
-        )
-    return "\n".join(lines)
+        rows.append(
+            (
+                f"{r['task']} ({r['samples']})", r["network"], f"{r['learning rate']:g}",
+                f"{r['parameters']:.1e}", f"{r['function']:.1e}",
+                f"{r['largest loss difference']:.1e}",
+                f"{r['largest hitting time difference']:.1e} ({r['modes hit']} modes)",
+                "-" if star is None else f"{star[0]:.4f}, {star[1]:.4f}",
+            )
+        )  # fmt: skip
+    return _common.markdown_table(head, rows)
 
 
 def main() -> None:
     """Run the comparison."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
+    parser = _common.parser(__doc__)
     parser.add_argument("--samples", type=int, default=2000)
     parser.add_argument("--hidden", type=int, default=128)
     given = parser.parse_args()
@@ -136,10 +134,7 @@ def main() -> None:
     ]
     print(markdown(table))
     if not given.quick:
-        path = pathlib.Path(__file__).parent / "results" / "agreement.json"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(table, indent=1) + "\n")
-        path.with_suffix(".md").write_text(markdown(table) + "\n")
+        _common.save("agreement", table, markdown(table))
 
 
 if __name__ == "__main__":

@@ -7,16 +7,10 @@ field evaluations, the relative parameter error against a reference, and the tim
 fastest run.
 """
 
-import argparse
-import json
-import pathlib
-import time
-
+import _common
 import diffrax
 import jax
-import jax.numpy as jnp
-
-jax.config.update("jax_enable_x64", True)
+import numpy as np
 
 import flowlin as fl
 
@@ -40,17 +34,9 @@ def problems(quick: bool):
     yield "ReLU bare, digits 200, t=3", bare, few, fl.IgnoreKinks(), 3.0
 
 
-def distance(a, b) -> float:
-    """Relative distance of two networks' parameters."""
-    flat = [jnp.concatenate([x.ravel() for x in jax.tree.leaves(n.parameters)]) for n in (a, b)]
-    return float(jnp.linalg.norm(flat[0] - flat[1]) / jnp.linalg.norm(flat[1]))
-
-
 def main() -> None:
     """Run every solver on every problem."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
+    quick = _common.parser(__doc__).parse_args().quick
     rows = []
     for name, network, task, kinks, t1 in problems(quick):
         finest = 1e-7 if "bare" in name else 1e-12
@@ -68,11 +54,7 @@ def main() -> None:
                     )
 
                 flow = run()
-                times = []
-                for _ in range(1 if quick else 3):
-                    start = time.perf_counter()
-                    run()
-                    times.append(time.perf_counter() - start)
+                times = [_common.seconds(run)[0] for _ in range(1 if quick else 3)]
                 label = type(solver).__name__
                 rows.append(
                     {
@@ -80,8 +62,8 @@ def main() -> None:
                         "solver": label,
                         "rtol": rtol,
                         "evaluations": int(flow.stats["num_steps"]) * EVALUATIONS[label],
-                        "error": distance(flow.final, reference),
-                        "seconds": sorted(times)[len(times) // 2],
+                        "error": _common.distance(flow.final, reference),
+                        "seconds": float(np.median(times)),
                     }
                 )
                 print(rows[-1], flush=True)
@@ -92,9 +74,7 @@ def main() -> None:
     for row in rows:
         row["time over fastest"] = round(row.pop("seconds") / fastest[row["problem"]], 2)
     if not quick:
-        path = pathlib.Path(__file__).parent / "results" / "solvers.json"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(rows, indent=1) + "\n")
+        _common.save("solvers", rows)
 
 
 if __name__ == "__main__":
