@@ -2,25 +2,21 @@
 
     python benchmarks/stiff.py [--quick]
 
-Writes `benchmarks/results/stiff.json`: per problem, solver and tolerance, the number of vector
-field evaluations, the relative parameter error against Dopri8 at rtol 1e-10, and the steps. Those
+Writes `stiff.json` and the table `stiff.md` to `benchmarks/results/`: per problem, solver and
+tolerance, the number of vector field evaluations, the relative parameter error against Dopri8 at
+rtol 1e-10, and the steps. Those
 of RKC are counted as they happen, rejected steps included; those of Tsit5 and Dopri8 are stages
 times attempted steps. Kvaerno5 runs matrix-free, its Newton iterations solved by GMRES to 1e-2
 (with diffrax's chord iteration JAX refuses the operator, with BiCGStab no step is accepted); its
 count is that of the Jacobian-vector products alone, each of which costs more than an evaluation.
 """
 
-import argparse
-import json
-import pathlib
-
+import _common
 import diffrax
 import jax
 import jax.numpy as jnp
 import lineax as lx
 import optimistix as optx
-
-jax.config.update("jax_enable_x64", True)
 
 import flowlin as fl
 from flowlin.field import GradientField, objective
@@ -38,12 +34,6 @@ def problems(quick: bool):
         yield "linear, digits c=1", fl.LinearNetwork.init(digits, key=key), digits, None, 30.0
         relu = fl.ReLUNetwork.init(tree, key=key)
         yield "ReLU smoothed 1e-3, hierarchy", relu, tree, fl.SmoothKinks(1e-3), 30.0
-
-
-def distance(a, b) -> float:
-    """Relative distance of two networks' parameters."""
-    flat = [jnp.concatenate([x.ravel() for x in jax.tree.leaves(n.parameters)]) for n in (a, b)]
-    return float(jnp.linalg.norm(flat[0] - flat[1]) / jnp.linalg.norm(flat[1]))
 
 
 def counted_solve(problem, solver, rtol):
@@ -98,7 +88,7 @@ def measured(problem, solver, rtol, reference) -> dict:
         "solver": label,
         "rtol": rtol,
         "evaluations": evaluations,
-        "error": distance(final, reference),
+        "error": _common.distance(final, reference),
         "steps": steps,
     }
 
@@ -110,31 +100,38 @@ def matrix_free() -> diffrax.Kvaerno5:
     return diffrax.Kvaerno5(root_finder=newton)
 
 
+def save(rows: list[dict]) -> None:
+    """Write the rows and a table of error : evaluations."""
+    cells: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        cell = f"{row['error']:.1e} : {row['evaluations']:,}"
+        cells.setdefault((row["problem"], row["solver"]), []).append(cell)
+    lines = [(problem, solver, ", ".join(found)) for (problem, solver), found in cells.items()]
+    head = ("problem", "solver", "error : evaluations, from loose to tight")
+    _common.save("stiff", rows, _common.markdown_table(head, lines))
+
+
 def main() -> None:
     """Run every solver on every problem."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
+    quick = _common.parser(__doc__).parse_args().quick
     tolerances = [
         (fl.RKC(), (1e-4, 1e-5, 1e-6, 1e-7)),
         (diffrax.Tsit5(), (1e-4, 1e-6, 1e-8)),
         (diffrax.Dopri8(), (1e-4, 1e-7)),
         (matrix_free(), (1e-4, 1e-6)),
     ]
-    rows = []
+    rows, kept = [], tolerances[:2] if quick else tolerances
     for problem in problems(quick):
         _, network, task, kinks, t1 = problem
         reference = fl.gradient_flow(
             network, task, t1, kinks=kinks, solver=diffrax.Dopri8(), rtol=1e-10
         ).final
-        for solver, rtols in tolerances:
+        for solver, rtols in kept:
             for rtol in rtols[:1] if quick else rtols:
                 rows.append(measured(problem, solver, rtol, reference))
                 print(rows[-1], flush=True)
     if not quick:
-        path = pathlib.Path(__file__).parent / "results" / "stiff.json"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(rows, indent=1) + "\n")
+        save(rows)
 
 
 if __name__ == "__main__":

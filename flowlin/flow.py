@@ -117,8 +117,9 @@ def gradient_flow(
         observe=Observables(observe),
         solver=solver,
         controller=diffrax.PIDController(
-            rtol=rtol,
-            atol=rtol / 100 if atol is None else atol,
+            # As arrays: another tolerance is not another compilation.
+            rtol=jnp.asarray(rtol, network.dtype),
+            atol=jnp.asarray(rtol / 100 if atol is None else atol, network.dtype),
             dtmin=_smallest_step(t1, network.dtype),
             force_dtmin=False,
         ),
