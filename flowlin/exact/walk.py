@@ -200,13 +200,14 @@ class ExactWalk(Wrapped[WalkState]):
         return jnp.sqrt(jnp.mean(flat**2))
 
     def _raised(self, walk: _Walk, order, t0: Array, t1: Array, y0: Parameters) -> Parameters:
-        """The error, raised so that the next step takes at most three quarters of the pieces.
+        """The error, raised so that the next step takes about half of the pieces.
 
         The controller multiplies a step by 0.9 norm^(-1/order). A chain that ended early is thus
-        tried again at three quarters of the length that it reached.
+        tried again at half of the length that it reached: a chain that fails costs all its pieces,
+        a step more costs one.
         """
         reached = (walk.t - t0) / (t1 - t0)
-        growth = 0.75 * reached * self.pieces / jnp.maximum(walk.count, 1)
+        growth = 0.5 * reached * self.pieces / jnp.maximum(walk.count, 1)
         norm = (0.9 / growth) ** order
         # A finished chain is accepted whatever comes next, an unfinished one rejected.
         unfinished = (walk.t < t1) & jnp.all(walk.state.modes.trouble == FINE)
