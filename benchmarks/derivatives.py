@@ -110,6 +110,11 @@ def against_differences(name: str, task: fl.Task, hidden: int, variance: float, 
     return rows
 
 
+def temporary(compiled: Any) -> int:
+    """Bytes set aside beyond arguments and results."""
+    return int(compiled.memory_analysis().temp_size_in_bytes)
+
+
 def reverse_against_forward() -> dict[str, Any]:
     """Reverse-mode gradient against forward-mode slopes, and the memory of either."""
     task = fl.tasks.xor()
@@ -131,11 +136,10 @@ def reverse_against_forward() -> dict[str, Any]:
         if size == 128:
             slopes, gradient = forward(at), reverse(at)
             row["largest relative difference"] = float(np.max(np.abs(gradient / slopes - 1)))
-        memory = reverse.memory_analysis()
-        row[f"reverse, max_steps {size}: bytes"] = int(memory.temp_size_in_bytes)
-    row["forward, 3 directions: bytes"] = int(forward.memory_analysis().temp_size_in_bytes)
+        row[f"reverse, max_steps {size}: bytes"] = temporary(reverse)
+    row["forward, 3 directions: bytes"] = temporary(forward)
     plain = compiled(diffrax.ForwardMode(), 128, lambda f: f)
-    row["no derivative: bytes"] = int(plain.memory_analysis().temp_size_in_bytes)
+    row["no derivative: bytes"] = temporary(plain)
     return row
 
 

@@ -28,7 +28,7 @@ class Sweep(Sequence[Trajectory]):
     def __len__(self) -> int:
         return len(self.flows)
 
-    def __getitem__(self, index):
+    def __getitem__(self, index) -> Any:
         return Sweep(self.flows[index]) if isinstance(index, slice) else self.flows[index]
 
     def __iter__(self) -> Iterator[Trajectory]:
