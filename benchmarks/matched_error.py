@@ -1,6 +1,6 @@
 """The exact walk against descent and plain solvers at equal error.
 
-    python benchmarks/matched_error.py [--quick] [--seeds 3] [--t1 10]
+    python benchmarks/matched_error.py [--quick] [--seeds 1] [--t1 60]
 
 The semantic tree, 64 hidden units with biases, variance 2e-4, float64. Each contender is refined
 (descent: the rate halved from 1e-2; solvers: rtol from 1e-3 by factors of sqrt(10), atol = rtol /
@@ -235,10 +235,10 @@ def markdown(rows: list[dict], t1: float) -> str:
 def main() -> None:
     """Compare on every seed."""
     parser = _common.parser(__doc__)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--t1", type=float, default=10.0)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--t1", type=float, default=60.0)
     given = parser.parse_args()
-    targets, limit, repeats = (1e-5, 1e-6), LIMIT, 3
+    targets, limit, repeats = (1e-5, 1e-6), LIMIT, 5
     if given.quick:
         targets, limit, repeats, given.seeds, given.t1 = (1e-2,), 5000, 1, 1, 2.0
     rows, checks = [], []
