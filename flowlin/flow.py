@@ -83,7 +83,8 @@ def gradient_flow(
     - `rtol`, `atol`: None is 1e-8 in float64 and 1e-4 in float32, and rtol / 100.
     - `max_steps`, `max_events`: where to give up.
     - `adjoint`: how derivatives are taken; the default is reverse mode, `diffrax.ForwardMode()`
-      for `jax.jvp`.
+      for `jax.jvp`. Reverse mode keeps about sqrt(2 `max_steps`) checkpoints, each with the
+      parameters and the log: give it `max_steps` and `max_events` near to what the run needs.
     - `progress`: True for a tqdm bar, or a diffrax progress meter.
     - `throw`: whether a run that fails raises; else `flow.result` says what happened.
 
