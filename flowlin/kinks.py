@@ -86,6 +86,37 @@ class SmoothKinks(AbstractKinks):
         return smooth
 
 
+class AveragedKinks(AbstractKinks):
+    r"""Average every gate over the step instead of stepping to its switches.
+
+    For ReLU (and leaky ReLU) networks with one hidden layer and too many (unit, sample) pairs to
+    walk exactly. Each switch within a step costs an ordinary method an error of first order in
+    the step's length; averaged, the order is two, at three evaluations a step: see
+    `flowlin.averaged.AveragedGates`, which is the run's solver (`solver` must be None).
+
+    Below `rtol` = 1e-5, the default in float64, the steps creep from switch to switch, so a finer
+    `rtol` is floored there, with a `KinksWarning`.
+
+    `flow.stats["accepted_evaluations"]` counts pairs of large products of accepted steps.
+    `flow.stats["grazing_margin"]` is the smallest $|z_{ji}| / (|\tilde w_j| |\tilde x_i|)$ at
+    which a pair with C > 0 turned back before its kink within a step, where $\tilde w = [b; w]$,
+    $\tilde x = [c; x]$, and C > 0 means that the pair drives z up if on; inf if none did. At such
+    a graze the flow depends discontinuously on its start: a relative error of the unit's weights
+    beyond the margin can send that pair, for good, to the other side.
+
+    **Raises:** (by `gradient_flow`) `ValueError` for several hidden layers, or with a `solver`.
+    """
+
+    @property
+    def width(self) -> float:
+        """No width: a pair is on or off."""
+        return 0.0
+
+    def activation(self, network: AbstractNetwork) -> Activation:
+        """The network's own activation."""
+        return network.activation
+
+
 class ExactKinks(AbstractKinks):
     """Walk through the kinks exactly: every gate switches at a located event.
 
@@ -124,7 +155,7 @@ class ExactKinks(AbstractKinks):
 
 
 class KinksWarning(UserWarning):
-    """A run was given no `kinks` and does not walk through them exactly."""
+    """A run treats its kinks otherwise than exactly without being told to, or than it was told."""
 
 
 def suitable_kinks(
