@@ -91,7 +91,7 @@ class AveragedKinks(AbstractKinks):
 
     For ReLU (and leaky ReLU) networks with one hidden layer and too many (unit, sample) pairs to
     walk exactly. Each switch within a step costs an ordinary method an error of first order in
-    the step's length; averaged, the order is two, at three evaluations a step: see
+    the step's length; averaged, the order is two, at two evaluations a step: see
     `flowlin.averaged.AveragedGates`, which is the run's solver (`solver` must be None).
 
     Below `rtol` = 1e-5, the default in float64, the steps creep from switch to switch, so a finer
