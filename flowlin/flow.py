@@ -84,12 +84,14 @@ def gradient_flow(
     Other arguments, which most people never need:
 
     - `kinks`: of a ReLU network; None takes, up to 10,000 (unit, sample) pairs, `ExactKinks()`
-      for one hidden layer and `SmoothKinks(1e-4)` for more, and `IgnoreKinks()` beyond;
-      `flow.stats` says which and why, and what is not exact warns (`fl.KinksWarning`).
+      for one hidden layer and `SmoothKinks(1e-4)` for more, and beyond `AveragedKinks()` for one
+      hidden layer without a `solver`, else `IgnoreKinks()`; `flow.stats` says which and why, and
+      what is not exact warns (`fl.KinksWarning`).
     - `solver`: any diffrax solver; None takes Dopri8 for smooth flows at rtol <= 1e-6, else
       Tsit5; for ReLU networks Tsit5 (smoothed kinks: at rtol <= 1e-6), else Bosh3. `fl.RKC()`
-      suits stiff flows.
-    - `rtol`, `atol`: None is 1e-8 in float64 and 1e-4 in float32, and rtol / 100.
+      suits stiff flows. `AveragedKinks` has its own.
+    - `rtol`, `atol`: None is 1e-8 in float64 (1e-5 with `AveragedKinks`, which goes no finer) and
+      1e-4 in float32, and rtol / 100.
     - `max_steps`, `max_events`: where to give up.
     - `adjoint`: how derivatives are taken; the default is reverse mode, `diffrax.ForwardMode()`
       for `jax.jvp`.

@@ -169,7 +169,9 @@ def suitable_kinks(
         return IgnoreKinks(), "the network has no kinks"
     pairs, depth = sum(network.hidden) * task.samples, len(network.hidden)
     if pairs > MANY_PAIRS:
-        kinks, why = IgnoreKinks(), f"{pairs} (unit, sample) pairs, more than {MANY_PAIRS}"
+        averaged = depth == 1 and solver is None
+        kinks = AveragedKinks() if averaged else IgnoreKinks()
+        why = f"{pairs} (unit, sample) pairs, more than {MANY_PAIRS}"
     elif depth > 1:
         kinks, why = SmoothKinks(), f"{depth} hidden layers, where samples slide in two at once"
     elif not (solver is None or isinstance(solver, diffrax.AbstractERK)):

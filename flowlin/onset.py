@@ -45,8 +45,8 @@ def _roots(z: Quadratic) -> tuple[Array, Array]:
     """The roots inside (0, 1) in order; 1 stands for those that are not."""
     a0, a1, a2 = z
     discriminant = a1**2 - 4 * a0 * a2
-    real = discriminant > 0
-    root = jnp.sqrt(jnp.where(real, discriminant, 1.0))
+    real, two = discriminant >= 0, discriminant > 0
+    root = jnp.where(two, jnp.sqrt(jnp.where(two, discriminant, 1.0)), 0.0)
     # The larger root first, then the other from their product: no difference of close numbers.
     half = -(a1 + jnp.copysign(root, a1)) / 2
     r, s = _fraction(half, a2), _fraction(a0, half)
