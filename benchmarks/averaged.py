@@ -1,13 +1,15 @@
 """Gates averaged over a step: error against evaluations, for ReLU networks too large to walk.
 
-    python benchmarks/averaged.py [--quick] [--references]
+    python benchmarks/averaged.py [--quick]
 
 Writes `benchmarks/results/averaged.json` and the table `averaged.md`: per problem and contender
-the relative parameter error and the number of evaluations, pairs of large products (three per
-attempted step for `AveragedKinks` and for Bosh3, and one at the start). The reference is Heun's
-method with fixed steps, done twice, the second time with twice the steps; their distance says how
-far it can be trusted. References are kept in `benchmarks/.cache`; the results hold their checksums.
-`--references` makes them and stops. MNIST is read from the folder that `FLOWLIN_DATA` names.
+the relative parameter error and the number of evaluations, pairs of large products (per attempted
+step two for `AveragedKinks` and three for Bosh3, and one at the start), and seconds with
+compilation. The reference is Heun's method with fixed steps, done twice, the second time with twice
+the steps; their distance says how far it can be trusted. References are kept in `benchmarks/.cache`
+(an hour on one core to make); the results hold checksums of their parameters rounded to four
+digits of the largest. The last problem is small enough to walk: there `ExactKinks` at rtol 1e-10 is
+the reference. MNIST is read from the folder that `FLOWLIN_DATA` names.
 """
 
 import argparse
@@ -34,7 +36,7 @@ def problems(quick: bool):
         return fl.ReLUNetwork.init(task, hidden, key=key, bias_strength=c)
 
     if quick:
-        yield "digits c=1 t=4", network(digits, 64, 1.0), digits, 4.0, 500
+        yield "digits c=1 t=4", network(digits, 64, 1.0), digits, 4.0, 200
         return
     for c, t1 in ((1.0, 100.0), (10.0, 10.0), (1.0, 300.0)):
         yield f"digits c={c:g} t={t1:g}", network(digits, 64, c), digits, t1, 100_000
@@ -78,15 +80,101 @@ def reference(name, network, task, t1, steps) -> np.ndarray:
     return np.load(path)
 
 
+def walked(network, task, t1) -> np.ndarray:
+    """Parameters at t1 by the exact walk."""
+    return flat(fl.gradient_flow(network, task, t1, kinks=fl.ExactKinks(), rtol=1e-10).final)
+
+
+def measured(network, task, t1, kinks, rtol, known) -> dict:
+    """One contender: its error, evaluations and time."""
+    start = time.perf_counter()
+    # Units are watched so that no contender logs every gate.
+    flow = fl.gradient_flow(network, task, t1, kinks=kinks, rtol=rtol, events=(fl.UnitSwitches(),))
+    error = distance(flat(flow.final), known)
+    averaged = isinstance(kinks, fl.AveragedKinks)
+    row = {
+        "contender": "AveragedKinks" if averaged else flow.stats["solver"],
+        "rtol": rtol,
+        "error": error,
+        "evaluations": 1 + (2 if averaged else 3) * int(flow.stats["num_steps"]),
+        "rejected": int(flow.stats["num_rejected_steps"]),
+        "seconds": round(time.perf_counter() - start, 1),
+    }
+    if averaged:
+        row["grazing_margin"] = float(flow.stats["grazing_margin"])
+    print(row, flush=True)
+    return row
+
+
+def contenders(quick: bool):
+    """(kinks, rtol)."""
+    for rtol in (1e-3,) if quick else (1e-3, 1e-4, 1e-5):
+        yield fl.AveragedKinks(), rtol
+    for rtol in (1e-4,) if quick else (1e-4, 1e-5, 1e-6):
+        yield fl.IgnoreKinks(), rtol
+
+
+def checksum(parameters: np.ndarray) -> dict:
+    """Norm, and SHA-256 of the parameters in units of 1e-4 of the largest."""
+    units = np.round(parameters / np.max(np.abs(parameters)) * 1e4).astype(np.int32)
+    digest = hashlib.sha256(units.tobytes()).hexdigest()
+    return {"norm": float(np.linalg.norm(parameters)), "sha256": digest}
+
+
+def results(quick: bool):
+    """One entry per problem."""
+    for name, network, task, t1, steps in problems(quick):
+        coarse, fine = (reference(name, network, task, t1, k * steps) for k in (1, 2))
+        print(name, flush=True)
+        yield {
+            "problem": name,
+            "reference": f"Heun, {2 * steps} steps",
+            "distance_to_half_the_steps": distance(coarse, fine),
+            "checksum": checksum(fine),
+            "rows": [
+                measured(network, task, t1, *contender, fine) for contender in contenders(quick)
+            ],
+        }
+    if quick:
+        return
+    small = fl.tasks.digits(200)
+    network = fl.ReLUNetwork.init(small, 32, key=jax.random.key(0))
+    known = walked(network, small, 10.0)
+    print("digits, 200 samples", flush=True)
+    yield {
+        "problem": "digits, 200 samples, H = 32, c=1 t=10",
+        "reference": "ExactKinks, rtol 1e-10",
+        "checksum": checksum(known),
+        "rows": [measured(network, small, 10.0, *c, known) for c in contenders(quick)],
+    }
+
+
+def table(entries: list[dict]) -> str:
+    """Error : evaluations, a row per problem."""
+    rows = entries[0]["rows"]
+    names = ["problem", "reference", *(f"{r['contender']} {r['rtol']:.0e}" for r in rows)]
+    lines = ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
+    for entry in entries:
+        known = entry["reference"]
+        if "distance_to_half_the_steps" in entry:
+            known += f" ({entry['distance_to_half_the_steps']:.1e} from half of them)"
+        cells = [f"{r['error']:.1e} : {r['evaluations']}" for r in entry["rows"]]
+        lines.append("| " + " | ".join([entry["problem"], known, *cells]) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Run every contender on every problem."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--references", action="store_true")
-    given = parser.parse_args()
-    for name, network, task, t1, steps in problems(given.quick):
-        coarse, fine = (reference(name, network, task, t1, k * steps) for k in (1, 2))
-        print(name, distance(coarse, fine), flush=True)
+    quick = parser.parse_args().quick
+    entries = list(results(quick))
+    print(table(entries))
+    if not quick:
+        folder = HERE / "results"
+        (folder / "averaged.json").write_text(json.dumps(entries, indent=1) + "\n")
+        title = "# Relative parameter error : evaluations (`python benchmarks/averaged.py`)\n\n"
+        (folder / "averaged.md").write_text(title + table(entries))
 
 
 if __name__ == "__main__":

@@ -134,7 +134,8 @@ class AveragedGates(diffrax.AbstractAdaptiveSolver[AveragedState]):
         corrected = jax.tree.map(lambda y, v: y + h * v, start, average)
         error = jax.tree.map(jnp.subtract, corrected[1], end[1])
         drive, v1 = self._evaluate(corrected)
-        margin = jnp.minimum(state.margin, self._margin(path, drives[1].strength, y0))
+        near = grazes(state.z, corrected[0], h * v0[0], h * v1[0])
+        margin = jnp.minimum(state.margin, self._margin(near, drives[1].strength, y0))
         after = AveragedState(corrected[0], drive, v1, v0, h, margin)
         k0, k1 = (jax.tree.map(lambda v: h * v, v[1]) for v in (v0, v1))
         dense = {"y0": y0, "y1": corrected[1], "k0": k0, "k1": k1}
@@ -175,12 +176,11 @@ class AveragedGates(diffrax.AbstractAdaptiveSolver[AveragedState]):
         gated = gated_integral(path, strength, self.network.slope)
         return Drive(gated, simpson.readout, simpson.offset)
 
-    def _margin(self, path: Quadratic, strength: Array, parameters: Parameters) -> Array:
-        """The smallest |z| / (|w~| |x~|) at which a pair with C > 0 turns back from its kink."""
+    def _margin(self, near: Array, strength: Array, parameters: Parameters) -> Array:
+        """The smallest |z| / (|w~| |x~|) of the pairs with C > 0 that turned back."""
         (w, _), (b, _) = parameters
         units, samples = jnp.sum(w**2, axis=1), jnp.sum(self.task.x**2, axis=1)
         if b is not None:
             units, samples = units + b**2, samples + self.network.bias_strength**2
         scale = jnp.sqrt(samples[:, None] * units)
-        margins = jnp.where(strength > 0, grazes(path) / scale, jnp.inf)
-        return lax.stop_gradient(jnp.min(margins))
+        return lax.stop_gradient(jnp.min(jnp.where(strength > 0, near / scale, jnp.inf)))

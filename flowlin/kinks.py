@@ -98,11 +98,12 @@ class AveragedKinks(AbstractKinks):
     `rtol` is floored there, with a `KinksWarning`.
 
     `flow.stats["accepted_evaluations"]` counts pairs of large products of accepted steps.
-    `flow.stats["grazing_margin"]` is the smallest $|z_{ji}| / (|\tilde w_j| |\tilde x_i|)$ at
-    which a pair with C > 0 turned back before its kink within a step, where $\tilde w = [b; w]$,
-    $\tilde x = [c; x]$, and C > 0 means that the pair drives z up if on; inf if none did. At such
-    a graze the flow depends discontinuously on its start: a relative error of the unit's weights
-    beyond the margin can send that pair, for good, to the other side.
+    `flow.stats["grazing_margin"]` says how nearly a pair missed a kink that repels (one with
+    $C_{ji} = a_j \cdot e_i > 0$, which drives z up if on): the smallest
+    $|z_{ji}| / (|\tilde w_j| |\tilde x_i|)$, with $\tilde w = [b; w]$ and $\tilde x = [c; x]$, of
+    such pairs at their nearest in a step that they began towards the kink and ended away from it on
+    the same side; inf if none did. The flow depends discontinuously on its start there: a relative
+    error of the unit's weights beyond the margin can send the pair to the other side for good.
 
     **Raises:** (by `gradient_flow`) `ValueError` for several hidden layers, or with a `solver`.
     """

@@ -28,13 +28,16 @@ def gated_integral(z: Quadratic, force: Quadratic, slope: Array) -> Array:
     return total
 
 
-def grazes(z: Quadratic) -> Array:
-    """How near z comes to zero without reaching it, if it turns within (0, 1); else inf."""
-    a0, a1, a2 = z
-    turn = _fraction(-a1, 2 * a2)
-    nearest = _at(z, turn)
-    turns = (turn < 1) & (nearest * a2 > 0) & ((a0 > 0) == (nearest > 0))
-    return jnp.where(turns, jnp.abs(nearest), jnp.inf)
+def grazes(z0: Array, z1: Array, v0: Array, v1: Array) -> Array:
+    """How near z came to zero while it turned back; inf where it did not.
+
+    It turns back if it is on one side at s = 0 and 1, with velocity v0 towards zero and v1 away.
+    """
+    path = quadratic(z0, (z0 + z1) / 2 + (v0 - v1) / 8, z1)
+    turn = _at(path, _fraction(-path[1], 2 * path[2]))
+    turned = (z0 * v0 < 0) & (z1 * v1 > 0) & (z0 * z1 > 0) & (z0 * turn > 0)
+    nearest = jnp.minimum(jnp.abs(turn), jnp.minimum(jnp.abs(z0), jnp.abs(z1)))
+    return jnp.where(turned, nearest, jnp.inf)
 
 
 def _at(z: Quadratic, s: Array) -> Array:

@@ -79,7 +79,8 @@ def test_integrals_over_the_on_part_and_grazes():
     same = jnp.all(values > 0, axis=0) | jnp.all(values < 0, axis=0)
     turns = same & (inside > 0) & (inside < len(s) - 1) & (nearest > 1e-6)
     assert 5 < jnp.sum(turns) < 100
-    assert jnp.allclose(grazes(path), jnp.where(turns, nearest, jnp.inf), atol=1e-6)
+    found = grazes(path[0], sum(path), path[1], path[1] + 2 * path[2])
+    assert jnp.allclose(found, jnp.where(turns, nearest, jnp.inf), atol=1e-6)
 
 
 def test_second_order_where_ordinary_methods_are_of_first(digits, exact):
@@ -147,7 +148,9 @@ def test_agrees_with_the_exact_walk(digits, exact):
 def test_unit_switches_and_terminating_events(digits, exact):
     task, network = digits
     events = (fl.UnitSwitches(0.3), fl.LossBelow(LEVEL, terminate=True))
-    flow = averaged(network, task, END, events=events, rtol=1e-4)
+    with pytest.warns(fl.KinksWarning, match="`rtol` = 1e-08 is finer .* 1e-05 is used instead"):
+        flow = averaged(network, task, END, events=events, rtol=1e-8)
+    assert int(flow.stats["num_steps"]) < 1000
     crossed = float(exact.events.select("loss").time[0])
     assert flow.result == fl.RESULTS.event_occurred
     assert float(flow.end) == pytest.approx(crossed, rel=1e-3)
@@ -236,17 +239,9 @@ def test_a_flow_under_vmap_and_jvp_and_in_float32():
     (ends, middles, margins), _ = jax.jvp(final, (scales,), (jnp.ones_like(scales),))
     assert ends.dtype == margins.dtype == jnp.float32
     double = network.astype(jnp.float64)
+    known = jax.jit(lambda t1: Solve(double, SMALL, t1).adaptive(double, 1e-5))
     for t1, found in ((2.0, ends), (1.0, middles)):
-        known = jax.jit(Solve(double, SMALL, t1).adaptive)(double, 1e-5)
-        assert distance(jax.tree.map(lambda a: a[0], found), known) < 1e-3
-
-
-def test_tolerance_is_floored_with_a_message():
-    network = fl.ReLUNetwork.init(SMALL, 2, key=jax.random.key(1))
-    with pytest.warns(fl.KinksWarning, match="`rtol` = 1e-08 is finer .* 1e-05 is used instead"):
-        fine = averaged(network, SMALL, 0.1, rtol=1e-8)
-    coarse = averaged(network, SMALL, 0.1)  # warnings are errors here
-    assert jnp.array_equal(flat(fine.final), flat(coarse.final))
+        assert distance(jax.tree.map(lambda a: a[0], found), known(t1)) < 1e-3
 
 
 def test_what_cannot_work_says_so():
