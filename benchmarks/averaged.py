@@ -13,6 +13,8 @@ the reference. MNIST is read from the folder that `FLOWLIN_DATA` names.
 """
 
 import argparse
+import hashlib
+import json
 import pathlib
 import time
 
