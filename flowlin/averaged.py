@@ -120,7 +120,7 @@ class AveragedGates(diffrax.AbstractAdaptiveSolver[AveragedState]):
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         """Predict, correct, evaluate."""
         del terms, args, made_jump  # the field does not depend on time
-        state, h = solver_state, t1 - t0
+        state, h = solver_state, jnp.asarray(t1 - t0)
         start, v0 = (state.z, y0), state.velocity
         slope = jax.tree.map(lambda v, u: (v - u) / state.length, v0, state.earlier)  # 0 at first
 

@@ -113,7 +113,7 @@ def gradient_flow(
     else:
         raise ValueError(f"`kinks` must be an object such as fl.ExactKinks(), got {kinks!r}.")
     tau = jnp.asarray(tau, network.dtype)
-    rtol = _tolerance(rtol, kinks, network.dtype)
+    rtol = cast(float, _tolerance(rtol, kinks, network.dtype))
     if isinstance(kinks, AveragedKinks):
         solver = _averaged(network, task, loss, tau, solver)
     solver = default_solver(network, kinks, rtol) if solver is None else solver
