@@ -7,7 +7,7 @@ the relative parameter error and the number of evaluations, pairs of large produ
 step two for `AveragedKinks` and three for Bosh3, and one at the start), and seconds with
 compilation. The reference is Heun's method with fixed steps, done twice, the second time with twice
 the steps; their distance says how far it can be trusted. References are kept in `benchmarks/.cache`
-(three quarters of an hour on one core); the results hold checksums of their parameters rounded to four
+(45 minutes on one core); the results hold checksums of their parameters rounded to four
 digits of the largest. The last problem is small enough to walk: there `ExactKinks` at rtol 1e-10 is
 the reference. MNIST is read from the folder that `FLOWLIN_DATA` names.
 """
