@@ -12,6 +12,7 @@ from flowlin.events import LossBelow as LossBelow
 from flowlin.events import ModeHits as ModeHits
 from flowlin.events import UnitSwitches as UnitSwitches
 from flowlin.flow import gradient_flow as gradient_flow
+from flowlin.kinks import AveragedKinks as AveragedKinks
 from flowlin.kinks import ExactKinks as ExactKinks
 from flowlin.kinks import IgnoreKinks as IgnoreKinks
 from flowlin.kinks import KinksWarning as KinksWarning

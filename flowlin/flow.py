@@ -1,6 +1,7 @@
 """Gradient flow: the continuous run."""
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ import numpy as np
 from jaxtyping import Array
 
 from flowlin._arrays import ENABLE_X64, is_traced, require_positive
+from flowlin.averaged import EVALUATIONS, FINEST, AveragedGates
 from flowlin.events import (
     AbstractEvent,
     GateSwitches,
@@ -21,7 +23,14 @@ from flowlin.events import (
 )
 from flowlin.exact import NO_SLOTS, TWO_LAYERS, UNSOLVED, ExactWalk, rule_for
 from flowlin.field import AbstractObjective, GradientField, objective
-from flowlin.kinks import AbstractKinks, ExactKinks, IgnoreKinks, suitable_kinks
+from flowlin.kinks import (
+    AbstractKinks,
+    AveragedKinks,
+    ExactKinks,
+    IgnoreKinks,
+    KinksWarning,
+    suitable_kinks,
+)
 from flowlin.loss import Loss, SquaredError
 from flowlin.network import AbstractNetwork, Parameters, ReLUNetwork
 from flowlin.progress import progress_meter
@@ -75,12 +84,14 @@ def gradient_flow(
     Other arguments, which most people never need:
 
     - `kinks`: of a ReLU network; None takes, up to 10,000 (unit, sample) pairs, `ExactKinks()`
-      for one hidden layer and `SmoothKinks(1e-4)` for more, and `IgnoreKinks()` beyond;
-      `flow.stats` says which and why, and what is not exact warns (`fl.KinksWarning`).
+      for one hidden layer and `SmoothKinks(1e-4)` for more, and beyond `AveragedKinks()` for one
+      hidden layer without a `solver`, else `IgnoreKinks()`; `flow.stats` says which and why, and
+      what is not exact warns (`fl.KinksWarning`).
     - `solver`: any diffrax solver; None takes Dopri8 for smooth flows at rtol <= 1e-6, else
       Tsit5; for ReLU networks Tsit5 (smoothed kinks: at rtol <= 1e-6), else Bosh3. `fl.RKC()`
-      suits stiff flows.
-    - `rtol`, `atol`: None is 1e-8 in float64 and 1e-4 in float32, and rtol / 100.
+      suits stiff flows. `AveragedKinks` has its own.
+    - `rtol`, `atol`: None is 1e-8 in float64 (1e-5 with `AveragedKinks`, which goes no finer) and
+      1e-4 in float32, and rtol / 100.
     - `max_steps`, `max_events`: where to give up.
     - `adjoint`: how derivatives are taken; the default is reverse mode, `diffrax.ForwardMode()`
       for `jax.jvp`. Reverse mode keeps about sqrt(2 `max_steps`) checkpoints, each with the
@@ -96,13 +107,16 @@ def gradient_flow(
     check_fit(network, task)
     _check(t1, ts, tau, rtol, atol, network.dtype)
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
-    rtol = (1e-8 if network.dtype == jnp.float64 else 1e-4) if rtol is None else rtol
     if kinks is None or not isinstance(network, ReLUNetwork):
         kinks, why = suitable_kinks(network, task, solver)
     elif isinstance(kinks, AbstractKinks):
         why = "as asked for"
     else:
         raise ValueError(f"`kinks` must be an object such as fl.ExactKinks(), got {kinks!r}.")
+    tau = jnp.asarray(tau, network.dtype)
+    rtol = cast(float, _tolerance(rtol, kinks, network.dtype))
+    if isinstance(kinks, AveragedKinks):
+        solver = _averaged(network, task, loss, tau, solver)
     solver = default_solver(network, kinks, rtol) if solver is None else solver
     goal = objective(network, task, loss, kinks)
     logged = (GateSwitches(),) if logs_gates(network, task, events, kinks) else ()
@@ -113,7 +127,7 @@ def gradient_flow(
         loss=loss,
         kinks=kinks,
         objective=goal,
-        tau=jnp.asarray(tau, network.dtype),
+        tau=tau,
         watches=tuple(watches),
         observe=Observables(observe),
         solver=solver,
@@ -151,6 +165,33 @@ def default_solver(
         bare = isinstance(kinks, IgnoreKinks)
         return diffrax.Bosh3() if bare or rtol > 1e-6 else diffrax.Tsit5()
     return diffrax.Dopri8() if rtol <= 1e-6 else diffrax.Tsit5()
+
+
+def _averaged(network, task, loss, tau, solver) -> AveragedGates:
+    """The solver of `AveragedKinks`, which takes no other."""
+    if solver is not None:
+        raise ValueError(
+            f"`AveragedKinks` has a solver of its own; leave out `solver` = "
+            f"{type(solver).__name__}, or pass other `kinks`."
+        )
+    return AveragedGates(network, task, loss, tau)
+
+
+def _tolerance(rtol: Any, kinks: AbstractKinks, dtype: Any) -> Any:
+    """The run's rtol: its default, and not finer than averaged kinks can use."""
+    averaged = isinstance(kinks, AveragedKinks)
+    if rtol is None:
+        return 1e-4 if dtype != jnp.float64 else FINEST if averaged else 1e-8
+    if not averaged:
+        return rtol
+    if not is_traced(rtol) and rtol < FINEST:
+        warnings.warn(
+            f"`rtol` = {rtol:g} is finer than `AveragedKinks` can use: its steps would creep from "
+            f"switch to switch. {FINEST:g} is used instead.",
+            KinksWarning,
+            stacklevel=3,
+        )
+    return jnp.maximum(rtol, FINEST) if is_traced(rtol) else max(rtol, FINEST)
 
 
 class Observables(eqx.Module):
@@ -283,6 +324,9 @@ class _Run(eqx.Module):
         if isinstance(self.solver, RKC):
             counts["accepted_evaluations"] = walk.evaluations
             extra["spectral_radius"] = walk.log.at(ts)
+        if isinstance(self.solver, AveragedGates):
+            counts["accepted_evaluations"] = 1 + EVALUATIONS * counts["num_accepted_steps"]
+            counts["grazing_margin"] = walk.margin
         return Trajectory(
             ts=jnp.where(kept, ts, jnp.inf),
             losses=jnp.where(kept, losses, jnp.inf),

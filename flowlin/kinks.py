@@ -86,6 +86,38 @@ class SmoothKinks(AbstractKinks):
         return smooth
 
 
+class AveragedKinks(AbstractKinks):
+    r"""Average every gate over the step instead of stepping to its switches.
+
+    For ReLU (and leaky ReLU) networks with one hidden layer and too many (unit, sample) pairs to
+    walk exactly. Each switch within a step costs an ordinary method an error of first order in
+    the step's length; averaged, the order is two, at two evaluations a step: see
+    `flowlin.averaged.AveragedGates`, which is the run's solver (`solver` must be None).
+
+    Below `rtol` = 1e-5, the default in float64, the steps creep from switch to switch, so a finer
+    `rtol` is floored there, with a `KinksWarning`.
+
+    `flow.stats["accepted_evaluations"]` counts pairs of large products of accepted steps.
+    `flow.stats["grazing_margin"]` says how nearly a pair missed a kink that repels (one with
+    $C_{ji} = a_j \cdot e_i > 0$, which drives z up if on): the smallest
+    $|z_{ji}| / (|\tilde w_j| |\tilde x_i|)$, with $\tilde w = [b; w]$ and $\tilde x = [c; x]$, of
+    such pairs at their nearest in a step that they began towards the kink and ended away from it on
+    the same side; inf if none did. The flow depends discontinuously on its start there: a relative
+    error of the unit's weights beyond the margin can send the pair to the other side for good.
+
+    **Raises:** (by `gradient_flow`) `ValueError` for several hidden layers, or with a `solver`.
+    """
+
+    @property
+    def width(self) -> float:
+        """No width: a pair is on or off."""
+        return 0.0
+
+    def activation(self, network: AbstractNetwork) -> Activation:
+        """The network's own activation."""
+        return network.activation
+
+
 class ExactKinks(AbstractKinks):
     """Walk through the kinks exactly: every gate switches at a located event.
 
@@ -124,7 +156,7 @@ class ExactKinks(AbstractKinks):
 
 
 class KinksWarning(UserWarning):
-    """A run was given no `kinks` and does not walk through them exactly."""
+    """A run treats its kinks otherwise than exactly without being told to, or than it was told."""
 
 
 def suitable_kinks(
@@ -138,7 +170,9 @@ def suitable_kinks(
         return IgnoreKinks(), "the network has no kinks"
     pairs, depth = sum(network.hidden) * task.samples, len(network.hidden)
     if pairs > MANY_PAIRS:
-        kinks, why = IgnoreKinks(), f"{pairs} (unit, sample) pairs, more than {MANY_PAIRS}"
+        averaged = depth == 1 and solver is None
+        kinks = AveragedKinks() if averaged else IgnoreKinks()
+        why = f"{pairs} (unit, sample) pairs, more than {MANY_PAIRS}"
     elif depth > 1:
         kinks, why = SmoothKinks(), f"{depth} hidden layers, where samples slide in two at once"
     elif not (solver is None or isinstance(solver, diffrax.AbstractERK)):

@@ -208,7 +208,9 @@ def test_linearization_under_vmap_equals_single_runs(tree):
         ((4,), 8, None, "ExactKinks()", "32 .unit, sample. pairs"),
         ((4, 3), 8, None, "SmoothKinks()", "2 hidden layers"),
         ((4,), 8, diffrax.Kvaerno5(), "SmoothKinks()", "Kvaerno5 is not an explicit"),
-        ((40,), 300, None, "IgnoreKinks()", "12000 .unit, sample. pairs"),
+        ((40,), 300, None, "AveragedKinks()", "12000 .unit, sample. pairs"),
+        ((40,), 300, diffrax.Bosh3(), "IgnoreKinks()", "12000 .unit, sample. pairs"),
+        ((30, 20), 300, None, "IgnoreKinks()", "15000 .unit, sample. pairs"),
     ],
 )
 def test_kinks_are_chosen_by_size_and_solver(hidden, samples, solver, chosen, why):

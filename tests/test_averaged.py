@@ -1,0 +1,252 @@
+"""Gates averaged over a step: quadratics, order, agreement with the exact walk, life in a flow."""
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import flowlin as fl
+from flowlin.averaged import AveragedGates
+from flowlin.field import GradientField, objective
+from flowlin.onset import gated_integral, grazes, quadratic
+
+END, LEVEL = 5.0, 0.498
+
+
+def flat(network):
+    return jnp.concatenate([a.ravel() for a in jax.tree.leaves(network.parameters)])
+
+
+def distance(a, b):
+    return float(jnp.linalg.norm(flat(a) - flat(b)) / jnp.linalg.norm(flat(b)))
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """Many samples and few units: 2,400 pairs with some 480 switches, small enough to walk."""
+    task = fl.tasks.digits(400)
+    return task, fl.ReLUNetwork.init(task, 6, key=jax.random.key(0))
+
+
+@pytest.fixture(scope="module")
+def exact(digits):
+    task, network = digits
+    return fl.gradient_flow(network, task, END, rtol=1e-8, ts=jnp.linspace(0, END, 201))
+
+
+def averaged(network, task, t1, **options):
+    return fl.gradient_flow(network, task, t1, kinks=fl.AveragedKinks(), **options)
+
+
+class Solve:
+    """diffrax alone, averaged gates unless told otherwise: final network of a start."""
+
+    def __init__(self, network, task, t1, solver=None, loss=fl.SquaredError(), tau=1.0):
+        self.t1, tau = t1, jnp.asarray(tau, network.dtype)
+        goal = objective(network, task, loss, fl.IgnoreKinks())
+        self.term = diffrax.ODETerm(GradientField(goal, network, tau))
+        self.solver = AveragedGates(network, task, loss, tau) if solver is None else solver
+
+    def fixed(self, network, steps):
+        return self._end(network, self.t1 / steps, diffrax.ConstantStepSize())
+
+    def adaptive(self, network, rtol, adjoint=diffrax.RecursiveCheckpointAdjoint()):
+        controller = diffrax.PIDController(rtol=rtol, atol=rtol / 100)
+        return self._end(network, None, controller, adjoint)
+
+    def _end(self, network, dt0, controller, adjoint=diffrax.RecursiveCheckpointAdjoint()):
+        ys = diffrax.diffeqsolve(
+            self.term, self.solver, 0.0, self.t1, dt0, network.parameters,
+            stepsize_controller=controller, max_steps=1024, adjoint=adjoint,
+        ).ys  # fmt: skip
+        return network.with_parameters(jax.tree.map(lambda a: a[0], ys))
+
+
+def test_integrals_over_the_on_part_and_grazes():
+    """Against sums over a fine grid, for no, one and two roots, double and degenerate ones."""
+    z = np.random.default_rng(0).normal(size=(3, 400))
+    z[:, 0], z[:, 1], z[:, 2] = (1, 0, 1), (0, 0, 0), (-1, -0.5, 0)
+    z[:, 3], z[:, 4] = (2, 1, 0), (0, 1, 1)
+    force = np.random.default_rng(1).normal(size=(3, 400))
+    path, push = quadratic(*jnp.asarray(z)), quadratic(*jnp.asarray(force))
+    s = (jnp.arange(20_000)[:, None] + 0.5) / 20_000
+    values, forces = (q[0] + q[1] * s + q[2] * s**2 for q in (path, push))
+    expected = jnp.mean(jnp.where(values > 0, 1.0, 0.2) * forces, axis=0)
+    assert jnp.allclose(gated_integral(path, push, jnp.asarray(0.2)), expected, atol=3e-4)
+
+    nearest, inside = jnp.min(jnp.abs(values), axis=0), jnp.argmin(jnp.abs(values), axis=0)
+    same = jnp.all(values > 0, axis=0) | jnp.all(values < 0, axis=0)
+    turns = same & (inside > 0) & (inside < len(s) - 1) & (nearest > 1e-6)
+    assert 5 < jnp.sum(turns) < 100
+    found = grazes(path[0], sum(path), path[1], path[1] + 2 * path[2])
+    assert jnp.allclose(found, jnp.where(turns, nearest, jnp.inf), atol=1e-6)
+
+
+def test_second_order_where_ordinary_methods_are_of_first(digits, exact):
+    task, network = digits
+    steps = np.array([16, 32, 64, 128, 256])
+
+    def order(solver):
+        solve = jax.jit(Solve(network, task, END, solver).fixed)
+        errors = [distance(solve(network, n), exact.final) for n in steps]
+        return -np.polyfit(np.log(steps), np.log(errors), 1)[0], errors[-1]
+
+    slope, finest = order(None)
+    assert slope == pytest.approx(2.0, abs=0.2)
+    for solver in (diffrax.Heun(), diffrax.Bosh3()):
+        ordinary, error = order(solver)
+        assert ordinary < 1.4
+        assert error > 10 * finest
+
+
+def test_error_falls_with_the_tolerance(digits, exact):
+    task, network = digits
+    solve = jax.jit(Solve(network, task, END).adaptive)
+    errors = [distance(solve(network, rtol), exact.final) for rtol in (1e-3, 1e-4, 1e-5)]
+    assert errors[0] < 5e-4
+    assert errors[1] < errors[0] / 3
+    assert errors[2] < errors[1] / 3
+
+
+def test_agrees_with_the_exact_walk(digits, exact):
+    task, network = digits
+    flow = averaged(network, task, END, ts=jnp.linspace(0, END, 501))
+    assert flow.stats["solver"] == "AveragedGates"
+    assert flow.stats["accepted_evaluations"] == 1 + 2 * flow.stats["num_accepted_steps"]
+    assert distance(flow.final, exact.final) < 1e-5
+    assert jnp.all(jnp.diff(flow.losses) < 0)
+    # |w|^2 + b^2 - |a|^2 is conserved per unit.
+    (w, a), (b, _) = flow.networks.parameters
+    conserved = jnp.sum(w**2, axis=2) + b**2 - jnp.sum(a**2, axis=1)
+    assert jnp.max(jnp.abs(conserved - conserved[0])) < 1e-6 * jnp.max(jnp.sum(w**2, axis=2))
+
+    # Every gate switches as often as in the exact walk, at the same times.
+    found, known = (f.events.select("gate") for f in (flow, exact))
+    assert len(known) > 400
+    assert np.array_equal(np.sort(found.component), np.sort(known.component))
+    for k in np.unique(known.component):
+        pair = [np.asarray(e.time)[np.asarray(e.component) == k] for e in (found, known)]
+        assert np.allclose(*pair, atol=5e-3)
+
+    # The grazing margin, from the saved networks.
+    z = np.asarray(jax.vmap(lambda n: n.preactivations(task.x)[0])(flow.networks))
+    errors = task.y - jax.vmap(lambda n: n.outputs(task.x))(flow.networks)
+    strength = np.asarray(jnp.einsum("tpo,toh->tph", errors, a))
+    size = (
+        np.asarray(jnp.sqrt(jnp.sum(w**2, 2) + b**2))[:, None]
+        * np.sqrt(1 + np.sum(np.asarray(task.x) ** 2, 1))[:, None]
+    )
+    near, side = np.abs(z), np.sign(z)
+    turns = (near[1:-1] < near[:-2]) & (near[1:-1] < near[2:]) & (strength[1:-1] > 0)
+    turns &= (side[1:-1] == side[:-2]) & (side[1:-1] == side[2:])
+    expected = np.min((near / size)[1:-1][turns])
+    assert float(flow.stats["grazing_margin"]) == pytest.approx(expected, rel=0.05)
+
+
+def test_unit_switches_and_terminating_events(digits, exact):
+    task, network = digits
+    events = (fl.UnitSwitches(0.3), fl.LossBelow(LEVEL, terminate=True))
+    with pytest.warns(fl.KinksWarning, match="`rtol` = 1e-08 is finer .* 1e-05 is used instead"):
+        flow = averaged(network, task, END, events=events, rtol=1e-8)
+    assert int(flow.stats["num_steps"]) < 1000
+    crossed = float(np.interp(-LEVEL, -exact.losses, exact.ts))
+    assert flow.result == fl.RESULTS.event_occurred
+    assert float(flow.end) == pytest.approx(crossed, rel=1e-3)
+    assert float(flow.losses[-1]) == pytest.approx(LEVEL, abs=1e-9)
+    # Units on for more than 0.7, or not on for 0.7, of the samples, by replaying the gates.
+    on = np.asarray(exact.events.initial[: 6 * 400]).reshape(6, 400) > 0
+    known = {"always_on(0.3)": [], "always_off(0.3)": []}
+    for row in exact.events.select("gate").table():
+        _, unit, sample = row["index"]
+        before = np.sum(on[unit])
+        on[unit, sample] = row["new"] > 0
+        between = (before + np.sum(on[unit])) / 2
+        for name, level in (("always_on(0.3)", 279.5), ("always_off(0.3)", 120.5)):
+            if between == level and row["time"] < crossed:
+                known[name].append((unit, row["time"]))
+    assert sum(map(len, known.values())) > 1
+    for name, rows in known.items():
+        found = flow.events.select(name)
+        assert [index[1] for index in found.index] == [unit for unit, _ in rows]
+        assert np.allclose(found.time, [time for _, time in rows], atol=5e-3)
+
+
+SMALL = fl.tasks.teacher(60, (1.0, 0.5, 0.2), key=jax.random.key(2))
+
+
+@pytest.mark.parametrize(
+    ("loss", "bias", "slope", "tau"),
+    [
+        (fl.CrossEntropy(), True, 0.1, 1.0),
+        (fl.SquaredError(), (True, False), 0.0, 2.0),
+        (fl.SquaredError("sum"), False, 0.3, 40.0),
+    ],
+)
+def test_every_loss_bias_and_slope(loss, bias, slope, tau):
+    """Against plain integration at a tolerance that resolves the few kinks."""
+    task = fl.Task(SMALL.x, jax.nn.softmax(SMALL.y))
+    network = fl.ReLUNetwork.init(
+        task, 4, 0.2, bias, bias_strength=2.0, slope=slope, key=jax.random.key(1)
+    )
+    ways = (Solve(network, task, 2.0, s, loss, tau) for s in (diffrax.Bosh3(), None))
+    plain, found = (
+        jax.jit(way.adaptive)(network, rtol) for way, rtol in zip(ways, (1e-7, 1e-5), strict=True)
+    )
+    assert jnp.any((network.preactivations(task.x)[0] > 0) != (plain.preactivations(task.x)[0] > 0))
+    assert distance(plain, network) > 0.05
+    assert distance(found, plain) < 3e-5
+
+
+def test_derivatives_and_batches():
+    """Forward and reverse agree with finite differences, under vmap."""
+    network = fl.ReLUNetwork.init(SMALL, 4, 0.2, slope=0.2, key=jax.random.key(1))
+    solve = Solve(network, SMALL, 2.0)
+
+    def loss(scale, adjoint):
+        start = network.with_parameters(jax.tree.map(lambda a: a * scale, network.parameters))
+        end = solve.adaptive(start, 1e-4, adjoint)
+        return fl.SquaredError()(end.outputs(SMALL.x), SMALL.y)
+
+    scales = jnp.array([0.8, 1.1])
+    forward = jax.jit(
+        jax.vmap(lambda s: jax.jvp(lambda s: loss(s, diffrax.ForwardMode()), (s,), (jnp.ones(()),)))
+    )
+    values, slopes = forward(scales)
+    known = (forward(scales + 1e-3)[0] - forward(scales - 1e-3)[0]) / 2e-3
+    assert jnp.allclose(slopes, known, rtol=1e-2)
+    alone, slope = jax.jit(
+        jax.value_and_grad(lambda s: loss(s, diffrax.RecursiveCheckpointAdjoint()))
+    )(scales[1])
+    assert jnp.allclose(jnp.stack([alone, slope]), jnp.stack([values[1], slopes[1]]), rtol=1e-9)
+
+
+def test_a_flow_under_vmap_and_jvp_and_in_float32():
+    network = fl.ReLUNetwork.init(SMALL, 4, 0.2, key=jax.random.key(1)).astype(jnp.float32)
+
+    @jax.jit
+    @jax.vmap
+    def final(scale):
+        start = network.with_parameters(jax.tree.map(lambda a: a * scale, network.parameters))
+        flow = averaged(
+            start, SMALL, 2.0, max_events=64, adjoint=diffrax.ForwardMode(), rtol=1e-4,
+            events=(fl.UnitSwitches(),), dense=True, max_steps=512,
+        )  # fmt: skip
+        return flow.final, flow.network(1.0), flow.stats["grazing_margin"]
+
+    scales = jnp.array([1.0, 1.2], jnp.float32)
+    (ends, middles, margins), _ = jax.jvp(final, (scales,), (jnp.ones_like(scales),))
+    assert ends.dtype == margins.dtype == jnp.float32
+    double = network.astype(jnp.float64)
+    known = jax.jit(lambda t1: Solve(double, SMALL, t1).adaptive(double, 1e-5))
+    for t1, found in ((2.0, ends), (1.0, middles)):
+        assert distance(jax.tree.map(lambda a: a[0], found), known(t1)) < 1e-3
+
+
+def test_what_cannot_work_says_so():
+    deep = fl.ReLUNetwork.init(SMALL, (3, 3), key=jax.random.key(0))
+    with pytest.raises(ValueError, match="`AveragedKinks` is for one hidden layer, got 2"):
+        averaged(deep, SMALL, 1.0)
+    shallow = fl.ReLUNetwork.init(SMALL, 3, key=jax.random.key(0))
+    with pytest.raises(ValueError, match="leave out `solver` = Bosh3"):
+        averaged(shallow, SMALL, 1.0, solver=diffrax.Bosh3())
