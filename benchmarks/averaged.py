@@ -74,13 +74,6 @@ def reference(name, network, task, t1, steps) -> np.ndarray:
     return np.load(path)
 
 
-def walked(network, task, t1) -> np.ndarray:
-    """Parameters at t1 by the exact walk."""
-    return _common.flat(
-        fl.gradient_flow(network, task, t1, kinks=fl.ExactKinks(), rtol=1e-10).final
-    )
-
-
 def measured(network, task, t1, kinks, rtol, known) -> dict:
     """One contender: its error, evaluations and time."""
     start = time.perf_counter()
@@ -135,7 +128,7 @@ def results(quick: bool):
         return
     small = fl.tasks.digits(200)
     network = fl.ReLUNetwork.init(small, 32, key=jax.random.key(0))
-    known = walked(network, small, 10.0)
+    known = _common.flat(_common.exact_walk(network, small, 10.0, 1e-10).final)
     print("digits, 200 samples", flush=True)
     yield {
         "problem": "digits, 200 samples, H = 32, c=1 t=10",
