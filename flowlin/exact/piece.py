@@ -68,18 +68,10 @@ def walk_piece(
     tolerance = flow.tolerances(y, frozen)
     slack = _slack(margins[0], tolerance)
     margins = margins + slack
-    lowest = jnp.min(margins, axis=(1, 2, 3))
-    found = jnp.any(lowest[1:] <= 0)
+    found = jnp.any(margins[1:] <= 0)
 
     def to_event():
-        curve = _Curve.through(points, margins)
-        k, grid = jnp.argmax(lowest[1:] <= 0), jnp.asarray(points, t.dtype)
-        low, high = lax.stop_gradient(curve.first_root(grid[k], grid[k + 1]))
-        there = curve(high)
-        # Who fires is read off the dense output: after the second step a dead pair, which waits
-        # at its tolerance for ever, could be lowest.
-        first = (jnp.argmin(there) == jnp.arange(there.size)).reshape(there.shape)
-        tied = (slack <= 0) & (there <= tolerance)
+        low, high, first, tied = _first_event(points, margins, slack <= 0, tolerance)
         length = lax.stop_gradient(t1 - t)
         target = lax.stop_gradient(t) + high * length
         ye, error_e, dense_e, state_e = step(target)
@@ -107,6 +99,21 @@ def walk_piece(
         jnp.any(fired) | moved,
         lax.stop_gradient(uncertainty),
     )
+
+
+def _first_event(points, margins, inside, tolerance) -> tuple[Array, Array, Array, Array]:
+    """Where the first margin ends, as a bracket in fractions of the step, and whose it is.
+
+    Who fires is read off the dense output: after the second step a dead pair, which waits at its
+    tolerance for ever, could be lowest. Ties are pairs that began `inside` and are at their kinks.
+    """
+    curve = _Curve.through(points, margins)
+    lowest = jnp.min(margins, axis=(1, 2, 3))
+    k, grid = jnp.argmax(lowest[1:] <= 0), jnp.asarray(points, margins.dtype)
+    low, high = lax.stop_gradient(curve.first_root(grid[k], grid[k + 1]))
+    there = curve(high)
+    first = (jnp.argmin(there) == jnp.arange(there.size)).reshape(there.shape)
+    return low, high, first, inside & (there <= tolerance)
 
 
 def _margins_along(flow, frozen, path, t, t1, points) -> Float[Array, "n 2 H P"]:
