@@ -210,6 +210,22 @@ def test_box_program_against_enumeration():
         assert min(np.abs(v - w).max() for w in known) < 1e-7
 
 
+def test_a_graze_between_two_looks_is_not_missed():
+    # Unit 45 dips below a repelling kink at t = 0.46 and goes off for good; a walk that does not
+    # see the dip leaves it on.
+    task = fl.tasks.offset_xor()
+    network = fl.ReLUNetwork.init(task, hidden=(64,), variance=2e-4, key=jax.random.key(39))
+    loose, tight = (exact(network, task, 8.0, rtol) for rtol in (1e-6, 1e-10))
+    for flow in (loose, tight):
+        (row,) = [r for r in flow.events.table() if r["index"] == (0, 45, 3)][:1]
+        assert (row["old"], row["new"]) == (1, -1)
+        assert row["time"] == pytest.approx(0.46005, abs=1e-4)
+    assert np.array_equal(loose.events.component, tight.events.component)
+    assert distance(loose.final, tight.final) < 1e-6
+    slow = descended(network, task, fl.SquaredError(), 1e-4, 80_000)
+    assert distance(slow, tight.final) < 1e-3
+
+
 def test_parallel_inputs_share_a_kink():
     x = jnp.asarray([[1.0, 2.0], [0.0, 0.0], [-2.0, -4.0], [2.0, -1.0], [1.0, 2.0]])
     kinks = Kinks.of(x)

@@ -14,7 +14,8 @@ from flowlin.network import Parameters
 from flowlin.roots import bracketed_root
 
 TOLERANCE = 1e-12  # of an event's time, relative to the step
-CHECKS = 6  # least number of points per step, both ends included, at which signs are looked at
+CHECKS = 6  # least number of points per step, both ends included, through which margins are put
+GRID = np.linspace(0.0, 1.0, 11)  # where signs and turns are looked at
 
 
 class Piece(eqx.Module):
@@ -67,11 +68,11 @@ def walk_piece(
     margins = _margins_along(flow, frozen, path, t, t1, points)
     tolerance = flow.tolerances(y, frozen)
     slack = _slack(margins[0], tolerance)
-    margins = margins + slack
-    found = jnp.any(margins[1:] <= 0)
+    curve = _Curve.through(points, margins + slack)
+    found, before, after = curve.first_fall()
 
     def to_event():
-        low, high, first, tied = _first_event(points, margins, slack <= 0, tolerance)
+        low, high, first, tied = _first_event(curve, before, after, slack <= 0, tolerance)
         length = lax.stop_gradient(t1 - t)
         target = lax.stop_gradient(t) + high * length
         ye, error_e, dense_e, state_e = step(target)
@@ -101,16 +102,13 @@ def walk_piece(
     )
 
 
-def _first_event(points, margins, inside, tolerance) -> tuple[Array, Array, Array, Array]:
+def _first_event(curve, before, after, inside, tolerance) -> tuple[Array, Array, Array, Array]:
     """Where the first margin ends, as a bracket in fractions of the step, and whose it is.
 
     Who fires is read off the dense output: after the second step a dead pair, which waits at its
     tolerance for ever, could be lowest. Ties are pairs that began `inside` and are at their kinks.
     """
-    curve = _Curve.through(points, margins)
-    lowest = jnp.min(margins, axis=(1, 2, 3))
-    k, grid = jnp.argmax(lowest[1:] <= 0), jnp.asarray(points, margins.dtype)
-    low, high = lax.stop_gradient(curve.first_root(grid[k], grid[k + 1]))
+    low, high = lax.stop_gradient(curve.first_root(before, after))
     there = curve(high)
     first = (jnp.argmin(there) == jnp.arange(there.size)).reshape(there.shape)
     return low, high, first, inside & (there <= tolerance)
@@ -138,6 +136,34 @@ class _Curve(eqx.Module):
         """All of them, at a fraction of the step."""
         powers = (2 * at - 1) ** np.arange(self.coefficients.shape[0])
         return jnp.tensordot(powers, self.coefficients, 1)
+
+    def first_fall(self) -> tuple[Array, Array, Array]:
+        """Whether any of them falls to zero, and fractions of the step before and after it does.
+
+        Looked at on a grid, and where one turns between two of its points, at the bottom of the
+        dip: a pair that grazes its kink and misses it by a hair goes another way than one that
+        meets it.
+        """
+        flat = self.coefficients.reshape(self.coefficients.shape[0], -1)
+        powers = np.vander(2 * GRID - 1, flat.shape[0], increasing=True)
+        slopes = np.zeros_like(powers)
+        slopes[:, 1:] = 2 * powers[:, :-1] * np.arange(1, flat.shape[0])
+        value, slope = (jnp.asarray(m, flat.dtype) @ flat for m in (powers, slopes))
+        below = value[1:] <= 0
+        turns = (value[:-1] > 0) & ~below & (slope[:-1] < 0) & (slope[1:] > 0)
+        part = jnp.where(turns, slope[:-1] / jnp.where(turns, slope[:-1] - slope[1:], 1.0), 0.0)
+        width = np.diff(GRID)[:, None]
+        dips = turns & (value[:-1] + slope[:-1] * width * part / 2 <= 0)
+        grid = jnp.asarray(GRID, flat.dtype)
+
+        falls, fall = jnp.any(below), jnp.argmax(jnp.any(below, axis=1))
+        dip = jnp.argmax(jnp.any(dips, axis=1))
+        who = jnp.argmax(dips[dip])
+        bottom = grid[dip] + (grid[dip + 1] - grid[dip]) * part[dip, who]
+        dipped = jnp.any(dips) & (jnp.polyval(flat[::-1, who], 2 * bottom - 1) <= 0)
+        dipped = dipped & (~falls | (dip <= fall))
+        before = jnp.where(dipped, grid[dip], grid[fall])
+        return falls | dipped, before, jnp.where(dipped, bottom, grid[fall + 1])
 
     def first_root(self, low: Array, high: Array) -> tuple[Array, Array]:
         """Bracket of the first root of any, all positive at `low` and one not at `high`.
