@@ -115,6 +115,11 @@ def gradient_flow(
         raise ValueError(f"`kinks` must be an object such as fl.ExactKinks(), got {kinks!r}.")
     tau = jnp.asarray(tau, network.dtype)
     rtol = cast(float, _tolerance(rtol, kinks, network.dtype))
+    if isinstance(kinks, ExactKinks) and not isinstance(solver, diffrax.AbstractERK | None):
+        raise ValueError(
+            f"`ExactKinks` walks with explicit Runge-Kutta solvers such as diffrax.Tsit5(); with "
+            f"`solver` = {type(solver).__name__} use `kinks=fl.SmoothKinks(1e-4)`."
+        )
     if isinstance(kinks, AveragedKinks):
         solver = _averaged(network, task, loss, tau, solver)
     solver = default_solver(network, kinks, rtol) if solver is None else solver

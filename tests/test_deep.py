@@ -127,8 +127,7 @@ def test_descent_converges_to_the_walk_up_to_there(stopped):
 @pytest.mark.parametrize(
     ("task", "hidden", "t1", "options"),
     [
-        (gaussian(), (16, 16, 16), 0.4, {"variance": 0.1}),
-        (gaussian(), (12, 12), 1.0, {"variance": 0.1, "slope": 0.2, "bias": (True, True, True)}),
+        (gaussian(), (16, 16, 16), 0.4, {"variance": 0.1, "bias": (True,) * 4, "slope": 0.1}),
         # x and -x share kinks in the first layer only, and second-layer units lose all inputs.
         (fl.tasks.xor(), (8, 8), 1.0, {"variance": 0.2, "bias": False}),
     ],
