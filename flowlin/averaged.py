@@ -1,8 +1,5 @@
 """Gradient flow of a ReLU network with its gates averaged over every step."""
 
-from collections.abc import Callable
-from typing import Any, ClassVar
-
 import diffrax
 import equinox as eqx
 import jax
@@ -13,6 +10,7 @@ from jaxtyping import Array, Float
 from flowlin.loss import Loss
 from flowlin.network import Parameters, ReLUNetwork
 from flowlin.onset import Quadratic, gated_integral, grazes, quadratic
+from flowlin.second_order import SecondOrder
 from flowlin.task import Task
 
 Moving = tuple[Array, Parameters]  # preactivations z (P, H) and parameters, or their velocities
@@ -50,7 +48,7 @@ class AveragedState(eqx.Module):
     margin: Float[Array, ""]
 
 
-class AveragedGates(diffrax.AbstractAdaptiveSolver[AveragedState]):
+class AveragedGates(SecondOrder[AveragedState]):
     r"""Steps whose gates are averages over the step, for ReLU networks with one hidden layer.
 
     With errors $e = -\partial L / \partial \hat y$ and $C = e A$ (A the readout) the flow is
@@ -83,31 +81,12 @@ class AveragedGates(diffrax.AbstractAdaptiveSolver[AveragedState]):
     loss: Loss
     tau: Array
 
-    term_structure: ClassVar = diffrax.ODETerm
-    interpolation_cls: ClassVar[Callable[..., Any]] = (
-        diffrax.ThirdOrderHermitePolynomialInterpolation
-    )
-
     def __check_init__(self):
         if len(self.network.hidden) != 1:
             raise ValueError(
                 f"`AveragedKinks` is for one hidden layer, got {len(self.network.hidden)}; use "
                 "`kinks=fl.SmoothKinks(...)`."
             )
-
-    def order(self, terms):
-        """Global order."""
-        del terms
-        return 2
-
-    def error_order(self, terms):
-        """Order of the local error estimate."""
-        del terms
-        return 3
-
-    def func(self, terms, t0, y0, args):
-        """The vector field."""
-        return terms.vf(t0, y0, args)
 
     def init(self, terms, t0, t1, y0, args) -> AveragedState:
         """Preactivations and velocity at the start."""

@@ -14,7 +14,7 @@ from jaxtyping import Array, PRNGKeyArray
 from flowlin._arrays import require_positive
 from flowlin.events import AbstractEvent, UnitSwitches, user_watches
 from flowlin.field import AbstractObjective, FullData, objective
-from flowlin.flow import Observables, Observe, check_fit
+from flowlin.flow import check_fit
 from flowlin.kinks import IgnoreKinks
 from flowlin.linearization import counts_from_steps
 from flowlin.loss import Loss, SquaredError
@@ -22,6 +22,7 @@ from flowlin.network import AbstractNetwork, Parameters, ReLUNetwork
 from flowlin.progress import tqdm_class
 from flowlin.recorder import Log, Observer, event_log
 from flowlin.result import RESULTS
+from flowlin.run import Observables, Observe
 from flowlin.task import Task
 from flowlin.trajectory import Reference, Trajectory, finished
 

@@ -1,28 +1,17 @@
 """Gradient flow: the continuous run."""
 
-import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import diffrax
-import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from flowlin._arrays import ENABLE_X64, is_traced, require_positive
-from flowlin.averaged import EVALUATIONS, FINEST, AveragedGates
-from flowlin.events import (
-    AbstractEvent,
-    GateSwitches,
-    Watch,
-    logs_gates,
-    user_watches,
-)
-from flowlin.exact import NO_SLOTS, TWO_LAYERS, UNSOLVED, ExactWalk, rule_for
-from flowlin.field import AbstractObjective, GradientField, objective
+from flowlin.averaged import FINEST, AveragedGates
+from flowlin.events import AbstractEvent, GateSwitches, logs_gates, user_watches
+from flowlin.field import objective
 from flowlin.kinks import (
     AbstractKinks,
     AveragedKinks,
@@ -32,16 +21,12 @@ from flowlin.kinks import (
     suitable_kinks,
 )
 from flowlin.loss import Loss, SquaredError
-from flowlin.network import AbstractNetwork, Parameters, ReLUNetwork
+from flowlin.network import AbstractNetwork, ReLUNetwork
 from flowlin.progress import progress_meter
-from flowlin.recorder import Observer, Recorder, event_log
-from flowlin.result import RESULTS, okay
-from flowlin.rkc import RKC
+from flowlin.result import RESULTS
+from flowlin.run import Observables, Observe, Run, attempts
 from flowlin.task import Task
 from flowlin.trajectory import Reference, Trajectory, finished
-from flowlin.unrolled import Unrolled
-
-Observe = dict[str, Callable[[AbstractNetwork, Task], Any]]
 
 
 def gradient_flow(
@@ -107,26 +92,14 @@ def gradient_flow(
     check_fit(network, task)
     _check(t1, ts, tau, rtol, atol, network.dtype)
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
-    if kinks is None or not isinstance(network, ReLUNetwork):
-        kinks, why = suitable_kinks(network, task, solver)
-    elif isinstance(kinks, AbstractKinks):
-        why = "as asked for"
-    else:
-        raise ValueError(f"`kinks` must be an object such as fl.ExactKinks(), got {kinks!r}.")
+    kinks, why = _kinks(network, task, kinks, solver)
     tau = jnp.asarray(tau, network.dtype)
     rtol = cast(float, _tolerance(rtol, kinks, network.dtype))
-    if isinstance(kinks, ExactKinks) and not isinstance(solver, diffrax.AbstractERK | None):
-        raise ValueError(
-            f"`ExactKinks` walks with explicit Runge-Kutta solvers such as diffrax.Tsit5(); with "
-            f"`solver` = {type(solver).__name__} use `kinks=fl.SmoothKinks(1e-4)`."
-        )
-    if isinstance(kinks, AveragedKinks):
-        solver = _averaged(network, task, loss, tau, solver)
-    solver = default_solver(network, kinks, rtol) if solver is None else solver
+    solver = _solver(network, task, loss, tau, kinks, solver, rtol)
     goal = objective(network, task, loss, kinks)
     logged = (GateSwitches(),) if logs_gates(network, task, events, kinks) else ()
     watches = user_watches((*logged, *events), network, task, goal, kinks)
-    run = _Run(
+    run = Run(
         network=network,
         task=task,
         loss=loss,
@@ -136,13 +109,7 @@ def gradient_flow(
         watches=tuple(watches),
         observe=Observables(observe),
         solver=solver,
-        controller=diffrax.PIDController(
-            # As arrays: another tolerance is not another compilation.
-            rtol=jnp.asarray(rtol, network.dtype),
-            atol=jnp.asarray(rtol / 100 if atol is None else atol, network.dtype),
-            dtmin=_smallest_step(t1, network.dtype),
-            force_dtmin=False,
-        ),
+        controller=_controller(rtol, atol, t1, network.dtype),
         adjoint=adjoint,
         meter=progress_meter(progress),
         t1=jnp.asarray(t1, network.dtype),
@@ -155,7 +122,7 @@ def gradient_flow(
         ),
         reference=Reference(task, loss),
     )
-    flow = _attempts(run, dense, max_steps, max_events)
+    flow = attempts(run, dense, max_steps, max_events)
     return finished(flow, throw, lambda f: _failure(f, max_steps, max_events))
 
 
@@ -172,14 +139,43 @@ def default_solver(
     return diffrax.Dopri8() if rtol <= 1e-6 else diffrax.Tsit5()
 
 
-def _averaged(network, task, loss, tau, solver) -> AveragedGates:
-    """The solver of `AveragedKinks`, which takes no other."""
-    if solver is not None:
+def _solver(network, task, loss, tau, kinks, solver, rtol) -> diffrax.AbstractSolver:
+    """The given solver where it suits the kinks, or the one that does."""
+    if isinstance(kinks, AveragedKinks):
+        if solver is not None:
+            raise ValueError(
+                f"`AveragedKinks` has a solver of its own; leave out `solver` = "
+                f"{type(solver).__name__}, or pass other `kinks`."
+            )
+        return AveragedGates(network, task, loss, tau)
+    if solver is None:
+        return default_solver(network, kinks, rtol)
+    if isinstance(kinks, ExactKinks) and not isinstance(solver, diffrax.AbstractERK):
         raise ValueError(
-            f"`AveragedKinks` has a solver of its own; leave out `solver` = "
-            f"{type(solver).__name__}, or pass other `kinks`."
+            f"`ExactKinks` walks with explicit Runge-Kutta solvers such as diffrax.Tsit5(); with "
+            f"`solver` = {type(solver).__name__} use `kinks=fl.SmoothKinks(1e-4)`."
         )
-    return AveragedGates(network, task, loss, tau)
+    return solver
+
+
+def _kinks(network, task, kinks, solver) -> tuple[AbstractKinks, str]:
+    """The given kinks, or those that suit the run, and why."""
+    if kinks is None or not isinstance(network, ReLUNetwork):
+        return suitable_kinks(network, task, solver)
+    if not isinstance(kinks, AbstractKinks):
+        raise ValueError(f"`kinks` must be an object such as fl.ExactKinks(), got {kinks!r}.")
+    return kinks, "as asked for"
+
+
+def _controller(rtol: Any, atol: Any, t1: Any, dtype: Any) -> diffrax.PIDController:
+    """Step size control. Tolerances are arrays: another one is not another compilation."""
+    return diffrax.PIDController(
+        rtol=jnp.asarray(rtol, dtype),
+        atol=jnp.asarray(rtol / 100 if atol is None else atol, dtype),
+        # Steps below this have lost the race against rounding.
+        dtmin=16 * jnp.finfo(dtype).eps * t1,
+        force_dtmin=False,
+    )
 
 
 def _tolerance(rtol: Any, kinks: AbstractKinks, dtype: Any) -> Any:
@@ -197,180 +193,6 @@ def _tolerance(rtol: Any, kinks: AbstractKinks, dtype: Any) -> Any:
             stacklevel=3,
         )
     return jnp.maximum(rtol, FINEST) if is_traced(rtol) else max(rtol, FINEST)
-
-
-class Observables(eqx.Module):
-    """The user's observables as one function; None for the networks' parameters."""
-
-    functions: Observe | None
-
-    def __call__(self, network: AbstractNetwork, task: Task) -> Any:
-        if self.functions is None:
-            return network.parameters
-        return {name: f(network, task) for name, f in self.functions.items()}
-
-
-class _Save(eqx.Module):
-    """What is saved at each time: the loss and the observables."""
-
-    objective: AbstractObjective
-    network: AbstractNetwork
-    task: Task
-    observe: Observables
-
-    def __call__(self, t: Any, parameters: Parameters, args: Any) -> tuple[Array, Any]:
-        del t, args
-        network = self.network.with_parameters(parameters)
-        return self.objective.value(network), self.observe(network, self.task)
-
-
-class _Run(eqx.Module):
-    """Everything that defines a run, so that it can be jitted and attempted again."""
-
-    network: AbstractNetwork
-    task: Task
-    loss: Loss
-    kinks: AbstractKinks
-    objective: AbstractObjective
-    tau: Array
-    watches: tuple[Watch, ...]
-    observe: Observables
-    solver: diffrax.AbstractSolver
-    controller: diffrax.PIDController
-    adjoint: diffrax.AbstractAdjoint
-    meter: diffrax.AbstractProgressMeter
-    t1: Array
-    ts: Array | None
-    labels: tuple[tuple[str, Any], ...] = eqx.field(static=True)
-    reference: Reference = eqx.field(static=True)
-
-    @eqx.filter_jit
-    def solve(self, dense: bool, max_steps: int, capacity: int) -> Trajectory:
-        """One attempt with room for `capacity` events."""
-        solver, loop = self.solver, "checkpointed"
-        if isinstance(self.adjoint, (diffrax.ForwardMode, diffrax.DirectAdjoint)):
-            loop = "lax"
-        field = GradientField(self.objective, self.network, self.tau)
-        if isinstance(solver, RKC):
-            solver = RKC(solver.max_stages, loop)
-        if isinstance(self.kinks, ExactKinks):
-            assert isinstance(self.network, ReLUNetwork)
-            rule = rule_for(self.network, self.task, self.loss, self.tau, self.kinks.slots, loop)
-            field = rule.flow
-            inner = Unrolled(cast(Any, solver))
-            rtol, atol = self.controller.rtol, self.controller.atol
-            solver = ExactWalk(inner, rule, rtol, atol, capacity, loop=loop)
-        if self.watches:
-            solver = Recorder(solver, Observer(self.watches, self.network), capacity, loop)
-        save = _Save(self.objective, self.network, self.task, self.observe)
-        rows = (
-            diffrax.SubSaveAt(t0=True, fn=save)
-            if self.ts is None
-            else diffrax.SubSaveAt(ts=self.ts, fn=save)
-        )
-        solution = diffrax.diffeqsolve(
-            diffrax.ODETerm(field),
-            solver,
-            t0=jnp.zeros_like(self.t1),
-            t1=self.t1,
-            dt0=None,
-            y0=self.network.parameters,
-            saveat=diffrax.SaveAt(
-                subs=[rows, diffrax.SubSaveAt(t1=True)], dense=dense, solver_state=True
-            ),
-            stepsize_controller=self.controller,
-            adjoint=self.adjoint,
-            max_steps=max_steps,
-            progress_meter=self.meter,
-            throw=False,
-        )
-        return self._trajectory(solution, save, dense)
-
-    def _trajectory(self, solution: diffrax.Solution, save: _Save, dense: bool) -> Trajectory:
-        """The solution with what the recorder found."""
-        (ts, (end,)), (rows, last) = solution.ts, solution.ys  # pyright: ignore
-        final, log = jax.tree.map(lambda a: a[0], last), None
-        result = RESULTS.promote(solution.result)
-        state: Any = solution.solver_state
-        walk = state.inner if self.watches else state
-        if self.watches:
-            log = state.log
-            if state.stopped is not None:
-                ended = jnp.isfinite(log.end)
-                end = jnp.minimum(end, log.end)
-                result = RESULTS.where(ended, RESULTS.event_occurred, result)  # pyright: ignore
-                final = jax.tree.map(lambda a, b: jnp.where(ended, a, b), state.stopped, final)
-            overflow = log.count > log.time.shape[0]
-            result = RESULTS.where(overflow & okay(result), RESULTS.event_overflow, result)
-        events = event_log(log, Observer(self.watches, self.network), end)
-        if isinstance(self.kinks, ExactKinks):
-            overflow = walk.log.count > walk.log.time.shape[0]
-            result = RESULTS.where(overflow & okay(result), RESULTS.event_overflow, result)
-            for trouble, name in (
-                (NO_SLOTS, RESULTS.slide_overflow),
-                (UNSOLVED, RESULTS.modes_unsolved),
-                (TWO_LAYERS, RESULTS.slides_in_two_layers),
-            ):
-                result = RESULTS.where(jnp.any(walk.modes.trouble == trouble), name, result)
-            end = jnp.minimum(end, walk.end)
-            events = walk.log.events(end, self.network.hidden).merged(events)
-        if self.ts is None:
-            ts = jnp.append(ts, end)
-            last_row = save(end, final, None)
-            rows = jax.tree.map(lambda a, b: jnp.append(a, b[None], axis=0), rows, last_row)
-        # Rows past the event that ended the run were saved before it was known.
-        kept = ts <= end
-        losses, observed = rows
-        finite = jnp.all(jnp.isfinite(losses) | ~kept)
-        result = RESULTS.where(okay(result) & ~finite, RESULTS.not_finite, result)
-        networks = self.observe.functions is None
-        counts = {k: v for k, v in solution.stats.items() if k != "max_steps"}
-        extra = {}
-        if isinstance(self.solver, RKC):
-            counts["accepted_evaluations"] = walk.evaluations
-            extra["spectral_radius"] = walk.log.at(ts)
-        if isinstance(self.solver, AveragedGates):
-            counts["accepted_evaluations"] = 1 + EVALUATIONS * counts["num_accepted_steps"]
-            counts["grazing_margin"] = walk.margin
-        return Trajectory(
-            ts=jnp.where(kept, ts, jnp.inf),
-            losses=jnp.where(kept, losses, jnp.inf),
-            observed=extra if networks else extra | observed,
-            events=events,
-            final=self.network.with_parameters(final),
-            end=end,
-            result=result,
-            saved=observed if networks else None,
-            counts=counts,
-            labels=self.labels,
-            dense=solution.interpolation if dense else None,  # pyright: ignore
-            step_counts=None,
-            samples=self.task.samples,
-            reference=self.reference,
-        )
-
-
-def _attempts(run: _Run, dense: bool, max_steps: int, max_events: int) -> Trajectory:
-    """Solve with small buffers first, and again with larger ones where they did not suffice."""
-    components = sum(watch.channel.size for watch in run.watches)
-    capacity = min(max_events, 2 ** math.ceil(math.log2(max(1024, 2 * components))))
-    traced = is_traced(run)
-    if traced:
-        if dense and max_steps > 2**14:
-            raise ValueError(
-                f"`dense=True` under jit or vmap reserves memory for `max_steps` = {max_steps} "
-                "steps; pass a `max_steps` of at most 16384."
-            )
-        return run.solve(dense, max_steps, max_events)
-    flow = run.solve(False, max_steps, capacity)
-    if capacity < max_events and bool(flow.result == RESULTS.event_overflow):
-        capacity = max_events
-        flow = run.solve(False, max_steps, capacity)
-    if dense:
-        # diffrax reserves memory for every step that could happen: reserve what did.
-        taken = int(flow.counts["num_steps"])
-        flow = run.solve(True, min(max_steps, 2 ** math.ceil(math.log2(taken + 1))), capacity)
-    return flow
 
 
 def _failure(flow: Trajectory, max_steps: int, max_events: int) -> str:
@@ -400,11 +222,6 @@ def _failure(flow: Trajectory, max_steps: int, max_events: int) -> str:
             "there; use `kinks=fl.SmoothKinks(...)`, or end the run before."
         )
     return f"{RESULTS[flow.result]}, at {reached}."
-
-
-def _smallest_step(t1: Any, dtype: Any) -> Any:
-    """Steps below this have lost the race against rounding."""
-    return 16 * jnp.finfo(dtype).eps * t1
 
 
 def _check(t1, ts, tau, rtol, atol, dtype) -> None:

@@ -186,6 +186,6 @@ def suitable_kinks(
         f"the kinks are not walked through exactly but by {kinks}: {why}. Pass `kinks` to choose "
         "yourself.",
         KinksWarning,
-        stacklevel=3,
+        stacklevel=4,  # whoever called `gradient_flow`
     )
     return kinks, why

@@ -1,7 +1,6 @@
 """The second-order Runge-Kutta-Chebyshev method, for stiff gradient flow."""
 
-from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import diffrax
 import equinox as eqx
@@ -13,6 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from flowlin.chebyshev import DAMPING, Chebyshev, stability_interval, stages_for, stretch
 from flowlin.radius import RadiusLog, direction, spectral_radius
+from flowlin.second_order import SecondOrder
 
 SAFETY = 1.2  # the estimate is a lower bound, and the radius moves during the step
 FIRST, LATER = 50, 10  # power iterations at most: at the start, and per step
@@ -33,7 +33,7 @@ class RKCState(eqx.Module):
     log: RadiusLog
 
 
-class RKC(diffrax.AbstractAdaptiveSolver[RKCState]):
+class RKC(SecondOrder[RKCState]):
     r"""Second-order Runge-Kutta-Chebyshev: explicit, stable far along the negative real axis.
 
     Gradient flow has a real spectrum, since its Jacobian is minus a Hessian. A step of s stages
@@ -67,11 +67,6 @@ class RKC(diffrax.AbstractAdaptiveSolver[RKCState]):
     max_stages: int = eqx.field(static=True, default=256)
     loop: str = eqx.field(static=True, default="checkpointed")
 
-    term_structure: ClassVar = diffrax.ODETerm
-    interpolation_cls: ClassVar[Callable[..., Any]] = (
-        diffrax.ThirdOrderHermitePolynomialInterpolation
-    )
-
     def __check_init__(self):
         if self.max_stages < 2:
             raise ValueError(f"`max_stages` must be at least 2, got {self.max_stages}.")
@@ -80,20 +75,6 @@ class RKC(diffrax.AbstractAdaptiveSolver[RKCState]):
                 f'`loop` must be "checkpointed" (reverse mode) or "lax" (forward mode), got '
                 f"{self.loop!r}."
             )
-
-    def order(self, terms):
-        """Global order."""
-        del terms
-        return 2
-
-    def error_order(self, terms):
-        """Order of the local error estimate."""
-        del terms
-        return 3
-
-    def func(self, terms, t0, y0, args):
-        """The vector field."""
-        return terms.vf(t0, y0, args)
 
     def init(self, terms, t0, t1, y0, args) -> RKCState:
         """The vector field and its radius at the start."""
