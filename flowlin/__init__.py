@@ -26,6 +26,7 @@ from flowlin.network import ReLUNetwork as ReLUNetwork
 from flowlin.result import RESULTS as RESULTS
 from flowlin.result import RunError as RunError
 from flowlin.rkc import RKC as RKC
+from flowlin.storage import load as load
 from flowlin.sweep import Sweep as Sweep
 from flowlin.sweep import sweep as sweep
 from flowlin.task import Task as Task

@@ -373,6 +373,7 @@ def _assembled(run: _Descent, state: _State, rows, watches, quantiles, reference
         step_counts=step_counts,
         samples=run.task.samples,
         reference=reference,
+        continuation=None,
     )
 
 

@@ -1,5 +1,7 @@
 """Gradient flow: the continuous run."""
 
+import dataclasses
+import math
 import warnings
 from collections.abc import Sequence
 from typing import Any, cast
@@ -10,6 +12,8 @@ import numpy as np
 
 from flowlin._arrays import ENABLE_X64, is_traced, require_positive
 from flowlin.averaged import FINEST, AveragedGates
+from flowlin.checkpoint import Checkpoint
+from flowlin.drive import AbstractPause, Limits, begin, drive, is_paused
 from flowlin.events import AbstractEvent, GateSwitches, logs_gates, user_watches
 from flowlin.field import objective
 from flowlin.kinks import (
@@ -22,9 +26,11 @@ from flowlin.kinks import (
 )
 from flowlin.loss import Loss, SquaredError
 from flowlin.network import AbstractNetwork, ReLUNetwork
-from flowlin.progress import progress_meter
+from flowlin.progress import Bar, progress_meter
 from flowlin.result import RESULTS
-from flowlin.run import Observables, Observe, Run, attempts
+from flowlin.run import Observables, Observe, Run
+from flowlin.stiffness import StiffnessCheck
+from flowlin.storage import Path
 from flowlin.task import Task
 from flowlin.trajectory import Reference, Trajectory, finished
 
@@ -48,6 +54,7 @@ def gradient_flow(
     max_events: int = 2**16,
     adjoint: diffrax.AbstractAdjoint = diffrax.RecursiveCheckpointAdjoint(),
     progress: bool | diffrax.AbstractProgressMeter = False,
+    checkpoint: Path | None = None,
     throw: bool = True,
 ) -> Trajectory:
     r"""Gradient flow $\tau\, \dot w = -\nabla L(w)$ from t = 0 to `t1`.
@@ -73,15 +80,22 @@ def gradient_flow(
       hidden layer without a `solver`, else `IgnoreKinks()`; `flow.stats` says which and why, and
       what is not exact warns (`fl.KinksWarning`).
     - `solver`: any diffrax solver; None takes Dopri8 for smooth flows at rtol <= 1e-6, else
-      Tsit5; for ReLU networks Tsit5 (smoothed kinks: at rtol <= 1e-6), else Bosh3. `fl.RKC()`
-      suits stiff flows. `AveragedKinks` has its own.
+      Tsit5; for ReLU networks Tsit5 (smoothed kinks: at rtol <= 1e-6), else Bosh3; and goes on
+      with `fl.RKC()` where stiffness is measured during the run and RKC comes further per
+      evaluation (not under `jit` or `vmap`, with `dense`, or with exact kinks). `AveragedKinks`
+      has its own. `flow.stats` says which and why.
     - `rtol`, `atol`: None is 1e-8 in float64 (1e-5 with `AveragedKinks`, which goes no finer) and
       1e-4 in float32, and rtol / 100.
     - `max_steps`, `max_events`: where to give up.
     - `adjoint`: how derivatives are taken; the default is reverse mode, `diffrax.ForwardMode()`
       for `jax.jvp`. Reverse mode keeps about sqrt(2 `max_steps`) checkpoints, each with the
       parameters and the log: give it `max_steps` and `max_events` near to what the run needs.
-    - `progress`: True for a tqdm bar, or a diffrax progress meter.
+    - `progress`: True for a tqdm bar with loss, steps, speed and the time left, silent where
+      standard error is not a terminal; or a diffrax progress meter.
+    - `checkpoint`: a file that the run's state and trajectory are written to about every half
+      minute and at the end, atomically. The same call finds the file and goes on from there, or
+      returns at once what had come out. A run that was killed and resumed equals one that was
+      not, bit for bit. Functions in `events` and `observe` are known by their names alone.
     - `throw`: whether a run that fails raises; else `flow.result` says what happened.
 
     **Returns:** a `Trajectory`.
@@ -95,7 +109,7 @@ def gradient_flow(
     kinks, why = _kinks(network, task, kinks, solver)
     tau = jnp.asarray(tau, network.dtype)
     rtol = cast(float, _tolerance(rtol, kinks, network.dtype))
-    solver = _solver(network, task, loss, tau, kinks, solver, rtol)
+    method, method_why = _solver(network, task, loss, tau, kinks, solver, rtol)
     goal = objective(network, task, loss, kinks)
     logged = (GateSwitches(),) if logs_gates(network, task, events, kinks) else ()
     watches = user_watches((*logged, *events), network, task, goal, kinks)
@@ -108,22 +122,115 @@ def gradient_flow(
         tau=tau,
         watches=tuple(watches),
         observe=Observables(observe),
-        solver=solver,
+        solver=method,
         controller=_controller(rtol, atol, t1, network.dtype),
         adjoint=adjoint,
-        meter=progress_meter(progress),
+        meter=diffrax.NoProgressMeter(),
         t1=jnp.asarray(t1, network.dtype),
         ts=None if ts is None else jnp.asarray(ts, network.dtype),
         labels=(
-            ("solver", type(solver).__name__),
+            ("solver", type(method).__name__),
+            ("solver_because", method_why),
             ("kinks", repr(kinks) if isinstance(network, ReLUNetwork) else "none"),
             ("kinks_because", why),
             ("objective", type(goal).__name__),
         ),
         reference=Reference(task, loss),
+        capacity=_capacity(watches, max_events),
     )
-    flow = attempts(run, dense, max_steps, max_events)
+    if is_traced(run):
+        flow = _traced(run, dense, max_steps, max_events, progress, checkpoint)
+    else:
+        limits = Limits(max_steps, max_events)
+        flow = _driven(run, dense, limits, solver is None, progress, checkpoint)
     return finished(flow, throw, lambda f: _failure(f, max_steps, max_events))
+
+
+def extended(
+    flow: Trajectory, t1: float, ts: Any, max_steps: int, max_events: int, progress: bool, throw
+) -> Trajectory:
+    """See `Trajectory.extend`."""
+    run, at = flow.reference.run, flow.continuation
+    if run is None or at is None or is_traced(flow):
+        raise ValueError(
+            "this trajectory cannot be extended: only flows can, and only where they were "
+            "computed, without `dense=True`, outside of `jit` and `vmap`. Rerun it with a later "
+            "`t1`."
+        )
+    if bool(flow.result == RESULTS.event_occurred):
+        raise ValueError(
+            "this run ended at a terminating event; to go beyond, run it with `terminate=False`."
+        )
+    _check(t1, ts, run.tau, None, None, run.network.dtype)
+    first = float(t1) if ts is None else float(np.asarray(ts)[0])
+    if not first > float(flow.end):
+        raise ValueError(
+            f"`{'t1' if ts is None else 'ts'}` must lie beyond the run's end, {float(flow.end):g}, "
+            f"got {first:g}."
+        )
+    dtype = run.network.dtype
+    run = dataclasses.replace(
+        run, t1=jnp.asarray(t1, dtype), ts=None if ts is None else jnp.asarray(ts, dtype)
+    )
+    limits = Limits(int(at.counts["num_steps"]) + max_steps, max_events)
+    pauses: list[AbstractPause] = [Bar(run, float(at.t))] if progress else []
+    longer = drive(run, limits, pauses, at, flow)
+    return finished(longer, throw, lambda f: _failure(f, max_steps, max_events))
+
+
+def _capacity(watches: Sequence[Any], max_events: int) -> int:
+    """Of the first logs; they grow where that does not suffice."""
+    components = sum(watch.channel.size for watch in watches)
+    return min(max_events, 2 ** math.ceil(math.log2(max(1024, 2 * components))))
+
+
+def _traced(
+    run: Run, dense: bool, max_steps: int, max_events: int, progress: Any, checkpoint: Any
+) -> Trajectory:
+    """A run under `jit`, `vmap` or a derivative: one solve with all the room it may need."""
+    if checkpoint is not None:
+        raise ValueError("`checkpoint` is for runs outside of `jit` and `vmap`; leave it out.")
+    if dense and max_steps > 2**14:
+        raise ValueError(
+            f"`dense=True` under jit or vmap reserves memory for `max_steps` = {max_steps} "
+            "steps; pass a `max_steps` of at most 16384."
+        )
+    run = dataclasses.replace(run.with_capacity(max_events), meter=progress_meter(progress))
+    whole = jnp.asarray(max_steps)
+    flow = run.solve(run.begin(), whole, whole, dense=dense, max_steps=max_steps)
+    return dataclasses.replace(flow, continuation=None)
+
+
+def _driven(
+    run: Run, dense: bool, limits: Limits, automatic: bool, progress: Any, checkpoint: Any
+) -> Trajectory:
+    """A run outside of them, which can pause."""
+    pauses: list[AbstractPause] = []
+    start = before = None
+    if checkpoint is not None:
+        if dense:
+            raise ValueError("`checkpoint` does not keep dense output; save at `ts` instead.")
+        file = Checkpoint(checkpoint, run)
+        pauses.append(file)
+        if found := file.resumed(run):
+            run, start, before = found
+            if not is_paused(before, limits):
+                return before.of(run)
+    if automatic and not dense and not isinstance(run.kinks, (ExactKinks, AveragedKinks)):
+        pauses.insert(0, StiffnessCheck(run))  # before a checkpoint, which then holds the choice
+    if isinstance(progress, diffrax.AbstractProgressMeter):
+        run = dataclasses.replace(run, meter=progress)
+    elif progress:
+        pauses.append(Bar(run, 0.0 if start is None else float(start.t)))
+    flow = drive(run, limits, pauses, start, before)
+    if not dense:
+        return flow
+    # diffrax reserves memory for every step that could happen: reserve what did.
+    room = 2 ** math.ceil(math.log2(int(flow.counts["num_steps"]) + 1))
+    run = dataclasses.replace(flow.reference.run, meter=diffrax.NoProgressMeter())
+    whole = jnp.asarray(limits.steps)
+    flow = run.solve(begin(run), whole, whole, dense=True, max_steps=room)
+    return dataclasses.replace(flow, continuation=None)
 
 
 def default_solver(
@@ -139,23 +246,23 @@ def default_solver(
     return diffrax.Dopri8() if rtol <= 1e-6 else diffrax.Tsit5()
 
 
-def _solver(network, task, loss, tau, kinks, solver, rtol) -> diffrax.AbstractSolver:
-    """The given solver where it suits the kinks, or the one that does."""
+def _solver(network, task, loss, tau, kinks, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
+    """The given solver where it suits the kinks, or the one that does, and why."""
     if isinstance(kinks, AveragedKinks):
         if solver is not None:
             raise ValueError(
                 f"`AveragedKinks` has a solver of its own; leave out `solver` = "
                 f"{type(solver).__name__}, or pass other `kinks`."
             )
-        return AveragedGates(network, task, loss, tau)
+        return AveragedGates(network, task, loss, tau), "the solver of averaged kinks"
     if solver is None:
-        return default_solver(network, kinks, rtol)
+        return default_solver(network, kinks, rtol), "the default; stiffness was not measured"
     if isinstance(kinks, ExactKinks) and not isinstance(solver, diffrax.AbstractERK):
         raise ValueError(
             f"`ExactKinks` walks with explicit Runge-Kutta solvers such as diffrax.Tsit5(); with "
             f"`solver` = {type(solver).__name__} use `kinks=fl.SmoothKinks(1e-4)`."
         )
-    return solver
+    return solver, "as asked for"
 
 
 def _kinks(network, task, kinks, solver) -> tuple[AbstractKinks, str]:

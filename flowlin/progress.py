@@ -1,12 +1,27 @@
-"""Progress bars."""
+"""Progress of long runs."""
+
+import time
 
 import diffrax
+
+from flowlin.drive import AbstractPause, Limits
+from flowlin.run import Run
+from flowlin.trajectory import Continuation, Trajectory
+
+
+def tqdm_class():
+    """tqdm's bar, or an error that says how to get it."""
+    try:
+        from tqdm import tqdm
+    except ImportError as error:
+        raise ImportError("`progress=True` needs tqdm: pip install 'flowlin[progress]'.") from error
+    return tqdm
 
 
 def progress_meter(
     progress: bool | diffrax.AbstractProgressMeter,
 ) -> diffrax.AbstractProgressMeter:
-    """The diffrax meter for `progress=`: a tqdm bar for True.
+    """The diffrax meter for `progress=` where a run cannot pause: a tqdm bar for True.
 
     **Raises:** `ImportError` if tqdm is missing.
     """
@@ -18,10 +33,74 @@ def progress_meter(
     return diffrax.TqdmProgressMeter()
 
 
-def tqdm_class():
-    """tqdm's bar, or an error that says how to get it."""
-    try:
-        from tqdm import tqdm
-    except ImportError as error:
-        raise ImportError("`progress=True` needs tqdm: pip install 'flowlin[progress]'.") from error
-    return tqdm
+class Pace:
+    """Accepted steps that take about so many seconds, by the speed so far."""
+
+    def __init__(self, seconds: float):
+        self.seconds = seconds
+        self.steps = 16  # the first ones include compilation
+        self.since = time.monotonic()
+        self.begun: int | None = None
+
+    def budget(self, at: Continuation) -> int:
+        """Steps until the next pause."""
+        if self.begun is None:
+            self.begun = int(at.counts["num_accepted_steps"])
+        return self.steps
+
+    def due(self, at: Continuation) -> bool:
+        """Whether the time has come; if so it starts to count anew."""
+        assert self.begun is not None
+        elapsed, accepted = time.monotonic() - self.since, int(at.counts["num_accepted_steps"])
+        speed = (accepted - self.begun) / max(elapsed, 1e-9)
+        self.steps = int(min(max(speed * self.seconds, 1), 4 * self.steps))
+        if elapsed < self.seconds / 2:
+            return False
+        self.since, self.begun = time.monotonic(), accepted
+        return True
+
+
+class Bar(AbstractPause):
+    """A tqdm bar over flow time: loss, steps, speed, and the time that is left.
+
+    Silent where standard error is not a terminal.
+    """
+
+    def __init__(self, run: Run, start: float):
+        self.pace = Pace(0.5)
+        end = float(run.t1)
+        times = "t = {n:.4g}/{total:.4g} [{elapsed}<{remaining}{postfix}]"
+        self.bar = tqdm_class()(
+            total=end,
+            initial=start,
+            disable=None,
+            bar_format="{percentage:3.0f}%|{bar}| " + times,
+            dynamic_ncols=True,
+        )
+
+    def budget(self, at: Continuation) -> int | None:
+        """Twice a second."""
+        return self.pace.budget(at)
+
+    def pause(self, run: Run, flow: Trajectory, limits: Limits) -> tuple[Run, Trajectory]:
+        """Show how far it is."""
+        assert flow.continuation is not None
+        if self.pace.due(flow.continuation):
+            self._show(flow)
+        return run, flow
+
+    def end(self, run: Run, flow: Trajectory) -> Trajectory:
+        """Show the end."""
+        self._show(flow)
+        self.bar.close()
+        return flow
+
+    def _show(self, flow: Trajectory) -> None:
+        at = flow.continuation
+        assert at is not None
+        steps = int(at.counts["num_steps"])
+        speed = steps / max(self.bar.format_dict["elapsed"] or 0, 1e-9)
+        self.bar.set_postfix_str(
+            f"loss {float(at.loss):.4g}, {steps} steps, {speed:.3g}/s", refresh=False
+        )
+        self.bar.update(float(flow.end) - self.bar.n)

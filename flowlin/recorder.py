@@ -51,6 +51,11 @@ class Log(eqx.Module):
             jnp.asarray(jnp.inf, dtype),
         )
 
+    def grown(self, capacity: int) -> "Log":
+        """The same log with more room; after an overflow what did not fit is missing."""
+        more = Log.empty(capacity - self.time.shape[0], self.time.dtype)
+        return jax.tree.map(lambda a, b: jnp.concatenate([a, b]) if a.ndim else a, self, more)
+
     def append(self, time, uncertainty, component, rising, stops) -> "Log":
         """One event more; beyond the capacity it is counted and dropped."""
         k = self.count

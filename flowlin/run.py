@@ -1,6 +1,6 @@
 """A run of gradient flow: what defines it, its solve, and what comes of that."""
 
-import math
+import dataclasses
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from flowlin._arrays import is_traced
 from flowlin.averaged import EVALUATIONS, AveragedGates
 from flowlin.events import Watch
 from flowlin.exact import NO_SLOTS, TWO_LAYERS, UNSOLVED, ExactWalk, WalkState, rule_for
@@ -18,14 +17,18 @@ from flowlin.field import AbstractObjective, GradientField
 from flowlin.kinks import AbstractKinks, ExactKinks
 from flowlin.loss import Loss
 from flowlin.network import AbstractNetwork, Parameters, ReLUNetwork
+from flowlin.pausing import Pausing, PausingState
 from flowlin.recorder import Log, Observer, Recorder, RecorderState, event_log
 from flowlin.result import RESULTS, okay
 from flowlin.rkc import RKC
 from flowlin.task import Task
-from flowlin.trajectory import Reference, Trajectory
+from flowlin.trajectory import Continuation, Reference, Trajectory
 from flowlin.unrolled import Unrolled
 
 Observe = dict[str, Callable[[AbstractNetwork, Task], Any]]
+
+
+COUNTS = ("num_steps", "num_accepted_steps", "num_rejected_steps")
 
 
 class Observables(eqx.Module):
@@ -65,21 +68,38 @@ class Run(eqx.Module):
     watches: tuple[Watch, ...]
     observe: Observables
     solver: diffrax.AbstractSolver
-    controller: diffrax.PIDController
+    controller: diffrax.AbstractAdaptiveStepSizeController
     adjoint: diffrax.AbstractAdjoint
     meter: diffrax.AbstractProgressMeter
     t1: Array
     ts: Array | None
     labels: tuple[tuple[str, Any], ...] = eqx.field(static=True)
     reference: Reference = eqx.field(static=True)
+    capacity: int = eqx.field(static=True)  # of the logs
 
-    @eqx.filter_jit
-    def solve(self, dense: bool, max_steps: int, capacity: int) -> Trajectory:
-        """One attempt with room for `capacity` events."""
-        solver, loop = self.solver, "checkpointed"
+    @property
+    def field(self) -> GradientField:
+        """The velocity without an exact walk's gates."""
+        return GradientField(self.objective, self.network, self.tau)
+
+    @property
+    def save(self) -> "_Save":
+        """What is saved at each time."""
+        return _Save(self.objective, self.network, self.task, self.observe)
+
+    def with_capacity(self, capacity: int) -> "Run":
+        """The same run with room for so many events."""
+        return dataclasses.replace(self, capacity=capacity)
+
+    def with_solver(self, solver: diffrax.AbstractSolver) -> "Run":
+        """The same run by another solver."""
+        return dataclasses.replace(self, solver=solver)
+
+    def equation(self) -> tuple[diffrax.ODETerm, diffrax.AbstractSolver]:
+        """What is solved, and the solver in its wrappings."""
+        solver, field, loop = self.solver, self.field, "checkpointed"
         if isinstance(self.adjoint, (diffrax.ForwardMode, diffrax.DirectAdjoint)):
             loop = "lax"
-        field = GradientField(self.objective, self.network, self.tau)
         if isinstance(solver, RKC):
             solver = RKC(solver.max_stages, loop)
         if isinstance(self.kinks, ExactKinks):
@@ -88,40 +108,76 @@ class Run(eqx.Module):
             field = rule.flow
             inner = Unrolled(cast(Any, solver))
             rtol, atol = self.controller.rtol, self.controller.atol
-            solver = ExactWalk(inner, rule, rtol, atol, capacity, loop=loop)
+            solver = ExactWalk(inner, rule, rtol, atol, self.capacity, loop=loop)
         if self.watches:
-            solver = Recorder(solver, Observer(self.watches, self.network), capacity, loop)
-        save = _Save(self.objective, self.network, self.task, self.observe)
-        rows = (
-            diffrax.SubSaveAt(t0=True, fn=save)
-            if self.ts is None
-            else diffrax.SubSaveAt(ts=self.ts, fn=save)
+            solver = Recorder(solver, Observer(self.watches, self.network), self.capacity, loop)
+        return diffrax.ODETerm(field), solver
+
+    def begin(self, t: Array | None = None, parameters: Parameters | None = None) -> Continuation:
+        """Where a run stands before its first step, at t = 0 with the network's parameters."""
+        term, solver = self.equation()
+        t = jnp.zeros_like(self.t1) if t is None else t
+        parameters = self.network.parameters if parameters is None else parameters
+        ahead, inner = self.controller.init(
+            term, t, self.t1, parameters, None, None, solver.func, solver.error_order(term)
         )
+        start = Continuation(
+            t,
+            parameters,
+            solver.init(term, t, jnp.minimum(ahead, self.t1), parameters, None),
+            PausingState.fresh(inner, jnp.asarray(ahead)),
+            {name: jnp.zeros((), int) for name in COUNTS},
+            self.objective.value(self.network.with_parameters(parameters)),
+        )
+        # Of the types that come out of a solve, so that what goes on compiles no more.
+        return jax.tree.map(lambda a: jnp.asarray(a) if eqx.is_array_like(a) else a, start)
+
+    @eqx.filter_jit
+    def solve(
+        self,
+        start: Continuation,
+        budget: Array,
+        attempts: Array,
+        *,
+        dense: bool = False,
+        max_steps: int,
+    ) -> Trajectory:
+        """From `start` on to t1, or for `budget` accepted or `attempts` tried steps."""
+        term, solver = self.equation()
+        if self.ts is None:
+            rows = diffrax.SubSaveAt(t0=True, fn=self.save)
+        else:
+            rows = diffrax.SubSaveAt(ts=_after(self.ts, start.t, self.t1), fn=self.save)
+        controller = Pausing(self.controller, self.t1, budget, attempts, start.controller)  # pyright: ignore
         solution = diffrax.diffeqsolve(
-            diffrax.ODETerm(field),
+            term,
             solver,
-            t0=jnp.zeros_like(self.t1),
+            t0=start.t,
             t1=self.t1,
             dt0=None,
-            y0=self.network.parameters,
+            y0=start.parameters,
             saveat=diffrax.SaveAt(
-                subs=[rows, diffrax.SubSaveAt(t1=True)], dense=dense, solver_state=True
+                subs=[rows, diffrax.SubSaveAt(t1=True)],
+                dense=dense,
+                solver_state=True,
+                controller_state=True,
             ),
-            stepsize_controller=self.controller,
+            stepsize_controller=controller,
             adjoint=self.adjoint,
             max_steps=max_steps,
             progress_meter=self.meter,
+            solver_state=start.solver,
+            controller_state=start.controller,
             throw=False,
         )
-        return self._trajectory(solution, save, dense)
+        return self._trajectory(start, solution, dense)
 
-    def _trajectory(self, solution: diffrax.Solution, save: _Save, dense: bool) -> Trajectory:
+    def _trajectory(self, start: Continuation, solution: Any, dense: bool) -> Trajectory:
         """The solution with what the recorder and the walk found."""
-        (ts, (end,)), (rows, last) = solution.ts, solution.ys  # pyright: ignore
-        state: Any = solution.solver_state
-        found = _Found(
-            RESULTS.promote(solution.result), end, jax.tree.map(lambda a: a[0], last), None
-        )
+        (ts, (t,)), (rows, last) = solution.ts, solution.ys
+        y = jax.tree.map(lambda a: a[0], last)
+        state = solution.solver_state
+        found = _Found(RESULTS.promote(solution.result), t, y, None)
         if self.watches:
             found = found.recorded(state)
             state = state.inner
@@ -131,12 +187,15 @@ class Run(eqx.Module):
             events = state.log.events(found.end, self.network.hidden).merged(events)
         if self.ts is None:
             ts = jnp.append(ts, found.end)
-            last_row = save(found.end, found.final, None)
+            last_row = self.save(found.end, found.final, None)
             rows = jax.tree.map(lambda a, b: jnp.append(a, b[None], axis=0), rows, last_row)
+        else:
+            # Rows beyond those that were still to come only fill the array.
+            ts = jnp.where(jnp.arange(len(ts)) < _due(self.ts, start.t), ts, jnp.inf)
         # Rows past the event that ended the run were saved before it was known.
         kept, (losses, observed) = ts <= found.end, rows
         finite = jnp.all(jnp.isfinite(losses) | ~kept)
-        counts = {k: v for k, v in solution.stats.items() if k != "max_steps"}
+        counts = {name: start.counts[name] + solution.stats[name] for name in COUNTS}
         more_counts, more = _reported(self.solver, state, counts, ts)
         networks = self.observe.functions is None
         return Trajectory(
@@ -150,11 +209,30 @@ class Run(eqx.Module):
             saved=observed if networks else None,
             counts=counts | more_counts,
             labels=self.labels,
-            dense=solution.interpolation if dense else None,  # pyright: ignore
+            dense=solution.interpolation if dense else None,
             step_counts=None,
             samples=self.task.samples,
             reference=self.reference,
+            continuation=Continuation(
+                t,
+                y,
+                solution.solver_state,
+                solution.controller_state.rested(),
+                counts,
+                self.objective.value(self.network.with_parameters(y)),
+            ),
         )
+
+
+def _due(ts: Array, t: Array) -> Array:
+    """How many of the times are not yet saved at t, where the start itself is still due."""
+    return jnp.sum(jnp.where(t > 0, ts > t, True))
+
+
+def _after(ts: Array, t: Array, t1: Array) -> Array:
+    """The times that are due at t, filled up with t1."""
+    place, due = jnp.arange(len(ts)), _due(ts, t)
+    return jnp.where(place < due, ts[(place - due) % len(ts)], t1)
 
 
 class _Found(eqx.Module):
@@ -203,26 +281,3 @@ def _reported(solver: Any, state: Any, counts: dict[str, Any], ts: Array) -> tup
         evaluations = 1 + EVALUATIONS * counts["num_accepted_steps"]
         return {"accepted_evaluations": evaluations, "grazing_margin": state.margin}, {}
     return {}, {}
-
-
-def attempts(run: Run, dense: bool, max_steps: int, max_events: int) -> Trajectory:
-    """Solve with small buffers first, and again with larger ones where they did not suffice."""
-    components = sum(watch.channel.size for watch in run.watches)
-    capacity = min(max_events, 2 ** math.ceil(math.log2(max(1024, 2 * components))))
-    traced = is_traced(run)
-    if traced:
-        if dense and max_steps > 2**14:
-            raise ValueError(
-                f"`dense=True` under jit or vmap reserves memory for `max_steps` = {max_steps} "
-                "steps; pass a `max_steps` of at most 16384."
-            )
-        return run.solve(dense, max_steps, max_events)
-    flow = run.solve(False, max_steps, capacity)
-    if capacity < max_events and bool(flow.result == RESULTS.event_overflow):
-        capacity = max_events
-        flow = run.solve(False, max_steps, capacity)
-    if dense:
-        # diffrax reserves memory for every step that could happen: reserve what did.
-        taken = int(flow.counts["num_steps"])
-        flow = run.solve(True, min(max_steps, 2 ** math.ceil(math.log2(taken + 1))), capacity)
-    return flow

@@ -1,5 +1,7 @@
 """What a run returns, continuous or discrete."""
 
+import dataclasses
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -25,18 +27,38 @@ class Reference:
     """A task and a loss that travel with a trajectory without becoming its arrays.
 
     Compared by the task's identity, so that a batch of trajectories does not hold a batch of
-    tasks. `task` is None where it is not known: under `jit` with the task as an argument.
+    tasks. `task` is None where it is not known: under `jit` with the task as an argument. `run` is
+    what defines a flow, from which it can be extended.
     """
 
-    def __init__(self, task: Task, loss: Loss):
+    def __init__(self, task: Task | None, loss: Loss, run: Any = None):
         self.task = None if is_traced(task) else task
         self.loss = loss
+        self.run = run
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Reference) and self.task is other.task and self.loss == other.loss
 
     def __hash__(self) -> int:
         return id(self.task)
+
+
+class Continuation(eqx.Module):
+    """Where a run stands between two steps: all that the next one needs.
+
+    - `t`, `parameters`: time and state.
+    - `solver`, `controller`: the states of the solver, logs included, and of the step size
+      controller.
+    - `counts`: steps so far.
+    - `loss`: the run's own loss.
+    """
+
+    t: Float[Array, ""]
+    parameters: Parameters
+    solver: Any
+    controller: Any
+    counts: dict[str, Any]
+    loss: Float[Array, ""]
 
 
 class Trajectory(eqx.Module):
@@ -65,6 +87,7 @@ class Trajectory(eqx.Module):
     step_counts: dict[tuple[int, float], UnitCounts] | None
     samples: int = eqx.field(static=True)
     reference: Reference = eqx.field(static=True)
+    continuation: Continuation | None
 
     @property
     def stats(self) -> dict[str, Any]:
@@ -83,6 +106,16 @@ class Trajectory(eqx.Module):
                 "`observe={..., 'network': lambda network, task: network}`, or use `dense=True`."
             )
         return _stacked(self.final, self.saved, self.ts.shape[0])
+
+    def of(self, run: Any) -> "Trajectory":
+        """The same trajectory, known to be of this run."""
+        return dataclasses.replace(self, reference=Reference(run.task, run.loss, run))
+
+    def with_rows(self, select: Callable[[Array], Array]) -> "Trajectory":
+        """The same run with the function applied to everything that was saved at `ts`."""
+        rows = (self.ts, self.losses, self.observed, self.saved)
+        ts, losses, observed, saved = jax.tree.map(select, rows)
+        return dataclasses.replace(self, ts=ts, losses=losses, observed=observed, saved=saved)
 
     def network(self, t: ArrayLike) -> Any:
         """The network at time t in [0, end]; for an array of times, stacked.
@@ -103,6 +136,52 @@ class Trajectory(eqx.Module):
         if t.ndim == 0:
             return self.final.with_parameters(evaluate(t))
         return _stacked(self.final, jax.vmap(evaluate)(t), t.shape[0])
+
+    def extend(
+        self,
+        t1: float,
+        *,
+        ts: Any = None,
+        max_steps: int = 2**20,
+        max_events: int = 2**16,
+        progress: bool = False,
+        throw: bool = True,
+    ) -> "Trajectory":
+        """The run up to a later `t1`: it goes on where it ended, with the solver's state.
+
+        Equal to a run to the later end that has a step end at the earlier one. A run that failed
+        for `max_steps` goes on likewise.
+
+        **Arguments:**
+
+        - `t1`: the new end.
+        - `ts`: times to save besides those already saved; None saves the new end.
+        - `max_steps`, `max_events`, `progress`, `throw`: as in `gradient_flow`; steps are those
+          of the extension, events all.
+
+        **Returns:** the trajectory of the whole run; this one stays as it is.
+
+        **Raises:** `ValueError` for times that are not later, for a run that ended at a terminating
+        event, and for trajectories of descent, under `jit` or `vmap`, loaded ones, and those with
+        `dense=True`.
+        """
+        from flowlin.flow import extended  # which imports this module
+
+        return extended(self, t1, ts, max_steps, max_events, progress, throw)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the trajectory to a `.npz` file, for `fl.load(path)`.
+
+        Everything but dense output, the task, and what `extend` needs. The format is open (see
+        `flowlin.storage`): NumPy arrays and a JSON header, no pickle. An existing file is replaced
+        at once or not at all.
+
+        **Raises:** `ValueError` for observables other than arrays, networks, and lists, tuples and
+        dictionaries of them; a folder that does not exist; or under `jit`.
+        """
+        from flowlin.storage import save  # which imports this module
+
+        save(self, path)
 
     def linearization(self, quantile: float = 0.0, *, layer: int = 0) -> Linearization:
         """Linearization time t* and activity fractions of a hidden layer.
@@ -147,21 +226,22 @@ def _stacked(template: AbstractNetwork, parameters: Parameters, length: int) -> 
     return repeated.with_parameters(parameters)
 
 
+def trimmed(run: Trajectory) -> Trajectory:
+    """The run without its padding; a traced one as it is."""
+    if is_traced(run):
+        return run
+    kept = int(np.sum(np.isfinite(np.asarray(run.ts))))
+    if kept < run.ts.shape[0]:
+        run = run.with_rows(lambda a: a[:kept])
+    return dataclasses.replace(run, events=run.events.trimmed())
+
+
 def finished(run: Trajectory, throw: bool, failure: Callable[[Trajectory], str]) -> Trajectory:
     """The run without its padding; raises if it failed and failures raise."""
     if is_traced(run):
         message = "A run failed; with `throw=False` its `.result` says how."
         return eqx.error_if(run, ~okay(run.result), message) if throw else run
-    kept = int(np.sum(np.isfinite(np.asarray(run.ts))))
-    rows = (run.ts, run.losses, run.observed, run.saved)
-    if kept < run.ts.shape[0]:
-        rows = jax.tree.map(lambda a: a[:kept], rows)
-    run = eqx.tree_at(
-        lambda r: (r.ts, r.losses, r.observed, r.saved, r.events),
-        run,
-        (*rows, run.events.trimmed()),
-        is_leaf=lambda x: x is None or isinstance(x, EventLog),
-    )
+    run = trimmed(run)
     if throw and not bool(okay(run.result)):
         raise RunError(f"{failure(run)} What was computed is in `error.trajectory`.", run)
     return run

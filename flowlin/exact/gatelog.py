@@ -3,6 +3,7 @@
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -32,6 +33,12 @@ class GateLog(eqx.Module):
             jnp.zeros((), jnp.int32),
             initial.astype(jnp.int8),
         )
+
+    def grown(self, capacity: int) -> "GateLog":
+        """The same log with more room; after an overflow what did not fit is missing."""
+        more = GateLog.empty(self.initial, capacity - self.time.shape[0], self.time.dtype)
+        # Columns alone have one axis.
+        return jax.tree.map(lambda a, b: jnp.concatenate([a, b]) if a.ndim == 1 else a, self, more)
 
     def append(self, time, uncertainty, first, old, new) -> "GateLog":
         """Changes of modes from component `first` on; beyond the capacity counted and dropped."""

@@ -1,0 +1,135 @@
+"""Driving a run: segments between pauses, joined to one trajectory."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from flowlin.exact.gatelog import GateLog
+from flowlin.recorder import Log
+from flowlin.result import RESULTS
+from flowlin.run import Run
+from flowlin.trajectory import Continuation, Trajectory, trimmed
+
+
+class Limits(NamedTuple):
+    """Where a run gives up: tried steps, those of an earlier part included, and events."""
+
+    steps: int
+    events: int
+
+
+class AbstractPause:
+    """Something that wants a run to pause now and then."""
+
+    def budget(self, at: Continuation) -> int | None:
+        """Accepted steps until its next pause; None for no matter how many."""
+        raise NotImplementedError
+
+    def pause(self, run: Run, flow: Trajectory, limits: Limits) -> tuple[Run, Trajectory]:
+        """Look at the run so far, which may go on as another one from here."""
+        raise NotImplementedError
+
+    def end(self, run: Run, flow: Trajectory) -> Trajectory:
+        """The run has ended."""
+        raise NotImplementedError
+
+
+def drive(
+    run: Run,
+    limits: Limits,
+    pauses: Sequence[AbstractPause],
+    start: Continuation | None = None,
+    before: Trajectory | None = None,
+) -> Trajectory:
+    """Run to the end, pausing where somebody wants to, from a `start` or from t = 0."""
+    start = begin(run) if start is None else start
+    flow = before
+    while True:
+        wanted = [pause.budget(start) for pause in pauses]
+        budget = min((steps for steps in wanted if steps is not None), default=limits.steps)
+        run, flow = segment(run, flow, start, budget, limits)
+        for pause in pauses:
+            if is_paused(flow, limits):
+                run, flow = pause.pause(run, flow, limits)
+        if not is_paused(flow, limits):
+            break
+        start = flow.continuation
+        assert start is not None
+    for pause in pauses:
+        flow = pause.end(run, flow)
+    return flow.of(run)
+
+
+def segment(
+    run: Run, before: Trajectory | None, start: Continuation, budget: int, limits: Limits
+) -> tuple[Run, Trajectory]:
+    """One segment joined to what came before, and the run, whose logs may have had to grow."""
+    steps = jnp.asarray(budget), jnp.asarray(limits.steps - int(start.counts["num_steps"]))
+    bound = 1 << max(limits.steps - 1, 1).bit_length()  # a power of two, for few compilations
+    flow = run.solve(start, *steps, max_steps=bound)
+    if run.capacity < limits.events and bool(flow.result == RESULTS.event_overflow):
+        run = run.with_capacity(limits.events)
+        flow = run.solve(_grown(start, limits.events), *steps, max_steps=bound)
+    flow = trimmed(flow)
+    if run.ts is None:  # a row at either end of the segment; those at pauses are not wanted
+        first = None if before is None else 1
+        flow = flow.with_rows(lambda a: a[first : -1 if is_paused(flow, limits) else None])
+    return run, flow if before is None else _joined(before, flow)
+
+
+begin = eqx.filter_jit(Run.begin)
+
+
+def restarted(run: Run, at: Continuation) -> Continuation:
+    """Where a run with another solver starts from; what the recorder has logged goes along."""
+    fresh = begin(run, at.t, at.parameters)
+    solver = fresh.solver
+    if run.watches:
+        solver = eqx.tree_at(lambda state: state.inner, at.solver, fresh.solver.inner)
+    return dataclasses.replace(fresh, solver=solver, counts=at.counts)
+
+
+def is_paused(flow: Trajectory, limits: Limits) -> bool:
+    """Whether a run stopped because somebody asked for it."""
+    stopped = bool(flow.result == RESULTS.max_steps_reached)
+    return stopped and int(flow.counts["num_steps"]) < limits.steps
+
+
+def _joined(before: Trajectory, flow: Trajectory) -> Trajectory:
+    """A segment with the rows that were saved before it.
+
+    What only later segments observed is NaN before.
+    """
+
+    def rows(old: Any, new: Any) -> Any:
+        return jax.tree.map(lambda a, b: jnp.concatenate([a, b]), old, new)
+
+    def observed(name: str) -> Any:
+        new = flow.observed[name]
+        if name in before.observed:
+            return rows(before.observed[name], new)
+        return jnp.concatenate([jnp.full((len(before.ts), *new.shape[1:]), jnp.nan), new])
+
+    return dataclasses.replace(
+        flow,
+        ts=rows(before.ts, flow.ts),
+        losses=rows(before.losses, flow.losses),
+        saved=rows(before.saved, flow.saved),
+        observed={name: observed(name) for name in flow.observed},
+    )
+
+
+def _grown(start: Continuation, capacity: int) -> Continuation:
+    """With room for more events in its logs."""
+
+    def is_log(node: Any) -> bool:
+        return isinstance(node, (Log, GateLog))
+
+    solver = jax.tree.map(
+        lambda node: node.grown(capacity) if is_log(node) else node, start.solver, is_leaf=is_log
+    )
+    return dataclasses.replace(start, solver=solver)

@@ -1,0 +1,247 @@
+"""Long runs: pauses change nothing, runs can be extended, killed and resumed, saved and loaded."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import flowlin as fl
+from flowlin import checkpoint, drive, flow
+from flowlin.drive import AbstractPause
+
+jax.config.update("jax_enable_x64", True)
+
+pytestmark = pytest.mark.filterwarnings("ignore:the .* always-on fraction")
+
+TASK = fl.tasks.hierarchy()
+LINEAR = fl.LinearNetwork.init(TASK, 6, variance=1e-2, key=jax.random.key(0))
+RELU = fl.ReLUNetwork.init(TASK, 6, variance=1e-2, key=jax.random.key(0))
+TIMES = np.linspace(0, 4, 9)
+
+
+class Often(AbstractPause):
+    """Pauses after every third step."""
+
+    def budget(self, at):
+        return 3
+
+    def pause(self, run, flow, limits):
+        return run, flow
+
+    def end(self, run, flow):
+        return flow
+
+
+def assert_equal(a, b):
+    """Two trajectories are the same to the last bit."""
+
+    def numbers(run):
+        rows = (run.ts, run.losses, run.observed, run.saved)
+        return *rows, run.events, run.final, run.end, run.counts, int(run.result._value)
+
+    leaves = jax.tree.leaves_with_path(numbers(a))
+    for (path, x), y in zip(leaves, jax.tree.leaves(numbers(b)), strict=True):
+        assert np.array_equal(x, y), jax.tree_util.keystr(path)
+
+
+@pytest.mark.parametrize("network", [LINEAR, RELU], ids=["linear", "relu"])
+@pytest.mark.parametrize("ts", [None, TIMES], ids=["ends", "ts"])
+def test_pauses_change_nothing(network, ts, monkeypatch):
+    events = (fl.LossBelow(0.2),)
+    whole = fl.gradient_flow(network, TASK, 4.0, ts=ts, events=events)
+    monkeypatch.setattr(
+        flow, "drive", lambda run, limits, _, *at: drive.drive(run, limits, [Often()], *at)
+    )
+    paused = fl.gradient_flow(network, TASK, 4.0, ts=ts, events=events)
+    assert int(whole.counts["num_accepted_steps"]) > 9
+    assert_equal(whole, paused)
+
+
+@pytest.mark.parametrize("network", [LINEAR, RELU], ids=["linear", "relu"])
+def test_extended_run_is_one_with_a_step_end_there(network, monkeypatch):
+    events = (fl.LossBelow(0.2),)
+    first = fl.gradient_flow(network, TASK, 2.0, ts=TIMES[:5], events=events)
+    longer = first.extend(4.0, ts=TIMES[5:])
+    pid = flow._controller
+    monkeypatch.setattr(
+        flow,
+        "_controller",
+        lambda *a: diffrax.ClipStepSizeController(pid(*a), step_ts=jnp.asarray([2.0])),
+    )
+    whole = fl.gradient_flow(network, TASK, 4.0, ts=TIMES, events=events)
+    assert_equal(longer, whole)
+    assert int(first.end) == 2  # the first part stays as it is
+    ends = fl.gradient_flow(network, TASK, 2.0).extend(3.0).extend(4.0)
+    assert ends.ts.tolist() == [0.0, 2.0, 3.0, 4.0]
+    assert_relative(ends.final, whole.final)
+
+
+def assert_relative(a, b):
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        assert np.allclose(x, y, rtol=0, atol=1e-6)
+
+
+def test_a_run_that_gave_up_goes_on():
+    whole = fl.gradient_flow(LINEAR, TASK, 4.0)
+    part = fl.gradient_flow(LINEAR, TASK, 4.0, max_steps=5, throw=False)
+    assert part.result == fl.RESULTS.max_steps_reached
+    assert int(part.counts["num_steps"]) == 5
+    assert np.array_equal(part.extend(4.5).ts[[0, 2]], [0.0, 4.5])
+    with pytest.raises(fl.RunError, match="`max_steps` = 3 reached"):
+        part.extend(4.5, max_steps=3)
+    assert int(whole.counts["num_steps"]) > 5
+
+
+def test_logs_grow_where_they_overflow(monkeypatch):
+    """Events beyond the first log's room are found by trying the segment again."""
+    watch = fl.Crossing(lambda n, t: n.outputs(t.x), level=0.3)
+    whole = fl.gradient_flow(LINEAR, TASK, 4.0, events=(watch,))
+    monkeypatch.setattr(flow, "_capacity", lambda *_: 2)
+    small = fl.gradient_flow(LINEAR, TASK, 4.0, events=(watch,))
+    assert len(whole.events) > 2
+    assert_equal(whole, small)
+    with pytest.raises(fl.RunError, match="`max_events` = 3"):
+        fl.gradient_flow(LINEAR, TASK, 4.0, events=(watch,), max_events=3)
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [
+        (lambda: fl.gradient_flow(LINEAR, TASK, 2.0), {"t1": 1.0}, "`t1` must lie beyond"),
+        (lambda: fl.gradient_flow(LINEAR, TASK, 2.0), {"t1": 3.0, "ts": [1.0]}, "`ts` must lie"),
+        (lambda: fl.gradient_flow(LINEAR, TASK, 2.0, dense=True), {"t1": 3.0}, "cannot be ext"),
+        (lambda: fl.gradient_descent(LINEAR, TASK, 0.1, 3), {"t1": 3.0}, "cannot be extended"),
+        (
+            lambda: fl.gradient_flow(
+                LINEAR, TASK, 9.0, events=(fl.LossBelow(0.2, terminate=True),)
+            ),
+            {"t1": 10.0},
+            "terminating event",
+        ),
+    ],
+)
+def test_what_cannot_be_extended_says_why(make, options, message):
+    with pytest.raises(ValueError, match=message):
+        make().extend(**options)
+
+
+SCRIPT = """
+import sys
+import diffrax, jax
+jax.config.update("jax_enable_x64", True)
+import flowlin as fl
+from flowlin import checkpoint
+checkpoint.SECONDS = 0.05
+task = fl.tasks.hierarchy()
+network = fl.LinearNetwork.init(task, 6, variance=1e-2, key=jax.random.key(0))
+def run(path):
+    # Bounded by stability: tens of thousands of steps.
+    return fl.gradient_flow(
+        network, task, 3e4, solver=diffrax.Tsit5(), rtol=1e-6, ts=[0.0, 1e3, 2e4, 3e4],
+        events=(fl.LossBelow(0.2),), checkpoint=path,
+    )
+if __name__ == "__main__":
+    run(sys.argv[1])
+"""
+
+
+def test_a_killed_run_resumes_and_equals_the_uninterrupted_one(tmp_path):
+    script, path = tmp_path / "script.py", tmp_path / "run.npz"
+    script.write_text(textwrap.dedent(SCRIPT))
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    seen = None
+    for _ in range(2):
+        child = subprocess.Popen([sys.executable, str(script), str(path)], env=environment)
+        while child.poll() is None and (not path.exists() or path.stat().st_mtime_ns == seen):
+            time.sleep(0.01)
+        assert child.poll() is None, "the run ended before it could be killed"
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        seen = path.stat().st_mtime_ns
+    names: dict = {"__name__": "script"}
+    exec(script.read_text(), names)
+    at = checkpoint.read(path)["flow"].end
+    assert 0 < at < 3e4
+    resumed, whole = names["run"](path), names["run"](tmp_path / "other.npz")
+    assert_equal(resumed, whole)
+    begun = time.perf_counter()
+    assert_equal(names["run"](path), whole)  # what has ended is read, not run
+    assert time.perf_counter() - begun < 1
+    assert not list(tmp_path.glob("*.part*")) or seen  # a killed write may leave its own part
+
+
+def test_checkpoints_of_other_runs_and_other_files_are_refused(tmp_path):
+    path = tmp_path / "run.npz"
+    fl.gradient_flow(LINEAR, TASK, 2.0, checkpoint=path)
+    with pytest.raises(ValueError, match=r"another (solver, )?t1; remove the file"):
+        fl.gradient_flow(LINEAR, TASK, 4.0, checkpoint=path)
+    other = fl.LinearNetwork.init(TASK, 6, variance=1e-2, key=jax.random.key(1))
+    with pytest.raises(ValueError, match="another network"):
+        fl.gradient_flow(other, TASK, 2.0, checkpoint=path)
+    (tmp_path / "text").write_text("no")
+    with pytest.raises(ValueError, match="not written by flowlin"):
+        fl.gradient_flow(LINEAR, TASK, 2.0, checkpoint=tmp_path / "text")
+    with pytest.raises(ValueError, match="there is no folder"):
+        fl.gradient_flow(LINEAR, TASK, 2.0, checkpoint=tmp_path / "nowhere" / "run.npz")
+    with pytest.raises(ValueError, match="does not keep dense output"):
+        fl.gradient_flow(LINEAR, TASK, 2.0, checkpoint=path, dense=True)
+    with pytest.raises(ValueError, match="holds no trajectory"):
+        fl.load(path)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: fl.gradient_flow(RELU, TASK, 4.0, ts=TIMES, events=(fl.LossBelow(0.2),)),
+        lambda: fl.gradient_flow(
+            LINEAR, TASK, 2.0, observe={"n": lambda n, t: n, "l": lambda n, t: [n.weights[0]]}
+        ),
+        lambda: fl.gradient_descent(RELU, TASK, 0.05, 20, loss=fl.CrossEntropy()),
+        lambda: fl.gradient_flow(LINEAR, TASK, 4.0, max_steps=5, throw=False),
+    ],
+    ids=["relu", "observed", "descent", "failed"],
+)
+def test_saved_and_loaded_trajectories_are_equal(make, tmp_path):
+    run = make()
+    run.save(tmp_path / "run.npz")
+    back = fl.load(tmp_path / "run.npz")
+    assert_equal(run, back)
+    assert back.stats.keys() == run.stats.keys()
+    assert back.result == run.result
+    assert jax.tree.structure(back.observed) == jax.tree.structure(run.observed)
+    assert back.events.table() == run.events.table()
+    assert back.reference.loss == run.reference.loss
+    if isinstance(run.final, fl.ReLUNetwork):
+        assert back.linearization().open.time == run.linearization().open.time
+    with pytest.raises(ValueError, match="cannot be extended"):
+        back.extend(100.0)
+    with np.load(tmp_path / "run.npz", allow_pickle=False) as plain:  # without the library
+        assert np.array_equal(plain["content.losses"], run.losses)
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "run.npz"
+    run = fl.gradient_flow(LINEAR, TASK, 2.0)
+    run.save(path)
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        run.extend(4.0).save(path)
+    assert [file.name for file in tmp_path.iterdir()] == ["run.npz"]
+    assert_equal(fl.load(path), run)
+    bad = fl.gradient_flow(LINEAR, TASK, 2.0, observe={"x": lambda n, t: frozenset()})
+    with pytest.raises(ValueError, match=r"cannot save a frozenset"):
+        bad.save(path)
+    with pytest.raises(ValueError, match="there is no folder"):
+        run.save(tmp_path / "nowhere" / "run.npz")
