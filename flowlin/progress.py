@@ -34,29 +34,28 @@ def progress_meter(
 
 
 class Pace:
-    """Accepted steps that take about so many seconds, by the speed so far."""
+    """Accepted steps that take about so many seconds, by the speed of the last segment."""
 
     def __init__(self, seconds: float):
         self.seconds = seconds
         self.steps = 16  # the first ones include compilation
-        self.since = time.monotonic()
-        self.begun: int | None = None
+        self.waited = 0.0  # since it was last due
+        self.clock, self.accepted = 0.0, 0  # at the segment's start
 
     def budget(self, at: Continuation) -> int:
-        """Steps until the next pause."""
-        if self.begun is None:
-            self.begun = int(at.counts["num_accepted_steps"])
+        """Steps until the next pause, which are about to begin."""
+        self.clock, self.accepted = time.monotonic(), int(at.counts["num_accepted_steps"])
         return self.steps
 
     def due(self, at: Continuation) -> bool:
-        """Whether the time has come; if so it starts to count anew."""
-        assert self.begun is not None
-        elapsed, accepted = time.monotonic() - self.since, int(at.counts["num_accepted_steps"])
-        speed = (accepted - self.begun) / max(elapsed, 1e-9)
+        """Whether the time has come, at a segment's end; if so it starts to count anew."""
+        spent = max(time.monotonic() - self.clock, 1e-9)
+        speed = (int(at.counts["num_accepted_steps"]) - self.accepted) / spent
         self.steps = int(min(max(speed * self.seconds, 1), 4 * self.steps))
-        if elapsed < self.seconds / 2:
+        self.waited += spent
+        if self.waited < self.seconds / 2:
             return False
-        self.since, self.begun = time.monotonic(), accepted
+        self.waited = 0.0
         return True
 
 

@@ -15,7 +15,6 @@ import io
 import json
 import os
 import pathlib
-import tempfile
 import zipfile
 from typing import Any
 
@@ -78,16 +77,15 @@ def write(path: Path, content: Any) -> None:
     path = pathlib.Path(path)
     if not path.parent.is_dir():
         raise ValueError(f"there is no folder {str(path.parent)!r} to write `{path.name}` into.")
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(temporary, "wb") as file:
             file.write(data.getbuffer())
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def read(path: Path) -> Any:
@@ -154,7 +152,7 @@ def _decoded(node: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
         case "value":
             return body
         case "result":
-            return RESULTS.promote(getattr(RESULTS, body))
+            return getattr(RESULTS, body)
         case "list" | "tuple":
             items = [_decoded(item, arrays) for item in body]
             return items if kind == "list" else tuple(items)

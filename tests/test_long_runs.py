@@ -55,7 +55,7 @@ def assert_equal(a, b):
 @pytest.mark.parametrize("network", [LINEAR, RELU], ids=["linear", "relu"])
 @pytest.mark.parametrize("ts", [None, TIMES], ids=["ends", "ts"])
 def test_pauses_change_nothing(network, ts, monkeypatch):
-    events = (fl.LossBelow(0.2),)
+    events = (fl.LossBelow(1.2),)
     whole = fl.gradient_flow(network, TASK, 4.0, ts=ts, events=events)
     monkeypatch.setattr(
         flow, "drive", lambda run, limits, _, *at: drive.drive(run, limits, [Often()], *at)
@@ -67,7 +67,7 @@ def test_pauses_change_nothing(network, ts, monkeypatch):
 
 @pytest.mark.parametrize("network", [LINEAR, RELU], ids=["linear", "relu"])
 def test_extended_run_is_one_with_a_step_end_there(network, monkeypatch):
-    events = (fl.LossBelow(0.2),)
+    events = (fl.LossBelow(1.2),)
     first = fl.gradient_flow(network, TASK, 2.0, ts=TIMES[:5], events=events)
     longer = first.extend(4.0, ts=TIMES[5:])
     pid = flow._controller
@@ -94,7 +94,7 @@ def test_a_run_that_gave_up_goes_on():
     part = fl.gradient_flow(LINEAR, TASK, 4.0, max_steps=5, throw=False)
     assert part.result == fl.RESULTS.max_steps_reached
     assert int(part.counts["num_steps"]) == 5
-    assert np.array_equal(part.extend(4.5).ts[[0, 2]], [0.0, 4.5])
+    assert part.extend(4.5).ts.tolist() == [0.0, float(part.end), 4.5]
     with pytest.raises(fl.RunError, match="`max_steps` = 3 reached"):
         part.extend(4.5, max_steps=3)
     assert int(whole.counts["num_steps"]) > 5
@@ -121,7 +121,7 @@ def test_logs_grow_where_they_overflow(monkeypatch):
         (lambda: fl.gradient_descent(LINEAR, TASK, 0.1, 3), {"t1": 3.0}, "cannot be extended"),
         (
             lambda: fl.gradient_flow(
-                LINEAR, TASK, 9.0, events=(fl.LossBelow(0.2, terminate=True),)
+                LINEAR, TASK, 9.0, events=(fl.LossBelow(1.2, terminate=True),)
             ),
             {"t1": 10.0},
             "terminating event",
@@ -146,7 +146,7 @@ def run(path):
     # Bounded by stability: tens of thousands of steps.
     return fl.gradient_flow(
         network, task, 3e4, solver=diffrax.Tsit5(), rtol=1e-6, ts=[0.0, 1e3, 2e4, 3e4],
-        events=(fl.LossBelow(0.2),), checkpoint=path,
+        events=(fl.LossBelow(1.2),), checkpoint=path,
     )
 if __name__ == "__main__":
     run(sys.argv[1])
@@ -175,7 +175,6 @@ def test_a_killed_run_resumes_and_equals_the_uninterrupted_one(tmp_path):
     begun = time.perf_counter()
     assert_equal(names["run"](path), whole)  # what has ended is read, not run
     assert time.perf_counter() - begun < 1
-    assert not list(tmp_path.glob("*.part*")) or seen  # a killed write may leave its own part
 
 
 def test_checkpoints_of_other_runs_and_other_files_are_refused(tmp_path):
@@ -200,7 +199,7 @@ def test_checkpoints_of_other_runs_and_other_files_are_refused(tmp_path):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: fl.gradient_flow(RELU, TASK, 4.0, ts=TIMES, events=(fl.LossBelow(0.2),)),
+        lambda: fl.gradient_flow(RELU, TASK, 4.0, ts=TIMES, events=(fl.LossBelow(1.2),)),
         lambda: fl.gradient_flow(
             LINEAR, TASK, 2.0, observe={"n": lambda n, t: n, "l": lambda n, t: [n.weights[0]]}
         ),
@@ -240,8 +239,8 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         run.extend(4.0).save(path)
     assert [file.name for file in tmp_path.iterdir()] == ["run.npz"]
     assert_equal(fl.load(path), run)
-    bad = fl.gradient_flow(LINEAR, TASK, 2.0, observe={"x": lambda n, t: frozenset()})
-    with pytest.raises(ValueError, match=r"cannot save a frozenset"):
+    bad = fl.gradient_flow(LINEAR, TASK, 2.0, observe={"x": lambda n, t: t})
+    with pytest.raises(ValueError, match="cannot save a Task"):
         bad.save(path)
     with pytest.raises(ValueError, match="there is no folder"):
         run.save(tmp_path / "nowhere" / "run.npz")

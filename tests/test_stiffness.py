@@ -1,0 +1,59 @@
+"""Stiffness: measured during a run, which goes on with RKC where that advances further."""
+
+import diffrax
+import jax
+import jax.flatten_util
+import numpy as np
+
+import flowlin as fl
+
+jax.config.update("jax_enable_x64", True)
+
+TASK = fl.tasks.hierarchy()
+NETWORK = fl.LinearNetwork.init(TASK, 6, variance=1e-2, key=jax.random.key(0))
+TIMES = np.linspace(0, 3e3, 7)
+
+
+def test_a_run_that_becomes_stiff_goes_on_with_rkc(tmp_path):
+    options = {"ts": TIMES, "rtol": 1e-6, "events": (fl.LossBelow(0.5),)}
+    chosen = fl.gradient_flow(NETWORK, TASK, 3e3, checkpoint=tmp_path / "run.npz", **options)
+    plain = fl.gradient_flow(NETWORK, TASK, 3e3, solver=diffrax.Dopri8(), **options)
+    assert chosen.stats["solver"] == "Dopri8, then RKC"
+    assert "step x spectral radius" in chosen.stats["solver_because"]
+    assert plain.stats["solver"] == "Dopri8"
+    assert plain.stats["solver_because"] == "as asked for"
+    assert chosen.stats["num_steps"] < plain.stats["num_steps"] / 5
+    assert np.allclose(chosen.losses, plain.losses, atol=1e-9)
+    for a, b in zip(jax.tree.leaves(chosen.final), jax.tree.leaves(plain.final), strict=True):
+        assert np.allclose(a, b, atol=1e-7)
+    # The event came before the change; the log outlives it.
+    assert np.array_equal(chosen.events.time, plain.events.time)
+    assert len(plain.events) == 1
+
+    # Measured sharpness: the largest eigenvalue of the Hessian at the end.
+    vector, unravel = jax.flatten_util.ravel_pytree(chosen.final.parameters)
+
+    def loss(flat):
+        outputs = NETWORK.with_parameters(unravel(flat)).outputs(TASK.x)
+        return fl.SquaredError()(outputs, TASK.y)
+
+    sharpness = np.linalg.eigvalsh(jax.hessian(loss)(vector))[-1]
+    radius = np.asarray(chosen.observed["spectral_radius"])
+    assert np.isclose(radius[-1], sharpness, rtol=0.02)
+    assert np.isnan(radius[0])  # not yet measured then
+
+    again = fl.gradient_flow(NETWORK, TASK, 3e3, checkpoint=tmp_path / "run.npz", **options)
+    assert again.stats == chosen.stats
+    longer = chosen.extend(3.5e3)
+    assert longer.stats["num_steps"] < 1.2 * chosen.stats["num_steps"]  # still RKC
+
+
+def test_runs_that_are_not_stiff_keep_the_default():
+    short = fl.gradient_flow(NETWORK, TASK, 10.0)
+    assert short.stats["solver"] == "Dopri8"
+    assert "too short to measure" in short.stats["solver_because"]
+    # A step that is bounded by its error, not by stability: a tolerance that is very fine.
+    fine = fl.gradient_flow(NETWORK, TASK, 60.0, rtol=1e-13, atol=1e-16)
+    assert fine.stats["num_accepted_steps"] > 256
+    assert fine.stats["solver"] == "Dopri8"
+    assert "at t = " in fine.stats["solver_because"]
