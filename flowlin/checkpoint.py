@@ -36,6 +36,8 @@ class Checkpoint(AbstractPause):
     def __init__(self, path: Path, run: Run):
         self.path, self.pace = pathlib.Path(path), Pace(SECONDS)
         self.prints = _prints(run)
+        if jax.process_count() > 1:
+            raise ValueError("`checkpoint` is for runs of one process; leave it out on several.")
         if not self.path.parent.is_dir():
             raise ValueError(
                 f"`checkpoint` = {str(self.path)!r}: there is no folder {str(self.path.parent)!r}."

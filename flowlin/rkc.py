@@ -47,6 +47,10 @@ class RKC(SecondOrder[RKCState]):
 
     For stiff flows at moderate accuracy; where a flow is not stiff, methods of higher order need
     fewer evaluations. Order 2, so the error of a run shrinks as rtol^(2/3) and not as rtol.
+    An implicit method without a Jacobian matrix (diffrax's Kvaerno5 with Newton and GMRES, see
+    `benchmarks/stiff.py`) is no faster on linear networks at errors down to 1e-6, and on smoothed
+    ReLU networks its Newton iterations fail so often that it takes 50 times the evaluations, so
+    none is offered here; a `solver` that is given may be one.
     In float32 rounding of the error estimate limits h times the radius, to some hundreds at
     rtol = 1e-4.
 
