@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flowlin._arrays import augment
+from flowlin.chunks import summed
 from flowlin.kinks import AbstractKinks
 from flowlin.loss import Loss, SquaredError
 from flowlin.network import AbstractNetwork, LinearNetwork, Parameters, forward
@@ -27,25 +28,41 @@ class AbstractObjective(eqx.Module):
 
 
 class FullData(AbstractObjective):
-    """The loss on all samples, by a forward and a backward pass."""
+    """The loss on all samples, by a forward and a backward pass over chunks of them."""
 
     task: Task
     loss: Loss
     kinks: AbstractKinks
-
-    def _loss(self, parameters: Parameters, network: AbstractNetwork) -> Array:
-        outputs, _ = forward(
-            parameters, network.bias_strength, self.task.x, self.kinks.activation(network)
-        )
-        return self.loss(outputs, self.task.y)
+    shards: int = eqx.field(static=True, default=1)  # devices among which the samples are split
 
     def value(self, network: AbstractNetwork) -> Float[Array, ""]:
         """The loss on the task."""
-        return self._loss(network.parameters, network)
+        return self._summed(self._loss, network)
 
     def gradient(self, network: AbstractNetwork) -> Parameters:
         """Gradient of the loss on the task."""
-        return jax.grad(self._loss)(network.parameters, network)
+        return self.value_and_gradient(network)[1]
+
+    def value_and_gradient(self, network: AbstractNetwork) -> tuple[Array, Parameters]:
+        """Both in one pass over the samples."""
+        return self._summed(jax.value_and_grad(self._loss), network)
+
+    def _loss(self, parameters: Parameters, network: AbstractNetwork, rows: Any) -> Array:
+        """The part of the loss that comes from some of the samples."""
+        x, y, gates = rows
+        activation = self.kinks.activation(network.with_sample_gates(gates))
+        outputs, _ = forward(parameters, network.bias_strength, x, activation)
+        return self.loss.weight(self.task.samples) * self.loss.total(outputs, y)
+
+    def _summed(self, function: Any, network: AbstractNetwork) -> Any:
+        """A function such as `_loss`, added up over all samples."""
+        rows = (self.task.x, self.task.y, network.sample_gates)
+        width = max(network.hidden, default=self.task.outputs)
+
+        def part(rows):
+            return function(network.parameters, network, rows)
+
+        return summed(part, rows, width, self.shards)
 
 
 class Statistics(AbstractObjective):
@@ -106,7 +123,7 @@ def objective(
     fewer = isinstance(network, LinearNetwork) and task.samples > task.inputs
     if fewer and isinstance(loss, SquaredError):
         return Statistics.of(task, loss)
-    return FullData(task, loss, kinks)
+    return FullData(task, loss, kinks, task.shards)
 
 
 class GradientField(eqx.Module):

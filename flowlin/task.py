@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flowlin._arrays import floating, require_finite
+from flowlin._arrays import floating, is_traced, require_finite
 
 
 class Task(eqx.Module):
@@ -60,6 +60,13 @@ class Task(eqx.Module):
     def outputs(self) -> int:
         """Number of outputs N_out."""
         return self.y.shape[1]
+
+    @property
+    def shards(self) -> int:
+        """Number of devices among which the samples are split; 1 where that is not known."""
+        if is_traced(self.x):
+            return 1
+        return self.samples // self.x.sharding.shard_shape(self.x.shape)[0]
 
     def astype(self, dtype: Any) -> "Task":
         """The same task in another floating-point precision."""
