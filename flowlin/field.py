@@ -1,5 +1,6 @@
 """The objective of a run: loss and gradient of a network's parameters, and the vector field."""
 
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -85,17 +86,8 @@ class Statistics(AbstractObjective):
 
     @staticmethod
     def of(task: Task, loss: SquaredError) -> "Statistics":
-        """Statistics of a task; one pass over the samples and one N x N eigenproblem."""
-        x, weight = augment(task.x, 1.0), loss.weight(task.samples)
-        sigma_x, sigma_yx = weight * x.T @ x, weight * task.y.T @ x
-        values, vectors = jnp.linalg.eigh(sigma_x)
-        cut = values[-1] * len(values) * jnp.finfo(x.dtype).eps
-        inverse = jnp.where(values > cut, 1 / jnp.where(values > cut, values, 1.0), 0.0)
-        solution = (sigma_yx @ vectors) * inverse @ vectors.T
-        residual = x @ solution.T - task.y
-        return Statistics(
-            sigma_x, solution, weight * residual.T @ x, 0.5 * weight * jnp.sum(residual**2)
-        )
+        """Statistics of a task; two passes over its chunks and one N x N eigenproblem."""
+        return _statistics(task, loss.weight(task.samples), task.shards)
 
     def value(self, network: AbstractNetwork) -> Float[Array, ""]:
         """The loss on the task."""
@@ -106,6 +98,30 @@ class Statistics(AbstractObjective):
         """Gradient of the loss on the task."""
         product, pull_back = jax.vjp(lambda p: _end_to_end(p, network), network.parameters)
         return pull_back(self.slope + (product - self.solution) @ self.sigma_x)[0]
+
+
+@partial(jax.jit, static_argnames=("weight", "shards"))
+def _statistics(task: Task, weight: float, shards: int) -> Statistics:
+    """What `Statistics.of` returns; the samples are augmented chunk by chunk."""
+    width = 1 + task.inputs
+
+    def moments(rows):
+        x, y = augment(rows[0], 1.0), rows[1]
+        return x.T @ x, y.T @ x
+
+    sigma_x, sigma_yx = (weight * m for m in summed(moments, (task.x, task.y), width, shards))
+    values, vectors = jnp.linalg.eigh(sigma_x)
+    cut = values[-1] * len(values) * jnp.finfo(task.x.dtype).eps
+    inverse = jnp.where(values > cut, 1 / jnp.where(values > cut, values, 1.0), 0.0)
+    solution = (sigma_yx @ vectors) * inverse @ vectors.T
+
+    def residuals(rows):
+        x, y = augment(rows[0], 1.0), rows[1]
+        residual = x @ solution.T - y
+        return residual.T @ x, jnp.sum(residual**2)
+
+    slope, squares = summed(residuals, (task.x, task.y), width, shards)
+    return Statistics(sigma_x, solution, weight * slope, 0.5 * weight * squares)
 
 
 def _end_to_end(parameters: Parameters, network: AbstractNetwork) -> Array:

@@ -1,0 +1,113 @@
+"""What several devices compute against what one does; run by `test_sharded.py` in a process."""
+
+import os
+import sys
+
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+jax.config.update("jax_enable_x64", True)
+
+import flowlin as fl
+from flowlin import chunks
+from flowlin.field import objective
+
+SAMPLES = 1040  # 130 rows per device: chunks and a remainder
+
+
+def data(samples: int = SAMPLES) -> fl.Task:
+    """The same on every process."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(samples, 5))
+    return fl.Task(x, np.eye(3)[np.argmax(x[:, :3], axis=1)])
+
+
+def flat(network) -> np.ndarray:
+    return np.concatenate([np.ravel(a) for a in jax.tree.leaves(network.parameters)])
+
+
+def close(one, other, rtol=1e-9) -> None:
+    np.testing.assert_allclose(one, other, rtol=rtol, atol=1e-12)
+
+
+def same_run(task, shared, kind=fl.ReLUNetwork, run=fl.gradient_flow, t=(1.0,), **options):
+    network = kind.init(task, 6, 0.1, key=jax.random.key(1))
+    one, many = (run(network, place, *t, **options) for place in (task, shared))
+    close(many.losses, one.losses)
+    close(flat(many.final), flat(one.final), 1e-8)
+    assert len(many.events) == len(one.events)
+    close(many.events.time, one.events.time, 1e-7)
+    return many
+
+
+def check_flows(task, shared) -> None:
+    """Every objective and every treatment of kinks, in chunks (the caller sets their size)."""
+    modes = fl.theory.modes(task, 1.0)
+    events = (
+        fl.UnitSwitches(0.1),
+        fl.LossBelow(0.4),
+        fl.ModeHits(modes, 0.3 * modes.full_strength),
+    )
+    found = same_run(task, shared, kinks=fl.AveragedKinks(), t=(3.0,), events=events)
+    assert len(found.events.select("loss")) == 1
+    assert len(found.events) > 3
+    same_run(task, shared, kinks=fl.SmoothKinks(1e-2), rtol=1e-5, events=events)
+    same_run(task, shared, kinks=fl.IgnoreKinks(), rtol=1e-3, loss=fl.CrossEntropy(), events=events)
+    statistics = same_run(task, shared, fl.LinearNetwork)
+    assert statistics.stats["objective"] == "Statistics"
+    same_run(task, shared, run=fl.gradient_descent, t=(0.1, 5), events=events)
+
+
+def check_collectives(task, shared) -> None:
+    """No device sees more than its rows, and sums are joined once, not in every chunk."""
+    network = fl.ReLUNetwork.init(task, 6, 0.1, key=jax.random.key(1))
+    frozen = network.frozen(shared)
+    for one in (network, frozen):
+        goal = objective(one, shared, fl.SquaredError(), fl.IgnoreKinks())
+        compiled = jax.jit(lambda goal, n: goal.gradient(n)).lower(goal, one).compile()
+        text = compiled.as_text()
+        assert "all-gather" not in text and "all-to-all" not in text
+        assert "while" in text
+        loop = [line for line in text.splitlines() if "all-reduce(" in line and "while/body" in line]
+        assert not loop, loop
+    goal = objective(frozen, shared, fl.SquaredError(), fl.IgnoreKinks())
+    own = objective(network.frozen(task), task, fl.SquaredError(), fl.IgnoreKinks())
+    close(goal.gradient(frozen)[0][0], own.gradient(network.frozen(task))[0][0])
+
+
+def check_sweep(mesh) -> None:
+    task = data(40)
+    networks = [fl.ReLUNetwork.init(task, 3, 0.1, key=jax.random.key(k)) for k in range(10)]
+    options = {"kinks": fl.SmoothKinks(1e-2), "events": (fl.LossBelow(0.4),), "max_events": 512}
+    one = fl.sweep(networks, task, 2.0, **options)
+    many = fl.sweep(networks, task, 2.0, mesh=mesh, **options)
+    assert len(many) == 10 and many[0].reference.task is task
+    for a, b in zip(one, many, strict=True):
+        close(flat(b.final), flat(a.final))
+        assert len(a.events) == len(b.events)
+        close(b.events.time, a.events.time)
+
+
+def main() -> None:
+    chunks.ROWS, chunks.BYTES["cpu"] = 16, 1
+    mesh = jax.make_mesh((8,), ("samples",))
+    task = data()
+    shared = task.sharded(mesh)
+    assert shared.shards == 8
+    check_collectives(task, shared)
+    check_flows(task, shared)
+    check_sweep(mesh)
+    try:
+        data(12).sharded(mesh)
+    except ValueError as error:
+        assert "do not divide the 12 samples; take 8" in str(error)
+    else:
+        sys.exit("12 samples on 8 devices were accepted")
+    print("all equal")
+
+
+if __name__ == "__main__":
+    main()
