@@ -1,9 +1,9 @@
-"""What several devices compute against what one does; run by `test_sharded.py` in a process."""
+"""What several devices compute against what one does; run by `test_sharded.py`, alone or as two processes."""
 
 import os
 import sys
 
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={2 if sys.argv[1:] else 8}"
 
 import jax
 import jax.numpy as jnp
@@ -47,18 +47,18 @@ def check_flows(task, shared) -> None:
     """Every objective and every treatment of kinks, in chunks (the caller sets their size)."""
     modes = fl.theory.modes(task, 1.0)
     events = (
-        fl.UnitSwitches(0.1),
+        fl.UnitSwitches(0.45),
         fl.LossBelow(0.4),
-        fl.ModeHits(modes, 0.3 * modes.full_strength),
+        fl.ModeHits(modes, 0.1 * modes.full_strength),
     )
     found = same_run(task, shared, kinks=fl.AveragedKinks(), t=(3.0,), events=events)
     assert len(found.events.select("loss")) == 1
-    assert len(found.events) > 3
-    same_run(task, shared, kinks=fl.SmoothKinks(1e-2), rtol=1e-5, events=events)
-    same_run(task, shared, kinks=fl.IgnoreKinks(), rtol=1e-3, loss=fl.CrossEntropy(), events=events)
+    assert {e["name"] for e in found.events.table()} >= {"loss", "mode", "always_on(0.45)"}
+    smooth = {"kinks": fl.SmoothKinks(1e-2), "rtol": 1e-3}  # Bosh3
+    same_run(task, shared, t=(0.3,), loss=fl.CrossEntropy(), **smooth)
     statistics = same_run(task, shared, fl.LinearNetwork)
     assert statistics.stats["objective"] == "Statistics"
-    same_run(task, shared, run=fl.gradient_descent, t=(0.1, 5), events=events)
+    same_run(task, shared, run=fl.gradient_descent, t=(0.1, 5), events=events[1:2])
 
 
 def check_collectives(task, shared) -> None:
@@ -71,8 +71,8 @@ def check_collectives(task, shared) -> None:
         text = compiled.as_text()
         assert "all-gather" not in text and "all-to-all" not in text
         assert "while" in text
-        loop = [line for line in text.splitlines() if "all-reduce(" in line and "while/body" in line]
-        assert not loop, loop
+        joined = [line for line in text.splitlines() if " all-reduce(" in line]
+        assert joined and not [line for line in joined if "while/body" in line]
     goal = objective(frozen, shared, fl.SquaredError(), fl.IgnoreKinks())
     own = objective(network.frozen(task), task, fl.SquaredError(), fl.IgnoreKinks())
     close(goal.gradient(frozen)[0][0], own.gradient(network.frozen(task))[0][0])
@@ -80,8 +80,8 @@ def check_collectives(task, shared) -> None:
 
 def check_sweep(mesh) -> None:
     task = data(40)
-    networks = [fl.ReLUNetwork.init(task, 3, 0.1, key=jax.random.key(k)) for k in range(10)]
-    options = {"kinks": fl.SmoothKinks(1e-2), "events": (fl.LossBelow(0.4),), "max_events": 512}
+    networks = [fl.LinearNetwork.init(task, 3, 0.1, key=jax.random.key(k)) for k in range(10)]
+    options = {"events": (fl.LossBelow(0.4),), "max_events": 512, "rtol": 1e-6}
     one = fl.sweep(networks, task, 2.0, **options)
     many = fl.sweep(networks, task, 2.0, mesh=mesh, **options)
     assert len(many) == 10 and many[0].reference.task is task
@@ -91,8 +91,8 @@ def check_sweep(mesh) -> None:
         close(b.events.time, a.events.time)
 
 
-def main() -> None:
-    chunks.ROWS, chunks.BYTES["cpu"] = 16, 1
+def eight_devices() -> None:
+    """All of it on eight devices of this process."""
     mesh = jax.make_mesh((8,), ("samples",))
     task = data()
     shared = task.sharded(mesh)
@@ -106,6 +106,45 @@ def main() -> None:
         assert "do not divide the 12 samples; take 8" in str(error)
     else:
         sys.exit("12 samples on 8 devices were accepted")
+
+
+def one_process(port: str, process: int) -> None:
+    """One of two processes with two devices each; gives its own rows only."""
+    jax.distributed.initialize(f"127.0.0.1:{port}", 2, process)
+    mesh = jax.make_mesh((4,), ("samples",))
+    whole = data()
+    rows = slice(process * SAMPLES // 2, (process + 1) * SAMPLES // 2)
+    split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("samples"))
+    x, y = (
+        jax.make_array_from_process_local_data(split, np.asarray(a)[rows])
+        for a in (whole.x, whole.y)
+    )
+    shared = fl.Task(x, y).sharded(mesh)
+    assert shared.shards == 4 and not shared.x.is_fully_addressable
+    network = fl.ReLUNetwork.init(whole, 6, 0.1, key=jax.random.key(1))
+    options = {"kinks": fl.AveragedKinks(), "events": (fl.LossBelow(0.4),)}
+    one, many = (fl.gradient_flow(network, task, 3.0, **options) for task in (whole, shared))
+    close(flat(many.final), flat(one.final), 1e-8)
+    close(many.events.time, one.events.time, 1e-7)
+    assert len(many.events) == 1
+    try:
+        fl.Task(x / 0, y)
+    except ValueError as error:
+        assert "NaN or infinite" in str(error)
+    else:
+        sys.exit("infinities were accepted")
+    networks = [fl.LinearNetwork.init(whole, 3, 0.1, key=jax.random.key(k)) for k in range(5)]
+    one, many = (fl.sweep(networks, whole, 1.0, rtol=1e-6, mesh=m) for m in (None, mesh))
+    for a, b in zip(one, many, strict=True):
+        close(flat(b.final), flat(a.final))
+
+
+def main() -> None:
+    chunks.ROWS, chunks.BYTES["cpu"] = 16, 1
+    if sys.argv[1:]:
+        one_process(sys.argv[1], int(sys.argv[2]))
+    else:
+        eight_devices()
     print("all equal")
 
 
