@@ -59,7 +59,7 @@ def row(size: tuple[int, int, int], dtype: Any, repeats: int) -> dict[str, Any]:
     arguments = (network.weights[0], goal.task.x, pulls)
     field, memory = compiled(lambda goal, network: goal.gradient(network), goal, network)
     both, _ = compiled(lambda g, n: g.value_and_gradient(n), goal, network)
-    whole, whole_memory = compiled(products, *arguments)
+    whole, _ = compiled(products, *arguments)
     parts, _ = compiled(chunked_products, *arguments)
     runs = {"field": field, "field and loss": both, "products": whole, "in chunks": parts}
     times = _common.alternated(runs, repeats)

@@ -41,12 +41,13 @@ def summed(function: Callable[[Any], Sums], rows: Any, width: int, shards: int =
         return function(rows)
     length = own // number
     blocks = jax.tree.map(lambda a: a.reshape(shards, own, *a.shape[1:]), rows)
-    part = jax.vmap(jax.checkpoint(function))
 
     def chunk(start: Any, size: int) -> Any:
-        return part(
-            jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, start, size, axis=1), blocks)
-        )
+        cut = jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, start, size, axis=1), blocks)
+        return jax.vmap(function)(cut)
+
+    # The cut is inside: reverse mode would keep every chunk's rows, a copy of the task.
+    chunk = jax.checkpoint(chunk, static_argnums=1)
 
     def body(total: Any, k: Array) -> tuple[Any, None]:
         return jax.tree.map(jnp.add, total, chunk(k * length, length)), None

@@ -1,4 +1,4 @@
-"""What several devices compute against what one does; run by `test_sharded.py`, alone or as two processes."""
+"""Several devices against one; run by `test_sharded.py`, alone or as two processes."""
 
 import os
 import sys
@@ -6,8 +6,8 @@ import sys
 os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={2 if sys.argv[1:] else 8}"
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+import pytest
 
 jax.config.update("jax_enable_x64", True)
 
@@ -54,8 +54,6 @@ def check_flows(task, shared) -> None:
     found = same_run(task, shared, kinks=fl.AveragedKinks(), t=(3.0,), events=events)
     assert len(found.events.select("loss")) == 1
     assert {e["name"] for e in found.events.table()} >= {"loss", "mode", "always_on(0.45)"}
-    smooth = {"kinks": fl.SmoothKinks(1e-2), "rtol": 1e-3}  # Bosh3
-    same_run(task, shared, t=(0.3,), loss=fl.CrossEntropy(), **smooth)
     statistics = same_run(task, shared, fl.LinearNetwork)
     assert statistics.stats["objective"] == "Statistics"
     same_run(task, shared, run=fl.gradient_descent, t=(0.1, 5), events=events[1:2])
@@ -69,10 +67,12 @@ def check_collectives(task, shared) -> None:
         goal = objective(one, shared, fl.SquaredError(), fl.IgnoreKinks())
         compiled = jax.jit(lambda goal, n: goal.gradient(n)).lower(goal, one).compile()
         text = compiled.as_text()
-        assert "all-gather" not in text and "all-to-all" not in text
+        assert "all-gather" not in text
+        assert "all-to-all" not in text
         assert "while" in text
         joined = [line for line in text.splitlines() if " all-reduce(" in line]
-        assert joined and not [line for line in joined if "while/body" in line]
+        assert joined
+        assert not [line for line in joined if "while/body" in line]
     goal = objective(frozen, shared, fl.SquaredError(), fl.IgnoreKinks())
     own = objective(network.frozen(task), task, fl.SquaredError(), fl.IgnoreKinks())
     close(goal.gradient(frozen)[0][0], own.gradient(network.frozen(task))[0][0])
@@ -84,7 +84,8 @@ def check_sweep(mesh) -> None:
     options = {"events": (fl.LossBelow(0.4),), "max_events": 512, "rtol": 1e-6}
     one = fl.sweep(networks, task, 2.0, **options)
     many = fl.sweep(networks, task, 2.0, mesh=mesh, **options)
-    assert len(many) == 10 and many[0].reference.task is task
+    assert len(many) == 10
+    assert many[0].reference.task is task
     for a, b in zip(one, many, strict=True):
         close(flat(b.final), flat(a.final))
         assert len(a.events) == len(b.events)
@@ -100,12 +101,10 @@ def eight_devices() -> None:
     check_collectives(task, shared)
     check_flows(task, shared)
     check_sweep(mesh)
-    try:
+    with pytest.raises(ValueError, match="do not divide the 12 samples; take 8"):
         data(12).sharded(mesh)
-    except ValueError as error:
-        assert "do not divide the 12 samples; take 8" in str(error)
-    else:
-        sys.exit("12 samples on 8 devices were accepted")
+    with pytest.raises(ValueError, match="none of the mesh's axes"):
+        task.sharded(mesh, "rows")
 
 
 def one_process(port: str, process: int) -> None:
@@ -120,19 +119,16 @@ def one_process(port: str, process: int) -> None:
         for a in (whole.x, whole.y)
     )
     shared = fl.Task(x, y).sharded(mesh)
-    assert shared.shards == 4 and not shared.x.is_fully_addressable
+    assert shared.shards == 4
+    assert not shared.x.is_fully_addressable
     network = fl.ReLUNetwork.init(whole, 6, 0.1, key=jax.random.key(1))
-    options = {"kinks": fl.AveragedKinks(), "events": (fl.LossBelow(0.4),)}
+    options = {"kinks": fl.AveragedKinks(), "events": (fl.LossBelow(0.4),), "rtol": 1e-3}
     one, many = (fl.gradient_flow(network, task, 3.0, **options) for task in (whole, shared))
     close(flat(many.final), flat(one.final), 1e-8)
     close(many.events.time, one.events.time, 1e-7)
     assert len(many.events) == 1
-    try:
+    with pytest.raises(ValueError, match="NaN or infinite"):
         fl.Task(x / 0, y)
-    except ValueError as error:
-        assert "NaN or infinite" in str(error)
-    else:
-        sys.exit("infinities were accepted")
     networks = [fl.LinearNetwork.init(whole, 3, 0.1, key=jax.random.key(k)) for k in range(5)]
     one, many = (fl.sweep(networks, whole, 1.0, rtol=1e-6, mesh=m) for m in (None, mesh))
     for a, b in zip(one, many, strict=True):
