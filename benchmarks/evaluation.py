@@ -49,8 +49,9 @@ def chunked_products(w: Any, x: Any, m: Any) -> Any:
 def compiled(function: Any, *arguments: Any) -> tuple[Any, int]:
     """A call without arguments, run once, and its temporary memory in bytes."""
     made = jax.jit(function).lower(*arguments).compile()
+    memory: Any = made.memory_analysis()
     jax.block_until_ready(made(*arguments))
-    return lambda: made(*arguments), made.memory_analysis().temp_size_in_bytes
+    return lambda: made(*arguments), memory.temp_size_in_bytes
 
 
 def row(size: tuple[int, int, int], dtype: Any, repeats: int) -> dict[str, Any]:

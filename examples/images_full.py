@@ -69,7 +69,8 @@ def evaluation(network: fl.ReLUNetwork, task: fl.Task, loss: fl.SquaredError) ->
         start = time.perf_counter()
         jax.block_until_ready(gradient(goal, network))
         times.append(time.perf_counter() - start)
-    seconds, temporary = np.median(times), gradient.memory_analysis().temp_size_in_bytes
+    memory: Any = gradient.memory_analysis()
+    seconds, temporary = np.median(times), memory.temp_size_in_bytes
     data = task.x.nbytes + task.y.nbytes
     pairs = task.samples * network.hidden[0] * task.x.dtype.itemsize
     flops = 4 * task.samples * network.hidden[0] * task.inputs / seconds
