@@ -43,6 +43,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--images", type=int, help="a stratified subset; 0 takes all")
     parser.add_argument("--hidden", type=int, help="number of hidden units")
     parser.add_argument("--bias-strength", type=float, default=10.0, help="the constant c")
+    parser.add_argument("--variance", type=float, default=2e-4, help="of the initial weights")
     parser.add_argument("--t1", type=float, default=10.0, help="end of the mean-loss flow")
     parser.add_argument("--loss", type=float, default=0.025, help="ends the run")
     parser.add_argument("--rtol", type=float, default=1e-4)
@@ -109,8 +110,8 @@ def report(flow: fl.Trajectory, modes: fl.theory.Modes, closed: np.ndarray) -> N
     print(f"\n{'mode':>4}{'s':>9}{'hit at':>11}{'closed form':>13}   (half strength)")
     for k, (hit, exact) in enumerate(zip(first_hits(flow, len(closed)), closed, strict=True)):
         if float(modes.s[k]) > 1e-6:
-            shown = f"{hit:>11.4f}" if np.isfinite(hit) else f"{'-':>11}"
-            print(f"{k:>4}{float(modes.s[k]):>9.4f}{shown}{exact:>13.4f}")
+            shown = [f"{t:.4f}" if np.isfinite(t) else "-" for t in (hit, exact)]
+            print(f"{k:>4}{float(modes.s[k]):>9.4f}{shown[0]:>11}{shown[1]:>13}")
     print(f"\n{'on for':>10}{'t*':>10}{'fraction':>10}")
     for q, found in linearizations(flow).items():
         t_star = found.open
@@ -160,7 +161,7 @@ def main() -> None:
     task = task.astype(jnp.float32) if given.float32 else task
     c, loss = given.bias_strength, fl.SquaredError()
     network = fl.ReLUNetwork.init(
-        task, given.hidden, bias_strength=c, key=jax.random.key(given.seed)
+        task, given.hidden, given.variance, bias_strength=c, key=jax.random.key(given.seed)
     )
     device = jax.devices()[0]
     print(
