@@ -6,6 +6,10 @@ import socket
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 SCRIPT = pathlib.Path(__file__).parent / "sharded_checks.py"
 ROOT = SCRIPT.parent.parent
 
