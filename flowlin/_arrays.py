@@ -7,6 +7,7 @@ import jax
 import jax.core
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AxisType, Mesh
 from jaxtyping import Array
 
 ENABLE_X64 = 'jax.config.update("jax_enable_x64", True)'
@@ -27,8 +28,13 @@ def floating(value: Any) -> Array:
 
 def require_finite(name: str, array: Array) -> None:
     """Raise `ValueError` if a concrete array holds a NaN or an infinity."""
-    if not is_traced(array) and not np.all(np.isfinite(np.asarray(array))):
+    if is_traced(array):
+        return
+    if isinstance(array, jax.Array) and not array.is_fully_addressable:
+        bad = int(jnp.sum(~jnp.isfinite(array)))  # other processes hold a part of it
+    else:
         bad = int(np.sum(~np.isfinite(np.asarray(array))))
+    if bad:
         raise ValueError(
             f"`{name}` holds {bad} value(s) that are NaN or infinite; "
             "remove those samples or repair the values first."
@@ -44,6 +50,11 @@ def require_positive(name: str, value: Any, *, allow_zero: bool = False) -> None
     if not fine:
         kind = "zero or positive" if allow_zero else "positive"
         raise ValueError(f"`{name}` must be finite and {kind}, got {value}.")
+
+
+def automatic(mesh: Mesh) -> Mesh:
+    """The mesh with axes that XLA partitions by itself; `jax.make_mesh` makes explicit ones."""
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
 
 
 def augment(x: Array, bias_strength: Any) -> Array:

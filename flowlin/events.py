@@ -40,7 +40,8 @@ class Watch(eqx.Module):
     """An array-valued function of the network; its components' sign changes are the events.
 
     `below` and `above` are the sides of the channel's component that the signs stand for. Two
-    watches with sides (-1, 0) and (0, 1) enclose a kink and share a channel.
+    watches with sides (-1, 0) and (0, 1) enclose a kink and share a channel. What is `monotone`
+    along a flow needs no look inside a step: its sign at the step's ends tells all.
     """
 
     function: AbstractWatched
@@ -49,6 +50,7 @@ class Watch(eqx.Module):
     above: int = eqx.field(static=True, default=1)
     direction: Direction = eqx.field(static=True, default=None)
     terminate: bool = eqx.field(static=True, default=False)
+    monotone: bool = eqx.field(static=True, default=False)
 
 
 class AbstractEvent(eqx.Module):
@@ -85,7 +87,7 @@ class _OnTask(eqx.Module):
         return self.function(network, self.task)
 
 
-def _watch(function, level, network, name, direction, terminate) -> Watch:
+def _watch(function, level, network, name, direction, terminate, monotone=False) -> Watch:
     difference = _Minus(function, jnp.asarray(level, network.dtype))
     raw, shape = (jax.eval_shape(f, network) for f in (function, difference))
     if not jnp.issubdtype(raw.dtype, jnp.floating):
@@ -94,7 +96,7 @@ def _watch(function, level, network, name, direction, terminate) -> Watch:
             "array whose components cross the level continuously."
         )
     channel = Channel(name, shape.shape)
-    return Watch(difference, channel, direction=direction, terminate=terminate)
+    return Watch(difference, channel, direction=direction, terminate=terminate, monotone=monotone)
 
 
 class Crossing(AbstractEvent):
@@ -171,7 +173,10 @@ class LossBelow(AbstractEvent):
     def watches(self, network, task, objective, kinks) -> list[Watch]:
         """One watch: the run's loss minus the level, falling."""
         del task, kinks
-        return [_watch(objective.value, self.level, network, self.name, "down", self.terminate)]
+        # The loss of a gradient flow never rises.
+        return [
+            _watch(objective.value, self.level, network, self.name, "down", self.terminate, True)
+        ]
 
 
 class _Preactivations(AbstractWatched):

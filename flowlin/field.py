@@ -1,5 +1,6 @@
 """The objective of a run: loss and gradient of a network's parameters, and the vector field."""
 
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flowlin._arrays import augment
+from flowlin.chunks import summed
 from flowlin.kinks import AbstractKinks
 from flowlin.loss import Loss, SquaredError
 from flowlin.network import AbstractNetwork, LinearNetwork, Parameters, forward
@@ -27,25 +29,41 @@ class AbstractObjective(eqx.Module):
 
 
 class FullData(AbstractObjective):
-    """The loss on all samples, by a forward and a backward pass."""
+    """The loss on all samples, by a forward and a backward pass over chunks of them."""
 
     task: Task
     loss: Loss
     kinks: AbstractKinks
-
-    def _loss(self, parameters: Parameters, network: AbstractNetwork) -> Array:
-        outputs, _ = forward(
-            parameters, network.bias_strength, self.task.x, self.kinks.activation(network)
-        )
-        return self.loss(outputs, self.task.y)
+    shards: int = eqx.field(static=True, default=1)  # devices among which the samples are split
 
     def value(self, network: AbstractNetwork) -> Float[Array, ""]:
         """The loss on the task."""
-        return self._loss(network.parameters, network)
+        return self._summed(self._loss, network)
 
     def gradient(self, network: AbstractNetwork) -> Parameters:
         """Gradient of the loss on the task."""
-        return jax.grad(self._loss)(network.parameters, network)
+        return self.value_and_gradient(network)[1]
+
+    def value_and_gradient(self, network: AbstractNetwork) -> tuple[Array, Parameters]:
+        """Both in one pass over the samples."""
+        return self._summed(jax.value_and_grad(self._loss), network)
+
+    def _loss(self, parameters: Parameters, network: AbstractNetwork, rows: Any) -> Array:
+        """The part of the loss that comes from some of the samples."""
+        x, y, gates = rows
+        activation = self.kinks.activation(network.with_sample_gates(gates))
+        outputs, _ = forward(parameters, network.bias_strength, x, activation)
+        return self.loss.weight(self.task.samples) * self.loss.total(outputs, y)
+
+    def _summed(self, function: Any, network: AbstractNetwork) -> Any:
+        """A function such as `_loss`, added up over all samples."""
+        rows = (self.task.x, self.task.y, network.sample_gates)
+        width = max(network.hidden, default=self.task.outputs)
+
+        def part(rows):
+            return function(network.parameters, network, rows)
+
+        return summed(part, rows, width, self.shards)
 
 
 class Statistics(AbstractObjective):
@@ -68,17 +86,8 @@ class Statistics(AbstractObjective):
 
     @staticmethod
     def of(task: Task, loss: SquaredError) -> "Statistics":
-        """Statistics of a task; one pass over the samples and one N x N eigenproblem."""
-        x, weight = augment(task.x, 1.0), loss.weight(task.samples)
-        sigma_x, sigma_yx = weight * x.T @ x, weight * task.y.T @ x
-        values, vectors = jnp.linalg.eigh(sigma_x)
-        cut = values[-1] * len(values) * jnp.finfo(x.dtype).eps
-        inverse = jnp.where(values > cut, 1 / jnp.where(values > cut, values, 1.0), 0.0)
-        solution = (sigma_yx @ vectors) * inverse @ vectors.T
-        residual = x @ solution.T - task.y
-        return Statistics(
-            sigma_x, solution, weight * residual.T @ x, 0.5 * weight * jnp.sum(residual**2)
-        )
+        """Statistics of a task; two passes over its chunks and one N x N eigenproblem."""
+        return _statistics(task, loss.weight(task.samples), task.shards)
 
     def value(self, network: AbstractNetwork) -> Float[Array, ""]:
         """The loss on the task."""
@@ -89,6 +98,30 @@ class Statistics(AbstractObjective):
         """Gradient of the loss on the task."""
         product, pull_back = jax.vjp(lambda p: _end_to_end(p, network), network.parameters)
         return pull_back(self.slope + (product - self.solution) @ self.sigma_x)[0]
+
+
+@partial(jax.jit, static_argnames=("weight", "shards"))
+def _statistics(task: Task, weight: float, shards: int) -> Statistics:
+    """What `Statistics.of` returns; the samples are augmented chunk by chunk."""
+    width = 1 + task.inputs
+
+    def moments(rows):
+        x, y = augment(rows[0], 1.0), rows[1]
+        return x.T @ x, y.T @ x
+
+    sigma_x, sigma_yx = (weight * m for m in summed(moments, (task.x, task.y), width, shards))
+    values, vectors = jnp.linalg.eigh(sigma_x)
+    cut = values[-1] * len(values) * jnp.finfo(task.x.dtype).eps
+    inverse = jnp.where(values > cut, 1 / jnp.where(values > cut, values, 1.0), 0.0)
+    solution = (sigma_yx @ vectors) * inverse @ vectors.T
+
+    def residuals(rows):
+        x, y = augment(rows[0], 1.0), rows[1]
+        residual = x @ solution.T - y
+        return residual.T @ x, jnp.sum(residual**2)
+
+    slope, squares = summed(residuals, (task.x, task.y), width, shards)
+    return Statistics(sigma_x, solution, weight * slope, 0.5 * weight * squares)
 
 
 def _end_to_end(parameters: Parameters, network: AbstractNetwork) -> Array:
@@ -106,7 +139,7 @@ def objective(
     fewer = isinstance(network, LinearNetwork) and task.samples > task.inputs
     if fewer and isinstance(loss, SquaredError):
         return Statistics.of(task, loss)
-    return FullData(task, loss, kinks)
+    return FullData(task, loss, kinks, task.shards)
 
 
 class GradientField(eqx.Module):

@@ -26,14 +26,20 @@ class SquaredError(eqx.Module):
             raise ValueError(f'`reduction` must be "mean" or "sum", got {self.reduction!r}.')
 
     def weight(self, samples: int) -> float:
-        """The factor of each sample's half squared error: 1/P or 1."""
+        """The factor of each sample's half squared error among `samples`: 1/P or 1."""
         return 1.0 / samples if self.reduction == "mean" else 1.0
 
     def __call__(
         self, outputs: Float[Array, "P N_out"], targets: Float[Array, "P N_out"]
     ) -> Float[Array, ""]:
         """The loss of outputs (P, N_out) against targets of the same shape."""
-        return 0.5 * self.weight(targets.shape[0]) * jnp.sum((targets - outputs) ** 2)
+        return self.weight(targets.shape[0]) * self.total(outputs, targets)
+
+    def total(
+        self, outputs: Float[Array, "P N_out"], targets: Float[Array, "P N_out"]
+    ) -> Float[Array, ""]:
+        """The sum over samples, each of weight one."""
+        return 0.5 * jnp.sum((targets - outputs) ** 2)
 
 
 class CrossEntropy(eqx.Module):
@@ -41,11 +47,21 @@ class CrossEntropy(eqx.Module):
     \mathrm{softmax}(\hat y_p)$, for one-hot (or probability) targets.
     """
 
+    def weight(self, samples: int) -> float:
+        """The factor of each sample's cross-entropy among `samples`: 1/P."""
+        return 1.0 / samples
+
     def __call__(
         self, outputs: Float[Array, "P N_out"], targets: Float[Array, "P N_out"]
     ) -> Float[Array, ""]:
         """The loss of logits (P, N_out) against targets of the same shape."""
-        return -jnp.mean(jnp.sum(targets * jax.nn.log_softmax(outputs, axis=-1), axis=-1))
+        return self.weight(targets.shape[0]) * self.total(outputs, targets)
+
+    def total(
+        self, outputs: Float[Array, "P N_out"], targets: Float[Array, "P N_out"]
+    ) -> Float[Array, ""]:
+        """The sum over samples, each of weight one."""
+        return -jnp.sum(targets * jax.nn.log_softmax(outputs, axis=-1))
 
 
 Loss = SquaredError | CrossEntropy

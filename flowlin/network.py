@@ -68,6 +68,16 @@ class AbstractNetwork(eqx.Module):
             lambda n: (n.weights, n.biases), self, parameters, is_leaf=lambda x: x is None
         )
 
+    @property
+    def sample_gates(self) -> tuple[Array | None, ...]:
+        """Given gates that belong to samples, (P, H), as `with_sample_gates` takes them."""
+        return ()
+
+    def with_sample_gates(self: N, gates: tuple[Array | None, ...]) -> N:
+        """The same network with these in place of `sample_gates`, for other samples."""
+        del gates
+        return self
+
     def astype(self: N, dtype: Any) -> N:
         """The same network in another floating-point precision."""
         return jax.tree.map(lambda array: array.astype(dtype), self)
@@ -317,6 +327,18 @@ class GatedLinearNetwork(AbstractNetwork):
                 "one sample call `network(x, gates)` with that sample's gates."
             )
         return gate * z
+
+    @property
+    def sample_gates(self) -> tuple[Array | None, ...]:
+        """The gates that are per sample, None for layers where they are (H,)."""
+        return tuple(gate if gate.ndim == 2 else None for gate in self.gates_)
+
+    def with_sample_gates(self, gates: tuple[Array | None, ...]) -> "GatedLinearNetwork":
+        """The same network with other gates where they are per sample."""
+        merged = tuple(
+            own if new is None else new for own, new in zip(self.gates_, gates, strict=True)
+        )
+        return eqx.tree_at(lambda network: network.gates_, self, merged)
 
     def gates(self, x: Float[Array, "P N_in"]) -> tuple[Array, ...]:
         """The given gates, one array (P, H) per hidden layer."""

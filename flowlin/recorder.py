@@ -81,6 +81,16 @@ class Observer(eqx.Module):
         values = [jnp.ravel(watch.function(network)) for watch in self.watches]
         return jnp.concatenate(values).astype(network.dtype)
 
+    def inside(self, parameters: Parameters, before: Float[Array, " C"]) -> Float[Array, " C"]:
+        """The values inside a step; those of monotone watches are left as `before` it."""
+        network, start, values = self.network.with_parameters(parameters), 0, []
+        for watch in self.watches:
+            end = start + watch.channel.size
+            old = before[start:end]
+            values.append(old if watch.monotone else jnp.ravel(watch.function(network)))
+            start = end
+        return jnp.concatenate(values).astype(network.dtype)
+
     def component(self, parameters: Parameters, k: Array) -> Array:
         """Value k alone, which can be much cheaper."""
         network = self.network.with_parameters(parameters)
@@ -98,6 +108,11 @@ class Observer(eqx.Module):
         up = [jnp.full(w.channel.size, w.direction != "down") for w in self.watches]
         down = [jnp.full(w.channel.size, w.direction != "up") for w in self.watches]
         return jnp.concatenate(up), jnp.concatenate(down)
+
+    @property
+    def monotone(self) -> Bool[Array, " C"]:
+        """Per component: whether only the ends of a step are looked at."""
+        return jnp.concatenate([jnp.full(w.channel.size, w.monotone) for w in self.watches])
 
     @property
     def terminating(self) -> Bool[Array, " C"]:
@@ -183,8 +198,9 @@ class Recorder(Wrapped[RecorderState]):
         path = self.solver.interpolation_cls(t0=t0, t1=t1, **dense)
         end_values = self.observer(y1)
         times = t0 + (t1 - t0) * jnp.arange(CHECKS + 1) / CHECKS
-        inside = lax.map(lambda t: self.observer(path.evaluate(t)), times[1:-1])
-        table = jnp.concatenate([solver_state.values[None], inside, end_values[None]])
+        before = solver_state.values
+        inside = lax.map(lambda t: self.observer.inside(path.evaluate(t), before), times[1:-1])
+        table = jnp.concatenate([before[None], inside, end_values[None]])
         log = self._record(path, error, times, table, solver_state.log)
 
         stopped = None
@@ -230,7 +246,8 @@ class Recorder(Wrapped[RecorderState]):
             return self.observer.component(path.evaluate(t), component)
 
         still = lax.stop_gradient(path)
-        low, high = times[row], times[row + 1]
+        low = jnp.where(self.observer.monotone[component], times[0], times[row])
+        high = times[row + 1]
         step = times[-1] - times[0]
         tolerance = 1e-12 * step + 4 * jnp.finfo(times.dtype).eps * jnp.abs(high)
         low, high = bracketed_root(lambda t: value(still, t), low, high, upward, tolerance)

@@ -10,7 +10,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from flowlin._arrays import automatic
 from flowlin.flow import gradient_flow
 from flowlin.network import AbstractNetwork
 from flowlin.progress import tqdm_class
@@ -58,6 +60,7 @@ def sweep(
     tasks: Task | Sequence[Task],
     t1: float,
     *,
+    mesh: Mesh | None = None,
     batch: int | None = None,
     workers: int | None = None,
     progress: bool = False,
@@ -75,8 +78,10 @@ def sweep(
     - `tasks`: one for all, or one per network, all of one shape.
     - `t1`, `options`: as for `gradient_flow`; each run's result equals its own. `throw` is not
       among them: runs that fail are in `failed`, and a warning counts them.
-    - `batch`: members under one `vmap`; None is 1 on a CPU and 256 elsewhere.
-    - `workers`: threads; None is one per core on a CPU and one elsewhere.
+    - `mesh`: devices among which the members of each batch are split, along all its
+      axes; every device runs its own members, which wait for no other device's.
+    - `batch`: members under one `vmap`; None is 1 on a CPU and 256 elsewhere, per device of a mesh.
+    - `workers`: threads; None is one per core on a CPU and one elsewhere, or with a mesh.
     - `progress`: a tqdm bar over the runs.
 
     **Returns:** a `Sweep`, the runs' trajectories in order.
@@ -90,12 +95,13 @@ def sweep(
     if "throw" in options:
         raise ValueError("`throw` is not for sweeps; look at `sweep.failed`.")
     on_cpu = jax.default_backend() == "cpu"
-    batch = batch or (1 if on_cpu else 256)
-    workers = workers or ((os.cpu_count() or 1) if on_cpu else 1)
+    devices = 1 if mesh is None else mesh.devices.size
+    batch = batch or devices * (1 if on_cpu else 256)
+    workers = workers or ((os.cpu_count() or 1) if on_cpu and mesh is None else 1)
     chunks = [members[k : k + batch] for k in range(0, len(members), batch)]
 
     def run(chunk):
-        return _together(chunk, t1, options)
+        return _together(chunk, t1, mesh, options)
 
     bar = tqdm_class()(total=len(members), unit="run") if progress else None
     flows: list[Trajectory] = []
@@ -142,21 +148,31 @@ def _members(networks, tasks) -> list[tuple[AbstractNetwork, Task]]:
     return list(zip(networks, tasks, strict=True))
 
 
-def _together(chunk, t1, options) -> list[Trajectory]:
-    """The runs of one chunk: one alone, or several under `vmap`."""
-    if len(chunk) == 1:
-        ((network, task),) = chunk
-        return [gradient_flow(network, task, t1, throw=False, **options)]
-    networks, tasks = zip(*chunk, strict=True)
+def _together(chunk, t1, mesh, options) -> list[Trajectory]:
+    """The runs of one chunk: one alone, or several under `vmap` and among a mesh's devices."""
 
     def one(network, task):
         return gradient_flow(network, task, t1, throw=False, **options)
 
+    if len(chunk) == 1 and mesh is None:
+        return [one(*chunk[0])]
+    devices = 1 if mesh is None else mesh.devices.size
+    missing = -len(chunk) % devices  # the last chunk repeats its last member
+    networks, tasks = zip(*chunk, *[chunk[-1]] * missing, strict=True)
     networks = jax.tree.map(lambda *leaves: jnp.stack(leaves), *networks)
     if all(task is tasks[0] for task in tasks):  # closed over, so that trajectories know it
-        flows = jax.jit(jax.vmap(lambda network: one(network, tasks[0])))(networks)
+        runs, stacked = jax.vmap(lambda network: one(network, tasks[0])), (networks,)
     else:
-        tasks = jax.tree.map(lambda *leaves: jnp.stack(leaves), *tasks)
-        flows = jax.jit(jax.vmap(one))(networks, tasks)
+        runs = jax.vmap(one)
+        stacked = (networks, jax.tree.map(lambda *leaves: jnp.stack(leaves), *tasks))
+    if mesh is not None:
+        # Mapped by hand: under one loop for all, every run would wait for the slowest of all.
+        mesh = automatic(mesh)
+        spec = PartitionSpec(mesh.axis_names)
+        stacked = jax.device_put(stacked, NamedSharding(mesh, spec))
+        runs = jax.shard_map(runs, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    flows = jax.jit(runs)(*stacked)
+    if mesh is not None:  # every process has all of them
+        flows = jax.device_put(flows, NamedSharding(mesh, PartitionSpec()))
     rows = [jax.tree.map(lambda a, k=k: a[k], flows) for k in range(len(chunk))]
     return [finished(row, False, lambda flow: "") for row in rows]

@@ -5,9 +5,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
-from flowlin._arrays import floating, require_finite
+from flowlin._arrays import automatic, floating, is_traced, require_finite
 
 
 class Task(eqx.Module):
@@ -60,6 +61,42 @@ class Task(eqx.Module):
     def outputs(self) -> int:
         """Number of outputs N_out."""
         return self.y.shape[1]
+
+    @property
+    def shards(self) -> int:
+        """Number of devices among which the samples are split; 1 where that is not known."""
+        if is_traced(self.x):
+            return 1
+        return self.samples // self.x.sharding.shard_shape(self.x.shape)[0]
+
+    def sharded(self, mesh: Mesh, axis: str | None = None) -> "Task":
+        """The same task with its samples split among the devices of a mesh (data parallel).
+
+        Runs on it are ordinary ones: XLA splits the work over the samples and adds up what the
+        devices have. With several processes (`jax.distributed`) every process gives the same whole
+        task, or no more than its own rows: `x` and `y` made with
+        `jax.make_array_from_process_local_data`, and then `fl.Task(x, y).sharded(mesh)`.
+
+        **Arguments:**
+
+        - `mesh`: a `jax.sharding.Mesh`, such as `jax.make_mesh((8,), ("samples",))`.
+        - `axis`: the mesh's axis to split along; None is its first.
+
+        **Raises:** `ValueError` for an axis that the mesh does not have, or that does not divide
+        the number of samples.
+        """
+        axis = mesh.axis_names[0] if axis is None else axis
+        if axis not in mesh.axis_names:
+            raise ValueError(f"`axis` = {axis!r} is none of the mesh's axes, {mesh.axis_names}.")
+        devices = mesh.shape[axis]
+        if self.samples % devices:
+            raise ValueError(
+                f"`mesh` has {devices} devices along {axis!r}, which do not divide the "
+                f"{self.samples} samples; take {self.samples - self.samples % devices} of them, or "
+                "use fewer devices."
+            )
+        placed = NamedSharding(automatic(mesh), PartitionSpec(axis))
+        return jax.tree.map(lambda array: jax.device_put(array, placed), self)
 
     def astype(self, dtype: Any) -> "Task":
         """The same task in another floating-point precision."""

@@ -1,0 +1,205 @@
+"""A ReLU network on all of MNIST or CIFAR-10: gradient flow with events.
+
+    python examples/images_full.py                       5,000 MNIST images on a CPU,
+                                                         all 60,000 where JAX sees a GPU
+    python examples/images_full.py --task cifar10        grayscale, 1,024 inputs, H = 1,024
+
+One hidden layer, gates averaged over every step. Prints memory and time per evaluation, when the
+loss fell to 0.025, when each mode reached half its strength (and the closed form of the linear
+network), and the linearization time t* for several quantiles; saves a figure. The run ends where
+the loss reaches `--loss`, or at `--t1`.
+"""
+
+import argparse
+import pathlib
+import time
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import matplotlib
+import numpy as np
+
+matplotlib.use("Agg")
+jax.config.update("jax_enable_x64", True)
+
+import matplotlib.pyplot as plt
+
+import flowlin as fl
+from flowlin.field import objective
+
+HIDDEN = {"mnist": 512, "cifar10": 1024}
+COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00")
+QUANTILES = (0.0, 0.01, 0.1)
+
+
+def options() -> argparse.Namespace:
+    """The command line, with what depends on the machine filled in."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--task", choices=HIDDEN, default="mnist")
+    parser.add_argument("--images", type=int, help="a stratified subset; 0 takes all")
+    parser.add_argument("--hidden", type=int, help="number of hidden units")
+    parser.add_argument("--bias-strength", type=float, default=10.0, help="the constant c")
+    parser.add_argument("--variance", type=float, default=2e-4, help="of the initial weights")
+    parser.add_argument("--t1", type=float, default=10.0, help="end of the mean-loss flow")
+    parser.add_argument("--loss", type=float, default=0.025, help="ends the run")
+    parser.add_argument("--rtol", type=float, default=1e-4)
+    parser.add_argument("--float32", action="store_true", help="half the memory, on GPUs faster")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("figures"))
+    parser.add_argument("--quick", action="store_true", help="small and short, for tests")
+    given = parser.parse_args()
+    if given.images is None:
+        given.images = 5000 if jax.default_backend() == "cpu" else 0
+    given.hidden = given.hidden or HIDDEN[given.task]
+    if given.quick:
+        given.images, given.hidden, given.t1, given.rtol = 300, 32, 1.0, 1e-3
+    return given
+
+
+def evaluation(network: fl.ReLUNetwork, task: fl.Task, loss: fl.SquaredError) -> str:
+    """Memory and time of one evaluation of the vector field, after its compilation."""
+    goal = objective(network, task, loss, fl.AveragedKinks())
+    gradient = jax.jit(lambda goal, network: goal.gradient(network)).lower(goal, network).compile()
+    jax.block_until_ready(gradient(goal, network))
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        jax.block_until_ready(gradient(goal, network))
+        times.append(time.perf_counter() - start)
+    memory: Any = gradient.memory_analysis()
+    seconds, temporary = np.median(times), memory.temp_size_in_bytes
+    data = task.x.nbytes + task.y.nbytes
+    pairs = task.samples * network.hidden[0] * task.x.dtype.itemsize
+    flops = 4 * task.samples * network.hidden[0] * task.inputs / seconds
+    return (
+        f"one evaluation: {1e3 * seconds:.0f} ms ({flops / 1e9:.0f} GFlop/s), "
+        f"{temporary / 1e6:.0f} MB besides {data / 1e6:.0f} MB of data\n"
+        f"one array of (unit, sample) pairs, of which averaged gates keep four: "
+        f"{pairs / 1e6:.0f} MB"
+    )
+
+
+def first_hits(flow: fl.Trajectory, number: int) -> np.ndarray:
+    """First hitting time of every mode, inf where a mode was not hit."""
+    times = np.full(number, np.inf)
+    log = flow.events.select("mode")
+    for when, (mode,) in zip(np.asarray(log.time), log.index, strict=True):
+        times[mode] = min(times[mode], when)
+    return times
+
+
+def linearizations(flow: fl.Trajectory) -> dict[float, Any]:
+    """Activity and t* per quantile."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a fraction that still rises at the end: see the figure
+        return {q: flow.linearization(q) for q in QUANTILES}
+
+
+def report(flow: fl.Trajectory, modes: fl.theory.Modes, closed: np.ndarray) -> None:
+    """Print the timings."""
+    reached = flow.events.select("loss").time
+    print(
+        f"loss {float(flow.losses[0]):.4f} -> {float(flow.losses[-1]):.4f} at t = "
+        f"{float(flow.end):.4f}; {flow.stats['num_steps']} steps, {len(flow.events)} events"
+        + ("" if len(reached) else "; the level of the loss was not reached")
+    )
+    print(f"\n{'mode':>4}{'s':>9}{'hit at':>11}{'closed form':>13}   (half strength)")
+    for k, (hit, exact) in enumerate(zip(first_hits(flow, len(closed)), closed, strict=True)):
+        if float(modes.s[k]) > 1e-6:
+            shown = [f"{t:.4f}" if np.isfinite(t) else "-" for t in (hit, exact)]
+            print(f"{k:>4}{float(modes.s[k]):>9.4f}{shown[0]:>11}{shown[1]:>13}")
+    print(f"\n{'on for':>10}{'t*':>10}{'fraction':>10}")
+    for q, found in linearizations(flow).items():
+        t_star = found.open
+        share = f"{100 * (1 - q):g} %"
+        print(f"{share:>10}{float(t_star.time):>10.4f}{float(t_star.fraction):>10.4f}")
+
+
+def draw(axes: Any, flow: fl.Trajectory, modes: fl.theory.Modes, a0: Any, level: float) -> None:
+    """Loss with its events, always-on fractions, mode strengths against the closed form."""
+    full, t = np.asarray(modes.full_strength), np.asarray(flow.ts)
+    hits, shown = first_hits(flow, len(full)), np.flatnonzero(np.asarray(modes.s) > 1e-6)[:5]
+    ax = axes[0]
+    ax.plot(t, flow.losses, "k", lw=1.6)
+    for k, colour in zip(shown, COLOURS, strict=False):
+        if np.isfinite(hits[k]):
+            at = np.interp(hits[k], t, np.asarray(flow.losses))
+            ax.plot(hits[k], at, "o", color=colour, ms=7, label=f"mode {k} half learned")
+    if flow.losses[-1] <= 1.2 * level:
+        ax.axhline(level, color="0.6", lw=0.9, ls="--", label=f"loss {level:g}")
+    ax.set(xlabel="time t", ylabel="loss", title="loss", ylim=(0, None))
+    ax.legend(frameon=False, fontsize=8)
+    ax, fine = axes[1], jnp.linspace(0.0, flow.end, 2001)
+    for (q, found), colour in zip(linearizations(flow).items(), COLOURS, strict=False):
+        ax.step(fine, found.activity(fine).always_on, where="post", color=colour, lw=1.3,
+                label=f"on for {100 * (1 - q):g} % of the images")  # fmt: skip
+        ax.plot(found.open.time, found.open.fraction, "^", color=colour, ms=8, mec="k", zorder=5,
+                label=f"t* = {float(found.open.time):.3f}")  # fmt: skip
+    ax.set(xlabel="time t", ylabel="fraction of hidden units", title="always-on units")
+    ax.set_ylim(0, None)
+    ax.legend(frameon=False, fontsize=8)
+    ax = axes[2]
+    closed = fl.theory.mode_strength(jnp.asarray(t)[:, None], modes.s, modes.d, a0)
+    strengths = np.asarray(flow.observed["modes"])
+    for k, colour in zip(shown, COLOURS, strict=False):
+        ax.plot(t, strengths[:, k] / full[k], color=colour, lw=1.5, label=f"mode {k}")
+        ax.plot(t, closed[:, k] / full[k], ":", color=colour, lw=1.5)
+    ax.plot([], [], "k:", label="closed form (linear)")
+    ax.axhline(0.5, color="0.75", lw=0.8, zorder=0)
+    ax.set(xlabel="time t", ylabel="mode strength a d / s", title="first five modes")
+    ax.legend(frameon=False, fontsize=8, loc="lower right")
+
+
+def main() -> None:
+    """Run, report, draw."""
+    given = options()
+    task = getattr(fl.tasks, given.task)(samples=given.images or None)
+    task = task.astype(jnp.float32) if given.float32 else task
+    c, loss = given.bias_strength, fl.SquaredError()
+    network = fl.ReLUNetwork.init(
+        task, given.hidden, given.variance, bias_strength=c, key=jax.random.key(given.seed)
+    )
+    device = jax.devices()[0]
+    print(
+        f"{task.name}: {task.samples} images, {task.inputs} inputs, H = {given.hidden}, "
+        f"{task.x.dtype}, {device.platform} ({device.device_kind})"
+    )
+    print(evaluation(network, task, loss), flush=True)
+    modes = fl.theory.modes(task, c)
+    rho = 0.5 * modes.full_strength
+    start = time.perf_counter()
+    flow = fl.gradient_flow(
+        network,
+        task,
+        given.t1,
+        ts=jnp.linspace(0, given.t1, 201),
+        kinks=fl.AveragedKinks(),
+        rtol=given.rtol,
+        loss=loss,
+        events=(
+            fl.LossBelow(given.loss, terminate=True),
+            fl.ModeHits(modes, rho),
+            *(fl.UnitSwitches(q) for q in QUANTILES),
+        ),
+        observe={"modes": modes.observable(network, task)},
+        progress=not given.quick,
+    )
+    wall = time.perf_counter() - start
+    print(f"run: {wall:.0f} s, {1e3 * wall / int(flow.stats['num_steps']):.0f} ms per step")
+    a0 = fl.theory.balanced_strength(network, modes)
+    report(flow, modes, np.asarray(fl.theory.hitting_time(rho, modes.s, modes.d, a0)))
+    figure, axes = plt.subplots(1, 3, figsize=(15, 4.4), layout="constrained")
+    draw(axes, flow, modes, a0, given.loss)
+    figure.suptitle(f"{task.name}, {task.samples} images, ReLU with H = {given.hidden}, c = {c:g}")
+    given.out.mkdir(parents=True, exist_ok=True)
+    path = given.out / f"images_full_{given.task}.png"
+    figure.savefig(path, dpi=150)
+    print(f"\nfigure: {path}")
+
+
+if __name__ == "__main__":
+    main()

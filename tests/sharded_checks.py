@@ -1,0 +1,152 @@
+"""Several devices against one; run by `test_sharded.py`, alone or as two processes."""
+
+import os
+import sys
+
+os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={2 if sys.argv[1:] else 8}"
+
+import jax
+import numpy as np
+import pytest
+
+jax.config.update("jax_enable_x64", True)
+
+import flowlin as fl
+from flowlin import chunks
+from flowlin.field import objective
+
+SAMPLES = 1040  # 130 rows per device: chunks and a remainder
+
+
+def data(samples: int = SAMPLES) -> fl.Task:
+    """The same on every process."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(samples, 5))
+    return fl.Task(x, np.eye(3)[np.argmax(x[:, :3], axis=1)])
+
+
+def flat(network) -> np.ndarray:
+    return np.concatenate([np.ravel(a) for a in jax.tree.leaves(network.parameters)])
+
+
+def close(one, other, rtol=1e-9) -> None:
+    np.testing.assert_allclose(one, other, rtol=rtol, atol=1e-12)
+
+
+def same_run(task, shared, kind=fl.ReLUNetwork, run=fl.gradient_flow, t=(1.0,), **options):
+    network = kind.init(task, 6, 0.1, key=jax.random.key(1))
+    one, many = (run(network, place, *t, **options) for place in (task, shared))
+    close(many.losses, one.losses)
+    close(flat(many.final), flat(one.final), 1e-8)
+    assert len(many.events) == len(one.events)
+    close(many.events.time, one.events.time, 1e-7)
+    return many
+
+
+def check_flows(task, shared) -> None:
+    """Every objective and every treatment of kinks, in chunks (the caller sets their size)."""
+    modes = fl.theory.modes(task, 1.0)
+    events = (
+        fl.UnitSwitches(0.45),
+        fl.LossBelow(0.4),
+        fl.ModeHits(modes, 0.1 * modes.full_strength),
+    )
+    found = same_run(task, shared, kinks=fl.AveragedKinks(), t=(3.0,), events=events)
+    assert len(found.events.select("loss")) == 1
+    assert {e["name"] for e in found.events.table()} >= {"loss", "mode", "always_on(0.45)"}
+    statistics = same_run(task, shared, fl.LinearNetwork)
+    assert statistics.stats["objective"] == "Statistics"
+    same_run(task, shared, run=fl.gradient_descent, t=(0.1, 5), events=events[1:2])
+
+
+def check_collectives(task, shared) -> None:
+    """No device sees more than its rows, and sums are joined once, not in every chunk."""
+    network = fl.ReLUNetwork.init(task, 6, 0.1, key=jax.random.key(1))
+    frozen = network.frozen(shared)
+    for one in (network, frozen):
+        goal = objective(one, shared, fl.SquaredError(), fl.IgnoreKinks())
+        compiled = jax.jit(lambda goal, n: goal.gradient(n)).lower(goal, one).compile()
+        text = compiled.as_text()
+        assert "all-gather" not in text
+        assert "all-to-all" not in text
+        assert "while" in text
+        joined = [line for line in text.splitlines() if " all-reduce(" in line]
+        assert joined
+        assert not [line for line in joined if "while/body" in line]
+    goal = objective(frozen, shared, fl.SquaredError(), fl.IgnoreKinks())
+    own = objective(network.frozen(task), task, fl.SquaredError(), fl.IgnoreKinks())
+    close(goal.gradient(frozen)[0][0], own.gradient(network.frozen(task))[0][0])
+
+
+def check_sweep(mesh) -> None:
+    task = data(40)
+    networks = [fl.LinearNetwork.init(task, 3, 0.1, key=jax.random.key(k)) for k in range(10)]
+    options = {"events": (fl.LossBelow(0.4),), "max_events": 512, "rtol": 1e-6}
+    one = fl.sweep(networks, task, 2.0, **options)
+    many = fl.sweep(networks, task, 2.0, mesh=mesh, **options)
+    assert len(many) == 10
+    assert many[0].reference.task is task
+    for a, b in zip(one, many, strict=True):
+        close(flat(b.final), flat(a.final))
+        assert len(a.events) == len(b.events)
+        close(b.events.time, a.events.time)
+
+
+def eight_devices() -> None:
+    """All of it on eight devices of this process."""
+    mesh = jax.make_mesh((8,), ("samples",))
+    task = data()
+    shared = task.sharded(mesh)
+    assert shared.shards == 8
+    check_collectives(task, shared)
+    check_flows(task, shared)
+    check_sweep(mesh)
+    with pytest.raises(ValueError, match="do not divide the 12 samples; take 8"):
+        data(12).sharded(mesh)
+    with pytest.raises(ValueError, match="none of the mesh's axes"):
+        task.sharded(mesh, "rows")
+
+
+def one_process(port: str, process: int) -> None:
+    """One of two processes with two devices each; gives its own rows only."""
+    jax.distributed.initialize(f"127.0.0.1:{port}", 2, process)
+    mesh = jax.make_mesh((4,), ("samples",))
+    whole = data()
+    rows = slice(process * SAMPLES // 2, (process + 1) * SAMPLES // 2)
+    split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("samples"))
+    x, y = (
+        jax.make_array_from_process_local_data(split, np.asarray(a)[rows])
+        for a in (whole.x, whole.y)
+    )
+    shared = fl.Task(x, y).sharded(mesh)
+    assert shared.shards == 4
+    assert not shared.x.is_fully_addressable
+    network = fl.ReLUNetwork.init(whole, 6, 0.1, key=jax.random.key(1))
+    options = {
+        "kinks": fl.AveragedKinks(),
+        "events": (fl.LossBelow(0.4), fl.UnitSwitches()),
+        "rtol": 1e-3,
+    }
+    one, many = (fl.gradient_flow(network, task, 3.0, **options) for task in (whole, shared))
+    close(flat(many.final), flat(one.final), 1e-8)
+    close(many.events.time, one.events.time, 1e-7)
+    assert len(many.events.select("loss")) == 1
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        fl.Task(x / 0, y)
+    networks = [fl.LinearNetwork.init(whole, 3, 0.1, key=jax.random.key(k)) for k in range(5)]
+    one, many = (fl.sweep(networks, whole, 1.0, rtol=1e-6, mesh=m) for m in (None, mesh))
+    for a, b in zip(one, many, strict=True):
+        close(flat(b.final), flat(a.final))
+
+
+def main() -> None:
+    chunks.ROWS, chunks.BYTES["cpu"] = 16, 1
+    if sys.argv[1:]:
+        one_process(sys.argv[1], int(sys.argv[2]))
+    else:
+        eight_devices()
+    print("all equal")
+
+
+if __name__ == "__main__":
+    main()

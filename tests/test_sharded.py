@@ -1,0 +1,47 @@
+"""Several devices and several processes: the same numbers as on one, in processes of their own."""
+
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = pathlib.Path(__file__).parent / "sharded_checks.py"
+ROOT = SCRIPT.parent.parent
+
+
+def start(*arguments: str) -> subprocess.Popen:
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return subprocess.Popen(
+        [sys.executable, str(SCRIPT), *arguments],
+        env=os.environ | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finish(*processes: subprocess.Popen) -> None:
+    try:
+        for process in processes:
+            output, _ = process.communicate(timeout=600)
+            assert process.returncode == 0, output
+            assert "all equal" in output
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def test_eight_devices_give_the_numbers_of_one():
+    finish(start())
+
+
+def test_two_processes_each_with_its_own_rows():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    finish(start(port, "0"), start(port, "1"))
