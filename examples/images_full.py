@@ -4,7 +4,8 @@
                                                          all 60,000 where JAX sees a GPU
     python examples/images_full.py --task cifar10        grayscale, 1,024 inputs, H = 1,024
 
-One hidden layer, gates averaged over every step. Prints memory and time per evaluation, when the
+One hidden layer, gates averaged over every step; with `--checkpoint FILE` a run that was killed
+goes on where it was. Prints memory and time per evaluation, when the
 loss fell to 0.025, when each mode reached half its strength (and the closed form of the linear
 network), and the linearization time t* for several quantiles; saves a figure. The run ends where
 the loss reaches `--loss`, or at `--t1`.
@@ -12,6 +13,7 @@ the loss reaches `--loss`, or at `--t1`.
 
 import argparse
 import pathlib
+import resource
 import time
 import warnings
 from typing import Any
@@ -27,7 +29,6 @@ jax.config.update("jax_enable_x64", True)
 import matplotlib.pyplot as plt
 
 import flowlin as fl
-from flowlin.field import objective
 
 HIDDEN = {"mnist": 512, "cifar10": 1024}
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00")
@@ -50,6 +51,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--float32", action="store_true", help="half the memory, on GPUs faster")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("figures"))
+    parser.add_argument("--checkpoint", type=pathlib.Path, help="goes on from this file")
     parser.add_argument("--quick", action="store_true", help="small and short, for tests")
     given = parser.parse_args()
     if given.images is None:
@@ -60,26 +62,42 @@ def options() -> argparse.Namespace:
     return given
 
 
-def evaluation(network: fl.ReLUNetwork, task: fl.Task, loss: fl.SquaredError) -> str:
-    """Memory and time of one evaluation of the vector field, after its compilation."""
-    goal = objective(network, task, loss, fl.AveragedKinks())
-    gradient = jax.jit(lambda goal, network: goal.gradient(network)).lower(goal, network).compile()
-    jax.block_until_ready(gradient(goal, network))
-    times = []
-    for _ in range(5):
-        start = time.perf_counter()
-        jax.block_until_ready(gradient(goal, network))
-        times.append(time.perf_counter() - start)
-    memory: Any = gradient.memory_analysis()
-    seconds, temporary = np.median(times), memory.temp_size_in_bytes
-    data = task.x.nbytes + task.y.nbytes
+def integrated(
+    given: argparse.Namespace, network: fl.ReLUNetwork, task: fl.Task, t1: float, **how: Any
+) -> fl.Trajectory:
+    """The run up to t1."""
+    modes = fl.theory.modes(task, given.bias_strength)
+    return fl.gradient_flow(
+        network,
+        task,
+        t1,
+        ts=jnp.linspace(0, t1, 201),
+        kinks=fl.AveragedKinks(),
+        rtol=given.rtol,
+        events=(
+            fl.LossBelow(given.loss, terminate=True),
+            fl.ModeHits(modes, 0.5 * modes.full_strength),
+            *(fl.UnitSwitches(q) for q in QUANTILES),
+        ),
+        observe={"modes": modes.observable(network, task)},
+        **how,
+    )
+
+
+def cost(flow: fl.Trajectory, seconds: float) -> str:
+    """Time per evaluation of a run that was compiled before, and memory."""
+    device, network = jax.devices()[0], flow.final
+    task, spent = flow.reference.task, int(flow.stats["accepted_evaluations"])
+    assert task is not None
+    products = 4 * task.samples * network.hidden[0] * task.inputs  # of one evaluation
+    stats = device.memory_stats() or {}
+    peak = stats.get("peak_bytes_in_use", 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     pairs = task.samples * network.hidden[0] * task.x.dtype.itemsize
-    flops = 4 * task.samples * network.hidden[0] * task.inputs / seconds
     return (
-        f"one evaluation: {1e3 * seconds:.0f} ms ({flops / 1e9:.0f} GFlop/s), "
-        f"{temporary / 1e6:.0f} MB besides {data / 1e6:.0f} MB of data\n"
-        f"one array of (unit, sample) pairs, of which averaged gates keep four: "
-        f"{pairs / 1e6:.0f} MB"
+        f"run: {seconds:.0f} s; {1e3 * seconds / spent:.0f} ms per evaluation with its events, "
+        f"{products * spent / seconds / 1e9:.0f} GFlop/s in large products alone\n"
+        f"memory: at most {peak / 1e6:.0f} MB in use, {task.x.nbytes / 1e6:.0f} MB of them inputs, "
+        f"{pairs / 1e6:.0f} MB each array of (unit, sample) pairs"
     )
 
 
@@ -159,7 +177,7 @@ def main() -> None:
     given = options()
     task = getattr(fl.tasks, given.task)(samples=given.images or None)
     task = task.astype(jnp.float32) if given.float32 else task
-    c, loss = given.bias_strength, fl.SquaredError()
+    c = given.bias_strength
     network = fl.ReLUNetwork.init(
         task, given.hidden, given.variance, bias_strength=c, key=jax.random.key(given.seed)
     )
@@ -168,28 +186,16 @@ def main() -> None:
         f"{task.name}: {task.samples} images, {task.inputs} inputs, H = {given.hidden}, "
         f"{task.x.dtype}, {device.platform} ({device.device_kind})"
     )
-    print(evaluation(network, task, loss), flush=True)
+    integrated(given, network, task, 1e-6 * given.t1)  # compiles
+    resumed = given.checkpoint is not None and given.checkpoint.exists()
+    start = time.perf_counter()
+    flow = integrated(
+        given, network, task, given.t1, progress=not given.quick, checkpoint=given.checkpoint
+    )
+    if not resumed:
+        print(cost(flow, time.perf_counter() - start))
     modes = fl.theory.modes(task, c)
     rho = 0.5 * modes.full_strength
-    start = time.perf_counter()
-    flow = fl.gradient_flow(
-        network,
-        task,
-        given.t1,
-        ts=jnp.linspace(0, given.t1, 201),
-        kinks=fl.AveragedKinks(),
-        rtol=given.rtol,
-        loss=loss,
-        events=(
-            fl.LossBelow(given.loss, terminate=True),
-            fl.ModeHits(modes, rho),
-            *(fl.UnitSwitches(q) for q in QUANTILES),
-        ),
-        observe={"modes": modes.observable(network, task)},
-        progress=not given.quick,
-    )
-    wall = time.perf_counter() - start
-    print(f"run: {wall:.0f} s, {1e3 * wall / int(flow.stats['num_steps']):.0f} ms per step")
     a0 = fl.theory.balanced_strength(network, modes)
     report(flow, modes, np.asarray(fl.theory.hitting_time(rho, modes.s, modes.d, a0)))
     figure, axes = plt.subplots(1, 3, figsize=(15, 4.4), layout="constrained")
