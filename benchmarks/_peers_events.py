@@ -31,58 +31,74 @@ def by_flowlin(problem: Problem, jitted: bool) -> Contender:
     """`fl.ModeHits`: all hits in one run, as a user calls it, or under `jax.jit`."""
     count = len(problem.known)
 
-    def flow(network, rtol):
-        hits = (problem.hits,)
-        return fl.gradient_flow(network, problem.task, problem.t1, events=hits, rtol=rtol)
+    def flow(network, rtol, **options):
+        options |= {"events": (problem.hits,), "rtol": rtol}
+        return fl.gradient_flow(network, problem.task, problem.t1, **options)
 
     compiled: dict[float, Any] = {}
 
+    def compiled_for(rtol):
+        # `gradient_flow` wants to see the tolerance, so that every one is a compilation; the log
+        # is as long as `max_events` says.
+        def solve(network):
+            found = flow(network, rtol, max_events=4 * count)
+            return found.events, found.stats["num_steps"]
+
+        return compiled.setdefault(rtol, jax.jit(solve))
+
     def run(rtol):
         if jitted:
-            # `gradient_flow` wants to see the tolerance, so that every one is a compilation.
-            solve = compiled.setdefault(rtol, jax.jit(lambda network: flow(network, rtol).events))
-            log = solve(problem.network)
+            log, steps = compiled_for(rtol)(problem.network)
         else:
-            log = flow(problem.network, rtol).events
+            found = flow(problem.network, rtol)
+            log, steps = found.events, found.stats["num_steps"]
         times, component = np.asarray(log.time), np.asarray(log.component)
         known = np.isfinite(times)
-        return first_of_each(times[known], component[known], count), None
+        stages = STAGES["Dopri8" if rtol <= 1e-6 else "Tsit5"]
+        return first_of_each(times[known], component[known], count), 1 + stages * int(steps)
 
     return Contender(run)
 
 
 def by_diffrax(problem: Problem, solver: Any) -> Contender:
-    """`diffrax.Event` ends the run at the next hit, and the run goes on from there."""
+    """`diffrax.Event` ends the run at the next hit, and the run goes on from there.
+
+    One condition, the smallest gap of the modes that are left: with one condition per mode, hits
+    within one step are found in the wrong order, and those passed over are never found.
+    """
     velocity, strength, level = field(problem), strengths(problem), jnp.asarray(levels(problem))
     stages, count = STAGES[type(solver).__name__], len(problem.known)
     limit = max(64, int(problem.cap / cost(problem) / stages))
 
-    def condition(k):
-        return lambda t, y, args, **_: jnp.where(args[k], 1.0, level[k] - strength(y)[k])
+    def gap(y, done):
+        return jnp.where(done, jnp.inf, level - strength(y))
 
     @jax.jit
     def leg(rtol, t, y, done):
-        newton = optx.Newton(rtol=rtol / 100, atol=rtol / 100)
-        return diffrax.diffeqsolve(
+        solution = diffrax.diffeqsolve(
             diffrax.ODETerm(lambda t, y, args: velocity(y)),  # pyright: ignore
-            solver, t, problem.t1, None, y, done, max_steps=limit, throw=False,
+            solver, t, problem.t1, None, y, max_steps=limit, throw=False,
             stepsize_controller=diffrax.PIDController(rtol=rtol, atol=rtol / 100),
-            event=diffrax.Event([condition(k) for k in range(count)], newton),
+            event=diffrax.Event(
+                lambda t, y, args, **_: jnp.min(gap(y, done)),
+                optx.Newton(rtol=rtol / 100, atol=rtol / 100),
+            ),
         )  # fmt: skip
+        assert solution.ts is not None
+        assert solution.ys is not None
+        t, y = solution.ts[-1], solution.ys[-1]
+        hit = jnp.argmin(jnp.abs(gap(y, done)))
+        return t, y, hit, solution.event_mask, solution.stats["num_steps"]
 
     def run(rtol):
         times, done, t, y, steps = np.full(count, np.inf), np.zeros(count, bool), 0.0, None, 0
         y = problem.start
         while not done.all():
-            solution = leg(rtol, t, y, done)
-            steps += int(solution.stats["num_steps"])
-            hit = np.array(solution.event_mask)
-            if not hit.any():
+            t, y, hit, happened, more = leg(rtol, t, y, done)
+            steps += int(more)
+            if not happened:
                 break
-            assert solution.ts is not None and solution.ys is not None
-            t, y = float(solution.ts[-1]), np.asarray(solution.ys[-1])
-            times[hit] = t
-            done |= hit
+            times[int(hit)], done[int(hit)] = float(t), True
         return times, 1 + stages * steps
 
     return Contender(run)

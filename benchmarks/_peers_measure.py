@@ -66,7 +66,7 @@ def by_rate(problem: Problem, contender: Contender) -> list[dict]:
             targets.pop(0)
         if not targets:
             break
-        slower = rate * min(0.5, SHRINK * targets[0] / row["error"]) if row["error"] else rate / 2
+        slower = rate * min(0.8, SHRINK * targets[0] / row["error"]) if row["error"] else rate / 2
         if not np.isfinite(row["error"]) or row["error"] > 0.5:
             slower = rate / 2  # unstable, or not yet first order
         predicted = row["first seconds"] * rate / slower

@@ -156,7 +156,7 @@ def events(levels: int, hidden: int) -> Problem:
     return Problem(
         f"events {count}", f"hitting times of {count} modes, linear, hierarchy", network, task,
         float(np.max(known)) * 1.05, known, "closed form",
-        (1e-3, 1e-5, 1e-7, 1e-9), ladder(1e-3, 10**0.5, 21), 0.1, 60.0, "flowlin",
+        (1e-3, 1e-5, 1e-7, 1e-9), ladder(1e-3, 10**0.5, 21), 0.1, 60.0, "flowlin under jit",
         fl.ModeHits(modes, half),
     )  # fmt: skip
 
@@ -170,7 +170,8 @@ def toys() -> list[Problem]:
         "toy", "linear, hierarchy of two levels", network, task, 3.0, known, "Dopri8, rtol 1e-10",
         (1e-2,), (1e-3, 1e-5), 0.1, 5.0, "flowlin",
     )  # fmt: skip
-    return [toy, events(2, 8)._replace(name="toy events", targets=(1e-2,), knobs=(1e-3, 1e-5))]
+    return [toy, events(2, 8)._replace(name="toy events", targets=(1e-2,), knobs=(1e-3, 1e-5),
+                                      main="flowlin")]  # fmt: skip
 
 
 PROBLEMS: dict[str, Callable[[], Problem]] = {
