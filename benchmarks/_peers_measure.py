@@ -6,7 +6,7 @@ from typing import Any
 
 import _common
 import numpy as np
-from _peers_problems import Problem
+from _peers_problems import PATIENCE, Problem
 from _peers_solvers import Contender, Unfinished
 from tqdm import tqdm
 
@@ -41,13 +41,13 @@ def tried(problem: Problem, contender: Contender, knob: float) -> dict[str, Any]
 
 
 def by_tolerance(problem: Problem, contender: Contender) -> list[dict]:
-    """From loose to tight until the smallest target is met, or the time is spent."""
+    """From loose to tight until the smallest target is met, or as many seconds are spent as one run may take."""
     rows: list[dict] = []
     for knob in problem.knobs:
         row = tried(problem, contender, knob)
         rows.append(row)
         spent = sum(r["first seconds"] for r in rows)
-        stop = "error" not in row or spent > 2 * problem.cap
+        stop = "error" not in row or spent > problem.cap
         if stop or row["error"] <= min(problem.targets):
             break
     return rows
@@ -70,7 +70,7 @@ def by_rate(problem: Problem, contender: Contender) -> list[dict]:
         if not np.isfinite(row["error"]) or row["error"] > 0.5:
             slower = rate / 2  # unstable, or not yet first order
         predicted = row["first seconds"] * rate / slower
-        if predicted > problem.cap:
+        if predicted > PATIENCE * problem.cap:
             needed = round(problem.t1 / slower)
             rows.append({"knob": slower, "unfinished": True, "predicted": needed,
                          "evaluations": needed, "first seconds": predicted})  # fmt: skip

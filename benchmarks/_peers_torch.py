@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 import numpy as np
-from _peers_problems import Problem
+from _peers_problems import PATIENCE, Problem
 
 import flowlin as fl
 from flowlin.field import Statistics
@@ -143,7 +143,7 @@ def descent(problem: Problem):
             for k in range(steps):
                 for p, g in zip(parameters, step(*parameters), strict=True):
                     p.sub_(g, alpha=h)
-                if k % 1024 == 0 and time.perf_counter() - begin > problem.cap:
+                if k % 1024 == 0 and time.perf_counter() - begin > PATIENCE * problem.cap:
                     raise Unfinished(k)
         return np.concatenate([p.numpy().ravel() for p in parameters]), steps
 
