@@ -41,7 +41,7 @@ def tried(problem: Problem, contender: Contender, knob: float) -> dict[str, Any]
 
 
 def by_tolerance(problem: Problem, contender: Contender) -> list[dict]:
-    """From loose to tight until the smallest target is met, or as many seconds are spent as one run may take."""
+    """From loose to tight until the smallest target is met, or one run's time is spent."""
     rows: list[dict] = []
     for knob in problem.knobs:
         row = tried(problem, contender, knob)
@@ -111,7 +111,7 @@ def time_in_turns(
             if row is None or contender.run is None:
                 continue
             key = f"{name} {row['knob']}"
-            runs[key] = lambda c=contender, k=row["knob"]: c.run(k)
+            runs[key] = lambda run=contender.run, k=row["knob"]: run(k)
             places[key] = (name, row)
             if contender.evaluations and "counted" not in row:
                 row["counted"] = row["evaluations"] = contender.evaluations(row["knob"])

@@ -14,7 +14,6 @@ from jax.flatten_util import ravel_pytree
 import flowlin as fl
 from flowlin.field import GradientField, Statistics, objective
 
-
 PATIENCE = 3  # descent may take this many times the cap
 
 

@@ -38,7 +38,8 @@ PEERS = """## flowlin and its peers
 Same problem, same initial weights, float64, error against a reference; `python benchmarks/peers.py
 --help` says what every contender is given. All of them have the same field, of linear networks the
 one from sufficient statistics, so that the seconds compare solvers. Cells: evaluations of the
-field, seconds. In the plots descent may leave on the right. Full tables with tolerances and the reasons for what is missing:
+field, seconds. In the plots descent may leave on the right. Full
+tables with tolerances and the reasons for what is missing:
 [results/peers.md](results/peers.md)."""
 
 
