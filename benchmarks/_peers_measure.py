@@ -120,7 +120,7 @@ def time_in_turns(
         check = tried(problem, contenders[name], row["knob"])
         if "error" not in check:
             row.pop("error")
-            row["unfinished"] = True
+            row |= check
             del runs[key], places[key]
             continue
         row |= check

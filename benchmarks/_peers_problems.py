@@ -121,7 +121,7 @@ def tree() -> Problem:
         "relu tree", "ReLU, hierarchy, c = 1, t = 60", network, task, 60.0, fine,
         f"exact walk, rtol 1e-12 ({averaged.off(other, fine):.0e} from rtol 1e-10); descent, which "
         "knows nothing of it, converges to it",
-        (1e-3, 1e-4, 1e-5), ladder(1e-3, 10**0.5, 11), 1e-2, 60.0, "flowlin ExactKinks",
+        (1e-3, 1e-4, 1e-5), ladder(1e-3, 10**0.5, 11), 1e-2, 40.0, "flowlin ExactKinks",
     )  # fmt: skip
 
 

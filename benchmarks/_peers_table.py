@@ -42,7 +42,8 @@ def why_not(contender: dict) -> str:
     if last.get("predicted"):
         return f"{text}; would need {last['predicted']:,} steps, {last['first seconds']:,.0f} s"
     if last.get("unfinished"):
-        return f"{text}; rtol {last['knob']:.0e} not finished in {last['first seconds']:,.0f} s"
+        knob = "rate" if contender["name"].startswith("descent") else "rtol"
+        return f"{text}; {knob} {last['knob']:.0e} not finished in {last['first seconds']:,.0f} s"
     if last.get("failed"):
         return f"{text}; rtol {last['knob']:.0e}: {last['failed'].split(':')[0]}"
     return text
