@@ -92,6 +92,9 @@ def refine(problem: Problem, contenders: dict[str, Contender]) -> dict[str, list
         else:
             rule = by_rate if contender.descends else by_tolerance
             found[name] = rule(problem, contender)
+        if contender.evaluations:
+            for row in found[name]:
+                row["evaluations"] = contender.evaluations(row["knob"])
     return found
 
 
@@ -113,8 +116,6 @@ def time_in_turns(
             key = f"{name} {row['knob']}"
             runs[key] = lambda run=contender.run, k=row["knob"]: run(k)
             places[key] = (name, row)
-            if contender.evaluations and "counted" not in row:
-                row["counted"] = row["evaluations"] = contender.evaluations(row["knob"])
     for key in [key for key, (name, _) in places.items() if contenders[name].iterates_of]:
         name, row = places[key]
         check = tried(problem, contenders[name], row["knob"])

@@ -55,8 +55,9 @@ def by_flowlin(problem: Problem, stages: int | None, **options: Any) -> Contende
 
     def run(rtol):
         flow = fl.gradient_flow(network, task, t1, rtol=rtol, **options)
-        per_step = stages or STAGES.get(flow.stats["solver"], 0)
-        return _common.flat(flow.final), 1 + per_step * int(flow.stats["num_steps"])
+        per_step = stages or STAGES.get(flow.stats["solver"])
+        count = None if per_step is None else 1 + per_step * int(flow.stats["num_steps"])
+        return _common.flat(flow.final), count
 
     return Contender(run)
 

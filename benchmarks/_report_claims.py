@@ -115,9 +115,10 @@ def descent_limit(rows: list[dict]) -> Verdict:
 def derivatives(rows: list[dict]) -> Verdict:
     """Medians and largest differences."""
     rows = [r for r in rows if "median" in r]
-    text = f"median {max(r['median'] for r in rows):.0e} or less, largest "
-    largest = max(r["largest"] for r in rows)
-    return Verdict("derivatives", "within 1e-6", text + f"{largest:.0e}", largest <= 1e-6)
+    beyond, events = sum(len(r["beyond 1e-6"]) for r in rows), sum(r["events"] for r in rows)
+    median, largest = (max(r[key] for r in rows) for key in ("median", "largest"))
+    text = f"median {median:.0e} or less, {beyond} of {events:,} beyond 1e-6, largest {largest:.0e}"
+    return Verdict("derivatives", "-", text, None)
 
 
 def matched_error(rows: list[dict]) -> Verdict:

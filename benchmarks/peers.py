@@ -25,9 +25,10 @@ of as many as begin within 10 s. What each is given:
 - descent: one jitted loop in JAX; in PyTorch a loop with updates in place.
 - PyTorch: closed-form gradients (from the statistics for linear networks), no autograd, 2 threads.
 
-A run that takes longer than 60 s (40 s on the tree) is not finished, and a ladder of tolerances ends after that time.
-Descent has three times as long; where it would take longer by its first-order law it is not started, and the
-steps that it would need are given.
+A run that takes longer than 60 s (40 s on the tree) is not finished, and a ladder of tolerances
+ends after that time. Descent has three times as long; where it would take longer by its first-order
+law it is not started, and the steps that it would need are given.
+
 Writes `peers.json` and `peers.md` to `benchmarks/results/`; problems that are not run keep theirs.
 `python benchmarks/report.py` makes the plots and `benchmarks/README.md` from it. The references of
 ReLU networks on images are those of `averaged.py`, kept in `benchmarks/.cache`.

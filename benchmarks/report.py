@@ -99,7 +99,7 @@ def losing(entries: list[dict]) -> str:
     rows: dict[tuple, list[str]] = {}
     for entry in entries:
         for loss in losses(entry):
-            times = "" if loss["times"] is None else f" ({loss['times']:.2g}x)"
+            times = "" if loss["times"] is None else f" ({loss['times']:,.2f}x)"
             key = (loss["problem"], f"{loss['target']:.0e}", loss["unit"])
             rows.setdefault(key, []).append(loss["peer"] + times)
     body = [(*key, ", ".join(peers)) for key, peers in rows.items()]
