@@ -8,6 +8,7 @@ import _common
 import numpy as np
 from _peers_problems import PATIENCE, Problem
 from _peers_solvers import Contender, Unfinished
+from _peers_torch import choose_threads, torch
 from tqdm import tqdm
 
 BUDGET = 10.0  # seconds of repetitions per run
@@ -132,6 +133,7 @@ def time_in_turns(
 def measured(problem: Problem, contenders: dict[str, Contender], repeats: int) -> dict[str, Any]:
     """The entry of one problem."""
     begin, load = time.perf_counter(), os.getloadavg()[0]
+    threads = None if torch is None else choose_threads(problem)
     rows = refine(problem, contenders)
     time_in_turns(problem, contenders, rows, repeats)
     return {
@@ -144,12 +146,43 @@ def measured(problem: Problem, contenders: dict[str, Contender], repeats: int) -
         "cap": problem.cap,
         "main": problem.main,
         "load": [round(load, 1), round(os.getloadavg()[0], 1)],
+        "threads of PyTorch": threads,
         "took": round(time.perf_counter() - begin),
         "contenders": [
             {"name": name, "note": contenders[name].note, "tried": tidy(rows[name])}
             for name in contenders
         ],
     }
+
+
+def chosen_ones(
+    contenders: dict[str, Contender], main: str, prefixes: list[str]
+) -> dict[str, Contender]:
+    """The main contender, those whose names begin so, and those whose knobs they take over."""
+    wanted = {n for n in contenders if n == main or n.startswith(tuple(prefixes))}
+    wanted |= {c.iterates_of for n, c in contenders.items() if n in wanted and c.iterates_of}
+    return {name: c for name, c in contenders.items() if name in wanted}
+
+
+def joined(known: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """Contenders measured later put into an entry.
+
+    They were timed in turns with the main contender; its time then and now scales their seconds.
+    """
+    main = known["main"]
+    then, now = (
+        {r["knob"]: r["seconds"] for r in c["tried"] if "seconds" in r}
+        for c in (next(c for c in e["contenders"] if c["name"] == main) for e in (known, found))
+    )
+    scale = float(np.median([then[knob] / now[knob] for knob in then if knob in now]))
+    later = {c["name"]: c for c in found["contenders"] if c["name"] != main}
+    for contender in later.values():
+        contender["scaled by"] = float(f"{scale:.3g}")
+        for row in contender["tried"]:
+            if "seconds" in row:
+                row["seconds"] = float(f"{row['seconds'] * scale:.4g}")
+    contenders = [later.get(c["name"], c) for c in known["contenders"]]
+    return known | {"contenders": contenders, "threads of PyTorch": found["threads of PyTorch"]}
 
 
 def tidy(rows: list[dict]) -> list[dict]:

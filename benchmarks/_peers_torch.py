@@ -24,8 +24,7 @@ def optional(name: str) -> Any:
 
 
 torch, torchdiffeq = optional("torch"), optional("torchdiffeq")
-if torch is not None:
-    torch.set_num_threads(2)
+THREADS = (2, 1)
 
 
 def tensors(problem: Problem) -> list[Any]:
@@ -61,6 +60,22 @@ def gradients(problem: Problem):
         return back.T @ x, error.T @ h, c * back.sum(0)
 
     return relu
+
+
+def choose_threads(problem: Problem) -> int:
+    """Set PyTorch to as many threads as are faster: two of them stall on a machine that is busy."""
+    step, parameters, times = gradients(problem), tensors(problem), {}
+    for count in THREADS:
+        torch.set_num_threads(count)
+        with torch.no_grad():
+            step(*parameters)
+            begin = time.perf_counter()
+            for _ in range(30):
+                step(*parameters)
+        times[count] = time.perf_counter() - begin
+    fastest = min(times, key=lambda count: times[count])
+    torch.set_num_threads(fastest)
+    return fastest
 
 
 class Velocity:
