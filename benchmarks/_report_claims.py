@@ -42,8 +42,15 @@ def against(entry: dict, peer: str, target: float, unit: str, goal: float) -> Ve
     wanted = wanted.replace("fewer seconds", "less time")
     mine, _ = needed(entry, entry["main"], target, unit)
     theirs, predicted = needed(entry, peer, target, unit)
-    if not mine or not theirs:
-        return Verdict(script, wanted, f"{peer} did not finish", bool(mine))
+    if not mine:
+        return Verdict(script, wanted, f"{entry['main']} did not get there", False)
+    if not theirs:
+        rows = next((c["tried"] for c in entry["contenders"] if c["name"] == peer), [])
+        spent = rows[-1]["first seconds"] if rows and unit == "seconds" else 0.0
+        found = f"{peer} did not get there"
+        if spent:
+            found += f" in {spent:,.0f} s, {spent / mine:,.0f} times {mine:.3g} s"
+        return Verdict(script, wanted, found, spent / mine >= goal)
     sign = "about " if predicted else ""
     found = f"{sign}{theirs / mine:.3g}x ({theirs:,.3g} / {mine:,.3g} {unit})"
     return Verdict(script, wanted, found, theirs / mine >= goal)

@@ -65,8 +65,6 @@ def work_precision(entry: dict, path: pathlib.Path) -> None:
         axis.xaxis.label.set_size(12)
     what = "largest relative error of a hitting time" if entry["events"] else "relative error"
     axes[0].set_ylabel(what if entry["events"] else f"{what} of the parameters", fontsize=12)
-    low, high = axes[0].get_ylim()
-    axes[0].set_ylim(max(low, min(entry["targets"]) / 300), high)
     figure.suptitle(entry["title"], fontsize=13)
     handles: dict[str, Any] = {}
     for axis in axes:
