@@ -70,6 +70,9 @@ def event_times(entry: dict) -> Iterator[Verdict]:
                     ratios = [t / mine["seconds"] for t in times]
                     worst = min(worst, min(ratios))
                     found.append(f"{target:.0e}: {min(ratios):.2g} ... {max(ratios):.2g}x")
+                elif not mine:
+                    found.append(f"{target:.0e}: {ours} did not get there in its time")
+                    worst = 0.0
             yield Verdict(
                 f"peers: {entry['title']}", f"10x less time than {library}, {ours}",
                 "; ".join(found), bool(found) and worst >= 10,
