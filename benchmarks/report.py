@@ -54,6 +54,13 @@ def scripts() -> str:
     return "## Scripts\n\n" + _common.markdown_table(("script", "claim", "results"), rows)
 
 
+REASONS = """Why: a call of `fl.gradient_flow` costs some ten milliseconds before its first step,
+which shows where the whole run is short (under `jax.jit` it does not); `fl.RKC()` is of order 2 and
+without memory, so that CVODE's BDF, of order up to 5, needs fewer evaluations, the more so the
+smaller the error; the exact walk has one price, whatever error is asked for; on a smooth flow that
+is not stiff the methods of flowlin are those of its peers."""
+
+
 def goals(found: list[Verdict]) -> str:
     """Goals, what was measured, met or not."""
     words = {True: "met", False: "**not met**", None: "-"}
@@ -108,7 +115,7 @@ def losing(entries: list[dict]) -> str:
         "Computed from the results: every problem, error and measure in which some peer needs "
         "fewer evaluations, or less than 1/1.1 of the time."
     )
-    return f"## Where flowlin loses\n\n{text}\n\n{_common.markdown_table(head, body)}"
+    return f"## Where flowlin loses\n\n{text}\n\n{_common.markdown_table(head, body)}\n\n{REASONS}"
 
 
 def page(entries: list[dict]) -> str:
