@@ -55,10 +55,10 @@ def scripts() -> str:
 
 
 REASONS = """Why: a call of `fl.gradient_flow` costs some ten milliseconds before its first step,
-which shows where the whole run is short (under `jax.jit` it does not); `fl.RKC()` is of order 2 and
-without memory, so that CVODE's BDF, of order up to 5, needs fewer evaluations, the more so the
-smaller the error; the exact walk has one price, whatever error is asked for; on a smooth flow that
-is not stiff the methods of flowlin are those of its peers."""
+which shows where the whole run is short (under `jax.jit` part of it goes); `fl.RKC()` is of order 2
+and without memory, so that CVODE's BDF, of order up to 5, needs fewer evaluations, the more so the
+smaller the error; the exact walk costs about the same whatever error is asked for; on a smooth flow
+that is not stiff the methods of flowlin are those of its peers."""
 
 
 def goals(found: list[Verdict]) -> str:
