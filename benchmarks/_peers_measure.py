@@ -164,8 +164,8 @@ def chosen_ones(
     return {name: c for name, c in contenders.items() if name in wanted}
 
 
-def joined(known: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-    """Contenders measured later put into an entry.
+def joined(known: dict[str, Any], found: dict[str, Any], prefixes: list[str]) -> dict[str, Any]:
+    """Contenders measured later, those whose names begin so, put into an entry.
 
     They were timed in turns with the main contender; its time then and now scales their seconds.
     """
@@ -175,7 +175,7 @@ def joined(known: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
         for c in (next(c for c in e["contenders"] if c["name"] == main) for e in (known, found))
     )
     scale = float(np.median([then[knob] / now[knob] for knob in then if knob in now]))
-    later = {c["name"]: c for c in found["contenders"] if c["name"] != main}
+    later = {c["name"]: c for c in found["contenders"] if c["name"].startswith(tuple(prefixes))}
     for contender in later.values():
         contender["scaled by"] = float(f"{scale:.3g}")
         for row in contender["tried"]:

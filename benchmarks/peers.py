@@ -57,13 +57,13 @@ def entry(problem: Problem, repeats: int, only: list[str], quick: bool = False) 
     return measured(problem, contenders, repeats)
 
 
-def merged(found: dict, only: bool) -> list[dict]:
+def merged(found: dict, only: list[str]) -> list[dict]:
     """The results so far with one problem's replaced."""
     path = _common.RESULTS / "peers.json"
     known = json.loads(path.read_text()) if path.exists() else []
     kept = {e["problem"]: e for e in known}
     name = found["problem"]
-    kept[name] = joined(kept[name], found) if only else found
+    kept[name] = joined(kept[name], found, only) if only else found
     return [kept[name] for name in PROBLEMS if name in kept]
 
 
@@ -79,7 +79,7 @@ def main() -> None:
         return
     for name in given.problem or PROBLEMS:
         found = entry(PROBLEMS[name](), given.repeats, given.only) | {"machine": platform.machine()}
-        entries = merged(found, bool(given.only))
+        entries = merged(found, given.only)
         print(markdown([found]), flush=True)
         _common.save("peers", entries, markdown(entries))
 
