@@ -1,5 +1,6 @@
 """Refining contenders, timing them in turns, and keeping what was measured."""
 
+import copy
 import os
 import time
 from typing import Any
@@ -175,7 +176,11 @@ def joined(known: dict[str, Any], found: dict[str, Any], prefixes: list[str]) ->
         for c in (next(c for c in e["contenders"] if c["name"] == main) for e in (known, found))
     )
     scale = float(np.median([then[knob] / now[knob] for knob in then if knob in now]))
-    later = {c["name"]: c for c in found["contenders"] if c["name"].startswith(tuple(prefixes))}
+    later = {
+        c["name"]: copy.deepcopy(c)
+        for c in found["contenders"]
+        if c["name"].startswith(tuple(prefixes))
+    }
     for contender in later.values():
         contender["scaled by"] = float(f"{scale:.3g}")
         for row in contender["tried"]:
