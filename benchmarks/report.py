@@ -32,8 +32,8 @@ python benchmarks/report.py            # this page and its plots
 
 Times are medians of runs that take turns within one process, without compilation, on a machine
 with two cores that other jobs were using as well: read the ratios, not the seconds. Under that
-load ratios move, too: descent over the exact walk on the tree at 1e-5 was 23, 29 ... 45 and 44 in three
-series of turns, and 69 in `matched_error.py`."""
+load ratios move, too: descent over the exact walk on the tree at 1e-5 was 23, 29 ... 45 and 44
+in three series of turns, and 69 in `matched_error.py`."""
 
 PEERS = """## flowlin and its peers
 
