@@ -3,7 +3,8 @@
 import os
 import sys
 
-os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={2 if sys.argv[1:] else 8}"
+devices = f"--xla_force_host_platform_device_count={2 if sys.argv[1:] else 8}"
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {devices}"
 
 import jax
 import numpy as np
