@@ -220,10 +220,12 @@ def unbalanced_hitting_time(
     rho, s, a0 = sign * rho, sign * s, sign * a0
     plus, minus = _halves(a0, lam)
     rate, up, _ = _rates(s, d, plus, minus)
+    known = jnp.isfinite(rho)
+    rho = jnp.where(known, rho, 0.0)
     change, left = rho - a0, s - d * rho
     # Moving towards rho, which lies before the fixed point and, if balanced, before the saddle.
     reached = (change * left > 0) | ((change == 0) & (left != 0))
-    reached &= jnp.isfinite(rho) & ((lam != 0) | (jnp.sign(a0) * jnp.sign(rho) > 0))
+    reached &= known & ((lam != 0) | (jnp.sign(a0) * jnp.sign(rho) > 0))
     rho, change = jnp.where(reached, rho, 0.0), jnp.where(reached, change, 0.0)
     level = hypot(lam / 2, rho)
     x = jnp.where(
@@ -232,7 +234,7 @@ def unbalanced_hitting_time(
     ahead = quotient(up * x + 2 * d * minus, up + 2 * d * minus, x)
     q = quotient(change * ahead, jnp.where(reached, 2 * (plus * x + minus) * left, 0.0), 0.0)
     time = tau * log_growth(2 * rate, q)
-    return jnp.where(reached, time, jnp.where(change == 0, 0.0, jnp.inf))
+    return jnp.where(reached, time, jnp.where(known & (change == 0), 0.0, jnp.inf))
 
 
 def unbalanced_start(
