@@ -14,6 +14,12 @@ def arrays(*values: Any) -> tuple[Array, ...]:
     return tuple(jnp.asarray(value, dtype=jnp.result_type(float)) for value in values)
 
 
+def in_units(t: Array, tau: Array) -> Array:
+    """t / tau, inf (without a derivative) at t = inf."""
+    forever = jnp.isinf(t)
+    return jnp.where(forever, jnp.inf, jnp.where(forever, 0.0, t) / tau)
+
+
 def decayed(rate: Array, t: Array) -> Array:
     """(1 - exp(-rate t)) / rate, its limit t at rate = 0, and 1 / rate at t = inf.
 

@@ -23,10 +23,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float
 
 from flowlin.roots import bracketed_root
-from flowlin.theory._stable import arrays, decayed, log_growth, quotient, require, require_units
+from flowlin.theory._stable import (
+    arrays,
+    decayed,
+    in_units,
+    log_growth,
+    quotient,
+    require,
+    require_units,
+)
 from flowlin.theory.two_layer import hitting_time, mode_strength
 
 _TERMS = 18  # of geometric series with ratio 1/8 at most: the rest is below 1e-16
@@ -56,7 +65,7 @@ def deep_strength(
     """
     t, s, d, a0, depth, tau = jnp.broadcast_arrays(*arrays(t, s, d, a0, depth, tau))
     b, layers, shallow = _depth(s, d, a0, depth, tau)
-    time = t / tau
+    time = in_units(t, tau)
     sigma = _clock_at(layers * time, s, d, a0, b)
     deep = mode_strength(sigma / 2, s, d, a0)
     return jnp.where(shallow, _one_layer(time, s, d, a0), deep)
@@ -186,14 +195,17 @@ def _clock_at(time: Array, s: Array, d: Array, a0: Array, b: Array) -> Array:
 
     inf if it never comes to rest before `time`, or at time = inf.
     """
-    forever, moving, (time_, *mode) = _moving(time, s, d, a0)
-    low, high = _bracket(time_, *mode, b)
+    forever, moving, (time_, s_, d_, a_) = _moving(time, s, d, a0)
+    low, high = _bracket(time_, s_, d_, a_, b)
     lost = jnp.isinf(high)
     low, high, time_ = (jnp.where(lost, 0.0, z) for z in (low, high, time_))
-    sigma = _bracketed(low, high, time_, *mode, b)
-    for _ in range(3):
-        late = _clock(sigma, *mode, b) - time_
-        sigma = sigma - late * mode_strength(sigma / 2, *mode) ** b
+    sigma = _bracketed(low, high, time_, s_, d_, a_, b)
+
+    def newton(_, sigma):
+        late = _clock(sigma, s_, d_, a_, b) - time_
+        return sigma - late * mode_strength(sigma / 2, s_, d_, a_) ** b
+
+    sigma = lax.fori_loop(0, 3, newton, sigma)
     resting = jnp.where(b == 0, time, 0.0)  # at the saddle
     end = jnp.where((s == 0) & (d == 0), 0.0, jnp.inf)  # or anything, where nothing ever moves
     sigma = jnp.where(moving, jnp.where(lost, jnp.inf, sigma), resting)
