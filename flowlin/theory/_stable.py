@@ -30,7 +30,8 @@ def decayed(rate: Array, t: Array) -> Array:
     finite = jnp.where(forever, 0.0, t)
     x = rate * finite
     tiny = jnp.abs(x) < 1e-3
-    series = finite * (1 - x / 2 * (1 - x / 3 * (1 - x / 4 * (1 - x / 5))))
+    z = jnp.where(tiny, x, 0.0)  # so that the series' derivatives cannot overflow
+    series = finite * (1 - z / 2 * (1 - z / 3 * (1 - z / 4 * (1 - z / 5))))
     safe = jnp.where(still | (tiny & ~forever), 1.0, rate)
     exact = jnp.where(forever, 1.0, -jnp.expm1(-safe * finite)) / safe
     return jnp.where(forever, jnp.where(still, jnp.inf, exact), jnp.where(tiny, series, exact))
