@@ -95,14 +95,14 @@ def deep_hitting_time(
     rho, s, d, a0, depth, tau = jnp.broadcast_arrays(*arrays(rho, s, d, a0, depth, tau))
     b, layers, shallow = _depth(s, d, a0, depth, tau)
     change, left = rho - a0, s - d * rho
-    ahead = shallow & (change * left > 0)
+    ahead = shallow & ((change * left > 0) | ((change == 0) & (left != 0)))
     single = log_growth(d, quotient(jnp.where(ahead, change, 0.0), left, 0.0))
     sigma = 2 * hitting_time(rho, s, d, a0)
     reached = jnp.isfinite(sigma) & (a0 > 0)
     deep = _clock(jnp.where(reached, sigma, 0.0), s, d, jnp.where(reached, a0, 1.0), b) / layers
     time = tau * jnp.where(shallow, single, deep)
-    there = jnp.where(shallow, ahead, reached) | (change == 0)
-    return jnp.where(there, jnp.where(change == 0, 0.0, time), jnp.inf)
+    there = jnp.where(shallow, ahead, reached)
+    return jnp.where(there, time, jnp.where(change == 0, 0.0, jnp.inf))
 
 
 def deep_inflection_time(

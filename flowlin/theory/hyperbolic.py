@@ -69,7 +69,7 @@ def _rates(s: Array, d: Array, plus: Array, minus: Array) -> tuple[Array, Array,
 def _growth(
     t: Array, s: Array, d: Array, plus: Array, minus: Array
 ) -> tuple[Array, Array, Array, Array]:
-    """log x at time t (in units of tau), then log N, log M and their floor's exceedance.
+    """Growth of p + q and relaxation of the strength at time t, in units of tau.
 
     **Returns:** `(log_x, relaxed, gained, burst)`: log x; E / N M = (s - d a) / (s - d a0);
     (1 - E / N M) / d, a sum of terms of one sign; +1 where x has left the range of floats,
@@ -126,7 +126,7 @@ def unbalanced_strength(
 
     At a0 = imbalance = 0 the strength has a cone in these variables, and its derivative is
     set from above; it is smooth in the weights (`mode_weights`). Where a mode without drag (d = 0)
-    leaves the range of floats it is inf with zero derivative.
+    has grown by more than 1e138 (1e17 in float32) it is inf with zero derivative.
 
     **Raises:** `ValueError` for concrete d < 0 or tau <= 0.
 
