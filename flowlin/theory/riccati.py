@@ -1,8 +1,8 @@
 r"""Two-layer linear networks with white inputs: a matrix Riccati equation and its solution.
 
-For $\Sigma_x = d\, I$ and weights with the conserved $W_2^T W_2 - W_1 W_1^T = \lambda I$ the stacked
-$Q = [W_1^T; W_2]$, shape (N, H) with N = N_in + N_out, obeys (Fukumizu 1998; Braun et al. 2022;
-with lambda Domine et al. 2024)
+For $\Sigma_x = d\, I$ and weights with the conserved $W_2^T W_2 - W_1 W_1^T = \lambda I$ the
+stacked $Q = [W_1^T; W_2]$, shape (N, H) with N = N_in + N_out, obeys (Fukumizu 1998; Braun et al.
+2022; with lambda Domine et al. 2024)
 
 $$\tau \dot Q = F Q - \tfrac d2 Q Q^T Q, \quad
   F = \begin{pmatrix} -\tfrac{d\lambda}2 I & \Sigma_{yx}^T \\
@@ -136,8 +136,8 @@ def _solution(t: Array, f: Array, rows: Array, variance: Any) -> Float[Array, "N
 def _triangular(rows: Array, length: Array) -> tuple[Float[Array, "N k"], Float[Array, " k"]]:
     """L of P = L U^T, and the log of each pivot row's grown length.
 
-    `length` is the log of the factors by which the rows have grown. Every choice of pivots gives the
-    same solution, so they are constants to derivatives.
+    `length` is the log of the factors by which the rows have grown. Every choice of pivots gives
+    the same solution, so they are constants to derivatives.
     """
     n, hidden = rows.shape
     k = min(n, hidden)
