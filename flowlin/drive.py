@@ -75,9 +75,9 @@ def segment(
         run = run.with_capacity(limits.events)
         flow = run.solve(_grown(start, limits.events), *steps, max_steps=bound)
     flow = trimmed(flow)
-    if run.ts is None:  # a row at either end of the segment; those at pauses are not wanted
-        first = None if before is None else 1
-        flow = flow.with_rows(lambda a: a[first : -1 if is_paused(flow, limits) else None])
+    wanted = slice(None if before is None else 1, -1 if is_paused(flow, limits) else None)
+    if run.ts is None and wanted != slice(None):  # rows at the segment's ends, but not at pauses
+        flow = flow.with_rows(lambda a: a[wanted])
     return run, flow if before is None else _joined(before, flow)
 
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array
 
@@ -87,16 +88,12 @@ class _OnTask(eqx.Module):
         return self.function(network, self.task)
 
 
-def _watch(function, level, network, name, direction, terminate, monotone=False) -> Watch:
-    difference = _Minus(function, jnp.asarray(level, network.dtype))
-    raw, shape = (jax.eval_shape(f, network) for f in (function, difference))
-    if not jnp.issubdtype(raw.dtype, jnp.floating):
-        raise ValueError(
-            f"`observable` of event {name!r} returns {raw.dtype}; return a floating-point "
-            "array whose components cross the level continuously."
-        )
-    channel = Channel(name, shape.shape)
-    return Watch(difference, channel, direction=direction, terminate=terminate, monotone=monotone)
+def _watch(function, shape, level, network, name, direction, terminate, monotone=False) -> Watch:
+    """Watch a function with values of a shape against a level."""
+    level = jnp.asarray(level, network.dtype)
+    channel = Channel(name, np.broadcast_shapes(shape, level.shape))
+    function = _Minus(function, level)
+    return Watch(function, channel, direction=direction, terminate=terminate, monotone=monotone)
 
 
 class Crossing(AbstractEvent):
@@ -132,7 +129,14 @@ class Crossing(AbstractEvent):
         """One watch: the observable minus the level."""
         del objective, kinks
         function = _OnTask(self.observable, task)
-        return [_watch(function, self.level, network, self.name, self.direction, self.terminate)]
+        raw = jax.eval_shape(lambda n: jnp.asarray(function(n)), network)
+        if not jnp.issubdtype(raw.dtype, jnp.floating):
+            raise ValueError(
+                f"`observable` of event {self.name!r} returns {raw.dtype}; return a floating-point "
+                "array whose components cross the level continuously."
+            )
+        how = self.name, self.direction, self.terminate
+        return [_watch(function, raw.shape, self.level, network, *how)]
 
 
 class ModeHits(AbstractEvent):
@@ -157,7 +161,8 @@ class ModeHits(AbstractEvent):
         del objective, kinks
         require_finite("rho", jnp.asarray(self.rho))
         function = _OnTask(self.modes.observable(network, task), task)
-        return [_watch(function, self.rho, network, self.name, self.direction, self.terminate)]
+        how = self.name, self.direction, self.terminate
+        return [_watch(function, self.modes.s.shape, self.rho, network, *how)]
 
 
 class LossBelow(AbstractEvent):
@@ -173,10 +178,9 @@ class LossBelow(AbstractEvent):
     def watches(self, network, task, objective, kinks) -> list[Watch]:
         """One watch: the run's loss minus the level, falling."""
         del task, kinks
-        # The loss of a gradient flow never rises.
-        return [
-            _watch(objective.value, self.level, network, self.name, "down", self.terminate, True)
-        ]
+        # The loss of a gradient flow never rises, so it is monotone.
+        how = self.name, "down", self.terminate, True
+        return [_watch(objective.value, (), self.level, network, *how)]
 
 
 class _Preactivations(AbstractWatched):

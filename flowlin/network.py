@@ -21,8 +21,17 @@ Activation = Callable[[int, Array], Array]
 N = TypeVar("N", bound="AbstractNetwork")
 
 
+def product(h: Array, w: Array) -> Array:
+    """h W^T."""
+    return h @ w.T
+
+
 def forward(
-    parameters: Parameters, bias_strength: Any, x: Array, activation: Activation
+    parameters: Parameters,
+    bias_strength: Any,
+    x: Array,
+    activation: Activation,
+    product: Callable[[Array, Array], Array] = product,
 ) -> tuple[Array, tuple[Array, ...]]:
     """Outputs (P, N_out) and the hidden layers' preactivations (P, H) of inputs (P, N_in).
 
@@ -34,7 +43,7 @@ def forward(
         if layer:
             preactivations.append(h)
             h = activation(layer - 1, h)
-        h = h @ w.T
+        h = product(h, w)
         if b is not None:
             h = h + bias_strength * b
     return h, tuple(preactivations)

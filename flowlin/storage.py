@@ -102,7 +102,7 @@ def read(path: Path) -> Any:
     if header["version"] != 1:
         raise ValueError(f"{str(path)!r} was written by a later flowlin; update the library.")
     wide = any(array.dtype == np.float64 for array in arrays.values())
-    if wide and not jax.config.read("jax_enable_x64"):
+    if wide and jnp.result_type(float) != jnp.float64:
         raise ValueError(f"{str(path)!r} holds float64; before any array is made: {ENABLE_X64}")
     return _decoded(header["content"], arrays)
 

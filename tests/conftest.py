@@ -19,7 +19,7 @@ import flowlin as fl
 
 ROOT = Path(__file__).resolve().parent.parent
 
-if jax.config.read("jax_compilation_cache_dir") is None:
+if jax.config.jax_compilation_cache_dir is None:
     jax.config.update("jax_compilation_cache_dir", str(ROOT / ".pytest_cache" / "compiled"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 

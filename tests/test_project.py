@@ -1,5 +1,6 @@
 """The project as a user meets it: import, README, main job, precision, GPU."""
 
+import io
 import json
 import os
 import pathlib
@@ -110,11 +111,29 @@ def test_everything_runs_without_float64():
     assert float(gap) < 0.05
 
 
-def test_progress_bars_show_and_change_nothing(capfd):
+class Terminal(io.StringIO):
+    """Standard error of somebody who looks."""
+
+    def isatty(self):
+        return True
+
+
+def test_progress_bars_show_and_change_nothing(capfd, monkeypatch):
     tree = fl.tasks.hierarchy()
     network = fl.LinearNetwork.init(tree, 4, key=jax.random.key(0))
-    shown = fl.gradient_flow(network, tree, 5.0, progress=True)
-    assert "100.00%" in capfd.readouterr().err
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", Terminal())
+        shown = fl.gradient_flow(network, tree, 5.0, progress=True)
+        last = sys.stderr.getvalue().split("\r")[-1]
+    assert "100%" in last
+    assert "t = 5/5" in last
+    assert f"loss {float(shown.losses[-1]):.4g}, {shown.stats['num_steps']} steps" in last
+    fl.gradient_flow(network, tree, 5.0, progress=True)
+    assert capfd.readouterr().err == ""  # nobody looks
+    jitted = jax.jit(lambda n: fl.gradient_flow(n, tree, 5.0, progress=True).losses)
+    jax.block_until_ready(jitted(network))
+    jax.effects_barrier()
+    assert "100.00%" in capfd.readouterr().err  # diffrax's, which cannot know
     quiet = fl.gradient_flow(network, tree, 5.0)
     assert capfd.readouterr().err == ""
     assert jnp.array_equal(shown.final.weights[0], quiet.final.weights[0])

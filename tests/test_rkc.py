@@ -210,16 +210,15 @@ def test_log_of_the_radius_thins_itself():
     assert jnp.allclose(log.at(jnp.array([0.0, 10.0, 3000.5])), jnp.array([0.0, 20.0, 6001.0]))
 
 
-def test_events_and_observables_agree_with_the_closed_form(tree, aligned, capfd):
+def test_events_and_observables_agree_with_the_closed_form(tree, aligned):
     network, modes = aligned
     a0, driven = modes.strengths(network, tree), modes.s > 0
     rho, ts = 0.5 * modes.full_strength, jnp.linspace(0, 12, 7)
     flow = fl.gradient_flow(
-        network, tree, 60.0, ts=ts, solver=fl.RKC(), rtol=1e-6, progress=True,
+        network, tree, 60.0, ts=ts, solver=fl.RKC(), rtol=1e-6,
         events=(fl.ModeHits(modes, rho), fl.LossBelow(0.05, terminate=True)),
         observe={"strengths": lambda n, task: modes.strengths(n, task)},
     )  # fmt: skip
-    assert "%" in capfd.readouterr().err
     exact = fl.theory.hitting_time(rho, modes.s, modes.d, a0)
     hits = flow.events.select("mode")
     assert len(hits) >= 5
