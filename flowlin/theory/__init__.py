@@ -2,6 +2,18 @@
 
 from flowlin.theory.bias import BiasMode as BiasMode
 from flowlin.theory.bias import bias_mode as bias_mode
+from flowlin.theory.deep import deep_hitting_time as deep_hitting_time
+from flowlin.theory.deep import deep_inflection_time as deep_inflection_time
+from flowlin.theory.deep import deep_strength as deep_strength
+from flowlin.theory.hyperbolic import half_time as half_time
+from flowlin.theory.hyperbolic import imbalance as imbalance
+from flowlin.theory.hyperbolic import inflection_levels as inflection_levels
+from flowlin.theory.hyperbolic import inflection_times as inflection_times
+from flowlin.theory.hyperbolic import mode_vectors as mode_vectors
+from flowlin.theory.hyperbolic import mode_weights as mode_weights
+from flowlin.theory.hyperbolic import unbalanced_hitting_time as unbalanced_hitting_time
+from flowlin.theory.hyperbolic import unbalanced_start as unbalanced_start
+from flowlin.theory.hyperbolic import unbalanced_strength as unbalanced_strength
 from flowlin.theory.modes import Modes as Modes
 from flowlin.theory.modes import modes as modes
 from flowlin.theory.riccati import balanced_gram as balanced_gram

@@ -11,23 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flowlin.network import AbstractNetwork
+from flowlin.theory._stable import arrays, decayed, log_growth
 from flowlin.theory.modes import Modes
-
-
-def _decayed(rate: Array, t: Array) -> Array:
-    """(1 - exp(-rate t)) / rate, its limit t at rate = 0, and 1 / rate at t = inf.
-
-    The quotient's value has no cancellation, but its derivative with respect to the rate does:
-    for small rate t a series stands in.
-    """
-    forever, still = jnp.isinf(t), rate == 0
-    finite = jnp.where(forever, 0.0, t)
-    x = rate * finite
-    tiny = jnp.abs(x) < 1e-3
-    series = finite * (1 - x / 2 * (1 - x / 3 * (1 - x / 4 * (1 - x / 5))))
-    safe = jnp.where(still | (tiny & ~forever), 1.0, rate)
-    exact = jnp.where(forever, 1.0, -jnp.expm1(-safe * finite)) / safe
-    return jnp.where(forever, jnp.where(still, jnp.inf, exact), jnp.where(tiny, series, exact))
 
 
 def mode_strength(t: Any, s: Any, d: Any, a0: Any, tau: Any = 1.0) -> Float[Array, "..."]:
@@ -46,14 +31,14 @@ def mode_strength(t: Any, s: Any, d: Any, a0: Any, tau: Any = 1.0) -> Float[Arra
     - `a0`: strength at t = 0, >= 0; a negative one is not a balanced mode and blows up.
     - `tau`: time constant.
     """
-    t, s, d, a0, tau = (jnp.asarray(z, dtype=jnp.result_type(float)) for z in (t, s, d, a0, tau))
+    t, s, d, a0, tau = arrays(t, s, d, a0, tau)
     rate = 2 * s / tau
     forever = jnp.isinf(t)
     fading = jnp.exp(-rate * jnp.where(forever, 0.0, t))
     decay = jnp.where(forever & (rate != 0), 0.0, fading)
     pull = 2 * d * a0 / tau
     idle = pull == 0
-    drag = pull * jnp.where(idle & ~jnp.isfinite(t), 0.0, _decayed(rate, t))
+    drag = pull * jnp.where(idle & ~jnp.isfinite(t), 0.0, decayed(rate, t))
     whole = decay + drag
     empty = (a0 == 0) & (whole == 0)  # stays there; 0/0 once the exponential underflows
     return a0 / jnp.where(empty, 1.0, whole)
@@ -71,20 +56,13 @@ def hitting_time(rho: Any, s: Any, d: Any, a0: Any, tau: Any = 1.0) -> Float[Arr
 
     **Arguments:** (arrays that broadcast) `rho` the level, the others as in `mode_strength`.
     """
-    rho, s, d, a0, tau = (
-        jnp.asarray(z, dtype=jnp.result_type(float)) for z in (rho, s, d, a0, tau)
-    )
+    rho, s, d, a0, tau = arrays(rho, s, d, a0, tau)
     gap = a0 * (s - d * rho)
     change = rho - a0
     # Reached iff the mode moves towards rho and rho lies before the fixed point s/d.
     reached = (a0 > 0) & ((change * gap > 0) | ((change == 0) & (gap != 0)))
     q = jnp.where(reached, change, 0.0) / jnp.where(reached, gap, 1.0)
-    x = s * q
-    tiny = jnp.abs(x) < 1e-5
-    series = q * (1 - x / 2 + x**2 / 3 - x**3 / 4)
-    exact = jnp.log1p(jnp.where(tiny, 0.0, x)) / jnp.where(tiny, 1.0, s)
-    time = tau / 2 * jnp.where(tiny, series, exact)
-    return jnp.where(reached, time, jnp.where(change == 0, 0.0, jnp.inf))
+    return jnp.where(reached, tau / 2 * log_growth(s, q), jnp.where(change == 0, 0.0, jnp.inf))
 
 
 def gating_delay(s: Any, d: Any, a0: Any, g: Any, tau: Any = 1.0) -> Float[Array, "..."]:
@@ -104,7 +82,7 @@ def gating_delay(s: Any, d: Any, a0: Any, g: Any, tau: Any = 1.0) -> Float[Array
     - `g`: live fraction in (0, 1].
     - `tau`: time constant.
     """
-    s, d, a0, g, tau = (jnp.asarray(z, dtype=jnp.result_type(float)) for z in (s, d, a0, g, tau))
+    s, d, a0, g, tau = arrays(s, d, a0, g, tau)
     return tau / (2 * s) * (-jnp.log(g) + jnp.log1p(d * a0 * (1 - g) / (s - d * a0)))
 
 

@@ -1,0 +1,72 @@
+"""Elementary functions of the closed forms, with their limits and the limits' derivatives."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array
+
+from flowlin._arrays import is_traced
+
+
+def arrays(*values: Any) -> tuple[Array, ...]:
+    """The values as arrays of JAX's default float."""
+    return tuple(jnp.asarray(value, dtype=jnp.result_type(float)) for value in values)
+
+
+def decayed(rate: Array, t: Array) -> Array:
+    """(1 - exp(-rate t)) / rate, its limit t at rate = 0, and 1 / rate at t = inf.
+
+    The quotient's value has no cancellation, but its derivative with respect to the rate does:
+    for small rate t a series stands in.
+    """
+    forever, still = jnp.isinf(t), rate == 0
+    finite = jnp.where(forever, 0.0, t)
+    x = rate * finite
+    tiny = jnp.abs(x) < 1e-3
+    series = finite * (1 - x / 2 * (1 - x / 3 * (1 - x / 4 * (1 - x / 5))))
+    safe = jnp.where(still | (tiny & ~forever), 1.0, rate)
+    exact = jnp.where(forever, 1.0, -jnp.expm1(-safe * finite)) / safe
+    return jnp.where(forever, jnp.where(still, jnp.inf, exact), jnp.where(tiny, series, exact))
+
+
+def log_growth(rate: Array, q: Array) -> Array:
+    """log(1 + rate q) / rate, the inverse of expm1(rate t) / rate, and its limit q at rate = 0."""
+    x = rate * q
+    tiny = jnp.abs(x) < 1e-5
+    small = jnp.where(tiny, x, 0.0)
+    series = q * (1 - small / 2 + small**2 / 3 - small**3 / 4)
+    exact = jnp.log1p(jnp.where(tiny, 0.0, x)) / jnp.where(tiny, 1.0, rate)
+    return jnp.where(tiny, series, exact)
+
+
+def root(square: Array) -> Array:
+    """Square root whose derivative at zero is zero: for even functions of the root."""
+    info = jnp.finfo(square.dtype)
+    zero = square <= info.tiny / info.eps**2
+    return jnp.where(zero, 0.0, jnp.sqrt(jnp.where(zero, 1.0, square)))
+
+
+def hypot(x: Array, y: Array) -> Array:
+    """sqrt(x^2 + y^2) without overflow or underflow; its derivative at the origin is zero."""
+    scale = lax.stop_gradient(jnp.maximum(jnp.abs(x), jnp.abs(y)))
+    scale = jnp.where(scale > 0, scale, 1.0)
+    return scale * root((x / scale) ** 2 + (y / scale) ** 2)
+
+
+def quotient(numerator: Array, denominator: Array, otherwise: Any) -> Array:
+    """Numerator over denominator, and `otherwise` (without a derivative) over zero."""
+    zero = denominator == 0
+    return jnp.where(zero, otherwise, numerator / jnp.where(zero, 1.0, denominator))
+
+
+def require(name: str, value: Array, fine: Array, remedy: str) -> None:
+    """Raise `ValueError` unless a concrete `value` is `fine` everywhere; NaNs pass through."""
+    if not is_traced((value, fine)) and not bool(jnp.all(fine | jnp.isnan(value))):
+        raise ValueError(f"`{name}` must be {remedy}.")
+
+
+def require_units(d: Array, tau: Array) -> None:
+    """Raise `ValueError` for a negative input variance or a time constant that is not positive."""
+    require("d", d, d >= 0, "zero or positive: it is the variance of the inputs along the mode")
+    require("tau", tau, tau > 0, "positive: it is the time constant of the flow")

@@ -1,0 +1,258 @@
+r"""The balanced mode of a deep linear network, of any depth.
+
+With L layers of weights of equal strength $a^{1/L}$ a mode obeys (Saxe et al. 2014; Arora et al.
+2018)
+
+$$\tau \dot a = L\, a^{2 - 2/L} (s - d a).$$
+
+In the **clock** $\sigma$ of $d a / d\sigma = a (s - d a)$, which is the two-layer flow, all depths
+share one solution $a(\sigma)$, `mode_strength` at $\sigma / 2$, and only the clock's rate differs:
+
+$$L\, t / \tau = \int_0^\sigma a(\sigma')^{-b}\, d\sigma', \qquad b = 1 - 2/L \in [0, 1].$$
+
+With $\zeta = s / (d a)$ the integrand is $\zeta^b\, d\zeta / (1 - \zeta)$ up to a factor, an
+incomplete beta function. It is summed as a geometric series where a is far below or far above the
+fixed point s/d (that also covers d = 0 and s = 0) and, between s/8d and 8s/d, as $\sigma$ plus a
+remainder that is analytic there. For L = 1 the flow is linear, for L = 2 the clock is the time
+itself, and for $L \to \infty$, where time is counted in units of $\tau / L$,
+$u + \log u$ with $u = (s - d a)/(d a)$ falls at the rate $s^2 / d$ (a Lambert W function).
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from flowlin.roots import bracketed_root
+from flowlin.theory._stable import arrays, decayed, log_growth, quotient, require, require_units
+from flowlin.theory.two_layer import hitting_time, mode_strength
+
+_TERMS = 18  # of geometric series with ratio 1/8 at most: the rest is below 1e-16
+_NODES, _WEIGHTS = (z / 2 for z in np.polynomial.legendre.leggauss(14))
+_NODES = _NODES + 0.5
+
+
+def deep_strength(
+    t: Any, s: Any, d: Any, a0: Any, depth: Any, tau: Any = 1.0
+) -> Float[Array, "..."]:
+    r"""Strength a(t) of a balanced mode of a linear network of `depth` layers of weights.
+
+    Solves $\tau \dot a = L a^{2 - 2/L} (s - d a)$ as in the module's docstring: closed for L = 1,
+    2; otherwise the clock at time t is found by bracketing and Newton's method, through
+    which derivatives pass. Without drag (d = 0) and L > 2 the mode diverges at
+    $L t / \tau = a_0^{-b} / (b s)$, and is inf from there on.
+
+    **Arguments:** (arrays that broadcast)
+
+    - `t`: time, >= 0, inf allowed. For depth inf in units of tau / L, that is, L times the time.
+    - `s`, `d`: singular value and input variance of the mode, >= 0.
+    - `a0`: strength at t = 0, >= 0; of either sign for depth 1 alone.
+    - `depth`: L, 1 or at least 2, not necessarily whole; inf allowed.
+    - `tau`: time constant.
+
+    **Raises:** `ValueError` for concrete values outside these ranges.
+    """
+    t, s, d, a0, depth, tau = jnp.broadcast_arrays(*arrays(t, s, d, a0, depth, tau))
+    b, layers, shallow = _depth(s, d, a0, depth, tau)
+    time = t / tau
+    sigma = _clock_at(layers * time, s, d, a0, b)
+    deep = mode_strength(sigma / 2, s, d, a0)
+    return jnp.where(shallow, _one_layer(time, s, d, a0), deep)
+
+
+def deep_hitting_time(
+    rho: Any, s: Any, d: Any, a0: Any, depth: Any, tau: Any = 1.0
+) -> Float[Array, "..."]:
+    r"""Time at which a balanced mode of a network of `depth` layers of weights reaches `rho`.
+
+    $$\hat t = \frac{\tau}{L} \int_{a_0}^{\rho} \frac{da}{a^{2 - 2/L} (s - d a)},$$
+
+    the clock's integral of the module's docstring; no root is sought. inf where the mode never
+    gets there, 0 where rho = a0.
+
+    **Arguments:** (arrays that broadcast) `rho` the level, the others as in `deep_strength`.
+
+    **Raises:** `ValueError` as `deep_strength` does.
+    """
+    rho, s, d, a0, depth, tau = jnp.broadcast_arrays(*arrays(rho, s, d, a0, depth, tau))
+    b, layers, shallow = _depth(s, d, a0, depth, tau)
+    change, left = rho - a0, s - d * rho
+    ahead = shallow & (change * left > 0)
+    single = log_growth(d, quotient(jnp.where(ahead, change, 0.0), left, 0.0))
+    sigma = 2 * hitting_time(rho, s, d, a0)
+    reached = jnp.isfinite(sigma) & (a0 > 0)
+    deep = _clock(jnp.where(reached, sigma, 0.0), s, d, jnp.where(reached, a0, 1.0), b) / layers
+    time = tau * jnp.where(shallow, single, deep)
+    there = jnp.where(shallow, ahead, reached) | (change == 0)
+    return jnp.where(there, jnp.where(change == 0, 0.0, time), jnp.inf)
+
+
+def deep_inflection_time(
+    s: Any, d: Any, a0: Any, depth: Any, tau: Any = 1.0
+) -> Float[Array, "..."]:
+    r"""Time at which a deep balanced mode stops to accelerate, at $a = \frac{2L - 2}{3L - 2} s/d$.
+
+    Half of the full strength for two layers, two thirds of it for very many. inf where the mode
+    starts beyond it. Arguments as in `deep_strength`.
+    """
+    s, d, a0, depth, tau = arrays(s, d, a0, depth, tau)
+    b = 1 - 2 / depth
+    level = quotient((1 + b) * s, (2 + b) * d, jnp.inf)
+    known = jnp.isfinite(level)
+    time = deep_hitting_time(jnp.where(known, level, a0), s, d, a0, depth, tau)
+    return jnp.where(known & (level >= a0), time, jnp.inf)
+
+
+def _depth(s: Array, d: Array, a0: Array, depth: Array, tau: Array) -> tuple[Array, Array, Array]:
+    """b = 1 - 2/L, the factor L of time (1 for L = inf), and whether L = 1; checks the input."""
+    require_units(d, tau)
+    shallow = depth == 1
+    require("depth", depth, shallow | (depth >= 2), "1, or 2 and more: layers of weights")
+    require("s", s, s >= 0, "zero or positive; flip the sign of the mode's u")
+    require("a0", a0, shallow | (a0 >= 0), "zero or positive: no other deep mode is balanced")
+    layers = jnp.where(shallow, 2.0, depth)
+    return 1 - 2 / layers, jnp.where(jnp.isinf(layers), 1.0, layers), shallow
+
+
+def _one_layer(time: Array, s: Array, d: Array, a0: Array) -> Array:
+    """a0 exp(-d t) + s (1 - exp(-d t)) / d."""
+    forever = jnp.isinf(time)
+    fading = jnp.exp(-d * jnp.where(forever, 0.0, time))
+    drive = decayed(d, time)
+    drive = jnp.where((s == 0) & jnp.isinf(drive), 0.0, drive)
+    return a0 * jnp.where(forever & (d > 0), 0.0, fading) + s * drive
+
+
+def _clock(sigma: Array, s: Array, d: Array, a0: Array, b: Array) -> Array:
+    """Integral of a^-b over the clock from 0 to sigma (finite), for a0 > 0: L t / tau."""
+    below = (8 * d * a0 < s) | (d == 0)
+    above = ~below & (d * a0 > 8 * s)
+    far = below | above
+    middle = (s > 0) & (d > 0)
+    full = jnp.where(middle, s / jnp.where(middle, d, 1.0), 1.0)
+    edge = jnp.where(below, full / 8, 8 * full)
+    arrival = jnp.where(middle & far, 2 * hitting_time(edge, s, d, a0), jnp.inf)
+    early = jnp.where(far, jnp.minimum(sigma, arrival), 0.0)
+    entry = jnp.where(far, edge, a0)
+    start = jnp.where(far, a0, 1.0)
+    slow = _far_below(jnp.where(below, early, 0.0), s, jnp.where(below, d, 0.0), start, b)
+    fast = _far_above(jnp.where(above, early, 0.0), s, jnp.where(above, d, 1.0), start, b)
+    near = _near(jnp.where(middle, sigma - early, 0.0), jnp.where(middle, s, 1.0), full, entry, b)
+    return jnp.where(below, slow, fast) + near
+
+
+def _far_below(sigma: Array, s: Array, d: Array, a0: Array, b: Array) -> Array:
+    """Integral of a^-b while a <= s/8d: powers of z = d a / s."""
+    z = jnp.where(d > 0, d * a0 / jnp.where(d > 0, s, 1.0), 0.0)
+    short = jnp.where(s > 0, jnp.minimum(sigma, 600 / jnp.where(s > 0, s, 1.0)), sigma)
+    growth = sigma - log_growth(s, z * decayed(-s, short))  # log(a / a0) / s
+    z = z * jnp.exp(jnp.minimum(s * growth, 600.0))
+    n = _along(np.arange(1, _TERMS), z)
+    rest = jnp.sum(z**n * decayed((n - b) * s, growth), axis=0)
+    return a0**-b * (decayed(b * s, growth) + jnp.exp(-b * s * growth) * rest)
+
+
+def _far_above(sigma: Array, s: Array, d: Array, a0: Array, b: Array) -> Array:
+    """Integral of a^-b while a >= 8s/d: powers of s / (d a)."""
+    fall = jnp.log1p((d * a0 - s) * decayed(s, sigma))
+    a = a0 * jnp.exp(-fall)
+    n = _along(np.arange(_TERMS), a)
+    return a ** -(1 + b) / d * jnp.sum((s / (d * a)) ** n * decayed(1 + b + n, fall), axis=0)
+
+
+def _near(sigma: Array, s: Array, full: Array, a0: Array, b: Array) -> Array:
+    r"""Integral of a^-b while s/8d <= a <= 8s/d, which may take for ever.
+
+    $a_*^{-b} (\sigma + \frac1s \int (\zeta^b - 1) / (\zeta - 1)\, d\zeta)$, by Gauss's rule in
+    $\log\zeta$: the integrand's poles are 2 pi i away and the range is at most 2 log 8.
+    """
+    rise = -jnp.log1p((a0 / full - 1) * s * decayed(s, sigma))
+    log_zeta = jnp.log(full / a0) - rise * _along(_NODES, rise)
+    heights = decayed(-b * log_zeta, jnp.ones(())) / decayed(log_zeta, jnp.ones(()))
+    mean = jnp.sum(_along(_WEIGHTS, rise) * heights, axis=0)
+    return full**-b * (sigma + quotient(b * rise * mean, s, 0.0))
+
+
+def _along(values: np.ndarray, array: Array) -> Array:
+    """A leading axis of constants that broadcasts against `array`."""
+    return jnp.asarray(values).reshape((-1,) + (1,) * array.ndim)
+
+
+@jax.custom_jvp
+def _clock_at(time: Array, s: Array, d: Array, a0: Array, b: Array) -> Array:
+    """The clock sigma at L t / tau: bracketed to 1e-6 of its scale, finished by Newton's method.
+
+    inf if it never comes to rest before `time`, or at time = inf.
+    """
+    forever, moving, (time_, *mode) = _moving(time, s, d, a0)
+    low, high = _bracket(time_, *mode, b)
+    lost = jnp.isinf(high)
+    low, high, time_ = (jnp.where(lost, 0.0, z) for z in (low, high, time_))
+    sigma = _bracketed(low, high, time_, *mode, b)
+    for _ in range(3):
+        late = _clock(sigma, *mode, b) - time_
+        sigma = sigma - late * mode_strength(sigma / 2, *mode) ** b
+    resting = jnp.where(b == 0, time, 0.0)  # at the saddle
+    end = jnp.where((s == 0) & (d == 0), 0.0, jnp.inf)  # or anything, where nothing ever moves
+    sigma = jnp.where(moving, jnp.where(lost, jnp.inf, sigma), resting)
+    return jnp.where(forever, end, sigma)
+
+
+@_clock_at.defjvp
+def _clock_at_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """By the implicit function theorem: d sigma = a^b (d time - what the clock changes by)."""
+    time, s, d, a0, b = primals
+    sigma = _clock_at(*primals)
+    _, moving, (_, *mode) = _moving(time, s, d, a0)
+    moving &= jnp.isfinite(sigma)
+    finite = jnp.where(moving, sigma, 0.0)
+    _, late = jax.jvp(lambda *z: _clock(finite, *z), (*mode, b), tuple(tangents[1:]))
+    change = mode_strength(finite / 2, *mode) ** b * (tangents[0] - late)
+    resting = jnp.where((a0 == 0) & (b == 0), tangents[0], 0.0)
+    return sigma, jnp.where(moving, change, resting)
+
+
+def _moving(
+    time: Array, s: Array, d: Array, a0: Array
+) -> tuple[Array, Array, tuple[Array, Array, Array, Array]]:
+    """Whether time has no end, whether the clock is to be sought, and harmless values if not."""
+    forever = ~(time < jnp.finfo(time.dtype).max ** 0.4)
+    moving = (a0 > 0) & ~forever
+    s, d, a0 = (jnp.where(moving, z, 1.0) for z in (s, d, a0))
+    return forever, moving, (jnp.where(moving, time, 0.0), s, d, a0)
+
+
+def _bracket(time: Array, s: Array, d: Array, a0: Array, b: Array) -> tuple[Array, Array]:
+    """Bounds of the clock: its rate is monotone, and slower with drag, faster with a drive."""
+    initial = time * a0**b
+    final = time * quotient(s, d, jnp.inf) ** b
+    # Rising without drag (d = 0), perhaps to infinity; falling without a drive (s = 0).
+    bounded = b * s * initial < 1
+    free = jnp.where(bounded, log_growth(-b * s, jnp.where(bounded, initial, 0.0)), jnp.inf)
+    pull = jnp.where(d > 0, d * a0, 1.0)
+    idle = jnp.expm1(jnp.log1p((1 + b) * pull * initial) / (1 + b)) / pull
+    rising = s >= d * a0
+    final = jnp.where(time == 0, 0.0, final)
+    return (
+        jnp.where(rising, initial, jnp.maximum(final, idle)),
+        jnp.where(rising, jnp.maximum(jnp.minimum(final, free), initial), initial),
+    )
+
+
+def _bracketed(
+    low: Array, high: Array, time: Array, s: Array, d: Array, a0: Array, b: Array
+) -> Array:
+    """The clock to about 1e-6 of the mode's own scale, from where Newton's method finishes."""
+    fastest = jnp.maximum(s, d * a0)
+    tolerance = 1e-6 / jnp.where(fastest > 0, fastest, 1.0)
+    tolerance = jnp.maximum(tolerance, 4 * jnp.finfo(high.dtype).eps * high)
+
+    def one(low, high, tolerance, time, s, d, a0, b):
+        return bracketed_root(
+            lambda sigma: _clock(sigma, s, d, a0, b) - time, low, high, True, tolerance
+        )
+
+    found = jax.vmap(one)(*(jnp.ravel(z) for z in (low, high, tolerance, time, s, d, a0, b)))
+    return jnp.reshape(sum(found) / 2, low.shape)
