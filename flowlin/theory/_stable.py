@@ -24,6 +24,7 @@ def decayed(rate: Array, t: Array) -> Array:
     finite = jnp.where(forever, 0.0, t)
     x = rate * finite
     tiny = jnp.abs(x) < 1e-3
+    x = jnp.where(tiny, x, 0.0)  # its powers must not overflow where they are not used
     series = finite * (1 - x / 2 * (1 - x / 3 * (1 - x / 4 * (1 - x / 5))))
     safe = jnp.where(still | (tiny & ~forever), 1.0, rate)
     exact = jnp.where(forever, 1.0, -jnp.expm1(-safe * finite)) / safe

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from flowlin.theory.two_layer import _decayed
+from flowlin.theory._stable import decayed
 
 
 def balanced_product(
@@ -75,6 +75,7 @@ def balanced_gram(
     return q @ jnp.swapaxes(q, -1, -2)
 
 
+@jax.jit
 def _factors(t, w1, w2, s_yx, variance, balance, tau) -> tuple[Array, Array]:
     """W_1(t)^T and W_2(t) up to a common rotation, (..., N_in, k) and (..., N_out, k)."""
     w1, w2, s_yx = (jnp.asarray(z, dtype=jnp.result_type(float, z)) for z in (w1, w2, s_yx))
@@ -122,8 +123,9 @@ def _eigenbasis(s_yx: Array, beta: Array) -> tuple[Array, Array, Array]:
 
 def _solution(t: Array, f: Array, rows: Array, variance: Any) -> Float[Array, "N k"]:
     """A factor Z of V^T Q Q^T V = Z Z^T at one time; `rows` is P = V^T Q_0."""
-    growth, fading = jnp.maximum(f, 0) * t, jnp.exp(jnp.minimum(f, 0) * t)
-    drag = variance * _decayed(2 * jnp.abs(f), t)  # d Phi = drag e^{2 growth}
+    up, down = jnp.maximum(f, 0), jnp.minimum(f, 0)  # f = 0 is both, half each to derivatives
+    growth, fading = up * t, jnp.exp(down * t)
+    drag = variance * decayed(2 * (up - down), t)  # d Phi = drag e^{2 growth}
     length = growth + jnp.log(drag + jnp.exp(-2 * growth)) / 2  # log of sqrt(1 + d Phi)
     lower, scale = _triangular(rows, lax.stop_gradient(length))
     most = jnp.log(jnp.finfo(t.dtype).max) / 2  # no entry that is not zero comes near

@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flowlin.theory.two_layer import _decayed
+from flowlin.theory._stable import decayed
 
 
+@jax.jit
 def single_layer(
     t: Any, w0: Any, s_yx: Any, s_x: Any, *, tau: Any = 1.0
 ) -> Float[Array, "... N_out N_in"]:
@@ -41,8 +43,8 @@ def single_layer(
     info = jnp.finfo(s_x.dtype)
     varies = d > d.shape[0] * info.eps * d[-1]
     d = jnp.where(varies, d, 0.0)
-    # A finite time at which the slowest has long arrived.
-    forever = jnp.sqrt(info.max) / (1 + d[-1])
-    times = jnp.minimum(jnp.asarray(t, s_x.dtype) / tau, forever)[..., None]
-    gain = jnp.where(varies, _decayed(d, times), 0.0)[..., None, :]
+    # Finite times at which every direction has arrived.
+    arrived = 1 / (info.eps * jnp.where(varies, d, 1.0))
+    times = jnp.minimum((jnp.asarray(t, s_x.dtype) / tau)[..., None], arrived)
+    gain = jnp.where(varies, decayed(d, times), 0.0)[..., None, :]
     return ((w0 @ v) * jnp.exp(-d * times)[..., None, :] + (s_yx @ v) * gain) @ v.T

@@ -10,13 +10,14 @@ import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
+from flowlin._arrays import is_traced
 from flowlin.flow import check_fit
 from flowlin.network import AbstractNetwork, LinearNetwork
 from flowlin.task import Task
+from flowlin.theory.hyperbolic import imbalance, unbalanced_strength
 from flowlin.theory.modes import Modes, modes
 from flowlin.theory.riccati import balanced_product
 from flowlin.theory.shallow import single_layer
-from flowlin.theory.two_layer import balanced_strength, mode_strength
 from flowlin.trajectory import Trajectory
 
 
@@ -33,10 +34,10 @@ class Certificate(eqx.Module):
     - `outside`: share of W_1 that acts on inputs the data do not have.
     - `imbalance`: $\|B\|$ with $B = W_2^T W_2 - W_1 W_1^T$, over $\|W_1\|^2 + \|W_2\|^2$.
     - `balance`: $\lambda = \mathrm{tr} B / H$, and `spread`: $\|B - \lambda I\|$, like `imbalance`.
-    - `alignment`: share of $W_2 W_1$ that is not diagonal in the modes.
-    - `coupling`: share by which $\Sigma_x$ mixes the modes that $W_2 W_1$ has.
-    - `mode_imbalance`: $\|W_2^T u - W_1 v\|$ of all modes over $\sqrt{\|W_1\|^2 + \|W_2\|^2}$.
-    - `a0`: raw strengths $u^T W_2 W_1 v$, (K,), and `negative`: how many of them are below zero.
+    - `alignment`: norm of the inner products of hidden vectors $p = W_2^T u$, $q = W_1 v$ of
+      different modes, over $\|W_1\|^2 + \|W_2\|^2$; 0 where the weights are aligned to the modes.
+    - `coupling`: how far $\Sigma_x$ mixes the modes that the weights have.
+    - `a0`: raw strengths $p \cdot q$, (K,), and `negative`: how many of them are below zero.
     """
 
     commutator: float
@@ -50,7 +51,6 @@ class Certificate(eqx.Module):
     spread: float | None = None
     alignment: float | None = None
     coupling: float | None = None
-    mode_imbalance: float | None = None
     a0: np.ndarray | None = None
     negative: int | None = None
 
@@ -132,9 +132,9 @@ def solve(
 
     1. `single layer`: exact for every task (`single_layer`).
     2. `Riccati`: two layers, white inputs, (lambda-)balanced weights (`balanced_product`).
-    3. `modes`: two layers whose balanced weights are aligned to modes that decouple, for inputs of
-       any covariance (`mode_strength`).
-    4. `balanced modes`: not exact. The modes are taken to decouple, from `balanced_strength`.
+    3. `modes`: two layers of weights aligned to modes that decouple, balanced or not, for inputs of
+       any covariance (`unbalanced_strength`).
+    4. `isolated modes`: not exact. Every mode as if the others were not there.
 
     **Arguments:**
 
@@ -149,9 +149,8 @@ def solve(
     """
     _check(network, task)
     assert isinstance(network, LinearNetwork)
-    if tolerance is None:
-        tolerance = float(jnp.finfo(network.dtype).eps) ** (2 / 3)
-    problem = _problem(network, task, tau, tolerance)
+    rounding = float(jnp.finfo(network.dtype).eps)
+    problem = _problem(network, task, tau, rounding ** (2 / 3) if tolerance is None else tolerance)
     if len(network.weights) == 1:
         form = Partial(
             single_layer,
@@ -188,6 +187,11 @@ def _check(network: AbstractNetwork, task: Task) -> None:
             f"`network` is a {type(network).__name__}; closed forms are for linear ones. For the "
             "linear counterpart pass fl.LinearNetwork(network.weights, network.biases, "
             "network.bias_strength)."
+        )
+    if is_traced((network, task)):
+        raise ValueError(
+            "`solve` needs a concrete network and task to choose by; call it outside jit and vmap, "
+            "and pass the solution in."
         )
     layers = len(network.weights)
     if layers > 2:
@@ -234,22 +238,32 @@ def _weight_numbers(w1, w2, s_x, variance, u, v, d) -> dict[str, Any]:
     size = np.sum(w1**2) + np.sum(w2**2)
     conserved = w2.T @ w2 - w1 @ w1.T
     balance = np.trace(conserved) / len(w1)
-    product = w2 @ w1
-    a0 = np.sum(u * (product @ v), axis=0)
     norm = np.linalg.norm
+    p, q = w2.T @ u, w1 @ v
+    a0, sizes = np.sum(p * q, axis=0), np.sum(p**2 + q**2, axis=0)
+    mixing = sizes[:, None] * (v.T @ s_x - d[:, None] * v.T)
     return {
         "outside": _ratio(norm(w1 - _ratio(w1 @ s_x, variance)), norm(w1)),
         "imbalance": _ratio(norm(conserved), size),
         "balance": balance,
         "spread": _ratio(norm(conserved - balance * np.eye(len(w1))), size),
-        "alignment": _ratio(norm(product - (u * a0) @ v.T), norm(product)),
-        "coupling": _ratio(
-            norm(a0[:, None] * (v.T @ s_x - d[:, None] * v.T)), norm(a0) * norm(s_x)
-        ),
-        "mode_imbalance": _ratio(norm(w2.T @ u - w1 @ v), np.sqrt(size)),
+        "alignment": _ratio(_overlap(p, q, w2 - u @ p.T, w1 - q @ v.T), size),
+        "coupling": _ratio(norm(mixing), norm(sizes) * norm(s_x)),
         "a0": a0,
         "negative": int(np.sum(a0 < 0)),
     }
+
+
+def _overlap(p: np.ndarray, q: np.ndarray, rest2: np.ndarray, rest1: np.ndarray) -> float:
+    """Norm of the inner products of hidden vectors (H, K) of different modes.
+
+    The rests are what W_2 and W_1 do beside the modes; among themselves they may do anything that
+    does not reach the outputs.
+    """
+    off = 1 - np.eye(p.shape[1])
+    products = [off * (p.T @ p), off * (q.T @ q), off * (p.T @ q)]
+    products += [rest2 @ p, rest2 @ q, p.T @ rest1, q.T @ rest1, rest2 @ rest1]
+    return float(np.sqrt(sum(np.sum(one**2) for one in products)))
 
 
 def _ratio(value: Any, scale: Any) -> Any:
@@ -283,33 +297,32 @@ def _riccati(problem: _Problem) -> tuple[Solution | None, str]:
 
 
 def _modewise(problem: _Problem, first: str) -> Solution:
-    """Decoupled modes: exact for balanced weights aligned to them, else an approximation."""
-    found = problem.certificate
-    # The place for the solution of modes that are aligned but not balanced, from their hidden
-    # vectors W_2^T u and W_1 v: it needs no `mode_imbalance`, but orthogonal planes.
+    """Every mode by itself: exact for weights aligned to modes that decouple."""
     lacks = problem.lacks(
         alignment="the weights are not aligned to the modes",
         coupling="the inputs couple the modes",
-        mode_imbalance="the modes are not balanced",
     )
-    a0 = balanced_strength(problem.network, problem.modes)
+    w1, w2 = _matrices(problem.network)
+    u, v = problem.modes.u, problem.array(problem.v)
+    p, q = w2.T @ u, w1 @ v
     form = Partial(
         modewise,
-        u=problem.modes.u,
+        u=u,
         s=problem.modes.s,
-        v=problem.array(problem.v),
+        v=v,
         d=problem.modes.d,
-        a0=a0,
+        a0=jnp.sum(p * q, axis=0),
+        imbalance=imbalance(p.T, q.T),
         tau=problem.tau,
     )
     if lacks:
         why = f"no exact solution: {first}; {lacks}"
-        return Solution("balanced modes", False, why, found, form)
-    why = f"{first}, but the modes decouple and the weights are balanced and aligned to them"
-    return Solution("modes", True, why, found, form)
+        return Solution("isolated modes", False, why, problem.certificate, form)
+    why = f"{first}, but the modes decouple and the weights are aligned to them"
+    return Solution("modes", True, why, problem.certificate, form)
 
 
-def modewise(t: Any, u: Any, s: Any, v: Any, d: Any, a0: Any, tau: Any) -> Array:
+def modewise(t: Any, u: Any, s: Any, v: Any, d: Any, a0: Any, imbalance: Any, tau: Any) -> Array:
     """The product u diag(a(t)) v^T of modes that do not see each other, (..., N_out, N)."""
-    strength = mode_strength(jnp.asarray(t)[..., None], s, d, a0, tau)
+    strength = unbalanced_strength(jnp.asarray(t)[..., None], s, d, a0, imbalance, tau)
     return (u * strength[..., None, :]) @ v.T
