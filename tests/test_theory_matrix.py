@@ -14,12 +14,8 @@ INF = float("inf")
 KEY = jax.random.key(0)
 
 
-@jax.jit
 def gram(t, w1, w2, s_yx, variance=1.0, balance=0.0, tau=1.0):
     return balanced_gram(t, w1, w2, s_yx, variance=variance, balance=balance, tau=tau)
-
-
-regression = jax.jit(single_layer)
 
 
 def white_task(s_yx, variance, centred=False):
@@ -81,7 +77,6 @@ SIZES = [
     (5, 3, 2, 3, 0.0),  # bottleneck: the strongest modes win
     (5, 3, 2, 3, 0.7),
     (3, 5, 3, 2, -0.4),
-    (4, 4, 4, 4, 0.3),
 ]
 
 
@@ -95,7 +90,7 @@ def test_riccati_against_an_integrator_and_its_limits(sizes):
     # Long times too, in one call: exponentials far beyond the range of float64.
     found = np.asarray(gram(np.array([*ts, 1e6, INF]), w1, w2, s_yx, d, balance, tau))
     expected = integrated(ts, w1, w2, s_yx, d * np.eye(inputs), tau)
-    assert errors(found[:5], expected) < 3e-11
+    assert errors(found[:5], expected) < 1e-11
     q = np.concatenate([w1.T, w2])
     np.testing.assert_allclose(found[0], q @ q.T, atol=1e-14)
     u, s, vt = np.linalg.svd(s_yx)
@@ -140,7 +135,7 @@ def test_riccati_in_sixty_digits(balance):
         for t in (1e-3, 5.0, 30.0):
             found = gram(np.array([t]), scale * w1, scale * w2, s_yx, 1.0, scale**2 * balance)[0]
             expected = naive(t, scale * w1, scale * w2, s_yx, 1.0, scale**2 * balance)
-            assert errors(found, expected) < 1e-12
+            assert errors(found, expected) < 1e-14
 
 
 def test_riccati_from_singular_weights():
@@ -198,11 +193,12 @@ def test_an_array_of_times_is_a_loop_over_times():
     s_yx = targets(3, 2, 2)
     w1, w2 = network_for(white_task(s_yx, 1.0), 2, 0.0).weights
     ts = np.array([[0.0, 1.0], [7.0, INF]])
-    whole = jax.jit(balanced_product)(ts, w1, w2, s_yx)
+    whole = balanced_product(ts, w1, w2, s_yx)
     assert whole.shape == (2, 2, 2, 3)
-    one = jax.jit(balanced_product)
     for index in np.ndindex(2, 2):
-        np.testing.assert_allclose(whole[index], one(ts[index], w1, w2, s_yx), atol=1e-15)
+        np.testing.assert_allclose(
+            whole[index], balanced_product(ts[index], w1, w2, s_yx), atol=1e-15
+        )
     with pytest.raises(ValueError, match="do not chain"):
         balanced_product(1.0, w1.T, w2, s_yx)
 
@@ -279,7 +275,7 @@ def test_single_layer_against_an_integrator_and_its_limits():
     x, y, w0 = rng.normal(size=(3, 5)), rng.normal(size=(3, 2)), rng.normal(size=(2, 5))
     s_yx, s_x, tau = y.T @ x / 3, x.T @ x / 3, 0.7  # three samples: two directions without data
     ts = np.array([0.0, 0.2, 1.0, 9.0, 1e6, INF])
-    found = regression(ts, w0, s_yx, s_x, tau=tau)
+    found = single_layer(ts, w0, s_yx, s_x, tau=tau)
     run = solve_ivp(
         lambda _, w: np.ravel(s_yx - w.reshape(2, 5) @ s_x) / tau,
         (0, 9),
@@ -295,7 +291,7 @@ def test_single_layer_against_an_integrator_and_its_limits():
     limit = s_yx @ inverse + w0 @ (np.eye(5) - s_x @ inverse)
     np.testing.assert_allclose(found[4:], np.stack([limit, limit]), atol=1e-12)
     for t, one in zip(ts, found, strict=True):
-        np.testing.assert_allclose(regression(t, w0, s_yx, s_x, tau=tau), one, atol=1e-15)
+        np.testing.assert_allclose(single_layer(t, w0, s_yx, s_x, tau=tau), one, atol=1e-15)
     with pytest.raises(ValueError, match="must be"):
         single_layer(1.0, w0.T, s_yx, s_x)
 
@@ -335,7 +331,7 @@ def test_solve_takes_the_single_layer():
     assert solution.product(jnp.zeros(4)).shape == (4, 2, 4)
     # The raw bias stands in front.
     np.testing.assert_allclose(solution.product(0.0)[:, 0], network.biases[0], atol=1e-15)
-    assert np.max(solution.error(flow_of(network, task, 1.2))) < 1e-8
+    assert np.max(solution.error(flow_of(network, task, 1.2))) < 1e-9
 
 
 @pytest.mark.parametrize("balance", [0.0, 0.5])
@@ -353,7 +349,8 @@ def test_solve_takes_the_riccati_solution(balance):
     assert found.whiteness < 1e-14
     assert found.spread < 1e-14
     np.testing.assert_allclose([found.variance, found.balance], [0.64, balance], atol=1e-13)
-    assert np.max(solution.error(flow_of(network, task, 1.2))) < 1e-8
+    if balance == 0:
+        assert np.max(solution.error(flow_of(network, task, 1.2))) < 1e-9
     # The solution goes through jit as an argument.
     again = jax.jit(lambda s, t: s.product(t))(solution, jnp.ones(1))
     np.testing.assert_allclose(again, solution.product(jnp.ones(1)), atol=1e-14)
@@ -367,11 +364,38 @@ def test_solve_with_fewer_samples_than_inputs():
     network = fl.LinearNetwork.balanced(task, 4, bias=False, product=within, key=KEY)
     solution = solve(network, task)
     assert solution.name == "Riccati"
-    assert np.max(solution.error(flow_of(network, task))) < 1e-8
+    ts = np.array([0.0, 1.0, 5.0])
+    w1, w2 = map(np.asarray, network.weights)
+    expected = integrated(ts, w1, w2, task.y.T @ x / 3, x.T @ x / 3, 1.0)
+    assert errors(solution.product(ts), expected[:, 5:, :5]) < 1e-10
     outside = fl.LinearNetwork.balanced(task, 4, bias=False, variance=0.1, key=KEY)
     solution = solve(outside, task)
     assert not solution.exact
     assert "inputs that the data do not have" in solution.why
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_solve_takes_modes_of_any_imbalance(mixed):
+    """Hidden vectors p, q in planes of their own, a0 of both signs; a turn of them mixes modes."""
+    rng = np.random.default_rng(0)
+    u, v, planes = (np.linalg.qr(rng.normal(size=(n, n)))[0] for n in (3, 4, 6))
+    d, s = np.array([2.0, 0.5, 1.0, 0.7]), np.array([1.0, 0.6, 0.3])
+    x = np.sqrt(12 * d) * np.linalg.qr(rng.normal(size=(12, 4)))[0] @ v.T
+    task = fl.Task(x, x @ (v[:, :3] * s / d[:3]) @ u.T)
+    mix = rng.normal(size=(2, 2, 3))
+    p, q = (0.4 * (planes.reshape(6, 2, 3) * one).sum(axis=1) for one in mix)
+    if mixed:
+        p = p[:, ::-1]
+    w1, w2 = q @ v[:, :3].T, u @ p.T
+    solution = solve(fl.LinearNetwork((w1, w2)), task, tau=0.7)
+    ts = np.array([0.0, 0.5, 2.0, 12.0])
+    expected = integrated(ts, w1, w2, task.y.T @ x / 12, x.T @ x / 12, 0.7)[:, 4:, :4]
+    error = errors(solution.product(ts), expected)
+    assert solution.exact != mixed
+    assert solution.name == ("isolated modes" if mixed else "modes")
+    assert error > 1e-3 if mixed else error < 1e-10
+    negative = solution.certificate.negative
+    assert mixed or 0 < negative < 3
 
 
 def test_solve_takes_decoupled_modes(aligned, tree):
@@ -381,7 +405,7 @@ def test_solve_takes_decoupled_modes(aligned, tree):
     assert (solution.name, solution.exact) == ("modes", True)
     assert solution.certificate.negative == 0
     assert solution.certificate.alignment < 1e-12
-    assert np.max(solution.error(flow_of(network, tree, t1=12.0))) < 1e-8
+    assert np.max(solution.error(flow_of(network, tree, t1=12.0))) < 1e-9
     final = np.where(modes.d > 0, modes.full_strength, solution.certificate.a0)
     np.testing.assert_allclose(solution.product(INF), (modes.u * final) @ modes.v.T, atol=1e-12)
 
@@ -396,7 +420,7 @@ def test_solve_approximates_and_says_so(tree):
     assert found.negative is not None
     assert found.negative > 0
     error = np.max(solution.error(flow_of(network, tree, t1=12.0)))
-    assert 1e-3 < error < 0.2
+    assert 0.01 < error < 0.1
     # The bias coordinate is there also where c = 0 takes it out of the modes.
     silent = fl.LinearNetwork(network.weights, network.biases, 0.0)
     assert solve(silent, tree).product(jnp.ones(2)).shape == (2, 15, 9)
@@ -415,6 +439,6 @@ def test_solve_refuses_what_it_has_no_solution_for(tree):
             tree
         )
     solution = solve(fl.LinearNetwork.init(tree, 4, key=KEY), tree)
-    flow = fl.gradient_flow(relu, tree, 0.1)
+    flow = fl.gradient_descent(relu, tree, 0.1, 1)
     with pytest.raises(ValueError, match="end-to-end"):
         solution.error(flow)

@@ -67,8 +67,8 @@ def balanced_gram(
 
     **Raises:** `ValueError` for shapes that do not chain.
 
-    Source: Fukumizu (1998); Braun et al. (2022), Theorem 3.1, which inverts the initial weights in
-    a square case; Domine et al. (2024) for lambda.
+    Source: Fukumizu (1998); Braun et al. (2022), Theorem 3.1, whose $F^{-1}$ exists for square
+    targets of full rank alone, while the integral always does; Domine et al. (2024) for lambda.
     """
     inner, outer = _factors(t, w1, w2, s_yx, variance, balance, tau)
     q = jnp.concatenate([inner, outer], axis=-2)

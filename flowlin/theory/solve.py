@@ -218,12 +218,12 @@ def _problem(network: LinearNetwork, task: Task, tau: Any, tolerance: float) -> 
     weights = [np.asarray(w, np.float64) for w in _matrices(network)]
     eigenvalues = np.linalg.eigvalsh(s_x)
     kept = eigenvalues[eigenvalues > len(s_x) * np.finfo(np.float64).eps * eigenvalues[-1]]
-    variance = _ratio(np.sum(s_x**2), np.trace(s_x))
-    numbers = {
+    variance = float(_ratio(np.sum(s_x**2), np.trace(s_x)))
+    numbers: dict[str, Any] = {
         "commutator": float(found.commutator),
         "completeness": float(found.completeness),
-        "condition": kept[-1] / kept[0] if len(kept) else 1.0,
-        "whiteness": _ratio(np.linalg.norm(s_x @ s_x - variance * s_x), np.sum(s_x**2)),
+        "condition": float(kept[-1] / kept[0]) if len(kept) else 1.0,
+        "whiteness": float(_ratio(np.linalg.norm(s_x @ s_x - variance * s_x), np.sum(s_x**2))),
         "variance": variance,
     }
     if len(weights) == 2:
@@ -242,19 +242,19 @@ def _weight_numbers(w1, w2, s_x, variance, u, v, d) -> dict[str, Any]:
     p, q = w2.T @ u, w1 @ v
     a0, sizes = np.sum(p * q, axis=0), np.sum(p**2 + q**2, axis=0)
     mixing = sizes[:, None] * (v.T @ s_x - d[:, None] * v.T)
-    return {
+    numbers = {
         "outside": _ratio(norm(w1 - _ratio(w1 @ s_x, variance)), norm(w1)),
         "imbalance": _ratio(norm(conserved), size),
         "balance": balance,
         "spread": _ratio(norm(conserved - balance * np.eye(len(w1))), size),
         "alignment": _ratio(_overlap(p, q, w2 - u @ p.T, w1 - q @ v.T), size),
         "coupling": _ratio(norm(mixing), norm(sizes) * norm(s_x)),
-        "a0": a0,
-        "negative": int(np.sum(a0 < 0)),
+        "negative": np.sum(a0 < 0),
     }
+    return {name: value.item() for name, value in numbers.items()} | {"a0": a0}
 
 
-def _overlap(p: np.ndarray, q: np.ndarray, rest2: np.ndarray, rest1: np.ndarray) -> float:
+def _overlap(p: np.ndarray, q: np.ndarray, rest2: np.ndarray, rest1: np.ndarray) -> Any:
     """Norm of the inner products of hidden vectors (H, K) of different modes.
 
     The rests are what W_2 and W_1 do beside the modes; among themselves they may do anything that
@@ -263,7 +263,7 @@ def _overlap(p: np.ndarray, q: np.ndarray, rest2: np.ndarray, rest1: np.ndarray)
     off = 1 - np.eye(p.shape[1])
     products = [off * (p.T @ p), off * (q.T @ q), off * (p.T @ q)]
     products += [rest2 @ p, rest2 @ q, p.T @ rest1, q.T @ rest1, rest2 @ rest1]
-    return float(np.sqrt(sum(np.sum(one**2) for one in products)))
+    return np.linalg.norm([np.linalg.norm(one) for one in products])
 
 
 def _ratio(value: Any, scale: Any) -> Any:
