@@ -14,6 +14,12 @@ def arrays(*values: Any) -> tuple[Array, ...]:
     return tuple(jnp.asarray(value, dtype=jnp.result_type(float)) for value in values)
 
 
+def in_units(t: Array, tau: Array) -> Array:
+    """t / tau, inf (without a derivative) at t = inf."""
+    forever = jnp.isinf(t)
+    return jnp.where(forever, jnp.inf, jnp.where(forever, 0.0, t) / tau)
+
+
 def decayed(rate: Array, t: Array) -> Array:
     """(1 - exp(-rate t)) / rate, its limit t at rate = 0, and 1 / rate at t = inf.
 
@@ -24,8 +30,8 @@ def decayed(rate: Array, t: Array) -> Array:
     finite = jnp.where(forever, 0.0, t)
     x = rate * finite
     tiny = jnp.abs(x) < 1e-3
-    x = jnp.where(tiny, x, 0.0)  # its powers must not overflow where they are not used
-    series = finite * (1 - x / 2 * (1 - x / 3 * (1 - x / 4 * (1 - x / 5))))
+    z = jnp.where(tiny, x, 0.0)  # so that the series' derivatives cannot overflow
+    series = finite * (1 - z / 2 * (1 - z / 3 * (1 - z / 4 * (1 - z / 5))))
     safe = jnp.where(still | (tiny & ~forever), 1.0, rate)
     exact = jnp.where(forever, 1.0, -jnp.expm1(-safe * finite)) / safe
     return jnp.where(forever, jnp.where(still, jnp.inf, exact), jnp.where(tiny, series, exact))

@@ -23,10 +23,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float
 
 from flowlin.roots import bracketed_root
-from flowlin.theory._stable import arrays, decayed, log_growth, quotient, require, require_units
+from flowlin.theory._stable import (
+    arrays,
+    decayed,
+    in_units,
+    log_growth,
+    quotient,
+    require,
+    require_units,
+)
 from flowlin.theory.two_layer import hitting_time, mode_strength
 
 _TERMS = 18  # of geometric series with ratio 1/8 at most: the rest is below 1e-16
@@ -56,10 +65,17 @@ def deep_strength(
     """
     t, s, d, a0, depth, tau = jnp.broadcast_arrays(*arrays(t, s, d, a0, depth, tau))
     b, layers, shallow = _depth(s, d, a0, depth, tau)
-    time = t / tau
-    sigma = _clock_at(layers * time, s, d, a0, b)
-    deep = mode_strength(sigma / 2, s, d, a0)
-    return jnp.where(shallow, _one_layer(time, s, d, a0), deep)
+    time = in_units(t, tau)
+    forever = ~(time < jnp.finfo(time.dtype).max ** 0.4)
+    finite = jnp.where(forever, 0.0, time)
+    sigma = _clock_at(jnp.where(forever, jnp.inf, layers * finite), s, d, a0, b)
+    # Where no fixed point is approached exponentially the limit is written down.
+    endless = (forever | (~shallow & jnp.isinf(sigma))) & ((s == 0) | (d == 0))
+    limit = jnp.where(d > 0, 0.0, a0)
+    limit = jnp.where((s > 0) & (d == 0) & (shallow | (a0 > 0)), jnp.inf, limit)
+    deep = mode_strength(jnp.where(endless, 0.0, sigma) / 2, s, d, a0)
+    single = _one_layer(jnp.where(endless, 0.0, time), s, d, a0)
+    return jnp.where(endless, limit, jnp.where(shallow, single, deep))
 
 
 def deep_hitting_time(
@@ -117,12 +133,10 @@ def _depth(s: Array, d: Array, a0: Array, depth: Array, tau: Array) -> tuple[Arr
 
 
 def _one_layer(time: Array, s: Array, d: Array, a0: Array) -> Array:
-    """a0 exp(-d t) + s (1 - exp(-d t)) / d."""
+    """a0 exp(-d t) + s (1 - exp(-d t)) / d, where time is inf only if d > 0."""
     forever = jnp.isinf(time)
     fading = jnp.exp(-d * jnp.where(forever, 0.0, time))
-    drive = decayed(d, time)
-    drive = jnp.where((s == 0) & jnp.isinf(drive), 0.0, drive)
-    return a0 * jnp.where(forever & (d > 0), 0.0, fading) + s * drive
+    return a0 * jnp.where(forever, 0.0, fading) + s * decayed(d, time)
 
 
 def _clock(sigma: Array, s: Array, d: Array, a0: Array, b: Array) -> Array:
@@ -140,12 +154,16 @@ def _clock(sigma: Array, s: Array, d: Array, a0: Array, b: Array) -> Array:
     slow = _far_below(jnp.where(below, early, 0.0), s, jnp.where(below, d, 0.0), start, b)
     fast = _far_above(jnp.where(above, early, 0.0), s, jnp.where(above, d, 1.0), start, b)
     near = _near(jnp.where(middle, sigma - early, 0.0), jnp.where(middle, s, 1.0), full, entry, b)
-    return jnp.where(below, slow, fast) + near
+    # Hardly moved, as for s = d = 0: to second order.
+    change = (s - d * a0) * sigma
+    hardly = jnp.maximum(s, d * a0) * sigma < 1e-9
+    little = a0**-b * sigma * (1 - b / 2 * jnp.where(hardly, change, 0.0))
+    return jnp.where(hardly, little, jnp.where(below, slow, fast) + near)
 
 
 def _far_below(sigma: Array, s: Array, d: Array, a0: Array, b: Array) -> Array:
     """Integral of a^-b while a <= s/8d: powers of z = d a / s."""
-    z = jnp.where(d > 0, d * a0 / jnp.where(d > 0, s, 1.0), 0.0)
+    z = d * a0 / jnp.where(s > 0, s, 1.0)
     short = jnp.where(s > 0, jnp.minimum(sigma, 600 / jnp.where(s > 0, s, 1.0)), sigma)
     growth = sigma - log_growth(s, z * decayed(-s, short))  # log(a / a0) / s
     z = z * jnp.exp(jnp.minimum(s * growth, 600.0))
@@ -186,14 +204,17 @@ def _clock_at(time: Array, s: Array, d: Array, a0: Array, b: Array) -> Array:
 
     inf if it never comes to rest before `time`, or at time = inf.
     """
-    forever, moving, (time_, *mode) = _moving(time, s, d, a0)
-    low, high = _bracket(time_, *mode, b)
+    forever, moving, (time_, s_, d_, a_) = _moving(time, s, d, a0)
+    low, high = _bracket(time_, s_, d_, a_, b)
     lost = jnp.isinf(high)
     low, high, time_ = (jnp.where(lost, 0.0, z) for z in (low, high, time_))
-    sigma = _bracketed(low, high, time_, *mode, b)
-    for _ in range(3):
-        late = _clock(sigma, *mode, b) - time_
-        sigma = sigma - late * mode_strength(sigma / 2, *mode) ** b
+    sigma = _bracketed(low, high, time_, s_, d_, a_, b)
+
+    def newton(_, sigma):
+        late = _clock(sigma, s_, d_, a_, b) - time_
+        return sigma - late * mode_strength(sigma / 2, s_, d_, a_) ** b
+
+    sigma = lax.fori_loop(0, 3, newton, sigma)
     resting = jnp.where(b == 0, time, 0.0)  # at the saddle
     end = jnp.where((s == 0) & (d == 0), 0.0, jnp.inf)  # or anything, where nothing ever moves
     sigma = jnp.where(moving, jnp.where(lost, jnp.inf, sigma), resting)

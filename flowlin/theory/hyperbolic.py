@@ -38,6 +38,7 @@ from flowlin.theory._stable import (
     arrays,
     decayed,
     hypot,
+    in_units,
     log_growth,
     quotient,
     require_units,
@@ -133,7 +134,7 @@ def unbalanced_strength(
     """
     t, s, d, a0, imbalance, tau = arrays(t, s, d, a0, imbalance, tau)
     require_units(d, tau)
-    return _strength(t / tau, s, d, a0, *_halves(a0, imbalance))
+    return _strength(in_units(t, tau), s, d, a0, *_halves(a0, imbalance))
 
 
 def imbalance(p: Any, q: Any) -> Float[Array, "..."]:
@@ -174,7 +175,7 @@ def mode_vectors(
         )
     total, rest = p + q, p - q
     plus, minus = jnp.sum(total**2, axis=-1) / 4, jnp.sum(rest**2, axis=-1) / 4
-    log_x = _growth(t / tau, s, d, plus, minus)[0][..., None]
+    log_x = _growth(in_units(t, tau), s, d, plus, minus)[0][..., None]
     total, rest = total * jnp.exp(log_x / 2), rest * jnp.exp(-log_x / 2)
     return (total + rest) / 2, (total - rest) / 2
 
@@ -226,13 +227,14 @@ def unbalanced_hitting_time(
     # Moving towards rho, which lies before the fixed point and, if balanced, before the saddle.
     reached = (change * left > 0) | ((change == 0) & (left != 0))
     reached &= known & ((lam != 0) | (jnp.sign(a0) * jnp.sign(rho) > 0))
-    rho, change = jnp.where(reached, rho, 0.0), jnp.where(reached, change, 0.0)
+    rho = jnp.where(reached, rho, 0.0)
     level = hypot(lam / 2, rho)
     x = jnp.where(
         rho >= 0, quotient(level + rho, 2 * plus, 1.0), quotient(2 * minus, level - rho, 1.0)
     )
     ahead = quotient(up * x + 2 * d * minus, up + 2 * d * minus, x)
-    q = quotient(change * ahead, jnp.where(reached, 2 * (plus * x + minus) * left, 0.0), 0.0)
+    steep = jnp.where(reached, 2 * (plus * x + minus) * left, 0.0)
+    q = quotient(jnp.where(reached, change, 0.0) * ahead, steep, 0.0)
     time = tau * log_growth(2 * rate, q)
     return jnp.where(reached, time, jnp.where(known & (change == 0), 0.0, jnp.inf))
 
@@ -251,7 +253,7 @@ def unbalanced_start(
     """
     rho, t, s, d, lam, tau = arrays(rho, t, s, d, imbalance, tau)
     require_units(d, tau)
-    return _strength(t / tau, -s, -d, rho, *_halves(rho, lam))
+    return _strength(in_units(t, tau), -s, -d, rho, *_halves(rho, lam))
 
 
 def half_time(s: Any, d: Any, a0: Any, imbalance: Any = 0.0, tau: Any = 1.0) -> Float[Array, "..."]:
