@@ -131,11 +131,11 @@ def test_riccati_in_sixty_digits(balance):
     s_yx = targets(4, 3, 3)
     task = white_task(s_yx, 1.0)
     w1, w2 = map(np.asarray, network_for(task, 2, balance).weights)
+    ts = np.array([1e-3, 5.0, 30.0])
     for scale in (1.0, 1e-6):
-        for t in (1e-3, 5.0, 30.0):
-            found = gram(np.array([t]), scale * w1, scale * w2, s_yx, 1.0, scale**2 * balance)[0]
-            expected = naive(t, scale * w1, scale * w2, s_yx, 1.0, scale**2 * balance)
-            assert errors(found, expected) < 1e-14
+        start = scale * w1, scale * w2, s_yx, 1.0, scale**2 * balance
+        for t, found in zip(ts, gram(ts, *start), strict=True):
+            assert errors(found, naive(t, *start)) < 1e-14
 
 
 def test_riccati_from_singular_weights():
@@ -143,7 +143,7 @@ def test_riccati_from_singular_weights():
     s_yx = targets(5, 3, 3)
     u, s, vt = np.linalg.svd(s_yx)
     turn = np.linalg.qr(np.random.default_rng(0).normal(size=(4, 4)))[0]
-    ts = np.array([0.0, 1.0, 30.0, 1e6, INF])
+    ts = np.array([0.0, 0.1, 1.0, 9.0, 30.0, 1e6, INF])
     for mode in range(3):
         w1, w2 = 0.1 * np.outer(turn[0], vt[mode]), 0.1 * np.outer(u[:, mode], turn[0])
         found = gram(ts, w1, w2, s_yx)[:, 5:, :5]
@@ -174,7 +174,7 @@ def test_riccati_with_equal_modes_in_a_bottleneck():
     start = np.random.default_rng(2).normal(size=(3, 2))
     w1, w2 = 0.1 * (v @ start).T, 0.1 * u @ start
     basis = np.linalg.qr(start)[0]
-    found = gram(np.array([1e3, INF]), w1, w2, s_yx)[:, 3:, :3]
+    found = gram(np.array([1e3, 1e6, INF]), w1, w2, s_yx)[:, 3:, :3]
     limit = u @ basis @ basis.T @ v.T
     np.testing.assert_allclose(found, np.broadcast_to(limit, found.shape), atol=1e-13)
 
@@ -183,7 +183,7 @@ def test_lambda_to_zero():
     s_yx = targets(3, 3, 2)
     task = white_task(s_yx, 1.0)
     ts = np.array([0.5, 5.0, 50.0])
-    w1, w2 = network_for(task, 3, 0.0).weights
+    w1, w2 = network_for(task, 2, 0.0).weights
     limit = gram(ts, w1, w2, s_yx)
     for balance, bound in ((1e-5, 1e-4), (1e-12, 1e-11), (-1e-12, 1e-11)):
         assert errors(gram(ts, w1, w2, s_yx, 1.0, balance), limit) < bound
@@ -260,7 +260,7 @@ def test_gradients_of_the_riccati_solution(start, balance):
 def test_wide_rates_in_float32():
     s_yx = targets(4, 3, 3)
     w1, w2 = (np.asarray(w) for w in network_for(white_task(s_yx, 1.0), 2, 0.0).weights)
-    ts = np.array([0.0, 1.0, 10.0, 1e3, 1e6, INF])
+    ts = np.array([1.0, 10.0, INF])
     double = gram(ts, w1, w2, s_yx)
     single = gram(*(np.asarray(a, np.float32) for a in (ts, w1, w2, s_yx)))
     assert single.dtype == jnp.float32
