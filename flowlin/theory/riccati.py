@@ -1,0 +1,164 @@
+r"""Two-layer linear networks with white inputs: a matrix Riccati equation and its solution.
+
+For $\Sigma_x = d\, I$ and weights with the conserved $W_2^T W_2 - W_1 W_1^T = \lambda I$ the
+stacked $Q = [W_1^T; W_2]$, shape (N, H) with N = N_in + N_out, obeys (Fukumizu 1998; Braun et al.
+2022; with lambda Domine et al. 2024)
+
+$$\tau \dot Q = F Q - \tfrac d2 Q Q^T Q, \quad
+  F = \begin{pmatrix} -\tfrac{d\lambda}2 I & \Sigma_{yx}^T \\
+                      \Sigma_{yx} & \tfrac{d\lambda}2 I \end{pmatrix},$$
+
+so that with time in units of tau and $\Phi(t) = \int_0^t e^{2Fs} ds$
+
+$$Q Q^T(t) = e^{Ft} Q_0\, [I + d\, Q_0^T \Phi(t)\, Q_0]^{-1} Q_0^T e^{Ft}.$$
+
+The inverse is that of a matrix $\geq I$: no alignment, no full rank and no equal sizes are needed.
+What is left is not to overflow. In the eigenbasis of F, with eigenvalues f and $P = V^T Q_0$, the
+rows of $e^{Ft} P$ grow at different rates. Gram-Schmidt with the longest grown row first gives
+$P = L U^T$, U orthonormal; scaling each column of L to the length of its pivot row leaves entries
+that are at most one, and the exponentials only ever appear divided by larger ones.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from flowlin.theory._stable import decayed
+
+
+def balanced_product(
+    t: Any, w1: Any, w2: Any, s_yx: Any, *, variance: Any = 1.0, balance: Any = 0.0, tau: Any = 1.0
+) -> Float[Array, "... N_out N_in"]:
+    r"""End-to-end matrix $W_2 W_1(t)$ of a (lambda-)balanced two-layer network, white inputs.
+
+    The lower left block of `balanced_gram`, where the arguments and the source are.
+    """
+    inner, outer = _factors(t, w1, w2, s_yx, variance, balance, tau)
+    return outer @ jnp.swapaxes(inner, -1, -2)
+
+
+def balanced_gram(
+    t: Any, w1: Any, w2: Any, s_yx: Any, *, variance: Any = 1.0, balance: Any = 0.0, tau: Any = 1.0
+) -> Float[Array, "... N N"]:
+    r"""$Q Q^T(t)$ with $Q = [W_1^T; W_2]$ of a (lambda-)balanced two-layer network, white inputs.
+
+    Its blocks are $W_1^T W_1$, $W_2 W_1$ and its transpose, $W_2 W_2^T$: everything but a rotation
+    of the hidden units. Formula and derivation: see the module. Solves the flow for
+
+    $$\Sigma_x = d\, I, \qquad W_2^T W_2 - W_1 W_1^T = \lambda I$$
+
+    at t = 0, and is another function where these do not hold; `theory.solve` checks them.
+
+    **Arguments:**
+
+    - `t`: times of any shape, >= 0, inf allowed.
+    - `w1`, `w2`: weights at t = 0, (H, N_in) and (N_out, H); any sizes and ranks.
+    - `s_yx`: $\Sigma_{yx}$, (N_out, N_in).
+    - `variance`: d.
+    - `balance`: lambda, of either sign.
+    - `tau`: time constant.
+
+    Differentiable in all but `s_yx`. Components of the weights along modes that are below their
+    rounding, 64 eps, count as zero (they would stay so), and singular values of `s_yx` that are
+    equal up to rounding count as equal.
+
+    **Raises:** `ValueError` for shapes that do not chain.
+
+    Source: Fukumizu (1998); Braun et al. (2022), Theorem 3.1, whose $F^{-1}$ exists for square
+    targets of full rank alone, while the integral always does; Domine et al. (2024) for lambda.
+    """
+    inner, outer = _factors(t, w1, w2, s_yx, variance, balance, tau)
+    q = jnp.concatenate([inner, outer], axis=-2)
+    return q @ jnp.swapaxes(q, -1, -2)
+
+
+@jax.jit
+def _factors(t, w1, w2, s_yx, variance, balance, tau) -> tuple[Array, Array]:
+    """W_1(t)^T and W_2(t) up to a common rotation, (..., N_in, k) and (..., N_out, k)."""
+    w1, w2, s_yx = (jnp.asarray(z, dtype=jnp.result_type(float, z)) for z in (w1, w2, s_yx))
+    if w2.shape[1] != w1.shape[0] or s_yx.shape != (w2.shape[0], w1.shape[1]):
+        raise ValueError(
+            f"`w1` {w1.shape}, `w2` {w2.shape} and `s_yx` {s_yx.shape} do not chain; they must be "
+            "(H, N_in), (N_out, H) and (N_out, N_in)."
+        )
+    f, into, out = _eigenbasis(s_yx, jnp.asarray(variance * balance / 2, s_yx.dtype))
+    rows = into.T @ w1.T + out.T @ w2
+    # Later, nothing moves by more than rounding, and exponents f t would have no digits left.
+    fastest, info = jnp.max(jnp.abs(f)), jnp.finfo(s_yx.dtype)
+    cap = jnp.minimum(1 / (info.eps * fastest), jnp.sqrt(info.max) / (1 + variance))
+    times = jnp.minimum(jnp.asarray(t, s_yx.dtype) / tau, lax.stop_gradient(cap))
+    z = jax.vmap(lambda time: _solution(time, f, rows, variance))(times.ravel())
+    z = z.reshape(*times.shape, *z.shape[1:])
+    return into @ z, out @ z
+
+
+def _eigenbasis(s_yx: Array, beta: Array) -> tuple[Array, Array, Array]:
+    r"""Eigenvalues (N,) of F, and the upper and lower parts of its eigenvectors.
+
+    A singular triple (s, u, v) gives $\pm\rho = \pm\sqrt{s^2 + \beta^2}$ with
+    $(v \sin\theta, u \cos\theta)$ and $(v \cos\theta, -u \sin\theta)$, $\tan 2\theta = s/\beta$;
+    beta = d lambda / 2. Where s = 0 the two sides do not meet: -beta with v and beta with u.
+    """
+    u, s, vt = jnp.linalg.svd(s_yx)
+    k = s.shape[0]
+    noise = 32 * jnp.finfo(s.dtype).eps * s[0]
+    # Values equal up to rounding take that of the first of their group.
+    starts = jnp.concatenate([jnp.ones(1, bool), s[:-1] - s[1:] > noise])
+    s = s[lax.cummax(jnp.where(starts, jnp.arange(k), 0))]
+    driven = s > noise
+    safe = jnp.where(driven, s, 1.0)
+    rho = jnp.where(driven, jnp.sqrt(safe**2 + beta**2), beta)
+    theta = jnp.where(driven, jnp.arctan2(safe, beta) / 2, 0.0)
+    sine, cosine = jnp.sin(theta), jnp.cos(theta)
+    u, u_rest, v, v_rest = u[:, :k], u[:, k:], vt[:k].T, vt[k:].T
+    ins, outs = v_rest.shape[1], u_rest.shape[1]
+    into = [v * sine, v * cosine, v_rest, jnp.zeros((v.shape[0], outs), s.dtype)]
+    out = [u * cosine, -u * sine, jnp.zeros((u.shape[0], ins), s.dtype), u_rest]
+    f = jnp.concatenate([rho, -rho, jnp.repeat(-beta, ins), jnp.repeat(beta, outs)])
+    return f, jnp.concatenate(into, axis=1), jnp.concatenate(out, axis=1)
+
+
+def _solution(t: Array, f: Array, rows: Array, variance: Any) -> Float[Array, "N k"]:
+    """A factor Z of V^T Q Q^T V = Z Z^T at one time; `rows` is P = V^T Q_0."""
+    up, down = jnp.maximum(f, 0), jnp.minimum(f, 0)  # f = 0 is both, half each to derivatives
+    growth, fading = up * t, jnp.exp(down * t)
+    drag = variance * decayed(2 * (up - down), t)  # d Phi = drag e^{2 growth}
+    length = growth + jnp.log(drag + jnp.exp(-2 * growth)) / 2  # log of sqrt(1 + d Phi)
+    lower, scale = _triangular(rows, lax.stop_gradient(length))
+    most = jnp.log(jnp.finfo(t.dtype).max) / 2  # no entry that is not zero comes near
+    grown = lower * jnp.exp(jnp.minimum(growth[:, None] - scale, most))
+    inside = jnp.diag(jnp.exp(-2 * scale)) + grown.T @ (drag[:, None] * grown)
+    root = jnp.linalg.cholesky(inside)
+    return lax.linalg.triangular_solve(root, fading[:, None] * grown, transpose_a=True, lower=True)
+
+
+def _triangular(rows: Array, length: Array) -> tuple[Float[Array, "N k"], Float[Array, " k"]]:
+    """L of P = L U^T, and the log of each pivot row's grown length.
+
+    `length` is the log of the factors by which the rows have grown. Every choice of pivots gives
+    the same solution, so they are constants to derivatives.
+    """
+    n, hidden = rows.shape
+    k = min(n, hidden)
+    noise = 64 * jnp.finfo(rows.dtype).eps * jnp.linalg.norm(lax.stop_gradient(rows))
+
+    def step(carry, index):
+        left, basis = carry
+        sizes = jnp.linalg.norm(lax.stop_gradient(left), axis=1)
+        there = sizes > noise
+        # What is zero up to rounding must not grow; its derivative does.
+        left = jnp.where(there[:, None], left, left - lax.stop_gradient(left))
+        grown = jnp.where(there, length + jnp.log(jnp.where(there, sizes, 1.0)), -jnp.inf)
+        pivot, some = jnp.argmax(grown), jnp.any(there)
+        u = left[pivot] - (basis @ left[pivot]) @ basis  # once more, against rounding
+        u = jnp.where(some, u / jnp.linalg.norm(jnp.where(some, u, 1.0)), 0.0)
+        along = left @ u
+        left = (left - along[:, None] * u).at[pivot].set(0.0)
+        return (left, basis.at[index].set(u)), (along, jnp.where(some, grown[pivot], 0.0))
+
+    start = rows, jnp.zeros((k, hidden), rows.dtype)
+    _, (columns, scale) = lax.scan(step, start, jnp.arange(k))
+    return columns.T, scale
