@@ -43,9 +43,9 @@ class Checkpoint(AbstractPause):
                 f"`checkpoint` = {str(self.path)!r}: there is no folder {str(self.path.parent)!r}."
             )
 
-    def budget(self, at: Continuation) -> int | None:
+    def budget(self, accepted: int) -> int | None:
         """About half a minute's steps."""
-        return self.pace.budget(at)
+        return self.pace.budget(accepted)
 
     def pause(self, run: Run, flow: Trajectory, limits: Limits) -> tuple[Run, Trajectory]:
         """Write if it is time."""

@@ -25,8 +25,8 @@ class Limits(NamedTuple):
 class AbstractPause:
     """Something that wants a run to pause now and then."""
 
-    def budget(self, at: Continuation) -> int | None:
-        """Accepted steps until its next pause; None for no matter how many."""
+    def budget(self, accepted: int) -> int | None:
+        """Steps until its next pause, after so many accepted ones; None for no matter how many."""
         raise NotImplementedError
 
     def pause(self, run: Run, flow: Trajectory, limits: Limits) -> tuple[Run, Trajectory]:
@@ -46,10 +46,10 @@ def drive(
     before: Trajectory | None = None,
 ) -> Trajectory:
     """Run to the end, pausing where somebody wants to, from a `start` or from t = 0."""
-    start = begin(run) if start is None else start
     flow = before
     while True:
-        wanted = [pause.budget(start) for pause in pauses]
+        accepted = 0 if start is None else int(start.counts["num_accepted_steps"])
+        wanted = [pause.budget(accepted) for pause in pauses]
         budget = min((steps for steps in wanted if steps is not None), default=limits.steps)
         run, flow = segment(run, flow, start, budget, limits)
         for pause in pauses:
@@ -58,22 +58,23 @@ def drive(
         if not is_paused(flow, limits):
             break
         start = flow.continuation
-        assert start is not None
     for pause in pauses:
         flow = pause.end(run, flow)
     return flow.of(run)
 
 
 def segment(
-    run: Run, before: Trajectory | None, start: Continuation, budget: int, limits: Limits
+    run: Run, before: Trajectory | None, start: Continuation | None, budget: int, limits: Limits
 ) -> tuple[Run, Trajectory]:
     """One segment joined to what came before, and the run, whose logs may have had to grow."""
-    steps = jnp.asarray(budget), jnp.asarray(limits.steps - int(start.counts["num_steps"]))
+    taken = 0 if start is None else int(start.counts["num_steps"])
+    steps = jnp.asarray(budget), jnp.asarray(limits.steps - taken)
     bound = 1 << max(limits.steps - 1, 1).bit_length()  # a power of two, for few compilations
     flow = run.solve(start, *steps, max_steps=bound)
     if run.capacity < limits.events and bool(flow.result == RESULTS.event_overflow):
         run = run.with_capacity(limits.events)
-        flow = run.solve(_grown(start, limits.events), *steps, max_steps=bound)
+        start = None if start is None else _grown(start, limits.events)
+        flow = run.solve(start, *steps, max_steps=bound)
     flow = trimmed(flow)
     wanted = slice(None if before is None else 1, -1 if is_paused(flow, limits) else None)
     if run.ts is None and wanted != slice(None):  # rows at the segment's ends, but not at pauses
@@ -81,12 +82,10 @@ def segment(
     return run, flow if before is None else _joined(before, flow)
 
 
-begin = eqx.filter_jit(Run.begin)
-
-
+@eqx.filter_jit
 def restarted(run: Run, at: Continuation) -> Continuation:
     """Where a run with another solver starts from; what the recorder has logged goes along."""
-    fresh = begin(run, at.t, at.parameters)
+    fresh = run.begin(at.t, at.parameters)
     solver = fresh.solver
     if run.watches:
         solver = eqx.tree_at(lambda state: state.inner, at.solver, fresh.solver.inner)

@@ -13,7 +13,7 @@ import numpy as np
 from flowlin._arrays import ENABLE_X64, is_traced, require_positive
 from flowlin.averaged import FINEST, AveragedGates
 from flowlin.checkpoint import Checkpoint
-from flowlin.drive import AbstractPause, Limits, begin, drive, is_paused
+from flowlin.drive import AbstractPause, Limits, drive, is_paused
 from flowlin.events import AbstractEvent, GateSwitches, logs_gates, user_watches
 from flowlin.field import objective
 from flowlin.kinks import (
@@ -197,7 +197,7 @@ def _traced(
         )
     run = dataclasses.replace(run.with_capacity(max_events), meter=progress_meter(progress))
     whole = jnp.asarray(max_steps)
-    flow = run.solve(run.begin(), whole, whole, dense=dense, max_steps=max_steps)
+    flow = run.solve(None, whole, whole, dense=dense, max_steps=max_steps)
     return dataclasses.replace(flow, continuation=None)
 
 
@@ -229,7 +229,7 @@ def _driven(
     room = 2 ** math.ceil(math.log2(int(flow.counts["num_steps"]) + 1))
     run = dataclasses.replace(flow.reference.run, meter=diffrax.NoProgressMeter())
     whole = jnp.asarray(limits.steps)
-    flow = run.solve(begin(run), whole, whole, dense=True, max_steps=room)
+    flow = run.solve(None, whole, whole, dense=True, max_steps=room)
     return dataclasses.replace(flow, continuation=None)
 
 

@@ -42,9 +42,9 @@ class Pace:
         self.waited = 0.0  # since it was last due
         self.clock, self.accepted = 0.0, 0  # at the segment's start
 
-    def budget(self, at: Continuation) -> int:
+    def budget(self, accepted: int) -> int:
         """Steps until the next pause, which are about to begin."""
-        self.clock, self.accepted = time.monotonic(), int(at.counts["num_accepted_steps"])
+        self.clock, self.accepted = time.monotonic(), accepted
         return self.steps
 
     def due(self, at: Continuation) -> bool:
@@ -77,9 +77,9 @@ class Bar(AbstractPause):
             dynamic_ncols=True,
         )
 
-    def budget(self, at: Continuation) -> int | None:
+    def budget(self, accepted: int) -> int | None:
         """Twice a second."""
-        return self.pace.budget(at)
+        return self.pace.budget(accepted)
 
     def pause(self, run: Run, flow: Trajectory, limits: Limits) -> tuple[Run, Trajectory]:
         """Show how far it is."""

@@ -135,14 +135,16 @@ class Run(eqx.Module):
     @eqx.filter_jit
     def solve(
         self,
-        start: Continuation,
+        start: Continuation | None,
         budget: Array,
         attempts: Array,
         *,
         dense: bool = False,
         max_steps: int,
     ) -> Trajectory:
-        """From `start` on to t1, or for `budget` accepted or `attempts` tried steps."""
+        """From `start` (None: t = 0) to t1, or for `budget` accepted or `attempts` tried steps."""
+        # Compiled together with the solve, since most runs never pause.
+        start = self.begin() if start is None else start
         term, solver = self.equation()
         if self.ts is None:
             rows = diffrax.SubSaveAt(t0=True, fn=self.save)

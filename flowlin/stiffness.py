@@ -36,9 +36,9 @@ class StiffnessCheck(AbstractPause):
         self.note = "the default; the run was too short to measure stiffness"
         self.switched = isinstance(run.solver, RKC)
 
-    def budget(self, at: Continuation) -> int | None:
+    def budget(self, accepted: int) -> int | None:
         """Steps to the next look."""
-        return None if self.switched else _next(at) - int(at.counts["num_accepted_steps"])
+        return None if self.switched else max(FIRST, 1 << accepted.bit_length()) - accepted
 
     def pause(self, run: Run, flow: Trajectory, limits: Limits) -> tuple[Run, Trajectory]:
         """Measure, and try RKC if the run may be stiff."""
@@ -77,11 +77,6 @@ def evaluations(solver: diffrax.AbstractSolver) -> int:
     assert isinstance(solver, diffrax.AbstractERK)
     tableau = cast(diffrax.ButcherTableau, solver.tableau)
     return tableau.num_stages - tableau.fsal
-
-
-def _next(at: Continuation) -> int:
-    """The next number of accepted steps at which to look."""
-    return max(FIRST, 1 << int(at.counts["num_accepted_steps"]).bit_length())
 
 
 def _at(flow: Trajectory) -> Continuation:

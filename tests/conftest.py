@@ -1,5 +1,6 @@
 """What all tests share: float64, a key, and the folder with the real data."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -22,6 +23,14 @@ ROOT = Path(__file__).resolve().parent.parent
 if jax.config.jax_compilation_cache_dir is None:
     jax.config.update("jax_compilation_cache_dir", str(ROOT / ".pytest_cache" / "compiled"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget_compiled():
+    """What a module has compiled would fill gigabytes, and slow the next ones down."""
+    yield
+    jax.clear_caches()
+    gc.collect()
 
 
 @pytest.fixture

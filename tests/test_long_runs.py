@@ -30,7 +30,7 @@ TIMES = np.linspace(0, 4, 10)
 class Often(AbstractPause):
     """Pauses after every third step."""
 
-    def budget(self, at):
+    def budget(self, accepted):
         return 3
 
     def pause(self, run, flow, limits):
