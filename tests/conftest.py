@@ -4,11 +4,15 @@ import gc
 import os
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parent.parent
+
 # Nearly all of the suite's time goes into compiling programs that then run for milliseconds, so
 # they are compiled hastily (examples and benchmarks are not), and each but once for all workers.
 os.environ.setdefault(
     "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 )
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".pytest_cache" / "compiled"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 import jax
 import jaxtyping
@@ -17,12 +21,6 @@ import pytest
 jax.config.update("jax_enable_x64", True)
 
 import flowlin as fl
-
-ROOT = Path(__file__).resolve().parent.parent
-
-if jax.config.jax_compilation_cache_dir is None:
-    jax.config.update("jax_compilation_cache_dir", str(ROOT / ".pytest_cache" / "compiled"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -144,7 +144,7 @@ network = fl.LinearNetwork.init(task, 6, variance=1e-2, key=jax.random.key(0))
 def run(path):
     # Bounded by stability: more than ten thousand steps.
     return fl.gradient_flow(
-        network, task, 1e4, solver=diffrax.Tsit5(), rtol=1e-6, ts=[0.0, 1e3, 8e3, 1e4],
+        network, task, 5e3, solver=diffrax.Tsit5(), rtol=1e-6, ts=[0.0, 1e3, 4e3, 5e3],
         events=(fl.LossBelow(1.2),), checkpoint=path,
     )
 if __name__ == "__main__":
@@ -168,7 +168,7 @@ def test_a_killed_run_resumes_and_equals_the_uninterrupted_one(tmp_path):
     names: dict = {"__name__": "script"}
     exec(script.read_text(), names)
     at = checkpoint.read(path)["flow"].end
-    assert 0 < at < 1e4
+    assert 0 < at < 5e3
     resumed, whole = names["run"](path), names["run"](tmp_path / "other.npz")
     assert_equal(resumed, whole)
     begun = time.perf_counter()
