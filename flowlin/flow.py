@@ -138,11 +138,8 @@ def gradient_flow(
         reference=Reference(task, loss),
         capacity=_capacity(watches, max_events),
     )
-    if is_traced(run):
-        flow = _traced(run, dense, max_steps, max_events, progress, checkpoint)
-    else:
-        limits = Limits(max_steps, max_events)
-        flow = _driven(run, dense, limits, solver is None, progress, checkpoint)
+    solve = _traced if is_traced(run) else _driven
+    flow = solve(run, dense, Limits(max_steps, max_events), solver is None, progress, checkpoint)
     return finished(flow, throw, lambda f: _failure(f, max_steps, max_events))
 
 
@@ -185,19 +182,20 @@ def _capacity(watches: Sequence[Any], max_events: int) -> int:
 
 
 def _traced(
-    run: Run, dense: bool, max_steps: int, max_events: int, progress: Any, checkpoint: Any
+    run: Run, dense: bool, limits: Limits, automatic: bool, progress: Any, checkpoint: Any
 ) -> Trajectory:
     """A run under `jit`, `vmap` or a derivative: one solve with all the room it may need."""
+    del automatic  # the solver stays: choosing another needs numbers
     if checkpoint is not None:
         raise ValueError("`checkpoint` is for runs outside of `jit` and `vmap`; leave it out.")
-    if dense and max_steps > 2**14:
+    if dense and limits.steps > 2**14:
         raise ValueError(
-            f"`dense=True` under jit or vmap reserves memory for `max_steps` = {max_steps} "
+            f"`dense=True` under jit or vmap reserves memory for `max_steps` = {limits.steps} "
             "steps; pass a `max_steps` of at most 16384."
         )
-    run = dataclasses.replace(run.with_capacity(max_events), meter=progress_meter(progress))
-    whole = jnp.asarray(max_steps)
-    flow = run.solve(None, whole, whole, dense=dense, max_steps=max_steps)
+    run = dataclasses.replace(run.with_capacity(limits.events), meter=progress_meter(progress))
+    whole = jnp.asarray(limits.steps)
+    flow = run.solve(None, whole, whole, dense=dense, max_steps=limits.steps)
     return dataclasses.replace(flow, continuation=None)
 
 
