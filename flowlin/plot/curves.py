@@ -79,7 +79,7 @@ def modes(
     - `ax`: None makes a new one.
     - `rho`: the level of the run's `fl.ModeHits(modes, rho)`, a number or (K,): marks the hitting
       times in its log.
-    - `closed`: (T, K), a closed form at `flow.ts`, dashed.
+    - `closed`: (T, K), a closed form at `flow.ts`, dotted.
     - `share`: draw a d/s, the share of the full strength s/d.
     - `shown`: which modes; None is the first five that the data drive.
     - `label`: one name for all curves; None names every mode.
@@ -91,20 +91,21 @@ def modes(
     """
     ax = axes(ax)
     full = np.asarray(modes.full_strength)
-    if shown is None:
-        shown = np.flatnonzero(full > 0)[:5].tolist()
+    which = list(np.flatnonzero(full > 0)[:5] if shown is None else shown)
     ts, scale = np.asarray(flow.ts), np.where(full > 0, full, np.nan) if share else np.ones(1)
     strengths = _strengths(flow, modes) / scale
-    theory = None if closed is None else array("closed", closed, f"{len(ts)} {len(full)}") / scale
     how = look(kind_of(flow.final))
-    for n, (k, colour) in enumerate(zip(shown, shades(how["color"], len(shown)), strict=True)):
+    for n, (k, colour) in enumerate(zip(which, shades(how["color"], len(which)), strict=True)):
         name = f"mode {k}" if label is None else (None if n else label)
-        ax.plot(ts, strengths[:, k], **how | {"color": colour}, label=name)
-        ax.axhline(1.0 if share else full[k], color="0.75", linewidth=0.7, zorder=0)
-        if theory is not None:
+        how["color"] = colour
+        ax.plot(ts, strengths[:, k], **how, label=name)
+        ax.axhline(1.0 if share else float(full[k]), color="0.75", linewidth=0.7, zorder=0)
+    if closed is not None:
+        theory = array("closed", closed, f"{len(ts)} {len(full)}") / scale
+        for n, k in enumerate(which):
             ax.plot(ts, theory[:, k], **look("theory"), label=None if n else "closed form")
     if rho is not None:
-        _mark_hits(ax, flow, np.broadcast_to(np.asarray(rho), full.shape) / scale, shown)
+        _mark_hits(ax, flow, np.broadcast_to(np.asarray(rho), full.shape) / scale, which)
     of = r"mode strength $a_\alpha d_\alpha / s_\alpha$" if share else r"mode strength $a_\alpha$"
     ax.set(xlabel=time_label(flow), ylabel=of)
     legend(ax)

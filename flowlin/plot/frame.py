@@ -49,8 +49,8 @@ def time_label(run: Trajectory) -> str:
 
 def legend(ax: Axes) -> None:
     """A legend, if anything has a label."""
-    if ax.get_legend_handles_labels()[0]:
-        ax.legend(frameon=False)
+    if ax.get_legend_handles_labels()[1]:
+        ax.legend(framealpha=0.85, edgecolor="none", fontsize="small").set_zorder(6)
 
 
 def band(ax: Axes, x: Data, rows: np.ndarray, **look: Any) -> None:

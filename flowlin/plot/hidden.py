@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
@@ -30,8 +31,9 @@ def activity(
 ) -> Axes:
     """Fractions of a hidden layer's units that are always on, gating and off, with t*.
 
-    Exact steps at the logged times; open solid, closed dashed. A triangle on a thin line marks t*
-    and the maximum of the always-on fraction, upwards open, downwards closed.
+    Exact steps at the logged times. Open (a sliding pair counts as off) solid, closed (as on)
+    dashed. A triangle on a thin line marks t* and the maximum of the always-on fraction, upwards
+    open, downwards closed.
 
     **Arguments:**
 
@@ -58,11 +60,10 @@ def activity(
         counts: UnitCounts = getattr(found, f"{convention}_counts")
         for part in parts:
             shade, width = _PARTS[part]
-            text = part.replace("_", " ") + (f" ({convention})" if len(conventions) > 1 else "")
             ax.step(
                 *_steps(counts, part, float(flow.end)), where="post", color=shade or colour,
                 linestyle="-" if convention == "open" else "--", linewidth=width,
-                label=f"{label}{text}",
+                label=None if convention != conventions[0] else label + part.replace("_", " "),
             )  # fmt: skip
         if "always_on" in parts:
             _mark_time(ax, getattr(found, convention), convention, label, colour)
@@ -76,7 +77,7 @@ def _steps(counts: UnitCounts, part: str, end: float) -> tuple[np.ndarray, np.nd
     """Times of the changes of a fraction, and its values from then on; the run's end last."""
     time = np.asarray(counts.time)
     time = time[np.isfinite(time)]
-    value = np.asarray(getattr(counts.activity(time), part))
+    value = np.asarray(getattr(counts.activity(jnp.asarray(time)), part))
     kept = np.flatnonzero(np.diff(value, prepend=np.nan) != 0)
     return np.append(time[kept], end), np.append(value[kept], value[-1])
 
@@ -119,7 +120,8 @@ def gates(flow: Trajectory, t: float, ax: Axes | None = None, *, layer: int = 0)
     _raster(ax, np.arange(units + 1) - 0.5, np.arange(samples + 1) - 0.5,
             now.reshape(units, samples).T)  # fmt: skip
     ax.invert_yaxis()
-    ax.set(xlabel="hidden unit", ylabel="sample", title=f"$t$ = {t:.4g}")
+    ax.set(xlabel="hidden unit", ylabel="sample")
+    ax.set_title(f"$t$ = {t:.4g}", loc="left")
     return ax
 
 
@@ -160,8 +162,8 @@ def gate_history(
     for edge in edges[samples:-1:samples]:
         ax.axhline(edge, color="0.5", linewidth=0.4)
     ax.invert_yaxis()
-    if len(chosen) <= 20:
-        ax.set_yticks(np.arange(len(chosen)), [str(k) for k in chosen])
+    named = np.arange(0, len(chosen), 1 + (len(chosen) - 1) // 16)
+    ax.set_yticks(named, [str(k) for k in chosen[named]])
     ax.set(xlabel=time_label(flow), ylabel=f"hidden unit ({samples} samples each)")
     return ax
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from cycler import cycler
 from matplotlib.colors import to_hex, to_rgb
 
 from flowlin.network import AbstractNetwork, GatedLinearNetwork, LinearNetwork, ReLUNetwork
@@ -31,10 +32,10 @@ _LINES: dict[str, Any] = {
     "descent": {"linestyle": "-", "linewidth": 0.8},
     "theory": {"linestyle": (0, (1.2, 1.4)), "linewidth": 2.0, "zorder": 3},
 }
-_STYLE: dict[str, Any] = {
+_STYLE: Any = {
     "axes.axisbelow": True,
     "axes.labelsize": 10,
-    "axes.prop_cycle": matplotlib.cycler(color=CYCLE[:6]) + matplotlib.cycler(linestyle=DASHES[:6]),
+    "axes.prop_cycle": cycler(color=CYCLE[:6]) + cycler(linestyle=DASHES[:6]),
     "axes.spines.right": False,
     "axes.spines.top": False,
     "axes.titlesize": 10,
@@ -43,8 +44,6 @@ _STYLE: dict[str, Any] = {
     "figure.figsize": (4.5, 3.2),
     "font.size": 10,
     "image.cmap": "cividis",
-    "legend.fontsize": 8,
-    "legend.frameon": False,
     "legend.handlelength": 2.8,
     "lines.linewidth": 1.6,
     "pdf.fonttype": 42,  # text stays text
@@ -99,7 +98,7 @@ def look(kind: str, n: int = 0, *, points: bool = False) -> dict[str, Any]:
 def shades(colour: str, number: int) -> list[str]:
     """`number` shades of a colour or a kind's colour, dark to light, for a family of curves."""
     base = COLOURS.get(colour, colour)
-    half = np.linspace(-0.55, 0.65, number) if number > 1 else np.zeros(1)
+    half = np.linspace(-0.35, 0.65, number) if number > 1 else np.zeros(1)
     return [_mixed(base, "black" if x < 0 else "white", abs(x)) for x in half]
 
 

@@ -37,11 +37,12 @@ def representations(
     number = paths.shape[1]
     for name, given in (("labels", labels), ("colours", colours)):
         if given is not None and len(given) != number:
-            raise ValueError(f"`{name}` must have {number} entries, one per sample, not more.")
-    if colours is None:
-        many = matplotlib.colormaps["cividis"](np.linspace(0, 0.95, number))
-        colours = CYCLE[:number] if number <= len(CYCLE) else many
-    for k, colour in enumerate(colours):
+            raise ValueError(
+                f"`{name}` must have {number} entries, one per sample, got {len(given)}."
+            )
+    many = matplotlib.colormaps["cividis"](np.linspace(0, 0.95, number))
+    default = CYCLE[:number] if number <= len(CYCLE) else many
+    for k, colour in enumerate(default if colours is None else colours):
         x, y = paths[:, k].T
         how: dict[str, Any] = {"color": colour, "marker": MARKERS[k % len(MARKERS)]}
         ax.plot(x, y, color=colour, linewidth=1.0, alpha=0.8)
@@ -119,5 +120,7 @@ def _points(block: np.ndarray, edge: np.ndarray, ax: Any, label: str, limits: An
     found = shown.scatter(x.ravel(), y.ravel(), z.ravel(), c=block.ravel(), cmap="cividis",
                           vmin=low, vmax=high, s=14, alpha=0.8, linewidths=0)  # fmt: skip
     ax.set(xlabel="input $x_1$", ylabel="input $x_2$", zlabel="input $x_3$")
+    ticks = edge[[0, len(edge) // 2, -1]]
+    shown.set(xticks=ticks, yticks=ticks, zticks=ticks)
     ax.figure.colorbar(found, ax=ax, label=label, shrink=0.7, pad=0.12)
     return ax
