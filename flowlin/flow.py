@@ -106,6 +106,7 @@ def gradient_flow(
     check_fit(network, task)
     _check(t1, ts, tau, rtol, atol, network.dtype)
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
+    reference, task = Reference(task, loss), dataclasses.replace(task, name="")
     kinks, why = _kinks(network, task, kinks, solver)
     tau = jnp.asarray(tau, network.dtype)
     rtol = cast(float, _tolerance(rtol, kinks, network.dtype))
@@ -135,7 +136,7 @@ def gradient_flow(
             ("kinks_because", why),
             ("objective", type(goal).__name__),
         ),
-        reference=Reference(task, loss),
+        reference=reference,
         capacity=_capacity(watches, max_events),
     )
     solve = _traced if is_traced(run) else _driven
