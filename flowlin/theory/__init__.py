@@ -2,8 +2,11 @@
 
 from flowlin.theory.bias import BiasMode as BiasMode
 from flowlin.theory.bias import bias_mode as bias_mode
+from flowlin.theory.deep import deep_half_time as deep_half_time
 from flowlin.theory.deep import deep_hitting_time as deep_hitting_time
+from flowlin.theory.deep import deep_inflection_level as deep_inflection_level
 from flowlin.theory.deep import deep_inflection_time as deep_inflection_time
+from flowlin.theory.deep import deep_start as deep_start
 from flowlin.theory.deep import deep_strength as deep_strength
 from flowlin.theory.hyperbolic import half_time as half_time
 from flowlin.theory.hyperbolic import imbalance as imbalance
