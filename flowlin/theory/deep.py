@@ -374,7 +374,7 @@ def _start(rho: Array, time: Array, s: Array, d: Array, b: Array) -> Array:
         return jnp.clip(moved, low, high)
 
     y = lax.fori_loop(0, 3, newton, y)
-    never = ~rising & (late(high, *mode) < 0)
+    never = ~rising & ~bounded & (late(high, *mode) < 0)
     always = rising & (late(low, *mode) < 0)
     start = jnp.where(never, jnp.inf, jnp.where(always, 0.0, jnp.exp(y)))
     return jnp.where(moving, start, rho)
@@ -385,8 +385,7 @@ def _start_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     """By the implicit function theorem; at the fixed point by the flow's linearisation."""
     rho, time, s, d, b = primals
     a0 = _start(*primals)
-    velocity = s - d * a0
-    moving = (a0 > 0) & jnp.isfinite(a0) & (velocity != 0) & (rho > 0)
+    moving = (a0 > 0) & jnp.isfinite(a0) & (s != d * rho) & (rho > 0)
     mode = [jnp.where(moving, z, 1.0) for z in (rho, s, d, a0)]
     mode[1] = jnp.where(moving, mode[1], 2.0)
     rho_, s_, d_, a_ = mode
@@ -394,9 +393,8 @@ def _start_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     _, late = jax.jvp(lambda r, s, d, b: _duration(r, s, d, a_, b), (rho_, s_, d_, b), by)
     change = a_ ** (1 + b) * (s_ - d_ * a_) * (late - tangents[1])
     # At rest the distance from s/d grows by exp(d a^(1 + b) L t / tau) going back.
-    rest = (rho > 0) & (velocity == 0) & (d > 0)
-    safe = jnp.where(rest, d, 1.0)
-    full = (tangents[2] - rho * tangents[3]) / safe
-    apart = full + (tangents[0] - full) * jnp.exp(jnp.where(rest, d * rho ** (1 + b) * time, 0.0))
-    idle = jnp.where((s == 0) & (d == 0), tangents[0], 0.0)
-    return a0, jnp.where(moving, change, jnp.where(rest, apart, idle))
+    rest = (rho > 0) & (s == d * rho)
+    still, turnover = jnp.where(rest, rho, 1.0), jnp.where(rest, rho ** (1 + b), 0.0)
+    later = tangents[0] * jnp.exp(d * turnover * jnp.where(rest, time, 0.0))
+    pushed = turnover * (tangents[2] - still * tangents[3]) * decayed(-d * turnover, time)
+    return a0, jnp.where(moving, change, jnp.where(rest, later - pushed, 0.0))

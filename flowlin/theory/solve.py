@@ -21,40 +21,6 @@ from flowlin.theory.shallow import single_layer
 from flowlin.trajectory import Trajectory
 
 
-class Certificate(eqx.Module):
-    r"""The numbers that decide which solution is exact; all but `balance` and `a0` are relative.
-
-    With a bias the first layer is [b, W_1] and the inputs are [c; x]. Weights' numbers are None
-    for a single layer.
-
-    - `commutator`: of Sigma_x with Sigma_yx^T Sigma_yx, and `completeness` of the modes: `Modes`.
-    - `condition`: largest over smallest nonzero eigenvalue of Sigma_x.
-    - `whiteness`: $\|\Sigma_x^2 - d \Sigma_x\| / \|\Sigma_x\|^2$, 0 where $\Sigma_x$ is a multiple
-      d of the identity, or of a projector; `variance` is d.
-    - `outside`: share of W_1 that acts on inputs the data do not have.
-    - `imbalance`: $\|B\|$ with $B = W_2^T W_2 - W_1 W_1^T$, over $\|W_1\|^2 + \|W_2\|^2$.
-    - `balance`: $\lambda = \mathrm{tr} B / H$, and `spread`: $\|B - \lambda I\|$, like `imbalance`.
-    - `alignment`: norm of the inner products of hidden vectors $p = W_2^T u$, $q = W_1 v$ of
-      different modes, over $\|W_1\|^2 + \|W_2\|^2$; 0 where the weights are aligned to the modes.
-    - `coupling`: how far $\Sigma_x$ mixes the modes that the weights have.
-    - `a0`: raw strengths $p \cdot q$, (K,), and `negative`: how many of them are below zero.
-    """
-
-    commutator: float
-    completeness: float
-    condition: float
-    whiteness: float
-    variance: float
-    outside: float | None = None
-    imbalance: float | None = None
-    balance: float | None = None
-    spread: float | None = None
-    alignment: float | None = None
-    coupling: float | None = None
-    a0: np.ndarray | None = None
-    negative: int | None = None
-
-
 class Solution(eqx.Module):
     """A closed form of the gradient flow of one network on one task.
 
@@ -95,31 +61,6 @@ class Solution(eqx.Module):
         numerical = jax.vmap(lambda network: end_to_end(_matrices(network)))(flow.networks)
         difference = jnp.linalg.norm(self.product(flow.ts) - numerical, axis=(1, 2))
         return difference / jnp.max(jnp.linalg.norm(numerical, axis=(1, 2)))
-
-
-@dataclasses.dataclass
-class _Problem:
-    """What the rules look at, in numpy and double precision; the modes in the network's."""
-
-    network: LinearNetwork
-    modes: Modes
-    weights: list[np.ndarray]  # [b, W_1], W_2
-    s_yx: np.ndarray
-    s_x: np.ndarray
-    u: np.ndarray
-    v: np.ndarray
-    tau: Any
-    tolerance: float
-    certificate: Certificate
-
-    def array(self, value: Any) -> Array:
-        return jnp.asarray(value, self.network.dtype)
-
-    def lacks(self, **conditions: str) -> str:
-        """What the conditions, by their name in the certificate, say where they do not hold."""
-        values = {name: getattr(self.certificate, name) for name in conditions}
-        failed = [name for name, value in values.items() if value > self.tolerance]
-        return ", ".join(f"{conditions[name]} ({values[name]:.2g})" for name in failed)
 
 
 def solve(
@@ -164,22 +105,6 @@ def solve(
     return _modewise(problem, lacks) if solution is None else solution
 
 
-def end_to_end(matrices: list[Array]) -> Array:
-    """W_L ... W_1."""
-    product = matrices[0]
-    for matrix in matrices[1:]:
-        product = matrix @ product
-    return product
-
-
-def _matrices(network: LinearNetwork) -> list[Array]:
-    """The weights, the first with its raw bias as the first column."""
-    first, bias = network.weights[0], network.biases[0]
-    if bias is not None:
-        first = jnp.concatenate([bias[:, None], first], axis=1)
-    return [first, *network.weights[1:]]
-
-
 def _check(network: AbstractNetwork, task: Task) -> None:
     check_fit(network, task)
     if not isinstance(network, LinearNetwork):
@@ -204,70 +129,6 @@ def _check(network: AbstractNetwork, task: Task) -> None:
             "`network` has a bias on its readout, for which there is no closed form; leave it out "
             "(`biases=(b, None)`), or use fl.gradient_flow."
         )
-
-
-def _problem(network: LinearNetwork, task: Task, tau: Any, tolerance: float) -> _Problem:
-    c = 0.0 if network.biases[0] is None else float(network.bias_strength)
-    found = modes(task.astype(network.dtype), c)
-    x, y = np.asarray(task.x, np.float64), np.asarray(task.y, np.float64)
-    u, v = np.asarray(found.u, np.float64), np.asarray(found.v, np.float64)
-    if network.biases[0] is not None:
-        x = np.concatenate([np.full((len(x), 1), c), x], axis=1)
-        v = v if c else np.concatenate([np.zeros((1, v.shape[1])), v])  # modes leave c = 0 out
-    s_yx, s_x = y.T @ x / len(x), x.T @ x / len(x)
-    weights = [np.asarray(w, np.float64) for w in _matrices(network)]
-    eigenvalues = np.linalg.eigvalsh(s_x)
-    kept = eigenvalues[eigenvalues > len(s_x) * np.finfo(np.float64).eps * eigenvalues[-1]]
-    variance = float(_ratio(np.sum(s_x**2), np.trace(s_x)))
-    numbers: dict[str, Any] = {
-        "commutator": float(found.commutator),
-        "completeness": float(found.completeness),
-        "condition": float(kept[-1] / kept[0]) if len(kept) else 1.0,
-        "whiteness": float(_ratio(np.linalg.norm(s_x @ s_x - variance * s_x), np.sum(s_x**2))),
-        "variance": variance,
-    }
-    if len(weights) == 2:
-        w1, w2 = weights
-        numbers |= _weight_numbers(w1, w2, s_x, variance, u, v, np.asarray(found.d, np.float64))
-    certificate = Certificate(**numbers)
-    return _Problem(network, found, weights, s_yx, s_x, u, v, tau, tolerance, certificate)
-
-
-def _weight_numbers(w1, w2, s_x, variance, u, v, d) -> dict[str, Any]:
-    """The part of the certificate that two layers of weights decide."""
-    size = np.sum(w1**2) + np.sum(w2**2)
-    conserved = w2.T @ w2 - w1 @ w1.T
-    balance = np.trace(conserved) / len(w1)
-    norm = np.linalg.norm
-    p, q = w2.T @ u, w1 @ v
-    a0, sizes = np.sum(p * q, axis=0), np.sum(p**2 + q**2, axis=0)
-    mixing = sizes[:, None] * (v.T @ s_x - d[:, None] * v.T)
-    numbers = {
-        "outside": _ratio(norm(w1 - _ratio(w1 @ s_x, variance)), norm(w1)),
-        "imbalance": _ratio(norm(conserved), size),
-        "balance": balance,
-        "spread": _ratio(norm(conserved - balance * np.eye(len(w1))), size),
-        "alignment": _ratio(_overlap(p, q, w2 - u @ p.T, w1 - q @ v.T), size),
-        "coupling": _ratio(norm(mixing), norm(sizes) * norm(s_x)),
-        "negative": np.sum(a0 < 0),
-    }
-    return {name: value.item() for name, value in numbers.items()} | {"a0": a0}
-
-
-def _overlap(p: np.ndarray, q: np.ndarray, rest2: np.ndarray, rest1: np.ndarray) -> Any:
-    """Norm of the inner products of hidden vectors (H, K) of different modes.
-
-    The rests are what W_2 and W_1 do beside the modes; among themselves they may do anything that
-    does not reach the outputs.
-    """
-    off = 1 - np.eye(p.shape[1])
-    products = [off * (p.T @ p), off * (q.T @ q), off * (p.T @ q)]
-    products += [rest2 @ p, rest2 @ q, p.T @ rest1, q.T @ rest1, rest2 @ rest1]
-    return np.linalg.norm([np.linalg.norm(one) for one in products])
-
-
-def _ratio(value: Any, scale: Any) -> Any:
-    return value / scale if scale else value
 
 
 def _riccati(problem: _Problem) -> tuple[Solution | None, str]:
