@@ -27,7 +27,8 @@ class Certificate(eqx.Module):
       d of the identity, or of a projector; `variance` is d.
     - `outside`: share of W_1 that acts on inputs the data do not have.
     - `imbalance`: norm of all $B_l = W_{l+1}^T W_{l+1} - W_l W_l^T$, over the size.
-    - `balance`: $\lambda = \mathrm{tr} B_1 / H$, and `spread`: $\|B_1 - \lambda I\|$, over the size.
+    - `balance`: $\lambda = \mathrm{tr} B_1 / H$, and `spread`: $\|B_1 - \lambda I\|$, like
+      `imbalance`.
     - `inner`: largest commutator of $W_{l+1}^T W_{l+1}$ and $W_l W_l^T$, over the product of their
       norms; 0 where neighbours share their inner singular vectors, as balanced ones do.
     - `alignment`: 0 where the weights are aligned to the modes. For two layers the norm of the
@@ -121,7 +122,7 @@ def problem(network: LinearNetwork, task: Task, tau: Any, tolerance: float) -> P
         u, v = _turned(u, s, v, d, end_to_end(weights), float(jnp.finfo(network.dtype).eps))
         numbers |= _weight_numbers(weights, s_x, u, v, d)
     if len(weights) == 2:
-        numbers |= _balance_numbers(*weights, s_x, variance)
+        numbers |= _balance_numbers(weights[0], weights[1], s_x, variance)
     certificate = Certificate(**numbers)
     return Problem(network, weights, s_yx, s_x, u, s, v, d, tau, tolerance, certificate)
 

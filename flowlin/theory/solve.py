@@ -1,28 +1,33 @@
 """The strongest exact solution that applies to a linear network and a task."""
 
-import dataclasses
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from flowlin._arrays import is_traced
-from flowlin.flow import check_fit
-from flowlin.network import AbstractNetwork, LinearNetwork
+from flowlin.network import AbstractNetwork, LinearNetwork, check_fit
 from flowlin.task import Task
+from flowlin.theory.certificate import Certificate, Problem, end_to_end, matrices, problem
+from flowlin.theory.deep import deep_strength
 from flowlin.theory.hyperbolic import imbalance, unbalanced_strength
-from flowlin.theory.modes import Modes, modes
 from flowlin.theory.riccati import balanced_product
 from flowlin.theory.shallow import single_layer
-from flowlin.trajectory import Trajectory
 
 
 class Solution(eqx.Module):
-    """A closed form of the gradient flow of one network on one task.
+    """A closed form of the gradient flow of one network on one task, exact or labelled otherwise.
+
+    An approximation does not know its own error; a numerical flow of the same network measures it:
+
+    ```python
+    solution = fl.theory.solve(network, task)
+    flow = fl.gradient_flow(network, task, 10.0, ts=jnp.linspace(0, 10, 101), rtol=1e-10)
+    print(solution.name, solution.exact, solution.error(flow).max())
+    ```
 
     - `name`: which.
     - `exact`: whether it solves the flow, up to `tolerance` of `solve` in its conditions.
@@ -39,14 +44,14 @@ class Solution(eqx.Module):
     def product(self, t: Any) -> Float[Array, "... N_out N"]:
         """End-to-end matrix at times `t` (T,): (T, N_out, N_in).
 
-        With a bias (T, N_out, 1 + N_in), to be applied to [c; x]: in front the raw bias, for two
-        layers W_2 b, as in `LinearNetwork.balanced`. Any shape of `t` works, inf does, and it can
-        be differentiated.
+        With a bias (T, N_out, 1 + N_in), to be applied to [c; x]: in front the raw bias as the
+        later layers pass it on, W_L ... W_2 b, as in `LinearNetwork.balanced`. Any shape of `t`
+        works, inf does, and it can be differentiated.
         """
         return self.form(jnp.asarray(t, jnp.result_type(float)))
 
-    def error(self, flow: Trajectory) -> Float[Array, " T"]:
-        """Distance from a numerical flow at `flow.ts`, (T,).
+    def error(self, flow: Any) -> Float[Array, " T"]:
+        """Distance from a numerical flow, a `fl.Trajectory`, at `flow.ts`, (T,).
 
         The Frobenius norm of the difference of the products, over the largest norm of the flow's.
         It counts the flow's own error too; tau and task must be those of the solution.
@@ -58,7 +63,7 @@ class Solution(eqx.Module):
                 f"`flow` is of a {type(flow.final).__name__}, which has no end-to-end matrix; "
                 "compare its outputs, or run a fl.LinearNetwork."
             )
-        numerical = jax.vmap(lambda network: end_to_end(_matrices(network)))(flow.networks)
+        numerical = jax.vmap(lambda network: end_to_end(matrices(network)))(flow.networks)
         difference = jnp.linalg.norm(self.product(flow.ts) - numerical, axis=(1, 2))
         return difference / jnp.max(jnp.linalg.norm(numerical, axis=(1, 2)))
 
@@ -73,13 +78,20 @@ def solve(
 
     1. `single layer`: exact for every task (`single_layer`).
     2. `Riccati`: two layers, white inputs, (lambda-)balanced weights (`balanced_product`).
-    3. `modes`: two layers of weights aligned to modes that decouple, balanced or not, for inputs of
-       any covariance (`unbalanced_strength`).
-    4. `isolated modes`: not exact. Every mode as if the others were not there.
+    3. `modes`: two layers of weights aligned to modes that decouple, balanced or not, of either
+       sign, for inputs of any covariance (`unbalanced_strength`).
+    4. `deep modes`: three and more layers, balanced and aligned to modes that decouple, none of
+       them of negative strength (`deep_strength`).
+    5. `isolated modes`: not exact. Every mode as if the others were not there; of three and more
+       layers, as if the layers were balanced, and a mode of negative strength as if it were zero.
+       `Solution.error` of a numerical flow says how good it is.
+
+    Where modes have the same s and d the basis that the weights are aligned to is taken, if there
+    is one.
 
     **Arguments:**
 
-    - `network`: a `fl.LinearNetwork` with one or two layers, without a bias on the readout.
+    - `network`: a `fl.LinearNetwork` of any depth, with a bias on the first layer or none.
     - `task`: inputs and targets.
     - `tau`: time constant.
     - `tolerance`: of the relative conditions; None is eps^(2/3), 4e-11 in float64. Deviations
@@ -91,18 +103,20 @@ def solve(
     _check(network, task)
     assert isinstance(network, LinearNetwork)
     rounding = float(jnp.finfo(network.dtype).eps)
-    problem = _problem(network, task, tau, rounding ** (2 / 3) if tolerance is None else tolerance)
+    found = problem(network, task, tau, rounding ** (2 / 3) if tolerance is None else tolerance)
     if len(network.weights) == 1:
         form = Partial(
             single_layer,
-            w0=_matrices(network)[0],
-            s_yx=problem.array(problem.s_yx),
-            s_x=problem.array(problem.s_x),
+            w0=matrices(network)[0],
+            s_yx=found.array(found.s_yx),
+            s_x=found.array(found.s_x),
             tau=tau,
         )
-        return Solution("single layer", True, "the flow is linear", problem.certificate, form)
-    solution, lacks = _riccati(problem)
-    return _modewise(problem, lacks) if solution is None else solution
+        return Solution("single layer", True, "the flow is linear", found.certificate, form)
+    if len(network.weights) > 2:
+        return _deep(found)
+    solution, lacks = _riccati(found)
+    return _modewise(found, lacks) if solution is None else solution
 
 
 def _check(network: AbstractNetwork, task: Task) -> None:
@@ -118,20 +132,14 @@ def _check(network: AbstractNetwork, task: Task) -> None:
             "`solve` needs a concrete network and task to choose by; call it outside jit and vmap, "
             "and pass the solution in."
         )
-    layers = len(network.weights)
-    if layers > 2:
+    if any(bias is not None for bias in network.biases[1:]):
         raise ValueError(
-            f"`network` has {layers} layers; there are closed forms for one and two. Use "
-            "fl.gradient_flow."
-        )
-    if layers == 2 and network.biases[1] is not None:
-        raise ValueError(
-            "`network` has a bias on its readout, for which there is no closed form; leave it out "
-            "(`biases=(b, None)`), or use fl.gradient_flow."
+            "`network` has a bias beyond its first layer, for which there is no closed form; leave "
+            "it out (`biases=(b, None)` for two layers), or use fl.gradient_flow."
         )
 
 
-def _riccati(problem: _Problem) -> tuple[Solution | None, str]:
+def _riccati(problem: Problem) -> tuple[Solution | None, str]:
     """The matrix Riccati solution, or None and what it lacks."""
     found = problem.certificate
     lacks = problem.lacks(
@@ -142,7 +150,7 @@ def _riccati(problem: _Problem) -> tuple[Solution | None, str]:
     if lacks:
         return None, lacks
     balanced = not problem.lacks(imbalance="not balanced")
-    w1, w2 = _matrices(problem.network)
+    w1, w2 = matrices(problem.network)
     form = Partial(
         balanced_product,
         w1=w1,
@@ -157,24 +165,27 @@ def _riccati(problem: _Problem) -> tuple[Solution | None, str]:
     return Solution("Riccati", True, why, found, form), ""
 
 
-def _modewise(problem: _Problem, first: str) -> Solution:
+def _modewise(problem: Problem, first: str) -> Solution:
     """Every mode by itself: exact for weights aligned to modes that decouple."""
     lacks = problem.lacks(
         alignment="the weights are not aligned to the modes",
         coupling="the inputs couple the modes",
     )
-    w1, w2 = _matrices(problem.network)
-    u, v = problem.modes.u, problem.array(problem.v)
+    w1, w2 = matrices(problem.network)
+    u, s, v, d = (problem.array(z) for z in (problem.u, problem.s, problem.v, problem.d))
     p, q = w2.T @ u, w1 @ v
     form = Partial(
         modewise,
+        strength=Partial(
+            unbalanced_strength,
+            s=s,
+            d=d,
+            a0=jnp.sum(p * q, axis=0),
+            imbalance=imbalance(p.T, q.T),
+            tau=problem.tau,
+        ),
         u=u,
-        s=problem.modes.s,
         v=v,
-        d=problem.modes.d,
-        a0=jnp.sum(p * q, axis=0),
-        imbalance=imbalance(p.T, q.T),
-        tau=problem.tau,
     )
     if lacks:
         why = f"no exact solution: {first}; {lacks}"
@@ -183,7 +194,40 @@ def _modewise(problem: _Problem, first: str) -> Solution:
     return Solution("modes", True, why, problem.certificate, form)
 
 
-def modewise(t: Any, u: Any, s: Any, v: Any, d: Any, a0: Any, imbalance: Any, tau: Any) -> Array:
+def _deep(problem: Problem) -> Solution:
+    """Three and more layers: exact for balanced ones aligned to modes that decouple."""
+    found = problem.certificate
+    lacks = problem.lacks(
+        imbalance="the layers are not balanced",
+        inner="neighbouring layers are not aligned",
+        alignment="the weights are not aligned to the modes",
+        coupling="the inputs couple the modes",
+    )
+    assert found.a0 is not None
+    # A mode that the weights do not have is zero up to rounding.
+    if problem.tolerance * max(abs(found.a0)) < -min(found.a0):
+        lacks += ", " * bool(lacks) + f"{found.negative} modes start with negative strength"
+    form = Partial(
+        modewise,
+        strength=Partial(
+            deep_strength,
+            s=problem.array(problem.s),
+            d=problem.array(problem.d),
+            a0=jnp.maximum(problem.array(found.a0), 0.0),
+            depth=problem.array(len(problem.weights)),
+            tau=problem.tau,
+        ),
+        u=problem.array(problem.u),
+        v=problem.array(problem.v),
+    )
+    if lacks:
+        return Solution("isolated modes", False, f"no exact solution: {lacks}", found, form)
+    why = "the layers are balanced and aligned to modes that decouple"
+    return Solution("deep modes", True, why, found, form)
+
+
+@jax.jit
+def modewise(t: Any, strength: Partial, u: Any, v: Any) -> Array:
     """The product u diag(a(t)) v^T of modes that do not see each other, (..., N_out, N)."""
-    strength = unbalanced_strength(jnp.asarray(t)[..., None], s, d, a0, imbalance, tau)
-    return (u * strength[..., None, :]) @ v.T
+    a = strength(jnp.asarray(t)[..., None])
+    return (u * a[..., None, :]) @ v.T
