@@ -110,7 +110,7 @@ def table(entries: list[dict]) -> str:
     """The table as Markdown."""
     head = [
         "data",
-        "first from c (predicted)",
+        "first from c: v_0 (condition), bias",
         "residuals: input, target",
         "singular values, c = 1",
     ]

@@ -165,10 +165,10 @@ def numbers(network: Any, task: fl.Task) -> list[tuple[float, ...]]:
     return [tuple(row) for row in rows.T.tolist()]
 
 
-def hyperbolic(t: float, s: float, d: float, a0: float, imbalance: float) -> float:
-    """The Riccati equation of e^(2 theta), solved by hyperbolic functions, in 60 digits."""
+def hyperbolic(*mode: float) -> float:
+    """Strength by hyperbolic functions, in 60 digits, of (t, s, d, a0, imbalance)."""
     with mp.workdps(60):
-        t, s, d, a0, imbalance = map(mp.mpf, (t, s, d, a0, imbalance))
+        t, s, d, a0, imbalance = map(mp.mpf, mode)
         norm = mp.sqrt(imbalance**2 + 4 * a0**2) / 2
         plus, minus = (norm + a0) / 2, (norm - a0) / 2
         rate = mp.sqrt(s**2 + 4 * d**2 * plus * minus)
@@ -194,7 +194,9 @@ def duration(a0: float, rho: float, s: float, d: float, speed: Callable[[Any], A
             a = mp.exp(y)
             return a / (speed(a) * (mp.mpf(s) - mp.mpf(d) * a))
 
-        return float(mp.quad(slowness, mp.linspace(mp.log(mp.mpf(a0)), mp.log(mp.mpf(rho)), 6)))
+        ends = mp.linspace(mp.log(mp.mpf(a0)), mp.log(mp.mpf(rho)), 6)
+        took: Any = mp.quad(slowness, ends)
+        return float(took)
 
 
 def by_quadrature(network: Any, task: fl.Task, solution: Any) -> float:
