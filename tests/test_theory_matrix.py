@@ -485,6 +485,23 @@ def test_solve_takes_deep_modes_in_the_basis_of_the_weights(tree, hidden):
     assert np.max(abs(mixed - np.diag(np.diag(mixed)))) > 0.01
 
 
+def test_solve_takes_deep_modes_that_nothing_drives():
+    """Among modes with s = 0 each side has a basis of its own; they decay."""
+    task = white_task(targets(3, 3, 1), 1.0)
+    found = fl.theory.modes(task)
+    u, v = np.array(found.u), np.array(found.v)
+    for side, seed in ((u, 0), (v, 1)):
+        turn = np.linalg.qr(np.random.default_rng(seed).normal(size=(2, 2)))[0]
+        side[:, 1:] = side[:, 1:] @ turn
+    product = (u * np.array([0.05, 0.3, 0.1])) @ v.T
+    network = fl.LinearNetwork.balanced(task, (3, 3), bias=False, product=product, key=KEY)
+    solution = solve(network, task)
+    assert (solution.name, solution.exact) == ("deep modes", True)
+    ts = np.array([0.0, 0.5, 2.0, 10.0])
+    expected = product_by_integrator(ts, network, task)
+    assert errors(solution.product(ts), expected) < 1e-9
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

@@ -97,7 +97,7 @@ def matrices(network: LinearNetwork) -> list[Array]:
     return [first, *network.weights[1:]]
 
 
-def problem(network: LinearNetwork, task: Task, tau: Any, tolerance: float) -> Problem:
+def examined(network: LinearNetwork, task: Task, tau: Any, tolerance: float) -> Problem:
     """The modes and moments of a task, and the certificate of a network on it."""
     c = 0.0 if network.biases[0] is None else float(network.bias_strength)
     found = modes(task.astype(network.dtype), c)
