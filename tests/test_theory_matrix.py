@@ -1,6 +1,8 @@
 """Closed forms for whole matrices: Riccati, single layer, and the choice among them."""
 
 import functools
+import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -531,6 +533,15 @@ def test_solve_says_why_deep_modes_are_not_exact(change, reason):
     ts = np.array([0.0, 0.5, 2.0, 10.0])
     error = errors(solution.product(ts), product_by_integrator(ts, network, task))
     assert 0.01 < error < 2
+
+
+def test_theory_knows_nothing_of_flows():
+    """Closed forms stand beside the solvers: they import networks and tasks alone."""
+    known = {"_arrays", "network", "roots", "task", "theory"}
+    for file in Path(fl.theory.__file__).parent.glob("*.py"):
+        imported = re.findall(r"^(?:from|import) flowlin\.(\w+)", file.read_text(), re.MULTILINE)
+        assert set(imported) <= known, file
+        assert "diffrax" not in file.read_text(), file
 
 
 def test_solve_refuses_what_it_has_no_solution_for(tree):
