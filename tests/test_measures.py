@@ -431,6 +431,7 @@ def test_float32(task):
     def every(network, task, modes):
         return (
             measures.hidden(network, task),
+            measures.activity(network, task),
             measures.kink_rates(network, task),
             measures.conserved(network),
             measures.effective_map(network, task),
