@@ -1,5 +1,6 @@
 """flowlin: exact gradient flow of linear, ReLU and gated-linear networks, timed by events."""
 
+from flowlin import measures as measures
 from flowlin import tasks as tasks
 from flowlin import theory as theory
 from flowlin.compare import Comparison as Comparison

@@ -79,14 +79,16 @@ class ModeStrengths(eqx.Module):
     u: Float[Array, "N_out K"]
     projected: Float[Array, "... K"]
 
-    def __call__(self, network: AbstractNetwork, task: Task) -> Float[Array, " K"]:
-        """Strengths (K,) of the network's modes."""
+    def response(self, network: AbstractNetwork, task: Task) -> Float[Array, "N_out K"]:
+        """Outputs' correlation with the modes' inputs, (Yhat^T X / P) v / d, (N_out, K)."""
         if isinstance(network, LinearNetwork):
             matrix, offset = network.affine()
-            response = offset[:, None] * self.projected[0] + matrix @ self.projected[1:]
-        else:
-            response = network.outputs(task.x).T @ self.projected
-        return jnp.sum(self.u * response, axis=0)
+            return offset[:, None] * self.projected[0] + matrix @ self.projected[1:]
+        return network.outputs(task.x).T @ self.projected
+
+    def __call__(self, network: AbstractNetwork, task: Task) -> Float[Array, " K"]:
+        """Strengths (K,) of the network's modes."""
+        return jnp.sum(self.u * self.response(network, task), axis=0)
 
 
 def modes(task: Task, bias_strength: float = 0.0) -> Modes:

@@ -1,0 +1,156 @@
+"""Measures of the function that a network computes."""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from flowlin._arrays import floating
+from flowlin.chunks import summed
+from flowlin.field import FullData
+from flowlin.kinks import IgnoreKinks
+from flowlin.loss import Loss, SquaredError
+from flowlin.measures._input import Samples, inputs_of, require_layer, whole
+from flowlin.network import AbstractNetwork
+from flowlin.task import Task
+
+GRID = 2**22  # points of a grid beyond which nobody has meant it
+
+
+def loss(network: AbstractNetwork, task: Task, *, loss: Loss = SquaredError()) -> Float[Array, ""]:
+    """The loss of a network on a task, such as held-out samples.
+
+    **Arguments:** `network`, `task`, and the `loss` function.
+    """
+    return FullData(whole(task), loss, IgnoreKinks(), task.shards).value(network)
+
+
+def error_rate(network: AbstractNetwork, task: Task) -> Float[Array, ""]:
+    """Classification error: share of the samples whose largest output is not their class.
+
+    The class is the largest target; of equal outputs or targets the first counts.
+
+    **Arguments:** `network`; `task` with one output per class.
+
+    **Raises:** `ValueError` for a single output.
+    """
+    if whole(task).outputs < 2:
+        raise ValueError(
+            "a classification error needs one output per class, and the task has a single output; "
+            "give it one-hot targets."
+        )
+
+    def wrong(rows):
+        x, y, gates = rows
+        outputs = network.with_sample_gates(gates).outputs(x)
+        return jnp.sum(jnp.argmax(outputs, axis=1) != jnp.argmax(y, axis=1))
+
+    rows = (task.x, task.y, network.sample_gates)
+    width = max(network.hidden, default=task.outputs)
+    return summed(wrong, rows, width, task.shards) / jnp.asarray(task.samples, network.dtype)
+
+
+def on_grid(
+    network: AbstractNetwork,
+    task: Samples = None,
+    *,
+    axes: Any = None,
+    average: int | None = None,
+) -> Float[Array, "..."]:
+    """The network's outputs at all points of a grid in input space.
+
+    Fig. 5C of the lead paper: the network "on all points in the cube", averaged over one
+    dimension. The paper does not say which points; by default 21 per coordinate from -1 to 1, ends
+    included, equally weighted.
+
+    **Arguments:**
+
+    - `network`; `task` is not looked at.
+    - `axes`: the points (n,) of every input coordinate, or a tuple of such arrays, one per
+      coordinate.
+    - `average`: the input coordinate to average over; None for none.
+
+    **Returns:** outputs (n_1, ..., n_N, N_out), without the axis that was averaged over.
+
+    **Raises:** `ValueError` for a wrong number of axes, a coordinate out of range, or more than
+    4 million points.
+    """
+    del task
+    inputs = network.weights[0].shape[1]
+    axes = jnp.linspace(-1.0, 1.0, 21, dtype=network.dtype) if axes is None else axes
+    axes = tuple(axes) if isinstance(axes, (tuple, list)) else (axes,) * inputs
+    if len(axes) != inputs:
+        raise ValueError(f"`axes` needs one array for each of {inputs} inputs, got {len(axes)}.")
+    axes = [floating(axis) for axis in axes]
+    if any(axis.ndim != 1 for axis in axes):
+        raise ValueError(
+            f"`axes` must be one-dimensional, got shapes {[axis.shape for axis in axes]}."
+        )
+    shape = tuple(axis.shape[0] for axis in axes)
+    if math.prod(shape) > GRID:
+        raise ValueError(
+            f"`axes` make a grid of {math.prod(shape):,} points, more than {GRID:,}; fix "
+            "coordinates by axes of a single point."
+        )
+    if average is not None and not 0 <= average < inputs:
+        raise ValueError(f"`average` = {average} is none of the {inputs} input coordinates.")
+    points = jnp.stack(jnp.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, inputs)
+    values = network.outputs(points).reshape(*shape, -1)
+    return values if average is None else jnp.mean(values, axis=average)
+
+
+class EffectiveMap(NamedTuple):
+    """Affine maps of samples: `matrix` (P, N_out, N_in) and `offset` (P, N_out)."""
+
+    matrix: Array
+    offset: Array
+
+
+def effective_map(
+    network: AbstractNetwork, task: Samples, *, layer: int | None = None
+) -> EffectiveMap:
+    r"""The affine map that the network is at every sample, $f(x) = W_{eff}(x)\, x + b_{eff}(x)$.
+
+    With the gates $D_l = \mathrm{diag}(g_l(x))$ of the hidden layers and the readout L
+
+    $$W_{eff} = W_L D_{L-1} W_{L-1} \cdots D_1 W_1, \qquad
+      b_{eff} = c\, b_L + \sum_{l < L} W_L \Big(\prod_{l < k < L} D_k W_k\Big) D_l\, c\, b_l.$$
+
+    Exact at every x; away from kinks W_eff is the Jacobian. On a kink, where h = 0 whatever the
+    gate, the map is the one with the gate of z < 0.
+
+    Source: Ye (2025), Eqs. 3-4, which put a gate on the output as well: right for the features
+    of a hidden layer (`layer`), not for the outputs. The offset is their stated future work.
+
+    **Arguments:**
+
+    - `network`; `task` or inputs (P, N_in).
+    - `layer`: None for the outputs, otherwise the hidden layer whose activations are mapped to.
+
+    **Returns:** `EffectiveMap`, a named tuple (matrix, offset).
+
+    **Raises:** `ValueError` for a layer out of range.
+    """
+    if layer is not None:
+        require_layer(network, layer)
+    gates = network.gates(inputs_of(task))
+    top = len(network.weights) - 1 if layer is None else layer
+
+    def one(gates: tuple[Array, ...]) -> EffectiveMap:
+        first = jnp.eye(network.weights[top].shape[0], dtype=network.dtype)
+        matrix, offset = first, jnp.zeros_like(first[0])
+        for k in range(top, -1, -1):
+            if k < len(gates):
+                matrix = matrix * gates[k]
+            b = network.biases[k]
+            if b is not None:
+                offset = offset + matrix @ (network.bias_strength * b)
+            matrix = matrix @ network.weights[k]
+        return EffectiveMap(matrix, offset)
+
+    if not gates:  # a single layer: one map for all
+        samples = inputs_of(task).shape[0]
+        return jax.tree.map(lambda a: jnp.broadcast_to(a, (samples, *a.shape)), one(()))
+    return jax.vmap(one)(gates)

@@ -1,0 +1,108 @@
+"""A network in the coordinates of a task's modes; their strengths are `Modes.strengths`."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from flowlin.measures._input import whole
+from flowlin.network import AbstractNetwork, GatedLinearNetwork
+from flowlin.task import Task
+from flowlin.theory._stable import root
+from flowlin.theory.modes import Modes
+
+
+def mode_matrix(network: AbstractNetwork, task: Task, modes: Modes) -> Float[Array, "K K"]:
+    r"""The network's function between the modes, $A_{\alpha\beta} = u_\alpha^T (\hat Y^T X / P)
+    v_\beta / d_\beta$, (K, K).
+
+    For a linear network on modes that decouple it is $U^T W V$ with the end-to-end matrix W. Its
+    diagonal are the strengths of `modes.strengths`, which the closed forms speak of; what is off it
+    they drop. Zero in columns with d = 0.
+
+    **Arguments:** `network`; `task` and its `modes` (bind them with `functools.partial`).
+    """
+    return modes.u.T @ modes.observable(network, whole(task)).response(network, task)
+
+
+class ModeShares(NamedTuple):
+    """Shares of the outputs' sum of squares; they add up to one where modes decouple."""
+
+    diagonal: Array
+    off_diagonal: Array
+    outside: Array
+
+
+def mode_shares(network: AbstractNetwork, task: Task, modes: Modes) -> ModeShares:
+    r"""How much of the network's function on the task lies in the modes.
+
+    With A of `mode_matrix`, $\hat Y$ (P, N_out) and $S = \|\hat Y\|_F^2 / P$:
+
+    - `diagonal`: $\sum_\alpha A_{\alpha\alpha}^2 d_\alpha / S$, the modes by themselves;
+    - `off_diagonal`: $\sum_{\alpha \ne \beta} A_{\alpha\beta}^2 d_\beta / S$, one mode's input in
+      another's output;
+    - `outside`: $\|\hat Y - X V A^T U^T\|_F^2 / P S$, other outputs and inputs, and what is not
+      linear.
+
+    They add up to one if the v are eigenvectors of Sigma_x (`modes.commutator` zero). A
+    network of output zero has none: nan.
+
+    **Arguments:** `network`; `task` and its `modes` (bind them with `functools.partial`).
+    """
+    matrix, outputs = mode_matrix(network, task, modes), network.outputs(task.x)
+    squares, total = matrix**2 * modes.d, jnp.mean(jnp.sum(outputs**2, axis=1))
+    diagonal = jnp.sum(jnp.diagonal(squares))
+    rest = outputs - modes.augmented(task.x) @ modes.v @ matrix.T @ modes.u.T
+    outside = jnp.mean(jnp.sum(rest**2, axis=1))
+    off = jnp.sum(jnp.where(jnp.eye(len(squares), dtype=bool), 0.0, squares))
+    return ModeShares(diagonal / total, off / total, outside / total)
+
+
+class HiddenVectors(NamedTuple):
+    """Hidden vectors (K, H) of the modes, as `theory.mode_vectors` and `imbalance` take them."""
+
+    p: Array
+    q: Array
+
+
+def hidden_vectors(network: AbstractNetwork, task: Task | None, modes: Modes) -> HiddenVectors:
+    r"""Hidden vectors $p = W_2^T u$ and $q = \tilde W_1 v$ of every mode, (K, H) each.
+
+    The mode's strength in a linear network is p . q, its balanced part $\|p + q\|^2 / 4$.
+    $\tilde W_1 = [b, W_1]$ where the modes have a bias coordinate. Gates (H,) of a gated network,
+    such as `network.always_on(task)`, multiply q (erratum to Fig. 4 of the lead paper); gates that
+    differ from sample to sample have no place here and are left out.
+
+    **Arguments:** `network` with one hidden layer; `task` is not looked at; `modes`.
+
+    **Raises:** `ValueError` for another number of hidden layers.
+    """
+    del task
+    if len(network.weights) != 2:
+        raise ValueError(
+            f"hidden vectors are defined for one hidden layer; the network has "
+            f"{len(network.hidden)}."
+        )
+    w1, w2 = network.weights
+    if modes.bias_strength:
+        b = jnp.zeros_like(w1[:, 0]) if network.biases[0] is None else network.biases[0]
+        w1 = jnp.concatenate([b[:, None], w1], axis=1)
+    p, q = modes.u.T @ w2, modes.v.T @ w1.T
+    if isinstance(network, GatedLinearNetwork) and network.gates_[0].ndim == 1:
+        q = q * network.gates_[0]
+    return HiddenVectors(p, q)
+
+
+def alignment(network: AbstractNetwork, task: Task | None, modes: Modes) -> Float[Array, " K"]:
+    r"""Cosine $p \cdot q / \|p\| \|q\|$ between the two hidden vectors of every mode, (K,).
+
+    Near 0 at a random start, 1 once the mode has grown from small weights: p + q grows while p - q
+    decays. nan for a zero vector.
+
+    **Arguments:** as for `hidden_vectors`.
+
+    **Raises:** `ValueError` for another number of hidden layers than one.
+    """
+    p, q = hidden_vectors(network, task, modes)
+    size = root(jnp.sum(p**2, axis=1)) * root(jnp.sum(q**2, axis=1))
+    return jnp.sum(p * q, axis=1) / size

@@ -1,0 +1,59 @@
+"""Effective ranks of matrices and representations."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from flowlin.measures._input import rows
+
+
+def spectral_entropy(matrix: Any) -> Float[Array, "..."]:
+    r"""Entropy of the singular values, $-\sum_i \bar s_i \log \bar s_i$, $\bar s_i = s_i/\sum s_j$.
+
+    The effective rank of Huh et al. (2023), in [0, log rank]; that of Roy and Vetterli (2007)
+    is its exponential, `effective_rank`. Values below rounding, max(m, n) eps s_max, count as zero
+    and 0 log 0 = 0. The derivative is zero in the directions of those values: there the entropy has
+    an infinite slope.
+
+    **Arguments:** `matrix` (..., m, n). An all-zero one has no entropy: nan.
+    """
+    return _entropy(_singular_values(matrix))
+
+
+def effective_rank(matrix: Any) -> Float[Array, "..."]:
+    r"""Effective rank $\rho(A) = \exp(-\sum_i \bar s_i \log \bar s_i)$, in [1, rank A].
+
+    The number of equal singular values that have the entropy of those of A (Roy and Vetterli 2007;
+    Eq. 1 of the lead paper, printed with the wrong sign). See `spectral_entropy`.
+
+    **Arguments:** `matrix` (..., m, n). An all-zero one has no effective rank: nan.
+    """
+    return jnp.exp(spectral_entropy(matrix))
+
+
+def effective_rank_of_gram(hidden: Any) -> Float[Array, "..."]:
+    r"""Effective rank of the Gram matrix $H^T H$ (equally $H H^T$), in [1, rank H].
+
+    That of the lead paper's Figs. 1B and 6C. The Gram matrix has the singular values s_i^2 of H,
+    so this is smaller than `effective_rank(hidden)`; it is taken from H, which keeps the digits,
+    and is differentiable even where H is not of full rank.
+
+    **Arguments:** `hidden` (..., P, H), a representation. An all-zero one has none: nan.
+    """
+    return jnp.exp(_entropy(_singular_values(hidden) ** 2))
+
+
+def _singular_values(matrix: Any) -> Array:
+    matrix = rows("matrix", matrix)
+    s = jnp.linalg.svd(matrix, compute_uv=False)
+    rounding = max(matrix.shape[-2:]) * jnp.finfo(s.dtype).eps
+    return jnp.where(s > rounding * s[..., :1], s, 0.0)
+
+
+def _entropy(values: Array) -> Array:
+    """Entropy of non-negative values (..., K), normalised; nan if none is positive."""
+    some, total = values > 0, jnp.sum(values, axis=-1, keepdims=True)
+    share = jnp.where(some, values, 1.0) / jnp.where(total > 0, total, 1.0)
+    terms = jnp.where(some, share * jnp.log(share), 0.0)
+    return jnp.where(total[..., 0] > 0, -jnp.sum(terms, axis=-1), jnp.nan)
