@@ -119,7 +119,7 @@ def stochastic_gradient_descent(
     )  # fmt: skip
 
 
-class _Look(eqx.Module):
+class Look(eqx.Module):
     """What is looked at as the run goes: watched values, and counts of linear units."""
 
     observer: Observer
@@ -140,7 +140,7 @@ class _Look(eqx.Module):
         return tuple(found)
 
 
-class _State(eqx.Module):
+class State(eqx.Module):
     """Carried from step to step."""
 
     parameters: Parameters
@@ -151,14 +151,14 @@ class _State(eqx.Module):
     order: Array  # the epoch's order of the samples, for mini-batches
 
 
-class _Descent(eqx.Module):
+class Descent(eqx.Module):
     """Everything that defines a run."""
 
     network: AbstractNetwork
     task: Task
     objective: AbstractObjective
     loss: Loss
-    look: _Look
+    look: Look
     observe: Observables
     learning_rate: Array
     clock: Array  # flow time per step
@@ -168,11 +168,11 @@ class _Descent(eqx.Module):
     batch_size: int | None = eqx.field(static=True)
     key: PRNGKeyArray | None
 
-    def start(self, max_events: int) -> _State:
+    def start(self, max_events: int) -> State:
         """The state before the first step."""
         parameters: Any = self.network.parameters
         values = self.values(parameters)
-        return _State(
+        return State(
             parameters,
             () if self.optimiser is None else self.optimiser.init(parameters),
             values,
@@ -187,7 +187,7 @@ class _Descent(eqx.Module):
             return jnp.zeros(0, self.network.dtype)
         return self.look.observer(parameters)
 
-    def update(self, state: _State) -> _State:
+    def update(self, state: State) -> State:
         """One step, nothing looked at."""
         network, order = self.network.with_parameters(state.parameters), state.order
         if self.batch_size is None:
@@ -212,9 +212,9 @@ class _Descent(eqx.Module):
         else:
             updates, optimiser = self.optimiser.update(gradient, optimiser, before)
         parameters: Any = optax.apply_updates(before, updates)
-        return _State(parameters, optimiser, state.values, state.log, state.step + 1, order)
+        return State(parameters, optimiser, state.values, state.log, state.step + 1, order)
 
-    def record(self, state: _State, since: Any) -> tuple[_State, Any]:
+    def record(self, state: State, since: Any) -> tuple[State, Any]:
         """Log the crossings since the last look; return the unit counts."""
         values = self.values(state.parameters)
         log = state.log
@@ -240,7 +240,7 @@ class _Descent(eqx.Module):
         state = eqx.tree_at(lambda s: (s.values, s.log), state, (values, log))
         return state, self.look.counts(state.parameters)
 
-    def advance(self, state: _State, steps: int) -> tuple[_State, Any]:
+    def advance(self, state: State, steps: int) -> tuple[State, Any]:
         """`steps` steps up to the next saved row; stands still once a terminating event came."""
 
         def one(state, _):
@@ -285,7 +285,7 @@ class _Descent(eqx.Module):
         return state, rows
 
 
-def _choose(done: Array, old: _State, new: _State) -> _State:
+def _choose(done: Array, old: State, new: State) -> State:
     """The old state once the run has ended."""
     return jax.tree.map(lambda a, b: jnp.where(done, a, b), old, new)
 
@@ -305,6 +305,26 @@ def _run(
         raise ValueError(
             f"`save_every` must lie between 1 and `steps` = {steps}, got {save_every}."
         )
+    run, quantiles = prepared(
+        network, task, learning_rate, loss, tau, optimiser, events, interpolate, observe, save_every,
+        batch_size, key,
+    )  # fmt: skip
+    watches = run.look.observer.watches
+    bar = tqdm_class()(total=steps, unit="step") if progress else None
+    report = None if bar is None else lambda step: bar.update(int(step) - bar.n)
+    state, rows = run.solve(steps, max_events if watches else 0, report)
+    if bar is not None:
+        jax.effects_barrier()
+        bar.close()
+    descent = _assembled(run, state, rows, watches, quantiles, Reference(run.task, loss))
+    return finished(descent, throw, lambda d: _failure(d, max_events))
+
+
+def prepared(
+    network, task, learning_rate, loss, tau, optimiser, events, interpolate, observe, save_every,
+    batch_size, key,
+) -> tuple[Descent, list[float]]:  # fmt: skip
+    """The run, and the quantiles at which it counts units."""
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     goal = objective(network, task, loss, IgnoreKinks())
     quantiles = sorted({0.0} | {e.quantile for e in events if isinstance(e, UnitSwitches)})
@@ -315,12 +335,12 @@ def _run(
         Observer(tuple(UnitSwitches(q).watches(network, task, goal, IgnoreKinks())), network)
         for q in quantiles
     )
-    run = _Descent(
+    run = Descent(
         network=network,
         task=task,
         objective=goal,
         loss=loss,
-        look=_Look(Observer(tuple(watches), network), counters),
+        look=Look(Observer(tuple(watches), network), counters),
         observe=Observables(observe),
         learning_rate=jnp.asarray(learning_rate, network.dtype),
         clock=jnp.asarray(learning_rate * tau, network.dtype),
@@ -330,17 +350,10 @@ def _run(
         batch_size=batch_size,
         key=key,
     )
-    bar = tqdm_class()(total=steps, unit="step") if progress else None
-    report = None if bar is None else lambda step: bar.update(int(step) - bar.n)
-    state, rows = run.solve(steps, max_events if watches else 0, report)
-    if bar is not None:
-        jax.effects_barrier()
-        bar.close()
-    descent = _assembled(run, state, rows, tuple(watches), quantiles, Reference(task, loss))
-    return finished(descent, throw, lambda d: _failure(d, max_events))
+    return run, quantiles
 
 
-def _assembled(run: _Descent, state: _State, rows, watches, quantiles, reference) -> Trajectory:
+def _assembled(run: Descent, state: State, rows, watches, quantiles, reference) -> Trajectory:
     """The trajectory of a finished run."""
     (ts, losses, observed), counts = rows
     end = state.step * run.clock
