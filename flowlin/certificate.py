@@ -234,7 +234,9 @@ def _certificate(
         return Accuracy(rate, errors, slope)
 
     parameters, function, loss = (accuracy(q) for q in QUANTITIES[:3])
-    assert parameters is not None and function is not None and loss is not None
+    assert parameters is not None
+    assert function is not None
+    assert loss is not None
     return Certificate(
         rates, within, t1, edge, parameters, function, loss, accuracy("events"),
         accuracy("chattering"),
@@ -256,6 +258,7 @@ def _measured(
     sliding = _sliding(flow.events, clock * stops)
     room = 1024 + 4 * len(flow.events) if watches else 0
     ends = jnp.asarray([*stops[1:], beyond])
+    assert flow.dense is not None
     off, (log, widest) = _descended(run, flow.dense, flow.final, ends, sliding, room)
     found = [float(np.max(np.where(np.isnan(e), np.inf, np.abs(e)))) for e in off]
     late = math.nan
@@ -307,7 +310,8 @@ def _descended(
     times = jnp.minimum(ends[:-1] * run.clock, dense.t1)
     first = jax.vmap(lambda t: final.with_parameters(dense.evaluate(t)))(times)
     second = jax.vmap(run.network.with_parameters)(parameters)
-    log = event_log(state.log, run.look.observer, jnp.asarray(jnp.inf, run.clock.dtype))
+    events = state.log if run.look.observer.watches else None
+    log = event_log(events, run.look.observer, jnp.asarray(jnp.inf, run.clock.dtype))
     return distances(first, second, run.task, run.loss), (log, widest)
 
 
@@ -326,7 +330,8 @@ def _sharpness(run: Descent, flow: Trajectory, t1: float) -> Array:
     def radius(carry: Any, t: Array) -> tuple[Any, Array]:
         _, product = jax.linearize(gradient, dense.evaluate(t))
         nothing = jax.tree.map(jnp.zeros_like, carry[0])
-        found = spectral_radius(product, nothing, nothing, *carry, ITERATIONS, "lax")
+        vector, old = carry
+        found = spectral_radius(product, nothing, nothing, vector, old, ITERATIONS, "lax")
         return found[:2], found[1]
 
     start = direction(run.network.parameters), jnp.zeros((), run.network.dtype)
@@ -345,7 +350,9 @@ def _times(log: EventLog, names: set[str]) -> dict[tuple, list[float]]:
     return found
 
 
-def _lateness(flow: dict[tuple, list[float]], descent: dict[tuple, list[float]], t1: float) -> float:
+def _lateness(
+    flow: dict[tuple, list[float]], descent: dict[tuple, list[float]], t1: float
+) -> float:
     """Largest relative difference of times; inf if one before t1 has no partner."""
     largest = 0.0
     for key in flow.keys() | descent.keys():

@@ -306,8 +306,8 @@ def _run(
             f"`save_every` must lie between 1 and `steps` = {steps}, got {save_every}."
         )
     run, quantiles = prepared(
-        network, task, learning_rate, loss, tau, optimiser, events, interpolate, observe, save_every,
-        batch_size, key,
+        network, task, learning_rate, loss, tau, optimiser, events, interpolate, observe,
+        save_every, batch_size, key,
     )  # fmt: skip
     watches = run.look.observer.watches
     bar = tqdm_class()(total=steps, unit="step") if progress else None
