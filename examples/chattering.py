@@ -86,7 +86,8 @@ def draw_fractions(ax: plt.Axes, flow, runs) -> None:
             label=f"descent, rate {rate:g}",
         )  # fmt: skip
     fl.plot.activity(flow, ax, parts=("always_on",), label="exact flow")
-    ax.set(ylabel="always-on fraction", title="linearization time")
+    ax.set(ylabel="always-on fraction", title="linearization time", ylim=(0, 1.2))
+    ax.legend(frameon=False, fontsize=8, loc="upper center", ncols=2, handlelength=1.5)
 
 
 def main() -> None:

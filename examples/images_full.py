@@ -154,13 +154,13 @@ def draw(axes: Any, flow: fl.Trajectory, modes: fl.theory.Modes, a0: Any, level:
         for q, colour in zip(QUANTILES, fl.plot.shades("relu", len(QUANTILES)), strict=True):
             fl.plot.activity(
                 flow, axes[1], quantile=q, parts=("always_on",), conventions=("open",),
-                label=f"on for {100 * (1 - q):g} % of the images", colour=colour,
+                label=f"on for {100 * (1 - q):g} %", colour=colour,
             )  # fmt: skip
-    axes[1].set_title("always-on units")
+    axes[1].set_title("units on for a share of the images")
     closed = fl.theory.mode_strength(flow.ts[:, None], modes.s, modes.d, a0)
     rho = 0.5 * modes.full_strength
     fl.plot.modes(flow, modes, axes[2], rho=rho, closed=closed, share=True, shown=shown.tolist())
-    axes[2].set_title("first five modes; closed form of the linear network")
+    axes[2].set_title("first five modes, closed form: linear")
 
 
 def main() -> None:

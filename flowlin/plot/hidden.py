@@ -74,7 +74,7 @@ def activity(
             _mark_time(ax, getattr(found, convention), convention == "open", name, colour)
     ax.set(xlabel=time_label(flow), ylabel="fraction of hidden units")
     ax.set_ylim(0, 1.35 * ax.dataLim.y1)  # with room for the legend
-    legend(ax, loc="upper center", ncols=2)
+    legend(ax, **({"loc": "upper center", "ncols": 2} if label is None else {}))
     return ax
 
 
