@@ -1,5 +1,8 @@
 """flowlin: exact gradient flow of linear, ReLU and gated-linear networks, timed by events."""
 
+import importlib as _importlib
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 from flowlin import measures as measures
 from flowlin import tasks as tasks
 from flowlin import theory as theory
@@ -39,4 +42,18 @@ from flowlin.trajectory import Trajectory as Trajectory
 from flowlin.units import Convention as Convention
 from flowlin.units import StepClock as StepClock
 
+if _TYPE_CHECKING:
+    from flowlin import plot as plot
+
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str):
+    """`fl.plot`, imported when it is first used since it needs matplotlib."""
+    if name == "plot":
+        return _importlib.import_module("flowlin.plot")
+    raise AttributeError(f"module 'flowlin' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), "plot"]

@@ -1,0 +1,24 @@
+"""Pictures: functions that draw data on matplotlib Axes, and return the Axes.
+
+Needs matplotlib (extra `plot`), which `import flowlin` does not import: `fl.plot` does, when it is
+first used. `ax=None` makes a figure with one Axes. No function changes matplotlib's global
+settings; `with fl.plot.style():` sets those of the figures made in it.
+"""
+
+from flowlin.plot import _needs as _needs
+from flowlin.plot.curves import kinks as kinks
+from flowlin.plot.curves import losses as losses
+from flowlin.plot.curves import modes as modes
+from flowlin.plot.film import animate as animate
+from flowlin.plot.hidden import activity as activity
+from flowlin.plot.hidden import gate_history as gate_history
+from flowlin.plot.hidden import gates as gates
+from flowlin.plot.looks import COLOURS as COLOURS
+from flowlin.plot.looks import look as look
+from flowlin.plot.looks import shades as shades
+from flowlin.plot.looks import style as style
+from flowlin.plot.space import cube as cube
+from flowlin.plot.space import representations as representations
+from flowlin.plot.studies import sweep_line as sweep_line
+from flowlin.plot.studies import sweep_map as sweep_map
+from flowlin.plot.studies import work_precision as work_precision

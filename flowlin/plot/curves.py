@@ -1,0 +1,171 @@
+"""Curves over time: losses, mode strengths, kinks."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from matplotlib.axes import Axes
+
+from flowlin.plot.frame import TIME, Data, array, axes, band, legend, time_label
+from flowlin.plot.looks import MARKERS, is_descent, kind_of, look, shades
+from flowlin.sweep import Sweep
+from flowlin.theory.modes import Modes
+from flowlin.trajectory import Trajectory
+
+
+def losses(
+    runs: Mapping[str, Trajectory | Sweep | Sequence[Trajectory]], ax: Axes | None = None
+) -> Axes:
+    """Loss over time of several runs: flows as lines, descent as hollow markers.
+
+    Colour and line style tell the kind of network; further runs of one kind are lighter. Several
+    runs under one label, a `Sweep` over seeds, say, become their mean with a band of one standard
+    error.
+
+    **Arguments:**
+
+    - `runs`: by label, a trajectory, or several with the same saved times.
+    - `ax`: None makes a new one.
+
+    **Returns:** the Axes.
+
+    **Raises:** `ValueError` for no runs, or several under one label with different times.
+    """
+    if not runs:
+        raise ValueError("`runs` is empty; give at least one, as {label: trajectory}.")
+    ax, drawn = axes(ax), Counter()
+    labels = set()
+    for label, given in runs.items():
+        members = [given] if isinstance(given, Trajectory) else list(given)
+        first = members[0]
+        if any(not np.array_equal(m.ts, first.ts) for m in members):
+            raise ValueError(
+                f"the runs of {label!r} have different saved times; give all the same `ts`."
+            )
+        kind, discrete = kind_of(first.final), is_descent(first)
+        how = look(kind, drawn[kind, discrete], points=discrete)
+        drawn[kind, discrete] += 1
+        rows = np.stack([np.asarray(m.losses) for m in members])
+        band(ax, first.ts, rows, label=label, markevery=_every(first.ts), **how)
+        labels.add(time_label(first))
+    ax.set(xlabel=labels.pop() if len(labels) == 1 else TIME, ylabel=r"loss $L$")
+    legend(ax)
+    return ax
+
+
+def modes(
+    flow: Trajectory,
+    modes: Modes,
+    ax: Axes | None = None,
+    *,
+    rho: Data | float | None = None,
+    closed: Data | None = None,
+    share: bool = False,
+    shown: Sequence[int] | None = None,
+    label: str | None = None,
+) -> Axes:
+    """Mode strengths over time, with full strengths (thin lines) and hitting times (markers).
+
+    The modes are shades of the network kind's colour, dark to light, so that several networks fit
+    on one Axes, each with its own `label`.
+
+    **Arguments:**
+
+    - `flow`: a run that recorded `observe={"modes": modes.observable(network, task)}`, or saved
+      its networks.
+    - `modes`: K modes.
+    - `ax`: None makes a new one.
+    - `rho`: the level of the run's `fl.ModeHits(modes, rho)`, a number or (K,): marks the hitting
+      times in its log.
+    - `closed`: (T, K), a closed form at `flow.ts`, dotted.
+    - `share`: draw a d/s, the share of the full strength s/d.
+    - `shown`: which modes; None is the first five that the data drive.
+    - `label`: one name for all curves; None names every mode.
+
+    **Returns:** the Axes.
+
+    **Raises:** `ValueError` if the run has neither strengths nor networks, for another shape, or
+    if hitting times are asked for that were not watched.
+    """
+    ax = axes(ax)
+    full = np.asarray(modes.full_strength)
+    which = list(np.flatnonzero(full > 0)[:5] if shown is None else shown)
+    ts, scale = np.asarray(flow.ts), np.where(full > 0, full, np.nan) if share else np.ones(1)
+    strengths = _strengths(flow, modes) / scale
+    how = look(kind_of(flow.final))
+    for n, (k, colour) in enumerate(zip(which, shades(how["color"], len(which)), strict=True)):
+        name = f"mode {k}" if label is None else (None if n else label)
+        how["color"] = colour
+        ax.plot(ts, strengths[:, k], **how, label=name)
+        ax.axhline(1.0 if share else float(full[k]), color="0.75", linewidth=0.7, zorder=0)
+    if closed is not None:
+        theory = array("closed", closed, f"{len(ts)} {len(full)}") / scale
+        for n, k in enumerate(which):
+            ax.plot(ts, theory[:, k], **look("theory"), label=None if n else "closed form")
+    if rho is not None:
+        _mark_hits(ax, flow, np.broadcast_to(np.asarray(rho), full.shape) / scale, which)
+    of = r"mode strength $a_\alpha d_\alpha / s_\alpha$" if share else r"mode strength $a_\alpha$"
+    ax.set(xlabel=time_label(flow), ylabel=of)
+    legend(ax)
+    return ax
+
+
+def _strengths(flow: Trajectory, modes: Modes) -> np.ndarray:
+    """Mode strengths at the saved times, (T, K)."""
+    if "modes" in flow.observed:
+        return array("flow.observed['modes']", flow.observed["modes"], f"T {len(modes.s)}")
+    task = flow.reference.task
+    if flow.saved is None or task is None:
+        raise ValueError(
+            "the run holds no mode strengths; pass "
+            "`observe={'modes': modes.observable(network, task)}` to it."
+        )
+    observable = modes.observable(flow.final, task)
+    return np.asarray(jax.vmap(lambda network: observable(network, task))(flow.networks))
+
+
+def _mark_hits(ax: Axes, flow: Trajectory, level: np.ndarray, shown: Sequence[int]) -> None:
+    """A marker at every logged hit of a shown mode."""
+    log = flow.events.select("mode")
+    times, which = np.asarray(log.time), np.array([k for (k,) in log.index], int)
+    how = look(kind_of(flow.final))
+    for n, (k, colour) in enumerate(zip(shown, shades(how["color"], len(shown)), strict=True)):
+        at = times[which == k]
+        ax.plot(
+            at, np.full(at.shape, level[k]), linestyle="none", marker=MARKERS[n % len(MARKERS)],
+            color=colour, markerfacecolor="white", markersize=6, zorder=4,
+        )  # fmt: skip
+
+
+def kinks(ts: Data, positions: Data, ax: Axes | None = None, **look_: Any) -> Axes:
+    r"""Kink positions $k_j = -c\, b_j / \|w_j\|$ over time, one line per hidden unit.
+
+    A unit's kink is a hyperplane of inputs; its position is its signed distance from the origin
+    along the unit's weights (lead paper Eq. 12 and Fig. 12, with the factor c that is missing
+    there). On inputs around the origin a unit with a far negative kink is always on.
+
+    **Arguments:**
+
+    - `ts`: (T,), times.
+    - `positions`: (T, H).
+    - `ax`: None makes a new one.
+    - `look_`: keywords of `Axes.plot`, instead of thin lines in the colour of ReLU networks.
+
+    **Returns:** the Axes.
+
+    **Raises:** `ValueError` for other shapes.
+    """
+    times = array("ts", ts, "T")
+    rows, ax = array("positions", positions, f"{len(times)} H"), axes(ax)
+    how = {**look("relu"), "linewidth": 0.8, "alpha": 0.6, **look_}
+    ax.plot(times, rows, **how)
+    ax.axhline(0.0, color="black", linestyle="--", linewidth=1.0, zorder=3)
+    ax.set(xlabel=TIME, ylabel=r"kink position $k_j$ (units of $x$)")
+    return ax
+
+
+def _every(ts: Data) -> int:
+    """Stride of about 25 markers along a curve."""
+    return max(1, len(ts) // 25)

@@ -1,0 +1,82 @@
+"""Films of training."""
+
+import os
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import matplotlib.pyplot as plt
+from matplotlib import animation
+from matplotlib.figure import Figure
+
+from flowlin.progress import tqdm_class
+
+
+def animate(
+    draw: Callable[[Figure, int], Any],
+    frames: int,
+    path: str | os.PathLike[str],
+    *,
+    size: tuple[float, float] = (8.0, 4.0),
+    fps: float = 15.0,
+    dpi: int = 100,
+    progress: bool = False,
+) -> pathlib.Path:
+    """A film whose frames a function draws, as GIF or MP4.
+
+        ts = np.linspace(0, float(flow.end), 100)
+
+        def draw(figure, k):
+            left, right = figure.subplots(1, 2)
+            fl.plot.activity(flow, left)
+            left.axvline(ts[k], color="black")
+            fl.plot.gates(flow, ts[k], right)
+
+        fl.plot.animate(draw, len(ts), "training.gif", progress=True)
+
+    **Arguments:**
+
+    - `draw`: `draw(figure, k)` draws frame k = 0 ... frames - 1 on the figure, which is empty
+      again at every frame. Set the limits of axes that shall not move.
+    - `frames`: how many.
+    - `path`: a name that ends in `.gif` (written by Pillow) or `.mp4` (by ffmpeg).
+    - `size`: of the figure in inches; a frame has `size * dpi` pixels.
+    - `fps`: frames per second.
+    - `dpi`: pixels per inch.
+    - `progress`: a tqdm bar over the frames.
+
+    **Returns:** the path.
+
+    **Raises:** `ValueError` for another ending or no frames; `RuntimeError` for `.mp4` where
+    ffmpeg is not installed; `ImportError` for `progress=True` without tqdm.
+    """
+    path = pathlib.Path(path)
+    if frames < 1:
+        raise ValueError(f"`frames` must be at least 1, got {frames}.")
+    writer = _writer(path, fps)
+    bar = tqdm_class()(total=frames, unit="frame", disable=None) if progress else None
+    figure = plt.figure(figsize=size, layout="constrained")
+    try:
+        with writer.saving(figure, str(path), dpi):
+            for k in range(frames):
+                figure.clear()
+                draw(figure, k)
+                writer.grab_frame()
+                if bar is not None:
+                    bar.update()
+    finally:
+        plt.close(figure)
+        if bar is not None:
+            bar.close()
+    return path
+
+
+def _writer(path: pathlib.Path, fps: float) -> animation.AbstractMovieWriter:
+    """What writes a file of this name."""
+    if path.suffix == ".gif":
+        return animation.PillowWriter(fps=fps)  # pyright: ignore[reportArgumentType]
+    if path.suffix != ".mp4":
+        raise ValueError(f"`path` must end in .gif or .mp4, got {path.name!r}.")
+    if not animation.FFMpegWriter.isAvailable():
+        raise RuntimeError("`.mp4` needs ffmpeg on the PATH: install it, or write a `.gif`.")
+    return animation.FFMpegWriter(fps=fps)  # pyright: ignore[reportArgumentType]

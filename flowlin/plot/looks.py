@@ -1,0 +1,107 @@
+"""How things look: one colour and line style per kind of network, legible without colour."""
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import matplotlib
+import numpy as np
+from cycler import cycler
+from matplotlib.colors import to_hex, to_rgb
+
+from flowlin.network import AbstractNetwork, GatedLinearNetwork, LinearNetwork, ReLUNetwork
+from flowlin.trajectory import Trajectory
+
+# Colours of Okabe and Ito (2008), which the colour-blind tell apart; one per kind everywhere.
+COLOURS = {
+    "relu": "#D55E00",
+    "linear": "#0072B2",
+    "gated": "#009E73",
+    "descent": "#56B4E9",
+    "theory": "#000000",
+}
+# For what has no kind: items, contenders.
+CYCLE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+MARKERS = "osD^vPX*"
+DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)), (0, (3, 1)))
+
+_KINDS = {"relu": ReLUNetwork, "linear": LinearNetwork, "gated": GatedLinearNetwork}
+_LINES: dict[str, Any] = {
+    "relu": {"linestyle": "-", "linewidth": 1.8},
+    "linear": {"linestyle": (0, (7, 1.5)), "linewidth": 1.8},
+    "gated": {"linestyle": "-.", "linewidth": 1.8},
+    "descent": {"linestyle": "-", "linewidth": 0.8},
+    "theory": {"linestyle": (0, (1.2, 1.4)), "linewidth": 2.0, "zorder": 3},
+}
+_STYLE: Any = {
+    "axes.axisbelow": True,
+    "axes.labelsize": 10,
+    "axes.prop_cycle": cycler(color=CYCLE[:6]) + cycler(linestyle=DASHES[:6]),
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlesize": 10,
+    "figure.constrained_layout.use": True,
+    "figure.dpi": 120,
+    "figure.figsize": (4.5, 3.2),
+    "font.size": 10,
+    "image.cmap": "cividis",
+    "legend.handlelength": 2.8,
+    "lines.linewidth": 1.6,
+    "pdf.fonttype": 42,  # text stays text
+    "savefig.dpi": 200,
+    "xtick.labelsize": 9,
+    "ytick.labelsize": 9,
+}
+
+
+def style() -> AbstractContextManager[None]:
+    """Context in which figures look as in the project: `with fl.plot.style(): ...`.
+
+    Line styles change along with the colours, so that curves stay apart in print without colour.
+    matplotlib's settings are as before when it ends.
+    """
+    return matplotlib.rc_context(_STYLE)
+
+
+def kind_of(network: AbstractNetwork) -> str:
+    """Key of `COLOURS` for a network: relu, linear or gated."""
+    return next(kind for kind, cls in _KINDS.items() if isinstance(network, cls))
+
+
+def is_descent(run: Trajectory) -> bool:
+    """Whether a trajectory is discrete."""
+    return "descent" in run.stats["solver"]
+
+
+def look(kind: str, n: int = 0, *, points: bool = False) -> dict[str, Any]:
+    """Keywords of `Axes.plot` for the n-th curve of a kind.
+
+    **Arguments:**
+
+    - `kind`: a key of `COLOURS`; it sets colour and line style.
+    - `n`: 0, 1, ...; later curves of one kind are lighter and carry other sparse markers.
+    - `points`: hollow markers without a line, as runs of descent are drawn beside flows.
+
+    **Raises:** `ValueError` for an unknown kind.
+    """
+    if kind not in COLOURS:
+        raise ValueError(f"`kind` = {kind!r} is unknown; choose one of {sorted(COLOURS)}.")
+    colour = _mixed(COLOURS[kind], "white", 1 - 0.65**n)
+    marker = MARKERS[(n + list(COLOURS).index(kind)) % len(MARKERS)]
+    found = {"color": colour, **_LINES[kind]}
+    if points:
+        found |= {"linestyle": "none"}
+    if points or n:
+        found |= {"marker": marker, "markersize": 4.0, "markerfacecolor": "white"}
+    return found
+
+
+def shades(colour: str, number: int) -> list[str]:
+    """`number` shades of a colour or a kind's colour, dark to light, for a family of curves."""
+    base = COLOURS.get(colour, colour)
+    half = np.linspace(-0.5, 0.45, number) if number > 1 else np.zeros(1)
+    return [_mixed(base, "black" if x < 0 else "white", abs(x)) for x in half]
+
+
+def _mixed(colour: str, other: str, share: float) -> str:
+    mixed = (1 - share) * np.asarray(to_rgb(colour)) + share * np.asarray(to_rgb(other))
+    return to_hex(tuple(mixed))

@@ -1,0 +1,126 @@
+"""Pictures of spaces: representations that move, functions on a cube."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+
+from flowlin.plot.frame import Data, array, axes, legend
+from flowlin.plot.looks import CYCLE, MARKERS
+
+
+def representations(
+    points: Data,
+    ax: Axes | None = None,
+    *,
+    labels: Sequence[str] | None = None,
+    colours: Sequence[str] | None = None,
+) -> Axes:
+    """Paths of the samples' hidden representations in the plane, from their start to their end.
+
+    A hollow marker is the start, a full one the end; for the state at a time, cut `points` there.
+
+    **Arguments:**
+
+    - `points`: (T, P, 2), positions over time, from multidimensional scaling, say.
+    - `ax`: None makes a new one.
+    - `labels`: P names, for the legend.
+    - `colours`: P colours; None is one per sample.
+
+    **Returns:** the Axes, both directions to the same scale.
+
+    **Raises:** `ValueError` for another shape or number of labels or colours.
+    """
+    paths, ax = array("points", points, "T P 2"), axes(ax)
+    number = paths.shape[1]
+    for name, given in (("labels", labels), ("colours", colours)):
+        if given is not None and len(given) != number:
+            raise ValueError(
+                f"`{name}` must have {number} entries, one per sample, got {len(given)}."
+            )
+    many = matplotlib.colormaps["cividis"](np.linspace(0, 0.95, number))
+    default = CYCLE[:number] if number <= len(CYCLE) else many
+    for k, colour in enumerate(default if colours is None else colours):
+        x, y = paths[:, k].T
+        how: dict[str, Any] = {"color": colour, "marker": MARKERS[k % len(MARKERS)]}
+        ax.plot(x, y, color=colour, linewidth=1.0, alpha=0.8)
+        ax.plot(x[:1], y[:1], **how, markerfacecolor="white", markersize=5, linestyle="none")
+        name = None if labels is None else labels[k]
+        ax.plot(x[-1:], y[-1:], **how, markersize=7, linestyle="none", label=name)
+    ax.set_aspect("equal", adjustable="datalim")
+    ax.set(xlabel="dimension 1", ylabel="dimension 2")
+    legend(ax)
+    return ax
+
+
+def cube(
+    values: Data,
+    grid: Data,
+    ax: Axes | None = None,
+    *,
+    axis: int | None = None,
+    at: int | None = None,
+    label: str = "output",
+    limits: tuple[float, float] | None = None,
+) -> Axes:
+    """A function of three inputs on a cube: a mean or a slice along one, or all points.
+
+    The lead paper's Fig. 5C averages over one coordinate. The black line is where a mean or slice
+    is zero.
+
+    **Arguments:**
+
+    - `values`: (n, n, n), the function at `grid[i], grid[j], grid[k]`.
+    - `grid`: (n,), the same along all three inputs.
+    - `ax`: None makes a new one.
+    - `axis`: the input that is averaged over, or cut; None draws all points in three dimensions,
+      on an Axes with `projection="3d"`.
+    - `at`: index into `grid` of the cut; None averages.
+    - `label`: of the colour bar.
+    - `limits`: of the colours, so that several pictures share them; None is the values' range.
+
+    **Returns:** the Axes.
+
+    **Raises:** `ValueError` for other shapes, an axis or index that does not exist, or flat Axes
+    for points in space.
+    """
+    edge = array("grid", grid, "n")
+    n = len(edge)
+    block = array("values", values, f"{n} {n} {n}")
+    if axis not in (None, 0, 1, 2):
+        raise ValueError(f"`axis` must be 0, 1, 2 or None, got {axis}.")
+    if at is not None and (axis is None or not 0 <= at < n):
+        raise ValueError(f"`at` = {at} needs an `axis`, and must lie in 0 ... {n - 1}.")
+    if axis is None:
+        return _points(block, edge, ax, label, limits)
+    ax = axes(ax)
+    face = block.mean(axis) if at is None else block.take(at, axis)
+    low, high = limits or (None, None)
+    shown = ax.pcolormesh(edge, edge, face.T, shading="nearest", cmap="cividis", vmin=low,
+                          vmax=high, rasterized=True)  # fmt: skip
+    if face.min() < 0 < face.max():
+        ax.contour(edge, edge, face.T, levels=[0.0], colors="black", linewidths=1.2)
+    x, y = (k for k in range(3) if k != axis)
+    how = f"mean over $x_{axis + 1}$" if at is None else f"$x_{axis + 1}$ = {edge[at]:.3g}"
+    ax.set(xlabel=f"input $x_{x + 1}$", ylabel=f"input $x_{y + 1}$", title=how, aspect="equal")
+    ax.figure.colorbar(shown, ax=ax, label=label)
+    return ax
+
+
+def _points(block: np.ndarray, edge: np.ndarray, ax: Any, label: str, limits: Any) -> Axes:
+    """All points of the cube."""
+    ax = axes(ax, projection="3d")
+    if ax.name != "3d":
+        raise ValueError("`ax` must have `projection='3d'`, or give `axis` for a flat picture.")
+    low, high = limits or (None, None)
+    x, y, z = np.meshgrid(edge, edge, edge, indexing="ij")
+    shown: Any = ax
+    found = shown.scatter(x.ravel(), y.ravel(), z.ravel(), c=block.ravel(), cmap="cividis",
+                          vmin=low, vmax=high, s=14, alpha=0.8, linewidths=0)  # fmt: skip
+    ax.set(xlabel="input $x_1$", ylabel="input $x_2$", zlabel="input $x_3$")
+    ticks = edge[[0, len(edge) // 2, -1]]
+    shown.set(xticks=ticks, yticks=ticks, zticks=ticks)
+    ax.figure.colorbar(found, ax=ax, label=label, shrink=0.7, pad=0.12)
+    return ax

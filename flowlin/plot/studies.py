@@ -1,0 +1,121 @@
+"""Pictures of many runs: sweeps over one and two parameters, work against precision."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+
+from flowlin.plot.frame import Data, array, axes, band, legend
+from flowlin.plot.looks import CYCLE, DASHES, MARKERS
+
+
+def sweep_map(
+    x: Data,
+    y: Data,
+    values: Data,
+    ax: Axes | None = None,
+    *,
+    names: tuple[str, str, str],
+) -> Axes:
+    """A quantity over two swept parameters, as cells of one size labelled with the parameters.
+
+    **Arguments:**
+
+    - `x`, `y`: (M,) and (N,), the parameters' values, in any spacing.
+    - `values`: (N, M), one row per `y`; NaN, for runs that failed, is hatched.
+    - `ax`: None makes a new one.
+    - `names`: of x, y and the quantity, with their units.
+
+    **Returns:** the Axes.
+
+    **Raises:** `ValueError` for other shapes.
+    """
+    xs, ys = array("x", x, "M"), array("y", y, "N")
+    cells, ax = array("values", values, f"{len(ys)} {len(xs)}"), axes(ax)
+    shown = ax.pcolormesh(
+        np.arange(len(xs) + 1) - 0.5, np.arange(len(ys) + 1) - 0.5, np.ma.masked_invalid(cells),
+        cmap=matplotlib.colormaps["cividis"],
+    )  # fmt: skip
+    ax.patch.set(hatch="///", edgecolor="0.6", facecolor="white")
+    ax.set_xticks(np.arange(len(xs)), [f"{v:.4g}" for v in xs])
+    ax.set_yticks(np.arange(len(ys)), [f"{v:.4g}" for v in ys])
+    ax.set(xlabel=names[0], ylabel=names[1])
+    ax.figure.colorbar(shown, ax=ax, label=names[2])
+    return ax
+
+
+def sweep_line(
+    x: Data,
+    values: Data,
+    ax: Axes | None = None,
+    *,
+    names: tuple[str, str],
+    label: str | None = None,
+    **look: Any,
+) -> Axes:
+    """A quantity over one swept parameter: its mean, a band of one standard error, every run.
+
+    **Arguments:**
+
+    - `x`: (M,), the parameter's values.
+    - `values`: (R, M), one row per repetition; NaN, for runs that failed, is left out.
+    - `ax`: None makes a new one.
+    - `names`: of the parameter and the quantity, with their units.
+    - `label`: in the legend.
+    - `look`: keywords of `Axes.plot`, such as `**fl.plot.look("relu")`.
+
+    **Returns:** the Axes.
+
+    **Raises:** `ValueError` for other shapes.
+    """
+    xs, ax = array("x", x, "M"), axes(ax)
+    rows = array("values", values, f"R {len(xs)}")
+    band(ax, xs, rows, label=label, **{"marker": "o", "markersize": 4.0, **look})
+    colour = ax.lines[-1].get_color()
+    if len(rows) > 1:
+        ax.plot(np.tile(xs, len(rows)), rows.ravel(), ".", color=colour, alpha=0.5, markersize=4)
+    ax.set(xlabel=names[0], ylabel=names[1])
+    legend(ax)
+    return ax
+
+
+def work_precision(
+    contenders: Mapping[str, tuple[Data, Data]],
+    ax: Axes | None = None,
+    *,
+    unit: str = "evaluations of the field",
+    error: str = "relative error",
+    looks: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Axes:
+    """Error against work of several methods, both on logarithmic scales; lower left is better.
+
+    **Arguments:**
+
+    - `contenders`: by name, (work, error), both (N,).
+    - `ax`: None makes a new one.
+    - `unit`: what work is: evaluations, seconds.
+    - `error`: what the error is.
+    - `looks`: by name, keywords of `Axes.plot` instead of a line style and marker by order.
+
+    **Returns:** the Axes.
+
+    **Raises:** `ValueError` for no contenders, or different numbers of works and errors.
+    """
+    if not contenders:
+        raise ValueError("`contenders` is empty; give at least one, as {name: (work, error)}.")
+    ax = axes(ax)
+    for n, (name, (work, errors)) in enumerate(contenders.items()):
+        x = array(f"contenders[{name!r}][0]", work, "N")
+        y = array(f"contenders[{name!r}][1]", errors, f"{len(x)}")
+        how: dict[str, Any] = {
+            "color": CYCLE[n % len(CYCLE)],
+            "linestyle": DASHES[n % len(DASHES)],
+            "marker": MARKERS[n % len(MARKERS)],
+        }
+        ax.loglog(x, y, label=name, **how | dict((looks or {}).get(name, {})))
+    ax.grid(True, which="major", color="0.92", linewidth=0.6)
+    ax.set(xlabel=unit, ylabel=error)
+    legend(ax)
+    return ax
