@@ -146,8 +146,10 @@ def figure(rows: list[dict[str, Any]]) -> None:
         ax.plot(*zip(*full, strict=True), "k--", lw=1, label="modified flow (full batch)")
         ax.axhline(0, color="0.6", lw=1)
         ax.set(xscale="log", xlabel="learning rate", title=f"{task}, mode {mode}")
-        ax.set_ylabel(f"event time - flow's {mine[0]['flow']:.4g}")
-    axes[0, 0].legend(fontsize=7)
+        ax.set_xticks([rate for rate, _ in full], [f"{rate:g}" for rate, _ in full])
+        ax.minorticks_off()
+        ax.legend(fontsize=7, loc="upper left")
+        ax.set_ylabel(f"event time - flow's {mine[0]['flow']:.4g} (flow time)")
     fig.tight_layout()
     fig.savefig(_common.RESULTS / "stochastic_spread.png", dpi=150)
 
