@@ -5,6 +5,9 @@ from flowlin.theory.bias import bias_mode as bias_mode
 from flowlin.theory.deep import deep_hitting_time as deep_hitting_time
 from flowlin.theory.deep import deep_inflection_time as deep_inflection_time
 from flowlin.theory.deep import deep_strength as deep_strength
+from flowlin.theory.early import LinearizedLoss as LinearizedLoss
+from flowlin.theory.early_phase import EarlyPhase as EarlyPhase
+from flowlin.theory.early_phase import early_phase as early_phase
 from flowlin.theory.hyperbolic import half_time as half_time
 from flowlin.theory.hyperbolic import imbalance as imbalance
 from flowlin.theory.hyperbolic import inflection_levels as inflection_levels
