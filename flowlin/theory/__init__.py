@@ -22,6 +22,8 @@ from flowlin.theory.modes import modes as modes
 from flowlin.theory.riccati import balanced_gram as balanced_gram
 from flowlin.theory.riccati import balanced_product as balanced_product
 from flowlin.theory.shallow import single_layer as single_layer
+from flowlin.theory.slowed import SlowedClock as SlowedClock
+from flowlin.theory.slowed import slowed_clock as slowed_clock
 from flowlin.theory.solve import Certificate as Certificate
 from flowlin.theory.solve import Solution as Solution
 from flowlin.theory.solve import solve as solve

@@ -58,34 +58,36 @@ class LinearizedLoss(eqx.Module):
 
 
 class Triples(NamedTuple):
-    """Singular triples of M = u diag(s) v^T, and the parts of a state (w, a) that they move.
-
-    `grows`, `decays`: (K,), half the sum and the difference of u.w and v.a.
-    """
+    """Singular triples of M = u diag(s) v^T: u (N, K), s (K,), v (N_out, K)."""
 
     u: Array
     s: Array
     v: Array
-    grows: Array
-    decays: Array
 
 
-def triples(m: Float[Array, "N N_out"], w: Float[Array, " N"], a: Float[Array, " N_out"]) -> Triples:
-    """Singular triples of one unit's M, and the unit's parts along them."""
-    u, s, vt = jnp.linalg.svd(m, full_matrices=False)
-    left, right = u.T @ w, vt @ a
-    return Triples(u, s, vt.T, (left + right) / 2, (left - right) / 2)
+def triples(m: Float[Array, "*H N N_out"]) -> Triples:
+    """Singular triples of M, constant to derivatives: `evolved` knows its own."""
+    u, s, vt = jnp.linalg.svd(lax.stop_gradient(m), full_matrices=False)
+    return Triples(u, s, jnp.swapaxes(vt, -1, -2))
+
+
+def split(parts: Triples, w: Array, a: Array) -> tuple[Array, Array]:
+    """Half the sum and half the difference of u.w and v.a: what grows and what decays, (K,)."""
+    left, right = parts.u.T @ w, parts.v.T @ a
+    return (left + right) / 2, (left - right) / 2
 
 
 @jax.custom_jvp
-def evolved(m: Array, w: Array, a: Array, t: Array) -> tuple[Array, Array]:
+def evolved(m: Array, parts: Triples, w: Array, a: Array, t: Array) -> tuple[Array, Array]:
     r"""The unit (w, a) after a time t at constant M, $e^{A t}$ applied to it.
 
-    Through the singular values of M, with no exponential of a matrix; no term cancels, so the
+    Through the singular triples of M, with no exponential of a matrix; no term cancels, so the
     result is accurate to rounding of its own size, for any t short of overflow. Differentiable
-    also where singular values coincide, which makes the derivative of the triples infinite.
+    also where singular values coincide, which makes the derivative of the triples infinite: the
+    derivative is that in M.
     """
-    u, s, v, grows, decays = triples(m, w, a)
+    u, s, v = parts
+    grows, decays = split(parts, w, a)
     up, down = grows * jnp.expm1(s * t), decays * jnp.expm1(-s * t)
     return w + u @ (up + down), a + v @ (up - down)
 
@@ -95,12 +97,11 @@ def _evolved_jvp(primals, tangents):
     r"""Daleckii and Krein: with $A = Q \Lambda Q^T$ the derivative of $e^{A t}$ along dA is
     $Q\, (\Phi \circ Q^T dA\, Q)\, Q^T$, $\Phi_{kl}$ the divided differences of $e^{\lambda t}$.
     """
-    m, w, a, t = primals
-    dm, dw, da, dt = tangents
-    n = len(w)
-    u, s, v, *_ = triples(m, w, a)
-    q = jnp.concatenate([jnp.block([[u], [v]]), jnp.block([[u], [-v]])], axis=1) / jnp.sqrt(2.0)
-    q, rates = q.astype(m.dtype), jnp.concatenate([s, -s])
+    m, parts, w, a, t = primals
+    dm, _, dw, da, dt = tangents
+    n, (u, s, v) = len(w), parts
+    q = jnp.block([[u, u], [v, -v]]) / jnp.sqrt(jnp.asarray(2, m.dtype))
+    rates = jnp.concatenate([s, -s])
 
     def turned(z):  # dA z
         return jnp.concatenate([dm @ z[n:], dm.T @ z[:n]])
@@ -111,13 +112,12 @@ def _evolved_jvp(primals, tangents):
     mean, half = (rates[:, None] + rates) * t / 2, (rates[:, None] - rates) * t / 2
     mixed = t * jnp.exp(mean) * _sinhc(half)
     alone = t * jnp.exp(rates * t / 2) * _sinhc(rates * t / 2)
-    turned_q = jax.vmap(turned, 1, 1)(q)
-    turned_rest = turned(rest)
+    turned_q, turned_rest = jax.vmap(turned, 1, 1)(q), turned(rest)
     moved = q @ ((mixed * (q.T @ turned_q)) @ inside + alone * (q.T @ turned_rest))
-    for part in (turned_q @ (alone * inside), t * turned_rest):
-        moved = moved + part - q @ (q.T @ part)
-    new_w, new_a = evolved(m, w, a, t)
-    start_w, start_a = evolved(m, dw, da, t)
+    outside = turned_q @ (alone * inside) + t * turned_rest
+    moved = moved + outside - q @ (q.T @ outside)
+    new_w, new_a = evolved(m, parts, w, a, t)
+    start_w, start_a = evolved(m, parts, dw, da, t)
     return (new_w, new_a), (
         start_w + m @ new_a * dt + moved[:n],
         start_a + m.T @ new_w * dt + moved[n:],
@@ -175,14 +175,14 @@ class Search(NamedTuple):
         return value if order else value + self.constant
 
 
-def search(flow: GatedFlow, units: Units, frozen: Frozen, m: Array) -> Search:
+def search(flow: GatedFlow, units: Units, frozen: Frozen, parts: Triples) -> Search:
     """The margins of every unit's kinks over the piece that starts here.
 
     They are linear in the unit, so each component of its motion has its own. What is within
     rounding of zero is zero, for it would grow. Pairs that are at their kinks already, because
     they have just come there, get a head start of the rounding.
     """
-    units, frozen, m = lax.stop_gradient((units, frozen, m))
+    units, frozen = lax.stop_gradient((units, frozen))
     biased = flow.network.biases[0] is not None
 
     def margins(units):
@@ -192,13 +192,14 @@ def search(flow: GatedFlow, units: Units, frozen: Frozen, m: Array) -> Search:
     def rounding(units):
         return jnp.tile(flow.tolerances(parameters_of(units, biased), frozen), (1, 2))
 
-    u, s, v, grows, decays = jax.vmap(triples)(m, *units)
-    parts = Units(
+    u, s, v = parts
+    grows, decays = jax.vmap(split)(parts, *units)
+    moved = (
         jnp.concatenate([u * grows[:, None], u * decays[:, None]], axis=2),
         jnp.concatenate([v * grows[:, None], -v * decays[:, None]], axis=2),
     )
     fixed = margins(jax.tree.map(jnp.zeros_like, units))
-    each = Units(*(jnp.moveaxis(part, 2, 0) for part in parts))
+    each = Units(*(jnp.moveaxis(part, 2, 0) for part in moved))
     moving = jax.vmap(margins)(each) - fixed
     moving = jnp.where(jnp.abs(moving) <= jax.vmap(rounding)(each), 0.0, moving)
     first, tolerance = margins(units), rounding(units)
@@ -253,4 +254,5 @@ class Pieces(eqx.Module):
     w: Float[Array, "H S N"]
     a: Float[Array, "H S N_out"]
     m: Float[Array, "H S N N_out"]
+    parts: Triples
     codes: Int[Array, "H S P"]

@@ -25,6 +25,7 @@ from flowlin.theory.early import (
     drives,
     evolved,
     parameters_of,
+    split,
     triples,
     units_of,
 )
@@ -71,12 +72,10 @@ class EarlyPhase(eqx.Module):
             return jax.vmap(self.network)(t)
         k = self._piece(t)
         rows = jnp.arange(len(k))
-        start, w, a, m = (
-            x[rows, k] for x in (self.pieces.start, self.pieces.w, self.pieces.a, self.pieces.m)
-        )
-        w, a = jax.vmap(evolved)(m, w, a, t - start)
+        piece = jax.tree.map(lambda all_: all_[rows, k], self.pieces)
+        now = jax.vmap(evolved)(piece.m, piece.parts, piece.w, piece.a, t - piece.start)
         biased = self.start.biases[0] is not None
-        return self.start.with_parameters(parameters_of(Units(w, a), biased))
+        return self.start.with_parameters(parameters_of(Units(*now), biased))
 
     def codes(self, t: Any) -> Int[Array, "H P"]:
         """Modes of the pairs at a time t: 1 on, 0 sliding, -1 off."""
@@ -201,8 +200,9 @@ def _span(flow: GatedFlow, target: Array) -> Array:
     """Time at which the outputs would reach the targets if all gates held; inf if never."""
     units = units_of(flow.network.parameters)
     at_start = initial_modes(flow, flow.network.parameters, 1)
-    _, s, _, grows, _ = jax.vmap(triples)(drives(flow, at_start), *units)
-    size = (s * grows**2).ravel() * flow.tau * flow.task.samples ** (flow.loss.loss.reduction == "mean")
+    parts = triples(drives(flow, at_start))
+    s, (grows, _) = parts.s, jax.vmap(split)(parts, *units)
+    size = (s * grows**2).ravel() * flow.tau / flow.loss.weight(flow.task.samples)
     rate = 2 * s.ravel()
     there = (size > 0) & (rate > jnp.finfo(rate.dtype).eps * jnp.max(rate))
     size, rate = jnp.where(there, size, 1.0), jnp.where(there, rate, 1.0)
@@ -223,15 +223,17 @@ def _span(flow: GatedFlow, target: Array) -> Array:
 
 def _start(flow: GatedFlow, pieces: Pieces) -> tuple[Array, Array, Array, Array]:
     """Rates, component, fate and first change."""
-    m, w, a = pieces.m[:, 0], pieces.w[:, 0], pieces.a[:, 0]
-    u, s, _, grows, _ = jax.vmap(triples)(m, w, a)
+    parts = jax.tree.map(lambda all_: all_[:, 0], pieces.parts)
+    u, s = parts.u, parts.s
+    grows, _ = jax.vmap(split)(parts, pieces.w[:, 0], pieces.a[:, 0])
     z = u[:, :, 0] @ flow.kinks.x.T  # (H, P): where the top pair leads
     active = pieces.codes[:, 0] == ON
     side = jnp.where(jnp.sum(jnp.where(active, z, 0.0), axis=1) >= 0, 1.0, -1.0)
     component, z = side * grows[:, 0], side[:, None] * z
     z = jnp.where(component[:, None] >= 0, z, -z)
     rounding = 64 * jnp.finfo(z.dtype).eps * jnp.linalg.norm(flow.kinks.x, axis=1)
-    all_on, all_off = jnp.all(z > rounding, axis=1), jnp.all(jnp.where(active, z < -rounding, True), axis=1)
+    all_on = jnp.all(z > rounding, axis=1)
+    all_off = jnp.all(jnp.where(active, z < -rounding, True), axis=1)
     dead = ~jnp.any(active, axis=1) & (s[:, 0] == 0)
     fate = jnp.where(dead, -1, jnp.where(all_on, 1, jnp.where(all_off, -1, 0)))
     return s, jnp.where(dead, 0.0, component), fate, pieces.start[:, 1]

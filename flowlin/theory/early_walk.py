@@ -8,18 +8,20 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from flowlin.exact.decide import decide, initial_modes, situation
-from flowlin.exact.gated import GatedFlow
+from flowlin.exact.decide import Situation, decide, initial_modes, situation
+from flowlin.exact.gated import Frozen, GatedFlow
 from flowlin.exact.modes import Modes
 from flowlin.theory.early import (
     Pieces,
     Search,
+    Triples,
     Units,
     drives,
     evolved,
     first_event,
     parameters_of,
     search,
+    triples,
     units_of,
 )
 
@@ -45,6 +47,11 @@ def walk(flow: GatedFlow, t1: Array, slots: int, max_pieces: int) -> Walk:
         jnp.zeros((h, max_pieces, n), network.dtype),
         jnp.zeros((h, max_pieces, n_out), network.dtype),
         jnp.zeros((h, max_pieces, n, n_out), network.dtype),
+        Triples(
+            jnp.zeros((h, max_pieces, n, min(n, n_out)), network.dtype),
+            jnp.zeros((h, max_pieces, min(n, n_out)), network.dtype),
+            jnp.zeros((h, max_pieces, n_out, min(n, n_out)), network.dtype),
+        ),
         jnp.zeros((h, max_pieces, flow.task.samples), modes.codes.dtype),
     )
     start = Walk(jnp.zeros(h, network.dtype), units, modes, pieces, jnp.zeros((), int))
@@ -61,14 +68,14 @@ def _next(flow: GatedFlow, state: Walk, t1: Array) -> Walk:
     """Every unit that is not there yet up to its next event, and its modes after it."""
     t, units, modes = state.t, state.units, state.modes
     m = drives(flow, modes)
-    frozen = flow.freeze(modes)
-    found = search(flow, units, frozen, m)
+    frozen, parts = flow.freeze(modes), triples(m)
+    found = search(flow, units, frozen, parts)
     left = jnp.maximum(lax.stop_gradient(t1 - t), 0.0)
     far = first_event(found, left)
     event, going = far < left, left > 0
-    length, which = _located(flow, found, units, frozen, m, far)
+    length, which = _located(flow, found, units, frozen, m, parts, far)
     length = jnp.where(event, length, far)
-    end = Units(*jax.vmap(evolved)(m, *units, length))
+    end = Units(*jax.vmap(evolved)(m, parts, *units, length))
     parameters = parameters_of(end, flow.network.biases[0] is not None)
     close = found.at(far) <= jnp.tile(flow.tolerances(parameters, frozen), (1, 2))
     first = jnp.arange(close.shape[1]) == which[:, None]
@@ -80,7 +87,7 @@ def _next(flow: GatedFlow, state: Walk, t1: Array) -> Walk:
         return jnp.where(event.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
     k = state.number
-    begun = Pieces(jnp.where(going, t, jnp.inf), *units, m, modes.codes)
+    begun = Pieces(jnp.where(going, t, jnp.inf), *units, m, parts, modes.codes)
     return Walk(
         jnp.where(event, t + length, jnp.where(going, t1, t)),
         end,
@@ -90,19 +97,19 @@ def _next(flow: GatedFlow, state: Walk, t1: Array) -> Walk:
     )
 
 
-def _decided(flow: GatedFlow, at, fired: Bool[Array, "H P"], slots: int) -> Modes:
+def _decided(flow: GatedFlow, at: Situation, fired: Bool[Array, "H P"], slots: int) -> Modes:
     """Filippov's rule for every unit."""
     units = jnp.arange(fired.shape[0])
     return jax.vmap(lambda unit, row: decide(flow, at, unit, row, slots))(units, fired)
 
 
 def _located(
-    flow: GatedFlow, found: Search, units: Units, frozen, m: Array, far: Array
+    flow: GatedFlow, found: Search, units: Units, frozen: Frozen, m: Array, parts: Triples, far
 ) -> tuple[Array, Array]:
     """The event's time with its derivative, by one Newton step, and which margin it is of."""
     biased = flow.network.biases[0] is not None
     which = jnp.argmin(found.at(far), axis=1)
-    near = Units(*jax.vmap(evolved)(m, *units, far))
+    near = Units(*jax.vmap(evolved)(m, parts, *units, far))
     speed = Units(
         jnp.einsum("hno,ho->hn", m, near.a), jnp.einsum("hno,hn->ho", m, near.w)
     )
@@ -113,7 +120,7 @@ def _located(
         return jnp.take_along_axis(flat, which[:, None], axis=1)[:, 0]
 
     value = margin(near)
-    _, slope = jax.jvp(lambda u: margin(u), (lax.stop_gradient(near),), (lax.stop_gradient(speed),))
+    _, slope = jax.jvp(margin, (lax.stop_gradient(near),), (lax.stop_gradient(speed),))
     slope = lax.stop_gradient(slope)
     # Where the pair had a head start it fires below zero; only the derivative moves it.
     tied = jnp.take_along_axis(found.tied, which[:, None], axis=1)[:, 0]
