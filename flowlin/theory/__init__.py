@@ -1,5 +1,7 @@
 """Closed forms: what can be written down about a network and a task without a solver."""
 
+from flowlin.theory.after import AfterLinearization as AfterLinearization
+from flowlin.theory.after import after_linearization as after_linearization
 from flowlin.theory.bias import BiasMode as BiasMode
 from flowlin.theory.bias import bias_mode as bias_mode
 from flowlin.theory.deep import deep_hitting_time as deep_hitting_time

@@ -223,9 +223,12 @@ def first_event(found: Search, limit: Float[Array, " H"]) -> Float[Array, " H"]:
     fastest = jnp.max(found.rates, axis=1, initial=0.0)
     longest = jnp.where(fastest > 0, 0.5 / jnp.where(fastest > 0, fastest, 1.0), jnp.inf)
     eps = jnp.finfo(limit.dtype).eps
-    curbed = jnp.minimum(found.parts, 0.0) * jnp.exp(
-        jnp.maximum(found.rates, 0.0) * jnp.where(jnp.isinf(longest), 0.0, longest)[:, None]
-    )[:, :, None]
+    curbed = (
+        jnp.minimum(found.parts, 0.0)
+        * jnp.exp(
+            jnp.maximum(found.rates, 0.0) * jnp.where(jnp.isinf(longest), 0.0, longest)[:, None]
+        )[:, :, None]
+    )
     bent = found._replace(parts=curbed)
 
     def body(state):

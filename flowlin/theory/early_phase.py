@@ -50,7 +50,7 @@ class EarlyPhase(eqx.Module):
     - `final_codes`: (H, P), 1 on, 0 sliding, -1 off, at the end.
     - `trouble`: (H,), nonzero where more pairs slid than there are slots.
     - `reached`: (H,), how far each unit was followed: t1, but where its pieces did not suffice.
-    - `pieces`, `t1`, `start`, `task`: what it is made of.
+    - `pieces`, `t1`, `start`, `task`, `tau`: what it is made of.
     """
 
     rates: Float[Array, "H K"]
@@ -64,6 +64,7 @@ class EarlyPhase(eqx.Module):
     t1: Float[Array, ""]
     start: ReLUNetwork
     task: Task
+    tau: Array
 
     def network(self, t: Any) -> ReLUNetwork:
         """The network at time t in [0, t1]; for an array of times (T,), stacked."""
@@ -81,6 +82,11 @@ class EarlyPhase(eqx.Module):
         """Modes of the pairs at a time t: 1 on, 0 sliding, -1 off."""
         k = self._piece(jnp.asarray(t, self.start.dtype))
         return self.pieces.codes[jnp.arange(len(k)), k]
+
+    def last_change(self, t: Any) -> Float[Array, " H"]:
+        """Time of each unit's last change of a gate up to a time t; 0 if none has changed."""
+        k = self._piece(jnp.asarray(t, self.start.dtype))
+        return self.pieces.start[jnp.arange(len(k)), k]
 
     def _piece(self, t: Array) -> Array:
         """Each unit's piece at time t, (H,)."""
@@ -182,6 +188,7 @@ def early_phase(
         t1=t1,
         start=network,
         task=task,
+        tau=tau,
     )
     if not is_traced(found):
         _complain(found, slots, max_pieces)

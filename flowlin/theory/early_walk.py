@@ -110,9 +110,7 @@ def _located(
     biased = flow.network.biases[0] is not None
     which = jnp.argmin(found.at(far), axis=1)
     near = Units(*jax.vmap(evolved)(m, parts, *units, far))
-    speed = Units(
-        jnp.einsum("hno,ho->hn", m, near.a), jnp.einsum("hno,hn->ho", m, near.w)
-    )
+    speed = Units(jnp.einsum("hno,ho->hn", m, near.a), jnp.einsum("hno,hn->ho", m, near.w))
 
     def margin(units):
         both = flow.margins(parameters_of(units, biased), frozen)

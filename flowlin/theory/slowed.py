@@ -24,8 +24,11 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from flowlin._arrays import is_traced
-from flowlin.task import Task
-from flowlin.theory.early_phase import EarlyPhase, early_phase
+from flowlin.exact.modes import ON
+from flowlin.linearization import LinearizationTime
+from flowlin.network import AbstractNetwork
+from flowlin.theory.early import units_of
+from flowlin.theory.early_phase import EarlyPhase
 from flowlin.theory.hyperbolic import imbalance, unbalanced_hitting_time
 from flowlin.theory.modes import Modes
 
@@ -90,11 +93,83 @@ class SlowedClock(eqx.Module):
         theta = jnp.where(rising, theta + newton, theta)
         return jnp.where(jnp.any(over), theta, jnp.inf)
 
-    def hitting_time(self, rho: Any) -> Float[Array, ""]:
-        """Time at which the leading mode's strength reaches `rho`; inf beyond the early phase."""
-        theta = self.reading(jnp.asarray(rho) * self.modes.d[0] / self.modes.s[0])
+    def hitting_times(self, rho: Any, *, share: float = 0.9) -> Float[Array, " K"]:
+        r"""Times at which the modes' strengths reach `rho`, one level or one per mode, (K,).
+
+        The leading mode by the clock. The others from the units that are always on where the
+        leading one is learned to `share`: of such a unit each mode's hidden vectors grow for
+        themselves, without the clock's slowing, since its last gate opened; from there on
+        isolated modes (`unbalanced_hitting_time`). Units that are on for some samples are left out,
+        and so are gates that close later on. inf where the early phase does not get there.
+
+        **Arguments:** `rho` levels, (K,) or scalar; `share` as said, below one.
+        """
+        modes = self.modes
+        rho = jnp.broadcast_to(jnp.asarray(rho, self.early.t1.dtype), modes.s.shape)
+        first = self._finite_time(self.reading(rho[0] * modes.d[0] / modes.s[0]))
+        theta = self.reading(share)
+        there = jnp.isfinite(theta)
+        a, lam = self._later(jnp.where(there, theta, 0.0))
+        rest = unbalanced_hitting_time(rho, modes.s, modes.d, a, lam, self.early.tau)
+        rest = jnp.where(there, self._finite_time(theta) + rest, jnp.inf)
+        return jnp.where(jnp.arange(len(rho)) == 0, first, rest)
+
+    def _finite_time(self, theta: Array) -> Array:
         there = jnp.isfinite(theta)
         return jnp.where(there, self.time(jnp.where(there, theta, 0.0)), jnp.inf)
+
+    def _later(self, theta: Array) -> tuple[Array, Array]:
+        """Strength and imbalance of every mode at this reading, from the always-on units."""
+        p, q = hidden_vectors(self.early.network(theta), self.modes)
+        on = jnp.all(self.early.codes(theta) == ON, axis=1)[:, None]
+        since = jnp.minimum(self.early.last_change(theta), theta)
+        # Time that the clock held back since then, in which the other modes grew.
+        held = self.time(theta) - self.time(since) - (theta - since)
+        growth = jnp.exp(jnp.outer(held, self.modes.s) / self.early.tau)
+        plus = jnp.sum(jnp.where(on, (p + q) / 2 * growth, 0.0) ** 2, axis=0)
+        minus = jnp.sum(jnp.where(on, (p - q) / 2 / growth, 0.0) ** 2, axis=0)
+        return plus - minus, 4 * jnp.sqrt(plus * minus)
+
+    def delays(self, rho: Any, *, share: float = 0.9) -> Float[Array, " K"]:
+        """How much later than the linear network with the same weights modes reach `rho`, (K,).
+
+        `hitting_times` minus those of the linear network's isolated modes. NaN where neither gets
+        there. In place of `gating_delay`, which takes live units for always-on ones.
+        """
+        p, q = hidden_vectors(self.early.start, self.modes)
+        linear = unbalanced_hitting_time(
+            rho,
+            self.modes.s,
+            self.modes.d,
+            jnp.sum(p * q, axis=0),
+            imbalance(p.T, q.T),
+            self.early.tau,
+        )
+        return self.hitting_times(rho, share=share) - linear
+
+    def linearization(self, share: float = 0.9) -> tuple[LinearizationTime, LinearizationTime]:
+        """The predicted t*, open and closed, as `flow.linearization()` has the measured ones.
+
+        The always-on fraction's maximum over the time in which the leading mode is learned up to
+        `share`; beyond it other modes pull units off again. `bracket` is not an uncertainty here:
+        the prediction knows its time exactly, and not how good it is.
+        """
+        reading = self.reading(share)
+        end = jnp.minimum(reading, self.early.t1)
+        line = self.early.linearization(end)
+
+        def timed(found: LinearizationTime) -> LinearizationTime:
+            begin, stop = self.time(jnp.stack([found.time, found.time + found.lasts]))
+            return LinearizationTime(begin, found.fraction, jnp.stack([begin, begin]), stop - begin)
+
+        return timed(line.open), timed(line.closed)
+
+
+def hidden_vectors(network: AbstractNetwork, modes: Modes) -> tuple[Array, Array]:
+    """p = W_2^T u and q = W_1 v of every mode, (H, K); with a bias W_1 is [b, W_1]."""
+    units = units_of(network.parameters)
+    w = units.w if modes.bias_strength or network.biases[0] is None else units.w[:, 1:]
+    return units.a @ modes.u, w @ modes.v
 
 
 def slowed_clock(early: EarlyPhase, modes: Modes) -> SlowedClock:
@@ -107,6 +182,9 @@ def slowed_clock(early: EarlyPhase, modes: Modes) -> SlowedClock:
 
     **Raises:** `ValueError` for modes whose leading one has s = 0 or d = 0.
     """
+    has_bias = early.start.biases[0] is not None
+    if bool(modes.bias_strength) and not has_bias:
+        raise ValueError("`modes` count a bias and the network has none; use `theory.modes(task)`.")
     if not is_traced(modes) and not (float(modes.s[0]) > 0 and float(modes.d[0]) > 0):
         raise ValueError("`modes` has no leading mode: its s and d must be positive.")
     return SlowedClock(early, modes)
