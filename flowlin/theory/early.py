@@ -17,7 +17,7 @@ with $\Pi M_j$, $\Pi$ the projector off $\{\tilde x_i\}_{i \in S}$: on S it has 
 \tilde w_j$. All this is the exact gradient flow of the loss made linear at zero outputs.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -26,7 +26,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from flowlin.exact.gated import Frozen, GatedFlow
-from flowlin.exact.modes import Modes, gather
+from flowlin.exact.modes import Modes
 from flowlin.loss import Loss
 from flowlin.network import Parameters
 
@@ -205,12 +205,9 @@ def search(flow: GatedFlow, units: Units, frozen: Frozen, parts: Triples) -> Sea
     first, tolerance = margins(units), rounding(units)
     tied = first < tolerance
     threshold = jnp.where(tied, jnp.minimum(first, 0.0) - tolerance, 0.0)
-    return Search(
-        first - threshold - jnp.sum(moving, axis=0),
-        jnp.moveaxis(moving, 0, 1),
-        jnp.concatenate([s, -s], axis=1),
-        tied,
-    )
+    constant = first - threshold - jnp.sum(moving, axis=0)
+    rates = jnp.concatenate([s, -s], axis=1)
+    return lax.stop_gradient(Search(constant, jnp.moveaxis(moving, 0, 1), rates, tied))
 
 
 def first_event(found: Search, limit: Float[Array, " H"]) -> Float[Array, " H"]:

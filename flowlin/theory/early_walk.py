@@ -80,7 +80,7 @@ def _next(flow: GatedFlow, state: Walk, t1: Array) -> Walk:
     close = found.at(far) <= jnp.tile(flow.tolerances(parameters, frozen), (1, 2))
     first = jnp.arange(close.shape[1]) == which[:, None]
     fired = jnp.any((first | (close & ~found.tied)).reshape(len(t), 2, -1), axis=1)
-    at = situation(flow, parameters, modes)
+    at = lax.stop_gradient(situation(flow, parameters, modes))
     decided = _decided(flow, at, fired & event[:, None], modes.slots.shape[1])
 
     def switched(new, old):

@@ -185,6 +185,6 @@ def slowed_clock(early: EarlyPhase, modes: Modes) -> SlowedClock:
     has_bias = early.start.biases[0] is not None
     if bool(modes.bias_strength) and not has_bias:
         raise ValueError("`modes` count a bias and the network has none; use `theory.modes(task)`.")
-    if not is_traced(modes) and not (float(modes.s[0]) > 0 and float(modes.d[0]) > 0):
+    if not is_traced(modes) and min(np.asarray(modes.s)[0], np.asarray(modes.d)[0]) <= 0:
         raise ValueError("`modes` has no leading mode: its s and d must be positive.")
     return SlowedClock(early, modes)
