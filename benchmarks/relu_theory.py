@@ -37,7 +37,7 @@ from tqdm import tqdm
 import flowlin as fl
 from flowlin import theory
 
-VARIANCES = (2e-4, 2e-6, 2e-8)
+VARIANCES = (2e-4, 2e-6)
 SHARES = (0.25, 0.5, 0.75, 0.9)
 MODES = 2  # those that no other mode equals
 

@@ -1,5 +1,6 @@
 """Closed forms: what can be written down about a network and a task without a solver."""
 
+from flowlin.loss import LinearizedLoss as LinearizedLoss
 from flowlin.theory.after import AfterLinearization as AfterLinearization
 from flowlin.theory.after import after_linearization as after_linearization
 from flowlin.theory.bias import BiasMode as BiasMode
@@ -7,7 +8,6 @@ from flowlin.theory.bias import bias_mode as bias_mode
 from flowlin.theory.deep import deep_hitting_time as deep_hitting_time
 from flowlin.theory.deep import deep_inflection_time as deep_inflection_time
 from flowlin.theory.deep import deep_strength as deep_strength
-from flowlin.theory.early import LinearizedLoss as LinearizedLoss
 from flowlin.theory.early_phase import EarlyPhase as EarlyPhase
 from flowlin.theory.early_phase import early_phase as early_phase
 from flowlin.theory.hyperbolic import half_time as half_time

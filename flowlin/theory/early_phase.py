@@ -1,5 +1,7 @@
 """The early phase of a ReLU network as users see it: weights, fates, t*."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -15,11 +17,10 @@ from flowlin.exact.gated import GatedFlow
 from flowlin.exact.modes import FINE, ON
 from flowlin.flow import check_fit
 from flowlin.linearization import Linearization, UnitCounts, linearization_time
-from flowlin.loss import SquaredError
+from flowlin.loss import LinearizedLoss, SquaredError
 from flowlin.network import AbstractNetwork, ReLUNetwork
 from flowlin.task import Task
 from flowlin.theory.early import (
-    LinearizedLoss,
     Pieces,
     Units,
     drives,
@@ -30,6 +31,17 @@ from flowlin.theory.early import (
     units_of,
 )
 from flowlin.theory.early_walk import walk
+
+
+def compiled(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of a module that is compiled once for all its arguments, which are numbers."""
+    inner = eqx.filter_jit(method)
+
+    @functools.wraps(method)
+    def call(self, *args, **kwargs):
+        return inner(self, *map(jnp.asarray, args), **jax.tree.map(jnp.asarray, kwargs))
+
+    return call
 
 
 class EarlyPhase(eqx.Module):
@@ -66,6 +78,7 @@ class EarlyPhase(eqx.Module):
     task: Task
     tau: Array
 
+    @compiled
     def network(self, t: Any) -> ReLUNetwork:
         """The network at time t in [0, t1]; for an array of times (T,), stacked."""
         t = jnp.asarray(t, self.start.dtype)
@@ -78,11 +91,13 @@ class EarlyPhase(eqx.Module):
         biased = self.start.biases[0] is not None
         return self.start.with_parameters(parameters_of(Units(*now), biased))
 
+    @compiled
     def codes(self, t: Any) -> Int[Array, "H P"]:
         """Modes of the pairs at a time t: 1 on, 0 sliding, -1 off."""
         k = self._piece(jnp.asarray(t, self.start.dtype))
         return self.pieces.codes[jnp.arange(len(k)), k]
 
+    @compiled
     def last_change(self, t: Any) -> Float[Array, " H"]:
         """Time of each unit's last change of a gate up to a time t; 0 if none has changed."""
         k = self._piece(jnp.asarray(t, self.start.dtype))
@@ -93,6 +108,7 @@ class EarlyPhase(eqx.Module):
         after = jnp.sum(self.pieces.start <= t, axis=1) - 1
         return jnp.maximum(after, 0)
 
+    @compiled
     def overlap(self, t: Any) -> Float[Array, "..."]:
         r"""How much of the targets the outputs have grown to, at times t of any shape.
 
@@ -177,7 +193,7 @@ def early_phase(
     require_positive("tau", tau)
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     tau = jnp.asarray(tau, network.dtype)
-    flow = GatedFlow(network, task, LinearizedLoss(loss), tau)  # pyright: ignore
+    flow = GatedFlow(network, task, LinearizedLoss(loss), tau)
     walked, t1 = _walked(flow, t1, min(slots, task.samples), max_pieces)
     found = EarlyPhase(
         *_start(flow, walked.pieces),

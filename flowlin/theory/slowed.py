@@ -9,9 +9,9 @@ $$\frac{d\theta}{dt} = 1 - \kappa(\theta), \qquad
   t(\theta) = \int_0^\theta \frac{d\theta'}{1 - \kappa(\theta')},$$
 
 with $a_0(\theta)$ the strength that the leading mode has at $\theta$ in the early phase. It is
-exact where the targets have one mode, for linear networks too, whose early phase it turns into
-the exact mode solution. With more modes their part is slowed where it should not be: the error
-is of their rate against the leading one's, and grows as $\kappa$ comes to one.
+exact where the outputs stay in proportion to the targets. Otherwise the other modes' part is
+slowed where it should not be: the error is of their rate against the leading one's, and grows as
+$\kappa$ comes to one.
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ from flowlin.exact.modes import ON
 from flowlin.linearization import LinearizationTime
 from flowlin.network import AbstractNetwork
 from flowlin.theory.early import units_of
-from flowlin.theory.early_phase import EarlyPhase
+from flowlin.theory.early_phase import EarlyPhase, compiled
 from flowlin.theory.hyperbolic import imbalance, unbalanced_hitting_time
 from flowlin.theory.modes import Modes
 
@@ -44,6 +44,7 @@ class SlowedClock(eqx.Module):
     early: EarlyPhase
     modes: Modes
 
+    @compiled
     def share(self, theta: Any) -> Float[Array, "..."]:
         """Share kappa of the leading mode that is learned at readings `theta` of any shape."""
         theta = jnp.asarray(theta, self.early.t1.dtype)
@@ -53,6 +54,7 @@ class SlowedClock(eqx.Module):
         strengths = self.modes.strengths(self.early.network(theta), task)
         return strengths[0] * self.modes.d[0] / self.modes.s[0]
 
+    @compiled
     def time(self, theta: Any) -> Float[Array, "..."]:
         """Time t(theta), for readings of any shape in [0, t1]; inf once the share reaches one."""
         theta = jnp.asarray(theta, self.early.t1.dtype)
@@ -68,6 +70,7 @@ class SlowedClock(eqx.Module):
         whole = theta * jnp.sum(weight / jnp.where(left > 0, left, 1.0))
         return jnp.where(fine, whole, jnp.inf)
 
+    @compiled
     def reading(self, share: Any) -> Float[Array, ""]:
         """The first reading theta at which the share of the leading mode is `share`; inf if none.
 
@@ -93,7 +96,8 @@ class SlowedClock(eqx.Module):
         theta = jnp.where(rising, theta + newton, theta)
         return jnp.where(jnp.any(over), theta, jnp.inf)
 
-    def hitting_times(self, rho: Any, *, share: float = 0.9) -> Float[Array, " K"]:
+    @compiled
+    def hitting_times(self, rho: Any, *, share: Any = 0.9) -> Float[Array, " K"]:
         r"""Times at which the modes' strengths reach `rho`, one level or one per mode, (K,).
 
         The leading mode by the clock. The others from the units that are always on where the
@@ -130,7 +134,8 @@ class SlowedClock(eqx.Module):
         minus = jnp.sum(jnp.where(on, (p - q) / 2 / growth, 0.0) ** 2, axis=0)
         return plus - minus, 4 * jnp.sqrt(plus * minus)
 
-    def delays(self, rho: Any, *, share: float = 0.9) -> Float[Array, " K"]:
+    @compiled
+    def delays(self, rho: Any, *, share: Any = 0.9) -> Float[Array, " K"]:
         """How much later than the linear network with the same weights modes reach `rho`, (K,).
 
         `hitting_times` minus those of the linear network's isolated modes. NaN where neither gets
@@ -147,7 +152,8 @@ class SlowedClock(eqx.Module):
         )
         return self.hitting_times(rho, share=share) - linear
 
-    def linearization(self, share: float = 0.9) -> tuple[LinearizationTime, LinearizationTime]:
+    @compiled
+    def linearization(self, share: Any = 0.9) -> tuple[LinearizationTime, LinearizationTime]:
         """The predicted t*, open and closed, as `flow.linearization()` has the measured ones.
 
         The always-on fraction's maximum over the time in which the leading mode is learned up to
