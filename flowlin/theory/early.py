@@ -223,9 +223,9 @@ def first_event(found: Search, limit: Float[Array, " H"]) -> Float[Array, " H"]:
 class Pieces(eqx.Module):
     """The units' pieces, each between two changes of the unit's modes; inf in empty starts."""
 
-    start: Float[Array, "H S"]
-    w: Float[Array, "H S N"]
-    a: Float[Array, "H S N_out"]
-    m: Float[Array, "H S N N_out"]
+    start: Float[Array, "H *S"]
+    w: Float[Array, "H *S N"]
+    a: Float[Array, "H *S N_out"]
+    m: Float[Array, "H *S N N_out"]
     parts: Triples
-    codes: Int[Array, "H S P"]
+    codes: Int[Array, "H *S P"]
