@@ -1,9 +1,9 @@
 """The theory of ReLU networks against their exact flow: early phase, t*, delay, linear model.
 
-    python benchmarks/relu_theory.py [--quick] [--seeds 10]
+    python benchmarks/relu_theory.py [--quick] [--seeds 5]
 
 The semantic tree (`fl.tasks.hierarchy()`), 64 hidden units with biases, c = 1, the mean loss,
-seeds 0, 1, ..., `kinks=fl.ExactKinks()` at rtol 1e-8 up to t = 60, for three initial variances.
+seeds 0, 1, ..., `kinks=fl.ExactKinks()` at rtol 1e-8 up to t = 60, for two initial variances.
 Per variance, median and largest value over the seeds of:
 
 - walk: relative distance of `theory.early_phase` from the numerical flow of the loss made linear
@@ -195,7 +195,7 @@ def tables(rows: list[dict]) -> str:
 def main() -> None:
     """Run everything."""
     parser = _common.parser(__doc__)
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--seeds", type=int, default=5)
     given = parser.parse_args()
     warnings.filterwarnings("ignore", message="the .* always-on fraction")
     task, variances = fl.tasks.hierarchy(), VARIANCES

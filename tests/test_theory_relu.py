@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.integrate import solve_ivp
+from scipy.integrate import quad, solve_ivp
 from scipy.linalg import expm
 
 import flowlin as fl
@@ -65,6 +65,13 @@ def phase():
     return theory.early_phase(network(), SMALL)
 
 
+@pytest.fixture(scope="module")
+def sliding():
+    """A network some of whose pairs slide."""
+    net = network(SEED, hidden=40, c=0.5)
+    return net, theory.early_phase(net, SMALL)
+
+
 # --- one piece ------------------------------------------------------------------------------
 
 
@@ -99,16 +106,17 @@ def euler(s, t1, steps):
     return s**2 * t1**2 / (2 * steps)
 
 
-def test_walk_is_the_limit_of_small_steps(phase):
-    t1, s = float(phase.t1), float(theory.modes(SMALL, 1.0).s[0])
+def test_walk_is_the_limit_of_small_steps(sliding):
+    net, phase = sliding
+    used = np.isfinite(np.asarray(phase.pieces.start))
+    assert np.any(np.asarray(phase.pieces.codes)[used] == 0)
+    t1, s = float(phase.t1), float(theory.modes(SMALL, 0.5).s[0])
     errors = [
-        off(phase.network(t1), descended(network(), SMALL, t1, steps, 1 / 4, outputs=False)[-1])
+        off(phase.network(t1), descended(net, SMALL, t1, steps, 1 / 4, outputs=False)[-1])
         for steps in (2000, 8000)
     ]
     assert errors[1] < 1.1 * euler(s, t1, 8000)
     assert errors[0] / errors[1] == pytest.approx(4, rel=0.1)  # first order, to nothing else
-    used = np.isfinite(np.asarray(phase.pieces.start))
-    assert np.any(np.asarray(phase.pieces.codes)[used] == 0)  # some pairs slide
 
 
 @pytest.mark.parametrize(("bias", "c"), [(False, 1.0), (True, 2.0)])
@@ -201,8 +209,15 @@ def test_clock_is_exact_for_one_sample():
     run = solve_ivp(
         field, (0, 9), np.concatenate([w, a]), events=hit, method="DOP853", rtol=1e-12, atol=1e-14
     )
+    theta = float(clock.reading(0.8))
+    changes = np.unique(early.pieces.start[early.pieces.start < theta])
+    exact = quad(lambda v: 1 / (1 - float(clock.share(v))), 0, theta, points=changes, epsrel=1e-10)[
+        0
+    ]
+    assert exact == pytest.approx(run.t[-1], rel=1e-9)
+    # Its own quadrature does not stop at the changes of gates.
     found = clock.hitting_times(0.8 * modes.full_strength)[0]
-    assert float(found) == pytest.approx(run.t[-1], rel=1e-7)
+    assert float(found) == pytest.approx(exact, rel=1e-6)
     end = early.network(clock.reading(0.8))
     np.testing.assert_allclose(
         np.concatenate([v.ravel() for v in arrays(end)]), run.y[:, -1], rtol=1e-6
