@@ -148,7 +148,8 @@ def tables(rows: list[dict]) -> str:
         first.append(
             (f"{v:g}", len(group), spread([r["walk"] for r in group if "walk" in r]),
              spread([r["early 0.01"] for r in group]), spread([r["early 0.1"] for r in group]),
-             *(spread([r[k] for r in group]) for k in ("fate wrong", "fate reversed", "walk wrong")))
+             *(spread([r[k] for r in group])
+               for k in ("fate wrong", "fate reversed", "walk wrong")))
         )  # fmt: skip
         second.append(
             (f"{v:g}", *(spread(np.abs(on[:, k, 0] - on[:, k, 1])) for k in range(len(SHARES))),
