@@ -114,14 +114,9 @@ def gates(flow: Trajectory, t: float, ax: Axes | None = None, *, layer: int = 0)
     if not 0 <= t <= float(flow.end):
         raise ValueError(f"`t` = {t} lies outside the run, [0, {float(flow.end)}].")
     ax = axes(ax)
-    (units, samples), start, steps = _gate_log(flow, layer)
-    now = start.copy()
-    for time, pair, mode in zip(*steps, strict=True):
-        if time > t:
-            break
-        now[pair] = mode
-    _raster(ax, np.arange(units + 1) - 0.5, np.arange(samples + 1) - 0.5,
-            now.reshape(units, samples).T)  # fmt: skip
+    modes = np.asarray(flow.events.gates(t, layer))
+    samples, units = modes.shape
+    _raster(ax, np.arange(units + 1) - 0.5, np.arange(samples + 1) - 0.5, modes)
     ax.invert_yaxis()
     ax.set(xlabel="hidden unit", ylabel="sample")
     ax.set_title(f"$t$ = {t:.4g}", loc="left")
@@ -174,14 +169,9 @@ def gate_history(
 def _gate_log(flow: Trajectory, layer: int) -> tuple[tuple[int, int], np.ndarray, Any]:
     """(units, samples) of a layer, its pairs' modes at 0, and its changes: time, pair, mode."""
     log = flow.events
-    found = [k for k, c in enumerate(log.channels) if (c.name, c.prefix) == ("gate", (layer,))]
-    if not found:
-        raise ValueError(
-            f"the run logged no gates of layer {layer}; only flows of ReLU networks with few "
-            "(unit, sample) pairs do, in layers counted from 0."
-        )
-    start, stop = log.offsets[found[0]], log.offsets[found[0] + 1]
-    shape = log.channels[found[0]].shape
+    k = log.gate_channel(layer)
+    start, stop = log.offsets[k], log.offsets[k + 1]
+    shape = log.channels[k].shape
     pair = np.asarray(log.component)
     mine = (pair >= start) & (pair < stop) & np.isfinite(np.asarray(log.time))
     steps = np.asarray(log.time)[mine], pair[mine] - start, np.asarray(log.new)[mine]
