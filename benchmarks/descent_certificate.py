@@ -5,7 +5,8 @@
 Per task: the largest learning rates at which full-batch descent stays within 1 % of the flow, in
 parameters, function, loss and event times (`fl.largest_learning_rate`; every mode reaching half of
 its strength, and the loss half of its start), with the slopes of log error against log rate, and
-for ReLU networks the width about the kinks within which descent chatters where the flow slides.
+for ReLU networks the width about the kinks within which descent chatters where the flow slides,
+over the smallest rates of a certificate for a tenth of that.
 For smooth networks also the slopes against the modified flow, in the parameters at the final time
 and in the event times. ReLU flows are walked exactly; they have no modified flow.
 Writes `descent_certificate.json` and the table `descent_certificate.md` to `benchmarks/results/`.
