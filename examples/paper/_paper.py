@@ -107,7 +107,7 @@ def save(figure: Figure, path: pathlib.Path) -> None:
     """A PNG with a palette, a third of the size of one without."""
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=150)
-    Image.open(picture).convert("RGB").quantize(128).save(path, optimize=True)
+    Image.open(picture).convert("RGB").quantize(256).save(path, optimize=True)
 
 
 def plain(value: Any) -> Any:
