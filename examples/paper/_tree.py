@@ -7,6 +7,7 @@ times at which its modes pass the same shares of their full strength.
 
 import dataclasses
 import functools
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -137,6 +138,16 @@ def hits(flow: fl.Trajectory, task: str, c: float) -> np.ndarray:
         if new > 0:
             found[index] = min(found[index], time)
     return found
+
+
+def linearization(flow: fl.Trajectory) -> fl.Linearization:
+    """t* and activity, without the warning that a maximum stands when the run ends.
+
+    Some closed ones do: at t = 60 nothing moves any more.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return flow.linearization()
 
 
 def pair_modes(flow: fl.Trajectory, t: float) -> np.ndarray:

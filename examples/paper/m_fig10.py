@@ -9,13 +9,12 @@ E[Phi(c b)^P] for standard normal b.
 """
 
 import dataclasses
-import warnings
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 from _paper import Row, Study, fl, interval
-from _tree import PAPER, Setting, delay, gap, many, task_of, thin
+from _tree import PAPER, Setting, delay, gap, linearization, many, task_of, thin
 from m_fig2 import CLOSE, stages
 from matplotlib.figure import Figure
 from numpy.polynomial.hermite_e import hermegauss
@@ -62,9 +61,7 @@ def compute(size: Size) -> Data:
 
 
 def _parts(flow: fl.Trajectory, closed: bool) -> np.ndarray:
-    with warnings.catch_warnings():  # of maxima that stand to the end
-        warnings.simplefilter("ignore")
-        found = flow.linearization().activity(flow.ts, closed=closed)
+    found = linearization(flow).activity(flow.ts, closed=closed)
     return np.stack([np.asarray(getattr(found, part)) for part in PARTS], axis=-1)
 
 
