@@ -182,16 +182,20 @@ def gap(first: fl.Trajectory, second: fl.Trajectory) -> float:
     return float(np.max(np.abs(a - b)) / a[0])
 
 
-def delay(late: fl.Trajectory, early: fl.Trajectory) -> tuple[float, float]:
+def delay(
+    late: fl.Trajectory, early: fl.Trajectory, within: tuple[float, float] = (0.0, np.inf)
+) -> tuple[float, float]:
     """The shift of time >= 0 that brings a loss curve closest to another, and the gap left.
 
-    The gap is the largest difference from then on over the initial loss, and the shift is the one
-    that minimises it (paper: "although with a slight time shift").
+    The gap is the largest difference over the initial loss while the early one's share of its
+    initial loss is `within` limits; the shift is the one that minimises it (paper: "although with
+    a slight time shift").
     """
     ts, a, b = (np.asarray(v) for v in (early.ts, late.losses, early.losses))
+    some = (b >= within[0] * b[0]) & (b <= within[1] * b[0])
     shifts = np.linspace(0, 0.2 * ts[-1], 1201)
     gaps = [
-        np.max(np.abs(np.interp(ts[ts <= ts[-1] - s] + s, ts, a) - b[ts <= ts[-1] - s]))
+        np.max(np.abs(np.interp(ts + s, ts, a) - b), where=some & (ts <= ts[-1] - s), initial=0)
         for s in shifts
     ]
     best = int(np.argmin(gaps))

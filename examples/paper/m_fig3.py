@@ -142,8 +142,9 @@ def numbers(data: Data) -> dict[str, Any]:
         found |= {f"norm {k}, {name}": thin(v) for k, v in growth(flow).items()}
         found[f"distance from mean target, {name}"] = thin(off_mean(flow))
     counted = fractions(data.relu)
-    found |= {f"{key} (quantiles 0, .25, .5, .75, 1)": np.quantile(v, [0, 0.25, 0.5, 0.75, 1])
-              for key, v in counted.items()}  # fmt: skip
+    for key, v in counted.items():
+        five = np.quantile(v, [0, 0.25, 0.5, 0.75, 1], method="nearest")  # of which some are inf
+        found[f"{key} (quantiles 0, .25, .5, .75, 1)"] = five
     names = [f"{a} {b}" for a in ("open", "closed") for b in ("t*", "fraction")]
     found[f"first ten seeds: {', '.join(names)}"] = np.stack([counted[k][:10] for k in names], 1)
     return found

@@ -239,7 +239,7 @@ def _order_rows(data: Data) -> list[Row]:
         Row(
             "For any c != 0 the bias mode has the leading singular value",
             "M Sec. 5.2, erratum B.6c",
-            f"place of the mode most like v_0 (cosine above {LIKE:g}) among the modes, by c: {text}",
+            f"place among the modes of the one like v_0 (cosine above {LIKE:g}), by c: {text}",
             "holds"
             if all(one.leads for row in found.values() for one in row)
             else "holds under a condition: on digits c = " + ", ".join(f"{c:g}" for c in leading)
