@@ -150,9 +150,9 @@ def linearization(flow: fl.Trajectory) -> fl.Linearization:
         return flow.linearization()
 
 
-def pair_modes(flow: fl.Trajectory, t: float) -> np.ndarray:
+def pair_modes(flow: fl.Trajectory, t: float, task: str = "tree") -> np.ndarray:
     """Modes of all (unit, sample) pairs just after t, (H, P): -1 off, 0 sliding, 1 on."""
-    gates = np.asarray(flow_start(flow).gates(flow.reference.task.x)[0]).T
+    gates = np.asarray(flow_start(flow).gates(task_of(task).x)[0]).T
     modes = np.where(gates > 0, 1, -1)
     log = flow.events.select("gate")
     for time, (_, unit, sample), new in zip(

@@ -81,11 +81,11 @@ def compute(size: Size) -> Data:
             for a, b in zip(flows["relu"], flows["linear"], strict=True)]  # fmt: skip
     return Data(
         size,
-        *(np.array([hits(flow, "tree", 1.0) for flow in flows[k]]) for k in ("relu", "linear")),
-        *(np.array([row[k] for row in rows]) for k in ("raw", "balanced", "imbalance")),
-        {k: np.array([row[k] for row in rows]) for k in READINGS},
-        np.array(lost),
-        _aligned(size),
+        **{k: np.array([hits(flow, "tree", 1.0) for flow in flows[k]]) for k in flows},
+        **{k: np.array([row[k] for row in rows]) for k in ("raw", "balanced", "imbalance")},
+        live={k: np.array([row[k] for row in rows]) for k in READINGS},
+        lost=np.array(lost),
+        aligned=_aligned(size),
     )
 
 
