@@ -88,7 +88,9 @@ class EventLog(eqx.Module):
 
     def sides(self, t: ArrayLike) -> Int[Array, " C"]:
         """The side of every component at time t, right-continuous; see `initial`."""
-        k = jnp.where(self.time <= t, jnp.arange(self.time.shape[0]), -1)
+        k = jnp.where(
+            (self.time <= t) & jnp.isfinite(self.time), jnp.arange(self.time.shape[0]), -1
+        )
         last = jnp.full(self.initial.shape, -1).at[self.component].max(k)
         return jnp.where(last >= 0, self.new[last], self.initial) if k.size else self.initial
 

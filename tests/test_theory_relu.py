@@ -258,6 +258,9 @@ def test_linear_model_of_the_always_on_units():
     found = theory.after_linearization(net, SMALL, 2.0)
     np.testing.assert_array_equal(found.always_on, [True] * 3 + [False] * 2)
     assert found.solution.exact
+    fewer = theory.after_linearization(net, SMALL, always_on=found.always_on & (w1[:, 0] > 0.06))
+    np.testing.assert_array_equal(fewer.always_on, [True, True, False, False, False])
+    np.testing.assert_allclose(fewer.product(0.0), w2[:, :2] @ w1[:2], rtol=1e-12)
     flow = fl.gradient_flow(
         net.always_on(SMALL), SMALL, 3.0, tau=2.0, ts=np.linspace(0, 3, 4), rtol=1e-10
     )
@@ -285,6 +288,8 @@ def test_bad_input(without_type_checks):
         theory.early_phase(network(), SMALL, max_pieces=2)
     with pytest.raises(ValueError, match="on for every sample"):
         theory.after_linearization(dead, SMALL)
+    with pytest.raises(ValueError, match="`always_on` must have one entry"):
+        theory.after_linearization(network(), SMALL, always_on=[True])
     unbiased = theory.early_phase(network(bias=False), SMALL, t1=1.0)
     with pytest.raises(ValueError, match="bias"):
         theory.slowed_clock(unbiased, theory.modes(SMALL, 1.0))

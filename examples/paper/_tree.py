@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from _paper import fl, initial, linear_of
 from tqdm import tqdm
@@ -148,25 +147,6 @@ def linearization(flow: fl.Trajectory) -> fl.Linearization:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return flow.linearization()
-
-
-def pair_modes(flow: fl.Trajectory, t: float, task: str = "tree") -> np.ndarray:
-    """Modes of all (unit, sample) pairs just after t, (H, P): -1 off, 0 sliding, 1 on."""
-    gates = np.asarray(flow_start(flow).gates(task_of(task).x)[0]).T
-    modes = np.where(gates > 0, 1, -1)
-    log = flow.events.select("gate")
-    for time, (_, unit, sample), new in zip(
-        np.asarray(log.time), log.index, np.asarray(log.new), strict=True
-    ):
-        if time > t:
-            break
-        modes[unit, sample] = new
-    return modes
-
-
-def flow_start(flow: fl.Trajectory) -> Any:
-    """The network at the first saved time."""
-    return jax.tree.map(lambda a: a[0], flow.networks)
 
 
 def product_losses(product: Any, task: fl.Task, c: float) -> np.ndarray:

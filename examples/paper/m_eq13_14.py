@@ -26,7 +26,6 @@ from _tree import (
     levels_of,
     many,
     modes_of,
-    pair_modes,
     run_from,
     start,
     steps_clock,
@@ -93,7 +92,7 @@ def _start(size: Size, flow: fl.Trajectory, seed: int) -> dict[str, np.ndarray]:
     """a_0 in both forms, the imbalance, and g in its readings, of one seed, (modes,) each."""
     network, modes = start(Case("tree", "relu", 1.0, seed), size.setting), modes_of("tree", 1.0)
     p, q = fl.measures.hidden_vectors(network, task_of("tree"), modes)
-    live = ~np.all(pair_modes(flow, 0.0) < 0, axis=1)
+    live = ~np.all(flow.events.gates(0.0) < 0, axis=0)
     weight = np.asarray((p + q) ** 2)
     return {
         "raw": np.sum(p * q, axis=1),

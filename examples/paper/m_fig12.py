@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 from _paper import Row, Study, fl, interval
-from _tree import PAPER, SHARES, Setting, hits, many, pair_modes, task_of, thin
+from _tree import PAPER, SHARES, Setting, hits, many, task_of, thin
 from matplotlib.figure import Figure
 
 
@@ -49,7 +49,7 @@ def compute(size: Size) -> Data:
     """The runs."""
     flows = many("tree", "relu", 1.0, size.seeds, size.setting)
     kinks = np.array([fl.measures.along(flow, fl.measures.kink_positions) for flow in flows])
-    live = np.array([~np.all(pair_modes(flow, 0.0) < 0, axis=1) for flow in flows])
+    live = np.array([~np.all(flow.events.gates(0.0) < 0, axis=0) for flow in flows])
     return Data(size, flows, kinks, live, _rates(size, flows[0]))
 
 

@@ -23,7 +23,6 @@ from _tree import (
     linearization,
     many,
     modes_of,
-    pair_modes,
     start,
     steps_clock,
     task_of,
@@ -260,8 +259,8 @@ def _dead_row(data: Data, counted: dict[str, np.ndarray]) -> Row:
     on, off = counted["open start"], counted["open off start"]
     units = len(data.relu) * data.size.setting.hidden
     error = np.sqrt(theory * (1 - theory) / units)
-    dead = [np.all(pair_modes(flow, 0.0) < 0, axis=1) for flow in data.relu]
-    last = [np.all(pair_modes(flow, np.inf) < 0, axis=1) for flow in data.relu]
+    dead = [np.all(flow.events.gates(0.0) < 0, axis=0) for flow in data.relu]
+    last = [np.all(flow.events.gates(np.inf) < 0, axis=0) for flow in data.relu]
     stay = all(np.all(b[a]) for a, b in zip(dead, last, strict=True))
     more = counted["open off end"].mean() / off.mean()
     others = f"others die later, {more:.2g} times as many are off at the end"

@@ -25,7 +25,6 @@ from _tree import (
     Setting,
     linearization,
     modes_of,
-    pair_modes,
     product_losses,
     run_from,
     runs,
@@ -78,7 +77,7 @@ def compute(size: Size) -> Data:
         (flow,) = runs([case], size.setting)
         line = linearization(flow)
         for name, at in (("open", line.open), ("closed", line.closed)):
-            on = np.all(pair_modes(flow, float(at.time)) >= (1 if name == "open" else 0), axis=1)
+            on = np.all(flow.events.gates(at.time) >= (1 if name == "open" else 0), axis=0)
             found[name].append(_after(case, size.setting, float(at.time), on))
     return found
 

@@ -98,12 +98,13 @@ def after_linearization(
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     on = jnp.all(network.preactivations(task.x)[0] > 0, axis=0)
     if always_on is not None:
-        if jnp.shape(always_on) != on.shape:
+        given = jnp.asarray(always_on, bool)
+        if given.shape != on.shape:
             raise ValueError(
                 f"`always_on` must have one entry for each of the {on.shape[0]} hidden units, got "
-                f"shape {jnp.shape(always_on)}."
+                f"shape {given.shape}."
             )
-        on = jnp.asarray(always_on, bool)
+        on = given
     if not bool(jnp.any(on)):
         raise ValueError(
             "no unit of `network` is on for every sample, so there is no linear model; take the "
