@@ -46,7 +46,8 @@ PAPER = Setting()
 class Case:
     """A run: its task, kind of network, bias strength and seed.
 
-    - `task`: "tree", "rootless", "xor" or "xor 0/1"; `kind`: "relu" or "linear".
+    - `task`: "tree", "rootless", "xor", "offset xor 0.5" with any Delta, the latter two with
+      " 0/1" behind for that code; `kind`: "relu" or "linear".
     - `both`: whether the readout has a bias too.
     """
 
@@ -59,14 +60,16 @@ class Case:
 
 @functools.lru_cache
 def task_of(name: str) -> fl.Task:
-    """The toy task of this name; one object, so that one compilation serves all."""
+    """The toy task of this name, always the same object."""
     tree = fl.tasks.hierarchy()
     if name == "tree":
         return tree
     if name == "rootless":
         return fl.Task(tree.x, tree.y[:, 1:], name="hierarchy without its root")
-    task = fl.tasks.xor(binary=name == "xor 0/1")
-    return fl.Task(task.x, task.y, name="xor")  # a task's name is a part of what is compiled
+    binary, plain = name.endswith(" 0/1"), name.removesuffix(" 0/1")
+    if plain == "xor":
+        return fl.tasks.xor(binary)
+    return fl.tasks.offset_xor(float(plain.removeprefix("offset xor ")), binary)
 
 
 @functools.lru_cache
