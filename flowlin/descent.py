@@ -14,11 +14,10 @@ from jaxtyping import Array, PRNGKeyArray
 from flowlin._arrays import require_positive
 from flowlin.events import AbstractEvent, UnitSwitches, user_watches
 from flowlin.field import AbstractObjective, FullData, objective
-from flowlin.flow import check_fit
 from flowlin.kinks import IgnoreKinks
 from flowlin.linearization import counts_from_steps
 from flowlin.loss import Loss, SquaredError
-from flowlin.network import AbstractNetwork, Parameters, ReLUNetwork
+from flowlin.network import AbstractNetwork, Parameters, ReLUNetwork, check_fit
 from flowlin.progress import tqdm_class
 from flowlin.recorder import Log, Observer, event_log
 from flowlin.result import RESULTS

@@ -25,7 +25,7 @@ from flowlin.kinks import (
     suitable_kinks,
 )
 from flowlin.loss import Loss, SquaredError
-from flowlin.network import AbstractNetwork, ReLUNetwork
+from flowlin.network import AbstractNetwork, ReLUNetwork, check_fit
 from flowlin.progress import Bar, progress_meter
 from flowlin.result import RESULTS
 from flowlin.run import Observables, Observe, Run
@@ -357,15 +357,3 @@ def _check(t1, ts, tau, rtol, atol, dtype) -> None:
                 f"`ts` runs from {times[0]:g} to {times[-1]:g}, outside the run's [0, t1 = "
                 f"{float(t1):g}]."
             )
-
-
-def check_fit(network: AbstractNetwork, task: Task) -> None:
-    """Raise `ValueError` unless the network takes the task's inputs and gives its outputs."""
-    if not isinstance(network, AbstractNetwork):
-        raise ValueError(f"`network` must be a flowlin network, got {type(network).__name__}.")
-    takes, gives = network.weights[0].shape[-1], network.weights[-1].shape[-2]
-    if (takes, gives) != (task.inputs, task.outputs):
-        raise ValueError(
-            f"`network` maps {takes} inputs to {gives} outputs, but `task` {task.name!r} has "
-            f"{task.inputs} inputs and {task.outputs} outputs."
-        )

@@ -371,6 +371,18 @@ class GatedLinearNetwork(AbstractNetwork):
         )[0][0]
 
 
+def check_fit(network: AbstractNetwork, task: Task) -> None:
+    """Raise `ValueError` unless the network takes the task's inputs and gives its outputs."""
+    if not isinstance(network, AbstractNetwork):
+        raise ValueError(f"`network` must be a flowlin network, got {type(network).__name__}.")
+    takes, gives = network.weights[0].shape[-1], network.weights[-1].shape[-2]
+    if (takes, gives) != (task.inputs, task.outputs):
+        raise ValueError(
+            f"`network` maps {takes} inputs to {gives} outputs, but `task` {task.name!r} has "
+            f"{task.inputs} inputs and {task.outputs} outputs."
+        )
+
+
 def _checked(weights: Any, biases: Any, bias_strength: Any) -> tuple[Weights, Biases, Array]:
     """Weights, biases and c as arrays of one precision, with shapes that chain."""
     weights = tuple(floating(w) for w in weights)

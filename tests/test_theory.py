@@ -1,4 +1,4 @@
-"""Closed forms: modes of a task, the balanced two-layer mode, the bias mode."""
+"""Closed forms: modes of a task, the balanced two-layer mode."""
 
 import itertools
 from decimal import Decimal, localcontext
@@ -15,7 +15,6 @@ from flowlin.theory import modes
 INF = float("inf")
 
 # Compiled whole: otherwise every operation is compiled for every shape, which takes longer.
-bias_mode = jax.jit(fl.theory.bias_mode, static_argnums=1)
 mode_strength = jax.jit(fl.theory.mode_strength)
 hitting_time = jax.jit(fl.theory.hitting_time)
 gating_delay = jax.jit(fl.theory.gating_delay)
@@ -496,133 +495,3 @@ def test_gating_delay_gradient():
     for point in [(1.4, 0.8, 0.2, 0.6, 1.5), (1.4, 0.0, 0.2, 1.0, 1.0)]:
         expected = [differences(gating_delay, point, which) for which in range(5)]
         np.testing.assert_allclose(gradient(*point), expected, rtol=1e-7, atol=1e-9)
-
-
-# --- the bias mode --------------------------------------------------------------------------
-
-
-def one_hot_task(y):
-    return fl.Task(np.eye(len(y)), np.asarray(y, dtype=float))
-
-
-def values_of(task, c):
-    return np.linalg.svd(correlations(task, c)[0], compute_uv=False)
-
-
-RANDOM = np.random.default_rng(0).normal(size=(6, 3))
-
-
-@pytest.mark.parametrize("c", [0.5, 1.0, 10.0])
-def test_proposition_1_for_any_targets(c):
-    """One-hot inputs: v_0 is an eigenvector of Sigma_x, with its eigenvalue and strength."""
-    task = one_hot_task(RANDOM)
-    samples = 6
-    found = bias_mode(task, c)
-    _, sx = correlations(task, c)
-    spectrum = [c**2 + 1 / samples, *[1 / samples] * (samples - 1), 0]
-    np.testing.assert_allclose(np.linalg.eigvalsh(sx)[::-1], spectrum, atol=1e-12)
-    direction = np.array([1.0, *[1 / (c * samples)] * samples])
-    np.testing.assert_allclose(found.v, direction / np.linalg.norm(direction), rtol=1e-13)
-    np.testing.assert_allclose(
-        sx @ np.asarray(found.v), spectrum[0] * direction / np.linalg.norm(direction), atol=1e-12
-    )
-    np.testing.assert_allclose(found.d, spectrum[0], rtol=1e-13)
-    mean = RANDOM.mean(axis=0)
-    np.testing.assert_allclose(found.s, np.sqrt(c**2 + 1 / samples) * np.linalg.norm(mean))
-    np.testing.assert_allclose(found.u, mean / np.linalg.norm(mean), rtol=1e-12)
-    assert found.one_hot
-    assert found.eigenvector
-    # But it is no singular vector for targets whose products with their mean differ (B.6a).
-    assert not found.singular
-
-
-@pytest.mark.parametrize(
-    ("levels", "branching", "c"), [(3, 2, 0.0), (3, 2, 1.0), (3, 2, 10.0), (2, 3, 1.0)]
-)
-def test_a_balanced_tree_has_a_leading_bias_mode(levels, branching, c):
-    task = fl.tasks.hierarchy(levels, branching)
-    found = bias_mode(task, c)
-    assert found.one_hot
-    assert found.eigenvector
-    assert found.singular
-    assert found.leading
-    assert found.rank == 0
-    np.testing.assert_allclose(found.s, values_of(task, c)[0], rtol=1e-12)
-    strongest = modes(task, c)
-    # The bias coordinate is there, as zero, also for c = 0.
-    assert (found.v[0] == 0) == (c == 0)
-    v = np.asarray(found.v if c else found.v[1:])
-    np.testing.assert_allclose(abs(v @ np.asarray(strongest.v)[:, 0]), 1, rtol=1e-12)
-    u = np.asarray(strongest.u)[:, 0]
-    np.testing.assert_allclose(abs(np.asarray(found.u) @ u), 1, rtol=1e-12)
-    np.testing.assert_allclose(found.d, strongest.d[0], rtol=1e-12)
-
-
-@pytest.mark.parametrize("c", [0.0, 1.0])
-def test_classes_of_unequal_size_have_no_singular_bias_mode(c):
-    """y_i . ybar is the size of the class of i: not constant, and S_1 exceeds s_0 a little."""
-    task = one_hot_task(np.eye(3)[[0, 0, 0, 1, 1, 2]])
-    found = bias_mode(task, c)
-    assert found.eigenvector
-    assert not found.singular
-    assert not found.leading
-    assert found.rank == 1
-    first = values_of(task, c)[0]
-    assert 0.85 * first < found.s < first - 1e-3
-
-
-def test_a_small_mean_target_is_learnt_late():
-    """Errata B.6b: c = 1 and a bias mode far behind two others."""
-    rows = [[1, -0.95, 0, 0], [0, 0, 1, -0.95]]
-    task = one_hot_task(np.transpose(rows))
-    found = bias_mode(task, 1.0)
-    assert values_of(task, 1.0)[0] == pytest.approx(0.345, abs=5e-4)
-    assert float(found.s) == pytest.approx(0.020, abs=5e-4)
-    assert found.one_hot
-    assert not found.singular
-    assert not found.leading
-    assert found.rank == 2
-
-
-def test_xor_without_bias_ties():
-    """One-hot XOR at c = 0: two equal singular values, the mean target one of them (B.6b)."""
-    task = one_hot_task(fl.tasks.xor().y)
-    for c in (0.0, 1.0):
-        found = bias_mode(task, c)
-        values = values_of(task, c)
-        assert found.singular
-        assert found.leading
-        np.testing.assert_allclose(found.s, values[0], rtol=1e-12)
-        assert (values[0] - values[1] < 1e-12) == (c == 0)
-
-
-@pytest.mark.parametrize("samples", [4, 20])
-def test_bias_mode_of_any_inputs(samples):
-    task = random_task(samples, 5)
-    found = bias_mode(task, 1.0)
-    syx, sx = correlations(task, 1.0)
-    v = augmented(task, 1.0).mean(axis=0)
-    v /= np.linalg.norm(v)
-    np.testing.assert_allclose(found.v, v, rtol=1e-12)
-    np.testing.assert_allclose(found.s, np.linalg.norm(syx @ v), rtol=1e-12)
-    np.testing.assert_allclose(found.d, v @ sx @ v, rtol=1e-12)
-    assert not found.one_hot
-    assert not found.eigenvector
-    assert not found.singular
-    assert found.rank == np.sum(np.linalg.svd(syx, compute_uv=False) > float(found.s))
-
-
-def test_the_bias_mode_of_centred_inputs_needs_the_bias():
-    """Centred inputs have the bias as an eigenvector, and no direction of the mean at c = 0."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(30, 4))
-    task = fl.Task(x - x.mean(axis=0), rng.normal(size=(30, 3)) + 0.2)
-    found = bias_mode(task, 2.0)
-    np.testing.assert_allclose(found.v, [1, 0, 0, 0, 0], atol=1e-15)
-    np.testing.assert_allclose(found.s, 2 * np.linalg.norm(np.mean(task.y, axis=0)), rtol=1e-12)
-    np.testing.assert_allclose(found.d, 4, rtol=1e-12)
-    assert found.eigenvector
-    assert not found.one_hot
-    exact, rounded = bias_mode(fl.tasks.xor(), 0.0), bias_mode(task, 0.0)
-    for without in (exact, rounded):
-        np.testing.assert_allclose([without.s, without.d], 0, atol=1e-12)

@@ -1,5 +1,7 @@
 """Closed forms for whole matrices: Riccati, single layer, and the choice among them."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import mpmath
@@ -426,14 +428,100 @@ def test_solve_approximates_and_says_so(tree):
     assert solve(silent, tree).product(jnp.ones(2)).shape == (2, 15, 9)
 
 
+def product_by_integrator(ts, network, task):
+    """End-to-end matrix of a linear network of any depth, by DOP853; biases in front."""
+    weights = [np.asarray(w) for w in network.weights]
+    x, y = np.asarray(task.x), np.asarray(task.y)
+    if network.biases[0] is not None:
+        weights[0] = np.column_stack([network.biases[0], weights[0]])
+        x = np.column_stack([np.full(len(x), float(network.bias_strength)), x])
+    ends = np.cumsum([w.size for w in weights])[:-1]
+    s_yx, s_x = y.T @ x / len(x), x.T @ x / len(x)
+
+    def split(z):
+        return [a.reshape(w.shape) for a, w in zip(np.split(z, ends), weights, strict=True)]
+
+    def whole(factors, size):
+        return functools.reduce(lambda product, w: w @ product, factors, np.eye(size))
+
+    def velocity(_, z):
+        w = split(z)
+        error = s_yx - whole(w, len(s_x)) @ s_x
+        moves = [
+            whole(w[k + 1 :], len(w[k])).T @ error @ whole(w[:k], len(s_x)).T for k in range(len(w))
+        ]
+        return np.concatenate([move.ravel() for move in moves])
+
+    start = np.concatenate([w.ravel() for w in weights])
+    run = solve_ivp(velocity, (0, ts[-1]), start, "DOP853", t_eval=ts, rtol=1e-11, atol=1e-13)
+    return np.array([whole(split(z), len(s_x)) for z in run.y.T])
+
+
+@pytest.mark.parametrize("hidden", [(9, 10), (10, 9, 11)])
+def test_solve_takes_deep_modes_in_the_basis_of_the_weights(tree, hidden):
+    """Equal modes share a plane; balanced weights may be aligned to any basis of it."""
+    found = fl.theory.modes(tree, 1.0)
+    u, v, a0 = np.array(found.u), np.array(found.v), np.linspace(0.01, 0.3, 9)
+    turn = np.linalg.qr(np.random.default_rng(0).normal(size=(4, 4)))[0]
+    group = slice(4, 8)
+    np.testing.assert_allclose(found.s[group], 1 / 8)
+    u[:, group], v[:, group] = u[:, group] @ turn, v[:, group] @ turn
+    a0[8] = 0  # the direction that no data take
+    network = fl.LinearNetwork.balanced(tree, hidden, product=(u * a0) @ v.T, key=KEY)
+    solution = solve(network, tree)
+    assert (solution.name, solution.exact) == ("deep modes", True)
+    certificate = solution.certificate
+    assert max(certificate.imbalance, certificate.inner, certificate.alignment) < 1e-13
+    assert certificate.balance is None
+    np.testing.assert_allclose(np.sort(certificate.a0), np.sort(a0), atol=1e-15)
+    ts = np.array([0.0, 1.0, 5.0, 15.0])
+    expected = product_by_integrator(ts, network, tree)
+    assert errors(solution.product(ts), expected) < 1e-9
+    final = np.where(found.d > 0, found.full_strength, 0)
+    np.testing.assert_allclose(solution.product(INF), (u * final) @ v.T, atol=1e-12)
+    # The modes as they come are not it.
+    mixed = np.asarray(found.u).T @ ((u * a0) @ v.T) @ np.asarray(found.v)
+    assert np.max(abs(mixed - np.diag(np.diag(mixed)))) > 0.01
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("scaled", "not balanced"),
+        ("turned", "neighbouring layers are not aligned"),
+        ("mixed", "not aligned to the modes"),
+        ("negative", "2 modes start with negative strength"),
+    ],
+)
+def test_solve_says_why_deep_modes_are_not_exact(change, reason):
+    """Each condition by itself: what fails alone is named, and the flow does leave the modes."""
+    task = white_task(targets(3, 3, 3), 1.0)
+    found = fl.theory.modes(task)
+    a0 = np.array([0.2, 0.1, 0.05]) * (1 if change != "negative" else np.array([1, -1, -1]))
+    u = found.u @ np.linalg.qr(np.arange(9.0).reshape(3, 3) + 5 * np.eye(3))[0]
+    product = ((found.u if change != "mixed" else u) * a0) @ found.v.T
+    network = fl.LinearNetwork.balanced(task, (3, 3), bias=False, product=product, key=KEY)
+    w1, w2, w3 = network.weights
+    if change == "scaled":
+        network = fl.LinearNetwork((2 * w1, w2 / 2, w3))
+    if change == "turned":
+        network = fl.LinearNetwork((w1, w2[::-1], w3))
+    solution = solve(network, task)
+    assert (solution.name, solution.exact) == ("isolated modes", False)
+    assert reason in solution.why
+    assert ("not balanced" in solution.why) == (change in ("scaled", "turned"))
+    ts = np.array([0.0, 0.5, 2.0, 10.0])
+    error = errors(solution.product(ts), product_by_integrator(ts, network, task))
+    assert 0.01 < error < 2
+
+
 def test_solve_refuses_what_it_has_no_solution_for(tree):
     relu = fl.ReLUNetwork.init(tree, 4, key=KEY)
     with pytest.raises(ValueError, match="linear counterpart"):
         solve(relu, tree)
-    with pytest.raises(ValueError, match="3 layers"):
-        solve(fl.LinearNetwork.init(tree, (4, 4), key=KEY), tree)
-    with pytest.raises(ValueError, match="bias on its readout"):
-        solve(fl.LinearNetwork.init(tree, 4, bias=(True, True), key=KEY), tree)
+    for hidden, bias in [(4, (True, True)), ((4, 4), (True, True, False))]:
+        with pytest.raises(ValueError, match="bias beyond its first layer"):
+            solve(fl.LinearNetwork.init(tree, hidden, bias=bias, key=KEY), tree)
     with pytest.raises(ValueError, match="outside jit"):
         jax.jit(lambda task: solve(fl.LinearNetwork.init(task, 4, key=KEY), task).product(1.0))(
             tree

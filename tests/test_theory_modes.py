@@ -446,10 +446,63 @@ def test_deep_hitting_time_inverts_the_strength():
     beyond = np.where(s > d * a0, 1.01, 0.99) * np.where(d > 0, s / np.where(d > 0, d, 1), INF)
     beyond = np.where(s == 0, -1, beyond)
     assert np.all(np.asarray(deep_hitting_time(beyond, s, d, a0, depth, tau)) == INF)
-    depths = np.resize([2.0, 3.0, INF], 18)
-    inflection = jax.jit(theory.deep_inflection_time)(1.0, 0.5, 0.01, depths)
-    levels = deep_strength(inflection, *batched(1.0, 0.5, 0.01), depths, np.ones(18))
+
+
+def test_deep_inflections_and_half_times():
+    depths = np.resize([2.0, 3.0, INF, 1.0, 3.0, 3.0], 18)
+    mode = (
+        1.0,
+        np.resize([0.5, 0.5, 0.5, 0.5, 0.5, 0.0], 18),
+        np.resize([0.01, 0.01, 0.01, -0.1, 1.1, 0.1], 18),
+        depths,
+    )
+    inflection, half = jax.jit(
+        lambda *z: (theory.deep_inflection_time(*z), theory.deep_half_time(*z))
+    )(*batched(*mode))
+    levels = deep_strength(inflection, *batched(*mode, 1.0))
     np.testing.assert_allclose(levels[:3], [1, 8 / 7, 4 / 3], rtol=1e-12)
+    assert inflection[3] == INF  # a single layer never accelerates
+    np.testing.assert_allclose(deep_strength(half, *batched(*mode, 1.0))[:4], 1, rtol=1e-12)
+    np.testing.assert_array_equal(half[4:6], INF)  # beyond it; no drag
+    np.testing.assert_allclose(half[0], theory.half_time(1.0, 0.5, 0.01), rtol=1e-14)
+    # The level is where the speed is largest.
+    for depth, level in zip(
+        depths[:3], theory.deep_inflection_level(1.0, 0.5, depths), strict=False
+    ):
+        near = deep_velocity(level * np.array([1 - 1e-3, 1, 1 + 1e-3]), 1.0, 0.5, depth, 1)
+        assert np.argmax(near) == 1
+
+
+def test_deep_starts_invert_the_strength():
+    starts = jax.jit(lambda z, dz: jax.jvp(theory.deep_start, tuple(z), tuple(dz)))
+
+    def start(*mode):
+        return starts(tuple(batched(*mode)), np.zeros((6, 18)))[0]
+
+    t, s, d, a0, depth, tau = DEEP
+    a = np.asarray(deep_strength(*DEEP))
+    moves = np.random.default_rng(0).normal(size=(6, 18))
+    found, moved = map(np.asarray, starts((a, t, s, d, depth, tau), moves))
+    # Of what a rounding of the level allows; the last mode has forgotten its start.
+    np.testing.assert_allclose(found[:17], a0[:17], rtol=1e-11)
+    np.testing.assert_allclose(start(a, 0.0, s, d, depth, tau), a, rtol=1e-15)
+    wanted = np.geomspace(1e-3, 1e14, 18)
+    found = start(0.9, wanted, 1.0, 0.7, 3.0, 1.0)
+    times = deep_hitting_time(*batched(0.9, 1.0, 0.7), found, *batched(3.0, 1.0))
+    np.testing.assert_allclose(times, wanted, rtol=1e-12)
+    # From above, the last to arrive comes from infinity.
+    last = deep_hitting_time(*batched(3.0, 1.0, 0.7, 1e30, 3.0, 1.0))[0]
+    found = start(3.0, np.resize(last * np.array([0.99, 1.01, 1e9, INF]), 18), 1.0, 0.7, 3.0, 1.0)
+    assert 10 < found[0] < found[1] == found[2] == found[3] == INF
+    back = start(0.5, INF, 1.0, 0.7, depth, 1.0)
+    np.testing.assert_array_equal(back, np.where(depth == 1, -INF, 0))
+    # Derivatives by the inverse function theorem.
+    by = np.stack(deep_gradients(*DEEP))
+    finite = np.where(np.isinf(depth), 0, by[4])
+    change = by[0] * moves[1] + by[1] * moves[2] + by[2] * moves[3] + finite * moves[4]
+    expected = (moves[0] - change - by[5] * moves[5]) / by[3]
+    inside = np.isfinite(depth) & (np.arange(18) < 17)
+    np.testing.assert_allclose(moved[inside], expected[inside], rtol=1e-7, atol=1e-9)
 
 
 def test_gradients_of_deep_modes():

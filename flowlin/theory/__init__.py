@@ -2,8 +2,12 @@
 
 from flowlin.theory.bias import BiasMode as BiasMode
 from flowlin.theory.bias import bias_mode as bias_mode
+from flowlin.theory.certificate import Certificate as Certificate
+from flowlin.theory.deep import deep_half_time as deep_half_time
 from flowlin.theory.deep import deep_hitting_time as deep_hitting_time
+from flowlin.theory.deep import deep_inflection_level as deep_inflection_level
 from flowlin.theory.deep import deep_inflection_time as deep_inflection_time
+from flowlin.theory.deep import deep_start as deep_start
 from flowlin.theory.deep import deep_strength as deep_strength
 from flowlin.theory.hyperbolic import half_time as half_time
 from flowlin.theory.hyperbolic import imbalance as imbalance
@@ -19,7 +23,6 @@ from flowlin.theory.modes import modes as modes
 from flowlin.theory.riccati import balanced_gram as balanced_gram
 from flowlin.theory.riccati import balanced_product as balanced_product
 from flowlin.theory.shallow import single_layer as single_layer
-from flowlin.theory.solve import Certificate as Certificate
 from flowlin.theory.solve import Solution as Solution
 from flowlin.theory.solve import solve as solve
 from flowlin.theory.two_layer import balanced_strength as balanced_strength

@@ -1,77 +1,189 @@
-"""The bias mode: Proposition 1 of the lead paper, with its true conditions."""
+r"""The bias mode: Proposition 1 of the lead paper, with its true conditions, for any inputs.
+
+With the means of the augmented inputs and of the targets, $m v_0 = [c; \bar x]$ and $\bar y$, and
+the covariance $C = [0, (Y - \bar y)^T X / P]$,
+
+$$\Sigma_{yx} = m\, \bar y\, v_0^T + C, \qquad m^2 = c^2 + \|\bar x\|^2.$$
+
+Where $C v_0 = 0$ (the targets do not vary along the mean input) and $C^T \bar y = 0$ (no input
+tells how far the targets are along their mean) the two parts share no direction: the singular
+values are $s_0 = m \|\bar y\|$, with $v_0$ and $\bar y / \|\bar y\|$, and those of C. The **bias
+mode** is then first iff
+
+$$(c^2 + \|\bar x\|^2)\, \|\bar y\|^2 \geq \sigma_{max}(C)^2.$$
+
+Only $m$ knows c: the two conditions hold for every c or, but for special values of c, for none.
+
+One-hot inputs, $X X^T = I$, have $\|\bar x\|^2 = 1/P$ and $C v_0 = 0$, and C has the singular
+values of the centred targets over P: what is left are the errata's conditions, the same
+$y_i \cdot \bar y$ for all i, and $(c^2 + 1/P) \|\bar y\|^2 \geq \sigma_{max}(Y_c)^2 / P^2$. For
+$Y \geq 0$ the first implies the second, at c = 0 too (Perron and Frobenius). For centred inputs
+$m = c$, and a bias mode that is not first at c = 1 can be at c = 10.
+"""
+
+from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
-from flowlin._arrays import augment
 from flowlin.task import Task
 
 
 class BiasMode(eqx.Module):
-    r"""The mode that learns the mean target, and what the task must fulfil for it.
+    r"""The mode that learns the mean target, what the task must fulfil for it, and its rank.
 
-    The direction is that of the mean augmented input, $v_0 \propto [c; \bar x]$; for one-hot
-    inputs this is the paper's $[1; \mathbf 1 / (cP)]$.
+    The direction is that of the mean augmented input, $v_0 = [c; \bar x] / m$; for one-hot inputs
+    the paper's $[1; \mathbf 1 / (cP)]$. It is zero, and there is no bias mode, for centred inputs
+    at c = 0.
 
     - `u`, `v`: unit output and input direction, (N_out,) and (1 + N_in,), bias coordinate first
       (zero for c = 0).
     - `s`: $\|\Sigma_{yx} v_0\|$; for one-hot inputs $\sqrt{c^2 + 1/P}\, \|\bar y\|$ (Eq. 5).
     - `d`: $v_0^T \Sigma_x v_0$; for one-hot inputs $c^2 + 1/P$.
-    - `one_hot`: the inputs are orthonormal, $X X^T = I$, as the proposition assumes.
-    - `eigenvector`: v_0 is an eigenvector of Sigma_x. Follows from `one_hot`.
-    - `singular`: v_0 is a right singular vector of Sigma_yx. For one-hot inputs this holds iff
+
+    Residuals of the conditions, relative, 0 where they hold:
+
+    - `input_residual`: $\|C v_0\| / \|C\|$.
+    - `target_residual`: $\|C^T \bar y\| / \|C\| \|\bar y\|$; for one-hot inputs 0 iff
       $y_i \cdot \bar y$ is the same for all i, which the proposition leaves out (errata B.6a).
-    - `leading`: no singular value of Sigma_yx exceeds s. Not implied by c != 0 (B.6b, B.6c).
-    - `rank`: how many singular values exceed s: 0 if leading.
+    - `eigen_residual`: share of $\Sigma_x v_0$ that is not along v_0; 0 for one-hot inputs.
+    - `singular_residual`: share of $\Sigma_{yx}^T \Sigma_{yx} v_0$ that is not along v_0; 0 where
+      the first two are.
+    - `margin`: $m \|\bar y\| / \sigma_{max}(C)$, the second condition: at least 1. c alone does not
+      decide it (B.6b, B.6c).
+    - `first_from`: the c from which `margin` is at least 1; 0 where it always is.
+
+    Where they fail the bias is part of several modes. What the task's modes do in fact, modes of
+    equal strength taken as one:
+
+    - `rank`: 1 + how many modes are stronger than the one with the largest overlap with v_0; 0 if
+      there is no such direction. `overlap` is that overlap, 1 where v_0 is singular, and `ties` how
+      many modes have this strength: 2 for XOR at c = 0.
+    - `bias_rank`, `mean_rank`: likewise for the largest overlap with the bias coordinate and, on
+      the output side, with the mean target.
     """
 
     u: Float[Array, " N_out"]
     v: Float[Array, " N"]
     s: Float[Array, ""]
     d: Float[Array, ""]
-    one_hot: Bool[Array, ""]
-    eigenvector: Bool[Array, ""]
-    singular: Bool[Array, ""]
-    leading: Bool[Array, ""]
-    rank: Array
+    input_residual: Float[Array, ""]
+    target_residual: Float[Array, ""]
+    eigen_residual: Float[Array, ""]
+    singular_residual: Float[Array, ""]
+    margin: Float[Array, ""]
+    first_from: Float[Array, ""]
+    rank: Int[Array, ""]
+    overlap: Float[Array, ""]
+    ties: Int[Array, ""]
+    bias_rank: Int[Array, ""]
+    mean_rank: Int[Array, ""]
+
+    def _holds(self, residual: Array) -> Bool[Array, ""]:
+        return (self.rank > 0) & (residual <= jnp.sqrt(jnp.finfo(residual.dtype).eps))
+
+    @property
+    def is_eigenvector(self) -> Bool[Array, ""]:
+        """Whether v_0 is an eigenvector of Sigma_x, up to sqrt(eps)."""
+        return self._holds(self.eigen_residual)
+
+    @property
+    def is_singular(self) -> Bool[Array, ""]:
+        """Whether v_0 is a right singular vector of Sigma_yx, up to sqrt(eps)."""
+        return self._holds(self.singular_residual)
+
+    @property
+    def is_first(self) -> Bool[Array, ""]:
+        """Whether the second condition holds, `margin` >= 1 up to sqrt(eps).
+
+        Where v_0 is singular by the two conditions this is `rank` == 1. Where it is not, the
+        condition compares parts that mix: `rank` and `overlap` say what comes first.
+        """
+        return self._holds(1 - self.margin)
 
 
-def bias_mode(task: Task, bias_strength: float) -> BiasMode:
-    """Proposition 1: the bias mode and its conditions, for any inputs.
+def bias_mode(task: Task, bias_strength: Any) -> BiasMode:
+    """Proposition 1: the bias mode, its conditions and its rank, for any inputs.
 
     **Arguments:**
 
     - `task`: inputs and targets.
-    - `bias_strength`: c; 0 asks what the inputs alone do.
+    - `bias_strength`: c; 0 asks what the inputs alone do. Under `jax.vmap` over many c the samples
+      are looked at once.
 
-    Predicates hold to a relative rounding of sqrt(eps).
+    Source: lead paper, Proposition 1 and App. F.1, corrected; derivation in the module.
     """
-    x = augment(task.x, bias_strength)
-    mean = jnp.mean(x, axis=0)
-    norm = jnp.linalg.norm(mean)
-    # A mean that is zero up to rounding has no direction.
-    there = norm > 32 * jnp.finfo(x.dtype).eps * jnp.sqrt(jnp.mean(jnp.sum(x**2, axis=1)))
-    v = jnp.where(there, mean / jnp.where(there, norm, 1.0), 0.0)
-    syx, sx = task.y.T @ x / task.samples, x.T @ x / task.samples
-    response = syx @ v
-    s, d = jnp.linalg.norm(response), v @ sx @ v
-    tolerance = jnp.sqrt(jnp.finfo(x.dtype).eps)
-    values = jnp.linalg.svd(syx, compute_uv=False)
+    x, y = task.x, task.y
+    c = jnp.asarray(bias_strength, x.dtype)
+    eps = 32 * jnp.finfo(x.dtype).eps
+    mean, target = jnp.mean(x, axis=0), jnp.mean(y, axis=0)
+    along = x @ mean
+    along_covariance = (along - jnp.mean(along)) @ x / task.samples
+    covariance = (y - target).T @ x / task.samples
+    size = jnp.sqrt(c**2 + jnp.sum(mean**2))
+    input_scale = jnp.sqrt(c**2 + jnp.mean(jnp.sum(x**2, axis=1)))
+    noise = eps * input_scale * jnp.sqrt(jnp.mean(jnp.sum(y**2, axis=1)))
+    # Means and covariances that are zero up to rounding have no direction.
+    there = size > eps * input_scale
+    target_there = jnp.linalg.norm(target) > eps * jnp.sqrt(jnp.mean(jnp.sum(y**2, axis=1)))
+    target = jnp.where(target_there, target, 0.0)
+    covariance = jnp.where(jnp.linalg.norm(covariance) > noise, covariance, 0.0)
 
-    def parallel(image: Array) -> Array:
-        return jnp.linalg.norm(image - v * (v @ image)) <= tolerance * jnp.linalg.norm(image)
-
-    gram = task.x @ task.x.T if task.samples <= task.inputs else jnp.zeros((1, 1), x.dtype)
-    identity = jnp.eye(gram.shape[0], dtype=x.dtype)
+    m = jnp.where(there, size, 1.0)
+    v = jnp.where(there, jnp.concatenate([c[None], mean]) / m, 0.0)
+    shift = jnp.concatenate([jnp.zeros(1, x.dtype), along_covariance]) / m
+    image = jnp.where(there, size**2 * v + shift, 0.0)  # Sigma_x v_0
+    response = size * target * there + covariance @ v[1:]  # Sigma_yx v_0
+    s = jnp.linalg.norm(response)
+    response = jnp.where(s > noise, response, 0.0)
+    syx = jnp.outer(target, jnp.concatenate([c[None], mean])).at[:, 1:].add(covariance)
+    u_all, values, vt_all = jnp.linalg.svd(syx, full_matrices=False)
+    spread, length = jnp.linalg.norm(covariance), jnp.linalg.norm(target)
+    largest = jnp.linalg.norm(covariance, 2)
+    unit = target / jnp.where(length > 0, length, 1.0)
+    rank, overlap, ties = _rank(values, vt_all @ v, noise)
     return BiasMode(
-        u=response / jnp.where(s > 0, s, 1.0),
+        u=_share(response, s),
         v=v,
-        s=s,
-        d=d,
-        one_hot=jnp.max(jnp.abs(gram - identity)) <= tolerance,
-        eigenvector=parallel(sx @ v),
-        singular=parallel(syx.T @ response),
-        leading=s >= values[0] * (1 - tolerance),
-        rank=jnp.sum(values > s * (1 + tolerance)),
+        s=jnp.linalg.norm(response),
+        d=v @ image,
+        input_residual=_share(jnp.linalg.norm(covariance @ v[1:]), spread),
+        target_residual=_share(jnp.linalg.norm(unit @ covariance), spread),
+        eigen_residual=_beside(image, v),
+        singular_residual=_beside(response @ syx, v),
+        margin=jnp.where(largest > 0, _share(size * length, largest), jnp.inf),
+        first_from=_threshold(largest, length, jnp.sum(mean**2)),
+        rank=jnp.where(there, rank, 0),
+        overlap=overlap,
+        ties=jnp.where(there, ties, 0),
+        bias_rank=jnp.where(c != 0, _rank(values, vt_all[:, 0], noise)[0], 0),
+        mean_rank=jnp.where(target_there, _rank(values, unit @ u_all, noise)[0], 0),
     )
+
+
+def _rank(values: Array, overlaps: Array, noise: Array) -> tuple[Array, Array, Array]:
+    """Rank from 1, overlap and size of the group of equal values that overlaps most."""
+    starts = jnp.concatenate([jnp.ones(1, bool), values[:-1] - values[1:] > noise])
+    group = jnp.cumsum(starts) - 1
+    shares = jax.ops.segment_sum(overlaps**2, group, num_segments=len(values))
+    members = group == jnp.argmax(shares)
+    return jnp.argmax(members) + 1, jnp.sqrt(jnp.max(shares)), jnp.sum(members)
+
+
+def _share(part: Array, whole: Array) -> Array:
+    """Part over whole, zero of nothing."""
+    return part / jnp.where(whole > 0, whole, 1.0)
+
+
+def _beside(image: Array, v: Array) -> Float[Array, ""]:
+    """Share of `image` that is orthogonal to `v`."""
+    return _share(jnp.linalg.norm(image - v * (v @ image)), jnp.linalg.norm(image))
+
+
+def _threshold(largest: Array, length: Array, mean_square: Array) -> Array:
+    """c with (c^2 + |xbar|^2) |ybar|^2 = sigma_max^2, or 0 below it; inf for no mean target."""
+    needed = largest / jnp.where(length > 0, length, 1.0)
+    c = jnp.sqrt(jnp.maximum(needed**2 - mean_square, 0.0))
+    return jnp.where(length > 0, c, jnp.where(largest > 0, jnp.inf, 0.0))

@@ -105,29 +105,82 @@ def deep_hitting_time(
     return jnp.where(there, time, jnp.where(change == 0, 0.0, jnp.inf))
 
 
+def deep_inflection_level(s: Any, d: Any, depth: Any) -> Float[Array, "..."]:
+    r"""Strength $\frac{2L - 2}{3L - 2} \frac sd$ at which a deep balanced mode slows down.
+
+    Half of the full strength for two layers, two thirds of it for very many; inf for d = 0. NaN for
+    a single layer, which slows down from the start. Arguments as in `deep_strength`.
+    """
+    s, d, depth = arrays(s, d, depth)
+    b = 1 - 2 / depth
+    return jnp.where(depth > 1, quotient((1 + b) * s, (2 + b) * d, jnp.inf), jnp.nan)
+
+
 def deep_inflection_time(
     s: Any, d: Any, a0: Any, depth: Any, tau: Any = 1.0
 ) -> Float[Array, "..."]:
-    r"""Time at which a deep balanced mode stops to accelerate, at $a = \frac{2L - 2}{3L - 2} s/d$.
+    r"""Time at which a deep balanced mode stops to accelerate, at `deep_inflection_level`.
 
-    Half of the full strength for two layers, two thirds of it for very many. inf where the mode
-    starts beyond it. Arguments as in `deep_strength`.
+    inf where the mode starts beyond it, and for a single layer. Arguments as in `deep_strength`.
     """
-    s, d, a0, depth, tau = arrays(s, d, a0, depth, tau)
-    b = 1 - 2 / depth
-    level = quotient((1 + b) * s, (2 + b) * d, jnp.inf)
+    return _rising_time(deep_inflection_level(s, d, depth), s, d, a0, depth, tau)
+
+
+def deep_half_time(s: Any, d: Any, a0: Any, depth: Any, tau: Any = 1.0) -> Float[Array, "..."]:
+    """Time at which a deep balanced mode reaches half of its full strength s/d.
+
+    inf for d = 0, and where the mode starts beyond it. Arguments as in `deep_strength`.
+    """
+    s, d = arrays(s, d)
+    return _rising_time(quotient(s, 2 * d, jnp.inf), s, d, a0, depth, tau)
+
+
+def deep_start(rho: Any, t: Any, s: Any, d: Any, depth: Any, tau: Any = 1.0) -> Float[Array, "..."]:
+    r"""Strength a0 whose balanced mode of `depth` layers reaches `rho` at time t.
+
+    The inverse of `deep_hitting_time` in a0, sought in log a0 by bracketing and Newton's method,
+    through which derivatives pass. With rho = s/2d and `deep_inflection_level` also that of
+    `deep_half_time` and `deep_inflection_time`. A start below the fixed point exists for every
+    time; above it, inf where a mode from infinity would be there earlier.
+
+    **Arguments:** (arrays that broadcast) `rho` the level, >= 0 (of either sign for depth 1), `t`
+    the time, >= 0, inf allowed; the others as in `deep_strength`.
+
+    **Raises:** `ValueError` for concrete values outside these ranges.
+    """
+    rho, t, s, d, depth, tau = jnp.broadcast_arrays(*arrays(rho, t, s, d, depth, tau))
+    b, layers, shallow = _depth(s, d, rho, depth, tau, "rho")
+    time = in_units(t, tau)
+    forever = ~(time < jnp.finfo(time.dtype).max ** 0.4)
+    finite = jnp.where(forever, 0.0, time)
+    left = s - d * rho
+    deep = _start(jnp.where(shallow, 1.0, rho), layers * finite, s, d, b)
+    back = jnp.where(shallow, finite, 0.0)
+    single = rho - left * back * quotient(jnp.expm1(d * back), d * back, 1.0)
+    start = jnp.where(shallow, single, deep)
+    # Backwards for ever: away from the fixed point.
+    below = jnp.where(shallow, -jnp.inf, 0.0)
+    first = jnp.where(left > 0, below, jnp.where((left < 0) & (shallow | (rho > 0)), jnp.inf, rho))
+    return jnp.where(forever, first, start)
+
+
+def _rising_time(level: Any, s: Any, d: Any, a0: Any, depth: Any, tau: Any) -> Array:
+    """Hitting time of a finite level that the mode does not start beyond; else inf."""
+    level, s, d, a0, depth, tau = arrays(level, s, d, a0, depth, tau)
     known = jnp.isfinite(level)
     time = deep_hitting_time(jnp.where(known, level, a0), s, d, a0, depth, tau)
     return jnp.where(known & (level >= a0), time, jnp.inf)
 
 
-def _depth(s: Array, d: Array, a0: Array, depth: Array, tau: Array) -> tuple[Array, Array, Array]:
+def _depth(
+    s: Array, d: Array, a0: Array, depth: Array, tau: Array, name: str = "a0"
+) -> tuple[Array, Array, Array]:
     """b = 1 - 2/L, the factor L of time (1 for L = inf), and whether L = 1; checks the input."""
     require_units(d, tau)
     shallow = depth == 1
     require("depth", depth, shallow | (depth >= 2), "1, or 2 and more: layers of weights")
     require("s", s, s >= 0, "zero or positive; flip the sign of the mode's u")
-    require("a0", a0, shallow | (a0 >= 0), "zero or positive: no other deep mode is balanced")
+    require(name, a0, shallow | (a0 >= 0), "zero or positive: no other deep mode is balanced")
     layers = jnp.where(shallow, 2.0, depth)
     return 1 - 2 / layers, jnp.where(jnp.isinf(layers), 1.0, layers), shallow
 
@@ -277,3 +330,71 @@ def _bracketed(
 
     found = jax.vmap(one)(*(jnp.ravel(z) for z in (low, high, tolerance, time, s, d, a0, b)))
     return jnp.reshape(sum(found) / 2, low.shape)
+
+
+def _duration(rho: Array, s: Array, d: Array, a0: Array, b: Array) -> Array:
+    """L t / tau from a0 to rho, which lies before the fixed point."""
+    return _clock(2 * hitting_time(rho, s, d, a0), s, d, a0, b)
+
+
+@jax.custom_jvp
+def _start(rho: Array, time: Array, s: Array, d: Array, b: Array) -> Array:
+    """a0 with `_duration(rho, s, d, a0, b)` = time: inf if none is so late, 0 below all floats."""
+    left = s - d * rho
+    moving = (rho > 0) & (left != 0) & (time > 0)
+    rho_, time_, s_, d_ = (jnp.where(moving, z, 1.0) for z in (rho, time, s, d))
+    s_ = jnp.where(moving, s_, 2.0)
+    rising = s_ > d_ * rho_
+    info = jnp.finfo(rho.dtype)
+    end = jnp.log(rho_)
+    # Without drag a mode may start lower, without a drive not as high.
+    lowest = end - log_growth(b, s_ * time_ * rho_**b)
+    fall = (1 + b) * d_ * time_ * rho_ ** (1 + b)
+    bounded = fall < 1
+    highest = end - jnp.log1p(-jnp.where(bounded, fall, 0.0)) / (1 + b)
+    highest = jnp.where(bounded, highest, jnp.maximum(end, 0.3 * jnp.log(info.max)))
+    low = jnp.where(rising, jnp.maximum(lowest, jnp.log(info.tiny)), end)
+    high = jnp.where(rising, end, highest)
+
+    def late(y, rho, time, s, d, b):
+        return _duration(rho, s, d, jnp.exp(y), b) - time
+
+    def one(low, high, rising, *mode):
+        return bracketed_root(
+            lambda y: late(y, *mode), low, high, ~rising, jnp.asarray(1e-6, rho.dtype)
+        )
+
+    mode = rho_, time_, s_, d_, b
+    found = jax.vmap(one)(*(jnp.ravel(z) for z in (low, high, rising, *mode)))
+    y = jnp.reshape(sum(found) / 2, low.shape)
+
+    def newton(_, y):
+        a0 = jnp.exp(y)
+        moved = y + late(y, *mode) * a0**b * (s_ - d_ * a0)
+        return jnp.clip(moved, low, high)
+
+    y = lax.fori_loop(0, 3, newton, y)
+    never = ~rising & ~bounded & (late(high, *mode) < 0)
+    always = rising & (late(low, *mode) < 0)
+    start = jnp.where(never, jnp.inf, jnp.where(always, 0.0, jnp.exp(y)))
+    return jnp.where(moving, start, rho)
+
+
+@_start.defjvp
+def _start_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """By the implicit function theorem; at the fixed point by the flow's linearisation."""
+    rho, time, s, d, b = primals
+    a0 = _start(*primals)
+    moving = (a0 > 0) & jnp.isfinite(a0) & (s != d * rho) & (rho > 0)
+    mode = [jnp.where(moving, z, 1.0) for z in (rho, s, d, a0)]
+    mode[1] = jnp.where(moving, mode[1], 2.0)
+    rho_, s_, d_, a_ = mode
+    by = tuple(tangents[k] for k in (0, 2, 3, 4))
+    _, late = jax.jvp(lambda r, s, d, b: _duration(r, s, d, a_, b), (rho_, s_, d_, b), by)
+    change = a_ ** (1 + b) * (s_ - d_ * a_) * (late - tangents[1])
+    # At rest the distance from s/d grows by exp(d a^(1 + b) L t / tau) going back.
+    rest = (rho > 0) & (s == d * rho)
+    still, turnover = jnp.where(rest, rho, 1.0), jnp.where(rest, rho ** (1 + b), 0.0)
+    later = tangents[0] * jnp.exp(d * turnover * jnp.where(rest, time, 0.0))
+    pushed = turnover * (tangents[2] - still * tangents[3]) * decayed(-d * turnover, time)
+    return a0, jnp.where(moving, change, jnp.where(rest, later - pushed, 0.0))
