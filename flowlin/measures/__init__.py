@@ -45,6 +45,7 @@ from flowlin.measures.rank import effective_rank_of_gram as effective_rank_of_gr
 from flowlin.measures.rank import spectral_entropy as spectral_entropy
 from flowlin.measures.scaling import Embedding as Embedding
 from flowlin.measures.scaling import mds as mds
+from flowlin.measures.similarity import distance_ratio as distance_ratio
 from flowlin.measures.similarity import distances as distances
 from flowlin.measures.similarity import gram as gram
 from flowlin.measures.similarity import linear_cka as linear_cka

@@ -36,6 +36,31 @@ def _distances(hidden: Array) -> Array:
     return lax.map(lambda one: root(jnp.sum((hidden - one) ** 2, axis=1)), hidden)
 
 
+def distance_ratio(hidden: Any, classes: Any) -> Float[Array, "..."]:
+    """Mean distance within classes over mean distance between them.
+
+    Falls as the representations of a class come together and those of different classes part, as
+    Ye (2025) reads off t-SNE, which keeps no distances. For effective weights pass
+    `effective_map(...).matrix` with its last two axes made one.
+
+    **Arguments:**
+
+    - `hidden`: (..., P, H).
+    - `classes`: (P,), labels. Without two samples of a class, or without two classes: nan.
+
+    **Raises:** `ValueError` for a wrong number of labels.
+    """
+    hidden, classes = rows("hidden", hidden), jnp.asarray(classes)
+    samples = hidden.shape[-2]
+    if classes.shape != (samples,):
+        raise ValueError(f"`classes` must have shape ({samples},), got {classes.shape}.")
+    same = classes[:, None] == classes
+    within = same & ~jnp.eye(samples, dtype=bool)
+    apart = distances(hidden)
+    means = [jnp.sum(apart * m, axis=(-2, -1)) / jnp.sum(m) for m in (within, ~same)]
+    return means[0] / means[1]
+
+
 def linear_cka(a: Any, b: Any, *, debiased: bool = False) -> Float[Array, "..."]:
     r"""Centred kernel alignment of two representations of the same samples, with linear kernels.
 

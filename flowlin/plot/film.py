@@ -18,7 +18,7 @@ def animate(
     path: str | os.PathLike[str],
     *,
     size: tuple[float, float] = (8.0, 4.0),
-    fps: float = 15,
+    fps: float = 15.0,
     dpi: int = 100,
     progress: bool = False,
 ) -> pathlib.Path:

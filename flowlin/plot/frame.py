@@ -47,10 +47,10 @@ def time_label(run: Trajectory) -> str:
     return TIME if tau == 1 else rf"flow time $t$ ($\tau$ = {tau:g})"
 
 
-def legend(ax: Axes) -> None:
+def legend(ax: Axes, **place: Any) -> None:
     """A legend, if anything has a label."""
     if ax.get_legend_handles_labels()[1]:
-        ax.legend(framealpha=0.85, edgecolor="none", fontsize="small").set_zorder(6)
+        ax.legend(framealpha=0.85, edgecolor="none", fontsize="small", **place).set_zorder(6)
 
 
 def band(ax: Axes, x: Data, rows: np.ndarray, **look: Any) -> None:

@@ -26,7 +26,7 @@ def activity(
     layer: int = 0,
     parts: Sequence[str] = Activity._fields,
     conventions: Sequence[str] = ("open", "closed"),
-    label: str = "",
+    label: str | None = None,
     colour: str | None = None,
 ) -> Axes:
     """Fractions of a hidden layer's units that are always on, gating and off, with t*.
@@ -42,7 +42,8 @@ def activity(
     - `quantile`, `layer`: as for `flow.linearization`.
     - `parts`: which of `always_on`, `gating`, `off`.
     - `conventions`: `open`, `closed` or both; runs of descent know no difference.
-    - `label`: goes in front of every entry of the legend.
+    - `label`: the run's name in the legend, which then has entries for t* alone; None names the
+      parts as well.
     - `colour`: of the always-on fraction; None is that of ReLU networks.
 
     **Returns:** the Axes.
@@ -58,18 +59,22 @@ def activity(
     colour = colour or COLOURS["relu"]
     for convention in conventions:
         counts: UnitCounts = getattr(found, f"{convention}_counts")
+        named = label is None and convention == conventions[0]
         for part in parts:
             shade, width = _PARTS[part]
             ax.step(
                 *_steps(counts, part, float(flow.end)), where="post", color=shade or colour,
                 linestyle="-" if convention == "open" else "--", linewidth=width,
-                label=None if convention != conventions[0] else label + part.replace("_", " "),
+                label=part.replace("_", " ") if named else None,
             )  # fmt: skip
         if "always_on" in parts:
-            _mark_time(ax, getattr(found, convention), convention, label, colour)
+            name = ("" if label is None else f"{label}: ") + "$t^*$"
+            name += f" ({convention})" if len(conventions) > 1 else ""
+            _mark_time(ax, getattr(found, convention), convention == "open", name, colour)
     ax.set(xlabel=time_label(flow), ylabel="fraction of hidden units")
-    ax.set_ylim(0, 1.02)
-    legend(ax)
+    ax.set_ylim(0, 1.3)  # with room for the legend
+    ax.set_yticks(np.linspace(0, 1, 6))
+    legend(ax, loc="upper center", ncols=2)
     return ax
 
 
@@ -82,15 +87,13 @@ def _steps(counts: UnitCounts, part: str, end: float) -> tuple[np.ndarray, np.nd
     return np.append(time[kept], end), np.append(value[kept], value[-1])
 
 
-def _mark_time(
-    ax: Axes, found: LinearizationTime, convention: str, label: str, colour: str
-) -> None:
+def _mark_time(ax: Axes, found: LinearizationTime, up: bool, label: str, colour: str) -> None:
+    """A line from the time axis to a triangle at (t*, fraction)."""
     time, top = float(found.time), float(found.fraction)
     ax.plot(
         [time, time], [0.0, top], color=colour, linewidth=0.8, zorder=4,
-        linestyle="-" if convention == "open" else "--", markevery=[1], markersize=8,
-        marker="^" if convention == "open" else "v", markeredgecolor="black",
-        label=rf"{label}$t^*$ ({convention}) = {time:.4g}",
+        linestyle="-" if up else "--", markevery=[1], markersize=8, marker="^" if up else "v",
+        markeredgecolor="black", label=f"{label} = {time:.4g}",
     )  # fmt: skip
 
 

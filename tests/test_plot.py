@@ -1,0 +1,296 @@
+"""Pictures: what is drawn is what was given; nothing global changes."""
+
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import matplotlib
+import numpy as np
+import pytest
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+
+import flowlin as fl
+
+END = 20.0
+
+
+@pytest.fixture(scope="module")
+def task():
+    return fl.tasks.hierarchy(levels=2)
+
+
+@pytest.fixture(scope="module")
+def flow(task):
+    """A ReLU flow with sliding pairs and mode hits in its log."""
+    modes = fl.theory.modes(task, 1.0)
+    network = fl.ReLUNetwork.init(task, 6, variance=2e-2, key=jax.random.key(0))
+    flow = fl.gradient_flow(
+        network,
+        task,
+        END,
+        ts=jnp.linspace(0.0, END, 31),
+        events=(fl.ModeHits(modes, 0.5 * modes.full_strength),),
+    )
+    assert np.any(np.asarray(flow.events.new) == 0)
+    return flow
+
+
+@pytest.fixture(scope="module")
+def descent(flow, task):
+    first = jax.tree.map(lambda a: a[0], flow.networks)
+    return fl.gradient_descent(first, task, 1e-2, 400)
+
+
+@pytest.fixture(autouse=True)
+def same_settings():
+    """No picture changes matplotlib's settings, or leaves a figure behind."""
+    before = dict(matplotlib.rcParams)
+    yield
+    assert dict(matplotlib.rcParams) == before
+    plt.close("all")
+
+
+def drawn(ax, label):
+    """Data of the line of this label, (2, N)."""
+    (line,) = [line for line in ax.lines if line.get_label() == label]
+    return np.asarray(line.get_data())
+
+
+def test_matplotlib_is_imported_by_plot_alone_and_its_absence_named():
+    code = """
+import sys
+import flowlin as fl
+assert "matplotlib" not in sys.modules and "plot" in dir(fl)
+sys.modules["matplotlib"] = None
+try:
+    fl.plot
+except ImportError as error:
+    print(error)
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout == "`fl.plot` needs matplotlib: pip install 'flowlin[plot]'.\n"
+    with pytest.raises(AttributeError, match="no attribute 'plots'"):
+        fl.plots  # noqa: B018
+
+
+def test_losses(flow, descent):
+    _, ax = plt.subplots()
+    assert fl.plot.losses({"flow": flow, "descent": descent, "again": flow}, ax) is ax
+    for label, run in (("flow", flow), ("descent", descent)):
+        assert np.array_equal(drawn(ax, label), np.stack([run.ts, run.losses]))
+    looks = {line.get_label(): line for line in ax.lines}
+    assert looks["flow"].get_color() == fl.plot.COLOURS["relu"].lower()
+    assert looks["descent"].get_linestyle() == "None"
+    assert looks["again"].get_color() != looks["flow"].get_color()
+    assert looks["again"].get_marker() != looks["flow"].get_marker()
+    assert r"units of $\tau$" in ax.get_xlabel()
+    with pytest.raises(ValueError, match="`runs` is empty"):
+        fl.plot.losses({}, ax)
+
+
+def test_losses_of_several_runs_are_their_mean_with_one_standard_error(flow):
+    other = flow.with_rows(lambda a: a)
+    other = jax.tree.map(lambda a: a, other)
+    object.__setattr__(other, "losses", flow.losses + 0.5)
+    ax = fl.plot.losses({"both": [flow, other]})
+    assert np.allclose(drawn(ax, "both")[1], np.asarray(flow.losses) + 0.25)
+    (band,) = ax.collections
+    edges = band.get_paths()[0].vertices
+    assert np.isclose(edges[:, 1].max() - flow.losses[0], 0.5)  # mean 0.25, standard error 0.25
+    with pytest.raises(ValueError, match="different saved times"):
+        fl.plot.losses({"x": [flow, flow.with_rows(lambda a: a[:5])]}, ax)
+
+
+def test_modes(flow, task):
+    modes = fl.theory.modes(task, 1.0)
+    rho = 0.5 * modes.full_strength
+    closed = np.arange(31 * len(modes.s)).reshape(31, -1)
+    ax = fl.plot.modes(flow, modes, rho=rho, closed=closed, shown=[0, 1])
+    strengths = [modes.strengths(jax.tree.map(lambda a, k=k: a[k], flow.networks), task)
+                 for k in (3, 30)]  # fmt: skip
+    for k in (0, 1):
+        times, values = drawn(ax, f"mode {k}")
+        assert np.array_equal(times, flow.ts)
+        assert np.allclose(values[[3, 30]], [s[k] for s in strengths], atol=1e-12)
+    assert np.array_equal(drawn(ax, "closed form")[1], closed[:, 0])
+    log = flow.events.select("mode")
+    marks = [line for line in ax.lines if line.get_linestyle() == "None"]
+    for k, mark in enumerate(marks):
+        hits = [
+            t for t, index in zip(np.asarray(log.time), log.index, strict=True) if index == (k,)
+        ]
+        assert hits
+        assert np.array_equal(mark.get_xdata(), hits)
+        assert np.allclose(mark.get_ydata(), rho[k])
+    shares = fl.plot.modes(flow, modes, shown=[1], share=True)
+    assert np.allclose(drawn(shares, "mode 1")[1], drawn(ax, "mode 1")[1] / modes.full_strength[1])
+    with pytest.raises(ValueError, match="`closed` must have shape"):
+        fl.plot.modes(flow, modes, closed=closed[:5])
+
+
+@pytest.mark.filterwarnings("ignore:the .* always-on fraction")
+@pytest.mark.parametrize("convention", ["open", "closed"])
+def test_activity_steps_at_event_times_and_marks_t_star(flow, convention):
+    closed = convention == "closed"
+    found = flow.linearization()
+    ax = fl.plot.activity(flow, conventions=(convention,))
+    for part in ("always on", "gating", "off"):
+        times, values = drawn(ax, part)
+        (line,) = [line for line in ax.lines if line.get_label() == part]
+        assert line.get_drawstyle() == "steps-post"
+        assert times[0] == 0
+        assert times[-1] == END
+        assert np.all(np.isin(times[1:-1], flow.events.time))
+        fine = np.linspace(0, END, 997)
+        exact = getattr(found.activity(fine, closed), part.replace(" ", "_"))
+        at = np.searchsorted(times, fine, side="right") - 1
+        assert np.allclose(values[at], exact)
+    t_star = getattr(found, convention)
+    x, y = drawn(ax, f"$t^*$ = {float(t_star.time):.4g}")
+    assert np.array_equal(x, [t_star.time, t_star.time])
+    assert np.array_equal(y, [0.0, t_star.fraction])
+
+
+@pytest.mark.filterwarnings("ignore:the .* always-on fraction")
+def test_activity_of_descent_and_wrong_arguments(flow, descent):
+    ax = fl.plot.activity(descent, conventions=("open",), parts=("always_on",), label="run")
+    (entry,) = [t.get_text() for t in ax.get_legend().get_texts()]
+    assert entry == f"run: $t^*$ = {float(descent.linearization().open.time):.4g}"
+    with pytest.raises(ValueError, match="`parts` must be some of"):
+        fl.plot.activity(flow, parts=("dead",))
+
+
+def test_kinks():
+    ts, positions = np.linspace(0, 1, 5), np.arange(15.0).reshape(5, 3)
+    ax = fl.plot.kinks(ts, positions)
+    assert np.array_equal([line.get_ydata() for line in ax.lines[:3]], positions.T)
+    assert isinstance(ax, Axes)
+    with pytest.raises(ValueError, match=r"`positions` must have shape \(5, H\), got \(3, 5\)"):
+        fl.plot.kinks(ts, positions.T)
+
+
+def modes_of_pairs(flow, task, t, tolerance=1e-7):
+    """On, off or sliding, from the preactivations of a stored network: independent of the log."""
+    k = int(np.argmin(np.abs(np.asarray(flow.ts) - t)))
+    network = jax.tree.map(lambda a: a[k], flow.networks)
+    z = np.asarray(network.preactivations(task.x)[0])
+    return np.where(np.abs(z) < tolerance, 0, np.sign(z)), float(flow.ts[k])
+
+
+def test_gates_at_a_time_and_over_time(flow, task):
+    history = fl.plot.gate_history(flow, units=[4, 1])
+    mesh = history.collections[0]
+    edges, states = mesh.get_coordinates()[0, :, 0], np.asarray(mesh.get_array())
+    assert edges[0] == 0
+    assert edges[-1] == END
+    assert np.all(np.isin(edges[1:-1], flow.events.time))
+    assert [text.get_text() for text in history.get_yticklabels()] == ["4", "1"]
+    seen = set()
+    for t in np.asarray(flow.ts)[1::3]:
+        expected, t = modes_of_pairs(flow, task, t)  # (P, H)
+        raster = fl.plot.gates(flow, t).collections[0].get_array()
+        assert np.array_equal(raster, expected)
+        column = np.searchsorted(edges, t, side="right") - 1
+        rows = np.concatenate([expected[:, 4], expected[:, 1]])
+        assert np.array_equal(states[:, min(column, states.shape[1] - 1)], rows)
+        seen |= set(expected.ravel().tolist())
+    assert seen == {-1, 0, 1}
+    with pytest.raises(ValueError, match="outside the run"):
+        fl.plot.gates(flow, END + 1)
+    with pytest.raises(ValueError, match="logged no gates of layer 1"):
+        fl.plot.gates(flow, 1.0, layer=1)
+    with pytest.raises(ValueError, match="`units` must be some of"):
+        fl.plot.gate_history(flow, units=[6])
+
+
+def test_representations():
+    points = np.random.default_rng(0).normal(size=(7, 3, 2))
+    ax = fl.plot.representations(points, labels=["a", "b", "c"])
+    for k, label in enumerate("abc"):
+        path, start, end = ax.lines[3 * k : 3 * k + 3]
+        assert np.array_equal(np.stack(path.get_data(), 1), points[:, k])
+        assert np.array_equal(start.get_data(), points[0, k][:, None])
+        assert np.array_equal(end.get_data(), points[-1, k][:, None])
+        assert end.get_label() == label
+    with pytest.raises(ValueError, match="`labels` must have 3 entries"):
+        fl.plot.representations(points, labels=["a"])
+
+
+def test_cube():
+    grid = np.linspace(-1, 1, 5)
+    x, y, z = np.meshgrid(grid, grid, grid, indexing="ij")
+    values = x + 10 * y + 100 * z
+    mean = fl.plot.cube(values, grid, axis=0).collections[0].get_array()
+    assert np.allclose(mean, (10 * y + 100 * z)[0].T)
+    cut = fl.plot.cube(values, grid, axis=1, at=4)
+    assert np.allclose(cut.collections[0].get_array(), values[:, 4].T)
+    assert (cut.get_xlabel(), cut.get_ylabel()) == ("input $x_1$", "input $x_3$")
+    points = fl.plot.cube(values, grid)
+    assert points.name == "3d"
+    assert np.allclose(np.sort(points.collections[0].get_array()), np.sort(values.ravel()))
+    for wrong in ({"axis": 3}, {"at": 1}, {"axis": 0, "at": 5}, {"ax": plt.figure().gca()}):
+        with pytest.raises(ValueError, match=r"`a(xis|t|x)`"):
+            fl.plot.cube(values, grid, **wrong)
+
+
+def test_sweeps_leave_out_failed_runs():
+    values = np.array([[1.0, 2.0, 3.0], [3.0, np.nan, 5.0]])
+    ax = fl.plot.sweep_map([0, 1, 10], [1e-4, 1e-2], values, names=("c", "variance", "t*"))
+    shown = ax.collections[0].get_array()
+    assert np.array_equal(shown.mask, np.isnan(values))
+    assert np.array_equal(shown.compressed(), values[~np.isnan(values)])
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["0", "1", "10"]
+    line = fl.plot.sweep_line([0, 1, 10], values, names=("c", "t*"), label="mean")
+    assert np.array_equal(drawn(line, "mean"), [[0, 1, 10], [2, 2, 4]])
+    with pytest.raises(ValueError, match="`values`"):
+        fl.plot.sweep_map([0, 1], [1e-4, 1e-2], values, names=("c", "variance", "t*"))
+
+
+def test_work_precision_tells_contenders_apart_without_colour():
+    contenders = {f"method {k}": ([10, 100], [1e-1, 10.0**-k]) for k in range(8)}
+    ax = fl.plot.work_precision(contenders, looks={"method 0": {"linewidth": 3.0}})
+    for name, (work, error) in contenders.items():
+        assert np.array_equal(drawn(ax, name), [work, error])
+    assert (ax.get_xscale(), ax.get_yscale(), ax.lines[0].get_linewidth()) == ("log", "log", 3.0)
+    assert len({(line.get_linestyle(), line.get_marker()) for line in ax.lines}) == 8
+
+
+def test_looks():
+    for n in range(3):
+        styles = [fl.plot.look(kind, n) for kind in fl.plot.COLOURS]
+        assert len({s["color"] for s in styles}) == len(styles)
+    flows = [fl.plot.look(kind) for kind in ("relu", "linear", "gated", "theory")]
+    assert len({str(s["linestyle"]) for s in flows}) == 4
+    grey = [np.dot(matplotlib.colors.to_rgb(c), (0.299, 0.587, 0.114))
+            for c in fl.plot.shades("relu", 5)]  # fmt: skip
+    assert np.all(np.diff(grey) > 0.05)
+    with fl.plot.style():
+        assert matplotlib.rcParams["legend.handlelength"] == 2.8
+    with pytest.raises(ValueError, match="`kind` = 'reul' is unknown"):
+        fl.plot.look("reul")
+
+
+def test_films(tmp_path, monkeypatch):
+    frames = []
+
+    def draw(figure, k):
+        frames.append(k)
+        figure.subplots().plot([0, 1], [0, k])
+        assert len(figure.axes) == 1  # nothing is left of the frame before
+
+    path = fl.plot.animate(draw, 3, tmp_path / "film.gif", size=(1.0, 1.0), dpi=40, fps=10.0)
+    image = pytest.importorskip("PIL.Image").open(path)
+    assert (frames, image.n_frames, image.size) == ([0, 1, 2], 3, (40, 40))
+    assert image.info["duration"] == 100
+    image.close()
+    with pytest.raises(ValueError, match=r"must end in \.gif or \.mp4"):
+        fl.plot.animate(draw, 3, tmp_path / "film.avi")
+    monkeypatch.setitem(matplotlib.rcParams, "animation.ffmpeg_path", "/nowhere")
+    with pytest.raises(RuntimeError, match="needs ffmpeg"):
+        fl.plot.animate(draw, 3, tmp_path / "film.mp4")
+    monkeypatch.undo()

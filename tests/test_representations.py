@@ -1,0 +1,254 @@
+"""Measures of representations: ranks, similarity, variance explained, scaling."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import linalg, stats
+from scipy.spatial.distance import cdist
+
+import flowlin as fl
+
+measures = fl.measures
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+# --- effective rank -------------------------------------------------------------------------
+
+
+def test_effective_rank_is_the_entropy_of_the_singular_values(rng):
+    a = rng.normal(size=(3, 7, 5)) * np.array([1, 1e3, 1e-3])[:, None, None]
+    for matrix, rank, entropy, gram in zip(
+        a,
+        measures.effective_rank(a),
+        measures.spectral_entropy(a),
+        measures.effective_rank_of_gram(a),
+        strict=True,
+    ):
+        s = linalg.svdvals(matrix)
+        assert float(entropy) == pytest.approx(stats.entropy(s), rel=1e-12)
+        assert float(rank) == pytest.approx(np.exp(stats.entropy(s)), rel=1e-12)
+        assert float(gram) == pytest.approx(np.exp(stats.entropy(s**2)), rel=1e-12)
+        # The Gram matrix itself, on either side.
+        assert float(measures.effective_rank(matrix.T @ matrix)) == pytest.approx(
+            float(gram), rel=1e-7
+        )
+        assert float(measures.effective_rank(matrix @ matrix.T)) == pytest.approx(
+            float(gram), rel=1e-7
+        )
+        assert 1 < gram < rank < 5
+
+
+def test_effective_rank_of_known_spectra(rng):
+    q = linalg.qr(rng.normal(size=(6, 6)))[0]
+    assert float(measures.effective_rank(3 * q)) == pytest.approx(6, rel=1e-13)
+    assert float(measures.effective_rank(q[:, :4] @ q[:4])) == pytest.approx(4, rel=1e-13)
+    assert float(measures.effective_rank(np.outer(q[0], q[1]))) == pytest.approx(1, abs=1e-13)
+    assert float(measures.effective_rank(np.diag([1.0, 0, 0]))) == 1
+    assert float(measures.spectral_entropy(np.diag([2.0, 2, 0]))) == pytest.approx(np.log(2))
+    # p = 1/3, 2/3 of the values, 1/5, 4/5 of their squares.
+    pair = np.diag([1.0, 2.0])
+    assert float(measures.effective_rank(pair)) == pytest.approx(3 / 2 ** (2 / 3), rel=1e-14)
+    assert float(measures.effective_rank_of_gram(pair)) == pytest.approx(5 / 4**0.8, rel=1e-14)
+    for measure in (
+        measures.effective_rank,
+        measures.effective_rank_of_gram,
+        measures.spectral_entropy,
+    ):
+        assert np.isnan(measure(np.zeros((3, 2))))
+
+
+def test_effective_rank_has_a_derivative(rng):
+    full, low = rng.normal(size=(5, 3)), rng.normal(size=(5, 2)) @ rng.normal(size=(2, 4))
+    cases = [
+        (measures.effective_rank, full),
+        (measures.effective_rank_of_gram, full),
+        (measures.effective_rank_of_gram, low),
+        (measures.effective_rank_of_gram, np.eye(4)),
+    ]
+    for measure, a in cases:
+        gradient, step = jax.grad(measure)(a), rng.normal(size=a.shape)
+        ahead, behind = measure(a + 1e-5 * step), measure(a - 1e-5 * step)
+        slope = float(ahead - behind) / 2e-5
+        assert float(jnp.sum(gradient * step)) == pytest.approx(slope, rel=2e-5, abs=1e-5)
+    # Along its own rank, where there is a derivative.
+    gradient = jax.grad(measures.effective_rank)(low)
+    step = low @ rng.normal(size=(4, 4))
+    ahead, behind = (measures.effective_rank(low + h * step) for h in (1e-5, -1e-5))
+    assert float(jnp.sum(gradient * step)) == pytest.approx(float(ahead - behind) / 2e-5, rel=1e-5)
+
+
+# --- alignment ------------------------------------------------------------------------------
+
+
+def hsic_of_quadruples(k, m):
+    """The U-statistic itself: the mean over ordered quadruples of distinct samples."""
+    quadruples = list(itertools.permutations(range(len(k)), 4))
+    return np.mean([k[i, j] * (m[i, j] + m[q, r] - 2 * m[i, q]) for i, j, q, r in quadruples])
+
+
+def test_cka_estimators(rng):
+    a, b = rng.normal(size=(6, 3)) + 2, rng.normal(size=(6, 5)) - 1
+    b[:, :2] += a[:, :2]
+    k, m = a @ a.T, b @ b.T
+    centre = np.eye(6) - 1 / 6
+
+    def biased(k, m):
+        return np.trace(k @ centre @ m @ centre)
+
+    for debiased, hsic in ((False, biased), (True, hsic_of_quadruples)):
+        expected = hsic(k, m) / np.sqrt(hsic(k, k) * hsic(m, m))
+        found = float(measures.linear_cka(a, b, debiased=debiased))
+        assert found == pytest.approx(expected, rel=1e-12)
+        assert abs(found) < 1
+
+
+def test_cka_invariance_and_bias(rng):
+    a, b = rng.normal(size=(8, 6)), rng.normal(size=(8, 64))
+    rotation = linalg.qr(rng.normal(size=(6, 6)))[0]
+    for debiased in (False, True):
+        same = measures.linear_cka(a, 1e200 * a @ rotation + 5, debiased=debiased)
+        assert float(same) == pytest.approx(1, abs=1e-12)
+        swapped = measures.linear_cka(b, a, debiased=debiased)
+        assert float(swapped) == pytest.approx(
+            float(measures.linear_cka(a, b, debiased=debiased)), rel=1e-12
+        )
+    # Independent features of few samples: the biased one is far from 0, the other on average 0.
+    many = rng.normal(size=(2, 400, 8, 64))
+    means = [np.mean(measures.linear_cka(*many, debiased=debiased)) for debiased in (False, True)]
+    assert means[0] > 0.8
+    assert abs(means[1]) < 0.02
+    assert np.isnan(measures.linear_cka(a, np.ones((8, 2))))
+
+
+# --- variance explained ---------------------------------------------------------------------
+
+
+def test_variance_explained_is_that_of_sklearn(rng):
+    from sklearn.linear_model import LinearRegression
+    from sklearn.metrics import r2_score
+
+    features, hidden = rng.normal(size=(20, 3)) + 4, rng.normal(size=(2, 20, 7)) + 1
+    hidden[1] += features @ rng.normal(size=(3, 7))
+    for h, found in zip(hidden, measures.variance_explained(hidden, features), strict=True):
+        fitted = LinearRegression().fit(features, h).predict(features)
+        score = r2_score(
+            h.ravel() - np.tile(h.mean(0), 20), fitted.ravel() - np.tile(h.mean(0), 20)
+        )
+        assert float(found) == pytest.approx(score, rel=1e-10)
+
+
+def test_shares_of_orthogonal_features_add_up(rng):
+    task = fl.tasks.parallel(one_hot=False)
+    s, c = np.asarray(task.y).T
+    hidden = rng.normal(size=(4, 9)) + 3
+    parts = [float(measures.variance_explained(hidden, f)) for f in (s, c, np.stack([s, c], 1))]
+    assert parts[2] == pytest.approx(parts[0] + parts[1], rel=1e-12)
+    assert 0 < parts[0] < parts[2] < 1
+    one_hot = np.stack([s, 1 - s, c, 1 - c], 1)  # collinear once centred
+    assert float(measures.variance_explained(hidden, one_hot)) == pytest.approx(parts[2], rel=1e-12)
+    assert float(measures.variance_explained(np.outer(s, [1, 2]) + 5, s)) == pytest.approx(1)
+    assert float(measures.variance_explained(hidden, np.full(4, 0.1))) == 0
+    assert np.isnan(measures.variance_explained(np.ones((4, 3)), s))
+
+
+# --- distances and scaling ------------------------------------------------------------------
+
+
+def test_similarity_matrices(rng):
+    hidden = rng.normal(size=(2, 6, 4))
+    for h, g, d in zip(hidden, measures.gram(hidden), measures.distances(hidden), strict=True):
+        np.testing.assert_allclose(g, h @ h.T, rtol=1e-13, atol=1e-14)
+        np.testing.assert_allclose(d, cdist(h, h), rtol=1e-13, atol=1e-15)
+    close = np.array([[1e6, 0.0], [1e6, 1e-6]])
+    assert float(measures.distances(close)[0, 1]) == 1e-6
+    slope = jax.grad(lambda h: jnp.sum(measures.distances(h)))(np.ones((3, 2)))
+    assert np.all(np.asarray(slope) == 0)
+
+
+def test_distance_ratio(rng):
+    hidden, classes = rng.normal(size=(7, 3)), np.array([0, 1, 0, 2, 1, 0, 1])
+    d = cdist(hidden, hidden)
+    pairs = list(itertools.combinations(range(7), 2))
+    within = np.mean([d[i, j] for i, j in pairs if classes[i] == classes[j]])
+    between = np.mean([d[i, j] for i, j in pairs if classes[i] != classes[j]])
+    found = float(measures.distance_ratio(hidden, classes))
+    assert found == pytest.approx(within / between, rel=1e-13)
+
+
+def test_scaling_is_classical_over_all_times(rng):
+    hidden = np.cumsum(rng.normal(size=(5, 6, 4)), axis=0) @ np.diag([3.0, 2, 1, 0.1])
+    stacked = hidden.reshape(30, 4)
+    centre = np.eye(30) - 1 / 30
+    values, vectors = linalg.eigh(-0.5 * centre @ cdist(stacked, stacked, "sqeuclidean") @ centre)
+    expected = vectors[:, ::-1][:, :2] * np.sqrt(values[::-1][:2])
+    points, share = measures.mds(hidden)
+    flat = np.asarray(points).reshape(30, 2)
+    signs = np.sign(np.sum(flat * expected, axis=0))
+    np.testing.assert_allclose(flat, expected * signs, rtol=1e-9, atol=1e-10)
+    np.testing.assert_allclose(share, values[::-1][:2] / values[values > 1e-9].sum(), rtol=1e-10)
+    # In all dimensions nothing is lost: every distance between any two times is kept.
+    everything = measures.mds(hidden, 4).points.reshape(30, 4)
+    np.testing.assert_allclose(cdist(everything, everything), cdist(stacked, stacked), atol=1e-12)
+
+
+def test_scaling_has_a_fixed_orientation(rng):
+    # Two pairs of siblings: on either side of an axis, equally far up to rounding.
+    hidden = (
+        np.array([[-2, 1e-9, 0], [-2, 0, 1], [2, 0, 1], [2, 0, 0]])
+        @ linalg.qr(rng.normal(size=(3, 3)))[0]
+    )
+    growing = np.linspace(0.1, 1, 8)[:, None, None] * hidden
+    points = np.asarray(measures.mds(growing).points)
+    assert np.all(points[:, :2, 0] > 0)
+    assert np.all(points[:, 2:, 0] < 0)
+    for nudge in 1e-13 * rng.normal(size=(3, *growing.shape)):
+        np.testing.assert_allclose(measures.mds(growing + nudge).points, points, atol=1e-9)
+    np.testing.assert_allclose(measures.mds(-growing).points, points, atol=1e-9)
+    once = measures.mds(hidden)
+    assert once.points.shape == (4, 2)
+
+
+@pytest.mark.usefixtures("without_type_checks")
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: measures.effective_rank(np.ones(3)), r"`matrix` must have one row per sample"),
+        (lambda: measures.linear_cka(np.ones((4, 2)), np.ones((5, 2))), r"`b` has 5"),
+        (lambda: measures.linear_cka(np.ones((3, 2)), np.ones((3, 2)), debiased=True), "4 samples"),
+        (
+            lambda: measures.variance_explained(np.ones((4, 2)), np.ones(3)),
+            r"each of the 4 samples",
+        ),
+        (lambda: measures.mds(np.ones((4, 2)), 3), r"between 1 and H = 2"),
+        (lambda: measures.distance_ratio(np.ones((4, 2)), np.ones(3)), r"shape \(4,\)"),
+    ],
+)
+def test_bad_input(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_float32_under_jit_and_vmap(rng):
+    hidden = jnp.asarray(rng.normal(size=(3, 6, 4)), jnp.float32)
+
+    def every(h):
+        return (
+            measures.effective_rank(h),
+            measures.effective_rank_of_gram(h),
+            measures.linear_cka(h, h[:, :2], debiased=True),
+            measures.variance_explained(h, h[:, 0] ** 2),
+            measures.distances(h),
+            measures.mds(h),
+        )
+
+    found, plain = jax.jit(jax.vmap(every))(hidden), every(hidden[1].astype(float))
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(plain), strict=True):
+        assert a.dtype == jnp.float32
+        np.testing.assert_allclose(a[1], b, rtol=2e-4, atol=2e-5)
