@@ -183,7 +183,7 @@ def aligned(data: Data) -> list[Row]:
     def sooner(key: str) -> bool:
         return bool(np.all(apart[key, "no bias"] < apart[key, "bias"]))
 
-    conditional = f"holds under a condition: {half} of the linear network"
+    conditional = "holds under a condition: the linear network has half the width"
     if mean_below(gap[same, "bias"], 0.05):
         close = "holds"
     else:
@@ -207,7 +207,7 @@ def aligned(data: Data) -> list[Row]:
             f"without and {interval(apart[same, 'bias'])} with bias, half width "
             f"{interval(apart[half, 'no bias'])} and {interval(apart[half, 'bias'])}; largest gap "
             f"without bias until half down {interval(gap[same, 'no bias'])} and "
-            f"{interval(gap[half, 'no bias'])}; criterion: every seed sooner than with bias",
+            f"{interval(gap[half, 'no bias'])}; criterion: sooner than with bias for every seed",
             leaves,
         ),
         followed(size, {"with bias": with_bias, "without": without}),

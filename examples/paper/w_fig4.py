@@ -189,12 +189,12 @@ def judge(data: Data) -> list[Row]:
 def draw(data: Data) -> Figure:
     """Losses with bias and without, and the distance by width."""
     figure, axes = plt.subplots(2, 3, figsize=(12, 6.6), width_ratios=(1, 1, 0.9))
-    shown = {"ReLU": "relu", "linear": data.labels[1.0], "linear, half": data.labels[HALF]}
+    shown = {"linear": data.labels[1.0], "linear, half": data.labels[HALF], "ReLU": "relu"}
     for row, name in zip(axes, ("mnist", "cifar10"), strict=True):
         for ax, label in zip(row, ("bias", "no bias"), strict=False):
             phase = data.phases[name, label]
             fl.plot.losses({k: phase.descents[v] for k, v in shown.items()}, ax)
-            ax.set(title=f"{name.upper()}, {label}", ylim=(0, None))
+            ax.set_title(f"{name.upper()}, {label}")
             ax.set_xlabel(rf"flow time $t$ ({phase.rate:.3g} per step)")
         for label, kind in (("bias", "relu"), ("no bias", "gated")):
             values = [distance(data.phases[name, label], k) for k in data.labels.values()]
