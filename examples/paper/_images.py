@@ -137,7 +137,6 @@ class Early:
     - `mean`: descent of "relu" on the mean over the batch, at the same flow times.
     - `halfway`: per linear network and seed, the flow time by which the loss has made half of its
       way from 1/2 to where it is at the end of the phase.
-    - `floor`: of a linear function on this subset.
     """
 
     c: float
@@ -146,7 +145,6 @@ class Early:
     flows: dict[str, list[fl.Trajectory]]
     mean: list[fl.Trajectory]
     halfway: dict[str, np.ndarray]
-    floor: float
 
 
 def early(
@@ -171,9 +169,8 @@ def early(
             descents[label].append(descend(linear, task, setting, seed))
             if seed < setting.flow_seeds:
                 flows[label].append(flow(linear, task, setting))
-    floor = linear_floor(task, bias=c > 0)
     halfway = {k: np.array([half_time(run, scale(task)) for run in descents[k]]) for k in shares}
-    return Early(c, setting.rate, descents, flows, mean, halfway, floor)
+    return Early(c, setting.rate, descents, flows, mean, halfway)
 
 
 def scale(task: fl.Task) -> float:
@@ -231,7 +228,9 @@ def deviation(one: Sequence[fl.Trajectory], other: Sequence[fl.Trajectory]) -> f
 def linear_floor(task: fl.Task, bias: bool) -> float:
     r"""Loss of the best linear function of the inputs, with a constant or without.
 
-    $\frac12 (\langle |y|^2 \rangle - tr\, \Sigma_{yx} \Sigma_x^+ \Sigma_{yx}^T)$.
+    $\frac12 (\langle |y|^2 \rangle - tr\, \Sigma_{yx} \Sigma_x^+ \Sigma_{yx}^T)$. For the whole set
+    of images: in a subset, pixels that are dark throughout keep a tiny constant once the mean over
+    all images is subtracted, and with it the best function has its constant, bias or not.
     """
     x, y = np.asarray(task.x, np.float64), np.asarray(task.y, np.float64)
     if bias:

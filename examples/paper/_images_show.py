@@ -19,12 +19,11 @@ def curves(phase: Early) -> dict[str, Any]:
     found["largest gap until halfway, shares of 1/2"] = {k: gaps(phase, k) for k in phase.halfway}
     found["time of parting by 5 %"] = {k: partings(phase, k) for k in phase.halfway}
     found["halfway"] = phase.halfway
-    found["floor of the subset"] = phase.floor
     return found
 
 
-def draw_early(phase: Early, ax: Any, title: str, floor: bool = True) -> None:
-    """Loss curves: descent as markers, flow as lines."""
+def draw_early(phase: Early, ax: Any, title: str, floor: float | None = None) -> None:
+    """Loss curves: descent as markers, flow as lines; the best linear function of all images."""
     linear, half = LINEAR
     shown = {
         "linear": phase.descents[linear],
@@ -35,9 +34,9 @@ def draw_early(phase: Early, ax: Any, title: str, floor: bool = True) -> None:
         "linear, half width, flow": phase.flows[half],
     }
     fl.plot.losses({k: v for k, v in shown.items() if v}, ax)
-    if floor:
-        ax.axhline(phase.floor, color="0.5", lw=0.9, ls=":", zorder=0)
-        ax.annotate("linear floor", (0.99, phase.floor), xycoords=("axes fraction", "data"),
+    if floor is not None:
+        ax.axhline(floor, color="0.5", lw=0.9, ls=":", zorder=0)
+        ax.annotate("linear floor", (0.99, floor), xycoords=("axes fraction", "data"),
                     ha="right", va="bottom", fontsize="small", color="0.35")  # fmt: skip
     ax.set(title=title, xlabel=rf"flow time $t$ ({phase.rate:.3g} per step)")
 

@@ -117,7 +117,7 @@ def draw(data: Data) -> Figure:
     """Losses: a row per preprocessing, with bias and without."""
     figure, axes = plt.subplots(2, 2, figsize=(10, 7), sharex=True, sharey=True)
     for ax, ((how, label), phase) in zip(axes.ravel(), data.phases.items(), strict=True):
-        draw_early(phase, ax, f"{how}, {label}", floor=False)
+        draw_early(phase, ax, f"{how}, {label}")
     for ax in axes.ravel()[1:]:
         ax.get_legend().remove()
     for ax in axes[0]:
