@@ -7,9 +7,9 @@ from _images import LINEAR, Early, Setting, deviation, gaps, partings
 from _paper import Row, fl
 
 
-def curves(phase: Early) -> dict[str, Any]:
+def curves(phase: Early, points: int = 20) -> dict[str, Any]:
     """The phase in numbers: seeds' mean and standard error at every few times."""
-    some = slice(None, None, max(1, len(phase.descents["relu"][0].ts) // 20))
+    some = slice(None, None, max(1, len(phase.descents["relu"][0].ts) // points))
     found: dict[str, Any] = {"t": np.asarray(phase.descents["relu"][0].ts)[some]}
     for kind, runs in (("descent", phase.descents), ("flow", phase.flows)):
         for label, members in runs.items():
