@@ -353,7 +353,7 @@ STUDY = Study(
     sizes={
         "quick": Size(**QUICK, test=100, all_test=200, longest=20_000, look=500, other=None),
         "default": Size(),
-        "full": Size(samples=None, other=10_000, look=1000),
+        "full": Size(samples=None, other=10_000, longest=100_000),
     },
     compute=compute,
     draw=draw,
