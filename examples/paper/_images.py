@@ -135,8 +135,8 @@ class Early:
     - `descents`: "relu" and the linear networks, usually `LINEAR`.
     - `flows`: likewise, fewer seeds of "relu".
     - `mean`: descent of "relu" on the mean over the batch, at the same flow times.
-    - `halfway`: per linear network and seed, the flow time by which the loss has made half of its
-      way from 1/2 to where it is at the end of the phase.
+    - `down`: per linear network and seed, the flow time by which the loss has made 90 % of its way
+      from 1/2 to where it is at the end of the phase.
     """
 
     c: float
@@ -144,7 +144,7 @@ class Early:
     descents: dict[str, list[fl.Trajectory]]
     flows: dict[str, list[fl.Trajectory]]
     mean: list[fl.Trajectory]
-    halfway: dict[str, np.ndarray]
+    down: dict[str, np.ndarray]
 
 
 def early(
@@ -169,8 +169,8 @@ def early(
             descents[label].append(descend(linear, task, setting, seed))
             if seed < setting.flow_seeds:
                 flows[label].append(flow(linear, task, setting))
-    halfway = {k: np.array([half_time(run, scale(task)) for run in descents[k]]) for k in shares}
-    return Early(c, setting.rate, descents, flows, mean, halfway)
+    down = {k: np.array([down_time(run, scale(task)) for run in descents[k]]) for k in shares}
+    return Early(c, setting.rate, descents, flows, mean, down)
 
 
 def scale(task: fl.Task) -> float:
@@ -178,25 +178,25 @@ def scale(task: fl.Task) -> float:
     return 0.5 * float(jnp.mean(jnp.sum(task.y**2, axis=1)))
 
 
-def half_time(run: fl.Trajectory, start: float) -> float:
-    """First time at which the loss is halfway from `start` to its last value, interpolated."""
+def down_time(run: fl.Trajectory, start: float) -> float:
+    """First time at which the loss is 90 % down from `start` to its last value, interpolated."""
     ts, losses = np.asarray(run.ts), np.asarray(run.losses)
-    level = 0.5 * (start + losses[-1])
+    level = 0.1 * start + 0.9 * losses[-1]
     k = int(np.argmax(losses <= level))
     near = slice(max(k - 1, 0), k + 1)
     return float(np.interp(-level, -losses[near], ts[near]))
 
 
 def gaps(phase: Early, label: str, runs: str = "descents") -> np.ndarray:
-    """Largest distance of the ReLU network's loss from a linear one's until halfway, per seed.
+    """Mean distance of the ReLU network's loss from a linear one's until that is down, per seed.
 
     In shares of the loss at zero weights, 1/2.
     """
     found = []
     pairs = zip(getattr(phase, runs)["relu"], getattr(phase, runs)[label], strict=True)
     for k, (one, other) in enumerate(pairs):
-        until = np.asarray(one.ts) <= phase.halfway[label][k]
-        found.append(2 * np.max(np.abs(np.asarray(one.losses - other.losses))[until]))
+        until = np.asarray(one.ts) <= phase.down[label][k]
+        found.append(2 * np.mean(np.abs(np.asarray(one.losses - other.losses))[until]))
     return np.array(found)
 
 

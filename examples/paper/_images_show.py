@@ -16,9 +16,9 @@ def curves(phase: Early, points: int = 20) -> dict[str, Any]:
             if members:
                 rows = np.stack([np.asarray(m.losses)[some] for m in members])
                 found[f"{kind} {label}"] = np.mean(rows, axis=0)
-    found["largest gap until halfway, shares of 1/2"] = {k: gaps(phase, k) for k in phase.halfway}
-    found["time of parting by 5 %"] = {k: partings(phase, k) for k in phase.halfway}
-    found["halfway"] = phase.halfway
+    found["mean gap until 90 % down, shares of 1/2"] = {k: gaps(phase, k) for k in phase.down}
+    found["time of parting by 5 %"] = {k: partings(phase, k) for k in phase.down}
+    found["90 % down"] = phase.down
     return found
 
 

@@ -194,7 +194,7 @@ def aligned(data: Data) -> list[Row]:
         Row(
             "With bias the losses of linear and ReLU networks are closely aligned early",
             "M Fig. 1A, Sec. 3",
-            f"largest gap (share of 1/2) until the linear network is half down: "
+            f"mean gap (share of 1/2) until the linear network is 90 % down: "
             f"{interval(gap[same, 'bias'])} at the same width, {interval(gap[half, 'bias'])} at "
             f"half of it; close: mean below .05",
             close,
@@ -205,8 +205,8 @@ def aligned(data: Data) -> list[Row]:
             f"flow time until they are 5 % of 1/2 apart (at most {end:.3g}; 1/(2 S_1) = {unit:.2g} "
             f"without bias, a step {size.rate:.2g}): same width {interval(apart[same, 'no bias'])} "
             f"without and {interval(apart[same, 'bias'])} with bias, half width "
-            f"{interval(apart[half, 'no bias'])} and {interval(apart[half, 'bias'])}; largest gap "
-            f"without bias until half down {interval(gap[same, 'no bias'])} and "
+            f"{interval(apart[half, 'no bias'])} and {interval(apart[half, 'bias'])}; mean gap "
+            f"without bias until 90 % down {interval(gap[same, 'no bias'])} and "
             f"{interval(gap[half, 'no bias'])}; criterion: sooner than with bias for every seed",
             leaves,
         ),
