@@ -27,7 +27,6 @@ from typing import Any, NamedTuple
 
 import _common
 import jax
-import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
@@ -69,14 +68,6 @@ class Run(NamedTuple):
     uncertainty: float  # largest of all events
 
 
-def conserved(network: Any) -> np.ndarray:
-    """|w_j|^2 + b_j^2 - |a_j|^2; leading axes as the network's."""
-    hidden, readout = network.weights
-    return np.asarray(
-        jnp.sum(hidden**2, axis=-1) + network.biases[0] ** 2 - jnp.sum(readout**2, axis=-2)
-    )
-
-
 def reentered(log: fl.EventLog) -> int:
     """How often a pair leaves a slide and is back in it within `BACK_WITHIN`."""
     time, component, old, new = map(np.asarray, (log.time, log.component, log.old, log.new))
@@ -112,7 +103,7 @@ def walk(task: fl.Task, setting: tuple, rtol: float, seed: int, hidden: int) -> 
         rise=float(np.max(rise) / losses[0]),
         rises=bool(np.any(rise > rounding)),
         rose_from=float(np.max(losses[:-1] * (rise > rounding)) / losses[0]),
-        drift=float(np.max(np.abs(conserved(flow.networks) - conserved(network)))),
+        drift=float(np.max(fl.measures.drift(fl.measures.along(flow, fl.measures.conserved)))),
         entries=int(np.sum(np.asarray(log.new) == 0)),
         reentered=reentered(log),
         t_star=stars,

@@ -25,8 +25,6 @@ import matplotlib.pyplot as plt
 
 import flowlin as fl
 
-COLOURS = ("#56B4E9", "#0072B2", "#000000")
-
 
 def longest_slide(flow: fl.Trajectory, before: float) -> tuple[float, float, int, int]:
     """(start, end, unit, sample) of the longest slide that has ended by a time."""
@@ -57,50 +55,39 @@ def draw_pair(ax: plt.Axes, network, task, slide, rates) -> None:
     t1 = end + 0.35 * (end - start)
     observe = {"z": preactivation(task, unit, sample)}
     size = 0.0
-    for rate, colour in zip(rates, COLOURS, strict=False):
+    for rate, colour in zip(rates, reversed(fl.plot.shades("descent", len(rates))), strict=True):
         run = fl.gradient_descent(
             network, task, rate, round(t1 / rate), observe=observe, save_every=1
         )
         z, inside = run.observed["z"], (run.ts > start) & (run.ts < end)
         size = max(size, float(jnp.max(jnp.abs(jnp.where(inside, z, 0.0)))))
-        ax.plot(run.ts, z, color=colour, lw=0.7, label=f"descent, rate {rate:g}")
+        ax.plot(run.ts, z, color=colour, lw=0.8, label=f"descent, rate {rate:g}")
     ts = jnp.linspace(0, t1, 2001)[1:]
     flow = fl.gradient_flow(network, task, t1, ts=ts, observe=observe)
-    ax.plot(ts, flow.observed["z"], color="#D55E00", lw=2, label="exact flow")
+    ax.plot(ts, flow.observed["z"], **fl.plot.look("relu"), label="exact flow")
     ax.axvspan(start, end, color="0.93", zorder=0)
     ax.axhline(0, color="0.6", lw=0.6, zorder=0)
     ax.set(
         xlim=(start - 0.35 * (end - start), t1),
         ylim=(-1.3 * size, 1.3 * size),  # the scale of the chatter, not of z elsewhere
-        xlabel="time t",
-        ylabel="preactivation z",
+        xlabel=r"flow time $t$ (units of $\tau$)",
+        ylabel="preactivation $z$",
         title=f"unit {unit}, sample {sample}: slides for {start:.2f} < t < {end:.2f}",
     )
     ax.legend(frameon=False, fontsize=8)
 
 
-def draw_fractions(ax: plt.Axes, flow, runs, t1: float) -> None:
+def draw_fractions(ax: plt.Axes, flow, runs) -> None:
     """Always-on fractions with every t*."""
-    ts = jnp.linspace(0, t1, 6001)
-    for (rate, run), colour in zip(runs.items(), COLOURS, strict=False):
-        line = run.linearization()
-        ax.step(
-            ts, line.activity(ts).always_on, where="post", color=colour, lw=0.6,
-            label=f"descent, rate {rate:g}: t* = {float(line.open.time):.2f}",
+    shades = reversed(fl.plot.shades("descent", len(runs)))
+    for (rate, run), colour in zip(runs.items(), shades, strict=True):
+        fl.plot.activity(
+            run, ax, parts=("always_on",), conventions=("open",), colour=colour,
+            label=f"descent, rate {rate:g}",
         )  # fmt: skip
-        ax.plot(line.open.time, line.open.fraction, "o", color=colour, ms=6, mfc="white", zorder=4)
-    line = flow.linearization()
-    for name, closed, style, t_star in (
-        ("open", False, "-", line.open),
-        ("closed", True, "--", line.closed),
-    ):
-        ax.step(
-            ts, line.activity(ts, closed).always_on, style, where="post", color="#D55E00", lw=1.8,
-            label=f"exact flow, {name}: t* = {float(t_star.time):.4f}",
-        )  # fmt: skip
-        ax.plot(t_star.time, t_star.fraction, "D", color="#D55E00", ms=7, zorder=5)
-    ax.set(xlabel="time t", ylabel="always-on fraction", title="linearization time", ylim=(0, 1.2))
-    ax.legend(frameon=False, fontsize=8, loc="upper center", ncols=2)
+    fl.plot.activity(flow, ax, parts=("always_on",), label="exact flow")
+    ax.set(ylabel="always-on fraction", title="linearization time", ylim=(0, 1.2))
+    ax.legend(frameon=False, fontsize=8, loc="upper center", ncols=2, handlelength=1.5)
 
 
 def main() -> None:
@@ -133,7 +120,7 @@ def main() -> None:
     figure, axes = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
     slide = longest_slide(flow, before=3.0)
     draw_pair(axes[0], network, task, slide, rates[:2])
-    draw_fractions(axes[1], flow, runs, t1)
+    draw_fractions(axes[1], flow, runs)
     given.out.mkdir(parents=True, exist_ok=True)
     path = given.out / "chattering.png"
     figure.savefig(path, dpi=150)

@@ -31,7 +31,6 @@ import matplotlib.pyplot as plt
 import flowlin as fl
 
 HIDDEN = {"mnist": 512, "cifar10": 1024}
-COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00")
 QUANTILES = (0.0, 0.01, 0.1)
 
 
@@ -139,37 +138,29 @@ def report(flow: fl.Trajectory, modes: fl.theory.Modes, closed: np.ndarray) -> N
 
 def draw(axes: Any, flow: fl.Trajectory, modes: fl.theory.Modes, a0: Any, level: float) -> None:
     """Loss with its events, always-on fractions, mode strengths against the closed form."""
-    full, t = np.asarray(modes.full_strength), np.asarray(flow.ts)
-    hits, shown = first_hits(flow, len(full)), np.flatnonzero(np.asarray(modes.s) > 1e-6)[:5]
-    ax = axes[0]
-    ax.plot(t, flow.losses, "k", lw=1.6)
-    for k, colour in zip(shown, COLOURS, strict=False):
+    hits = first_hits(flow, modes.s.shape[0])
+    shown = np.flatnonzero(np.asarray(modes.s) > 1e-6)[:5]
+    ax = fl.plot.losses({"ReLU": flow}, axes[0])
+    for k, colour in zip(shown, fl.plot.shades("relu", len(shown)), strict=True):
         if np.isfinite(hits[k]):
-            at = np.interp(hits[k], t, np.asarray(flow.losses))
+            at = np.interp(hits[k], np.asarray(flow.ts), np.asarray(flow.losses))
             ax.plot(hits[k], at, "o", color=colour, ms=7, label=f"mode {k} half learned")
     if flow.losses[-1] <= 1.2 * level:
         ax.axhline(level, color="0.6", lw=0.9, ls="--", label=f"loss {level:g}")
-    ax.set(xlabel="time t", ylabel="loss", title="loss", ylim=(0, None))
+    ax.set(title="loss", ylim=(0, None))
     ax.legend(frameon=False, fontsize=8)
-    ax, fine = axes[1], jnp.linspace(0.0, flow.end, 2001)
-    for (q, found), colour in zip(linearizations(flow).items(), COLOURS, strict=False):
-        ax.step(fine, found.activity(fine).always_on, where="post", color=colour, lw=1.3,
-                label=f"on for {100 * (1 - q):g} % of the images")  # fmt: skip
-        ax.plot(found.open.time, found.open.fraction, "^", color=colour, ms=8, mec="k", zorder=5,
-                label=f"t* = {float(found.open.time):.3f}")  # fmt: skip
-    ax.set(xlabel="time t", ylabel="fraction of hidden units", title="always-on units")
-    ax.set_ylim(0, None)
-    ax.legend(frameon=False, fontsize=8)
-    ax = axes[2]
-    closed = fl.theory.mode_strength(jnp.asarray(t)[:, None], modes.s, modes.d, a0)
-    strengths = np.asarray(flow.observed["modes"])
-    for k, colour in zip(shown, COLOURS, strict=False):
-        ax.plot(t, strengths[:, k] / full[k], color=colour, lw=1.5, label=f"mode {k}")
-        ax.plot(t, closed[:, k] / full[k], ":", color=colour, lw=1.5)
-    ax.plot([], [], "k:", label="closed form (linear)")
-    ax.axhline(0.5, color="0.75", lw=0.8, zorder=0)
-    ax.set(xlabel="time t", ylabel="mode strength a d / s", title="first five modes")
-    ax.legend(frameon=False, fontsize=8, loc="lower right")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a fraction that still rises at the end
+        for q, colour in zip(QUANTILES, fl.plot.shades("relu", len(QUANTILES)), strict=True):
+            fl.plot.activity(
+                flow, axes[1], quantile=q, parts=("always_on",), conventions=("open",),
+                label=f"on for {100 * (1 - q):g} %", colour=colour,
+            )  # fmt: skip
+    axes[1].set_title("units on for a share of the images")
+    closed = fl.theory.mode_strength(flow.ts[:, None], modes.s, modes.d, a0)
+    rho = 0.5 * modes.full_strength
+    fl.plot.modes(flow, modes, axes[2], rho=rho, closed=closed, share=True, shown=shown.tolist())
+    axes[2].set_title("first five modes, closed form: linear")
 
 
 def main() -> None:

@@ -26,7 +26,6 @@ import matplotlib.pyplot as plt
 
 import flowlin as fl
 
-COLOURS = {"linear": "#0072B2", "ReLU": "#D55E00"}
 DEFAULTS = {
     # samples, hidden, c, t1, learning rate, rtol, quantile
     "hierarchy": (None, 64, 1.0, 60.0, 1e-2, 1e-8, 0.0),
@@ -191,29 +190,22 @@ def report(runs: list[Run], given: argparse.Namespace) -> None:
             print(f"  note: {message}")
 
 
+def closed_strengths(run: Run) -> jax.Array:
+    """Mode strengths of the closed form at the flow's times, (T, K)."""
+    return fl.theory.mode_strength(run.flow.ts[:, None], run.modes.s, run.modes.d, run.a0)
+
+
 def draw_loss(ax: plt.Axes, runs: list[Run], task: fl.Task, bias: bool) -> None:
     """Loss curves of the networks with or without bias."""
-    for run in (r for r in runs if r.bias == bias):
-        ax.plot(run.flow.ts, run.flow.losses, color=COLOURS[run.kind], label=f"{run.kind}, flow")
-        some = slice(None, None, max(1, len(run.descent.ts) // 25))
-        ax.plot(
-            run.descent.ts[some],
-            run.descent.losses[some],
-            "o" if run.kind == "linear" else "s",
-            ms=3.5,
-            mfc="none",
-            color=COLOURS[run.kind],
-            label=f"{run.kind}, descent",
-        )
-    linear = next(r for r in runs if r.bias == bias and r.kind == "linear")
-    t = linear.flow.ts
-    m = linear.modes
-    a = fl.theory.mode_strength(t[:, None], m.s, m.d, linear.a0)
+    chosen = [r for r in runs if r.bias == bias]
+    curves = {f"{r.kind}, flow": r.flow for r in chosen}
+    fl.plot.losses(curves | {f"{r.kind}, descent": r.descent for r in chosen}, ax)
+    linear = next(r for r in chosen if r.kind == "linear")
+    a, m = closed_strengths(linear), linear.modes
     start = 0.5 * jnp.sum(task.y**2) / task.samples
     closed = start - jnp.sum(m.s * a - 0.5 * m.d * a**2, axis=1)
-    ax.plot(t, closed, "k:", lw=1.6, label="closed form (linear)")
-    ax.set(xlabel="time t", ylabel="loss", title="with bias" if bias else "without bias")
-    ax.set_ylim(bottom=0)
+    ax.plot(linear.flow.ts, closed, **fl.plot.look("theory"), label="closed form (linear)")
+    ax.set(title="with bias" if bias else "without bias", ylim=(0, None))
     ax.legend(frameon=False, fontsize=8)
 
 
@@ -221,53 +213,18 @@ def draw_activity(ax: plt.Axes, run: Run, given: argparse.Namespace) -> None:
     """Always-on, gating and off fractions of the biased ReLU network, with t*."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        linear = run.flow.linearization(given.quantile)
-    t = jnp.linspace(0, given.t1, 4001)
-    labels = ("always on", "gating", "off")
-    shades = ("#D55E00", "#666666", "#000000")
-    for closed, style in ((False, "-"), (True, "--")):
-        parts = linear.activity(t, closed=closed)
-        for label, colour, part in zip(labels, shades, parts, strict=True):
-            text = f"{label} ({'closed' if closed else 'open'})"
-            ax.step(t, part, style, where="post", color=colour, lw=1.3, label=text)
-    marks = (("t* open", linear.open, "^"), ("t* closed", linear.closed, "v"))
-    for text, t_star, marker in marks:
-        ax.plot(
-            t_star.time, t_star.fraction, marker, ms=9, color="#009E73", zorder=5,
-            label=f"{text} = {float(t_star.time):.3f}",
-        )  # fmt: skip
-    ax.set(xlabel="time t", ylabel="fraction of hidden units", title="ReLU with bias: activity")
-    ax.set_ylim(0, 1.02 if given.task == "hierarchy" else None)
-    ax.legend(frameon=False, fontsize=7, ncols=2)
+        fl.plot.activity(run.flow, ax, quantile=given.quantile)
+    ax.set_title("ReLU with bias: activity")
 
 
-def draw_modes(ax: plt.Axes, runs: list[Run], given: argparse.Namespace) -> None:
+def draw_modes(ax: plt.Axes, runs: list[Run]) -> None:
     """Mode strengths over their final value, with the hitting times."""
     for run in (r for r in runs if r.bias):
-        full = np.asarray(run.modes.full_strength)
-        driven = np.flatnonzero(full > 0)[:5]
-        share = np.asarray(run.flow.observed["modes"])[:, driven] / full[driven]
-        times = hits(run.flow, len(full))
-        for order in range(len(driven)):
-            ax.plot(
-                run.flow.ts, share[:, order], color=COLOURS[run.kind], lw=1.3,
-                label=f"{run.kind}, flow" if order == 0 else None,
-            )  # fmt: skip
-        ax.plot(
-            times[driven], np.full(len(driven), given.rho), "o" if run.kind == "linear" else "s",
-            color=COLOURS[run.kind], ms=6, mfc="white", zorder=4, label=f"{run.kind}, hitting time",
-        )  # fmt: skip
-        if run.kind == "linear":
-            m, t = run.modes, run.flow.ts
-            a = fl.theory.mode_strength(t[:, None], m.s, m.d, run.a0)[:, driven] / full[driven]
-            for order in range(len(driven)):
-                ax.plot(
-                    t, a[:, order], "k:", lw=1.4, label=None if order else "closed form (linear)"
-                )
-    ax.axhline(given.rho, color="0.75", lw=0.8, zorder=0)
-    ax.set(xlabel="time t", ylabel="mode strength a d / s", title="with bias: first five modes")
-    ax.set_ylim(-0.05, 1.15)
-    ax.legend(framealpha=0.95, edgecolor="none", fontsize=8, loc="lower right").set_zorder(6)
+        closed = closed_strengths(run) if run.kind == "linear" else None
+        fl.plot.modes(
+            run.flow, run.modes, ax, rho=run.rho, closed=closed, share=True, label=run.kind
+        )
+    ax.set_title("with bias: first five modes")
 
 
 def main() -> None:
@@ -286,7 +243,7 @@ def main() -> None:
     draw_loss(axes[0, 0], runs, task, bias=True)
     draw_loss(axes[0, 1], runs, task, bias=False)
     draw_activity(axes[1, 0], runs[1], given)
-    draw_modes(axes[1, 1], runs, given)
+    draw_modes(axes[1, 1], runs)
     given.out.mkdir(parents=True, exist_ok=True)
     path = given.out / f"linearization_time_{given.task}.png"
     figure.savefig(path, dpi=150)

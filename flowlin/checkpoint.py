@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from flowlin.drive import AbstractPause, Limits
+from flowlin.field import Modified
 from flowlin.progress import Pace
 from flowlin.rkc import RKC
 from flowlin.run import Run
@@ -102,6 +103,7 @@ def _is_none(node: Any) -> bool:
 
 def _prints(run: Run) -> dict[str, str]:
     """A fingerprint of each argument of a run; functions count by what they are called."""
+    goal = run.objective
     watched = [(watch.channel, watch.direction, watch.terminate) for watch in run.watches]
     parts = {
         "network": (type(run.network).__name__, run.network),
@@ -109,6 +111,7 @@ def _prints(run: Run) -> dict[str, str]:
         "loss": repr(run.loss),
         "kinks": repr(run.kinks),
         "tau": run.tau,
+        "learning_rate": goal.learning_rate if isinstance(goal, Modified) else None,
         "events": (repr(watched), eqx.filter(run.watches, eqx.is_array)),
         "observe": repr(sorted(run.observe.functions or ["networks"])),
         "solver": type(run.solver).__name__,

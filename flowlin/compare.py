@@ -1,5 +1,7 @@
 """A continuous and a discrete run laid side by side."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -7,6 +9,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from flowlin._arrays import is_traced
+from flowlin.loss import Loss
+from flowlin.network import AbstractNetwork
+from flowlin.task import Task
 from flowlin.trajectory import Trajectory
 
 
@@ -47,19 +52,30 @@ def compare(flow: Trajectory, descent: Trajectory) -> Comparison:
     others = jax.tree.map(lambda a: a[kept], descent.networks)
     networks = flow.network(ts) if flow.dense is not None else _at(flow, ts)
 
-    @jax.jit
+    return Comparison(ts, *distances(networks, others, task, loss))
+
+
+@eqx.filter_jit
+def distances(
+    networks: AbstractNetwork, others: AbstractNetwork, task: Task, loss: Loss
+) -> tuple[Float[Array, " T"], Float[Array, " T"], Float[Array, " T"]]:
+    """What a `Comparison` holds, of stacked networks; nothing is no distance from nothing."""
+
+    def relative(off: Any, size: Any) -> Array:
+        return jnp.where(off == 0, 0.0, jnp.sqrt(off / jnp.where(off == 0, 1.0, size)))
+
     @jax.vmap
-    def distances(first, second):
+    def measured(first: AbstractNetwork, second: AbstractNetwork) -> tuple[Array, Array, Array]:
         pairs = list(
             zip(jax.tree.leaves(first.parameters), jax.tree.leaves(second.parameters), strict=True)
         )
         off = sum(jnp.sum((a - b) ** 2) for a, b in pairs)
         size = sum(jnp.sum(a**2) for a, _ in pairs)
         f, g = first.outputs(task.x), second.outputs(task.x)
-        function = jnp.sqrt(jnp.sum((f - g) ** 2) / jnp.sum(f**2))
-        return jnp.sqrt(off / size), function, loss(g, task.y) - loss(f, task.y)
+        function = relative(jnp.sum((f - g) ** 2), jnp.sum(f**2))
+        return relative(off, size), function, loss(g, task.y) - loss(f, task.y)
 
-    return Comparison(ts, *distances(networks, others))
+    return measured(networks, others)
 
 
 def _at(flow: Trajectory, ts: Array):

@@ -36,6 +36,7 @@ def gradient_descent(
     tau: float = 1.0,
     optimiser: optax.GradientTransformation | None = None,
     events: Sequence[AbstractEvent] = (),
+    interpolate: bool = False,
     observe: Observe | None = None,
     save_every: int | None = None,
     max_events: int = 2**16,
@@ -55,6 +56,10 @@ def gradient_descent(
     - `steps`: number of steps.
     - `optimiser`: any optax optimiser in place of plain descent; it brings its own rate, and
       `learning_rate` then only sets the unit of time.
+    - `interpolate`: whether an event's time is where the straight line between the watched values
+      of two steps crosses the level, instead of the later step. Steps know nothing finer; but
+      these times converge to those of the modified flow (`fl.gradient_flow(learning_rate=)`) as
+      eps^2. Their uncertainty stays the step.
     - `save_every`: steps between saved rows; None saves about 200. The last step is saved too.
 
     **Returns:** a `Trajectory`. `flow.events` holds the given events; gates are not logged one by
@@ -65,8 +70,8 @@ def gradient_descent(
     or there are more than `max_events` events.
     """
     return _run(
-        network, task, learning_rate, steps, loss, tau, optimiser, events, observe, save_every,
-        max_events, progress, throw, batch_size=None, key=None,
+        network, task, learning_rate, steps, loss, tau, optimiser, events, interpolate, observe,
+        save_every, max_events, progress, throw, batch_size=None, key=None,
     )  # fmt: skip
 
 
@@ -82,6 +87,7 @@ def stochastic_gradient_descent(
     tau: float = 1.0,
     optimiser: optax.GradientTransformation | None = None,
     events: Sequence[AbstractEvent] = (),
+    interpolate: bool = False,
     observe: Observe | None = None,
     save_every: int | None = None,
     max_events: int = 2**16,
@@ -107,12 +113,12 @@ def stochastic_gradient_descent(
             f"{batch_size}."
         )
     return _run(
-        network, task, learning_rate, steps, loss, tau, optimiser, events, observe, save_every,
-        max_events, progress, throw, batch_size=batch_size, key=key,
+        network, task, learning_rate, steps, loss, tau, optimiser, events, interpolate, observe,
+        save_every, max_events, progress, throw, batch_size=batch_size, key=key,
     )  # fmt: skip
 
 
-class _Look(eqx.Module):
+class Look(eqx.Module):
     """What is looked at as the run goes: watched values, and counts of linear units."""
 
     observer: Observer
@@ -133,7 +139,7 @@ class _Look(eqx.Module):
         return tuple(found)
 
 
-class _State(eqx.Module):
+class State(eqx.Module):
     """Carried from step to step."""
 
     parameters: Parameters
@@ -144,27 +150,28 @@ class _State(eqx.Module):
     order: Array  # the epoch's order of the samples, for mini-batches
 
 
-class _Descent(eqx.Module):
+class Descent(eqx.Module):
     """Everything that defines a run."""
 
     network: AbstractNetwork
     task: Task
     objective: AbstractObjective
     loss: Loss
-    look: _Look
+    look: Look
     observe: Observables
     learning_rate: Array
     clock: Array  # flow time per step
     optimiser: optax.GradientTransformation | None = eqx.field(static=True)  # None: plain
+    interpolate: bool = eqx.field(static=True)
     save_every: int = eqx.field(static=True)
     batch_size: int | None = eqx.field(static=True)
     key: PRNGKeyArray | None
 
-    def start(self, max_events: int) -> _State:
+    def start(self, max_events: int) -> State:
         """The state before the first step."""
         parameters: Any = self.network.parameters
         values = self.values(parameters)
-        return _State(
+        return State(
             parameters,
             () if self.optimiser is None else self.optimiser.init(parameters),
             values,
@@ -179,7 +186,7 @@ class _Descent(eqx.Module):
             return jnp.zeros(0, self.network.dtype)
         return self.look.observer(parameters)
 
-    def update(self, state: _State) -> _State:
+    def update(self, state: State) -> State:
         """One step, nothing looked at."""
         network, order = self.network.with_parameters(state.parameters), state.order
         if self.batch_size is None:
@@ -204,9 +211,9 @@ class _Descent(eqx.Module):
         else:
             updates, optimiser = self.optimiser.update(gradient, optimiser, before)
         parameters: Any = optax.apply_updates(before, updates)
-        return _State(parameters, optimiser, state.values, state.log, state.step + 1, order)
+        return State(parameters, optimiser, state.values, state.log, state.step + 1, order)
 
-    def record(self, state: _State, since: Any) -> tuple[_State, Any]:
+    def record(self, state: State, since: Any) -> tuple[State, Any]:
         """Log the crossings since the last look; return the unit counts."""
         values = self.values(state.parameters)
         log = state.log
@@ -214,7 +221,11 @@ class _Descent(eqx.Module):
             above, before = values > 0, state.values > 0
             up, down = self.look.observer.directions
             crossed = (above & ~before & up) | (~above & before & down)
-            time = state.step * self.clock
+            end = state.step * self.clock
+            time = jnp.broadcast_to(end, values.shape)
+            if self.interpolate:
+                gap = jnp.where(crossed, values - state.values, 1.0)
+                time = end - since * self.clock * jnp.where(crossed, values / gap, 0.0)
             k = jnp.where(crossed, log.count + jnp.cumsum(crossed) - 1, log.time.shape[0])
             stops = jnp.any(crossed & self.look.observer.terminating)
             log = Log(
@@ -223,12 +234,12 @@ class _Descent(eqx.Module):
                 log.component.at[k].set(jnp.arange(k.shape[0], dtype=jnp.int32), mode="drop"),
                 log.rising.at[k].set(above, mode="drop"),
                 log.count + jnp.sum(crossed, dtype=jnp.int32),
-                jnp.where(stops, jnp.minimum(log.end, time), log.end),
+                jnp.where(stops, jnp.minimum(log.end, end), log.end),
             )
         state = eqx.tree_at(lambda s: (s.values, s.log), state, (values, log))
         return state, self.look.counts(state.parameters)
 
-    def advance(self, state: _State, steps: int) -> tuple[_State, Any]:
+    def advance(self, state: State, steps: int) -> tuple[State, Any]:
         """`steps` steps up to the next saved row; stands still once a terminating event came."""
 
         def one(state, _):
@@ -273,14 +284,14 @@ class _Descent(eqx.Module):
         return state, rows
 
 
-def _choose(done: Array, old: _State, new: _State) -> _State:
+def _choose(done: Array, old: State, new: State) -> State:
     """The old state once the run has ended."""
     return jax.tree.map(lambda a, b: jnp.where(done, a, b), old, new)
 
 
 def _run(
-    network, task, learning_rate, steps, loss, tau, optimiser, events, observe, save_every,
-    max_events, progress, throw, batch_size, key,
+    network, task, learning_rate, steps, loss, tau, optimiser, events, interpolate, observe,
+    save_every, max_events, progress, throw, batch_size, key,
 ) -> Trajectory:  # fmt: skip
     check_fit(network, task)
     require_positive("learning_rate", learning_rate)
@@ -293,6 +304,26 @@ def _run(
         raise ValueError(
             f"`save_every` must lie between 1 and `steps` = {steps}, got {save_every}."
         )
+    run, quantiles = prepared(
+        network, task, learning_rate, loss, tau, optimiser, events, interpolate, observe,
+        save_every, batch_size, key,
+    )  # fmt: skip
+    watches = run.look.observer.watches
+    bar = tqdm_class()(total=steps, unit="step") if progress else None
+    report = None if bar is None else lambda step: bar.update(int(step) - bar.n)
+    state, rows = run.solve(steps, max_events if watches else 0, report)
+    if bar is not None:
+        jax.effects_barrier()
+        bar.close()
+    descent = _assembled(run, state, rows, watches, quantiles, Reference(run.task, loss))
+    return finished(descent, throw, lambda d: _failure(d, max_events))
+
+
+def prepared(
+    network, task, learning_rate, loss, tau, optimiser, events, interpolate, observe, save_every,
+    batch_size, key,
+) -> tuple[Descent, list[float]]:  # fmt: skip
+    """The run, and the quantiles at which it counts units."""
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     goal = objective(network, task, loss, IgnoreKinks())
     quantiles = sorted({0.0} | {e.quantile for e in events if isinstance(e, UnitSwitches)})
@@ -303,31 +334,25 @@ def _run(
         Observer(tuple(UnitSwitches(q).watches(network, task, goal, IgnoreKinks())), network)
         for q in quantiles
     )
-    run = _Descent(
+    run = Descent(
         network=network,
         task=task,
         objective=goal,
         loss=loss,
-        look=_Look(Observer(tuple(watches), network), counters),
+        look=Look(Observer(tuple(watches), network), counters),
         observe=Observables(observe),
         learning_rate=jnp.asarray(learning_rate, network.dtype),
         clock=jnp.asarray(learning_rate * tau, network.dtype),
         optimiser=optimiser,
+        interpolate=interpolate,
         save_every=save_every,
         batch_size=batch_size,
         key=key,
     )
-    bar = tqdm_class()(total=steps, unit="step") if progress else None
-    report = None if bar is None else lambda step: bar.update(int(step) - bar.n)
-    state, rows = run.solve(steps, max_events if watches else 0, report)
-    if bar is not None:
-        jax.effects_barrier()
-        bar.close()
-    descent = _assembled(run, state, rows, tuple(watches), quantiles, Reference(task, loss))
-    return finished(descent, throw, lambda d: _failure(d, max_events))
+    return run, quantiles
 
 
-def _assembled(run: _Descent, state: _State, rows, watches, quantiles, reference) -> Trajectory:
+def _assembled(run: Descent, state: State, rows, watches, quantiles, reference) -> Trajectory:
     """The trajectory of a finished run."""
     (ts, losses, observed), counts = rows
     end = state.step * run.clock

@@ -23,7 +23,9 @@ class Limits(NamedTuple):
 
 
 class AbstractPause:
-    """Something that wants a run to pause now and then."""
+    """Something that wants a run to pause now and then; `by_clock`: not always at the same step."""
+
+    by_clock = True
 
     def budget(self, accepted: int) -> int | None:
         """Steps until its next pause, after so many accepted ones; None for no matter how many."""
@@ -46,6 +48,10 @@ def drive(
     before: Trajectory | None = None,
 ) -> Trajectory:
     """Run to the end, pausing where somebody wants to, from a `start` or from t = 0."""
+    if start is None and any(pause.by_clock for pause in pauses):
+        # One program then takes all steps, so that no bit depends on when the run paused; without,
+        # the start is compiled together with the first segment.
+        start = started(run.anonymous)
     flow = before
     while True:
         accepted = 0 if start is None else int(start.counts["num_accepted_steps"])
@@ -70,16 +76,19 @@ def segment(
     taken = 0 if start is None else int(start.counts["num_steps"])
     steps = jnp.asarray(budget), jnp.asarray(limits.steps - taken)
     bound = 1 << max(limits.steps - 1, 1).bit_length()  # a power of two, for few compilations
-    flow = run.solve(start, *steps, max_steps=bound)
+    flow = run.anonymous.solve(start, *steps, max_steps=bound)
     if run.capacity < limits.events and bool(flow.result == RESULTS.event_overflow):
         run = run.with_capacity(limits.events)
         start = None if start is None else _grown(start, limits.events)
-        flow = run.solve(start, *steps, max_steps=bound)
+        flow = run.anonymous.solve(start, *steps, max_steps=bound)
     flow = trimmed(flow)
     wanted = slice(None if before is None else 1, -1 if is_paused(flow, limits) else None)
     if run.ts is None and wanted != slice(None):  # rows at the segment's ends, but not at pauses
         flow = flow.with_rows(lambda a: a[wanted])
     return run, flow if before is None else _joined(before, flow)
+
+
+started = eqx.filter_jit(Run.begin)
 
 
 @eqx.filter_jit

@@ -7,6 +7,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from flowlin._arrays import is_traced
@@ -84,6 +85,35 @@ class EventLog(eqx.Module):
             inner = np.unravel_index(local, channel.shape) if channel.shape else ()
             rows.append((*channel.prefix, *(int(i) for i in inner)))
         return rows
+
+    def sides(self, t: ArrayLike) -> Int[Array, " C"]:
+        """The side of every component at time t, right-continuous; see `initial`."""
+        k = jnp.where(
+            (self.time <= t) & jnp.isfinite(self.time), jnp.arange(self.time.shape[0]), -1
+        )
+        last = jnp.full(self.initial.shape, -1).at[self.component].max(k)
+        return jnp.where(last >= 0, self.new[last], self.initial) if k.size else self.initial
+
+    def gates(self, t: ArrayLike, layer: int = 0) -> Int[Array, "P H"]:
+        """Modes of a hidden layer's (sample, unit) pairs at time t: 1 on, 0 sliding, -1 off.
+
+        Exact where the signs of stored preactivations are not: those of sliding pairs are rounding.
+
+        **Raises:** `ValueError` if the run did not log the gates of that layer.
+        """
+        k = self.gate_channel(layer)
+        own = self.sides(t)[self.offsets[k] : self.offsets[k + 1]]
+        return own.reshape(self.channels[k].shape).T
+
+    def gate_channel(self, layer: int) -> int:
+        """Which channel holds the gates of a layer, of shape (H, P)."""
+        found = [k for k, c in enumerate(self.channels) if (c.name, c.prefix) == ("gate", (layer,))]
+        if not found:
+            raise ValueError(
+                f"the run logged no gates of layer {layer}; only flows of ReLU networks with few "
+                "(unit, sample) pairs do, in layers counted from 0."
+            )
+        return found[0]
 
     def select(self, name: str) -> "EventLog":
         """The events of one name.

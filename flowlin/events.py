@@ -178,8 +178,8 @@ class LossBelow(AbstractEvent):
     def watches(self, network, task, objective, kinks) -> list[Watch]:
         """One watch: the run's loss minus the level, falling."""
         del task, kinks
-        # The loss of a gradient flow never rises, so it is monotone.
-        how = self.name, "down", self.terminate, True
+        # The loss of a gradient flow never rises, so it is monotone; a modified flow's may.
+        how = self.name, "down", self.terminate, objective.falls
         return [_watch(objective.value, (), self.level, network, *how)]
 
 

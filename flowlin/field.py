@@ -19,6 +19,16 @@ from flowlin.task import Task
 class AbstractObjective(eqx.Module):
     """Loss and gradient as functions of a network of one fixed kind on one task."""
 
+    @property
+    def label(self) -> str:
+        """Its name in `flow.stats`."""
+        return type(self).__name__
+
+    @property
+    def falls(self) -> bool:
+        """Whether the loss can only fall along the flow of minus the gradient."""
+        return True
+
     def value(self, network: AbstractNetwork) -> Float[Array, ""]:
         """The run's own loss."""
         raise NotImplementedError
@@ -149,6 +159,49 @@ def objective(
     if fewer and isinstance(loss, SquaredError):
         return Statistics.of(task, loss)
     return FullData(task, loss, kinks, task.shards)
+
+
+class Modified(AbstractObjective):
+    r"""What descent with a finite step descends, by backward error analysis.
+
+    Steps $w_{k+1} = w_k - \epsilon \nabla L$ follow, at the times $k \epsilon \tau$ and up to
+    $O(\epsilon^2)$, the flow of
+
+    $$\tilde L = L + \frac{\epsilon}{4} \|\nabla L\|^2, \qquad
+      \nabla \tilde L = \nabla L + \frac{\epsilon}{2} \nabla^2 L\, \nabla L$$
+
+    (Barrett and Dherin 2021, Sec. 2; Hairer, Lubich and Wanner 2006, IX.1 for any method), which
+    needs a gradient that is smooth. The Hessian enters as one forward derivative of the gradient.
+    `value` stays the plain loss, which need not fall where the curvature is below -2 / eps:
+    $\tau \dot L = -g \cdot (1 + \frac{\epsilon}{2} \nabla^2 L)\, g$.
+    """
+
+    plain: AbstractObjective
+    learning_rate: Float[Array, ""]
+
+    @property
+    def label(self) -> str:
+        """That of the plain one, and that it is modified."""
+        return f"{self.plain.label}, modified"
+
+    @property
+    def falls(self) -> bool:
+        """No: see above."""
+        return False
+
+    def value(self, network: AbstractNetwork) -> Float[Array, ""]:
+        """The plain loss."""
+        return self.plain.value(network)
+
+    def gradient(self, network: AbstractNetwork) -> Parameters:
+        """Gradient of the modified loss."""
+
+        def plain(parameters: Parameters) -> Parameters:
+            return self.plain.gradient(network.with_parameters(parameters))
+
+        slope = plain(network.parameters)
+        slope, bend = jax.jvp(plain, (network.parameters,), (slope,))
+        return jax.tree.map(lambda g, h: g + self.learning_rate / 2 * h, slope, bend)
 
 
 class GradientField(eqx.Module):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import warnings
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -10,20 +9,20 @@ import diffrax
 import jax.numpy as jnp
 import numpy as np
 
-from flowlin._arrays import ENABLE_X64, is_traced, require_positive
-from flowlin.averaged import FINEST, AveragedGates
+from flowlin._arrays import is_traced
 from flowlin.checkpoint import Checkpoint
+from flowlin.choices import (
+    check_options,
+    check_times,
+    chosen_kinks,
+    chosen_objective,
+    chosen_solver,
+    controller,
+    tolerance,
+)
 from flowlin.drive import AbstractPause, Limits, drive, is_paused
 from flowlin.events import AbstractEvent, GateSwitches, logs_gates, user_watches
-from flowlin.field import objective
-from flowlin.kinks import (
-    AbstractKinks,
-    AveragedKinks,
-    ExactKinks,
-    IgnoreKinks,
-    KinksWarning,
-    suitable_kinks,
-)
+from flowlin.kinks import AbstractKinks, AveragedKinks, ExactKinks
 from flowlin.loss import Loss, SquaredError
 from flowlin.network import AbstractNetwork, ReLUNetwork, check_fit
 from flowlin.progress import Bar, progress_meter
@@ -44,6 +43,7 @@ def gradient_flow(
     dense: bool = False,
     loss: Loss = SquaredError(),
     tau: Any = 1.0,
+    learning_rate: Any = None,
     events: Sequence[AbstractEvent] = (),
     observe: Observe | None = None,
     kinks: AbstractKinks | None = None,
@@ -69,6 +69,12 @@ def gradient_flow(
       count its steps; memory is steps x stages x parameters (for an exact walk times 8 pieces).
     - `loss`: `SquaredError()` or `CrossEntropy()`.
     - `tau`: time constant.
+    - `learning_rate`: None for the flow itself. A rate eps gives the *modified* flow that descent
+      with that rate follows to second order: of $L + (\epsilon/4) \|\nabla L\|^2$ (Barrett and
+      Dherin 2021; see `flowlin.field.Modified`), at about three times the cost. Its times, events
+      among them, are those of descent up to O(eps^2), with k steps at t = k eps tau; compare
+      them with `fl.gradient_descent(..., interpolate=True)`. Losses stay those of L. For smooth
+      networks: a ReLU network needs `SmoothKinks`, and the rounded network is then meant.
     - `events`: `Crossing`, `ModeHits`, `LossBelow`, `UnitSwitches`. A ReLU network with up to
       10,000 (unit, sample) pairs logs its gates besides.
     - `observe`: `{name: function(network, task)}`, recorded at `ts` **instead of** the networks.
@@ -104,13 +110,15 @@ def gradient_flow(
     a run that fails.
     """
     check_fit(network, task)
-    _check(t1, ts, tau, rtol, atol, network.dtype)
+    check_options(network, t1, ts, tau, rtol, atol, learning_rate, kinks)
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
-    kinks, why = _kinks(network, task, kinks, solver)
+    # A name is no part of what is compiled.
+    reference, task = Reference(task, loss), dataclasses.replace(task, name="")
+    kinks, why = chosen_kinks(network, task, kinks, solver)
     tau = jnp.asarray(tau, network.dtype)
-    rtol = cast(float, _tolerance(rtol, kinks, network.dtype))
-    method, method_why = _solver(network, task, loss, tau, kinks, solver, rtol)
-    goal = objective(network, task, loss, kinks)
+    rtol = cast(float, tolerance(rtol, kinks, network.dtype))
+    method, method_why = chosen_solver(network, task, loss, tau, kinks, solver, rtol)
+    goal = chosen_objective(network, task, loss, kinks, learning_rate)
     logged = (GateSwitches(),) if logs_gates(network, task, events, kinks) else ()
     watches = user_watches((*logged, *events), network, task, goal, kinks)
     run = Run(
@@ -123,7 +131,7 @@ def gradient_flow(
         watches=tuple(watches),
         observe=Observables(observe),
         solver=method,
-        controller=_controller(rtol, atol, t1, network.dtype),
+        controller=controller(rtol, atol, t1, network.dtype),
         adjoint=adjoint,
         meter=diffrax.NoProgressMeter(),
         t1=jnp.asarray(t1, network.dtype),
@@ -133,9 +141,9 @@ def gradient_flow(
             ("solver_because", method_why),
             ("kinks", repr(kinks) if isinstance(network, ReLUNetwork) else "none"),
             ("kinks_because", why),
-            ("objective", type(goal).__name__),
+            ("objective", goal.label),
         ),
-        reference=Reference(task, loss),
+        reference=reference,
         capacity=_capacity(watches, max_events),
     )
     solve = _traced if is_traced(run) else _driven
@@ -158,7 +166,7 @@ def extended(
         raise ValueError(
             "this run ended at a terminating event; to go beyond, run it with `terminate=False`."
         )
-    _check(t1, ts, run.tau, None, None, run.network.dtype)
+    check_times(t1, ts)
     first = float(t1) if ts is None else float(np.asarray(ts)[0])
     if not first > float(flow.end):
         raise ValueError(
@@ -231,75 +239,6 @@ def _driven(
     return dataclasses.replace(flow, continuation=None)
 
 
-def default_solver(
-    network: AbstractNetwork, kinks: AbstractKinks, rtol: float
-) -> diffrax.AbstractSolver:
-    """Chosen by `benchmarks/solvers.py`, except for exact walks, which it does not compare yet."""
-    if isinstance(kinks, ExactKinks):
-        return diffrax.Tsit5()
-    if isinstance(network, ReLUNetwork):
-        # Kinks limit the order: a low-order method wins until the tolerance resolves the width.
-        bare = isinstance(kinks, IgnoreKinks)
-        return diffrax.Bosh3() if bare or rtol > 1e-6 else diffrax.Tsit5()
-    return diffrax.Dopri8() if rtol <= 1e-6 else diffrax.Tsit5()
-
-
-def _solver(network, task, loss, tau, kinks, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
-    """The given solver where it suits the kinks, or the one that does, and why."""
-    if isinstance(kinks, AveragedKinks):
-        if solver is not None:
-            raise ValueError(
-                f"`AveragedKinks` has a solver of its own; leave out `solver` = "
-                f"{type(solver).__name__}, or pass other `kinks`."
-            )
-        return AveragedGates(network, task, loss, tau), "the solver of averaged kinks"
-    if solver is None:
-        return default_solver(network, kinks, rtol), "the default; stiffness was not measured"
-    if isinstance(kinks, ExactKinks) and not isinstance(solver, diffrax.AbstractERK):
-        raise ValueError(
-            f"`ExactKinks` walks with explicit Runge-Kutta solvers such as diffrax.Tsit5(); with "
-            f"`solver` = {type(solver).__name__} use `kinks=fl.SmoothKinks(1e-4)`."
-        )
-    return solver, "as asked for"
-
-
-def _kinks(network, task, kinks, solver) -> tuple[AbstractKinks, str]:
-    """The given kinks, or those that suit the run, and why."""
-    if kinks is None or not isinstance(network, ReLUNetwork):
-        return suitable_kinks(network, task, solver)
-    if not isinstance(kinks, AbstractKinks):
-        raise ValueError(f"`kinks` must be an object such as fl.ExactKinks(), got {kinks!r}.")
-    return kinks, "as asked for"
-
-
-def _controller(rtol: Any, atol: Any, t1: Any, dtype: Any) -> diffrax.PIDController:
-    """Step size control. Tolerances are arrays: another one is not another compilation."""
-    return diffrax.PIDController(
-        rtol=jnp.asarray(rtol, dtype),
-        atol=jnp.asarray(rtol / 100 if atol is None else atol, dtype),
-        # Steps below this have lost the race against rounding.
-        dtmin=16 * jnp.finfo(dtype).eps * t1,
-        force_dtmin=False,
-    )
-
-
-def _tolerance(rtol: Any, kinks: AbstractKinks, dtype: Any) -> Any:
-    """The run's rtol: its default, and not finer than averaged kinks can use."""
-    averaged = isinstance(kinks, AveragedKinks)
-    if rtol is None:
-        return 1e-4 if dtype != jnp.float64 else FINEST if averaged else 1e-8
-    if not averaged:
-        return rtol
-    if not is_traced(rtol) and rtol < FINEST:
-        warnings.warn(
-            f"`rtol` = {rtol:g} is finer than `AveragedKinks` can use: its steps would creep from "
-            f"switch to switch. {FINEST:g} is used instead.",
-            KinksWarning,
-            stacklevel=3,
-        )
-    return jnp.maximum(rtol, FINEST) if is_traced(rtol) else max(rtol, FINEST)
-
-
 def _failure(flow: Trajectory, max_steps: int, max_events: int) -> str:
     """What went wrong and what to do about it."""
     reached = f"t = {float(flow.end):.6g} after {int(flow.counts['num_steps'])} steps"
@@ -327,33 +266,3 @@ def _failure(flow: Trajectory, max_steps: int, max_events: int) -> str:
             "there; use `kinks=fl.SmoothKinks(...)`, or end the run before."
         )
     return f"{RESULTS[flow.result]}, at {reached}."
-
-
-def _check(t1, ts, tau, rtol, atol, dtype) -> None:
-    require_positive("t1", t1)
-    require_positive("tau", tau)
-    if rtol is not None:
-        require_positive("rtol", rtol)
-        finest = 10 * float(jnp.finfo(dtype).eps)
-        if not is_traced(rtol) and float(rtol) < finest:
-            remedy = (
-                f"switch to float64 before any array is made: {ENABLE_X64}"
-                if dtype == jnp.float32
-                else "loosen it"
-            )
-            raise ValueError(
-                f"`rtol` = {rtol:g} is finer than {dtype} can hold ({finest:.1e}); {remedy}."
-            )
-    if atol is not None:
-        require_positive("atol", atol)
-    if ts is not None and not is_traced(ts):
-        times = np.asarray(ts)
-        if times.ndim != 1 or times.size == 0:
-            raise ValueError(f"`ts` must be a non-empty list of times, got shape {times.shape}.")
-        if not np.all(np.diff(times) > 0):
-            raise ValueError("`ts` must be strictly ascending; sort it and drop duplicates.")
-        if times[0] < 0 or (not is_traced(t1) and times[-1] > float(t1)):
-            raise ValueError(
-                f"`ts` runs from {times[0]:g} to {times[-1]:g}, outside the run's [0, t1 = "
-                f"{float(t1):g}]."
-            )

@@ -64,4 +64,30 @@ class CrossEntropy(eqx.Module):
         return -jnp.sum(targets * jax.nn.log_softmax(outputs, axis=-1))
 
 
-Loss = SquaredError | CrossEntropy
+class LinearizedLoss(eqx.Module):
+    r"""A loss made linear at zero outputs, $L(0) + \sum_i \nabla L(0)_i \cdot \hat y_i$.
+
+    Its gradient flow is the early phase. A `loss` for `fl.gradient_flow` like others.
+    """
+
+    loss: SquaredError | CrossEntropy
+
+    def weight(self, samples: int) -> float:
+        """The factor of each sample, that of the loss."""
+        return self.loss.weight(samples)
+
+    def __call__(
+        self, outputs: Float[Array, "P N_out"], targets: Float[Array, "P N_out"]
+    ) -> Float[Array, ""]:
+        """The linear loss of outputs (P, N_out) against targets of the same shape."""
+        return self.weight(targets.shape[0]) * self.total(outputs, targets)
+
+    def total(
+        self, outputs: Float[Array, "P N_out"], targets: Float[Array, "P N_out"]
+    ) -> Float[Array, ""]:
+        """The sum over samples, each of weight one."""
+        value, slope = jax.value_and_grad(self.loss.total)(jnp.zeros_like(targets), targets)
+        return value + jnp.sum(slope * outputs)
+
+
+Loss = SquaredError | CrossEntropy | LinearizedLoss

@@ -31,6 +31,8 @@ class StiffnessCheck(AbstractPause):
     become stiff rarely falls.
     """
 
+    by_clock = False
+
     def __init__(self, run: Run):
         self.standard = type(run.solver).__name__
         self.note = "the default; the run was too short to measure stiffness"

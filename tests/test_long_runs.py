@@ -28,10 +28,13 @@ TIMES = np.linspace(0, 4, 10)
 
 
 class Often(AbstractPause):
-    """Pauses after every third step."""
+    """Pauses after so many steps."""
+
+    def __init__(self, steps=3):
+        self.steps = steps
 
     def budget(self, accepted):
-        return 3
+        return self.steps
 
     def pause(self, run, flow, limits):
         return run, flow
@@ -40,8 +43,8 @@ class Often(AbstractPause):
         return flow
 
 
-def assert_equal(a, b):
-    """Two trajectories are the same to the last bit."""
+def assert_equal(a, b, rtol=0.0):
+    """Two trajectories are the same, by default to the last bit."""
 
     def numbers(run):
         rows = (run.ts, run.losses, run.observed, run.saved)
@@ -49,17 +52,17 @@ def assert_equal(a, b):
 
     leaves = jax.tree.leaves_with_path(numbers(a))
     for (path, x), y in zip(leaves, jax.tree.leaves(numbers(b)), strict=True):
-        assert np.array_equal(x, y), jax.tree_util.keystr(path)
+        np.testing.assert_allclose(x, y, rtol, rtol, err_msg=jax.tree_util.keystr(path))
 
 
 @pytest.mark.parametrize(("network", "ts"), [(LINEAR, None), (RELU, TIMES)], ids=["linear", "relu"])
 def test_pauses_change_nothing(network, ts, monkeypatch):
-    events = (fl.LossBelow(1.2),)
-    whole = fl.gradient_flow(network, TASK, 4.0, ts=ts, events=events)
-    monkeypatch.setattr(
-        flow, "drive", lambda run, limits, _, *at: drive.drive(run, limits, [Often()], *at)
-    )
-    paused = fl.gradient_flow(network, TASK, 4.0, ts=ts, events=events)
+    def run(pause):
+        with monkeypatch.context() as patch:
+            patch.setattr(flow, "drive", lambda r, limits, *_: drive.drive(r, limits, [pause]))
+            return fl.gradient_flow(network, TASK, 4.0, ts=ts, events=(fl.LossBelow(1.2),))
+
+    whole, paused = run(Often(1000)), run(Often())
     assert int(whole.counts["num_accepted_steps"]) > 9
     assert_equal(whole, paused)
 
@@ -69,14 +72,14 @@ def test_extended_run_is_one_with_a_step_end_there(network, monkeypatch):
     events = (fl.LossBelow(1.2),)
     first = fl.gradient_flow(network, TASK, 1.9, ts=TIMES[:5], events=events)
     longer = first.extend(4.0, ts=TIMES[5:])
-    pid = flow._controller
+    pid = flow.controller
     monkeypatch.setattr(
         flow,
-        "_controller",
+        "controller",
         lambda *a: diffrax.ClipStepSizeController(pid(*a), step_ts=jnp.asarray([1.9])),
     )
     whole = fl.gradient_flow(network, TASK, 4.0, ts=TIMES, events=events)
-    assert_equal(longer, whole)
+    assert_equal(longer, whole, 1e-13)  # different programs may round differently
     assert float(first.end) == 1.9  # the first part stays as it is
 
 
@@ -106,7 +109,7 @@ def test_logs_grow_where_they_overflow(monkeypatch):
     monkeypatch.setattr(flow, "_capacity", lambda *_: 2)
     small = fl.gradient_flow(LINEAR, TASK, 4.0, events=(watch,))
     assert len(whole.events) > 2
-    assert_equal(whole, small)
+    assert_equal(whole, small, 1e-13)
     with pytest.raises(fl.RunError, match="`max_events` = 3"):
         fl.gradient_flow(LINEAR, TASK, 4.0, events=(watch,), max_events=3)
 

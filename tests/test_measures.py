@@ -1,7 +1,6 @@
 """Measures of networks: units, modes, function, conserved quantities, and along trajectories."""
 
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -36,66 +35,64 @@ def task():
 
 @pytest.fixture(scope="module")
 def network(task):
-    return fl.ReLUNetwork.init(task, 7, 0.3, bias_strength=2.0, key=jax.random.key(3))
+    return fl.ReLUNetwork.init(task, 5, 0.3, bias_strength=2.0, key=jax.random.key(4))
+
+
+OBSERVED = {
+    "network": lambda network, task: network,
+    "activity": measures.activity,
+    "positions": measures.kink_positions,
+    "rates": measures.kink_rates,
+    "conserved": measures.conserved,
+    "norms": measures.norms,
+    "test": measures.OnTask(measures.loss, gaussian(9, seed=1)),
+    "rank": lambda n, task: measures.effective_rank_of_gram(measures.hidden(n, task)),
+}
 
 
 @pytest.fixture(scope="module")
-def run(task, network):
-    """A run of few kinks and no sliding, by what it observes."""
-    return functools.partial(
-        fl.gradient_flow, network, task, 2.0, ts=TS, kinks=fl.IgnoreKinks(), rtol=1e-10
+def flow(task, network):
+    """A run of few kinks and no sliding, and what it observed."""
+    return fl.gradient_flow(
+        network, task, 2.0, ts=TS, observe=OBSERVED, kinks=fl.IgnoreKinks(), rtol=1e-10
     )
 
 
-@pytest.fixture(scope="module")
-def flow(run):
-    return run()
+def at_once(function, *arguments):
+    """The value of a function compiled as a whole, which is faster than piece by piece."""
+    return jax.device_get(jax.jit(function)(*arguments))
 
 
 # --- along a trajectory ---------------------------------------------------------------------
 
 
-def test_observed_and_along_and_one_by_one_agree(run, flow, task):
-    modes, test = fl.theory.modes(task, 2.0), gaussian(9, seed=1)
-    observe = {
-        "activity": measures.activity,
-        "rates": measures.kink_rates,
-        "norms": measures.norms,
-        "matrix": functools.partial(measures.mode_matrix, modes=modes),
-        "test": measures.OnTask(measures.loss, test),
-        "rank": lambda n, task: measures.effective_rank_of_gram(measures.hidden(n, task)),
-    }
-    observed = run(observe=observe).observed
-    for name, measure in observe.items():
-        stored = measures.along(flow, measure)
-        jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12),
-            stored,
-            observed[name],
-        )
-        single = [
-            measure(jax.tree.map(lambda a, k=k: a[k], flow.networks), task) for k in range(len(TS))
-        ]
-        jax.tree.map(
-            lambda a, *b: np.testing.assert_allclose(a, np.stack(b), rtol=1e-12, atol=1e-13),
-            stored,
-            *single,
-        )
-    test_losses = [
-        np.mean(np.sum((np.asarray(n.outputs(test.x)) - test.y) ** 2, axis=1)) / 2
-        for n in (flow.final,)
-    ]
-    np.testing.assert_allclose(observed["test"][-1], test_losses[0], rtol=1e-12)
-    other = measures.along(flow, measures.loss, test)
-    np.testing.assert_allclose(other, observed["test"], rtol=1e-9)
-    np.testing.assert_allclose(measures.along(flow, measures.loss), flow.losses, rtol=1e-12)
+def test_observed_and_stored_and_single_networks_agree(flow, task):
+    def every(network, task):
+        return {name: measure(network, task) for name, measure in OBSERVED.items()}
+
+    networks = flow.observed["network"]
+    stored = measures.along(networks, every, task)
+    last = at_once(every, flow.final, task)
+    for name in OBSERVED:
+        for a, b, c in zip(
+            *(jax.tree.leaves(found[name]) for found in (flow.observed, stored, last)), strict=True
+        ):
+            np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+            np.testing.assert_allclose(b[-1], c, rtol=1e-10, atol=1e-12)
+    test = OBSERVED["test"].task
+    residuals = np.asarray(flow.final.outputs(test.x)) - test.y
+    np.testing.assert_allclose(last["test"], np.sum(residuals**2) / 18, rtol=1e-12)
 
 
-def test_a_trajectory_without_its_task(flow, tmp_path):
-    flow.save(tmp_path / "flow.npz")
-    loaded = fl.load(tmp_path / "flow.npz")
-    kinks = measures.along(loaded, measures.kink_positions)
-    np.testing.assert_array_equal(kinks, measures.along(flow, measures.kink_positions))
+def test_a_trajectory_knows_its_task_until_it_is_saved(task, tmp_path):
+    network = fl.LinearNetwork.init(task, 3, 0.3, key=jax.random.key(0))
+    run = fl.gradient_descent(network, task, 0.1, 4, save_every=2)
+    np.testing.assert_allclose(measures.along(run, measures.loss), run.losses, rtol=1e-12)
+    run.save(tmp_path / "run.npz")
+    loaded = fl.load(tmp_path / "run.npz")
+    np.testing.assert_allclose(measures.along(loaded, measures.loss, task), run.losses, rtol=1e-12)
+    values = measures.along(loaded, measures.conserved)
+    assert values.shape == (3, 3)
     with pytest.raises(ValueError, match=r"this measure looks at samples: pass a `task`"):
         measures.along(loaded, measures.hidden)
 
@@ -103,12 +100,10 @@ def test_a_trajectory_without_its_task(flow, tmp_path):
 # --- units ----------------------------------------------------------------------------------
 
 
-def test_activity_is_that_of_the_gate_events(flow, task):
-    found = measures.along(flow, measures.activity)
-    with pytest.warns(UserWarning, match="still at its maximum"):
-        expected = flow.linearization()
-    assert len(set(np.asarray(found.always_on).tolist())) > 1
-    for a, b in zip(found, expected.activity(TS), strict=True):
+def test_activity_is_that_of_the_gate_events(flow):
+    found, expected = flow.observed["activity"], flow.linearization().activity(TS)
+    assert len({row for row in zip(*(np.asarray(a).tolist() for a in found), strict=True)}) > 1
+    for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-15)
 
 
@@ -158,8 +153,7 @@ def test_preactivations_vanish_at_the_kinks(task, network):
 
 
 def test_kink_rates_are_those_of_the_flow(flow):
-    k = measures.along(flow, measures.kink_positions)
-    rates = measures.along(flow, measures.kink_rates)
+    k, rates = np.asarray(flow.observed["positions"]), flow.observed["rates"]
     near = (flow.events.time > TS[2]) & (flow.events.time < TS[4])
     assert not np.any(near)
     differences = (k[4] - k[2]) / (TS[4] - TS[2])
@@ -175,28 +169,30 @@ def test_kink_rates_of_another_loss_and_layer(task):
         outputs = network.with_parameters(parameters).outputs(task.x)
         return 0.5 * jnp.sum((outputs - task.y) ** 2)
 
-    step = jax.tree.map(lambda g: -g / 2.0, jax.grad(total)(network.parameters))
-    jax.tree.map(
-        functools.partial(np.testing.assert_allclose, rtol=1e-12), chosen(network, task), step
-    )
-    moved = [
-        network.with_parameters(jax.tree.map(lambda p, v, h=h: p + h * v, network.parameters, step))
-        for h in (1e-6, -1e-6)
-    ]
-    ahead, behind = (measures.kink_positions(n, layer=1) for n in moved)
-    rates = measures.kink_rates(network, task, layer=1, velocity=chosen)
-    np.testing.assert_allclose(rates, (ahead - behind) / 2e-6, rtol=1e-6)
+    def every(network, task):
+        step = jax.tree.map(lambda g: -g / 2.0, jax.grad(total)(network.parameters))
+
+        def moved(h):
+            parameters = jax.tree.map(lambda p, v: p + h * v, network.parameters, step)
+            return measures.kink_positions(network.with_parameters(parameters), layer=1)
+
+        rates = measures.kink_rates(network, task, layer=1, velocity=chosen)
+        return step, chosen(network, task), rates, (moved(1e-6) - moved(-1e-6)) / 2e-6
+
+    step, velocity, rates, differences = at_once(every, network, task)
+    for a, b in zip(jax.tree.leaves(velocity), jax.tree.leaves(step), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12)
+    np.testing.assert_allclose(rates, differences, rtol=1e-6)
 
 
 def test_norms(task):
-    network = fl.LinearNetwork.init(
-        task, (4, 3), 0.5, bias=(True, False, True), key=jax.random.key(0)
-    )
-    found = measures.norms(network)
-    for a, w in zip(found.weights, network.weights, strict=True):
-        assert float(a) == pytest.approx(np.linalg.norm(w), rel=1e-14)
-    assert found.biases[1] is None
-    assert float(found.biases[0]) == pytest.approx(np.linalg.norm(network.biases[0]), rel=1e-14)
+    network = deep(fl.LinearNetwork, task)
+    network = fl.LinearNetwork(network.weights, (None, *network.biases[1:]), 2.0)
+    found = at_once(measures.norms, network)
+    assert found.biases[0] is None
+    for sizes, arrays in zip(found, network.parameters, strict=True):
+        for size, array in zip(sizes[1:], arrays[1:], strict=True):
+            np.testing.assert_allclose(size, np.linalg.norm(array), rtol=1e-14)
 
 
 # --- conserved quantities -------------------------------------------------------------------
@@ -212,28 +208,30 @@ def test_conserved_quantities_have_no_velocity(kind, task):
         network = network.frozen(task) if kind == "gated" else network
     loss = fl.SquaredError() if kind == "leaky" else fl.CrossEntropy()
     task = fl.Task(task.x, np.eye(3)[[0, 1, 2, 0, 1]])
-    step = measures.velocity(network, task, loss=loss)
 
-    def rate(measure, layer):
-        def along(parameters):
-            return measure(network.with_parameters(parameters), layer=layer)
+    def every(network, task):
+        """Values and their velocities, per layer, and the parameters' velocities."""
+        step = measures.velocity(network, task, loss=loss)
 
-        return jax.jvp(along, (network.parameters,), (step,))
+        def values(parameters):
+            moved = network.with_parameters(parameters)
+            both = (measures.conserved, measures.conserved_matrix)
+            return [tuple(measure(moved, layer=layer) for measure in both) for layer in range(3)]
 
-    for layer in range(3):
-        values, rates = rate(measures.conserved, layer)
-        size = max(float(jnp.max(jnp.abs(leaf))) for leaf in jax.tree.leaves(step))
-        assert size > 0.01
-        np.testing.assert_allclose(rates, 0, atol=1e-13 * max(1, size))
-        matrix, rates = rate(measures.conserved_matrix, layer)
-        # A later layer's bias has no partner outside its own unit, and a gate parts two units.
-        np.testing.assert_allclose(jnp.diag(matrix), -values, rtol=1e-12, atol=1e-13)
-        moves = float(jnp.max(jnp.abs(rates)))
+        return (*jax.jvp(values, (network.parameters,), (step,)), step)
+
+    values, rates, step = at_once(every, network, task)
+    size = max(np.max(np.abs(leaf)) for leaf in jax.tree.leaves(step))
+    assert size > 0.01
+    for (unit, matrix), (unit_rate, matrix_rate) in zip(values, rates, strict=True):
+        np.testing.assert_allclose(np.diag(matrix), -unit, rtol=1e-12, atol=1e-13)
+        np.testing.assert_allclose(unit_rate, 0, atol=1e-13 * max(1, size))
+        moves = np.max(np.abs(matrix_rate))  # gates part two units
         assert moves < 1e-12 * max(1, size) if kind == "linear" else moves > 1e-4
 
 
 def test_drift(flow):
-    values = measures.along(flow, measures.conserved)
+    values = np.asarray(flow.observed["conserved"])
     found = measures.drift(values)
     expected = [
         max(abs(float(q) - float(q0)) for q, q0 in zip(v, values[0], strict=True)) for v in values
@@ -241,8 +239,8 @@ def test_drift(flow):
     np.testing.assert_allclose(found, expected, atol=0)
     assert found[0] == 0
     assert np.max(found) < 1e-8
-    moved = measures.along(flow, lambda n, _: jnp.sum(n.weights[0] ** 2, axis=1))
-    assert np.max(measures.drift(moved)) > 0.1
+    moved = np.sum(np.asarray(flow.observed["network"].weights[0]) ** 2, axis=2)
+    assert np.max(measures.drift(moved)) > 0.03
 
 
 # --- modes ----------------------------------------------------------------------------------
@@ -250,30 +248,25 @@ def test_drift(flow):
 
 def test_mode_matrix_is_the_end_to_end_matrix(tree, key):
     modes = fl.theory.modes(tree, 3.0)
-    network = fl.LinearNetwork.init(tree, (6, 5), 0.2, bias_strength=3.0, key=key)
-    w1, w2, w3 = (np.asarray(w) for w in network.weights)
-    b1, b2 = (np.asarray(b)[:, None] for b in network.biases[:2])
-    end_to_end = w3 @ w2 @ np.hstack([b1, w1])
-    found = measures.mode_matrix(
-        fl.LinearNetwork(network.weights, (network.biases[0], None, None), 3.0), tree, modes
+    network = fl.LinearNetwork.init(
+        tree, (6, 5), 0.2, bias=(True, False, False), bias_strength=3.0, key=key
     )
+    w1, w2, w3 = (np.asarray(w) for w in network.weights)
+    end_to_end = w3 @ w2 @ np.hstack([np.asarray(network.biases[0])[:, None], w1])
     seen = np.asarray(modes.d) > 0
-    expected = np.asarray(modes.u).T @ end_to_end @ np.asarray(modes.v) * seen
-    np.testing.assert_allclose(found, expected, atol=1e-13)
     assert not np.all(seen)
-    relu = fl.ReLUNetwork(network.weights, network.biases, 3.0)
-    for n in (network, relu):
-        strengths = modes.strengths(n, tree)
-        np.testing.assert_allclose(
-            jnp.diag(measures.mode_matrix(n, tree, modes)), strengths, atol=1e-14
-        )
-    assert b2.any()
+    expected = np.asarray(modes.u).T @ end_to_end @ np.asarray(modes.v) * seen
+    relu = fl.ReLUNetwork(*network.parameters, 3.0)
+    matrices = [at_once(measures.mode_matrix, n, tree, modes) for n in (network, relu)]
+    np.testing.assert_allclose(matrices[0], expected, atol=1e-13)
+    for n, matrix in zip((network, relu), matrices, strict=True):
+        np.testing.assert_allclose(np.diag(matrix), modes.strengths(n, tree), atol=1e-14)
 
 
 def test_mode_shares(tree, key):
     modes = fl.theory.modes(tree, 1.0)
     relu = fl.ReLUNetwork.init(tree, 6, 0.2, key=key)
-    shares = measures.mode_shares(relu, tree, modes)
+    shares = at_once(measures.mode_shares, relu, tree, modes)
     np.testing.assert_allclose(sum(shares), 1, rtol=1e-12)
     assert min(shares) > 0.01
     # Mode 1's input in mode 0's output, beside mode 0 itself; and an output that is in no mode.
@@ -282,31 +275,32 @@ def test_mode_shares(tree, key):
     w = 3 * np.outer(u[:, 0], v[:, 0]) + 2 * np.outer(u[:, 0], v[:, 1]) + np.outer(other, v[:, 2])
     network = fl.LinearNetwork((w[:, 1:],), (w[:, 0],))
     parts = np.array([9 * d[0], 4 * d[1], d[2]])
-    np.testing.assert_allclose(
-        measures.mode_shares(network, tree, modes), parts / parts.sum(), rtol=1e-12
-    )
+    found = at_once(measures.mode_shares, network, tree, modes)
+    np.testing.assert_allclose(found, parts / parts.sum(), rtol=1e-12)
 
 
 def test_hidden_vectors_and_their_alignment(tree, aligned):
+    def every(network, task, modes):
+        return (
+            measures.hidden_vectors(network, task, modes),
+            measures.alignment(network, task, modes),
+            measures.mode_matrix(network, task, modes),
+        )
+
     network, modes = aligned
-    p, q = measures.hidden_vectors(network, tree, modes)
-    np.testing.assert_allclose(jnp.sum(p * q, 1), jnp.linspace(1e-3, 3e-3, 9), rtol=1e-12)
+    (p, q), cosines, _ = at_once(every, network, tree, modes)
+    np.testing.assert_allclose(np.sum(p * q, 1), np.linspace(1e-3, 3e-3, 9), rtol=1e-12)
     np.testing.assert_allclose(fl.theory.imbalance(p, q), 0, atol=1e-15)
-    np.testing.assert_allclose(measures.alignment(network, tree, modes), 1, rtol=1e-12)
+    np.testing.assert_allclose(cosines, 1, rtol=1e-12)
     relu = fl.ReLUNetwork.init(tree, 16, 0.1, bias_strength=2.0, key=jax.random.key(2))
     modes = fl.theory.modes(tree, 2.0)
     live = relu.always_on(tree)
-    p, q = measures.hidden_vectors(live, tree, modes)
-    matrix = measures.mode_matrix(live, tree, modes)
-    seen = modes.d > 0
-    np.testing.assert_allclose(p @ q.T * seen, matrix, atol=1e-14)
-    assert 0 < jnp.sum(live.gates_[0]) < 16
-    raw = measures.hidden_vectors(relu, tree, modes)
-    cosines = [
-        np.dot(a, b) / np.linalg.norm(a) / np.linalg.norm(b)
-        for a, b in zip(*map(np.asarray, raw), strict=True)
-    ]
-    np.testing.assert_allclose(measures.alignment(relu, tree, modes), cosines, rtol=1e-12)
+    assert 0 < np.sum(live.gates_[0]) < 16
+    (p, q), _, matrix = at_once(every, live, tree, modes)
+    np.testing.assert_allclose(p @ q.T * (np.asarray(modes.d) > 0), matrix, atol=1e-14)
+    (p, q), cosines, _ = at_once(every, relu, tree, modes)
+    expected = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in zip(p, q, strict=True)]
+    np.testing.assert_allclose(cosines, expected, rtol=1e-12)
 
 
 # --- function -------------------------------------------------------------------------------
@@ -318,22 +312,27 @@ def test_effective_maps_are_the_network(kind):
     network = deep(fl.LinearNetwork if kind == "linear" else fl.ReLUNetwork, task)
     network = deep(fl.ReLUNetwork, task, slope=0.2) if kind == "leaky" else network
     network = network.frozen(task) if kind == "gated" else network
-    matrix, offset = measures.effective_map(network, task)
-    values = jnp.einsum("poi,pi->po", matrix, task.x) + offset
-    size = np.max(np.abs(network.outputs(task.x)))
-    np.testing.assert_allclose(values, network.outputs(task.x), atol=1e-13 * size)
+
+    def every(network, task):
+        """Maps and what they should give, of the outputs and the hidden layers; the Jacobian."""
+        found = [(measures.effective_map(network, task), network.outputs(task.x))]
+        for layer in range(3):
+            h = measures.hidden(network, task, layer=layer)
+            found.append((measures.effective_map(network, task.x, layer=layer), h))
+        return found, None if kind == "gated" else jax.vmap(jax.jacfwd(network))(task.x)
+
+    found, jacobian = at_once(every, network, task)
+    for (matrix, offset), expected in found:
+        values = np.einsum("poi,pi->po", matrix, task.x) + offset
+        np.testing.assert_allclose(values, expected, atol=1e-13 * np.max(np.abs(expected)))
+    matrix, offset = found[0][0]
     if kind == "linear":
         for a, b in zip(network.affine(), (matrix, offset), strict=True):
             np.testing.assert_allclose(b, np.broadcast_to(a, b.shape), rtol=1e-11, atol=1e-12)
-    elif kind != "gated":
-        jacobian = jax.vmap(jax.jacfwd(network))(task.x)
+    else:
+        assert len(np.unique(matrix[:, 0, 0])) > 3
+    if jacobian is not None:
         np.testing.assert_allclose(matrix, jacobian, rtol=1e-11, atol=1e-12)
-        assert len(np.unique(np.asarray(matrix)[:, 0, 0])) > 3
-    for layer in range(3):
-        matrix, offset = measures.effective_map(network, task.x, layer=layer)
-        values = jnp.einsum("phi,pi->ph", matrix, task.x) + offset
-        h = measures.hidden(network, task, layer=layer)
-        np.testing.assert_allclose(values, h, atol=1e-13 * np.max(np.abs(h)))
 
 
 def test_effective_offset_is_the_sum_over_layers():
@@ -369,10 +368,9 @@ def test_function_on_a_grid():
     axes = (np.linspace(-1, 1, 4), np.array([0.3]), np.linspace(0, 2, 3))
     found = measures.on_grid(network, axes=axes)
     assert found.shape == (4, 1, 3, 2)
-    for i, a in enumerate(axes[0]):
-        for k, b in enumerate(axes[2]):
-            expected = network(jnp.array([a, 0.3, b]))
-            np.testing.assert_allclose(found[i, 0, k], expected, rtol=1e-12, atol=1e-13)
+    points = jnp.array([[a, 0.3, b] for a in axes[0] for b in axes[2]])
+    expected = np.asarray(network.outputs(points)).reshape(4, 3, 2)
+    np.testing.assert_allclose(found[:, 0], expected, rtol=1e-12, atol=1e-13)
     averaged = measures.on_grid(network, axes=axes, average=2)
     np.testing.assert_allclose(averaged, np.mean(found, axis=2), rtol=1e-12)
     corners = measures.on_grid(network, task, axes=jnp.array([-1.0, 1.0]))
@@ -427,18 +425,27 @@ def test_bad_input(call, message, task):
 
 
 def test_float32(task):
-    network = deep(fl.ReLUNetwork, task, hidden=(4,)).astype(jnp.float32)
-    single, modes = task.astype(jnp.float32), fl.theory.modes(task, 3.0)
-    modes = jax.tree.map(lambda a: a.astype(jnp.float32), modes)
-    found = [
-        measures.hidden(network, single),
-        measures.kink_rates(network, single),
-        measures.conserved(network),
-        measures.effective_map(network, single),
-        measures.on_grid(network, axes=jnp.zeros(2, jnp.float32)),
-        measures.error_rate(network, single),
-        measures.mode_shares(network, single, modes),
-        measures.norms(network),
-    ]
-    assert {a.dtype for a in jax.tree.leaves(found)} == {jnp.dtype(jnp.float32)}
-    assert math.isfinite(sum(float(jnp.sum(a)) for a in jax.tree.leaves(found)))
+    network = deep(fl.ReLUNetwork, task, hidden=(4,))
+    modes = fl.theory.modes(task, 3.0)
+
+    def every(network, task, modes):
+        return (
+            measures.hidden(network, task),
+            measures.activity(network, task),
+            measures.kink_rates(network, task),
+            measures.conserved(network),
+            measures.effective_map(network, task),
+            measures.on_grid(network, axes=jnp.zeros(2, jnp.float32)),
+            measures.error_rate(network, task),
+            measures.mode_shares(network, task, modes),
+            measures.alignment(network, task, modes),
+            measures.norms(network),
+        )
+
+    single = jax.tree.map(lambda a: a.astype(jnp.float32), (network, task, modes))
+    expected = jax.tree.leaves(jax.eval_shape(every, network, task, modes))
+    found = jax.tree.leaves(at_once(every, *single))
+    for a, b in zip(found, expected, strict=True):
+        assert a.dtype == jnp.float32
+        assert a.shape == b.shape
+        assert np.all(np.isfinite(a))

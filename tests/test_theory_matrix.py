@@ -1,6 +1,8 @@
 """Closed forms for whole matrices: Riccati, single layer, and the choice among them."""
 
 import functools
+import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -351,8 +353,7 @@ def test_solve_takes_the_riccati_solution(balance):
     assert found.whiteness < 1e-14
     assert found.spread < 1e-14
     np.testing.assert_allclose([found.variance, found.balance], [0.64, balance], atol=1e-13)
-    if balance == 0:
-        assert np.max(solution.error(flow_of(network, task, 1.2))) < 1e-9
+    assert np.max(solution.error(flow_of(network, task, 1.2))) < 1e-9
     # The solution goes through jit as an argument.
     again = jax.jit(lambda s, t: s.product(t))(solution, jnp.ones(1))
     np.testing.assert_allclose(again, solution.product(jnp.ones(1)), atol=1e-14)
@@ -477,11 +478,30 @@ def test_solve_takes_deep_modes_in_the_basis_of_the_weights(tree, hidden):
     ts = np.array([0.0, 1.0, 5.0, 15.0])
     expected = product_by_integrator(ts, network, tree)
     assert errors(solution.product(ts), expected) < 1e-9
+    if len(hidden) == 2:
+        assert np.max(solution.error(flow_of(network, tree))) < 1e-8
     final = np.where(found.d > 0, found.full_strength, 0)
     np.testing.assert_allclose(solution.product(INF), (u * final) @ v.T, atol=1e-12)
     # The modes as they come are not it.
     mixed = np.asarray(found.u).T @ ((u * a0) @ v.T) @ np.asarray(found.v)
     assert np.max(abs(mixed - np.diag(np.diag(mixed)))) > 0.01
+
+
+def test_solve_takes_deep_modes_that_nothing_drives():
+    """Among modes with s = 0 each side has a basis of its own; they decay."""
+    task = white_task(targets(3, 3, 1), 1.0)
+    found = fl.theory.modes(task)
+    u, v = np.array(found.u), np.array(found.v)
+    for side, seed in ((u, 0), (v, 1)):
+        turn = np.linalg.qr(np.random.default_rng(seed).normal(size=(2, 2)))[0]
+        side[:, 1:] = side[:, 1:] @ turn
+    product = (u * np.array([0.05, 0.3, 0.1])) @ v.T
+    network = fl.LinearNetwork.balanced(task, (3, 3), bias=False, product=product, key=KEY)
+    solution = solve(network, task)
+    assert (solution.name, solution.exact) == ("deep modes", True)
+    ts = np.array([0.0, 0.5, 2.0, 10.0])
+    expected = product_by_integrator(ts, network, task)
+    assert errors(solution.product(ts), expected) < 1e-9
 
 
 @pytest.mark.parametrize(
@@ -513,6 +533,15 @@ def test_solve_says_why_deep_modes_are_not_exact(change, reason):
     ts = np.array([0.0, 0.5, 2.0, 10.0])
     error = errors(solution.product(ts), product_by_integrator(ts, network, task))
     assert 0.01 < error < 2
+
+
+def test_theory_knows_nothing_of_flows():
+    """Closed forms stand beside the solvers; those of ReLU networks use the rule of the kinks."""
+    known = {"_arrays", "exact", "linearization", "loss", "network", "roots", "task", "theory"}
+    for file in Path(fl.theory.__file__).parent.glob("*.py"):
+        imported = re.findall(r"^(?:from|import) flowlin\.(\w+)", file.read_text(), re.MULTILINE)
+        assert set(imported) <= known, file
+        assert "diffrax" not in file.read_text(), file
 
 
 def test_solve_refuses_what_it_has_no_solution_for(tree):

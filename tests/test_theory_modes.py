@@ -306,6 +306,29 @@ def test_gradients_of_the_unbalanced_hitting_time():
     np.testing.assert_allclose(found[3], -1 / velocity, rtol=1e-9)
 
 
+def test_gradients_of_starts_and_half_times():
+    """By what they invert: the start of a level is a0, the strength at half time is s/2d."""
+
+    def again(t, s, d, a0, imbalance, tau):
+        rho = theory.unbalanced_strength(t, s, d, a0, imbalance, tau)
+        return theory.unbalanced_start(rho, t, s, d, imbalance, tau)
+
+    def half(t, s, d, a0, imbalance, tau):
+        time = theory.half_time(s, d, a0, imbalance, tau)
+        return theory.unbalanced_strength(time + 0 * t, s, d, a0, imbalance, tau)
+
+    points = MODES[:, [0, 1, 2, 3, 11, 16]]
+    found = np.stack(gradients(again)(*points))
+    np.testing.assert_allclose(found, np.outer([0, 0, 0, 1, 0, 0], np.ones(6)), atol=1e-8)
+    points = MODES[:, [0, 1, 2, 3, 12, 16]].copy()
+    points[3, 3] = 0.5  # above half strength from above: the time is inf
+    _, s, d, *_ = points
+    slopes = np.stack(gradients(half)(*points))[:, [0, 1, 2, 5]]
+    nothing = np.zeros(6)
+    expected = np.stack([nothing, 1 / (2 * d), -s / (2 * d**2), *[nothing] * 3])
+    np.testing.assert_allclose(slopes, expected[:, [0, 1, 2, 5]], atol=1e-8)
+
+
 def test_gradients_are_numbers_at_every_end():
     ends = [0.0, 1.0, 1e-12], [0.0, 1.0, 1e-12], [0.0, 0.5, -0.5], [0.0, 0.7]
     for t in (0.0, 1.0, INF, 1e300):

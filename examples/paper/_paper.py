@@ -5,6 +5,7 @@
 
 import argparse
 import dataclasses
+import io
 import json
 import pathlib
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 from matplotlib.figure import Figure
+from PIL import Image
 
 jax.config.update("jax_enable_x64", True)
 
@@ -94,11 +96,18 @@ class Study:
         }
         (out / f"{self.name}.json").write_text(json.dumps(record, indent=1, default=plain) + "\n")
         with fl.plot.style():
-            self.draw(data).savefig(out / f"{self.name}.png", dpi=150)
+            save(self.draw(data), out / f"{self.name}.png")
         for row in rows:
             print(f"{row.source}: {row.claim}\n    {row.measured}\n    {row.verdict}")
         print(f"{out / self.name}.png and .json after {time.perf_counter() - started:.0f} s")
         sys.stdout.flush()
+
+
+def save(figure: Figure, path: pathlib.Path) -> None:
+    """A PNG with a palette, a third of the size of one without."""
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=150)
+    Image.open(picture).convert("RGB").quantize(256).save(path, optimize=True)
 
 
 def plain(value: Any) -> Any:

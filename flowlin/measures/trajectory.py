@@ -14,7 +14,7 @@ from flowlin.trajectory import Trajectory
 Measure = Callable[[AbstractNetwork, Any], Any]
 
 
-def along(flow: Trajectory, measure: Measure, task: Samples = None) -> Any:
+def along(flow: Trajectory | AbstractNetwork, measure: Measure, task: Samples = None) -> Any:
     """A measure at all saved times of a trajectory, in one call.
 
     The same numbers as `observe={name: measure}` records during the run. One network after the
@@ -22,16 +22,20 @@ def along(flow: Trajectory, measure: Measure, task: Samples = None) -> Any:
 
     **Arguments:**
 
-    - `flow`: a trajectory with saved networks.
+    - `flow`: a trajectory with saved networks, or networks stacked on a leading axis, such as
+      `flow.network(ts)` of a run with `dense=True`.
     - `measure`: function of (network, task) that returns arrays.
-    - `task`: None is the run's own, where the trajectory knows it: not once loaded from a file, or
-      made under `jit` with the task as an argument. The measure is then called with None.
+    - `task`: None is the trajectory's own, where it knows it: not once loaded from a file, or made
+      under `jit` with the task as an argument. The measure is then called with None.
 
     **Returns:** what `measure` returns, with a leading axis T.
 
     **Raises:** `ValueError` if the run recorded observables instead of networks.
     """
-    return _mapped(measure, flow.networks, flow.reference.task if task is None else task)
+    if isinstance(flow, Trajectory):
+        task = flow.reference.task if task is None else task
+        return _mapped(measure, flow.networks, task)
+    return _mapped(measure, flow, task)
 
 
 @eqx.filter_jit

@@ -50,7 +50,7 @@ def activity(
     require_layer(network, layer)
     require_quantile(quantile)
     x = inputs_of(task)
-    samples, units = x.shape[0], network.hidden[layer]
+    samples, units = x.shape[0], jnp.asarray(network.hidden[layer], network.dtype)
 
     def count(rows):
         x, gates = rows

@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 
 from flowlin.linearization import Activity, LinearizationTime, UnitCounts
 from flowlin.plot.frame import axes, legend, time_label
-from flowlin.plot.looks import COLOURS
+from flowlin.plot.looks import COLOURS, is_descent
 from flowlin.trajectory import Trajectory
 
 _PARTS = {"always_on": (None, 2.0), "gating": ("0.6", 1.4), "off": ("black", 1.0)}
@@ -44,7 +44,7 @@ def activity(
     - `conventions`: `open`, `closed` or both; runs of descent know no difference.
     - `label`: the run's name in the legend, which then has entries for t* alone; None names the
       parts as well.
-    - `colour`: of the always-on fraction; None is that of ReLU networks.
+    - `colour`: of the always-on fraction; None is that of ReLU networks, or of descent.
 
     **Returns:** the Axes.
 
@@ -56,7 +56,8 @@ def activity(
         if not given or not set(given) <= set(known):
             raise ValueError(f"`{name}` must be some of {known}, got {tuple(given)}.")
     ax, found = axes(ax), flow.linearization(quantile, layer=layer)
-    colour = colour or COLOURS["relu"]
+    kind, scale = ("descent", 0.35) if is_descent(flow) else ("relu", 1.0)  # it flickers
+    colour = colour or COLOURS[kind]
     for convention in conventions:
         counts: UnitCounts = getattr(found, f"{convention}_counts")
         named = label is None and convention == conventions[0]
@@ -64,7 +65,7 @@ def activity(
             shade, width = _PARTS[part]
             ax.step(
                 *_steps(counts, part, float(flow.end)), where="post", color=shade or colour,
-                linestyle="-" if convention == "open" else "--", linewidth=width,
+                linestyle="-" if convention == "open" else "--", linewidth=scale * width,
                 label=part.replace("_", " ") if named else None,
             )  # fmt: skip
         if "always_on" in parts:
@@ -72,9 +73,8 @@ def activity(
             name += f" ({convention})" if len(conventions) > 1 else ""
             _mark_time(ax, getattr(found, convention), convention == "open", name, colour)
     ax.set(xlabel=time_label(flow), ylabel="fraction of hidden units")
-    ax.set_ylim(0, 1.3)  # with room for the legend
-    ax.set_yticks(np.linspace(0, 1, 6))
-    legend(ax, loc="upper center", ncols=2)
+    ax.set_ylim(0, 1.35 * ax.dataLim.y1)  # with room for the legend
+    legend(ax, **({"loc": "upper center", "ncols": 2} if label is None else {}))
     return ax
 
 
@@ -114,14 +114,9 @@ def gates(flow: Trajectory, t: float, ax: Axes | None = None, *, layer: int = 0)
     if not 0 <= t <= float(flow.end):
         raise ValueError(f"`t` = {t} lies outside the run, [0, {float(flow.end)}].")
     ax = axes(ax)
-    (units, samples), start, steps = _gate_log(flow, layer)
-    now = start.copy()
-    for time, pair, mode in zip(*steps, strict=True):
-        if time > t:
-            break
-        now[pair] = mode
-    _raster(ax, np.arange(units + 1) - 0.5, np.arange(samples + 1) - 0.5,
-            now.reshape(units, samples).T)  # fmt: skip
+    modes = np.asarray(flow.events.gates(t, layer))
+    samples, units = modes.shape
+    _raster(ax, np.arange(units + 1) - 0.5, np.arange(samples + 1) - 0.5, modes)
     ax.invert_yaxis()
     ax.set(xlabel="hidden unit", ylabel="sample")
     ax.set_title(f"$t$ = {t:.4g}", loc="left")
@@ -174,14 +169,9 @@ def gate_history(
 def _gate_log(flow: Trajectory, layer: int) -> tuple[tuple[int, int], np.ndarray, Any]:
     """(units, samples) of a layer, its pairs' modes at 0, and its changes: time, pair, mode."""
     log = flow.events
-    found = [k for k, c in enumerate(log.channels) if (c.name, c.prefix) == ("gate", (layer,))]
-    if not found:
-        raise ValueError(
-            f"the run logged no gates of layer {layer}; only flows of ReLU networks with few "
-            "(unit, sample) pairs do, in layers counted from 0."
-        )
-    start, stop = log.offsets[found[0]], log.offsets[found[0] + 1]
-    shape = log.channels[found[0]].shape
+    k = log.gate_channel(layer)
+    start, stop = log.offsets[k], log.offsets[k + 1]
+    shape = log.channels[k].shape
     pair = np.asarray(log.component)
     mine = (pair >= start) & (pair < stop) & np.isfinite(np.asarray(log.time))
     steps = np.asarray(log.time)[mine], pair[mine] - start, np.asarray(log.new)[mine]

@@ -98,7 +98,7 @@ def look(kind: str, n: int = 0, *, points: bool = False) -> dict[str, Any]:
 def shades(colour: str, number: int) -> list[str]:
     """`number` shades of a colour or a kind's colour, dark to light, for a family of curves."""
     base = COLOURS.get(colour, colour)
-    half = np.linspace(-0.35, 0.65, number) if number > 1 else np.zeros(1)
+    half = np.linspace(-0.5, 0.45, number) if number > 1 else np.zeros(1)
     return [_mixed(base, "black" if x < 0 else "white", abs(x)) for x in half]
 
 

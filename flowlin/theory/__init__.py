@@ -1,5 +1,8 @@
 """Closed forms: what can be written down about a network and a task without a solver."""
 
+from flowlin.loss import LinearizedLoss as LinearizedLoss
+from flowlin.theory.after import AfterLinearization as AfterLinearization
+from flowlin.theory.after import after_linearization as after_linearization
 from flowlin.theory.bias import BiasMode as BiasMode
 from flowlin.theory.bias import bias_mode as bias_mode
 from flowlin.theory.certificate import Certificate as Certificate
@@ -9,6 +12,8 @@ from flowlin.theory.deep import deep_inflection_level as deep_inflection_level
 from flowlin.theory.deep import deep_inflection_time as deep_inflection_time
 from flowlin.theory.deep import deep_start as deep_start
 from flowlin.theory.deep import deep_strength as deep_strength
+from flowlin.theory.early_phase import EarlyPhase as EarlyPhase
+from flowlin.theory.early_phase import early_phase as early_phase
 from flowlin.theory.hyperbolic import half_time as half_time
 from flowlin.theory.hyperbolic import imbalance as imbalance
 from flowlin.theory.hyperbolic import inflection_levels as inflection_levels
@@ -23,6 +28,8 @@ from flowlin.theory.modes import modes as modes
 from flowlin.theory.riccati import balanced_gram as balanced_gram
 from flowlin.theory.riccati import balanced_product as balanced_product
 from flowlin.theory.shallow import single_layer as single_layer
+from flowlin.theory.slowed import SlowedClock as SlowedClock
+from flowlin.theory.slowed import slowed_clock as slowed_clock
 from flowlin.theory.solve import Solution as Solution
 from flowlin.theory.solve import solve as solve
 from flowlin.theory.two_layer import balanced_strength as balanced_strength

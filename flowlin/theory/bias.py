@@ -36,7 +36,7 @@ class BiasMode(eqx.Module):
 
     The direction is that of the mean augmented input, $v_0 = [c; \bar x] / m$; for one-hot inputs
     the paper's $[1; \mathbf 1 / (cP)]$. It is zero, and there is no bias mode, for centred inputs
-    at c = 0.
+    at c = 0 (a mean below eps^(2/3) of the inputs' size counts as zero).
 
     - `u`, `v`: unit output and input direction, (N_out,) and (1 + N_in,), bias coordinate first
       (zero for c = 0).
@@ -126,8 +126,9 @@ def bias_mode(task: Task, bias_strength: Any) -> BiasMode:
     input_scale = jnp.sqrt(c**2 + jnp.mean(jnp.sum(x**2, axis=1)))
     noise = eps * input_scale * jnp.sqrt(jnp.mean(jnp.sum(y**2, axis=1)))
     # Means and covariances that are zero up to rounding have no direction.
-    there = size > eps * input_scale
-    target_there = jnp.linalg.norm(target) > eps * jnp.sqrt(jnp.mean(jnp.sum(y**2, axis=1)))
+    zero = jnp.finfo(x.dtype).eps ** (2 / 3)
+    there = size > zero * input_scale
+    target_there = jnp.linalg.norm(target) > zero * jnp.sqrt(jnp.mean(jnp.sum(y**2, axis=1)))
     target = jnp.where(target_there, target, 0.0)
     covariance = jnp.where(jnp.linalg.norm(covariance) > noise, covariance, 0.0)
 

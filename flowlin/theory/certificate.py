@@ -36,7 +36,8 @@ class Certificate(eqx.Module):
       for more what the product, $W_1^T W_1$ and $W_L W_L^T$ are beside $\sum_k a_k u_k v_k^T$,
       $\sum_k \|W_1 v_k\|^2 v_k v_k^T$ and $\sum_k \|W_L^T u_k\|^2 u_k u_k^T$, each over its norm.
     - `coupling`: how far $\Sigma_x$ mixes the modes that the weights have.
-    - `a0`: raw strengths $u^T W_L \cdots W_1 v$, (K,), and `negative`: how many are below zero.
+    - `a0`: raw strengths $u^T W_L \cdots W_1 v$, (K,), among modes of equal s and d in the basis
+      that suits the weights, and `negative`: how many are below zero.
     """
 
     commutator: float
@@ -97,7 +98,7 @@ def matrices(network: LinearNetwork) -> list[Array]:
     return [first, *network.weights[1:]]
 
 
-def problem(network: LinearNetwork, task: Task, tau: Any, tolerance: float) -> Problem:
+def examined(network: LinearNetwork, task: Task, tau: Any, tolerance: float) -> Problem:
     """The modes and moments of a task, and the certificate of a network on it."""
     c = 0.0 if network.biases[0] is None else float(network.bias_strength)
     found = modes(task.astype(network.dtype), c)

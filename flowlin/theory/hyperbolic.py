@@ -245,7 +245,9 @@ def unbalanced_start(
     r"""Strength a0 whose mode reaches `rho` at time t: the flow backwards, (s, d) -> (-s, -d).
 
     Where the backward flow diverges before t, as every unbalanced one does if d > 0, no finite
-    start arrives that late: -inf below the fixed point s/d, inf above it.
+    start arrives that late: -inf below the fixed point s/d, inf above it. With rho = s/2d it is the
+    start of a wanted `half_time`, with `inflection_levels` that of a wanted inflection; with
+    imbalance 0 that of a balanced mode.
 
     **Arguments:** (arrays that broadcast) as in `unbalanced_hitting_time`, with `t` the time, >= 0.
 

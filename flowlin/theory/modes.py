@@ -58,12 +58,15 @@ class Modes(eqx.Module):
 
     def observable(self, network: AbstractNetwork, task: Task) -> "ModeStrengths":
         """The mode strengths as a function of the network that costs no more than it must."""
-        safe = jnp.where(self.d > 0, self.d, 1.0)
-        scaled = jnp.where(self.d > 0, self.v / safe, 0.0)
-        projected = self.augmented(task.x) @ scaled / task.samples
-        if isinstance(network, LinearNetwork):
-            projected = augment(task.x, 1.0).T @ projected
-        return ModeStrengths(self.u, projected)
+        return _mode_strengths(self, task.x, isinstance(network, LinearNetwork))
+
+
+@eqx.filter_jit
+def _mode_strengths(modes: Modes, x: Array, linear: bool) -> "ModeStrengths":
+    """Compiled, since every call of `gradient_flow` with mode hits comes here."""
+    scaled = jnp.where(modes.d > 0, modes.v / jnp.where(modes.d > 0, modes.d, 1.0), 0.0)
+    projected = modes.augmented(x) @ scaled / len(x)
+    return ModeStrengths(modes.u, augment(x, 1.0).T @ projected if linear else projected)
 
 
 class ModeStrengths(eqx.Module):

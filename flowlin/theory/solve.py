@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from flowlin._arrays import is_traced
 from flowlin.network import AbstractNetwork, LinearNetwork, check_fit
 from flowlin.task import Task
-from flowlin.theory.certificate import Certificate, Problem, end_to_end, matrices, problem
+from flowlin.theory.certificate import Certificate, Problem, end_to_end, examined, matrices
 from flowlin.theory.deep import deep_strength
 from flowlin.theory.hyperbolic import imbalance, unbalanced_strength
 from flowlin.theory.riccati import balanced_product
@@ -103,7 +103,7 @@ def solve(
     _check(network, task)
     assert isinstance(network, LinearNetwork)
     rounding = float(jnp.finfo(network.dtype).eps)
-    found = problem(network, task, tau, rounding ** (2 / 3) if tolerance is None else tolerance)
+    found = examined(network, task, tau, rounding ** (2 / 3) if tolerance is None else tolerance)
     if len(network.weights) == 1:
         form = Partial(
             single_layer,

@@ -1,0 +1,224 @@
+"""The theory of ReLU networks against their exact flow: early phase, t*, delay, linear model.
+
+    python benchmarks/relu_theory.py [--quick] [--seeds 5]
+
+The semantic tree (`fl.tasks.hierarchy()`), 64 hidden units with biases, c = 1, the mean loss,
+seeds 0, 1, ..., `kinks=fl.ExactKinks()` at rtol 1e-8 up to t = 60, for two initial variances.
+Per variance, median and largest value over the seeds of:
+
+- walk: relative distance of `theory.early_phase` from the numerical flow of the loss made linear
+  at zero outputs, which it is the closed form of, at rtol 1e-10 (first three seeds).
+- early error: relative distance of the early phase's parameters from the flow, where their outputs
+  have reached 1 % and 10 % of the targets (`overlap`).
+- fate: units whose fate at t = 0 differs from what they are at the flow's t* (open); units whose
+  state in the walk, where the leading mode is learned to 90 %, differs from it.
+- on: difference of the always-on fractions on the slowed clock and in the flow, where the leading
+  mode is learned to 25, 50, 75, 90 %.
+- t*: predicted (slowed clock, `share=0.9`) and measured, open.
+- delay: of the ReLU network behind the linear one with the same weights until a mode is at half of
+  its strength, measured as events, and its estimates: `gating_delay` with the live fraction, with
+  that weighted by the modes' parts (errata B.11), and `SlowedClock.delays`.
+- model: error of `theory.after_linearization`, started in the middle of the maximum at t*, against
+  the gated linear network and against the ReLU network, up to 20 units of time later, and the
+  largest differences of the losses over L(0).
+
+Writes `relu_theory.json` and the tables `relu_theory.md` to `benchmarks/results/`.
+"""
+
+import warnings
+from typing import Any
+
+import _common
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tqdm import tqdm
+
+import flowlin as fl
+from flowlin import theory
+
+VARIANCES = (2e-4, 2e-6)
+SHARES = (0.25, 0.5, 0.75, 0.9)
+MODES = 2  # those that no other mode equals
+
+
+def early(network: Any, task: fl.Task, modes: Any, flow: Any, check: bool) -> dict[str, Any]:
+    """The early phase and the slowed clock against the flow."""
+    phase = theory.early_phase(network, task)
+    clock = theory.slowed_clock(phase, modes)
+    found: dict[str, Any] = {}
+    if check:
+        exact = fl.gradient_flow(
+            network, task, float(phase.t1), loss=theory.LinearizedLoss(fl.SquaredError()),
+            kinks=fl.ExactKinks(), rtol=1e-10,
+        )  # fmt: skip
+        found["walk"] = _common.distance(phase.network(phase.t1), exact.final)
+    times = np.linspace(0, float(phase.t1), 1001)
+    overlap = np.asarray(phase.overlap(times))
+    for level in (0.01, 0.1):
+        t = times[np.argmax(overlap >= level)]
+        found[f"early {level:g}"] = _common.distance(phase.network(t), flow.network(t))
+    line = flow.linearization()
+    star = float(line.open.time + line.open.lasts / 2)
+    z = np.asarray(flow.network(star).preactivations(task.x)[0])
+    truth = np.where(np.all(z > 0, axis=0), 1, np.where(np.all(z <= 1e-9, axis=0), -1, 0))
+    codes = np.asarray(phase.codes(clock.reading(0.9)))
+    walked = np.where(np.all(codes == 1, axis=1), 1, np.where(np.all(codes == -1, axis=1), -1, 0))
+    fate = np.asarray(phase.fate)
+    found["fate"] = [float(np.mean(fate == k)) for k in (1, 0, -1)]
+    found["fate wrong"] = float(np.mean(fate != truth))
+    found["fate reversed"] = float(np.mean(fate * truth < 0))
+    found["walk wrong"] = float(np.mean(walked != truth))
+    found["on"] = []
+    for share in SHARES:
+        theta = clock.reading(share)
+        on = float(jnp.mean(jnp.all(phase.codes(theta) == 1, axis=1)))
+        real = float(line.activity(clock.time(theta)).always_on)
+        found["on"].append([on, real])
+    predicted = clock.linearization()[0]
+    found["t*"] = [float(predicted.time), float(line.open.time)]
+    found["fraction"] = [float(predicted.fraction), float(line.open.fraction)]
+    return found
+
+
+def hits(network: Any, task: fl.Task, modes: Any, t1: float) -> np.ndarray:
+    """First times at which the modes are at half of their strength."""
+    event = fl.ModeHits(modes, 0.5 * modes.full_strength, direction="up")
+    log = fl.gradient_flow(network, task, t1, events=(event,)).events.select("mode")
+    found = np.full(MODES, np.inf)
+    for time, index in zip(np.asarray(log.time), log.index, strict=True):
+        if index[-1] < MODES:
+            found[index[-1]] = min(found[index[-1]], time)
+    return found
+
+
+def delay(network: Any, task: fl.Task, modes: Any, t1: float) -> dict[str, Any]:
+    """The delay behind the linear network and its estimates."""
+    linear = fl.LinearNetwork(network.weights, network.biases, network.bias_strength)
+    measured = hits(network, task, modes, t1) - hits(linear, task, modes, t1)
+    clock = theory.slowed_clock(theory.early_phase(network, task), modes)
+    live = np.any(np.asarray(network.preactivations(task.x)[0]) > 0, axis=0)
+    w = np.concatenate([network.biases[0][:, None], network.weights[0]], axis=1)
+    parts = np.asarray(network.weights[1].T @ modes.u + w @ modes.v)[:, :MODES] / 2
+    a0 = np.sum(parts**2, axis=0)
+    of = modes.s[:MODES], modes.d[:MODES], a0
+    return {
+        "measured": measured.tolist(),
+        "live": np.asarray(theory.gating_delay(*of, np.mean(live))).tolist(),
+        "weighted": np.asarray(
+            theory.gating_delay(*of, np.sum(parts[live] ** 2, axis=0) / a0)
+        ).tolist(),
+        "clock": np.asarray(clock.delays(0.5 * modes.full_strength))[:MODES].tolist(),
+    }
+
+
+def model(network: Any, task: fl.Task, flow: Any) -> dict[str, Any]:
+    """The linear model after t*."""
+    line, t1 = flow.linearization(), 20.0
+    start = flow.network(float(line.open.time + line.open.lasts / 2))
+    solution = theory.after_linearization(start, task)
+    ts = np.linspace(0, t1, 201)
+    first = float(fl.SquaredError()(network.outputs(task.x), task.y))
+    found = {}
+    for name, other in (("gated", start.always_on(task)), ("ReLU", start)):
+        run = fl.gradient_flow(other, task, t1, ts=ts)
+        error, off = solution.error(run), jnp.abs(solution.loss(ts) - run.losses)
+        found[name] = [float(jnp.max(error)), float(jnp.max(off)) / first]
+    gated = fl.gradient_flow(start.always_on(task), task, t1, ts=ts).losses
+    relu = fl.gradient_flow(start, task, t1, ts=ts).losses
+    found["gated to ReLU"] = float(jnp.max(jnp.abs(gated - relu))) / first
+    return found
+
+
+def spread(values: Any) -> str:
+    """Median and largest."""
+    values = np.asarray(values, dtype=float)
+    values = values[np.isfinite(values)]
+    return f"{np.median(values):.3g} / {np.max(values):.3g}" if values.size else "-"
+
+
+def tables(rows: list[dict]) -> str:
+    """The results as Markdown."""
+    groups = {v: [r for r in rows if r["variance"] == v] for v in VARIANCES}
+    groups = {v: group for v, group in groups.items() if group}
+    first, second, third, fourth = [], [], [], []
+    for v, group in groups.items():
+        star, fraction = (np.array([r[k] for r in group]) for k in ("t*", "fraction"))
+        on = np.array([r["on"] for r in group])
+        first.append(
+            (f"{v:g}", len(group), spread([r["walk"] for r in group if "walk" in r]),
+             spread([r["early 0.01"] for r in group]), spread([r["early 0.1"] for r in group]),
+             *(spread([r[k] for r in group])
+               for k in ("fate wrong", "fate reversed", "walk wrong")))
+        )  # fmt: skip
+        second.append(
+            (f"{v:g}", *(spread(np.abs(on[:, k, 0] - on[:, k, 1])) for k in range(len(SHARES))),
+             spread(np.abs(fraction[:, 0] - fraction[:, 1])),
+             spread(np.abs(star[:, 0] / star[:, 1] - 1)),
+             f"{np.sum(np.abs(star[:, 0] / star[:, 1] - 1) < 0.01)} of {len(group)}")
+        )  # fmt: skip
+        for mode in range(MODES):
+            d = {k: np.array([r["delay"][k][mode] for r in group]) for k in group[0]["delay"]}
+            true = d["measured"]
+            third.append(
+                (f"{v:g}", mode + 1, f"{np.min(true):.3f} to {np.max(true):.3f}",
+                 *(f"{np.median(d[k] / true):.3f} ({np.min(d[k] / true):.3f} to "
+                   f"{np.max(d[k] / true):.3f})" for k in ("live", "weighted", "clock")))
+            )  # fmt: skip
+        fourth.append(
+            (f"{v:g}", *(spread([r["model"][n][k] for r in group])
+                         for n in ("gated", "ReLU") for k in (0, 1)),
+             spread([r["model"]["gated to ReLU"] for r in group]))
+        )  # fmt: skip
+    return "\n\n".join(
+        (
+            "Early phase and fates, median / largest over seeds:",
+            _common.markdown_table(
+                ("variance", "seeds", "walk", "early error at 1 %", "at 10 %", "fate wrong at t*",
+                 "of these, reversed", "walk wrong at t*"), first),
+            "Always-on fraction and t* (open) on the slowed clock, median / largest difference:",
+            _common.markdown_table(
+                ("variance", *(f"on at {s:.0%}" for s in SHARES), "fraction at t*",
+                 "t*, relative", "t* within 1 %"), second),
+            "Delay behind the linear network until half strength, estimate over measured delay, "
+            "median (range):",
+            _common.markdown_table(
+                ("variance", "mode", "measured", "live fraction (Eq. 14)", "weighted live fraction",
+                 "slowed clock"), third),
+            "Linear model of the always-on units from t* on, median / largest:",
+            _common.markdown_table(
+                ("variance", "outputs, against gated linear", "loss", "outputs, against ReLU",
+                 "loss", "gated linear against ReLU, loss"), fourth),
+        )
+    )  # fmt: skip
+
+
+def main() -> None:
+    """Run everything."""
+    parser = _common.parser(__doc__)
+    parser.add_argument("--seeds", type=int, default=5)
+    given = parser.parse_args()
+    warnings.filterwarnings("ignore", message="the .* always-on fraction")
+    task, variances = fl.tasks.hierarchy(), VARIANCES
+    if given.quick:
+        task, variances, given.seeds = fl.tasks.hierarchy(levels=2), VARIANCES[:1], 1
+    modes, rows = theory.modes(task, 1.0), []
+    for variance in variances:
+        for seed in tqdm(range(given.seeds), desc=f"variance {variance:g}"):
+            network = fl.ReLUNetwork.init(
+                task, hidden=(64,), variance=variance, key=jax.random.key(seed)
+            )
+            flow = fl.gradient_flow(network, task, 60.0, kinks=fl.ExactKinks(), dense=True)
+            row = {"variance": variance, "seed": seed}
+            row |= early(network, task, modes, flow, check=seed < 3)
+            row["delay"] = delay(network, task, modes, 30.0)
+            row["model"] = model(network, task, flow)
+            rows.append(row)
+    text = tables(rows)
+    print(text)
+    if not given.quick:
+        _common.save("relu_theory", rows, text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""Runs on the toy tasks that several figures look at: made once per process, compiled once.
+
+All runs on one task share the same call, so that one kind of network is one compilation: a network
+without bias is one with c = 0 (its bias then neither enters nor moves), and every run logs the
+times at which its modes pass the same shares of their full strength.
+"""
+
+import dataclasses
+import functools
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from _paper import fl, initial, linear_of
+from tqdm import tqdm
+
+SHARES = (0.02, 0.1, 0.5, 0.9)  # of the full strength s/d, at which modes are timed
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What the toy runs share: the paper's sizes (App. E), and for how long and how finely.
+
+    - `hidden`, `variance`: units of the hidden layer and variance of the initial weights.
+    - `t1`: end in flow time; the paper's step is 1/625 of a unit on the hierarchy task.
+    - `points`: saved times, t1 u^2 for equidistant u, dense where learning begins.
+    """
+
+    hidden: int = 64
+    variance: float = 2e-4
+    t1: float = 60.0
+    points: int = 201
+    rtol: float = 1e-8
+
+    @property
+    def ts(self) -> np.ndarray:
+        """The saved times."""
+        return self.t1 * np.linspace(0, 1, self.points) ** 2
+
+
+PAPER = Setting()
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A run: its task, kind of network, bias strength and seed.
+
+    - `task`: "tree", "rootless", "xor" or "xor 0/1"; `kind`: "relu" or "linear".
+    - `both`: whether the readout has a bias too.
+    """
+
+    task: str
+    kind: str
+    c: float
+    seed: int
+    both: bool = False
+
+
+@functools.lru_cache
+def task_of(name: str) -> fl.Task:
+    """The toy task of this name; one object, so that one compilation serves all."""
+    tree = fl.tasks.hierarchy()
+    if name == "tree":
+        return tree
+    if name == "rootless":
+        return fl.Task(tree.x, tree.y[:, 1:], name="hierarchy without its root")
+    task = fl.tasks.xor(binary=name == "xor 0/1")
+    return fl.Task(task.x, task.y, name="xor")  # a task's name is a part of what is compiled
+
+
+@functools.lru_cache
+def modes_of(name: str, c: float) -> Any:
+    """The modes of a toy task that the data can drive: as many for every c."""
+    modes, number = fl.theory.modes(task_of(name), c), min(task_of(name).y.shape)
+    cut = {"u": modes.u[:, :number], "s": modes.s[:number]}
+    return dataclasses.replace(modes, **cut, v=modes.v[:, :number], d=modes.d[:number])
+
+
+def levels_of(name: str, c: float) -> np.ndarray:
+    """Mode strengths that are timed, (shares, modes); of 1 where there is no full strength."""
+    full = np.asarray(modes_of(name, c).full_strength)
+    return np.asarray(SHARES)[:, None] * np.where(full > 0, full, 1.0)
+
+
+def start(case: Case, setting: Setting) -> Any:
+    """The initial network: the same weights for every kind and c of a seed."""
+    how = {"hidden": (setting.hidden,), "variance": setting.variance, "bias_strength": case.c}
+    bias = (True, True) if case.both else True
+    network = initial(task_of(case.task), case.seed, bias=bias, **how)
+    return linear_of(network) if case.kind == "linear" else network
+
+
+_RUNS: dict[tuple[Case, Setting], fl.Trajectory] = {}
+
+
+def runs(cases: Iterable[Case], setting: Setting, ts: Any = None) -> list[fl.Trajectory]:
+    """The cases' runs, in order; what was run before in this process is not run again.
+
+    `ts` saves at other times than the setting's, as many of them; such runs are not kept.
+    """
+    if ts is not None:
+        return [_run(case, setting, ts) for case in cases]
+    cases = list(cases)
+    bar = _bar([case for case in cases if (case, setting) not in _RUNS])
+    for case in bar:
+        _RUNS[case, setting] = _run(case, setting, setting.ts)
+    return [_RUNS[case, setting] for case in cases]
+
+
+def _bar(cases: Sequence[Case]) -> Any:
+    return tqdm(cases, unit="run", disable=None if len(cases) > 2 else True)
+
+
+def _run(case: Case, setting: Setting, ts: Any) -> fl.Trajectory:
+    return run_from(start(case, setting), case, setting, ts)
+
+
+def run_from(network: Any, case: Case, setting: Setting, ts: Any) -> fl.Trajectory:
+    """The flow of a network on the case's task up to the last of the saved times."""
+    task = task_of(case.task)
+    observable = modes_of(case.task, case.c).observable(network, task)
+    hits = fl.Crossing(observable, levels_of(case.task, case.c), name="mode")
+    return fl.gradient_flow(network, task, ts[-1], ts=ts, events=(hits,), rtol=setting.rtol)
+
+
+def many(task: str, kind: str, c: float, seeds: int, setting: Setting, both: bool = False) -> list:
+    """Runs of seeds 0, 1, ..."""
+    return runs([Case(task, kind, c, seed, both) for seed in range(seeds)], setting)
+
+
+def hits(flow: fl.Trajectory, task: str, c: float) -> np.ndarray:
+    """First time at which every mode passes every share from below, (shares, modes); inf: never."""
+    found = np.full(levels_of(task, c).shape, np.inf)
+    log = flow.events.select("mode")
+    for time, index, new in zip(np.asarray(log.time), log.index, np.asarray(log.new), strict=True):
+        if new > 0:
+            found[index] = min(found[index], time)
+    return found
+
+
+def linearization(flow: fl.Trajectory) -> fl.Linearization:
+    """t* and activity, without the warning that a maximum stands when the run ends.
+
+    Some closed ones do: at t = 60 nothing moves any more.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return flow.linearization()
+
+
+def product_losses(product: Any, task: fl.Task, c: float) -> np.ndarray:
+    """Mean half squared error of end-to-end matrices (T, N_out, 1 + N_in), raw bias first."""
+    x = np.concatenate([np.full((task.samples, 1), c), np.asarray(task.x)], axis=1)
+    errors = x @ np.swapaxes(np.asarray(product), -1, -2) - np.asarray(task.y)
+    return 0.5 * np.mean(np.sum(errors**2, axis=-1), axis=-1)
+
+
+def gap(first: fl.Trajectory, second: fl.Trajectory) -> float:
+    """Largest difference of two loss curves over the initial loss."""
+    a, b = np.asarray(first.losses), np.asarray(second.losses)
+    return float(np.max(np.abs(a - b)) / a[0])
+
+
+def delay(
+    late: fl.Trajectory, early: fl.Trajectory, within: tuple[float, float] = (0.0, np.inf)
+) -> tuple[float, float]:
+    """The shift of time >= 0 that brings a loss curve closest to another, and the gap left.
+
+    The gap is the largest difference over the initial loss while the early one's share of its
+    initial loss is `within` limits; the shift is the one that minimises it (paper: "although with
+    a slight time shift").
+    """
+    ts, a, b = (np.asarray(v) for v in (early.ts, late.losses, early.losses))
+    some = (b >= within[0] * b[0]) & (b <= within[1] * b[0])
+    shifts = np.linspace(0, 0.2 * ts[-1], 1201)
+    gaps = [
+        np.max(np.abs(np.interp(ts + s, ts, a) - b), where=some & (ts <= ts[-1] - s), initial=0)
+        for s in shifts
+    ]
+    best = int(np.argmin(gaps))
+    return float(shifts[best]), float(gaps[best] / a[0])
+
+
+def thin(values: Any, most: int = 40) -> np.ndarray:
+    """At most so many rows, the first and the last among them."""
+    values = np.asarray(values)
+    kept = np.unique(np.linspace(0, len(values) - 1, min(most, len(values))).round().astype(int))
+    return values[kept]
+
+
+def steps_clock(task: fl.Task, learning_rate: float) -> fl.StepClock:
+    """The paper's steps: full-batch descent on half the summed squared error (App. E)."""
+    return fl.StepClock(learning_rate, fl.Convention.HALF_SUM, samples=task.samples)

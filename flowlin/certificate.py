@@ -1,0 +1,391 @@
+"""How large a learning rate may be for descent to stay near to the flow: measured, by descent."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from flowlin._arrays import require_positive
+from flowlin.compare import distances
+from flowlin.descent import Descent, Look, prepared
+from flowlin.eventlog import EventLog
+from flowlin.events import AbstractEvent, UnitSwitches
+from flowlin.flow import gradient_flow
+from flowlin.kinks import AbstractKinks
+from flowlin.loss import Loss, SquaredError
+from flowlin.network import AbstractNetwork, Parameters
+from flowlin.progress import tqdm_class
+from flowlin.radius import direction, spectral_radius
+from flowlin.recorder import event_log
+from flowlin.task import Task
+from flowlin.trajectory import Trajectory
+
+ROWS = 128  # times in [0, t1] at which the two runs are compared
+FACTOR = 4  # between the rates that bracket
+ITERATIONS = 100  # of the power iteration, at each of the times
+QUANTITIES = ("parameters", "function", "loss", "events")
+
+
+@dataclasses.dataclass(frozen=True)
+class Accuracy:
+    """One quantity's errors at the rates of a `Certificate`.
+
+    - `rate`: the largest rate tried whose error is within the limit, as are those of all smaller
+      rates tried; nan if there is none.
+    - `errors`: (R,), inf where descent diverged or an event is missing.
+    - `slope`: of log error against log rate, by least squares over the rates tried up to twice
+      `rate` (without one, over the three smallest); nan where they do not define one.
+    """
+
+    rate: float
+    errors: Float[np.ndarray, " R"]
+    slope: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Certificate:
+    r"""At which learning rates descent stays within a share of the flow.
+
+    - `rates`: (R,), learning rates tried, ascending; each divides t1 into whole steps.
+    - `within`, `t1`: the limit and the final time, as asked for.
+    - `edge`: 2 over the largest spectral radius of the loss's Hessian along the flow, where
+      descent becomes unstable; the largest rate tried is just below it.
+    - `parameters`, `function`: `Accuracy` of the largest relative distances in [0, t1] that
+      `fl.compare` finds, each relative to the flow's own norm at that time.
+    - `loss`: of the largest difference of the losses over the flow's loss at t = 0.
+    - `events`: of the largest relative difference of an event's time; None without events.
+    - `chattering`: of the largest |z| of a (unit, sample) pair that slides along the flow, in units
+      of the preactivation; its `rate` is nan, since nothing limits it, and its `slope` is over all
+      rates. None if no pair slides.
+    """
+
+    rates: Float[np.ndarray, " R"]
+    within: float
+    t1: float
+    edge: float
+    parameters: Accuracy
+    function: Accuracy
+    loss: Accuracy
+    events: Accuracy | None
+    chattering: Accuracy | None
+
+    def table(self) -> list[dict[str, Any]]:
+        """One dictionary per quantity: its name, largest rate, slope, and what limits the rate."""
+        rows = []
+        for name in QUANTITIES:
+            accuracy: Accuracy | None = getattr(self, name)
+            if accuracy is None:
+                continue
+            limit = f"{100 * self.within:g} % of the flow"
+            if accuracy.rate == self.rates[-1]:
+                limit = f"stability edge {self.edge:.3g}"
+            elif math.isnan(accuracy.rate):
+                limit = f"no rate from {self.rates[0]:.3g} on is within {limit}"
+            row = {"quantity": name, "rate": accuracy.rate, "slope": accuracy.slope}
+            rows.append({**row, "limit": limit})
+        return rows
+
+
+def largest_learning_rate(
+    network: AbstractNetwork,
+    task: Task,
+    t1: float,
+    within: float = 0.01,
+    *,
+    loss: Loss = SquaredError(),
+    tau: float = 1.0,
+    events: Sequence[AbstractEvent] = (),
+    kinks: AbstractKinks | None = None,
+    solver: diffrax.AbstractSolver | None = None,
+    rtol: float | None = None,
+    precision: float = 0.05,
+    max_steps: int = 2**18,
+    progress: bool = False,
+) -> Certificate:
+    r"""The largest learning rates at which descent stays within a share of the flow over [0, t1].
+
+    Measured, not extrapolated: descent is run at every rate that counts. From the edge of
+    stability on the rate falls by factors of four until all errors are within the limit, and once
+    more by two; then each quantity's largest rate is bisected in log eps. Parameters, function and
+    loss are compared at 128 times; events at their own times, descent's interpolated between
+    steps. Where a ReLU flow slides on its kinks descent chatters about them, and the width of that
+    is measured at every step, over the pairs that slide from one of the 128 times to the next.
+
+    **Arguments:**
+
+    - `network`, `task`, `t1`, `loss`, `tau`, `kinks`, `solver`, `rtol`: of the flow, as for
+      `gradient_flow`; it is kept with `dense=True`. Steps of rate eps take eps tau each.
+    - `within`: the limit, a relative error in (0, 0.5).
+    - `events`: whose times count; `Crossing`, `ModeHits`, `LossBelow`. Those of the flow until t1
+      must happen in descent, and the other way round, in the same order for each component. They
+      cannot end a run.
+    - `precision`: relative width of the bracket of each rate at which bisection ends.
+    - `max_steps`: of one descent; smaller rates than t1 / (tau max_steps) are not tried.
+    - `progress`: a tqdm bar over the descents.
+
+    **Returns:** a `Certificate`, with one `Accuracy` per quantity. A quantity that no rate tried
+    keeps within the limit has `rate` nan.
+
+    **Raises:** `ValueError` for bad input; `fl.RunError` where the flow fails.
+    """
+    for name, value in (("within", within), ("precision", precision), ("max_steps", max_steps)):
+        require_positive(name, value)
+    if within >= 0.5:
+        raise ValueError(f"`within` must be a relative error below 0.5, got {within}.")
+    if any(isinstance(event, UnitSwitches) for event in events):
+        raise ValueError(
+            "`events` holds UnitSwitches; descent flickers on sliding pairs, so that its units' "
+            "switches do not converge. Pass events of observables."
+        )
+    run, _ = prepared(
+        network, task, 1.0, loss, tau, None, events, True, None, 1, None, None
+    )  # fmt: skip
+    if any(watch.terminate for watch in run.look.observer.watches):
+        raise ValueError("`events` must not end the run; pass them with `terminate=False`.")
+    run = dataclasses.replace(run, look=Look(run.look.observer, ()))
+    flow = gradient_flow(
+        network, task, t1 * (1 + 2 * within) if events else t1, loss=loss, tau=tau,
+        events=events, kinks=kinks, solver=solver, rtol=rtol, dense=True,
+    )  # fmt: skip
+    edge = 2 / float(_sharpness(run, flow, t1))
+    first = max(1, math.ceil(t1 / (tau * edge)))
+    if first > max_steps:
+        raise ValueError(
+            f"`max_steps` = {max_steps} is too small: at the edge of stability, eps = {edge:.3g}, "
+            f"descent takes {first} steps."
+        )
+    bar = tqdm_class()(unit="run", disable=None) if progress else None
+
+    def measured(steps: int) -> "_Errors":
+        if bar is not None:
+            bar.set_postfix_str(f"eps = {t1 / (tau * steps):.3g}")
+            bar.update()
+        return _measured(run, flow, t1, tau, within, steps)
+
+    found = _searched(measured, first, max_steps, within, precision)
+    if bar is not None:
+        bar.close()
+    return _certificate(found, t1, tau, within, edge)
+
+
+class _Errors(NamedTuple):
+    """What one descent found; `events` and `chattering` nan where there are none."""
+
+    parameters: float
+    function: float
+    loss: float
+    events: float
+    chattering: float
+
+
+def _searched(
+    measured: Callable[[int], _Errors], first: int, last: int, within: float, precision: float
+) -> dict[int, _Errors]:
+    """Errors by number of steps: bracketing by factors, then bisection for each quantity."""
+    steps, found = first, {first: measured(first)}
+
+    def fails(errors: _Errors, quantity: str) -> bool:
+        return getattr(errors, quantity) > within  # nan, where there is nothing, does not
+
+    while any(fails(found[steps], q) for q in QUANTITIES) and steps < last:
+        steps = min(FACTOR * steps, last)
+        found[steps] = measured(steps)
+    if 2 * steps <= last:
+        found[2 * steps] = measured(2 * steps)
+    for quantity in QUANTITIES:
+        while True:
+            failing = [n for n, errors in found.items() if fails(errors, quantity)]
+            low = max(failing, default=0)
+            high = min((n for n in found if n > low), default=None)
+            if low == 0 or high is None or high <= max(low + 1, low * (1 + precision)):
+                break
+            middle = min(max(round(math.sqrt(low * high)), low + 1), high - 1)
+            found[middle] = measured(middle)
+    return found
+
+
+def _certificate(
+    found: dict[int, _Errors], t1: float, tau: float, within: float, edge: float
+) -> Certificate:
+    """What the descents found, in terms of rates."""
+    numbers = sorted(found, reverse=True)
+    rates = t1 / (tau * np.array(numbers))
+
+    def accuracy(quantity: str) -> Accuracy | None:
+        errors = np.array([getattr(found[n], quantity) for n in numbers])
+        if np.all(np.isnan(errors)):
+            return None
+        limited = quantity in QUANTITIES
+        passed = np.cumprod(errors <= within) > 0 if limited else np.zeros(len(errors), bool)
+        rate = float(rates[passed][-1]) if np.any(passed) else math.nan
+        near = rates <= (2 * rate if np.any(passed) else rates[: 3 if limited else None][-1])
+        near &= np.isfinite(errors) & (errors > 0)
+        slope = math.nan
+        if np.sum(near) > 1:
+            slope = float(np.polyfit(np.log(rates[near]), np.log(errors[near]), 1)[0])
+        return Accuracy(rate, errors, slope)
+
+    parameters, function, loss = (accuracy(q) for q in QUANTITIES[:3])
+    assert parameters is not None
+    assert function is not None
+    assert loss is not None
+    return Certificate(
+        rates, within, t1, edge, parameters, function, loss, accuracy("events"),
+        accuracy("chattering"),
+    )  # fmt: skip
+
+
+def _measured(
+    run: Descent, flow: Trajectory, t1: float, tau: float, within: float, steps: int
+) -> _Errors:
+    """One descent of so many steps over [0, t1], and some more for the events due there."""
+    watches, clock = run.look.observer.watches, t1 / steps
+    stops = (np.arange(ROWS + 1) * steps) // ROWS
+    beyond = steps + (math.ceil(within * steps) + 1 if watches else 0)
+    run = eqx.tree_at(
+        lambda r: (r.learning_rate, r.clock),
+        run,
+        (jnp.asarray(clock / tau, run.clock.dtype), jnp.asarray(clock, run.clock.dtype)),
+    )
+    sliding = _sliding(flow.events, clock * stops)
+    room = 1024 + 4 * len(flow.events) if watches else 0
+    ends = jnp.asarray([*stops[1:], beyond])
+    assert flow.dense is not None
+    off, (log, widest) = _descended(run, flow.dense, flow.final, ends, sliding, room)
+    found = [float(np.max(np.where(np.isnan(e), np.inf, np.abs(e)))) for e in off]
+    late = math.nan
+    if watches:
+        names = {watch.channel.name for watch in watches}
+        late = _lateness(_times(flow.events, names), _times(log.trimmed(), names), t1)
+        late = late if int(log.count) <= room else math.inf
+    initial = float(flow.losses[0])
+    chatters = any(np.any(mask) for mask in sliding)
+    wide = float(widest) if np.isfinite(widest) else math.inf
+    return _Errors(found[0], found[1], found[2] / initial, late, wide if chatters else math.nan)
+
+
+@eqx.filter_jit
+def _descended(
+    run: Descent,
+    dense: diffrax.DenseInterpolation,
+    final: AbstractNetwork,
+    ends: Int[Array, " rows_and_1"],
+    sliding: tuple[Bool[Array, "rows P H"], ...],
+    room: int,
+) -> tuple[tuple[Array, Array, Array], tuple[EventLog, Array]]:
+    """Distances of descent from the flow at all ends but the last, its events and its chatter."""
+
+    def width(parameters: Parameters, masks: Any) -> Array:
+        network = run.network.with_parameters(parameters)
+        layers = zip(network.preactivations(run.task.x), masks, strict=True)
+        found = [jnp.max(jnp.where(mask, jnp.abs(z), 0.0)) for z, mask in layers]
+        return functools.reduce(jnp.maximum, found)
+
+    def advance(carry: Any, end: Array, masks: Any) -> Any:
+        def step(carry: Any) -> Any:
+            state, widest = carry
+            state, _ = run.record(run.update(state), 1)
+            if sliding:
+                widest = jnp.maximum(widest, width(state.parameters, masks))
+            return state, widest
+
+        return lax.while_loop(lambda carry: carry[0].step < end, step, carry)
+
+    def row(carry: Any, due: Any) -> tuple[Any, Parameters]:
+        carry = advance(carry, *due)
+        return carry, carry[0].parameters
+
+    start = run.start(room), jnp.zeros((), run.network.dtype)
+    (state, widest), parameters = lax.scan(row, start, (ends[:-1], sliding))
+    nothing = tuple(jnp.zeros(mask.shape[1:], bool) for mask in sliding)
+    state, _ = advance((state, widest), ends[-1], nothing)
+    times = jnp.minimum(ends[:-1] * run.clock, dense.t1)
+    first = jax.vmap(lambda t: final.with_parameters(dense.evaluate(t)))(times)
+    second = jax.vmap(run.network.with_parameters)(parameters)
+    events = state.log if run.look.observer.watches else None
+    log = event_log(events, run.look.observer, jnp.asarray(jnp.inf, run.clock.dtype))
+    return distances(first, second, run.task, run.loss), (log, widest)
+
+
+@eqx.filter_jit
+def _sharpness(run: Descent, flow: Trajectory, t1: float) -> Array:
+    """Largest spectral radius of the Hessian at the rows' times, gates as they are.
+
+    As a lower bound; by products with the Hessian, which know nothing of the kinks nearby.
+    """
+    dense = flow.dense
+    assert dense is not None
+
+    def gradient(parameters: Parameters) -> Parameters:
+        return run.objective.gradient(run.network.with_parameters(parameters))
+
+    def radius(carry: Any, t: Array) -> tuple[Any, Array]:
+        _, product = jax.linearize(gradient, dense.evaluate(t))
+        nothing = jax.tree.map(jnp.zeros_like, carry[0])
+        vector, old = carry
+        found = spectral_radius(product, nothing, nothing, vector, old, ITERATIONS, "lax")
+        return found[:2], found[1]
+
+    start = direction(run.network.parameters), jnp.zeros((), run.network.dtype)
+    return jnp.max(lax.scan(radius, start, t1 * jnp.linspace(0, 1, ROWS + 1))[1])
+
+
+def _times(log: EventLog, names: set[str]) -> dict[tuple, list[float]]:
+    """Times of the events of these names, ascending, by component and direction."""
+    found: dict[tuple, list[float]] = {}
+    for name in sorted(names):
+        mine = log.select(name)
+        for time, index, side in zip(
+            np.asarray(mine.time), mine.index, np.asarray(mine.new), strict=True
+        ):
+            found.setdefault((name, index, int(side)), []).append(float(time))
+    return found
+
+
+def _lateness(
+    flow: dict[tuple, list[float]], descent: dict[tuple, list[float]], t1: float
+) -> float:
+    """Largest relative difference of times; inf if one before t1 has no partner."""
+    largest = 0.0
+    for key in flow.keys() | descent.keys():
+        ours, theirs = flow.get(key, []), descent.get(key, [])
+        due = max(sum(t <= t1 for t in ours), sum(t <= t1 for t in theirs))
+        if min(len(ours), len(theirs)) < due:
+            return math.inf
+        pairs = zip(ours[:due], theirs[:due], strict=True)
+        largest = max([largest, *(abs(b - a) / a for a, b in pairs)])
+    return largest
+
+
+def _sliding(log: EventLog, times: Float[np.ndarray, " T"]) -> tuple[Array, ...]:
+    """Per hidden layer, which pairs slide from each time to the next, (T - 1, P, H).
+
+    Empty where no gates are logged or none slides.
+    """
+    gates = [k for k, channel in enumerate(log.channels) if channel.name == "gate"]
+    if not gates or not np.any(np.asarray(log.new) == 0):
+        return ()
+    time, component, new = (np.asarray(a) for a in (log.time, log.component, log.new))
+    sides, row = np.array(log.initial), 0
+    slides = np.zeros((len(times) - 1, len(sides)), bool)
+    for k in range(len(times) - 1):
+        while row < len(time) and time[row] <= times[k]:
+            sides[component[row]] = new[row]
+            row += 1
+        slides[k] = sides == 0
+        slides[k, component[row : np.searchsorted(time, times[k + 1], side="right")]] = False
+    parts = []
+    for k in gates:
+        units, samples = log.channels[k].shape
+        part = slides[:, log.offsets[k] : log.offsets[k + 1]]
+        parts.append(jnp.asarray(part.reshape(-1, units, samples).transpose(0, 2, 1)))
+    return tuple(parts)

@@ -1,0 +1,295 @@
+"""ReLU networks in closed form: early phase, slowed clock, linear model after t*."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.integrate import quad, solve_ivp
+from scipy.linalg import expm
+
+import flowlin as fl
+from flowlin import theory
+from flowlin.theory.early import evolved, triples
+
+SMALL = fl.tasks.hierarchy(levels=2)
+evolve = jax.jit(lambda m, w, a, t: evolved(m, triples(m), w, a, t))
+
+
+def network(seed=0, hidden=12, variance=2e-4, c=1.0, bias=True, task=SMALL):
+    return fl.ReLUNetwork.init(
+        task,
+        hidden=(hidden,),
+        variance=variance,
+        bias=bias,
+        bias_strength=c,
+        key=jax.random.key(seed),
+    )
+
+
+def arrays(net):
+    """[b, W_1] and W_2 of a network, in numpy."""
+    w = np.asarray(net.weights[0])
+    if net.biases[0] is not None:
+        w = np.concatenate([np.asarray(net.biases[0])[:, None], w], axis=1)
+    return w, np.asarray(net.weights[1])
+
+
+def inputs(net, task):
+    x = np.asarray(task.x)
+    if net.biases[0] is None:
+        return x
+    return np.concatenate([np.full((len(x), 1), float(net.bias_strength)), x], axis=1)
+
+
+def descended(net, task, t1, steps, weight, outputs=True):
+    """Plain descent in small steps, with or without the outputs in the errors, every step."""
+    (w, a), x, y = arrays(net), inputs(net, task), np.asarray(task.y)
+    path = [(w, a)]
+    for _ in range(steps):
+        z = w @ x.T
+        e = weight * (y - (a @ np.maximum(z, 0)).T * outputs)
+        dw, da = ((z > 0) * (a.T @ e.T)) @ x, e.T @ np.maximum(z, 0).T
+        w, a = w + t1 / steps * dw, a + t1 / steps * da
+        path.append((w, a))
+    return path
+
+
+def off(found, reference):
+    """Relative distance of a network from (w, a)."""
+    difference = [np.linalg.norm(f - r) for f, r in zip(arrays(found), reference, strict=True)]
+    return np.linalg.norm(difference) / np.linalg.norm([np.linalg.norm(r) for r in reference])
+
+
+@pytest.fixture(scope="module")
+def phase():
+    return theory.early_phase(network(), SMALL)
+
+
+@pytest.fixture(scope="module")
+def sliding():
+    """A network some of whose pairs slide."""
+    net = network(0, hidden=40, c=0.5)
+    return net, theory.early_phase(net, SMALL)
+
+
+# --- one piece ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("equal", [False, True])
+def test_a_piece_is_a_matrix_exponential(equal):
+    rng = np.random.default_rng(0)
+    m, w, a = rng.normal(size=(5, 3)), rng.normal(size=5), rng.normal(size=3)
+    if equal:
+        m = np.linalg.svd(m, full_matrices=False)[0] @ np.diag([1.0, 1.0, 0.0])
+
+    def exact(m, t):
+        block = np.block([[np.zeros((5, 5)), m], [m.T, np.zeros((3, 3))]])
+        return expm(block * t) @ np.concatenate([w, a])
+
+    for t in (0.0, 0.7, 30.0):
+        found = np.concatenate(evolve(m, w, a, t))
+        np.testing.assert_allclose(found, exact(m, t), rtol=1e-11 if t < 1 else 1e-10)
+    # In M, where equal singular values make the derivative of their vectors infinite.
+    dm, h = rng.normal(size=(5, 3)), 1e-5
+    _, slope = jax.jvp(
+        lambda m, t: jnp.concatenate(evolve(m, w, a, t)), (jnp.asarray(m), 0.7), (dm, 2.0)
+    )
+    difference = (exact(m + h * dm, 0.7 + 2 * h) - exact(m - h * dm, 0.7 - 2 * h)) / (2 * h)
+    np.testing.assert_allclose(slope, difference, rtol=1e-7, atol=1e-8)
+
+
+# --- the walk -------------------------------------------------------------------------------
+
+
+def euler(s, t1, steps):
+    """Relative error of Euler's method where a component grows at the rate s."""
+    return s**2 * t1**2 / (2 * steps)
+
+
+def test_walk_is_the_limit_of_small_steps(sliding):
+    net, phase = sliding
+    used = np.isfinite(np.asarray(phase.pieces.start))
+    assert np.any(np.asarray(phase.pieces.codes)[used] == 0)
+    t1, s = float(phase.t1), float(theory.modes(SMALL, 0.5).s[0])
+    errors = [
+        off(phase.network(t1), descended(net, SMALL, t1, steps, 1 / 4, outputs=False)[-1])
+        for steps in (2000, 8000)
+    ]
+    assert errors[1] < 1.1 * euler(s, t1, 8000)
+    assert errors[0] / errors[1] == pytest.approx(4, rel=0.1)  # first order, to nothing else
+
+
+@pytest.mark.parametrize(("bias", "c"), [(False, 1.0), (True, 2.0)])
+def test_walk_of_other_networks(bias, c):
+    net = network(3, bias=bias, c=c)
+    found = theory.early_phase(net, SMALL, 2.0, t1=1.5, loss=fl.SquaredError("sum"))
+    end = descended(net, SMALL, 0.75, 8000, 1.0, outputs=False)[-1]
+    s = 4 * float(theory.modes(SMALL, c if bias else 0.0).s[0])
+    assert off(found.network(1.5), end) < 1.1 * euler(s, 0.75, 8000)
+
+
+def test_walk_conserves_and_ignores_the_scale(phase):
+    def norms(net):
+        w, a = arrays(net)
+        return np.sum(w**2, axis=1) - np.sum(a**2, axis=0)
+
+    times = np.linspace(0, float(phase.t1), 7)
+    for t in times:
+        np.testing.assert_allclose(norms(phase.network(t)), norms(network()), atol=1e-14)
+    assert np.all(np.diff(phase.overlap(times)) > 0)
+    smaller = theory.early_phase(network(variance=2e-8), SMALL, t1=phase.t1)
+    np.testing.assert_allclose(smaller.pieces.start, phase.pieces.start, rtol=1e-9)
+    np.testing.assert_array_equal(smaller.final_codes, phase.final_codes)
+
+
+def test_gates_hold_until_the_first_change(phase):
+    (w, a), x, e = arrays(network()), inputs(network(), SMALL), np.asarray(SMALL.y) / 4
+    gates = w @ x.T > 0
+    for j in np.flatnonzero(np.isfinite(phase.first_change)):
+        m = (x * gates[j][:, None]).T @ e
+        block = np.block([[np.zeros((5, 5)), m], [m.T, np.zeros((7, 7))]])
+        state = np.concatenate([w[j], a[:, j]])
+        change = float(phase.first_change[j])
+        z = x @ (expm(block * change) @ state)[:5]
+        assert np.min(np.abs(z)) < 1e-12 * np.linalg.norm(state)
+        for t in np.linspace(0, change, 20)[:-1]:
+            np.testing.assert_array_equal(x @ (expm(block * t) @ state)[:5] > 0, gates[j])
+        np.testing.assert_allclose(phase.rates[j], np.linalg.svd(m)[1], atol=1e-14)
+        assert abs(phase.component[j]) <= np.linalg.norm(state) / np.sqrt(2)
+
+
+def test_fates_come_true(phase):
+    # Long after, units are what their start said, unless gates changed on the way.
+    codes, fate = np.asarray(phase.final_codes), np.asarray(phase.fate)
+    still = ~np.isfinite(np.asarray(phase.first_change))
+    assert np.all(codes[still & (fate == -1)] == -1)
+    on, none = np.all(codes == 1, axis=1), np.all(codes == -1, axis=1)
+    assert np.all(fate[on] == 1)
+    assert np.all(fate[none] == -1)
+    line = phase.linearization()
+    assert float(line.open.fraction) >= np.mean(on)
+
+
+def test_jit_and_derivatives_of_the_walk():
+    net = network(hidden=3)
+
+    def size(scale):
+        w, b = net.weights, net.biases
+        # Other proportions of a unit's parts, by which gates change at other times.
+        other = fl.ReLUNetwork((w[0] * scale, w[1]), (b[0], None), 1.0)
+        task = fl.Task(SMALL.x, SMALL.y * (1 + (scale - 1) * SMALL.x[:, :1]))
+        return theory.early_phase(other, task, t1=1.6).overlap(1.6) * 1e3
+
+    value = jax.jit(jax.value_and_grad(size))
+    h = 1e-5
+    slope = (float(value(1.0 + h)[0]) - float(value(1.0 - h)[0])) / (2 * h)
+    assert float(value(1.0)[1]) == pytest.approx(slope, rel=1e-6)
+
+
+# --- the slowed clock -----------------------------------------------------------------------
+
+
+def test_clock_is_exact_for_one_sample():
+    task = fl.Task([[1.5]], [[2.0]])
+    net = network(1, hidden=6, variance=1e-2, bias=False, task=task)
+    modes = theory.modes(task)
+    early = theory.early_phase(net, task, 0.7, t1=2.0)
+    clock = theory.slowed_clock(early, modes)
+    w, a = (v.ravel() for v in arrays(net))
+
+    def field(t, y):
+        h = np.maximum(y[:6] * 1.5, 0)
+        e = 2.0 - y[6:] @ h
+        return np.concatenate([(h > 0) * y[6:] * 1.5 * e, h * e]) / 0.7
+
+    def hit(t, y):
+        return y[6:] @ np.maximum(y[:6] * 1.5, 0) - 1.6
+
+    hit.terminal = True
+    run = solve_ivp(
+        field, (0, 9), np.concatenate([w, a]), events=hit, method="DOP853", rtol=1e-12, atol=1e-14
+    )
+    theta = float(clock.reading(0.8))
+    changes = np.unique(early.pieces.start[early.pieces.start < theta])
+    exact = quad(lambda v: 1 / (1 - float(clock.share(v))), 0, theta, points=changes, epsrel=1e-10)[
+        0
+    ]
+    assert exact == pytest.approx(run.t[-1], rel=1e-9)
+    # Its own quadrature does not stop at the changes of gates.
+    found = clock.hitting_times(0.8 * modes.full_strength)[0]
+    assert float(found) == pytest.approx(exact, rel=1e-6)
+    end = np.concatenate([v.ravel() for v in arrays(early.network(clock.reading(0.8)))])
+    np.testing.assert_allclose(end, run.y[:, -1], rtol=1e-6, atol=1e-11)
+    assert np.isinf(clock.hitting_times(1.01 * modes.full_strength)[0])
+
+
+def test_clock_follows_a_network_to_its_plateau(phase):
+    modes = theory.modes(SMALL, 1.0)
+    clock = theory.slowed_clock(phase, modes)
+    t1, steps = 6.0, 12_000
+    path = descended(network(), SMALL, t1, steps, 1 / 4)
+    x, u, v = inputs(network(), SMALL), np.asarray(modes.u[:, 0]), np.asarray(modes.v[:, 0])
+    share = np.array([u @ a @ np.maximum(w @ x.T, 0) @ x @ v / 4 for w, a in path[::20]])
+    share = share / float(modes.s[0])
+    for level in (0.25, 0.5, 0.8):
+        theta = clock.reading(level)
+        assert float(clock.share(theta)) == pytest.approx(level, rel=1e-9)
+        measured = np.interp(level, share, np.linspace(0, t1, len(share)))
+        assert float(clock.time(theta)) == pytest.approx(measured, rel=0.02)
+        assert float(clock.time(theta)) > float(theta)
+    opened, closed = clock.linearization()
+    assert float(opened.fraction) <= float(closed.fraction)
+    assert 0 < float(opened.time) <= float(clock.time(clock.reading(0.9)))
+    assert np.all(clock.delays(0.5 * modes.full_strength)[:2] > 0)
+
+
+# --- after t* -------------------------------------------------------------------------------
+
+
+def test_linear_model_of_the_always_on_units():
+    modes = theory.modes(SMALL, 1.0)
+    u, v = np.asarray(modes.u[:, 0]), np.asarray(modes.v[:, 0])
+    v = v * np.sign(v[0])
+    u = np.sign(np.sum(u)) * u
+    # Three units along the leading mode, unbalanced, and two that are off for all samples.
+    w1 = np.outer([0.1, 0.2, 0.05, -0.3, -0.1], v)
+    w2 = np.outer(u, [0.3, 0.1, 0.2, 0.2, 0.1])
+    net = fl.ReLUNetwork((w1[:, 1:], w2), (w1[:, 0], None))
+    found = theory.after_linearization(net, SMALL, 2.0)
+    np.testing.assert_array_equal(found.always_on, [True] * 3 + [False] * 2)
+    assert found.solution.exact
+    fewer = theory.after_linearization(net, SMALL, always_on=found.always_on & (w1[:, 0] > 0.06))
+    np.testing.assert_array_equal(fewer.always_on, [True, True, False, False, False])
+    np.testing.assert_allclose(fewer.product(0.0), w2[:, :2] @ w1[:2], rtol=1e-12)
+    flow = fl.gradient_flow(
+        net.always_on(SMALL), SMALL, 3.0, tau=2.0, ts=np.linspace(0, 3, 4), rtol=1e-10
+    )
+    assert np.max(found.error(flow)) < 1e-8
+    np.testing.assert_allclose(found.loss(flow.ts), flow.losses, rtol=1e-9)
+    t1, x = 3.0, inputs(net, SMALL)
+    w, a = descended(net, SMALL, t1 / 2, 4000, 1 / 4)[-1]
+    np.testing.assert_allclose(found.outputs(t1), (a @ np.maximum(w @ x.T, 0)).T, rtol=3e-3)
+
+
+# --- bad input ------------------------------------------------------------------------------
+
+
+def test_bad_input(without_type_checks):
+    deep = fl.ReLUNetwork.init(SMALL, hidden=(3, 3), key=jax.random.key(0))
+    dead = fl.ReLUNetwork((-np.ones((2, 4)), np.ones((7, 2))), (-np.ones(2), None))
+    both = fl.ReLUNetwork(network().weights, (network().biases[0], np.zeros(7)))
+    linear = fl.LinearNetwork(network().weights, network().biases)
+    for bad, words in ((deep, "one"), (linear, "LinearNetwork"), (both, "readout")):
+        with pytest.raises(ValueError, match=words):
+            theory.early_phase(bad, SMALL)  # pyright: ignore
+    with pytest.raises(ValueError, match="pass `t1`"):
+        theory.early_phase(dead, SMALL)
+    with pytest.raises(ValueError, match="max_pieces"):
+        theory.early_phase(network(), SMALL, max_pieces=2)
+    with pytest.raises(ValueError, match="on for every sample"):
+        theory.after_linearization(dead, SMALL)
+    with pytest.raises(ValueError, match="`always_on` must have one entry"):
+        theory.after_linearization(network(), SMALL, always_on=[True])
+    unbiased = theory.early_phase(network(bias=False), SMALL, t1=1.0)
+    with pytest.raises(ValueError, match="bias"):
+        theory.slowed_clock(unbiased, theory.modes(SMALL, 1.0))
