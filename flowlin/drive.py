@@ -51,7 +51,7 @@ def drive(
     if start is None and any(pause.by_clock for pause in pauses):
         # One program then takes all steps, so that no bit depends on when the run paused; without,
         # the start is compiled together with the first segment.
-        start = started(run)
+        start = started(run.anonymous)
     flow = before
     while True:
         accepted = 0 if start is None else int(start.counts["num_accepted_steps"])

@@ -112,6 +112,7 @@ def gradient_flow(
     check_fit(network, task)
     check_options(network, t1, ts, tau, rtol, atol, learning_rate, kinks)
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
+    # A name is no part of what is compiled.
     reference, task = Reference(task, loss), dataclasses.replace(task, name="")
     kinks, why = chosen_kinks(network, task, kinks, solver)
     tau = jnp.asarray(tau, network.dtype)

@@ -1,0 +1,162 @@
+r"""Every claim of the papers with what was measured and the verdict, in one table.
+
+Runs all studies of this folder, one after the other in one process, so that those which share
+tasks share runs and compiled programs. Studies of images are quoted from their committed results
+and marked so, with the size at which they were computed; so are all with `--quoted`.
+
+    python examples/paper/verdicts.py [--quick | --quoted] [--out PATH] [--json PATH]
+
+By default the studies of toy tasks are computed at their default size and the table is
+`results/verdicts.md`; with `--quick` they are computed at quick size, within five minutes, and
+it is `figures/paper/verdicts.md`. A study that fails has a row that says so, and the exit code
+is 1.
+"""
+
+import argparse
+import dataclasses
+import importlib
+import json
+import os
+import pathlib
+import re
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from _paper import RESULTS, VERDICTS, Row, Study
+from tqdm import tqdm
+
+HERE = pathlib.Path(__file__).resolve().parent
+FAILED = "failed"
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A line of the table; `script` is relative to the repository's root."""
+
+    claim: str
+    source: str
+    measured: str
+    verdict: str
+    script: str
+
+
+def names() -> list[str]:
+    """The scripts of this folder that define a study, Fig. 2 before Fig. 10."""
+    found = [path.stem for path in HERE.glob("[!_]*.py") if "\nSTUDY = " in path.read_text()]
+    return sorted(found, key=lambda name: [int(s) if s.isdigit() else s for s in _parts(name)])
+
+
+def _parts(name: str) -> list[str]:
+    return re.split(r"(\d+)", name)
+
+
+def study_of(name: str) -> Study:
+    """The study of a script."""
+    return importlib.import_module(name).STUDY
+
+
+def computed(study: Study, size: str) -> list[Row]:
+    """The verdicts on a study that is run now."""
+    return study.judge(study.compute(study.sizes[size]))
+
+
+def quoted(study: Study, folder: pathlib.Path = RESULTS) -> list[Row]:
+    """The verdicts in a study's saved results, marked as quoted, with the size."""
+    path = folder / f"{study.name}.json"
+    if not path.exists():
+        raise FileNotFoundError(f"no results to quote: run {study.name}.py and commit {path.name}.")
+    record = json.loads(path.read_text())
+    mark = f"quoted, {size_text(record['size'])}: "
+    rows = [Row(**row) for row in record["verdicts"]]
+    return [dataclasses.replace(row, measured=mark + row.measured) for row in rows]
+
+
+def size_text(size: dict[str, Any]) -> str:
+    """A recorded size in words, such as "default size, 5,000 samples, 5 seeds"."""
+    parts = [f"{size['name']} size"]
+    for key in ("samples", "seeds"):
+        numbers = dict.fromkeys(v for v in _values(size, key) if isinstance(v, int))
+        parts += [f"{' and '.join(f'{v:,}' for v in numbers)} {key}"] if numbers else []
+    return ", ".join(parts)
+
+
+def _values(size: dict[str, Any], key: str) -> Iterator[Any]:
+    """All values of a key in nested dictionaries."""
+    for name, value in size.items():
+        if isinstance(value, dict):
+            yield from _values(value, key)
+        elif name == key:
+            yield value
+
+
+def entries(scripts: Sequence[str], rows_of: Callable[[Study], list[Row]]) -> list[Entry]:
+    """All rows of all studies; a study that fails has one row, and its traceback is printed."""
+    found = []
+    bar = tqdm(scripts, unit="study")
+    for name in bar:
+        bar.set_postfix_str(name)
+        script = f"examples/paper/{name}.py"
+        try:
+            rows = rows_of(study_of(name))
+        except Exception as error:  # one failure must not hide the other studies
+            traceback.print_exc()
+            text = f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}"
+            found.append(Entry("The study can be computed", name, text, FAILED, script))
+        else:
+            found += [Entry(**dataclasses.asdict(row), script=script) for row in rows]
+    return found
+
+
+def table(rows: Sequence[Entry], folder: pathlib.Path) -> str:
+    """The table as Markdown, with links that work from a folder, and the verdicts' numbers."""
+    lines = ["| claim | source | measured | verdict | script |", "|---|---|---|---|---|"]
+    for row in rows:
+        script = HERE.parents[1] / row.script
+        link = pathlib.PurePath(os.path.relpath(script, folder.resolve())).as_posix()
+        cells = [cell(text) for text in (row.claim, row.source, row.measured, row.verdict)]
+        lines.append("| " + " | ".join([*cells, f"[{script.stem}]({link})"]) + " |")
+    counts = Counter(row.verdict.split(":")[0] for row in rows)
+    number = "; ".join(f"{counts[v]} {v}" for v in (*VERDICTS, FAILED) if counts[v])
+    studies = len({row.script for row in rows})
+    return "\n".join([*lines, "", f"{len(rows)} claims in {studies} studies: {number}."]) + "\n"
+
+
+def cell(text: str) -> str:
+    """Text that stays within a cell of a Markdown table."""
+    return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|").replace("*", "\\*")
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--quick", action="store_true", help="toy tasks at quick size")
+    how.add_argument("--quoted", action="store_true", help="quote all; computes nothing")
+    parser.add_argument("--out", type=pathlib.Path, help="the table")
+    parser.add_argument("--json", type=pathlib.Path, help="write its rows there as well")
+    given = parser.parse_args()
+    size = "quick" if given.quick else "default"
+    out = given.out or (pathlib.Path("figures/paper") if given.quick else RESULTS) / "verdicts.md"
+
+    def rows_of(study: Study) -> list[Row]:
+        return quoted(study) if given.quoted or study.heavy else computed(study, size)
+
+    rows = entries(names(), rows_of)
+    text = table(rows, out.parent)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(text)
+    if given.json:
+        given.json.write_text(
+            json.dumps([dataclasses.asdict(row) for row in rows], indent=1) + "\n"
+        )
+    print(f"{out}\n{text.splitlines()[-1]}")
+    return int(any(row.verdict == FAILED for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
