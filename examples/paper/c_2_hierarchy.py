@@ -2,10 +2,9 @@
 
 Gradient flow of linear networks. The hierarchy (8 items, 15 features, no bias) from i.i.d. normal
 weights with 64 hidden units at variance 2e-4, and of two and three layers at several variances with
-fewer units; races of two modes (s = 1 and less, d = 1;
-all of them side by side, as aligned modes do not see each other) from balanced, aligned starts a_0 of their
-own, over a grid of the weaker mode's s and a_0. Times are located events at half of the full
-strength.
+fewer units; races of two modes (s = 1 and less, d = 1; all side by side, as aligned modes do not
+see each other) from balanced, aligned starts a_0 of their own, over a grid of the weaker mode's s
+and a_0. Times are located events at half of the full strength.
 
 C gives neither sizes nor levels; these are chosen here, the hierarchy's as in M.
 
