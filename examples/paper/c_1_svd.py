@@ -516,13 +516,13 @@ def _draw_modes(data: Data, ax: Any) -> None:
         for k in np.flatnonzero(np.isclose(modes.s, s)):
             ax.plot(flow.ts, a[:, k], color=f"C{n}", linestyle="-")
             ax.plot(flow.ts, closed[:, k], **fl.plot.look("theory"))
-            ax.annotate(f"$d={float(modes.d[k]):g}$", (9.9, a[-1, k]), fontsize=7, ha="right",
-                        va="bottom")  # fmt: skip
+            ax.annotate(f"$d={float(modes.d[k]):g}$", (9.9 - 1.1 * n, a[-1, k]), fontsize=7,
+                        color=f"C{n}", ha="right", va="bottom")  # fmt: skip
         ax.plot([], [], color=f"C{n}", linestyle="-", label=f"$s = {s:g}$")
     ax.plot([], [], **fl.plot.look("theory"), label="closed form")
     ax.set(
         xlim=(0, 10),
-        ylim=(0, 1.12 * a[-1].max()),
+        ylim=(0, 1.3 * a[-1].max()),
         xlabel="flow time $t$ (units of $\\tau$)",
         ylabel=r"mode strength $a_\alpha$",
         title="A. two layers, all pairs of $s$ and $d$",
