@@ -20,7 +20,8 @@ Per variance, median and largest value over the seeds of:
   that weighted by the modes' parts (errata B.11), and `SlowedClock.delays`.
 - model: error of `theory.after_linearization`, started in the middle of the maximum at t*, against
   the gated linear network and against the ReLU network, up to 20 units of time later, and the
-  largest differences of the losses over L(0).
+  largest differences of the losses over that of zero outputs. Which units are on is read from
+  the log of gates.
 
 Writes `relu_theory.json` and the tables `relu_theory.md` to `benchmarks/results/`.
 """
@@ -39,13 +40,28 @@ from flowlin import theory
 
 VARIANCES = (2e-4, 2e-6)
 SHARES = (0.25, 0.5, 0.75, 0.9)
+LEVELS = (0.01, 0.1)
+TIMES = np.linspace(0, 60, 61)
 MODES = 2  # those that no other mode equals
 
 
-def early(network: Any, task: fl.Task, modes: Any, flow: Any, check: bool) -> dict[str, Any]:
-    """The early phase and the slowed clock against the flow."""
-    phase = theory.early_phase(network, task)
-    clock = theory.slowed_clock(phase, modes)
+def walked(network: Any, task: fl.Task, modes: Any, ts: Any) -> fl.Trajectory:
+    """The exact walk; always of the same shapes, so that it is compiled once."""
+    half = fl.ModeHits(modes, 0.5 * modes.full_strength, direction="up")
+    return fl.gradient_flow(
+        network, task, float(ts[-1]), ts=ts, events=(half,), kinks=fl.ExactKinks()
+    )
+
+
+def states(codes: Any) -> np.ndarray:
+    """1 for units whose pairs (..., H) are all on, -1 for all off, 0 for others."""
+    codes = np.asarray(codes)
+    return np.where(np.all(codes == 1, axis=0), 1, np.where(np.all(codes == -1, axis=0), -1, 0))
+
+
+def early(network: Any, task: fl.Task, modes: Any, line: Any, at: dict, check: bool) -> dict:
+    """The early phase and the slowed clock against the flow, whose networks `at` holds."""
+    phase, clock = at["phase"], at["clock"]
     found: dict[str, Any] = {}
     if check:
         exact = fl.gradient_flow(
@@ -53,22 +69,14 @@ def early(network: Any, task: fl.Task, modes: Any, flow: Any, check: bool) -> di
             kinks=fl.ExactKinks(), rtol=1e-10,
         )  # fmt: skip
         found["walk"] = _common.distance(phase.network(phase.t1), exact.final)
-    times = np.linspace(0, float(phase.t1), 1001)
-    overlap = np.asarray(phase.overlap(times))
-    for level in (0.01, 0.1):
-        t = times[np.argmax(overlap >= level)]
-        found[f"early {level:g}"] = _common.distance(phase.network(t), flow.network(t))
-    line = flow.linearization()
-    star = float(line.open.time + line.open.lasts / 2)
-    z = np.asarray(flow.network(star).preactivations(task.x)[0])
-    truth = np.where(np.all(z > 0, axis=0), 1, np.where(np.all(z <= 1e-9, axis=0), -1, 0))
-    codes = np.asarray(phase.codes(clock.reading(0.9)))
-    walked = np.where(np.all(codes == 1, axis=1), 1, np.where(np.all(codes == -1, axis=1), -1, 0))
-    fate = np.asarray(phase.fate)
+    for level, (t, true) in at["levels"].items():
+        found[f"early {level:g}"] = _common.distance(phase.network(t), true)
+    truth = states(at["gates"])
+    fate, walk = np.asarray(phase.fate), states(np.asarray(phase.codes(clock.reading(0.9))).T)
     found["fate"] = [float(np.mean(fate == k)) for k in (1, 0, -1)]
     found["fate wrong"] = float(np.mean(fate != truth))
     found["fate reversed"] = float(np.mean(fate * truth < 0))
-    found["walk wrong"] = float(np.mean(walked != truth))
+    found["walk wrong"] = float(np.mean(walk != truth))
     found["on"] = []
     for share in SHARES:
         theta = clock.reading(share)
@@ -81,10 +89,9 @@ def early(network: Any, task: fl.Task, modes: Any, flow: Any, check: bool) -> di
     return found
 
 
-def hits(network: Any, task: fl.Task, modes: Any, t1: float) -> np.ndarray:
+def hits(flow: fl.Trajectory) -> np.ndarray:
     """First times at which the modes are at half of their strength."""
-    event = fl.ModeHits(modes, 0.5 * modes.full_strength, direction="up")
-    log = fl.gradient_flow(network, task, t1, events=(event,)).events.select("mode")
+    log = flow.events.select("mode")
     found = np.full(MODES, np.inf)
     for time, index in zip(np.asarray(log.time), log.index, strict=True):
         if index[-1] < MODES:
@@ -92,11 +99,10 @@ def hits(network: Any, task: fl.Task, modes: Any, t1: float) -> np.ndarray:
     return found
 
 
-def delay(network: Any, task: fl.Task, modes: Any, t1: float) -> dict[str, Any]:
+def delay(network: Any, task: fl.Task, modes: Any, flow: Any, clock: Any) -> dict[str, Any]:
     """The delay behind the linear network and its estimates."""
     linear = fl.LinearNetwork(network.weights, network.biases, network.bias_strength)
-    measured = hits(network, task, modes, t1) - hits(linear, task, modes, t1)
-    clock = theory.slowed_clock(theory.early_phase(network, task), modes)
+    measured = hits(flow) - hits(walked(linear, task, modes, TIMES))
     live = np.any(np.asarray(network.preactivations(task.x)[0]) > 0, axis=0)
     w = np.concatenate([network.biases[0][:, None], network.weights[0]], axis=1)
     parts = np.asarray(network.weights[1].T @ modes.u + w @ modes.v)[:, :MODES] / 2
@@ -112,22 +118,49 @@ def delay(network: Any, task: fl.Task, modes: Any, t1: float) -> dict[str, Any]:
     }
 
 
-def model(network: Any, task: fl.Task, flow: Any) -> dict[str, Any]:
-    """The linear model after t*."""
-    line, t1 = flow.linearization(), 20.0
-    start = flow.network(float(line.open.time + line.open.lasts / 2))
-    solution = theory.after_linearization(start, task)
-    ts = np.linspace(0, t1, 201)
-    first = float(fl.SquaredError()(network.outputs(task.x), task.y))
-    found = {}
-    for name, other in (("gated", start.always_on(task)), ("ReLU", start)):
-        run = fl.gradient_flow(other, task, t1, ts=ts)
+def model(start: Any, gates: Any, task: fl.Task, modes: Any) -> dict[str, Any]:
+    """The linear model after t*, with the units that the log of gates says are on."""
+    on = np.all(np.asarray(gates) > 0, axis=0)
+    solution = theory.after_linearization(start, task, always_on=on)
+    gated = fl.GatedLinearNetwork(
+        start.weights, start.biases, start.bias_strength, gates=(on.astype(float),)
+    )
+    ts = np.linspace(0, 20, len(TIMES))
+    first = float(fl.SquaredError()(start.outputs(task.x) * 0, task.y))
+    found, losses = {}, {}
+    for name, other in (("gated", gated), ("ReLU", start)):
+        run = walked(other, task, modes, ts)
         error, off = solution.error(run), jnp.abs(solution.loss(ts) - run.losses)
         found[name] = [float(jnp.max(error)), float(jnp.max(off)) / first]
-    gated = fl.gradient_flow(start.always_on(task), task, t1, ts=ts).losses
-    relu = fl.gradient_flow(start, task, t1, ts=ts).losses
-    found["gated to ReLU"] = float(jnp.max(jnp.abs(gated - relu))) / first
+        losses[name] = run.losses
+    found["gated to ReLU"] = float(jnp.max(jnp.abs(losses["gated"] - losses["ReLU"]))) / first
     return found
+
+
+def measured(network: Any, task: fl.Task, modes: Any, check: bool) -> dict[str, Any]:
+    """One seed."""
+    flow = walked(network, task, modes, TIMES)
+    line = flow.linearization()
+    phase = theory.early_phase(network, task)
+    clock = theory.slowed_clock(phase, modes)
+    times = np.linspace(0, float(phase.t1), 1001)
+    overlap = np.asarray(phase.overlap(times))
+    wanted = [times[np.argmax(overlap >= level)] for level in LEVELS]
+    star = float(line.open.time + line.open.lasts / 2)
+    ts = np.sort(np.concatenate([TIMES[: -len(wanted) - 2], [*wanted, star], TIMES[-1:]]))
+    rows = walked(network, task, modes, ts)
+
+    def network_at(t: float) -> Any:
+        k = int(np.searchsorted(ts, t))
+        return jax.tree.map(lambda a: a[k], rows.networks)
+
+    gates = flow.events.gates(star)
+    at = {"phase": phase, "clock": clock, "gates": gates}
+    at["levels"] = {level: (t, network_at(t)) for level, t in zip(LEVELS, wanted, strict=True)}
+    row = early(network, task, modes, line, at, check)
+    row["delay"] = delay(network, task, modes, flow, clock)
+    row["model"] = model(network_at(star), gates, task, modes)
+    return row
 
 
 def spread(values: Any) -> str:
@@ -208,12 +241,8 @@ def main() -> None:
             network = fl.ReLUNetwork.init(
                 task, hidden=(64,), variance=variance, key=jax.random.key(seed)
             )
-            flow = fl.gradient_flow(network, task, 60.0, kinks=fl.ExactKinks(), dense=True)
             row = {"variance": variance, "seed": seed}
-            row |= early(network, task, modes, flow, check=seed < 3)
-            row["delay"] = delay(network, task, modes, 30.0)
-            row["model"] = model(network, task, flow)
-            rows.append(row)
+            rows.append(row | measured(network, task, modes, check=seed < 3))
     text = tables(rows)
     print(text)
     if not given.quick:

@@ -51,7 +51,7 @@ def drive(
     if start is None and any(pause.by_clock for pause in pauses):
         # One program then takes all steps, so that no bit depends on when the run paused; without,
         # the start is compiled together with the first segment.
-        start = started(run)
+        start = started(run.anonymous)
     flow = before
     while True:
         accepted = 0 if start is None else int(start.counts["num_accepted_steps"])
@@ -76,11 +76,11 @@ def segment(
     taken = 0 if start is None else int(start.counts["num_steps"])
     steps = jnp.asarray(budget), jnp.asarray(limits.steps - taken)
     bound = 1 << max(limits.steps - 1, 1).bit_length()  # a power of two, for few compilations
-    flow = run.solve(start, *steps, max_steps=bound)
+    flow = run.anonymous.solve(start, *steps, max_steps=bound)
     if run.capacity < limits.events and bool(flow.result == RESULTS.event_overflow):
         run = run.with_capacity(limits.events)
         start = None if start is None else _grown(start, limits.events)
-        flow = run.solve(start, *steps, max_steps=bound)
+        flow = run.anonymous.solve(start, *steps, max_steps=bound)
     flow = trimmed(flow)
     wanted = slice(None if before is None else 1, -1 if is_paused(flow, limits) else None)
     if run.ts is None and wanted != slice(None):  # rows at the segment's ends, but not at pauses

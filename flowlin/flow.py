@@ -112,6 +112,8 @@ def gradient_flow(
     check_fit(network, task)
     check_options(network, t1, ts, tau, rtol, atol, learning_rate, kinks)
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
+    # A name is no part of what is compiled.
+    reference, task = Reference(task, loss), dataclasses.replace(task, name="")
     kinks, why = chosen_kinks(network, task, kinks, solver)
     tau = jnp.asarray(tau, network.dtype)
     rtol = cast(float, tolerance(rtol, kinks, network.dtype))
@@ -141,7 +143,7 @@ def gradient_flow(
             ("kinks_because", why),
             ("objective", goal.label),
         ),
-        reference=Reference(task, loss),
+        reference=reference,
         capacity=_capacity(watches, max_events),
     )
     solve = _traced if is_traced(run) else _driven

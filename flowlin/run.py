@@ -95,6 +95,11 @@ class Run(eqx.Module):
         """The same run by another solver."""
         return dataclasses.replace(self, solver=solver)
 
+    @property
+    def anonymous(self) -> "Run":
+        """The same run without its reference: one compilation serves all tasks of one shape."""
+        return dataclasses.replace(self, reference=Reference(None, self.loss))
+
     def equation(self) -> tuple[diffrax.ODETerm, diffrax.AbstractSolver]:
         """What is solved, and the solver in its wrappings."""
         solver, field, loop = self.solver, self.field, "checkpointed"

@@ -1,5 +1,6 @@
 """Many runs in one call."""
 
+import dataclasses
 import itertools
 import os
 import warnings
@@ -137,15 +138,20 @@ def _members(networks, tasks) -> list[tuple[AbstractNetwork, Task]]:
             f"`tasks` holds {len(tasks)} tasks for {len(networks)} networks; give one per network, "
             "or one task for all."
         )
-    for name, items in (("networks", networks), ("tasks", tasks)):
+    for name, items in (("networks", networks), ("tasks", [_unnamed(task) for task in tasks])):
         shapes = [(jax.tree.structure(m), [a.shape for a in jax.tree.leaves(m)]) for m in items]
         odd = [k for k, shape in enumerate(shapes) if shape != shapes[0]]
         if odd:
             raise ValueError(
-                f"`{name}[{odd[0]}]` has another kind, name or shape than `{name}[0]`; make one "
+                f"`{name}[{odd[0]}]` has another kind or shape than `{name}[0]`; make one "
                 "sweep for each."
             )
     return list(zip(networks, tasks, strict=True))
+
+
+def _unnamed(task: Task) -> Task:
+    """The task without its name, which is part of its structure."""
+    return dataclasses.replace(task, name="")
 
 
 def _together(chunk, t1, mesh, options) -> list[Trajectory]:
@@ -164,7 +170,8 @@ def _together(chunk, t1, mesh, options) -> list[Trajectory]:
         runs, stacked = jax.vmap(lambda network: one(network, tasks[0])), (networks,)
     else:
         runs = jax.vmap(one)
-        stacked = (networks, jax.tree.map(lambda *leaves: jnp.stack(leaves), *tasks))
+        unnamed = [_unnamed(task) for task in tasks]
+        stacked = (networks, jax.tree.map(lambda *leaves: jnp.stack(leaves), *unnamed))
     if mesh is not None:
         # Mapped by hand: under one loop for all, every run would wait for the slowest of all.
         mesh = automatic(mesh)

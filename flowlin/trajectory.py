@@ -109,7 +109,7 @@ class Trajectory(eqx.Module):
 
     def of(self, run: Any) -> "Trajectory":
         """The same trajectory, known to be of this run."""
-        return dataclasses.replace(self, reference=Reference(run.task, run.loss, run))
+        return dataclasses.replace(self, reference=Reference(run.reference.task, run.loss, run))
 
     def with_rows(self, select: Callable[[Array], Array]) -> "Trajectory":
         """The same run with the function applied to everything that was saved at `ts`."""

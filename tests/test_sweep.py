@@ -54,6 +54,25 @@ def test_batches_under_vmap_agree_with_threads():
         np.testing.assert_allclose(b.final.weights[0], a.final.weights[0], rtol=1e-8)
 
 
+def test_tasks_of_one_shape_share_a_compilation():
+    traced = []
+
+    def seen(network, task):
+        traced.append(task)
+        return task.x[0, 0]
+
+    tasks = [fl.Task(s * TASK.x, TASK.y, name=f"scaled by {s}") for s in (1.0, 2.0, 3.0)]
+    networks = [fl.LinearNetwork.init(TASK, 3, 0.1, key=jax.random.key(0))] * 3
+    observe = {"x": seen}
+    first = fl.gradient_flow(networks[0], tasks[0], 1.0, observe=observe)
+    traces = len(traced)
+    for flow, task in zip(fl.sweep(networks, tasks, 1.0, observe=observe), tasks, strict=True):
+        assert flow.reference.task is task
+        assert np.all(flow.observed["x"] == task.x[0, 0])
+    assert len(traced) == traces
+    assert first.extend(2.0).reference.task is tasks[0]
+
+
 def test_a_run_that_fails_leaves_the_others():
     pair = NETWORKS[:2]
     steps = fl.sweep(pair, TASK, 6.0).map(lambda flow: flow.counts["num_steps"])
@@ -70,7 +89,7 @@ def test_bad_input():
         fl.sweep([], TASK, 1.0)
     with pytest.raises(ValueError, match="`tasks` holds 1 tasks for 4 networks"):
         fl.sweep(NETWORKS, [TASK], 1.0)
-    with pytest.raises(ValueError, match=r"`networks\[1\]` has another kind, name or shape"):
+    with pytest.raises(ValueError, match=r"`networks\[1\]` has another kind or shape"):
         fl.sweep([NETWORKS[0], fl.ReLUNetwork.init(TASK, 5, key=jax.random.key(0))], TASK, 1.0)
     with pytest.raises(ValueError, match="`workers` must be at least 1"):
         fl.sweep(NETWORKS, TASK, 1.0, workers=0)
