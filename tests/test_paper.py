@@ -39,7 +39,8 @@ def test_committed_results_hold_valid_verdicts(studies, verdicts):
     total = 0
     for study in studies.values():
         rows = verdicts.quoted(study)  # Row refuses what is no verdict
-        assert rows and all(row.claim and row.source for row in rows)
+        assert rows
+        assert all(row.claim and row.source for row in rows)
         assert (verdicts.RESULTS / f"{study.name}.png").read_bytes().startswith(b"\x89PNG")
         total += len(rows)
     assert total >= 40
@@ -74,7 +75,8 @@ def test_table_escapes_and_counts(verdicts, tmp_path):
     text = verdicts.table(rows, verdicts.RESULTS)
     line = text.splitlines()[2]
     assert len(re.findall(r"(?<!\\)\|", line)) == 6
-    assert r"a\*b c" in line and "[errata](../errata.py)" in line
+    assert r"a\*b c" in line
+    assert "[errata](../errata.py)" in line
     assert "2 claims in 1 studies: 1 holds; 1 does not hold." in text
 
 
@@ -85,8 +87,10 @@ def test_a_failing_study_is_a_row(verdicts, capsys):
         return [verdicts.Row("a", "b", "c", "holds")]
 
     failed, good = verdicts.entries(["errata", "m_prop1"], rows_of)
-    assert failed.verdict == verdicts.FAILED and "no luck" in failed.measured
-    assert good.verdict == "holds" and good.script == "examples/paper/m_prop1.py"
+    assert failed.verdict == verdicts.FAILED
+    assert "no luck" in failed.measured
+    assert good.verdict == "holds"
+    assert good.script == "examples/paper/m_prop1.py"
     assert "no luck" in capsys.readouterr().err
 
 

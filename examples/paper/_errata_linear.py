@@ -16,7 +16,7 @@ def rank(size: Size, rng: np.random.Generator) -> list[Finding]:
     def printed(a: np.ndarray) -> float:
         s = np.linalg.svd(a, compute_uv=False)
         s = s[s > 1e-12 * s[0]] / s.sum()
-        return -np.exp(-np.sum(s * np.log(s)))
+        return float(-np.exp(-np.sum(s * np.log(s))))
 
     right = fl.measures.effective_rank
     equal = [np.diag([1.0] * k + [0.0] * (8 - k)) for k in range(1, 9)]
@@ -24,7 +24,8 @@ def rank(size: Size, rng: np.random.Generator) -> list[Finding]:
     values = np.array([[printed(a) for a in equal], [float(right(a)) for a in equal]])
     draws = [np.diag(rng.random(8)) for _ in range(size.draws)]
     wrong = [
-        np.mean([f(a) > f(np.eye(8)) for a in draws]) for f in (printed, lambda a: float(right(a)))
+        float(np.mean([f(a) > f(np.eye(8)) for a in draws]))
+        for f in (printed, lambda a: float(right(a)))
     ]
     task = task_of("tree")
     hidden = np.asarray(fl.measures.hidden(initial(task, 0), task))
@@ -37,7 +38,8 @@ def rank(size: Size, rng: np.random.Generator) -> list[Finding]:
                 off(values[0], count), off(values[1], count)),
         Finding("1 maximum", "It is maximal when all singular values are equal",
                 "M Eq. 1, erratum B.1",
-                f"share of {size.draws} random spectra that exceed the equal one", *wrong),
+                f"share of {size.draws} random spectra that exceed the equal one",
+                wrong[0], wrong[1]),
         Finding("1 Gram", "rho(H^T H) is the effective rank of the representations H",
                 "M Sec. 3, caption of Fig. 1B; erratum B.1",
                 f"initial network on the hierarchy: H {of_hidden:.3g}, H^T H {of_gram:.3g}, which "
@@ -152,14 +154,14 @@ def clocks(size: Size, rng: np.random.Generator) -> list[Finding]:
     tau = 1 / (p * rate)
     return [
         Finding("4 Eq. 18", "tau = 1/(P eps) steps", "M App. B Eq. 18, App. E, erratum B.4",
-                f"half the summed squared error, measured {half_sum:.5g} steps", abs(tau / half_sum - 1),
-                abs(clock[conventions.HALF_SUM] / half_sum - 1)),
+                f"half the summed squared error, measured {half_sum:.5g} steps",
+                abs(tau / half_sum - 1), abs(clock[conventions.HALF_SUM] / half_sum - 1)),
         Finding("4 Eq. 22", "tau = 1/(N eps)", "M Eq. 22, erratum B.4",
                 f"measured {half_sum:.5g} steps; N the hidden size, {hidden}, as in Sec. 5",
                 abs(1 / (hidden * rate) / half_sum - 1),
                 abs(clock[conventions.HALF_SUM] / half_sum - 1),
                 ("N the number of samples", abs(tau / half_sum - 1))),
-        Finding("4 other losses", "tau is the same on images, where neither sum nor mean of the loss is stated",
+        Finding("4 other losses", "tau is the same on images, whose loss may be a sum or a mean",
                 "M App. B, App. E; erratum B.4", f"steps by loss: {text}",
                 max(abs(tau / n - 1) for n in measured.values()), right,
                 ("half the sum over all samples", abs(tau / half_sum - 1))),
@@ -204,7 +206,8 @@ def augmentation(size: Size, rng: np.random.Generator) -> list[Finding]:
     at, one = errors(3.0), errors(1.0)
     text = "initial network on the hierarchy, c = 3"
     return [
-        Finding("5 Eq. 2", "The hidden layer is sigma(W~1 x~ + b)", "M Eq. 2, App. C.3; erratum B.5",
+        Finding("5 Eq. 2", "The hidden layer is sigma(W~1 x~ + b)",
+                "M Eq. 2, App. C.3; erratum B.5",
                 f"{text}; outputs against sigma(W~1 x~), the definition below it",
                 at["double"], at["outputs"]),
         Finding("5 Eq. 6", "The network is W2 W~1 x, without the tilde on x",
@@ -262,19 +265,20 @@ def gating(size: Size, rng: np.random.Generator) -> list[Finding]:
     task = task_of("tree")
     network = initial(task, 0)
     (w1, w2), b = map(np.asarray, network.weights), np.asarray(network.biases[0])
-    live = np.asarray(fl.measures.hidden(network, task)).any(axis=0)
+    live = np.any(np.asarray(fl.measures.hidden(network, task)) > 0, axis=0)
     augmented = np.c_[b, w1]
     gated = w2 * live @ augmented
-    frozen = fl.LinearNetwork((w1 * live[:, None], w2), (b * live, None))
+    frozen = fl.LinearNetwork((w1 * np.expand_dims(live, 1), w2), (b * live, None))
     matrix, offset = map(np.asarray, frozen.affine())
     return [
         Finding("12 Eq. 25", "A trained network's map is U sqrt(S) R^T R sqrt(S) V^T",
-                "M Eq. 25, erratum B.12", "against least squares; right form: A = S/D in place of S",
+                "M Eq. 25, erratum B.12",
+                "against least squares; right form: A = S/D in place of S",
                 printed, right, ("whitened inputs (D = 1)", errors(white=True)[0])),
         Finding("12 gates", "Y-hat_relu = W2 W1, with G on the right-hand side alone",
                 "M Eq. 25, erratum B.12",
-                f"initial network on the hierarchy, {np.mean(~live):.0%} of the units dead, against "
-                "the network without them; right form: W2 G W1",
+                f"initial network on the hierarchy, {1 - np.mean(live):.0%} of the units dead, "
+                "against the network without them; right form: W2 G W1",
                 off(w2 @ augmented, np.c_[offset, matrix]), off(gated, np.c_[offset, matrix])),
     ]  # fmt: skip
 
@@ -293,5 +297,5 @@ def rates(size: Size, rng: np.random.Generator) -> list[Finding]:
                 "fixed point of a mode when s doubles and d stays; right form: s/d (on the "
                 f"hierarchy {', '.join(f'{v:.3g}' for v in np.asarray(modes.full_strength)[:3])})",
                 off(end(1.0, 0.5), end(2.0, 0.5)), off(2.0 / 0.5, end(2.0, 0.5)),
-                ("for a given Sigma_yx", off(end(1.0, 0.5) / 2, end(1.0, 1.0)))),
+                ("Sigma_yx given", off(end(1.0, 0.5) / 2, end(1.0, 1.0)))),
     ]  # fmt: skip

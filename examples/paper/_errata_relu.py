@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from _errata import Finding, Size, off
 from _paper import fl
@@ -25,7 +26,7 @@ def early_law(size: Size, rng: np.random.Generator) -> list[Finding]:
             return ((y @ readout) * gates).T @ x / p
 
         grown = y.T @ h / p  # W2 - W2(0) over t, in units of tau
-        early = fl.theory.early_phase(first, task, t1=t).network(t)
+        early = fl.theory.early_phase(first, task).network(t)
         readouts = (grown, t * grown, np.asarray(w2) + t * grown, np.asarray(early.weights[1]))
         found.append([off(law(readout), velocity) for readout in readouts])
     eq11, timed, kept, exact = np.mean(found, axis=0)
@@ -37,7 +38,8 @@ def early_law(size: Size, rng: np.random.Generator) -> list[Finding]:
                 " right form: W2 of the exact early phase",
                 float(eq11), float(exact), enough=0.1),
         Finding("8 W2(0)", "W2(0) can be left out of the early law",
-                "M Eq. 11, Eq. 24; erratum B.8", f"{text}, with the factor t; right form: W2(0) kept",
+                "M Eq. 11, Eq. 24; erratum B.8",
+                f"{text}, with the factor t; right form: W2(0) kept",
                 float(timed), float(kept), enough=0.1),
     ]  # fmt: skip
 
@@ -67,8 +69,8 @@ def growth(size: Size, rng: np.random.Generator) -> list[Finding]:
     return [
         Finding("8 growth", "With element-wise positive outputs the biases can only grow",
                 "M Sec. 5.3, erratum B.8",
-                f"share of the live units whose bias falls before t = {t:.2g} ({size.seeds} seeds); "
-                "right form: the component along the top pair of M_j at t = 0, positive in "
+                f"share of the live units whose bias falls before t = {t:.2g} ({size.seeds} seeds)"
+                "; right form: the component along the top pair of M_j at t = 0, positive in "
                 f"{positive:.0%} of them, tells on from off; of the {some:.0%} that it decides on "
                 "and that are on or off for all samples at t*, the share where it is wrong",
                 float(np.mean(falls)), float(wrong), enough=0.1),
@@ -141,7 +143,7 @@ def effective_weights(size: Size, rng: np.random.Generator) -> list[Finding]:
     network = fl.ReLUNetwork(tuple(weights))
     right, features = (np.asarray(fl.measures.effective_map(network, x, layer=k).matrix)
                        for k in (None, 1))  # fmt: skip
-    outputs = np.asarray(network.outputs(x))
+    outputs = np.asarray(network.outputs(jnp.asarray(x)))
     printed = (outputs > 0)[:, :, None] * right
 
     def map_of(matrices: np.ndarray) -> np.ndarray:
@@ -152,7 +154,7 @@ def effective_weights(size: Size, rng: np.random.Generator) -> list[Finding]:
     side = 1e-6 * weights[0][0]
 
     def value(at: np.ndarray) -> np.ndarray:
-        return np.asarray(network.outputs(at[None]))[0]
+        return np.asarray(network(jnp.asarray(at)))
 
     slopes = [(value(kink + sign * side) - value(kink)) / (sign * 1e-6) for sign in (1, -1)]
     told = np.asarray(fl.measures.effective_map(network, kink[None]).matrix)[0] @ weights[0][0]

@@ -63,17 +63,18 @@ def draw(data: list[Finding]) -> Figure:
     """Errors of the printed and of the right form."""
     figure, ax = plt.subplots(figsize=(8.0, 7.6))
     where, least = np.arange(len(data)), 1e-17
-    for field, look in (("printed", "relu"), ("right", "linear")):
-        values = [getattr(one, field) for one in data]
-        shown = [np.nan if v is None else max(abs(v), least) for v in values]
-        ax.plot(shown, where, linestyle="none", marker="o" if field == "printed" else "s",
-                color=fl.plot.COLOURS[look],
-                label="as printed" if field == "printed" else "right form")  # fmt: skip
+    looks = {
+        "as printed": ([one.printed for one in data], "relu", "o", 8),
+        "right form": ([one.right for one in data], "linear", "s", 5),
+    }
+    for label, (values, look, marker, size) in looks.items():
+        shown = [np.nan if value is None else max(value, least) for value in values]
+        ax.plot(shown, where, linestyle="none", marker=marker, markersize=size,
+                markerfacecolor="none", color=fl.plot.COLOURS[look], label=label)  # fmt: skip
     ax.set_yticks(where, [one.erratum for one in data])
-    ax.set(xscale="log", xlabel="relative error (0 shown at 1e-17)", ylim=(len(data) - 0.5, -0.5),
-           title="Errata by number")  # fmt: skip
+    ax.set(xscale="log", xlabel="relative error (0 shown at 1e-17)", ylim=(len(data) - 0.5, -0.5))
     ax.grid(axis="y", linewidth=0.4)
-    ax.legend(frameon=False, loc="lower center")
+    ax.legend(frameon=False, ncols=2, loc="lower right", bbox_to_anchor=(1.0, 1.0))
     return figure
 
 
