@@ -50,6 +50,12 @@ def test_results_are_those_of_studies(studies, verdicts):
     assert {path.stem for path in verdicts.RESULTS.glob("*.json")} == set(studies)
 
 
+def test_committed_table_is_up_to_date(studies, verdicts):
+    table = verdicts.table(verdicts.entries(list(studies), verdicts.quoted), verdicts.RESULTS)
+    committed = (verdicts.RESULTS / "verdicts.md").read_text()
+    assert committed == table, "run examples/paper/verdicts.py --quoted and commit the table"
+
+
 def test_row_refuses_unknown_verdict(verdicts):
     with pytest.raises(ValueError, match="`verdict`"):
         verdicts.Row("claim", "source", "measured", "nearly holds")
