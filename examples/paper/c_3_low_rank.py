@@ -1,10 +1,10 @@
 """C, third part: the low-rank simplicity bias of deep linear networks.
 
-Gradient flow of one to four layers on linear teachers with white inputs: of four singular values
-apart (8 inputs and outputs), whose plateaus and their ranks are looked at, from i.i.d. normal starts
-of several sizes; and of rank 2 with label noise and half as many samples as inputs, for what the
-bias does for generalisation. The starts of all depths have products of the same norm, which is what
-"initial variance" means between depths; the weights' variance follows from it.
+Gradient flow of one to four layers on two linear teachers. One has white inputs and four singular
+values apart (8 inputs and outputs): the plateaus and their ranks are looked at, from i.i.d. normal
+starts of several sizes. The other has rank 2, label noise and half as many samples as inputs, for
+what the bias does for generalisation. The starts of all depths have products of the same norm,
+which is what "initial variance" means between depths; the weights' variance follows from it.
 
 The text gives no numbers; Huh et al. (2023), whom it quotes, define the rank by the entropy of the
 singular values, here `effective_rank`, exp of it.
@@ -338,7 +338,8 @@ def draw(data: Data) -> Figure:
     for level in truncated_ranks(size):
         axes[0, 0].axhline(level, color="0.75", linewidth=0.7, linestyle="-", zorder=0)
     axes[0, 0].set(xscale="log", xlim=(1e-2, size.t1), ylim=(0.9, size.inputs),
-                   xlabel="flow time $t$ (units of $\\tau$)", ylabel="effective rank of the product",
+                   xlabel="flow time $t$ (units of $\\tau$)",
+                   ylabel="effective rank of the product",
                    title=f"A. by depth, initial norm {small:g}; grey: best maps")  # fmt: skip
     deep = 2
     for n, norm in enumerate(size.norms):
@@ -356,9 +357,10 @@ def draw(data: Data) -> Figure:
         axes[1, 0].errorbar(size.norms, middle, bars, fmt="osD^"[n], linestyle="-", color=f"C{n}",
                             markersize=4, capsize=3, label=_layers(depth))  # fmt: skip
         tests = np.mean([r.test for r in data.noisy[depth]], axis=0)
-        axes[1, 1].plot(data.noisy[depth][0].ts, tests, color=f"C{n}", linestyle="-",
-                        label=_layers(depth))  # fmt: skip
-    axes[1, 0].set(xscale="log", yscale="log", xlabel="norm of the initial product over the teacher's",
+        ts = data.noisy[depth][0].ts
+        axes[1, 1].plot(ts, tests, color=f"C{n}", linestyle="-", label=_layers(depth))
+    axes[1, 0].set(xscale="log", yscale="log",
+                   xlabel="norm of the initial product over the teacher's",
                    ylabel="relative distance from the best\nmap of rank 1, 2 or 3 (worst)",
                    title="C. how low in rank the intermediate solutions are")  # fmt: skip
     axes[1, 1].set(xscale="log", xlim=(1e-2, size.t1), xlabel="flow time $t$ (units of $\\tau$)",
