@@ -227,6 +227,10 @@ def _moved(size: Size) -> dict[str, np.ndarray]:
     return found
 
 
+def _product(network: Any) -> Any:
+    return network.affine()[0]
+
+
 def _bent(size: Size, depth: int) -> np.ndarray:
     """Failure of superposition, of three pairs of random starts, over the largest product."""
     rows = []
@@ -236,7 +240,7 @@ def _bent(size: Size, depth: int) -> np.ndarray:
             pair = [[w2 @ w1] for w1, w2 in pair]
         mean = [(a + b) / 2 for a, b in zip(*pair, strict=True)]
         flows = [run(size, fl.LinearNetwork(list(w))) for w in (*pair, mean)]
-        products = [fl.measures.along(f, lambda n, _: n.affine()[0]) for f in flows]
+        products = [fl.measures.along(f, lambda n, _: _product(n)) for f in flows]
         off = products[2] - (products[0] + products[1]) / 2
         norms = [np.linalg.norm(z, axis=(1, 2)).max() for z in (off, products[2])]
         rows.append(norms[0] / norms[1])

@@ -45,7 +45,7 @@ class Size:
     order_hidden: int = 16
     variances: tuple[tuple[int, tuple[float, ...]], ...] = (
         (2, (1e-2, 1e-3, 1e-4, 1e-6)),
-        (3, (3e-2, 1e-2, 3e-3, 1e-3)),
+        (3, (3e-2, 1e-2, 1e-3, 1e-4)),
     )
     weak: tuple[float, ...] = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
     boosts: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
@@ -62,8 +62,8 @@ SIZES = {
         boosts=(1.0, 8.0, 64.0),
         depths=(2,),
     ),
-    "default": Size(20, 20),
-    "full": Size(20, 100),
+    "default": Size(20, 60),
+    "full": Size(20, 200),
 }
 
 
