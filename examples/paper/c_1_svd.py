@@ -376,7 +376,7 @@ def _decoupling_rows(data: Data) -> list[Row]:
         ),
         Row(
             "The closed forms describe small random starts",
-            "C Sec. 1, exact dynamics; erratum 2 of the survey",
+            "C Sec. 1, exact dynamics; erratum: raw a0 may be negative",
             f"largest error of isolated modes along the run, median over {size.seeds} seeds, at "
             f"variances {', '.join(f'{v:g}' for v in size.variances)}: {curves}",
             "does not hold"

@@ -286,7 +286,7 @@ def _time_rows(data: Data) -> list[Row]:
         rows.append(
             Row(
                 f"From small random weights as well ({name})",
-                "C Sec. 1, singular-value races; erratum 2 of the survey",
+                "C Sec. 1, singular-value races; erratum: raw a0 may be negative",
                 f"relative error median {np.median(off):.2g}, 95 % quantile "
                 f"{np.quantile(off, 0.95):.2g} ({data.size.seeds} seeds, 8 modes, levels {SHARES}; "
                 f"{known.mean():.1%} of the levels are reached)",

@@ -34,7 +34,11 @@ class Size:
     edge: int = 21
 
 
-SIZES = {"quick": Size(2, (0.05, 0.2, 0.5, 1.0), edge=11), "default": Size(10), "full": Size(10)}
+SIZES = {
+    "quick": Size(2, (0.1, 0.3, 0.5, 1.0), Setting(t1=100.0), edge=11),
+    "default": Size(10),
+    "full": Size(10),
+}
 
 
 @dataclasses.dataclass
@@ -202,7 +206,9 @@ def draw(data: Data) -> Figure:
 def _end(flow: fl.Trajectory) -> float:
     """A time shortly after the loss has fallen to a hundredth."""
     losses = np.asarray(flow.losses)
-    return min(400.0, 1.3 * float(np.interp(-0.01 * losses[0], -losses, np.asarray(flow.ts))))
+    return min(
+        float(flow.ts[-1]), 1.3 * float(np.interp(-0.01 * losses[0], -losses, np.asarray(flow.ts)))
+    )
 
 
 STUDY = Study("m_fig11", SIZES, compute, draw, numbers, judge)

@@ -165,7 +165,7 @@ def _solvable() -> Row:
     x = np.asarray(fl.tasks.offset_xor(0.5).x)
     directions = np.column_stack([x[3] - x[0], x[1] - x[2]])
     best = np.linalg.lstsq(directions, x[1] - x[0])[0]
-    margin = np.linalg.norm(x[1] - x[0] - directions @ best)
+    margin = float(np.linalg.norm(x[1] - x[0] - directions @ best))
     floors = {delta: floor(delta) for delta in (0.0, 0.01, 0.5)}
     fine = abs(margin - 1) < 1e-12 and floors[0.0] > 0.1 and max(floors[0.01], floors[0.5]) < 1e-12
     return Row(
@@ -184,8 +184,9 @@ def _losses(data: Data) -> list[Row]:
     ratio = late(data, code)
     sizes = f"Delta = 0.5, {size.setting.hidden} units"
     rest = np.array([flow.losses[-1] for flow in data.flows[code, "linear, no bias"]])
-    descent = np.interp(data.descent.ts, size.setting.ts, data.flows[code, "ReLU, bias"][0].losses)
-    off = np.max(np.abs(np.asarray(data.descent.losses) - descent)) / descent[0]
+    first = np.asarray(data.flows[code, "ReLU, bias"][0].losses)
+    descent = np.interp(np.asarray(data.descent.ts), size.setting.ts, first)
+    off = np.max(np.abs(np.asarray(data.descent.losses) - descent)) / first[0]
     return [
         Row(
             "With bias the ReLU network's loss follows the linear one's with a small time shift",
@@ -304,7 +305,8 @@ def _labels(data: Data) -> list[Row]:
 def draw(data: Data) -> Figure:
     """A: the task; B: losses; C: functions on the cube, averaged over one coordinate."""
     figure = plt.figure(figsize=(11.0, 8.2))
-    top, middle, bottom = figure.subfigures(3, 1, height_ratios=(1.15, 1, 1))
+    parts: Any = figure.subfigures(3, 1, height_ratios=(1.15, 1, 1))
+    top, middle, bottom = parts
     _task(top.add_subplot(1, 3, 1, projection="3d"))
     shown = data.flows
     for place, bias in ((2, "bias"), (3, "no bias")):

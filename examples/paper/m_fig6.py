@@ -18,6 +18,7 @@ import dataclasses
 import itertools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
@@ -55,7 +56,7 @@ class Size:
         return self.t1 * np.linspace(0, 1, self.points) ** 2
 
 
-SIZES = {"quick": Size(4, CODES[:2]), "default": Size(10), "full": Size(10)}
+SIZES = {"quick": Size(3, CODES[:2]), "default": Size(10), "full": Size(10)}
 
 
 @dataclasses.dataclass
@@ -103,19 +104,24 @@ def _results(size: Size, outputs: int, inputs: str) -> Results:
     """Runs of all kinds in one code."""
     task = task_of(outputs, inputs)
     found = Results(best_linear(task), {}, {}, {}, {})
-    levels = fl.Crossing(fl.measures.loss, found.plateau * np.array(AROUND), name="rest")
+    rest = fl.Crossing(fl.measures.loss, found.plateau * np.array(AROUND), name="rest")
     for kind, (network, c) in KINDS.items():
         how = {"hidden": (size.hidden,), "variance": size.variance, "bias_strength": c}
         starts = [initial(task, seed, **how) for seed in range(size.seeds)]
         starts = [linear_of(start) for start in starts] if network == "linear" else starts
         flows = fl.sweep(
-            starts, task, size.t1, ts=size.ts, events=(levels,), progress=size.seeds > 4
+            starts,
+            task,
+            size.t1,
+            ts=size.ts,
+            events=(rest,) if network == "relu" else (),
+            progress=size.seeds > 4,
         )
         found.losses[kind] = flows.map(lambda flow: flow.losses)
         if network == "relu":
             found.rest[kind] = flows.map(_rest)
-            found.rank[kind] = flows.map(lambda flow: _rank(flow, task))
-            found.explained[kind] = flows.map(lambda flow: _explained(flow, task))
+            seen = flows.map(lambda flow: _represented(flow.final, task))
+            found.rank[kind], found.explained[kind] = seen
     return found
 
 
@@ -127,16 +133,12 @@ def _rest(flow: fl.Trajectory) -> np.ndarray:
     return found
 
 
-def _rank(flow: fl.Trajectory, task: fl.Task) -> Any:
-    hidden = fl.measures.hidden(flow.final, task)
-    return fl.measures.effective_rank_of_gram(hidden)
-
-
-def _explained(flow: fl.Trajectory, task: fl.Task) -> np.ndarray:
-    """Variance explained by s, by c and by both (App. D)."""
-    hidden = fl.measures.hidden(flow.final, task)
-    explained = fl.measures.variance_explained
-    return np.array([explained(hidden, jnp.asarray(FEATURES[name])) for name in NAMES])
+@jax.jit
+def _represented(network: fl.ReLUNetwork, task: fl.Task) -> tuple[Any, Any]:
+    """Effective rank of the Gram matrix, and variance explained by s, c and both (App. D)."""
+    hidden, explained = fl.measures.hidden(network, task), fl.measures.variance_explained
+    shares = [explained(hidden, jnp.asarray(FEATURES[name])) for name in NAMES]
+    return fl.measures.effective_rank_of_gram(hidden), jnp.stack(shares)
 
 
 def dwell(found: Results, kind: str) -> np.ndarray:
