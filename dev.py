@@ -43,7 +43,7 @@ def main() -> int:
         case ["main", *options]:
             command = [python, "examples/linearization_time.py", *options]
         case ["test", *options]:
-            command = [python, "-m", "pytest", "-n", "2", *options]
+            command = [python, "-m", "pytest", "-n", "2", "--dist", "loadfile", *options]
         case ["run", program, *options]:
             command = [str(BIN / program), *options]
         case _:

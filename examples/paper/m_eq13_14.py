@@ -212,7 +212,7 @@ def _hitting_rows(data: Data) -> list[Row]:
         ),
         Row(
             "The same from small random weights",
-            "M Eq. 13; erratum 2 of the survey",
+            "M Eq. 13; erratum: raw a0 may be negative",
             f"median and 95 % quantile of the relative error over {data.raw.shape[0]} seeds, "
             f"{len(SHARES)} levels, all modes: {text}; {negative:.0%} of the raw a_0 are not "
             "positive and have no such time",

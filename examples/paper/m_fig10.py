@@ -200,7 +200,7 @@ def _start_row(data: Data) -> Row:
     text = "; ".join(f"c = {c:g}: {v.mean():.4f} ({theory[c]:.4f})" for c, v in found.items())
     return Row(
         "At the start the always-on fraction is E[Phi(c b)^P]",
-        "survey, M-F10",
+        "M Fig. 10, expectation at the start",
         f"measured (expected): {text}; largest deviation {np.max(np.abs(off)):.2g} standard errors",
         "holds" if np.max(np.abs(off)) < 4 else "does not hold",
     )

@@ -274,7 +274,7 @@ def _exact_rows(data: Data) -> list[Row]:
     return [
         Row(
             "Exact solutions for linear networks agree with the linear runs",
-            "M Fig. 2B; erratum 2 of the survey",
+            "M Fig. 2B; erratum: raw a0 may be negative",
             f"largest difference over the initial loss: isolated modes {interval(gaps[0], 2)}, "
             f"Eq. 7 from the balanced part of a_0 {interval(gaps[1], 2)}; the raw a_0 of "
             f"{np.mean(data.negative):.2g} of the modes are negative, where Eq. 7 has no use",

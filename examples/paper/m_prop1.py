@@ -139,8 +139,8 @@ def _random(size: Size) -> dict[str, float]:
     found = {}
     for name, draw in draws.items():
         modes = [fl.theory.bias_mode(fl.Task(np.eye(8), draw()), 1.0) for _ in range(size.random)]
-        found[f"{name}: a singular vector"] = np.mean([bool(m.singular) for m in modes])
-        found[f"{name}: the first"] = np.mean([bool(m.leading) for m in modes])
+        found[f"{name}: a singular vector"] = np.mean([bool(m.is_singular) for m in modes])
+        found[f"{name}: the first"] = np.mean([bool(m.is_first) for m in modes])
     return found
 
 
@@ -197,7 +197,7 @@ def _singular_rows(data: Data) -> list[Row]:
     for name in tasks():
         mode, s, _, _ = data.found[name, 1.0]
         parts.append(f"{name}: s_0 = {float(mode.s):.4g}, largest {s[0]:.4g}"
-                     f"{'' if bool(mode.singular) else ' (not a singular vector)'}")  # fmt: skip
+                     f"{'' if bool(mode.is_singular) else ' (not a singular vector)'}")  # fmt: skip
         failed |= abs(float(mode.s) / s[0] - 1) > 1e-9
     return [
         Row(

@@ -103,7 +103,7 @@ def entries(scripts: Sequence[str], rows_of: Callable[[Study], list[Row]]) -> li
             rows = rows_of(study_of(name))
         except Exception as error:  # one failure must not hide the other studies
             traceback.print_exc()
-            text = f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}"
+            text = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
             found.append(Entry("The study can be computed", name, text, FAILED, script))
         else:
             found += [Entry(**dataclasses.asdict(row), script=script) for row in rows]

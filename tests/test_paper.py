@@ -1,0 +1,110 @@
+"""The scripts of the papers' figures: sizes, committed results, the table of verdicts."""
+
+import dataclasses
+import importlib
+import json
+import pathlib
+import re
+import sys
+
+import pytest
+
+FOLDER = pathlib.Path(__file__).parents[1] / "examples" / "paper"
+
+
+@pytest.fixture(scope="module")
+def verdicts():
+    """The script that makes the table; its folder can be imported from."""
+    sys.path.insert(0, str(FOLDER))
+    yield importlib.import_module("verdicts")
+    sys.path.remove(str(FOLDER))
+
+
+@pytest.fixture(scope="module")
+def studies(verdicts):
+    """All studies by name."""
+    return {name: verdicts.study_of(name) for name in verdicts.names()}
+
+
+def test_studies_are_named_and_sized(studies):
+    assert len(studies) >= 10
+    for name, study in studies.items():
+        assert study.name == name
+        assert set(study.sizes) == {"quick", "default", "full"}
+        (kind,) = {type(size) for size in study.sizes.values()}
+        assert dataclasses.is_dataclass(kind)
+
+
+def test_committed_results_hold_valid_verdicts(studies, verdicts):
+    total = 0
+    for study in studies.values():
+        rows = verdicts.quoted(study)  # Row refuses what is no verdict
+        assert rows
+        assert all(row.claim and row.source for row in rows)
+        assert (verdicts.RESULTS / f"{study.name}.png").read_bytes().startswith(b"\x89PNG")
+        total += len(rows)
+    assert total >= 40
+
+
+def test_results_are_those_of_studies(studies, verdicts):
+    assert {path.stem for path in verdicts.RESULTS.glob("*.json")} == set(studies)
+
+
+def test_committed_table_is_up_to_date(studies, verdicts):
+    table = verdicts.table(verdicts.entries(list(studies), verdicts.quoted), verdicts.RESULTS)
+    committed = (verdicts.RESULTS / "verdicts.md").read_text()
+    assert committed == table, "run examples/paper/verdicts.py --quoted and commit the table"
+
+
+def test_row_refuses_unknown_verdict(verdicts):
+    with pytest.raises(ValueError, match="`verdict`"):
+        verdicts.Row("claim", "source", "measured", "nearly holds")
+
+
+def test_quoting_marks_the_size(studies, verdicts, tmp_path):
+    study = dataclasses.replace(next(iter(studies.values())), name="images")
+    row = {"claim": "a", "source": "b", "measured": "c", "verdict": "holds: never"}
+    size = {"name": "default", "mnist": {"samples": 2000}, "seeds": 5}
+    record = {"study": "images", "size": size, "numbers": {}, "verdicts": [row]}
+    (tmp_path / "images.json").write_text(json.dumps(record))
+    (found,) = verdicts.quoted(study, tmp_path)
+    assert found.measured == "quoted, default size, 2,000 samples, 5 seeds: c"
+    with pytest.raises(FileNotFoundError, match=r"nothing\.json"):
+        verdicts.quoted(dataclasses.replace(study, name="nothing"), tmp_path)
+
+
+def test_table_escapes_and_counts(verdicts, tmp_path):
+    rows = [
+        verdicts.Entry("|y|", "M", "a*b\nc", "holds", "examples/paper/errata.py"),
+        verdicts.Entry("x", "M", "1", "does not hold", "examples/paper/errata.py"),
+    ]
+    text = verdicts.table(rows, verdicts.RESULTS)
+    line = text.splitlines()[2]
+    assert len(re.findall(r"(?<!\\)\|", line)) == 6
+    assert r"a\*b c" in line
+    assert "[errata](../errata.py)" in line
+    assert "2 claims in 1 studies: 1 holds; 1 does not hold." in text
+
+
+def test_a_failing_study_is_a_row(verdicts, capsys):
+    def rows_of(study):
+        if study.name == "errata":
+            raise RuntimeError("no luck")
+        return [verdicts.Row("a", "b", "c", "holds")]
+
+    failed, good = verdicts.entries(["errata", "m_prop1"], rows_of)
+    assert failed.verdict == verdicts.FAILED
+    assert "no luck" in failed.measured
+    assert good.verdict == "holds"
+    assert good.script == "examples/paper/m_prop1.py"
+    assert "no luck" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("condition", [None, ("c = 1", 0.0), ("c = 1", 0.5)])
+def test_errata_are_judged_by_their_errors(verdicts, condition):
+    finding = importlib.import_module("_errata").Finding
+    words = ("5 Eq. 10", "claim", "source", "measured")
+    assert finding(*words, 1e-9, 0.0, condition).row.verdict == "holds"
+    right = condition is not None and condition[1] == 0
+    expected = "holds under a condition: c = 1" if right else "does not hold"
+    assert finding(*words, 0.7, 0.0, condition).row.verdict == expected
