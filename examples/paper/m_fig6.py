@@ -8,8 +8,8 @@ The text leaves open how outputs and inputs are coded; App. E prints labels that
 tasks. Four outputs (both labels one-hot) and two (s and c themselves) are run, each with inputs
 -1/+1 and 0/1. The rest at the dotted line is timed by events: from the loss at 1.1 to that at 0.9
 of what is left when only the linear task is solved (the best linear fit's loss). No code gives
-every claim: with -1/+1 all hold but that the rest is long; with 0/1 it is, but then a network
-without bias gives zero at 00 whatever its weights, and never converges.
+every claim: with -1/+1 and four outputs all hold but that the rest is long; with 0/1 and two it is,
+but then a network without bias gives zero at 00 whatever its weights, and never converges.
 
     python examples/paper/m_fig6.py [--quick | --full]
 """
