@@ -4,7 +4,7 @@
 paper on the bias after ReLU, "L" the one on effective weights. Errata are
 numbered B.1 to B.19: effective rank, learning rules, rate of a mode, tau, augmentation by c,
 Proposition 1, zero modes, early law, dead units, condition of Eq. 13, delay, gated modes, t*, start
-at t*, variance explained and labels, cross-references, workshop version, effective weights, B and C.
+at t*, variance explained and labels, cross-references, workshop version, effective weights, B, C.
 """
 
 import argparse
