@@ -1,8 +1,8 @@
 r"""M Fig. 6: a linear and a non-linear task in parallel.
 
 Four points, a linear (simple) label s = 1, 1, 0, 0 and a non-linear (complex) one c = 1, 0, 0, 1.
-Gradient flow with exact walks to t = 200 ("convergence"), 64
-hidden units, variance 2e-4, with bias (c = 1) and without.
+Gradient flow with exact walks to t = 200 ("convergence"), 64 hidden units, variance 2e-4, with bias
+(c = 1) and without.
 
 The text leaves open how outputs and inputs are coded; App. E prints labels that fit only one of the
 tasks. Four outputs (both labels one-hot) and two (s and c themselves) are run, each with inputs
