@@ -78,30 +78,47 @@ def test_descent_follows_the_modified_flow_at_second_order(tree, case):
 def test_event_times_are_corrected_at_second_order(tree):
     network = fl.LinearNetwork.init(tree, 6, 0.05, key=jax.random.key(0))
     modes = fl.theory.modes(tree, 1.0)
-    events = (fl.ModeHits(modes, 0.5 * modes.full_strength), fl.LossBelow(0.5))
+    levels = jnp.append(0.5 * modes.full_strength, 0.5)
+    strengths = modes.observable(network, tree)
+
+    @eqx.filter_jit
+    def values(network):
+        return jnp.append(strengths(network, tree), fl.measures.loss(network, tree)) - levels
+
+    events = (fl.ModeHits(modes, levels[:-1]), fl.LossBelow(levels[-1]))
+
+    def flowed(rate):
+        return fl.gradient_flow(
+            network, tree, 12.0, events=events, learning_rate=rate, rtol=1e-10,
+            solver=diffrax.Tsit5(), dense=True,
+        )  # fmt: skip
 
     def times(log):
         order = np.argsort(np.asarray(log.component), kind="stable")
-        return np.asarray(log.time)[order]
+        return np.asarray(log.time)[order], np.asarray(log.component)[order]
 
-    def flowed(rate):
-        flow = fl.gradient_flow(
-            network, tree, 12.0, events=events, learning_rate=rate, rtol=1e-10,
-            solver=diffrax.Tsit5(),
-        )  # fmt: skip
-        return times(flow.events)
+    def read_off(flow, rate):
+        """The flow's times on the line between two steps: what that adds depends on the phase."""
+        found = []
+        for time, k in zip(*times(flow.events), strict=True):
+            start = rate * np.floor(time / rate)
+            a, b = (float(values(flow.network(t))[k]) for t in (start, start + rate))
+            found.append(start + rate * a / (a - b))
+        return np.array(found)
 
-    plain, off, near = flowed(NONE), [], []
+    plain, off, near, located = times(flowed(NONE).events)[0], [], [], []
     for rate in RATES:
         steps = round(12.0 / rate)
         run = fl.gradient_descent(network, tree, rate, steps, events=events, interpolate=True)
-        found = times(run.events)
+        found, flow = times(run.events)[0], flowed(rate)
         assert found.shape == plain.shape
         assert len(found) >= 4
         off.append(np.abs(found - plain))
-        near.append(np.abs(found - flowed(rate)))
+        near.append(np.abs(found - read_off(flow, rate)))
+        located.append(np.abs(found - times(flow.events)[0]))
     assert np.allclose([slope(e) for e in np.transpose(off)], 1.0, atol=0.1)
     assert np.allclose([slope(e) for e in np.transpose(near)], 2.0, atol=0.1)
+    assert np.all(located[-1] < 0.02 * off[-1])
 
 
 def test_interpolated_times_lie_on_the_line_between_the_steps(tree):
