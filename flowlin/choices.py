@@ -162,3 +162,19 @@ def chosen_objective(
     if learning_rate is None:
         return plain
     return Modified(plain, jnp.asarray(learning_rate, network.dtype))
+
+
+def labels(
+    network: AbstractNetwork,
+    solver: tuple[diffrax.AbstractSolver, str],
+    kinks: tuple[AbstractKinks, str],
+    goal: AbstractObjective,
+) -> tuple[tuple[str, str], ...]:
+    """What was chosen and why, for `flow.stats`."""
+    return (
+        ("solver", type(solver[0]).__name__),
+        ("solver_because", solver[1]),
+        ("kinks", repr(kinks[0]) if isinstance(network, ReLUNetwork) else "none"),
+        ("kinks_because", kinks[1]),
+        ("objective", goal.label),
+    )

@@ -18,13 +18,14 @@ from flowlin.choices import (
     chosen_objective,
     chosen_solver,
     controller,
+    labels,
     tolerance,
 )
 from flowlin.drive import AbstractPause, Limits, drive, is_paused
 from flowlin.events import AbstractEvent, GateSwitches, logs_gates, user_watches
 from flowlin.kinks import AbstractKinks, AveragedKinks, ExactKinks
 from flowlin.loss import Loss, SquaredError
-from flowlin.network import AbstractNetwork, ReLUNetwork, check_fit
+from flowlin.network import AbstractNetwork, check_fit
 from flowlin.progress import Bar, progress_meter
 from flowlin.result import RESULTS
 from flowlin.run import Observables, Observe, Run
@@ -136,13 +137,7 @@ def gradient_flow(
         meter=diffrax.NoProgressMeter(),
         t1=jnp.asarray(t1, network.dtype),
         ts=None if ts is None else jnp.asarray(ts, network.dtype),
-        labels=(
-            ("solver", type(method).__name__),
-            ("solver_because", method_why),
-            ("kinks", repr(kinks) if isinstance(network, ReLUNetwork) else "none"),
-            ("kinks_because", why),
-            ("objective", goal.label),
-        ),
+        labels=labels(network, (method, method_why), (kinks, why), goal),
         reference=reference,
         capacity=_capacity(watches, max_events),
     )

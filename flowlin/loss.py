@@ -8,7 +8,27 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 
-class SquaredError(eqx.Module):
+class Loss(eqx.Module):
+    """A loss that is a weighted sum over samples."""
+
+    def weight(self, samples: int) -> float:
+        """The factor of each sample among `samples`."""
+        raise NotImplementedError
+
+    def total(
+        self, outputs: Float[Array, "P N_out"], targets: Float[Array, "P N_out"]
+    ) -> Float[Array, ""]:
+        """The sum over samples, each of weight one."""
+        raise NotImplementedError
+
+    def __call__(
+        self, outputs: Float[Array, "P N_out"], targets: Float[Array, "P N_out"]
+    ) -> Float[Array, ""]:
+        """The loss of outputs (P, N_out) against targets of the same shape."""
+        return self.weight(targets.shape[0]) * self.total(outputs, targets)
+
+
+class SquaredError(Loss):
     r"""Half the squared error, $L = \frac{1}{2P} \sum_p \|y_p - \hat y_p\|^2$.
 
     **Arguments:**
@@ -29,12 +49,6 @@ class SquaredError(eqx.Module):
         """The factor of each sample's half squared error among `samples`: 1/P or 1."""
         return 1.0 / samples if self.reduction == "mean" else 1.0
 
-    def __call__(
-        self, outputs: Float[Array, "P N_out"], targets: Float[Array, "P N_out"]
-    ) -> Float[Array, ""]:
-        """The loss of outputs (P, N_out) against targets of the same shape."""
-        return self.weight(targets.shape[0]) * self.total(outputs, targets)
-
     def total(
         self, outputs: Float[Array, "P N_out"], targets: Float[Array, "P N_out"]
     ) -> Float[Array, ""]:
@@ -42,7 +56,7 @@ class SquaredError(eqx.Module):
         return 0.5 * jnp.sum((targets - outputs) ** 2)
 
 
-class CrossEntropy(eqx.Module):
+class CrossEntropy(Loss):
     r"""Mean softmax cross-entropy, $L = -\frac{1}{P} \sum_p y_p \cdot \log
     \mathrm{softmax}(\hat y_p)$, for one-hot (or probability) targets.
     """
@@ -51,12 +65,6 @@ class CrossEntropy(eqx.Module):
         """The factor of each sample's cross-entropy among `samples`: 1/P."""
         return 1.0 / samples
 
-    def __call__(
-        self, outputs: Float[Array, "P N_out"], targets: Float[Array, "P N_out"]
-    ) -> Float[Array, ""]:
-        """The loss of logits (P, N_out) against targets of the same shape."""
-        return self.weight(targets.shape[0]) * self.total(outputs, targets)
-
     def total(
         self, outputs: Float[Array, "P N_out"], targets: Float[Array, "P N_out"]
     ) -> Float[Array, ""]:
@@ -64,7 +72,7 @@ class CrossEntropy(eqx.Module):
         return -jnp.sum(targets * jax.nn.log_softmax(outputs, axis=-1))
 
 
-class LinearizedLoss(eqx.Module):
+class LinearizedLoss(Loss):
     r"""A loss made linear at zero outputs, $L(0) + \sum_i \nabla L(0)_i \cdot \hat y_i$.
 
     Its gradient flow is the early phase. A `loss` for `fl.gradient_flow` like others.
@@ -76,18 +84,9 @@ class LinearizedLoss(eqx.Module):
         """The factor of each sample, that of the loss."""
         return self.loss.weight(samples)
 
-    def __call__(
-        self, outputs: Float[Array, "P N_out"], targets: Float[Array, "P N_out"]
-    ) -> Float[Array, ""]:
-        """The linear loss of outputs (P, N_out) against targets of the same shape."""
-        return self.weight(targets.shape[0]) * self.total(outputs, targets)
-
     def total(
         self, outputs: Float[Array, "P N_out"], targets: Float[Array, "P N_out"]
     ) -> Float[Array, ""]:
         """The sum over samples, each of weight one."""
         value, slope = jax.value_and_grad(self.loss.total)(jnp.zeros_like(targets), targets)
         return value + jnp.sum(slope * outputs)
-
-
-Loss = SquaredError | CrossEntropy | LinearizedLoss

@@ -48,16 +48,18 @@ def numbers(data: Data) -> dict[str, Any]:
     }
 
 
+def by_width(fits: dict[str, bool]) -> str:
+    """The verdict: it fits the linear network of the same width, that of half of it, or neither."""
+    same, half = LINEAR
+    if fits[same]:
+        return "holds"
+    return f"holds under a condition: {HALF_WIDTH}" if fits[half] else "does not hold"
+
+
 def aligned(data: Data, how: str, label: str, claim: str, source: str, wanted: bool = True) -> Row:
     """Whether losses are close early (`wanted`), or not, with linear networks of both widths."""
     phase = data.phases[how, label]
     fits = {k: (np.mean(gaps(phase, k)) < CLOSE) == wanted for k in LINEAR}
-    same, half = LINEAR
-    verdict = "does not hold"
-    if fits[same]:
-        verdict = "holds"
-    elif fits[half]:
-        verdict = f"holds under a condition: {HALF_WIDTH}"
     found = "; ".join(
         f"{k}: {interval(gaps(phase, k))}, 5 % apart from t = {interval(partings(phase, k))} on"
         for k in LINEAR
@@ -68,7 +70,7 @@ def aligned(data: Data, how: str, label: str, claim: str, source: str, wanted: b
         "mean gap (share of 1/2) until the linear network is 90 % down, of at most t = "
         f"{data.size.early:g}: {found}; criterion: {'below' if wanted else 'at least'} "
         f"{CLOSE:g}",
-        verdict,
+        by_width(fits),
     )
 
 
@@ -76,12 +78,6 @@ def sooner(data: Data, how: str, claim: str, source: str, wanted: bool = True) -
     """Whether every seed's losses part sooner without bias than with it (`wanted`), or not."""
     apart = {(k, p): partings(data.phases[how, p], k) for k in LINEAR for p in ("bias", "no bias")}
     fits = {k: bool(np.all(apart[k, "no bias"] < apart[k, "bias"])) == wanted for k in LINEAR}
-    same, half = LINEAR
-    verdict = "does not hold"
-    if fits[same]:
-        verdict = "holds"
-    elif fits[half]:
-        verdict = f"holds under a condition: {HALF_WIDTH}"
     found = "; ".join(
         f"{k}: {interval(apart[k, 'no bias'])} without, {interval(apart[k, 'bias'])} with bias"
         for k in LINEAR
@@ -91,7 +87,7 @@ def sooner(data: Data, how: str, claim: str, source: str, wanted: bool = True) -
         source,
         f"flow time until losses are 5 % of 1/2 apart (at most {data.size.early:g}), {found}; "
         f"criterion: {'sooner' if wanted else 'not sooner'} without bias for every seed",
-        verdict,
+        by_width(fits),
     )
 
 

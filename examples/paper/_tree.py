@@ -43,6 +43,14 @@ PAPER = Setting()
 
 
 @dataclasses.dataclass(frozen=True)
+class Size:
+    """Parameters of most studies: number of seeds, and the runs'."""
+
+    seeds: int
+    setting: Setting = PAPER
+
+
+@dataclasses.dataclass(frozen=True)
 class Case:
     """A run: its task, kind of network, bias strength and seed.
 

@@ -20,9 +20,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 from _paper import Row, Study, fl, interval
 from _tree import (
-    PAPER,
     Case,
     Setting,
+    Size,
     linearization,
     modes_of,
     product_losses,
@@ -41,14 +41,6 @@ NAMES = {
     "eq. 7": "Eq. 7 from $a(t^*)$",
     "whole": "linear network from t = 0",
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class Size:
-    """Parameters: number of seeds, and the runs'."""
-
-    seeds: int
-    setting: Setting = PAPER
 
 
 SIZES = {"quick": Size(2), "default": Size(20), "full": Size(20)}

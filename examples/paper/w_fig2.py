@@ -15,18 +15,10 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 from _paper import Row, Study, fl, interval
-from _tree import PAPER, Setting, many, thin
+from _tree import Size, many, thin
 from matplotlib.figure import Figure
 
 KEYS = [(c, shared) for c in (1.0, 0.0) for shared in (True, False)]
-
-
-@dataclasses.dataclass(frozen=True)
-class Size:
-    """Parameters: number of seeds, the runs'."""
-
-    seeds: int
-    setting: Setting = PAPER
 
 
 SIZES = {"quick": Size(2), "default": Size(20), "full": Size(20)}
