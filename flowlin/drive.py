@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from flowlin.compiled import jit_by_array
 from flowlin.exact.gatelog import GateLog
 from flowlin.recorder import Log
 from flowlin.result import RESULTS
@@ -88,10 +89,10 @@ def segment(
     return run, flow if before is None else _joined(before, flow)
 
 
-started = eqx.filter_jit(Run.begin)
+started = jit_by_array(Run.begin)
 
 
-@eqx.filter_jit
+@jit_by_array
 def restarted(run: Run, at: Continuation) -> Continuation:
     """Where a run with another solver starts from; what the recorder has logged goes along."""
     fresh = run.begin(at.t, at.parameters)

@@ -2,56 +2,30 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array
 
 from flowlin._arrays import require_finite
 from flowlin.eventlog import Channel
 from flowlin.field import AbstractObjective
 from flowlin.kinks import MANY_PAIRS, AbstractKinks, ExactKinks
-from flowlin.network import AbstractNetwork, ReLUNetwork, forward
+from flowlin.network import AbstractNetwork, ReLUNetwork
 from flowlin.task import Task
 from flowlin.theory.modes import Modes
-
-Direction = Literal["up", "down"] | None
-
-
-class AbstractWatched(eqx.Module):
-    """An array-valued function of the network whose components' signs are watched."""
-
-    def __call__(self, network: AbstractNetwork) -> Array:
-        """All components; nothing but their signs is used."""
-        raise NotImplementedError
-
-    def component(self, network: AbstractNetwork, k: Array) -> Array:
-        """Component k of the flattened array, continuous, for locating its root.
-
-        Overridden where one costs less than all.
-        """
-        return jnp.ravel(self(network))[k]
-
-
-class Watch(eqx.Module):
-    """An array-valued function of the network; its components' sign changes are the events.
-
-    `below` and `above` are the sides of the channel's component that the signs stand for. Two
-    watches with sides (-1, 0) and (0, 1) enclose a kink and share a channel. What is `monotone`
-    along a flow needs no look inside a step: its sign at the step's ends tells all.
-    """
-
-    function: AbstractWatched
-    channel: Channel
-    below: int = eqx.field(static=True, default=-1)
-    above: int = eqx.field(static=True, default=1)
-    direction: Direction = eqx.field(static=True, default=None)
-    terminate: bool = eqx.field(static=True, default=False)
-    monotone: bool = eqx.field(static=True, default=False)
+from flowlin.watched import (
+    Direction,
+    Minus,
+    ModeGaps,
+    OnTask,
+    OrderStatistic,
+    Preactivations,
+    Watch,
+)
 
 
 class AbstractEvent(eqx.Module):
@@ -68,31 +42,11 @@ class AbstractEvent(eqx.Module):
         raise NotImplementedError
 
 
-class _Minus(AbstractWatched):
-    """A function of the network minus a level."""
-
-    function: Callable[[AbstractNetwork], Array]
-    level: Array
-
-    def __call__(self, network: AbstractNetwork) -> Array:
-        return jnp.asarray(self.function(network)) - self.level
-
-
-class _OnTask(eqx.Module):
-    """A function of network and task with the task filled in."""
-
-    function: Callable[[AbstractNetwork, Task], Array]
-    task: Task
-
-    def __call__(self, network: AbstractNetwork) -> Array:
-        return self.function(network, self.task)
-
-
 def _watch(function, shape, level, network, name, direction, terminate, monotone=False) -> Watch:
     """Watch a function with values of a shape against a level."""
     level = jnp.asarray(level, network.dtype)
     channel = Channel(name, np.broadcast_shapes(shape, level.shape))
-    function = _Minus(function, level)
+    function = Minus(function, level)
     return Watch(function, channel, direction=direction, terminate=terminate, monotone=monotone)
 
 
@@ -128,7 +82,7 @@ class Crossing(AbstractEvent):
     def watches(self, network, task, objective, kinks) -> list[Watch]:
         """One watch: the observable minus the level."""
         del objective, kinks
-        function = _OnTask(self.observable, task)
+        function = OnTask(self.observable, task)
         raw = jax.eval_shape(lambda n: jnp.asarray(function(n)), network)
         if not jnp.issubdtype(raw.dtype, jnp.floating):
             raise ValueError(
@@ -148,6 +102,8 @@ class ModeHits(AbstractEvent):
     - `rho`: level, or one per mode (K,). A share of each mode's full strength is
       `rho=0.5 * modes.full_strength`.
     - `direction`, `terminate`, `name`: as for `Crossing`.
+
+    **Raises:** `ValueError` for a `rho` of another shape, or one that is not finite.
     """
 
     modes: Modes
@@ -159,10 +115,15 @@ class ModeHits(AbstractEvent):
     def watches(self, network, task, objective, kinks) -> list[Watch]:
         """One watch: the mode strengths minus rho."""
         del objective, kinks
-        require_finite("rho", jnp.asarray(self.rho))
-        function = _OnTask(self.modes.observable(network, task), task)
-        how = self.name, self.direction, self.terminate
-        return [_watch(function, self.modes.s.shape, self.rho, network, *how)]
+        rho, shape = jnp.asarray(self.rho, network.dtype), self.modes.s.shape
+        require_finite("rho", rho)
+        if rho.shape not in ((), (1,), shape):
+            raise ValueError(
+                f"`rho` must be a number or have shape {shape}, one per mode, got {rho.shape}."
+            )
+        function = ModeGaps(self.modes.observable(network, task), task, rho)
+        channel = Channel(self.name, shape)
+        return [Watch(function, channel, direction=self.direction, terminate=self.terminate)]
 
 
 class LossBelow(AbstractEvent):
@@ -183,54 +144,6 @@ class LossBelow(AbstractEvent):
         return [_watch(objective.value, (), self.level, network, *how)]
 
 
-class _Preactivations(AbstractWatched):
-    """z - level of one hidden layer, shape (H, P), as the run's activation makes it."""
-
-    task: Task
-    kinks: AbstractKinks
-    level: float = eqx.field(static=True)
-    layer: int = eqx.field(static=True)
-
-    def __call__(self, network: AbstractNetwork) -> Array:
-        _, preactivations = forward(
-            network.parameters, network.bias_strength, self.task.x, self.kinks.activation(network)
-        )
-        return preactivations[self.layer].T - self.level
-
-    def unit(self, network: AbstractNetwork, j: Array) -> Array:
-        """The row (P,) of unit j; in the first layer without the other units."""
-        if self.layer:
-            return self(network)[j]
-        weights, biases, x = network.weights[0][j], network.biases[0], self.task.x
-        bias = 0.0 if biases is None else network.bias_strength * biases[j]
-        return x @ weights + bias - self.level
-
-    def component(self, network: AbstractNetwork, k: Array) -> Array:
-        """One pair's preactivation."""
-        samples = self.task.samples
-        return self.unit(network, k // samples)[k % samples]
-
-
-class _OrderStatistic(AbstractWatched):
-    """The (k+1)-th smallest or largest preactivation of every unit, minus a level, shape (H,)."""
-
-    preactivations: _Preactivations
-    k: int = eqx.field(static=True)
-    largest: bool = eqx.field(static=True)
-
-    def __call__(self, network: AbstractNetwork) -> Array:
-        # Its sign, by counting: sorting all units would cost several times the forward pass.
-        above = jnp.sum(self.preactivations(network) > 0, axis=1).astype(network.dtype)
-        samples = self.preactivations.task.samples
-        return above - (self.k if self.largest else samples - self.k - 1) - 0.5
-
-    def component(self, network: AbstractNetwork, k: Array) -> Array:
-        """One unit's order statistic."""
-        sign = 1.0 if self.largest else -1.0
-        z = sign * self.preactivations.unit(network, k)
-        return sign * lax.top_k(z, self.k + 1)[0][-1]
-
-
 def _levels(kinks: AbstractKinks) -> list[tuple[float, int, int]]:
     """(level, side below, side above): one level at a bare kink, two around a smoothed one."""
     w = kinks.width
@@ -248,7 +161,7 @@ class GateSwitches(AbstractEvent):
         del objective
         return [
             Watch(
-                _Preactivations(task, kinks, level, layer),
+                Preactivations(task, kinks, level, layer),
                 Channel("gate", (width, task.samples), (layer,)),
                 below,
                 above,
@@ -285,7 +198,7 @@ class UnitSwitches(AbstractEvent):
         k = math.floor(self.quantile * task.samples)
         return [
             Watch(
-                _OrderStatistic(_Preactivations(task, kinks, level, layer), k, largest),
+                OrderStatistic(Preactivations(task, kinks, level, layer), k, largest),
                 Channel(name, (width,), (layer,)),
                 below,
                 above,

@@ -4,7 +4,8 @@ diffrax rolls a solver's state back when a step is rejected, so a log kept there
 steps only. The recorder changes neither steps nor error estimates.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import diffrax
 import equinox as eqx
@@ -16,10 +17,13 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from flowlin.eventlog import Channel, EventLog
-from flowlin.events import Watch
 from flowlin.network import AbstractNetwork, Parameters
+from flowlin.path import Path
 from flowlin.roots import bracketed_root
+from flowlin.watched import AbstractWatched, Watch
 from flowlin.wrapped import Wrapped
+
+Found = TypeVar("Found")
 
 CHECKS = 4  # points per step at which signs are compared, against double crossings within a step
 
@@ -91,16 +95,15 @@ class Observer(eqx.Module):
             start = end
         return jnp.concatenate(values).astype(network.dtype)
 
-    def component(self, parameters: Parameters, k: Array) -> Array:
-        """Value k alone, which can be much cheaper."""
-        network = self.network.with_parameters(parameters)
+    def switch(self, k: Array, found: Callable[[AbstractWatched, Array], Found]) -> Found:
+        """`found` of the watched function that value k belongs to, and of its component."""
         starts = np.cumsum([0] + [watch.channel.size for watch in self.watches])
         which = jnp.searchsorted(jnp.asarray(starts[1:]), k, side="right")
         branches = [
-            lambda local, watch=watch, start=start: watch.function.component(network, local - start)
+            lambda local, watch=watch, start=start: found(watch.function, local - start)
             for watch, start in zip(self.watches, starts[:-1].tolist(), strict=True)
         ]
-        return lax.switch(which, branches, k).astype(network.dtype)
+        return lax.switch(which, branches, k)
 
     @property
     def directions(self) -> tuple[Array, Array]:
@@ -195,11 +198,11 @@ class Recorder(Wrapped[RecorderState]):
         y1, error, dense, inner, result = self.solver.step(
             terms, t0, t1, y0, args, solver_state.inner, made_jump
         )
-        path = self.solver.interpolation_cls(t0=t0, t1=t1, **dense)
+        path = Path(self.solver.interpolation_cls, t0, t1, dense, y0)
         end_values = self.observer(y1)
         times = t0 + (t1 - t0) * jnp.arange(CHECKS + 1) / CHECKS
         before = solver_state.values
-        inside = lax.map(lambda t: self.observer.inside(path.evaluate(t), before), times[1:-1])
+        inside = lax.map(lambda t: self.observer.inside(path(t), before), times[1:-1])
         table = jnp.concatenate([before[None], inside, end_values[None]])
         log = self._record(path, error, times, table, solver_state.log)
 
@@ -207,7 +210,7 @@ class Recorder(Wrapped[RecorderState]):
         if solver_state.stopped is not None:
             # y1 itself stays the step's own: the controller judges the step by it.
             ends = jnp.isfinite(log.end)
-            stopped = lax.cond(ends, lambda: path.evaluate(log.end), lambda: y1)
+            stopped = lax.cond(ends, lambda: path(log.end), lambda: y1)
             fine = result == diffrax.RESULTS.successful
             result = diffrax.RESULTS.where(ends & fine, STOP, result)
         return y1, error, dense, RecorderState(inner, end_values, log, stopped), result
@@ -242,23 +245,26 @@ class Recorder(Wrapped[RecorderState]):
     def _locate(self, path, error, times, row, component, upward) -> tuple[Array, Array]:
         """Time of one crossing and its uncertainty, for `component` between rows row, row + 1."""
 
-        def value(path, t):
-            return self.observer.component(path.evaluate(t), component)
-
         still = lax.stop_gradient(path)
         low = jnp.where(self.observer.monotone[component], times[0], times[row])
-        high = times[row + 1]
-        step = times[-1] - times[0]
-        tolerance = 1e-12 * step + 4 * jnp.finfo(times.dtype).eps * jnp.abs(high)
-        low, high = bracketed_root(lambda t: value(still, t), low, high, upward, tolerance)
-        middle = lax.stop_gradient((low + high) / 2)
-        g0, slope = jax.jvp(lambda t: value(still, t), (middle,), (jnp.ones_like(middle),))
-        slope = lax.stop_gradient(jnp.where(slope == 0, jnp.inf, slope))
-        newton = jnp.clip(middle - lax.stop_gradient(g0) / slope, low, high)
-        g = value(path, middle)
-        time = lax.stop_gradient(newton) - (g - lax.stop_gradient(g)) / slope
-        shift = jnp.zeros_like(time)
-        if error is not None:
-            off = jax.tree.map(jnp.add, still.evaluate(middle), lax.stop_gradient(error))
-            shift = jnp.abs((self.observer.component(off, component) - g0) / slope)
-        return time, lax.stop_gradient(high - low + shift)
+        tolerance = 1e-12 * (times[-1] - times[0])
+        tolerance += 4 * jnp.finfo(times.dtype).eps * jnp.abs(times[row + 1])
+
+        def find(watched: AbstractWatched, k: Array) -> tuple[Array, Array]:
+            network = self.observer.network
+            value = watched.along(network, still, k)
+            bracket = bracketed_root(value, low, times[row + 1], upward, tolerance)
+            middle = lax.stop_gradient(sum(bracket) / 2)
+            g0, slope = jax.jvp(value, (middle,), (jnp.ones_like(middle),))
+            slope = lax.stop_gradient(jnp.where(slope == 0, jnp.inf, slope))
+            newton = lax.stop_gradient(jnp.clip(middle - g0 / slope, *bracket))
+            g = watched.along(network, path, k)(middle)
+            time = newton - (g - lax.stop_gradient(g)) / slope
+            shift = jnp.zeros_like(time)
+            if error is not None:
+                off = jax.tree.map(jnp.add, still(middle), lax.stop_gradient(error))
+                there = watched.component(network.with_parameters(off), k)
+                shift = jnp.abs((there - g0) / slope)
+            return time, lax.stop_gradient(bracket[1] - bracket[0] + shift)
+
+        return self.observer.switch(component, find)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from flowlin.averaged import EVALUATIONS, AveragedGates
-from flowlin.events import Watch
+from flowlin.compiled import jit_by_array
 from flowlin.exact import NO_SLOTS, TWO_LAYERS, UNSOLVED, ExactWalk, WalkState, rule_for
 from flowlin.field import AbstractObjective, GradientField
 from flowlin.kinks import AbstractKinks, ExactKinks
@@ -24,6 +24,7 @@ from flowlin.rkc import RKC
 from flowlin.task import Task
 from flowlin.trajectory import Continuation, Reference, Trajectory
 from flowlin.unrolled import Unrolled
+from flowlin.watched import Watch
 
 Observe = dict[str, Callable[[AbstractNetwork, Task], Any]]
 
@@ -137,7 +138,7 @@ class Run(eqx.Module):
         # Of the types that come out of a solve, so that what goes on compiles no more.
         return jax.tree.map(lambda a: jnp.asarray(a) if eqx.is_array_like(a) else a, start)
 
-    @eqx.filter_jit
+    @jit_by_array
     def solve(
         self,
         start: Continuation | None,

@@ -5,10 +5,10 @@ import functools
 from typing import cast
 
 import diffrax
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from flowlin.compiled import jit_by_array
 from flowlin.drive import AbstractPause, Limits, is_paused, restarted, segment
 from flowlin.radius import direction, spectral_radius
 from flowlin.rkc import RKC
@@ -94,7 +94,7 @@ def _advance(before: Trajectory, after: Trajectory) -> float:
     return float(b.t - a.t) / (spent * tried / accepted)
 
 
-@eqx.filter_jit
+@jit_by_array
 def _radius(run: Run, at: Continuation) -> Float[Array, ""]:
     """Spectral radius of the field's Jacobian, from scratch."""
     velocity = functools.partial(run.field, at.t, args=None)

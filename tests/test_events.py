@@ -1,5 +1,7 @@
 """Events: accuracy, order, direction, double crossings, termination, overflow, derivatives."""
 
+from itertools import pairwise
+
 import diffrax
 import jax
 import jax.numpy as jnp
@@ -249,12 +251,49 @@ def test_one_component_agrees_with_all(hidden, kinks):
     )
     goal = FullData(task, fl.SquaredError(), kinks)
     observer = Observer(tuple(user_watches(events, network, task, goal, kinks)), network)
-    every = observer(network.parameters)
-    one = jax.vmap(lambda k: observer.component(network.parameters, k))(jnp.arange(len(every)))
+    path = one_step(network, diffrax.Bosh3())
+    every = observer(path(0.03))
+
+    def component(k):
+        return observer.switch(k, lambda watched, k: watched.component(there, k))
+
+    def along(k):
+        return observer.switch(k, lambda watched, k: watched.along(network, path, k)(0.03))
+
+    there = network.with_parameters(path(0.03))
+    one, other = (jax.vmap(f)(jnp.arange(len(every))) for f in (component, along))
     assert jnp.array_equal(every > 0, one > 0)
     assert 0 < int(jnp.sum(one > 0)) < len(every)
     gates = sum(network.hidden) * 9 * (1 if kinks.width == 0 else 2)
     assert jnp.allclose(every[:gates], one[:gates], rtol=1e-12)
+    assert jnp.allclose(one, other, rtol=1e-11, atol=1e-14)
+
+
+def one_step(network, solver):
+    """The path of one step along some smooth field, from t = 0 to 0.1."""
+    from flowlin.path import Path
+
+    field = diffrax.ODETerm(lambda t, y, args: jax.tree.map(lambda a: jnp.cos(9 * a + t), y))
+    span = jnp.array(0.0), jnp.array(0.1)
+    state = solver.init(field, *span, network.parameters, None)
+    dense = solver.step(field, *span, network.parameters, None, state, False)[2]
+    return Path(solver.interpolation_cls, *span, dense, network.parameters)
+
+
+@pytest.mark.parametrize("solver", [diffrax.Euler(), diffrax.Dopri8(), fl.RKC()])
+@pytest.mark.parametrize("hidden", [(), (5,), (5, 4)])
+def test_a_mode_strength_along_a_step_needs_no_matrices(tree, hidden, solver):
+    """Reduced to one input and one output the network has the strength that it has in full."""
+    widths, keys = (8, *hidden, 15), jax.random.split(jax.random.key(0), 2 * len(hidden) + 2)
+    weights = [jax.random.normal(k, n[::-1]) for k, n in zip(keys, pairwise(widths), strict=False)]
+    biases = [jax.random.normal(k, (n,)) for k, n in zip(keys[::-1], widths[1:], strict=False)]
+    network, modes = fl.LinearNetwork(weights, biases), fl.theory.modes(tree, 1.0)
+    (watch,) = fl.ModeHits(modes, 0.3).watches(network, tree, None, None)
+    path = one_step(network, solver)
+    for t in (0.0, 0.07, 0.1):
+        full = modes.strengths(network.with_parameters(path(t)), tree) - 0.3
+        along = jax.vmap(lambda k, t=t: watch.function.along(network, path, k)(t))(jnp.arange(9))
+        assert jnp.allclose(full, along, rtol=1e-12, atol=1e-14)
 
 
 def test_bracketed_root_is_tight_and_cheap():

@@ -47,6 +47,10 @@ def test_tasks(x, y, message):
             {"events": (fl.Crossing(lambda n, t: jnp.sum(n.weights[0] > 0)),)},
             "return a floating-point",
         ),
+        (
+            {"events": (fl.ModeHits(fl.theory.modes(TASK), [0.1, 0.2]),)},
+            "`rho` must be a number or have shape",
+        ),
     ],
 )
 def test_runs(options, message):

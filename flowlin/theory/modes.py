@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from flowlin._arrays import augment, is_traced
-from flowlin.network import AbstractNetwork, LinearNetwork
+from flowlin.network import AbstractNetwork, LinearNetwork, Parameters
 from flowlin.task import Task
 
 
@@ -89,6 +89,18 @@ class ModeStrengths(eqx.Module):
     def __call__(self, network: AbstractNetwork, task: Task) -> Float[Array, " K"]:
         """Strengths (K,) of the network's modes."""
         return jnp.sum(self.u * self.response(network, task), axis=0)
+
+    def seen_by(self, parameters: Parameters, k: Any) -> Parameters:
+        """A linear network as mode k sees it: linear in its parameters, one input, one output.
+
+        Its output for the input 1 is the mode's strength.
+        """
+        weights, biases = parameters
+        u, scale, direction = self.u[:, k], self.projected[0, k], self.projected[1:, k]
+        own = [None if b is None else scale * b for b in biases]
+        last = None if own[-1] is None else u[None] @ own[-1]
+        seen = (weights[0] @ direction[:, None], *weights[1:])
+        return (*seen[:-1], u[None] @ seen[-1]), (*own[:-1], last)
 
 
 def modes(task: Task, bias_strength: float = 0.0) -> Modes:

@@ -1,0 +1,41 @@
+"""Programs are compiled for distinct arrays: what a run holds several times is computed once."""
+
+import jax
+import jax.numpy as jnp
+
+import flowlin as fl
+from flowlin.compiled import jit_by_array
+
+
+def test_an_array_that_occurs_twice_is_handed_over_once():
+    traced = []
+
+    @jit_by_array
+    def function(tree, power):
+        traced.append(tree)
+        return {name: value**power for name, value in tree.items()}
+
+    a, b = jnp.arange(3.0), jnp.ones(3)
+    out = function({"x": a, "y": b, "z": a}, 2)
+    assert traced[0]["x"] is traced[0]["z"]
+    assert traced[0]["x"] is not traced[0]["y"]
+    assert jnp.array_equal(out["z"], a**2)
+    assert jnp.array_equal(out["y"], b**2)
+    function({"x": b, "y": a, "z": b}, 2)
+    assert len(traced) == 1, "compiled again for other arrays in the same places"
+    out = function({"x": a, "y": a, "z": b}, 2)
+    assert len(traced) == 2
+    assert jnp.array_equal(out["z"], b**2)
+
+
+def test_all_parts_of_a_run_hold_the_same_task(key):
+    """A copy in one of them would cost a forward pass of its own."""
+    task = fl.tasks.teacher(30, (2.0, 1.0), key=key)
+    network = fl.ReLUNetwork.init(task, 4, 0.1, key=key)
+    events = (fl.UnitSwitches(), fl.UnitSwitches(0.1), fl.LossBelow(0.1))
+    for kinks in (fl.AveragedKinks(), fl.IgnoreKinks()):
+        flow = fl.gradient_flow(network, task, 0.1, events=events, kinks=kinks, rtol=1e-3)
+        leaves = jax.tree.leaves(flow.reference.run)
+        data = [leaf for leaf in leaves if getattr(leaf, "shape", None) == task.x.shape]
+        assert len(data) >= 8
+        assert all(leaf is task.x or leaf is task.y for leaf in data)
