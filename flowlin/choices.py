@@ -27,11 +27,10 @@ from flowlin.task import Task
 def default_solver(
     network: AbstractNetwork, kinks: AbstractKinks, rtol: float
 ) -> diffrax.AbstractSolver:
-    """Chosen by `benchmarks/solvers.py`, except for exact walks, which it does not compare yet."""
-    if isinstance(kinks, ExactKinks):
-        return diffrax.Tsit5()
+    """Chosen by `benchmarks/solvers.py`."""
     if isinstance(network, ReLUNetwork):
-        # Kinks limit the order: a low-order method wins until the tolerance resolves the width.
+        # Kinks limit the order: a low-order method wins until the tolerance resolves the width. In
+        # exact walks they limit the steps, which are short enough for one.
         bare = isinstance(kinks, IgnoreKinks)
         return diffrax.Bosh3() if bare or rtol > 1e-6 else diffrax.Tsit5()
     return diffrax.Dopri8() if rtol <= 1e-6 else diffrax.Tsit5()

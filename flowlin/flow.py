@@ -87,7 +87,7 @@ def gradient_flow(
       hidden layer without a `solver`, else `IgnoreKinks()`; `flow.stats` says which and why, and
       what is not exact warns (`fl.KinksWarning`).
     - `solver`: any diffrax solver; None takes Dopri8 for smooth flows at rtol <= 1e-6, else
-      Tsit5; for ReLU networks Tsit5 (smoothed kinks: at rtol <= 1e-6), else Bosh3; and goes on
+      Tsit5; for ReLU networks Tsit5 at rtol <= 1e-6, else and for ignored kinks Bosh3; and goes on
       with `fl.RKC()` where stiffness is measured during the run and RKC comes further per
       evaluation (not under `jit` or `vmap`, with `dense`, or with exact kinks). `AveragedKinks`
       has its own. `flow.stats` says which and why.

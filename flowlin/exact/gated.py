@@ -101,10 +101,10 @@ class GatedFlow(eqx.Module):
         else:
             unit = (frozen.gates * forces.c) @ self.kinks.x
             if frozen.projector is None:
-                u = jnp.sum(frozen.solve * unit[:, None, :], axis=-1)
+                u = by_unit(frozen.solve, unit)
                 unit = unit - jnp.sum(u[:, :, None] * frozen.x, axis=1)
             else:
-                unit = jnp.sum(frozen.projector * unit[:, None, :], axis=-1)
+                unit = by_unit(frozen.projector, unit)
         b, offset = parameters[1]
         weights = (unit if b is None else unit[:, 1:], forces.error.T @ forces.h.T)
         biases = (
@@ -120,7 +120,7 @@ class GatedFlow(eqx.Module):
     def fractions(self, forces: Forces, frozen: Frozen) -> tuple[Array, Array]:
         """u of the sliding pairs and its bound, (H, P); of no meaning elsewhere."""
         free = (frozen.gates * forces.c) @ self.kinks.x
-        u = jnp.sum(frozen.solve * free[:, None, :], axis=-1)
+        u = by_unit(frozen.solve, free)
         bound = self.bound(self.kinks.strength(forces.c))
         return jnp.take_along_axis(u, frozen.slot, axis=1), bound
 
@@ -163,3 +163,8 @@ class GatedFlow(eqx.Module):
         slid = 5e4 * eps * strength + 5 * eps * scale
         tiny = jnp.finfo(eps).tiny / eps
         return jnp.where(frozen.codes == SLIDING, slid + tiny, self.rounding(parameters))
+
+
+def by_unit(matrices: Float[Array, "H n m"], vectors: Float[Array, "H m"]) -> Float[Array, "H n"]:
+    """Every unit's matrix times its vector; on a CPU faster as a product than as a sum."""
+    return jnp.einsum("hnm,hm->hn", matrices, vectors, precision="highest")
