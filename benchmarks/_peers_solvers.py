@@ -49,15 +49,15 @@ class Counted:
         return np.asarray(self.compiled(y))
 
 
-def by_flowlin(problem: Problem, stages: int | None, **options: Any) -> Contender:
+def by_flowlin(problem: Problem, **options: Any) -> Contender:
     """`fl.gradient_flow`, called as a user calls it."""
     network, task, t1 = problem.network, problem.task, problem.t1
 
     def run(rtol):
         flow = fl.gradient_flow(network, task, t1, rtol=rtol, **options)
-        per_step = stages or STAGES.get(flow.stats["solver"])
-        count = None if per_step is None else 1 + per_step * int(flow.stats["num_steps"])
-        return _common.flat(flow.final), count
+        names = "accepted_evaluations", "num_steps", "num_accepted_steps"
+        spent, tried, accepted = (int(flow.stats[name]) for name in names)
+        return _common.flat(flow.final), round(spent * tried / accepted)
 
     return Contender(run)
 
@@ -65,7 +65,7 @@ def by_flowlin(problem: Problem, stages: int | None, **options: Any) -> Contende
 def by_rkc(problem: Problem) -> Contender:
     """`fl.RKC()`, whose evaluations are counted as they happen, in a run of its own."""
     given = (problem.name, problem.network, problem.task, None, problem.t1)
-    return by_flowlin(problem, None, solver=fl.RKC())._replace(
+    return by_flowlin(problem, solver=fl.RKC())._replace(
         evaluations=lambda rtol: stiff.counted_solve(given, fl.RKC(), rtol)[2]["field"]
     )
 
@@ -153,12 +153,12 @@ def by_descent(problem: Problem) -> Contender:
 def ours(problem: Problem) -> dict[str, Contender]:
     """flowlin's ways to solve the problem."""
     if isinstance(problem.network, fl.LinearNetwork):
-        return {"flowlin": by_flowlin(problem, None), "flowlin RKC": by_rkc(problem)}
+        return {"flowlin": by_flowlin(problem), "flowlin RKC": by_rkc(problem)}
     if problem.name == "relu tree":
-        return {"flowlin ExactKinks": by_flowlin(problem, 6, kinks=fl.ExactKinks())}
+        return {"flowlin ExactKinks": by_flowlin(problem, kinks=fl.ExactKinks())}
     return {
-        "flowlin AveragedKinks": by_flowlin(problem, 2, kinks=fl.AveragedKinks()),
-        "flowlin IgnoreKinks": by_flowlin(problem, None, kinks=fl.IgnoreKinks()),
+        "flowlin AveragedKinks": by_flowlin(problem, kinks=fl.AveragedKinks()),
+        "flowlin IgnoreKinks": by_flowlin(problem, kinks=fl.IgnoreKinks()),
     }
 
 

@@ -11,8 +11,10 @@ contenders taking turns in one process, without compilation: medians of up to `-
 of as many as begin within 10 s. What each is given:
 
 - flowlin: `fl.gradient_flow` as a user calls it; hitting times also under `jax.jit`. `fl.RKC()`'s
-  evaluations are counted as they happen in a run of its own; those of other methods are stages
-  times attempted steps (an exact walk's: of its pieces; deciding and locating events is extra).
+  evaluations are counted as they happen in a run of its own; those of other methods are what
+  `flow.stats` counts in accepted steps, times attempted over accepted steps (an exact walk's are
+  of its velocity; deciding and locating events is extra). Where `flowlin` alone stands, it goes
+  over to RKC by itself where a run is stiff.
 - the field of JAX, SciPy and SUNDIALS contenders: one jitted function of the flat parameters, of a
   linear network from the sufficient statistics, as flowlin has it. On the full data every one of
   them would be slower (digits: 45 times).

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array
 
 from flowlin.compiled import jit_by_array
 from flowlin.exact.gatelog import GateLog
@@ -93,12 +94,13 @@ started = jit_by_array(Run.begin)
 
 
 @jit_by_array
-def restarted(run: Run, at: Continuation) -> Continuation:
-    """Where a run with another solver starts from; what the recorder has logged goes along."""
+def restarted(run: Run, at: Continuation, spent: Array) -> Continuation:
+    """Where a run goes on with RKC, after so many evaluations; what was logged goes along."""
     fresh = run.begin(at.t, at.parameters)
-    solver = fresh.solver
+    inner = fresh.solver.inner if run.watches else fresh.solver
+    solver = eqx.tree_at(lambda state: state.evaluations, inner, inner.evaluations + spent)
     if run.watches:
-        solver = eqx.tree_at(lambda state: state.inner, at.solver, fresh.solver.inner)
+        solver = eqx.tree_at(lambda state: state.inner, at.solver, solver)
     return dataclasses.replace(fresh, solver=solver, counts=at.counts)
 
 

@@ -129,6 +129,7 @@ class ExactKinks(AbstractKinks):
     samples. With several hidden layers the walk goes on until a sample slides in two layers at
     once: there the fractions of the gates multiply, and the flow that descent tends to is not
     known to be unique. The run stops with `RESULTS.slides_in_two_layers`.
+    `flow.stats["accepted_evaluations"]` counts evaluations of the velocity in accepted steps.
 
     **Arguments:**
 

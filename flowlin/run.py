@@ -23,7 +23,7 @@ from flowlin.result import RESULTS, okay
 from flowlin.rkc import RKC
 from flowlin.task import Task
 from flowlin.trajectory import Continuation, Reference, Trajectory
-from flowlin.unrolled import Unrolled
+from flowlin.unrolled import Unrolled, evaluations
 from flowlin.watched import Watch
 
 Observe = dict[str, Callable[[AbstractNetwork, Task], Any]]
@@ -285,7 +285,11 @@ def _reported(solver: Any, state: Any, counts: dict[str, Any], ts: Array) -> tup
     if isinstance(solver, RKC):
         radius = state.log.at(ts)
         return {"accepted_evaluations": state.evaluations}, {"spectral_radius": radius}
+    if isinstance(state, WalkState):
+        return {"accepted_evaluations": state.evaluations}, {}
     if isinstance(solver, AveragedGates):
-        evaluations = 1 + EVALUATIONS * counts["num_accepted_steps"]
-        return {"accepted_evaluations": evaluations, "grazing_margin": state.margin}, {}
+        spent = 1 + EVALUATIONS * counts["num_accepted_steps"]
+        return {"accepted_evaluations": spent, "grazing_margin": state.margin}, {}
+    if isinstance(solver, diffrax.AbstractERK):
+        return {"accepted_evaluations": 1 + evaluations(solver) * counts["num_accepted_steps"]}, {}
     return {}, {}

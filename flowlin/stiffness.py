@@ -2,9 +2,7 @@
 
 import dataclasses
 import functools
-from typing import cast
 
-import diffrax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -14,6 +12,7 @@ from flowlin.radius import direction, spectral_radius
 from flowlin.rkc import RKC
 from flowlin.run import Run
 from flowlin.trajectory import Continuation, Trajectory
+from flowlin.unrolled import evaluations
 
 FIRST = 256  # accepted steps before the first look; the next ones come at twice as many each
 TRIAL = 16  # accepted steps: so many to find the step size, and so many that count
@@ -54,7 +53,7 @@ class StiffnessCheck(AbstractPause):
         if step * radius < 1:
             return run, flow
         stiff = run.with_solver(RKC())
-        start = restarted(stiff, at)
+        start = restarted(stiff, at, flow.counts["accepted_evaluations"])
         stiff, warm = segment(stiff, flow, start, TRIAL, limits)
         if not is_paused(warm, limits):
             return run, flow
@@ -72,13 +71,6 @@ class StiffnessCheck(AbstractPause):
         labels["solver"] = f"{self.standard}, then RKC" if self.switched else self.standard
         labels["solver_because"] = self.note
         return dataclasses.replace(flow, labels=tuple(labels.items()))
-
-
-def evaluations(solver: diffrax.AbstractSolver) -> int:
-    """Evaluations of the vector field per step of an explicit Runge-Kutta method."""
-    assert isinstance(solver, diffrax.AbstractERK)
-    tableau = cast(diffrax.ButcherTableau, solver.tableau)
-    return tableau.num_stages - tableau.fsal
 
 
 def _at(flow: Trajectory) -> Continuation:

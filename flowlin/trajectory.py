@@ -91,7 +91,11 @@ class Trajectory(eqx.Module):
 
     @property
     def stats(self) -> dict[str, Any]:
-        """Numbers of steps, and what was chosen: solver, kinks, objective."""
+        """Numbers of steps, and what was chosen: solver, kinks, objective.
+
+        With explicit solvers, `accepted_evaluations` too: those of the vector field in accepted
+        steps.
+        """
         return {**self.counts, **dict(self.labels)}
 
     @property

@@ -1,6 +1,6 @@
 """Explicit Runge-Kutta steps without a loop over the stages."""
 
-from typing import Any
+from typing import Any, cast
 
 import diffrax
 import jax
@@ -68,3 +68,10 @@ class Unrolled(Wrapped[Any]):
         """The first stage, which is the last one of the step before unless there was a jump."""
         first_step, known = solver_state
         return lax.cond(first_step | made_jump, evaluate, lambda: known)
+
+
+def evaluations(solver: diffrax.AbstractSolver) -> int:
+    """Evaluations of the vector field per step of an explicit Runge-Kutta method."""
+    assert isinstance(solver, diffrax.AbstractERK)
+    tableau = cast(diffrax.ButcherTableau, solver.tableau)
+    return tableau.num_stages - tableau.fsal

@@ -453,3 +453,26 @@ def test_reverse_mode_agrees_with_forward_mode():
     _, slope, _ = jax.jvp(lambda *a: outcome(*a, forward), at, direction, has_aux=True)
     product = sum(jnp.vdot(a, b) for a, b in zip(gradient, direction, strict=True))
     np.testing.assert_allclose(product, slope, rtol=1e-9)
+
+
+def test_evaluations_are_counted(monkeypatch):
+    """As many as there are when each reports itself, but for those of rejected steps."""
+    from flowlin.exact.gated import GatedFlow
+
+    calls, velocity = [], GatedFlow.__call__
+
+    def reported(self, t, parameters, frozen):
+        jax.debug.callback(lambda: calls.append(1))
+        return velocity(self, t, parameters, frozen)
+
+    monkeypatch.setattr(GatedFlow, "__call__", reported)
+    task = gaussian(8)
+    network = fl.ReLUNetwork.init(task, 5, 0.1, key=jax.random.key(3))
+    flow = exact(network, task, 3.0, rtol=1e-3, solver=diffrax.Bosh3())
+    jax.effects_barrier()
+    stats = {name: int(flow.stats[name]) for name in flow.stats if name.startswith(("num", "acc"))}
+    assert len(flow.events) > 5
+    share = stats["num_steps"] / stats["num_accepted_steps"]
+    first = 2  # of the first step's length
+    assert stats["accepted_evaluations"] == pytest.approx((len(calls) - first) / share, rel=0.05)
+    assert share > 1 or stats["accepted_evaluations"] == len(calls) - first

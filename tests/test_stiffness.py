@@ -23,6 +23,10 @@ def test_a_run_that_becomes_stiff_goes_on_with_rkc(tmp_path):
     assert plain.stats["solver"] == "Dopri8"
     assert plain.stats["solver_because"] == "as asked for"
     assert chosen.stats["num_steps"] < plain.stats["num_steps"] / 5
+    assert plain.stats["accepted_evaluations"] == 1 + 13 * plain.stats["num_accepted_steps"]
+    steps = chosen.stats["num_accepted_steps"] - 256
+    # Those before the change are counted: a step of RKC takes two at least.
+    assert chosen.stats["accepted_evaluations"] > 13 * 256 + 2 * steps
     assert np.allclose(chosen.losses, plain.losses, atol=1e-9)
     for a, b in zip(jax.tree.leaves(chosen.final), jax.tree.leaves(plain.final), strict=True):
         assert np.allclose(a, b, atol=1e-7)

@@ -23,6 +23,7 @@ from flowlin.exact.rule import AbstractRule
 from flowlin.loss import Loss
 from flowlin.network import Parameters, ReLUNetwork
 from flowlin.task import Task
+from flowlin.unrolled import Unrolled, evaluations
 from flowlin.wrapped import Wrapped
 
 # How a step stops the run when an event cannot be decided; `modes.trouble` tells it apart.
@@ -89,6 +90,7 @@ class WalkState(eqx.Module):
     log: GateLog
     jump: Bool[Array, ""]  # whether the velocity jumped at the very end of the last step
     end: Float[Array, ""]  # time of an event that could not be decided, else inf
+    evaluations: Int[Array, ""]  # of the velocity, up to here
 
 
 class _Walk(eqx.Module):
@@ -113,7 +115,7 @@ class ExactWalk(Wrapped[WalkState]):
     and say what the controller makes of it.
     """
 
-    solver: diffrax.AbstractSolver
+    solver: Unrolled
     rule: AbstractRule
     rtol: Any
     atol: Any
@@ -133,7 +135,7 @@ class ExactWalk(Wrapped[WalkState]):
         inner = self.solver.init(terms, t0, t1, y0, self.rule.flow.freeze(modes))
         log = GateLog.empty(modes.codes, self.capacity, jnp.result_type(t0))
         never = jnp.asarray(jnp.inf, log.time.dtype)
-        return WalkState(inner, modes, log, jnp.asarray(False), never)
+        return WalkState(inner, modes, log, jnp.asarray(False), never, jnp.ones((), int))
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         """Walk from t0 to t1."""
@@ -157,10 +159,13 @@ class ExactWalk(Wrapped[WalkState]):
             )  # fmt: skip
             modes, log = self.rule.switch(piece, walk.state.modes, walk.state.log)
             end = jnp.where(jnp.any(modes.trouble != FINE), piece.end, walk.state.end)
+            # A piece cut at an event takes a second step, and the next one a first stage.
+            steps = jnp.where(jnp.any(piece.fired), 2, 1)
+            spent = walk.state.evaluations + steps * evaluations(self.solver.solver) + piece.jump
             return _Walk(
                 piece.end,
                 piece.y1,
-                WalkState(piece.inner, modes, log, piece.jump, end),
+                WalkState(piece.inner, modes, log, piece.jump, end, spent),
                 jax.tree.map(lambda a, b: jnp.maximum(a, jnp.abs(b)), walk.error, piece.error),
                 walk.pieces.put(walk.count, piece),
                 walk.count + 1,
