@@ -158,16 +158,57 @@ def test_gates_hold_until_the_first_change(phase):
         assert abs(phase.component[j]) <= np.linalg.norm(state) / np.sqrt(2)
 
 
-def test_fates_come_true(phase):
-    # Long after, units are what their start said, unless gates changed on the way.
+@pytest.mark.parametrize("seed", [0, 2])
+def test_fate_is_where_the_first_gates_turn_a_unit_to(seed):
+    """By the exponential of the matrix, on inputs of both signs, where all three fates occur."""
+    rng = np.random.default_rng(seed)
+    task = fl.Task(rng.normal(size=(6, 3)), rng.normal(size=(6, 2)))
+    net = network(seed, hidden=40, c=1.5, task=task)
+    found = theory.early_phase(net, task, t1=0.1)
+    (w, a), x, e = arrays(net), inputs(net, task), np.asarray(task.y) / 6
+    gates, fates = w @ x.T > 0, np.asarray(found.fate)
+    for j in range(40):
+        m = (x * gates[j][:, None]).T @ e
+        block = np.block([[np.zeros((4, 4)), m], [m.T, np.zeros((2, 2))]])
+        sizes = np.linalg.svd(m)[1]
+        if sizes[0] == 0:
+            assert fates[j] == -1
+            continue
+        late = 40 / (sizes[0] - sizes[1])
+        z = x @ (expm(block * late) @ np.concatenate([w[j], a[:, j]]))[:4]
+        assert fates[j] == (1 if np.all(z > 0) else -1 if np.all(z < 0) else 0)
+    assert {-1, 0, 1} == set(fates.tolist())
+
+
+def test_fates_and_the_walk(phase):
     codes, fate = np.asarray(phase.final_codes), np.asarray(phase.fate)
-    still = ~np.isfinite(np.asarray(phase.first_change))
-    assert np.all(codes[still & (fate == -1)] == -1)
     on, none = np.all(codes == 1, axis=1), np.all(codes == -1, axis=1)
     assert np.all(fate[on] == 1)
     assert np.all(fate[none] == -1)
     line = phase.linearization()
     assert float(line.open.fraction) >= np.mean(on)
+
+
+def test_a_sum_of_squares_is_the_mean_on_another_clock(phase):
+    modes = theory.modes(SMALL, 1.0)
+    other = theory.early_phase(network(), SMALL, 4.0, loss=fl.SquaredError("sum"))
+    level = 0.5 * modes.full_strength
+    clocks = [theory.slowed_clock(early, modes) for early in (phase, other)]
+    for name in ("hitting_times", "delays"):
+        mean, total = (getattr(clock, name)(level) for clock in clocks)
+        assert np.all(np.isfinite(mean[:4]))
+        np.testing.assert_allclose(total, mean, rtol=1e-8)
+
+
+def test_times_outside_and_large_weights(phase):
+    late = np.array([-0.1, 0.0, float(phase.t1), 1.01 * float(phase.t1)])
+    np.testing.assert_array_equal(np.isfinite(phase.overlap(late)), [False, True, True, False])
+    large = network(3, variance=1.0)
+    with pytest.raises(ValueError, match="too large for an early phase"):
+        theory.early_phase(large, SMALL)
+    start = jax.jit(lambda net: theory.early_phase(net, SMALL).network(0.0))(large)
+    np.testing.assert_allclose(start.weights[0], large.weights[0], rtol=1e-14)
+    assert np.isfinite(theory.early_phase(large, SMALL, t1=0.5).overlap(0.5))
 
 
 def test_jit_and_derivatives_of_the_walk():
@@ -293,3 +334,11 @@ def test_bad_input(without_type_checks):
     unbiased = theory.early_phase(network(bias=False), SMALL, t1=1.0)
     with pytest.raises(ValueError, match="bias"):
         theory.slowed_clock(unbiased, theory.modes(SMALL, 1.0))
+    with pytest.raises(ValueError, match=r"the network has c = 0\.5"):
+        theory.slowed_clock(
+            theory.early_phase(network(c=0.5), SMALL, t1=1.0), theory.modes(SMALL, 1.0)
+        )
+    with pytest.raises(ValueError, match=r"`loss` must be fl\.SquaredError"):
+        theory.early_phase(network(), SMALL, loss=fl.CrossEntropy())  # pyright: ignore
+    with pytest.raises(ValueError, match="outside jit and vmap"):
+        jax.jit(lambda net: theory.after_linearization(net, SMALL).always_on)(network())

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flowlin.measures._input import whole
-from flowlin.network import AbstractNetwork, GatedLinearNetwork
+from flowlin.network import AbstractNetwork
 from flowlin.task import Task
 from flowlin.theory._stable import root
 from flowlin.theory.modes import Modes
@@ -78,19 +78,7 @@ def hidden_vectors(network: AbstractNetwork, task: Task | None, modes: Modes) ->
     **Raises:** `ValueError` for another number of hidden layers.
     """
     del task
-    if len(network.weights) != 2:
-        raise ValueError(
-            f"hidden vectors are defined for one hidden layer; the network has "
-            f"{len(network.hidden)}."
-        )
-    w1, w2 = network.weights
-    if modes.bias_strength:
-        b = jnp.zeros_like(w1[:, 0]) if network.biases[0] is None else network.biases[0]
-        w1 = jnp.concatenate([b[:, None], w1], axis=1)
-    p, q = modes.u.T @ w2, modes.v.T @ w1.T
-    if isinstance(network, GatedLinearNetwork) and network.gates_[0].ndim == 1:
-        q = q * network.gates_[0]
-    return HiddenVectors(p, q)
+    return HiddenVectors(*modes.hidden_vectors(network))
 
 
 def alignment(network: AbstractNetwork, task: Task | None, modes: Modes) -> Float[Array, " K"]:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from flowlin._arrays import augment
+from flowlin._arrays import augment, is_traced
 from flowlin.network import LinearNetwork, ReLUNetwork, check_fit
 from flowlin.task import Task
 from flowlin.theory.certificate import Certificate
@@ -95,6 +95,10 @@ def after_linearization(
     check_fit(network, task)
     if not isinstance(network, ReLUNetwork) or len(network.weights) != 2:
         raise ValueError("`network` must be a fl.ReLUNetwork with one hidden layer.")
+    if is_traced((network, task, always_on)):
+        raise ValueError(
+            "`after_linearization` chooses a solution by the numbers; call it outside jit and vmap."
+        )
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     on = jnp.all(network.preactivations(task.x)[0] > 0, axis=0)
     if always_on is not None:

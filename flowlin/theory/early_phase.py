@@ -52,8 +52,9 @@ class EarlyPhase(eqx.Module):
     - `component`: (H,), $(u \cdot \tilde w_j + v \cdot a_j) / 2$ along the top singular pair, with
       its sign taken such that u points to the active side: $\sum_i u \cdot \tilde x_i > 0$ over the
       active samples. Positive ones grow into their half-space, negative ones are turned out of it.
-    - `fate`: (H,), what that predicts for t to infinity: 1 on for all samples, -1 for none (dead
-      units too), 0 undecided, since the samples lie on both sides of the pair's hyperplane.
+    - `fate`: (H,), where that turns it to, with the gates as they are: 1 on for all samples, -1 for
+      none (dead units too), 0 to a direction that has samples on either side. Gates that change on
+      the way change the direction: `final_codes` tells where the unit does get to.
     - `first_change`: (H,), time at which the unit's first gate changes; inf if none does.
 
     Of the whole walk:
@@ -61,7 +62,9 @@ class EarlyPhase(eqx.Module):
     - `final_codes`: (H, P), 1 on, 0 sliding, -1 off, at the end.
     - `trouble`: (H,), nonzero where more pairs slid than there are slots.
     - `reached`: (H,), how far each unit was followed: t1, but where its pieces did not suffice.
-    - `pieces`, `t1`, `start`, `task`, `tau`: what it is made of.
+    - `pieces`, `t1`, `start`, `task`, `tau`, `loss`: what it is made of.
+
+    Times outside [0, t1] give nan.
     """
 
     rates: Float[Array, "H K"]
@@ -76,6 +79,13 @@ class EarlyPhase(eqx.Module):
     start: ReLUNetwork
     task: Task
     tau: Array
+    loss: SquaredError
+
+    @property
+    def mode_tau(self) -> Array:
+        """Time constant of the modes, whose s and d are means: tau, or tau/P for a sum."""
+        samples = self.task.samples
+        return self.tau / (samples * self.loss.weight(samples))
 
     @compiled
     def network(self, t: Any) -> ReLUNetwork:
@@ -86,7 +96,9 @@ class EarlyPhase(eqx.Module):
         k = self._piece(t)
         rows = jnp.arange(len(k))
         piece = jax.tree.map(lambda all_: all_[rows, k], self.pieces)
-        now = jax.vmap(evolved)(piece.m, piece.parts, piece.w, piece.a, t - piece.start)
+        inside = (t >= 0) & (t <= self.t1 * (1 + 4 * jnp.finfo(t.dtype).eps))
+        passed = jnp.where(inside, t - piece.start, jnp.nan)
+        now = jax.vmap(evolved)(piece.m, piece.parts, piece.w, piece.a, passed)
         biased = self.start.biases[0] is not None
         return self.start.with_parameters(parameters_of(Units(*now), biased))
 
@@ -174,19 +186,20 @@ def early_phase(
     - `tau`: time constant.
     - `t1`: how far the units are followed; None is to where `overlap` would reach one if all
       gates held.
-    - `loss`: mean or sum of squares.
+    - `loss`: `fl.SquaredError`, mean or sum.
     - `slots`: how many pairs of a unit may slide at once, as in `fl.ExactKinks`.
     - `max_pieces`: how many pieces a unit may have, one more than its changes.
 
     **Returns:** an `EarlyPhase`. Works under `jit` and `vmap` (where a walk that does not get to t1
     ends before it, with `reached` below it), and can be differentiated in either mode.
 
-    **Raises:** `ValueError` for other networks, for a walk that needs more slots or pieces, or for
-    units that never grow, with `t1` left out.
+    **Raises:** `ValueError` for other networks or losses, for a walk that needs more slots or
+    pieces, and, with `t1` left out, for units that never grow, or are so large that their outputs
+    are the targets' size at t = 0.
 
     Source: lead paper Sec. 5.3, with W_2(0) and the factor of time that its Eq. 11 lacks.
     """
-    _check(network, task)
+    _check(network, task, loss)
     if t1 is not None:
         require_positive("t1", t1)
     require_positive("tau", tau)
@@ -204,6 +217,7 @@ def early_phase(
         start=network,
         task=task,
         tau=tau,
+        loss=loss,
     )
     if not is_traced(found):
         _complain(found, slots, max_pieces)
@@ -240,7 +254,9 @@ def _span(flow: GatedFlow, target: Array) -> Array:
         return jnp.where(over, low, middle), jnp.where(over, middle, high)
 
     end = lax.fori_loop(0, 60, body, (low, high))[1]
-    return lax.stop_gradient(jnp.where(jnp.any(there), jnp.maximum(end, 0.0), jnp.inf))
+    # Not zero: the walk then has a first piece, which holds the start.
+    end = jnp.maximum(end, jnp.finfo(end.dtype).tiny)
+    return lax.stop_gradient(jnp.where(jnp.any(there), end, jnp.inf))
 
 
 def _start(flow: GatedFlow, pieces: Pieces) -> tuple[Array, Array, Array, Array]:
@@ -255,14 +271,16 @@ def _start(flow: GatedFlow, pieces: Pieces) -> tuple[Array, Array, Array, Array]
     z = jnp.where(component[:, None] >= 0, z, -z)
     rounding = 64 * jnp.finfo(z.dtype).eps * jnp.linalg.norm(flow.kinks.x, axis=1)
     all_on = jnp.all(z > rounding, axis=1)
-    all_off = jnp.all(jnp.where(active, z < -rounding, True), axis=1)
+    all_off = jnp.all(z < -rounding, axis=1)
     dead = ~jnp.any(active, axis=1) & (s[:, 0] == 0)
     fate = jnp.where(dead, -1, jnp.where(all_on, 1, jnp.where(all_off, -1, 0)))
     return s, jnp.where(dead, 0.0, component), fate, pieces.start[:, 1]
 
 
-def _check(network: AbstractNetwork, task: Task) -> None:
+def _check(network: AbstractNetwork, task: Task, loss: Any) -> None:
     check_fit(network, task)
+    if not isinstance(loss, SquaredError):
+        raise ValueError(f"`loss` must be fl.SquaredError(), got {type(loss).__name__}.")
     if not isinstance(network, ReLUNetwork) or len(network.weights) != 2:
         raise ValueError(
             f"`network` is a {type(network).__name__} with {len(network.hidden)} hidden layers; "
@@ -278,6 +296,11 @@ def _check(network: AbstractNetwork, task: Task) -> None:
 def _complain(found: EarlyPhase, slots: int, max_pieces: int) -> None:
     if not bool(jnp.isfinite(found.t1)):
         raise ValueError("no unit of `network` grows on this `task`; pass `t1`.")
+    if float(found.t1) <= jnp.finfo(found.t1.dtype).tiny:
+        raise ValueError(
+            "`network` is too large for an early phase: its outputs are the targets' size at "
+            "t = 0. Give smaller weights, or pass `t1`."
+        )
     if bool(jnp.any(found.trouble != FINE)):
         raise ValueError(f"more than `slots` = {slots} pairs of a unit slide at once; raise it.")
     if bool(jnp.any(found.reached < found.t1)):

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from flowlin._arrays import augment, is_traced
-from flowlin.network import AbstractNetwork, LinearNetwork, Parameters
+from flowlin.network import AbstractNetwork, GatedLinearNetwork, LinearNetwork, Parameters
 from flowlin.task import Task
 
 
@@ -55,6 +55,30 @@ class Modes(eqx.Module):
         end-to-end matrix W. Modes with d = 0 are not seen by the data and get 0.
         """
         return self.observable(network, task)(network, task)
+
+    def hidden_vectors(
+        self, network: AbstractNetwork
+    ) -> tuple[Float[Array, "K H"], Float[Array, "K H"]]:
+        r"""Hidden vectors $p = W_2^T u$ and $q = \tilde W_1 v$ of every mode, (K, H) each.
+
+        $\tilde W_1 = [b, W_1]$ where the modes have a bias coordinate. Gates (H,) of a gated
+        network multiply q; those that differ from sample to sample are left out.
+
+        **Raises:** `ValueError` for another number of hidden layers than one.
+        """
+        if len(network.weights) != 2:
+            raise ValueError(
+                f"hidden vectors are defined for one hidden layer; the network has "
+                f"{len(network.hidden)}."
+            )
+        (w1, w2), (b, _) = network.parameters
+        if self.bias_strength:
+            b = jnp.zeros_like(w1[:, 0]) if b is None else b
+            w1 = jnp.concatenate([b[:, None], w1], axis=1)
+        p, q = self.u.T @ w2, self.v.T @ w1.T
+        if isinstance(network, GatedLinearNetwork) and network.gates_[0].ndim == 1:
+            q = q * network.gates_[0]
+        return p, q
 
     def observable(self, network: AbstractNetwork, task: Task) -> "ModeStrengths":
         """The mode strengths as a function of the network that costs no more than it must."""

@@ -26,8 +26,6 @@ from jaxtyping import Array, Float
 from flowlin._arrays import is_traced
 from flowlin.exact.modes import ON
 from flowlin.linearization import LinearizationTime
-from flowlin.network import AbstractNetwork
-from flowlin.theory.early import units_of
 from flowlin.theory.early_phase import EarlyPhase, compiled
 from flowlin.theory.hyperbolic import imbalance, unbalanced_hitting_time
 from flowlin.theory.modes import Modes
@@ -117,7 +115,7 @@ class SlowedClock(eqx.Module):
         theta = self.reading(share)
         there = jnp.isfinite(theta)
         a, lam = self._later(jnp.where(there, theta, 0.0))
-        rest = unbalanced_hitting_time(rho, modes.s, modes.d, a, lam, self.early.tau)
+        rest = unbalanced_hitting_time(rho, modes.s, modes.d, a, lam, self.early.mode_tau)
         rest = jnp.where(there, self._finite_time(theta) + rest, jnp.inf)
         return jnp.where(jnp.arange(len(rho)) == 0, first, rest)
 
@@ -127,14 +125,14 @@ class SlowedClock(eqx.Module):
 
     def _later(self, theta: Array) -> tuple[Array, Array]:
         """Strength and imbalance of every mode at this reading, from the always-on units."""
-        p, q = hidden_vectors(self.early.network(theta), self.modes)
-        on = jnp.all(self.early.codes(theta) == ON, axis=1)[:, None]
+        p, q = self.modes.hidden_vectors(self.early.network(theta))
+        on = jnp.all(self.early.codes(theta) == ON, axis=1)
         since = jnp.minimum(self.early.last_change(theta), theta)
         # Time that the clock held back since then, in which the other modes grew.
         held = self.time(theta) - self.time(since) - (theta - since)
-        growth = jnp.exp(jnp.outer(held, self.modes.s) / self.early.tau)
-        plus = jnp.sum(jnp.where(on, (p + q) / 2 * growth, 0.0) ** 2, axis=0)
-        minus = jnp.sum(jnp.where(on, (p - q) / 2 / growth, 0.0) ** 2, axis=0)
+        growth = jnp.exp(jnp.outer(self.modes.s, held) / self.early.mode_tau)
+        plus = jnp.sum(jnp.where(on, (p + q) / 2 * growth, 0.0) ** 2, axis=1)
+        minus = jnp.sum(jnp.where(on, (p - q) / 2 / growth, 0.0) ** 2, axis=1)
         return plus - minus, 4 * jnp.sqrt(plus * minus)
 
     @compiled
@@ -144,14 +142,10 @@ class SlowedClock(eqx.Module):
         `hitting_times` minus those of the linear network's isolated modes. NaN where neither gets
         there. In place of `gating_delay`, which takes live units for always-on ones.
         """
-        p, q = hidden_vectors(self.early.start, self.modes)
+        p, q = self.modes.hidden_vectors(self.early.start)
+        start = jnp.sum(p * q, axis=1), imbalance(p, q)
         linear = unbalanced_hitting_time(
-            rho,
-            self.modes.s,
-            self.modes.d,
-            jnp.sum(p * q, axis=0),
-            imbalance(p.T, q.T),
-            self.early.tau,
+            rho, self.modes.s, self.modes.d, *start, self.early.mode_tau
         )
         return self.hitting_times(rho, share=share) - linear
 
@@ -174,13 +168,6 @@ class SlowedClock(eqx.Module):
         return timed(line.open), timed(line.closed)
 
 
-def hidden_vectors(network: AbstractNetwork, modes: Modes) -> tuple[Array, Array]:
-    """p = W_2^T u and q = W_1 v of every mode, (H, K); with a bias W_1 is [b, W_1]."""
-    units = units_of(network.parameters)
-    w = units.w if modes.bias_strength or network.biases[0] is None else units.w[:, 1:]
-    return units.a @ modes.u, w @ modes.v
-
-
 def slowed_clock(early: EarlyPhase, modes: Modes) -> SlowedClock:
     """The clock of a network's early phase.
 
@@ -189,11 +176,16 @@ def slowed_clock(early: EarlyPhase, modes: Modes) -> SlowedClock:
     - `early`: from `theory.early_phase`, far enough: where its `overlap` is one all is over.
     - `modes`: from `theory.modes(task, bias_strength)` with the network's c.
 
-    **Raises:** `ValueError` for modes whose leading one has s = 0 or d = 0.
+    **Raises:** `ValueError` for modes of another c, or whose leading one has s = 0 or d = 0.
     """
-    has_bias = early.start.biases[0] is not None
-    if bool(modes.bias_strength) and not has_bias:
+    if modes.bias_strength and early.start.biases[0] is None:
         raise ValueError("`modes` count a bias and the network has none; use `theory.modes(task)`.")
+    c, own = modes.bias_strength, early.start.bias_strength
+    if c and not is_traced(own) and not np.isclose(c, float(own)):
+        raise ValueError(
+            f"`modes` are for c = {c:g} and the network has c = {float(own):g}; use "
+            "`theory.modes(task, network.bias_strength)`."
+        )
     if not is_traced(modes) and min(np.asarray(modes.s)[0], np.asarray(modes.d)[0]) <= 0:
         raise ValueError("`modes` has no leading mode: its s and d must be positive.")
     return SlowedClock(early, modes)
