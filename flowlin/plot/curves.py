@@ -20,7 +20,7 @@ def losses(
 ) -> Axes:
     """Loss over time of several runs: flows as lines, descent as hollow markers.
 
-    Colour and line style tell the kind of network; further runs of one kind are lighter. Several
+    Colour and line style tell the kind of network, shade and marker the runs of one kind. Several
     runs under one label, a `Sweep` over seeds, say, become their mean with a band of one standard
     error.
 
