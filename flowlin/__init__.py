@@ -7,7 +7,7 @@ from flowlin import measures as measures
 from flowlin import tasks as tasks
 from flowlin import theory as theory
 from flowlin.certificate import Accuracy as Accuracy
-from flowlin.certificate import Certificate as Certificate
+from flowlin.certificate import RateCertificate as RateCertificate
 from flowlin.certificate import largest_learning_rate as largest_learning_rate
 from flowlin.compare import Comparison as Comparison
 from flowlin.compare import compare as compare

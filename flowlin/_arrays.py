@@ -41,10 +41,17 @@ def require_finite(name: str, array: Array) -> None:
         )
 
 
+def require_scalar(name: str, value: Any) -> None:
+    """Raise `ValueError` for an array."""
+    if np.ndim(value):
+        raise ValueError(f"`{name}` must be a single number, got shape {np.shape(value)}.")
+
+
 def require_positive(name: str, value: Any, *, allow_zero: bool = False) -> None:
     """Raise `ValueError` unless a concrete scalar is finite and positive."""
     if is_traced(value):
         return
+    require_scalar(name, value)
     number = float(value)
     fine = math.isfinite(number) and (number >= 0 if allow_zero else number > 0)
     if not fine:

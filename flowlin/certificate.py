@@ -32,12 +32,13 @@ from flowlin.trajectory import Trajectory
 ROWS = 128  # times in [0, t1] at which the two runs are compared
 FACTOR = 4  # between the rates that bracket
 ITERATIONS = 100  # of the power iteration, at each of the times
+NEAR = 0.95  # share of the edge of stability from which on a rate is at the edge
 QUANTITIES = ("parameters", "function", "loss", "events")
 
 
 @dataclasses.dataclass(frozen=True)
 class Accuracy:
-    """One quantity's errors at the rates of a `Certificate`.
+    """One quantity's errors at the rates of a `RateCertificate`.
 
     - `rate`: the largest rate tried whose error is within the limit, as are those of all smaller
       rates tried; nan if there is none.
@@ -52,23 +53,27 @@ class Accuracy:
 
 
 @dataclasses.dataclass(frozen=True)
-class Certificate:
+class RateCertificate:
     r"""At which learning rates descent stays within a share of the flow.
 
-    - `rates`: (R,), learning rates tried, ascending; each divides t1 into whole steps.
+    - `rates`: (R,), learning rates tried, ascending.
+    - `steps`: (R,), the whole numbers of steps in which they reach t1.
     - `within`, `t1`: the limit and the final time, as asked for.
     - `edge`: 2 over the largest spectral radius of the loss's Hessian along the flow, where
-      descent becomes unstable; the largest rate tried is just below it.
+      descent becomes unstable. The largest rate tried is the largest up to it that takes whole
+      steps, t1 / (tau n) with the smallest such n: for few steps it may lie far below.
     - `parameters`, `function`: `Accuracy` of the largest relative distances in [0, t1] that
       `fl.compare` finds, each relative to the flow's own norm at that time.
     - `loss`: of the largest difference of the losses over the flow's loss at t = 0.
-    - `events`: of the largest relative difference of an event's time; None without events.
+    - `events`: of the largest relative difference of an event's time; None where no event happens
+      in [0, t1], neither in the flow nor in any descent.
     - `chattering`: of the largest |z| of a (unit, sample) pair that slides along the flow, in units
       of the preactivation; its `rate` is nan, since nothing limits it, and its `slope` is over all
       rates. None if no pair slides.
     """
 
     rates: Float[np.ndarray, " R"]
+    steps: Int[np.ndarray, " R"]
     within: float
     t1: float
     edge: float
@@ -87,7 +92,9 @@ class Certificate:
                 continue
             limit = f"{100 * self.within:g} % of the flow"
             if accuracy.rate == self.rates[-1]:
-                limit = f"stability edge {self.edge:.3g}"
+                limit = f"largest rate tried, {self.steps[-1]} step(s) to t1"
+                if accuracy.rate >= NEAR * self.edge:
+                    limit = f"stability edge {self.edge:.3g}"
             elif math.isnan(accuracy.rate):
                 limit = f"no rate from {self.rates[0]:.3g} on is within {limit}"
             row = {"quantity": name, "rate": accuracy.rate, "slope": accuracy.slope}
@@ -110,7 +117,7 @@ def largest_learning_rate(
     precision: float = 0.05,
     max_steps: int = 2**18,
     progress: bool = False,
-) -> Certificate:
+) -> RateCertificate:
     r"""The largest learning rates at which descent stays within a share of the flow over [0, t1].
 
     Measured, not extrapolated: descent is run at every rate that counts. From the edge of
@@ -127,15 +134,15 @@ def largest_learning_rate(
     - `within`: the limit, a relative error in (0, 0.5).
     - `events`: whose times count; `Crossing`, `ModeHits`, `LossBelow`. Those of the flow until t1
       must happen in descent, and the other way round, in the same order for each component. They
-      cannot end a run.
+      cannot end a run, nor happen at t = 0.
     - `precision`: relative width of the bracket of each rate at which bisection ends.
     - `max_steps`: of one descent; smaller rates than t1 / (tau max_steps) are not tried.
     - `progress`: a tqdm bar over the descents.
 
-    **Returns:** a `Certificate`, with one `Accuracy` per quantity. A quantity that no rate tried
-    keeps within the limit has `rate` nan.
+    **Returns:** a `RateCertificate`, with one `Accuracy` per quantity. A quantity that no rate
+    tried keeps within the limit has `rate` nan.
 
-    **Raises:** `ValueError` for bad input; `fl.RunError` where the flow fails.
+    **Raises:** `ValueError` for bad input, or a flow that rests; `fl.RunError` where it fails.
     """
     for name, value in (("within", within), ("precision", precision), ("max_steps", max_steps)):
         require_positive(name, value)
@@ -156,7 +163,9 @@ def largest_learning_rate(
         network, task, t1 * (1 + 2 * within) if events else t1, loss=loss, tau=tau,
         events=events, kinks=kinks, solver=solver, rtol=rtol, dense=True,
     )  # fmt: skip
-    edge = 2 / float(_sharpness(run, flow, t1))
+    _require_motion(network, flow, run)
+    sharpness = float(_sharpness(run, flow, t1))
+    edge = 2 / sharpness if sharpness > 0 else math.inf
     first = max(1, math.ceil(t1 / (tau * edge)))
     if first > max_steps:
         raise ValueError(
@@ -177,8 +186,24 @@ def largest_learning_rate(
     return _certificate(found, t1, tau, within, edge)
 
 
+def _require_motion(network: AbstractNetwork, flow: Trajectory, run: Descent) -> None:
+    """Raise `ValueError` where there is nothing that errors could be relative to."""
+    if bool(eqx.tree_equal(network.parameters, flow.final.parameters)):
+        raise ValueError(
+            "`network` does not move on this `task` until `t1`: where the gradient of its loss "
+            "vanishes, descent of any rate rests as well. Start from other parameters."
+        )
+    names = {watch.channel.name for watch in run.look.observer.watches}
+    for (name, index, _), times in _times(flow.events, names).items():
+        if times[0] <= 0:
+            raise ValueError(
+                f"`events`: {name!r} {index} happens at t = 0, where no difference of times is "
+                "relative to anything. Leave it out, or shift its level."
+            )
+
+
 class _Errors(NamedTuple):
-    """What one descent found; `events` and `chattering` nan where there are none."""
+    """What one descent found; `events` and `chattering` nan where there is nothing to compare."""
 
     parameters: float
     function: float
@@ -215,7 +240,7 @@ def _searched(
 
 def _certificate(
     found: dict[int, _Errors], t1: float, tau: float, within: float, edge: float
-) -> Certificate:
+) -> RateCertificate:
     """What the descents found, in terms of rates."""
     numbers = sorted(found, reverse=True)
     rates = t1 / (tau * np.array(numbers))
@@ -225,6 +250,8 @@ def _certificate(
         if np.all(np.isnan(errors)):
             return None
         limited = quantity in QUANTITIES
+        if limited:
+            errors = np.where(np.isnan(errors), 0.0, errors)  # no event in the flow or in descent
         passed = np.cumprod(errors <= within) > 0 if limited else np.zeros(len(errors), bool)
         rate = float(rates[passed][-1]) if np.any(passed) else math.nan
         near = rates <= (2 * rate if np.any(passed) else rates[: 3 if limited else None][-1])
@@ -238,9 +265,9 @@ def _certificate(
     assert parameters is not None
     assert function is not None
     assert loss is not None
-    return Certificate(
-        rates, within, t1, edge, parameters, function, loss, accuracy("events"),
-        accuracy("chattering"),
+    return RateCertificate(
+        rates, np.array(numbers), within, t1, edge, parameters, function, loss,
+        accuracy("events"), accuracy("chattering"),
     )  # fmt: skip
 
 
@@ -335,8 +362,9 @@ def _sharpness(run: Descent, flow: Trajectory, t1: float) -> Array:
         found = spectral_radius(product, nothing, nothing, vector, old, ITERATIONS, "lax")
         return found[:2], found[1]
 
-    start = direction(run.network.parameters), jnp.zeros((), run.network.dtype)
-    return jnp.max(lax.scan(radius, start, t1 * jnp.linspace(0, 1, ROWS + 1))[1])
+    dtype = run.network.dtype
+    start = direction(run.network.parameters), jnp.zeros((), dtype)
+    return jnp.max(lax.scan(radius, start, t1 * jnp.linspace(0, 1, ROWS + 1, dtype=dtype))[1])
 
 
 def _times(log: EventLog, names: set[str]) -> dict[tuple, list[float]]:
@@ -354,16 +382,16 @@ def _times(log: EventLog, names: set[str]) -> dict[tuple, list[float]]:
 def _lateness(
     flow: dict[tuple, list[float]], descent: dict[tuple, list[float]], t1: float
 ) -> float:
-    """Largest relative difference of times; inf if one before t1 has no partner."""
-    largest = 0.0
+    """Largest relative difference of times; inf if one before t1 has no partner, nan of none."""
+    off: list[float] = []
     for key in flow.keys() | descent.keys():
         ours, theirs = flow.get(key, []), descent.get(key, [])
         due = max(sum(t <= t1 for t in ours), sum(t <= t1 for t in theirs))
         if min(len(ours), len(theirs)) < due:
             return math.inf
         pairs = zip(ours[:due], theirs[:due], strict=True)
-        largest = max([largest, *(abs(b - a) / a for a, b in pairs)])
-    return largest
+        off += [abs(b - a) / a for a, b in pairs]
+    return max(off, default=math.nan)
 
 
 def _sliding(log: EventLog, times: Float[np.ndarray, " T"]) -> tuple[Array, ...]:

@@ -7,10 +7,9 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, ScalarLike
 
-from flowlin._arrays import is_traced
+from flowlin._arrays import is_traced, require_scalar
 
 
 class Channel(eqx.Module):
@@ -86,20 +85,25 @@ class EventLog(eqx.Module):
             rows.append((*channel.prefix, *(int(i) for i in inner)))
         return rows
 
-    def sides(self, t: ArrayLike) -> Int[Array, " C"]:
-        """The side of every component at time t, right-continuous; see `initial`."""
+    def sides(self, t: ScalarLike) -> Int[Array, " C"]:
+        """The side of every component at time t, right-continuous; see `initial`.
+
+        **Raises:** `ValueError` for several times; use `jax.vmap`.
+        """
+        require_scalar("t", t)
         k = jnp.where(
             (self.time <= t) & jnp.isfinite(self.time), jnp.arange(self.time.shape[0]), -1
         )
         last = jnp.full(self.initial.shape, -1).at[self.component].max(k)
         return jnp.where(last >= 0, self.new[last], self.initial) if k.size else self.initial
 
-    def gates(self, t: ArrayLike, layer: int = 0) -> Int[Array, "P H"]:
+    def gates(self, t: ScalarLike, layer: int = 0) -> Int[Array, "P H"]:
         """Modes of a hidden layer's (sample, unit) pairs at time t: 1 on, 0 sliding, -1 off.
 
         Exact where the signs of stored preactivations are not: those of sliding pairs are rounding.
 
-        **Raises:** `ValueError` if the run did not log the gates of that layer.
+        **Raises:** `ValueError` if the run did not log the gates of that layer, or for several
+        times.
         """
         k = self.gate_channel(layer)
         own = self.sides(t)[self.offsets[k] : self.offsets[k + 1]]

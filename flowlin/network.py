@@ -328,14 +328,18 @@ class GatedLinearNetwork(AbstractNetwork):
 
     def activation(self, layer: int, z: Array) -> Array:
         """The given gates times z."""
+        return self._gate(layer, z.shape[0]) * z
+
+    def _gate(self, layer: int, samples: int) -> Array:
+        """The gates of a layer, (H,) or (P, H), made for so many samples."""
         gate = self.gates_[layer]
-        if gate.ndim == 2 and gate.shape[0] != z.shape[0]:
+        if gate.ndim == 2 and gate.shape[0] != samples:
             raise ValueError(
                 f"`gates[{layer}]` are for {gate.shape[0]} samples and the inputs have "
-                f"{z.shape[0]}; per-sample gates go with the samples they were made for. For "
+                f"{samples}; per-sample gates go with the samples they were made for. For "
                 "one sample call `network(x, gates)` with that sample's gates."
             )
-        return gate * z
+        return gate
 
     @property
     def sample_gates(self) -> tuple[Array | None, ...]:
@@ -351,7 +355,10 @@ class GatedLinearNetwork(AbstractNetwork):
 
     def gates(self, x: Float[Array, "P N_in"]) -> tuple[Array, ...]:
         """The given gates, one array (P, H) per hidden layer."""
-        return tuple(jnp.broadcast_to(gate, (x.shape[0], gate.shape[-1])) for gate in self.gates_)
+        samples, layers = x.shape[0], range(len(self.gates_))
+        return tuple(
+            jnp.broadcast_to(self._gate(k, samples), (samples, self.hidden[k])) for k in layers
+        )
 
     def __call__(self, x: Float[Array, " N_in"], gates: Any = None) -> Float[Array, " N_out"]:
         """Output of one sample.

@@ -1,5 +1,6 @@
 """Largest learning rates: against closed forms, public descents, and brute force for chatter."""
 
+import dataclasses
 import itertools
 import math
 
@@ -17,14 +18,15 @@ KINKS = fl.SmoothKinks(1e-4)  # sliding pairs hover; exact walks take long to co
 @pytest.fixture(scope="module")
 def scalar():
     """One weight on L = lambda w^2 / 2, lambda = 4: flow exp(-4t), descent (1 - 4 eps)^k."""
-    task = fl.Task(np.full((1, 1), 2.0), np.zeros((1, 1)))
-    network = fl.LinearNetwork((np.ones((1, 1)),))
+    plain = {
+        "task": fl.Task(np.full((1, 1), 2.0), np.zeros((1, 1))),
+        "network": fl.LinearNetwork((np.ones((1, 1)),)),
+        "t1": 2.0, "tau": 2.0, "events": (fl.LossBelow(0.5),), "rtol": 1e-9,
+        "solver": diffrax.Tsit5(),
+    }  # fmt: skip
 
     def certified(within=0.01, **options):
-        return fl.largest_learning_rate(
-            network, task, 2.0, within, tau=2.0, events=(fl.LossBelow(0.5),), rtol=1e-9,
-            solver=diffrax.Tsit5(), **options,
-        )  # fmt: skip
+        return fl.largest_learning_rate(within=within, **plain | options)
 
     return certified
 
@@ -72,6 +74,39 @@ def test_that_no_rate_suffices_is_told(scalar):
     assert [row["quantity"] for row in none.table()] == ["parameters", "function", "loss", "events"]
     with pytest.raises(ValueError, match="`max_steps` = 1 is too small"):
         scalar(max_steps=1)
+
+
+def test_a_single_step_in_float32_whose_events_are_still_to_come(scalar):
+    """One step to t1 is the largest rate that can be tried, far below the edge; no event is due."""
+    found = scalar(
+        network=fl.LinearNetwork((np.ones((1, 1), np.float32),)),
+        t1=0.02,
+        events=(fl.LossBelow(1e-9),),
+        rtol=2e-6,
+    )
+    assert found.steps.tolist() == [2, 1]
+    np.testing.assert_allclose(found.rates, [0.005, 0.01])
+    exact = [1 - (1 - 4 * 0.01 / n) ** n * math.exp(0.04) for n in (2, 1)]
+    np.testing.assert_allclose(found.parameters.errors, exact, rtol=1e-3)
+    assert found.events is None
+    limits = {row["quantity"]: row["limit"] for row in found.table()}
+    assert limits == dict.fromkeys(
+        ("parameters", "function", "loss"), "largest rate tried, 1 step(s) to t1"
+    )
+    near = dataclasses.replace(found, edge=0.0101)
+    assert near.table()[0]["limit"] == "stability edge 0.0101"
+
+
+@pytest.mark.parametrize(
+    ("y", "events", "message"),
+    [
+        (2.0, (), "`network` does not move on this `task`"),
+        (0.0, (fl.Crossing(lambda n, t: -n.weights[0][0, 0], level=-1.0),), "happens at t = 0"),
+    ],
+)
+def test_errors_must_be_relative_to_something(scalar, y, events, message):
+    with pytest.raises(ValueError, match=message):
+        scalar(task=fl.Task(np.full((1, 1), 2.0), np.full((1, 1), y)), events=events)
 
 
 @pytest.fixture(scope="module")

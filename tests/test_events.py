@@ -57,6 +57,7 @@ def relaxing_flow(observable, t1=6.0, **options):
     return fl.gradient_flow(network, RELAXING, t1, events=(event,), rtol=1e-10, **options)
 
 
+@pytest.mark.usefixtures("without_type_checks")
 def test_every_component_every_time_in_order():
     rates = jnp.array([1.0, 2.0, 3.5])
     flow = relaxing_flow(lambda t: jnp.sin(rates * t + 0.3))
@@ -69,6 +70,12 @@ def test_every_component_every_time_in_order():
     assert len(flow.events) == len(expected)
     assert np.allclose(np.asarray(flow.events.time), [t for t, _ in expected], atol=1e-8)
     assert flow.events.index == [(i,) for _, i in expected]
+    times = jnp.array([0.5, 4.0])
+    sides = np.sign(np.sin(rates * times[:, None] + 0.3))
+    assert np.array_equal(flow.events.sides(4.0), sides[1])
+    assert np.array_equal(jax.vmap(flow.events.sides)(times), sides)
+    with pytest.raises(ValueError, match=r"`t` must be a single number, got shape \(2,\)"):
+        flow.events.sides(times)
 
 
 @pytest.mark.parametrize(("direction", "sign"), [("up", 1), ("down", -1)])

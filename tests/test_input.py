@@ -35,6 +35,8 @@ def test_tasks(x, y, message):
         ({"t1": 0.0}, "`t1` must be finite and positive, got 0.0"),
         ({"t1": -1.0}, "`t1` must be finite and positive"),
         ({"t1": np.inf}, "`t1` must be finite"),
+        ({"t1": [1.0]}, r"`t1` must be a single number, got shape \(1,\)"),
+        ({"tau": np.ones(2)}, r"`tau` must be a single number, got shape \(2,\)"),
         ({"tau": 0.0}, "`tau` must be finite and positive"),
         ({"ts": []}, "`ts` must be a non-empty list"),
         ({"ts": [0.0, 2.0, 1.0]}, "`ts` must be strictly ascending"),
@@ -53,6 +55,7 @@ def test_tasks(x, y, message):
         ),
     ],
 )
+@pytest.mark.usefixtures("without_type_checks")
 def test_runs(options, message):
     with pytest.raises(ValueError, match=message):
         fl.gradient_flow(NETWORK, TASK, **{"t1": 5.0, **options})
@@ -139,6 +142,7 @@ def test_nan_in_the_loss_leaves_what_was_computed(hard):
     [
         (lambda: fl.SmoothKinks(0.0), "`width` must be finite and positive"),
         (lambda: fl.Crossing(lambda n, t: 0.0, level=np.nan), "`level` holds 1 value"),
+        (lambda: fl.theory.bias_mode(TASK, np.nan), "`bias_strength` holds 1 value"),
         (lambda: fl.UnitSwitches(0.5), r"`quantile` must lie in \[0, 0.5\)"),
     ],
 )

@@ -412,6 +412,10 @@ def test_error_rate_is_that_of_sklearn():
         (lambda n, t: measures.on_grid(n, axes=[jnp.zeros(2)]), r"one array for each of 2 inputs"),
         (lambda n, t: measures.on_grid(n, axes=jnp.zeros(3000)), r"9,000,000 points"),
         (lambda n, t: measures.on_grid(n, axes=jnp.zeros((2, 2))), r"one-dimensional"),
+        (
+            lambda n, t: measures.effective_map(n.frozen(t), t.x[:3]),
+            r"`gates\[0\]` are for \d+ samples and the inputs have 3",
+        ),
         (lambda n, t: measures.on_grid(n, average=2), r"`average` = 2 is none of the 2"),
         (
             lambda n, t: measures.alignment(n, t, fl.theory.modes(t)),

@@ -103,6 +103,10 @@ def test_losses_of_several_runs_are_their_mean_with_one_standard_error(flow):
     assert np.isclose(edges[:, 1].max() - flow.losses[0], 0.5)  # mean 0.25, standard error 0.25
     with pytest.raises(ValueError, match="different saved times"):
         fl.plot.losses({"x": [flow, flow.with_rows(lambda a: a[:5])]}, ax)
+    slow = flow.of(dataclasses.replace(flow.reference.run, tau=jnp.asarray(2.0)))
+    with pytest.raises(ValueError, match="the runs of 'x' have different `tau`"):
+        fl.plot.losses({"x": [flow, slow]}, ax)
+    fl.plot.losses({"x": [flow, flow], "y": [slow, slow]}, ax)
 
 
 def test_modes(flow, task):
@@ -130,6 +134,9 @@ def test_modes(flow, task):
     assert np.allclose(drawn(shares, "mode 1")[1], drawn(ax, "mode 1")[1] / modes.full_strength[1])
     with pytest.raises(ValueError, match="`closed` must have shape"):
         fl.plot.modes(flow, modes, closed=closed[:5])
+    for shown in ([], [0, 7], [-1]):
+        with pytest.raises(ValueError, match=r"`shown` must be some of the modes 0 \.\.\. 4, got"):
+            fl.plot.modes(flow, modes, shown=shown)
 
 
 @pytest.mark.filterwarnings("ignore:the .* always-on fraction")
@@ -169,6 +176,7 @@ def test_kinks():
     ax = fl.plot.kinks(ts, positions)
     assert np.array_equal([line.get_ydata() for line in ax.lines[:3]], positions.T)
     assert isinstance(ax, Axes)
+    assert fl.plot.kinks(ts, positions, lw=2.0).lines[0].get_linewidth() == 2.0
     with pytest.raises(ValueError, match=r"`positions` must have shape \(5, H\), got \(3, 5\)"):
         fl.plot.kinks(ts, positions.T)
 
@@ -244,7 +252,8 @@ def test_sweeps_leave_out_failed_runs():
     assert np.array_equal(shown.mask, np.isnan(values))
     assert np.array_equal(shown.compressed(), values[~np.isnan(values)])
     assert [text.get_text() for text in ax.get_xticklabels()] == ["0", "1", "10"]
-    line = fl.plot.sweep_line([0, 1, 10], values, names=("c", "t*"), label="mean")
+    line = fl.plot.sweep_line([0, 1, 10], values, names=("c", "t*"), label="mean", ms=7.0)
+    assert line.lines[0].get_markersize() == 7.0
     assert np.array_equal(drawn(line, "mean"), [[0, 1, 10], [2, 2, 4]])
     with pytest.raises(ValueError, match="`values`"):
         fl.plot.sweep_map([0, 1], [1e-4, 1e-2], values, names=("c", "variance", "t*"))
@@ -252,7 +261,7 @@ def test_sweeps_leave_out_failed_runs():
 
 def test_work_precision_tells_contenders_apart_without_colour():
     contenders = {f"method {k}": ([10, 100], [1e-1, 10.0**-k]) for k in range(8)}
-    ax = fl.plot.work_precision(contenders, looks={"method 0": {"linewidth": 3.0}})
+    ax = fl.plot.work_precision(contenders, looks={"method 0": {"lw": 3.0, "c": "red"}})
     for name, (work, error) in contenders.items():
         assert np.array_equal(drawn(ax, name), [work, error])
     assert (ax.get_xscale(), ax.get_yscale(), ax.lines[0].get_linewidth()) == ("log", "log", 3.0)
@@ -263,6 +272,11 @@ def test_looks():
     for n in range(3):
         styles = [fl.plot.look(kind, n) for kind in fl.plot.COLOURS]
         assert len({s["color"] for s in styles}) == len(styles)
+    for kind in fl.plot.COLOURS:
+        many = [fl.plot.look(kind, n) for n in range(8)]
+        assert len({(s["color"], s.get("marker"), s.get("markerfacecolor")) for s in many}) == 8
+        away = [1 - np.array(matplotlib.colors.to_rgb(s["color"])) for s in many]  # from white
+        assert np.min(np.max(away, axis=1)) > 0.25
     flows = [fl.plot.look(kind) for kind in ("relu", "linear", "gated", "theory")]
     assert len({str(s["linestyle"]) for s in flows}) == 4
     grey = [np.dot(matplotlib.colors.to_rgb(c), (0.299, 0.587, 0.114))

@@ -161,6 +161,31 @@ def test_shares_of_orthogonal_features_add_up(rng):
 # --- distances and scaling ------------------------------------------------------------------
 
 
+def test_constant_representations_are_nan_and_small_variation_is_not(rng):
+    """Equal rows, whose mean is rounded, and rows that differ in the last places are constant."""
+    varied, features = rng.normal(size=(6, 3)), np.arange(6.0)
+    ulps = np.nextafter(0.7, 1) - 0.7
+    for constant in (np.tile([0.1, 0.3, 0.7], (6, 1)), 0.7 + ulps * rng.integers(0, 3, (6, 3))):
+        both = np.stack([varied, constant])
+        for found in (
+            measures.variance_explained(both, features),
+            measures.linear_cka(both, varied),
+            measures.linear_cka(both, both, debiased=True),
+            jnp.stack([measures.mds(one).share[0] for one in both]),
+        ):
+            assert np.array_equal(np.isnan(found), [False, True])
+        assert not np.any(measures.mds(constant).points)
+    # So many rows in float32 vary by less than P eps, and are not constant.
+    far = 1 + 1e-3 * jnp.asarray(rng.normal(size=(60_000, 1)), jnp.float32)
+    np.testing.assert_allclose(measures.variance_explained(far, far - 1), 1, rtol=1e-4)
+    slope = jax.grad(lambda h: measures.variance_explained(h, features))
+    moved = 1e-6 * rng.normal(size=(6, 3))
+    up, down = (measures.variance_explained(varied + s * moved, features) for s in (1, -1))
+    np.testing.assert_allclose(np.sum(slope(varied) * moved), (up - down) / 2, rtol=1e-6)
+    tiny = measures.variance_explained(1 + 1e-12 * varied, features)
+    np.testing.assert_allclose(tiny, measures.variance_explained(varied, features), rtol=1e-2)
+
+
 def test_similarity_matrices(rng):
     hidden = rng.normal(size=(2, 6, 4))
     for h, g, d in zip(hidden, measures.gram(hidden), measures.distances(hidden), strict=True):

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
@@ -10,6 +11,8 @@ from flowlin.network import AbstractNetwork
 from flowlin.task import Task
 
 Samples = Task | ArrayLike | None
+
+ROUNDING = 8  # units in the last place by which equal representations may differ
 
 
 def inputs_of(task: Samples) -> Array:
@@ -55,5 +58,12 @@ def rows(name: str, value: Any) -> Array:
 
 
 def centred(array: Array) -> Array:
-    """Without the mean over samples, (..., P, H)."""
-    return array - array.mean(axis=-2, keepdims=True)
+    """Without the mean over samples, (..., P, H); zero where all samples agree up to rounding.
+
+    One sample is subtracted before the mean, whose own rounding is then that of the differences.
+    """
+    off = array - array[..., :1, :]
+    off = off - off.mean(axis=-2, keepdims=True)
+    rounding = ROUNDING * jnp.finfo(array.dtype).eps * jnp.abs(array).max(axis=-2, keepdims=True)
+    constant = jnp.all(jnp.abs(off) <= rounding, axis=(-2, -1), keepdims=True)
+    return jnp.where(constant, 0.0, off)

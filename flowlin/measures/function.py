@@ -131,7 +131,7 @@ def effective_map(
 
     **Returns:** `EffectiveMap`, a named tuple (matrix, offset).
 
-    **Raises:** `ValueError` for a layer out of range.
+    **Raises:** `ValueError` for a layer out of range, or per-sample gates of other samples.
     """
     if layer is not None:
         require_layer(network, layer)

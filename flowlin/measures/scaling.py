@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from flowlin._arrays import floating
-from flowlin.measures._input import rows
+from flowlin.measures._input import centred, rows
 
 
 class Embedding(NamedTuple):
@@ -48,7 +48,7 @@ def mds(hidden: Any, dimensions: int = 2) -> Embedding:
     if not 1 <= dimensions <= width:
         raise ValueError(f"`dimensions` must lie between 1 and H = {width}, got {dimensions}.")
     stacked = hidden.reshape(-1, width)
-    off = stacked - jnp.mean(stacked, axis=0)
+    off = centred(stacked)
     values, vectors = jnp.linalg.eigh(off.T @ off)
     values, vectors = values[::-1][:dimensions], vectors[:, ::-1][:, :dimensions]
     points = off @ vectors

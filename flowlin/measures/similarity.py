@@ -80,6 +80,7 @@ def linear_cka(a: Any, b: Any, *, debiased: bool = False) -> Float[Array, "..."]
     **Arguments:**
 
     - `a`, `b`: (..., P, H) and (..., P, H'); leading axes broadcast.
+      Where one is constant: nan.
     - `debiased`: whether to use the unbiased estimator; needs P >= 4.
 
     **Raises:** `ValueError` for different numbers of samples, or too few of them.

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from flowlin.plot.frame import TIME, Data, array, axes, band, legend, time_label
-from flowlin.plot.looks import MARKERS, is_descent, kind_of, look, shades
+from flowlin.plot.looks import MARKERS, is_descent, kind_of, look, overridden, shades
 from flowlin.sweep import Sweep
 from flowlin.theory.modes import Modes
 from flowlin.trajectory import Trajectory
@@ -20,18 +20,18 @@ def losses(
 ) -> Axes:
     """Loss over time of several runs: flows as lines, descent as hollow markers.
 
-    Colour and line style tell the kind of network; further runs of one kind are lighter. Several
+    Colour and line style tell the kind of network, shade and marker the runs of one kind. Several
     runs under one label, a `Sweep` over seeds, say, become their mean with a band of one standard
     error.
 
     **Arguments:**
 
-    - `runs`: by label, a trajectory, or several with the same saved times.
+    - `runs`: by label, a trajectory, or several with the same saved times and tau.
     - `ax`: None makes a new one.
 
     **Returns:** the Axes.
 
-    **Raises:** `ValueError` for no runs, or several under one label with different times.
+    **Raises:** `ValueError` for no runs, or several under one label with different times or tau.
     """
     if not runs:
         raise ValueError("`runs` is empty; give at least one, as {label: trajectory}.")
@@ -43,6 +43,11 @@ def losses(
         if any(not np.array_equal(m.ts, first.ts) for m in members):
             raise ValueError(
                 f"the runs of {label!r} have different saved times; give all the same `ts`."
+            )
+        if len(clocks := {time_label(m) for m in members if m.reference.run is not None}) > 1:
+            raise ValueError(
+                f"the runs of {label!r} have different `tau` ({'; '.join(sorted(clocks))}), so "
+                "that equal times are not equal; give each tau a label of its own."
             )
         kind, discrete = kind_of(first.final), is_descent(first)
         how = look(kind, drawn[kind, discrete], points=discrete)
@@ -81,17 +86,19 @@ def modes(
       times in its log.
     - `closed`: (T, K), a closed form at `flow.ts`, dotted.
     - `share`: draw a d/s, the share of the full strength s/d.
-    - `shown`: which modes; None is the first five that the data drive.
+    - `shown`: which modes, of 0 ... K - 1; None is the first five that the data drive.
     - `label`: one name for all curves; None names every mode.
 
     **Returns:** the Axes.
 
-    **Raises:** `ValueError` if the run has neither strengths nor networks, for another shape, or
-    if hitting times are asked for that were not watched.
+    **Raises:** `ValueError` if the run has neither strengths nor networks, for another shape, if
+    hitting times are asked for that were not watched, or for modes that do not exist.
     """
-    ax = axes(ax)
     full = np.asarray(modes.full_strength)
     which = list(np.flatnonzero(full > 0)[:5] if shown is None else shown)
+    if not which or not set(which) <= set(range(len(full))):
+        raise ValueError(f"`shown` must be some of the modes 0 ... {len(full) - 1}, got {which}.")
+    ax = axes(ax)
     ts, scale = np.asarray(flow.ts), np.where(full > 0, full, np.nan) if share else np.ones(1)
     strengths = _strengths(flow, modes) / scale
     how = look(kind_of(flow.final))
@@ -159,7 +166,7 @@ def kinks(ts: Data, positions: Data, ax: Axes | None = None, **look_: Any) -> Ax
     """
     times = array("ts", ts, "T")
     rows, ax = array("positions", positions, f"{len(times)} H"), axes(ax)
-    how = {**look("relu"), "linewidth": 0.8, "alpha": 0.6, **look_}
+    how = overridden({**look("relu"), "linewidth": 0.8, "alpha": 0.6}, look_)
     ax.plot(times, rows, **how)
     ax.axhline(0.0, color="black", linestyle="--", linewidth=1.0, zorder=3)
     ax.set(xlabel=TIME, ylabel=r"kink position $k_j$ (units of $x$)")

@@ -1,12 +1,15 @@
 """How things look: one colour and line style per kind of network, legible without colour."""
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
 import matplotlib
 import numpy as np
 from cycler import cycler
+from matplotlib.cbook import normalize_kwargs
 from matplotlib.colors import to_hex, to_rgb
+from matplotlib.lines import Line2D
 
 from flowlin.network import AbstractNetwork, GatedLinearNetwork, LinearNetwork, ReLUNetwork
 from flowlin.trajectory import Trajectory
@@ -22,6 +25,7 @@ COLOURS = {
 # For what has no kind: items, contenders.
 CYCLE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 MARKERS = "osD^vPX*"
+TONES = 3  # of one kind's colour; a fourth would hardly be seen on white
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)), (0, (3, 1)))
 
 _KINDS = {"relu": ReLUNetwork, "linear": LinearNetwork, "gated": GatedLinearNetwork}
@@ -78,21 +82,29 @@ def look(kind: str, n: int = 0, *, points: bool = False) -> dict[str, Any]:
     **Arguments:**
 
     - `kind`: a key of `COLOURS`; it sets colour and line style.
-    - `n`: 0, 1, ...; later curves of one kind are lighter and carry other sparse markers.
+    - `n`: 0, 1, ...; the second and third curve of a kind are lighter and carry hollow markers,
+      sparse ones where `markevery` is given. Every three more have these tones again, and filled
+      markers.
     - `points`: hollow markers without a line, as runs of descent are drawn beside flows.
 
     **Raises:** `ValueError` for an unknown kind.
     """
     if kind not in COLOURS:
         raise ValueError(f"`kind` = {kind!r} is unknown; choose one of {sorted(COLOURS)}.")
-    colour = _mixed(COLOURS[kind], "white", 1 - 0.65**n)
+    colour = _mixed(COLOURS[kind], "white", 1 - 0.65 ** (n % TONES))
     marker = MARKERS[(n + list(COLOURS).index(kind)) % len(MARKERS)]
     found = {"color": colour, **_LINES[kind]}
     if points:
         found |= {"linestyle": "none"}
     if points or n:
-        found |= {"marker": marker, "markersize": 4.0, "markerfacecolor": "white"}
+        face, size = ("white", 4.0) if points or n < TONES else (colour, 5.5)
+        found |= {"marker": marker, "markersize": size, "markerfacecolor": face}
     return found
+
+
+def overridden(look_: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords of `Axes.plot` with the user's in their place, who may say `lw` for `linewidth`."""
+    return {**look_, **normalize_kwargs(dict(given), Line2D)}
 
 
 def shades(colour: str, number: int) -> list[str]:

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from flowlin.plot.frame import Data, array, axes, band, legend
-from flowlin.plot.looks import CYCLE, DASHES, MARKERS
+from flowlin.plot.looks import CYCLE, DASHES, MARKERS, overridden
 
 
 def sweep_map(
@@ -72,7 +72,7 @@ def sweep_line(
     """
     xs, ax = array("x", x, "M"), axes(ax)
     rows = array("values", values, f"R {len(xs)}")
-    band(ax, xs, rows, label=label, **{"marker": "o", "markersize": 4.0, **look})
+    band(ax, xs, rows, label=label, **overridden({"marker": "o", "markersize": 4.0}, look))
     colour = ax.lines[-1].get_color()
     if len(rows) > 1:
         ax.plot(np.tile(xs, len(rows)), rows.ravel(), ".", color=colour, alpha=0.5, markersize=4)
@@ -114,7 +114,7 @@ def work_precision(
             "linestyle": DASHES[n % len(DASHES)],
             "marker": MARKERS[n % len(MARKERS)],
         }
-        ax.loglog(x, y, label=name, **how | dict((looks or {}).get(name, {})))
+        ax.loglog(x, y, label=name, **overridden(how, (looks or {}).get(name, {})))
     ax.grid(True, which="major", color="0.92", linewidth=0.6)
     ax.set(xlabel=unit, ylabel=error)
     legend(ax)

@@ -28,6 +28,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from flowlin._arrays import require_finite
 from flowlin.task import Task
 
 
@@ -113,10 +114,13 @@ def bias_mode(task: Task, bias_strength: Any) -> BiasMode:
     - `bias_strength`: c; 0 asks what the inputs alone do. Under `jax.vmap` over many c the samples
       are looked at once.
 
+    **Raises:** `ValueError` for c that is NaN or infinite.
+
     Source: lead paper, Proposition 1 and App. F.1, corrected; derivation in the module.
     """
     x, y = task.x, task.y
     c = jnp.asarray(bias_strength, x.dtype)
+    require_finite("bias_strength", c)
     eps = 32 * jnp.finfo(x.dtype).eps
     mean, target = jnp.mean(x, axis=0), jnp.mean(y, axis=0)
     along = x @ mean
