@@ -31,9 +31,10 @@ python benchmarks/report.py            # this page and its plots
 ```
 
 Times are medians of runs that take turns within one process, without compilation, on a machine
-with two cores that other jobs were using as well: read the ratios, not the seconds. Under that
-load ratios move, too: descent over the exact walk on the tree at 1e-5 was 23, 29 ... 45 and 44
-in three series of turns, and 69 in `matched_error.py`."""
+with two cores: read the ratios, not the seconds. The tables of peers say what load there was; the
+ReLU problems on images were measured beside other jobs, the others nearly alone. What runs for a
+millisecond or two finds its caches emptied by the others in between, and takes about twice as long
+as alone."""
 
 PEERS = """## flowlin and its peers
 
@@ -56,7 +57,7 @@ def scripts() -> str:
     return "## Scripts\n\n" + _common.markdown_table(("script", "claim", "results"), rows)
 
 
-REASONS = """Why: a call of `fl.gradient_flow` costs some ten milliseconds before its first step,
+REASONS = """Why: a call of `fl.gradient_flow` costs four to fifteen milliseconds beside its steps,
 which shows where the whole run is short (under `jax.jit` part of it goes); `fl.RKC()` is of order 2
 and without memory, so that CVODE's BDF, of order up to 5, needs fewer evaluations, the more so the
 smaller the error; the exact walk costs about the same whatever error is asked for; on a smooth flow

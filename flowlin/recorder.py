@@ -252,19 +252,24 @@ class Recorder(Wrapped[RecorderState]):
 
         def find(watched: AbstractWatched, k: Array) -> tuple[Array, Array]:
             network = self.observer.network
-            value = watched.along(network, still, k)
+            value = _in(network.dtype, watched.along(network, still, k))
             bracket = bracketed_root(value, low, times[row + 1], upward, tolerance)
-            middle = lax.stop_gradient(sum(bracket) / 2)
+            middle = lax.stop_gradient((bracket[0] + bracket[1]) / 2)
             g0, slope = jax.jvp(value, (middle,), (jnp.ones_like(middle),))
             slope = lax.stop_gradient(jnp.where(slope == 0, jnp.inf, slope))
             newton = lax.stop_gradient(jnp.clip(middle - g0 / slope, *bracket))
-            g = watched.along(network, path, k)(middle)
+            g = _in(network.dtype, watched.along(network, path, k))(middle)
             time = newton - (g - lax.stop_gradient(g)) / slope
             shift = jnp.zeros_like(time)
             if error is not None:
                 off = jax.tree.map(jnp.add, still(middle), lax.stop_gradient(error))
-                there = watched.component(network.with_parameters(off), k)
+                there = watched.component(network.with_parameters(off), k).astype(g.dtype)
                 shift = jnp.abs((there - g0) / slope)
             return time, lax.stop_gradient(bracket[1] - bracket[0] + shift)
 
         return self.observer.switch(component, find)
+
+
+def _in(dtype: Any, function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """The function with its values in the run's precision, whatever the user's is."""
+    return lambda t: function(t).astype(dtype)
