@@ -238,8 +238,9 @@ def test_table_and_uncertainty(tree, aligned):
     assert 1e-14 < max(row["uncertainty"] for row in rows) < 1e-5
 
 
-@pytest.mark.parametrize("hidden", [(6,), (6, 5)])
-@pytest.mark.parametrize("kinks", [fl.IgnoreKinks(), fl.SmoothKinks(1e-2)])
+@pytest.mark.parametrize(
+    ("hidden", "kinks"), [((6,), fl.IgnoreKinks()), ((6, 5), fl.SmoothKinks(1e-2))]
+)
 def test_one_component_agrees_with_all(hidden, kinks):
     """The cheap single component has the sign of the full array, and its value where it has one."""
     from flowlin.events import GateSwitches, user_watches
