@@ -352,19 +352,12 @@ def draw(data: Data) -> Figure:
     return figure
 
 
-STUDY = Study(
-    name="m_fig1",
-    sizes={
-        "quick": Size(**QUICK, test=100, all_test=200, longest=20_000, look=500, other=None),
-        "default": Size(),
-        "full": Size(samples=None, other=10_000, longest=100_000),
-    },
-    compute=compute,
-    draw=draw,
-    numbers=numbers,
-    judge=judge,
-    heavy=True,
-)
+SIZES = {
+    "quick": Size(**QUICK, test=100, all_test=200, longest=20_000, look=500, other=None),
+    "default": Size(),
+    "full": Size(samples=None, other=10_000, longest=100_000),
+}
+STUDY = Study("m_fig1", SIZES, compute, draw, numbers, judge, heavy=True)
 
 if __name__ == "__main__":
     STUDY.main(__doc__)

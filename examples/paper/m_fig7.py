@@ -40,15 +40,8 @@ def judge(data: Data) -> list[Row]:
     ]
 
 
-STUDY = Study(
-    name="m_fig7",
-    sizes={"quick": Setting(**QUICK), "default": Setting(), "full": Setting(samples=None)},
-    compute=compute,
-    draw=draw,
-    numbers=numbers,
-    judge=judge,
-    heavy=True,
-)
+SIZES = {"quick": Setting(**QUICK), "default": Setting(), "full": Setting(samples=None)}
+STUDY = Study("m_fig7", SIZES, compute, draw, numbers, judge, heavy=True)
 
 if __name__ == "__main__":
     STUDY.main(__doc__)

@@ -47,19 +47,12 @@ def judge(data: Data) -> list[Row]:
     ]
 
 
-STUDY = Study(
-    name="m_fig8",
-    sizes={
-        "quick": Setting(**SIZE | QUICK),
-        "default": Setting(**SIZE, samples=3_000, seeds=3),
-        "full": Setting(**SIZE, samples=None),
-    },
-    compute=compute,
-    draw=draw,
-    numbers=numbers,
-    judge=judge,
-    heavy=True,
-)
+SIZES = {
+    "quick": Setting(**SIZE | QUICK),
+    "default": Setting(**SIZE, samples=3_000, seeds=3),
+    "full": Setting(**SIZE, samples=None),
+}
+STUDY = Study("m_fig8", SIZES, compute, draw, numbers, judge, heavy=True)
 
 if __name__ == "__main__":
     STUDY.main(__doc__)

@@ -199,29 +199,22 @@ def draw(data: Data) -> Figure:
 DESCENT: dict[str, Any] = {"flow_seeds": 0, "mean_seeds": 0}
 DEEP: dict[str, Any] = {"hidden": (16, 16)}
 CIFAR: dict[str, Any] = {"data": "cifar10", "learning_rate": 2e-4, "every": 25, "early": 12.0}
-STUDY = Study(
-    name="w_fig4",
-    sizes={
-        "quick": Size(
-            Setting(**QUICK | DESCENT),
-            Setting(**(CIFAR | QUICK | DESCENT | DEEP)),
-            shares=(0.25, 0.5, 1.0),
-        ),
-        "default": Size(
-            Setting(samples=3_000, **DESCENT),
-            Setting(samples=3_000, hidden=(256, 256), **CIFAR, **DESCENT),
-        ),
-        "full": Size(
-            Setting(samples=None, **DESCENT),
-            Setting(samples=None, hidden=(512, 512), **CIFAR, **DESCENT),
-        ),
-    },
-    compute=compute,
-    draw=draw,
-    numbers=numbers,
-    judge=judge,
-    heavy=True,
-)
+SIZES = {
+    "quick": Size(
+        Setting(**QUICK | DESCENT),
+        Setting(**(CIFAR | QUICK | DESCENT | DEEP)),
+        shares=(0.25, 0.5, 1.0),
+    ),
+    "default": Size(
+        Setting(samples=3_000, **DESCENT),
+        Setting(samples=3_000, hidden=(256, 256), **CIFAR, **DESCENT),
+    ),
+    "full": Size(
+        Setting(samples=None, **DESCENT),
+        Setting(samples=None, hidden=(512, 512), **CIFAR, **DESCENT),
+    ),
+}
+STUDY = Study("w_fig4", SIZES, compute, draw, numbers, judge, heavy=True)
 
 if __name__ == "__main__":
     STUDY.main(__doc__)
