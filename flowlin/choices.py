@@ -18,7 +18,6 @@ from flowlin._checks import (
     refuse,
     require_memory,
     returned,
-    text,
 )
 from flowlin.averaged import FINEST, AveragedGates
 from flowlin.field import AbstractObjective, Modified, objective
@@ -225,10 +224,11 @@ def _adjoint(name: str, value: Any) -> diffrax.AbstractAdjoint:
 
 def _observe(name: str, value: Any) -> dict[str, Any]:
     """Functions of (network, task) by name."""
-    if not isinstance(value, dict) or not value:
-        remedy = "give each function a name, as in {'norm': function}"
-        raise refuse(name, "a dictionary of functions of (network, task)", value, remedy)
-    return {text("observe", key): function(f"{name}[{key!r}]", f) for key, f in value.items()}
+    named = isinstance(value, dict) and value and all(isinstance(key, str) for key in value)
+    if not named:
+        wanted = "a dictionary of functions of (network, task), named by strings"
+        raise refuse(name, wanted, value, "write it as {'norm': function}")
+    return {key: function(f"{name}[{key!r}]", f) for key, f in value.items()}
 
 
 def meter(name: str, value: Any) -> Any:

@@ -328,7 +328,7 @@ def _require_memory(run: Descent, steps: int, quantiles: list[float]) -> None:
         require_room(run.network, rows, "save_every", f"{run.save_every}, {rows} rows,", remedy)
     if run.batch_size is None:
         counts = 2 * len(quantiles) * len(run.network.hidden) * steps
-        require_memory("steps", steps, 8 * counts, "Take fewer")
+        require_memory("steps", steps, 16 * counts, "Take fewer")
 
 
 def prepared(

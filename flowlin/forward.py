@@ -28,7 +28,7 @@ def _marked(x: Any) -> Any:
 
 @_marked.defjvp
 def _marked_jvp(primals: Any, tangents: Any) -> Any:
-    return primals[0], _tangent.bind(tangents[0])
+    return _marked(primals[0]), _tangent.bind(tangents[0])  # marked for a derivative of this one
 
 
 def _refused(*args: Any, **kwargs: Any) -> Any:
