@@ -6,8 +6,6 @@ library adds the word that goes with it (`WORDS["network"] = ...`). A check is c
 `check(name, value)`, raises `ValueError` (what, got, remedy) and returns the value to go on with.
 """
 
-import difflib
-import functools
 import inspect
 import math
 import numbers as numeric
@@ -16,87 +14,20 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.core
 import jax.numpy as jnp
 import numpy as np
 
-Check = Callable[[str, Any], Any]
-
-WORDS: dict[str, Check] = {}
-
-
-def checked(thing: Any = None, /, **checks: Check | None) -> Any:
-    """Decorate a function, a method or a class: its arguments are checked before it is entered.
-
-    Each argument is checked by its own name in `WORDS`, or by the check that is given here for it
-    (None: not at all). An argument left at its default is not checked, so None passes where it is
-    the default. Unknown, missing and surplus arguments are told by `TypeError`, with the name that
-    may have been meant.
-    """
-    if thing is None:
-        return functools.partial(checked, **checks)
-    if not inspect.isclass(thing):
-        return _entered(thing, checks)
-    thing.__init__ = _entered(thing.__init__, checks, thing.__name__)
-    return thing
-
-
-def _entered(function: Any, checks: dict[str, Check | None], title: str = "") -> Any:
-    signature = inspect.signature(function)
-    title = title or function.__name__
-
-    @functools.wraps(function)
-    def entered(*args: Any, **kwargs: Any) -> Any:
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(_unbound(title, signature, args, kwargs, error)) from None
-        given = bound.arguments
-        for name, value in given.items():
-            check = checks[name] if name in checks else WORDS.get(name)
-            if check is not None and value is not signature.parameters[name].default:
-                given[name] = check(name, value)
-        return function(*bound.args, **bound.kwargs)
-
-    return entered
-
-
-def _unbound(
-    title: str, signature: inspect.Signature, args: Any, kwargs: Any, error: TypeError
-) -> str:
-    """Why a call does not fit a signature, and what may have been meant."""
-    parameters = [p for p in signature.parameters.values() if p.name not in ("self", "cls")]
-    names = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    for word in kwargs:
-        if word not in signature.parameters:
-            near = difflib.get_close_matches(word, names, 1)
-            hint = f"did you mean `{near[0]}`?" if near else f"it has {', '.join(names)}."
-            return f"{title}() has no argument `{word}`; {hint}"
-    return f"{title}(): {error}; its arguments are {', '.join(names)}."
-
-
-def shown(value: Any) -> str:
-    """A value as messages quote it: short, and never an array's numbers."""
-    if isinstance(value, jax.core.Tracer):
-        return f"a traced array of shape {value.shape}"
-    if isinstance(value, (jax.Array, np.ndarray)) and value.ndim:
-        return f"an array of shape {value.shape} and dtype {value.dtype}"
-    if inspect.isclass(value):
-        return f"the class {value.__name__}"
-    if isinstance(value, (str, bytes, int, float, complex, np.generic, jax.Array, type(None))):
-        text = repr(value.item() if isinstance(value, (np.generic, jax.Array)) else value)
-        return text if len(text) <= 60 else f"{text[:57]}..."
-    return f"{_article(type(value).__name__)} {type(value).__name__}"
-
-
-def _article(word: str) -> str:
-    return "an" if word[:1].lower() in "aeiou" else "a"
-
-
-def refuse(name: str, wanted: str, value: Any, remedy: str = "") -> ValueError:
-    """The error for an argument: what it must be, what came, what to do."""
-    return ValueError(f"`{name}` must be {wanted}, got {shown(value)}{remedy and '; '}{remedy}.")
+from flowlin._arrays import is_traced, require_finite
+from flowlin._door import WORDS as WORDS
+from flowlin._door import Check as Check
+from flowlin._door import checked as checked
+from flowlin._door import refuse as refuse
+from flowlin._door import require_known as require_known
+from flowlin._door import shown as shown
+from flowlin._memory import require_memory as require_memory
 
 
 def _is_real(value: Any) -> bool:
@@ -133,18 +64,58 @@ not_negative = number("finite and zero or positive", lambda v: math.isfinite(v) 
 finite = number("finite", math.isfinite)
 
 
-def whole(low: int, remedy: str = "") -> Check:
-    """A check for a whole number of at least `low`, returned as an `int`."""
+def positive_at_run_time(name: str, value: Any) -> Any:
+    """`positive`, and a traced number is looked at when the program runs."""
+    value = positive(name, value)
+    if not isinstance(value, jax.core.Tracer):
+        return value
+    fine = (value > 0) & (value < jnp.inf)
+    return eqx.error_if(value, ~fine, f"`{name}` must be finite and positive, at run time too.")
+
+
+def within(low: float, high: float, remedy: str = "") -> Check:
+    """A check for one number in [low, high), returned as a `float`."""
+
+    def check(name: str, value: Any) -> float:
+        if not _is_real(value) or is_traced(value) or not low <= float(value) < high:
+            hint = f"{remedy and '; '}{remedy}"
+            raise ValueError(f"`{name}` must lie in [{low:g}, {high:g}), got {shown(value)}{hint}.")
+        return float(value)
+
+    return check
+
+
+def whole(low: int, remedy: str = "", high: float = math.inf) -> Check:
+    """A check for a whole number from `low` to `high`, returned as an `int`."""
     wanted = f"a whole number of {low} or more"
+    if high < math.inf:
+        wanted = f"a whole number from {low} to {high}"
 
     def check(name: str, value: Any) -> int:
         if not _is_real(value) or isinstance(value, jax.core.Tracer):
             raise refuse(name, wanted, value, remedy)
-        if math.isfinite(value) and int(value) == value and value >= low:
+        if math.isfinite(value) and int(value) == value and low <= value <= high:
             return int(value)
         raise refuse(name, wanted, value, remedy)
 
     return check
+
+
+MOST_STEPS = 2**30  # what counters of 32 bits hold with room to spare
+
+
+def step_limit(name: str, value: Any) -> int:
+    """Where a run gives up; None is the largest there is, which is none."""
+    if value is None:
+        return MOST_STEPS
+    return whole(1, "None is no limit", MOST_STEPS)(name, value)
+
+
+def event_limit(name: str, value: Any) -> int:
+    """Room for a log, which has to fit into memory."""
+    value = whole(1)(name, value)
+    require_memory(name, value, 32 * value, "Lower it, or watch fewer components")
+    return value
 
 
 def flag(name: str, value: Any) -> bool:
@@ -213,13 +184,70 @@ def function(name: str, value: Any) -> Any:
 
 def array(name: str, value: Any) -> Any:
     """Real numbers of any shape, traced or not; the value as it came."""
-    try:
-        dtype = jnp.result_type(value) if hasattr(value, "dtype") else np.asarray(value).dtype
-    except (TypeError, ValueError):
-        raise refuse(name, "an array of numbers", value) from None
+    dtype = _dtype(name, value)
     if not (jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)):
         raise refuse(name, "an array of real numbers", value)
     return value
+
+
+def _dtype(name: str, value: Any) -> Any:
+    """The type of what would be an array of numbers; ragged lists and objects are none."""
+    try:
+        if isinstance(value, (jax.Array, np.ndarray, np.generic)):
+            return jnp.result_type(value)
+        return (jnp if is_traced(value) else np).asarray(value).dtype
+    except (TypeError, ValueError):
+        ragged = isinstance(value, (list, tuple))
+        remedy = "rows of a list need one length and hold numbers" if ragged else ""
+        raise refuse(name, "an array of numbers", value, remedy) from None
+
+
+def finite_array(name: str, value: Any) -> Any:
+    """Real numbers of any shape, none of them NaN or infinite; the value as it came."""
+    value = array(name, value)
+    require_finite(name, value if is_traced(value) else np.asarray(value))
+    return value
+
+
+def floating(name: str, value: Any, exact: bool = False) -> jax.Array:
+    """Numbers as an array of float32 or float64.
+
+    Whole numbers, truth values and half precision take JAX's default float; half precision is
+    refused where the precision is meant to be kept (`exact`).
+    """
+    dtype = _dtype(name, value)
+    if dtype != bool:
+        value = array(name, value)
+    if dtype in (jnp.float32, jnp.float64):
+        return jnp.asarray(value)
+    if exact and jnp.issubdtype(dtype, jnp.floating):
+        raise refuse(name, "of float32 or float64", value, "runs need one of the two")
+    return jnp.asarray(value).astype(jnp.result_type(float))
+
+
+def precision(name: str, value: Any) -> Any:
+    """float32 or float64, in any way that NumPy and JAX write them."""
+    try:
+        found = jnp.dtype(value)
+    except TypeError:
+        found = None
+    if value is None or found not in (jnp.float32, jnp.float64):
+        raise refuse(name, "float32 or float64", value)
+    return value
+
+
+def returned(name: str, function: Callable[..., Any], *args: Any) -> Any:
+    """Shapes and types of what a user's function returns: numbers, arrays, trees of them.
+
+    **Raises:** `ValueError` where it returns something else, or nothing.
+    """
+    found = eqx.filter_eval_shape(function, *args)
+    leaves = jax.tree.leaves(found)
+    odd = [leaf for leaf in leaves if not (hasattr(leaf, "dtype") or _is_real(leaf))]
+    if odd or not leaves:
+        what = shown(odd[0]) if odd else "nothing"
+        raise ValueError(f"`{name}` must return numbers or arrays, and returns {what}.")
+    return found
 
 
 def random_key(name: str, value: Any) -> Any:
@@ -258,17 +286,25 @@ WORDS.update(
     bias_strength=finite,
     checkpoint=path,
     dense=flag,
+    direction=one_of(None, "up", "down"),
+    dtype=precision,
     interpolate=flag,
     key=random_key,
     layer=index,
     learning_rate=positive,
-    max_events=whole(1),
-    max_steps=whole(1),
+    level=finite_array,
+    max_events=event_limit,
+    max_steps=step_limit,
+    name=text,
     path=path,
+    progress=flag,
+    quantile=within(0, 0.5),
     rtol=positive,
     save_every=whole(1),
-    steps=whole(1, "round it, as in round(t1 / learning_rate)"),
+    steps=whole(1, "round it, as in round(t1 / learning_rate)", MOST_STEPS),
+    t=array,
     t1=positive,
     tau=positive,
+    terminate=flag,
     throw=flag,
 )

@@ -1,0 +1,101 @@
+"""The door that every public function is entered through, and how its refusals read."""
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.core
+import numpy as np
+
+Check = Callable[[str, Any], Any]
+
+WORDS: dict[str, Check] = {}
+
+
+def checked(thing: Any = None, /, **checks: Check | None) -> Any:
+    """Decorate a function, a method or a class: its arguments are checked before it is entered.
+
+    Each argument is checked by its own name in `WORDS`, or by the check that is given here for it
+    (None: not at all). An argument left at its default is not checked, so None passes where it is
+    the default. Unknown, missing and surplus arguments are told by `TypeError`, with the name that
+    may have been meant.
+    """
+    if thing is None:
+        return functools.partial(checked, **checks)
+    if not inspect.isclass(thing):
+        return _entered(thing, checks)
+    thing.__init__ = _entered(thing.__init__, checks, thing.__name__)
+    return thing
+
+
+def _entered(function: Any, checks: dict[str, Check | None], title: str = "") -> Any:
+    signature = inspect.signature(function)
+    title = title or function.__qualname__
+
+    @functools.wraps(function)
+    def entered(*args: Any, **kwargs: Any) -> Any:
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(_unbound(title, signature, args, kwargs, error)) from None
+        given = bound.arguments
+        for name, value in given.items():
+            check = checks[name] if name in checks else WORDS.get(name)
+            if check is not None and value is not signature.parameters[name].default:
+                given[name] = check(name, value)
+        return function(*bound.args, **bound.kwargs)
+
+    entered.checks = checks  # pyright: ignore[reportAttributeAccessIssue]
+    return entered
+
+
+def require_known(title: str, function: Any, options: dict[str, Any]) -> None:
+    """Raise `TypeError` for options that are to be handed on to a function that has none such."""
+    signature = inspect.signature(function)
+    if not options.keys() <= signature.parameters.keys():
+        raise TypeError(_unbound(title, signature, (), options, TypeError()))
+
+
+def _unbound(
+    title: str, signature: inspect.Signature, args: Any, kwargs: Any, error: TypeError
+) -> str:
+    """Why a call does not fit a signature, and what may have been meant."""
+    parameters = [p for p in signature.parameters.values() if p.name not in ("self", "cls")]
+    names = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    for word in kwargs:
+        if word not in signature.parameters:
+            near = difflib.get_close_matches(word, names, 1)
+            hint = f"did you mean `{near[0]}`?" if near else f"it has {', '.join(names)}."
+            return f"{title}() has no argument `{word}`; {hint}"
+    return f"{title}(): {error}; its arguments are {', '.join(names)}."
+
+
+def shown(value: Any) -> str:
+    """A value as messages quote it: short, and never an array's numbers."""
+    if isinstance(value, jax.core.Tracer):
+        return f"a traced array of shape {value.shape}"
+    if isinstance(value, (jax.Array, np.ndarray)) and (value.ndim or not _plain(value)):
+        return f"an array of shape {value.shape} and dtype {value.dtype}"
+    if inspect.isclass(value):
+        return f"the class {value.__name__}"
+    if isinstance(value, (str, bytes, int, float, complex, np.generic, jax.Array, type(None))):
+        text = repr(value.item() if isinstance(value, (np.generic, jax.Array)) else value)
+        return text if len(text) <= 60 else f"{text[:57]}..."
+    return f"{_article(type(value).__name__)} {type(value).__name__}"
+
+
+def _plain(value: Any) -> bool:
+    """Whether an array without axes is one number; keys of `jax.random` are none."""
+    return isinstance(value.dtype, np.dtype)
+
+
+def _article(word: str) -> str:
+    return "an" if word[:1].lower() in "aeiou" else "a"
+
+
+def refuse(name: str, wanted: str, value: Any, remedy: str = "") -> ValueError:
+    """The error for an argument: what it must be, what came, what to do."""
+    return ValueError(f"`{name}` must be {wanted}, got {shown(value)}{remedy and '; '}{remedy}.")
