@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from flowlin._arrays import is_traced
 from flowlin._checks import array, checked, refuse
 
 STAND_IN = 2.7  # for NaN while a formula is worked out: what every argument may be
@@ -30,7 +31,7 @@ class Range:
     def __call__(self, name: str, value: Any) -> Any:
         """The value, checked where it is known; NaN passes, and so does a tracer."""
         array(name, value)
-        if not isinstance(value, jax.core.Tracer):
+        if not is_traced(value):
             numbers = np.asarray(value)
             bad = numbers[~(np.asarray(self.fine(numbers)) | np.isnan(numbers))]
             if bad.size:
@@ -100,7 +101,9 @@ def unless(nan: Array, value: Array) -> Array:
 
 def _numbers(value: Any) -> Any:
     """Lists and tuples as arrays; everything else as it is."""
-    return np.asarray(value) if isinstance(value, (list, tuple)) else value
+    if not isinstance(value, (list, tuple)):
+        return value
+    return jnp.asarray(value) if is_traced(value) else np.asarray(value)
 
 
 def _may_be_nan(value: Any) -> bool:
