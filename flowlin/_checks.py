@@ -216,7 +216,7 @@ def floating(name: str, value: Any, exact: bool = False) -> jax.Array:
     refused where the precision is meant to be kept (`exact`).
     """
     dtype = _dtype(name, value)
-    if dtype != bool:
+    if not jnp.issubdtype(dtype, jnp.bool_):
         value = array(name, value)
     if dtype in (jnp.float32, jnp.float64):
         return jnp.asarray(value)

@@ -4,17 +4,22 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import jax
 import jax.core
 import numpy as np
 
 Check = Callable[[str, Any], Any]
+Thing = TypeVar("Thing", bound=Callable[..., Any])
 
 WORDS: dict[str, Check] = {}
 
 
+@overload
+def checked(thing: Thing, /) -> Thing: ...
+@overload
+def checked(**checks: Check | None) -> Callable[[Thing], Thing]: ...
 def checked(thing: Any = None, /, **checks: Check | None) -> Any:
     """Decorate a function, a method or a class: its arguments are checked before it is entered.
 
