@@ -19,7 +19,7 @@ from jaxtyping import Array
 from flowlin._arrays import is_traced
 from flowlin._checks import array, checked, refuse
 
-STAND_IN = 2.7  # for NaN while a formula is worked out: what every argument may be
+STAND_IN = np.e  # for NaN while a formula is worked out: what every argument may be
 
 
 class Range:
@@ -117,7 +117,8 @@ def _common(given: dict[str, Any], axes: dict[str, int]) -> tuple[int, ...]:
     shapes = {name: np.shape(value) for name, value in given.items()}
     for name, number in axes.items():
         if len(shapes[name]) < number:
-            raise ValueError(f"`{name}` must have {number} axes or more, got shape {shapes[name]}.")
+            kind = ("vectors", "matrices")[number - 1]
+            raise ValueError(f"`{name}` must hold {kind}, got shape {shapes[name]}.")
     outer = [shape[: len(shape) - axes.get(name, 0)] for name, shape in shapes.items()]
     try:
         return np.broadcast_shapes(*outer)

@@ -136,8 +136,10 @@ def imbalance(p: Any, q: Any) -> Float[Array, "..."]:
     $\lambda^2 = (\|p\|^2 - \|q\|^2)^2 + 4 (\|p\|^2 \|q\|^2 - (p \cdot q)^2)$: the difference of the
     two sides' norms, and the area between them where they are not parallel. With it and
     $a_0 = p \cdot q$ the strength of the mode is that of a scalar one.
+
+    **Raises:** `ValueError` for hidden vectors of different size.
     """
-    p, q = arrays(p, q)
+    p, q = _same_units(*arrays(p, q))
     return root(jnp.sum((p + q) ** 2, axis=-1)) * root(jnp.sum((p - q) ** 2, axis=-1))
 
 
@@ -161,16 +163,22 @@ def mode_vectors(
     **Raises:** `ValueError` for hidden vectors of different size, d < 0, or tau <= 0.
     """
     t, s, d, p, q, tau = arrays(t, s, d, p, q, tau)
-    if p.ndim == 0 or q.ndim == 0 or p.shape[-1] != q.shape[-1]:
-        raise ValueError(
-            f"`p` and `q` must have the same last axis, the hidden units; got {p.shape} and "
-            f"{q.shape}. For scalars use `mode_weights`."
-        )
+    p, q = _same_units(p, q)
     total, rest = p + q, p - q
     plus, minus = jnp.sum(total**2, axis=-1) / 4, jnp.sum(rest**2, axis=-1) / 4
     log_x = _growth(in_units(t, tau), s, d, plus, minus)[0][..., None]
     total, rest = total * jnp.exp(log_x / 2), rest * jnp.exp(-log_x / 2)
     return (total + rest) / 2, (total - rest) / 2
+
+
+def _same_units(p: Array, q: Array) -> tuple[Array, Array]:
+    """Hidden vectors (..., H) of as many units."""
+    if p.shape[-1] != q.shape[-1]:
+        raise ValueError(
+            f"`p` and `q` must have the same last axis, the hidden units; got {p.shape} and "
+            f"{q.shape}."
+        )
+    return p, q
 
 
 @closed_form
