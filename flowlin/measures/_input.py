@@ -6,34 +6,53 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
-from flowlin._arrays import floating
-from flowlin.network import AbstractNetwork
+from flowlin._checks import finite_array, floating, instance
+from flowlin.network import AbstractNetwork, check_fit
 from flowlin.task import Task
 
 Samples = Task | ArrayLike | None
 
 ROUNDING = 8  # units in the last place by which equal representations may differ
 
+is_task = instance(Task, "an fl.Task, with inputs and targets", "make one by fl.Task(x, y)")
 
-def inputs_of(task: Samples) -> Array:
+
+def samples(name: str, value: Any) -> Any:
+    """A task, an array of inputs in its place, or None where no sample is looked at."""
+    return value if value is None or isinstance(value, Task) else finite_array(name, value)
+
+
+def task_or_none(name: str, value: Any) -> Any:
+    """A task, or None."""
+    return value if value is None else is_task(name, value)
+
+
+def inputs_of(network: AbstractNetwork, task: Samples) -> Array:
     """Inputs (P, N_in) of a task, or the array of them that was given in its place."""
-    if isinstance(task, Task):
-        return task.x
     if task is None:
         raise ValueError(
             "this measure looks at samples: pass a `task`, or inputs of shape (P, N_in). A "
             "trajectory that was loaded, or made under `jit`, does not know its own."
         )
-    x = floating(task)
-    if x.ndim != 2:
-        raise ValueError(f"inputs must have one row per sample, (P, N_in), got shape {x.shape}.")
+    x = task.x if isinstance(task, Task) else floating("task", task)
+    if x.ndim != 2 or 0 in x.shape:
+        raise ValueError(
+            f"`task`: inputs must have one row per sample, (P, N_in), got shape {x.shape}."
+        )
+    takes = network.weights[0].shape[-1]
+    if x.shape[1] != takes:
+        raise ValueError(
+            f"`task` has {x.shape[1]} inputs and `network` takes {takes}; measure it on samples "
+            "of its own kind."
+        )
     return x
 
 
-def whole(task: Any) -> Task:
+def whole(network: AbstractNetwork, task: Any) -> Task:
     """The task, where targets are needed too."""
     if not isinstance(task, Task):
         raise ValueError(f"this measure needs inputs and targets: pass an `fl.Task`, got {task!r}.")
+    check_fit(network, task)
     return task
 
 
@@ -48,13 +67,15 @@ def require_layer(network: AbstractNetwork, layer: int) -> None:
 
 def rows(name: str, value: Any) -> Array:
     """A representation (..., P, H)."""
-    array = floating(value)
-    if array.ndim < 2:
+    found = floating(name, value)
+    if found.ndim < 2:
         raise ValueError(
-            f"`{name}` must have one row per sample, (..., P, H), got shape {array.shape}; reshape "
+            f"`{name}` must have one row per sample, (..., P, H), got shape {found.shape}; reshape "
             f"a single feature with `{name}[:, None]`."
         )
-    return array
+    if 0 in found.shape:
+        raise ValueError(f"`{name}` is empty: its shape is {found.shape}.")
+    return found
 
 
 def centred(array: Array) -> Array:

@@ -59,6 +59,13 @@ RANGES: dict[str, Range] = {
 }
 
 
+def of_run(name: str, value: Any) -> Any:
+    """A trajectory, by what closed forms compare themselves with; theory knows of no flows."""
+    if not all(hasattr(value, part) for part in ("ts", "networks", "final")):
+        raise refuse(name, "a trajectory, as `fl.gradient_flow` returns it", value)
+    return value
+
+
 def closed_form(function: Any = None, /, *, axes: dict[str, int] | None = None, **ranges: Range):
     """Decorate a formula of arrays that broadcast: numbers in range, and NaN where one is NaN.
 
@@ -92,6 +99,14 @@ def closed_form(function: Any = None, /, *, axes: dict[str, int] | None = None, 
         return jax.tree.map(lambda one: unless(nan, one), found)
 
     return checked(formed, **words)
+
+
+def nan_of(*given: Any) -> Array:
+    """Where one of the numbers is NaN."""
+    found = jnp.zeros((), bool)
+    for value in given:
+        found |= jnp.isnan(value)
+    return found
 
 
 def unless(nan: Array, value: Array) -> Array:

@@ -10,10 +10,12 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from flowlin._checks import checked
 from flowlin.network import AbstractNetwork
 from flowlin.theory._form import FRACTION, SIZE, START, closed_form
 from flowlin.theory._stable import arrays, decayed, log_growth
 from flowlin.theory.modes import Modes
+from flowlin.theory.origin import require_origin
 
 
 @closed_form(s=SIZE, a0=START)
@@ -105,6 +107,7 @@ def gating_delay(s: Any, d: Any, a0: Any, g: Any, tau: Any = 1.0) -> Float[Array
     return tau / (2 * s) * (-jnp.log(g) + jnp.log1p(d * a0 * (1 - g) / (s - d * a0)))
 
 
+@checked
 def balanced_strength(network: AbstractNetwork, modes: Modes) -> Float[Array, " K"]:
     r"""Balanced part of a two-layer network's mode strengths, $\frac14 \|W_2^T u + W_1 v\|^2$.
 
@@ -112,14 +115,13 @@ def balanced_strength(network: AbstractNetwork, modes: Modes) -> Float[Array, " 
     initialisation is negative for about half of the modes, and Eq. 7 then blows up; the balanced
     part is what grows. With a bias, W_1 is [b, W_1].
 
-    **Raises:** `ValueError` for a network that has not exactly one hidden layer, or whose bias does
-    not match the modes'.
+    **Raises:** `ValueError` for a network that has not exactly one hidden layer, or modes of
+    another c.
     """
     if len(network.weights) != 2 or network.biases[1] is not None:
         raise ValueError("`balanced_strength` needs one hidden layer and no bias on the readout.")
     w1, b1 = network.weights[0], network.biases[0]
-    if modes.bias_strength and b1 is None:
-        raise ValueError("`modes` count a bias and `network` has none; use `theory.modes(task)`.")
+    require_origin(modes, network)
     if modes.bias_strength:
         w1 = jnp.concatenate([b1[:, None], w1], axis=1)  # pyright: ignore
     halves = (network.weights[1].T @ modes.u + w1 @ modes.v) / 2
