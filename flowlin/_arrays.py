@@ -26,7 +26,7 @@ def floating(value: Any) -> Array:
     return array
 
 
-def require_finite(name: str, array: Array) -> None:
+def require_finite(name: str, array: Array | np.ndarray) -> None:
     """Raise `ValueError` if a concrete array holds a NaN or an infinity."""
     if is_traced(array):
         return

@@ -85,7 +85,18 @@ def within(low: float, high: float, remedy: str = "") -> Check:
     return check
 
 
-def whole(low: int, remedy: str = "", high: float = math.inf) -> Check:
+def known(check: Check) -> Check:
+    """A check that passes no traced value: what decides on the shape of a program."""
+
+    def checked_known(name: str, value: Any) -> Any:
+        if is_traced(value):
+            raise refuse(name, "known when the program is made", value, "do not trace it")
+        return check(name, value)
+
+    return checked_known
+
+
+def whole(low: int, remedy: str = "", high: int | float = math.inf) -> Check:
     """A check for a whole number from `low` to `high`, returned as an `int`."""
     wanted = f"a whole number of {low} or more"
     if high < math.inf:
@@ -183,10 +194,12 @@ def function(name: str, value: Any) -> Any:
 
 
 def array(name: str, value: Any) -> Any:
-    """Real numbers of any shape, traced or not; the value as it came."""
+    """Real numbers of any shape, traced or not; the value as it came, and lists as arrays."""
     dtype = _dtype(name, value)
     if not (jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)):
         raise refuse(name, "an array of real numbers", value)
+    if isinstance(value, (list, tuple)):
+        return (jnp if is_traced(value) else np).asarray(value)
     return value
 
 
@@ -203,7 +216,7 @@ def _dtype(name: str, value: Any) -> Any:
 
 
 def finite_array(name: str, value: Any) -> Any:
-    """Real numbers of any shape, none of them NaN or infinite; the value as it came."""
+    """As `array`, and none of the numbers is NaN or infinite."""
     value = array(name, value)
     require_finite(name, value if is_traced(value) else np.asarray(value))
     return value
@@ -236,7 +249,7 @@ def precision(name: str, value: Any) -> Any:
     return value
 
 
-def returned(name: str, function: Callable[..., Any], *args: Any) -> Any:
+def returned(what: str, function: Callable[..., Any], *args: Any) -> Any:
     """Shapes and types of what a user's function returns: numbers, arrays, trees of them.
 
     **Raises:** `ValueError` where it returns something else, or nothing.
@@ -245,8 +258,8 @@ def returned(name: str, function: Callable[..., Any], *args: Any) -> Any:
     leaves = jax.tree.leaves(found)
     odd = [leaf for leaf in leaves if not (hasattr(leaf, "dtype") or _is_real(leaf))]
     if odd or not leaves:
-        what = shown(odd[0]) if odd else "nothing"
-        raise ValueError(f"`{name}` must return numbers or arrays, and returns {what}.")
+        found = shown(odd[0]) if odd else "nothing"
+        raise ValueError(f"{what} must return numbers or arrays, and returns {found}.")
     return found
 
 
@@ -298,7 +311,7 @@ WORDS.update(
     name=text,
     path=path,
     progress=flag,
-    quantile=within(0, 0.5),
+    quantile=within(0.0, 0.5),
     rtol=positive,
     save_every=whole(1),
     steps=whole(1, "round it, as in round(t1 / learning_rate)", MOST_STEPS),

@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from flowlin._arrays import require_positive
+from flowlin._checks import checked, known, positive, refuse
 from flowlin.compare import distances
 from flowlin.descent import Descent, Look, prepared
 from flowlin.eventlog import EventLog
@@ -102,6 +102,15 @@ class RateCertificate:
         return rows
 
 
+def _share(name: str, value: Any) -> float:
+    """A relative error in (0, 0.5)."""
+    value = known(positive)(name, value)
+    if value >= 0.5:
+        raise refuse(name, "a relative error below 0.5", value)
+    return value
+
+
+@checked(t1=known(positive), within=_share, precision=known(positive), tau=known(positive))
 def largest_learning_rate(
     network: AbstractNetwork,
     task: Task,
@@ -110,7 +119,7 @@ def largest_learning_rate(
     *,
     loss: Loss = SquaredError(),
     tau: float = 1.0,
-    events: Sequence[AbstractEvent] = (),
+    events: AbstractEvent | Sequence[AbstractEvent] = (),
     kinks: AbstractKinks | None = None,
     solver: diffrax.AbstractSolver | None = None,
     rtol: float | None = None,
@@ -144,10 +153,6 @@ def largest_learning_rate(
 
     **Raises:** `ValueError` for bad input, or a flow that rests; `fl.RunError` where it fails.
     """
-    for name, value in (("within", within), ("precision", precision), ("max_steps", max_steps)):
-        require_positive(name, value)
-    if within >= 0.5:
-        raise ValueError(f"`within` must be a relative error below 0.5, got {within}.")
     if any(isinstance(event, UnitSwitches) for event in events):
         raise ValueError(
             "`events` holds UnitSwitches; descent flickers on sliding pairs, so that its units' "

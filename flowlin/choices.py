@@ -1,13 +1,25 @@
 """What a flow uses where its caller leaves it open, and whether what is given can be run."""
 
+import inspect
 import warnings
 from typing import Any
 
 import diffrax
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flowlin._arrays import ENABLE_X64, is_traced, require_positive
+from flowlin._arrays import ENABLE_X64, is_traced
+from flowlin._checks import (
+    WORDS,
+    array,
+    function,
+    instance,
+    refuse,
+    require_memory,
+    returned,
+    text,
+)
 from flowlin.averaged import FINEST, AveragedGates
 from flowlin.field import AbstractObjective, Modified, objective
 from flowlin.kinks import (
@@ -61,8 +73,6 @@ def chosen_kinks(network, task, kinks, solver) -> tuple[AbstractKinks, str]:
     """The given kinks, or those that suit the run, and why."""
     if kinks is None or not isinstance(network, ReLUNetwork):
         return suitable_kinks(network, task, solver)
-    if not isinstance(kinks, AbstractKinks):
-        raise ValueError(f"`kinks` must be an object such as fl.ExactKinks(), got {kinks!r}.")
     return kinks, "as asked for"
 
 
@@ -94,20 +104,15 @@ def tolerance(rtol: Any, kinks: AbstractKinks, dtype: Any) -> Any:
     return jnp.maximum(rtol, FINEST) if is_traced(rtol) else max(rtol, FINEST)
 
 
-def check_options(network, t1, ts, tau, rtol, atol, learning_rate, kinks) -> None:
-    """Raise `ValueError` for times, tolerances or a modified flow that cannot be."""
-    check_times(t1, ts)
-    require_positive("tau", tau)
+def check_options(network, rtol, learning_rate, kinks) -> None:
+    """Raise `ValueError` for a tolerance or a modified flow that cannot be."""
     if rtol is not None:
         _check_rtol(rtol, network.dtype)
-    if atol is not None:
-        require_positive("atol", atol)
     if learning_rate is not None:
-        _check_modified(network, learning_rate, kinks)
+        _check_modified(network, kinks)
 
 
 def _check_rtol(rtol: Any, dtype: Any) -> None:
-    require_positive("rtol", rtol)
     finest = 10 * float(jnp.finfo(dtype).eps)
     if not is_traced(rtol) and float(rtol) < finest:
         remedy = (
@@ -120,30 +125,35 @@ def _check_rtol(rtol: Any, dtype: Any) -> None:
         )
 
 
-def check_times(t1: Any, ts: Any) -> None:
-    """Raise `ValueError` unless all of `ts` lie in [0, t1], ascending."""
-    require_positive("t1", t1)
+def chosen_times(t1: Any, ts: Any) -> Any:
+    """The times to save, which lie in [0, t1], ascending; what is past t1 by rounding is t1."""
     if ts is None or is_traced(ts):
-        return
-    times = np.asarray(ts)
+        return ts
+    times = np.asarray(ts, float)
     if times.ndim != 1 or times.size == 0:
         raise ValueError(f"`ts` must be a non-empty list of times, got shape {times.shape}.")
+    if np.isnan(times).any():
+        raise ValueError(f"`ts` holds {np.isnan(times).sum()} NaN among {times.size} times.")
+    if not is_traced(t1):
+        ulp = max(float(jnp.finfo(jnp.result_type(float, value)).eps) for value in (ts[0], t1))
+        past = (times > float(t1)) & (times <= float(t1) * (1 + 8 * ulp))
+        times = np.where(past, float(t1), times)
     if not np.all(np.diff(times) > 0):
         raise ValueError("`ts` must be strictly ascending; sort it and drop duplicates.")
     if times[0] < 0 or (not is_traced(t1) and times[-1] > float(t1)):
+        end = "" if is_traced(t1) else f" = {float(t1):g}"
         raise ValueError(
-            f"`ts` runs from {times[0]:g} to {times[-1]:g}, outside the run's [0, t1 = "
-            f"{float(t1):g}]."
+            f"`ts` runs from {times[0]:g} to {times[-1]:g}, outside the run's [0, t1{end}]."
         )
+    return times
 
 
-def _check_modified(network: AbstractNetwork, learning_rate: Any, kinks: Any) -> None:
+def _check_modified(network: AbstractNetwork, kinks: Any) -> None:
     """Raise `ValueError` for a modified flow that does not exist.
 
     Where a step crosses a kink, descent keeps the old gate until its end: for a share of the step
     that depends on where the step began. Its distance from any flow is of first order there.
     """
-    require_positive("learning_rate", learning_rate)
     if isinstance(network, ReLUNetwork) and not isinstance(kinks, SmoothKinks):
         raise ValueError(
             "`learning_rate` asks for the modified flow, which needs a smooth gradient; a ReLU "
@@ -151,6 +161,18 @@ def _check_modified(network: AbstractNetwork, learning_rate: Any, kinks: Any) ->
             "width well above the steps of the preactivations, `network.frozen(task)`, or "
             "`fl.largest_learning_rate`, which measures descent itself."
         )
+
+
+def require_room(network: AbstractNetwork, rows: int, name: str, value: Any, remedy: str) -> None:
+    """Raise `ValueError` where so many copies of the parameters do not fit into memory."""
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(network.parameters))
+    require_memory(name, value, rows * size, remedy)
+
+
+def require_observed(observe: Any, network: AbstractNetwork, task: Task) -> None:
+    """Raise `ValueError` for an observable that returns neither numbers nor arrays."""
+    for name, observable in (observe or {}).items():
+        returned(f"`observe[{name!r}]`", observable, network, task)
 
 
 def chosen_objective(
@@ -177,3 +199,43 @@ def labels(
         ("kinks_because", kinks[1]),
         ("objective", goal.label),
     )
+
+
+def _solver(name: str, value: Any) -> diffrax.AbstractSolver:
+    """A solver of ordinary differential equations that estimates its error."""
+    said = "pass one such as diffrax.Tsit5() or diffrax.Kvaerno5()"
+    value = instance(diffrax.AbstractSolver, "a diffrax solver", said)(name, value)
+    term = value.term_structure
+    if not (inspect.isclass(term) and issubclass(diffrax.ODETerm, term)):
+        wanted = "a solver of an ordinary differential equation in one term"
+        raise refuse(name, wanted, value, said)
+    if not isinstance(value, diffrax.AbstractAdaptiveSolver):
+        kind = type(value).__name__
+        remedy = f"{said}, or diffrax.HalfSolver(diffrax.{kind}()), which makes one of it"
+        raise refuse(name, "a solver that estimates its error", value, remedy)
+    return value
+
+
+def _adjoint(name: str, value: Any) -> diffrax.AbstractAdjoint:
+    """How derivatives are taken: the ways that go through all that a run records."""
+    kinds = (diffrax.RecursiveCheckpointAdjoint, diffrax.DirectAdjoint, diffrax.ForwardMode)
+    wanted = "diffrax.RecursiveCheckpointAdjoint(), ForwardMode() or DirectAdjoint()"
+    return instance(kinds, wanted)(name, value)
+
+
+def _observe(name: str, value: Any) -> dict[str, Any]:
+    """Functions of (network, task) by name."""
+    if not isinstance(value, dict) or not value:
+        remedy = "give each function a name, as in {'norm': function}"
+        raise refuse(name, "a dictionary of functions of (network, task)", value, remedy)
+    return {text("observe", key): function(f"{name}[{key!r}]", f) for key, f in value.items()}
+
+
+def meter(name: str, value: Any) -> Any:
+    """Whether there is a bar, or which."""
+    if not isinstance(value, (bool, diffrax.AbstractProgressMeter)):
+        raise refuse(name, "True, False or a diffrax progress meter", value)
+    return value
+
+
+WORDS.update(adjoint=_adjoint, observe=_observe, solver=_solver, ts=array)

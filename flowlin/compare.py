@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from flowlin._arrays import is_traced
+from flowlin._checks import checked
 from flowlin.loss import Loss
 from flowlin.network import AbstractNetwork
 from flowlin.task import Task
@@ -30,6 +31,7 @@ class Comparison(eqx.Module):
     loss: Float[Array, " T"]
 
 
+@checked
 def compare(flow: Trajectory, descent: Trajectory) -> Comparison:
     """Distance in parameters, function and loss over time between two runs of one task.
 
@@ -39,7 +41,8 @@ def compare(flow: Trajectory, descent: Trajectory) -> Comparison:
     (`ts=descent.ts`); `descent` with saved networks. Times of `descent` after the end of `flow`
     are left out.
 
-    **Raises:** `ValueError` if the times do not match, the runs have other tasks, or one was made
+    **Raises:** `ValueError` if the times do not match, the runs have other tasks or networks of
+    other shapes, or one was made
     under `jit` with the task as an argument, so that the task is not known.
     """
     task, loss = descent.reference.task, descent.reference.loss
@@ -47,6 +50,12 @@ def compare(flow: Trajectory, descent: Trajectory) -> Comparison:
         raise ValueError("`compare` needs runs made outside jit and vmap, which know their task.")
     if not eqx.tree_equal(task, flow.reference.task) or loss != flow.reference.loss:
         raise ValueError("`flow` and `descent` were trained on different tasks or losses.")
+    shapes = [[a.shape for a in jax.tree.leaves(r.final.parameters)] for r in (flow, descent)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            "`flow` and `descent` are of networks of other shapes, with parameters "
+            f"{shapes[0]} and {shapes[1]}; compare runs from one network."
+        )
     kept = np.asarray(descent.ts) <= float(flow.end) * (1 + 1e-12)
     ts = jnp.minimum(descent.ts[kept], flow.end)
     others = jax.tree.map(lambda a: a[kept], descent.networks)

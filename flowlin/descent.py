@@ -11,7 +11,8 @@ import optax
 from jax import lax
 from jaxtyping import Array, PRNGKeyArray
 
-from flowlin._arrays import require_positive
+from flowlin._checks import WORDS, checked, instance, require_memory
+from flowlin.choices import require_observed, require_room
 from flowlin.events import AbstractEvent, UnitSwitches, user_watches
 from flowlin.field import AbstractObjective, FullData, objective
 from flowlin.kinks import IgnoreKinks
@@ -26,6 +27,7 @@ from flowlin.task import Task
 from flowlin.trajectory import Reference, Trajectory, finished
 
 
+@checked
 def gradient_descent(
     network: AbstractNetwork,
     task: Task,
@@ -35,7 +37,7 @@ def gradient_descent(
     loss: Loss = SquaredError(),
     tau: float = 1.0,
     optimiser: optax.GradientTransformation | None = None,
-    events: Sequence[AbstractEvent] = (),
+    events: AbstractEvent | Sequence[AbstractEvent] = (),
     interpolate: bool = False,
     observe: Observe | None = None,
     save_every: int | None = None,
@@ -75,6 +77,7 @@ def gradient_descent(
     )  # fmt: skip
 
 
+@checked
 def stochastic_gradient_descent(
     network: AbstractNetwork,
     task: Task,
@@ -86,7 +89,7 @@ def stochastic_gradient_descent(
     loss: Loss = SquaredError(),
     tau: float = 1.0,
     optimiser: optax.GradientTransformation | None = None,
-    events: Sequence[AbstractEvent] = (),
+    events: AbstractEvent | Sequence[AbstractEvent] = (),
     interpolate: bool = False,
     observe: Observe | None = None,
     save_every: int | None = None,
@@ -107,7 +110,7 @@ def stochastic_gradient_descent(
 
     **Raises:** as `gradient_descent`; `ValueError` for a batch size not in [1, P].
     """
-    if not 1 <= batch_size <= task.samples:
+    if batch_size > task.samples:
         raise ValueError(
             f"`batch_size` must lie between 1 and the number of samples {task.samples}, got "
             f"{batch_size}."
@@ -294,20 +297,18 @@ def _run(
     save_every, max_events, progress, throw, batch_size, key,
 ) -> Trajectory:  # fmt: skip
     check_fit(network, task)
-    require_positive("learning_rate", learning_rate)
-    require_positive("tau", tau)
-    if steps < 1:
-        raise ValueError(f"`steps` must be at least 1, got {steps}.")
     if save_every is None:
         save_every = math.ceil(steps / 200)
-    if not 1 <= save_every <= steps:
+    if save_every > steps:
         raise ValueError(
             f"`save_every` must lie between 1 and `steps` = {steps}, got {save_every}."
         )
+    require_observed(observe, network, task)
     run, quantiles = prepared(
         network, task, learning_rate, loss, tau, optimiser, events, interpolate, observe,
         save_every, batch_size, key,
     )  # fmt: skip
+    _require_memory(run, steps, quantiles)
     watches = run.look.observer.watches
     bar = tqdm_class()(total=steps, unit="step") if progress else None
     report = None if bar is None else lambda step: bar.update(int(step) - bar.n)
@@ -317,6 +318,17 @@ def _run(
         bar.close()
     descent = _assembled(run, state, rows, watches, quantiles, Reference(run.task, loss))
     return finished(descent, throw, lambda d: _failure(d, max_events))
+
+
+def _require_memory(run: Descent, steps: int, quantiles: list[float]) -> None:
+    """Raise `ValueError` where the saved rows, or the counts of every step, are too many."""
+    rows = math.ceil(steps / run.save_every)
+    if run.observe.functions is None:
+        remedy = "Save fewer rows, or use `observe`"
+        require_room(run.network, rows, "save_every", f"{run.save_every}, {rows} rows,", remedy)
+    if run.batch_size is None:
+        counts = 2 * len(quantiles) * len(run.network.hidden) * steps
+        require_memory("steps", steps, 8 * counts, "Take fewer")
 
 
 def prepared(
@@ -410,3 +422,8 @@ def _failure(descent: Trajectory, max_events: int) -> str:
         )
     first = float(descent.ts[jnp.argmax(~jnp.isfinite(descent.losses))])
     return f"the loss is NaN or infinite from t = {first:.6g} on; lower `learning_rate`."
+
+
+WORDS["optimiser"] = instance(
+    optax.GradientTransformation, "an optax optimiser", "pass one such as optax.adam(1e-3)"
+)

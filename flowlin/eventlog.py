@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, ScalarLike
 
-from flowlin._arrays import is_traced, require_scalar
+from flowlin._arrays import is_traced
+from flowlin._checks import checked, finite
 
 
 class Channel(eqx.Module):
@@ -85,18 +86,19 @@ class EventLog(eqx.Module):
             rows.append((*channel.prefix, *(int(i) for i in inner)))
         return rows
 
+    @checked(t=finite)
     def sides(self, t: ScalarLike) -> Int[Array, " C"]:
         """The side of every component at time t, right-continuous; see `initial`.
 
         **Raises:** `ValueError` for several times; use `jax.vmap`.
         """
-        require_scalar("t", t)
         k = jnp.where(
             (self.time <= t) & jnp.isfinite(self.time), jnp.arange(self.time.shape[0]), -1
         )
         last = jnp.full(self.initial.shape, -1).at[self.component].max(k)
         return jnp.where(last >= 0, self.new[last], self.initial) if k.size else self.initial
 
+    @checked(t=finite)
     def gates(self, t: ScalarLike, layer: int = 0) -> Int[Array, "P H"]:
         """Modes of a hidden layer's (sample, unit) pairs at time t: 1 on, 0 sliding, -1 off.
 
@@ -119,6 +121,7 @@ class EventLog(eqx.Module):
             )
         return found[0]
 
+    @checked
     def select(self, name: str) -> "EventLog":
         """The events of one name.
 

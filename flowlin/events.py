@@ -11,7 +11,15 @@ import numpy as np
 from jaxtyping import Array
 
 from flowlin._arrays import require_finite
-from flowlin._checks import checked, finite_array
+from flowlin._checks import (
+    WORDS,
+    checked,
+    finite_array,
+    function,
+    refuse,
+    returned,
+    sequence_of,
+)
 from flowlin.eventlog import Channel
 from flowlin.field import AbstractObjective
 from flowlin.kinks import MANY_PAIRS, AbstractKinks, ExactKinks
@@ -51,6 +59,7 @@ def _watch(function, shape, level, network, name, direction, terminate, monotone
     return Watch(function, channel, direction=direction, terminate=terminate, monotone=monotone)
 
 
+@checked(observable=function)
 class Crossing(AbstractEvent):
     """Every time any component of an observable crosses a level.
 
@@ -75,15 +84,11 @@ class Crossing(AbstractEvent):
     terminate: bool = eqx.field(static=True, default=False)
     name: str = eqx.field(static=True, default="crossing")
 
-    def __check_init__(self):
-        if self.direction not in (None, "up", "down"):
-            raise ValueError(f'`direction` must be None, "up" or "down", got {self.direction!r}.')
-        require_finite("level", jnp.asarray(self.level))
-
     def watches(self, network, task, objective, kinks) -> list[Watch]:
         """One watch: the observable minus the level."""
         del objective, kinks
         function = OnTask(self.observable, task)
+        returned(f"`observable` of event {self.name!r}", function, network)
         raw = jax.eval_shape(lambda n: jnp.asarray(function(n)), network)
         if not jnp.issubdtype(raw.dtype, jnp.floating):
             raise ValueError(
@@ -131,6 +136,7 @@ class ModeHits(AbstractEvent):
         return [Watch(function, channel, direction=self.direction, terminate=self.terminate)]
 
 
+@checked
 class LossBelow(AbstractEvent):
     """The run's own loss falling to a level.
 
@@ -176,6 +182,7 @@ class GateSwitches(AbstractEvent):
         ]
 
 
+@checked
 class UnitSwitches(AbstractEvent):
     """Units becoming and ceasing to be linear, for tasks too large to log every gate.
 
@@ -191,9 +198,6 @@ class UnitSwitches(AbstractEvent):
     """
 
     quantile: float = eqx.field(static=True, default=0.0)
-
-    def __check_init__(self):
-        require_quantile(self.quantile)
 
     def watches(self, network, task, objective, kinks) -> list[Watch]:
         """One watch per layer, level and end of the order; none where all gates are logged."""
@@ -228,6 +232,16 @@ def require_quantile(quantile: float) -> None:
         raise ValueError(f"`quantile` must lie in [0, 0.5), got {quantile}.")
 
 
+def _event(name: str, value: Any) -> AbstractEvent:
+    """An event, which a bare function is not."""
+    if not isinstance(value, AbstractEvent):
+        raise refuse(name, "an event", value, "wrap a function as fl.Crossing(function)")
+    return value
+
+
+WORDS["events"] = sequence_of(_event, "a sequence of events")
+
+
 def user_watches(
     events: Sequence[AbstractEvent],
     network: AbstractNetwork,
@@ -235,13 +249,7 @@ def user_watches(
     objective: AbstractObjective,
     kinks: AbstractKinks,
 ) -> list[Watch]:
-    """What a run watches for the user's events.
-
-    **Raises:** `ValueError` for something that is no event.
-    """
-    for event in events:
-        if not isinstance(event, AbstractEvent):
-            raise ValueError(f"`events` holds {event!r}; wrap a function as fl.Crossing(function).")
+    """What a run watches for the user's events."""
     return [w for event in events for w in event.watches(network, task, objective, kinks)]
 
 

@@ -10,20 +10,26 @@ import jax.numpy as jnp
 import numpy as np
 
 from flowlin._arrays import is_traced
+from flowlin._checks import checked, positive_at_run_time
 from flowlin.checkpoint import Checkpoint
 from flowlin.choices import (
     check_options,
-    check_times,
     chosen_kinks,
     chosen_objective,
     chosen_solver,
+    chosen_times,
     controller,
     labels,
+    meter,
+    require_observed,
+    require_room,
     tolerance,
 )
 from flowlin.drive import AbstractPause, Limits, drive, is_paused
 from flowlin.events import AbstractEvent, GateSwitches, logs_gates, user_watches
-from flowlin.kinks import AbstractKinks, AveragedKinks, ExactKinks
+from flowlin.exact import ExactWalk
+from flowlin.forward import reverse_only
+from flowlin.kinks import AbstractKinks, AveragedKinks, ExactKinks, IgnoreKinks
 from flowlin.loss import Loss, SquaredError
 from flowlin.network import AbstractNetwork, check_fit
 from flowlin.progress import Bar, progress_meter
@@ -33,8 +39,17 @@ from flowlin.stiffness import StiffnessCheck
 from flowlin.storage import Path
 from flowlin.task import Task
 from flowlin.trajectory import Reference, Trajectory, finished
+from flowlin.unrolled import evaluations
 
 
+@checked(
+    t1=positive_at_run_time,
+    tau=positive_at_run_time,
+    learning_rate=positive_at_run_time,
+    rtol=positive_at_run_time,
+    atol=positive_at_run_time,
+    progress=meter,
+)
 def gradient_flow(
     network: AbstractNetwork,
     task: Task,
@@ -45,13 +60,13 @@ def gradient_flow(
     loss: Loss = SquaredError(),
     tau: Any = 1.0,
     learning_rate: Any = None,
-    events: Sequence[AbstractEvent] = (),
+    events: AbstractEvent | Sequence[AbstractEvent] = (),
     observe: Observe | None = None,
     kinks: AbstractKinks | None = None,
     solver: diffrax.AbstractSolver | None = None,
     rtol: float | None = None,
     atol: float | None = None,
-    max_steps: int = 2**20,
+    max_steps: int | None = 2**20,
     max_events: int = 2**16,
     adjoint: diffrax.AbstractAdjoint = diffrax.RecursiveCheckpointAdjoint(),
     progress: bool | diffrax.AbstractProgressMeter = False,
@@ -65,7 +80,7 @@ def gradient_flow(
     - `network`: the initial network. Its weights and biases move, nothing else does.
     - `task`: what it is trained on; taken to the network's precision.
     - `t1`: final time, in the units of tau (see `fl.StepClock` for descent steps).
-    - `ts`: times to save, ascending in [0, t1]; None saves 0 and the end.
+    - `ts`: times to save, ascending in [0, t1] (up to rounding); None saves 0 and the end.
     - `dense`: whether `flow.network(t)` works for every t. The run is then done twice, first to
       count its steps; memory is steps x stages x parameters (for an exact walk times 8 pieces).
     - `loss`: `SquaredError()` or `CrossEntropy()`.
@@ -76,8 +91,8 @@ def gradient_flow(
       among them, are those of descent up to O(eps^2), with k steps at t = k eps tau; compare
       them with `fl.gradient_descent(..., interpolate=True)`. Losses stay those of L. For smooth
       networks: a ReLU network needs `SmoothKinks`, and the rounded network is then meant.
-    - `events`: `Crossing`, `ModeHits`, `LossBelow`, `UnitSwitches`. A ReLU network with up to
-      10,000 (unit, sample) pairs logs its gates besides.
+    - `events`: `Crossing`, `ModeHits`, `LossBelow`, `UnitSwitches`; one or several. A ReLU network
+      with up to 10,000 (unit, sample) pairs logs its gates besides.
     - `observe`: `{name: function(network, task)}`, recorded at `ts` **instead of** the networks.
 
     Other arguments, which most people never need:
@@ -86,14 +101,16 @@ def gradient_flow(
       for one hidden layer and `SmoothKinks(1e-4)` for more, and beyond `AveragedKinks()` for one
       hidden layer without a `solver`, else `IgnoreKinks()`; `flow.stats` says which and why, and
       what is not exact warns (`fl.KinksWarning`).
-    - `solver`: any diffrax solver; None takes Dopri8 for smooth flows at rtol <= 1e-6, else
+    - `solver`: any diffrax solver of ordinary differential equations that estimates its error
+      (`diffrax.HalfSolver` makes such a one of any other); its steps are chosen by `rtol` and
+      `atol`. None takes Dopri8 for smooth flows at rtol <= 1e-6, else
       Tsit5; for ReLU networks Tsit5 at rtol <= 1e-6, else and for ignored kinks Bosh3; and goes on
       with `fl.RKC()` where stiffness is measured during the run and RKC comes further per
       evaluation (not under `jit` or `vmap`, with `dense`, or with exact kinks). `AveragedKinks`
       has its own. `flow.stats` says which and why.
     - `rtol`, `atol`: None is 1e-8 in float64 (1e-5 with `AveragedKinks`, which goes no finer) and
       1e-4 in float32, and rtol / 100.
-    - `max_steps`, `max_events`: where to give up.
+    - `max_steps`, `max_events`: where to give up; `max_steps=None` is 2^30, which is nowhere.
     - `adjoint`: how derivatives are taken; the default is reverse mode, `diffrax.ForwardMode()`
       for `jax.jvp`. Reverse mode keeps about sqrt(2 `max_steps`) checkpoints, each with the
       parameters and the log: give it `max_steps` and `max_events` near to what the run needs.
@@ -111,10 +128,14 @@ def gradient_flow(
     a run that fails.
     """
     check_fit(network, task)
-    check_options(network, t1, ts, tau, rtol, atol, learning_rate, kinks)
+    check_options(network, rtol, learning_rate, kinks)
+    ts = chosen_times(t1, ts)
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     # A name is no part of what is compiled.
     reference, task = Reference(task, loss), dataclasses.replace(task, name="")
+    require_observed(observe, network, task)
+    if ts is not None and observe is None:
+        require_room(network, len(ts), "ts", f"{len(ts)} times", "Save fewer, or use `observe`")
     kinks, why = chosen_kinks(network, task, kinks, solver)
     tau = jnp.asarray(tau, network.dtype)
     rtol = cast(float, tolerance(rtol, kinks, network.dtype))
@@ -161,7 +182,7 @@ def extended(
         raise ValueError(
             "this run ended at a terminating event; to go beyond, run it with `terminate=False`."
         )
-    check_times(t1, ts)
+    ts = chosen_times(t1, ts)
     first = float(t1) if ts is None else float(np.asarray(ts)[0])
     if not first > float(flow.end):
         raise ValueError(
@@ -196,6 +217,10 @@ def _traced(
             f"`dense=True` under jit or vmap reserves memory for `max_steps` = {limits.steps} "
             "steps; pass a `max_steps` of at most 16384."
         )
+    if dense:
+        _require_dense(run, limits.steps)
+    if isinstance(run.adjoint, diffrax.RecursiveCheckpointAdjoint):
+        run = reverse_only(run)
     run = dataclasses.replace(run.with_capacity(limits.events), meter=progress_meter(progress))
     whole = jnp.asarray(limits.steps)
     flow = run.solve(None, whole, whole, dense=dense, max_steps=limits.steps)
@@ -228,25 +253,36 @@ def _driven(
         return flow
     # diffrax reserves memory for every step that could happen: reserve what did.
     room = 2 ** math.ceil(math.log2(int(flow.counts["num_steps"]) + 1))
+    _require_dense(flow.reference.run, room)
     run = dataclasses.replace(flow.reference.run, meter=diffrax.NoProgressMeter())
     whole = jnp.asarray(limits.steps)
     flow = run.solve(None, whole, whole, dense=True, max_steps=room)
     return dataclasses.replace(flow, continuation=None)
 
 
+def _require_dense(run: Run, steps: int) -> None:
+    """Raise `ValueError` where the dense output of so many steps does not fit into memory."""
+    stages = evaluations(run.solver) if isinstance(run.solver, diffrax.AbstractERK) else 4
+    pieces = ExactWalk.pieces if isinstance(run.kinks, ExactKinks) else 1
+    remedy = "Lower `max_steps` or the end, or save at `ts` instead"
+    require_room(run.network, steps * stages * pieces, "dense", f"True for {steps} steps", remedy)
+
+
 def _failure(flow: Trajectory, max_steps: int, max_events: int) -> str:
     """What went wrong and what to do about it."""
     reached = f"t = {float(flow.end):.6g} after {int(flow.counts['num_steps'])} steps"
-    sliding = "a ReLU flow that slides on its kinks needs `kinks=fl.SmoothKinks(...)`"
+    sliding = ""
+    if flow.stats["kinks"] == repr(IgnoreKinks()):
+        sliding = "; a ReLU flow that slides on its kinks needs `kinks=fl.SmoothKinks(...)`"
     if bool(flow.result == RESULTS.max_steps_reached):
         return (
-            f"`max_steps` = {max_steps} reached at {reached}. Increase it, or loosen `rtol`; "
-            f"{sliding}."
+            f"`max_steps` = {max_steps} reached at {reached}. Increase it, or loosen "
+            f"`rtol`{sliding}."
         )
     if bool(flow.result == RESULTS.dt_min_reached):
         return (
             f"the step size shrank to nothing at {reached}: the loss is not finite there, or its "
-            f"gradient jumps; {sliding}."
+            f"gradient jumps{sliding}."
         )
     if bool(flow.result == RESULTS.event_overflow):
         return (

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
-from flowlin._arrays import is_traced, require_finite, require_positive
+from flowlin._arrays import is_traced, require_finite
+from flowlin._checks import flag, floating, not_negative, require_memory, whole
 from flowlin.task import Task
 
 
@@ -25,10 +26,11 @@ def normal(
     layers = len(sizes) - 1
     variances = _per_layer("variance", variance, layers)
     for value in variances:
-        require_positive("variance", value, allow_zero=True)
+        not_negative("variance", value)
     if isinstance(bias, (bool, np.bool_)):
         bias = [bool(bias)] * len(widths) + [False]
-    flags = _per_layer("bias", bias, layers)
+    flags = [flag("bias", value) for value in _per_layer("bias", bias, layers)]
+    _require_room(hidden, sum(m * (1 + n) for m, n in zip(sizes[1:], sizes, strict=False)), task)
     weights, biases = [], []
     dtype = task.x.dtype
     for layer, layer_key in enumerate(jax.random.split(key, layers)):
@@ -58,14 +60,11 @@ def balanced(
     W_l = R_l diag(sigma_l) R_{l-1}^T, R_0 = V, R_L = U: sigma_l = a^(1/L) balances; for two
     layers sigma_2^2 - sigma_1^2 = lambda and sigma_1 sigma_2 = a.
     """
-    if not isinstance(bias, bool):
-        raise ValueError(
-            "`bias` must be True or False: only a first-layer bias has a balanced partner."
-        )
     draw_key, key = jax.random.split(key)
     widths = _widths(hidden)
     columns = task.inputs + bias
     shape = (task.outputs, columns)
+    _require_room(hidden, sum(n**2 for n in (columns, *widths, task.outputs)), task)
     drawn_rank = min(*shape, *widths) if product is None else None
     if product is None:
         flags = [bias] + [False] * len(widths)
@@ -75,7 +74,7 @@ def balanced(
         product = drawn[0]
         for w in drawn[1:]:
             product = w @ product
-    product = jnp.asarray(product, task.x.dtype)
+    product = floating("product", product).astype(task.x.dtype)
     if product.shape != shape:
         raise ValueError(f"`product` must have shape {shape}, got {product.shape}.")
     rank = _rank(product) if drawn_rank is None else drawn_rank
@@ -141,14 +140,28 @@ def _rank(product: Array) -> int:
 
 
 def _widths(hidden: int | Sequence[int]) -> list[int]:
-    widths = [int(hidden)] if isinstance(hidden, (int, np.integer)) else list(hidden)
-    if not widths or min(widths) < 1:
-        raise ValueError(f"`hidden` must hold at least one width of 1 or more, got {hidden}.")
+    listed = hasattr(hidden, "__len__") and not isinstance(hidden, (str, bytes))
+    try:
+        widths = [whole(1)("hidden", n) for n in (hidden if listed else [hidden])]  # pyright: ignore
+    except ValueError:
+        widths = []
+    if not widths:
+        raise ValueError(
+            f"`hidden` must hold at least one width of 1 or more, got {hidden!r:.60}; widths are "
+            "whole numbers."
+        )
     return widths
 
 
+def _require_room(hidden: Any, numbers: int, task: Task) -> None:
+    """Raise `ValueError` where so many numbers, and as many again, do not fit into memory."""
+    size = 2 * numbers * task.x.dtype.itemsize
+    require_memory("hidden", hidden, size, "Take fewer units")
+
+
 def _per_layer(name: str, value: Any, layers: int) -> list[Any]:
-    values = list(value) if isinstance(value, (list, tuple)) else [value] * layers
+    single = isinstance(value, str) or np.ndim(value) == 0
+    values = [value] * layers if single else list(value)
     if len(values) != layers:
         raise ValueError(
             f"`{name}` has {len(values)} entries for {layers} layers (readout included)."

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from flowlin._arrays import require_positive
+from flowlin._checks import WORDS, checked, instance, known, positive, whole
 from flowlin.network import AbstractNetwork, Activation, ReLUNetwork
 from flowlin.task import Task
 
@@ -30,6 +30,7 @@ class AbstractKinks(eqx.Module):
         raise NotImplementedError
 
 
+@checked
 class IgnoreKinks(AbstractKinks):
     """Integrate plainly across the kinks, leaving them to the step size control.
 
@@ -47,6 +48,7 @@ class IgnoreKinks(AbstractKinks):
         return network.activation
 
 
+@checked(width=known(positive))
 class SmoothKinks(AbstractKinks):
     r"""Round each kink off over |z| < width by a quadratic.
 
@@ -67,9 +69,6 @@ class SmoothKinks(AbstractKinks):
 
     width: float = eqx.field(static=True, default=1e-4)  # pyright: ignore
 
-    def __check_init__(self):
-        require_positive("width", self.width)
-
     def activation(self, network: AbstractNetwork) -> Activation:
         """Smoothed ReLU (leaky where the network is); other networks have no kinks."""
         if not isinstance(network, ReLUNetwork):
@@ -86,6 +85,7 @@ class SmoothKinks(AbstractKinks):
         return smooth
 
 
+@checked
 class AveragedKinks(AbstractKinks):
     r"""Average every gate over the step instead of stepping to its switches.
 
@@ -118,6 +118,7 @@ class AveragedKinks(AbstractKinks):
         return network.activation
 
 
+@checked(slots=whole(1))
 class ExactKinks(AbstractKinks):
     """Walk through the kinks exactly: every gate switches at a located event.
 
@@ -142,10 +143,6 @@ class ExactKinks(AbstractKinks):
 
     slots: int = eqx.field(static=True, default=16)
 
-    def __check_init__(self):
-        if self.slots < 1:
-            raise ValueError(f"`slots` must be at least 1, got {self.slots}.")
-
     @property
     def width(self) -> float:
         """No width: a sliding pair is at its kink itself."""
@@ -154,6 +151,11 @@ class ExactKinks(AbstractKinks):
     def activation(self, network: AbstractNetwork) -> Activation:
         """The network's own activation."""
         return network.activation
+
+
+WORDS["kinks"] = instance(
+    AbstractKinks, "an object such as fl.ExactKinks()", "see fl.SmoothKinks and fl.AveragedKinks"
+)
 
 
 class KinksWarning(UserWarning):
@@ -187,6 +189,6 @@ def suitable_kinks(
         f"the kinks are not walked through exactly but by {kinks}: {why}. Pass `kinks` to choose "
         "yourself.",
         KinksWarning,
-        stacklevel=4,  # whoever called `gradient_flow`
+        stacklevel=5,  # whoever called `gradient_flow`
     )
     return kinks, why

@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from flowlin._arrays import is_traced
+from flowlin._checks import checked, flag
 from flowlin.eventlog import EventLog
 from flowlin.events import unit_channel
 
@@ -73,6 +74,7 @@ class Linearization(eqx.Module):
     open_counts: UnitCounts
     closed_counts: UnitCounts
 
+    @checked(closed=flag)
     def activity(self, t: ArrayLike, closed: bool = False) -> Activity:
         """Always-on, gating and off fractions at times t, exact step functions."""
         counts = self.closed_counts if closed else self.open_counts
@@ -92,7 +94,7 @@ def linearization_time(counts: UnitCounts, end: Array) -> LinearizationTime:
 
 
 def linearization(
-    counts: tuple[UnitCounts, UnitCounts], end: Array, *, stacklevel: int = 3
+    counts: tuple[UnitCounts, UnitCounts], end: Array, *, stacklevel: int = 4
 ) -> Linearization:
     """t* in both conventions from the (open, closed) counts of a run that ended at `end`."""
     opened, closed = (linearization_time(c, end) for c in counts)

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from flowlin._checks import WORDS, array, checked, instance, one_of
+
 
 class Loss(eqx.Module):
     """A loss that is a weighted sum over samples."""
@@ -21,13 +23,24 @@ class Loss(eqx.Module):
         """The sum over samples, each of weight one."""
         raise NotImplementedError
 
+    @checked(outputs=array, targets=array)
     def __call__(
         self, outputs: Float[Array, "P N_out"], targets: Float[Array, "P N_out"]
     ) -> Float[Array, ""]:
-        """The loss of outputs (P, N_out) against targets of the same shape."""
+        """The loss of outputs (P, N_out) against targets of the same shape.
+
+        **Raises:** `ValueError` for arrays of other shapes.
+        """
+        shapes = jnp.shape(outputs), jnp.shape(targets)
+        if len(shapes[0]) != 2 or shapes[0] != shapes[1]:
+            raise ValueError(
+                "`outputs` and `targets` must have one shape (P, N_out), got "
+                f"{shapes[0]} and {shapes[1]}; one row is a sample."
+            )
         return self.weight(targets.shape[0]) * self.total(outputs, targets)
 
 
+@checked(reduction=one_of("mean", "sum"))
 class SquaredError(Loss):
     r"""Half the squared error, $L = \frac{1}{2P} \sum_p \|y_p - \hat y_p\|^2$.
 
@@ -41,10 +54,6 @@ class SquaredError(Loss):
 
     reduction: Literal["mean", "sum"] = eqx.field(static=True, default="mean")
 
-    def __check_init__(self):
-        if self.reduction not in ("mean", "sum"):
-            raise ValueError(f'`reduction` must be "mean" or "sum", got {self.reduction!r}.')
-
     def weight(self, samples: int) -> float:
         """The factor of each sample's half squared error among `samples`: 1/P or 1."""
         return 1.0 / samples if self.reduction == "mean" else 1.0
@@ -56,6 +65,7 @@ class SquaredError(Loss):
         return 0.5 * jnp.sum((targets - outputs) ** 2)
 
 
+@checked
 class CrossEntropy(Loss):
     r"""Mean softmax cross-entropy, $L = -\frac{1}{P} \sum_p y_p \cdot \log
     \mathrm{softmax}(\hat y_p)$, for one-hot (or probability) targets.
@@ -72,6 +82,7 @@ class CrossEntropy(Loss):
         return -jnp.sum(targets * jax.nn.log_softmax(outputs, axis=-1))
 
 
+@checked
 class LinearizedLoss(Loss):
     r"""A loss made linear at zero outputs, $L(0) + \sum_i \nabla L(0)_i \cdot \hat y_i$.
 
@@ -90,3 +101,6 @@ class LinearizedLoss(Loss):
         """The sum over samples, each of weight one."""
         value, slope = jax.value_and_grad(self.loss.total)(jnp.zeros_like(targets), targets)
         return value + jnp.sum(slope * outputs)
+
+
+WORDS["loss"] = instance(Loss, "a loss of flowlin", "pass fl.SquaredError() or fl.CrossEntropy()")

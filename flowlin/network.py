@@ -11,7 +11,19 @@ from equinox import AbstractVar
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from flowlin import initial
-from flowlin._arrays import floating, is_traced, require_finite
+from flowlin._arrays import is_traced, require_finite
+from flowlin._checks import (
+    WORDS,
+    array,
+    checked,
+    finite,
+    flag,
+    floating,
+    instance,
+    known,
+    refuse,
+    within,
+)
 from flowlin.task import Task
 
 Weights = tuple[Array, ...]
@@ -19,6 +31,19 @@ Biases = tuple[Array | None, ...]
 Parameters = tuple[Weights, Biases]
 Activation = Callable[[int, Array], Array]
 N = TypeVar("N", bound="AbstractNetwork")
+
+
+def _input(name: str, value: Any) -> Any:
+    """An array of inputs; as for JAX, a list is none."""
+    if not isinstance(value, (jax.Array, np.ndarray)):
+        raise refuse(name, "an array", value, f"pass jnp.asarray({name})")
+    return array(name, value)
+
+
+def _slope(name: str, value: Any) -> Any:
+    """The gate of a unit that is off."""
+    check = finite if is_traced(value) else within(0.0, 1.0, "0 is plain ReLU")
+    return check(name, value)
 
 
 def product(h: Array, w: Array) -> Array:
@@ -87,8 +112,9 @@ class AbstractNetwork(eqx.Module):
         del gates
         return self
 
+    @checked
     def astype(self: N, dtype: Any) -> N:
-        """The same network in another floating-point precision."""
+        """The same network in another floating-point precision, float32 or float64."""
         return jax.tree.map(lambda array: array.astype(dtype), self)
 
     @property
@@ -101,14 +127,19 @@ class AbstractNetwork(eqx.Module):
         """Floating-point precision of the parameters."""
         return self.weights[0].dtype
 
+    @checked(x=_input)
     def outputs(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N_out"]:
         """Outputs for all samples at once, with the network's gates."""
+        require_inputs(self, x)
         return forward(self.parameters, self.bias_strength, x, self.activation)[0]
 
+    @checked(x=_input)
     def preactivations(self, x: Float[Array, "P N_in"]) -> tuple[Array, ...]:
         """Preactivations z = W h + c b, one array (P, H) per hidden layer."""
+        require_inputs(self, x)
         return forward(self.parameters, self.bias_strength, x, self.activation)[1]
 
+    @checked(x=_input)
     def gates(self, x: Float[Array, "P N_in"]) -> tuple[Array, ...]:
         """Gates g = h / z, one array (P, H) per hidden layer."""
         return tuple(
@@ -117,15 +148,19 @@ class AbstractNetwork(eqx.Module):
             for layer, z in enumerate(self.preactivations(x))
         )
 
+    @checked
     def frozen(self, task: Task) -> "GatedLinearNetwork":
         """Gated linear network with this network's (P, H) gates on the task's samples."""
+        require_inputs(self, task.x, "task.x")
         return self._gated(self.gates(task.x))
 
+    @checked
     def always_on(self, task: Task) -> "GatedLinearNetwork":
         """Gated linear network with (H,) gates: 1 for units with z > 0 on all samples, else 0.
 
         The linear model of Eq. 15 of the lead paper, G = diag(on for every sample).
         """
+        require_inputs(self, task.x, "task.x")
         gates = tuple(jnp.all(z > 0, axis=0).astype(z.dtype) for z in self.preactivations(task.x))
         return self._gated(gates)
 
@@ -133,6 +168,7 @@ class AbstractNetwork(eqx.Module):
         return GatedLinearNetwork(self.weights, self.biases, self.bias_strength, gates=gates)
 
 
+@checked(weights=None, biases=None)
 class LinearNetwork(AbstractNetwork):
     """Deep linear network: all gates are one.
 
@@ -157,8 +193,10 @@ class LinearNetwork(AbstractNetwork):
         del layer
         return z
 
+    @checked(x=_input)
     def __call__(self, x: Float[Array, " N_in"]) -> Float[Array, " N_out"]:
         """Output of one sample; use `jax.vmap` or `outputs` for many."""
+        require_inputs(self, x, axes=1)
         return self.outputs(x[None])[0]
 
     def affine(self) -> tuple[Float[Array, "N_out N_in"], Float[Array, " N_out"]]:
@@ -173,6 +211,7 @@ class LinearNetwork(AbstractNetwork):
         return matrix, offset
 
     @classmethod
+    @checked(hidden=None, variance=None, bias=None)
     def init(
         cls,
         task: Task,
@@ -191,6 +230,7 @@ class LinearNetwork(AbstractNetwork):
         return cls(weights, biases, bias_strength)
 
     @classmethod
+    @checked(hidden=None, variance=None, balance=known(finite), product=None)
     def balanced(
         cls,
         task: Task,
@@ -226,6 +266,7 @@ class LinearNetwork(AbstractNetwork):
         return cls(weights, biases, bias_strength)
 
 
+@checked(weights=None, biases=None, slope=_slope)
 class ReLUNetwork(AbstractNetwork):
     """ReLU network: gates slaved to the sign of the preactivation.
 
@@ -249,19 +290,20 @@ class ReLUNetwork(AbstractNetwork):
     ):
         self.weights, self.biases, self.bias_strength = _checked(weights, biases, bias_strength)
         self.slope = jnp.asarray(slope, dtype=self.weights[0].dtype)
-        if not is_traced(slope) and not np.all((np.asarray(slope) >= 0) & (np.asarray(slope) < 1)):
-            raise ValueError(f"`slope` must lie in [0, 1), got {slope}; 0 is plain ReLU.")
 
     def activation(self, layer: int, z: Array) -> Array:
         """relu(z), or leaky relu for a positive slope."""
         del layer
         return jnp.where(z > 0, z, self.slope * z)
 
+    @checked(x=_input)
     def __call__(self, x: Float[Array, " N_in"]) -> Float[Array, " N_out"]:
         """Output of one sample; use `jax.vmap` or `outputs` for many."""
+        require_inputs(self, x, axes=1)
         return self.outputs(x[None])[0]
 
     @classmethod
+    @checked(hidden=None, variance=None, bias=None, slope=None)
     def init(
         cls,
         task: Task,
@@ -293,6 +335,7 @@ class ReLUNetwork(AbstractNetwork):
         return cls(weights, biases, bias_strength, slope)
 
 
+@checked(weights=None, biases=None, gates=None)
 class GatedLinearNetwork(AbstractNetwork):
     """Gated linear network: gates given and fixed.
 
@@ -312,7 +355,10 @@ class GatedLinearNetwork(AbstractNetwork):
 
     def __init__(self, weights: Any, biases: Any = None, bias_strength: Any = 1.0, *, gates: Any):
         self.weights, self.biases, self.bias_strength = _checked(weights, biases, bias_strength)
-        gates = tuple(jnp.asarray(g, dtype=self.weights[0].dtype) for g in gates)
+        gates = tuple(
+            floating(f"gates[{layer}]", g).astype(self.weights[0].dtype)
+            for layer, g in enumerate(_listed("gates", gates, "one array per hidden layer"))
+        )
         if len(gates) != len(self.weights) - 1:
             raise ValueError(
                 f"`gates` needs one array per hidden layer, {len(self.weights) - 1}, got "
@@ -353,35 +399,62 @@ class GatedLinearNetwork(AbstractNetwork):
         )
         return eqx.tree_at(lambda network: network.gates_, self, merged)
 
+    @checked(x=_input)
     def gates(self, x: Float[Array, "P N_in"]) -> tuple[Array, ...]:
         """The given gates, one array (P, H) per hidden layer."""
+        require_inputs(self, x)
         samples, layers = x.shape[0], range(len(self.gates_))
         return tuple(
             jnp.broadcast_to(self._gate(k, samples), (samples, self.hidden[k])) for k in layers
         )
 
+    @checked(x=_input, gates=None)
     def __call__(self, x: Float[Array, " N_in"], gates: Any = None) -> Float[Array, " N_out"]:
         """Output of one sample.
 
         `gates`, per hidden layer an array (H,) (or the bare array where there is one layer),
         replaces the network's own and is required where those are per sample.
         """
+        require_inputs(self, x, axes=1)
         if gates is None:
             return self.outputs(x[None])[0]
         gates = (gates,) if hasattr(gates, "ndim") else tuple(gates)
-        if len(gates) != len(self.gates_):
+        shapes = [np.shape(array(f"gates[{k}]", gate)) for k, gate in enumerate(gates)]
+        if shapes != [(width,) for width in self.hidden]:
             raise ValueError(
-                f"`gates` needs one array per hidden layer, {len(self.gates_)}, got {len(gates)}."
+                f"`gates` needs one array (H,) per hidden layer, H = {self.hidden}, got arrays of "
+                f"shapes {shapes}."
             )
         return forward(
             self.parameters, self.bias_strength, x[None], lambda layer, z: gates[layer] * z
         )[0][0]
 
 
+def require_inputs(network: AbstractNetwork, x: Array, name: str = "x", axes: int = 2) -> None:
+    """Raise `ValueError` unless the network takes these inputs: many (P, N_in), or one (N_in,)."""
+    _require_one(network)
+    takes = network.weights[0].shape[1]
+    if x.ndim == axes and x.shape[-1] == takes:
+        return
+    many = f"(P, {takes}), one row per sample"
+    wanted, other = (f"({takes},), one sample", many) if axes == 1 else (many, f"({takes},)")
+    remedy = ""
+    if x.ndim == 3 - axes and x.shape[-1] == takes:
+        remedy = f"; inputs of shape {other}, go into `network{'.outputs' if axes == 1 else ''}(x)`"
+    raise ValueError(f"`{name}` must have shape {wanted}, got {x.shape}{remedy}.")
+
+
+def _require_one(network: AbstractNetwork) -> None:
+    if network.weights[0].ndim != 2:
+        raise ValueError(
+            "`network` is a stack of networks; take one, as in jax.tree.map(lambda a: a[0], "
+            "network), or map over all by jax.vmap."
+        )
+
+
 def check_fit(network: AbstractNetwork, task: Task) -> None:
     """Raise `ValueError` unless the network takes the task's inputs and gives its outputs."""
-    if not isinstance(network, AbstractNetwork):
-        raise ValueError(f"`network` must be a flowlin network, got {type(network).__name__}.")
+    _require_one(network)
     takes, gives = network.weights[0].shape[-1], network.weights[-1].shape[-2]
     if (takes, gives) != (task.inputs, task.outputs):
         raise ValueError(
@@ -390,31 +463,30 @@ def check_fit(network: AbstractNetwork, task: Task) -> None:
         )
 
 
+def _listed(name: str, value: Any, wanted: str) -> list[Any]:
+    """The entries of a list, one per layer."""
+    if isinstance(value, (list, tuple)) or np.ndim(value) > 2:
+        return list(value)
+    remedy = f"wrap it, as in {name}=[...]" if hasattr(value, "dtype") else ""
+    raise refuse(name, f"a list, {wanted}", value, remedy)
+
+
 def _checked(weights: Any, biases: Any, bias_strength: Any) -> tuple[Weights, Biases, Array]:
     """Weights, biases and c as arrays of one precision, with shapes that chain."""
-    weights = tuple(floating(w) for w in weights)
-    if not weights:
-        raise ValueError("`weights` is empty; give at least one matrix (N_out, N_in).")
-    biases = (None,) * len(weights) if biases is None else tuple(biases)
+    weights = _matrices(weights)
+    dtype = jnp.result_type(*weights)
+    if biases is None:
+        biases = (None,) * len(weights)
+    biases = _listed("biases", biases, "one array (H,) or None per layer")
     if len(biases) != len(weights):
         raise ValueError(
             f"`biases` has {len(biases)} entries for {len(weights)} layers; use None for a "
             "layer without bias."
         )
-    for layer, w in enumerate(weights):
-        if w.ndim != 2 or 0 in w.shape:
-            raise ValueError(f"`weights[{layer}]` must be a matrix (N_out, N_in), got {w.shape}.")
-        if layer and w.shape[1] != weights[layer - 1].shape[0]:
-            raise ValueError(
-                f"`weights[{layer}]` takes {w.shape[1]} inputs and `weights[{layer - 1}]` gives "
-                f"{weights[layer - 1].shape[0]} outputs; matrices have shape (N_out, N_in)."
-            )
-        require_finite(f"weights[{layer}]", w)
-    dtype = jnp.result_type(*weights)
     checked = []
     for layer, (w, b) in enumerate(zip(weights, biases, strict=True)):
         if b is not None:
-            b = jnp.asarray(b, dtype=dtype)
+            b = floating(f"biases[{layer}]", b).astype(dtype)
             if b.shape != (w.shape[0],):
                 raise ValueError(
                     f"`biases[{layer}]` must have shape ({w.shape[0]},), got {b.shape}."
@@ -422,7 +494,28 @@ def _checked(weights: Any, biases: Any, bias_strength: Any) -> tuple[Weights, Bi
             require_finite(f"biases[{layer}]", b)
         checked.append(b)
     c = jnp.asarray(bias_strength, dtype=dtype)
-    if c.ndim:
-        raise ValueError(f"`bias_strength` must be a scalar, got shape {c.shape}.")
-    require_finite("bias_strength", c)
     return tuple(w.astype(dtype) for w in weights), tuple(checked), c
+
+
+def _matrices(weights: Any) -> list[Array]:
+    """Weights as matrices that chain."""
+    listed = _listed("weights", weights, "one matrix (N_out, N_in) per layer")
+    found = [floating(f"weights[{k}]", w, exact=True) for k, w in enumerate(listed)]
+    if not found:
+        raise ValueError("`weights` is empty; give at least one matrix (N_out, N_in).")
+    for layer, w in enumerate(found):
+        if w.ndim != 2 or 0 in w.shape:
+            raise ValueError(f"`weights[{layer}]` must be a matrix (N_out, N_in), got {w.shape}.")
+        if layer and w.shape[1] != found[layer - 1].shape[0]:
+            raise ValueError(
+                f"`weights[{layer}]` takes {w.shape[1]} inputs and `weights[{layer - 1}]` gives "
+                f"{found[layer - 1].shape[0]} outputs; matrices have shape (N_out, N_in)."
+            )
+        require_finite(f"weights[{layer}]", w)
+    return found
+
+
+WORDS["network"] = instance(
+    AbstractNetwork, "a flowlin network", "make one by fl.ReLUNetwork.init(task, key=key)"
+)
+WORDS["bias"] = flag

@@ -10,12 +10,14 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from flowlin._checks import checked, one_of, whole
 from flowlin.chebyshev import DAMPING, Chebyshev, stability_interval, stages_for, stretch
 from flowlin.radius import RadiusLog, direction, spectral_radius
 from flowlin.second_order import SecondOrder
 
 SAFETY = 1.2  # the estimate is a lower bound, and the radius moves during the step
 FIRST, LATER = 50, 10  # power iterations at most: at the start, and per step
+MOST_STAGES = 2048  # the coefficients of more overflow
 
 
 class RKCState(eqx.Module):
@@ -33,6 +35,7 @@ class RKCState(eqx.Module):
     log: RadiusLog
 
 
+@checked(max_stages=whole(2, "", MOST_STAGES), loop=one_of("checkpointed", "lax"))
 class RKC(SecondOrder[RKCState]):
     r"""Second-order Runge-Kutta-Chebyshev: explicit, stable far along the negative real axis.
 
@@ -70,15 +73,6 @@ class RKC(SecondOrder[RKCState]):
 
     max_stages: int = eqx.field(static=True, default=256)
     loop: str = eqx.field(static=True, default="checkpointed")
-
-    def __check_init__(self):
-        if self.max_stages < 2:
-            raise ValueError(f"`max_stages` must be at least 2, got {self.max_stages}.")
-        if self.loop not in ("checkpointed", "lax"):
-            raise ValueError(
-                f'`loop` must be "checkpointed" (reverse mode) or "lax" (forward mode), got '
-                f"{self.loop!r}."
-            )
 
     def init(self, terms, t0, t1, y0, args) -> RKCState:
         """The vector field and its radius at the start."""

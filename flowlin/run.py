@@ -40,7 +40,8 @@ class Observables(eqx.Module):
     def __call__(self, network: AbstractNetwork, task: Task) -> Any:
         if self.functions is None:
             return network.parameters
-        return {name: f(network, task) for name, f in self.functions.items()}
+        found = {name: f(network, task) for name, f in self.functions.items()}
+        return jax.tree.map(jnp.asarray, found)  # plain numbers too
 
 
 class _Save(eqx.Module):

@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from flowlin._arrays import automatic
+from flowlin._checks import WORDS, checked, function, require_known, sequence_of, whole
 from flowlin.flow import gradient_flow
 from flowlin.network import AbstractNetwork
 from flowlin.progress import tqdm_class
@@ -44,6 +45,7 @@ class Sweep(Sequence[Trajectory]):
             k: RESULTS[flow.result] for k, flow in enumerate(self.flows) if not okay(flow.result)
         }
 
+    @checked(function=function)
     def map(self, function: Callable[[Trajectory], Any]) -> Any:
         """A function of every run; its arrays stacked along a leading axis (runs, ...)."""
         rows = [function(flow) for flow in self.flows]
@@ -56,6 +58,21 @@ class Sweep(Sequence[Trajectory]):
         ]
 
 
+def _listed(name: str, value: Any) -> tuple:
+    """Networks in a list; a single one is none, since it may be a stack."""
+    if isinstance(value, AbstractNetwork):
+        raise ValueError("`networks` must be a list of networks; unstack it with `jax.tree.map`.")
+    return sequence_of(WORDS["network"], "a list of networks")(name, value)
+
+
+def _tasks(name: str, value: Any) -> Any:
+    """One task, or several in a list."""
+    if isinstance(value, Task):
+        return value
+    return sequence_of(WORDS["task"], "a task or a list of tasks")(name, value)
+
+
+@checked(networks=_listed, tasks=_tasks, batch=whole(1), workers=whole(1))
 def sweep(
     networks: Sequence[AbstractNetwork],
     tasks: Task | Sequence[Task],
@@ -90,9 +107,7 @@ def sweep(
     **Raises:** `ValueError` for no networks, different shapes, or numbers that do not fit.
     """
     members = _members(networks, tasks)
-    for name, value in (("batch", batch), ("workers", workers)):
-        if value is not None and value < 1:
-            raise ValueError(f"`{name}` must be at least 1, got {value}.")
+    require_known("sweep", gradient_flow, options)
     if "throw" in options:
         raise ValueError("`throw` is not for sweeps; look at `sweep.failed`.")
     on_cpu = jax.default_backend() == "cpu"
@@ -120,19 +135,16 @@ def sweep(
         warnings.warn(
             f"{len(result.failed)} of {len(result)} runs failed, run {k} first: {why} "
             "`sweep.failed` lists them.",
-            stacklevel=2,
+            stacklevel=3,
         )
     return result
 
 
 def _members(networks, tasks) -> list[tuple[AbstractNetwork, Task]]:
     """Pairs of network and task, checked to be of one shape."""
-    if isinstance(networks, AbstractNetwork):
-        raise ValueError("`networks` must be a list of networks; unstack it with `jax.tree.map`.")
-    networks = list(networks)
     if not networks:
         raise ValueError("`networks` is empty; give at least one.")
-    tasks = [tasks] * len(networks) if isinstance(tasks, Task) else list(tasks)
+    tasks = [tasks] * len(networks) if isinstance(tasks, Task) else tasks
     if len(tasks) != len(networks):
         raise ValueError(
             f"`tasks` holds {len(tasks)} tasks for {len(networks)} networks; give one per network, "

@@ -5,19 +5,23 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
-from flowlin._arrays import automatic, floating, is_traced, require_finite
+from flowlin._arrays import automatic, is_traced, require_finite
+from flowlin._checks import WORDS, checked, floating, instance, refuse, text
 
 
+@checked(x=None, y=None)
 class Task(eqx.Module):
     """Inputs and targets, one **row** per sample (the papers put samples in columns).
 
     **Arguments:**
 
     - `x`: inputs, shape (P, N_in).
-    - `y`: targets, shape (P, N_out).
+    - `y`: targets, shape (P, N_out). Whole numbers, truth values and half precision are taken to
+      JAX's default float.
     - `name`: what figures and messages call the task.
 
     **Raises:** `ValueError` for arrays that are not two-dimensional, that disagree on P, that
@@ -29,7 +33,7 @@ class Task(eqx.Module):
     name: str = eqx.field(static=True)
 
     def __init__(self, x: Any, y: Any, name: str = "task"):
-        x, y = floating(x), floating(y)
+        x, y = floating("x", x), floating("y", y)
         for label, array in (("x", x), ("y", y)):
             if array.ndim != 2:
                 raise ValueError(
@@ -69,6 +73,7 @@ class Task(eqx.Module):
             return 1
         return self.samples // self.x.sharding.shard_shape(self.x.shape)[0]
 
+    @checked(axis=text)
     def sharded(self, mesh: Mesh, axis: str | None = None) -> "Task":
         """The same task with its samples split among the devices of a mesh (data parallel).
 
@@ -98,10 +103,43 @@ class Task(eqx.Module):
         placed = NamedSharding(automatic(mesh), PartitionSpec(axis))
         return jax.tree.map(lambda array: jax.device_put(array, placed), self)
 
+    @checked
     def astype(self, dtype: Any) -> "Task":
-        """The same task in another floating-point precision."""
+        """The same task in another floating-point precision, float32 or float64."""
         return jax.tree.map(lambda array: array.astype(dtype), self)
 
+    @checked(indices=None)
     def take(self, indices: Any) -> "Task":
-        """The task on some of its samples (a mini-batch, a subset)."""
+        """The task on some of its samples (a mini-batch, a subset).
+
+        **Arguments:** `indices`, whole numbers (B,) in [-P, P), or truth values (P,). Under `jit`
+        what lies outside is clamped.
+
+        **Raises:** `ValueError` for samples that are not there, or none.
+        """
+        indices = _samples(indices, self.samples)
         return jax.tree.map(lambda array: array[indices], self)
+
+
+def _samples(indices: Any, samples: int) -> Any:
+    """Indices (B,) of samples, checked where they are known."""
+    if is_traced(indices):
+        return indices
+    if isinstance(indices, slice):
+        indices = range(samples)[indices]
+    found = np.asarray(indices)
+    wanted = f"a list of whole numbers from {-samples} to {samples - 1}, one per sample taken"
+    if found.ndim != 1 or not found.size or found.dtype.kind not in "iub":
+        raise refuse("indices", wanted, indices, "one sample k is taken by [k]")
+    if found.dtype.kind == "b":
+        if found.shape != (samples,) or not found.any():
+            raise refuse("indices", f"a mask of shape ({samples},) that keeps a sample", indices)
+        return np.flatnonzero(found)
+    odd = found[(found < -samples) | (found >= samples)]
+    if odd.size:
+        raise refuse("indices", wanted, int(odd[0]))
+    return found
+
+
+WORDS["mesh"] = instance(Mesh, "a jax.sharding.Mesh", "make one by jax.make_mesh")
+WORDS["task"] = instance(Task, "an fl.Task", "make one by fl.Task(x, y)")

@@ -14,8 +14,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from flowlin._arrays import is_traced
+from flowlin._checks import WORDS, checked, instance, refuse
 from flowlin.eventlog import EventLog
-from flowlin.events import require_quantile
 from flowlin.linearization import Linearization, UnitCounts, counts_from_log, linearization
 from flowlin.loss import Loss
 from flowlin.network import AbstractNetwork, Parameters, ReLUNetwork
@@ -121,6 +121,7 @@ class Trajectory(eqx.Module):
         ts, losses, observed, saved = jax.tree.map(select, rows)
         return dataclasses.replace(self, ts=ts, losses=losses, observed=observed, saved=saved)
 
+    @checked
     def network(self, t: ArrayLike) -> Any:
         """The network at time t in [0, end]; for an array of times, stacked.
 
@@ -129,8 +130,10 @@ class Trajectory(eqx.Module):
         if self.dense is None:
             raise ValueError("`flow.network(t)` needs a run with `dense=True`.")
         t = jnp.asarray(t, self.ts.dtype)
+        if t.ndim > 1:
+            raise refuse("t", "a time or a list of times", t)
         if not is_traced((t, self.end)):
-            outside = (np.asarray(t) < 0) | (np.asarray(t) > np.asarray(self.end))
+            outside = ~((np.asarray(t) >= 0) & (np.asarray(t) <= np.asarray(self.end)))
             if np.any(outside):
                 raise ValueError(
                     f"`t` = {np.asarray(t)[outside].flat[0]} lies outside the run, "
@@ -141,12 +144,13 @@ class Trajectory(eqx.Module):
             return self.final.with_parameters(evaluate(t))
         return _stacked(self.final, jax.vmap(evaluate)(t), t.shape[0])
 
+    @checked
     def extend(
         self,
         t1: float,
         *,
         ts: Any = None,
-        max_steps: int = 2**20,
+        max_steps: int | None = 2**20,
         max_events: int = 2**16,
         progress: bool = False,
         throw: bool = True,
@@ -173,6 +177,7 @@ class Trajectory(eqx.Module):
 
         return extended(self, t1, ts, max_steps, max_events, progress, throw)
 
+    @checked
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the trajectory to a `.npz` file, for `fl.load(path)`.
 
@@ -187,6 +192,7 @@ class Trajectory(eqx.Module):
 
         save(self, path)
 
+    @checked
     def linearization(self, quantile: float = 0.0, *, layer: int = 0) -> Linearization:
         """Linearization time t* and activity fractions of a hidden layer.
 
@@ -201,7 +207,6 @@ class Trajectory(eqx.Module):
         **Raises:** `ValueError` for networks other than ReLU, a layer or a quantile out of range,
         or one that the run did not record.
         """
-        require_quantile(quantile)
         if not isinstance(self.final, ReLUNetwork):
             raise ValueError(
                 f"`linearization` is about gates that switch; a {type(self.final).__name__} has "
@@ -222,6 +227,9 @@ class Trajectory(eqx.Module):
             return linearization((counts, counts), self.end)
         counts = counts_from_log(self.events, layer, self.samples, quantile)
         return linearization(counts, self.end)
+
+
+WORDS["flow"] = WORDS["descent"] = instance(Trajectory, "a trajectory, which runs return")
 
 
 def _stacked(template: AbstractNetwork, parameters: Parameters, length: int) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 from jax.typing import ArrayLike
 
-from flowlin._arrays import require_positive
+from flowlin._checks import array, checked, refuse, whole
 
 
 class Convention(enum.Enum):
@@ -22,6 +22,16 @@ class Convention(enum.Enum):
     BATCH_HALF_SUM = "1/2 sum over the B samples of a mini-batch"
 
 
+def _convention(name: str, value: Any) -> Convention:
+    """One of the conventions, by itself and not by its name."""
+    if not isinstance(value, Convention):
+        named = isinstance(value, str) and value in Convention.__members__
+        known = value if named else "HALF_MEAN"
+        raise refuse(name, "an fl.Convention", value, f"pass fl.Convention.{known}")
+    return value
+
+
+@checked(convention=_convention, samples=whole(1), outputs=whole(1))
 class StepClock(eqx.Module):
     r"""Converts between steps of gradient descent and time of the mean-loss flow.
 
@@ -58,8 +68,6 @@ class StepClock(eqx.Module):
     tau: float = eqx.field(default=1.0, kw_only=True)
 
     def __check_init__(self):
-        require_positive("learning_rate", self.learning_rate)
-        require_positive("tau", self.tau)
         needed = {
             Convention.HALF_SUM: "samples",
             Convention.TORCH_MEAN: "outputs",
@@ -67,8 +75,6 @@ class StepClock(eqx.Module):
         }.get(self.convention)
         if needed is not None and getattr(self, needed) is None:
             raise ValueError(f"{self.convention} needs `{needed}`; pass it as a keyword.")
-        if needed is not None:
-            require_positive(needed, getattr(self, needed))
 
     @property
     def factor(self) -> float:
@@ -86,10 +92,12 @@ class StepClock(eqx.Module):
         """Number of steps in a unit of flow time (with `tau=1`, the papers' tau)."""
         return 1.0 / (self.factor * self.learning_rate * self.tau)
 
+    @checked(steps=array)
     def time(self, steps: ArrayLike) -> Any:
         """Flow time reached after `steps` steps."""
         return steps / self.steps_per_time
 
+    @checked(time=array)
     def steps(self, time: ArrayLike) -> Any:
         """Number of steps (not rounded) that reach flow time `time`."""
         return time * self.steps_per_time

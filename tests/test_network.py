@@ -391,7 +391,7 @@ KEY = jax.random.key(0)
         ),
         (
             lambda: fl.LinearNetwork((W1, W2), None, np.nan),
-            r"`bias_strength` holds 1 value\(s\) that are NaN",
+            "`bias_strength` must be finite, got nan",
         ),
         (lambda: fl.ReLUNetwork((W1, W2), slope=1.0), r"`slope` must lie in \[0, 1\), got 1.0"),
         (lambda: fl.ReLUNetwork((W1, W2), slope=-0.1), r"`slope` must lie in \[0, 1\), got -0.1"),

@@ -6,15 +6,13 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
-from flowlin._checks import finite_array, floating, instance
-from flowlin.network import AbstractNetwork, check_fit
+from flowlin._checks import WORDS, finite_array, floating
+from flowlin.network import AbstractNetwork, check_fit, require_inputs
 from flowlin.task import Task
 
 Samples = Task | ArrayLike | None
 
 ROUNDING = 8  # units in the last place by which equal representations may differ
-
-is_task = instance(Task, "an fl.Task, with inputs and targets", "make one by fl.Task(x, y)")
 
 
 def samples(name: str, value: Any) -> Any:
@@ -24,7 +22,7 @@ def samples(name: str, value: Any) -> Any:
 
 def task_or_none(name: str, value: Any) -> Any:
     """A task, or None."""
-    return value if value is None else is_task(name, value)
+    return value if value is None else WORDS["task"](name, value)
 
 
 def inputs_of(network: AbstractNetwork, task: Samples) -> Array:
@@ -35,23 +33,15 @@ def inputs_of(network: AbstractNetwork, task: Samples) -> Array:
             "trajectory that was loaded, or made under `jit`, does not know its own."
         )
     x = task.x if isinstance(task, Task) else floating("task", task)
-    if x.ndim != 2 or 0 in x.shape:
-        raise ValueError(
-            f"`task`: inputs must have one row per sample, (P, N_in), got shape {x.shape}."
-        )
-    takes = network.weights[0].shape[-1]
-    if x.shape[1] != takes:
-        raise ValueError(
-            f"`task` has {x.shape[1]} inputs and `network` takes {takes}; measure it on samples "
-            "of its own kind."
-        )
+    require_inputs(network, x, "task.x" if isinstance(task, Task) else "task")
+    if not len(x):
+        raise ValueError("`task` has no samples.")
     return x
 
 
 def whole(network: AbstractNetwork, task: Any) -> Task:
     """The task, where targets are needed too."""
-    if not isinstance(task, Task):
-        raise ValueError(f"this measure needs inputs and targets: pass an `fl.Task`, got {task!r}.")
+    task = WORDS["task"]("task", task)
     check_fit(network, task)
     return task
 

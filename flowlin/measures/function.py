@@ -12,14 +12,14 @@ from flowlin.chunks import summed
 from flowlin.field import FullData
 from flowlin.kinks import IgnoreKinks
 from flowlin.loss import Loss, SquaredError
-from flowlin.measures._input import Samples, inputs_of, is_task, require_layer, samples, whole
+from flowlin.measures._input import Samples, inputs_of, require_layer, samples, whole
 from flowlin.network import AbstractNetwork
 from flowlin.task import Task
 
 GRID = 2**22  # points of a grid beyond which nobody has meant it
 
 
-@checked(task=is_task)
+@checked
 def loss(network: AbstractNetwork, task: Task, *, loss: Loss = SquaredError()) -> Float[Array, ""]:
     """The loss of a network on a task, such as held-out samples.
 
@@ -28,7 +28,7 @@ def loss(network: AbstractNetwork, task: Task, *, loss: Loss = SquaredError()) -
     return FullData(whole(network, task), loss, IgnoreKinks(), task.shards).value(network)
 
 
-@checked(task=is_task)
+@checked
 def error_rate(network: AbstractNetwork, task: Task) -> Float[Array, ""]:
     """Classification error: share of the samples whose largest output is not their class.
 

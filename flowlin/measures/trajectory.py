@@ -8,7 +8,7 @@ import jax
 from jax import lax
 
 from flowlin._checks import checked, function, refuse, returned
-from flowlin.measures._input import Samples, is_task, samples
+from flowlin.measures._input import Samples, samples
 from flowlin.network import AbstractNetwork
 from flowlin.task import Task
 from flowlin.trajectory import Trajectory
@@ -62,7 +62,7 @@ def _mapped(measure: Measure, networks: Any, task: Samples) -> Any:
     return lax.map(lambda network: measure(network, task), networks)
 
 
-@checked(measure=function, task=is_task)
+@checked(measure=function)
 class OnTask(eqx.Module):
     """A measure on a task of its own, whatever the run trains on.
 

@@ -14,7 +14,7 @@ from flowlin.field import FullData, GradientField
 from flowlin.kinks import IgnoreKinks
 from flowlin.linearization import Activity
 from flowlin.loss import Loss, SquaredError
-from flowlin.measures._input import Samples, inputs_of, is_task, require_layer, samples, whole
+from flowlin.measures._input import Samples, inputs_of, require_layer, samples, whole
 from flowlin.network import AbstractNetwork, Parameters
 from flowlin.task import Task
 from flowlin.theory._stable import root
@@ -87,7 +87,7 @@ def kink_positions(
     return -network.bias_strength * b / root(jnp.sum(w**2, axis=1))
 
 
-@checked(task=is_task)
+@checked
 def velocity(
     network: AbstractNetwork, task: Task, *, loss: Loss = SquaredError(), tau: Any = 1.0
 ) -> Parameters:

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from flowlin._arrays import is_traced
-from flowlin.network import AbstractNetwork
+from flowlin.network import AbstractNetwork, check_fit
 from flowlin.task import Task
 
 MEANT = "or pass `check=False` where other modes are meant, as for a control"
@@ -50,17 +50,15 @@ def require_origin(
 
 
 def _require_shapes(modes: Any, network: AbstractNetwork, task: Task | None) -> None:
-    own = modes.v.shape[-2] - bool(modes.bias_strength), modes.u.shape[-2]
-    found = {"network": (network.weights[0].shape[-1], network.weights[-1].shape[-2])}
     if task is not None:
-        found["task"] = (task.inputs, task.outputs)
-    for name, (inputs, outputs) in found.items():
-        if (inputs, outputs) != own:
-            raise ValueError(
-                f"`modes` are of a task with {own[0]} inputs and {own[1]} outputs, and `{name}` "
-                f"has {inputs} inputs and {outputs} outputs; use `theory.modes` of the task that "
-                "the network is for."
-            )
+        check_fit(network, task)
+    own = modes.v.shape[-2] - bool(modes.bias_strength), modes.u.shape[-2]
+    found = network.weights[0].shape[-1], network.weights[-1].shape[-2]
+    if found != own:
+        raise ValueError(
+            f"`modes` are of a task with {own[0]} inputs and {own[1]} outputs, and the network has "
+            f"{found[0]} and {found[1]}; use `theory.modes` of the task that it is for."
+        )
 
 
 def _require_bias_strength(modes: Any, network: AbstractNetwork) -> None:
