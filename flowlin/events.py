@@ -11,7 +11,17 @@ import numpy as np
 from jaxtyping import Array
 
 from flowlin._arrays import require_finite
-from flowlin._checks import WORDS, checked, finite, function, instance, returned, sequence_of, shown
+from flowlin._checks import (
+    WORDS,
+    checked,
+    finite,
+    finite_array,
+    function,
+    instance,
+    returned,
+    sequence_of,
+    shown,
+)
 from flowlin.eventlog import Channel
 from flowlin.field import AbstractObjective
 from flowlin.kinks import MANY_PAIRS, AbstractKinks, ExactKinks
@@ -106,6 +116,7 @@ class Crossing(AbstractEvent):
         return [_watch(function, raw.shape, self.level, network, *how)]
 
 
+@checked(rho=finite_array)
 class ModeHits(AbstractEvent):
     """Hitting times: mode strengths a_alpha reaching rho (lead paper Sec. 5.4).
 
@@ -115,8 +126,10 @@ class ModeHits(AbstractEvent):
     - `rho`: level, or one per mode (K,). A share of each mode's full strength is
       `rho=0.5 * modes.full_strength`.
     - `direction`, `terminate`, `name`: as for `Crossing`.
+    - `check`: False where modes of another c or other data than the run's are meant.
 
-    **Raises:** `ValueError` for a `rho` of another shape, or one that is not finite.
+    **Raises:** `ValueError` for a `rho` of another shape, or one that is not finite; in a run for
+    modes of another c or other data, unless `check=False`.
     """
 
     modes: Modes
@@ -124,6 +137,7 @@ class ModeHits(AbstractEvent):
     direction: Direction = eqx.field(static=True, default=None)
     terminate: bool = eqx.field(static=True, default=False)
     name: str = eqx.field(static=True, default="mode")
+    check: bool = eqx.field(static=True, default=True)
 
     def watches(self, network, task, objective, kinks) -> list[Watch]:
         """One watch: the mode strengths minus rho."""
@@ -134,7 +148,7 @@ class ModeHits(AbstractEvent):
             raise ValueError(
                 f"`rho` must be a number or have shape {shape}, one per mode, got {rho.shape}."
             )
-        function = ModeGaps(self.modes.observable(network, task), task, rho)
+        function = ModeGaps(self.modes.observable(network, task, check=self.check), task, rho)
         channel = Channel(self.name, shape)
         return [Watch(function, channel, direction=self.direction, terminate=self.terminate)]
 

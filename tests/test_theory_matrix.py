@@ -537,7 +537,17 @@ def test_solve_says_why_deep_modes_are_not_exact(change, reason):
 
 def test_theory_knows_nothing_of_flows():
     """Closed forms stand beside the solvers; those of ReLU networks use the rule of the kinks."""
-    known = {"_arrays", "exact", "linearization", "loss", "network", "roots", "task", "theory"}
+    known = {
+        "_arrays",
+        "_checks",
+        "exact",
+        "linearization",
+        "loss",
+        "network",
+        "roots",
+        "task",
+        "theory",
+    }
     for file in Path(fl.theory.__file__).parent.glob("*.py"):
         imported = re.findall(r"^(?:from|import) flowlin\.(\w+)", file.read_text(), re.MULTILINE)
         assert set(imported) <= known, file

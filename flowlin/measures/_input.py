@@ -6,8 +6,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
-from flowlin._arrays import floating
-from flowlin.network import AbstractNetwork
+from flowlin._checks import WORDS, finite_array, floating
+from flowlin.network import AbstractNetwork, check_fit, require_inputs
 from flowlin.task import Task
 
 Samples = Task | ArrayLike | None
@@ -15,25 +15,34 @@ Samples = Task | ArrayLike | None
 ROUNDING = 8  # units in the last place by which equal representations may differ
 
 
-def inputs_of(task: Samples) -> Array:
+def samples(name: str, value: Any) -> Any:
+    """A task, an array of inputs in its place, or None where no sample is looked at."""
+    return value if value is None or isinstance(value, Task) else finite_array(name, value)
+
+
+def task_or_none(name: str, value: Any) -> Any:
+    """A task, or None."""
+    return value if value is None else WORDS["task"](name, value)
+
+
+def inputs_of(network: AbstractNetwork, task: Samples) -> Array:
     """Inputs (P, N_in) of a task, or the array of them that was given in its place."""
-    if isinstance(task, Task):
-        return task.x
     if task is None:
         raise ValueError(
             "this measure looks at samples: pass a `task`, or inputs of shape (P, N_in). A "
             "trajectory that was loaded, or made under `jit`, does not know its own."
         )
-    x = floating(task)
-    if x.ndim != 2:
-        raise ValueError(f"inputs must have one row per sample, (P, N_in), got shape {x.shape}.")
+    x = task.x if isinstance(task, Task) else floating("task", task)
+    require_inputs(network, x, "task.x" if isinstance(task, Task) else "task")
+    if not len(x):
+        raise ValueError("`task` has no samples.")
     return x
 
 
-def whole(task: Any) -> Task:
+def whole(network: AbstractNetwork, task: Any) -> Task:
     """The task, where targets are needed too."""
-    if not isinstance(task, Task):
-        raise ValueError(f"this measure needs inputs and targets: pass an `fl.Task`, got {task!r}.")
+    task = WORDS["task"]("task", task)
+    check_fit(network, task)
     return task
 
 
@@ -48,13 +57,15 @@ def require_layer(network: AbstractNetwork, layer: int) -> None:
 
 def rows(name: str, value: Any) -> Array:
     """A representation (..., P, H)."""
-    array = floating(value)
-    if array.ndim < 2:
+    found = floating(name, value)
+    if found.ndim < 2:
         raise ValueError(
-            f"`{name}` must have one row per sample, (..., P, H), got shape {array.shape}; reshape "
+            f"`{name}` must have one row per sample, (..., P, H), got shape {found.shape}; reshape "
             f"a single feature with `{name}[:, None]`."
         )
-    return array
+    if 0 in found.shape:
+        raise ValueError(f"`{name}` is empty: its shape is {found.shape}.")
+    return found
 
 
 def centred(array: Array) -> Array:

@@ -5,11 +5,12 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flowlin._arrays import floating
-from flowlin.measures._input import Samples, require_layer
+from flowlin._checks import checked, floating
+from flowlin.measures._input import Samples, require_layer, samples
 from flowlin.network import AbstractNetwork
 
 
+@checked(task=samples)
 def conserved(
     network: AbstractNetwork, task: Samples = None, *, layer: int = 0
 ) -> Float[Array, " H"]:
@@ -38,6 +39,7 @@ def conserved(
     return into - out_of if b is None else into + b**2 - out_of
 
 
+@checked(task=samples)
 def conserved_matrix(
     network: AbstractNetwork, task: Samples = None, *, layer: int = 0
 ) -> Float[Array, "H H"]:
@@ -57,10 +59,15 @@ def conserved_matrix(
     return difference if b is None else difference - jnp.outer(b, b)
 
 
+@checked
 def drift(values: Any) -> Float[Array, " T"]:
     """Largest departure of any component from its value at the first time, (T,).
 
     **Arguments:** `values` (T, ...), such as `along(flow, conserved)`.
+
+    **Raises:** `ValueError` for a single number, or no times.
     """
-    values = floating(values)
+    values = floating("values", values)
+    if not values.ndim or 0 in values.shape:
+        raise ValueError(f"`values` must have a first axis of times, got shape {values.shape}.")
     return jnp.max(jnp.abs(values - values[0]), axis=tuple(range(1, values.ndim)))

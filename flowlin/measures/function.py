@@ -7,26 +7,28 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flowlin._arrays import floating
+from flowlin._checks import checked, floating, index
 from flowlin.chunks import summed
 from flowlin.field import FullData
 from flowlin.kinks import IgnoreKinks
 from flowlin.loss import Loss, SquaredError
-from flowlin.measures._input import Samples, inputs_of, require_layer, whole
+from flowlin.measures._input import Samples, inputs_of, require_layer, samples, whole
 from flowlin.network import AbstractNetwork
 from flowlin.task import Task
 
 GRID = 2**22  # points of a grid beyond which nobody has meant it
 
 
+@checked
 def loss(network: AbstractNetwork, task: Task, *, loss: Loss = SquaredError()) -> Float[Array, ""]:
     """The loss of a network on a task, such as held-out samples.
 
     **Arguments:** `network`, `task`, and the `loss` function.
     """
-    return FullData(whole(task), loss, IgnoreKinks(), task.shards).value(network)
+    return FullData(whole(network, task), loss, IgnoreKinks(), task.shards).value(network)
 
 
+@checked
 def error_rate(network: AbstractNetwork, task: Task) -> Float[Array, ""]:
     """Classification error: share of the samples whose largest output is not their class.
 
@@ -36,11 +38,12 @@ def error_rate(network: AbstractNetwork, task: Task) -> Float[Array, ""]:
 
     **Raises:** `ValueError` for a single output.
     """
-    if whole(task).outputs < 2:
+    if task.outputs < 2:
         raise ValueError(
             "a classification error needs one output per class, and the task has a single output; "
             "give it one-hot targets."
         )
+    whole(network, task)
 
     def wrong(rows):
         x, y, gates = rows
@@ -52,6 +55,7 @@ def error_rate(network: AbstractNetwork, task: Task) -> Float[Array, ""]:
     return summed(wrong, rows, width, task.shards) / jnp.asarray(task.samples, network.dtype)
 
 
+@checked(task=samples, axes=None, average=index)
 def on_grid(
     network: AbstractNetwork,
     task: Samples = None,
@@ -83,10 +87,11 @@ def on_grid(
     axes = tuple(axes) if isinstance(axes, (tuple, list)) else (axes,) * inputs
     if len(axes) != inputs:
         raise ValueError(f"`axes` needs one array for each of {inputs} inputs, got {len(axes)}.")
-    axes = [floating(axis) for axis in axes]
-    if any(axis.ndim != 1 for axis in axes):
+    axes = [floating("axes", axis) for axis in axes]
+    if any(axis.ndim != 1 or not axis.size for axis in axes):
         raise ValueError(
-            f"`axes` must be one-dimensional, got shapes {[axis.shape for axis in axes]}."
+            "`axes` must be one-dimensional and not empty, got shapes "
+            f"{[axis.shape for axis in axes]}."
         )
     shape = tuple(axis.shape[0] for axis in axes)
     if math.prod(shape) > GRID:
@@ -94,7 +99,7 @@ def on_grid(
             f"`axes` make a grid of {math.prod(shape):,} points, more than {GRID:,}; fix "
             "coordinates by axes of a single point."
         )
-    if average is not None and not 0 <= average < inputs:
+    if average is not None and average >= inputs:
         raise ValueError(f"`average` = {average} is none of the {inputs} input coordinates.")
     points = jnp.stack(jnp.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, inputs)
     values = network.outputs(points).reshape(*shape, -1)
@@ -108,6 +113,7 @@ class EffectiveMap(NamedTuple):
     offset: Array
 
 
+@checked(task=samples)
 def effective_map(
     network: AbstractNetwork, task: Samples, *, layer: int | None = None
 ) -> EffectiveMap:
@@ -135,7 +141,7 @@ def effective_map(
     """
     if layer is not None:
         require_layer(network, layer)
-    gates = network.gates(inputs_of(task))
+    gates = network.gates(inputs_of(network, task))
     top = len(network.weights) - 1 if layer is None else layer
 
     def one(gates: tuple[Array, ...]) -> EffectiveMap:
@@ -151,6 +157,6 @@ def effective_map(
         return EffectiveMap(matrix, offset)
 
     if not gates:  # a single layer: one map for all
-        samples = inputs_of(task).shape[0]
+        samples = inputs_of(network, task).shape[0]
         return jax.tree.map(lambda a: jnp.broadcast_to(a, (samples, *a.shape)), one(()))
     return jax.vmap(one)(gates)

@@ -5,14 +5,19 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flowlin.measures._input import whole
+from flowlin._checks import checked
+from flowlin.measures._input import task_or_none, whole
 from flowlin.network import AbstractNetwork
 from flowlin.task import Task
 from flowlin.theory._stable import root
 from flowlin.theory.modes import Modes
+from flowlin.theory.origin import require_origin
 
 
-def mode_matrix(network: AbstractNetwork, task: Task, modes: Modes) -> Float[Array, "K K"]:
+@checked
+def mode_matrix(
+    network: AbstractNetwork, task: Task, modes: Modes, *, check: bool = True
+) -> Float[Array, "K K"]:
     r"""The network's function between the modes, $A_{\alpha\beta} = u_\alpha^T (\hat Y^T X / P)
     v_\beta / d_\beta$, (K, K).
 
@@ -20,9 +25,13 @@ def mode_matrix(network: AbstractNetwork, task: Task, modes: Modes) -> Float[Arr
     diagonal are the strengths of `modes.strengths`, which the closed forms speak of; what is off it
     they drop. Zero in columns with d = 0.
 
-    **Arguments:** `network`; `task` and its `modes` (bind them with `functools.partial`).
+    **Arguments:** `network`; `task` and its `modes` (bind them with `functools.partial`);
+    `check=False` where modes of another c or other data are meant.
+
+    **Raises:** `ValueError` for such modes otherwise.
     """
-    return modes.u.T @ modes.observable(network, whole(task)).response(network, task)
+    observable = modes.observable(network, whole(network, task), check=check)
+    return modes.u.T @ observable.response(network, task)
 
 
 class ModeShares(NamedTuple):
@@ -33,7 +42,10 @@ class ModeShares(NamedTuple):
     outside: Array
 
 
-def mode_shares(network: AbstractNetwork, task: Task, modes: Modes) -> ModeShares:
+@checked
+def mode_shares(
+    network: AbstractNetwork, task: Task, modes: Modes, *, check: bool = True
+) -> ModeShares:
     r"""How much of the network's function on the task lies in the modes.
 
     With A of `mode_matrix`, $\hat Y$ (P, N_out) and $S = \|\hat Y\|_F^2 / P$:
@@ -47,9 +59,12 @@ def mode_shares(network: AbstractNetwork, task: Task, modes: Modes) -> ModeShare
     They add up to one if the v are eigenvectors of Sigma_x (`modes.commutator` zero). A
     network of output zero has none: nan.
 
-    **Arguments:** `network`; `task` and its `modes` (bind them with `functools.partial`).
+    **Arguments:** `network`; `task` and its `modes` (bind them with `functools.partial`);
+    `check=False` where modes of another c or other data are meant.
+
+    **Raises:** `ValueError` for such modes otherwise.
     """
-    matrix, outputs = mode_matrix(network, task, modes), network.outputs(task.x)
+    matrix, outputs = mode_matrix(network, task, modes, check=check), network.outputs(task.x)
     squares, total = matrix**2 * modes.d, jnp.mean(jnp.sum(outputs**2, axis=1))
     diagonal = jnp.sum(jnp.diagonal(squares))
     rest = outputs - modes.augmented(task.x) @ modes.v @ matrix.T @ modes.u.T
@@ -65,7 +80,10 @@ class HiddenVectors(NamedTuple):
     q: Array
 
 
-def hidden_vectors(network: AbstractNetwork, task: Task | None, modes: Modes) -> HiddenVectors:
+@checked(task=task_or_none)
+def hidden_vectors(
+    network: AbstractNetwork, task: Task | None, modes: Modes, *, check: bool = True
+) -> HiddenVectors:
     r"""Hidden vectors $p = W_2^T u$ and $q = \tilde W_1 v$ of every mode, (K, H) each.
 
     The mode's strength in a linear network is p . q, its balanced part $\|p + q\|^2 / 4$.
@@ -73,15 +91,21 @@ def hidden_vectors(network: AbstractNetwork, task: Task | None, modes: Modes) ->
     such as `network.always_on(task)`, multiply q (erratum to Fig. 4 of the lead paper); gates that
     differ from sample to sample have no place here and are left out.
 
-    **Arguments:** `network` with one hidden layer; `task` is not looked at; `modes`.
+    **Arguments:** `network` with one hidden layer; `task`, which may be None: only whether the
+    modes are its own is looked at; `modes`; `check=False` where those of another c or other data
+    are meant.
 
-    **Raises:** `ValueError` for another number of hidden layers.
+    **Raises:** `ValueError` for another number of hidden layers, and for such modes otherwise.
     """
-    del task
-    return HiddenVectors(*modes.hidden_vectors(network))
+    found = HiddenVectors(*modes.hidden_vectors(network, check=False))
+    require_origin(modes, network, task, check)
+    return found
 
 
-def alignment(network: AbstractNetwork, task: Task | None, modes: Modes) -> Float[Array, " K"]:
+@checked(task=task_or_none)
+def alignment(
+    network: AbstractNetwork, task: Task | None, modes: Modes, *, check: bool = True
+) -> Float[Array, " K"]:
     r"""Cosine $p \cdot q / \|p\| \|q\|$ between the two hidden vectors of every mode, (K,).
 
     Near 0 at a random start, 1 once the mode has grown from small weights: p + q grows while p - q
@@ -89,8 +113,8 @@ def alignment(network: AbstractNetwork, task: Task | None, modes: Modes) -> Floa
 
     **Arguments:** as for `hidden_vectors`.
 
-    **Raises:** `ValueError` for another number of hidden layers than one.
+    **Raises:** `ValueError` as `hidden_vectors` does.
     """
-    p, q = hidden_vectors(network, task, modes)
+    p, q = hidden_vectors(network, task, modes, check=check)
     size = root(jnp.sum(p**2, axis=1)) * root(jnp.sum(q**2, axis=1))
     return jnp.sum(p * q, axis=1) / size

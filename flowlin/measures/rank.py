@@ -5,9 +5,11 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from flowlin._checks import checked
 from flowlin.measures._input import rows
 
 
+@checked
 def spectral_entropy(matrix: Any) -> Float[Array, "..."]:
     r"""Entropy of the singular values, $-\sum_i \bar s_i \log \bar s_i$, $\bar s_i = s_i/\sum s_j$.
 
@@ -18,9 +20,10 @@ def spectral_entropy(matrix: Any) -> Float[Array, "..."]:
 
     **Arguments:** `matrix` (..., m, n). An all-zero one has no entropy: nan.
     """
-    return _entropy(_singular_values(matrix))
+    return _entropy(_singular_values("matrix", matrix))
 
 
+@checked
 def effective_rank(matrix: Any) -> Float[Array, "..."]:
     r"""Effective rank $\rho(A) = \exp(-\sum_i \bar s_i \log \bar s_i)$, in [1, rank A].
 
@@ -32,6 +35,7 @@ def effective_rank(matrix: Any) -> Float[Array, "..."]:
     return jnp.exp(spectral_entropy(matrix))
 
 
+@checked
 def effective_rank_of_gram(hidden: Any) -> Float[Array, "..."]:
     r"""Effective rank of the Gram matrix $H^T H$ (equally $H H^T$), in [1, rank H].
 
@@ -41,11 +45,11 @@ def effective_rank_of_gram(hidden: Any) -> Float[Array, "..."]:
 
     **Arguments:** `hidden` (..., P, H), a representation. An all-zero one has none: nan.
     """
-    return jnp.exp(_entropy(_singular_values(hidden) ** 2))
+    return jnp.exp(_entropy(_singular_values("hidden", hidden) ** 2))
 
 
-def _singular_values(matrix: Any) -> Array:
-    matrix = rows("matrix", matrix)
+def _singular_values(name: str, matrix: Any) -> Array:
+    matrix = rows(name, matrix)
     s = jnp.linalg.svd(matrix, compute_uv=False)
     rounding = max(matrix.shape[-2:]) * jnp.finfo(s.dtype).eps
     return jnp.where(s > rounding * s[..., :1], s, 0.0)

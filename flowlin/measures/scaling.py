@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from flowlin._arrays import floating
+from flowlin._checks import checked, whole
 from flowlin.measures._input import centred, rows
 
 
@@ -20,6 +20,7 @@ class Embedding(NamedTuple):
     share: Array
 
 
+@checked(hidden=None, dimensions=whole(1))
 def mds(hidden: Any, dimensions: int = 2) -> Embedding:
     r"""Classical multidimensional scaling of a representation over training, all times jointly.
 
@@ -43,9 +44,9 @@ def mds(hidden: Any, dimensions: int = 2) -> Embedding:
 
     **Raises:** `ValueError` for K out of range.
     """
-    hidden = floating(rows("hidden", hidden))
+    hidden = rows("hidden", hidden)
     width = hidden.shape[-1]
-    if not 1 <= dimensions <= width:
+    if dimensions > width:
         raise ValueError(f"`dimensions` must lie between 1 and H = {width}, got {dimensions}.")
     stacked = hidden.reshape(-1, width)
     off = centred(stacked)

@@ -3,15 +3,18 @@
 from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from flowlin._arrays import floating
+from flowlin._checks import checked, flag, floating, refuse
 from flowlin.measures._input import centred, rows
 from flowlin.theory._stable import root
 
 
+@checked(hidden=None)
 def gram(hidden: Any) -> Float[Array, "... P P"]:
     """Similarity matrix H H^T, the inner products of all pairs of samples' representations.
 
@@ -21,6 +24,7 @@ def gram(hidden: Any) -> Float[Array, "... P P"]:
     return hidden @ hidden.mT
 
 
+@checked(hidden=None)
 def distances(hidden: Any) -> Float[Array, "... P P"]:
     """Euclidean distances of all pairs of samples' representations.
 
@@ -36,6 +40,7 @@ def _distances(hidden: Array) -> Array:
     return lax.map(lambda one: root(jnp.sum((hidden - one) ** 2, axis=1)), hidden)
 
 
+@checked(hidden=None)
 def distance_ratio(hidden: Any, classes: Any) -> Float[Array, "..."]:
     """Mean distance within classes over mean distance between them.
 
@@ -50,7 +55,7 @@ def distance_ratio(hidden: Any, classes: Any) -> Float[Array, "..."]:
 
     **Raises:** `ValueError` for a wrong number of labels.
     """
-    hidden, classes = rows("hidden", hidden), jnp.asarray(classes)
+    hidden, classes = rows("hidden", hidden), _labels(classes)
     samples = hidden.shape[-2]
     if classes.shape != (samples,):
         raise ValueError(f"`classes` must have shape ({samples},), got {classes.shape}.")
@@ -61,6 +66,16 @@ def distance_ratio(hidden: Any, classes: Any) -> Float[Array, "..."]:
     return means[0] / means[1]
 
 
+def _labels(classes: Any) -> Array:
+    """Labels as an array of numbers or truth values."""
+    if not isinstance(classes, jax.Array):
+        classes = np.asarray(classes)
+        if classes.dtype.kind not in "biuf":
+            raise refuse("classes", "numbers, one per sample", classes, "number the labels")
+    return jnp.asarray(classes)
+
+
+@checked(debiased=flag)
 def linear_cka(a: Any, b: Any, *, debiased: bool = False) -> Float[Array, "..."]:
     r"""Centred kernel alignment of two representations of the same samples, with linear kernels.
 
@@ -112,6 +127,7 @@ def _hsic(a: Array, b: Array, debiased: bool) -> Array:
     return total - p / (p - 2) * jnp.sum(alpha * beta, axis=-1) + both
 
 
+@checked(hidden=None)
 def variance_explained(hidden: Any, features: Any) -> Float[Array, "..."]:
     r"""Share of a representation's variance that a linear regression on features explains.
 
@@ -130,9 +146,9 @@ def variance_explained(hidden: Any, features: Any) -> Float[Array, "..."]:
 
     **Raises:** `ValueError` for different numbers of samples.
     """
-    hidden, features = centred(rows("hidden", hidden)), floating(features)
+    hidden, features = centred(rows("hidden", hidden)), floating("features", features)
     features = features[:, None] if features.ndim == 1 else features
-    if features.ndim != 2 or features.shape[0] != hidden.shape[-2]:
+    if features.ndim != 2 or features.shape[0] != hidden.shape[-2] or not features.size:
         raise ValueError(
             f"`features` must have one row for each of the {hidden.shape[-2]} samples of `hidden`, "
             f"(P, q) or (P,), got shape {features.shape}."

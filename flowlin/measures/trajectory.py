@@ -4,9 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
+import jax
 from jax import lax
 
-from flowlin.measures._input import Samples
+from flowlin._checks import checked, function, refuse, returned
+from flowlin.measures._input import Samples, samples
 from flowlin.network import AbstractNetwork
 from flowlin.task import Task
 from flowlin.trajectory import Trajectory
@@ -14,6 +16,21 @@ from flowlin.trajectory import Trajectory
 Measure = Callable[[AbstractNetwork, Any], Any]
 
 
+def _trajectory_or_stacked(name: str, value: Any) -> Any:
+    """A trajectory, or networks stacked on a leading axis."""
+    if isinstance(value, Trajectory):
+        return value
+    if not isinstance(value, AbstractNetwork):
+        raise refuse(name, "a trajectory, or stacked networks of flowlin", value)
+    if value.weights[0].ndim != 3:
+        raise ValueError(
+            f"`{name}` must hold networks stacked on one leading axis, got weights of shape "
+            f"{value.weights[0].shape}; of a single network call the measure itself."
+        )
+    return value
+
+
+@checked(flow=_trajectory_or_stacked, measure=function, task=samples)
 def along(flow: Trajectory | AbstractNetwork, measure: Measure, task: Samples = None) -> Any:
     """A measure at all saved times of a trajectory, in one call.
 
@@ -30,7 +47,8 @@ def along(flow: Trajectory | AbstractNetwork, measure: Measure, task: Samples = 
 
     **Returns:** what `measure` returns, with a leading axis T.
 
-    **Raises:** `ValueError` if the run recorded observables instead of networks.
+    **Raises:** `ValueError` if the run recorded observables instead of networks, for networks that
+    are not stacked, and for a measure that returns no arrays.
     """
     if isinstance(flow, Trajectory):
         task = flow.reference.task if task is None else task
@@ -40,9 +58,11 @@ def along(flow: Trajectory | AbstractNetwork, measure: Measure, task: Samples = 
 
 @eqx.filter_jit
 def _mapped(measure: Measure, networks: Any, task: Samples) -> Any:
+    returned("measure", measure, jax.tree.map(lambda leaf: leaf[0], networks), task)
     return lax.map(lambda network: measure(network, task), networks)
 
 
+@checked(measure=function)
 class OnTask(eqx.Module):
     """A measure on a task of its own, whatever the run trains on.
 

@@ -8,18 +8,19 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from flowlin._checks import checked, function
 from flowlin.chunks import summed
-from flowlin.events import require_quantile
 from flowlin.field import FullData, GradientField
 from flowlin.kinks import IgnoreKinks
 from flowlin.linearization import Activity
 from flowlin.loss import Loss, SquaredError
-from flowlin.measures._input import Samples, inputs_of, require_layer
+from flowlin.measures._input import Samples, inputs_of, require_layer, samples, whole
 from flowlin.network import AbstractNetwork, Parameters
 from flowlin.task import Task
 from flowlin.theory._stable import root
 
 
+@checked(task=samples)
 def hidden(network: AbstractNetwork, task: Samples, *, layer: int = 0) -> Float[Array, "P H"]:
     """Activations h = g z of a hidden layer, (P, H): the representation of the samples.
 
@@ -28,9 +29,10 @@ def hidden(network: AbstractNetwork, task: Samples, *, layer: int = 0) -> Float[
     **Raises:** `ValueError` for a layer out of range.
     """
     require_layer(network, layer)
-    return network.activation(layer, network.preactivations(inputs_of(task))[layer])
+    return network.activation(layer, network.preactivations(inputs_of(network, task))[layer])
 
 
+@checked(task=samples)
 def activity(
     network: AbstractNetwork, task: Samples, *, quantile: float = 0.0, layer: int = 0
 ) -> Activity:
@@ -48,9 +50,8 @@ def activity(
     **Raises:** `ValueError` for a layer or a quantile out of range.
     """
     require_layer(network, layer)
-    require_quantile(quantile)
-    x = inputs_of(task)
-    samples, units = x.shape[0], jnp.asarray(network.hidden[layer], network.dtype)
+    x = inputs_of(network, task)
+    number, units = x.shape[0], jnp.asarray(network.hidden[layer], network.dtype)
 
     def count(rows):
         x, gates = rows
@@ -59,11 +60,12 @@ def activity(
 
     shards = task.shards if isinstance(task, Task) else 1
     on = summed(count, (x, network.sample_gates), max(network.hidden), shards)
-    few = math.floor(quantile * samples)
-    always, never = jnp.sum(on >= samples - few) / units, jnp.sum(on <= few) / units
+    few = math.floor(quantile * number)
+    always, never = jnp.sum(on >= number - few) / units, jnp.sum(on <= few) / units
     return Activity(always, 1 - always - never, never)
 
 
+@checked(task=samples)
 def kink_positions(
     network: AbstractNetwork, task: Samples = None, *, layer: int = 0
 ) -> Float[Array, " H"]:
@@ -85,6 +87,7 @@ def kink_positions(
     return -network.bias_strength * b / root(jnp.sum(w**2, axis=1))
 
 
+@checked
 def velocity(
     network: AbstractNetwork, task: Task, *, loss: Loss = SquaredError(), tau: Any = 1.0
 ) -> Parameters:
@@ -95,11 +98,12 @@ def velocity(
 
     **Arguments:** `network`, `task`, `loss` and time constant `tau` of the flow.
     """
-    objective = FullData(task, loss, IgnoreKinks(), task.shards)
+    objective = FullData(whole(network, task), loss, IgnoreKinks(), task.shards)
     field = GradientField(objective, network, jnp.asarray(tau, network.dtype))
     return field(None, network.parameters, None)
 
 
+@checked(velocity=function)
 def kink_rates(
     network: AbstractNetwork,
     task: Task,
@@ -137,6 +141,7 @@ class Norms(NamedTuple):
     biases: tuple[Array | None, ...]
 
 
+@checked(task=samples)
 def norms(network: AbstractNetwork, task: Samples = None) -> Norms:
     """Frobenius norm of every weight matrix and Euclidean norm of every (raw) bias vector.
 

@@ -6,8 +6,6 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
-from flowlin._arrays import is_traced
-
 
 def arrays(*values: Any) -> tuple[Array, ...]:
     """The values as arrays of JAX's default float."""
@@ -65,15 +63,3 @@ def quotient(numerator: Array, denominator: Array, otherwise: Any) -> Array:
     """Numerator over denominator, and `otherwise` (without a derivative) over zero."""
     zero = denominator == 0
     return jnp.where(zero, otherwise, numerator / jnp.where(zero, 1.0, denominator))
-
-
-def require(name: str, value: Array, fine: Array, remedy: str) -> None:
-    """Raise `ValueError` unless a concrete `value` is `fine` everywhere; NaNs pass through."""
-    if not is_traced((value, fine)) and not bool(jnp.all(fine | jnp.isnan(value))):
-        raise ValueError(f"`{name}` must be {remedy}.")
-
-
-def require_units(d: Array, tau: Array) -> None:
-    """Raise `ValueError` for a negative input variance or a time constant that is not positive."""
-    require("d", d, d >= 0, "zero or positive: it is the variance of the inputs along the mode")
-    require("tau", tau, tau > 0, "positive: it is the time constant of the flow")

@@ -5,11 +5,14 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from flowlin._arrays import augment, is_traced
+from flowlin._checks import checked, floating, not_negative, refuse
 from flowlin.network import LinearNetwork, ReLUNetwork, check_fit
 from flowlin.task import Task
+from flowlin.theory._form import TIME, of_run
 from flowlin.theory.certificate import Certificate
 from flowlin.theory.solve import Solution, solve
 
@@ -35,22 +38,26 @@ class AfterLinearization(eqx.Module):
         """The measured conditions of the solution."""
         return self.solution.certificate
 
+    @checked(t=TIME)
     def product(self, t: Any) -> Float[Array, "... N_out N"]:
         """$W_2 G W_1$ at times t after the start, the raw bias in front: `Solution.product`."""
         return self.solution.product(t)
 
+    @checked(t=TIME)
     def outputs(self, t: Any) -> Float[Array, "... P N_out"]:
         """Outputs on the task's samples at times t, (T, P, N_out)."""
         x = self.task.x
         x = x if self.bias_strength is None else augment(x, self.bias_strength)
         return jnp.einsum("...on,pn->...po", self.product(t), x)
 
+    @checked(t=TIME)
     def loss(self, t: Any) -> Float[Array, "..."]:
         """Half the mean squared error at times t."""
         return jnp.sum((self.outputs(t) - self.task.y) ** 2, axis=(-2, -1)) / (
             2 * self.task.samples
         )
 
+    @checked(flow=of_run)
     def error(self, flow: Any) -> Float[Array, " T"]:
         """Distance of the outputs from those of a flow that starts at t*, at `flow.ts`, (T,).
 
@@ -64,6 +71,15 @@ class AfterLinearization(eqx.Module):
         return difference / jnp.max(jnp.linalg.norm(numerical, axis=(1, 2)))
 
 
+def _gates(name: str, value: Any) -> Array:
+    """Truth values, or numbers that are zero or one."""
+    given = floating(name, value)
+    if not is_traced(given) and not np.isin(np.asarray(given), (0, 1)).all():
+        raise refuse(name, "an array of True and False", value)
+    return given.astype(bool)
+
+
+@checked(always_on=_gates, tolerance=not_negative)
 def after_linearization(
     network: ReLUNetwork,
     task: Task,
@@ -102,7 +118,7 @@ def after_linearization(
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     on = jnp.all(network.preactivations(task.x)[0] > 0, axis=0)
     if always_on is not None:
-        given = jnp.asarray(always_on, bool)
+        given = always_on
         if given.shape != on.shape:
             raise ValueError(
                 f"`always_on` must have one entry for each of the {on.shape[0]} hidden units, got "

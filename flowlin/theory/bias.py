@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from flowlin._arrays import require_finite
+from flowlin._checks import checked
 from flowlin.task import Task
 
 
@@ -105,6 +105,7 @@ class BiasMode(eqx.Module):
         return self._holds(1 - self.margin)
 
 
+@checked
 def bias_mode(task: Task, bias_strength: Any) -> BiasMode:
     """Proposition 1: the bias mode, its conditions and its rank, for any inputs.
 
@@ -114,13 +115,12 @@ def bias_mode(task: Task, bias_strength: Any) -> BiasMode:
     - `bias_strength`: c; 0 asks what the inputs alone do. Under `jax.vmap` over many c the samples
       are looked at once.
 
-    **Raises:** `ValueError` for c that is NaN or infinite.
+    **Raises:** `ValueError` for c that is not a finite number.
 
     Source: lead paper, Proposition 1 and App. F.1, corrected; derivation in the module.
     """
     x, y = task.x, task.y
     c = jnp.asarray(bias_strength, x.dtype)
-    require_finite("bias_strength", c)
     eps = 32 * jnp.finfo(x.dtype).eps
     mean, target = jnp.mean(x, axis=0), jnp.mean(y, axis=0)
     along = x @ mean

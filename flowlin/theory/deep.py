@@ -27,22 +27,16 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from flowlin.roots import bracketed_root
-from flowlin.theory._stable import (
-    arrays,
-    decayed,
-    in_units,
-    log_growth,
-    quotient,
-    require,
-    require_units,
-)
-from flowlin.theory.two_layer import hitting_time, mode_strength
+from flowlin.theory._form import SIZE, Range, closed_form
+from flowlin.theory._stable import arrays, decayed, in_units, log_growth, quotient
+from flowlin.theory.two_layer import strength_at, time_until
 
 _TERMS = 18  # of geometric series with ratio 1/8 at most: the rest is below 1e-16
 _NODES, _WEIGHTS = (z / 2 for z in np.polynomial.legendre.leggauss(14))
 _NODES = _NODES + 0.5
 
 
+@closed_form(s=SIZE)
 def deep_strength(
     t: Any, s: Any, d: Any, a0: Any, depth: Any, tau: Any = 1.0
 ) -> Float[Array, "..."]:
@@ -64,7 +58,7 @@ def deep_strength(
     **Raises:** `ValueError` for concrete values outside these ranges.
     """
     t, s, d, a0, depth, tau = jnp.broadcast_arrays(*arrays(t, s, d, a0, depth, tau))
-    b, layers, shallow = _depth(s, d, a0, depth, tau)
+    b, layers, shallow = _depth(a0, depth)
     time = in_units(t, tau)
     forever = ~(time < jnp.finfo(time.dtype).max ** 0.4)
     finite = jnp.where(forever, 0.0, time)
@@ -73,11 +67,12 @@ def deep_strength(
     endless = (forever | (~shallow & jnp.isinf(sigma))) & ((s == 0) | (d == 0))
     limit = jnp.where(d > 0, 0.0, a0)
     limit = jnp.where((s > 0) & (d == 0) & (shallow | (a0 > 0)), jnp.inf, limit)
-    deep = mode_strength(jnp.where(endless, 0.0, sigma) / 2, s, d, a0)
+    deep = strength_at(jnp.where(endless, 0.0, sigma) / 2, s, d, a0)
     single = _one_layer(jnp.where(endless, 0.0, time), s, d, a0)
     return jnp.where(endless, limit, jnp.where(shallow, single, deep))
 
 
+@closed_form(s=SIZE)
 def deep_hitting_time(
     rho: Any, s: Any, d: Any, a0: Any, depth: Any, tau: Any = 1.0
 ) -> Float[Array, "..."]:
@@ -93,11 +88,11 @@ def deep_hitting_time(
     **Raises:** `ValueError` as `deep_strength` does.
     """
     rho, s, d, a0, depth, tau = jnp.broadcast_arrays(*arrays(rho, s, d, a0, depth, tau))
-    b, layers, shallow = _depth(s, d, a0, depth, tau)
+    b, layers, shallow = _depth(a0, depth)
     change, left = rho - a0, s - d * rho
     ahead = shallow & ((change * left > 0) | ((change == 0) & (left != 0)))
     single = log_growth(d, quotient(jnp.where(ahead, change, 0.0), left, 0.0))
-    sigma = 2 * hitting_time(rho, s, d, a0)
+    sigma = 2 * time_until(rho, s, d, a0)
     reached = jnp.isfinite(sigma) & (a0 > 0)
     deep = _clock(jnp.where(reached, sigma, 0.0), s, d, jnp.where(reached, a0, 1.0), b) / layers
     time = tau * jnp.where(shallow, single, deep)
@@ -105,6 +100,7 @@ def deep_hitting_time(
     return jnp.where(there, time, jnp.where(change == 0, 0.0, jnp.inf))
 
 
+@closed_form(s=SIZE)
 def deep_inflection_level(s: Any, d: Any, depth: Any) -> Float[Array, "..."]:
     r"""Strength $\frac{2L - 2}{3L - 2} \frac sd$ at which a deep balanced mode slows down.
 
@@ -116,6 +112,7 @@ def deep_inflection_level(s: Any, d: Any, depth: Any) -> Float[Array, "..."]:
     return jnp.where(depth > 1, quotient((1 + b) * s, (2 + b) * d, jnp.inf), jnp.nan)
 
 
+@closed_form(s=SIZE)
 def deep_inflection_time(
     s: Any, d: Any, a0: Any, depth: Any, tau: Any = 1.0
 ) -> Float[Array, "..."]:
@@ -126,6 +123,7 @@ def deep_inflection_time(
     return _rising_time(deep_inflection_level(s, d, depth), s, d, a0, depth, tau)
 
 
+@closed_form(s=SIZE)
 def deep_half_time(s: Any, d: Any, a0: Any, depth: Any, tau: Any = 1.0) -> Float[Array, "..."]:
     """Time at which a deep balanced mode reaches half of its full strength s/d.
 
@@ -135,6 +133,7 @@ def deep_half_time(s: Any, d: Any, a0: Any, depth: Any, tau: Any = 1.0) -> Float
     return _rising_time(quotient(s, 2 * d, jnp.inf), s, d, a0, depth, tau)
 
 
+@closed_form(s=SIZE)
 def deep_start(rho: Any, t: Any, s: Any, d: Any, depth: Any, tau: Any = 1.0) -> Float[Array, "..."]:
     r"""Strength a0 whose balanced mode of `depth` layers reaches `rho` at time t.
 
@@ -149,7 +148,7 @@ def deep_start(rho: Any, t: Any, s: Any, d: Any, depth: Any, tau: Any = 1.0) -> 
     **Raises:** `ValueError` for concrete values outside these ranges.
     """
     rho, t, s, d, depth, tau = jnp.broadcast_arrays(*arrays(rho, t, s, d, depth, tau))
-    b, layers, shallow = _depth(s, d, rho, depth, tau, "rho")
+    b, layers, shallow = _depth(rho, depth, "rho")
     time = in_units(t, tau)
     forever = ~(time < jnp.finfo(time.dtype).max ** 0.4)
     finite = jnp.where(forever, 0.0, time)
@@ -172,15 +171,11 @@ def _rising_time(level: Any, s: Any, d: Any, a0: Any, depth: Any, tau: Any) -> A
     return jnp.where(known & (level >= a0), time, jnp.inf)
 
 
-def _depth(
-    s: Array, d: Array, a0: Array, depth: Array, tau: Array, name: str = "a0"
-) -> tuple[Array, Array, Array]:
-    """b = 1 - 2/L, the factor L of time (1 for L = inf), and whether L = 1; checks the input."""
-    require_units(d, tau)
+def _depth(a0: Array, depth: Array, name: str = "a0") -> tuple[Array, Array, Array]:
+    """b = 1 - 2/L, the factor L of time (1 for L = inf), and whether L = 1; checks the sign."""
     shallow = depth == 1
-    require("depth", depth, shallow | (depth >= 2), "1, or 2 and more: layers of weights")
-    require("s", s, s >= 0, "zero or positive; flip the sign of the mode's u")
-    require(name, a0, shallow | (a0 >= 0), "zero or positive: no other deep mode is balanced")
+    signed = jnp.where(shallow, 0.0, a0)
+    Range("zero or positive: no other deep mode is balanced", lambda a: a >= 0)(name, signed)
     layers = jnp.where(shallow, 2.0, depth)
     return 1 - 2 / layers, jnp.where(jnp.isinf(layers), 1.0, layers), shallow
 
@@ -200,7 +195,7 @@ def _clock(sigma: Array, s: Array, d: Array, a0: Array, b: Array) -> Array:
     middle = (s > 0) & (d > 0)
     full = jnp.where(middle, s / jnp.where(middle, d, 1.0), 1.0)
     edge = jnp.where(below, full / 8, 8 * full)
-    arrival = jnp.where(middle & far, 2 * hitting_time(edge, s, d, a0), jnp.inf)
+    arrival = jnp.where(middle & far, 2 * time_until(edge, s, d, a0), jnp.inf)
     early = jnp.where(far, jnp.minimum(sigma, arrival), 0.0)
     entry = jnp.where(far, edge, a0)
     start = jnp.where(far, a0, 1.0)
@@ -265,7 +260,7 @@ def _clock_at(time: Array, s: Array, d: Array, a0: Array, b: Array) -> Array:
 
     def newton(_, sigma):
         late = _clock(sigma, s_, d_, a_, b) - time_
-        return sigma - late * mode_strength(sigma / 2, s_, d_, a_) ** b
+        return sigma - late * strength_at(sigma / 2, s_, d_, a_) ** b
 
     sigma = lax.fori_loop(0, 3, newton, sigma)
     resting = jnp.where(b == 0, time, 0.0)  # at the saddle
@@ -283,7 +278,7 @@ def _clock_at_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     moving &= jnp.isfinite(sigma)
     finite = jnp.where(moving, sigma, 0.0)
     _, late = jax.jvp(lambda *z: _clock(finite, *z), (*mode, b), tuple(tangents[1:]))
-    change = mode_strength(finite / 2, *mode) ** b * (tangents[0] - late)
+    change = strength_at(finite / 2, *mode) ** b * (tangents[0] - late)
     resting = jnp.where((a0 == 0) & (b == 0), tangents[0], 0.0)
     return sigma, jnp.where(moving, change, resting)
 
@@ -334,7 +329,7 @@ def _bracketed(
 
 def _duration(rho: Array, s: Array, d: Array, a0: Array, b: Array) -> Array:
     """L t / tau from a0 to rho, which lies before the fixed point."""
-    return _clock(2 * hitting_time(rho, s, d, a0), s, d, a0, b)
+    return _clock(2 * time_until(rho, s, d, a0), s, d, a0, b)
 
 
 @jax.custom_jvp

@@ -11,7 +11,8 @@ from jax import lax
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Int
 
-from flowlin._arrays import is_traced, require_positive
+from flowlin._arrays import is_traced
+from flowlin._checks import WORDS, array, checked, instance, not_negative, whole
 from flowlin.exact.decide import initial_modes
 from flowlin.exact.gated import GatedFlow
 from flowlin.exact.modes import FINE, ON
@@ -87,6 +88,7 @@ class EarlyPhase(eqx.Module):
         samples = self.task.samples
         return self.tau / (samples * self.loss.weight(samples))
 
+    @checked(t=array)
     @compiled
     def network(self, t: Any) -> ReLUNetwork:
         """The network at time t in [0, t1]; for an array of times (T,), stacked."""
@@ -102,15 +104,37 @@ class EarlyPhase(eqx.Module):
         biased = self.start.biases[0] is not None
         return self.start.with_parameters(parameters_of(Units(*now), biased))
 
-    @compiled
+    @checked(t=not_negative)
     def codes(self, t: Any) -> Int[Array, "H P"]:
-        """Modes of the pairs at a time t: 1 on, 0 sliding, -1 off."""
+        """Modes of the pairs at a time t: 1 on, 0 sliding, -1 off.
+
+        **Raises:** `ValueError` for a known time outside [0, t1].
+        """
+        self._require_inside("t", t)
+        return self._codes(t)
+
+    @compiled
+    def _codes(self, t: Any) -> Int[Array, "H P"]:
         k = self._piece(jnp.asarray(t, self.start.dtype))
         return self.pieces.codes[jnp.arange(len(k)), k]
 
-    @compiled
+    @checked(t=not_negative)
     def last_change(self, t: Any) -> Float[Array, " H"]:
-        """Time of each unit's last change of a gate up to a time t; 0 if none has changed."""
+        """Time of each unit's last change of a gate up to a time t; 0 if none has changed.
+
+        **Raises:** `ValueError` for a known time outside [0, t1].
+        """
+        self._require_inside("t", t)
+        return self._last_change(t)
+
+    def _require_inside(self, name: str, t: Any) -> None:
+        if not is_traced((t, self.t1)) and t > self.t1 * (1 + 4 * jnp.finfo(self.t1.dtype).eps):
+            raise ValueError(
+                f"`{name}` = {float(t):g} lies outside the early phase, [0, {float(self.t1):.6g}]."
+            )
+
+    @compiled
+    def _last_change(self, t: Any) -> Float[Array, " H"]:
         k = self._piece(jnp.asarray(t, self.start.dtype))
         return self.pieces.start[jnp.arange(len(k)), k]
 
@@ -119,6 +143,7 @@ class EarlyPhase(eqx.Module):
         after = jnp.sum(self.pieces.start <= t, axis=1) - 1
         return jnp.maximum(after, 0)
 
+    @checked(t=array)
     @compiled
     def overlap(self, t: Any) -> Float[Array, "..."]:
         r"""How much of the targets the outputs have grown to, at times t of any shape.
@@ -132,11 +157,16 @@ class EarlyPhase(eqx.Module):
         outputs = self.network(t).outputs(self.task.x)
         return jnp.sum(self.task.y * outputs) / jnp.sum(self.task.y**2)
 
+    @checked(end=not_negative)
     def linearization(self, end: Any = None) -> Linearization:
         """The predicted t*, as `flow.linearization()` gives the measured one.
 
         **Arguments:** `end` of the time over which the maximum is taken; None is t1.
+
+        **Raises:** `ValueError` for a known end outside [0, t1].
         """
+        if end is not None:
+            self._require_inside("end", end)
         end = self.t1 if end is None else jnp.asarray(end, self.start.dtype)
         counts = [self._counts(lowest, end) for lowest in (1, 0)]
         opened, closed = (linearization_time(c, end) for c in counts)
@@ -160,6 +190,10 @@ class EarlyPhase(eqx.Module):
         return UnitCounts(time, jnp.zeros_like(time), on, off, units=len(start))
 
 
+WORDS["early"] = instance(EarlyPhase, "an early phase, as `theory.early_phase` returns it")
+
+
+@checked(loss=None, slots=whole(1), max_pieces=whole(1))
 def early_phase(
     network: ReLUNetwork,
     task: Task,
@@ -200,9 +234,6 @@ def early_phase(
     Source: lead paper Sec. 5.3, with W_2(0) and the factor of time that its Eq. 11 lacks.
     """
     _check(network, task, loss)
-    if t1 is not None:
-        require_positive("t1", t1)
-    require_positive("tau", tau)
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     tau = jnp.asarray(tau, network.dtype)
     flow = GatedFlow(network, task, LinearizedLoss(loss), tau)

@@ -34,16 +34,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from flowlin.theory._stable import (
-    arrays,
-    decayed,
-    hypot,
-    in_units,
-    log_growth,
-    quotient,
-    require_units,
-    root,
-)
+from flowlin.theory._form import closed_form
+from flowlin.theory._stable import arrays, decayed, hypot, in_units, log_growth, quotient, root
 
 
 def _halves(a0: Array, imbalance: Array) -> tuple[Array, Array]:
@@ -103,6 +95,7 @@ def _strength(t: Array, s: Array, d: Array, a0: Array, plus: Array, minus: Array
     return jnp.where((burst < 0) & (minus > 0), -jnp.inf, a)
 
 
+@closed_form
 def unbalanced_strength(
     t: Any, s: Any, d: Any, a0: Any, imbalance: Any, tau: Any = 1.0
 ) -> Float[Array, "..."]:
@@ -128,26 +121,29 @@ def unbalanced_strength(
     set from above; it is smooth in the weights (`mode_weights`). Where a mode without drag (d = 0)
     has grown by more than 1e138 (1e17 in float32) it is inf with zero derivative.
 
-    **Raises:** `ValueError` for concrete d < 0 or tau <= 0.
+    **Raises:** `ValueError` for concrete t < 0, d < 0 or tau <= 0.
 
     Source: Saxe et al. (2014), supplement; lead paper, Eq. 20.
     """
     t, s, d, a0, imbalance, tau = arrays(t, s, d, a0, imbalance, tau)
-    require_units(d, tau)
     return _strength(in_units(t, tau), s, d, a0, *_halves(a0, imbalance))
 
 
+@closed_form(axes={"p": 1, "q": 1})
 def imbalance(p: Any, q: Any) -> Float[Array, "..."]:
     r"""Imbalance $|\lambda| = \|p + q\| \|p - q\|$ of hidden vectors (..., H), conserved, (...).
 
     $\lambda^2 = (\|p\|^2 - \|q\|^2)^2 + 4 (\|p\|^2 \|q\|^2 - (p \cdot q)^2)$: the difference of the
     two sides' norms, and the area between them where they are not parallel. With it and
     $a_0 = p \cdot q$ the strength of the mode is that of a scalar one.
+
+    **Raises:** `ValueError` for hidden vectors of different size.
     """
-    p, q = arrays(p, q)
+    p, q = _same_units(*arrays(p, q))
     return root(jnp.sum((p + q) ** 2, axis=-1)) * root(jnp.sum((p - q) ** 2, axis=-1))
 
 
+@closed_form(axes={"p": 1, "q": 1})
 def mode_vectors(
     t: Any, s: Any, d: Any, p: Any, q: Any, tau: Any = 1.0
 ) -> tuple[Float[Array, "... H"], Float[Array, "... H"]]:
@@ -167,12 +163,7 @@ def mode_vectors(
     **Raises:** `ValueError` for hidden vectors of different size, d < 0, or tau <= 0.
     """
     t, s, d, p, q, tau = arrays(t, s, d, p, q, tau)
-    require_units(d, tau)
-    if p.ndim == 0 or q.ndim == 0 or p.shape[-1] != q.shape[-1]:
-        raise ValueError(
-            f"`p` and `q` must have the same last axis, the hidden units; got {p.shape} and "
-            f"{q.shape}. For scalars use `mode_weights`."
-        )
+    p, q = _same_units(p, q)
     total, rest = p + q, p - q
     plus, minus = jnp.sum(total**2, axis=-1) / 4, jnp.sum(rest**2, axis=-1) / 4
     log_x = _growth(in_units(t, tau), s, d, plus, minus)[0][..., None]
@@ -180,6 +171,17 @@ def mode_vectors(
     return (total + rest) / 2, (total - rest) / 2
 
 
+def _same_units(p: Array, q: Array) -> tuple[Array, Array]:
+    """Hidden vectors (..., H) of as many units."""
+    if p.shape[-1] != q.shape[-1]:
+        raise ValueError(
+            f"`p` and `q` must have the same last axis, the hidden units; got {p.shape} and "
+            f"{q.shape}."
+        )
+    return p, q
+
+
+@closed_form
 def mode_weights(
     t: Any, s: Any, d: Any, w1: Any, w2: Any, tau: Any = 1.0
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
@@ -196,6 +198,7 @@ def mode_weights(
     return q[..., 0], p[..., 0]
 
 
+@closed_form
 def unbalanced_hitting_time(
     rho: Any, s: Any, d: Any, a0: Any, imbalance: Any, tau: Any = 1.0
 ) -> Float[Array, "..."]:
@@ -212,10 +215,9 @@ def unbalanced_hitting_time(
 
     **Arguments:** (arrays that broadcast) `rho` the level, the others as in `unbalanced_strength`.
 
-    **Raises:** `ValueError` for concrete d < 0 or tau <= 0.
+    **Raises:** `ValueError` for concrete t < 0, d < 0 or tau <= 0.
     """
     rho, s, d, a0, lam, tau = arrays(rho, s, d, a0, imbalance, tau)
-    require_units(d, tau)
     # Mirrored, so that s >= 0.
     sign = jnp.where(s < 0, -1.0, 1.0)
     rho, s, a0 = sign * rho, sign * s, sign * a0
@@ -239,6 +241,7 @@ def unbalanced_hitting_time(
     return jnp.where(reached, time, jnp.where(known & (change == 0), 0.0, jnp.inf))
 
 
+@closed_form
 def unbalanced_start(
     rho: Any, t: Any, s: Any, d: Any, imbalance: Any, tau: Any = 1.0
 ) -> Float[Array, "..."]:
@@ -251,13 +254,13 @@ def unbalanced_start(
 
     **Arguments:** (arrays that broadcast) as in `unbalanced_hitting_time`, with `t` the time, >= 0.
 
-    **Raises:** `ValueError` for concrete d < 0 or tau <= 0.
+    **Raises:** `ValueError` for concrete t < 0, d < 0 or tau <= 0.
     """
     rho, t, s, d, lam, tau = arrays(rho, t, s, d, imbalance, tau)
-    require_units(d, tau)
     return _strength(in_units(t, tau), -s, -d, rho, *_halves(rho, lam))
 
 
+@closed_form
 def half_time(s: Any, d: Any, a0: Any, imbalance: Any = 0.0, tau: Any = 1.0) -> Float[Array, "..."]:
     """Time at which an isolated two-layer mode reaches half of its full strength s/d.
 
@@ -267,6 +270,7 @@ def half_time(s: Any, d: Any, a0: Any, imbalance: Any = 0.0, tau: Any = 1.0) -> 
     return unbalanced_hitting_time(quotient(s, 2 * d, jnp.inf), s, d, a0, imbalance, tau)
 
 
+@closed_form
 def inflection_levels(s: Any, d: Any, imbalance: Any) -> tuple[Array, Array]:
     r"""Strengths (lower, upper) at which a two-layer mode's learning curve changes its curvature.
 
@@ -288,6 +292,7 @@ def inflection_levels(s: Any, d: Any, imbalance: Any) -> tuple[Array, Array]:
     return jnp.where(there, lower, jnp.nan), jnp.where(there, upper, jnp.nan)
 
 
+@closed_form
 def inflection_times(
     s: Any, d: Any, a0: Any, imbalance: Any = 0.0, tau: Any = 1.0
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:

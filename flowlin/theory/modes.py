@@ -8,8 +8,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from flowlin._arrays import augment, is_traced
+from flowlin._checks import WORDS, checked, flag, instance
 from flowlin.network import AbstractNetwork, GatedLinearNetwork, LinearNetwork, Parameters
 from flowlin.task import Task
+from flowlin.theory.origin import fingerprint, require_origin
 
 
 class Modes(eqx.Module):
@@ -28,6 +30,9 @@ class Modes(eqx.Module):
       decoupled modes (Eq. 4) are exact only where it is zero up to rounding.
     - `completeness`: the share of tr Sigma_x that the v span, in [0, 1]. Below 1, an input
       direction without a mode takes part in the dynamics of large initial weights.
+    - `fingerprint`: (4,), by which other data are told. Modes of one task are not taken for those
+      of another, nor those of one c for those of another, wherever a network or a task meets them,
+      unless `check=False` says that it is meant. Under `jit` and `vmap` only shapes are compared.
     """
 
     u: Float[Array, "N_out K"]
@@ -37,6 +42,7 @@ class Modes(eqx.Module):
     bias_strength: float = eqx.field(static=True)
     commutator: Float[Array, ""]
     completeness: Float[Array, ""]
+    fingerprint: Float[Array, " 4"] | None = None
 
     @property
     def full_strength(self) -> Float[Array, " K"]:
@@ -48,29 +54,37 @@ class Modes(eqx.Module):
         """Inputs in the modes' coordinates: [c; x], or x for c = 0."""
         return augment(x, self.bias_strength) if self.bias_strength else x
 
-    def strengths(self, network: AbstractNetwork, task: Task) -> Float[Array, " K"]:
+    @checked
+    def strengths(
+        self, network: AbstractNetwork, task: Task, *, check: bool = True
+    ) -> Float[Array, " K"]:
         r"""Mode strengths $a_\alpha = u^T (\hat Y^T X / P) v / d$ of any network.
 
         For a linear network whose modes are aligned to its inputs this is $u^T W v$ with the
         end-to-end matrix W. Modes with d = 0 are not seen by the data and get 0.
-        """
-        return self.observable(network, task)(network, task)
 
+        **Raises:** `ValueError` for modes of another c or other data, unless `check=False`.
+        """
+        return self.observable(network, task, check=check)(network, task)
+
+    @checked
     def hidden_vectors(
-        self, network: AbstractNetwork
+        self, network: AbstractNetwork, *, check: bool = True
     ) -> tuple[Float[Array, "K H"], Float[Array, "K H"]]:
         r"""Hidden vectors $p = W_2^T u$ and $q = \tilde W_1 v$ of every mode, (K, H) each.
 
         $\tilde W_1 = [b, W_1]$ where the modes have a bias coordinate. Gates (H,) of a gated
         network multiply q; those that differ from sample to sample are left out.
 
-        **Raises:** `ValueError` for another number of hidden layers than one.
+        **Raises:** `ValueError` for another number of hidden layers than one, and for modes of
+        another c, unless `check=False`.
         """
         if len(network.weights) != 2:
             raise ValueError(
                 f"hidden vectors are defined for one hidden layer; the network has "
                 f"{len(network.hidden)}."
             )
+        require_origin(self, network, check=check)
         (w1, w2), (b, _) = network.parameters
         if self.bias_strength:
             b = jnp.zeros_like(w1[:, 0]) if b is None else b
@@ -80,9 +94,20 @@ class Modes(eqx.Module):
             q = q * network.gates_[0]
         return p, q
 
-    def observable(self, network: AbstractNetwork, task: Task) -> "ModeStrengths":
-        """The mode strengths as a function of the network that costs no more than it must."""
+    @checked
+    def observable(
+        self, network: AbstractNetwork, task: Task, *, check: bool = True
+    ) -> "ModeStrengths":
+        """The mode strengths as a function of the network that costs no more than it must.
+
+        **Raises:** `ValueError` for modes of another c or other data, unless `check=False`.
+        """
+        require_origin(self, network, task, check)
         return _mode_strengths(self, task.x, isinstance(network, LinearNetwork))
+
+
+WORDS["modes"] = instance(Modes, "modes, as `theory.modes(task, bias_strength)` returns them")
+WORDS["check"] = flag
 
 
 @eqx.filter_jit
@@ -105,7 +130,15 @@ class ModeStrengths(eqx.Module):
 
     def response(self, network: AbstractNetwork, task: Task) -> Float[Array, "N_out K"]:
         """Outputs' correlation with the modes' inputs, (Yhat^T X / P) v / d, (N_out, K)."""
-        if isinstance(network, LinearNetwork):
+        linear = isinstance(network, LinearNetwork)
+        rows = 1 + network.weights[0].shape[-1] if linear else task.samples
+        if len(self.projected) != rows:
+            raise ValueError(
+                f"these mode strengths are of another kind of network, or of other samples: they "
+                f"hold {len(self.projected)} rows for {rows}; make them by "
+                "`modes.observable(network, task)`."
+            )
+        if linear:
             matrix, offset = network.affine()
             return offset[:, None] * self.projected[0] + matrix @ self.projected[1:]
         return network.outputs(task.x).T @ self.projected
@@ -127,6 +160,7 @@ class ModeStrengths(eqx.Module):
         return (*seen[:-1], u[None] @ seen[-1]), (*own[:-1], last)
 
 
+@checked
 def modes(task: Task, bias_strength: float = 0.0) -> Modes:
     """The task's modes, strongest first.
 
@@ -168,6 +202,7 @@ def modes(task: Task, bias_strength: float = 0.0) -> Modes:
         bias_strength=c,
         commutator=jnp.asarray(commutator, task.x.dtype),
         completeness=jnp.asarray(completeness, task.x.dtype),
+        fingerprint=jnp.asarray(fingerprint(task)[0], task.x.dtype),
     )
 
 

@@ -26,9 +26,13 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from flowlin.theory._form import closed_form
 from flowlin.theory._stable import decayed
 
+MATRICES = {"w1": 2, "w2": 2, "s_yx": 2}
 
+
+@closed_form(axes=MATRICES)
 def balanced_product(
     t: Any, w1: Any, w2: Any, s_yx: Any, *, variance: Any = 1.0, balance: Any = 0.0, tau: Any = 1.0
 ) -> Float[Array, "... N_out N_in"]:
@@ -40,6 +44,7 @@ def balanced_product(
     return outer @ jnp.swapaxes(inner, -1, -2)
 
 
+@closed_form(axes=MATRICES)
 def balanced_gram(
     t: Any, w1: Any, w2: Any, s_yx: Any, *, variance: Any = 1.0, balance: Any = 0.0, tau: Any = 1.0
 ) -> Float[Array, "... N N"]:

@@ -6,9 +6,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from flowlin.theory._form import closed_form
 from flowlin.theory._stable import decayed
 
 
+@closed_form(axes={"w0": 2, "s_yx": 2, "s_x": 2})
 @jax.jit
 def single_layer(
     t: Any, w0: Any, s_yx: Any, s_x: Any, *, tau: Any = 1.0

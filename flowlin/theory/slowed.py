@@ -14,6 +14,7 @@ slowed where it should not be: the error is of their rate against the leading on
 $\kappa$ comes to one.
 """
 
+import math
 from typing import Any
 
 import equinox as eqx
@@ -24,13 +25,18 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from flowlin._arrays import is_traced
+from flowlin._checks import array, checked, number
 from flowlin.exact.modes import ON
 from flowlin.linearization import LinearizationTime
+from flowlin.theory._form import TIME, nan_of, unless
 from flowlin.theory.early_phase import EarlyPhase, compiled
 from flowlin.theory.hyperbolic import imbalance, unbalanced_hitting_time
 from flowlin.theory.modes import Modes
+from flowlin.theory.origin import require_origin
 
 CELLS = 64  # of the integral, each with four Gauss points
+
+_share = number("a number in [0, 1)", lambda share: math.isnan(share) or 0 <= share < 1)
 
 
 class SlowedClock(eqx.Module):
@@ -42,6 +48,7 @@ class SlowedClock(eqx.Module):
     early: EarlyPhase
     modes: Modes
 
+    @checked(theta=TIME)
     @compiled
     def share(self, theta: Any) -> Float[Array, "..."]:
         """Share kappa of the leading mode that is learned at readings `theta` of any shape."""
@@ -52,10 +59,12 @@ class SlowedClock(eqx.Module):
         strengths = self.modes.strengths(self.early.network(theta), task)
         return strengths[0] * self.modes.d[0] / self.modes.s[0]
 
+    @checked(theta=TIME)
     @compiled
     def time(self, theta: Any) -> Float[Array, "..."]:
         """Time t(theta), for readings of any shape in [0, t1]; inf once the share reaches one.
 
+        NaN outside.
         By Gauss's rule in 64 cells, to about 1e-6: cells in which gates change limit it.
         """
         theta = jnp.asarray(theta, self.early.t1.dtype)
@@ -68,9 +77,11 @@ class SlowedClock(eqx.Module):
         weight = jnp.asarray(np.tile(weights, CELLS) / (2 * CELLS) * 3 * (1 - x) ** 2, theta.dtype)
         left = 1 - self.share(reading)
         fine = jnp.all(left > 0)
+        outside = jnp.any(jnp.isnan(left))
         whole = theta * jnp.sum(weight / jnp.where(left > 0, left, 1.0))
-        return jnp.where(fine, whole, jnp.inf)
+        return unless(outside, jnp.where(fine, whole, jnp.inf))
 
+    @checked(share=number("a number", lambda share: True))
     @compiled
     def reading(self, share: Any) -> Float[Array, ""]:
         """The first reading theta at which the share of the leading mode is `share`; inf if none.
@@ -95,8 +106,9 @@ class SlowedClock(eqx.Module):
         rising = jnp.any(over) & (k > 0) & (slope > 0)
         newton = (share - self.share(theta)) / jnp.where(rising, slope, 1.0)
         theta = jnp.where(rising, theta + newton, theta)
-        return jnp.where(jnp.any(over), theta, jnp.inf)
+        return unless(jnp.isnan(share), jnp.where(jnp.any(over), theta, jnp.inf))
 
+    @checked(rho=array, share=_share)
     @compiled
     def hitting_times(self, rho: Any, *, share: Any = 0.9) -> Float[Array, " K"]:
         r"""Times at which the modes' strengths reach `rho`, one level or one per mode, (K,).
@@ -109,15 +121,24 @@ class SlowedClock(eqx.Module):
 
         **Arguments:** `rho` levels, (K,) or scalar; `share` as said, below one.
         """
-        modes = self.modes
-        rho = jnp.broadcast_to(jnp.asarray(rho, self.early.t1.dtype), modes.s.shape)
+        modes, nan = self.modes, nan_of(rho, share)
+        rho = self._levels(rho)
         first = self._finite_time(self.reading(rho[0] * modes.d[0] / modes.s[0]))
         theta = self.reading(share)
         there = jnp.isfinite(theta)
         a, lam = self._later(jnp.where(there, theta, 0.0))
         rest = unbalanced_hitting_time(rho, modes.s, modes.d, a, lam, self.early.mode_tau)
         rest = jnp.where(there, self._finite_time(theta) + rest, jnp.inf)
-        return jnp.where(jnp.arange(len(rho)) == 0, first, rest)
+        return unless(nan, jnp.where(jnp.arange(len(rho)) == 0, first, rest))
+
+    def _levels(self, rho: Any) -> Array:
+        """One level for every mode, (K,)."""
+        rho, shape = jnp.asarray(rho, self.early.t1.dtype), self.modes.s.shape
+        if rho.shape not in ((), (1,), shape):
+            raise ValueError(
+                f"`rho` must be a number or have shape {shape}, one per mode, got {rho.shape}."
+            )
+        return jnp.broadcast_to(rho, shape)
 
     def _finite_time(self, theta: Array) -> Array:
         there = jnp.isfinite(theta)
@@ -135,6 +156,7 @@ class SlowedClock(eqx.Module):
         minus = jnp.sum(jnp.where(on, (p - q) / 2 / growth, 0.0) ** 2, axis=1)
         return plus - minus, 4 * jnp.sqrt(plus * minus)
 
+    @checked(rho=array, share=_share)
     @compiled
     def delays(self, rho: Any, *, share: Any = 0.9) -> Float[Array, " K"]:
         """How much later than the linear network with the same weights modes reach `rho`, (K,).
@@ -142,6 +164,7 @@ class SlowedClock(eqx.Module):
         `hitting_times` minus those of the linear network's isolated modes. NaN where neither gets
         there. In place of `gating_delay`, which takes live units for always-on ones.
         """
+        rho = self._levels(rho)
         p, q = self.modes.hidden_vectors(self.early.start)
         start = jnp.sum(p * q, axis=1), imbalance(p, q)
         linear = unbalanced_hitting_time(
@@ -149,6 +172,7 @@ class SlowedClock(eqx.Module):
         )
         return self.hitting_times(rho, share=share) - linear
 
+    @checked(share=_share)
     @compiled
     def linearization(self, share: Any = 0.9) -> tuple[LinearizationTime, LinearizationTime]:
         """The predicted t*, open and closed, as `flow.linearization()` has the measured ones.
@@ -163,11 +187,13 @@ class SlowedClock(eqx.Module):
 
         def timed(found: LinearizationTime) -> LinearizationTime:
             begin, stop = self.time(jnp.stack([found.time, found.time + found.lasts]))
+            begin, stop = unless(jnp.isnan(share), jnp.stack([begin, stop]))
             return LinearizationTime(begin, found.fraction, jnp.stack([begin, begin]), stop - begin)
 
         return timed(line.open), timed(line.closed)
 
 
+@checked
 def slowed_clock(early: EarlyPhase, modes: Modes) -> SlowedClock:
     """The clock of a network's early phase.
 
@@ -176,16 +202,10 @@ def slowed_clock(early: EarlyPhase, modes: Modes) -> SlowedClock:
     - `early`: from `theory.early_phase`, far enough: where its `overlap` is one all is over.
     - `modes`: from `theory.modes(task, bias_strength)` with the network's c.
 
-    **Raises:** `ValueError` for modes of another c, or whose leading one has s = 0 or d = 0.
+    **Raises:** `ValueError` for modes of another c or other data, or whose leading one has s = 0 or
+    d = 0.
     """
-    if modes.bias_strength and early.start.biases[0] is None:
-        raise ValueError("`modes` count a bias and the network has none; use `theory.modes(task)`.")
-    c, own = modes.bias_strength, early.start.bias_strength
-    if c and not is_traced(own) and not np.isclose(c, float(own)):
-        raise ValueError(
-            f"`modes` are for c = {c:g} and the network has c = {float(own):g}; use "
-            "`theory.modes(task, network.bias_strength)`."
-        )
+    require_origin(modes, early.start, early.task)
     if not is_traced(modes) and min(np.asarray(modes.s)[0], np.asarray(modes.d)[0]) <= 0:
         raise ValueError("`modes` has no leading mode: its s and d must be positive.")
     return SlowedClock(early, modes)

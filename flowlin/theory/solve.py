@@ -9,8 +9,10 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from flowlin._arrays import is_traced
+from flowlin._checks import checked, not_negative
 from flowlin.network import AbstractNetwork, LinearNetwork, check_fit
 from flowlin.task import Task
+from flowlin.theory._form import TIME, of_run
 from flowlin.theory.certificate import Certificate, Problem, end_to_end, examined, matrices
 from flowlin.theory.deep import deep_strength
 from flowlin.theory.hyperbolic import imbalance, unbalanced_strength
@@ -41,15 +43,19 @@ class Solution(eqx.Module):
     certificate: Certificate
     form: Partial
 
+    @checked(t=TIME)
     def product(self, t: Any) -> Float[Array, "... N_out N"]:
         """End-to-end matrix at times `t` (T,): (T, N_out, N_in).
 
         With a bias (T, N_out, 1 + N_in), to be applied to [c; x]: in front the raw bias as the
         later layers pass it on, W_L ... W_2 b, as in `LinearNetwork.balanced`. Any shape of `t`
         works, inf does, and it can be differentiated.
+
+        **Raises:** `ValueError` for concrete times below zero.
         """
         return self.form(jnp.asarray(t, jnp.result_type(float)))
 
+    @checked(flow=of_run)
     def error(self, flow: Any) -> Float[Array, " T"]:
         """Distance from a numerical flow, a `fl.Trajectory`, at `flow.ts`, (T,).
 
@@ -68,6 +74,7 @@ class Solution(eqx.Module):
         return difference / jnp.max(jnp.linalg.norm(numerical, axis=(1, 2)))
 
 
+@checked(tolerance=not_negative)
 def solve(
     network: AbstractNetwork, task: Task, tau: Any = 1.0, *, tolerance: float | None = None
 ) -> Solution:
@@ -97,7 +104,8 @@ def solve(
     - `tolerance`: of the relative conditions; None is eps^(2/3), 4e-11 in float64. Deviations
       grow like the weights do.
 
-    **Raises:** `ValueError` for other networks, and under `jit`: the choice needs numbers. The
+    **Raises:** `ValueError` for other networks, for a tau that is not positive or a tolerance below
+    zero, NaN or infinite, and under `jit`: the choice needs numbers. The
     solution itself can be passed to functions under `jit`, and differentiated.
     """
     _check(network, task)

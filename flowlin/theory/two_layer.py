@@ -10,11 +10,15 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from flowlin._checks import checked
 from flowlin.network import AbstractNetwork
+from flowlin.theory._form import FRACTION, SIZE, START, closed_form
 from flowlin.theory._stable import arrays, decayed, log_growth
 from flowlin.theory.modes import Modes
+from flowlin.theory.origin import require_origin
 
 
+@closed_form(s=SIZE, a0=START)
 def mode_strength(t: Any, s: Any, d: Any, a0: Any, tau: Any = 1.0) -> Float[Array, "..."]:
     r"""Strength a(t) of a balanced two-layer mode (lead paper Eq. 7 / 22).
 
@@ -30,8 +34,14 @@ def mode_strength(t: Any, s: Any, d: Any, a0: Any, tau: Any = 1.0) -> Float[Arra
     - `s`, `d`: singular value and input variance of the mode, >= 0.
     - `a0`: strength at t = 0, >= 0; a negative one is not a balanced mode and blows up.
     - `tau`: time constant.
+
+    **Raises:** `ValueError` for concrete values outside these ranges.
     """
-    t, s, d, a0, tau = arrays(t, s, d, a0, tau)
+    return strength_at(*arrays(t, s, d, a0, tau))
+
+
+def strength_at(t: Array, s: Array, d: Array, a0: Array, tau: Any = 1.0) -> Array:
+    """`mode_strength` of arrays that are in range."""
     rate = 2 * s / tau
     forever = jnp.isinf(t)
     fading = jnp.exp(-rate * jnp.where(forever, 0.0, t))
@@ -44,6 +54,7 @@ def mode_strength(t: Any, s: Any, d: Any, a0: Any, tau: Any = 1.0) -> Float[Arra
     return a0 / jnp.where(empty, 1.0, whole)
 
 
+@closed_form(s=SIZE)
 def hitting_time(rho: Any, s: Any, d: Any, a0: Any, tau: Any = 1.0) -> Float[Array, "..."]:
     r"""Time at which a balanced two-layer mode reaches `rho` (lead paper Eq. 13).
 
@@ -51,12 +62,19 @@ def hitting_time(rho: Any, s: Any, d: Any, a0: Any, tau: Any = 1.0) -> Float[Arr
              = \frac{\tau}{2s} \log\Big(1 + s\, \frac{\rho - a_0}{a_0 (s - d\rho)}\Big).$$
 
     Needs rho between a0 and s/d, from either side (errata B.10: rho >= a0 alone is not enough);
-    returns inf where the mode never gets there, 0 where rho = a0. At s = 0 the limit
+    returns inf where the mode never gets there, as for every a0 <= 0, and 0 where rho = a0. At
+    s = 0 the limit
     $\tau (a_0 - \rho) / (2 d a_0 \rho)$ holds, a mode that decays.
 
     **Arguments:** (arrays that broadcast) `rho` the level, the others as in `mode_strength`.
+
+    **Raises:** `ValueError` as `mode_strength` does.
     """
-    rho, s, d, a0, tau = arrays(rho, s, d, a0, tau)
+    return time_until(*arrays(rho, s, d, a0, tau))
+
+
+def time_until(rho: Array, s: Array, d: Array, a0: Array, tau: Any = 1.0) -> Array:
+    """`hitting_time` of arrays that are in range."""
     gap = a0 * (s - d * rho)
     change = rho - a0
     # Reached iff the mode moves towards rho and rho lies before the fixed point s/d.
@@ -65,6 +83,7 @@ def hitting_time(rho: Any, s: Any, d: Any, a0: Any, tau: Any = 1.0) -> Float[Arr
     return jnp.where(reached, tau / 2 * log_growth(s, q), jnp.where(change == 0, 0.0, jnp.inf))
 
 
+@closed_form(s=SIZE, a0=START, g=FRACTION)
 def gating_delay(s: Any, d: Any, a0: Any, g: Any, tau: Any = 1.0) -> Float[Array, "..."]:
     r"""Delay of a ReLU mode behind the linear one when a fraction g of the units is live.
 
@@ -81,11 +100,14 @@ def gating_delay(s: Any, d: Any, a0: Any, g: Any, tau: Any = 1.0) -> Float[Array
     - `s`, `d`, `a0`: of the mode, with 0 < a0 < s/d.
     - `g`: live fraction in (0, 1].
     - `tau`: time constant.
+
+    **Raises:** `ValueError` for concrete values outside these ranges.
     """
     s, d, a0, g, tau = arrays(s, d, a0, g, tau)
     return tau / (2 * s) * (-jnp.log(g) + jnp.log1p(d * a0 * (1 - g) / (s - d * a0)))
 
 
+@checked
 def balanced_strength(network: AbstractNetwork, modes: Modes) -> Float[Array, " K"]:
     r"""Balanced part of a two-layer network's mode strengths, $\frac14 \|W_2^T u + W_1 v\|^2$.
 
@@ -93,14 +115,13 @@ def balanced_strength(network: AbstractNetwork, modes: Modes) -> Float[Array, " 
     initialisation is negative for about half of the modes, and Eq. 7 then blows up; the balanced
     part is what grows. With a bias, W_1 is [b, W_1].
 
-    **Raises:** `ValueError` for a network that has not exactly one hidden layer, or whose bias does
-    not match the modes'.
+    **Raises:** `ValueError` for a network that has not exactly one hidden layer, or modes of
+    another c.
     """
     if len(network.weights) != 2 or network.biases[1] is not None:
         raise ValueError("`balanced_strength` needs one hidden layer and no bias on the readout.")
     w1, b1 = network.weights[0], network.biases[0]
-    if modes.bias_strength and b1 is None:
-        raise ValueError("`modes` count a bias and `network` has none; use `theory.modes(task)`.")
+    require_origin(modes, network)
     if modes.bias_strength:
         w1 = jnp.concatenate([b1[:, None], w1], axis=1)  # pyright: ignore
     halves = (network.weights[1].T @ modes.u + w1 @ modes.v) / 2

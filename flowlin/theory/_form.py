@@ -1,0 +1,142 @@
+"""The door of the closed forms: what their arguments may be, and NaN stays NaN.
+
+A formula is full of comparisons, and a comparison with NaN is False: it would come out as if a mode
+were never to get there, say. So NaNs are put aside before a formula is worked out, and put back
+where they belong. Their derivative is zero, so that sums over the other elements keep theirs.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.core
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from flowlin._arrays import is_traced
+from flowlin._checks import array, checked, refuse
+
+STAND_IN = np.e  # for NaN while a formula is worked out: what every argument may be
+
+
+class Range:
+    """Where an argument's numbers may lie, in words and as a function of an array of them."""
+
+    def __init__(self, wanted: str, fine: Callable[[np.ndarray], Any]):
+        self.wanted, self.fine = wanted, fine
+
+    def __call__(self, name: str, value: Any) -> Any:
+        """The value, checked where it is known; NaN passes, and so does a tracer."""
+        array(name, value)
+        if not is_traced(value):
+            numbers = np.asarray(value)
+            bad = numbers[~(np.asarray(self.fine(numbers)) | np.isnan(numbers))]
+            if bad.size:
+                raise refuse(name, self.wanted, bad[0])
+        return value
+
+
+TIME = Range("zero or positive: it is the time since the start", lambda t: t >= 0)
+SIZE = Range("zero or positive; flip the sign of the mode's u", lambda s: s >= 0)
+START = Range(
+    "zero or positive: no other mode is balanced; take `theory.balanced_strength`, or the form for "
+    "unbalanced modes",
+    lambda a0: a0 >= 0,
+)
+DEPTH = Range("1, or 2 and more: layers of weights", lambda n: (n == 1) | (n >= 2))
+FRACTION = Range("in (0, 1]: it is the fraction of live units", lambda g: (g > 0) & (g <= 1))
+RANGES: dict[str, Range] = {
+    "t": TIME,
+    "d": Range(
+        "zero or positive: it is the variance of the inputs along the mode", lambda d: d >= 0
+    ),
+    "tau": Range("positive: it is the time constant of the flow", lambda tau: tau > 0),
+    "depth": DEPTH,
+    "variance": Range("zero or positive: it is the variance of the inputs", lambda d: d >= 0),
+}
+
+
+def of_run(name: str, value: Any) -> Any:
+    """A trajectory, by what closed forms compare themselves with; theory knows of no flows."""
+    if not all(hasattr(value, part) for part in ("ts", "networks", "final")):
+        raise refuse(name, "a trajectory, as `fl.gradient_flow` returns it", value)
+    return value
+
+
+def closed_form(function: Any = None, /, *, axes: dict[str, int] | None = None, **ranges: Range):
+    """Decorate a formula of arrays that broadcast: numbers in range, and NaN where one is NaN.
+
+    `axes` are the last axes of an argument that do not broadcast, such as 1 of a vector: a NaN
+    among them is one of the whole. `ranges` are those of single arguments beside `RANGES`.
+
+    **Raises** `ValueError` for what is no array of numbers, for known numbers out of range, and for
+    shapes that do not broadcast.
+    """
+    if function is None:
+        return functools.partial(closed_form, axes=axes, **ranges)
+    signature, own = inspect.signature(function), axes or {}
+    words = {name: ({**RANGES, **ranges}).get(name, array) for name in signature.parameters}
+
+    @functools.wraps(function)
+    def formed(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = {name: _numbers(value) for name, value in bound.arguments.items()}
+        shape = _common(given, own)
+        bound.arguments.update(given)
+        unknown = [name for name, value in given.items() if _may_be_nan(value)]
+        if not unknown:
+            return function(*bound.args, **bound.kwargs)
+        nan = jnp.zeros(shape, bool)
+        for name in unknown:
+            missing = jnp.isnan(given[name])
+            bound.arguments[name] = jnp.where(missing, STAND_IN, given[name])
+            nan |= jnp.any(missing, axis=tuple(range(-own.get(name, 0), 0)))
+        found = function(*bound.args, **bound.kwargs)
+        return jax.tree.map(lambda one: unless(nan, one), found)
+
+    return checked(formed, **words)
+
+
+def nan_of(*given: Any) -> Array:
+    """Where one of the numbers is NaN."""
+    found = jnp.zeros((), bool)
+    for value in given:
+        found |= jnp.isnan(value)
+    return found
+
+
+def unless(nan: Array, value: Array) -> Array:
+    """The value, NaN where `nan` is True; `nan` lacks the value's last axes."""
+    return jnp.where(nan.reshape(nan.shape + (1,) * (value.ndim - nan.ndim)), jnp.nan, value)
+
+
+def _numbers(value: Any) -> Any:
+    """Lists and tuples as arrays; everything else as it is."""
+    if not isinstance(value, (list, tuple)):
+        return value
+    return jnp.asarray(value) if is_traced(value) else np.asarray(value)
+
+
+def _may_be_nan(value: Any) -> bool:
+    if isinstance(value, jax.core.Tracer):
+        return bool(jnp.issubdtype(value.dtype, jnp.floating))
+    return bool(np.any(np.isnan(np.asarray(value))))
+
+
+def _common(given: dict[str, Any], axes: dict[str, int]) -> tuple[int, ...]:
+    """The shape to which the arguments broadcast, without their own axes."""
+    shapes = {name: np.shape(value) for name, value in given.items()}
+    for name, number in axes.items():
+        if len(shapes[name]) < number:
+            kind = ("vectors", "matrices")[number - 1]
+            raise ValueError(f"`{name}` must hold {kind}, got shape {shapes[name]}.")
+    outer = [shape[: len(shape) - axes.get(name, 0)] for name, shape in shapes.items()]
+    try:
+        return np.broadcast_shapes(*outer)
+    except ValueError:
+        found = ", ".join(f"`{name}` {shape}" for name, shape in shapes.items() if shape)
+        raise ValueError(f"shapes do not broadcast: {found}.") from None

@@ -1,0 +1,94 @@
+"""What modes were made from, and whether a network and a task are of it."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from flowlin._arrays import is_traced
+from flowlin.network import AbstractNetwork, check_fit
+from flowlin.task import Task
+
+MEANT = "or pass `check=False` where other modes are meant, as for a control"
+
+
+def fingerprint(task: Task) -> tuple[np.ndarray, np.ndarray]:
+    r"""Four numbers that tell Sigma_yx and Sigma_x of one task from those of another, (4,).
+
+    Fixed projections, $r^T \Sigma_{yx} q$ and $q^T \Sigma_x q'$: of the samples, but not of their
+    order, and the same in every precision up to its rounding.
+
+    **Returns:** the numbers, and what their rounding is relative to, (4,).
+    """
+    (q, other), (r, another) = _projected(task.x), _projected(task.y)
+    pairs = ((r, q), (another, other), (q, other), (q, q))
+    numbers = [np.mean(a * b) for a, b in pairs]
+    sizes = [np.sqrt(np.mean(a**2) * np.mean(b**2)) for a, b in pairs]
+    return np.array(numbers), np.array(sizes)
+
+
+def _projected(rows: Any) -> np.ndarray:
+    """Rows (P, N) along two fixed directions, (2, P)."""
+    values = np.asarray(rows)
+    directions = np.cos(np.outer(np.sqrt([2.0, 3.0]), np.arange(1, values.shape[1] + 1)))
+    return directions.astype(values.dtype) @ values.T
+
+
+def require_origin(
+    modes: Any, network: AbstractNetwork, task: Task | None = None, check: bool = True
+) -> None:
+    """Raise `ValueError` unless modes go with a network and, where it is given, a task.
+
+    Shapes are always compared. The bias strength and the task's statistics are where `check` is
+    True and the numbers are known, which they are not under `jit` and `vmap`.
+    """
+    _require_shapes(modes, network, task)
+    if check:
+        _require_bias_strength(modes, network)
+        if task is not None:
+            _require_data(modes, task)
+
+
+def _require_shapes(modes: Any, network: AbstractNetwork, task: Task | None) -> None:
+    if task is not None:
+        check_fit(network, task)
+    own = modes.v.shape[-2] - bool(modes.bias_strength), modes.u.shape[-2]
+    found = network.weights[0].shape[-1], network.weights[-1].shape[-2]
+    if found != own:
+        raise ValueError(
+            f"`modes` are of a task with {own[0]} inputs and {own[1]} outputs, and the network has "
+            f"{found[0]} and {found[1]}; use `theory.modes` of the task that it is for."
+        )
+
+
+def _require_bias_strength(modes: Any, network: AbstractNetwork) -> None:
+    """The c of the modes is that of the network: 0 without a bias on the first layer."""
+    c, own = modes.bias_strength, network.bias_strength
+    first, later = network.biases[0] is not None, any(b is not None for b in network.biases[1:])
+    if c and not (first or later):
+        raise ValueError(
+            f"`modes` count a bias and the network has none; use `theory.modes(task)`, {MEANT}."
+        )
+    if is_traced(own) or np.ndim(own) or not (first or c):
+        return
+    if not np.isclose(c, float(own), rtol=1e-6):
+        raise ValueError(
+            f"`modes` are for c = {c:g} and the network has c = {float(own):g}; use "
+            f"`theory.modes(task, network.bias_strength)`, {MEANT}."
+        )
+
+
+def _require_data(modes: Any, task: Task) -> None:
+    """The task's statistics are those of the modes, up to the rounding of the coarser precision."""
+    known = modes.fingerprint
+    if known is None or is_traced((known, task)) or known.ndim != 1:
+        return
+    if isinstance(task.x, jax.Array) and not task.x.is_fully_addressable:
+        return  # other processes hold a part of it
+    numbers, sizes = fingerprint(task)
+    eps = max(np.finfo(array.dtype).eps for array in (known, task.x))
+    if np.any(np.abs(np.asarray(known) - numbers) > 1e3 * eps * sizes):
+        raise ValueError(
+            f"`modes` are of other data than `task` {task.name!r}; use `theory.modes` of this "
+            f"task, {MEANT}."
+        )
