@@ -258,11 +258,18 @@ def returned(what: str, function: Callable[..., Any], *args: Any) -> Any:
     """
     found = eqx.filter_eval_shape(function, *args)
     leaves = jax.tree.leaves(found)
-    odd = [leaf for leaf in leaves if not (hasattr(leaf, "dtype") or _is_real(leaf))]
+    odd = [leaf for leaf in leaves if not _is_recordable(leaf)]
     if odd or not leaves:
         found = shown(odd[0]) if odd else "nothing"
         raise ValueError(f"{what} must return numbers or arrays, and returns {found}.")
     return found
+
+
+def _is_recordable(leaf: Any) -> bool:
+    dtype = getattr(leaf, "dtype", None)
+    if dtype is None:
+        return isinstance(leaf, (bool, int, float))
+    return jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_)
 
 
 def random_key(name: str, value: Any) -> Any:
