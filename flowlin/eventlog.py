@@ -140,7 +140,7 @@ class EventLog(eqx.Module):
 
         **Raises:** `ValueError` for what is no mask of truth values (K,).
         """
-        if np.shape(mask) != self.time.shape or mask.dtype != jnp.bool_:
+        if np.shape(mask) != self.time.shape or getattr(mask, "dtype", 0) != jnp.bool_:
             raise refuse("mask", f"an array of truth values of shape {self.time.shape}", mask)
         order = jnp.argsort(jnp.where(mask, self.time, jnp.inf))
         kept = mask[order]

@@ -41,7 +41,7 @@ class Observables(eqx.Module):
         if self.functions is None:
             return network.parameters
         found = {name: f(network, task) for name, f in self.functions.items()}
-        return jax.tree.map(jnp.asarray, found)  # plain numbers too
+        return jax.tree.map(lambda a: a if eqx.is_array(a) else jnp.asarray(a, float), found)
 
 
 class _Save(eqx.Module):

@@ -1,14 +1,17 @@
 """Bad input: every error is clear, names the argument and says what to do."""
 
+import inspect
 import subprocess
 import sys
 
+import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import flowlin as fl
+from flowlin._checks import WORDS
 
 TASK = fl.tasks.hierarchy()
 NETWORK = fl.LinearNetwork.init(TASK, 4, key=jax.random.key(0))
@@ -294,11 +297,131 @@ def test_nan_in_the_loss_leaves_what_was_computed(hard):
     ("make", "message"),
     [
         (lambda: fl.SmoothKinks(0.0), "`width` must be finite and positive"),
-        (lambda: fl.Crossing(lambda n, t: 0.0, level=np.nan), "`level` holds 1 value"),
-        (lambda: fl.theory.bias_mode(TASK, np.nan), "`bias_strength` holds 1 value"),
+        (lambda: fl.Crossing(lambda n, t: 0.0, level=np.nan), "`level` must be finite, got nan"),
+        (lambda: fl.theory.bias_mode(TASK, np.nan), "`bias_strength` must be finite, got nan"),
         (lambda: fl.UnitSwitches(0.5), r"`quantile` must lie in \[0, 0.5\)"),
     ],
 )
 def test_options(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+# What runs hand to each other, with arguments of their own making.
+INNER = {"activation", "with_parameters", "with_sample_gates", "watches", "weight", "total", "of"}
+INNER |= {"with_rows", "mapped", "merged", "gate_channel"}
+RETURNED = (fl.Accuracy, fl.Comparison, fl.EventLog, fl.Linearization, fl.RateCertificate)
+RETURNED = (*RETURNED, fl.Trajectory, fl.Convention, fl.RESULTS, Exception)
+
+
+def entrances(module):
+    """Public functions, constructors and methods of a module, by name."""
+    for name, thing in vars(module).items():
+        if name.startswith("_") or not callable(thing):
+            continue
+        if not inspect.isclass(thing):
+            yield name, thing
+            continue
+        if not issubclass(thing, RETURNED):
+            yield name, thing.__init__
+        for word, method in inspect.getmembers(thing, callable):
+            method = inspect.unwrap(getattr(method, "__func__", method))
+            own = str(getattr(method, "__module__", "")).startswith("flowlin")
+            hidden = word in INNER or (word.startswith("_") and word != "__call__")
+            if own and not hidden and not issubclass(thing, diffrax.AbstractSolver):
+                yield f"{name}.{word}", getattr(thing, word)
+
+
+@pytest.mark.parametrize("module", [fl], ids=["flowlin"])
+def test_every_argument_is_checked(module):
+    """Every public callable is entered through `checked`, and knows what its arguments may be."""
+    found = dict(entrances(module))
+    assert len(found) > 50
+    for name, function in found.items():
+        parameters = inspect.signature(function).parameters.values()
+        words = [p.name for p in parameters if p.name != "self" and p.kind != p.VAR_KEYWORD]
+        checks = getattr(function, "checks", None)
+        assert checks is not None or not words, f"{name} is not decorated with `checked`"
+        unknown = [word for word in words if word not in checks and word not in WORDS]
+        assert not unknown, f"{name} does not say what {unknown} may be"
+
+
+@pytest.fixture(scope="module")
+def lenient():
+    """A run of what users write: one event, a time past the end by rounding, plain numbers."""
+    return fl.gradient_flow(
+        NETWORK, TASK, 0.3, ts=[0.1, 0.1 + 0.2], max_steps=None, events=fl.LossBelow(1.0),
+        observe={"one": lambda network, task: 1, "half": lambda network, task: 0.5},
+    )  # fmt: skip
+
+
+def test_what_is_accepted(lenient):
+    assert float(lenient.ts[-1]) == 0.3
+    np.testing.assert_array_equal(lenient.observed["one"], [1, 1])
+    np.testing.assert_array_equal(lenient.observed["half"], [0.5, 0.5])
+    assert lenient.events.channels[0].name == "loss"
+    np.testing.assert_array_equal(TASK.take([-1, 0]).x, TASK.x[np.array([-1, 0])])
+    np.testing.assert_array_equal(
+        TASK.take(TASK.y[:, 0] > 0).y[:, 0], TASK.y[:, 0][TASK.y[:, 0] > 0]
+    )
+    assert fl.Task(np.ones((2, 1), "float16"), np.ones((2, 1), bool)).x.dtype == jnp.float64
+    assert fl.LinearNetwork([[[1, 2]]]).dtype == jnp.float64
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda f: f.linearization("a"), r"`quantile` must lie in \[0, 0.5\), got 'a'"),
+        (lambda f: f.linearization(layer=-1), "`layer` must be a whole number counted from 0"),
+        (lambda f: f.extend("a"), "`t1` must be a number, finite and positive, got 'a'"),
+        (lambda f: f.extend(1.0, max_steps=0.5), "`max_steps` must be a whole number from 1 to"),
+        (lambda f: f.network("a"), "`t` must be an array of real numbers, got 'a'"),
+        (lambda f: f.save(3), "`path` must be a path, as a string"),
+        (lambda f: f.events.select(3), "`name` must be a string, got 3"),
+        (lambda f: f.events.sides([0.1]), "`t` must be a single number"),
+        (lambda f: f.events.sides(np.nan), "`t` must be finite, got nan"),
+        (lambda f: f.events.gates(0.1, "a"), "`layer` must be a whole number counted from 0"),
+        (lambda f: f.events.where([True]), "`mask` must be an array of truth values of shape"),
+        (lambda f: fl.Sweep([f]).map(3), "`function` must be a function, got 3"),
+    ],
+)
+def test_what_runs_return_checks_its_arguments(lenient, call, message):
+    with pytest.raises(ValueError, match=message):
+        call(lenient)
+
+
+def test_networks_of_other_shapes_are_not_compared(lenient):
+    other = fl.gradient_descent(fl.LinearNetwork.init(TASK, 3, key=jax.random.key(1)), TASK, 0.1, 2)
+    with pytest.raises(ValueError, match="are of networks of other shapes"):
+        fl.compare(lenient, other)
+
+
+def losses(tau):
+    return fl.gradient_flow(NETWORK, TASK, 0.3, tau=tau, max_steps=64).losses
+
+
+@pytest.mark.usefixtures("without_type_checks")
+@pytest.mark.parametrize(
+    "derivative",
+    [
+        lambda: jax.jvp(losses, (1.0,), (1.0,)),
+        lambda: jax.jvp(jax.jit(losses), (1.0,), (1.0,)),
+        lambda: jax.jit(jax.jacfwd(losses))(1.0),
+        lambda: jax.hessian(lambda tau: losses(tau)[-1])(1.0),
+    ],
+    ids=["jvp", "jvp of jit", "jit of jacfwd", "hessian"],
+)
+def test_forward_derivatives_name_the_adjoint(derivative):
+    with pytest.raises(ValueError, match=r"`adjoint=diffrax.ForwardMode\(\)`"):
+        derivative()
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_traced_values_are_checked_when_the_program_runs():
+    run = jax.jit(lambda tau, t1: fl.gradient_flow(NETWORK, TASK, t1, tau=tau, max_steps=64).losses)
+    assert jnp.all(jnp.isfinite(run(1.0, 0.3)))
+    for tau, t1, name in ((-1.0, 0.3, "tau"), (0.0, 0.3, "tau"), (1.0, np.nan, "t1")):
+        with pytest.raises(
+            jax.errors.JaxRuntimeError, match=f"`{name}` must be finite and positive"
+        ):
+            run(tau, t1)
