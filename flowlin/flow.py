@@ -28,7 +28,7 @@ from flowlin.choices import (
 from flowlin.drive import AbstractPause, Limits, drive, is_paused
 from flowlin.events import AbstractEvent, GateSwitches, logs_gates, user_watches
 from flowlin.exact import ExactWalk
-from flowlin.forward import reverse_only
+from flowlin.forward import reverse_only, told_by_name
 from flowlin.kinks import AbstractKinks, AveragedKinks, ExactKinks, IgnoreKinks
 from flowlin.loss import Loss, SquaredError
 from flowlin.network import AbstractNetwork, check_fit
@@ -223,7 +223,8 @@ def _traced(
         run = reverse_only(run)
     run = dataclasses.replace(run.with_capacity(limits.events), meter=progress_meter(progress))
     whole = jnp.asarray(limits.steps)
-    flow = run.solve(None, whole, whole, dense=dense, max_steps=limits.steps)
+    with told_by_name():
+        flow = run.solve(None, whole, whole, dense=dense, max_steps=limits.steps)
     return dataclasses.replace(flow, continuation=None)
 
 
