@@ -127,6 +127,7 @@ def gradient_flow(
     **Raises:** `ValueError` for bad input; `fl.RunError`, which holds the partial trajectory, for
     a run that fails.
     """
+    events, max_steps = cast(tuple, events), cast(int, max_steps)  # as `checked` leaves them
     check_fit(network, task)
     check_options(network, rtol, learning_rate, kinks)
     ts = chosen_times(t1, ts)
