@@ -191,18 +191,39 @@ def test_teacher_depends_on_the_key(key):
 KEY = jax.random.key(0)
 
 
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: fl.tasks.hierarchy(levels=0), r"`levels` must be at least 1 .* got 0, 2"),
-        (lambda: fl.tasks.hierarchy(3, branching=1), r"`branching` at least 2, got 3, 1"),
+        (lambda: fl.tasks.hierarchy(levels=0), r"`levels` must be a whole number of 1 .* got 0"),
+        (lambda: fl.tasks.hierarchy(3, branching=1), r"`branching` must be .* 2 or more, got 1"),
+        (lambda: fl.tasks.hierarchy(2, 2.5), r"`branching` must be a whole number.* got 2\.5"),
+        (lambda: fl.tasks.hierarchy("3"), r"`levels` must be a whole number"),
+        (lambda: fl.tasks.hierarchy(10**10), r"`levels` = 10000000000 asks for"),
+        (lambda: fl.tasks.hierarchy(30), r"`levels` = 30 asks for .* GiB of memory"),
+        (lambda: fl.tasks.xor("yes"), r"`binary` must be True or False, got 'yes'"),
+        (lambda: fl.tasks.offset_xor(0.5, 1), r"`binary` must be True or False, got 1"),
+        (lambda: fl.tasks.offset_xor("far"), r"`delta` must be"),
+        (lambda: fl.tasks.parallel(one_hot=None), r"`one_hot` must be True or False"),
+        (lambda: fl.tasks.teacher(inputs=0), r"`inputs` must be a whole number of 1"),
+        (lambda: fl.tasks.teacher(outputs=-1), r"`outputs` must be a whole number of 1"),
+        (lambda: fl.tasks.teacher(noise=-1), r"`noise` must be finite and zero or positive"),
+        (lambda: fl.tasks.teacher(10, []), r"`spectrum` must be a list of numbers"),
+        (lambda: fl.tasks.teacher(10, "ab"), r"`spectrum` must be an array"),
+        (lambda: fl.tasks.teacher(10**12), r"`samples` = 1000000000000 asks for"),
+        (lambda: fl.tasks.teacher(10, key=0), r"`key` must be a key"),
+        (lambda: fl.tasks.teacher(10, whiten=1), r"`whiten` must be True or False"),
+        (lambda: fl.tasks.digits(2.5), r"`samples` must be a whole number"),
+        (lambda: fl.tasks.mnist(10, seed=-1), r"`seed` must be a whole number of 0"),
+        (lambda: fl.tasks.mnist(10, test="yes"), r"`test` must be True or False"),
+        (lambda: fl.tasks.cifar10(10, grayscale=None), r"`grayscale` must be True or False"),
         (lambda: fl.tasks.offset_xor(-0.5), r"`delta` must be finite and zero or positive.*-0.5"),
         (lambda: fl.tasks.offset_xor(np.nan), r"`delta` must be finite"),
         (
             lambda: fl.tasks.teacher(10, [1.0, 1.0], inputs=1, key=KEY),
             r"`spectrum` has 2 values, more than `inputs` = 1 or `outputs` = 2",
         ),
-        (lambda: fl.tasks.teacher(0, [1.0], key=KEY), r"`samples` is below 1"),
+        (lambda: fl.tasks.teacher(0, [1.0], key=KEY), r"`samples` must be a whole number of 1"),
         (lambda: fl.tasks.teacher(10, [1.0, np.nan], key=KEY), r"`spectrum` holds 1 value\(s\)"),
         (
             lambda: fl.tasks.teacher(3, [1.0], inputs=5, whiten=True, key=KEY),

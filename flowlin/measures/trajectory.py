@@ -58,7 +58,7 @@ def along(flow: Trajectory | AbstractNetwork, measure: Measure, task: Samples = 
 
 @eqx.filter_jit
 def _mapped(measure: Measure, networks: Any, task: Samples) -> Any:
-    returned("measure", measure, jax.tree.map(lambda leaf: leaf[0], networks), task)
+    returned("`measure`", measure, jax.tree.map(lambda leaf: leaf[0], networks), task)
     return lax.map(lambda network: measure(network, task), networks)
 
 

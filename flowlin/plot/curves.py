@@ -8,6 +8,9 @@ import jax
 import numpy as np
 from matplotlib.axes import Axes
 
+from flowlin._checks import array as numbers
+from flowlin._checks import checked, flag, refuse
+from flowlin.plot._words import indices, mapping
 from flowlin.plot.frame import TIME, Data, array, axes, band, legend, time_label
 from flowlin.plot.looks import MARKERS, is_descent, kind_of, look, overridden, shades
 from flowlin.sweep import Sweep
@@ -15,6 +18,7 @@ from flowlin.theory.modes import Modes
 from flowlin.trajectory import Trajectory
 
 
+@checked(runs=mapping("{label: trajectory}"))
 def losses(
     runs: Mapping[str, Trajectory | Sweep | Sequence[Trajectory]], ax: Axes | None = None
 ) -> Axes:
@@ -33,12 +37,10 @@ def losses(
 
     **Raises:** `ValueError` for no runs, or several under one label with different times or tau.
     """
-    if not runs:
-        raise ValueError("`runs` is empty; give at least one, as {label: trajectory}.")
     ax, drawn = axes(ax), Counter()
     labels = set()
     for label, given in runs.items():
-        members = [given] if isinstance(given, Trajectory) else list(given)
+        members = _members(label, given)
         first = members[0]
         if any(not np.array_equal(m.ts, first.ts) for m in members):
             raise ValueError(
@@ -60,6 +62,17 @@ def losses(
     return ax
 
 
+def _members(label: Any, given: Any) -> list[Trajectory]:
+    """The trajectories under a label."""
+    if isinstance(given, Trajectory):
+        return [given]
+    members = list(given) if isinstance(given, (Sweep, list, tuple)) else []
+    if not members or not all(isinstance(member, Trajectory) for member in members):
+        raise refuse(f"runs[{label!r}]", "a trajectory, several of them, or a sweep", given)
+    return members
+
+
+@checked(rho=numbers, closed=None, share=flag, shown=indices)
 def modes(
     flow: Trajectory,
     modes: Modes,
@@ -112,11 +125,21 @@ def modes(
         for n, k in enumerate(which):
             ax.plot(ts, theory[:, k], **look("theory"), label=None if n else "closed form")
     if rho is not None:
-        _mark_hits(ax, flow, np.broadcast_to(np.asarray(rho), full.shape) / scale, which)
+        _mark_hits(ax, flow, _levels(rho, len(full)) / scale, which)
     of = r"mode strength $a_\alpha d_\alpha / s_\alpha$" if share else r"mode strength $a_\alpha$"
     ax.set(xlabel=time_label(flow), ylabel=of)
     legend(ax)
     return ax
+
+
+def _levels(rho: Any, number: int) -> np.ndarray:
+    """One level for every mode, (K,)."""
+    levels = np.asarray(rho)
+    if levels.shape not in ((), (1,), (number,)):
+        raise ValueError(
+            f"`rho` must be a number or have shape ({number},), one per mode, got {levels.shape}."
+        )
+    return np.broadcast_to(levels, (number,))
 
 
 def _strengths(flow: Trajectory, modes: Modes) -> np.ndarray:
@@ -146,6 +169,7 @@ def _mark_hits(ax: Axes, flow: Trajectory, level: np.ndarray, shown: Sequence[in
         )  # fmt: skip
 
 
+@checked(ts=None, positions=None)
 def kinks(ts: Data, positions: Data, ax: Axes | None = None, **look_: Any) -> Axes:
     r"""Kink positions $k_j = -c\, b_j / \|w_j\|$ over time, one line per hidden unit.
 

@@ -9,9 +9,18 @@ import matplotlib.pyplot as plt
 from matplotlib import animation
 from matplotlib.figure import Figure
 
+from flowlin._checks import checked, function, positive, whole
+from flowlin.plot._words import exactly
 from flowlin.progress import tqdm_class
 
 
+@checked(
+    draw=function,
+    frames=whole(1),
+    size=exactly(2, positive, "two numbers, (width, height) in inches"),
+    fps=positive,
+    dpi=whole(1),
+)
 def animate(
     draw: Callable[[Figure, int], Any],
     frames: int,
@@ -51,8 +60,6 @@ def animate(
     ffmpeg is not installed; `ImportError` for `progress=True` without tqdm.
     """
     path = pathlib.Path(path)
-    if frames < 1:
-        raise ValueError(f"`frames` must be at least 1, got {frames}.")
     writer = _writer(path, fps)
     bar = tqdm_class()(total=frames, unit="frame", disable=None) if progress else None
     figure = plt.figure(figsize=size, layout="constrained")

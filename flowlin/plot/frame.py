@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array
 from matplotlib.axes import Axes
 
+from flowlin._checks import array as numbers
 from flowlin.trajectory import Trajectory
 
 Data = Array | np.ndarray | Sequence[Any]
@@ -27,9 +28,9 @@ def array(name: str, value: Data, shape: str) -> np.ndarray:
 
     A number in `shape` must be met; so must equal letters, if `value` has them twice.
 
-    **Raises:** `ValueError` for another shape.
+    **Raises:** `ValueError` for what holds no numbers, is empty, or has another shape.
     """
-    found, wanted = np.asarray(value), shape.split()
+    found, wanted = np.asarray(numbers(name, value)), shape.split()
     fits = found.ndim == len(wanted) and all(
         not want.isdigit() or int(want) == size
         for want, size in zip(wanted, found.shape, strict=True)
@@ -38,6 +39,8 @@ def array(name: str, value: Data, shape: str) -> np.ndarray:
         raise ValueError(
             f"`{name}` must have shape ({', '.join(wanted)}), got {found.shape}; reshape it."
         )
+    if not found.size:
+        raise ValueError(f"`{name}` is empty: its shape is {found.shape}.")
     return found
 
 

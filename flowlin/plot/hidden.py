@@ -9,7 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
 
+from flowlin._checks import checked, finite
 from flowlin.linearization import Activity, LinearizationTime, UnitCounts
+from flowlin.plot._words import indices, some_of
 from flowlin.plot.frame import axes, legend, time_label
 from flowlin.plot.looks import COLOURS, is_descent
 from flowlin.trajectory import Trajectory
@@ -18,6 +20,7 @@ _PARTS = {"always_on": (None, 2.0), "gating": ("0.6", 1.4), "off": ("black", 1.0
 _MODES = {-1: ("off", "white"), 0: ("sliding", "#E69F00"), 1: ("on", "#404040")}
 
 
+@checked(parts=some_of(Activity._fields), conventions=some_of(("open", "closed")))
 def activity(
     flow: Trajectory,
     ax: Axes | None = None,
@@ -50,11 +53,6 @@ def activity(
 
     **Raises:** `ValueError` for another part or convention, and those of `flow.linearization`.
     """
-    for name, given, known in (
-        ("parts", parts, Activity._fields), ("conventions", conventions, ("open", "closed"))
-    ):  # fmt: skip
-        if not given or not set(given) <= set(known):
-            raise ValueError(f"`{name}` must be some of {known}, got {tuple(given)}.")
     ax, found = axes(ax), flow.linearization(quantile, layer=layer)
     kind, scale = ("descent", 0.35) if is_descent(flow) else ("relu", 1.0)  # it flickers
     colour = colour or COLOURS[kind]
@@ -97,6 +95,7 @@ def _mark_time(ax: Axes, found: LinearizationTime, up: bool, label: str, colour:
     )  # fmt: skip
 
 
+@checked(t=finite)
 def gates(flow: Trajectory, t: float, ax: Axes | None = None, *, layer: int = 0) -> Axes:
     """Mode of every (unit, sample) pair at one time: on, off, or sliding on its kink.
 
@@ -123,6 +122,7 @@ def gates(flow: Trajectory, t: float, ax: Axes | None = None, *, layer: int = 0)
     return ax
 
 
+@checked(units=indices)
 def gate_history(
     flow: Trajectory,
     ax: Axes | None = None,
@@ -145,7 +145,7 @@ def gate_history(
     """
     (number, samples), now, steps = _gate_log(flow, layer)
     chosen = np.arange(number) if units is None else np.asarray(units)
-    if chosen.size == 0 or chosen.min() < 0 or chosen.max() >= number:
+    if chosen.size == 0 or chosen.max() >= number:
         raise ValueError(f"`units` must be some of 0 ... {number - 1}, got {units}.")
     rows = (chosen[:, None] * samples + np.arange(samples)).ravel()
     now, times, columns = now.copy(), [0.0], [now[rows]]

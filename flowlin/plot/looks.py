@@ -11,7 +11,9 @@ from matplotlib.cbook import normalize_kwargs
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.lines import Line2D
 
+from flowlin._checks import checked, flag, index, whole
 from flowlin.network import AbstractNetwork, GatedLinearNetwork, LinearNetwork, ReLUNetwork
+from flowlin.plot._words import colour as is_colour
 from flowlin.trajectory import Trajectory
 
 # Colours of Okabe and Ito (2008), which the colour-blind tell apart; one per kind everywhere.
@@ -76,6 +78,14 @@ def is_descent(run: Trajectory) -> bool:
     return "descent" in run.stats["solver"]
 
 
+def _kind(name: str, value: Any) -> str:
+    """A key of `COLOURS`."""
+    if not isinstance(value, str) or value not in COLOURS:
+        raise ValueError(f"`{name}` = {value!r} is unknown; choose one of {sorted(COLOURS)}.")
+    return value
+
+
+@checked(kind=_kind, n=index, points=flag)
 def look(kind: str, n: int = 0, *, points: bool = False) -> dict[str, Any]:
     """Keywords of `Axes.plot` for the n-th curve of a kind.
 
@@ -89,8 +99,6 @@ def look(kind: str, n: int = 0, *, points: bool = False) -> dict[str, Any]:
 
     **Raises:** `ValueError` for an unknown kind.
     """
-    if kind not in COLOURS:
-        raise ValueError(f"`kind` = {kind!r} is unknown; choose one of {sorted(COLOURS)}.")
     colour = _mixed(COLOURS[kind], "white", 1 - 0.65 ** (n % TONES))
     marker = MARKERS[(n + list(COLOURS).index(kind)) % len(MARKERS)]
     found = {"color": colour, **_LINES[kind]}
@@ -103,10 +111,23 @@ def look(kind: str, n: int = 0, *, points: bool = False) -> dict[str, Any]:
 
 
 def overridden(look_: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Keywords of `Axes.plot` with the user's in their place, who may say `lw` for `linewidth`."""
-    return {**look_, **normalize_kwargs(dict(given), Line2D)}
+    """Keywords of `Axes.plot` with the user's in their place, who may say `lw` for `linewidth`.
+
+    **Raises:** `ValueError` for keywords or values that are none of a line.
+    """
+    try:
+        found = {**look_, **normalize_kwargs(dict(given), Line2D)}
+        Line2D([], [], **found)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"`look` must hold keywords of Axes.plot: {error}.") from None
+    return found
 
 
+def _colour_or_kind(name: str, value: Any) -> Any:
+    return value if isinstance(value, str) and value in COLOURS else is_colour(name, value)
+
+
+@checked(colour=_colour_or_kind, number=whole(0))
 def shades(colour: str, number: int) -> list[str]:
     """`number` shades of a colour or a kind's colour, dark to light, for a family of curves."""
     base = COLOURS.get(colour, colour)

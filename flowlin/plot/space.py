@@ -7,10 +7,15 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 
+from flowlin._checks import checked, index
+from flowlin.plot._words import colours as is_colours
+from flowlin.plot._words import limits as is_limits
+from flowlin.plot._words import texts
 from flowlin.plot.frame import Data, array, axes, legend
 from flowlin.plot.looks import CYCLE, MARKERS
 
 
+@checked(points=None, labels=texts, colours=is_colours)
 def representations(
     points: Data,
     ax: Axes | None = None,
@@ -55,6 +60,7 @@ def representations(
     return ax
 
 
+@checked(values=None, grid=None, axis=index, at=index, limits=is_limits)
 def cube(
     values: Data,
     grid: Data,

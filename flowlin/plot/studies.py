@@ -7,10 +7,13 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 
+from flowlin._checks import checked, refuse, text
+from flowlin.plot._words import exactly, mapping
 from flowlin.plot.frame import Data, array, axes, band, legend
 from flowlin.plot.looks import CYCLE, DASHES, MARKERS, overridden
 
 
+@checked(x=None, y=None, values=None, names=exactly(3, text, "three names, of x, y and values"))
 def sweep_map(
     x: Data,
     y: Data,
@@ -46,6 +49,7 @@ def sweep_map(
     return ax
 
 
+@checked(x=None, values=None, names=exactly(2, text, "two names, of x and values"))
 def sweep_line(
     x: Data,
     values: Data,
@@ -81,6 +85,9 @@ def sweep_line(
     return ax
 
 
+@checked(
+    contenders=mapping("{name: (work, error)}"), unit=text, error=text, looks=mapping("of keywords")
+)
 def work_precision(
     contenders: Mapping[str, tuple[Data, Data]],
     ax: Axes | None = None,
@@ -103,10 +110,9 @@ def work_precision(
 
     **Raises:** `ValueError` for no contenders, or different numbers of works and errors.
     """
-    if not contenders:
-        raise ValueError("`contenders` is empty; give at least one, as {name: (work, error)}.")
     ax = axes(ax)
-    for n, (name, (work, errors)) in enumerate(contenders.items()):
+    for n, (name, pair) in enumerate(contenders.items()):
+        work, errors = _pair(name, pair)
         x = array(f"contenders[{name!r}][0]", work, "N")
         y = array(f"contenders[{name!r}][1]", errors, f"{len(x)}")
         how: dict[str, Any] = {
@@ -119,3 +125,10 @@ def work_precision(
     ax.set(xlabel=unit, ylabel=error)
     legend(ax)
     return ax
+
+
+def _pair(name: Any, given: Any) -> tuple[Data, Data]:
+    """Work and error of a contender."""
+    if not isinstance(given, (tuple, list)) or len(given) != 2:
+        raise refuse(f"contenders[{name!r}]", "a pair, (work, error)", given)
+    return given[0], given[1]

@@ -2,13 +2,26 @@
 
 import numpy as np
 
+from flowlin._checks import checked, flag, whole
 from flowlin.task import Task
 from flowlin.tasks.files import cifar10_arrays, mnist_arrays
+
+_checked = checked(
+    samples=whole(1),
+    seed=whole(0),
+    test=flag,
+    grayscale=flag,
+    scale=flag,
+    center=flag,
+    standardise=flag,
+    one_hot=flag,
+)
 
 # ITU-R BT.601 luma, what PIL and torchvision call grayscale.
 LUMA = np.array([0.299, 0.587, 0.114])
 
 
+@_checked
 def mnist(
     samples: int | None = None,
     *,
@@ -49,6 +62,7 @@ def mnist(
     )
 
 
+@_checked
 def cifar10(
     samples: int | None = None,
     *,
@@ -89,6 +103,7 @@ def cifar10(
     return _image_task(name, images, labels, reference, samples, seed, scale, standardise, one_hot)
 
 
+@_checked
 def digits(
     samples: int | None = None,
     *,

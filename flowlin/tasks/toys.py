@@ -1,5 +1,6 @@
 """Toy tasks."""
 
+import math
 from collections.abc import Sequence
 
 import jax
@@ -7,10 +8,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from flowlin._arrays import require_finite, require_positive
+from flowlin._arrays import require_finite
+from flowlin._checks import (
+    checked,
+    flag,
+    floating,
+    known,
+    not_negative,
+    require_memory,
+    whole,
+)
 from flowlin.task import Task
 
 
+@checked(levels=whole(1), branching=whole(2))
 def hierarchy(levels: int = 3, branching: int = 2) -> Task:
     """The semantic tree (lead paper Fig. 2A; Saxe et al. 2019): items are its leaves.
 
@@ -20,13 +31,13 @@ def hierarchy(levels: int = 3, branching: int = 2) -> Task:
     The paper shows P and Y only as a picture; this tree gives, with c = 1, the singular values
     1.452, 0.331, 0.2165 (twice), 0.125 (four times). Other trees by `levels` and `branching`.
 
-    **Raises:** `ValueError` for levels < 1 or branching < 2.
+    **Raises:** `ValueError` for levels < 1 or branching < 2, and for more leaves than the memory
+    holds.
     """
-    if levels < 1 or branching < 2:
-        raise ValueError(
-            f"`levels` must be at least 1 and `branching` at least 2, got {levels}, {branching}."
-        )
-    leaves = np.arange(branching**levels)
+    number = branching**levels if levels * math.log2(branching) < 64 else 2**64
+    needed = 40 * number**2  # inputs and two branches' features, and the mask they are made of
+    require_memory("levels", levels, needed, "Take fewer levels or branches")
+    leaves = np.arange(number)
     features = [
         leaves[:, None] // branching ** (levels - level) == np.arange(branching**level)
         for level in range(levels + 1)
@@ -45,6 +56,7 @@ def _one_hot(classes: np.ndarray, number: int) -> np.ndarray:
     return (classes[:, None] == np.arange(number)).astype(float)
 
 
+@checked(binary=flag)
 def xor(binary: bool = False) -> Task:
     """XOR on four points with one-hot labels (lead paper Fig. 2C).
 
@@ -60,6 +72,7 @@ def xor(binary: bool = False) -> Task:
     return Task(x, _one_hot((x[:, 0] != x[:, 1]).astype(int), 2), name=name)
 
 
+@checked(delta=known(not_negative), binary=flag)
 def offset_xor(delta: float = 0.5, binary: bool = False) -> Task:
     """The extended XOR: a third coordinate +-delta makes the classes linearly separable.
 
@@ -68,12 +81,12 @@ def offset_xor(delta: float = 0.5, binary: bool = False) -> Task:
 
     **Raises:** `ValueError` for a negative delta.
     """
-    require_positive("delta", delta, allow_zero=True)
     plain = xor(binary)
     third = delta * (plain.y[:, 1:] - plain.y[:, :1])
     return Task(jnp.concatenate([plain.x, third], axis=1), plain.y, name=f"offset xor {delta:g}")
 
 
+@checked(one_hot=flag, binary=flag)
 def parallel(one_hot: bool = True, binary: bool = False) -> Task:
     """A linear and a non-linear task on the same four points (lead paper Fig. 6A, App. D).
 
@@ -92,6 +105,14 @@ def parallel(one_hot: bool = True, binary: bool = False) -> Task:
     return Task(_corners(binary), np.stack(columns, axis=1), name="parallel")
 
 
+@checked(
+    samples=whole(1),
+    spectrum=None,
+    inputs=whole(1),
+    outputs=whole(1),
+    whiten=flag,
+    noise=not_negative,
+)
 def teacher(
     samples: int = 100,
     spectrum: Sequence[float] = (2.0, 1.0, 0.5),
@@ -116,18 +137,27 @@ def teacher(
     - `noise`: standard deviation of Gaussian noise on the targets.
     - `key`: of `jax.random`; None is `jax.random.key(0)`.
 
-    **Raises:** `ValueError` for sizes below the number of singular values, or too few samples to
-    whiten.
+    **Raises:** `ValueError` for sizes below the number of singular values or beyond the memory, or
+    too few samples to whiten.
     """
-    values = jnp.asarray(spectrum, jnp.result_type(float))
+    values = floating("spectrum", spectrum).astype(jnp.result_type(float))
     require_finite("spectrum", values)
+    if values.ndim != 1 or not values.size:
+        raise ValueError(f"`spectrum` must be a list of numbers, got shape {values.shape}.")
     rank = values.shape[0]
-    inputs, outputs = inputs or rank, outputs or rank
-    if min(inputs, outputs) < rank or samples < 1:
+    inputs = rank if inputs is None else inputs
+    outputs = rank if outputs is None else outputs
+    if min(inputs, outputs) < rank:
         raise ValueError(
             f"`spectrum` has {rank} values, more than `inputs` = {inputs} or `outputs` = {outputs} "
-            "can carry, or `samples` is below 1."
+            "can carry."
         )
+    for name, size, other in (
+        ("samples", samples, inputs + outputs),
+        ("inputs", inputs, rank),
+        ("outputs", outputs, rank),
+    ):
+        require_memory(name, size, 16 * size * other, "Take fewer")
     if whiten and samples < inputs:
         raise ValueError(f"`whiten=True` needs samples >= inputs, got {samples} < {inputs}.")
     keys = jax.random.split(jax.random.key(0) if key is None else key, 4)

@@ -47,7 +47,9 @@ START = Range(
     lambda a0: a0 >= 0,
 )
 DEPTH = Range("1, or 2 and more: layers of weights", lambda n: (n == 1) | (n >= 2))
-FRACTION = Range("in (0, 1]: it is the fraction of live units", lambda g: (g > 0) & (g <= 1))
+FRACTION = Range(  # a ratio of sums may be above one by rounding
+    "in [0, 1]: it is the fraction of live units", lambda g: (g >= 0) & (g <= 1 + 1e-6)
+)
 RANGES: dict[str, Range] = {
     "t": TIME,
     "d": Range(

@@ -98,7 +98,7 @@ def gating_delay(s: Any, d: Any, a0: Any, g: Any, tau: Any = 1.0) -> Float[Array
     **Arguments:** (arrays that broadcast)
 
     - `s`, `d`, `a0`: of the mode, with 0 < a0 < s/d.
-    - `g`: live fraction in (0, 1].
+    - `g`: live fraction in [0, 1]; inf where none is.
     - `tau`: time constant.
 
     **Raises:** `ValueError` for concrete values outside these ranges.

@@ -1,0 +1,273 @@
+"""Bad input to theory, measures and plots: each is told by name, before anything is computed."""
+
+import jax
+import jax.numpy as jnp
+import matplotlib
+import numpy as np
+import pytest
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+
+import flowlin as fl
+
+measures, plot, theory = fl.measures, fl.plot, fl.theory
+KEY = jax.random.key(0)
+TASK = fl.tasks.hierarchy(2)
+OTHER = fl.Task(TASK.x, TASK.y[::-1] + 0.5 * TASK.y, name="other")
+XOR = fl.tasks.xor()
+RELU = fl.ReLUNetwork.init(TASK, 6, variance=2e-2, key=KEY)
+LINEAR = fl.LinearNetwork(RELU.weights, RELU.biases)
+PLAIN = fl.LinearNetwork(RELU.weights)
+MODES, UNBIASED = theory.modes(TASK, 1.0), theory.modes(TASK)
+REPRESENTATION = np.arange(12.0).reshape(2, 3, 2)
+
+
+@pytest.fixture(scope="module")
+def descent():
+    return fl.gradient_descent(LINEAR, TASK, 1e-2, 4, observe={"modes": MODES.strengths})
+
+
+@pytest.fixture(autouse=True)
+def no_figures():
+    yield
+    plt.close("all")
+
+
+def refused(calls):
+    """A table of calls and what the message must say."""
+    return pytest.mark.parametrize(("call", "message"), calls)
+
+
+pytestmark = pytest.mark.usefixtures("without_type_checks")
+
+
+# --- modes know what they were made from --------------------------------------------------------
+
+FOREIGN = [
+    (UNBIASED, TASK, "are for c = 0 and the network has c = 1"),
+    (theory.modes(TASK, 2.0), TASK, "are for c = 2 and the network has c = 1"),
+    (MODES, OTHER, "of other data than `task` 'other'"),
+    (theory.modes(XOR, 1.0), TASK, "of a task with 2 inputs and 2 outputs"),
+]
+USES = {
+    "strengths": lambda modes, task, **how: modes.strengths(RELU, task, **how),
+    "observable": lambda modes, task, **how: modes.observable(RELU, task, **how),
+    "hits": lambda modes, task, **how: fl.ModeHits(modes, 0.1, **how).watches(
+        RELU, task, None, None
+    ),
+    "mode_matrix": lambda modes, task, **how: measures.mode_matrix(RELU, task, modes, **how),
+    "mode_shares": lambda modes, task, **how: measures.mode_shares(RELU, task, modes, **how),
+    "hidden_vectors": lambda modes, task, **how: measures.hidden_vectors(RELU, task, modes, **how),
+    "alignment": lambda modes, task, **how: measures.alignment(RELU, task, modes, **how),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize(("modes", "task", "message"), FOREIGN)
+def test_modes_of_another_origin_are_refused(use, modes, task, message):
+    with pytest.raises(ValueError, match=message):
+        USES[use](modes, task)
+    if "inputs" in message:  # cannot be meant
+        with pytest.raises(ValueError, match=message):
+            USES[use](modes, task, check=False)
+    else:
+        USES[use](modes, task, check=False)
+
+
+def test_modes_and_a_network_without_bias():
+    with pytest.raises(ValueError, match="count a bias and the network has none"):
+        MODES.hidden_vectors(PLAIN)
+    with pytest.raises(ValueError, match="count a bias and the network has none"):
+        theory.balanced_strength(PLAIN, MODES)
+    with pytest.raises(ValueError, match="are for c = 0 and the network has c = 1"):
+        theory.balanced_strength(LINEAR, UNBIASED)
+    assert MODES.hidden_vectors(PLAIN, check=False)[0].shape == (5, 6)
+    UNBIASED.strengths(PLAIN, TASK)
+    UNBIASED.strengths(fl.LinearNetwork(RELU.weights, RELU.biases, 0.0), TASK)
+
+
+def test_the_fingerprint_survives_precision_order_and_tracing():
+    order = np.array([2, 0, 3, 1])
+    shuffled = fl.Task(TASK.x[order], TASK.y[order])
+    MODES.strengths(RELU, shuffled)
+    single = jax.tree.map(lambda a: a.astype(jnp.float32), (MODES, RELU, TASK))
+    for modes in (MODES, single[0]):
+        modes.strengths(single[1], single[2])
+        modes.strengths(RELU, TASK)
+        with pytest.raises(ValueError, match="other data"):
+            modes.strengths(RELU, OTHER)
+    jax.jit(lambda modes, task: modes.strengths(RELU, task))(MODES, TASK)
+    with pytest.raises(ValueError, match="other data"):  # known numbers, under jit too
+        jax.jit(lambda network: MODES.strengths(network, OTHER))(RELU)
+    with pytest.raises(ValueError, match=r"2 inputs and 2 outputs"):
+        jax.jit(lambda modes, task: modes.strengths(RELU, task))(theory.modes(XOR, 1.0), TASK)
+
+
+def test_strengths_of_another_kind_of_network():
+    observable = MODES.observable(LINEAR, TASK)
+    with pytest.raises(ValueError, match="another kind of network"):
+        observable(fl.ReLUNetwork.init(fl.tasks.hierarchy(3), 6, key=KEY), fl.tasks.hierarchy(3))
+
+
+# --- everything else ----------------------------------------------------------------------------
+
+
+@refused(
+    [
+        (lambda: fl.ModeHits(MODES, 0.1, direction="Down"), '`direction` must be None, "up" or'),
+        (lambda: fl.ModeHits("modes", 0.1), "`modes` must be modes, as `theory.modes"),
+        (lambda: fl.ModeHits(MODES, None), "`rho` must be an array"),
+        (lambda: fl.ModeHits(MODES, np.nan), "`rho` holds 1 value"),
+        (lambda: fl.ModeHits(MODES, 0.1, check=None), "`check` must be True or False"),
+        (lambda: theory.modes((TASK.x, TASK.y)), "`task` must be an fl.Task"),
+        (lambda: theory.modes(TASK, np.nan), "`bias_strength` must be finite"),
+        (lambda: theory.modes(TASK, "1"), "`bias_strength` must be a number"),
+        (lambda: theory.bias_mode(TASK, np.inf), "`bias_strength` must be finite"),
+        (lambda: theory.bias_mode(TASK.x, 1.0), "`task` must be an fl.Task"),
+        (lambda: theory.solve(LINEAR, TASK, tolerance=np.nan), "`tolerance` must be finite"),
+        (lambda: theory.solve(LINEAR, TASK, tolerance=-1), "`tolerance` must be finite and zero"),
+        (lambda: theory.solve(LINEAR, TASK, -1.0), "`tau` must be finite and positive"),
+        (lambda: theory.solve(LINEAR, TASK, 0), "`tau` must be finite and positive"),
+        (lambda: theory.solve(LINEAR, TASK, np.nan), "`tau` must be finite and positive"),
+        (lambda: theory.solve("linear", TASK), "`network` must be a flowlin network"),
+        (lambda: theory.solve(LINEAR, XOR), "`network` maps 4 inputs to 7 outputs"),
+        (lambda: theory.solve(LINEAR, TASK).product(-1.0), "`t` must be zero or positive"),
+        (lambda: theory.solve(LINEAR, TASK).product("1"), "`t` must be an array"),
+        (lambda: theory.solve(LINEAR, TASK).error(LINEAR), "`flow` must be a trajectory"),
+        (lambda: theory.after_linearization(RELU, TASK, 0.0), "`tau` must be finite and positive"),
+        (lambda: theory.after_linearization(RELU, TASK, always_on=[2] * 6), "`always_on` must be"),
+        (lambda: theory.after_linearization(RELU, TASK, always_on="x"), "`always_on` must be"),
+        (lambda: theory.early_phase(RELU, TASK, np.nan), "`tau` must be finite and positive"),
+        (lambda: theory.early_phase(RELU, TASK, t1=-1), "`t1` must be finite and positive"),
+        (lambda: theory.early_phase(RELU, TASK, slots=0), "`slots` must be a whole number of 1"),
+        (lambda: theory.early_phase(RELU, TASK, max_pieces=2.5), "`max_pieces` must be a whole"),
+        (lambda: theory.early_phase(RELU, TASK, loss="mse"), r"`loss` must be fl\.SquaredError"),
+        (lambda: theory.slowed_clock("early", MODES), "`early` must be an early phase"),
+        (lambda: theory.balanced_strength(RELU, "modes"), "`modes` must be modes"),
+    ]
+)
+def test_theory(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@refused(
+    [
+        (lambda: measures.hidden("network", TASK), "`network` must be a flowlin network"),
+        (lambda: measures.hidden(RELU, XOR), r"`task\.x` must have shape \(P, 4\)"),
+        (lambda: measures.hidden(RELU, "task"), "`task` must be an array"),
+        (lambda: measures.hidden(RELU, np.full((2, 4), np.nan)), "`task` holds 8 value"),
+        (lambda: measures.hidden(RELU, None), "pass a `task`"),
+        (lambda: measures.hidden(RELU, TASK, layer=0.5), "`layer` must be a whole number"),
+        (lambda: measures.activity(RELU, XOR), r"`task\.x` must have shape \(P, 4\)"),
+        (lambda: measures.activity(RELU, TASK, quantile=np.nan), "`quantile` must lie in"),
+        (lambda: measures.conserved(None), "`network` must be a flowlin network"),
+        (lambda: measures.drift(1.0), "`values` must have a first axis"),
+        (lambda: measures.drift("values"), "`values` must be an array"),
+        (lambda: measures.loss(RELU, XOR), "`network` maps 4 inputs to 7 outputs"),
+        (lambda: measures.loss(RELU, TASK, loss="mse"), "`loss` must be a loss of flowlin"),
+        (lambda: measures.error_rate(RELU, XOR), "`network` maps 4 inputs to 7 outputs"),
+        (lambda: measures.on_grid(RELU, axes="x"), "`axes` must be an array"),
+        (lambda: measures.on_grid(RELU, average=0.5), "`average` must be a whole number"),
+        (lambda: measures.effective_map(RELU, XOR), r"`task\.x` must have shape \(P, 4\)"),
+        (lambda: measures.velocity(RELU, XOR), "`network` maps 4 inputs to 7 outputs"),
+        (lambda: measures.velocity(RELU, TASK, tau=-1), "`tau` must be finite and positive"),
+        (lambda: measures.kink_rates(RELU, TASK, velocity=1), "`velocity` must be a function"),
+        (lambda: measures.mode_matrix(RELU, TASK, None), "`modes` must be modes"),
+        (lambda: measures.alignment(RELU, "task", MODES), "`task` must be an fl.Task"),
+        (lambda: measures.effective_rank("matrix"), "`matrix` must be an array"),
+        (lambda: measures.effective_rank(np.zeros((0, 2))), "`matrix` is empty"),
+        (lambda: measures.effective_rank_of_gram([1.0]), "`hidden` must have one row per sample"),
+        (lambda: measures.gram([[1.0], [1.0, 2.0]]), "`hidden` must be an array of numbers"),
+        (lambda: measures.mds(REPRESENTATION, 1.5), "`dimensions` must be a whole number"),
+        (lambda: measures.mds(REPRESENTATION, 0), "`dimensions` must be a whole number"),
+        (lambda: measures.distance_ratio(REPRESENTATION, ["a", "b", "c"]), "`classes` must be num"),
+        (lambda: measures.linear_cka(REPRESENTATION, None), "`b` must be an array"),
+        (lambda: measures.linear_cka(REPRESENTATION, REPRESENTATION, debiased=1), "`debiased`"),
+        (lambda: measures.variance_explained(REPRESENTATION, "x"), "`features` must be an array"),
+        (lambda: measures.along(RELU, measures.norms), "`flow` must hold networks stacked"),
+        (lambda: measures.along("flow", measures.norms), "`flow` must be a trajectory, or"),
+        (lambda: measures.OnTask("loss", TASK), "`measure` must be a function"),
+        (lambda: measures.OnTask(measures.loss, TASK.x), "`task` must be an fl.Task"),
+    ]
+)
+def test_measures(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_a_measure_returns_arrays(descent):
+    with pytest.raises(ValueError, match="`measure` must return numbers or arrays"):
+        measures.along(LINEAR_STACK, lambda network, task: "text")
+    with pytest.raises(ValueError, match="`measure` must be a function"):
+        measures.along(descent, 1.0)
+
+
+LINEAR_STACK = jax.tree.map(lambda a: jnp.stack([a, a]), LINEAR)
+TIMES, ROWS = np.linspace(0, 1, 3), np.ones((3, 2))
+CUBE = np.zeros((2, 2, 2))
+
+
+@refused(
+    [
+        (lambda f: plot.losses({"a": f}, ax="x"), "`ax` must be matplotlib Axes, got 'x'"),
+        (lambda f: plot.losses([f]), "`runs` must be a dictionary"),
+        (lambda f: plot.losses({"a": "f"}), r"`runs\['a'\]` must be a trajectory"),
+        (lambda f: plot.losses({"a": []}), r"`runs\['a'\]` must be a trajectory"),
+        (lambda f: plot.modes("flow", MODES), "`flow` must be a trajectory"),
+        (lambda f: plot.modes(f, "modes"), "`modes` must be modes"),
+        (lambda f: plot.modes(f, MODES, rho="x"), "`rho` must be an array"),
+        (lambda f: plot.modes(f, MODES, rho=np.ones(2)), r"`rho` must be a number or have shape"),
+        (lambda f: plot.modes(f, MODES, closed="x"), "`closed` must be an array"),
+        (lambda f: plot.modes(f, MODES, shown="ab"), "`shown` must be a whole number"),
+        (lambda f: plot.modes(f, MODES, share=1), "`share` must be True or False"),
+        (lambda f: plot.modes(f, MODES, label=3), "`label` must be a string"),
+        (lambda f: plot.kinks("x", ROWS), "`ts` must be an array"),
+        (lambda f: plot.kinks(TIMES, np.zeros((3, 0))), "`positions` is empty"),
+        (lambda f: plot.kinks(TIMES, ROWS, color="nope"), "`look` must hold keywords.*nope"),
+        (lambda f: plot.kinks(TIMES, ROWS, colur="C0"), "`look` must hold keywords.*colur"),
+        (lambda f: plot.activity(f, parts="dead"), "`parts` must be some of"),
+        (lambda f: plot.activity(f, conventions=3), "`conventions` must be some of"),
+        (lambda f: plot.activity(f, colour="nope"), "`colour` must be a colour"),
+        (lambda f: plot.activity(f, layer=-1), "`layer` must be a whole number"),
+        (lambda f: plot.gates(f, np.nan), "`t` must be finite"),
+        (lambda f: plot.gates(f, "t"), "`t` must be a number"),
+        (lambda f: plot.gate_history(f, units="a"), "`units` must be a whole number"),
+        (lambda f: plot.representations(ROWS), "`points` must have shape"),
+        (lambda f: plot.representations(REPRESENTATION, labels="abc"), "`labels` must have 3"),
+        (lambda f: plot.representations(REPRESENTATION, colours=["x"] * 3), r"`colours\[0\]` must"),
+        (lambda f: plot.cube(CUBE, [0, 1], axis="x"), "`axis` must be a whole number"),
+        (lambda f: plot.cube(CUBE, [0, 1], axis=0, limits=1), "`limits` must be two numbers"),
+        (lambda f: plot.cube("x", [0, 1]), "`values` must be an array"),
+        (lambda f: plot.sweep_map([0], [1], [["x"]], names="abc"), "`names` must be three names"),
+        (lambda f: plot.sweep_line([0], [["x"]], names=("a", "b")), "`values` must be an array"),
+        (lambda f: plot.sweep_line([0], [[1]], names=("a", 1)), r"`names\[1\]` must be a string"),
+        (lambda f: plot.work_precision({}), "`contenders` is empty"),
+        (lambda f: plot.work_precision([1]), "`contenders` must be a dictionary"),
+        (lambda f: plot.work_precision({"a": 1}), r"`contenders\['a'\]` must be a pair"),
+        (lambda f: plot.work_precision({"a": ([1], [1])}, unit=1), "`unit` must be a string"),
+        (lambda f: plot.look(1), "`kind` = 1 is unknown"),
+        (lambda f: plot.look("relu", -1), "`n` must be a whole number"),
+        (lambda f: plot.shades("nope", 3), "`colour` must be a colour"),
+        (lambda f: plot.shades("relu", 2.5), "`number` must be a whole number"),
+        (lambda f: plot.animate(1, 3, "a.gif"), "`draw` must be a function"),
+        (lambda f: plot.animate(print, 0, "a.gif"), "`frames` must be a whole number of 1"),
+        (lambda f: plot.animate(print, 3, 7), "`path` must be a path"),
+        (lambda f: plot.animate(print, 3, "a.gif", fps=0), "`fps` must be finite and positive"),
+        (lambda f: plot.animate(print, 3, "a.gif", size=3), "`size` must be two numbers"),
+    ]
+)
+def test_pictures(call, message, descent):
+    with pytest.raises(ValueError, match=message):
+        call(descent)
+
+
+def test_a_misspelt_keyword_suggests_the_right_one():
+    with pytest.raises(TypeError, match="did you mean `tolerance`"):
+        theory.solve(LINEAR, TASK, tolerence=1e-3)  # pyright: ignore
+    with pytest.raises(TypeError, match="did you mean `quantile`"):
+        measures.activity(RELU, TASK, quantil=0.1)  # pyright: ignore
+    with pytest.raises(TypeError, match="did you mean `binary`"):
+        fl.tasks.xor(binry=True)  # pyright: ignore
