@@ -252,17 +252,21 @@ def precision(name: str, value: Any) -> Any:
 
 
 def returned(what: str, function: Callable[..., Any], *args: Any) -> Any:
-    """Shapes and types of what a user's function returns: numbers, arrays, trees of them.
+    """Shapes and types of what a user's function returns, checked as `recordable`."""
+    return recordable(what, eqx.filter_eval_shape(function, *args))
 
-    **Raises:** `ValueError` where it returns something else, or nothing.
+
+def recordable(what: str, value: Any) -> Any:
+    """What a user's function returned: numbers, arrays, trees of them.
+
+    **Raises:** `ValueError` for something else, or nothing.
     """
-    found = eqx.filter_eval_shape(function, *args)
-    leaves = jax.tree.leaves(found)
+    leaves = jax.tree.leaves(value)
     odd = [leaf for leaf in leaves if not _is_recordable(leaf)]
     if odd or not leaves:
         found = shown(odd[0]) if odd else "nothing"
         raise ValueError(f"{what} must return numbers or arrays, and returns {found}.")
-    return found
+    return value
 
 
 def _is_recordable(leaf: Any) -> bool:

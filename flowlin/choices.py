@@ -17,7 +17,6 @@ from flowlin._checks import (
     instance,
     refuse,
     require_memory,
-    returned,
 )
 from flowlin.averaged import FINEST, AveragedGates
 from flowlin.field import AbstractObjective, Modified, objective
@@ -166,12 +165,6 @@ def require_room(network: AbstractNetwork, rows: int, name: str, value: Any, rem
     """Raise `ValueError` where so many copies of the parameters do not fit into memory."""
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(network.parameters))
     require_memory(name, value, rows * size, remedy)
-
-
-def require_observed(observe: Any, network: AbstractNetwork, task: Task) -> None:
-    """Raise `ValueError` for an observable that returns neither numbers nor arrays."""
-    for name, observable in (observe or {}).items():
-        returned(f"`observe[{name!r}]`", observable, network, task)
 
 
 def chosen_objective(

@@ -243,12 +243,6 @@ def unit_channel(name: str, quantile: float) -> str:
     return name if quantile == 0 else f"{name}({quantile:g})"
 
 
-def require_quantile(quantile: float) -> None:
-    """Raise `ValueError` unless the quantile lies in [0, 0.5)."""
-    if not 0 <= quantile < 0.5:
-        raise ValueError(f"`quantile` must lie in [0, 0.5), got {quantile}.")
-
-
 _event = instance(AbstractEvent, "an event", "wrap a function as fl.Crossing(function)")
 WORDS["events"] = sequence_of(_event, "a sequence of events")
 

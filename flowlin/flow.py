@@ -21,7 +21,6 @@ from flowlin.choices import (
     controller,
     labels,
     meter,
-    require_observed,
     require_room,
     tolerance,
 )
@@ -134,7 +133,6 @@ def gradient_flow(
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     # A name is no part of what is compiled.
     reference, task = Reference(task, loss), dataclasses.replace(task, name="")
-    require_observed(observe, network, task)
     if ts is not None and observe is None:
         require_room(network, len(ts), "ts", f"{len(ts)} times", "Save fewer, or use `observe`")
     kinks, why = chosen_kinks(network, task, kinks, solver)
