@@ -10,8 +10,9 @@ import numpy as np
 from equinox import AbstractVar
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from flowlin import initial
+from flowlin import _summaries, initial
 from flowlin._arrays import floating, is_traced, require_finite
+from flowlin._show import shown
 from flowlin.task import Task
 
 Weights = tuple[Array, ...]
@@ -133,6 +134,7 @@ class AbstractNetwork(eqx.Module):
         return GatedLinearNetwork(self.weights, self.biases, self.bias_strength, gates=gates)
 
 
+@shown(_summaries.network)
 class LinearNetwork(AbstractNetwork):
     """Deep linear network: all gates are one.
 
@@ -226,6 +228,7 @@ class LinearNetwork(AbstractNetwork):
         return cls(weights, biases, bias_strength)
 
 
+@shown(_summaries.network)
 class ReLUNetwork(AbstractNetwork):
     """ReLU network: gates slaved to the sign of the preactivation.
 
@@ -293,6 +296,7 @@ class ReLUNetwork(AbstractNetwork):
         return cls(weights, biases, bias_strength, slope)
 
 
+@shown(_summaries.network)
 class GatedLinearNetwork(AbstractNetwork):
     """Gated linear network: gates given and fixed.
 

@@ -13,7 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from flowlin import _summaries
 from flowlin._arrays import automatic
+from flowlin._frame import data_frame
+from flowlin._show import shown
+from flowlin.eventlog import COLUMNS
 from flowlin.flow import gradient_flow
 from flowlin.network import AbstractNetwork
 from flowlin.progress import tqdm_class
@@ -22,6 +26,7 @@ from flowlin.task import Task
 from flowlin.trajectory import Trajectory, finished
 
 
+@shown(_summaries.sweep)
 class Sweep(Sequence[Trajectory]):
     """The runs of a sweep, in the order of its networks."""
 
@@ -54,6 +59,13 @@ class Sweep(Sequence[Trajectory]):
         return [
             {"run": k} | row for k, flow in enumerate(self.flows) for row in flow.events.table()
         ]
+
+    def to_pandas(self) -> Any:
+        """`table()` as a `pandas.DataFrame`, one row per event of any run.
+
+        **Raises:** `ImportError` if pandas is missing.
+        """
+        return data_frame(self.table(), ("run", *COLUMNS))
 
 
 def sweep(

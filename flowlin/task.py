@@ -8,9 +8,12 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
+from flowlin import _summaries
 from flowlin._arrays import automatic, floating, is_traced, require_finite
+from flowlin._show import shown
 
 
+@shown(_summaries.task)
 class Task(eqx.Module):
     """Inputs and targets, one **row** per sample (the papers put samples in columns).
 

@@ -7,11 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from flowlin import _summaries
 from flowlin._arrays import augment, is_traced
+from flowlin._show import shown
 from flowlin.network import AbstractNetwork, GatedLinearNetwork, LinearNetwork, Parameters
 from flowlin.task import Task
 
 
+@shown(_summaries.modes)
 class Modes(eqx.Module):
     r"""Singular triples of $\Sigma_{yx} = Y^T X / P$ with the matching variances of the inputs.
 

@@ -8,7 +8,9 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
+from flowlin import _summaries
 from flowlin._arrays import is_traced
+from flowlin._show import shown
 from flowlin.network import AbstractNetwork, LinearNetwork, check_fit
 from flowlin.task import Task
 from flowlin.theory.certificate import Certificate, Problem, end_to_end, examined, matrices
@@ -18,6 +20,7 @@ from flowlin.theory.riccati import balanced_product
 from flowlin.theory.shallow import single_layer
 
 
+@shown(_summaries.solution)
 class Solution(eqx.Module):
     """A closed form of the gradient flow of one network on one task, exact or labelled otherwise.
 
