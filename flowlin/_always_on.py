@@ -38,7 +38,8 @@ def stepped(counts: Any) -> Counts:
     """Those that a discrete run counted."""
     kept = np.isfinite(np.asarray(counts.time))
     columns = (counts.time, counts.uncertainty, counts.on)
-    return Counts(*(np.asarray(column)[kept] for column in columns), counts.units)
+    time, uncertainty, on = (np.asarray(column)[kept] for column in columns)
+    return Counts(time, uncertainty, on, counts.units)
 
 
 def logged(log: Any, channel: int, lowest: int) -> Counts:

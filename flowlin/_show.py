@@ -7,11 +7,13 @@ from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
+import jax.core
 import numpy as np
 
 C = TypeVar("C", bound=type)
 WIDTH = 100  # of a line
 LONGEST = 60  # characters of a user's words
+ADVICE = 200  # of what happened, why, and what to do about it
 
 
 class Summary(NamedTuple):
@@ -119,8 +121,11 @@ def number(value: Any, digits: int = 6) -> str:
 
 
 def span(values: Any) -> str:
-    """The range of some numbers, `low to high`."""
+    """The range of some numbers, `low to high`, without those that are NaN."""
     values = np.asarray(values)
+    values = values[~np.isnan(values)]
+    if not len(values):
+        return "nan"
     low, high = number(np.min(values)), number(np.max(values))
     return low if low == high else f"{low} to {high}"
 

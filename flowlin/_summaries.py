@@ -8,14 +8,13 @@ import jax
 import numpy as np
 
 from flowlin._always_on import Maximum, logged, maximum, stepped
-from flowlin._show import Summary, clipped, first, known, number, plural, span
+from flowlin._show import ADVICE, Summary, clipped, known, number, plural, span
 from flowlin.result import RESULTS
 
 MOST_NAMES = 6  # of events or observables in a line
 MOST_ROWS = 8  # of a table
 MOST_STARS = 6  # values of t*, for layers, quantiles and conventions
 MOST_EVENTS = 5  # of a log, listed one by one
-ADVICE = 200  # characters of what happened and what to do about it
 
 
 def network(found: Any) -> Summary:
@@ -259,49 +258,6 @@ def _t_star(found: Any) -> list[tuple[str, ...]]:
     ]
 
 
-def modes(found: Any) -> Summary:
-    """Strengths and variances of the first modes, and the certificate."""
-    (inputs, count), outputs = found.v.shape[-2:], found.u.shape[-2]
-    title = f"Modes: {count} of {plural(inputs, 'input')} and {plural(outputs, 'output')}"
-    title += f", c = {number(found.bias_strength)}"
-    s, d = known(found.s, 1), known(found.d, 1)
-    if s is None or d is None:
-        rows = [("s", number(found.s)), ("d", number(found.d))]
-    else:
-        rows = [("mode", "s", "d", "s/d")]
-        for k in range(min(count, MOST_ROWS)):
-            share = s[k] / d[k] if s[k] > 0 and d[k] > 0 else 0.0
-            rows.append((str(k), number(s[k]), number(d[k]), number(share)))
-        rows += [("...", "", "", "")] * (count > MOST_ROWS)
-    rows.append(("commutator", f"{number(found.commutator, 4)}, 0 where modes decouple"))
-    rows.append(("completeness", f"{number(found.completeness)}, 1 where modes span the inputs"))
-    return Summary(title, rows)
-
-
-def certificate(found: Any) -> Summary:
-    """The conditions, of the task and of the weights, and the strengths at t = 0."""
-
-    def numbers(*names: str) -> str:
-        values = {name: getattr(found, name) for name in names}
-        return ", ".join(f"{name} {number(x, 4)}" for name, x in values.items() if x is not None)
-
-    rows = [("task", numbers("commutator", "completeness", "condition", "whiteness", "variance"))]
-    if weights := numbers("outside", "imbalance", "balance", "spread", "inner"):
-        rows.append(("weights", weights))
-    if modewise := numbers("alignment", "coupling", "negative"):
-        rows.append(("modes", modewise))
-    if found.a0 is not None:
-        rows.append(("a0", first(found.a0, 4)))
-    return Summary("Certificate", rows)
-
-
-def solution(found: Any) -> Summary:
-    """Which it is, whether it is exact, why, and the conditions."""
-    kind = "exact" if found.exact else "not exact"
-    why = ("why", clipped(found.why, ADVICE))
-    return Summary(f"Solution: {found.name}, {kind}", [why, *certificate(found.certificate).rows])
-
-
 def accuracy(found: Any) -> Summary:
     """Largest rate, slope, errors."""
     rows = [
@@ -351,13 +307,12 @@ def sweep(runs: Any) -> Summary:
         return Summary(title, [])
     flow, tasks = runs[0], {id(run.reference.task) for run in runs}
     of_task = repr(flow.reference.task) + (" and others" if len(tasks) > 1 else "")
-    last = [float(run.losses[-1]) for run in runs]
     rows = [
         ("networks", clipped(repr(flow.final), ADVICE)),
         ("task", clipped(of_task, ADVICE)),
         ("failed", _failed(runs)),
         ("end", f"t = {span([float(run.end) for run in runs])}"),
-        ("loss", f"{span([float(run.losses[0]) for run in runs])} -> {span(last)}"),
+        ("loss", _spans([np.asarray(run.losses) for run in runs])),
         ("steps", span([int(run.counts["num_steps"]) for run in runs])),
     ]
     if flow.events.channels:
@@ -366,6 +321,14 @@ def sweep(runs: Any) -> Summary:
     for label in list(found[0])[:MOST_STARS]:
         rows.append((label, span([maxima[label].time for maxima in found])))
     return Summary(title, rows)
+
+
+def _spans(losses: list[np.ndarray]) -> str:
+    """The ranges of the first and the last saved losses."""
+    saved = [rows for rows in losses if len(rows)]
+    if not saved:
+        return "not saved"
+    return f"{span([rows[0] for rows in saved])} -> {span([rows[-1] for rows in saved])}"
 
 
 def _failed(runs: Any) -> str:

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from flowlin import _summaries
 from flowlin._show import shown
 from flowlin.network import LinearNetwork
 from flowlin.task import Task
+from flowlin.theory import _summaries
 from flowlin.theory.modes import modes
 
 

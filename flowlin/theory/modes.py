@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from flowlin import _summaries
 from flowlin._arrays import augment, is_traced
 from flowlin._show import shown
 from flowlin.network import AbstractNetwork, GatedLinearNetwork, LinearNetwork, Parameters
 from flowlin.task import Task
+from flowlin.theory import _summaries
 
 
 @shown(_summaries.modes)

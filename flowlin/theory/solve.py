@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
-from flowlin import _summaries
 from flowlin._arrays import is_traced
 from flowlin._show import shown
 from flowlin.network import AbstractNetwork, LinearNetwork, check_fit
 from flowlin.task import Task
+from flowlin.theory import _summaries
 from flowlin.theory.certificate import Certificate, Problem, end_to_end, examined, matrices
 from flowlin.theory.deep import deep_strength
 from flowlin.theory.hyperbolic import imbalance, unbalanced_strength
