@@ -340,9 +340,8 @@ def test_results_are_words():
     successful = fl.RESULTS.successful
     assert str(successful) == "flowlin.RESULTS<ended at its final time>"
     assert str(fl.RESULTS.event_occurred) == "flowlin.RESULTS<ended at an event>"
-    names = [name for name in dir(diffrax.RESULTS) + dir(fl.RESULTS) if name[0] != "_"]
     messages = [fl.RESULTS[item] for item in fl.RESULTS._name_to_item.values()]
-    assert all(messages), names
+    assert all(messages)
     assert len(set(messages)) == len(messages)
     assert fl.RESULTS.promote(diffrax.RESULTS.successful) == successful
     assert fl.RESULTS.promote(diffrax.RESULTS.event_occurred) == fl.RESULTS.event_occurred
