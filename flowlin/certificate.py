@@ -14,7 +14,9 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from flowlin import _summaries
 from flowlin._checks import checked, known, positive, refuse
+from flowlin._show import shown
 from flowlin.compare import distances
 from flowlin.descent import Descent, Look, prepared
 from flowlin.eventlog import EventLog
@@ -36,6 +38,7 @@ NEAR = 0.95  # share of the edge of stability from which on a rate is at the edg
 QUANTITIES = ("parameters", "function", "loss", "events")
 
 
+@shown(_summaries.accuracy)
 @dataclasses.dataclass(frozen=True)
 class Accuracy:
     """One quantity's errors at the rates of a `RateCertificate`.
@@ -52,6 +55,7 @@ class Accuracy:
     slope: float
 
 
+@shown(_summaries.rate_certificate)
 @dataclasses.dataclass(frozen=True)
 class RateCertificate:
     r"""At which learning rates descent stays within a share of the flow.

@@ -8,14 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from flowlin import _summaries
 from flowlin._arrays import is_traced
 from flowlin._checks import checked
+from flowlin._show import shown
 from flowlin.loss import Loss
 from flowlin.network import AbstractNetwork
 from flowlin.task import Task
 from flowlin.trajectory import Trajectory
 
 
+@shown(_summaries.comparison)
 class Comparison(eqx.Module):
     """Distances between two runs at the times `ts` (T,) of the second.
 

@@ -9,8 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, ScalarLike
 
+from flowlin import _summaries
 from flowlin._arrays import is_traced
 from flowlin._checks import checked, finite, refuse
+from flowlin._frame import data_frame
+from flowlin._show import shown
+
+COLUMNS = ("time", "uncertainty", "name", "index", "old", "new")  # of a table of events
 
 
 class Channel(eqx.Module):
@@ -29,6 +34,7 @@ class Channel(eqx.Module):
         return math.prod(self.shape)
 
 
+@shown(_summaries.event_log)
 class EventLog(eqx.Module):
     """Crossings, sorted by time.
 
@@ -185,7 +191,13 @@ class EventLog(eqx.Module):
 
     def table(self) -> list[dict[str, Any]]:
         """One dictionary per event, for `pandas.DataFrame` or `csv.DictWriter`."""
-        columns = (self.time, self.uncertainty, self.name, self.index, self.old, self.new)
-        names = ("time", "uncertainty", "name", "index", "old", "new")
+        columns = (getattr(self, name) for name in COLUMNS)
         plain = [c if isinstance(c, list) else np.asarray(c).tolist() for c in columns]
-        return [dict(zip(names, row, strict=True)) for row in zip(*plain, strict=True)]
+        return [dict(zip(COLUMNS, row, strict=True)) for row in zip(*plain, strict=True)]
+
+    def to_pandas(self) -> Any:
+        """`table()` as a `pandas.DataFrame`, one row per event (outside `jit`).
+
+        **Raises:** `ImportError` if pandas is missing.
+        """
+        return data_frame(self.table(), COLUMNS)

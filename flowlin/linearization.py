@@ -10,8 +10,10 @@ from jax import lax
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
+from flowlin import _summaries
 from flowlin._arrays import is_traced
 from flowlin._checks import checked, flag
+from flowlin._show import shown
 from flowlin.eventlog import EventLog
 from flowlin.events import unit_channel
 
@@ -45,6 +47,7 @@ class UnitCounts(eqx.Module):
         return Activity(on, 1 - on - off, off)
 
 
+@shown(_summaries.linearization_time)
 class LinearizationTime(eqx.Module):
     """t* in one convention.
 
@@ -61,6 +64,7 @@ class LinearizationTime(eqx.Module):
     lasts: Float[Array, ""]
 
 
+@shown(_summaries.linearization)
 class Linearization(eqx.Module):
     """The linearization time of a hidden layer and the activity that it is read from.
 

@@ -10,9 +10,10 @@ import numpy as np
 from equinox import AbstractVar
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from flowlin import initial
+from flowlin import _summaries, initial
 from flowlin._arrays import require_finite
 from flowlin._checks import WORDS, array, checked, finite, flag, floating, instance, known, refuse
+from flowlin._show import shown
 from flowlin.layers import layers, off_gate, per_layer
 from flowlin.task import Task
 
@@ -153,6 +154,7 @@ class AbstractNetwork(eqx.Module):
 
 
 @checked(weights=None, biases=None)
+@shown(_summaries.network)
 class LinearNetwork(AbstractNetwork):
     """Deep linear network: all gates are one.
 
@@ -251,6 +253,7 @@ class LinearNetwork(AbstractNetwork):
 
 
 @checked(weights=None, biases=None, slope=off_gate)
+@shown(_summaries.network)
 class ReLUNetwork(AbstractNetwork):
     """ReLU network: gates slaved to the sign of the preactivation.
 
@@ -320,6 +323,7 @@ class ReLUNetwork(AbstractNetwork):
 
 
 @checked(weights=None, biases=None, gates=None)
+@shown(_summaries.network)
 class GatedLinearNetwork(AbstractNetwork):
     """Gated linear network: gates given and fixed.
 

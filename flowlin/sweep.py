@@ -13,8 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from flowlin import _summaries
 from flowlin._arrays import automatic
 from flowlin._checks import WORDS, checked, function, require_known, sequence_of, whole
+from flowlin._frame import data_frame
+from flowlin._show import shown
+from flowlin.eventlog import COLUMNS
 from flowlin.flow import gradient_flow
 from flowlin.network import AbstractNetwork
 from flowlin.progress import tqdm_class
@@ -24,6 +28,7 @@ from flowlin.trajectory import Trajectory, finished
 
 
 @checked(flows=sequence_of(WORDS["flow"], "a list of trajectories"))
+@shown(_summaries.sweep)
 class Sweep(Sequence[Trajectory]):
     """The runs of a sweep, in the order of its networks."""
 
@@ -57,6 +62,13 @@ class Sweep(Sequence[Trajectory]):
         return [
             {"run": k} | row for k, flow in enumerate(self.flows) for row in flow.events.table()
         ]
+
+    def to_pandas(self) -> Any:
+        """`table()` as a `pandas.DataFrame`, one row per event of any run.
+
+        **Raises:** `ImportError` if pandas is missing.
+        """
+        return data_frame(self.table(), ("run", *COLUMNS))
 
 
 def _listed(name: str, value: Any) -> tuple:

@@ -9,11 +9,14 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
+from flowlin import _summaries
 from flowlin._arrays import automatic, is_traced, require_finite
 from flowlin._checks import WORDS, checked, floating, instance, refuse, text
+from flowlin._show import shown
 
 
 @checked(x=None, y=None)
+@shown(_summaries.task)
 class Task(eqx.Module):
     """Inputs and targets, one **row** per sample (the papers put samples in columns).
 

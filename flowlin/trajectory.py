@@ -13,8 +13,10 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from flowlin import _summaries
 from flowlin._arrays import is_traced
 from flowlin._checks import WORDS, checked, instance, refuse
+from flowlin._show import shown
 from flowlin.eventlog import EventLog
 from flowlin.linearization import Linearization, UnitCounts, counts_from_log, linearization
 from flowlin.loss import Loss
@@ -61,6 +63,7 @@ class Continuation(eqx.Module):
     loss: Float[Array, ""]
 
 
+@shown(_summaries.trajectory)
 class Trajectory(eqx.Module):
     """A run of gradient flow or descent.
 

@@ -40,7 +40,8 @@ def test_import_sets_no_flag_and_pulls_in_no_extra():
         print(json.dumps({
             "same": before == dict(jax.config.values),
             "extras": sorted(
-                {m.split(".")[0] for m in new} & {"matplotlib", "pooch", "sklearn", "tqdm"}
+                {m.split(".")[0] for m in new}
+                & {"matplotlib", "pandas", "pooch", "sklearn", "tqdm"}
             ),
             "seconds": seconds,
         }))

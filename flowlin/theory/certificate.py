@@ -9,11 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from flowlin._show import shown
 from flowlin.network import LinearNetwork
 from flowlin.task import Task
+from flowlin.theory import _summaries
 from flowlin.theory.modes import modes
 
 
+@shown(_summaries.certificate)
 class Certificate(eqx.Module):
     r"""The numbers that decide which solution is exact; all but `balance` and `a0` are relative.
 

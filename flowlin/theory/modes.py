@@ -9,11 +9,14 @@ from jaxtyping import Array, Float
 
 from flowlin._arrays import augment, is_traced
 from flowlin._checks import WORDS, checked, flag, instance
+from flowlin._show import shown
 from flowlin.network import AbstractNetwork, GatedLinearNetwork, LinearNetwork, Parameters
 from flowlin.task import Task
+from flowlin.theory import _summaries
 from flowlin.theory.origin import fingerprint, require_origin
 
 
+@shown(_summaries.modes)
 class Modes(eqx.Module):
     r"""Singular triples of $\Sigma_{yx} = Y^T X / P$ with the matching variances of the inputs.
 

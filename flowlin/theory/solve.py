@@ -10,8 +10,10 @@ from jaxtyping import Array, Float
 
 from flowlin._arrays import is_traced
 from flowlin._checks import checked, not_negative
+from flowlin._show import shown
 from flowlin.network import AbstractNetwork, LinearNetwork, check_fit
 from flowlin.task import Task
+from flowlin.theory import _summaries
 from flowlin.theory._form import TIME, of_run
 from flowlin.theory.certificate import Certificate, Problem, end_to_end, examined, matrices
 from flowlin.theory.deep import deep_strength
@@ -20,6 +22,7 @@ from flowlin.theory.riccati import balanced_product
 from flowlin.theory.shallow import single_layer
 
 
+@shown(_summaries.solution)
 class Solution(eqx.Module):
     """A closed form of the gradient flow of one network on one task, exact or labelled otherwise.
 
