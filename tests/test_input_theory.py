@@ -1,5 +1,6 @@
 """Bad input to theory, measures and plots: each is told by name, before anything is computed."""
 
+# pyright: reportArgumentType=false
 import jax
 import jax.numpy as jnp
 import matplotlib
