@@ -1,6 +1,5 @@
 """Small helpers for arrays: dtypes, tracers, and checks of user input."""
 
-import math
 from typing import Any
 
 import jax
@@ -39,24 +38,6 @@ def require_finite(name: str, array: Array | np.ndarray) -> None:
             f"`{name}` holds {bad} value(s) that are NaN or infinite; "
             "remove those samples or repair the values first."
         )
-
-
-def require_scalar(name: str, value: Any) -> None:
-    """Raise `ValueError` for an array."""
-    if np.ndim(value):
-        raise ValueError(f"`{name}` must be a single number, got shape {np.shape(value)}.")
-
-
-def require_positive(name: str, value: Any, *, allow_zero: bool = False) -> None:
-    """Raise `ValueError` unless a concrete scalar is finite and positive."""
-    if is_traced(value):
-        return
-    require_scalar(name, value)
-    number = float(value)
-    fine = math.isfinite(number) and (number >= 0 if allow_zero else number > 0)
-    if not fine:
-        kind = "zero or positive" if allow_zero else "positive"
-        raise ValueError(f"`{name}` must be finite and {kind}, got {value}.")
 
 
 def automatic(mesh: Mesh) -> Mesh:

@@ -70,7 +70,7 @@ def positive_at_run_time(name: str, value: Any) -> Any:
     if not isinstance(value, jax.core.Tracer):
         return value
     fine = (value > 0) & (value < jnp.inf)
-    return eqx.error_if(value, ~fine, f"`{name}` must be finite and positive, at run time too.")
+    return eqx.error_if(value, ~fine, f"`{name}` must be finite and positive, and was not.")
 
 
 def within(low: float, high: float, remedy: str = "") -> Check:
@@ -165,7 +165,7 @@ def instance(kinds: Any, wanted: str, remedy: str = "") -> Check:
         if isinstance(value, kinds):
             return value
         if inspect.isclass(value) and issubclass(value, kinds):
-            raise refuse(name, wanted, value, f"make an object of it: {value.__name__}()")
+            raise refuse(name, wanted, value, f"make an object of it: {value.__name__}(...)")
         raise refuse(name, wanted, value, remedy)
 
     return check
@@ -218,6 +218,8 @@ def _dtype(name: str, value: Any) -> Any:
 def finite_array(name: str, value: Any) -> Any:
     """As `array`, and none of the numbers is NaN or infinite."""
     value = array(name, value)
+    if np.ndim(value) == 0:
+        return finite(name, value)
     require_finite(name, value if is_traced(value) else np.asarray(value))
     return value
 
@@ -250,17 +252,28 @@ def precision(name: str, value: Any) -> Any:
 
 
 def returned(what: str, function: Callable[..., Any], *args: Any) -> Any:
-    """Shapes and types of what a user's function returns: numbers, arrays, trees of them.
+    """Shapes and types of what a user's function returns, checked as `recordable`."""
+    return recordable(what, eqx.filter_eval_shape(function, *args))
 
-    **Raises:** `ValueError` where it returns something else, or nothing.
+
+def recordable(what: str, value: Any) -> Any:
+    """What a user's function returned: numbers, arrays, trees of them.
+
+    **Raises:** `ValueError` for something else, or nothing.
     """
-    found = eqx.filter_eval_shape(function, *args)
-    leaves = jax.tree.leaves(found)
-    odd = [leaf for leaf in leaves if not (hasattr(leaf, "dtype") or _is_real(leaf))]
+    leaves = jax.tree.leaves(value)
+    odd = [leaf for leaf in leaves if not _is_recordable(leaf)]
     if odd or not leaves:
         found = shown(odd[0]) if odd else "nothing"
         raise ValueError(f"{what} must return numbers or arrays, and returns {found}.")
-    return found
+    return value
+
+
+def _is_recordable(leaf: Any) -> bool:
+    dtype = getattr(leaf, "dtype", None)
+    if dtype is None:
+        return isinstance(leaf, (bool, int, float))
+    return jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_)
 
 
 def random_key(name: str, value: Any) -> Any:
@@ -314,7 +327,7 @@ WORDS.update(
     quantile=within(0.0, 0.5),
     rtol=positive,
     save_every=whole(1),
-    steps=whole(1, "round it, as in round(t1 / learning_rate)", MOST_STEPS),
+    steps=whole(1, "to reach a time t1 it is round(t1 / (learning_rate * tau))", MOST_STEPS),
     t=array,
     t1=positive,
     tau=positive,

@@ -57,25 +57,35 @@ def _entered(function: Any, checks: dict[str, Check | None], title: str = "") ->
     return entered
 
 
-def require_known(title: str, function: Any, options: dict[str, Any]) -> None:
-    """Raise `TypeError` for options that are to be handed on to a function that has none such."""
-    signature = inspect.signature(function)
-    if not options.keys() <= signature.parameters.keys():
-        raise TypeError(_unbound(title, signature, (), options, TypeError()))
+def require_known(options: dict[str, Any], function: Any, *, of: Any) -> None:
+    """Raise `TypeError` for options of one function that it cannot hand on to another."""
+    names = list(inspect.signature(function).parameters)
+    for word in options:
+        if word not in names:
+            raise TypeError(_unknown(of.__qualname__, word, _named(inspect.signature(of)) + names))
 
 
 def _unbound(
     title: str, signature: inspect.Signature, args: Any, kwargs: Any, error: TypeError
 ) -> str:
     """Why a call does not fit a signature, and what may have been meant."""
-    parameters = [p for p in signature.parameters.values() if p.name not in ("self", "cls")]
-    names = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    names = _named(signature)
     for word in kwargs:
         if word not in signature.parameters:
-            near = difflib.get_close_matches(word, names, 1)
-            hint = f"did you mean `{near[0]}`?" if near else f"it has {', '.join(names)}."
-            return f"{title}() has no argument `{word}`; {hint}"
-    return f"{title}(): {error}; its arguments are {', '.join(names)}."
+            return _unknown(title, word, names)
+    return f"{title}(): {error}; it has {', '.join(names) or 'no arguments'}."
+
+
+def _unknown(title: str, word: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(word, names, 1)
+    hint = f"did you mean `{near[0]}`?" if near else f"it has {', '.join(names) or 'none'}."
+    return f"{title}() has no argument `{word}`; {hint}"
+
+
+def _named(signature: inspect.Signature) -> list[str]:
+    """The arguments that can be given by name."""
+    parameters = [p for p in signature.parameters.values() if p.name not in ("self", "cls")]
+    return [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
 def shown(value: Any) -> str:

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import diffrax
 import equinox as eqx
@@ -153,6 +153,7 @@ def largest_learning_rate(
 
     **Raises:** `ValueError` for bad input, or a flow that rests; `fl.RunError` where it fails.
     """
+    events = cast(tuple, events)  # as `checked` leaves it
     if any(isinstance(event, UnitSwitches) for event in events):
         raise ValueError(
             "`events` holds UnitSwitches; descent flickers on sliding pairs, so that its units' "

@@ -17,8 +17,6 @@ from flowlin._checks import (
     instance,
     refuse,
     require_memory,
-    returned,
-    text,
 )
 from flowlin.averaged import FINEST, AveragedGates
 from flowlin.field import AbstractObjective, Modified, objective
@@ -169,12 +167,6 @@ def require_room(network: AbstractNetwork, rows: int, name: str, value: Any, rem
     require_memory(name, value, rows * size, remedy)
 
 
-def require_observed(observe: Any, network: AbstractNetwork, task: Task) -> None:
-    """Raise `ValueError` for an observable that returns neither numbers nor arrays."""
-    for name, observable in (observe or {}).items():
-        returned(f"`observe[{name!r}]`", observable, network, task)
-
-
 def chosen_objective(
     network: AbstractNetwork, task: Task, loss: Loss, kinks: AbstractKinks, learning_rate: Any
 ) -> AbstractObjective:
@@ -225,10 +217,11 @@ def _adjoint(name: str, value: Any) -> diffrax.AbstractAdjoint:
 
 def _observe(name: str, value: Any) -> dict[str, Any]:
     """Functions of (network, task) by name."""
-    if not isinstance(value, dict) or not value:
-        remedy = "give each function a name, as in {'norm': function}"
-        raise refuse(name, "a dictionary of functions of (network, task)", value, remedy)
-    return {text("observe", key): function(f"{name}[{key!r}]", f) for key, f in value.items()}
+    named = isinstance(value, dict) and value and all(isinstance(key, str) for key in value)
+    if not named:
+        wanted = "a dictionary of functions of (network, task), named by strings"
+        raise refuse(name, wanted, value, "write it as {'norm': function}")
+    return {key: function(f"{name}[{key!r}]", f) for key, f in value.items()}
 
 
 def meter(name: str, value: Any) -> Any:

@@ -12,7 +12,7 @@ from jax import lax
 from jaxtyping import Array, PRNGKeyArray
 
 from flowlin._checks import WORDS, checked, instance, require_memory
-from flowlin.choices import require_observed, require_room
+from flowlin.choices import require_room
 from flowlin.events import AbstractEvent, UnitSwitches, user_watches
 from flowlin.field import AbstractObjective, FullData, objective
 from flowlin.kinks import IgnoreKinks
@@ -303,7 +303,6 @@ def _run(
         raise ValueError(
             f"`save_every` must lie between 1 and `steps` = {steps}, got {save_every}."
         )
-    require_observed(observe, network, task)
     run, quantiles = prepared(
         network, task, learning_rate, loss, tau, optimiser, events, interpolate, observe,
         save_every, batch_size, key,
@@ -328,7 +327,7 @@ def _require_memory(run: Descent, steps: int, quantiles: list[float]) -> None:
         require_room(run.network, rows, "save_every", f"{run.save_every}, {rows} rows,", remedy)
     if run.batch_size is None:
         counts = 2 * len(quantiles) * len(run.network.hidden) * steps
-        require_memory("steps", steps, 8 * counts, "Take fewer")
+        require_memory("steps", steps, 16 * counts, "Take fewer")
 
 
 def prepared(

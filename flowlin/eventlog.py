@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, ScalarLike
 
 from flowlin._arrays import is_traced
-from flowlin._checks import checked, finite
+from flowlin._checks import checked, finite, refuse
 
 
 class Channel(eqx.Module):
@@ -134,8 +134,14 @@ class EventLog(eqx.Module):
         mask = wanted[self.channel] & jnp.isfinite(self.time)
         return self.where(mask)
 
+    @checked(mask=None)
     def where(self, mask: Bool[Array, " K"]) -> "EventLog":
-        """The events under a mask; others are dropped, or padded with inf under `jit`."""
+        """The events under a mask; others are dropped, or padded with inf under `jit`.
+
+        **Raises:** `ValueError` for what is no mask of truth values (K,).
+        """
+        if np.shape(mask) != self.time.shape or getattr(mask, "dtype", 0) != jnp.bool_:
+            raise refuse("mask", f"an array of truth values of shape {self.time.shape}", mask)
         order = jnp.argsort(jnp.where(mask, self.time, jnp.inf))
         kept = mask[order]
         log = self.mapped(lambda a: a[order], jnp.sum(mask))

@@ -14,11 +14,13 @@ from flowlin._arrays import require_finite
 from flowlin._checks import (
     WORDS,
     checked,
+    finite,
     finite_array,
     function,
-    refuse,
+    instance,
     returned,
     sequence_of,
+    shown,
 )
 from flowlin.eventlog import Channel
 from flowlin.field import AbstractObjective
@@ -59,6 +61,22 @@ def _watch(function, shape, level, network, name, direction, terminate, monotone
     return Watch(function, channel, direction=direction, terminate=terminate, monotone=monotone)
 
 
+def _observed(what: str, function: Any, network: AbstractNetwork, level: Any) -> Any:
+    """Shape and type of an observable, which a level goes with."""
+    found = returned(what, function, network)
+    if isinstance(found, dict) or (len(jax.tree.leaves(found)) > 1 and not isinstance(found, list)):
+        raise ValueError(f"{what} must return one array, and returns {shown(found)}.")
+    raw = jax.eval_shape(lambda n: jnp.asarray(function(n)), network)
+    try:
+        np.broadcast_shapes(raw.shape, np.shape(level))
+    except ValueError:
+        raise ValueError(
+            f"{what} returns shape {raw.shape}, which `level` of shape {np.shape(level)} does not "
+            "go with; give one level, or one per component."
+        ) from None
+    return raw
+
+
 @checked(observable=function)
 class Crossing(AbstractEvent):
     """Every time any component of an observable crosses a level.
@@ -88,8 +106,7 @@ class Crossing(AbstractEvent):
         """One watch: the observable minus the level."""
         del objective, kinks
         function = OnTask(self.observable, task)
-        returned(f"`observable` of event {self.name!r}", function, network)
-        raw = jax.eval_shape(lambda n: jnp.asarray(function(n)), network)
+        raw = _observed(f"`observable` of event {self.name!r}", function, network, self.level)
         if not jnp.issubdtype(raw.dtype, jnp.floating):
             raise ValueError(
                 f"`observable` of event {self.name!r} returns {raw.dtype}; return a floating-point "
@@ -136,7 +153,7 @@ class ModeHits(AbstractEvent):
         return [Watch(function, channel, direction=self.direction, terminate=self.terminate)]
 
 
-@checked
+@checked(level=finite)
 class LossBelow(AbstractEvent):
     """The run's own loss falling to a level.
 
@@ -226,19 +243,7 @@ def unit_channel(name: str, quantile: float) -> str:
     return name if quantile == 0 else f"{name}({quantile:g})"
 
 
-def require_quantile(quantile: float) -> None:
-    """Raise `ValueError` unless the quantile lies in [0, 0.5)."""
-    if not 0 <= quantile < 0.5:
-        raise ValueError(f"`quantile` must lie in [0, 0.5), got {quantile}.")
-
-
-def _event(name: str, value: Any) -> AbstractEvent:
-    """An event, which a bare function is not."""
-    if not isinstance(value, AbstractEvent):
-        raise refuse(name, "an event", value, "wrap a function as fl.Crossing(function)")
-    return value
-
-
+_event = instance(AbstractEvent, "an event", "wrap a function as fl.Crossing(function)")
 WORDS["events"] = sequence_of(_event, "a sequence of events")
 
 

@@ -21,14 +21,13 @@ from flowlin.choices import (
     controller,
     labels,
     meter,
-    require_observed,
     require_room,
     tolerance,
 )
 from flowlin.drive import AbstractPause, Limits, drive, is_paused
 from flowlin.events import AbstractEvent, GateSwitches, logs_gates, user_watches
 from flowlin.exact import ExactWalk
-from flowlin.forward import reverse_only
+from flowlin.forward import reverse_only, told_by_name
 from flowlin.kinks import AbstractKinks, AveragedKinks, ExactKinks, IgnoreKinks
 from flowlin.loss import Loss, SquaredError
 from flowlin.network import AbstractNetwork, check_fit
@@ -127,13 +126,13 @@ def gradient_flow(
     **Raises:** `ValueError` for bad input; `fl.RunError`, which holds the partial trajectory, for
     a run that fails.
     """
+    events, max_steps = cast(tuple, events), cast(int, max_steps)  # as `checked` leaves them
     check_fit(network, task)
     check_options(network, rtol, learning_rate, kinks)
     ts = chosen_times(t1, ts)
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     # A name is no part of what is compiled.
     reference, task = Reference(task, loss), dataclasses.replace(task, name="")
-    require_observed(observe, network, task)
     if ts is not None and observe is None:
         require_room(network, len(ts), "ts", f"{len(ts)} times", "Save fewer, or use `observe`")
     kinks, why = chosen_kinks(network, task, kinks, solver)
@@ -223,7 +222,8 @@ def _traced(
         run = reverse_only(run)
     run = dataclasses.replace(run.with_capacity(limits.events), meter=progress_meter(progress))
     whole = jnp.asarray(limits.steps)
-    flow = run.solve(None, whole, whole, dense=dense, max_steps=limits.steps)
+    with told_by_name():
+        flow = run.solve(None, whole, whole, dense=dense, max_steps=limits.steps)
     return dataclasses.replace(flow, continuation=None)
 
 

@@ -3,6 +3,8 @@
 JAX's own error speaks of a `custom_vjp` function, at whatever place it stumbles upon one.
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
@@ -14,6 +16,17 @@ MESSAGE = (
     "derivatives in forward mode (jax.jvp, jax.jacfwd, jax.hessian) need "
     "`adjoint=diffrax.ForwardMode()` in the run, which has the default for reverse mode (jax.grad)."
 )
+
+
+@contextlib.contextmanager
+def told_by_name() -> Iterator[None]:
+    """JAX's error, where it notices forward mode as the program is made, says `MESSAGE` instead."""
+    try:
+        yield
+    except TypeError as error:
+        if "forward-mode" not in str(error):
+            raise
+        raise ValueError(MESSAGE) from None
 
 
 def reverse_only(tree: Any) -> Any:
@@ -28,7 +41,7 @@ def _marked(x: Any) -> Any:
 
 @_marked.defjvp
 def _marked_jvp(primals: Any, tangents: Any) -> Any:
-    return primals[0], _tangent.bind(tangents[0])
+    return _marked(primals[0]), _tangent.bind(tangents[0])  # marked for a derivative of this one
 
 
 def _refused(*args: Any, **kwargs: Any) -> Any:

@@ -154,7 +154,7 @@ class ExactKinks(AbstractKinks):
 
 
 WORDS["kinks"] = instance(
-    AbstractKinks, "an object such as fl.ExactKinks()", "see fl.SmoothKinks and fl.AveragedKinks"
+    AbstractKinks, "an object such as fl.ExactKinks()", "or fl.SmoothKinks(1e-4)"
 )
 
 

@@ -11,19 +11,9 @@ from equinox import AbstractVar
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from flowlin import initial
-from flowlin._arrays import is_traced, require_finite
-from flowlin._checks import (
-    WORDS,
-    array,
-    checked,
-    finite,
-    flag,
-    floating,
-    instance,
-    known,
-    refuse,
-    within,
-)
+from flowlin._arrays import require_finite
+from flowlin._checks import WORDS, array, checked, finite, flag, floating, instance, known, refuse
+from flowlin.layers import layers, off_gate, per_layer
 from flowlin.task import Task
 
 Weights = tuple[Array, ...]
@@ -38,12 +28,6 @@ def _input(name: str, value: Any) -> Any:
     if not isinstance(value, (jax.Array, np.ndarray)):
         raise refuse(name, "an array", value, f"pass jnp.asarray({name})")
     return array(name, value)
-
-
-def _slope(name: str, value: Any) -> Any:
-    """The gate of a unit that is off."""
-    check = finite if is_traced(value) else within(0.0, 1.0, "0 is plain ReLU")
-    return check(name, value)
 
 
 def product(h: Array, w: Array) -> Array:
@@ -186,7 +170,7 @@ class LinearNetwork(AbstractNetwork):
     bias_strength: Array
 
     def __init__(self, weights: Any, biases: Any = None, bias_strength: Any = 1.0):
-        self.weights, self.biases, self.bias_strength = _checked(weights, biases, bias_strength)
+        self.weights, self.biases, self.bias_strength = layers(weights, biases, bias_strength)
 
     def activation(self, layer: int, z: Array) -> Array:
         """The identity."""
@@ -266,7 +250,7 @@ class LinearNetwork(AbstractNetwork):
         return cls(weights, biases, bias_strength)
 
 
-@checked(weights=None, biases=None, slope=_slope)
+@checked(weights=None, biases=None, slope=off_gate)
 class ReLUNetwork(AbstractNetwork):
     """ReLU network: gates slaved to the sign of the preactivation.
 
@@ -288,7 +272,7 @@ class ReLUNetwork(AbstractNetwork):
     def __init__(
         self, weights: Any, biases: Any = None, bias_strength: Any = 1.0, slope: Any = 0.0
     ):
-        self.weights, self.biases, self.bias_strength = _checked(weights, biases, bias_strength)
+        self.weights, self.biases, self.bias_strength = layers(weights, biases, bias_strength)
         self.slope = jnp.asarray(slope, dtype=self.weights[0].dtype)
 
     def activation(self, layer: int, z: Array) -> Array:
@@ -354,10 +338,10 @@ class GatedLinearNetwork(AbstractNetwork):
     gates_: tuple[Array, ...]
 
     def __init__(self, weights: Any, biases: Any = None, bias_strength: Any = 1.0, *, gates: Any):
-        self.weights, self.biases, self.bias_strength = _checked(weights, biases, bias_strength)
+        self.weights, self.biases, self.bias_strength = layers(weights, biases, bias_strength)
         gates = tuple(
             floating(f"gates[{layer}]", g).astype(self.weights[0].dtype)
-            for layer, g in enumerate(_listed("gates", gates, "one array per hidden layer"))
+            for layer, g in enumerate(per_layer("gates", gates, "one array per hidden layer"))
         )
         if len(gates) != len(self.weights) - 1:
             raise ValueError(
@@ -461,58 +445,6 @@ def check_fit(network: AbstractNetwork, task: Task) -> None:
             f"`network` maps {takes} inputs to {gives} outputs, but `task` {task.name!r} has "
             f"{task.inputs} inputs and {task.outputs} outputs."
         )
-
-
-def _listed(name: str, value: Any, wanted: str) -> list[Any]:
-    """The entries of a list, one per layer."""
-    if isinstance(value, (list, tuple)) or np.ndim(value) > 2:
-        return list(value)
-    remedy = f"wrap it, as in {name}=[...]" if hasattr(value, "dtype") else ""
-    raise refuse(name, f"a list, {wanted}", value, remedy)
-
-
-def _checked(weights: Any, biases: Any, bias_strength: Any) -> tuple[Weights, Biases, Array]:
-    """Weights, biases and c as arrays of one precision, with shapes that chain."""
-    weights = _matrices(weights)
-    dtype = jnp.result_type(*weights)
-    if biases is None:
-        biases = (None,) * len(weights)
-    biases = _listed("biases", biases, "one array (H,) or None per layer")
-    if len(biases) != len(weights):
-        raise ValueError(
-            f"`biases` has {len(biases)} entries for {len(weights)} layers; use None for a "
-            "layer without bias."
-        )
-    checked = []
-    for layer, (w, b) in enumerate(zip(weights, biases, strict=True)):
-        if b is not None:
-            b = floating(f"biases[{layer}]", b).astype(dtype)
-            if b.shape != (w.shape[0],):
-                raise ValueError(
-                    f"`biases[{layer}]` must have shape ({w.shape[0]},), got {b.shape}."
-                )
-            require_finite(f"biases[{layer}]", b)
-        checked.append(b)
-    c = jnp.asarray(bias_strength, dtype=dtype)
-    return tuple(w.astype(dtype) for w in weights), tuple(checked), c
-
-
-def _matrices(weights: Any) -> list[Array]:
-    """Weights as matrices that chain."""
-    listed = _listed("weights", weights, "one matrix (N_out, N_in) per layer")
-    found = [floating(f"weights[{k}]", w, exact=True) for k, w in enumerate(listed)]
-    if not found:
-        raise ValueError("`weights` is empty; give at least one matrix (N_out, N_in).")
-    for layer, w in enumerate(found):
-        if w.ndim != 2 or 0 in w.shape:
-            raise ValueError(f"`weights[{layer}]` must be a matrix (N_out, N_in), got {w.shape}.")
-        if layer and w.shape[1] != found[layer - 1].shape[0]:
-            raise ValueError(
-                f"`weights[{layer}]` takes {w.shape[1]} inputs and `weights[{layer - 1}]` gives "
-                f"{found[layer - 1].shape[0]} outputs; matrices have shape (N_out, N_in)."
-            )
-        require_finite(f"weights[{layer}]", w)
-    return found
 
 
 WORDS["network"] = instance(

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from flowlin._checks import recordable
 from flowlin.averaged import EVALUATIONS, AveragedGates
 from flowlin.compiled import jit_by_array
 from flowlin.exact import NO_SLOTS, TWO_LAYERS, UNSOLVED, ExactWalk, WalkState, rule_for
@@ -40,8 +41,11 @@ class Observables(eqx.Module):
     def __call__(self, network: AbstractNetwork, task: Task) -> Any:
         if self.functions is None:
             return network.parameters
-        found = {name: f(network, task) for name, f in self.functions.items()}
-        return jax.tree.map(jnp.asarray, found)  # plain numbers too
+        found = {
+            name: recordable(f"`observe[{name!r}]`", f(network, task))
+            for name, f in self.functions.items()
+        }
+        return jax.tree.map(lambda a: a if eqx.is_array(a) else jnp.asarray(a, float), found)
 
 
 class _Save(eqx.Module):

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flowlin._arrays import ENABLE_X64, is_traced
+from flowlin._checks import checked
 from flowlin.eventlog import Channel, EventLog
 from flowlin.linearization import UnitCounts
 from flowlin.loss import CrossEntropy, SquaredError
@@ -52,6 +53,7 @@ def save(flow: Trajectory, path: Path) -> None:
     write(path, flow)
 
 
+@checked
 def load(path: Path) -> Trajectory:
     """A trajectory that `flow.save(path)` has written.
 

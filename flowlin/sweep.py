@@ -23,6 +23,7 @@ from flowlin.task import Task
 from flowlin.trajectory import Trajectory, finished
 
 
+@checked(flows=sequence_of(WORDS["flow"], "a list of trajectories"))
 class Sweep(Sequence[Trajectory]):
     """The runs of a sweep, in the order of its networks."""
 
@@ -107,7 +108,7 @@ def sweep(
     **Raises:** `ValueError` for no networks, different shapes, or numbers that do not fit.
     """
     members = _members(networks, tasks)
-    require_known("sweep", gradient_flow, options)
+    require_known(options, gradient_flow, of=sweep)
     if "throw" in options:
         raise ValueError("`throw` is not for sweeps; look at `sweep.failed`.")
     on_cpu = jax.default_backend() == "cpu"

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import diffrax
 import equinox as eqx
@@ -175,7 +175,7 @@ class Trajectory(eqx.Module):
         """
         from flowlin.flow import extended  # which imports this module
 
-        return extended(self, t1, ts, max_steps, max_events, progress, throw)
+        return extended(self, t1, ts, cast(int, max_steps), max_events, progress, throw)
 
     @checked
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -204,7 +204,7 @@ def test_descent_under_vmap_and_jit(tree):
     ("options", "message"),
     [
         ({"learning_rate": 0.0}, "`learning_rate` must be finite and positive"),
-        ({"steps": 0}, "`steps` must be at least 1"),
+        ({"steps": 0}, "`steps` must be a whole number from 1"),
         ({"save_every": 50}, "`save_every` must lie between 1 and `steps` = 10"),
         ({"tau": -1.0}, "`tau` must be finite and positive"),
     ],

@@ -91,7 +91,7 @@ def test_bad_input():
         fl.sweep(NETWORKS, [TASK], 1.0)
     with pytest.raises(ValueError, match=r"`networks\[1\]` has another kind or shape"):
         fl.sweep([NETWORKS[0], fl.ReLUNetwork.init(TASK, 5, key=jax.random.key(0))], TASK, 1.0)
-    with pytest.raises(ValueError, match="`workers` must be at least 1"):
+    with pytest.raises(ValueError, match="`workers` must be a whole number of 1 or more"):
         fl.sweep(NETWORKS, TASK, 1.0, workers=0)
     with pytest.raises(ValueError, match="`throw` is not for sweeps"):
         fl.sweep(NETWORKS, TASK, 1.0, throw=False)
