@@ -1,5 +1,6 @@
 """Bad input to theory, measures and plots: each is told by name, before anything is computed."""
 
+# pyright: reportArgumentType=false
 import jax
 import jax.numpy as jnp
 import matplotlib
@@ -26,7 +27,7 @@ REPRESENTATION = np.arange(12.0).reshape(2, 3, 2)
 
 @pytest.fixture(scope="module")
 def descent():
-    return fl.gradient_descent(LINEAR, TASK, 1e-2, 4, observe={"modes": MODES.strengths})
+    return fl.gradient_descent(LINEAR, TASK, 1e-2, 4)
 
 
 @pytest.fixture(autouse=True)
@@ -119,7 +120,7 @@ def test_strengths_of_another_kind_of_network():
         (lambda: fl.ModeHits(MODES, 0.1, direction="Down"), '`direction` must be None, "up" or'),
         (lambda: fl.ModeHits("modes", 0.1), "`modes` must be modes, as `theory.modes"),
         (lambda: fl.ModeHits(MODES, None), "`rho` must be an array"),
-        (lambda: fl.ModeHits(MODES, np.nan), "`rho` holds 1 value"),
+        (lambda: fl.ModeHits(MODES, np.nan), "`rho` must be finite"),
         (lambda: fl.ModeHits(MODES, 0.1, check=None), "`check` must be True or False"),
         (lambda: theory.modes((TASK.x, TASK.y)), "`task` must be an fl.Task"),
         (lambda: theory.modes(TASK, np.nan), "`bias_strength` must be finite"),
@@ -136,6 +137,11 @@ def test_strengths_of_another_kind_of_network():
         (lambda: theory.solve(LINEAR, TASK).product(-1.0), "`t` must be zero or positive"),
         (lambda: theory.solve(LINEAR, TASK).product("1"), "`t` must be an array"),
         (lambda: theory.solve(LINEAR, TASK).error(LINEAR), "`flow` must be a trajectory"),
+        (lambda: MODES.augmented(XOR.x), r"`x` must have shape \(P, 4\)"),
+        (
+            lambda: theory.balanced_gram(0.1, *LINEAR.weights, np.ones((7, 4)), balance=[1, 2]),
+            r"`balance` must be a single number, got shape \(2,\)",
+        ),
         (lambda: theory.after_linearization(RELU, TASK, 0.0), "`tau` must be finite and positive"),
         (lambda: theory.after_linearization(RELU, TASK, always_on=[2] * 6), "`always_on` must be"),
         (lambda: theory.after_linearization(RELU, TASK, always_on="x"), "`always_on` must be"),
@@ -196,6 +202,11 @@ def test_theory(call, message):
 def test_measures(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_a_flow_of_another_network_is_no_error(descent):
+    with pytest.raises(ValueError, match="`flow` is of another network or task"):
+        theory.solve(PLAIN, TASK).error(descent)
 
 
 def test_a_measure_returns_arrays(descent):

@@ -406,7 +406,7 @@ def test_error_rate_is_that_of_sklearn():
         (lambda n, t: measures.hidden(n, t, layer=3), r"`layer` = 3 does not exist"),
         (lambda n, t: measures.conserved(n, layer=-1), r"`layer` must be .* got -1"),
         (lambda n, t: measures.activity(n, t, quantile=0.5), r"`quantile` must lie in"),
-        (lambda n, t: measures.hidden(n, t.x[0]), r"one row per sample, \(P, N_in\)"),
+        (lambda n, t: measures.hidden(n, t.x[0]), r"`task` must have shape .*one row per sample"),
         (lambda n, t: measures.loss(n, t.x), r"`task` must be an fl\.Task"),
         (lambda n, t: measures.error_rate(n, fl.Task(t.x, t.y[:, :1])), r"single output"),
         (lambda n, t: measures.on_grid(n, axes=[jnp.zeros(2)]), r"one array for each of 2 inputs"),

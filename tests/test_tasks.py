@@ -1,5 +1,6 @@
 """`Task` and the toy tasks."""
 
+# pyright: reportArgumentType=false
 import itertools
 
 import jax

@@ -40,8 +40,8 @@ def some_of(known: tuple[str, ...]) -> Callable[[str, Any], tuple[str, ...]]:
     """A check for some of a few words, at least one."""
 
     def check(name: str, value: Any) -> tuple[str, ...]:
-        listed = isinstance(value, Iterable) and not isinstance(value, str)
-        given = tuple(value) if listed else (value,)
+        single = isinstance(value, str) or not isinstance(value, Iterable)
+        given: tuple[Any, ...] = (value,) if single else tuple(value)
         if not given or any(word not in known for word in given):
             raise ValueError(f"`{name}` must be some of {known}, got {given}.")
         return given

@@ -125,7 +125,7 @@ def digits(
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise ImportError("`digits` needs scikit-learn: pip install 'flowlin[data]'.") from error
-    images, labels = load_digits(return_X_y=True)
+    images, labels = map(np.asarray, load_digits(return_X_y=True))
     reference = images if center or standardise else None
     return _image_task(
         "digits", images, labels, reference, samples, seed, scale, standardise, one_hot, 16.0

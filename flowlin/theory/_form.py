@@ -23,14 +23,19 @@ STAND_IN = np.e  # for NaN while a formula is worked out: what every argument ma
 
 
 class Range:
-    """Where an argument's numbers may lie, in words and as a function of an array of them."""
+    """Where an argument's numbers may lie, in words and as a function of an array of them.
 
-    def __init__(self, wanted: str, fine: Callable[[np.ndarray], Any]):
-        self.wanted, self.fine = wanted, fine
+    `single` ones are no arrays.
+    """
+
+    def __init__(self, wanted: str, fine: Callable[[np.ndarray], Any], single: bool = False):
+        self.wanted, self.fine, self.single = wanted, fine, single
 
     def __call__(self, name: str, value: Any) -> Any:
         """The value, checked where it is known; NaN passes, and so does a tracer."""
-        array(name, value)
+        value = array(name, value)
+        if self.single and np.ndim(value):
+            raise ValueError(f"`{name}` must be a single number, got shape {np.shape(value)}.")
         if not is_traced(value):
             numbers = np.asarray(value)
             bad = numbers[~(np.asarray(self.fine(numbers)) | np.isnan(numbers))]
@@ -57,7 +62,6 @@ RANGES: dict[str, Range] = {
     ),
     "tau": Range("positive: it is the time constant of the flow", lambda tau: tau > 0),
     "depth": DEPTH,
-    "variance": Range("zero or positive: it is the variance of the inputs", lambda d: d >= 0),
 }
 
 
@@ -66,6 +70,15 @@ def of_run(name: str, value: Any) -> Any:
     if not all(hasattr(value, part) for part in ("ts", "networks", "final")):
         raise refuse(name, "a trajectory, as `fl.gradient_flow` returns it", value)
     return value
+
+
+def require_same(name: str, closed: Array, numerical: Array) -> None:
+    """Raise `ValueError` for a run whose numbers are not as many as those of the closed form."""
+    if closed.shape != numerical.shape:
+        raise ValueError(
+            f"`{name}` is of another network or task than the closed form: it has "
+            f"{numerical.shape[1:]} numbers at every time, which has {closed.shape[1:]}."
+        )
 
 
 def closed_form(function: Any = None, /, *, axes: dict[str, int] | None = None, **ranges: Range):
@@ -86,9 +99,8 @@ def closed_form(function: Any = None, /, *, axes: dict[str, int] | None = None, 
     def formed(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        given = {name: _numbers(value) for name, value in bound.arguments.items()}
+        given = dict(bound.arguments)
         shape = _common(given, own)
-        bound.arguments.update(given)
         unknown = [name for name, value in given.items() if _may_be_nan(value)]
         if not unknown:
             return function(*bound.args, **bound.kwargs)
@@ -114,13 +126,6 @@ def nan_of(*given: Any) -> Array:
 def unless(nan: Array, value: Array) -> Array:
     """The value, NaN where `nan` is True; `nan` lacks the value's last axes."""
     return jnp.where(nan.reshape(nan.shape + (1,) * (value.ndim - nan.ndim)), jnp.nan, value)
-
-
-def _numbers(value: Any) -> Any:
-    """Lists and tuples as arrays; everything else as it is."""
-    if not isinstance(value, (list, tuple)):
-        return value
-    return jnp.asarray(value) if is_traced(value) else np.asarray(value)
 
 
 def _may_be_nan(value: Any) -> bool:

@@ -12,7 +12,7 @@ from flowlin._arrays import augment, is_traced
 from flowlin._checks import checked, floating, not_negative, refuse
 from flowlin.network import LinearNetwork, ReLUNetwork, check_fit
 from flowlin.task import Task
-from flowlin.theory._form import TIME, of_run
+from flowlin.theory._form import TIME, of_run, require_same
 from flowlin.theory.certificate import Certificate
 from flowlin.theory.solve import Solution, solve
 
@@ -67,7 +67,9 @@ class AfterLinearization(eqx.Module):
         **Raises:** `ValueError` for a flow without networks.
         """
         numerical = jax.vmap(lambda network: network.outputs(self.task.x))(flow.networks)
-        difference = jnp.linalg.norm(self.outputs(flow.ts) - numerical, axis=(1, 2))
+        closed = self.outputs(flow.ts)
+        require_same("flow", closed, numerical)
+        difference = jnp.linalg.norm(closed - numerical, axis=(1, 2))
         return difference / jnp.max(jnp.linalg.norm(numerical, axis=(1, 2)))
 
 

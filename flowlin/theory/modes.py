@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from flowlin._arrays import augment, is_traced
-from flowlin._checks import WORDS, checked, flag, instance
+from flowlin._checks import WORDS, array, checked, flag, instance
 from flowlin._show import shown
 from flowlin.network import AbstractNetwork, GatedLinearNetwork, LinearNetwork, Parameters
 from flowlin.task import Task
@@ -53,8 +53,12 @@ class Modes(eqx.Module):
         driven = (self.s > 0) & (self.d > 0)
         return jnp.where(driven, self.s / jnp.where(driven, self.d, 1.0), 0.0)
 
+    @checked(x=array)
     def augmented(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N"]:
         """Inputs in the modes' coordinates: [c; x], or x for c = 0."""
+        inputs = self.v.shape[-2] - bool(self.bias_strength)
+        if np.shape(x)[1:] != (inputs,):
+            raise ValueError(f"`x` must have shape (P, {inputs}), got {np.shape(x)}.")
         return augment(x, self.bias_strength) if self.bias_strength else x
 
     @checked

@@ -87,7 +87,7 @@ def _require_data(modes: Any, task: Task) -> None:
         return  # other processes hold a part of it
     numbers, sizes = fingerprint(task)
     eps = max(np.finfo(array.dtype).eps for array in (known, task.x))
-    if np.any(np.abs(np.asarray(known) - numbers) > 1e3 * eps * sizes):
+    if not np.all(np.abs(np.asarray(known) - numbers) <= 1e3 * eps * sizes):  # NaN is none
         raise ValueError(
             f"`modes` are of other data than `task` {task.name!r}; use `theory.modes` of this "
             f"task, {MEANT}."

@@ -23,16 +23,21 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from flowlin.theory._form import closed_form
+from flowlin.theory._form import Range, closed_form
 from flowlin.theory._stable import decayed
 
 MATRICES = {"w1": 2, "w2": 2, "s_yx": 2}
+SINGLE = {
+    "variance": Range("zero or positive: it is that of the inputs", lambda d: d >= 0, single=True),
+    "balance": Range("finite", np.isfinite, single=True),
+}
 
 
-@closed_form(axes=MATRICES)
+@closed_form(axes=MATRICES, **SINGLE)
 def balanced_product(
     t: Any, w1: Any, w2: Any, s_yx: Any, *, variance: Any = 1.0, balance: Any = 0.0, tau: Any = 1.0
 ) -> Float[Array, "... N_out N_in"]:
@@ -44,7 +49,7 @@ def balanced_product(
     return outer @ jnp.swapaxes(inner, -1, -2)
 
 
-@closed_form(axes=MATRICES)
+@closed_form(axes=MATRICES, **SINGLE)
 def balanced_gram(
     t: Any, w1: Any, w2: Any, s_yx: Any, *, variance: Any = 1.0, balance: Any = 0.0, tau: Any = 1.0
 ) -> Float[Array, "... N N"]:

@@ -14,7 +14,7 @@ from flowlin._show import shown
 from flowlin.network import AbstractNetwork, LinearNetwork, check_fit
 from flowlin.task import Task
 from flowlin.theory import _summaries
-from flowlin.theory._form import TIME, of_run
+from flowlin.theory._form import TIME, of_run, require_same
 from flowlin.theory.certificate import Certificate, Problem, end_to_end, examined, matrices
 from flowlin.theory.deep import deep_strength
 from flowlin.theory.hyperbolic import imbalance, unbalanced_strength
@@ -73,7 +73,9 @@ class Solution(eqx.Module):
                 "compare its outputs, or run a fl.LinearNetwork."
             )
         numerical = jax.vmap(lambda network: end_to_end(matrices(network)))(flow.networks)
-        difference = jnp.linalg.norm(self.product(flow.ts) - numerical, axis=(1, 2))
+        closed = self.product(flow.ts)
+        require_same("flow", closed, numerical)
+        difference = jnp.linalg.norm(closed - numerical, axis=(1, 2))
         return difference / jnp.max(jnp.linalg.norm(numerical, axis=(1, 2)))
 
 
