@@ -169,26 +169,29 @@ class _Curve(eqx.Module):
         """Bracket of the first root of any, all positive at `low` and one not at `high`.
 
         One polynomial at a time, the lowest at the end of what is left: much cheaper than looking
-        at all of them in every step of the root find.
+        at all of them in every step of the root find. Somebody else may have been first, before
+        the bracket found. Every round but the last leaves one root less before it, so there are no
+        more rounds than roots, and none where the bracket is down to rounding.
         """
+        flat = self.coefficients.reshape(self.coefficients.shape[0], -1)
+        eps = jnp.finfo(flat.dtype).eps
 
-        def body(bracket):
-            low, high, _ = bracket
-            who = jnp.argmin(self(high))
-            own = self.coefficients.reshape(self.coefficients.shape[0], -1)[:, who]
+        def body(state):
+            low, end, _, _, rounds = state
+            own = flat[:, jnp.argmin(self(end))]
 
             def value(at):
                 return jnp.polyval(own[::-1], 2 * at - 1)
 
-            before, after = bracketed_root(value, low, high, False, TOLERANCE)
-            return before, after, (jnp.min(self(before)) <= 0) & (before > low)
+            before, after = bracketed_root(value, low, end, False, max(TOLERANCE, 4 * eps))
+            again = (jnp.min(self(before)) <= 0) & (before > low) & (before < end)
+            return low, before, after, again, rounds + 1
 
-        def again(bracket):
-            # Somebody else was first, before the bracket found.
-            return bracket[2]
+        def unfinished(state):
+            return state[3] & (state[4] < flat.size)
 
-        first = body((low, high, True))
-        low, high, _ = lax.while_loop(again, lambda b: body((low, b[0], b[2])), first)
+        first = body((low, high, high, True, jnp.zeros((), int)))
+        _, low, high, *_ = lax.while_loop(unfinished, body, first)
         return low, high
 
 
