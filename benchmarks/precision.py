@@ -3,7 +3,7 @@
     python benchmarks/precision.py [--quick] [--seeds 10]
 
 Five tasks, 8 and 64 hidden units with biases, seeds 0, 1, ..., `kinks=fl.ExactKinks()`, each in
-float32 at rtol 1e-3 ... 1e-6, and in float64 at the same rtol from the same float32 weights. The
+float32 at rtol 1e-3 ... 2e-6, and in float64 at the same rtol from the same float32 weights. The
 reference is float64 at rtol 1e-10. Medians and largest over the seeds:
 
 - ended: runs that reached t1.
@@ -28,7 +28,7 @@ from tqdm import tqdm
 
 import flowlin as fl
 
-TOLERANCES = (1e-3, 1e-4, 1e-5, 1e-6)
+TOLERANCES = (1e-3, 1e-4, 1e-5, 2e-6)
 REFERENCE = 1e-10
 
 

@@ -10,10 +10,10 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
+from flowlin.exact.rounding import rounding_in
 from flowlin.network import Parameters
 from flowlin.roots import bracketed_root
 
-TOLERANCE = 1e-12  # of an event's time, relative to the step
 CHECKS = 6  # least number of points per step, both ends included, through which margins are put
 GRID = np.linspace(0.0, 1.0, 11)  # where signs and turns are looked at
 
@@ -174,7 +174,7 @@ class _Curve(eqx.Module):
         more rounds than roots, and none where the bracket is down to rounding.
         """
         flat = self.coefficients.reshape(self.coefficients.shape[0], -1)
-        eps = jnp.finfo(flat.dtype).eps
+        tolerance = rounding_in(flat.dtype).root
 
         def body(state):
             low, end, _, _, rounds = state
@@ -183,7 +183,7 @@ class _Curve(eqx.Module):
             def value(at):
                 return jnp.polyval(own[::-1], 2 * at - 1)
 
-            before, after = bracketed_root(value, low, end, False, max(TOLERANCE, 4 * eps))
+            before, after = bracketed_root(value, low, end, False, tolerance)
             again = (jnp.min(self(before)) <= 0) & (before > low) & (before < end)
             return low, before, after, again, rounds + 1
 
