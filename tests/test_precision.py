@@ -9,7 +9,6 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 import flowlin as fl
@@ -95,17 +94,17 @@ def test_a_walk_in_float32_is_that_in_float64(tree):
 
 
 def test_pairs_within_rounding_of_their_kinks_are_few():
-    """With float64's multiples of eps the weights are off by OLD."""
+    """With float64's multiples of eps the weights are off by 3e-5, and events are missed."""
     task = gaussian().astype(jnp.float32)
     single, double = both(task, start(task, 32), 10.0)
     assert len(single.events) == len(double.events)
-    assert distance(single.final, double.final) < 3e-5
+    assert distance(single.final, double.final) < 1.5e-5
 
 
 def test_a_walk_that_float32_cannot_do_ends_and_names_the_remedy(tree):
     single = tree.astype(jnp.float32)
     near = 100 + 1e-2 * jax.random.normal(jax.random.key(0), single.x.shape, jnp.float32)
-    with pytest.raises(fl.RunError, match="may be too close for float32; .*jax_enable_x64") as why:
+    with pytest.raises(fl.RunError, match=r"may be too close for float32; .*jax_enable_x64") as why:
         fl.gradient_flow(start(single), fl.Task(near, single.y), 30.0)
     assert bool(why.value.trajectory.result == fl.RESULTS.dt_min_reached)
 
