@@ -8,9 +8,10 @@ import jax.numpy as jnp
 class Rounding(NamedTuple):
     """Sizes, all relative, below which a difference says nothing.
 
-    Multiples of the precision's eps would do for float64, where there is room for generous ones;
-    those of float32 are as small as its walks bear, chosen by `benchmarks/precision.py`: pairs
-    within rounding of their kinks are taken to be there, which is an error of the run.
+    In float64 there is room for generous multiples of eps. In float32 there is little: a pair
+    within rounding of its kink is taken to be there, which is an error of the run, so its z and u
+    are smaller multiples (`benchmarks/precision.py`; float64's multiples of eps made weights
+    off by ten to a hundred times as much). The rest are some tens to a thousand of its eps.
     """
 
     z: float  # |z| over |w| |x|
