@@ -30,6 +30,7 @@ from flowlin.loss import SquaredError as SquaredError
 from flowlin.network import GatedLinearNetwork as GatedLinearNetwork
 from flowlin.network import LinearNetwork as LinearNetwork
 from flowlin.network import ReLUNetwork as ReLUNetwork
+from flowlin.precision import PrecisionWarning as PrecisionWarning
 from flowlin.result import RESULTS as RESULTS
 from flowlin.result import RunError as RunError
 from flowlin.rkc import RKC as RKC

@@ -9,7 +9,7 @@ import diffrax
 import jax.numpy as jnp
 import numpy as np
 
-from flowlin._arrays import is_traced
+from flowlin._arrays import ENABLE_X64, is_traced
 from flowlin._checks import checked, positive_at_run_time
 from flowlin.checkpoint import Checkpoint
 from flowlin.choices import (
@@ -108,7 +108,8 @@ def gradient_flow(
       evaluation (not under `jit` or `vmap`, with `dense`, or with exact kinks). `AveragedKinks`
       has its own. `flow.stats` says which and why.
     - `rtol`, `atol`: None is 1e-8 in float64 (1e-5 with `AveragedKinks`, which goes no finer) and
-      1e-4 in float32, and rtol / 100.
+      1e-4 in float32 (1e-5 with `ExactKinks`), and rtol / 100. While JAX is set to float32 the
+      first run warns (`fl.PrecisionWarning`) of the digits to expect.
     - `max_steps`, `max_events`: where to give up; `max_steps=None` is 2^30, which is nowhere.
     - `adjoint`: how derivatives are taken; the default is reverse mode, `diffrax.ForwardMode()`
       for `jax.jvp`. Reverse mode keeps about sqrt(2 `max_steps`) checkpoints, each with the
@@ -271,18 +272,21 @@ def _require_dense(run: Run, steps: int) -> None:
 def _failure(flow: Trajectory, max_steps: int, max_events: int) -> str:
     """What went wrong and what to do about it."""
     reached = f"t = {float(flow.end):.6g} after {int(flow.counts['num_steps'])} steps"
-    sliding = ""
+    remedy, narrow = "", False
     if flow.stats["kinks"] == repr(IgnoreKinks()):
-        sliding = "; a ReLU flow that slides on its kinks needs `kinks=fl.SmoothKinks(...)`"
+        remedy = "; a ReLU flow that slides on its kinks needs `kinks=fl.SmoothKinks(...)`"
+    if flow.stats["kinks"].startswith("ExactKinks") and flow.final.dtype != jnp.float64:
+        remedy = f"; events may be too close for float32; before any array is made: {ENABLE_X64}"
+        narrow = True
     if bool(flow.result == RESULTS.max_steps_reached):
         return (
             f"`max_steps` = {max_steps} reached at {reached}. Increase it, or loosen "
-            f"`rtol`{sliding}."
+            f"`rtol`{remedy}."
         )
     if bool(flow.result == RESULTS.dt_min_reached):
         return (
             f"the step size shrank to nothing at {reached}: the loss is not finite there, or its "
-            f"gradient jumps{sliding}."
+            f"gradient jumps{remedy}."
         )
     if bool(flow.result == RESULTS.event_overflow):
         return (
@@ -296,4 +300,4 @@ def _failure(flow: Trajectory, max_steps: int, max_events: int) -> str:
             f"{layer} reached its kink and can neither cross nor go back. `ExactKinks` stops "
             "there; use `kinks=fl.SmoothKinks(...)`, or end the run before."
         )
-    return f"{RESULTS[flow.result]}, at {reached}."
+    return f"{RESULTS[flow.result]}, at {reached}{'; ' + remedy if narrow else ''}."

@@ -39,6 +39,8 @@ class PausingState(eqx.Module):
 class Pausing(diffrax.AbstractAdaptiveStepSizeController[PausingState, None]):
     """Wraps a controller, changes none of its decisions, and stops after so many steps.
 
+    It stops, too, where there is no next step: where rounding or a NaN has left none.
+
     A pause is not a step boundary of its own: the steps of a run that was paused and went on are
     those of one that was not, to the last bit.
 
@@ -91,6 +93,9 @@ class Pausing(diffrax.AbstractAdaptiveStepSizeController[PausingState, None]):
         attempts = state.attempts + 1
         accepted = state.accepted + jnp.where(keep, 1, 0).astype(jnp.int32)
         tired = (keep & (accepted >= self.budget)) | (attempts >= self.attempts)
+        # A step that ends where it begins, or nowhere (its error was NaN), would be tried for ever.
+        stuck = ~(ahead > t_next) & (result == diffrax.RESULTS.successful)
+        result = diffrax.RESULTS.where(stuck, diffrax.RESULTS.dt_min_reached, result)
         fine = result == diffrax.RESULTS.successful
         result = diffrax.RESULTS.where((t_next < self.t1) & tired & fine, PAUSED, result)
         return (

@@ -5,6 +5,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from flowlin.exact.modes import pseudo_inverse
+from flowlin.exact.rounding import rounding_in
 
 BLOCK_STEPS = 10  # block pivots before single ones
 
@@ -24,7 +25,7 @@ def box_qp(
 
     Block principal pivoting (Judice and Pires, Comput. Oper. Res. 1994): every variable on the
     wrong side changes its set at once. If that does not settle, Murty's rule, the first wrong
-    variable alone, which ends for every positive definite matrix; a multiple 1e-10 of the
+    variable alone, which ends for every positive definite matrix; a small multiple of the
     identity then makes K one.
 
     **Arguments:** `active` marks the variables there are; u = 0 for the others.
@@ -33,10 +34,10 @@ def box_qp(
     """
     q, bound = jnp.where(active, q, 0.0), jnp.where(active, bound, 0.0)
     k = jnp.where(active[:, None] & active, k, 0.0)
-    eps = jnp.finfo(k.dtype).eps
-    slack_u = 1e3 * eps * bound
-    slack_v = 1e3 * eps * (jnp.abs(q) + jnp.abs(k) @ bound)
-    ridge = 1e-10 * jnp.max(jnp.diagonal(k)) * jnp.eye(k.shape[0], dtype=k.dtype)
+    rounding = rounding_in(k.dtype)
+    slack_u = rounding.slack * bound
+    slack_v = rounding.slack * (jnp.abs(q) + jnp.abs(k) @ bound)
+    ridge = rounding.cut * jnp.max(jnp.diagonal(k)) * jnp.eye(k.shape[0], dtype=k.dtype)
 
     def solve(free, upper, matrix):
         fixed = jnp.where(upper, bound, 0.0)

@@ -23,10 +23,9 @@ from flowlin.exact.modes import (
     slots_of,
 )
 from flowlin.exact.piece import Piece
+from flowlin.exact.rounding import rounding_in
 from flowlin.exact.rule import AbstractRule
 from flowlin.network import Parameters
-
-SNAP = 1e-9  # u this close to an end of its range, relatively, is at that end
 
 
 class Situation(eqx.Module):
@@ -48,6 +47,12 @@ def situation(flow: GatedFlow, parameters: Parameters, modes: Modes) -> Situatio
     strength = flow.kinks.strength(forces.c)
     near = jnp.abs(forces.z) <= flow.rounding(parameters)
     return Situation(modes.codes, forces.c, strength, near, 2 * u > bound)
+
+
+def sides(u: Float[Array, " m"], bound: Float[Array, " m"]) -> Int[Array, " m"]:
+    """Modes that u says, in the range from zero to its bound."""
+    snap = rounding_in(u.dtype).snap
+    return jnp.where(u <= snap * bound, OFF, jnp.where(u >= (1 - snap) * bound, ON, SLIDING))
 
 
 def decide(
@@ -76,8 +81,8 @@ def decide(
     rows, there = gather(x, chosen), chosen < codes.shape[0]
     bound = still(flow.bound(gather(strength, chosen)))
     u, settled = box_qp(rows @ rows.T, rows @ velocity, jnp.maximum(bound, 0.0), there)
-    side = jnp.where(u <= SNAP * bound, OFF, jnp.where(u >= (1 - SNAP) * bound, ON, SLIDING))
-    codes = codes.at[chosen].set(side.astype(codes.dtype), mode="drop")
+    side = sides(u, bound).astype(codes.dtype)
+    codes = codes.at[chosen].set(side, mode="drop")
     codes = flow.kinks.follow(codes)
 
     sliding = slots_of((codes == SLIDING) & flow.kinks.leads, slots)

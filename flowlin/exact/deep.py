@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from flowlin._arrays import augment
 from flowlin.exact.modes import OFF, SLIDING, Kinks
+from flowlin.exact.rounding import rounding_in
 from flowlin.loss import Loss
 from flowlin.network import Parameters, ReLUNetwork
 from flowlin.task import Task
@@ -242,7 +243,7 @@ class DeepFlow(eqx.Module):
         """|z| that may be rounding."""
         eps = jnp.finfo(self.task.x.dtype).eps
         tiny = jnp.finfo(self.task.x.dtype).tiny / eps
-        return 512 * eps * self.sizes(parameters) + tiny
+        return rounding_in(self.task.x.dtype).z * self.sizes(parameters) + tiny
 
     def tolerances(self, parameters: Parameters, frozen: DeepFrozen) -> Float[Array, "H P"]:
         """Margins that may be rounding."""
@@ -254,7 +255,7 @@ class DeepFlow(eqx.Module):
             scale = jnp.sqrt(jnp.sum((w * scale[:, None]) ** 2, axis=0))
             scales = [scale, *scales]
         strength = self.strength([jnp.abs(c) for c in at.c])
-        slid = 5e4 * eps * strength + 5 * eps * jnp.concatenate(scales)[:, None]
+        slid = rounding_in(eps.dtype).u * strength + 5 * eps * jnp.concatenate(scales)[:, None]
         tiny = jnp.finfo(eps).tiny / eps
         return jnp.where(frozen.codes == SLIDING, slid + tiny, self.rounding(parameters))
 

@@ -6,7 +6,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from flowlin.exact.boxqp import box_qp
-from flowlin.exact.decide import SNAP
+from flowlin.exact.decide import sides
 from flowlin.exact.deep import DeepFlow, DeepModes, take
 from flowlin.exact.gatelog import GateLog
 from flowlin.exact.modes import FINE, NO_SLOTS, OFF, ON, SLIDING, TWO_LAYERS, UNSOLVED, slots_of
@@ -128,7 +128,7 @@ class NetworkRule(AbstractRule):
             bound = take(flow.bound(flow.strength(at.c)), chosen)
             there = chosen < flat
             u, settled = box_qp(gram, q, jnp.maximum(bound, 0.0), there)
-            side = jnp.where(u <= SNAP * bound, OFF, jnp.where(u >= (1 - SNAP) * bound, ON, 0))
+            side = sides(u, bound)
             lost = there & (bound <= 0)
             side = jnp.where(lost, jnp.where(q - gram @ u > 0, ON, OFF), side)
             codes = choice.codes.ravel().at[chosen].set(side.astype(jnp.int8), mode="drop")

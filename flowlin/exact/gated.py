@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from flowlin._arrays import augment
 from flowlin.exact.modes import OFF, SLIDING, Kinks, Modes, gather
+from flowlin.exact.rounding import rounding_in
 from flowlin.loss import Loss
 from flowlin.network import Parameters, ReLUNetwork
 from flowlin.task import Task
@@ -151,7 +152,7 @@ class GatedFlow(eqx.Module):
         square = jnp.sum(w**2, axis=1) if b is None else jnp.sum(w**2, axis=1) + b**2
         sizes = jnp.sqrt(square)[:, None] * jnp.linalg.norm(self.kinks.x, axis=1)
         eps, tiny = jnp.finfo(sizes.dtype).eps, jnp.finfo(sizes.dtype).tiny
-        return lax.stop_gradient(512 * eps * sizes + tiny / eps)
+        return lax.stop_gradient(rounding_in(sizes.dtype).z * sizes + tiny / eps)
 
     def tolerances(self, parameters: Parameters, frozen: Frozen) -> Float[Array, "H P"]:
         """Margins that may be rounding."""
@@ -160,7 +161,7 @@ class GatedFlow(eqx.Module):
         eps = jnp.finfo(forces.c.dtype).eps
         strength = self.kinks.strength(jnp.abs(forces.c))
         scale = self.error_scale * jnp.linalg.norm(parameters[0][1], axis=0)[:, None]
-        slid = 5e4 * eps * strength + 5 * eps * scale
+        slid = rounding_in(eps.dtype).u * strength + 5 * eps * scale
         tiny = jnp.finfo(eps).tiny / eps
         return jnp.where(frozen.codes == SLIDING, slid + tiny, self.rounding(parameters))
 

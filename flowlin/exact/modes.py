@@ -7,6 +7,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from flowlin.exact.rounding import rounding_in
+
 OFF, SLIDING, ON = -1, 0, 1
 # What can go wrong at an event.
 FINE, NO_SLOTS, UNSOLVED, TWO_LAYERS = 0, 1, 2, 3
@@ -123,10 +125,11 @@ def gather(rows: Float[Array, "P ..."], slots: Int[Array, "*s"]) -> Array:
 def pseudo_inverse(gram: Float[Array, "m m"]) -> Float[Array, "m m"]:
     r"""Moore-Penrose inverse of a positive semi-definite matrix, constant to derivatives.
 
-    Eigenvalues below 1e-10 of the largest are dropped.
+    Eigenvalues that may be rounding of the largest's are dropped.
     """
     values, vectors = jnp.linalg.eigh(lax.stop_gradient(gram))
-    keep = values > 1e-10 * jnp.maximum(values[-1], jnp.finfo(gram.dtype).tiny)
+    cut = rounding_in(gram.dtype).cut
+    keep = values > cut * jnp.maximum(values[-1], jnp.finfo(gram.dtype).tiny)
     return (vectors * jnp.where(keep, 1 / jnp.where(keep, values, 1.0), 0.0)) @ vectors.T
 
 

@@ -10,10 +10,10 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
+from flowlin.exact.rounding import rounding_in
 from flowlin.network import Parameters
 from flowlin.roots import bracketed_root
 
-TOLERANCE = 1e-12  # of an event's time, relative to the step
 CHECKS = 6  # least number of points per step, both ends included, through which margins are put
 GRID = np.linspace(0.0, 1.0, 11)  # where signs and turns are looked at
 
@@ -169,26 +169,29 @@ class _Curve(eqx.Module):
         """Bracket of the first root of any, all positive at `low` and one not at `high`.
 
         One polynomial at a time, the lowest at the end of what is left: much cheaper than looking
-        at all of them in every step of the root find.
+        at all of them in every step of the root find. Somebody else may have been first, before
+        the bracket found. Every round but the last leaves one root less before it, so there are no
+        more rounds than roots, and none where the bracket is down to rounding.
         """
+        flat = self.coefficients.reshape(self.coefficients.shape[0], -1)
+        tolerance = rounding_in(flat.dtype).root
 
-        def body(bracket):
-            low, high, _ = bracket
-            who = jnp.argmin(self(high))
-            own = self.coefficients.reshape(self.coefficients.shape[0], -1)[:, who]
+        def body(state):
+            low, end, _, _, rounds = state
+            own = flat[:, jnp.argmin(self(end))]
 
             def value(at):
                 return jnp.polyval(own[::-1], 2 * at - 1)
 
-            before, after = bracketed_root(value, low, high, False, TOLERANCE)
-            return before, after, (jnp.min(self(before)) <= 0) & (before > low)
+            before, after = bracketed_root(value, low, end, False, tolerance)
+            again = (jnp.min(self(before)) <= 0) & (before > low) & (before < end)
+            return low, before, after, again, rounds + 1
 
-        def again(bracket):
-            # Somebody else was first, before the bracket found.
-            return bracket[2]
+        def unfinished(state):
+            return state[3] & (state[4] < flat.size)
 
-        first = body((low, high, True))
-        low, high, _ = lax.while_loop(again, lambda b: body((low, b[0], b[2])), first)
+        first = body((low, high, high, True, jnp.zeros((), int)))
+        _, low, high, *_ = lax.while_loop(unfinished, body, first)
         return low, high
 
 

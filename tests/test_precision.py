@@ -1,0 +1,118 @@
+"""Runs in float32: they end, their digits, and what users are told of them."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import flowlin as fl
+from flowlin._arrays import ENABLE_X64
+from tests.test_exact import distance, gaussian
+
+jax.config.update("jax_enable_x64", True)
+
+pytestmark = pytest.mark.filterwarnings("ignore:the .* always-on fraction")
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def start(task, hidden=8, seed=0):
+    return fl.ReLUNetwork.init(task, (hidden,), variance=1e-2, key=jax.random.key(seed))
+
+
+def walked_without_x64(cases):
+    """The README's lines, for (task, hidden, max_steps), in a process that is left in float32."""
+    code = """
+        import json, sys, warnings
+        import jax
+        import flowlin as fl
+        found = []
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            for make, hidden, max_steps in json.loads(sys.argv[1]):
+                task = {"tree": fl.tasks.hierarchy, "xor": fl.tasks.xor}[make]()
+                key = jax.random.key(0)
+                network = fl.ReLUNetwork.init(task, (hidden,), variance=1e-2, key=key)
+                flow = fl.gradient_flow(network, task, 30.0, max_steps=max_steps, throw=False)
+                how = [name for name in ("successful", "max_steps_reached")
+                       if bool(flow.result == getattr(fl.RESULTS, name))]
+                steps = int(flow.stats["num_steps"])
+                found.append([how, steps, float(flow.end), len(flow.events), str(flow.ts.dtype)])
+        print(json.dumps([found, [(w.category.__name__, str(w.message)) for w in told]]))
+        """
+    out = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), json.dumps(cases)], timeout=600,
+        capture_output=True, text=True, cwd=ROOT, check=True,
+        env={**os.environ, "JAX_ENABLE_X64": "0"},
+    ).stdout  # fmt: skip
+    return json.loads(out)
+
+
+def test_a_walk_without_x64_ends_and_the_user_is_told_once():
+    (whole, cut), told = walked_without_x64([("tree", 8, 4096), ("tree", 8, 7)])
+    assert whole[0] == ["successful"]
+    assert whole[2] == 30.0
+    assert whole[4] == "float32"
+    assert cut[:2] == [["max_steps_reached"], 7]
+    assert [name for name, _ in told] == ["PrecisionWarning"]
+    assert ENABLE_X64 in told[0][1]
+
+
+@pytest.mark.slow
+def test_wider_walks_without_x64_end():
+    found, _ = walked_without_x64([("tree", 16, 4096), ("tree", 64, 4096), ("xor", 16, 4096)])
+    for how, steps, end, events, _ in found:
+        assert (how, end) == (["successful"], 30.0)
+        assert 0 < events < 1000
+        assert steps < 1000
+
+
+def both(task, network, t1):
+    """The run in float32 at its default rtol, and a fine one in float64 from the same weights."""
+    single = fl.gradient_flow(network, task, t1)
+    wide, double = network.astype(jnp.float64), task.astype(jnp.float64)
+    return single, fl.gradient_flow(wide, double, t1, rtol=1e-8)
+
+
+def test_a_walk_in_float32_is_that_in_float64(tree):
+    task = tree.astype(jnp.float32)
+    for seed in range(3):
+        single, double = both(task, start(task, seed=seed), 30.0)
+        assert single.final.dtype == jnp.float32
+        assert distance(single.final, double.final) < 2e-4
+        assert abs(len(single.events) / len(double.events) - 1) < 0.1
+        mine, theirs = (flow.linearization() for flow in (single, double))
+        assert mine.open.fraction == theirs.open.fraction
+        assert jnp.allclose(mine.open.time, theirs.open.time, rtol=2e-4)
+        assert jnp.allclose(mine.closed.time, theirs.closed.time, rtol=2e-4)
+
+
+def test_pairs_within_rounding_of_their_kinks_are_few():
+    """With float64's multiples of eps the weights are off by 3e-5, and events are missed."""
+    task = gaussian().astype(jnp.float32)
+    single, double = both(task, start(task, 32), 10.0)
+    assert len(single.events) == len(double.events)
+    assert distance(single.final, double.final) < 1.5e-5
+
+
+def test_a_walk_that_float32_cannot_do_ends_and_names_the_remedy(tree):
+    single = tree.astype(jnp.float32)
+    near = 100 + 1e-2 * jax.random.normal(jax.random.key(0), single.x.shape, jnp.float32)
+    with pytest.raises(fl.RunError, match=r"may be too close for float32; .*jax_enable_x64") as why:
+        fl.gradient_flow(start(single), fl.Task(near, single.y), 30.0)
+    assert bool(why.value.trajectory.result == fl.RESULTS.dt_min_reached)
+
+
+def test_a_step_that_leads_nowhere_ends_the_run(tree):
+    """In float32 the first step's length overflows, and what follows is NaN."""
+    single = tree.astype(jnp.float32)
+    task = fl.Task(1e15 * single.x, single.y)
+    flow = fl.gradient_flow(start(single), task, 30.0, throw=False, max_steps=4096)
+    assert bool(flow.result == fl.RESULTS.dt_min_reached)
+    assert int(flow.stats["num_steps"]) < 100
