@@ -300,4 +300,4 @@ def _failure(flow: Trajectory, max_steps: int, max_events: int) -> str:
             f"{layer} reached its kink and can neither cross nor go back. `ExactKinks` stops "
             "there; use `kinks=fl.SmoothKinks(...)`, or end the run before."
         )
-    return f"{RESULTS[flow.result]}, at {reached}{'; ' + remedy if narrow else ''}."
+    return f"{RESULTS[flow.result]}, at {reached}{remedy if narrow else ''}."
