@@ -60,7 +60,7 @@ class Lines:
     """Outcomes as they come, one a line in FILE.jsonl, so that a run cut short leaves them."""
 
     def __init__(self, path: str | None):
-        self.file = open(pathlib.Path(path).with_suffix(".jsonl"), "w") if path else None
+        self.file = pathlib.Path(path).with_suffix(".jsonl").open("w") if path else None
 
     def __enter__(self) -> "Lines":
         return self

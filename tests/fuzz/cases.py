@@ -52,10 +52,10 @@ def values(target: Target, name: str) -> st.SearchStrategy[str]:
     banned = LONG.get(name, ())
     odd = st.sampled_from([value for value in ODD if value not in banned])
     if name not in LONG:
-        odd = odd | odd | odd | numbers()
+        odd = st.integers(0, 5).flatmap(lambda k, odd=odd: odd if k else numbers())
     known = word(target, name)
     near = st.sampled_from(known.kind.near) if known.kind.near else odd
-    return st.one_of(near, odd | odd | arrays())
+    return st.integers(0, 9).flatmap(lambda k: near if k < 5 else odd if k < 9 else arrays())
 
 
 @st.composite

@@ -1,6 +1,7 @@
 """Kinds of arguments: what is certainly bad for each, and odd values near to valid ones."""
 
 import dataclasses
+import decimal
 import math
 import numbers
 import os
@@ -53,8 +54,8 @@ def _plain(value: Any) -> np.ndarray | None:
 
 def real(value: Any) -> bool:
     """One real number, NaN and infinities apart."""
-    if isinstance(value, numbers.Real):  # however large, and fractions too
-        return not (isinstance(value, float) and not math.isfinite(value))
+    if isinstance(value, (numbers.Real, decimal.Decimal)):  # however large, and fractions too
+        return not isinstance(value, (float, decimal.Decimal)) or math.isfinite(value)
     array = _plain(value)
     return array is not None and array.ndim == 0 and bool(np.isfinite(array))
 
@@ -245,7 +246,9 @@ TIMES = Kind(times, ("[nan]", "[]", "[0.2, 0.1]", "[0.1, 0.1]", "[0.1, 9.0]", "[
                      "[[0.1]]", "['a']", "0.1", "[0.1, 0.2]", "[0.1, nan]", "[0, inf]",
                      "[0.1, None]", "np.linspace(0, 0.5, 3)", "range(1)", "'0.1'"))  # fmt: skip
 FORMULA = Kind(numeric, (*NUMBERS, *ARRAYS), formula=True)
-TIME_CONSTANT = Kind(lambda v: numeric(v) and not np.any(np.asarray(v) <= 0), NUMBERS, formula=True)
+TIME_CONSTANT = Kind(
+    lambda v: numeric(v) and not np.any(np.asarray(v) <= 0), (*NUMBERS, *ARRAYS), formula=True
+)
 ARRAY = Kind(finite, ARRAYS)
 ROWS = Kind(rows, ARRAYS, formula=True)
 MATRIX = Kind(matrix, ARRAYS)

@@ -32,8 +32,8 @@ DTYPE = k.Kind(
 )
 INDICES = k.Kind(
     lambda v: k.numeric(v) or isinstance(v, slice),
-    ("[0, 2]", "[0, 99]", "[-1]", "[0, 0]", "[True, False, True, False]", "slice(0, 2)", "[]", "2.5",
-     "[0.5]", "99", "np.array([99])", "'a'", "[[0, 1]]"),
+    ("[0, 2]", "[0, 99]", "[-1]", "[0, 0]", "[True, False, True, False]", "slice(0, 2)", "[]",
+     "2.5", "[0.5]", "99", "np.array([99])", "'a'", "[[0, 1]]"),
 )  # fmt: skip
 PAIR = k.Kind(k.listed(k.real), ("(1.0,)", "(1, 2, 3)", "('a', 'b')", "(nan, 1.0)", "(2, 1)"))
 RUNS = k.Kind(
@@ -91,7 +91,7 @@ WORDS = {
     "ts": Word("[0.1, 0.5]", k.optional(k.TIMES)),
     "dense": Word("True", k.FLAG),
     "loss": Word("fl.SquaredError()", k.LOSS),
-    "tau": Word("1.0", k.POSITIVE),
+    "tau": Word("1.0", k.TIME_CONSTANT),
     "learning_rate": Word("0.1", k.POSITIVE),
     "steps": Word("4", k.STEPS),
     "batch_size": Word("2", k.COUNT),
@@ -213,7 +213,11 @@ OWN = {
     ),
     "fl.theory.Solution.error.flow": Word("plain_flow", k.FLOW),
     "fl.theory.AfterLinearization.error.flow": Word("plain_flow", k.FLOW),
-    "fl.theory.solve.tau": Word("1.0", k.POSITIVE),
+    **{f"{name}.tau": Word("1.0", k.POSITIVE) for name in (
+        "fl.StepClock", "fl.gradient_descent", "fl.gradient_flow", "fl.largest_learning_rate",
+        "fl.stochastic_gradient_descent", "fl.measures.velocity", "fl.theory.after_linearization",
+        "fl.theory.early_phase", "fl.theory.solve",
+    )},
     "fl.theory.balanced_gram.variance": Word("1.0", k.FORMULA),
     "fl.theory.balanced_product.variance": Word("1.0", k.FORMULA),
     "fl.theory.balanced_gram.balance": Word("0.0", k.FORMULA),
