@@ -15,8 +15,9 @@ from tests.fuzz.names import Target, targets
 from tests.fuzz.outcome import judged
 from tests.fuzz.words import unknown, valid
 
-SHORT, LONG = 1, 4  # cases per parameter
-BATCHES = 8  # of callables; each is a child process, which pays for a start and for compiling
+# Cases per parameter, and child processes among which callables are split: each pays for a start
+# and for what it compiles.
+SHORT, LONG = (0.7, 1), (4, 8)
 
 
 def main() -> int:
@@ -32,7 +33,7 @@ def main() -> int:
         print("not described in tests/fuzz/words.py:", *missing, sep="\n  ")
         return 1
     chosen = [t for name, t in known.items() if any(o in name for o in asked.only or [""])]
-    batches = batched(chosen, LONG if asked.long else SHORT)
+    batches = batched(chosen, *(LONG if asked.long else SHORT))
     with Lines(asked.report) as lines:
         outcomes = drive.outcomes(batches, asked.workers, asked.limit, lines.write)
     text = f"{report.table(outcomes)}\n{report.offenders(outcomes)}\n"
@@ -45,14 +46,18 @@ def main() -> int:
     return 0
 
 
-def batched(chosen: list[Target], per: int) -> list[list[str]]:
-    """So many cases per parameter; callables that start from one object go together.
+def batched(chosen: list[Target], per: float, number: int) -> list[list[str]]:
+    """Cases in a number of batches; callables that start from one object go together.
 
-    A child process makes the object once.
+    A child process makes the object once. With less than a case per parameter, valid calls and
+    properties are left to the library's other tests.
     """
     order = sorted(chosen, key=lambda target: next(iter(valid(target).values()), ""))
-    cases = [case for t in order for case in drawn(t, per * max(1, len(t.parameters)))]
-    size = -(-len(cases) // BATCHES)
+    cases = []
+    for target in order:
+        count = round(per * len(target.parameters))
+        cases += drawn(target, max(1, count)) if per >= 1 else drawn(target, count)[1:]
+    size = max(1, -(-len(cases) // number))
     return [cases[k : k + size] for k in range(0, len(cases), size)]
 
 

@@ -174,6 +174,11 @@ ARRAYS = ("np.ones((2, 2))", "np.zeros((0, 4))", "np.ones((4, 4, 4))", "np.array
           "np.ones(3, complex)", "np.array([1, 'a'], object)", "[[1.0], [1.0, 2.0]]", "[nan]",
           "[None]", "np.full((4, 4), nan)", "np.ones(4, np.float16)", "jnp.zeros(4, int)",
           "np.full(4, inf)")  # fmt: skip
+# Of few shapes, since a closed form is compiled for each.
+VECTORS = ("np.ones(4)", "np.zeros(0)", "np.array('text')", "np.ones(4, complex)",
+           "np.array([1, 'a'], object)", "[[1.0], [1.0, 2.0]]", "[None]", "np.full(4, nan)",
+           "np.ones(4, np.float16)", "jnp.zeros(4, int)", "np.full(4, inf)", "-np.ones(4)",
+           "np.array([1.0, nan, 1.0, 1.0])", "np.array(nan)", "'nan'")  # fmt: skip
 TASKS = ("other_task", "(task.x, task.y)", "stacked_task", "nan_task", "task.x", "fl.Task",
          "task.astype(jnp.float16)", "strange_task")  # fmt: skip
 NETWORKS = ("other_network", "half_network", "whole_network", "stacked_network", "nan_network",
@@ -245,9 +250,9 @@ AXES = Kind(of(Axes), ("plt", "plt.figure()", "[axes]", "plt.Axes"))
 TIMES = Kind(times, ("[nan]", "[]", "[0.2, 0.1]", "[0.1, 0.1]", "[0.1, 9.0]", "[-1.0, 0.1]",
                      "[[0.1]]", "['a']", "0.1", "[0.1, 0.2]", "[0.1, nan]", "[0, inf]",
                      "[0.1, None]", "np.linspace(0, 0.5, 3)", "range(1)", "'0.1'"))  # fmt: skip
-FORMULA = Kind(numeric, (*NUMBERS, *ARRAYS), formula=True)
+FORMULA = Kind(numeric, (*NUMBERS, *VECTORS), formula=True)
 TIME_CONSTANT = Kind(
-    lambda v: numeric(v) and not np.any(np.asarray(v) <= 0), (*NUMBERS, *ARRAYS), formula=True
+    lambda v: numeric(v) and not np.any(np.asarray(v) <= 0), (*NUMBERS, *VECTORS), formula=True
 )
 ARRAY = Kind(finite, ARRAYS)
 ROWS = Kind(rows, ARRAYS, formula=True)

@@ -38,7 +38,7 @@ NAN_SAYS = {
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What came of a case; the `verdict` is one of `VERDICTS`."""
+    """What came of a case: one of `VERDICTS`, why, and the processor time in seconds."""
 
     case: str
     verdict: str
@@ -84,7 +84,7 @@ def made(expression: str) -> Any:
 
 def judged(case: str, show: bool = False) -> Outcome:
     """The case's outcome; `show` prints the traceback, or the value."""
-    call, start = read(case), time.perf_counter()
+    call, start = read(case), time.process_time()
     pathlib.Path("checkpoint.npz").unlink(missing_ok=True)
     try:
         given = valid(call.target) | call.changes
@@ -108,7 +108,7 @@ def judged(case: str, show: bool = False) -> Outcome:
         shared().pop("axes", None)
     if not call.changes and not call.extra and verdict != "right":
         verdict = "invalid"
-    return Outcome(case, verdict, detail, time.perf_counter() - start)
+    return Outcome(case, verdict, detail, time.process_time() - start)
 
 
 def _called(call: Call, values: dict[str, Any]) -> Any:
