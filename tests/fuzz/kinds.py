@@ -83,7 +83,7 @@ def flag(value: Any) -> bool:
 
 def numeric(value: Any) -> bool:
     """Real numbers of any shape, NaN included: those of closed forms."""
-    return _plain(value) is not None
+    return _plain(value) is not None or real(value)
 
 
 def finite(value: Any) -> bool:

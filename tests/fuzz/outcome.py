@@ -27,14 +27,6 @@ HOME = pathlib.Path(fl.__file__).parent
 MISSING, EXTRA = "MISSING", "*EXTRA"
 TOLD = (ValueError, TypeError, ImportError, fl.RunError)
 
-# Where NaN is an answer that the docstring gives.
-NAN_SAYS = {
-    "fl.measures.distance_ratio": "without two classes",
-    "fl.measures.linear_cka": "one of the representations is constant",
-    "fl.measures.variance_explained": "the representation is constant",
-    "fl.theory.SlowedClock.delays": "neither gets there",
-}
-
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
@@ -136,10 +128,17 @@ def _of_value(call: Call, changed: dict[str, Any], value: Any) -> tuple[str, str
             return "silent", f"`{name}` accepted; returned {_short(value)}"
         if known.kind.formula and _has_nan(bad) and not _has_nan(value):
             return "silent", f"NaN in `{name}` became {_short(value)}"
-    odd = call.target.name in NAN_SAYS or any(map(_has_odd, changed.values()))
+    odd = any(map(_has_odd, changed.values())) or _says_nan(call.target)
     if not odd and _has_nan(value) and not _has_nan_when_valid(call.target.name):
         return "silent", f"NaN out of finite arguments: {_short(value)}"
     return "right", ""
+
+
+def _says_nan(target: Target) -> bool:
+    """Whether a docstring says that NaN is an answer: its own, its class's, its module's."""
+    owner = eval(target.owner or target.name.rpartition(".")[0], {"fl": fl})
+    texts = [target.function.__doc__, owner.__doc__]
+    return any("nan" in (text or "").split("**Raises")[0].lower() for text in texts)
 
 
 def _is_default(target: Target, name: str, value: Any) -> bool:
