@@ -118,7 +118,7 @@ def among(*allowed: Any) -> Test:
 
 
 def _same(value: Any, one: Any) -> bool:
-    return isinstance(value, (str, int, type(None))) and value == one
+    return isinstance(value, (str, int, np.integer)) and value == one
 
 
 def within(low: float, high: float) -> Test:
@@ -194,6 +194,11 @@ OBSERVES = (
 
 NETWORK = Kind(but(of(AbstractNetwork), *BAD_NETWORKS), NETWORKS)
 TASK = Kind(but(of(fl.Task), "other_task", "stacked_task", "nan_task"), TASKS)
+# Where no network, and no modes, must fit the task; where its numbers are not looked at either.
+TASK_ALONE = Kind(but(of(fl.Task), "stacked_task", "nan_task"), TASKS)
+TASK_SHAPE = Kind(but(of(fl.Task), "stacked_task"), TASKS)
+NETWORK_ALONE = Kind(but(of(AbstractNetwork), *BAD_NETWORKS[:-1]), NETWORKS)
+UNSEEN = Kind(lambda value: True, TASKS)  # an argument that is not looked at, as is said
 MODES = Kind(of(fl.theory.Modes), ("bare_modes", "fl.theory.Modes", "modes.s", "modes.u"))
 FLOW = Kind(
     of(fl.Trajectory),

@@ -253,13 +253,21 @@ OWN = {
     **{f"fl.measures.{name}.task": Word("task", k.SAMPLES) for name in (
         "activity", "hidden", "effective_map",
     )},
-    **{f"fl.measures.{name}.task": Word("task", k.optional(k.SAMPLES)) for name in (
-        "along", "conserved", "conserved_matrix", "kink_positions", "norms", "on_grid",
+    "fl.measures.along.task": Word("task", k.optional(k.SAMPLES)),
+    **{f"fl.measures.{name}.task": Word("task", k.UNSEEN) for name in (
+        "OnTask.__call__", "alignment", "conserved", "conserved_matrix", "hidden_vectors",
+        "kink_positions", "norms", "on_grid",
     )},
-    **{f"fl.measures.{name}.task": Word("task", k.optional(k.TASK)) for name in (
-        "alignment", "hidden_vectors",
+    **{f"fl.measures.{name}.network": Word("network", k.NETWORK_ALONE) for name in (
+        "conserved", "conserved_matrix", "kink_positions", "norms", "on_grid",
     )},
-    "fl.measures.OnTask.__call__.task": Word("task", k.optional(k.SAMPLES)),
+    **{f"fl.{name}.init.task": Word("task", k.TASK_SHAPE) for name in (
+        "LinearNetwork", "ReLUNetwork",
+    )},
+    **{f"fl.{name}.task": Word("task", k.TASK_ALONE) for name in (
+        "LinearNetwork.balanced", "theory.bias_mode", "theory.modes",
+    )},
+    "fl.measures.OnTask.task": Word("task", k.Kind(k.of(k.fl.Task), k.TASKS)),
     "fl.measures.kink_rates.network": Word("relu", k.NETWORK),
     **{f"{name}.modes": Word("modes", k.Kind(
         k.but(k.MODES.good, "other_modes", "strange_modes", "stronger_modes"),
@@ -269,7 +277,7 @@ OWN = {
         "fl.measures.mode_shares", "fl.theory.balanced_strength", "fl.plot.modes",
     )},
     "fl.plot.cube.values": Word("cube_values", k.ARRAY),
-    "fl.plot.cube.axis": Word("0", k.optional(k.LAYER), given=True),
+    "fl.plot.cube.axis": Word("0", k.optional(k.Kind(k.among(0, 1, 2), k.COUNTS)), given=True),
     "fl.plot.sweep_map.x": Word("[1.0, 2.0]", k.ARRAY),
     "fl.plot.sweep_map.y": Word("[1.0, 2.0, 3.0]", k.ARRAY),
     "fl.plot.sweep_map.names": Word("('a', 'b', 'c')", NAMES),
@@ -284,8 +292,7 @@ OWN = {
 }  # fmt: skip
 
 for _loss in ("CrossEntropy", "SquaredError", "theory.LinearizedLoss"):
-    OWN[f"fl.{_loss}.__call__.outputs"] = OWN[f"fl.{_loss}.total.outputs"] = WORDS["targets"]
-    OWN[f"fl.{_loss}.weight.samples"] = Word("4", k.COUNT)
+    OWN[f"fl.{_loss}.__call__.outputs"] = WORDS["targets"]
 
 # Instances whose methods and properties are called, a valid one and others; a method of which
 # not every instance is capable has its own.
