@@ -11,6 +11,7 @@ jax.config.update("jax_enable_x64", True)
 
 from tests.fuzz import drive, report
 from tests.fuzz.cases import drawn
+from tests.fuzz.known import KNOWN, KNOWN_LONG
 from tests.fuzz.names import Target, targets
 from tests.fuzz.outcome import judged
 from tests.fuzz.words import unknown, valid
@@ -54,9 +55,12 @@ def batched(chosen: list[Target], per: float, number: int) -> list[list[str]]:
     """
     order = sorted(chosen, key=lambda target: next(iter(valid(target).values()), ""))
     cases = []
+    known = KNOWN + KNOWN_LONG if per >= 1 else KNOWN
     for target in order:
         count = round(per * len(target.parameters))
-        cases += drawn(target, max(1, count)) if per >= 1 else drawn(target, count)[1:]
+        own = drawn(target, max(1, count)) if per >= 1 else drawn(target, count)[1:]
+        own += [case for case in known if case.startswith(f"{target.name}(")]
+        cases += dict.fromkeys(own)
     size = max(1, -(-len(cases) // number))
     return [cases[k : k + size] for k in range(0, len(cases), size)]
 

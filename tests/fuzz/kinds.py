@@ -144,8 +144,16 @@ def rows(value: Any) -> bool:
 
 def times(value: Any) -> bool:
     array = _plain(value)
-    flat = array is not None and array.ndim == 1 and array.size > 0
-    return flat and bool(np.all(np.diff(array) > 0))
+    if array is None or array.ndim != 1 or array.size == 0 or not finite(array):
+        return False
+    return bool(np.all(np.diff(array) > 0) and array[0] >= 0)
+
+
+def event(value: Any) -> bool:
+    """An event, of modes that are the task's if it is about modes."""
+    own = of(fl.theory.Modes, type(None))
+    modes = getattr(value, "modes", None)
+    return isinstance(value, AbstractEvent) and but(own, "other_modes", "strange_modes")(modes)
 
 
 def random_key(value: Any) -> bool:
@@ -183,8 +191,8 @@ TASKS = ("other_task", "(task.x, task.y)", "stacked_task", "nan_task", "task.x",
          "task.astype(jnp.float16)", "strange_task")  # fmt: skip
 NETWORKS = ("other_network", "half_network", "whole_network", "stacked_network", "nan_network",
             "emptied_network", "relu", "gated", "always_gated", "deep", "single", "unbiased",
-            "fl.LinearNetwork", "eqx.nn.Linear(4, 7, key=key)", "network.parameters",
-            "network(jnp.ones(4))")  # fmt: skip
+            "relu.astype(jnp.float32)", "fl.LinearNetwork", "eqx.nn.Linear(4, 7, key=key)",
+            "network.parameters", "network(jnp.ones(4))")  # fmt: skip
 BAD_NETWORKS = ("half_network", "whole_network", "stacked_network", "nan_network",
                 "emptied_network", "other_network")  # fmt: skip
 OBSERVES = (
@@ -236,7 +244,7 @@ KINKS = Kind(
     ("'exact'", "fl.ExactKinks", "fl.SmoothKinks(1e-2)", "fl.IgnoreKinks()", "fl.AveragedKinks()"),
 )
 EVENTS = Kind(
-    lambda value: isinstance(value, AbstractEvent) or listed(of(AbstractEvent))(value),
+    lambda value: event(value) or value == () or listed(event)(value),
     ("fl.LossBelow(0.1)", "(max,)", "[None]", "(fl.LossBelow,)", "[fl.LossBelow(0.1)]", "'loss'",
      "(fl.ModeHits(modes, 0.1),)", "(fl.ModeHits(other_modes, 0.1),)", "(fl.UnitSwitches(0.1),)",
      "(fl.ModeHits(strange_modes, 0.1),)", "{'loss': fl.LossBelow(0.1)}",

@@ -128,6 +128,18 @@ def relu():
 
 
 @thing
+def single_tree():
+    """The README's task, in single precision."""
+    return fl.tasks.hierarchy(3).astype(jnp.float32)
+
+
+@thing
+def single_relu():
+    kind = fl.ReLUNetwork
+    return kind.init(evaluated("single_tree"), 8, 1e-2, key=jax.random.key(0)).astype(jnp.float32)
+
+
+@thing
 def gated():
     return evaluated("relu").frozen(evaluated("task"))
 
