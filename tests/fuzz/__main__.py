@@ -57,8 +57,10 @@ def batched(chosen: list[Target], per: float, number: int) -> list[list[str]]:
     cases = []
     known = KNOWN + KNOWN_LONG if per >= 1 else KNOWN
     for target in order:
-        count = round(per * len(target.parameters))
-        own = drawn(target, max(1, count)) if per >= 1 else drawn(target, count)[1:]
+        count = max(1, round(per * len(target.parameters)))
+        own = drawn(target, count)
+        if per < 1:
+            own = own[1:] if target.parameters else []
         own += [case for case in known if case.startswith(f"{target.name}(")]
         cases += dict.fromkeys(own)
     size = max(1, -(-len(cases) // number))
