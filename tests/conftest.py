@@ -25,6 +25,12 @@ jax.config.update("jax_enable_x64", True)
 import flowlin as fl
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--long-fuzz", action="store_true", help="thousands of calls in tests/test_fuzz.py"
+    )
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _forget_compiled():
     """What a module has compiled would fill gigabytes, and slow the next ones down."""

@@ -1,0 +1,364 @@
+"""A valid value for every parameter of every public callable, by its name.
+
+A new parameter of a known name needs nothing here. One of a new name needs a line: its valid value,
+and what kind of thing it is. `callable.parameter` goes before `parameter`.
+"""
+
+import dataclasses
+import inspect
+
+from tests.fuzz import kinds as k
+from tests.fuzz.names import Target
+
+
+@dataclasses.dataclass(frozen=True)
+class Word:
+    """A valid value, as an expression over the things, and its kind.
+
+    - `given`: whether calls give it although it has a default.
+    """
+
+    value: str
+    kind: k.Kind
+    given: bool = False
+
+
+BIAS_LIKE = k.one_or_many(k.FLAG)
+NAMES = k.Kind(k.listed(k.of(str)), ("'text'", "['a']", "['a', 'b', 'c', 'd']", "[1, 2]"))
+COLOUR = k.Kind(k.of(str, tuple), ("'no colour'", "'red'", "''", "(1, 0, 0)", "b'red'"))
+DTYPE = k.Kind(
+    k.either(k.of(type, k.np.dtype), k.of(str)),
+    ("'float32'", "jnp.float16", "'text'", "int", "complex", "jnp.float32", "bool", "object"),
+)
+INDICES = k.Kind(
+    lambda v: isinstance(v, slice) or (k.numeric(v) and not k.np.any(k.np.asarray(v) >= 4)),
+    ("[0, 2]", "[0, 99]", "[-1]", "[0, 0]", "[True, False, True, False]", "slice(0, 2)", "[]",
+     "2.5", "[0.5]", "99", "np.array([99])", "'a'", "[[0, 1]]"),
+)  # fmt: skip
+PAIR = k.Kind(k.listed(k.real), ("(1.0,)", "(1, 2, 3)", "('a', 'b')", "(nan, 1.0)", "(2, 1)"))
+RUNS = k.Kind(
+    k.named(lambda v: isinstance(v, (k.fl.Trajectory, k.fl.Sweep, list, tuple))),
+    ("flow", "[flow]", "{'relu': 1}", "{'strange': flow}", "{1: flow}", "{'relu': []}",
+     "{'relu': [descent, flow]}", "{'relu': sweep}", "{'relu': None}"),
+)  # fmt: skip
+
+WORDS = {
+    # what is trained, and on what
+    "network": Word("network", k.NETWORK),
+    "networks": Word("[network, network]", k.Kind(k.listed(k.NETWORK.good), (
+        "[]", "network", "[network, deep]", "[network, None]", "[network, other_network]",
+        "{'a': network}", "stacked_network", "(n for n in [network])"))),
+    "task": Word("task", k.TASK),
+    "tasks": Word("task", k.one_or_many(k.TASK)),
+    "x": Word("task.x", k.Kind(k.matrix, (*k.ARRAYS, "jnp.ones((3, 5))", "other_task.x"))),
+    "y": Word("task.y", k.MATRIX),
+    "name": Word("'text'", k.TEXT),
+    "weights": Word("(w1, w2)", k.WEIGHTS),
+    "biases": Word("(np.ones(4), None)", k.optional(k.BIASES)),
+    "gates": Word("(np.ones(4),)", k.optional(k.GATES)),
+    "bias_strength": Word("1.0", k.NUMBER),
+    "slope": Word("0.1", k.NUMBER),
+    "hidden": Word("(4,)", k.one_or_many(k.COUNT)),
+    "variance": Word("0.05", k.one_or_many(k.NOT_NEGATIVE)),
+    "bias": Word("True", BIAS_LIKE),
+    "key": Word("key", k.KEY, given=True),
+    "balance": Word("0.1", k.NUMBER),
+    "product": Word("np.ones((7, 5))", k.optional(k.MATRIX)),
+    "dtype": Word("jnp.float32", DTYPE),
+    "indices": Word("np.array([0, 2])", INDICES),
+    "axis": Word("0", k.optional(k.WHOLE)),
+    "mesh": Word("mesh", k.optional(k.MESH)),
+    # tasks
+    "levels": Word("2", k.COUNT),
+    "branching": Word("2", k.Kind(lambda v: k.whole(v) and v >= 2, k.COUNTS)),
+    "binary": Word("True", k.FLAG),
+    "delta": Word("0.5", k.NOT_NEGATIVE),
+    "one_hot": Word("True", k.FLAG),
+    "samples": Word("20", k.optional(k.COUNT), given=True),
+    "spectrum": Word("(2.0, 1.0)", k.Kind(k.listed(k.real), k.ARRAYS)),
+    "inputs": Word("3", k.optional(k.COUNT)),
+    "outputs": Word("3", k.optional(k.COUNT)),
+    "whiten": Word("True", k.FLAG),
+    "noise": Word("0.1", k.NOT_NEGATIVE),
+    "seed": Word("0", k.WHOLE),
+    "test": Word("True", k.FLAG, given=True),
+    "scale": Word("True", k.FLAG),
+    "center": Word("False", k.FLAG, given=True),
+    "standardise": Word("False", k.FLAG),
+    "grayscale": Word("True", k.FLAG),
+    # runs
+    "t1": Word("0.5", k.POSITIVE),
+    "ts": Word("[0.1, 0.5]", k.optional(k.TIMES)),
+    "dense": Word("True", k.FLAG),
+    "loss": Word("fl.SquaredError()", k.LOSS),
+    "tau": Word("1.0", k.TIME_CONSTANT),
+    "learning_rate": Word("0.1", k.POSITIVE),
+    "steps": Word("4", k.STEPS),
+    "batch_size": Word("2", k.COUNT),
+    "optimiser": Word("optax.sgd(0.1)", k.optional(k.OPTIMISER)),
+    "events": Word("(fl.LossBelow(0.1),)", k.EVENTS),
+    "interpolate": Word("True", k.FLAG),
+    "observe": Word("{'loss': fl.measures.loss}", k.optional(k.OBSERVE)),
+    "save_every": Word("2", k.optional(k.COUNT)),
+    "kinks": Word("fl.SmoothKinks(1e-2)", k.optional(k.KINKS)),
+    "solver": Word("diffrax.Tsit5()", k.optional(k.SOLVER)),
+    "rtol": Word("1e-4", k.optional(k.POSITIVE)),
+    "atol": Word("1e-6", k.optional(k.POSITIVE)),
+    "max_steps": Word("4096", k.optional(k.COUNT), given=True),
+    "max_events": Word("64", k.COUNT),
+    "adjoint": Word("diffrax.RecursiveCheckpointAdjoint()", k.ADJOINT),
+    "progress": Word("False", k.FLAG),
+    "checkpoint": Word("'checkpoint.npz'", k.optional(k.PATH)),
+    "throw": Word("True", k.FLAG),
+    "within": Word("0.1", k.POSITIVE),
+    "precision": Word("0.2", k.POSITIVE),
+    "batch": Word("1", k.optional(k.COUNT)),
+    "workers": Word("1", k.optional(k.COUNT), given=True),
+    "path": Word("'saved.npz'", k.PATH),
+    "function": Word("lambda flow: flow.losses", k.FUNCTION),
+    "index": Word("0", k.Kind(lambda v: isinstance(v, slice) or k.whole(v), k.COUNTS)),
+    # events and kinks
+    "observable": Word("fl.measures.loss", k.FUNCTION),
+    "level": Word("0.1", k.ARRAY),
+    "direction": Word("'up'", k.Kind(k.among(None, "up", "down"), ("'Down'", "'both'", "-1"))),
+    "terminate": Word("True", k.FLAG),
+    "modes": Word("modes", k.MODES),
+    "rho": Word("0.1", k.FORMULA),
+    "quantile": Word("0.1", k.QUANTILE),
+    "width": Word("0.01", k.POSITIVE),
+    "slots": Word("4", k.COUNT),
+    "max_stages": Word("16", k.COUNT),
+    "loop": Word("'checkpointed'", k.Kind(k.among("checkpointed", "bounded", "lax"), k.TEXT.near)),
+    "reduction": Word("'sum'", k.Kind(k.among("mean", "sum"), ("'Mean'", "'none'"))),
+    "convention": Word("fl.Convention.MEAN", k.Kind(
+        k.of(k.fl.Convention), ("'HALF_SUM'", "'MEAN'", "fl.Convention", "fl.Convention.HALF_SUM",
+                                "fl.Convention.TORCH_MEAN", "fl.Convention.MEAN.value"))),
+    # trajectories
+    "flow": Word("flow", k.FLOW),
+    "descent": Word("descent", k.FLOW),
+    "layer": Word("0", k.LAYER),
+    "t": Word("0.5", k.FORMULA),
+    "time": Word("0.5", k.FORMULA),
+    "closed": Word("True", k.FLAG),
+    # closed forms
+    **{name: Word(value, k.FORMULA) for name, value in {
+        "s": "0.5", "d": "0.5", "a0": "0.01", "g": "0.5", "imbalance": "0.1", "p": "np.ones(4)",
+        "q": "np.ones(4)", "w0": "np.ones((7, 4))", "theta": "0.5", "share": "0.5",
+    }.items()},
+    "depth": Word("3", k.Kind(lambda v: k.numeric(v), k.COUNTS, formula=True)),
+    "w1": Word("w1", k.FORMULA),
+    "w2": Word("w2", k.FORMULA),
+    "s_yx": Word("np.ones((7, 4))", k.FORMULA),
+    "s_x": Word("np.eye(4)", k.FORMULA),
+    "tolerance": Word("1e-8", k.optional(k.POSITIVE)),
+    "always_on": Word("np.ones(4, bool)", k.optional(k.ARRAY)),
+    "max_pieces": Word("16", k.COUNT),
+    "early": Word("early", k.Kind(k.of(k.fl.theory.EarlyPhase), ("early.network(0.1)", "relu"))),
+    "end": Word("0.5", k.optional(k.NUMBER)),
+    # measures
+    "measure": Word("fl.measures.loss", k.FUNCTION),
+    "velocity": Word("fl.measures.velocity", k.FUNCTION),
+    "matrix": Word("np.eye(4)", k.ROWS),
+    "classes": Word("[0, 0, 1, 1]", k.Kind(k.numeric, k.ARRAYS)),
+    "features": Word("task.y", k.ROWS),
+    "values": Word("np.ones((3, 2))", k.FORMULA),
+    "a": Word("hidden", k.ROWS),
+    "b": Word("hidden", k.ROWS),
+    "debiased": Word("True", k.FLAG),
+    "dimensions": Word("2", k.COUNT),
+    "axes": Word("np.linspace(-1, 1, 3)", k.optional(k.one_or_many(k.ARRAY))),
+    "average": Word("0", k.optional(k.LAYER)),
+    "targets": Word("task.y", k.MATRIX),
+    # pictures
+    "ax": Word("axes", k.optional(k.AXES)),
+    "parts": Word("('always_on',)", NAMES),
+    "conventions": Word("('open',)", NAMES),
+    "label": Word("'text'", k.optional(k.TEXT)),
+    "unit": Word("'text'", k.TEXT),
+    "error": Word("'text'", k.TEXT),
+    "colour": Word("'red'", k.optional(COLOUR)),
+    "colours": Word("['red'] * 4", k.optional(NAMES)),
+    "labels": Word("['a'] * 4", k.optional(NAMES)),
+    "names": Word("('a', 'b')", NAMES),
+    "draw": Word("lambda figure, frame: None", k.FUNCTION),
+    "frames": Word("1", k.STEPS),
+    "size": Word("(1.0, 1.0)", PAIR),
+    "limits": Word("(-1.0, 1.0)", k.optional(PAIR)),
+    "fps": Word("10.0", k.POSITIVE),
+    "dpi": Word("20", k.POSITIVE),
+    "grid": Word("np.linspace(-1, 1, 3)", k.ARRAY),
+    "at": Word("0", k.optional(k.WHOLE)),
+    "units": Word("[0, 1]", k.optional(k.Kind(k.listed(k.whole), k.ARRAYS))),
+    "shown": Word("[0]", k.optional(k.Kind(k.listed(k.whole), k.ARRAYS))),
+    "positions": Word("np.ones((3, 4))", k.FORMULA),
+    "points": Word("points", k.ARRAY),
+    "kind": Word("'relu'", k.Kind(k.of(str), ("'Relu'", "''"))),
+    "n": Word("1", k.WHOLE),
+    "number": Word("3", k.WHOLE),
+    "runs": Word("{'relu': flow}", RUNS),
+    "contenders": Word("{'a': ([1, 2], [0.1, 0.2])}", k.Kind(k.named(k.listed(k.numeric)), (
+        "{'a': 1}", "[1]", "{'a': ([1], [1, 2])}", "{'a': ([nan], [nan])}"))),
+    "looks": Word("{'a': {'color': 'red'}}", k.optional(k.Kind(
+        k.named(k.named(lambda v: True)), ("{'a': 1}", "{'b': {}}", "{'a': {'colr': 'red'}}")))),
+}  # fmt: skip
+
+# Where a name means something else.
+OWN = {
+    **{f"{name}.network": Word("relu", k.NETWORK) for name in (
+        "fl.theory.early_phase", "fl.theory.after_linearization",
+    )},
+    "fl.theory.early_phase.t1": Word("0.5", k.optional(k.POSITIVE), given=True),
+    "fl.theory.after_linearization.always_on": Word(
+        "np.ones(4, bool)", k.optional(k.ARRAY), given=True,
+    ),
+    "fl.theory.Solution.error.flow": Word("plain_flow", k.FLOW),
+    "fl.theory.AfterLinearization.error.flow": Word("plain_flow", k.FLOW),
+    **{f"{name}.tau": Word("1.0", k.POSITIVE) for name in (
+        "fl.StepClock", "fl.gradient_descent", "fl.gradient_flow", "fl.largest_learning_rate",
+        "fl.stochastic_gradient_descent", "fl.measures.velocity", "fl.theory.after_linearization",
+        "fl.theory.early_phase", "fl.theory.solve",
+    )},
+    "fl.theory.balanced_gram.variance": Word("1.0", k.FORMULA),
+    "fl.theory.balanced_product.variance": Word("1.0", k.FORMULA),
+    "fl.theory.balanced_gram.balance": Word("0.0", k.FORMULA),
+    "fl.theory.balanced_product.balance": Word("0.0", k.FORMULA),
+    "fl.theory.mode_weights.w1": Word("0.1", k.FORMULA),
+    "fl.theory.mode_weights.w2": Word("0.1", k.FORMULA),
+    "fl.ModeHits.rho": Word("0.1", k.ARRAY),
+    "fl.Trajectory.extend.t1": Word("4.0", k.POSITIVE),
+    "fl.Trajectory.extend.ts": Word("[3.0, 4.0]", k.optional(k.TIMES)),
+    "fl.Trajectory.network.t": Word("0.5", k.FORMULA),
+    "fl.EventLog.gates.t": Word("0.5", k.NUMBER),
+    "fl.EventLog.sides.t": Word("0.5", k.NUMBER),
+    "fl.EventLog.select.name": Word("'gate'", k.Kind(k.among("gate"), ("'Gate'", "['gate']"))),
+    "fl.StepClock.samples": Word("4", k.optional(k.COUNT)),
+    "fl.StepClock.outputs": Word("4", k.optional(k.COUNT)),
+    "fl.StepClock.batch_size": Word("4", k.optional(k.COUNT)),
+    "fl.StepClock.time.steps": Word("10", k.FORMULA),
+    "fl.load.path": Word("file", k.PATH),
+    "fl.plot.animate.path": Word("'film.gif'", k.PATH),
+    "fl.tasks.teacher.samples": Word("20", k.COUNT),
+    "fl.Task.sharded.axis": Word("'samples'", k.optional(k.Kind(k.of(str), ("'a'", "0")))),
+    "fl.theory.SlowedClock.linearization.share": Word("0.5", k.NUMBER),
+    "fl.theory.LinearizedLoss.loss": Word("fl.SquaredError()", k.LOSS),
+    **{f"fl.{kind}.__call__.x": Word("task.x[0]", k.Kind(
+        lambda v: k.finite(v) and k.np.ndim(v) == 1, k.ARRAYS,
+    )) for kind in ("LinearNetwork", "ReLUNetwork", "GatedLinearNetwork")},
+    "fl.measures.loss.loss": Word("fl.SquaredError()", k.LOSS),
+    **{f"fl.measures.{name}.hidden": Word("hidden", k.ROWS) for name in (
+        "distance_ratio", "distances", "effective_rank_of_gram", "gram", "mds",
+        "variance_explained",
+    )},
+    **{f"fl.measures.{name}.layer": Word("0", k.optional(k.LAYER)) for name in ("effective_map",)},
+    **{f"fl.measures.{name}.task": Word("task", k.SAMPLES) for name in (
+        "activity", "hidden", "effective_map",
+    )},
+    "fl.measures.along.task": Word("task", k.optional(k.SAMPLES)),
+    **{f"fl.measures.{name}.task": Word("task", k.UNSEEN) for name in (
+        "OnTask.__call__", "alignment", "conserved", "conserved_matrix", "hidden_vectors",
+        "kink_positions", "norms", "on_grid",
+    )},
+    **{f"fl.measures.{name}.network": Word("network", k.NETWORK_ALONE) for name in (
+        "conserved", "conserved_matrix", "kink_positions", "norms", "on_grid",
+    )},
+    **{f"fl.{name}.init.task": Word("task", k.TASK_SHAPE) for name in (
+        "LinearNetwork", "ReLUNetwork",
+    )},
+    **{f"fl.{name}.task": Word("task", k.TASK_ALONE) for name in (
+        "LinearNetwork.balanced", "theory.bias_mode", "theory.modes",
+    )},
+    "fl.measures.OnTask.task": Word("task", k.Kind(k.of(k.fl.Task), k.TASKS)),
+    "fl.measures.kink_rates.network": Word("relu", k.NETWORK),
+    **{f"{name}.modes": Word("modes", k.Kind(
+        k.but(k.MODES.good, "other_modes", "strange_modes", "stronger_modes"),
+        (*k.MODES.near, "other_modes", "strange_modes", "stronger_modes"),
+    )) for name in (
+        "fl.measures.alignment", "fl.measures.hidden_vectors", "fl.measures.mode_matrix",
+        "fl.measures.mode_shares", "fl.theory.balanced_strength", "fl.plot.modes",
+    )},
+    "fl.plot.cube.values": Word("cube_values", k.ARRAY),
+    "fl.plot.cube.axis": Word("0", k.optional(k.Kind(k.among(0, 1, 2), k.COUNTS)), given=True),
+    "fl.plot.sweep_map.x": Word("[1.0, 2.0]", k.ARRAY),
+    "fl.plot.sweep_map.y": Word("[1.0, 2.0, 3.0]", k.ARRAY),
+    "fl.plot.sweep_map.names": Word("('a', 'b', 'c')", NAMES),
+    "fl.plot.sweep_line.x": Word("[1.0, 2.0]", k.ARRAY),
+    "fl.plot.kinks.ts": Word("[0.0, 1.0, 2.0]", k.ARRAY),
+    "fl.plot.look.points": Word("True", k.FLAG),
+    "fl.plot.modes.rho": Word("0.1", k.optional(k.ARRAY)),
+    "fl.plot.modes.closed": Word("np.ones((3, 4))", k.optional(k.ARRAY)),
+    "fl.plot.modes.share": Word("True", k.FLAG),
+    "fl.plot.gates.t": Word("0.5", k.NUMBER),
+    "fl.measures.drift.values": Word("np.ones((3, 2))", k.FORMULA),
+}  # fmt: skip
+
+for _loss in ("CrossEntropy", "SquaredError", "theory.LinearizedLoss"):
+    OWN[f"fl.{_loss}.__call__.outputs"] = WORDS["targets"]
+
+# Instances whose methods and properties are called, a valid one and others; a method of which
+# not every instance is capable has its own.
+OWNERS = {
+    "fl.AveragedKinks": ("fl.AveragedKinks()",),
+    "fl.CrossEntropy": ("fl.CrossEntropy()",),
+    "fl.EventLog": ("log", "plain_flow.events", "traced_flow.events"),
+    "fl.ExactKinks": ("fl.ExactKinks()",),
+    "fl.GatedLinearNetwork": ("always_gated", "gated"),
+    "fl.IgnoreKinks": ("fl.IgnoreKinks()",),
+    "fl.LinearNetwork": ("network", "deep", "single", "unbiased", "stacked_network",
+                         "half_network", "nan_network"),
+    "fl.Linearization": ("line",),
+    "fl.RKC": ("fl.RKC()",),
+    "fl.RateCertificate": ("rates",),
+    "fl.ReLUNetwork": ("relu",),
+    "fl.SmoothKinks": ("fl.SmoothKinks()",),
+    "fl.SquaredError": ("fl.SquaredError()", "fl.SquaredError('sum')"),
+    "fl.StepClock": ("step_clock",),
+    "fl.Sweep": ("sweep", "fl.Sweep([])"),
+    "fl.Task": ("task", "stacked_task", "nan_task"),
+    "fl.Trajectory": ("flow", "plain_flow", "observed_flow", "loaded", "descent", "traced_flow"),
+    "fl.Trajectory.network": ("dense_flow", "flow", "loaded", "traced_flow"),
+    "fl.Comparison": ("comparison",),
+    "fl.measures.OnTask": ("fl.measures.OnTask(fl.measures.loss, task)",),
+    "fl.theory.AfterLinearization": ("after",),
+    "fl.theory.BiasMode": ("bias_mode",),
+    "fl.theory.Certificate": ("solution.certificate",),
+    "fl.theory.EarlyPhase": ("early",),
+    "fl.theory.LinearizedLoss": ("fl.theory.LinearizedLoss(fl.SquaredError())",),
+    "fl.theory.Modes": ("modes", "bare_modes"),
+    "fl.theory.SlowedClock": ("clock",),
+    "fl.theory.Solution": ("solution",),
+}  # fmt: skip
+
+
+def word(target: Target, parameter: str) -> Word | None:
+    """What is known of a parameter of a callable, or None."""
+    own = OWN.get(f"{target.name}.{parameter}", WORDS.get(parameter))
+    if own is None and target.parameters[parameter].default is inspect.Parameter.empty:
+        return None
+    return own
+
+
+def unknown(targets: dict[str, Target]) -> list[str]:
+    """Parameters without a word, and classes without an instance."""
+    missing = [
+        f"{name}.{parameter}"
+        for name, target in targets.items()
+        for parameter in target.parameters
+        if OWN.get(f"{name}.{parameter}", WORDS.get(parameter)) is None
+    ]
+    owners = {t.owner for t in targets.values() if t.owner} - set(OWNERS)
+    return missing + [f"{owner}: no instance" for owner in sorted(owners)]
+
+
+def owners(target: Target) -> tuple[str, ...]:
+    """Instances of which the target is a method; none for functions."""
+    return OWNERS.get(target.name, OWNERS[target.owner]) if target.owner else ()
+
+
+def valid(target: Target) -> dict[str, str]:
+    """Expressions of a valid call: what is required, and what every call is given."""
+    call = {"self": owners(target)[0]} if target.owner else {}
+    for name in target.parameters:
+        own = word(target, name)
+        if own is not None and (name in target.required or own.given):
+            call[name] = own.value
+    return call
