@@ -23,7 +23,7 @@ from flowlin.flow import gradient_flow
 from flowlin.kinks import AbstractKinks
 from flowlin.loss import Loss, SquaredError
 from flowlin.network import AbstractNetwork, Parameters
-from flowlin.progress import tqdm_class
+from flowlin.progress import tqdm_bar
 from flowlin.radius import direction, spectral_radius
 from flowlin.recorder import event_log
 from flowlin.task import Task
@@ -172,7 +172,7 @@ def largest_learning_rate(
             f"`max_steps` = {max_steps} is too small: at the edge of stability, eps = {edge:.3g}, "
             f"descent takes {first} steps."
         )
-    bar = tqdm_class()(unit="run", disable=None) if progress else None
+    bar = tqdm_bar(None, unit="run") if progress else None
 
     def measured(steps: int) -> "_Errors":
         if bar is not None:

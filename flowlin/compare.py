@@ -9,12 +9,14 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from flowlin._arrays import is_traced
+from flowlin.codec import storable
 from flowlin.loss import Loss
 from flowlin.network import AbstractNetwork
 from flowlin.task import Task
 from flowlin.trajectory import Trajectory
 
 
+@storable
 class Comparison(eqx.Module):
     """Distances between two runs at the times `ts` (T,) of the second.
 

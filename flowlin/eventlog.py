@@ -10,8 +10,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, ScalarLike
 
 from flowlin._arrays import is_traced, require_scalar
+from flowlin.codec import storable
 
 
+@storable
 class Channel(eqx.Module):
     """Name and shape of one array whose components have a side: below, at, or above their level.
 
@@ -28,6 +30,7 @@ class Channel(eqx.Module):
         return math.prod(self.shape)
 
 
+@storable
 class EventLog(eqx.Module):
     """Crossings, sorted by time.
 

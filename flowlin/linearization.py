@@ -11,10 +11,12 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from flowlin._arrays import is_traced
+from flowlin.codec import storable
 from flowlin.eventlog import EventLog
 from flowlin.events import unit_channel
 
 
+@storable
 class Activity(NamedTuple):
     """Fractions of a hidden layer's units; they sum to one."""
 
@@ -23,6 +25,7 @@ class Activity(NamedTuple):
     off: Array
 
 
+@storable
 class UnitCounts(eqx.Module):
     """Numbers of always-on and always-off units, constant from each time to the next.
 
@@ -44,6 +47,7 @@ class UnitCounts(eqx.Module):
         return Activity(on, 1 - on - off, off)
 
 
+@storable
 class LinearizationTime(eqx.Module):
     """t* in one convention.
 
@@ -60,6 +64,7 @@ class LinearizationTime(eqx.Module):
     lasts: Float[Array, ""]
 
 
+@storable
 class Linearization(eqx.Module):
     """The linearization time of a hidden layer and the activity that it is read from.
 

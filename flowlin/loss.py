@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from flowlin.codec import storable
+
 
 class Loss(eqx.Module):
     """A loss that is a weighted sum over samples."""
@@ -28,6 +30,7 @@ class Loss(eqx.Module):
         return self.weight(targets.shape[0]) * self.total(outputs, targets)
 
 
+@storable
 class SquaredError(Loss):
     r"""Half the squared error, $L = \frac{1}{2P} \sum_p \|y_p - \hat y_p\|^2$.
 
@@ -56,6 +59,7 @@ class SquaredError(Loss):
         return 0.5 * jnp.sum((targets - outputs) ** 2)
 
 
+@storable
 class CrossEntropy(Loss):
     r"""Mean softmax cross-entropy, $L = -\frac{1}{P} \sum_p y_p \cdot \log
     \mathrm{softmax}(\hat y_p)$, for one-hot (or probability) targets.
@@ -72,6 +76,7 @@ class CrossEntropy(Loss):
         return -jnp.sum(targets * jax.nn.log_softmax(outputs, axis=-1))
 
 
+@storable
 class LinearizedLoss(Loss):
     r"""A loss made linear at zero outputs, $L(0) + \sum_i \nabla L(0)_i \cdot \hat y_i$.
 

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from flowlin import initial
 from flowlin._arrays import floating, is_traced, require_finite
+from flowlin.codec import storable
 from flowlin.task import Task
 
 Weights = tuple[Array, ...]
@@ -133,6 +134,7 @@ class AbstractNetwork(eqx.Module):
         return GatedLinearNetwork(self.weights, self.biases, self.bias_strength, gates=gates)
 
 
+@storable
 class LinearNetwork(AbstractNetwork):
     """Deep linear network: all gates are one.
 
@@ -226,6 +228,7 @@ class LinearNetwork(AbstractNetwork):
         return cls(weights, biases, bias_strength)
 
 
+@storable
 class ReLUNetwork(AbstractNetwork):
     """ReLU network: gates slaved to the sign of the preactivation.
 
@@ -293,6 +296,7 @@ class ReLUNetwork(AbstractNetwork):
         return cls(weights, biases, bias_strength, slope)
 
 
+@storable
 class GatedLinearNetwork(AbstractNetwork):
     """Gated linear network: gates given and fixed.
 

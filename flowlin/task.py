@@ -9,8 +9,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
 from flowlin._arrays import automatic, floating, is_traced, require_finite
+from flowlin.codec import storable
 
 
+@storable
 class Task(eqx.Module):
     """Inputs and targets, one **row** per sample (the papers put samples in columns).
 

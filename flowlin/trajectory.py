@@ -14,6 +14,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from flowlin._arrays import is_traced
+from flowlin.codec import storable
 from flowlin.eventlog import EventLog
 from flowlin.events import require_quantile
 from flowlin.linearization import Linearization, UnitCounts, counts_from_log, linearization
@@ -42,6 +43,9 @@ class Reference:
     def __hash__(self) -> int:
         return id(self.task)
 
+    def __reduce__(self):
+        return Reference, (self.task, self.loss)  # without the run, which may hold functions
+
 
 class Continuation(eqx.Module):
     """Where a run stands between two steps: all that the next one needs.
@@ -61,6 +65,7 @@ class Continuation(eqx.Module):
     loss: Float[Array, ""]
 
 
+@storable
 class Trajectory(eqx.Module):
     """A run of gradient flow or descent.
 
@@ -114,6 +119,32 @@ class Trajectory(eqx.Module):
     def of(self, run: Any) -> "Trajectory":
         """The same trajectory, known to be of this run."""
         return dataclasses.replace(self, reference=Reference(run.reference.task, run.loss, run))
+
+    @staticmethod
+    def stored(fields: dict[str, Any]) -> dict[str, Any]:
+        """What a file holds: neither dense output, nor the task, nor what `extend` needs."""
+        loss = fields["reference"].loss
+        return {**fields, "dense": None, "continuation": None, "reference": loss}
+
+    @staticmethod
+    def restored(fields: dict[str, Any]) -> dict[str, Any]:
+        """The fields that were so stored."""
+        loss = fields["reference"]
+        if not isinstance(loss, Loss):
+            raise ValueError(f"a run's loss is a {type(loss).__name__}")
+        return {**fields, "reference": Reference(None, loss)}
+
+    def __getstate__(self):
+        """Pickled without what `extend` needs, which may hold functions of the user's."""
+        return {**vars(self), "continuation": None}
+
+    def __deepcopy__(self, memo: Any) -> "Trajectory":
+        """Other containers of the same arrays, which nobody can change, and the same task."""
+        return jax.tree.map(lambda a: a, self)
+
+    def __copy__(self) -> "Trajectory":
+        """As `__deepcopy__`."""
+        return self.__deepcopy__({})
 
     def with_rows(self, select: Callable[[Array], Array]) -> "Trajectory":
         """The same run with the function applied to everything that was saved at `ts`."""

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin import checkpoint, drive, flow
+from flowlin import drive, flow, storage
 from flowlin.drive import AbstractPause
 
 jax.config.update("jax_enable_x64", True)
@@ -170,7 +170,7 @@ def test_a_killed_run_resumes_and_equals_the_uninterrupted_one(tmp_path):
         seen = path.stat().st_mtime_ns
     names: dict = {"__name__": "script"}
     exec(script.read_text(), names)
-    at = checkpoint.read(path)["flow"].end
+    at = storage.read("path", path).content.flow.end
     assert 0 < at < 5e3
     resumed, whole = names["run"](path), names["run"](tmp_path / "other.npz")
     assert_equal(resumed, whole)

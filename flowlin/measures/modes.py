@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from flowlin.codec import storable
 from flowlin.measures._input import whole
 from flowlin.network import AbstractNetwork
 from flowlin.task import Task
@@ -25,6 +26,7 @@ def mode_matrix(network: AbstractNetwork, task: Task, modes: Modes) -> Float[Arr
     return modes.u.T @ modes.observable(network, whole(task)).response(network, task)
 
 
+@storable
 class ModeShares(NamedTuple):
     """Shares of the outputs' sum of squares; they add up to one where modes decouple."""
 
@@ -58,6 +60,7 @@ def mode_shares(network: AbstractNetwork, task: Task, modes: Modes) -> ModeShare
     return ModeShares(diagonal / total, off / total, outside / total)
 
 
+@storable
 class HiddenVectors(NamedTuple):
     """Hidden vectors (K, H) of the modes, as `theory.mode_vectors` and `imbalance` take them."""
 

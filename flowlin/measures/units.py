@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flowlin.chunks import summed
+from flowlin.codec import storable
 from flowlin.events import require_quantile
 from flowlin.field import FullData, GradientField
 from flowlin.kinks import IgnoreKinks
@@ -130,6 +131,7 @@ def kink_rates(
     return -(network.bias_strength * db + k * jnp.sum(w * dw, axis=1) / size) / size
 
 
+@storable
 class Norms(NamedTuple):
     """Frobenius norms of a network's parameters, first layer first; None where there is no bias."""
 

@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 from matplotlib import animation
 from matplotlib.figure import Figure
 
-from flowlin.progress import tqdm_class
+from flowlin.progress import tqdm_bar
 
 
 def animate(
@@ -54,7 +54,7 @@ def animate(
     if frames < 1:
         raise ValueError(f"`frames` must be at least 1, got {frames}.")
     writer = _writer(path, fps)
-    bar = tqdm_class()(total=frames, unit="frame", disable=None) if progress else None
+    bar = tqdm_bar(frames, unit="frame") if progress else None
     figure = plt.figure(figsize=size, layout="constrained")
     try:
         with writer.saving(figure, str(path), dpi):

@@ -8,10 +8,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from flowlin._arrays import augment, is_traced
+from flowlin.codec import storable
 from flowlin.network import AbstractNetwork, GatedLinearNetwork, LinearNetwork, Parameters
 from flowlin.task import Task
 
 
+@storable
 class Modes(eqx.Module):
     r"""Singular triples of $\Sigma_{yx} = Y^T X / P$ with the matching variances of the inputs.
 
