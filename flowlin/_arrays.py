@@ -59,6 +59,15 @@ def require_positive(name: str, value: Any, *, allow_zero: bool = False) -> None
         raise ValueError(f"`{name}` must be finite and {kind}, got {value}.")
 
 
+def plain(value: Any) -> Any:
+    """A number of NumPy or JAX as Python's own, for static fields: a program is known by them.
+
+    What is no known number stays as it is, for the checks to refuse.
+    """
+    array = isinstance(value, (np.generic, np.ndarray, jax.Array))
+    return value.item() if array and value.ndim == 0 and not is_traced(value) else value
+
+
 def automatic(mesh: Mesh) -> Mesh:
     """The mesh with axes that XLA partitions by itself; `jax.make_mesh` makes explicit ones."""
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))

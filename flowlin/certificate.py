@@ -15,6 +15,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from flowlin._arrays import require_positive
+from flowlin.bars import tqdm_bar
 from flowlin.compare import distances
 from flowlin.descent import Descent, Look, prepared
 from flowlin.eventlog import EventLog
@@ -23,7 +24,6 @@ from flowlin.flow import gradient_flow
 from flowlin.kinks import AbstractKinks
 from flowlin.loss import Loss, SquaredError
 from flowlin.network import AbstractNetwork, Parameters
-from flowlin.progress import tqdm_bar
 from flowlin.radius import direction, spectral_radius
 from flowlin.recorder import event_log
 from flowlin.task import Task

@@ -13,6 +13,7 @@ from jax import lax
 from jaxtyping import Array, PRNGKeyArray
 
 from flowlin._arrays import is_traced, require_positive
+from flowlin.bars import tqdm_bar
 from flowlin.events import AbstractEvent, UnitSwitches, user_watches
 from flowlin.field import AbstractObjective, FullData, objective
 from flowlin.interrupts import SECONDS, seconds
@@ -20,7 +21,6 @@ from flowlin.kinks import IgnoreKinks
 from flowlin.linearization import counts_from_steps
 from flowlin.loss import Loss, SquaredError
 from flowlin.network import AbstractNetwork, Parameters, ReLUNetwork, check_fit
-from flowlin.progress import tqdm_bar
 from flowlin.recorder import Log, Observer, event_log
 from flowlin.result import RESULTS, hand_back
 from flowlin.run import Observables, Observe

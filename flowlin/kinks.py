@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from flowlin._arrays import require_positive
+from flowlin._arrays import is_traced, plain, require_positive
 from flowlin.network import AbstractNetwork, Activation, ReLUNetwork
 from flowlin.task import Task
 
@@ -65,9 +65,14 @@ class SmoothKinks(AbstractKinks):
     **Raises:** `ValueError` for a width that is not positive.
     """
 
-    width: float = eqx.field(static=True, default=1e-4)  # pyright: ignore
+    width: float = eqx.field(static=True, default=1e-4, converter=plain)  # pyright: ignore
 
     def __check_init__(self):
+        if is_traced(self.width):
+            raise ValueError(
+                "`width` must be known before anything is compiled, and is traced; make the "
+                "kinks outside of `jit`, or with a number."
+            )
         require_positive("width", self.width)
 
     def activation(self, network: AbstractNetwork) -> Activation:
@@ -140,7 +145,7 @@ class ExactKinks(AbstractKinks):
     **Raises:** `ValueError` for fewer than one slot.
     """
 
-    slots: int = eqx.field(static=True, default=16)
+    slots: int = eqx.field(static=True, default=16, converter=plain)
 
     def __check_init__(self):
         if self.slots < 1:

@@ -5,21 +5,10 @@ from typing import Any
 
 import diffrax
 
+from flowlin.bars import tqdm_bar
 from flowlin.drive import AbstractPause, Limits
 from flowlin.run import Run
 from flowlin.trajectory import Continuation, Trajectory
-
-
-def tqdm_bar(total: float | None, **options: Any) -> Any:
-    """A tqdm bar, silent where standard error is not a terminal.
-
-    **Raises:** `ImportError` if tqdm is missing, saying how to get it.
-    """
-    try:
-        from tqdm import tqdm
-    except ImportError as error:
-        raise ImportError("`progress=True` needs tqdm: pip install 'flowlin[progress]'.") from error
-    return tqdm(total=total, disable=None, **options)
 
 
 class QuietMeter(diffrax.TqdmProgressMeter):

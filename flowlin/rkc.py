@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from flowlin._arrays import plain
 from flowlin.chebyshev import DAMPING, Chebyshev, stability_interval, stages_for, stretch
 from flowlin.radius import RadiusLog, direction, spectral_radius
 from flowlin.second_order import SecondOrder
@@ -68,7 +69,7 @@ class RKC(SecondOrder[RKCState]):
         J. Comput. Appl. Math. 88, 315-326.
     """
 
-    max_stages: int = eqx.field(static=True, default=256)
+    max_stages: int = eqx.field(static=True, default=256, converter=plain)
     loop: str = eqx.field(static=True, default="checkpointed")
 
     def __check_init__(self):

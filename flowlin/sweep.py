@@ -14,10 +14,10 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from flowlin._arrays import automatic
+from flowlin.bars import tqdm_bar
 from flowlin.flow import gradient_flow
 from flowlin.interrupts import broken_off_by
 from flowlin.network import AbstractNetwork
-from flowlin.progress import tqdm_bar
 from flowlin.result import RESULTS, okay
 from flowlin.task import Task
 from flowlin.trajectory import Trajectory, finished

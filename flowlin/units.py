@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 from jax.typing import ArrayLike
 
-from flowlin._arrays import require_positive
+from flowlin._arrays import plain, require_positive
 
 
 class Convention(enum.Enum):
@@ -52,9 +52,9 @@ class StepClock(eqx.Module):
 
     learning_rate: float
     convention: Convention = eqx.field(static=True, default=Convention.HALF_MEAN)
-    samples: int | None = eqx.field(static=True, default=None, kw_only=True)
-    outputs: int | None = eqx.field(static=True, default=None, kw_only=True)
-    batch_size: int | None = eqx.field(static=True, default=None, kw_only=True)
+    samples: int | None = eqx.field(static=True, default=None, kw_only=True, converter=plain)
+    outputs: int | None = eqx.field(static=True, default=None, kw_only=True, converter=plain)
+    batch_size: int | None = eqx.field(static=True, default=None, kw_only=True, converter=plain)
     tau: float = eqx.field(default=1.0, kw_only=True)
 
     def __check_init__(self):

@@ -141,7 +141,7 @@ import diffrax, jax
 jax.config.update("jax_enable_x64", True)
 import flowlin as fl
 from flowlin import checkpoint
-checkpoint.SECONDS = 0.02
+checkpoint.SECONDS = 0.1
 task = fl.tasks.hierarchy()
 network = fl.LinearNetwork.init(task, 6, variance=1e-2, key=jax.random.key(0))
 def run(path):

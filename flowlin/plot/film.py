@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 from matplotlib import animation
 from matplotlib.figure import Figure
 
-from flowlin.progress import tqdm_bar
+from flowlin.bars import tqdm_bar
 
 
 def animate(
