@@ -1,6 +1,7 @@
 """Small helpers for arrays: dtypes, tracers, and checks of user input."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -59,13 +60,22 @@ def require_positive(name: str, value: Any, *, allow_zero: bool = False) -> None
         raise ValueError(f"`{name}` must be finite and {kind}, got {value}.")
 
 
-def plain(value: Any) -> Any:
-    """A number of NumPy or JAX as Python's own, for static fields: a program is known by them.
+def plain(name: str) -> Callable[[Any], Any]:
+    """Converter of a static field, by which a program is known: numbers become Python's own.
 
-    What is no known number stays as it is, for the checks to refuse.
+    What is no number stays as it is, for the checks to refuse; a traced one raises `ValueError`.
     """
-    array = isinstance(value, (np.generic, np.ndarray, jax.Array))
-    return value.item() if array and value.ndim == 0 and not is_traced(value) else value
+
+    def convert(value: Any) -> Any:
+        if is_traced(value):
+            raise ValueError(
+                f"`{name}` must be known before anything is compiled, and is traced; make the "
+                "object outside of `jit`, `vmap` and derivatives."
+            )
+        array = isinstance(value, (np.generic, np.ndarray, jax.Array))
+        return value.item() if array and value.ndim == 0 else value
+
+    return convert
 
 
 def automatic(mesh: Mesh) -> Mesh:

@@ -71,7 +71,7 @@ class Crossing(AbstractEvent):
     observable: Callable[[AbstractNetwork, Task], Array]
     level: Any = 0.0
     direction: Direction = eqx.field(static=True, default=None)
-    terminate: bool = eqx.field(static=True, default=False, converter=plain)
+    terminate: bool = eqx.field(static=True, default=False, converter=plain("terminate"))
     name: str = eqx.field(static=True, default="crossing")
 
     def __check_init__(self):
@@ -109,7 +109,7 @@ class ModeHits(AbstractEvent):
     modes: Modes
     rho: Any
     direction: Direction = eqx.field(static=True, default=None)
-    terminate: bool = eqx.field(static=True, default=False, converter=plain)
+    terminate: bool = eqx.field(static=True, default=False, converter=plain("terminate"))
     name: str = eqx.field(static=True, default="mode")
 
     def watches(self, network, task, objective, kinks) -> list[Watch]:
@@ -133,7 +133,7 @@ class LossBelow(AbstractEvent):
     """
 
     level: Any
-    terminate: bool = eqx.field(static=True, default=False, converter=plain)
+    terminate: bool = eqx.field(static=True, default=False, converter=plain("terminate"))
     name: str = eqx.field(static=True, default="loss")
 
     def watches(self, network, task, objective, kinks) -> list[Watch]:
@@ -185,7 +185,7 @@ class UnitSwitches(AbstractEvent):
     **Raises:** `ValueError` for another quantile.
     """
 
-    quantile: float = eqx.field(static=True, default=0.0, converter=plain)
+    quantile: float = eqx.field(static=True, default=0.0, converter=plain("quantile"))
 
     def __check_init__(self):
         require_quantile(self.quantile)

@@ -36,16 +36,16 @@ class Interruptible(AbstractPause):
         self.pace = Pace(SECONDS, max(int(FIRST_SECONDS / step), 1))
 
     def budget(self, accepted: int) -> int | None:
-        """Steps that take about two seconds."""
-        return self.pace.budget(accepted)
-
-    def pause(self, run: Run, flow: Trajectory, limits: Limits) -> tuple[Run, Trajectory]:
-        """Break off if another thread has asked for it."""
-        assert flow.continuation is not None
-        self.pace.due(flow.continuation)
+        """Steps that take about two seconds, unless another thread wants the run to end."""
         asked = _asked.get(None)
         if asked is not None and asked.is_set():
             raise KeyboardInterrupt
+        return self.pace.budget(accepted)
+
+    def pause(self, run: Run, flow: Trajectory, limits: Limits) -> tuple[Run, Trajectory]:
+        """See how fast it goes."""
+        assert flow.continuation is not None
+        self.pace.due(flow.continuation)
         return run, flow
 
     def end(self, run: Run, flow: Trajectory) -> Trajectory:

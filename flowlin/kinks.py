@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from flowlin._arrays import is_traced, plain, require_positive
+from flowlin._arrays import plain, require_positive
 from flowlin.network import AbstractNetwork, Activation, ReLUNetwork
 from flowlin.task import Task
 
@@ -65,14 +65,9 @@ class SmoothKinks(AbstractKinks):
     **Raises:** `ValueError` for a width that is not positive.
     """
 
-    width: float = eqx.field(static=True, default=1e-4, converter=plain)  # pyright: ignore
+    width: float = eqx.field(static=True, default=1e-4, converter=plain("width"))  # pyright: ignore
 
     def __check_init__(self):
-        if is_traced(self.width):
-            raise ValueError(
-                "`width` must be known before anything is compiled, and is traced; make the "
-                "kinks outside of `jit`, or with a number."
-            )
         require_positive("width", self.width)
 
     def activation(self, network: AbstractNetwork) -> Activation:
@@ -145,7 +140,7 @@ class ExactKinks(AbstractKinks):
     **Raises:** `ValueError` for fewer than one slot.
     """
 
-    slots: int = eqx.field(static=True, default=16, converter=plain)
+    slots: int = eqx.field(static=True, default=16, converter=plain("slots"))
 
     def __check_init__(self):
         if self.slots < 1:

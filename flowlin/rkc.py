@@ -69,7 +69,7 @@ class RKC(SecondOrder[RKCState]):
         J. Comput. Appl. Math. 88, 315-326.
     """
 
-    max_stages: int = eqx.field(static=True, default=256, converter=plain)
+    max_stages: int = eqx.field(static=True, default=256, converter=plain("max_stages"))
     loop: str = eqx.field(static=True, default="checkpointed")
 
     def __check_init__(self):

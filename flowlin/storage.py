@@ -26,6 +26,7 @@ from flowlin._arrays import ENABLE_X64, is_traced
 from flowlin._checks import path as require_path
 from flowlin.codec import check, decoded, encoded
 from flowlin.eventlog import EventLog
+from flowlin.loss import Loss
 from flowlin.network import AbstractNetwork
 from flowlin.result import RESULTS
 from flowlin.trajectory import Trajectory
@@ -180,6 +181,9 @@ def check_trajectory(flow: Trajectory) -> None:
     if not isinstance(flow.result, type(RESULTS.successful)):
         raise ValueError("`trajectory.result` is no result of a run")
     check(flow.counts, dict[str, jax.Array], "trajectory.counts")
+    check(flow.reference.loss, Loss, "trajectory.reference")
+    _require("counts", "num_steps" in flow.counts and not any(map(np.ndim, flow.counts.values())))
+    _require("labels", "solver" in dict(flow.labels))
     _check_network(flow.final)
     length = flow.ts.shape[0]
     rows = [a.shape[:1] for a in jax.tree.leaves(flow.observed) if isinstance(a, jax.Array)]

@@ -52,9 +52,15 @@ class StepClock(eqx.Module):
 
     learning_rate: float
     convention: Convention = eqx.field(static=True, default=Convention.HALF_MEAN)
-    samples: int | None = eqx.field(static=True, default=None, kw_only=True, converter=plain)
-    outputs: int | None = eqx.field(static=True, default=None, kw_only=True, converter=plain)
-    batch_size: int | None = eqx.field(static=True, default=None, kw_only=True, converter=plain)
+    samples: int | None = eqx.field(
+        static=True, default=None, kw_only=True, converter=plain("samples")
+    )
+    outputs: int | None = eqx.field(
+        static=True, default=None, kw_only=True, converter=plain("outputs")
+    )
+    batch_size: int | None = eqx.field(
+        static=True, default=None, kw_only=True, converter=plain("batch_size")
+    )
     tau: float = eqx.field(default=1.0, kw_only=True)
 
     def __check_init__(self):
