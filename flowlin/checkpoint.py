@@ -94,7 +94,9 @@ class Checkpoint(AbstractPause):
         found = self._found()
         with naming("checkpoint", self.path):
             check_trajectory(found.flow)
-            run = run.with_capacity(max(found.capacity, 0))
+            if found.capacity < 0:
+                raise ValueError(f"`checkpoint.capacity` is {found.capacity}")
+            run = run.with_capacity(found.capacity)
             if found.switched:
                 run = run.with_solver(RKC())
             shapes = eqx.filter_eval_shape(Run.begin, run)

@@ -90,10 +90,12 @@ def decoded(node: Any, arrays: dict[str, np.ndarray]) -> Any:
         raise ValueError(f"{_short(node)} is no node")
     ((kind, body), *more) = node.items()
     match kind:
-        case "array" if isinstance(body, str) and body in arrays:
+        case "array" if not isinstance(body, str) or body not in arrays:
+            raise ValueError(f"the array {_short(body)} is missing")
+        case "array" if _is_plain(arrays[body].dtype):
             return jnp.asarray(arrays[body])
         case "array":
-            raise ValueError(f"the array {_short(body)} is missing")
+            raise ValueError(f"the array {body} is of dtype {arrays[body].dtype}")
         case "value" if body is None or isinstance(body, (bool, int, float, str)):
             return body
         case "result":

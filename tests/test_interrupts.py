@@ -15,22 +15,23 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin import descent, interrupts, storage
+from flowlin import descent, storage
 from flowlin.interrupts import Interruptible
+from flowlin.progress import Pace
 
 jax.config.update("jax_enable_x64", True)
 
 TASK = fl.tasks.hierarchy()
 LINEAR = fl.LinearNetwork.init(TASK, 6, variance=1e-2, key=jax.random.key(0))
-# Bounded by stability: about eight thousand steps.
-LONG = {"t1": 5e3, "solver": diffrax.Tsit5(), "rtol": 1e-6}
+# Bounded by stability: about 1,600 steps.
+LONG = {"t1": 1e3, "solver": diffrax.Tsit5(), "rtol": 1e-6}
 
 
 @pytest.fixture
 def often(monkeypatch):
-    """Runs pause early, and then many times a second."""
-    monkeypatch.setattr(interrupts, "FIRST_SECONDS", 0.01)
-    monkeypatch.setattr(interrupts, "SECONDS", 0.05)
+    """Runs pause every hundred steps; nothing is due for the clock."""
+    monkeypatch.setattr(Pace, "budget", lambda self, accepted: 100)
+    monkeypatch.setattr(Pace, "due", lambda self, at: False)
 
 
 def interrupt_after(pauses, monkeypatch):
@@ -86,7 +87,7 @@ def test_an_interrupted_checkpoint_resumes_to_the_bit(tmp_path, often, monkeypat
         with pytest.raises(KeyboardInterrupt) as stopped:
             fl.gradient_flow(LINEAR, TASK, **LONG, checkpoint=tmp_path / "run.npz")
     end = stopped.value.trajectory.end
-    # The default cadence would not have written yet.
+    # By the clock it would not have been written yet.
     assert storage.read("path", tmp_path / "run.npz").content.flow.end == end
     resumed = fl.gradient_flow(LINEAR, TASK, **LONG, checkpoint=tmp_path / "run.npz")
     whole = fl.gradient_flow(LINEAR, TASK, **LONG, checkpoint=tmp_path / "other.npz")
@@ -96,12 +97,12 @@ def test_an_interrupted_checkpoint_resumes_to_the_bit(tmp_path, often, monkeypat
 
 def test_a_full_disk_loses_nothing(tmp_path, often, monkeypatch):
     path = tmp_path / "run.npz"
-    monkeypatch.setattr("flowlin.checkpoint.SECONDS", 0.02)
+    monkeypatch.setattr(Pace, "due", lambda self, at: True)
     written, replace = [], os.replace
 
     def full(source, target):
         written.append(target)
-        if len(written) > 2:
+        if len(written) > 3:
             raise OSError(28, "No space left on device")
         replace(source, target)
 
