@@ -182,9 +182,11 @@ def check_trajectory(flow: Trajectory) -> None:
         raise ValueError("`trajectory.result` is no result of a run")
     check(flow.counts, dict[str, jax.Array], "trajectory.counts")
     check(flow.reference.loss, Loss, "trajectory.reference")
-    _require("counts", "num_steps" in flow.counts and not any(map(np.ndim, flow.counts.values())))
+    counts = flow.counts.values()
+    numbers = all(count.ndim == 0 and count.dtype.kind in "iuf" for count in counts)
+    _require("counts", "num_steps" in flow.counts and numbers)
     _require("labels", "solver" in dict(flow.labels))
-    _check_network(flow.final)
+    _check_network(flow.final, flow.samples)
     length = flow.ts.shape[0]
     rows = [a.shape[:1] for a in jax.tree.leaves(flow.observed) if isinstance(a, jax.Array)]
     if any(row != (length,) for row in rows):
@@ -198,7 +200,7 @@ def check_trajectory(flow: Trajectory) -> None:
         _require("step_counts", hidden.get(layer) == counts.units)
 
 
-def _check_network(network: AbstractNetwork) -> None:
+def _check_network(network: AbstractNetwork, samples: int) -> None:
     """Raise `ValueError` unless the shapes of a network chain."""
     weights, biases = network.weights, network.biases
     chain = all(w.ndim == 2 and w.size for w in weights) and all(
@@ -208,7 +210,11 @@ def _check_network(network: AbstractNetwork) -> None:
     _require("final.weights", fine)
     for w, b in zip(weights, biases, strict=True):
         _require("final.biases", b is None or b.shape == w.shape[:1])
-    dtypes = {a.dtype for a in jax.tree.leaves(network.parameters)}
+    numbers = network.bias_strength, getattr(network, "slope", network.bias_strength)
+    _require("final", not any(map(np.ndim, numbers)))
+    for gate, width in zip(getattr(network, "gates_", ()), network.hidden, strict=False):
+        _require("final.gates_", gate.shape in ((width,), (samples, width)))
+    dtypes = {a.dtype for a in jax.tree.leaves(network)}
     _require("final", len(dtypes) == 1 and jnp.issubdtype(dtypes.pop(), jnp.floating))
 
 

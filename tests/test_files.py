@@ -10,7 +10,7 @@ import pathlib
 import pickle
 import tarfile
 import zipfile
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import diffrax
 import equinox as eqx
@@ -40,7 +40,7 @@ def on_hidden(measure, *others):
     return lambda network, task: measure(M.hidden(network, task), *others)
 
 
-OBSERVE = {
+OBSERVE: dict[str, Any] = {
     "alignment": functools.partial(M.alignment, modes=MODES),
     "distance_ratio": on_hidden(M.distance_ratio, jnp.arange(8) % 2),
     "hidden_vectors": functools.partial(M.hidden_vectors, modes=MODES),
@@ -66,7 +66,7 @@ OBSERVE |= {
     for name, function in inspect.getmembers(M, inspect.isfunction)
     if name not in OBSERVE
 }
-SMOOTH = {
+SMOOTH: dict[str, Any] = {
     "kinks": fl.SmoothKinks(1e-2),
     "solver": diffrax.Tsit5(),
     "rtol": 1e-5,

@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 import time
+from typing import Any
 
 import diffrax
 import jax
@@ -24,7 +25,7 @@ jax.config.update("jax_enable_x64", True)
 TASK = fl.tasks.hierarchy()
 LINEAR = fl.LinearNetwork.init(TASK, 6, variance=1e-2, key=jax.random.key(0))
 # Bounded by stability: about 1,600 steps.
-LONG = {"t1": 1e3, "solver": diffrax.Tsit5(), "rtol": 1e-6}
+LONG: dict[str, Any] = {"t1": 1e3, "solver": diffrax.Tsit5(), "rtol": 1e-6}
 
 
 @pytest.fixture
@@ -141,13 +142,14 @@ def test_a_sweep_hands_back_what_was_begun(often, monkeypatch):
 
 @pytest.mark.parametrize("batch", [None, 4])
 def test_descent_in_segments_is_the_same_and_can_be_interrupted(batch, monkeypatch):
-    options = {"events": (fl.LossBelow(1.5),), "save_every": 7}
-    run, more = fl.gradient_descent, {}
+    options: dict[str, Any] = {"events": (fl.LossBelow(1.5),), "save_every": 7}
+    run: Any = fl.gradient_descent
     if batch:
-        run, more = fl.stochastic_gradient_descent, {"batch_size": batch, "key": jax.random.key(1)}
-    whole = run(LINEAR, TASK, 0.05, 66, **options, **more)
+        run = fl.stochastic_gradient_descent
+        options |= {"batch_size": batch, "key": jax.random.key(1)}
+    whole = run(LINEAR, TASK, 0.05, 66, **options)
     monkeypatch.setattr(descent, "SECONDS", 1e-9)
-    segments = run(LINEAR, TASK, 0.05, 66, **options, **more)
+    segments = run(LINEAR, TASK, 0.05, 66, **options)
     assert jax.tree.structure(whole) == jax.tree.structure(segments)
     for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(segments), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
@@ -161,7 +163,7 @@ def test_descent_in_segments_is_the_same_and_can_be_interrupted(batch, monkeypat
 
     monkeypatch.setattr(descent._Segments, "_take", interrupted)
     with pytest.raises(KeyboardInterrupt) as stopped:
-        run(LINEAR, TASK, 0.05, 66, **options, **more)
+        run(LINEAR, TASK, 0.05, 66, **options)
     part = stopped.value.trajectory
     assert part.result == fl.RESULTS.interrupted
     assert int(part.counts["num_steps"]) == 21
