@@ -64,6 +64,9 @@ def gradient_descent(
       eps^2. Their uncertainty stays the step.
     - `save_every`: steps between saved rows; None saves about 200. The last step is saved too.
 
+    Ctrl-C is heard about every other second, at saved steps, and carries what was computed as
+    `error.trajectory`.
+
     **Returns:** a `Trajectory`. `flow.events` holds the given events; gates are not logged one by
     one. Always-on and always-off units are counted for ReLU networks, at quantile 0 and at that
     of every `UnitSwitches` in `events`.

@@ -107,6 +107,10 @@ def gradient_flow(
       not, bit for bit. Functions in `events` and `observe` are known by their names alone.
     - `throw`: whether a run that fails raises; else `flow.result` says what happened.
 
+    Ctrl-C is heard about every other second (under `jit`, with a diffrax progress meter and in the
+    second run of `dense` only at the end). It, and any other error in a run that has begun, such as
+    a full disk, carries what was computed as `error.trajectory`, which can be saved and extended.
+
     **Returns:** a `Trajectory`.
 
     **Raises:** `ValueError` for bad input; `fl.RunError`, which holds the partial trajectory, for

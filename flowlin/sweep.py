@@ -86,6 +86,8 @@ def sweep(
     - `workers`: threads; None is one per core on a CPU and one elsewhere, or with a mesh.
     - `progress`: a tqdm bar over the runs.
 
+    Ctrl-C carries the runs that were begun as `error.trajectories`, a dictionary by place.
+
     **Returns:** a `Sweep`, the runs' trajectories in order.
 
     **Raises:** `ValueError` for no networks, different shapes, or numbers that do not fit.

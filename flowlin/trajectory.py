@@ -211,8 +211,11 @@ class Trajectory(eqx.Module):
         `flowlin.storage`): NumPy arrays and a JSON header, no pickle. An existing file is replaced
         at once or not at all.
 
-        **Raises:** `ValueError` for observables other than arrays, networks, and lists, tuples and
-        dictionaries of them; a folder that does not exist; or under `jit`.
+        A pickled trajectory keeps dense output and the task, and not what `extend` needs either.
+
+        **Raises:** `ValueError` for observables other than arrays, networks, what measures return,
+        and lists, tuples and dictionaries of them; a directory, or a folder that does not exist;
+        or under `jit`.
         """
         from flowlin.storage import save  # which imports this module
 

@@ -241,8 +241,8 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         run.extend(4.0).save(path)
     assert [file.name for file in tmp_path.iterdir()] == ["run.npz"]
     assert_equal(fl.load(path), run)
-    bad = fl.gradient_flow(LINEAR, TASK, 2.0, observe={"x": lambda n, t: t})
-    with pytest.raises(ValueError, match="cannot save a Task"):
+    bad = fl.gradient_flow(LINEAR, TASK, 2.0, observe={"x": lambda n, t: fl.SmoothKinks()})
+    with pytest.raises(ValueError, match="cannot save a SmoothKinks"):
         bad.save(path)
     with pytest.raises(ValueError, match="there is no folder"):
         run.save(tmp_path / "nowhere" / "run.npz")
