@@ -3,7 +3,7 @@
 from typing import Any
 
 
-def tqdm_bar(total: float | None, **options: Any) -> Any:
+def tqdm_bar(total: int | float | None, **options: Any) -> Any:
     """A tqdm bar, silent where standard error is not a terminal.
 
     **Raises:** `ImportError` if tqdm is missing, saying how to get it.
