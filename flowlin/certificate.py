@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from flowlin import _summaries
 from flowlin._checks import checked, known, positive, refuse
 from flowlin._show import shown
+from flowlin.bars import tqdm_bar
 from flowlin.compare import distances
 from flowlin.descent import Descent, Look, prepared
 from flowlin.eventlog import EventLog
@@ -25,7 +26,6 @@ from flowlin.flow import gradient_flow
 from flowlin.kinks import AbstractKinks
 from flowlin.loss import Loss, SquaredError
 from flowlin.network import AbstractNetwork, Parameters
-from flowlin.progress import tqdm_class
 from flowlin.radius import direction, spectral_radius
 from flowlin.recorder import event_log
 from flowlin.task import Task
@@ -182,7 +182,7 @@ def largest_learning_rate(
             f"`max_steps` = {max_steps} is too small: at the edge of stability, eps = {edge:.3g}, "
             f"descent takes {first} steps."
         )
-    bar = tqdm_class()(unit="run", disable=None) if progress else None
+    bar = tqdm_bar(None, unit="run") if progress else None
 
     def measured(steps: int) -> "_Errors":
         if bar is not None:

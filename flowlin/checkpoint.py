@@ -1,22 +1,41 @@
 """Checkpoints of long runs."""
 
 import hashlib
-import pathlib
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import numpy as np
 
+import flowlin
+from flowlin.codec import check, require_storable, storable
 from flowlin.drive import AbstractPause, Limits
 from flowlin.field import Modified
 from flowlin.progress import Pace
 from flowlin.rkc import RKC
 from flowlin.run import Run
-from flowlin.storage import Path, read, write
+from flowlin.storage import Path, check_trajectory, naming, read, require_place, write
 from flowlin.trajectory import Continuation, Trajectory
 
 SECONDS = 30.0  # between two checkpoints, about
+
+
+@storable
+class CheckpointFile(NamedTuple):
+    """What is written.
+
+    - `prints`: what the run is of; see `_prints`.
+    - `capacity`: of its logs.
+    - `switched`: whether it has gone over to RKC.
+    - `flow`: the trajectory so far.
+    - `state`: the leaves of its `Continuation`.
+    """
+
+    prints: dict[str, str]
+    capacity: int
+    switched: bool
+    flow: Trajectory
+    state: list[jax.Array]
 
 
 class Resumed(NamedTuple):
@@ -35,14 +54,13 @@ class Checkpoint(AbstractPause):
     """
 
     def __init__(self, path: Path, run: Run):
-        self.path, self.pace = pathlib.Path(path), Pace(SECONDS)
+        self.path, self.pace = require_place("checkpoint", path), Pace(SECONDS)
         self.prints = _prints(run)
         if jax.process_count() > 1:
             raise ValueError("`checkpoint` is for runs of one process; leave it out on several.")
-        if not self.path.parent.is_dir():
-            raise ValueError(
-                f"`checkpoint` = {str(self.path)!r}: there is no folder {str(self.path.parent)!r}."
-            )
+        if run.observe.functions is not None:
+            shapes = eqx.filter_eval_shape(run.observe, run.network, run.task)
+            require_storable(shapes, "observe")
 
     def budget(self, accepted: int) -> int | None:
         """About half a minute's steps."""
@@ -60,41 +78,61 @@ class Checkpoint(AbstractPause):
         self._write(run, flow)
         return flow
 
+    def broken_off(self, run: Run, flow: Trajectory | None) -> None:
+        """Write how far it came."""
+        if flow is not None:
+            self._write(run, flow)
+
     def resumed(self, run: Run) -> Resumed | None:
         """Where the run of the file stands; None if there is no file yet.
 
-        **Raises:** `ValueError` for a file of another run, naming what differs.
+        **Raises:** `ValueError` for a file of another run, naming what differs, and for a damaged
+        one or one of another version of flowlin.
         """
         if not self.path.exists():
             return None
-        found = read(self.path)
-        if not isinstance(found, dict) or "state" not in found:
-            raise ValueError(f"`checkpoint` = {str(self.path)!r} holds no checkpoint.")
-        other = [
-            name for name, print_ in self.prints.items() if found["prints"].get(name) != print_
-        ]
-        if other:
-            raise ValueError(
-                f"`checkpoint` = {str(self.path)!r} is of a run with another {', '.join(other)}; "
-                "remove the file to start anew, or choose another one."
-            )
-        run = run.with_capacity(found["capacity"])
-        if found["switched"]:
-            run = run.with_solver(RKC())
-        shapes = eqx.filter_eval_shape(Run.begin, run)
-        start = jax.tree.unflatten(jax.tree.structure(shapes), found["state"])
-        flow = eqx.tree_at(lambda f: f.continuation, found["flow"], start, is_leaf=_is_none)
+        found = self._found()
+        with naming("checkpoint", self.path):
+            check_trajectory(found.flow)
+            if found.capacity < 0:
+                raise ValueError(f"`checkpoint.capacity` is {found.capacity}")
+            run = run.with_capacity(found.capacity)
+            if found.switched:
+                run = run.with_solver(RKC())
+            shapes = eqx.filter_eval_shape(Run.begin, run)
+            wanted = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(shapes)]
+            if [(leaf.shape, leaf.dtype) for leaf in found.state] != wanted:
+                raise ValueError("its state does not fit the run")
+        start = jax.tree.unflatten(jax.tree.structure(shapes), found.state)
+        flow = eqx.tree_at(lambda f: f.continuation, found.flow, start, is_leaf=_is_none)
         return Resumed(run, start, flow)
 
+    def _found(self) -> CheckpointFile:
+        """What the file holds, which is of this run."""
+        where = f"`checkpoint` = {str(self.path)!r}"
+        found, _, written_by = read("checkpoint", self.path)
+        if written_by.get("flowlin") != flowlin.__version__:
+            raise ValueError(
+                f"{where} was written by flowlin {written_by.get('flowlin')}, and a run's state "
+                f"is not kept across versions (this is {flowlin.__version__}); finish the run "
+                "with that one, or remove the file to start anew."
+            )
+        if not isinstance(found, CheckpointFile):
+            raise ValueError(f"{where} holds no checkpoint but a {type(found).__name__}.")
+        with naming("checkpoint", self.path):
+            check(found, CheckpointFile, "checkpoint")
+        other = [name for name, print_ in self.prints.items() if found.prints.get(name) != print_]
+        if other:
+            raise ValueError(
+                f"{where} is of a run with another {', '.join(other)}; remove the file to start "
+                "anew, or choose another one."
+            )
+        return found
+
     def _write(self, run: Run, flow: Trajectory) -> None:
-        content = {
-            "prints": self.prints,
-            "capacity": run.capacity,
-            "switched": isinstance(run.solver, RKC) and dict(flow.labels)["solver"] != "RKC",
-            "flow": flow,
-            "state": jax.tree.leaves(flow.continuation),
-        }
-        write(self.path, content)
+        switched = isinstance(run.solver, RKC) and dict(flow.labels)["solver"] != "RKC"
+        state = jax.tree.leaves(flow.continuation)
+        write(self.path, CheckpointFile(self.prints, run.capacity, switched, flow, state))
 
 
 def _is_none(node: Any) -> bool:

@@ -12,6 +12,7 @@ from flowlin import _summaries
 from flowlin._arrays import is_traced
 from flowlin._checks import checked
 from flowlin._show import shown
+from flowlin.codec import storable
 from flowlin.loss import Loss
 from flowlin.network import AbstractNetwork
 from flowlin.task import Task
@@ -19,6 +20,7 @@ from flowlin.trajectory import Trajectory
 
 
 @shown(_summaries.comparison)
+@storable
 class Comparison(eqx.Module):
     """Distances between two runs at the times `ts` (T,) of the second.
 

@@ -1,7 +1,8 @@
 """Gradient descent: the discrete run, with the same results as the continuous one."""
 
+import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import equinox as eqx
@@ -11,17 +12,19 @@ import optax
 from jax import lax
 from jaxtyping import Array, PRNGKeyArray
 
+from flowlin._arrays import is_traced
 from flowlin._checks import WORDS, checked, instance, require_memory
+from flowlin.bars import tqdm_bar
 from flowlin.choices import require_room
 from flowlin.events import AbstractEvent, UnitSwitches, user_watches
 from flowlin.field import AbstractObjective, FullData, objective
+from flowlin.interrupts import SECONDS, seconds
 from flowlin.kinks import IgnoreKinks
 from flowlin.linearization import counts_from_steps
 from flowlin.loss import Loss, SquaredError
 from flowlin.network import AbstractNetwork, Parameters, ReLUNetwork, check_fit
-from flowlin.progress import tqdm_class
 from flowlin.recorder import Log, Observer, event_log
-from flowlin.result import RESULTS
+from flowlin.result import RESULTS, hand_back
 from flowlin.run import Observables, Observe
 from flowlin.task import Task
 from flowlin.trajectory import Reference, Trajectory, finished
@@ -63,6 +66,9 @@ def gradient_descent(
       these times converge to those of the modified flow (`fl.gradient_flow(learning_rate=)`) as
       eps^2. Their uncertainty stays the step.
     - `save_every`: steps between saved rows; None saves about 200. The last step is saved too.
+
+    Ctrl-C is heard about every other second, at saved steps, and carries what was computed as
+    `error.trajectory`.
 
     **Returns:** a `Trajectory`. `flow.events` holds the given events; gates are not logged one by
     one. Always-on and always-off units are counted for ReLU networks, at quantile 0 and at that
@@ -262,29 +268,71 @@ class Descent(eqx.Module):
         saved = (self.objective.value(network), self.observe(network, self.task))
         return state, ((state.step * self.clock, *saved), counts)
 
-    @eqx.filter_jit
-    def solve(self, steps: int, max_events: int, report: Callable[[Any], Any] | None):
-        """The whole run."""
-        state = self.start(max_events)
+    def opened(self, max_events: int) -> tuple[State, Any]:
+        """The state before the first step, and its row."""
         network = self.network
         first = (jnp.zeros_like(self.clock), self.objective.value(network))
-        first = ((*first, self.observe(network, self.task)), self.look.counts(network.parameters))
+        row = ((*first, self.observe(network, self.task)), self.look.counts(network.parameters))
+        return self.start(max_events), jax.tree.map(lambda a: jnp.asarray(a)[None], row)
+
+    def blocks(self, state: State, count: int) -> tuple[State, Any]:
+        """So many times `save_every` steps, and the row after each of them."""
 
         def block(state, _):
-            state, row = self.advance(state, self.save_every)
-            if report is not None:
-                jax.debug.callback(report, state.step)
-            return state, row
+            return self.advance(state, self.save_every)
 
-        state, body = lax.scan(block, state, length=steps // self.save_every)
-        parts = [jax.tree.map(lambda a: jnp.asarray(a)[None], first), body]
+        state, (rows, counts) = lax.scan(block, state, length=count)
         # Counts within a block are per step: lay the blocks end to end.
-        parts[1] = (body[0], jax.tree.map(lambda a: a.reshape(-1), body[1]))
+        return state, (rows, jax.tree.map(lambda a: a.reshape(-1), counts))
+
+    def rest(self, state: State, steps: int) -> tuple[State, Any]:
+        """The steps that do not fill a block, and the row after them."""
+        state, (row, counts) = self.advance(state, steps)
+        return state, (jax.tree.map(lambda a: jnp.asarray(a)[None], row), counts)
+
+    @eqx.filter_jit
+    def solve(self, steps: int, max_events: int) -> tuple[State, Any]:
+        """The whole run."""
+        state, first = self.opened(max_events)
+        state, body = self.blocks(state, steps // self.save_every)
+        parts = [first, body]
         if steps % self.save_every:
-            state, row = self.advance(state, steps % self.save_every)
-            parts.append((jax.tree.map(lambda a: jnp.asarray(a)[None], row[0]), row[1]))
-        rows = jax.tree.map(lambda *a: jnp.concatenate(a), *parts)
-        return state, rows
+            state, last = self.rest(state, steps % self.save_every)
+            parts.append(last)
+        return state, _joined(parts)
+
+
+_opened = eqx.filter_jit(Descent.opened)
+_blocks = eqx.filter_jit(Descent.blocks)
+_rest = eqx.filter_jit(Descent.rest)
+
+
+def _joined(parts: list[Any]) -> Any:
+    """Rows of several parts of a run, end to end."""
+    return jax.tree.map(lambda *a: jnp.concatenate(a), *parts)
+
+
+class _Segments:
+    """A run in segments of about two seconds: its state and its rows so far."""
+
+    def __init__(self, run: Descent, max_events: int):
+        self.run = run
+        self.state, first = _opened(run, max_events)
+        self.parts = [first]
+
+    def __call__(self, steps: int, together: int, bar: Any) -> None:
+        """All steps, so many blocks of them together."""
+        size = self.run.save_every
+        for _ in range(steps // size // together):
+            self._take(_blocks(self.run, self.state, together), bar)
+        if steps % size:
+            self._take(_rest(self.run, self.state, steps % size), bar)
+
+    def _take(self, found: tuple[State, Any], bar: Any) -> None:
+        jax.block_until_ready(found)
+        self.parts, self.state = [*self.parts, found[1]], found[0]
+        if bar is not None:
+            bar.update(int(self.state.step) - bar.n)
 
 
 def _choose(done: Array, old: State, new: State) -> State:
@@ -308,14 +356,7 @@ def _run(
         save_every, batch_size, key,
     )  # fmt: skip
     _require_memory(run, steps, quantiles)
-    watches = run.look.observer.watches
-    bar = tqdm_class()(total=steps, unit="step") if progress else None
-    report = None if bar is None else lambda step: bar.update(int(step) - bar.n)
-    state, rows = run.solve(steps, max_events if watches else 0, report)
-    if bar is not None:
-        jax.effects_barrier()
-        bar.close()
-    descent = _assembled(run, state, rows, watches, quantiles, Reference(run.task, loss))
+    descent = _solved(run, steps, max_events, progress, quantiles, Reference(run.task, loss))
     return finished(descent, throw, lambda d: _failure(d, max_events))
 
 
@@ -328,6 +369,39 @@ def _require_memory(run: Descent, steps: int, quantiles: list[float]) -> None:
     if run.batch_size is None:
         counts = 2 * len(quantiles) * len(run.network.hidden) * steps
         require_memory("steps", steps, 16 * counts, "Take fewer")
+
+
+def _solved(
+    run: Descent, steps: int, max_events: int, progress: bool, quantiles, reference: Reference
+) -> Trajectory:
+    """The run in one go, or where it is long, and outside of `jit`, in segments."""
+    watches = run.look.observer.watches
+    max_events = max_events if watches else 0
+    blocks = steps // run.save_every
+    seen = run.batch_size or run.task.samples
+    block = seconds(run.network, seen, 2e-5) * run.save_every
+    together = math.ceil((0.5 if progress else SECONDS) / block)
+    if is_traced(run) or (blocks <= together and not progress):
+        state, rows = run.solve(steps, max_events)
+        return _assembled(run, state, rows, watches, quantiles, reference)
+    bar = tqdm_bar(steps, unit="step") if progress else None
+    together = max(k for k in range(1, min(together, blocks) + 1) if blocks % k == 0)
+    segments = _Segments(run, max_events)
+
+    def so_far() -> Trajectory:
+        rows = _joined(segments.parts)
+        return _assembled(run, segments.state, rows, watches, quantiles, reference)
+
+    try:
+        segments(steps, together, bar)
+    except (KeyboardInterrupt, Exception) as error:
+        broken_off = dataclasses.replace(so_far(), result=RESULTS.interrupted)
+        hand_back(error, finished(broken_off, False, lambda _: ""))
+        raise
+    finally:
+        if bar is not None:
+            bar.close()
+    return so_far()
 
 
 def prepared(

@@ -12,7 +12,7 @@ from jaxtyping import Array
 from flowlin.compiled import jit_by_array
 from flowlin.exact.gatelog import GateLog
 from flowlin.recorder import Log
-from flowlin.result import RESULTS
+from flowlin.result import RESULTS, hand_back
 from flowlin.run import Run
 from flowlin.trajectory import Continuation, Trajectory, trimmed
 
@@ -25,7 +25,10 @@ class Limits(NamedTuple):
 
 
 class AbstractPause:
-    """Something that wants a run to pause now and then; `by_clock`: not always at the same step."""
+    """Something that wants a run to pause now and then.
+
+    `by_clock`: its first pause is not always at the same step.
+    """
 
     by_clock = True
 
@@ -41,6 +44,9 @@ class AbstractPause:
         """The run has ended."""
         raise NotImplementedError
 
+    def broken_off(self, run: Run, flow: Trajectory | None) -> None:
+        """The run ends here, by Ctrl-C or an error; None before its first pause."""
+
 
 def drive(
     run: Run,
@@ -50,25 +56,46 @@ def drive(
     before: Trajectory | None = None,
 ) -> Trajectory:
     """Run to the end, pausing where somebody wants to, from a `start` or from t = 0."""
-    if start is None and any(pause.by_clock for pause in pauses):
-        # One program then takes all steps, so that no bit depends on when the run paused; without,
-        # the start is compiled together with the first segment.
-        start = started(run.anonymous)
     flow = before
-    while True:
-        accepted = 0 if start is None else int(start.counts["num_accepted_steps"])
-        wanted = [pause.budget(accepted) for pause in pauses]
-        budget = min((steps for steps in wanted if steps is not None), default=limits.steps)
-        run, flow = segment(run, flow, start, budget, limits)
+    try:
+        if start is None and any(pause.by_clock for pause in pauses):
+            # One program then takes all steps, so that no bit depends on when the run paused;
+            # without, the start is compiled together with the first segment.
+            start = started(run.anonymous)
+        while flow is None or flow is before or is_paused(flow, limits):
+            run, flow = _advanced(run, flow, start, pauses, limits)
+            start = flow.continuation
         for pause in pauses:
-            if is_paused(flow, limits):
-                run, flow = pause.pause(run, flow, limits)
-        if not is_paused(flow, limits):
-            break
-        start = flow.continuation
-    for pause in pauses:
-        flow = pause.end(run, flow)
+            flow = pause.end(run, flow)
+    except (KeyboardInterrupt, Exception) as error:
+        for pause in pauses:
+            try:
+                pause.broken_off(run, flow)
+            except OSError as trouble:
+                error.add_note(f"{type(pause).__name__}: {trouble}.")
+        if flow is not None and is_paused(flow, limits):
+            flow = dataclasses.replace(flow, result=RESULTS.interrupted)
+        hand_back(error, None if flow is None else flow.of(run))
+        raise
     return flow.of(run)
+
+
+def _advanced(
+    run: Run,
+    flow: Trajectory | None,
+    start: Continuation | None,
+    pauses: Sequence[AbstractPause],
+    limits: Limits,
+) -> tuple[Run, Trajectory]:
+    """The run up to its next pause, and what those who pause it made of it."""
+    accepted = 0 if start is None else int(start.counts["num_accepted_steps"])
+    wanted = [pause.budget(accepted) for pause in pauses]
+    budget = min((steps for steps in wanted if steps is not None), default=limits.steps)
+    run, flow = segment(run, flow, start, budget, limits)
+    for pause in pauses:
+        if is_paused(flow, limits):
+            run, flow = pause.pause(run, flow, limits)
+    return run, flow
 
 
 def segment(

@@ -14,10 +14,12 @@ from flowlin._arrays import is_traced
 from flowlin._checks import checked, finite, refuse
 from flowlin._frame import data_frame
 from flowlin._show import shown
+from flowlin.codec import storable
 
 COLUMNS = ("time", "uncertainty", "name", "index", "old", "new")  # of a table of events
 
 
+@storable
 class Channel(eqx.Module):
     """Name and shape of one array whose components have a side: below, at, or above their level.
 
@@ -35,6 +37,7 @@ class Channel(eqx.Module):
 
 
 @shown(_summaries.event_log)
+@storable
 class EventLog(eqx.Module):
     """Crossings, sorted by time.
 

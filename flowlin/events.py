@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from flowlin._arrays import require_finite
+from flowlin._arrays import plain, require_finite
 from flowlin._checks import (
     WORDS,
     checked,
@@ -99,7 +99,7 @@ class Crossing(AbstractEvent):
     observable: Callable[[AbstractNetwork, Task], Array]
     level: Any = 0.0
     direction: Direction = eqx.field(static=True, default=None)
-    terminate: bool = eqx.field(static=True, default=False)
+    terminate: bool = eqx.field(static=True, default=False, converter=plain("terminate"))
     name: str = eqx.field(static=True, default="crossing")
 
     def watches(self, network, task, objective, kinks) -> list[Watch]:
@@ -135,7 +135,7 @@ class ModeHits(AbstractEvent):
     modes: Modes
     rho: Any
     direction: Direction = eqx.field(static=True, default=None)
-    terminate: bool = eqx.field(static=True, default=False)
+    terminate: bool = eqx.field(static=True, default=False, converter=plain("terminate"))
     name: str = eqx.field(static=True, default="mode")
     check: bool = eqx.field(static=True, default=True)
 
@@ -161,7 +161,7 @@ class LossBelow(AbstractEvent):
     """
 
     level: Any
-    terminate: bool = eqx.field(static=True, default=False)
+    terminate: bool = eqx.field(static=True, default=False, converter=plain("terminate"))
     name: str = eqx.field(static=True, default="loss")
 
     def watches(self, network, task, objective, kinks) -> list[Watch]:
@@ -214,7 +214,7 @@ class UnitSwitches(AbstractEvent):
     **Raises:** `ValueError` for another quantile.
     """
 
-    quantile: float = eqx.field(static=True, default=0.0)
+    quantile: float = eqx.field(static=True, default=0.0, converter=plain("quantile"))
 
     def watches(self, network, task, objective, kinks) -> list[Watch]:
         """One watch per layer, level and end of the order; none where all gates are logged."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import diffrax
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -28,11 +29,12 @@ from flowlin.drive import AbstractPause, Limits, drive, is_paused
 from flowlin.events import AbstractEvent, GateSwitches, logs_gates, user_watches
 from flowlin.exact import ExactWalk
 from flowlin.forward import reverse_only, told_by_name
+from flowlin.interrupts import Interruptible
 from flowlin.kinks import AbstractKinks, AveragedKinks, ExactKinks, IgnoreKinks
 from flowlin.loss import Loss, SquaredError
 from flowlin.network import AbstractNetwork, check_fit
 from flowlin.progress import Bar, progress_meter
-from flowlin.result import RESULTS
+from flowlin.result import RESULTS, hand_back
 from flowlin.run import Observables, Observe, Run
 from flowlin.stiffness import StiffnessCheck
 from flowlin.storage import Path
@@ -122,6 +124,10 @@ def gradient_flow(
       not, bit for bit. Functions in `events` and `observe` are known by their names alone.
     - `throw`: whether a run that fails raises; else `flow.result` says what happened.
 
+    Ctrl-C is heard about every other second (under `jit`, with a diffrax progress meter and in the
+    second run of `dense` only at the end). It, and any other error in a run that has begun, such as
+    a full disk, carries what was computed as `error.trajectory`, which can be saved and extended.
+
     **Returns:** a `Trajectory`.
 
     **Raises:** `ValueError` for bad input; `fl.RunError`, which holds the partial trajectory, for
@@ -194,8 +200,7 @@ def extended(
         run, t1=jnp.asarray(t1, dtype), ts=None if ts is None else jnp.asarray(ts, dtype)
     )
     limits = Limits(int(at.counts["num_steps"]) + max_steps, max_events)
-    pauses: list[AbstractPause] = [Bar(run, float(at.t))] if progress else []
-    longer = drive(run, limits, pauses, at, flow)
+    longer = drive(run, limits, _by_clock(run, progress, float(at.t)), at, flow)
     return finished(longer, throw, lambda f: _failure(f, max_steps, max_events))
 
 
@@ -246,9 +251,9 @@ def _driven(
     if automatic and not dense and not isinstance(run.kinks, (ExactKinks, AveragedKinks)):
         pauses.insert(0, StiffnessCheck(run))  # before a checkpoint, which then holds the choice
     if isinstance(progress, diffrax.AbstractProgressMeter):
-        run = dataclasses.replace(run, meter=progress)
-    elif progress:
-        pauses.append(Bar(run, 0.0 if start is None else float(start.t)))
+        run = dataclasses.replace(run, meter=progress)  # which would begin anew after each pause
+    else:
+        pauses += _by_clock(run, progress, 0.0 if start is None else float(start.t))
     flow = drive(run, limits, pauses, start, before)
     if not dense:
         return flow
@@ -257,7 +262,11 @@ def _driven(
     _require_dense(flow.reference.run, room)
     run = dataclasses.replace(flow.reference.run, meter=diffrax.NoProgressMeter())
     whole = jnp.asarray(limits.steps)
-    flow = run.solve(None, whole, whole, dense=True, max_steps=room)
+    try:
+        flow = run.solve(None, whole, whole, dense=True, max_steps=room)
+    except (KeyboardInterrupt, Exception) as error:
+        hand_back(error, flow)
+        raise
     return dataclasses.replace(flow, continuation=None)
 
 
@@ -267,6 +276,16 @@ def _require_dense(run: Run, steps: int) -> None:
     pieces = ExactWalk.pieces if isinstance(run.kinks, ExactKinks) else 1
     remedy = "Lower `max_steps` or the end, or save at `ts` instead"
     require_room(run.network, steps * stages * pieces, "dense", f"True for {steps} steps", remedy)
+
+
+def _by_clock(run: Run, progress: bool, t: float) -> list[AbstractPause]:
+    """What looks at a run from time t on every now and then, whatever its steps."""
+    pauses: list[AbstractPause] = []
+    if jax.process_count() == 1:  # several would pause at different steps
+        pauses.append(Interruptible(run))
+    if progress:
+        pauses.append(Bar(run, t))
+    return pauses
 
 
 def _failure(flow: Trajectory, max_steps: int, max_events: int) -> str:

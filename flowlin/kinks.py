@@ -7,6 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from flowlin._arrays import plain
 from flowlin._checks import WORDS, checked, instance, known, positive, whole
 from flowlin.network import AbstractNetwork, Activation, ReLUNetwork
 from flowlin.task import Task
@@ -67,7 +68,7 @@ class SmoothKinks(AbstractKinks):
     **Raises:** `ValueError` for a width that is not positive.
     """
 
-    width: float = eqx.field(static=True, default=1e-4)  # pyright: ignore
+    width: float = eqx.field(static=True, default=1e-4, converter=plain("width"))  # pyright: ignore
 
     def activation(self, network: AbstractNetwork) -> Activation:
         """Smoothed ReLU (leaky where the network is); other networks have no kinks."""
@@ -141,7 +142,7 @@ class ExactKinks(AbstractKinks):
     **Raises:** `ValueError` for fewer than one slot.
     """
 
-    slots: int = eqx.field(static=True, default=16)
+    slots: int = eqx.field(static=True, default=16, converter=plain("slots"))
 
     @property
     def width(self) -> float:

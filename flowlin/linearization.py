@@ -14,10 +14,12 @@ from flowlin import _summaries
 from flowlin._arrays import is_traced
 from flowlin._checks import checked, flag
 from flowlin._show import shown
+from flowlin.codec import storable
 from flowlin.eventlog import EventLog
 from flowlin.events import unit_channel
 
 
+@storable
 class Activity(NamedTuple):
     """Fractions of a hidden layer's units; they sum to one."""
 
@@ -26,6 +28,7 @@ class Activity(NamedTuple):
     off: Array
 
 
+@storable
 class UnitCounts(eqx.Module):
     """Numbers of always-on and always-off units, constant from each time to the next.
 
@@ -48,6 +51,7 @@ class UnitCounts(eqx.Module):
 
 
 @shown(_summaries.linearization_time)
+@storable
 class LinearizationTime(eqx.Module):
     """t* in one convention.
 
@@ -65,6 +69,7 @@ class LinearizationTime(eqx.Module):
 
 
 @shown(_summaries.linearization)
+@storable
 class Linearization(eqx.Module):
     """The linearization time of a hidden layer and the activity that it is read from.
 

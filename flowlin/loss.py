@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flowlin._checks import WORDS, array, checked, instance, one_of
+from flowlin.codec import storable
 
 
 class Loss(eqx.Module):
@@ -41,6 +42,7 @@ class Loss(eqx.Module):
 
 
 @checked(reduction=one_of("mean", "sum"))
+@storable
 class SquaredError(Loss):
     r"""Half the squared error, $L = \frac{1}{2P} \sum_p \|y_p - \hat y_p\|^2$.
 
@@ -66,6 +68,7 @@ class SquaredError(Loss):
 
 
 @checked
+@storable
 class CrossEntropy(Loss):
     r"""Mean softmax cross-entropy, $L = -\frac{1}{P} \sum_p y_p \cdot \log
     \mathrm{softmax}(\hat y_p)$, for one-hot (or probability) targets.
@@ -83,6 +86,7 @@ class CrossEntropy(Loss):
 
 
 @checked
+@storable
 class LinearizedLoss(Loss):
     r"""A loss made linear at zero outputs, $L(0) + \sum_i \nabla L(0)_i \cdot \hat y_i$.
 

@@ -14,6 +14,7 @@ from flowlin import _summaries, initial
 from flowlin._arrays import require_finite
 from flowlin._checks import WORDS, array, checked, finite, flag, floating, instance, known, refuse
 from flowlin._show import shown
+from flowlin.codec import storable
 from flowlin.layers import layers, off_gate, per_layer
 from flowlin.task import Task
 
@@ -155,6 +156,7 @@ class AbstractNetwork(eqx.Module):
 
 @checked(weights=None, biases=None)
 @shown(_summaries.network)
+@storable
 class LinearNetwork(AbstractNetwork):
     """Deep linear network: all gates are one.
 
@@ -254,6 +256,7 @@ class LinearNetwork(AbstractNetwork):
 
 @checked(weights=None, biases=None, slope=off_gate)
 @shown(_summaries.network)
+@storable
 class ReLUNetwork(AbstractNetwork):
     """ReLU network: gates slaved to the sign of the preactivation.
 
@@ -324,6 +327,7 @@ class ReLUNetwork(AbstractNetwork):
 
 @checked(weights=None, biases=None, gates=None)
 @shown(_summaries.network)
+@storable
 class GatedLinearNetwork(AbstractNetwork):
     """Gated linear network: gates given and fixed.
 

@@ -1,21 +1,24 @@
 """Progress of long runs."""
 
 import time
+from typing import Any
 
 import diffrax
 
+from flowlin.bars import tqdm_bar
 from flowlin.drive import AbstractPause, Limits
 from flowlin.run import Run
 from flowlin.trajectory import Continuation, Trajectory
 
 
-def tqdm_class():
-    """tqdm's bar, or an error that says how to get it."""
-    try:
-        from tqdm import tqdm
-    except ImportError as error:
-        raise ImportError("`progress=True` needs tqdm: pip install 'flowlin[progress]'.") from error
-    return tqdm
+class QuietMeter(diffrax.TqdmProgressMeter):
+    """diffrax's tqdm bar, silent where standard error is not a terminal."""
+
+    @staticmethod
+    def _init_bar() -> Any:
+        return tqdm_bar(
+            100, unit="%", bar_format="{percentage:.2f}%|{bar}| [{elapsed}<{remaining}]"
+        )
 
 
 def progress_meter(
@@ -29,16 +32,16 @@ def progress_meter(
         return progress
     if not progress:
         return diffrax.NoProgressMeter()
-    tqdm_class()
-    return diffrax.TqdmProgressMeter()
+    tqdm_bar(None).close()  # before anything is compiled, if tqdm is missing
+    return QuietMeter()
 
 
 class Pace:
     """Accepted steps that take about so many seconds, by the speed of the last segment."""
 
-    def __init__(self, seconds: float):
+    def __init__(self, seconds: float, steps: int = 16):
         self.seconds = seconds
-        self.steps = 16  # the first ones include compilation
+        self.steps = steps  # the first ones include compilation
         self.waited = 0.0  # since it was last due
         self.clock, self.accepted = 0.0, 0  # at the segment's start
 
@@ -69,10 +72,9 @@ class Bar(AbstractPause):
         self.pace = Pace(0.5)
         end = float(run.t1)
         times = "t = {n:.4g}/{total:.4g} [{elapsed}<{remaining}{postfix}]"
-        self.bar = tqdm_class()(
-            total=end,
+        self.bar = tqdm_bar(
+            end,
             initial=start,
-            disable=None,
             bar_format="{percentage:3.0f}%|{bar}| " + times,
             dynamic_ncols=True,
         )
@@ -93,6 +95,10 @@ class Bar(AbstractPause):
         self._show(flow)
         self.bar.close()
         return flow
+
+    def broken_off(self, run: Run, flow: Trajectory | None) -> None:
+        """Leave the bar where it is."""
+        self.bar.close()
 
     def _show(self, flow: Trajectory) -> None:
         at = flow.continuation

@@ -1,6 +1,7 @@
 """How a run ended."""
 
 import warnings
+from typing import Any
 
 import diffrax
 from jaxtyping import Array
@@ -40,6 +41,9 @@ with warnings.catch_warnings():
             "A sample slides on the kinks of two layers at once, where the exact flow is not "
             "known to be unique; use `kinks=fl.SmoothKinks(...)`."
         )
+        interrupted = (
+            "The run was interrupted. What was computed until then is there, and `extend` goes on."
+        )
         not_finite = (
             "The loss or the parameters became NaN or infinite. Descent: lower `learning_rate`. "
             "Flow: check the loss function."
@@ -51,6 +55,22 @@ def okay(result: RESULTS) -> Array:
     return (result == RESULTS.successful) | (result == RESULTS.event_occurred)
 
 
+def named(result: RESULTS) -> str:
+    """The name of a result, such as "successful"."""
+    names, value = RESULTS._name_to_item, int(result._value)
+    return next(name for name, item in names.items() if int(item._value) == value)
+
+
+def outcome(name: Any) -> RESULTS:
+    """The result of a name.
+
+    **Raises:** `ValueError` if there is none.
+    """
+    if not isinstance(name, str) or name not in RESULTS._name_to_item:
+        raise ValueError(f"{name!r} is no result of a run")
+    return RESULTS._name_to_item[name]  # pyright: ignore
+
+
 class RunError(RuntimeError):
     """A run that did not reach its end.
 
@@ -60,3 +80,23 @@ class RunError(RuntimeError):
     def __init__(self, message: str, trajectory):
         super().__init__(message)
         self.trajectory = trajectory
+
+    def __reduce__(self):
+        return RunError, (str(self), self.trajectory)
+
+
+def hand_back(error: BaseException, trajectory: Any) -> None:
+    """Let what was computed before a run broke off travel with the error, as `.trajectory`.
+
+    Without a trajectory an error stays as it is, but for an interrupt: there it is None.
+    """
+    if trajectory is not None:
+        error.trajectory = trajectory  # pyright: ignore
+        steps = int(trajectory.counts["num_steps"])
+        error.add_note(
+            f"What was computed until t = {float(trajectory.end):.6g}, in {steps} steps, is in the "
+            "`.trajectory` of this error."
+        )
+    elif isinstance(error, KeyboardInterrupt):
+        error.trajectory = None  # pyright: ignore
+        error.add_note("The run had not come to its first pause: there is no trajectory yet.")

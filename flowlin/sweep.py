@@ -1,8 +1,8 @@
 """Many runs in one call."""
 
 import dataclasses
-import itertools
 import os
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,10 +18,11 @@ from flowlin._arrays import automatic
 from flowlin._checks import WORDS, checked, function, require_known, sequence_of, whole
 from flowlin._frame import data_frame
 from flowlin._show import shown
+from flowlin.bars import tqdm_bar
 from flowlin.eventlog import COLUMNS
 from flowlin.flow import gradient_flow
+from flowlin.interrupts import broken_off_by
 from flowlin.network import AbstractNetwork
-from flowlin.progress import tqdm_class
 from flowlin.result import RESULTS, okay
 from flowlin.task import Task
 from flowlin.trajectory import Trajectory, finished
@@ -115,6 +116,8 @@ def sweep(
     - `workers`: threads; None is one per core on a CPU and one elsewhere, or with a mesh.
     - `progress`: a tqdm bar over the runs.
 
+    Ctrl-C carries the runs that were begun as `error.trajectories`, a dictionary by place.
+
     **Returns:** a `Sweep`, the runs' trajectories in order.
 
     **Raises:** `ValueError` for no networks, different shapes, or numbers that do not fit.
@@ -123,6 +126,11 @@ def sweep(
     require_known(options, gradient_flow, of=sweep)
     if "throw" in options:
         raise ValueError("`throw` is not for sweeps; look at `sweep.failed`.")
+    if "checkpoint" in options:
+        raise ValueError(
+            "`checkpoint` is not for sweeps, whose runs would share one file; call "
+            "`gradient_flow` for each with a file of its own."
+        )
     on_cpu = jax.default_backend() == "cpu"
     devices = 1 if mesh is None else mesh.devices.size
     batch = batch or devices * (1 if on_cpu else 256)
@@ -132,17 +140,7 @@ def sweep(
     def run(chunk):
         return _together(chunk, t1, mesh, options)
 
-    bar = tqdm_class()(total=len(members), unit="run") if progress else None
-    flows: list[Trajectory] = []
-    with ThreadPoolExecutor(workers) as pool:
-        first = run(chunks[0])  # alone, since it compiles for all
-        for found in itertools.chain([first], pool.map(run, chunks[1:])):
-            flows.extend(found)
-            if bar is not None:
-                bar.update(len(found))
-    if bar is not None:
-        bar.close()
-    result = Sweep(flows)
+    result = Sweep(_all(run, chunks, workers, progress))
     if result.failed:
         k, why = next(iter(result.failed.items()))
         warnings.warn(
@@ -151,6 +149,54 @@ def sweep(
             stacklevel=3,
         )
     return result
+
+
+def _all(
+    run: Callable[[Any], list[Trajectory]], chunks: Sequence[Any], workers: int, progress: bool
+) -> list[Trajectory]:
+    """The runs of all chunks.
+
+    An interrupt breaks them off, and carries those that were begun as `.trajectories`, by place.
+    """
+    asked = threading.Event()
+    kept: dict[int, list[Trajectory]] = {}
+    bar = tqdm_bar(sum(map(len, chunks)), unit="run") if progress else None
+
+    def one(place: int) -> None:
+        with broken_off_by(asked):
+            if asked.is_set():
+                return
+            try:
+                kept[place] = run(chunks[place])
+            except KeyboardInterrupt as error:
+                begun = getattr(error, "trajectory", None)
+                kept[place] = [] if begun is None else [begun]
+                raise
+
+    try:
+        with ThreadPoolExecutor(workers) as pool:
+            try:
+                one(0)  # alone, since it compiles for all
+                if bar is not None:
+                    bar.update(len(kept[0]))
+                for place, _ in enumerate(pool.map(one, range(1, len(chunks))), 1):
+                    if bar is not None:
+                        bar.update(len(kept[place]))
+            except BaseException:
+                asked.set()
+                raise
+    except KeyboardInterrupt as error:
+        error.trajectories = {}  # pyright: ignore
+        error.add_note("The runs that were begun are in the `.trajectories` of this error.")
+        size = len(chunks[0])
+        for place, flows in kept.items():
+            rows = {place * size + k: flow for k, flow in enumerate(flows)}
+            error.trajectories |= rows  # pyright: ignore
+        raise
+    finally:
+        if bar is not None:
+            bar.close()
+    return [flow for place in range(len(chunks)) for flow in kept[place]]
 
 
 def _members(networks, tasks) -> list[tuple[AbstractNetwork, Task]]:

@@ -13,10 +13,12 @@ from flowlin import _summaries
 from flowlin._arrays import automatic, is_traced, require_finite
 from flowlin._checks import WORDS, checked, floating, instance, refuse, text
 from flowlin._show import shown
+from flowlin.codec import storable
 
 
 @checked(x=None, y=None)
 @shown(_summaries.task)
+@storable
 class Task(eqx.Module):
     """Inputs and targets, one **row** per sample (the papers put samples in columns).
 

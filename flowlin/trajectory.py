@@ -17,6 +17,7 @@ from flowlin import _summaries
 from flowlin._arrays import is_traced
 from flowlin._checks import WORDS, checked, instance, refuse
 from flowlin._show import shown
+from flowlin.codec import storable
 from flowlin.eventlog import EventLog
 from flowlin.linearization import Linearization, UnitCounts, counts_from_log, linearization
 from flowlin.loss import Loss
@@ -44,6 +45,9 @@ class Reference:
     def __hash__(self) -> int:
         return id(self.task)
 
+    def __reduce__(self):
+        return Reference, (self.task, self.loss)  # without the run, which may hold functions
+
 
 class Continuation(eqx.Module):
     """Where a run stands between two steps: all that the next one needs.
@@ -64,6 +68,7 @@ class Continuation(eqx.Module):
 
 
 @shown(_summaries.trajectory)
+@storable
 class Trajectory(eqx.Module):
     """A run of gradient flow or descent.
 
@@ -117,6 +122,32 @@ class Trajectory(eqx.Module):
     def of(self, run: Any) -> "Trajectory":
         """The same trajectory, known to be of this run."""
         return dataclasses.replace(self, reference=Reference(run.reference.task, run.loss, run))
+
+    @staticmethod
+    def stored(fields: dict[str, Any]) -> dict[str, Any]:
+        """What a file holds: neither dense output, nor the task, nor what `extend` needs."""
+        loss = fields["reference"].loss
+        return {**fields, "dense": None, "continuation": None, "reference": loss}
+
+    @staticmethod
+    def restored(fields: dict[str, Any]) -> dict[str, Any]:
+        """The fields that were so stored."""
+        loss = fields["reference"]
+        if not isinstance(loss, Loss):
+            raise ValueError(f"a run's loss is a {type(loss).__name__}")
+        return {**fields, "reference": Reference(None, loss)}
+
+    def __getstate__(self):
+        """Pickled without what `extend` needs, which may hold functions of the user's."""
+        return {**vars(self), "continuation": None}
+
+    def __deepcopy__(self, memo: Any) -> "Trajectory":
+        """Other containers of the same arrays, which nobody can change, and the same task."""
+        return jax.tree.map(lambda a: a, self)
+
+    def __copy__(self) -> "Trajectory":
+        """As `__deepcopy__`."""
+        return self.__deepcopy__({})
 
     def with_rows(self, select: Callable[[Array], Array]) -> "Trajectory":
         """The same run with the function applied to everything that was saved at `ts`."""
@@ -188,8 +219,11 @@ class Trajectory(eqx.Module):
         `flowlin.storage`): NumPy arrays and a JSON header, no pickle. An existing file is replaced
         at once or not at all.
 
-        **Raises:** `ValueError` for observables other than arrays, networks, and lists, tuples and
-        dictionaries of them; a folder that does not exist; or under `jit`.
+        A pickled trajectory keeps dense output and the task, and not what `extend` needs either.
+
+        **Raises:** `ValueError` for observables other than arrays, networks, what measures return,
+        and lists, tuples and dictionaries of them; a directory, or a folder that does not exist;
+        or under `jit`.
         """
         from flowlin.storage import save  # which imports this module
 

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from flowlin._checks import checked, floating, index
 from flowlin.chunks import summed
+from flowlin.codec import storable
 from flowlin.field import FullData
 from flowlin.kinks import IgnoreKinks
 from flowlin.loss import Loss, SquaredError
@@ -106,6 +107,7 @@ def on_grid(
     return values if average is None else jnp.mean(values, axis=average)
 
 
+@storable
 class EffectiveMap(NamedTuple):
     """Affine maps of samples: `matrix` (P, N_out, N_in) and `offset` (P, N_out)."""
 

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flowlin._checks import checked
+from flowlin.codec import storable
 from flowlin.measures._input import task_or_none, whole
 from flowlin.network import AbstractNetwork
 from flowlin.task import Task
@@ -34,6 +35,7 @@ def mode_matrix(
     return modes.u.T @ observable.response(network, task)
 
 
+@storable
 class ModeShares(NamedTuple):
     """Shares of the outputs' sum of squares; they add up to one where modes decouple."""
 
@@ -73,6 +75,7 @@ def mode_shares(
     return ModeShares(diagonal / total, off / total, outside / total)
 
 
+@storable
 class HiddenVectors(NamedTuple):
     """Hidden vectors (K, H) of the modes, as `theory.mode_vectors` and `imbalance` take them."""
 

@@ -6,9 +6,11 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from flowlin._checks import checked, whole
+from flowlin.codec import storable
 from flowlin.measures._input import centred, rows
 
 
+@storable
 class Embedding(NamedTuple):
     """Points in few dimensions.
 

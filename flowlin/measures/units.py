@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from flowlin._checks import checked, function
 from flowlin.chunks import summed
+from flowlin.codec import storable
 from flowlin.field import FullData, GradientField
 from flowlin.kinks import IgnoreKinks
 from flowlin.linearization import Activity
@@ -134,6 +135,7 @@ def kink_rates(
     return -(network.bias_strength * db + k * jnp.sum(w * dw, axis=1) / size) / size
 
 
+@storable
 class Norms(NamedTuple):
     """Frobenius norms of a network's parameters, first layer first; None where there is no bias."""
 

@@ -10,8 +10,8 @@ from matplotlib import animation
 from matplotlib.figure import Figure
 
 from flowlin._checks import checked, function, positive, whole
+from flowlin.bars import tqdm_bar
 from flowlin.plot._words import exactly
-from flowlin.progress import tqdm_class
 
 
 @checked(
@@ -61,7 +61,7 @@ def animate(
     """
     path = pathlib.Path(path)
     writer = _writer(path, fps)
-    bar = tqdm_class()(total=frames, unit="frame", disable=None) if progress else None
+    bar = tqdm_bar(frames, unit="frame") if progress else None
     figure = plt.figure(figsize=size, layout="constrained")
     try:
         with writer.saving(figure, str(path), dpi):

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import os
 import pickle
+import sys
 import tarfile
 import zlib
 from pathlib import Path
@@ -100,7 +101,7 @@ def _mnist_file(name: str) -> bytes:
         path = _downloaded(name, MNIST_MIRRORS, MNIST_SHA256[name])
     else:
         path = _first([folder / "mnist" / name, folder / "MNIST" / "raw" / name, folder / name])
-    return checked(path.read_bytes(), MNIST_SHA256[name], str(path))
+    return checked(_content(path), MNIST_SHA256[name], str(path))
 
 
 def _cifar10_members(names: list[str]) -> dict[str, bytes]:
@@ -114,15 +115,14 @@ def _cifar10_members(names: list[str]) -> dict[str, bytes]:
     contents: dict[str, bytes] = {}
     if path.is_dir():
         for name in names:
-            contents[name] = _first([path / name]).read_bytes()
+            contents[name] = _content(_first([path / name]))
     else:
         try:
             with tarfile.open(path) as archive:
                 for member in archive:
                     name = Path(member.name).name
-                    stream = archive.extractfile(member) if name in names else None
-                    if stream is not None:
-                        contents[name] = stream.read()
+                    if name in names:
+                        contents[name] = _member(archive, member, path)
                     if len(contents) == len(names):
                         break
         except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
@@ -134,6 +134,24 @@ def _cifar10_members(names: list[str]) -> dict[str, bytes]:
     if missing:
         raise DataError(f"{path} has no member {missing[0]}; it is not the CIFAR-10 archive.")
     return {n: checked(contents[n], CIFAR10_SHA256[n], f"{path}: {n}") for n in names}
+
+
+def _member(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> bytes:
+    """The bytes of a member, which is a file: the original archive has no links."""
+    stream = archive.extractfile(member) if member.isreg() else None
+    if stream is None:
+        raise DataError(
+            f"{path}: its member {member.name} is a link or no file, so it is not the CIFAR-10 "
+            "archive. Delete it and fetch it again."
+        )
+    return stream.read()
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}); put the file there.") from error
 
 
 def _first(candidates: list[Path]) -> Path:
@@ -148,7 +166,7 @@ def _first(candidates: list[Path]) -> Path:
 
 
 def _downloaded(name: str, mirrors: tuple[str, ...], known_hash: str) -> Path:
-    """The file in the cache folder, downloaded with a progress bar if it is not there."""
+    """The file in the cache folder; downloaded, with a bar in a terminal, if it is not there."""
     try:
         import pooch
     except ImportError as error:
@@ -164,7 +182,7 @@ def _downloaded(name: str, mirrors: tuple[str, ...], known_hash: str) -> Path:
                 known_hash=known_hash,
                 fname=name,
                 path=pooch.os_cache("flowlin"),
-                progressbar=True,
+                progressbar=sys.stderr.isatty(),
             )
             return Path(path)
         except Exception as error:  # any network or checksum failure: try the next mirror

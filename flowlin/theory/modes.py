@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 from flowlin._arrays import augment, is_traced
 from flowlin._checks import WORDS, array, checked, flag, instance
 from flowlin._show import shown
+from flowlin.codec import storable
 from flowlin.network import AbstractNetwork, GatedLinearNetwork, LinearNetwork, Parameters
 from flowlin.task import Task
 from flowlin.theory import _summaries
@@ -17,6 +18,7 @@ from flowlin.theory.origin import fingerprint, require_origin
 
 
 @shown(_summaries.modes)
+@storable
 class Modes(eqx.Module):
     r"""Singular triples of $\Sigma_{yx} = Y^T X / P$ with the matching variances of the inputs.
 
