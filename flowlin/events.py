@@ -42,12 +42,17 @@ class AbstractEvent(eqx.Module):
         raise NotImplementedError
 
 
-def _watch(function, shape, level, network, name, direction, terminate, monotone=False) -> Watch:
+def _watch(
+    function, shape, level, network, name, direction, terminate, monotone=False, from_start=False
+) -> Watch:
     """Watch a function with values of a shape against a level."""
     level = jnp.asarray(level, network.dtype)
     channel = Channel(name, np.broadcast_shapes(shape, level.shape))
     function = Minus(function, level)
-    return Watch(function, channel, direction=direction, terminate=terminate, monotone=monotone)
+    return Watch(
+        function, channel, direction=direction, terminate=terminate, monotone=monotone,
+        from_start=from_start,
+    )  # fmt: skip
 
 
 class Crossing(AbstractEvent):
@@ -141,7 +146,7 @@ class LossBelow(AbstractEvent):
         del task, kinks
         # The loss of a gradient flow never rises, so it is monotone; a modified flow's may.
         how = self.name, "down", self.terminate, objective.falls
-        return [_watch(objective.value, (), self.level, network, *how)]
+        return [_watch(objective.value, (), self.level, network, *how, from_start=True)]
 
 
 def _levels(kinks: AbstractKinks) -> list[tuple[float, int, int]]:
@@ -165,6 +170,7 @@ class GateSwitches(AbstractEvent):
                 Channel("gate", (width, task.samples), (layer,)),
                 below,
                 above,
+                touches=False,
             )
             for layer, width in enumerate(network.hidden)
             for level, below, above in _levels(kinks)
@@ -202,6 +208,7 @@ class UnitSwitches(AbstractEvent):
                 Channel(name, (width,), (layer,)),
                 below,
                 above,
+                touches=False,
             )
             for layer, width in enumerate(network.hidden)
             for name, largest in (
