@@ -184,7 +184,8 @@ class Recorder(Wrapped[RecorderState]):
             stopped = lax.cond(ends, lambda: path(log.end), lambda: y1)
             fine = result == diffrax.RESULTS.successful
             result = diffrax.RESULTS.where(ends & fine, STOP, result)
-        return y1, error, dense, RecorderState(inner, values, log, found.doubts, stopped), result
+        state = RecorderState(inner, values, log, found.closed(t0, t1), stopped)
+        return y1, error, dense, state, result
 
     def _logged(self, path: Path, error: Any, found: Brackets, log: Log) -> Log:
         """The log with every crossing that was bracketed."""
@@ -193,31 +194,31 @@ class Recorder(Wrapped[RecorderState]):
         def body(carry):
             k, log = carry
             time, uncertainty = self._locate(path, error, found, k)
-            component = found.component[k]
+            component, rising = found.marks[k]
             stops = terminating[component]
-            return k + 1, log.append(time, uncertainty, component, found.rising[k], stops)
+            return k + 1, log.append(time, uncertainty, component, rising > 0, stops)
 
-        room = found.low.shape[0]
         _, log = eqxi.while_loop(
-            lambda carry: carry[0] < jnp.minimum(found.count, room),
+            lambda carry: carry[0] < jnp.minimum(found.count, found.room),
             body,
             (jnp.zeros((), jnp.int32), log),
             kind=self.loop,  # pyright: ignore
-            max_steps=room,
+            max_steps=found.room,
         )
         return log
 
     def _locate(self, path: Path, error: Any, found: Brackets, k: Array) -> tuple[Array, Array]:
         """Time of one crossing and its uncertainty."""
         still = lax.stop_gradient(path)
-        low, high, spread = found.low[k], found.high[k], found.spread[k]
-        t0, t1 = (jnp.asarray(t, low.dtype) for t in (still.t0, still.t1))
-        tolerance = 1e-12 * (t1 - t0) + 4 * jnp.finfo(low.dtype).eps * jnp.abs(high)
+        low, high, spread = found.spans[k]
+        component, rising = found.marks[k]
+        ends = jnp.stack([still.t0, still.t1]).astype(low.dtype)
+        tolerance = 1e-12 * (ends[1] - ends[0]) + 4 * jnp.finfo(low.dtype).eps * jnp.abs(high)
 
         def find(watched: AbstractWatched, k: Array) -> tuple[Array, Array]:
             network = self.observer.network
             value = _in(network.dtype, watched.along(network, still, k))
-            bracket = bracketed_root(value, low, high, found.rising[index], tolerance)
+            bracket = bracketed_root(value, low, high, rising > 0, tolerance)
             middle = lax.stop_gradient((bracket[0] + bracket[1]) / 2)
             g0, slope = jax.jvp(value, (middle,), (jnp.ones_like(middle),))
             slope = lax.stop_gradient(jnp.where((slope == 0) | (spread > 0), jnp.inf, slope))
@@ -230,13 +231,12 @@ class Recorder(Wrapped[RecorderState]):
                 there = watched.component(network.with_parameters(off), k).astype(g.dtype)
                 moved = jnp.abs(there - g0)
                 # A value that all step long is not known to differ from zero crosses any time.
-                noise = jnp.maximum(jnp.abs(value(t0)), jnp.abs(value(t1))) <= NOISE * moved
+                noise = jnp.max(jnp.abs(lax.map(value, ends))) <= NOISE * moved
                 shift = jnp.where(noise, jnp.inf, moved / jnp.abs(slope))
             width = bracket[1] - bracket[0]
             return time, lax.stop_gradient(jnp.maximum(width + shift, spread))
 
-        index = k
-        return self.observer.switch(found.component[k], find)
+        return self.observer.switch(component, find)
 
 
 def _in(dtype: Any, function: Callable[[Array], Array]) -> Callable[[Array], Array]:

@@ -29,49 +29,44 @@ class Directions(eqx.Module):
 class Brackets(eqx.Module):
     """Crossings found so far within a step, each between two times.
 
-    `spread` is an uncertainty that is known beforehand, 0 where it is not.
+    - `spans`: (R, 3), the times, and an uncertainty that is known beforehand (0: it is not).
+    - `marks`: (R, 2), the component, and 1 where it rises.
     """
 
-    low: Float[Array, " R"]
-    high: Float[Array, " R"]
-    spread: Float[Array, " R"]
-    component: Int[Array, " R"]
-    rising: Bool[Array, " R"]
+    spans: Float[Array, "R 3"]
+    marks: Int[Array, "R 2"]
     count: Int[Array, ""]
     doubts: Unresolved
 
     @staticmethod
     def empty(components: int, doubts: Unresolved) -> "Brackets":
         """No crossings yet."""
-        room, dtype = components + SPARE, doubts.start.dtype
-        zeros = jnp.zeros(room, dtype)
-        return Brackets(
-            zeros,
-            zeros,
-            zeros,
-            jnp.zeros(room, jnp.int32),
-            jnp.zeros(room, bool),
-            jnp.zeros((), jnp.int32),
-            doubts,
-        )
+        room = components + SPARE
+        spans, marks = jnp.zeros((room, 3), doubts.start.dtype), jnp.zeros((room, 2), jnp.int32)
+        return Brackets(spans, marks, jnp.zeros((), jnp.int32), doubts)
+
+    @property
+    def room(self) -> int:
+        """How many there is room for."""
+        return self.spans.shape[0]
 
     def put(
         self, wanted: Array, low: Any, high: Any, component: Any, rising: Any, spread: Any = 0.0
     ) -> "Brackets":
         """Those that are `wanted`; arrays of one shape, or what broadcasts to it."""
         flat = wanted.ravel()
-        at = jnp.where(flat, self.count + jnp.cumsum(flat) - 1, self.low.shape[0])
+        at = jnp.where(flat, self.count + jnp.cumsum(flat) - 1, self.room)
 
-        def into(column: Array, values: Any) -> Array:
-            values = jnp.broadcast_to(jnp.asarray(values).astype(column.dtype), wanted.shape)
-            return column.at[at].set(values.ravel(), mode="drop")
+        def into(table: Array, *columns: Any) -> Array:
+            rows = [
+                jnp.broadcast_to(jnp.asarray(c).astype(table.dtype), wanted.shape).ravel()
+                for c in columns
+            ]
+            return table.at[at].set(jnp.stack(rows, axis=1), mode="drop")
 
         return Brackets(
-            into(self.low, low),
-            into(self.high, high),
-            into(self.spread, spread),
-            into(self.component, component),
-            into(self.rising, rising),
+            into(self.spans, low, high, spread),
+            into(self.marks, component, rising),
             self.count + jnp.sum(flat, dtype=jnp.int32),
             self.doubts,
         )
@@ -79,4 +74,9 @@ class Brackets(eqx.Module):
     def doubted(self, wanted: Array, low: Array, high: Array, component: Any) -> "Brackets":
         """With stretches of time in which the crossings of components are not known."""
         doubts = self.doubts.put(wanted, low, high, component)
-        return eqx.tree_at(lambda b: b.doubts, self, doubts)
+        return Brackets(self.spans, self.marks, self.count, doubts)
+
+    def closed(self, start: Any, end: Any) -> Unresolved:
+        """The doubts, with the whole step among them if there was no room for its crossings."""
+        full = jnp.asarray(self.count > self.room)[None]
+        return self.doubts.put(full, start, end, self.marks[-1, 0])

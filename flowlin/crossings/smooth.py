@@ -108,7 +108,8 @@ def _looked(them: Components, search: _Search) -> _Search:
     changed = (signs[1:] != signs[:-1]) & done
     several = jnp.sum(changed, axis=0) > 1
     unsure = done & ((~fine & (several | (parts >= PARTS))) | (quiet & rough & (them.factor > 0)))
-    moved = _recorded(them, search.found, signs, changed, unsure, times)
+    moved = _recorded(them, search.found, signs, changed, times)
+    moved = moved.doubted(unsure, times[0], times[-1], them.number)
     search = eqx.tree_at(lambda s: s.found, search, moved)
     search = _dips(them, search, done, quiet, jnp.any(changed, axis=0), values, times)
     return _Search(
@@ -128,17 +129,15 @@ def _recorded(
     found: Brackets,
     signs: Array,
     changed: Array,
-    unsure: Array,
     times: Array,
 ) -> Brackets:
-    """With the changes between neighbouring nodes, and the doubts."""
+    """With the changes between neighbouring nodes."""
     counts = changed & them.directions.counts(signs[1:])
 
     def record() -> Brackets:
-        more = found.put(counts, times[:-1, None], times[1:, None], them.number, signs[1:])
-        return more.doubted(unsure, times[0], times[-1], them.number)
+        return found.put(counts, times[:-1, None], times[1:, None], them.number, signs[1:])
 
-    return lax.cond(jnp.any(counts) | jnp.any(unsure), record, lambda: found)
+    return lax.cond(jnp.any(counts), record, lambda: found)
 
 
 def _dips(
@@ -155,11 +154,10 @@ def _dips(
     touched = leaves & jnp.isfinite(search.since) & them.touches
 
     def record() -> Brackets:
-        found, half = search.found, (times[0] - search.since) / 2
-        for rising in (~search.above, search.above):
-            wanted = touched & them.directions.counts(rising)
-            found = found.put(wanted, search.bottom, search.bottom, them.number, rising, half)
-        return found
+        rising = jnp.stack([~search.above, search.above])
+        half = (times[0] - search.since) / 2
+        wanted = touched & them.directions.counts(rising)
+        return search.found.put(wanted, search.bottom, search.bottom, them.number, rising, half)
 
     found = lax.cond(jnp.any(touched), record, lambda: search.found)
     never = changed | (search.part.index == 0)
@@ -192,5 +190,4 @@ def first_look(
     fine = clear | single | ~jnp.all(jnp.isfinite(values), axis=0)
     signs = (values > 0).at[0].set(them.above).at[-1].set(them.above_end)
     changed = (signs[1:] != signs[:-1]) & fine
-    none = jnp.zeros_like(fine)
-    return ~fine, _recorded(them, found, signs, changed, none, times)
+    return ~fine, _recorded(them, found, signs, changed, times)
