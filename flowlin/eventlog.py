@@ -1,6 +1,7 @@
 """The log of everything that crossed its level during a run."""
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -230,3 +231,21 @@ class EventLog(eqx.Module):
         names = ("time", "uncertainty", "name", "index", "old", "new")
         plain = [c if isinstance(c, list) else np.asarray(c).tolist() for c in columns]
         return [dict(zip(names, row, strict=True)) for row in zip(*plain, strict=True)]
+
+
+def warn_unresolved(log: EventLog) -> None:
+    """Warn (`CrossingsWarning`) if crossings may be missing from a log."""
+    doubts = log.unresolved
+    if doubts is None or not int(doubts.count):
+        return
+    component = int(doubts.component[0])
+    channel = int(np.searchsorted(log.offsets[1:], component, side="right"))
+    name, index = log.channels[channel].name, component - log.offsets[channel]
+    warnings.warn(
+        f"crossings may be missing from the log, first those of component {index} of event "
+        f"{name!r} between t = {float(doubts.start[0]):.9g} and {float(doubts.end[0]):.9g} "
+        f"({int(doubts.count)} such stretches; see `flow.events.unresolved`): it swings or jumps "
+        "faster than a step can be searched. Watch a smoother function, or lower `rtol`.",
+        CrossingsWarning,
+        stacklevel=4,  # whoever called `gradient_flow`
+    )

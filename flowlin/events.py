@@ -60,7 +60,17 @@ class Crossing(AbstractEvent):
 
     All components, any number of times, located on the solver's dense output to its own
     accuracy (with a non-adaptive solver or a discrete run, to the step). A component that is
-    exactly at its level counts as below it.
+    exactly at its level counts as below it; one that touches it within the step's error and
+    turns back is logged as two crossings at that time, with the uncertainty that this has.
+
+    Each step is searched for all roots, hundreds of them if need be: the observable is sampled
+    at Chebyshev points, and where these do not certify that it has no root, or one, the step is
+    halved, again and again (see `flowlin.crossings`). Kinks, as of |a - 0.7|, and jumps are found
+    as well. What swings so fast that 4096 parts of a step do not resolve it is reported by
+    `flow.events.unresolved`, by `flow.stats["unresolved_crossings"]`, and by a
+    `fl.CrossingsWarning`. Under `jit`, `vmap` and derivatives all that is the same but for the
+    warning. A feature that is narrower than the distance of nine points at which everything else
+    is smooth stays unseen, since a function that can only be sampled has no other certificate.
 
     **Arguments:**
 
@@ -105,7 +115,8 @@ class ModeHits(AbstractEvent):
 
     - `modes`: from `theory.modes(task, bias_strength)`; component k of the events is mode k.
     - `rho`: level, or one per mode (K,). A share of each mode's full strength is
-      `rho=0.5 * modes.full_strength`.
+      `rho=0.5 * modes.full_strength`. Full strength itself is approached for ever: hits of it
+      are rounding, and their `uncertainty` is inf.
     - `direction`, `terminate`, `name`: as for `Crossing`.
 
     **Raises:** `ValueError` for a `rho` of another shape, or one that is not finite.
@@ -133,6 +144,9 @@ class ModeHits(AbstractEvent):
 
 class LossBelow(AbstractEvent):
     """The run's own loss falling to a level.
+
+    A loss that is there at t = 0 is an event at t = 0 (its `old` equals its `new`), and ends the
+    run there if it terminates.
 
     **Arguments:** `level` of the loss, `terminate` and `name` as for `Crossing`.
     """

@@ -53,7 +53,8 @@ class Observer(eqx.Module):
 
     def each(self, value: Callable[[Watch], bool]) -> Bool[np.ndarray, " C"]:
         """A property of the watches, per component."""
-        return np.concatenate([np.full(w.channel.size, value(w)) for w in self.watches])
+        each = [np.full(w.channel.size, value(w)) for w in self.watches]
+        return np.concatenate([np.zeros(0, bool), *each])
 
     @property
     def directions(self) -> tuple[Array, Array]:

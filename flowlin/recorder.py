@@ -227,12 +227,17 @@ class Recorder(Wrapped[RecorderState]):
             time = newton - (g - lax.stop_gradient(g)) / slope
             shift = jnp.zeros_like(time)
             if error is not None:
-                off = jax.tree.map(jnp.add, still(middle), lax.stop_gradient(error))
-                there = watched.component(network.with_parameters(off), k).astype(g.dtype)
-                moved = jnp.abs(there - g0)
+
+                def off(t: Array) -> Array:
+                    """The value where the error is added."""
+                    there = jax.tree.map(jnp.add, still(t), lax.stop_gradient(error))
+                    return watched.component(network.with_parameters(there), k).astype(g.dtype)
+
+                here, later = lax.map(off, jnp.stack([middle, ends[1]]))
+                values = lax.map(value, ends)
                 # A value that all step long is not known to differ from zero crosses any time.
-                noise = jnp.max(jnp.abs(lax.map(value, ends))) <= NOISE * moved
-                shift = jnp.where(noise, jnp.inf, moved / jnp.abs(slope))
+                noise = jnp.max(jnp.abs(values)) <= NOISE * jnp.abs(later - values[1])
+                shift = jnp.where(noise, jnp.inf, jnp.abs((here - g0) / slope))
             width = bracket[1] - bracket[0]
             return time, lax.stop_gradient(jnp.maximum(width + shift, spread))
 

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flowlin._arrays import ENABLE_X64, is_traced
-from flowlin.eventlog import Channel, EventLog
+from flowlin.eventlog import Channel, EventLog, Unresolved
 from flowlin.linearization import UnitCounts
 from flowlin.loss import CrossEntropy, SquaredError
 from flowlin.network import GatedLinearNetwork, LinearNetwork, ReLUNetwork
@@ -36,7 +36,7 @@ CLASSES = {
     kind.__name__: kind
     for kind in (
         Channel, CrossEntropy, EventLog, GatedLinearNetwork, LinearNetwork, ReLUNetwork,
-        SquaredError, Trajectory, UnitCounts,
+        SquaredError, Trajectory, UnitCounts, Unresolved,
     )
 }  # fmt: skip
 OUTCOMES = (

@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from flowlin._arrays import is_traced
-from flowlin.eventlog import EventLog
+from flowlin.eventlog import EventLog, warn_unresolved
 from flowlin.events import require_quantile
 from flowlin.linearization import Linearization, UnitCounts, counts_from_log, linearization
 from flowlin.loss import Loss
@@ -94,7 +94,8 @@ class Trajectory(eqx.Module):
         """Numbers of steps, and what was chosen: solver, kinks, objective.
 
         With explicit solvers, `accepted_evaluations` too: those of the vector field in accepted
-        steps.
+        steps. Where events were watched, `unresolved_crossings`: in how many stretches of time
+        crossings may be missing from the log; `flow.events.unresolved` says where.
         """
         return {**self.counts, **dict(self.labels)}
 
@@ -246,6 +247,7 @@ def finished(run: Trajectory, throw: bool, failure: Callable[[Trajectory], str])
         message = "A run failed; with `throw=False` its `.result` says how."
         return eqx.error_if(run, ~okay(run.result), message) if throw else run
     run = trimmed(run)
+    warn_unresolved(run.events)
     if throw and not bool(okay(run.result)):
         raise RunError(f"{failure(run)} What was computed is in `error.trajectory`.", run)
     return run

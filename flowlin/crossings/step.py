@@ -67,7 +67,8 @@ class Step(eqx.Module):
         values: dict[int, Array] = {}
         if which or plan.counted:
             singles, rows = lax.map(lambda t: self._at(t, plan), times)
-            values = dict(zip(which, jnp.split(singles, cuts, axis=1), strict=True))
+            # Without anything to split there is still one part, an empty one.
+            values = dict(zip(which, jnp.split(singles, cuts, axis=1), strict=False))
             values |= {group[0]: row for group, row in zip(plan.counted, rows, strict=True)}
         for count, apart in plan.apart.items():
             for i in apart:
