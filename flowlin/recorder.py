@@ -213,6 +213,7 @@ class Recorder(Wrapped[RecorderState]):
         low, high, spread = found.spans[k]
         component, rising = found.marks[k]
         ends = jnp.stack([still.t0, still.t1]).astype(low.dtype)
+        rounding = 16 * jnp.finfo(low.dtype).eps
         tolerance = 1e-12 * (ends[1] - ends[0]) + 4 * jnp.finfo(low.dtype).eps * jnp.abs(high)
 
         def find(watched: AbstractWatched, k: Array) -> tuple[Array, Array]:
@@ -236,7 +237,8 @@ class Recorder(Wrapped[RecorderState]):
                 here, later = lax.map(off, jnp.stack([middle, ends[1]]))
                 values = lax.map(value, ends)
                 # A value that all step long is not known to differ from zero crosses any time.
-                noise = jnp.max(jnp.abs(values)) <= NOISE * jnp.abs(later - values[1])
+                least = NOISE * (jnp.abs(later - values[1]) + rounding * watched.scale)
+                noise = jnp.max(jnp.abs(values)) <= least
                 shift = jnp.where(noise, jnp.inf, jnp.abs((here - g0) / slope))
             width = bracket[1] - bracket[0]
             return time, lax.stop_gradient(jnp.maximum(width + shift, spread))

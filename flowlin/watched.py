@@ -31,6 +31,11 @@ class AbstractWatched(eqx.Module):
         del network
         return None
 
+    @property
+    def scale(self) -> Any:
+        """Size of the level that was taken off: the rounding of values near zero is of this."""
+        return 0.0
+
     def sampled(self, network: AbstractNetwork, path: Path, times: Array) -> Array | None:
         """All components (n, C) along a step, where that costs less than time by time."""
         del network, path, times
@@ -81,6 +86,11 @@ class Minus(AbstractWatched):
     def __call__(self, network: AbstractNetwork) -> Array:
         return jnp.asarray(self.function(network)) - self.level
 
+    @property
+    def scale(self) -> Any:
+        """The largest level's."""
+        return jnp.max(jnp.abs(self.level), initial=0.0)
+
 
 class OnTask(eqx.Module):
     """A function of network and task with the task filled in."""
@@ -101,6 +111,11 @@ class ModeGaps(AbstractWatched):
 
     def __call__(self, network: AbstractNetwork) -> Array:
         return self.strengths(network, self.task) - self.level
+
+    @property
+    def scale(self) -> Any:
+        """The largest level's: weak modes are differences of what strong ones are made of."""
+        return jnp.max(jnp.abs(self.level), initial=0.0)
 
     def degree(self, network: AbstractNetwork) -> int | None:
         """That of a product of as many matrices as there are layers, for linear networks."""

@@ -22,6 +22,7 @@ from flowlin.watched import OrderStatistic
 NODES = 9  # points per part of a step, where functions that are not polynomials are searched
 # How much may be beyond what the points show: see `expansion.looked_at`.
 AT_FIRST, IN_PARTS, EXACTLY = 100.0, 16.0, 0.0
+ROUNDING = 64.0  # machine epsilons: what a value near zero may owe to rounding
 BATCH = 16  # polynomials that are searched together
 
 
@@ -143,6 +144,7 @@ class Step(eqx.Module):
             fractions = low + (high - low) * jnp.asarray((1 + nodes(count)) / 2, dtype)
             return self.path.t0 + (self.path.t1 - self.path.t0) * fractions
 
+        rounding = self._rounding(after)
         them = self._components(number, after, None, times, EXACTLY)
         todo, found = first_look(them, table, times(0.0, 1.0), EXACTLY, found)
 
@@ -158,10 +160,20 @@ class Step(eqx.Module):
                 return evaluated(coefficients, low, high, count)
 
             own = self._components(number[chosen], after, sample, times, EXACTLY)
-            own = eqx.tree_at(lambda c: c.error, own, self._error(number[chosen]))
+            error = self._error(number[chosen]) + rounding[number[chosen]]
+            own = eqx.tree_at(lambda c: c.error, own, error)
             return todo.at[chosen].set(False), searched(own, real, found)
 
         return lax.while_loop(lambda carry: jnp.any(carry[0]), batch, (todo, found))[1]
+
+    def _rounding(self, after: Array) -> Float[Array, " C"]:
+        """What components may owe to rounding, from the sizes of those of the same watch."""
+        starts, parts = self.observer.starts, []
+        for i, watch in enumerate(self.observer.watches):
+            both = jnp.stack([self.before, after])[:, starts[i] : starts[i + 1]]
+            size = jnp.max(jnp.abs(both), initial=0.0) + watch.function.scale
+            parts.append(jnp.full(watch.channel.size, size, self.before.dtype))
+        return ROUNDING * jnp.finfo(self.before.dtype).eps * jnp.concatenate(parts)
 
     def _error(self, number: Array) -> Array:
         """How much the step's error moves components of these numbers."""
@@ -206,6 +218,7 @@ class Step(eqx.Module):
             return jnp.abs(self.observer.of(plan.smooth, off) - after[number])
 
         moved = lax.cond(jnp.any(todo), error, lambda: jnp.zeros(number.shape, table.dtype))
+        moved = moved + self._rounding(after)[number]
         return searched(eqx.tree_at(lambda c: c.error, them, moved), todo, found)
 
     def _wanted(self, which: list[int], wanted: Array, t: Array) -> Array:
