@@ -1,16 +1,13 @@
 """Crossings within a step: how many of them are found, here and by others, and what it costs.
 
 A mode strength a(t) rises from 0.01 to 1, and sin(k a) and |a - 0.7| - 0.01 are watched. SciPy's
-`solve_ivp` records all events but compares signs at the ends of steps; diffrax's `Event` ends the
-run at the first one that it sees, so it is started again behind it.
+`solve_ivp` records all events too, but compares signs at the ends of steps.
 """
 
 from typing import Any
 
-import diffrax
 import jax.numpy as jnp
 import numpy as np
-import optimistix
 from _common import markdown_table, parser, save, seconds
 from scipy.integrate import solve_ivp
 
@@ -61,25 +58,6 @@ def scipys(g: Any) -> int:
     return len(found.t_events[0])
 
 
-def diffraxs(g: Any) -> int:
-    """Crossings by diffrax's event, started again a hair behind each."""
-    event = diffrax.Event(
-        lambda t, y, args, **kwargs: g(y[0] * y[1]),
-        root_finder=optimistix.Newton(1e-9, 1e-9),
-    )
-    t, w, count = 0.0, jnp.full(2, START**0.5), 0
-    while t < T1 and count < 1000:
-        found = diffrax.diffeqsolve(
-            diffrax.ODETerm(lambda t, y, args: field(y)), diffrax.Dopri8(), t, T1, None, w,
-            stepsize_controller=diffrax.PIDController(rtol=RTOL, atol=RTOL / 100), event=event,
-        )  # fmt: skip
-        if not bool(found.result == diffrax.RESULTS.event_occurred):
-            break
-        count, t, w = count + 1, float(found.ts[-1]), found.ys[-1]  # pyright: ignore
-        t, w = t + 1e-9, w + 1e-9 * field(w)
-    return count
-
-
 def main() -> None:
     """Count, print, save."""
     given = parser(__doc__).parse_args()
@@ -88,13 +66,12 @@ def main() -> None:
         if given.quick and name != "sin(100 a)":
             continue
         (found, time), scipy = ours(g), scipys(g)
-        diffrax_ = diffraxs(g)
         results.append(
             {"observable": name, "true": true, "flowlin": found, "scipy": scipy,
-             "diffrax": diffrax_, "seconds": time}
+             "seconds": time}
         )  # fmt: skip
-        rows.append([name, true, found, scipy, diffrax_, f"{1e3 * time:.0f} ms"])
-    head = ["observable", "true", "flowlin", "SciPy DOP853", "diffrax Dopri8", "flowlin's time"]
+        rows.append([name, true, found, scipy, f"{1e3 * time:.0f} ms"])
+    head = ["observable", "true", "flowlin", "SciPy DOP853", "flowlin's time"]
     table = markdown_table(head, rows)
     print(table)
     if not given.quick:
