@@ -64,7 +64,8 @@ def test_every_crossing_of_a_fast_observable_is_found(k, number):
     signs = np.asarray(flow.events.new)
     assert np.all(signs[1:] == -signs[:-1])
     # a = 1 / (1 + 99 exp(-2 t)): the closed form of a mode.
-    levels = np.pi * np.arange(1, number + 1) / k
+    first = int(k * 0.01 / np.pi) + 1
+    levels = np.pi * np.arange(first, first + number) / k
     levels = levels[levels < 0.99]
     exact = np.log(levels * 99 / (1 - levels)) / 2
     assert np.allclose(np.asarray(flow.events.time)[: len(levels)], exact, rtol=1e-6, atol=1e-5)
