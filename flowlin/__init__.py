@@ -13,6 +13,7 @@ from flowlin.compare import Comparison as Comparison
 from flowlin.compare import compare as compare
 from flowlin.descent import gradient_descent as gradient_descent
 from flowlin.descent import stochastic_gradient_descent as stochastic_gradient_descent
+from flowlin.eventlog import CrossingsWarning as CrossingsWarning
 from flowlin.eventlog import EventLog as EventLog
 from flowlin.events import Crossing as Crossing
 from flowlin.events import LossBelow as LossBelow

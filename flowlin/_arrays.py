@@ -1,6 +1,5 @@
 """Small helpers for arrays: dtypes, tracers, and checks of user input."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -39,24 +38,6 @@ def require_finite(name: str, array: Array | np.ndarray) -> None:
             f"`{name}` holds {bad} value(s) that are NaN or infinite; "
             "remove those samples or repair the values first."
         )
-
-
-def plain(name: str) -> Callable[[Any], Any]:
-    """Converter of a static field, by which a program is known: numbers become Python's own.
-
-    What is no number stays as it is, for the checks to refuse; a traced one raises `ValueError`.
-    """
-
-    def convert(value: Any) -> Any:
-        if is_traced(value):
-            raise ValueError(
-                f"`{name}` must be known before anything is compiled, and is traced; make the "
-                "object outside of `jit`, `vmap` and derivatives."
-            )
-        array = isinstance(value, (np.generic, np.ndarray, jax.Array))
-        return value.item() if array and value.ndim == 0 else value
-
-    return convert
 
 
 def automatic(mesh: Mesh) -> Mesh:

@@ -43,16 +43,25 @@ def _is_real(value: Any) -> bool:
     return real and getattr(value, "ndim", None) == 0
 
 
+def _float(value: Any) -> float:
+    """As a `float`, infinite where that is too small."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
 def number(wanted: str, fine: Callable[[float], bool], remedy: str = "") -> Check:
     """A check for one real number that is `fine`, in words `wanted`; a traced one passes."""
 
     def check(name: str, value: Any) -> Any:
         if not _is_real(value):
-            if getattr(value, "ndim", 0) or isinstance(value, (list, tuple)):
-                shape = np.shape(value)
-                raise ValueError(f"`{name}` must be a single number, got shape {shape}.")
-            raise refuse(name, f"a number, {wanted}", value, remedy)
-        if not isinstance(value, jax.core.Tracer) and not fine(float(value)):
+            if getattr(value, "ndim", 0):
+                raise ValueError(f"`{name}` must be a single number, got shape {value.shape}.")
+            several = isinstance(value, (list, tuple))
+            what = "a single number" if several else f"a number, {wanted}"
+            raise refuse(name, what, value, remedy)
+        if not isinstance(value, jax.core.Tracer) and not fine(_float(value)):
             raise refuse(name, wanted, value, remedy)
         return value
 
@@ -77,7 +86,7 @@ def within(low: float, high: float, remedy: str = "") -> Check:
     """A check for one number in [low, high), returned as a `float`."""
 
     def check(name: str, value: Any) -> float:
-        if not _is_real(value) or is_traced(value) or not low <= float(value) < high:
+        if not _is_real(value) or is_traced(value) or not low <= _float(value) < high:
             hint = f"{remedy and '; '}{remedy}"
             raise ValueError(f"`{name}` must lie in [{low:g}, {high:g}), got {shown(value)}{hint}.")
         return float(value)
@@ -86,12 +95,14 @@ def within(low: float, high: float, remedy: str = "") -> Check:
 
 
 def known(check: Check) -> Check:
-    """A check that passes no traced value: what decides on the shape of a program."""
+    """A check that passes no traced value: what decides on a program. Numbers become Python's."""
 
     def checked_known(name: str, value: Any) -> Any:
         if is_traced(value):
             raise refuse(name, "known when the program is made", value, "do not trace it")
-        return check(name, value)
+        value = check(name, value)
+        alone = isinstance(value, (np.generic, np.ndarray, jax.Array)) and value.ndim == 0
+        return value.item() if alone else value
 
     return checked_known
 
@@ -105,7 +116,7 @@ def whole(low: int, remedy: str = "", high: int | float = math.inf) -> Check:
     def check(name: str, value: Any) -> int:
         if not _is_real(value) or isinstance(value, jax.core.Tracer):
             raise refuse(name, wanted, value, remedy)
-        if math.isfinite(value) and int(value) == value and low <= value <= high:
+        if math.isfinite(_float(value)) and int(value) == value and low <= value <= high:
             return int(value)
         raise refuse(name, wanted, value, remedy)
 

@@ -1,7 +1,6 @@
 """What a flow uses where its caller leaves it open, and whether what is given can be run."""
 
 import inspect
-import warnings
 from typing import Any
 
 import diffrax
@@ -18,6 +17,7 @@ from flowlin._checks import (
     refuse,
     require_memory,
 )
+from flowlin._warning import warn
 from flowlin.averaged import FINEST, AveragedGates
 from flowlin.field import AbstractObjective, Modified, objective
 from flowlin.kinks import (
@@ -92,7 +92,7 @@ def tolerance(rtol: Any, kinks: AbstractKinks, dtype: Any) -> Any:
     Exact walks in float32 take a finer one than other runs do (`benchmarks/precision.py`): they
     hold it, and are spared events that are errors of the steps.
     """
-    tell_digits(dtype, stacklevel=3)
+    tell_digits(dtype)
     averaged = isinstance(kinks, AveragedKinks)
     if rtol is None and dtype != jnp.float64:
         return 1e-5 if isinstance(kinks, ExactKinks) else 1e-4
@@ -101,11 +101,10 @@ def tolerance(rtol: Any, kinks: AbstractKinks, dtype: Any) -> Any:
     if not averaged:
         return rtol
     if not is_traced(rtol) and rtol < FINEST:
-        warnings.warn(
+        warn(
             f"`rtol` = {rtol:g} is finer than `AveragedKinks` can use: its steps would creep from "
             f"switch to switch. {FINEST:g} is used instead.",
             KinksWarning,
-            stacklevel=3,
         )
     return jnp.maximum(rtol, FINEST) if is_traced(rtol) else max(rtol, FINEST)
 

@@ -10,6 +10,7 @@ A value becomes a node, one of
 """
 
 import dataclasses
+from dataclasses import MISSING
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -116,9 +117,10 @@ def _object(name: Any, nodes: Any, arrays: dict[str, np.ndarray]) -> Any:
         raise ValueError(f"the class {_short(name)} is not known")
     kind = CLASSES[name]
     wanted = _fields(kind)
-    if not isinstance(nodes, dict) or set(nodes) != set(wanted):
+    later = _defaults(kind)  # files of an earlier version lack the fields of a later one
+    if not isinstance(nodes, dict) or not set(wanted) - set(later) <= set(nodes) <= set(wanted):
         raise ValueError(f"a {name} has the fields {', '.join(wanted)}, not {_short(nodes)}")
-    fields = {field: decoded(nodes[field], arrays) for field in wanted}
+    fields = later | {field: decoded(node, arrays) for field, node in nodes.items()}
     fields = kind.restored(fields) if hasattr(kind, "restored") else fields  # pyright: ignore
     if issubclass(kind, tuple):
         return kind(**fields)
@@ -200,6 +202,13 @@ def _fields(kind: Any) -> list[str]:
     if issubclass(kind, tuple):
         return list(kind._fields)  # pyright: ignore
     return [field.name for field in dataclasses.fields(kind)]
+
+
+def _defaults(kind: Any) -> dict[str, Any]:
+    """The fields that have a default, with it."""
+    if issubclass(kind, tuple):
+        return dict(kind._field_defaults)  # pyright: ignore
+    return {f.name: f.default for f in dataclasses.fields(kind) if f.default is not MISSING}
 
 
 def _is_plain(dtype: Any) -> bool:

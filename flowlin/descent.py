@@ -184,7 +184,7 @@ class Descent(eqx.Module):
             parameters,
             () if self.optimiser is None else self.optimiser.init(parameters),
             values,
-            Log.empty(max_events, self.clock.dtype),
+            Log.empty(max_events, self.clock.dtype).started(self.look.observer, values),
             jnp.zeros((), jnp.int32),
             jnp.arange(self.task.samples),
         )

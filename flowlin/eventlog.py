@@ -14,6 +14,7 @@ from flowlin._arrays import is_traced
 from flowlin._checks import checked, finite, refuse
 from flowlin._frame import data_frame
 from flowlin._show import shown
+from flowlin._warning import warn
 from flowlin.codec import storable
 
 COLUMNS = ("time", "uncertainty", "name", "index", "old", "new")  # of a table of events
@@ -36,6 +37,45 @@ class Channel(eqx.Module):
         return math.prod(self.shape)
 
 
+class CrossingsWarning(UserWarning):
+    """Not every crossing of an event is known to be in the log."""
+
+
+@storable
+class Unresolved(eqx.Module):
+    """Stretches of time in which it is not certain that all crossings of a component were found.
+
+    - `start`, `end`: (U,), the first ones' times; slots beyond `count` hold inf.
+    - `component`: (U,), as in the log.
+    - `count`: number of stretches, which may exceed U.
+    """
+
+    start: Float[Array, " U"]
+    end: Float[Array, " U"]
+    component: Int[Array, " U"]
+    count: Int[Array, ""]
+
+    @staticmethod
+    def none(dtype: Any, room: int = 16) -> "Unresolved":
+        """None so far."""
+        far = jnp.full(room, jnp.inf, dtype)
+        return Unresolved(far, far, jnp.zeros(room, jnp.int32), jnp.zeros((), jnp.int32))
+
+    def shifted(self, first: int) -> "Unresolved":
+        """The same with components counted on from `first`."""
+        return eqx.tree_at(lambda u: u.component, self, self.component + first)
+
+    def put(self, wanted: Array, start: Any, end: Any, component: Any) -> "Unresolved":
+        """With a stretch for each that is `wanted` (n,); beyond the room they are counted."""
+        at = jnp.where(wanted, self.count + jnp.cumsum(wanted) - 1, self.start.shape[0])
+        return Unresolved(
+            self.start.at[at].set(start, mode="drop"),
+            self.end.at[at].set(end, mode="drop"),
+            self.component.at[at].set(jnp.asarray(component).astype(jnp.int32), mode="drop"),
+            self.count + jnp.sum(wanted, dtype=jnp.int32),
+        )
+
+
 @shown(_summaries.event_log)
 @storable
 class EventLog(eqx.Module):
@@ -46,12 +86,19 @@ class EventLog(eqx.Module):
 
     - `time`: (K,), in units of flow time.
     - `uncertainty`: (K,), the width of the root's bracket plus what the step's error estimate
-      shifts it by. It is local: errors carried along from earlier steps are not in it.
+      shifts it by. It is local: errors carried along from earlier steps are not in it. Where a
+      value touches its level within that error, it is half of the time that it spends there;
+      inf where the value stays within the error for a whole step, as near an asymptote: whether
+      and when it crosses is then rounding.
     - `component`: (K,), position in all channels laid end to end; see `index`.
     - `old`, `new`: (K,), the side before and after: -1 below its level (a gate: off), +1 above
       (on), 0 at the kink (gates only).
     - `count`: number of events found, which exceeds K after an overflow.
     - `initial`: (C,), the side of every component at t = 0.
+    - `unresolved`: where crossings may be missing (`Unresolved`); None where nothing was located,
+      as in discrete runs.
+
+    What was met from the start (`LossBelow`) is an event at t = 0 with `old` equal to `new`.
     """
 
     time: Float[Array, " K"]
@@ -62,6 +109,7 @@ class EventLog(eqx.Module):
     count: Int[Array, ""]
     initial: Int[Array, " C"]
     channels: tuple[Channel, ...] = eqx.field(static=True)
+    unresolved: Unresolved | None = None
 
     def __len__(self) -> int:
         if is_traced(self.time):
@@ -161,7 +209,10 @@ class EventLog(eqx.Module):
         """The same function applied to every column."""
         columns = (self.time, self.uncertainty, self.component, self.old, self.new)
         time, uncertainty, component, old, new = map(f, columns)
-        return EventLog(time, uncertainty, component, old, new, count, self.initial, self.channels)
+        return EventLog(
+            time, uncertainty, component, old, new, count, self.initial, self.channels,
+            self.unresolved,
+        )  # fmt: skip
 
     def merged(self, other: "EventLog") -> "EventLog":
         """The events of both, whose channels are distinct; the other's channels come last."""
@@ -180,6 +231,7 @@ class EventLog(eqx.Module):
             self.count + other.count,
             jnp.concatenate([self.initial, other.initial]),
             self.channels + other.channels,
+            None if other.unresolved is None else other.unresolved.shifted(shift),
         )
 
     def trimmed(self) -> "EventLog":
@@ -204,3 +256,20 @@ class EventLog(eqx.Module):
         **Raises:** `ImportError` if pandas is missing.
         """
         return data_frame(self.table(), COLUMNS)
+
+
+def warn_unresolved(log: EventLog) -> None:
+    """Warn (`CrossingsWarning`) if crossings may be missing from a log."""
+    doubts = log.unresolved
+    if doubts is None or not int(doubts.count):
+        return
+    component = int(doubts.component[0])
+    channel = int(np.searchsorted(log.offsets[1:], component, side="right"))
+    name, index = log.channels[channel].name, component - log.offsets[channel]
+    warn(
+        f"crossings may be missing from the log, first those of component {index} of event "
+        f"{name!r} between t = {float(doubts.start[0]):.9g} and {float(doubts.end[0]):.9g} "
+        f"({int(doubts.count)} such stretches; see `flow.events.unresolved`): it swings or jumps "
+        "faster than a step can be searched. Watch a smoother function, or lower `rtol`.",
+        CrossingsWarning,
+    )

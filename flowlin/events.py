@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from flowlin._arrays import plain, require_finite
+from flowlin._arrays import require_finite
 from flowlin._checks import (
     WORDS,
     checked,
@@ -53,12 +53,17 @@ class AbstractEvent(eqx.Module):
         raise NotImplementedError
 
 
-def _watch(function, shape, level, network, name, direction, terminate, monotone=False) -> Watch:
+def _watch(
+    function, shape, level, network, name, direction, terminate, monotone=False, from_start=False
+) -> Watch:
     """Watch a function with values of a shape against a level."""
     level = jnp.asarray(level, network.dtype)
     channel = Channel(name, np.broadcast_shapes(shape, level.shape))
     function = Minus(function, level)
-    return Watch(function, channel, direction=direction, terminate=terminate, monotone=monotone)
+    return Watch(
+        function, channel, direction=direction, terminate=terminate, monotone=monotone,
+        from_start=from_start,
+    )  # fmt: skip
 
 
 def _observed(what: str, function: Any, network: AbstractNetwork, level: Any) -> Any:
@@ -83,7 +88,17 @@ class Crossing(AbstractEvent):
 
     All components, any number of times, located on the solver's dense output to its own
     accuracy (with a non-adaptive solver or a discrete run, to the step). A component that is
-    exactly at its level counts as below it.
+    exactly at its level counts as below it; one that touches it within the step's error and
+    turns back is logged as two crossings at that time, with the uncertainty that this has.
+
+    Each step is searched for all roots, hundreds of them if need be: the observable is sampled
+    at Chebyshev points, and where these do not certify that it has no root, or one, the step is
+    halved, again and again (see `flowlin.crossings`). Kinks, as of |a - 0.7|, and jumps are found
+    as well. What swings so fast that 4096 parts of a step do not resolve it is reported by
+    `flow.events.unresolved`, by `flow.stats["unresolved_crossings"]`, and by a
+    `fl.CrossingsWarning`. Under `jit`, `vmap` and derivatives all that is the same but for the
+    warning. A feature that is narrower than the distance of nine points at which everything else
+    is smooth stays unseen, since a function that can only be sampled has no other certificate.
 
     **Arguments:**
 
@@ -99,7 +114,7 @@ class Crossing(AbstractEvent):
     observable: Callable[[AbstractNetwork, Task], Array]
     level: Any = 0.0
     direction: Direction = eqx.field(static=True, default=None)
-    terminate: bool = eqx.field(static=True, default=False, converter=plain("terminate"))
+    terminate: bool = eqx.field(static=True, default=False)
     name: str = eqx.field(static=True, default="crossing")
 
     def watches(self, network, task, objective, kinks) -> list[Watch]:
@@ -124,7 +139,8 @@ class ModeHits(AbstractEvent):
 
     - `modes`: from `theory.modes(task, bias_strength)`; component k of the events is mode k.
     - `rho`: level, or one per mode (K,). A share of each mode's full strength is
-      `rho=0.5 * modes.full_strength`.
+      `rho=0.5 * modes.full_strength`. Full strength itself is approached for ever: hits of it
+      are rounding, and their `uncertainty` is inf.
     - `direction`, `terminate`, `name`: as for `Crossing`.
     - `check`: False where modes of another c or other data than the run's are meant.
 
@@ -135,7 +151,7 @@ class ModeHits(AbstractEvent):
     modes: Modes
     rho: Any
     direction: Direction = eqx.field(static=True, default=None)
-    terminate: bool = eqx.field(static=True, default=False, converter=plain("terminate"))
+    terminate: bool = eqx.field(static=True, default=False)
     name: str = eqx.field(static=True, default="mode")
     check: bool = eqx.field(static=True, default=True)
 
@@ -157,11 +173,14 @@ class ModeHits(AbstractEvent):
 class LossBelow(AbstractEvent):
     """The run's own loss falling to a level.
 
+    A loss that is there at t = 0 is an event at t = 0 (its `old` equals its `new`), and ends the
+    run there if it terminates.
+
     **Arguments:** `level` of the loss, `terminate` and `name` as for `Crossing`.
     """
 
     level: Any
-    terminate: bool = eqx.field(static=True, default=False, converter=plain("terminate"))
+    terminate: bool = eqx.field(static=True, default=False)
     name: str = eqx.field(static=True, default="loss")
 
     def watches(self, network, task, objective, kinks) -> list[Watch]:
@@ -169,7 +188,7 @@ class LossBelow(AbstractEvent):
         del task, kinks
         # The loss of a gradient flow never rises, so it is monotone; a modified flow's may.
         how = self.name, "down", self.terminate, objective.falls
-        return [_watch(objective.value, (), self.level, network, *how)]
+        return [_watch(objective.value, (), self.level, network, *how, from_start=True)]
 
 
 def _levels(kinks: AbstractKinks) -> list[tuple[float, int, int]]:
@@ -193,6 +212,7 @@ class GateSwitches(AbstractEvent):
                 Channel("gate", (width, task.samples), (layer,)),
                 below,
                 above,
+                touches=False,
             )
             for layer, width in enumerate(network.hidden)
             for level, below, above in _levels(kinks)
@@ -214,7 +234,7 @@ class UnitSwitches(AbstractEvent):
     **Raises:** `ValueError` for another quantile.
     """
 
-    quantile: float = eqx.field(static=True, default=0.0, converter=plain("quantile"))
+    quantile: float = eqx.field(static=True, default=0.0)
 
     def watches(self, network, task, objective, kinks) -> list[Watch]:
         """One watch per layer, level and end of the order; none where all gates are logged."""
@@ -228,6 +248,7 @@ class UnitSwitches(AbstractEvent):
                 Channel(name, (width,), (layer,)),
                 below,
                 above,
+                touches=False,
             )
             for layer, width in enumerate(network.hidden)
             for name, largest in (

@@ -1,14 +1,12 @@
 """How a ReLU flow treats its kinks, the sets z = 0 of the (unit, sample) pairs."""
 
-import warnings
-
 import diffrax
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from flowlin._arrays import plain
 from flowlin._checks import WORDS, checked, instance, known, positive, whole
+from flowlin._warning import warn
 from flowlin.network import AbstractNetwork, Activation, ReLUNetwork
 from flowlin.task import Task
 
@@ -68,7 +66,7 @@ class SmoothKinks(AbstractKinks):
     **Raises:** `ValueError` for a width that is not positive.
     """
 
-    width: float = eqx.field(static=True, default=1e-4, converter=plain("width"))  # pyright: ignore
+    width: float = eqx.field(static=True, default=1e-4)  # pyright: ignore
 
     def activation(self, network: AbstractNetwork) -> Activation:
         """Smoothed ReLU (leaky where the network is); other networks have no kinks."""
@@ -142,7 +140,7 @@ class ExactKinks(AbstractKinks):
     **Raises:** `ValueError` for fewer than one slot.
     """
 
-    slots: int = eqx.field(static=True, default=16, converter=plain("slots"))
+    slots: int = eqx.field(static=True, default=16)
 
     @property
     def width(self) -> float:
@@ -186,10 +184,9 @@ def suitable_kinks(
         kinks, why = SmoothKinks(), f"{type(solver).__name__} is not an explicit Runge-Kutta method"
     else:
         return ExactKinks(), f"one hidden layer and {pairs} (unit, sample) pairs"
-    warnings.warn(
+    warn(
         f"the kinks are not walked through exactly but by {kinks}: {why}. Pass `kinks` to choose "
         "yourself.",
         KinksWarning,
-        stacklevel=5,  # whoever called `gradient_flow`
     )
     return kinks, why

@@ -1,7 +1,6 @@
 """The linearization time t*, and the activity of a hidden layer as step functions of time."""
 
 import math
-import warnings
 from typing import NamedTuple
 
 import equinox as eqx
@@ -14,6 +13,7 @@ from flowlin import _summaries
 from flowlin._arrays import is_traced
 from flowlin._checks import checked, flag
 from flowlin._show import shown
+from flowlin._warning import warn
 from flowlin.codec import storable
 from flowlin.eventlog import EventLog
 from flowlin.events import unit_channel
@@ -102,20 +102,17 @@ def linearization_time(counts: UnitCounts, end: Array) -> LinearizationTime:
     return LinearizationTime(time, on[best] / counts.units, bracket, after - time)
 
 
-def linearization(
-    counts: tuple[UnitCounts, UnitCounts], end: Array, *, stacklevel: int = 4
-) -> Linearization:
+def linearization(counts: tuple[UnitCounts, UnitCounts], end: Array) -> Linearization:
     """t* in both conventions from the (open, closed) counts of a run that ended at `end`."""
     opened, closed = (linearization_time(c, end) for c in counts)
     if not is_traced((opened, closed)):
         for label, t_star in (("open", opened), ("closed", closed)):
             still = t_star.time + t_star.lasts >= end
             if bool(still & (t_star.time > 0)):
-                warnings.warn(
+                warn(
                     f"the {label} always-on fraction is still at its maximum "
                     f"{float(t_star.fraction):.3g} when the run ends at t = {float(end):.6g}; t* "
                     "may move if the run goes on, so increase `t1` (or `steps`).",
-                    stacklevel=stacklevel,
                 )
     return Linearization(opened, closed, *counts)
 

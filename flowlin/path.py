@@ -3,12 +3,24 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import diffrax
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 
 from flowlin.network import Parameters
 
 Image = TypeVar("Image")
+
+SLOTS = 8  # equal parts of a step of several pieces, each within one of them
+
+DEGREES = {
+    diffrax.LocalLinearInterpolation: 1,
+    diffrax.ThirdOrderHermitePolynomialInterpolation: 3,
+    diffrax.Dopri5.interpolation_cls: 4,
+    diffrax.Tsit5.interpolation_cls: 4,
+    diffrax.Dopri8.interpolation_cls: 6,
+}
 
 
 class Path(eqx.Module):
@@ -26,6 +38,33 @@ class Path(eqx.Module):
     def __call__(self, t: Any) -> Parameters:
         """The parameters at time t."""
         return self._evaluate(self.dense, t)
+
+    @property
+    def degree(self) -> int | None:
+        """The degree of the parameters as a polynomial in time; None where that is not known."""
+        # The Hermite cubic comes as the bound method that takes stages.
+        kind = getattr(self.interpolation_cls, "__self__", self.interpolation_cls)
+        return DEGREES.get(kind)
+
+    def times(self, fractions: Any) -> Any:
+        """The times at fractions (n,) of the step's *parts*.
+
+        Where the step is a chain of pieces, whose joints are kinks, these are spread so that
+        each multiple of an eighth lies within one piece or at a joint.
+        """
+        if "pieces" not in self.dense:
+            return self.t0 + (self.t1 - self.t0) * fractions
+        starts, ends = self.dense["pieces"].starts, self.dense["pieces"].ends
+        count = jnp.maximum(jnp.sum(jnp.isfinite(starts)), 1)
+        slot = jnp.arange(SLOTS)
+        piece = slot * count // SLOTS
+        first = -(-piece * SLOTS // count)
+        slots = -(-(piece + 1) * SLOTS // count) - first
+        start, length = starts[piece], ends[piece] - starts[piece]
+        marks = start + length * (slot - first) / slots
+        last = ends[count - 1]
+        grid = jnp.arange(SLOTS + 1, dtype=marks.dtype) / SLOTS
+        return jnp.interp(fractions, grid, jnp.append(marks, last))
 
     def image(self, linear: Callable[[Parameters], Image]) -> Callable[[Any], Image]:
         """`linear` of the parameters, a linear map, as a function of time.

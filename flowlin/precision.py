@@ -1,12 +1,12 @@
 """What digits a run can have."""
 
-import warnings
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from flowlin._arrays import ENABLE_X64
+from flowlin._warning import warn
 
 _told = False
 
@@ -15,16 +15,15 @@ class PrecisionWarning(UserWarning):
     """JAX is set to float32: runs have fewer digits than they could."""
 
 
-def tell_digits(dtype: Any, stacklevel: int) -> None:
+def tell_digits(dtype: Any) -> None:
     """Warn, once per process, of a run in float32 where JAX is not set to float64."""
     global _told
     if _told or dtype == jnp.float64 or jax.config.read("jax_enable_x64"):
         return
     _told = True
-    warnings.warn(
+    warn(
         "JAX is set to float32: expect four digits of weights, losses and event times, and less "
         "of what happens after the loss has come down to rounding. For eight and more set it to "
         f"float64 before any array is made: {ENABLE_X64}",
         PrecisionWarning,
-        stacklevel=stacklevel + 1,
     )

@@ -5,7 +5,7 @@ steps only. The recorder changes neither steps nor error estimates.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import diffrax
 import equinox as eqx
@@ -16,16 +16,17 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from flowlin.eventlog import Channel, EventLog
-from flowlin.network import AbstractNetwork, Parameters
+from flowlin.crossings.brackets import Brackets
+from flowlin.crossings.step import Step
+from flowlin.eventlog import Channel, EventLog, Unresolved
+from flowlin.network import Parameters
+from flowlin.observer import Observer
 from flowlin.path import Path
 from flowlin.roots import bracketed_root
-from flowlin.watched import AbstractWatched, Watch
+from flowlin.watched import AbstractWatched
 from flowlin.wrapped import Wrapped
 
-Found = TypeVar("Found")
-
-CHECKS = 4  # points per step at which signs are compared, against double crossings within a step
+NOISE = 4.0  # times the step's error: what is smaller than that throughout a step is rounding
 
 # What a step returns to make diffrax stop at a terminating event. diffrax overwrites a step's
 # `event_occurred` by the controller's `successful`, so it takes a failure; this one can come from
@@ -60,6 +61,16 @@ class Log(eqx.Module):
         more = Log.empty(capacity - self.time.shape[0], self.time.dtype)
         return jax.tree.map(lambda a, b: jnp.concatenate([a, b]) if a.ndim else a, self, more)
 
+    def started(self, observer: Observer, values: Float[Array, " C"]) -> "Log":
+        """With an event at t = 0 for everything that is watched from there and met."""
+        log = self
+        for k in np.flatnonzero(observer.each(lambda watch: watch.from_start)):
+            zero, component = jnp.zeros_like(self.end), jnp.asarray(k)
+            more = log.append(zero, zero, component, False, observer.terminating[k])
+            met = values[k] <= 0
+            log = jax.tree.map(lambda a, b, met=met: jnp.where(met, a, b), more, log)
+        return log
+
     def append(self, time, uncertainty, component, rising, stops) -> "Log":
         """One event more; beyond the capacity it is counted and dropped."""
         k = self.count
@@ -73,57 +84,9 @@ class Log(eqx.Module):
         )
 
 
-class Observer(eqx.Module):
-    """All watched values of a state, laid end to end: shape (C,)."""
-
-    watches: tuple[Watch, ...]
-    network: AbstractNetwork
-
-    def __call__(self, parameters: Parameters) -> Float[Array, " C"]:
-        """The values at these parameters."""
-        network = self.network.with_parameters(parameters)
-        values = [jnp.ravel(watch.function(network)) for watch in self.watches]
-        return jnp.concatenate(values).astype(network.dtype)
-
-    def inside(self, parameters: Parameters, before: Float[Array, " C"]) -> Float[Array, " C"]:
-        """The values inside a step; those of monotone watches are left as `before` it."""
-        network, start, values = self.network.with_parameters(parameters), 0, []
-        for watch in self.watches:
-            end = start + watch.channel.size
-            old = before[start:end]
-            values.append(old if watch.monotone else jnp.ravel(watch.function(network)))
-            start = end
-        return jnp.concatenate(values).astype(network.dtype)
-
-    def switch(self, k: Array, found: Callable[[AbstractWatched, Array], Found]) -> Found:
-        """`found` of the watched function that value k belongs to, and of its component."""
-        starts = np.cumsum([0] + [watch.channel.size for watch in self.watches])
-        which = jnp.searchsorted(jnp.asarray(starts[1:]), k, side="right")
-        branches = [
-            lambda local, watch=watch, start=start: found(watch.function, local - start)
-            for watch, start in zip(self.watches, starts[:-1].tolist(), strict=True)
-        ]
-        return lax.switch(which, branches, k)
-
-    @property
-    def directions(self) -> tuple[Array, Array]:
-        """Per component: whether rising, and whether falling, counts."""
-        up = [jnp.full(w.channel.size, w.direction != "down") for w in self.watches]
-        down = [jnp.full(w.channel.size, w.direction != "up") for w in self.watches]
-        return jnp.concatenate(up), jnp.concatenate(down)
-
-    @property
-    def monotone(self) -> Bool[Array, " C"]:
-        """Per component: whether only the ends of a step are looked at."""
-        return jnp.concatenate([jnp.full(w.channel.size, w.monotone) for w in self.watches])
-
-    @property
-    def terminating(self) -> Bool[Array, " C"]:
-        """Per component: whether its event ends the run."""
-        return jnp.concatenate([jnp.full(w.channel.size, w.terminate) for w in self.watches])
-
-
-def event_log(log: Log | None, observer: Observer, end: Array) -> EventLog:
+def event_log(
+    log: Log | None, observer: Observer, end: Array, doubts: Unresolved | None = None
+) -> EventLog:
     """The log sorted by time and in terms of channels, without what happened after `end`."""
     channels: list[Channel] = []
     maps, initial = [], []
@@ -148,15 +111,21 @@ def event_log(log: Log | None, observer: Observer, end: Array) -> EventLog:
     order = jnp.argsort(time)
     watched, rising = log.component[order], log.rising[order]
     below, above = below[watched], above[watched]
+    new = jnp.where(rising, above, below)
+    old = jnp.where(time[order] > 0, jnp.where(rising, below, above), new)
+    if doubts is not None:
+        named = jnp.concatenate(maps)[doubts.component]
+        doubts = eqx.tree_at(lambda u: u.component, doubts, named)
     return EventLog(
         time[order],
         log.uncertainty[order],
         jnp.concatenate(maps)[watched],
-        jnp.where(rising, below, above),
-        jnp.where(rising, above, below),
+        old,
+        new,
         log.count - late,
         jnp.concatenate(initial),
         tuple(channels),
+        doubts,
     )
 
 
@@ -166,16 +135,17 @@ class RecorderState(eqx.Module):
     inner: Any
     values: Float[Array, " C"]  # watched values at the start of the next step
     log: Log
+    doubts: Unresolved
     stopped: Parameters | None  # the state at the terminating event; None if none can happen
 
 
 class Recorder(Wrapped[RecorderState]):
     """Wraps a solver and logs the sign changes of watched values.
 
-    After each step of the inner solver the watched values are compared at `CHECKS` points of its
-    dense output; every sign change is bracketed there, and one Newton step finishes it, which
-    also carries the derivative: d t = -d g / (dg/dt). At a terminating event the state there is
-    kept and diffrax stops after the step.
+    After each step of the inner solver its dense output is searched for all of them (see
+    `flowlin.crossings`). Each is bracketed then, and one Newton step finishes it, which also
+    carries the derivative: d t = -d g / (dg/dt). At a terminating event the state there is kept
+    and diffrax stops after the step.
     """
 
     solver: diffrax.AbstractSolver
@@ -184,12 +154,15 @@ class Recorder(Wrapped[RecorderState]):
     loop: str = eqx.field(static=True)  # kind of the loop over events, see `equinox.internal`
 
     def init(self, terms, t0, t1, y0, args) -> RecorderState:
-        """Inner state, watched values at the start, empty log."""
+        """Inner state, watched values at the start, and a log of what is met there."""
         values = self.observer(y0)
+        dtype = jnp.result_type(t0, values)
+        log = Log.empty(self.capacity, dtype)
         return RecorderState(
             self.solver.init(terms, t0, t1, y0, args),
             values,
-            Log.empty(self.capacity, jnp.result_type(t0, values)),
+            log.started(self.observer, values),
+            Unresolved.none(dtype),
             y0 if any(watch.terminate for watch in self.observer.watches) else None,
         )
 
@@ -199,12 +172,10 @@ class Recorder(Wrapped[RecorderState]):
             terms, t0, t1, y0, args, solver_state.inner, made_jump
         )
         path = Path(self.solver.interpolation_cls, t0, t1, dense, y0)
-        end_values = self.observer(y1)
-        times = t0 + (t1 - t0) * jnp.arange(CHECKS + 1) / CHECKS
-        before = solver_state.values
-        inside = lax.map(lambda t: self.observer.inside(path(t), before), times[1:-1])
-        table = jnp.concatenate([before[None], inside, end_values[None]])
-        log = self._record(path, error, times, table, solver_state.log)
+        step = Step(self.observer, path, y1, error, solver_state.values)
+        found = Brackets.empty(solver_state.values.shape[0], solver_state.doubts)
+        found, values = step.looked_through(found)
+        log = self._logged(path, error, found, solver_state.log)
 
         stopped = None
         if solver_state.stopped is not None:
@@ -213,59 +184,64 @@ class Recorder(Wrapped[RecorderState]):
             stopped = lax.cond(ends, lambda: path(log.end), lambda: y1)
             fine = result == diffrax.RESULTS.successful
             result = diffrax.RESULTS.where(ends & fine, STOP, result)
-        return y1, error, dense, RecorderState(inner, end_values, log, stopped), result
+        state = RecorderState(inner, values, log, found.closed(t0, t1), stopped)
+        return y1, error, dense, state, result
 
-    def _record(self, path, error, times, table, log: Log) -> Log:
-        """Append every crossing between neighbouring rows of `table`."""
-        above = lax.stop_gradient(table) > 0
-        up, down = self.observer.directions
-        rising = ~above[:-1] & above[1:] & up
-        crossed = (rising | (above[:-1] & ~above[1:] & down)).ravel()
-        components = table.shape[1]
+    def _logged(self, path: Path, error: Any, found: Brackets, log: Log) -> Log:
+        """The log with every crossing that was bracketed."""
         terminating = self.observer.terminating
 
         def body(carry):
-            left, log = carry
-            flat = jnp.argmax(left)
-            row, component = flat // components, flat % components
-            upward = rising[row, component]
-            time, uncertainty = self._locate(path, error, times, row, component, upward)
-            log = log.append(time, uncertainty, component, upward, terminating[component])
-            return left.at[flat].set(False), log
+            k, log = carry
+            time, uncertainty = self._locate(path, error, found, k)
+            component, rising = found.marks[k]
+            stops = terminating[component]
+            return k + 1, log.append(time, uncertainty, component, rising > 0, stops)
 
         _, log = eqxi.while_loop(
-            lambda carry: jnp.any(carry[0]),
+            lambda carry: carry[0] < jnp.minimum(found.count, found.room),
             body,
-            (crossed, log),
+            (jnp.zeros((), jnp.int32), log),
             kind=self.loop,  # pyright: ignore
-            max_steps=crossed.shape[0],
+            max_steps=found.room,
         )
         return log
 
-    def _locate(self, path, error, times, row, component, upward) -> tuple[Array, Array]:
-        """Time of one crossing and its uncertainty, for `component` between rows row, row + 1."""
-
+    def _locate(self, path: Path, error: Any, found: Brackets, k: Array) -> tuple[Array, Array]:
+        """Time of one crossing and its uncertainty."""
         still = lax.stop_gradient(path)
-        low = jnp.where(self.observer.monotone[component], times[0], times[row])
-        tolerance = 1e-12 * (times[-1] - times[0])
-        tolerance += 4 * jnp.finfo(times.dtype).eps * jnp.abs(times[row + 1])
+        low, high, spread = found.spans[k]
+        component, rising = found.marks[k]
+        ends = jnp.stack([still.t0, still.t1]).astype(low.dtype)
+        rounding = 16 * jnp.finfo(low.dtype).eps
+        tolerance = 1e-12 * (ends[1] - ends[0]) + 4 * jnp.finfo(low.dtype).eps * jnp.abs(high)
 
         def find(watched: AbstractWatched, k: Array) -> tuple[Array, Array]:
             network = self.observer.network
             value = _in(network.dtype, watched.along(network, still, k))
-            bracket = bracketed_root(value, low, times[row + 1], upward, tolerance)
+            bracket = bracketed_root(value, low, high, rising > 0, tolerance)
             middle = lax.stop_gradient((bracket[0] + bracket[1]) / 2)
             g0, slope = jax.jvp(value, (middle,), (jnp.ones_like(middle),))
-            slope = lax.stop_gradient(jnp.where(slope == 0, jnp.inf, slope))
+            slope = lax.stop_gradient(jnp.where((slope == 0) | (spread > 0), jnp.inf, slope))
             newton = lax.stop_gradient(jnp.clip(middle - g0 / slope, *bracket))
             g = _in(network.dtype, watched.along(network, path, k))(middle)
             time = newton - (g - lax.stop_gradient(g)) / slope
             shift = jnp.zeros_like(time)
             if error is not None:
-                off = jax.tree.map(jnp.add, still(middle), lax.stop_gradient(error))
-                there = watched.component(network.with_parameters(off), k).astype(g.dtype)
-                shift = jnp.abs((there - g0) / slope)
-            return time, lax.stop_gradient(bracket[1] - bracket[0] + shift)
+
+                def off(t: Array) -> Array:
+                    """The value where the error is added."""
+                    there = jax.tree.map(jnp.add, still(t), lax.stop_gradient(error))
+                    return watched.component(network.with_parameters(there), k).astype(g.dtype)
+
+                here, later = lax.map(off, jnp.stack([middle, ends[1]]))
+                values = lax.map(value, ends)
+                # A value that all step long is not known to differ from zero crosses any time.
+                least = NOISE * (jnp.abs(later - values[1]) + rounding * watched.scale)
+                noise = jnp.max(jnp.abs(values)) <= least
+                shift = jnp.where(noise, jnp.inf, jnp.abs((here - g0) / slope))
+            width = bracket[1] - bracket[0]
+            return time, lax.stop_gradient(jnp.maximum(width + shift, spread))
 
         return self.observer.switch(component, find)
 

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from flowlin._arrays import plain
 from flowlin._checks import checked, one_of, whole
 from flowlin.chebyshev import DAMPING, Chebyshev, stability_interval, stages_for, stretch
 from flowlin.radius import RadiusLog, direction, spectral_radius
@@ -72,7 +71,7 @@ class RKC(SecondOrder[RKCState]):
         J. Comput. Appl. Math. 88, 315-326.
     """
 
-    max_stages: int = eqx.field(static=True, default=256, converter=plain("max_stages"))
+    max_stages: int = eqx.field(static=True, default=256)
     loop: str = eqx.field(static=True, default="checkpointed")
 
     def init(self, terms, t0, t1, y0, args) -> RKCState:

@@ -18,8 +18,9 @@ from flowlin.field import AbstractObjective, GradientField
 from flowlin.kinks import AbstractKinks, ExactKinks
 from flowlin.loss import Loss
 from flowlin.network import AbstractNetwork, Parameters, ReLUNetwork
+from flowlin.observer import Observer
 from flowlin.pausing import Pausing, PausingState
-from flowlin.recorder import Log, Observer, Recorder, RecorderState, event_log
+from flowlin.recorder import Log, Recorder, RecorderState, event_log
 from flowlin.result import RESULTS, okay
 from flowlin.rkc import RKC
 from flowlin.task import Task
@@ -194,7 +195,8 @@ class Run(eqx.Module):
         if self.watches:
             found = found.recorded(state)
             state = state.inner
-        events = event_log(found.log, Observer(self.watches, self.network), found.end)
+        doubts = solution.solver_state.doubts if self.watches else None
+        events = event_log(found.log, Observer(self.watches, self.network), found.end, doubts)
         if isinstance(self.kinks, ExactKinks):
             found = found.walked(state)
             events = state.log.events(found.end, self.network.hidden).merged(events)
@@ -210,6 +212,8 @@ class Run(eqx.Module):
         finite = jnp.all(jnp.isfinite(losses) | ~kept)
         counts = {name: start.counts[name] + solution.stats[name] for name in COUNTS}
         more_counts, more = _reported(self.solver, state, counts, ts)
+        if doubts is not None:
+            more_counts["unresolved_crossings"] = doubts.count
         networks = self.observe.functions is None
         return Trajectory(
             ts=jnp.where(kept, ts, jnp.inf),

@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -18,6 +17,7 @@ from flowlin._arrays import automatic
 from flowlin._checks import WORDS, checked, function, require_known, sequence_of, whole
 from flowlin._frame import data_frame
 from flowlin._show import shown
+from flowlin._warning import warn
 from flowlin.bars import tqdm_bar
 from flowlin.eventlog import COLUMNS
 from flowlin.flow import gradient_flow
@@ -143,10 +143,9 @@ def sweep(
     result = Sweep(_all(run, chunks, workers, progress))
     if result.failed:
         k, why = next(iter(result.failed.items()))
-        warnings.warn(
+        warn(
             f"{len(result.failed)} of {len(result)} runs failed, run {k} first: {why} "
             "`sweep.failed` lists them.",
-            stacklevel=3,
         )
     return result
 

@@ -18,7 +18,7 @@ from flowlin._arrays import is_traced
 from flowlin._checks import WORDS, checked, instance, refuse
 from flowlin._show import shown
 from flowlin.codec import storable
-from flowlin.eventlog import EventLog
+from flowlin.eventlog import EventLog, warn_unresolved
 from flowlin.linearization import Linearization, UnitCounts, counts_from_log, linearization
 from flowlin.loss import Loss
 from flowlin.network import AbstractNetwork, Parameters, ReLUNetwork
@@ -102,7 +102,8 @@ class Trajectory(eqx.Module):
         """Numbers of steps, and what was chosen: solver, kinks, objective.
 
         With explicit solvers, `accepted_evaluations` too: those of the vector field in accepted
-        steps.
+        steps. Where events were watched, `unresolved_crossings`: in how many stretches of time
+        crossings may be missing from the log; `flow.events.unresolved` says where.
         """
         return {**self.counts, **dict(self.labels)}
 
@@ -291,6 +292,7 @@ def finished(run: Trajectory, throw: bool, failure: Callable[[Trajectory], str])
         message = "A run failed; with `throw=False` its `.result` says how."
         return eqx.error_if(run, ~okay(run.result), message) if throw else run
     run = trimmed(run)
+    warn_unresolved(run.events)
     if throw and not bool(okay(run.result)):
         raise RunError(f"{failure(run)} What was computed is in `error.trajectory`.", run)
     return run

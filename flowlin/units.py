@@ -6,7 +6,6 @@ from typing import Any
 import equinox as eqx
 from jax.typing import ArrayLike
 
-from flowlin._arrays import plain
 from flowlin._checks import array, checked, refuse, whole
 
 
@@ -63,15 +62,9 @@ class StepClock(eqx.Module):
 
     learning_rate: float
     convention: Convention = eqx.field(static=True, default=Convention.HALF_MEAN)
-    samples: int | None = eqx.field(
-        static=True, default=None, kw_only=True, converter=plain("samples")
-    )
-    outputs: int | None = eqx.field(
-        static=True, default=None, kw_only=True, converter=plain("outputs")
-    )
-    batch_size: int | None = eqx.field(
-        static=True, default=None, kw_only=True, converter=plain("batch_size")
-    )
+    samples: int | None = eqx.field(static=True, default=None, kw_only=True)
+    outputs: int | None = eqx.field(static=True, default=None, kw_only=True)
+    batch_size: int | None = eqx.field(static=True, default=None, kw_only=True)
     tau: float = eqx.field(default=1.0, kw_only=True)
 
     def __check_init__(self):

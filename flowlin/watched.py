@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
@@ -25,6 +26,21 @@ class AbstractWatched(eqx.Module):
         """All components; nothing but their signs is used."""
         raise NotImplementedError
 
+    def degree(self, network: AbstractNetwork) -> int | None:
+        """Its degree as a polynomial in the parameters; None for other functions."""
+        del network
+        return None
+
+    @property
+    def scale(self) -> Any:
+        """Size of the level that was taken off: the rounding of values near zero is of this."""
+        return 0.0
+
+    def sampled(self, network: AbstractNetwork, path: Path, times: Array) -> Array | None:
+        """All components (n, C) along a step, where that costs less than time by time."""
+        del network, path, times
+        return None
+
     def component(self, network: AbstractNetwork, k: Array) -> Array:
         """Component k of the flattened array, continuous.
 
@@ -45,7 +61,9 @@ class Watch(eqx.Module):
 
     `below` and `above` are the sides of the channel's component that the signs stand for. Two
     watches with sides (-1, 0) and (0, 1) enclose a kink and share a channel. What is `monotone`
-    along a flow needs no look inside a step: its sign at the step's ends tells all.
+    along a flow needs no look inside a step: its sign at the step's ends tells all. With
+    `touches`, a dip into the step's error that comes out on the same side counts as a pair of
+    crossings. With `from_start`, not being above at t = 0 is an event there.
     """
 
     function: AbstractWatched
@@ -55,6 +73,8 @@ class Watch(eqx.Module):
     direction: Direction = eqx.field(static=True, default=None)
     terminate: bool = eqx.field(static=True, default=False)
     monotone: bool = eqx.field(static=True, default=False)
+    touches: bool = eqx.field(static=True, default=True)
+    from_start: bool = eqx.field(static=True, default=False)
 
 
 class Minus(AbstractWatched):
@@ -65,6 +85,11 @@ class Minus(AbstractWatched):
 
     def __call__(self, network: AbstractNetwork) -> Array:
         return jnp.asarray(self.function(network)) - self.level
+
+    @property
+    def scale(self) -> Any:
+        """The largest level's."""
+        return jnp.max(jnp.abs(self.level), initial=0.0)
 
 
 class OnTask(eqx.Module):
@@ -86,6 +111,22 @@ class ModeGaps(AbstractWatched):
 
     def __call__(self, network: AbstractNetwork) -> Array:
         return self.strengths(network, self.task) - self.level
+
+    @property
+    def scale(self) -> Any:
+        """The largest level's: weak modes are differences of what strong ones are made of."""
+        return jnp.max(jnp.abs(self.level), initial=0.0)
+
+    def degree(self, network: AbstractNetwork) -> int | None:
+        """That of a product of as many matrices as there are layers, for linear networks."""
+        return len(network.weights) if isinstance(network, LinearNetwork) else None
+
+    def sampled(self, network: AbstractNetwork, path: Path, times: Array) -> Array | None:
+        """Of a linear network without multiplying its matrices."""
+        if not isinstance(network, LinearNetwork):
+            return None
+        modes = jnp.arange(self.strengths.u.shape[1])
+        return jax.vmap(lambda k: jax.vmap(self.along(network, path, k))(times), out_axes=1)(modes)
 
     def along(self, network: AbstractNetwork, path: Path, k: Array) -> Callable[[Any], Array]:
         """Of a linear network one input and one output matter: two vectors instead of matrices."""
@@ -115,6 +156,11 @@ class Preactivations(AbstractWatched):
             network.parameters, network.bias_strength, self.task.x, self.kinks.activation(network)
         )
         return preactivations[self.layer].T - self.level
+
+    def degree(self, network: AbstractNetwork) -> int | None:
+        """Linear in the first layer; above it the gates are in the way."""
+        del network
+        return None if self.layer else 1
 
     def unit(self, network: AbstractNetwork, j: Array) -> Array:
         """The row (P,) of unit j; in the first layer without the other units."""
@@ -159,9 +205,17 @@ class OrderStatistic(AbstractWatched):
 
     def __call__(self, network: AbstractNetwork) -> Array:
         # Its sign, by counting: sorting all units would cost several times the forward pass.
-        above = jnp.sum(self.preactivations(network) > 0, axis=1).astype(network.dtype)
+        return self.excess(self.preactivations(network))
+
+    def excess(self, preactivations: Array) -> Array:
+        """A number per unit, from its preactivations (H, P), that has the statistic's sign."""
+        return jnp.sum(preactivations > 0, axis=1).astype(preactivations.dtype) - self.most - 0.5
+
+    @property
+    def most(self) -> int:
+        """It is positive while more than so many of the unit's preactivations are."""
         samples = self.preactivations.task.samples
-        return above - (self.k if self.largest else samples - self.k - 1) - 0.5
+        return self.k if self.largest else samples - self.k - 1
 
     def component(self, network: AbstractNetwork, k: Array) -> Array:
         """One unit's order statistic."""

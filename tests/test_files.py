@@ -380,7 +380,7 @@ def test_static_fields_are_plain_numbers():
     ):
         assert jax.tree.structure(made) == jax.tree.structure(plain)
         hash(jax.tree.structure(made))
-    with pytest.raises(ValueError, match="`width` must be known before"):
+    with pytest.raises(ValueError, match="`width` must be known when the program is made"):
         jax.jit(lambda w: fl.SmoothKinks(w).width)(0.1)
 
 

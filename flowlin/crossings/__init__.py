@@ -1,0 +1,1 @@
+"""Where within a step a watched component changes sign: brackets of all its roots."""

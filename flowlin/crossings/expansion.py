@@ -1,0 +1,94 @@
+"""Chebyshev expansions on an interval, and what they certify about roots.
+
+With $f(x) = \\sum_k c_k T_k(x) + e(x)$ on [-1, 1], $|T_k| \\le 1$ and $|e| \\le \\epsilon$:
+
+- $|c_0| > \\sum_{k>0} |c_k| + \\epsilon$: f has no root;
+- the same of the derivative's coefficients $d_k$: f is monotone, so its signs at the ends tell
+  of its only root.
+
+An interval for which neither holds is halved. On halves of width h a simple root is decided once
+$c_2 / c_1 \\sim h$ is small, and what has no root once h is small against its distance to zero.
+"""
+
+import functools
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+from numpy.polynomial import chebyshev
+
+
+@functools.cache
+def nodes(count: int) -> np.ndarray:
+    """Chebyshev-Lobatto points in [-1, 1], ascending, both ends included."""
+    return -np.cos(np.pi * np.arange(count) / (count - 1))
+
+
+@functools.cache
+def fitting(count: int, degree: int, first: int = 0) -> np.ndarray:
+    """Coefficients (degree + 1) from values at `nodes(count)[first:]`: a matrix."""
+    return np.linalg.pinv(chebyshev.chebvander(nodes(count)[first:], degree))
+
+
+@functools.cache
+def slopes(degree: int) -> np.ndarray:
+    """The derivative's coefficients from a polynomial's: a matrix (degree, degree + 1)."""
+    return chebyshev.chebder(np.eye(degree + 1))
+
+
+def restricted(coefficients: Float[Array, "n ..."], low: Array, high: Array) -> Array:
+    """Coefficients (n, ...) of the same polynomials on the part [low, high] of [0, 1]."""
+    count = coefficients.shape[0]
+    return jnp.tensordot(
+        jnp.asarray(fitting(count, count - 1), coefficients.dtype),
+        evaluated(coefficients, low, high, count),
+        1,
+    )
+
+
+def evaluated(coefficients: Array, low: Array, high: Array, count: int) -> Array:
+    """Values (count, ...) at the nodes of the part [low, high] of [0, 1]."""
+    x = 2 * (low + (high - low) * (1 + nodes(count)) / 2) - 1
+    orders = np.arange(coefficients.shape[0])
+    basis = jnp.cos(orders * jnp.arccos(jnp.clip(x, -1, 1))[:, None])
+    return jnp.tensordot(basis.astype(coefficients.dtype), coefficients, 1)
+
+
+def magnitude(coefficients: Float[Array, "n ..."]) -> Array:
+    """The sum of |c_k| but for the first: how far a polynomial strays from c_0."""
+    return jnp.sum(jnp.abs(coefficients[1:]), axis=0)
+
+
+def monotone(coefficients: Float[Array, "n ..."], error: Array) -> tuple[Array, Array]:
+    """Whether what is within `error` of the polynomials certainly rises, or certainly falls.
+
+    The error's derivative is bounded as that of a polynomial of the same degree would be by
+    Markov's inequality.
+    """
+    degree = coefficients.shape[0] - 1
+    d = jnp.tensordot(jnp.asarray(slopes(degree), coefficients.dtype), coefficients, 1)
+    spread = magnitude(d) + degree**2 * error
+    return d[0] > spread, d[0] < -spread
+
+
+def looked_at(
+    values: Float[Array, "n C"], factor: float
+) -> tuple[Bool[Array, " C"], Bool[Array, " C"], Bool[Array, " C"]]:
+    """Whether functions with these values at the nodes certainly have no root, or but one.
+
+    What is beyond the interpolating polynomial is taken to be less than `factor` times the
+    largest of the upper half of the coefficients: 0 for what is a polynomial. That is safe where
+    these decay, or stand still as they do at a kink; a function that swings many times between
+    two nodes has coefficients that are all alike, and passes for another one only if the whole
+    upper half of them happens to be small.
+
+    **Returns:** `clear` (no root), `single` (monotone), and `rough`: the values look like noise.
+    """
+    count = values.shape[0]
+    c = jnp.tensordot(jnp.asarray(fitting(count, count - 1), values.dtype), values, 1)
+    size = jnp.max(jnp.abs(values), axis=0)
+    upper = jnp.max(jnp.abs(c[count // 2 + 1 :]), axis=0, initial=0.0)
+    error = factor * upper + 8 * jnp.finfo(values.dtype).eps * size
+    clear = jnp.abs(c[0]) > magnitude(c) + error
+    rises, falls = monotone(c, error)
+    return clear, rises | falls, upper > 0.15 * size
