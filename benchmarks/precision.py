@@ -95,7 +95,7 @@ def row(task: str, hidden: int, dtype: str, rtol: float, found: list[dict]) -> d
         "runs": len(found),
         "ended": len(ended),
         "as many": sum(one["as many"] for one in ended),
-        "same maximum": [sum(np.isfinite(o[s]) for o in ended) for s in ("open", "closed")],
+        "same maximum": [int(sum(np.isfinite(o[s]) for o in ended)) for s in ("open", "closed")],
         **{name: spread(name) for name in names},
     }
 

@@ -22,8 +22,8 @@ def tell_digits(dtype: Any) -> None:
         return
     _told = True
     warn(
-        "JAX is set to float32: expect four digits of weights, losses and event times, and less "
-        "of what happens after the loss has come down to rounding. For eight and more set it to "
+        "JAX is set to float32: expect three or four digits of weights, losses and event times, "
+        "and less of what happens after the loss is down to rounding. For eight and more set it to "
         f"float64 before any array is made: {ENABLE_X64}",
         PrecisionWarning,
     )
