@@ -58,9 +58,9 @@ def number(wanted: str, fine: Callable[[float], bool], remedy: str = "") -> Chec
         if not _is_real(value):
             if getattr(value, "ndim", 0):
                 raise ValueError(f"`{name}` must be a single number, got shape {value.shape}.")
-            several = isinstance(value, (list, tuple))
-            what = "a single number" if several else f"a number, {wanted}"
-            raise refuse(name, what, value, remedy)
+            if isinstance(value, (list, tuple)):
+                raise refuse(name, "a single number", value, remedy)
+            raise refuse(name, f"a number, {wanted}", value, remedy)
         if not isinstance(value, jax.core.Tracer) and not fine(_float(value)):
             raise refuse(name, wanted, value, remedy)
         return value

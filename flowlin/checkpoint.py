@@ -20,7 +20,7 @@ from flowlin.trajectory import Continuation, Trajectory
 SECONDS = 30.0  # between two checkpoints, about
 
 
-@storable
+@storable()
 class CheckpointFile(NamedTuple):
     """What is written.
 

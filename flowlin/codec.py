@@ -10,7 +10,7 @@ A value becomes a node, one of
 """
 
 import dataclasses
-from dataclasses import MISSING
+from collections.abc import Callable
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -27,14 +27,22 @@ Kind = TypeVar("Kind", bound=type)
 CLASSES: dict[str, type] = {}
 
 
-def storable(kind: Kind) -> Kind:
+LATER: dict[type, dict[str, Any]] = {}  # fields that files of an earlier version lack
+
+
+def storable(**later: Any) -> Callable[[Kind], Kind]:
     """Decorate a dataclass or a NamedTuple of the library: files may hold it, by its name.
 
-    A class with methods `stored` and `restored` says by them what is written for its fields, and
-    what the fields are that were so written.
+    `later` are the fields that files of an earlier version lack, with what they then are. A class
+    with methods `_stored` and `_restored` says by them what is written for its fields, and what
+    the fields are that were so written.
     """
-    CLASSES[kind.__name__] = kind
-    return kind
+
+    def decorate(kind: Kind) -> Kind:
+        CLASSES[kind.__name__], LATER[kind] = kind, later
+        return kind
+
+    return decorate
 
 
 def encoded(value: Any, arrays: dict[str, np.ndarray], where: str) -> Node:
@@ -50,7 +58,7 @@ def encoded(value: Any, arrays: dict[str, np.ndarray], where: str) -> Node:
         return {"result": named(value)}
     if CLASSES.get(type(value).__name__) is type(value):
         fields = {name: getattr(value, name) for name in _fields(type(value))}
-        fields = value.stored(fields) if hasattr(value, "stored") else fields
+        fields = value._stored(fields) if hasattr(value, "_stored") else fields
         nodes = {name: inner(field, name) for name, field in fields.items()}
         return {"object": type(value).__name__, "fields": nodes}
     if isinstance(value, (jax.Array, np.ndarray, np.generic)) and _is_plain(value.dtype):
@@ -117,11 +125,11 @@ def _object(name: Any, nodes: Any, arrays: dict[str, np.ndarray]) -> Any:
         raise ValueError(f"the class {_short(name)} is not known")
     kind = CLASSES[name]
     wanted = _fields(kind)
-    later = _defaults(kind)  # files of an earlier version lack the fields of a later one
+    later = LATER[kind]
     if not isinstance(nodes, dict) or not set(wanted) - set(later) <= set(nodes) <= set(wanted):
         raise ValueError(f"a {name} has the fields {', '.join(wanted)}, not {_short(nodes)}")
     fields = later | {field: decoded(node, arrays) for field, node in nodes.items()}
-    fields = kind.restored(fields) if hasattr(kind, "restored") else fields  # pyright: ignore
+    fields = kind._restored(fields) if hasattr(kind, "_restored") else fields  # pyright: ignore
     if issubclass(kind, tuple):
         return kind(**fields)
     made = object.__new__(kind)
@@ -202,13 +210,6 @@ def _fields(kind: Any) -> list[str]:
     if issubclass(kind, tuple):
         return list(kind._fields)  # pyright: ignore
     return [field.name for field in dataclasses.fields(kind)]
-
-
-def _defaults(kind: Any) -> dict[str, Any]:
-    """The fields that have a default, with it."""
-    if issubclass(kind, tuple):
-        return dict(kind._field_defaults)  # pyright: ignore
-    return {f.name: f.default for f in dataclasses.fields(kind) if f.default is not MISSING}
 
 
 def _is_plain(dtype: Any) -> bool:

@@ -20,7 +20,7 @@ from flowlin.trajectory import Trajectory
 
 
 @shown(_summaries.comparison)
-@storable
+@storable()
 class Comparison(eqx.Module):
     """Distances between two runs at the times `ts` (T,) of the second.
 

@@ -125,7 +125,8 @@ def restarted(run: Run, at: Continuation, spent: Array) -> Continuation:
     """Where a run goes on with RKC, after so many evaluations; what was logged goes along."""
     fresh = run.begin(at.t, at.parameters)
     inner = fresh.solver.inner if run.watches else fresh.solver
-    solver = eqx.tree_at(lambda state: state.evaluations, inner, inner.evaluations + spent)
+    whole = (inner.evaluations + spent).astype(inner.evaluations.dtype)
+    solver = eqx.tree_at(lambda state: state.evaluations, inner, whole)
     if run.watches:
         solver = eqx.tree_at(lambda state: state.inner, at.solver, solver)
     return dataclasses.replace(fresh, solver=solver, counts=at.counts)

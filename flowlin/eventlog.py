@@ -20,7 +20,7 @@ from flowlin.codec import storable
 COLUMNS = ("time", "uncertainty", "name", "index", "old", "new")  # of a table of events
 
 
-@storable
+@storable()
 class Channel(eqx.Module):
     """Name and shape of one array whose components have a side: below, at, or above their level.
 
@@ -41,7 +41,7 @@ class CrossingsWarning(UserWarning):
     """Not every crossing of an event is known to be in the log."""
 
 
-@storable
+@storable()
 class Unresolved(eqx.Module):
     """Stretches of time in which it is not certain that all crossings of a component were found.
 
@@ -69,15 +69,15 @@ class Unresolved(eqx.Module):
         """With a stretch for each that is `wanted` (n,); beyond the room they are counted."""
         at = jnp.where(wanted, self.count + jnp.cumsum(wanted) - 1, self.start.shape[0])
         return Unresolved(
-            self.start.at[at].set(start, mode="drop"),
-            self.end.at[at].set(end, mode="drop"),
+            self.start.at[at].set(jnp.asarray(start).astype(self.start.dtype), mode="drop"),
+            self.end.at[at].set(jnp.asarray(end).astype(self.end.dtype), mode="drop"),
             self.component.at[at].set(jnp.asarray(component).astype(jnp.int32), mode="drop"),
             self.count + jnp.sum(wanted, dtype=jnp.int32),
         )
 
 
 @shown(_summaries.event_log)
-@storable
+@storable(unresolved=None)
 class EventLog(eqx.Module):
     """Crossings, sorted by time.
 

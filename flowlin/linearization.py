@@ -19,7 +19,7 @@ from flowlin.eventlog import EventLog
 from flowlin.events import unit_channel
 
 
-@storable
+@storable()
 class Activity(NamedTuple):
     """Fractions of a hidden layer's units; they sum to one."""
 
@@ -28,7 +28,7 @@ class Activity(NamedTuple):
     off: Array
 
 
-@storable
+@storable()
 class UnitCounts(eqx.Module):
     """Numbers of always-on and always-off units, constant from each time to the next.
 
@@ -51,7 +51,7 @@ class UnitCounts(eqx.Module):
 
 
 @shown(_summaries.linearization_time)
-@storable
+@storable()
 class LinearizationTime(eqx.Module):
     """t* in one convention.
 
@@ -69,7 +69,7 @@ class LinearizationTime(eqx.Module):
 
 
 @shown(_summaries.linearization)
-@storable
+@storable()
 class Linearization(eqx.Module):
     """The linearization time of a hidden layer and the activity that it is read from.
 

@@ -42,7 +42,7 @@ class Loss(eqx.Module):
 
 
 @checked(reduction=one_of("mean", "sum"))
-@storable
+@storable()
 class SquaredError(Loss):
     r"""Half the squared error, $L = \frac{1}{2P} \sum_p \|y_p - \hat y_p\|^2$.
 
@@ -68,7 +68,7 @@ class SquaredError(Loss):
 
 
 @checked
-@storable
+@storable()
 class CrossEntropy(Loss):
     r"""Mean softmax cross-entropy, $L = -\frac{1}{P} \sum_p y_p \cdot \log
     \mathrm{softmax}(\hat y_p)$, for one-hot (or probability) targets.
@@ -86,7 +86,7 @@ class CrossEntropy(Loss):
 
 
 @checked
-@storable
+@storable()
 class LinearizedLoss(Loss):
     r"""A loss made linear at zero outputs, $L(0) + \sum_i \nabla L(0)_i \cdot \hat y_i$.
 

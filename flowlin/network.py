@@ -156,7 +156,7 @@ class AbstractNetwork(eqx.Module):
 
 @checked(weights=None, biases=None)
 @shown(_summaries.network)
-@storable
+@storable()
 class LinearNetwork(AbstractNetwork):
     """Deep linear network: all gates are one.
 
@@ -256,7 +256,7 @@ class LinearNetwork(AbstractNetwork):
 
 @checked(weights=None, biases=None, slope=off_gate)
 @shown(_summaries.network)
-@storable
+@storable()
 class ReLUNetwork(AbstractNetwork):
     """ReLU network: gates slaved to the sign of the preactivation.
 
@@ -327,7 +327,7 @@ class ReLUNetwork(AbstractNetwork):
 
 @checked(weights=None, biases=None, gates=None)
 @shown(_summaries.network)
-@storable
+@storable()
 class GatedLinearNetwork(AbstractNetwork):
     """Gated linear network: gates given and fixed.
 

@@ -18,7 +18,7 @@ from flowlin.codec import storable
 
 @checked(x=None, y=None)
 @shown(_summaries.task)
-@storable
+@storable()
 class Task(eqx.Module):
     """Inputs and targets, one **row** per sample (the papers put samples in columns).
 

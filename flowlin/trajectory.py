@@ -68,7 +68,7 @@ class Continuation(eqx.Module):
 
 
 @shown(_summaries.trajectory)
-@storable
+@storable()
 class Trajectory(eqx.Module):
     """A run of gradient flow or descent.
 
@@ -125,13 +125,13 @@ class Trajectory(eqx.Module):
         return dataclasses.replace(self, reference=Reference(run.reference.task, run.loss, run))
 
     @staticmethod
-    def stored(fields: dict[str, Any]) -> dict[str, Any]:
+    def _stored(fields: dict[str, Any]) -> dict[str, Any]:
         """What a file holds: neither dense output, nor the task, nor what `extend` needs."""
         loss = fields["reference"].loss
         return {**fields, "dense": None, "continuation": None, "reference": loss}
 
     @staticmethod
-    def restored(fields: dict[str, Any]) -> dict[str, Any]:
+    def _restored(fields: dict[str, Any]) -> dict[str, Any]:
         """The fields that were so stored."""
         loss = fields["reference"]
         if not isinstance(loss, Loss):

@@ -122,8 +122,8 @@ class Odd(NamedTuple):
     ("function", "message"),
     [
         (lambda n, t: Odd(t.x), "cannot save a Odd"),
-        (lambda n, t: diffrax.Tsit5(), "cannot save a Tsit5"),
-        (lambda n, t: jax.random.key(0), r"cannot save dtype key<fry>"),
+        (lambda n, t: diffrax.Tsit5(), "must return numbers or arrays"),
+        (lambda n, t: jax.random.key(0), "must return numbers or arrays"),
     ],
 )
 def test_what_cannot_be_kept_is_told_before_the_run(function, message, tmp_path, monkeypatch):

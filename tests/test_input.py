@@ -38,7 +38,7 @@ def test_tasks(x, y, message):
         ({"t1": 0.0}, "`t1` must be finite and positive, got 0.0"),
         ({"t1": -1.0}, "`t1` must be finite and positive"),
         ({"t1": np.inf}, "`t1` must be finite"),
-        ({"t1": [1.0]}, r"`t1` must be a single number, got shape \(1,\)"),
+        ({"t1": [1.0]}, "`t1` must be a single number, got a list"),
         ({"tau": np.ones(2)}, r"`tau` must be a single number, got shape \(2,\)"),
         ({"tau": 0.0}, "`tau` must be finite and positive"),
         ({"ts": []}, "`ts` must be a non-empty list"),

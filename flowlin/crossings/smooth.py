@@ -103,8 +103,8 @@ def _looked(them: Components, search: _Search) -> _Search:
 
     signs = (values > 0).at[0].set(search.above)
     signs = signs.at[-1].set(jnp.where(high >= 1, them.above_end, signs[-1]))
-    plain = quiet | ~jnp.isfinite(size)
-    signs = signs.at[1:-1].set(jnp.where(plain, signs[0], signs[1:-1]))
+    signs = jnp.where(quiet, _once(signs), signs)
+    signs = signs.at[1:-1].set(jnp.where(jnp.isfinite(size), signs[1:-1], signs[0]))
     changed = (signs[1:] != signs[:-1]) & done
     several = jnp.sum(changed, axis=0) > 1
     unsure = done & ((~fine & (several | (parts >= PARTS))) | (quiet & rough & (them.factor > 0)))
@@ -122,6 +122,12 @@ def _looked(them: Components, search: _Search) -> _Search:
         parts,
         search.found,
     )
+
+
+def _once(signs: Bool[Array, "n C"]) -> Bool[Array, "n C"]:
+    """The same at both ends with one change at most, the first there is."""
+    left = lax.cummax((signs != signs[0]).astype(jnp.int8)).astype(bool)
+    return jnp.where(left & (signs[-1] != signs[0]), signs[-1], signs[0])
 
 
 def _recorded(

@@ -75,7 +75,8 @@ class Step(eqx.Module):
             for i in apart:
                 function, times = watches[i].function, self._nodes(count)
                 values[i] = function.sampled(self.observer.network, self.path, times)  # pyright: ignore
-        return values
+        # In the run's precision, whatever that of what is watched.
+        return {i: value.astype(self.before.dtype) for i, value in values.items()}
 
     def _nodes(self, count: int) -> Array:
         """Times of all nodes but the first."""
@@ -142,7 +143,7 @@ class Step(eqx.Module):
 
         def times(low, high):
             fractions = low + (high - low) * jnp.asarray((1 + nodes(count)) / 2, dtype)
-            return self.path.t0 + (self.path.t1 - self.path.t0) * fractions
+            return (self.path.t0 + (self.path.t1 - self.path.t0) * fractions).astype(dtype)
 
         rounding = self._rounding(after)
         them = self._components(number, after, None, times, EXACTLY)
@@ -201,7 +202,7 @@ class Step(eqx.Module):
 
         def times(low, high):
             fractions = jnp.asarray((1 + nodes(NODES)) / 2, table.dtype)
-            return self.path.times(low + (high - low) * fractions)
+            return self.path.times(low + (high - low) * fractions).astype(table.dtype)
 
         def sample(low, high, wanted):
             return lax.map(lambda t: self._wanted(plan.smooth, wanted, t), times(low, high))

@@ -107,7 +107,7 @@ def on_grid(
     return values if average is None else jnp.mean(values, axis=average)
 
 
-@storable
+@storable()
 class EffectiveMap(NamedTuple):
     """Affine maps of samples: `matrix` (P, N_out, N_in) and `offset` (P, N_out)."""
 

@@ -35,7 +35,7 @@ def mode_matrix(
     return modes.u.T @ observable.response(network, task)
 
 
-@storable
+@storable()
 class ModeShares(NamedTuple):
     """Shares of the outputs' sum of squares; they add up to one where modes decouple."""
 
@@ -75,7 +75,7 @@ def mode_shares(
     return ModeShares(diagonal / total, off / total, outside / total)
 
 
-@storable
+@storable()
 class HiddenVectors(NamedTuple):
     """Hidden vectors (K, H) of the modes, as `theory.mode_vectors` and `imbalance` take them."""
 

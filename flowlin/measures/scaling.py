@@ -10,7 +10,7 @@ from flowlin.codec import storable
 from flowlin.measures._input import centred, rows
 
 
-@storable
+@storable()
 class Embedding(NamedTuple):
     """Points in few dimensions.
 

@@ -135,7 +135,7 @@ def kink_rates(
     return -(network.bias_strength * db + k * jnp.sum(w * dw, axis=1) / size) / size
 
 
-@storable
+@storable()
 class Norms(NamedTuple):
     """Frobenius norms of a network's parameters, first layer first; None where there is no bias."""
 

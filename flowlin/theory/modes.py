@@ -18,7 +18,7 @@ from flowlin.theory.origin import fingerprint, require_origin
 
 
 @shown(_summaries.modes)
-@storable
+@storable()
 class Modes(eqx.Module):
     r"""Singular triples of $\Sigma_{yx} = Y^T X / P$ with the matching variances of the inputs.
 

@@ -89,6 +89,7 @@ WORDS = {
     # runs
     "t1": Word("0.5", k.POSITIVE),
     "ts": Word("[0.1, 0.5]", k.optional(k.TIMES)),
+    "check": Word("True", k.FLAG),
     "dense": Word("True", k.FLAG),
     "loss": Word("fl.SquaredError()", k.LOSS),
     "tau": Word("1.0", k.TIME_CONSTANT),
