@@ -204,6 +204,25 @@ def function(name: str, value: Any) -> Any:
     return value
 
 
+def function_of(*arguments: str) -> Check:
+    """A check for a function of these, by position."""
+    wanted = f"a function of ({', '.join(arguments)})"
+
+    def check(name: str, value: Any) -> Any:
+        if not callable(value) or inspect.isclass(value):
+            raise refuse(name, wanted, value)
+        try:
+            inspect.signature(value).bind(*arguments)
+        except TypeError:
+            takes = inspect.signature(value)
+            raise ValueError(f"`{name}` must be {wanted}, and takes {takes}.") from None
+        except ValueError:  # built-in functions do not all tell
+            pass
+        return value
+
+    return check
+
+
 def array(name: str, value: Any) -> Any:
     """Real numbers of any shape, traced or not; the value as it came, and lists as arrays."""
     dtype = _dtype(name, value)

@@ -16,7 +16,7 @@ from flowlin._checks import (
     checked,
     finite,
     finite_array,
-    function,
+    function_of,
     instance,
     returned,
     sequence_of,
@@ -82,7 +82,7 @@ def _observed(what: str, function: Any, network: AbstractNetwork, level: Any) ->
     return raw
 
 
-@checked(observable=function)
+@checked(observable=function_of("network", "task"))
 class Crossing(AbstractEvent):
     """Every time any component of an observable crosses a level.
 

@@ -437,6 +437,8 @@ def require_inputs(network: AbstractNetwork, x: Array, name: str = "x", axes: in
 
 
 def _require_one(network: AbstractNetwork) -> None:
+    if getattr(network.weights[0], "ndim", None) is None:
+        raise ValueError("`network` holds no arrays; pass one whose weights and biases are there.")
     if network.weights[0].ndim != 2:
         raise ValueError(
             "`network` is a stack of networks; take one, as in jax.tree.map(lambda a: a[0], "

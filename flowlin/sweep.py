@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from flowlin import _summaries
 from flowlin._arrays import automatic
-from flowlin._checks import WORDS, checked, function, require_known, sequence_of, whole
+from flowlin._checks import WORDS, checked, function_of, refuse, require_known, sequence_of, whole
 from flowlin._frame import data_frame
 from flowlin._show import shown
 from flowlin._warning import warn
@@ -40,6 +40,8 @@ class Sweep(Sequence[Trajectory]):
         return len(self.flows)
 
     def __getitem__(self, index) -> Any:
+        if not isinstance(index, (int, np.integer, slice)):
+            raise refuse("index", "a whole number or a slice", index)
         return Sweep(self.flows[index]) if isinstance(index, slice) else self.flows[index]
 
     def __iter__(self) -> Iterator[Trajectory]:
@@ -52,7 +54,7 @@ class Sweep(Sequence[Trajectory]):
             k: RESULTS[flow.result] for k, flow in enumerate(self.flows) if not okay(flow.result)
         }
 
-    @checked(function=function)
+    @checked(function=function_of("flow"))
     def map(self, function: Callable[[Trajectory], Any]) -> Any:
         """A function of every run; its arrays stacked along a leading axis (runs, ...)."""
         rows = [function(flow) for flow in self.flows]

@@ -265,8 +265,9 @@ OWN = {
     **{f"fl.{name}.init.task": Word("task", k.TASK_SHAPE) for name in (
         "LinearNetwork", "ReLUNetwork",
     )},
+    "fl.LinearNetwork.balanced.task": Word("task", k.TASK_SHAPE),
     **{f"fl.{name}.task": Word("task", k.TASK_ALONE) for name in (
-        "LinearNetwork.balanced", "theory.bias_mode", "theory.modes",
+        "theory.bias_mode", "theory.modes",
     )},
     "fl.measures.OnTask.task": Word("task", k.Kind(k.of(k.fl.Task), k.TASKS)),
     "fl.measures.kink_rates.network": Word("relu", k.NETWORK),
