@@ -71,4 +71,4 @@ def seconds(network: AbstractNetwork, samples: int, least: float) -> float:
     products = sum(w.size for w in network.weights) * samples
     if jax.default_backend() != "cpu":
         return 1e-3 + 1e-11 * products
-    return least + 1e-9 * products
+    return least + 2e-10 * products

@@ -219,13 +219,16 @@ class Recorder(Wrapped[RecorderState]):
         def find(watched: AbstractWatched, k: Array) -> tuple[Array, Array]:
             network = self.observer.network
             value = _in(network.dtype, watched.along(network, still, k))
-            bracket = bracketed_root(value, low, high, rising > 0, tolerance)
+            # Every place that calls it is compiled anew: as few as possible.
+            known = lax.map(value, jnp.stack([low, high, *ends]))
+            bracket = bracketed_root(value, low, high, rising > 0, tolerance, known[:2])
             middle = lax.stop_gradient((bracket[0] + bracket[1]) / 2)
-            g0, slope = jax.jvp(value, (middle,), (jnp.ones_like(middle),))
+            moving = _in(network.dtype, watched.along(network, path, k))
+            g, slope = jax.jvp(moving, (middle,), (jnp.ones_like(middle),))
+            g0 = lax.stop_gradient(g)
             slope = lax.stop_gradient(jnp.where((slope == 0) | (spread > 0), jnp.inf, slope))
             newton = lax.stop_gradient(jnp.clip(middle - g0 / slope, *bracket))
-            g = _in(network.dtype, watched.along(network, path, k))(middle)
-            time = newton - (g - lax.stop_gradient(g)) / slope
+            time = newton - (g - g0) / slope
             shift = jnp.zeros_like(time)
             if error is not None:
 
@@ -235,10 +238,9 @@ class Recorder(Wrapped[RecorderState]):
                     return watched.component(network.with_parameters(there), k).astype(g.dtype)
 
                 here, later = lax.map(off, jnp.stack([middle, ends[1]]))
-                values = lax.map(value, ends)
                 # A value that all step long is not known to differ from zero crosses any time.
-                least = NOISE * (jnp.abs(later - values[1]) + rounding * watched.scale)
-                noise = jnp.max(jnp.abs(values)) <= least
+                least = NOISE * (jnp.abs(later - known[3]) + rounding * watched.scale)
+                noise = jnp.max(jnp.abs(known[2:])) <= least
                 shift = jnp.where(noise, jnp.inf, jnp.abs((here - g0) / slope))
             width = bracket[1] - bracket[0]
             return time, lax.stop_gradient(jnp.maximum(width + shift, spread))

@@ -9,14 +9,20 @@ from jaxtyping import Array
 
 
 def bracketed_root(
-    f: Callable[[Array], Array], low: Array, high: Array, upward: Any, tolerance: Any
+    f: Callable[[Array], Array],
+    low: Array,
+    high: Array,
+    upward: Any,
+    tolerance: Any,
+    known: Any = None,
 ) -> tuple[Array, Array]:
     """Bracket of a sign change of `f` no wider than `tolerance`, by the ITP method.
 
     Interpolate, truncate, project (Oliveira and Takahashi, ACM Trans. Math. Softw. 2021): the
     secant point, pulled towards the midpoint so that the worst case is bisection's. `upward` says
     whether `f` goes from at most zero to above it; where rounding at an end says otherwise, the
-    bracket shrinks to that end.
+    bracket shrinks to that end. `known` are the values at `low` and `high`, where the caller has
+    them.
 
     **Returns:** `(low, high)` with the sign change between them.
     """
@@ -56,6 +62,7 @@ def bracketed_root(
         low, high, _, _, k = state
         return (high - low > tolerance) & (k < steps + 2)
 
-    start = (low, high, f(low), f(high), jnp.zeros((), low.dtype))
+    at_low, at_high = (f(low), f(high)) if known is None else known
+    start = (low, high, at_low, at_high, jnp.zeros((), low.dtype))
     low, high, *_ = lax.while_loop(unfinished, body, start)
     return low, high

@@ -125,8 +125,8 @@ class ModeGaps(AbstractWatched):
         """Of a linear network without multiplying its matrices."""
         if not isinstance(network, LinearNetwork):
             return None
-        modes = jnp.arange(self.strengths.u.shape[1])
-        return jax.vmap(lambda k: jax.vmap(self.along(network, path, k))(times), out_axes=1)(modes)
+        seen, c = path.image(self.strengths.seen), network.bias_strength
+        return jax.vmap(lambda t: self.strengths.of_seen(seen(t), c) - self.level)(times)
 
     def along(self, network: AbstractNetwork, path: Path, k: Array) -> Callable[[Any], Array]:
         """Of a linear network one input and one output matter: two vectors instead of matrices."""

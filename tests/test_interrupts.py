@@ -196,8 +196,8 @@ measures = {
     "activity": fl.measures.activity,
 }
 network, t1, options = {
-    "exact": (relu, 300.0, {"rtol": 1e-9, "observe": measures}),
-    "averaged": (relu, 200.0, {"kinks": fl.AveragedKinks()}),
+    "exact": (relu, 150.0, {"rtol": 1e-9, "observe": measures}),
+    "averaged": (relu, 60.0, {"kinks": fl.AveragedKinks()}),
     "linear": (linear, 4e3, {
         "solver": diffrax.Tsit5(), "rtol": 1e-6, "events": (fl.LossBelow(1.2),),
         "observe": {"norms": fl.measures.norms},

@@ -1,11 +1,6 @@
 """Long runs: pauses change nothing, runs can be extended, killed and resumed, saved and loaded."""
 
 import os
-import signal
-import subprocess
-import sys
-import textwrap
-import time
 from typing import NamedTuple
 
 import diffrax
@@ -15,7 +10,7 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin import drive, flow, storage
+from flowlin import drive, flow
 from flowlin.drive import AbstractPause
 
 jax.config.update("jax_enable_x64", True)
@@ -134,50 +129,6 @@ def test_logs_grow_where_they_overflow(monkeypatch):
 def test_what_cannot_be_extended_says_why(make, options, message):
     with pytest.raises(ValueError, match=message):
         make().extend(**options)
-
-
-SCRIPT = """
-import sys
-import diffrax, jax
-jax.config.update("jax_enable_x64", True)
-import flowlin as fl
-from flowlin import checkpoint
-checkpoint.SECONDS = 0.1
-task = fl.tasks.hierarchy()
-network = fl.LinearNetwork.init(task, 6, variance=1e-2, key=jax.random.key(0))
-def run(path):
-    # Bounded by stability: more than ten thousand steps.
-    return fl.gradient_flow(
-        network, task, 5e3, solver=diffrax.Tsit5(), rtol=1e-6, ts=[0.0, 1e3, 4e3, 5e3],
-        events=(fl.LossBelow(1.2),), checkpoint=path,
-    )
-if __name__ == "__main__":
-    run(sys.argv[1])
-"""
-
-
-def test_a_killed_run_resumes_and_equals_the_uninterrupted_one(tmp_path):
-    script, path = tmp_path / "script.py", tmp_path / "run.npz"
-    script.write_text(textwrap.dedent(SCRIPT))
-    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
-    seen = None
-    for _ in range(2):
-        child = subprocess.Popen([sys.executable, str(script), str(path)], env=environment)
-        while child.poll() is None and (not path.exists() or path.stat().st_mtime_ns == seen):
-            time.sleep(0.01)
-        assert child.poll() is None, "the run ended before it could be killed"
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-        seen = path.stat().st_mtime_ns
-    names: dict = {"__name__": "script"}
-    exec(script.read_text(), names)
-    at = storage.read("path", path).content.flow.end
-    assert 0 < at < 5e3
-    resumed, whole = names["run"](path), names["run"](tmp_path / "other.npz")
-    assert_equal(resumed, whole)
-    begun = time.perf_counter()
-    assert_equal(names["run"](path), whole)  # what has ended is read, not run
-    assert time.perf_counter() - begun < 1
 
 
 def test_checkpoints_of_other_runs_and_other_files_are_refused(tmp_path):

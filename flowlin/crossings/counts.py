@@ -4,6 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
@@ -14,15 +15,26 @@ from flowlin.crossings.expansion import magnitude, monotone, restricted
 PARTS = 4096  # looked at in a step and for one row at most
 
 
-def bounds(coefficients: Float[Array, "n U Q"]) -> tuple[Int[Array, " U"], Int[Array, " U"]]:
-    """How many of each row are positive throughout at least, and somewhere at most."""
-    up, down = _certain(coefficients)
+def bounds(
+    values: Float[Array, "n U Q"], fit: Float[np.ndarray, "m n"]
+) -> tuple[Int[Array, " U"], Int[Array, " U"]]:
+    """How many of each row are positive throughout at least, and somewhere at most.
+
+    From their values at nodes, and the matrix that makes coefficients of these: term by term, so
+    that XLA goes through the values once and keeps no coefficients.
+    """
+    columns = [values[i] for i in range(values.shape[0])]
+    terms = [sum(w * v for w, v in zip(row.tolist(), columns, strict=True)) for row in fit]
+    stray = sum(jnp.abs(term) for term in terms[1:])
+    up, down = _certain(terms[0], stray)
     return jnp.sum(up, axis=-1), up.shape[-1] - jnp.sum(down, axis=-1)
 
 
-def _certain(coefficients: Array) -> tuple[Array, Array]:
-    """Whether polynomials are certainly positive, and certainly negative, on [-1, 1]."""
-    first, stray = coefficients[0], magnitude(coefficients)
+def _certain(first: Any, stray: Any) -> tuple[Array, Array]:
+    """Whether polynomials are certainly positive, and certainly negative, on [-1, 1].
+
+    `stray` is how far they stray from their `first` coefficients.
+    """
     stray = stray + 8 * jnp.finfo(stray.dtype).eps * (jnp.abs(first) + stray)
     return first > stray, first < -stray
 
@@ -83,7 +95,7 @@ def crossed(
 
 def _decided(c: Float[Array, "n Q"], row: Row) -> Array:
     """Whether a part needs no halving."""
-    up, down = _certain(c)
+    up, down = _certain(c[0], magnitude(c))
     open_ = ~up & ~down
     decided = (jnp.sum(up) > row.most) | (jnp.sum(~down) <= row.most)
     rises, falls = monotone(c, jnp.zeros_like(row.error))

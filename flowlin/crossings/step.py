@@ -249,9 +249,8 @@ class Step(eqx.Module):
         if not first:
             start = behind(self.observer.network.with_parameters(self.path.start))
             rows = jnp.concatenate([start[None], rows])
-        fit = jnp.asarray(fitting(count, degree, first), rows.dtype)
-        coefficients = jnp.tensordot(fit, rows, 1)
-        sure, possible = bounds(coefficients)
+        fit = fitting(count, degree, first)
+        sure, possible = bounds(rows, fit)
         most = np.array([self._statistic(i).most for i in group])[:, None]
         before, later = self.before[number] > 0, after[number] > 0
         decided = (sure > most) | (possible <= most)
@@ -263,8 +262,9 @@ class Step(eqx.Module):
         def one(carry):
             todo, found = carry
             k = jnp.argmax(todo)
+            own = lax.dynamic_index_in_dim(rows, k % units, 1, keepdims=False)
             row = Row(
-                lax.dynamic_index_in_dim(coefficients, k % units, 1, keepdims=False),
+                jnp.tensordot(jnp.asarray(fit, rows.dtype), own, 1),
                 self._row_error(behind, k % units),
                 jnp.asarray(most)[k // units, 0],
                 before[k],

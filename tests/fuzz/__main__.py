@@ -18,7 +18,7 @@ from tests.fuzz.words import unknown, valid
 
 # Cases per parameter, and child processes among which callables are split: each pays for a start
 # and for what it compiles.
-SHORT, LONG = (0.5, 1), (4, 8)
+SHORT, LONG = (0.3, 1), (4, 8)
 
 
 def main() -> int:
