@@ -28,7 +28,7 @@ from flowlin.choices import (
 from flowlin.drive import AbstractPause, Limits, drive, is_paused
 from flowlin.events import AbstractEvent, GateSwitches, logs_gates, user_watches
 from flowlin.exact import ExactWalk
-from flowlin.forward import reverse_only, told_by_name
+from flowlin.forward_mode import reverse_only, told_by_name
 from flowlin.interrupts import Interruptible
 from flowlin.kinks import AbstractKinks, AveragedKinks, ExactKinks, IgnoreKinks
 from flowlin.loss import Loss, SquaredError
