@@ -7,8 +7,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from flowlin.forward import Parameters
 from flowlin.loss import Loss
-from flowlin.network import Parameters, ReLUNetwork
+from flowlin.network import ReLUNetwork
 from flowlin.onset import Quadratic, gated_integral, grazes, quadratic
 from flowlin.second_order import SecondOrder
 from flowlin.task import Task

@@ -19,15 +19,17 @@ from flowlin._checks import checked, known, positive, refuse
 from flowlin._show import shown
 from flowlin.bars import tqdm_bar
 from flowlin.compare import distances
-from flowlin.descent import Descent, Look, prepared
+from flowlin.descent import prepared
 from flowlin.eventlog import EventLog
 from flowlin.events import AbstractEvent, UnitSwitches
 from flowlin.flow import gradient_flow
+from flowlin.forward import Parameters
 from flowlin.kinks import AbstractKinks
 from flowlin.loss import Loss, SquaredError
-from flowlin.network import AbstractNetwork, Parameters
+from flowlin.network import AbstractNetwork
 from flowlin.radius import direction, spectral_radius
 from flowlin.recorder import event_log
+from flowlin.stepping import Descent, Look
 from flowlin.task import Task
 from flowlin.trajectory import Trajectory
 

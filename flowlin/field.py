@@ -10,9 +10,10 @@ from jaxtyping import Array, Float
 
 from flowlin._arrays import augment
 from flowlin.chunks import summed
+from flowlin.forward import Parameters, forward, product
 from flowlin.kinks import AbstractKinks
 from flowlin.loss import Loss, SquaredError
-from flowlin.network import AbstractNetwork, LinearNetwork, Parameters, forward, product
+from flowlin.network import AbstractNetwork, LinearNetwork
 from flowlin.task import Task
 
 

@@ -140,8 +140,8 @@ def gradient_flow(
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     # A name is no part of what is compiled.
     reference, task = Reference(task, loss), dataclasses.replace(task, name="")
-    if ts is not None and observe is None:
-        require_room(network, len(ts), "ts", f"{len(ts)} times", "Save fewer, or use `observe`")
+    if observe is None:
+        _require_saved(network, ts)
     kinks, why = chosen_kinks(network, task, kinks, solver)
     tau = jnp.asarray(tau, network.dtype)
     rtol = cast(float, tolerance(rtol, kinks, network.dtype))
@@ -171,6 +171,12 @@ def gradient_flow(
     solve = _traced if is_traced(run) else _driven
     flow = solve(run, dense, Limits(max_steps, max_events), solver is None, progress, checkpoint)
     return finished(flow, throw, lambda f: _failure(f, max_steps, max_events))
+
+
+def _require_saved(network: AbstractNetwork, ts: Any) -> None:
+    """Raise `ValueError` where the networks at so many times do not fit into memory."""
+    if ts is not None:
+        require_room(network, len(ts), "ts", f"{len(ts)} times", "Save fewer, or use `observe`")
 
 
 def extended(

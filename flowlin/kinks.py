@@ -7,7 +7,8 @@ from jaxtyping import Array
 
 from flowlin._checks import WORDS, checked, instance, known, positive, whole
 from flowlin._warning import warn
-from flowlin.network import AbstractNetwork, Activation, ReLUNetwork
+from flowlin.forward import Activation
+from flowlin.network import AbstractNetwork, ReLUNetwork
 from flowlin.task import Task
 
 MANY_PAIRS = 10_000  # (unit, sample) pairs beyond which each one's switches are too many

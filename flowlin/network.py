@@ -1,6 +1,6 @@
 """Linear, ReLU and gated-linear networks: one forward pass with three kinds of gates."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -15,13 +15,10 @@ from flowlin._arrays import require_finite
 from flowlin._checks import WORDS, array, checked, finite, flag, floating, instance, known, refuse
 from flowlin._show import shown
 from flowlin.codec import storable
+from flowlin.forward import Biases, Parameters, Weights, forward
 from flowlin.layers import layers, off_gate, per_layer
 from flowlin.task import Task
 
-Weights = tuple[Array, ...]
-Biases = tuple[Array | None, ...]
-Parameters = tuple[Weights, Biases]
-Activation = Callable[[int, Array], Array]
 N = TypeVar("N", bound="AbstractNetwork")
 
 
@@ -30,34 +27,6 @@ def _input(name: str, value: Any) -> Any:
     if not isinstance(value, (jax.Array, np.ndarray)):
         raise refuse(name, "an array", value, f"pass jnp.asarray({name})")
     return array(name, value)
-
-
-def product(h: Array, w: Array) -> Array:
-    """h W^T."""
-    return h @ w.T
-
-
-def forward(
-    parameters: Parameters,
-    bias_strength: Any,
-    x: Array,
-    activation: Activation,
-    product: Callable[[Array, Array], Array] = product,
-) -> tuple[Array, tuple[Array, ...]]:
-    """Outputs (P, N_out) and the hidden layers' preactivations (P, H) of inputs (P, N_in).
-
-    Every network of the library runs through here; they differ in `activation(layer, z)` alone,
-    which is `g * z` with the network's gates `g`.
-    """
-    h, preactivations = x, []
-    for layer, (w, b) in enumerate(zip(*parameters, strict=True)):
-        if layer:
-            preactivations.append(h)
-            h = activation(layer - 1, h)
-        h = product(h, w)
-        if b is not None:
-            h = h + bias_strength * b
-    return h, tuple(preactivations)
 
 
 class AbstractNetwork(eqx.Module):

@@ -9,7 +9,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from flowlin.network import AbstractNetwork, Parameters
+from flowlin.forward import Parameters
+from flowlin.network import AbstractNetwork
 from flowlin.watched import AbstractWatched, Watch
 
 Found = TypeVar("Found")

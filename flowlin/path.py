@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from flowlin.network import Parameters
+from flowlin.forward import Parameters
 
 Image = TypeVar("Image")
 

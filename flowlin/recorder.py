@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 from flowlin.crossings.brackets import Brackets
 from flowlin.crossings.step import Step
 from flowlin.eventlog import Channel, EventLog, Unresolved
-from flowlin.network import Parameters
+from flowlin.forward import Parameters
 from flowlin.observer import Observer
 from flowlin.path import Path
 from flowlin.roots import bracketed_root

@@ -15,9 +15,10 @@ from flowlin.averaged import EVALUATIONS, AveragedGates
 from flowlin.compiled import jit_by_array
 from flowlin.exact import NO_SLOTS, TWO_LAYERS, UNSOLVED, ExactWalk, WalkState, rule_for
 from flowlin.field import AbstractObjective, GradientField
+from flowlin.forward import Parameters
 from flowlin.kinks import AbstractKinks, ExactKinks
 from flowlin.loss import Loss
-from flowlin.network import AbstractNetwork, Parameters, ReLUNetwork
+from flowlin.network import AbstractNetwork, ReLUNetwork
 from flowlin.observer import Observer
 from flowlin.pausing import Pausing, PausingState
 from flowlin.recorder import Log, Recorder, RecorderState, event_log

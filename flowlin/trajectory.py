@@ -19,9 +19,10 @@ from flowlin._checks import WORDS, checked, instance, refuse
 from flowlin._show import shown
 from flowlin.codec import storable
 from flowlin.eventlog import EventLog, warn_unresolved
+from flowlin.forward import Parameters
 from flowlin.linearization import Linearization, UnitCounts, counts_from_log, linearization
 from flowlin.loss import Loss
-from flowlin.network import AbstractNetwork, Parameters, ReLUNetwork
+from flowlin.network import AbstractNetwork, ReLUNetwork
 from flowlin.result import RunError, okay
 from flowlin.task import Task
 

@@ -10,8 +10,9 @@ from jax import lax
 from jaxtyping import Array
 
 from flowlin.eventlog import Channel
+from flowlin.forward import forward
 from flowlin.kinks import AbstractKinks
-from flowlin.network import AbstractNetwork, LinearNetwork, forward
+from flowlin.network import AbstractNetwork, LinearNetwork
 from flowlin.path import Path
 from flowlin.task import Task
 from flowlin.theory.modes import ModeStrengths

@@ -14,7 +14,7 @@ import scipy.integrate
 import flowlin as fl
 from flowlin.exact.boxqp import box_qp
 from flowlin.exact.modes import Kinks
-from flowlin.network import forward
+from flowlin.forward import forward
 
 jax.config.update("jax_enable_x64", True)
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin import descent, storage
+from flowlin import stepping, storage
 from flowlin.interrupts import Interruptible
 from flowlin.progress import Pace
 
@@ -148,12 +148,12 @@ def test_descent_in_segments_is_the_same_and_can_be_interrupted(batch, monkeypat
         run = fl.stochastic_gradient_descent
         options |= {"batch_size": batch, "key": jax.random.key(1)}
     whole = run(LINEAR, TASK, 0.05, 66, **options)
-    monkeypatch.setattr(descent, "SECONDS", 1e-9)
+    monkeypatch.setattr(stepping, "SECONDS", 1e-9)
     segments = run(LINEAR, TASK, 0.05, 66, **options)
     assert jax.tree.structure(whole) == jax.tree.structure(segments)
     for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(segments), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
-    take, taken = descent._Segments._take, []
+    take, taken = stepping._Segments._take, []
 
     def interrupted(self, found, bar):
         taken.append(found)
@@ -161,7 +161,7 @@ def test_descent_in_segments_is_the_same_and_can_be_interrupted(batch, monkeypat
             raise KeyboardInterrupt
         take(self, found, bar)
 
-    monkeypatch.setattr(descent._Segments, "_take", interrupted)
+    monkeypatch.setattr(stepping._Segments, "_take", interrupted)
     with pytest.raises(KeyboardInterrupt) as stopped:
         run(LINEAR, TASK, 0.05, 66, **options)
     part = stopped.value.trajectory

@@ -545,6 +545,7 @@ def test_theory_knows_nothing_of_flows():
         "codec",
         "_checks",
         "exact",
+        "forward",
         "linearization",
         "loss",
         "network",

@@ -14,7 +14,7 @@ from flowlin.crossings.counts import Row, bounds, crossed
 from flowlin.crossings.expansion import evaluated, fitting, nodes
 from flowlin.crossings.plan import Plan
 from flowlin.crossings.smooth import Components, first_look, searched
-from flowlin.network import Parameters
+from flowlin.forward import Parameters
 from flowlin.observer import Observer
 from flowlin.path import Path
 from flowlin.watched import OrderStatistic

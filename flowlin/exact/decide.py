@@ -25,7 +25,7 @@ from flowlin.exact.modes import (
 from flowlin.exact.piece import Piece
 from flowlin.exact.rounding import rounding_in
 from flowlin.exact.rule import AbstractRule
-from flowlin.network import Parameters
+from flowlin.forward import Parameters
 
 
 class Situation(eqx.Module):

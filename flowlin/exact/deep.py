@@ -12,8 +12,9 @@ from jaxtyping import Array, Bool, Float, Int
 from flowlin._arrays import augment
 from flowlin.exact.modes import OFF, SLIDING, Kinks
 from flowlin.exact.rounding import rounding_in
+from flowlin.forward import Parameters
 from flowlin.loss import Loss
-from flowlin.network import Parameters, ReLUNetwork
+from flowlin.network import ReLUNetwork
 from flowlin.task import Task
 
 Layers = list[Array]  # one array (H_l, P) per hidden layer

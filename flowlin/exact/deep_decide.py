@@ -12,7 +12,7 @@ from flowlin.exact.gatelog import GateLog
 from flowlin.exact.modes import FINE, NO_SLOTS, OFF, ON, SLIDING, TWO_LAYERS, UNSOLVED, slots_of
 from flowlin.exact.piece import Piece
 from flowlin.exact.rule import AbstractRule
-from flowlin.network import Parameters
+from flowlin.forward import Parameters
 
 PASSES = 8  # before a choice of modes counts as unsolved
 

@@ -11,8 +11,9 @@ from jaxtyping import Array, Float, Int
 from flowlin._arrays import augment
 from flowlin.exact.modes import OFF, SLIDING, Kinks, Modes, gather
 from flowlin.exact.rounding import rounding_in
+from flowlin.forward import Parameters
 from flowlin.loss import Loss
-from flowlin.network import Parameters, ReLUNetwork
+from flowlin.network import ReLUNetwork
 from flowlin.task import Task
 
 

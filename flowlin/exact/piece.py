@@ -11,7 +11,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from flowlin.exact.rounding import rounding_in
-from flowlin.network import Parameters
+from flowlin.forward import Parameters
 from flowlin.roots import bracketed_root
 
 CHECKS = 6  # least number of points per step, both ends included, through which margins are put

@@ -7,7 +7,7 @@ from equinox import AbstractVar
 
 from flowlin.exact.gatelog import GateLog
 from flowlin.exact.piece import Piece
-from flowlin.network import Parameters
+from flowlin.forward import Parameters
 
 
 class AbstractRule(eqx.Module):

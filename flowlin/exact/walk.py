@@ -20,8 +20,9 @@ from flowlin.exact.gatelog import GateLog
 from flowlin.exact.modes import FINE
 from flowlin.exact.piece import Piece, walk_piece
 from flowlin.exact.rule import AbstractRule
+from flowlin.forward import Parameters
 from flowlin.loss import Loss
-from flowlin.network import Parameters, ReLUNetwork
+from flowlin.network import ReLUNetwork
 from flowlin.task import Task
 from flowlin.unrolled import Unrolled, evaluations
 from flowlin.wrapped import Wrapped

@@ -12,11 +12,12 @@ from flowlin._checks import checked, function
 from flowlin.chunks import summed
 from flowlin.codec import storable
 from flowlin.field import FullData, GradientField
+from flowlin.forward import Parameters
 from flowlin.kinks import IgnoreKinks
 from flowlin.linearization import Activity
 from flowlin.loss import Loss, SquaredError
 from flowlin.measures._input import Samples, inputs_of, require_layer, samples, whole
-from flowlin.network import AbstractNetwork, Parameters
+from flowlin.network import AbstractNetwork
 from flowlin.task import Task
 from flowlin.theory._stable import root
 

@@ -27,7 +27,7 @@ from jaxtyping import Array, Float, Int
 
 from flowlin.exact.gated import Frozen, GatedFlow
 from flowlin.exact.modes import Modes
-from flowlin.network import Parameters
+from flowlin.forward import Parameters
 
 
 class Triples(NamedTuple):

@@ -11,7 +11,8 @@ from flowlin._arrays import augment, is_traced
 from flowlin._checks import WORDS, array, checked, flag, instance
 from flowlin._show import shown
 from flowlin.codec import storable
-from flowlin.network import AbstractNetwork, GatedLinearNetwork, LinearNetwork, Parameters
+from flowlin.forward import Parameters
+from flowlin.network import AbstractNetwork, GatedLinearNetwork, LinearNetwork
 from flowlin.task import Task
 from flowlin.theory import _summaries
 from flowlin.theory.origin import fingerprint, require_origin

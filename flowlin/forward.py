@@ -1,0 +1,39 @@
+"""The forward pass that all networks share."""
+
+from collections.abc import Callable
+from typing import Any
+
+from jaxtyping import Array
+
+Weights = tuple[Array, ...]
+Biases = tuple[Array | None, ...]
+Parameters = tuple[Weights, Biases]
+Activation = Callable[[int, Array], Array]
+
+
+def product(h: Array, w: Array) -> Array:
+    """h W^T."""
+    return h @ w.T
+
+
+def forward(
+    parameters: Parameters,
+    bias_strength: Any,
+    x: Array,
+    activation: Activation,
+    product: Callable[[Array, Array], Array] = product,
+) -> tuple[Array, tuple[Array, ...]]:
+    """Outputs (P, N_out) and the hidden layers' preactivations (P, H) of inputs (P, N_in).
+
+    Every network of the library runs through here; they differ in `activation(layer, z)` alone,
+    which is `g * z` with the network's gates `g`.
+    """
+    h, preactivations = x, []
+    for layer, (w, b) in enumerate(zip(*parameters, strict=True)):
+        if layer:
+            preactivations.append(h)
+            h = activation(layer - 1, h)
+        h = product(h, w)
+        if b is not None:
+            h = h + bias_strength * b
+    return h, tuple(preactivations)
