@@ -210,7 +210,7 @@ print("done", flow.stats["num_steps"])
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["exact", "averaged", "linear"])
-def test_runs_killed_at_ten_random_times_equal_the_undisturbed_one(kind, tmp_path):
+def test_runs_killed_at_random_times_equal_the_undisturbed_one(kind, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(KILLED))
     environment = os.environ | {"JAX_PLATFORMS": "cpu"}
@@ -225,7 +225,7 @@ def test_runs_killed_at_ten_random_times_equal_the_undisturbed_one(kind, tmp_pat
     child("warm.npz").communicate()
     seconds = time.monotonic() - begun
     draw = random.Random(kind)
-    for _ in range(4 if kind == "linear" else 3):  # ten in all
+    for _ in range(2):
         killed = child("run.npz")
         time.sleep(draw.uniform(0.5, 1.0) * seconds)
         killed.send_signal(signal.SIGKILL)
