@@ -146,7 +146,7 @@ REFUSED = {
     "fl.RKC(10**9)": "`max_stages` must be a whole number from 2 to 2048",
     "fl.RKC(loop=W)": '`loop` must be "checkpointed" or "lax"',
     # events
-    "fl.Crossing(3)": "`observable` must be a function, got 3",
+    "fl.Crossing(3)": "`observable` must be a function of (network, task), got 3",
     "fl.Crossing(max, 'a')": "`level` must be an array of real numbers, got 'a'",
     "fl.Crossing(max, direction='sideways')": '`direction` must be None, "up" or "down", got',
     "fl.Crossing(max, terminate=1)": "`terminate` must be True or False, got 1",
@@ -382,7 +382,7 @@ def test_what_is_accepted(lenient):
         (lambda f: f.events.sides(np.nan), "`t` must be finite, got nan"),
         (lambda f: f.events.gates(0.1, "a"), "`layer` must be a whole number counted from 0"),
         (lambda f: f.events.where([True]), "`mask` must be an array of truth values of shape"),
-        (lambda f: fl.Sweep([f]).map(3), "`function` must be a function, got 3"),
+        (lambda f: fl.Sweep([f]).map(3), r"`function` must be a function of \(flow\), got 3"),
     ],
 )
 @pytest.mark.usefixtures("without_type_checks")
