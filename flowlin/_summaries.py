@@ -78,6 +78,8 @@ def trajectory(flow: Any) -> Summary:
         rows[1] = ("task", clipped(repr(known_task), ADVICE))
     if flow.events.channels:
         rows.append(("events", _named(flow.events)))
+    if doubts := _unresolved(flow.events):
+        rows.append(("unresolved", doubts))
     rows += _linearized(flow)
     chosen = [name for name in ("kinks", "solver") if labels.get(name, "none") != "none"]
     for name in chosen:
@@ -147,6 +149,14 @@ def _named(log: Any) -> str:
         found = _channel_names(log)[np.isfinite(np.asarray(log.time))]
         words = [f"{clipped(name)} {np.sum(found == name):,}" for name in _sizes(log)]
     return ", ".join([*words[:MOST_NAMES], *["..."] * (len(words) > MOST_NAMES)])
+
+
+def _unresolved(log: Any) -> str:
+    """Of how many stretches it is not known whether all crossings were found."""
+    count = None if log.unresolved is None else known(log.unresolved.count, 0)
+    if not count:
+        return ""
+    return f"crossings may be missing in {plural(int(count), 'place')}: see events.unresolved"
 
 
 def _sizes(log: Any) -> dict[str, int]:

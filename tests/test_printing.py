@@ -45,6 +45,14 @@ def until_low(**options):
     return fl.gradient_flow(LINEAR, task, 9.0, ts=[0.0, 8.0], events=(low,), **options)
 
 
+def test_what_is_not_resolved_is_shown():
+    flow = until_low()
+    assert "unresolved" not in repr(flow)
+    count = jnp.asarray(3)
+    flow = eqx.tree_at(lambda f: f.events.unresolved.count, flow, count)
+    assert "unresolved  crossings may be missing in 3 places" in repr(flow)
+
+
 def layer(outputs, inputs):
     return jnp.ones((outputs, inputs))
 

@@ -88,7 +88,8 @@ def _require_data(modes: Any, task: Task) -> None:
     numbers, sizes = fingerprint(task)
     eps = max(np.finfo(array.dtype).eps for array in (known, task.x))
     if not np.all(np.abs(np.asarray(known) - numbers) <= 1e3 * eps * sizes):  # NaN is none
+        named = f" {task.name!r}" if task.name else ""
         raise ValueError(
-            f"`modes` are of other data than `task` {task.name!r}; use `theory.modes` of this "
-            f"task, {MEANT}."
+            f"`modes` are of other data than `task`{named}; use `theory.modes` of this task, "
+            f"{MEANT}."
         )
