@@ -224,7 +224,7 @@ def _adjoint(name: str, value: Any) -> diffrax.AbstractAdjoint:
 
 def _observe(name: str, value: Any) -> dict[str, Any]:
     """Functions of (network, task) by name."""
-    named = isinstance(value, dict) and value and all(isinstance(key, str) for key in value)
+    named = isinstance(value, dict) and all(isinstance(key, str) for key in value)
     if not named:
         wanted = "a dictionary of functions of (network, task), named by strings"
         raise refuse(name, wanted, value, "write it as {'norm': function}")
