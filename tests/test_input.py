@@ -360,6 +360,9 @@ def test_what_is_accepted(lenient):
     np.testing.assert_array_equal(lenient.observed["one"], [1, 1])
     np.testing.assert_array_equal(lenient.observed["half"], [0.5, 0.5])
     assert lenient.events.channels[0].name == "loss"
+    losses = fl.gradient_descent(NETWORK, TASK, 0.1, 2, observe={})  # and nothing else
+    assert losses.observed == {}
+    assert losses.saved is None
     np.testing.assert_array_equal(TASK.take([-1, 0]).x, TASK.x[np.array([-1, 0])])
     np.testing.assert_array_equal(
         TASK.take(TASK.y[:, 0] > 0).y[:, 0], TASK.y[:, 0][TASK.y[:, 0] > 0]
