@@ -71,6 +71,7 @@ def number(wanted: str, fine: Callable[[float], bool], remedy: str = "") -> Chec
 positive = number("finite and positive", lambda v: math.isfinite(v) and v > 0)
 not_negative = number("finite and zero or positive", lambda v: math.isfinite(v) and v >= 0)
 finite = number("finite", math.isfinite)
+moment = number("a time, or inf for the end", lambda v: not math.isnan(v))
 
 
 def positive_at_run_time(name: str, value: Any) -> Any:

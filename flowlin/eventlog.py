@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, ScalarLike
 
 from flowlin import _summaries
 from flowlin._arrays import is_traced
-from flowlin._checks import checked, finite, refuse
+from flowlin._checks import checked, moment, refuse
 from flowlin._frame import data_frame
 from flowlin._show import shown
 from flowlin._warning import warn
@@ -143,7 +143,7 @@ class EventLog(eqx.Module):
             rows.append((*channel.prefix, *(int(i) for i in inner)))
         return rows
 
-    @checked(t=finite)
+    @checked(t=moment)
     def sides(self, t: ScalarLike) -> Int[Array, " C"]:
         """The side of every component at time t, right-continuous; see `initial`.
 
@@ -155,7 +155,7 @@ class EventLog(eqx.Module):
         last = jnp.full(self.initial.shape, -1).at[self.component].max(k)
         return jnp.where(last >= 0, self.new[last], self.initial) if k.size else self.initial
 
-    @checked(t=finite)
+    @checked(t=moment)
     def gates(self, t: ScalarLike, layer: int = 0) -> Int[Array, "P H"]:
         """Modes of a hidden layer's (sample, unit) pairs at time t: 1 on, 0 sliding, -1 off.
 

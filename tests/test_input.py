@@ -382,7 +382,7 @@ def test_what_is_accepted(lenient):
         (lambda f: f.save(3), "`path` must be a path, as a string"),
         (lambda f: f.events.select(3), "`name` must be a string, got 3"),
         (lambda f: f.events.sides([0.1]), "`t` must be a single number"),
-        (lambda f: f.events.sides(np.nan), "`t` must be finite, got nan"),
+        (lambda f: f.events.sides(np.nan), "`t` must be a time, or inf for the end, got nan"),
         (lambda f: f.events.gates(0.1, "a"), "`layer` must be a whole number counted from 0"),
         (lambda f: f.events.where([True]), "`mask` must be an array of truth values of shape"),
         (lambda f: fl.Sweep([f]).map(3), r"`function` must be a function of \(flow\), got 3"),
