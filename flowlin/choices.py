@@ -12,7 +12,7 @@ from flowlin._arrays import ENABLE_X64, is_traced
 from flowlin._checks import (
     WORDS,
     array,
-    function,
+    function_of,
     instance,
     refuse,
     require_memory,
@@ -228,7 +228,8 @@ def _observe(name: str, value: Any) -> dict[str, Any]:
     if not named:
         wanted = "a dictionary of functions of (network, task), named by strings"
         raise refuse(name, wanted, value, "write it as {'norm': function}")
-    return {key: function(f"{name}[{key!r}]", f) for key, f in value.items()}
+    check = function_of("network", "task")
+    return {key: check(f"{name}[{key!r}]", f) for key, f in value.items()}
 
 
 def meter(name: str, value: Any) -> Any:

@@ -173,8 +173,8 @@ class EventLog(eqx.Module):
         found = [k for k, c in enumerate(self.channels) if (c.name, c.prefix) == ("gate", (layer,))]
         if not found:
             raise ValueError(
-                f"the run logged no gates of layer {layer}; only flows of ReLU networks with few "
-                "(unit, sample) pairs do, in layers counted from 0."
+                f"`layer` = {layer}: the run logged no gates of it; only flows of ReLU "
+                "networks with few (unit, sample) pairs do, in layers counted from 0."
             )
         return found[0]
 
@@ -186,7 +186,9 @@ class EventLog(eqx.Module):
         """
         known = sorted({channel.name for channel in self.channels})
         if name not in known:
-            raise ValueError(f"no events named {name!r} were watched; the log has {known}.")
+            raise ValueError(
+                f"`name` = {name!r}: no such events were watched; the log has {known}."
+            )
         wanted = jnp.asarray([channel.name == name for channel in self.channels])
         mask = wanted[self.channel] & jnp.isfinite(self.time)
         return self.where(mask)

@@ -123,7 +123,7 @@ def test_array_levels_and_names():
     assert np.allclose(np.asarray(flow.events.time), [0.7, 1.9], rtol=1e-9)
     assert flow.events.index == [(0,), (1,)]
     assert flow.events.name == ["crossing"] * 2
-    with pytest.raises(ValueError, match="no events named 'loss' were watched"):
+    with pytest.raises(ValueError, match="`name` = 'loss': no such events were watched"):
         flow.events.select("loss")
 
 

@@ -212,7 +212,7 @@ def test_gates_at_a_time_and_over_time(flow, task):
     assert seen == {-1, 0, 1}
     with pytest.raises(ValueError, match="outside the run"):
         fl.plot.gates(flow, END + 1)
-    with pytest.raises(ValueError, match="logged no gates of layer 1"):
+    with pytest.raises(ValueError, match="`layer` = 1: the run logged no gates"):
         fl.plot.gates(flow, 1.0, layer=1)
     with pytest.raises(ValueError, match="`units` must be some of"):
         fl.plot.gate_history(flow, units=[6])
