@@ -140,8 +140,7 @@ def gradient_flow(
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     # A name is no part of what is compiled.
     reference, task = Reference(task, loss), dataclasses.replace(task, name="")
-    if observe is None:
-        _require_saved(network, ts)
+    _require_saved(network, ts, observe)
     kinks, why = chosen_kinks(network, task, kinks, solver)
     tau = jnp.asarray(tau, network.dtype)
     rtol = cast(float, tolerance(rtol, kinks, network.dtype))
@@ -173,9 +172,9 @@ def gradient_flow(
     return finished(flow, throw, lambda f: _failure(f, max_steps, max_events))
 
 
-def _require_saved(network: AbstractNetwork, ts: Any) -> None:
+def _require_saved(network: AbstractNetwork, ts: Any, observe: Observe | None) -> None:
     """Raise `ValueError` where the networks at so many times do not fit into memory."""
-    if ts is not None:
+    if ts is not None and observe is None:
         require_room(network, len(ts), "ts", f"{len(ts)} times", "Save fewer, or use `observe`")
 
 
