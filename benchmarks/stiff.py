@@ -19,8 +19,8 @@ import lineax as lx
 import optimistix as optx
 
 import flowlin as fl
-from flowlin.field import GradientField, objective
-from flowlin.kinks import IgnoreKinks
+from flowlin.field.kinks import IgnoreKinks
+from flowlin.field.vector_field import GradientField, objective
 
 EVALUATIONS = {"Tsit5": 6, "Dopri8": 13}
 

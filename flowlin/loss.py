@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flowlin._checks import WORDS, array, checked, instance, one_of
-from flowlin.codec import storable
+from flowlin._tools.checks import WORDS, array, checked, instance, one_of
+from flowlin._tools.codec import storable
 
 
 class Loss(eqx.Module):

@@ -13,8 +13,8 @@ import pytest
 jax.config.update("jax_enable_x64", True)
 
 import flowlin as fl
-from flowlin import chunks
-from flowlin.field import objective
+from flowlin.field import chunks
+from flowlin.field.vector_field import objective
 
 SAMPLES = 1040  # 130 rows per device: chunks and a remainder
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin.averaged import AveragedGates
-from flowlin.field import GradientField, objective
-from flowlin.onset import gated_integral, grazes, quadratic
+from flowlin.field.vector_field import GradientField, objective
+from flowlin.solvers.averaged import AveragedGates
+from flowlin.solvers.onset import gated_integral, grazes, quadratic
 
 END, LEVEL = 5.0, 0.498
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin import chunks
-from flowlin.field import FullData, objective
+from flowlin.field import chunks
+from flowlin.field.objective import FullData
+from flowlin.field.vector_field import objective
 
 SAMPLES = 131  # seven chunks of 18 rows and 5 rows over
 

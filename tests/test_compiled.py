@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 import flowlin as fl
-from flowlin.compiled import jit_by_array
+from flowlin._tools.compiled import jit_by_array
 
 
 def test_an_array_that_occurs_twice_is_handed_over_once():

@@ -11,15 +11,15 @@ import pytest
 from jax import Array
 
 import flowlin as fl
-from flowlin.crossings.brackets import Brackets
-from flowlin.crossings.dyadic import Part
-from flowlin.crossings.step import Step
-from flowlin.eventlog import Unresolved
-from flowlin.events import GateSwitches, user_watches
-from flowlin.field import FullData
-from flowlin.kinks import IgnoreKinks
-from flowlin.observer import Observer
-from flowlin.path import Path
+from flowlin.events.crossings.brackets import Brackets
+from flowlin.events.crossings.dyadic import Part
+from flowlin.events.crossings.step import Step
+from flowlin.events.kinds import GateSwitches, user_watches
+from flowlin.events.observer import Observer
+from flowlin.events.step_path import Path
+from flowlin.field.kinks import IgnoreKinks
+from flowlin.field.objective import FullData
+from flowlin.log.eventlog import Unresolved
 
 # One mode whose strength a(t) rises from 0.01 to 1.
 RISING = fl.Task([[1.0]], [[1.0]])

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin.exact.decide import UnitRule
-from flowlin.exact.deep import DeepFlow
-from flowlin.exact.deep_decide import NetworkRule
-from flowlin.exact.gated import GatedFlow
+from flowlin.field.gates.layers import DeepFlow
+from flowlin.field.gates.layers_rule import NetworkRule
+from flowlin.field.gates.one_layer import GatedFlow
+from flowlin.field.gates.one_layer_rule import UnitRule
 from tests.test_exact import descended, distance, exact, gaussian
 
 jax.config.update("jax_enable_x64", True)

@@ -12,9 +12,9 @@ import pytest
 import scipy.integrate
 
 import flowlin as fl
-from flowlin.exact.boxqp import box_qp
-from flowlin.exact.modes import Kinks
-from flowlin.forward import forward
+from flowlin.field.gates.box import box_qp
+from flowlin.field.gates.sides import Kinks
+from flowlin.network.forward_pass import forward
 
 jax.config.update("jax_enable_x64", True)
 
@@ -457,7 +457,7 @@ def test_reverse_mode_agrees_with_forward_mode():
 
 def test_evaluations_are_counted(monkeypatch):
     """As many as there are when each reports itself, but for those of rejected steps."""
-    from flowlin.exact.gated import GatedFlow
+    from flowlin.field.gates.one_layer import GatedFlow
 
     calls, velocity = [], GatedFlow.__call__
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin._checks import WORDS
+from flowlin._tools.checks import WORDS
 
 TASK = fl.tasks.hierarchy()
 NETWORK = fl.LinearNetwork.init(TASK, 4, key=jax.random.key(0))

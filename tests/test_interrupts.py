@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin import stepping, storage
-from flowlin.interrupts import Interruptible
-from flowlin.progress import Pace
+from flowlin.runs import stepping, storage
+from flowlin.runs.interrupts import Interruptible
+from flowlin.runs.progress import Pace
 
 jax.config.update("jax_enable_x64", True)
 
@@ -173,7 +173,7 @@ def test_descent_in_segments_is_the_same_and_can_be_interrupted(batch, monkeypat
 def test_short_runs_compile_one_program(monkeypatch):
     """What lets a run be interrupted costs a short one nothing."""
     calls = []
-    monkeypatch.setattr("flowlin.drive.started", lambda *_: pytest.fail("compiled apart"))
+    monkeypatch.setattr("flowlin.runs.driving.started", lambda *_: pytest.fail("compiled apart"))
     monkeypatch.setattr(Interruptible, "pause", lambda *a: calls.append(a))
     fl.gradient_flow(LINEAR, TASK, **LONG | {"t1": 10.0})
     assert not calls

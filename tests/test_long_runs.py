@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin import drive, flow
-from flowlin.drive import AbstractPause
+from flowlin.runs import drive, flow
+from flowlin.runs.driving import AbstractPause
 
 jax.config.update("jax_enable_x64", True)
 

@@ -9,7 +9,7 @@ import pytest
 from scipy import special
 
 import flowlin as fl
-from flowlin.units import Convention
+from flowlin.agreement.clock import Convention
 
 
 @pytest.fixture

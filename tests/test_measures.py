@@ -132,7 +132,7 @@ def test_activity_in_chunks(monkeypatch):
     gated = network.frozen(task)
     whole = [measures.activity(n, task, quantile=0.3, layer=1) for n in (network, gated)]
     wrong = [measures.error_rate(n, task) for n in (network, gated)]
-    monkeypatch.setattr("flowlin.chunks.ROWS", 100)
+    monkeypatch.setattr("flowlin.field.chunks.ROWS", 100)
     monkeypatch.setitem(fl.chunks.BYTES, "cpu", 1)
     for n, activity, rate in zip((network, gated), whole, wrong, strict=True):
         found = measures.activity(n, task, quantile=0.3, layer=1)

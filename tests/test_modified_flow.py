@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin import chunks
-from flowlin.field import Modified, objective
+from flowlin.field import chunks
+from flowlin.field.objective import Modified
+from flowlin.field.vector_field import objective
 
 RATES = np.array([0.02, 0.01, 0.005])
 NONE = 1e-12  # a rate so small that the flow is the plain one, without compiling that

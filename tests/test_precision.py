@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 import flowlin as fl
-from flowlin._arrays import ENABLE_X64
+from flowlin._tools.arrays import ENABLE_X64
 from tests.test_exact import distance, gaussian
 
 jax.config.update("jax_enable_x64", True)

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin._always_on import logged, maximum
-from flowlin._summaries import _maxima
-from flowlin.eventlog import Channel
-from flowlin.linearization import counts_from_log, linearization
+from flowlin.log.always_on import logged, maximum
+from flowlin.log.eventlog import Channel
+from flowlin.log.linear_phase import counts_from_log, linearization
+from flowlin.runs.summary import _maxima
 
 jax.config.update("jax_enable_x64", True)
 

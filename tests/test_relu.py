@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin.eventlog import Channel, EventLog
-from flowlin.linearization import counts_from_log, linearization
+from flowlin.log.eventlog import Channel, EventLog
+from flowlin.log.linear_phase import counts_from_log, linearization
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin.chebyshev import stability_interval
-from flowlin.field import FullData
-from flowlin.kinks import IgnoreKinks
-from flowlin.radius import ROWS, RadiusLog
+from flowlin.field.kinks import IgnoreKinks
+from flowlin.field.objective import FullData
+from flowlin.solvers.chebyshev import stability_interval
+from flowlin.solvers.radius import ROWS, RadiusLog
 
 
 def flat(network):

@@ -12,7 +12,8 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import flowlin as fl
-from flowlin.theory import balanced_gram, balanced_product, single_layer, solve
+from flowlin.theory import balanced_gram, balanced_product, single_layer
+from flowlin.theory import solution as solve
 
 INF = float("inf")
 KEY = jax.random.key(0)

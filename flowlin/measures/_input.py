@@ -6,9 +6,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
-from flowlin._checks import WORDS, finite_array, floating
-from flowlin.network import AbstractNetwork, check_fit, require_inputs
-from flowlin.task import Task
+from flowlin._tools.checks import WORDS, finite_array, floating
+from flowlin.network.kinds import AbstractNetwork, check_fit, require_inputs
+from flowlin.tasks.task import Task
 
 Samples = Task | ArrayLike | None
 

@@ -7,15 +7,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flowlin._checks import checked, floating, index
-from flowlin.chunks import summed
-from flowlin.codec import storable
-from flowlin.field import FullData
-from flowlin.kinks import IgnoreKinks
+from flowlin._tools.checks import checked, floating, index
+from flowlin._tools.codec import storable
+from flowlin.field.chunks import summed
+from flowlin.field.kinks import IgnoreKinks
+from flowlin.field.objective import FullData
 from flowlin.loss import Loss, SquaredError
 from flowlin.measures._input import Samples, inputs_of, require_layer, samples, whole
-from flowlin.network import AbstractNetwork
-from flowlin.task import Task
+from flowlin.network.kinds import AbstractNetwork
+from flowlin.tasks.task import Task
 
 GRID = 2**22  # points of a grid beyond which nobody has meant it
 

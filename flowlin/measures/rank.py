@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flowlin._checks import checked
+from flowlin._tools.checks import checked
 from flowlin.measures._input import rows
 
 

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from flowlin._checks import checked, whole
-from flowlin.codec import storable
+from flowlin._tools.checks import checked, whole
+from flowlin._tools.codec import storable
 from flowlin.measures._input import centred, rows
 
 

@@ -9,9 +9,9 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from flowlin._checks import checked, flag, floating, refuse
+from flowlin._tools.checks import checked, flag, floating, refuse
+from flowlin._tools.numerics import root
 from flowlin.measures._input import centred, rows
-from flowlin.theory._stable import root
 
 
 @checked(hidden=None)

@@ -1,4 +1,4 @@
-"""What pictures are made of, as `flowlin._checks` checks it."""
+"""What pictures are made of, as `flowlin._tools.checks` checks it."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.colors import is_color_like
 
-from flowlin._checks import WORDS, index, instance, number, refuse, sequence_of, text
+from flowlin._tools.checks import WORDS, index, instance, number, refuse, sequence_of, text
 
 axes_given = instance(Axes, "matplotlib Axes", "make them by plt.subplots(), or leave them out")
 

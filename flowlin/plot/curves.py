@@ -8,14 +8,14 @@ import jax
 import numpy as np
 from matplotlib.axes import Axes
 
-from flowlin._checks import array as numbers
-from flowlin._checks import checked, flag, refuse
+from flowlin._tools.checks import array as numbers
+from flowlin._tools.checks import checked, flag, refuse
 from flowlin.plot._words import indices, mapping
 from flowlin.plot.frame import TIME, Data, array, axes, band, legend, time_label
 from flowlin.plot.looks import MARKERS, is_descent, kind_of, look, overridden, shades
-from flowlin.sweep import Sweep
-from flowlin.theory.modes import Modes
-from flowlin.trajectory import Trajectory
+from flowlin.runs.sweeps import Sweep
+from flowlin.runs.trajectory import Trajectory
+from flowlin.theory.task_modes import Modes
 
 
 @checked(runs=mapping("{label: trajectory}"))

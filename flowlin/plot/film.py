@@ -9,8 +9,8 @@ import matplotlib.pyplot as plt
 from matplotlib import animation
 from matplotlib.figure import Figure
 
-from flowlin._checks import checked, function, positive, whole
-from flowlin.bars import tqdm_bar
+from flowlin._tools.bar import tqdm_bar
+from flowlin._tools.checks import checked, function, positive, whole
 from flowlin.plot._words import exactly
 
 

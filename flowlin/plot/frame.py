@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Array
 from matplotlib.axes import Axes
 
-from flowlin._checks import array as numbers
-from flowlin.trajectory import Trajectory
+from flowlin._tools.checks import array as numbers
+from flowlin.runs.trajectory import Trajectory
 
 Data = Array | np.ndarray | Sequence[Any]
 

@@ -11,10 +11,10 @@ from matplotlib.cbook import normalize_kwargs
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.lines import Line2D
 
-from flowlin._checks import checked, flag, index, whole
-from flowlin.network import AbstractNetwork, GatedLinearNetwork, LinearNetwork, ReLUNetwork
+from flowlin._tools.checks import checked, flag, index, whole
+from flowlin.network.kinds import AbstractNetwork, GatedLinearNetwork, LinearNetwork, ReLUNetwork
 from flowlin.plot._words import colour as is_colour
-from flowlin.trajectory import Trajectory
+from flowlin.runs.trajectory import Trajectory
 
 # Colours of Okabe and Ito (2008), which the colour-blind tell apart; one per kind everywhere.
 COLOURS = {

@@ -7,7 +7,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 
-from flowlin._checks import checked, index
+from flowlin._tools.checks import checked, index
 from flowlin.plot._words import colours as is_colours
 from flowlin.plot._words import limits as is_limits
 from flowlin.plot._words import texts

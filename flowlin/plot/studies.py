@@ -7,7 +7,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 
-from flowlin._checks import checked, refuse, text
+from flowlin._tools.checks import checked, refuse, text
 from flowlin.plot._words import exactly, mapping
 from flowlin.plot.frame import Data, array, axes, band, legend
 from flowlin.plot.looks import CYCLE, DASHES, MARKERS, overridden

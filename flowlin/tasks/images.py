@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from flowlin._checks import checked, flag, whole
-from flowlin.task import Task
+from flowlin._tools.checks import checked, flag, whole
 from flowlin.tasks.files import cifar10_arrays, mnist_arrays
+from flowlin.tasks.task import Task
 
 _checked = checked(
     samples=whole(1),

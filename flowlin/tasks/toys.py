@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from flowlin._arrays import require_finite
-from flowlin._checks import (
+from flowlin._tools.arrays import require_finite
+from flowlin._tools.checks import (
     checked,
     flag,
     floating,
@@ -18,7 +18,7 @@ from flowlin._checks import (
     require_memory,
     whole,
 )
-from flowlin.task import Task
+from flowlin.tasks.task import Task
 
 
 @checked(levels=whole(1), branching=whole(2))

@@ -28,8 +28,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from flowlin._checks import checked
-from flowlin.task import Task
+from flowlin._tools.checks import checked
+from flowlin.tasks.task import Task
 
 
 class BiasMode(eqx.Module):

@@ -26,9 +26,9 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from flowlin.roots import bracketed_root
+from flowlin._tools.numerics import arrays, decayed, in_units, log_growth, quotient
+from flowlin._tools.roots import bracketed_root
 from flowlin.theory._form import SIZE, Range, closed_form
-from flowlin.theory._stable import arrays, decayed, in_units, log_growth, quotient
 from flowlin.theory.two_layer import strength_at, time_until
 
 _TERMS = 18  # of geometric series with ratio 1/8 at most: the rest is below 1e-16

@@ -5,9 +5,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from flowlin._arrays import is_traced
-from flowlin.network import AbstractNetwork, check_fit
-from flowlin.task import Task
+from flowlin._tools.arrays import is_traced
+from flowlin.network.kinds import AbstractNetwork, check_fit
+from flowlin.tasks.task import Task
 
 MEANT = "or pass `check=False` where other modes are meant, as for a control"
 

@@ -27,8 +27,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
+from flowlin._tools.numerics import decayed
 from flowlin.theory._form import Range, closed_form
-from flowlin.theory._stable import decayed
 
 MATRICES = {"w1": 2, "w2": 2, "s_yx": 2}
 SINGLE = {

@@ -10,12 +10,12 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flowlin._checks import checked
-from flowlin.network import AbstractNetwork
+from flowlin._tools.checks import checked
+from flowlin._tools.numerics import arrays, decayed, log_growth
+from flowlin.network.kinds import AbstractNetwork
 from flowlin.theory._form import FRACTION, SIZE, START, closed_form
-from flowlin.theory._stable import arrays, decayed, log_growth
-from flowlin.theory.modes import Modes
 from flowlin.theory.origin import require_origin
+from flowlin.theory.task_modes import Modes
 
 
 @closed_form(s=SIZE, a0=START)

@@ -17,10 +17,10 @@ from jax.sharding import Mesh
 from matplotlib.axes import Axes
 
 import flowlin as fl
-from flowlin.events import AbstractEvent
-from flowlin.kinks import AbstractKinks
+from flowlin.events.kinds import AbstractEvent
+from flowlin.field.kinks import AbstractKinks
 from flowlin.loss import Loss
-from flowlin.network import AbstractNetwork
+from flowlin.network.kinds import AbstractNetwork
 from tests.fuzz.things import shared
 
 Test = Callable[[Any], bool]

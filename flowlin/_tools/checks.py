@@ -1,0 +1,367 @@
+"""One layer of argument checks: every public function is entered through `checked`.
+
+The same word means the same thing wherever it stands, so an argument is checked by its name:
+`WORDS` says what each word may be. Plain words stand here; a module that defines a class of the
+library adds the word that goes with it (`WORDS["network"] = ...`). A check is called as
+`check(name, value)`, raises `ValueError` (what, got, remedy) and returns the value to go on with.
+"""
+
+import inspect
+import math
+import numbers as numeric
+import operator
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.core
+import jax.numpy as jnp
+import numpy as np
+
+from flowlin._tools.arrays import is_traced, require_finite
+from flowlin._tools.door import WORDS as WORDS
+from flowlin._tools.door import Check as Check
+from flowlin._tools.door import checked as checked
+from flowlin._tools.door import refuse as refuse
+from flowlin._tools.door import require_known as require_known
+from flowlin._tools.door import shown as shown
+from flowlin._tools.memory import require_memory as require_memory
+
+
+def _is_real(value: Any) -> bool:
+    """Whether it is one real number, traced or not; truth values and text are none."""
+    if isinstance(value, (bool, np.bool_, str, bytes)):
+        return False
+    if isinstance(value, numeric.Real):
+        return True
+    dtype = getattr(value, "dtype", None)
+    real = dtype is not None and (
+        jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)
+    )
+    return real and getattr(value, "ndim", None) == 0
+
+
+def _float(value: Any) -> float:
+    """As a `float`, infinite where that is too small."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def number(wanted: str, fine: Callable[[float], bool], remedy: str = "") -> Check:
+    """A check for one real number that is `fine`, in words `wanted`; a traced one passes."""
+
+    def check(name: str, value: Any) -> Any:
+        if not _is_real(value):
+            if getattr(value, "ndim", 0):
+                raise ValueError(f"`{name}` must be a single number, got shape {value.shape}.")
+            if isinstance(value, (list, tuple)):
+                raise refuse(name, "a single number", value, remedy)
+            raise refuse(name, f"a number, {wanted}", value, remedy)
+        if not isinstance(value, jax.core.Tracer) and not fine(_float(value)):
+            raise refuse(name, wanted, value, remedy)
+        return value
+
+    return check
+
+
+positive = number("finite and positive", lambda v: math.isfinite(v) and v > 0)
+not_negative = number("finite and zero or positive", lambda v: math.isfinite(v) and v >= 0)
+finite = number("finite", math.isfinite)
+moment = number("a time, or inf for the end", lambda v: not math.isnan(v))
+
+
+def positive_at_run_time(name: str, value: Any) -> Any:
+    """`positive`, and a traced number is looked at when the program runs."""
+    value = positive(name, value)
+    if not isinstance(value, jax.core.Tracer):
+        return value
+    fine = (value > 0) & (value < jnp.inf)
+    return eqx.error_if(value, ~fine, f"`{name}` must be finite and positive, and was not.")
+
+
+def within(low: float, high: float, remedy: str = "") -> Check:
+    """A check for one number in [low, high), returned as a `float`."""
+
+    def check(name: str, value: Any) -> float:
+        if not _is_real(value) or is_traced(value) or not low <= _float(value) < high:
+            hint = f"{remedy and '; '}{remedy}"
+            raise ValueError(f"`{name}` must lie in [{low:g}, {high:g}), got {shown(value)}{hint}.")
+        return float(value)
+
+    return check
+
+
+def known(check: Check) -> Check:
+    """A check that passes no traced value: what decides on a program. Numbers become Python's."""
+
+    def checked_known(name: str, value: Any) -> Any:
+        if is_traced(value):
+            raise refuse(name, "known when the program is made", value, "do not trace it")
+        value = check(name, value)
+        alone = isinstance(value, (np.generic, np.ndarray, jax.Array)) and value.ndim == 0
+        return value.item() if alone else value
+
+    return checked_known
+
+
+def whole(low: int, remedy: str = "", high: int | float = math.inf) -> Check:
+    """A check for a whole number from `low` to `high`, returned as an `int`."""
+    wanted = f"a whole number of {low} or more"
+    if high < math.inf:
+        wanted = f"a whole number from {low} to {high}"
+
+    def check(name: str, value: Any) -> int:
+        if not _is_real(value) or isinstance(value, jax.core.Tracer):
+            raise refuse(name, wanted, value, remedy)
+        if math.isfinite(_float(value)) and int(value) == value and low <= value <= high:
+            return int(value)
+        raise refuse(name, wanted, value, remedy)
+
+    return check
+
+
+MOST_STEPS = 2**30  # what counters of 32 bits hold with room to spare
+
+
+def step_limit(name: str, value: Any) -> int:
+    """Where a run gives up; None is the largest there is, which is none."""
+    if value is None:
+        return MOST_STEPS
+    return whole(1, "None is no limit", MOST_STEPS)(name, value)
+
+
+def event_limit(name: str, value: Any) -> int:
+    """Room for a log, which has to fit into memory."""
+    value = whole(1)(name, value)
+    require_memory(name, value, 32 * value, "Lower it, or watch fewer components")
+    return value
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise refuse(name, "True or False", value)
+    return bool(value)
+
+
+def one_of(*options: Any) -> Check:
+    """A check for one of a few words, or None where that is one of them."""
+    wanted = ", ".join(f'"{o}"' if isinstance(o, str) else repr(o) for o in options[:-1])
+    wanted += (" or " if wanted else "") + (
+        f'"{options[-1]}"' if isinstance(options[-1], str) else repr(options[-1])
+    )
+
+    def check(name: str, value: Any) -> Any:
+        if not any(type(value) is type(option) and value == option for option in options):
+            raise refuse(name, wanted, value)
+        return value
+
+    return check
+
+
+def text(name: str, value: Any) -> str:
+    """A string."""
+    if not isinstance(value, str):
+        raise refuse(name, "a string", value)
+    return value
+
+
+def instance(kinds: Any, wanted: str, remedy: str = "") -> Check:
+    """A check for an object of a class; a class in its place is told to be called."""
+
+    def check(name: str, value: Any) -> Any:
+        if isinstance(value, kinds):
+            return value
+        if inspect.isclass(value) and issubclass(value, kinds):
+            raise refuse(name, wanted, value, f"make an object of it: {value.__name__}(...)")
+        raise refuse(name, wanted, value, remedy)
+
+    return check
+
+
+def sequence_of(check: Check, wanted: str) -> Check:
+    """A check for a sequence of what `check` passes, returned as a tuple; a single one is one."""
+
+    def checked_items(name: str, value: Any) -> tuple:
+        if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+            return (check(name, value),)
+        try:
+            items = tuple(value)
+        except TypeError:  # an array without axes
+            raise refuse(name, wanted, value) from None
+        return tuple(check(f"{name}[{k}]", item) for k, item in enumerate(items))
+
+    return checked_items
+
+
+def function(name: str, value: Any) -> Any:
+    """Something that can be called, and is not a class."""
+    if not callable(value) or inspect.isclass(value):
+        raise refuse(name, "a function", value)
+    return value
+
+
+def function_of(*arguments: str) -> Check:
+    """A check for a function of these, by position."""
+    wanted = f"a function of ({', '.join(arguments)})"
+
+    def check(name: str, value: Any) -> Any:
+        if not callable(value) or inspect.isclass(value):
+            raise refuse(name, wanted, value)
+        try:
+            inspect.signature(value).bind(*arguments)
+        except TypeError:
+            takes = inspect.signature(value)
+            raise ValueError(f"`{name}` must be {wanted}, and takes {takes}.") from None
+        except ValueError:  # built-in functions do not all tell
+            pass
+        return value
+
+    return check
+
+
+def array(name: str, value: Any) -> Any:
+    """Real numbers of any shape, traced or not; the value as it came, and lists as arrays."""
+    dtype = _dtype(name, value)
+    if not (jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)):
+        raise refuse(name, "an array of real numbers", value)
+    if isinstance(value, (list, tuple)):
+        return (jnp if is_traced(value) else np).asarray(value)
+    return value
+
+
+def _dtype(name: str, value: Any) -> Any:
+    """The type of what would be an array of numbers; ragged lists and objects are none."""
+    try:
+        if isinstance(value, (jax.Array, np.ndarray, np.generic)):
+            return jnp.result_type(value)
+        return (jnp if is_traced(value) else np).asarray(value).dtype
+    except (TypeError, ValueError):
+        ragged = isinstance(value, (list, tuple))
+        remedy = "rows of a list need one length and hold numbers" if ragged else ""
+        raise refuse(name, "an array of numbers", value, remedy) from None
+
+
+def finite_array(name: str, value: Any) -> Any:
+    """As `array`, and none of the numbers is NaN or infinite."""
+    value = array(name, value)
+    if np.ndim(value) == 0:
+        return finite(name, value)
+    require_finite(name, value if is_traced(value) else np.asarray(value))
+    return value
+
+
+def floating(name: str, value: Any, exact: bool = False) -> jax.Array:
+    """Numbers as an array of float32 or float64.
+
+    Whole numbers, truth values and half precision take JAX's default float; half precision is
+    refused where the precision is meant to be kept (`exact`).
+    """
+    dtype = _dtype(name, value)
+    if not jnp.issubdtype(dtype, jnp.bool_):
+        value = array(name, value)
+    if dtype in (jnp.float32, jnp.float64):
+        return jnp.asarray(value)
+    if exact and jnp.issubdtype(dtype, jnp.floating):
+        raise refuse(name, "of float32 or float64", value, "runs need one of the two")
+    return jnp.asarray(value).astype(jnp.result_type(float))
+
+
+def precision(name: str, value: Any) -> Any:
+    """float32 or float64, in any way that NumPy and JAX write them."""
+    try:
+        found = jnp.dtype(value)
+    except TypeError:
+        found = None
+    if value is None or found not in (jnp.float32, jnp.float64):
+        raise refuse(name, "float32 or float64", value)
+    return value
+
+
+def returned(what: str, function: Callable[..., Any], *args: Any) -> Any:
+    """Shapes and types of what a user's function returns, checked as `recordable`."""
+    return recordable(what, eqx.filter_eval_shape(function, *args))
+
+
+def recordable(what: str, value: Any) -> Any:
+    """What a user's function returned: numbers, arrays, trees of them.
+
+    **Raises:** `ValueError` for something else, or nothing.
+    """
+    leaves = jax.tree.leaves(value)
+    odd = [leaf for leaf in leaves if not _is_recordable(leaf)]
+    if odd or not leaves:
+        found = shown(odd[0]) if odd else "nothing"
+        raise ValueError(f"{what} must return numbers or arrays, and returns {found}.")
+    return value
+
+
+def _is_recordable(leaf: Any) -> bool:
+    dtype = getattr(leaf, "dtype", None)
+    if dtype is None:
+        return isinstance(leaf, (bool, int, float))
+    return jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_)
+
+
+def random_key(name: str, value: Any) -> Any:
+    """A key of `jax.random`, of the new kind or the old."""
+    dtype = getattr(value, "dtype", None)
+    if dtype is not None:
+        if jnp.issubdtype(dtype, jax.dtypes.prng_key) and value.ndim == 0:
+            return value
+        if dtype == jnp.uint32 and getattr(value, "shape", None) == (2,):
+            return value
+    seed = value if isinstance(value, int) and not isinstance(value, bool) else 0
+    raise refuse(name, "a key of jax.random", value, f"pass jax.random.key({seed})")
+
+
+def path(name: str, value: Any) -> Any:
+    """Where a file lies."""
+    if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
+        raise refuse(name, "a path, as a string or a pathlib.Path", value)
+    return value
+
+
+def index(name: str, value: Any) -> int:
+    """A whole number of 0 or more that counts from 0, such as a layer."""
+    try:
+        found = operator.index(value) if not isinstance(value, (bool, np.bool_)) else -1
+    except TypeError:
+        found = -1
+    if found < 0:
+        raise refuse(name, "a whole number counted from 0", value)
+    return found
+
+
+WORDS.update(
+    atol=positive,
+    batch_size=whole(1),
+    bias_strength=finite,
+    checkpoint=path,
+    dense=flag,
+    direction=one_of(None, "up", "down"),
+    dtype=precision,
+    interpolate=flag,
+    key=random_key,
+    layer=index,
+    learning_rate=positive,
+    level=finite_array,
+    max_events=event_limit,
+    max_steps=step_limit,
+    name=text,
+    path=path,
+    progress=flag,
+    quantile=within(0.0, 0.5),
+    rtol=positive,
+    save_every=whole(1),
+    steps=whole(1, "to reach a time t1 it is round(t1 / (learning_rate * tau))", MOST_STEPS),
+    t=array,
+    t1=positive,
+    tau=positive,
+    terminate=flag,
+    throw=flag,
+)

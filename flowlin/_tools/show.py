@@ -1,0 +1,157 @@
+"""How objects print: a few lines of text, or a small table in notebooks."""
+
+import html
+import textwrap
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import equinox as eqx
+import jax
+import jax.core
+import numpy as np
+
+
+def times_of(times: np.ndarray) -> str:
+    if not len(times):
+        return "no time"
+    return f"{plural(len(times), 'time')} from {number(times[0])} to {number(times[-1])}"
+
+
+C = TypeVar("C", bound=type)
+WIDTH = 100  # of a line
+LONGEST = 60  # characters of a user's words
+ADVICE = 200  # of what happened, why, and what to do about it
+
+
+class Summary(NamedTuple):
+    """What an object prints: a title, and rows of cells of which the first is a label.
+
+    Rows of equally many cells are aligned. An `inline` summary is one line of text,
+    `title(cell, cell, ...)`, without the labels; in notebooks it is a table as well.
+    """
+
+    title: str
+    rows: list[tuple[str, ...]]
+    inline: bool = False
+
+    def __str__(self) -> str:
+        if self.inline:
+            return f"{self.title}({', '.join(row[-1] for row in self.rows)})"
+        return "\n".join([self.title, *self._lines()])
+
+    def _lines(self) -> list[str]:
+        columns: dict[int, list[int]] = {}
+        for row in self.rows:
+            widths = columns.setdefault(len(row), [0] * len(row))
+            widths[:] = map(max, widths, map(len, row))
+        label = max((widths[0] for widths in columns.values()), default=0)
+        lines = []
+        for row in self.rows:
+            widths = [label, *columns[len(row)][1:-1]]
+            cells = (cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False))
+            begin = "".join(f"  {cell}" for cell in cells) + "  "
+            later = " " * (label + 4)
+            lines += textwrap.wrap(
+                begin + row[-1], WIDTH, subsequent_indent=later, break_on_hyphens=False
+            )
+        return lines
+
+    def html(self) -> str:
+        """A table whose caption is the title; every cell is escaped."""
+        columns = max((len(row) for row in self.rows), default=1)
+        lines = [_html_row(row, columns) for row in self.rows]
+        caption = f"<caption>{html.escape(self.title)}</caption>"
+        return f"<table>{caption}<tbody>{''.join(lines)}</tbody></table>"
+
+
+def _html_row(row: tuple[str, ...], columns: int) -> str:
+    """One row, whose last cell fills it up."""
+    left = 'style="text-align: left"'
+    cells = [f"<th {left}>{html.escape(row[0])}</th>"]
+    for k, cell in enumerate(row[1:], start=2):
+        span = f' colspan="{columns - k + 1}"' if k == len(row) < columns else ""
+        cells.append(f"<td {left}{span}>{html.escape(cell)}</td>")
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def shown(describe: Callable[[Any], Summary]) -> Callable[[C], C]:
+    """Class decorator: objects print what `describe` says of them.
+
+    Inside tree maps and other people's transformations a field may hold anything; an object that
+    cannot be described prints as Equinox would print it.
+    """
+
+    def decorate(kind: C) -> C:
+        def __repr__(self: Any) -> str:
+            try:
+                return str(describe(self))
+            except Exception:  # the repr of a broken object is needed most
+                return _plain(self)
+
+        def _repr_html_(self: Any) -> str:
+            try:
+                return describe(self).html()
+            except Exception:
+                return f"<pre>{html.escape(_plain(self))}</pre>"
+
+        kind.__repr__, kind._repr_html_ = __repr__, _repr_html_  # pyright: ignore
+        return kind
+
+    return decorate
+
+
+def _plain(thing: Any) -> str:
+    """The fields of a dataclass with its arrays' shapes; no more than the type of others."""
+    if hasattr(thing, "__dataclass_fields__"):
+        return eqx.tree_pformat(thing, struct_as_array=True)
+    return object.__repr__(thing)
+
+
+def known(array: Any, dimensions: int) -> np.ndarray | None:
+    """The numbers of an array of so many dimensions; None for tracers, stacks and other things."""
+    if isinstance(array, jax.core.Tracer):
+        return None
+    if isinstance(array, jax.Array) and not array.is_fully_addressable:
+        return None
+    if not isinstance(array, (jax.Array, np.ndarray, np.generic, bool, int, float)):
+        return None
+    numbers = np.asarray(array)
+    return numbers if numbers.ndim == dimensions else None
+
+
+def number(value: Any, digits: int = 6) -> str:
+    """A number to so many digits; of anything else its type and shape, such as `f64[5]`."""
+    found = known(value, 0)
+    if found is None:
+        return eqx.tree_pformat(value, struct_as_array=True)
+    return f"{found:,}" if found.dtype.kind in "iu" else f"{float(found):.{digits}g}"
+
+
+def span(values: Any) -> str:
+    """The range of some numbers, `low to high`, without those that are NaN."""
+    values = np.asarray(values)
+    values = values[~np.isnan(values)]
+    if not len(values):
+        return "nan"
+    low, high = number(np.min(values)), number(np.max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def first(values: Any, digits: int = 6, most: int = 6) -> str:
+    """The first of some numbers (K,)."""
+    found = known(values, 1)
+    if found is None:
+        return number(values)
+    words = [number(value, digits) for value in found[:most]]
+    return ", ".join(words + ["..."] * (len(found) > most))
+
+
+def clipped(words: Any, longest: int = LONGEST) -> str:
+    """A user's words in one line, cut where they are long."""
+    line = " ".join(str(words).split())
+    return line if len(line) <= longest else f"{line[: longest - 3]}..."
+
+
+def plural(count: int, thing: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"

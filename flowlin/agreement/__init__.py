@@ -1,0 +1,1 @@
+"""Flow against descent: distances, rates, clocks."""

@@ -1,0 +1,103 @@
+"""Units of time: flow time against steps of gradient descent."""
+
+import enum
+from typing import Any
+
+import equinox as eqx
+from jax.typing import ArrayLike
+
+from flowlin._tools.checks import array, checked, refuse, whole
+
+
+class Convention(enum.Enum):
+    """What a discrete training loop calls its loss (errata, B.4 of the source survey).
+
+    The sums run over samples p and outputs k; P samples, B of them in a mini-batch.
+    """
+
+    HALF_MEAN = "1/(2P) sum_p |y - yhat|^2, or the same mean over a mini-batch"
+    HALF_SUM = "1/2 sum_p |y - yhat|^2 over all samples (the lead paper, App. E)"
+    MEAN = "1/P sum_p |y - yhat|^2, or the same mean over a mini-batch"
+    TORCH_MEAN = "mean over samples and outputs, torch.nn.MSELoss()"
+    BATCH_HALF_SUM = "1/2 sum over the B samples of a mini-batch"
+
+
+def _convention(name: str, value: Any) -> Convention:
+    """One of the conventions, by itself and not by its name."""
+    if not isinstance(value, Convention):
+        named = isinstance(value, str) and value in Convention.__members__
+        known = value if named else "HALF_MEAN"
+        raise refuse(name, "an fl.Convention", value, f"pass fl.Convention.{known}")
+    return value
+
+
+@checked(convention=_convention, samples=whole(1), outputs=whole(1))
+class StepClock(eqx.Module):
+    r"""Converts between steps of gradient descent and time of the mean-loss flow.
+
+    The flow is $\tau\, \dot w = -\nabla L$ with $L = \frac{1}{2P} \sum \|y - \hat y\|^2$. One step
+    of rate $\epsilon$ on a loss $f L$ advances it by $f \epsilon \tau$, so with $\tau = 1$ a unit
+    of time takes $1 / (f \epsilon)$ steps; that number is what the papers call tau:
+
+    | convention | f | steps per unit of time |
+    |---|---|---|
+    | `HALF_MEAN` | 1 | 1 / eps |
+    | `HALF_SUM` | P | 1 / (P eps) |
+    | `MEAN` | 2 | 1 / (2 eps) |
+    | `TORCH_MEAN` | 2 / N_out | N_out / (2 eps) |
+    | `BATCH_HALF_SUM` | B | 1 / (B eps) steps = 1 / (P eps) epochs |
+
+    (The lead paper's Eq. 22 and its workshop version write 1/(N eps) for 1/(P eps).)
+
+    **Arguments:**
+
+    - `learning_rate`: eps.
+    - `convention`: the loss that is descended.
+    - `samples`, `outputs`, `batch_size`: P, N_out, B; each needed only by the conventions that
+      name it.
+    - `tau`: of the flow.
+
+    **Raises:** `ValueError` for a learning rate or tau that is not positive, or a missing size.
+    """
+
+    learning_rate: float
+    convention: Convention = eqx.field(static=True, default=Convention.HALF_MEAN)
+    samples: int | None = eqx.field(static=True, default=None, kw_only=True)
+    outputs: int | None = eqx.field(static=True, default=None, kw_only=True)
+    batch_size: int | None = eqx.field(static=True, default=None, kw_only=True)
+    tau: float = eqx.field(default=1.0, kw_only=True)
+
+    def __check_init__(self):
+        needed = {
+            Convention.HALF_SUM: "samples",
+            Convention.TORCH_MEAN: "outputs",
+            Convention.BATCH_HALF_SUM: "batch_size",
+        }.get(self.convention)
+        if needed is not None and getattr(self, needed) is None:
+            raise ValueError(f"{self.convention} needs `{needed}`; pass it as a keyword.")
+
+    @property
+    def factor(self) -> float:
+        """f: the descended loss over the mean loss."""
+        return {
+            Convention.HALF_MEAN: lambda: 1.0,
+            Convention.HALF_SUM: lambda: float(self.samples),  # pyright: ignore
+            Convention.MEAN: lambda: 2.0,
+            Convention.TORCH_MEAN: lambda: 2.0 / self.outputs,  # pyright: ignore
+            Convention.BATCH_HALF_SUM: lambda: float(self.batch_size),  # pyright: ignore
+        }[self.convention]()
+
+    @property
+    def steps_per_time(self) -> float:
+        """Number of steps in a unit of flow time (with `tau=1`, the papers' tau)."""
+        return 1.0 / (self.factor * self.learning_rate * self.tau)
+
+    @checked(steps=array)
+    def time(self, steps: ArrayLike) -> Any:
+        """Flow time reached after `steps` steps."""
+        return steps / self.steps_per_time
+
+    @checked(time=array)
+    def steps(self, time: ArrayLike) -> Any:
+        """Number of steps (not rounded) that reach flow time `time`."""
+        return time * self.steps_per_time

@@ -1,0 +1,104 @@
+"""A continuous and a discrete run laid side by side."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from flowlin._tools.arrays import is_traced
+from flowlin._tools.checks import checked
+from flowlin._tools.codec import storable
+from flowlin._tools.show import shown
+from flowlin.agreement import summary
+from flowlin.loss import Loss
+from flowlin.network.kinds import AbstractNetwork
+from flowlin.runs.trajectory import Trajectory
+from flowlin.tasks.task import Task
+
+
+@shown(summary.comparison)
+@storable()
+class Comparison(eqx.Module):
+    """Distances between two runs at the times `ts` (T,) of the second.
+
+    - `parameters`: norm of the difference of all weights and biases over the first run's norm.
+    - `function`: root mean square of the difference of the outputs over that of the first run's
+      outputs, on the task.
+    - `loss`: second run's loss minus the first's.
+    """
+
+    ts: Float[Array, " T"]
+    parameters: Float[Array, " T"]
+    function: Float[Array, " T"]
+    loss: Float[Array, " T"]
+
+
+@checked
+def compare(flow: Trajectory, descent: Trajectory) -> Comparison:
+    """Distance in parameters, function and loss over time between two runs of one task.
+
+    Usually a flow and a descent from the same network; any two trajectories will do.
+
+    **Arguments:** `flow` with `dense=True`, or saved at the times of `descent`
+    (`ts=descent.ts`); `descent` with saved networks. Times of `descent` after the end of `flow`
+    are left out.
+
+    **Raises:** `ValueError` if the times do not match, the runs have other tasks or networks of
+    other shapes, or one was made
+    under `jit` with the task as an argument, so that the task is not known.
+    """
+    task, loss = descent.reference.task, descent.reference.loss
+    if task is None or flow.reference.task is None or is_traced((flow, descent)):
+        raise ValueError("`compare` needs runs made outside jit and vmap, which know their task.")
+    if not eqx.tree_equal(task, flow.reference.task) or loss != flow.reference.loss:
+        raise ValueError("`flow` and `descent` were trained on different tasks or losses.")
+    shapes = [[a.shape for a in jax.tree.leaves(r.final.parameters)] for r in (flow, descent)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            "`flow` and `descent` are of networks of other shapes, with parameters "
+            f"{shapes[0]} and {shapes[1]}; compare runs from one network."
+        )
+    kept = np.asarray(descent.ts) <= float(flow.end) * (1 + 1e-12)
+    ts = jnp.minimum(descent.ts[kept], flow.end)
+    others = jax.tree.map(lambda a: a[kept], descent.networks)
+    networks = flow.network(ts) if flow.dense is not None else _at(flow, ts)
+
+    return Comparison(ts, *distances(networks, others, task, loss))
+
+
+@eqx.filter_jit
+def distances(
+    networks: AbstractNetwork, others: AbstractNetwork, task: Task, loss: Loss
+) -> tuple[Float[Array, " T"], Float[Array, " T"], Float[Array, " T"]]:
+    """What a `Comparison` holds, of stacked networks; nothing is no distance from nothing."""
+
+    def relative(off: Any, size: Any) -> Array:
+        return jnp.where(off == 0, 0.0, jnp.sqrt(off / jnp.where(off == 0, 1.0, size)))
+
+    @jax.vmap
+    def measured(first: AbstractNetwork, second: AbstractNetwork) -> tuple[Array, Array, Array]:
+        pairs = list(
+            zip(jax.tree.leaves(first.parameters), jax.tree.leaves(second.parameters), strict=True)
+        )
+        off = sum(jnp.sum((a - b) ** 2) for a, b in pairs)
+        size = sum(jnp.sum(a**2) for a, _ in pairs)
+        f, g = first.outputs(task.x), second.outputs(task.x)
+        function = relative(jnp.sum((f - g) ** 2), jnp.sum(f**2))
+        return relative(off, size), function, loss(g, task.y) - loss(f, task.y)
+
+    return measured(networks, others)
+
+
+def _at(flow: Trajectory, ts: Array):
+    saved = np.asarray(flow.ts)
+    place = np.searchsorted(saved, np.asarray(ts) * (1 - 1e-12))
+    place = np.minimum(place, len(saved) - 1)
+    if not np.allclose(saved[place], ts, rtol=1e-9, atol=0):
+        raise ValueError(
+            "the runs were saved at different times; run the flow with `dense=True` or with "
+            "`ts=descent.ts`."
+        )
+    return jax.tree.map(lambda a: a[place], flow.networks)

@@ -1,0 +1,1 @@
+"""Events: what is watched, and how its crossings are found."""

@@ -1,0 +1,199 @@
+"""Crossings of functions of time that can only be sampled."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from flowlin.events.crossings.brackets import Brackets, Directions
+from flowlin.events.crossings.dyadic import Part, deepest
+from flowlin.events.crossings.expansion import looked_at
+
+PARTS = 4096  # looked at in a step at most; what is then left is looked at coarsely
+
+
+class Components(eqx.Module):
+    """What is searched: components side by side, along one step.
+
+    - `sample`: their values (n, C) at the nodes of a part of the step, given as two fractions,
+      where `wanted` (C,); others may be anything.
+    - `times`: the times at the nodes of a part.
+    - `number`: (C,), which component of all each is.
+    - `above`, `above_end`: (C,), whether positive at the step's start and end.
+    - `error`: (C,), below which a value is not known to differ from zero.
+    - `touches`: (C,), whether a dip that stays within the error counts as a pair of crossings.
+    - `directions`: which crossings count.
+    """
+
+    sample: Callable[[Array, Array, Array], Float[Array, "n C"]] | None
+    times: Callable[[Array, Array], Float[Array, " n"]]
+    factor: float  # see `looked_at`
+    number: Int[Array, " C"]
+    above: Bool[Array, " C"]
+    above_end: Bool[Array, " C"]
+    error: Float[Array, " C"]
+    touches: Bool[Array, " C"]
+    directions: Directions
+
+
+class _Search(eqx.Module):
+    """How far the search has come.
+
+    - `until`: (C,), up to where each component is done.
+    - `above`: (C,), its side there.
+    - `since`, `least`, `bottom`: (C,), since when it has been within its error (inf: it has not,
+      -inf: nobody wants to know), the least size there, and when.
+    - `parts`: how many parts were looked at.
+    """
+
+    part: Part
+    until: Float[Array, " C"]
+    above: Bool[Array, " C"]
+    since: Float[Array, " C"]
+    least: Float[Array, " C"]
+    bottom: Float[Array, " C"]
+    parts: Int[Array, ""]
+    found: Brackets
+
+
+def searched(them: Components, todo: Bool[Array, " C"], found: Brackets) -> Brackets:
+    """With the crossings of the components that are `todo`.
+
+    A part is done for a component that certainly has no root in it, or one; the others go on
+    with its halves. Values that stay within the error are done as well: they cross if they come
+    out on the other side; one that dips into the error and out again on the same side is recorded
+    as a pair of crossings at its least value, with an uncertainty. At the last level a jump is a
+    crossing; several changes of sign there, or what is left when `PARTS` are used up, are doubts.
+    """
+    dtype, far = them.error.dtype, jnp.full(todo.shape, jnp.inf, them.error.dtype)
+    start = _Search(
+        Part.whole(),
+        jnp.where(todo, 0.0, 1.0).astype(dtype),
+        them.above,
+        far,
+        far,
+        far,
+        jnp.zeros((), jnp.int32),
+        found,
+    )
+
+    def unfinished(search: _Search) -> Array:
+        return search.part.is_inside & jnp.any(search.until < 1)
+
+    return lax.while_loop(unfinished, lambda s: _looked(them, s), start).found
+
+
+def _looked(them: Components, search: _Search) -> _Search:
+    """One part further."""
+    dtype = them.error.dtype
+    low, high = search.part.ends(dtype)
+    wanted = search.until <= low
+    assert them.sample is not None
+    values, times = them.sample(low, high, wanted), them.times(low, high)
+    clear, single, rough = looked_at(values, them.factor)
+    size = jnp.max(jnp.abs(values), axis=0)
+    quiet = (size <= them.error) & ~clear & ~single
+    fine = clear | single | quiet | ~jnp.isfinite(size)
+    level, parts = search.part.level, search.parts + 1
+    last = (level >= deepest(dtype)) | (parts >= PARTS)
+    done = wanted & (fine | last)
+
+    signs = (values > 0).at[0].set(search.above)
+    signs = signs.at[-1].set(jnp.where(high >= 1, them.above_end, signs[-1]))
+    signs = jnp.where(quiet, _once(signs), signs)
+    signs = signs.at[1:-1].set(jnp.where(jnp.isfinite(size), signs[1:-1], signs[0]))
+    changed = (signs[1:] != signs[:-1]) & done
+    several = jnp.sum(changed, axis=0) > 1
+    unsure = done & ((~fine & (several | (parts >= PARTS))) | (quiet & rough & (them.factor > 0)))
+    moved = _recorded(them, search.found, signs, changed, times)
+    moved = moved.doubted(unsure, times[0], times[-1], them.number)
+    search = eqx.tree_at(lambda s: s.found, search, moved)
+    search = _dips(them, search, done, quiet, jnp.any(changed, axis=0), values, times)
+    return _Search(
+        search.part.following(jnp.any(wanted & ~done)),
+        jnp.where(done, high, search.until),
+        jnp.where(done, signs[-1], search.above),
+        search.since,
+        search.least,
+        search.bottom,
+        parts,
+        search.found,
+    )
+
+
+def _once(signs: Bool[Array, "n C"]) -> Bool[Array, "n C"]:
+    """The same at both ends with one change at most, the first there is."""
+    left = lax.cummax((signs != signs[0]).astype(jnp.int8)).astype(bool)
+    return jnp.where(left & (signs[-1] != signs[0]), signs[-1], signs[0])
+
+
+def _recorded(
+    them: Components,
+    found: Brackets,
+    signs: Array,
+    changed: Array,
+    times: Array,
+) -> Brackets:
+    """With the changes between neighbouring nodes."""
+    counts = changed & them.directions.counts(signs[1:])
+
+    def record() -> Brackets:
+        return found.put(counts, times[:-1, None], times[1:, None], them.number, signs[1:])
+
+    return lax.cond(jnp.any(counts), record, lambda: found)
+
+
+def _dips(
+    them: Components,
+    search: _Search,
+    done: Array,
+    quiet: Array,
+    changed: Array,
+    values: Array,
+    times: Array,
+) -> _Search:
+    """With the dips into the error and out of it again that this part ends."""
+    quiet, leaves = done & quiet, done & ~quiet
+    touched = leaves & jnp.isfinite(search.since) & them.touches
+
+    def record() -> Brackets:
+        rising = jnp.stack([~search.above, search.above])
+        half = (times[0] - search.since) / 2
+        wanted = touched & them.directions.counts(rising)
+        return search.found.put(wanted, search.bottom, search.bottom, them.number, rising, half)
+
+    found = lax.cond(jnp.any(touched), record, lambda: search.found)
+    never = changed | (search.part.index == 0)
+    entered = jnp.where(jnp.isposinf(search.since), times[0], search.since)
+    since = jnp.where(quiet, jnp.where(never, -jnp.inf, entered), search.since)
+    deepest_yet = jnp.min(jnp.abs(values), axis=0)
+    lower = quiet & (deepest_yet < search.least)
+    here = times[jnp.argmin(jnp.abs(values), axis=0)]
+    return _Search(
+        search.part,
+        search.until,
+        search.above,
+        jnp.where(leaves, jnp.inf, since),
+        jnp.where(leaves, jnp.inf, jnp.where(lower, deepest_yet, search.least)),
+        jnp.where(lower, here, search.bottom),
+        search.parts,
+        found,
+    )
+
+
+def first_look(
+    them: Components,
+    values: Float[Array, "n C"],
+    times: Float[Array, " n"],
+    factor: Any,
+    found: Brackets,
+) -> tuple[Bool[Array, " C"], Brackets]:
+    """Which components a look at the whole step leaves to do, and the crossings of the others."""
+    clear, single, _ = looked_at(values, factor)
+    fine = clear | single | ~jnp.all(jnp.isfinite(values), axis=0)
+    signs = (values > 0).at[0].set(them.above).at[-1].set(them.above_end)
+    changed = (signs[1:] != signs[:-1]) & fine
+    return ~fine, _recorded(them, found, signs, changed, times)

@@ -1,0 +1,285 @@
+"""The crossings of everything that is watched, within one step of a solver."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float
+
+from flowlin.events.crossings.brackets import Brackets, Directions
+from flowlin.events.crossings.counts import Row, bounds, crossed
+from flowlin.events.crossings.expansion import evaluated, fitting, nodes
+from flowlin.events.crossings.plan import Plan
+from flowlin.events.crossings.smooth import Components, first_look, searched
+from flowlin.events.observer import Observer
+from flowlin.events.step_path import Path
+from flowlin.events.watched import OrderStatistic
+from flowlin.network.forward_pass import Parameters
+
+NODES = 9  # points per part of a step, where functions that are not polynomials are searched
+# How much may be beyond what the points show: see `expansion.looked_at`.
+AT_FIRST, IN_PARTS, EXACTLY = 100.0, 16.0, 0.0
+ROUNDING = 64.0  # machine epsilons: what a value near zero may owe to rounding
+BATCH = 16  # polynomials that are searched together
+
+
+class Step(eqx.Module):
+    """A step of a solver, with what is watched.
+
+    - `path`: its dense output; `end`: the parameters at its end.
+    - `error`: the estimate of their error, or None.
+    - `before`: (C,), watched values at its start.
+    """
+
+    observer: Observer
+    path: Path
+    end: Parameters
+    error: Parameters | None
+    before: Float[Array, " C"]
+
+    def looked_through(self, found: Brackets) -> tuple[Brackets, Float[Array, " C"]]:
+        """Brackets of all crossings, and the watched values at the end; blind to derivatives."""
+        still = jax.tree.map(lambda a: lax.stop_gradient(a) if eqx.is_array(a) else a, self)
+        return lax.stop_gradient(still._looked_through(found))
+
+    def _looked_through(self, found: Brackets) -> tuple[Brackets, Array]:
+        plan = Plan.of(self.observer, self.path)
+        values = self._sampled(plan)
+        after = self._after(plan, values)
+        found = self._monotone(plan.ends, after, found)
+        for count, which in plan.polynomials:
+            found = self._exact(count, which, values, after, found)
+        found = self._smooth(plan, values, after, found)
+        for group in plan.counted:
+            found = self._counted(group, plan.points, values[group[0]], after, found)
+        return found, after
+
+    def _sampled(self, plan: Plan) -> dict[int, Array]:
+        """Values (n - 1, ...) at all nodes but the first, by watch.
+
+        For a group of order statistics under its first one, and of the preactivations.
+        """
+        watches, which = self.observer.watches, plan.together
+        times = self._nodes(plan.points)
+        cuts = np.cumsum([watches[i].channel.size for i in which])[:-1].tolist()
+        values: dict[int, Array] = {}
+        if which or plan.counted:
+            singles, rows = lax.map(lambda t: self._at(t, plan), times)
+            # Without anything to split there is still one part, an empty one.
+            values = dict(zip(which, jnp.split(singles, cuts, axis=1), strict=False))
+            values |= {group[0]: row for group, row in zip(plan.counted, rows, strict=True)}
+        for count, apart in plan.apart.items():
+            for i in apart:
+                function, times = watches[i].function, self._nodes(count)
+                values[i] = function.sampled(self.observer.network, self.path, times)  # pyright: ignore
+        # In the run's precision, whatever that of what is watched.
+        return {i: value.astype(self.before.dtype) for i, value in values.items()}
+
+    def _nodes(self, count: int) -> Array:
+        """Times of all nodes but the first."""
+        times = self.path.t0 + (self.path.t1 - self.path.t0) * (1 + nodes(count)[1:]) / 2
+        return times.astype(self.before.dtype).at[-1].set(self.path.t1)
+
+    def _at(self, t: Array, plan: Plan) -> tuple[Array, list[Array]]:
+        """What is sampled together at time t, and the preactivations (H, P) behind statistics."""
+        last = t == self.path.t1
+        parameters = jax.tree.map(lambda a, b: jnp.where(last, a, b), self.end, self.path(t))
+        network = self.observer.network.with_parameters(parameters)
+        rows = [self._statistic(group[0]).preactivations(network) for group in plan.counted]
+        return self.observer.of(plan.together, parameters), rows
+
+    def _statistic(self, i: int) -> OrderStatistic:
+        function = self.observer.watches[i].function
+        assert isinstance(function, OrderStatistic)
+        return function
+
+    def _after(self, plan: Plan, values: dict[int, Array]) -> Float[Array, " C"]:
+        """The watched values at the end of the step."""
+        ends = {i: self.observer.of([i], self.end) for i in plan.ends}
+        for group in plan.counted:
+            ends |= {i: self._statistic(i).excess(values[group[0]][-1]) for i in group}
+        parts = [ends[i] if i in ends else values[i][-1] for i in range(len(self.observer.watches))]
+        return jnp.concatenate([jnp.ravel(part) for part in parts])
+
+    def _components(
+        self, number: np.ndarray | Array, after: Array, sample: Any, times: Any, factor: float
+    ) -> Components:
+        """The search for components of these numbers, as yet without their errors."""
+        touches = jnp.asarray(self.observer.each(lambda watch: watch.touches))
+        number = jnp.asarray(number, jnp.int32)
+        return Components(
+            sample,
+            times,
+            factor,
+            number,
+            self.before[number] > 0,
+            after[number] > 0,
+            jnp.zeros(number.shape, self.before.dtype),
+            touches[number],
+            Directions(*self.observer.directions).of(number),
+        )
+
+    def _monotone(self, ends: list[int], after: Array, found: Brackets) -> Brackets:
+        """With the crossings of what needs no look inside."""
+        number = self.observer.numbers(ends)
+        if not number.size:
+            return found
+        above = after[number] > 0
+        counts = Directions(*self.observer.directions).of(number).counts(above)
+        changed = (above != (self.before[number] > 0)) & counts
+        return found.put(changed, self.path.t0, self.path.t1, number, above)
+
+    def _exact(
+        self, count: int, which: list[int], values: dict[int, Array], after: Array, found: Brackets
+    ) -> Brackets:
+        """With the crossings of polynomials that `count` nodes determine."""
+        number = jnp.asarray(self.observer.numbers(which), jnp.int32)
+        table = jnp.concatenate([values[i] for i in which], axis=1)
+        table = jnp.concatenate([self.before[number][None], table])
+        fit, dtype = jnp.asarray(fitting(count, count - 1), table.dtype), table.dtype
+
+        def times(low, high):
+            fractions = low + (high - low) * jnp.asarray((1 + nodes(count)) / 2, dtype)
+            return (self.path.t0 + (self.path.t1 - self.path.t0) * fractions).astype(dtype)
+
+        rounding = self._rounding(after)
+        them = self._components(number, after, None, times, EXACTLY)
+        todo, found = first_look(them, table, times(0.0, 1.0), EXACTLY, found)
+
+        def batch(carry):
+            todo, found = carry
+            (chosen,) = jnp.nonzero(todo, size=min(BATCH, number.size), fill_value=0)
+            real = todo[chosen] & (jnp.cumsum(todo)[chosen] <= BATCH)
+            real = real & (jnp.arange(chosen.size) < jnp.sum(todo))
+            coefficients = jnp.tensordot(fit, table[:, chosen], 1)
+
+            def sample(low, high, wanted):
+                del wanted
+                return evaluated(coefficients, low, high, count)
+
+            own = self._components(number[chosen], after, sample, times, EXACTLY)
+            error = self._error(number[chosen]) + rounding[number[chosen]]
+            own = eqx.tree_at(lambda c: c.error, own, error)
+            return todo.at[chosen].set(False), searched(own, real, found)
+
+        return lax.while_loop(lambda carry: jnp.any(carry[0]), batch, (todo, found))[1]
+
+    def _rounding(self, after: Array) -> Float[Array, " C"]:
+        """What components may owe to rounding, from the sizes of those of the same watch."""
+        starts, parts = self.observer.starts, []
+        for i, watch in enumerate(self.observer.watches):
+            both = jnp.stack([self.before, after])[:, starts[i] : starts[i + 1]]
+            size = jnp.max(jnp.abs(both), initial=0.0) + watch.function.scale
+            parts.append(jnp.full(watch.channel.size, size, self.before.dtype))
+        return ROUNDING * jnp.finfo(self.before.dtype).eps * jnp.concatenate(parts)
+
+    def _error(self, number: Array) -> Array:
+        """How much the step's error moves components of these numbers."""
+        if self.error is None:
+            return jnp.zeros(number.shape, self.before.dtype)
+        network = self.observer.network
+        there = network.with_parameters(self.end)
+        off = network.with_parameters(jax.tree.map(jnp.add, self.end, self.error))
+
+        def moved(watched, k):
+            change = watched.component(off, k) - watched.component(there, k)
+            return jnp.abs(change).astype(self.before.dtype)
+
+        return jax.vmap(lambda k: self.observer.switch(k, moved))(number)
+
+    def _smooth(
+        self, plan: Plan, values: dict[int, Array], after: Array, found: Brackets
+    ) -> Brackets:
+        """With the crossings of what is no polynomial."""
+        if not plan.smooth:
+            return found
+        number = self.observer.numbers(plan.smooth)
+        table = jnp.concatenate([values[i] for i in plan.smooth], axis=1)
+        table = jnp.concatenate([self.before[number][None], table])
+
+        def times(low, high):
+            fractions = jnp.asarray((1 + nodes(NODES)) / 2, table.dtype)
+            return self.path.times(low + (high - low) * fractions).astype(table.dtype)
+
+        def sample(low, high, wanted):
+            return lax.map(lambda t: self._wanted(plan.smooth, wanted, t), times(low, high))
+
+        them = self._components(number, after, sample, times, IN_PARTS)
+        start = jnp.asarray(self.path.t0, table.dtype)[None]
+        first = jnp.concatenate([start, self._nodes(plan.points)])
+        todo, found = first_look(them, table, first, AT_FIRST, found)
+
+        def error():
+            if self.error is None:
+                return jnp.zeros(number.shape, table.dtype)
+            off = jax.tree.map(jnp.add, self.end, self.error)
+            return jnp.abs(self.observer.of(plan.smooth, off) - after[number])
+
+        moved = lax.cond(jnp.any(todo), error, lambda: jnp.zeros(number.shape, table.dtype))
+        moved = moved + self._rounding(after)[number]
+        return searched(eqx.tree_at(lambda c: c.error, them, moved), todo, found)
+
+    def _wanted(self, which: list[int], wanted: Array, t: Array) -> Array:
+        """Values at time t of those watches of which any component is wanted."""
+        if len(which) == 1:
+            return self.observer.of(which, self.path(t))
+        values, start, parameters = [], 0, self.path(t)
+        for i in which:
+            size = self.observer.watches[i].channel.size
+            mine = jnp.any(wanted[start : start + size])
+            none = jnp.zeros(size, self.before.dtype)
+            values.append(
+                lax.cond(
+                    mine, lambda i=i: self.observer.of([i], parameters), lambda none=none: none
+                )
+            )
+            start += size
+        return jnp.concatenate(values)
+
+    def _counted(
+        self, group: list[int], count: int, rows: Array, after: Array, found: Brackets
+    ) -> Brackets:
+        """With the crossings of order statistics of the same preactivations (n, H, P)."""
+        behind, number = self._statistic(group[0]).preactivations, self.observer.numbers(group)
+        degree = behind.degree(self.observer.network) * self.path.degree  # pyright: ignore
+        first = 1 if degree < count - 1 else 0
+        if not first:
+            start = behind(self.observer.network.with_parameters(self.path.start))
+            rows = jnp.concatenate([start[None], rows])
+        fit = fitting(count, degree, first)
+        sure, possible = bounds(rows, fit)
+        most = np.array([self._statistic(i).most for i in group])[:, None]
+        before, later = self.before[number] > 0, after[number] > 0
+        decided = (sure > most) | (possible <= most)
+        todo = (~decided).ravel() | (before != later)
+        units, number = rows.shape[1], jnp.asarray(number, jnp.int32)
+        directions = Directions(*self.observer.directions).of(number)
+        t0, length = self.path.t0, self.path.t1 - self.path.t0
+
+        def one(carry):
+            todo, found = carry
+            k = jnp.argmax(todo)
+            own = lax.dynamic_index_in_dim(rows, k % units, 1, keepdims=False)
+            row = Row(
+                jnp.tensordot(jnp.asarray(fit, rows.dtype), own, 1),
+                self._row_error(behind, k % units),
+                jnp.asarray(most)[k // units, 0],
+                before[k],
+                later[k],
+            )
+            found = crossed(row, number[k], directions.up[k], directions.down[k], t0, length, found)
+            return todo.at[k].set(False), found
+
+        return lax.while_loop(lambda carry: jnp.any(carry[0]), one, (todo, found))[1]
+
+    def _row_error(self, behind: Any, unit: Array) -> Array:
+        """How much the step's error moves the preactivations (P,) of a unit."""
+        network = self.observer.network
+        if self.error is None:
+            return jnp.zeros(behind.task.samples, self.before.dtype)
+        off = jax.tree.map(jnp.add, self.end, self.error)
+        there = behind.unit(network.with_parameters(self.end), unit)
+        return jnp.abs(behind.unit(network.with_parameters(off), unit) - there)

@@ -1,0 +1,288 @@
+"""Events: functions of the network whose level crossings are located during a run."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from flowlin._tools.arrays import require_finite
+from flowlin._tools.checks import (
+    WORDS,
+    checked,
+    finite,
+    finite_array,
+    function_of,
+    instance,
+    returned,
+    sequence_of,
+    shown,
+)
+from flowlin.events.watched import (
+    Direction,
+    Minus,
+    ModeGaps,
+    OnTask,
+    OrderStatistic,
+    Preactivations,
+    Watch,
+)
+from flowlin.field.kinks import MANY_PAIRS, AbstractKinks, ExactKinks
+from flowlin.field.objective import AbstractObjective
+from flowlin.log.eventlog import Channel
+from flowlin.log.linear_phase import unit_channel
+from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
+from flowlin.tasks.task import Task
+from flowlin.theory.task_modes import Modes
+
+
+class AbstractEvent(eqx.Module):
+    """Base class of the events that users pass to a run."""
+
+    def watches(
+        self,
+        network: AbstractNetwork,
+        task: Task,
+        objective: AbstractObjective,
+        kinks: AbstractKinks,
+    ) -> list[Watch]:
+        """What a run has to watch for this event."""
+        raise NotImplementedError
+
+
+def _watch(
+    function, shape, level, network, name, direction, terminate, monotone=False, from_start=False
+) -> Watch:
+    """Watch a function with values of a shape against a level."""
+    level = jnp.asarray(level, network.dtype)
+    channel = Channel(name, np.broadcast_shapes(shape, level.shape))
+    function = Minus(function, level)
+    return Watch(
+        function, channel, direction=direction, terminate=terminate, monotone=monotone,
+        from_start=from_start,
+    )  # fmt: skip
+
+
+def _observed(what: str, function: Any, network: AbstractNetwork, level: Any) -> Any:
+    """Shape and type of an observable, which a level goes with."""
+    found = returned(what, function, network)
+    if isinstance(found, dict) or (len(jax.tree.leaves(found)) > 1 and not isinstance(found, list)):
+        raise ValueError(f"{what} must return one array, and returns {shown(found)}.")
+    raw = jax.eval_shape(lambda n: jnp.asarray(function(n)), network)
+    try:
+        np.broadcast_shapes(raw.shape, np.shape(level))
+    except ValueError:
+        raise ValueError(
+            f"{what} returns shape {raw.shape}, which `level` of shape {np.shape(level)} does not "
+            "go with; give one level, or one per component."
+        ) from None
+    return raw
+
+
+@checked(observable=function_of("network", "task"))
+class Crossing(AbstractEvent):
+    """Every time any component of an observable crosses a level.
+
+    All components, any number of times, located on the solver's dense output to its own
+    accuracy (with a non-adaptive solver or a discrete run, to the step). A component that is
+    exactly at its level counts as below it; one that touches it within the step's error and
+    turns back is logged as two crossings at that time, with the uncertainty that this has.
+
+    Each step is searched for all roots, hundreds of them if need be: the observable is sampled
+    at Chebyshev points, and where these do not certify that it has no root, or one, the step is
+    halved, again and again (see `flowlin.events.crossings`). Kinks, as of |a - 0.7|, and jumps are
+    found as well. What swings so fast that 4096 parts of a step do not resolve it is reported by
+    `flow.events.unresolved`, by `flow.stats["unresolved_crossings"]`, and by a
+    `fl.CrossingsWarning`. Under `jit`, `vmap` and derivatives all that is the same but for the
+    warning. A feature that is narrower than the distance of nine points at which everything else
+    is smooth stays unseen, since a function that can only be sampled has no other certificate.
+
+    **Arguments:**
+
+    - `observable`: function of (network, task) that returns a real scalar or array.
+    - `level`: scalar, or an array that broadcasts against the observable.
+    - `direction`: None for both, `"up"` or `"down"`.
+    - `terminate`: whether the first such crossing ends the run, at the crossing.
+    - `name`: what the log calls it.
+
+    **Raises:** `ValueError` for another direction, or a level that is not finite.
+    """
+
+    observable: Callable[[AbstractNetwork, Task], Array]
+    level: Any = 0.0
+    direction: Direction = eqx.field(static=True, default=None)
+    terminate: bool = eqx.field(static=True, default=False)
+    name: str = eqx.field(static=True, default="crossing")
+
+    def watches(self, network, task, objective, kinks) -> list[Watch]:
+        """One watch: the observable minus the level."""
+        del objective, kinks
+        function = OnTask(self.observable, task)
+        raw = _observed(f"`observable` of event {self.name!r}", function, network, self.level)
+        if not jnp.issubdtype(raw.dtype, jnp.floating):
+            raise ValueError(
+                f"`observable` of event {self.name!r} returns {raw.dtype}; return a floating-point "
+                "array whose components cross the level continuously."
+            )
+        how = self.name, self.direction, self.terminate
+        return [_watch(function, raw.shape, self.level, network, *how)]
+
+
+@checked(rho=finite_array)
+class ModeHits(AbstractEvent):
+    """Hitting times: mode strengths a_alpha reaching rho (lead paper Sec. 5.4).
+
+    **Arguments:**
+
+    - `modes`: from `theory.modes(task, bias_strength)`; component k of the events is mode k.
+    - `rho`: level, or one per mode (K,). A share of each mode's full strength is
+      `rho=0.5 * modes.full_strength`. Full strength itself is approached for ever: hits of it
+      are rounding, and their `uncertainty` is inf.
+    - `direction`, `terminate`, `name`: as for `Crossing`.
+    - `check`: False where modes of another c or other data than the run's are meant.
+
+    **Raises:** `ValueError` for a `rho` of another shape, or one that is not finite; in a run for
+    modes of another c or other data, unless `check=False`.
+    """
+
+    modes: Modes
+    rho: Any
+    direction: Direction = eqx.field(static=True, default=None)
+    terminate: bool = eqx.field(static=True, default=False)
+    name: str = eqx.field(static=True, default="mode")
+    check: bool = eqx.field(static=True, default=True)
+
+    def watches(self, network, task, objective, kinks) -> list[Watch]:
+        """One watch: the mode strengths minus rho."""
+        del objective, kinks
+        rho, shape = jnp.asarray(self.rho, network.dtype), self.modes.s.shape
+        require_finite("rho", rho)
+        if rho.shape not in ((), (1,), shape):
+            raise ValueError(
+                f"`rho` must be a number or have shape {shape}, one per mode, got {rho.shape}."
+            )
+        function = ModeGaps(self.modes.observable(network, task, check=self.check), task, rho)
+        channel = Channel(self.name, shape)
+        return [Watch(function, channel, direction=self.direction, terminate=self.terminate)]
+
+
+@checked(level=finite)
+class LossBelow(AbstractEvent):
+    """The run's own loss falling to a level.
+
+    A loss that is there at t = 0 is an event at t = 0 (its `old` equals its `new`), and ends the
+    run there if it terminates.
+
+    **Arguments:** `level` of the loss, `terminate` and `name` as for `Crossing`.
+    """
+
+    level: Any
+    terminate: bool = eqx.field(static=True, default=False)
+    name: str = eqx.field(static=True, default="loss")
+
+    def watches(self, network, task, objective, kinks) -> list[Watch]:
+        """One watch: the run's loss minus the level, falling."""
+        del task, kinks
+        # The loss of a gradient flow never rises, so it is monotone; a modified flow's may.
+        how = self.name, "down", self.terminate, objective.falls
+        return [_watch(objective.value, (), self.level, network, *how, from_start=True)]
+
+
+def _levels(kinks: AbstractKinks) -> list[tuple[float, int, int]]:
+    """(level, side below, side above): one level at a bare kink, two around a smoothed one."""
+    w = kinks.width
+    return [(-w, -1, 0), (w, 0, 1)] if w else [(0.0, -1, 1)]
+
+
+class GateSwitches(AbstractEvent):
+    """Every gate's every change; index (layer, unit, sample), sides -1 off, 0 at kink, +1 on.
+
+    Runs of ReLU networks record these by themselves where there are few enough pairs.
+    """
+
+    def watches(self, network, task, objective, kinks) -> list[Watch]:
+        """One watch per layer and level of the preactivations."""
+        del objective
+        return [
+            Watch(
+                Preactivations(task, kinks, level, layer),
+                Channel("gate", (width, task.samples), (layer,)),
+                below,
+                above,
+                touches=False,
+            )
+            for layer, width in enumerate(network.hidden)
+            for level, below, above in _levels(kinks)
+        ]
+
+
+@checked
+class UnitSwitches(AbstractEvent):
+    """Units becoming and ceasing to be linear, for tasks too large to log every gate.
+
+    A unit is always on with quantile q when it is on for at least a share 1 - q of the samples:
+    when its (floor(qP) + 1)-th smallest preactivation is positive. Always off likewise, with the
+    largest. These order statistics are watched, H components instead of P x H. Events are named
+    `"always_on"` and `"always_off"` with index (layer, unit); `flow.linearization(quantile)`
+    reads them.
+
+    **Arguments:** `quantile` q in [0, 0.5); 0 is the lead paper's definition.
+
+    **Raises:** `ValueError` for another quantile.
+    """
+
+    quantile: float = eqx.field(static=True, default=0.0)
+
+    def watches(self, network, task, objective, kinks) -> list[Watch]:
+        """One watch per layer, level and end of the order; none where all gates are logged."""
+        del objective
+        if isinstance(kinks, ExactKinks):
+            return []
+        k = math.floor(self.quantile * task.samples)
+        return [
+            Watch(
+                OrderStatistic(Preactivations(task, kinks, level, layer), k, largest),
+                Channel(name, (width,), (layer,)),
+                below,
+                above,
+                touches=False,
+            )
+            for layer, width in enumerate(network.hidden)
+            for name, largest in (
+                (unit_channel("always_on", self.quantile), False),
+                (unit_channel("always_off", self.quantile), True),
+            )
+            for level, below, above in _levels(kinks)
+        ]
+
+
+_event = instance(AbstractEvent, "an event", "wrap a function as fl.Crossing(function)")
+WORDS["events"] = sequence_of(_event, "a sequence of events")
+
+
+def user_watches(
+    events: Sequence[AbstractEvent],
+    network: AbstractNetwork,
+    task: Task,
+    objective: AbstractObjective,
+    kinks: AbstractKinks,
+) -> list[Watch]:
+    """What a run watches for the user's events."""
+    return [w for event in events for w in event.watches(network, task, objective, kinks)]
+
+
+def logs_gates(
+    network: AbstractNetwork, task: Task, events: Sequence[AbstractEvent], kinks: AbstractKinks
+) -> bool:
+    """Whether a run watches every gate: a ReLU network with few pairs, unless units are asked for.
+
+    An exact walk logs its gates itself.
+    """
+    few = sum(network.hidden) * task.samples <= MANY_PAIRS
+    units = any(isinstance(event, UnitSwitches) for event in events)
+    watched = isinstance(network, ReLUNetwork) and not isinstance(kinks, ExactKinks)
+    return watched and few and not units

@@ -1,0 +1,214 @@
+"""A diffrax solver that records events while another solver integrates.
+
+diffrax rolls a solver's state back when a step is rejected, so a log kept there holds accepted
+steps only. The recorder changes neither steps nor error estimates.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float
+
+from flowlin._tools.loops import while_loop
+from flowlin._tools.roots import bracketed_root
+from flowlin.events.crossings.brackets import Brackets
+from flowlin.events.crossings.step import Step
+from flowlin.events.observer import Observer
+from flowlin.events.step_path import Path
+from flowlin.events.watched import AbstractWatched
+from flowlin.log.buffer import Log
+from flowlin.log.eventlog import Channel, EventLog, Unresolved
+from flowlin.network.forward_pass import Parameters
+from flowlin.solvers.wrapped import Wrapped
+
+NOISE = 4.0  # times the step's error: what is smaller than that throughout a step is rounding
+
+# What a step returns to make diffrax stop at a terminating event. diffrax overwrites a step's
+# `event_occurred` by the controller's `successful`, so it takes a failure; this one can come from
+# nowhere else here, and `log.end` tells it apart.
+STOP = diffrax.RESULTS.max_steps_rejected
+
+
+def event_log(
+    log: Log | None, observer: Observer, end: Array, doubts: Unresolved | None = None
+) -> EventLog:
+    """The log sorted by time and in terms of channels, without what happened after `end`."""
+    channels: list[Channel] = []
+    maps, initial = [], []
+    values = observer(observer.network.parameters) if observer.watches else jnp.zeros(0)
+    start = 0
+    for watch in observer.watches:
+        if watch.channel not in channels:
+            channels.append(watch.channel)
+            initial.append(jnp.full(watch.channel.size, -1))
+        k, size = channels.index(watch.channel), watch.channel.size
+        maps.append(jnp.arange(size) + sum(c.size for c in channels[:k]))
+        above = values[start : start + size] > 0
+        initial[k] = jnp.where(above, jnp.maximum(initial[k], watch.above), initial[k])
+        start += size
+    if log is None:
+        none, index = jnp.zeros(0, end.dtype), jnp.zeros(0, int)
+        return EventLog(none, none, index, index, index, jnp.zeros((), int), index, ())
+    below = jnp.concatenate([jnp.full(w.channel.size, w.below) for w in observer.watches])
+    above = jnp.concatenate([jnp.full(w.channel.size, w.above) for w in observer.watches])
+    time = jnp.where(log.time <= end, log.time, jnp.inf)
+    late = jnp.sum(jnp.isfinite(log.time)) - jnp.sum(jnp.isfinite(time))
+    order = jnp.argsort(time)
+    watched, rising = log.component[order], log.rising[order]
+    below, above = below[watched], above[watched]
+    new = jnp.where(rising, above, below)
+    old = jnp.where(time[order] > 0, jnp.where(rising, below, above), new)
+    if doubts is not None:
+        named = jnp.concatenate(maps)[doubts.component]
+        doubts = eqx.tree_at(lambda u: u.component, doubts, named)
+    return EventLog(
+        time[order],
+        log.uncertainty[order],
+        jnp.concatenate(maps)[watched],
+        old,
+        new,
+        log.count - late,
+        jnp.concatenate(initial),
+        tuple(channels),
+        doubts,
+    )
+
+
+def _started(log: Log, observer: Observer, values: Float[Array, " C"]) -> Log:
+    """With an event at t = 0 for everything that is watched from there and met."""
+    for k in np.flatnonzero(observer.each(lambda watch: watch.from_start)):
+        zero, component = jnp.zeros_like(log.end), jnp.asarray(k)
+        more = log.append(zero, zero, component, False, observer.terminating[k])
+        met = values[k] <= 0
+        log = jax.tree.map(lambda a, b, met=met: jnp.where(met, a, b), more, log)
+    return log
+
+
+class RecorderState(eqx.Module):
+    """Carried from step to step, and rolled back by diffrax when a step is rejected."""
+
+    inner: Any
+    values: Float[Array, " C"]  # watched values at the start of the next step
+    log: Log
+    doubts: Unresolved
+    stopped: Parameters | None  # the state at the terminating event; None if none can happen
+
+
+class Recorder(Wrapped[RecorderState]):
+    """Wraps a solver and logs the sign changes of watched values.
+
+    After each step of the inner solver its dense output is searched for all of them (see
+    `flowlin.events.crossings`). Each is bracketed then, and one Newton step finishes it, which also
+    carries the derivative: d t = -d g / (dg/dt). At a terminating event the state there is kept
+    and diffrax stops after the step.
+    """
+
+    solver: diffrax.AbstractSolver
+    observer: Observer
+    capacity: int = eqx.field(static=True)
+    loop: str = eqx.field(static=True)  # kind of the loop over events, see `flowlin._tools.loops`
+
+    def init(self, terms, t0, t1, y0, args) -> RecorderState:
+        """Inner state, watched values at the start, and a log of what is met there."""
+        values = self.observer(y0)
+        dtype = jnp.result_type(t0, values)
+        log = Log.empty(self.capacity, dtype)
+        return RecorderState(
+            self.solver.init(terms, t0, t1, y0, args),
+            values,
+            _started(log, self.observer, values),
+            Unresolved.none(dtype),
+            y0 if any(watch.terminate for watch in self.observer.watches) else None,
+        )
+
+    def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
+        """One step of the inner solver, then the events in it."""
+        y1, error, dense, inner, result = self.solver.step(
+            terms, t0, t1, y0, args, solver_state.inner, made_jump
+        )
+        path = Path(self.solver.interpolation_cls, t0, t1, dense, y0)
+        step = Step(self.observer, path, y1, error, solver_state.values)
+        found = Brackets.empty(solver_state.values.shape[0], solver_state.doubts)
+        found, values = step.looked_through(found)
+        log = self._logged(path, error, found, solver_state.log)
+
+        stopped = None
+        if solver_state.stopped is not None:
+            # y1 itself stays the step's own: the controller judges the step by it.
+            ends = jnp.isfinite(log.end)
+            stopped = lax.cond(ends, lambda: path(log.end), lambda: y1)
+            fine = result == diffrax.RESULTS.successful
+            result = diffrax.RESULTS.where(ends & fine, STOP, result)
+        state = RecorderState(inner, values, log, found.closed(t0, t1), stopped)
+        return y1, error, dense, state, result
+
+    def _logged(self, path: Path, error: Any, found: Brackets, log: Log) -> Log:
+        """The log with every crossing that was bracketed."""
+        terminating = self.observer.terminating
+
+        def body(carry):
+            k, log = carry
+            time, uncertainty = self._locate(path, error, found, k)
+            component, rising = found.marks[k]
+            stops = terminating[component]
+            return k + 1, log.append(time, uncertainty, component, rising > 0, stops)
+
+        _, log = while_loop(
+            lambda carry: carry[0] < jnp.minimum(found.count, found.room),
+            body,
+            (jnp.zeros((), jnp.int32), log),
+            kind=self.loop,  # pyright: ignore
+            max_steps=found.room,
+        )
+        return log
+
+    def _locate(self, path: Path, error: Any, found: Brackets, k: Array) -> tuple[Array, Array]:
+        """Time of one crossing and its uncertainty."""
+        still = lax.stop_gradient(path)
+        low, high, spread = found.spans[k]
+        component, rising = found.marks[k]
+        ends = jnp.stack([still.t0, still.t1]).astype(low.dtype)
+        rounding = 16 * jnp.finfo(low.dtype).eps
+        tolerance = 1e-12 * (ends[1] - ends[0]) + 4 * jnp.finfo(low.dtype).eps * jnp.abs(high)
+
+        def find(watched: AbstractWatched, k: Array) -> tuple[Array, Array]:
+            network = self.observer.network
+            value = _in(network.dtype, watched.along(network, still, k))
+            # Every place that calls it is compiled anew: as few as possible.
+            known = lax.map(value, jnp.stack([low, high, *ends]))
+            bracket = bracketed_root(value, low, high, rising > 0, tolerance, known[:2])
+            middle = lax.stop_gradient((bracket[0] + bracket[1]) / 2)
+            moving = _in(network.dtype, watched.along(network, path, k))
+            g, slope = jax.jvp(moving, (middle,), (jnp.ones_like(middle),))
+            g0 = lax.stop_gradient(g)
+            slope = lax.stop_gradient(jnp.where((slope == 0) | (spread > 0), jnp.inf, slope))
+            newton = lax.stop_gradient(jnp.clip(middle - g0 / slope, *bracket))
+            time = newton - (g - g0) / slope
+            shift = jnp.zeros_like(time)
+            if error is not None:
+
+                def off(t: Array) -> Array:
+                    """The value where the error is added."""
+                    there = jax.tree.map(jnp.add, still(t), lax.stop_gradient(error))
+                    return watched.component(network.with_parameters(there), k).astype(g.dtype)
+
+                here, later = lax.map(off, jnp.stack([middle, ends[1]]))
+                # A value that all step long is not known to differ from zero crosses any time.
+                least = NOISE * (jnp.abs(later - known[3]) + rounding * watched.scale)
+                noise = jnp.max(jnp.abs(known[2:])) <= least
+                shift = jnp.where(noise, jnp.inf, jnp.abs((here - g0) / slope))
+            width = bracket[1] - bracket[0]
+            return time, lax.stop_gradient(jnp.maximum(width + shift, spread))
+
+        return self.observer.switch(component, find)
+
+
+def _in(dtype: Any, function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """The function with its values in the run's precision, whatever the user's is."""
+    return lambda t: function(t).astype(dtype)

@@ -1,0 +1,100 @@
+"""The network's parameters along one step of a solver."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from flowlin.network.forward_pass import Parameters
+
+Image = TypeVar("Image")
+
+SLOTS = 8  # equal parts of a step of several pieces, each within one of them
+
+DEGREES = {
+    diffrax.LocalLinearInterpolation: 1,
+    diffrax.ThirdOrderHermitePolynomialInterpolation: 3,
+    diffrax.Dopri5.interpolation_cls: 4,
+    diffrax.Tsit5.interpolation_cls: 4,
+    diffrax.Dopri8.interpolation_cls: 6,
+}
+
+
+class Path(eqx.Module):
+    """Dense output of one step, from `t0` to `t1`.
+
+    `dense` is what the solver hands to its interpolation, and `start` the parameters at `t0`.
+    """
+
+    interpolation_cls: Callable[..., Any] = eqx.field(static=True)
+    t0: Any
+    t1: Any
+    dense: dict[str, Any]
+    start: Parameters
+
+    def __call__(self, t: Any) -> Parameters:
+        """The parameters at time t."""
+        return self._evaluate(self.dense, t)
+
+    @property
+    def degree(self) -> int | None:
+        """The degree of the parameters as a polynomial in time; None where that is not known."""
+        # The Hermite cubic comes as the bound method that takes stages.
+        kind = getattr(self.interpolation_cls, "__self__", self.interpolation_cls)
+        return DEGREES.get(kind)
+
+    def times(self, fractions: Any) -> Any:
+        """The times at fractions (n,) of the step's *parts*.
+
+        Where the step is a chain of pieces, whose joints are kinks, these are spread so that
+        each multiple of an eighth lies within one piece or at a joint.
+        """
+        if "pieces" not in self.dense:
+            return self.t0 + (self.t1 - self.t0) * fractions
+        starts, ends = self.dense["pieces"].starts, self.dense["pieces"].ends
+        count = jnp.maximum(jnp.sum(jnp.isfinite(starts)), 1)
+        slot = jnp.arange(SLOTS)
+        piece = slot * count // SLOTS
+        first = -(-piece * SLOTS // count)
+        slots = -(-(piece + 1) * SLOTS // count) - first
+        start, length = starts[piece], ends[piece] - starts[piece]
+        marks = start + length * (slot - first) / slots
+        last = ends[count - 1]
+        grid = jnp.arange(SLOTS + 1, dtype=marks.dtype) / SLOTS
+        return jnp.interp(fractions, grid, jnp.append(marks, last))
+
+    def image(self, linear: Callable[[Parameters], Image]) -> Callable[[Any], Image]:
+        """`linear` of the parameters, a linear map, as a function of time.
+
+        A dense output that adds states and velocities with coefficients in time commutes with
+        the map, which is then taken of each of these once, however often the time is asked for.
+        """
+        if not all(self._adds(part) for part in self.dense.values()):
+            return lambda t: linear(self(t))
+        images = {
+            name: linear(part) if self._is_one(part) else jax.vmap(linear)(part)
+            for name, part in self.dense.items()
+        }
+        return lambda t: self._evaluate(images, t)
+
+    def _evaluate(self, dense: dict[str, Any], t: Any) -> Any:
+        return self.interpolation_cls(t0=self.t0, t1=self.t1, **dense).evaluate(t)
+
+    def _adds(self, part: Any) -> bool:
+        """Whether this is one state or velocity, or a stack of them."""
+        return self._is_one(part) or self._is_one(jax.eval_shape(_first, part))
+
+    def _is_one(self, part: Any) -> bool:
+        same = jax.tree.structure(part) == jax.tree.structure(self.start)
+        return same and _shapes(part) == _shapes(self.start)
+
+
+def _first(part: Any) -> Any:
+    return jax.tree.map(lambda a: a[0] if a.ndim else a, part)
+
+
+def _shapes(tree: Any) -> list[tuple[int, ...]]:
+    return [a.shape for a in jax.tree.leaves(tree)]

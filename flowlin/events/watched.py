@@ -1,0 +1,232 @@
+"""Functions of the network whose signs a run watches, and how their roots are looked for."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array
+
+from flowlin.events.step_path import Path
+from flowlin.field.kinks import AbstractKinks
+from flowlin.log.eventlog import Channel
+from flowlin.network.forward_pass import forward
+from flowlin.network.kinds import AbstractNetwork, LinearNetwork
+from flowlin.tasks.task import Task
+from flowlin.theory.task_modes import ModeStrengths
+
+Direction = Literal["up", "down"] | None
+
+
+class AbstractWatched(eqx.Module):
+    """An array-valued function of the network whose components' signs are watched."""
+
+    def __call__(self, network: AbstractNetwork) -> Array:
+        """All components; nothing but their signs is used."""
+        raise NotImplementedError
+
+    def degree(self, network: AbstractNetwork) -> int | None:
+        """Its degree as a polynomial in the parameters; None for other functions."""
+        del network
+        return None
+
+    @property
+    def scale(self) -> Any:
+        """Size of the level that was taken off: the rounding of values near zero is of this."""
+        return 0.0
+
+    def sampled(self, network: AbstractNetwork, path: Path, times: Array) -> Array | None:
+        """All components (n, C) along a step, where that costs less than time by time."""
+        del network, path, times
+        return None
+
+    def component(self, network: AbstractNetwork, k: Array) -> Array:
+        """Component k of the flattened array, continuous.
+
+        Overridden where one costs less than all.
+        """
+        return jnp.ravel(self(network))[k]
+
+    def along(self, network: AbstractNetwork, path: Path, k: Array) -> Callable[[Any], Array]:
+        """Component k as a function of time, for locating its root within a step.
+
+        Overridden where the step's share can be taken once for all times.
+        """
+        return lambda t: self.component(network.with_parameters(path(t)), k)
+
+
+class Watch(eqx.Module):
+    """An array-valued function of the network; its components' sign changes are the events.
+
+    `below` and `above` are the sides of the channel's component that the signs stand for. Two
+    watches with sides (-1, 0) and (0, 1) enclose a kink and share a channel. What is `monotone`
+    along a flow needs no look inside a step: its sign at the step's ends tells all. With
+    `touches`, a dip into the step's error that comes out on the same side counts as a pair of
+    crossings. With `from_start`, not being above at t = 0 is an event there.
+    """
+
+    function: AbstractWatched
+    channel: Channel
+    below: int = eqx.field(static=True, default=-1)
+    above: int = eqx.field(static=True, default=1)
+    direction: Direction = eqx.field(static=True, default=None)
+    terminate: bool = eqx.field(static=True, default=False)
+    monotone: bool = eqx.field(static=True, default=False)
+    touches: bool = eqx.field(static=True, default=True)
+    from_start: bool = eqx.field(static=True, default=False)
+
+
+class Minus(AbstractWatched):
+    """A function of the network minus a level."""
+
+    function: Callable[[AbstractNetwork], Array]
+    level: Array
+
+    def __call__(self, network: AbstractNetwork) -> Array:
+        return jnp.asarray(self.function(network)) - self.level
+
+    @property
+    def scale(self) -> Any:
+        """The largest level's."""
+        return jnp.max(jnp.abs(self.level), initial=0.0)
+
+
+class OnTask(eqx.Module):
+    """A function of network and task with the task filled in."""
+
+    function: Callable[[AbstractNetwork, Task], Array]
+    task: Task
+
+    def __call__(self, network: AbstractNetwork) -> Array:
+        return self.function(network, self.task)
+
+
+class ModeGaps(AbstractWatched):
+    """Mode strengths minus a level, shape (K,)."""
+
+    strengths: ModeStrengths
+    task: Task
+    level: Array
+
+    def __call__(self, network: AbstractNetwork) -> Array:
+        return self.strengths(network, self.task) - self.level
+
+    @property
+    def scale(self) -> Any:
+        """The largest level's: weak modes are differences of what strong ones are made of."""
+        return jnp.max(jnp.abs(self.level), initial=0.0)
+
+    def degree(self, network: AbstractNetwork) -> int | None:
+        """That of a product of as many matrices as there are layers, for linear networks."""
+        return len(network.weights) if isinstance(network, LinearNetwork) else None
+
+    def sampled(self, network: AbstractNetwork, path: Path, times: Array) -> Array | None:
+        """Of a linear network without multiplying its matrices."""
+        if not isinstance(network, LinearNetwork):
+            return None
+        seen, c = path.image(self.strengths.seen), network.bias_strength
+        return jax.vmap(lambda t: self.strengths.of_seen(seen(t), c) - self.level)(times)
+
+    def along(self, network: AbstractNetwork, path: Path, k: Array) -> Callable[[Any], Array]:
+        """Of a linear network one input and one output matter: two vectors instead of matrices."""
+        if not isinstance(network, LinearNetwork):
+            return super().along(network, path, k)
+        seen = path.image(lambda parameters: self.strengths.seen_by(parameters, k))
+        one = jnp.ones((1, 1), network.dtype)
+        level = jnp.broadcast_to(self.level, self.strengths.u.shape[1:])[k]
+
+        def gap(t):
+            outputs, _ = forward(seen(t), network.bias_strength, one, network.activation)
+            return outputs[0, 0] - level
+
+        return gap
+
+
+class Preactivations(AbstractWatched):
+    """z - level of one hidden layer, shape (H, P), as the run's activation makes it."""
+
+    task: Task
+    kinks: AbstractKinks
+    level: float = eqx.field(static=True)
+    layer: int = eqx.field(static=True)
+
+    def __call__(self, network: AbstractNetwork) -> Array:
+        _, preactivations = forward(
+            network.parameters, network.bias_strength, self.task.x, self.kinks.activation(network)
+        )
+        return preactivations[self.layer].T - self.level
+
+    def degree(self, network: AbstractNetwork) -> int | None:
+        """Linear in the first layer; above it the gates are in the way."""
+        del network
+        return None if self.layer else 1
+
+    def unit(self, network: AbstractNetwork, j: Array) -> Array:
+        """The row (P,) of unit j; in the first layer without the other units."""
+        if self.layer:
+            return self(network)[j]
+        return _first_layer(network, self.task.x, j) - self.level
+
+    def unit_along(self, network: AbstractNetwork, path: Path, j: Array) -> Callable[[Any], Array]:
+        """The row (P,) of unit j as a function of time; the first layer's is linear."""
+        if self.layer:
+            return lambda t: self.unit(network.with_parameters(path(t)), j)
+        row = path.image(lambda p: _first_layer(network.with_parameters(p), self.task.x, j))
+        return lambda t: row(t) - self.level
+
+    def component(self, network: AbstractNetwork, k: Array) -> Array:
+        """One pair's preactivation."""
+        samples = self.task.samples
+        return self.unit(network, k // samples)[k % samples]
+
+    def along(self, network: AbstractNetwork, path: Path, k: Array) -> Callable[[Any], Array]:
+        """One pair's preactivation; in the first layer that sample's alone."""
+        if self.layer:
+            return super().along(network, path, k)
+        j, x = k // self.task.samples, self.task.x[k % self.task.samples]
+        z = path.image(lambda p: _first_layer(network.with_parameters(p), x, j))
+        return lambda t: z(t) - self.level
+
+
+def _first_layer(network: AbstractNetwork, x: Array, j: Array) -> Array:
+    """Preactivation of unit j for inputs (..., N_in), linear in the parameters."""
+    biases = network.biases[0]
+    bias = 0.0 if biases is None else network.bias_strength * biases[j]
+    return x @ network.weights[0][j] + bias
+
+
+class OrderStatistic(AbstractWatched):
+    """The (k+1)-th smallest or largest preactivation of every unit, minus a level, shape (H,)."""
+
+    preactivations: Preactivations
+    k: int = eqx.field(static=True)
+    largest: bool = eqx.field(static=True)
+
+    def __call__(self, network: AbstractNetwork) -> Array:
+        # Its sign, by counting: sorting all units would cost several times the forward pass.
+        return self.excess(self.preactivations(network))
+
+    def excess(self, preactivations: Array) -> Array:
+        """A number per unit, from its preactivations (H, P), that has the statistic's sign."""
+        return jnp.sum(preactivations > 0, axis=1).astype(preactivations.dtype) - self.most - 0.5
+
+    @property
+    def most(self) -> int:
+        """It is positive while more than so many of the unit's preactivations are."""
+        samples = self.preactivations.task.samples
+        return self.k if self.largest else samples - self.k - 1
+
+    def component(self, network: AbstractNetwork, k: Array) -> Array:
+        """One unit's order statistic."""
+        return self._of(self.preactivations.unit(network, k))
+
+    def along(self, network: AbstractNetwork, path: Path, k: Array) -> Callable[[Any], Array]:
+        """One unit's order statistic; the samples are gone through once for all times."""
+        z = self.preactivations.unit_along(network, path, k)
+        return lambda t: self._of(z(t))
+
+    def _of(self, z: Array) -> Array:
+        sign = 1.0 if self.largest else -1.0
+        return sign * lax.top_k(sign * z, self.k + 1)[0][-1]

@@ -1,0 +1,1 @@
+"""What a flow follows: objective, statistics, treatment of kinks."""

@@ -1,0 +1,1 @@
+"""The mathematics of gates: sides of a kink, sliding, Filippov's rule."""

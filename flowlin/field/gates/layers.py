@@ -1,0 +1,284 @@
+"""The gradient flow of a network with any number of hidden layers at given modes of its gates."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from flowlin._tools.arrays import augment
+from flowlin._tools.rounding import rounding_in
+from flowlin.field.gates.sides import OFF, SLIDING, Kinks
+from flowlin.loss import Loss
+from flowlin.network.forward_pass import Parameters
+from flowlin.network.kinds import ReLUNetwork
+from flowlin.tasks.task import Task
+
+Layers = list[Array]  # one array (H_l, P) per hidden layer
+
+
+class DeepModes(eqx.Module):
+    """The mode of every pair of all layers, and the leaders that slide, in m slots.
+
+    - `codes`: OFF, SLIDING or ON; the units of all layers, first layer first.
+    - `slots`: positions of the sliding leaders in the flattened codes; H P in empty slots.
+    - `trouble`: what went wrong, FINE as long as nothing did.
+    """
+
+    codes: Int[Array, "H P"]
+    slots: Int[Array, " m"]
+    trouble: Int[Array, ""]
+
+
+class DeepFrozen(eqx.Module):
+    """What a vector field needs of the modes, constant along a piece."""
+
+    codes: Int[Array, "H P"]
+    gates: Float[Array, "H P"]
+    slots: Int[Array, " m"]
+
+
+class Pass(eqx.Module):
+    """One forward and one backward pass; arrays per layer, with samples as columns."""
+
+    z: Layers
+    h: Layers  # inputs of each layer, the task's first
+    c: Layers  # C = -dL/dh of each hidden layer
+    velocity: Parameters
+
+
+class DeepFlow(eqx.Module):
+    r"""Velocity and switching conditions at given modes, for any number of layers.
+
+    The pair p of a unit and a sample contributes $g_p C_p \phi_p$ to the velocity, with its gate
+    g, $C_p = -\partial L / \partial h_p$ and $\phi_p = \partial z_p / \partial \theta$. As long as
+    no sample slides in two layers, the C and phi of sliding pairs S do not depend on gates of S
+    (h = 0 at a kink whatever the gate), so
+
+    $$\tau \dot\theta = f - \Phi^T u, \quad \Phi \Phi^T u = \Phi f, \quad 0 \le u \le (1 - s) |C|,$$
+
+    with f the velocity with all of S off: what is left of f beside the span of the sliding pairs'
+    gradients. For one hidden layer this is `GatedFlow`, where Phi does not change along a piece
+    and units do not mix. Here it does: z is no linear function of the parameters, and steps
+    leave the kinks by their own errors; `settle` brings them back.
+    """
+
+    network: ReLUNetwork
+    task: Task
+    loss: Loss
+    tau: Array
+    kinks: tuple[Kinks, ...]  # per hidden layer
+    error_scale: Array  # size of e at zero outputs
+
+    def __init__(self, network: ReLUNetwork, task: Task, loss: Loss, tau: Any):
+        self.network, self.task, self.loss, self.tau = network, task, loss, tau
+        biased = [b is not None for b in network.biases]
+        x = augment(task.x, network.bias_strength) if biased[0] else task.x
+        shares = ["equal" if any(biased[: k + 1]) else "ray" for k in range(len(network.hidden))]
+        self.kinks = tuple(Kinks.of(x, share) for share in ["line", *shares[1:]])
+        at_zero = lax.stop_gradient(jax.grad(loss)(jnp.zeros_like(task.y), task.y))
+        self.error_scale = jnp.max(jnp.linalg.norm(at_zero, axis=1))
+
+    @property
+    def degree(self) -> int:
+        """Of z as a polynomial of the parameters."""
+        return len(self.network.hidden)
+
+    @property
+    def leads(self) -> Bool[Array, "H P"]:
+        """Whether a pair is the leader of its kink."""
+        pairs = zip(self.kinks, self.network.hidden, strict=True)
+        return jnp.concatenate([jnp.broadcast_to(k.leads, (h, k.leads.size)) for k, h in pairs])
+
+    def split(self, pairs: Array) -> Layers:
+        """(H, P) by layers."""
+        return jnp.split(pairs, np.cumsum(self.network.hidden)[:-1].tolist())
+
+    def each(self, function: Any, pairs: Array) -> Array:
+        """A function of (kinks, layer's pairs) applied layer by layer."""
+        layers = zip(self.kinks, self.split(pairs), strict=True)
+        return jnp.concatenate([function(kinks, one) for kinks, one in layers])
+
+    def follow(self, codes: Int[Array, "H P"]) -> Int[Array, "H P"]:
+        """Modes of all samples from those of the leaders."""
+        return self.each(lambda kinks, one: kinks.follow(one), codes)
+
+    def strength(self, c: Layers) -> Float[Array, "H P"]:
+        """C of each kink, at its leader."""
+        return jnp.concatenate([k.strength(one) for k, one in zip(self.kinks, c, strict=True)])
+
+    def bound(self, strength: Array) -> Array:
+        """Largest u, negative where nothing slides."""
+        return -(1 - self.network.slope) * strength
+
+    def freeze(self, modes: DeepModes) -> DeepFrozen:
+        """The modes as the vector field wants them."""
+        gates = self.each(lambda kinks, one: kinks.gates(one, self.network.slope), modes.codes)
+        return DeepFrozen(modes.codes, gates, modes.slots)
+
+    def run(
+        self, parameters: Parameters, gates: Any, u: Float[Array, "H P"] | None = None,
+        still: bool = False,
+    ) -> Pass:  # fmt: skip
+        """The two passes with the pairs' u; without gates, with those of the signs of z.
+
+        `still` leaves out the loss: what remains of the velocity is -Phi^T u.
+        """
+        (*weights, readout), (*biases, offset) = parameters
+        strength, below = self.network.bias_strength, self.task.x.T
+        gates = None if gates is None else self.split(gates)
+        zs, hs, used = [], [below], []
+        for k, (w, b) in enumerate(zip(weights, biases, strict=True)):
+            z = w @ below if b is None else w @ below + (strength * b)[:, None]
+            gate = jnp.where(z > 0, 1.0, self.network.slope) if gates is None else gates[k]
+            below = gate * z
+            zs, hs, used = [*zs, z], [*hs, below], [*used, gate]
+        outputs = below.T @ readout.T
+        outputs = outputs if offset is None else outputs + strength * offset
+        error = -jax.grad(self.loss)(outputs, self.task.y).T
+        signal = jnp.zeros_like(error) if still else error
+        pushes = [None] * len(zs) if u is None else self.split(u)
+        cs: Layers = []
+        ws, bs = [signal @ below.T], [None if offset is None else strength * jnp.sum(signal, 1)]
+        for k in reversed(range(len(zs))):
+            c = (readout if k + 1 == len(zs) else weights[k + 1]).T @ signal
+            signal = used[k] * c if pushes[k] is None else used[k] * c - pushes[k]
+            ws = [signal @ hs[k].T, *ws]
+            bs = [None if biases[k] is None else strength * jnp.sum(signal, 1), *bs]
+            cs = [c, *cs]
+        return Pass(zs, hs, cs, (tuple(ws), tuple(bs)))
+
+    def rates(self, at: Pass, parameters: Parameters, gates: Array, velocity: Any) -> Array:
+        """dz/dt (H, P) along a velocity of the parameters."""
+        below, rates = None, []
+        layers = zip(*parameters, *velocity, self.split(gates), strict=False)
+        for k, (w, _, dw, db, gate) in enumerate(layers):
+            rate = dw @ at.h[k]
+            rate = rate if below is None else rate + w @ below
+            rate = rate if db is None else rate + (self.network.bias_strength * db)[:, None]
+            rates, below = [*rates, rate], gate * rate
+        return jnp.concatenate(rates)
+
+    def gram(self, at: Pass, parameters: Parameters, gates: Array, slots: Array) -> Array:
+        r"""$\Phi \Phi^T$ (m, m) of the pairs in the slots, zero in empty ones.
+
+        A pair's gradient is, layer by layer, the outer product of dz/dz_k, found backwards from
+        its unit, and the layer's inputs.
+        """
+        samples = self.task.samples
+        unit, sample = slots // samples, slots % samples
+        pull, gram = None, jnp.zeros((slots.size, slots.size), gates.dtype)
+        firsts = np.cumsum((0, *self.network.hidden)).tolist()
+        split = self.split(gates)
+        for k in reversed(range(len(split))):
+            here = (unit[:, None] - firsts[k] == jnp.arange(split[k].shape[0])).astype(gates.dtype)
+            if pull is not None:
+                here = here + (pull @ parameters[0][k + 1]) * split[k][:, sample].T
+            pull, inputs = here, at.h[k][:, sample]
+            inner = inputs.T @ inputs
+            if parameters[1][k] is not None:
+                inner = inner + self.network.bias_strength**2
+            gram = gram + (pull @ pull.T) * inner
+        return gram
+
+    def pressed(self, parameters: Parameters, frozen: DeepFrozen) -> tuple[Pass, Array]:
+        """The pass of the projected velocity, and the sliding pairs' u (H, P), else zero."""
+        free = self.run(parameters, frozen.gates)
+        q = take(self.rates(free, parameters, frozen.gates, free.velocity), frozen.slots)
+        gram = self.gram(free, parameters, frozen.gates, frozen.slots)
+        u = put(_solve(gram, q), frozen.slots, frozen.gates)
+        return self.run(parameters, frozen.gates, u), u
+
+    def __call__(self, t: Any, parameters: Parameters, frozen: DeepFrozen | None) -> Parameters:
+        """Velocity of the parameters; without modes, that of the signs of z."""
+        del t
+        if frozen is None:
+            velocity = self.run(parameters, None).velocity
+        else:
+            velocity = self.pressed(parameters, frozen)[0].velocity
+        return jax.tree.map(lambda v: v / self.tau, velocity)
+
+    def margins(self, parameters: Parameters, frozen: DeepFrozen) -> Float[Array, "2 H P"]:
+        """How far each kink is from an event; see `GatedFlow.margins`."""
+        at, u = self.pressed(parameters, frozen)
+        z, bound = jnp.concatenate(at.z), self.bound(self.strength(at.c))
+        slides = frozen.codes == SLIDING
+        side = jnp.where(frozen.codes == OFF, -z, z)
+        margins = jnp.stack([jnp.where(slides, u, side), jnp.where(slides, bound - u, 1.0)])
+        return jnp.where(self.leads, margins, 1.0)
+
+    def settle(self, parameters: Parameters, frozen: DeepFrozen) -> tuple[Parameters, Array]:
+        """The sliding pairs brought back to their kinks by one Gauss-Newton step.
+
+        **Returns:** the parameters, and whether they moved.
+        """
+        at = self.run(parameters, frozen.gates)
+        gram = self.gram(at, parameters, frozen.gates, frozen.slots)
+        off = _solve(gram, take(jnp.concatenate(at.z), frozen.slots))
+        u = put(off, frozen.slots, frozen.gates)
+        back = self.run(parameters, frozen.gates, u, still=True).velocity
+        moved = jnp.any(frozen.slots < frozen.codes.size)
+        return jax.tree.map(jnp.add, parameters, back), moved
+
+    def near(self, parameters: Parameters) -> Bool[Array, "H P"]:
+        """Whether a leader's |z| may be rounding, but for units without any input."""
+        z = jnp.concatenate(self.run(parameters, None).z)
+        size = self.sizes(parameters)
+        return (jnp.abs(z) <= self.rounding(parameters)) & (size > 0) & self.leads
+
+    def sizes(self, parameters: Parameters) -> Float[Array, "H P"]:
+        """Of a pair's weights times its inputs."""
+        at = self.run(lax.stop_gradient(parameters), None)
+        sizes = []
+        for w, b, h in zip(*parameters, at.h[:-1], strict=False):
+            square, inputs = jnp.sum(w**2, axis=1), jnp.sum(h**2, axis=0)
+            if b is not None:
+                square, inputs = square + b**2, inputs + self.network.bias_strength**2
+            sizes.append(jnp.sqrt(square[:, None] * inputs))
+        return lax.stop_gradient(jnp.concatenate(sizes))
+
+    def rounding(self, parameters: Parameters) -> Float[Array, "H P"]:
+        """|z| that may be rounding."""
+        eps = jnp.finfo(self.task.x.dtype).eps
+        tiny = jnp.finfo(self.task.x.dtype).tiny / eps
+        return rounding_in(self.task.x.dtype).z * self.sizes(parameters) + tiny
+
+    def tolerances(self, parameters: Parameters, frozen: DeepFrozen) -> Float[Array, "H P"]:
+        """Margins that may be rounding."""
+        parameters = lax.stop_gradient(parameters)
+        at = self.run(parameters, frozen.gates)
+        eps = jnp.finfo(self.task.x.dtype).eps
+        scale, scales = self.error_scale * jnp.ones(self.task.outputs, self.task.x.dtype), []
+        for w in reversed(parameters[0][1:]):
+            scale = jnp.sqrt(jnp.sum((w * scale[:, None]) ** 2, axis=0))
+            scales = [scale, *scales]
+        strength = self.strength([jnp.abs(c) for c in at.c])
+        slid = rounding_in(eps.dtype).u * strength + 5 * eps * jnp.concatenate(scales)[:, None]
+        tiny = jnp.finfo(eps).tiny / eps
+        return jnp.where(frozen.codes == SLIDING, slid + tiny, self.rounding(parameters))
+
+
+def take(pairs: Float[Array, "H P"], slots: Int[Array, " m"]) -> Float[Array, " m"]:
+    """The slots' entries, zero in empty slots."""
+    return pairs.ravel().at[slots].get(mode="fill", fill_value=0)
+
+
+def put(values: Float[Array, " m"], slots: Int[Array, " m"], like: Array) -> Float[Array, "H P"]:
+    """Zero but for the slots' entries."""
+    return jnp.zeros(like.size, like.dtype).at[slots].set(values, mode="drop").reshape(like.shape)
+
+
+def _solve(gram: Float[Array, "m m"], q: Float[Array, " m"]) -> Float[Array, " m"]:
+    """Solution of gram u = q, for q in its range; zero in empty slots.
+
+    A little is added to the diagonal, so that dependent gradients do no harm; what that changes
+    of gram u is of the size of rounding.
+    """
+    eps = jnp.finfo(gram.dtype).eps
+    diagonal = jnp.diagonal(gram)
+    ridge = jnp.where(diagonal > 0, 100 * eps * jnp.max(diagonal), 1.0)
+    factor = jax.scipy.linalg.cho_factor(gram + jnp.diag(lax.stop_gradient(ridge)))
+    return jax.scipy.linalg.cho_solve(factor, q)

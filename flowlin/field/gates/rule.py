@@ -1,0 +1,38 @@
+"""What an exact walk needs to know of the modes."""
+
+from typing import Any
+
+import equinox as eqx
+from equinox import AbstractVar
+from jaxtyping import Array, Bool, Float
+
+from flowlin.log.buffer import GateLog
+from flowlin.network.forward_pass import Parameters
+
+
+class Piece(eqx.Module):
+    """A piece from `start` to `end`; modes change at its end where `fired`."""
+
+    start: Array
+    end: Array
+    y1: Parameters
+    error: Parameters  # of the step that was tried, up to the time aimed at
+    dense: Any
+    inner: Any  # state of the inner solver
+    fired: Bool[Array, "H P"]
+    jump: Bool[Array, ""]  # whether the velocity at its end is not the inner solver's
+    uncertainty: Float[Array, ""]
+
+
+class AbstractRule(eqx.Module):
+    """Chooses the modes at the start and at every event of `flow`."""
+
+    flow: AbstractVar[Any]  # `GatedFlow` or `DeepFlow`
+
+    def start(self, parameters: Parameters) -> Any:
+        """Modes at the start."""
+        raise NotImplementedError
+
+    def switch(self, piece: Piece, modes: Any, log: GateLog) -> tuple[Any, GateLog]:
+        """Modes after the event at the end of a piece, and the log with what changed."""
+        raise NotImplementedError

@@ -1,0 +1,127 @@
+"""The objective of a run: loss and gradient of a network's parameters, and the vector field."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from flowlin.field.chunks import summed
+from flowlin.field.kinks import AbstractKinks
+from flowlin.loss import Loss
+from flowlin.network.forward_pass import Parameters, forward, product
+from flowlin.network.kinds import AbstractNetwork
+from flowlin.tasks.task import Task
+
+
+class AbstractObjective(eqx.Module):
+    """Loss and gradient as functions of a network of one fixed kind on one task."""
+
+    @property
+    def label(self) -> str:
+        """Its name in `flow.stats`."""
+        return type(self).__name__
+
+    @property
+    def falls(self) -> bool:
+        """Whether the loss can only fall along the flow of minus the gradient."""
+        return True
+
+    def value(self, network: AbstractNetwork) -> Float[Array, ""]:
+        """The run's own loss."""
+        raise NotImplementedError
+
+    def gradient(self, network: AbstractNetwork) -> Parameters:
+        """Gradient of the loss with respect to weights and biases."""
+        raise NotImplementedError
+
+
+class FullData(AbstractObjective):
+    """The loss on all samples, by a forward and a backward pass over chunks of them."""
+
+    task: Task
+    loss: Loss
+    kinks: AbstractKinks
+    shards: int = eqx.field(static=True, default=1)  # devices among which the samples are split
+
+    def value(self, network: AbstractNetwork) -> Float[Array, ""]:
+        """The loss on the task."""
+        return self._summed(self._loss, network)
+
+    def gradient(self, network: AbstractNetwork) -> Parameters:
+        """Gradient of the loss on the task."""
+        return self.value_and_gradient(network)[1]
+
+    def value_and_gradient(self, network: AbstractNetwork) -> tuple[Array, Parameters]:
+        """Both in one pass over the samples."""
+        return self._summed(jax.value_and_grad(self._loss), network)
+
+    def _loss(self, parameters: Parameters, network: AbstractNetwork, rows: Any) -> Array:
+        """The part of the loss that comes from some of the samples."""
+        x, y, gates = rows
+        activation = self.kinks.activation(network.with_sample_gates(gates))
+        fast = _product if x.shape[0] < self.task.samples and x.dtype == jnp.float64 else product
+        outputs, _ = forward(parameters, network.bias_strength, x, activation, fast)
+        return self.loss.weight(self.task.samples) * self.loss.total(outputs, y)
+
+    def _summed(self, function: Any, network: AbstractNetwork) -> Any:
+        """A function such as `_loss`, added up over all samples."""
+        rows = (self.task.x, self.task.y, network.sample_gates)
+        width = max(network.hidden, default=self.task.outputs)
+
+        def part(rows):
+            return function(network.parameters, network, rows)
+
+        return summed(part, rows, width, self.shards)
+
+
+def _product(h: Array, w: Array) -> Array:
+    """h W^T, laid out so that XLA's fast kernel for CPUs takes its derivative by W too.
+
+    In chunks and float64 a quarter faster over all; in float32 slower (`benchmarks/evaluation.py`).
+    """
+    return (w @ h.T).T
+
+
+class Modified(AbstractObjective):
+    r"""What descent with a finite step descends, by backward error analysis.
+
+    Steps $w_{k+1} = w_k - \epsilon \nabla L$ follow, at the times $k \epsilon \tau$ and up to
+    $O(\epsilon^2)$, the flow of
+
+    $$\tilde L = L + \frac{\epsilon}{4} \|\nabla L\|^2, \qquad
+      \nabla \tilde L = \nabla L + \frac{\epsilon}{2} \nabla^2 L\, \nabla L$$
+
+    (Barrett and Dherin 2021, Sec. 2; Hairer, Lubich and Wanner 2006, IX.1 for any method), which
+    needs a gradient that is smooth. The Hessian enters as one forward derivative of the gradient.
+    `value` stays the plain loss, which need not fall where the curvature is below -2 / eps:
+    $\tau \dot L = -g \cdot (1 + \frac{\epsilon}{2} \nabla^2 L)\, g$.
+    """
+
+    plain: AbstractObjective
+    learning_rate: Float[Array, ""]
+
+    @property
+    def label(self) -> str:
+        """That of the plain one, and that it is modified."""
+        return f"{self.plain.label}, modified"
+
+    @property
+    def falls(self) -> bool:
+        """No: see above."""
+        return False
+
+    def value(self, network: AbstractNetwork) -> Float[Array, ""]:
+        """The plain loss."""
+        return self.plain.value(network)
+
+    def gradient(self, network: AbstractNetwork) -> Parameters:
+        """Gradient of the modified loss."""
+
+        def plain(parameters: Parameters) -> Parameters:
+            return self.plain.gradient(network.with_parameters(parameters))
+
+        slope = plain(network.parameters)
+        slope, bend = jax.jvp(plain, (network.parameters,), (slope,))
+        return jax.tree.map(lambda g, h: g + self.learning_rate / 2 * h, slope, bend)

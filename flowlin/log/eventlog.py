@@ -1,0 +1,277 @@
+"""The log of everything that crossed its level during a run."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, ScalarLike
+
+from flowlin._tools.arrays import is_traced
+from flowlin._tools.checks import checked, moment, refuse
+from flowlin._tools.codec import storable
+from flowlin._tools.frame import data_frame
+from flowlin._tools.show import shown
+from flowlin._tools.warning import warn
+from flowlin.log import summary
+
+COLUMNS = ("time", "uncertainty", "name", "index", "old", "new")  # of a table of events
+
+
+@storable()
+class Channel(eqx.Module):
+    """Name and shape of one array whose components have a side: below, at, or above their level.
+
+    `prefix` goes in front of a component's index: the layer, for gates.
+    """
+
+    name: str = eqx.field(static=True)
+    shape: tuple[int, ...] = eqx.field(static=True)
+    prefix: tuple[int, ...] = eqx.field(static=True, default=())
+
+    @property
+    def size(self) -> int:
+        """Number of components."""
+        return math.prod(self.shape)
+
+
+class CrossingsWarning(UserWarning):
+    """Not every crossing of an event is known to be in the log."""
+
+
+@storable()
+class Unresolved(eqx.Module):
+    """Stretches of time in which it is not certain that all crossings of a component were found.
+
+    - `start`, `end`: (U,), the first ones' times; slots beyond `count` hold inf.
+    - `component`: (U,), as in the log.
+    - `count`: number of stretches, which may exceed U.
+    """
+
+    start: Float[Array, " U"]
+    end: Float[Array, " U"]
+    component: Int[Array, " U"]
+    count: Int[Array, ""]
+
+    @staticmethod
+    def none(dtype: Any, room: int = 16) -> "Unresolved":
+        """None so far."""
+        far = jnp.full(room, jnp.inf, dtype)
+        return Unresolved(far, far, jnp.zeros(room, jnp.int32), jnp.zeros((), jnp.int32))
+
+    def shifted(self, first: int) -> "Unresolved":
+        """The same with components counted on from `first`."""
+        return eqx.tree_at(lambda u: u.component, self, self.component + first)
+
+    def put(self, wanted: Array, start: Any, end: Any, component: Any) -> "Unresolved":
+        """With a stretch for each that is `wanted` (n,); beyond the room they are counted."""
+        at = jnp.where(wanted, self.count + jnp.cumsum(wanted) - 1, self.start.shape[0])
+        return Unresolved(
+            self.start.at[at].set(jnp.asarray(start).astype(self.start.dtype), mode="drop"),
+            self.end.at[at].set(jnp.asarray(end).astype(self.end.dtype), mode="drop"),
+            self.component.at[at].set(jnp.asarray(component).astype(jnp.int32), mode="drop"),
+            self.count + jnp.sum(wanted, dtype=jnp.int32),
+        )
+
+
+@shown(summary.event_log)
+@storable(unresolved=None)
+class EventLog(eqx.Module):
+    """Crossings, sorted by time.
+
+    Outside `jit` and `vmap` the arrays hold exactly the `len(log)` events; inside they are padded
+    with `time = inf`, and `count` says how many are real.
+
+    - `time`: (K,), in units of flow time.
+    - `uncertainty`: (K,), the width of the root's bracket plus what the step's error estimate
+      shifts it by. It is local: errors carried along from earlier steps are not in it. Where a
+      value touches its level within that error, it is half of the time that it spends there;
+      inf where the value stays within the error for a whole step, as near an asymptote: whether
+      and when it crosses is then rounding.
+    - `component`: (K,), position in all channels laid end to end; see `index`.
+    - `old`, `new`: (K,), the side before and after: -1 below its level (a gate: off), +1 above
+      (on), 0 at the kink (gates only).
+    - `count`: number of events found, which exceeds K after an overflow.
+    - `initial`: (C,), the side of every component at t = 0.
+    - `unresolved`: where crossings may be missing (`Unresolved`); None where nothing was located,
+      as in discrete runs.
+
+    What was met from the start (`LossBelow`) is an event at t = 0 with `old` equal to `new`.
+    """
+
+    time: Float[Array, " K"]
+    uncertainty: Float[Array, " K"]
+    component: Int[Array, " K"]
+    old: Int[Array, " K"]
+    new: Int[Array, " K"]
+    count: Int[Array, ""]
+    initial: Int[Array, " C"]
+    channels: tuple[Channel, ...] = eqx.field(static=True)
+    unresolved: Unresolved | None = None
+
+    def __len__(self) -> int:
+        if is_traced(self.time):
+            raise ValueError("`len(events)` is not known under jit or vmap; use `events.count`.")
+        return int(np.sum(np.isfinite(np.asarray(self.time))))
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """Where each channel starts among the components; one entry more than channels."""
+        return (0, *np.cumsum([channel.size for channel in self.channels]).tolist())
+
+    @property
+    def channel(self) -> Int[Array, " K"]:
+        """(K,), which channel each event belongs to."""
+        starts = jnp.asarray(self.offsets[1:], dtype=self.component.dtype)
+        found = jnp.searchsorted(starts, self.component, side="right")
+        return jnp.minimum(found, len(self.channels) - 1)
+
+    @property
+    def name(self) -> list[str]:
+        """What crossed, per event (outside `jit`)."""
+        return [self.channels[k].name for k in np.asarray(self.channel)]
+
+    @property
+    def index(self) -> list[tuple[int, ...]]:
+        """Which component crossed, per event; for gates (layer, unit, sample) (outside `jit`)."""
+        rows = []
+        for k, component in zip(np.asarray(self.channel), np.asarray(self.component), strict=True):
+            channel, local = self.channels[k], int(component) - self.offsets[k]
+            inner = np.unravel_index(local, channel.shape) if channel.shape else ()
+            rows.append((*channel.prefix, *(int(i) for i in inner)))
+        return rows
+
+    @checked(t=moment)
+    def sides(self, t: ScalarLike) -> Int[Array, " C"]:
+        """The side of every component at time t, right-continuous; see `initial`.
+
+        **Raises:** `ValueError` for several times; use `jax.vmap`.
+        """
+        k = jnp.where(
+            (self.time <= t) & jnp.isfinite(self.time), jnp.arange(self.time.shape[0]), -1
+        )
+        last = jnp.full(self.initial.shape, -1).at[self.component].max(k)
+        return jnp.where(last >= 0, self.new[last], self.initial) if k.size else self.initial
+
+    @checked(t=moment)
+    def gates(self, t: ScalarLike, layer: int = 0) -> Int[Array, "P H"]:
+        """Modes of a hidden layer's (sample, unit) pairs at time t: 1 on, 0 sliding, -1 off.
+
+        Exact where the signs of stored preactivations are not: those of sliding pairs are rounding.
+
+        **Raises:** `ValueError` if the run did not log the gates of that layer, or for several
+        times.
+        """
+        k = self.gate_channel(layer)
+        own = self.sides(t)[self.offsets[k] : self.offsets[k + 1]]
+        return own.reshape(self.channels[k].shape).T
+
+    def gate_channel(self, layer: int) -> int:
+        """Which channel holds the gates of a layer, of shape (H, P)."""
+        found = [k for k, c in enumerate(self.channels) if (c.name, c.prefix) == ("gate", (layer,))]
+        if not found:
+            raise ValueError(
+                f"`layer` = {layer}: the run logged no gates of it; only flows of ReLU "
+                "networks with few (unit, sample) pairs do, in layers counted from 0."
+            )
+        return found[0]
+
+    @checked
+    def select(self, name: str) -> "EventLog":
+        """The events of one name.
+
+        **Raises:** `ValueError` if nothing of that name was watched.
+        """
+        known = sorted({channel.name for channel in self.channels})
+        if name not in known:
+            raise ValueError(
+                f"`name` = {name!r}: no such events were watched; the log has {known}."
+            )
+        wanted = jnp.asarray([channel.name == name for channel in self.channels])
+        mask = wanted[self.channel] & jnp.isfinite(self.time)
+        return self.where(mask)
+
+    @checked(mask=None)
+    def where(self, mask: Bool[Array, " K"]) -> "EventLog":
+        """The events under a mask; others are dropped, or padded with inf under `jit`.
+
+        **Raises:** `ValueError` for what is no mask of truth values (K,).
+        """
+        if np.shape(mask) != self.time.shape or getattr(mask, "dtype", 0) != jnp.bool_:
+            raise refuse("mask", f"an array of truth values of shape {self.time.shape}", mask)
+        order = jnp.argsort(jnp.where(mask, self.time, jnp.inf))
+        kept = mask[order]
+        log = self.mapped(lambda a: a[order], jnp.sum(mask))
+        padded = jnp.where(kept, log.time, jnp.inf)
+        return eqx.tree_at(lambda log: log.time, log, padded).trimmed()
+
+    def mapped(self, f: Callable[[Array], Array], count: Array) -> "EventLog":
+        """The same function applied to every column."""
+        columns = (self.time, self.uncertainty, self.component, self.old, self.new)
+        time, uncertainty, component, old, new = map(f, columns)
+        return EventLog(
+            time, uncertainty, component, old, new, count, self.initial, self.channels,
+            self.unresolved,
+        )  # fmt: skip
+
+    def merged(self, other: "EventLog") -> "EventLog":
+        """The events of both, whose channels are distinct; the other's channels come last."""
+        shift = self.offsets[-1]
+        order = jnp.argsort(jnp.concatenate([self.time, other.time]))
+
+        def join(mine: Array, others: Array) -> Array:
+            return jnp.concatenate([mine, others])[order]
+
+        return EventLog(
+            join(self.time, other.time),
+            join(self.uncertainty, other.uncertainty),
+            join(self.component, other.component + shift),
+            join(self.old, other.old),
+            join(self.new, other.new),
+            self.count + other.count,
+            jnp.concatenate([self.initial, other.initial]),
+            self.channels + other.channels,
+            None if other.unresolved is None else other.unresolved.shifted(shift),
+        )
+
+    def trimmed(self) -> "EventLog":
+        """Without the padding, where the number of events is known."""
+        if is_traced(self.time):
+            return self
+        k = len(self)
+        if k == self.time.shape[0]:
+            return self
+        # Cut by NumPy, which takes microseconds.
+        return self.mapped(lambda a: jnp.asarray(np.asarray(a)[:k]), self.count)
+
+    def table(self) -> list[dict[str, Any]]:
+        """One dictionary per event, for `pandas.DataFrame` or `csv.DictWriter`."""
+        columns = (getattr(self, name) for name in COLUMNS)
+        plain = [c if isinstance(c, list) else np.asarray(c).tolist() for c in columns]
+        return [dict(zip(COLUMNS, row, strict=True)) for row in zip(*plain, strict=True)]
+
+    def to_pandas(self) -> Any:
+        """`table()` as a `pandas.DataFrame`, one row per event (outside `jit`).
+
+        **Raises:** `ImportError` if pandas is missing.
+        """
+        return data_frame(self.table(), COLUMNS)
+
+
+def warn_unresolved(log: EventLog) -> None:
+    """Warn (`CrossingsWarning`) if crossings may be missing from a log."""
+    doubts = log.unresolved
+    if doubts is None or not int(doubts.count):
+        return
+    component = int(doubts.component[0])
+    channel = int(np.searchsorted(log.offsets[1:], component, side="right"))
+    name, index = log.channels[channel].name, component - log.offsets[channel]
+    warn(
+        f"crossings may be missing from the log, first those of component {index} of event "
+        f"{name!r} between t = {float(doubts.start[0]):.9g} and {float(doubts.end[0]):.9g} "
+        f"({int(doubts.count)} such stretches; see `flow.events.unresolved`): it swings or jumps "
+        "faster than a step can be searched. Watch a smoother function, or lower `rtol`.",
+        CrossingsWarning,
+    )

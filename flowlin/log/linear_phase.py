@@ -1,0 +1,218 @@
+"""The linearization time t*, and the activity of a hidden layer as step functions of time."""
+
+import math
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import lax
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int
+
+from flowlin._tools.arrays import is_traced
+from flowlin._tools.checks import checked, flag
+from flowlin._tools.codec import storable
+from flowlin._tools.show import shown
+from flowlin._tools.warning import warn
+from flowlin.log import summary
+from flowlin.log.eventlog import EventLog
+
+
+def unit_channel(name: str, quantile: float) -> str:
+    """Channel name of unit switches, which tells quantiles apart."""
+    return name if quantile == 0 else f"{name}({quantile:g})"
+
+
+@storable()
+class Activity(NamedTuple):
+    """Fractions of a hidden layer's units; they sum to one."""
+
+    always_on: Array
+    gating: Array
+    off: Array
+
+
+@storable()
+class UnitCounts(eqx.Module):
+    """Numbers of always-on and always-off units, constant from each time to the next.
+
+    - `time`, `uncertainty`: (K + 1,), the first at t = 0; padded with inf under `jit`.
+    - `on`, `off`: (K + 1,), counts from that time on.
+    - `units`: H.
+    """
+
+    time: Float[Array, " K"]
+    uncertainty: Float[Array, " K"]
+    on: Int[Array, " K"]
+    off: Int[Array, " K"]
+    units: int = eqx.field(static=True)
+
+    def activity(self, t: Array) -> Activity:
+        """Fractions at times t of any shape, right-continuous."""
+        at = jnp.clip(jnp.searchsorted(self.time, t, side="right") - 1, 0)
+        on, off = self.on[at] / self.units, self.off[at] / self.units
+        return Activity(on, 1 - on - off, off)
+
+
+@shown(summary.linearization_time)
+@storable()
+class LinearizationTime(eqx.Module):
+    """t* in one convention.
+
+    - `time`: first time at which the always-on fraction is at its maximum over the run.
+    - `fraction`: that maximum.
+    - `bracket`: (earliest, latest) time that the event's uncertainty allows; for a discrete run,
+      the step before and the step itself.
+    - `lasts`: how long the maximum then holds, up to the next change of the fraction.
+    """
+
+    time: Float[Array, ""]
+    fraction: Float[Array, ""]
+    bracket: Float[Array, "2"]
+    lasts: Float[Array, ""]
+
+
+@shown(summary.linearization)
+@storable()
+class Linearization(eqx.Module):
+    """The linearization time of a hidden layer and the activity that it is read from.
+
+    t* = inf{t : f_on(t) = max_s f_on(s)} (lead paper Sec. 5.4, with the infimum of errata B.13).
+    The maximum is over the run, so t* is not causal and depends on the horizon while the
+    fraction still rises. `open` counts a pair at its kink as off, `closed` as on.
+    """
+
+    open: LinearizationTime
+    closed: LinearizationTime
+    open_counts: UnitCounts
+    closed_counts: UnitCounts
+
+    @checked(closed=flag)
+    def activity(self, t: ArrayLike, closed: bool = False) -> Activity:
+        """Always-on, gating and off fractions at times t, exact step functions."""
+        counts = self.closed_counts if closed else self.open_counts
+        return counts.activity(jnp.asarray(t))
+
+
+def linearization_time(counts: UnitCounts, end: Array) -> LinearizationTime:
+    """First time of the maximal always-on count before `end`."""
+    real = jnp.isfinite(counts.time)
+    on = jnp.where(real, counts.on, -1)
+    best = jnp.argmax(on)  # the first of equals
+    changed = real & (jnp.arange(on.shape[0]) > best) & (on != on[best])
+    after = jnp.where(jnp.any(changed), counts.time[jnp.argmax(changed)], end)
+    time, half = counts.time[best], counts.uncertainty[best]
+    bracket = jnp.stack([jnp.maximum(time - half, 0.0), jnp.minimum(time + half, end)])
+    return LinearizationTime(time, on[best] / counts.units, bracket, after - time)
+
+
+def linearization(counts: tuple[UnitCounts, UnitCounts], end: Array) -> Linearization:
+    """t* in both conventions from the (open, closed) counts of a run that ended at `end`."""
+    opened, closed = (linearization_time(c, end) for c in counts)
+    if not is_traced((opened, closed)):
+        for label, t_star in (("open", opened), ("closed", closed)):
+            still = t_star.time + t_star.lasts >= end
+            if bool(still & (t_star.time > 0)):
+                warn(
+                    f"the {label} always-on fraction is still at its maximum "
+                    f"{float(t_star.fraction):.3g} when the run ends at t = {float(end):.6g}; t* "
+                    "may move if the run goes on, so increase `t1` (or `steps`).",
+                )
+    return Linearization(opened, closed, *counts)
+
+
+def counts_from_log(
+    log: EventLog, layer: int, samples: int, quantile: float
+) -> tuple[UnitCounts, UnitCounts]:
+    """Open and closed counts from a log of gates, or of unit switches at this quantile.
+
+    **Raises:** `ValueError` if the run logged neither.
+    """
+    log, names = _padded(log), [(c.name, c.prefix) for c in log.channels]
+    if ("gate", (layer,)) in names:
+        channel, k = names.index(("gate", (layer,))), math.floor(quantile * samples)
+        return _count_gates(log, channel, k, 1), _count_gates(log, channel, k, 0)
+    wanted = [(unit_channel(n, quantile), (layer,)) for n in ("always_on", "always_off")]
+    if wanted[0] not in names:
+        raise ValueError(
+            f"the run recorded no gates of layer {layer} at quantile {quantile:g}: it has too "
+            "many (unit, sample) pairs to log each. Pass "
+            f"`events=(fl.UnitSwitches({quantile:g}),)` to it."
+        )
+    bottom, top = (names.index(w) for w in wanted)
+    return _count_units(log, bottom, top, 1), _count_units(log, bottom, top, 0)
+
+
+def _padded(log: EventLog) -> EventLog:
+    """Padded to a power of two, so that few lengths are ever compiled."""
+    k = log.time.shape[0]
+    room = max(64, 1 << (k - 1).bit_length()) - k if k else 64
+    log = log.mapped(lambda a: jnp.pad(a, (0, room)), log.count)
+    real = jnp.arange(k + room) < k
+    return eqx.tree_at(lambda log: log.time, log, jnp.where(real, log.time, jnp.inf))
+
+
+@eqx.filter_jit
+def _count_gates(log: EventLog, channel: int, k: int, lowest: int) -> UnitCounts:
+    """Counts from gates, on where the side is at least `lowest` (1 open, 0 closed).
+
+    A unit is linear with at most k samples off, and off with at most k on.
+    """
+    units, samples = log.channels[channel].shape
+    start = log.offsets[channel]
+    initial = log.initial[start : start + units * samples].reshape(units, samples)
+    number = jnp.sum(initial >= lowest, axis=1)
+
+    def step(number, event):
+        component, change = event
+        local = component - start
+        mine = (local >= 0) & (local < units * samples)
+        unit = jnp.clip(local // samples, 0, units - 1)
+        number = number.at[unit].add(jnp.where(mine, change, 0))
+        return number, (jnp.sum(number >= samples - k), jnp.sum(number <= k))
+
+    _, (on, off) = lax.scan(step, number, (log.component, _change(log, lowest)))
+    first = (jnp.sum(number >= samples - k), jnp.sum(number <= k))
+    return _unit_counts(log, first, (on, off), units)
+
+
+@eqx.filter_jit
+def _count_units(log: EventLog, bottom: int, top: int, lowest: int) -> UnitCounts:
+    """Counts from unit switches: every event moves one unit in or out."""
+    (units,) = log.channels[bottom].shape
+    on, off = [
+        log.initial[log.offsets[c] : log.offsets[c] + units] >= lowest for c in (bottom, top)
+    ]
+    first = (jnp.sum(on), units - jnp.sum(off))
+    change = _change(log, lowest)
+    rest = (
+        first[0] + jnp.cumsum(jnp.where(log.channel == bottom, change, 0)),
+        first[1] - jnp.cumsum(jnp.where(log.channel == top, change, 0)),
+    )
+    return _unit_counts(log, first, rest, units)
+
+
+def _change(log: EventLog, lowest: int) -> Array:
+    """+1 where a component comes on, -1 where it goes off, 0 otherwise and in the padding."""
+    change = (log.new >= lowest).astype(int) - (log.old >= lowest).astype(int)
+    return jnp.where(jnp.isfinite(log.time), change, 0)
+
+
+def _unit_counts(log: EventLog, first, rest, units: int) -> UnitCounts:
+    joined = [jnp.concatenate([jnp.atleast_1d(a), b]) for a, b in zip(first, rest, strict=True)]
+    zero = jnp.zeros(1, log.time.dtype)
+    return UnitCounts(
+        jnp.concatenate([zero, log.time]),
+        jnp.concatenate([zero, log.uncertainty]),
+        *joined,
+        units=units,
+    )
+
+
+def counts_from_steps(
+    time: Array, counts: tuple[Array, Array], grain: Array, units: int, end: Array
+) -> UnitCounts:
+    """(on, off) counts of a discrete run, looked at every `grain`, without those after its end."""
+    time = jnp.where(time <= end, time, jnp.inf)
+    on, off = counts
+    return UnitCounts(time, jnp.full(time.shape, grain), on, off, units)

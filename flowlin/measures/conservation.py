@@ -1,0 +1,73 @@
+"""What gradient flow conserves, and how far a run departs from it."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from flowlin._tools.checks import checked, floating
+from flowlin.measures._input import Samples, require_layer, samples
+from flowlin.network.kinds import AbstractNetwork
+
+
+@checked(task=samples)
+def conserved(
+    network: AbstractNetwork, task: Samples = None, *, layer: int = 0
+) -> Float[Array, " H"]:
+    r"""Conserved quantity $\|w_j\|^2 + b_j^2 - \|a_j\|^2$ of every unit of a hidden layer, (H,).
+
+    w_j are the weights into unit j, b_j its raw bias, a_j the weights out of it. Conserved by the
+    gradient flow of every loss, for linear, (leaky) ReLU and gated networks of any depth and
+    any c, sliding included: with the gradient delta_j of the loss with respect to z_j
+
+    $$w_j \cdot \frac{\partial L}{\partial w_j} + b_j \frac{\partial L}{\partial b_j}
+      = \sum_p \delta_{jp} z_{jp}
+      = \sum_p h_{jp}\, \frac{\partial L}{\partial h_{jp}}
+      = a_j \cdot \frac{\partial L}{\partial a_j}.$$
+
+    Source: Du et al. (2018), with biases.
+
+    **Arguments:** `network`; `task` is not looked at; `layer`, 0 the first hidden one.
+
+    **Raises:** `ValueError` for a layer out of range.
+    """
+    del task
+    require_layer(network, layer)
+    b = network.biases[layer]
+    into = jnp.sum(network.weights[layer] ** 2, axis=1)
+    out_of = jnp.sum(network.weights[layer + 1] ** 2, axis=0)
+    return into - out_of if b is None else into + b**2 - out_of
+
+
+@checked(task=samples)
+def conserved_matrix(
+    network: AbstractNetwork, task: Samples = None, *, layer: int = 0
+) -> Float[Array, "H H"]:
+    r"""$W_{l+1}^T W_{l+1} - W_l W_l^T - b_l b_l^T$ of a hidden layer, (H, H).
+
+    Conserved by the flow of linear networks (Arora et al. 2018), zero for balanced weights. Its
+    diagonal, minus `conserved`, is what other networks conserve of it.
+
+    **Arguments:** `network`; `task` is not looked at; `layer`, 0 the first hidden one.
+
+    **Raises:** `ValueError` for a layer out of range.
+    """
+    del task
+    require_layer(network, layer)
+    w, b, above = network.weights[layer], network.biases[layer], network.weights[layer + 1]
+    difference = above.T @ above - w @ w.T
+    return difference if b is None else difference - jnp.outer(b, b)
+
+
+@checked
+def drift(values: Any) -> Float[Array, " T"]:
+    """Largest departure of any component from its value at the first time, (T,).
+
+    **Arguments:** `values` (T, ...), such as `along(flow, conserved)`.
+
+    **Raises:** `ValueError` for a single number, or no times.
+    """
+    values = floating("values", values)
+    if not values.ndim or 0 in values.shape:
+        raise ValueError(f"`values` must have a first axis of times, got shape {values.shape}.")
+    return jnp.max(jnp.abs(values - values[0]), axis=tuple(range(1, values.ndim)))

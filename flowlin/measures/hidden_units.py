@@ -1,0 +1,157 @@
+"""Measures of hidden units: activations, activity, kinks and norms."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from flowlin._tools.checks import checked, function
+from flowlin._tools.codec import storable
+from flowlin._tools.numerics import root
+from flowlin.field.chunks import summed
+from flowlin.field.kinks import IgnoreKinks
+from flowlin.field.objective import FullData
+from flowlin.field.vector_field import GradientField
+from flowlin.log.linear_phase import Activity
+from flowlin.loss import Loss, SquaredError
+from flowlin.measures._input import Samples, inputs_of, require_layer, samples, whole
+from flowlin.network.forward_pass import Parameters
+from flowlin.network.kinds import AbstractNetwork
+from flowlin.tasks.task import Task
+
+
+@checked(task=samples)
+def hidden(network: AbstractNetwork, task: Samples, *, layer: int = 0) -> Float[Array, "P H"]:
+    """Activations h = g z of a hidden layer, (P, H): the representation of the samples.
+
+    **Arguments:** `network`; `task` or inputs (P, N_in); `layer`, 0 the first hidden one.
+
+    **Raises:** `ValueError` for a layer out of range.
+    """
+    require_layer(network, layer)
+    return network.activation(layer, network.preactivations(inputs_of(network, task))[layer])
+
+
+@checked(task=samples)
+def activity(
+    network: AbstractNetwork, task: Samples, *, quantile: float = 0.0, layer: int = 0
+) -> Activity:
+    """Always-on, gating and off fractions of a hidden layer's units, from the signs of z.
+
+    A pair is on where z > 0. On its kink z is zero up to rounding, of either sign, so where pairs
+    slide the numbers to quote are those of `flow.linearization().activity(t)`, which knows modes.
+
+    **Arguments:**
+
+    - `network`; `task` or inputs (P, N_in); `layer`, 0 the first hidden one.
+    - `quantile`: q in [0, 0.5). A unit is always on if at most floor(q P) samples have it off, and
+      off if at most so many have it on; 0 is the lead paper's definition (Sec. 5.3).
+
+    **Raises:** `ValueError` for a layer or a quantile out of range.
+    """
+    require_layer(network, layer)
+    x = inputs_of(network, task)
+    number, units = x.shape[0], jnp.asarray(network.hidden[layer], network.dtype)
+
+    def count(rows):
+        x, gates = rows
+        z = network.with_sample_gates(gates).preactivations(x)[layer]
+        return jnp.sum(z > 0, axis=0)
+
+    shards = task.shards if isinstance(task, Task) else 1
+    on = summed(count, (x, network.sample_gates), max(network.hidden), shards)
+    few = math.floor(quantile * number)
+    always, never = jnp.sum(on >= number - few) / units, jnp.sum(on <= few) / units
+    return Activity(always, 1 - always - never, never)
+
+
+@checked(task=samples)
+def kink_positions(
+    network: AbstractNetwork, task: Samples = None, *, layer: int = 0
+) -> Float[Array, " H"]:
+    r"""Distance $k_j = -c\, b_j / \|w_j\|$ of every unit's kink from the origin, along w_j, (H,).
+
+    Lead paper Sec. 5.3 and Fig. 12, with the bias strength c that is missing there: the kink is
+    the plane w_j . h + c b_j = 0. Negative where the unit is on at the origin. 0 without a
+    bias; -+inf (0/0: nan) for w_j = 0.
+
+    **Arguments:** `network`; `task` is not looked at; `layer`, 0 the first hidden one.
+
+    **Raises:** `ValueError` for a layer out of range.
+    """
+    del task
+    require_layer(network, layer)
+    w, b = network.weights[layer], network.biases[layer]
+    if b is None:
+        return jnp.zeros_like(w[:, 0])
+    return -network.bias_strength * b / root(jnp.sum(w**2, axis=1))
+
+
+@checked
+def velocity(
+    network: AbstractNetwork, task: Task, *, loss: Loss = SquaredError(), tau: Any = 1.0
+) -> Parameters:
+    r"""Velocity $-\nabla L / \tau$ of the weights and biases under gradient flow, at given gates.
+
+    A ReLU network's gates are those of the signs of z. A pair that slides on its kink has a gate
+    in between, which only the exact walk knows.
+
+    **Arguments:** `network`, `task`, `loss` and time constant `tau` of the flow.
+    """
+    objective = FullData(whole(network, task), loss, IgnoreKinks(), task.shards)
+    field = GradientField(objective, network, jnp.asarray(tau, network.dtype))
+    return field(None, network.parameters, None)
+
+
+@checked(velocity=function)
+def kink_rates(
+    network: AbstractNetwork,
+    task: Task,
+    *,
+    layer: int = 0,
+    velocity: Callable[[AbstractNetwork, Task], Parameters] = velocity,
+) -> Float[Array, " H"]:
+    r"""Velocity of every unit's kink, (H,), in units of flow time.
+
+    $$\dot k_j = -\frac{c\, \dot b_j}{\|w_j\|} + \frac{c\, b_j\, w_j \cdot \dot w_j}{\|w_j\|^3}$$
+
+    (Eq. 12 of the lead paper, with c), for the velocities that the flow gives the parameters.
+
+    **Arguments:**
+
+    - `network`, `task`; `layer`, 0 the first hidden one.
+    - `velocity`: function of (network, task) that returns the velocities of weights and biases;
+      by default `measures.velocity`, whose loss and tau are bound with `functools.partial`.
+
+    **Raises:** `ValueError` for a layer out of range.
+    """
+    k = kink_positions(network, layer=layer)
+    weights, biases = velocity(network, task)
+    w, dw, db = network.weights[layer], weights[layer], biases[layer]
+    if db is None:
+        return k
+    size = root(jnp.sum(w**2, axis=1))
+    return -(network.bias_strength * db + k * jnp.sum(w * dw, axis=1) / size) / size
+
+
+@storable()
+class Norms(NamedTuple):
+    """Frobenius norms of a network's parameters, first layer first; None where there is no bias."""
+
+    weights: tuple[Array, ...]
+    biases: tuple[Array | None, ...]
+
+
+@checked(task=samples)
+def norms(network: AbstractNetwork, task: Samples = None) -> Norms:
+    """Frobenius norm of every weight matrix and Euclidean norm of every (raw) bias vector.
+
+    Lead paper Fig. 3A. The bias that acts is c b: its norm is c times as large.
+
+    **Arguments:** `network`; `task` is not looked at.
+    """
+    del task
+    return Norms(*jax.tree.map(lambda a: root(jnp.sum(a**2)), network.parameters))

@@ -1,0 +1,82 @@
+"""Measures over a whole trajectory, and on a task other than the run's."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+from jax import lax
+
+from flowlin._tools.checks import checked, function, refuse, returned
+from flowlin.measures._input import Samples, samples
+from flowlin.network.kinds import AbstractNetwork
+from flowlin.tasks.task import Task
+
+Measure = Callable[[AbstractNetwork, Any], Any]
+
+
+def _trajectory_or_stacked(name: str, value: Any) -> Any:
+    """A trajectory, or networks stacked on a leading axis."""
+    if hasattr(type(value), "networks"):  # a trajectory, whose class lies above measures
+        return value
+    if not isinstance(value, AbstractNetwork):
+        raise refuse(name, "a trajectory, or stacked networks of flowlin", value)
+    if value.weights[0].ndim != 3:
+        raise ValueError(
+            f"`{name}` must hold networks stacked on one leading axis, got weights of shape "
+            f"{value.weights[0].shape}; of a single network call the measure itself."
+        )
+    return value
+
+
+@checked(flow=_trajectory_or_stacked, measure=function, task=samples)
+def along(flow: Any, measure: Measure, task: Samples = None) -> Any:
+    """A measure at all saved times of a trajectory, in one call.
+
+    The same numbers as `observe={name: measure}` records during the run. One network after the
+    other, so that memory does not grow with the number of times.
+
+    **Arguments:**
+
+    - `flow`: a trajectory with saved networks, or networks stacked on a leading axis, such as
+      `flow.network(ts)` of a run with `dense=True`.
+    - `measure`: function of (network, task) that returns arrays.
+    - `task`: None is the trajectory's own, where it knows it: not once loaded from a file, or made
+      under `jit` with the task as an argument. The measure is then called with None.
+
+    **Returns:** what `measure` returns, with a leading axis T.
+
+    **Raises:** `ValueError` if the run recorded observables instead of networks, for networks that
+    are not stacked, and for a measure that returns no arrays.
+    """
+    if isinstance(flow, AbstractNetwork):
+        return _mapped(measure, flow, task)
+    return _mapped(measure, flow.networks, flow.reference.task if task is None else task)
+
+
+@eqx.filter_jit
+def _mapped(measure: Measure, networks: Any, task: Samples) -> Any:
+    returned("`measure`", measure, jax.tree.map(lambda leaf: leaf[0], networks), task)
+    return lax.map(lambda network: measure(network, task), networks)
+
+
+@checked(measure=function)
+class OnTask(eqx.Module):
+    """A measure on a task of its own, whatever the run trains on.
+
+    `observe={"test error": OnTask(error_rate, test)}`. The task's arrays stay arrays; those that a
+    `lambda` takes from around it become constants of the compiled program.
+
+    **Arguments:**
+
+    - `measure`: function of (network, task).
+    - `task`: what it is called with.
+    """
+
+    measure: Measure
+    task: Task
+
+    def __call__(self, network: AbstractNetwork, task: Samples = None) -> Any:
+        """The measure of the network on `self.task`; the other task is left aside."""
+        del task
+        return self.measure(network, self.task)

@@ -1,0 +1,123 @@
+"""A network in the coordinates of a task's modes; their strengths are `Modes.strengths`."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from flowlin._tools.checks import checked
+from flowlin._tools.codec import storable
+from flowlin._tools.numerics import root
+from flowlin.measures._input import task_or_none, whole
+from flowlin.network.kinds import AbstractNetwork
+from flowlin.tasks.task import Task
+from flowlin.theory.origin import require_origin
+from flowlin.theory.task_modes import Modes
+
+
+@checked
+def mode_matrix(
+    network: AbstractNetwork, task: Task, modes: Modes, *, check: bool = True
+) -> Float[Array, "K K"]:
+    r"""The network's function between the modes, $A_{\alpha\beta} = u_\alpha^T (\hat Y^T X / P)
+    v_\beta / d_\beta$, (K, K).
+
+    For a linear network on modes that decouple it is $U^T W V$ with the end-to-end matrix W. Its
+    diagonal are the strengths of `modes.strengths`, which the closed forms speak of; what is off it
+    they drop. Zero in columns with d = 0.
+
+    **Arguments:** `network`; `task` and its `modes` (bind them with `functools.partial`);
+    `check=False` where modes of another c or other data are meant.
+
+    **Raises:** `ValueError` for such modes otherwise.
+    """
+    observable = modes.observable(network, whole(network, task), check=check)
+    return modes.u.T @ observable.response(network, task)
+
+
+@storable()
+class ModeShares(NamedTuple):
+    """Shares of the outputs' sum of squares; they add up to one where modes decouple."""
+
+    diagonal: Array
+    off_diagonal: Array
+    outside: Array
+
+
+@checked
+def mode_shares(
+    network: AbstractNetwork, task: Task, modes: Modes, *, check: bool = True
+) -> ModeShares:
+    r"""How much of the network's function on the task lies in the modes.
+
+    With A of `mode_matrix`, $\hat Y$ (P, N_out) and $S = \|\hat Y\|_F^2 / P$:
+
+    - `diagonal`: $\sum_\alpha A_{\alpha\alpha}^2 d_\alpha / S$, the modes by themselves;
+    - `off_diagonal`: $\sum_{\alpha \ne \beta} A_{\alpha\beta}^2 d_\beta / S$, one mode's input in
+      another's output;
+    - `outside`: $\|\hat Y - X V A^T U^T\|_F^2 / P S$, other outputs and inputs, and what is not
+      linear.
+
+    They add up to one if the v are eigenvectors of Sigma_x (`modes.commutator` zero). A
+    network of output zero has none: nan.
+
+    **Arguments:** `network`; `task` and its `modes` (bind them with `functools.partial`);
+    `check=False` where modes of another c or other data are meant.
+
+    **Raises:** `ValueError` for such modes otherwise.
+    """
+    matrix, outputs = mode_matrix(network, task, modes, check=check), network.outputs(task.x)
+    squares, total = matrix**2 * modes.d, jnp.mean(jnp.sum(outputs**2, axis=1))
+    diagonal = jnp.sum(jnp.diagonal(squares))
+    rest = outputs - modes.augmented(task.x) @ modes.v @ matrix.T @ modes.u.T
+    outside = jnp.mean(jnp.sum(rest**2, axis=1))
+    off = jnp.sum(jnp.where(jnp.eye(len(squares), dtype=bool), 0.0, squares))
+    return ModeShares(diagonal / total, off / total, outside / total)
+
+
+@storable()
+class HiddenVectors(NamedTuple):
+    """Hidden vectors (K, H) of the modes, as `theory.mode_vectors` and `imbalance` take them."""
+
+    p: Array
+    q: Array
+
+
+@checked(task=task_or_none)
+def hidden_vectors(
+    network: AbstractNetwork, task: Task | None, modes: Modes, *, check: bool = True
+) -> HiddenVectors:
+    r"""Hidden vectors $p = W_2^T u$ and $q = \tilde W_1 v$ of every mode, (K, H) each.
+
+    The mode's strength in a linear network is p . q, its balanced part $\|p + q\|^2 / 4$.
+    $\tilde W_1 = [b, W_1]$ where the modes have a bias coordinate. Gates (H,) of a gated network,
+    such as `network.always_on(task)`, multiply q (erratum to Fig. 4 of the lead paper); gates that
+    differ from sample to sample have no place here and are left out.
+
+    **Arguments:** `network` with one hidden layer; `task`, which may be None: only whether the
+    modes are its own is looked at; `modes`; `check=False` where those of another c or other data
+    are meant.
+
+    **Raises:** `ValueError` for another number of hidden layers, and for such modes otherwise.
+    """
+    found = HiddenVectors(*modes.hidden_vectors(network, check=False))
+    require_origin(modes, network, task, check)
+    return found
+
+
+@checked(task=task_or_none)
+def alignment(
+    network: AbstractNetwork, task: Task | None, modes: Modes, *, check: bool = True
+) -> Float[Array, " K"]:
+    r"""Cosine $p \cdot q / \|p\| \|q\|$ between the two hidden vectors of every mode, (K,).
+
+    Near 0 at a random start, 1 once the mode has grown from small weights: p + q grows while p - q
+    decays. nan for a zero vector.
+
+    **Arguments:** as for `hidden_vectors`.
+
+    **Raises:** `ValueError` as `hidden_vectors` does.
+    """
+    p, q = hidden_vectors(network, task, modes, check=check)
+    size = root(jnp.sum(p**2, axis=1)) * root(jnp.sum(q**2, axis=1))
+    return jnp.sum(p * q, axis=1) / size

@@ -1,0 +1,1 @@
+"""Networks: forward pass, kinds, initial weights."""

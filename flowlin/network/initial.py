@@ -1,0 +1,169 @@
+"""Initial weights: i.i.d. normal, balanced, lambda-balanced."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PRNGKeyArray
+
+from flowlin._tools.arrays import is_traced, require_finite
+from flowlin._tools.checks import flag, floating, not_negative, require_memory, whole
+from flowlin.tasks.task import Task
+
+
+def normal(
+    task: Task,
+    hidden: int | Sequence[int],
+    variance: float | Sequence[float],
+    bias: bool | Sequence[bool],
+    key: PRNGKeyArray,
+) -> tuple[list[Array], list[Array | None]]:
+    """Weights and biases i.i.d. normal; arguments as in `ReLUNetwork.init`."""
+    widths = _widths(hidden)
+    sizes = [task.inputs, *widths, task.outputs]
+    layers = len(sizes) - 1
+    variances = _per_layer("variance", variance, layers)
+    for value in variances:
+        not_negative("variance", value)
+    if isinstance(bias, (bool, np.bool_)):
+        bias = [bool(bias)] * len(widths) + [False]
+    flags = [flag("bias", value) for value in _per_layer("bias", bias, layers)]
+    _require_room(hidden, sum(m * (1 + n) for m, n in zip(sizes[1:], sizes, strict=False)), task)
+    weights, biases = [], []
+    dtype = task.x.dtype
+    for layer, layer_key in enumerate(jax.random.split(key, layers)):
+        w_key, b_key = jax.random.split(layer_key)
+        scale = jnp.sqrt(jnp.asarray(variances[layer], dtype))
+        shape = (sizes[layer + 1], sizes[layer])
+        weights.append(scale * jax.random.normal(w_key, shape, dtype))
+        # The weights' draw does not depend on whether there is a bias.
+        drawn = scale * jax.random.normal(b_key, shape[:1], dtype)
+        biases.append(drawn if flags[layer] else None)
+    return weights, biases
+
+
+def balanced(
+    task: Task,
+    hidden: int | Sequence[int],
+    variance: float | Sequence[float],
+    bias: bool,
+    *,
+    balance: float,
+    product: Any,
+    key: PRNGKeyArray,
+) -> tuple[list[Array], list[Array | None]]:
+    """Balanced or lambda-balanced factors; arguments as in `LinearNetwork.balanced`.
+
+    With the product's singular value decomposition U diag(a) V^T and orthonormal R_l,
+    W_l = R_l diag(sigma_l) R_{l-1}^T, R_0 = V, R_L = U: sigma_l = a^(1/L) balances; for two
+    layers sigma_2^2 - sigma_1^2 = lambda and sigma_1 sigma_2 = a.
+    """
+    draw_key, key = jax.random.split(key)
+    widths = _widths(hidden)
+    columns = task.inputs + bias
+    shape = (task.outputs, columns)
+    _require_room(hidden, sum(n**2 for n in (columns, *widths, task.outputs)), task)
+    drawn_rank = min(*shape, *widths) if product is None else None
+    if product is None:
+        flags = [bias] + [False] * len(widths)
+        drawn, drawn_biases = normal(task, hidden, variance, flags, draw_key)
+        if bias:
+            drawn[0] = jnp.concatenate([drawn_biases[0][:, None], drawn[0]], axis=1)  # pyright: ignore
+        product = drawn[0]
+        for w in drawn[1:]:
+            product = w @ product
+    product = floating("product", product).astype(task.x.dtype)
+    if product.shape != shape:
+        raise ValueError(f"`product` must have shape {shape}, got {product.shape}.")
+    rank = _rank(product) if drawn_rank is None else drawn_rank
+    if balance == 0 and min(widths) < rank:
+        raise ValueError(
+            f"`hidden` has a layer of {min(widths)} units, but a product of rank {rank} needs at "
+            f"least {rank}."
+        )
+    bases = _bases(product, widths, key)
+    sigmas = _singular_values(product, widths, balance, len(bases) - 1, rank)
+    weights: list[Array] = []
+    for left, right, sigma in zip(bases[1:], bases[:-1], sigmas, strict=True):
+        k = min(left.shape[1], right.shape[1], sigma.shape[0])
+        weights.append((left[:, :k] * sigma[:k]) @ right[:, :k].T)
+    biases: list[Array | None] = [None] * len(weights)
+    if bias:
+        biases[0], weights[0] = weights[0][:, 0], weights[0][:, 1:]
+    return weights, biases
+
+
+def _bases(product: Array, widths: list[int], key: PRNGKeyArray) -> list[Array]:
+    """Orthogonal matrices V, R_1, ..., R_{L-1}, U: singular vectors and random rotations."""
+    u, _, vt = jnp.linalg.svd(product, full_matrices=True)
+    rotations = [
+        jnp.linalg.qr(jax.random.normal(k, (width, width), product.dtype))[0]
+        for k, width in zip(jax.random.split(key, len(widths)), widths, strict=True)
+    ]
+    return [vt.T, *rotations, u]
+
+
+def _singular_values(
+    product: Array, widths: list[int], balance: float, layers: int, rank: int
+) -> list[Array]:
+    """Singular values of every layer, zero-padded to the width."""
+    a = jnp.linalg.svd(product, compute_uv=False)[:rank]
+    if balance == 0:
+        return [a ** (1.0 / layers)] * layers
+    if layers != 2:
+        raise ValueError("`balance` other than 0 needs exactly one hidden layer.")
+    room = product.shape[0] if balance > 0 else product.shape[1]
+    if widths[0] > room:
+        side = "outputs" if balance > 0 else "inputs (bias included)"
+        raise ValueError(
+            f"`balance` = {balance} needs at most as many hidden units as {side}, {room}, got "
+            f"{widths[0]}: a unit beyond them cannot carry the surplus."
+        )
+    if widths[0] < a.shape[0]:
+        raise ValueError(f"`hidden` must be at least the product's rank {a.shape[0]}.")
+    a = jnp.zeros(widths[0], a.dtype).at[: a.shape[0]].set(a)
+    root = jnp.sqrt(balance**2 + 4 * a**2)
+    # The larger of the two squares has no cancellation; the other follows from the product.
+    large = jnp.sqrt((abs(balance) + root) / 2)
+    small = a / large
+    return [small, large] if balance > 0 else [large, small]
+
+
+def _rank(product: Array) -> int:
+    """Rank of a concrete product up to rounding; the largest possible one of a traced product."""
+    if is_traced(product):
+        return min(product.shape)
+    require_finite("product", product)
+    return int(np.linalg.matrix_rank(np.asarray(product)))
+
+
+def _widths(hidden: int | Sequence[int]) -> list[int]:
+    listed = hasattr(hidden, "__len__") and not isinstance(hidden, (str, bytes))
+    try:
+        widths = [whole(1)("hidden", n) for n in (hidden if listed else [hidden])]  # pyright: ignore
+    except ValueError:
+        widths = []
+    if not widths:
+        raise ValueError(
+            f"`hidden` must hold at least one width of 1 or more, got {hidden!r:.60}; widths are "
+            "whole numbers."
+        )
+    return widths
+
+
+def _require_room(hidden: Any, numbers: int, task: Task) -> None:
+    """Raise `ValueError` where so many numbers, and as many again, do not fit into memory."""
+    size = 2 * numbers * task.x.dtype.itemsize
+    require_memory("hidden", hidden, size, "Take fewer units")
+
+
+def _per_layer(name: str, value: Any, layers: int) -> list[Any]:
+    single = isinstance(value, str) or np.ndim(value) == 0
+    values = [value] * layers if single else list(value)
+    if len(values) != layers:
+        raise ValueError(
+            f"`{name}` has {len(values)} entries for {layers} layers (readout included)."
+        )
+    return values

@@ -1,0 +1,442 @@
+"""Linear, ReLU and gated-linear networks: one forward pass with three kinds of gates."""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from equinox import AbstractVar
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from flowlin._tools.arrays import require_finite
+from flowlin._tools.checks import (
+    WORDS,
+    array,
+    checked,
+    finite,
+    flag,
+    floating,
+    instance,
+    known,
+    refuse,
+)
+from flowlin._tools.codec import storable
+from flowlin._tools.show import shown
+from flowlin.network import initial, summary
+from flowlin.network.construction import layers, off_gate, per_layer
+from flowlin.network.forward_pass import Biases, Parameters, Weights, forward
+from flowlin.tasks.task import Task
+
+N = TypeVar("N", bound="AbstractNetwork")
+
+
+def _input(name: str, value: Any) -> Any:
+    """An array of inputs; as for JAX, a list is none."""
+    if not isinstance(value, (jax.Array, np.ndarray)):
+        raise refuse(name, "an array", value, f"pass jnp.asarray({name})")
+    return array(name, value)
+
+
+class AbstractNetwork(eqx.Module):
+    """What the three kinds of networks share.
+
+    A hidden unit has the preactivation z = W h + c b and the activation h = g z; readout is
+    linear. `weights[l]` has shape (N_out_l, N_in_l), `biases[l]` shape (N_out_l,) or is None,
+    `bias_strength` is the constant c that multiplies every bias. Weights and biases are
+    trained; all other fields are not. Every field is an array leaf, so networks stack and vmap.
+    """
+
+    weights: AbstractVar[Weights]
+    biases: AbstractVar[Biases]
+    bias_strength: AbstractVar[Array]
+
+    def activation(self, layer: int, z: Array) -> Array:
+        """Activation h = g z of hidden layer `layer` for preactivations z of shape (P, H)."""
+        raise NotImplementedError
+
+    @property
+    def parameters(self) -> Parameters:
+        """What is trained: the weights and the biases."""
+        return self.weights, self.biases
+
+    def with_parameters(self: N, parameters: Parameters) -> N:
+        """The same network with other weights and biases."""
+        return eqx.tree_at(
+            lambda n: (n.weights, n.biases), self, parameters, is_leaf=lambda x: x is None
+        )
+
+    @property
+    def sample_gates(self) -> tuple[Array | None, ...]:
+        """Given gates that belong to samples, (P, H), as `with_sample_gates` takes them."""
+        return ()
+
+    def with_sample_gates(self: N, gates: tuple[Array | None, ...]) -> N:
+        """The same network with these in place of `sample_gates`, for other samples."""
+        del gates
+        return self
+
+    @checked
+    def astype(self: N, dtype: Any) -> N:
+        """The same network in another floating-point precision, float32 or float64."""
+        return jax.tree.map(lambda array: array.astype(dtype), self)
+
+    @property
+    def hidden(self) -> tuple[int, ...]:
+        """Widths of the hidden layers."""
+        return tuple(w.shape[-2] for w in self.weights[:-1])
+
+    @property
+    def dtype(self):
+        """Floating-point precision of the parameters."""
+        return self.weights[0].dtype
+
+    @checked(x=_input)
+    def outputs(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N_out"]:
+        """Outputs for all samples at once, with the network's gates."""
+        require_inputs(self, x)
+        return forward(self.parameters, self.bias_strength, x, self.activation)[0]
+
+    @checked(x=_input)
+    def preactivations(self, x: Float[Array, "P N_in"]) -> tuple[Array, ...]:
+        """Preactivations z = W h + c b, one array (P, H) per hidden layer."""
+        require_inputs(self, x)
+        return forward(self.parameters, self.bias_strength, x, self.activation)[1]
+
+    @checked(x=_input)
+    def gates(self, x: Float[Array, "P N_in"]) -> tuple[Array, ...]:
+        """Gates g = h / z, one array (P, H) per hidden layer."""
+        return tuple(
+            self.activation(layer, jnp.where(z > 0, 1.0, -1.0).astype(z.dtype))
+            * jnp.where(z > 0, 1.0, -1.0)
+            for layer, z in enumerate(self.preactivations(x))
+        )
+
+    @checked
+    def frozen(self, task: Task) -> "GatedLinearNetwork":
+        """Gated linear network with this network's (P, H) gates on the task's samples."""
+        require_inputs(self, task.x, "task.x")
+        return self._gated(self.gates(task.x))
+
+    @checked
+    def always_on(self, task: Task) -> "GatedLinearNetwork":
+        """Gated linear network with (H,) gates: 1 for units with z > 0 on all samples, else 0.
+
+        The linear model of Eq. 15 of the lead paper, G = diag(on for every sample).
+        """
+        require_inputs(self, task.x, "task.x")
+        gates = tuple(jnp.all(z > 0, axis=0).astype(z.dtype) for z in self.preactivations(task.x))
+        return self._gated(gates)
+
+    def _gated(self, gates: tuple[Array, ...]) -> "GatedLinearNetwork":
+        return GatedLinearNetwork(self.weights, self.biases, self.bias_strength, gates=gates)
+
+
+@checked(weights=None, biases=None)
+@shown(summary.network)
+@storable()
+class LinearNetwork(AbstractNetwork):
+    """Deep linear network: all gates are one.
+
+    **Arguments:**
+
+    - `weights`: matrices (N_out_l, N_in_l), first layer first.
+    - `biases`: None for no bias, or per layer an array (N_out_l,) or None.
+    - `bias_strength`: the constant c that multiplies every bias.
+
+    **Raises:** `ValueError` for shapes that do not chain, NaN, or no weights.
+    """
+
+    weights: Weights
+    biases: Biases
+    bias_strength: Array
+
+    def __init__(self, weights: Any, biases: Any = None, bias_strength: Any = 1.0):
+        self.weights, self.biases, self.bias_strength = layers(weights, biases, bias_strength)
+
+    def activation(self, layer: int, z: Array) -> Array:
+        """The identity."""
+        del layer
+        return z
+
+    @checked(x=_input)
+    def __call__(self, x: Float[Array, " N_in"]) -> Float[Array, " N_out"]:
+        """Output of one sample; use `jax.vmap` or `outputs` for many."""
+        require_inputs(self, x, axes=1)
+        return self.outputs(x[None])[0]
+
+    def affine(self) -> tuple[Float[Array, "N_out N_in"], Float[Array, " N_out"]]:
+        """The end-to-end map: matrix and offset with f(x) = matrix x + offset."""
+        matrix, offset = None, jnp.zeros_like(self.weights[-1][:, 0])
+        for w, b in zip(reversed(self.weights), reversed(self.biases), strict=True):
+            if b is not None:
+                b = self.bias_strength * b
+                offset = offset + (b if matrix is None else matrix @ b)
+            matrix = w if matrix is None else matrix @ w
+        assert matrix is not None
+        return matrix, offset
+
+    @classmethod
+    @checked(hidden=None, variance=None, bias=None)
+    def init(
+        cls,
+        task: Task,
+        hidden: int | Sequence[int] = (64,),
+        variance: float | Sequence[float] = 2e-4,
+        bias: bool | Sequence[bool] = True,
+        bias_strength: float = 1.0,
+        *,
+        key: PRNGKeyArray,
+    ) -> "LinearNetwork":
+        """Weights and biases i.i.d. normal, as in the lead paper (App. E); see `ReLUNetwork.init`.
+
+        The same key gives a linear and a ReLU network of one shape the same parameters.
+        """
+        weights, biases = initial.normal(task, hidden, variance, bias, key)
+        return cls(weights, biases, bias_strength)
+
+    @classmethod
+    @checked(hidden=None, variance=None, balance=known(finite), product=None)
+    def balanced(
+        cls,
+        task: Task,
+        hidden: int | Sequence[int] = (64,),
+        variance: float | Sequence[float] = 2e-4,
+        bias: bool = True,
+        bias_strength: float = 1.0,
+        *,
+        balance: float = 0.0,
+        product: Any = None,
+        key: PRNGKeyArray,
+    ) -> "LinearNetwork":
+        r"""Weights with $W_{l+1}^T W_{l+1} - W_l W_l^T = \lambda I$ for a given product.
+
+        The conserved quantity of every linear flow, set to zero (balanced, Saxe et al. 2014;
+        Arora et al. 2018) or, for two layers, to lambda (lambda-balanced, Domine et al. 2024).
+        A hidden bias counts as the first column of W_1 (with the raw b, for any c).
+
+        **Arguments:**
+
+        - `task`, `hidden`, `variance`, `bias`, `bias_strength`, `key`: as in `init`; `bias` is
+          for the first layer only, since a bias on a later layer has no balanced partner.
+        - `balance`: lambda; nonzero needs one hidden layer no wider than the outputs
+          (lambda > 0) or than the inputs, bias included (lambda < 0).
+        - `product`: the end-to-end matrix W_L ... W_1, shape (N_out, N_in), or (N_out, 1 + N_in)
+          with the raw bias first. By default the product of an i.i.d. normal draw.
+
+        **Raises:** `ValueError` where no such factorisation exists.
+        """
+        weights, biases = initial.balanced(
+            task, hidden, variance, bias, balance=balance, product=product, key=key
+        )
+        return cls(weights, biases, bias_strength)
+
+
+@checked(weights=None, biases=None, slope=off_gate)
+@shown(summary.network)
+@storable()
+class ReLUNetwork(AbstractNetwork):
+    """ReLU network: gates slaved to the sign of the preactivation.
+
+    **Arguments:**
+
+    - `weights`, `biases`, `bias_strength`: as for `LinearNetwork`.
+    - `slope`: gate of a unit that is off; 0 is ReLU, a value in (0, 1) leaky ReLU.
+
+    At z = 0 the gate is the off one: relu'(0) = `slope`.
+
+    **Raises:** `ValueError` for shapes that do not chain, NaN, or a slope outside [0, 1).
+    """
+
+    weights: Weights
+    biases: Biases
+    bias_strength: Array
+    slope: Array
+
+    def __init__(
+        self, weights: Any, biases: Any = None, bias_strength: Any = 1.0, slope: Any = 0.0
+    ):
+        self.weights, self.biases, self.bias_strength = layers(weights, biases, bias_strength)
+        self.slope = jnp.asarray(slope, dtype=self.weights[0].dtype)
+
+    def activation(self, layer: int, z: Array) -> Array:
+        """relu(z), or leaky relu for a positive slope."""
+        del layer
+        return jnp.where(z > 0, z, self.slope * z)
+
+    @checked(x=_input)
+    def __call__(self, x: Float[Array, " N_in"]) -> Float[Array, " N_out"]:
+        """Output of one sample; use `jax.vmap` or `outputs` for many."""
+        require_inputs(self, x, axes=1)
+        return self.outputs(x[None])[0]
+
+    @classmethod
+    @checked(hidden=None, variance=None, bias=None, slope=None)
+    def init(
+        cls,
+        task: Task,
+        hidden: int | Sequence[int] = (64,),
+        variance: float | Sequence[float] = 2e-4,
+        bias: bool | Sequence[bool] = True,
+        bias_strength: float = 1.0,
+        slope: float = 0.0,
+        *,
+        key: PRNGKeyArray,
+    ) -> "ReLUNetwork":
+        """Weights and biases i.i.d. normal, as in the lead paper (App. E).
+
+        **Arguments:**
+
+        - `task`: gives the numbers of inputs and outputs, and the precision.
+        - `hidden`: widths of the hidden layers; an integer for one layer.
+        - `variance`: of every weight and bias, or one per layer.
+        - `bias`: True for biases on the hidden layers (not on the readout), or one bool per
+          layer, readout last.
+        - `bias_strength`: the constant c that multiplies every bias.
+        - `slope`: of leaky ReLU.
+        - `key`: of `jax.random`.
+
+        **Raises:** `ValueError` for a negative variance, a width below 1, or a wrong number of
+        entries.
+        """
+        weights, biases = initial.normal(task, hidden, variance, bias, key)
+        return cls(weights, biases, bias_strength, slope)
+
+
+@checked(weights=None, biases=None, gates=None)
+@shown(summary.network)
+@storable()
+class GatedLinearNetwork(AbstractNetwork):
+    """Gated linear network: gates given and fixed.
+
+    **Arguments:**
+
+    - `weights`, `biases`, `bias_strength`: as for `LinearNetwork`.
+    - `gates`: per hidden layer an array (H,), the same for every sample, or (P, H), one row per
+      sample of the task that it is trained on.
+
+    **Raises:** `ValueError` for shapes that do not fit.
+    """
+
+    weights: Weights
+    biases: Biases
+    bias_strength: Array
+    gates_: tuple[Array, ...]
+
+    def __init__(self, weights: Any, biases: Any = None, bias_strength: Any = 1.0, *, gates: Any):
+        self.weights, self.biases, self.bias_strength = layers(weights, biases, bias_strength)
+        gates = tuple(
+            floating(f"gates[{layer}]", g).astype(self.weights[0].dtype)
+            for layer, g in enumerate(per_layer("gates", gates, "one array per hidden layer"))
+        )
+        if len(gates) != len(self.weights) - 1:
+            raise ValueError(
+                f"`gates` needs one array per hidden layer, {len(self.weights) - 1}, got "
+                f"{len(gates)}."
+            )
+        for layer, (g, width) in enumerate(zip(gates, self.hidden, strict=True)):
+            if g.ndim not in (1, 2) or g.shape[-1] != width:
+                raise ValueError(
+                    f"`gates[{layer}]` must have shape ({width},) or (P, {width}), got {g.shape}."
+                )
+            require_finite(f"gates[{layer}]", g)
+        self.gates_ = gates
+
+    def activation(self, layer: int, z: Array) -> Array:
+        """The given gates times z."""
+        return self._gate(layer, z.shape[0]) * z
+
+    def _gate(self, layer: int, samples: int) -> Array:
+        """The gates of a layer, (H,) or (P, H), made for so many samples."""
+        gate = self.gates_[layer]
+        if gate.ndim == 2 and gate.shape[0] != samples:
+            raise ValueError(
+                f"`gates[{layer}]` are for {gate.shape[0]} samples and the inputs have "
+                f"{samples}; per-sample gates go with the samples they were made for. For "
+                "one sample call `network(x, gates)` with that sample's gates."
+            )
+        return gate
+
+    @property
+    def sample_gates(self) -> tuple[Array | None, ...]:
+        """The gates that are per sample, None for layers where they are (H,)."""
+        return tuple(gate if gate.ndim == 2 else None for gate in self.gates_)
+
+    def with_sample_gates(self, gates: tuple[Array | None, ...]) -> "GatedLinearNetwork":
+        """The same network with other gates where they are per sample."""
+        merged = tuple(
+            own if new is None else new for own, new in zip(self.gates_, gates, strict=True)
+        )
+        return eqx.tree_at(lambda network: network.gates_, self, merged)
+
+    @checked(x=_input)
+    def gates(self, x: Float[Array, "P N_in"]) -> tuple[Array, ...]:
+        """The given gates, one array (P, H) per hidden layer."""
+        require_inputs(self, x)
+        samples, layers = x.shape[0], range(len(self.gates_))
+        return tuple(
+            jnp.broadcast_to(self._gate(k, samples), (samples, self.hidden[k])) for k in layers
+        )
+
+    @checked(x=_input, gates=None)
+    def __call__(self, x: Float[Array, " N_in"], gates: Any = None) -> Float[Array, " N_out"]:
+        """Output of one sample.
+
+        `gates`, per hidden layer an array (H,) (or the bare array where there is one layer),
+        replaces the network's own and is required where those are per sample.
+        """
+        require_inputs(self, x, axes=1)
+        if gates is None:
+            return self.outputs(x[None])[0]
+        gates = (gates,) if hasattr(gates, "ndim") else tuple(gates)
+        shapes = [np.shape(array(f"gates[{k}]", gate)) for k, gate in enumerate(gates)]
+        if shapes != [(width,) for width in self.hidden]:
+            raise ValueError(
+                f"`gates` needs one array (H,) per hidden layer, H = {self.hidden}, got arrays of "
+                f"shapes {shapes}."
+            )
+        return forward(
+            self.parameters, self.bias_strength, x[None], lambda layer, z: gates[layer] * z
+        )[0][0]
+
+
+def require_inputs(network: AbstractNetwork, x: Array, name: str = "x", axes: int = 2) -> None:
+    """Raise `ValueError` unless the network takes these inputs: many (P, N_in), or one (N_in,)."""
+    _require_one(network)
+    takes = network.weights[0].shape[1]
+    if x.ndim == axes and x.shape[-1] == takes:
+        return
+    many = f"(P, {takes}), one row per sample"
+    wanted, other = (f"({takes},), one sample", many) if axes == 1 else (many, f"({takes},)")
+    remedy = ""
+    if x.ndim == 3 - axes and x.shape[-1] == takes:
+        remedy = f"; inputs of shape {other}, go into `network{'.outputs' if axes == 1 else ''}(x)`"
+    raise ValueError(f"`{name}` must have shape {wanted}, got {x.shape}{remedy}.")
+
+
+def _require_one(network: AbstractNetwork) -> None:
+    if getattr(network.weights[0], "ndim", None) is None:
+        raise ValueError("`network` holds no arrays; pass one whose weights and biases are there.")
+    if network.weights[0].ndim != 2:
+        raise ValueError(
+            "`network` is a stack of networks; take one, as in jax.tree.map(lambda a: a[0], "
+            "network), or map over all by jax.vmap."
+        )
+
+
+def check_fit(network: AbstractNetwork, task: Task) -> None:
+    """Raise `ValueError` unless the network takes the task's inputs and gives its outputs."""
+    _require_one(network)
+    takes, gives = network.weights[0].shape[-1], network.weights[-1].shape[-2]
+    if (takes, gives) != (task.inputs, task.outputs):
+        raise ValueError(
+            f"`network` maps {takes} inputs to {gives} outputs, but `task` {task.name!r} has "
+            f"{task.inputs} inputs and {task.outputs} outputs."
+        )
+
+
+WORDS["network"] = instance(
+    AbstractNetwork, "a flowlin network", "make one by fl.ReLUNetwork.init(task, key=key)"
+)
+WORDS["bias"] = flag

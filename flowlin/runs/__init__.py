@@ -1,0 +1,1 @@
+"""Runs: flow, descent, sweep, and what they return."""

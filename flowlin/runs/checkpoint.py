@@ -1,0 +1,172 @@
+"""Checkpoints of long runs."""
+
+import hashlib
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from flowlin._tools.archive import PathLike, naming, read, require_place, write
+from flowlin._tools.codec import check, require_storable, storable
+from flowlin._tools.version import __version__
+from flowlin.field.objective import Modified
+from flowlin.runs.driving import AbstractPause, Limits
+from flowlin.runs.progress import Pace
+from flowlin.runs.run import Run
+from flowlin.runs.storage import check_trajectory
+from flowlin.runs.trajectory import Continuation, Trajectory
+from flowlin.solvers.rkc import RKC
+
+SECONDS = 30.0  # between two checkpoints, about
+
+
+@storable()
+class CheckpointFile(NamedTuple):
+    """What is written.
+
+    - `prints`: what the run is of; see `_prints`.
+    - `capacity`: of its logs.
+    - `switched`: whether it has gone over to RKC.
+    - `flow`: the trajectory so far.
+    - `state`: the leaves of its `Continuation`.
+    """
+
+    prints: dict[str, str]
+    capacity: int
+    switched: bool
+    flow: Trajectory
+    state: list[jax.Array]
+
+
+class Resumed(NamedTuple):
+    """Where a checkpointed run stands: the run, its state, and the trajectory so far."""
+
+    run: Run
+    start: Continuation
+    flow: Trajectory
+
+
+class Checkpoint(AbstractPause):
+    """Writes a run's state and its trajectory so far to a file, every half minute and at the end.
+
+    The file is replaced atomically; see `flowlin._tools.archive` for its format. Since pauses
+    change no step, a run that was killed and resumed equals one that was not, bit for bit.
+    """
+
+    def __init__(self, path: PathLike, run: Run):
+        self.path, self.pace = require_place("checkpoint", path), Pace(SECONDS)
+        self.prints = _prints(run)
+        if jax.process_count() > 1:
+            raise ValueError("`checkpoint` is for runs of one process; leave it out on several.")
+        if run.observe.functions is not None:
+            shapes = eqx.filter_eval_shape(run.observe, run.network, run.task)
+            require_storable(shapes, "observe")
+
+    def budget(self, accepted: int) -> int | None:
+        """About half a minute's steps."""
+        return self.pace.budget(accepted)
+
+    def pause(self, run: Run, flow: Trajectory, limits: Limits) -> tuple[Run, Trajectory]:
+        """Write if it is time."""
+        assert flow.continuation is not None
+        if self.pace.due(flow.continuation):
+            self._write(run, flow)
+        return run, flow
+
+    def end(self, run: Run, flow: Trajectory) -> Trajectory:
+        """Write what came out."""
+        self._write(run, flow)
+        return flow
+
+    def broken_off(self, run: Run, flow: Trajectory | None) -> None:
+        """Write how far it came."""
+        if flow is not None:
+            self._write(run, flow)
+
+    def resumed(self, run: Run) -> Resumed | None:
+        """Where the run of the file stands; None if there is no file yet.
+
+        **Raises:** `ValueError` for a file of another run, naming what differs, and for a damaged
+        one or one of another version of flowlin.
+        """
+        if not self.path.exists():
+            return None
+        found = self._found()
+        with naming("checkpoint", self.path):
+            check_trajectory(found.flow)
+            if found.capacity < 0:
+                raise ValueError(f"`checkpoint.capacity` is {found.capacity}")
+            run = run.with_capacity(found.capacity)
+            if found.switched:
+                run = run.with_solver(RKC())
+            shapes = eqx.filter_eval_shape(Run.begin, run)
+            wanted = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(shapes)]
+            if [(leaf.shape, leaf.dtype) for leaf in found.state] != wanted:
+                raise ValueError("its state does not fit the run")
+        start = jax.tree.unflatten(jax.tree.structure(shapes), found.state)
+        flow = eqx.tree_at(lambda f: f.continuation, found.flow, start, is_leaf=_is_none)
+        return Resumed(run, start, flow)
+
+    def _found(self) -> CheckpointFile:
+        """What the file holds, which is of this run."""
+        where = f"`checkpoint` = {str(self.path)!r}"
+        found, _, written_by = read("checkpoint", self.path)
+        if written_by.get("flowlin") != __version__:
+            raise ValueError(
+                f"{where} was written by flowlin {written_by.get('flowlin')}, and a run's state "
+                f"is not kept across versions (this is {__version__}); finish the run "
+                "with that one, or remove the file to start anew."
+            )
+        if not isinstance(found, CheckpointFile):
+            raise ValueError(f"{where} holds no checkpoint but a {type(found).__name__}.")
+        with naming("checkpoint", self.path):
+            check(found, CheckpointFile, "checkpoint")
+        other = [name for name, print_ in self.prints.items() if found.prints.get(name) != print_]
+        if other:
+            raise ValueError(
+                f"{where} is of a run with another {', '.join(other)}; remove the file to start "
+                "anew, or choose another one."
+            )
+        return found
+
+    def _write(self, run: Run, flow: Trajectory) -> None:
+        switched = isinstance(run.solver, RKC) and dict(flow.labels)["solver"] != "RKC"
+        state = jax.tree.leaves(flow.continuation)
+        write(self.path, CheckpointFile(self.prints, run.capacity, switched, flow, state))
+
+
+def _is_none(node: Any) -> bool:
+    return node is None
+
+
+def _prints(run: Run) -> dict[str, str]:
+    """A fingerprint of each argument of a run; functions count by what they are called."""
+    goal = run.objective
+    watched = [(watch.channel, watch.direction, watch.terminate) for watch in run.watches]
+    parts = {
+        "network": (type(run.network).__name__, run.network),
+        "task": run.task,
+        "loss": repr(run.loss),
+        "kinks": repr(run.kinks),
+        "tau": run.tau,
+        "learning_rate": goal.learning_rate if isinstance(goal, Modified) else None,
+        "events": (repr(watched), eqx.filter(run.watches, eqx.is_array)),
+        "observe": repr(sorted(run.observe.functions or ["networks"])),
+        "solver": type(run.solver).__name__,
+        "rtol": run.controller.rtol,
+        "atol": run.controller.atol,
+        "t1": run.t1,
+        "ts": run.ts,
+    }
+    return {name: _hash(part) for name, part in parts.items()}
+
+
+def _hash(part: Any) -> str:
+    made = hashlib.sha256()
+    for leaf in jax.tree.leaves(part):
+        if isinstance(leaf, str):
+            made.update(leaf.encode())
+        else:
+            made.update(repr((leaf.shape, leaf.dtype)).encode() + np.asarray(leaf).tobytes())
+    return made.hexdigest()

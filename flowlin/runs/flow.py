@@ -1,0 +1,324 @@
+"""Gradient flow: the continuous run."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, cast
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flowlin._tools.archive import PathLike
+from flowlin._tools.arrays import ENABLE_X64, is_traced
+from flowlin._tools.checks import checked, positive_at_run_time
+from flowlin._tools.forward_mode import reverse_only, told_by_name
+from flowlin._tools.result import RESULTS, hand_back
+from flowlin.events.kinds import AbstractEvent, GateSwitches, logs_gates, user_watches
+from flowlin.field.kinks import AbstractKinks, AveragedKinks, ExactKinks, IgnoreKinks
+from flowlin.loss import Loss, SquaredError
+from flowlin.network.kinds import AbstractNetwork, check_fit
+from flowlin.runs.checkpoint import Checkpoint
+from flowlin.runs.choices import (
+    check_options,
+    chosen_kinks,
+    chosen_objective,
+    chosen_solver,
+    chosen_times,
+    controller,
+    labels,
+    meter,
+    require_room,
+    tolerance,
+)
+from flowlin.runs.driving import AbstractPause, Limits, driven, is_paused
+from flowlin.runs.interrupts import Interruptible
+from flowlin.runs.progress import Bar, progress_meter
+from flowlin.runs.run import Observables, Observe, Run
+from flowlin.runs.stiffness import StiffnessCheck
+from flowlin.runs.trajectory import FIXED, Reference, Trajectory, finished
+from flowlin.solvers.unrolled import evaluations
+from flowlin.solvers.walk import ExactWalk
+from flowlin.tasks.task import Task
+
+
+@checked(
+    t1=positive_at_run_time,
+    tau=positive_at_run_time,
+    learning_rate=positive_at_run_time,
+    rtol=positive_at_run_time,
+    atol=positive_at_run_time,
+    progress=meter,
+)
+def gradient_flow(
+    network: AbstractNetwork,
+    task: Task,
+    t1: float,
+    *,
+    ts: Any = None,
+    dense: bool = False,
+    loss: Loss = SquaredError(),
+    tau: Any = 1.0,
+    learning_rate: Any = None,
+    events: AbstractEvent | Sequence[AbstractEvent] = (),
+    observe: Observe | None = None,
+    kinks: AbstractKinks | None = None,
+    solver: diffrax.AbstractSolver | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    max_steps: int | None = 2**20,
+    max_events: int = 2**16,
+    adjoint: diffrax.AbstractAdjoint = diffrax.RecursiveCheckpointAdjoint(),
+    progress: bool | diffrax.AbstractProgressMeter = False,
+    checkpoint: PathLike | None = None,
+    throw: bool = True,
+) -> Trajectory:
+    r"""Gradient flow $\tau\, \dot w = -\nabla L(w)$ from t = 0 to `t1`.
+
+    **Arguments:**
+
+    - `network`: the initial network. Its weights and biases move, nothing else does.
+    - `task`: what it is trained on; taken to the network's precision.
+    - `t1`: final time, in the units of tau (see `fl.StepClock` for descent steps).
+    - `ts`: times to save, ascending in [0, t1] (up to rounding); None saves 0 and the end.
+    - `dense`: whether `flow.network(t)` works for every t. The run is then done twice, first to
+      count its steps; memory is steps x stages x parameters (for an exact walk times 8 pieces).
+    - `loss`: `SquaredError()` or `CrossEntropy()`.
+    - `tau`: time constant.
+    - `learning_rate`: None for the flow itself. A rate eps gives the *modified* flow that descent
+      with that rate follows to second order: of $L + (\epsilon/4) \|\nabla L\|^2$ (Barrett and
+      Dherin 2021; see `flowlin.field.objective.Modified`), at about three times the cost. Its
+      times, events among them, are those of descent up to O(eps^2), with k steps at t = k eps
+      tau; compare them with `fl.gradient_descent(..., interpolate=True)`. Losses stay those of L. For smooth
+      networks: a ReLU network needs `SmoothKinks`, and the rounded network is then meant.
+    - `events`: `Crossing`, `ModeHits`, `LossBelow`, `UnitSwitches`; one or several. A ReLU network
+      with up to 10,000 (unit, sample) pairs logs its gates besides.
+    - `observe`: `{name: function(network, task)}`, recorded at `ts` **instead of** the networks.
+
+    Other arguments, which most people never need:
+
+    - `kinks`: of a ReLU network; None takes, up to 10,000 (unit, sample) pairs, `ExactKinks()`
+      for one hidden layer and `SmoothKinks(1e-4)` for more, and beyond `AveragedKinks()` for one
+      hidden layer without a `solver`, else `IgnoreKinks()`; `flow.stats` says which and why, and
+      what is not exact warns (`fl.KinksWarning`).
+    - `solver`: any diffrax solver of ordinary differential equations that estimates its error
+      (`diffrax.HalfSolver` makes such a one of any other); its steps are chosen by `rtol` and
+      `atol`. None takes Dopri8 for smooth flows at rtol <= 1e-6, else
+      Tsit5; for ReLU networks Tsit5 at rtol <= 1e-6, else and for ignored kinks Bosh3; and goes on
+      with `fl.RKC()` where stiffness is measured during the run and RKC comes further per
+      evaluation (not under `jit` or `vmap`, with `dense`, or with exact kinks). `AveragedKinks`
+      has its own. `flow.stats` says which and why.
+    - `rtol`, `atol`: None is 1e-8 in float64 (1e-5 with `AveragedKinks`, which goes no finer) and
+      1e-4 in float32 (1e-5 with `ExactKinks`), and rtol / 100. While JAX is set to float32 the
+      first run warns (`fl.PrecisionWarning`) of the digits to expect.
+    - `max_steps`, `max_events`: where to give up; `max_steps=None` is 2^30, which is nowhere.
+    - `adjoint`: how derivatives are taken; the default is reverse mode, `diffrax.ForwardMode()`
+      for `jax.jvp`. Reverse mode keeps about sqrt(2 `max_steps`) checkpoints, each with the
+      parameters and the log: give it `max_steps` and `max_events` near to what the run needs.
+    - `progress`: True for a tqdm bar with loss, steps, speed and the time left, silent where
+      standard error is not a terminal; or a diffrax progress meter.
+    - `checkpoint`: a file that the run's state and trajectory are written to about every half
+      minute and at the end, atomically. The same call finds the file and goes on from there, or
+      returns at once what had come out. A run that was killed and resumed equals one that was
+      not, bit for bit. Functions in `events` and `observe` are known by their names alone.
+    - `throw`: whether a run that fails raises; else `flow.result` says what happened.
+
+    Ctrl-C is heard about every other second (under `jit`, with a diffrax progress meter and in the
+    second run of `dense` only at the end). It, and any other error in a run that has begun, such as
+    a full disk, carries what was computed as `error.trajectory`, which can be saved and extended.
+
+    **Returns:** a `Trajectory`.
+
+    **Raises:** `ValueError` for bad input; `fl.RunError`, which holds the partial trajectory, for
+    a run that fails.
+    """
+    events, max_steps = cast(tuple, events), cast(int, max_steps)  # as `checked` leaves them
+    check_fit(network, task)
+    check_options(network, rtol, learning_rate, kinks)
+    ts = chosen_times(t1, ts)
+    task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
+    # A name is no part of what is compiled.
+    reference = Reference(task, loss, extended=extended)
+    task = dataclasses.replace(task, name="")
+    _require_saved(network, ts, observe)
+    kinks, why = chosen_kinks(network, task, kinks, solver)
+    tau = jnp.asarray(tau, network.dtype)
+    rtol = cast(float, tolerance(rtol, kinks, network.dtype))
+    method, method_why = chosen_solver(network, task, loss, tau, kinks, solver, rtol)
+    goal = chosen_objective(network, task, loss, kinks, learning_rate)
+    logged = (GateSwitches(),) if logs_gates(network, task, events, kinks) else ()
+    watches = user_watches((*logged, *events), network, task, goal, kinks)
+    run = Run(
+        network=network,
+        task=task,
+        loss=loss,
+        kinks=kinks,
+        objective=goal,
+        tau=tau,
+        watches=tuple(watches),
+        observe=Observables(observe),
+        solver=method,
+        controller=controller(rtol, atol, t1, network.dtype),
+        adjoint=adjoint,
+        meter=diffrax.NoProgressMeter(),
+        t1=jnp.asarray(t1, network.dtype),
+        ts=None if ts is None else jnp.asarray(ts, network.dtype),
+        labels=labels(network, (method, method_why), (kinks, why), goal),
+        reference=reference,
+        capacity=_capacity(watches, max_events),
+    )
+    solve = _traced if is_traced(run) else _driven
+    flow = solve(run, dense, Limits(max_steps, max_events), solver is None, progress, checkpoint)
+    return finished(flow, throw, lambda f: _failure(f, max_steps, max_events))
+
+
+def _require_saved(network: AbstractNetwork, ts: Any, observe: Observe | None) -> None:
+    """Raise `ValueError` where the networks at so many times do not fit into memory."""
+    if ts is not None and observe is None:
+        require_room(network, len(ts), "ts", f"{len(ts)} times", "Save fewer, or use `observe`")
+
+
+def extended(
+    flow: Trajectory, t1: float, ts: Any, max_steps: int, max_events: int, progress: bool, throw
+) -> Trajectory:
+    """See `Trajectory.extend`."""
+    run, at = flow.reference.run, flow.continuation
+    if run is None or at is None or is_traced(flow):
+        raise ValueError(FIXED)
+    if bool(flow.result == RESULTS.event_occurred):
+        raise ValueError(
+            "this run ended at a terminating event; to go beyond, run it with `terminate=False`."
+        )
+    ts = chosen_times(t1, ts)
+    first = float(t1) if ts is None else float(np.asarray(ts)[0])
+    if not first > float(flow.end):
+        raise ValueError(
+            f"`{'t1' if ts is None else 'ts'}` must lie beyond the run's end, {float(flow.end):g}, "
+            f"got {first:g}."
+        )
+    dtype = run.network.dtype
+    run = dataclasses.replace(
+        run, t1=jnp.asarray(t1, dtype), ts=None if ts is None else jnp.asarray(ts, dtype)
+    )
+    limits = Limits(int(at.counts["num_steps"]) + max_steps, max_events)
+    longer = driven(run, limits, _by_clock(run, progress, float(at.t)), at, flow)
+    return finished(longer, throw, lambda f: _failure(f, max_steps, max_events))
+
+
+def _capacity(watches: Sequence[Any], max_events: int) -> int:
+    """Of the first logs; they grow where that does not suffice."""
+    components = sum(watch.channel.size for watch in watches)
+    return min(max_events, 2 ** math.ceil(math.log2(max(1024, 2 * components))))
+
+
+def _traced(
+    run: Run, dense: bool, limits: Limits, automatic: bool, progress: Any, checkpoint: Any
+) -> Trajectory:
+    """A run under `jit`, `vmap` or a derivative: one solve with all the room it may need."""
+    del automatic  # the solver stays: choosing another needs numbers
+    if checkpoint is not None:
+        raise ValueError("`checkpoint` is for runs outside of `jit` and `vmap`; leave it out.")
+    if dense and limits.steps > 2**14:
+        raise ValueError(
+            f"`dense=True` under jit or vmap reserves memory for `max_steps` = {limits.steps} "
+            "steps; pass a `max_steps` of at most 16384."
+        )
+    if dense:
+        _require_dense(run, limits.steps)
+    if isinstance(run.adjoint, diffrax.RecursiveCheckpointAdjoint):
+        run = reverse_only(run)
+    run = dataclasses.replace(run.with_capacity(limits.events), meter=progress_meter(progress))
+    whole = jnp.asarray(limits.steps)
+    with told_by_name():
+        flow = run.solve(None, whole, whole, dense=dense, max_steps=limits.steps)
+    return dataclasses.replace(flow, continuation=None)
+
+
+def _driven(
+    run: Run, dense: bool, limits: Limits, automatic: bool, progress: Any, checkpoint: Any
+) -> Trajectory:
+    """A run outside of them, which can pause."""
+    pauses: list[AbstractPause] = []
+    start = before = None
+    if checkpoint is not None:
+        if dense:
+            raise ValueError("`checkpoint` does not keep dense output; save at `ts` instead.")
+        file = Checkpoint(checkpoint, run)
+        pauses.append(file)
+        if found := file.resumed(run):
+            run, start, before = found
+            if not is_paused(before, limits):
+                return before.of(run)
+    if automatic and not dense and not isinstance(run.kinks, (ExactKinks, AveragedKinks)):
+        pauses.insert(0, StiffnessCheck(run))  # before a checkpoint, which then holds the choice
+    if isinstance(progress, diffrax.AbstractProgressMeter):
+        run = dataclasses.replace(run, meter=progress)  # which would begin anew after each pause
+    else:
+        pauses += _by_clock(run, progress, 0.0 if start is None else float(start.t))
+    flow = driven(run, limits, pauses, start, before)
+    if not dense:
+        return flow
+    # diffrax reserves memory for every step that could happen: reserve what did.
+    room = 2 ** math.ceil(math.log2(int(flow.counts["num_steps"]) + 1))
+    _require_dense(flow.reference.run, room)
+    run = dataclasses.replace(flow.reference.run, meter=diffrax.NoProgressMeter())
+    whole = jnp.asarray(limits.steps)
+    try:
+        flow = run.solve(None, whole, whole, dense=True, max_steps=room)
+    except (KeyboardInterrupt, Exception) as error:
+        hand_back(error, flow)
+        raise
+    return dataclasses.replace(flow, continuation=None)
+
+
+def _require_dense(run: Run, steps: int) -> None:
+    """Raise `ValueError` where the dense output of so many steps does not fit into memory."""
+    stages = evaluations(run.solver) if isinstance(run.solver, diffrax.AbstractERK) else 4
+    pieces = ExactWalk.pieces if isinstance(run.kinks, ExactKinks) else 1
+    remedy = "Lower `max_steps` or the end, or save at `ts` instead"
+    require_room(run.network, steps * stages * pieces, "dense", f"True for {steps} steps", remedy)
+
+
+def _by_clock(run: Run, progress: bool, t: float) -> list[AbstractPause]:
+    """What looks at a run from time t on every now and then, whatever its steps."""
+    pauses: list[AbstractPause] = []
+    if jax.process_count() == 1:  # several would pause at different steps
+        pauses.append(Interruptible(run))
+    if progress:
+        pauses.append(Bar(run, t))
+    return pauses
+
+
+def _failure(flow: Trajectory, max_steps: int, max_events: int) -> str:
+    """What went wrong and what to do about it."""
+    reached = f"t = {float(flow.end):.6g} after {int(flow.counts['num_steps'])} steps"
+    remedy, narrow = "", False
+    if flow.stats["kinks"] == repr(IgnoreKinks()):
+        remedy = "; a ReLU flow that slides on its kinks needs `kinks=fl.SmoothKinks(...)`"
+    if flow.stats["kinks"].startswith("ExactKinks") and flow.final.dtype != jnp.float64:
+        remedy = f"; events may be too close for float32; before any array is made: {ENABLE_X64}"
+        narrow = True
+    if bool(flow.result == RESULTS.max_steps_reached):
+        return (
+            f"`max_steps` = {max_steps} reached at {reached}. Increase it, or loosen "
+            f"`rtol`{remedy}."
+        )
+    if bool(flow.result == RESULTS.dt_min_reached):
+        return (
+            f"the step size shrank to nothing at {reached}: the loss is not finite there, or its "
+            f"gradient jumps{remedy}."
+        )
+    if bool(flow.result == RESULTS.event_overflow):
+        return (
+            f"{int(flow.events.count)} events happened and `max_events` = {max_events}. Increase "
+            "it, watch fewer components, or end the run earlier."
+        )
+    if bool(flow.result == RESULTS.slides_in_two_layers):
+        layer, unit, sample = flow.events.select("gate").index[-1]
+        return (
+            f"sample {sample} slides in two layers at once at {reached}: unit {unit} of layer "
+            f"{layer} reached its kink and can neither cross nor go back. `ExactKinks` stops "
+            "there; use `kinks=fl.SmoothKinks(...)`, or end the run before."
+        )
+    return f"{RESULTS[flow.result]}, at {reached}{remedy if narrow else ''}."

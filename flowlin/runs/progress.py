@@ -1,0 +1,111 @@
+"""Progress of long runs."""
+
+import time
+from typing import Any
+
+import diffrax
+
+from flowlin._tools.bar import tqdm_bar
+from flowlin.runs.driving import AbstractPause, Limits
+from flowlin.runs.run import Run
+from flowlin.runs.trajectory import Continuation, Trajectory
+
+
+class QuietMeter(diffrax.TqdmProgressMeter):
+    """diffrax's tqdm bar, silent where standard error is not a terminal."""
+
+    @staticmethod
+    def _init_bar() -> Any:
+        return tqdm_bar(
+            100, unit="%", bar_format="{percentage:.2f}%|{bar}| [{elapsed}<{remaining}]"
+        )
+
+
+def progress_meter(
+    progress: bool | diffrax.AbstractProgressMeter,
+) -> diffrax.AbstractProgressMeter:
+    """The diffrax meter for `progress=` where a run cannot pause: a tqdm bar for True.
+
+    **Raises:** `ImportError` if tqdm is missing.
+    """
+    if isinstance(progress, diffrax.AbstractProgressMeter):
+        return progress
+    if not progress:
+        return diffrax.NoProgressMeter()
+    tqdm_bar(None).close()  # before anything is compiled, if tqdm is missing
+    return QuietMeter()
+
+
+class Pace:
+    """Accepted steps that take about so many seconds, by the speed of the last segment."""
+
+    def __init__(self, seconds: float, steps: int = 16):
+        self.seconds = seconds
+        self.steps = steps  # the first ones include compilation
+        self.waited = 0.0  # since it was last due
+        self.clock, self.accepted = 0.0, 0  # at the segment's start
+
+    def budget(self, accepted: int) -> int:
+        """Steps until the next pause, which are about to begin."""
+        self.clock, self.accepted = time.monotonic(), accepted
+        return self.steps
+
+    def due(self, at: Continuation) -> bool:
+        """Whether the time has come, at a segment's end; if so it starts to count anew."""
+        spent = max(time.monotonic() - self.clock, 1e-9)
+        speed = (int(at.counts["num_accepted_steps"]) - self.accepted) / spent
+        self.steps = int(min(max(speed * self.seconds, 1), 4 * self.steps))
+        self.waited += spent
+        if self.waited < self.seconds / 2:
+            return False
+        self.waited = 0.0
+        return True
+
+
+class Bar(AbstractPause):
+    """A tqdm bar over flow time: loss, steps, speed, and the time that is left.
+
+    Silent where standard error is not a terminal.
+    """
+
+    def __init__(self, run: Run, start: float):
+        self.pace = Pace(0.5)
+        end = float(run.t1)
+        times = "t = {n:.4g}/{total:.4g} [{elapsed}<{remaining}{postfix}]"
+        self.bar = tqdm_bar(
+            end,
+            initial=start,
+            bar_format="{percentage:3.0f}%|{bar}| " + times,
+            dynamic_ncols=True,
+        )
+
+    def budget(self, accepted: int) -> int | None:
+        """Twice a second."""
+        return self.pace.budget(accepted)
+
+    def pause(self, run: Run, flow: Trajectory, limits: Limits) -> tuple[Run, Trajectory]:
+        """Show how far it is."""
+        assert flow.continuation is not None
+        if self.pace.due(flow.continuation):
+            self._show(flow)
+        return run, flow
+
+    def end(self, run: Run, flow: Trajectory) -> Trajectory:
+        """Show the end."""
+        self._show(flow)
+        self.bar.close()
+        return flow
+
+    def broken_off(self, run: Run, flow: Trajectory | None) -> None:
+        """Leave the bar where it is."""
+        self.bar.close()
+
+    def _show(self, flow: Trajectory) -> None:
+        at = flow.continuation
+        assert at is not None
+        steps = int(at.counts["num_steps"])
+        speed = steps / max(self.bar.format_dict["elapsed"] or 0, 1e-9)
+        self.bar.set_postfix_str(
+            f"loss {float(at.loss):.4g}, {steps} steps, {speed:.3g}/s", refresh=False
+        )
+        self.bar.update(float(flow.end) - self.bar.n)

@@ -1,0 +1,308 @@
+"""A run of gradient flow: what defines it, its solve, and what comes of that."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, cast
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from flowlin._tools.checks import recordable
+from flowlin._tools.compiled import jit_by_array
+from flowlin._tools.result import RESULTS, okay
+from flowlin.events.observer import Observer
+from flowlin.events.recorder import Recorder, RecorderState, event_log
+from flowlin.events.watched import Watch
+from flowlin.field.gates.sides import NO_SLOTS, TWO_LAYERS, UNSOLVED
+from flowlin.field.kinks import AbstractKinks, ExactKinks
+from flowlin.field.objective import AbstractObjective
+from flowlin.field.vector_field import GradientField
+from flowlin.log.buffer import Log
+from flowlin.loss import Loss
+from flowlin.network.forward_pass import Parameters
+from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
+from flowlin.runs.trajectory import Continuation, Reference, Trajectory
+from flowlin.solvers.averaged import EVALUATIONS, AveragedGates
+from flowlin.solvers.pausing import Pausing, PausingState
+from flowlin.solvers.rkc import RKC
+from flowlin.solvers.unrolled import Unrolled, evaluations
+from flowlin.solvers.walk import ExactWalk, WalkState, rule_for
+from flowlin.tasks.task import Task
+
+Observe = dict[str, Callable[[AbstractNetwork, Task], Any]]
+
+
+COUNTS = ("num_steps", "num_accepted_steps", "num_rejected_steps")
+
+
+class Observables(eqx.Module):
+    """The user's observables as one function; None for the networks' parameters."""
+
+    functions: Observe | None
+
+    def __call__(self, network: AbstractNetwork, task: Task) -> Any:
+        if self.functions is None:
+            return network.parameters
+        found = {
+            name: recordable(f"`observe[{name!r}]`", f(network, task))
+            for name, f in self.functions.items()
+        }
+        return jax.tree.map(lambda a: a if eqx.is_array(a) else jnp.asarray(a, float), found)
+
+
+class _Save(eqx.Module):
+    """What is saved at each time: the loss and the observables."""
+
+    objective: AbstractObjective
+    network: AbstractNetwork
+    task: Task
+    observe: Observables
+
+    def __call__(self, t: Any, parameters: Parameters, args: Any) -> tuple[Array, Any]:
+        del t, args
+        network = self.network.with_parameters(parameters)
+        return self.objective.value(network), self.observe(network, self.task)
+
+
+class Run(eqx.Module):
+    """Everything that defines a run, so that it can be jitted and attempted again."""
+
+    network: AbstractNetwork
+    task: Task
+    loss: Loss
+    kinks: AbstractKinks
+    objective: AbstractObjective
+    tau: Array
+    watches: tuple[Watch, ...]
+    observe: Observables
+    solver: diffrax.AbstractSolver
+    controller: diffrax.AbstractAdaptiveStepSizeController
+    adjoint: diffrax.AbstractAdjoint
+    meter: diffrax.AbstractProgressMeter
+    t1: Array
+    ts: Array | None
+    labels: tuple[tuple[str, Any], ...] = eqx.field(static=True)
+    reference: Reference = eqx.field(static=True)
+    capacity: int = eqx.field(static=True)  # of the logs
+
+    @property
+    def field(self) -> GradientField:
+        """The velocity without an exact walk's gates."""
+        return GradientField(self.objective, self.network, self.tau)
+
+    @property
+    def save(self) -> "_Save":
+        """What is saved at each time."""
+        return _Save(self.objective, self.network, self.task, self.observe)
+
+    def with_capacity(self, capacity: int) -> "Run":
+        """The same run with room for so many events."""
+        return dataclasses.replace(self, capacity=capacity)
+
+    def with_solver(self, solver: diffrax.AbstractSolver) -> "Run":
+        """The same run by another solver."""
+        return dataclasses.replace(self, solver=solver)
+
+    @property
+    def anonymous(self) -> "Run":
+        """The same run without its reference: one compilation serves all tasks of one shape."""
+        return dataclasses.replace(self, reference=Reference(None, self.loss))
+
+    def equation(self) -> tuple[diffrax.ODETerm, diffrax.AbstractSolver]:
+        """What is solved, and the solver in its wrappings."""
+        solver, field, loop = self.solver, self.field, "checkpointed"
+        if isinstance(self.adjoint, (diffrax.ForwardMode, diffrax.DirectAdjoint)):
+            loop = "lax"
+        if isinstance(solver, RKC):
+            solver = RKC(solver.max_stages, loop)
+        if isinstance(self.kinks, ExactKinks):
+            assert isinstance(self.network, ReLUNetwork)
+            rule = rule_for(self.network, self.task, self.loss, self.tau, self.kinks.slots, loop)
+            field = rule.flow
+            inner = Unrolled(cast(Any, solver))
+            rtol, atol = self.controller.rtol, self.controller.atol
+            solver = ExactWalk(inner, rule, rtol, atol, self.capacity, loop=loop)
+        if self.watches:
+            solver = Recorder(solver, Observer(self.watches, self.network), self.capacity, loop)
+        return diffrax.ODETerm(field), solver
+
+    def begin(self, t: Array | None = None, parameters: Parameters | None = None) -> Continuation:
+        """Where a run stands before its first step, at t = 0 with the network's parameters."""
+        term, solver = self.equation()
+        t = jnp.zeros_like(self.t1) if t is None else t
+        parameters = self.network.parameters if parameters is None else parameters
+        ahead, inner = self.controller.init(
+            term, t, self.t1, parameters, None, None, solver.func, solver.error_order(term)
+        )
+        start = Continuation(
+            t,
+            parameters,
+            solver.init(term, t, jnp.minimum(ahead, self.t1), parameters, None),
+            PausingState.fresh(inner, jnp.asarray(ahead)),
+            {name: jnp.zeros((), int) for name in COUNTS},
+            self.objective.value(self.network.with_parameters(parameters)),
+        )
+        # Of the types that come out of a solve, so that what goes on compiles no more.
+        return jax.tree.map(lambda a: jnp.asarray(a) if eqx.is_array_like(a) else a, start)
+
+    @jit_by_array
+    def solve(
+        self,
+        start: Continuation | None,
+        budget: Array,
+        attempts: Array,
+        *,
+        dense: bool = False,
+        max_steps: int,
+    ) -> Trajectory:
+        """From `start` (None: t = 0) to t1, or for `budget` accepted or `attempts` tried steps."""
+        # Compiled together with the solve, since most runs never pause.
+        start = self.begin() if start is None else start
+        term, solver = self.equation()
+        if self.ts is None:
+            rows = diffrax.SubSaveAt(t0=True, fn=self.save)
+        else:
+            rows = diffrax.SubSaveAt(ts=_after(self.ts, start.t, self.t1), fn=self.save)
+        controller = Pausing(self.controller, self.t1, budget, attempts, start.controller)  # pyright: ignore
+        solution = diffrax.diffeqsolve(
+            term,
+            solver,
+            t0=start.t,
+            t1=self.t1,
+            dt0=None,
+            y0=start.parameters,
+            saveat=diffrax.SaveAt(
+                subs=[rows, diffrax.SubSaveAt(t1=True)],
+                dense=dense,
+                solver_state=True,
+                controller_state=True,
+            ),
+            stepsize_controller=controller,
+            adjoint=self.adjoint,
+            max_steps=max_steps,
+            progress_meter=self.meter,
+            solver_state=start.solver,
+            controller_state=start.controller,
+            throw=False,
+        )
+        return self._trajectory(start, solution, dense)
+
+    def _trajectory(self, start: Continuation, solution: Any, dense: bool) -> Trajectory:
+        """The solution with what the recorder and the walk found."""
+        (ts, (t,)), (rows, last) = solution.ts, solution.ys
+        y = jax.tree.map(lambda a: a[0], last)
+        state = solution.solver_state
+        found = _Found(RESULTS.promote(solution.result), t, y, None)
+        if self.watches:
+            found = found.recorded(state)
+            state = state.inner
+        doubts = solution.solver_state.doubts if self.watches else None
+        events = event_log(found.log, Observer(self.watches, self.network), found.end, doubts)
+        if isinstance(self.kinks, ExactKinks):
+            found = found.walked(state)
+            events = state.log.events(found.end, self.network.hidden).merged(events)
+        if self.ts is None:
+            ts = jnp.append(ts, found.end)
+            last_row = self.save(found.end, found.final, None)
+            rows = jax.tree.map(lambda a, b: jnp.append(a, b[None], axis=0), rows, last_row)
+        else:
+            # Rows beyond those that were still to come only fill the array.
+            ts = jnp.where(jnp.arange(len(ts)) < _due(self.ts, start.t), ts, jnp.inf)
+        # Rows past the event that ended the run were saved before it was known.
+        kept, (losses, observed) = ts <= found.end, rows
+        finite = jnp.all(jnp.isfinite(losses) | ~kept)
+        counts = {name: start.counts[name] + solution.stats[name] for name in COUNTS}
+        more_counts, more = _reported(self.solver, state, counts, ts)
+        if doubts is not None:
+            more_counts["unresolved_crossings"] = doubts.count
+        networks = self.observe.functions is None
+        return Trajectory(
+            ts=jnp.where(kept, ts, jnp.inf),
+            losses=jnp.where(kept, losses, jnp.inf),
+            observed=more if networks else more | observed,
+            events=events,
+            final=self.network.with_parameters(found.final),
+            end=found.end,
+            result=found.unless(~finite, RESULTS.not_finite).result,
+            saved=observed if networks else None,
+            counts=counts | more_counts,
+            labels=self.labels,
+            dense=solution.interpolation if dense else None,
+            step_counts=None,
+            samples=self.task.samples,
+            reference=self.reference,
+            continuation=Continuation(
+                t,
+                y,
+                solution.solver_state,
+                solution.controller_state.rested(),
+                counts,
+                self.objective.value(self.network.with_parameters(y)),
+            ),
+        )
+
+
+def _due(ts: Array, t: Array) -> Array:
+    """How many of the times are not yet saved at t, where the start itself is still due."""
+    return jnp.sum(jnp.where(t > 0, ts > t, True))
+
+
+def _after(ts: Array, t: Array, t1: Array) -> Array:
+    """The times that are due at t, filled up with t1."""
+    place, due = jnp.arange(len(ts)), _due(ts, t)
+    return jnp.where(place < due, ts[(place - due) % len(ts)], t1)
+
+
+class _Found(eqx.Module):
+    """How a run ended, as far as is known: its result, when, where, and the user's events."""
+
+    result: Any
+    end: Array
+    final: Parameters
+    log: Log | None
+
+    def unless(self, failed: Array, why: Any) -> "_Found":
+        """With the result `why` where something `failed` that was fine until now."""
+        result = RESULTS.where(failed & okay(self.result), why, self.result)
+        return _Found(result, self.end, self.final, self.log)
+
+    def recorded(self, state: RecorderState) -> "_Found":
+        """With what a recorder found: its log, and the event that ended the run if one did."""
+        log, result, end, final = state.log, self.result, self.end, self.final
+        if state.stopped is not None:
+            ended = jnp.isfinite(log.end)
+            end = jnp.minimum(end, log.end)
+            result = RESULTS.where(ended, RESULTS.event_occurred, result)  # pyright: ignore
+            final = jax.tree.map(lambda a, b: jnp.where(ended, a, b), state.stopped, final)
+        full = log.count > log.time.shape[0]
+        return _Found(result, end, final, log).unless(full, RESULTS.event_overflow)
+
+    def walked(self, state: WalkState) -> "_Found":
+        """With what an exact walk found: the event that it could not decide, if one was."""
+        found = self.unless(state.log.count > state.log.time.shape[0], RESULTS.event_overflow)
+        result = found.result
+        for trouble, why in (
+            (NO_SLOTS, RESULTS.slide_overflow),
+            (UNSOLVED, RESULTS.modes_unsolved),
+            (TWO_LAYERS, RESULTS.slides_in_two_layers),
+        ):
+            result = RESULTS.where(jnp.any(state.modes.trouble == trouble), why, result)
+        return _Found(result, jnp.minimum(self.end, state.end), self.final, self.log)
+
+
+def _reported(solver: Any, state: Any, counts: dict[str, Any], ts: Array) -> tuple[dict, dict]:
+    """Counts and observables (T, ...) that a solver of the library keeps in its state."""
+    if isinstance(solver, RKC):
+        radius = state.log.at(ts)
+        return {"accepted_evaluations": state.evaluations}, {"spectral_radius": radius}
+    if isinstance(state, WalkState):
+        return {"accepted_evaluations": state.evaluations}, {}
+    if isinstance(solver, AveragedGates):
+        spent = 1 + EVALUATIONS * counts["num_accepted_steps"]
+        return {"accepted_evaluations": spent, "grazing_margin": state.margin}, {}
+    if isinstance(solver, diffrax.AbstractERK):
+        return {"accepted_evaluations": 1 + evaluations(solver) * counts["num_accepted_steps"]}, {}
+    return {}, {}

@@ -1,0 +1,96 @@
+"""The choice between a standard solver and RKC, by measurement during a run."""
+
+import dataclasses
+import functools
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from flowlin._tools.compiled import jit_by_array
+from flowlin.runs.driving import AbstractPause, Limits, is_paused, restarted, segment
+from flowlin.runs.run import Run
+from flowlin.runs.trajectory import Continuation, Trajectory
+from flowlin.solvers.radius import direction, spectral_radius
+from flowlin.solvers.rkc import RKC
+from flowlin.solvers.unrolled import evaluations
+
+FIRST = 256  # accepted steps before the first look; the next ones come at twice as many each
+TRIAL = 16  # accepted steps: so many to find the step size, and so many that count
+GAIN = 1.5  # how many times as far per evaluation RKC must come
+ITERATIONS = 100  # of the power iteration
+
+
+class StiffnessCheck(AbstractPause):
+    r"""Lets a run go on with RKC where that advances further per evaluation.
+
+    The Jacobian of a gradient flow is minus a Hessian, so an explicit method's steps are bounded
+    by about 3 over its spectral radius, the sharpness, which grows along the run. After 256
+    accepted steps, 512, 1024 and so on the radius is measured, and where the step due exceeds
+    1 / radius RKC is tried for 32 steps. There is no way back: the sharpness of a flow that has
+    become stiff rarely falls.
+    """
+
+    by_clock = False
+
+    def __init__(self, run: Run):
+        self.standard = type(run.solver).__name__
+        self.note = "the default; the run was too short to measure stiffness"
+        self.switched = isinstance(run.solver, RKC)
+
+    def budget(self, accepted: int) -> int | None:
+        """Steps to the next look."""
+        return None if self.switched else max(FIRST, 1 << accepted.bit_length()) - accepted
+
+    def pause(self, run: Run, flow: Trajectory, limits: Limits) -> tuple[Run, Trajectory]:
+        """Measure, and try RKC if the run may be stiff."""
+        at = flow.continuation
+        assert at is not None
+        accepted = int(at.counts["num_accepted_steps"])
+        if self.switched or accepted < FIRST or accepted & (accepted - 1):
+            return run, flow
+        step, radius = float(at.controller.ahead - at.t), float(_radius(run, at))
+        self.note = f"step x spectral radius = {step * radius:.2g} at t = {float(at.t):.4g}"
+        if step * radius < 1:
+            return run, flow
+        stiff = run.with_solver(RKC())
+        start = restarted(stiff, at, flow.counts["accepted_evaluations"])
+        stiff, warm = segment(stiff, flow, start, TRIAL, limits)
+        if not is_paused(warm, limits):
+            return run, flow
+        stiff, tried = segment(stiff, warm, _at(warm), TRIAL, limits)
+        gain = _advance(warm, tried) * evaluations(run.solver) / step
+        self.note += f", where RKC came {gain:.2g} times as far per evaluation as {self.standard}"
+        if gain < GAIN:
+            return run, flow
+        self.switched = True
+        return stiff, tried
+
+    def end(self, run: Run, flow: Trajectory) -> Trajectory:
+        """Say in the trajectory's labels what was chosen, and why."""
+        labels = dict(flow.labels)
+        labels["solver"] = f"{self.standard}, then RKC" if self.switched else self.standard
+        labels["solver_because"] = self.note
+        return dataclasses.replace(flow, labels=tuple(labels.items()))
+
+
+def _at(flow: Trajectory) -> Continuation:
+    assert flow.continuation is not None
+    return flow.continuation
+
+
+def _advance(before: Trajectory, after: Trajectory) -> float:
+    """Time advanced per evaluation by a run with RKC between two pauses."""
+    a, b = _at(before), _at(after)
+    counts = "accepted_evaluations", "num_steps", "num_accepted_steps"
+    spent, tried, accepted = (int(after.counts[n]) - int(before.counts[n]) for n in counts)
+    return float(b.t - a.t) / (spent * tried / accepted)
+
+
+@jit_by_array
+def _radius(run: Run, at: Continuation) -> Float[Array, ""]:
+    """Spectral radius of the field's Jacobian, from scratch."""
+    velocity = functools.partial(run.field, at.t, args=None)
+    y = at.parameters
+    start = jnp.zeros((), run.network.dtype)
+    found = spectral_radius(velocity, y, velocity(y), direction(y), start, ITERATIONS, "lax")
+    return found[1]

@@ -1,0 +1,104 @@
+"""Reading trajectories that `flow.save` has written; `flowlin._tools.archive` has the format."""
+
+import itertools
+import math
+import os
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flowlin._tools.archive import PathLike, naming, read
+from flowlin._tools.checks import checked
+from flowlin._tools.codec import check
+from flowlin._tools.result import RESULTS
+from flowlin.log.eventlog import EventLog
+from flowlin.loss import Loss
+from flowlin.network.kinds import AbstractNetwork
+from flowlin.runs.trajectory import Trajectory
+
+
+@checked
+def load(path: PathLike) -> Trajectory:
+    """A trajectory that `flow.save(path)` has written.
+
+    It has everything but dense output, the task, and what `extend` needs. Reads NumPy arrays and
+    JSON alone; nothing in the file is executed. Files of earlier versions of flowlin are read too.
+
+    **Raises:** `ValueError` for another file, a damaged one, one of a later version, or one in
+    float64 while JAX is set to float32; `FileNotFoundError` if there is none.
+    """
+    found = read("path", path).content
+    if not isinstance(found, Trajectory):
+        raise ValueError(
+            f"`path` = {os.fspath(path)!r} holds no trajectory but a {type(found).__name__}; give "
+            "a file that `flow.save` has written."
+        )
+    with naming("path", path):
+        check_trajectory(found)
+    return found
+
+
+def check_trajectory(flow: Trajectory) -> None:
+    """Raise `ValueError` unless a trajectory that was read holds together."""
+    check(flow, Trajectory, "trajectory")
+    if not isinstance(flow.result, type(RESULTS.successful)):
+        raise ValueError("`trajectory.result` is no result of a run")
+    check(flow.counts, dict[str, jax.Array], "trajectory.counts")
+    check(flow.reference.loss, Loss, "trajectory.reference")
+    counts = flow.counts.values()
+    numbers = all(count.ndim == 0 and count.dtype.kind in "iuf" for count in counts)
+    _require("counts", "num_steps" in flow.counts and numbers)
+    _require("labels", "solver" in dict(flow.labels))
+    _check_network(flow.final, flow.samples)
+    length = flow.ts.shape[0]
+    rows = [a.shape[:1] for a in jax.tree.leaves(flow.observed) if isinstance(a, jax.Array)]
+    if any(row != (length,) for row in rows):
+        raise ValueError(f"`trajectory.observed` does not have a row for each of {length} times")
+    if flow.saved is not None:
+        wanted = [(length, *a.shape) for a in jax.tree.leaves(flow.final.parameters)]
+        _require("saved", [a.shape for a in jax.tree.leaves(flow.saved)] == wanted)
+    _check_events(flow.events, flow.final.hidden, flow.samples)
+    for (layer, _), counts in (flow.step_counts or {}).items():
+        hidden = dict(enumerate(flow.final.hidden))
+        _require("step_counts", hidden.get(layer) == counts.units)
+
+
+def _check_network(network: AbstractNetwork, samples: int) -> None:
+    """Raise `ValueError` unless the shapes of a network chain."""
+    weights, biases = network.weights, network.biases
+    chain = all(w.ndim == 2 and w.size for w in weights) and all(
+        w.shape[1] == v.shape[0] for v, w in itertools.pairwise(weights)
+    )
+    fine = len(weights) > 0 and chain and len(biases) == len(weights)
+    _require("final.weights", fine)
+    for w, b in zip(weights, biases, strict=True):
+        _require("final.biases", b is None or b.shape == w.shape[:1])
+    numbers = network.bias_strength, getattr(network, "slope", network.bias_strength)
+    _require("final", not any(map(np.ndim, numbers)))
+    for gate, width in zip(getattr(network, "gates_", ()), network.hidden, strict=False):
+        _require("final.gates_", gate.shape in ((width,), (samples, width)))
+    dtypes = {a.dtype for a in jax.tree.leaves(network)}
+    _require("final", len(dtypes) == 1 and jnp.issubdtype(dtypes.pop(), jnp.floating))
+
+
+def _check_events(log: EventLog, hidden: tuple[int, ...], samples: int) -> None:
+    """Raise `ValueError` unless the events are of components that there are."""
+    sizes = [channel.shape for channel in log.channels]
+    fine = all(size >= 0 for shape in sizes for size in shape)
+    fine = fine and log.initial.shape == (sum(math.prod(shape) for shape in sizes),)
+    _require("events.channels", fine)
+    component = np.asarray(log.component)[np.isfinite(np.asarray(log.time))]
+    _require("events.component", np.all((component >= 0) & (component < log.initial.shape[0])))
+    for side in ("old", "new", "initial"):
+        _require(f"events.{side}", np.all(np.abs(np.asarray(getattr(log, side))) <= 1))
+    for channel in log.channels:
+        if channel.name == "gate":
+            layer = dict(enumerate(hidden)).get(*channel.prefix) if channel.prefix else None
+            _require("events.channels", channel.shape == (layer, samples))
+
+
+def _require(field: str, fine: Any) -> None:
+    if not fine:
+        raise ValueError(f"`trajectory.{field}` does not fit the rest of the run")

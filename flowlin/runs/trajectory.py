@@ -1,0 +1,316 @@
+"""What a run returns, continuous or discrete."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, cast
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from flowlin._tools.archive import PathLike, require_place, write
+from flowlin._tools.arrays import is_traced
+from flowlin._tools.checks import WORDS, checked, instance, refuse
+from flowlin._tools.codec import storable
+from flowlin._tools.result import RunError, okay
+from flowlin._tools.show import shown
+from flowlin.log.eventlog import EventLog, warn_unresolved
+from flowlin.log.linear_phase import Linearization, UnitCounts, counts_from_log, linearization
+from flowlin.loss import Loss
+from flowlin.network.forward_pass import Parameters
+from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
+from flowlin.runs import summary
+from flowlin.tasks.task import Task
+
+
+class Reference:
+    """A task and a loss that travel with a trajectory without becoming its arrays.
+
+    Compared by the task's identity, so that a batch of trajectories does not hold a batch of
+    tasks. `task` is None where it is not known: under `jit` with the task as an argument. `run` is
+    what defines a flow, and `extended` the function that carries it on.
+    """
+
+    def __init__(
+        self,
+        task: Task | None,
+        loss: Loss,
+        run: Any = None,
+        extended: Callable[..., "Trajectory"] | None = None,
+    ):
+        self.task = None if is_traced(task) else task
+        self.loss = loss
+        self.run = run
+        self.extended = extended
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Reference) and self.task is other.task and self.loss == other.loss
+
+    def __hash__(self) -> int:
+        return id(self.task)
+
+    def __reduce__(self):
+        return Reference, (self.task, self.loss)  # without the run, which may hold functions
+
+
+class Continuation(eqx.Module):
+    """Where a run stands between two steps: all that the next one needs.
+
+    - `t`, `parameters`: time and state.
+    - `solver`, `controller`: the states of the solver, logs included, and of the step size
+      controller.
+    - `counts`: steps so far.
+    - `loss`: the run's own loss.
+    """
+
+    t: Float[Array, ""]
+    parameters: Parameters
+    solver: Any
+    controller: Any
+    counts: dict[str, Any]
+    loss: Float[Array, ""]
+
+
+FIXED = (
+    "this trajectory cannot be extended: only flows can, and only where they were computed, "
+    "without `dense=True`, outside of `jit` and `vmap`. Rerun it with a later `t1`."
+)
+
+
+@shown(summary.trajectory)
+@storable()
+class Trajectory(eqx.Module):
+    """A run of gradient flow or descent.
+
+    - `ts`: (T,), saved times in units of flow time.
+    - `losses`: (T,), the run's own loss there.
+    - `observed`: by name, what `observe` recorded there, (T, ...).
+    - `events`: `EventLog`.
+    - `final`: the network at the end (at the event that ended the run, if one did).
+    - `end`: the time reached.
+    - `result`: how the run ended; `fl.RESULTS`.
+    """
+
+    ts: Float[Array, " T"]
+    losses: Float[Array, " T"]
+    observed: dict[str, Any]
+    events: EventLog
+    final: AbstractNetwork
+    end: Float[Array, ""]
+    result: Any
+    saved: Parameters | None
+    counts: dict[str, Any]
+    labels: tuple[tuple[str, Any], ...] = eqx.field(static=True)
+    dense: diffrax.DenseInterpolation | None
+    step_counts: dict[tuple[int, float], UnitCounts] | None
+    samples: int = eqx.field(static=True)
+    reference: Reference = eqx.field(static=True)
+    continuation: Continuation | None
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """Numbers of steps, and what was chosen: solver, kinks, objective.
+
+        With explicit solvers, `accepted_evaluations` too: those of the vector field in accepted
+        steps. Where events were watched, `unresolved_crossings`: in how many stretches of time
+        crossings may be missing from the log; `flow.events.unresolved` says where.
+        """
+        return {**self.counts, **dict(self.labels)}
+
+    @property
+    def networks(self) -> Any:
+        """The networks at `ts`, one network whose arrays have a leading axis T.
+
+        **Raises:** `ValueError` if the run recorded observables instead.
+        """
+        if self.saved is None:
+            raise ValueError(
+                "this run recorded `observe` instead of networks; add "
+                "`observe={..., 'network': lambda network, task: network}`, or use `dense=True`."
+            )
+        return _stacked(self.final, self.saved, self.ts.shape[0])
+
+    def of(self, run: Any) -> "Trajectory":
+        """The same trajectory, known to be of this run."""
+        reference = Reference(run.reference.task, run.loss, run, run.reference.extended)
+        return dataclasses.replace(self, reference=reference)
+
+    @staticmethod
+    def _stored(fields: dict[str, Any]) -> dict[str, Any]:
+        """What a file holds: neither dense output, nor the task, nor what `extend` needs."""
+        loss = fields["reference"].loss
+        return {**fields, "dense": None, "continuation": None, "reference": loss}
+
+    @staticmethod
+    def _restored(fields: dict[str, Any]) -> dict[str, Any]:
+        """The fields that were so stored."""
+        loss = fields["reference"]
+        if not isinstance(loss, Loss):
+            raise ValueError(f"a run's loss is a {type(loss).__name__}")
+        return {**fields, "reference": Reference(None, loss)}
+
+    def __getstate__(self):
+        """Pickled without what `extend` needs, which may hold functions of the user's."""
+        return {**vars(self), "continuation": None}
+
+    def __deepcopy__(self, memo: Any) -> "Trajectory":
+        """Other containers of the same arrays, which nobody can change, and the same task."""
+        return jax.tree.map(lambda a: a, self)
+
+    def __copy__(self) -> "Trajectory":
+        """As `__deepcopy__`."""
+        return self.__deepcopy__({})
+
+    def with_rows(self, select: Callable[[Array], Array]) -> "Trajectory":
+        """The same run with the function applied to everything that was saved at `ts`."""
+        rows = (self.ts, self.losses, self.observed, self.saved)
+        ts, losses, observed, saved = jax.tree.map(select, rows)
+        return dataclasses.replace(self, ts=ts, losses=losses, observed=observed, saved=saved)
+
+    @checked
+    def network(self, t: ArrayLike) -> Any:
+        """The network at time t in [0, end]; for an array of times, stacked.
+
+        **Raises:** `ValueError` without `dense=True`, or for a time outside the run.
+        """
+        if self.dense is None:
+            raise ValueError("`flow.network(t)` needs a run with `dense=True`.")
+        t = jnp.asarray(t, self.ts.dtype)
+        if t.ndim > 1:
+            raise refuse("t", "a time or a list of times", t)
+        if not is_traced((t, self.end)):
+            outside = ~((np.asarray(t) >= 0) & (np.asarray(t) <= np.asarray(self.end)))
+            if np.any(outside):
+                raise ValueError(
+                    f"`t` = {np.asarray(t)[outside].flat[0]} lies outside the run, "
+                    f"[0, {float(self.end)}]."
+                )
+        evaluate = self.dense.evaluate
+        if t.ndim == 0:
+            return self.final.with_parameters(evaluate(t))
+        return _stacked(self.final, jax.vmap(evaluate)(t), t.shape[0])
+
+    @checked
+    def extend(
+        self,
+        t1: float,
+        *,
+        ts: Any = None,
+        max_steps: int | None = 2**20,
+        max_events: int = 2**16,
+        progress: bool = False,
+        throw: bool = True,
+    ) -> "Trajectory":
+        """The run up to a later `t1`: it goes on where it ended, with the solver's state.
+
+        Equal to a run to the later end that has a step end at the earlier one. A run that failed
+        for `max_steps` goes on likewise.
+
+        **Arguments:**
+
+        - `t1`: the new end.
+        - `ts`: times to save besides those already saved; None saves the new end.
+        - `max_steps`, `max_events`, `progress`, `throw`: as in `gradient_flow`; steps are those
+          of the extension, events all.
+
+        **Returns:** the trajectory of the whole run; this one stays as it is.
+
+        **Raises:** `ValueError` for times that are not later, for a run that ended at a terminating
+        event, and for trajectories of descent, under `jit` or `vmap`, loaded ones, and those with
+        `dense=True`.
+        """
+        extended = self.reference.extended
+        if extended is None:
+            raise ValueError(FIXED)
+        return extended(self, t1, ts, cast(int, max_steps), max_events, progress, throw)
+
+    @checked
+    def save(self, path: PathLike) -> None:
+        """Write the trajectory to a `.npz` file, for `fl.load(path)`.
+
+        Everything but dense output, the task, and what `extend` needs. The format is open (see
+        `flowlin._tools.archive`): NumPy arrays and a JSON header, no pickle. An existing file is
+        replaced at once or not at all.
+
+        A pickled trajectory keeps dense output and the task, and not what `extend` needs either.
+
+        **Raises:** `ValueError` for observables other than arrays, networks, what measures return,
+        and lists, tuples and dictionaries of them; a directory, or a folder that does not exist;
+        or under `jit`.
+        """
+        if is_traced(self):
+            raise ValueError("`save` writes numbers; call it outside of `jit` and `vmap`.")
+        if self.ts.ndim != 1:
+            raise ValueError("`save` writes one run; take it out of its batch with `jax.tree.map`.")
+        write(require_place("path", path), self)
+
+    @checked
+    def linearization(self, quantile: float = 0.0, *, layer: int = 0) -> Linearization:
+        """Linearization time t* and activity fractions of a hidden layer.
+
+        Warns if the maximum still stands when the run ends.
+
+        **Arguments:**
+
+        - `quantile`: a unit counts as linear when it is on for at least a share 1 - quantile of
+          the samples; 0 is the lead paper's definition.
+        - `layer`: which hidden layer, 0 the first.
+
+        **Raises:** `ValueError` for networks other than ReLU, a layer or a quantile out of range,
+        or one that the run did not record.
+        """
+        if not isinstance(self.final, ReLUNetwork):
+            raise ValueError(
+                f"`linearization` is about gates that switch; a {type(self.final).__name__} has "
+                "none."
+            )
+        if not 0 <= layer < len(self.final.hidden):
+            raise ValueError(
+                f"`layer` = {layer} does not exist; the network has {len(self.final.hidden)} "
+                "hidden layer(s), counted from 0."
+            )
+        if self.step_counts is not None:
+            if (layer, quantile) not in self.step_counts:
+                raise ValueError(
+                    f"this run did not count units at quantile {quantile:g}; pass "
+                    f"`events=(fl.UnitSwitches({quantile:g}),)` to it."
+                )
+            counts = self.step_counts[layer, quantile]
+            return linearization((counts, counts), self.end)
+        counts = counts_from_log(self.events, layer, self.samples, quantile)
+        return linearization(counts, self.end)
+
+
+WORDS["flow"] = WORDS["descent"] = instance(Trajectory, "a trajectory, which runs return")
+
+
+def _stacked(template: AbstractNetwork, parameters: Parameters, length: int) -> Any:
+    """`template` with stacked parameters, its other arrays repeated along the same axis."""
+    repeated = jax.tree.map(lambda a: jnp.broadcast_to(a, (length, *a.shape)), template)
+    return repeated.with_parameters(parameters)
+
+
+def trimmed(run: Trajectory) -> Trajectory:
+    """The run without its padding; a traced one as it is."""
+    if is_traced(run):
+        return run
+    kept = int(np.sum(np.isfinite(np.asarray(run.ts))))
+    if kept < run.ts.shape[0]:
+        run = run.with_rows(lambda a: a[:kept])
+    return dataclasses.replace(run, events=run.events.trimmed())
+
+
+def finished(run: Trajectory, throw: bool, failure: Callable[[Trajectory], str]) -> Trajectory:
+    """The run without its padding; raises if it failed and failures raise."""
+    if is_traced(run):
+        message = "A run failed; with `throw=False` its `.result` says how."
+        return eqx.error_if(run, ~okay(run.result), message) if throw else run
+    run = trimmed(run)
+    warn_unresolved(run.events)
+    if throw and not bool(okay(run.result)):
+        raise RunError(f"{failure(run)} What was computed is in `error.trajectory`.", run)
+    return run

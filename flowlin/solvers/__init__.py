@@ -1,0 +1,1 @@
+"""Solvers, and wrappings of solvers."""

@@ -1,0 +1,166 @@
+"""Gradient flow of a ReLU network with its gates averaged over every step."""
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from flowlin.loss import Loss
+from flowlin.network.forward_pass import Parameters
+from flowlin.network.kinds import ReLUNetwork
+from flowlin.solvers.onset import Quadratic, gated_integral, grazes, quadratic
+from flowlin.solvers.second_order import SecondOrder
+from flowlin.tasks.task import Task
+
+Moving = tuple[Array, Parameters]  # preactivations z (P, H) and parameters, or their velocities
+
+EVALUATIONS = 2  # pairs of large products per step
+FINEST = 1e-5  # rtol below which the steps creep from switch to switch
+
+
+class Drive(eqx.Module):
+    """What moves the network at one point, or on average over a step.
+
+    - `strength`: C, or g C where the gates are in, (P, H).
+    - `readout`, `offset`: velocities of the last layer, (N_out, H) and (N_out,) or None.
+    """
+
+    strength: Float[Array, "P H"]
+    readout: Float[Array, "N_out H"]
+    offset: Float[Array, " N_out"] | None
+
+
+class AveragedState(eqx.Module):
+    """What one step hands to the next.
+
+    - `z`, `drive`, `velocity`: at the step's start; the drive's strength without gates.
+    - `earlier`: the velocity one step before.
+    - `length`: of the step before, inf at first.
+    - `margin`: the smallest grazing margin so far.
+    """
+
+    z: Float[Array, "P H"]
+    drive: Drive
+    velocity: Moving
+    earlier: Moving
+    length: Float[Array, ""]
+    margin: Float[Array, ""]
+
+
+class AveragedGates(SecondOrder[AveragedState]):
+    r"""Steps whose gates are averages over the step, for ReLU networks with one hidden layer.
+
+    With errors $e = -\partial L / \partial \hat y$ and $C = e A$ (A the readout) the flow is
+
+    $$\tau \dot W = (g \circ C)^T X, \quad \tau \dot A = e^T h, \quad
+      \dot z = X \dot W^T + c\, \dot b, \quad g = 1[z > 0],$$
+
+    and each of the many gates that switch within a step costs an ordinary method an error of
+    first order in its length. Here a step is predicted by the two-step Adams-Bashforth formula,
+    whose dense output gives z, linear in W and b, and C as quadratics in time without a large
+    product. Each pair's part of the step during which it is on then follows in closed form, and
+
+    $$\tau\, \Delta W = M^T X, \qquad M = \int_0^h g(z(s))\, C(s)\, ds;$$
+
+    the readout moves by Simpson's rule. Two evaluations a step (pairs of large products, X W^T and
+    M^T X): for this correction, and of the velocity at the corrected end. The error estimate is
+    the correction minus the prediction, dense output is cubic Hermite.
+
+    Order 2 while a pair's velocity changes little within the step in which it switches; that
+    change is of order 1/P, and for steps so short that the rest is smaller, the order is 1 again.
+
+    **Arguments:** `network`, `task`, `loss` and time constant `tau` of the flow; the vector field
+    of the terms is used for the first step's length alone.
+
+    **Raises:** `ValueError` for several hidden layers.
+    """
+
+    network: ReLUNetwork
+    task: Task
+    loss: Loss
+    tau: Array
+
+    def __check_init__(self):
+        if len(self.network.hidden) != 1:
+            raise ValueError(
+                f"`AveragedKinks` is for one hidden layer, got {len(self.network.hidden)}; use "
+                "`kinks=fl.SmoothKinks(...)`."
+            )
+
+    def init(self, terms, t0, t1, y0, args) -> AveragedState:
+        """Preactivations and velocity at the start."""
+        del terms, t1, args
+        (z,) = self.network.with_parameters(y0).preactivations(self.task.x)
+        drive, velocity = self._evaluate((z, y0))
+        far = jnp.full((), jnp.inf, jnp.result_type(t0, z))
+        return AveragedState(z, drive, velocity, velocity, far, far.astype(z.dtype))
+
+    def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
+        """Predict, correct, evaluate."""
+        del terms, args, made_jump  # the field does not depend on time
+        state, h = solver_state, jnp.asarray(t1 - t0)
+        start, v0 = (state.z, y0), state.velocity
+        slope = jax.tree.map(lambda v, u: (v - u) / state.length, v0, state.earlier)  # 0 at first
+
+        def predicted(s):
+            return jax.tree.map(lambda y, v, a: y + s * h * (v + s * h / 2 * a), start, v0, slope)
+
+        middle, end = predicted(0.5), predicted(1.0)
+        drives = (state.drive, self._drive(middle), self._drive(end))
+        path = quadratic(state.z, middle[0], end[0])
+        average = self._velocity(self._average(path, drives), y0)
+        corrected = jax.tree.map(lambda y, v: y + h * v, start, average)
+        error = jax.tree.map(jnp.subtract, corrected[1], end[1])
+        drive, v1 = self._evaluate(corrected)
+        near = grazes(state.z, corrected[0], h * v0[0], h * v1[0])
+        margin = jnp.minimum(state.margin, self._margin(near, drives[1].strength, y0))
+        after = AveragedState(corrected[0], drive, v1, v0, h, margin)
+        k0, k1 = (jax.tree.map(lambda v: h * v, v[1]) for v in (v0, v1))
+        dense = {"y0": y0, "y1": corrected[1], "k0": k0, "k1": k1}
+        return corrected[1], error, dense, after, diffrax.RESULTS.successful
+
+    def _drive(self, point: Moving) -> Drive:
+        """At a point, without gates in the strength. No large product."""
+        z, ((_, readout), (_, offset)) = point
+        c, h = self.network.bias_strength, self.network.activation(0, z)
+        outputs = h @ readout.T
+        if offset is not None:
+            outputs = outputs + c * offset
+        error = -jax.grad(self.loss)(outputs, self.task.y) / self.tau
+        pull = None if offset is None else c * jnp.sum(error, axis=0)
+        return Drive(error @ readout, error.T @ h, pull)
+
+    def _velocity(self, drive: Drive, parameters: Parameters) -> Moving:
+        """Of z and the parameters, for a drive with gates: one pair of large products."""
+        x, c = self.task.x, self.network.bias_strength
+        w = drive.strength.T @ x
+        z, b = x @ w.T, None
+        if parameters[1][0] is not None:
+            b = c * jnp.sum(drive.strength, axis=0)
+            z = z + c * b
+        return z, ((w, drive.readout), (b, drive.offset))
+
+    def _evaluate(self, point: Moving) -> tuple[Drive, Moving]:
+        """The drive without gates, and the velocity."""
+        drive = self._drive(point)
+        gates = jnp.where(point[0] > 0, 1.0, self.network.slope)
+        gated = Drive(gates * drive.strength, drive.readout, drive.offset)
+        return drive, self._velocity(gated, point[1])
+
+    def _average(self, path: Quadratic, drives: tuple[Drive, Drive, Drive]) -> Drive:
+        """Over a step, from the drives at its start, middle and end."""
+        strength = quadratic(*(drive.strength for drive in drives))
+        simpson = jax.tree.map(lambda a, b, c: (a + 4 * b + c) / 6, *drives)
+        gated = gated_integral(path, strength, self.network.slope)
+        return Drive(gated, simpson.readout, simpson.offset)
+
+    def _margin(self, near: Array, strength: Array, parameters: Parameters) -> Array:
+        """The smallest |z| / (|w~| |x~|) of the pairs with C > 0 that turned back."""
+        (w, _), (b, _) = parameters
+        units, samples = jnp.sum(w**2, axis=1), jnp.sum(self.task.x**2, axis=1)
+        if b is not None:
+            units, samples = units + b**2, samples + self.network.bias_strength**2
+        scale = jnp.sqrt(samples[:, None] * units)
+        return lax.stop_gradient(jnp.min(jnp.where(strength > 0, near / scale, jnp.inf)))

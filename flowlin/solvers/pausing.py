@@ -1,0 +1,109 @@
+"""A step size controller that can pause a run between two steps and go on as if it had not."""
+
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from flowlin._tools.loops import prevbefore
+
+PAUSED = diffrax.RESULTS.max_steps_reached
+
+
+class PausingState(eqx.Module):
+    """Of `Pausing`.
+
+    - `inner`: the wrapped controller's state.
+    - `attempts`, `accepted`: steps since the last pause.
+    - `ahead`: where the next step would end if the run did not end before.
+    """
+
+    inner: Any
+    attempts: Int[Array, ""]
+    accepted: Int[Array, ""]
+    ahead: Float[Array, ""]
+
+    @staticmethod
+    def fresh(inner: Any, ahead: Array) -> "PausingState":
+        """Right after a pause."""
+        none = jnp.zeros((), jnp.int32)
+        return PausingState(inner, none, none, ahead)
+
+    def rested(self) -> "PausingState":
+        """With nothing counted."""
+        return PausingState.fresh(self.inner, self.ahead)
+
+
+class Pausing(diffrax.AbstractAdaptiveStepSizeController[PausingState, None]):
+    """Wraps a controller, changes none of its decisions, and stops after so many steps.
+
+    It stops, too, where there is no next step: where rounding or a NaN has left none.
+
+    A pause is not a step boundary of its own: the steps of a run that was paused and went on are
+    those of one that was not, to the last bit.
+
+    **Arguments:**
+
+    - `controller`: decides about steps.
+    - `t1`: where the run ends.
+    - `budget`, `attempts`: accepted and tried steps after which it pauses.
+    - `paused`: the state to go on from, which is also the `controller_state` of the solve.
+    """
+
+    controller: diffrax.AbstractAdaptiveStepSizeController
+    t1: Float[Array, ""]
+    budget: Int[Array, ""]
+    attempts: Int[Array, ""]
+    paused: PausingState
+
+    @property
+    def rtol(self):  # pyright: ignore
+        """Forwarded."""
+        return self.controller.rtol
+
+    @property
+    def atol(self):  # pyright: ignore
+        """Forwarded."""
+        return self.controller.atol
+
+    @property
+    def norm(self):  # pyright: ignore
+        """Forwarded."""
+        return self.controller.norm
+
+    def wrap(self, direction):
+        """Forwarded."""
+        return eqx.tree_at(lambda p: p.controller, self, self.controller.wrap(direction))
+
+    def init(self, terms, t0, t1, y0, dt0, args, func, error_order):
+        """The step that was due."""
+        # diffrax takes the last step to the very end from 100 roundings before it on; where a
+        # solve starts it does not, so that is done here.
+        floor = lax.fori_loop(0, 100, lambda _, t: prevbefore(t), self.t1)
+        ahead = self.paused.ahead
+        return jnp.where(ahead > floor, self.t1, ahead), self.paused
+
+    def adapt_step_size(self, t0, t1, y0, y1_candidate, args, y_error, error_order, state):  # pyright: ignore
+        """The wrapped controller's decision, and whether to pause."""
+        keep, t_next, ahead, jumped, inner, result = self.controller.adapt_step_size(
+            t0, t1, y0, y1_candidate, args, y_error, error_order, state.inner
+        )
+        attempts = state.attempts + 1
+        accepted = state.accepted + jnp.where(keep, 1, 0).astype(jnp.int32)
+        tired = (keep & (accepted >= self.budget)) | (attempts >= self.attempts)
+        # A step that ends where it begins, or nowhere (its error was NaN), would be tried for ever.
+        stuck = ~(ahead > t_next) & (result == diffrax.RESULTS.successful)
+        result = diffrax.RESULTS.where(stuck, diffrax.RESULTS.dt_min_reached, result)
+        fine = result == diffrax.RESULTS.successful
+        result = diffrax.RESULTS.where((t_next < self.t1) & tired & fine, PAUSED, result)
+        return (
+            keep,
+            t_next,
+            ahead,
+            jumped,
+            PausingState(inner, attempts, accepted, jnp.asarray(ahead)),
+            result,
+        )

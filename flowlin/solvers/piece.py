@@ -1,0 +1,213 @@
+"""One piece of an exact walk: a Runge-Kutta step at fixed modes, cut at its first event."""
+
+from typing import Any, cast
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float
+
+from flowlin._tools.roots import bracketed_root
+from flowlin._tools.rounding import rounding_in
+from flowlin.field.gates.rule import Piece
+from flowlin.network.forward_pass import Parameters
+
+CHECKS = 6  # least number of points per step, both ends included, through which margins are put
+GRID = np.linspace(0.0, 1.0, 11)  # where signs and turns are looked at
+
+
+def walk_piece(
+    flow: Any,
+    solver: diffrax.AbstractSolver,
+    terms: Any,
+    t: Array,
+    t1: Array,
+    y: Parameters,
+    frozen: Any,
+    inner: Any,
+    made_jump: Any,
+) -> Piece:
+    """One step of `solver` from t towards t1 with frozen modes, ended by the first event in it.
+
+    `flow` is a `GatedFlow` or a `DeepFlow`.
+
+    The event is found on the dense output. The state there is that of a second step which ends
+    at it (the dense output has fewer digits), moved onto the kink by one Newton correction along
+    the flow; the correction also carries the derivative of the event's time.
+    """
+
+    if inner is not None:
+        # The first stage, which the steps tried from here share.
+        velocity = lax.cond(inner[0] | made_jump, lambda: terms.vf(t, y, frozen), lambda: inner[1])
+        inner, made_jump = (jnp.asarray(False), velocity), jnp.asarray(False)
+
+    def step(end):
+        return solver.step(terms, t, end, y, frozen, inner, made_jump)[:-1]
+
+    y1, error, dense, state = step(t1)
+    path = solver.interpolation_cls(t0=t, t1=t1, **dense)
+    # As many points as make z exact, a polynomial of the dense output.
+    count = cast(int, solver.order(terms)) * flow.degree + 1
+    points = (1 - np.cos(np.pi * np.linspace(0, 1, max(count, CHECKS)))) / 2
+    margins = _margins_along(flow, frozen, path, t, t1, points)
+    tolerance = flow.tolerances(y, frozen)
+    slack = _slack(margins[0], tolerance)
+    curve = _Curve.through(points, margins + slack)
+    found, before, after = curve.first_fall()
+
+    def to_event():
+        low, high, first, tied = _first_event(curve, before, after, slack <= 0, tolerance)
+        length = lax.stop_gradient(t1 - t)
+        target = lax.stop_gradient(t) + high * length
+        ye, error_e, dense_e, state_e = step(target)
+        velocity = flow(None, ye, frozen) if state_e is None else state_e[1]
+        shift, ye, spread = _correct(
+            flow, frozen, ye, velocity, error_e, first, slack, high * length
+        )
+        fired = jnp.any(first | tied, axis=0)
+        return target + shift, ye, dense_e, state_e, fired, (high - low) * length + spread
+
+    def to_end():
+        none = jnp.zeros(frozen.codes.shape, bool)
+        return t1 + jnp.zeros_like(t), y1, dense, state, none, jnp.zeros_like(t)
+
+    end, y1, dense, state, fired, uncertainty = lax.cond(found, to_event, to_end)
+    y1, moved = flow.settle(y1, frozen)
+    return Piece(
+        t,
+        end,
+        y1,
+        cast(Parameters, error),
+        dense,
+        state,
+        fired,
+        jnp.any(fired) | moved,
+        lax.stop_gradient(uncertainty),
+    )
+
+
+def _first_event(curve, before, after, inside, tolerance) -> tuple[Array, Array, Array, Array]:
+    """Where the first margin ends, as a bracket in fractions of the step, and whose it is.
+
+    Who fires is read off the dense output: after the second step a dead pair, which waits at its
+    tolerance for ever, could be lowest. Ties are pairs that began `inside` and are at their kinks.
+    """
+    low, high = lax.stop_gradient(curve.first_root(before, after))
+    there = curve(high)
+    first = (jnp.argmin(there) == jnp.arange(there.size)).reshape(there.shape)
+    return low, high, first, inside & (there <= tolerance)
+
+
+def _margins_along(flow, frozen, path, t, t1, points) -> Float[Array, "n 2 H P"]:
+    """Margins at fractions of a step, blind to derivatives."""
+    flow, frozen, path, t, t1 = lax.stop_gradient((flow, frozen, path, t, t1))
+    times = t + (t1 - t) * jnp.asarray(points, t.dtype)
+    return jax.vmap(lambda at: flow.margins(path.evaluate(at), frozen))(times)
+
+
+class _Curve(eqx.Module):
+    """Margins along a step as polynomials in s = 2 (t - t0) / (t1 - t0) - 1."""
+
+    coefficients: Float[Array, "n 2 H P"]
+
+    @staticmethod
+    def through(points: np.ndarray, values: Float[Array, "n 2 H P"]) -> "_Curve":
+        """The polynomials through values at Chebyshev points."""
+        inverse = np.linalg.inv(np.vander(2 * points - 1, increasing=True))
+        return _Curve(jnp.tensordot(jnp.asarray(inverse, values.dtype), values, 1))
+
+    def __call__(self, at: Array) -> Float[Array, "2 H P"]:
+        """All of them, at a fraction of the step."""
+        powers = (2 * at - 1) ** np.arange(self.coefficients.shape[0])
+        return jnp.tensordot(powers, self.coefficients, 1)
+
+    def first_fall(self) -> tuple[Array, Array, Array]:
+        """Whether any of them falls to zero, and fractions of the step before and after it does.
+
+        Looked at on a grid, and where one turns between two of its points, at the bottom of the
+        dip: a pair that grazes its kink and misses it by a hair goes another way than one that
+        meets it.
+        """
+        flat = self.coefficients.reshape(self.coefficients.shape[0], -1)
+        powers = np.vander(2 * GRID - 1, flat.shape[0], increasing=True)
+        slopes = np.zeros_like(powers)
+        slopes[:, 1:] = 2 * powers[:, :-1] * np.arange(1, flat.shape[0])
+        value, slope = (jnp.asarray(m, flat.dtype) @ flat for m in (powers, slopes))
+        below = value[1:] <= 0
+        turns = (value[:-1] > 0) & ~below & (slope[:-1] < 0) & (slope[1:] > 0)
+        part = jnp.where(turns, slope[:-1] / jnp.where(turns, slope[:-1] - slope[1:], 1.0), 0.0)
+        width = np.diff(GRID)[:, None]
+        dips = turns & (value[:-1] + slope[:-1] * width * part / 2 <= 0)
+        grid = jnp.asarray(GRID, flat.dtype)
+
+        falls, fall = jnp.any(below), jnp.argmax(jnp.any(below, axis=1))
+        dip = jnp.argmax(jnp.any(dips, axis=1))
+        who = jnp.argmax(dips[dip])
+        bottom = grid[dip] + (grid[dip + 1] - grid[dip]) * part[dip, who]
+        dipped = jnp.any(dips) & (jnp.polyval(flat[::-1, who], 2 * bottom - 1) <= 0)
+        dipped = dipped & (~falls | (dip <= fall))
+        before = jnp.where(dipped, grid[dip], grid[fall])
+        return falls | dipped, before, jnp.where(dipped, bottom, grid[fall + 1])
+
+    def first_root(self, low: Array, high: Array) -> tuple[Array, Array]:
+        """Bracket of the first root of any, all positive at `low` and one not at `high`.
+
+        One polynomial at a time, the lowest at the end of what is left: much cheaper than looking
+        at all of them in every step of the root find. Somebody else may have been first, before
+        the bracket found. Every round but the last leaves one root less before it, so there are no
+        more rounds than roots, and none where the bracket is down to rounding.
+        """
+        flat = self.coefficients.reshape(self.coefficients.shape[0], -1)
+        tolerance = rounding_in(flat.dtype).root
+
+        def body(state):
+            low, end, _, _, rounds = state
+            own = flat[:, jnp.argmin(self(end))]
+
+            def value(at):
+                return jnp.polyval(own[::-1], 2 * at - 1)
+
+            before, after = bracketed_root(value, low, end, False, tolerance)
+            again = (jnp.min(self(before)) <= 0) & (before > low) & (before < end)
+            return low, before, after, again, rounds + 1
+
+        def unfinished(state):
+            return state[3] & (state[4] < flat.size)
+
+        first = body((low, high, high, True, jnp.zeros((), int)))
+        _, low, high, *_ = lax.while_loop(unfinished, body, first)
+        return low, high
+
+
+def _slack(margins: Array, tolerance: Array) -> Array:
+    """How far below zero each margin has to fall to count, from the margins at the start.
+
+    Zero, but for pairs within rounding of their kinks (they have just switched, or belong to a
+    dead unit): those have to leave by more than rounding.
+    """
+    return jnp.where(margins < tolerance, tolerance - jnp.minimum(margins, 0.0), 0.0)
+
+
+def _correct(
+    flow, frozen, y, velocity, error, first, slack, length
+) -> tuple[Array, Parameters, Array]:
+    """Newton's step along the flow onto the kink of the pair `first`.
+
+    **Returns:** the change of time, the state there, and the uncertainty of the time.
+    """
+
+    def margin(y):
+        return jnp.sum(jnp.where(first, flow.margins(y, frozen) + slack, 0.0))
+
+    value, slope = jax.jvp(margin, (y,), (velocity,))
+    slope = lax.stop_gradient(jnp.where(slope < 0, slope, -jnp.inf))
+    fixed = lax.stop_gradient(value)
+    # A tangential event could send Newton far off.
+    shift = jnp.clip(-fixed / slope, -1e-2 * length, 1e-2 * length) - (value - fixed) / slope
+    off = jax.tree.map(jnp.add, y, error)
+    spread = jnp.abs((margin(off) - fixed) / slope)
+    y = jax.tree.map(lambda a, v: a + shift * v, y, velocity)
+    return shift, y, spread

@@ -1,0 +1,121 @@
+"""The spectral radius of a vector field's Jacobian: power iteration, and its course over a run."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from flowlin._tools.loops import while_loop
+
+CHANGE = 0.01  # relative change of the radius at which the iteration stops
+NOISE = 0.02  # share of the fixed random direction in each start
+ROWS = 1024  # of the log; a power of two
+
+
+def norm(tree: Any) -> Float[Array, ""]:
+    """Euclidean norm of all leaves together."""
+    return jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree)))
+
+
+def direction(like: Any) -> Any:
+    """A fixed direction of norm 1 without structure, of the shape of `like`."""
+    leaves, structure = jax.tree.flatten(like)
+    ends = np.cumsum([leaf.size for leaf in leaves])
+    draws = [
+        _scrambled(jnp.arange(end - leaf.size, end, dtype=jnp.uint32)).astype(leaf.dtype)
+        for leaf, end in zip(leaves, ends, strict=True)
+    ]
+    draws = [draw.reshape(leaf.shape) for draw, leaf in zip(draws, leaves, strict=True)]
+    return jax.tree.unflatten(structure, [draw / norm(draws) for draw in draws])
+
+
+def _scrambled(index: Array) -> Array:
+    """Numbers in (-1/2, 1/2) from a multiplicative hash, which compiles faster than JAX's own."""
+    mixed = (index + 1) * jnp.uint32(2654435769)
+    mixed = (mixed ^ (mixed >> 15)) * jnp.uint32(2246822519)
+    return (mixed ^ (mixed >> 13)) / 2.0**32 - 0.5
+
+
+def spectral_radius(
+    velocity: Callable[[Any], Any],
+    y: Any,
+    f: Any,
+    vector: Any,
+    radius: Float[Array, ""],
+    max_iterations: int,
+    loop: str,
+) -> tuple[Any, Float[Array, ""], Int[Array, ""]]:
+    r"""Power iteration $v \leftarrow (f(y + \delta v) - f(y)) / \delta$, normalised.
+
+    One evaluation of `velocity` where `vector` and `radius`, from a point nearby, still fit. The
+    ratio of norms is a lower bound of a symmetric Jacobian's radius, whatever the eigenvalues'
+    signs. A little of a fixed random direction enters each start, so that no direction is lost
+    for good.
+
+    **Returns:** vector, radius and the number of evaluations.
+    """
+    size = norm(y)
+    delta = jnp.sqrt(jnp.finfo(size.dtype).eps) * jnp.where(size > 0, size, 1)
+    start = jax.tree.map(lambda a, b: a + NOISE * b, vector, direction(vector))
+    start = jax.tree.map(lambda a: a / norm(start), start)
+
+    def unfinished(carry):
+        _, old, new, count = carry
+        return (count == 0) | (jnp.abs(new - old) > CHANGE * new)
+
+    def body(carry):
+        v, _, old, count = carry
+        moved = velocity(jax.tree.map(lambda a, b: a + delta * b, y, v))
+        image = jax.tree.map(lambda a, b: (a - b) / delta, moved, f)
+        new = norm(image)
+        scale = jnp.where(new > 0, new, 1)
+        v = jax.tree.map(lambda a, b: jnp.where(new > 0, a / scale, b), image, v)
+        return v, old, new, count + 1
+
+    vector, _, radius, count = while_loop(
+        unfinished,
+        body,
+        (start, radius, radius, jnp.zeros((), jnp.int32)),
+        kind=loop,  # pyright: ignore
+        max_steps=max_iterations,
+    )
+    return vector, radius, count
+
+
+class RadiusLog(eqx.Module):
+    """The radius along a run: every step's at first, thinned to every other one when full."""
+
+    time: Float[Array, " K"]
+    radius: Float[Array, " K"]
+    steps: Int[Array, ""]
+    stride: Int[Array, ""]
+
+    @staticmethod
+    def empty(time: Any, radius: Any) -> "RadiusLog":
+        """A log without rows."""
+        time, radius = (jnp.full(ROWS, jnp.inf, jnp.result_type(a)) for a in (time, radius))
+        return RadiusLog(time, radius, jnp.zeros((), jnp.int32), jnp.ones((), jnp.int32))
+
+    def append(self, time: Any, radius: Any) -> "RadiusLog":
+        """One step more."""
+        full = self.steps >= ROWS * self.stride
+        stride = jnp.where(full, 2 * self.stride, self.stride)
+        row = jnp.where(self.steps % stride == 0, self.steps // stride, ROWS)
+
+        def appended(rows, value):
+            half = jnp.concatenate([rows[::2], jnp.full(ROWS // 2, jnp.inf, rows.dtype)])
+            return jnp.where(full, half, rows).at[row].set(value, mode="drop")
+
+        return RadiusLog(
+            appended(self.time, time), appended(self.radius, radius), self.steps + 1, stride
+        )
+
+    def at(self, t: Array) -> Array:
+        """The radius at times t, linear in between."""
+        known = jnp.isfinite(self.time)
+        last = jnp.max(jnp.where(known, jnp.arange(ROWS), 0))
+        return jnp.interp(t, self.time, jnp.where(known, self.radius, self.radius[last]))

@@ -1,0 +1,234 @@
+"""The exact walk as a diffrax solver."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from flowlin._tools.loops import while_loop
+from flowlin.field.gates.layers import DeepFlow
+from flowlin.field.gates.layers_rule import NetworkRule
+from flowlin.field.gates.one_layer import GatedFlow
+from flowlin.field.gates.one_layer_rule import UnitRule
+from flowlin.field.gates.rule import AbstractRule, Piece
+from flowlin.field.gates.sides import FINE
+from flowlin.log.buffer import GateLog
+from flowlin.loss import Loss
+from flowlin.network.forward_pass import Parameters
+from flowlin.network.kinds import ReLUNetwork
+from flowlin.solvers.piece import walk_piece
+from flowlin.solvers.unrolled import Unrolled, evaluations
+from flowlin.solvers.wrapped import Wrapped
+from flowlin.tasks.task import Task
+
+# How a step stops the run when an event cannot be decided; `modes.trouble` tells it apart.
+STOP = diffrax.RESULTS.internal_error
+
+
+def rule_for(
+    network: ReLUNetwork, task: Task, loss: Loss, tau: Any, slots: int, loop: str
+) -> AbstractRule:
+    """The rule, and with it the flow, for a network's number of hidden layers."""
+    if len(network.hidden) == 1:
+        return UnitRule(GatedFlow(network, task, loss, tau), slots, loop)
+    return NetworkRule(DeepFlow(network, task, loss, tau), 4 * slots)
+
+
+class Pieces(eqx.Module):
+    """The pieces of one step, stacked; starts beyond the last are inf.
+
+    Untyped, since inside a loop equinox wraps the buffers' leaves.
+    """
+
+    starts: Any
+    ends: Any
+    infos: Any
+
+    def put(self, k: Array, piece: Piece) -> "Pieces":
+        """With `piece` as number k."""
+        return Pieces(
+            self.starts.at[k].set(piece.start),
+            self.ends.at[k].set(piece.end),
+            # In this order, since the buffers' leaves may be wrapped.
+            jax.tree.map(lambda one, all_: all_.at[k].set(one), piece.dense, self.infos),
+        )
+
+
+class PiecewiseInterpolation(diffrax.AbstractLocalInterpolation):
+    """Dense output of a step of several pieces."""
+
+    t0: Any
+    t1: Any
+    pieces: Pieces
+    inner: Callable[..., diffrax.AbstractLocalInterpolation] = eqx.field(static=True)
+
+    def evaluate(self, t0, t1=None, left=True):
+        """The state at t0, or the increment from t0 to t1."""
+        if t1 is not None:
+            return jax.tree.map(jnp.subtract, self.evaluate(t1), self.evaluate(t0))
+        k = jnp.searchsorted(lax.stop_gradient(self.pieces.starts), t0, side="right") - 1
+        one = jax.tree.map(lambda a: a[jnp.maximum(k, 0)], self.pieces)
+        return self.inner(t0=one.starts, t1=one.ends, **one.infos).evaluate(t0, left=left)
+
+
+@functools.cache
+def _interpolation(inner):
+    """The interpolation over pieces of `inner`; cached, since diffrax compares by identity."""
+    return functools.partial(PiecewiseInterpolation, inner=inner)
+
+
+class WalkState(eqx.Module):
+    """Carried from step to step, and rolled back by diffrax when a step is rejected."""
+
+    inner: Any
+    modes: Any
+    log: GateLog
+    jump: Bool[Array, ""]  # whether the velocity jumped at the very end of the last step
+    end: Float[Array, ""]  # time of an event that could not be decided, else inf
+    evaluations: Int[Array, ""]  # of the velocity, up to here
+
+
+class _Walk(eqx.Module):
+    """Where a step has got to."""
+
+    t: Array
+    y: Parameters
+    state: WalkState
+    error: Parameters
+    pieces: Pieces
+    count: Int[Array, ""]
+
+
+class ExactWalk(Wrapped[WalkState]):
+    """Wraps a Runge-Kutta solver and walks through the kinks of a ReLU flow.
+
+    Each step is a chain of up to `pieces` steps of the inner solver, cut at the events between
+    them. The error reported is the largest of the steps **tried**, each of which aims at the
+    step's end: pieces are as short as the events are dense, and their own errors would tell the
+    controller to take steps that are too long for the flow in between. It is raised where that
+    is needed for the next step to end within its pieces; `rtol` and `atol` are the controller's
+    and say what the controller makes of it.
+    """
+
+    solver: Unrolled
+    rule: AbstractRule
+    rtol: Any
+    atol: Any
+    capacity: int = eqx.field(static=True)  # of the gate log
+    pieces: int = eqx.field(static=True, default=8)
+    loop: str = eqx.field(static=True, default="lax")  # kind of loops, see `flowlin._tools.loops`
+
+    @property
+    def interpolation_cls(self):  # pyright: ignore
+        """Over several pieces."""
+        return _interpolation(self.solver.interpolation_cls)
+
+    def init(self, terms, t0, t1, y0, args) -> WalkState:
+        """Modes at the start, and an empty log."""
+        del args
+        modes = self.rule.start(y0)
+        inner = self.solver.init(terms, t0, t1, y0, self.rule.flow.freeze(modes))
+        log = GateLog.empty(modes.codes, self.capacity, jnp.result_type(t0))
+        never = jnp.asarray(jnp.inf, log.time.dtype)
+        return WalkState(inner, modes, log, jnp.asarray(False), never, jnp.ones((), int))
+
+    def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
+        """Walk from t0 to t1."""
+        del args
+        t0, t1 = jnp.asarray(t0), jnp.asarray(t1)
+        state = eqx.tree_at(lambda s: s.jump, solver_state, solver_state.jump | made_jump)
+        start = _Walk(
+            t0,
+            y0,
+            state,
+            jax.tree.map(jnp.zeros_like, y0),
+            self._no_pieces(terms, t0, t1, y0, state),
+            jnp.zeros((), int),
+        )
+
+        def body(walk: _Walk) -> _Walk:
+            frozen = self.rule.flow.freeze(walk.state.modes)
+            piece = walk_piece(
+                self.rule.flow, self.solver, terms, walk.t, t1, walk.y, frozen,
+                walk.state.inner, walk.state.jump,
+            )  # fmt: skip
+            modes, log = self.rule.switch(piece, walk.state.modes, walk.state.log)
+            end = jnp.where(jnp.any(modes.trouble != FINE), piece.end, walk.state.end)
+            # A piece cut at an event takes a second step, and the next one a first stage.
+            steps = jnp.where(jnp.any(piece.fired), 2, 1)
+            spent = walk.state.evaluations + steps * evaluations(self.solver.solver) + piece.jump
+            return _Walk(
+                piece.end,
+                piece.y1,
+                WalkState(piece.inner, modes, log, piece.jump, end, spent),
+                jax.tree.map(lambda a, b: jnp.maximum(a, jnp.abs(b)), walk.error, piece.error),
+                walk.pieces.put(walk.count, piece),
+                walk.count + 1,
+            )
+
+        def goes_on(walk: _Walk) -> Array:
+            # A chain that the controller will reject for its error need not be walked on.
+            hopeless = self._norm(walk.error, y0, walk.y) > 1.1
+            trouble = jnp.any(walk.state.modes.trouble != FINE)
+            return (walk.t < t1) & (walk.count < self.pieces) & ~hopeless & ~trouble
+
+        walk = while_loop(
+            goes_on,
+            body,
+            start,
+            kind=self.loop,  # pyright: ignore
+            max_steps=self.pieces,
+            buffers=lambda w: w.pieces,
+        )
+        trouble = jnp.any(walk.state.modes.trouble != FINE)
+        error = self._raised(walk, self.error_order(terms), t0, t1, y0)
+        result = diffrax.RESULTS.where(trouble, STOP, diffrax.RESULTS.successful)
+        return walk.y, error, {"pieces": walk.pieces}, walk.state, result
+
+    def _scale(self, y0: Parameters, y1: Parameters) -> Parameters:
+        """Errors that the controller's tolerances allow."""
+
+        def scale(a, b):
+            return self.atol + self.rtol * jnp.maximum(jnp.abs(a), jnp.abs(b))
+
+        return lax.stop_gradient(jax.tree.map(scale, y0, y1))
+
+    def _norm(self, error: Parameters, y0: Parameters, y1: Parameters) -> Array:
+        """The controller's norm of an error; a step is accepted below one."""
+        ratios = jax.tree.map(jnp.divide, lax.stop_gradient(error), self._scale(y0, y1))
+        flat = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(ratios)])
+        return jnp.sqrt(jnp.mean(flat**2))
+
+    def _raised(self, walk: _Walk, order, t0: Array, t1: Array, y0: Parameters) -> Parameters:
+        """The error, raised so that the next step takes about half of the pieces.
+
+        The controller multiplies a step by 0.9 norm^(-1/order). A chain that ended early is thus
+        tried again at half of the length that it reached: a chain that fails costs all its pieces,
+        a step more costs one.
+        """
+        reached = (walk.t - t0) / (t1 - t0)
+        growth = 0.5 * reached * self.pieces / jnp.maximum(walk.count, 1)
+        norm = (0.9 / growth) ** order
+        # A finished chain is accepted whatever comes next, an unfinished one rejected.
+        unfinished = (walk.t < t1) & jnp.all(walk.state.modes.trouble == FINE)
+        norm = jnp.where(unfinished, jnp.maximum(norm, 1.2), jnp.minimum(norm, 0.9))
+        norm = lax.stop_gradient(norm)
+        return jax.tree.map(
+            lambda e, s: jnp.maximum(e, norm * s), walk.error, self._scale(y0, walk.y)
+        )
+
+    def _no_pieces(self, terms, t0, t1, y0, state: WalkState) -> Pieces:
+        """Room for the pieces of a step."""
+        frozen = self.rule.flow.freeze(state.modes)
+        _, _, dense, _, _ = eqx.filter_eval_shape(
+            self.solver.step, terms, t0, t1, y0, frozen, state.inner, state.jump
+        )
+        infos = jax.tree.map(lambda a: jnp.zeros((self.pieces, *a.shape), a.dtype), dense)
+        far = jnp.full(self.pieces, jnp.inf, t0.dtype)
+        return Pieces(far, far, infos)

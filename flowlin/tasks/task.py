@@ -1,0 +1,150 @@
+"""A task: the inputs and targets that a network is trained on."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float
+
+from flowlin._tools.arrays import automatic, is_traced, require_finite
+from flowlin._tools.checks import WORDS, checked, floating, instance, refuse, text
+from flowlin._tools.codec import storable
+from flowlin._tools.show import shown
+from flowlin.tasks import summary
+
+
+@checked(x=None, y=None)
+@shown(summary.task)
+@storable()
+class Task(eqx.Module):
+    """Inputs and targets, one **row** per sample (the papers put samples in columns).
+
+    **Arguments:**
+
+    - `x`: inputs, shape (P, N_in).
+    - `y`: targets, shape (P, N_out). Whole numbers, truth values and half precision are taken to
+      JAX's default float.
+    - `name`: what figures and messages call the task.
+
+    **Raises:** `ValueError` for arrays that are not two-dimensional, that disagree on P, that
+    are empty, or that hold NaN or infinities.
+    """
+
+    x: Float[Array, "P N_in"]
+    y: Float[Array, "P N_out"]
+    name: str = eqx.field(static=True)
+
+    def __init__(self, x: Any, y: Any, name: str = "task"):
+        x, y = floating("x", x), floating("y", y)
+        for label, array in (("x", x), ("y", y)):
+            if array.ndim != 2:
+                raise ValueError(
+                    f"`{label}` must have one row per sample, shape (P, N), got shape "
+                    f"{array.shape}; reshape a single feature with `{label}[:, None]`."
+                )
+            if 0 in array.shape:
+                raise ValueError(f"`{label}` is empty: its shape is {array.shape}.")
+            require_finite(label, array)
+        if x.shape[0] != y.shape[0]:
+            raise ValueError(
+                f"`x` has {x.shape[0]} samples and `y` has {y.shape[0]}; rows are samples, "
+                "transpose arrays that hold samples in columns."
+            )
+        dtype = jnp.result_type(x, y)
+        self.x, self.y, self.name = x.astype(dtype), y.astype(dtype), name
+
+    @property
+    def samples(self) -> int:
+        """Number of samples P."""
+        return self.x.shape[0]
+
+    @property
+    def inputs(self) -> int:
+        """Number of inputs N_in, without the bias coordinate."""
+        return self.x.shape[1]
+
+    @property
+    def outputs(self) -> int:
+        """Number of outputs N_out."""
+        return self.y.shape[1]
+
+    @property
+    def shards(self) -> int:
+        """Number of devices among which the samples are split; 1 where that is not known."""
+        if is_traced(self.x):
+            return 1
+        return self.samples // self.x.sharding.shard_shape(self.x.shape)[0]
+
+    @checked(axis=text)
+    def sharded(self, mesh: Mesh, axis: str | None = None) -> "Task":
+        """The same task with its samples split among the devices of a mesh (data parallel).
+
+        Runs on it are ordinary ones: XLA splits the work over the samples and adds up what the
+        devices have. With several processes (`jax.distributed`) every process gives the same whole
+        task, or no more than its own rows: `x` and `y` made with
+        `jax.make_array_from_process_local_data`, and then `fl.Task(x, y).sharded(mesh)`.
+
+        **Arguments:**
+
+        - `mesh`: a `jax.sharding.Mesh`, such as `jax.make_mesh((8,), ("samples",))`.
+        - `axis`: the mesh's axis to split along; None is its first.
+
+        **Raises:** `ValueError` for an axis that the mesh does not have, or that does not divide
+        the number of samples.
+        """
+        axis = mesh.axis_names[0] if axis is None else axis
+        if axis not in mesh.axis_names:
+            raise ValueError(f"`axis` = {axis!r} is none of the mesh's axes, {mesh.axis_names}.")
+        devices = mesh.shape[axis]
+        if self.samples % devices:
+            raise ValueError(
+                f"`mesh` has {devices} devices along {axis!r}, which do not divide the "
+                f"{self.samples} samples; take {self.samples - self.samples % devices} of them, or "
+                "use fewer devices."
+            )
+        placed = NamedSharding(automatic(mesh), PartitionSpec(axis))
+        return jax.tree.map(lambda array: jax.device_put(array, placed), self)
+
+    @checked
+    def astype(self, dtype: Any) -> "Task":
+        """The same task in another floating-point precision, float32 or float64."""
+        return jax.tree.map(lambda array: array.astype(dtype), self)
+
+    @checked(indices=None)
+    def take(self, indices: Any) -> "Task":
+        """The task on some of its samples (a mini-batch, a subset).
+
+        **Arguments:** `indices`, whole numbers (B,) in [-P, P), or truth values (P,). Under `jit`
+        what lies outside is clamped.
+
+        **Raises:** `ValueError` for samples that are not there, or none.
+        """
+        indices = _samples(indices, self.samples)
+        return jax.tree.map(lambda array: array[indices], self)
+
+
+def _samples(indices: Any, samples: int) -> Any:
+    """Indices (B,) of samples, checked where they are known."""
+    if is_traced(indices):
+        return indices
+    if isinstance(indices, slice):
+        indices = range(samples)[indices]
+    found = np.asarray(indices)
+    wanted = f"a list of whole numbers from {-samples} to {samples - 1}, one per sample taken"
+    if found.ndim != 1 or not found.size or found.dtype.kind not in "iub":
+        raise refuse("indices", wanted, indices, "one sample k is taken by [k]")
+    if found.dtype.kind == "b":
+        if found.shape != (samples,) or not found.any():
+            raise refuse("indices", f"a mask of shape ({samples},) that keeps a sample", indices)
+        return np.flatnonzero(found)
+    odd = found[(found < -samples) | (found >= samples)]
+    if odd.size:
+        raise refuse("indices", wanted, int(odd[0]))
+    return found
+
+
+WORDS["mesh"] = instance(Mesh, "a jax.sharding.Mesh", "make one by jax.make_mesh")
+WORDS["task"] = instance(Task, "an fl.Task", "make one by fl.Task(x, y)")

@@ -1,0 +1,1 @@
+"""The early phase of ReLU networks."""

@@ -1,0 +1,341 @@
+"""The early phase of a ReLU network as users see it: weights, fates, t*."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.scipy.special import logsumexp
+from jaxtyping import Array, Float, Int
+
+from flowlin._tools.arrays import is_traced
+from flowlin._tools.checks import WORDS, array, checked, instance, not_negative, whole
+from flowlin.field.gates.one_layer import GatedFlow
+from flowlin.field.gates.one_layer_rule import initial_modes
+from flowlin.field.gates.sides import FINE, ON
+from flowlin.log.linear_phase import Linearization, UnitCounts, linearization_time
+from flowlin.loss import LinearizedLoss, SquaredError
+from flowlin.network.kinds import AbstractNetwork, ReLUNetwork, check_fit
+from flowlin.tasks.task import Task
+from flowlin.theory.early.unit import (
+    Pieces,
+    Units,
+    drives,
+    evolved,
+    parameters_of,
+    split,
+    triples,
+    units_of,
+)
+from flowlin.theory.early.walk import walked
+
+
+def compiled(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of a module that is compiled once for all its arguments, which are numbers."""
+    inner = eqx.filter_jit(method)
+
+    @functools.wraps(method)
+    def call(self, *args, **kwargs):
+        return inner(self, *map(jnp.asarray, args), **jax.tree.map(jnp.asarray, kwargs))
+
+    return call
+
+
+class EarlyPhase(eqx.Module):
+    r"""A ReLU network's flow as if its outputs stayed zero, from t = 0 to `t1`; see `early_phase`.
+
+    Of the start, while the first gates hold:
+
+    - `rates`: (H, K), $\sigma / \tau$ of $M_j$, largest first.
+    - `component`: (H,), $(u \cdot \tilde w_j + v \cdot a_j) / 2$ along the top singular pair, with
+      its sign taken such that u points to the active side: $\sum_i u \cdot \tilde x_i > 0$ over the
+      active samples. Positive ones grow into their half-space, negative ones are turned out of it.
+    - `fate`: (H,), where that turns it to, with the gates as they are: 1 on for all samples, -1 for
+      none (dead units too), 0 to a direction that has samples on either side. Gates that change on
+      the way change the direction: `final_codes` tells where the unit does get to.
+    - `first_change`: (H,), time at which the unit's first gate changes; inf if none does.
+
+    Of the whole walk:
+
+    - `final_codes`: (H, P), 1 on, 0 sliding, -1 off, at the end.
+    - `trouble`: (H,), nonzero where more pairs slid than there are slots.
+    - `reached`: (H,), how far each unit was followed: t1, but where its pieces did not suffice.
+    - `pieces`, `t1`, `start`, `task`, `tau`, `loss`: what it is made of.
+
+    Times outside [0, t1] give nan.
+    """
+
+    rates: Float[Array, "H K"]
+    component: Float[Array, " H"]
+    fate: Int[Array, " H"]
+    first_change: Float[Array, " H"]
+    final_codes: Int[Array, "H P"]
+    trouble: Int[Array, " H"]
+    reached: Float[Array, " H"]
+    pieces: Pieces
+    t1: Float[Array, ""]
+    start: ReLUNetwork
+    task: Task
+    tau: Array
+    loss: SquaredError
+
+    @property
+    def mode_tau(self) -> Array:
+        """Time constant of the modes, whose s and d are means: tau, or tau/P for a sum."""
+        samples = self.task.samples
+        return self.tau / (samples * self.loss.weight(samples))
+
+    @checked(t=array)
+    @compiled
+    def network(self, t: Any) -> ReLUNetwork:
+        """The network at time t in [0, t1]; for an array of times (T,), stacked."""
+        t = jnp.asarray(t, self.start.dtype)
+        if t.ndim:
+            return jax.vmap(self.network)(t)
+        k = self._piece(t)
+        rows = jnp.arange(len(k))
+        piece = jax.tree.map(lambda all_: all_[rows, k], self.pieces)
+        inside = (t >= 0) & (t <= self.t1 * (1 + 4 * jnp.finfo(t.dtype).eps))
+        passed = jnp.where(inside, t - piece.start, jnp.nan)
+        now = jax.vmap(evolved)(piece.m, piece.parts, piece.w, piece.a, passed)
+        biased = self.start.biases[0] is not None
+        return self.start.with_parameters(parameters_of(Units(*now), biased))
+
+    @checked(t=not_negative)
+    def codes(self, t: Any) -> Int[Array, "H P"]:
+        """Modes of the pairs at a time t: 1 on, 0 sliding, -1 off.
+
+        **Raises:** `ValueError` for a known time outside [0, t1].
+        """
+        self._require_inside("t", t)
+        return self._codes(t)
+
+    @compiled
+    def _codes(self, t: Any) -> Int[Array, "H P"]:
+        k = self._piece(jnp.asarray(t, self.start.dtype))
+        return self.pieces.codes[jnp.arange(len(k)), k]
+
+    @checked(t=not_negative)
+    def last_change(self, t: Any) -> Float[Array, " H"]:
+        """Time of each unit's last change of a gate up to a time t; 0 if none has changed.
+
+        **Raises:** `ValueError` for a known time outside [0, t1].
+        """
+        self._require_inside("t", t)
+        return self._last_change(t)
+
+    def _require_inside(self, name: str, t: Any) -> None:
+        if not is_traced((t, self.t1)) and t > self.t1 * (1 + 4 * jnp.finfo(self.t1.dtype).eps):
+            raise ValueError(
+                f"`{name}` = {float(t):g} lies outside the early phase, [0, {float(self.t1):.6g}]."
+            )
+
+    @compiled
+    def _last_change(self, t: Any) -> Float[Array, " H"]:
+        k = self._piece(jnp.asarray(t, self.start.dtype))
+        return self.pieces.start[jnp.arange(len(k)), k]
+
+    def _piece(self, t: Array) -> Array:
+        """Each unit's piece at time t, (H,)."""
+        after = jnp.sum(self.pieces.start <= t, axis=1) - 1
+        return jnp.maximum(after, 0)
+
+    @checked(t=array)
+    @compiled
+    def overlap(self, t: Any) -> Float[Array, "..."]:
+        r"""How much of the targets the outputs have grown to, at times t of any shape.
+
+        $\sum_i y_i \cdot \hat y_i / \sum_i |y_i|^2$. It never falls. The early phase leaves out
+        what is of its order, and means nothing any more where it is one.
+        """
+        t = jnp.asarray(t, self.start.dtype)
+        if t.ndim:
+            return jax.vmap(self.overlap)(t)
+        outputs = self.network(t).outputs(self.task.x)
+        return jnp.sum(self.task.y * outputs) / jnp.sum(self.task.y**2)
+
+    @checked(end=not_negative)
+    def linearization(self, end: Any = None) -> Linearization:
+        """The predicted t*, as `flow.linearization()` gives the measured one.
+
+        **Arguments:** `end` of the time over which the maximum is taken; None is t1.
+
+        **Raises:** `ValueError` for a known end outside [0, t1].
+        """
+        if end is not None:
+            self._require_inside("end", end)
+        end = self.t1 if end is None else jnp.asarray(end, self.start.dtype)
+        counts = [self._counts(lowest, end) for lowest in (1, 0)]
+        opened, closed = (linearization_time(c, end) for c in counts)
+        return Linearization(opened, closed, *counts)
+
+    def _counts(self, lowest: int, end: Array) -> UnitCounts:
+        """Numbers of units that are on for all and for no samples, after every change."""
+        start = jnp.where(self.pieces.start <= end, self.pieces.start, jnp.inf)
+        sides = self.pieces.codes >= lowest
+        states = [jnp.all(sides, axis=2), ~jnp.any(sides, axis=2)]
+        first = [jnp.sum(state[:, 0]) for state in states]
+        time = start[:, 1:].ravel()
+        order = jnp.argsort(time)
+        numbers = []
+        for state, number in zip(states, first, strict=True):
+            change = (state[:, 1:].astype(int) - state[:, :-1].astype(int)).ravel()
+            change = jnp.where(jnp.isfinite(time), change, 0)[order]
+            numbers.append(jnp.concatenate([number[None], number + jnp.cumsum(change)]))
+        time = jnp.concatenate([jnp.zeros(1, time.dtype), time[order]])
+        on, off = numbers
+        return UnitCounts(time, jnp.zeros_like(time), on, off, units=len(start))
+
+
+WORDS["early"] = instance(EarlyPhase, "an early phase, as `theory.early_phase` returns it")
+
+
+@checked(loss=None, slots=whole(1), max_pieces=whole(1))
+def early_phase(
+    network: ReLUNetwork,
+    task: Task,
+    tau: Any = 1.0,
+    *,
+    t1: Any = None,
+    loss: SquaredError = SquaredError(),
+    slots: int = 16,
+    max_pieces: int = 64,
+) -> EarlyPhase:
+    r"""The early phase of a ReLU network with one hidden layer: exact but for the outputs.
+
+    The gradient flow with the outputs left out of the errors, which decouples the units
+    (`flowlin.theory.early.unit`), followed through every change of a gate and along kinks
+    (Filippov's rule, as in `fl.ExactKinks`). Between two changes it is the exponential of a matrix in closed
+    form; the changes are roots of sums of exponentials, none of which is missed. No solver is
+    involved, and nothing depends on the scale of the weights: for weights half as large
+    everything is the same but for `overlap`, which says how long the phase lasts.
+
+    **Arguments:**
+
+    - `network`: a `fl.ReLUNetwork` with one hidden layer, without a bias on the readout.
+    - `task`: inputs and targets.
+    - `tau`: time constant.
+    - `t1`: how far the units are followed; None is to where `overlap` would reach one if all
+      gates held.
+    - `loss`: `fl.SquaredError`, mean or sum.
+    - `slots`: how many pairs of a unit may slide at once, as in `fl.ExactKinks`.
+    - `max_pieces`: how many pieces a unit may have, one more than its changes.
+
+    **Returns:** an `EarlyPhase`. Works under `jit` and `vmap` (where a walk that does not get to t1
+    ends before it, with `reached` below it), and can be differentiated in either mode.
+
+    **Raises:** `ValueError` for other networks or losses, for a walk that needs more slots or
+    pieces, and, with `t1` left out, for units that never grow, or are so large that their outputs
+    are the targets' size at t = 0.
+
+    Source: lead paper Sec. 5.3, with W_2(0) and the factor of time that its Eq. 11 lacks.
+    """
+    _check(network, task, loss)
+    task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
+    tau = jnp.asarray(tau, network.dtype)
+    flow = GatedFlow(network, task, LinearizedLoss(loss), tau)
+    walked, t1 = _walked(flow, t1, min(slots, task.samples), max_pieces)
+    found = EarlyPhase(
+        *_start(flow, walked.pieces),
+        final_codes=walked.modes.codes,
+        trouble=walked.modes.trouble,
+        pieces=walked.pieces,
+        reached=walked.t,
+        t1=t1,
+        start=network,
+        task=task,
+        tau=tau,
+        loss=loss,
+    )
+    if not is_traced(found):
+        _complain(found, slots, max_pieces)
+    return found
+
+
+@eqx.filter_jit
+def _walked(flow: GatedFlow, t1: Any, slots: int, max_pieces: int):
+    """The walk, and its end."""
+    target = jnp.sum(flow.task.y**2)
+    end = _span(flow, target) if t1 is None else jnp.asarray(t1, flow.network.dtype)
+    return walked(flow, end, slots, max_pieces), end
+
+
+def _span(flow: GatedFlow, target: Array) -> Array:
+    """Time at which the outputs would reach the targets if all gates held; inf if never."""
+    units = units_of(flow.network.parameters)
+    at_start = initial_modes(flow, flow.network.parameters, 1)
+    parts = triples(drives(flow, at_start))
+    s, (grows, _) = parts.s, jax.vmap(split)(parts, *units)
+    size = (s * grows**2).ravel() * flow.tau / flow.loss.weight(flow.task.samples)
+    rate = 2 * s.ravel()
+    there = (size > 0) & (rate > jnp.finfo(rate.dtype).eps * jnp.max(rate))
+    size, rate = jnp.where(there, size, 1.0), jnp.where(there, rate, 1.0)
+    level = jnp.log(target) - jnp.log(size)
+    # One term alone gets there last, and an equal share of all first.
+    high = jnp.min(jnp.where(there, level / rate, jnp.inf))
+    low = jnp.min(jnp.where(there, (level - jnp.log(len(level))) / rate, jnp.inf))
+
+    def body(_, bounds):
+        low, high = bounds
+        middle = (low + high) / 2
+        over = logsumexp(jnp.where(there, rate * middle - level, -jnp.inf)) > 0
+        return jnp.where(over, low, middle), jnp.where(over, middle, high)
+
+    end = lax.fori_loop(0, 60, body, (low, high))[1]
+    # Not zero: the walk then has a first piece, which holds the start.
+    end = jnp.maximum(end, jnp.finfo(end.dtype).tiny)
+    return lax.stop_gradient(jnp.where(jnp.any(there), end, jnp.inf))
+
+
+def _start(flow: GatedFlow, pieces: Pieces) -> tuple[Array, Array, Array, Array]:
+    """Rates, component, fate and first change."""
+    parts = jax.tree.map(lambda all_: all_[:, 0], pieces.parts)
+    u, s = parts.u, parts.s
+    grows, _ = jax.vmap(split)(parts, pieces.w[:, 0], pieces.a[:, 0])
+    z = u[:, :, 0] @ flow.kinks.x.T  # (H, P): where the top pair leads
+    active = pieces.codes[:, 0] == ON
+    side = jnp.where(jnp.sum(jnp.where(active, z, 0.0), axis=1) >= 0, 1.0, -1.0)
+    component, z = side * grows[:, 0], side[:, None] * z
+    z = jnp.where(component[:, None] >= 0, z, -z)
+    rounding = 64 * jnp.finfo(z.dtype).eps * jnp.linalg.norm(flow.kinks.x, axis=1)
+    all_on = jnp.all(z > rounding, axis=1)
+    all_off = jnp.all(z < -rounding, axis=1)
+    dead = ~jnp.any(active, axis=1) & (s[:, 0] == 0)
+    fate = jnp.where(dead, -1, jnp.where(all_on, 1, jnp.where(all_off, -1, 0)))
+    return s, jnp.where(dead, 0.0, component), fate, pieces.start[:, 1]
+
+
+def _check(network: AbstractNetwork, task: Task, loss: Any) -> None:
+    check_fit(network, task)
+    if not isinstance(loss, SquaredError):
+        raise ValueError(f"`loss` must be fl.SquaredError(), got {type(loss).__name__}.")
+    if not isinstance(network, ReLUNetwork) or len(network.weights) != 2:
+        raise ValueError(
+            f"`network` is a {type(network).__name__} with {len(network.hidden)} hidden layers; "
+            "the early phase is for a fl.ReLUNetwork with one."
+        )
+    if network.biases[1] is not None:
+        raise ValueError(
+            "`network` has a bias on its readout, which grows whatever the units do; leave it out "
+            "(`biases=(b, None)`)."
+        )
+
+
+def _complain(found: EarlyPhase, slots: int, max_pieces: int) -> None:
+    if not bool(jnp.isfinite(found.t1)):
+        raise ValueError("no unit of `network` grows on this `task`; pass `t1`.")
+    if float(found.t1) <= jnp.finfo(found.t1.dtype).tiny:
+        raise ValueError(
+            "`network` is too large for an early phase: its outputs are the targets' size at "
+            "t = 0. Give smaller weights, or pass `t1`."
+        )
+    if bool(jnp.any(found.trouble != FINE)):
+        raise ValueError(f"more than `slots` = {slots} pairs of a unit slide at once; raise it.")
+    if bool(jnp.any(found.reached < found.t1)):
+        raise ValueError(
+            f"a unit has more than `max_pieces` = {max_pieces} pieces before t1 = "
+            f"{float(found.t1):.6g}; raise it, or end earlier."
+        )

@@ -1,0 +1,211 @@
+r"""The early phase on a slowed clock: ReLU networks up to their leading mode's plateau.
+
+What ends the early phase is its leading mode. While the outputs are $\kappa$ times that mode's
+targets, and only they drive the units, every error is $(1 - \kappa)$ times its initial value,
+whatever a unit's gates: **all units run through their early phase at the rate $1 - \kappa$**,
+
+$$\frac{d\theta}{dt} = 1 - \kappa(\theta), \qquad
+  \kappa(\theta) = \frac{d_0}{s_0}\, a_0(\theta), \qquad
+  t(\theta) = \int_0^\theta \frac{d\theta'}{1 - \kappa(\theta')},$$
+
+with $a_0(\theta)$ the strength that the leading mode has at $\theta$ in the early phase. It is
+exact where the outputs stay in proportion to the targets. Otherwise the other modes' part is
+slowed where it should not be: the error is of their rate against the leading one's, and grows as
+$\kappa$ comes to one.
+"""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float
+
+from flowlin._tools.arrays import is_traced
+from flowlin._tools.checks import array, checked, number
+from flowlin.field.gates.sides import ON
+from flowlin.log.linear_phase import LinearizationTime
+from flowlin.theory._form import TIME, nan_of, unless
+from flowlin.theory.early.phase import EarlyPhase, compiled
+from flowlin.theory.origin import require_origin
+from flowlin.theory.task_modes import Modes
+from flowlin.theory.unbalanced import imbalance, unbalanced_hitting_time
+
+CELLS = 64  # of the integral, each with four Gauss points
+
+_share = number("a number in [0, 1)", lambda share: math.isnan(share) or 0 <= share < 1)
+
+
+class SlowedClock(eqx.Module):
+    """Time t of a ReLU network's flow at the clock reading theta of its early phase.
+
+    The network at `clock.time(theta)` is `early.network(theta)`: plot one against the other.
+    """
+
+    early: EarlyPhase
+    modes: Modes
+
+    @checked(theta=TIME)
+    @compiled
+    def share(self, theta: Any) -> Float[Array, "..."]:
+        """Share kappa of the leading mode that is learned at readings `theta` of any shape."""
+        theta = jnp.asarray(theta, self.early.t1.dtype)
+        if theta.ndim:
+            return jax.vmap(self.share)(theta)
+        task = self.early.task
+        strengths = self.modes.strengths(self.early.network(theta), task)
+        return strengths[0] * self.modes.d[0] / self.modes.s[0]
+
+    @checked(theta=TIME)
+    @compiled
+    def time(self, theta: Any) -> Float[Array, "..."]:
+        """Time t(theta), for readings of any shape in [0, t1]; inf once the share reaches one.
+
+        NaN outside.
+        By Gauss's rule in 64 cells, to about 1e-6: cells in which gates change limit it.
+        """
+        theta = jnp.asarray(theta, self.early.t1.dtype)
+        if theta.ndim:
+            return jax.vmap(self.time)(theta)
+        nodes, weights = np.polynomial.legendre.leggauss(4)
+        x = ((np.arange(CELLS)[:, None] + (nodes + 1) / 2) / CELLS).ravel()
+        # Finer towards the end, where the clock slows down.
+        reading = theta * jnp.asarray(1 - (1 - x) ** 3, theta.dtype)
+        weight = jnp.asarray(np.tile(weights, CELLS) / (2 * CELLS) * 3 * (1 - x) ** 2, theta.dtype)
+        left = 1 - self.share(reading)
+        fine = jnp.all(left > 0)
+        outside = jnp.any(jnp.isnan(left))
+        whole = theta * jnp.sum(weight / jnp.where(left > 0, left, 1.0))
+        return unless(outside, jnp.where(fine, whole, jnp.inf))
+
+    @checked(share=number("a number", lambda share: True))
+    @compiled
+    def reading(self, share: Any) -> Float[Array, ""]:
+        """The first reading theta at which the share of the leading mode is `share`; inf if none.
+
+        Found between 257 readings, in which a share that only touches the level is missed.
+        """
+        share = jnp.asarray(share, self.early.t1.dtype)
+        still = lax.stop_gradient(self)
+        grid = jnp.linspace(0.0, still.early.t1, 257)
+        over = still.share(grid) >= lax.stop_gradient(share)
+        k = jnp.argmax(over)
+        bounds = grid[jnp.maximum(k - 1, 0)], grid[k]
+
+        def halve(_, bounds):
+            low, high = bounds
+            middle = (low + high) / 2
+            above = still.share(middle) >= lax.stop_gradient(share)
+            return jnp.where(above, low, middle), jnp.where(above, middle, high)
+
+        theta = lax.stop_gradient(lax.fori_loop(0, 50, halve, bounds)[1])
+        slope = jax.jvp(still.share, (theta,), (jnp.ones_like(theta),))[1]
+        rising = jnp.any(over) & (k > 0) & (slope > 0)
+        newton = (share - self.share(theta)) / jnp.where(rising, slope, 1.0)
+        theta = jnp.where(rising, theta + newton, theta)
+        return unless(jnp.isnan(share), jnp.where(jnp.any(over), theta, jnp.inf))
+
+    @checked(rho=array, share=_share)
+    @compiled
+    def hitting_times(self, rho: Any, *, share: Any = 0.9) -> Float[Array, " K"]:
+        r"""Times at which the modes' strengths reach `rho`, one level or one per mode, (K,).
+
+        The leading mode by the clock. The others from the units that are always on where the
+        leading one is learned to `share`: of such a unit each mode's hidden vectors grow for
+        themselves, without the clock's slowing, since its last gate opened; from there on
+        isolated modes (`unbalanced_hitting_time`). Units that are on for some samples are left out,
+        and so are gates that close later on. inf where the early phase does not get there.
+
+        **Arguments:** `rho` levels, (K,) or scalar; `share` as said, below one.
+        """
+        modes, nan = self.modes, nan_of(rho, share)
+        rho = self._levels(rho)
+        first = self._finite_time(self.reading(rho[0] * modes.d[0] / modes.s[0]))
+        theta = self.reading(share)
+        there = jnp.isfinite(theta)
+        a, lam = self._later(jnp.where(there, theta, 0.0))
+        rest = unbalanced_hitting_time(rho, modes.s, modes.d, a, lam, self.early.mode_tau)
+        rest = jnp.where(there, self._finite_time(theta) + rest, jnp.inf)
+        return unless(nan, jnp.where(jnp.arange(len(rho)) == 0, first, rest))
+
+    def _levels(self, rho: Any) -> Array:
+        """One level for every mode, (K,)."""
+        rho, shape = jnp.asarray(rho, self.early.t1.dtype), self.modes.s.shape
+        if rho.shape not in ((), (1,), shape):
+            raise ValueError(
+                f"`rho` must be a number or have shape {shape}, one per mode, got {rho.shape}."
+            )
+        return jnp.broadcast_to(rho, shape)
+
+    def _finite_time(self, theta: Array) -> Array:
+        there = jnp.isfinite(theta)
+        return jnp.where(there, self.time(jnp.where(there, theta, 0.0)), jnp.inf)
+
+    def _later(self, theta: Array) -> tuple[Array, Array]:
+        """Strength and imbalance of every mode at this reading, from the always-on units."""
+        p, q = self.modes.hidden_vectors(self.early.network(theta))
+        on = jnp.all(self.early.codes(theta) == ON, axis=1)
+        since = jnp.minimum(self.early.last_change(theta), theta)
+        # Time that the clock held back since then, in which the other modes grew.
+        held = self.time(theta) - self.time(since) - (theta - since)
+        growth = jnp.exp(jnp.outer(self.modes.s, held) / self.early.mode_tau)
+        plus = jnp.sum(jnp.where(on, (p + q) / 2 * growth, 0.0) ** 2, axis=1)
+        minus = jnp.sum(jnp.where(on, (p - q) / 2 / growth, 0.0) ** 2, axis=1)
+        return plus - minus, 4 * jnp.sqrt(plus * minus)
+
+    @checked(rho=array, share=_share)
+    @compiled
+    def delays(self, rho: Any, *, share: Any = 0.9) -> Float[Array, " K"]:
+        """How much later than the linear network with the same weights modes reach `rho`, (K,).
+
+        `hitting_times` minus those of the linear network's isolated modes. NaN where neither gets
+        there. In place of `gating_delay`, which takes live units for always-on ones.
+        """
+        rho = self._levels(rho)
+        p, q = self.modes.hidden_vectors(self.early.start)
+        start = jnp.sum(p * q, axis=1), imbalance(p, q)
+        linear = unbalanced_hitting_time(
+            rho, self.modes.s, self.modes.d, *start, self.early.mode_tau
+        )
+        return self.hitting_times(rho, share=share) - linear
+
+    @checked(share=_share)
+    @compiled
+    def linearization(self, share: Any = 0.9) -> tuple[LinearizationTime, LinearizationTime]:
+        """The predicted t*, open and closed, as `flow.linearization()` has the measured ones.
+
+        The always-on fraction's maximum over the time in which the leading mode is learned up to
+        `share`; beyond it other modes pull units off again. `bracket` is not an uncertainty here:
+        the prediction knows its time exactly, and not how good it is.
+        """
+        reading = self.reading(share)
+        end = jnp.minimum(reading, self.early.t1)
+        line = self.early.linearization(end)
+
+        def timed(found: LinearizationTime) -> LinearizationTime:
+            begin, stop = self.time(jnp.stack([found.time, found.time + found.lasts]))
+            begin, stop = unless(jnp.isnan(share), jnp.stack([begin, stop]))
+            return LinearizationTime(begin, found.fraction, jnp.stack([begin, begin]), stop - begin)
+
+        return timed(line.open), timed(line.closed)
+
+
+@checked
+def slowed_clock(early: EarlyPhase, modes: Modes) -> SlowedClock:
+    """The clock of a network's early phase.
+
+    **Arguments:**
+
+    - `early`: from `theory.early_phase`, far enough: where its `overlap` is one all is over.
+    - `modes`: from `theory.modes(task, bias_strength)` with the network's c.
+
+    **Raises:** `ValueError` for modes of another c or other data, or whose leading one has s = 0 or
+    d = 0.
+    """
+    require_origin(modes, early.start, early.task)
+    if not is_traced(modes) and min(np.asarray(modes.s)[0], np.asarray(modes.d)[0]) <= 0:
+        raise ValueError("`modes` has no leading mode: its s and d must be positive.")
+    return SlowedClock(early, modes)

@@ -1,0 +1,231 @@
+r"""The early phase of a ReLU network: each unit by itself, followed exactly through its kinks.
+
+While the outputs are small against the targets, the errors $e_i = -\partial L / \partial \hat y_i$
+keep their values at zero outputs ($y_i / P$ for `fl.SquaredError()`), and the units do not see each
+other. As long as a unit's gates $g_{ji}$ hold, with $\tilde w = [b; w]$ and $\tilde x = [c; x]$,
+
+$$\tau \frac{d}{dt} \begin{bmatrix} \tilde w_j \\ a_j \end{bmatrix} =
+  \begin{bmatrix} 0 & M_j \\ M_j^T & 0 \end{bmatrix}
+  \begin{bmatrix} \tilde w_j \\ a_j \end{bmatrix}, \qquad
+  M_j = \sum_i g_{ji}\, \tilde x_i e_i^T,$$
+
+of which every singular triple $(u, \sigma, v)$ of $M_j$ takes its own part: $u \cdot \tilde w_j +
+v \cdot a_j$ grows and $u \cdot \tilde w_j - v \cdot a_j$ decays, both at the rate $\sigma / \tau$,
+and the rest stands still (lead paper Eqs. 8-11, which drop the initial readout and a factor of t;
+Maennel et al. 2018 for the limit of small weights). A unit that slides along kinks S does the same
+with $\Pi M_j$, $\Pi$ the projector off $\{\tilde x_i\}_{i \in S}$: on S it has $\Pi \tilde w_j =
+\tilde w_j$. All this is the exact gradient flow of the loss made linear at zero outputs.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from flowlin.field.gates.one_layer import Frozen, GatedFlow
+from flowlin.field.gates.sides import Modes
+from flowlin.network.forward_pass import Parameters
+
+
+class Triples(NamedTuple):
+    """Singular triples of M = u diag(s) v^T: u (N, K), s (K,), v (N_out, K)."""
+
+    u: Array
+    s: Array
+    v: Array
+
+
+def triples(m: Float[Array, "*H N N_out"]) -> Triples:
+    """Singular triples of M, constant to derivatives: `evolved` knows its own."""
+    u, s, vt = jnp.linalg.svd(lax.stop_gradient(m), full_matrices=False)
+    return Triples(u, s, jnp.swapaxes(vt, -1, -2))
+
+
+def split(parts: Triples, w: Array, a: Array) -> tuple[Array, Array]:
+    """Half the sum and half the difference of u.w and v.a: what grows and what decays, (K,)."""
+    left, right = parts.u.T @ w, parts.v.T @ a
+    return (left + right) / 2, (left - right) / 2
+
+
+@jax.custom_jvp
+def evolved(m: Array, parts: Triples, w: Array, a: Array, t: Array) -> tuple[Array, Array]:
+    r"""The unit (w, a) after a time t at constant M, $e^{A t}$ applied to it.
+
+    Through the singular triples of M, with no exponential of a matrix; no term cancels, so the
+    result is accurate to rounding of its own size, for any t short of overflow. Differentiable
+    also where singular values coincide, which makes the derivative of the triples infinite: the
+    derivative is that in M.
+    """
+    u, s, v = parts
+    grows, decays = split(parts, w, a)
+    up, down = grows * jnp.expm1(s * t), decays * jnp.expm1(-s * t)
+    return w + u @ (up + down), a + v @ (up - down)
+
+
+@evolved.defjvp
+def _evolved_jvp(primals, tangents):
+    r"""Daleckii and Krein: with $A = Q \Lambda Q^T$ the derivative of $e^{A t}$ along dA is
+    $Q\, (\Phi \circ Q^T dA\, Q)\, Q^T$, $\Phi_{kl}$ the divided differences of $e^{\lambda t}$.
+    """
+    m, parts, w, a, t = primals
+    dm, _, dw, da, dt = tangents
+    n, (u, s, v) = len(w), parts
+    q = jnp.block([[u, u], [v, -v]]) / jnp.sqrt(jnp.asarray(2, m.dtype))
+    rates = jnp.concatenate([s, -s])
+
+    def turned(z):  # dA z
+        return jnp.concatenate([dm @ z[n:], dm.T @ z[:n]])
+
+    start = jnp.concatenate([w, a])
+    inside = q.T @ start
+    rest = start - q @ inside
+    mean, half = (rates[:, None] + rates) * t / 2, (rates[:, None] - rates) * t / 2
+    mixed = t * jnp.exp(mean) * _sinhc(half)
+    alone = t * jnp.exp(rates * t / 2) * _sinhc(rates * t / 2)
+    turned_q, turned_rest = jax.vmap(turned, 1, 1)(q), turned(rest)
+    moved = q @ ((mixed * (q.T @ turned_q)) @ inside + alone * (q.T @ turned_rest))
+    outside = turned_q @ (alone * inside) + t * turned_rest
+    moved = moved + outside - q @ (q.T @ outside)
+    new_w, new_a = evolved(m, parts, w, a, t)
+    start_w, start_a = evolved(m, parts, dw, da, t)
+    return (new_w, new_a), (
+        start_w + m @ new_a * dt + moved[:n],
+        start_a + m.T @ new_w * dt + moved[n:],
+    )
+
+
+def _sinhc(x: Array) -> Array:
+    """sinh(x) / x."""
+    small = jnp.abs(x) < 1e-2
+    safe = jnp.where(small, 1.0, x)
+    z = jnp.where(small, x, 0.0) ** 2
+    return jnp.where(small, 1 + z / 6 * (1 + z / 20 * (1 + z / 42)), jnp.sinh(safe) / safe)
+
+
+class Units(NamedTuple):
+    """The units' weights as rows: [b; w] (H, N), a (H, N_out)."""
+
+    w: Array
+    a: Array
+
+
+def units_of(parameters: Parameters) -> Units:
+    """A network's units, the raw bias in front."""
+    (w, readout), (b, _) = parameters
+    return Units(w if b is None else jnp.concatenate([b[:, None], w], axis=1), readout.T)
+
+
+def parameters_of(units: Units, biased: bool) -> Parameters:
+    """The parameters that these are the units of."""
+    w, b = (units.w[:, 1:], units.w[:, 0]) if biased else (units.w, None)
+    return (w, units.a.T), (b, None)
+
+
+def drives(flow: GatedFlow, modes: Modes) -> Float[Array, "H N N_out"]:
+    """M of every unit over tau, of sliding ones projected."""
+    error = -jax.grad(flow.loss)(jnp.zeros_like(flow.task.y), flow.task.y)
+    frozen = flow.freeze(modes)
+    m = jnp.einsum("hp,pn,po->hno", frozen.gates, flow.kinks.x, error)
+    m = m - jnp.einsum("hmn,hmk,hko->hno", frozen.x, frozen.solve, m)
+    return m / flow.tau
+
+
+class Search(NamedTuple):
+    """Margins of one piece as sums of exponentials: constant + sum_k part_k exp(rate_k t)."""
+
+    constant: Array  # (H, 2P)
+    parts: Array  # (H, 2K, 2P)
+    rates: Array  # (H, 2K)
+    tied: Array  # (H, 2P): at its kink already
+
+    def at(self, t: Array, order: int = 0) -> Array:
+        """The margins' derivative of this order at the units' times t (H,), (H, 2P)."""
+        weights = self.rates**order * jnp.exp(self.rates * t[:, None])
+        value = jnp.einsum("hk,hkp->hp", weights, self.parts)
+        return value if order else value + self.constant
+
+
+def search(flow: GatedFlow, units: Units, frozen: Frozen, parts: Triples) -> Search:
+    """The margins of every unit's kinks over the piece that starts here.
+
+    They are linear in the unit, so each component of its motion has its own. What is within
+    rounding of zero is zero, for it would grow. Pairs that are at their kinks already, because
+    they have just come there, get a head start of the rounding.
+    """
+    units, frozen = lax.stop_gradient((units, frozen))
+    biased = flow.network.biases[0] is not None
+
+    def margins(units):
+        both = flow.margins(parameters_of(units, biased), frozen)
+        return jnp.concatenate([both[0], both[1]], axis=1)
+
+    def rounding(units):
+        return jnp.tile(flow.tolerances(parameters_of(units, biased), frozen), (1, 2))
+
+    u, s, v = parts
+    grows, decays = jax.vmap(split)(parts, *units)
+    moved = (
+        jnp.concatenate([u * grows[:, None], u * decays[:, None]], axis=2),
+        jnp.concatenate([v * grows[:, None], -v * decays[:, None]], axis=2),
+    )
+    fixed = margins(jax.tree.map(jnp.zeros_like, units))
+    each = Units(*(jnp.moveaxis(part, 2, 0) for part in moved))
+    moving = jax.vmap(margins)(each) - fixed
+    moving = jnp.where(jnp.abs(moving) <= jax.vmap(rounding)(each), 0.0, moving)
+    first, tolerance = margins(units), rounding(units)
+    tied = first < tolerance
+    threshold = jnp.where(tied, jnp.minimum(first, 0.0) - tolerance, 0.0)
+    constant = first - threshold - jnp.sum(moving, axis=0)
+    rates = jnp.concatenate([s, -s], axis=1)
+    return lax.stop_gradient(Search(constant, jnp.moveaxis(moving, 0, 1), rates, tied))
+
+
+def first_event(found: Search, limit: Float[Array, " H"]) -> Float[Array, " H"]:
+    """The first time at which one of a unit's margins is zero, or `limit`.
+
+    Steps that cannot jump over a root: the second derivative is bounded from below by its
+    negative terms, so that the margin stays above a parabola, to whose root the step goes. Near
+    a simple root these are Newton's steps from the safe side.
+    """
+    fastest = jnp.max(found.rates, axis=1, initial=0.0)
+    longest = jnp.where(fastest > 0, 0.5 / jnp.where(fastest > 0, fastest, 1.0), jnp.inf)
+    eps = jnp.finfo(limit.dtype).eps
+    curbed = (
+        jnp.minimum(found.parts, 0.0)
+        * jnp.exp(
+            jnp.maximum(found.rates, 0.0) * jnp.where(jnp.isinf(longest), 0.0, longest)[:, None]
+        )[:, :, None]
+    )
+    bent = found._replace(parts=curbed)
+
+    def body(state):
+        t, _, number = state
+        value, slope = jnp.maximum(found.at(t), 0.0), found.at(t, 1)
+        curve = -bent.at(t, 2)
+        root = jnp.sqrt(slope**2 + 2 * curve * value)
+        below = root - slope
+        ahead = below > 0
+        step = jnp.where(ahead, 2 * value / jnp.where(ahead, below, 1.0), jnp.inf)
+        step = jnp.minimum(jnp.min(step, axis=1), longest)
+        done = (t >= limit) | (step <= 4 * eps * (t + jnp.where(fastest > 0, longest, 0.0)))
+        return jnp.where(done, t, jnp.minimum(t + step, limit)), done, number + 1
+
+    def goes_on(state):
+        return ~jnp.all(state[1]) & (state[2] < 10_000)
+
+    start = (jnp.zeros_like(limit), jnp.zeros(limit.shape, bool), jnp.zeros((), int))
+    return lax.while_loop(goes_on, body, start)[0]
+
+
+class Pieces(eqx.Module):
+    """The units' pieces, each between two changes of the unit's modes; inf in empty starts."""
+
+    start: Float[Array, "H *S"]
+    w: Float[Array, "H *S N"]
+    a: Float[Array, "H *S N_out"]
+    m: Float[Array, "H *S N N_out"]
+    parts: Triples
+    codes: Int[Array, "H *S P"]

@@ -1,0 +1,140 @@
+"""A ReLU network after its linearization time: the linear model of its always-on units."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from flowlin._tools.arrays import augment, is_traced
+from flowlin._tools.checks import checked, floating, not_negative, refuse
+from flowlin.network.kinds import LinearNetwork, ReLUNetwork, check_fit
+from flowlin.tasks.task import Task
+from flowlin.theory._form import TIME, of_run, require_same
+from flowlin.theory.conditions import Certificate
+from flowlin.theory.solution import Solution, solve
+
+
+class AfterLinearization(eqx.Module):
+    r"""The closed form of $\hat y = W_2 G \tilde W_1 \tilde x$ (lead paper Eq. 15).
+
+    Times are counted from the network that it was made from.
+
+    - `solution`: of the always-on units as a linear network; its `why` says what is exact about
+      it for that network.
+    - `always_on`: (H,), G.
+    - `task`: what it is trained on; `bias_strength` c, None without biases.
+    """
+
+    solution: Solution
+    always_on: Bool[Array, " H"]
+    task: Task
+    bias_strength: Array | None
+
+    @property
+    def certificate(self) -> Certificate:
+        """The measured conditions of the solution."""
+        return self.solution.certificate
+
+    @checked(t=TIME)
+    def product(self, t: Any) -> Float[Array, "... N_out N"]:
+        """$W_2 G W_1$ at times t after the start, the raw bias in front: `Solution.product`."""
+        return self.solution.product(t)
+
+    @checked(t=TIME)
+    def outputs(self, t: Any) -> Float[Array, "... P N_out"]:
+        """Outputs on the task's samples at times t, (T, P, N_out)."""
+        x = self.task.x
+        x = x if self.bias_strength is None else augment(x, self.bias_strength)
+        return jnp.einsum("...on,pn->...po", self.product(t), x)
+
+    @checked(t=TIME)
+    def loss(self, t: Any) -> Float[Array, "..."]:
+        """Half the mean squared error at times t."""
+        return jnp.sum((self.outputs(t) - self.task.y) ** 2, axis=(-2, -1)) / (
+            2 * self.task.samples
+        )
+
+    @checked(flow=of_run)
+    def error(self, flow: Any) -> Float[Array, " T"]:
+        """Distance of the outputs from those of a flow that starts at t*, at `flow.ts`, (T,).
+
+        The Frobenius norm of the difference over the largest norm of the flow's outputs. `flow`
+        may be of the ReLU network itself, of its `always_on` network, or of any other on the task.
+
+        **Raises:** `ValueError` for a flow without networks.
+        """
+        numerical = jax.vmap(lambda network: network.outputs(self.task.x))(flow.networks)
+        closed = self.outputs(flow.ts)
+        require_same("flow", closed, numerical)
+        difference = jnp.linalg.norm(closed - numerical, axis=(1, 2))
+        return difference / jnp.max(jnp.linalg.norm(numerical, axis=(1, 2)))
+
+
+def _gates(name: str, value: Any) -> Array:
+    """Truth values, or numbers that are zero or one."""
+    given = floating(name, value)
+    if not is_traced(given) and not np.isin(np.asarray(given), (0, 1)).all():
+        raise refuse(name, "an array of True and False", value)
+    return given.astype(bool)
+
+
+@checked(always_on=_gates, tolerance=not_negative)
+def after_linearization(
+    network: ReLUNetwork,
+    task: Task,
+    tau: Any = 1.0,
+    *,
+    always_on: Any = None,
+    tolerance: float | None = None,
+) -> AfterLinearization:
+    r"""The gated linear model of a ReLU network that starts at its linearization time.
+
+    The units that are on for every sample are a linear network as long as they stay on; the
+    others are left out. Of each mode, $p = G W_2^T u$ and $q = G \tilde W_1 v$ give the exact
+    solution of an isolated mode, imbalance included (`unbalanced_strength`); the paper starts a
+    balanced mode from $a(t^*) = u^T W_2 G \tilde W_1 v$, which may be negative, and also drops what
+    the modes have in common off the diagonal.
+
+    **Arguments:**
+
+    - `network`: the ReLU network at t*, with one hidden layer.
+    - `always_on`: (H,) bool, G. None takes the signs of the preactivations, which are rounding for
+      pairs that slide, and for the unit that is just coming on at t* itself: of an exact walk pass
+      `jnp.all(flow.events.gates(t) > 0, axis=0)` (open), or with `>= 0` (closed).
+    - `task`, `tau`, `tolerance`: as in `theory.solve`.
+
+    **Raises:** `ValueError` for other networks, or one without an always-on unit.
+
+    Source: lead paper Sec. 5.4, Eq. 15.
+    """
+    check_fit(network, task)
+    if not isinstance(network, ReLUNetwork) or len(network.weights) != 2:
+        raise ValueError("`network` must be a fl.ReLUNetwork with one hidden layer.")
+    if is_traced((network, task, always_on)):
+        raise ValueError(
+            "`after_linearization` chooses a solution by the numbers; call it outside jit and vmap."
+        )
+    task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
+    on = jnp.all(network.preactivations(task.x)[0] > 0, axis=0)
+    if always_on is not None:
+        given = always_on
+        if given.shape != on.shape:
+            raise ValueError(
+                f"`always_on` must have one entry for each of the {on.shape[0]} hidden units, got "
+                f"shape {given.shape}."
+            )
+        on = given
+    if not bool(jnp.any(on)):
+        raise ValueError(
+            "no unit of `network` is on for every sample, so there is no linear model; take the "
+            "network at its linearization time."
+        )
+    (w1, w2), (b1, b2) = network.parameters
+    bias = None if b1 is None else jnp.where(on, b1, 0.0)
+    masked = LinearNetwork((jnp.where(on[:, None], w1, 0.0), w2 * on), (bias, b2))
+    masked = eqx.tree_at(lambda n: n.bias_strength, masked, network.bias_strength)
+    found = solve(masked, task, tau, tolerance=tolerance)
+    return AfterLinearization(found, on, task, None if b1 is None else network.bias_strength)

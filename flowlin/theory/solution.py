@@ -1,0 +1,246 @@
+"""The strongest exact solution that applies to a linear network and a task."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.tree_util import Partial
+from jaxtyping import Array, Float
+
+from flowlin._tools.arrays import is_traced
+from flowlin._tools.checks import checked, not_negative
+from flowlin._tools.show import shown
+from flowlin.network.kinds import AbstractNetwork, LinearNetwork, check_fit
+from flowlin.tasks.task import Task
+from flowlin.theory import summary
+from flowlin.theory._form import TIME, of_run, require_same
+from flowlin.theory.conditions import Certificate, Problem, end_to_end, examined, matrices
+from flowlin.theory.deep import deep_strength
+from flowlin.theory.regression import single_layer
+from flowlin.theory.riccati import balanced_product
+from flowlin.theory.unbalanced import imbalance, unbalanced_strength
+
+
+@shown(summary.solution)
+class Solution(eqx.Module):
+    """A closed form of the gradient flow of one network on one task, exact or labelled otherwise.
+
+    An approximation does not know its own error; a numerical flow of the same network measures it:
+
+    ```python
+    solution = fl.theory.solve(network, task)
+    flow = fl.gradient_flow(network, task, 10.0, ts=jnp.linspace(0, 10, 101), rtol=1e-10)
+    print(solution.name, solution.exact, solution.error(flow).max())
+    ```
+
+    - `name`: which.
+    - `exact`: whether it solves the flow, up to `tolerance` of `solve` in its conditions.
+    - `why`: what decided.
+    - `certificate`: the measured conditions.
+    """
+
+    name: str = eqx.field(static=True)
+    exact: bool = eqx.field(static=True)
+    why: str = eqx.field(static=True)
+    certificate: Certificate
+    form: Partial
+
+    @checked(t=TIME)
+    def product(self, t: Any) -> Float[Array, "... N_out N"]:
+        """End-to-end matrix at times `t` (T,): (T, N_out, N_in).
+
+        With a bias (T, N_out, 1 + N_in), to be applied to [c; x]: in front the raw bias as the
+        later layers pass it on, W_L ... W_2 b, as in `LinearNetwork.balanced`. Any shape of `t`
+        works, inf does, and it can be differentiated.
+
+        **Raises:** `ValueError` for concrete times below zero.
+        """
+        return self.form(jnp.asarray(t, jnp.result_type(float)))
+
+    @checked(flow=of_run)
+    def error(self, flow: Any) -> Float[Array, " T"]:
+        """Distance from a numerical flow, a `fl.Trajectory`, at `flow.ts`, (T,).
+
+        The Frobenius norm of the difference of the products, over the largest norm of the flow's.
+        It counts the flow's own error too; tau and task must be those of the solution.
+
+        **Raises:** `ValueError` for a flow of another kind of network, or without networks.
+        """
+        if not isinstance(flow.final, LinearNetwork):
+            raise ValueError(
+                f"`flow` is of a {type(flow.final).__name__}, which has no end-to-end matrix; "
+                "compare its outputs, or run a fl.LinearNetwork."
+            )
+        numerical = jax.vmap(lambda network: end_to_end(matrices(network)))(flow.networks)
+        closed = self.product(flow.ts)
+        require_same("flow", closed, numerical)
+        difference = jnp.linalg.norm(closed - numerical, axis=(1, 2))
+        return difference / jnp.max(jnp.linalg.norm(numerical, axis=(1, 2)))
+
+
+@checked(tolerance=not_negative)
+def solve(
+    network: AbstractNetwork, task: Task, tau: Any = 1.0, *, tolerance: float | None = None
+) -> Solution:
+    r"""The strongest exact solution that applies, or a labelled approximation.
+
+    For the flow $\tau \dot w = -\nabla L$ of the mean half squared error (`fl.SquaredError()`; for
+    the sum divide tau by P). In this order:
+
+    1. `single layer`: exact for every task (`single_layer`).
+    2. `Riccati`: two layers, white inputs, (lambda-)balanced weights (`balanced_product`).
+    3. `modes`: two layers of weights aligned to modes that decouple, balanced or not, of either
+       sign, for inputs of any covariance (`unbalanced_strength`).
+    4. `deep modes`: three and more layers, balanced and aligned to modes that decouple, none of
+       them of negative strength (`deep_strength`).
+    5. `isolated modes`: not exact. Every mode as if the others were not there; of three and more
+       layers, as if the layers were balanced, and a mode of negative strength as if it were zero.
+       `Solution.error` of a numerical flow says how good it is.
+
+    Where modes have the same s and d the basis that the weights are aligned to is taken, if there
+    is one.
+
+    **Arguments:**
+
+    - `network`: a `fl.LinearNetwork` of any depth, with a bias on the first layer or none.
+    - `task`: inputs and targets.
+    - `tau`: time constant.
+    - `tolerance`: of the relative conditions; None is eps^(2/3), 4e-11 in float64. Deviations
+      grow like the weights do.
+
+    **Raises:** `ValueError` for other networks, for a tau that is not positive or a tolerance below
+    zero, NaN or infinite, and under `jit`: the choice needs numbers. The
+    solution itself can be passed to functions under `jit`, and differentiated.
+    """
+    _check(network, task)
+    assert isinstance(network, LinearNetwork)
+    rounding = float(jnp.finfo(network.dtype).eps)
+    found = examined(network, task, tau, rounding ** (2 / 3) if tolerance is None else tolerance)
+    if len(network.weights) == 1:
+        form = Partial(
+            single_layer,
+            w0=matrices(network)[0],
+            s_yx=found.array(found.s_yx),
+            s_x=found.array(found.s_x),
+            tau=tau,
+        )
+        return Solution("single layer", True, "the flow is linear", found.certificate, form)
+    if len(network.weights) > 2:
+        return _deep(found)
+    solution, lacks = _riccati(found)
+    return _modewise(found, lacks) if solution is None else solution
+
+
+def _check(network: AbstractNetwork, task: Task) -> None:
+    check_fit(network, task)
+    if not isinstance(network, LinearNetwork):
+        raise ValueError(
+            f"`network` is a {type(network).__name__}; closed forms are for linear ones. For the "
+            "linear counterpart pass fl.LinearNetwork(network.weights, network.biases, "
+            "network.bias_strength)."
+        )
+    if is_traced((network, task)):
+        raise ValueError(
+            "`solve` needs a concrete network and task to choose by; call it outside jit and vmap, "
+            "and pass the solution in."
+        )
+    if any(bias is not None for bias in network.biases[1:]):
+        raise ValueError(
+            "`network` has a bias beyond its first layer, for which there is no closed form; leave "
+            "it out (`biases=(b, None)` for two layers), or use fl.gradient_flow."
+        )
+
+
+def _riccati(problem: Problem) -> tuple[Solution | None, str]:
+    """The matrix Riccati solution, or None and what it lacks."""
+    found = problem.certificate
+    lacks = problem.lacks(
+        whiteness="the inputs are not white",
+        outside="the first layer acts on inputs that the data do not have",
+        spread="the weights are neither balanced nor lambda-balanced",
+    )
+    if lacks:
+        return None, lacks
+    balanced = not problem.lacks(imbalance="not balanced")
+    w1, w2 = matrices(problem.network)
+    form = Partial(
+        balanced_product,
+        w1=w1,
+        w2=w2,
+        s_yx=problem.array(problem.s_yx),
+        variance=problem.array(found.variance),
+        balance=problem.array(0.0 if balanced else found.balance),
+        tau=problem.tau,
+    )
+    name = "balanced" if balanced else f"lambda-balanced, lambda = {found.balance:.6g}"
+    why = f"the inputs are white and the weights {name}"
+    return Solution("Riccati", True, why, found, form), ""
+
+
+def _modewise(problem: Problem, first: str) -> Solution:
+    """Every mode by itself: exact for weights aligned to modes that decouple."""
+    lacks = problem.lacks(
+        alignment="the weights are not aligned to the modes",
+        coupling="the inputs couple the modes",
+    )
+    w1, w2 = matrices(problem.network)
+    u, s, v, d = (problem.array(z) for z in (problem.u, problem.s, problem.v, problem.d))
+    p, q = w2.T @ u, w1 @ v
+    form = Partial(
+        modewise,
+        strength=Partial(
+            unbalanced_strength,
+            s=s,
+            d=d,
+            a0=jnp.sum(p * q, axis=0),
+            imbalance=imbalance(p.T, q.T),
+            tau=problem.tau,
+        ),
+        u=u,
+        v=v,
+    )
+    if lacks:
+        why = f"no exact solution: {first}; {lacks}"
+        return Solution("isolated modes", False, why, problem.certificate, form)
+    why = f"{first}, but the modes decouple and the weights are aligned to them"
+    return Solution("modes", True, why, problem.certificate, form)
+
+
+def _deep(problem: Problem) -> Solution:
+    """Three and more layers: exact for balanced ones aligned to modes that decouple."""
+    found = problem.certificate
+    lacks = problem.lacks(
+        imbalance="the layers are not balanced",
+        inner="neighbouring layers are not aligned",
+        alignment="the weights are not aligned to the modes",
+        coupling="the inputs couple the modes",
+    )
+    assert found.a0 is not None
+    # A mode that the weights do not have is zero up to rounding.
+    if problem.tolerance * max(abs(found.a0)) < -min(found.a0):
+        lacks += ", " * bool(lacks) + f"{found.negative} modes start with negative strength"
+    form = Partial(
+        modewise,
+        strength=Partial(
+            deep_strength,
+            s=problem.array(problem.s),
+            d=problem.array(problem.d),
+            a0=jnp.maximum(problem.array(found.a0), 0.0),
+            depth=problem.array(len(problem.weights)),
+            tau=problem.tau,
+        ),
+        u=problem.array(problem.u),
+        v=problem.array(problem.v),
+    )
+    if lacks:
+        return Solution("isolated modes", False, f"no exact solution: {lacks}", found, form)
+    why = "the layers are balanced and aligned to modes that decouple"
+    return Solution("deep modes", True, why, found, form)
+
+
+@jax.jit
+def modewise(t: Any, strength: Partial, u: Any, v: Any) -> Array:
+    """The product u diag(a(t)) v^T of modes that do not see each other, (..., N_out, N)."""
+    a = strength(jnp.asarray(t)[..., None])
+    return (u * a[..., None, :]) @ v.T

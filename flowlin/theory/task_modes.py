@@ -1,0 +1,268 @@
+"""Modes of a task: the singular triples of its input-output correlation."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from flowlin._tools.arrays import augment, is_traced
+from flowlin._tools.checks import WORDS, array, checked, flag, instance
+from flowlin._tools.codec import storable
+from flowlin._tools.show import shown
+from flowlin.network.forward_pass import Parameters
+from flowlin.network.kinds import AbstractNetwork, GatedLinearNetwork, LinearNetwork
+from flowlin.tasks.task import Task
+from flowlin.theory import summary
+from flowlin.theory.origin import fingerprint, require_origin
+
+
+@shown(summary.modes)
+@storable()
+class Modes(eqx.Module):
+    r"""Singular triples of $\Sigma_{yx} = Y^T X / P$ with the matching variances of the inputs.
+
+    Strongest mode first. With a bias the inputs are augmented to [c; x], bias coordinate first
+    (Eqs. 3-4 of the lead paper); c = 0 adds no coordinate. K = min(N_out, N), where N counts
+    the input coordinates; modes with s = 0 are kept.
+
+    - `u`: (N_out, K), orthonormal output directions.
+    - `s`: (K,), singular values.
+    - `v`: (N, K), orthonormal input directions.
+    - `d`: (K,), input variances $v^T \Sigma_x v$, the eigenvalues where Sigma_x commutes.
+    - `bias_strength`: c of the augmentation, or 0.
+    - `commutator`: $\|[\Sigma_{yx}^T \Sigma_{yx}, \Sigma_x]\|_F$ over the product of the norms. The
+      decoupled modes (Eq. 4) are exact only where it is zero up to rounding.
+    - `completeness`: the share of tr Sigma_x that the v span, in [0, 1]. Below 1, an input
+      direction without a mode takes part in the dynamics of large initial weights.
+    - `fingerprint`: (4,), by which other data are told. Modes of one task are not taken for those
+      of another, nor those of one c for those of another, wherever a network or a task meets them,
+      unless `check=False` says that it is meant. Under `jit` and `vmap` only shapes are compared.
+    """
+
+    u: Float[Array, "N_out K"]
+    s: Float[Array, " K"]
+    v: Float[Array, "N K"]
+    d: Float[Array, " K"]
+    bias_strength: float = eqx.field(static=True)
+    commutator: Float[Array, ""]
+    completeness: Float[Array, ""]
+    fingerprint: Float[Array, " 4"] | None = None
+
+    @property
+    def full_strength(self) -> Float[Array, " K"]:
+        """Strength s/d at convergence, (K,); 0 for modes that the data do not drive."""
+        driven = (self.s > 0) & (self.d > 0)
+        return jnp.where(driven, self.s / jnp.where(driven, self.d, 1.0), 0.0)
+
+    @checked(x=array)
+    def augmented(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N"]:
+        """Inputs in the modes' coordinates: [c; x], or x for c = 0."""
+        inputs = self.v.shape[-2] - bool(self.bias_strength)
+        if np.shape(x)[1:] != (inputs,):
+            raise ValueError(f"`x` must have shape (P, {inputs}), got {np.shape(x)}.")
+        return augment(x, self.bias_strength) if self.bias_strength else x
+
+    @checked
+    def strengths(
+        self, network: AbstractNetwork, task: Task, *, check: bool = True
+    ) -> Float[Array, " K"]:
+        r"""Mode strengths $a_\alpha = u^T (\hat Y^T X / P) v / d$ of any network.
+
+        For a linear network whose modes are aligned to its inputs this is $u^T W v$ with the
+        end-to-end matrix W. Modes with d = 0 are not seen by the data and get 0.
+
+        **Raises:** `ValueError` for modes of another c or other data, unless `check=False`.
+        """
+        return self.observable(network, task, check=check)(network, task)
+
+    @checked
+    def hidden_vectors(
+        self, network: AbstractNetwork, *, check: bool = True
+    ) -> tuple[Float[Array, "K H"], Float[Array, "K H"]]:
+        r"""Hidden vectors $p = W_2^T u$ and $q = \tilde W_1 v$ of every mode, (K, H) each.
+
+        $\tilde W_1 = [b, W_1]$ where the modes have a bias coordinate. Gates (H,) of a gated
+        network multiply q; those that differ from sample to sample are left out.
+
+        **Raises:** `ValueError` for another number of hidden layers than one, and for modes of
+        another c, unless `check=False`.
+        """
+        if len(network.weights) != 2:
+            raise ValueError(
+                f"hidden vectors are defined for one hidden layer; the network has "
+                f"{len(network.hidden)}."
+            )
+        require_origin(self, network, check=check)
+        (w1, w2), (b, _) = network.parameters
+        if self.bias_strength:
+            b = jnp.zeros_like(w1[:, 0]) if b is None else b
+            w1 = jnp.concatenate([b[:, None], w1], axis=1)
+        p, q = self.u.T @ w2, self.v.T @ w1.T
+        if isinstance(network, GatedLinearNetwork) and network.gates_[0].ndim == 1:
+            q = q * network.gates_[0]
+        return p, q
+
+    @checked
+    def observable(
+        self, network: AbstractNetwork, task: Task, *, check: bool = True
+    ) -> "ModeStrengths":
+        """The mode strengths as a function of the network that costs no more than it must.
+
+        **Raises:** `ValueError` for modes of another c or other data, unless `check=False`.
+        """
+        require_origin(self, network, task, check)
+        return _mode_strengths(self, task.x, isinstance(network, LinearNetwork))
+
+
+WORDS["modes"] = instance(Modes, "modes, as `theory.modes(task, bias_strength)` returns them")
+WORDS["check"] = flag
+
+
+@eqx.filter_jit
+def _mode_strengths(modes: Modes, x: Array, linear: bool) -> "ModeStrengths":
+    """Compiled, since every call of `gradient_flow` with mode hits comes here."""
+    scaled = jnp.where(modes.d > 0, modes.v / jnp.where(modes.d > 0, modes.d, 1.0), 0.0)
+    projected = modes.augmented(x) @ scaled / len(x)
+    return ModeStrengths(modes.u, augment(x, 1.0).T @ projected if linear else projected)
+
+
+class ModeStrengths(eqx.Module):
+    """Mode strengths of a network, with the task's part multiplied out beforehand.
+
+    `projected` is X v / (P d), shape (P, K); for linear networks, whose function is affine,
+    [1; X]^T X v / (P d), shape (1 + N_in, K), so that no sample is looked at again.
+    """
+
+    u: Float[Array, "N_out K"]
+    projected: Float[Array, "... K"]
+
+    def response(self, network: AbstractNetwork, task: Task) -> Float[Array, "N_out K"]:
+        """Outputs' correlation with the modes' inputs, (Yhat^T X / P) v / d, (N_out, K)."""
+        linear = isinstance(network, LinearNetwork)
+        rows = 1 + network.weights[0].shape[-1] if linear else task.samples
+        if len(self.projected) != rows:
+            raise ValueError(
+                f"these mode strengths are of another kind of network, or of other samples: they "
+                f"hold {len(self.projected)} rows for {rows}; make them by "
+                "`modes.observable(network, task)`."
+            )
+        if linear:
+            matrix, offset = network.affine()
+            return offset[:, None] * self.projected[0] + matrix @ self.projected[1:]
+        return network.outputs(task.x).T @ self.projected
+
+    def __call__(self, network: AbstractNetwork, task: Task) -> Float[Array, " K"]:
+        """Strengths (K,) of the network's modes."""
+        return jnp.sum(self.u * self.response(network, task), axis=0)
+
+    def seen(self, parameters: Parameters) -> Parameters:
+        """A linear network as the modes see it: linear in its parameters, a column per mode.
+
+        The first weights times the modes' inputs, (H, K), those in between, and the modes'
+        outputs times the last ones, (K, H); biases times the constant in the modes' inputs.
+        """
+        weights, biases = parameters
+        scale, directions = self.projected[0], self.projected[1:]
+        own = [None if b is None else b[:, None] * scale for b in biases]
+        if own[-1] is not None:
+            own[-1] = jnp.sum(self.u * own[-1], axis=0)
+        first = weights[0] @ directions
+        if len(weights) == 1:
+            return (jnp.sum(self.u * first, axis=0),), tuple(own)
+        return (first, *weights[1:-1], self.u.T @ weights[-1]), tuple(own)
+
+    def of_seen(self, seen: Parameters, bias_strength: Any) -> Float[Array, " K"]:
+        """Strengths (K,) of a network that was `seen`."""
+        h: Any = 0.0
+        for layer, (w, b) in enumerate(zip(*seen, strict=True)):
+            if layer == 0:
+                h = w
+            elif layer < len(seen[0]) - 1:
+                h = w @ h
+            else:
+                h = jnp.sum(w.T * h, axis=0)
+            h = h if b is None else h + bias_strength * b
+        return h
+
+    def seen_by(self, parameters: Parameters, k: Any) -> Parameters:
+        """A linear network as mode k sees it: linear in its parameters, one input, one output.
+
+        Its output for the input 1 is the mode's strength.
+        """
+        weights, biases = parameters
+        u, scale, direction = self.u[:, k], self.projected[0, k], self.projected[1:, k]
+        own = [None if b is None else scale * b for b in biases]
+        last = None if own[-1] is None else u[None] @ own[-1]
+        seen = (weights[0] @ direction[:, None], *weights[1:])
+        return (*seen[:-1], u[None] @ seen[-1]), (*own[:-1], last)
+
+
+@checked
+def modes(task: Task, bias_strength: float = 0.0) -> Modes:
+    """The task's modes, strongest first.
+
+    Within a group of equal singular values the basis is free; the one that diagonalises Sigma_x
+    there is taken, so that modes decouple wherever Sigma_x commutes with Sigma_yx^T Sigma_yx.
+
+    **Arguments:**
+
+    - `task`: inputs and targets.
+    - `bias_strength`: c of the augmented inputs [c; x]; 0 for a network without bias.
+
+    **Raises:** `ValueError` under `jit`: the grouping needs concrete numbers. Compute the modes
+    first and pass them in.
+
+    Source: lead paper Eqs. 3-4 and 16; Saxe et al. (2014, 2019).
+    """
+    if is_traced((task, bias_strength)):
+        raise ValueError(
+            "`theory.modes` needs a concrete task and bias strength; call it outside jit and "
+            "vmap and pass the modes in."
+        )
+    c = float(bias_strength)
+    x, y = np.asarray(task.x, np.float64), np.asarray(task.y, np.float64)
+    if c:
+        x = np.concatenate([np.full((len(x), 1), c, x.dtype), x], axis=1)
+    syx, sx = y.T @ x / len(x), x.T @ x / len(x)
+    rounding = 32 * float(jnp.finfo(task.x.dtype).eps)
+    noise = rounding * np.sqrt(np.trace(sx) * np.sum(y**2) / len(y))
+    u, s, v, d = _diagonalised(syx, sx, noise)
+    d = np.where(d > rounding * np.trace(sx), d, 0.0)
+    square = (v * s**2) @ v.T
+    scale = np.linalg.norm(square) * np.linalg.norm(sx)
+    commutator = np.linalg.norm(square @ sx - sx @ square) / scale if scale else 0.0
+    total = np.trace(sx)
+    completeness = np.sum(d) / total if total else 1.0
+    arrays: list[Any] = [jnp.asarray(a, task.x.dtype) for a in (u, s, v, d)]
+    return Modes(
+        *arrays,
+        bias_strength=c,
+        commutator=jnp.asarray(commutator, task.x.dtype),
+        completeness=jnp.asarray(completeness, task.x.dtype),
+        fingerprint=jnp.asarray(fingerprint(task)[0], task.x.dtype),
+    )
+
+
+def _diagonalised(
+    syx: np.ndarray, sx: np.ndarray, noise: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """SVD of Sigma_yx whose bases of equal singular values diagonalise Sigma_x."""
+    u, s, vt = np.linalg.svd(syx, full_matrices=False)
+    v = vt.T
+    start = 0
+    while start < len(s):
+        stop = start + 1
+        while stop < len(s) and s[start] - s[stop] <= noise:
+            stop += 1
+        if stop - start > 1:
+            block = slice(start, stop)
+            # The same rotation on both sides keeps u diag(s) v^T for equal s.
+            _, rotation = np.linalg.eigh(v[:, block].T @ sx @ v[:, block])
+            rotation = rotation[:, ::-1]
+            v[:, block], u[:, block] = v[:, block] @ rotation, u[:, block] @ rotation
+        start = stop
+    d = np.einsum("ik,ij,jk->k", v, sx, v)
+    # What is zero up to rounding is zero, so that s/d does not become noise over noise.
+    return u, np.where(s > noise, s, 0.0), v, d

@@ -1,0 +1,310 @@
+r"""Any isolated two-layer mode: unbalanced, lambda-balanced, of either sign.
+
+A mode with singular value s and input variance d that no other mode disturbs has one hidden vector
+on each side, $p = W_2^T u$ and $q = W_1 v$ (for one hidden unit the scalars w2 and w1), and
+
+$$\tau \dot p = q\, (s - d a), \qquad \tau \dot q = p\, (s - d a), \qquad a = p \cdot q.$$
+
+Their sum and difference keep their directions and grow by inverse factors,
+$p \pm q = e^{\pm\theta} (p \pm q)_0$ with $\tau \dot\theta = s - d a$. So with
+$A = \|p + q\|_0^2 / 4$, $B = \|p - q\|_0^2 / 4$ and $x = e^{2\theta}$
+
+$$a = A x - B / x, \qquad \tau \dot x = 2\, (d B + s x - d A x^2),$$
+
+a Riccati equation with constant coefficients: the hyperbolic coordinates of Saxe et al. (2014,
+supplement), here without the assumption that p and q are parallel. It is solved by a 2 x 2 linear
+system of eigenvalues $\pm R$, $R^2 = s^2 + 4 d^2 A B$. In $E = e^{-2 R t/\tau}$ and
+$D = (1 - E) / 2R$
+
+$$x = N / M, \quad N = E + D\,(R + s + 2 d B), \quad M = E + D\,(R - s + 2 d A),$$
+
+and, N M being conserved up to the factor $s - d a$,
+
+$$s - d a = (s - d a_0)\, E / N M.$$
+
+The strength obeys $\tau \dot a = \sqrt{\lambda^2 + 4 a^2}\, (s - d a)$ with the conserved
+**imbalance** $|\lambda| = 4 \sqrt{A B} = \|p + q\| \|p - q\|$, for parallel vectors
+$\big| \|p\|^2 - \|q\|^2 \big|$; it never turns. Zero imbalance is the balanced mode of
+`mode_strength`.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from flowlin._tools.numerics import arrays, decayed, hypot, in_units, log_growth, quotient, root
+from flowlin.theory._form import closed_form
+
+
+def _halves(a0: Array, imbalance: Array) -> tuple[Array, Array]:
+    """A and B from A - B = a0 and 16 A B = imbalance^2, the smaller one without cancellation."""
+    larger = (hypot(imbalance / 2, a0) + jnp.where(a0 >= 0, a0, -a0)) / 2
+    smaller = imbalance / 4 * quotient(imbalance / 4, larger, 0.0)
+    return jnp.where(a0 >= 0, larger, smaller), jnp.where(a0 >= 0, smaller, larger)
+
+
+def _rates(s: Array, d: Array, plus: Array, minus: Array) -> tuple[Array, Array, Array]:
+    """R, R + s and R - s with R^2 = s^2 + 4 d^2 A B, without cancellation or overflow."""
+    scale = lax.stop_gradient(jnp.maximum(jnp.abs(s), jnp.abs(d) * jnp.maximum(plus, minus)))
+    scale = jnp.where(scale > 0, scale, 1.0)
+    rate = scale * root((s / scale) ** 2 + 4 * (d / scale * plus) * (d / scale * minus))
+    size = jnp.where(s >= 0, s, -s)
+    some = rate > 0
+    small = jnp.where(
+        some, 2 * d * plus * (2 * d * minus / jnp.where(some, rate + size, 1.0)), rate - size
+    )
+    return rate, jnp.where(s >= 0, rate + size, small), jnp.where(s >= 0, small, rate + size)
+
+
+def _growth(
+    t: Array, s: Array, d: Array, plus: Array, minus: Array
+) -> tuple[Array, Array, Array, Array]:
+    """Growth of p + q and relaxation of the strength at time t, in units of tau.
+
+    **Returns:** `(log_x, relaxed, gained, burst)`: log x; E / N M = (s - d a) / (s - d a0);
+    (1 - E / N M) / d, a sum of terms of one sign; +1 where x has left the range of floats,
+    -1 where 1/x has, else 0.
+    """
+    rate, up, down = _rates(s, d, plus, minus)
+    info = jnp.finfo(rate.dtype)
+    t = jnp.where(rate == 0, jnp.minimum(t, info.max**0.4), t)
+    forever = jnp.isinf(t)
+    fading = jnp.where(forever, 0.0, jnp.exp(-2 * rate * jnp.where(forever, 0.0, t)))
+    drag = decayed(2 * rate, t)
+    over = fading + drag * (up + 2 * d * minus)
+    under = fading + drag * (down + 2 * d * plus)
+    floor = info.tiny**0.45  # of which the square, in derivatives, is a number
+    log_over, log_under = (jnp.log(jnp.maximum(z, floor)) for z in (over, under))
+    inverse = jnp.exp(-log_over - log_under)
+    mixed = 8 * d * plus * minus + 2 * plus * up + 2 * minus * down
+    gained = (2 * drag * fading * (plus + minus) + drag**2 * mixed) * inverse
+    burst = jnp.where(under <= floor, 1, jnp.where(over <= floor, -1, 0))
+    return log_over - log_under, fading * inverse, gained, burst
+
+
+def _strength(t: Array, s: Array, d: Array, a0: Array, plus: Array, minus: Array) -> Array:
+    """Strength at time t in units of tau, in the form that cancels least."""
+    log_x, relaxed, gained, burst = _growth(t, s, d, plus, minus)
+    grown, shrunk = plus * jnp.exp(log_x), minus * jnp.exp(-log_x)
+    towards = jnp.abs(a0) * relaxed + jnp.abs(s) * gained
+    steady = towards <= grown + shrunk
+    a = jnp.where(steady, a0 * relaxed + s * gained, grown - shrunk)
+    a = jnp.where((burst > 0) & (plus > 0), jnp.inf, a)
+    return jnp.where((burst < 0) & (minus > 0), -jnp.inf, a)
+
+
+@closed_form
+def unbalanced_strength(
+    t: Any, s: Any, d: Any, a0: Any, imbalance: Any, tau: Any = 1.0
+) -> Float[Array, "..."]:
+    r"""Strength a(t) of an isolated two-layer mode of any imbalance and sign.
+
+    $$\tau \dot a = \sqrt{\lambda^2 + 4 a^2}\, (s - d a),$$
+
+    solved as in the module's docstring, with $A - B = a_0$ and $16 A B = \lambda^2$. For
+    imbalance 0 it is `mode_strength` (a negative a0 then ends at the saddle), for
+    $|\lambda| \gg |a|$ the exponential relaxation $s/d + (a_0 - s/d) e^{-|\lambda| d t/\tau}$ of a
+    single layer.
+
+    **Arguments:** (arrays that broadcast)
+
+    - `t`: time, >= 0, inf allowed.
+    - `s`: singular value of the mode, of either sign; `d`: input variance, >= 0.
+    - `a0`: strength at t = 0, of either sign.
+    - `imbalance`: conserved $\lambda$ of a lambda-balanced or scalar mode ($w_2^2 - w_1^2$), or
+      `imbalance` of two hidden vectors; its sign does not matter.
+    - `tau`: time constant.
+
+    At a0 = imbalance = 0 the strength has a cone in these variables, and its derivative is
+    set from above; it is smooth in the weights (`mode_weights`). Where a mode without drag (d = 0)
+    has grown by more than 1e138 (1e17 in float32) it is inf with zero derivative.
+
+    **Raises:** `ValueError` for concrete t < 0, d < 0 or tau <= 0.
+
+    Source: Saxe et al. (2014), supplement; lead paper, Eq. 20.
+    """
+    t, s, d, a0, imbalance, tau = arrays(t, s, d, a0, imbalance, tau)
+    return _strength(in_units(t, tau), s, d, a0, *_halves(a0, imbalance))
+
+
+@closed_form(axes={"p": 1, "q": 1})
+def imbalance(p: Any, q: Any) -> Float[Array, "..."]:
+    r"""Imbalance $|\lambda| = \|p + q\| \|p - q\|$ of hidden vectors (..., H), conserved, (...).
+
+    $\lambda^2 = (\|p\|^2 - \|q\|^2)^2 + 4 (\|p\|^2 \|q\|^2 - (p \cdot q)^2)$: the difference of the
+    two sides' norms, and the area between them where they are not parallel. With it and
+    $a_0 = p \cdot q$ the strength of the mode is that of a scalar one.
+
+    **Raises:** `ValueError` for hidden vectors of different size.
+    """
+    p, q = _same_units(*arrays(p, q))
+    return root(jnp.sum((p + q) ** 2, axis=-1)) * root(jnp.sum((p - q) ** 2, axis=-1))
+
+
+@closed_form(axes={"p": 1, "q": 1})
+def mode_vectors(
+    t: Any, s: Any, d: Any, p: Any, q: Any, tau: Any = 1.0
+) -> tuple[Float[Array, "... H"], Float[Array, "... H"]]:
+    r"""Hidden vectors p(t) = W_2^T u and q(t) = W_1 v of an isolated two-layer mode.
+
+    $$p(t) \pm q(t) = x^{\pm 1/2}\, (p \pm q), \qquad x = N / M,$$
+
+    as in the module's docstring; exact for every isolated mode, whatever p and q. Errors are
+    relative to the norm of both. The strength is their product; where it is much smaller than the
+    norms, `unbalanced_strength(t, s, d, p.q, imbalance(p, q))` keeps its digits.
+
+    **Arguments:** (arrays that broadcast)
+
+    - `t`, `s`, `d`, `tau`: (...), as in `unbalanced_strength`.
+    - `p`, `q`: (..., H), the vectors at t = 0.
+
+    **Raises:** `ValueError` for hidden vectors of different size, d < 0, or tau <= 0.
+    """
+    t, s, d, p, q, tau = arrays(t, s, d, p, q, tau)
+    p, q = _same_units(p, q)
+    total, rest = p + q, p - q
+    plus, minus = jnp.sum(total**2, axis=-1) / 4, jnp.sum(rest**2, axis=-1) / 4
+    log_x = _growth(in_units(t, tau), s, d, plus, minus)[0][..., None]
+    total, rest = total * jnp.exp(log_x / 2), rest * jnp.exp(-log_x / 2)
+    return (total + rest) / 2, (total - rest) / 2
+
+
+def _same_units(p: Array, q: Array) -> tuple[Array, Array]:
+    """Hidden vectors (..., H) of as many units."""
+    if p.shape[-1] != q.shape[-1]:
+        raise ValueError(
+            f"`p` and `q` must have the same last axis, the hidden units; got {p.shape} and "
+            f"{q.shape}."
+        )
+    return p, q
+
+
+@closed_form
+def mode_weights(
+    t: Any, s: Any, d: Any, w1: Any, w2: Any, tau: Any = 1.0
+) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    r"""Weights (w1, w2) at time t of a scalar two-layer mode, of any signs.
+
+    $\tau \dot w_1 = w_2 (s - d w_1 w_2)$, $\tau \dot w_2 = w_1 (s - d w_1 w_2)$; the imbalance
+    $w_2^2 - w_1^2$ is conserved. `mode_vectors` with one hidden unit.
+
+    **Arguments:** (arrays that broadcast) `w1`, `w2` input and output weight at t = 0; the others
+    as in `unbalanced_strength`.
+    """
+    w1, w2 = arrays(w1, w2)
+    p, q = mode_vectors(t, s, d, w2[..., None], w1[..., None], tau)
+    return q[..., 0], p[..., 0]
+
+
+@closed_form
+def unbalanced_hitting_time(
+    rho: Any, s: Any, d: Any, a0: Any, imbalance: Any, tau: Any = 1.0
+) -> Float[Array, "..."]:
+    r"""Time at which an isolated two-layer mode of any imbalance reaches `rho`.
+
+    With $x = (\rho + \sqrt{\rho^2 + 4 A B}) / 2A$ there, from inverting N / M = x:
+
+    $$\hat t = \frac{\tau}{2 R} \log(1 + 2 R Q), \qquad
+      Q = \frac{\rho - a_0}{2\, (A x + B)\, (s - d\rho)}\,
+          \frac{(R + s) x + 2 d B}{R + s + 2 d B},$$
+
+    for s >= 0, and the mirrored form (a, s, A, B) -> (-a, -s, B, A) otherwise. A mode never turns,
+    so the time is unique: inf where it never gets there, 0 where rho = a0.
+
+    **Arguments:** (arrays that broadcast) `rho` the level, the others as in `unbalanced_strength`.
+
+    **Raises:** `ValueError` for concrete t < 0, d < 0 or tau <= 0.
+    """
+    rho, s, d, a0, lam, tau = arrays(rho, s, d, a0, imbalance, tau)
+    # Mirrored, so that s >= 0.
+    sign = jnp.where(s < 0, -1.0, 1.0)
+    rho, s, a0 = sign * rho, sign * s, sign * a0
+    plus, minus = _halves(a0, lam)
+    rate, up, _ = _rates(s, d, plus, minus)
+    known = jnp.isfinite(rho)
+    rho = jnp.where(known, rho, 0.0)
+    change, left = rho - a0, s - d * rho
+    # Moving towards rho, which lies before the fixed point and, if balanced, before the saddle.
+    reached = (change * left > 0) | ((change == 0) & (left != 0))
+    reached &= known & ((lam != 0) | (jnp.sign(a0) * jnp.sign(rho) > 0))
+    rho = jnp.where(reached, rho, 0.0)
+    level = hypot(lam / 2, rho)
+    x = jnp.where(
+        rho >= 0, quotient(level + rho, 2 * plus, 1.0), quotient(2 * minus, level - rho, 1.0)
+    )
+    ahead = quotient(up * x + 2 * d * minus, up + 2 * d * minus, x)
+    steep = jnp.where(reached, 2 * (plus * x + minus) * left, 0.0)
+    q = quotient(jnp.where(reached, change, 0.0) * ahead, steep, 0.0)
+    time = tau * log_growth(2 * rate, q)
+    return jnp.where(reached, time, jnp.where(known & (change == 0), 0.0, jnp.inf))
+
+
+@closed_form
+def unbalanced_start(
+    rho: Any, t: Any, s: Any, d: Any, imbalance: Any, tau: Any = 1.0
+) -> Float[Array, "..."]:
+    r"""Strength a0 whose mode reaches `rho` at time t: the flow backwards, (s, d) -> (-s, -d).
+
+    Where the backward flow diverges before t, as every unbalanced one does if d > 0, no finite
+    start arrives that late: -inf below the fixed point s/d, inf above it. With rho = s/2d it is the
+    start of a wanted `half_time`, with `inflection_levels` that of a wanted inflection; with
+    imbalance 0 that of a balanced mode.
+
+    **Arguments:** (arrays that broadcast) as in `unbalanced_hitting_time`, with `t` the time, >= 0.
+
+    **Raises:** `ValueError` for concrete t < 0, d < 0 or tau <= 0.
+    """
+    rho, t, s, d, lam, tau = arrays(rho, t, s, d, imbalance, tau)
+    return _strength(in_units(t, tau), -s, -d, rho, *_halves(rho, lam))
+
+
+@closed_form
+def half_time(s: Any, d: Any, a0: Any, imbalance: Any = 0.0, tau: Any = 1.0) -> Float[Array, "..."]:
+    """Time at which an isolated two-layer mode reaches half of its full strength s/d.
+
+    Arguments as in `unbalanced_strength`; inf for d = 0, and where the start is beyond it.
+    """
+    s, d = arrays(s, d)
+    return unbalanced_hitting_time(quotient(s, 2 * d, jnp.inf), s, d, a0, imbalance, tau)
+
+
+@closed_form
+def inflection_levels(s: Any, d: Any, imbalance: Any) -> tuple[Array, Array]:
+    r"""Strengths (lower, upper) at which a two-layer mode's learning curve changes its curvature.
+
+    $\ddot a = 0$ at $8 d a^2 - 4 s a + d \lambda^2 = 0$:
+
+    $$a = \frac{s \pm \sqrt{s^2 - 2 d^2 \lambda^2}}{4 d}.$$
+
+    Between them the curve accelerates. They exist for $d |\lambda| \le s / \sqrt 2$ only: a more
+    unbalanced mode learns like a single layer, slowing down from the start. Otherwise NaN; for
+    d = 0 the upper one is inf. Balanced: 0 and s/2d. Measured along the sign of s.
+    """
+    s, d, lam = arrays(s, d, imbalance)
+    sign = jnp.where(s < 0, -1.0, 1.0)
+    square = s**2 - 2 * d**2 * lam**2
+    there = square >= 0
+    spread = jnp.where(s < 0, -s, s) + root(jnp.where(there, square, 0.0))
+    upper = sign * quotient(spread, 4 * d, jnp.inf)
+    lower = sign * quotient(d * lam**2, 2 * spread, 0.0)
+    return jnp.where(there, lower, jnp.nan), jnp.where(there, upper, jnp.nan)
+
+
+@closed_form
+def inflection_times(
+    s: Any, d: Any, a0: Any, imbalance: Any = 0.0, tau: Any = 1.0
+) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    """Times at which the curve starts to accelerate and at which it starts to slow down.
+
+    The hitting times of `inflection_levels`; inf where there is no such level, or where the mode
+    starts beyond it. Arguments as in `unbalanced_strength`.
+    """
+    lower, upper = (
+        jnp.where(jnp.isnan(level), jnp.inf, level) for level in inflection_levels(s, d, imbalance)
+    )
+    return (
+        unbalanced_hitting_time(lower, s, d, a0, imbalance, tau),
+        unbalanced_hitting_time(upper, s, d, a0, imbalance, tau),
+    )
