@@ -128,7 +128,7 @@ class Odd(NamedTuple):
     ],
 )
 def test_what_cannot_be_kept_is_told_before_the_run(function, message, tmp_path, monkeypatch):
-    monkeypatch.setattr("flowlin.runs.flow.drive", lambda *_: pytest.fail("has run"))
+    monkeypatch.setattr("flowlin.runs.flow.driven", lambda *_: pytest.fail("has run"))
     with pytest.raises(ValueError, match=message):
         fl.gradient_flow(
             LINEAR, TASK, 4.0, observe={"o": function}, checkpoint=tmp_path / "run.npz"

@@ -217,8 +217,8 @@ import functools, sys
 import diffrax, jax, numpy as np
 jax.config.update("jax_enable_x64", True)
 import flowlin as fl
-from flowlin import _memory
-_memory.memory = lambda: 2**34  # of a small machine
+from flowlin._tools import memory
+memory.available_memory = lambda: 2**34  # of a small machine
 inf, nan, W = np.inf, np.nan, np.ones((2, 2))
 key, task, other = jax.random.key(0), fl.tasks.xor(), fl.tasks.hierarchy()
 init, balanced = fl.ReLUNetwork.init, fl.LinearNetwork.balanced

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin.runs import drive, flow
+from flowlin.runs import driving, flow
 from flowlin.runs.driving import AbstractPause
 
 jax.config.update("jax_enable_x64", True)
@@ -55,7 +55,7 @@ def assert_equal(a, b, rtol=0.0):
 def test_pauses_change_nothing(network, ts, monkeypatch):
     def run(pause):
         with monkeypatch.context() as patch:
-            patch.setattr(flow, "drive", lambda r, limits, *_: drive.drive(r, limits, [pause]))
+            patch.setattr(flow, "driven", lambda r, limits, *_: driving.driven(r, limits, [pause]))
             return fl.gradient_flow(network, TASK, 4.0, ts=ts, events=(fl.LossBelow(1.2),))
 
     whole, paused = run(Often(1000)), run(Often())

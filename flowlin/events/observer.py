@@ -4,12 +4,14 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from flowlin.events.watched import AbstractWatched, Watch
+from flowlin.log.buffer import Log
 from flowlin.network.forward_pass import Parameters
 from flowlin.network.kinds import AbstractNetwork
 
@@ -67,3 +69,12 @@ class Observer(eqx.Module):
     def terminating(self) -> Bool[Array, " C"]:
         """Per component: whether its event ends the run."""
         return jnp.asarray(self.each(lambda watch: watch.terminate))
+
+    def started(self, log: Log, values: Float[Array, " C"]) -> Log:
+        """The log with an event at t = 0 for everything that is watched from there and met."""
+        for k in np.flatnonzero(self.each(lambda watch: watch.from_start)):
+            zero, component = jnp.zeros_like(log.end), jnp.asarray(k)
+            more = log.append(zero, zero, component, False, self.terminating[k])
+            met = values[k] <= 0
+            log = jax.tree.map(lambda a, b, met=met: jnp.where(met, a, b), more, log)
+        return log

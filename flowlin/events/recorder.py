@@ -11,7 +11,6 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
@@ -80,16 +79,6 @@ def event_log(
     )
 
 
-def _started(log: Log, observer: Observer, values: Float[Array, " C"]) -> Log:
-    """With an event at t = 0 for everything that is watched from there and met."""
-    for k in np.flatnonzero(observer.each(lambda watch: watch.from_start)):
-        zero, component = jnp.zeros_like(log.end), jnp.asarray(k)
-        more = log.append(zero, zero, component, False, observer.terminating[k])
-        met = values[k] <= 0
-        log = jax.tree.map(lambda a, b, met=met: jnp.where(met, a, b), more, log)
-    return log
-
-
 class RecorderState(eqx.Module):
     """Carried from step to step, and rolled back by diffrax when a step is rejected."""
 
@@ -122,7 +111,7 @@ class Recorder(Wrapped[RecorderState]):
         return RecorderState(
             self.solver.init(terms, t0, t1, y0, args),
             values,
-            _started(log, self.observer, values),
+            self.observer.started(log, values),
             Unresolved.none(dtype),
             y0 if any(watch.terminate for watch in self.observer.watches) else None,
         )

@@ -90,8 +90,9 @@ def gradient_flow(
       with that rate follows to second order: of $L + (\epsilon/4) \|\nabla L\|^2$ (Barrett and
       Dherin 2021; see `flowlin.field.objective.Modified`), at about three times the cost. Its
       times, events among them, are those of descent up to O(eps^2), with k steps at t = k eps
-      tau; compare them with `fl.gradient_descent(..., interpolate=True)`. Losses stay those of L. For smooth
-      networks: a ReLU network needs `SmoothKinks`, and the rounded network is then meant.
+      tau; compare them with `fl.gradient_descent(..., interpolate=True)`. Losses stay those of L.
+      For smooth networks: a ReLU network needs `SmoothKinks`, and the rounded network is then
+      meant.
     - `events`: `Crossing`, `ModeHits`, `LossBelow`, `UnitSwitches`; one or several. A ReLU network
       with up to 10,000 (unit, sample) pairs logs its gates besides.
     - `observe`: `{name: function(network, task)}`, recorded at `ts` **instead of** the networks.

@@ -85,7 +85,7 @@ class Descent(eqx.Module):
             parameters,
             () if self.optimiser is None else self.optimiser.init(parameters),
             values,
-            Log.empty(max_events, self.clock.dtype).started(self.look.observer, values),
+            self.look.observer.started(Log.empty(max_events, self.clock.dtype), values),
             jnp.zeros((), jnp.int32),
             jnp.arange(self.task.samples),
         )

@@ -208,9 +208,9 @@ def early_phase(
 
     The gradient flow with the outputs left out of the errors, which decouples the units
     (`flowlin.theory.early.unit`), followed through every change of a gate and along kinks
-    (Filippov's rule, as in `fl.ExactKinks`). Between two changes it is the exponential of a matrix in closed
-    form; the changes are roots of sums of exponentials, none of which is missed. No solver is
-    involved, and nothing depends on the scale of the weights: for weights half as large
+    (Filippov's rule, as in `fl.ExactKinks`). Between two changes it is the exponential of a matrix
+    in closed form; the changes are roots of sums of exponentials, none of which is missed. No
+    solver is involved, and nothing depends on the scale of the weights: for weights half as large
     everything is the same but for `overlap`, which says how long the phase lasts.
 
     **Arguments:**
