@@ -1,6 +1,7 @@
 """flowlin: exact gradient flow of linear, ReLU and gated-linear networks, timed by events."""
 
 import importlib as _importlib
+from types import ModuleType as _ModuleType
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from flowlin import measures as measures
@@ -57,4 +58,7 @@ def __getattr__(name: str):
 
 
 def __dir__() -> list[str]:
-    return [*globals(), "plot"]
+    """The public names, without the rooms that they come from."""
+    rooms = {"measures", "plot", "tasks", "theory"}
+    found = {name for name, value in globals().items() if not isinstance(value, _ModuleType)}
+    return sorted(rooms | {name for name in found if name == "__version__" or name[0] != "_"})

@@ -1,30 +1,33 @@
 """The house: a file imports from its own folder and from lower floors, and nothing runs in circles.
 
-The table is drawn in ARCHITECTURE.md, which a test compares with it.
+The table of floors is drawn in ARCHITECTURE.md.
 """
 
 import ast
 import graphlib
 import pathlib
 
+import flowlin as fl
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+FILES = sorted((ROOT / "flowlin").rglob("*.py"))
 # From the ground up; rooms of one floor do not see each other.
 FLOORS = (
-    {"_tools": "arrays, argument checks, numerics, compiling, saving, progress bars, printing"},
+    {"_tools": "arrays, argument checks, numerics, compiling, files, progress bars, printing"},
     {"loss": "losses of a whole task"},
     {
         "tasks": "what is trained on",
         "log": "the record of what happened: events, gates, t*",
     },
     {"network": "the forward pass, the kinds of networks, initial weights"},
-    {"field": "objective, statistics, policies for kinks; gates/: sliding, box QP, Filippov's rule"},
+    {"field": "objective, statistics, policies for kinks; gates/: sides, Filippov's rule"},
     {
         "theory": "closed forms and their conditions; early/: the early phase",
         "solvers": "RKC, averaged gates, the exact walk, pausing",
     },
     {
         "measures": "quantities of a network",
-        "events": "what is watched, and how its crossings are found",
+        "events": "what is watched; crossings/: how all its crossings are found",
     },
     {"runs": "gradient flow, descent, sweep; trajectory, checkpoint"},
     {"agreement": "flow against descent, rates, clocks", "plot": "pictures and films"},
@@ -33,31 +36,52 @@ FLOORS = (
 
 
 def imports(path):
-    """Modules of the library that a file imports from, and whether inside a function."""
+    """(module, whether inside a function) of everything that a file imports."""
     tree = ast.parse(path.read_text())
     functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
     inner = {id(n) for f in functions for n in ast.walk(f)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("flowlin"):
+        if isinstance(node, ast.Import):
+            yield from ((tuple(alias.name.split(".")), id(node) in inner) for alias in node.names)
+        if isinstance(node, ast.ImportFrom):
             for alias in node.names:
-                parts = (*node.module.split("."), alias.name)
-                module = parts if ROOT.joinpath(*parts).with_suffix(".py").exists() else parts[:-1]
-                if ROOT.joinpath(*module).is_dir():
-                    module = (*module, "__init__")
-                yield module, id(node) in inner
+                yield (*str(node.module).split("."), alias.name), id(node) in inner
 
 
-def test_files_import_downwards_and_without_circles():
+def file_of(name):
+    """The library's file, as a tuple, that a name is imported from."""
+    place = ROOT.joinpath(*name)
+    module = name if place.is_dir() or place.with_suffix(".py").exists() else name[:-1]
+    return (*module, "__init__") if ROOT.joinpath(*module).is_dir() else module
+
+
+def own(path):
+    return path.relative_to(ROOT).with_suffix("").parts
+
+
+def library(path):
+    return [(file_of(name), inside) for name, inside in imports(path) if name[0] == "flowlin"]
+
+
+def climbs(importer, imported):
     floor = {room: k for k, rooms in enumerate(FLOORS) for room in rooms}
-    graph, wrong = {}, []
-    for path in sorted((ROOT / "flowlin").rglob("*.py")):
-        own = path.relative_to(ROOT).with_suffix("").parts
-        graph[own] = {module for module, _ in imports(path)}
-        for module, inside in imports(path):
-            lower = module[1] == own[1] or floor[module[1]] < floor[own[1]]
-            if inside or not lower:
-                wrong.append(f"{'.'.join(own)} imports {'.'.join(module)}")
+    return importer[1] != imported[1] and floor[imported[1]] >= floor[importer[1]]
+
+
+def test_files_import_downwards_and_never_inside_a_function():
+    wrong = [
+        f"{'/'.join(own(path))} imports {'.'.join(module)}"
+        for path in FILES
+        for module, inside in library(path)
+        if inside or climbs(own(path), module)
+    ]
     assert not wrong
+    assert climbs(("flowlin", "log", "x"), ("flowlin", "tasks", "y"))  # the rule can fail
+    assert not climbs(("flowlin", "plot", "x"), ("flowlin", "runs", "y"))
+
+
+def test_no_circles():
+    graph = {own(path): {module for module, _ in library(path)} for path in FILES}
     list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
 
 
@@ -66,11 +90,32 @@ def test_every_room_stands_on_a_floor():
     assert {room for rooms in FLOORS for room in rooms} == (rooms - {"py"}) | {"__init__"}
 
 
+def test_only_one_file_uses_what_equinox_keeps_to_itself():
+    users = [
+        own(p)[1:] for p in FILES if any(n[:2] == ("equinox", "internal") for n, _ in imports(p))
+    ]
+    assert users == [("_tools", "loops")]
+
+
+def test_no_file_is_named_like_what_it_defines():
+    definitions = (ast.FunctionDef, ast.ClassDef)
+    for path in FILES:
+        names = [n.name for n in ast.parse(path.read_text()).body if isinstance(n, definitions)]
+        assert path.stem not in names, path
+
+
+def test_dir_lists_public_names_only():
+    assert {"Trajectory", "plot", "__version__"} <= set(dir(fl))
+    hidden = {"runs", "log", "field", "events", "network", "solvers", "agreement", "_tools"}
+    assert not hidden & set(dir(fl))
+    assert all(hasattr(fl, name) for name in dir(fl))
+
+
 def drawing():
     rows = []
     for rooms in reversed(FLOORS):
         for k, (room, holds) in enumerate(rooms.items()):
-            rows.append(f"{'  | ' if k else '    '}{room:<10}{holds}")
+            rows.append(f"{'  | ' if k else '    '}{room:<11}{holds}")
     return "\n".join(rows)
 
 

@@ -7,7 +7,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Array
 
 from flowlin._tools.checks import WORDS, finite_array, floating
-from flowlin.network.kinds import AbstractNetwork, check_fit, require_inputs
+from flowlin.network.fit import check_fit, require_inputs
+from flowlin.network.kinds import AbstractNetwork
 from flowlin.tasks.task import Task
 
 Samples = Task | ArrayLike | None

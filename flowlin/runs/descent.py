@@ -14,7 +14,8 @@ from flowlin.events.recorder import Observer
 from flowlin.field.kinks import IgnoreKinks
 from flowlin.field.vector_field import objective
 from flowlin.loss import Loss, SquaredError
-from flowlin.network.kinds import AbstractNetwork, ReLUNetwork, check_fit
+from flowlin.network.fit import check_fit
+from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
 from flowlin.runs.choices import require_room
 from flowlin.runs.run import Observables, Observe
 from flowlin.runs.stepping import Descent, Look, stepped

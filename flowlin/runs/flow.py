@@ -18,7 +18,8 @@ from flowlin._tools.result import RESULTS, hand_back
 from flowlin.events.kinds import AbstractEvent, GateSwitches, logs_gates, user_watches
 from flowlin.field.kinks import AbstractKinks, AveragedKinks, ExactKinks, IgnoreKinks
 from flowlin.loss import Loss, SquaredError
-from flowlin.network.kinds import AbstractNetwork, check_fit
+from flowlin.network.fit import check_fit
+from flowlin.network.kinds import AbstractNetwork
 from flowlin.runs.checkpoint import Checkpoint
 from flowlin.runs.choices import (
     check_options,

@@ -10,7 +10,8 @@ from jaxtyping import Array, Bool, Float
 
 from flowlin._tools.arrays import augment, is_traced
 from flowlin._tools.checks import checked, floating, not_negative, refuse
-from flowlin.network.kinds import LinearNetwork, ReLUNetwork, check_fit
+from flowlin.network.fit import check_fit
+from flowlin.network.kinds import LinearNetwork, ReLUNetwork
 from flowlin.tasks.task import Task
 from flowlin.theory._form import TIME, of_run, require_same
 from flowlin.theory.conditions import Certificate

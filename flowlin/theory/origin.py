@@ -6,7 +6,8 @@ import jax
 import numpy as np
 
 from flowlin._tools.arrays import is_traced
-from flowlin.network.kinds import AbstractNetwork, check_fit
+from flowlin.network.fit import check_fit
+from flowlin.network.kinds import AbstractNetwork
 from flowlin.tasks.task import Task
 
 MEANT = "or pass `check=False` where other modes are meant, as for a control"

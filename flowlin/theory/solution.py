@@ -11,7 +11,8 @@ from jaxtyping import Array, Float
 from flowlin._tools.arrays import is_traced
 from flowlin._tools.checks import checked, not_negative
 from flowlin._tools.show import shown
-from flowlin.network.kinds import AbstractNetwork, LinearNetwork, check_fit
+from flowlin.network.fit import check_fit
+from flowlin.network.kinds import AbstractNetwork, LinearNetwork
 from flowlin.tasks.task import Task
 from flowlin.theory import summary
 from flowlin.theory._form import TIME, of_run, require_same

@@ -18,7 +18,8 @@ from flowlin.field.gates.one_layer_rule import initial_modes
 from flowlin.field.gates.sides import FINE, ON
 from flowlin.log.linear_phase import Linearization, UnitCounts, linearization_time
 from flowlin.loss import LinearizedLoss, SquaredError
-from flowlin.network.kinds import AbstractNetwork, ReLUNetwork, check_fit
+from flowlin.network.fit import check_fit
+from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
 from flowlin.tasks.task import Task
 from flowlin.theory.early.unit import (
     Pieces,
