@@ -13,7 +13,7 @@ import scipy.integrate
 
 import flowlin as fl
 from flowlin.field.gates.box import box_qp
-from flowlin.field.gates.sides import Kinks
+from flowlin.field.gates.sides import Hyperplanes
 from flowlin.network.forward_pass import forward
 
 jax.config.update("jax_enable_x64", True)
@@ -237,7 +237,7 @@ def test_a_graze_between_two_looks_is_not_missed():
 
 def test_parallel_inputs_share_a_kink():
     x = jnp.asarray([[1.0, 2.0], [0.0, 0.0], [-2.0, -4.0], [2.0, -1.0], [1.0, 2.0]])
-    kinks = Kinks.of(x)
+    kinks = Hyperplanes.of(x)
     assert kinks.leader.tolist() == [0, 1, 0, 3, 0]
     assert kinks.scale.tolist() == [1.0, 1.0, -2.0, 1.0, 1.0]
     assert kinks.leads.tolist() == [True, False, False, True, False]

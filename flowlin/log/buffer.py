@@ -81,7 +81,7 @@ class GateLog(eqx.Module):
         return jax.tree.map(lambda a, b: jnp.concatenate([a, b]) if a.ndim == 1 else a, self, more)
 
     def append(self, time, uncertainty, first, old, new) -> "GateLog":
-        """Changes of modes from component `first` on; beyond the capacity counted and dropped."""
+        """Changes of sides from component `first` on; beyond the capacity counted and dropped."""
         changed = old != new
         rank = self.count + jnp.cumsum(changed) - 1
         at = jnp.where(changed, rank, self.time.shape[0])

@@ -157,7 +157,7 @@ class EventLog(eqx.Module):
 
     @checked(t=moment)
     def gates(self, t: ScalarLike, layer: int = 0) -> Int[Array, "P H"]:
-        """Modes of a hidden layer's (sample, unit) pairs at time t: 1 on, 0 sliding, -1 off.
+        """Sides of a hidden layer's (sample, unit) pairs at time t: 1 on, 0 sliding, -1 off.
 
         Exact where the signs of stored preactivations are not: those of sliding pairs are rounding.
 

@@ -289,7 +289,7 @@ class _Found(eqx.Module):
             (UNSOLVED, RESULTS.modes_unsolved),
             (TWO_LAYERS, RESULTS.slides_in_two_layers),
         ):
-            result = RESULTS.where(jnp.any(state.modes.trouble == trouble), why, result)
+            result = RESULTS.where(jnp.any(state.sides.trouble == trouble), why, result)
         return _Found(result, jnp.minimum(self.end, state.end), self.final, self.log)
 
 

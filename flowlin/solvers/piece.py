@@ -1,4 +1,4 @@
-"""One piece of an exact walk: a Runge-Kutta step at fixed modes, cut at its first event."""
+"""One piece of an exact walk: a Runge-Kutta step at fixed sides, cut at its first event."""
 
 from typing import Any, cast
 
@@ -30,7 +30,7 @@ def walk_piece(
     inner: Any,
     made_jump: Any,
 ) -> Piece:
-    """One step of `solver` from t towards t1 with frozen modes, ended by the first event in it.
+    """One step of `solver` from t towards t1 with frozen sides, ended by the first event in it.
 
     `flow` is a `GatedFlow` or a `DeepFlow`.
 

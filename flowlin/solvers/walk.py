@@ -27,7 +27,7 @@ from flowlin.solvers.unrolled import Unrolled, evaluations
 from flowlin.solvers.wrapped import Wrapped
 from flowlin.tasks.task import Task
 
-# How a step stops the run when an event cannot be decided; `modes.trouble` tells it apart.
+# How a step stops the run when an event cannot be decided; `sides.trouble` tells it apart.
 STOP = diffrax.RESULTS.internal_error
 
 
@@ -87,7 +87,7 @@ class WalkState(eqx.Module):
     """Carried from step to step, and rolled back by diffrax when a step is rejected."""
 
     inner: Any
-    modes: Any
+    sides: Any
     log: GateLog
     jump: Bool[Array, ""]  # whether the velocity jumped at the very end of the last step
     end: Float[Array, ""]  # time of an event that could not be decided, else inf
@@ -130,13 +130,13 @@ class ExactWalk(Wrapped[WalkState]):
         return _interpolation(self.solver.interpolation_cls)
 
     def init(self, terms, t0, t1, y0, args) -> WalkState:
-        """Modes at the start, and an empty log."""
+        """Sides at the start, and an empty log."""
         del args
-        modes = self.rule.start(y0)
-        inner = self.solver.init(terms, t0, t1, y0, self.rule.flow.freeze(modes))
-        log = GateLog.empty(modes.codes, self.capacity, jnp.result_type(t0))
+        sides = self.rule.start(y0)
+        inner = self.solver.init(terms, t0, t1, y0, self.rule.flow.freeze(sides))
+        log = GateLog.empty(sides.codes, self.capacity, jnp.result_type(t0))
         never = jnp.asarray(jnp.inf, log.time.dtype)
-        return WalkState(inner, modes, log, jnp.asarray(False), never, jnp.ones((), int))
+        return WalkState(inner, sides, log, jnp.asarray(False), never, jnp.ones((), int))
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         """Walk from t0 to t1."""
@@ -153,20 +153,20 @@ class ExactWalk(Wrapped[WalkState]):
         )
 
         def body(walk: _Walk) -> _Walk:
-            frozen = self.rule.flow.freeze(walk.state.modes)
+            frozen = self.rule.flow.freeze(walk.state.sides)
             piece = walk_piece(
                 self.rule.flow, self.solver, terms, walk.t, t1, walk.y, frozen,
                 walk.state.inner, walk.state.jump,
             )  # fmt: skip
-            modes, log = self.rule.switch(piece, walk.state.modes, walk.state.log)
-            end = jnp.where(jnp.any(modes.trouble != FINE), piece.end, walk.state.end)
+            sides, log = self.rule.switch(piece, walk.state.sides, walk.state.log)
+            end = jnp.where(jnp.any(sides.trouble != FINE), piece.end, walk.state.end)
             # A piece cut at an event takes a second step, and the next one a first stage.
             steps = jnp.where(jnp.any(piece.fired), 2, 1)
             spent = walk.state.evaluations + steps * evaluations(self.solver.solver) + piece.jump
             return _Walk(
                 piece.end,
                 piece.y1,
-                WalkState(piece.inner, modes, log, piece.jump, end, spent),
+                WalkState(piece.inner, sides, log, piece.jump, end, spent),
                 jax.tree.map(lambda a, b: jnp.maximum(a, jnp.abs(b)), walk.error, piece.error),
                 walk.pieces.put(walk.count, piece),
                 walk.count + 1,
@@ -175,7 +175,7 @@ class ExactWalk(Wrapped[WalkState]):
         def goes_on(walk: _Walk) -> Array:
             # A chain that the controller will reject for its error need not be walked on.
             hopeless = self._norm(walk.error, y0, walk.y) > 1.1
-            trouble = jnp.any(walk.state.modes.trouble != FINE)
+            trouble = jnp.any(walk.state.sides.trouble != FINE)
             return (walk.t < t1) & (walk.count < self.pieces) & ~hopeless & ~trouble
 
         walk = while_loop(
@@ -186,7 +186,7 @@ class ExactWalk(Wrapped[WalkState]):
             max_steps=self.pieces,
             buffers=lambda w: w.pieces,
         )
-        trouble = jnp.any(walk.state.modes.trouble != FINE)
+        trouble = jnp.any(walk.state.sides.trouble != FINE)
         error = self._raised(walk, self.error_order(terms), t0, t1, y0)
         result = diffrax.RESULTS.where(trouble, STOP, diffrax.RESULTS.successful)
         return walk.y, error, {"pieces": walk.pieces}, walk.state, result
@@ -216,7 +216,7 @@ class ExactWalk(Wrapped[WalkState]):
         growth = 0.5 * reached * self.pieces / jnp.maximum(walk.count, 1)
         norm = (0.9 / growth) ** order
         # A finished chain is accepted whatever comes next, an unfinished one rejected.
-        unfinished = (walk.t < t1) & jnp.all(walk.state.modes.trouble == FINE)
+        unfinished = (walk.t < t1) & jnp.all(walk.state.sides.trouble == FINE)
         norm = jnp.where(unfinished, jnp.maximum(norm, 1.2), jnp.minimum(norm, 0.9))
         norm = lax.stop_gradient(norm)
         return jax.tree.map(
@@ -225,7 +225,7 @@ class ExactWalk(Wrapped[WalkState]):
 
     def _no_pieces(self, terms, t0, t1, y0, state: WalkState) -> Pieces:
         """Room for the pieces of a step."""
-        frozen = self.rule.flow.freeze(state.modes)
+        frozen = self.rule.flow.freeze(state.sides)
         _, _, dense, _, _ = eqx.filter_eval_shape(
             self.solver.step, terms, t0, t1, y0, frozen, state.inner, state.jump
         )

@@ -1,4 +1,4 @@
-"""The gradient flow of a network with any number of hidden layers at given modes of its gates."""
+"""The gradient flow of a network with any number of hidden layers at given sides of its gates."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from flowlin._tools.arrays import augment
 from flowlin._tools.rounding import rounding_in
-from flowlin.field.gates.sides import OFF, SLIDING, Kinks
+from flowlin.field.gates.sides import OFF, SLIDING, Hyperplanes
 from flowlin.loss import Loss
 from flowlin.network.forward_pass import Parameters
 from flowlin.network.kinds import ReLUNetwork
@@ -20,8 +20,8 @@ from flowlin.tasks.task import Task
 Layers = list[Array]  # one array (H_l, P) per hidden layer
 
 
-class DeepModes(eqx.Module):
-    """The mode of every pair of all layers, and the leaders that slide, in m slots.
+class LayerSides(eqx.Module):
+    """The side of every pair of all layers, and the leaders that slide, in m slots.
 
     - `codes`: OFF, SLIDING or ON; the units of all layers, first layer first.
     - `slots`: positions of the sliding leaders in the flattened codes; H P in empty slots.
@@ -34,7 +34,7 @@ class DeepModes(eqx.Module):
 
 
 class DeepFrozen(eqx.Module):
-    """What a vector field needs of the modes, constant along a piece."""
+    """What a vector field needs of the sides, constant along a piece."""
 
     codes: Int[Array, "H P"]
     gates: Float[Array, "H P"]
@@ -51,7 +51,7 @@ class Pass(eqx.Module):
 
 
 class DeepFlow(eqx.Module):
-    r"""Velocity and switching conditions at given modes, for any number of layers.
+    r"""Velocity and switching conditions at given sides, for any number of layers.
 
     The pair p of a unit and a sample contributes $g_p C_p \phi_p$ to the velocity, with its gate
     g, $C_p = -\partial L / \partial h_p$ and $\phi_p = \partial z_p / \partial \theta$. As long as
@@ -70,7 +70,7 @@ class DeepFlow(eqx.Module):
     task: Task
     loss: Loss
     tau: Array
-    kinks: tuple[Kinks, ...]  # per hidden layer
+    kinks: tuple[Hyperplanes, ...]  # per hidden layer
     error_scale: Array  # size of e at zero outputs
 
     def __init__(self, network: ReLUNetwork, task: Task, loss: Loss, tau: Any):
@@ -78,7 +78,7 @@ class DeepFlow(eqx.Module):
         biased = [b is not None for b in network.biases]
         x = augment(task.x, network.bias_strength) if biased[0] else task.x
         shares = ["equal" if any(biased[: k + 1]) else "ray" for k in range(len(network.hidden))]
-        self.kinks = tuple(Kinks.of(x, share) for share in ["line", *shares[1:]])
+        self.kinks = tuple(Hyperplanes.of(x, share) for share in ["line", *shares[1:]])
         at_zero = lax.stop_gradient(jax.grad(loss)(jnp.zeros_like(task.y), task.y))
         self.error_scale = jnp.max(jnp.linalg.norm(at_zero, axis=1))
 
@@ -103,7 +103,7 @@ class DeepFlow(eqx.Module):
         return jnp.concatenate([function(kinks, one) for kinks, one in layers])
 
     def follow(self, codes: Int[Array, "H P"]) -> Int[Array, "H P"]:
-        """Modes of all samples from those of the leaders."""
+        """Sides of all samples from those of the leaders."""
         return self.each(lambda kinks, one: kinks.follow(one), codes)
 
     def strength(self, c: Layers) -> Float[Array, "H P"]:
@@ -114,10 +114,10 @@ class DeepFlow(eqx.Module):
         """Largest u, negative where nothing slides."""
         return -(1 - self.network.slope) * strength
 
-    def freeze(self, modes: DeepModes) -> DeepFrozen:
-        """The modes as the vector field wants them."""
-        gates = self.each(lambda kinks, one: kinks.gates(one, self.network.slope), modes.codes)
-        return DeepFrozen(modes.codes, gates, modes.slots)
+    def freeze(self, sides: LayerSides) -> DeepFrozen:
+        """The sides as the vector field wants them."""
+        gates = self.each(lambda kinks, one: kinks.gates(one, self.network.slope), sides.codes)
+        return DeepFrozen(sides.codes, gates, sides.slots)
 
     def run(
         self, parameters: Parameters, gates: Any, u: Float[Array, "H P"] | None = None,
@@ -193,7 +193,7 @@ class DeepFlow(eqx.Module):
         return self.run(parameters, frozen.gates, u), u
 
     def __call__(self, t: Any, parameters: Parameters, frozen: DeepFrozen | None) -> Parameters:
-        """Velocity of the parameters; without modes, that of the signs of z."""
+        """Velocity of the parameters; without sides, that of the signs of z."""
         del t
         if frozen is None:
             velocity = self.run(parameters, None).velocity

@@ -1,4 +1,4 @@
-"""Which modes all layers take up at an event: Filippov's rule where layers do not mix."""
+"""Which sides all layers take up at an event: Filippov's rule where layers do not mix."""
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -6,8 +6,8 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from flowlin.field.gates.box import box_qp
-from flowlin.field.gates.layers import DeepFlow, DeepModes, take
-from flowlin.field.gates.one_layer_rule import sides
+from flowlin.field.gates.layers import DeepFlow, LayerSides, take
+from flowlin.field.gates.one_layer_rule import side_of
 from flowlin.field.gates.rule import AbstractRule, Piece
 from flowlin.field.gates.sides import (
     FINE,
@@ -22,11 +22,11 @@ from flowlin.field.gates.sides import (
 from flowlin.log.buffer import GateLog
 from flowlin.network.forward_pass import Parameters
 
-PASSES = 8  # before a choice of modes counts as unsolved
+PASSES = 8  # before a choice of sides counts as unsolved
 
 
 class _Choice(eqx.Module):
-    """Modes under way: `open_` pairs are still to be chosen among each other."""
+    """Sides under way: `open_` pairs are still to be chosen among each other."""
 
     codes: Int[Array, "H P"]
     open_: Bool[Array, "H P"]
@@ -46,13 +46,13 @@ class NetworkRule(AbstractRule):
     flow: DeepFlow
     slots: int = eqx.field(static=True)  # of the network
 
-    def start(self, parameters: Parameters) -> DeepModes:
-        """Modes at the start: the signs of z; what starts at its kink as for one layer."""
+    def start(self, parameters: Parameters) -> LayerSides:
+        """Sides at the start: the signs of z; what starts at its kink as for one layer."""
         flow, parameters = self.flow, lax.stop_gradient(parameters)
         z, near = jnp.concatenate(flow.run(parameters, None).z), flow.near(parameters)
         codes = flow.follow(jnp.where((z > 0) & ~near, ON, OFF).astype(jnp.int8))
-        modes = self._modes(codes, jnp.asarray(FINE, jnp.int8))
-        frozen = flow.freeze(modes)
+        sides = self._sides(codes, jnp.asarray(FINE, jnp.int8))
+        frozen = flow.freeze(sides)
         at = flow.run(parameters, frozen.gates)
         strength = flow.strength(at.c)
         rises = flow.rates(at, parameters, frozen.gates, at.velocity) > 0
@@ -62,24 +62,24 @@ class NetworkRule(AbstractRule):
         return lax.cond(
             jnp.any(open_),
             lambda: self._settled(parameters, flow.follow(codes), open_),
-            lambda: self._modes(flow.follow(codes), modes.trouble),
+            lambda: self._sides(flow.follow(codes), sides.trouble),
         )
 
-    def switch(self, piece: Piece, modes: DeepModes, log: GateLog) -> tuple[DeepModes, GateLog]:
-        """New modes after the event at the end of a piece, and the log of what changed."""
+    def switch(self, piece: Piece, sides: LayerSides, log: GateLog) -> tuple[LayerSides, GateLog]:
+        """New sides after the event at the end of a piece, and the log of what changed."""
 
         def changed():
-            new = self._decide(lax.stop_gradient(piece.y1), modes, piece.fired)
-            old_codes, codes = modes.codes.ravel(), new.codes.ravel()
+            new = self._decide(lax.stop_gradient(piece.y1), sides, piece.fired)
+            old_codes, codes = sides.codes.ravel(), new.codes.ravel()
             return new, log.append(piece.end, piece.uncertainty, 0, old_codes, codes)
 
-        return lax.cond(jnp.any(piece.fired), changed, lambda: (modes, log))
+        return lax.cond(jnp.any(piece.fired), changed, lambda: (sides, log))
 
-    def _decide(self, parameters: Parameters, modes: DeepModes, fired: Array) -> DeepModes:
+    def _decide(self, parameters: Parameters, sides: LayerSides, fired: Array) -> LayerSides:
         flow = self.flow
-        frozen = flow.freeze(modes)
+        frozen = flow.freeze(sides)
         at, u = flow.pressed(parameters, frozen)
-        strength, slides = flow.strength(at.c), modes.codes == SLIDING
+        strength, slides = flow.strength(at.c), sides.codes == SLIDING
         near = flow.near(parameters) & ~slides
         left = jnp.where(2 * u > flow.bound(strength), ON, OFF).astype(jnp.int8)
         wanted = fired & ~slides & (strength < 0)
@@ -87,7 +87,7 @@ class NetworkRule(AbstractRule):
             slides & ~fired & flow.leads, wanted, near & ~fired & (strength < 0)
         )
         crosses = fired & ~slides & ~open_
-        codes = jnp.where(fired & slides, left, jnp.where(crosses, -modes.codes, modes.codes))
+        codes = jnp.where(fired & slides, left, jnp.where(crosses, -sides.codes, sides.codes))
         new = self._settled(parameters, flow.follow(codes), open_)
         return lax.cond(
             jnp.any(crosses & clash),
@@ -117,8 +117,8 @@ class NetworkRule(AbstractRule):
             found.append(jnp.broadcast_to(at_leader, one.shape))
         return jnp.concatenate(found)
 
-    def _settled(self, parameters: Parameters, codes: Array, open_: Array) -> DeepModes:
-        """The open pairs' modes, by the quadratic program.
+    def _settled(self, parameters: Parameters, codes: Array, open_: Array) -> LayerSides:
+        """The open pairs' sides, by the quadratic program.
 
         Other pairs' changes may have turned the C of some of them: those cannot slide. They go
         where their velocity takes them, and the rest settles anew.
@@ -128,7 +128,7 @@ class NetworkRule(AbstractRule):
 
         def once(choice: _Choice) -> _Choice:
             base = flow.follow(jnp.where(choice.open_, SLIDING, choice.codes).astype(jnp.int8))
-            frozen = flow.freeze(self._modes(base, choice.trouble))
+            frozen = flow.freeze(self._sides(base, choice.trouble))
             at = flow.run(parameters, frozen.gates)
             chosen = slots_of(choice.open_.ravel(), self.slots)
             gram = flow.gram(at, parameters, frozen.gates, chosen)
@@ -136,7 +136,7 @@ class NetworkRule(AbstractRule):
             bound = take(flow.bound(flow.strength(at.c)), chosen)
             there = chosen < flat
             u, settled = box_qp(gram, q, jnp.maximum(bound, 0.0), there)
-            side = sides(u, bound)
+            side = side_of(u, bound)
             lost = there & (bound <= 0)
             side = jnp.where(lost, jnp.where(q - gram @ u > 0, ON, OFF), side)
             codes = choice.codes.ravel().at[chosen].set(side.astype(jnp.int8), mode="drop")
@@ -155,20 +155,20 @@ class NetworkRule(AbstractRule):
         start = _Choice(codes, open_, zero, jnp.zeros((), int), jnp.any(open_))
         end = lax.while_loop(lambda c: c.again & (c.count < PASSES), once, start)
         trouble = jnp.where(end.again, jnp.maximum(end.trouble, UNSOLVED), end.trouble)
-        return self._modes(end.codes, trouble.astype(jnp.int8))
+        return self._sides(end.codes, trouble.astype(jnp.int8))
 
-    def _modes(self, codes: Array, trouble: Array) -> DeepModes:
+    def _sides(self, codes: Array, trouble: Array) -> LayerSides:
         slides = (codes == SLIDING) & self.flow.leads
-        return DeepModes(codes, slots_of(slides.ravel(), self.slots), trouble)
+        return LayerSides(codes, slots_of(slides.ravel(), self.slots), trouble)
 
-    def _verified(self, parameters: Parameters, modes: DeepModes, crossed: Array) -> DeepModes:
+    def _verified(self, parameters: Parameters, sides: LayerSides, crossed: Array) -> LayerSides:
         """Stops unless the pairs that `crossed` while their sample slides elsewhere move on.
 
         If they do not, both sides push back: the sample slides in two layers.
         """
-        frozen = self.flow.freeze(modes)
+        frozen = self.flow.freeze(sides)
         at, _ = self.flow.pressed(parameters, frozen)
         rates: Float[Array, "H P"] = self.flow.rates(at, parameters, frozen.gates, at.velocity)
-        stuck = jnp.any(crossed & (rates * modes.codes <= 0))
-        trouble = jnp.where(stuck & (modes.trouble == FINE), TWO_LAYERS, modes.trouble)
-        return DeepModes(modes.codes, modes.slots, trouble.astype(jnp.int8))
+        stuck = jnp.any(crossed & (rates * sides.codes <= 0))
+        trouble = jnp.where(stuck & (sides.trouble == FINE), TWO_LAYERS, sides.trouble)
+        return LayerSides(sides.codes, sides.slots, trouble.astype(jnp.int8))

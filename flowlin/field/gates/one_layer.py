@@ -1,4 +1,4 @@
-"""The gradient flow of a network with one hidden layer at given modes of its gates."""
+"""The gradient flow of a network with one hidden layer at given sides of its gates."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from flowlin._tools.arrays import augment
 from flowlin._tools.rounding import rounding_in
-from flowlin.field.gates.sides import OFF, SLIDING, Kinks, Modes, gather
+from flowlin.field.gates.sides import OFF, SLIDING, Hyperplanes, Sides, gather
 from flowlin.loss import Loss
 from flowlin.network.forward_pass import Parameters
 from flowlin.network.kinds import ReLUNetwork
@@ -18,7 +18,7 @@ from flowlin.tasks.task import Task
 
 
 class Frozen(eqx.Module):
-    """What a vector field needs of the modes, constant along a piece."""
+    """What a vector field needs of the sides, constant along a piece."""
 
     codes: Int[Array, "H P"]
     gates: Float[Array, "H P"]
@@ -38,7 +38,7 @@ class Forces(eqx.Module):
 
 
 class GatedFlow(eqx.Module):
-    r"""Velocity and switching conditions at given modes.
+    r"""Velocity and switching conditions at given sides.
 
     With gates g, weights $\tilde w_j = [b_j; w_j]$ and inputs $\tilde x_i = [c; x_i]$,
 
@@ -56,7 +56,7 @@ class GatedFlow(eqx.Module):
     task: Task
     loss: Loss
     tau: Array
-    kinks: Kinks
+    kinks: Hyperplanes
     error_scale: Array  # size of e at zero outputs
 
     degree = 1  # of z as a polynomial of the parameters
@@ -64,17 +64,17 @@ class GatedFlow(eqx.Module):
     def __init__(self, network: ReLUNetwork, task: Task, loss: Loss, tau: Any):
         self.network, self.task, self.loss, self.tau = network, task, loss, tau
         biased = network.biases[0] is not None
-        self.kinks = Kinks.of(augment(task.x, network.bias_strength) if biased else task.x)
+        self.kinks = Hyperplanes.of(augment(task.x, network.bias_strength) if biased else task.x)
         at_zero = lax.stop_gradient(jax.grad(loss)(jnp.zeros_like(task.y), task.y))
         self.error_scale = jnp.max(jnp.linalg.norm(at_zero, axis=1))
 
-    def freeze(self, modes: Modes) -> Frozen:
-        """The modes as the vector field wants them."""
-        slides = (modes.codes == SLIDING) & self.kinks.leads
-        slot = jnp.clip(jnp.cumsum(slides, axis=1) - 1, 0, modes.slots.shape[1] - 1)
-        gates = self.kinks.gates(modes.codes, self.network.slope)
-        x = gather(self.kinks.x, modes.slots)
-        return Frozen(modes.codes, gates, x, modes.solve, modes.projector, slot)
+    def freeze(self, sides: Sides) -> Frozen:
+        """The sides as the vector field wants them."""
+        slides = (sides.codes == SLIDING) & self.kinks.leads
+        slot = jnp.clip(jnp.cumsum(slides, axis=1) - 1, 0, sides.slots.shape[1] - 1)
+        gates = self.kinks.gates(sides.codes, self.network.slope)
+        x = gather(self.kinks.x, sides.slots)
+        return Frozen(sides.codes, gates, x, sides.solve, sides.projector, slot)
 
     def preactivations(self, parameters: Parameters) -> Float[Array, "H P"]:
         """z = w . x + c b."""
@@ -94,7 +94,7 @@ class GatedFlow(eqx.Module):
         return Forces(z, h, error, readout.T @ error.T)
 
     def __call__(self, t: Any, parameters: Parameters, frozen: Frozen | None) -> Parameters:
-        """Velocity of the parameters; without modes, that of the signs of z."""
+        """Velocity of the parameters; without sides, that of the signs of z."""
         del t
         forces = self.forces(parameters, None if frozen is None else frozen.gates)
         if frozen is None:

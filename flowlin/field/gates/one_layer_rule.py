@@ -1,4 +1,4 @@
-"""Which modes the units of one hidden layer take up at an event: Filippov's rule."""
+"""Which sides the units of one hidden layer take up at an event: Filippov's rule."""
 
 import equinox as eqx
 import jax
@@ -18,7 +18,7 @@ from flowlin.field.gates.sides import (
     ON,
     SLIDING,
     UNSOLVED,
-    Modes,
+    Sides,
     gather,
     held,
     slots_of,
@@ -37,33 +37,33 @@ class Situation(eqx.Module):
     upper: Bool[Array, "H P"]  # u is nearer to its bound than to zero
 
 
-def situation(flow: GatedFlow, parameters: Parameters, modes: Modes) -> Situation:
-    """The situation at these parameters, with the modes up to now."""
+def situation(flow: GatedFlow, parameters: Parameters, sides: Sides) -> Situation:
+    """The situation at these parameters, with the sides up to now."""
     parameters = lax.stop_gradient(parameters)
-    frozen = lax.stop_gradient(flow.freeze(modes))
+    frozen = lax.stop_gradient(flow.freeze(sides))
     forces: Forces = flow.forces(parameters, frozen.gates)
     u, bound = flow.fractions(forces, frozen)
     strength = flow.kinks.strength(forces.c)
     near = jnp.abs(forces.z) <= flow.rounding(parameters)
-    return Situation(modes.codes, forces.c, strength, near, 2 * u > bound)
+    return Situation(sides.codes, forces.c, strength, near, 2 * u > bound)
 
 
-def sides(u: Float[Array, " m"], bound: Float[Array, " m"]) -> Int[Array, " m"]:
-    """Modes that u says, in the range from zero to its bound."""
+def side_of(u: Float[Array, " m"], bound: Float[Array, " m"]) -> Int[Array, " m"]:
+    """Sides that u says, in the range from zero to its bound."""
     snap = rounding_in(u.dtype).snap
     return jnp.where(u <= snap * bound, OFF, jnp.where(u >= (1 - snap) * bound, ON, SLIDING))
 
 
 def decide(
     flow: GatedFlow, at: Situation, unit: Array, fired: Bool[Array, " P"], slots: int
-) -> Modes:
-    """New modes of one unit, of which the leaders under `fired` had their event.
+) -> Sides:
+    """New sides of one unit, of which the leaders under `fired` had their event.
 
     A pair that ends its slide leaves at the end that its u reached. Where C >= 0 nothing slides:
-    a fired pair crosses in the direction it came from, another one keeps its mode. All others at
+    a fired pair crosses in the direction it came from, another one keeps its side. All others at
     their kinks settle among each other by the box-constrained quadratic program.
 
-    **Returns:** the unit's row of `Modes`.
+    **Returns:** the unit's row of `Sides`.
     """
     still = lax.stop_gradient
     codes, c, strength = at.codes[unit], at.c[unit], at.strength[unit]
@@ -80,18 +80,18 @@ def decide(
     rows, there = gather(x, chosen), chosen < codes.shape[0]
     bound = still(flow.bound(gather(strength, chosen)))
     u, settled = box_qp(rows @ rows.T, rows @ velocity, jnp.maximum(bound, 0.0), there)
-    side = sides(u, bound).astype(codes.dtype)
+    side = side_of(u, bound).astype(codes.dtype)
     codes = codes.at[chosen].set(side, mode="drop")
     codes = flow.kinks.follow(codes)
 
     sliding = slots_of((codes == SLIDING) & flow.kinks.leads, slots)
     trouble = jnp.where(jnp.sum(open_) > slots, NO_SLOTS, jnp.where(settled, FINE, UNSOLVED))
     rows = held(gather(flow.kinks.x, sliding))
-    return Modes(codes, sliding, *rows, trouble.astype(jnp.int8))
+    return Sides(codes, sliding, *rows, trouble.astype(jnp.int8))
 
 
-def initial_modes(flow: GatedFlow, parameters: Parameters, slots: int) -> Modes:
-    """Modes at the start: the signs of z, and Filippov's rule for what starts at its kink.
+def initial_sides(flow: GatedFlow, parameters: Parameters, slots: int) -> Sides:
+    """Sides at the start: the signs of z, and Filippov's rule for what starts at its kink.
 
     Where C >= 0 a pair at its kink is on if its z rises while it is off, else off
     (relu'(0) = 0): several flows may start there, and this is the one that descent takes.
@@ -100,8 +100,8 @@ def initial_modes(flow: GatedFlow, parameters: Parameters, slots: int) -> Modes:
     near = (jnp.abs(z) <= flow.rounding(parameters)) & flow.kinks.leads
     codes = jnp.where((z > 0) & ~near, ON, OFF).astype(jnp.int8)
     codes = flow.kinks.follow(codes)
-    modes = Modes.of(codes, slots, flow.kinks.x)
-    at = situation(flow, parameters, modes)
+    sides = Sides.of(codes, slots, flow.kinks.x)
+    at = situation(flow, parameters, sides)
     gates = flow.kinks.gates(codes, lax.stop_gradient(flow.network.slope))
     rises = (gates * at.c) @ flow.kinks.x @ flow.kinks.x.T > 0
     ups = near & (at.strength >= 0) & rises
@@ -115,8 +115,8 @@ def initial_modes(flow: GatedFlow, parameters: Parameters, slots: int) -> Modes:
 
     tied = jnp.any(near & (at.strength < 0))
     units = jnp.arange(codes.shape[0])
-    modes = eqx.tree_at(lambda m: m.codes, modes, codes)
-    return lax.cond(tied, lambda: lax.map(one, units), lambda: modes)
+    sides = eqx.tree_at(lambda m: m.codes, sides, codes)
+    return lax.cond(tied, lambda: lax.map(one, units), lambda: sides)
 
 
 class UnitRule(AbstractRule):
@@ -126,28 +126,28 @@ class UnitRule(AbstractRule):
     slots: int = eqx.field(static=True)  # of one unit
     loop: str = eqx.field(static=True)  # kind of loops, see `flowlin._tools.loops`
 
-    def start(self, parameters: Parameters) -> Modes:
-        """Modes at the start."""
-        return initial_modes(self.flow, parameters, min(self.slots, self.flow.task.samples))
+    def start(self, parameters: Parameters) -> Sides:
+        """Sides at the start."""
+        return initial_sides(self.flow, parameters, min(self.slots, self.flow.task.samples))
 
-    def switch(self, piece: Piece, modes: Modes, log: GateLog) -> tuple[Modes, GateLog]:
-        """New modes for every unit with a fired pair, and the log of what changed."""
-        at = situation(self.flow, piece.y1, modes)
+    def switch(self, piece: Piece, sides: Sides, log: GateLog) -> tuple[Sides, GateLog]:
+        """New sides for every unit with a fired pair, and the log of what changed."""
+        at = situation(self.flow, piece.y1, sides)
 
         def body(carry):
-            left, modes, log = carry
+            left, sides, log = carry
             unit = jnp.argmax(left)
-            row = decide(self.flow, at, unit, piece.fired[unit], modes.slots.shape[1])
-            first, old = unit * row.codes.size, modes.codes[unit]
+            row = decide(self.flow, at, unit, piece.fired[unit], sides.slots.shape[1])
+            first, old = unit * row.codes.size, sides.codes[unit]
             log = log.append(piece.end, piece.uncertainty, first, old, row.codes)
-            modes = jax.tree.map(lambda all_, one: all_.at[unit].set(one), modes, row)
-            return left.at[unit].set(False), modes, log
+            sides = jax.tree.map(lambda all_, one: all_.at[unit].set(one), sides, row)
+            return left.at[unit].set(False), sides, log
 
-        _, modes, log = while_loop(
+        _, sides, log = while_loop(
             lambda carry: jnp.any(carry[0]),
             body,
-            (jnp.any(piece.fired, axis=1), modes, log),
+            (jnp.any(piece.fired, axis=1), sides, log),
             kind=self.loop,  # pyright: ignore
-            max_steps=modes.codes.shape[0],
+            max_steps=sides.codes.shape[0],
         )
-        return modes, log
+        return sides, log

@@ -1,4 +1,4 @@
-"""What an exact walk needs to know of the modes."""
+"""What an exact walk needs to know of the sides."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from flowlin.network.forward_pass import Parameters
 
 
 class Piece(eqx.Module):
-    """A piece from `start` to `end`; modes change at its end where `fired`."""
+    """A piece from `start` to `end`; sides change at its end where `fired`."""
 
     start: Array
     end: Array
@@ -25,14 +25,14 @@ class Piece(eqx.Module):
 
 
 class AbstractRule(eqx.Module):
-    """Chooses the modes at the start and at every event of `flow`."""
+    """Chooses the sides at the start and at every event of `flow`."""
 
     flow: AbstractVar[Any]  # `GatedFlow` or `DeepFlow`
 
     def start(self, parameters: Parameters) -> Any:
-        """Modes at the start."""
+        """Sides at the start."""
         raise NotImplementedError
 
-    def switch(self, piece: Piece, modes: Any, log: GateLog) -> tuple[Any, GateLog]:
-        """Modes after the event at the end of a piece, and the log with what changed."""
+    def switch(self, piece: Piece, sides: Any, log: GateLog) -> tuple[Any, GateLog]:
+        """Sides after the event at the end of a piece, and the log with what changed."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Modes of the (unit, sample) pairs, and the kinks that samples share."""
+"""Sides of the (unit, sample) pairs, and the kinks that samples share."""
 
 from typing import Any
 
@@ -14,12 +14,12 @@ OFF, SLIDING, ON = -1, 0, 1
 FINE, NO_SLOTS, UNSOLVED, TWO_LAYERS = 0, 1, 2, 3
 
 
-class Kinks(eqx.Module):
+class Hyperplanes(eqx.Module):
     r"""The hyperplanes z = 0 in the space of a unit's $\tilde w = [b; w]$, one per direction.
 
     Samples whose inputs $\tilde x = [c; x]$ are multiples of each other, $\tilde x_i = \alpha_i
     \tilde x_r$, share one kink: their gates are not free of each other there. The first sample
-    of each direction leads (`leader[i] = r`), the others follow with mode sign(alpha_i) times
+    of each direction leads (`leader[i] = r`), the others follow with the side sign(alpha_i) times
     the leader's. The jump of a unit's velocity across the kink is along $\tilde x_r$, with the
     strength $C_r = \sum_i |\alpha_i| C_{ji}$ over the direction's samples.
     """
@@ -31,7 +31,7 @@ class Kinks(eqx.Module):
     shared: Bool[Array, ""]  # whether any kink has more than one sample
 
     @staticmethod
-    def of(x: Float[Array, "P N"], share: str = "line") -> "Kinks":
+    def of(x: Float[Array, "P N"], share: str = "line") -> "Hyperplanes":
         """The kinks of inputs x~; a zero input has none.
 
         Samples share one where their inputs lie on one `"line"`, or only on one `"ray"` (the
@@ -54,7 +54,7 @@ class Kinks(eqx.Module):
         own = jnp.arange(x.shape[0])
         leader = jnp.where(square > 0, jnp.argmax(parallel, axis=0), own)
         scale = jnp.where(square > 0, ratio[leader, own], 1.0)
-        return Kinks(x, leader, scale, (leader == own) & (square > 0), jnp.any(leader != own))
+        return Hyperplanes(x, leader, scale, (leader == own) & (square > 0), jnp.any(leader != own))
 
     def strength(self, c: Float[Array, "H P"]) -> Float[Array, "H P"]:
         """C summed over the samples of each kink, at its leader."""
@@ -66,11 +66,11 @@ class Kinks(eqx.Module):
         return lax.cond(self.shared, summed, lambda c: c, c)
 
     def follow(self, codes: Int[Array, "... P"]) -> Int[Array, "... P"]:
-        """Modes of all samples from those of the leaders."""
+        """Sides of all samples from those of the leaders."""
         return codes[..., self.leader] * jnp.sign(self.scale).astype(codes.dtype)
 
     def gates(self, codes: Int[Array, "... P"], slope: Any) -> Float[Array, "... P"]:
-        """Gates to the modes. A sliding kink counts as on its leader's off side.
+        """Gates to the sides. A sliding kink counts as on its leader's off side.
 
         The rest of its gate acts through the projection of the velocity.
         """
@@ -78,8 +78,8 @@ class Kinks(eqx.Module):
         return jnp.where(on, 1.0, jnp.asarray(slope, self.x.dtype))
 
 
-class Modes(eqx.Module):
-    r"""The mode of every pair, and the sliding pairs of each unit in m slots.
+class Sides(eqx.Module):
+    r"""The side of every pair, and the sliding pairs of each unit in m slots.
 
     - `codes`: OFF, SLIDING or ON.
     - `slots`: leaders that slide, in ascending order; P in empty slots.
@@ -99,11 +99,11 @@ class Modes(eqx.Module):
     trouble: Int[Array, "*H"]
 
     @staticmethod
-    def of(codes: Int[Array, "H P"], slots: int, x: Float[Array, "P N"]) -> "Modes":
-        """Modes of which none slides, for inputs x~."""
+    def of(codes: Int[Array, "H P"], slots: int, x: Float[Array, "P N"]) -> "Sides":
+        """Sides of which none slides, for inputs x~."""
         units, samples = codes.shape
         solve, projector = held(jnp.zeros((slots, x.shape[1]), x.dtype))
-        return Modes(
+        return Sides(
             codes.astype(jnp.int8),
             jnp.full((units, slots), samples, jnp.int32),
             jnp.broadcast_to(solve, (units, *solve.shape)),
@@ -123,7 +123,7 @@ def gather(rows: Float[Array, "P ..."], slots: Int[Array, "*s"]) -> Array:
 
 
 def held(x: Float[Array, "m N"]) -> tuple[Float[Array, "m N"], Float[Array, "N N"] | None]:
-    """`solve` and `projector` of a unit whose sliding pairs have the inputs x (see `Modes`).
+    """`solve` and `projector` of a unit whose sliding pairs have the inputs x (see `Sides`).
 
     The pseudo-inverse B of K = x x^T gets the derivative of an inverse as 2B - B K B.
     """

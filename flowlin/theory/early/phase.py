@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 from flowlin._tools.arrays import is_traced
 from flowlin._tools.checks import WORDS, array, checked, instance, not_negative, whole
 from flowlin.field.gates.one_layer import GatedFlow
-from flowlin.field.gates.one_layer_rule import initial_modes
+from flowlin.field.gates.one_layer_rule import initial_sides
 from flowlin.field.gates.sides import FINE, ON
 from flowlin.log.linear_phase import Linearization, UnitCounts, linearization_time
 from flowlin.loss import LinearizedLoss, SquaredError
@@ -241,8 +241,8 @@ def early_phase(
     walked, t1 = _walked(flow, t1, min(slots, task.samples), max_pieces)
     found = EarlyPhase(
         *_start(flow, walked.pieces),
-        final_codes=walked.modes.codes,
-        trouble=walked.modes.trouble,
+        final_codes=walked.sides.codes,
+        trouble=walked.sides.trouble,
         pieces=walked.pieces,
         reached=walked.t,
         t1=t1,
@@ -267,7 +267,7 @@ def _walked(flow: GatedFlow, t1: Any, slots: int, max_pieces: int):
 def _span(flow: GatedFlow, target: Array) -> Array:
     """Time at which the outputs would reach the targets if all gates held; inf if never."""
     units = units_of(flow.network.parameters)
-    at_start = initial_modes(flow, flow.network.parameters, 1)
+    at_start = initial_sides(flow, flow.network.parameters, 1)
     parts = triples(drives(flow, at_start))
     s, (grows, _) = parts.s, jax.vmap(split)(parts, *units)
     size = (s * grows**2).ravel() * flow.tau / flow.loss.weight(flow.task.samples)

@@ -26,7 +26,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from flowlin.field.gates.one_layer import Frozen, GatedFlow
-from flowlin.field.gates.sides import Modes
+from flowlin.field.gates.sides import Sides
 from flowlin.network.forward_pass import Parameters
 
 
@@ -124,10 +124,10 @@ def parameters_of(units: Units, biased: bool) -> Parameters:
     return (w, units.a.T), (b, None)
 
 
-def drives(flow: GatedFlow, modes: Modes) -> Float[Array, "H N N_out"]:
+def drives(flow: GatedFlow, sides: Sides) -> Float[Array, "H N N_out"]:
     """M of every unit over tau, of sliding ones projected."""
     error = -jax.grad(flow.loss)(jnp.zeros_like(flow.task.y), flow.task.y)
-    frozen = flow.freeze(modes)
+    frozen = flow.freeze(sides)
     m = jnp.einsum("hp,pn,po->hno", frozen.gates, flow.kinks.x, error)
     m = m - jnp.einsum("hmn,hmk,hko->hno", frozen.x, frozen.solve, m)
     return m / flow.tau
@@ -221,7 +221,7 @@ def first_event(found: Search, limit: Float[Array, " H"]) -> Float[Array, " H"]:
 
 
 class Pieces(eqx.Module):
-    """The units' pieces, each between two changes of the unit's modes; inf in empty starts."""
+    """The units' pieces, each between two changes of the unit's sides; inf in empty starts."""
 
     start: Float[Array, "H *S"]
     w: Float[Array, "H *S N"]

@@ -9,8 +9,8 @@ from jaxtyping import Array, Bool, Float
 
 from flowlin._tools.loops import while_loop
 from flowlin.field.gates.one_layer import Frozen, GatedFlow
-from flowlin.field.gates.one_layer_rule import Situation, decide, initial_modes, situation
-from flowlin.field.gates.sides import Modes
+from flowlin.field.gates.one_layer_rule import Situation, decide, initial_sides, situation
+from flowlin.field.gates.sides import Sides
 from flowlin.theory.early.unit import (
     Pieces,
     Search,
@@ -31,7 +31,7 @@ class Walk(NamedTuple):
 
     t: Float[Array, " H"]
     units: Units
-    modes: Modes
+    sides: Sides
     pieces: Pieces
     number: Array  # of pieces, of the unit that has most
 
@@ -40,7 +40,7 @@ def walked(flow: GatedFlow, t1: Array, slots: int, max_pieces: int) -> Walk:
     """The units of `flow.network` up to t1, or up to their piece number `max_pieces`."""
     network = flow.network
     units = units_of(network.parameters)
-    modes = initial_modes(flow, network.parameters, slots)
+    sides = initial_sides(flow, network.parameters, slots)
     h, n, n_out = *units.w.shape, units.a.shape[1]
     pieces = Pieces(
         jnp.full((h, max_pieces), jnp.inf, network.dtype),
@@ -52,9 +52,9 @@ def walked(flow: GatedFlow, t1: Array, slots: int, max_pieces: int) -> Walk:
             jnp.zeros((h, max_pieces, min(n, n_out)), network.dtype),
             jnp.zeros((h, max_pieces, n_out, min(n, n_out)), network.dtype),
         ),
-        jnp.zeros((h, max_pieces, flow.task.samples), modes.codes.dtype),
+        jnp.zeros((h, max_pieces, flow.task.samples), sides.codes.dtype),
     )
-    start = Walk(jnp.zeros(h, network.dtype), units, modes, pieces, jnp.zeros((), int))
+    start = Walk(jnp.zeros(h, network.dtype), units, sides, pieces, jnp.zeros((), int))
     return while_loop(
         lambda state: jnp.any(state.t < t1),
         lambda state: _next(flow, state, t1),
@@ -65,10 +65,10 @@ def walked(flow: GatedFlow, t1: Array, slots: int, max_pieces: int) -> Walk:
 
 
 def _next(flow: GatedFlow, state: Walk, t1: Array) -> Walk:
-    """Every unit that is not there yet up to its next event, and its modes after it."""
-    t, units, modes = state.t, state.units, state.modes
-    m = drives(flow, modes)
-    frozen, parts = flow.freeze(modes), triples(m)
+    """Every unit that is not there yet up to its next event, and its sides after it."""
+    t, units, sides = state.t, state.units, state.sides
+    m = drives(flow, sides)
+    frozen, parts = flow.freeze(sides), triples(m)
     found = search(flow, units, frozen, parts)
     left = jnp.maximum(lax.stop_gradient(t1 - t), 0.0)
     far = first_event(found, left)
@@ -80,24 +80,24 @@ def _next(flow: GatedFlow, state: Walk, t1: Array) -> Walk:
     close = found.at(far) <= jnp.tile(flow.tolerances(parameters, frozen), (1, 2))
     first = jnp.arange(close.shape[1]) == which[:, None]
     fired = jnp.any((first | (close & ~found.tied)).reshape(len(t), 2, -1), axis=1)
-    at = lax.stop_gradient(situation(flow, parameters, modes))
-    decided = _decided(flow, at, fired & event[:, None], modes.slots.shape[1])
+    at = lax.stop_gradient(situation(flow, parameters, sides))
+    decided = _decided(flow, at, fired & event[:, None], sides.slots.shape[1])
 
     def switched(new, old):
         return jnp.where(event.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
     k = state.number
-    begun = Pieces(jnp.where(going, t, jnp.inf), *units, m, parts, modes.codes)
+    begun = Pieces(jnp.where(going, t, jnp.inf), *units, m, parts, sides.codes)
     return Walk(
         jnp.where(event, t + length, jnp.where(going, t1, t)),
         end,
-        jax.tree.map(switched, decided, modes),
+        jax.tree.map(switched, decided, sides),
         jax.tree.map(lambda all_, new: all_.at[:, k].set(new), state.pieces, begun),
         k + 1,
     )
 
 
-def _decided(flow: GatedFlow, at: Situation, fired: Bool[Array, "H P"], slots: int) -> Modes:
+def _decided(flow: GatedFlow, at: Situation, fired: Bool[Array, "H P"], slots: int) -> Sides:
     """Filippov's rule for every unit."""
     units = jnp.arange(fired.shape[0])
     return jax.vmap(lambda unit, row: decide(flow, at, unit, row, slots))(units, fired)
