@@ -62,7 +62,7 @@ def field(problem: Problem) -> Callable[[Any], Any]:
     if isinstance(network, fl.LinearNetwork):
         goal: Any = Statistics.of(problem.task, loss)
     else:
-        goal = objective(network, problem.task, loss, fl.IgnoreKinks())
+        goal = objective(network, problem.task, loss)
     velocity = GradientField(goal, network, jnp.ones(()))
     unravel = ravel_pytree(network.parameters)[1]
     return lambda y: ravel_pytree(velocity(0.0, unravel(y), None))[0]

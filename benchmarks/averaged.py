@@ -50,7 +50,7 @@ def off(a: np.ndarray, b: np.ndarray) -> float:
 
 def heun(network, task, t1: float, steps: int) -> np.ndarray:
     """Parameters at t1 by Heun's method with fixed steps."""
-    goal = objective(network, task, fl.SquaredError(), fl.IgnoreKinks())
+    goal = objective(network, task, fl.SquaredError())
     field, h = GradientField(goal, network, jnp.ones(())), t1 / steps
 
     def step(_, y):

@@ -28,7 +28,7 @@ def problem(samples: int, inputs: int, hidden: int, dtype: Any) -> tuple[FullDat
     task = _common.gaussian(samples, inputs, 10).astype(dtype)
     network = fl.ReLUNetwork.init(task, hidden, bias_strength=10.0, key=jax.random.key(0))
     pulls = jax.random.normal(jax.random.key(1), (samples, hidden), dtype)
-    return FullData(task, fl.SquaredError(), fl.IgnoreKinks()), network, pulls
+    return FullData(task, fl.SquaredError()), network, pulls
 
 
 def products(w: Any, x: Any, m: Any) -> tuple[Any, Any]:

@@ -21,11 +21,6 @@ from flowlin.events.kinds import Crossing as Crossing
 from flowlin.events.kinds import LossBelow as LossBelow
 from flowlin.events.kinds import ModeHits as ModeHits
 from flowlin.events.kinds import UnitSwitches as UnitSwitches
-from flowlin.field.kinks import AveragedKinks as AveragedKinks
-from flowlin.field.kinks import ExactKinks as ExactKinks
-from flowlin.field.kinks import IgnoreKinks as IgnoreKinks
-from flowlin.field.kinks import KinksWarning as KinksWarning
-from flowlin.field.kinks import SmoothKinks as SmoothKinks
 from flowlin.log.eventlog import CrossingsWarning as CrossingsWarning
 from flowlin.log.eventlog import EventLog as EventLog
 from flowlin.log.linear_phase import Linearization as Linearization
@@ -42,6 +37,11 @@ from flowlin.runs.storage import load as load
 from flowlin.runs.sweeps import Sweep as Sweep
 from flowlin.runs.sweeps import sweep as sweep
 from flowlin.runs.trajectory import Trajectory as Trajectory
+from flowlin.solvers.kinks import AveragedKinks as AveragedKinks
+from flowlin.solvers.kinks import ExactKinks as ExactKinks
+from flowlin.solvers.kinks import IgnoreKinks as IgnoreKinks
+from flowlin.solvers.kinks import KinksWarning as KinksWarning
+from flowlin.solvers.kinks import SmoothKinks as SmoothKinks
 from flowlin.solvers.rkc import RKC as RKC
 from flowlin.tasks.files import DataError as DataError
 from flowlin.tasks.task import Task as Task

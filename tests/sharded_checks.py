@@ -65,7 +65,7 @@ def check_collectives(task, shared) -> None:
     network = fl.ReLUNetwork.init(task, 6, 0.1, key=jax.random.key(1))
     frozen = network.frozen(shared)
     for one in (network, frozen):
-        goal = objective(one, shared, fl.SquaredError(), fl.IgnoreKinks())
+        goal = objective(one, shared, fl.SquaredError())
         compiled = jax.jit(lambda goal, n: goal.gradient(n)).lower(goal, one).compile()
         text = compiled.as_text()
         assert "all-gather" not in text
@@ -74,8 +74,8 @@ def check_collectives(task, shared) -> None:
         joined = [line for line in text.splitlines() if " all-reduce(" in line]
         assert joined
         assert not [line for line in joined if "while/body" in line]
-    goal = objective(frozen, shared, fl.SquaredError(), fl.IgnoreKinks())
-    own = objective(network.frozen(task), task, fl.SquaredError(), fl.IgnoreKinks())
+    goal = objective(frozen, shared, fl.SquaredError())
+    own = objective(network.frozen(task), task, fl.SquaredError())
     close(goal.gradient(frozen)[0][0], own.gradient(network.frozen(task))[0][0])
 
 

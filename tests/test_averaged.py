@@ -44,7 +44,7 @@ class Solve:
 
     def __init__(self, network, task, t1, solver=None, loss=fl.SquaredError(), tau=1.0):
         self.t1, tau = t1, jnp.asarray(tau, network.dtype)
-        goal = objective(network, task, loss, fl.IgnoreKinks())
+        goal = objective(network, task, loss)
         self.term = diffrax.ODETerm(GradientField(goal, network, tau))
         self.solver = AveragedGates(network, task, loss, tau) if solver is None else solver
 

@@ -31,7 +31,7 @@ def relu(task, hidden=(6,)):
 
 
 def goal(network, task, loss=fl.SquaredError(), kinks=fl.IgnoreKinks()):
-    return FullData(task, loss, kinks)
+    return FullData(task, loss, kinks.width)
 
 
 def close(one, other):
@@ -86,13 +86,13 @@ def test_small_tasks_are_one_pass():
 def test_statistics_in_chunks(small, monkeypatch):
     task = data()
     network = fl.LinearNetwork.init(task, 4, 0.3, key=jax.random.key(2))
-    found = objective(network, task, fl.SquaredError(), fl.IgnoreKinks())
+    found = objective(network, task, fl.SquaredError())
     full = goal(network, task)
     close(found.gradient(network), full.gradient(network))
     close(found.value(network), full.value(network))
     monkeypatch.setattr(chunks, "ROWS", 1000)
     jax.clear_caches()  # the size of a chunk is no argument of the jitted function
-    close(found.sigma_x, objective(network, task, fl.SquaredError(), fl.IgnoreKinks()).sigma_x)
+    close(found.sigma_x, objective(network, task, fl.SquaredError()).sigma_x)
 
 
 def test_gradient_is_the_slope_of_the_value_and_has_one_itself(small):
@@ -150,7 +150,5 @@ def test_linear_statistics_take_no_copy_of_the_task(monkeypatch):
     monkeypatch.setitem(chunks.BYTES, "cpu", 2**16)
     task = data(20_000)
     network = fl.LinearNetwork.init(task, 4, key=jax.random.key(2))
-    used = memory(
-        lambda t: objective(network, t, fl.SquaredError(), fl.IgnoreKinks()).sigma_x, task
-    )
+    used = memory(lambda t: objective(network, t, fl.SquaredError()).sigma_x, task)
     assert used < 20_000 * 6 * 8

@@ -1,7 +1,10 @@
 """Programs are compiled for distinct arrays: what a run holds several times is computed once."""
 
+import diffrax
 import jax
+import jax.monitoring
 import jax.numpy as jnp
+import pytest
 
 import flowlin as fl
 from flowlin._tools.compiled import jit_by_array
@@ -38,3 +41,30 @@ def test_all_parts_of_a_run_hold_the_same_task(key):
     data = [leaf for leaf in leaves if getattr(leaf, "shape", None) == task.x.shape]
     assert len(data) >= 10
     assert all(leaf is task.x or leaf is task.y for leaf in data)
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    """Durations of all compilations from now on."""
+    found = []
+
+    def listen(event, duration, **_):
+        if event == "/jax/core/compile/backend_compile_duration":
+            found.append(duration)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    return found
+
+
+def test_what_equals_the_default_compiles_nothing(compiled, key):
+    task = fl.tasks.teacher(30, (2.0, 1.0), key=key)
+    network = fl.LinearNetwork.init(task, 4, 0.1, key=key)
+    first = fl.gradient_flow(network, task, 1.0)
+    assert compiled
+    compiled.clear()
+    other = fl.LinearNetwork.init(task, 4, 0.1, key=jax.random.key(1))
+    compiled.clear()
+    named = fl.gradient_flow(other, task, 2.0, solver=diffrax.Dopri8(), kinks=fl.IgnoreKinks())
+    assert not compiled
+    assert named.stats["solver_because"] == "as asked for"
+    assert first.stats["solver_because"] != "as asked for"

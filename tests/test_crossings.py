@@ -17,9 +17,9 @@ from flowlin.events.crossings.step import Step
 from flowlin.events.kinds import GateSwitches, user_watches
 from flowlin.events.observer import Observer
 from flowlin.events.step_path import Path
-from flowlin.field.kinks import IgnoreKinks
 from flowlin.field.objective import FullData
 from flowlin.log.eventlog import Unresolved
+from flowlin.solvers.kinks import IgnoreKinks
 
 # One mode whose strength a(t) rises from 0.01 to 1.
 RISING = fl.Task([[1.0]], [[1.0]])
@@ -197,7 +197,7 @@ def wild_step(observer, network, key):
 
 def found_and_true(events, network, keys, grid=2001):
     """Numbers of crossings per component, found and on a grid, (K, C) each; and all brackets."""
-    goal, kinks = FullData(SAMPLES, fl.SquaredError(), IgnoreKinks()), IgnoreKinks()
+    goal, kinks = FullData(SAMPLES, fl.SquaredError()), IgnoreKinks()
     watches = tuple(user_watches(events, network, SAMPLES, goal, kinks))
     observer = Observer(watches, network)
 

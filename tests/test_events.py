@@ -93,11 +93,11 @@ def test_two_crossings_within_one_step_are_found():
     network = fl.LinearNetwork((jnp.ones((1, 1)),))
     event = fl.Crossing(lambda n, task: (clock(n) - 2.55) ** 2 - 0.13**2)
     from flowlin.events.recorder import Observer, Recorder
-    from flowlin.field.kinks import IgnoreKinks
     from flowlin.field.objective import FullData
     from flowlin.field.vector_field import GradientField
+    from flowlin.solvers.kinks import IgnoreKinks
 
-    goal = FullData(RELAXING, fl.SquaredError(), IgnoreKinks())
+    goal = FullData(RELAXING, fl.SquaredError())
     watches = tuple(event.watches(network, RELAXING, goal, IgnoreKinks()))
     recorder = Recorder(diffrax.Dopri8(), Observer(watches, network), 8, "lax")
     solution = diffrax.diffeqsolve(
@@ -258,7 +258,7 @@ def test_one_component_agrees_with_all(hidden, kinks):
         fl.ModeHits(modes, 0.1),
         fl.LossBelow(0.4),
     )
-    goal = FullData(task, fl.SquaredError(), kinks)
+    goal = FullData(task, fl.SquaredError(), kinks.width)
     observer = Observer(tuple(user_watches(events, network, task, goal, kinks)), network)
     path = one_step(network, diffrax.Bosh3())
     every = observer(path(0.03))

@@ -82,7 +82,7 @@ def test_energy_identity(tree, key, kind):
     def speed(n, task):
         from flowlin.field.objective import FullData
 
-        gradient = FullData(task, fl.SquaredError(), kinks).gradient(n)
+        gradient = FullData(task, fl.SquaredError(), kinks.width).gradient(n)
         return sum(jnp.sum(g**2) for g in jax.tree.leaves(gradient))
 
     ts = jnp.linspace(0, 6, 4001)
@@ -99,7 +99,6 @@ def test_energy_identity(tree, key, kind):
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_statistics_equal_full_data(key, c, reduction):
     """The sufficient statistics give the loss and the gradient of the samples to rounding."""
-    from flowlin.field.kinks import IgnoreKinks
     from flowlin.field.objective import FullData
     from flowlin.field.statistics import Statistics
 
@@ -108,7 +107,7 @@ def test_statistics_equal_full_data(key, c, reduction):
         task, (6, 5), 0.3, bias=(True, False, True), bias_strength=c, key=key
     )
     loss = fl.SquaredError(reduction)
-    fast, plain = Statistics.of(task, loss), FullData(task, loss, IgnoreKinks())
+    fast, plain = Statistics.of(task, loss), FullData(task, loss)
     assert float(fast.value(network)) == pytest.approx(float(plain.value(network)), rel=1e-13)
     for a, b in zip(
         jax.tree.leaves(fast.gradient(network)),
@@ -120,7 +119,6 @@ def test_statistics_equal_full_data(key, c, reduction):
 
 def test_statistics_keep_digits_at_the_floor():
     """Near a perfect fit the expanded form resolves losses far below rounding of |y|^2."""
-    from flowlin.field.kinks import IgnoreKinks
     from flowlin.field.objective import FullData
     from flowlin.field.statistics import Statistics
 
@@ -128,7 +126,7 @@ def test_statistics_keep_digits_at_the_floor():
     w = jnp.linalg.lstsq(task.x, task.y)[0].T
     network = fl.LinearNetwork((w * (1 + 1e-9),))
     fast = Statistics.of(task, fl.SquaredError()).value(network)
-    plain = FullData(task, fl.SquaredError(), IgnoreKinks()).value(network)
+    plain = FullData(task, fl.SquaredError()).value(network)
     assert float(plain) < 1e-17
     assert float(fast) == pytest.approx(float(plain), rel=1e-5)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin.runs import driving, flow
+from flowlin.runs import driving, flow, method
 from flowlin.runs.driving import AbstractPause
 
 jax.config.update("jax_enable_x64", True)
@@ -68,9 +68,9 @@ def test_extended_run_is_one_with_a_step_end_there(network, monkeypatch):
     events = (fl.LossBelow(1.2),)
     first = fl.gradient_flow(network, TASK, 1.9, ts=TIMES[:5], events=events)
     longer = first.extend(4.0, ts=TIMES[5:])
-    pid = flow.controller
+    pid = method.controller
     monkeypatch.setattr(
-        flow,
+        method,
         "controller",
         lambda *a: diffrax.ClipStepSizeController(pid(*a), step_ts=jnp.asarray([1.9])),
     )

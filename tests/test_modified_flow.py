@@ -146,7 +146,7 @@ def test_modified_gradient_is_that_of_the_modified_loss(tree, monkeypatch, chunk
     kind = fl.ReLUNetwork if chunked else fl.LinearNetwork
     task = fl.Task(tree.x[:, :3] + 0.2, tree.y)  # more samples than inputs
     network = kind.init(task, 4, 0.3, key=jax.random.key(2))
-    plain = objective(network, task, fl.SquaredError(), fl.SmoothKinks(0.5))
+    plain = objective(network, task, fl.SquaredError(), 0.5)
     assert type(plain).__name__ == ("FullData" if chunked else "Statistics")
     assert (chunks.pieces(8, 4, 8) > 1) == chunked
     activation = fl.SmoothKinks(0.5).activation(network)
@@ -170,7 +170,7 @@ def test_the_loss_of_a_modified_flow_is_looked_at_inside_steps():
     """Near a maximum with curvature below -2 / eps the modified flow goes uphill: not monotone."""
     network = fl.LinearNetwork((jnp.full((1, 1), 0.1),) * 2)
     task = fl.Task(jnp.ones((1, 1)), jnp.ones((1, 1)))
-    plain = objective(network, task, fl.SquaredError(), fl.SmoothKinks())
+    plain = objective(network, task, fl.SquaredError(), 1e-4)
     (watch,) = fl.LossBelow(0.3).watches(network, task, plain, fl.SmoothKinks())
     assert watch.monotone
     flow = fl.gradient_flow(

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin.field.kinks import IgnoreKinks
 from flowlin.field.objective import FullData
 from flowlin.solvers.chebyshev import stability_interval
 from flowlin.solvers.radius import ROWS, RadiusLog
@@ -185,7 +184,7 @@ def test_stiff_flow_under_jit_and_vmap_with_dense_output(ridge):
 
 def test_spectral_radius_is_the_sharpness(tree, key):
     network = fl.LinearNetwork.init(tree, 4, 0.05, bias_strength=3.0, key=key)
-    objective = FullData(tree, fl.SquaredError(), IgnoreKinks())
+    objective = FullData(tree, fl.SquaredError())
     ts = jnp.linspace(0, 12, 7)
     flow = fl.gradient_flow(network, tree, 12.0, ts=ts, solver=fl.RKC(), rtol=1e-5)
     start, build = jax.flatten_util.ravel_pytree(network.parameters)

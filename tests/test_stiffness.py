@@ -50,6 +50,22 @@ def test_a_run_that_becomes_stiff_goes_on_with_rkc(tmp_path):
     assert again.stats == chosen.stats
     longer = chosen.extend(3.5e3)
     assert longer.stats["num_steps"] < 1.2 * chosen.stats["num_steps"]  # still RKC
+    names = "solver", "solver_because"
+    assert [longer.stats[name] for name in names] == [chosen.stats[name] for name in names]
+
+
+def test_a_run_that_stopped_after_the_change_says_so_when_resumed(tmp_path):
+    def run(**options):
+        file = tmp_path / "run.npz"
+        return fl.gradient_flow(NETWORK, TASK, 3e3, rtol=1e-6, checkpoint=file, **options)
+
+    stopped = run(max_steps=350, throw=False)
+    assert stopped.stats["solver"] == "Dopri8, then RKC"
+    assert not bool(stopped.result == fl.RESULTS.successful)
+    resumed = run()
+    assert float(resumed.end) == 3e3
+    assert resumed.stats["solver"] == "Dopri8, then RKC"
+    assert resumed.stats["solver_because"] == stopped.stats["solver_because"]
 
 
 def test_runs_that_are_not_stiff_keep_the_default():

@@ -24,13 +24,13 @@ from flowlin.agreement.measure import (
     _times,
 )
 from flowlin.events.kinds import AbstractEvent, UnitSwitches
-from flowlin.field.kinks import AbstractKinks
 from flowlin.loss import Loss, SquaredError
 from flowlin.network.kinds import AbstractNetwork
 from flowlin.runs.descent import prepared
 from flowlin.runs.flow import gradient_flow
 from flowlin.runs.stepping import Descent, Look
 from flowlin.runs.trajectory import Trajectory
+from flowlin.solvers.kinks import AbstractKinks
 from flowlin.tasks.task import Task
 
 FACTOR = 4  # between the rates that bracket

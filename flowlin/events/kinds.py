@@ -31,11 +31,11 @@ from flowlin.events.watched import (
     Preactivations,
     Watch,
 )
-from flowlin.field.kinks import MANY_PAIRS, AbstractKinks, ExactKinks
 from flowlin.field.objective import AbstractObjective
 from flowlin.log.eventlog import Channel
 from flowlin.log.linear_phase import unit_channel
 from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
+from flowlin.solvers.kinks import MANY_PAIRS, AbstractKinks, pairs
 from flowlin.tasks.task import Task
 from flowlin.theory.task_modes import Modes
 
@@ -209,13 +209,13 @@ class GateSwitches(AbstractEvent):
         del objective
         return [
             Watch(
-                Preactivations(task, kinks, level, layer),
-                Channel("gate", (width, task.samples), (layer,)),
+                Preactivations(task, kinks.width, level, layer),
+                Channel("gate", (units, task.samples), (layer,)),
                 below,
                 above,
                 touches=False,
             )
-            for layer, width in enumerate(network.hidden)
+            for layer, units in enumerate(network.hidden)
             for level, below, above in _levels(kinks)
         ]
 
@@ -240,18 +240,18 @@ class UnitSwitches(AbstractEvent):
     def watches(self, network, task, objective, kinks) -> list[Watch]:
         """One watch per layer, level and end of the order; none where all gates are logged."""
         del objective
-        if isinstance(kinks, ExactKinks):
+        if kinks.walks:
             return []
         k = math.floor(self.quantile * task.samples)
         return [
             Watch(
-                OrderStatistic(Preactivations(task, kinks, level, layer), k, largest),
-                Channel(name, (width,), (layer,)),
+                OrderStatistic(Preactivations(task, kinks.width, level, layer), k, largest),
+                Channel(name, (units,), (layer,)),
                 below,
                 above,
                 touches=False,
             )
-            for layer, width in enumerate(network.hidden)
+            for layer, units in enumerate(network.hidden)
             for name, largest in (
                 (unit_channel("always_on", self.quantile), False),
                 (unit_channel("always_off", self.quantile), True),
@@ -280,9 +280,8 @@ def logs_gates(
 ) -> bool:
     """Whether a run watches every gate: a ReLU network with few pairs, unless units are asked for.
 
-    An exact walk logs its gates itself.
+    A walk logs its gates itself.
     """
-    few = sum(network.hidden) * task.samples <= MANY_PAIRS
     units = any(isinstance(event, UnitSwitches) for event in events)
-    watched = isinstance(network, ReLUNetwork) and not isinstance(kinks, ExactKinks)
-    return watched and few and not units
+    watched = isinstance(network, ReLUNetwork) and not kinks.walks
+    return watched and pairs(network, task) <= MANY_PAIRS and not units

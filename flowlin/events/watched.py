@@ -10,7 +10,7 @@ from jax import lax
 from jaxtyping import Array
 
 from flowlin.events.step_path import Path
-from flowlin.field.kinks import AbstractKinks
+from flowlin.field.rounded import activation_of
 from flowlin.log.eventlog import Channel
 from flowlin.network.forward_pass import forward
 from flowlin.network.kinds import AbstractNetwork, LinearNetwork
@@ -145,16 +145,19 @@ class ModeGaps(AbstractWatched):
 
 
 class Preactivations(AbstractWatched):
-    """z - level of one hidden layer, shape (H, P), as the run's activation makes it."""
+    """z - level of one hidden layer, shape (H, P), with kinks rounded off over a width."""
 
     task: Task
-    kinks: AbstractKinks
+    width: float = eqx.field(static=True)
     level: float = eqx.field(static=True)
     layer: int = eqx.field(static=True)
 
     def __call__(self, network: AbstractNetwork) -> Array:
         _, preactivations = forward(
-            network.parameters, network.bias_strength, self.task.x, self.kinks.activation(network)
+            network.parameters,
+            network.bias_strength,
+            self.task.x,
+            activation_of(network, self.width),
         )
         return preactivations[self.layer].T - self.level
 

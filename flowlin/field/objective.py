@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flowlin.field.chunks import summed
-from flowlin.field.kinks import AbstractKinks
+from flowlin.field.rounded import activation_of
 from flowlin.loss import Loss
 from flowlin.network.forward_pass import Parameters, forward, product
 from flowlin.network.kinds import AbstractNetwork
@@ -38,12 +38,16 @@ class AbstractObjective(eqx.Module):
 
 
 class FullData(AbstractObjective):
-    """The loss on all samples, by a forward and a backward pass over chunks of them."""
+    """The loss on all samples, by a forward and a backward pass over chunks of them.
+
+    - `width`: over which kinks are rounded off, see `flowlin.field.rounded`.
+    - `shards`: devices among which the samples are split.
+    """
 
     task: Task
     loss: Loss
-    kinks: AbstractKinks
-    shards: int = eqx.field(static=True, default=1)  # devices among which the samples are split
+    width: float = eqx.field(static=True, default=0.0)
+    shards: int = eqx.field(static=True, default=1)
 
     def value(self, network: AbstractNetwork) -> Float[Array, ""]:
         """The loss on the task."""
@@ -60,7 +64,7 @@ class FullData(AbstractObjective):
     def _loss(self, parameters: Parameters, network: AbstractNetwork, rows: Any) -> Array:
         """The part of the loss that comes from some of the samples."""
         x, y, gates = rows
-        activation = self.kinks.activation(network.with_sample_gates(gates))
+        activation = activation_of(network.with_sample_gates(gates), self.width)
         fast = _product if x.shape[0] < self.task.samples and x.dtype == jnp.float64 else product
         outputs, _ = forward(parameters, network.bias_strength, x, activation, fast)
         return self.loss.weight(self.task.samples) * self.loss.total(outputs, y)

@@ -6,7 +6,6 @@ import equinox as eqx
 import jax
 from jaxtyping import Array
 
-from flowlin.field.kinks import AbstractKinks
 from flowlin.field.objective import AbstractObjective, FullData
 from flowlin.field.statistics import Statistics
 from flowlin.loss import Loss, SquaredError
@@ -16,14 +15,17 @@ from flowlin.tasks.task import Task
 
 
 def objective(
-    network: AbstractNetwork, task: Task, loss: Loss, kinks: AbstractKinks
+    network: AbstractNetwork, task: Task, loss: Loss, width: float = 0.0
 ) -> AbstractObjective:
-    """The cheapest exact objective: statistics for linear networks under squared error."""
+    """The cheapest exact objective: statistics for linear networks under squared error.
+
+    `width`: over which kinks are rounded off.
+    """
     # With fewer samples than inputs the samples are the smaller statistic.
     fewer = isinstance(network, LinearNetwork) and task.samples > task.inputs
     if fewer and isinstance(loss, SquaredError):
         return Statistics.of(task, loss)
-    return FullData(task, loss, kinks, task.shards)
+    return FullData(task, loss, width, task.shards)
 
 
 class GradientField(eqx.Module):

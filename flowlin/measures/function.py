@@ -10,7 +10,6 @@ from jaxtyping import Array, Float
 from flowlin._tools.checks import checked, floating, index
 from flowlin._tools.codec import storable
 from flowlin.field.chunks import summed
-from flowlin.field.kinks import IgnoreKinks
 from flowlin.field.objective import FullData
 from flowlin.loss import Loss, SquaredError
 from flowlin.measures._input import Samples, inputs_of, require_layer, samples, whole
@@ -26,7 +25,7 @@ def loss(network: AbstractNetwork, task: Task, *, loss: Loss = SquaredError()) -
 
     **Arguments:** `network`, `task`, and the `loss` function.
     """
-    return FullData(whole(network, task), loss, IgnoreKinks(), task.shards).value(network)
+    return FullData(whole(network, task), loss, shards=task.shards).value(network)
 
 
 @checked

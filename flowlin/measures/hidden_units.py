@@ -12,7 +12,6 @@ from flowlin._tools.checks import checked, function
 from flowlin._tools.codec import storable
 from flowlin._tools.numerics import root
 from flowlin.field.chunks import summed
-from flowlin.field.kinks import IgnoreKinks
 from flowlin.field.objective import FullData
 from flowlin.field.vector_field import GradientField
 from flowlin.log.linear_phase import Activity
@@ -101,7 +100,7 @@ def velocity(
 
     **Arguments:** `network`, `task`, `loss` and time constant `tau` of the flow.
     """
-    objective = FullData(whole(network, task), loss, IgnoreKinks(), task.shards)
+    objective = FullData(whole(network, task), loss, shards=task.shards)
     field = GradientField(objective, network, jnp.asarray(tau, network.dtype))
     return field(None, network.parameters, None)
 

@@ -45,8 +45,8 @@ def array(name: str, value: Data, shape: str) -> np.ndarray:
 
 
 def time_label(run: Trajectory) -> str:
-    """Label of the time axis; a run known to have another tau than 1 has its unit of time."""
-    tau = float(getattr(run.reference.run, "tau", 1.0))
+    """Label of the time axis; a run with another tau than 1 has its unit of time."""
+    tau = float(run.tau)
     return TIME if tau == 1 else rf"flow time $t$ ($\tau$ = {tau:g})"
 
 

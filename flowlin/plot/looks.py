@@ -75,7 +75,7 @@ def kind_of(network: AbstractNetwork) -> str:
 
 def is_descent(run: Trajectory) -> bool:
     """Whether a trajectory is discrete."""
-    return "descent" in run.stats["solver"]
+    return run.discrete
 
 
 def _kind(name: str, value: Any) -> str:

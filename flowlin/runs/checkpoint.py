@@ -12,6 +12,7 @@ from flowlin._tools.codec import check, require_storable, storable
 from flowlin._tools.version import __version__
 from flowlin.field.objective import Modified
 from flowlin.runs.driving import AbstractPause, Limits
+from flowlin.runs.method import Choice
 from flowlin.runs.progress import Pace
 from flowlin.runs.run import Run
 from flowlin.runs.storage import check_trajectory
@@ -60,7 +61,7 @@ class Checkpoint(AbstractPause):
         if jax.process_count() > 1:
             raise ValueError("`checkpoint` is for runs of one process; leave it out on several.")
         if run.observe.functions is not None:
-            shapes = eqx.filter_eval_shape(run.observe, run.network, run.task)
+            shapes = eqx.filter_eval_shape(run.observe, run.network, run.problem.task)
             require_storable(shapes, "observe")
 
     def budget(self, accepted: int) -> int | None:
@@ -98,6 +99,9 @@ class Checkpoint(AbstractPause):
             if found.capacity < 0:
                 raise ValueError(f"`checkpoint.capacity` is {found.capacity}")
             run = run.with_capacity(found.capacity)
+            if set(dict(found.flow.labels)) != set(Choice._fields):
+                raise ValueError("`checkpoint.flow.labels` do not say what was chosen")
+            run = run.told(**dict(found.flow.labels))
             if found.switched:
                 run = run.with_solver(RKC())
             shapes = eqx.filter_eval_shape(Run.begin, run)
@@ -131,7 +135,8 @@ class Checkpoint(AbstractPause):
         return found
 
     def _write(self, run: Run, flow: Trajectory) -> None:
-        switched = isinstance(run.solver, RKC) and dict(flow.labels)["solver"] != "RKC"
+        switched = isinstance(run.method.solver, RKC) and run.reference.choice.solver != "RKC"
+        flow = flow.of(run)
         state = jax.tree.leaves(flow.continuation)
         write(self.path, CheckpointFile(self.prints, run.capacity, switched, flow, state))
 
@@ -142,20 +147,21 @@ def _is_none(node: Any) -> bool:
 
 def _prints(run: Run) -> dict[str, str]:
     """A fingerprint of each argument of a run; functions count by what they are called."""
-    goal = run.objective
+    problem, method = run.problem, run.method
+    goal = method.objective
     watched = [(watch.channel, watch.direction, watch.terminate) for watch in run.watches]
     parts = {
-        "network": (type(run.network).__name__, run.network),
-        "task": run.task,
-        "loss": repr(run.loss),
-        "kinks": repr(run.kinks),
-        "tau": run.tau,
+        "network": (type(problem.network).__name__, problem.network),
+        "task": problem.task,
+        "loss": repr(problem.loss),
+        "kinks": repr(method.kinks),
+        "tau": problem.tau,
         "learning_rate": goal.learning_rate if isinstance(goal, Modified) else None,
         "events": (repr(watched), eqx.filter(run.watches, eqx.is_array)),
         "observe": repr(sorted(run.observe.functions or ["networks"])),
-        "solver": type(run.solver).__name__,
-        "rtol": run.controller.rtol,
-        "atol": run.controller.atol,
+        "solver": type(method.solver).__name__,
+        "rtol": method.controller.rtol,
+        "atol": method.controller.atol,
         "t1": run.t1,
         "ts": run.ts,
     }

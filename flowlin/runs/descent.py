@@ -11,7 +11,6 @@ from flowlin._tools.checks import WORDS, checked, instance, require_memory
 from flowlin._tools.result import RESULTS
 from flowlin.events.kinds import AbstractEvent, UnitSwitches, user_watches
 from flowlin.events.recorder import Observer
-from flowlin.field.kinks import IgnoreKinks
 from flowlin.field.vector_field import objective
 from flowlin.loss import Loss, SquaredError
 from flowlin.network.fit import check_fit
@@ -20,6 +19,7 @@ from flowlin.runs.choices import require_room
 from flowlin.runs.run import Observables, Observe
 from flowlin.runs.stepping import Descent, Look, stepped
 from flowlin.runs.trajectory import Reference, Trajectory, finished
+from flowlin.solvers.kinks import IgnoreKinks
 from flowlin.tasks.task import Task
 
 
@@ -157,7 +157,7 @@ def prepared(
 ) -> tuple[Descent, list[float]]:  # fmt: skip
     """The run, and the quantiles at which it counts units."""
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
-    goal = objective(network, task, loss, IgnoreKinks())
+    goal = objective(network, task, loss)
     quantiles = sorted({0.0} | {e.quantile for e in events if isinstance(e, UnitSwitches)})
     quantiles = quantiles if isinstance(network, ReLUNetwork) else []
     watched = [e for e in events if not isinstance(e, UnitSwitches)]
@@ -174,6 +174,7 @@ def prepared(
         look=Look(Observer(tuple(watches), network), counters),
         observe=Observables(observe),
         learning_rate=jnp.asarray(learning_rate, network.dtype),
+        tau=jnp.asarray(tau, network.dtype),
         clock=jnp.asarray(learning_rate * tau, network.dtype),
         optimiser=optimiser,
         interpolate=interpolate,

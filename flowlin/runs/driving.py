@@ -12,7 +12,7 @@ from jaxtyping import Array
 from flowlin._tools.compiled import jit_by_array
 from flowlin._tools.result import RESULTS, hand_back
 from flowlin.log.buffer import GateLog, Log
-from flowlin.runs.run import Run
+from flowlin.runs.run import Allowance, Run
 from flowlin.runs.trajectory import Continuation, Trajectory, trimmed
 
 
@@ -102,13 +102,13 @@ def segment(
 ) -> tuple[Run, Trajectory]:
     """One segment joined to what came before, and the run, whose logs may have had to grow."""
     taken = 0 if start is None else int(start.counts["num_steps"])
-    steps = jnp.asarray(budget), jnp.asarray(limits.steps - taken)
-    bound = 1 << max(limits.steps - 1, 1).bit_length()  # a power of two, for few compilations
-    flow = run.anonymous.solve(start, *steps, max_steps=bound)
+    room = 1 << max(limits.steps - 1, 1).bit_length()  # a power of two, for few compilations
+    allowance = Allowance(jnp.asarray(budget), jnp.asarray(limits.steps - taken), room)
+    flow = run.anonymous.solve(start, allowance)
     if run.capacity < limits.events and bool(flow.result == RESULTS.event_overflow):
         run = run.with_capacity(limits.events)
         start = None if start is None else _grown(start, limits.events)
-        flow = run.anonymous.solve(start, *steps, max_steps=bound)
+        flow = run.anonymous.solve(start, allowance)
     flow = trimmed(flow)
     wanted = slice(None if before is None else 1, -1 if is_paused(flow, limits) else None)
     if run.ts is None and wanted != slice(None):  # rows at the segment's ends, but not at pauses

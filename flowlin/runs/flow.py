@@ -11,34 +11,26 @@ import jax.numpy as jnp
 import numpy as np
 
 from flowlin._tools.archive import PathLike
-from flowlin._tools.arrays import ENABLE_X64, is_traced
+from flowlin._tools.arrays import is_traced
 from flowlin._tools.checks import checked, positive_at_run_time
 from flowlin._tools.forward_mode import reverse_only, told_by_name
 from flowlin._tools.result import RESULTS, hand_back
 from flowlin.events.kinds import AbstractEvent, GateSwitches, logs_gates, user_watches
-from flowlin.field.kinks import AbstractKinks, AveragedKinks, ExactKinks, IgnoreKinks
+from flowlin.field.problem import Problem
 from flowlin.loss import Loss, SquaredError
 from flowlin.network.fit import check_fit
 from flowlin.network.kinds import AbstractNetwork
 from flowlin.runs.checkpoint import Checkpoint
-from flowlin.runs.choices import (
-    check_options,
-    chosen_kinks,
-    chosen_objective,
-    chosen_solver,
-    chosen_times,
-    controller,
-    labels,
-    meter,
-    require_room,
-    tolerance,
-)
+from flowlin.runs.choices import check_options, chosen_times, meter, require_room
 from flowlin.runs.driving import AbstractPause, Limits, driven, is_paused
 from flowlin.runs.interrupts import Interruptible
+from flowlin.runs.method import chosen_method
+from flowlin.runs.precision import tell_digits
 from flowlin.runs.progress import Bar, progress_meter
-from flowlin.runs.run import Observables, Observe, Run
-from flowlin.runs.stiffness import StiffnessCheck
+from flowlin.runs.run import Allowance, Observables, Observe, Run
+from flowlin.runs.stiffness import TOO_SHORT, StiffnessCheck
 from flowlin.runs.trajectory import FIXED, Reference, Trajectory, finished
+from flowlin.solvers.kinks import AbstractKinks
 from flowlin.solvers.unrolled import evaluations
 from flowlin.solvers.walk import ExactWalk
 from flowlin.tasks.task import Task
@@ -141,38 +133,31 @@ def gradient_flow(
     ts = chosen_times(t1, ts)
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     # A name is no part of what is compiled.
-    reference = Reference(task, loss, extended=extended)
-    task = dataclasses.replace(task, name="")
+    given, task = task, dataclasses.replace(task, name="")
     _require_saved(network, ts, observe)
-    kinks, why = chosen_kinks(network, task, kinks, solver)
-    tau = jnp.asarray(tau, network.dtype)
-    rtol = cast(float, tolerance(rtol, kinks, network.dtype))
-    method, method_why = chosen_solver(network, task, loss, tau, kinks, solver, rtol)
-    goal = chosen_objective(network, task, loss, kinks, learning_rate)
-    logged = (GateSwitches(),) if logs_gates(network, task, events, kinks) else ()
-    watches = user_watches((*logged, *events), network, task, goal, kinks)
+    tell_digits(network.dtype)
+    problem = Problem(network, task, loss, jnp.asarray(tau, network.dtype))
+    tolerances = rtol, atol
+    how = chosen_method(problem, kinks, solver, learning_rate, tolerances, t1, adjoint)
+    method, choice = how
+    logged = (GateSwitches(),) if logs_gates(network, task, events, method.kinks) else ()
+    watched = (*logged, *events), network, task, method.objective, method.kinks
+    watches = user_watches(*watched)
     run = Run(
-        network=network,
-        task=task,
-        loss=loss,
-        kinks=kinks,
-        objective=goal,
-        tau=tau,
+        problem=problem,
+        method=method,
         watches=tuple(watches),
         observe=Observables(observe),
-        solver=method,
-        controller=controller(rtol, atol, t1, network.dtype),
-        adjoint=adjoint,
-        meter=diffrax.NoProgressMeter(),
         t1=jnp.asarray(t1, network.dtype),
         ts=None if ts is None else jnp.asarray(ts, network.dtype),
-        labels=labels(network, (method, method_why), (kinks, why), goal),
-        reference=reference,
+        meter=diffrax.NoProgressMeter(),
         capacity=_capacity(watches, max_events),
+        reference=Reference(given, loss, extended=extended, choice=choice),
     )
     solve = _traced if is_traced(run) else _driven
-    flow = solve(run, dense, Limits(max_steps, max_events), solver is None, progress, checkpoint)
-    return finished(flow, throw, lambda f: _failure(f, max_steps, max_events))
+    limits = Limits(max_steps, max_events)
+    flow = solve(run, dense, limits, solver is None, progress, checkpoint)
+    return finished(flow, throw, lambda f: _failure(f, limits, method.kinks))
 
 
 def _require_saved(network: AbstractNetwork, ts: Any, observe: Observe | None) -> None:
@@ -205,7 +190,8 @@ def extended(
     )
     limits = Limits(int(at.counts["num_steps"]) + max_steps, max_events)
     longer = driven(run, limits, _by_clock(run, progress, float(at.t)), at, flow)
-    return finished(longer, throw, lambda f: _failure(f, max_steps, max_events))
+    own = Limits(max_steps, max_events)
+    return finished(longer, throw, lambda f: _failure(f, own, run.method.kinks))
 
 
 def _capacity(watches: Sequence[Any], max_events: int) -> int:
@@ -228,13 +214,12 @@ def _traced(
         )
     if dense:
         _require_dense(run, limits.steps)
-    if isinstance(run.adjoint, diffrax.RecursiveCheckpointAdjoint):
+    if isinstance(run.method.adjoint, diffrax.RecursiveCheckpointAdjoint):
         run = reverse_only(run)
     run = dataclasses.replace(run.with_capacity(limits.events), meter=progress_meter(progress))
-    whole = jnp.asarray(limits.steps)
     with told_by_name():
-        flow = run.solve(None, whole, whole, dense=dense, max_steps=limits.steps)
-    return dataclasses.replace(flow, continuation=None)
+        flow = run.solve(None, Allowance.whole(limits.steps, limits.steps), dense=dense)
+    return dataclasses.replace(flow.of(run), reference=run.reference, continuation=None)
 
 
 def _driven(
@@ -252,8 +237,9 @@ def _driven(
             run, start, before = found
             if not is_paused(before, limits):
                 return before.of(run)
-    if automatic and not dense and not isinstance(run.kinks, (ExactKinks, AveragedKinks)):
+    if automatic and not dense and run.method.kinks.exchangeable:
         pauses.insert(0, StiffnessCheck(run))  # before a checkpoint, which then holds the choice
+        run = run.told(solver_because=TOO_SHORT) if start is None else run
     if isinstance(progress, diffrax.AbstractProgressMeter):
         run = dataclasses.replace(run, meter=progress)  # which would begin anew after each pause
     else:
@@ -265,9 +251,8 @@ def _driven(
     room = 2 ** math.ceil(math.log2(int(flow.counts["num_steps"]) + 1))
     _require_dense(flow.reference.run, room)
     run = dataclasses.replace(flow.reference.run, meter=diffrax.NoProgressMeter())
-    whole = jnp.asarray(limits.steps)
     try:
-        flow = run.solve(None, whole, whole, dense=True, max_steps=room)
+        flow = run.solve(None, Allowance.whole(limits.steps, room), dense=True).of(run)
     except (KeyboardInterrupt, Exception) as error:
         hand_back(error, flow)
         raise
@@ -276,8 +261,9 @@ def _driven(
 
 def _require_dense(run: Run, steps: int) -> None:
     """Raise `ValueError` where the dense output of so many steps does not fit into memory."""
-    stages = evaluations(run.solver) if isinstance(run.solver, diffrax.AbstractERK) else 4
-    pieces = ExactWalk.pieces if isinstance(run.kinks, ExactKinks) else 1
+    solver = run.method.solver
+    stages = evaluations(solver) if isinstance(solver, diffrax.AbstractERK) else 4
+    pieces = ExactWalk.pieces if run.method.kinks.walks else 1
     remedy = "Lower `max_steps` or the end, or save at `ts` instead"
     require_room(run.network, steps * stages * pieces, "dense", f"True for {steps} steps", remedy)
 
@@ -292,18 +278,13 @@ def _by_clock(run: Run, progress: bool, t: float) -> list[AbstractPause]:
     return pauses
 
 
-def _failure(flow: Trajectory, max_steps: int, max_events: int) -> str:
+def _failure(flow: Trajectory, limits: Limits, kinks: AbstractKinks) -> str:
     """What went wrong and what to do about it."""
     reached = f"t = {float(flow.end):.6g} after {int(flow.counts['num_steps'])} steps"
-    remedy, narrow = "", False
-    if flow.stats["kinks"] == repr(IgnoreKinks()):
-        remedy = "; a ReLU flow that slides on its kinks needs `kinks=fl.SmoothKinks(...)`"
-    if flow.stats["kinks"].startswith("ExactKinks") and flow.final.dtype != jnp.float64:
-        remedy = f"; events may be too close for float32; before any array is made: {ENABLE_X64}"
-        narrow = True
+    remedy = kinks.remedy(flow.final)
     if bool(flow.result == RESULTS.max_steps_reached):
         return (
-            f"`max_steps` = {max_steps} reached at {reached}. Increase it, or loosen "
+            f"`max_steps` = {limits.steps} reached at {reached}. Increase it, or loosen "
             f"`rtol`{remedy}."
         )
     if bool(flow.result == RESULTS.dt_min_reached):
@@ -313,8 +294,8 @@ def _failure(flow: Trajectory, max_steps: int, max_events: int) -> str:
         )
     if bool(flow.result == RESULTS.event_overflow):
         return (
-            f"{int(flow.events.count)} events happened and `max_events` = {max_events}. Increase "
-            "it, watch fewer components, or end the run earlier."
+            f"{int(flow.events.count)} events happened and `max_events` = {limits.events}. "
+            "Increase it, watch fewer components, or end the run earlier."
         )
     if bool(flow.result == RESULTS.slides_in_two_layers):
         layer, unit, sample = flow.events.select("gate").index[-1]
@@ -323,4 +304,4 @@ def _failure(flow: Trajectory, max_steps: int, max_events: int) -> str:
             f"{layer} reached its kink and can neither cross nor go back. `ExactKinks` stops "
             "there; use `kinks=fl.SmoothKinks(...)`, or end the run before."
         )
-    return f"{RESULTS[flow.result]}, at {reached}{remedy if narrow else ''}."
+    return f"{RESULTS[flow.result]}, at {reached}{remedy if kinks.walks else ''}."

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import jax
 
-from flowlin.field.kinks import ExactKinks
 from flowlin.network.kinds import AbstractNetwork
 from flowlin.runs.driving import AbstractPause, Limits
 from flowlin.runs.progress import Pace
@@ -31,8 +30,8 @@ class Interruptible(AbstractPause):
     by_clock = False
 
     def __init__(self, run: Run):
-        least = 5e-4 if isinstance(run.kinks, ExactKinks) else 1e-4
-        step = seconds(run.network, run.task.samples, least)
+        least = 5e-4 if run.method.kinks.walks else 1e-4
+        step = seconds(run.network, run.problem.task.samples, least)
         self.pace = Pace(SECONDS, max(int(FIRST_SECONDS / step), 1))
 
     def budget(self, accepted: int) -> int | None:

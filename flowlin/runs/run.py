@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import diffrax
 import equinox as eqx
@@ -17,19 +17,18 @@ from flowlin.events.observer import Observer
 from flowlin.events.recorder import Recorder, RecorderState, event_log
 from flowlin.events.watched import Watch
 from flowlin.field.gates.sides import NO_SLOTS, TWO_LAYERS, UNSOLVED
-from flowlin.field.kinks import AbstractKinks, ExactKinks
 from flowlin.field.objective import AbstractObjective
-from flowlin.field.vector_field import GradientField
+from flowlin.field.problem import Problem
 from flowlin.log.buffer import Log
-from flowlin.loss import Loss
 from flowlin.network.forward_pass import Parameters
-from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
+from flowlin.network.kinds import AbstractNetwork
+from flowlin.runs.method import Method
 from flowlin.runs.trajectory import Continuation, Reference, Trajectory
 from flowlin.solvers.averaged import EVALUATIONS, AveragedGates
 from flowlin.solvers.pausing import Pausing, PausingState
 from flowlin.solvers.rkc import RKC
-from flowlin.solvers.unrolled import Unrolled, evaluations
-from flowlin.solvers.walk import ExactWalk, WalkState, rule_for
+from flowlin.solvers.unrolled import evaluations
+from flowlin.solvers.walk import WalkState
 from flowlin.tasks.task import Task
 
 Observe = dict[str, Callable[[AbstractNetwork, Task], Any]]
@@ -67,36 +66,52 @@ class _Save(eqx.Module):
         return self.objective.value(network), self.observe(network, self.task)
 
 
-class Run(eqx.Module):
-    """Everything that defines a run, so that it can be jitted and attempted again."""
+class Allowance(eqx.Module):
+    """How far one solve may go.
 
-    network: AbstractNetwork
-    task: Task
-    loss: Loss
-    kinks: AbstractKinks
-    objective: AbstractObjective
-    tau: Array
+    - `accepted`, `tried`: after so many steps it comes back.
+    - `room`: for so many tried steps memory is reserved where that is needed.
+    """
+
+    accepted: Array
+    tried: Array
+    room: int = eqx.field(static=True)
+
+    @staticmethod
+    def whole(steps: int, room: int) -> "Allowance":
+        """For a run that does not pause."""
+        return Allowance(jnp.asarray(steps), jnp.asarray(steps), room)
+
+
+class Run(eqx.Module):
+    """Everything that defines a run, so that it can be jitted and attempted again.
+
+    - `problem`, `method`: what is solved, and how.
+    - `watches`, `observe`: what is looked at, in every step and at the saved times.
+    - `t1`, `ts`: the end, and the times to save; None saves both ends.
+    - `capacity`: of the logs.
+    - `reference`: what travels with the trajectory.
+    """
+
+    problem: Problem
+    method: Method
     watches: tuple[Watch, ...]
     observe: Observables
-    solver: diffrax.AbstractSolver
-    controller: diffrax.AbstractAdaptiveStepSizeController
-    adjoint: diffrax.AbstractAdjoint
-    meter: diffrax.AbstractProgressMeter
     t1: Array
     ts: Array | None
-    labels: tuple[tuple[str, Any], ...] = eqx.field(static=True)
+    meter: diffrax.AbstractProgressMeter
+    capacity: int = eqx.field(static=True)
     reference: Reference = eqx.field(static=True)
-    capacity: int = eqx.field(static=True)  # of the logs
 
     @property
-    def field(self) -> GradientField:
-        """The velocity without an exact walk's gates."""
-        return GradientField(self.objective, self.network, self.tau)
+    def network(self) -> AbstractNetwork:
+        """The network at t = 0."""
+        return self.problem.network
 
     @property
     def save(self) -> "_Save":
         """What is saved at each time."""
-        return _Save(self.objective, self.network, self.task, self.observe)
+        return _Save(self.method.objective, self.network, self.problem.task, self.observe)
 
     def with_capacity(self, capacity: int) -> "Run":
         """The same run with room for so many events."""
@@ -104,29 +119,24 @@ class Run(eqx.Module):
 
     def with_solver(self, solver: diffrax.AbstractSolver) -> "Run":
         """The same run by another solver."""
-        return dataclasses.replace(self, solver=solver)
+        return dataclasses.replace(self, method=dataclasses.replace(self.method, solver=solver))
+
+    def told(self, **changed: str) -> "Run":
+        """The same run, with something else said of what was chosen; see `Choice`."""
+        choice = self.reference.choice._replace(**changed)
+        return dataclasses.replace(self, reference=self.reference.told(choice=choice))
 
     @property
     def anonymous(self) -> "Run":
         """The same run without its reference: one compilation serves all tasks of one shape."""
-        return dataclasses.replace(self, reference=Reference(None, self.loss))
+        return dataclasses.replace(self, reference=Reference(None, self.problem.loss))
 
     def equation(self) -> tuple[diffrax.ODETerm, diffrax.AbstractSolver]:
         """What is solved, and the solver in its wrappings."""
-        solver, field, loop = self.solver, self.field, "checkpointed"
-        if isinstance(self.adjoint, (diffrax.ForwardMode, diffrax.DirectAdjoint)):
-            loop = "lax"
-        if isinstance(solver, RKC):
-            solver = RKC(solver.max_stages, loop)
-        if isinstance(self.kinks, ExactKinks):
-            assert isinstance(self.network, ReLUNetwork)
-            rule = rule_for(self.network, self.task, self.loss, self.tau, self.kinks.slots, loop)
-            field = rule.flow
-            inner = Unrolled(cast(Any, solver))
-            rtol, atol = self.controller.rtol, self.controller.atol
-            solver = ExactWalk(inner, rule, rtol, atol, self.capacity, loop=loop)
+        field, solver = self.method.equation(self.problem, self.capacity)
         if self.watches:
-            solver = Recorder(solver, Observer(self.watches, self.network), self.capacity, loop)
+            observer = Observer(self.watches, self.network)
+            solver = Recorder(solver, observer, self.capacity, self.method.loop)
         return diffrax.ODETerm(field), solver
 
     def begin(self, t: Array | None = None, parameters: Parameters | None = None) -> Continuation:
@@ -134,7 +144,7 @@ class Run(eqx.Module):
         term, solver = self.equation()
         t = jnp.zeros_like(self.t1) if t is None else t
         parameters = self.network.parameters if parameters is None else parameters
-        ahead, inner = self.controller.init(
+        ahead, inner = self.method.controller.init(
             term, t, self.t1, parameters, None, None, solver.func, solver.error_order(term)
         )
         start = Continuation(
@@ -143,7 +153,7 @@ class Run(eqx.Module):
             solver.init(term, t, jnp.minimum(ahead, self.t1), parameters, None),
             PausingState.fresh(inner, jnp.asarray(ahead)),
             {name: jnp.zeros((), int) for name in COUNTS},
-            self.objective.value(self.network.with_parameters(parameters)),
+            self.method.objective.value(self.network.with_parameters(parameters)),
         )
         # Of the types that come out of a solve, so that what goes on compiles no more.
         return jax.tree.map(lambda a: jnp.asarray(a) if eqx.is_array_like(a) else a, start)
@@ -152,13 +162,10 @@ class Run(eqx.Module):
     def solve(
         self,
         start: Continuation | None,
-        budget: Array,
-        attempts: Array,
-        *,
+        allowance: Allowance,
         dense: bool = False,
-        max_steps: int,
     ) -> Trajectory:
-        """From `start` (None: t = 0) to t1, or for `budget` accepted or `attempts` tried steps."""
+        """From `start` (None: t = 0) to t1, or as far as is allowed."""
         # Compiled together with the solve, since most runs never pause.
         start = self.begin() if start is None else start
         term, solver = self.equation()
@@ -166,7 +173,8 @@ class Run(eqx.Module):
             rows = diffrax.SubSaveAt(t0=True, fn=self.save)
         else:
             rows = diffrax.SubSaveAt(ts=_after(self.ts, start.t, self.t1), fn=self.save)
-        controller = Pausing(self.controller, self.t1, budget, attempts, start.controller)  # pyright: ignore
+        limits = allowance.accepted, allowance.tried
+        controller = Pausing(self.method.controller, self.t1, *limits, start.controller)  # pyright: ignore
         solution = diffrax.diffeqsolve(
             term,
             solver,
@@ -181,8 +189,8 @@ class Run(eqx.Module):
                 controller_state=True,
             ),
             stepsize_controller=controller,
-            adjoint=self.adjoint,
-            max_steps=max_steps,
+            adjoint=self.method.adjoint,
+            max_steps=allowance.room,
             progress_meter=self.meter,
             solver_state=start.solver,
             controller_state=start.controller,
@@ -201,7 +209,7 @@ class Run(eqx.Module):
             state = state.inner
         doubts = solution.solver_state.doubts if self.watches else None
         events = event_log(found.log, Observer(self.watches, self.network), found.end, doubts)
-        if isinstance(self.kinks, ExactKinks):
+        if isinstance(state, WalkState):
             found = found.walked(state)
             events = state.log.events(found.end, self.network.hidden).merged(events)
         if self.ts is None:
@@ -215,7 +223,7 @@ class Run(eqx.Module):
         kept, (losses, observed) = ts <= found.end, rows
         finite = jnp.all(jnp.isfinite(losses) | ~kept)
         counts = {name: start.counts[name] + solution.stats[name] for name in COUNTS}
-        more_counts, more = _reported(self.solver, state, counts, ts)
+        more_counts, more = _reported(self.method.solver, state, counts, ts)
         if doubts is not None:
             more_counts["unresolved_crossings"] = doubts.count
         networks = self.observe.functions is None
@@ -229,10 +237,12 @@ class Run(eqx.Module):
             result=found.unless(~finite, RESULTS.not_finite).result,
             saved=observed if networks else None,
             counts=counts | more_counts,
-            labels=self.labels,
+            labels=(),
+            tau=self.problem.tau,
+            discrete=False,
             dense=solution.interpolation if dense else None,
             step_counts=None,
-            samples=self.task.samples,
+            samples=self.problem.task.samples,
             reference=self.reference,
             continuation=Continuation(
                 t,
@@ -240,7 +250,7 @@ class Run(eqx.Module):
                 solution.solver_state,
                 solution.controller_state.rested(),
                 counts,
-                self.objective.value(self.network.with_parameters(y)),
+                self.method.objective.value(self.network.with_parameters(y)),
             ),
         )
 

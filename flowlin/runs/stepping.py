@@ -15,7 +15,6 @@ from flowlin._tools.arrays import is_traced
 from flowlin._tools.bar import tqdm_bar
 from flowlin._tools.result import RESULTS, hand_back
 from flowlin.events.recorder import Observer, event_log
-from flowlin.field.kinks import IgnoreKinks
 from flowlin.field.objective import AbstractObjective, FullData
 from flowlin.log.buffer import Log
 from flowlin.log.linear_phase import counts_from_steps
@@ -70,6 +69,7 @@ class Descent(eqx.Module):
     look: Look
     observe: Observables
     learning_rate: Array
+    tau: Array
     clock: Array  # flow time per step
     optimiser: optax.GradientTransformation | None = eqx.field(static=True)  # None: plain
     interpolate: bool = eqx.field(static=True)
@@ -112,7 +112,7 @@ class Descent(eqx.Module):
                 lambda: order,
             )
             chosen = lax.dynamic_slice(order, (place * self.batch_size,), (self.batch_size,))
-            batch = FullData(self.task.take(chosen), self.loss, IgnoreKinks())
+            batch = FullData(self.task.take(chosen), self.loss)
             gradient = batch.gradient(network)
         optimiser, before = state.optimiser, cast(Any, state.parameters)
         gradient = cast(Any, gradient)
@@ -318,6 +318,8 @@ def _assembled(run: Descent, state: State, rows, watches, quantiles, reference) 
         dense=None,
         step_counts=step_counts,
         samples=run.task.samples,
+        tau=run.tau,
+        discrete=True,
         reference=reference,
         continuation=None,
     )

@@ -1,6 +1,5 @@
 """The choice between a standard solver and RKC, by measurement during a run."""
 
-import dataclasses
 import functools
 
 import jax.numpy as jnp
@@ -16,6 +15,7 @@ from flowlin.solvers.unrolled import evaluations
 
 FIRST = 256  # accepted steps before the first look; the next ones come at twice as many each
 TRIAL = 16  # accepted steps: so many to find the step size, and so many that count
+TOO_SHORT = "the default; the run was too short to measure stiffness"
 GAIN = 1.5  # how many times as far per evaluation RKC must come
 ITERATIONS = 100  # of the power iteration
 
@@ -33,9 +33,7 @@ class StiffnessCheck(AbstractPause):
     by_clock = False
 
     def __init__(self, run: Run):
-        self.standard = type(run.solver).__name__
-        self.note = "the default; the run was too short to measure stiffness"
-        self.switched = isinstance(run.solver, RKC)
+        self.switched = isinstance(run.method.solver, RKC)
 
     def budget(self, accepted: int) -> int | None:
         """Steps to the next look."""
@@ -49,7 +47,8 @@ class StiffnessCheck(AbstractPause):
         if self.switched or accepted < FIRST or accepted & (accepted - 1):
             return run, flow
         step, radius = float(at.controller.ahead - at.t), float(_radius(run, at))
-        self.note = f"step x spectral radius = {step * radius:.2g} at t = {float(at.t):.4g}"
+        because = f"step x spectral radius = {step * radius:.2g} at t = {float(at.t):.4g}"
+        run = run.told(solver_because=because)
         if step * radius < 1:
             return run, flow
         stiff = run.with_solver(RKC())
@@ -58,19 +57,18 @@ class StiffnessCheck(AbstractPause):
         if not is_paused(warm, limits):
             return run, flow
         stiff, tried = segment(stiff, warm, _at(warm), TRIAL, limits)
-        gain = _advance(warm, tried) * evaluations(run.solver) / step
-        self.note += f", where RKC came {gain:.2g} times as far per evaluation as {self.standard}"
+        standard = run.method.solver
+        gain = _advance(warm, tried) * evaluations(standard) / step
+        name = type(standard).__name__
+        because += f", where RKC came {gain:.2g} times as far per evaluation as {name}"
         if gain < GAIN:
-            return run, flow
+            return run.told(solver_because=because), flow
         self.switched = True
-        return stiff, tried
+        return stiff.told(solver=f"{name}, then RKC", solver_because=because), tried
 
     def end(self, run: Run, flow: Trajectory) -> Trajectory:
-        """Say in the trajectory's labels what was chosen, and why."""
-        labels = dict(flow.labels)
-        labels["solver"] = f"{self.standard}, then RKC" if self.switched else self.standard
-        labels["solver_because"] = self.note
-        return dataclasses.replace(flow, labels=tuple(labels.items()))
+        """As it is."""
+        return flow
 
 
 def _at(flow: Trajectory) -> Continuation:
@@ -89,7 +87,7 @@ def _advance(before: Trajectory, after: Trajectory) -> float:
 @jit_by_array
 def _radius(run: Run, at: Continuation) -> Float[Array, ""]:
     """Spectral radius of the field's Jacobian, from scratch."""
-    velocity = functools.partial(run.field, at.t, args=None)
+    velocity = functools.partial(run.method.field(run.problem), at.t, args=None)
     y = at.parameters
     start = jnp.zeros((), run.network.dtype)
     found = spectral_radius(velocity, y, velocity(y), direction(y), start, ITERATIONS, "lax")

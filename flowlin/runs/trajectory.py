@@ -21,6 +21,7 @@ from flowlin._tools.show import shown
 from flowlin.log.eventlog import EventLog, warn_unresolved
 from flowlin.log.linear_phase import Linearization, UnitCounts, counts_from_log, linearization
 from flowlin.loss import Loss
+from flowlin.measures.mapping import along
 from flowlin.network.forward_pass import Parameters
 from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
 from flowlin.runs import summary
@@ -32,7 +33,8 @@ class Reference:
 
     Compared by the task's identity, so that a batch of trajectories does not hold a batch of
     tasks. `task` is None where it is not known: under `jit` with the task as an argument. `run` is
-    what defines a flow, and `extended` the function that carries it on.
+    what defines a flow, `extended` the function that carries it on, and `choice` says what was
+    chosen for it and why.
     """
 
     def __init__(
@@ -41,11 +43,17 @@ class Reference:
         loss: Loss,
         run: Any = None,
         extended: Callable[..., "Trajectory"] | None = None,
+        choice: Any = None,
     ):
         self.task = None if is_traced(task) else task
         self.loss = loss
         self.run = run
         self.extended = extended
+        self.choice = choice
+
+    def told(self, **changed: Any) -> "Reference":
+        """The same with something else in it."""
+        return Reference(**{**vars(self), **changed})
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Reference) and self.task is other.task and self.loss == other.loss
@@ -82,7 +90,7 @@ FIXED = (
 
 
 @shown(summary.trajectory)
-@storable()
+@storable(tau=None, discrete=None)
 class Trajectory(eqx.Module):
     """A run of gradient flow or descent.
 
@@ -93,6 +101,8 @@ class Trajectory(eqx.Module):
     - `final`: the network at the end (at the event that ended the run, if one did).
     - `end`: the time reached.
     - `result`: how the run ended; `fl.RESULTS`.
+    - `tau`: the time constant of the flow, or of what descent approximates.
+    - `discrete`: whether it is a run of descent.
     """
 
     ts: Float[Array, " T"]
@@ -108,6 +118,8 @@ class Trajectory(eqx.Module):
     dense: diffrax.DenseInterpolation | None
     step_counts: dict[tuple[int, float], UnitCounts] | None
     samples: int = eqx.field(static=True)
+    tau: Array
+    discrete: bool = eqx.field(static=True)
     reference: Reference = eqx.field(static=True)
     continuation: Continuation | None
 
@@ -136,8 +148,8 @@ class Trajectory(eqx.Module):
 
     def of(self, run: Any) -> "Trajectory":
         """The same trajectory, known to be of this run."""
-        reference = Reference(run.reference.task, run.loss, run, run.reference.extended)
-        return dataclasses.replace(self, reference=reference)
+        labels = run.reference.choice.labels
+        return dataclasses.replace(self, reference=run.reference.told(run=run), labels=labels)
 
     @staticmethod
     def _stored(fields: dict[str, Any]) -> dict[str, Any]:
@@ -151,6 +163,9 @@ class Trajectory(eqx.Module):
         loss = fields["reference"]
         if not isinstance(loss, Loss):
             raise ValueError(f"a run's loss is a {type(loss).__name__}")
+        if fields["discrete"] is None:  # of a file of flowlin 0.1, which did not say
+            solver, tau = dict(fields["labels"])["solver"], jnp.ones_like(fields["end"])
+            fields = {**fields, "discrete": "descent" in solver, "tau": tau}
         return {**fields, "reference": Reference(None, loss)}
 
     def __getstate__(self):
@@ -193,6 +208,10 @@ class Trajectory(eqx.Module):
         if t.ndim == 0:
             return self.final.with_parameters(evaluate(t))
         return _stacked(self.final, jax.vmap(evaluate)(t), t.shape[0])
+
+    def along(self, measure: Callable[..., Any], task: Any = None) -> Any:
+        """A measure at all saved times: see `fl.measures.along`."""
+        return along(self, measure, task)
 
     @checked
     def extend(

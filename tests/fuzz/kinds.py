@@ -18,9 +18,9 @@ from matplotlib.axes import Axes
 
 import flowlin as fl
 from flowlin.events.kinds import AbstractEvent
-from flowlin.field.kinks import AbstractKinks
 from flowlin.loss import Loss
 from flowlin.network.kinds import AbstractNetwork
+from flowlin.solvers.kinks import AbstractKinks
 from tests.fuzz.things import shared
 
 Test = Callable[[Any], bool]

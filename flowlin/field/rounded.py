@@ -1,0 +1,29 @@
+"""The activation of a field: the network's own, or one whose kinks are rounded off."""
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from flowlin.network.forward_pass import Activation
+from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
+
+
+def activation_of(network: AbstractNetwork, width: float) -> Activation:
+    r"""The network's activation with each kink rounded off over |z| < width by a quadratic.
+
+    $$\sigma_w(z) = \frac{(z + w)^2}{4 w} \quad (|z| < w), \qquad \max(z, 0) \text{ outside},$$
+
+    plus the slope's part where the network is leaky. With width zero, and for networks without
+    kinks, their own.
+    """
+    if not width or not isinstance(network, ReLUNetwork):
+        return network.activation
+    slope = network.slope
+
+    def smooth(layer: int, z: Array) -> Array:
+        del layer
+        rounded = jnp.where(z > 0, z, 0.0)
+        inside = jnp.abs(z) < width
+        rounded = jnp.where(inside, (jnp.where(inside, z, 0.0) + width) ** 2 / (4 * width), rounded)
+        return slope * z + (1 - slope) * rounded
+
+    return smooth

@@ -1,0 +1,123 @@
+"""How a flow is solved, where its caller leaves it open, and why so."""
+
+from typing import Any, NamedTuple
+
+import diffrax
+import equinox as eqx
+import jax.numpy as jnp
+
+from flowlin._tools.arrays import is_traced
+from flowlin._tools.warning import warn
+from flowlin.field.objective import AbstractObjective, Modified
+from flowlin.field.problem import Problem
+from flowlin.field.vector_field import GradientField, objective
+from flowlin.network.kinds import ReLUNetwork
+from flowlin.solvers.kinks import ASKED, AbstractKinks, KinksWarning, suitable_kinks
+from flowlin.solvers.rkc import RKC
+
+
+class Choice(NamedTuple):
+    """What was chosen and why, for `flow.stats`: told beside what is compiled, no part of it."""
+
+    solver: str
+    solver_because: str
+    kinks: str
+    kinks_because: str
+    objective: str
+
+    @property
+    def labels(self) -> tuple[tuple[str, str], ...]:
+        """Names and what stands under them."""
+        return tuple(self._asdict().items())
+
+
+class Method(eqx.Module):
+    """How a problem is solved.
+
+    - `kinks`: the policy for kinks; `objective`: what is descended.
+    - `solver`, `controller`: diffrax's, as yet without the library's wrappings.
+    - `adjoint`: how derivatives are taken.
+    """
+
+    kinks: AbstractKinks
+    objective: AbstractObjective
+    solver: diffrax.AbstractSolver
+    controller: diffrax.PIDController
+    adjoint: diffrax.AbstractAdjoint
+
+    @property
+    def loop(self) -> str:
+        """The kind of loops that the adjoint needs, see `flowlin._tools.loops`."""
+        forward = isinstance(self.adjoint, (diffrax.ForwardMode, diffrax.DirectAdjoint))
+        return "lax" if forward else "checkpointed"
+
+    def equation(self, problem: Problem, capacity: int) -> tuple[Any, diffrax.AbstractSolver]:
+        """The vector field, and the solver that follows it, logs with this room included."""
+        solver, tolerances = self.solver, (self.controller.rtol, self.controller.atol)
+        if isinstance(solver, RKC):
+            solver = RKC(solver.max_stages, self.loop)
+        walk = self.kinks.walk(problem, solver, tolerances, capacity, self.loop)
+        if walk is not None:
+            return walk.rule.flow, walk
+        return self.field(problem), solver
+
+    def field(self, problem: Problem) -> GradientField:
+        """The vector field without a walk's gates."""
+        return GradientField(self.objective, problem.network, problem.tau)
+
+
+def chosen_method(
+    problem: Problem,
+    kinks: AbstractKinks | None,
+    solver: diffrax.AbstractSolver | None,
+    learning_rate: Any,
+    tolerances: tuple[Any, Any],
+    t1: Any,
+    adjoint: diffrax.AbstractAdjoint,
+) -> tuple[Method, Choice]:
+    """The method for a problem; `tolerances` are (rtol, atol) as given, None the default."""
+    network, dtype = problem.network, problem.network.dtype
+    kinks_because = ASKED
+    if kinks is None or not isinstance(network, ReLUNetwork):
+        kinks, kinks_because = suitable_kinks(network, problem.task, solver)
+    rtol = tolerance(tolerances[0], kinks, dtype)
+    chosen, because = kinks.method(problem, solver, rtol)
+    goal = objective(network, problem.task, problem.loss, kinks.width)
+    if learning_rate is not None:
+        goal = Modified(goal, jnp.asarray(learning_rate, dtype))
+    choice = Choice(
+        solver=type(chosen).__name__,
+        solver_because=because,
+        kinks=repr(kinks) if isinstance(network, ReLUNetwork) else "none",
+        kinks_because=kinks_because,
+        objective=goal.label,
+    )
+    steps = controller(rtol, tolerances[1], t1, dtype)
+    return Method(kinks, goal, chosen, steps, adjoint), choice
+
+
+def controller(rtol: Any, atol: Any, t1: Any, dtype: Any) -> diffrax.PIDController:
+    """Step size control. Tolerances are arrays: another one is not another compilation."""
+    return diffrax.PIDController(
+        rtol=jnp.asarray(rtol, dtype),
+        atol=jnp.asarray(rtol / 100 if atol is None else atol, dtype),
+        # Steps below this have lost the race against rounding.
+        dtmin=16 * jnp.finfo(dtype).eps * t1,
+        force_dtmin=False,
+    )
+
+
+def tolerance(rtol: Any, kinks: AbstractKinks, dtype: Any) -> Any:
+    """The run's rtol: its default (`benchmarks/precision.py`), and not finer than is of use."""
+    finest = kinks.finest
+    if rtol is None:
+        return max(1e-8, finest) if dtype == jnp.float64 else kinks.narrow
+    if is_traced(rtol):
+        return jnp.maximum(rtol, finest) if finest else rtol
+    if rtol < finest:
+        warn(
+            f"`rtol` = {rtol:g} is finer than `{type(kinks).__name__}` can use: its steps would "
+            f"creep from switch to switch. {finest:g} is used instead.",
+            KinksWarning,
+        )
+    return max(rtol, finest)

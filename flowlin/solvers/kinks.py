@@ -1,0 +1,293 @@
+"""How a ReLU flow treats its kinks, the sets z = 0 of the (unit, sample) pairs."""
+
+import abc
+from typing import Any, ClassVar
+
+import diffrax
+import equinox as eqx
+import jax.numpy as jnp
+from equinox import AbstractClassVar, AbstractVar
+
+from flowlin._tools.arrays import ENABLE_X64
+from flowlin._tools.checks import WORDS, checked, instance, known, positive, whole
+from flowlin._tools.warning import warn
+from flowlin.field.problem import Problem
+from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
+from flowlin.solvers.averaged import FINEST, AveragedGates
+from flowlin.solvers.unrolled import Unrolled
+from flowlin.solvers.walk import ExactWalk, rule_for
+from flowlin.tasks.task import Task
+
+MANY_PAIRS = 10_000  # (unit, sample) pairs beyond which each one's switches are too many
+DEFAULT = "the default; stiffness was not measured"
+ASKED = "as asked for"
+
+
+class AbstractKinks(eqx.Module):
+    """Base class of the ways to treat kinks.
+
+    - `width`: a pair counts as off for z < -width, on for z > width, and at its kink in between.
+    - `walks`: whether steps end at switches, which the solver then logs itself.
+    - `exchangeable`: whether another solver may take over where the flow becomes stiff.
+    - `narrow`: the default rtol in float32.
+    - `finest`: the finest rtol that is of use.
+    """
+
+    width: AbstractVar[float]
+    walks: AbstractClassVar[bool]
+    exchangeable: AbstractClassVar[bool]
+    narrow: AbstractClassVar[float]
+    finest: AbstractClassVar[float]
+
+    @abc.abstractmethod
+    def method(
+        self, problem: Problem, solver: diffrax.AbstractSolver | None, rtol: Any
+    ) -> tuple[diffrax.AbstractSolver, str]:
+        """The solver for a problem, the given one where it suits, and why.
+
+        **Raises:** `ValueError` for one that does not suit.
+        """
+
+    @abc.abstractmethod
+    def walk(
+        self,
+        problem: Problem,
+        solver: diffrax.AbstractSolver,
+        tolerances: tuple[Any, Any],
+        capacity: int,
+        loop: str,
+    ) -> ExactWalk | None:
+        """The solver wrapped so that it walks, at (rtol, atol); None where it does not."""
+
+    @abc.abstractmethod
+    def remedy(self, network: AbstractNetwork) -> str:
+        """What else may help a run that failed, to go on with after a comma or a semicolon."""
+
+
+def _low_order(rtol: Any) -> diffrax.AbstractSolver:
+    """For kinks, which limit the order, or in walks the steps; see `benchmarks/solvers.py`."""
+    return diffrax.Bosh3() if rtol > 1e-6 else diffrax.Tsit5()
+
+
+@checked
+class IgnoreKinks(AbstractKinks):
+    """Integrate plainly across the kinks, leaving them to the step size control.
+
+    Right for networks whose kinks are few or far between. A biased ReLU network's flow slides on
+    its kinks; there the plain integrator chatters and its steps shrink without end.
+    """
+
+    width: ClassVar[float] = 0.0
+    walks: ClassVar[bool] = False
+    exchangeable: ClassVar[bool] = True
+    narrow: ClassVar[float] = 1e-4
+    finest: ClassVar[float] = 0.0
+
+    def method(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
+        """Low order for a ReLU network, high order for one without kinks."""
+        if solver is not None:
+            return solver, ASKED
+        if isinstance(problem.network, ReLUNetwork):
+            return diffrax.Bosh3(), DEFAULT
+        return diffrax.Dopri8() if rtol <= 1e-6 else diffrax.Tsit5(), DEFAULT
+
+    def walk(self, problem, solver, tolerances, capacity, loop) -> None:
+        """Does not walk."""
+
+    def remedy(self, network: AbstractNetwork) -> str:
+        """Not to ignore them."""
+        if not isinstance(network, ReLUNetwork):
+            return ""
+        return "; a ReLU flow that slides on its kinks needs `kinks=fl.SmoothKinks(...)`"
+
+
+@checked(width=known(positive))
+class SmoothKinks(AbstractKinks):
+    r"""Round each kink off over |z| < width by a quadratic.
+
+    $$\sigma_w(z) = \frac{(z + w)^2}{4 w} \quad (|z| < w), \qquad \max(z, 0) \text{ outside}.$$
+
+    What is integrated is the exact gradient flow **of the smoothed network**: its loss still
+    falls. Against the ReLU network the parameters are off by an amount that shrinks about linearly
+    with the width, and so are the quantities that a ReLU unit conserves; a sliding pair becomes
+    one that hovers inside |z| < w.
+
+    **Arguments:**
+
+    - `width`: w > 0, in units of the preactivation. Small against the preactivations' scale;
+      steps grow about as 1/w where pairs slide.
+
+    **Raises:** `ValueError` for a width that is not positive.
+    """
+
+    width: float = eqx.field(static=True, default=1e-4)  # pyright: ignore
+
+    walks: ClassVar[bool] = False
+    exchangeable: ClassVar[bool] = True
+    narrow: ClassVar[float] = 1e-4
+    finest: ClassVar[float] = 0.0
+
+    def method(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
+        """Low order: a high one would have to resolve the width."""
+        return (_low_order(rtol), DEFAULT) if solver is None else (solver, ASKED)
+
+    def walk(self, problem, solver, tolerances, capacity, loop) -> None:
+        """Does not walk."""
+
+    def remedy(self, network: AbstractNetwork) -> str:
+        """Nothing else."""
+        del network
+        return ""
+
+
+@checked
+class AveragedKinks(AbstractKinks):
+    r"""Average every gate over the step instead of stepping to its switches.
+
+    For ReLU (and leaky ReLU) networks with one hidden layer and too many (unit, sample) pairs to
+    walk exactly. Each switch within a step costs an ordinary method an error of first order in
+    the step's length; averaged, the order is two, at two evaluations a step: see
+    `flowlin.solvers.averaged.AveragedGates`, which is the run's solver (`solver` must be None).
+
+    Below `rtol` = 1e-5, the default in float64, the steps creep from switch to switch, so a finer
+    `rtol` is floored there, with a `KinksWarning`.
+
+    `flow.stats["accepted_evaluations"]` counts pairs of large products of accepted steps.
+    `flow.stats["grazing_margin"]` says how nearly a pair missed a kink that repels (one with
+    $C_{ji} = a_j \cdot e_i > 0$, which drives z up if on): the smallest
+    $|z_{ji}| / (|\tilde w_j| |\tilde x_i|)$, with $\tilde w = [b; w]$ and $\tilde x = [c; x]$, of
+    such pairs at their nearest in a step that they began towards the kink and ended away from it on
+    the same side; inf if none did. The flow depends discontinuously on its start there: a relative
+    error of the unit's weights beyond the margin can send the pair to the other side for good.
+
+    **Raises:** (by `gradient_flow`) `ValueError` for several hidden layers, or with a `solver`.
+    """
+
+    width: ClassVar[float] = 0.0
+    walks: ClassVar[bool] = False
+    exchangeable: ClassVar[bool] = False
+    narrow: ClassVar[float] = 1e-4
+    finest: ClassVar[float] = FINEST
+
+    def method(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
+        """Its own solver."""
+        del rtol
+        if solver is not None:
+            raise ValueError(
+                f"`AveragedKinks` has a solver of its own; leave out `solver` = "
+                f"{type(solver).__name__}, or pass other `kinks`."
+            )
+        network = problem.network
+        assert isinstance(network, ReLUNetwork)
+        own = AveragedGates(network, problem.task, problem.loss, problem.tau)
+        return own, "the solver of averaged kinks"
+
+    def walk(self, problem, solver, tolerances, capacity, loop) -> None:
+        """Does not walk."""
+
+    def remedy(self, network: AbstractNetwork) -> str:
+        """Nothing else."""
+        del network
+        return ""
+
+
+@checked(slots=whole(1))
+class ExactKinks(AbstractKinks):
+    """Walk through the kinks exactly: every gate switches at a located event.
+
+    Between events each (unit, sample) gate is off, on or sliding, and the flow is that of a gated
+    linear network whose sliding pairs are held at their kinks; at an event Filippov's rule
+    chooses the gates. Limited by the solver's tolerance alone, so `rtol` means what it says.
+
+    For ReLU (and leaky ReLU) networks. Work grows with the number of events, roughly as units x
+    samples. With several hidden layers the walk goes on until a sample slides in two layers at
+    once: there the fractions of the gates multiply, and the flow that descent tends to is not
+    known to be unique. The run stops with `RESULTS.slides_in_two_layers`.
+    `flow.stats["accepted_evaluations"]` counts evaluations of the velocity in accepted steps.
+
+    **Arguments:**
+
+    - `slots`: how many pairs of one unit may slide at once, or in a network of several hidden
+      layers a quarter of the pairs that may; a run that needs more stops with
+      `RESULTS.slide_overflow`.
+
+    **Raises:** `ValueError` for fewer than one slot.
+    """
+
+    slots: int = eqx.field(static=True, default=16)
+
+    width: ClassVar[float] = 0.0
+    walks: ClassVar[bool] = True
+    exchangeable: ClassVar[bool] = False
+    narrow: ClassVar[float] = 1e-5  # finer, which spares events that are errors of the steps
+    finest: ClassVar[float] = 0.0
+
+    def method(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
+        """An explicit Runge-Kutta method, of low order since pieces are short."""
+        if solver is None:
+            return _low_order(rtol), DEFAULT
+        if not isinstance(solver, diffrax.AbstractERK):
+            raise ValueError(
+                "`ExactKinks` walks with explicit Runge-Kutta solvers such as diffrax.Tsit5(); "
+                f"with `solver` = {type(solver).__name__} use `kinks=fl.SmoothKinks(1e-4)`."
+            )
+        return solver, ASKED
+
+    def walk(self, problem, solver, tolerances, capacity, loop) -> ExactWalk:
+        """The walk with a rule for the network's depth."""
+        network = problem.network
+        assert isinstance(network, ReLUNetwork)
+        assert isinstance(solver, diffrax.AbstractERK)
+        rule = rule_for(network, problem.task, problem.loss, problem.tau, self.slots, loop)
+        return ExactWalk(Unrolled(solver), rule, *tolerances, capacity, loop=loop)
+
+    def remedy(self, network: AbstractNetwork) -> str:
+        """More digits."""
+        if network.dtype == jnp.float64:
+            return ""
+        return f"; events may be too close for float32; before any array is made: {ENABLE_X64}"
+
+
+WORDS["kinks"] = instance(
+    AbstractKinks, "an object such as fl.ExactKinks()", "or fl.SmoothKinks(1e-4)"
+)
+
+
+class KinksWarning(UserWarning):
+    """A run treats its kinks otherwise than exactly without being told to, or than it was told."""
+
+
+def pairs(network: AbstractNetwork, task: Task) -> int:
+    """How many (unit, sample) pairs there are, each with its kink."""
+    return sum(network.hidden) * task.samples
+
+
+def suitable_kinks(
+    network: AbstractNetwork, task: Task, solver: diffrax.AbstractSolver | None
+) -> tuple[AbstractKinks, str]:
+    """The kinks for a run that was given none, and why.
+
+    Warns where that is not `ExactKinks`. Its border was measured by `benchmarks/border.py`: at a
+    parameter error of 1e-6 plain integration takes more than ten times as long or does not get
+    there, up to the 5,120 pairs tried; at 1e-4 it is the faster one from about 2,000 pairs on with
+    Gaussian data, and with digits at all sizes.
+    """
+    if not isinstance(network, ReLUNetwork):
+        return IgnoreKinks(), "the network has no kinks"
+    count, depth = pairs(network, task), len(network.hidden)
+    if count > MANY_PAIRS:
+        averaged = depth == 1 and solver is None
+        kinks = AveragedKinks() if averaged else IgnoreKinks()
+        why = f"{count} (unit, sample) pairs, more than {MANY_PAIRS}"
+    elif depth > 1:
+        kinks, why = SmoothKinks(), f"{depth} hidden layers, where samples slide in two at once"
+    elif not (solver is None or isinstance(solver, diffrax.AbstractERK)):
+        kinks, why = SmoothKinks(), f"{type(solver).__name__} is not an explicit Runge-Kutta method"
+    else:
+        return ExactKinks(), f"one hidden layer and {count} (unit, sample) pairs"
+    warn(
+        f"the kinks are not walked through exactly but by {kinks}: {why}. Pass `kinks` to choose "
+        "yourself.",
+        KinksWarning,
+    )
+    return kinks, why
