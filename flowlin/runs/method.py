@@ -42,7 +42,7 @@ class Method(eqx.Module):
     kinks: AbstractKinks
     objective: AbstractObjective
     solver: diffrax.AbstractSolver
-    controller: diffrax.PIDController
+    controller: diffrax.AbstractAdaptiveStepSizeController
     adjoint: diffrax.AbstractAdjoint
 
     @property
