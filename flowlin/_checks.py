@@ -271,6 +271,15 @@ def floating(name: str, value: Any, exact: bool = False) -> jax.Array:
     return jnp.asarray(value).astype(jnp.result_type(float))
 
 
+def require_runnable(name: str, value: Any) -> None:
+    """Raise `ValueError` unless it is an array of float32 or float64; only its type is looked at.
+
+    The library's own objects hold such arrays. Those in which a tree map left others do not.
+    """
+    if getattr(value, "dtype", None) not in (jnp.float32, jnp.float64):
+        raise refuse(name, "an array of float32 or float64", value, "runs need one of the two")
+
+
 def precision(name: str, value: Any) -> Any:
     """float32 or float64, in any way that NumPy and JAX write them."""
     try:

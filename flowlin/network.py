@@ -12,7 +12,18 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from flowlin import _summaries, initial
 from flowlin._arrays import require_finite
-from flowlin._checks import WORDS, array, checked, finite, flag, floating, instance, known, refuse
+from flowlin._checks import (
+    WORDS,
+    array,
+    checked,
+    finite,
+    flag,
+    floating,
+    instance,
+    known,
+    refuse,
+    require_runnable,
+)
 from flowlin._show import shown
 from flowlin.codec import storable
 from flowlin.forward import Biases, Parameters, Weights, forward
@@ -84,7 +95,7 @@ class AbstractNetwork(eqx.Module):
 
     @checked(x=_input)
     def outputs(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N_out"]:
-        """Outputs for all samples at once, with the network's gates."""
+        """Outputs for all samples at once, with the network's gates; no rows for no samples."""
         require_inputs(self, x)
         return forward(self.parameters, self.bias_strength, x, self.activation)[0]
 
@@ -106,7 +117,7 @@ class AbstractNetwork(eqx.Module):
     @checked
     def frozen(self, task: Task) -> "GatedLinearNetwork":
         """Gated linear network with this network's (P, H) gates on the task's samples."""
-        require_inputs(self, task.x, "task.x")
+        self._require_samples(task)
         return self._gated(self.gates(task.x))
 
     @checked
@@ -115,9 +126,14 @@ class AbstractNetwork(eqx.Module):
 
         The linear model of Eq. 15 of the lead paper, G = diag(on for every sample).
         """
-        require_inputs(self, task.x, "task.x")
+        self._require_samples(task)
         gates = tuple(jnp.all(z > 0, axis=0).astype(z.dtype) for z in self.preactivations(task.x))
         return self._gated(gates)
+
+    def _require_samples(self, task: Task) -> None:
+        """Raise `ValueError` unless the task's inputs are such that they have gates."""
+        require_inputs(self, task.x, "task.x")
+        require_finite("task.x", task.x)  # a gate would take NaN for a unit that is off
 
     def _gated(self, gates: tuple[Array, ...]) -> "GatedLinearNetwork":
         return GatedLinearNetwork(self.weights, self.biases, self.bias_strength, gates=gates)
@@ -379,7 +395,9 @@ class GatedLinearNetwork(AbstractNetwork):
         require_inputs(self, x, axes=1)
         if gates is None:
             return self.outputs(x[None])[0]
-        gates = (gates,) if hasattr(gates, "ndim") else tuple(gates)
+        if hasattr(gates, "ndim"):
+            gates = (gates,)
+        gates = per_layer("gates", gates, "one array (H,) per hidden layer")
         shapes = [np.shape(array(f"gates[{k}]", gate)) for k, gate in enumerate(gates)]
         if shapes != [(width,) for width in self.hidden]:
             raise ValueError(
@@ -426,7 +444,13 @@ def check_fit(network: AbstractNetwork, task: Task) -> None:
         )
 
 
-WORDS["network"] = instance(
-    AbstractNetwork, "a flowlin network", "make one by fl.ReLUNetwork.init(task, key=key)"
-)
+def _network(name: str, value: Any) -> AbstractNetwork:
+    """A network, or a stack of networks, of a precision that runs can have."""
+    remedy = "make one by fl.ReLUNetwork.init(task, key=key)"
+    value = instance(AbstractNetwork, "a flowlin network", remedy)(name, value)
+    require_runnable(f"{name}.weights[0]", value.weights[0])
+    return value
+
+
+WORDS["network"] = _network
 WORDS["bias"] = flag

@@ -11,7 +11,15 @@ from jaxtyping import Array, Float
 
 from flowlin import _summaries
 from flowlin._arrays import automatic, is_traced, require_finite
-from flowlin._checks import WORDS, checked, floating, instance, refuse, text
+from flowlin._checks import (
+    WORDS,
+    checked,
+    floating,
+    instance,
+    refuse,
+    require_runnable,
+    text,
+)
 from flowlin._show import shown
 from flowlin.codec import storable
 
@@ -147,4 +155,20 @@ def _samples(indices: Any, samples: int) -> Any:
 
 
 WORDS["mesh"] = instance(Mesh, "a jax.sharding.Mesh", "make one by jax.make_mesh")
-WORDS["task"] = instance(Task, "an fl.Task", "make one by fl.Task(x, y)")
+
+
+def _task(name: str, value: Any) -> Task:
+    """One task, and no stack of tasks."""
+    value = instance(Task, "an fl.Task", "make one by fl.Task(x, y)")(name, value)
+    for part, rows in ((f"{name}.x", value.x), (f"{name}.y", value.y)):
+        require_runnable(part, rows)
+        if rows.ndim != 2:
+            raise ValueError(
+                f"`{part}` must have shape (P, N), one row per sample, got {rows.shape}; of a "
+                "stack of tasks take one, as in jax.tree.map(lambda a: a[0], task), or map over "
+                "all by jax.vmap."
+            )
+    return value
+
+
+WORDS["task"] = _task

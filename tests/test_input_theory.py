@@ -36,6 +36,14 @@ def no_figures():
     plt.close("all")
 
 
+def stack(one):
+    return jax.tree.map(lambda a: jnp.stack([a, a]), one)
+
+
+def half(one):
+    return jax.tree.map(lambda a: a.astype(jnp.float16), one)
+
+
 def refused(calls):
     """A table of calls and what the message must say."""
     return pytest.mark.parametrize(("call", "message"), calls)
@@ -152,6 +160,16 @@ def test_strengths_of_another_kind_of_network():
         (lambda: theory.early_phase(RELU, TASK, loss="mse"), r"`loss` must be fl\.SquaredError"),
         (lambda: theory.slowed_clock("early", MODES), "`early` must be an early phase"),
         (lambda: theory.balanced_strength(RELU, "modes"), "`modes` must be modes"),
+        (lambda: theory.modes(stack(TASK)), r"`task\.x` must have shape \(P, N\), one row per sam"),
+        (
+            lambda: theory.bias_mode(stack(TASK), 1.0),
+            r"of a stack of tasks take one, as in jax\.tr",
+        ),
+        (lambda: theory.modes(half(TASK)), r"`task\.x` must be an array of float32 or float64, go"),
+        (
+            lambda: MODES.strengths(half(RELU), TASK),
+            r"`network\.weights\[0\]` must be an array of f",
+        ),
     ]
 )
 def test_theory(call, message):
@@ -196,6 +214,16 @@ def test_theory(call, message):
         (lambda: measures.along(RELU, measures.norms), "`flow` must hold networks stacked"),
         (lambda: measures.along("flow", measures.norms), "`flow` must be a trajectory, or"),
         (lambda: measures.OnTask("loss", TASK), "`measure` must be a function"),
+        (lambda: measures.OnTask(lambda: 1.0, TASK), r"`measure` must be a function of \(network,"),
+        (lambda: measures.along(LINEAR_STACK, lambda: 1.0), r"`measure` must be a function of \("),
+        (lambda: measures.kink_rates(RELU, TASK, velocity=lambda: 1), "and takes \\(\\)"),
+        (lambda: measures.kink_rates(RELU, TASK, velocity=lambda n, t: object()), "`velocity` mus"),
+        (lambda: measures.kink_rates(RELU, TASK, velocity=lambda n, t: t), "returns .weights, bia"),
+        (
+            lambda: measures.norms(half(RELU)),
+            r"`network\.weights\[0\]` must be an array of float32",
+        ),
+        (lambda: measures.norms(jax.tree.map(lambda a: None, RELU)), "float64, got None"),
         (lambda: measures.OnTask(measures.loss, TASK.x), "`task` must be an fl.Task"),
     ]
 )
@@ -207,6 +235,8 @@ def test_measures(call, message):
 def test_a_flow_of_another_network_is_no_error(descent):
     with pytest.raises(ValueError, match="`flow` is of another network or task"):
         theory.solve(PLAIN, TASK).error(descent)
+    with pytest.raises(ValueError, match="`flow` is a stack of runs; take one"):
+        theory.solve(LINEAR, TASK).error(stack(descent))
 
 
 def test_a_measure_returns_arrays(descent):
@@ -216,7 +246,7 @@ def test_a_measure_returns_arrays(descent):
         measures.along(descent, 1.0)
 
 
-LINEAR_STACK = jax.tree.map(lambda a: jnp.stack([a, a]), LINEAR)
+LINEAR_STACK = stack(LINEAR)
 TIMES, ROWS = np.linspace(0, 1, 3), np.ones((3, 2))
 CUBE = np.zeros((2, 2, 2))
 

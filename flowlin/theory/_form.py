@@ -69,6 +69,11 @@ def of_run(name: str, value: Any) -> Any:
     """A trajectory, by what closed forms compare themselves with; theory knows of no flows."""
     if not all(hasattr(value, part) for part in ("ts", "networks", "final")):
         raise refuse(name, "a trajectory, as `fl.gradient_flow` returns it", value)
+    if np.ndim(value.ts) != 1:
+        raise ValueError(
+            f"`{name}` is a stack of runs; take one, as in jax.tree.map(lambda a: a[0], {name}), "
+            "or map over all by jax.vmap."
+        )
     return value
 
 

@@ -10,13 +10,16 @@ from jaxtyping import Array, Bool, Float
 
 from flowlin._arrays import augment, is_traced
 from flowlin._checks import checked, floating, not_negative, refuse
+from flowlin._show import shown
 from flowlin.network import LinearNetwork, ReLUNetwork, check_fit
 from flowlin.task import Task
+from flowlin.theory import _summaries
 from flowlin.theory._form import TIME, of_run, require_same
 from flowlin.theory.certificate import Certificate
 from flowlin.theory.solve import Solution, solve
 
 
+@shown(_summaries.after_linearization)
 class AfterLinearization(eqx.Module):
     r"""The closed form of $\hat y = W_2 G \tilde W_1 \tilde x$ (lead paper Eq. 15).
 

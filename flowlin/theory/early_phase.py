@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from flowlin._arrays import is_traced
 from flowlin._checks import WORDS, array, checked, instance, not_negative, whole
+from flowlin._show import shown
 from flowlin.exact.decide import initial_modes
 from flowlin.exact.gated import GatedFlow
 from flowlin.exact.modes import FINE, ON
@@ -20,6 +21,7 @@ from flowlin.linearization import Linearization, UnitCounts, linearization_time
 from flowlin.loss import LinearizedLoss, SquaredError
 from flowlin.network import AbstractNetwork, ReLUNetwork, check_fit
 from flowlin.task import Task
+from flowlin.theory import _summaries
 from flowlin.theory.early import (
     Pieces,
     Units,
@@ -44,6 +46,7 @@ def compiled(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+@shown(_summaries.early_phase)
 class EarlyPhase(eqx.Module):
     r"""A ReLU network's flow as if its outputs stayed zero, from t = 0 to `t1`; see `early_phase`.
 

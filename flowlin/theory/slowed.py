@@ -26,8 +26,10 @@ from jaxtyping import Array, Float
 
 from flowlin._arrays import is_traced
 from flowlin._checks import array, checked, number
+from flowlin._show import shown
 from flowlin.exact.modes import ON
 from flowlin.linearization import LinearizationTime
+from flowlin.theory import _summaries
 from flowlin.theory._form import TIME, nan_of, unless
 from flowlin.theory.early_phase import EarlyPhase, compiled
 from flowlin.theory.hyperbolic import imbalance, unbalanced_hitting_time
@@ -39,6 +41,7 @@ CELLS = 64  # of the integral, each with four Gauss points
 _share = number("a number in [0, 1)", lambda share: math.isnan(share) or 0 <= share < 1)
 
 
+@shown(_summaries.slowed_clock)
 class SlowedClock(eqx.Module):
     """Time t of a ReLU network's flow at the clock reading theta of its early phase.
 

@@ -190,7 +190,7 @@ VECTORS = ("np.ones(4)", "np.zeros(0)", "np.array('text')", "np.ones(4, complex)
            "np.ones(4, np.float16)", "jnp.zeros(4, int)", "np.full(4, inf)", "-np.ones(4)",
            "np.array([1.0, nan, 1.0, 1.0])", "np.array(nan)", "'nan'")  # fmt: skip
 TASKS = ("other_task", "(task.x, task.y)", "stacked_task", "nan_task", "task.x", "fl.Task",
-         "task.astype(jnp.float16)", "strange_task")  # fmt: skip
+         "half_task", "strange_task")  # fmt: skip
 NETWORKS = ("other_network", "half_network", "whole_network", "stacked_network", "nan_network",
             "emptied_network", "relu", "gated", "always_gated", "deep", "single", "unbiased",
             "relu.astype(jnp.float32)", "fl.LinearNetwork", "eqx.nn.Linear(4, 7, key=key)",
@@ -203,10 +203,10 @@ OBSERVES = (
 )  # fmt: skip
 
 NETWORK = Kind(but(of(AbstractNetwork), *BAD_NETWORKS), NETWORKS)
-TASK = Kind(but(of(fl.Task), "other_task", "stacked_task", "nan_task"), TASKS)
+TASK = Kind(but(of(fl.Task), "other_task", "stacked_task", "nan_task", "half_task"), TASKS)
 # Where no network, and no modes, must fit the task; where its numbers are not looked at either.
-TASK_ALONE = Kind(but(of(fl.Task), "stacked_task", "nan_task"), TASKS)
-TASK_SHAPE = Kind(but(of(fl.Task), "stacked_task"), TASKS)
+TASK_ALONE = Kind(but(of(fl.Task), "stacked_task", "nan_task", "half_task"), TASKS)
+TASK_SHAPE = Kind(but(of(fl.Task), "stacked_task", "half_task"), TASKS)
 NETWORK_ALONE = Kind(but(of(AbstractNetwork), *BAD_NETWORKS[:-1]), NETWORKS)
 UNSEEN = Kind(lambda value: True, TASKS)  # an argument that is not looked at, as is said
 MODES = Kind(of(fl.theory.Modes), ("bare_modes", "fl.theory.Modes", "modes.s", "modes.u"))

@@ -26,7 +26,8 @@ from tests.fuzz.words import valid, word
 VERDICTS = ("right", "told", "obscure", "silent", "hang", "died", "invalid")
 HOME = pathlib.Path(fl.__file__).parent
 MISSING, EXTRA = "MISSING", "*EXTRA"
-TOLD = (ValueError, TypeError, ImportError, fl.RunError)
+# IndexError is what Python asks of a sequence.
+TOLD = (ValueError, TypeError, ImportError, IndexError, fl.RunError)
 
 
 @dataclasses.dataclass(frozen=True)
