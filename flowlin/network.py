@@ -23,6 +23,7 @@ from flowlin._checks import (
     known,
     refuse,
     require_runnable,
+    require_single,
 )
 from flowlin._show import shown
 from flowlin.codec import storable
@@ -423,14 +424,11 @@ def require_inputs(network: AbstractNetwork, x: Array, name: str = "x", axes: in
     raise ValueError(f"`{name}` must have shape {wanted}, got {x.shape}{remedy}.")
 
 
-def _require_one(network: AbstractNetwork) -> None:
-    if getattr(network.weights[0], "ndim", None) is None:
-        raise ValueError("`network` holds no arrays; pass one whose weights and biases are there.")
-    if network.weights[0].ndim != 2:
-        raise ValueError(
-            "`network` is a stack of networks; take one, as in jax.tree.map(lambda a: a[0], "
-            "network), or map over all by jax.vmap."
-        )
+def _require_one(network: AbstractNetwork, name: str = "network") -> None:
+    axes = getattr(network.weights[0], "ndim", None)
+    if axes is None:
+        raise ValueError(f"`{name}` holds no arrays; pass one whose weights and biases are there.")
+    require_single(name, axes, 2, "networks")
 
 
 def check_fit(network: AbstractNetwork, task: Task) -> None:
@@ -445,9 +443,10 @@ def check_fit(network: AbstractNetwork, task: Task) -> None:
 
 
 def _network(name: str, value: Any) -> AbstractNetwork:
-    """A network, or a stack of networks, of a precision that runs can have."""
+    """One network, and no stack of them, of a precision that runs can have."""
     remedy = "make one by fl.ReLUNetwork.init(task, key=key)"
     value = instance(AbstractNetwork, "a flowlin network", remedy)(name, value)
+    _require_one(value, name)
     require_runnable(f"{name}.weights[0]", value.weights[0])
     return value
 

@@ -18,6 +18,7 @@ from flowlin._checks import (
     instance,
     refuse,
     require_runnable,
+    require_single,
     text,
 )
 from flowlin._show import shown
@@ -162,12 +163,7 @@ def _task(name: str, value: Any) -> Task:
     value = instance(Task, "an fl.Task", "make one by fl.Task(x, y)")(name, value)
     for part, rows in ((f"{name}.x", value.x), (f"{name}.y", value.y)):
         require_runnable(part, rows)
-        if rows.ndim != 2:
-            raise ValueError(
-                f"`{part}` must have shape (P, N), one row per sample, got {rows.shape}; of a "
-                "stack of tasks take one, as in jax.tree.map(lambda a: a[0], task), or map over "
-                "all by jax.vmap."
-            )
+        require_single(name, rows.ndim, 2, "tasks")
     return value
 
 

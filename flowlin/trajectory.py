@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from flowlin import _summaries
 from flowlin._arrays import is_traced
-from flowlin._checks import WORDS, checked, instance, refuse
+from flowlin._checks import WORDS, checked, instance, refuse, require_single
 from flowlin._show import shown
 from flowlin.codec import storable
 from flowlin.eventlog import EventLog, warn_unresolved
@@ -268,7 +268,14 @@ class Trajectory(eqx.Module):
         return linearization(counts, self.end)
 
 
-WORDS["flow"] = WORDS["descent"] = instance(Trajectory, "a trajectory, which runs return")
+def _flow(name: str, value: Any) -> Trajectory:
+    """One trajectory, and no stack of them."""
+    value = instance(Trajectory, "a trajectory, which runs return")(name, value)
+    require_single(name, np.ndim(value.ts), 1, "runs")
+    return value
+
+
+WORDS["flow"] = WORDS["descent"] = _flow
 
 
 def _stacked(template: AbstractNetwork, parameters: Parameters, length: int) -> Any:

@@ -1,5 +1,6 @@
 """Bad input: every error is clear, names the argument and says what to do."""
 
+import fractions
 import inspect
 import subprocess
 import sys
@@ -379,7 +380,15 @@ def test_what_is_accepted(lenient):
     )
     assert fl.Task(np.ones((2, 1), "float16"), np.ones((2, 1), bool)).x.dtype == jnp.float64
     assert fl.LinearNetwork([[[1, 2]]]).dtype == jnp.float64
-    assert fl.LinearNetwork.init(TASK, jnp.array(2), key=jax.random.key(0)).hidden == (2,)
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_numbers_in_other_clothes_are_accepted():
+    init, key = fl.LinearNetwork.init, jax.random.key(0)
+    assert init(TASK, jnp.array(2), key=key).hidden == (2,)
+    assert (
+        float(init(TASK, 2, bias_strength=fractions.Fraction(1, 4), key=key).bias_strength) == 0.25
+    )
     assert NETWORK.outputs(TASK.x[:0]).shape == (0, TASK.outputs)
 
 
@@ -394,6 +403,8 @@ def test_what_is_accepted(lenient):
         (lambda f: f.save(3), "`path` must be a path, as a string"),
         (lambda f: f.events.select(3), "`name` must be a string, got 3"),
         (lambda f: f.events.sides([0.1]), "`t` must be a single number"),
+        (lambda f: f.events.sides(-np.inf), "`t` must be a time, or inf for the end, got -inf"),
+        (lambda f: fl.compare(stack(f), f), "`flow` is a stack of runs; take one, as in"),
         (lambda f: f.events.sides(np.nan), "`t` must be a time, or inf for the end, got nan"),
         (lambda f: f.events.gates(0.1, "a"), "`layer` must be a whole number counted from 0"),
         (lambda f: f.events.where([True]), "`mask` must be an array of truth values of shape"),

@@ -21,6 +21,7 @@ XOR = fl.tasks.xor()
 RELU = fl.ReLUNetwork.init(TASK, 6, variance=2e-2, key=KEY)
 LINEAR = fl.LinearNetwork(RELU.weights, RELU.biases)
 PLAIN = fl.LinearNetwork(RELU.weights)
+UNKNOWN = jax.tree.map(lambda a: a * np.nan, TASK)
 MODES, UNBIASED = theory.modes(TASK, 1.0), theory.modes(TASK)
 REPRESENTATION = np.arange(12.0).reshape(2, 3, 2)
 
@@ -160,11 +161,13 @@ def test_strengths_of_another_kind_of_network():
         (lambda: theory.early_phase(RELU, TASK, loss="mse"), r"`loss` must be fl\.SquaredError"),
         (lambda: theory.slowed_clock("early", MODES), "`early` must be an early phase"),
         (lambda: theory.balanced_strength(RELU, "modes"), "`modes` must be modes"),
-        (lambda: theory.modes(stack(TASK)), r"`task\.x` must have shape \(P, N\), one row per sam"),
+        (lambda: theory.modes(stack(TASK)), "`task` is a stack of tasks; take one"),
         (
             lambda: theory.bias_mode(stack(TASK), 1.0),
-            r"of a stack of tasks take one, as in jax\.tr",
+            r"stack of tasks; take one, as in jax\.tree",
         ),
+        (lambda: theory.modes(UNKNOWN), r"`task\.x` holds 16 value"),
+        (lambda: theory.modes(TASK, 1e100), r"`bias_strength` = 1e\+100 has numbers above 1e\+19"),
         (lambda: theory.modes(half(TASK)), r"`task\.x` must be an array of float32 or float64, go"),
         (
             lambda: MODES.strengths(half(RELU), TASK),
@@ -219,11 +222,14 @@ def test_theory(call, message):
         (lambda: measures.kink_rates(RELU, TASK, velocity=lambda: 1), "and takes \\(\\)"),
         (lambda: measures.kink_rates(RELU, TASK, velocity=lambda n, t: object()), "`velocity` mus"),
         (lambda: measures.kink_rates(RELU, TASK, velocity=lambda n, t: t), "returns .weights, bia"),
+        (lambda: measures.error_rate(RELU, UNKNOWN), r"`task\.x` holds 16 value"),
+        (lambda: measures.hidden(RELU, UNKNOWN), r"`task\.x` holds 16 value"),
+        (lambda: measures.norms(LINEAR_STACK), "`network` is a stack of networks; take one"),
         (
             lambda: measures.norms(half(RELU)),
             r"`network\.weights\[0\]` must be an array of float32",
         ),
-        (lambda: measures.norms(jax.tree.map(lambda a: None, RELU)), "float64, got None"),
+        (lambda: measures.norms(jax.tree.map(lambda a: None, RELU)), "`network` holds no arrays"),
         (lambda: measures.OnTask(measures.loss, TASK.x), "`task` must be an fl.Task"),
     ]
 )
@@ -294,6 +300,11 @@ CUBE = np.zeros((2, 2, 2))
         (lambda f: plot.shades("nope", 3), "`colour` must be a colour"),
         (lambda f: plot.shades("relu", 2.5), "`number` must be a whole number"),
         (lambda f: plot.animate(1, 3, "a.gif"), "`draw` must be a function"),
+        (
+            lambda f: plot.animate(lambda k: k, 3, "a.gif"),
+            r"`draw` must be a function of \(figure,",
+        ),
+        (lambda f: plot.animate(lambda f, k: np.int64("x"), 3, "a.gif"), "invalid literal for int"),
         (lambda f: plot.animate(print, 0, "a.gif"), "`frames` must be a whole number of 1"),
         (lambda f: plot.animate(print, 3, 7), "`path` must be a path"),
         (lambda f: plot.animate(print, 3, "a.gif", fps=0), "`fps` must be finite and positive"),
