@@ -267,10 +267,8 @@ def test_bias_mode_says_its_rank_and_whether_conditions_hold():
 
 @pytest.mark.usefixtures("without_type_checks")
 def test_early_phase_and_its_clock_say_where_units_go():
-    fate, change = (
-        jnp.asarray([1, -1, 0, 1, -1, -1]),
-        jnp.asarray([0.5, np.inf, 2.0] + 3 * [np.inf]),
-    )
+    fate = jnp.asarray([1, -1, 0, 1, -1, -1])
+    change = jnp.asarray([0.5, np.inf, 2.0, np.inf, np.inf, np.inf])
     early = fl.theory.EarlyPhase(
         rates=None, component=None, fate=fate, first_change=change, final_codes=None, trouble=None,
         reached=None, pieces=None, t1=jnp.asarray(2.5), start=RELU, task=TASK, tau=jnp.asarray(1.0),
