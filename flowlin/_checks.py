@@ -199,13 +199,6 @@ def sequence_of(check: Check, wanted: str) -> Check:
     return checked_items
 
 
-def function(name: str, value: Any) -> Any:
-    """Something that can be called, and is not a class."""
-    if not callable(value) or inspect.isclass(value):
-        raise refuse(name, "a function", value)
-    return value
-
-
 def function_of(*arguments: str) -> Check:
     """A check for a function of these, by position."""
     wanted = f"a function of ({', '.join(arguments)})"
