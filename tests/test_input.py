@@ -1,5 +1,6 @@
 """Bad input: every error is clear, names the argument and says what to do."""
 
+import fractions
 import inspect
 import subprocess
 import sys
@@ -206,6 +207,10 @@ REFUSED = {
     "fl.sweep([network], task, 1.0, workers=1.5)": "`workers` must be a whole number of 1 or more",
     "fl.sweep([network], task, 1.0, worker=2)": "sweep() has no argument `worker`; did you mean `w",
     "fl.sweep([network], task, 1.0, rtoll=2)": "sweep() has no argument `rtoll`; did you mean `rt",
+    "network.frozen(unknown)": "`task.x` holds 8 value(s) that are NaN or infinite; remove",
+    "network.always_on(unknown)": "`task.x` holds 8 value(s) that are NaN or infinite; remove",
+    "network.frozen(task)(task.x[0], 8.0)": "`gates` must be a list, one array (H,) per hidden lay",
+    "init(task, {2}, key=key)": "`hidden` must hold at least one width of 1 or more",
     "fl.Sweep(3)": "`flows` must be a trajectory, which runs return, got 3",
     "fl.compare(network, network)": "`flow` must be a trajectory, which runs return, got a ReLUN",
     "fl.largest_learning_rate(network, task, 1.0, within=nan)": "`within` must be finite and posit",
@@ -224,6 +229,7 @@ key, task, other = jax.random.key(0), fl.tasks.xor(), fl.tasks.hierarchy()
 init, balanced = fl.ReLUNetwork.init, fl.LinearNetwork.balanced
 network, linear = init(task, 2, key=key), fl.LinearNetwork.init(task, 2, key=key)
 stack = jax.tree.map(lambda a: a[None], network)
+unknown = jax.tree.map(lambda a: a * nan, task)
 flow = functools.partial(fl.gradient_flow, network, task)
 descent = functools.partial(fl.gradient_descent, network, task, 0.1)
 sgd = functools.partial(fl.stochastic_gradient_descent, network, task, 0.1)
@@ -346,6 +352,11 @@ def test_every_argument_is_checked(module):
         assert not unknown, f"{name} does not say what {unknown} may be"
 
 
+def stack(run):
+    """What `vmap` makes of two runs."""
+    return jax.tree.map(lambda a: jnp.stack([a, a]), run)
+
+
 @pytest.fixture(scope="module")
 def lenient():
     """A run of what users write: one event, a time past the end by rounding, plain numbers."""
@@ -371,6 +382,16 @@ def test_what_is_accepted(lenient):
     assert fl.LinearNetwork([[[1, 2]]]).dtype == jnp.float64
 
 
+@pytest.mark.usefixtures("without_type_checks")
+def test_numbers_in_other_clothes_are_accepted():
+    init, key = fl.LinearNetwork.init, jax.random.key(0)
+    assert init(TASK, jnp.array(2), key=key).hidden == (2,)
+    assert (
+        float(init(TASK, 2, bias_strength=fractions.Fraction(1, 4), key=key).bias_strength) == 0.25
+    )
+    assert NETWORK.outputs(TASK.x[:0]).shape == (0, TASK.outputs)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -382,9 +403,18 @@ def test_what_is_accepted(lenient):
         (lambda f: f.save(3), "`path` must be a path, as a string"),
         (lambda f: f.events.select(3), "`name` must be a string, got 3"),
         (lambda f: f.events.sides([0.1]), "`t` must be a single number"),
+        (lambda f: f.events.sides(-np.inf), "`t` must be a time, or inf for the end, got -inf"),
+        (lambda f: fl.compare(stack(f), f), "`flow` is a stack of runs; take one, as in"),
         (lambda f: f.events.sides(np.nan), "`t` must be a time, or inf for the end, got nan"),
         (lambda f: f.events.gates(0.1, "a"), "`layer` must be a whole number counted from 0"),
         (lambda f: f.events.where([True]), "`mask` must be an array of truth values of shape"),
+        (lambda f: stack(f).events.name, r"`events\.name` is of one log, and these are stacked"),
+        (lambda f: stack(f).events.index, r"times of shape \(2, \d+\); take one, as in jax\.tree"),
+        (lambda f: stack(f).events.table(), r"`events\.\w+` is of one log, and these are stacked"),
+        (lambda f: stack(f).events.sides(0.1), r"`events\.sides` is of one log, and these are"),
+        (lambda f: stack(f).events.where(f.events.time > 0), r"`events\.where` is of one log"),
+        (lambda f: len(stack(f).events), r"`len\(events\)` is of one log"),
+        (lambda f: jax.jit(lambda log: log.name)(f.events), r"`events\.name` is not known under j"),
         (lambda f: fl.Sweep([f]).map(3), r"`function` must be a function of \(flow\), got 3"),
     ],
 )

@@ -21,6 +21,7 @@ XOR = fl.tasks.xor()
 RELU = fl.ReLUNetwork.init(TASK, 6, variance=2e-2, key=KEY)
 LINEAR = fl.LinearNetwork(RELU.weights, RELU.biases)
 PLAIN = fl.LinearNetwork(RELU.weights)
+UNKNOWN = jax.tree.map(lambda a: a * np.nan, TASK)
 MODES, UNBIASED = theory.modes(TASK, 1.0), theory.modes(TASK)
 REPRESENTATION = np.arange(12.0).reshape(2, 3, 2)
 
@@ -34,6 +35,14 @@ def descent():
 def no_figures():
     yield
     plt.close("all")
+
+
+def stack(one):
+    return jax.tree.map(lambda a: jnp.stack([a, a]), one)
+
+
+def half(one):
+    return jax.tree.map(lambda a: a.astype(jnp.float16), one)
 
 
 def refused(calls):
@@ -152,6 +161,18 @@ def test_strengths_of_another_kind_of_network():
         (lambda: theory.early_phase(RELU, TASK, loss="mse"), r"`loss` must be fl\.SquaredError"),
         (lambda: theory.slowed_clock("early", MODES), "`early` must be an early phase"),
         (lambda: theory.balanced_strength(RELU, "modes"), "`modes` must be modes"),
+        (lambda: theory.modes(stack(TASK)), "`task` is a stack of tasks; take one"),
+        (
+            lambda: theory.bias_mode(stack(TASK), 1.0),
+            r"stack of tasks; take one, as in jax\.tree",
+        ),
+        (lambda: theory.modes(UNKNOWN), r"`task\.x` holds 16 value"),
+        (lambda: theory.modes(TASK, 1e100), r"`bias_strength` = 1e\+100 has numbers above 1e\+19"),
+        (lambda: theory.modes(half(TASK)), r"`task\.x` must be an array of float32 or float64, go"),
+        (
+            lambda: MODES.strengths(half(RELU), TASK),
+            r"`network\.weights\[0\]` must be an array of f",
+        ),
     ]
 )
 def test_theory(call, message):
@@ -196,6 +217,19 @@ def test_theory(call, message):
         (lambda: measures.along(RELU, measures.norms), "`flow` must hold networks stacked"),
         (lambda: measures.along("flow", measures.norms), "`flow` must be a trajectory, or"),
         (lambda: measures.OnTask("loss", TASK), "`measure` must be a function"),
+        (lambda: measures.OnTask(lambda: 1.0, TASK), r"`measure` must be a function of \(network,"),
+        (lambda: measures.along(LINEAR_STACK, lambda: 1.0), r"`measure` must be a function of \("),
+        (lambda: measures.kink_rates(RELU, TASK, velocity=lambda: 1), "and takes \\(\\)"),
+        (lambda: measures.kink_rates(RELU, TASK, velocity=lambda n, t: object()), "`velocity` mus"),
+        (lambda: measures.kink_rates(RELU, TASK, velocity=lambda n, t: t), "returns .weights, bia"),
+        (lambda: measures.error_rate(RELU, UNKNOWN), r"`task\.x` holds 16 value"),
+        (lambda: measures.hidden(RELU, UNKNOWN), r"`task\.x` holds 16 value"),
+        (lambda: measures.norms(LINEAR_STACK), "`network` is a stack of networks; take one"),
+        (
+            lambda: measures.norms(half(RELU)),
+            r"`network\.weights\[0\]` must be an array of float32",
+        ),
+        (lambda: measures.norms(jax.tree.map(lambda a: None, RELU)), "`network` holds no arrays"),
         (lambda: measures.OnTask(measures.loss, TASK.x), "`task` must be an fl.Task"),
     ]
 )
@@ -207,6 +241,8 @@ def test_measures(call, message):
 def test_a_flow_of_another_network_is_no_error(descent):
     with pytest.raises(ValueError, match="`flow` is of another network or task"):
         theory.solve(PLAIN, TASK).error(descent)
+    with pytest.raises(ValueError, match="`flow` is a stack of runs; take one"):
+        theory.solve(LINEAR, TASK).error(stack(descent))
 
 
 def test_a_measure_returns_arrays(descent):
@@ -216,7 +252,7 @@ def test_a_measure_returns_arrays(descent):
         measures.along(descent, 1.0)
 
 
-LINEAR_STACK = jax.tree.map(lambda a: jnp.stack([a, a]), LINEAR)
+LINEAR_STACK = stack(LINEAR)
 TIMES, ROWS = np.linspace(0, 1, 3), np.ones((3, 2))
 CUBE = np.zeros((2, 2, 2))
 
@@ -264,6 +300,11 @@ CUBE = np.zeros((2, 2, 2))
         (lambda f: plot.shades("nope", 3), "`colour` must be a colour"),
         (lambda f: plot.shades("relu", 2.5), "`number` must be a whole number"),
         (lambda f: plot.animate(1, 3, "a.gif"), "`draw` must be a function"),
+        (
+            lambda f: plot.animate(lambda k: k, 3, "a.gif"),
+            r"`draw` must be a function of \(figure,",
+        ),
+        (lambda f: plot.animate(lambda f, k: np.int64("x"), 3, "a.gif"), "invalid literal for int"),
         (lambda f: plot.animate(print, 0, "a.gif"), "`frames` must be a whole number of 1"),
         (lambda f: plot.animate(print, 3, 7), "`path` must be a path"),
         (lambda f: plot.animate(print, 3, "a.gif", fps=0), "`fps` must be finite and positive"),

@@ -248,6 +248,60 @@ def test_solution_says_whether_it_is_exact_and_why():
     assert all(len(row) <= 100 for row in text + rows)
 
 
+def test_bias_mode_says_its_rank_and_whether_conditions_hold():
+    assert repr(fl.theory.bias_mode(TASK, 2.0)) == lines(
+        """
+        BiasMode: s = 1.41421, d = 4
+          rank         1, overlap 1
+          ties         1 of this strength
+          margin       inf, at least 1 from c = 0
+          residuals    input 0, target 0, eigen 0, singular 0, 0 where conditions hold
+          bias         most of it in rank 1
+          mean target  most of it in rank 1
+        """
+    )
+    assert repr(fl.theory.bias_mode(TASK, 0.0)).startswith("BiasMode: none, ")
+    stacked = jax.eval_shape(jax.vmap(lambda c: fl.theory.bias_mode(BARS, c)), jnp.ones(2))
+    assert repr(stacked).startswith("BiasMode: s = f64[2], d = f64[2]")
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_early_phase_and_its_clock_say_where_units_go():
+    fate = jnp.asarray([1, -1, 0, 1, -1, -1])
+    change = jnp.asarray([0.5, np.inf, 2.0, np.inf, np.inf, np.inf])
+    early = fl.theory.EarlyPhase(
+        rates=None, component=None, fate=fate, first_change=change, final_codes=None, trouble=None,
+        reached=None, pieces=None, t1=jnp.asarray(2.5), start=RELU, task=TASK, tau=jnp.asarray(1.0),
+        loss=fl.SquaredError(),
+    )  # fmt: skip
+    assert repr(early) == lines(
+        """
+        EarlyPhase of 6 units up to t = 2.5
+          network  ReLUNetwork(2 -> 6 -> 2, bias in hidden layers, c = 1, 30 parameters, float64)
+          task     Task('xor', 4 samples, 2 inputs, 2 outputs, float64)
+          fate     2 on for all samples, 3 for none, 1 for some
+          gates    change in 2 units, first at t = 0.5 to 2
+        """
+    )
+    clock = repr(fl.theory.SlowedClock(early, fl.theory.modes(BARS))).splitlines()
+    assert clock[0] == "SlowedClock by the leading mode, s = 1.5, d = 0.5"
+    assert clock[1] == "  early phase  EarlyPhase of 6 units up to t = 2.5"
+    assert len(clock) == 6
+    assert "units" not in "".join(repr(jax.eval_shape(lambda: early)).splitlines()[1:])
+
+
+def test_after_linearization_says_of_which_units_and_whether_it_is_exact():
+    rows = np.array([[0.5, 0.25, 0.0], [0.25, 0.25, 0.0]])
+    network = fl.ReLUNetwork((np.abs(rows).T, rows))
+    text = repr(fl.theory.after_linearization(network, BARS, always_on=[1, 1, 0])).splitlines()
+    assert text[0] == "AfterLinearization: 2 of 3 units always on"
+    assert text[1] == "  trained on  Task('bars', 2 samples, 2 inputs, 2 outputs, float64)"
+    assert text[2] == "  solution    Riccati, exact"
+    assert text[3].startswith("  why         the inputs are white and the weights balanced")
+    biased = fl.theory.after_linearization(RELU, TASK, always_on=np.ones(6, bool))
+    assert "\n  bias        c = 1\n" in repr(biased)
+
+
 def test_rate_certificate_is_its_table():
     def accuracy(*errors, rate=0.02, slope=1.0):
         return fl.certificate.Accuracy(rate, np.array(errors), slope)

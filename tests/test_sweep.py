@@ -97,6 +97,13 @@ def test_bad_input():
         fl.sweep(NETWORKS, TASK, 1.0, throw=False)
 
 
+def test_runs_that_are_not_there():
+    for index in (0, -1):
+        with pytest.raises(IndexError, match=f"`index` = {index} is out of range: the sweep has 0"):
+            fl.Sweep([])[index]
+    assert list(reversed(fl.Sweep([]))) == []
+
+
 def test_a_stacked_network_is_refused(without_type_checks):
     stacked = jax.tree.map(lambda *a: jnp.stack(a), *NETWORKS)
     with pytest.raises(ValueError, match="`networks` must be a list"):

@@ -63,7 +63,8 @@ def number(wanted: str, fine: Callable[[float], bool], remedy: str = "") -> Chec
             raise refuse(name, f"a number, {wanted}", value, remedy)
         if not isinstance(value, jax.core.Tracer) and not fine(_float(value)):
             raise refuse(name, wanted, value, remedy)
-        return value
+        plain = isinstance(value, (int, float, np.generic, np.ndarray, jax.Array))
+        return value if plain else _float(value)  # a fraction, say, which JAX does not know
 
     return check
 
@@ -71,7 +72,7 @@ def number(wanted: str, fine: Callable[[float], bool], remedy: str = "") -> Chec
 positive = number("finite and positive", lambda v: math.isfinite(v) and v > 0)
 not_negative = number("finite and zero or positive", lambda v: math.isfinite(v) and v >= 0)
 finite = number("finite", math.isfinite)
-moment = number("a time, or inf for the end", lambda v: not math.isnan(v))
+moment = number("a time, or inf for the end", lambda v: v > -math.inf)
 
 
 def positive_at_run_time(name: str, value: Any) -> Any:
@@ -198,13 +199,6 @@ def sequence_of(check: Check, wanted: str) -> Check:
     return checked_items
 
 
-def function(name: str, value: Any) -> Any:
-    """Something that can be called, and is not a class."""
-    if not callable(value) or inspect.isclass(value):
-        raise refuse(name, "a function", value)
-    return value
-
-
 def function_of(*arguments: str) -> Check:
     """A check for a function of these, by position."""
     wanted = f"a function of ({', '.join(arguments)})"
@@ -269,6 +263,24 @@ def floating(name: str, value: Any, exact: bool = False) -> jax.Array:
     if exact and jnp.issubdtype(dtype, jnp.floating):
         raise refuse(name, "of float32 or float64", value, "runs need one of the two")
     return jnp.asarray(value).astype(jnp.result_type(float))
+
+
+def require_runnable(name: str, value: Any) -> None:
+    """Raise `ValueError` unless it is an array of float32 or float64; only its type is looked at.
+
+    The library's own objects hold such arrays. Those in which a tree map left others do not.
+    """
+    if getattr(value, "dtype", None) not in (jnp.float32, jnp.float64):
+        raise refuse(name, "an array of float32 or float64", value, "runs need one of the two")
+
+
+def require_single(name: str, axes: int, wanted: int, kind: str) -> None:
+    """Raise `ValueError` for a stack of things, one of which has so many axes."""
+    if axes != wanted:
+        raise ValueError(
+            f"`{name}` is a stack of {kind}; take one, as in jax.tree.map(lambda a: a[0], {name}), "
+            "or map over all by jax.vmap."
+        )
 
 
 def precision(name: str, value: Any) -> Any:

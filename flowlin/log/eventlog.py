@@ -114,7 +114,22 @@ class EventLog(eqx.Module):
     def __len__(self) -> int:
         if is_traced(self.time):
             raise ValueError("`len(events)` is not known under jit or vmap; use `events.count`.")
+        self._require_one("len(events)")
         return int(np.sum(np.isfinite(np.asarray(self.time))))
+
+    def _require_one(self, what: str) -> None:
+        """Raise `ValueError` for the logs of several runs, as `vmap` stacks them."""
+        if np.ndim(self.time) != 1:
+            raise ValueError(
+                f"`{what}` is of one log, and these are stacked, with times of shape "
+                f"{np.shape(self.time)}; take one, as in jax.tree.map(lambda a: a[0], events)."
+            )
+
+    def _require_known(self, what: str) -> None:
+        """Raise `ValueError` unless this is one log whose events are known."""
+        if is_traced(self.time):
+            raise ValueError(f"`{what}` is not known under jit or vmap; call it outside.")
+        self._require_one(what)
 
     @property
     def offsets(self) -> tuple[int, ...]:
@@ -131,11 +146,13 @@ class EventLog(eqx.Module):
     @property
     def name(self) -> list[str]:
         """What crossed, per event (outside `jit`)."""
+        self._require_known("events.name")
         return [self.channels[k].name for k in np.asarray(self.channel)]
 
     @property
     def index(self) -> list[tuple[int, ...]]:
         """Which component crossed, per event; for gates (layer, unit, sample) (outside `jit`)."""
+        self._require_known("events.index")
         rows = []
         for k, component in zip(np.asarray(self.channel), np.asarray(self.component), strict=True):
             channel, local = self.channels[k], int(component) - self.offsets[k]
@@ -149,6 +166,7 @@ class EventLog(eqx.Module):
 
         **Raises:** `ValueError` for several times; use `jax.vmap`.
         """
+        self._require_one("events.sides")
         k = jnp.where(
             (self.time <= t) & jnp.isfinite(self.time), jnp.arange(self.time.shape[0]), -1
         )
@@ -199,6 +217,7 @@ class EventLog(eqx.Module):
 
         **Raises:** `ValueError` for what is no mask of truth values (K,).
         """
+        self._require_one("events.where")
         if np.shape(mask) != self.time.shape or getattr(mask, "dtype", 0) != jnp.bool_:
             raise refuse("mask", f"an array of truth values of shape {self.time.shape}", mask)
         order = jnp.argsort(jnp.where(mask, self.time, jnp.inf))
@@ -248,6 +267,7 @@ class EventLog(eqx.Module):
 
     def table(self) -> list[dict[str, Any]]:
         """One dictionary per event, for `pandas.DataFrame` or `csv.DictWriter`."""
+        self._require_known("events.table")
         columns = (getattr(self, name) for name in COLUMNS)
         plain = [c if isinstance(c, list) else np.asarray(c).tolist() for c in columns]
         return [dict(zip(COLUMNS, row, strict=True)) for row in zip(*plain, strict=True)]

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
+from flowlin._tools.arrays import require_finite
 from flowlin._tools.checks import WORDS, finite_array, floating
 from flowlin.network.fit import check_fit, require_inputs
 from flowlin.network.kinds import AbstractNetwork
@@ -37,6 +38,7 @@ def inputs_of(network: AbstractNetwork, task: Samples) -> Array:
     require_inputs(network, x, "task.x" if isinstance(task, Task) else "task")
     if not len(x):
         raise ValueError("`task` has no samples.")
+    require_finite("task.x", x)
     return x
 
 
@@ -44,6 +46,8 @@ def whole(network: AbstractNetwork, task: Any) -> Task:
     """The task, where targets are needed too."""
     task = WORDS["task"]("task", task)
     check_fit(network, task)
+    require_finite("task.x", task.x)
+    require_finite("task.y", task.y)
     return task
 
 

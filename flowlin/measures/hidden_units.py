@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
-from flowlin._tools.checks import checked, function
+from flowlin._tools.checks import checked, function_of, refuse
 from flowlin._tools.codec import storable
 from flowlin._tools.numerics import root
 from flowlin.field.chunks import summed
@@ -105,7 +106,7 @@ def velocity(
     return field(None, network.parameters, None)
 
 
-@checked(velocity=function)
+@checked(velocity=function_of("network", "task"))
 def kink_rates(
     network: AbstractNetwork,
     task: Task,
@@ -125,15 +126,26 @@ def kink_rates(
     - `velocity`: function of (network, task) that returns the velocities of weights and biases;
       by default `measures.velocity`, whose loss and tau are bound with `functools.partial`.
 
-    **Raises:** `ValueError` for a layer out of range.
+    **Raises:** `ValueError` for a layer out of range, and for velocities that do not go with the
+    network's parameters.
     """
     k = kink_positions(network, layer=layer)
-    weights, biases = velocity(network, task)
+    weights, biases = _of_parameters(velocity(network, task), network)
     w, dw, db = network.weights[layer], weights[layer], biases[layer]
     if db is None:
         return k
     size = root(jnp.sum(w**2, axis=1))
     return -(network.bias_strength * db + k * jnp.sum(w * dw, axis=1) / size) / size
+
+
+def _of_parameters(found: Any, network: AbstractNetwork) -> Parameters:
+    """What a function of the user's returned for velocities, (weights, biases)."""
+    pair = isinstance(found, tuple) and len(found) == 2
+    shapes = [[np.shape(a) for a in jax.tree.leaves(t)] for t in (found, network.parameters)]
+    if not pair or shapes[0] != shapes[1]:
+        wanted = "a function that returns (weights, biases), of the network's shapes"
+        raise refuse("velocity", wanted, found)
+    return found
 
 
 @storable()

@@ -7,12 +7,13 @@ import equinox as eqx
 import jax
 from jax import lax
 
-from flowlin._tools.checks import checked, function, refuse, returned
+from flowlin._tools.checks import checked, function_of, refuse, returned
 from flowlin.measures._input import Samples, samples
 from flowlin.network.kinds import AbstractNetwork
 from flowlin.tasks.task import Task
 
 Measure = Callable[[AbstractNetwork, Any], Any]
+MEASURE = function_of("network", "task")
 
 
 def _trajectory_or_stacked(name: str, value: Any) -> Any:
@@ -29,7 +30,7 @@ def _trajectory_or_stacked(name: str, value: Any) -> Any:
     return value
 
 
-@checked(flow=_trajectory_or_stacked, measure=function, task=samples)
+@checked(flow=_trajectory_or_stacked, measure=MEASURE, task=samples)
 def along(flow: Any, measure: Measure, task: Samples = None) -> Any:
     """A measure at all saved times of a trajectory, in one call.
 
@@ -60,7 +61,7 @@ def _mapped(measure: Measure, networks: Any, task: Samples) -> Any:
     return lax.map(lambda network: measure(network, task), networks)
 
 
-@checked(measure=function)
+@checked(measure=MEASURE)
 class OnTask(eqx.Module):
     """A measure on a task of its own, whatever the run trains on.
 

@@ -4,12 +4,13 @@ from typing import Any
 
 from jaxtyping import Array
 
+from flowlin._tools.checks import require_single
 from flowlin.tasks.task import Task
 
 
 def require_inputs(network: Any, x: Array, name: str = "x", axes: int = 2) -> None:
     """Raise `ValueError` unless the network takes these inputs: many (P, N_in), or one (N_in,)."""
-    _require_one(network)
+    require_one(network)
     takes = network.weights[0].shape[1]
     if x.ndim == axes and x.shape[-1] == takes:
         return
@@ -21,19 +22,17 @@ def require_inputs(network: Any, x: Array, name: str = "x", axes: int = 2) -> No
     raise ValueError(f"`{name}` must have shape {wanted}, got {x.shape}{remedy}.")
 
 
-def _require_one(network: Any) -> None:
-    if getattr(network.weights[0], "ndim", None) is None:
-        raise ValueError("`network` holds no arrays; pass one whose weights and biases are there.")
-    if network.weights[0].ndim != 2:
-        raise ValueError(
-            "`network` is a stack of networks; take one, as in jax.tree.map(lambda a: a[0], "
-            "network), or map over all by jax.vmap."
-        )
+def require_one(network: Any, name: str = "network") -> None:
+    """Raise `ValueError` for a stack of networks, or one without arrays."""
+    axes = getattr(network.weights[0], "ndim", None)
+    if axes is None:
+        raise ValueError(f"`{name}` holds no arrays; pass one whose weights and biases are there.")
+    require_single(name, axes, 2, "networks")
 
 
 def check_fit(network: Any, task: Task) -> None:
     """Raise `ValueError` unless the network takes the task's inputs and gives its outputs."""
-    _require_one(network)
+    require_one(network)
     takes, gives = network.weights[0].shape[-1], network.weights[-1].shape[-2]
     if (takes, gives) != (task.inputs, task.outputs):
         raise ValueError(

@@ -140,7 +140,8 @@ def _rank(product: Array) -> int:
 
 
 def _widths(hidden: int | Sequence[int]) -> list[int]:
-    listed = hasattr(hidden, "__len__") and not isinstance(hidden, (str, bytes))
+    several = isinstance(hidden, Sequence) and not isinstance(hidden, (str, bytes))
+    listed = several or getattr(hidden, "ndim", 0)
     try:
         widths = [whole(1)("hidden", n) for n in (hidden if listed else [hidden])]  # pyright: ignore
     except ValueError:

@@ -21,12 +21,13 @@ from flowlin._tools.checks import (
     instance,
     known,
     refuse,
+    require_runnable,
 )
 from flowlin._tools.codec import storable
 from flowlin._tools.show import shown
 from flowlin.network import initial, summary
 from flowlin.network.construction import layers, off_gate, per_layer
-from flowlin.network.fit import require_inputs
+from flowlin.network.fit import require_inputs, require_one
 from flowlin.network.forward_pass import Biases, Parameters, Weights, forward
 from flowlin.tasks.task import Task
 
@@ -95,7 +96,7 @@ class AbstractNetwork(eqx.Module):
 
     @checked(x=_input)
     def outputs(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N_out"]:
-        """Outputs for all samples at once, with the network's gates."""
+        """Outputs for all samples at once, with the network's gates; no rows for no samples."""
         require_inputs(self, x)
         return forward(self.parameters, self.bias_strength, x, self.activation)[0]
 
@@ -117,7 +118,7 @@ class AbstractNetwork(eqx.Module):
     @checked
     def frozen(self, task: Task) -> "GatedLinearNetwork":
         """Gated linear network with this network's (P, H) gates on the task's samples."""
-        require_inputs(self, task.x, "task.x")
+        self._require_samples(task)
         return self._gated(self.gates(task.x))
 
     @checked
@@ -126,9 +127,14 @@ class AbstractNetwork(eqx.Module):
 
         The linear model of Eq. 15 of the lead paper, G = diag(on for every sample).
         """
-        require_inputs(self, task.x, "task.x")
+        self._require_samples(task)
         gates = tuple(jnp.all(z > 0, axis=0).astype(z.dtype) for z in self.preactivations(task.x))
         return self._gated(gates)
+
+    def _require_samples(self, task: Task) -> None:
+        """Raise `ValueError` unless the task's inputs are such that they have gates."""
+        require_inputs(self, task.x, "task.x")
+        require_finite("task.x", task.x)  # a gate would take NaN for a unit that is off
 
     def _gated(self, gates: tuple[Array, ...]) -> "GatedLinearNetwork":
         return GatedLinearNetwork(self.weights, self.biases, self.bias_strength, gates=gates)
@@ -390,7 +396,9 @@ class GatedLinearNetwork(AbstractNetwork):
         require_inputs(self, x, axes=1)
         if gates is None:
             return self.outputs(x[None])[0]
-        gates = (gates,) if hasattr(gates, "ndim") else tuple(gates)
+        if hasattr(gates, "ndim"):
+            gates = (gates,)
+        gates = per_layer("gates", gates, "one array (H,) per hidden layer")
         shapes = [np.shape(array(f"gates[{k}]", gate)) for k, gate in enumerate(gates)]
         if shapes != [(width,) for width in self.hidden]:
             raise ValueError(
@@ -402,7 +410,14 @@ class GatedLinearNetwork(AbstractNetwork):
         )[0][0]
 
 
-WORDS["network"] = instance(
-    AbstractNetwork, "a flowlin network", "make one by fl.ReLUNetwork.init(task, key=key)"
-)
+def _network(name: str, value: Any) -> AbstractNetwork:
+    """One network, and no stack of them, of a precision that runs can have."""
+    remedy = "make one by fl.ReLUNetwork.init(task, key=key)"
+    value = instance(AbstractNetwork, "a flowlin network", remedy)(name, value)
+    require_one(value, name)
+    require_runnable(f"{name}.weights[0]", value.weights[0])
+    return value
+
+
+WORDS["network"] = _network
 WORDS["bias"] = flag

@@ -10,12 +10,12 @@ from matplotlib import animation
 from matplotlib.figure import Figure
 
 from flowlin._tools.bar import tqdm_bar
-from flowlin._tools.checks import checked, function, positive, whole
+from flowlin._tools.checks import checked, function_of, positive, whole
 from flowlin.plot._words import exactly
 
 
 @checked(
-    draw=function,
+    draw=function_of("figure", "k"),
     frames=whole(1),
     size=exactly(2, positive, "two numbers, (width, height) in inches"),
     fps=positive,
@@ -64,10 +64,12 @@ def animate(
     bar = tqdm_bar(frames, unit="frame") if progress else None
     figure = plt.figure(figsize=size, layout="constrained")
     try:
+        draw(figure, 0)  # before the writer, which hides an error at its first frame
         with writer.saving(figure, str(path), dpi):
             for k in range(frames):
-                figure.clear()
-                draw(figure, k)
+                if k:
+                    figure.clear()
+                    draw(figure, k)
                 writer.grab_frame()
                 if bar is not None:
                     bar.update()

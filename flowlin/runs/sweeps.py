@@ -50,7 +50,11 @@ class Sweep(Sequence[Trajectory]):
     def __getitem__(self, index) -> Any:
         if not isinstance(index, (int, np.integer, slice)):
             raise refuse("index", "a whole number or a slice", index)
-        return Sweep(self.flows[index]) if isinstance(index, slice) else self.flows[index]
+        if isinstance(index, slice):
+            return Sweep(self.flows[index])
+        if not -len(self) <= index < len(self):  # what sequences raise, which ends loops over them
+            raise IndexError(f"`index` = {index} is out of range: the sweep has {len(self)} runs.")
+        return self.flows[index]
 
     def __iter__(self) -> Iterator[Trajectory]:
         return iter(self.flows)

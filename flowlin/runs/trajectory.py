@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from flowlin._tools.archive import PathLike, require_place, write
 from flowlin._tools.arrays import is_traced
-from flowlin._tools.checks import WORDS, checked, instance, refuse
+from flowlin._tools.checks import WORDS, checked, instance, refuse, require_single
 from flowlin._tools.codec import storable
 from flowlin._tools.result import RunError, okay
 from flowlin._tools.show import shown
@@ -304,7 +304,14 @@ class Trajectory(eqx.Module):
         return linearization(counts, self.end)
 
 
-WORDS["flow"] = WORDS["descent"] = instance(Trajectory, "a trajectory, which runs return")
+def _flow(name: str, value: Any) -> Trajectory:
+    """One trajectory, and no stack of them."""
+    value = instance(Trajectory, "a trajectory, which runs return")(name, value)
+    require_single(name, np.ndim(value.ts), 1, "runs")
+    return value
+
+
+WORDS["flow"] = WORDS["descent"] = _flow
 
 
 def _stacked(template: AbstractNetwork, parameters: Parameters, length: int) -> Any:

@@ -10,7 +10,16 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
 from flowlin._tools.arrays import automatic, is_traced, require_finite
-from flowlin._tools.checks import WORDS, checked, floating, instance, refuse, text
+from flowlin._tools.checks import (
+    WORDS,
+    checked,
+    floating,
+    instance,
+    refuse,
+    require_runnable,
+    require_single,
+    text,
+)
 from flowlin._tools.codec import storable
 from flowlin._tools.show import shown
 from flowlin.tasks import summary
@@ -147,4 +156,15 @@ def _samples(indices: Any, samples: int) -> Any:
 
 
 WORDS["mesh"] = instance(Mesh, "a jax.sharding.Mesh", "make one by jax.make_mesh")
-WORDS["task"] = instance(Task, "an fl.Task", "make one by fl.Task(x, y)")
+
+
+def _task(name: str, value: Any) -> Task:
+    """One task, and no stack of tasks."""
+    value = instance(Task, "an fl.Task", "make one by fl.Task(x, y)")(name, value)
+    for part, rows in ((f"{name}.x", value.x), (f"{name}.y", value.y)):
+        require_runnable(part, rows)
+        require_single(name, rows.ndim, 2, "tasks")
+    return value
+
+
+WORDS["task"] = _task

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array
 
 from flowlin._tools.arrays import is_traced
-from flowlin._tools.checks import array, checked, refuse
+from flowlin._tools.checks import array, checked, refuse, require_single
 
 STAND_IN = np.e  # for NaN while a formula is worked out: what every argument may be
 
@@ -69,6 +69,7 @@ def of_run(name: str, value: Any) -> Any:
     """A trajectory, by what closed forms compare themselves with; theory knows of no flows."""
     if not all(hasattr(value, part) for part in ("ts", "networks", "final")):
         raise refuse(name, "a trajectory, as `fl.gradient_flow` returns it", value)
+    require_single(name, np.ndim(value.ts), 1, "runs")
     return value
 
 

@@ -29,9 +29,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from flowlin._tools.checks import checked
+from flowlin._tools.show import shown
 from flowlin.tasks.task import Task
+from flowlin.theory import summary
 
 
+@shown(summary.bias_mode)
 class BiasMode(eqx.Module):
     r"""The mode that learns the mean target, what the task must fulfil for it, and its rank.
 

@@ -10,14 +10,17 @@ from jaxtyping import Array, Bool, Float
 
 from flowlin._tools.arrays import augment, is_traced
 from flowlin._tools.checks import checked, floating, not_negative, refuse
+from flowlin._tools.show import shown
 from flowlin.network.fit import check_fit
 from flowlin.network.kinds import LinearNetwork, ReLUNetwork
 from flowlin.tasks.task import Task
+from flowlin.theory import summary
 from flowlin.theory._form import TIME, of_run, require_same
 from flowlin.theory.conditions import Certificate
 from flowlin.theory.solution import Solution, solve
 
 
+@shown(summary.after_linearization)
 class AfterLinearization(eqx.Module):
     r"""The closed form of $\hat y = W_2 G \tilde W_1 \tilde x$ (lead paper Eq. 15).
 

@@ -1,8 +1,13 @@
-"""What modes, certificates and solutions print: see `flowlin._tools.show`."""
+"""What the objects of the theory print: see `flowlin._tools.show`.
+
+Nothing here compiles a program.
+"""
 
 from typing import Any
 
-from flowlin._tools.show import ADVICE, Summary, clipped, first, known, number, plural
+import numpy as np
+
+from flowlin._tools.show import ADVICE, Summary, clipped, first, known, number, plural, span
 
 MOST_MODES = 8
 
@@ -45,6 +50,62 @@ def certificate(found: Any) -> Summary:
 
 def solution(found: Any) -> Summary:
     """Which it is, whether it is exact, why, and the conditions."""
-    kind = "exact" if found.exact else "not exact"
     why = ("why", clipped(found.why, ADVICE))
-    return Summary(f"Solution: {found.name}, {kind}", [why, *certificate(found.certificate).rows])
+    return Summary(f"Solution: {_named(found)}", [why, *certificate(found.certificate).rows])
+
+
+def _named(found: Any) -> str:
+    """Which solution it is, and whether it is exact."""
+    return f"{found.name}, {'exact' if found.exact else 'not exact'}"
+
+
+def bias_mode(found: Any) -> Summary:
+    """Strength and variance, rank among the task's modes, and how well the conditions hold."""
+    if number(found.rank) == "0":
+        return Summary("BiasMode: none, the inputs' mean is zero and so is c", [])
+    conditions = ("input", "target", "eigen", "singular")
+    residuals = ", ".join(f"{n} {number(getattr(found, f'{n}_residual'), 4)}" for n in conditions)
+    rows = [
+        ("rank", f"{number(found.rank)}, overlap {number(found.overlap, 4)}"),
+        ("ties", f"{number(found.ties)} of this strength"),
+        ("margin", f"{number(found.margin, 4)}, at least 1 from c = {number(found.first_from)}"),
+        ("residuals", f"{residuals}, 0 where conditions hold"),
+        ("bias", f"most of it in rank {number(found.bias_rank)}"),
+        ("mean target", f"most of it in rank {number(found.mean_rank)}"),
+    ]
+    return Summary(f"BiasMode: s = {number(found.s)}, d = {number(found.d)}", rows)
+
+
+def early_phase(found: Any) -> Summary:
+    """How far it goes, of what, where the units are turned to, and when their gates change."""
+    rows = [("network", clipped(found.start, ADVICE)), ("task", clipped(found.task, ADVICE))]
+    fate, change = known(found.fate, 1), known(found.first_change, 1)
+    if fate is not None and change is not None:
+        on, off, split = (np.sum(fate == side) for side in (1, -1, 0))
+        rows.append(("fate", f"{on} on for all samples, {off} for none, {split} for some"))
+        changing = change[np.isfinite(change)]
+        when = f", first at t = {span(changing)}" if len(changing) else ""
+        rows.append(("gates", f"change in {plural(len(changing), 'unit')}{when}"))
+    units = plural(found.fate.shape[-1], "unit")
+    return Summary(f"EarlyPhase of {units} up to t = {number(found.t1)}", rows)
+
+
+def slowed_clock(found: Any) -> Summary:
+    """The leading mode, and the early phase whose clock it slows down."""
+    s, d = first(found.modes.s, most=1), first(found.modes.d, most=1)
+    s, d = (word.removesuffix(", ...") for word in (s, d))
+    title = f"SlowedClock by the leading mode, s = {s}, d = {d}"
+    early = early_phase(found.early)
+    return Summary(title, [("early phase", early.title), *early.rows])
+
+
+def after_linearization(found: Any) -> Summary:
+    """How many units it is of, which solution, whether it is exact, why, and the conditions."""
+    on = known(found.always_on, 1)
+    units = plural(found.always_on.shape[-1], "unit")
+    count = number(found.always_on) if on is None else str(np.sum(on))
+    rows = [("trained on", clipped(found.task, ADVICE)), ("solution", _named(found.solution))]
+    if found.bias_strength is not None:
+        rows.insert(1, ("bias", f"c = {number(found.bias_strength)}"))
+    rows += solution(found.solution).rows
+    return Summary(f"AfterLinearization: {count} of {units} always on", rows)

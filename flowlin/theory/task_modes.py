@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from flowlin._tools.arrays import augment, is_traced
+from flowlin._tools.arrays import augment, is_traced, require_finite
 from flowlin._tools.checks import WORDS, array, checked, flag, instance
 from flowlin._tools.codec import storable
 from flowlin._tools.show import shown
@@ -16,6 +16,8 @@ from flowlin.network.kinds import AbstractNetwork, GatedLinearNetwork, LinearNet
 from flowlin.tasks.task import Task
 from flowlin.theory import summary
 from flowlin.theory.origin import fingerprint, require_origin
+
+LARGEST = 1e19  # its square is what float32 holds; in float64 norms of products of correlations
 
 
 @shown(summary.modes)
@@ -221,8 +223,15 @@ def modes(task: Task, bias_strength: float = 0.0) -> Modes:
             "`theory.modes` needs a concrete task and bias strength; call it outside jit and "
             "vmap and pass the modes in."
         )
+    require_finite("task.x", task.x)
+    require_finite("task.y", task.y)
     c = float(bias_strength)
     x, y = np.asarray(task.x, np.float64), np.asarray(task.y, np.float64)
+    if max(abs(c), np.max(np.abs(x)), np.max(np.abs(y))) > LARGEST:
+        raise ValueError(
+            f"`task` or `bias_strength` = {c:g} has numbers above {LARGEST:g}, whose correlations "
+            "overflow; scale it down."
+        )
     if c:
         x = np.concatenate([np.full((len(x), 1), c, x.dtype), x], axis=1)
     syx, sx = y.T @ x / len(x), x.T @ x / len(x)

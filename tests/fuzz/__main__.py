@@ -3,6 +3,7 @@
 import argparse
 import json
 import pathlib
+import shlex
 import sys
 
 import jax
@@ -34,20 +35,21 @@ def main() -> int:
         print("not described in tests/fuzz/words.py:", *missing, sep="\n  ")
         return 1
     chosen = [t for name, t in known.items() if any(o in name for o in asked.only or [""])]
-    batches = batched(chosen, *(LONG if asked.long else SHORT))
+    batches = batched(chosen, asked.seed, *(LONG if asked.long else SHORT))
     with Lines(asked.report) as lines:
         outcomes = drive.outcomes(batches, asked.workers, asked.limit, lines.write)
     text = f"{report.table(outcomes)}\n{report.offenders(outcomes)}\n"
     print(text)
     if asked.report:
         path = pathlib.Path(asked.report)
-        path.with_suffix(".txt").write_text(text)
+        command = " ".join(["python -m tests.fuzz", *map(shlex.quote, sys.argv[1:])])
+        path.with_suffix(".md").write_text(report.markdown(outcomes, command))
         content = {"counts": report.counts(outcomes), "outcomes": outcomes}
         path.with_suffix(".json").write_text(json.dumps(content, indent=1))
     return 0
 
 
-def batched(chosen: list[Target], per: float, number: int) -> list[list[str]]:
+def batched(chosen: list[Target], seed: int, per: float, number: int) -> list[list[str]]:
     """Cases in a number of batches; callables that start from one object go together.
 
     A child process makes the object once. With less than a case per parameter, valid calls and
@@ -58,7 +60,7 @@ def batched(chosen: list[Target], per: float, number: int) -> list[list[str]]:
     known = KNOWN + KNOWN_LONG if per >= 1 else KNOWN
     for target in order:
         count = max(1, round(per * len(target.parameters)))
-        own = drawn(target, count)
+        own = drawn(target, count, seed)
         if per < 1:
             own = own[1:] if target.parameters else []
         own += [case for case in known if case.startswith(f"{target.name}(")]
@@ -88,9 +90,10 @@ class Lines:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--long", action="store_true", help="thousands of cases")
+    parser.add_argument("--seed", type=int, default=0, help="other cases for each number")
     parser.add_argument("--only", nargs="*", help="callables whose names contain one of these")
     parser.add_argument("--case", help="one case, with its traceback or value")
-    parser.add_argument("--report", help="file for the counts and outcomes, .txt and .json")
+    parser.add_argument("--report", help="file for the counts, .md, and all outcomes, .json")
     parser.add_argument("--workers", type=int, default=2, help="child processes at once")
     parser.add_argument("--limit", type=float, default=60.0, help="processor time of a case, s")
     return parser.parse_args()

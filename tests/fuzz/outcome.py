@@ -26,7 +26,8 @@ from tests.fuzz.words import valid, word
 VERDICTS = ("right", "told", "obscure", "silent", "hang", "died", "invalid")
 HOME = pathlib.Path(fl.__file__).parent
 MISSING, EXTRA = "MISSING", "*EXTRA"
-TOLD = (ValueError, TypeError, ImportError, fl.RunError)
+# IndexError is what Python asks of a sequence.
+TOLD = (ValueError, TypeError, ImportError, IndexError, fl.RunError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,6 +195,8 @@ def _of_error(call: Call, error: Exception) -> tuple[str, str]:
         return "told", message  # the caller's own function raised it
     if isinstance(error, TypeError) and _tells_of_the_call(call, str(error)):
         return "told", message
+    if isinstance(error, OSError) and error.filename is not None:
+        return "told", message  # the system's own words, which name the file
     by_us = _is_ours(frame.filename) and _raises(frame)
     if isinstance(error, TOLD) and by_us and _names(call, str(error)):
         return "told", message

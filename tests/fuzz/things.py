@@ -103,6 +103,12 @@ def nan_task():
 
 
 @thing
+def half_task():
+    """In a precision that the library refuses to make."""
+    return jax.tree.map(lambda a: a.astype(jnp.float16), evaluated("task"))
+
+
+@thing
 def stacked_task():
     return jax.tree.map(lambda a: jnp.stack([a, a]), evaluated("task"))
 

@@ -245,6 +245,14 @@ OWN = {
     **{f"fl.{kind}.__call__.x": Word("task.x[0]", k.Kind(
         lambda v: k.finite(v) and k.np.ndim(v) == 1, k.ARRAYS,
     )) for kind in ("LinearNetwork", "ReLUNetwork", "GatedLinearNetwork")},
+    # No sample in, no row out.
+    **{f"fl.{kind}.{method}.x": Word("task.x", k.Kind(
+        lambda v: k.finite(v) and k.np.ndim(v) == 2, k.ARRAYS,
+    )) for kind in ("LinearNetwork", "ReLUNetwork", "GatedLinearNetwork")
+      for method in ("outputs", "preactivations", "gates")},
+    "fl.measures.variance_explained.features": Word("task.y", k.Kind(  # (P,) is one feature
+        lambda v: k.numeric(v) and k.np.ndim(v) in (1, 2), k.ARRAYS, formula=True,
+    )),
     "fl.measures.loss.loss": Word("fl.SquaredError()", k.LOSS),
     **{f"fl.measures.{name}.hidden": Word("hidden", k.ROWS) for name in (
         "distance_ratio", "distances", "effective_rank_of_gram", "gram", "mds",

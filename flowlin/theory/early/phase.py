@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from flowlin._tools.arrays import is_traced
 from flowlin._tools.checks import WORDS, array, checked, instance, not_negative, whole
+from flowlin._tools.show import shown
 from flowlin.field.gates.one_layer import GatedFlow
 from flowlin.field.gates.one_layer_rule import initial_sides
 from flowlin.field.gates.sides import FINE, ON
@@ -21,6 +22,7 @@ from flowlin.loss import LinearizedLoss, SquaredError
 from flowlin.network.fit import check_fit
 from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
 from flowlin.tasks.task import Task
+from flowlin.theory import summary
 from flowlin.theory.early.unit import (
     Pieces,
     Units,
@@ -45,6 +47,7 @@ def compiled(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+@shown(summary.early_phase)
 class EarlyPhase(eqx.Module):
     r"""A ReLU network's flow as if its outputs stayed zero, from t = 0 to `t1`; see `early_phase`.
 

@@ -26,8 +26,10 @@ from jaxtyping import Array, Float
 
 from flowlin._tools.arrays import is_traced
 from flowlin._tools.checks import array, checked, number
+from flowlin._tools.show import shown
 from flowlin.field.gates.sides import ON
 from flowlin.log.linear_phase import LinearizationTime
+from flowlin.theory import summary
 from flowlin.theory._form import TIME, nan_of, unless
 from flowlin.theory.early.phase import EarlyPhase, compiled
 from flowlin.theory.origin import require_origin
@@ -39,6 +41,7 @@ CELLS = 64  # of the integral, each with four Gauss points
 _share = number("a number in [0, 1)", lambda share: math.isnan(share) or 0 <= share < 1)
 
 
+@shown(summary.slowed_clock)
 class SlowedClock(eqx.Module):
     """Time t of a ReLU network's flow at the clock reading theta of its early phase.
 
