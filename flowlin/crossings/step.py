@@ -143,7 +143,6 @@ class Step(eqx.Module):
             fractions = low + (high - low) * jnp.asarray((1 + nodes(count)) / 2, dtype)
             return (self.path.t0 + (self.path.t1 - self.path.t0) * fractions).astype(dtype)
 
-        rounding = self._rounding(after)
         them = self._components(number, after, None, times, EXACTLY)
         todo, found = first_look(them, table, times(0.0, 1.0), EXACTLY, found)
 
@@ -159,7 +158,7 @@ class Step(eqx.Module):
                 return evaluated(coefficients, low, high, count)
 
             own = self._components(number[chosen], after, sample, times, EXACTLY)
-            error = self._error(number[chosen]) + rounding[number[chosen]]
+            error = self._error(number[chosen]) + self._rounding(after)[number[chosen]]
             own = eqx.tree_at(lambda c: c.error, own, error)
             return todo.at[chosen].set(False), searched(own, real, found)
 
