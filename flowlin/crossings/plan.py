@@ -50,7 +50,8 @@ class Plan(NamedTuple):
             elif degree is None or path.degree is None:
                 smooth.append(i)
             elif isinstance(function, OrderStatistic):
-                groups.setdefault((behind.level, behind.layer), []).append(i)
+                rows = function.preactivations
+                groups.setdefault((rows.level, rows.layer), []).append(i)
             elif jax.eval_shape(lambda t, f=function: f.sampled(network, path, t), times) is None:
                 exact.append(i)
                 points = max(points, degree * path.degree + 1)

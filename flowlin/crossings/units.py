@@ -72,8 +72,8 @@ class Units(eqx.Module):
 
     def rows(self, chosen: Int[Array, " B"]) -> Float[Array, "n B P"]:
         """Coefficients of chosen units' preactivations."""
-        w, b = (None if a is None else a[1:] for a in self.coefficients(chosen))
-        later = w @ self.x.T + (0.0 if b is None else b[..., None])
+        w, b = self.coefficients(chosen)
+        later = w[1:] @ self.x.T + (0.0 if b is None else b[1:, :, None])
         # They add up to the value at the end.
         first = self.ends[chosen] - jnp.sum(later, axis=0)
         return jnp.concatenate([first[None], later]).astype(self.ends.dtype)
