@@ -123,11 +123,10 @@ class ModeGaps(AbstractWatched):
         return len(network.weights) if isinstance(network, LinearNetwork) else None
 
     def sampled(self, network: AbstractNetwork, path: Path, times: Array) -> Array | None:
-        """Of a linear network without multiplying its matrices."""
+        """Of a linear network, at all times in one product."""
         if not isinstance(network, LinearNetwork):
             return None
-        seen, c = path.image(self.strengths.seen), network.bias_strength
-        return jax.vmap(lambda t: self.strengths.of_seen(seen(t), c) - self.level)(times)
+        return jax.vmap(lambda t: self(network.with_parameters(path(t))))(times)
 
     def along(self, network: AbstractNetwork, path: Path, k: Array) -> Callable[[Any], Array]:
         """Of a linear network one input and one output matter: two vectors instead of matrices."""

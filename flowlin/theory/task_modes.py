@@ -159,35 +159,6 @@ class ModeStrengths(eqx.Module):
         """Strengths (K,) of the network's modes."""
         return jnp.sum(self.u * self.response(network, task), axis=0)
 
-    def seen(self, parameters: Parameters) -> Parameters:
-        """A linear network as the modes see it: linear in its parameters, a column per mode.
-
-        The first weights times the modes' inputs, (H, K), those in between, and the modes'
-        outputs times the last ones, (K, H); biases times the constant in the modes' inputs.
-        """
-        weights, biases = parameters
-        scale, directions = self.projected[0], self.projected[1:]
-        own = [None if b is None else b[:, None] * scale for b in biases]
-        if own[-1] is not None:
-            own[-1] = jnp.sum(self.u * own[-1], axis=0)
-        first = weights[0] @ directions
-        if len(weights) == 1:
-            return (jnp.sum(self.u * first, axis=0),), tuple(own)
-        return (first, *weights[1:-1], self.u.T @ weights[-1]), tuple(own)
-
-    def of_seen(self, seen: Parameters, bias_strength: Any) -> Float[Array, " K"]:
-        """Strengths (K,) of a network that was `seen`."""
-        h: Any = 0.0
-        for layer, (w, b) in enumerate(zip(*seen, strict=True)):
-            if layer == 0:
-                h = w
-            elif layer < len(seen[0]) - 1:
-                h = w @ h
-            else:
-                h = jnp.sum(w.T * h, axis=0)
-            h = h if b is None else h + bias_strength * b
-        return h
-
     def seen_by(self, parameters: Parameters, k: Any) -> Parameters:
         """A linear network as mode k sees it: linear in its parameters, one input, one output.
 

@@ -4,7 +4,6 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
@@ -15,22 +14,7 @@ from flowlin.events.crossings.expansion import magnitude, monotone, restricted
 PARTS = 4096  # looked at in a step and for one row at most
 
 
-def bounds(
-    values: Float[Array, "n U Q"], fit: Float[np.ndarray, "m n"]
-) -> tuple[Int[Array, " U"], Int[Array, " U"]]:
-    """How many of each row are positive throughout at least, and somewhere at most.
-
-    From their values at nodes, and the matrix that makes coefficients of these: term by term, so
-    that XLA goes through the values once and keeps no coefficients.
-    """
-    columns = [values[i] for i in range(values.shape[0])]
-    terms = [sum(w * v for w, v in zip(row.tolist(), columns, strict=True)) for row in fit]
-    stray = sum(jnp.abs(term) for term in terms[1:])
-    up, down = _certain(terms[0], stray)
-    return jnp.sum(up, axis=-1), up.shape[-1] - jnp.sum(down, axis=-1)
-
-
-def _certain(first: Any, stray: Any) -> tuple[Array, Array]:
+def certain(first: Any, stray: Any) -> tuple[Array, Array]:
     """Whether polynomials are certainly positive, and certainly negative, on [-1, 1].
 
     `stray` is how far they stray from their `first` coefficients.
@@ -95,7 +79,7 @@ def crossed(
 
 def _decided(c: Float[Array, "n Q"], row: Row) -> Array:
     """Whether a part needs no halving."""
-    up, down = _certain(c[0], magnitude(c))
+    up, down = certain(c[0], magnitude(c))
     open_ = ~up & ~down
     decided = (jnp.sum(up) > row.most) | (jnp.sum(~down) <= row.most)
     rises, falls = monotone(c, jnp.zeros_like(row.error))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from flowlin.events.observer import Observer
 from flowlin.events.step_path import Path
-from flowlin.events.watched import OrderStatistic, Preactivations
+from flowlin.events.watched import OrderStatistic
 
 LEAST = 5  # points per step, both ends included, at which anything but a monotone value is looked
 
@@ -20,7 +20,7 @@ class Plan(NamedTuple):
     - `exact`: polynomials that are sampled together with others.
     - `apart`: polynomials that are sampled by themselves, by the number of nodes that it takes.
     - `smooth`: all others.
-    - `points`: nodes at which all but those apart are sampled.
+    - `points`: nodes at which `exact` and `smooth` are sampled.
     """
 
     ends: list[int]
@@ -49,11 +49,9 @@ class Plan(NamedTuple):
                 ends.append(i)
             elif degree is None or path.degree is None:
                 smooth.append(i)
-            elif isinstance(behind, Preactivations):
-                points = max(points, degree * path.degree + 1)
-                alone = behind is function
-                mine = exact if alone else groups.setdefault((behind.level, behind.layer), [])
-                mine.append(i)
+            elif isinstance(function, OrderStatistic):
+                rows = function.preactivations
+                groups.setdefault((rows.level, rows.layer), []).append(i)
             elif jax.eval_shape(lambda t, f=function: f.sampled(network, path, t), times) is None:
                 exact.append(i)
                 points = max(points, degree * path.degree + 1)

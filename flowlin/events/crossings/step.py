@@ -10,10 +10,10 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from flowlin.events.crossings.brackets import Brackets, Directions
-from flowlin.events.crossings.counts import Row, bounds, crossed
 from flowlin.events.crossings.expansion import evaluated, fitting, nodes
 from flowlin.events.crossings.plan import Plan
 from flowlin.events.crossings.smooth import Components, first_look, searched
+from flowlin.events.crossings.units import Statistics, Units, crossings
 from flowlin.events.observer import Observer
 from flowlin.events.step_path import Path
 from flowlin.events.watched import OrderStatistic
@@ -54,27 +54,27 @@ class Step(eqx.Module):
             found = self._exact(count, which, values, after, found)
         found = self._smooth(plan, values, after, found)
         for group in plan.counted:
-            found = self._counted(group, plan.points, values[group[0]], after, found)
+            found = self._counted(group, values[group[0]], after, found)
         return found, after
 
     def _sampled(self, plan: Plan) -> dict[int, Array]:
-        """Values (n - 1, ...) at all nodes but the first, by watch.
+        """Values (n - 1, c) at all nodes but the first, by watch.
 
-        For a group of order statistics under its first one, and of the preactivations.
+        For a group of order statistics under its first one, the preactivations (H, P) at the end.
         """
         watches, which = self.observer.watches, plan.together
         times = self._nodes(plan.points)
         cuts = np.cumsum([watches[i].channel.size for i in which])[:-1].tolist()
         values: dict[int, Array] = {}
-        if which or plan.counted:
-            singles, rows = lax.map(lambda t: self._at(t, plan), times)
-            # Without anything to split there is still one part, an empty one.
-            values = dict(zip(which, jnp.split(singles, cuts, axis=1), strict=False))
-            values |= {group[0]: row for group, row in zip(plan.counted, rows, strict=True)}
+        if which:
+            table = lax.map(lambda t: self._at(t, which), times)
+            values = dict(zip(which, jnp.split(table, cuts, axis=1), strict=True))
         for count, apart in plan.apart.items():
             for i in apart:
                 function, times = watches[i].function, self._nodes(count)
                 values[i] = function.sampled(self.observer.network, self.path, times)  # pyright: ignore
+        there = self.observer.network.with_parameters(self.end)
+        values |= {i: self._statistic(i).preactivations(there) for i, *_ in plan.counted}
         # In the run's precision, whatever that of what is watched.
         return {i: value.astype(self.before.dtype) for i, value in values.items()}
 
@@ -83,13 +83,11 @@ class Step(eqx.Module):
         times = self.path.t0 + (self.path.t1 - self.path.t0) * (1 + nodes(count)[1:]) / 2
         return times.astype(self.before.dtype).at[-1].set(self.path.t1)
 
-    def _at(self, t: Array, plan: Plan) -> tuple[Array, list[Array]]:
-        """What is sampled together at time t, and the preactivations (H, P) behind statistics."""
+    def _at(self, t: Array, which: list[int]) -> Float[Array, " c"]:
+        """Values of watches at time t."""
         last = t == self.path.t1
         parameters = jax.tree.map(lambda a, b: jnp.where(last, a, b), self.end, self.path(t))
-        network = self.observer.network.with_parameters(parameters)
-        rows = [self._statistic(group[0]).preactivations(network) for group in plan.counted]
-        return self.observer.of(plan.together, parameters), rows
+        return self.observer.of(which, parameters)
 
     def _statistic(self, i: int) -> OrderStatistic:
         function = self.observer.watches[i].function
@@ -100,7 +98,7 @@ class Step(eqx.Module):
         """The watched values at the end of the step."""
         ends = {i: self.observer.of([i], self.end) for i in plan.ends}
         for group in plan.counted:
-            ends |= {i: self._statistic(i).excess(values[group[0]][-1]) for i in group}
+            ends |= {i: self._statistic(i).excess(values[group[0]]) for i in group}
         parts = [ends[i] if i in ends else values[i][-1] for i in range(len(self.observer.watches))]
         return jnp.concatenate([jnp.ravel(part) for part in parts])
 
@@ -145,7 +143,6 @@ class Step(eqx.Module):
             fractions = low + (high - low) * jnp.asarray((1 + nodes(count)) / 2, dtype)
             return (self.path.t0 + (self.path.t1 - self.path.t0) * fractions).astype(dtype)
 
-        rounding = self._rounding(after)
         them = self._components(number, after, None, times, EXACTLY)
         todo, found = first_look(them, table, times(0.0, 1.0), EXACTLY, found)
 
@@ -161,7 +158,7 @@ class Step(eqx.Module):
                 return evaluated(coefficients, low, high, count)
 
             own = self._components(number[chosen], after, sample, times, EXACTLY)
-            error = self._error(number[chosen]) + rounding[number[chosen]]
+            error = self._error(number[chosen]) + self._rounding(after)[number[chosen]]
             own = eqx.tree_at(lambda c: c.error, own, error)
             return todo.at[chosen].set(False), searched(own, real, found)
 
@@ -239,47 +236,14 @@ class Step(eqx.Module):
             start += size
         return jnp.concatenate(values)
 
-    def _counted(
-        self, group: list[int], count: int, rows: Array, after: Array, found: Brackets
-    ) -> Brackets:
-        """With the crossings of order statistics of the same preactivations (n, H, P)."""
-        behind, number = self._statistic(group[0]).preactivations, self.observer.numbers(group)
-        degree = behind.degree(self.observer.network) * self.path.degree  # pyright: ignore
-        first = 1 if degree < count - 1 else 0
-        if not first:
-            start = behind(self.observer.network.with_parameters(self.path.start))
-            rows = jnp.concatenate([start[None], rows])
-        fit = fitting(count, degree, first)
-        sure, possible = bounds(rows, fit)
+    def _counted(self, group: list[int], end: Array, after: Array, found: Brackets) -> Brackets:
+        """With the crossings of order statistics of the same preactivations (H, P)."""
+        behind, network = self._statistic(group[0]).preactivations, self.observer.network
+        degree = self.path.degree
+        assert degree is not None
+        units = Units(self.path, degree, self.error, behind.task.x, network.bias_strength, end)
+        number = jnp.asarray(self.observer.numbers(group), jnp.int32)
+        number = number.reshape(len(group), -1)
         most = np.array([self._statistic(i).most for i in group])[:, None]
-        before, later = self.before[number] > 0, after[number] > 0
-        decided = (sure > most) | (possible <= most)
-        todo = (~decided).ravel() | (before != later)
-        units, number = rows.shape[1], jnp.asarray(number, jnp.int32)
-        directions = Directions(*self.observer.directions).of(number)
-        t0, length = self.path.t0, self.path.t1 - self.path.t0
-
-        def one(carry):
-            todo, found = carry
-            k = jnp.argmax(todo)
-            own = lax.dynamic_index_in_dim(rows, k % units, 1, keepdims=False)
-            row = Row(
-                jnp.tensordot(jnp.asarray(fit, rows.dtype), own, 1),
-                self._row_error(behind, k % units),
-                jnp.asarray(most)[k // units, 0],
-                before[k],
-                later[k],
-            )
-            found = crossed(row, number[k], directions.up[k], directions.down[k], t0, length, found)
-            return todo.at[k].set(False), found
-
-        return lax.while_loop(lambda carry: jnp.any(carry[0]), one, (todo, found))[1]
-
-    def _row_error(self, behind: Any, unit: Array) -> Array:
-        """How much the step's error moves the preactivations (P,) of a unit."""
-        network = self.observer.network
-        if self.error is None:
-            return jnp.zeros(behind.task.samples, self.before.dtype)
-        off = jax.tree.map(jnp.add, self.end, self.error)
-        there = behind.unit(network.with_parameters(self.end), unit)
-        return jnp.abs(behind.unit(network.with_parameters(off), unit) - there)
+        statistics = Statistics(most, number, self.before[number] > 0, after[number] > 0)
+        return crossings(statistics, units, Directions(*self.observer.directions), found)

@@ -1,0 +1,166 @@
+"""Crossings of order statistics of hidden units, most of which a bound excludes.
+
+A preactivation of the first layer is linear in the unit's weights w and c b. Along a step these
+are $\\sum_k C_k T_k(s)$ with vectors C_k, so that it is never farther from what it is at the end
+than (Cauchy-Schwarz)
+
+$$|z(s) - z(1)| \\le 2 |\\tilde x| \\sum_{k>0} |C_k|, \\quad \\tilde x = [x, 1],$$
+
+a number per sample times a number per unit. One large product, at the end, thus counts for most
+units how many preactivations keep their sign. The polynomials of the others are made a few units
+at a time.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from flowlin.events.crossings.brackets import Brackets, Directions
+from flowlin.events.crossings.counts import Row, certain, crossed
+from flowlin.events.crossings.expansion import fitting, magnitude, nodes
+from flowlin.events.step_path import Path
+from flowlin.network.forward_pass import Parameters
+
+BATCH = 32  # units whose polynomials are made together
+
+Counts = tuple[Int[Array, " U"], Int[Array, " U"]]  # positive throughout, and somewhere
+Incoming = tuple[Float[Array, "... N"], Float[Array, "..."] | None]  # w and c b, by unit
+
+
+class Units(eqx.Module):
+    """The first layer's units along a step.
+
+    - `path`: its dense output, a polynomial of this `degree`; `error`: of its end, or None.
+    - `x`, `bias_strength`: inputs (P, N), and c.
+    - `ends`: (U, P), preactivations at the step's end.
+    """
+
+    path: Path
+    degree: int = eqx.field(static=True)
+    error: Parameters | None
+    x: Float[Array, "P N"]
+    bias_strength: Any
+    ends: Float[Array, "U P"]
+
+    def incoming(self, parameters: Parameters, chosen: Any) -> Incoming:
+        """Weights and c b of chosen units."""
+        (w, *_), (b, *_) = parameters
+        return w[chosen], None if b is None else self.bias_strength * b[chosen]
+
+    def coefficients(self, chosen: Any) -> Incoming:
+        """Those of chosen units' weights and c b along the step, n first."""
+        dtype, count = self.ends.dtype, self.degree + 1
+        fractions = jnp.asarray((1 + nodes(count)) / 2, dtype)
+        times = self.path.t0 + (self.path.t1 - self.path.t0) * fractions
+        values = jax.vmap(self.path.image(lambda p: self.incoming(p, chosen)))(times)
+        fit = jnp.asarray(fitting(count, self.degree), dtype)
+        return jax.tree.map(lambda v: jnp.tensordot(fit, v, 1).astype(dtype), values)
+
+    def counts(self) -> Counts:
+        """How many of each unit's preactivations are positive all step long, and ever."""
+        w, b = self.coefficients(slice(None))
+        samples = jnp.sqrt(1 + jnp.sum(self.x**2, axis=1))
+        sizes = jnp.sqrt(jnp.sum(w**2, axis=2) + (0.0 if b is None else b**2))
+        rounding = 8 * jnp.finfo(sizes.dtype).eps * jnp.sum(sizes, axis=0)
+        stray = (2 * jnp.sum(sizes[1:], axis=0) + rounding)[:, None] * samples
+        return counted(self.ends > stray, self.ends < -stray)
+
+    def rows(self, chosen: Int[Array, " B"]) -> Float[Array, "n B P"]:
+        """Coefficients of chosen units' preactivations."""
+        w, b = self.coefficients(chosen)
+        later = w[1:] @ self.x.T + (0.0 if b is None else b[1:, :, None])
+        # They add up to the value at the end.
+        first = self.ends[chosen] - jnp.sum(later, axis=0)
+        return jnp.concatenate([first[None], later]).astype(self.ends.dtype)
+
+    def moved(self, unit: Array) -> Float[Array, " P"]:
+        """How much the step's error moves a unit's preactivations."""
+        if self.error is None:
+            return jnp.zeros(len(self.x), self.ends.dtype)
+        w, b = self.incoming(self.error, unit)
+        return jnp.abs(self.x @ w + (0.0 if b is None else b)).astype(self.ends.dtype)
+
+
+def counted(up: Bool[Array, "U P"], down: Bool[Array, "U P"]) -> Counts:
+    """From what is certainly positive, and certainly negative."""
+    return jnp.sum(up, axis=1), up.shape[1] - jnp.sum(down, axis=1)
+
+
+class Statistics(eqx.Module):
+    """Order statistics of the same units, T of each.
+
+    - `most`: (T, 1), each is positive while more than so many of the unit's preactivations are.
+    - `number`: (T, U), which component of all each is.
+    - `above`, `above_end`: (T, U), whether positive at the step's start and end.
+    """
+
+    most: np.ndarray
+    number: Int[Array, "T U"]
+    above: Bool[Array, "T U"]
+    above_end: Bool[Array, "T U"]
+
+    def undecided(self, counts: Counts) -> Bool[Array, "T U"]:
+        """Which may cross."""
+        sure, possible = counts
+        return ~((sure > self.most) | (possible <= self.most)) | (self.above != self.above_end)
+
+    def of(self, units: Int[Array, " B"]) -> "Statistics":
+        """Those of some units."""
+        sides = self.above[:, units], self.above_end[:, units]
+        return Statistics(self.most, self.number[:, units], *sides)
+
+
+def crossings(
+    statistics: Statistics, units: Units, directions: Directions, found: Brackets
+) -> Brackets:
+    """With the crossings of all order statistics."""
+    todo = statistics.undecided(units.counts())
+    size = min(BATCH, todo.shape[1])
+
+    def batch(carry):
+        todo, found = carry
+        left = jnp.any(todo, axis=0)
+        (chosen,) = jnp.nonzero(left, size=size, fill_value=0)
+        real = jnp.arange(size) < jnp.sum(left)
+        rows, mine = units.rows(chosen), statistics.of(chosen)
+        up, down = certain(rows[0], magnitude(rows))
+        unclear = mine.undecided(counted(up, down)) & todo[:, chosen] & real
+        found = _one_by_one(mine, units, chosen, rows, directions, unclear, found)
+        return todo.at[:, chosen].set(False), found
+
+    return lax.while_loop(lambda carry: jnp.any(carry[0]), batch, (todo, found))[1]
+
+
+def _one_by_one(
+    statistics: Statistics,
+    units: Units,
+    chosen: Int[Array, " B"],
+    rows: Float[Array, "n B P"],
+    directions: Directions,
+    todo: Bool[Array, "T B"],
+    found: Brackets,
+) -> Brackets:
+    """With the crossings of order statistics of chosen units."""
+    t0, length = units.path.t0, units.path.t1 - units.path.t0
+
+    def one(carry):
+        todo, found = carry
+        which, k = jnp.unravel_index(jnp.argmax(todo), todo.shape)
+        row = Row(
+            lax.dynamic_index_in_dim(rows, k, 1, keepdims=False),
+            units.moved(chosen[k]),
+            jnp.asarray(statistics.most)[which, 0],
+            statistics.above[which, k],
+            statistics.above_end[which, k],
+        )
+        number = statistics.number[which, k]
+        up, down = directions.up[number], directions.down[number]
+        found = crossed(row, number, up, down, t0, length, found)
+        return todo.at[which, k].set(False), found
+
+    return lax.while_loop(lambda carry: jnp.any(carry[0]), one, (todo, found))[1]
