@@ -145,7 +145,7 @@ class AveragedGates(SecondOrder[AveragedState]):
     def _evaluate(self, point: Moving) -> tuple[Drive, Moving]:
         """The drive without gates, and the velocity."""
         drive = self._drive(point)
-        gates = jnp.where(point[0] > 0, 1.0, self.network.slope)
+        gates = self.network.gate(0, point[0])
         gated = Drive(gates * drive.strength, drive.readout, drive.offset)
         return drive, self._velocity(gated, point[1])
 
