@@ -1,5 +1,7 @@
 """How a ReLU flow treats its kinks, the sets z = 0 of the (unit, sample) pairs."""
 
+import abc
+
 import diffrax
 import equinox as eqx
 import jax.numpy as jnp
@@ -21,13 +23,13 @@ class AbstractKinks(eqx.Module):
     """
 
     @property
+    @abc.abstractmethod
     def width(self) -> float:
         """Half the width of what counts as the kink."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def activation(self, network: AbstractNetwork) -> Activation:
         """The activation that the flow uses in place of the network's own."""
-        raise NotImplementedError
 
 
 @checked

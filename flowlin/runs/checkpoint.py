@@ -54,6 +54,8 @@ class Checkpoint(AbstractPause):
     change no step, a run that was killed and resumed equals one that was not, bit for bit.
     """
 
+    by_clock = True
+
     def __init__(self, path: PathLike, run: Run):
         self.path, self.pace = require_place("checkpoint", path), Pace(SECONDS)
         self.prints = _prints(run)

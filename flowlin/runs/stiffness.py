@@ -72,6 +72,9 @@ class StiffnessCheck(AbstractPause):
         labels["solver_because"] = self.note
         return dataclasses.replace(flow, labels=tuple(labels.items()))
 
+    def broken_off(self, run: Run, flow: Trajectory | None) -> None:
+        """Nothing to do."""
+
 
 def _at(flow: Trajectory) -> Continuation:
     assert flow.continuation is not None

@@ -24,7 +24,7 @@ from flowlin.network.forward_pass import Parameters
 from flowlin.network.kinds import ReLUNetwork
 from flowlin.solvers.piece import walk_piece
 from flowlin.solvers.unrolled import Unrolled, evaluations
-from flowlin.solvers.wrapped import Wrapped
+from flowlin.solvers.wrapped import Forwarding
 from flowlin.tasks.task import Task
 
 # How a step stops the run when an event cannot be decided; `sides.trouble` tells it apart.
@@ -105,7 +105,7 @@ class _Walk(eqx.Module):
     count: Int[Array, ""]
 
 
-class ExactWalk(Wrapped[WalkState]):
+class ExactWalk(Forwarding[WalkState]):
     """Wraps a Runge-Kutta solver and walks through the kinks of a ReLU flow.
 
     Each step is a chain of up to `pieces` steps of the inner solver, cut at the events between
