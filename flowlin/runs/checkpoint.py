@@ -134,8 +134,14 @@ class Checkpoint(AbstractPause):
 
     def _write(self, run: Run, flow: Trajectory) -> None:
         switched = isinstance(run.solver, RKC) and dict(flow.labels)["solver"] != "RKC"
-        state = jax.tree.leaves(flow.continuation)
-        write(self.path, CheckpointFile(self.prints, run.capacity, switched, flow, state))
+        content = CheckpointFile(
+            prints=self.prints,
+            capacity=run.capacity,
+            switched=switched,
+            flow=flow,
+            state=jax.tree.leaves(flow.continuation),
+        )
+        write(self.path, content)
 
 
 def _is_none(node: Any) -> bool:
