@@ -1,5 +1,6 @@
 """Loss functions of a whole task."""
 
+import abc
 from typing import Literal
 
 import equinox as eqx
@@ -14,15 +15,15 @@ from flowlin._tools.codec import storable
 class Loss(eqx.Module):
     """A loss that is a weighted sum over samples."""
 
+    @abc.abstractmethod
     def weight(self, samples: int) -> float:
         """The factor of each sample among `samples`."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def total(
         self, outputs: Float[Array, "P N_out"], targets: Float[Array, "P N_out"]
     ) -> Float[Array, ""]:
         """The sum over samples, each of weight one."""
-        raise NotImplementedError
 
     @checked(outputs=array, targets=array)
     def __call__(

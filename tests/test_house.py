@@ -5,6 +5,8 @@ The table of floors is drawn in ARCHITECTURE.md.
 
 import ast
 import graphlib
+import importlib
+import inspect
 import pathlib
 
 import flowlin as fl
@@ -102,6 +104,38 @@ def test_no_file_is_named_like_what_it_defines():
     for path in FILES:
         names = [n.name for n in ast.parse(path.read_text()).body if isinstance(n, definitions)]
         assert path.stem not in names, path
+
+
+def classes():
+    """All classes of the library."""
+    files = [path for path in FILES if path.stem != "__init__"]
+    things = [t for p in files for t in vars(importlib.import_module(".".join(own(p)))).values()]
+    return {thing for thing in things if inspect.isclass(thing) and is_own(thing)}
+
+
+def is_own(kind):
+    return kind.__module__.split(".")[0] == "flowlin"
+
+
+def overridden(kind):
+    """What a class defines although one of the library's classes behind it defines it already."""
+    defined = {n for n in vars(kind) if not n.startswith("__") or n == "__call__"} - {"_abc_impl"}
+    for base in filter(is_own, kind.__mro__[1:]):
+        for name in defined & set(vars(base)):
+            if not getattr(vars(base)[name], "__isabstractmethod__", False):
+                yield f"{kind.__name__}.{name}"
+
+
+def test_methods_are_abstract_or_final():
+    assert not [name for kind in classes() for name in overridden(kind)]
+    assert not [path for path in FILES if "NotImplementedError" in path.read_text()]
+    assert sum(inspect.isabstract(kind) for kind in classes()) > 7
+
+    class Louder(fl.SquaredError):
+        def total(self, outputs, targets):
+            return 2.0 * super().total(outputs, targets)
+
+    assert list(overridden(Louder)) == ["Louder.total"]  # the rule can fail
 
 
 def test_dir_lists_public_names_only():

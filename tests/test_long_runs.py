@@ -26,6 +26,8 @@ TIMES = np.linspace(0, 4, 10)
 class Often(AbstractPause):
     """Pauses after so many steps."""
 
+    by_clock = True
+
     def __init__(self, steps=3):
         self.steps = steps
 
@@ -37,6 +39,9 @@ class Often(AbstractPause):
 
     def end(self, run, flow):
         return flow
+
+    def broken_off(self, run, flow):
+        pass
 
 
 def assert_equal(a, b, rtol=0.0):

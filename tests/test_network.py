@@ -114,6 +114,23 @@ def test_one_sample_and_vmap_agree_with_outputs(kind):
     np.testing.assert_allclose(jax.vmap(network)(x), expected, atol=1e-14)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_activation_is_gate_times_z_and_its_derivative_the_gate(kind):
+    weights, biases = draw(2, (True, False))
+    gates = some_gates(weights, 3)
+    network = make(kind, weights, biases, gates)
+    z = jnp.repeat(jnp.array([[-2.0], [0.0], [3.0]]), SIZES[1], axis=1)
+    rule = gate_rule(kind, gates)
+    expected = np.array([rule(0, sample, np.asarray(row)) for sample, row in enumerate(z)])
+    found = jnp.broadcast_to(network.gate(0, z), z.shape)
+    h, pull_back = jax.vjp(lambda z: network.activation(0, z), z)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(h, expected * z)
+    np.testing.assert_array_equal(pull_back(jnp.ones_like(z))[0], expected)
+    ahead = jax.jvp(lambda z: network.activation(0, z), (z,), (jnp.ones_like(z),))[1]
+    np.testing.assert_array_equal(ahead, expected)
+
+
 @pytest.mark.parametrize("slope", [0.0, SLOPE])
 def test_a_unit_at_zero_is_off(slope):
     network = fl.ReLUNetwork(([[1.0, -1.0]], [[2.0]]), slope=slope)

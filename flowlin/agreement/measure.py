@@ -83,7 +83,13 @@ def _measured(
     initial = float(flow.losses[0])
     chatters = any(np.any(mask) for mask in sliding)
     wide = float(widest) if np.isfinite(widest) else math.inf
-    return _Errors(found[0], found[1], found[2] / initial, late, wide if chatters else math.nan)
+    return _Errors(
+        parameters=found[0],
+        function=found[1],
+        loss=found[2] / initial,
+        events=late,
+        chattering=wide if chatters else math.nan,
+    )
 
 
 @eqx.filter_jit

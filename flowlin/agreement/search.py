@@ -247,6 +247,14 @@ def _certificate(
     assert function is not None
     assert loss is not None
     return RateCertificate(
-        rates, np.array(numbers), within, t1, edge, parameters, function, loss,
-        accuracy("events"), accuracy("chattering"),
-    )  # fmt: skip
+        rates=rates,
+        steps=np.array(numbers),
+        within=within,
+        t1=t1,
+        edge=edge,
+        parameters=parameters,
+        function=function,
+        loss=loss,
+        events=accuracy("events"),
+        chattering=accuracy("chattering"),
+    )

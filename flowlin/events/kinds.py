@@ -1,5 +1,6 @@
 """Events: functions of the network whose level crossings are located during a run."""
 
+import abc
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -43,6 +44,7 @@ from flowlin.theory.task_modes import Modes
 class AbstractEvent(eqx.Module):
     """Base class of the events that users pass to a run."""
 
+    @abc.abstractmethod
     def watches(
         self,
         network: AbstractNetwork,
@@ -51,7 +53,6 @@ class AbstractEvent(eqx.Module):
         kinks: AbstractKinks,
     ) -> list[Watch]:
         """What a run has to watch for this event."""
-        raise NotImplementedError
 
 
 def _watch(

@@ -1,5 +1,6 @@
 """Functions of the network whose signs a run watches, and how their roots are looked for."""
 
+import abc
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -23,38 +24,51 @@ Direction = Literal["up", "down"] | None
 class AbstractWatched(eqx.Module):
     """An array-valued function of the network whose components' signs are watched."""
 
+    @abc.abstractmethod
     def __call__(self, network: AbstractNetwork) -> Array:
         """All components; nothing but their signs is used."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def degree(self, network: AbstractNetwork) -> int | None:
         """Its degree as a polynomial in the parameters; None for other functions."""
+
+    @property
+    @abc.abstractmethod
+    def scale(self) -> Any:
+        """Size of the level that was taken off: the rounding of values near zero is of this."""
+
+    @abc.abstractmethod
+    def sampled(self, network: AbstractNetwork, path: Path, times: Array) -> Array | None:
+        """All components (n, C) along a step, where that costs less than time by time."""
+
+    @abc.abstractmethod
+    def component(self, network: AbstractNetwork, k: Array) -> Array:
+        """Component k of the flattened array, continuous."""
+
+    @abc.abstractmethod
+    def along(self, network: AbstractNetwork, path: Path, k: Array) -> Callable[[Any], Array]:
+        """Component k as a function of time, for locating its root within a step."""
+
+
+class AbstractOpaque(AbstractWatched):
+    """What is not known to be a polynomial in the parameters."""
+
+    def degree(self, network: AbstractNetwork) -> int | None:
+        """None."""
         del network
         return None
 
-    @property
-    def scale(self) -> Any:
-        """Size of the level that was taken off: the rounding of values near zero is of this."""
-        return 0.0
-
     def sampled(self, network: AbstractNetwork, path: Path, times: Array) -> Array | None:
-        """All components (n, C) along a step, where that costs less than time by time."""
+        """None: time by time."""
         del network, path, times
         return None
 
-    def component(self, network: AbstractNetwork, k: Array) -> Array:
-        """Component k of the flattened array, continuous.
 
-        Overridden where one costs less than all.
-        """
-        return jnp.ravel(self(network))[k]
-
-    def along(self, network: AbstractNetwork, path: Path, k: Array) -> Callable[[Any], Array]:
-        """Component k as a function of time, for locating its root within a step.
-
-        Overridden where the step's share can be taken once for all times.
-        """
-        return lambda t: self.component(network.with_parameters(path(t)), k)
+def _time_by_time(
+    watched: AbstractWatched, network: AbstractNetwork, path: Path, k: Array
+) -> Callable[[Any], Array]:
+    """Component k as a function of time, of the network at that time."""
+    return lambda t: watched.component(network.with_parameters(path(t)), k)
 
 
 class Watch(eqx.Module):
@@ -78,7 +92,7 @@ class Watch(eqx.Module):
     from_start: bool = eqx.field(static=True, default=False)
 
 
-class Minus(AbstractWatched):
+class Minus(AbstractOpaque):
     """A function of the network minus a level."""
 
     function: Callable[[AbstractNetwork], Array]
@@ -91,6 +105,14 @@ class Minus(AbstractWatched):
     def scale(self) -> Any:
         """The largest level's."""
         return jnp.max(jnp.abs(self.level), initial=0.0)
+
+    def component(self, network: AbstractNetwork, k: Array) -> Array:
+        """One of all."""
+        return jnp.ravel(self(network))[k]
+
+    def along(self, network: AbstractNetwork, path: Path, k: Array) -> Callable[[Any], Array]:
+        """Time by time."""
+        return _time_by_time(self, network, path, k)
 
 
 class OnTask(eqx.Module):
@@ -128,10 +150,14 @@ class ModeGaps(AbstractWatched):
             return None
         return jax.vmap(lambda t: self(network.with_parameters(path(t))))(times)
 
+    def component(self, network: AbstractNetwork, k: Array) -> Array:
+        """One of all."""
+        return jnp.ravel(self(network))[k]
+
     def along(self, network: AbstractNetwork, path: Path, k: Array) -> Callable[[Any], Array]:
         """Of a linear network one input and one output matter: two vectors instead of matrices."""
         if not isinstance(network, LinearNetwork):
-            return super().along(network, path, k)
+            return _time_by_time(self, network, path, k)
         seen = path.image(lambda parameters: self.strengths.seen_by(parameters, k))
         one = jnp.ones((1, 1), network.dtype)
         level = jnp.broadcast_to(self.level, self.strengths.u.shape[1:])[k]
@@ -165,6 +191,16 @@ class Preactivations(AbstractWatched):
         del network
         return None if self.layer else 1
 
+    @property
+    def scale(self) -> Any:
+        """Zero, for its level is zero or a narrow width."""
+        return 0.0
+
+    def sampled(self, network: AbstractNetwork, path: Path, times: Array) -> Array | None:
+        """None: time by time."""
+        del network, path, times
+        return None
+
     def unit(self, network: AbstractNetwork, j: Array) -> Array:
         """The row (P,) of unit j; in the first layer without the other units."""
         if self.layer:
@@ -186,7 +222,7 @@ class Preactivations(AbstractWatched):
     def along(self, network: AbstractNetwork, path: Path, k: Array) -> Callable[[Any], Array]:
         """One pair's preactivation; in the first layer that sample's alone."""
         if self.layer:
-            return super().along(network, path, k)
+            return _time_by_time(self, network, path, k)
         j, x = k // self.task.samples, self.task.x[k % self.task.samples]
         z = path.image(lambda p: _first_layer(network.with_parameters(p), x, j))
         return lambda t: z(t) - self.level
@@ -199,7 +235,7 @@ def _first_layer(network: AbstractNetwork, x: Array, j: Array) -> Array:
     return x @ network.weights[0][j] + bias
 
 
-class OrderStatistic(AbstractWatched):
+class OrderStatistic(AbstractOpaque):
     """The (k+1)-th smallest or largest preactivation of every unit, minus a level, shape (H,)."""
 
     preactivations: Preactivations
@@ -209,6 +245,11 @@ class OrderStatistic(AbstractWatched):
     def __call__(self, network: AbstractNetwork) -> Array:
         # Its sign, by counting: sorting all units would cost several times the forward pass.
         return self.excess(self.preactivations(network))
+
+    @property
+    def scale(self) -> Any:
+        """As for the preactivations."""
+        return self.preactivations.scale
 
     def excess(self, preactivations: Array) -> Array:
         """A number per unit, from its preactivations (H, P), that has the statistic's sign."""

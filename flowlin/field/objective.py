@@ -1,5 +1,6 @@
 """The objective of a run: loss and gradient of a network's parameters, and the vector field."""
 
+import abc
 from typing import Any
 
 import equinox as eqx
@@ -19,25 +20,39 @@ class AbstractObjective(eqx.Module):
     """Loss and gradient as functions of a network of one fixed kind on one task."""
 
     @property
+    @abc.abstractmethod
     def label(self) -> str:
         """Its name in `flow.stats`."""
+
+    @property
+    @abc.abstractmethod
+    def falls(self) -> bool:
+        """Whether the loss can only fall along the flow of minus the gradient."""
+
+    @abc.abstractmethod
+    def value(self, network: AbstractNetwork) -> Float[Array, ""]:
+        """The run's own loss."""
+
+    @abc.abstractmethod
+    def gradient(self, network: AbstractNetwork) -> Parameters:
+        """Gradient of the loss with respect to weights and biases."""
+
+
+class AbstractPlain(AbstractObjective):
+    """Objectives whose value is what their gradient is the gradient of."""
+
+    @property
+    def label(self) -> str:
+        """The name of its class."""
         return type(self).__name__
 
     @property
     def falls(self) -> bool:
-        """Whether the loss can only fall along the flow of minus the gradient."""
+        """It falls."""
         return True
 
-    def value(self, network: AbstractNetwork) -> Float[Array, ""]:
-        """The run's own loss."""
-        raise NotImplementedError
 
-    def gradient(self, network: AbstractNetwork) -> Parameters:
-        """Gradient of the loss with respect to weights and biases."""
-        raise NotImplementedError
-
-
-class FullData(AbstractObjective):
+class FullData(AbstractPlain):
     """The loss on all samples, by a forward and a backward pass over chunks of them.
 
     - `width`: over which kinks are rounded off, see `flowlin.field.rounded`.

@@ -8,14 +8,14 @@ from jaxtyping import Array, Float
 
 from flowlin._tools.arrays import augment
 from flowlin.field.chunks import summed
-from flowlin.field.objective import AbstractObjective
+from flowlin.field.objective import AbstractPlain
 from flowlin.loss import SquaredError
 from flowlin.network.forward_pass import Parameters
 from flowlin.network.kinds import AbstractNetwork, LinearNetwork
 from flowlin.tasks.task import Task
 
 
-class Statistics(AbstractObjective):
+class Statistics(AbstractPlain):
     r"""Squared error of a linear network from sufficient statistics: no sample is seen again.
 
     With inputs x~ = [1; x] and the end-to-end map M = [offset, matrix] the loss is quadratic in M.

@@ -24,12 +24,12 @@ class Log(eqx.Module):
     def empty(capacity: int, dtype: Any) -> "Log":
         """A log with room for `capacity` events."""
         return Log(
-            jnp.full(capacity, jnp.inf, dtype),
-            jnp.zeros(capacity, dtype),
-            jnp.zeros(capacity, jnp.int32),
-            jnp.zeros(capacity, bool),
-            jnp.zeros((), jnp.int32),
-            jnp.asarray(jnp.inf, dtype),
+            time=jnp.full(capacity, jnp.inf, dtype),
+            uncertainty=jnp.zeros(capacity, dtype),
+            component=jnp.zeros(capacity, jnp.int32),
+            rising=jnp.zeros(capacity, bool),
+            count=jnp.zeros((), jnp.int32),
+            end=jnp.asarray(jnp.inf, dtype),
         )
 
     def grown(self, capacity: int) -> "Log":
@@ -41,12 +41,12 @@ class Log(eqx.Module):
         """One event more; beyond the capacity it is counted and dropped."""
         k = self.count
         return Log(
-            self.time.at[k].set(time, mode="drop"),
-            self.uncertainty.at[k].set(uncertainty, mode="drop"),
-            self.component.at[k].set(component.astype(jnp.int32), mode="drop"),
-            self.rising.at[k].set(rising, mode="drop"),
-            k + 1,
-            jnp.where(stops, jnp.minimum(self.end, time), self.end),
+            time=self.time.at[k].set(time, mode="drop"),
+            uncertainty=self.uncertainty.at[k].set(uncertainty, mode="drop"),
+            component=self.component.at[k].set(component.astype(jnp.int32), mode="drop"),
+            rising=self.rising.at[k].set(rising, mode="drop"),
+            count=k + 1,
+            end=jnp.where(stops, jnp.minimum(self.end, time), self.end),
         )
 
 
@@ -65,13 +65,13 @@ class GateLog(eqx.Module):
     def empty(initial: Int[Array, "H P"], capacity: int, dtype: Any) -> "GateLog":
         """A log with room for `capacity` changes."""
         return GateLog(
-            jnp.full(capacity, jnp.inf, dtype),
-            jnp.zeros(capacity, dtype),
-            jnp.zeros(capacity, jnp.int32),
-            jnp.zeros(capacity, jnp.int8),
-            jnp.zeros(capacity, jnp.int8),
-            jnp.zeros((), jnp.int32),
-            initial.astype(jnp.int8),
+            time=jnp.full(capacity, jnp.inf, dtype),
+            uncertainty=jnp.zeros(capacity, dtype),
+            component=jnp.zeros(capacity, jnp.int32),
+            old=jnp.zeros(capacity, jnp.int8),
+            new=jnp.zeros(capacity, jnp.int8),
+            count=jnp.zeros((), jnp.int32),
+            initial=initial.astype(jnp.int8),
         )
 
     def grown(self, capacity: int) -> "GateLog":
@@ -87,13 +87,13 @@ class GateLog(eqx.Module):
         at = jnp.where(changed, rank, self.time.shape[0])
         component = first + jnp.arange(old.shape[0])
         return GateLog(
-            self.time.at[at].set(time, mode="drop"),
-            self.uncertainty.at[at].set(uncertainty, mode="drop"),
-            self.component.at[at].set(component.astype(jnp.int32), mode="drop"),
-            self.old.at[at].set(old, mode="drop"),
-            self.new.at[at].set(new, mode="drop"),
-            self.count + jnp.sum(changed, dtype=jnp.int32),
-            self.initial,
+            time=self.time.at[at].set(time, mode="drop"),
+            uncertainty=self.uncertainty.at[at].set(uncertainty, mode="drop"),
+            component=self.component.at[at].set(component.astype(jnp.int32), mode="drop"),
+            old=self.old.at[at].set(old, mode="drop"),
+            new=self.new.at[at].set(new, mode="drop"),
+            count=self.count + jnp.sum(changed, dtype=jnp.int32),
+            initial=self.initial,
         )
 
     def events(self, end: Array, hidden: tuple[int, ...]) -> EventLog:
@@ -101,14 +101,14 @@ class GateLog(eqx.Module):
         time = jnp.where(self.time <= end, self.time, jnp.inf)
         late = jnp.sum(jnp.isfinite(self.time)) - jnp.sum(jnp.isfinite(time))
         return EventLog(
-            time,
-            self.uncertainty,
-            self.component.astype(int),
-            self.old.astype(int),
-            self.new.astype(int),
-            self.count - late,
-            self.initial.astype(int).ravel(),
-            tuple(
+            time=time,
+            uncertainty=self.uncertainty,
+            component=self.component.astype(int),
+            old=self.old.astype(int),
+            new=self.new.astype(int),
+            count=self.count - late,
+            initial=self.initial.astype(int).ravel(),
+            channels=tuple(
                 Channel("gate", (width, self.initial.shape[1]), (layer,))
                 for layer, width in enumerate(hidden)
             ),

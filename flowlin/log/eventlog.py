@@ -228,12 +228,17 @@ class EventLog(eqx.Module):
 
     def mapped(self, f: Callable[[Array], Array], count: Array) -> "EventLog":
         """The same function applied to every column."""
-        columns = (self.time, self.uncertainty, self.component, self.old, self.new)
-        time, uncertainty, component, old, new = map(f, columns)
         return EventLog(
-            time, uncertainty, component, old, new, count, self.initial, self.channels,
-            self.unresolved,
-        )  # fmt: skip
+            time=f(self.time),
+            uncertainty=f(self.uncertainty),
+            component=f(self.component),
+            old=f(self.old),
+            new=f(self.new),
+            count=count,
+            initial=self.initial,
+            channels=self.channels,
+            unresolved=self.unresolved,
+        )
 
     def merged(self, other: "EventLog") -> "EventLog":
         """The events of both, whose channels are distinct; the other's channels come last."""
@@ -244,15 +249,15 @@ class EventLog(eqx.Module):
             return jnp.concatenate([mine, others])[order]
 
         return EventLog(
-            join(self.time, other.time),
-            join(self.uncertainty, other.uncertainty),
-            join(self.component, other.component + shift),
-            join(self.old, other.old),
-            join(self.new, other.new),
-            self.count + other.count,
-            jnp.concatenate([self.initial, other.initial]),
-            self.channels + other.channels,
-            None if other.unresolved is None else other.unresolved.shifted(shift),
+            time=join(self.time, other.time),
+            uncertainty=join(self.uncertainty, other.uncertainty),
+            component=join(self.component, other.component + shift),
+            old=join(self.old, other.old),
+            new=join(self.new, other.new),
+            count=self.count + other.count,
+            initial=jnp.concatenate([self.initial, other.initial]),
+            channels=self.channels + other.channels,
+            unresolved=None if other.unresolved is None else other.unresolved.shifted(shift),
         )
 
     def trimmed(self) -> "EventLog":

@@ -215,4 +215,6 @@ def counts_from_steps(
     """(on, off) counts of a discrete run, looked at every `grain`, without those after its end."""
     time = jnp.where(time <= end, time, jnp.inf)
     on, off = counts
-    return UnitCounts(time, jnp.full(time.shape, grain), on, off, units)
+    return UnitCounts(
+        time=time, uncertainty=jnp.full(time.shape, grain), on=on, off=off, units=units
+    )

@@ -66,3 +66,20 @@ def matrices(weights: Any) -> list[Array]:
             )
         require_finite(f"weights[{layer}]", w)
     return found
+
+
+def given_gates(gates: Any, hidden: tuple[int, ...], dtype: np.dtype) -> tuple[Array, ...]:
+    """Gates (H,) or (P, H) of the hidden layers, as arrays of a precision."""
+    listed = per_layer("gates", gates, "one array per hidden layer")
+    found = tuple(floating(f"gates[{k}]", g).astype(dtype) for k, g in enumerate(listed))
+    if len(found) != len(hidden):
+        raise ValueError(
+            f"`gates` needs one array per hidden layer, {len(hidden)}, got {len(found)}."
+        )
+    for layer, (g, width) in enumerate(zip(found, hidden, strict=True)):
+        if g.ndim not in (1, 2) or g.shape[-1] != width:
+            raise ValueError(
+                f"`gates[{layer}]` must have shape ({width},) or (P, {width}), got {g.shape}."
+            )
+        require_finite(f"gates[{layer}]", g)
+    return found

@@ -25,8 +25,8 @@ def forward(
 ) -> tuple[Array, tuple[Array, ...]]:
     """Outputs (P, N_out) and the hidden layers' preactivations (P, H) of inputs (P, N_in).
 
-    Every network of the library runs through here; they differ in `activation(layer, z)` alone,
-    which is `g * z` with the network's gates `g`.
+    Every network of the library runs through here; they differ in their gates g alone:
+    `activation(layer, z)` is g z, or what a policy for kinks puts in its place.
     """
     h, preactivations = x, []
     for layer, (w, b) in enumerate(zip(*parameters, strict=True)):

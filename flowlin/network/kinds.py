@@ -1,5 +1,6 @@
 """Linear, ReLU and gated-linear networks: one forward pass with three kinds of gates."""
 
+import abc
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -17,7 +18,6 @@ from flowlin._tools.checks import (
     checked,
     finite,
     flag,
-    floating,
     instance,
     known,
     refuse,
@@ -26,7 +26,7 @@ from flowlin._tools.checks import (
 from flowlin._tools.codec import storable
 from flowlin._tools.show import shown
 from flowlin.network import initial, summary
-from flowlin.network.construction import layers, off_gate, per_layer
+from flowlin.network.construction import given_gates, layers, off_gate, per_layer
 from flowlin.network.fit import require_inputs, require_one
 from flowlin.network.forward_pass import Biases, Parameters, Weights, forward
 from flowlin.tasks.task import Task
@@ -54,9 +54,16 @@ class AbstractNetwork(eqx.Module):
     biases: AbstractVar[Biases]
     bias_strength: AbstractVar[Array]
 
-    def activation(self, layer: int, z: Array) -> Array:
-        """Activation h = g z of hidden layer `layer` for preactivations z of shape (P, H)."""
-        raise NotImplementedError
+    @abc.abstractmethod
+    def gate(self, layer: int, z: Float[Array, "P H"]) -> Array:
+        """Gates g of hidden layer `layer`, (P, H) or what broadcasts, for its preactivations z.
+
+        Constant between kinks: this is what the kinds of networks differ in.
+        """
+
+    def activation(self, layer: int, z: Float[Array, "P H"]) -> Float[Array, "P H"]:
+        """Activation h = g z of hidden layer `layer`, whose derivative is g."""
+        return self.gate(layer, z) * z
 
     @property
     def parameters(self) -> Parameters:
@@ -70,14 +77,13 @@ class AbstractNetwork(eqx.Module):
         )
 
     @property
+    @abc.abstractmethod
     def sample_gates(self) -> tuple[Array | None, ...]:
         """Given gates that belong to samples, (P, H), as `with_sample_gates` takes them."""
-        return ()
 
+    @abc.abstractmethod
     def with_sample_gates(self: N, gates: tuple[Array | None, ...]) -> N:
         """The same network with these in place of `sample_gates`, for other samples."""
-        del gates
-        return self
 
     @checked
     def astype(self: N, dtype: Any) -> N:
@@ -110,8 +116,7 @@ class AbstractNetwork(eqx.Module):
     def gates(self, x: Float[Array, "P N_in"]) -> tuple[Array, ...]:
         """Gates g = h / z, one array (P, H) per hidden layer."""
         return tuple(
-            self.activation(layer, jnp.where(z > 0, 1.0, -1.0).astype(z.dtype))
-            * jnp.where(z > 0, 1.0, -1.0)
+            jnp.broadcast_to(self.gate(layer, z), z.shape)
             for layer, z in enumerate(self.preactivations(x))
         )
 
@@ -140,10 +145,30 @@ class AbstractNetwork(eqx.Module):
         return GatedLinearNetwork(self.weights, self.biases, self.bias_strength, gates=gates)
 
 
+class AbstractSelfGated(AbstractNetwork):
+    """Networks whose gates follow from the preactivations; nothing in them belongs to a sample."""
+
+    @property
+    def sample_gates(self) -> tuple[Array | None, ...]:
+        """None are given."""
+        return ()
+
+    def with_sample_gates(self: N, gates: tuple[Array | None, ...]) -> N:
+        """The network itself."""
+        del gates
+        return self
+
+    @checked(x=_input)
+    def __call__(self, x: Float[Array, " N_in"]) -> Float[Array, " N_out"]:
+        """Output of one sample; use `jax.vmap` or `outputs` for many."""
+        require_inputs(self, x, axes=1)
+        return self.outputs(x[None])[0]
+
+
 @checked(weights=None, biases=None)
 @shown(summary.network)
 @storable()
-class LinearNetwork(AbstractNetwork):
+class LinearNetwork(AbstractSelfGated):
     """Deep linear network: all gates are one.
 
     **Arguments:**
@@ -162,16 +187,10 @@ class LinearNetwork(AbstractNetwork):
     def __init__(self, weights: Any, biases: Any = None, bias_strength: Any = 1.0):
         self.weights, self.biases, self.bias_strength = layers(weights, biases, bias_strength)
 
-    def activation(self, layer: int, z: Array) -> Array:
-        """The identity."""
+    def gate(self, layer: int, z: Float[Array, "P H"]) -> Array:
+        """One."""
         del layer
-        return z
-
-    @checked(x=_input)
-    def __call__(self, x: Float[Array, " N_in"]) -> Float[Array, " N_out"]:
-        """Output of one sample; use `jax.vmap` or `outputs` for many."""
-        require_inputs(self, x, axes=1)
-        return self.outputs(x[None])[0]
+        return jnp.ones((), z.dtype)
 
     def affine(self) -> tuple[Float[Array, "N_out N_in"], Float[Array, " N_out"]]:
         """The end-to-end map: matrix and offset with f(x) = matrix x + offset."""
@@ -243,7 +262,7 @@ class LinearNetwork(AbstractNetwork):
 @checked(weights=None, biases=None, slope=off_gate)
 @shown(summary.network)
 @storable()
-class ReLUNetwork(AbstractNetwork):
+class ReLUNetwork(AbstractSelfGated):
     """ReLU network: gates slaved to the sign of the preactivation.
 
     **Arguments:**
@@ -267,16 +286,10 @@ class ReLUNetwork(AbstractNetwork):
         self.weights, self.biases, self.bias_strength = layers(weights, biases, bias_strength)
         self.slope = jnp.asarray(slope, dtype=self.weights[0].dtype)
 
-    def activation(self, layer: int, z: Array) -> Array:
-        """relu(z), or leaky relu for a positive slope."""
+    def gate(self, layer: int, z: Float[Array, "P H"]) -> Array:
+        """One where z > 0, the slope elsewhere."""
         del layer
-        return jnp.where(z > 0, z, self.slope * z)
-
-    @checked(x=_input)
-    def __call__(self, x: Float[Array, " N_in"]) -> Float[Array, " N_out"]:
-        """Output of one sample; use `jax.vmap` or `outputs` for many."""
-        require_inputs(self, x, axes=1)
-        return self.outputs(x[None])[0]
+        return jnp.where(z > 0, 1.0, self.slope)
 
     @classmethod
     @checked(hidden=None, variance=None, bias=None, slope=None)
@@ -333,30 +346,14 @@ class GatedLinearNetwork(AbstractNetwork):
 
     def __init__(self, weights: Any, biases: Any = None, bias_strength: Any = 1.0, *, gates: Any):
         self.weights, self.biases, self.bias_strength = layers(weights, biases, bias_strength)
-        gates = tuple(
-            floating(f"gates[{layer}]", g).astype(self.weights[0].dtype)
-            for layer, g in enumerate(per_layer("gates", gates, "one array per hidden layer"))
-        )
-        if len(gates) != len(self.weights) - 1:
-            raise ValueError(
-                f"`gates` needs one array per hidden layer, {len(self.weights) - 1}, got "
-                f"{len(gates)}."
-            )
-        for layer, (g, width) in enumerate(zip(gates, self.hidden, strict=True)):
-            if g.ndim not in (1, 2) or g.shape[-1] != width:
-                raise ValueError(
-                    f"`gates[{layer}]` must have shape ({width},) or (P, {width}), got {g.shape}."
-                )
-            require_finite(f"gates[{layer}]", g)
-        self.gates_ = gates
+        self.gates_ = given_gates(gates, self.hidden, self.dtype)
 
-    def activation(self, layer: int, z: Array) -> Array:
-        """The given gates times z."""
-        return self._gate(layer, z.shape[0]) * z
+    def gate(self, layer: int, z: Float[Array, "P H"]) -> Array:
+        """The given ones, (H,) or (P, H).
 
-    def _gate(self, layer: int, samples: int) -> Array:
-        """The gates of a layer, (H,) or (P, H), made for so many samples."""
-        gate = self.gates_[layer]
+        **Raises:** `ValueError` for gates that were made for another number of samples.
+        """
+        gate, samples = self.gates_[layer], z.shape[0]
         if gate.ndim == 2 and gate.shape[0] != samples:
             raise ValueError(
                 f"`gates[{layer}]` are for {gate.shape[0]} samples and the inputs have "
@@ -376,15 +373,6 @@ class GatedLinearNetwork(AbstractNetwork):
             own if new is None else new for own, new in zip(self.gates_, gates, strict=True)
         )
         return eqx.tree_at(lambda network: network.gates_, self, merged)
-
-    @checked(x=_input)
-    def gates(self, x: Float[Array, "P N_in"]) -> tuple[Array, ...]:
-        """The given gates, one array (P, H) per hidden layer."""
-        require_inputs(self, x)
-        samples, layers = x.shape[0], range(len(self.gates_))
-        return tuple(
-            jnp.broadcast_to(self._gate(k, samples), (samples, self.hidden[k])) for k in layers
-        )
 
     @checked(x=_input, gates=None)
     def __call__(self, x: Float[Array, " N_in"], gates: Any = None) -> Float[Array, " N_out"]:

@@ -55,6 +55,8 @@ class Checkpoint(AbstractPause):
     change no step, a run that was killed and resumed equals one that was not, bit for bit.
     """
 
+    by_clock = True
+
     def __init__(self, path: PathLike, run: Run):
         self.path, self.pace = require_place("checkpoint", path), Pace(SECONDS)
         self.prints = _prints(run)
@@ -135,10 +137,14 @@ class Checkpoint(AbstractPause):
         return found
 
     def _write(self, run: Run, flow: Trajectory) -> None:
-        switched = isinstance(run.method.solver, RKC) and run.reference.choice.solver != "RKC"
-        flow = flow.of(run)
-        state = jax.tree.leaves(flow.continuation)
-        write(self.path, CheckpointFile(self.prints, run.capacity, switched, flow, state))
+        content = CheckpointFile(
+            prints=self.prints,
+            capacity=run.capacity,
+            switched=isinstance(run.method.solver, RKC) and run.reference.choice.solver != "RKC",
+            flow=flow.of(run),
+            state=jax.tree.leaves(flow.continuation),
+        )
+        write(self.path, content)
 
 
 def _is_none(node: Any) -> bool:

@@ -1,8 +1,9 @@
 """Driving a run: segments between pauses, joined to one trajectory."""
 
+import abc
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -23,26 +24,27 @@ class Limits(NamedTuple):
     events: int
 
 
-class AbstractPause:
+class AbstractPause(abc.ABC):
     """Something that wants a run to pause now and then.
 
     `by_clock`: its first pause is not always at the same step.
     """
 
-    by_clock = True
+    by_clock: ClassVar[bool]
 
+    @abc.abstractmethod
     def budget(self, accepted: int) -> int | None:
         """Steps until its next pause, after so many accepted ones; None for no matter how many."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def pause(self, run: Run, flow: Trajectory, limits: Limits) -> tuple[Run, Trajectory]:
         """Look at the run so far, which may go on as another one from here."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def end(self, run: Run, flow: Trajectory) -> Trajectory:
         """The run has ended."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def broken_off(self, run: Run, flow: Trajectory | None) -> None:
         """The run ends here, by Ctrl-C or an error; None before its first pause."""
 

@@ -51,6 +51,9 @@ class Interruptible(AbstractPause):
         """As it is."""
         return flow
 
+    def broken_off(self, run: Run, flow: Trajectory | None) -> None:
+        """Nothing to do."""
+
 
 @contextlib.contextmanager
 def broken_off_by(event: threading.Event) -> Iterator[None]:

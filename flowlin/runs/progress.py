@@ -68,6 +68,8 @@ class Bar(AbstractPause):
     Silent where standard error is not a terminal.
     """
 
+    by_clock = True
+
     def __init__(self, run: Run, start: float):
         self.pace = Pace(0.5)
         end = float(run.t1)

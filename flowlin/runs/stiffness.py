@@ -70,6 +70,9 @@ class StiffnessCheck(AbstractPause):
         """As it is."""
         return flow
 
+    def broken_off(self, run: Run, flow: Trajectory | None) -> None:
+        """Nothing to do."""
+
 
 def _at(flow: Trajectory) -> Continuation:
     assert flow.continuation is not None

@@ -95,7 +95,14 @@ class AveragedGates(SecondOrder[AveragedState]):
         (z,) = self.network.with_parameters(y0).preactivations(self.task.x)
         drive, velocity = self._evaluate((z, y0))
         far = jnp.full((), jnp.inf, jnp.result_type(t0, z))
-        return AveragedState(z, drive, velocity, velocity, far, far.astype(z.dtype))
+        return AveragedState(
+            z=z,
+            drive=drive,
+            velocity=velocity,
+            earlier=velocity,
+            length=far,
+            margin=far.astype(z.dtype),
+        )
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         """Predict, correct, evaluate."""
@@ -116,7 +123,9 @@ class AveragedGates(SecondOrder[AveragedState]):
         drive, v1 = self._evaluate(corrected)
         near = grazes(state.z, corrected[0], h * v0[0], h * v1[0])
         margin = jnp.minimum(state.margin, self._margin(near, drives[1].strength, y0))
-        after = AveragedState(corrected[0], drive, v1, v0, h, margin)
+        after = AveragedState(
+            z=corrected[0], drive=drive, velocity=v1, earlier=v0, length=h, margin=margin
+        )
         k0, k1 = (jax.tree.map(lambda v: h * v, v[1]) for v in (v0, v1))
         dense = {"y0": y0, "y1": corrected[1], "k0": k0, "k1": k1}
         return corrected[1], error, dense, after, diffrax.RESULTS.successful
@@ -145,7 +154,7 @@ class AveragedGates(SecondOrder[AveragedState]):
     def _evaluate(self, point: Moving) -> tuple[Drive, Moving]:
         """The drive without gates, and the velocity."""
         drive = self._drive(point)
-        gates = jnp.where(point[0] > 0, 1.0, self.network.slope)
+        gates = self.network.gate(0, point[0])
         gated = Drive(gates * drive.strength, drive.readout, drive.offset)
         return drive, self._velocity(gated, point[1])
 

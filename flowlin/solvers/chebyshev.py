@@ -40,7 +40,14 @@ class Chebyshev(eqx.Module):
     def linear(shift: Any) -> "Chebyshev":
         """At j = 1."""
         zero, one = 0 * shift, 1 + 0 * shift
-        return Chebyshev(1 + shift, shift, one, one, zero, zero)
+        return Chebyshev(
+            value=1 + shift,
+            value_step=shift,
+            first=one,
+            first_step=one,
+            second=zero,
+            second_step=zero,
+        )
 
     def next(self, shift: Any) -> "Chebyshev":
         """From j to j + 1."""
@@ -48,12 +55,12 @@ class Chebyshev(eqx.Module):
         first_step = self.first_step + 2 * shift * self.first + 2 * self.value
         second_step = self.second_step + 2 * shift * self.second + 4 * self.first
         return Chebyshev(
-            self.value + value_step,
-            value_step,
-            self.first + first_step,
-            first_step,
-            self.second + second_step,
-            second_step,
+            value=self.value + value_step,
+            value_step=value_step,
+            first=self.first + first_step,
+            first_step=first_step,
+            second=self.second + second_step,
+            second_step=second_step,
         )
 
     @property

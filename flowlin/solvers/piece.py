@@ -77,15 +77,15 @@ def walk_piece(
     end, y1, dense, state, fired, uncertainty = lax.cond(found, to_event, to_end)
     y1, moved = flow.settle(y1, frozen)
     return Piece(
-        t,
-        end,
-        y1,
-        cast(Parameters, error),
-        dense,
-        state,
-        fired,
-        jnp.any(fired) | moved,
-        lax.stop_gradient(uncertainty),
+        start=t,
+        end=end,
+        y1=y1,
+        error=cast(Parameters, error),
+        dense=dense,
+        inner=state,
+        fired=fired,
+        jump=jnp.any(fired) | moved,
+        uncertainty=lax.stop_gradient(uncertainty),
     )
 
 

@@ -82,7 +82,7 @@ class RKC(SecondOrder[RKCState]):
         f0 = terms.vf(t0, y0, args)
         vector, radius, count = self._radius(terms, t0, y0, f0, args, direction(y0), radius, FIRST)
         log = RadiusLog.empty(t0, radius).append(t0, radius)
-        return RKCState(f0, vector, radius, count + 1, log)
+        return RKCState(velocity=f0, vector=vector, radius=radius, evaluations=count + 1, log=log)
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         """One step, with stages to suit its length."""
@@ -110,7 +110,13 @@ class RKC(SecondOrder[RKCState]):
             y0, y1, k0, k1,
         )  # fmt: skip
         evaluations = state.evaluations + stages + count + made_jump
-        after = RKCState(f1, vector, radius, evaluations, state.log.append(t1, radius))
+        after = RKCState(
+            velocity=f1,
+            vector=vector,
+            radius=radius,
+            evaluations=evaluations,
+            log=state.log.append(t1, radius),
+        )
         okay, failed = diffrax.RESULTS.successful, diffrax.RESULTS.dt_min_reached
         # Only steps of fixed length are kept in spite of an infinite error.
         result = diffrax.RESULTS.where(too_long, failed, okay)

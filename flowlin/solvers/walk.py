@@ -24,7 +24,7 @@ from flowlin.network.forward_pass import Parameters
 from flowlin.network.kinds import ReLUNetwork
 from flowlin.solvers.piece import walk_piece
 from flowlin.solvers.unrolled import Unrolled, evaluations
-from flowlin.solvers.wrapped import Wrapped
+from flowlin.solvers.wrapped import Forwarding
 from flowlin.tasks.task import Task
 
 # How a step stops the run when an event cannot be decided; `sides.trouble` tells it apart.
@@ -105,7 +105,7 @@ class _Walk(eqx.Module):
     count: Int[Array, ""]
 
 
-class ExactWalk(Wrapped[WalkState]):
+class ExactWalk(Forwarding[WalkState]):
     """Wraps a Runge-Kutta solver and walks through the kinks of a ReLU flow.
 
     Each step is a chain of up to `pieces` steps of the inner solver, cut at the events between
@@ -136,7 +136,14 @@ class ExactWalk(Wrapped[WalkState]):
         inner = self.solver.init(terms, t0, t1, y0, self.rule.flow.freeze(sides))
         log = GateLog.empty(sides.codes, self.capacity, jnp.result_type(t0))
         never = jnp.asarray(jnp.inf, log.time.dtype)
-        return WalkState(inner, sides, log, jnp.asarray(False), never, jnp.ones((), int))
+        return WalkState(
+            inner=inner,
+            sides=sides,
+            log=log,
+            jump=jnp.asarray(False),
+            end=never,
+            evaluations=jnp.ones((), int),
+        )
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         """Walk from t0 to t1."""
@@ -144,12 +151,12 @@ class ExactWalk(Wrapped[WalkState]):
         t0, t1 = jnp.asarray(t0), jnp.asarray(t1)
         state = eqx.tree_at(lambda s: s.jump, solver_state, solver_state.jump | made_jump)
         start = _Walk(
-            t0,
-            y0,
-            state,
-            jax.tree.map(jnp.zeros_like, y0),
-            self._no_pieces(terms, t0, t1, y0, state),
-            jnp.zeros((), int),
+            t=t0,
+            y=y0,
+            state=state,
+            error=jax.tree.map(jnp.zeros_like, y0),
+            pieces=self._no_pieces(terms, t0, t1, y0, state),
+            count=jnp.zeros((), int),
         )
 
         def body(walk: _Walk) -> _Walk:
@@ -163,13 +170,18 @@ class ExactWalk(Wrapped[WalkState]):
             # A piece cut at an event takes a second step, and the next one a first stage.
             steps = jnp.where(jnp.any(piece.fired), 2, 1)
             spent = walk.state.evaluations + steps * evaluations(self.solver.solver) + piece.jump
+            state = WalkState(
+                inner=piece.inner, sides=sides, log=log, jump=piece.jump, end=end, evaluations=spent
+            )
             return _Walk(
-                piece.end,
-                piece.y1,
-                WalkState(piece.inner, sides, log, piece.jump, end, spent),
-                jax.tree.map(lambda a, b: jnp.maximum(a, jnp.abs(b)), walk.error, piece.error),
-                walk.pieces.put(walk.count, piece),
-                walk.count + 1,
+                t=piece.end,
+                y=piece.y1,
+                state=state,
+                error=jax.tree.map(
+                    lambda a, b: jnp.maximum(a, jnp.abs(b)), walk.error, piece.error
+                ),
+                pieces=walk.pieces.put(walk.count, piece),
+                count=walk.count + 1,
             )
 
         def goes_on(walk: _Walk) -> Array:

@@ -7,18 +7,16 @@ from diffrax import AbstractWrappedSolver
 State = TypeVar("State")
 
 
-class Wrapped(AbstractWrappedSolver[State]):
-    """Forwards everything that diffrax reads off a solver; subclasses define `init` and `step`."""
+class Forwarding(AbstractWrappedSolver[State]):
+    """Forwards what diffrax reads off a solver, but for its dense output.
+
+    Subclasses define `init`, `step` and `interpolation_cls`.
+    """
 
     @property
     def term_structure(self):  # pyright: ignore
         """Forwarded."""
         return self.solver.term_structure
-
-    @property
-    def interpolation_cls(self):  # pyright: ignore
-        """Forwarded."""
-        return self.solver.interpolation_cls
 
     @property
     def term_compatible_contr_kwargs(self):  # pyright: ignore
@@ -57,3 +55,12 @@ class Wrapped(AbstractWrappedSolver[State]):
     def func(self, terms, t0, y0, args):
         """Forwarded."""
         return self.solver.func(terms, t0, y0, args)
+
+
+class Wrapped(Forwarding[State]):
+    """Forwards the dense output as well."""
+
+    @property
+    def interpolation_cls(self):  # pyright: ignore
+        """Forwarded."""
+        return self.solver.interpolation_cls

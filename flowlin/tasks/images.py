@@ -58,7 +58,15 @@ def mnist(
     if center or standardise:
         reference = mnist_arrays(test=False)[0] if test else images
     return _image_task(
-        "mnist", images, labels, reference, samples, seed, scale, standardise, one_hot
+        "mnist",
+        images,
+        labels,
+        reference,
+        samples=samples,
+        seed=seed,
+        scale=scale,
+        standardise=standardise,
+        one_hot=one_hot,
     )
 
 
@@ -100,7 +108,17 @@ def cifar10(
     if center or standardise:
         reference = pixels(cifar10_arrays(test=False)[0]) if test else images
     name = "cifar10 grayscale" if grayscale else "cifar10"
-    return _image_task(name, images, labels, reference, samples, seed, scale, standardise, one_hot)
+    return _image_task(
+        name,
+        images,
+        labels,
+        reference,
+        samples=samples,
+        seed=seed,
+        scale=scale,
+        standardise=standardise,
+        one_hot=one_hot,
+    )
 
 
 @_checked
@@ -128,7 +146,16 @@ def digits(
     images, labels = map(np.asarray, load_digits(return_X_y=True))
     reference = images if center or standardise else None
     return _image_task(
-        "digits", images, labels, reference, samples, seed, scale, standardise, one_hot, 16.0
+        "digits",
+        images,
+        labels,
+        reference,
+        samples=samples,
+        seed=seed,
+        scale=scale,
+        standardise=standardise,
+        one_hot=one_hot,
+        white=16.0,
     )
 
 
@@ -145,6 +172,7 @@ def _image_task(
     images: np.ndarray,
     labels: np.ndarray,
     reference: np.ndarray | None,
+    *,
     samples: int | None,
     seed: int,
     scale: bool,

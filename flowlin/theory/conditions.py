@@ -128,7 +128,19 @@ def examined(network: LinearNetwork, task: Task, tau: Any, tolerance: float) -> 
     if len(weights) == 2:
         numbers |= _balance_numbers(weights[0], weights[1], s_x, variance)
     certificate = Certificate(**numbers)
-    return Problem(network, weights, s_yx, s_x, u, s, v, d, tau, tolerance, certificate)
+    return Problem(
+        network=network,
+        weights=weights,
+        s_yx=s_yx,
+        s_x=s_x,
+        u=u,
+        s=s,
+        v=v,
+        d=d,
+        tau=tau,
+        tolerance=tolerance,
+        certificate=certificate,
+    )
 
 
 def _turned(

@@ -126,7 +126,13 @@ def solve(
             s_x=found.array(found.s_x),
             tau=tau,
         )
-        return Solution("single layer", True, "the flow is linear", found.certificate, form)
+        return Solution(
+            name="single layer",
+            exact=True,
+            why="the flow is linear",
+            certificate=found.certificate,
+            form=form,
+        )
     if len(network.weights) > 2:
         return _deep(found)
     solution, lacks = _riccati(found)
@@ -176,7 +182,7 @@ def _riccati(problem: Problem) -> tuple[Solution | None, str]:
     )
     name = "balanced" if balanced else f"lambda-balanced, lambda = {found.balance:.6g}"
     why = f"the inputs are white and the weights {name}"
-    return Solution("Riccati", True, why, found, form), ""
+    return Solution(name="Riccati", exact=True, why=why, certificate=found, form=form), ""
 
 
 def _modewise(problem: Problem, first: str) -> Solution:
@@ -203,9 +209,11 @@ def _modewise(problem: Problem, first: str) -> Solution:
     )
     if lacks:
         why = f"no exact solution: {first}; {lacks}"
-        return Solution("isolated modes", False, why, problem.certificate, form)
+        return Solution(
+            name="isolated modes", exact=False, why=why, certificate=problem.certificate, form=form
+        )
     why = f"{first}, but the modes decouple and the weights are aligned to them"
-    return Solution("modes", True, why, problem.certificate, form)
+    return Solution(name="modes", exact=True, why=why, certificate=problem.certificate, form=form)
 
 
 def _deep(problem: Problem) -> Solution:
@@ -235,9 +243,15 @@ def _deep(problem: Problem) -> Solution:
         v=problem.array(problem.v),
     )
     if lacks:
-        return Solution("isolated modes", False, f"no exact solution: {lacks}", found, form)
+        return Solution(
+            name="isolated modes",
+            exact=False,
+            why=f"no exact solution: {lacks}",
+            certificate=found,
+            form=form,
+        )
     why = "the layers are balanced and aligned to modes that decouple"
-    return Solution("deep modes", True, why, found, form)
+    return Solution(name="deep modes", exact=True, why=why, certificate=found, form=form)
 
 
 @jax.jit

@@ -40,6 +40,7 @@ RETURNED = {
 # Methods by which parts of the library call each other, with objects that users do not make.
 INNER = {
     "activation",
+    "gate",
     "gate_channel",
     "mapped",
     "merged",

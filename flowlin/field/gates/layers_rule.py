@@ -144,15 +144,17 @@ class NetworkRule(AbstractRule):
             full = jnp.sum(choice.open_) > self.slots
             trouble = jnp.where(full, NO_SLOTS, jnp.where(settled, FINE, UNSOLVED))
             return _Choice(
-                flow.follow(codes.reshape(base.shape)),
-                open_.reshape(base.shape),
-                jnp.maximum(choice.trouble, trouble.astype(jnp.int8)),
-                choice.count + 1,
-                jnp.any(lost),
+                codes=flow.follow(codes.reshape(base.shape)),
+                open_=open_.reshape(base.shape),
+                trouble=jnp.maximum(choice.trouble, trouble.astype(jnp.int8)),
+                count=choice.count + 1,
+                again=jnp.any(lost),
             )
 
         zero = jnp.zeros((), jnp.int8)
-        start = _Choice(codes, open_, zero, jnp.zeros((), int), jnp.any(open_))
+        start = _Choice(
+            codes=codes, open_=open_, trouble=zero, count=jnp.zeros((), int), again=jnp.any(open_)
+        )
         end = lax.while_loop(lambda c: c.again & (c.count < PASSES), once, start)
         trouble = jnp.where(end.again, jnp.maximum(end.trouble, UNSOLVED), end.trouble)
         return self._sides(end.codes, trouble.astype(jnp.int8))

@@ -74,7 +74,14 @@ class GatedFlow(eqx.Module):
         slot = jnp.clip(jnp.cumsum(slides, axis=1) - 1, 0, sides.slots.shape[1] - 1)
         gates = self.kinks.gates(sides.codes, self.network.slope)
         x = gather(self.kinks.x, sides.slots)
-        return Frozen(sides.codes, gates, x, sides.solve, sides.projector, slot)
+        return Frozen(
+            codes=sides.codes,
+            gates=gates,
+            x=x,
+            solve=sides.solve,
+            projector=sides.projector,
+            slot=slot,
+        )
 
     def preactivations(self, parameters: Parameters) -> Float[Array, "H P"]:
         """z = w . x + c b."""

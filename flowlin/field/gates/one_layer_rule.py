@@ -45,7 +45,9 @@ def situation(flow: GatedFlow, parameters: Parameters, sides: Sides) -> Situatio
     u, bound = flow.fractions(forces, frozen)
     strength = flow.kinks.strength(forces.c)
     near = jnp.abs(forces.z) <= flow.rounding(parameters)
-    return Situation(sides.codes, forces.c, strength, near, 2 * u > bound)
+    return Situation(
+        codes=sides.codes, c=forces.c, strength=strength, near=near, upper=2 * u > bound
+    )
 
 
 def side_of(u: Float[Array, " m"], bound: Float[Array, " m"]) -> Int[Array, " m"]:

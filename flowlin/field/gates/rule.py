@@ -1,5 +1,6 @@
 """What an exact walk needs to know of the sides."""
 
+import abc
 from typing import Any
 
 import equinox as eqx
@@ -29,10 +30,10 @@ class AbstractRule(eqx.Module):
 
     flow: AbstractVar[Any]  # `GatedFlow` or `DeepFlow`
 
+    @abc.abstractmethod
     def start(self, parameters: Parameters) -> Any:
         """Sides at the start."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def switch(self, piece: Piece, sides: Any, log: GateLog) -> tuple[Any, GateLog]:
         """Sides after the event at the end of a piece, and the log with what changed."""
-        raise NotImplementedError

@@ -54,7 +54,13 @@ class Hyperplanes(eqx.Module):
         own = jnp.arange(x.shape[0])
         leader = jnp.where(square > 0, jnp.argmax(parallel, axis=0), own)
         scale = jnp.where(square > 0, ratio[leader, own], 1.0)
-        return Hyperplanes(x, leader, scale, (leader == own) & (square > 0), jnp.any(leader != own))
+        return Hyperplanes(
+            x=x,
+            leader=leader,
+            scale=scale,
+            leads=(leader == own) & (square > 0),
+            shared=jnp.any(leader != own),
+        )
 
     def strength(self, c: Float[Array, "H P"]) -> Float[Array, "H P"]:
         """C summed over the samples of each kink, at its leader."""
@@ -103,12 +109,14 @@ class Sides(eqx.Module):
         """Sides of which none slides, for inputs x~."""
         units, samples = codes.shape
         solve, projector = held(jnp.zeros((slots, x.shape[1]), x.dtype))
+        if projector is not None:
+            projector = jnp.broadcast_to(projector, (units, *projector.shape))
         return Sides(
-            codes.astype(jnp.int8),
-            jnp.full((units, slots), samples, jnp.int32),
-            jnp.broadcast_to(solve, (units, *solve.shape)),
-            None if projector is None else jnp.broadcast_to(projector, (units, *projector.shape)),
-            jnp.full(units, FINE, jnp.int8),
+            codes=codes.astype(jnp.int8),
+            slots=jnp.full((units, slots), samples, jnp.int32),
+            solve=jnp.broadcast_to(solve, (units, *solve.shape)),
+            projector=projector,
+            trouble=jnp.full(units, FINE, jnp.int8),
         )
 
 

@@ -43,18 +43,24 @@ def walked(flow: GatedFlow, t1: Array, slots: int, max_pieces: int) -> Walk:
     sides = initial_sides(flow, network.parameters, slots)
     h, n, n_out = *units.w.shape, units.a.shape[1]
     pieces = Pieces(
-        jnp.full((h, max_pieces), jnp.inf, network.dtype),
-        jnp.zeros((h, max_pieces, n), network.dtype),
-        jnp.zeros((h, max_pieces, n_out), network.dtype),
-        jnp.zeros((h, max_pieces, n, n_out), network.dtype),
-        Triples(
+        start=jnp.full((h, max_pieces), jnp.inf, network.dtype),
+        w=jnp.zeros((h, max_pieces, n), network.dtype),
+        a=jnp.zeros((h, max_pieces, n_out), network.dtype),
+        m=jnp.zeros((h, max_pieces, n, n_out), network.dtype),
+        parts=Triples(
             jnp.zeros((h, max_pieces, n, min(n, n_out)), network.dtype),
             jnp.zeros((h, max_pieces, min(n, n_out)), network.dtype),
             jnp.zeros((h, max_pieces, n_out, min(n, n_out)), network.dtype),
         ),
-        jnp.zeros((h, max_pieces, flow.task.samples), sides.codes.dtype),
+        codes=jnp.zeros((h, max_pieces, flow.task.samples), sides.codes.dtype),
     )
-    start = Walk(jnp.zeros(h, network.dtype), units, sides, pieces, jnp.zeros((), int))
+    start = Walk(
+        t=jnp.zeros(h, network.dtype),
+        units=units,
+        sides=sides,
+        pieces=pieces,
+        number=jnp.zeros((), int),
+    )
     return while_loop(
         lambda state: jnp.any(state.t < t1),
         lambda state: _next(flow, state, t1),
@@ -87,13 +93,20 @@ def _next(flow: GatedFlow, state: Walk, t1: Array) -> Walk:
         return jnp.where(event.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
     k = state.number
-    begun = Pieces(jnp.where(going, t, jnp.inf), *units, m, parts, sides.codes)
+    begun = Pieces(
+        start=jnp.where(going, t, jnp.inf),
+        w=units.w,
+        a=units.a,
+        m=m,
+        parts=parts,
+        codes=sides.codes,
+    )
     return Walk(
-        jnp.where(event, t + length, jnp.where(going, t1, t)),
-        end,
-        jax.tree.map(switched, decided, sides),
-        jax.tree.map(lambda all_, new: all_.at[:, k].set(new), state.pieces, begun),
-        k + 1,
+        t=jnp.where(event, t + length, jnp.where(going, t1, t)),
+        units=end,
+        sides=jax.tree.map(switched, decided, sides),
+        pieces=jax.tree.map(lambda all_, new: all_.at[:, k].set(new), state.pieces, begun),
+        number=k + 1,
     )
 
 
