@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from flowlin._tools.checks import WORDS, checked, instance, known, positive, whole
+from flowlin._tools.types import Activation
 from flowlin._tools.warning import warn
-from flowlin.network.forward_pass import Activation
 from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
 from flowlin.tasks.task import Task
 
