@@ -304,7 +304,7 @@ def test_after_linearization_says_of_which_units_and_whether_it_is_exact():
 
 def test_rate_certificate_is_its_table():
     def accuracy(*errors, rate=0.02, slope=1.0):
-        return fl.certificate.Accuracy(rate, np.array(errors), slope)
+        return fl.Accuracy(rate, np.array(errors), slope)
 
     nowhere = accuracy(0.1, 0.2, 0.4, rate=np.nan)
     found = fl.RateCertificate(

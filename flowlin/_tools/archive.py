@@ -22,9 +22,9 @@ import numpy as np
 from flowlin._tools.arrays import ENABLE_X64
 from flowlin._tools.checks import path as require_path
 from flowlin._tools.codec import check, decoded, encoded
+from flowlin._tools.types import PathLike
 from flowlin._tools.version import __version__
 
-PathLike = str | os.PathLike[str]
 FORMAT = 2
 
 

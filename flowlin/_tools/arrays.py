@@ -7,12 +7,12 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike, PyTree
 
 ENABLE_X64 = 'jax.config.update("jax_enable_x64", True)'
 
 
-def is_traced(tree: Any) -> bool:
+def is_traced(tree: PyTree) -> bool:
     """Whether any leaf is a tracer, so that its values cannot be looked at."""
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
 
@@ -45,7 +45,7 @@ def automatic(mesh: Mesh) -> Mesh:
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
 
 
-def augment(x: Array, bias_strength: Any) -> Array:
+def augment(x: Array, bias_strength: ArrayLike) -> Array:
     """Inputs with the constant in front: rows `[c; x]`, shape (P, 1 + N_in)."""
     constant = jnp.full((x.shape[0], 1), bias_strength, dtype=x.dtype)
     return jnp.concatenate([constant, x], axis=1)

@@ -4,7 +4,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from flowlin._tools.rounding import rounding_in
 
@@ -50,7 +50,7 @@ def hypot(x: Array, y: Array) -> Array:
     return scale * root((x / scale) ** 2 + (y / scale) ** 2)
 
 
-def quotient(numerator: Array, denominator: Array, otherwise: Any) -> Array:
+def quotient(numerator: Array, denominator: Array, otherwise: ArrayLike) -> Array:
     """Numerator over denominator, and `otherwise` (without a derivative) over zero."""
     zero = denominator == 0
     return jnp.where(zero, otherwise, numerator / jnp.where(zero, 1.0, denominator))

@@ -5,15 +5,15 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
 
 def bracketed_root(
     f: Callable[[Array], Array],
     low: Array,
     high: Array,
-    upward: Any,
-    tolerance: Any,
+    upward: ArrayLike,
+    tolerance: ArrayLike,
     known: Any = None,
 ) -> tuple[Array, Array]:
     """Bracket of a sign change of `f` no wider than `tolerance`, by the ITP method.

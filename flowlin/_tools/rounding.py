@@ -1,8 +1,9 @@
 """What an exact walk takes for rounding, per precision of its numbers."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 
 class Rounding(NamedTuple):
@@ -27,6 +28,6 @@ FLOAT64 = Rounding(z=512 * EPS, u=5e4 * EPS, snap=1e-9, slack=1e3 * EPS, cut=1e-
 FLOAT32 = Rounding(z=7.6e-6, u=6e-5, snap=1e-5, slack=1.2e-4, cut=1e-6, root=5e-7)
 
 
-def rounding_in(dtype: Any) -> Rounding:
+def rounding_in(dtype: DTypeLike) -> Rounding:
     """Of walks in float64, or in anything less."""
     return FLOAT64 if dtype == jnp.float64 else FLOAT32

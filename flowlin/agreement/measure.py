@@ -14,11 +14,11 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from flowlin._tools.show import shown
+from flowlin._tools.types import Parameters
 from flowlin.agreement import summary
 from flowlin.agreement.comparison import distances
 from flowlin.events.recorder import event_log
 from flowlin.log.eventlog import EventLog
-from flowlin.network.forward_pass import Parameters
 from flowlin.network.kinds import AbstractNetwork
 from flowlin.runs.stepping import Descent
 from flowlin.runs.trajectory import Trajectory

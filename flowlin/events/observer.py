@@ -10,9 +10,9 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
+from flowlin._tools.types import Parameters
 from flowlin.events.watched import AbstractWatched, Watch
 from flowlin.log.buffer import Log
-from flowlin.network.forward_pass import Parameters
 from flowlin.network.kinds import AbstractNetwork
 
 Found = TypeVar("Found")

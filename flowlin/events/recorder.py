@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 
 from flowlin._tools.loops import while_loop
 from flowlin._tools.roots import bracketed_root
+from flowlin._tools.types import Parameters
 from flowlin.events.crossings.brackets import Brackets
 from flowlin.events.crossings.step import Step
 from flowlin.events.observer import Observer
@@ -23,7 +24,6 @@ from flowlin.events.step_path import Path
 from flowlin.events.watched import AbstractWatched
 from flowlin.log.buffer import Log
 from flowlin.log.eventlog import Channel, EventLog, Unresolved
-from flowlin.network.forward_pass import Parameters
 from flowlin.solvers.wrapped import Wrapped
 
 NOISE = 4.0  # times the step's error: what is smaller than that throughout a step is rounding

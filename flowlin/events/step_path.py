@@ -7,8 +7,9 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
-from flowlin.network.forward_pass import Parameters
+from flowlin._tools.types import Parameters
 
 Image = TypeVar("Image")
 
@@ -32,7 +33,7 @@ class Path(eqx.Module):
     interpolation_cls: Callable[..., Any] = eqx.field(static=True)
     t0: Any
     t1: Any
-    dense: dict[str, Any]
+    dense: dict[str, PyTree]
     start: Parameters
 
     def __call__(self, t: Any) -> Parameters:
@@ -80,21 +81,21 @@ class Path(eqx.Module):
         }
         return lambda t: self._evaluate(images, t)
 
-    def _evaluate(self, dense: dict[str, Any], t: Any) -> Any:
+    def _evaluate(self, dense: dict[str, PyTree], t: Any) -> Any:
         return self.interpolation_cls(t0=self.t0, t1=self.t1, **dense).evaluate(t)
 
-    def _adds(self, part: Any) -> bool:
+    def _adds(self, part: PyTree) -> bool:
         """Whether this is one state or velocity, or a stack of them."""
         return self._is_one(part) or self._is_one(jax.eval_shape(_first, part))
 
-    def _is_one(self, part: Any) -> bool:
+    def _is_one(self, part: PyTree) -> bool:
         same = jax.tree.structure(part) == jax.tree.structure(self.start)
         return same and _shapes(part) == _shapes(self.start)
 
 
-def _first(part: Any) -> Any:
+def _first(part: PyTree) -> Any:
     return jax.tree.map(lambda a: a[0] if a.ndim else a, part)
 
 
-def _shapes(tree: Any) -> list[tuple[int, ...]]:
+def _shapes(tree: PyTree) -> list[tuple[int, ...]]:
     return [a.shape for a in jax.tree.leaves(tree)]

@@ -2,13 +2,13 @@
 
 import abc
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
 from flowlin.events.step_path import Path
 from flowlin.field.rounded import activation_of
@@ -34,7 +34,7 @@ class AbstractWatched(eqx.Module):
 
     @property
     @abc.abstractmethod
-    def scale(self) -> Any:
+    def scale(self) -> ArrayLike:
         """Size of the level that was taken off: the rounding of values near zero is of this."""
 
     @abc.abstractmethod
@@ -46,7 +46,7 @@ class AbstractWatched(eqx.Module):
         """Component k of the flattened array, continuous."""
 
     @abc.abstractmethod
-    def along(self, network: AbstractNetwork, path: Path, k: Array) -> Callable[[Any], Array]:
+    def along(self, network: AbstractNetwork, path: Path, k: Array) -> Callable[[ArrayLike], Array]:
         """Component k as a function of time, for locating its root within a step."""
 
 
@@ -66,7 +66,7 @@ class AbstractOpaque(AbstractWatched):
 
 def _time_by_time(
     watched: AbstractWatched, network: AbstractNetwork, path: Path, k: Array
-) -> Callable[[Any], Array]:
+) -> Callable[[ArrayLike], Array]:
     """Component k as a function of time, of the network at that time."""
     return lambda t: watched.component(network.with_parameters(path(t)), k)
 
@@ -102,7 +102,7 @@ class Minus(AbstractOpaque):
         return jnp.asarray(self.function(network)) - self.level
 
     @property
-    def scale(self) -> Any:
+    def scale(self) -> ArrayLike:
         """The largest level's."""
         return jnp.max(jnp.abs(self.level), initial=0.0)
 
@@ -110,7 +110,7 @@ class Minus(AbstractOpaque):
         """One of all."""
         return jnp.ravel(self(network))[k]
 
-    def along(self, network: AbstractNetwork, path: Path, k: Array) -> Callable[[Any], Array]:
+    def along(self, network: AbstractNetwork, path: Path, k: Array) -> Callable[[ArrayLike], Array]:
         """Time by time."""
         return _time_by_time(self, network, path, k)
 
@@ -136,7 +136,7 @@ class ModeGaps(AbstractWatched):
         return self.strengths(network, self.task) - self.level
 
     @property
-    def scale(self) -> Any:
+    def scale(self) -> ArrayLike:
         """The largest level's: weak modes are differences of what strong ones are made of."""
         return jnp.max(jnp.abs(self.level), initial=0.0)
 
@@ -154,7 +154,7 @@ class ModeGaps(AbstractWatched):
         """One of all."""
         return jnp.ravel(self(network))[k]
 
-    def along(self, network: AbstractNetwork, path: Path, k: Array) -> Callable[[Any], Array]:
+    def along(self, network: AbstractNetwork, path: Path, k: Array) -> Callable[[ArrayLike], Array]:
         """Of a linear network one input and one output matter: two vectors instead of matrices."""
         if not isinstance(network, LinearNetwork):
             return _time_by_time(self, network, path, k)
@@ -192,7 +192,7 @@ class Preactivations(AbstractWatched):
         return None if self.layer else 1
 
     @property
-    def scale(self) -> Any:
+    def scale(self) -> ArrayLike:
         """Zero, for its level is zero or a narrow width."""
         return 0.0
 
@@ -207,7 +207,9 @@ class Preactivations(AbstractWatched):
             return self(network)[j]
         return _first_layer(network, self.task.x, j) - self.level
 
-    def unit_along(self, network: AbstractNetwork, path: Path, j: Array) -> Callable[[Any], Array]:
+    def unit_along(
+        self, network: AbstractNetwork, path: Path, j: Array
+    ) -> Callable[[ArrayLike], Array]:
         """The row (P,) of unit j as a function of time; the first layer's is linear."""
         if self.layer:
             return lambda t: self.unit(network.with_parameters(path(t)), j)
@@ -219,7 +221,7 @@ class Preactivations(AbstractWatched):
         samples = self.task.samples
         return self.unit(network, k // samples)[k % samples]
 
-    def along(self, network: AbstractNetwork, path: Path, k: Array) -> Callable[[Any], Array]:
+    def along(self, network: AbstractNetwork, path: Path, k: Array) -> Callable[[ArrayLike], Array]:
         """One pair's preactivation; in the first layer that sample's alone."""
         if self.layer:
             return _time_by_time(self, network, path, k)
@@ -247,7 +249,7 @@ class OrderStatistic(AbstractOpaque):
         return self.excess(self.preactivations(network))
 
     @property
-    def scale(self) -> Any:
+    def scale(self) -> ArrayLike:
         """As for the preactivations."""
         return self.preactivations.scale
 
@@ -265,7 +267,7 @@ class OrderStatistic(AbstractOpaque):
         """One unit's order statistic."""
         return self._of(self.preactivations.unit(network, k))
 
-    def along(self, network: AbstractNetwork, path: Path, k: Array) -> Callable[[Any], Array]:
+    def along(self, network: AbstractNetwork, path: Path, k: Array) -> Callable[[ArrayLike], Array]:
         """One unit's order statistic; the samples are gone through once for all times."""
         z = self.preactivations.unit_along(network, path, k)
         return lambda t: self._of(z(t))

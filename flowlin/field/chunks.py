@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 Sums = TypeVar("Sums")
 
@@ -21,7 +21,7 @@ def pieces(samples: int, width: int, itemsize: int) -> int:
     return max(1, samples // max(ROWS, room // (width * itemsize)))
 
 
-def summed(function: Callable[[Any], Sums], rows: Any, width: int, shards: int = 1) -> Sums:
+def summed(function: Callable[[PyTree], Sums], rows: PyTree, width: int, shards: int = 1) -> Sums:
     """`function` of the rows, a tree of sums over samples, with the samples taken in chunks.
 
     Reverse mode recomputes every chunk instead of keeping its arrays.

@@ -6,12 +6,13 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
+from flowlin._tools.types import Parameters
 from flowlin.field.chunks import summed
 from flowlin.field.rounded import activation_of
 from flowlin.loss import Loss
-from flowlin.network.forward_pass import Parameters, forward, product
+from flowlin.network.forward_pass import forward, product
 from flowlin.network.kinds import AbstractNetwork
 from flowlin.tasks.task import Task
 
@@ -76,7 +77,7 @@ class FullData(AbstractPlain):
         """Both in one pass over the samples."""
         return self._summed(jax.value_and_grad(self._loss), network)
 
-    def _loss(self, parameters: Parameters, network: AbstractNetwork, rows: Any) -> Array:
+    def _loss(self, parameters: Parameters, network: AbstractNetwork, rows: PyTree) -> Array:
         """The part of the loss that comes from some of the samples."""
         x, y, gates = rows
         activation = activation_of(network.with_sample_gates(gates), self.width)

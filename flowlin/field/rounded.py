@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from flowlin.network.forward_pass import Activation
+from flowlin._tools.types import Activation
 from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
 
 

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flowlin._tools.arrays import augment
+from flowlin._tools.types import Parameters
 from flowlin.field.chunks import summed
 from flowlin.field.objective import AbstractPlain
 from flowlin.loss import SquaredError
-from flowlin.network.forward_pass import Parameters
 from flowlin.network.kinds import AbstractNetwork, LinearNetwork
 from flowlin.tasks.task import Task
 

@@ -6,10 +6,10 @@ import equinox as eqx
 import jax
 from jaxtyping import Array
 
+from flowlin._tools.types import Parameters
 from flowlin.field.objective import AbstractObjective, FullData
 from flowlin.field.statistics import Statistics
 from flowlin.loss import Loss, SquaredError
-from flowlin.network.forward_pass import Parameters
 from flowlin.network.kinds import AbstractNetwork, LinearNetwork
 from flowlin.tasks.task import Task
 

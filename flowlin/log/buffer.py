@@ -1,10 +1,9 @@
 """Logs that grow during a run: what crossed its level, and the gates' changes."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from flowlin.log.eventlog import Channel, EventLog
@@ -21,7 +20,7 @@ class Log(eqx.Module):
     end: Float[Array, ""]  # time of the first terminating event, else inf
 
     @staticmethod
-    def empty(capacity: int, dtype: Any) -> "Log":
+    def empty(capacity: int, dtype: DTypeLike) -> "Log":
         """A log with room for `capacity` events."""
         return Log(
             time=jnp.full(capacity, jnp.inf, dtype),
@@ -62,7 +61,7 @@ class GateLog(eqx.Module):
     initial: Int[Array, "H P"]
 
     @staticmethod
-    def empty(initial: Int[Array, "H P"], capacity: int, dtype: Any) -> "GateLog":
+    def empty(initial: Int[Array, "H P"], capacity: int, dtype: DTypeLike) -> "GateLog":
         """A log with room for `capacity` changes."""
         return GateLog(
             time=jnp.full(capacity, jnp.inf, dtype),

@@ -7,7 +7,8 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, ScalarLike
+from jax.typing import DTypeLike
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, ScalarLike
 
 from flowlin._tools.arrays import is_traced
 from flowlin._tools.checks import checked, moment, refuse
@@ -56,7 +57,7 @@ class Unresolved(eqx.Module):
     count: Int[Array, ""]
 
     @staticmethod
-    def none(dtype: Any, room: int = 16) -> "Unresolved":
+    def none(dtype: DTypeLike, room: int = 16) -> "Unresolved":
         """None so far."""
         far = jnp.full(room, jnp.inf, dtype)
         return Unresolved(far, far, jnp.zeros(room, jnp.int32), jnp.zeros((), jnp.int32))
@@ -65,7 +66,9 @@ class Unresolved(eqx.Module):
         """The same with components counted on from `first`."""
         return eqx.tree_at(lambda u: u.component, self, self.component + first)
 
-    def put(self, wanted: Array, start: Any, end: Any, component: Any) -> "Unresolved":
+    def put(
+        self, wanted: Array, start: ArrayLike, end: ArrayLike, component: ArrayLike
+    ) -> "Unresolved":
         """With a stretch for each that is `wanted` (n,); beyond the room they are counted."""
         at = jnp.where(wanted, self.count + jnp.cumsum(wanted) - 1, self.start.shape[0])
         return Unresolved(

@@ -12,13 +12,13 @@ from jaxtyping import Array, Float
 from flowlin._tools.checks import checked, function_of, refuse
 from flowlin._tools.codec import storable
 from flowlin._tools.numerics import root
+from flowlin._tools.types import Parameters
 from flowlin.field.chunks import summed
 from flowlin.field.objective import FullData
 from flowlin.field.vector_field import GradientField
 from flowlin.log.linear_phase import Activity
 from flowlin.loss import Loss, SquaredError
 from flowlin.measures._input import Samples, inputs_of, require_layer, samples, whole
-from flowlin.network.forward_pass import Parameters
 from flowlin.network.kinds import AbstractNetwork
 from flowlin.tasks.task import Task
 

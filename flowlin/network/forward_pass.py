@@ -1,14 +1,10 @@
 """The forward pass that all networks share."""
 
 from collections.abc import Callable
-from typing import Any
 
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
-Weights = tuple[Array, ...]
-Biases = tuple[Array | None, ...]
-Parameters = tuple[Weights, Biases]
-Activation = Callable[[int, Array], Array]
+from flowlin._tools.types import Activation, Parameters
 
 
 def product(h: Array, w: Array) -> Array:
@@ -18,7 +14,7 @@ def product(h: Array, w: Array) -> Array:
 
 def forward(
     parameters: Parameters,
-    bias_strength: Any,
+    bias_strength: ArrayLike,
     x: Array,
     activation: Activation,
     product: Callable[[Array, Array], Array] = product,

@@ -25,10 +25,11 @@ from flowlin._tools.checks import (
 )
 from flowlin._tools.codec import storable
 from flowlin._tools.show import shown
+from flowlin._tools.types import Biases, Parameters, Weights
 from flowlin.network import initial, summary
 from flowlin.network.construction import given_gates, layers, off_gate, per_layer
 from flowlin.network.fit import require_inputs, require_one
-from flowlin.network.forward_pass import Biases, Parameters, Weights, forward
+from flowlin.network.forward_pass import forward
 from flowlin.tasks.task import Task
 
 N = TypeVar("N", bound="AbstractNetwork")

@@ -7,8 +7,9 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from flowlin._tools.archive import PathLike, naming, read, require_place, write
+from flowlin._tools.archive import naming, read, require_place, write
 from flowlin._tools.codec import check, require_storable, storable
+from flowlin._tools.types import PathLike
 from flowlin._tools.version import __version__
 from flowlin.field.objective import Modified
 from flowlin.runs.driving import AbstractPause, Limits

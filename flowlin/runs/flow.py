@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flowlin._tools.archive import PathLike
 from flowlin._tools.arrays import is_traced
 from flowlin._tools.checks import checked, positive_at_run_time
 from flowlin._tools.forward_mode import reverse_only, told_by_name
 from flowlin._tools.result import RESULTS, hand_back
+from flowlin._tools.types import PathLike
 from flowlin.events.kinds import AbstractEvent, GateSwitches, logs_gates, user_watches
 from flowlin.field.problem import Problem
 from flowlin.loss import Loss, SquaredError

@@ -13,6 +13,7 @@ from jaxtyping import Array
 from flowlin._tools.checks import recordable
 from flowlin._tools.compiled import jit_by_array
 from flowlin._tools.result import RESULTS, okay
+from flowlin._tools.types import Parameters
 from flowlin.events.observer import Observer
 from flowlin.events.recorder import Recorder, RecorderState, event_log
 from flowlin.events.watched import Watch
@@ -20,7 +21,6 @@ from flowlin.field.gates.sides import NO_SLOTS, TWO_LAYERS, UNSOLVED
 from flowlin.field.objective import AbstractObjective
 from flowlin.field.problem import Problem
 from flowlin.log.buffer import Log
-from flowlin.network.forward_pass import Parameters
 from flowlin.network.kinds import AbstractNetwork
 from flowlin.runs.method import Method
 from flowlin.runs.trajectory import Continuation, Reference, Trajectory

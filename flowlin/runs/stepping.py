@@ -14,12 +14,12 @@ from jaxtyping import Array, PRNGKeyArray
 from flowlin._tools.arrays import is_traced
 from flowlin._tools.bar import tqdm_bar
 from flowlin._tools.result import RESULTS, hand_back
+from flowlin._tools.types import Parameters
 from flowlin.events.recorder import Observer, event_log
 from flowlin.field.objective import AbstractObjective, FullData
 from flowlin.log.buffer import Log
 from flowlin.log.linear_phase import counts_from_steps
 from flowlin.loss import Loss
-from flowlin.network.forward_pass import Parameters
 from flowlin.network.kinds import AbstractNetwork
 from flowlin.runs.interrupts import SECONDS, seconds
 from flowlin.runs.run import Observables

@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flowlin._tools.archive import PathLike, naming, read
+from flowlin._tools.archive import naming, read
 from flowlin._tools.checks import checked
 from flowlin._tools.codec import check
 from flowlin._tools.result import RESULTS
+from flowlin._tools.types import PathLike
 from flowlin.log.eventlog import EventLog
 from flowlin.loss import Loss
 from flowlin.network.kinds import AbstractNetwork

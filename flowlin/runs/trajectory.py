@@ -12,17 +12,17 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from flowlin._tools.archive import PathLike, require_place, write
+from flowlin._tools.archive import require_place, write
 from flowlin._tools.arrays import is_traced
 from flowlin._tools.checks import WORDS, checked, instance, refuse, require_single
 from flowlin._tools.codec import storable
 from flowlin._tools.result import RunError, okay
 from flowlin._tools.show import shown
+from flowlin._tools.types import Parameters, PathLike
 from flowlin.log.eventlog import EventLog, warn_unresolved
 from flowlin.log.linear_phase import Linearization, UnitCounts, counts_from_log, linearization
 from flowlin.loss import Loss
 from flowlin.measures.mapping import along
-from flowlin.network.forward_pass import Parameters
 from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
 from flowlin.runs import summary
 from flowlin.tasks.task import Task
@@ -164,8 +164,11 @@ class Trajectory(eqx.Module):
         if not isinstance(loss, Loss):
             raise ValueError(f"a run's loss is a {type(loss).__name__}")
         if fields["discrete"] is None:  # of a file of flowlin 0.1, which did not say
-            solver, tau = dict(fields["labels"])["solver"], jnp.ones_like(fields["end"])
-            fields = {**fields, "discrete": "descent" in solver, "tau": tau}
+            labels = fields["labels"]
+            if not isinstance(labels, tuple) or not isinstance(fields["end"], jax.Array):
+                raise ValueError("`labels` and `end` are not those of a run")
+            descent = any("descent" in str(label) for label in labels)
+            fields = {**fields, "discrete": descent, "tau": jnp.ones_like(fields["end"])}
         return {**fields, "reference": Reference(None, loss)}
 
     def __getstate__(self):
@@ -209,6 +212,7 @@ class Trajectory(eqx.Module):
             return self.final.with_parameters(evaluate(t))
         return _stacked(self.final, jax.vmap(evaluate)(t), t.shape[0])
 
+    @checked(measure=None, task=None)
     def along(self, measure: Callable[..., Any], task: Any = None) -> Any:
         """A measure at all saved times: see `fl.measures.along`."""
         return along(self, measure, task)

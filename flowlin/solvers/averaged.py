@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from flowlin._tools.types import Parameters
 from flowlin.loss import Loss
-from flowlin.network.forward_pass import Parameters
 from flowlin.network.kinds import ReLUNetwork
 from flowlin.solvers.onset import Quadratic, gated_integral, grazes, quadratic
 from flowlin.solvers.second_order import SecondOrder

@@ -17,6 +17,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 DAMPING = 2 / 13  # epsilon: |P_s| stays below about 1 - epsilon/3 inside the interval
@@ -81,7 +82,7 @@ def _tables(max_stages: int) -> tuple[np.ndarray, np.ndarray]:
     return stretch, (2 + shift) / stretch
 
 
-def stretch(stages: Int[Array, ""], max_stages: int, dtype: Any) -> Float[Array, ""]:
+def stretch(stages: Int[Array, ""], max_stages: int, dtype: DTypeLike) -> Float[Array, ""]:
     """w1 of a method with so many stages."""
     return jnp.asarray(_tables(max_stages)[0], dtype)[jnp.clip(stages, 2, max_stages) - 2]
 

@@ -1,12 +1,10 @@
 """A step size controller that can pause a run between two steps and go on as if it had not."""
 
-from typing import Any
-
 import diffrax
 import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from flowlin._tools.loops import prevbefore
 
@@ -21,13 +19,13 @@ class PausingState(eqx.Module):
     - `ahead`: where the next step would end if the run did not end before.
     """
 
-    inner: Any
+    inner: PyTree
     attempts: Int[Array, ""]
     accepted: Int[Array, ""]
     ahead: Float[Array, ""]
 
     @staticmethod
-    def fresh(inner: Any, ahead: Array) -> "PausingState":
+    def fresh(inner: PyTree, ahead: Array) -> "PausingState":
         """Right after a pause."""
         none = jnp.zeros((), jnp.int32)
         return PausingState(inner, none, none, ahead)

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from flowlin._tools.roots import bracketed_root
 from flowlin._tools.rounding import rounding_in
+from flowlin._tools.types import Parameters
 from flowlin.field.gates.rule import Piece
-from flowlin.network.forward_pass import Parameters
 
 CHECKS = 6  # least number of points per step, both ends included, through which margins are put
 GRID = np.linspace(0.0, 1.0, 11)  # where signs and turns are looked at
@@ -27,7 +27,7 @@ def walk_piece(
     t1: Array,
     y: Parameters,
     frozen: Any,
-    inner: Any,
+    inner: PyTree,
     made_jump: Any,
 ) -> Piece:
     """One step of `solver` from t towards t1 with frozen sides, ended by the first event in it.

@@ -1,13 +1,12 @@
 """The spectral radius of a vector field's Jacobian: power iteration, and its course over a run."""
 
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
 from flowlin._tools.loops import while_loop
 
@@ -16,12 +15,12 @@ NOISE = 0.02  # share of the fixed random direction in each start
 ROWS = 1024  # of the log; a power of two
 
 
-def norm(tree: Any) -> Float[Array, ""]:
+def norm(tree: PyTree) -> Float[Array, ""]:
     """Euclidean norm of all leaves together."""
     return jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree)))
 
 
-def direction(like: Any) -> Any:
+def direction(like: PyTree) -> PyTree:
     """A fixed direction of norm 1 without structure, of the shape of `like`."""
     leaves, structure = jax.tree.flatten(like)
     ends = np.cumsum([leaf.size for leaf in leaves])
@@ -41,14 +40,14 @@ def _scrambled(index: Array) -> Array:
 
 
 def spectral_radius(
-    velocity: Callable[[Any], Any],
-    y: Any,
-    f: Any,
-    vector: Any,
+    velocity: Callable[[PyTree], PyTree],
+    y: PyTree,
+    f: PyTree,
+    vector: PyTree,
     radius: Float[Array, ""],
     max_iterations: int,
     loop: str,
-) -> tuple[Any, Float[Array, ""], Int[Array, ""]]:
+) -> tuple[PyTree, Float[Array, ""], Int[Array, ""]]:
     r"""Power iteration $v \leftarrow (f(y + \delta v) - f(y)) / \delta$, normalised.
 
     One evaluation of `velocity` where `vector` and `radius`, from a point nearby, still fit. The
@@ -95,12 +94,12 @@ class RadiusLog(eqx.Module):
     stride: Int[Array, ""]
 
     @staticmethod
-    def empty(time: Any, radius: Any) -> "RadiusLog":
+    def empty(time: ArrayLike, radius: ArrayLike) -> "RadiusLog":
         """A log without rows."""
         time, radius = (jnp.full(ROWS, jnp.inf, jnp.result_type(a)) for a in (time, radius))
         return RadiusLog(time, radius, jnp.zeros((), jnp.int32), jnp.ones((), jnp.int32))
 
-    def append(self, time: Any, radius: Any) -> "RadiusLog":
+    def append(self, time: ArrayLike, radius: ArrayLike) -> "RadiusLog":
         """One step more."""
         full = self.steps >= ROWS * self.stride
         stride = jnp.where(full, 2 * self.stride, self.stride)

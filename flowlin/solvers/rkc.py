@@ -1,13 +1,11 @@
 """The second-order Runge-Kutta-Chebyshev method, for stiff gradient flow."""
 
-from typing import Any
-
 import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from flowlin._tools.checks import checked, one_of, whole
 from flowlin._tools.loops import while_loop
@@ -28,8 +26,8 @@ class RKCState(eqx.Module):
     - `log`: the radius at the start and after every accepted step.
     """
 
-    velocity: Any
-    vector: Any
+    velocity: PyTree
+    vector: PyTree
     radius: Float[Array, ""]
     evaluations: Int[Array, ""]
     log: RadiusLog

@@ -9,9 +9,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 
 from flowlin._tools.loops import while_loop
+from flowlin._tools.types import Parameters
 from flowlin.field.gates.layers import DeepFlow
 from flowlin.field.gates.layers_rule import NetworkRule
 from flowlin.field.gates.one_layer import GatedFlow
@@ -20,7 +21,6 @@ from flowlin.field.gates.rule import AbstractRule, Piece
 from flowlin.field.gates.sides import FINE
 from flowlin.log.buffer import GateLog
 from flowlin.loss import Loss
-from flowlin.network.forward_pass import Parameters
 from flowlin.network.kinds import ReLUNetwork
 from flowlin.solvers.piece import walk_piece
 from flowlin.solvers.unrolled import Unrolled, evaluations
@@ -32,7 +32,7 @@ STOP = diffrax.RESULTS.internal_error
 
 
 def rule_for(
-    network: ReLUNetwork, task: Task, loss: Loss, tau: Any, slots: int, loop: str
+    network: ReLUNetwork, task: Task, loss: Loss, tau: ArrayLike, slots: int, loop: str
 ) -> AbstractRule:
     """The rule, and with it the flow, for a network's number of hidden layers."""
     if len(network.hidden) == 1:
@@ -46,9 +46,9 @@ class Pieces(eqx.Module):
     Untyped, since inside a loop equinox wraps the buffers' leaves.
     """
 
-    starts: Any
-    ends: Any
-    infos: Any
+    starts: Array
+    ends: Array
+    infos: PyTree
 
     def put(self, k: Array, piece: Piece) -> "Pieces":
         """With `piece` as number k."""
@@ -63,8 +63,8 @@ class Pieces(eqx.Module):
 class PiecewiseInterpolation(diffrax.AbstractLocalInterpolation):
     """Dense output of a step of several pieces."""
 
-    t0: Any
-    t1: Any
+    t0: ArrayLike
+    t1: ArrayLike
     pieces: Pieces
     inner: Callable[..., diffrax.AbstractLocalInterpolation] = eqx.field(static=True)
 
@@ -86,7 +86,7 @@ def _interpolation(inner):
 class WalkState(eqx.Module):
     """Carried from step to step, and rolled back by diffrax when a step is rejected."""
 
-    inner: Any
+    inner: PyTree
     sides: Any
     log: GateLog
     jump: Bool[Array, ""]  # whether the velocity jumped at the very end of the last step
@@ -118,8 +118,8 @@ class ExactWalk(Forwarding[WalkState]):
 
     solver: Unrolled
     rule: AbstractRule
-    rtol: Any
-    atol: Any
+    rtol: ArrayLike
+    atol: ArrayLike
     capacity: int = eqx.field(static=True)  # of the gate log
     pieces: int = eqx.field(static=True, default=8)
     loop: str = eqx.field(static=True, default="lax")  # kind of loops, see `flowlin._tools.loops`

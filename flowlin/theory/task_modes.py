@@ -11,7 +11,7 @@ from flowlin._tools.arrays import augment, is_traced, require_finite
 from flowlin._tools.checks import WORDS, array, checked, flag, instance
 from flowlin._tools.codec import storable
 from flowlin._tools.show import shown
-from flowlin.network.forward_pass import Parameters
+from flowlin._tools.types import Parameters
 from flowlin.network.kinds import AbstractNetwork, GatedLinearNetwork, LinearNetwork
 from flowlin.tasks.task import Task
 from flowlin.theory import summary

@@ -9,6 +9,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
+from flowlin._tools.types import Parameters
 from flowlin.events.crossings.brackets import Brackets, Directions
 from flowlin.events.crossings.expansion import evaluated, fitting, nodes
 from flowlin.events.crossings.plan import Plan
@@ -17,7 +18,6 @@ from flowlin.events.crossings.units import Statistics, Units, crossings
 from flowlin.events.observer import Observer
 from flowlin.events.step_path import Path
 from flowlin.events.watched import OrderStatistic
-from flowlin.network.forward_pass import Parameters
 
 NODES = 9  # points per part of a step, where functions that are not polynomials are searched
 # How much may be beyond what the points show: see `expansion.looked_at`.

@@ -20,11 +20,11 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from flowlin._tools.types import Parameters
 from flowlin.events.crossings.brackets import Brackets, Directions
 from flowlin.events.crossings.counts import Row, certain, crossed
 from flowlin.events.crossings.expansion import fitting, magnitude, nodes
 from flowlin.events.step_path import Path
-from flowlin.network.forward_pass import Parameters
 
 BATCH = 32  # units whose polynomials are made together
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from flowlin._tools.types import Parameters
 from flowlin.field.gates.box import box_qp
 from flowlin.field.gates.layers import DeepFlow, LayerSides, take
 from flowlin.field.gates.one_layer_rule import side_of
@@ -20,7 +21,6 @@ from flowlin.field.gates.sides import (
     slots_of,
 )
 from flowlin.log.buffer import GateLog
-from flowlin.network.forward_pass import Parameters
 
 PASSES = 8  # before a choice of sides counts as unsolved
 

@@ -10,9 +10,9 @@ from jaxtyping import Array, Float, Int
 
 from flowlin._tools.arrays import augment
 from flowlin._tools.rounding import rounding_in
+from flowlin._tools.types import Parameters
 from flowlin.field.gates.sides import OFF, SLIDING, Hyperplanes, Sides, gather
 from flowlin.loss import Loss
-from flowlin.network.forward_pass import Parameters
 from flowlin.network.kinds import ReLUNetwork
 from flowlin.tasks.task import Task
 

@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from flowlin._tools.loops import while_loop
 from flowlin._tools.rounding import rounding_in
+from flowlin._tools.types import Parameters
 from flowlin.field.gates.box import box_qp
 from flowlin.field.gates.one_layer import Forces, GatedFlow
 from flowlin.field.gates.rule import AbstractRule, Piece
@@ -24,7 +25,6 @@ from flowlin.field.gates.sides import (
     slots_of,
 )
 from flowlin.log.buffer import GateLog
-from flowlin.network.forward_pass import Parameters
 
 
 class Situation(eqx.Module):

@@ -5,10 +5,10 @@ from typing import Any
 
 import equinox as eqx
 from equinox import AbstractVar
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, PyTree
 
+from flowlin._tools.types import Parameters
 from flowlin.log.buffer import GateLog
-from flowlin.network.forward_pass import Parameters
 
 
 class Piece(eqx.Module):
@@ -18,8 +18,8 @@ class Piece(eqx.Module):
     end: Array
     y1: Parameters
     error: Parameters  # of the step that was tried, up to the time aimed at
-    dense: Any
-    inner: Any  # state of the inner solver
+    dense: PyTree
+    inner: PyTree  # state of the inner solver
     fired: Bool[Array, "H P"]
     jump: Bool[Array, ""]  # whether the velocity at its end is not the inner solver's
     uncertainty: Float[Array, ""]

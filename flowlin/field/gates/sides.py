@@ -1,11 +1,9 @@
 """Sides of the (unit, sample) pairs, and the kinks that samples share."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from flowlin._tools.numerics import pseudo_inverse
 
@@ -75,7 +73,7 @@ class Hyperplanes(eqx.Module):
         """Sides of all samples from those of the leaders."""
         return codes[..., self.leader] * jnp.sign(self.scale).astype(codes.dtype)
 
-    def gates(self, codes: Int[Array, "... P"], slope: Any) -> Float[Array, "... P"]:
+    def gates(self, codes: Int[Array, "... P"], slope: ArrayLike) -> Float[Array, "... P"]:
         """Gates to the sides. A sliding kink counts as on its leader's off side.
 
         The rest of its gate acts through the projection of the velocity.

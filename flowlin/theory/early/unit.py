@@ -25,9 +25,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from flowlin._tools.types import Parameters
 from flowlin.field.gates.one_layer import Frozen, GatedFlow
 from flowlin.field.gates.sides import Sides
-from flowlin.network.forward_pass import Parameters
 
 
 class Triples(NamedTuple):
