@@ -118,6 +118,12 @@ class Recorder(Wrapped[RecorderState]):
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         """One step of the inner solver, then the events in it."""
+        # Compiled by itself, as far as tracing goes: diffrax traces a step three times.
+        t0, t1 = jnp.asarray(t0), jnp.asarray(t1)
+        return self._recorded(terms, t0, t1, y0, args, solver_state, made_jump)
+
+    @eqx.filter_jit
+    def _recorded(self, terms, t0, t1, y0, args, solver_state, made_jump):
         y1, error, dense, inner, result = self.solver.step(
             terms, t0, t1, y0, args, solver_state.inner, made_jump
         )

@@ -148,7 +148,11 @@ class ExactWalk(Forwarding[WalkState]):
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         """Walk from t0 to t1."""
         del args
-        t0, t1 = jnp.asarray(t0), jnp.asarray(t1)
+        # Compiled by itself, as far as tracing goes: diffrax traces a step three times.
+        return self._walked(terms, jnp.asarray(t0), jnp.asarray(t1), y0, solver_state, made_jump)
+
+    @eqx.filter_jit
+    def _walked(self, terms, t0, t1, y0, solver_state, made_jump):
         state = eqx.tree_at(lambda s: s.jump, solver_state, solver_state.jump | made_jump)
         start = _Walk(
             t=t0,
