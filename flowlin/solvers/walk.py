@@ -46,9 +46,9 @@ class Pieces(eqx.Module):
     Untyped, since inside a loop equinox wraps the buffers' leaves.
     """
 
-    starts: Array
-    ends: Array
-    infos: PyTree
+    starts: Any
+    ends: Any
+    infos: Any
 
     def put(self, k: Array, piece: Piece) -> "Pieces":
         """With `piece` as number k."""
