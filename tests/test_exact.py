@@ -175,7 +175,8 @@ def test_saved_times_dense_output_and_user_events_agree():
 
 def test_without_events_it_is_the_gated_linear_flow():
     task = fl.tasks.hierarchy(levels=3)
-    network = fl.ReLUNetwork.init(task, hidden=(16,), variance=1.0, key=jax.random.key(2))
+    # Of seed 106, whose first event comes at t = 0.0387.
+    network = fl.ReLUNetwork.init(task, hidden=(16,), variance=1.0, key=jax.random.key(106))
     flow = exact(network, task, 0.02, rtol=1e-10)
     frozen = fl.gradient_flow(network.frozen(task), task, 0.02, rtol=1e-10)
     assert len(flow.events) == 0
