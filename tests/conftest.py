@@ -24,6 +24,10 @@ jax.config.update("jax_enable_x64", True)
 
 import flowlin as fl
 
+# Tracing allocates many objects that live on, and looking through them again and again is in vain.
+gc.freeze()
+gc.set_threshold(100_000, 50, 100)
+
 
 def pytest_addoption(parser):
     parser.addoption(

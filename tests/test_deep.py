@@ -3,6 +3,7 @@
 import warnings
 
 import diffrax
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -38,13 +39,15 @@ def test_with_one_hidden_layer_it_is_the_walk_unit_by_unit(slope):
     loss = fl.SquaredError()
     one = UnitRule(GatedFlow(network, task, loss, tau), 4, "lax")
     all_ = NetworkRule(DeepFlow(network, task, loss, tau), 100)
-    modes = [rule.start(at) for rule in (one, all_)]
+    modes = [eqx.filter_jit(rule.start)(at) for rule in (one, all_)]
     assert all(not np.any(m.trouble) for m in modes)
     assert np.array_equal(modes[0].codes, modes[1].codes)
     assert np.sum(modes[0].codes == 0) > 3
     frozen = [rule.flow.freeze(m) for rule, m in zip((one, all_), modes, strict=True)]
     for part in (lambda f, z: f(None, at, z), lambda f, z: f.margins(at, z)):
-        a, b = (part(rule.flow, z) for rule, z in zip((one, all_), frozen, strict=True))
+        a, b = (
+            eqx.filter_jit(part)(rule.flow, z) for rule, z in zip((one, all_), frozen, strict=True)
+        )
         for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
             np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12)
 

@@ -1,5 +1,6 @@
 """Events: accuracy, order, direction, double crossings, termination, overflow, derivatives."""
 
+import functools
 from itertools import pairwise
 
 import diffrax
@@ -48,10 +49,23 @@ def clock(network):
     return -jnp.log(network.weights[0][0, 0])
 
 
+@functools.cache  # one function each, for one program
+def of_clock(observable):
+    return lambda n, task: observable(clock(n))
+
+
+def passed(t):
+    return t
+
+
+def wave(t):
+    return jnp.sin(2 * t + 0.3)
+
+
 def relaxing_flow(observable, t1=6.0, **options):
     network = fl.LinearNetwork((jnp.ones((1, 1)),))
     event = fl.Crossing(
-        lambda n, task: observable(clock(n)),
+        of_clock(observable),
         **{k: options.pop(k) for k in ("level", "direction", "terminate") if k in options},
     )
     return fl.gradient_flow(network, RELAXING, t1, events=(event,), rtol=1e-10, **options)
@@ -80,8 +94,8 @@ def test_every_component_every_time_in_order():
 
 @pytest.mark.parametrize(("direction", "sign"), [("up", 1), ("down", -1)])
 def test_direction(direction, sign):
-    both = relaxing_flow(lambda t: jnp.sin(2 * t + 0.3)).events
-    one = relaxing_flow(lambda t: jnp.sin(2 * t + 0.3), direction=direction).events
+    both = relaxing_flow(wave).events
+    one = relaxing_flow(wave, direction=direction).events
     wanted = np.asarray(both.time)[np.asarray(both.new) == sign]
     assert 0 < len(one) < len(both)
     assert np.allclose(np.asarray(one.time), wanted, rtol=1e-12)
@@ -120,7 +134,7 @@ def test_rejected_steps_leave_no_events():
 
 
 def test_array_levels_and_names():
-    flow = relaxing_flow(lambda t: t, level=jnp.array([0.7, 1.9, 30.0]))
+    flow = relaxing_flow(passed, level=jnp.array([0.7, 1.9, 30.0]))
     assert np.allclose(np.asarray(flow.events.time), [0.7, 1.9], rtol=1e-9)
     assert flow.events.index == [(0,), (1,)]
     assert flow.events.name == ["crossing"] * 2
@@ -130,7 +144,7 @@ def test_array_levels_and_names():
 
 def test_terminating_event_stops_the_run_at_the_event():
     ts = jnp.linspace(0, 6, 601)
-    flow = relaxing_flow(lambda t: t, level=1.2345, terminate=True, ts=ts, dense=True)
+    flow = relaxing_flow(passed, level=1.2345, terminate=True, ts=ts, dense=True)
     assert float(flow.end) == pytest.approx(1.2345, rel=1e-9)
     assert bool(flow.result == fl.RESULTS.event_occurred)
     assert flow.ts.shape == (124,)
@@ -143,14 +157,14 @@ def test_terminating_event_stops_the_run_at_the_event():
 
 
 def test_terminating_run_with_default_rows_ends_at_the_event():
-    flow = relaxing_flow(lambda t: t, level=1.2345, terminate=True)
+    flow = relaxing_flow(passed, level=1.2345, terminate=True)
     assert np.allclose(np.asarray(flow.ts), [0.0, 1.2345], rtol=1e-9)
     assert float(flow.losses[-1]) == pytest.approx(0.5 * np.exp(-2.469), rel=1e-8)
 
 
 def test_the_earliest_of_several_terminating_components_wins_and_later_events_go():
     levels = jnp.array([1.9, 1.85, 1.95])
-    flow = relaxing_flow(lambda t: t, level=levels, terminate=True)
+    flow = relaxing_flow(passed, level=levels, terminate=True)
     assert float(flow.end) == pytest.approx(1.85, rel=1e-8)
     assert flow.events.index == [(1,)]
 
@@ -190,7 +204,7 @@ def test_events_are_differentiable_in_both_modes(tree):
     modes = fl.theory.modes(tree, 1.0)
     hits = fl.ModeHits(modes, 0.5 * modes.full_strength)
 
-    def time(scale, adjoint=diffrax.RecursiveCheckpointAdjoint()):
+    def time(scale, adjoint):
         scaled = network.with_parameters(jax.tree.map(lambda a: scale * a, network.parameters))
         flow = fl.gradient_flow(
             scaled, tree, 15.0, events=(hits,), rtol=1e-10, max_steps=512, max_events=16,
@@ -198,10 +212,14 @@ def test_events_are_differentiable_in_both_modes(tree):
         )  # fmt: skip
         return flow.events.time[1]
 
-    reverse = jax.grad(time)(1.0)
-    _, forward = jax.jvp(lambda s: time(s, diffrax.ForwardMode()), (1.0,), (1.0,))
+    @jax.jit
+    def with_slope(scale):
+        return jax.jvp(lambda s: time(s, diffrax.ForwardMode()), (scale,), (1.0,))
+
+    reverse = jax.jit(jax.grad(lambda s: time(s, diffrax.RecursiveCheckpointAdjoint())))(1.0)
+    _, forward = with_slope(1.0)
     h = 1e-4
-    finite = (time(1 + h) - time(1 - h)) / (2 * h)
+    finite = (with_slope(1 + h)[0] - with_slope(1 - h)[0]) / (2 * h)
     assert float(reverse) == pytest.approx(float(finite), rel=1e-6)
     assert float(forward) == pytest.approx(float(reverse), rel=1e-9)
     assert abs(float(reverse)) > 0.1
@@ -260,17 +278,22 @@ def test_one_component_agrees_with_all(hidden, kinks):
     )
     goal = FullData(task, fl.SquaredError(), kinks.width)
     observer = Observer(tuple(user_watches(events, network, task, goal, kinks)), network)
-    path = one_step(network, diffrax.Bosh3())
-    every = observer(path(0.03))
 
-    def component(k):
-        return observer.switch(k, lambda watched, k: watched.component(there, k))
+    @jax.jit
+    def values():
+        path = one_step(network, diffrax.Bosh3())
+        there = network.with_parameters(path(0.03))
+        every = observer(path(0.03))
 
-    def along(k):
-        return observer.switch(k, lambda watched, k: watched.along(network, path, k)(0.03))
+        def component(k):
+            return observer.switch(k, lambda watched, k: watched.component(there, k))
 
-    there = network.with_parameters(path(0.03))
-    one, other = (jax.vmap(f)(jnp.arange(len(every))) for f in (component, along))
+        def along(k):
+            return observer.switch(k, lambda watched, k: watched.along(network, path, k)(0.03))
+
+        return every, *(jax.vmap(f)(jnp.arange(len(every))) for f in (component, along))
+
+    every, one, other = values()
     assert jnp.array_equal(every > 0, one > 0)
     assert 0 < int(jnp.sum(one > 0)) < len(every)
     gates = sum(network.hidden) * 9 * (1 if kinks.width == 0 else 2)
@@ -298,10 +321,15 @@ def test_a_mode_strength_along_a_step_needs_no_matrices(tree, hidden, solver):
     biases = [jax.random.normal(k, (n,)) for k, n in zip(keys[::-1], widths[1:], strict=False)]
     network, modes = fl.LinearNetwork(weights, biases), fl.theory.modes(tree, 1.0)
     (watch,) = fl.ModeHits(modes, 0.3).watches(network, tree, None, None)
-    path = one_step(network, solver)
-    for t in (0.0, 0.07, 0.1):
+
+    @jax.jit
+    def both(t):
+        path = one_step(network, solver)
         full = modes.strengths(network.with_parameters(path(t)), tree) - 0.3
-        along = jax.vmap(lambda k, t=t: watch.function.along(network, path, k)(t))(jnp.arange(9))
+        return full, jax.vmap(lambda k: watch.function.along(network, path, k)(t))(jnp.arange(9))
+
+    for t in (0.0, 0.07, 0.1):
+        full, along = both(t)
         assert jnp.allclose(full, along, rtol=1e-12, atol=1e-14)
 
 

@@ -11,7 +11,7 @@ jax.config.update("jax_enable_x64", True)
 
 pytestmark = pytest.mark.filterwarnings("ignore:the .* always-on fraction")
 
-TASK = fl.tasks.xor()
+TASK, TIMES = fl.tasks.xor(), np.linspace(0, 6, 7)
 NETWORKS = [
     fl.ReLUNetwork.init(TASK, 6, variance, bias_strength=c, key=jax.random.key(seed))
     for seed, (variance, c) in enumerate([(1e-2, 1.0), (1e-1, 1.0), (1e-2, 3.0), (5e-2, 0.5)])
@@ -23,8 +23,8 @@ def t_star(flow):
 
 
 def test_every_run_equals_its_own_and_logs_make_one_table():
-    runs = fl.sweep(NETWORKS, TASK, 6.0, ts=np.linspace(0, 6, 7))
-    single = [fl.gradient_flow(n, TASK, 6.0, ts=np.linspace(0, 6, 7)) for n in NETWORKS]
+    runs = fl.sweep(NETWORKS, TASK, 6.0, ts=TIMES)
+    single = [fl.gradient_flow(n, TASK, 6.0, ts=TIMES) for n in NETWORKS]
     assert len(runs) == 4
     assert not runs.failed
     for one, other in zip(runs, single, strict=True):
@@ -75,7 +75,7 @@ def test_tasks_of_one_shape_share_a_compilation():
 
 def test_a_run_that_fails_leaves_the_others():
     pair = NETWORKS[:2]
-    steps = fl.sweep(pair, TASK, 6.0).map(lambda flow: flow.counts["num_steps"])
+    steps = fl.sweep(pair, TASK, 6.0, ts=TIMES).map(lambda flow: flow.counts["num_steps"])
     longer = int(np.argmax(steps))
     with pytest.warns(UserWarning, match=f"1 of 2 runs failed, run {longer} first: The maximum"):
         runs = fl.sweep(pair, TASK, 6.0, max_steps=int(np.min(steps)), workers=2)

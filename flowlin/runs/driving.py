@@ -16,6 +16,9 @@ from flowlin.log.buffer import GateLog, Log
 from flowlin.runs.run import Allowance, Run
 from flowlin.runs.trajectory import Continuation, Trajectory, trimmed
 
+# No limit, and none that is compiled: nothing is reserved for steps that only go forwards.
+ROOM = 2**30
+
 
 class Limits(NamedTuple):
     """Where a run gives up: tried steps, those of an earlier part included, and events."""
@@ -104,8 +107,7 @@ def segment(
 ) -> tuple[Run, Trajectory]:
     """One segment joined to what came before, and the run, whose logs may have had to grow."""
     taken = 0 if start is None else int(start.counts["num_steps"])
-    room = 1 << max(limits.steps - 1, 1).bit_length()  # a power of two, for few compilations
-    allowance = Allowance(jnp.asarray(budget), jnp.asarray(limits.steps - taken), room)
+    allowance = Allowance(jnp.asarray(budget), jnp.asarray(limits.steps - taken), ROOM)
     flow = run.anonymous.solve(start, allowance)
     if run.capacity < limits.events and bool(flow.result == RESULTS.event_overflow):
         run = run.with_capacity(limits.events)

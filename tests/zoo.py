@@ -1,0 +1,11 @@
+"""What tests share so that one compiled program serves many of them."""
+
+import numpy as np
+
+# Of `jax.jit`: for loops of many thousand steps, which tests/conftest.py would compile hastily.
+FULL = {"xla_backend_optimization_level": 3, "xla_llvm_disable_expensive_passes": False}
+
+
+def times(t1):
+    """151 times from 0 to the end: runs that save as many share their programs."""
+    return np.linspace(0, t1, 151)
