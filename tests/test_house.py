@@ -22,10 +22,10 @@ FLOORS = (
         "log": "the record of what happened: events, gates, t*",
     },
     {"network": "the forward pass, the kinds of networks, initial weights"},
-    {"field": "objective, statistics, policies for kinks; gates/: sides, Filippov's rule"},
+    {"field": "problem, objective, statistics; gates/: sides, Filippov's rule"},
     {
         "theory": "closed forms and their conditions; early/: the early phase",
-        "solvers": "RKC, averaged gates, the exact walk, pausing",
+        "solvers": "policies for kinks, RKC, averaged gates, the exact walk, pausing",
     },
     {
         "measures": "quantities of a network",

@@ -24,14 +24,10 @@ from flowlin.events.step_path import Path
 from flowlin.events.watched import AbstractWatched
 from flowlin.log.buffer import Log
 from flowlin.log.eventlog import Channel, EventLog, Unresolved
+from flowlin.solvers.signals import EVENT
 from flowlin.solvers.wrapped import Wrapped
 
 NOISE = 4.0  # times the step's error: what is smaller than that throughout a step is rounding
-
-# What a step returns to make diffrax stop at a terminating event. diffrax overwrites a step's
-# `event_occurred` by the controller's `successful`, so it takes a failure; this one can come from
-# nowhere else here, and `log.end` tells it apart.
-STOP = diffrax.RESULTS.max_steps_rejected
 
 
 def event_log(
@@ -139,7 +135,7 @@ class Recorder(Wrapped[RecorderState]):
             ends = jnp.isfinite(log.end)
             stopped = lax.cond(ends, lambda: path(log.end), lambda: y1)
             fine = result == diffrax.RESULTS.successful
-            result = diffrax.RESULTS.where(ends & fine, STOP, result)
+            result = diffrax.RESULTS.where(ends & fine, EVENT, result)
         state = RecorderState(inner, values, log, found.closed(t0, t1), stopped)
         return y1, error, dense, state, result
 

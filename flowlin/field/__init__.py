@@ -1,1 +1,1 @@
-"""What a flow follows: objective, statistics, treatment of kinks."""
+"""What a flow follows: problem, objective, statistics."""

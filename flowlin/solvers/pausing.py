@@ -7,8 +7,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int, PyTree
 
 from flowlin._tools.loops import prevbefore
-
-PAUSED = diffrax.RESULTS.max_steps_reached
+from flowlin.solvers.signals import PAUSED
 
 
 class PausingState(eqx.Module):

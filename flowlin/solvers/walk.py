@@ -23,12 +23,10 @@ from flowlin.log.buffer import GateLog
 from flowlin.loss import Loss
 from flowlin.network.kinds import ReLUNetwork
 from flowlin.solvers.piece import walk_piece
+from flowlin.solvers.signals import UNDECIDED
 from flowlin.solvers.unrolled import Unrolled, evaluations
 from flowlin.solvers.wrapped import Forwarding
 from flowlin.tasks.task import Task
-
-# How a step stops the run when an event cannot be decided; `sides.trouble` tells it apart.
-STOP = diffrax.RESULTS.internal_error
 
 
 def rule_for(
@@ -204,7 +202,7 @@ class ExactWalk(Forwarding[WalkState]):
         )
         trouble = jnp.any(walk.state.sides.trouble != FINE)
         error = self._raised(walk, self.error_order(terms), t0, t1, y0)
-        result = diffrax.RESULTS.where(trouble, STOP, diffrax.RESULTS.successful)
+        result = diffrax.RESULTS.where(trouble, UNDECIDED, diffrax.RESULTS.successful)
         return walk.y, error, {"pieces": walk.pieces}, walk.state, result
 
     def _scale(self, y0: Parameters, y1: Parameters) -> Parameters:
