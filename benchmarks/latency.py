@@ -1,0 +1,133 @@
+"""What a user waits for beside the steps: first calls, further calls, and a call's overhead.
+
+    python benchmarks/latency.py [--quick] [--repeats 3] [--against FOLDER]
+
+"ten lines" is the flow of the README. Each job runs in a process of its own, without a persistent compilation cache: the first call,
+which compiles; the median of further calls with other seeds; and how many programs were compiled.
+"overhead" is a linear flow of a few steps: nearly all of it is what a call costs. `--against` runs
+every job in turns with the flowlin of another checkout, too, and writes ratios. Wall seconds,
+medians over the repeats. Writes `latency.json` and the table `latency.md` to
+`benchmarks/results/`.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+import _common
+import numpy as np
+
+CHILD = """
+import json, sys, time
+import jax
+import jax.monitoring
+jax.config.update("jax_enable_x64", True)
+import flowlin as fl
+
+programs = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, duration, **_: programs.append(event)
+    if event == "/jax/core/compile/backend_compile_duration" else None
+)
+task = fl.tasks.hierarchy(levels=3)
+modes = fl.theory.modes(task, bias_strength=1.0)
+half = fl.ModeHits(modes, rho=0.5 * modes.full_strength)
+
+def network(kind, seed):
+    return kind.init(task, hidden=(64,), variance=2e-4, key=jax.random.key(seed))
+
+relu = {seed: network(fl.ReLUNetwork, seed) for seed in range(4)}
+linear = {seed: network(fl.LinearNetwork, seed) for seed in range(20)}
+jobs = {
+    "ten lines": (lambda k: fl.gradient_flow(relu[k], task, 60.0, events=(half,)), 3),
+    "linear": (lambda k: fl.gradient_flow(linear[k], task, 60.0), 9),
+    "linear, mode hits": (lambda k: fl.gradient_flow(linear[k], task, 60.0, events=(half,)), 9),
+    "overhead": (lambda k: fl.gradient_flow(linear[k], task, 0.01), 19),
+    "descent": (lambda k: fl.gradient_descent(relu[k], task, 1e-2, 500), 3),
+}
+if sys.argv[1] == "linearization":
+    flows = {k: fl.gradient_flow(relu[k], task, 60.0, rtol=1e-6) for k in range(2)}
+    jobs["linearization"] = lambda k: flows[k].linearization(), 1
+run, more = jobs[sys.argv[1]]
+jax.block_until_ready(jax.tree.leaves((relu, linear, modes)))
+programs.clear()
+
+def seconds(k):
+    start = time.perf_counter()
+    jax.block_until_ready([a for a in jax.tree.leaves(run(k)) if isinstance(a, jax.Array)])
+    return time.perf_counter() - start
+
+first, compiled = seconds(0), len(programs)
+warm = sorted(seconds(k) for k in range(1, more + 1))[more // 2]
+print(json.dumps({"first": first, "further": warm, "programs": compiled}))
+"""
+JOBS = ("ten lines", "linear", "linear, mode hits", "overhead", "linearization", "descent")
+HEAD = ("job", "first call", "further calls", "programs")
+
+
+def measured(job: str, folder: pathlib.Path) -> dict[str, float]:
+    """One process with the flowlin of this folder."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
+    with tempfile.TemporaryDirectory() as elsewhere:
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", CHILD, job],
+            cwd=elsewhere,
+            env=clean | {"PYTHONPATH": str(folder)},
+            capture_output=True,
+            text=True,
+        )
+    if done.returncode:
+        raise RuntimeError(f"{job}: {done.stderr[-2000:]}")
+    return json.loads(done.stdout)
+
+
+def contest(job: str, folders: list[pathlib.Path], repeats: int) -> dict[str, Any]:
+    """Medians of a job, in turns; those of a second folder under "before"."""
+    found: list[list[dict[str, float]]] = [[] for _ in folders]
+    for _ in range(repeats):
+        for rows, folder in zip(found, folders, strict=True):
+            rows.append(measured(job, folder))
+    medians = [
+        {name: float(np.median([row[name] for row in rows])) for name in rows[0]} for rows in found
+    ]
+    before = {"before": medians[1]} if len(medians) > 1 else {}
+    return {"job": job, **medians[0], **before}
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """As Markdown, with the ratio to before where there is one."""
+
+    def cell(row: dict[str, Any], name: str) -> str:
+        digits = "{:.0f}" if name == "programs" else "{:.3g} s"
+        text, before = digits.format(row[name]), row.get("before")
+        return text if before is None else f"{text} (before {digits.format(before[name])})"
+
+    cells = [
+        [row["job"], *(cell(row, n) for n in ("first", "further", "programs"))] for row in rows
+    ]
+    return _common.markdown_table(HEAD, cells)
+
+
+def main() -> None:
+    """Measure and write."""
+    parser = _common.parser(__doc__)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--against", type=pathlib.Path, help="a checkout of another version")
+    given = parser.parse_args()
+    folders = [pathlib.Path(__file__).resolve().parent.parent]
+    folders += [given.against.resolve()] if given.against else []
+    if given.quick:
+        print(table([contest("overhead", folders, 1)]))
+        return
+    rows = [contest(job, folders, given.repeats) for job in JOBS]
+    text = table(rows)
+    print(text)
+    _common.save("latency", rows, text)
+
+
+if __name__ == "__main__":
+    main()
