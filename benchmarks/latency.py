@@ -3,11 +3,11 @@
     python benchmarks/latency.py [--quick] [--repeats 3] [--against FOLDER]
 
 "ten lines" is the flow of the README. Each job runs in a process of its own, without a persistent
-compilation cache: the first call, which compiles; the median of further calls with other seeds; and
-how many programs were compiled. "overhead" is a linear flow of a few steps: nearly all of it is what
-a call costs. `--against` runs every job in turns with the flowlin of another checkout, too, and
-writes both. Wall seconds, medians over the repeats. Writes `latency.json` and the table `latency.md`
-to `benchmarks/results/`.
+compilation cache: the first call, which compiles; the median of further calls with other seeds;
+and how many programs were compiled. "overhead" is a linear flow of a few steps: nearly all of it
+is what a call costs. `--against` runs every job in turns with the flowlin of another checkout, too,
+and writes both. Wall seconds, medians over the repeats. Writes `latency.json` and the table
+`latency.md` to `benchmarks/results/`.
 """
 
 import json
