@@ -315,7 +315,7 @@ def test_options(make, message):
 
 # What runs hand to each other, with arguments of their own making.
 INNER = {"activation", "with_parameters", "with_sample_gates", "watches", "weight", "total", "of"}
-INNER |= {"with_rows", "mapped", "merged", "gate_channel", "gate"}
+INNER |= {"with_rows", "mapped", "merged", "gate_channel", "gate", "method", "walk", "remedy"}
 RETURNED = (fl.Accuracy, fl.Comparison, fl.EventLog, fl.Linearization, fl.RateCertificate)
 RETURNED = (*RETURNED, fl.Trajectory, fl.Convention, fl.RESULTS, Exception)
 

@@ -184,7 +184,7 @@ import sys
 import diffrax, jax, numpy as np
 jax.config.update("jax_enable_x64", True)
 import flowlin as fl
-from flowlin import checkpoint
+from flowlin.runs import checkpoint
 checkpoint.SECONDS = 0.05
 task = fl.tasks.hierarchy()
 kind, path = sys.argv[1:]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import flowlin as fl
+from flowlin.field import chunks
 
 measures = fl.measures
 TS = np.array([0.0, 0.4, 0.9999, 1.0, 1.0001, 2.0])
@@ -132,8 +133,8 @@ def test_activity_in_chunks(monkeypatch):
     gated = network.frozen(task)
     whole = [measures.activity(n, task, quantile=0.3, layer=1) for n in (network, gated)]
     wrong = [measures.error_rate(n, task) for n in (network, gated)]
-    monkeypatch.setattr("flowlin.field.chunks.ROWS", 100)
-    monkeypatch.setitem(fl.chunks.BYTES, "cpu", 1)
+    monkeypatch.setattr(chunks, "ROWS", 100)
+    monkeypatch.setitem(chunks.BYTES, "cpu", 1)
     for n, activity, rate in zip((network, gated), whole, wrong, strict=True):
         found = measures.activity(n, task, quantile=0.3, layer=1)
         np.testing.assert_array_equal(found, activity)

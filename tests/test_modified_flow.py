@@ -10,6 +10,7 @@ import pytest
 import flowlin as fl
 from flowlin.field import chunks
 from flowlin.field.objective import Modified
+from flowlin.field.rounded import activation_of
 from flowlin.field.vector_field import objective
 
 RATES = np.array([0.02, 0.01, 0.005])
@@ -44,7 +45,7 @@ def test_descent_follows_the_modified_flow_at_second_order(tree, case):
     """Against a plain loop: slope 2 in the parameters, where the plain flow's is 1."""
     kind, task, hidden, loss, kinks = CASES[case](tree)
     network = kind.init(task, hidden, 0.2, key=jax.random.key(1))
-    activation = network.activation if kinks is None else kinks.activation(network)
+    activation = activation_of(network, kinks.width if kinks else 0.0)
 
     def value(parameters):
         h = task.x
@@ -149,7 +150,7 @@ def test_modified_gradient_is_that_of_the_modified_loss(tree, monkeypatch, chunk
     plain = objective(network, task, fl.SquaredError(), 0.5)
     assert type(plain).__name__ == ("FullData" if chunked else "Statistics")
     assert (chunks.pieces(8, 4, 8) > 1) == chunked
-    activation = fl.SmoothKinks(0.5).activation(network)
+    activation = activation_of(network, 0.5)
 
     def loss(parameters):
         (w1, w2), (b, _) = parameters
@@ -178,7 +179,7 @@ def test_the_loss_of_a_modified_flow_is_looked_at_inside_steps():
     )
     assert np.all(np.diff(flow.losses) > 0)
     (watch,) = fl.LossBelow(0.3).watches(
-        network, task, flow.reference.run.objective, fl.SmoothKinks()
+        network, task, flow.reference.run.method.objective, fl.SmoothKinks()
     )
     assert not watch.monotone
     assert flow.stats["objective"] == "FullData, modified"

@@ -10,7 +10,7 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import flowlin as fl
-from flowlin.theory import task_modes as modes
+from flowlin.theory import modes
 
 INF = float("inf")
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin.theory import task_modes as modes
+from flowlin.theory import modes
 
 bias_mode = jax.jit(fl.theory.bias_mode)
 

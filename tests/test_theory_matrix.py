@@ -1,7 +1,6 @@
 """Closed forms for whole matrices: Riccati, single layer, and the choice among them."""
 
 import functools
-import re
 from pathlib import Path
 
 import jax
@@ -12,8 +11,7 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import flowlin as fl
-from flowlin.theory import balanced_gram, balanced_product, single_layer
-from flowlin.theory import solution as solve
+from flowlin.theory import balanced_gram, balanced_product, single_layer, solve
 
 INF = float("inf")
 KEY = jax.random.key(0)
@@ -536,27 +534,11 @@ def test_solve_says_why_deep_modes_are_not_exact(change, reason):
     assert 0.01 < error < 2
 
 
-def test_theory_knows_nothing_of_flows():
-    """Closed forms stand beside the solvers; those of ReLU networks use the rule of the kinks."""
-    known = {
-        "_arrays",
-        "_show",
-        "_summaries",
-        "_warning",
-        "codec",
-        "_checks",
-        "exact",
-        "forward",
-        "linearization",
-        "loss",
-        "network",
-        "roots",
-        "task",
-        "theory",
-    }
-    for file in Path(fl.theory.__file__).parent.glob("*.py"):
-        imported = re.findall(r"^(?:from|import) flowlin\.(\w+)", file.read_text(), re.MULTILINE)
-        assert set(imported) <= known, file
+def test_theory_knows_nothing_of_solvers():
+    """What it may import is kept by tests/test_house.py; diffrax is none of it."""
+    files = list(Path(fl.theory.__file__).parent.rglob("*.py"))
+    assert len(files) > 10
+    for file in files:
         assert "diffrax" not in file.read_text(), file
 
 

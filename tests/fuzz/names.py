@@ -41,6 +41,9 @@ RETURNED = {
 INNER = {
     "activation",
     "gate",
+    "method",
+    "remedy",
+    "walk",
     "gate_channel",
     "mapped",
     "merged",
