@@ -28,6 +28,14 @@ LINEAR = fl.LinearNetwork.init(TASK, 6, variance=1e-2, key=jax.random.key(0))
 LONG: dict[str, Any] = {"t1": 1e3, "solver": diffrax.Tsit5(), "rtol": 1e-6}
 
 
+@pytest.fixture(autouse=True)
+def _heard():
+    """Ctrl-C is heard, even where the tests run in the background of a shell, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def often(monkeypatch):
     """Runs pause every hundred steps; nothing is due for the clock."""
