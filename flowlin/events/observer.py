@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -12,7 +11,7 @@ from jaxtyping import Array, Bool, Float
 
 from flowlin._tools.types import Parameters
 from flowlin.events.watched import AbstractWatched, Watch
-from flowlin.log.buffer import Log
+from flowlin.log.buffer import Buffer
 from flowlin.network.kinds import AbstractNetwork
 
 Found = TypeVar("Found")
@@ -70,11 +69,14 @@ class Observer(eqx.Module):
         """Per component: whether its event ends the run."""
         return jnp.asarray(self.each(lambda watch: watch.terminate))
 
-    def started(self, log: Log, values: Float[Array, " C"]) -> Log:
-        """The log with an event at t = 0 for everything that is watched from there and met."""
-        for k in np.flatnonzero(self.each(lambda watch: watch.from_start)):
-            zero, component = jnp.zeros_like(log.end), jnp.asarray(k)
-            more = log.append(zero, zero, component, False, self.terminating[k])
-            met = values[k] <= 0
-            log = jax.tree.map(lambda a, b, met=met: jnp.where(met, a, b), more, log)
-        return log
+    def started(self, found: Buffer, values: Float[Array, " C"]) -> tuple[Buffer, Array]:
+        """With an event at t = 0 for all that is watched from there and met; whether it ends then.
+
+        As a time: zero, or inf.
+        """
+        from_start = np.asarray(self.each(lambda watch: watch.from_start), bool)
+        met = from_start & (values <= 0)
+        above = jnp.ones(met.shape, jnp.int8)
+        found = found.append(0.0, 0.0, jnp.arange(met.size), above, jnp.where(met, -above, above))
+        ends = jnp.any(met & self.terminating)
+        return found, jnp.where(ends, 0.0, jnp.inf).astype(found.time.dtype)

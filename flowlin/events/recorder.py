@@ -22,7 +22,7 @@ from flowlin.events.crossings.step import Step
 from flowlin.events.observer import Observer
 from flowlin.events.step_path import Path
 from flowlin.events.watched import AbstractWatched
-from flowlin.log.buffer import Log
+from flowlin.log.buffer import Buffer
 from flowlin.log.eventlog import Channel, EventLog, Unresolved
 from flowlin.solvers.signals import EVENT
 from flowlin.solvers.wrapped import Wrapped
@@ -31,7 +31,7 @@ NOISE = 4.0  # times the step's error: what is smaller than that throughout a st
 
 
 def event_log(
-    log: Log | None, observer: Observer, end: Array, doubts: Unresolved | None = None
+    log: Buffer | None, observer: Observer, end: Array, doubts: Unresolved | None = None
 ) -> EventLog:
     """The log sorted by time and in terms of channels, without what happened after `end`."""
     channels: list[Channel] = []
@@ -52,10 +52,9 @@ def event_log(
         return EventLog(none, none, index, index, index, jnp.zeros((), int), index, ())
     below = jnp.concatenate([jnp.full(w.channel.size, w.below) for w in observer.watches])
     above = jnp.concatenate([jnp.full(w.channel.size, w.above) for w in observer.watches])
-    time = jnp.where(log.time <= end, log.time, jnp.inf)
-    late = jnp.sum(jnp.isfinite(log.time)) - jnp.sum(jnp.isfinite(time))
+    time, count = log.until(end)
     order = jnp.argsort(time)
-    watched, rising = log.component[order], log.rising[order]
+    watched, rising = log.component[order], log.new[order] > 0
     below, above = below[watched], above[watched]
     new = jnp.where(rising, above, below)
     old = jnp.where(time[order] > 0, jnp.where(rising, below, above), new)
@@ -68,7 +67,7 @@ def event_log(
         jnp.concatenate(maps)[watched],
         old,
         new,
-        log.count - late,
+        count,
         jnp.concatenate(initial),
         tuple(channels),
         doubts,
@@ -80,7 +79,8 @@ class RecorderState(eqx.Module):
 
     inner: Any
     values: Float[Array, " C"]  # watched values at the start of the next step
-    log: Log
+    log: Buffer  # its sides are signs; see `event_log`
+    end: Float[Array, ""]  # time of the first terminating event, else inf
     doubts: Unresolved
     stopped: Parameters | None  # the state at the terminating event; None if none can happen
 
@@ -103,13 +103,14 @@ class Recorder(Wrapped[RecorderState]):
         """Inner state, watched values at the start, and a log of what is met there."""
         values = self.observer(y0)
         dtype = jnp.result_type(t0, values)
-        log = Log.empty(self.capacity, dtype)
+        log, end = self.observer.started(Buffer.empty(self.capacity, dtype), values)
         return RecorderState(
-            self.solver.init(terms, t0, t1, y0, args),
-            values,
-            self.observer.started(log, values),
-            Unresolved.none(dtype),
-            y0 if any(watch.terminate for watch in self.observer.watches) else None,
+            inner=self.solver.init(terms, t0, t1, y0, args),
+            values=values,
+            log=log,
+            end=end,
+            doubts=Unresolved.none(dtype),
+            stopped=y0 if any(watch.terminate for watch in self.observer.watches) else None,
         )
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
@@ -127,37 +128,40 @@ class Recorder(Wrapped[RecorderState]):
         step = Step(self.observer, path, y1, error, solver_state.values)
         found = Brackets.empty(solver_state.values.shape[0], solver_state.doubts)
         found, values = step.looked_through(found)
-        log = self._logged(path, error, found, solver_state.log)
+        log, end = self._logged(path, error, found, (solver_state.log, solver_state.end))
 
         stopped = None
         if solver_state.stopped is not None:
             # y1 itself stays the step's own: the controller judges the step by it.
-            ends = jnp.isfinite(log.end)
-            stopped = lax.cond(ends, lambda: path(log.end), lambda: y1)
+            ends = jnp.isfinite(end)
+            stopped = lax.cond(ends, lambda: path(end), lambda: y1)
             fine = result == diffrax.RESULTS.successful
             result = diffrax.RESULTS.where(ends & fine, EVENT, result)
-        state = RecorderState(inner, values, log, found.closed(t0, t1), stopped)
+        state = RecorderState(inner, values, log, end, found.closed(t0, t1), stopped)
         return y1, error, dense, state, result
 
-    def _logged(self, path: Path, error: Any, found: Brackets, log: Log) -> Log:
-        """The log with every crossing that was bracketed."""
+    def _logged(
+        self, path: Path, error: Any, found: Brackets, known: tuple[Buffer, Array]
+    ) -> tuple[Buffer, Array]:
+        """The log with every crossing that was bracketed, and when the first one ends the run."""
         terminating = self.observer.terminating
 
         def body(carry):
-            k, log = carry
+            k, log, end = carry
             time, uncertainty = self._locate(path, error, found, k)
             component, rising = found.marks[k]
-            stops = terminating[component]
-            return k + 1, log.append(time, uncertainty, component, rising > 0, stops)
+            side = jnp.where(rising > 0, 1, -1)[None]
+            log = log.append(time, uncertainty, component[None], -side, side)
+            return k + 1, log, jnp.where(terminating[component], jnp.minimum(end, time), end)
 
-        _, log = while_loop(
+        _, log, end = while_loop(
             lambda carry: carry[0] < jnp.minimum(found.count, found.room),
             body,
-            (jnp.zeros((), jnp.int32), log),
+            (jnp.zeros((), jnp.int32), *known),
             kind=self.loop,  # pyright: ignore
             max_steps=found.room,
         )
-        return log
+        return log, end
 
     def _locate(self, path: Path, error: Any, found: Brackets, k: Array) -> tuple[Array, Array]:
         """Time of one crossing and its uncertainty."""

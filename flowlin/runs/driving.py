@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 from flowlin._tools.compiled import jit_by_array
 from flowlin._tools.result import RESULTS, hand_back
-from flowlin.log.buffer import GateLog, Log
+from flowlin.log.buffer import Buffer
 from flowlin.runs.run import Allowance, Run
 from flowlin.runs.trajectory import Continuation, Trajectory, trimmed
 
@@ -169,7 +169,7 @@ def _grown(start: Continuation, capacity: int) -> Continuation:
     """With room for more events in its logs."""
 
     def is_log(node: Any) -> bool:
-        return isinstance(node, (Log, GateLog))
+        return isinstance(node, Buffer)
 
     solver = jax.tree.map(
         lambda node: node.grown(capacity) if is_log(node) else node, start.solver, is_leaf=is_log

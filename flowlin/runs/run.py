@@ -20,7 +20,7 @@ from flowlin.events.watched import Watch
 from flowlin.field.gates.sides import NO_SLOTS, TWO_LAYERS, UNSOLVED
 from flowlin.field.objective import AbstractObjective
 from flowlin.field.problem import Problem
-from flowlin.log.buffer import Log
+from flowlin.log.buffer import Buffer, gate_log
 from flowlin.network.kinds import AbstractNetwork
 from flowlin.runs.method import Method
 from flowlin.runs.trajectory import Continuation, Reference, Trajectory
@@ -211,7 +211,8 @@ class Run(eqx.Module):
         events = event_log(found.log, Observer(self.watches, self.network), found.end, doubts)
         if isinstance(state, WalkState):
             found = found.walked(state)
-            events = state.log.events(found.end, self.network.hidden).merged(events)
+            gates = gate_log(state.log, state.initial, self.network.hidden, found.end)
+            events = gates.merged(events)
         if self.ts is None:
             ts = jnp.append(ts, found.end)
             last_row = self.save(found.end, found.final, None)
@@ -272,7 +273,7 @@ class _Found(eqx.Module):
     result: Any
     end: Array
     final: Parameters
-    log: Log | None
+    log: Buffer | None
 
     def unless(self, failed: Array, why: Any) -> "_Found":
         """With the result `why` where something `failed` that was fine until now."""
@@ -283,16 +284,16 @@ class _Found(eqx.Module):
         """With what a recorder found: its log, and the event that ended the run if one did."""
         log, result, end, final = state.log, self.result, self.end, self.final
         if state.stopped is not None:
-            ended = jnp.isfinite(log.end)
-            end = jnp.minimum(end, log.end)
+            ended = jnp.isfinite(state.end)
+            end = jnp.minimum(end, state.end)
             result = RESULTS.where(ended, RESULTS.event_occurred, result)  # pyright: ignore
             final = jax.tree.map(lambda a, b: jnp.where(ended, a, b), state.stopped, final)
-        full = log.count > log.time.shape[0]
-        return _Found(result, end, final, log).unless(full, RESULTS.event_overflow)
+        found = _Found(result, end, final, log)
+        return found.unless(log.overflowed, RESULTS.event_overflow)
 
     def walked(self, state: WalkState) -> "_Found":
         """With what an exact walk found: the event that it could not decide, if one was."""
-        found = self.unless(state.log.count > state.log.time.shape[0], RESULTS.event_overflow)
+        found = self.unless(state.log.overflowed, RESULTS.event_overflow)
         result = found.result
         for trouble, why in (
             (NO_SLOTS, RESULTS.slide_overflow),

@@ -17,7 +17,7 @@ from flowlin._tools.result import RESULTS, hand_back
 from flowlin._tools.types import Parameters
 from flowlin.events.recorder import Observer, event_log
 from flowlin.field.objective import AbstractObjective, FullData
-from flowlin.log.buffer import Log
+from flowlin.log.buffer import Buffer
 from flowlin.log.linear_phase import counts_from_steps
 from flowlin.loss import Loss
 from flowlin.network.kinds import AbstractNetwork
@@ -54,7 +54,8 @@ class State(eqx.Module):
     parameters: Parameters
     optimiser: Any
     values: Array
-    log: Log
+    log: Buffer
+    end: Array  # time of the first terminating event, else inf
     step: Array
     order: Array  # the epoch's order of the samples, for mini-batches
 
@@ -81,13 +82,16 @@ class Descent(eqx.Module):
         """The state before the first step."""
         parameters: Any = self.network.parameters
         values = self.values(parameters)
+        empty = Buffer.empty(max_events, self.clock.dtype)
+        log, end = self.look.observer.started(empty, values)
         return State(
-            parameters,
-            () if self.optimiser is None else self.optimiser.init(parameters),
-            values,
-            self.look.observer.started(Log.empty(max_events, self.clock.dtype), values),
-            jnp.zeros((), jnp.int32),
-            jnp.arange(self.task.samples),
+            parameters=parameters,
+            optimiser=() if self.optimiser is None else self.optimiser.init(parameters),
+            values=values,
+            log=log,
+            end=end,
+            step=jnp.zeros((), jnp.int32),
+            order=jnp.arange(self.task.samples),
         )
 
     def values(self, parameters: Parameters) -> Array:
@@ -121,12 +125,14 @@ class Descent(eqx.Module):
         else:
             updates, optimiser = self.optimiser.update(gradient, optimiser, before)
         parameters: Any = optax.apply_updates(before, updates)
-        return State(parameters, optimiser, state.values, state.log, state.step + 1, order)
+        return dataclasses.replace(
+            state, parameters=parameters, optimiser=optimiser, step=state.step + 1, order=order
+        )
 
     def record(self, state: State, since: Any) -> tuple[State, Any]:
         """Log the crossings since the last look; return the unit counts."""
         values = self.values(state.parameters)
-        log = state.log
+        log, first = state.log, state.end
         if values.shape[0]:
             above, before = values > 0, state.values > 0
             up, down = self.look.observer.directions
@@ -136,17 +142,12 @@ class Descent(eqx.Module):
             if self.interpolate:
                 gap = jnp.where(crossed, values - state.values, 1.0)
                 time = end - since * self.clock * jnp.where(crossed, values / gap, 0.0)
-            k = jnp.where(crossed, log.count + jnp.cumsum(crossed) - 1, log.time.shape[0])
+            new = jnp.where(above, 1, -1)
+            old = jnp.where(crossed, -new, new)
+            log = log.append(time, since * self.clock, jnp.arange(new.size), old, new)
             stops = jnp.any(crossed & self.look.observer.terminating)
-            log = Log(
-                log.time.at[k].set(time, mode="drop"),
-                log.uncertainty.at[k].set(since * self.clock, mode="drop"),
-                log.component.at[k].set(jnp.arange(k.shape[0], dtype=jnp.int32), mode="drop"),
-                log.rising.at[k].set(above, mode="drop"),
-                log.count + jnp.sum(crossed, dtype=jnp.int32),
-                jnp.where(stops, jnp.minimum(log.end, end), log.end),
-            )
-        state = eqx.tree_at(lambda s: (s.values, s.log), state, (values, log))
+            first = jnp.where(stops, jnp.minimum(first, end), first)
+        state = dataclasses.replace(state, values=values, log=log, end=first)
         return state, self.look.counts(state.parameters)
 
     def advance(self, state: State, steps: int) -> tuple[State, Any]:
@@ -157,13 +158,13 @@ class Descent(eqx.Module):
             counts: Any = ()
             if self.batch_size is None:
                 new, counts = self.record(new, 1)
-            return _choose(jnp.isfinite(state.log.end), state, new), counts
+            return _choose(jnp.isfinite(state.end), state, new), counts
 
         before = state
         state, counts = lax.scan(one, state, length=steps)
         if self.batch_size is not None:
             state, row = self.record(state, steps)
-            state = _choose(jnp.isfinite(before.log.end), before, state)
+            state = _choose(jnp.isfinite(before.end), before, state)
             counts = jax.tree.map(lambda a: a[None], row)
         network = self.network.with_parameters(state.parameters)
         saved = (self.objective.value(network), self.observe(network, self.task))
@@ -281,7 +282,7 @@ def _assembled(run: Descent, state: State, rows, watches, quantiles, reference) 
     # Rows after a terminating event repeat its state.
     kept = jnp.concatenate([jnp.ones(1, bool), ts[1:] > ts[:-1]])
     finite = jnp.isfinite(losses) | ~kept
-    ended, overflow = jnp.isfinite(state.log.end), state.log.count > state.log.time.shape[0]
+    ended, overflow = jnp.isfinite(state.end), state.log.overflowed
     result: Any = RESULTS.successful
     for happened, outcome in (
         (ended, RESULTS.event_occurred),

@@ -1,5 +1,6 @@
 """The exact walk as a diffrax solver."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +20,7 @@ from flowlin.field.gates.one_layer import GatedFlow
 from flowlin.field.gates.one_layer_rule import UnitRule
 from flowlin.field.gates.rule import AbstractRule, Piece
 from flowlin.field.gates.sides import FINE
-from flowlin.log.buffer import GateLog
+from flowlin.log.buffer import Buffer
 from flowlin.loss import Loss
 from flowlin.network.kinds import ReLUNetwork
 from flowlin.solvers.piece import walk_piece
@@ -86,7 +87,8 @@ class WalkState(eqx.Module):
 
     inner: PyTree
     sides: Any
-    log: GateLog
+    log: Buffer
+    initial: Int[Array, "H P"]  # the first sides
     jump: Bool[Array, ""]  # whether the velocity jumped at the very end of the last step
     end: Float[Array, ""]  # time of an event that could not be decided, else inf
     evaluations: Int[Array, ""]  # of the velocity, up to here
@@ -132,12 +134,13 @@ class ExactWalk(Forwarding[WalkState]):
         del args
         sides = self.rule.start(y0)
         inner = self.solver.init(terms, t0, t1, y0, self.rule.flow.freeze(sides))
-        log = GateLog.empty(sides.codes, self.capacity, jnp.result_type(t0))
+        log = Buffer.empty(self.capacity, jnp.result_type(t0))
         never = jnp.asarray(jnp.inf, log.time.dtype)
         return WalkState(
             inner=inner,
             sides=sides,
             log=log,
+            initial=sides.codes.astype(jnp.int8),
             jump=jnp.asarray(False),
             end=never,
             evaluations=jnp.ones((), int),
@@ -172,8 +175,14 @@ class ExactWalk(Forwarding[WalkState]):
             # A piece cut at an event takes a second step, and the next one a first stage.
             steps = jnp.where(jnp.any(piece.fired), 2, 1)
             spent = walk.state.evaluations + steps * evaluations(self.solver.solver) + piece.jump
-            state = WalkState(
-                inner=piece.inner, sides=sides, log=log, jump=piece.jump, end=end, evaluations=spent
+            state = dataclasses.replace(
+                walk.state,
+                inner=piece.inner,
+                sides=sides,
+                log=log,
+                jump=piece.jump,
+                end=end,
+                evaluations=spent,
             )
             return _Walk(
                 t=piece.end,

@@ -20,7 +20,7 @@ from flowlin.field.gates.sides import (
     UNSOLVED,
     slots_of,
 )
-from flowlin.log.buffer import GateLog
+from flowlin.log.buffer import Buffer
 
 PASSES = 8  # before a choice of sides counts as unsolved
 
@@ -65,13 +65,15 @@ class NetworkRule(AbstractRule):
             lambda: self._sides(flow.follow(codes), sides.trouble),
         )
 
-    def switch(self, piece: Piece, sides: LayerSides, log: GateLog) -> tuple[LayerSides, GateLog]:
+    def switch(self, piece: Piece, sides: LayerSides, log: Buffer) -> tuple[LayerSides, Buffer]:
         """New sides after the event at the end of a piece, and the log of what changed."""
 
         def changed():
             new = self._decide(lax.stop_gradient(piece.y1), sides, piece.fired)
             old_codes, codes = sides.codes.ravel(), new.codes.ravel()
-            return new, log.append(piece.end, piece.uncertainty, 0, old_codes, codes)
+            return new, log.append(
+                piece.end, piece.uncertainty, jnp.arange(codes.size), old_codes, codes
+            )
 
         return lax.cond(jnp.any(piece.fired), changed, lambda: (sides, log))
 

@@ -24,7 +24,7 @@ from flowlin.field.gates.sides import (
     held,
     slots_of,
 )
-from flowlin.log.buffer import GateLog
+from flowlin.log.buffer import Buffer
 
 
 class Situation(eqx.Module):
@@ -132,7 +132,7 @@ class UnitRule(AbstractRule):
         """Sides at the start."""
         return initial_sides(self.flow, parameters, min(self.slots, self.flow.task.samples))
 
-    def switch(self, piece: Piece, sides: Sides, log: GateLog) -> tuple[Sides, GateLog]:
+    def switch(self, piece: Piece, sides: Sides, log: Buffer) -> tuple[Sides, Buffer]:
         """New sides for every unit with a fired pair, and the log of what changed."""
         at = situation(self.flow, piece.y1, sides)
 
@@ -141,7 +141,8 @@ class UnitRule(AbstractRule):
             unit = jnp.argmax(left)
             row = decide(self.flow, at, unit, piece.fired[unit], sides.slots.shape[1])
             first, old = unit * row.codes.size, sides.codes[unit]
-            log = log.append(piece.end, piece.uncertainty, first, old, row.codes)
+            component = first + jnp.arange(old.size)
+            log = log.append(piece.end, piece.uncertainty, component, old, row.codes)
             sides = jax.tree.map(lambda all_, one: all_.at[unit].set(one), sides, row)
             return left.at[unit].set(False), sides, log
 

@@ -8,7 +8,7 @@ from equinox import AbstractVar
 from jaxtyping import Array, Bool, Float, PyTree
 
 from flowlin._tools.types import Parameters
-from flowlin.log.buffer import GateLog
+from flowlin.log.buffer import Buffer
 
 
 class Piece(eqx.Module):
@@ -35,5 +35,5 @@ class AbstractRule(eqx.Module):
         """Sides at the start."""
 
     @abc.abstractmethod
-    def switch(self, piece: Piece, sides: Any, log: GateLog) -> tuple[Any, GateLog]:
+    def switch(self, piece: Piece, sides: Any, log: Buffer) -> tuple[Any, Buffer]:
         """Sides after the event at the end of a piece, and the log with what changed."""
