@@ -297,3 +297,20 @@ def test_balanced_strength_starts_the_closed_form(tree, aligned):
         fl.theory.balanced_strength(
             fl.LinearNetwork.init(tree, (4, 4), key=jax.random.key(0)), modes
         )
+
+
+def test_a_step_size_controller_stands_in_for_the_tolerances(tree, key):
+    network = fl.LinearNetwork.init(tree, 8, 1e-2, key=key)
+    pid = diffrax.PIDController(rtol=1e-6, atol=1e-8)
+    own = fl.gradient_flow(network, tree, 5.0, stepsize_controller=pid)
+    plain = fl.gradient_flow(network, tree, 5.0, rtol=1e-6, atol=1e-8)
+    assert own.stats == plain.stats
+    for a, b in zip(jax.tree.leaves(own.final), jax.tree.leaves(plain.final), strict=True):
+        np.testing.assert_array_equal(a, b)
+    short = diffrax.PIDController(rtol=1e-6, atol=1e-8, dtmax=0.05)
+    bounded = fl.gradient_flow(network, tree, 5.0, stepsize_controller=short)
+    assert int(bounded.stats["num_accepted_steps"]) >= 100 > int(plain.stats["num_steps"])
+    finer = diffrax.PIDController(rtol=1e-9, atol=1e-11)
+    relu = fl.ReLUNetwork.init(tree, 8, 1e-2, key=key)
+    with pytest.raises(ValueError, match="finer than `AveragedKinks` can use; give it 1e-05"):
+        fl.gradient_flow(relu, tree, 5.0, kinks=fl.AveragedKinks(), stepsize_controller=finer)

@@ -1,8 +1,10 @@
 """Checkpoints of long runs."""
 
+import dataclasses
 import hashlib
 from typing import Any, NamedTuple
 
+import diffrax
 import equinox as eqx
 import jax
 import numpy as np
@@ -167,12 +169,21 @@ def _prints(run: Run) -> dict[str, str]:
         "events": (repr(watched), eqx.filter(run.watches, eqx.is_array)),
         "observe": repr(sorted(run.observe.functions or ["networks"])),
         "solver": type(method.solver).__name__,
-        "rtol": method.controller.rtol,
-        "atol": method.controller.atol,
+        "rtol": np.asarray(method.controller.rtol),
+        "atol": np.asarray(method.controller.atol),
+        "stepsize_controller": _decisions(method.controller),
         "t1": run.t1,
         "ts": run.ts,
     }
     return {name: _hash(part) for name, part in parts.items()}
+
+
+def _decisions(controller: diffrax.AbstractAdaptiveStepSizeController) -> Any:
+    """What a step size controller goes by: its kind and its numbers."""
+    if isinstance(controller, diffrax.PIDController):
+        controller = dataclasses.replace(controller, dtmin=None)  # follows from t1
+    numbers = [np.asarray(a) for a in jax.tree.leaves(controller) if eqx.is_array_like(a)]
+    return type(controller).__name__, numbers
 
 
 def _hash(part: Any) -> str:

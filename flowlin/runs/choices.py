@@ -117,4 +117,11 @@ def meter(name: str, value: Any) -> Any:
     return value
 
 
+_controller = instance(
+    diffrax.AbstractAdaptiveStepSizeController,
+    "an adaptive step size controller of diffrax",
+    "pass one such as diffrax.PIDController(rtol=1e-6, atol=1e-8)",
+)
+
 WORDS.update(adjoint=_adjoint, observe=_observe, solver=_solver, ts=array)
+WORDS["stepsize_controller"] = _controller

@@ -24,7 +24,7 @@ from flowlin.runs.checkpoint import Checkpoint
 from flowlin.runs.choices import check_options, chosen_times, meter, require_room
 from flowlin.runs.driving import AbstractPause, Limits, driven, is_paused
 from flowlin.runs.interrupts import Interruptible
-from flowlin.runs.method import chosen_method
+from flowlin.runs.method import chosen_method, chosen_tolerances
 from flowlin.runs.precision import tell_digits
 from flowlin.runs.progress import Bar, progress_meter
 from flowlin.runs.run import Allowance, Observables, Observe, Run
@@ -60,6 +60,7 @@ def gradient_flow(
     solver: diffrax.AbstractSolver | None = None,
     rtol: float | None = None,
     atol: float | None = None,
+    stepsize_controller: diffrax.AbstractAdaptiveStepSizeController | None = None,
     max_steps: int | None = 2**20,
     max_events: int = 2**16,
     adjoint: diffrax.AbstractAdjoint = diffrax.RecursiveCheckpointAdjoint(),
@@ -106,6 +107,8 @@ def gradient_flow(
     - `rtol`, `atol`: None is 1e-8 in float64 (1e-5 with `AveragedKinks`, which goes no finer) and
       1e-4 in float32 (1e-5 with `ExactKinks`), and rtol / 100. While JAX is set to float32 the
       first run warns (`fl.PrecisionWarning`) of the digits to expect.
+    - `stepsize_controller`: an adaptive one of diffrax in place of `rtol` and `atol`, such as
+      `diffrax.PIDController(rtol=1e-6, atol=1e-8, dtmax=0.1)`.
     - `max_steps`, `max_events`: where to give up; `max_steps=None` is 2^30, which is nowhere.
     - `adjoint`: how derivatives are taken; the default is reverse mode, `diffrax.ForwardMode()`
       for `jax.jvp`. Reverse mode keeps about sqrt(2 `max_steps`) checkpoints, each with the
@@ -129,7 +132,8 @@ def gradient_flow(
     """
     events, max_steps = cast(tuple, events), cast(int, max_steps)  # as `checked` leaves them
     check_fit(network, task)
-    check_options(network, rtol, learning_rate, kinks)
+    tolerances = chosen_tolerances(rtol, atol, stepsize_controller)
+    check_options(network, tolerances.rtol, learning_rate, kinks)
     ts = chosen_times(t1, ts)
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     # A name is no part of what is compiled.
@@ -137,7 +141,6 @@ def gradient_flow(
     _require_saved(network, ts, observe)
     tell_digits(network.dtype)
     problem = Problem(network, task, loss, jnp.asarray(tau, network.dtype))
-    tolerances = rtol, atol
     how = chosen_method(problem, kinks, solver, learning_rate, tolerances, t1, adjoint)
     method, choice = how
     logged = (GateSwitches(),) if logs_gates(network, task, events, method.kinks) else ()

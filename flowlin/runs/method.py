@@ -31,6 +31,27 @@ class Choice(NamedTuple):
         return tuple(self._asdict().items())
 
 
+class Tolerances(NamedTuple):
+    """What is said of the size of steps: None is the default."""
+
+    rtol: Any
+    atol: Any
+    controller: diffrax.AbstractAdaptiveStepSizeController | None
+
+
+def chosen_tolerances(
+    rtol: Any, atol: Any, controller: diffrax.AbstractAdaptiveStepSizeController | None
+) -> Tolerances:
+    """Tolerances, or a controller that has its own; `ValueError` for both."""
+    if controller is None:
+        return Tolerances(rtol, atol, None)
+    if rtol is not None or atol is not None:
+        raise ValueError(
+            "`stepsize_controller` has tolerances of its own; leave out `rtol` and `atol`, or it."
+        )
+    return Tolerances(controller.rtol, controller.atol, controller)
+
+
 class Method(eqx.Module):
     """How a problem is solved.
 
@@ -71,16 +92,16 @@ def chosen_method(
     kinks: AbstractKinks | None,
     solver: diffrax.AbstractSolver | None,
     learning_rate: Any,
-    tolerances: tuple[Any, Any],
+    tolerances: Tolerances,
     t1: Any,
     adjoint: diffrax.AbstractAdjoint,
 ) -> tuple[Method, Choice]:
-    """The method for a problem; `tolerances` are (rtol, atol) as given, None the default."""
+    """The method for a problem."""
     network, dtype = problem.network, problem.network.dtype
     kinks_because = ASKED
     if kinks is None or not isinstance(network, ReLUNetwork):
         kinks, kinks_because = suitable_kinks(network, problem.task, solver)
-    rtol = tolerance(tolerances[0], kinks, dtype)
+    rtol = tolerance(tolerances, kinks, dtype)
     chosen, because = kinks.method(problem, solver, rtol)
     goal = objective(network, problem.task, problem.loss, kinks.width)
     if learning_rate is not None:
@@ -92,7 +113,7 @@ def chosen_method(
         kinks_because=kinks_because,
         objective=goal.label,
     )
-    steps = controller(rtol, tolerances[1], t1, dtype)
+    steps = tolerances.controller or controller(rtol, tolerances.atol, t1, dtype)
     return Method(kinks, goal, chosen, steps, adjoint), choice
 
 
@@ -107,13 +128,18 @@ def controller(rtol: Any, atol: Any, t1: Any, dtype: Any) -> diffrax.PIDControll
     )
 
 
-def tolerance(rtol: Any, kinks: AbstractKinks, dtype: Any) -> Any:
+def tolerance(tolerances: Tolerances, kinks: AbstractKinks, dtype: Any) -> Any:
     """The run's rtol: its default (`benchmarks/precision.py`), and not finer than is of use."""
-    finest = kinks.finest
+    rtol, finest = tolerances.rtol, kinks.finest
     if rtol is None:
         return max(1e-8, finest) if dtype == jnp.float64 else kinks.narrow
     if is_traced(rtol):
         return jnp.maximum(rtol, finest) if finest else rtol
+    if rtol < finest and tolerances.controller is not None:
+        raise ValueError(
+            f"`stepsize_controller` has rtol = {rtol:g}, finer than `{type(kinks).__name__}` can "
+            f"use; give it {finest:g}."
+        )
     if rtol < finest:
         warn(
             f"`rtol` = {rtol:g} is finer than `{type(kinks).__name__}` can use: its steps would "

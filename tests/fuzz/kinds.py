@@ -241,6 +241,11 @@ SOLVER = Kind(
      "diffrax.PIDController(1e-3, 1e-6)", "diffrax.HalfSolver(diffrax.Euler())",
      "diffrax.ReversibleHeun()", "diffrax.LeapfrogMidpoint()"),
 )  # fmt: skip
+CONTROLLER = Kind(
+    of(diffrax.AbstractAdaptiveStepSizeController),
+    ("'PID'", "diffrax.PIDController", "diffrax.ConstantStepSize()", "diffrax.Tsit5()",
+     "diffrax.PIDController(1e-3, 1e-6)", "diffrax.StepTo(np.array([0.0, 1.0]))"),
+)  # fmt: skip
 KINKS = Kind(
     of(AbstractKinks),
     ("'exact'", "fl.ExactKinks", "fl.SmoothKinks(1e-2)", "fl.IgnoreKinks()", "fl.AveragedKinks()"),

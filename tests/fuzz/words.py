@@ -105,6 +105,9 @@ WORDS = {
     "solver": Word("diffrax.Tsit5()", k.optional(k.SOLVER)),
     "rtol": Word("1e-4", k.optional(k.POSITIVE)),
     "atol": Word("1e-6", k.optional(k.POSITIVE)),
+    "stepsize_controller": Word(
+        "diffrax.PIDController(rtol=1e-4, atol=1e-6)", k.optional(k.CONTROLLER)
+    ),
     "max_steps": Word("4096", k.optional(k.COUNT), given=True),
     "max_events": Word("64", k.COUNT),
     "adjoint": Word("diffrax.RecursiveCheckpointAdjoint()", k.ADJOINT),
