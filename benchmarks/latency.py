@@ -125,6 +125,10 @@ def main() -> None:
         return
     rows = [contest(job, folders, given.repeats) for job in JOBS]
     text = table(rows)
+    if given.against:
+        asked = ["git", "-C", str(given.against), "rev-parse", "--short", "HEAD"]
+        commit = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+        text += f"\n\nBefore: commit {commit}."
     print(text)
     _common.save("latency", rows, text)
 

@@ -165,7 +165,7 @@ REFUSED = {
     "flow(1.0, solver=diffrax.KenCarp4())": "`solver` must be a solver of an ordinary differential",
     "flow(1.0, solver=diffrax.ItoMilstein())": "`solver` must be a solver of an ordinary",
     "flow(1.0, stepsize_controller=diffrax.ConstantStepSize())": "`stepsize_controller` must be an",
-    "flow(1.0, stepsize_controller=diffrax.PIDController(1, 1), rtol=1)": "`stepsize_controller` ha",
+    "flow(1.0, stepsize_controller=diffrax.PIDController(1, 1), rtol=1)": "`stepsize_controller`",
     "flow(1.0, solver=diffrax.Euler())": "`solver` must be a solver that estimates its error, got",
     "flow(1.0, rtoll=1e-3)": "gradient_flow() has no argument `rtoll`; did you mean `rtol`?",
     "flow()": "gradient_flow(): missing a required argument: 't1'; it has network, task",
