@@ -9,7 +9,12 @@ import importlib
 import inspect
 import pathlib
 
+import diffrax
+import jax
+import pytest
+
 import flowlin as fl
+from flowlin._tools.warning import PASSED_THROUGH
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FILES = sorted((ROOT / "flowlin").rglob("*.py"))
@@ -143,6 +148,18 @@ def test_dir_lists_public_names_only():
     hidden = {"runs", "log", "field", "events", "network", "solvers", "agreement", "_tools"}
     assert not hidden & set(dir(fl))
     assert all(hasattr(fl, name) for name in dir(fl))
+
+
+def test_warnings_of_all_rooms_pass_through_the_library():
+    assert all(str(path).startswith(PASSED_THROUGH) for path in FILES)
+
+
+def test_a_warning_points_at_the_line_that_called():
+    task = fl.tasks.xor()
+    network = fl.ReLUNetwork.init(task, 4, 0.1, key=jax.random.key(0))
+    with pytest.warns(fl.KinksWarning) as seen:
+        fl.gradient_flow(network, task, 0.1, solver=diffrax.Kvaerno3(), rtol=1e-3)
+    assert seen[0].filename == __file__
 
 
 def drawing():

@@ -9,8 +9,9 @@ import equinox
 import jax
 import jaxtyping
 
+LIBRARY = os.path.dirname(os.path.dirname(__file__))  # all of its rooms
 PASSED_THROUGH = (
-    os.path.dirname(__file__) + os.sep,
+    LIBRARY + os.sep,
     *(os.path.dirname(m.__file__ or "") + os.sep for m in (diffrax, equinox, jax, jaxtyping)),
 )
 

@@ -42,7 +42,7 @@ def some_of(known: tuple[str, ...]) -> Callable[[str, Any], tuple[str, ...]]:
     def check(name: str, value: Any) -> tuple[str, ...]:
         single = isinstance(value, str) or not isinstance(value, Iterable)
         given: tuple[Any, ...] = (value,) if single else tuple(value)
-        if not given or any(word not in known for word in given):
+        if not given or not all(isinstance(word, str) and word in known for word in given):
             raise ValueError(f"`{name}` must be some of {known}, got {given}.")
         return given
 

@@ -11,7 +11,7 @@ from matplotlib.cbook import normalize_kwargs
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.lines import Line2D
 
-from flowlin._tools.checks import checked, flag, index, whole
+from flowlin._tools.checks import checked, flag, index, require_memory, whole
 from flowlin.network.kinds import AbstractNetwork, GatedLinearNetwork, LinearNetwork, ReLUNetwork
 from flowlin.plot._words import colour as is_colour
 from flowlin.runs.trajectory import Trajectory
@@ -130,6 +130,7 @@ def _colour_or_kind(name: str, value: Any) -> Any:
 @checked(colour=_colour_or_kind, number=whole(0))
 def shades(colour: str, number: int) -> list[str]:
     """`number` shades of a colour or a kind's colour, dark to light, for a family of curves."""
+    require_memory("number", number, 128 * number, "Take fewer")
     base = COLOURS.get(colour, colour)
     half = np.linspace(-0.5, 0.45, number) if number > 1 else np.zeros(1)
     return [_mixed(base, "black" if x < 0 else "white", abs(x)) for x in half]
