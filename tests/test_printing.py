@@ -16,7 +16,7 @@ import pytest
 import flowlin as fl
 from flowlin.log.always_on import logged, maximum
 from flowlin.log.eventlog import Channel
-from flowlin.log.linear_phase import counts_from_log, linearization
+from flowlin.log.linear_phase import linearization_of_log
 from flowlin.runs.summary import _maxima
 
 jax.config.update("jax_enable_x64", True)
@@ -178,7 +178,7 @@ def test_always_on_units_counted_by_numpy_are_those_of_the_scan():
         for level, channel in ((0, 1), (1, 2)):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                found = linearization(counts_from_log(log, level, 3, 0.0), jnp.asarray(1.0))
+                found = linearization_of_log(log, level, 3, 0.0, jnp.asarray(1.0))
             for lowest, one in ((1, found.open), (0, found.closed)):
                 mine = maximum(logged(log, channel, lowest))
                 assert (mine.time, mine.fraction) == (one.time, one.fraction)

@@ -13,7 +13,7 @@ import pytest
 
 import flowlin as fl
 from flowlin.log.eventlog import Channel, EventLog
-from flowlin.log.linear_phase import counts_from_log, linearization
+from flowlin.log.linear_phase import linearization_of_log
 
 # Where the solver is named, stiffness is not measured: one program instead of three.
 SMOOTH: dict[str, Any] = {"kinks": fl.SmoothKinks(1e-4), "solver": diffrax.Tsit5()}
@@ -83,10 +83,9 @@ def test_linearization_time_of_a_log_written_by_hand():
         [(1, 0, 1, -1, 0), (2, 0, 1, 0, 1), (3, 1, 0, -1, 1), (4, 1, 1, -1, 1),
          (4.5, 1, 1, 1, 0), (5, 0, 1, 1, -1)],
     )  # fmt: skip
-    counts = counts_from_log(log, 0, 2, 0.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        result = linearization(counts, jnp.asarray(9.0))
+        result = linearization_of_log(log, 0, 2, 0.0, jnp.asarray(9.0))
     assert (float(result.open.time), float(result.open.fraction)) == (4.0, 1.0)
     assert float(result.open.lasts) == 0.5
     assert (float(result.closed.time), float(result.closed.fraction)) == (4.0, 1.0)
@@ -102,7 +101,7 @@ def test_linearization_time_of_a_log_written_by_hand():
 def test_quantile_of_a_log_written_by_hand():
     # Four samples, q = 0.25: linear with at most one sample off, off with at most one on.
     log = gate_log(1, 4, [[1, 1, -1, -1]], [(1, 0, 2, -1, 1), (2, 0, 0, 1, -1), (3, 0, 1, 1, -1)])
-    result = linearization(counts_from_log(log, 0, 4, 0.25), jnp.asarray(4.0))
+    result = linearization_of_log(log, 0, 4, 0.25, jnp.asarray(4.0))
     assert float(result.open.time) == 1.0
     activity = result.activity(jnp.array([0.5, 1.5, 2.5, 3.5]))
     assert np.allclose(activity.always_on, [0, 1, 0, 0])
@@ -112,7 +111,7 @@ def test_quantile_of_a_log_written_by_hand():
 def test_warns_when_the_maximum_stands_at_the_end():
     log = gate_log(1, 1, [[-1]], [(1, 0, 0, -1, 1)])
     with pytest.warns(UserWarning, match="still at its maximum 1 when the run ends at t = 2"):
-        linearization(counts_from_log(log, 0, 1, 0.0), jnp.asarray(2.0))
+        linearization_of_log(log, 0, 1, 0.0, jnp.asarray(2.0))
 
 
 @pytest.mark.parametrize("quantile", [0.0, 0.13])

@@ -4,7 +4,9 @@ import math
 from typing import NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
@@ -103,35 +105,27 @@ def linearization_time(counts: UnitCounts, end: Array) -> LinearizationTime:
     after = jnp.where(jnp.any(changed), counts.time[jnp.argmax(changed)], end)
     time, half = counts.time[best], counts.uncertainty[best]
     bracket = jnp.stack([jnp.maximum(time - half, 0.0), jnp.minimum(time + half, end)])
-    return LinearizationTime(time, on[best] / counts.units, bracket, after - time)
+    # Not by a constant, whose inverse XLA would multiply by: 3 of 5 shall be 0.6.
+    units = lax.optimization_barrier(jnp.asarray(counts.units, time.dtype))
+    return LinearizationTime(time, on[best] / units, bracket, after - time)
 
 
-def linearization(counts: tuple[UnitCounts, UnitCounts], end: Array) -> Linearization:
+def linearization_of_counts(counts: tuple[UnitCounts, UnitCounts], end: Array) -> Linearization:
     """t* in both conventions from the (open, closed) counts of a run that ended at `end`."""
-    opened, closed = (linearization_time(c, end) for c in counts)
-    if not is_traced((opened, closed)):
-        for label, t_star in (("open", opened), ("closed", closed)):
-            still = t_star.time + t_star.lasts >= end
-            if bool(still & (t_star.time > 0)):
-                warn(
-                    f"the {label} always-on fraction is still at its maximum "
-                    f"{float(t_star.fraction):.3g} when the run ends at t = {float(end):.6g}; t* "
-                    "may move if the run goes on, so increase `t1` (or `steps`).",
-                )
-    return Linearization(opened, closed, *counts)
+    return _told(_of_counts(counts, end), end)
 
 
-def counts_from_log(
-    log: EventLog, layer: int, samples: int, quantile: float
-) -> tuple[UnitCounts, UnitCounts]:
-    """Open and closed counts from a log of gates, or of unit switches at this quantile.
+def linearization_of_log(
+    log: EventLog, layer: int, samples: int, quantile: float, end: Array
+) -> Linearization:
+    """t* in both conventions from a log of gates, or of unit switches at this quantile.
 
     **Raises:** `ValueError` if the run logged neither.
     """
     log, names = _padded(log), [(c.name, c.prefix) for c in log.channels]
     if ("gate", (layer,)) in names:
-        channel, k = names.index(("gate", (layer,))), math.floor(quantile * samples)
-        return _count_gates(log, channel, k, 1), _count_gates(log, channel, k, 0)
+        k = math.floor(quantile * samples)
+        return _told(_of_gates(log, names.index(("gate", (layer,))), k, end), end)
     wanted = [(unit_channel(n, quantile), (layer,)) for n in ("always_on", "always_off")]
     if wanted[0] not in names:
         raise ValueError(
@@ -140,19 +134,56 @@ def counts_from_log(
             f"`events=(fl.UnitSwitches({quantile:g}),)` to it."
         )
     bottom, top = (names.index(w) for w in wanted)
-    return _count_units(log, bottom, top, 1), _count_units(log, bottom, top, 0)
+    return _told(_of_units(log, bottom, top, end), end)
+
+
+def _told(found: Linearization, end: Array) -> Linearization:
+    """The same, once it is said where the maximum may not be the last."""
+    if is_traced(found):
+        return found
+    for label, t_star in (("open", found.open), ("closed", found.closed)):
+        time, lasts = float(t_star.time), float(t_star.lasts)
+        if time > 0 and time + lasts >= float(end):
+            warn(
+                f"the {label} always-on fraction is still at its maximum "
+                f"{float(t_star.fraction):.3g} when the run ends at t = {float(end):.6g}; t* "
+                "may move if the run goes on, so increase `t1` (or `steps`).",
+            )
+    return found
 
 
 def _padded(log: EventLog) -> EventLog:
     """Padded to a power of two, so that few lengths are ever compiled."""
     k = log.time.shape[0]
     room = max(64, 1 << (k - 1).bit_length()) - k if k else 64
-    log = log.mapped(lambda a: jnp.pad(a, (0, room)), log.count)
-    real = jnp.arange(k + room) < k
-    return eqx.tree_at(lambda log: log.time, log, jnp.where(real, log.time, jnp.inf))
+
+    def padded(column: Array, value: float = 0) -> Array:
+        if is_traced(column):
+            return jnp.pad(column, (0, room), constant_values=value)
+        # By NumPy, which compiles nothing.
+        return jax.device_put(np.pad(column, (0, room), constant_values=value))
+
+    time = padded(log.time, math.inf)
+    return eqx.tree_at(lambda log: log.time, log.mapped(padded, log.count), time)
 
 
 @eqx.filter_jit
+def _of_counts(counts: tuple[UnitCounts, UnitCounts], end: Array) -> Linearization:
+    """Both conventions in one program, as those below."""
+    return Linearization(*(linearization_time(c, end) for c in counts), *counts)
+
+
+@eqx.filter_jit
+def _of_gates(log: EventLog, channel: int, k: int, end: Array) -> Linearization:
+    return _of_counts((_count_gates(log, channel, k, 1), _count_gates(log, channel, k, 0)), end)
+
+
+@eqx.filter_jit
+def _of_units(log: EventLog, bottom: int, top: int, end: Array) -> Linearization:
+    counts = _count_units(log, bottom, top, 1), _count_units(log, bottom, top, 0)
+    return _of_counts(counts, end)
+
+
 def _count_gates(log: EventLog, channel: int, k: int, lowest: int) -> UnitCounts:
     """Counts from gates, on where the side is at least `lowest` (1 open, 0 closed).
 
@@ -176,7 +207,6 @@ def _count_gates(log: EventLog, channel: int, k: int, lowest: int) -> UnitCounts
     return _unit_counts(log, first, (on, off), units)
 
 
-@eqx.filter_jit
 def _count_units(log: EventLog, bottom: int, top: int, lowest: int) -> UnitCounts:
     """Counts from unit switches: every event moves one unit in or out."""
     (units,) = log.channels[bottom].shape

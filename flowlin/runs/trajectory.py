@@ -20,7 +20,12 @@ from flowlin._tools.result import RunError, okay
 from flowlin._tools.show import shown
 from flowlin._tools.types import Parameters, PathLike
 from flowlin.log.eventlog import EventLog, warn_unresolved
-from flowlin.log.linear_phase import Linearization, UnitCounts, counts_from_log, linearization
+from flowlin.log.linear_phase import (
+    Linearization,
+    UnitCounts,
+    linearization_of_counts,
+    linearization_of_log,
+)
 from flowlin.loss import Loss
 from flowlin.measures.mapping import along
 from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
@@ -303,9 +308,8 @@ class Trajectory(eqx.Module):
                     f"`events=(fl.UnitSwitches({quantile:g}),)` to it."
                 )
             counts = self.step_counts[layer, quantile]
-            return linearization((counts, counts), self.end)
-        counts = counts_from_log(self.events, layer, self.samples, quantile)
-        return linearization(counts, self.end)
+            return linearization_of_counts((counts, counts), self.end)
+        return linearization_of_log(self.events, layer, self.samples, quantile, self.end)
 
 
 def _flow(name: str, value: Any) -> Trajectory:
