@@ -68,9 +68,9 @@ def early(network: Any, task: fl.Task, modes: Any, line: Any, at: dict, check: b
             network, task, float(phase.t1), loss=theory.LinearizedLoss(fl.SquaredError()),
             kinks=fl.ExactKinks(), rtol=1e-10,
         )  # fmt: skip
-        found["walk"] = _common.distance(phase.network(phase.t1), exact.final)
+        found["walk"] = float(fl.distance(phase.network(phase.t1), exact.final, relative=True))
     for level, (t, true) in at["levels"].items():
-        found[f"early {level:g}"] = _common.distance(phase.network(t), true)
+        found[f"early {level:g}"] = float(fl.distance(phase.network(t), true, relative=True))
     truth = states(at["gates"])
     fate, walk = np.asarray(phase.fate), states(np.asarray(phase.codes(clock.reading(0.9))).T)
     found["fate"] = [float(np.mean(fate == k)) for k in (1, 0, -1)]
@@ -101,8 +101,7 @@ def hits(flow: fl.Trajectory) -> np.ndarray:
 
 def delay(network: Any, task: fl.Task, modes: Any, flow: Any, clock: Any) -> dict[str, Any]:
     """The delay behind the linear network and its estimates."""
-    linear = fl.LinearNetwork(network.weights, network.biases, network.bias_strength)
-    measured = hits(flow) - hits(walked(linear, task, modes, TIMES))
+    measured = hits(flow) - hits(walked(network.linear(), task, modes, TIMES))
     live = np.any(np.asarray(network.preactivations(task.x)[0]) > 0, axis=0)
     w = np.concatenate([network.biases[0][:, None], network.weights[0]], axis=1)
     parts = np.asarray(network.weights[1].T @ modes.u + w @ modes.v)[:, :MODES] / 2

@@ -11,14 +11,7 @@ import flowlin as fl
 from flowlin.field.objective import FullData
 from flowlin.solvers.chebyshev import stability_interval
 from flowlin.solvers.radius import ROWS, RadiusLog
-
-
-def flat(network):
-    return jnp.concatenate([a.ravel() for a in jax.tree.leaves(network.parameters)])
-
-
-def distance(a, b):
-    return float(jnp.linalg.norm(flat(a) - flat(b)) / jnp.linalg.norm(flat(b)))
+from tests.zoo import distance
 
 
 def stability_polynomials(stages, z):

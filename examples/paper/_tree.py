@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from _paper import fl, initial, linear_of
+from _paper import fl, initial
 from tqdm import tqdm
 
 SHARES = (0.02, 0.1, 0.5, 0.9)  # of the full strength s/d, at which modes are timed
@@ -99,7 +99,7 @@ def start(case: Case, setting: Setting) -> Any:
     how = {"hidden": (setting.hidden,), "variance": setting.variance, "bias_strength": case.c}
     bias = (True, True) if case.both else True
     network = initial(task_of(case.task), case.seed, bias=bias, **how)
-    return linear_of(network) if case.kind == "linear" else network
+    return network.linear() if case.kind == "linear" else network
 
 
 _RUNS: dict[tuple[Case, Setting], fl.Trajectory] = {}

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
-from _paper import Row, Study, fl, initial, interval, linear_of
+from _paper import Row, Study, fl, initial, interval
 from _tree import thin
 from matplotlib.figure import Figure
 
@@ -108,7 +108,7 @@ def _results(size: Size, outputs: int, inputs: str) -> Results:
     for kind, (network, c) in KINDS.items():
         how = {"hidden": (size.hidden,), "variance": size.variance, "bias_strength": c}
         starts = [initial(task, seed, **how) for seed in range(size.seeds)]
-        starts = [linear_of(start) for start in starts] if network == "linear" else starts
+        starts = [start.linear() for start in starts] if network == "linear" else starts
         flows = fl.sweep(
             starts,
             task,

@@ -143,9 +143,8 @@ def _check(network: AbstractNetwork, task: Task) -> None:
     check_fit(network, task)
     if not isinstance(network, LinearNetwork):
         raise ValueError(
-            f"`network` is a {type(network).__name__}; closed forms are for linear ones. For the "
-            "linear counterpart pass fl.LinearNetwork(network.weights, network.biases, "
-            "network.bias_strength)."
+            f"`network` is a {type(network).__name__}; closed forms are for linear ones; pass "
+            "its linear counterpart, network.linear()."
         )
     if is_traced((network, task)):
         raise ValueError(

@@ -208,6 +208,7 @@ TASK = Kind(but(of(fl.Task), "other_task", "stacked_task", "nan_task", "half_tas
 TASK_ALONE = Kind(but(of(fl.Task), "stacked_task", "nan_task", "half_task"), TASKS)
 TASK_SHAPE = Kind(but(of(fl.Task), "stacked_task", "half_task"), TASKS)
 NETWORK_ALONE = Kind(but(of(AbstractNetwork), *BAD_NETWORKS[:-1]), NETWORKS)
+PARAMETERS = Kind(NETWORK_ALONE.good, NETWORKS, formula=True)
 UNSEEN = Kind(lambda value: True, TASKS)  # an argument that is not looked at, as is said
 MODES = Kind(of(fl.theory.Modes), ("bare_modes", "fl.theory.Modes", "modes.s", "modes.u"))
 FLOW = Kind(
