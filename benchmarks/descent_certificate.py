@@ -83,7 +83,7 @@ def modified(name: str, rates: list[float]) -> dict[str, Any]:
     network, task, t1, events = problem(name)
 
     def flowed(rate: float | None) -> tuple[Any, dict[tuple, float]]:
-        flow = fl.gradient_flow(network, task, t1, events=events, learning_rate=rate, rtol=1e-11)
+        flow = fl.gradient_flow(network, task, t1, events=events, modified_rate=rate, rtol=1e-11)
         return flow.final, times(flow.events)
 
     end, hits = flowed(None)

@@ -6,7 +6,7 @@ Linear networks on the semantic tree and on 1,000 MNIST images: for every rate a
 `--orders` runs of mini-batch descent (a fresh order every epoch, all orders under one `vmap`), and
 when each mode reaches a share of its strength, interpolated between steps. The mean's offset from
 the flow and the standard deviation over the orders are fitted by eps^p B^q, by least squares over
-all rates and batch sizes. The modified flow (`learning_rate=`) gives the offset that full batches
+all rates and batch sizes. The modified flow (`modified_rate=`) gives the offset that full batches
 would have. Writes `stochastic_spread.json`, `.md` and `.png` to `benchmarks/results/`.
 """
 
@@ -54,7 +54,7 @@ def spread(name: str, setting: Setting, orders: int) -> list[dict[str, Any]]:
 
     def flowed(rate: float | None) -> dict[int, float]:
         flow = fl.gradient_flow(
-            network, task, 1.05 * setting.t1, events=events, learning_rate=rate, rtol=1e-9
+            network, task, 1.05 * setting.t1, events=events, modified_rate=rate, rtol=1e-9
         )
         return {row["index"][0]: row["time"] for row in flow.events.table()}
 

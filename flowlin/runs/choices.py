@@ -13,11 +13,11 @@ from flowlin._tools.checks import WORDS, array, function_of, instance, refuse, r
 from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
 
 
-def check_options(network, rtol, learning_rate, kinks) -> None:
+def check_options(network, rtol, modified_rate, kinks) -> None:
     """Raise `ValueError` for a tolerance or a modified flow that cannot be."""
     if rtol is not None:
         _check_rtol(rtol, network.dtype)
-    if learning_rate is not None:
+    if modified_rate is not None:
         _check_modified(network, kinks)
 
 
@@ -65,7 +65,7 @@ def _check_modified(network: AbstractNetwork, kinks: Any) -> None:
     """
     if isinstance(network, ReLUNetwork) and not getattr(kinks, "width", 0):
         raise ValueError(
-            "`learning_rate` asks for the modified flow, which needs a smooth gradient; a ReLU "
+            "`modified_rate` asks for the modified flow, which needs a smooth gradient; a ReLU "
             f"network's jumps, with `kinks` = {kinks}. Use `kinks=fl.SmoothKinks(width)` with a "
             "width well above the steps of the preactivations, `network.frozen(task)`, or "
             "`fl.largest_learning_rate`, which measures descent itself."

@@ -94,6 +94,7 @@ WORDS = {
     "loss": Word("fl.SquaredError()", k.LOSS),
     "tau": Word("1.0", k.TIME_CONSTANT),
     "learning_rate": Word("0.1", k.POSITIVE),
+    "modified_rate": Word("0.1", k.optional(k.POSITIVE)),
     "steps": Word("4", k.STEPS),
     "batch_size": Word("2", k.COUNT),
     "optimiser": Word("optax.sgd(0.1)", k.optional(k.OPTIMISER)),
