@@ -50,7 +50,7 @@ def rows(name: str, task: fl.Task, kind: type, hidden: int) -> list[dict]:
     t1, rates = SETTINGS[name]
     c = 10.0 if name != "digits" else 1.0
     network = kind.init(task, hidden, bias_strength=c, key=jax.random.key(0))
-    modes = fl.theory.modes(task, c)
+    modes = fl.theory.modes(task, network)
     events: list = [fl.ModeHits(modes, 0.25 * modes.full_strength)]
     if kind is fl.ReLUNetwork:
         events += [fl.UnitSwitches(q) for q in QUANTILES]

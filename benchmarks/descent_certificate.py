@@ -39,7 +39,7 @@ def problem(name: str) -> tuple[Any, fl.Task, float, tuple]:
     kind, title, hidden, variance, t1 = SETTINGS[name]
     task = _common.toys()[title]
     network = kind.init(task, hidden, variance, key=jax.random.key(0))
-    modes = fl.theory.modes(task, 1.0)
+    modes = fl.theory.modes(task, network)
     level = 0.5 * float(fl.SquaredError()(network.outputs(task.x), task.y))
     events = (fl.ModeHits(modes, 0.5 * modes.full_strength), fl.LossBelow(level))
     return network, task, t1, events

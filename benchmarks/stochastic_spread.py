@@ -49,7 +49,7 @@ def spread(name: str, setting: Setting, orders: int) -> list[dict[str, Any]]:
     """One row per rate, batch size and event."""
     task, c = setting.task, setting.bias_strength
     network = fl.LinearNetwork.init(task, 16, 2e-4, bias_strength=c, key=jax.random.key(0))
-    modes = fl.theory.modes(task, c)
+    modes = fl.theory.modes(task, network)
     events = (fl.ModeHits(modes, setting.share * modes.full_strength, direction="up"),)
 
     def flowed(rate: float | None) -> dict[int, float]:

@@ -154,8 +154,7 @@ def by_riccati(network: Any, task: fl.Task, solution: Any) -> float:
 def numbers(network: Any, task: fl.Task) -> list[tuple[float, ...]]:
     """s, d, a0 and imbalance of the modes of an aligned network."""
     weights, s_yx, s_x = moments(network, task)
-    c = 0.0 if network.biases[0] is None else float(network.bias_strength)
-    modes = theory.modes(task, c)
+    modes = theory.modes(task, network)
     u, v = np.asarray(modes.u), np.asarray(modes.v)
     p, q = weights[-1].T @ u, weights[0] @ v
     whole = functools.reduce(lambda product, w: w @ product, weights)
@@ -179,8 +178,7 @@ def hyperbolic(*mode: float) -> float:
 
 def by_hyperbolic(network: Any, task: fl.Task, solution: Any) -> float:
     """Every mode by `hyperbolic`."""
-    c = 0.0 if network.biases[0] is None else 1.0
-    modes = theory.modes(task, c)
+    modes = theory.modes(task, network)
     a = [[hyperbolic(t, *mode) for mode in numbers(network, task)] for t in TIMES]
     expected = np.einsum("ok,tk,ik->toi", modes.u, a, modes.v)
     return apart(solution.product(TIMES), expected)
@@ -202,7 +200,7 @@ def duration(a0: float, rho: float, s: float, d: float, speed: Callable[[Any], A
 def by_quadrature(network: Any, task: fl.Task, solution: Any) -> float:
     """Time at which the solution's strengths should be there, over the time."""
     depth = len(network.weights)
-    modes = theory.modes(task, 1.0)
+    modes = theory.modes(task, network)
     worst = 0.0
     for t in TIMES[1:]:
         a = np.asarray(jnp.sum(modes.u * (solution.product(t) @ modes.v), axis=0))
@@ -252,8 +250,7 @@ def solutions(quick: bool) -> list[dict[str, Any]]:
 
 def timed(network: Any, task: fl.Task) -> dict[str, tuple[Any, Any]]:
     """Events at the modes' half strength and inflection, and the times that theory gives."""
-    c = 0.0 if network.biases[0] is None else 1.0
-    modes, depth = theory.modes(task, c), len(network.weights)
+    modes, depth = theory.modes(task, network), len(network.weights)
     s, d, a0, gap = (jnp.array(z) for z in zip(*numbers(network, task), strict=True))
     s, d = modes.s, modes.d
     if depth == 2:

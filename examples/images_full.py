@@ -65,7 +65,7 @@ def integrated(
     given: argparse.Namespace, network: fl.ReLUNetwork, task: fl.Task, t1: float, **how: Any
 ) -> fl.Trajectory:
     """The run up to t1."""
-    modes = fl.theory.modes(task, given.bias_strength)
+    modes = fl.theory.modes(task, network)
     return fl.gradient_flow(
         network,
         task,
@@ -185,7 +185,7 @@ def main() -> None:
     )
     if not resumed:
         print(cost(flow, time.perf_counter() - start))
-    modes = fl.theory.modes(task, c)
+    modes = fl.theory.modes(task, network)
     rho = 0.5 * modes.full_strength
     a0 = fl.theory.balanced_strength(network, modes)
     report(flow, modes, np.asarray(fl.theory.hitting_time(rho, modes.s, modes.d, a0)))

@@ -97,7 +97,7 @@ def train(given: argparse.Namespace, task: fl.Task, kind: str, bias: bool) -> Ru
         bias_strength=given.bias_strength,
         key=jax.random.key(given.seed),
     )
-    modes = fl.theory.modes(task, given.bias_strength if bias else 0.0)
+    modes = fl.theory.modes(task, network)
     rho = given.rho * modes.full_strength
     events: list = [fl.ModeHits(modes, rho)]
     if kind == "ReLU" and given.task != "hierarchy":

@@ -182,7 +182,7 @@ def test_spectral_radius_is_the_sharpness(tree, key):
     flow = fl.gradient_flow(network, tree, 12.0, ts=ts, solver=fl.RKC(), rtol=1e-5)
     start, build = jax.flatten_util.ravel_pytree(network.parameters)
     hessian = jax.hessian(lambda w: objective.value(network.with_parameters(build(w))))
-    states = jax.vmap(flat)(flow.networks)
+    states = jax.vmap(lambda n: jax.flatten_util.ravel_pytree(n.parameters)[0])(flow.networks)
     assert states.shape == (7, start.size)
     spectrum = jnp.linalg.eigvalsh(jax.lax.map(hessian, states))
     exact = jnp.max(jnp.abs(spectrum), axis=1)

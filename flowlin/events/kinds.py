@@ -139,7 +139,7 @@ class ModeHits(AbstractEvent):
 
     **Arguments:**
 
-    - `modes`: from `theory.modes(task, bias_strength)`; component k of the events is mode k.
+    - `modes`: from `theory.modes(task, network)`; component k of the events is mode k.
     - `rho`: level, or one per mode (K,). A share of each mode's full strength is
       `rho=0.5 * modes.full_strength`. Full strength itself is approached for ever: hits of it
       are rounding, and their `uncertainty` is inf.
