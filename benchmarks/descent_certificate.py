@@ -41,7 +41,7 @@ def problem(name: str) -> tuple[Any, fl.Task, float, tuple]:
     network = kind.init(task, hidden, variance, key=jax.random.key(0))
     modes = fl.theory.modes(task, network)
     level = 0.5 * float(fl.SquaredError()(network.outputs(task.x), task.y))
-    events = (fl.ModeHits(modes, 0.5 * modes.full_strength), fl.LossBelow(level))
+    events = (fl.ModeHits(modes, share=0.5), fl.LossBelow(level))
     return network, task, t1, events
 
 

@@ -47,7 +47,7 @@ MODES = 2  # those that no other mode equals
 
 def walked(network: Any, task: fl.Task, modes: Any, ts: Any) -> fl.Trajectory:
     """The exact walk; always of the same shapes, so that it is compiled once."""
-    half = fl.ModeHits(modes, 0.5 * modes.full_strength, direction="up")
+    half = fl.ModeHits(modes, share=0.5, direction="up")
     return fl.gradient_flow(
         network, task, float(ts[-1]), ts=ts, events=(half,), kinks=fl.ExactKinks()
     )
@@ -91,12 +91,7 @@ def early(network: Any, task: fl.Task, modes: Any, line: Any, at: dict, check: b
 
 def hits(flow: fl.Trajectory) -> np.ndarray:
     """First times at which the modes are at half of their strength."""
-    log = flow.events.select("mode")
-    found = np.full(MODES, np.inf)
-    for time, index in zip(np.asarray(log.time), log.index, strict=True):
-        if index[-1] < MODES:
-            found[index[-1]] = min(found[index[-1]], time)
-    return found
+    return np.asarray(flow.events.first("mode"))[:MODES]
 
 
 def delay(network: Any, task: fl.Task, modes: Any, flow: Any, clock: Any) -> dict[str, Any]:

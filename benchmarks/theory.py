@@ -237,12 +237,11 @@ def solutions(quick: bool) -> list[dict[str, Any]]:
             "independent": route(network, task, solution),
         }
         for kind, (_, expected) in events.items():
-            log = flow.events.select(kind)
-            hits = {k: t for t, (k,) in zip(np.asarray(log.time), log.index, strict=True)}
-            expected = np.asarray(expected)
-            due = {k for k in range(len(expected)) if 0 < expected[k] < TIMES[-1]}
-            entry[f"{kind}s"] = len(hits) if due == set(hits) else f"{len(hits)} of {len(due)}"
-            entry[f"{kind} error"] = max(abs(hits[k] / expected[k] - 1) for k in due & set(hits))
+            hits, expected = np.asarray(flow.events.first(kind)), np.asarray(expected)
+            due, hit = (expected > 0) & (expected < TIMES[-1]), np.isfinite(hits)
+            number = int(np.sum(hit))
+            entry[f"{kind}s"] = number if np.all(due == hit) else f"{number} of {np.sum(due)}"
+            entry[f"{kind} error"] = float(np.max(np.abs(hits / expected - 1)[due & hit]))
         found.append(entry)
         print(entry, flush=True)
     return found

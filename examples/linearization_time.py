@@ -127,15 +127,6 @@ def train(given: argparse.Namespace, task: fl.Task, kind: str, bias: bool) -> Ru
     return Run(kind, bias, modes, a0, rho, flow, descent)
 
 
-def hits(run: fl.Trajectory, number: int) -> np.ndarray:
-    """First hitting time of every mode, inf where a mode was not hit."""
-    times = np.full(number, np.inf)
-    log = run.events.select("mode")
-    for time_, (mode,) in zip(np.asarray(log.time), log.index, strict=True):
-        times[mode] = min(times[mode], time_)
-    return times
-
-
 def cell(value: float, digits: int = 4) -> str:
     """A number, or a dash for what never happened."""
     return f"{value:.{digits}f}" if np.isfinite(value) else "-"
@@ -153,12 +144,10 @@ def report(runs: list[Run], given: argparse.Namespace) -> None:
     head = ("network", "mode", "s", "flow", "closed form", "diff", "descent", "diff")
     print("{:<16}{:>5}{:>9}{:>12}{:>13}{:>9}{:>12}{:>9}".format(*head))
     for run in runs:
-        k = run.modes.s.shape[0]
+        hits = [np.asarray(ran.events.first("mode")) for ran in (run.flow, run.descent)]
         exact = np.asarray(fl.theory.hitting_time(run.rho, run.modes.s, run.modes.d, run.a0))
         exact = np.where(exact <= given.t1, exact, np.inf)
-        for mode, (f, e, d) in enumerate(
-            zip(hits(run.flow, k), exact, hits(run.descent, k), strict=True)
-        ):
+        for mode, (f, e, d) in enumerate(zip(hits[0], exact, hits[1], strict=True)):
             if run.modes.s[mode] == 0:
                 continue
             print(

@@ -57,6 +57,10 @@ def test_tasks(x, y, message):
             {"events": (fl.ModeHits(fl.theory.modes(TASK), [0.1, 0.2]),)},
             "`rho` must be a number or have shape",
         ),
+        (
+            {"events": (fl.ModeHits(fl.theory.modes(TASK, NETWORK), share=[0.1, 0.2]),)},
+            "`share` must be a number or have shape",
+        ),
     ],
 )
 @pytest.mark.usefixtures("without_type_checks")

@@ -142,7 +142,9 @@ def test_strengths_of_another_kind_of_network():
     [
         (lambda: fl.ModeHits(MODES, 0.1, direction="Down"), '`direction` must be None, "up" or'),
         (lambda: fl.ModeHits("modes", 0.1), "`modes` must be modes, as `theory.modes"),
-        (lambda: fl.ModeHits(MODES, None), "`rho` must be an array"),
+        (lambda: fl.ModeHits(MODES), "`rho` or `share` must be given, one of them, got neither"),
+        (lambda: fl.ModeHits(MODES, 0.1, share=0.5), "one of them, got both"),
+        (lambda: fl.ModeHits(MODES, share="half"), "`share` must be an array of real numbers"),
         (lambda: fl.ModeHits(MODES, np.nan), "`rho` must be finite"),
         (lambda: fl.ModeHits(MODES, 0.1, check=None), "`check` must be True or False"),
         (lambda: theory.modes((TASK.x, TASK.y)), "`task` must be an fl.Task"),

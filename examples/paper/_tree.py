@@ -128,26 +128,19 @@ def _run(case: Case, setting: Setting, ts: Any) -> fl.Trajectory:
 
 
 def run_from(network: Any, case: Case, setting: Setting, ts: Any) -> fl.Trajectory:
-    """The flow of a network on the case's task up to the last of the saved times."""
+    """The flow of a network on the case's task up to the last of the saved times.
+
+    Its events "mode" are passings of every share from below, (shares, modes).
+    """
     task = task_of(case.task)
     observable = modes_of(case.task, case.c).observable(network, task)
-    hits = fl.Crossing(observable, levels_of(case.task, case.c), name="mode")
+    hits = fl.Crossing(observable, levels_of(case.task, case.c), "up", name="mode")
     return fl.gradient_flow(network, task, ts[-1], ts=ts, events=(hits,), rtol=setting.rtol)
 
 
 def many(task: str, kind: str, c: float, seeds: int, setting: Setting, both: bool = False) -> list:
     """Runs of seeds 0, 1, ..."""
     return runs([Case(task, kind, c, seed, both) for seed in range(seeds)], setting)
-
-
-def hits(flow: fl.Trajectory, task: str, c: float) -> np.ndarray:
-    """First time at which every mode passes every share from below, (shares, modes); inf: never."""
-    found = np.full(levels_of(task, c).shape, np.inf)
-    log = flow.events.select("mode")
-    for time, index, new in zip(np.asarray(log.time), log.index, np.asarray(log.new), strict=True):
-        if new > 0:
-            found[index] = min(found[index], time)
-    return found
 
 
 def linearization(flow: fl.Trajectory) -> fl.Linearization:

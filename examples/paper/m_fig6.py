@@ -119,17 +119,9 @@ def _results(size: Size, outputs: int, inputs: str) -> Results:
         )
         found.losses[kind] = flows.map(lambda flow: flow.losses)
         if network == "relu":
-            found.rest[kind] = flows.map(_rest)
+            found.rest[kind] = flows.map(lambda flow: flow.events.first("rest"))
             seen = flows.map(lambda flow: _represented(flow.final, task))
             found.rank[kind], found.explained[kind] = seen
-    return found
-
-
-def _rest(flow: fl.Trajectory) -> np.ndarray:
-    """Times at which the loss falls to `AROUND` of the plateau; inf where it does not."""
-    log, found = flow.events.select("rest"), np.full(len(AROUND), np.inf)
-    for time, (k,) in zip(np.asarray(log.time), log.index, strict=True):
-        found[k] = min(found[k], time)
     return found
 
 
