@@ -78,7 +78,7 @@ def integrated(
             fl.ModeHits(modes, share=0.5),
             *(fl.UnitSwitches(q) for q in QUANTILES),
         ),
-        observe={"modes": modes.observable(network, task)},
+        observe={"modes": modes},
         **how,
     )
 

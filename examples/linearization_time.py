@@ -103,14 +103,13 @@ def train(given: argparse.Namespace, task: fl.Task, kind: str, bias: bool) -> Ru
     if kind == "ReLU" and given.task != "hierarchy":
         events.append(fl.UnitSwitches(given.quantile))
     images = given.task != "hierarchy" and not given.quick
-    observe = {"modes": modes.observable(network, task)}
     flow = fl.gradient_flow(
         network,
         task,
         given.t1,
         ts=jnp.linspace(0, given.t1, 201),
         events=events,
-        observe=observe,
+        observe={"modes": modes},
         rtol=given.rtol,
         kinks=None if given.task == "hierarchy" else fl.IgnoreKinks(),
         progress=images,

@@ -53,6 +53,7 @@ def test_tasks(x, y, message):
             {"events": (fl.Crossing(lambda n, t: jnp.sum(n.weights[0] > 0)),)},
             "return a floating-point",
         ),
+        ({"observe": {"a": fl.theory.modes(TASK)}}, "are for c = 0 and the network has c = 1"),
         (
             {"events": (fl.ModeHits(fl.theory.modes(TASK), [0.1, 0.2]),)},
             "`rho` must be a number or have shape",

@@ -209,7 +209,7 @@ def test_events_and_observables_agree_with_the_closed_form(tree, aligned):
     flow = fl.gradient_flow(
         network, tree, 60.0, ts=ts, solver=fl.RKC(), rtol=1e-6,
         events=(fl.ModeHits(modes, rho), fl.LossBelow(0.05, terminate=True)),
-        observe={"strengths": lambda n, task: modes.strengths(n, task)},
+        observe={"strengths": modes},
     )  # fmt: skip
     exact = fl.theory.hitting_time(rho, modes.s, modes.d, a0)
     hits = flow.events.select("mode")

@@ -11,6 +11,7 @@ import numpy as np
 from flowlin._tools.arrays import ENABLE_X64, is_traced
 from flowlin._tools.checks import WORDS, array, function_of, instance, refuse, require_memory
 from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
+from flowlin.theory.task_modes import Modes
 
 
 def check_options(network, rtol, modified_rate, kinks) -> None:
@@ -101,13 +102,16 @@ def _adjoint(name: str, value: Any) -> diffrax.AbstractAdjoint:
 
 
 def _observe(name: str, value: Any) -> dict[str, Any]:
-    """Functions of (network, task) by name."""
+    """Functions of (network, task), or modes, by name."""
     named = isinstance(value, dict) and all(isinstance(key, str) for key in value)
     if not named:
         wanted = "a dictionary of functions of (network, task), named by strings"
         raise refuse(name, wanted, value, "write it as {'norm': function}")
     check = function_of("network", "task")
-    return {key: check(f"{name}[{key!r}]", f) for key, f in value.items()}
+    return {
+        key: asked if isinstance(asked, Modes) else check(f"{name}[{key!r}]", asked)
+        for key, asked in value.items()
+    }
 
 
 def meter(name: str, value: Any) -> Any:

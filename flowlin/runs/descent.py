@@ -172,7 +172,7 @@ def prepared(
         objective=goal,
         loss=loss,
         look=Look(Observer(tuple(watches), network), counters),
-        observe=Observables(observe),
+        observe=Observables.of(observe, network, task),
         learning_rate=jnp.asarray(learning_rate, network.dtype),
         tau=jnp.asarray(tau, network.dtype),
         clock=jnp.asarray(learning_rate * tau, network.dtype),

@@ -89,7 +89,8 @@ def gradient_flow(
       meant.
     - `events`: `Crossing`, `ModeHits`, `LossBelow`, `UnitSwitches`; one or several. A ReLU network
       with up to 10,000 (unit, sample) pairs logs its gates besides.
-    - `observe`: `{name: function(network, task)}`, recorded at `ts` **instead of** the networks.
+    - `observe`: `{name: function(network, task)}`, recorded at `ts` **instead of** the networks;
+      modes in place of a function, as in `{"modes": modes}`, are their strengths (T, K).
 
     Other arguments, which most people never need:
 
@@ -150,7 +151,7 @@ def gradient_flow(
         problem=problem,
         method=method,
         watches=tuple(watches),
-        observe=Observables(observe),
+        observe=Observables.of(observe, network, task),
         t1=jnp.asarray(t1, network.dtype),
         ts=None if ts is None else jnp.asarray(ts, network.dtype),
         meter=diffrax.NoProgressMeter(),

@@ -258,7 +258,8 @@ EVENTS = Kind(
      "(fl.ModeHits(strange_modes, 0.1),)", "{'loss': fl.LossBelow(0.1)}",
      *(f"(fl.Crossing({o}),)" for o in OBSERVES if not o.startswith("lambda:"))),
 )  # fmt: skip
-OBSERVE = Kind(named(callable), (*(f"{{'a': {o}}}" for o in OBSERVES), "[max]", "{1: max}",
+OBSERVE = Kind(named(either(callable, of(fl.theory.Modes))), (
+    "{'a': modes}", "{'a': other_modes}", *(f"{{'a': {o}}}" for o in OBSERVES), "[max]", "{1: max}",
                                  "{'a': None}", "{'a': 1}", "fl.measures.loss"))  # fmt: skip
 FUNCTION = Kind(callable, OBSERVES)
 ADJOINT = Kind(of(diffrax.AbstractAdjoint), ("diffrax.ForwardMode()", "diffrax.DirectAdjoint()",
