@@ -32,7 +32,7 @@ def t_stars(run: fl.Trajectory) -> list[float]:
     if not isinstance(run.final, fl.ReLUNetwork):
         return [float("nan")] * len(QUANTILES)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore", fl.LinearizationWarning)
         return [float(run.linearization(q).open.time) for q in QUANTILES]
 
 

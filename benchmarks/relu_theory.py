@@ -225,7 +225,7 @@ def main() -> None:
     parser = _common.parser(__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     given = parser.parse_args()
-    warnings.filterwarnings("ignore", message="the .* always-on fraction")
+    warnings.simplefilter("ignore", fl.LinearizationWarning)
     task, variances = fl.tasks.hierarchy(), VARIANCES
     if given.quick:
         task, variances, given.seeds = fl.tasks.hierarchy(levels=2), VARIANCES[:1], 1

@@ -103,7 +103,7 @@ def cost(flow: fl.Trajectory, seconds: float) -> str:
 def linearizations(flow: fl.Trajectory) -> dict[float, Any]:
     """Activity and t* per quantile."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a fraction that still rises at the end: see the figure
+        warnings.simplefilter("ignore", fl.LinearizationWarning)  # as the figure shows
         return {q: flow.linearization(q) for q in QUANTILES}
 
 
@@ -143,7 +143,7 @@ def draw(axes: Any, flow: fl.Trajectory, modes: fl.theory.Modes, a0: Any, level:
     ax.set(title="loss", ylim=(0, None))
     ax.legend(frameon=False, fontsize=8)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a fraction that still rises at the end
+        warnings.simplefilter("ignore", fl.LinearizationWarning)  # as the figure shows
         for q, colour in zip(QUANTILES, fl.plot.shades("relu", len(QUANTILES)), strict=True):
             fl.plot.activity(
                 flow, axes[1], quantile=q, parts=("always_on",), conventions=("open",),

@@ -200,7 +200,7 @@ def draw_loss(ax: plt.Axes, runs: list[Run], task: fl.Task, bias: bool) -> None:
 def draw_activity(ax: plt.Axes, run: Run, given: argparse.Namespace) -> None:
     """Always-on, gating and off fractions of the biased ReLU network, with t*."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore", fl.LinearizationWarning)
         fl.plot.activity(run.flow, ax, quantile=given.quantile)
     ax.set_title("ReLU with bias: activity")
 

@@ -149,7 +149,7 @@ def linearization(flow: fl.Trajectory) -> fl.Linearization:
     Some closed ones do: at t = 60 nothing moves any more.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore", fl.LinearizationWarning)
         return flow.linearization()
 
 
