@@ -49,11 +49,6 @@ def flat(network: Any) -> np.ndarray:
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(network.parameters)])
 
 
-def distance(a: Any, b: Any) -> float:
-    """Relative distance of two networks' parameters."""
-    return float(np.linalg.norm(flat(a) - flat(b)) / np.linalg.norm(flat(b)))
-
-
 def exact_walk(network: Any, task: fl.Task, t1: float, rtol: float, **options: Any) -> Any:
     """The exact walk."""
     return fl.gradient_flow(network, task, t1, kinks=fl.ExactKinks(), rtol=rtol, **options)

@@ -52,10 +52,8 @@ def by_flowlin(problem: Problem, jitted: bool) -> Contender:
         else:
             found = flow(problem.network, rtol)
             log, steps = found.events, found.stats["num_steps"]
-        times, component = np.asarray(log.time), np.asarray(log.component)
-        known = np.isfinite(times)
         stages = STAGES["Dopri8" if rtol <= 1e-6 else "Tsit5"]
-        return first_of_each(times[known], component[known], count), 1 + stages * int(steps)
+        return np.asarray(log.first("mode")), 1 + stages * int(steps)
 
     return Contender(run)
 

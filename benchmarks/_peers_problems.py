@@ -161,7 +161,7 @@ def events(levels: int, hidden: int) -> Problem:
         f"events {count}", f"hitting times of {count} modes, linear, hierarchy", network, task,
         float(np.max(known)) * 1.05, known, "closed form",
         (1e-3, 1e-5, 1e-7, 1e-9), ladder(1e-3, 10**0.5, 21), 0.1, 60.0, "flowlin under jit",
-        fl.ModeHits(modes, half),
+        fl.ModeHits(modes, share=0.5),
     )  # fmt: skip
 
 

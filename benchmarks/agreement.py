@@ -27,21 +27,12 @@ SETTINGS = {
 }
 
 
-def first_hits(run: fl.Trajectory, number: int) -> np.ndarray:
-    """First hitting time per mode; NaN where there is none."""
-    times = np.full(number, np.nan)
-    log = run.events.select("mode")
-    for t, (k,) in zip(np.asarray(log.time), log.index, strict=True):
-        times[k] = t if np.isnan(times[k]) else times[k]
-    return times
-
-
 def t_stars(run: fl.Trajectory) -> list[float]:
     """Open t* at every quantile; NaN for linear networks."""
     if not isinstance(run.final, fl.ReLUNetwork):
         return [float("nan")] * len(QUANTILES)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore", fl.LinearizationWarning)
         return [float(run.linearization(q).open.time) for q in QUANTILES]
 
 
@@ -50,20 +41,20 @@ def rows(name: str, task: fl.Task, kind: type, hidden: int) -> list[dict]:
     t1, rates = SETTINGS[name]
     c = 10.0 if name != "digits" else 1.0
     network = kind.init(task, hidden, bias_strength=c, key=jax.random.key(0))
-    modes = fl.theory.modes(task, c)
-    events: list = [fl.ModeHits(modes, 0.25 * modes.full_strength)]
+    modes = fl.theory.modes(task, network)
+    events: list = [fl.ModeHits(modes, share=0.25)]
     if kind is fl.ReLUNetwork:
         events += [fl.UnitSwitches(q) for q in QUANTILES]
     rtol = 1e-10 if kind is fl.LinearNetwork else 1e-5
     flow = fl.gradient_flow(
         network, task, t1, events=events, dense=True, rtol=rtol, kinks=fl.IgnoreKinks()
     )
-    reference, stars = first_hits(flow, modes.s.shape[0]), t_stars(flow)
+    reference, stars = np.asarray(flow.events.first("mode")), t_stars(flow)
     found = []
     for rate in rates:
         descent = fl.gradient_descent(network, task, rate, round(t1 / rate), events=events)
         gap = fl.compare(flow, descent)
-        hits = first_hits(descent, modes.s.shape[0])
+        hits = np.asarray(descent.events.first("mode"))
         both = np.isfinite(hits) & np.isfinite(reference)
         found.append(
             {
@@ -78,7 +69,7 @@ def rows(name: str, task: fl.Task, kind: type, hidden: int) -> list[dict]:
                 "largest loss difference": float(jnp.max(jnp.abs(gap.loss))),
                 "modes hit": int(both.sum()),
                 "largest hitting time difference": float(
-                    np.max(np.abs(hits - reference)[both], initial=0.0)
+                    np.max(np.abs(hits[both] - reference[both]), initial=0.0)
                 ),
                 **{
                     f"t* {q:g}: flow, descent": [a, b]

@@ -69,7 +69,7 @@ def refined(run: Any, reference: Any, targets: tuple[float, ...]) -> list[dict[s
             why = f"{int(flow.events.count):,} events" if full else f"{row['steps']:,} steps"
             row["stopped"] = f"{why} at rtol {rtol:.0e}"
             break
-        row["error"] = _common.distance(flow.final, reference)
+        row["error"] = float(fl.distance(flow.final, reference, relative=True))
         if row["error"] <= min(targets):
             break
         if len(tried) > 2 and row["error"] > 0.9 * tried[-3]["error"]:

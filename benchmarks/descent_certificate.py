@@ -39,9 +39,9 @@ def problem(name: str) -> tuple[Any, fl.Task, float, tuple]:
     kind, title, hidden, variance, t1 = SETTINGS[name]
     task = _common.toys()[title]
     network = kind.init(task, hidden, variance, key=jax.random.key(0))
-    modes = fl.theory.modes(task, 1.0)
+    modes = fl.theory.modes(task, network)
     level = 0.5 * float(fl.SquaredError()(network.outputs(task.x), task.y))
-    events = (fl.ModeHits(modes, 0.5 * modes.full_strength), fl.LossBelow(level))
+    events = (fl.ModeHits(modes, share=0.5), fl.LossBelow(level))
     return network, task, t1, events
 
 
@@ -83,7 +83,7 @@ def modified(name: str, rates: list[float]) -> dict[str, Any]:
     network, task, t1, events = problem(name)
 
     def flowed(rate: float | None) -> tuple[Any, dict[tuple, float]]:
-        flow = fl.gradient_flow(network, task, t1, events=events, learning_rate=rate, rtol=1e-11)
+        flow = fl.gradient_flow(network, task, t1, events=events, modified_rate=rate, rtol=1e-11)
         return flow.final, times(flow.events)
 
     end, hits = flowed(None)

@@ -241,7 +241,7 @@ def main() -> None:
     parser = _common.parser(__doc__)
     parser.add_argument("--seeds", type=int, default=100)
     given = parser.parse_args()
-    warnings.filterwarnings("ignore", message="the .* always-on fraction")
+    warnings.simplefilter("ignore", fl.LinearizationWarning)
     tasks, hidden = _common.toys(), 64
     if given.quick:
         tasks, hidden, given.seeds = {"xor": tasks["xor"]}, 16, 2

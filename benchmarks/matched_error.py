@@ -152,7 +152,8 @@ def refined(contender: Contender, reference: Any, targets: tuple[float, ...]) ->
         except Unfinished:
             row["unfinished after"] = time.perf_counter() - start
             break
-        row |= {"seconds": taken, "error": _common.distance(network, reference), "work": work}
+        off = float(fl.distance(network, reference, relative=True))
+        row |= {"seconds": taken, "error": off, "work": work}
         if row["error"] <= min(targets):
             break
     return tried

@@ -148,7 +148,7 @@ def main() -> None:
     parser = _common.parser(__doc__)
     parser.add_argument("--seeds", type=int, default=10)
     given = parser.parse_args()
-    warnings.filterwarnings("ignore", message="the .* always-on fraction")
+    warnings.simplefilter("ignore", fl.LinearizationWarning)
     tasks, widths = _common.toys(), (8, 64)
     if given.quick:
         tasks, widths, given.seeds = {"xor": tasks["xor"]}, (8,), 2

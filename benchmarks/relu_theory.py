@@ -47,7 +47,7 @@ MODES = 2  # those that no other mode equals
 
 def walked(network: Any, task: fl.Task, modes: Any, ts: Any) -> fl.Trajectory:
     """The exact walk; always of the same shapes, so that it is compiled once."""
-    half = fl.ModeHits(modes, 0.5 * modes.full_strength, direction="up")
+    half = fl.ModeHits(modes, share=0.5, direction="up")
     return fl.gradient_flow(
         network, task, float(ts[-1]), ts=ts, events=(half,), kinks=fl.ExactKinks()
     )
@@ -68,9 +68,9 @@ def early(network: Any, task: fl.Task, modes: Any, line: Any, at: dict, check: b
             network, task, float(phase.t1), loss=theory.LinearizedLoss(fl.SquaredError()),
             kinks=fl.ExactKinks(), rtol=1e-10,
         )  # fmt: skip
-        found["walk"] = _common.distance(phase.network(phase.t1), exact.final)
+        found["walk"] = float(fl.distance(phase.network(phase.t1), exact.final, relative=True))
     for level, (t, true) in at["levels"].items():
-        found[f"early {level:g}"] = _common.distance(phase.network(t), true)
+        found[f"early {level:g}"] = float(fl.distance(phase.network(t), true, relative=True))
     truth = states(at["gates"])
     fate, walk = np.asarray(phase.fate), states(np.asarray(phase.codes(clock.reading(0.9))).T)
     found["fate"] = [float(np.mean(fate == k)) for k in (1, 0, -1)]
@@ -91,18 +91,12 @@ def early(network: Any, task: fl.Task, modes: Any, line: Any, at: dict, check: b
 
 def hits(flow: fl.Trajectory) -> np.ndarray:
     """First times at which the modes are at half of their strength."""
-    log = flow.events.select("mode")
-    found = np.full(MODES, np.inf)
-    for time, index in zip(np.asarray(log.time), log.index, strict=True):
-        if index[-1] < MODES:
-            found[index[-1]] = min(found[index[-1]], time)
-    return found
+    return np.asarray(flow.events.first("mode"))[:MODES]
 
 
 def delay(network: Any, task: fl.Task, modes: Any, flow: Any, clock: Any) -> dict[str, Any]:
     """The delay behind the linear network and its estimates."""
-    linear = fl.LinearNetwork(network.weights, network.biases, network.bias_strength)
-    measured = hits(flow) - hits(walked(linear, task, modes, TIMES))
+    measured = hits(flow) - hits(walked(network.linear(), task, modes, TIMES))
     live = np.any(np.asarray(network.preactivations(task.x)[0]) > 0, axis=0)
     w = np.concatenate([network.biases[0][:, None], network.weights[0]], axis=1)
     parts = np.asarray(network.weights[1].T @ modes.u + w @ modes.v)[:, :MODES] / 2
@@ -231,7 +225,7 @@ def main() -> None:
     parser = _common.parser(__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     given = parser.parse_args()
-    warnings.filterwarnings("ignore", message="the .* always-on fraction")
+    warnings.simplefilter("ignore", fl.LinearizationWarning)
     task, variances = fl.tasks.hierarchy(), VARIANCES
     if given.quick:
         task, variances, given.seeds = fl.tasks.hierarchy(levels=2), VARIANCES[:1], 1

@@ -72,7 +72,7 @@ def main() -> None:
                         "evaluations": None
                         if exact
                         else int(flow.stats["num_steps"]) * EVALUATIONS[label],
-                        "error": _common.distance(flow.final, reference),
+                        "error": float(fl.distance(flow.final, reference, relative=True)),
                         "seconds": float(np.median(times)),
                     }
                 )

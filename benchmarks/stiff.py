@@ -87,7 +87,7 @@ def measured(problem, solver, rtol, reference) -> dict:
         "solver": label,
         "rtol": rtol,
         "evaluations": evaluations,
-        "error": _common.distance(final, reference),
+        "error": float(fl.distance(final, reference, relative=True)),
         "steps": steps,
     }
 

@@ -6,7 +6,7 @@ Linear networks on the semantic tree and on 1,000 MNIST images: for every rate a
 `--orders` runs of mini-batch descent (a fresh order every epoch, all orders under one `vmap`), and
 when each mode reaches a share of its strength, interpolated between steps. The mean's offset from
 the flow and the standard deviation over the orders are fitted by eps^p B^q, by least squares over
-all rates and batch sizes. The modified flow (`learning_rate=`) gives the offset that full batches
+all rates and batch sizes. The modified flow (`modified_rate=`) gives the offset that full batches
 would have. Writes `stochastic_spread.json`, `.md` and `.png` to `benchmarks/results/`.
 """
 
@@ -49,17 +49,16 @@ def spread(name: str, setting: Setting, orders: int) -> list[dict[str, Any]]:
     """One row per rate, batch size and event."""
     task, c = setting.task, setting.bias_strength
     network = fl.LinearNetwork.init(task, 16, 2e-4, bias_strength=c, key=jax.random.key(0))
-    modes = fl.theory.modes(task, c)
-    events = (fl.ModeHits(modes, setting.share * modes.full_strength, direction="up"),)
+    modes = fl.theory.modes(task, network)
+    events = (fl.ModeHits(modes, share=setting.share, direction="up"),)
 
-    def flowed(rate: float | None) -> dict[int, float]:
+    def flowed(rate: float | None) -> np.ndarray:
         flow = fl.gradient_flow(
-            network, task, 1.05 * setting.t1, events=events, learning_rate=rate, rtol=1e-9
+            network, task, 1.05 * setting.t1, events=events, modified_rate=rate, rtol=1e-9
         )
-        return {row["index"][0]: row["time"] for row in flow.events.table()}
+        return np.asarray(flow.events.first("mode"))
 
     exact = flowed(None)
-    exact = {k: t for k, t in exact.items() if t < 0.95 * setting.t1}
     keys = jax.random.split(jax.random.key(1), orders)
     rows = []
     for rate in tqdm(setting.rates, desc=name):
@@ -73,17 +72,17 @@ def spread(name: str, setting: Setting, orders: int) -> list[dict[str, Any]]:
                     interpolate=True, save_every=setting.every, observe={}, max_events=64,
                     throw=False,
                 )  # fmt: skip
-                return run.events.time, run.events.component
+                return run.events.first("mode")
 
-            times, which = (np.asarray(a) for a in jax.jit(jax.vmap(one))(keys))
-            for mode, due in exact.items():
-                hit = np.where(which == mode, times, np.inf).min(axis=1)
+            times = np.asarray(jax.jit(jax.vmap(one))(keys))
+            for mode in np.flatnonzero(exact < 0.95 * setting.t1).tolist():
+                due, hit = float(exact[mode]), times[:, mode]
                 hit = hit[np.isfinite(hit)]
                 low, middle, high = np.quantile(hit, (0.05, 0.5, 0.95))
                 rows.append(
                     {
                         "task": name, "rate": rate, "batch": batch, "mode": mode, "flow": due,
-                        "modified": shifted[mode] - due, "orders": len(hit),
+                        "modified": float(shifted[mode] - due), "orders": len(hit),
                         "offset": float(np.mean(hit) - due), "std": float(np.std(hit, ddof=1)),
                         "5 %": float(low - due), "median": float(middle - due),
                         "95 %": float(high - due),

@@ -67,12 +67,10 @@ def many(task: fl.Task, t1: float, count: int) -> dict[str, Any]:
     )
     runs = fl.Sweep(runs)
     picked = range(0, count, max(1, count // 20))
-    off = [
-        _common.distance(runs[k].final, fl.gradient_flow(networks[k], task, t1, rtol=RTOL).final)
-        for k in picked
-    ]
+    alone = {k: fl.gradient_flow(networks[k], task, t1, rtol=RTOL).final for k in picked}
+    off = [float(fl.distance(runs[k].final, end, relative=True)) for k, end in alone.items()]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore", fl.LinearizationWarning)
         stars = runs.map(lambda flow: flow.linearization().open.time)
     return {
         "way": f"fl.sweep, {os.cpu_count()} cores",

@@ -154,8 +154,7 @@ def by_riccati(network: Any, task: fl.Task, solution: Any) -> float:
 def numbers(network: Any, task: fl.Task) -> list[tuple[float, ...]]:
     """s, d, a0 and imbalance of the modes of an aligned network."""
     weights, s_yx, s_x = moments(network, task)
-    c = 0.0 if network.biases[0] is None else float(network.bias_strength)
-    modes = theory.modes(task, c)
+    modes = theory.modes(task, network)
     u, v = np.asarray(modes.u), np.asarray(modes.v)
     p, q = weights[-1].T @ u, weights[0] @ v
     whole = functools.reduce(lambda product, w: w @ product, weights)
@@ -179,8 +178,7 @@ def hyperbolic(*mode: float) -> float:
 
 def by_hyperbolic(network: Any, task: fl.Task, solution: Any) -> float:
     """Every mode by `hyperbolic`."""
-    c = 0.0 if network.biases[0] is None else 1.0
-    modes = theory.modes(task, c)
+    modes = theory.modes(task, network)
     a = [[hyperbolic(t, *mode) for mode in numbers(network, task)] for t in TIMES]
     expected = np.einsum("ok,tk,ik->toi", modes.u, a, modes.v)
     return apart(solution.product(TIMES), expected)
@@ -202,7 +200,7 @@ def duration(a0: float, rho: float, s: float, d: float, speed: Callable[[Any], A
 def by_quadrature(network: Any, task: fl.Task, solution: Any) -> float:
     """Time at which the solution's strengths should be there, over the time."""
     depth = len(network.weights)
-    modes = theory.modes(task, 1.0)
+    modes = theory.modes(task, network)
     worst = 0.0
     for t in TIMES[1:]:
         a = np.asarray(jnp.sum(modes.u * (solution.product(t) @ modes.v), axis=0))
@@ -239,12 +237,11 @@ def solutions(quick: bool) -> list[dict[str, Any]]:
             "independent": route(network, task, solution),
         }
         for kind, (_, expected) in events.items():
-            log = flow.events.select(kind)
-            hits = {k: t for t, (k,) in zip(np.asarray(log.time), log.index, strict=True)}
-            expected = np.asarray(expected)
-            due = {k for k in range(len(expected)) if 0 < expected[k] < TIMES[-1]}
-            entry[f"{kind}s"] = len(hits) if due == set(hits) else f"{len(hits)} of {len(due)}"
-            entry[f"{kind} error"] = max(abs(hits[k] / expected[k] - 1) for k in due & set(hits))
+            hits, expected = np.asarray(flow.events.first(kind)), np.asarray(expected)
+            due, hit = (expected > 0) & (expected < TIMES[-1]), np.isfinite(hits)
+            number = int(np.sum(hit))
+            entry[f"{kind}s"] = number if np.all(due == hit) else f"{number} of {np.sum(due)}"
+            entry[f"{kind} error"] = float(np.max(np.abs(hits / expected - 1)[due & hit]))
         found.append(entry)
         print(entry, flush=True)
     return found
@@ -252,8 +249,7 @@ def solutions(quick: bool) -> list[dict[str, Any]]:
 
 def timed(network: Any, task: fl.Task) -> dict[str, tuple[Any, Any]]:
     """Events at the modes' half strength and inflection, and the times that theory gives."""
-    c = 0.0 if network.biases[0] is None else 1.0
-    modes, depth = theory.modes(task, c), len(network.weights)
+    modes, depth = theory.modes(task, network), len(network.weights)
     s, d, a0, gap = (jnp.array(z) for z in zip(*numbers(network, task), strict=True))
     s, d = modes.s, modes.d
     if depth == 2:

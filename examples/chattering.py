@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("figures"))
     parser.add_argument("--quick", action="store_true", help="a short run, for tests")
     given = parser.parse_args()
-    warnings.filterwarnings("ignore", message="the .* always-on fraction")
+    warnings.simplefilter("ignore", fl.LinearizationWarning)
     t1 = 4.0 if given.quick else 40.0
     rates = (1e-2, 3e-3) if given.quick else (1e-2, 1e-3, 1e-4)
     task = fl.tasks.hierarchy(levels=3)

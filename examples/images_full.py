@@ -65,7 +65,7 @@ def integrated(
     given: argparse.Namespace, network: fl.ReLUNetwork, task: fl.Task, t1: float, **how: Any
 ) -> fl.Trajectory:
     """The run up to t1."""
-    modes = fl.theory.modes(task, given.bias_strength)
+    modes = fl.theory.modes(task, network)
     return fl.gradient_flow(
         network,
         task,
@@ -75,10 +75,10 @@ def integrated(
         rtol=given.rtol,
         events=(
             fl.LossBelow(given.loss, terminate=True),
-            fl.ModeHits(modes, 0.5 * modes.full_strength),
+            fl.ModeHits(modes, share=0.5),
             *(fl.UnitSwitches(q) for q in QUANTILES),
         ),
-        observe={"modes": modes.observable(network, task)},
+        observe={"modes": modes},
         **how,
     )
 
@@ -100,19 +100,10 @@ def cost(flow: fl.Trajectory, seconds: float) -> str:
     )
 
 
-def first_hits(flow: fl.Trajectory, number: int) -> np.ndarray:
-    """First hitting time of every mode, inf where a mode was not hit."""
-    times = np.full(number, np.inf)
-    log = flow.events.select("mode")
-    for when, (mode,) in zip(np.asarray(log.time), log.index, strict=True):
-        times[mode] = min(times[mode], when)
-    return times
-
-
 def linearizations(flow: fl.Trajectory) -> dict[float, Any]:
     """Activity and t* per quantile."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a fraction that still rises at the end: see the figure
+        warnings.simplefilter("ignore", fl.LinearizationWarning)  # as the figure shows
         return {q: flow.linearization(q) for q in QUANTILES}
 
 
@@ -125,7 +116,9 @@ def report(flow: fl.Trajectory, modes: fl.theory.Modes, closed: np.ndarray) -> N
         + ("" if len(reached) else "; the level of the loss was not reached")
     )
     print(f"\n{'mode':>4}{'s':>9}{'hit at':>11}{'closed form':>13}   (half strength)")
-    for k, (hit, exact) in enumerate(zip(first_hits(flow, len(closed)), closed, strict=True)):
+    for k, (hit, exact) in enumerate(
+        zip(np.asarray(flow.events.first("mode")), closed, strict=True)
+    ):
         if float(modes.s[k]) > 1e-6:
             shown = [f"{t:.4f}" if np.isfinite(t) else "-" for t in (hit, exact)]
             print(f"{k:>4}{float(modes.s[k]):>9.4f}{shown[0]:>11}{shown[1]:>13}")
@@ -138,7 +131,7 @@ def report(flow: fl.Trajectory, modes: fl.theory.Modes, closed: np.ndarray) -> N
 
 def draw(axes: Any, flow: fl.Trajectory, modes: fl.theory.Modes, a0: Any, level: float) -> None:
     """Loss with its events, always-on fractions, mode strengths against the closed form."""
-    hits = first_hits(flow, modes.s.shape[0])
+    hits = np.asarray(flow.events.first("mode"))
     shown = np.flatnonzero(np.asarray(modes.s) > 1e-6)[:5]
     ax = fl.plot.losses({"ReLU": flow}, axes[0])
     for k, colour in zip(shown, fl.plot.shades("relu", len(shown)), strict=True):
@@ -150,7 +143,7 @@ def draw(axes: Any, flow: fl.Trajectory, modes: fl.theory.Modes, a0: Any, level:
     ax.set(title="loss", ylim=(0, None))
     ax.legend(frameon=False, fontsize=8)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a fraction that still rises at the end
+        warnings.simplefilter("ignore", fl.LinearizationWarning)  # as the figure shows
         for q, colour in zip(QUANTILES, fl.plot.shades("relu", len(QUANTILES)), strict=True):
             fl.plot.activity(
                 flow, axes[1], quantile=q, parts=("always_on",), conventions=("open",),
@@ -185,7 +178,7 @@ def main() -> None:
     )
     if not resumed:
         print(cost(flow, time.perf_counter() - start))
-    modes = fl.theory.modes(task, c)
+    modes = fl.theory.modes(task, network)
     rho = 0.5 * modes.full_strength
     a0 = fl.theory.balanced_strength(network, modes)
     report(flow, modes, np.asarray(fl.theory.hitting_time(rho, modes.s, modes.d, a0)))

@@ -97,20 +97,19 @@ def train(given: argparse.Namespace, task: fl.Task, kind: str, bias: bool) -> Ru
         bias_strength=given.bias_strength,
         key=jax.random.key(given.seed),
     )
-    modes = fl.theory.modes(task, given.bias_strength if bias else 0.0)
+    modes = fl.theory.modes(task, network)
     rho = given.rho * modes.full_strength
     events: list = [fl.ModeHits(modes, rho)]
     if kind == "ReLU" and given.task != "hierarchy":
         events.append(fl.UnitSwitches(given.quantile))
     images = given.task != "hierarchy" and not given.quick
-    observe = {"modes": modes.observable(network, task)}
     flow = fl.gradient_flow(
         network,
         task,
         given.t1,
         ts=jnp.linspace(0, given.t1, 201),
         events=events,
-        observe=observe,
+        observe={"modes": modes},
         rtol=given.rtol,
         kinks=None if given.task == "hierarchy" else fl.IgnoreKinks(),
         progress=images,
@@ -125,15 +124,6 @@ def train(given: argparse.Namespace, task: fl.Task, kind: str, bias: bool) -> Ru
     )
     a0 = fl.theory.balanced_strength(network, modes)
     return Run(kind, bias, modes, a0, rho, flow, descent)
-
-
-def hits(run: fl.Trajectory, number: int) -> np.ndarray:
-    """First hitting time of every mode, inf where a mode was not hit."""
-    times = np.full(number, np.inf)
-    log = run.events.select("mode")
-    for time_, (mode,) in zip(np.asarray(log.time), log.index, strict=True):
-        times[mode] = min(times[mode], time_)
-    return times
 
 
 def cell(value: float, digits: int = 4) -> str:
@@ -153,12 +143,10 @@ def report(runs: list[Run], given: argparse.Namespace) -> None:
     head = ("network", "mode", "s", "flow", "closed form", "diff", "descent", "diff")
     print("{:<16}{:>5}{:>9}{:>12}{:>13}{:>9}{:>12}{:>9}".format(*head))
     for run in runs:
-        k = run.modes.s.shape[0]
+        hits = [np.asarray(ran.events.first("mode")) for ran in (run.flow, run.descent)]
         exact = np.asarray(fl.theory.hitting_time(run.rho, run.modes.s, run.modes.d, run.a0))
         exact = np.where(exact <= given.t1, exact, np.inf)
-        for mode, (f, e, d) in enumerate(
-            zip(hits(run.flow, k), exact, hits(run.descent, k), strict=True)
-        ):
+        for mode, (f, e, d) in enumerate(zip(hits[0], exact, hits[1], strict=True)):
             if run.modes.s[mode] == 0:
                 continue
             print(
@@ -212,7 +200,7 @@ def draw_loss(ax: plt.Axes, runs: list[Run], task: fl.Task, bias: bool) -> None:
 def draw_activity(ax: plt.Axes, run: Run, given: argparse.Namespace) -> None:
     """Always-on, gating and off fractions of the biased ReLU network, with t*."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore", fl.LinearizationWarning)
         fl.plot.activity(run.flow, ax, quantile=given.quantile)
     ax.set_title("ReLU with bias: activity")
 

@@ -24,8 +24,10 @@ from flowlin.events.kinds import UnitSwitches as UnitSwitches
 from flowlin.log.eventlog import CrossingsWarning as CrossingsWarning
 from flowlin.log.eventlog import EventLog as EventLog
 from flowlin.log.linear_phase import Linearization as Linearization
+from flowlin.log.linear_phase import LinearizationWarning as LinearizationWarning
 from flowlin.loss import CrossEntropy as CrossEntropy
 from flowlin.loss import SquaredError as SquaredError
+from flowlin.measures.parameters import distance as distance
 from flowlin.network.kinds import GatedLinearNetwork as GatedLinearNetwork
 from flowlin.network.kinds import LinearNetwork as LinearNetwork
 from flowlin.network.kinds import ReLUNetwork as ReLUNetwork

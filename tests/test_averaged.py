@@ -10,16 +10,9 @@ import flowlin as fl
 from flowlin.field.vector_field import GradientField, objective
 from flowlin.solvers.averaged import AveragedGates
 from flowlin.solvers.onset import gated_integral, grazes, quadratic
+from tests.zoo import distance
 
 END, LEVEL = 5.0, 0.498
-
-
-def flat(network):
-    return jnp.concatenate([a.ravel() for a in jax.tree.leaves(network.parameters)])
-
-
-def distance(a, b):
-    return float(jnp.linalg.norm(flat(a) - flat(b)) / jnp.linalg.norm(flat(b)))
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,8 @@ from flowlin.field.gates.layers import DeepFlow
 from flowlin.field.gates.layers_rule import NetworkRule
 from flowlin.field.gates.one_layer import GatedFlow
 from flowlin.field.gates.one_layer_rule import UnitRule
-from tests.test_exact import descended, distance, exact, gaussian
+from tests.test_exact import descended, exact, gaussian
+from tests.zoo import distance
 
 jax.config.update("jax_enable_x64", True)
 

@@ -169,12 +169,14 @@ def test_stochastic_runs_time_the_same_events(tree):
     hits = fl.ModeHits(modes, 0.5 * modes.full_strength)
     run = fl.stochastic_gradient_descent(
         network, tree, 5e-3, 1600, batch_size=4, key=jax.random.key(1), save_every=10,
-        events=(hits,),
+        events=(hits,), observe={"modes": modes},
     )  # fmt: skip
     flow = fl.gradient_flow(network, tree, 8.0, events=(hits,))
     first = float(flow.events.select("mode").time[0])
     assert float(run.events.time[0]) == pytest.approx(first, abs=0.15)
     assert float(run.events.uncertainty[0]) == pytest.approx(0.05)
+    assert run.observed["modes"].shape == (len(run.ts), 9)
+    assert np.allclose(run.observed["modes"][-1], modes.strengths(run.final, tree), rtol=1e-12)
 
 
 def test_divergence_is_reported_and_kept(tree, pair):

@@ -1,5 +1,6 @@
 """Events: accuracy, order, direction, double crossings, termination, overflow, derivatives."""
 
+import dataclasses
 import functools
 from itertools import pairwise
 
@@ -10,18 +11,19 @@ import numpy as np
 import pytest
 
 import flowlin as fl
+from flowlin.log.eventlog import Channel, EventLog
 
 
 def hitting_error(tree, aligned, rtol):
     network, modes = aligned
-    rho = 0.5 * modes.full_strength
-    flow = fl.gradient_flow(network, tree, 60.0, events=(fl.ModeHits(modes, rho),), rtol=rtol)
+    hits, rho = fl.ModeHits(modes, share=0.5), 0.5 * modes.full_strength
+    flow = fl.gradient_flow(network, tree, 60.0, events=(hits,), rtol=rtol)
     exact = fl.theory.hitting_time(rho, modes.s, modes.d, modes.strengths(network, tree))
-    found = np.full(9, np.nan)
-    for row in flow.events.table():
-        found[row["index"][0]] = row["time"]
+    found = flow.events.first("mode")
     assert len(flow.events) == 8
-    return np.nanmax(np.abs(found / np.asarray(exact) - 1)), flow
+    driven = modes.full_strength > 0
+    assert np.array_equal(np.isfinite(found), driven)
+    return np.max(np.abs(found / exact - 1)[driven]), flow
 
 
 def test_hitting_times_agree_with_the_closed_form(tree, aligned):
@@ -84,6 +86,7 @@ def test_every_component_every_time_in_order():
     assert len(flow.events) == len(expected)
     assert np.allclose(np.asarray(flow.events.time), [t for t, _ in expected], atol=1e-8)
     assert flow.events.index == [(i,) for _, i in expected]
+    assert np.allclose(flow.events.first("crossing"), (np.pi - 0.3) / rates, atol=1e-8)
     times = jnp.array([0.5, 4.0])
     sides = np.sign(np.sin(rates * times[:, None] + 0.3))
     assert np.array_equal(flow.events.sides(4.0), sides[1])
@@ -210,7 +213,7 @@ def test_events_are_differentiable_in_both_modes(tree):
             scaled, tree, 15.0, events=(hits,), rtol=1e-10, max_steps=512, max_events=16,
             adjoint=adjoint,
         )  # fmt: skip
-        return flow.events.time[1]
+        return jnp.sort(flow.events.first("mode"))[1]
 
     @jax.jit
     def with_slope(scale):
@@ -236,17 +239,56 @@ def test_padding_under_vmap_and_jit(tree):
 
     batch = jax.vmap(run)(networks)
     assert batch.events.time.shape == (3, 20)
+    first = jax.vmap(lambda log: log.first("mode"))(batch.events)
     for i in range(3):
         single = run(jax.tree.map(lambda a, i=i: a[i], networks))
         count = int(batch.events.count[i])
         assert count == len(single.events)
         assert np.allclose(batch.events.time[i, :count], single.events.time, rtol=1e-9)
+        assert np.allclose(first[i], single.events.first("mode"), rtol=1e-9)
         assert np.all(np.isinf(np.asarray(batch.events.time[i, count:])))
         assert np.allclose(batch.final.weights[0][i], single.final.weights[0], rtol=1e-8)
     jitted = jax.jit(run)(jax.tree.map(lambda a: a[0], networks))
     assert jitted.events.time.shape == (20,)
     assert int(jitted.events.count) == int(batch.events.count[0])
     assert jitted.events.select("mode").time.shape[0] <= 20
+
+
+def test_shares_are_of_each_modes_full_strength(tree, aligned):
+    network, modes = aligned
+    shares = np.linspace(0.1, 0.9, 9)
+    (watch,) = fl.ModeHits(modes, share=shares).watches(network, tree, None, None)
+    gaps, full = watch.function(network), modes.full_strength
+    expected = modes.strengths(network, tree) - shares * full
+    assert np.allclose(gaps[:8], expected[:8], rtol=1e-13)
+    assert full[8] == 0
+    assert gaps[8] == -np.max(shares * full)  # always below: what is not driven has no hits
+
+
+def test_first_times_by_component():
+    channels = (
+        Channel("gate", (2, 3), (0,)), Channel("gate", (2, 3), (1,)),
+        Channel("mode", (2, 2)), Channel("loss", ()),
+    )  # fmt: skip
+    log = EventLog(
+        time=jnp.array([1.0, 2.0, 3.0, 4.0]), uncertainty=jnp.zeros(4),
+        component=jnp.array([13, 4, 13, 12]), old=jnp.array([-1, -1, 1, -1]),
+        new=jnp.array([1, 1, -1, 1]), count=jnp.array(4), initial=jnp.zeros(17, int),
+        channels=channels,
+    )  # fmt: skip
+    assert np.array_equal(log.first("mode"), [[4.0, 1.0], [np.inf, np.inf]])
+    assert log.first("loss").shape == ()
+    assert np.isinf(log.first("loss"))
+    single = dataclasses.replace(log, time=log.time.astype(jnp.float32)).first("mode")
+    assert single.dtype == jnp.float32
+    none = log.where(log.time > 9)
+    assert np.all(np.isinf(none.first("mode")))
+    with pytest.raises(ValueError, match="`name` = 'gate': 2 arrays of such events"):
+        log.first("gate")
+    with pytest.raises(ValueError, match="`name` = 'hit': no such events were watched"):
+        log.first("hit")
+    with pytest.raises(ValueError, match=r"`events\.first` is of one log, and these are stacked"):
+        jax.tree.map(lambda a: jnp.stack([a, a]), log).first("mode")
 
 
 def test_table_and_uncertainty(tree, aligned):

@@ -15,7 +15,7 @@ import flowlin as fl
 from flowlin.field.gates.box import box_qp
 from flowlin.field.gates.sides import Hyperplanes
 from flowlin.network.forward_pass import forward
-from tests.zoo import FULL, times
+from tests.zoo import FULL, distance, times
 
 jax.config.update("jax_enable_x64", True)
 
@@ -32,13 +32,6 @@ def exact(network, task, t1, rtol=1e-8, solver=diffrax.Tsit5(), **options):
     return fl.gradient_flow(
         network, task, t1, kinks=fl.ExactKinks(), solver=solver, rtol=rtol, **options
     )
-
-
-def distance(a, b):
-    flat = [
-        np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(n.parameters)]) for n in (a, b)
-    ]
-    return np.linalg.norm(flat[0] - flat[1]) / np.linalg.norm(flat[1])
 
 
 def conserved(network):

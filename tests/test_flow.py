@@ -7,14 +7,7 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-
-
-def flat(network):
-    return jnp.concatenate([a.ravel() for a in jax.tree.leaves(network.parameters)])
-
-
-def distance(a, b):
-    return float(jnp.linalg.norm(flat(a) - flat(b)) / jnp.linalg.norm(flat(b)))
+from tests.zoo import distance
 
 
 def test_all_modes_follow_the_closed_form(tree, aligned):

@@ -53,9 +53,14 @@ def test_tasks(x, y, message):
             {"events": (fl.Crossing(lambda n, t: jnp.sum(n.weights[0] > 0)),)},
             "return a floating-point",
         ),
+        ({"observe": {"a": fl.theory.modes(TASK)}}, "are for c = 0 and the network has c = 1"),
         (
             {"events": (fl.ModeHits(fl.theory.modes(TASK), [0.1, 0.2]),)},
             "`rho` must be a number or have shape",
+        ),
+        (
+            {"events": (fl.ModeHits(fl.theory.modes(TASK, NETWORK), share=[0.1, 0.2]),)},
+            "`share` must be a number or have shape",
         ),
     ],
 )
@@ -208,6 +213,8 @@ REFUSED = {
     "fl.sweep([network], 'a', 1.0)": "`tasks` must be an fl.Task, got 'a'",
     "fl.sweep([network], task, 1.0, workers=1.5)": "`workers` must be a whole number of 1 or more",
     "fl.sweep([network], task, 1.0, worker=2)": "sweep() has no argument `worker`; did you mean `w",
+    "flow(1.0, learning_rate=1)": "gradient_flow() has no argument `learning_rate`: a flow has no",
+    "fl.sweep([network], task, 1.0, learning_rate=1)": "sweep() has no argument `learning_rate`: a",
     "fl.sweep([network], task, 1.0, rtoll=2)": "sweep() has no argument `rtoll`; did you mean `rt",
     "network.frozen(unknown)": "`task.x` holds 8 value(s) that are NaN or infinite; remove",
     "network.always_on(unknown)": "`task.x` holds 8 value(s) that are NaN or infinite; remove",

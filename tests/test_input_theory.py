@@ -1,6 +1,7 @@
 """Bad input to theory, measures and plots: each is told by name, before anything is computed."""
 
 # pyright: reportArgumentType=false
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import matplotlib
@@ -86,10 +87,23 @@ def test_modes_of_another_origin_are_refused(use, modes, task, message):
         USES[use](modes, task, check=False)
 
 
+def test_modes_of_a_network_have_its_c():
+    readout = fl.LinearNetwork(RELU.weights, (None, np.ones(RELU.widths[-1])), 2.0)
+    strong = fl.LinearNetwork(RELU.weights, RELU.biases, 2.0)
+    for network, c in ((RELU, 1.0), (strong, 2.0), (PLAIN, 0.0), (readout, 0.0)):
+        modes = theory.modes(TASK, network)
+        assert eqx.tree_equal(modes, theory.modes(TASK, c))
+        modes.strengths(network, TASK)
+    with pytest.raises(ValueError, match="`network` maps 4 inputs"):
+        theory.modes(XOR, RELU)
+    with pytest.raises(ValueError, match="concrete task and bias strength"):
+        jax.jit(lambda network: theory.modes(TASK, network).s)(RELU)
+
+
 def test_modes_and_a_network_without_bias():
-    with pytest.raises(ValueError, match="count a bias and the network has none"):
+    with pytest.raises(ValueError, match="are for c = 1 and the network has no bias"):
         MODES.hidden_vectors(PLAIN)
-    with pytest.raises(ValueError, match="count a bias and the network has none"):
+    with pytest.raises(ValueError, match="are for c = 1 and the network has no bias"):
         theory.balanced_strength(PLAIN, MODES)
     with pytest.raises(ValueError, match="are for c = 0 and the network has c = 1"):
         theory.balanced_strength(LINEAR, UNBIASED)
@@ -128,7 +142,9 @@ def test_strengths_of_another_kind_of_network():
     [
         (lambda: fl.ModeHits(MODES, 0.1, direction="Down"), '`direction` must be None, "up" or'),
         (lambda: fl.ModeHits("modes", 0.1), "`modes` must be modes, as `theory.modes"),
-        (lambda: fl.ModeHits(MODES, None), "`rho` must be an array"),
+        (lambda: fl.ModeHits(MODES), "`rho` or `share` must be given, one of them, got neither"),
+        (lambda: fl.ModeHits(MODES, 0.1, share=0.5), "one of them, got both"),
+        (lambda: fl.ModeHits(MODES, share="half"), "`share` must be an array of real numbers"),
         (lambda: fl.ModeHits(MODES, np.nan), "`rho` must be finite"),
         (lambda: fl.ModeHits(MODES, 0.1, check=None), "`check` must be True or False"),
         (lambda: theory.modes((TASK.x, TASK.y)), "`task` must be an fl.Task"),

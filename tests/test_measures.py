@@ -225,7 +225,7 @@ def test_conserved_quantities_have_no_velocity(kind, task):
     size = max(np.max(np.abs(leaf)) for leaf in jax.tree.leaves(step))
     assert size > 0.01
     for (unit, matrix), (unit_rate, matrix_rate) in zip(values, rates, strict=True):
-        np.testing.assert_allclose(np.diag(matrix), -unit, rtol=1e-12, atol=1e-13)
+        np.testing.assert_allclose(np.diag(matrix), unit, rtol=1e-12, atol=1e-13)
         np.testing.assert_allclose(unit_rate, 0, atol=1e-13 * max(1, size))
         moves = np.max(np.abs(matrix_rate))  # gates part two units
         assert moves < 1e-12 * max(1, size) if kind == "linear" else moves > 1e-4

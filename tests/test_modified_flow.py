@@ -63,7 +63,7 @@ def test_descent_follows_the_modified_flow_at_second_order(tree, case):
 
     def flowed(rate):
         flow = fl.gradient_flow(
-            network, task, 2 * T1, loss=loss, tau=2.0, kinks=kinks, learning_rate=rate, rtol=1e-10,
+            network, task, 2 * T1, loss=loss, tau=2.0, kinks=kinks, modified_rate=rate, rtol=1e-10,
             solver=diffrax.Tsit5(),
         )  # fmt: skip
         return flat(flow.final.parameters)
@@ -91,7 +91,7 @@ def test_event_times_are_corrected_at_second_order(tree):
 
     def flowed(rate):
         return fl.gradient_flow(
-            network, tree, 12.0, events=events, learning_rate=rate, rtol=1e-10,
+            network, tree, 12.0, events=events, modified_rate=rate, rtol=1e-10,
             solver=diffrax.Tsit5(), dense=True,
         )  # fmt: skip
 
@@ -175,7 +175,7 @@ def test_the_loss_of_a_modified_flow_is_looked_at_inside_steps():
     (watch,) = fl.LossBelow(0.3).watches(network, task, plain, fl.SmoothKinks())
     assert watch.monotone
     flow = fl.gradient_flow(
-        network, task, 5.0, learning_rate=6.0, ts=np.linspace(0, 5, 9), solver=diffrax.Tsit5()
+        network, task, 5.0, modified_rate=6.0, ts=np.linspace(0, 5, 9), solver=diffrax.Tsit5()
     )
     assert np.all(np.diff(flow.losses) > 0)
     (watch,) = fl.LossBelow(0.3).watches(
@@ -189,11 +189,11 @@ def test_what_has_no_modified_flow_says_so(tree, tmp_path):
     network = fl.ReLUNetwork.init(tree, 4, key=jax.random.key(0))
     for kinks in (None, fl.ExactKinks(), fl.AveragedKinks(), fl.IgnoreKinks()):
         with pytest.raises(ValueError, match=r"kinks=fl.SmoothKinks\(width\)"):
-            fl.gradient_flow(network, tree, 1.0, kinks=kinks, learning_rate=0.1)
+            fl.gradient_flow(network, tree, 1.0, kinks=kinks, modified_rate=0.1)
     linear = fl.LinearNetwork.init(tree, 4, key=jax.random.key(0))
-    with pytest.raises(ValueError, match="`learning_rate` must be finite and positive"):
-        fl.gradient_flow(linear, tree, 1.0, learning_rate=-0.1)
+    with pytest.raises(ValueError, match="`modified_rate` must be finite and positive"):
+        fl.gradient_flow(linear, tree, 1.0, modified_rate=-0.1)
     options = {"solver": diffrax.Tsit5(), "checkpoint": tmp_path / "run"}
-    fl.gradient_flow(linear, tree, 1.0, learning_rate=0.1, **options)
-    with pytest.raises(ValueError, match="another learning_rate"):
-        fl.gradient_flow(linear, tree, 1.0, learning_rate=0.2, **options)
+    fl.gradient_flow(linear, tree, 1.0, modified_rate=0.1, **options)
+    with pytest.raises(ValueError, match="another modified_rate"):
+        fl.gradient_flow(linear, tree, 1.0, modified_rate=0.2, **options)

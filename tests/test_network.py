@@ -101,6 +101,7 @@ def test_forward_is_the_plain_one(layers, flags):
             for a, b in zip(arrays, expected, strict=True):
                 np.testing.assert_allclose(a, b, atol=1e-13)
         assert network.hidden == tuple(len(w) for w in weights[:-1])
+        assert network.widths == (SIZES[0], *network.hidden, SIZES[-1])
 
 
 @pytest.mark.parametrize("kind", KINDS[:3])
@@ -268,6 +269,44 @@ def test_with_parameters_replaces_the_parameters_only(deep):
     without = fl.LinearNetwork(network.weights)
     changed = without.with_parameters((network.weights, network.biases))
     assert eqx.tree_equal(changed, fl.LinearNetwork(network.weights, network.biases))
+
+
+def test_the_linear_network_has_the_same_weights(deep):
+    network, task = deep
+    linear = fl.LinearNetwork(network.weights, network.biases, C)
+    for other in (network, network.frozen(task), linear):
+        assert eqx.tree_equal(other.linear(), linear)
+
+
+def test_distance_is_that_of_all_weights_and_biases(deep):
+    network, task = deep
+    other = jax.tree.map(lambda a: a + 0.5, network)
+    apart = 0.5 * np.sqrt(sum(leaf.size for leaf in jax.tree.leaves(network.parameters)))
+    size = np.sqrt(sum(np.sum(leaf**2) for leaf in jax.tree.leaves(network.parameters)))
+    for a, b in ((other, network), (other.parameters, network.parameters)):
+        np.testing.assert_allclose(fl.distance(a, b), apart, rtol=1e-14)
+        np.testing.assert_allclose(fl.distance(a, b, relative=True), apart / size, rtol=1e-14)
+    assert fl.distance(other.frozen(task), other) == 0  # gates and c are none
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), network, other)
+    found = jax.vmap(fl.distance, (0, None))(stacked, network)
+    np.testing.assert_allclose(found, [0.0, apart], rtol=1e-14)
+    slope = jax.grad(lambda n: fl.distance(n, network, relative=True))
+    assert all(np.all(leaf == 0) for leaf in jax.tree.leaves(slope(network)))
+    zero = jax.tree.map(jnp.zeros_like, network)
+    assert fl.distance(zero, zero, relative=True) == 0
+
+
+@pytest.mark.parametrize(
+    ("a", "message"),
+    [
+        (lambda n: n.weights, r"`a` and `b` must have parameters of one structure, got .*\(4, 5\)"),
+        (lambda n: jax.tree.map(lambda a: a[None], n), "`a` is a stack of networks; take one"),
+        (lambda n: "text", "`a` holds no arrays of floats"),
+    ],
+)
+def test_distance_of_other_things_is_an_error(deep, a, message):
+    with pytest.raises(ValueError, match=message):
+        fl.distance(a(deep[0]), deep[0])
 
 
 def test_every_leaf_is_an_array(deep):

@@ -13,7 +13,8 @@ import pytest
 
 import flowlin as fl
 from flowlin._tools.arrays import ENABLE_X64
-from tests.test_exact import distance, gaussian
+from tests.test_exact import gaussian
+from tests.zoo import distance
 
 jax.config.update("jax_enable_x64", True)
 

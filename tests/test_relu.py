@@ -110,7 +110,9 @@ def test_quantile_of_a_log_written_by_hand():
 
 def test_warns_when_the_maximum_stands_at_the_end():
     log = gate_log(1, 1, [[-1]], [(1, 0, 0, -1, 1)])
-    with pytest.warns(UserWarning, match="still at its maximum 1 when the run ends at t = 2"):
+    with pytest.warns(
+        fl.LinearizationWarning, match="still at its maximum 1 when the run ends at t = 2"
+    ):
         linearization_of_log(log, 0, 1, 0.0, jnp.asarray(2.0))
 
 

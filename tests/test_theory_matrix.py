@@ -407,7 +407,11 @@ def test_solve_takes_decoupled_modes(aligned, tree):
     assert (solution.name, solution.exact) == ("modes", True)
     assert solution.certificate.negative == 0
     assert solution.certificate.alignment < 1e-12
-    assert np.max(solution.error(flow_of(network, tree, t1=12.0))) < 1e-9
+    flow = flow_of(network, tree, t1=12.0)
+    assert np.max(solution.error(flow)) < 1e-9
+    np.testing.assert_allclose(solution.loss(flow.ts), flow.losses, rtol=1e-9)
+    outputs = jax.vmap(lambda n: n.outputs(tree.x))(flow.networks)
+    np.testing.assert_allclose(solution.outputs(flow.ts), outputs, atol=1e-8)
     final = np.where(modes.d > 0, modes.full_strength, solution.certificate.a0)
     np.testing.assert_allclose(solution.product(INF), (modes.u * final) @ modes.v.T, atol=1e-12)
 

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _paper import fl, linear_of
+from _paper import fl
 from tqdm import tqdm
 
 # Hidden layers of the linear networks, relative to the ReLU network's.
@@ -101,11 +101,10 @@ def relu(task: fl.Task, setting: Setting, seed: int, c: float) -> fl.ReLUNetwork
 def narrowed(network: fl.ReLUNetwork, share: float) -> fl.LinearNetwork:
     """The linear network of the first units of every hidden layer."""
     inner = [round(share * h) for h in network.hidden]
-    outs = [*inner, network.weights[-1].shape[0]]
-    ins = [network.weights[0].shape[1], *inner]
+    outs, ins = [*inner, network.widths[-1]], [network.widths[0], *inner]
     weights = tuple(w[:o, :i] for w, o, i in zip(network.weights, outs, ins, strict=True))
     biases = tuple(b if b is None else b[:o] for b, o in zip(network.biases, outs, strict=True))
-    return linear_of(fl.ReLUNetwork(weights, biases, network.bias_strength))
+    return fl.LinearNetwork(weights, biases, network.bias_strength)
 
 
 def descend(network: Any, task: fl.Task, setting: Setting, seed: int, **how: Any) -> fl.Trajectory:

@@ -129,11 +129,6 @@ def interval(values: Any, digits: int = 3) -> str:
     return f"{values.mean():.{digits}g} ± {half:.2g} ({len(values)} seeds)"
 
 
-def linear_of(network: fl.ReLUNetwork) -> fl.LinearNetwork:
-    """The linear network with the same weights."""
-    return fl.LinearNetwork(network.weights, network.biases, network.bias_strength)
-
-
 def initial(task: fl.Task, seed: int, **how: Any) -> fl.ReLUNetwork:
     """The paper's initial ReLU network: 64 units, variance 2e-4, c = 1 unless said otherwise."""
     how = {"hidden": (64,), "variance": 2e-4, "bias": True, "bias_strength": 1.0} | how

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from _paper import fl, initial, linear_of
+from _paper import fl, initial
 from tqdm import tqdm
 
 SHARES = (0.02, 0.1, 0.5, 0.9)  # of the full strength s/d, at which modes are timed
@@ -99,7 +99,7 @@ def start(case: Case, setting: Setting) -> Any:
     how = {"hidden": (setting.hidden,), "variance": setting.variance, "bias_strength": case.c}
     bias = (True, True) if case.both else True
     network = initial(task_of(case.task), case.seed, bias=bias, **how)
-    return linear_of(network) if case.kind == "linear" else network
+    return network.linear() if case.kind == "linear" else network
 
 
 _RUNS: dict[tuple[Case, Setting], fl.Trajectory] = {}
@@ -128,10 +128,13 @@ def _run(case: Case, setting: Setting, ts: Any) -> fl.Trajectory:
 
 
 def run_from(network: Any, case: Case, setting: Setting, ts: Any) -> fl.Trajectory:
-    """The flow of a network on the case's task up to the last of the saved times."""
+    """The flow of a network on the case's task up to the last of the saved times.
+
+    Its events "mode" are passings of every share from below, (shares, modes).
+    """
     task = task_of(case.task)
     observable = modes_of(case.task, case.c).observable(network, task)
-    hits = fl.Crossing(observable, levels_of(case.task, case.c), name="mode")
+    hits = fl.Crossing(observable, levels_of(case.task, case.c), "up", name="mode")
     return fl.gradient_flow(network, task, ts[-1], ts=ts, events=(hits,), rtol=setting.rtol)
 
 
@@ -140,23 +143,13 @@ def many(task: str, kind: str, c: float, seeds: int, setting: Setting, both: boo
     return runs([Case(task, kind, c, seed, both) for seed in range(seeds)], setting)
 
 
-def hits(flow: fl.Trajectory, task: str, c: float) -> np.ndarray:
-    """First time at which every mode passes every share from below, (shares, modes); inf: never."""
-    found = np.full(levels_of(task, c).shape, np.inf)
-    log = flow.events.select("mode")
-    for time, index, new in zip(np.asarray(log.time), log.index, np.asarray(log.new), strict=True):
-        if new > 0:
-            found[index] = min(found[index], time)
-    return found
-
-
 def linearization(flow: fl.Trajectory) -> fl.Linearization:
     """t* and activity, without the warning that a maximum stands when the run ends.
 
     Some closed ones do: at t = 60 nothing moves any more.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore", fl.LinearizationWarning)
         return flow.linearization()
 
 

@@ -131,15 +131,6 @@ def run(size: Size, network: fl.LinearNetwork, kind: str = "pairs") -> fl.Trajec
     return fl.gradient_flow(network, task, size.t1, ts=ts, events=(hits,), rtol=size.rtol)
 
 
-def times(flow: fl.Trajectory, shape: tuple[int, int]) -> np.ndarray:
-    """First time of every component of the event "mode"; inf: never."""
-    found = np.full(shape, np.inf)
-    log = flow.events.select("mode")
-    for time, index in zip(np.asarray(log.time), log.index, strict=True):
-        found[index] = min(found[index], time)
-    return found
-
-
 def strengths(flow: fl.Trajectory, task: fl.Task) -> np.ndarray:
     """Mode strengths over the run, (T, K)."""
     return np.asarray(fl.measures.along(flow, fl.theory.modes(task).strengths, task))
@@ -148,8 +139,7 @@ def strengths(flow: fl.Trajectory, task: fl.Task) -> np.ndarray:
 def compute(size: Size) -> Data:
     """All runs."""
     aligned = {depth: run(size, aligned_start(size, depth)) for depth in size.depths}
-    shape = (len(SHARES) + 2, len(size.s) * len(size.d))
-    found = {depth: times(flow, shape) for depth, flow in aligned.items()}
+    found = {depth: np.asarray(flow.events.first("mode")) for depth, flow in aligned.items()}
     return Data(
         size,
         aligned,

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 from _paper import Row, Study, fl, interval
-from _tree import PAPER, SHARES, Setting, hits, levels_of, many, modes_of, task_of, thin
+from _tree import PAPER, SHARES, Setting, levels_of, many, modes_of, task_of, thin
 from m_fig2 import splits
 from matplotlib.figure import Figure
 from tqdm import tqdm
@@ -104,7 +104,7 @@ def compute(size: Size) -> Data:
     return Data(
         size,
         runs,
-        np.array([hits(flow, "tree", 0.0) for flow in runs]),
+        np.array([flow.events.first("mode") for flow in runs]),
         {name: np.array(rows) for name, rows in closed.items()},
         _aligned(size),
         _order(size),
@@ -122,22 +122,14 @@ def _aligned(size: Size) -> np.ndarray:
     )  # fmt: skip
     event = fl.Crossing(modes.observable(network, task), rho, name="mode")
     flow = fl.gradient_flow(network, task, size.setting.t1, events=(event,), rtol=1e-10)
-    return np.stack([hits(flow, "tree", 0.0), fl.theory.hitting_time(rho, modes.s, modes.d, a0)])
-
-
-def half_times(flow: fl.Trajectory, number: int) -> np.ndarray:
-    """First time of each component of the one-level event "half"; inf: never."""
-    found = np.full(number, np.inf)
-    log = flow.events.select("half")
-    for time, index in zip(np.asarray(log.time), log.index, strict=True):
-        found[index[-1]] = min(found[index[-1]], time)
-    return found
+    found = flow.events.first("mode")
+    return np.stack([found, fl.theory.hitting_time(rho, modes.s, modes.d, a0)])
 
 
 def _order(size: Size) -> dict[tuple[int, float], np.ndarray]:
     """Half-times from random starts by depth and variance."""
-    task, modes = task_of("tree"), modes_of("tree", 0.0)
-    half, found = 0.5 * np.asarray(modes.full_strength), {}
+    task, modes, found = task_of("tree"), modes_of("tree", 0.0), {}
+    event = fl.ModeHits(modes, share=0.5, direction="up", name="half")
     for depth, variances in size.variances:
         hidden = (size.order_hidden,) * (depth - 1)
         for variance in variances:
@@ -146,13 +138,10 @@ def _order(size: Size) -> dict[tuple[int, float], np.ndarray]:
                 network = fl.LinearNetwork.init(
                     task, hidden, variance, bias=False, key=jax.random.key(seed)
                 )
-                event = fl.Crossing(
-                    modes.observable(network, task), half, direction="up", name="half"
-                )
                 # No mode is found later than this; the run ends when the loss is gone.
                 end = fl.LossBelow(1e-3, terminate=True)
                 flow = fl.gradient_flow(network, task, 1e5, events=(event, end), rtol=1e-6)
-                rows.append(half_times(flow, len(half)))
+                rows.append(flow.events.first("half"))
             found[depth, variance] = np.array(rows)
     return found
 
@@ -167,13 +156,13 @@ def _races(size: Size, depth: int) -> np.ndarray:
     x = np.sqrt(len(s)) * np.eye(len(s))
     task = fl.Task(x, x * s, name="race")
     modes, found = fl.theory.modes(task), np.zeros((len(size.weak), len(size.boosts), 2))
-    event = fl.ModeHits(modes, 0.5 * modes.full_strength, direction="up", name="half")
+    event = fl.ModeHits(modes, share=0.5, direction="up", name="half")
     for j, boost in enumerate(size.boosts):
         a0 = size.start * np.array([1.0] + [boost] * len(order))
         # Balanced scalars side by side: every layer is diagonal.
         network = fl.LinearNetwork([jnp.diag(jnp.asarray(a0 ** (1 / depth)))] * depth)
         flow = fl.gradient_flow(network, task, 100.0, events=(event,), rtol=1e-8)
-        times = half_times(flow, len(s))
+        times = flow.events.first("half")
         found[:, j, 0], found[order, j, 1] = times[0], times[1:]
     return found
 

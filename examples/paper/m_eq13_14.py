@@ -22,7 +22,6 @@ from _tree import (
     SHARES,
     Case,
     Setting,
-    hits,
     levels_of,
     many,
     modes_of,
@@ -80,7 +79,7 @@ def compute(size: Size) -> Data:
             for a, b in zip(flows["relu"], flows["linear"], strict=True)]  # fmt: skip
     return Data(
         size,
-        **{k: np.array([hits(flow, "tree", 1.0) for flow in flows[k]]) for k in flows},
+        **{k: np.array([flow.events.first("mode") for flow in flows[k]]) for k in flows},
         **{k: np.array([row[k] for row in rows]) for k in ("raw", "balanced", "imbalance")},
         live={k: np.array([row[k] for row in rows]) for k in READINGS},
         lost=np.array(lost),
@@ -115,7 +114,7 @@ def _aligned(size: Size) -> tuple[np.ndarray, np.ndarray]:
         key=jax.random.key(0),
     )
     flow = run_from(network, Case("tree", "linear", 1.0, 0), size.setting, size.setting.ts)
-    return hits(flow, "tree", 1.0), a0
+    return np.asarray(flow.events.first("mode")), a0
 
 
 def _loss_time(flow: fl.Trajectory, share: float) -> float:

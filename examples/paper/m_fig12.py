@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 from _paper import Row, Study, fl, interval
-from _tree import PAPER, SHARES, Setting, hits, many, task_of, thin
+from _tree import PAPER, SHARES, Setting, many, task_of, thin
 from matplotlib.figure import Figure
 
 
@@ -98,7 +98,7 @@ def numbers(data: Data) -> dict[str, Any]:
 def judge(data: Data) -> list[Row]:
     """Verdicts on the caption and Sec. 5.3."""
     ts = data.size.setting.ts
-    bias = np.array([hits(flow, "tree", 1.0)[SHARES.index(0.9), 0] for flow in data.flows])
+    bias = np.array([flow.events.first("mode")[SHARES.index(0.9), 0] for flow in data.flows])
     k = np.searchsorted(ts, bias)
     seeds = np.arange(len(k))
     share, far = below(data), below(data, -1.0)

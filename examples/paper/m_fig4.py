@@ -91,9 +91,9 @@ def _after(case: Case, setting: Setting, t_star: float, on: np.ndarray) -> After
     whole = fl.theory.solve(start(linear, setting), task)
     models = {
         "simulation": np.asarray(simulated.losses),
-        "closed form": product_losses(solution.product(ts - t_star), task, case.c),
+        "closed form": np.asarray(solution.loss(ts - t_star)),
         "eq. 7": product_losses(eq7, task, case.c),
-        "whole": product_losses(whole.product(ts), task, case.c),
+        "whole": np.asarray(whole.loss(ts)),
     }
     return After(t_star, float(np.mean(on)), ts, np.asarray(flow.losses), models, a0)
 

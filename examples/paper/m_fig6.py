@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
-from _paper import Row, Study, fl, initial, interval, linear_of
+from _paper import Row, Study, fl, initial, interval
 from _tree import thin
 from matplotlib.figure import Figure
 
@@ -108,7 +108,7 @@ def _results(size: Size, outputs: int, inputs: str) -> Results:
     for kind, (network, c) in KINDS.items():
         how = {"hidden": (size.hidden,), "variance": size.variance, "bias_strength": c}
         starts = [initial(task, seed, **how) for seed in range(size.seeds)]
-        starts = [linear_of(start) for start in starts] if network == "linear" else starts
+        starts = [start.linear() for start in starts] if network == "linear" else starts
         flows = fl.sweep(
             starts,
             task,
@@ -119,17 +119,9 @@ def _results(size: Size, outputs: int, inputs: str) -> Results:
         )
         found.losses[kind] = flows.map(lambda flow: flow.losses)
         if network == "relu":
-            found.rest[kind] = flows.map(_rest)
+            found.rest[kind] = flows.map(lambda flow: flow.events.first("rest"))
             seen = flows.map(lambda flow: _represented(flow.final, task))
             found.rank[kind], found.explained[kind] = seen
-    return found
-
-
-def _rest(flow: fl.Trajectory) -> np.ndarray:
-    """Times at which the loss falls to `AROUND` of the plateau; inf where it does not."""
-    log, found = flow.events.select("rest"), np.full(len(AROUND), np.inf)
-    for time, (k,) in zip(np.asarray(log.time), log.index, strict=True):
-        found[k] = min(found[k], time)
     return found
 
 

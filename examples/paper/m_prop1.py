@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import matplotlib.pyplot as plt
 import numpy as np
 from _paper import Row, Study, fl
-from _tree import PAPER, Case, Setting, hits, runs
+from _tree import PAPER, Case, Setting, runs
 from matplotlib.figure import Figure
 
 LIKE = 0.5  # cosine between v_0 and a mode from which on the mode is called the bias mode
@@ -96,7 +96,7 @@ def compute(size: Size) -> Data:
     for kind in ("linear", "relu"):
         for c in size.flows:
             flows = runs([Case("tree", kind, c, seed) for seed in range(size.seeds)], size.setting)
-            first[kind, c] = np.array([np.argmin(hits(f, "tree", c)[2]) == 0 for f in flows])
+            first[kind, c] = np.array([np.argmin(f.events.first("mode")[2]) == 0 for f in flows])
     errors = [_errors(c, p) for c in size.strengths for p in size.items]
     spectrum, strength, display = np.max(errors, axis=0)
     return Data(size, spectrum, strength, display, found, _random(size), first)

@@ -14,6 +14,14 @@ Check = Callable[[str, Any], Any]
 Thing = TypeVar("Thing", bound=Callable[..., Any])
 
 WORDS: dict[str, Check] = {}
+# Words that are asked for where another one is meant, or another function: that word, and why.
+INSTEAD = {
+    "learning_rate": (
+        "modified_rate",
+        "a flow has no steps. `modified_rate` asks for the flow that descent with that rate "
+        "follows to second order, and fl.gradient_descent takes its steps.",
+    )
+}
 
 
 @overload
@@ -77,6 +85,9 @@ def _unbound(
 
 
 def _unknown(title: str, word: str, names: list[str]) -> str:
+    instead, why = INSTEAD.get(word, ("", ""))
+    if instead in names:
+        return f"{title}() has no argument `{word}`: {why}"
     near = difflib.get_close_matches(word, names, 1)
     hint = f"did you mean `{near[0]}`?" if near else f"it has {', '.join(names) or 'none'}."
     return f"{title}() has no argument `{word}`; {hint}"

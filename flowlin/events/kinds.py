@@ -133,42 +133,64 @@ class Crossing(AbstractEvent):
         return [_watch(function, raw.shape, self.level, network, *how)]
 
 
-@checked(rho=finite_array)
+@checked(rho=finite_array, share=finite_array)
 class ModeHits(AbstractEvent):
-    """Hitting times: mode strengths a_alpha reaching rho (lead paper Sec. 5.4).
+    """Hitting times: mode strengths a_alpha reaching a level (lead paper Sec. 5.4).
+
+    `flow.events.first("mode")` are the first times, (K,).
 
     **Arguments:**
 
-    - `modes`: from `theory.modes(task, bias_strength)`; component k of the events is mode k.
-    - `rho`: level, or one per mode (K,). A share of each mode's full strength is
-      `rho=0.5 * modes.full_strength`. Full strength itself is approached for ever: hits of it
-      are rounding, and their `uncertainty` is inf.
+    - `modes`: from `theory.modes(task, network)`; component k of the events is mode k.
+    - `rho`: level, or one per mode (K,).
     - `direction`, `terminate`, `name`: as for `Crossing`.
     - `check`: False where modes of another c or other data than the run's are meant.
+    - `share`: in place of `rho`, the share of each mode's full strength s/d, as in
+      `ModeHits(modes, share=0.5)`; one, or one per mode (K,). Modes that the data do not drive have
+      none, and no hits. Full strength itself is approached for ever: hits of it are rounding, and
+      their `uncertainty` is inf.
 
-    **Raises:** `ValueError` for a `rho` of another shape, or one that is not finite; in a run for
-    modes of another c or other data, unless `check=False`.
+    **Raises:** `ValueError` for both `rho` and `share` or neither, and for one of another shape or
+    not finite; in a run for modes of another c or other data, unless `check=False`.
     """
 
     modes: Modes
-    rho: Any
+    rho: Any = None
     direction: Direction = eqx.field(static=True, default=None)
     terminate: bool = eqx.field(static=True, default=False)
     name: str = eqx.field(static=True, default="mode")
     check: bool = eqx.field(static=True, default=True)
+    share: Any = eqx.field(default=None, kw_only=True)
+
+    def __check_init__(self):
+        if (self.rho is None) == (self.share is None):
+            given = "neither" if self.rho is None else "both"
+            raise ValueError(f"`rho` or `share` must be given, one of them, got {given}.")
 
     def watches(self, network, task, objective, kinks) -> list[Watch]:
-        """One watch: the mode strengths minus rho."""
+        """One watch: the mode strengths minus their levels."""
         del objective, kinks
-        rho, shape = jnp.asarray(self.rho, network.dtype), self.modes.s.shape
-        require_finite("rho", rho)
-        if rho.shape not in ((), (1,), shape):
-            raise ValueError(
-                f"`rho` must be a number or have shape {shape}, one per mode, got {rho.shape}."
-            )
-        function = ModeGaps(self.modes.observable(network, task, check=self.check), task, rho)
-        channel = Channel(self.name, shape)
+        name = "rho" if self.share is None else "share"
+        level = self._per_mode(name, network.dtype)
+        strengths = self.modes.observable(network, task, check=self.check)
+        if self.share is not None:
+            full = self.modes.full_strength.astype(network.dtype)
+            # What has no strength to reach is seen to stay below the others' levels.
+            level = jnp.where(full > 0, level * full, jnp.max(jnp.abs(level * full)))
+            strengths = eqx.tree_at(lambda s: s.u, strengths, jnp.where(full > 0, strengths.u, 0.0))
+        channel = Channel(self.name, self.modes.s.shape)
+        function = ModeGaps(strengths, task, level)
         return [Watch(function, channel, direction=self.direction, terminate=self.terminate)]
+
+    def _per_mode(self, name: str, dtype: Any) -> Array:
+        """An argument, which is one number or one per mode (K,)."""
+        value, shape = jnp.asarray(getattr(self, name), dtype), self.modes.s.shape
+        require_finite(name, value)
+        if value.shape not in ((), (1,), shape):
+            raise ValueError(
+                f"`{name}` must be a number or have shape {shape}, one per mode, got {value.shape}."
+            )
+        return value
 
 
 @checked(level=finite)

@@ -205,14 +205,48 @@ class EventLog(eqx.Module):
 
         **Raises:** `ValueError` if nothing of that name was watched.
         """
-        known = sorted({channel.name for channel in self.channels})
-        if name not in known:
+        named = self._named(name)
+        wanted = jnp.asarray([k in named for k in range(len(self.channels))])
+        mask = wanted[self.channel] & jnp.isfinite(self.time)
+        return self.where(mask)
+
+    def _named(self, name: str) -> list[int]:
+        """Which channels have a name."""
+        found = [k for k, channel in enumerate(self.channels) if channel.name == name]
+        if not found:
+            known = sorted({channel.name for channel in self.channels})
             raise ValueError(
                 f"`name` = {name!r}: no such events were watched; the log has {known}."
             )
-        wanted = jnp.asarray([channel.name == name for channel in self.channels])
-        mask = wanted[self.channel] & jnp.isfinite(self.time)
-        return self.where(mask)
+        return found
+
+    @checked
+    def first(self, name: str) -> Float[Array, "..."]:
+        """First time of every component of the events of one name; inf where none happened.
+
+        In the shape of what was watched: (K,) for the hits of K modes, () for a loss, the
+        observable's for a `Crossing`, (H, P) for the gates of one hidden layer. Works under `jit`
+        and `vmap`.
+
+        **Raises:** `ValueError` if nothing of that name was watched, or several things were.
+        """
+        self._require_one("events.first")
+        k, *more = self._named(name)
+        if more:
+            raise ValueError(
+                f"`name` = {name!r}: {1 + len(more)} arrays of such events were watched, as gates "
+                "of several layers are; read `events.select(name)`, or give events names of their "
+                "own."
+            )
+        size, rows = self.offsets[-1], self.time.shape[0]
+        if is_traced(self.time):
+            row = jnp.full(size, rows).at[self.component].min(jnp.arange(rows))
+            times = jnp.append(self.time, jnp.inf)[row]
+        else:  # By NumPy, which takes microseconds.
+            times = np.full(size, np.inf, self.time.dtype)
+            np.minimum.at(times, np.asarray(self.component), np.asarray(self.time))
+        own = times[self.offsets[k] : self.offsets[k + 1]]
+        return jnp.asarray(own.reshape(self.channels[k].shape))
 
     @checked(mask=None)
     def where(self, mask: Bool[Array, " K"]) -> "EventLog":

@@ -81,7 +81,8 @@ class Linearization(eqx.Module):
 
     t* = inf{t : f_on(t) = max_s f_on(s)} (lead paper Sec. 5.4, with the infimum of errata B.13).
     The maximum is over the run, so t* is not causal and depends on the horizon while the
-    fraction still rises. `open` counts a pair at its kink as off, `closed` as on.
+    fraction still rises, of which a `fl.LinearizationWarning` tells. `open` counts a pair at its
+    kink as off, `closed` as on.
     """
 
     open: LinearizationTime
@@ -94,6 +95,10 @@ class Linearization(eqx.Module):
         """Always-on, gating and off fractions at times t, exact step functions."""
         counts = self.closed_counts if closed else self.open_counts
         return counts.activity(jnp.asarray(t))
+
+
+class LinearizationWarning(UserWarning):
+    """The maximum at which t* is read off stands when the run ends: t* may move if it goes on."""
 
 
 def linearization_time(counts: UnitCounts, end: Array) -> LinearizationTime:
@@ -148,6 +153,7 @@ def _told(found: Linearization, end: Array) -> Linearization:
                 f"the {label} always-on fraction is still at its maximum "
                 f"{float(t_star.fraction):.3g} when the run ends at t = {float(end):.6g}; t* "
                 "may move if the run goes on, so increase `t1` (or `steps`).",
+                LinearizationWarning,
             )
     return found
 

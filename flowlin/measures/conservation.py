@@ -43,10 +43,11 @@ def conserved(
 def conserved_matrix(
     network: AbstractNetwork, task: Samples = None, *, layer: int = 0
 ) -> Float[Array, "H H"]:
-    r"""$W_{l+1}^T W_{l+1} - W_l W_l^T - b_l b_l^T$ of a hidden layer, (H, H).
+    r"""$W_l W_l^T + b_l b_l^T - W_{l+1}^T W_{l+1}$ of a hidden layer, (H, H).
 
-    Conserved by the flow of linear networks (Arora et al. 2018), zero for balanced weights. Its
-    diagonal, minus `conserved`, is what other networks conserve of it.
+    Conserved by the flow of linear networks (Arora et al. 2018), zero for balanced weights and
+    $-\lambda I$ for lambda-balanced ones (`LinearNetwork.balanced`). Its diagonal, `conserved`, is
+    what other networks conserve of it.
 
     **Arguments:** `network`; `task` is not looked at; `layer`, 0 the first hidden one.
 
@@ -55,8 +56,8 @@ def conserved_matrix(
     del task
     require_layer(network, layer)
     w, b, above = network.weights[layer], network.biases[layer], network.weights[layer + 1]
-    difference = above.T @ above - w @ w.T
-    return difference if b is None else difference - jnp.outer(b, b)
+    difference = w @ w.T - above.T @ above
+    return difference if b is None else difference + jnp.outer(b, b)
 
 
 @checked

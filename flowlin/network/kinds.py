@@ -97,6 +97,11 @@ class AbstractNetwork(eqx.Module):
         return tuple(w.shape[-2] for w in self.weights[:-1])
 
     @property
+    def widths(self) -> tuple[int, ...]:
+        """Widths of all layers, from N_in over the hidden ones to N_out."""
+        return (self.weights[0].shape[-1], *(w.shape[-2] for w in self.weights))
+
+    @property
     def dtype(self):
         """Floating-point precision of the parameters."""
         return self.weights[0].dtype
@@ -120,6 +125,11 @@ class AbstractNetwork(eqx.Module):
             jnp.broadcast_to(self.gate(layer, z), z.shape)
             for layer, z in enumerate(self.preactivations(x))
         )
+
+    def linear(self) -> "LinearNetwork":
+        """The linear network with the same weights, biases and c: all gates are one."""
+        require_one(self)
+        return LinearNetwork(self.weights, self.biases, self.bias_strength)
 
     @checked
     def frozen(self, task: Task) -> "GatedLinearNetwork":

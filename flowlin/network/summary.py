@@ -12,8 +12,7 @@ def network(found: Any) -> Summary:
     """Kind, widths, bias, number of parameters, precision."""
     weights, biases = found.weights, found.biases
     stack = weights[0].shape[:-2]
-    widths = [weights[0].shape[-1], *(w.shape[-2] for w in weights)]
-    rows = [("widths", " -> ".join(map(str, widths))), ("bias", _biased(biases))]
+    rows = [("widths", " -> ".join(map(str, found.widths))), ("bias", _biased(biases))]
     if any(b is not None for b in biases):
         rows[-1] = ("bias", f"{rows[-1][1]}, c = {number(found.bias_strength)}")
     if hasattr(found, "slope") and number(found.slope) != "0":

@@ -91,7 +91,7 @@ def modes(
 
     **Arguments:**
 
-    - `flow`: a run that recorded `observe={"modes": modes.observable(network, task)}`, or saved
+    - `flow`: a run that recorded `observe={"modes": modes}`, or saved
       its networks.
     - `modes`: K modes.
     - `ax`: None makes a new one.
@@ -148,10 +148,7 @@ def _strengths(flow: Trajectory, modes: Modes) -> np.ndarray:
         return array("flow.observed['modes']", flow.observed["modes"], f"T {len(modes.s)}")
     task = flow.reference.task
     if flow.saved is None or task is None:
-        raise ValueError(
-            "the run holds no mode strengths; pass "
-            "`observe={'modes': modes.observable(network, task)}` to it."
-        )
+        raise ValueError("the run holds no mode strengths; pass `observe={'modes': modes}` to it.")
     observable = modes.observable(flow.final, task)
     return np.asarray(jax.vmap(lambda network: observable(network, task))(flow.networks))
 

@@ -11,13 +11,14 @@ import numpy as np
 from flowlin._tools.arrays import ENABLE_X64, is_traced
 from flowlin._tools.checks import WORDS, array, function_of, instance, refuse, require_memory
 from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
+from flowlin.theory.task_modes import Modes
 
 
-def check_options(network, rtol, learning_rate, kinks) -> None:
+def check_options(network, rtol, modified_rate, kinks) -> None:
     """Raise `ValueError` for a tolerance or a modified flow that cannot be."""
     if rtol is not None:
         _check_rtol(rtol, network.dtype)
-    if learning_rate is not None:
+    if modified_rate is not None:
         _check_modified(network, kinks)
 
 
@@ -65,7 +66,7 @@ def _check_modified(network: AbstractNetwork, kinks: Any) -> None:
     """
     if isinstance(network, ReLUNetwork) and not getattr(kinks, "width", 0):
         raise ValueError(
-            "`learning_rate` asks for the modified flow, which needs a smooth gradient; a ReLU "
+            "`modified_rate` asks for the modified flow, which needs a smooth gradient; a ReLU "
             f"network's jumps, with `kinks` = {kinks}. Use `kinks=fl.SmoothKinks(width)` with a "
             "width well above the steps of the preactivations, `network.frozen(task)`, or "
             "`fl.largest_learning_rate`, which measures descent itself."
@@ -101,13 +102,16 @@ def _adjoint(name: str, value: Any) -> diffrax.AbstractAdjoint:
 
 
 def _observe(name: str, value: Any) -> dict[str, Any]:
-    """Functions of (network, task) by name."""
+    """Functions of (network, task), or modes, by name."""
     named = isinstance(value, dict) and all(isinstance(key, str) for key in value)
     if not named:
         wanted = "a dictionary of functions of (network, task), named by strings"
         raise refuse(name, wanted, value, "write it as {'norm': function}")
     check = function_of("network", "task")
-    return {key: check(f"{name}[{key!r}]", f) for key, f in value.items()}
+    return {
+        key: asked if isinstance(asked, Modes) else check(f"{name}[{key!r}]", asked)
+        for key, asked in value.items()
+    }
 
 
 def meter(name: str, value: Any) -> Any:

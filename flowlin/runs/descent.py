@@ -56,7 +56,7 @@ def gradient_descent(
       `learning_rate` then only sets the unit of time.
     - `interpolate`: whether an event's time is where the straight line between the watched values
       of two steps crosses the level, instead of the later step. Steps know nothing finer; but
-      these times converge to those of the modified flow (`fl.gradient_flow(learning_rate=)`) as
+      these times converge to those of the modified flow (`fl.gradient_flow(modified_rate=)`) as
       eps^2. Their uncertainty stays the step.
     - `save_every`: steps between saved rows; None saves about 200. The last step is saved too.
 
@@ -172,7 +172,7 @@ def prepared(
         objective=goal,
         loss=loss,
         look=Look(Observer(tuple(watches), network), counters),
-        observe=Observables(observe),
+        observe=Observables.of(observe, network, task),
         learning_rate=jnp.asarray(learning_rate, network.dtype),
         tau=jnp.asarray(tau, network.dtype),
         clock=jnp.asarray(learning_rate * tau, network.dtype),

@@ -39,7 +39,7 @@ from flowlin.tasks.task import Task
 @checked(
     t1=positive_at_run_time,
     tau=positive_at_run_time,
-    learning_rate=positive_at_run_time,
+    modified_rate=positive_at_run_time,
     rtol=positive_at_run_time,
     atol=positive_at_run_time,
     progress=meter,
@@ -53,7 +53,7 @@ def gradient_flow(
     dense: bool = False,
     loss: Loss = SquaredError(),
     tau: Any = 1.0,
-    learning_rate: Any = None,
+    modified_rate: Any = None,
     events: AbstractEvent | Sequence[AbstractEvent] = (),
     observe: Observe | None = None,
     kinks: AbstractKinks | None = None,
@@ -80,7 +80,7 @@ def gradient_flow(
       count its steps; memory is steps x stages x parameters (for an exact walk times 8 pieces).
     - `loss`: `SquaredError()` or `CrossEntropy()`.
     - `tau`: time constant.
-    - `learning_rate`: None for the flow itself. A rate eps gives the *modified* flow that descent
+    - `modified_rate`: None for the flow itself. A rate eps gives the *modified* flow that descent
       with that rate follows to second order: of $L + (\epsilon/4) \|\nabla L\|^2$ (Barrett and
       Dherin 2021; see `flowlin.field.objective.Modified`), at about three times the cost. Its
       times, events among them, are those of descent up to O(eps^2), with k steps at t = k eps
@@ -89,7 +89,8 @@ def gradient_flow(
       meant.
     - `events`: `Crossing`, `ModeHits`, `LossBelow`, `UnitSwitches`; one or several. A ReLU network
       with up to 10,000 (unit, sample) pairs logs its gates besides.
-    - `observe`: `{name: function(network, task)}`, recorded at `ts` **instead of** the networks.
+    - `observe`: `{name: function(network, task)}`, recorded at `ts` **instead of** the networks;
+      modes in place of a function, as in `{"modes": modes}`, are their strengths (T, K).
 
     Other arguments, which most people never need:
 
@@ -133,7 +134,7 @@ def gradient_flow(
     events, max_steps = cast(tuple, events), cast(int, max_steps)  # as `checked` leaves them
     check_fit(network, task)
     tolerances = chosen_tolerances(rtol, atol, stepsize_controller)
-    check_options(network, tolerances.rtol, learning_rate, kinks)
+    check_options(network, tolerances.rtol, modified_rate, kinks)
     ts = chosen_times(t1, ts)
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     # A name is no part of what is compiled.
@@ -141,7 +142,7 @@ def gradient_flow(
     _require_saved(network, ts, observe)
     tell_digits(network.dtype)
     problem = Problem(network, task, loss, jnp.asarray(tau, network.dtype))
-    how = chosen_method(problem, kinks, solver, learning_rate, tolerances, t1, adjoint)
+    how = chosen_method(problem, kinks, solver, modified_rate, tolerances, t1, adjoint)
     method, choice = how
     logged = (GateSwitches(),) if logs_gates(network, task, events, method.kinks) else ()
     watched = (*logged, *events), network, task, method.objective, method.kinks
@@ -150,7 +151,7 @@ def gradient_flow(
         problem=problem,
         method=method,
         watches=tuple(watches),
-        observe=Observables(observe),
+        observe=Observables.of(observe, network, task),
         t1=jnp.asarray(t1, network.dtype),
         ts=None if ts is None else jnp.asarray(ts, network.dtype),
         meter=diffrax.NoProgressMeter(),

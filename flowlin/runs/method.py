@@ -91,7 +91,7 @@ def chosen_method(
     problem: Problem,
     kinks: AbstractKinks | None,
     solver: diffrax.AbstractSolver | None,
-    learning_rate: Any,
+    modified_rate: Any,
     tolerances: Tolerances,
     t1: Any,
     adjoint: diffrax.AbstractAdjoint,
@@ -104,8 +104,8 @@ def chosen_method(
     rtol = tolerance(tolerances, kinks, dtype)
     chosen, because = kinks.method(problem, solver, rtol)
     goal = objective(network, problem.task, problem.loss, kinks.width)
-    if learning_rate is not None:
-        goal = Modified(goal, jnp.asarray(learning_rate, dtype))
+    if modified_rate is not None:
+        goal = Modified(goal, jnp.asarray(modified_rate, dtype))
     choice = Choice(
         solver=type(chosen).__name__,
         solver_because=because,

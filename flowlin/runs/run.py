@@ -30,9 +30,9 @@ from flowlin.solvers.rkc import RKC
 from flowlin.solvers.unrolled import evaluations
 from flowlin.solvers.walk import WalkState
 from flowlin.tasks.task import Task
+from flowlin.theory.task_modes import Modes
 
-Observe = dict[str, Callable[[AbstractNetwork, Task], Any]]
-
+Observe = dict[str, Callable[[AbstractNetwork, Task], Any] | Modes]
 
 COUNTS = ("num_steps", "num_accepted_steps", "num_rejected_steps")
 
@@ -40,7 +40,19 @@ COUNTS = ("num_steps", "num_accepted_steps", "num_rejected_steps")
 class Observables(eqx.Module):
     """The user's observables as one function; None for the networks' parameters."""
 
-    functions: Observe | None
+    functions: dict[str, Callable[[AbstractNetwork, Task], Any]] | None
+
+    @staticmethod
+    def of(observe: Observe | None, network: AbstractNetwork, task: Task) -> "Observables":
+        """Of what the user names; of modes their strengths."""
+        if observe is None:
+            return Observables(None)
+        return Observables(
+            {
+                name: asked.observable(network, task) if isinstance(asked, Modes) else asked
+                for name, asked in observe.items()
+            }
+        )
 
     def __call__(self, network: AbstractNetwork, task: Task) -> Any:
         if self.functions is None:

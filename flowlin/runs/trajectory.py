@@ -280,7 +280,7 @@ class Trajectory(eqx.Module):
     def linearization(self, quantile: float = 0.0, *, layer: int = 0) -> Linearization:
         """Linearization time t* and activity fractions of a hidden layer.
 
-        Warns if the maximum still stands when the run ends.
+        Warns (`fl.LinearizationWarning`) if the maximum still stands when the run ends.
 
         **Arguments:**
 

@@ -64,6 +64,7 @@ class Problem:
     """What the rules look at, in numpy and double precision."""
 
     network: LinearNetwork
+    task: Task  # in the network's precision
     weights: list[np.ndarray]  # [b, W_1], W_2, ...
     s_yx: np.ndarray
     s_x: np.ndarray
@@ -104,7 +105,8 @@ def matrices(network: LinearNetwork) -> list[Array]:
 def examined(network: LinearNetwork, task: Task, tau: Any, tolerance: float) -> Problem:
     """The modes and moments of a task, and the certificate of a network on it."""
     c = 0.0 if network.biases[0] is None else float(network.bias_strength)
-    found = modes(task.astype(network.dtype), c)
+    task = task.astype(network.dtype)
+    found = modes(task, c)
     x, y = np.asarray(task.x, np.float64), np.asarray(task.y, np.float64)
     u, s, v, d = (np.asarray(z, np.float64) for z in (found.u, found.s, found.v, found.d))
     if network.biases[0] is not None:
@@ -130,6 +132,7 @@ def examined(network: LinearNetwork, task: Task, tau: Any, tolerance: float) -> 
     certificate = Certificate(**numbers)
     return Problem(
         network=network,
+        task=task,
         weights=weights,
         s_yx=s_yx,
         s_x=s_x,

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from flowlin._tools.arrays import augment, is_traced
+from flowlin._tools.arrays import is_traced
 from flowlin._tools.checks import checked, floating, not_negative, refuse
 from flowlin._tools.show import shown
 from flowlin.network.fit import check_fit
@@ -29,13 +29,20 @@ class AfterLinearization(eqx.Module):
     - `solution`: of the always-on units as a linear network; its `why` says what is exact about
       it for that network.
     - `always_on`: (H,), G.
-    - `task`: what it is trained on; `bias_strength` c, None without biases.
     """
 
     solution: Solution
     always_on: Bool[Array, " H"]
-    task: Task
-    bias_strength: Array | None
+
+    @property
+    def task(self) -> Task:
+        """What it is trained on."""
+        return self.solution.task
+
+    @property
+    def bias_strength(self) -> Array | None:
+        """The constant c; None without biases."""
+        return self.solution.bias_strength
 
     @property
     def certificate(self) -> Certificate:
@@ -50,16 +57,12 @@ class AfterLinearization(eqx.Module):
     @checked(t=TIME)
     def outputs(self, t: Any) -> Float[Array, "... P N_out"]:
         """Outputs on the task's samples at times t, (T, P, N_out)."""
-        x = self.task.x
-        x = x if self.bias_strength is None else augment(x, self.bias_strength)
-        return jnp.einsum("...on,pn->...po", self.product(t), x)
+        return self.solution.outputs(t)
 
     @checked(t=TIME)
     def loss(self, t: Any) -> Float[Array, "..."]:
         """Half the mean squared error at times t."""
-        return jnp.sum((self.outputs(t) - self.task.y) ** 2, axis=(-2, -1)) / (
-            2 * self.task.samples
-        )
+        return self.solution.loss(t)
 
     @checked(flow=of_run)
     def error(self, flow: Any) -> Float[Array, " T"]:
@@ -141,4 +144,4 @@ def after_linearization(
     masked = LinearNetwork((jnp.where(on[:, None], w1, 0.0), w2 * on), (bias, b2))
     masked = eqx.tree_at(lambda n: n.bias_strength, masked, network.bias_strength)
     found = solve(masked, task, tau, tolerance=tolerance)
-    return AfterLinearization(found, on, task, None if b1 is None else network.bias_strength)
+    return AfterLinearization(found, on)

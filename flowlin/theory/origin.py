@@ -62,20 +62,26 @@ def _require_shapes(modes: Any, network: AbstractNetwork, task: Task | None) -> 
         )
 
 
+def own_bias_strength(network: AbstractNetwork) -> Any:
+    """The c of a network's modes: 0 without a bias on the first layer."""
+    return 0.0 if network.biases[0] is None else network.bias_strength
+
+
 def _require_bias_strength(modes: Any, network: AbstractNetwork) -> None:
     """The c of the modes is that of the network: 0 without a bias on the first layer."""
     c, own = modes.bias_strength, network.bias_strength
     first, later = network.biases[0] is not None, any(b is not None for b in network.biases[1:])
     if c and not (first or later):
         raise ValueError(
-            f"`modes` count a bias and the network has none; use `theory.modes(task)`, {MEANT}."
+            f"`modes` are for c = {c:g} and the network has no bias; use `theory.modes(task, "
+            f"network)`, {MEANT}."
         )
     if is_traced(own) or np.ndim(own) or not (first or c):
         return
     if not np.isclose(c, float(own), rtol=1e-6):
         raise ValueError(
             f"`modes` are for c = {c:g} and the network has c = {float(own):g}; use "
-            f"`theory.modes(task, network.bias_strength)`, {MEANT}."
+            f"`theory.modes(task, network)`, {MEANT}."
         )
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
-from flowlin._tools.arrays import is_traced
+from flowlin._tools.arrays import augment, is_traced
 from flowlin._tools.checks import checked, not_negative
 from flowlin._tools.show import shown
 from flowlin.network.fit import check_fit
@@ -39,6 +39,7 @@ class Solution(eqx.Module):
     - `exact`: whether it solves the flow, up to `tolerance` of `solve` in its conditions.
     - `why`: what decided.
     - `certificate`: the measured conditions.
+    - `task`: what the network is trained on; `bias_strength` c, None without biases.
     """
 
     name: str = eqx.field(static=True)
@@ -46,6 +47,8 @@ class Solution(eqx.Module):
     why: str = eqx.field(static=True)
     certificate: Certificate
     form: Partial
+    task: Task
+    bias_strength: Array | None
 
     @checked(t=TIME)
     def product(self, t: Any) -> Float[Array, "... N_out N"]:
@@ -58,6 +61,19 @@ class Solution(eqx.Module):
         **Raises:** `ValueError` for concrete times below zero.
         """
         return self.form(jnp.asarray(t, jnp.result_type(float)))
+
+    @checked(t=TIME)
+    def outputs(self, t: Any) -> Float[Array, "... P N_out"]:
+        """Outputs on the task's samples at times `t` (T,): (T, P, N_out); see `product`."""
+        x = self.task.x
+        x = x if self.bias_strength is None else augment(x, self.bias_strength)
+        return jnp.einsum("...on,pn->...po", self.product(t), x)
+
+    @checked(t=TIME)
+    def loss(self, t: Any) -> Float[Array, "..."]:
+        """Half the mean squared error on the task at times `t` (T,): (T,); see `product`."""
+        squares = jnp.sum((self.outputs(t) - self.task.y) ** 2, axis=(-2, -1))
+        return squares / (2 * self.task.samples)
 
     @checked(flow=of_run)
     def error(self, flow: Any) -> Float[Array, " T"]:
@@ -126,13 +142,7 @@ def solve(
             s_x=found.array(found.s_x),
             tau=tau,
         )
-        return Solution(
-            name="single layer",
-            exact=True,
-            why="the flow is linear",
-            certificate=found.certificate,
-            form=form,
-        )
+        return _solution(found, "single layer", True, "the flow is linear", form)
     if len(network.weights) > 2:
         return _deep(found)
     solution, lacks = _riccati(found)
@@ -143,9 +153,8 @@ def _check(network: AbstractNetwork, task: Task) -> None:
     check_fit(network, task)
     if not isinstance(network, LinearNetwork):
         raise ValueError(
-            f"`network` is a {type(network).__name__}; closed forms are for linear ones. For the "
-            "linear counterpart pass fl.LinearNetwork(network.weights, network.biases, "
-            "network.bias_strength)."
+            f"`network` is a {type(network).__name__}; closed forms are for linear ones; pass "
+            "its linear counterpart, network.linear()."
         )
     if is_traced((network, task)):
         raise ValueError(
@@ -157,6 +166,20 @@ def _check(network: AbstractNetwork, task: Task) -> None:
             "`network` has a bias beyond its first layer, for which there is no closed form; leave "
             "it out (`biases=(b, None)` for two layers), or use fl.gradient_flow."
         )
+
+
+def _solution(problem: Problem, name: str, exact: bool, why: str, form: Partial) -> Solution:
+    """The form of a problem."""
+    network = problem.network
+    return Solution(
+        name=name,
+        exact=exact,
+        why=why,
+        certificate=problem.certificate,
+        form=form,
+        task=problem.task,
+        bias_strength=None if network.biases[0] is None else network.bias_strength,
+    )
 
 
 def _riccati(problem: Problem) -> tuple[Solution | None, str]:
@@ -182,7 +205,7 @@ def _riccati(problem: Problem) -> tuple[Solution | None, str]:
     )
     name = "balanced" if balanced else f"lambda-balanced, lambda = {found.balance:.6g}"
     why = f"the inputs are white and the weights {name}"
-    return Solution(name="Riccati", exact=True, why=why, certificate=found, form=form), ""
+    return _solution(problem, "Riccati", True, why, form), ""
 
 
 def _modewise(problem: Problem, first: str) -> Solution:
@@ -209,11 +232,9 @@ def _modewise(problem: Problem, first: str) -> Solution:
     )
     if lacks:
         why = f"no exact solution: {first}; {lacks}"
-        return Solution(
-            name="isolated modes", exact=False, why=why, certificate=problem.certificate, form=form
-        )
+        return _solution(problem, "isolated modes", False, why, form)
     why = f"{first}, but the modes decouple and the weights are aligned to them"
-    return Solution(name="modes", exact=True, why=why, certificate=problem.certificate, form=form)
+    return _solution(problem, "modes", True, why, form)
 
 
 def _deep(problem: Problem) -> Solution:
@@ -243,15 +264,9 @@ def _deep(problem: Problem) -> Solution:
         v=problem.array(problem.v),
     )
     if lacks:
-        return Solution(
-            name="isolated modes",
-            exact=False,
-            why=f"no exact solution: {lacks}",
-            certificate=found,
-            form=form,
-        )
+        return _solution(problem, "isolated modes", False, f"no exact solution: {lacks}", form)
     why = "the layers are balanced and aligned to modes that decouple"
-    return Solution(name="deep modes", exact=True, why=why, certificate=found, form=form)
+    return _solution(problem, "deep modes", True, why, form)
 
 
 @jax.jit

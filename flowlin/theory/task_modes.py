@@ -12,10 +12,11 @@ from flowlin._tools.checks import WORDS, array, checked, flag, instance
 from flowlin._tools.codec import storable
 from flowlin._tools.show import shown
 from flowlin._tools.types import Parameters
+from flowlin.network.fit import check_fit
 from flowlin.network.kinds import AbstractNetwork, GatedLinearNetwork, LinearNetwork
 from flowlin.tasks.task import Task
 from flowlin.theory import summary
-from flowlin.theory.origin import fingerprint, require_origin
+from flowlin.theory.origin import fingerprint, own_bias_strength, require_origin
 
 LARGEST = 1e19  # its square is what float32 holds; in float64 norms of products of correlations
 
@@ -118,7 +119,7 @@ class Modes(eqx.Module):
         return _mode_strengths(self, task.x, isinstance(network, LinearNetwork))
 
 
-WORDS["modes"] = instance(Modes, "modes, as `theory.modes(task, bias_strength)` returns them")
+WORDS["modes"] = instance(Modes, "modes, as `theory.modes(task, network)` returns them")
 WORDS["check"] = flag
 
 
@@ -172,8 +173,15 @@ class ModeStrengths(eqx.Module):
         return (*seen[:-1], u[None] @ seen[-1]), (*own[:-1], last)
 
 
-@checked
-def modes(task: Task, bias_strength: float = 0.0) -> Modes:
+def _given_or_own(name: str, value: Any) -> Any:
+    """A bias strength, or the network whose own it is."""
+    if isinstance(value, AbstractNetwork):
+        return WORDS["network"]("network", value)
+    return WORDS["bias_strength"](name, value)
+
+
+@checked(bias_strength=_given_or_own)
+def modes(task: Task, bias_strength: float | AbstractNetwork = 0.0) -> Modes:
     """The task's modes, strongest first.
 
     Within a group of equal singular values the basis is free; the one that diagonalises Sigma_x
@@ -182,13 +190,17 @@ def modes(task: Task, bias_strength: float = 0.0) -> Modes:
     **Arguments:**
 
     - `task`: inputs and targets.
-    - `bias_strength`: c of the augmented inputs [c; x]; 0 for a network without bias.
+    - `bias_strength`: the network that the modes are for, as in `theory.modes(task, network)`, or
+      c of the augmented inputs [c; x]. A network without a bias on its first layer has c = 0.
 
-    **Raises:** `ValueError` under `jit`: the grouping needs concrete numbers. Compute the modes
-    first and pass them in.
+    **Raises:** `ValueError` for a network of another task's shapes, and under `jit`: the grouping
+    needs concrete numbers. Compute the modes first and pass them in.
 
     Source: lead paper Eqs. 3-4 and 16; Saxe et al. (2014, 2019).
     """
+    if isinstance(bias_strength, AbstractNetwork):
+        check_fit(bias_strength, task)
+        bias_strength = own_bias_strength(bias_strength)
     if is_traced((task, bias_strength)):
         raise ValueError(
             "`theory.modes` needs a concrete task and bias strength; call it outside jit and "

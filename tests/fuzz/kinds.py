@@ -208,6 +208,7 @@ TASK = Kind(but(of(fl.Task), "other_task", "stacked_task", "nan_task", "half_tas
 TASK_ALONE = Kind(but(of(fl.Task), "stacked_task", "nan_task", "half_task"), TASKS)
 TASK_SHAPE = Kind(but(of(fl.Task), "stacked_task", "half_task"), TASKS)
 NETWORK_ALONE = Kind(but(of(AbstractNetwork), *BAD_NETWORKS[:-1]), NETWORKS)
+PARAMETERS = Kind(NETWORK_ALONE.good, NETWORKS, formula=True)
 UNSEEN = Kind(lambda value: True, TASKS)  # an argument that is not looked at, as is said
 MODES = Kind(of(fl.theory.Modes), ("bare_modes", "fl.theory.Modes", "modes.s", "modes.u"))
 FLOW = Kind(
@@ -257,7 +258,8 @@ EVENTS = Kind(
      "(fl.ModeHits(strange_modes, 0.1),)", "{'loss': fl.LossBelow(0.1)}",
      *(f"(fl.Crossing({o}),)" for o in OBSERVES if not o.startswith("lambda:"))),
 )  # fmt: skip
-OBSERVE = Kind(named(callable), (*(f"{{'a': {o}}}" for o in OBSERVES), "[max]", "{1: max}",
+OBSERVE = Kind(named(either(callable, of(fl.theory.Modes))), (
+    "{'a': modes}", "{'a': other_modes}", *(f"{{'a': {o}}}" for o in OBSERVES), "[max]", "{1: max}",
                                  "{'a': None}", "{'a': 1}", "fl.measures.loss"))  # fmt: skip
 FUNCTION = Kind(callable, OBSERVES)
 ADJOINT = Kind(of(diffrax.AbstractAdjoint), ("diffrax.ForwardMode()", "diffrax.DirectAdjoint()",

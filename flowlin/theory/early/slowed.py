@@ -203,7 +203,7 @@ def slowed_clock(early: EarlyPhase, modes: Modes) -> SlowedClock:
     **Arguments:**
 
     - `early`: from `theory.early_phase`, far enough: where its `overlap` is one all is over.
-    - `modes`: from `theory.modes(task, bias_strength)` with the network's c.
+    - `modes`: from `theory.modes(task, network)`.
 
     **Raises:** `ValueError` for modes of another c or other data, or whose leading one has s = 0 or
     d = 0.
