@@ -60,14 +60,16 @@ def end_to_end(*trees: PyTree) -> PyTree:
     def joined(*arrays: Any) -> Array:
         if any(map(_is_apart, arrays)):
             return jnp.concatenate(arrays)
-        return jnp.asarray(np.concatenate([np.asarray(a) for a in arrays]))
+        return jax.device_put(np.concatenate([np.asarray(a) for a in arrays]))
 
     return jax.tree.map(joined, *trees)
 
 
 def _is_apart(array: Any) -> bool:
-    known = isinstance(array, np.ndarray) or array.is_fully_addressable
-    return not (known or array.is_fully_replicated)
+    """Whether other processes hold what this one does not."""
+    if not isinstance(array, Array):
+        return False
+    return not (array.is_fully_addressable or array.is_fully_replicated)
 
 
 def augment(x: Array, bias_strength: ArrayLike) -> Array:

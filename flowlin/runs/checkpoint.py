@@ -59,8 +59,8 @@ class Checkpoint(AbstractPause):
         self.prints = _prints(run)
         if jax.process_count() > 1:
             raise ValueError("`checkpoint` is for runs of one process; leave it out on several.")
-        if run.observe.functions is not None:
-            shapes = eqx.filter_eval_shape(run.observe, run.network, run.task)
+        if run.observables.functions is not None:
+            shapes = eqx.filter_eval_shape(run.observables, run.network, run.task)
             require_storable(shapes, "observe")
 
     def budget(self, accepted: int) -> int | None:

@@ -13,7 +13,7 @@ from flowlin._tools.arrays import end_to_end, first_rows
 from flowlin._tools.result import RESULTS
 from flowlin.log.linear_phase import UnitCounts
 from flowlin.network.kinds import AbstractNetwork
-from flowlin.runs.driving import AbstractRun, Effort, Limits, grown, started
+from flowlin.runs.driving import AbstractRun, Effort, Limits, started
 from flowlin.runs.run import Observables
 from flowlin.runs.stepping import Descent, Outcome, Rows, State, Stops, advanced, outcome
 from flowlin.runs.trajectory import Continuation, Reference, Trajectory
@@ -71,14 +71,14 @@ class Plan(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Rows of a trajectory: what is saved, and (on, off) counts of units with their times."""
+    """Arrays of a trajectory, of NumPy or JAX: what is saved, and (on, off) counts of units."""
 
-    ts: Array
-    losses: Array
+    ts: Any
+    losses: Any
     observed: Any
-    looked: Array
-    grain: Array
-    counts: tuple[tuple[Array, Array], ...]
+    looked: Any
+    grain: Any
+    counts: Any
 
 
 class DescentRun(AbstractRun):
@@ -96,8 +96,8 @@ class DescentRun(AbstractRun):
     reference: Reference = eqx.field(static=True)
 
     @staticmethod
-    def of(descent: Descent, plan: Plan, capacity: int, reference: Reference) -> "DescentRun":
-        """A run of this descent; small rows share the programs of all lengths."""
+    def of(descent: Descent, plan: Plan, reference: Reference) -> "DescentRun":
+        """A run without a log; small rows share the programs of all lengths."""
         size = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(descent.network.parameters))
         small = descent.observe.functions is None and size <= SMALL
         rows = max(FEWEST if small else 1, min(plan.rows, MOST))
@@ -106,7 +106,7 @@ class DescentRun(AbstractRun):
             descent=descent,
             plan=plan,
             rows=1 << (rows - 1).bit_length(),
-            capacity=capacity,
+            capacity=0,
             reference=reference.told(choice=Choice(kind)),
         )
 
@@ -121,12 +121,12 @@ class DescentRun(AbstractRun):
         return self.descent.task
 
     @property
-    def observe(self) -> Observables:
-        """The user's observables."""
+    def observables(self) -> Observables:
+        """The user's."""
         return self.descent.observe
 
     @property
-    def t1(self) -> float:
+    def horizon(self) -> float:
         """The time of its last step."""
         assert self.plan is not None
         return self.plan.steps * float(self.descent.clock)
@@ -171,7 +171,7 @@ class DescentRun(AbstractRun):
             "key": None if key is None else _numbers(key),
             "events": (repr((watched, look.quantiles)), eqx.filter(look, eqx.is_array)),
             "interpolate": repr(descent.interpolate),
-            "observe": repr(sorted(self.observe.functions or ["networks"])),
+            "observe": repr(sorted(self.observables.functions or ["networks"])),
             "steps": repr(plan.steps),
             "save_every": repr(plan.every),
             "ts": plan.at,
@@ -195,11 +195,11 @@ class DescentRun(AbstractRun):
         after, goal, ended = -1 if first else at, min(at + budget, self.plan.steps), False
         while after < goal and not ended:
             stops = self._stops(at, after, goal)
-            state, rows = advanced(self.descent, state, stops, self._room)
+            state, rows = advanced(self.descent, state, jax.device_put(stops), self._room)
             parts.append(self._kept(stops, rows, int(state.step), after < 0))
             at = after = int(stops.at[-1])
-            ended = bool(jnp.isfinite(state.end))
-        loss = jnp.asarray(np.asarray(rows.losses)[int(stops.count) - 1])
+            ended = bool(np.isfinite(np.asarray(state.end)))
+        loss = jax.device_put(np.asarray(rows.losses)[int(stops.count) - 1])
         flow = self._trajectory(end_to_end(*parts), state, outcome(self.descent, state))
         paused = goal < self.plan.steps and not ended
         if paused and not bool(flow.result == RESULTS.event_overflow):
@@ -256,9 +256,9 @@ class DescentRun(AbstractRun):
         filled = np.full(self.rows + 1, stops[-1], np.int32)
         filled[: len(stops) + 1] = [at, *stops]
         return Stops(
-            at=jnp.asarray(filled),
-            looks=jnp.asarray(np.arange(self.rows) < len(looks)),
-            count=jnp.asarray(len(stops), jnp.int32),
+            at=filled,
+            looks=np.arange(self.rows) < len(looks),
+            count=np.asarray(len(stops), np.int32),
         )
 
     def _kept(self, stops: Stops, rows: Rows, end: int, first: bool) -> _Part:
@@ -289,7 +289,7 @@ class DescentRun(AbstractRun):
         """The trajectory of a run that stands there."""
         look, hidden = self.descent.look, self.network.hidden
         keys = [(layer, q) for q in look.quantiles for layer in range(len(hidden))]
-        networks = self.observe.functions is None
+        networks = self.observables.functions is None
         return Trajectory(
             ts=part.ts,
             losses=part.losses,
@@ -314,18 +314,11 @@ class DescentRun(AbstractRun):
         )
 
 
-def grown_to(start: Continuation, run: DescentRun, capacity: int) -> tuple[DescentRun, Any]:
-    """The run and where it stands, with room for at least so many events in its log."""
-    if run.capacity >= capacity or not run.descent.look.observer.watches:
-        return run, start
-    return run.with_capacity(capacity), grown(start, capacity)
-
-
 def _continuation(state: State, end: Array, loss: Array) -> Continuation:
     return Continuation(
         t=end,
         parameters=state.parameters,
-        solver=dataclasses.replace(state, parameters=()),  # pyright: ignore
+        solver=dataclasses.replace(state, parameters=()),
         controller=(),
         counts={name: state.step for name in ("num_steps", "num_accepted_steps")},
         loss=loss,

@@ -207,9 +207,10 @@ def _run(
     problem = dataclasses.replace(problem, task=dataclasses.replace(task, name=""))
     descent = described(problem, rule, watched)
     _require_memory(descent, plan, by_times=length.ts is not None)
-    capacity = first_capacity(descent.look.observer.watches, options.max_events)
     reference = Reference(task, problem.loss, extended=extended)
-    run = DescentRun.of(descent, plan, capacity, reference)
+    run = DescentRun.of(descent, plan, reference)
+    watches = descent.look.observer.watches
+    run = run.with_capacity(first_capacity(watches, options.max_events) if watches else 0)
     flow = (_traced if is_traced(descent) else _driven)(run, options)
     return finished(flow, options.throw, lambda f: _failure(f, options.max_events))
 
@@ -311,19 +312,25 @@ def _traced(run: DescentRun, options: _Options) -> Trajectory:
     """A run under `jit`, `vmap` or a derivative."""
     if options.checkpoint is not None:
         raise ValueError("`checkpoint` is for runs outside of `jit` and `vmap`; leave it out.")
-    return run.with_capacity(options.max_events if run.capacity else 0).traced()
+    return run.with_capacity(_limits(run, options.max_events).events).traced()
+
+
+def _limits(run: DescentRun, max_events: int) -> Limits:
+    """Where it gives up: never for its steps, and where nothing is watched there is no log."""
+    return Limits(ROOM, max_events if run.descent.look.observer.watches else 0)
 
 
 def _driven(run: DescentRun, options: _Options) -> Trajectory:
     """A run outside of them, which can pause."""
     pauses: list[AbstractPause] = []
     start = before = None
-    limits = Limits(ROOM, options.max_events if run.capacity else 0)
+    limits = _limits(run, options.max_events)
     if options.checkpoint is not None:
         file = Checkpoint(options.checkpoint, run)
         pauses.append(file)
         if found := file.resumed(run):
-            run, start, before = found
+            start, before = found.start, found.flow
+            run = cast(DescentRun, found.run)
             if not is_paused(before, limits):
                 return before.of(run)
     pauses += by_clock(run, options.progress, 0.0 if start is None else float(start.t))
@@ -344,7 +351,7 @@ def extended(
     elif plan.at is not None:
         plan = plan._replace(at=np.array([steps]))
     run = dataclasses.replace(run, plan=plan)
-    limits = Limits(ROOM, max_events if run.capacity else 0)
+    limits = _limits(run, max_events)
     longer = driven(run, limits, by_clock(run, progress, float(at.t)), at, flow)
     return finished(longer, throw, lambda f: _failure(f, max_events))
 

@@ -3,12 +3,11 @@
 import abc
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
 
 from flowlin._tools.arrays import end_to_end
 from flowlin._tools.compiled import jit_by_array
@@ -20,6 +19,8 @@ from flowlin.tasks.task import Task
 
 # No limit, and none that is compiled: nothing is reserved for steps that only go forwards.
 ROOM = 2**30
+
+Driven = TypeVar("Driven", bound="AbstractRun")
 
 
 class Limits(NamedTuple):
@@ -39,19 +40,32 @@ class Effort(NamedTuple):
 class AbstractRun(eqx.Module):
     """What can be driven from pause to pause: a flow, or a descent.
 
-    - `network`, `task`: what is trained, as it is at t = 0, and on what.
-    - `observe`: the user's observables, see `flowlin.runs.run.Observables`.
-    - `t1`: the end.
     - `capacity`: of its logs.
     - `reference`: what travels with the trajectory.
     """
 
-    network: eqx.AbstractVar[AbstractNetwork]
-    task: eqx.AbstractVar[Task]
-    observe: eqx.AbstractVar[Any]
-    t1: eqx.AbstractVar[Array]
     capacity: eqx.AbstractVar[int]
     reference: eqx.AbstractVar[Reference]
+
+    @property
+    @abc.abstractmethod
+    def network(self) -> AbstractNetwork:
+        """The network at t = 0."""
+
+    @property
+    @abc.abstractmethod
+    def task(self) -> Task:
+        """What it is trained on."""
+
+    @property
+    @abc.abstractmethod
+    def observables(self) -> Any:
+        """The user's, see `flowlin.runs.run.Observables`."""
+
+    @property
+    @abc.abstractmethod
+    def horizon(self) -> float:
+        """The time at which it ends."""
 
     @property
     @abc.abstractmethod
@@ -89,11 +103,11 @@ class AbstractRun(eqx.Module):
     def arguments(self) -> dict[str, Any]:
         """By name what it was asked for: trees of arrays and strings."""
 
-    def with_capacity(self, capacity: int) -> Self:
+    def with_capacity(self: Driven, capacity: int) -> Driven:
         """The same run with room for so many events."""
         return dataclasses.replace(self, capacity=capacity)
 
-    def told(self, **changed: str) -> Self:
+    def told(self: Driven, **changed: str) -> Driven:
         """The same run, with something else said of what was chosen; see `Reference`."""
         choice = self.reference.choice._replace(**changed)
         return dataclasses.replace(self, reference=self.reference.told(choice=choice))
@@ -188,7 +202,7 @@ def segment(
     flow = run.ahead(start, first, budget, limits)
     if run.capacity < limits.events and bool(flow.result == RESULTS.event_overflow):
         run = run.with_capacity(limits.events)
-        start = None if start is None else grown(start, limits.events)
+        start = None if start is None else _grown(start, limits.events)
         flow = run.ahead(start, first, budget, limits)
     return run, flow if before is None else _joined(before, flow)
 
@@ -227,7 +241,7 @@ def _joined(before: Trajectory, flow: Trajectory) -> Trajectory:
     )
 
 
-def grown(start: Continuation, capacity: int) -> Continuation:
+def _grown(start: Continuation, capacity: int) -> Continuation:
     """With room for more events in its logs."""
 
     def is_log(node: Any) -> bool:

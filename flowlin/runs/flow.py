@@ -223,7 +223,8 @@ def _driven(
         file = Checkpoint(checkpoint, run)
         pauses.append(file)
         if found := file.resumed(run):
-            run, start, before = found
+            start, before = found.start, found.flow
+            run = cast(Run, found.run)
             if not is_paused(before, limits):
                 return before.of(run)
     if automatic and not dense and run.method.kinks.exchangeable:

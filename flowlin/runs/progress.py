@@ -71,7 +71,7 @@ class Bar(AbstractPause):
 
     def __init__(self, run: AbstractRun, start: float):
         self.pace = Pace(0.5)
-        end = float(run.t1)
+        end = run.horizon
         times = "t = {n:.4g}/{total:.4g} [{elapsed}<{remaining}{postfix}]"
         self.bar = tqdm_bar(
             end,

@@ -116,6 +116,16 @@ class Run(AbstractRun):
         return self.problem.task
 
     @property
+    def observables(self) -> Observables:
+        """The user's."""
+        return self.observe
+
+    @property
+    def horizon(self) -> float:
+        """The time at which it ends."""
+        return float(self.t1)
+
+    @property
     def effort(self) -> Effort:
         """What a step costs."""
         return Effort(self.problem.task.samples, 5e-4 if self.method.kinks.walks else 1e-4)

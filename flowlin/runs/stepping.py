@@ -53,7 +53,7 @@ class Look(eqx.Module):
 class State(eqx.Module):
     """Carried from step to step."""
 
-    parameters: Parameters
+    parameters: Any  # `Parameters`; () within a `Continuation`, which has them itself
     optimiser: Any
     values: Array
     log: Buffer
@@ -274,9 +274,8 @@ class Descent(eqx.Module):
 
         here = self.look.counts(state.parameters)
         counts = _empty(here, room + 1 if every else rows)
-        found = Rows(*_empty(eqx.filter_eval_shape(row, state), rows), counts)
-        if every:
-            found = found._replace(counts=written(counts, 0, here))
+        ts, losses, observed = _empty(eqx.filter_eval_shape(row, state), rows)
+        found = Rows(ts, losses, observed, written(counts, 0, here) if every else counts)
         state, found = self.through(state, stops, found, each, at_stop)
         seen = (jnp.arange(rows) < stops.count) & jnp.asarray(stops.looks)
         finite = state.finite & jnp.all(jnp.isfinite(found.losses) | ~seen)
