@@ -109,24 +109,21 @@ def _descended(
         found = [jnp.max(jnp.where(mask, jnp.abs(z), 0.0)) for z, mask in layers]
         return functools.reduce(jnp.maximum, found)
 
-    def each(found: Any, state: State, step: Any, stop: Any) -> Any:
+    def each(widest: Array, state: State, step: Any, stop: Any) -> Array:
         del step
-        rows, widest = found
-        if sliding:
-            masks = jax.tree.map(lambda a: a[stop], sliding)
-            widest = jnp.maximum(widest, width(state.parameters, masks))
-        return rows, widest
+        if not sliding:
+            return widest
+        masks = jax.tree.map(lambda a: a[stop], sliding)
+        return jnp.maximum(widest, width(state.parameters, masks))
 
-    def row(found: Any, state: State, stop: Any) -> Any:
-        written = jax.tree.map(lambda a, b: a.at[stop].set(b), found[0], state.parameters)
-        return written, found[1]
+    def at_stop(found: Parameters, state: State, stop: Any) -> Parameters:
+        return jax.tree.map(lambda a, b: a.at[stop].set(b), found, state.parameters)
 
     rows = len(ends)
     stops = Stops(jnp.concatenate([jnp.zeros(1, ends.dtype), ends]), jnp.ones(rows, bool), rows)
     empty = jax.tree.map(lambda a: jnp.zeros((rows, *a.shape), a.dtype), run.network.parameters)
-    nothing = jnp.zeros((), run.network.dtype)
-    start = run.start(room)
-    state, (found, widest) = run.through(start, stops, (empty, nothing), each, row)
+    start = jnp.zeros((), run.network.dtype), empty
+    state, (widest, found) = run.through(run.start(room), stops, start, each, at_stop)
     parameters = jax.tree.map(lambda a: a[:-1], found)  # what comes after t1 is for the events
     times = jnp.minimum(ends[:-1] * run.clock, dense.t1)
     first = jax.vmap(lambda t: final.with_parameters(dense.evaluate(t)))(times)

@@ -15,7 +15,7 @@ from flowlin.log.linear_phase import UnitCounts
 from flowlin.network.kinds import AbstractNetwork
 from flowlin.runs.driving import AbstractRun, Effort, Limits, started
 from flowlin.runs.run import Observables
-from flowlin.runs.stepping import Descent, Outcome, Rows, State, Stops, advanced, outcome
+from flowlin.runs.stepping import Descent, Outcome, Rows, State, Stops, advanced, outcome, row
 from flowlin.runs.trajectory import Continuation, Reference, Trajectory
 from flowlin.tasks.task import Task
 
@@ -96,8 +96,8 @@ class DescentRun(AbstractRun):
     reference: Reference = eqx.field(static=True)
 
     @staticmethod
-    def of(descent: Descent, plan: Plan, reference: Reference) -> "DescentRun":
-        """A run without a log; small rows share the programs of all lengths."""
+    def of(descent: Descent, plan: Plan, capacity: int, reference: Reference) -> "DescentRun":
+        """A run of this descent; small rows share the programs of all lengths."""
         size = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(descent.network.parameters))
         small = descent.observe.functions is None and size <= SMALL
         rows = max(FEWEST if small else 1, min(plan.rows, MOST))
@@ -106,7 +106,7 @@ class DescentRun(AbstractRun):
             descent=descent,
             plan=plan,
             rows=1 << (rows - 1).bit_length(),
-            capacity=0,
+            capacity=capacity,
             reference=reference.told(choice=Choice(kind)),
         )
 
@@ -210,24 +210,29 @@ class DescentRun(AbstractRun):
         """The whole run in loops of fixed length, under `jit`, `vmap` and derivatives."""
         plan = self.plan
         assert plan is not None
-        looks = plan.looks(-1, plan.rows)
-        at = np.concatenate([[0], looks])
+        looks, every = plan.looks(-1, plan.rows), self.descent.batch_size is None
+        gaps = np.diff(looks)
         stops = Stops(
-            at=jnp.asarray(at, jnp.int32),
-            looks=jnp.ones(len(looks), bool),
-            count=len(looks),
-            longest=int(np.max(np.diff(at))),
+            at=jnp.asarray(looks, jnp.int32),
+            looks=jnp.ones(len(gaps), bool),
+            count=len(gaps),
+            longest=int(np.max(gaps)),
+            even=bool(np.all(gaps == gaps[0])),
         )
-        run = self.anonymous
-        start = started(run)
+        start = started(self.anonymous)
         state = dataclasses.replace(start.solver, parameters=start.parameters)
+        first = row(self.descent, state)
         state, rows = advanced(self.descent, state, stops, plan.steps)
-        found = outcome(self.descent, state)
-        clock = self.descent.clock
-        looked = rows.ts if self.descent.batch_size else clock * jnp.arange(plan.steps + 1)
+        found, clock = outcome(self.descent, state), self.descent.clock
+
+        def joined(first: Any, rows: Any) -> Any:
+            return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, rows)
+
+        saved = joined(first[:3], rows[:3])
+        looked = clock * jnp.arange(plan.steps + 1) if every else saved[0]
         # Rows after a terminating event repeat its state.
-        ends = jnp.concatenate([jnp.ones(1, bool), rows.ts[1:] > rows.ts[:-1]])
-        saved = jax.tree.map(lambda a: a[plan.saved(looks, plan.steps)], (rows[:3], ends))
+        ends = jnp.concatenate([jnp.ones(1, bool), saved[0][1:] > saved[0][:-1]])
+        saved = jax.tree.map(lambda a: a[plan.saved(looks, plan.steps)], (saved, ends))
         (ts, losses, observed), kept = saved
         part = _Part(
             ts=jnp.where(kept, ts, jnp.inf),
@@ -235,7 +240,7 @@ class DescentRun(AbstractRun):
             observed=observed,
             looked=jnp.where(looked <= found.end, looked, jnp.inf),
             grain=jnp.full(looked.shape, self._grain(jnp)),
-            counts=rows.counts,
+            counts=rows.counts if every else joined(first.counts, rows.counts),
         )
         return self._trajectory(part, state, found)
 

@@ -208,9 +208,9 @@ def _run(
     descent = described(problem, rule, watched)
     _require_memory(descent, plan, by_times=length.ts is not None)
     reference = Reference(task, problem.loss, extended=extended)
-    run = DescentRun.of(descent, plan, reference)
     watches = descent.look.observer.watches
-    run = run.with_capacity(first_capacity(watches, options.max_events) if watches else 0)
+    capacity = first_capacity(watches, options.max_events) if watches else 0
+    run = DescentRun.of(descent, plan, capacity, reference)
     flow = (_traced if is_traced(descent) else _driven)(run, options)
     return finished(flow, options.throw, lambda f: _failure(f, options.max_events))
 

@@ -26,6 +26,9 @@ from flowlin.runs.run import Observables
 from flowlin.tasks.task import Task
 
 Found = TypeVar("Found")
+Seen = TypeVar("Seen")
+
+Counts = tuple[tuple[Array, Array], ...]  # (on, off) units, per quantile and layer
 
 
 class Look(eqx.Module):
@@ -35,7 +38,7 @@ class Look(eqx.Module):
     counters: tuple[Observer, ...] = ()  # order statistics, per quantile: see `UnitSwitches`
     quantiles: tuple[float, ...] = eqx.field(static=True, default=())
 
-    def counts(self, parameters: Parameters) -> tuple[tuple[Array, Array], ...]:
+    def counts(self, parameters: Parameters) -> Counts:
         """(on, off) unit counts, per quantile and layer."""
         found = []
         for counter in self.counters:
@@ -72,12 +75,14 @@ class Stops(eqx.Module):
     - `count`: how many of the R there are; the others fill the array.
     - `longest`: the most steps from one to the next, for loops of fixed length, which alone have
       derivatives in reverse; None for as many as there are.
+    - `even`: whether all are as many.
     """
 
     at: Int[Array | np.ndarray, " R_and_1"]
     looks: Bool[Array | np.ndarray, " R"]
     count: Int[Array | np.ndarray, ""] | int
     longest: int | None = eqx.field(static=True, default=None)
+    even: bool = eqx.field(static=True, default=False)
 
     def steps(self, row: Any, one: Callable[[Any, Found], Found], found: Found) -> Found:
         """`one(k, found)` for all steps k from one stop to the next."""
@@ -88,6 +93,8 @@ class Stops(eqx.Module):
 
         def one_or_none(k: Any, found: Found) -> Found:
             step = first + k
+            if self.even:
+                return one(step, found)
             return lax.cond(step < last, lambda: one(step, found), lambda: found)
 
         return lax.fori_loop(0, self.longest, one_or_none, found)
@@ -97,14 +104,13 @@ class Rows(NamedTuple):
     """What was found on the way.
 
     - `ts`, `losses`, `observed`: at the stops, (R, ...).
-    - `counts`: (on, off) unit counts, per quantile and layer: at the stops of mini-batches, else
-      where the run stood and after every step.
+    - `counts`: at the stops of mini-batches, else where the run stood and after every step.
     """
 
     ts: Array
     losses: Array
     observed: Any
-    counts: tuple[tuple[Array, Array], ...]
+    counts: Counts
 
 
 class Descent(eqx.Module):
@@ -213,17 +219,17 @@ class Descent(eqx.Module):
         self,
         state: State,
         stops: Stops,
-        found: Found,
+        found: tuple[Found, Seen],
         each: Callable[[Found, State, Any, Any], Found],
-        row: Callable[[Found, State, Any], Found],
-    ) -> tuple[State, Found]:
+        at_stop: Callable[[Seen, State, Any], Seen],
+    ) -> tuple[State, tuple[Found, Seen]]:
         """All steps up to the last stop.
 
-        `found` goes through `each(found, state, step, stop)` after every step and through
-        `row(found, state, stop)` at every stop.
+        What is found goes, its first part through `each(part, state, step, stop)` after every
+        step, its second through `at_stop(part, state, stop)` at every stop.
         """
 
-        def block(k: Any, carry: tuple[State, Found]) -> tuple[State, Found]:
+        def block(k: Any, carry: tuple[State, tuple[Found, Seen]]) -> Any:
             def one(step: Any, carry: tuple[State, Found]) -> tuple[State, Found]:
                 state, found = carry
                 new = self.update(state)
@@ -231,52 +237,48 @@ class Descent(eqx.Module):
                     new = self.record(new, 1)
                 return self.unless_ended(state, new), each(found, new, step, k)
 
-            state, found = stops.steps(k, one, carry)
+            state, (found, seen) = carry
+            state, found = stops.steps(k, one, (state, found))
             if self.batch_size is not None:  # a look costs more than a step
                 looked = self.record(state, state.step - state.looked)
                 looks = jnp.asarray(stops.looks)[k]
                 looked = jax.tree.map(lambda a, b: jnp.where(looks, b, a), state, looked)
                 state = self.unless_ended(state, looked)
-            return state, row(found, state, k)
+            return state, (found, at_stop(seen, state, k))
 
         return lax.fori_loop(0, stops.count, block, (state, found))
+
+    def row(self, state: State) -> Rows:
+        """What is found at one stop."""
+        network = self.network.with_parameters(state.parameters)
+        value, seen = self.objective.value(network), self.observe(network, self.task)
+        counts = () if self.batch_size is None else self.look.counts(state.parameters)
+        return Rows(state.step * self.clock, value, seen, counts)
 
     def advance(self, state: State, stops: Stops, room: int) -> tuple[State, Rows]:
         """All steps up to the last stop, of which there is room for so many, and what was found.
 
         Stands still once a terminating event came.
         """
-        rows = stops.looks.shape[0]
-        every = self.batch_size is None
-
-        def row(state: State) -> tuple[Array, Array, Any]:
-            network = self.network.with_parameters(state.parameters)
-            value = self.objective.value(network)
-            return state.step * self.clock, value, self.observe(network, self.task)
+        rows, every = stops.looks.shape[0], self.batch_size is None
 
         def written(tree: Any, place: Any, value: Any) -> Any:
             return jax.tree.map(lambda a, b: a.at[place].set(b), tree, value)
 
-        def each(found: Rows, state: State, step: Any, stop: Any) -> Rows:
+        def counted(counts: Counts, state: State, step: Any, stop: Any) -> Counts:
             del stop
-            if not every:
-                return found
-            counts = self.look.counts(state.parameters)
             place = step + 1 - jnp.asarray(stops.at)[0]
-            return found._replace(counts=written(found.counts, place, counts))
+            return written(counts, place, self.look.counts(state.parameters))
 
         def at_stop(found: Rows, state: State, stop: Any) -> Rows:
-            ts, losses, observed = written(found[:3], stop, row(state))
-            if every:
-                return Rows(ts, losses, observed, found.counts)
-            counts = written(found.counts, stop, self.look.counts(state.parameters))
-            return Rows(ts, losses, observed, counts)
+            return written(found, stop, self.row(state))
 
-        here = self.look.counts(state.parameters)
-        counts = _empty(here, room + 1 if every else rows)
-        ts, losses, observed = _empty(eqx.filter_eval_shape(row, state), rows)
-        found = Rows(ts, losses, observed, written(counts, 0, here) if every else counts)
-        state, found = self.through(state, stops, found, each, at_stop)
+        here = self.look.counts(state.parameters) if every else ()
+        counts = written(_empty(here, room + 1), 0, here)
+        empty = _empty(eqx.filter_eval_shape(self.row, state), rows)
+        each = counted if every else lambda counts, *_: counts
+        state, (counts, found) = self.through(state, stops, (counts, empty), each, at_stop)
+        found = found._replace(counts=counts) if every else found
         seen = (jnp.arange(rows) < stops.count) & jnp.asarray(stops.looks)
         finite = state.finite & jnp.all(jnp.isfinite(found.losses) | ~seen)
         return dataclasses.replace(state, finite=finite), found
@@ -309,4 +311,5 @@ def _empty(shapes: Any, rows: int) -> Any:
 
 
 advanced = jit_by_array(Descent.advance)
+row = jit_by_array(Descent.row)
 outcome = jit_by_array(Descent.outcome)
