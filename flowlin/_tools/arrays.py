@@ -45,6 +45,33 @@ def automatic(mesh: Mesh) -> Mesh:
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
 
 
+def first_rows(tree: PyTree, rows: int) -> PyTree:
+    """Every array of a tree cut to its first rows.
+
+    By NumPy, since JAX compiles a program for every number of them; not so for an array of which
+    other processes hold a part.
+    """
+    return jax.tree.map(lambda a: a[:rows] if _is_apart(a) else np.asarray(a)[:rows], tree)
+
+
+def end_to_end(*trees: PyTree) -> PyTree:
+    """Arrays of trees of one structure, joined along their rows; as `first_rows`."""
+
+    def joined(*arrays: Any) -> Array:
+        if any(map(_is_apart, arrays)):
+            return jnp.concatenate(arrays)
+        return jax.device_put(np.concatenate([np.asarray(a) for a in arrays]))
+
+    return jax.tree.map(joined, *trees)
+
+
+def _is_apart(array: Any) -> bool:
+    """Whether other processes hold what this one does not."""
+    if not isinstance(array, Array):
+        return False
+    return not (array.is_fully_addressable or array.is_fully_replicated)
+
+
 def augment(x: Array, bias_strength: ArrayLike) -> Array:
     """Inputs with the constant in front: rows `[c; x]`, shape (P, 1 + N_in)."""
     constant = jnp.full((x.shape[0], 1), bias_strength, dtype=x.dtype)

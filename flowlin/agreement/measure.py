@@ -20,7 +20,7 @@ from flowlin.agreement.comparison import distances
 from flowlin.events.recorder import event_log
 from flowlin.log.eventlog import EventLog
 from flowlin.network.kinds import AbstractNetwork
-from flowlin.runs.stepping import Descent
+from flowlin.runs.stepping import Descent, State, Stops
 from flowlin.runs.trajectory import Trajectory
 from flowlin.solvers.radius import direction, spectral_radius
 
@@ -98,7 +98,7 @@ def _descended(
     dense: diffrax.DenseInterpolation,
     final: AbstractNetwork,
     ends: Int[Array, " rows_and_1"],
-    sliding: tuple[Bool[Array, "rows P H"], ...],
+    sliding: tuple[Bool[Array, "rows_and_1 P H"], ...],
     room: int,
 ) -> tuple[tuple[Array, Array, Array], tuple[EventLog, Array]]:
     """Distances of descent from the flow at all ends but the last, its events and its chatter."""
@@ -109,24 +109,22 @@ def _descended(
         found = [jnp.max(jnp.where(mask, jnp.abs(z), 0.0)) for z, mask in layers]
         return functools.reduce(jnp.maximum, found)
 
-    def advance(carry: Any, end: Array, masks: Any) -> Any:
-        def step(carry: Any) -> Any:
-            state, widest = carry
-            state, _ = run.record(run.update(state), 1)
-            if sliding:
-                widest = jnp.maximum(widest, width(state.parameters, masks))
-            return state, widest
+    def each(widest: Array, state: State, step: Any, stop: Any) -> Array:
+        del step
+        if not sliding:
+            return widest
+        masks = jax.tree.map(lambda a: a[stop], sliding)
+        return jnp.maximum(widest, width(state.parameters, masks))
 
-        return lax.while_loop(lambda carry: carry[0].step < end, step, carry)
+    def at_stop(found: Parameters, state: State, stop: Any) -> Parameters:
+        return jax.tree.map(lambda a, b: a.at[stop].set(b), found, state.parameters)
 
-    def row(carry: Any, due: Any) -> tuple[Any, Parameters]:
-        carry = advance(carry, *due)
-        return carry, carry[0].parameters
-
-    start = run.start(room), jnp.zeros((), run.network.dtype)
-    (state, widest), parameters = lax.scan(row, start, (ends[:-1], sliding))
-    nothing = tuple(jnp.zeros(mask.shape[1:], bool) for mask in sliding)
-    state, _ = advance((state, widest), ends[-1], nothing)
+    rows = len(ends)
+    stops = Stops(jnp.concatenate([jnp.zeros(1, ends.dtype), ends]), jnp.ones(rows, bool), rows)
+    empty = jax.tree.map(lambda a: jnp.zeros((rows, *a.shape), a.dtype), run.network.parameters)
+    start = jnp.zeros((), run.network.dtype), empty
+    state, (widest, found) = run.through(run.start(room), stops, start, each, at_stop)
+    parameters = jax.tree.map(lambda a: a[:-1], found)  # what comes after t1 is for the events
     times = jnp.minimum(ends[:-1] * run.clock, dense.t1)
     first = jax.vmap(lambda t: final.with_parameters(dense.evaluate(t)))(times)
     second = jax.vmap(run.network.with_parameters)(parameters)
@@ -187,7 +185,7 @@ def _lateness(
 
 
 def _sliding(log: EventLog, times: Float[np.ndarray, " T"]) -> tuple[Array, ...]:
-    """Per hidden layer, which pairs slide from each time to the next, (T - 1, P, H).
+    """Per hidden layer, which pairs slide from each time to the next, (T, P, H); last, none.
 
     Empty where no gates are logged or none slides.
     """
@@ -196,7 +194,7 @@ def _sliding(log: EventLog, times: Float[np.ndarray, " T"]) -> tuple[Array, ...]
         return ()
     time, component, new = (np.asarray(a) for a in (log.time, log.component, log.new))
     sides, row = np.array(log.initial), 0
-    slides = np.zeros((len(times) - 1, len(sides)), bool)
+    slides = np.zeros((len(times), len(sides)), bool)
     for k in range(len(times) - 1):
         while row < len(time) and time[row] <= times[k]:
             sides[component[row]] = new[row]

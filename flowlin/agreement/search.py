@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import diffrax
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -24,9 +25,10 @@ from flowlin.agreement.measure import (
     _times,
 )
 from flowlin.events.kinds import AbstractEvent, UnitSwitches
+from flowlin.field.problem import Problem
 from flowlin.loss import Loss, SquaredError
 from flowlin.network.kinds import AbstractNetwork
-from flowlin.runs.descent import prepared
+from flowlin.runs.descent import Rule, Watched, described
 from flowlin.runs.flow import gradient_flow
 from flowlin.runs.stepping import Descent, Look
 from flowlin.runs.trajectory import Trajectory
@@ -144,12 +146,12 @@ def largest_learning_rate(
             "`events` holds UnitSwitches; descent flickers on sliding pairs, so that its units' "
             "switches do not converge. Pass events of observables."
         )
-    run, _ = prepared(
-        network, task, 1.0, loss, tau, None, events, True, None, 1, None, None
-    )  # fmt: skip
+    own = task.astype(network.dtype), loss, jnp.asarray(tau, network.dtype)
+    rule, watched = Rule(learning_rate=1.0, clock=tau), Watched(events, interpolate=True)
+    run = described(Problem(network, *own), rule, watched)
     if any(watch.terminate for watch in run.look.observer.watches):
         raise ValueError("`events` must not end the run; pass them with `terminate=False`.")
-    run = dataclasses.replace(run, look=Look(run.look.observer, ()))
+    run = dataclasses.replace(run, look=Look(run.look.observer))
     flow = gradient_flow(
         network, task, t1 * (1 + 2 * within) if events else t1, loss=loss, tau=tau,
         events=events, kinks=kinks, solver=solver, rtol=rtol, dense=True,

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
@@ -304,8 +305,8 @@ class EventLog(eqx.Module):
         k = len(self)
         if k == self.time.shape[0]:
             return self
-        # Cut by NumPy, which takes microseconds.
-        return self.mapped(lambda a: jnp.asarray(np.asarray(a)[:k]), self.count)
+        # Cut by NumPy, which takes microseconds; `jnp.asarray` would compile a program.
+        return self.mapped(lambda a: jax.device_put(np.asarray(a)[:k].copy()), self.count)
 
     def table(self) -> list[dict[str, Any]]:
         """One dictionary per event, for `pandas.DataFrame` or `csv.DictWriter`."""

@@ -243,14 +243,3 @@ def _unit_counts(log: EventLog, first, rest, units: int) -> UnitCounts:
         *joined,
         units=units,
     )
-
-
-def counts_from_steps(
-    time: Array, counts: tuple[Array, Array], grain: Array, units: int, end: Array
-) -> UnitCounts:
-    """(on, off) counts of a discrete run, looked at every `grain`, without those after its end."""
-    time = jnp.where(time <= end, time, jnp.inf)
-    on, off = counts
-    return UnitCounts(
-        time=time, uncertainty=jnp.full(time.shape, grain), on=on, off=off, units=units
-    )

@@ -1,10 +1,8 @@
 """Checkpoints of long runs."""
 
-import dataclasses
 import hashlib
 from typing import Any, NamedTuple
 
-import diffrax
 import equinox as eqx
 import jax
 import numpy as np
@@ -13,14 +11,10 @@ from flowlin._tools.archive import naming, read, require_place, write
 from flowlin._tools.codec import check, require_storable, storable
 from flowlin._tools.types import PathLike
 from flowlin._tools.version import __version__
-from flowlin.field.objective import Modified
-from flowlin.runs.driving import AbstractPause, Limits
-from flowlin.runs.method import Choice
+from flowlin.runs.driving import AbstractPause, AbstractRun, Limits
 from flowlin.runs.progress import Pace
-from flowlin.runs.run import Run
 from flowlin.runs.storage import check_trajectory
 from flowlin.runs.trajectory import Continuation, Trajectory
-from flowlin.solvers.rkc import RKC
 
 SECONDS = 30.0  # between two checkpoints, about
 
@@ -46,7 +40,7 @@ class CheckpointFile(NamedTuple):
 class Resumed(NamedTuple):
     """Where a checkpointed run stands: the run, its state, and the trajectory so far."""
 
-    run: Run
+    run: AbstractRun
     start: Continuation
     flow: Trajectory
 
@@ -60,37 +54,39 @@ class Checkpoint(AbstractPause):
 
     by_clock = True
 
-    def __init__(self, path: PathLike, run: Run):
+    def __init__(self, path: PathLike, run: AbstractRun):
         self.path, self.pace = require_place("checkpoint", path), Pace(SECONDS)
         self.prints = _prints(run)
         if jax.process_count() > 1:
             raise ValueError("`checkpoint` is for runs of one process; leave it out on several.")
-        if run.observe.functions is not None:
-            shapes = eqx.filter_eval_shape(run.observe, run.network, run.problem.task)
+        if run.observables.functions is not None:
+            shapes = eqx.filter_eval_shape(run.observables, run.network, run.task)
             require_storable(shapes, "observe")
 
     def budget(self, accepted: int) -> int | None:
         """About half a minute's steps."""
         return self.pace.budget(accepted)
 
-    def pause(self, run: Run, flow: Trajectory, limits: Limits) -> tuple[Run, Trajectory]:
+    def pause(
+        self, run: AbstractRun, flow: Trajectory, limits: Limits
+    ) -> tuple[AbstractRun, Trajectory]:
         """Write if it is time."""
         assert flow.continuation is not None
         if self.pace.due(flow.continuation):
             self._write(run, flow)
         return run, flow
 
-    def end(self, run: Run, flow: Trajectory) -> Trajectory:
+    def end(self, run: AbstractRun, flow: Trajectory) -> Trajectory:
         """Write what came out."""
         self._write(run, flow)
         return flow
 
-    def broken_off(self, run: Run, flow: Trajectory | None) -> None:
+    def broken_off(self, run: AbstractRun, flow: Trajectory | None) -> None:
         """Write how far it came."""
         if flow is not None:
             self._write(run, flow)
 
-    def resumed(self, run: Run) -> Resumed | None:
+    def resumed(self, run: AbstractRun) -> Resumed | None:
         """Where the run of the file stands; None if there is no file yet.
 
         **Raises:** `ValueError` for a file of another run, naming what differs, and for a damaged
@@ -103,13 +99,10 @@ class Checkpoint(AbstractPause):
             check_trajectory(found.flow)
             if found.capacity < 0:
                 raise ValueError(f"`checkpoint.capacity` is {found.capacity}")
-            run = run.with_capacity(found.capacity)
-            if set(dict(found.flow.labels)) != set(Choice._fields):
+            if set(dict(found.flow.labels)) != set(run.reference.choice._fields):
                 raise ValueError("`checkpoint.flow.labels` do not say what was chosen")
-            run = run.told(**dict(found.flow.labels))
-            if found.switched:
-                run = run.with_solver(RKC())
-            shapes = eqx.filter_eval_shape(Run.begin, run)
+            run = run.resumed(found.capacity, found.switched).told(**dict(found.flow.labels))
+            shapes = eqx.filter_eval_shape(type(run).begin, run.anonymous)
             wanted = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(shapes)]
             if [(leaf.shape, leaf.dtype) for leaf in found.state] != wanted:
                 raise ValueError("its state does not fit the run")
@@ -139,11 +132,11 @@ class Checkpoint(AbstractPause):
             )
         return found
 
-    def _write(self, run: Run, flow: Trajectory) -> None:
+    def _write(self, run: AbstractRun, flow: Trajectory) -> None:
         content = CheckpointFile(
             prints=self.prints,
             capacity=run.capacity,
-            switched=isinstance(run.method.solver, RKC) and run.reference.choice.solver != "RKC",
+            switched=run.switched,
             flow=flow.of(run),
             state=jax.tree.leaves(flow.continuation),
         )
@@ -154,36 +147,9 @@ def _is_none(node: Any) -> bool:
     return node is None
 
 
-def _prints(run: Run) -> dict[str, str]:
-    """A fingerprint of each argument of a run; functions count by what they are called."""
-    problem, method = run.problem, run.method
-    goal = method.objective
-    watched = [(watch.channel, watch.direction, watch.terminate) for watch in run.watches]
-    parts = {
-        "network": (type(problem.network).__name__, problem.network),
-        "task": problem.task,
-        "loss": repr(problem.loss),
-        "kinks": repr(method.kinks),
-        "tau": problem.tau,
-        "modified_rate": goal.learning_rate if isinstance(goal, Modified) else None,
-        "events": (repr(watched), eqx.filter(run.watches, eqx.is_array)),
-        "observe": repr(sorted(run.observe.functions or ["networks"])),
-        "solver": type(method.solver).__name__,
-        "rtol": np.asarray(method.controller.rtol),
-        "atol": np.asarray(method.controller.atol),
-        "stepsize_controller": _decisions(method.controller),
-        "t1": run.t1,
-        "ts": run.ts,
-    }
-    return {name: _hash(part) for name, part in parts.items()}
-
-
-def _decisions(controller: diffrax.AbstractAdaptiveStepSizeController) -> Any:
-    """What a step size controller goes by: its kind and its numbers."""
-    if isinstance(controller, diffrax.PIDController):
-        controller = dataclasses.replace(controller, dtmin=None)  # follows from t1
-    numbers = [np.asarray(a) for a in jax.tree.leaves(controller) if eqx.is_array_like(a)]
-    return type(controller).__name__, numbers
+def _prints(run: AbstractRun) -> dict[str, str]:
+    """A fingerprint of each argument of a run."""
+    return {name: _hash(part) for name, part in run.arguments().items()}
 
 
 def _hash(part: Any) -> str:

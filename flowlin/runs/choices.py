@@ -1,6 +1,8 @@
 """Arguments of a flow that need more than one look: whether what is given can be run."""
 
 import inspect
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import diffrax
@@ -10,7 +12,9 @@ import numpy as np
 
 from flowlin._tools.arrays import ENABLE_X64, is_traced
 from flowlin._tools.checks import WORDS, array, function_of, instance, refuse, require_memory
+from flowlin._tools.result import RESULTS
 from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
+from flowlin.runs.trajectory import FIXED, Continuation, Trajectory
 from flowlin.theory.task_modes import Modes
 
 
@@ -56,6 +60,34 @@ def chosen_times(t1: Any, ts: Any) -> Any:
             f"`ts` runs from {times[0]:g} to {times[-1]:g}, outside the run's [0, t1{end}]."
         )
     return times
+
+
+def first_capacity(watches: Sequence[Any], max_events: int) -> int:
+    """Of the first logs; they grow where that does not suffice."""
+    components = sum(watch.channel.size for watch in watches)
+    return min(max_events, 2 ** math.ceil(math.log2(max(1024, 2 * components))))
+
+
+def require_extendable(flow: Trajectory, t1: float, ts: Any) -> tuple[Any, Continuation, Any]:
+    """The run behind a trajectory, where it stands, and the times to save.
+
+    **Raises:** `ValueError` where it cannot be extended so.
+    """
+    run, at = flow.reference.run, flow.continuation
+    if run is None or at is None or is_traced(flow):
+        raise ValueError(FIXED)
+    if bool(flow.result == RESULTS.event_occurred):
+        raise ValueError(
+            "this run ended at a terminating event; to go beyond, run it with `terminate=False`."
+        )
+    ts = chosen_times(t1, ts)
+    first = float(t1) if ts is None else float(np.asarray(ts)[0])
+    if not first > float(flow.end):
+        raise ValueError(
+            f"`{'t1' if ts is None else 'ts'}` must lie beyond the run's end, {float(flow.end):g}, "
+            f"got {first:g}."
+        )
+    return run, at, ts
 
 
 def _check_modified(network: AbstractNetwork, kinks: Any) -> None:

@@ -1,44 +1,71 @@
 """Gradient descent: the discrete run, with the same results as the continuous one."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
 
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import PRNGKeyArray
 
-from flowlin._tools.checks import WORDS, checked, instance, require_memory
+from flowlin._tools.arrays import is_traced
+from flowlin._tools.checks import (
+    MOST_STEPS,
+    WORDS,
+    checked,
+    instance,
+    known,
+    positive,
+    refuse,
+    require_memory,
+)
 from flowlin._tools.result import RESULTS
+from flowlin._tools.types import PathLike
 from flowlin.events.kinds import AbstractEvent, UnitSwitches, user_watches
-from flowlin.events.recorder import Observer
+from flowlin.events.observer import Observer
+from flowlin.field.problem import Problem
 from flowlin.field.vector_field import objective
 from flowlin.loss import Loss, SquaredError
 from flowlin.network.fit import check_fit
 from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
-from flowlin.runs.choices import require_room
+from flowlin.runs.checkpoint import Checkpoint
+from flowlin.runs.choices import (
+    chosen_times,
+    first_capacity,
+    require_extendable,
+    require_room,
+)
+from flowlin.runs.descending import DescentRun, Plan
+from flowlin.runs.driving import ROOM, AbstractPause, Limits, driven, is_paused
+from flowlin.runs.interrupts import by_clock
 from flowlin.runs.run import Observables, Observe
-from flowlin.runs.stepping import Descent, Look, stepped
+from flowlin.runs.stepping import Descent, Look
 from flowlin.runs.trajectory import Reference, Trajectory, finished
 from flowlin.solvers.kinks import IgnoreKinks
 from flowlin.tasks.task import Task
 
 
-@checked
+@checked(t1=known(positive))
 def gradient_descent(
     network: AbstractNetwork,
     task: Task,
     learning_rate: float,
-    steps: int,
+    steps: int | None = None,
     *,
+    t1: float | None = None,
     loss: Loss = SquaredError(),
     tau: float = 1.0,
     optimiser: optax.GradientTransformation | None = None,
     events: AbstractEvent | Sequence[AbstractEvent] = (),
     interpolate: bool = False,
     observe: Observe | None = None,
+    ts: Any = None,
     save_every: int | None = None,
     max_events: int = 2**16,
     progress: bool = False,
+    checkpoint: PathLike | None = None,
     throw: bool = True,
 ) -> Trajectory:
     r"""Full-batch gradient descent, $w_{k+1} = w_k - \epsilon \nabla L(w_k)$.
@@ -51,7 +78,9 @@ def gradient_descent(
     **Arguments:** as for `gradient_flow`, and
 
     - `learning_rate`: eps.
-    - `steps`: number of steps.
+    - `steps`: number of steps; or in its place
+    - `t1`: final time. Where it is no whole number of steps eps tau the run ends at the one
+      nearest to it, and takes at least one.
     - `optimiser`: any optax optimiser in place of plain descent; it brings its own rate, and
       `learning_rate` then only sets the unit of time.
     - `interpolate`: whether an event's time is where the straight line between the watched values
@@ -59,30 +88,35 @@ def gradient_descent(
       these times converge to those of the modified flow (`fl.gradient_flow(modified_rate=)`) as
       eps^2. Their uncertainty stays the step.
     - `save_every`: steps between saved rows; None saves about 200. The last step is saved too.
+    - `ts`: times to save in place of that, ascending in [0, t1]: the step nearest to each is
+      saved, and stands at its own time.
 
-    Ctrl-C is heard about every other second, at saved steps, and carries what was computed as
-    `error.trajectory`.
+    Ctrl-C is heard about every other second and carries what was computed as `error.trajectory`.
 
-    **Returns:** a `Trajectory`. `flow.events` holds the given events; gates are not logged one by
-    one. Always-on and always-off units are counted for ReLU networks, at quantile 0 and at that
-    of every `UnitSwitches` in `events`.
+    **Returns:** a `Trajectory`, which can be extended. `flow.events` holds the given events; gates
+    are not logged one by one. Always-on and always-off units are counted for ReLU networks, at
+    quantile 0 and at that of every `UnitSwitches` in `events`.
 
     **Raises:** `ValueError` for bad input; `fl.RunError` when the loss becomes NaN or infinite
     or there are more than `max_events` events.
     """
     return _run(
-        network, task, learning_rate, steps, loss, tau, optimiser, events, interpolate, observe,
-        save_every, max_events, progress, throw, batch_size=None, key=None,
-    )  # fmt: skip
+        Problem(network, task, loss, jnp.asarray(tau, network.dtype)),
+        Rule(learning_rate, learning_rate * tau, optimiser),
+        Watched(cast(tuple, events), interpolate, observe),
+        _Length(steps, t1, ts, save_every),
+        _Options(max_events, progress, checkpoint, throw),
+    )
 
 
-@checked
+@checked(t1=known(positive))
 def stochastic_gradient_descent(
     network: AbstractNetwork,
     task: Task,
     learning_rate: float,
-    steps: int,
+    steps: int | None = None,
     *,
+    t1: float | None = None,
     batch_size: int,
     key: PRNGKeyArray,
     loss: Loss = SquaredError(),
@@ -91,9 +125,11 @@ def stochastic_gradient_descent(
     events: AbstractEvent | Sequence[AbstractEvent] = (),
     interpolate: bool = False,
     observe: Observe | None = None,
+    ts: Any = None,
     save_every: int | None = None,
     max_events: int = 2**16,
     progress: bool = False,
+    checkpoint: PathLike | None = None,
     throw: bool = True,
 ) -> Trajectory:
     """Mini-batch gradient descent; every epoch is a fresh random order of the samples.
@@ -115,74 +151,209 @@ def stochastic_gradient_descent(
             f"{batch_size}."
         )
     return _run(
-        network, task, learning_rate, steps, loss, tau, optimiser, events, interpolate, observe,
-        save_every, max_events, progress, throw, batch_size=batch_size, key=key,
-    )  # fmt: skip
+        Problem(network, task, loss, jnp.asarray(tau, network.dtype)),
+        Rule(learning_rate, learning_rate * tau, optimiser, batch_size, key),
+        Watched(cast(tuple, events), interpolate, observe),
+        _Length(steps, t1, ts, save_every),
+        _Options(max_events, progress, checkpoint, throw),
+    )
+
+
+class Rule(NamedTuple):
+    """What a step is; see `gradient_descent`. `clock` is the flow time that it takes."""
+
+    learning_rate: Any
+    clock: Any
+    optimiser: optax.GradientTransformation | None = None
+    batch_size: int | None = None
+    key: PRNGKeyArray | None = None
+
+
+class Watched(NamedTuple):
+    """What is looked at on the way; see `gradient_descent`."""
+
+    events: Sequence[AbstractEvent] = ()
+    interpolate: bool = False
+    observe: Observe | None = None
+
+
+class _Length(NamedTuple):
+    """How far a run goes and what is saved; see `gradient_descent`."""
+
+    steps: int | None
+    t1: float | None
+    ts: Any
+    save_every: int | None
+
+
+class _Options(NamedTuple):
+    """How it is run; see `gradient_descent`."""
+
+    max_events: int
+    progress: bool
+    checkpoint: PathLike | None
+    throw: bool
 
 
 def _run(
-    network, task, learning_rate, steps, loss, tau, optimiser, events, interpolate, observe,
-    save_every, max_events, progress, throw, batch_size, key,
-) -> Trajectory:  # fmt: skip
+    problem: Problem, rule: Rule, watched: Watched, length: _Length, options: _Options
+) -> Trajectory:
+    """The run that both public functions ask for."""
+    network, task = problem.network, problem.task
     check_fit(network, task)
+    plan = _plan(length, rule)
+    task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
+    # A name is no part of what is compiled.
+    problem = dataclasses.replace(problem, task=dataclasses.replace(task, name=""))
+    descent = described(problem, rule, watched)
+    _require_memory(descent, plan, by_times=length.ts is not None)
+    reference = Reference(task, problem.loss, extended=extended)
+    watches = descent.look.observer.watches
+    capacity = first_capacity(watches, options.max_events) if watches else 0
+    run = DescentRun.of(descent, plan, capacity, reference)
+    flow = (_traced if is_traced(descent) else _driven)(run, options)
+    return finished(flow, options.throw, lambda f: _failure(f, options.max_events))
+
+
+def _plan(length: _Length, rule: Rule) -> Plan:
+    """The last step, and the saved ones."""
+    steps, t1, ts, save_every = length
+    if (steps is None) == (t1 is None):
+        got = "neither" if steps is None else "both"
+        raise ValueError(f"give one of `steps` and `t1`, which say where the run ends; got {got}.")
+    if ts is not None and save_every is not None:
+        raise ValueError("`ts` and `save_every` both say what is saved; leave one out.")
+    timed = t1 is not None or ts is not None
+    if timed and is_traced(rule.clock):
+        name = "learning_rate" if is_traced(rule.learning_rate) else "tau"
+        raise refuse(name, "known where `t1` or `ts` is given", rule.clock, "give `steps` alone")
+    clock = float(rule.clock) if timed else 0.0
+    if steps is None:
+        steps = _steps_to(t1, clock)
+    if ts is not None:
+        return Plan(steps, steps, _steps_at(ts, t1, steps, clock, 0))
     if save_every is None:
         save_every = math.ceil(steps / 200)
     if save_every > steps:
         raise ValueError(
             f"`save_every` must lie between 1 and `steps` = {steps}, got {save_every}."
         )
-    run, quantiles = prepared(
-        network, task, learning_rate, loss, tau, optimiser, events, interpolate, observe,
-        save_every, batch_size, key,
-    )  # fmt: skip
-    _require_memory(run, steps, quantiles)
-    descent = stepped(run, steps, max_events, progress, quantiles, Reference(run.task, loss))
-    return finished(descent, throw, lambda d: _failure(d, max_events))
+    return Plan(steps, save_every, None)
 
 
-def _require_memory(run: Descent, steps: int, quantiles: list[float]) -> None:
+def _steps_to(t1: Any, clock: float) -> int:
+    """The number of steps that ends nearest to a time, at least one."""
+    steps = float(t1) / clock if clock else math.inf
+    if steps > MOST_STEPS:
+        raise ValueError(
+            f"`t1` = {float(t1):g} takes {steps:.3g} steps of {clock:g} each, more than the "
+            f"{MOST_STEPS} that are counted; lower it, or raise `learning_rate`."
+        )
+    return max(1, round(steps))
+
+
+def _steps_at(ts: Any, t1: Any, steps: int, clock: float, first: int) -> np.ndarray:
+    """The steps nearest to the times to save, from the step `first` on."""
+    if is_traced(ts):
+        raise refuse("ts", "known when the program is made", ts, "do not trace it")
+    last = max(steps * clock, 0.0 if t1 is None else float(t1))
+    found = np.minimum(np.round(chosen_times(last, ts) / clock).astype(int), steps)
+    if found[0] < first or np.any(np.diff(found) == 0):
+        raise ValueError(
+            f"`ts` must fall on steps that are not saved yet, each {clock:g} long; leave out times "
+            "that lie nearer."
+        )
+    return found
+
+
+def _require_memory(descent: Descent, plan: Plan, by_times: bool) -> None:
     """Raise `ValueError` where the saved rows, or the counts of every step, are too many."""
-    rows = math.ceil(steps / run.save_every)
-    if run.observe.functions is None:
-        remedy = "Save fewer rows, or use `observe`"
-        require_room(run.network, rows, "save_every", f"{run.save_every}, {rows} rows,", remedy)
-    if run.batch_size is None:
-        counts = 2 * len(quantiles) * len(run.network.hidden) * steps
-        require_memory("steps", steps, 16 * counts, "Take fewer")
+    rows = math.ceil(plan.steps / plan.every) if plan.at is None else len(plan.at)
+    if descent.observe.functions is None:
+        name, value = "save_every", f"{plan.every}, {rows} rows,"
+        if by_times:
+            name, value = "ts", f"{rows} times"
+        require_room(descent.network, rows, name, value, "Save fewer rows, or use `observe`")
+    if descent.batch_size is None:
+        counts = 2 * len(descent.look.quantiles) * len(descent.network.hidden) * plan.steps
+        require_memory("steps", plan.steps, 16 * counts, "Take fewer")
 
 
-def prepared(
-    network, task, learning_rate, loss, tau, optimiser, events, interpolate, observe, save_every,
-    batch_size, key,
-) -> tuple[Descent, list[float]]:  # fmt: skip
-    """The run, and the quantiles at which it counts units."""
-    task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
+def described(problem: Problem, rule: Rule, watched: Watched) -> Descent:
+    """The descent of a problem: what a step is and what is looked at."""
+    network, task, loss, dtype = problem.network, problem.task, problem.loss, problem.network.dtype
     goal = objective(network, task, loss)
-    quantiles = sorted({0.0} | {e.quantile for e in events if isinstance(e, UnitSwitches)})
-    quantiles = quantiles if isinstance(network, ReLUNetwork) else []
-    watched = [e for e in events if not isinstance(e, UnitSwitches)]
-    watches = user_watches(watched, network, task, goal, IgnoreKinks())
-    counters = tuple(
-        Observer(tuple(UnitSwitches(q).watches(network, task, goal, IgnoreKinks())), network)
-        for q in quantiles
-    )
-    run = Descent(
+    quantiles = {e.quantile for e in watched.events if isinstance(e, UnitSwitches)}
+    counted = sorted({0.0} | quantiles) if isinstance(network, ReLUNetwork) else []
+    others = [e for e in watched.events if not isinstance(e, UnitSwitches)]
+
+    def observer(events: Sequence[AbstractEvent]) -> Observer:
+        return Observer(tuple(user_watches(events, network, task, goal, IgnoreKinks())), network)
+
+    counters = tuple(observer([UnitSwitches(q)]) for q in counted)
+    return Descent(
         network=network,
         task=task,
         objective=goal,
         loss=loss,
-        look=Look(Observer(tuple(watches), network), counters),
-        observe=Observables.of(observe, network, task),
-        learning_rate=jnp.asarray(learning_rate, network.dtype),
-        tau=jnp.asarray(tau, network.dtype),
-        clock=jnp.asarray(learning_rate * tau, network.dtype),
-        optimiser=optimiser,
-        interpolate=interpolate,
-        save_every=save_every,
-        batch_size=batch_size,
-        key=key,
+        look=Look(observer(others), counters, tuple(counted)),
+        observe=Observables.of(watched.observe, network, task),
+        learning_rate=jnp.asarray(rule.learning_rate, dtype),
+        tau=problem.tau,
+        clock=jnp.asarray(rule.clock, dtype),
+        optimiser=rule.optimiser,
+        interpolate=watched.interpolate,
+        batch_size=rule.batch_size,
+        key=rule.key,
     )
-    return run, quantiles
+
+
+def _traced(run: DescentRun, options: _Options) -> Trajectory:
+    """A run under `jit`, `vmap` or a derivative."""
+    if options.checkpoint is not None:
+        raise ValueError("`checkpoint` is for runs outside of `jit` and `vmap`; leave it out.")
+    return run.with_capacity(_limits(run, options.max_events).events).traced()
+
+
+def _limits(run: DescentRun, max_events: int) -> Limits:
+    """Where it gives up: never for its steps, and where nothing is watched there is no log."""
+    return Limits(ROOM, max_events if run.descent.look.observer.watches else 0)
+
+
+def _driven(run: DescentRun, options: _Options) -> Trajectory:
+    """A run outside of them, which can pause."""
+    pauses: list[AbstractPause] = []
+    start = before = None
+    limits = _limits(run, options.max_events)
+    if options.checkpoint is not None:
+        file = Checkpoint(options.checkpoint, run)
+        pauses.append(file)
+        if found := file.resumed(run):
+            start, before = found.start, found.flow
+            run = cast(DescentRun, found.run)
+            if not is_paused(before, limits):
+                return before.of(run)
+    pauses += by_clock(run, options.progress, 0.0 if start is None else float(start.t))
+    return driven(run, limits, pauses, start, before)
+
+
+def extended(
+    flow: Trajectory, t1: float, ts: Any, max_steps: int, max_events: int, progress: bool, throw
+) -> Trajectory:
+    """See `Trajectory.extend`."""
+    del max_steps  # `t1` says how many
+    run, at, ts = require_extendable(flow, t1, ts)
+    taken, clock = int(at.counts["num_steps"]), float(run.descent.clock)
+    steps = max(_steps_to(t1, clock), taken + 1)
+    plan = run.plan._replace(steps=steps)
+    if ts is not None:
+        plan = plan._replace(at=_steps_at(ts, t1, steps, clock, taken + 1))
+    elif plan.at is not None:
+        plan = plan._replace(at=np.array([steps]))
+    run = dataclasses.replace(run, plan=plan)
+    limits = _limits(run, max_events)
+    longer = driven(run, limits, by_clock(run, progress, float(at.t)), at, flow)
+    return finished(longer, throw, lambda f: _failure(f, max_events))
 
 
 def _failure(descent: Trajectory, max_events: int) -> str:
@@ -192,7 +363,8 @@ def _failure(descent: Trajectory, max_events: int) -> str:
             f"{int(descent.events.count)} events happened and `max_events` = {max_events}. "
             "Increase it, or watch fewer components."
         )
-    first = float(descent.ts[jnp.argmax(~jnp.isfinite(descent.losses))])
+    bad = ~np.isfinite(np.asarray(descent.losses))
+    first = float(descent.ts[np.argmax(bad)] if np.any(bad) else descent.end)
     return f"the loss is NaN or infinite from t = {first:.6g} on; lower `learning_rate`."
 
 

@@ -3,21 +3,24 @@
 import abc
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
 
+from flowlin._tools.arrays import end_to_end
 from flowlin._tools.compiled import jit_by_array
 from flowlin._tools.result import RESULTS, hand_back
 from flowlin.log.buffer import Buffer
-from flowlin.runs.run import Allowance, Run
-from flowlin.runs.trajectory import Continuation, Trajectory, trimmed
+from flowlin.network.kinds import AbstractNetwork
+from flowlin.runs.trajectory import Continuation, Reference, Trajectory
+from flowlin.tasks.task import Task
 
 # No limit, and none that is compiled: nothing is reserved for steps that only go forwards.
 ROOM = 2**30
+
+Driven = TypeVar("Driven", bound="AbstractRun")
 
 
 class Limits(NamedTuple):
@@ -25,6 +28,89 @@ class Limits(NamedTuple):
 
     steps: int
     events: int
+
+
+class Effort(NamedTuple):
+    """What a step costs: the samples that it sees, and the seconds that it takes at least."""
+
+    samples: int
+    least: float
+
+
+class AbstractRun(eqx.Module):
+    """What can be driven from pause to pause: a flow, or a descent.
+
+    - `capacity`: of its logs.
+    - `reference`: what travels with the trajectory.
+    """
+
+    capacity: eqx.AbstractVar[int]
+    reference: eqx.AbstractVar[Reference]
+
+    @property
+    @abc.abstractmethod
+    def network(self) -> AbstractNetwork:
+        """The network at t = 0."""
+
+    @property
+    @abc.abstractmethod
+    def task(self) -> Task:
+        """What it is trained on."""
+
+    @property
+    @abc.abstractmethod
+    def observables(self) -> Any:
+        """The user's, see `flowlin.runs.run.Observables`."""
+
+    @property
+    @abc.abstractmethod
+    def horizon(self) -> float:
+        """The time at which it ends."""
+
+    @property
+    @abc.abstractmethod
+    def anonymous(self) -> "AbstractRun":
+        """The same run without what must not be compiled: whose it is, and how long."""
+
+    @property
+    @abc.abstractmethod
+    def effort(self) -> Effort:
+        """What a step costs."""
+
+    @property
+    @abc.abstractmethod
+    def switched(self) -> bool:
+        """Whether it has gone over to another solver than it began with."""
+
+    @abc.abstractmethod
+    def begin(self) -> Continuation:
+        """Where it stands before its first step."""
+
+    @abc.abstractmethod
+    def ahead(
+        self, start: Continuation | None, first: bool, budget: int, limits: Limits
+    ) -> Trajectory:
+        """The next steps, at most `budget`, with those rows that an earlier part has not saved."""
+
+    @abc.abstractmethod
+    def resumed(self, capacity: int, switched: bool) -> "AbstractRun":
+        """The run as it was when it was written to a file.
+
+        **Raises:** `ValueError` for what this run cannot have been.
+        """
+
+    @abc.abstractmethod
+    def arguments(self) -> dict[str, Any]:
+        """By name what it was asked for: trees of arrays and strings."""
+
+    def with_capacity(self: Driven, capacity: int) -> Driven:
+        """The same run with room for so many events."""
+        return dataclasses.replace(self, capacity=capacity)
+
+    def told(self: Driven, **changed: str) -> Driven:
+        """The same run, with something else said of what was chosen; see `Reference`."""
+        choice = self.reference.choice._replace(**changed)
+        return dataclasses.replace(self, reference=self.reference.told(choice=choice))
 
 
 class AbstractPause(abc.ABC):
@@ -40,20 +126,22 @@ class AbstractPause(abc.ABC):
         """Steps until its next pause, after so many accepted ones; None for no matter how many."""
 
     @abc.abstractmethod
-    def pause(self, run: Run, flow: Trajectory, limits: Limits) -> tuple[Run, Trajectory]:
+    def pause(
+        self, run: AbstractRun, flow: Trajectory, limits: Limits
+    ) -> tuple[AbstractRun, Trajectory]:
         """Look at the run so far, which may go on as another one from here."""
 
     @abc.abstractmethod
-    def end(self, run: Run, flow: Trajectory) -> Trajectory:
+    def end(self, run: AbstractRun, flow: Trajectory) -> Trajectory:
         """The run has ended."""
 
     @abc.abstractmethod
-    def broken_off(self, run: Run, flow: Trajectory | None) -> None:
+    def broken_off(self, run: AbstractRun, flow: Trajectory | None) -> None:
         """The run ends here, by Ctrl-C or an error; None before its first pause."""
 
 
 def driven(
-    run: Run,
+    run: AbstractRun,
     limits: Limits,
     pauses: Sequence[AbstractPause],
     start: Continuation | None = None,
@@ -85,12 +173,12 @@ def driven(
 
 
 def _advanced(
-    run: Run,
+    run: AbstractRun,
     flow: Trajectory | None,
     start: Continuation | None,
     pauses: Sequence[AbstractPause],
     limits: Limits,
-) -> tuple[Run, Trajectory]:
+) -> tuple[AbstractRun, Trajectory]:
     """The run up to its next pause, and what those who pause it made of it."""
     accepted = 0 if start is None else int(start.counts["num_accepted_steps"])
     wanted = [pause.budget(accepted) for pause in pauses]
@@ -103,36 +191,26 @@ def _advanced(
 
 
 def segment(
-    run: Run, before: Trajectory | None, start: Continuation | None, budget: int, limits: Limits
-) -> tuple[Run, Trajectory]:
+    run: AbstractRun,
+    before: Trajectory | None,
+    start: Continuation | None,
+    budget: int,
+    limits: Limits,
+) -> tuple[AbstractRun, Trajectory]:
     """One segment joined to what came before, and the run, whose logs may have had to grow."""
-    taken = 0 if start is None else int(start.counts["num_steps"])
-    allowance = Allowance(jnp.asarray(budget), jnp.asarray(limits.steps - taken), ROOM)
-    flow = run.anonymous.solve(start, allowance)
+    first = before is None
+    flow = run.ahead(start, first, budget, limits)
     if run.capacity < limits.events and bool(flow.result == RESULTS.event_overflow):
         run = run.with_capacity(limits.events)
         start = None if start is None else _grown(start, limits.events)
-        flow = run.anonymous.solve(start, allowance)
-    flow = trimmed(flow)
-    wanted = slice(None if before is None else 1, -1 if is_paused(flow, limits) else None)
-    if run.ts is None and wanted != slice(None):  # rows at the segment's ends, but not at pauses
-        flow = flow.with_rows(lambda a: a[wanted])
+        flow = run.ahead(start, first, budget, limits)
     return run, flow if before is None else _joined(before, flow)
 
 
-started = jit_by_array(Run.begin)
-
-
 @jit_by_array
-def restarted(run: Run, at: Continuation, spent: Array) -> Continuation:
-    """Where a run goes on with RKC, after so many evaluations; what was logged goes along."""
-    fresh = run.begin(at.t, at.parameters)
-    inner = fresh.solver.inner if run.watches else fresh.solver
-    whole = (inner.evaluations + spent).astype(inner.evaluations.dtype)
-    solver = eqx.tree_at(lambda state: state.evaluations, inner, whole)
-    if run.watches:
-        solver = eqx.tree_at(lambda state: state.inner, at.solver, solver)
-    return dataclasses.replace(fresh, solver=solver, counts=at.counts)
+def started(run: AbstractRun) -> Continuation:
+    """Where a run stands before its first step, compiled apart from its steps."""
+    return run.begin()
 
 
 def is_paused(flow: Trajectory, limits: Limits) -> bool:
@@ -142,26 +220,24 @@ def is_paused(flow: Trajectory, limits: Limits) -> bool:
 
 
 def _joined(before: Trajectory, flow: Trajectory) -> Trajectory:
-    """A segment with the rows that were saved before it.
+    """A segment with the rows, and the counts of units, that there were before it.
 
     What only later segments observed is NaN before.
     """
 
-    def rows(old: Any, new: Any) -> Any:
-        return jax.tree.map(lambda a, b: jnp.concatenate([a, b]), old, new)
-
     def observed(name: str) -> Any:
         new = flow.observed[name]
         if name in before.observed:
-            return rows(before.observed[name], new)
+            return end_to_end(before.observed[name], new)
         return jnp.concatenate([jnp.full((len(before.ts), *new.shape[1:]), jnp.nan), new])
 
     return dataclasses.replace(
         flow,
-        ts=rows(before.ts, flow.ts),
-        losses=rows(before.losses, flow.losses),
-        saved=rows(before.saved, flow.saved),
+        ts=end_to_end(before.ts, flow.ts),
+        losses=end_to_end(before.losses, flow.losses),
+        saved=end_to_end(before.saved, flow.saved),
         observed={name: observed(name) for name in flow.observed},
+        step_counts=end_to_end(before.step_counts, flow.step_counts),
     )
 
 

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import diffrax
-import jax
 import jax.numpy as jnp
-import numpy as np
 
 from flowlin._tools.arrays import is_traced
 from flowlin._tools.checks import checked, positive_at_run_time
@@ -21,15 +19,22 @@ from flowlin.loss import Loss, SquaredError
 from flowlin.network.fit import check_fit
 from flowlin.network.kinds import AbstractNetwork
 from flowlin.runs.checkpoint import Checkpoint
-from flowlin.runs.choices import check_options, chosen_times, meter, require_room
+from flowlin.runs.choices import (
+    check_options,
+    chosen_times,
+    first_capacity,
+    meter,
+    require_extendable,
+    require_room,
+)
 from flowlin.runs.driving import AbstractPause, Limits, driven, is_paused
-from flowlin.runs.interrupts import Interruptible
+from flowlin.runs.interrupts import by_clock
 from flowlin.runs.method import chosen_method, chosen_tolerances
 from flowlin.runs.precision import tell_digits
-from flowlin.runs.progress import Bar, progress_meter
+from flowlin.runs.progress import progress_meter
 from flowlin.runs.run import Allowance, Observables, Observe, Run
 from flowlin.runs.stiffness import TOO_SHORT, StiffnessCheck
-from flowlin.runs.trajectory import FIXED, Reference, Trajectory, finished
+from flowlin.runs.trajectory import Reference, Trajectory, finished
 from flowlin.solvers.kinks import AbstractKinks
 from flowlin.solvers.unrolled import evaluations
 from flowlin.solvers.walk import ExactWalk
@@ -155,7 +160,7 @@ def gradient_flow(
         t1=jnp.asarray(t1, network.dtype),
         ts=None if ts is None else jnp.asarray(ts, network.dtype),
         meter=diffrax.NoProgressMeter(),
-        capacity=_capacity(watches, max_events),
+        capacity=first_capacity(watches, max_events),
         reference=Reference(given, loss, extended=extended, choice=choice),
     )
     solve = _traced if is_traced(run) else _driven
@@ -174,34 +179,15 @@ def extended(
     flow: Trajectory, t1: float, ts: Any, max_steps: int, max_events: int, progress: bool, throw
 ) -> Trajectory:
     """See `Trajectory.extend`."""
-    run, at = flow.reference.run, flow.continuation
-    if run is None or at is None or is_traced(flow):
-        raise ValueError(FIXED)
-    if bool(flow.result == RESULTS.event_occurred):
-        raise ValueError(
-            "this run ended at a terminating event; to go beyond, run it with `terminate=False`."
-        )
-    ts = chosen_times(t1, ts)
-    first = float(t1) if ts is None else float(np.asarray(ts)[0])
-    if not first > float(flow.end):
-        raise ValueError(
-            f"`{'t1' if ts is None else 'ts'}` must lie beyond the run's end, {float(flow.end):g}, "
-            f"got {first:g}."
-        )
+    run, at, ts = require_extendable(flow, t1, ts)
     dtype = run.network.dtype
     run = dataclasses.replace(
         run, t1=jnp.asarray(t1, dtype), ts=None if ts is None else jnp.asarray(ts, dtype)
     )
     limits = Limits(int(at.counts["num_steps"]) + max_steps, max_events)
-    longer = driven(run, limits, _by_clock(run, progress, float(at.t)), at, flow)
+    longer = driven(run, limits, by_clock(run, progress, float(at.t)), at, flow)
     own = Limits(max_steps, max_events)
     return finished(longer, throw, lambda f: _failure(f, own, run.method.kinks))
-
-
-def _capacity(watches: Sequence[Any], max_events: int) -> int:
-    """Of the first logs; they grow where that does not suffice."""
-    components = sum(watch.channel.size for watch in watches)
-    return min(max_events, 2 ** math.ceil(math.log2(max(1024, 2 * components))))
 
 
 def _traced(
@@ -238,7 +224,8 @@ def _driven(
         file = Checkpoint(checkpoint, run)
         pauses.append(file)
         if found := file.resumed(run):
-            run, start, before = found
+            start, before = found.start, found.flow
+            run = cast(Run, found.run)
             if not is_paused(before, limits):
                 return before.of(run)
     if automatic and not dense and run.method.kinks.exchangeable:
@@ -247,7 +234,7 @@ def _driven(
     if isinstance(progress, diffrax.AbstractProgressMeter):
         run = dataclasses.replace(run, meter=progress)  # which would begin anew after each pause
     else:
-        pauses += _by_clock(run, progress, 0.0 if start is None else float(start.t))
+        pauses += by_clock(run, progress, 0.0 if start is None else float(start.t))
     flow = driven(run, limits, pauses, start, before)
     if not dense:
         return flow
@@ -270,16 +257,6 @@ def _require_dense(run: Run, steps: int) -> None:
     pieces = ExactWalk.pieces if run.method.kinks.walks else 1
     remedy = "Lower `max_steps` or the end, or save at `ts` instead"
     require_room(run.network, steps * stages * pieces, "dense", f"True for {steps} steps", remedy)
-
-
-def _by_clock(run: Run, progress: bool, t: float) -> list[AbstractPause]:
-    """What looks at a run from time t on every now and then, whatever its steps."""
-    pauses: list[AbstractPause] = []
-    if jax.process_count() == 1:  # several would pause at different steps
-        pauses.append(Interruptible(run))
-    if progress:
-        pauses.append(Bar(run, t))
-    return pauses
 
 
 def _failure(flow: Trajectory, limits: Limits, kinks: AbstractKinks) -> str:

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 import jax
 
 from flowlin.network.kinds import AbstractNetwork
-from flowlin.runs.driving import AbstractPause, Limits
-from flowlin.runs.progress import Pace
-from flowlin.runs.run import Run
+from flowlin.runs.driving import AbstractPause, AbstractRun, Limits
+from flowlin.runs.progress import Bar, Pace
 from flowlin.runs.trajectory import Trajectory
 
 SECONDS = 2.0  # between two pauses, about
@@ -29,9 +28,8 @@ class Interruptible(AbstractPause):
 
     by_clock = False
 
-    def __init__(self, run: Run):
-        least = 5e-4 if run.method.kinks.walks else 1e-4
-        step = seconds(run.network, run.problem.task.samples, least)
+    def __init__(self, run: AbstractRun):
+        step = seconds(run.network, *run.effort)
         self.pace = Pace(SECONDS, max(int(FIRST_SECONDS / step), 1))
 
     def budget(self, accepted: int) -> int | None:
@@ -41,18 +39,30 @@ class Interruptible(AbstractPause):
             raise KeyboardInterrupt
         return self.pace.budget(accepted)
 
-    def pause(self, run: Run, flow: Trajectory, limits: Limits) -> tuple[Run, Trajectory]:
+    def pause(
+        self, run: AbstractRun, flow: Trajectory, limits: Limits
+    ) -> tuple[AbstractRun, Trajectory]:
         """See how fast it goes."""
         assert flow.continuation is not None
         self.pace.due(flow.continuation)
         return run, flow
 
-    def end(self, run: Run, flow: Trajectory) -> Trajectory:
+    def end(self, run: AbstractRun, flow: Trajectory) -> Trajectory:
         """As it is."""
         return flow
 
-    def broken_off(self, run: Run, flow: Trajectory | None) -> None:
+    def broken_off(self, run: AbstractRun, flow: Trajectory | None) -> None:
         """Nothing to do."""
+
+
+def by_clock(run: AbstractRun, progress: bool, t: float) -> list[AbstractPause]:
+    """What looks at a run from time t on every now and then, whatever its steps."""
+    pauses: list[AbstractPause] = []
+    if jax.process_count() == 1:  # several would pause at different steps
+        pauses.append(Interruptible(run))
+    if progress:
+        pauses.append(Bar(run, t))
+    return pauses
 
 
 @contextlib.contextmanager

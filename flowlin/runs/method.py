@@ -1,10 +1,13 @@
 """How a flow is solved, where its caller leaves it open, and why so."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import diffrax
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from flowlin._tools.arrays import is_traced
 from flowlin._tools.warning import warn
@@ -126,6 +129,14 @@ def controller(rtol: Any, atol: Any, t1: Any, dtype: Any) -> diffrax.PIDControll
         dtmin=16 * jnp.finfo(dtype).eps * t1,
         force_dtmin=False,
     )
+
+
+def decisions(controller: diffrax.AbstractAdaptiveStepSizeController) -> Any:
+    """What a step size controller goes by: its kind and its numbers."""
+    if isinstance(controller, diffrax.PIDController):
+        controller = dataclasses.replace(controller, dtmin=None)  # follows from t1
+    numbers = [np.asarray(a) for a in jax.tree.leaves(controller) if eqx.is_array_like(a)]
+    return type(controller).__name__, numbers
 
 
 def tolerance(tolerances: Tolerances, kinks: AbstractKinks, dtype: Any) -> Any:

@@ -6,8 +6,7 @@ from typing import Any
 import diffrax
 
 from flowlin._tools.bar import tqdm_bar
-from flowlin.runs.driving import AbstractPause, Limits
-from flowlin.runs.run import Run
+from flowlin.runs.driving import AbstractPause, AbstractRun, Limits
 from flowlin.runs.trajectory import Continuation, Trajectory
 
 
@@ -70,9 +69,9 @@ class Bar(AbstractPause):
 
     by_clock = True
 
-    def __init__(self, run: Run, start: float):
+    def __init__(self, run: AbstractRun, start: float):
         self.pace = Pace(0.5)
-        end = float(run.t1)
+        end = run.horizon
         times = "t = {n:.4g}/{total:.4g} [{elapsed}<{remaining}{postfix}]"
         self.bar = tqdm_bar(
             end,
@@ -85,20 +84,22 @@ class Bar(AbstractPause):
         """Twice a second."""
         return self.pace.budget(accepted)
 
-    def pause(self, run: Run, flow: Trajectory, limits: Limits) -> tuple[Run, Trajectory]:
+    def pause(
+        self, run: AbstractRun, flow: Trajectory, limits: Limits
+    ) -> tuple[AbstractRun, Trajectory]:
         """Show how far it is."""
         assert flow.continuation is not None
         if self.pace.due(flow.continuation):
             self._show(flow)
         return run, flow
 
-    def end(self, run: Run, flow: Trajectory) -> Trajectory:
+    def end(self, run: AbstractRun, flow: Trajectory) -> Trajectory:
         """Show the end."""
         self._show(flow)
         self.bar.close()
         return flow
 
-    def broken_off(self, run: Run, flow: Trajectory | None) -> None:
+    def broken_off(self, run: AbstractRun, flow: Trajectory | None) -> None:
         """Leave the bar where it is."""
         self.bar.close()
 

@@ -8,6 +8,7 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from flowlin._tools.checks import recordable
@@ -18,12 +19,13 @@ from flowlin.events.observer import Observer
 from flowlin.events.recorder import Recorder, RecorderState, event_log
 from flowlin.events.watched import Watch
 from flowlin.field.gates.sides import NO_SLOTS, TWO_LAYERS, UNSOLVED
-from flowlin.field.objective import AbstractObjective
+from flowlin.field.objective import AbstractObjective, Modified
 from flowlin.field.problem import Problem
 from flowlin.log.buffer import Buffer, gate_log
 from flowlin.network.kinds import AbstractNetwork
-from flowlin.runs.method import Method
-from flowlin.runs.trajectory import Continuation, Reference, Trajectory
+from flowlin.runs.driving import ROOM, AbstractRun, Effort, Limits, is_paused
+from flowlin.runs.method import Method, decisions
+from flowlin.runs.trajectory import Continuation, Reference, Trajectory, trimmed
 from flowlin.solvers.averaged import EVALUATIONS, AveragedGates
 from flowlin.solvers.pausing import Pausing, PausingState
 from flowlin.solvers.rkc import RKC
@@ -95,8 +97,8 @@ class Allowance(eqx.Module):
         return Allowance(jnp.asarray(steps), jnp.asarray(steps), room)
 
 
-class Run(eqx.Module):
-    """Everything that defines a run, so that it can be jitted and attempted again.
+class Run(AbstractRun):
+    """Everything that defines a flow, so that it can be jitted and attempted again.
 
     - `problem`, `method`: what is solved, and how.
     - `watches`, `observe`: what is looked at, in every step and at the saved times.
@@ -121,22 +123,65 @@ class Run(eqx.Module):
         return self.problem.network
 
     @property
+    def task(self) -> Task:
+        """What it is trained on."""
+        return self.problem.task
+
+    @property
+    def observables(self) -> Observables:
+        """The user's."""
+        return self.observe
+
+    @property
+    def horizon(self) -> float:
+        """The time at which it ends."""
+        return float(self.t1)
+
+    @property
+    def effort(self) -> Effort:
+        """What a step costs."""
+        return Effort(self.problem.task.samples, 5e-4 if self.method.kinks.walks else 1e-4)
+
+    @property
+    def switched(self) -> bool:
+        """Whether it has gone over to RKC."""
+        return isinstance(self.method.solver, RKC) and self.reference.choice.solver != "RKC"
+
+    @property
     def save(self) -> "_Save":
         """What is saved at each time."""
         return _Save(self.method.objective, self.network, self.problem.task, self.observe)
-
-    def with_capacity(self, capacity: int) -> "Run":
-        """The same run with room for so many events."""
-        return dataclasses.replace(self, capacity=capacity)
 
     def with_solver(self, solver: diffrax.AbstractSolver) -> "Run":
         """The same run by another solver."""
         return dataclasses.replace(self, method=dataclasses.replace(self.method, solver=solver))
 
-    def told(self, **changed: str) -> "Run":
-        """The same run, with something else said of what was chosen; see `Choice`."""
-        choice = self.reference.choice._replace(**changed)
-        return dataclasses.replace(self, reference=self.reference.told(choice=choice))
+    def resumed(self, capacity: int, switched: bool) -> "Run":
+        """The run as it was when it was written to a file."""
+        run = self.with_capacity(capacity)
+        return run.with_solver(RKC()) if switched else run
+
+    def arguments(self) -> dict[str, Any]:
+        """By name what it was asked for; functions count by what they are called."""
+        problem, method = self.problem, self.method
+        goal = method.objective
+        watched = [(watch.channel, watch.direction, watch.terminate) for watch in self.watches]
+        return {
+            "network": (type(problem.network).__name__, problem.network),
+            "task": problem.task,
+            "loss": repr(problem.loss),
+            "kinks": repr(method.kinks),
+            "tau": problem.tau,
+            "modified_rate": goal.learning_rate if isinstance(goal, Modified) else None,
+            "events": (repr(watched), eqx.filter(self.watches, eqx.is_array)),
+            "observe": repr(sorted(self.observe.functions or ["networks"])),
+            "solver": type(method.solver).__name__,
+            "rtol": np.asarray(method.controller.rtol),
+            "atol": np.asarray(method.controller.atol),
+            "stepsize_controller": decisions(method.controller),
+            "t1": self.t1,
+            "ts": self.ts,
+        }
 
     @property
     def anonymous(self) -> "Run":
@@ -169,6 +214,18 @@ class Run(eqx.Module):
         )
         # Of the types that come out of a solve, so that what goes on compiles no more.
         return jax.tree.map(lambda a: jnp.asarray(a) if eqx.is_array_like(a) else a, start)
+
+    def ahead(
+        self, start: Continuation | None, first: bool, budget: int, limits: Limits
+    ) -> Trajectory:
+        """The next steps, at most `budget`, with those rows that an earlier part has not saved."""
+        taken = 0 if start is None else int(start.counts["num_steps"])
+        allowance = Allowance(jnp.asarray(budget), jnp.asarray(limits.steps - taken), ROOM)
+        flow = trimmed(self.anonymous.solve(start, allowance))
+        wanted = slice(None if first else 1, -1 if is_paused(flow, limits) else None)
+        if self.ts is None and wanted != slice(None):  # rows at the ends, but not at pauses
+            flow = flow.with_rows(lambda a: a[wanted])
+        return flow
 
     @jit_by_array
     def solve(

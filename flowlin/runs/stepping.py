@@ -1,39 +1,44 @@
-"""Discrete runs, step by step: in one program, or in segments where they are long."""
+"""Steps of descent, the one loop over them, and what is looked at on the way."""
 
 import dataclasses
-import math
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import lax
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
-from flowlin._tools.arrays import is_traced
-from flowlin._tools.bar import tqdm_bar
-from flowlin._tools.result import RESULTS, hand_back
+from flowlin._tools.compiled import jit_by_array
+from flowlin._tools.result import RESULTS
 from flowlin._tools.types import Parameters
-from flowlin.events.recorder import Observer, event_log
+from flowlin.events.observer import Observer
+from flowlin.events.recorder import event_log
 from flowlin.field.objective import AbstractObjective, FullData
 from flowlin.log.buffer import Buffer
-from flowlin.log.linear_phase import counts_from_steps
+from flowlin.log.eventlog import EventLog
 from flowlin.loss import Loss
 from flowlin.network.kinds import AbstractNetwork
-from flowlin.runs.interrupts import SECONDS, seconds
 from flowlin.runs.run import Observables
-from flowlin.runs.trajectory import Reference, Trajectory, finished
 from flowlin.tasks.task import Task
+
+Found = TypeVar("Found")
+Seen = TypeVar("Seen")
+
+Counts = tuple[tuple[Array, Array], ...]  # (on, off) units, per quantile and layer
 
 
 class Look(eqx.Module):
     """What is looked at as the run goes: watched values, and counts of linear units."""
 
     observer: Observer
-    counters: tuple[Observer, ...]  # order statistics, per quantile: see `UnitSwitches`
+    counters: tuple[Observer, ...] = ()  # order statistics, per quantile: see `UnitSwitches`
+    quantiles: tuple[float, ...] = eqx.field(static=True, default=())
 
-    def counts(self, parameters: Parameters) -> tuple[tuple[Array, Array], ...]:
+    def counts(self, parameters: Parameters) -> Counts:
         """(on, off) unit counts, per quantile and layer."""
         found = []
         for counter in self.counters:
@@ -51,17 +56,65 @@ class Look(eqx.Module):
 class State(eqx.Module):
     """Carried from step to step."""
 
-    parameters: Parameters
+    parameters: Any  # `Parameters`; () within a `Continuation`, which has them itself
     optimiser: Any
     values: Array
     log: Buffer
     end: Array  # time of the first terminating event, else inf
     step: Array
+    looked: Array  # the step of the last look
+    finite: Array  # whether the loss was, at all looks
     order: Array  # the epoch's order of the samples, for mini-batches
 
 
+class Stops(eqx.Module):
+    """The steps at which a run stops for a row, from where it stands on.
+
+    - `at`: (R + 1,), ascending; the first is where it stands.
+    - `looks`: (R,), whether it is looked at there; else the run only pauses.
+    - `count`: how many of the R there are; the others fill the array.
+    - `longest`: the most steps from one to the next, for loops of fixed length, which alone have
+      derivatives in reverse; None for as many as there are.
+    - `even`: whether all are as many.
+    """
+
+    at: Int[Array | np.ndarray, " R_and_1"]
+    looks: Bool[Array | np.ndarray, " R"]
+    count: Int[Array | np.ndarray, ""] | int
+    longest: int | None = eqx.field(static=True, default=None)
+    even: bool = eqx.field(static=True, default=False)
+
+    def steps(self, row: Any, one: Callable[[Any, Found], Found], found: Found) -> Found:
+        """`one(k, found)` for all steps k from one stop to the next."""
+        at = jnp.asarray(self.at)
+        first, last = at[row], at[row + 1]
+        if self.longest is None:
+            return lax.fori_loop(first, last, one, found)
+
+        def one_or_none(k: Any, found: Found) -> Found:
+            step = first + k
+            if self.even:
+                return one(step, found)
+            return lax.cond(step < last, lambda: one(step, found), lambda: found)
+
+        return lax.fori_loop(0, self.longest, one_or_none, found)
+
+
+class Rows(NamedTuple):
+    """What was found on the way.
+
+    - `ts`, `losses`, `observed`: at the stops, (R, ...).
+    - `counts`: at the stops of mini-batches, else where the run stood and after every step.
+    """
+
+    ts: Array
+    losses: Array
+    observed: Any
+    counts: Counts
+
+
 class Descent(eqx.Module):
-    """Everything that defines a run."""
+    """Everything that defines a step, and what is looked at."""
 
     network: AbstractNetwork
     task: Task
@@ -74,15 +127,14 @@ class Descent(eqx.Module):
     clock: Array  # flow time per step
     optimiser: optax.GradientTransformation | None = eqx.field(static=True)  # None: plain
     interpolate: bool = eqx.field(static=True)
-    save_every: int = eqx.field(static=True)
     batch_size: int | None = eqx.field(static=True)
     key: PRNGKeyArray | None
 
-    def start(self, max_events: int) -> State:
+    def start(self, capacity: int) -> State:
         """The state before the first step."""
         parameters: Any = self.network.parameters
         values = self.values(parameters)
-        empty = Buffer.empty(max_events, self.clock.dtype)
+        empty = Buffer.empty(capacity, self.clock.dtype)
         log, end = self.look.observer.started(empty, values)
         return State(
             parameters=parameters,
@@ -91,6 +143,8 @@ class Descent(eqx.Module):
             log=log,
             end=end,
             step=jnp.zeros((), jnp.int32),
+            looked=jnp.zeros((), jnp.int32),
+            finite=jnp.ones((), bool),
             order=jnp.arange(self.task.samples),
         )
 
@@ -106,16 +160,7 @@ class Descent(eqx.Module):
         if self.batch_size is None:
             gradient = self.objective.gradient(network)
         else:
-            batches = self.task.samples // self.batch_size
-            place = state.step % batches
-            assert self.key is not None
-            key = jax.random.fold_in(self.key, state.step // batches)
-            order = lax.cond(
-                place == 0,
-                lambda: jax.random.permutation(key, self.task.samples),
-                lambda: order,
-            )
-            chosen = lax.dynamic_slice(order, (place * self.batch_size,), (self.batch_size,))
+            order, chosen = self._batch(state)
             batch = FullData(self.task.take(chosen), self.loss)
             gradient = batch.gradient(network)
         optimiser, before = state.optimiser, cast(Any, state.parameters)
@@ -129,8 +174,22 @@ class Descent(eqx.Module):
             state, parameters=parameters, optimiser=optimiser, step=state.step + 1, order=order
         )
 
-    def record(self, state: State, since: Any) -> tuple[State, Any]:
-        """Log the crossings since the last look; return the unit counts."""
+    def _batch(self, state: State) -> tuple[Array, Array]:
+        """The epoch's order of the samples, and those of the step's batch."""
+        assert self.key is not None
+        assert self.batch_size is not None
+        batches = self.task.samples // self.batch_size
+        place = state.step % batches
+        key = jax.random.fold_in(self.key, state.step // batches)
+        order = lax.cond(
+            place == 0,
+            lambda: jax.random.permutation(key, self.task.samples),
+            lambda: state.order,
+        )
+        return order, lax.dynamic_slice(order, (place * self.batch_size,), (self.batch_size,))
+
+    def record(self, state: State, since: Any) -> State:
+        """With the crossings since the last look in the log."""
         values = self.values(state.parameters)
         log, first = state.log, state.end
         if values.shape[0]:
@@ -147,180 +206,110 @@ class Descent(eqx.Module):
             log = log.append(time, since * self.clock, jnp.arange(new.size), old, new)
             stops = jnp.any(crossed & self.look.observer.terminating)
             first = jnp.where(stops, jnp.minimum(first, end), first)
-        state = dataclasses.replace(state, values=values, log=log, end=first)
-        return state, self.look.counts(state.parameters)
+        return dataclasses.replace(state, values=values, log=log, end=first, looked=state.step)
 
-    def advance(self, state: State, steps: int) -> tuple[State, Any]:
-        """`steps` steps up to the next saved row; stands still once a terminating event came."""
+    def unless_ended(self, state: State, new: State) -> State:
+        """The new state, but for a run that has ended: it stands still."""
+        if not any(watch.terminate for watch in self.look.observer.watches):
+            return new
+        done = jnp.isfinite(state.end)
+        return jax.tree.map(lambda a, b: jnp.where(done, a, b), state, new)
 
-        def one(state, _):
-            new = self.update(state)
-            counts: Any = ()
-            if self.batch_size is None:
-                new, counts = self.record(new, 1)
-            return _choose(jnp.isfinite(state.end), state, new), counts
+    def through(
+        self,
+        state: State,
+        stops: Stops,
+        found: tuple[Found, Seen],
+        each: Callable[[Found, State, Any, Any], Found],
+        at_stop: Callable[[Seen, State, Any], Seen],
+    ) -> tuple[State, tuple[Found, Seen]]:
+        """All steps up to the last stop.
 
-        before = state
-        state, counts = lax.scan(one, state, length=steps)
-        if self.batch_size is not None:
-            state, row = self.record(state, steps)
-            state = _choose(jnp.isfinite(before.end), before, state)
-            counts = jax.tree.map(lambda a: a[None], row)
+        What is found goes, its first part through `each(part, state, step, stop)` after every
+        step, its second through `at_stop(part, state, stop)` at every stop.
+        """
+
+        def block(k: Any, carry: tuple[State, tuple[Found, Seen]]) -> Any:
+            def one(step: Any, carry: tuple[State, Found]) -> tuple[State, Found]:
+                state, found = carry
+                new = self.update(state)
+                if self.batch_size is None:
+                    new = self.record(new, 1)
+                return self.unless_ended(state, new), each(found, new, step, k)
+
+            state, (found, seen) = carry
+            state, found = stops.steps(k, one, (state, found))
+            if self.batch_size is not None:  # a look costs more than a step
+                looked = self.record(state, state.step - state.looked)
+                looks = jnp.asarray(stops.looks)[k]
+                looked = jax.tree.map(lambda a, b: jnp.where(looks, b, a), state, looked)
+                state = self.unless_ended(state, looked)
+            return state, (found, at_stop(seen, state, k))
+
+        return lax.fori_loop(0, stops.count, block, (state, found))
+
+    def row(self, state: State) -> Rows:
+        """What is found at one stop."""
         network = self.network.with_parameters(state.parameters)
-        saved = (self.objective.value(network), self.observe(network, self.task))
-        return state, ((state.step * self.clock, *saved), counts)
+        value, seen = self.objective.value(network), self.observe(network, self.task)
+        counts = () if self.batch_size is None else self.look.counts(state.parameters)
+        return Rows(state.step * self.clock, value, seen, counts)
 
-    def opened(self, max_events: int) -> tuple[State, Any]:
-        """The state before the first step, and its row."""
-        network = self.network
-        first = (jnp.zeros_like(self.clock), self.objective.value(network))
-        row = ((*first, self.observe(network, self.task)), self.look.counts(network.parameters))
-        return self.start(max_events), jax.tree.map(lambda a: jnp.asarray(a)[None], row)
+    def advance(self, state: State, stops: Stops, room: int) -> tuple[State, Rows]:
+        """All steps up to the last stop, of which there is room for so many, and what was found.
 
-    def blocks(self, state: State, count: int) -> tuple[State, Any]:
-        """So many times `save_every` steps, and the row after each of them."""
+        Stands still once a terminating event came.
+        """
+        rows, every = stops.looks.shape[0], self.batch_size is None
 
-        def block(state, _):
-            return self.advance(state, self.save_every)
+        def written(tree: Any, place: Any, value: Any) -> Any:
+            return jax.tree.map(lambda a, b: a.at[place].set(b), tree, value)
 
-        state, (rows, counts) = lax.scan(block, state, length=count)
-        # Counts within a block are per step: lay the blocks end to end.
-        return state, (rows, jax.tree.map(lambda a: a.reshape(-1), counts))
+        def counted(counts: Counts, state: State, step: Any, stop: Any) -> Counts:
+            del stop
+            place = step + 1 - jnp.asarray(stops.at)[0]
+            return written(counts, place, self.look.counts(state.parameters))
 
-    def rest(self, state: State, steps: int) -> tuple[State, Any]:
-        """The steps that do not fill a block, and the row after them."""
-        state, (row, counts) = self.advance(state, steps)
-        return state, (jax.tree.map(lambda a: jnp.asarray(a)[None], row), counts)
+        def at_stop(found: Rows, state: State, stop: Any) -> Rows:
+            return written(found, stop, self.row(state))
 
-    @eqx.filter_jit
-    def solve(self, steps: int, max_events: int) -> tuple[State, Any]:
-        """The whole run."""
-        state, first = self.opened(max_events)
-        state, body = self.blocks(state, steps // self.save_every)
-        parts = [first, body]
-        if steps % self.save_every:
-            state, last = self.rest(state, steps % self.save_every)
-            parts.append(last)
-        return state, _joined(parts)
+        here = self.look.counts(state.parameters) if every else ()
+        counts = written(_empty(here, room + 1), 0, here)
+        empty = _empty(eqx.filter_eval_shape(self.row, state), rows)
+        each = counted if every else lambda counts, *_: counts
+        state, (counts, found) = self.through(state, stops, (counts, empty), each, at_stop)
+        found = found._replace(counts=counts) if every else found
+        seen = (jnp.arange(rows) < stops.count) & jnp.asarray(stops.looks)
+        finite = state.finite & jnp.all(jnp.isfinite(found.losses) | ~seen)
+        return dataclasses.replace(state, finite=finite), found
 
-
-_opened = eqx.filter_jit(Descent.opened)
-_blocks = eqx.filter_jit(Descent.blocks)
-_rest = eqx.filter_jit(Descent.rest)
-
-
-def _joined(parts: list[Any]) -> Any:
-    """Rows of several parts of a run, end to end."""
-    return jax.tree.map(lambda *a: jnp.concatenate(a), *parts)
-
-
-class _Segments:
-    """A run in segments of about two seconds: its state and its rows so far."""
-
-    def __init__(self, run: Descent, max_events: int):
-        self.run = run
-        self.state, first = _opened(run, max_events)
-        self.parts = [first]
-
-    def __call__(self, steps: int, together: int, bar: Any) -> None:
-        """All steps, so many blocks of them together."""
-        size = self.run.save_every
-        for _ in range(steps // size // together):
-            self._take(_blocks(self.run, self.state, together), bar)
-        if steps % size:
-            self._take(_rest(self.run, self.state, steps % size), bar)
-
-    def _take(self, found: tuple[State, Any], bar: Any) -> None:
-        jax.block_until_ready(found)
-        self.parts, self.state = [*self.parts, found[1]], found[0]
-        if bar is not None:
-            bar.update(int(self.state.step) - bar.n)
+    def outcome(self, state: State) -> "Outcome":
+        """How a run stands, in terms of the user's."""
+        end = state.step * self.clock
+        result: Any = RESULTS.successful
+        for happened, outcome in (
+            (jnp.isfinite(state.end), RESULTS.event_occurred),
+            (state.log.overflowed, RESULTS.event_overflow),
+            (~state.finite, RESULTS.not_finite),
+        ):
+            result = RESULTS.where(happened, outcome, result)  # pyright: ignore
+        log = state.log if self.look.observer.watches else None
+        return Outcome(end, result, event_log(log, self.look.observer, end))
 
 
-def _choose(done: Array, old: State, new: State) -> State:
-    """The old state once the run has ended."""
-    return jax.tree.map(lambda a, b: jnp.where(done, a, b), old, new)
+class Outcome(NamedTuple):
+    """How a run stands: the time reached, its result, and its events."""
+
+    end: Array
+    result: Any
+    events: EventLog
 
 
-def stepped(
-    run: Descent, steps: int, max_events: int, progress: bool, quantiles, reference: Reference
-) -> Trajectory:
-    """The run in one go, or where it is long, and outside of `jit`, in segments."""
-    watches = run.look.observer.watches
-    max_events = max_events if watches else 0
-    blocks = steps // run.save_every
-    seen = run.batch_size or run.task.samples
-    block = seconds(run.network, seen, 2e-5) * run.save_every
-    together = math.ceil((0.5 if progress else SECONDS) / block)
-    if is_traced(run) or (blocks <= together and not progress):
-        state, rows = run.solve(steps, max_events)
-        return _assembled(run, state, rows, watches, quantiles, reference)
-    bar = tqdm_bar(steps, unit="step") if progress else None
-    together = max(k for k in range(1, min(together, blocks) + 1) if blocks % k == 0)
-    segments = _Segments(run, max_events)
-
-    def so_far() -> Trajectory:
-        rows = _joined(segments.parts)
-        return _assembled(run, segments.state, rows, watches, quantiles, reference)
-
-    try:
-        segments(steps, together, bar)
-    except (KeyboardInterrupt, Exception) as error:
-        broken_off = dataclasses.replace(so_far(), result=RESULTS.interrupted)
-        hand_back(error, finished(broken_off, False, lambda _: ""))
-        raise
-    finally:
-        if bar is not None:
-            bar.close()
-    return so_far()
+def _empty(shapes: Any, rows: int) -> Any:
+    """Room for so many rows of this shape."""
+    return jax.tree.map(lambda a: jnp.zeros((rows, *a.shape), a.dtype), shapes)
 
 
-def _assembled(run: Descent, state: State, rows, watches, quantiles, reference) -> Trajectory:
-    """The trajectory of a finished run."""
-    (ts, losses, observed), counts = rows
-    end = state.step * run.clock
-    # Rows after a terminating event repeat its state.
-    kept = jnp.concatenate([jnp.ones(1, bool), ts[1:] > ts[:-1]])
-    finite = jnp.isfinite(losses) | ~kept
-    ended, overflow = jnp.isfinite(state.end), state.log.overflowed
-    result: Any = RESULTS.successful
-    for happened, outcome in (
-        (ended, RESULTS.event_occurred),
-        (overflow, RESULTS.event_overflow),
-        (~jnp.all(finite), RESULTS.not_finite),
-    ):
-        result = RESULTS.where(happened, outcome, result)  # pyright: ignore
-    every = run.batch_size is None  # whether every step was looked at
-    grain = run.clock * (1 if every else run.save_every)
-    units = run.network.hidden
-    layers = len(units)
-    looked = ts
-    if every and counts:
-        looked = run.clock * jnp.arange(counts[0][0].shape[0])
-    step_counts = {
-        (layer, quantile): counts_from_steps(
-            looked, counts[i * layers + layer], grain, units[layer], end
-        )
-        for i, quantile in enumerate(quantiles)
-        for layer in range(layers)
-    }
-    networks = run.observe.functions is None
-    return Trajectory(
-        ts=jnp.where(kept, ts, jnp.inf),
-        losses=losses,
-        observed={} if networks else observed,
-        events=event_log(state.log if watches else None, run.look.observer, end),
-        final=run.network.with_parameters(state.parameters),
-        end=end,
-        result=result,
-        saved=observed if networks else None,
-        counts={"num_steps": state.step},
-        labels=(("solver", "descent" if run.batch_size is None else "stochastic descent"),),
-        dense=None,
-        step_counts=step_counts,
-        samples=run.task.samples,
-        tau=run.tau,
-        discrete=True,
-        reference=reference,
-        continuation=None,
-    )
+advanced = jit_by_array(Descent.advance)
+row = jit_by_array(Descent.row)
+outcome = jit_by_array(Descent.outcome)

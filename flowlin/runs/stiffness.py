@@ -1,12 +1,14 @@
 """The choice between a standard solver and RKC, by measurement during a run."""
 
+import dataclasses
 import functools
 
+import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flowlin._tools.compiled import jit_by_array
-from flowlin.runs.driving import AbstractPause, Limits, is_paused, restarted, segment
+from flowlin.runs.driving import AbstractPause, AbstractRun, Limits, is_paused, segment
 from flowlin.runs.run import Run
 from flowlin.runs.trajectory import Continuation, Trajectory
 from flowlin.solvers.radius import direction, spectral_radius
@@ -39,10 +41,12 @@ class StiffnessCheck(AbstractPause):
         """Steps to the next look."""
         return None if self.switched else max(FIRST, 1 << accepted.bit_length()) - accepted
 
-    def pause(self, run: Run, flow: Trajectory, limits: Limits) -> tuple[Run, Trajectory]:
+    def pause(
+        self, run: AbstractRun, flow: Trajectory, limits: Limits
+    ) -> tuple[AbstractRun, Trajectory]:
         """Measure, and try RKC if the run may be stiff."""
-        at = flow.continuation
-        assert at is not None
+        assert isinstance(run, Run)
+        at = _at(flow)
         accepted = int(at.counts["num_accepted_steps"])
         if self.switched or accepted < FIRST or accepted & (accepted - 1):
             return run, flow
@@ -52,7 +56,7 @@ class StiffnessCheck(AbstractPause):
         if step * radius < 1:
             return run, flow
         stiff = run.with_solver(RKC())
-        start = restarted(stiff, at, flow.counts["accepted_evaluations"])
+        start = _restarted(stiff, at, flow.counts["accepted_evaluations"])
         stiff, warm = segment(stiff, flow, start, TRIAL, limits)
         if not is_paused(warm, limits):
             return run, flow
@@ -66,17 +70,29 @@ class StiffnessCheck(AbstractPause):
         self.switched = True
         return stiff.told(solver=f"{name}, then RKC", solver_because=because), tried
 
-    def end(self, run: Run, flow: Trajectory) -> Trajectory:
+    def end(self, run: AbstractRun, flow: Trajectory) -> Trajectory:
         """As it is."""
         return flow
 
-    def broken_off(self, run: Run, flow: Trajectory | None) -> None:
+    def broken_off(self, run: AbstractRun, flow: Trajectory | None) -> None:
         """Nothing to do."""
 
 
 def _at(flow: Trajectory) -> Continuation:
     assert flow.continuation is not None
     return flow.continuation
+
+
+@jit_by_array
+def _restarted(run: Run, at: Continuation, spent: Array) -> Continuation:
+    """Where a run goes on with RKC, after so many evaluations; what was logged goes along."""
+    fresh = run.begin(at.t, at.parameters)
+    inner = fresh.solver.inner if run.watches else fresh.solver
+    whole = (inner.evaluations + spent).astype(inner.evaluations.dtype)
+    solver = eqx.tree_at(lambda state: state.evaluations, inner, whole)
+    if run.watches:
+        solver = eqx.tree_at(lambda state: state.inner, at.solver, solver)
+    return dataclasses.replace(fresh, solver=solver, counts=at.counts)
 
 
 def _advance(before: Trajectory, after: Trajectory) -> float:

@@ -38,7 +38,7 @@ class Reference:
 
     Compared by the task's identity, so that a batch of trajectories does not hold a batch of
     tasks. `task` is None where it is not known: under `jit` with the task as an argument. `run` is
-    what defines a flow, `extended` the function that carries it on, and `choice` says what was
+    what defines a run, `extended` the function that carries it on, and `choice` says what was
     chosen for it and why.
     """
 
@@ -89,7 +89,7 @@ class Continuation(eqx.Module):
 
 
 FIXED = (
-    "this trajectory cannot be extended: only flows can, and only where they were computed, "
+    "this trajectory cannot be extended: only runs can, and only where they were computed, "
     "without `dense=True`, outside of `jit` and `vmap`. Rerun it with a later `t1`."
 )
 
@@ -236,19 +236,21 @@ class Trajectory(eqx.Module):
         """The run up to a later `t1`: it goes on where it ended, with the solver's state.
 
         Equal to a run to the later end that has a step end at the earlier one. A run that failed
-        for `max_steps` goes on likewise.
+        for `max_steps` goes on likewise. A descent ends at the step nearest to `t1`, at least one
+        later, with its optimiser's state and its order of batches carried on.
 
         **Arguments:**
 
         - `t1`: the new end.
-        - `ts`: times to save besides those already saved; None saves the new end.
+        - `ts`: times to save besides those already saved; None saves the new end, and in a
+          descent with `save_every` as before.
         - `max_steps`, `max_events`, `progress`, `throw`: as in `gradient_flow`; steps are those
-          of the extension, events all.
+          of the extension, events all. A descent takes as many steps as `t1` asks for.
 
         **Returns:** the trajectory of the whole run; this one stays as it is.
 
         **Raises:** `ValueError` for times that are not later, for a run that ended at a terminating
-        event, and for trajectories of descent, under `jit` or `vmap`, loaded ones, and those with
+        event, and for trajectories under `jit` or `vmap`, loaded ones, and those with
         `dense=True`.
         """
         extended = self.reference.extended
