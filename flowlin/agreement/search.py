@@ -24,7 +24,7 @@ from flowlin.agreement.measure import (
     _times,
 )
 from flowlin.events.kinds import AbstractEvent, UnitSwitches
-from flowlin.loss import Loss, SquaredError
+from flowlin.loss import AnyLoss, SquaredError
 from flowlin.network.kinds import AbstractNetwork
 from flowlin.runs.descent import prepared
 from flowlin.runs.flow import gradient_flow
@@ -102,7 +102,7 @@ def largest_learning_rate(
     t1: float,
     within: float = 0.01,
     *,
-    loss: Loss = SquaredError(),
+    loss: AnyLoss = SquaredError(),
     tau: float = 1.0,
     events: AbstractEvent | Sequence[AbstractEvent] = (),
     kinks: AbstractKinks | None = None,

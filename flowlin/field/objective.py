@@ -65,6 +65,9 @@ class FullData(AbstractPlain):
     width: float = eqx.field(static=True, default=0.0)
     shards: int = eqx.field(static=True, default=1)
 
+    def __check_init__(self):
+        self.loss.require_fit(self.task.y)
+
     def value(self, network: AbstractNetwork) -> Float[Array, ""]:
         """The loss on the task."""
         return self._summed(self._loss, network)

@@ -1,7 +1,7 @@
 """Measures of the function that a network computes."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from flowlin._tools.checks import checked, floating, index
 from flowlin._tools.codec import storable
 from flowlin.field.chunks import summed
 from flowlin.field.objective import FullData
-from flowlin.loss import Loss, SquaredError
+from flowlin.loss import AnyLoss, Loss, SquaredError
 from flowlin.measures._input import Samples, inputs_of, require_layer, samples, whole
 from flowlin.network.kinds import AbstractNetwork
 from flowlin.tasks.task import Task
@@ -20,12 +20,12 @@ GRID = 2**22  # points of a grid beyond which nobody has meant it
 
 
 @checked
-def loss(network: AbstractNetwork, task: Task, *, loss: Loss = SquaredError()) -> Float[Array, ""]:
+def loss(network: AbstractNetwork, task: Task, *, loss: AnyLoss = SquaredError()) -> Float[Array, ""]:
     """The loss of a network on a task, such as held-out samples.
 
     **Arguments:** `network`, `task`, and the `loss` function.
     """
-    return FullData(whole(network, task), loss, shards=task.shards).value(network)
+    return FullData(whole(network, task), cast(Loss, loss), shards=task.shards).value(network)
 
 
 @checked

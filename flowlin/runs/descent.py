@@ -12,7 +12,7 @@ from flowlin._tools.result import RESULTS
 from flowlin.events.kinds import AbstractEvent, UnitSwitches, user_watches
 from flowlin.events.recorder import Observer
 from flowlin.field.vector_field import objective
-from flowlin.loss import Loss, SquaredError
+from flowlin.loss import AnyLoss, SquaredError
 from flowlin.network.fit import check_fit
 from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
 from flowlin.runs.choices import require_room
@@ -30,7 +30,7 @@ def gradient_descent(
     learning_rate: float,
     steps: int,
     *,
-    loss: Loss = SquaredError(),
+    loss: AnyLoss = SquaredError(),
     tau: float = 1.0,
     optimiser: optax.GradientTransformation | None = None,
     events: AbstractEvent | Sequence[AbstractEvent] = (),
@@ -85,7 +85,7 @@ def stochastic_gradient_descent(
     *,
     batch_size: int,
     key: PRNGKeyArray,
-    loss: Loss = SquaredError(),
+    loss: AnyLoss = SquaredError(),
     tau: float = 1.0,
     optimiser: optax.GradientTransformation | None = None,
     events: AbstractEvent | Sequence[AbstractEvent] = (),
