@@ -174,7 +174,7 @@ class FunctionLoss(Loss):
         one = jax.ShapeDtypeStruct(targets.shape[1:], targets.dtype)
         found = jax.eval_shape(self._known(), one, one)
         shape, dtype = getattr(found, "shape", None), getattr(found, "dtype", None)
-        if shape != () or not jnp.issubdtype(dtype, jnp.floating):
+        if dtype is None or shape != () or not jnp.issubdtype(dtype, jnp.floating):
             what = f"a {type(found).__name__}" if dtype is None else f"{dtype} of shape {shape}"
             raise ValueError(
                 f"`loss` = {self.name} must make one floating-point number of one sample's output "

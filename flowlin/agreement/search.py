@@ -104,6 +104,7 @@ def largest_learning_rate(
     *,
     loss: AnyLoss = SquaredError(),
     tau: float = 1.0,
+    weight_decay: Any = None,
     events: AbstractEvent | Sequence[AbstractEvent] = (),
     kinks: AbstractKinks | None = None,
     solver: diffrax.AbstractSolver | None = None,
@@ -123,8 +124,8 @@ def largest_learning_rate(
 
     **Arguments:**
 
-    - `network`, `task`, `t1`, `loss`, `tau`, `kinks`, `solver`, `rtol`: of the flow, as for
-      `gradient_flow`; it is kept with `dense=True`. Steps of rate eps take eps tau each.
+    - `network`, `task`, `t1`, `loss`, `tau`, `weight_decay`, `kinks`, `solver`, `rtol`: of the
+      flow, as for `gradient_flow`; it is kept with `dense=True`. Steps of rate eps take eps tau.
     - `within`: the limit, a relative error in (0, 0.5).
     - `events`: whose times count; `Crossing`, `ModeHits`, `LossBelow`. Those of the flow until t1
       must happen in descent, and the other way round, in the same order for each component. They
@@ -145,14 +146,14 @@ def largest_learning_rate(
             "switches do not converge. Pass events of observables."
         )
     run, _ = prepared(
-        network, task, 1.0, loss, tau, None, events, True, None, 1, None, None
+        network, task, 1.0, loss, tau, weight_decay, None, events, True, None, 1, None, None
     )  # fmt: skip
     if any(watch.terminate for watch in run.look.observer.watches):
         raise ValueError("`events` must not end the run; pass them with `terminate=False`.")
     run = dataclasses.replace(run, look=Look(run.look.observer, ()))
     flow = gradient_flow(
         network, task, t1 * (1 + 2 * within) if events else t1, loss=loss, tau=tau,
-        events=events, kinks=kinks, solver=solver, rtol=rtol, dense=True,
+        weight_decay=weight_decay, events=events, kinks=kinks, solver=solver, rtol=rtol, dense=True,
     )  # fmt: skip
     _require_motion(network, flow, run)
     sharpness = float(_sharpness(run, flow, t1))

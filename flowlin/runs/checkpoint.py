@@ -165,6 +165,7 @@ def _prints(run: Run) -> dict[str, str]:
         "loss": repr(problem.loss),
         "kinks": repr(method.kinks),
         "tau": problem.tau,
+        "weight_decay": problem.decay,
         "learning_rate": goal.learning_rate if isinstance(goal, Modified) else None,
         "events": (repr(watched), eqx.filter(run.watches, eqx.is_array)),
         "observe": repr(sorted(run.observe.functions or ["networks"])),

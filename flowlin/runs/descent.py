@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import optax
@@ -15,7 +16,7 @@ from flowlin.field.vector_field import objective
 from flowlin.loss import AnyLoss, SquaredError
 from flowlin.network.fit import check_fit
 from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
-from flowlin.runs.choices import require_room
+from flowlin.runs.choices import chosen_decay, require_room
 from flowlin.runs.run import Observables, Observe
 from flowlin.runs.stepping import Descent, Look, stepped
 from flowlin.runs.trajectory import Reference, Trajectory, finished
@@ -32,6 +33,7 @@ def gradient_descent(
     *,
     loss: AnyLoss = SquaredError(),
     tau: float = 1.0,
+    weight_decay: Any = None,
     optimiser: optax.GradientTransformation | None = None,
     events: AbstractEvent | Sequence[AbstractEvent] = (),
     interpolate: bool = False,
@@ -51,6 +53,7 @@ def gradient_descent(
     **Arguments:** as for `gradient_flow`, and
 
     - `learning_rate`: eps.
+    - `weight_decay`: as there; an `optimiser` is given the gradient with it.
     - `steps`: number of steps.
     - `optimiser`: any optax optimiser in place of plain descent; it brings its own rate, and
       `learning_rate` then only sets the unit of time.
@@ -71,8 +74,8 @@ def gradient_descent(
     or there are more than `max_events` events.
     """
     return _run(
-        network, task, learning_rate, steps, loss, tau, optimiser, events, interpolate, observe,
-        save_every, max_events, progress, throw, batch_size=None, key=None,
+        network, task, learning_rate, steps, loss, tau, weight_decay, optimiser, events,
+        interpolate, observe, save_every, max_events, progress, throw, batch_size=None, key=None,
     )  # fmt: skip
 
 
@@ -87,6 +90,7 @@ def stochastic_gradient_descent(
     key: PRNGKeyArray,
     loss: AnyLoss = SquaredError(),
     tau: float = 1.0,
+    weight_decay: Any = None,
     optimiser: optax.GradientTransformation | None = None,
     events: AbstractEvent | Sequence[AbstractEvent] = (),
     interpolate: bool = False,
@@ -115,14 +119,15 @@ def stochastic_gradient_descent(
             f"{batch_size}."
         )
     return _run(
-        network, task, learning_rate, steps, loss, tau, optimiser, events, interpolate, observe,
-        save_every, max_events, progress, throw, batch_size=batch_size, key=key,
+        network, task, learning_rate, steps, loss, tau, weight_decay, optimiser, events,
+        interpolate, observe, save_every, max_events, progress, throw, batch_size=batch_size,
+        key=key,
     )  # fmt: skip
 
 
 def _run(
-    network, task, learning_rate, steps, loss, tau, optimiser, events, interpolate, observe,
-    save_every, max_events, progress, throw, batch_size, key,
+    network, task, learning_rate, steps, loss, tau, weight_decay, optimiser, events, interpolate,
+    observe, save_every, max_events, progress, throw, batch_size, key,
 ) -> Trajectory:  # fmt: skip
     check_fit(network, task)
     if save_every is None:
@@ -132,8 +137,8 @@ def _run(
             f"`save_every` must lie between 1 and `steps` = {steps}, got {save_every}."
         )
     run, quantiles = prepared(
-        network, task, learning_rate, loss, tau, optimiser, events, interpolate, observe,
-        save_every, batch_size, key,
+        network, task, learning_rate, loss, tau, weight_decay, optimiser, events, interpolate,
+        observe, save_every, batch_size, key,
     )  # fmt: skip
     _require_memory(run, steps, quantiles)
     descent = stepped(run, steps, max_events, progress, quantiles, Reference(run.task, loss))
@@ -152,12 +157,13 @@ def _require_memory(run: Descent, steps: int, quantiles: list[float]) -> None:
 
 
 def prepared(
-    network, task, learning_rate, loss, tau, optimiser, events, interpolate, observe, save_every,
-    batch_size, key,
+    network, task, learning_rate, loss, tau, weight_decay, optimiser, events, interpolate,
+    observe, save_every, batch_size, key,
 ) -> tuple[Descent, list[float]]:  # fmt: skip
     """The run, and the quantiles at which it counts units."""
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
-    goal = objective(network, task, loss)
+    decay = chosen_decay(network, weight_decay)
+    goal = objective(network, task, loss, decay=decay)
     quantiles = sorted({0.0} | {e.quantile for e in events if isinstance(e, UnitSwitches)})
     quantiles = quantiles if isinstance(network, ReLUNetwork) else []
     watched = [e for e in events if not isinstance(e, UnitSwitches)]
@@ -171,6 +177,7 @@ def prepared(
         task=task,
         objective=goal,
         loss=loss,
+        decay=decay,
         look=Look(Observer(tuple(watches), network), counters),
         observe=Observables(observe),
         learning_rate=jnp.asarray(learning_rate, network.dtype),

@@ -21,7 +21,7 @@ from flowlin.loss import AnyLoss, Loss, SquaredError
 from flowlin.network.fit import check_fit
 from flowlin.network.kinds import AbstractNetwork
 from flowlin.runs.checkpoint import Checkpoint
-from flowlin.runs.choices import check_options, chosen_times, meter, require_room
+from flowlin.runs.choices import check_options, chosen_decay, chosen_times, meter, require_room
 from flowlin.runs.driving import AbstractPause, Limits, driven, is_paused
 from flowlin.runs.interrupts import Interruptible
 from flowlin.runs.method import chosen_method, chosen_tolerances
@@ -53,6 +53,7 @@ def gradient_flow(
     dense: bool = False,
     loss: AnyLoss = SquaredError(),
     tau: Any = 1.0,
+    weight_decay: Any = None,
     learning_rate: Any = None,
     events: AbstractEvent | Sequence[AbstractEvent] = (),
     observe: Observe | None = None,
@@ -82,6 +83,9 @@ def gradient_flow(
       (output, target), each (N_out,), that returns a number: L is its mean over the samples (for
       the sum divide `tau` by P). The same function compiles once.
     - `tau`: time constant.
+    - `weight_decay`: $\lambda$, or one per layer of weights, readout included: what is descended
+      is then $L + \frac{\lambda}{2} \|w\|^2$, weights and biases alike. `flow.losses` and
+      `LossBelow` stay those of L, the loss on the data, which need not fall all the way.
     - `learning_rate`: None for the flow itself. A rate eps gives the *modified* flow that descent
       with that rate follows to second order: of $L + (\epsilon/4) \|\nabla L\|^2$ (Barrett and
       Dherin 2021; see `flowlin.field.objective.Modified`), at about three times the cost. Its
@@ -143,7 +147,8 @@ def gradient_flow(
     given, task = task, dataclasses.replace(task, name="")
     _require_saved(network, ts, observe)
     tell_digits(network.dtype)
-    problem = Problem(network, task, loss, jnp.asarray(tau, network.dtype))
+    decay = chosen_decay(network, weight_decay)
+    problem = Problem(network, task, loss, jnp.asarray(tau, network.dtype), decay)
     how = chosen_method(problem, kinks, solver, learning_rate, tolerances, t1, adjoint)
     method, choice = how
     logged = (GateSwitches(),) if logs_gates(network, task, events, method.kinks) else ()

@@ -103,7 +103,7 @@ def chosen_method(
         kinks, kinks_because = suitable_kinks(network, problem.task, solver)
     rtol = tolerance(tolerances, kinks, dtype)
     chosen, because = kinks.method(problem, solver, rtol)
-    goal = objective(network, problem.task, problem.loss, kinks.width)
+    goal = objective(network, problem.task, problem.loss, kinks.width, problem.decay)
     if learning_rate is not None:
         goal = Modified(goal, jnp.asarray(learning_rate, dtype))
     choice = Choice(

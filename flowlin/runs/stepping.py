@@ -16,6 +16,7 @@ from flowlin._tools.bar import tqdm_bar
 from flowlin._tools.result import RESULTS, hand_back
 from flowlin._tools.types import Parameters
 from flowlin.events.recorder import Observer, event_log
+from flowlin.field.decay import Decay, decayed
 from flowlin.field.objective import AbstractObjective, FullData
 from flowlin.log.buffer import Buffer
 from flowlin.log.linear_phase import counts_from_steps
@@ -67,6 +68,7 @@ class Descent(eqx.Module):
     task: Task
     objective: AbstractObjective
     loss: Loss
+    decay: Decay | None
     look: Look
     observe: Observables
     learning_rate: Array
@@ -116,7 +118,7 @@ class Descent(eqx.Module):
                 lambda: order,
             )
             chosen = lax.dynamic_slice(order, (place * self.batch_size,), (self.batch_size,))
-            batch = FullData(self.task.take(chosen), self.loss)
+            batch = decayed(FullData(self.task.take(chosen), self.loss), self.decay)
             gradient = batch.gradient(network)
         optimiser, before = state.optimiser, cast(Any, state.parameters)
         gradient = cast(Any, gradient)
