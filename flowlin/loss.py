@@ -1,14 +1,24 @@
 """Loss functions of a whole task."""
 
 import abc
-from typing import Literal
+import inspect
+from collections.abc import Callable
+from typing import Any, Literal, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flowlin._tools.checks import WORDS, array, checked, instance, one_of
+from flowlin._tools.checks import (
+    WORDS,
+    array,
+    checked,
+    function_of,
+    instance,
+    one_of,
+    refuse,
+)
 from flowlin._tools.codec import storable
 
 
@@ -16,20 +26,35 @@ class Loss(eqx.Module):
     """A loss that is a weighted sum over samples."""
 
     @abc.abstractmethod
-    def weight(self, samples: int) -> float:
-        """The factor of each sample among `samples`."""
+    def weight(self, mass: Any) -> Any:
+        """The factor of each sample's own loss, where the weights of all samples sum to `mass`.
+
+        Samples without weights count one each: their mass is P.
+        """
 
     @abc.abstractmethod
     def total(
-        self, outputs: Float[Array, "P N_out"], targets: Float[Array, "P N_out"]
+        self,
+        outputs: Float[Array, "P N_out"],
+        targets: Float[Array, "P N_out"],
+        weights: Float[Array, " P"] | None = None,
     ) -> Float[Array, ""]:
-        """The sum over samples, each of weight one."""
+        """The sum over samples, by their weights; each counts one without."""
 
-    @checked(outputs=array, targets=array)
+    @abc.abstractmethod
+    def require_fit(self, targets: Float[Array, "P N_out"]) -> None:
+        """Raise `ValueError` where it is no loss of such samples."""
+
+    @checked(outputs=array, targets=array, weights=array)
     def __call__(
-        self, outputs: Float[Array, "P N_out"], targets: Float[Array, "P N_out"]
+        self,
+        outputs: Float[Array, "P N_out"],
+        targets: Float[Array, "P N_out"],
+        weights: Float[Array, " P"] | None = None,
     ) -> Float[Array, ""]:
         """The loss of outputs (P, N_out) against targets of the same shape.
+
+        **Arguments:** `weights` (P,) of the samples, as those of `fl.Task`.
 
         **Raises:** `ValueError` for arrays of other shapes.
         """
@@ -39,7 +64,17 @@ class Loss(eqx.Module):
                 "`outputs` and `targets` must have one shape (P, N_out), got "
                 f"{shapes[0]} and {shapes[1]}; one row is a sample."
             )
-        return self.weight(targets.shape[0]) * self.total(outputs, targets)
+        if weights is None:
+            return self.weight(targets.shape[0]) * self.total(outputs, targets)
+        if jnp.shape(weights) != shapes[0][:1]:
+            raise ValueError(
+                f"`weights` must have shape {shapes[0][:1]}, one per sample, got "
+                f"{jnp.shape(weights)}."
+            )
+        return self.weight(jnp.sum(weights)) * self.total(outputs, targets, weights)
+
+
+AnyLoss = Loss | Callable[..., Any]  # what users pass; `checked` makes a Loss of it
 
 
 @checked(reduction=one_of("mean", "sum"))
@@ -50,22 +85,32 @@ class SquaredError(Loss):
     **Arguments:**
 
     - `reduction`: `"mean"` as above; `"sum"` drops the 1/P (the loss of the lead paper, App. E).
-      The two flows are the same curve run at speeds that differ by P: see `fl.StepClock`.
+      The two flows are the same curve run at speeds that differ by P: that of the sum with the
+      time constant tau is that of the mean with tau/P, and descent on the sum at the rate eps is
+      descent on the mean at P eps (see `fl.StepClock`). Of weighted samples (`fl.Task(weights=)`)
+      P is the sum of the weights.
 
     **Raises:** `ValueError` for another reduction.
     """
 
     reduction: Literal["mean", "sum"] = eqx.field(static=True, default="mean")
 
-    def weight(self, samples: int) -> float:
-        """The factor of each sample's half squared error among `samples`: 1/P or 1."""
-        return 1.0 / samples if self.reduction == "mean" else 1.0
+    def weight(self, mass: Any) -> Any:
+        """The factor of each sample's half squared error: 1 over the mass, or 1."""
+        return 1.0 / mass if self.reduction == "mean" else 1.0
 
     def total(
-        self, outputs: Float[Array, "P N_out"], targets: Float[Array, "P N_out"]
+        self,
+        outputs: Float[Array, "P N_out"],
+        targets: Float[Array, "P N_out"],
+        weights: Float[Array, " P"] | None = None,
     ) -> Float[Array, ""]:
-        """The sum over samples, each of weight one."""
-        return 0.5 * jnp.sum((targets - outputs) ** 2)
+        """The sum over samples, by their weights."""
+        squares = (targets - outputs) ** 2
+        return 0.5 * jnp.sum(squares if weights is None else weights[:, None] * squares)
+
+    def require_fit(self, targets: Float[Array, "P N_out"]) -> None:
+        """It fits all targets."""
 
 
 @checked
@@ -75,15 +120,84 @@ class CrossEntropy(Loss):
     \mathrm{softmax}(\hat y_p)$, for one-hot (or probability) targets.
     """
 
-    def weight(self, samples: int) -> float:
-        """The factor of each sample's cross-entropy among `samples`: 1/P."""
-        return 1.0 / samples
+    def weight(self, mass: Any) -> Any:
+        """The factor of each sample's cross-entropy: 1 over the mass."""
+        return 1.0 / mass
 
     def total(
-        self, outputs: Float[Array, "P N_out"], targets: Float[Array, "P N_out"]
+        self,
+        outputs: Float[Array, "P N_out"],
+        targets: Float[Array, "P N_out"],
+        weights: Float[Array, " P"] | None = None,
     ) -> Float[Array, ""]:
-        """The sum over samples, each of weight one."""
-        return -jnp.sum(targets * jax.nn.log_softmax(outputs, axis=-1))
+        """The sum over samples, by their weights."""
+        shares = targets * jax.nn.log_softmax(outputs, axis=-1)
+        return -jnp.sum(shares if weights is None else weights[:, None] * shares)
+
+    def require_fit(self, targets: Float[Array, "P N_out"]) -> None:
+        """It fits all targets."""
+
+
+@storable()
+class FunctionLoss(Loss):
+    r"""Mean of a user's function of one sample, $L = \frac{1}{P} \sum_p \ell(\hat y_p, y_p)$.
+
+    What a function that is passed as `loss` becomes. The same function is the same compiled
+    program. Files and pickles keep its `name` alone: `function` is None then.
+    """
+
+    function: Callable[..., Any] | None = eqx.field(static=True)
+    name: str = eqx.field(static=True)
+
+    @staticmethod
+    def of(function: Callable[..., Any]) -> "FunctionLoss":
+        """The loss of a function, named as that is."""
+        inner = getattr(function, "func", function)  # a functools.partial has no name
+        return FunctionLoss(function, getattr(inner, "__name__", type(inner).__name__))
+
+    def weight(self, mass: Any) -> Any:
+        """The factor of each sample's own loss: 1 over the mass."""
+        return 1.0 / mass
+
+    def total(
+        self,
+        outputs: Float[Array, "P N_out"],
+        targets: Float[Array, "P N_out"],
+        weights: Float[Array, " P"] | None = None,
+    ) -> Float[Array, ""]:
+        """The sum over samples, by their weights."""
+        losses = jax.vmap(self._known())(outputs, targets)
+        return jnp.sum(losses if weights is None else weights * losses, dtype=outputs.dtype)
+
+    def require_fit(self, targets: Float[Array, "P N_out"]) -> None:
+        """Raise `ValueError` unless the function makes one real number of one sample."""
+        one = jax.ShapeDtypeStruct(targets.shape[1:], targets.dtype)
+        found = jax.eval_shape(self._known(), one, one)
+        shape, dtype = getattr(found, "shape", None), getattr(found, "dtype", None)
+        if dtype is None or shape != () or not jnp.issubdtype(dtype, jnp.floating):
+            what = f"a {type(found).__name__}" if dtype is None else f"{dtype} of shape {shape}"
+            raise ValueError(
+                f"`loss` = {self.name} must make one floating-point number of one sample's output "
+                f"and target, each of shape {one.shape}, and makes {what}; sum or average over the "
+                "outputs, not over samples."
+            )
+
+    def _known(self) -> Callable[..., Any]:
+        if self.function is None:
+            raise ValueError(
+                f"the loss {self.name} was read from a file, which keeps a function's name alone; "
+                "pass the function as `loss` again."
+            )
+        return self.function
+
+    def _stored(self, fields: dict[str, Any]) -> dict[str, Any]:
+        return {**fields, "function": None}
+
+    def __reduce__(self):
+        return FunctionLoss, (None, self.name)  # a lambda cannot be pickled
+
+    def __repr__(self) -> str:
+        return f"mean of {self.name}" + (", known by name" if self.function is None else "")
 
 
 @checked
@@ -94,18 +208,47 @@ class LinearizedLoss(Loss):
     Its gradient flow is the early phase. A `loss` for `fl.gradient_flow` like others.
     """
 
-    loss: SquaredError | CrossEntropy
+    loss: AnyLoss
 
-    def weight(self, samples: int) -> float:
-        """The factor of each sample, that of the loss."""
-        return self.loss.weight(samples)
+    def weight(self, mass: Any) -> Any:
+        """The factor of each sample's own loss, that of the loss."""
+        return self._loss.weight(mass)
 
     def total(
-        self, outputs: Float[Array, "P N_out"], targets: Float[Array, "P N_out"]
+        self,
+        outputs: Float[Array, "P N_out"],
+        targets: Float[Array, "P N_out"],
+        weights: Float[Array, " P"] | None = None,
     ) -> Float[Array, ""]:
-        """The sum over samples, each of weight one."""
-        value, slope = jax.value_and_grad(self.loss.total)(jnp.zeros_like(targets), targets)
+        """The sum over samples, by their weights."""
+        total = jax.value_and_grad(self._loss.total)
+        value, slope = total(jnp.zeros_like(targets), targets, weights)
         return value + jnp.sum(slope * outputs)
 
+    def require_fit(self, targets: Float[Array, "P N_out"]) -> None:
+        """Raise `ValueError` where the loss does not fit."""
+        self._loss.require_fit(targets)
 
-WORDS["loss"] = instance(Loss, "a loss of flowlin", "pass fl.SquaredError() or fl.CrossEntropy()")
+    @property
+    def _loss(self) -> Loss:
+        return cast(Loss, self.loss)  # as `checked` leaves it
+
+
+def _loss(name: str, value: Any) -> Loss:
+    """A loss of the library, or a function of one sample, as one."""
+    if isinstance(value, Loss):
+        return value
+    wanted = "a loss of flowlin or a function of (output, target) of one sample"
+    if not callable(value) or inspect.isclass(value):
+        remedy = "pass fl.SquaredError(), fl.CrossEntropy() or a function"
+        return instance(Loss, wanted, remedy)(name, value)
+    function_of("output", "target")(name, value)
+    try:
+        hash(value)
+    except TypeError:
+        remedy = "wrap it: lambda output, target: loss(output, target)"
+        raise refuse(name, "a function that can be hashed", value, remedy) from None
+    return FunctionLoss.of(value)
+
+
+WORDS["loss"] = _loss

@@ -76,3 +76,18 @@ def augment(x: Array, bias_strength: ArrayLike) -> Array:
     """Inputs with the constant in front: rows `[c; x]`, shape (P, 1 + N_in)."""
     constant = jnp.full((x.shape[0], 1), bias_strength, dtype=x.dtype)
     return jnp.concatenate([constant, x], axis=1)
+
+
+def weighted(rows: Any, weights: Any) -> Any:
+    """Rows of samples, (P,) or (P, N), times the samples' weights (P,); themselves without."""
+    return rows if weights is None else (rows.T * weights).T
+
+
+def average(rows: Any, weights: Any) -> Any:
+    """Average over samples, the rows, by their weights."""
+    return rows.mean(axis=0) if weights is None else weights @ rows / weights.sum()
+
+
+def mean_product(a: Any, b: Any, weights: Any) -> Any:
+    r"""Average $a_p b_p^T$ over samples p, the rows of a (P, M) and b (P, N), by their weights."""
+    return weighted(a, weights).T @ b / (len(a) if weights is None else weights.sum())

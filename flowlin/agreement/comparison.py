@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from flowlin._tools.arrays import is_traced
+from flowlin._tools.arrays import is_traced, weighted
 from flowlin._tools.checks import checked
 from flowlin._tools.codec import storable
 from flowlin._tools.show import shown
@@ -86,8 +86,9 @@ def distances(
         off = sum(jnp.sum((a - b) ** 2) for a, b in pairs)
         size = sum(jnp.sum(a**2) for a, _ in pairs)
         f, g = first.outputs(task.x), second.outputs(task.x)
-        function = relative(jnp.sum((f - g) ** 2), jnp.sum(f**2))
-        return relative(off, size), function, loss(g, task.y) - loss(f, task.y)
+        gap, whole = (jnp.sum(weighted(a**2, task.weights)) for a in (f - g, f))
+        before, after = (loss(a, task.y, task.weights) for a in (f, g))
+        return relative(off, size), relative(gap, whole), after - before
 
     return measured(networks, others)
 

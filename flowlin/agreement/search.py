@@ -26,8 +26,9 @@ from flowlin.agreement.measure import (
 )
 from flowlin.events.kinds import AbstractEvent, UnitSwitches
 from flowlin.field.problem import Problem
-from flowlin.loss import Loss, SquaredError
+from flowlin.loss import AnyLoss, SquaredError
 from flowlin.network.kinds import AbstractNetwork
+from flowlin.runs.choices import chosen_decay
 from flowlin.runs.descent import Rule, Watched, described
 from flowlin.runs.flow import gradient_flow
 from flowlin.runs.stepping import Descent, Look
@@ -104,8 +105,9 @@ def largest_learning_rate(
     t1: float,
     within: float = 0.01,
     *,
-    loss: Loss = SquaredError(),
+    loss: AnyLoss = SquaredError(),
     tau: float = 1.0,
+    weight_decay: Any = None,
     events: AbstractEvent | Sequence[AbstractEvent] = (),
     kinks: AbstractKinks | None = None,
     solver: diffrax.AbstractSolver | None = None,
@@ -125,8 +127,8 @@ def largest_learning_rate(
 
     **Arguments:**
 
-    - `network`, `task`, `t1`, `loss`, `tau`, `kinks`, `solver`, `rtol`: of the flow, as for
-      `gradient_flow`; it is kept with `dense=True`. Steps of rate eps take eps tau each.
+    - `network`, `task`, `t1`, `loss`, `tau`, `weight_decay`, `kinks`, `solver`, `rtol`: of the
+      flow, as for `gradient_flow`; it is kept with `dense=True`. Steps of rate eps take eps tau.
     - `within`: the limit, a relative error in (0, 0.5).
     - `events`: whose times count; `Crossing`, `ModeHits`, `LossBelow`. Those of the flow until t1
       must happen in descent, and the other way round, in the same order for each component. They
@@ -147,14 +149,15 @@ def largest_learning_rate(
             "switches do not converge. Pass events of observables."
         )
     own = task.astype(network.dtype), loss, jnp.asarray(tau, network.dtype)
+    decay = chosen_decay(network, weight_decay)
     rule, watched = Rule(learning_rate=1.0, clock=tau), Watched(events, interpolate=True)
-    run = described(Problem(network, *own), rule, watched)
+    run = described(Problem(network, *own, decay), rule, watched)
     if any(watch.terminate for watch in run.look.observer.watches):
         raise ValueError("`events` must not end the run; pass them with `terminate=False`.")
     run = dataclasses.replace(run, look=Look(run.look.observer))
     flow = gradient_flow(
         network, task, t1 * (1 + 2 * within) if events else t1, loss=loss, tau=tau,
-        events=events, kinks=kinks, solver=solver, rtol=rtol, dense=True,
+        weight_decay=weight_decay, events=events, kinks=kinks, solver=solver, rtol=rtol, dense=True,
     )  # fmt: skip
     _require_motion(network, flow, run)
     sharpness = float(_sharpness(run, flow, t1))

@@ -195,7 +195,7 @@ class ModeHits(AbstractEvent):
 
 @checked(level=finite)
 class LossBelow(AbstractEvent):
-    """The run's own loss falling to a level.
+    """The run's own loss falling to a level; with weight decay that on the data alone.
 
     A loss that is there at t = 0 is an event at t = 0 (its `old` equals its `new`), and ends the
     run there if it terminates.
@@ -210,7 +210,8 @@ class LossBelow(AbstractEvent):
     def watches(self, network, task, objective, kinks) -> list[Watch]:
         """One watch: the run's loss minus the level, falling."""
         del task, kinks
-        # The loss of a gradient flow never rises, so it is monotone; a modified flow's may.
+        # The loss of a gradient flow never rises, so it is monotone; a modified flow's may,
+        # and so may the loss on the data where weights decay.
         how = self.name, "down", self.terminate, objective.falls
         return [_watch(objective.value, (), self.level, network, *how, from_start=True)]
 

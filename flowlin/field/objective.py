@@ -65,6 +65,9 @@ class FullData(AbstractPlain):
     width: float = eqx.field(static=True, default=0.0)
     shards: int = eqx.field(static=True, default=1)
 
+    def __check_init__(self):
+        self.loss.require_fit(self.task.y)
+
     def value(self, network: AbstractNetwork) -> Float[Array, ""]:
         """The loss on the task."""
         return self._summed(self._loss, network)
@@ -79,15 +82,15 @@ class FullData(AbstractPlain):
 
     def _loss(self, parameters: Parameters, network: AbstractNetwork, rows: PyTree) -> Array:
         """The part of the loss that comes from some of the samples."""
-        x, y, gates = rows
+        x, y, gates, weights = rows
         activation = activation_of(network.with_sample_gates(gates), self.width)
         fast = _product if x.shape[0] < self.task.samples and x.dtype == jnp.float64 else product
         outputs, _ = forward(parameters, network.bias_strength, x, activation, fast)
-        return self.loss.weight(self.task.samples) * self.loss.total(outputs, y)
+        return self.loss.weight(self.task.mass) * self.loss.total(outputs, y, weights)
 
     def _summed(self, function: Any, network: AbstractNetwork) -> Any:
         """A function such as `_loss`, added up over all samples."""
-        rows = (self.task.x, self.task.y, network.sample_gates)
+        rows = (self.task.x, self.task.y, network.sample_gates, self.task.weights)
         width = max(network.hidden, default=self.task.outputs)
 
         def part(rows):

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flowlin._tools.arrays import augment
+from flowlin._tools.arrays import augment, weighted
 from flowlin._tools.types import Parameters
 from flowlin.field.chunks import summed
 from flowlin.field.objective import AbstractPlain
@@ -36,7 +36,7 @@ class Statistics(AbstractPlain):
     @staticmethod
     def of(task: Task, loss: SquaredError) -> "Statistics":
         """Statistics of a task; two passes over its chunks and one N x N eigenproblem."""
-        return _statistics(task, loss.weight(task.samples), task.shards)
+        return _statistics(task, loss, task.shards)
 
     def value(self, network: AbstractNetwork) -> Float[Array, ""]:
         """The loss on the task."""
@@ -49,16 +49,17 @@ class Statistics(AbstractPlain):
         return pull_back(self.slope + (product - self.solution) @ self.sigma_x)[0]
 
 
-@partial(jax.jit, static_argnames=("weight", "shards"))
-def _statistics(task: Task, weight: float, shards: int) -> Statistics:
+@partial(jax.jit, static_argnames="shards")
+def _statistics(task: Task, loss: SquaredError, shards: int) -> Statistics:
     """What `Statistics.of` returns; the samples are augmented chunk by chunk."""
-    width = 1 + task.inputs
+    weight, width, samples = loss.weight(task.mass), 1 + task.inputs, (task.x, task.y, task.weights)
 
     def moments(rows):
         x, y = augment(rows[0], 1.0), rows[1]
-        return x.T @ x, y.T @ x
+        counted = weighted(x, rows[2])
+        return counted.T @ x, y.T @ counted
 
-    sigma_x, sigma_yx = (weight * m for m in summed(moments, (task.x, task.y), width, shards))
+    sigma_x, sigma_yx = (weight * m for m in summed(moments, samples, width, shards))
     values, vectors = jnp.linalg.eigh(sigma_x)
     cut = values[-1] * len(values) * jnp.finfo(task.x.dtype).eps
     inverse = jnp.where(values > cut, 1 / jnp.where(values > cut, values, 1.0), 0.0)
@@ -67,9 +68,10 @@ def _statistics(task: Task, weight: float, shards: int) -> Statistics:
     def residuals(rows):
         x, y = augment(rows[0], 1.0), rows[1]
         residual = x @ solution.T - y
-        return residual.T @ x, jnp.sum(residual**2)
+        counted = weighted(residual, rows[2])
+        return counted.T @ x, jnp.sum(counted * residual)
 
-    slope, squares = summed(residuals, (task.x, task.y), width, shards)
+    slope, squares = summed(residuals, samples, width, shards)
     return Statistics(sigma_x, solution, weight * slope, 0.5 * weight * squares)
 
 

@@ -7,6 +7,7 @@ import jax
 from jaxtyping import Array
 
 from flowlin._tools.types import Parameters
+from flowlin.field.decay import Decay, decayed
 from flowlin.field.objective import AbstractObjective, FullData
 from flowlin.field.statistics import Statistics
 from flowlin.loss import Loss, SquaredError
@@ -15,7 +16,11 @@ from flowlin.tasks.task import Task
 
 
 def objective(
-    network: AbstractNetwork, task: Task, loss: Loss, width: float = 0.0
+    network: AbstractNetwork,
+    task: Task,
+    loss: Loss,
+    width: float = 0.0,
+    decay: Decay | None = None,
 ) -> AbstractObjective:
     """The cheapest exact objective: statistics for linear networks under squared error.
 
@@ -24,8 +29,8 @@ def objective(
     # With fewer samples than inputs the samples are the smaller statistic.
     fewer = isinstance(network, LinearNetwork) and task.samples > task.inputs
     if fewer and isinstance(loss, SquaredError):
-        return Statistics.of(task, loss)
-    return FullData(task, loss, width, task.shards)
+        return decayed(Statistics.of(task, loss), decay)
+    return decayed(FullData(task, loss, width, task.shards), decay)
 
 
 class GradientField(eqx.Module):

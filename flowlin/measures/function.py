@@ -1,17 +1,18 @@
 """Measures of the function that a network computes."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from flowlin._tools.arrays import weighted
 from flowlin._tools.checks import checked, floating, index
 from flowlin._tools.codec import storable
 from flowlin.field.chunks import summed
 from flowlin.field.objective import FullData
-from flowlin.loss import Loss, SquaredError
+from flowlin.loss import AnyLoss, Loss, SquaredError
 from flowlin.measures._input import Samples, inputs_of, require_layer, samples, whole
 from flowlin.network.kinds import AbstractNetwork
 from flowlin.tasks.task import Task
@@ -20,17 +21,20 @@ GRID = 2**22  # points of a grid beyond which nobody has meant it
 
 
 @checked
-def loss(network: AbstractNetwork, task: Task, *, loss: Loss = SquaredError()) -> Float[Array, ""]:
+def loss(
+    network: AbstractNetwork, task: Task, *, loss: AnyLoss = SquaredError()
+) -> Float[Array, ""]:
     """The loss of a network on a task, such as held-out samples.
 
     **Arguments:** `network`, `task`, and the `loss` function.
     """
-    return FullData(whole(network, task), loss, shards=task.shards).value(network)
+    return FullData(whole(network, task), cast(Loss, loss), shards=task.shards).value(network)
 
 
 @checked
 def error_rate(network: AbstractNetwork, task: Task) -> Float[Array, ""]:
-    """Classification error: share of the samples whose largest output is not their class.
+    """Classification error: share of the samples, by their weights, whose largest
+    output is not their class.
 
     The class is the largest target; of equal outputs or targets the first counts.
 
@@ -46,13 +50,13 @@ def error_rate(network: AbstractNetwork, task: Task) -> Float[Array, ""]:
     whole(network, task)
 
     def wrong(rows):
-        x, y, gates = rows
+        x, y, gates, weights = rows
         outputs = network.with_sample_gates(gates).outputs(x)
-        return jnp.sum(jnp.argmax(outputs, axis=1) != jnp.argmax(y, axis=1))
+        return jnp.sum(weighted(jnp.argmax(outputs, axis=1) != jnp.argmax(y, axis=1), weights))
 
-    rows = (task.x, task.y, network.sample_gates)
+    rows = (task.x, task.y, network.sample_gates, task.weights)
     width = max(network.hidden, default=task.outputs)
-    return summed(wrong, rows, width, task.shards) / jnp.asarray(task.samples, network.dtype)
+    return summed(wrong, rows, width, task.shards) / jnp.asarray(task.mass, network.dtype)
 
 
 @checked(task=samples, axes=None, average=index)

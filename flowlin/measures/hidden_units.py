@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from flowlin.field.chunks import summed
 from flowlin.field.objective import FullData
 from flowlin.field.vector_field import GradientField
 from flowlin.log.linear_phase import Activity
-from flowlin.loss import Loss, SquaredError
+from flowlin.loss import AnyLoss, Loss, SquaredError
 from flowlin.measures._input import Samples, inputs_of, require_layer, samples, whole
 from flowlin.network.kinds import AbstractNetwork
 from flowlin.tasks.task import Task
@@ -92,7 +92,7 @@ def kink_positions(
 
 @checked
 def velocity(
-    network: AbstractNetwork, task: Task, *, loss: Loss = SquaredError(), tau: Any = 1.0
+    network: AbstractNetwork, task: Task, *, loss: AnyLoss = SquaredError(), tau: Any = 1.0
 ) -> Parameters:
     r"""Velocity $-\nabla L / \tau$ of the weights and biases under gradient flow, at given gates.
 
@@ -101,7 +101,7 @@ def velocity(
 
     **Arguments:** `network`, `task`, `loss` and time constant `tau` of the flow.
     """
-    objective = FullData(whole(network, task), loss, shards=task.shards)
+    objective = FullData(whole(network, task), cast(Loss, loss), shards=task.shards)
     field = GradientField(objective, network, jnp.asarray(tau, network.dtype))
     return field(None, network.parameters, None)
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from flowlin._tools.arrays import average
 from flowlin._tools.checks import checked
 from flowlin._tools.codec import storable
 from flowlin._tools.numerics import root
@@ -67,10 +68,10 @@ def mode_shares(
     **Raises:** `ValueError` for such modes otherwise.
     """
     matrix, outputs = mode_matrix(network, task, modes, check=check), network.outputs(task.x)
-    squares, total = matrix**2 * modes.d, jnp.mean(jnp.sum(outputs**2, axis=1))
+    squares, total = matrix**2 * modes.d, average(jnp.sum(outputs**2, axis=1), task.weights)
     diagonal = jnp.sum(jnp.diagonal(squares))
     rest = outputs - modes.augmented(task.x) @ modes.v @ matrix.T @ modes.u.T
-    outside = jnp.mean(jnp.sum(rest**2, axis=1))
+    outside = average(jnp.sum(rest**2, axis=1), task.weights)
     off = jnp.sum(jnp.where(jnp.eye(len(squares), dtype=bool), 0.0, squares))
     return ModeShares(diagonal / total, off / total, outside / total)
 

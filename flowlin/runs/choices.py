@@ -11,8 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from flowlin._tools.arrays import ENABLE_X64, is_traced
-from flowlin._tools.checks import WORDS, array, function_of, instance, refuse, require_memory
+from flowlin._tools.checks import (
+    WORDS,
+    array,
+    finite_array,
+    function_of,
+    instance,
+    refuse,
+    require_memory,
+)
 from flowlin._tools.result import RESULTS
+from flowlin.field.decay import Decay
 from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
 from flowlin.runs.trajectory import FIXED, Continuation, Trajectory
 from flowlin.theory.task_modes import Modes
@@ -105,6 +114,19 @@ def _check_modified(network: AbstractNetwork, kinks: Any) -> None:
         )
 
 
+def chosen_decay(network: AbstractNetwork, weight_decay: Any) -> Decay | None:
+    """The weight decay of a run: one rate, or one per layer of weights (L,)."""
+    if weight_decay is None:
+        return None
+    rate, layers = jnp.asarray(weight_decay, network.dtype), len(network.weights)
+    if rate.shape not in ((), (layers,)):
+        raise ValueError(
+            f"`weight_decay` must be a number or have shape ({layers},), one per layer, readout "
+            f"included, got shape {rate.shape}."
+        )
+    return Decay(rate)
+
+
 def require_room(network: AbstractNetwork, rows: int, name: str, value: Any, remedy: str) -> None:
     """Raise `ValueError` where so many copies of the parameters do not fit into memory."""
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(network.parameters))
@@ -153,6 +175,14 @@ def meter(name: str, value: Any) -> Any:
     return value
 
 
+def _weight_decay(name: str, value: Any) -> Any:
+    """Numbers that are finite and zero or positive; the shape goes with the network."""
+    value = finite_array(name, value)
+    if not is_traced(value) and np.any(np.asarray(value) < 0):
+        raise refuse(name, "zero or positive", np.min(np.asarray(value)), "it pulls to zero")
+    return value
+
+
 _controller = instance(
     diffrax.AbstractAdaptiveStepSizeController,
     "an adaptive step size controller of diffrax",
@@ -160,4 +190,4 @@ _controller = instance(
 )
 
 WORDS.update(adjoint=_adjoint, observe=_observe, solver=_solver, ts=array)
-WORDS["stepsize_controller"] = _controller
+WORDS.update(stepsize_controller=_controller, weight_decay=_weight_decay)

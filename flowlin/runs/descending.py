@@ -165,6 +165,7 @@ class DescentRun(AbstractRun):
             "task": self.task,
             "loss": repr(descent.loss),
             "tau": descent.tau,
+            "weight_decay": descent.decay,
             "learning_rate": descent.learning_rate,
             "optimiser": _nature(descent),
             "batch_size": repr(descent.batch_size),

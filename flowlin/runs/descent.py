@@ -27,11 +27,12 @@ from flowlin.events.kinds import AbstractEvent, UnitSwitches, user_watches
 from flowlin.events.observer import Observer
 from flowlin.field.problem import Problem
 from flowlin.field.vector_field import objective
-from flowlin.loss import Loss, SquaredError
+from flowlin.loss import AnyLoss, SquaredError
 from flowlin.network.fit import check_fit
 from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
 from flowlin.runs.checkpoint import Checkpoint
 from flowlin.runs.choices import (
+    chosen_decay,
     chosen_times,
     first_capacity,
     require_extendable,
@@ -55,8 +56,9 @@ def gradient_descent(
     steps: int | None = None,
     *,
     t1: float | None = None,
-    loss: Loss = SquaredError(),
+    loss: AnyLoss = SquaredError(),
     tau: float = 1.0,
+    weight_decay: Any = None,
     optimiser: optax.GradientTransformation | None = None,
     events: AbstractEvent | Sequence[AbstractEvent] = (),
     interpolate: bool = False,
@@ -81,6 +83,7 @@ def gradient_descent(
     - `steps`: number of steps; or in its place
     - `t1`: final time. Where it is no whole number of steps eps tau the run ends at the one
       nearest to it, and takes at least one.
+    - `weight_decay`: as there; an `optimiser` is given the gradient with it.
     - `optimiser`: any optax optimiser in place of plain descent; it brings its own rate, and
       `learning_rate` then only sets the unit of time.
     - `interpolate`: whether an event's time is where the straight line between the watched values
@@ -101,7 +104,7 @@ def gradient_descent(
     or there are more than `max_events` events.
     """
     return _run(
-        Problem(network, task, loss, jnp.asarray(tau, network.dtype)),
+        _problem(network, task, loss, tau, weight_decay),
         Rule(learning_rate, learning_rate * tau, optimiser),
         Watched(cast(tuple, events), interpolate, observe),
         _Length(steps, t1, ts, save_every),
@@ -119,8 +122,9 @@ def stochastic_gradient_descent(
     t1: float | None = None,
     batch_size: int,
     key: PRNGKeyArray,
-    loss: Loss = SquaredError(),
+    loss: AnyLoss = SquaredError(),
     tau: float = 1.0,
+    weight_decay: Any = None,
     optimiser: optax.GradientTransformation | None = None,
     events: AbstractEvent | Sequence[AbstractEvent] = (),
     interpolate: bool = False,
@@ -151,12 +155,17 @@ def stochastic_gradient_descent(
             f"{batch_size}."
         )
     return _run(
-        Problem(network, task, loss, jnp.asarray(tau, network.dtype)),
+        _problem(network, task, loss, tau, weight_decay),
         Rule(learning_rate, learning_rate * tau, optimiser, batch_size, key),
         Watched(cast(tuple, events), interpolate, observe),
         _Length(steps, t1, ts, save_every),
         _Options(max_events, progress, checkpoint, throw),
     )
+
+
+def _problem(network, task, loss, tau, weight_decay) -> Problem:
+    decay = chosen_decay(network, weight_decay)
+    return Problem(network, task, loss, jnp.asarray(tau, network.dtype), decay)
 
 
 class Rule(NamedTuple):
@@ -282,7 +291,7 @@ def _require_memory(descent: Descent, plan: Plan, by_times: bool) -> None:
 def described(problem: Problem, rule: Rule, watched: Watched) -> Descent:
     """The descent of a problem: what a step is and what is looked at."""
     network, task, loss, dtype = problem.network, problem.task, problem.loss, problem.network.dtype
-    goal = objective(network, task, loss)
+    goal = objective(network, task, loss, decay=problem.decay)
     quantiles = {e.quantile for e in watched.events if isinstance(e, UnitSwitches)}
     counted = sorted({0.0} | quantiles) if isinstance(network, ReLUNetwork) else []
     others = [e for e in watched.events if not isinstance(e, UnitSwitches)]
@@ -296,6 +305,7 @@ def described(problem: Problem, rule: Rule, watched: Watched) -> Descent:
         task=task,
         objective=goal,
         loss=loss,
+        decay=problem.decay,
         look=Look(observer(others), counters, tuple(counted)),
         observe=Observables.of(watched.observe, network, task),
         learning_rate=jnp.asarray(rule.learning_rate, dtype),

@@ -15,12 +15,13 @@ from flowlin._tools.result import RESULTS, hand_back
 from flowlin._tools.types import PathLike
 from flowlin.events.kinds import AbstractEvent, GateSwitches, logs_gates, user_watches
 from flowlin.field.problem import Problem
-from flowlin.loss import Loss, SquaredError
+from flowlin.loss import AnyLoss, Loss, SquaredError
 from flowlin.network.fit import check_fit
 from flowlin.network.kinds import AbstractNetwork
 from flowlin.runs.checkpoint import Checkpoint
 from flowlin.runs.choices import (
     check_options,
+    chosen_decay,
     chosen_times,
     first_capacity,
     meter,
@@ -56,8 +57,9 @@ def gradient_flow(
     *,
     ts: Any = None,
     dense: bool = False,
-    loss: Loss = SquaredError(),
+    loss: AnyLoss = SquaredError(),
     tau: Any = 1.0,
+    weight_decay: Any = None,
     modified_rate: Any = None,
     events: AbstractEvent | Sequence[AbstractEvent] = (),
     observe: Observe | None = None,
@@ -83,8 +85,13 @@ def gradient_flow(
     - `ts`: times to save, ascending in [0, t1] (up to rounding); None saves 0 and the end.
     - `dense`: whether `flow.network(t)` works for every t. The run is then done twice, first to
       count its steps; memory is steps x stages x parameters (for an exact walk times 8 pieces).
-    - `loss`: `SquaredError()` or `CrossEntropy()`.
+    - `loss`: `SquaredError()`, `CrossEntropy()`, or any differentiable function of one sample's
+      (output, target), each (N_out,), that returns a number: L is its mean over the samples (for
+      the sum divide `tau` by P). The same function compiles once.
     - `tau`: time constant.
+    - `weight_decay`: $\lambda$, or one per layer of weights, readout included: what is descended
+      is then $L + \frac{\lambda}{2} \|w\|^2$, weights and biases alike. `flow.losses` and
+      `LossBelow` stay those of L, the loss on the data, which need not fall all the way.
     - `modified_rate`: None for the flow itself. A rate eps gives the *modified* flow that descent
       with that rate follows to second order: of $L + (\epsilon/4) \|\nabla L\|^2$ (Barrett and
       Dherin 2021; see `flowlin.field.objective.Modified`), at about three times the cost. Its
@@ -124,7 +131,7 @@ def gradient_flow(
     - `checkpoint`: a file that the run's state and trajectory are written to about every half
       minute and at the end, atomically. The same call finds the file and goes on from there, or
       returns at once what had come out. A run that was killed and resumed equals one that was
-      not, bit for bit. Functions in `events` and `observe` are known by their names alone.
+      not, bit for bit. Functions in `loss`, `events` and `observe` are known by their names alone.
     - `throw`: whether a run that fails raises; else `flow.result` says what happened.
 
     Ctrl-C is heard about every other second (under `jit`, with a diffrax progress meter and in the
@@ -136,7 +143,8 @@ def gradient_flow(
     **Raises:** `ValueError` for bad input; `fl.RunError`, which holds the partial trajectory, for
     a run that fails.
     """
-    events, max_steps = cast(tuple, events), cast(int, max_steps)  # as `checked` leaves them
+    # As `checked` leaves them.
+    events, max_steps, loss = cast(tuple, events), cast(int, max_steps), cast(Loss, loss)
     check_fit(network, task)
     tolerances = chosen_tolerances(rtol, atol, stepsize_controller)
     check_options(network, tolerances.rtol, modified_rate, kinks)
@@ -146,7 +154,8 @@ def gradient_flow(
     given, task = task, dataclasses.replace(task, name="")
     _require_saved(network, ts, observe)
     tell_digits(network.dtype)
-    problem = Problem(network, task, loss, jnp.asarray(tau, network.dtype))
+    decay = chosen_decay(network, weight_decay)
+    problem = Problem(network, task, loss, jnp.asarray(tau, network.dtype), decay)
     how = chosen_method(problem, kinks, solver, modified_rate, tolerances, t1, adjoint)
     method, choice = how
     logged = (GateSwitches(),) if logs_gates(network, task, events, method.kinks) else ()

@@ -106,7 +106,7 @@ def chosen_method(
         kinks, kinks_because = suitable_kinks(network, problem.task, solver)
     rtol = tolerance(tolerances, kinks, dtype)
     chosen, because = kinks.method(problem, solver, rtol)
-    goal = objective(network, problem.task, problem.loss, kinks.width)
+    goal = objective(network, problem.task, problem.loss, kinks.width, problem.decay)
     if modified_rate is not None:
         goal = Modified(goal, jnp.asarray(modified_rate, dtype))
     choice = Choice(

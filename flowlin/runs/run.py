@@ -172,6 +172,7 @@ class Run(AbstractRun):
             "loss": repr(problem.loss),
             "kinks": repr(method.kinks),
             "tau": problem.tau,
+            "weight_decay": problem.decay,
             "modified_rate": goal.learning_rate if isinstance(goal, Modified) else None,
             "events": (repr(watched), eqx.filter(self.watches, eqx.is_array)),
             "observe": repr(sorted(self.observe.functions or ["networks"])),

@@ -17,6 +17,7 @@ from flowlin._tools.result import RESULTS
 from flowlin._tools.types import Parameters
 from flowlin.events.observer import Observer
 from flowlin.events.recorder import event_log
+from flowlin.field.decay import Decay, decayed
 from flowlin.field.objective import AbstractObjective, FullData
 from flowlin.log.buffer import Buffer
 from flowlin.log.eventlog import EventLog
@@ -120,6 +121,7 @@ class Descent(eqx.Module):
     task: Task
     objective: AbstractObjective
     loss: Loss
+    decay: Decay | None
     look: Look
     observe: Observables
     learning_rate: Array
@@ -161,7 +163,7 @@ class Descent(eqx.Module):
             gradient = self.objective.gradient(network)
         else:
             order, chosen = self._batch(state)
-            batch = FullData(self.task.take(chosen), self.loss)
+            batch = decayed(FullData(self.task.take(chosen), self.loss), self.decay)
             gradient = batch.gradient(network)
         optimiser, before = state.optimiser, cast(Any, state.parameters)
         gradient = cast(Any, gradient)

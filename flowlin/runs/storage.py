@@ -24,7 +24,8 @@ from flowlin.runs.trajectory import Trajectory
 def load(path: PathLike) -> Trajectory:
     """A trajectory that `flow.save(path)` has written.
 
-    It has everything but dense output, the task, and what `extend` needs. Reads NumPy arrays and
+    It has everything but dense output, the task, and what `extend` needs; of a function that was
+    its loss it has the name. Reads NumPy arrays and
     JSON alone; nothing in the file is executed. Files of earlier versions of flowlin are read too.
 
     **Raises:** `ValueError` for another file, a damaged one, one of a later version, or one in

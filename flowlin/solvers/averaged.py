@@ -1,13 +1,16 @@
 """Gradient flow of a ReLU network with its gates averaged over every step."""
 
+from typing import Any
+
 import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from flowlin._tools.types import Parameters
+from flowlin.field.decay import Decay
 from flowlin.loss import Loss
 from flowlin.network.kinds import ReLUNetwork
 from flowlin.solvers.onset import Quadratic, gated_integral, grazes, quadratic
@@ -71,8 +74,11 @@ class AveragedGates(SecondOrder[AveragedState]):
     Order 2 while a pair's velocity changes little within the step in which it switches; that
     change is of order 1/P, and for steps so short that the rest is smaller, the order is 1 again.
 
-    **Arguments:** `network`, `task`, `loss` and time constant `tau` of the flow; the vector field
-    of the terms is used for the first step's length alone.
+    Weight decay adds $-\lambda$ times W, A and z to their velocities; its average over a step is by
+    Simpson's rule on the prediction.
+
+    **Arguments:** `network`, `task`, `loss`, time constant `tau` and `decay` of the flow; the
+    vector field of the terms is used for the first step's length alone.
 
     **Raises:** `ValueError` for several hidden layers.
     """
@@ -81,6 +87,7 @@ class AveragedGates(SecondOrder[AveragedState]):
     task: Task
     loss: Loss
     tau: Array
+    decay: Decay | None = None
 
     def __check_init__(self):
         if len(self.network.hidden) != 1:
@@ -117,7 +124,8 @@ class AveragedGates(SecondOrder[AveragedState]):
         middle, end = predicted(0.5), predicted(1.0)
         drives = (state.drive, self._drive(middle), self._drive(end))
         path = quadratic(state.z, middle[0], end[0])
-        average = self._velocity(self._average(path, drives), y0)
+        mean = start if self.decay is None else _simpson(start, middle, end)
+        average = self._velocity(self._average(path, drives), mean)
         corrected = jax.tree.map(lambda y, v: y + h * v, start, average)
         error = jax.tree.map(jnp.subtract, corrected[1], end[1])
         drive, v1 = self._evaluate(corrected)
@@ -137,31 +145,39 @@ class AveragedGates(SecondOrder[AveragedState]):
         outputs = h @ readout.T
         if offset is not None:
             outputs = outputs + c * offset
-        error = -jax.grad(self.loss)(outputs, self.task.y) / self.tau
+        error = -jax.grad(self.loss)(outputs, self.task.y, self.task.weights) / self.tau
         pull = None if offset is None else c * jnp.sum(error, axis=0)
         return Drive(error @ readout, error.T @ h, pull)
 
-    def _velocity(self, drive: Drive, parameters: Parameters) -> Moving:
-        """Of z and the parameters, for a drive with gates: one pair of large products."""
+    def _velocity(self, drive: Drive, point: Moving) -> Moving:
+        """Of z and the parameters, for a drive with gates: one pair of large products.
+
+        `point` is where weight decay pulls from.
+        """
+        parameters = point[1]
         x, c = self.task.x, self.network.bias_strength
         w = drive.strength.T @ x
         z, b = x @ w.T, None
         if parameters[1][0] is not None:
             b = c * jnp.sum(drive.strength, axis=0)
             z = z + c * b
-        return z, ((w, drive.readout), (b, drive.offset))
+        velocity = z, ((w, drive.readout), (b, drive.offset))
+        if self.decay is None:
+            return velocity
+        pull = self.decay.first() * point[0], self.decay.pull(parameters)
+        return jax.tree.map(lambda v, p: v - p / self.tau, velocity, pull)
 
     def _evaluate(self, point: Moving) -> tuple[Drive, Moving]:
         """The drive without gates, and the velocity."""
         drive = self._drive(point)
         gates = self.network.gate(0, point[0])
         gated = Drive(gates * drive.strength, drive.readout, drive.offset)
-        return drive, self._velocity(gated, point[1])
+        return drive, self._velocity(gated, point)
 
     def _average(self, path: Quadratic, drives: tuple[Drive, Drive, Drive]) -> Drive:
         """Over a step, from the drives at its start, middle and end."""
         strength = quadratic(*(drive.strength for drive in drives))
-        simpson = jax.tree.map(lambda a, b, c: (a + 4 * b + c) / 6, *drives)
+        simpson = _simpson(*drives)
         gated = gated_integral(path, strength, self.network.slope)
         return Drive(gated, simpson.readout, simpson.offset)
 
@@ -173,3 +189,8 @@ class AveragedGates(SecondOrder[AveragedState]):
             units, samples = units + b**2, samples + self.network.bias_strength**2
         scale = jnp.sqrt(samples[:, None] * units)
         return lax.stop_gradient(jnp.min(jnp.where(strength > 0, near / scale, jnp.inf)))
+
+
+def _simpson(start: PyTree, middle: PyTree, end: PyTree) -> Any:
+    """The average over a step."""
+    return jax.tree.map(lambda a, b, c: (a + 4 * b + c) / 6, start, middle, end)

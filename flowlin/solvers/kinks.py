@@ -179,7 +179,8 @@ class AveragedKinks(AbstractKinks):
             )
         network = problem.network
         assert isinstance(network, ReLUNetwork)
-        own = AveragedGates(network, problem.task, problem.loss, problem.tau)
+        task, loss, tau = problem.task, problem.loss, problem.tau
+        own = AveragedGates(network, task, loss, tau, problem.decay)
         return own, "the solver of averaged kinks"
 
     def walk(self, problem, solver, tolerances, capacity, loop) -> None:
@@ -235,10 +236,8 @@ class ExactKinks(AbstractKinks):
 
     def walk(self, problem, solver, tolerances, capacity, loop) -> ExactWalk:
         """The walk with a rule for the network's depth."""
-        network = problem.network
-        assert isinstance(network, ReLUNetwork)
         assert isinstance(solver, diffrax.AbstractERK)
-        rule = rule_for(network, problem.task, problem.loss, problem.tau, self.slots, loop)
+        rule = rule_for(problem, self.slots, loop)
         return ExactWalk(Unrolled(solver), rule, *tolerances, capacity, loop=loop)
 
     def remedy(self, network: AbstractNetwork) -> str:

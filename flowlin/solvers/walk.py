@@ -20,23 +20,23 @@ from flowlin.field.gates.one_layer import GatedFlow
 from flowlin.field.gates.one_layer_rule import UnitRule
 from flowlin.field.gates.rule import AbstractRule, Piece
 from flowlin.field.gates.sides import FINE
+from flowlin.field.problem import Problem
 from flowlin.log.buffer import Buffer
-from flowlin.loss import Loss
 from flowlin.network.kinds import ReLUNetwork
 from flowlin.solvers.piece import walk_piece
 from flowlin.solvers.signals import UNDECIDED
 from flowlin.solvers.unrolled import Unrolled, evaluations
 from flowlin.solvers.wrapped import Forwarding
-from flowlin.tasks.task import Task
 
 
-def rule_for(
-    network: ReLUNetwork, task: Task, loss: Loss, tau: ArrayLike, slots: int, loop: str
-) -> AbstractRule:
+def rule_for(problem: Problem, slots: int, loop: str) -> AbstractRule:
     """The rule, and with it the flow, for a network's number of hidden layers."""
+    network = problem.network
+    assert isinstance(network, ReLUNetwork)
+    what = network, problem.task, problem.loss, problem.tau, problem.decay
     if len(network.hidden) == 1:
-        return UnitRule(GatedFlow(network, task, loss, tau), slots, loop)
-    return NetworkRule(DeepFlow(network, task, loss, tau), 4 * slots)
+        return UnitRule(GatedFlow(*what), slots, loop)
+    return NetworkRule(DeepFlow(*what), 4 * slots)
 
 
 class Pieces(eqx.Module):

@@ -15,6 +15,7 @@ def task(found: Any) -> Summary:
         ("samples", plural(samples, "sample")),
         ("inputs", plural(inputs, "input")),
         ("outputs", plural(found.y.shape[-1], "output")),
+        *([] if found.weights is None else [("weights", "weighted")]),
         ("precision", str(found.x.dtype)),
     ]
     if stack:

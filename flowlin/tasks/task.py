@@ -25,11 +25,11 @@ from flowlin._tools.show import shown
 from flowlin.tasks import summary
 
 
-@checked(x=None, y=None)
+@checked(x=None, y=None, weights=None)
 @shown(summary.task)
-@storable()
+@storable(weights=None)
 class Task(eqx.Module):
-    """Inputs and targets, one **row** per sample (the papers put samples in columns).
+    r"""Inputs and targets, one **row** per sample (the papers put samples in columns).
 
     **Arguments:**
 
@@ -37,16 +37,22 @@ class Task(eqx.Module):
     - `y`: targets, shape (P, N_out). Whole numbers, truth values and half precision are taken to
       JAX's default float.
     - `name`: what figures and messages call the task.
+    - `weights`: how much each sample counts, (P,), zero or positive; None is one each. Losses and
+      averages over the task become $\sum_p v_p \ell_p / \sum_p v_p$ (without the denominator where
+      a loss sums): a population's by quadrature, or classes of unequal size balanced. Whole
+      numbers stand for repeated rows. Counts of samples, such as that on which a unit is always on,
+      take each row as one.
 
     **Raises:** `ValueError` for arrays that are not two-dimensional, that disagree on P, that
-    are empty, or that hold NaN or infinities.
+    are empty, or that hold NaN or infinities; for weights that are negative, or all zero.
     """
 
     x: Float[Array, "P N_in"]
     y: Float[Array, "P N_out"]
     name: str = eqx.field(static=True)
+    weights: Float[Array, " P"] | None
 
-    def __init__(self, x: Any, y: Any, name: str = "task"):
+    def __init__(self, x: Any, y: Any, name: str = "task", *, weights: Any = None):
         x, y = floating("x", x), floating("y", y)
         for label, array in (("x", x), ("y", y)):
             if array.ndim != 2:
@@ -64,6 +70,7 @@ class Task(eqx.Module):
             )
         dtype = jnp.result_type(x, y)
         self.x, self.y, self.name = x.astype(dtype), y.astype(dtype), name
+        self.weights = None if weights is None else _weights(weights, len(x)).astype(dtype)
 
     @property
     def samples(self) -> int:
@@ -79,6 +86,14 @@ class Task(eqx.Module):
     def outputs(self) -> int:
         """Number of outputs N_out."""
         return self.y.shape[1]
+
+    @property
+    def mass(self) -> Any:
+        """Sum of the samples' weights; P without. One for a batch whose weights are all zero."""
+        if self.weights is None:
+            return self.samples
+        mass = jnp.sum(self.weights)
+        return jnp.where(mass > 0, mass, 1.0)
 
     @property
     def shards(self) -> int:
@@ -132,7 +147,26 @@ class Task(eqx.Module):
         **Raises:** `ValueError` for samples that are not there, or none.
         """
         indices = _samples(indices, self.samples)
-        return jax.tree.map(lambda array: array[indices], self)
+        taken = jax.tree.map(lambda array: array[indices], self)
+        weights = taken.weights
+        if weights is not None and not is_traced(weights) and not bool(jnp.any(weights > 0)):
+            raise ValueError("`indices` take samples of weight zero only; take one that counts.")
+        return taken
+
+
+def _weights(value: Any, samples: int) -> Array:
+    """Weights (P,) of samples, zero or positive and not all zero."""
+    found = floating("weights", value)
+    if found.shape != (samples,):
+        raise ValueError(
+            f"`weights` must have shape ({samples},), one per sample, got {found.shape}."
+        )
+    require_finite("weights", found)
+    if not is_traced(found) and bool(jnp.any(found < 0)):
+        raise refuse("weights", "zero or positive", float(jnp.min(found)))
+    if not is_traced(found) and not bool(jnp.any(found > 0)):
+        raise ValueError("`weights` are all zero; at least one sample must count.")
+    return found
 
 
 def _samples(indices: Any, samples: int) -> Any:

@@ -28,6 +28,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from flowlin._tools.arrays import average, mean_product
 from flowlin._tools.checks import checked
 from flowlin._tools.show import shown
 from flowlin.tasks.task import Task
@@ -122,20 +123,21 @@ def bias_mode(task: Task, bias_strength: Any) -> BiasMode:
 
     Source: lead paper, Proposition 1 and App. F.1, corrected; derivation in the module.
     """
-    x, y = task.x, task.y
+    x, y, weights = task.x, task.y, task.weights
     c = jnp.asarray(bias_strength, x.dtype)
     eps = 32 * jnp.finfo(x.dtype).eps
-    mean, target = jnp.mean(x, axis=0), jnp.mean(y, axis=0)
+    mean, target = average(x, weights), average(y, weights)
     along = x @ mean
-    along_covariance = (along - jnp.mean(along)) @ x / task.samples
-    covariance = (y - target).T @ x / task.samples
+    along_covariance = mean_product(along - average(along, weights), x, weights)
+    covariance = mean_product(y - target, x, weights)
     size = jnp.sqrt(c**2 + jnp.sum(mean**2))
-    input_scale = jnp.sqrt(c**2 + jnp.mean(jnp.sum(x**2, axis=1)))
-    noise = eps * input_scale * jnp.sqrt(jnp.mean(jnp.sum(y**2, axis=1)))
+    input_scale = jnp.sqrt(c**2 + average(jnp.sum(x**2, axis=1), weights))
+    output_scale = jnp.sqrt(average(jnp.sum(y**2, axis=1), weights))
+    noise = eps * input_scale * output_scale
     # Means and covariances that are zero up to rounding have no direction.
     zero = jnp.finfo(x.dtype).eps ** (2 / 3)
     there = size > zero * input_scale
-    target_there = jnp.linalg.norm(target) > zero * jnp.sqrt(jnp.mean(jnp.sum(y**2, axis=1)))
+    target_there = jnp.linalg.norm(target) > zero * output_scale
     target = jnp.where(target_there, target, 0.0)
     covariance = jnp.where(jnp.linalg.norm(covariance) > noise, covariance, 0.0)
 

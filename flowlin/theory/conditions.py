@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from flowlin._tools.arrays import mean_product
 from flowlin._tools.show import shown
 from flowlin.network.kinds import LinearNetwork
 from flowlin.tasks.task import Task
@@ -112,7 +113,8 @@ def examined(network: LinearNetwork, task: Task, tau: Any, tolerance: float) -> 
     if network.biases[0] is not None:
         x = np.concatenate([np.full((len(x), 1), c), x], axis=1)
         v = v if c else np.concatenate([np.zeros((1, v.shape[1])), v])  # modes leave c = 0 out
-    s_yx, s_x = y.T @ x / len(x), x.T @ x / len(x)
+    sampled = None if task.weights is None else np.asarray(task.weights, np.float64)
+    s_yx, s_x = mean_product(y, x, sampled), mean_product(x, x, sampled)
     weights = [np.asarray(w, np.float64) for w in matrices(network)]
     eigenvalues = np.linalg.eigvalsh(s_x)
     kept = eigenvalues[eigenvalues > len(s_x) * np.finfo(np.float64).eps * eigenvalues[-1]]

@@ -23,8 +23,13 @@ def fingerprint(task: Task) -> tuple[np.ndarray, np.ndarray]:
     """
     (q, other), (r, another) = _projected(task.x), _projected(task.y)
     pairs = ((r, q), (another, other), (q, other), (q, q))
-    numbers = [np.mean(a * b) for a, b in pairs]
-    sizes = [np.sqrt(np.mean(a**2) * np.mean(b**2)) for a, b in pairs]
+    weights = None if task.weights is None else np.asarray(task.weights)
+
+    def mean(values: np.ndarray) -> Any:
+        return np.average(values, weights=weights)
+
+    numbers = [mean(a * b) for a, b in pairs]
+    sizes = [np.sqrt(mean(a**2) * mean(b**2)) for a, b in pairs]
     return np.array(numbers), np.array(sizes)
 
 

@@ -72,8 +72,9 @@ class Solution(eqx.Module):
     @checked(t=TIME)
     def loss(self, t: Any) -> Float[Array, "..."]:
         """Half the mean squared error on the task at times `t` (T,): (T,); see `product`."""
-        squares = jnp.sum((self.outputs(t) - self.task.y) ** 2, axis=(-2, -1))
-        return squares / (2 * self.task.samples)
+        squares = jnp.sum((self.outputs(t) - self.task.y) ** 2, axis=-1)
+        squares = squares if self.task.weights is None else squares * self.task.weights
+        return jnp.sum(squares, axis=-1) / (2 * self.task.mass)
 
     @checked(flow=of_run)
     def error(self, flow: Any) -> Float[Array, " T"]:

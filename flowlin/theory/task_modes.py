@@ -7,7 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from flowlin._tools.arrays import augment, is_traced, require_finite
+from flowlin._tools.arrays import (
+    augment,
+    average,
+    is_traced,
+    mean_product,
+    require_finite,
+    weighted,
+)
 from flowlin._tools.checks import WORDS, array, checked, flag, instance
 from flowlin._tools.codec import storable
 from flowlin._tools.show import shown
@@ -25,6 +32,8 @@ LARGEST = 1e19  # its square is what float32 holds; in float64 norms of products
 @storable()
 class Modes(eqx.Module):
     r"""Singular triples of $\Sigma_{yx} = Y^T X / P$ with the matching variances of the inputs.
+
+    Of weighted samples this and all that follows are the weighted averages.
 
     Strongest mode first. With a bias the inputs are augmented to [c; x], bias coordinate first
     (Eqs. 3-4 of the lead paper); c = 0 adds no coordinate. K = min(N_out, N), where N counts
@@ -116,7 +125,7 @@ class Modes(eqx.Module):
         **Raises:** `ValueError` for modes of another c or other data, unless `check=False`.
         """
         require_origin(self, network, task, check)
-        return _mode_strengths(self, task.x, isinstance(network, LinearNetwork))
+        return _mode_strengths(self, task.x, task.weights, isinstance(network, LinearNetwork))
 
 
 WORDS["modes"] = instance(Modes, "modes, as `theory.modes(task, network)` returns them")
@@ -124,10 +133,11 @@ WORDS["check"] = flag
 
 
 @eqx.filter_jit
-def _mode_strengths(modes: Modes, x: Array, linear: bool) -> "ModeStrengths":
+def _mode_strengths(modes: Modes, x: Array, weights: Any, linear: bool) -> "ModeStrengths":
     """Compiled, since every call of `gradient_flow` with mode hits comes here."""
     scaled = jnp.where(modes.d > 0, modes.v / jnp.where(modes.d > 0, modes.d, 1.0), 0.0)
-    projected = modes.augmented(x) @ scaled / len(x)
+    mass = len(x) if weights is None else weights.sum()
+    projected = weighted(modes.augmented(x) @ scaled, weights) / mass
     return ModeStrengths(modes.u, augment(x, 1.0).T @ projected if linear else projected)
 
 
@@ -217,9 +227,10 @@ def modes(task: Task, bias_strength: float | AbstractNetwork = 0.0) -> Modes:
         )
     if c:
         x = np.concatenate([np.full((len(x), 1), c, x.dtype), x], axis=1)
-    syx, sx = y.T @ x / len(x), x.T @ x / len(x)
+    weights = None if task.weights is None else np.asarray(task.weights, np.float64)
+    syx, sx = mean_product(y, x, weights), mean_product(x, x, weights)
     rounding = 32 * float(jnp.finfo(task.x.dtype).eps)
-    noise = rounding * np.sqrt(np.trace(sx) * np.sum(y**2) / len(y))
+    noise = rounding * np.sqrt(np.trace(sx) * average(np.sum(y**2, axis=1), weights))
     u, s, v, d = _diagonalised(syx, sx, noise)
     d = np.where(d > rounding * np.trace(sx), d, 0.0)
     square = (v * s**2) @ v.T

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from flowlin._tools.arrays import augment
 from flowlin._tools.rounding import rounding_in
 from flowlin._tools.types import Parameters
+from flowlin.field.decay import Decay, slowed
 from flowlin.field.gates.sides import OFF, SLIDING, Hyperplanes
 from flowlin.loss import Loss
 from flowlin.network.kinds import ReLUNetwork
@@ -64,22 +65,30 @@ class DeepFlow(eqx.Module):
     gradients. For one hidden layer this is `GatedFlow`, where Phi does not change along a piece
     and units do not mix. Here it does: z is no linear function of the parameters, and steps
     leave the kinks by their own errors; `settle` brings them back.
+
+    Weight decay is part of f. In the first layer, and with one rate in layers without biases, it
+    moves z in proportion to z, not at all at a kink; a bias behind lower layers decays more slowly
+    than what they send, and its kinks drift: q counts that.
     """
 
     network: ReLUNetwork
     task: Task
     loss: Loss
     tau: Array
+    decay: Decay | None
     kinks: tuple[Hyperplanes, ...]  # per hidden layer
     error_scale: Array  # size of e at zero outputs
 
-    def __init__(self, network: ReLUNetwork, task: Task, loss: Loss, tau: Any):
+    def __init__(
+        self, network: ReLUNetwork, task: Task, loss: Loss, tau: Any, decay: Decay | None = None
+    ):
         self.network, self.task, self.loss, self.tau = network, task, loss, tau
+        self.decay = decay
         biased = [b is not None for b in network.biases]
         x = augment(task.x, network.bias_strength) if biased[0] else task.x
         shares = ["equal" if any(biased[: k + 1]) else "ray" for k in range(len(network.hidden))]
         self.kinks = tuple(Hyperplanes.of(x, share) for share in ["line", *shares[1:]])
-        at_zero = lax.stop_gradient(jax.grad(loss)(jnp.zeros_like(task.y), task.y))
+        at_zero = lax.stop_gradient(jax.grad(loss)(jnp.zeros_like(task.y), task.y, task.weights))
         self.error_scale = jnp.max(jnp.linalg.norm(at_zero, axis=1))
 
     @property
@@ -125,7 +134,7 @@ class DeepFlow(eqx.Module):
     ) -> Pass:  # fmt: skip
         """The two passes with the pairs' u; without gates, with those of the signs of z.
 
-        `still` leaves out the loss: what remains of the velocity is -Phi^T u.
+        `still` leaves out loss and decay: what remains of the velocity is -Phi^T u.
         """
         (*weights, readout), (*biases, offset) = parameters
         strength, below = self.network.bias_strength, self.task.x.T
@@ -138,7 +147,7 @@ class DeepFlow(eqx.Module):
             zs, hs, used = [*zs, z], [*hs, below], [*used, gate]
         outputs = below.T @ readout.T
         outputs = outputs if offset is None else outputs + strength * offset
-        error = -jax.grad(self.loss)(outputs, self.task.y).T
+        error = -jax.grad(self.loss)(outputs, self.task.y, self.task.weights).T
         signal = jnp.zeros_like(error) if still else error
         pushes = [None] * len(zs) if u is None else self.split(u)
         cs: Layers = []
@@ -149,7 +158,9 @@ class DeepFlow(eqx.Module):
             ws = [signal @ hs[k].T, *ws]
             bs = [None if biases[k] is None else strength * jnp.sum(signal, 1), *bs]
             cs = [c, *cs]
-        return Pass(zs, hs, cs, (tuple(ws), tuple(bs)))
+        velocity = (tuple(ws), tuple(bs))
+        decay = None if still else self.decay
+        return Pass(zs, hs, cs, slowed(velocity, decay, parameters))
 
     def rates(self, at: Pass, parameters: Parameters, gates: Array, velocity: Any) -> Array:
         """dz/dt (H, P) along a velocity of the parameters."""

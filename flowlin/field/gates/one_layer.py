@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 from flowlin._tools.arrays import augment
 from flowlin._tools.rounding import rounding_in
 from flowlin._tools.types import Parameters
+from flowlin.field.decay import Decay, slowed
 from flowlin.field.gates.sides import OFF, SLIDING, Hyperplanes, Sides, gather
 from flowlin.loss import Loss
 from flowlin.network.kinds import ReLUNetwork
@@ -50,22 +51,29 @@ class GatedFlow(eqx.Module):
     $u_i / |C_{ji}|$, where $K_{SS} u = q$ and q is the velocity of z with all of S off. The unit
     then moves with its free velocity minus the projection on their inputs. With a slope s > 0
     (leaky ReLU) u lies in $[0, (1 - s) |C|]$, and nothing else changes.
+
+    Weight decay adds $-\lambda \tilde w_j$ and $-\lambda' a_j$. It moves z by $-\lambda z$, not at
+    all at a kink: u, its bounds and the rule at events are those without it.
     """
 
     network: ReLUNetwork
     task: Task
     loss: Loss
     tau: Array
+    decay: Decay | None
     kinks: Hyperplanes
     error_scale: Array  # size of e at zero outputs
 
     degree = 1  # of z as a polynomial of the parameters
 
-    def __init__(self, network: ReLUNetwork, task: Task, loss: Loss, tau: Any):
+    def __init__(
+        self, network: ReLUNetwork, task: Task, loss: Loss, tau: Any, decay: Decay | None = None
+    ):
         self.network, self.task, self.loss, self.tau = network, task, loss, tau
+        self.decay = decay
         biased = network.biases[0] is not None
         self.kinks = Hyperplanes.of(augment(task.x, network.bias_strength) if biased else task.x)
-        at_zero = lax.stop_gradient(jax.grad(loss)(jnp.zeros_like(task.y), task.y))
+        at_zero = lax.stop_gradient(jax.grad(loss)(jnp.zeros_like(task.y), task.y, task.weights))
         self.error_scale = jnp.max(jnp.linalg.norm(at_zero, axis=1))
 
     def freeze(self, sides: Sides) -> Frozen:
@@ -97,7 +105,7 @@ class GatedFlow(eqx.Module):
         outputs = h.T @ readout.T
         if offset is not None:
             outputs = outputs + self.network.bias_strength * offset
-        error = -jax.grad(self.loss)(outputs, self.task.y)
+        error = -jax.grad(self.loss)(outputs, self.task.y, self.task.weights)
         return Forces(z, h, error, readout.T @ error.T)
 
     def __call__(self, t: Any, parameters: Parameters, frozen: Frozen | None) -> Parameters:
@@ -120,7 +128,8 @@ class GatedFlow(eqx.Module):
             None if b is None else unit[:, 0],
             None if offset is None else self.network.bias_strength * jnp.sum(forces.error, axis=0),
         )
-        return jax.tree.map(lambda v: v / self.tau, (weights, biases))
+        velocity = slowed((weights, biases), self.decay, parameters)
+        return jax.tree.map(lambda v: v / self.tau, velocity)
 
     def bound(self, strength: Array) -> Array:
         """Largest u: (1 - s) |C| where C < 0; at C > 0 negative, nothing slides."""

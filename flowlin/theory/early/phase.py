@@ -11,7 +11,7 @@ from jax import lax
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Int
 
-from flowlin._tools.arrays import is_traced
+from flowlin._tools.arrays import is_traced, weighted
 from flowlin._tools.checks import WORDS, array, checked, instance, not_negative, whole
 from flowlin._tools.show import shown
 from flowlin.field.gates.one_layer import GatedFlow
@@ -89,8 +89,8 @@ class EarlyPhase(eqx.Module):
     @property
     def mode_tau(self) -> Array:
         """Time constant of the modes, whose s and d are means: tau, or tau/P for a sum."""
-        samples = self.task.samples
-        return self.tau / (samples * self.loss.weight(samples))
+        mass = self.task.mass
+        return self.tau / (mass * self.loss.weight(mass))
 
     @checked(t=array)
     @compiled
@@ -158,8 +158,8 @@ class EarlyPhase(eqx.Module):
         t = jnp.asarray(t, self.start.dtype)
         if t.ndim:
             return jax.vmap(self.overlap)(t)
-        outputs = self.network(t).outputs(self.task.x)
-        return jnp.sum(self.task.y * outputs) / jnp.sum(self.task.y**2)
+        outputs, counted = self.network(t).outputs(self.task.x), _counted(self.task)
+        return jnp.sum(counted * outputs) / jnp.sum(counted * self.task.y)
 
     @checked(end=not_negative)
     def linearization(self, end: Any = None) -> Linearization:
@@ -259,10 +259,15 @@ def early_phase(
     return found
 
 
+def _counted(task: Task) -> Array:
+    """Targets by the samples' weights."""
+    return weighted(task.y, task.weights)
+
+
 @eqx.filter_jit
 def _walked(flow: GatedFlow, t1: Any, slots: int, max_pieces: int):
     """The walk, and its end."""
-    target = jnp.sum(flow.task.y**2)
+    target = jnp.sum(_counted(flow.task) * flow.task.y)
     end = _span(flow, target) if t1 is None else jnp.asarray(t1, flow.network.dtype)
     return walked(flow, end, slots, max_pieces), end
 
@@ -273,7 +278,7 @@ def _span(flow: GatedFlow, target: Array) -> Array:
     at_start = initial_sides(flow, flow.network.parameters, 1)
     parts = triples(drives(flow, at_start))
     s, (grows, _) = parts.s, jax.vmap(split)(parts, *units)
-    size = (s * grows**2).ravel() * flow.tau / flow.loss.weight(flow.task.samples)
+    size = (s * grows**2).ravel() * flow.tau / flow.loss.weight(flow.task.mass)
     rate = 2 * s.ravel()
     there = (size > 0) & (rate > jnp.finfo(rate.dtype).eps * jnp.max(rate))
     size, rate = jnp.where(there, size, 1.0), jnp.where(there, rate, 1.0)

@@ -126,7 +126,7 @@ def parameters_of(units: Units, biased: bool) -> Parameters:
 
 def drives(flow: GatedFlow, sides: Sides) -> Float[Array, "H N N_out"]:
     """M of every unit over tau, of sliding ones projected."""
-    error = -jax.grad(flow.loss)(jnp.zeros_like(flow.task.y), flow.task.y)
+    error = -jax.grad(flow.loss)(jnp.zeros_like(flow.task.y), flow.task.y, flow.task.weights)
     frozen = flow.freeze(sides)
     m = jnp.einsum("hp,pn,po->hno", frozen.gates, flow.kinks.x, error)
     m = m - jnp.einsum("hmn,hmk,hko->hno", frozen.x, frozen.solve, m)
