@@ -25,7 +25,7 @@ from flowlin.agreement.measure import (
 )
 from flowlin.events.kinds import AbstractEvent, UnitSwitches
 from flowlin.loss import Loss, SquaredError
-from flowlin.network.kinds import AbstractNetwork
+from flowlin.network.model import AbstractModel
 from flowlin.runs.descent import prepared
 from flowlin.runs.flow import gradient_flow
 from flowlin.runs.stepping import Descent, Look
@@ -97,7 +97,7 @@ def _share(name: str, value: Any) -> float:
 
 @checked(t1=known(positive), within=_share, precision=known(positive), tau=known(positive))
 def largest_learning_rate(
-    network: AbstractNetwork,
+    network: AbstractModel,
     task: Task,
     t1: float,
     within: float = 0.01,
@@ -177,9 +177,9 @@ def largest_learning_rate(
     return _certificate(found, t1, tau, within, edge)
 
 
-def _require_motion(network: AbstractNetwork, flow: Trajectory, run: Descent) -> None:
+def _require_motion(network: AbstractModel, flow: Trajectory, run: Descent) -> None:
     """Raise `ValueError` where there is nothing that errors could be relative to."""
-    if bool(eqx.tree_equal(network.parameters, flow.final.parameters)):
+    if bool(eqx.tree_equal(network.parameters, flow.model.parameters)):
         raise ValueError(
             "`network` does not move on this `task` until `t1`: where the gradient of its loss "
             "vanishes, descent of any rate rests as well. Start from other parameters."

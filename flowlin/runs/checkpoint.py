@@ -66,7 +66,9 @@ class Checkpoint(AbstractPause):
         if jax.process_count() > 1:
             raise ValueError("`checkpoint` is for runs of one process; leave it out on several.")
         if run.observe.functions is not None:
-            shapes = eqx.filter_eval_shape(run.observe, run.network, run.problem.task)
+            problem = run.problem
+            known = problem.network, problem.parameters, problem.task
+            shapes = eqx.filter_eval_shape(run.observe, *known)
             require_storable(shapes, "observe")
 
     def budget(self, accepted: int) -> int | None:
@@ -100,6 +102,7 @@ class Checkpoint(AbstractPause):
             return None
         found = self._found()
         with naming("checkpoint", self.path):
+            found = found._replace(flow=found.flow.restored(run.network, "network"))
             check_trajectory(found.flow)
             if found.capacity < 0:
                 raise ValueError(f"`checkpoint.capacity` is {found.capacity}")
@@ -160,11 +163,12 @@ def _prints(run: Run) -> dict[str, str]:
     goal = method.objective
     watched = [(watch.channel, watch.direction, watch.terminate) for watch in run.watches]
     parts = {
-        "network": (type(problem.network).__name__, problem.network),
+        "network": (problem.network.kind, problem.network),
         "task": problem.task,
         "loss": repr(problem.loss),
         "kinks": repr(method.kinks),
         "tau": problem.tau,
+        "trainable": repr(problem.trained),
         "learning_rate": goal.learning_rate if isinstance(goal, Modified) else None,
         "events": (repr(watched), eqx.filter(run.watches, eqx.is_array)),
         "observe": repr(sorted(run.observe.functions or ["networks"])),

@@ -4,13 +4,25 @@ import inspect
 from typing import Any
 
 import diffrax
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from flowlin._tools.arrays import ENABLE_X64, is_traced
-from flowlin._tools.checks import WORDS, array, function_of, instance, refuse, require_memory
-from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
+from flowlin._tools.checks import (
+    WORDS,
+    array,
+    function_of,
+    instance,
+    positive,
+    positive_at_run_time,
+    refuse,
+    require_memory,
+)
+from flowlin.field.problem import Problem
+from flowlin.network.kinds import ReLUNetwork
+from flowlin.network.model import AbstractModel
 
 
 def check_options(network, rtol, learning_rate, kinks) -> None:
@@ -57,7 +69,35 @@ def chosen_times(t1: Any, ts: Any) -> Any:
     return times
 
 
-def _check_modified(network: AbstractNetwork, kinks: Any) -> None:
+def check_modified(problem: Problem, learning_rate: Any) -> None:
+    """Raise `ValueError` for a modified flow of several time constants.
+
+    **Raises:** also where there are as many as a network has no layers.
+    """
+    if problem.tau.ndim and learning_rate is not None:
+        raise ValueError(
+            "`learning_rate` asks for the modified flow, which has one step for all layers; give "
+            "`tau` as one number."
+        )
+    if problem.tau.ndim:
+        problem.network.time_constants(problem.tau)
+
+
+def time_constants(name: str, value: Any) -> Any:
+    """One, or one per layer in a list, all positive; traced ones when the program runs."""
+    if np.ndim(value) == 0 and not isinstance(value, (list, tuple)):
+        return positive_at_run_time(name, value)
+    value = array(name, value)
+    if value.ndim != 1 or not value.size:
+        raise refuse(name, "a number, or one per layer", value)
+    if is_traced(value):
+        return eqx.error_if(value, ~(value > 0), f"`{name}` must be positive, and was not.")
+    for layer, one in enumerate(np.asarray(value)):
+        positive(f"{name}[{layer}]", float(one))
+    return value
+
+
+def _check_modified(network: AbstractModel, kinks: Any) -> None:
     """Raise `ValueError` for a modified flow that does not exist.
 
     Where a step crosses a kink, descent keeps the old gate until its end: for a share of the step
@@ -72,7 +112,7 @@ def _check_modified(network: AbstractNetwork, kinks: Any) -> None:
         )
 
 
-def require_room(network: AbstractNetwork, rows: int, name: str, value: Any, remedy: str) -> None:
+def require_room(network: AbstractModel, rows: int, name: str, value: Any, remedy: str) -> None:
     """Raise `ValueError` where so many copies of the parameters do not fit into memory."""
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(network.parameters))
     require_memory(name, value, rows * size, remedy)

@@ -14,7 +14,8 @@ from flowlin.events.recorder import Observer
 from flowlin.field.vector_field import objective
 from flowlin.loss import Loss, SquaredError
 from flowlin.network.fit import check_fit
-from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
+from flowlin.network.kinds import ReLUNetwork
+from flowlin.network.model import AbstractModel
 from flowlin.runs.choices import require_room
 from flowlin.runs.run import Observables, Observe
 from flowlin.runs.stepping import Descent, Look, stepped
@@ -25,7 +26,7 @@ from flowlin.tasks.task import Task
 
 @checked
 def gradient_descent(
-    network: AbstractNetwork,
+    network: AbstractModel,
     task: Task,
     learning_rate: float,
     steps: int,
@@ -78,7 +79,7 @@ def gradient_descent(
 
 @checked
 def stochastic_gradient_descent(
-    network: AbstractNetwork,
+    network: AbstractModel,
     task: Task,
     learning_rate: float,
     steps: int,

@@ -21,7 +21,7 @@ from flowlin.field.gates.sides import NO_SLOTS, TWO_LAYERS, UNSOLVED
 from flowlin.field.objective import AbstractObjective
 from flowlin.field.problem import Problem
 from flowlin.log.buffer import Buffer, gate_log
-from flowlin.network.kinds import AbstractNetwork
+from flowlin.network.model import AbstractModel
 from flowlin.runs.method import Method
 from flowlin.runs.trajectory import Continuation, Reference, Trajectory
 from flowlin.solvers.averaged import EVALUATIONS, AveragedGates
@@ -31,22 +31,22 @@ from flowlin.solvers.unrolled import evaluations
 from flowlin.solvers.walk import WalkState
 from flowlin.tasks.task import Task
 
-Observe = dict[str, Callable[[AbstractNetwork, Task], Any]]
+Observe = dict[str, Callable[[AbstractModel, Task], Any]]
 
 
 COUNTS = ("num_steps", "num_accepted_steps", "num_rejected_steps")
 
 
 class Observables(eqx.Module):
-    """The user's observables as one function; None for the networks' parameters."""
+    """The user's observables as one function; None for the parameters that the network has."""
 
     functions: Observe | None
 
-    def __call__(self, network: AbstractNetwork, task: Task) -> Any:
+    def __call__(self, network: AbstractModel, parameters: Parameters, task: Task) -> Any:
         if self.functions is None:
-            return network.parameters
+            return parameters
         found = {
-            name: recordable(f"`observe[{name!r}]`", f(network, task))
+            name: recordable(f"`observe[{name!r}]`", f(network.module, task))
             for name, f in self.functions.items()
         }
         return jax.tree.map(lambda a: a if eqx.is_array(a) else jnp.asarray(a, float), found)
@@ -56,14 +56,14 @@ class _Save(eqx.Module):
     """What is saved at each time: the loss and the observables."""
 
     objective: AbstractObjective
-    network: AbstractNetwork
+    network: AbstractModel
     task: Task
     observe: Observables
 
     def __call__(self, t: Any, parameters: Parameters, args: Any) -> tuple[Array, Any]:
         del t, args
         network = self.network.with_parameters(parameters)
-        return self.objective.value(network), self.observe(network, self.task)
+        return self.objective.value(network), self.observe(network, parameters, self.task)
 
 
 class Allowance(eqx.Module):
@@ -104,7 +104,7 @@ class Run(eqx.Module):
     reference: Reference = eqx.field(static=True)
 
     @property
-    def network(self) -> AbstractNetwork:
+    def network(self) -> AbstractModel:
         """The network at t = 0."""
         return self.problem.network
 
@@ -112,6 +112,11 @@ class Run(eqx.Module):
     def save(self) -> "_Save":
         """What is saved at each time."""
         return _Save(self.method.objective, self.network, self.problem.task, self.observe)
+
+    @property
+    def observer(self) -> Observer:
+        """What is watched."""
+        return Observer(self.watches, self.network)
 
     def with_capacity(self, capacity: int) -> "Run":
         """The same run with room for so many events."""
@@ -135,7 +140,7 @@ class Run(eqx.Module):
         """What is solved, and the solver in its wrappings."""
         field, solver = self.method.equation(self.problem, self.capacity)
         if self.watches:
-            observer = Observer(self.watches, self.network)
+            observer = self.observer
             solver = Recorder(solver, observer, self.capacity, self.method.loop)
         return diffrax.ODETerm(field), solver
 
@@ -143,7 +148,7 @@ class Run(eqx.Module):
         """Where a run stands before its first step, at t = 0 with the network's parameters."""
         term, solver = self.equation()
         t = jnp.zeros_like(self.t1) if t is None else t
-        parameters = self.network.parameters if parameters is None else parameters
+        parameters = self.problem.parameters if parameters is None else parameters
         ahead, inner = self.method.controller.init(
             term, t, self.t1, parameters, None, None, solver.func, solver.error_order(term)
         )
@@ -208,7 +213,7 @@ class Run(eqx.Module):
             found = found.recorded(state)
             state = state.inner
         doubts = solution.solver_state.doubts if self.watches else None
-        events = event_log(found.log, Observer(self.watches, self.network), found.end, doubts)
+        events = event_log(found.log, self.observer, found.end, doubts)
         if isinstance(state, WalkState):
             found = found.walked(state)
             gates = gate_log(state.log, state.initial, self.network.hidden, found.end)
@@ -233,7 +238,7 @@ class Run(eqx.Module):
             losses=jnp.where(kept, losses, jnp.inf),
             observed=more if networks else more | observed,
             events=events,
-            final=self.network.with_parameters(found.final),
+            model=self.network.with_parameters(found.final),
             end=found.end,
             result=found.unless(~finite, RESULTS.not_finite).result,
             saved=observed if networks else None,

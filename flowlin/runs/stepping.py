@@ -20,7 +20,7 @@ from flowlin.field.objective import AbstractObjective, FullData
 from flowlin.log.buffer import Buffer
 from flowlin.log.linear_phase import counts_from_steps
 from flowlin.loss import Loss
-from flowlin.network.kinds import AbstractNetwork
+from flowlin.network.model import AbstractModel
 from flowlin.runs.interrupts import SECONDS, seconds
 from flowlin.runs.run import Observables
 from flowlin.runs.trajectory import Reference, Trajectory, finished
@@ -63,7 +63,7 @@ class State(eqx.Module):
 class Descent(eqx.Module):
     """Everything that defines a run."""
 
-    network: AbstractNetwork
+    network: AbstractModel
     task: Task
     objective: AbstractObjective
     loss: Loss

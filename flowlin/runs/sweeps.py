@@ -28,7 +28,7 @@ from flowlin._tools.result import RESULTS, okay
 from flowlin._tools.show import shown
 from flowlin._tools.warning import warn
 from flowlin.log.eventlog import COLUMNS
-from flowlin.network.kinds import AbstractNetwork
+from flowlin.network.model import AbstractModel
 from flowlin.runs import summary
 from flowlin.runs.flow import gradient_flow
 from flowlin.runs.interrupts import broken_off_by
@@ -88,7 +88,7 @@ class Sweep(Sequence[Trajectory]):
 
 def _listed(name: str, value: Any) -> tuple:
     """Networks in a list; a single one is none, since it may be a stack."""
-    if isinstance(value, AbstractNetwork):
+    if isinstance(value, AbstractModel):
         raise ValueError("`networks` must be a list of networks; unstack it with `jax.tree.map`.")
     return sequence_of(WORDS["network"], "a list of networks")(name, value)
 
@@ -102,7 +102,7 @@ def _tasks(name: str, value: Any) -> Any:
 
 @checked(networks=_listed, tasks=_tasks, batch=whole(1), workers=whole(1))
 def sweep(
-    networks: Sequence[AbstractNetwork],
+    networks: Sequence[AbstractModel],
     tasks: Task | Sequence[Task],
     t1: float,
     *,
@@ -212,7 +212,7 @@ def _all(
     return [flow for place in range(len(chunks)) for flow in kept[place]]
 
 
-def _members(networks, tasks) -> list[tuple[AbstractNetwork, Task]]:
+def _members(networks, tasks) -> list[tuple[AbstractModel, Task]]:
     """Pairs of network and task, checked to be of one shape."""
     if not networks:
         raise ValueError("`networks` is empty; give at least one.")

@@ -5,9 +5,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from flowlin._tools.types import Parameters
+from flowlin.field.pace import paced
 from flowlin.loss import Loss
 from flowlin.network.kinds import ReLUNetwork
 from flowlin.solvers.onset import Quadratic, gated_integral, grazes, quadratic
@@ -71,8 +72,9 @@ class AveragedGates(SecondOrder[AveragedState]):
     Order 2 while a pair's velocity changes little within the step in which it switches; that
     change is of order 1/P, and for steps so short that the rest is smaller, the order is 1 again.
 
-    **Arguments:** `network`, `task`, `loss` and time constant `tau` of the flow; the vector field
-    of the terms is used for the first step's length alone.
+    **Arguments:** `network`, `task`, `loss` and time constants `tau` of the flow, a prefix of the
+    parameters' tree (one per layer is fine), None for what does not move; the vector field of the
+    terms is used for the first step's length alone.
 
     **Raises:** `ValueError` for several hidden layers.
     """
@@ -80,7 +82,7 @@ class AveragedGates(SecondOrder[AveragedState]):
     network: ReLUNetwork
     task: Task
     loss: Loss
-    tau: Array
+    tau: PyTree
 
     def __check_init__(self):
         if len(self.network.hidden) != 1:
@@ -117,7 +119,7 @@ class AveragedGates(SecondOrder[AveragedState]):
         middle, end = predicted(0.5), predicted(1.0)
         drives = (state.drive, self._drive(middle), self._drive(end))
         path = quadratic(state.z, middle[0], end[0])
-        average = self._velocity(self._average(path, drives), y0)
+        average = self._velocity(self._average(path, drives))
         corrected = jax.tree.map(lambda y, v: y + h * v, start, average)
         error = jax.tree.map(jnp.subtract, corrected[1], end[1])
         drive, v1 = self._evaluate(corrected)
@@ -132,31 +134,32 @@ class AveragedGates(SecondOrder[AveragedState]):
 
     def _drive(self, point: Moving) -> Drive:
         """At a point, without gates in the strength. No large product."""
-        z, ((_, readout), (_, offset)) = point
+        z, parameters = point
+        (_, readout), (_, offset) = self.network.with_parameters(parameters).parameters
         c, h = self.network.bias_strength, self.network.activation(0, z)
         outputs = h @ readout.T
         if offset is not None:
             outputs = outputs + c * offset
-        error = -jax.grad(self.loss)(outputs, self.task.y) / self.tau
+        error = -jax.grad(self.loss)(outputs, self.task.y)
         pull = None if offset is None else c * jnp.sum(error, axis=0)
         return Drive(error @ readout, error.T @ h, pull)
 
-    def _velocity(self, drive: Drive, parameters: Parameters) -> Moving:
+    def _velocity(self, drive: Drive) -> Moving:
         """Of z and the parameters, for a drive with gates: one pair of large products."""
         x, c = self.task.x, self.network.bias_strength
-        w = drive.strength.T @ x
-        z, b = x @ w.T, None
-        if parameters[1][0] is not None:
-            b = c * jnp.sum(drive.strength, axis=0)
-            z = z + c * b
-        return z, ((w, drive.readout), (b, drive.offset))
+        b = None if self.network.biases[0] is None else c * jnp.sum(drive.strength, axis=0)
+        force = (drive.strength.T @ x, drive.readout), (b, drive.offset)
+        velocity = paced(force, self.tau)
+        (w, _), (b, _) = velocity
+        z = jnp.zeros_like(drive.strength) if w is None else x @ w.T
+        return z if b is None else z + c * b, velocity
 
     def _evaluate(self, point: Moving) -> tuple[Drive, Moving]:
         """The drive without gates, and the velocity."""
         drive = self._drive(point)
         gates = self.network.gate(0, point[0])
         gated = Drive(gates * drive.strength, drive.readout, drive.offset)
-        return drive, self._velocity(gated, point[1])
+        return drive, self._velocity(gated)
 
     def _average(self, path: Quadratic, drives: tuple[Drive, Drive, Drive]) -> Drive:
         """Over a step, from the drives at its start, middle and end."""
@@ -167,7 +170,7 @@ class AveragedGates(SecondOrder[AveragedState]):
 
     def _margin(self, near: Array, strength: Array, parameters: Parameters) -> Array:
         """The smallest |z| / (|w~| |x~|) of the pairs with C > 0 that turned back."""
-        (w, _), (b, _) = parameters
+        (w, _), (b, _) = self.network.with_parameters(parameters).parameters
         units, samples = jnp.sum(w**2, axis=1), jnp.sum(self.task.x**2, axis=1)
         if b is not None:
             units, samples = units + b**2, samples + self.network.bias_strength**2

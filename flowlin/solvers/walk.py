@@ -31,7 +31,7 @@ from flowlin.tasks.task import Task
 
 
 def rule_for(
-    network: ReLUNetwork, task: Task, loss: Loss, tau: ArrayLike, slots: int, loop: str
+    network: ReLUNetwork, task: Task, loss: Loss, tau: PyTree, slots: int, loop: str
 ) -> AbstractRule:
     """The rule, and with it the flow, for a network's number of hidden layers."""
     if len(network.hidden) == 1:
