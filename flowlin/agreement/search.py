@@ -25,6 +25,7 @@ from flowlin.agreement.measure import (
 )
 from flowlin.events.kinds import AbstractEvent, UnitSwitches
 from flowlin.loss import Loss, SquaredError
+from flowlin.network.foreign import model
 from flowlin.network.model import AbstractModel
 from flowlin.runs.descent import prepared
 from flowlin.runs.flow import gradient_flow
@@ -95,9 +96,11 @@ def _share(name: str, value: Any) -> float:
     return value
 
 
-@checked(t1=known(positive), within=_share, precision=known(positive), tau=known(positive))
+@checked(
+    network=model, t1=known(positive), within=_share, precision=known(positive), tau=known(positive)
+)
 def largest_learning_rate(
-    network: AbstractModel,
+    network: eqx.Module,
     task: Task,
     t1: float,
     within: float = 0.01,
@@ -138,7 +141,7 @@ def largest_learning_rate(
 
     **Raises:** `ValueError` for bad input, or a flow that rests; `fl.RunError` where it fails.
     """
-    events = cast(tuple, events)  # as `checked` leaves it
+    network, events = cast(AbstractModel, network), cast(tuple, events)  # as `checked` leaves them
     if any(isinstance(event, UnitSwitches) for event in events):
         raise ValueError(
             "`events` holds UnitSwitches; descent flickers on sliding pairs, so that its units' "

@@ -4,7 +4,6 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.core
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
@@ -27,7 +26,9 @@ def _summary(found: Any) -> Summary:
     arrays = jax.tree.leaves(found.inexact)
     rows = [("parameters", plural(sum(a.size for a in arrays), "parameter"))]
     rows.append(("precision", str(arrays[0].dtype)))
-    return Summary(type(found.rest).__name__, rows, inline=True)
+    # A file keeps the name alone.
+    title = found.rest if isinstance(found.rest, str) else type(found.rest).__name__
+    return Summary(title, rows, inline=True)
 
 
 @shown(_summary)
@@ -140,7 +141,9 @@ class ForeignModel(AbstractModel):
         while left:
             for equation in left.pop().eqns:
                 found += [one.aval.size for one in equation.outvars if hasattr(one.aval, "size")]
-                left += jax.core.jaxprs_in_params(equation.params)
+                parts = jax.tree.leaves(equation.params)
+                parts = [getattr(part, "jaxpr", part) for part in parts]  # of a closed one
+                left += [part for part in parts if hasattr(part, "eqns")]
         return found
 
     def require_fit(self, task: Task) -> None:
@@ -194,7 +197,7 @@ class ForeignModel(AbstractModel):
         arrays = {name: jax.tree.leaves(fields[name]) for name in ("inexact", "fixed")}
         return arrays | {"rest": type(fields["rest"]).__name__}
 
-    def restored(self, stored: "ForeignModel", name: str) -> "ForeignModel":
+    def restored(self, stored: AbstractModel, name: str) -> AbstractModel:
         """This module with the arrays that a file holds by their places."""
         if not isinstance(stored, ForeignModel):
             raise ValueError(

@@ -383,6 +383,8 @@ class GatedLinearNetwork(AbstractNetwork):
 def _network(name: str, value: Any) -> AbstractNetwork:
     """One network, and no stack of them, of a precision that runs can have."""
     remedy = "make one by fl.ReLUNetwork.init(task, key=key)"
+    if isinstance(value, eqx.Module) and not isinstance(value, AbstractNetwork):
+        raise refuse(name, "a flowlin network, whose hidden units are known", value, remedy)
     value = instance(AbstractNetwork, "a flowlin network", remedy)(name, value)
     require_one(value, name)
     require_runnable(f"{name}.weights[0]", value.weights[0])

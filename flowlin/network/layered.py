@@ -91,7 +91,7 @@ class AbstractLayered(AbstractModel):
         """As they are."""
         return stored
 
-    def restored(self: N, stored: N, name: str) -> N:
+    def restored(self, stored: AbstractModel, name: str) -> AbstractModel:
         """What the file holds, which needs nothing of this one but to be of its kind."""
         require_alike(self, stored, name)
         return stored

@@ -102,7 +102,7 @@ class AbstractModel(eqx.Module):
         """Parameters that were so packed."""
 
     @abc.abstractmethod
-    def restored(self: M, stored: Any, name: str) -> M:
+    def restored(self, stored: "AbstractModel", name: str) -> "AbstractModel":
         """The model of a file, which is of this one's kind; `name` is this one's argument.
 
         **Raises:** `ValueError` where shapes or precisions differ, naming which.

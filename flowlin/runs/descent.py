@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
+import equinox as eqx
 import jax.numpy as jnp
 import optax
 from jaxtyping import PRNGKeyArray
@@ -13,9 +15,9 @@ from flowlin.events.kinds import AbstractEvent, UnitSwitches, user_watches
 from flowlin.events.recorder import Observer
 from flowlin.field.vector_field import objective
 from flowlin.loss import Loss, SquaredError
-from flowlin.network.fit import check_fit
+from flowlin.network.foreign import model
 from flowlin.network.kinds import ReLUNetwork
-from flowlin.network.model import AbstractModel
+from flowlin.network.model import trained
 from flowlin.runs.choices import require_room
 from flowlin.runs.run import Observables, Observe
 from flowlin.runs.stepping import Descent, Look, stepped
@@ -24,13 +26,14 @@ from flowlin.solvers.kinks import IgnoreKinks
 from flowlin.tasks.task import Task
 
 
-@checked
+@checked(network=model)
 def gradient_descent(
-    network: AbstractModel,
+    network: eqx.Module,
     task: Task,
     learning_rate: float,
     steps: int,
     *,
+    trainable: Any = None,
     loss: Loss = SquaredError(),
     tau: float = 1.0,
     optimiser: optax.GradientTransformation | None = None,
@@ -73,17 +76,18 @@ def gradient_descent(
     """
     return _run(
         network, task, learning_rate, steps, loss, tau, optimiser, events, interpolate, observe,
-        save_every, max_events, progress, throw, batch_size=None, key=None,
+        save_every, max_events, progress, throw, batch_size=None, key=None, trainable=trainable,
     )  # fmt: skip
 
 
-@checked
+@checked(network=model)
 def stochastic_gradient_descent(
-    network: AbstractModel,
+    network: eqx.Module,
     task: Task,
     learning_rate: float,
     steps: int,
     *,
+    trainable: Any = None,
     batch_size: int,
     key: PRNGKeyArray,
     loss: Loss = SquaredError(),
@@ -118,14 +122,15 @@ def stochastic_gradient_descent(
     return _run(
         network, task, learning_rate, steps, loss, tau, optimiser, events, interpolate, observe,
         save_every, max_events, progress, throw, batch_size=batch_size, key=key,
+        trainable=trainable,
     )  # fmt: skip
 
 
 def _run(
     network, task, learning_rate, steps, loss, tau, optimiser, events, interpolate, observe,
-    save_every, max_events, progress, throw, batch_size, key,
+    save_every, max_events, progress, throw, batch_size, key, trainable,
 ) -> Trajectory:  # fmt: skip
-    check_fit(network, task)
+    network.require_fit(task)
     if save_every is None:
         save_every = math.ceil(steps / 200)
     if save_every > steps:
@@ -134,7 +139,7 @@ def _run(
         )
     run, quantiles = prepared(
         network, task, learning_rate, loss, tau, optimiser, events, interpolate, observe,
-        save_every, batch_size, key,
+        save_every, batch_size, key, trainable,
     )  # fmt: skip
     _require_memory(run, steps, quantiles)
     descent = stepped(run, steps, max_events, progress, quantiles, Reference(run.task, loss))
@@ -154,7 +159,7 @@ def _require_memory(run: Descent, steps: int, quantiles: list[float]) -> None:
 
 def prepared(
     network, task, learning_rate, loss, tau, optimiser, events, interpolate, observe, save_every,
-    batch_size, key,
+    batch_size, key, trainable=None,
 ) -> tuple[Descent, list[float]]:  # fmt: skip
     """The run, and the quantiles at which it counts units."""
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
@@ -169,6 +174,7 @@ def prepared(
     )
     run = Descent(
         network=network,
+        trained=trained(network, trainable),
         task=task,
         objective=goal,
         loss=loss,

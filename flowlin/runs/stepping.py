@@ -20,7 +20,7 @@ from flowlin.field.objective import AbstractObjective, FullData
 from flowlin.log.buffer import Buffer
 from flowlin.log.linear_phase import counts_from_steps
 from flowlin.loss import Loss
-from flowlin.network.model import AbstractModel
+from flowlin.network.model import AbstractModel, moving
 from flowlin.runs.interrupts import SECONDS, seconds
 from flowlin.runs.run import Observables
 from flowlin.runs.trajectory import Reference, Trajectory, finished
@@ -64,6 +64,7 @@ class Descent(eqx.Module):
     """Everything that defines a run."""
 
     network: AbstractModel
+    trained: tuple[bool, ...] | None = eqx.field(static=True)  # see `flowlin.field.problem`
     task: Task
     objective: AbstractObjective
     loss: Loss
@@ -80,7 +81,7 @@ class Descent(eqx.Module):
 
     def start(self, max_events: int) -> State:
         """The state before the first step."""
-        parameters: Any = self.network.parameters
+        parameters: Any = moving(self.network.parameters, self.trained)
         values = self.values(parameters)
         empty = Buffer.empty(max_events, self.clock.dtype)
         log, end = self.look.observer.started(empty, values)
@@ -102,9 +103,9 @@ class Descent(eqx.Module):
 
     def update(self, state: State) -> State:
         """One step, nothing looked at."""
-        network, order = self.network.with_parameters(state.parameters), state.order
+        network, order = self.network, state.order
         if self.batch_size is None:
-            gradient = self.objective.gradient(network)
+            gradient = self.objective.gradient(network, state.parameters)
         else:
             batches = self.task.samples // self.batch_size
             place = state.step % batches
@@ -117,7 +118,7 @@ class Descent(eqx.Module):
             )
             chosen = lax.dynamic_slice(order, (place * self.batch_size,), (self.batch_size,))
             batch = FullData(self.task.take(chosen), self.loss)
-            gradient = batch.gradient(network)
+            gradient = batch.gradient(network, state.parameters)
         optimiser, before = state.optimiser, cast(Any, state.parameters)
         gradient = cast(Any, gradient)
         if self.optimiser is None:
@@ -167,15 +168,17 @@ class Descent(eqx.Module):
             state = _choose(jnp.isfinite(before.end), before, state)
             counts = jax.tree.map(lambda a: a[None], row)
         network = self.network.with_parameters(state.parameters)
-        saved = (self.objective.value(network), self.observe(network, self.task))
+        observed = self.observe(network, state.parameters, self.task)
+        saved = (self.objective.value(network), observed)
         return state, ((state.step * self.clock, *saved), counts)
 
     def opened(self, max_events: int) -> tuple[State, Any]:
         """The state before the first step, and its row."""
-        network = self.network
+        network, start = self.network, self.start(max_events)
         first = (jnp.zeros_like(self.clock), self.objective.value(network))
-        row = ((*first, self.observe(network, self.task)), self.look.counts(network.parameters))
-        return self.start(max_events), jax.tree.map(lambda a: jnp.asarray(a)[None], row)
+        observed = self.observe(network, start.parameters, self.task)
+        row = ((*first, observed), self.look.counts(start.parameters))
+        return start, jax.tree.map(lambda a: jnp.asarray(a)[None], row)
 
     def blocks(self, state: State, count: int) -> tuple[State, Any]:
         """So many times `save_every` steps, and the row after each of them."""
@@ -310,7 +313,7 @@ def _assembled(run: Descent, state: State, rows, watches, quantiles, reference) 
         losses=losses,
         observed={} if networks else observed,
         events=event_log(state.log if watches else None, run.look.observer, end),
-        final=run.network.with_parameters(state.parameters),
+        model=run.network.with_parameters(state.parameters),
         end=end,
         result=result,
         saved=observed if networks else None,
