@@ -94,7 +94,7 @@ def modified(name: str, rates: list[float]) -> dict[str, Any]:
         run = fl.gradient_descent(network, task, t1 / steps, steps, events=events, interpolate=True)
         found = times(run.events)
         for which, (last, due) in (("plain", (end, hits)), ("modified", flowed(t1 / steps))):
-            distances[which].append(_common.distance(run.final, last))
+            distances[which].append(float(fl.distance(run.final, last)))
             both = found.keys() & due.keys()
             delays[which].append(max((abs(found[k] - due[k]) for k in both), default=math.nan))
     slopes = {

@@ -10,7 +10,6 @@ import pytest
 import flowlin as fl
 from flowlin.field import chunks
 from flowlin.field.objective import Modified
-from flowlin.field.rounded import activation_of
 from flowlin.field.vector_field import objective
 
 RATES = np.array([0.02, 0.01, 0.005])
@@ -45,7 +44,7 @@ def test_descent_follows_the_modified_flow_at_second_order(tree, case):
     """Against a plain loop: slope 2 in the parameters, where the plain flow's is 1."""
     kind, task, hidden, loss, kinks = CASES[case](tree)
     network = kind.init(task, hidden, 0.2, key=jax.random.key(1))
-    activation = activation_of(network, kinks.width if kinks else 0.0)
+    activation = network.rounded_activation(kinks.width if kinks else 0.0)
 
     def value(parameters):
         h = task.x
@@ -150,7 +149,7 @@ def test_modified_gradient_is_that_of_the_modified_loss(tree, monkeypatch, chunk
     plain = objective(network, task, fl.SquaredError(), 0.5)
     assert type(plain).__name__ == ("FullData" if chunked else "Statistics")
     assert (chunks.pieces(8, 4, 8) > 1) == chunked
-    activation = activation_of(network, 0.5)
+    activation = network.rounded_activation(0.5)
 
     def loss(parameters):
         (w1, w2), (b, _) = parameters

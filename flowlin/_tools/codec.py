@@ -28,18 +28,20 @@ CLASSES: dict[str, type] = {}
 
 
 LATER: dict[type, dict[str, Any]] = {}  # fields that files of an earlier version lack
+RENAMED: dict[type, dict[str, str]] = {}  # what files call fields that had another name
 
 
-def storable(**later: Any) -> Callable[[Kind], Kind]:
+def storable(renamed: dict[str, str] | None = None, **later: Any) -> Callable[[Kind], Kind]:
     """Decorate a dataclass or a NamedTuple of the library: files may hold it, by its name.
 
-    `later` are the fields that files of an earlier version lack, with what they then are. A class
+    `later` are the fields that files of an earlier version lack, with what they then are;
+    `renamed` are the names in files of fields that now have another one, by that name. A class
     with methods `_stored` and `_restored` says by them what is written for its fields, and what
     the fields are that were so written.
     """
 
     def decorate(kind: Kind) -> Kind:
-        CLASSES[kind.__name__], LATER[kind] = kind, later
+        CLASSES[kind.__name__], LATER[kind], RENAMED[kind] = kind, later, renamed or {}
         return kind
 
     return decorate
@@ -59,7 +61,8 @@ def encoded(value: Any, arrays: dict[str, np.ndarray], where: str) -> Node:
     if CLASSES.get(type(value).__name__) is type(value):
         fields = {name: getattr(value, name) for name in _fields(type(value))}
         fields = value._stored(fields) if hasattr(value, "_stored") else fields
-        nodes = {name: inner(field, name) for name, field in fields.items()}
+        old = {new: old for old, new in RENAMED[type(value)].items()}
+        nodes = {old.get(name, name): inner(field, name) for name, field in fields.items()}
         return {"object": type(value).__name__, "fields": nodes}
     if isinstance(value, (jax.Array, np.ndarray, np.generic)) and _is_plain(value.dtype):
         arrays[where] = np.asarray(value)
@@ -124,11 +127,12 @@ def _object(name: Any, nodes: Any, arrays: dict[str, np.ndarray]) -> Any:
     if not isinstance(name, str) or name not in CLASSES:
         raise ValueError(f"the class {_short(name)} is not known")
     kind = CLASSES[name]
-    wanted = _fields(kind)
+    renamed = {new: old for old, new in RENAMED[kind].items()}
+    wanted = {renamed.get(name, name): name for name in _fields(kind)}
     later = LATER[kind]
     if not isinstance(nodes, dict) or not set(wanted) - set(later) <= set(nodes) <= set(wanted):
         raise ValueError(f"a {name} has the fields {', '.join(wanted)}, not {_short(nodes)}")
-    fields = later | {field: decoded(node, arrays) for field, node in nodes.items()}
+    fields = later | {wanted[field]: decoded(node, arrays) for field, node in nodes.items()}
     fields = kind._restored(fields) if hasattr(kind, "_restored") else fields  # pyright: ignore
     if issubclass(kind, tuple):
         return kind(**fields)

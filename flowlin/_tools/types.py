@@ -3,10 +3,12 @@
 import os
 from collections.abc import Callable
 
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 Weights = tuple[Array, ...]
 Biases = tuple[Array | None, ...]
-Parameters = tuple[Weights, Biases]
+# (Weights, Biases) of flowlin's networks, a tree of arrays of others; None for what does not move.
+Parameters = PyTree
 Activation = Callable[[int, Array], Array]  # of a layer, for its preactivations (P, H)
 PathLike = str | os.PathLike[str]
+Product = Callable[[Array, Array], Array]  # of h (P, N) and W (M, N): h W^T

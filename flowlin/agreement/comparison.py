@@ -14,7 +14,7 @@ from flowlin._tools.codec import storable
 from flowlin._tools.show import shown
 from flowlin.agreement import summary
 from flowlin.loss import Loss
-from flowlin.network.kinds import AbstractNetwork
+from flowlin.network.model import AbstractModel
 from flowlin.runs.trajectory import Trajectory
 from flowlin.tasks.task import Task
 
@@ -55,7 +55,7 @@ def compare(flow: Trajectory, descent: Trajectory) -> Comparison:
         raise ValueError("`compare` needs runs made outside jit and vmap, which know their task.")
     if not eqx.tree_equal(task, flow.reference.task) or loss != flow.reference.loss:
         raise ValueError("`flow` and `descent` were trained on different tasks or losses.")
-    shapes = [[a.shape for a in jax.tree.leaves(r.final.parameters)] for r in (flow, descent)]
+    shapes = [[a.shape for a in jax.tree.leaves(r.model.parameters)] for r in (flow, descent)]
     if shapes[0] != shapes[1]:
         raise ValueError(
             "`flow` and `descent` are of networks of other shapes, with parameters "
@@ -63,15 +63,15 @@ def compare(flow: Trajectory, descent: Trajectory) -> Comparison:
         )
     kept = np.asarray(descent.ts) <= float(flow.end) * (1 + 1e-12)
     ts = jnp.minimum(descent.ts[kept], flow.end)
-    others = jax.tree.map(lambda a: a[kept], descent.networks)
-    networks = flow.network(ts) if flow.dense is not None else _at(flow, ts)
+    others = jax.tree.map(lambda a: a[kept], descent.models)
+    networks = flow.model_at(ts) if flow.dense is not None else _at(flow, ts)
 
     return Comparison(ts, *distances(networks, others, task, loss))
 
 
 @eqx.filter_jit
 def distances(
-    networks: AbstractNetwork, others: AbstractNetwork, task: Task, loss: Loss
+    networks: AbstractModel, others: AbstractModel, task: Task, loss: Loss
 ) -> tuple[Float[Array, " T"], Float[Array, " T"], Float[Array, " T"]]:
     """What a `Comparison` holds, of stacked networks; nothing is no distance from nothing."""
 
@@ -79,7 +79,7 @@ def distances(
         return jnp.where(off == 0, 0.0, jnp.sqrt(off / jnp.where(off == 0, 1.0, size)))
 
     @jax.vmap
-    def measured(first: AbstractNetwork, second: AbstractNetwork) -> tuple[Array, Array, Array]:
+    def measured(first: AbstractModel, second: AbstractModel) -> tuple[Array, Array, Array]:
         pairs = list(
             zip(jax.tree.leaves(first.parameters), jax.tree.leaves(second.parameters), strict=True)
         )
@@ -102,4 +102,4 @@ def _at(flow: Trajectory, ts: Array):
             "the runs were saved at different times; run the flow with `dense=True` or with "
             "`ts=descent.ts`."
         )
-    return jax.tree.map(lambda a: a[place], flow.networks)
+    return jax.tree.map(lambda a: a[place], flow.models)

@@ -19,7 +19,7 @@ from flowlin.agreement import summary
 from flowlin.agreement.comparison import distances
 from flowlin.events.recorder import event_log
 from flowlin.log.eventlog import EventLog
-from flowlin.network.kinds import AbstractNetwork
+from flowlin.network.model import AbstractModel
 from flowlin.runs.stepping import Descent, State, Stops
 from flowlin.runs.trajectory import Trajectory
 from flowlin.solvers.radius import direction, spectral_radius
@@ -73,7 +73,7 @@ def _measured(
     room = 1024 + 4 * len(flow.events) if watches else 0
     ends = jnp.asarray([*stops[1:], beyond])
     assert flow.dense is not None
-    off, (log, widest) = _descended(run, flow.dense, flow.final, ends, sliding, room)
+    off, (log, widest) = _descended(run, flow.dense, flow.model, ends, sliding, room)
     found = [float(np.max(np.where(np.isnan(e), np.inf, np.abs(e)))) for e in off]
     late = math.nan
     if watches:
@@ -96,7 +96,7 @@ def _measured(
 def _descended(
     run: Descent,
     dense: diffrax.DenseInterpolation,
-    final: AbstractNetwork,
+    final: AbstractModel,
     ends: Int[Array, " rows_and_1"],
     sliding: tuple[Bool[Array, "rows_and_1 P H"], ...],
     room: int,
@@ -143,7 +143,7 @@ def _sharpness(run: Descent, flow: Trajectory, t1: float) -> Array:
     assert dense is not None
 
     def gradient(parameters: Parameters) -> Parameters:
-        return run.objective.gradient(run.network.with_parameters(parameters))
+        return run.objective.gradient(run.network, parameters)
 
     def radius(carry: Any, t: Array) -> tuple[Any, Array]:
         _, product = jax.linearize(gradient, dense.evaluate(t))

@@ -26,8 +26,9 @@ from flowlin.agreement.measure import (
 )
 from flowlin.events.kinds import AbstractEvent, UnitSwitches
 from flowlin.field.problem import Problem
-from flowlin.loss import AnyLoss, SquaredError
-from flowlin.network.kinds import AbstractNetwork
+from flowlin.loss import AnyLoss, Loss, SquaredError
+from flowlin.network.foreign import model
+from flowlin.network.model import AbstractModel
 from flowlin.runs.choices import chosen_decay
 from flowlin.runs.descent import Rule, Watched, described
 from flowlin.runs.flow import gradient_flow
@@ -98,9 +99,11 @@ def _share(name: str, value: Any) -> float:
     return value
 
 
-@checked(t1=known(positive), within=_share, precision=known(positive), tau=known(positive))
+@checked(
+    network=model, t1=known(positive), within=_share, precision=known(positive), tau=known(positive)
+)
 def largest_learning_rate(
-    network: AbstractNetwork,
+    network: eqx.Module,
     task: Task,
     t1: float,
     within: float = 0.01,
@@ -142,13 +145,13 @@ def largest_learning_rate(
 
     **Raises:** `ValueError` for bad input, or a flow that rests; `fl.RunError` where it fails.
     """
-    events = cast(tuple, events)  # as `checked` leaves it
+    network, events = cast(AbstractModel, network), cast(tuple, events)  # as `checked` leaves them
     if any(isinstance(event, UnitSwitches) for event in events):
         raise ValueError(
             "`events` holds UnitSwitches; descent flickers on sliding pairs, so that its units' "
             "switches do not converge. Pass events of observables."
         )
-    own = task.astype(network.dtype), loss, jnp.asarray(tau, network.dtype)
+    own = task.astype(network.dtype), cast(Loss, loss), jnp.asarray(tau, network.dtype)
     decay = chosen_decay(network, weight_decay)
     rule, watched = Rule(learning_rate=1.0, clock=tau), Watched(events, interpolate=True)
     run = described(Problem(network, *own, decay), rule, watched)
@@ -182,9 +185,9 @@ def largest_learning_rate(
     return _certificate(found, t1, tau, within, edge)
 
 
-def _require_motion(network: AbstractNetwork, flow: Trajectory, run: Descent) -> None:
+def _require_motion(network: AbstractModel, flow: Trajectory, run: Descent) -> None:
     """Raise `ValueError` where there is nothing that errors could be relative to."""
-    if bool(eqx.tree_equal(network.parameters, flow.final.parameters)):
+    if bool(eqx.tree_equal(network.parameters, flow.model.parameters)):
         raise ValueError(
             "`network` does not move on this `task` until `t1`: where the gradient of its loss "
             "vanishes, descent of any rate rests as well. Start from other parameters."

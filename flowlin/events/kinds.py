@@ -35,7 +35,8 @@ from flowlin.events.watched import (
 from flowlin.field.objective import AbstractObjective
 from flowlin.log.eventlog import Channel
 from flowlin.log.linear_phase import unit_channel
-from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
+from flowlin.network.kinds import ReLUNetwork
+from flowlin.network.model import AbstractModel
 from flowlin.solvers.kinks import MANY_PAIRS, AbstractKinks, pairs
 from flowlin.tasks.task import Task
 from flowlin.theory.task_modes import Modes
@@ -47,7 +48,7 @@ class AbstractEvent(eqx.Module):
     @abc.abstractmethod
     def watches(
         self,
-        network: AbstractNetwork,
+        network: AbstractModel,
         task: Task,
         objective: AbstractObjective,
         kinks: AbstractKinks,
@@ -68,7 +69,7 @@ def _watch(
     )  # fmt: skip
 
 
-def _observed(what: str, function: Any, network: AbstractNetwork, level: Any) -> Any:
+def _observed(what: str, function: Any, network: AbstractModel, level: Any) -> Any:
     """Shape and type of an observable, which a level goes with."""
     found = returned(what, function, network)
     if isinstance(found, dict) or (len(jax.tree.leaves(found)) > 1 and not isinstance(found, list)):
@@ -113,7 +114,7 @@ class Crossing(AbstractEvent):
     **Raises:** `ValueError` for another direction, or a level that is not finite.
     """
 
-    observable: Callable[[AbstractNetwork, Task], Array]
+    observable: Callable[[AbstractModel, Task], Array]
     level: Any = 0.0
     direction: Direction = eqx.field(static=True, default=None)
     terminate: bool = eqx.field(static=True, default=False)
@@ -262,8 +263,16 @@ class UnitSwitches(AbstractEvent):
     quantile: float = eqx.field(static=True, default=0.0)
 
     def watches(self, network, task, objective, kinks) -> list[Watch]:
-        """One watch per layer, level and end of the order; none where all gates are logged."""
+        """One watch per layer, level and end of the order; none where all gates are logged.
+
+        **Raises:** `ValueError` for a model whose hidden units are not known.
+        """
         del objective
+        if network.about_kinks[0] == "unknown":
+            raise ValueError(
+                f"`events` holds {type(self).__name__}, which watches hidden units, and "
+                f"{network.about_kinks[1]}; watch a function of it by fl.Crossing."
+            )
         if kinks.walks:
             return []
         k = math.floor(self.quantile * task.samples)
@@ -290,7 +299,7 @@ WORDS["events"] = sequence_of(_event, "a sequence of events")
 
 def user_watches(
     events: Sequence[AbstractEvent],
-    network: AbstractNetwork,
+    network: AbstractModel,
     task: Task,
     objective: AbstractObjective,
     kinks: AbstractKinks,
@@ -300,7 +309,7 @@ def user_watches(
 
 
 def logs_gates(
-    network: AbstractNetwork, task: Task, events: Sequence[AbstractEvent], kinks: AbstractKinks
+    network: AbstractModel, task: Task, events: Sequence[AbstractEvent], kinks: AbstractKinks
 ) -> bool:
     """Whether a run watches every gate: a ReLU network with few pairs, unless units are asked for.
 

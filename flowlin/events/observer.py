@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 from flowlin._tools.types import Parameters
 from flowlin.events.watched import AbstractWatched, Watch
 from flowlin.log.buffer import Buffer
-from flowlin.network.kinds import AbstractNetwork
+from flowlin.network.model import AbstractModel
 
 Found = TypeVar("Found")
 
@@ -21,7 +21,7 @@ class Observer(eqx.Module):
     """All watched values of a state, laid end to end: shape (C,)."""
 
     watches: tuple[Watch, ...]
-    network: AbstractNetwork
+    network: AbstractModel
 
     def __call__(self, parameters: Parameters) -> Float[Array, " C"]:
         """The values at these parameters."""

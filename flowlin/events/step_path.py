@@ -67,19 +67,25 @@ class Path(eqx.Module):
         grid = jnp.arange(SLOTS + 1, dtype=marks.dtype) / SLOTS
         return jnp.interp(fractions, grid, jnp.append(marks, last))
 
-    def image(self, linear: Callable[[Parameters], Image]) -> Callable[[Any], Image]:
-        """`linear` of the parameters, a linear map, as a function of time.
+    def image(self, affine: Callable[[Parameters], Image]) -> Callable[[Any], Image]:
+        """`affine` of the parameters, an affine map, as a function of time.
 
         A dense output that adds states and velocities with coefficients in time commutes with
-        the map, which is then taken of each of these once, however often the time is asked for.
+        the map's linear part, which is then taken of each of these once, however often the time
+        is asked for. What does not move makes the rest, the map of no parameters.
         """
         if not all(self._adds(part) for part in self.dense.values()):
-            return lambda t: linear(self(t))
+            return lambda t: affine(self(t))
+        rest = affine(jax.tree.map(jnp.zeros_like, self.start))
+
+        def linear(part: PyTree) -> Image:
+            return jax.tree.map(jnp.subtract, affine(part), rest)
+
         images = {
             name: linear(part) if self._is_one(part) else jax.vmap(linear)(part)
             for name, part in self.dense.items()
         }
-        return lambda t: self._evaluate(images, t)
+        return lambda t: jax.tree.map(jnp.add, self._evaluate(images, t), rest)
 
     def _evaluate(self, dense: dict[str, PyTree], t: Any) -> Any:
         return self.interpolation_cls(t0=self.t0, t1=self.t1, **dense).evaluate(t)

@@ -11,10 +11,10 @@ from jax import lax
 from jaxtyping import Array, ArrayLike
 
 from flowlin.events.step_path import Path
-from flowlin.field.rounded import activation_of
 from flowlin.log.eventlog import Channel
 from flowlin.network.forward_pass import forward
-from flowlin.network.kinds import AbstractNetwork, LinearNetwork
+from flowlin.network.kinds import LinearNetwork
+from flowlin.network.model import AbstractModel
 from flowlin.tasks.task import Task
 from flowlin.theory.task_modes import ModeStrengths
 
@@ -25,11 +25,11 @@ class AbstractWatched(eqx.Module):
     """An array-valued function of the network whose components' signs are watched."""
 
     @abc.abstractmethod
-    def __call__(self, network: AbstractNetwork) -> Array:
+    def __call__(self, network: AbstractModel) -> Array:
         """All components; nothing but their signs is used."""
 
     @abc.abstractmethod
-    def degree(self, network: AbstractNetwork) -> int | None:
+    def degree(self, network: AbstractModel) -> int | None:
         """Its degree as a polynomial in the parameters; None for other functions."""
 
     @property
@@ -38,34 +38,34 @@ class AbstractWatched(eqx.Module):
         """Size of the level that was taken off: the rounding of values near zero is of this."""
 
     @abc.abstractmethod
-    def sampled(self, network: AbstractNetwork, path: Path, times: Array) -> Array | None:
+    def sampled(self, network: AbstractModel, path: Path, times: Array) -> Array | None:
         """All components (n, C) along a step, where that costs less than time by time."""
 
     @abc.abstractmethod
-    def component(self, network: AbstractNetwork, k: Array) -> Array:
+    def component(self, network: AbstractModel, k: Array) -> Array:
         """Component k of the flattened array, continuous."""
 
     @abc.abstractmethod
-    def along(self, network: AbstractNetwork, path: Path, k: Array) -> Callable[[ArrayLike], Array]:
+    def along(self, network: AbstractModel, path: Path, k: Array) -> Callable[[ArrayLike], Array]:
         """Component k as a function of time, for locating its root within a step."""
 
 
 class AbstractOpaque(AbstractWatched):
     """What is not known to be a polynomial in the parameters."""
 
-    def degree(self, network: AbstractNetwork) -> int | None:
+    def degree(self, network: AbstractModel) -> int | None:
         """None."""
         del network
         return None
 
-    def sampled(self, network: AbstractNetwork, path: Path, times: Array) -> Array | None:
+    def sampled(self, network: AbstractModel, path: Path, times: Array) -> Array | None:
         """None: time by time."""
         del network, path, times
         return None
 
 
 def _time_by_time(
-    watched: AbstractWatched, network: AbstractNetwork, path: Path, k: Array
+    watched: AbstractWatched, network: AbstractModel, path: Path, k: Array
 ) -> Callable[[ArrayLike], Array]:
     """Component k as a function of time, of the network at that time."""
     return lambda t: watched.component(network.with_parameters(path(t)), k)
@@ -95,10 +95,10 @@ class Watch(eqx.Module):
 class Minus(AbstractOpaque):
     """A function of the network minus a level."""
 
-    function: Callable[[AbstractNetwork], Array]
+    function: Callable[[AbstractModel], Array]
     level: Array
 
-    def __call__(self, network: AbstractNetwork) -> Array:
+    def __call__(self, network: AbstractModel) -> Array:
         return jnp.asarray(self.function(network)) - self.level
 
     @property
@@ -106,23 +106,23 @@ class Minus(AbstractOpaque):
         """The largest level's."""
         return jnp.max(jnp.abs(self.level), initial=0.0)
 
-    def component(self, network: AbstractNetwork, k: Array) -> Array:
+    def component(self, network: AbstractModel, k: Array) -> Array:
         """One of all."""
         return jnp.ravel(self(network))[k]
 
-    def along(self, network: AbstractNetwork, path: Path, k: Array) -> Callable[[ArrayLike], Array]:
+    def along(self, network: AbstractModel, path: Path, k: Array) -> Callable[[ArrayLike], Array]:
         """Time by time."""
         return _time_by_time(self, network, path, k)
 
 
 class OnTask(eqx.Module):
-    """A function of network and task with the task filled in."""
+    """A user's function of network and task with the task filled in."""
 
-    function: Callable[[AbstractNetwork, Task], Array]
+    function: Callable[[AbstractModel, Task], Array]
     task: Task
 
-    def __call__(self, network: AbstractNetwork) -> Array:
-        return self.function(network, self.task)
+    def __call__(self, network: AbstractModel) -> Array:
+        return self.function(network.module, self.task)
 
 
 class ModeGaps(AbstractWatched):
@@ -132,7 +132,7 @@ class ModeGaps(AbstractWatched):
     task: Task
     level: Array
 
-    def __call__(self, network: AbstractNetwork) -> Array:
+    def __call__(self, network: AbstractModel) -> Array:
         return self.strengths(network, self.task) - self.level
 
     @property
@@ -140,25 +140,27 @@ class ModeGaps(AbstractWatched):
         """The largest level's: weak modes are differences of what strong ones are made of."""
         return jnp.max(jnp.abs(self.level), initial=0.0)
 
-    def degree(self, network: AbstractNetwork) -> int | None:
+    def degree(self, network: AbstractModel) -> int | None:
         """That of a product of as many matrices as there are layers, for linear networks."""
         return len(network.weights) if isinstance(network, LinearNetwork) else None
 
-    def sampled(self, network: AbstractNetwork, path: Path, times: Array) -> Array | None:
+    def sampled(self, network: AbstractModel, path: Path, times: Array) -> Array | None:
         """Of a linear network, at all times in one product."""
         if not isinstance(network, LinearNetwork):
             return None
         return jax.vmap(lambda t: self(network.with_parameters(path(t))))(times)
 
-    def component(self, network: AbstractNetwork, k: Array) -> Array:
+    def component(self, network: AbstractModel, k: Array) -> Array:
         """One of all."""
         return jnp.ravel(self(network))[k]
 
-    def along(self, network: AbstractNetwork, path: Path, k: Array) -> Callable[[ArrayLike], Array]:
+    def along(self, network: AbstractModel, path: Path, k: Array) -> Callable[[ArrayLike], Array]:
         """Of a linear network one input and one output matter: two vectors instead of matrices."""
         if not isinstance(network, LinearNetwork):
             return _time_by_time(self, network, path, k)
-        seen = path.image(lambda parameters: self.strengths.seen_by(parameters, k))
+        seen = path.image(
+            lambda part: self.strengths.seen_by(network.with_parameters(part).parameters, k)
+        )
         one = jnp.ones((1, 1), network.dtype)
         level = jnp.broadcast_to(self.level, self.strengths.u.shape[1:])[k]
 
@@ -177,16 +179,16 @@ class Preactivations(AbstractWatched):
     level: float = eqx.field(static=True)
     layer: int = eqx.field(static=True)
 
-    def __call__(self, network: AbstractNetwork) -> Array:
+    def __call__(self, network: AbstractModel) -> Array:
         _, preactivations = forward(
             network.parameters,
             network.bias_strength,
             self.task.x,
-            activation_of(network, self.width),
+            network.rounded_activation(self.width),
         )
         return preactivations[self.layer].T - self.level
 
-    def degree(self, network: AbstractNetwork) -> int | None:
+    def degree(self, network: AbstractModel) -> int | None:
         """Linear in the first layer; above it the gates are in the way."""
         del network
         return None if self.layer else 1
@@ -196,19 +198,19 @@ class Preactivations(AbstractWatched):
         """Zero, for its level is zero or a narrow width."""
         return 0.0
 
-    def sampled(self, network: AbstractNetwork, path: Path, times: Array) -> Array | None:
+    def sampled(self, network: AbstractModel, path: Path, times: Array) -> Array | None:
         """None: time by time."""
         del network, path, times
         return None
 
-    def unit(self, network: AbstractNetwork, j: Array) -> Array:
+    def unit(self, network: AbstractModel, j: Array) -> Array:
         """The row (P,) of unit j; in the first layer without the other units."""
         if self.layer:
             return self(network)[j]
         return _first_layer(network, self.task.x, j) - self.level
 
     def unit_along(
-        self, network: AbstractNetwork, path: Path, j: Array
+        self, network: AbstractModel, path: Path, j: Array
     ) -> Callable[[ArrayLike], Array]:
         """The row (P,) of unit j as a function of time; the first layer's is linear."""
         if self.layer:
@@ -216,12 +218,12 @@ class Preactivations(AbstractWatched):
         row = path.image(lambda p: _first_layer(network.with_parameters(p), self.task.x, j))
         return lambda t: row(t) - self.level
 
-    def component(self, network: AbstractNetwork, k: Array) -> Array:
+    def component(self, network: AbstractModel, k: Array) -> Array:
         """One pair's preactivation."""
         samples = self.task.samples
         return self.unit(network, k // samples)[k % samples]
 
-    def along(self, network: AbstractNetwork, path: Path, k: Array) -> Callable[[ArrayLike], Array]:
+    def along(self, network: AbstractModel, path: Path, k: Array) -> Callable[[ArrayLike], Array]:
         """One pair's preactivation; in the first layer that sample's alone."""
         if self.layer:
             return _time_by_time(self, network, path, k)
@@ -230,7 +232,7 @@ class Preactivations(AbstractWatched):
         return lambda t: z(t) - self.level
 
 
-def _first_layer(network: AbstractNetwork, x: Array, j: Array) -> Array:
+def _first_layer(network: AbstractModel, x: Array, j: Array) -> Array:
     """Preactivation of unit j for inputs (..., N_in), linear in the parameters."""
     biases = network.biases[0]
     bias = 0.0 if biases is None else network.bias_strength * biases[j]
@@ -244,7 +246,7 @@ class OrderStatistic(AbstractOpaque):
     k: int = eqx.field(static=True)
     largest: bool = eqx.field(static=True)
 
-    def __call__(self, network: AbstractNetwork) -> Array:
+    def __call__(self, network: AbstractModel) -> Array:
         # Its sign, by counting: sorting all units would cost several times the forward pass.
         return self.excess(self.preactivations(network))
 
@@ -263,11 +265,11 @@ class OrderStatistic(AbstractOpaque):
         samples = self.preactivations.task.samples
         return self.k if self.largest else samples - self.k - 1
 
-    def component(self, network: AbstractNetwork, k: Array) -> Array:
+    def component(self, network: AbstractModel, k: Array) -> Array:
         """One unit's order statistic."""
         return self._of(self.preactivations.unit(network, k))
 
-    def along(self, network: AbstractNetwork, path: Path, k: Array) -> Callable[[ArrayLike], Array]:
+    def along(self, network: AbstractModel, path: Path, k: Array) -> Callable[[ArrayLike], Array]:
         """One unit's order statistic; the samples are gone through once for all times."""
         z = self.preactivations.unit_along(network, path, k)
         return lambda t: self._of(z(t))

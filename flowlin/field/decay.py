@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from flowlin._tools.types import Parameters
 from flowlin.field.objective import AbstractObjective
-from flowlin.network.kinds import AbstractNetwork
+from flowlin.network.model import AbstractModel
 
 
 class Decay(eqx.Module):
@@ -63,14 +63,15 @@ class Decayed(AbstractObjective):
         """No: see above."""
         return False
 
-    def value(self, network: AbstractNetwork) -> Float[Array, ""]:
+    def value(self, network: AbstractModel) -> Float[Array, ""]:
         """The loss on the data."""
         return self.plain.value(network)
 
-    def gradient(self, network: AbstractNetwork) -> Parameters:
+    def gradient(self, network: AbstractModel, parameters: Parameters = None) -> Parameters:
         """Gradient of the loss with the decay."""
-        gradient: Any = self.plain.gradient(network)
-        return jax.tree.map(jnp.add, gradient, self.decay.pull(network.parameters))
+        parameters = network.parameters if parameters is None else parameters
+        gradient: Any = self.plain.gradient(network, parameters)
+        return jax.tree.map(jnp.add, gradient, self.decay.pull(parameters))
 
 
 def decayed(plain: AbstractObjective, decay: Decay | None) -> AbstractObjective:

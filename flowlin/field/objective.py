@@ -10,10 +10,9 @@ from jaxtyping import Array, Float, PyTree
 
 from flowlin._tools.types import Parameters
 from flowlin.field.chunks import summed
-from flowlin.field.rounded import activation_of
 from flowlin.loss import Loss
-from flowlin.network.forward_pass import forward, product
-from flowlin.network.kinds import AbstractNetwork
+from flowlin.network.forward_pass import product
+from flowlin.network.model import AbstractModel
 from flowlin.tasks.task import Task
 
 
@@ -31,12 +30,15 @@ class AbstractObjective(eqx.Module):
         """Whether the loss can only fall along the flow of minus the gradient."""
 
     @abc.abstractmethod
-    def value(self, network: AbstractNetwork) -> Float[Array, ""]:
+    def value(self, network: AbstractModel) -> Float[Array, ""]:
         """The run's own loss."""
 
     @abc.abstractmethod
-    def gradient(self, network: AbstractNetwork) -> Parameters:
-        """Gradient of the loss with respect to weights and biases."""
+    def gradient(self, network: AbstractModel, parameters: Parameters = None) -> Parameters:
+        """Gradient of the loss, by all parameters of the network, or at and by those given.
+
+        Given ones that are None rest as the network has them.
+        """
 
 
 class AbstractPlain(AbstractObjective):
@@ -56,7 +58,7 @@ class AbstractPlain(AbstractObjective):
 class FullData(AbstractPlain):
     """The loss on all samples, by a forward and a backward pass over chunks of them.
 
-    - `width`: over which kinks are rounded off, see `flowlin.field.rounded`.
+    - `width`: over which kinks are rounded off, see `flowlin.network.rounded`.
     - `shards`: devices among which the samples are split.
     """
 
@@ -68,35 +70,37 @@ class FullData(AbstractPlain):
     def __check_init__(self):
         self.loss.require_fit(self.task.y)
 
-    def value(self, network: AbstractNetwork) -> Float[Array, ""]:
+    def value(self, network: AbstractModel) -> Float[Array, ""]:
         """The loss on the task."""
-        return self._summed(self._loss, network)
+        return self._summed(self._loss, network, None)
 
-    def gradient(self, network: AbstractNetwork) -> Parameters:
+    def gradient(self, network: AbstractModel, parameters: Parameters = None) -> Parameters:
         """Gradient of the loss on the task."""
-        return self.value_and_gradient(network)[1]
+        return self.value_and_gradient(network, parameters)[1]
 
-    def value_and_gradient(self, network: AbstractNetwork) -> tuple[Array, Parameters]:
+    def value_and_gradient(
+        self, network: AbstractModel, parameters: Parameters = None
+    ) -> tuple[Array, Parameters]:
         """Both in one pass over the samples."""
-        return self._summed(jax.value_and_grad(self._loss), network)
+        return self._summed(jax.value_and_grad(self._loss), network, parameters)
 
-    def _loss(self, parameters: Parameters, network: AbstractNetwork, rows: PyTree) -> Array:
+    def _loss(self, parameters: Parameters, network: AbstractModel, rows: PyTree) -> Array:
         """The part of the loss that comes from some of the samples."""
         x, y, gates, weights = rows
-        activation = activation_of(network.with_sample_gates(gates), self.width)
+        network = network.with_parameters(parameters).with_sample_gates(gates)
         fast = _product if x.shape[0] < self.task.samples and x.dtype == jnp.float64 else product
-        outputs, _ = forward(parameters, network.bias_strength, x, activation, fast)
+        outputs = network.rounded(x, self.width, fast)
         return self.loss.weight(self.task.mass) * self.loss.total(outputs, y, weights)
 
-    def _summed(self, function: Any, network: AbstractNetwork) -> Any:
+    def _summed(self, function: Any, network: AbstractModel, parameters: Parameters) -> Any:
         """A function such as `_loss`, added up over all samples."""
         rows = (self.task.x, self.task.y, network.sample_gates, self.task.weights)
-        width = max(network.hidden, default=self.task.outputs)
+        parameters = network.parameters if parameters is None else parameters
 
         def part(rows):
-            return function(network.parameters, network, rows)
+            return function(parameters, network, rows)
 
-        return summed(part, rows, width, self.shards)
+        return summed(part, rows, network.held(self.task), self.shards)
 
 
 def _product(h: Array, w: Array) -> Array:
@@ -135,16 +139,17 @@ class Modified(AbstractObjective):
         """No: see above."""
         return False
 
-    def value(self, network: AbstractNetwork) -> Float[Array, ""]:
+    def value(self, network: AbstractModel) -> Float[Array, ""]:
         """The plain loss."""
         return self.plain.value(network)
 
-    def gradient(self, network: AbstractNetwork) -> Parameters:
+    def gradient(self, network: AbstractModel, parameters: Parameters = None) -> Parameters:
         """Gradient of the modified loss."""
+        parameters = network.parameters if parameters is None else parameters
 
         def plain(parameters: Parameters) -> Parameters:
-            return self.plain.gradient(network.with_parameters(parameters))
+            return self.plain.gradient(network, parameters)
 
-        slope = plain(network.parameters)
-        slope, bend = jax.jvp(plain, (network.parameters,), (slope,))
+        slope = plain(parameters)
+        slope, bend = jax.jvp(plain, (parameters,), (slope,))
         return jax.tree.map(lambda g, h: g + self.learning_rate / 2 * h, slope, bend)

@@ -1,11 +1,11 @@
 """What a run solves."""
 
 import equinox as eqx
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from flowlin.field.decay import Decay
 from flowlin.loss import Loss
-from flowlin.network.kinds import AbstractNetwork
+from flowlin.network.model import AbstractModel, moving
 from flowlin.tasks.task import Task
 
 
@@ -13,10 +13,26 @@ class Problem(eqx.Module):
     r"""The flow $\tau\, \dot w = -\nabla L$ of a network's weights on a task, from where they are.
 
     With a `decay` also $-\lambda w$.
+
+    - `tau`: one time constant, or one per layer (L,).
+    - `trained`: which of the network's arrays move, in the order of its leaves; None for all.
     """
 
-    network: AbstractNetwork
+    network: AbstractModel
     task: Task
     loss: Loss
     tau: Array
     decay: Decay | None = None
+    trained: tuple[bool, ...] | None = eqx.field(static=True, default=None)
+
+    @property
+    def parameters(self) -> PyTree:
+        """What moves, at t = 0; None in place of what does not."""
+        return moving(self.network.parameters, self.trained)
+
+    @property
+    def constants(self) -> PyTree:
+        """The time constants as a prefix of the parameters' tree, None for what does not move."""
+        if self.trained is None and not self.tau.ndim:
+            return self.tau
+        return moving(self.network.time_constants(self.tau), self.trained)

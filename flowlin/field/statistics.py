@@ -11,7 +11,8 @@ from flowlin._tools.types import Parameters
 from flowlin.field.chunks import summed
 from flowlin.field.objective import AbstractPlain
 from flowlin.loss import SquaredError
-from flowlin.network.kinds import AbstractNetwork, LinearNetwork
+from flowlin.network.kinds import LinearNetwork
+from flowlin.network.model import AbstractModel
 from flowlin.tasks.task import Task
 
 
@@ -38,14 +39,15 @@ class Statistics(AbstractPlain):
         """Statistics of a task; two passes over its chunks and one N x N eigenproblem."""
         return _statistics(task, loss, task.shards)
 
-    def value(self, network: AbstractNetwork) -> Float[Array, ""]:
+    def value(self, network: AbstractModel) -> Float[Array, ""]:
         """The loss on the task."""
         delta = _end_to_end(network.parameters, network) - self.solution
         return self.floor + jnp.sum((self.slope + 0.5 * delta @ self.sigma_x) * delta)
 
-    def gradient(self, network: AbstractNetwork) -> Parameters:
+    def gradient(self, network: AbstractModel, parameters: Parameters = None) -> Parameters:
         """Gradient of the loss on the task."""
-        product, pull_back = jax.vjp(lambda p: _end_to_end(p, network), network.parameters)
+        parameters = network.parameters if parameters is None else parameters
+        product, pull_back = jax.vjp(lambda p: _end_to_end(p, network), parameters)
         return pull_back(self.slope + (product - self.solution) @ self.sigma_x)[0]
 
 
@@ -75,7 +77,7 @@ def _statistics(task: Task, loss: SquaredError, shards: int) -> Statistics:
     return Statistics(sigma_x, solution, weight * slope, 0.5 * weight * squares)
 
 
-def _end_to_end(parameters: Parameters, network: AbstractNetwork) -> Array:
+def _end_to_end(parameters: Parameters, network: AbstractModel) -> Array:
     linear = network.with_parameters(parameters)
     assert isinstance(linear, LinearNetwork)
     matrix, offset = linear.affine()

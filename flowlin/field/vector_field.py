@@ -4,19 +4,22 @@ from typing import Any
 
 import equinox as eqx
 import jax
-from jaxtyping import Array
+import jax.numpy as jnp
+from jaxtyping import PyTree
 
 from flowlin._tools.types import Parameters
 from flowlin.field.decay import Decay, decayed
 from flowlin.field.objective import AbstractObjective, FullData
+from flowlin.field.pace import paced
 from flowlin.field.statistics import Statistics
 from flowlin.loss import Loss, SquaredError
-from flowlin.network.kinds import AbstractNetwork, LinearNetwork
+from flowlin.network.kinds import LinearNetwork
+from flowlin.network.model import AbstractModel
 from flowlin.tasks.task import Task
 
 
 def objective(
-    network: AbstractNetwork,
+    network: AbstractModel,
     task: Task,
     loss: Loss,
     width: float = 0.0,
@@ -34,14 +37,17 @@ def objective(
 
 
 class GradientField(eqx.Module):
-    """The vector field dw/dt = -grad L / tau, with the signature that diffrax expects."""
+    """The vector field dw/dt = -grad L / tau, with the signature that diffrax expects.
+
+    `tau` is a prefix of the parameters' tree; see `flowlin.field.pace`.
+    """
 
     objective: AbstractObjective
-    network: AbstractNetwork
-    tau: Array
+    network: AbstractModel
+    tau: PyTree
 
     def __call__(self, t: Any, parameters: Parameters, args: Any) -> Parameters:
-        """Velocity of the parameters."""
+        """Velocity of the parameters, of those that are there."""
         del t, args
-        gradient = self.objective.gradient(self.network.with_parameters(parameters))
-        return jax.tree.map(lambda g: -g / self.tau, gradient)
+        gradient = self.objective.gradient(self.network, parameters)
+        return paced(jax.tree.map(jnp.negative, gradient), self.tau)

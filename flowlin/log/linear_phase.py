@@ -176,7 +176,8 @@ def _padded(log: EventLog) -> EventLog:
 @eqx.filter_jit
 def _of_counts(counts: tuple[UnitCounts, UnitCounts], end: Array) -> Linearization:
     """Both conventions in one program, as those below."""
-    return Linearization(*(linearization_time(c, end) for c in counts), *counts)
+    opened, closed = (linearization_time(c, end) for c in counts)
+    return Linearization(opened, closed, *counts)
 
 
 @eqx.filter_jit

@@ -8,8 +8,9 @@ from jaxtyping import Array
 
 from flowlin._tools.arrays import require_finite
 from flowlin._tools.checks import WORDS, finite_array, floating
-from flowlin.network.fit import check_fit, require_inputs
+from flowlin.network.fit import require_inputs
 from flowlin.network.kinds import AbstractNetwork
+from flowlin.network.model import AbstractModel
 from flowlin.tasks.task import Task
 
 Samples = Task | ArrayLike | None
@@ -42,10 +43,10 @@ def inputs_of(network: AbstractNetwork, task: Samples) -> Array:
     return x
 
 
-def whole(network: AbstractNetwork, task: Any) -> Task:
+def whole(network: AbstractModel, task: Any) -> Task:
     """The task, where targets are needed too."""
     task = WORDS["task"]("task", task)
-    check_fit(network, task)
+    network.require_fit(task)
     require_finite("task.x", task.x)
     require_finite("task.y", task.y)
     return task

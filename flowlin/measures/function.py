@@ -3,6 +3,7 @@
 import math
 from typing import Any, NamedTuple, cast
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -14,31 +15,34 @@ from flowlin.field.chunks import summed
 from flowlin.field.objective import FullData
 from flowlin.loss import AnyLoss, Loss, SquaredError
 from flowlin.measures._input import Samples, inputs_of, require_layer, samples, whole
+from flowlin.network.foreign import model
 from flowlin.network.kinds import AbstractNetwork
+from flowlin.network.model import AbstractModel
 from flowlin.tasks.task import Task
 
 GRID = 2**22  # points of a grid beyond which nobody has meant it
 
 
-@checked
-def loss(
-    network: AbstractNetwork, task: Task, *, loss: AnyLoss = SquaredError()
-) -> Float[Array, ""]:
+@checked(network=model)
+def loss(network: eqx.Module, task: Task, *, loss: AnyLoss = SquaredError()) -> Float[Array, ""]:
     """The loss of a network on a task, such as held-out samples.
 
-    **Arguments:** `network`, `task`, and the `loss` function.
+    **Arguments:** `network`, of flowlin or any Equinox module of one sample; `task`, and the `loss`
+    function.
     """
-    return FullData(whole(network, task), cast(Loss, loss), shards=task.shards).value(network)
+    own = cast(AbstractModel, network)  # as `checked` leaves it
+    return FullData(whole(own, task), cast(Loss, loss), shards=task.shards).value(own)
 
 
-@checked
-def error_rate(network: AbstractNetwork, task: Task) -> Float[Array, ""]:
+@checked(network=model)
+def error_rate(network: eqx.Module, task: Task) -> Float[Array, ""]:
     """Classification error: share of the samples, by their weights, whose largest
     output is not their class.
 
     The class is the largest target; of equal outputs or targets the first counts.
 
-    **Arguments:** `network`; `task` with one output per class.
+    **Arguments:** `network`, of flowlin or any Equinox module of one sample; `task` with one
+    output per class.
 
     **Raises:** `ValueError` for a single output.
     """
@@ -47,16 +51,17 @@ def error_rate(network: AbstractNetwork, task: Task) -> Float[Array, ""]:
             "a classification error needs one output per class, and the task has a single output; "
             "give it one-hot targets."
         )
-    whole(network, task)
+    own = cast(AbstractModel, network)  # as `checked` leaves it
+    whole(own, task)
 
     def wrong(rows):
         x, y, gates, weights = rows
-        outputs = network.with_sample_gates(gates).outputs(x)
+        outputs = own.with_sample_gates(gates).outputs(x)
         return jnp.sum(weighted(jnp.argmax(outputs, axis=1) != jnp.argmax(y, axis=1), weights))
 
-    rows = (task.x, task.y, network.sample_gates, task.weights)
-    width = max(network.hidden, default=task.outputs)
-    return summed(wrong, rows, width, task.shards) / jnp.asarray(task.mass, network.dtype)
+    rows = (task.x, task.y, own.sample_gates, task.weights)
+    wrongs = summed(wrong, rows, own.held(task), task.shards)
+    return wrongs / jnp.asarray(task.mass, own.dtype)
 
 
 @checked(task=samples, axes=None, average=index)

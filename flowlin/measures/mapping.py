@@ -9,10 +9,12 @@ from jax import lax
 
 from flowlin._tools.checks import checked, function_of, refuse, returned
 from flowlin.measures._input import Samples, samples
+from flowlin.network.foreign import ForeignModel
 from flowlin.network.kinds import AbstractNetwork
+from flowlin.network.model import AbstractModel
 from flowlin.tasks.task import Task
 
-Measure = Callable[[AbstractNetwork, Any], Any]
+Measure = Callable[[Any, Any], Any]
 MEASURE = function_of("network", "task")
 
 
@@ -20,8 +22,10 @@ def _trajectory_or_stacked(name: str, value: Any) -> Any:
     """A trajectory, or networks stacked on a leading axis."""
     if hasattr(type(value), "networks"):  # a trajectory, whose class lies above measures
         return value
+    if not isinstance(value, eqx.Module):
+        raise refuse(name, "a trajectory, or stacked networks", value)
     if not isinstance(value, AbstractNetwork):
-        raise refuse(name, "a trajectory, or stacked networks of flowlin", value)
+        return ForeignModel.of(name, value)
     if value.weights[0].ndim != 3:
         raise ValueError(
             f"`{name}` must hold networks stacked on one leading axis, got weights of shape "
@@ -50,15 +54,16 @@ def along(flow: Any, measure: Measure, task: Samples = None) -> Any:
     **Raises:** `ValueError` if the run recorded observables instead of networks, for networks that
     are not stacked, and for a measure that returns no arrays.
     """
-    if isinstance(flow, AbstractNetwork):
+    if isinstance(flow, AbstractModel):
         return _mapped(measure, flow, task)
-    return _mapped(measure, flow.networks, flow.reference.task if task is None else task)
+    return _mapped(measure, flow.models, flow.reference.task if task is None else task)
 
 
 @eqx.filter_jit
-def _mapped(measure: Measure, networks: Any, task: Samples) -> Any:
-    returned("`measure`", measure, jax.tree.map(lambda leaf: leaf[0], networks), task)
-    return lax.map(lambda network: measure(network, task), networks)
+def _mapped(measure: Measure, networks: AbstractModel, task: Samples) -> Any:
+    first = jax.tree.map(lambda leaf: leaf[0], networks)
+    returned("`measure`", measure, first.module, task)
+    return lax.map(lambda network: measure(network.module, task), networks)
 
 
 @checked(measure=MEASURE)
@@ -77,7 +82,7 @@ class OnTask(eqx.Module):
     measure: Measure
     task: Task
 
-    def __call__(self, network: AbstractNetwork, task: Samples = None) -> Any:
+    def __call__(self, network: Any, task: Samples = None) -> Any:
         """The measure of the network on `self.task`; the other task is left aside."""
         del task
         return self.measure(network, self.task)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 from jaxtyping import Array
 
 from flowlin._tools.checks import require_single
@@ -38,4 +39,17 @@ def check_fit(network: Any, task: Task) -> None:
         raise ValueError(
             f"`network` maps {takes} inputs to {gives} outputs, but `task` {task.name!r} has "
             f"{task.inputs} inputs and {task.outputs} outputs."
+        )
+
+
+def require_alike(network: Any, other: Any, name: str) -> None:
+    """Raise `ValueError` unless a file's network has the kind and shapes of the one given."""
+
+    def kind(one: Any) -> Any:
+        return jax.tree.structure(one), [leaf.shape for leaf in jax.tree.leaves(one)]
+
+    if kind(network) != kind(other):
+        raise ValueError(
+            f"`{name}` is {network!r}, and the file holds {other!r}; leave it out, which networks "
+            "of flowlin allow."
         )

@@ -8,7 +8,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from equinox import AbstractVar
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from flowlin._tools.arrays import require_finite
@@ -25,11 +24,13 @@ from flowlin._tools.checks import (
 )
 from flowlin._tools.codec import storable
 from flowlin._tools.show import shown
-from flowlin._tools.types import Biases, Parameters, Weights
+from flowlin._tools.types import Activation, Biases, Weights
 from flowlin.network import initial, summary
 from flowlin.network.construction import given_gates, layers, off_gate, per_layer
 from flowlin.network.fit import require_inputs, require_one
 from flowlin.network.forward_pass import forward
+from flowlin.network.layered import AbstractLayered
+from flowlin.network.rounded import rounded_off
 from flowlin.tasks.task import Task
 
 N = TypeVar("N", bound="AbstractNetwork")
@@ -42,7 +43,7 @@ def _input(name: str, value: Any) -> Any:
     return array(name, value)
 
 
-class AbstractNetwork(eqx.Module):
+class AbstractNetwork(AbstractLayered):
     """What the three kinds of networks share.
 
     A hidden unit has the preactivation z = W h + c b and the activation h = g z; readout is
@@ -50,10 +51,6 @@ class AbstractNetwork(eqx.Module):
     `bias_strength` is the constant c that multiplies every bias. Weights and biases are
     trained; all other fields are not. Every field is an array leaf, so networks stack and vmap.
     """
-
-    weights: AbstractVar[Weights]
-    biases: AbstractVar[Biases]
-    bias_strength: AbstractVar[Array]
 
     @abc.abstractmethod
     def gate(self, layer: int, z: Float[Array, "P H"]) -> Array:
@@ -66,45 +63,10 @@ class AbstractNetwork(eqx.Module):
         """Activation h = g z of hidden layer `layer`, whose derivative is g."""
         return self.gate(layer, z) * z
 
-    @property
-    def parameters(self) -> Parameters:
-        """What is trained: the weights and the biases."""
-        return self.weights, self.biases
-
-    def with_parameters(self: N, parameters: Parameters) -> N:
-        """The same network with other weights and biases."""
-        return eqx.tree_at(
-            lambda n: (n.weights, n.biases), self, parameters, is_leaf=lambda x: x is None
-        )
-
-    @property
-    @abc.abstractmethod
-    def sample_gates(self) -> tuple[Array | None, ...]:
-        """Given gates that belong to samples, (P, H), as `with_sample_gates` takes them."""
-
-    @abc.abstractmethod
-    def with_sample_gates(self: N, gates: tuple[Array | None, ...]) -> N:
-        """The same network with these in place of `sample_gates`, for other samples."""
-
     @checked
     def astype(self: N, dtype: Any) -> N:
         """The same network in another floating-point precision, float32 or float64."""
         return jax.tree.map(lambda array: array.astype(dtype), self)
-
-    @property
-    def hidden(self) -> tuple[int, ...]:
-        """Widths of the hidden layers."""
-        return tuple(w.shape[-2] for w in self.weights[:-1])
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """Widths of all layers, from N_in over the hidden ones to N_out."""
-        return (self.weights[0].shape[-1], *(w.shape[-2] for w in self.weights))
-
-    @property
-    def dtype(self):
-        """Floating-point precision of the parameters."""
-        return self.weights[0].dtype
 
     @checked(x=_input)
     def outputs(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N_out"]:
@@ -202,6 +164,11 @@ class LinearNetwork(AbstractSelfGated):
         """One."""
         del layer
         return jnp.ones((), z.dtype)
+
+    def rounded_activation(self, width: float) -> Activation:
+        """Its own: there are no kinks."""
+        del width
+        return self.activation
 
     def affine(self) -> tuple[Float[Array, "N_out N_in"], Float[Array, " N_out"]]:
         """The end-to-end map: matrix and offset with f(x) = matrix x + offset."""
@@ -302,6 +269,10 @@ class ReLUNetwork(AbstractSelfGated):
         del layer
         return jnp.where(z > 0, 1.0, self.slope)
 
+    def rounded_activation(self, width: float) -> Activation:
+        """Quadratic over |z| < width, see `flowlin.network.rounded`."""
+        return rounded_off(self.slope, width) if width else self.activation
+
     @classmethod
     @checked(hidden=None, variance=None, bias=None, slope=None)
     def init(
@@ -373,6 +344,11 @@ class GatedLinearNetwork(AbstractNetwork):
             )
         return gate
 
+    def rounded_activation(self, width: float) -> Activation:
+        """Its own: the gates are given."""
+        del width
+        return self.activation
+
     @property
     def sample_gates(self) -> tuple[Array | None, ...]:
         """The gates that are per sample, None for layers where they are (H,)."""
@@ -412,6 +388,8 @@ class GatedLinearNetwork(AbstractNetwork):
 def _network(name: str, value: Any) -> AbstractNetwork:
     """One network, and no stack of them, of a precision that runs can have."""
     remedy = "make one by fl.ReLUNetwork.init(task, key=key)"
+    if isinstance(value, eqx.Module) and not isinstance(value, AbstractNetwork):
+        raise refuse(name, "a flowlin network, whose hidden units are known", value, remedy)
     value = instance(AbstractNetwork, "a flowlin network", remedy)(name, value)
     require_one(value, name)
     require_runnable(f"{name}.weights[0]", value.weights[0])

@@ -46,6 +46,8 @@ def array(name: str, value: Data, shape: str) -> np.ndarray:
 
 def time_label(run: Trajectory) -> str:
     """Label of the time axis; a run with another tau than 1 has its unit of time."""
+    if run.tau.ndim:  # one per layer
+        return r"flow time $t$"
     tau = float(run.tau)
     return TIME if tau == 1 else rf"flow time $t$ ($\tau$ = {tau:g})"
 

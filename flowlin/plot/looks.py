@@ -23,6 +23,7 @@ COLOURS = {
     "gated": "#009E73",
     "descent": "#56B4E9",
     "theory": "#000000",
+    "other": "#CC79A7",
 }
 # For what has no kind: items, contenders.
 CYCLE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
@@ -35,6 +36,7 @@ _LINES: dict[str, Any] = {
     "relu": {"linestyle": "-", "linewidth": 1.8},
     "linear": {"linestyle": (0, (7, 1.5)), "linewidth": 1.8},
     "gated": {"linestyle": "-.", "linewidth": 1.8},
+    "other": {"linestyle": (0, (5, 1, 1, 1, 1, 1)), "linewidth": 1.8},
     "descent": {"linestyle": "-", "linewidth": 0.8},
     "theory": {"linestyle": (0, (1.2, 1.4)), "linewidth": 2.0, "zorder": 3},
 }
@@ -69,8 +71,8 @@ def style() -> AbstractContextManager[None]:
 
 
 def kind_of(network: AbstractNetwork) -> str:
-    """Key of `COLOURS` for a network: relu, linear or gated."""
-    return next(kind for kind, cls in _KINDS.items() if isinstance(network, cls))
+    """Key of `COLOURS` for a network: relu, linear, gated, or other than flowlin's own."""
+    return next((kind for kind, cls in _KINDS.items() if isinstance(network, cls)), "other")
 
 
 def is_descent(run: Trajectory) -> bool:

@@ -60,7 +60,7 @@ class Checkpoint(AbstractPause):
         if jax.process_count() > 1:
             raise ValueError("`checkpoint` is for runs of one process; leave it out on several.")
         if run.observables.functions is not None:
-            shapes = eqx.filter_eval_shape(run.observables, run.network, run.task)
+            shapes = eqx.filter_eval_shape(run.observables, run.network, run.parameters, run.task)
             require_storable(shapes, "observe")
 
     def budget(self, accepted: int) -> int | None:
@@ -96,6 +96,7 @@ class Checkpoint(AbstractPause):
             return None
         found = self._found()
         with naming("checkpoint", self.path):
+            found = found._replace(flow=found.flow.restored(run.network, "network"))
             check_trajectory(found.flow)
             if found.capacity < 0:
                 raise ValueError(f"`checkpoint.capacity` is {found.capacity}")

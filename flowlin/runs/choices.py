@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import diffrax
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,12 +18,16 @@ from flowlin._tools.checks import (
     finite_array,
     function_of,
     instance,
+    positive,
+    positive_at_run_time,
     refuse,
     require_memory,
 )
 from flowlin._tools.result import RESULTS
 from flowlin.field.decay import Decay
+from flowlin.field.problem import Problem
 from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
+from flowlin.network.model import AbstractModel
 from flowlin.runs.trajectory import FIXED, Continuation, Trajectory
 from flowlin.theory.task_modes import Modes
 
@@ -99,7 +104,35 @@ def require_extendable(flow: Trajectory, t1: float, ts: Any) -> tuple[Any, Conti
     return run, at, ts
 
 
-def _check_modified(network: AbstractNetwork, kinks: Any) -> None:
+def check_modified(problem: Problem, modified_rate: Any) -> None:
+    """Raise `ValueError` for a modified flow of several time constants.
+
+    **Raises:** also where there are as many as a network has no layers.
+    """
+    if problem.tau.ndim and modified_rate is not None:
+        raise ValueError(
+            "`modified_rate` asks for the modified flow, which has one step for all layers; give "
+            "`tau` as one number."
+        )
+    if problem.tau.ndim:
+        problem.network.time_constants(problem.tau)
+
+
+def time_constants(name: str, value: Any) -> Any:
+    """One, or one per layer in a list, all positive; traced ones when the program runs."""
+    if np.ndim(value) == 0 and not isinstance(value, (list, tuple)):
+        return positive_at_run_time(name, value)
+    value = array(name, value)
+    if value.ndim != 1 or not value.size:
+        raise refuse(name, "a number, or one per layer", value)
+    if is_traced(value):
+        return eqx.error_if(value, ~(value > 0), f"`{name}` must be positive, and was not.")
+    for layer, one in enumerate(np.asarray(value)):
+        positive(f"{name}[{layer}]", float(one))
+    return value
+
+
+def _check_modified(network: AbstractModel, kinks: Any) -> None:
     """Raise `ValueError` for a modified flow that does not exist.
 
     Where a step crosses a kink, descent keeps the old gate until its end: for a share of the step
@@ -114,11 +147,16 @@ def _check_modified(network: AbstractNetwork, kinks: Any) -> None:
         )
 
 
-def chosen_decay(network: AbstractNetwork, weight_decay: Any) -> Decay | None:
+def chosen_decay(network: AbstractModel, weight_decay: Any) -> Decay | None:
     """The weight decay of a run: one rate, or one per layer of weights (L,)."""
     if weight_decay is None:
         return None
-    rate, layers = jnp.asarray(weight_decay, network.dtype), len(network.weights)
+    rate = jnp.asarray(weight_decay, network.dtype)
+    if rate.ndim and not isinstance(network, AbstractNetwork):
+        raise ValueError(
+            "`weight_decay` per layer is for networks of flowlin; give one number for this one."
+        )
+    layers = len(network.hidden) + 1
     if rate.shape not in ((), (layers,)):
         raise ValueError(
             f"`weight_decay` must be a number or have shape ({layers},), one per layer, readout "
@@ -127,7 +165,7 @@ def chosen_decay(network: AbstractNetwork, weight_decay: Any) -> Decay | None:
     return Decay(rate)
 
 
-def require_room(network: AbstractNetwork, rows: int, name: str, value: Any, remedy: str) -> None:
+def require_room(network: AbstractModel, rows: int, name: str, value: Any, remedy: str) -> None:
     """Raise `ValueError` where so many copies of the parameters do not fit into memory."""
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(network.parameters))
     require_memory(name, value, rows * size, remedy)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Int
 from flowlin._tools.arrays import end_to_end, first_rows
 from flowlin._tools.result import RESULTS
 from flowlin.log.linear_phase import UnitCounts
-from flowlin.network.kinds import AbstractNetwork
+from flowlin.network.model import AbstractModel, moving
 from flowlin.runs.driving import AbstractRun, Effort, Limits, started
 from flowlin.runs.run import Observables
 from flowlin.runs.stepping import Descent, Outcome, Rows, State, Stops, advanced, outcome, row
@@ -111,9 +111,14 @@ class DescentRun(AbstractRun):
         )
 
     @property
-    def network(self) -> AbstractNetwork:
+    def network(self) -> AbstractModel:
         """The network at t = 0."""
         return self.descent.network
+
+    @property
+    def parameters(self) -> Any:
+        """What moves, at t = 0."""
+        return moving(self.network.parameters, self.descent.trained)
 
     @property
     def task(self) -> Task:
@@ -161,11 +166,12 @@ class DescentRun(AbstractRun):
         watched = [(w.channel, w.direction, w.terminate) for w in look.observer.watches]
         key = descent.key
         return {
-            "network": (type(self.network).__name__, self.network),
+            "network": (self.network.kind, self.network),
             "task": self.task,
             "loss": repr(descent.loss),
             "tau": descent.tau,
             "weight_decay": descent.decay,
+            "trainable": repr(descent.trained),
             "learning_rate": descent.learning_rate,
             "optimiser": _nature(descent),
             "batch_size": repr(descent.batch_size),
@@ -301,7 +307,7 @@ class DescentRun(AbstractRun):
             losses=part.losses,
             observed={} if networks else part.observed,
             events=found.events,
-            final=self.network.with_parameters(state.parameters),
+            model=self.network.with_parameters(state.parameters),
             end=found.end,
             result=found.result,
             saved=part.observed if networks else None,

@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -28,8 +29,9 @@ from flowlin.events.observer import Observer
 from flowlin.field.problem import Problem
 from flowlin.field.vector_field import objective
 from flowlin.loss import AnyLoss, SquaredError
-from flowlin.network.fit import check_fit
-from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
+from flowlin.network.foreign import model
+from flowlin.network.kinds import ReLUNetwork
+from flowlin.network.model import trained
 from flowlin.runs.checkpoint import Checkpoint
 from flowlin.runs.choices import (
     chosen_decay,
@@ -48,14 +50,15 @@ from flowlin.solvers.kinks import IgnoreKinks
 from flowlin.tasks.task import Task
 
 
-@checked(t1=known(positive))
+@checked(network=model, t1=known(positive))
 def gradient_descent(
-    network: AbstractNetwork,
+    network: eqx.Module,
     task: Task,
     learning_rate: float,
     steps: int | None = None,
     *,
     t1: float | None = None,
+    trainable: Any = None,
     loss: AnyLoss = SquaredError(),
     tau: float = 1.0,
     weight_decay: Any = None,
@@ -104,7 +107,7 @@ def gradient_descent(
     or there are more than `max_events` events.
     """
     return _run(
-        _problem(network, task, loss, tau, weight_decay),
+        _problem(network, task, loss, tau, weight_decay, trainable),
         Rule(learning_rate, learning_rate * tau, optimiser),
         Watched(cast(tuple, events), interpolate, observe),
         _Length(steps, t1, ts, save_every),
@@ -112,14 +115,15 @@ def gradient_descent(
     )
 
 
-@checked(t1=known(positive))
+@checked(network=model, t1=known(positive))
 def stochastic_gradient_descent(
-    network: AbstractNetwork,
+    network: eqx.Module,
     task: Task,
     learning_rate: float,
     steps: int | None = None,
     *,
     t1: float | None = None,
+    trainable: Any = None,
     batch_size: int,
     key: PRNGKeyArray,
     loss: AnyLoss = SquaredError(),
@@ -155,7 +159,7 @@ def stochastic_gradient_descent(
             f"{batch_size}."
         )
     return _run(
-        _problem(network, task, loss, tau, weight_decay),
+        _problem(network, task, loss, tau, weight_decay, trainable),
         Rule(learning_rate, learning_rate * tau, optimiser, batch_size, key),
         Watched(cast(tuple, events), interpolate, observe),
         _Length(steps, t1, ts, save_every),
@@ -163,9 +167,9 @@ def stochastic_gradient_descent(
     )
 
 
-def _problem(network, task, loss, tau, weight_decay) -> Problem:
-    decay = chosen_decay(network, weight_decay)
-    return Problem(network, task, loss, jnp.asarray(tau, network.dtype), decay)
+def _problem(network, task, loss, tau, weight_decay, trainable) -> Problem:
+    decay, moves = chosen_decay(network, weight_decay), trained(network, trainable)
+    return Problem(network, task, loss, jnp.asarray(tau, network.dtype), decay, moves)
 
 
 class Rule(NamedTuple):
@@ -209,7 +213,7 @@ def _run(
 ) -> Trajectory:
     """The run that both public functions ask for."""
     network, task = problem.network, problem.task
-    check_fit(network, task)
+    network.require_fit(task)
     plan = _plan(length, rule)
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     # A name is no part of what is compiled.
@@ -306,6 +310,7 @@ def described(problem: Problem, rule: Rule, watched: Watched) -> Descent:
         objective=goal,
         loss=loss,
         decay=problem.decay,
+        trained=problem.trained,
         look=Look(observer(others), counters, tuple(counted)),
         observe=Observables.of(watched.observe, network, task),
         learning_rate=jnp.asarray(rule.learning_rate, dtype),

@@ -13,7 +13,7 @@ from flowlin._tools.arrays import end_to_end
 from flowlin._tools.compiled import jit_by_array
 from flowlin._tools.result import RESULTS, hand_back
 from flowlin.log.buffer import Buffer
-from flowlin.network.kinds import AbstractNetwork
+from flowlin.network.model import AbstractModel
 from flowlin.runs.trajectory import Continuation, Reference, Trajectory
 from flowlin.tasks.task import Task
 
@@ -49,8 +49,13 @@ class AbstractRun(eqx.Module):
 
     @property
     @abc.abstractmethod
-    def network(self) -> AbstractNetwork:
+    def network(self) -> AbstractModel:
         """The network at t = 0."""
+
+    @property
+    @abc.abstractmethod
+    def parameters(self) -> Any:
+        """What moves, at t = 0."""
 
     @property
     @abc.abstractmethod

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import diffrax
+import equinox as eqx
 import jax.numpy as jnp
 
 from flowlin._tools.arrays import is_traced
@@ -16,10 +17,11 @@ from flowlin._tools.types import PathLike
 from flowlin.events.kinds import AbstractEvent, GateSwitches, logs_gates, user_watches
 from flowlin.field.problem import Problem
 from flowlin.loss import AnyLoss, Loss, SquaredError
-from flowlin.network.fit import check_fit
-from flowlin.network.kinds import AbstractNetwork
+from flowlin.network.foreign import model
+from flowlin.network.model import AbstractModel, trained
 from flowlin.runs.checkpoint import Checkpoint
 from flowlin.runs.choices import (
+    check_modified,
     check_options,
     chosen_decay,
     chosen_times,
@@ -27,6 +29,7 @@ from flowlin.runs.choices import (
     meter,
     require_extendable,
     require_room,
+    time_constants,
 )
 from flowlin.runs.driving import AbstractPause, Limits, driven, is_paused
 from flowlin.runs.interrupts import by_clock
@@ -43,18 +46,20 @@ from flowlin.tasks.task import Task
 
 
 @checked(
+    network=model,
     t1=positive_at_run_time,
-    tau=positive_at_run_time,
+    tau=time_constants,
     modified_rate=positive_at_run_time,
     rtol=positive_at_run_time,
     atol=positive_at_run_time,
     progress=meter,
 )
 def gradient_flow(
-    network: AbstractNetwork,
+    network: eqx.Module,
     task: Task,
     t1: float,
     *,
+    trainable: Any = None,
     ts: Any = None,
     dense: bool = False,
     loss: AnyLoss = SquaredError(),
@@ -79,16 +84,22 @@ def gradient_flow(
 
     **Arguments:**
 
-    - `network`: the initial network. Its weights and biases move, nothing else does.
+    - `network`: the initial network, of flowlin, whose weights and biases move and nothing else;
+      or any Equinox module whose call takes one sample, (N_in,) to (N_out,), whose floating-point
+      arrays move. What is handed out, and what functions are called with, is then such a module.
     - `task`: what it is trained on; taken to the network's precision.
     - `t1`: final time, in the units of tau (see `fl.StepClock` for descent steps).
+    - `trainable`: which arrays move, where it is not all: a tree of truth values like the network,
+      or a function of a leaf, as `eqx.partition` takes them. The others stay as they are, to the
+      bit, in exact walks too.
     - `ts`: times to save, ascending in [0, t1] (up to rounding); None saves 0 and the end.
     - `dense`: whether `flow.network(t)` works for every t. The run is then done twice, first to
       count its steps; memory is steps x stages x parameters (for an exact walk times 8 pieces).
     - `loss`: `SquaredError()`, `CrossEntropy()`, or any differentiable function of one sample's
       (output, target), each (N_out,), that returns a number: L is its mean over the samples (for
       the sum divide `tau` by P). The same function compiles once.
-    - `tau`: time constant.
+    - `tau`: time constant; or one per layer of a network of flowlin, (L,) with the readout, which
+      a layer's weights and bias share: tau_l dw_l/dt = -grad_l L.
     - `weight_decay`: $\lambda$, or one per layer of weights, readout included: what is descended
       is then $L + \frac{\lambda}{2} \|w\|^2$, weights and biases alike. `flow.losses` and
       `LossBelow` stay those of L, the loss on the data, which need not fall all the way.
@@ -144,8 +155,9 @@ def gradient_flow(
     a run that fails.
     """
     # As `checked` leaves them.
-    events, max_steps, loss = cast(tuple, events), cast(int, max_steps), cast(Loss, loss)
-    check_fit(network, task)
+    network, events = cast(AbstractModel, network), cast(tuple, events)
+    max_steps, loss = cast(int, max_steps), cast(Loss, loss)
+    network.require_fit(task)
     tolerances = chosen_tolerances(rtol, atol, stepsize_controller)
     check_options(network, tolerances.rtol, modified_rate, kinks)
     ts = chosen_times(t1, ts)
@@ -155,7 +167,9 @@ def gradient_flow(
     _require_saved(network, ts, observe)
     tell_digits(network.dtype)
     decay = chosen_decay(network, weight_decay)
-    problem = Problem(network, task, loss, jnp.asarray(tau, network.dtype), decay)
+    tau, moves = jnp.asarray(tau, network.dtype), trained(network, trainable)
+    problem = Problem(network, task, loss, tau, decay, moves)
+    check_modified(problem, modified_rate)
     how = chosen_method(problem, kinks, solver, modified_rate, tolerances, t1, adjoint)
     method, choice = how
     logged = (GateSwitches(),) if logs_gates(network, task, events, method.kinks) else ()
@@ -178,7 +192,7 @@ def gradient_flow(
     return finished(flow, throw, lambda f: _failure(f, limits, method.kinks))
 
 
-def _require_saved(network: AbstractNetwork, ts: Any, observe: Observe | None) -> None:
+def _require_saved(network: AbstractModel, ts: Any, observe: Observe | None) -> None:
     """Raise `ValueError` where the networks at so many times do not fit into memory."""
     if ts is not None and observe is None:
         require_room(network, len(ts), "ts", f"{len(ts)} times", "Save fewer, or use `observe`")
@@ -271,7 +285,7 @@ def _require_dense(run: Run, steps: int) -> None:
 def _failure(flow: Trajectory, limits: Limits, kinks: AbstractKinks) -> str:
     """What went wrong and what to do about it."""
     reached = f"t = {float(flow.end):.6g} after {int(flow.counts['num_steps'])} steps"
-    remedy = kinks.remedy(flow.final)
+    remedy = kinks.remedy(flow.model)
     if bool(flow.result == RESULTS.max_steps_reached):
         return (
             f"`max_steps` = {limits.steps} reached at {reached}. Increase it, or loosen "

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import jax
 
-from flowlin.network.kinds import AbstractNetwork
+from flowlin.network.model import AbstractModel
 from flowlin.runs.driving import AbstractPause, AbstractRun, Limits
 from flowlin.runs.progress import Bar, Pace
 from flowlin.runs.trajectory import Trajectory
@@ -78,9 +78,9 @@ def broken_off_by(event: threading.Event) -> Iterator[None]:
         _asked.reset(token)
 
 
-def seconds(network: AbstractNetwork, samples: int, least: float) -> float:
+def seconds(network: AbstractModel, samples: int, least: float) -> float:
     """About how long a step takes: what it costs however small, and products with the samples."""
-    products = sum(w.size for w in network.weights) * samples
+    products = sum(a.size for a in jax.tree.leaves(network.parameters) if a.ndim > 1) * samples
     if jax.default_backend() != "cpu":
         return 1e-3 + 1e-11 * products
     return least + 2e-10 * products

@@ -15,7 +15,7 @@ from flowlin.field.objective import AbstractObjective, Modified
 from flowlin.field.problem import Problem
 from flowlin.field.vector_field import GradientField, objective
 from flowlin.network.kinds import ReLUNetwork
-from flowlin.solvers.kinks import ASKED, AbstractKinks, KinksWarning, suitable_kinks
+from flowlin.solvers.kinks import ASKED, AbstractKinks, IgnoreKinks, KinksWarning, suitable_kinks
 from flowlin.solvers.rkc import RKC
 
 
@@ -87,7 +87,7 @@ class Method(eqx.Module):
 
     def field(self, problem: Problem) -> GradientField:
         """The vector field without a walk's gates."""
-        return GradientField(self.objective, problem.network, problem.tau)
+        return GradientField(self.objective, problem.network, problem.constants)
 
 
 def chosen_method(
@@ -101,9 +101,14 @@ def chosen_method(
 ) -> tuple[Method, Choice]:
     """The method for a problem."""
     network, dtype = problem.network, problem.network.dtype
-    kinks_because = ASKED
-    if kinks is None or not isinstance(network, ReLUNetwork):
+    known, kinks_because = network.about_kinks
+    _require_known(kinks, known, kinks_because)
+    if isinstance(network, ReLUNetwork) and kinks is not None:
+        kinks_because = ASKED
+    elif isinstance(network, ReLUNetwork):
         kinks, kinks_because = suitable_kinks(network, problem.task, solver)
+    else:
+        kinks = IgnoreKinks()
     rtol = tolerance(tolerances, kinks, dtype)
     chosen, because = kinks.method(problem, solver, rtol)
     goal = objective(network, problem.task, problem.loss, kinks.width, problem.decay)
@@ -112,12 +117,21 @@ def chosen_method(
     choice = Choice(
         solver=type(chosen).__name__,
         solver_because=because,
-        kinks=repr(kinks) if isinstance(network, ReLUNetwork) else "none",
+        kinks=repr(kinks) if isinstance(network, ReLUNetwork) else known,
         kinks_because=kinks_because,
         objective=goal.label,
     )
     steps = tolerances.controller or controller(rtol, tolerances.atol, t1, dtype)
     return Method(kinks, goal, chosen, steps, adjoint), choice
+
+
+def _require_known(kinks: AbstractKinks | None, known: str, why: str) -> None:
+    """Raise `ValueError` for a policy that needs kinks where none are known."""
+    if kinks is not None and kinks.needs_gates and known == "unknown":
+        raise ValueError(
+            f"`kinks` = {kinks} needs to know the kinks, and {why}; leave it out, or make an "
+            "fl.ReLUNetwork of the same weights."
+        )
 
 
 def controller(rtol: Any, atol: Any, t1: Any, dtype: Any) -> diffrax.PIDController:

@@ -1,7 +1,7 @@
 """A run of gradient flow: what defines it, its solve, and what comes of that."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import diffrax
@@ -22,7 +22,7 @@ from flowlin.field.gates.sides import NO_SLOTS, TWO_LAYERS, UNSOLVED
 from flowlin.field.objective import AbstractObjective, Modified
 from flowlin.field.problem import Problem
 from flowlin.log.buffer import Buffer, gate_log
-from flowlin.network.kinds import AbstractNetwork
+from flowlin.network.model import AbstractModel
 from flowlin.runs.driving import ROOM, AbstractRun, Effort, Limits, is_paused
 from flowlin.runs.method import Method, decisions
 from flowlin.runs.trajectory import Continuation, Reference, Trajectory, trimmed
@@ -34,18 +34,18 @@ from flowlin.solvers.walk import WalkState
 from flowlin.tasks.task import Task
 from flowlin.theory.task_modes import Modes
 
-Observe = dict[str, Callable[[AbstractNetwork, Task], Any] | Modes]
+Observe = Mapping[str, Callable[..., Any] | Modes]
 
 COUNTS = ("num_steps", "num_accepted_steps", "num_rejected_steps")
 
 
 class Observables(eqx.Module):
-    """The user's observables as one function; None for the networks' parameters."""
+    """The user's observables as one function; None for the parameters that the network has."""
 
-    functions: dict[str, Callable[[AbstractNetwork, Task], Any]] | None
+    functions: dict[str, Callable[[AbstractModel, Task], Any]] | None
 
     @staticmethod
-    def of(observe: Observe | None, network: AbstractNetwork, task: Task) -> "Observables":
+    def of(observe: Observe | None, network: AbstractModel, task: Task) -> "Observables":
         """Of what the user names; of modes their strengths."""
         if observe is None:
             return Observables(None)
@@ -56,11 +56,11 @@ class Observables(eqx.Module):
             }
         )
 
-    def __call__(self, network: AbstractNetwork, task: Task) -> Any:
+    def __call__(self, network: AbstractModel, parameters: Parameters, task: Task) -> Any:
         if self.functions is None:
-            return network.parameters
+            return parameters
         found = {
-            name: recordable(f"`observe[{name!r}]`", f(network, task))
+            name: recordable(f"`observe[{name!r}]`", f(network.module, task))
             for name, f in self.functions.items()
         }
         return jax.tree.map(lambda a: a if eqx.is_array(a) else jnp.asarray(a, float), found)
@@ -70,14 +70,14 @@ class _Save(eqx.Module):
     """What is saved at each time: the loss and the observables."""
 
     objective: AbstractObjective
-    network: AbstractNetwork
+    network: AbstractModel
     task: Task
     observe: Observables
 
     def __call__(self, t: Any, parameters: Parameters, args: Any) -> tuple[Array, Any]:
         del t, args
         network = self.network.with_parameters(parameters)
-        return self.objective.value(network), self.observe(network, self.task)
+        return self.objective.value(network), self.observe(network, parameters, self.task)
 
 
 class Allowance(eqx.Module):
@@ -118,9 +118,14 @@ class Run(AbstractRun):
     reference: Reference = eqx.field(static=True)
 
     @property
-    def network(self) -> AbstractNetwork:
+    def network(self) -> AbstractModel:
         """The network at t = 0."""
         return self.problem.network
+
+    @property
+    def parameters(self) -> Any:
+        """What moves, at t = 0."""
+        return self.problem.parameters
 
     @property
     def task(self) -> Task:
@@ -152,6 +157,11 @@ class Run(AbstractRun):
         """What is saved at each time."""
         return _Save(self.method.objective, self.network, self.problem.task, self.observe)
 
+    @property
+    def observer(self) -> Observer:
+        """What is watched."""
+        return Observer(self.watches, self.network)
+
     def with_solver(self, solver: diffrax.AbstractSolver) -> "Run":
         """The same run by another solver."""
         return dataclasses.replace(self, method=dataclasses.replace(self.method, solver=solver))
@@ -167,12 +177,13 @@ class Run(AbstractRun):
         goal = method.objective
         watched = [(watch.channel, watch.direction, watch.terminate) for watch in self.watches]
         return {
-            "network": (type(problem.network).__name__, problem.network),
+            "network": (problem.network.kind, problem.network),
             "task": problem.task,
             "loss": repr(problem.loss),
             "kinks": repr(method.kinks),
             "tau": problem.tau,
             "weight_decay": problem.decay,
+            "trainable": repr(problem.trained),
             "modified_rate": goal.learning_rate if isinstance(goal, Modified) else None,
             "events": (repr(watched), eqx.filter(self.watches, eqx.is_array)),
             "observe": repr(sorted(self.observe.functions or ["networks"])),
@@ -193,7 +204,7 @@ class Run(AbstractRun):
         """What is solved, and the solver in its wrappings."""
         field, solver = self.method.equation(self.problem, self.capacity)
         if self.watches:
-            observer = Observer(self.watches, self.network)
+            observer = self.observer
             solver = Recorder(solver, observer, self.capacity, self.method.loop)
         return diffrax.ODETerm(field), solver
 
@@ -201,7 +212,7 @@ class Run(AbstractRun):
         """Where a run stands before its first step, at t = 0 with the network's parameters."""
         term, solver = self.equation()
         t = jnp.zeros_like(self.t1) if t is None else t
-        parameters = self.network.parameters if parameters is None else parameters
+        parameters = self.problem.parameters if parameters is None else parameters
         ahead, inner = self.method.controller.init(
             term, t, self.t1, parameters, None, None, solver.func, solver.error_order(term)
         )
@@ -278,7 +289,7 @@ class Run(AbstractRun):
             found = found.recorded(state)
             state = state.inner
         doubts = solution.solver_state.doubts if self.watches else None
-        events = event_log(found.log, Observer(self.watches, self.network), found.end, doubts)
+        events = event_log(found.log, self.observer, found.end, doubts)
         if isinstance(state, WalkState):
             found = found.walked(state)
             gates = gate_log(state.log, state.initial, self.network.hidden, found.end)
@@ -303,7 +314,7 @@ class Run(AbstractRun):
             losses=jnp.where(kept, losses, jnp.inf),
             observed=more if networks else more | observed,
             events=events,
-            final=self.network.with_parameters(found.final),
+            model=self.network.with_parameters(found.final),
             end=found.end,
             result=found.unless(~finite, RESULTS.not_finite).result,
             saved=observed if networks else None,

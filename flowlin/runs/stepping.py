@@ -22,7 +22,7 @@ from flowlin.field.objective import AbstractObjective, FullData
 from flowlin.log.buffer import Buffer
 from flowlin.log.eventlog import EventLog
 from flowlin.loss import Loss
-from flowlin.network.kinds import AbstractNetwork
+from flowlin.network.model import AbstractModel, moving
 from flowlin.runs.run import Observables
 from flowlin.tasks.task import Task
 
@@ -117,7 +117,8 @@ class Rows(NamedTuple):
 class Descent(eqx.Module):
     """Everything that defines a step, and what is looked at."""
 
-    network: AbstractNetwork
+    network: AbstractModel
+    trained: tuple[bool, ...] | None = eqx.field(static=True)  # see `flowlin.field.problem`
     task: Task
     objective: AbstractObjective
     loss: Loss
@@ -134,7 +135,7 @@ class Descent(eqx.Module):
 
     def start(self, capacity: int) -> State:
         """The state before the first step."""
-        parameters: Any = self.network.parameters
+        parameters: Any = moving(self.network.parameters, self.trained)
         values = self.values(parameters)
         empty = Buffer.empty(capacity, self.clock.dtype)
         log, end = self.look.observer.started(empty, values)
@@ -158,13 +159,13 @@ class Descent(eqx.Module):
 
     def update(self, state: State) -> State:
         """One step, nothing looked at."""
-        network, order = self.network.with_parameters(state.parameters), state.order
+        network, order = self.network, state.order
         if self.batch_size is None:
-            gradient = self.objective.gradient(network)
+            gradient = self.objective.gradient(network, state.parameters)
         else:
             order, chosen = self._batch(state)
             batch = decayed(FullData(self.task.take(chosen), self.loss), self.decay)
-            gradient = batch.gradient(network)
+            gradient = batch.gradient(network, state.parameters)
         optimiser, before = state.optimiser, cast(Any, state.parameters)
         gradient = cast(Any, gradient)
         if self.optimiser is None:
@@ -253,7 +254,8 @@ class Descent(eqx.Module):
     def row(self, state: State) -> Rows:
         """What is found at one stop."""
         network = self.network.with_parameters(state.parameters)
-        value, seen = self.objective.value(network), self.observe(network, self.task)
+        value = self.objective.value(network)
+        seen = self.observe(network, state.parameters, self.task)
         counts = () if self.batch_size is None else self.look.counts(state.parameters)
         return Rows(state.step * self.clock, value, seen, counts)
 

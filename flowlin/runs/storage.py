@@ -3,8 +3,9 @@
 import itertools
 import math
 import os
-from typing import Any
+from typing import Any, cast
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,20 +17,30 @@ from flowlin._tools.result import RESULTS
 from flowlin._tools.types import PathLike
 from flowlin.log.eventlog import EventLog
 from flowlin.loss import Loss
+from flowlin.network.foreign import ForeignModel, model
 from flowlin.network.kinds import AbstractNetwork
+from flowlin.network.model import AbstractModel
 from flowlin.runs.trajectory import Trajectory
 
 
-@checked
-def load(path: PathLike) -> Trajectory:
+@checked(like=model)
+def load(path: PathLike, like: eqx.Module | None = None) -> Trajectory:
     """A trajectory that `flow.save(path)` has written.
 
     It has everything but dense output, the task, and what `extend` needs; of a function that was
     its loss it has the name. Reads NumPy arrays and
     JSON alone; nothing in the file is executed. Files of earlier versions of flowlin are read too.
 
-    **Raises:** `ValueError` for another file, a damaged one, one of a later version, or one in
-    float64 while JAX is set to float32; `FileNotFoundError` if there is none.
+    **Arguments:**
+
+    - `path`: of the file.
+    - `like`: for a run of an Equinox module that is not flowlin's own, a module of the same
+      kind, whatever the values of its arrays: those of the file take their places, by their
+      order in the tree, and functions and other fields are this module's.
+
+    **Raises:** `ValueError` for a missing `like`, or one with other arrays; for another file, a
+    damaged one, one of a later version, or one in float64 while JAX is set to float32;
+    `FileNotFoundError` if there is none.
     """
     found = read("path", path).content
     if not isinstance(found, Trajectory):
@@ -37,6 +48,13 @@ def load(path: PathLike) -> Trajectory:
             f"`path` = {os.fspath(path)!r} holds no trajectory but a {type(found).__name__}; give "
             "a file that `flow.save` has written."
         )
+    if like is None and isinstance(found.model, ForeignModel):
+        raise ValueError(
+            f"`path` = {os.fspath(path)!r} holds a run of a {found.model.rest}, of which a file "
+            "keeps the arrays only; pass `like`, a module of the same kind."
+        )
+    if like is not None:
+        found = found.restored(cast(AbstractModel, like), "like")
     with naming("path", path):
         check_trajectory(found)
     return found
@@ -53,18 +71,32 @@ def check_trajectory(flow: Trajectory) -> None:
     numbers = all(count.ndim == 0 and count.dtype.kind in "iuf" for count in counts)
     _require("counts", "num_steps" in flow.counts and numbers)
     _require("labels", "solver" in dict(flow.labels))
-    _check_network(flow.final, flow.samples)
+    if isinstance(flow.model, AbstractNetwork):
+        _check_network(flow.model, flow.samples)
     length = flow.ts.shape[0]
     rows = [a.shape[:1] for a in jax.tree.leaves(flow.observed) if isinstance(a, jax.Array)]
     if any(row != (length,) for row in rows):
         raise ValueError(f"`trajectory.observed` does not have a row for each of {length} times")
     if flow.saved is not None:
-        wanted = [(length, *a.shape) for a in jax.tree.leaves(flow.final.parameters)]
-        _require("saved", [a.shape for a in jax.tree.leaves(flow.saved)] == wanted)
-    _check_events(flow.events, flow.final.hidden, flow.samples)
+        _require("saved", _is_saved(flow.saved, flow.model.parameters, length))
+    _check_events(flow.events, flow.model.hidden, flow.samples)
     for (layer, _), counts in (flow.step_counts or {}).items():
-        hidden = dict(enumerate(flow.final.hidden))
+        hidden = dict(enumerate(flow.model.hidden))
         _require("step_counts", hidden.get(layer) == counts.units)
+
+
+def _is_saved(saved: Any, parameters: Any, length: int) -> bool:
+    """Whether rows of parameters fit them; those that did not move have none."""
+    structure = jax.tree.structure(parameters)
+    try:
+        found = structure.flatten_up_to(saved)
+    except ValueError:
+        return False
+    pairs = list(zip(found, structure.flatten_up_to(parameters), strict=True))
+    rows = [(new, own) for new, own in pairs if new is not None]
+    return bool(rows or not pairs) and all(
+        isinstance(new, jax.Array) and new.shape == (length, *own.shape) for new, own in rows
+    )
 
 
 def _check_network(network: AbstractNetwork, samples: int) -> None:

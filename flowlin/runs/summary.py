@@ -25,7 +25,7 @@ def trajectory(flow: Any) -> Summary:
     """Network and task, times, loss, events, t*, what was chosen and why, and the end."""
     labels, known_task = dict(flow.labels), flow.reference.task
     rows = [
-        ("network", clipped(repr(flow.final), ADVICE)),
+        ("network", clipped(repr(flow.model), ADVICE)),
         ("task", f"unknown, {plural(flow.samples, 'sample')}"),
         ("saved", _saved(flow)),
         ("loss", f"{_from_to(flow.losses)}, {clipped(repr(flow.reference.loss))}"),
@@ -90,7 +90,7 @@ def _linearized(flow: Any) -> list[tuple[str, ...]]:
 
 def _maxima(flow: Any) -> dict[str, Maximum]:
     """t* by quantile, layer and convention; a discrete run has no conventions."""
-    found, layers = {}, len(flow.final.hidden)
+    found, layers = {}, len(flow.model.hidden)
 
     def label(quantile: str, layer: int) -> str:
         return f"t*{quantile}" + (f" of layer {layer}" if layers > 1 else "")
@@ -122,7 +122,7 @@ def sweep(runs: Any) -> Summary:
     flow, tasks = runs[0], {id(run.reference.task) for run in runs}
     of_task = repr(flow.reference.task) + (" and others" if len(tasks) > 1 else "")
     rows = [
-        ("networks", clipped(repr(flow.final), ADVICE)),
+        ("networks", clipped(repr(flow.model), ADVICE)),
         ("task", clipped(of_task, ADVICE)),
         ("failed", _failed(runs)),
         ("end", f"t = {span([float(run.end) for run in runs])}"),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,7 +29,8 @@ from flowlin._tools.result import RESULTS, okay
 from flowlin._tools.show import shown
 from flowlin._tools.warning import warn
 from flowlin.log.eventlog import COLUMNS
-from flowlin.network.kinds import AbstractNetwork
+from flowlin.network.foreign import model
+from flowlin.network.model import AbstractModel
 from flowlin.runs import summary
 from flowlin.runs.flow import gradient_flow
 from flowlin.runs.interrupts import broken_off_by
@@ -88,9 +90,9 @@ class Sweep(Sequence[Trajectory]):
 
 def _listed(name: str, value: Any) -> tuple:
     """Networks in a list; a single one is none, since it may be a stack."""
-    if isinstance(value, AbstractNetwork):
+    if isinstance(value, eqx.Module):  # some of which can be iterated over
         raise ValueError("`networks` must be a list of networks; unstack it with `jax.tree.map`.")
-    return sequence_of(WORDS["network"], "a list of networks")(name, value)
+    return sequence_of(model, "a list of networks")(name, value)
 
 
 def _tasks(name: str, value: Any) -> Any:
@@ -102,7 +104,7 @@ def _tasks(name: str, value: Any) -> Any:
 
 @checked(networks=_listed, tasks=_tasks, batch=whole(1), workers=whole(1))
 def sweep(
-    networks: Sequence[AbstractNetwork],
+    networks: Sequence[eqx.Module],
     tasks: Task | Sequence[Task],
     t1: float,
     *,
@@ -120,7 +122,8 @@ def sweep(
 
     **Arguments:**
 
-    - `networks`: all of one kind and shape, so that one compilation serves all.
+    - `networks`: all of one kind and shape, so that one compilation serves all; of flowlin, or
+      other Equinox modules as for `gradient_flow`.
     - `tasks`: one for all, or one per network, all of one shape.
     - `t1`, `options`: as for `gradient_flow`; each run's result equals its own. `throw` is not
       among them: runs that fail are in `failed`, and a warning counts them.
@@ -212,7 +215,7 @@ def _all(
     return [flow for place in range(len(chunks)) for flow in kept[place]]
 
 
-def _members(networks, tasks) -> list[tuple[AbstractNetwork, Task]]:
+def _members(networks, tasks) -> list[tuple[AbstractModel, Task]]:
     """Pairs of network and task, checked to be of one shape."""
     if not networks:
         raise ValueError("`networks` is empty; give at least one.")

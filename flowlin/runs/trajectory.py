@@ -28,7 +28,8 @@ from flowlin.log.linear_phase import (
 )
 from flowlin.loss import Loss
 from flowlin.measures.mapping import along
-from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
+from flowlin.network.kinds import ReLUNetwork
+from flowlin.network.model import AbstractModel
 from flowlin.runs import summary
 from flowlin.tasks.task import Task
 
@@ -95,7 +96,7 @@ FIXED = (
 
 
 @shown(summary.trajectory)
-@storable(tau=None, discrete=None)
+@storable(tau=None, discrete=None, renamed={"final": "model"})
 class Trajectory(eqx.Module):
     """A run of gradient flow or descent.
 
@@ -103,7 +104,7 @@ class Trajectory(eqx.Module):
     - `losses`: (T,), the run's own loss there.
     - `observed`: by name, what `observe` recorded there, (T, ...).
     - `events`: `EventLog`.
-    - `final`: the network at the end (at the event that ended the run, if one did).
+    - `model`: `final` as the library handles it.
     - `end`: the time reached.
     - `result`: how the run ended; `fl.RESULTS`.
     - `tau`: the time constant of the flow, or of what descent approximates.
@@ -114,7 +115,7 @@ class Trajectory(eqx.Module):
     losses: Float[Array, " T"]
     observed: dict[str, Any]
     events: EventLog
-    final: AbstractNetwork
+    model: AbstractModel
     end: Float[Array, ""]
     result: Any
     saved: Parameters | None
@@ -139,8 +140,21 @@ class Trajectory(eqx.Module):
         return {**self.counts, **dict(self.labels)}
 
     @property
+    def final(self) -> Any:
+        """The network at the end (at the event that ended the run, if one did)."""
+        return self.model.module
+
+    @property
     def networks(self) -> Any:
         """The networks at `ts`, one network whose arrays have a leading axis T.
+
+        **Raises:** `ValueError` if the run recorded observables instead.
+        """
+        return self.models.module
+
+    @property
+    def models(self) -> AbstractModel:
+        """`networks` as the library handles them.
 
         **Raises:** `ValueError` if the run recorded observables instead.
         """
@@ -149,7 +163,7 @@ class Trajectory(eqx.Module):
                 "this run recorded `observe` instead of networks; add "
                 "`observe={..., 'network': lambda network, task: network}`, or use `dense=True`."
             )
-        return _stacked(self.final, self.saved, self.ts.shape[0])
+        return _stacked(self.model, self.saved, self.ts.shape[0])
 
     def of(self, run: Any) -> "Trajectory":
         """The same trajectory, known to be of this run."""
@@ -159,8 +173,10 @@ class Trajectory(eqx.Module):
     @staticmethod
     def _stored(fields: dict[str, Any]) -> dict[str, Any]:
         """What a file holds: neither dense output, nor the task, nor what `extend` needs."""
-        loss = fields["reference"].loss
-        return {**fields, "dense": None, "continuation": None, "reference": loss}
+        loss, saved = fields["reference"].loss, fields["saved"]
+        saved = None if saved is None else fields["model"].packed(saved)
+        left_out = {"dense": None, "continuation": None}
+        return {**fields, **left_out, "reference": loss, "saved": saved}
 
     @staticmethod
     def _restored(fields: dict[str, Any]) -> dict[str, Any]:
@@ -175,6 +191,15 @@ class Trajectory(eqx.Module):
             descent = any("descent" in str(label) for label in labels)
             fields = {**fields, "discrete": descent, "tau": jnp.ones_like(fields["end"])}
         return {**fields, "reference": Reference(None, loss)}
+
+    def restored(self, like: AbstractModel, name: str) -> "Trajectory":
+        """The run of a file with its model put together as one of the kind of `like`.
+
+        **Raises:** `ValueError` for a model of another kind; `name` is the argument's.
+        """
+        model = like.restored(self.model, name)
+        saved = None if self.saved is None else model.unpacked(self.saved)
+        return dataclasses.replace(self, model=model, saved=saved)
 
     def __getstate__(self):
         """Pickled without what `extend` needs, which may hold functions of the user's."""
@@ -200,6 +225,10 @@ class Trajectory(eqx.Module):
 
         **Raises:** `ValueError` without `dense=True`, or for a time outside the run.
         """
+        return self.model_at(t).module
+
+    def model_at(self, t: ArrayLike) -> AbstractModel:
+        """`network(t)` as the library handles it."""
         if self.dense is None:
             raise ValueError("`flow.network(t)` needs a run with `dense=True`.")
         t = jnp.asarray(t, self.ts.dtype)
@@ -214,8 +243,8 @@ class Trajectory(eqx.Module):
                 )
         evaluate = self.dense.evaluate
         if t.ndim == 0:
-            return self.final.with_parameters(evaluate(t))
-        return _stacked(self.final, jax.vmap(evaluate)(t), t.shape[0])
+            return self.model.with_parameters(evaluate(t))
+        return _stacked(self.model, jax.vmap(evaluate)(t), t.shape[0])
 
     @checked(measure=None, task=None)
     def along(self, measure: Callable[..., Any], task: Any = None) -> Any:
@@ -298,9 +327,9 @@ class Trajectory(eqx.Module):
                 f"`linearization` is about gates that switch; a {type(self.final).__name__} has "
                 "none."
             )
-        if not 0 <= layer < len(self.final.hidden):
+        if not 0 <= layer < len(self.model.hidden):
             raise ValueError(
-                f"`layer` = {layer} does not exist; the network has {len(self.final.hidden)} "
+                f"`layer` = {layer} does not exist; the network has {len(self.model.hidden)} "
                 "hidden layer(s), counted from 0."
             )
         if self.step_counts is not None:
@@ -324,7 +353,7 @@ def _flow(name: str, value: Any) -> Trajectory:
 WORDS["flow"] = WORDS["descent"] = _flow
 
 
-def _stacked(template: AbstractNetwork, parameters: Parameters, length: int) -> Any:
+def _stacked(template: AbstractModel, parameters: Parameters, length: int) -> Any:
     """`template` with stacked parameters, its other arrays repeated along the same axis."""
     repeated = jax.tree.map(lambda a: jnp.broadcast_to(a, (length, *a.shape)), template)
     return repeated.with_parameters(parameters)

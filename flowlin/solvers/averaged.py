@@ -10,7 +10,8 @@ from jax import lax
 from jaxtyping import Array, Float, PyTree
 
 from flowlin._tools.types import Parameters
-from flowlin.field.decay import Decay
+from flowlin.field.decay import Decay, slowed
+from flowlin.field.pace import paced
 from flowlin.loss import Loss
 from flowlin.network.kinds import ReLUNetwork
 from flowlin.solvers.onset import Quadratic, gated_integral, grazes, quadratic
@@ -74,10 +75,11 @@ class AveragedGates(SecondOrder[AveragedState]):
     Order 2 while a pair's velocity changes little within the step in which it switches; that
     change is of order 1/P, and for steps so short that the rest is smaller, the order is 1 again.
 
-    Weight decay adds $-\lambda$ times W, A and z to their velocities; its average over a step is by
-    Simpson's rule on the prediction.
+    Weight decay adds $-\lambda$ times W and A to their velocities, and with that $-\lambda z$ to
+    that of z; its average over a step is by Simpson's rule on the prediction.
 
-    **Arguments:** `network`, `task`, `loss`, time constant `tau` and `decay` of the flow; the
+    **Arguments:** `network`, `task`, `loss`, time constants `tau` of the flow, a prefix of the
+    parameters' tree (one per layer is fine), None for what does not move, and its `decay`; the
     vector field of the terms is used for the first step's length alone.
 
     **Raises:** `ValueError` for several hidden layers.
@@ -86,7 +88,7 @@ class AveragedGates(SecondOrder[AveragedState]):
     network: ReLUNetwork
     task: Task
     loss: Loss
-    tau: Array
+    tau: PyTree
     decay: Decay | None = None
 
     def __check_init__(self):
@@ -140,12 +142,13 @@ class AveragedGates(SecondOrder[AveragedState]):
 
     def _drive(self, point: Moving) -> Drive:
         """At a point, without gates in the strength. No large product."""
-        z, ((_, readout), (_, offset)) = point
+        z, parameters = point
+        (_, readout), (_, offset) = self.network.with_parameters(parameters).parameters
         c, h = self.network.bias_strength, self.network.activation(0, z)
         outputs = h @ readout.T
         if offset is not None:
             outputs = outputs + c * offset
-        error = -jax.grad(self.loss)(outputs, self.task.y, self.task.weights) / self.tau
+        error = -jax.grad(self.loss)(outputs, self.task.y, self.task.weights)
         pull = None if offset is None else c * jnp.sum(error, axis=0)
         return Drive(error @ readout, error.T @ h, pull)
 
@@ -154,18 +157,14 @@ class AveragedGates(SecondOrder[AveragedState]):
 
         `point` is where weight decay pulls from.
         """
-        parameters = point[1]
         x, c = self.task.x, self.network.bias_strength
-        w = drive.strength.T @ x
-        z, b = x @ w.T, None
-        if parameters[1][0] is not None:
-            b = c * jnp.sum(drive.strength, axis=0)
-            z = z + c * b
-        velocity = z, ((w, drive.readout), (b, drive.offset))
-        if self.decay is None:
-            return velocity
-        pull = self.decay.first() * point[0], self.decay.pull(parameters)
-        return jax.tree.map(lambda v, p: v - p / self.tau, velocity, pull)
+        b = None if self.network.biases[0] is None else c * jnp.sum(drive.strength, axis=0)
+        force = (drive.strength.T @ x, drive.readout), (b, drive.offset)
+        parameters = self.network.with_parameters(point[1]).parameters
+        velocity = paced(slowed(force, self.decay, parameters), self.tau)
+        (w, _), (b, _) = velocity
+        z = jnp.zeros_like(drive.strength) if w is None else x @ w.T
+        return z if b is None else z + c * b, velocity
 
     def _evaluate(self, point: Moving) -> tuple[Drive, Moving]:
         """The drive without gates, and the velocity."""
@@ -183,7 +182,7 @@ class AveragedGates(SecondOrder[AveragedState]):
 
     def _margin(self, near: Array, strength: Array, parameters: Parameters) -> Array:
         """The smallest |z| / (|w~| |x~|) of the pairs with C > 0 that turned back."""
-        (w, _), (b, _) = parameters
+        (w, _), (b, _) = self.network.with_parameters(parameters).parameters
         units, samples = jnp.sum(w**2, axis=1), jnp.sum(self.task.x**2, axis=1)
         if b is not None:
             units, samples = units + b**2, samples + self.network.bias_strength**2

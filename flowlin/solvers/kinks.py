@@ -12,7 +12,8 @@ from flowlin._tools.arrays import ENABLE_X64
 from flowlin._tools.checks import WORDS, checked, instance, known, positive, whole
 from flowlin._tools.warning import warn
 from flowlin.field.problem import Problem
-from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
+from flowlin.network.kinds import ReLUNetwork
+from flowlin.network.model import AbstractModel
 from flowlin.solvers.averaged import FINEST, AveragedGates
 from flowlin.solvers.unrolled import Unrolled
 from flowlin.solvers.walk import ExactWalk, rule_for
@@ -27,6 +28,7 @@ class AbstractKinks(eqx.Module):
     """Base class of the ways to treat kinks.
 
     - `width`: a pair counts as off for z < -width, on for z > width, and at its kink in between.
+    - `needs_gates`: whether it asks the network for its preactivations or gates.
     - `walks`: whether steps end at switches, which the solver then logs itself.
     - `exchangeable`: whether another solver may take over where the flow becomes stiff.
     - `narrow`: the default rtol in float32.
@@ -34,6 +36,7 @@ class AbstractKinks(eqx.Module):
     """
 
     width: AbstractVar[float]
+    needs_gates: AbstractClassVar[bool]
     walks: AbstractClassVar[bool]
     exchangeable: AbstractClassVar[bool]
     narrow: AbstractClassVar[float]
@@ -60,7 +63,7 @@ class AbstractKinks(eqx.Module):
         """The solver wrapped so that it walks, at (rtol, atol); None where it does not."""
 
     @abc.abstractmethod
-    def remedy(self, network: AbstractNetwork) -> str:
+    def remedy(self, network: AbstractModel) -> str:
         """What else may help a run that failed, to go on with after a comma or a semicolon."""
 
 
@@ -78,6 +81,7 @@ class IgnoreKinks(AbstractKinks):
     """
 
     width: ClassVar[float] = 0.0
+    needs_gates: ClassVar[bool] = False
     walks: ClassVar[bool] = False
     exchangeable: ClassVar[bool] = True
     narrow: ClassVar[float] = 1e-4
@@ -94,7 +98,7 @@ class IgnoreKinks(AbstractKinks):
     def walk(self, problem, solver, tolerances, capacity, loop) -> None:
         """Does not walk."""
 
-    def remedy(self, network: AbstractNetwork) -> str:
+    def remedy(self, network: AbstractModel) -> str:
         """Not to ignore them."""
         if not isinstance(network, ReLUNetwork):
             return ""
@@ -122,6 +126,7 @@ class SmoothKinks(AbstractKinks):
 
     width: float = eqx.field(static=True, default=1e-4)  # pyright: ignore
 
+    needs_gates: ClassVar[bool] = True
     walks: ClassVar[bool] = False
     exchangeable: ClassVar[bool] = True
     narrow: ClassVar[float] = 1e-4
@@ -134,7 +139,7 @@ class SmoothKinks(AbstractKinks):
     def walk(self, problem, solver, tolerances, capacity, loop) -> None:
         """Does not walk."""
 
-    def remedy(self, network: AbstractNetwork) -> str:
+    def remedy(self, network: AbstractModel) -> str:
         """Nothing else."""
         del network
         return ""
@@ -164,6 +169,7 @@ class AveragedKinks(AbstractKinks):
     """
 
     width: ClassVar[float] = 0.0
+    needs_gates: ClassVar[bool] = True
     walks: ClassVar[bool] = False
     exchangeable: ClassVar[bool] = False
     narrow: ClassVar[float] = 1e-4
@@ -179,14 +185,14 @@ class AveragedKinks(AbstractKinks):
             )
         network = problem.network
         assert isinstance(network, ReLUNetwork)
-        task, loss, tau = problem.task, problem.loss, problem.tau
+        task, loss, tau = problem.task, problem.loss, problem.constants
         own = AveragedGates(network, task, loss, tau, problem.decay)
         return own, "the solver of averaged kinks"
 
     def walk(self, problem, solver, tolerances, capacity, loop) -> None:
         """Does not walk."""
 
-    def remedy(self, network: AbstractNetwork) -> str:
+    def remedy(self, network: AbstractModel) -> str:
         """Nothing else."""
         del network
         return ""
@@ -218,6 +224,7 @@ class ExactKinks(AbstractKinks):
     slots: int = eqx.field(static=True, default=16)
 
     width: ClassVar[float] = 0.0
+    needs_gates: ClassVar[bool] = True
     walks: ClassVar[bool] = True
     exchangeable: ClassVar[bool] = False
     narrow: ClassVar[float] = 1e-5  # finer, which spares events that are errors of the steps
@@ -240,7 +247,7 @@ class ExactKinks(AbstractKinks):
         rule = rule_for(problem, self.slots, loop)
         return ExactWalk(Unrolled(solver), rule, *tolerances, capacity, loop=loop)
 
-    def remedy(self, network: AbstractNetwork) -> str:
+    def remedy(self, network: AbstractModel) -> str:
         """More digits."""
         if network.dtype == jnp.float64:
             return ""
@@ -256,13 +263,13 @@ class KinksWarning(UserWarning):
     """A run treats its kinks otherwise than exactly without being told to, or than it was told."""
 
 
-def pairs(network: AbstractNetwork, task: Task) -> int:
+def pairs(network: AbstractModel, task: Task) -> int:
     """How many (unit, sample) pairs there are, each with its kink."""
     return sum(network.hidden) * task.samples
 
 
 def suitable_kinks(
-    network: AbstractNetwork, task: Task, solver: diffrax.AbstractSolver | None
+    network: ReLUNetwork, task: Task, solver: diffrax.AbstractSolver | None
 ) -> tuple[AbstractKinks, str]:
     """The kinks for a run that was given none, and why.
 
@@ -271,8 +278,6 @@ def suitable_kinks(
     there, up to the 5,120 pairs tried; at 1e-4 it is the faster one from about 2,000 pairs on with
     Gaussian data, and with digits at all sizes.
     """
-    if not isinstance(network, ReLUNetwork):
-        return IgnoreKinks(), "the network has no kinks"
     count, depth = pairs(network, task), len(network.hidden)
     if count > MANY_PAIRS:
         averaged = depth == 1 and solver is None

@@ -33,7 +33,7 @@ def rule_for(problem: Problem, slots: int, loop: str) -> AbstractRule:
     """The rule, and with it the flow, for a network's number of hidden layers."""
     network = problem.network
     assert isinstance(network, ReLUNetwork)
-    what = network, problem.task, problem.loss, problem.tau, problem.decay
+    what = network, problem.task, problem.loss, problem.constants, problem.decay
     if len(network.hidden) == 1:
         return UnitRule(GatedFlow(*what), slots, loop)
     return NetworkRule(DeepFlow(*what), 4 * slots)

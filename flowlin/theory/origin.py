@@ -6,8 +6,8 @@ import jax
 import numpy as np
 
 from flowlin._tools.arrays import is_traced
-from flowlin.network.fit import check_fit
 from flowlin.network.kinds import AbstractNetwork
+from flowlin.network.model import AbstractModel
 from flowlin.tasks.task import Task
 
 MEANT = "or pass `check=False` where other modes are meant, as for a control"
@@ -41,7 +41,7 @@ def _projected(rows: Any) -> np.ndarray:
 
 
 def require_origin(
-    modes: Any, network: AbstractNetwork, task: Task | None = None, check: bool = True
+    modes: Any, network: AbstractModel, task: Task | None = None, check: bool = True
 ) -> None:
     """Raise `ValueError` unless modes go with a network and, where it is given, a task.
 
@@ -50,16 +50,21 @@ def require_origin(
     """
     _require_shapes(modes, network, task)
     if check:
-        _require_bias_strength(modes, network)
+        if isinstance(network, AbstractNetwork):  # others have no bias that is known
+            _require_bias_strength(modes, network)
         if task is not None:
             _require_data(modes, task)
 
 
-def _require_shapes(modes: Any, network: AbstractNetwork, task: Task | None) -> None:
+def _require_shapes(modes: Any, network: AbstractModel, task: Task | None) -> None:
     if task is not None:
-        check_fit(network, task)
+        network.require_fit(task)
     own = modes.v.shape[-2] - bool(modes.bias_strength), modes.u.shape[-2]
-    found = network.weights[0].shape[-1], network.weights[-1].shape[-2]
+    if task is not None:
+        found = task.inputs, task.outputs
+    else:
+        assert isinstance(network, AbstractNetwork)
+        found = network.weights[0].shape[-1], network.weights[-1].shape[-2]
     if found != own:
         raise ValueError(
             f"`modes` are of a task with {own[0]} inputs and {own[1]} outputs, and the network has "

@@ -1,6 +1,6 @@
 """Modes of a task: the singular triples of its input-output correlation."""
 
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -19,8 +19,9 @@ from flowlin._tools.checks import WORDS, array, checked, flag, instance
 from flowlin._tools.codec import storable
 from flowlin._tools.show import shown
 from flowlin._tools.types import Parameters
-from flowlin.network.fit import check_fit
+from flowlin.network.foreign import model
 from flowlin.network.kinds import AbstractNetwork, GatedLinearNetwork, LinearNetwork
+from flowlin.network.model import AbstractModel
 from flowlin.tasks.task import Task
 from flowlin.theory import summary
 from flowlin.theory.origin import fingerprint, own_bias_strength, require_origin
@@ -76,9 +77,9 @@ class Modes(eqx.Module):
             raise ValueError(f"`x` must have shape (P, {inputs}), got {np.shape(x)}.")
         return augment(x, self.bias_strength) if self.bias_strength else x
 
-    @checked
+    @checked(network=model)
     def strengths(
-        self, network: AbstractNetwork, task: Task, *, check: bool = True
+        self, network: eqx.Module, task: Task, *, check: bool = True
     ) -> Float[Array, " K"]:
         r"""Mode strengths $a_\alpha = u^T (\hat Y^T X / P) v / d$ of any network.
 
@@ -116,15 +117,13 @@ class Modes(eqx.Module):
             q = q * network.gates_[0]
         return p, q
 
-    @checked
-    def observable(
-        self, network: AbstractNetwork, task: Task, *, check: bool = True
-    ) -> "ModeStrengths":
+    @checked(network=model)
+    def observable(self, network: eqx.Module, task: Task, *, check: bool = True) -> "ModeStrengths":
         """The mode strengths as a function of the network that costs no more than it must.
 
         **Raises:** `ValueError` for modes of another c or other data, unless `check=False`.
         """
-        require_origin(self, network, task, check)
+        require_origin(self, cast(AbstractModel, network), task, check)
         return _mode_strengths(self, task.x, task.weights, isinstance(network, LinearNetwork))
 
 
@@ -151,7 +150,7 @@ class ModeStrengths(eqx.Module):
     u: Float[Array, "N_out K"]
     projected: Float[Array, "... K"]
 
-    def response(self, network: AbstractNetwork, task: Task) -> Float[Array, "N_out K"]:
+    def response(self, network: eqx.Module, task: Task) -> Float[Array, "N_out K"]:
         """Outputs' correlation with the modes' inputs, (Yhat^T X / P) v / d, (N_out, K)."""
         linear = isinstance(network, LinearNetwork)
         rows = 1 + network.weights[0].shape[-1] if linear else task.samples
@@ -164,9 +163,9 @@ class ModeStrengths(eqx.Module):
         if linear:
             matrix, offset = network.affine()
             return offset[:, None] * self.projected[0] + matrix @ self.projected[1:]
-        return network.outputs(task.x).T @ self.projected
+        return model("network", network).outputs(task.x).T @ self.projected
 
-    def __call__(self, network: AbstractNetwork, task: Task) -> Float[Array, " K"]:
+    def __call__(self, network: eqx.Module, task: Task) -> Float[Array, " K"]:
         """Strengths (K,) of the network's modes."""
         return jnp.sum(self.u * self.response(network, task), axis=0)
 
@@ -209,7 +208,7 @@ def modes(task: Task, bias_strength: float | AbstractNetwork = 0.0) -> Modes:
     Source: lead paper Eqs. 3-4 and 16; Saxe et al. (2014, 2019).
     """
     if isinstance(bias_strength, AbstractNetwork):
-        check_fit(bias_strength, task)
+        bias_strength.require_fit(task)
         bias_strength = own_bias_strength(bias_strength)
     if is_traced((task, bias_strength)):
         raise ValueError(
@@ -218,7 +217,7 @@ def modes(task: Task, bias_strength: float | AbstractNetwork = 0.0) -> Modes:
         )
     require_finite("task.x", task.x)
     require_finite("task.y", task.y)
-    c = float(bias_strength)
+    c = float(cast(float, bias_strength))
     x, y = np.asarray(task.x, np.float64), np.asarray(task.y, np.float64)
     if max(abs(c), np.max(np.abs(x)), np.max(np.abs(y))) > LARGEST:
         raise ValueError(

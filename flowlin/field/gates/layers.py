@@ -1,5 +1,7 @@
 """The gradient flow of a network with any number of hidden layers at given sides of its gates."""
 
+import itertools
+import operator
 from typing import Any
 
 import equinox as eqx
@@ -7,13 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from flowlin._tools.arrays import augment
 from flowlin._tools.rounding import rounding_in
 from flowlin._tools.types import Parameters
 from flowlin.field.decay import Decay, slowed
 from flowlin.field.gates.sides import OFF, SLIDING, Hyperplanes
+from flowlin.field.pace import is_none, layer_moves, spread
 from flowlin.loss import Loss
 from flowlin.network.kinds import ReLUNetwork
 from flowlin.tasks.task import Task
@@ -59,22 +62,27 @@ class DeepFlow(eqx.Module):
     no sample slides in two layers, the C and phi of sliding pairs S do not depend on gates of S
     (h = 0 at a kink whatever the gate), so
 
-    $$\tau \dot\theta = f - \Phi^T u, \quad \Phi \Phi^T u = \Phi f, \quad 0 \le u \le (1 - s) |C|,$$
+    $$\dot\theta = D (f - \Phi^T u), \quad \Phi D \Phi^T u = \Phi D f, \quad
+      0 \le u \le (1 - s) |C|,$$
 
-    with f the velocity with all of S off: what is left of f beside the span of the sliding pairs'
-    gradients. For one hidden layer this is `GatedFlow`, where Phi does not change along a piece
-    and units do not mix. Here it does: z is no linear function of the parameters, and steps
-    leave the kinks by their own errors; `settle` brings them back.
+    with f minus the gradient with all of S off, and D the diagonal of 1/tau: what is left of f
+    beside the span of the sliding pairs' gradients, in the metric of D. Each layer has its own
+    tau; D is zero for what does not move, and a unit whose z cannot move has no kinks. For one
+    hidden layer this is `GatedFlow`, where Phi does not change along a piece and units do not mix.
+    Here it does: z is no linear function of the parameters, and steps leave the kinks by their own
+    errors; `settle` brings them back.
 
     Weight decay is part of f. In the first layer, and with one rate in layers without biases, it
     moves z in proportion to z, not at all at a kink; a bias behind lower layers decays more slowly
     than what they send, and its kinks drift: q counts that.
+
+    `tau` is a prefix of the parameters' tree, as for `GatedFlow`.
     """
 
     network: ReLUNetwork
     task: Task
     loss: Loss
-    tau: Array
+    tau: PyTree
     decay: Decay | None
     kinks: tuple[Hyperplanes, ...]  # per hidden layer
     error_scale: Array  # size of e at zero outputs
@@ -87,9 +95,37 @@ class DeepFlow(eqx.Module):
         biased = [b is not None for b in network.biases]
         x = augment(task.x, network.bias_strength) if biased[0] else task.x
         shares = ["equal" if any(biased[: k + 1]) else "ray" for k in range(len(network.hidden))]
-        self.kinks = tuple(Hyperplanes.of(x, share) for share in ["line", *shares[1:]])
+        # A pair moves if anything does in its layer or below.
+        moves = itertools.accumulate((any(m) for m in layer_moves(tau, network)), operator.or_)
+        self.kinks = tuple(
+            Hyperplanes.of(x, share).within([any_moves] * x.shape[1])
+            for share, any_moves in zip(["line", *shares[1:]], moves, strict=False)
+        )
         at_zero = lax.stop_gradient(jax.grad(loss)(jnp.zeros_like(task.y), task.y, task.weights))
         self.error_scale = jnp.max(jnp.linalg.norm(at_zero, axis=1))
+
+    @property
+    def speeds(self) -> Parameters:
+        """1 / tau of every array, zero for what does not move."""
+        constants = spread(self.tau, self.network.parameters)
+
+        def speed(tau: Any, own: Any) -> Any:
+            return None if own is None else 0.0 if tau is None else 1.0 / tau
+
+        return jax.tree.map(speed, constants, self.network.parameters, is_leaf=is_none)
+
+    def moving(self, parameters: Parameters) -> Parameters:
+        """A tree like the parameters, without what does not move."""
+        constants = spread(self.tau, self.network.parameters)
+
+        def kept(tau: Any, own: Any) -> Any:
+            return None if tau is None else own
+
+        return jax.tree.map(kept, constants, parameters, is_leaf=is_none)
+
+    def whole(self, parameters: Parameters) -> Parameters:
+        """With the parameters that do not move."""
+        return self.network.with_parameters(parameters).parameters
 
     @property
     def degree(self) -> int:
@@ -136,7 +172,7 @@ class DeepFlow(eqx.Module):
 
         `still` leaves out loss and decay: what remains of the velocity is -Phi^T u.
         """
-        (*weights, readout), (*biases, offset) = parameters
+        (*weights, readout), (*biases, offset) = self.whole(parameters)
         strength, below = self.network.bias_strength, self.task.x.T
         gates = None if gates is None else self.split(gates)
         zs, hs, used = [], [below], []
@@ -158,14 +194,14 @@ class DeepFlow(eqx.Module):
             ws = [signal @ hs[k].T, *ws]
             bs = [None if biases[k] is None else strength * jnp.sum(signal, 1), *bs]
             cs = [c, *cs]
-        velocity = (tuple(ws), tuple(bs))
         decay = None if still else self.decay
-        return Pass(zs, hs, cs, slowed(velocity, decay, parameters))
+        force = slowed((tuple(ws), tuple(bs)), decay, self.whole(parameters))
+        return Pass(zs, hs, cs, jax.tree.map(jnp.multiply, force, self.speeds))
 
     def rates(self, at: Pass, parameters: Parameters, gates: Array, velocity: Any) -> Array:
         """dz/dt (H, P) along a velocity of the parameters."""
         below, rates = None, []
-        layers = zip(*parameters, *velocity, self.split(gates), strict=False)
+        layers = zip(*self.whole(parameters), *velocity, self.split(gates), strict=False)
         for k, (w, _, dw, db, gate) in enumerate(layers):
             rate = dw @ at.h[k]
             rate = rate if below is None else rate + w @ below
@@ -174,7 +210,7 @@ class DeepFlow(eqx.Module):
         return jnp.concatenate(rates)
 
     def gram(self, at: Pass, parameters: Parameters, gates: Array, slots: Array) -> Array:
-        r"""$\Phi \Phi^T$ (m, m) of the pairs in the slots, zero in empty ones.
+        r"""$\Phi D \Phi^T$ (m, m) of the pairs in the slots, zero in empty ones.
 
         A pair's gradient is, layer by layer, the outer product of dz/dz_k, found backwards from
         its unit, and the layer's inputs.
@@ -183,15 +219,15 @@ class DeepFlow(eqx.Module):
         unit, sample = slots // samples, slots % samples
         pull, gram = None, jnp.zeros((slots.size, slots.size), gates.dtype)
         firsts = np.cumsum((0, *self.network.hidden)).tolist()
-        split = self.split(gates)
+        split, weights = self.split(gates), self.whole(parameters)[0]
         for k in reversed(range(len(split))):
             here = (unit[:, None] - firsts[k] == jnp.arange(split[k].shape[0])).astype(gates.dtype)
             if pull is not None:
-                here = here + (pull @ parameters[0][k + 1]) * split[k][:, sample].T
+                here = here + (pull @ weights[k + 1]) * split[k][:, sample].T
             pull, inputs = here, at.h[k][:, sample]
-            inner = inputs.T @ inputs
-            if parameters[1][k] is not None:
-                inner = inner + self.network.bias_strength**2
+            inner = self.speeds[0][k] * (inputs.T @ inputs)
+            if self.network.biases[k] is not None:
+                inner = inner + self.speeds[1][k] * self.network.bias_strength**2
             gram = gram + (pull @ pull.T) * inner
         return gram
 
@@ -210,7 +246,7 @@ class DeepFlow(eqx.Module):
             velocity = self.run(parameters, None).velocity
         else:
             velocity = self.pressed(parameters, frozen)[0].velocity
-        return jax.tree.map(lambda v: v / self.tau, velocity)
+        return self.moving(velocity)
 
     def margins(self, parameters: Parameters, frozen: DeepFrozen) -> Float[Array, "2 H P"]:
         """How far each kink is from an event; see `GatedFlow.margins`."""
@@ -232,7 +268,7 @@ class DeepFlow(eqx.Module):
         u = put(off, frozen.slots, frozen.gates)
         back = self.run(parameters, frozen.gates, u, still=True).velocity
         moved = jnp.any(frozen.slots < frozen.codes.size)
-        return jax.tree.map(jnp.add, parameters, back), moved
+        return jax.tree.map(jnp.add, parameters, self.moving(back)), moved
 
     def near(self, parameters: Parameters) -> Bool[Array, "H P"]:
         """Whether a leader's |z| may be rounding, but for units without any input."""
@@ -244,7 +280,7 @@ class DeepFlow(eqx.Module):
         """Of a pair's weights times its inputs."""
         at = self.run(lax.stop_gradient(parameters), None)
         sizes = []
-        for w, b, h in zip(*parameters, at.h[:-1], strict=False):
+        for w, b, h in zip(*self.whole(parameters), at.h[:-1], strict=False):
             square, inputs = jnp.sum(w**2, axis=1), jnp.sum(h**2, axis=0)
             if b is not None:
                 square, inputs = square + b**2, inputs + self.network.bias_strength**2
@@ -263,7 +299,7 @@ class DeepFlow(eqx.Module):
         at = self.run(parameters, frozen.gates)
         eps = jnp.finfo(self.task.x.dtype).eps
         scale, scales = self.error_scale * jnp.ones(self.task.outputs, self.task.x.dtype), []
-        for w in reversed(parameters[0][1:]):
+        for w in reversed(self.whole(parameters)[0][1:]):
             scale = jnp.sqrt(jnp.sum((w * scale[:, None]) ** 2, axis=0))
             scales = [scale, *scales]
         strength = self.strength([jnp.abs(c) for c in at.c])

@@ -6,13 +6,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from flowlin._tools.arrays import augment
 from flowlin._tools.rounding import rounding_in
 from flowlin._tools.types import Parameters
 from flowlin.field.decay import Decay, slowed
 from flowlin.field.gates.sides import OFF, SLIDING, Hyperplanes, Sides, gather
+from flowlin.field.pace import layer_moves, paced
 from flowlin.loss import Loss
 from flowlin.network.kinds import ReLUNetwork
 from flowlin.tasks.task import Task
@@ -47,21 +48,30 @@ class GatedFlow(eqx.Module):
       \tau \dot a_j = \sum_i e_i h_{ji}, \quad C_{ji} = a_j \cdot e_i, \quad
       e_i = -\partial L / \partial \hat y_i,$$
 
-    for any loss. The pairs S of unit j that slide keep z = 0: their gates exceed the off gate s by
-    $u_i / |C_{ji}|$, where $K_{SS} u = q$ and q is the velocity of z with all of S off. The unit
-    then moves with its free velocity minus the projection on their inputs. With a slope s > 0
-    (leaky ReLU) u lies in $[0, (1 - s) |C|]$, and nothing else changes.
+    for any loss, with one time constant tau per layer. The pairs S of unit j that slide keep
+    z = 0: their gates exceed the off gate s by $u_i / |C_{ji}|$, where $K_{SS} u = q$ and q is the
+    velocity of z with all of S off. The unit then moves with its free velocity minus the
+    projection on their inputs. With a slope s > 0 (leaky ReLU) u lies in $[0, (1 - s) |C|]$, and
+    nothing else changes.
+
+    The layer's own tau stands on both sides of $K_{SS} u = q$ and cancels. What does not move, the
+    bias or the weights, has no part in K and q: its coordinates of $\tilde x$ are zero in
+    `kinks.x`. If neither moves, no kink is ever crossed and none has a leader.
 
     Weight decay adds $-\lambda \tilde w_j$ and $-\lambda' a_j$. It moves z by $-\lambda z$, not at
     all at a kink: u, its bounds and the rule at events are those without it.
+
+    `tau` is a prefix of the parameters' tree, None for what does not move, and velocities are
+    trees of the rest; parameters may lack what does not move.
     """
 
     network: ReLUNetwork
     task: Task
     loss: Loss
-    tau: Array
+    tau: PyTree
     decay: Decay | None
     kinks: Hyperplanes
+    lengths: Float[Array, " P"]  # |x~|, of all coordinates
     error_scale: Array  # size of e at zero outputs
 
     degree = 1  # of z as a polynomial of the parameters
@@ -72,7 +82,10 @@ class GatedFlow(eqx.Module):
         self.network, self.task, self.loss, self.tau = network, task, loss, tau
         self.decay = decay
         biased = network.biases[0] is not None
-        self.kinks = Hyperplanes.of(augment(task.x, network.bias_strength) if biased else task.x)
+        x = augment(task.x, network.bias_strength) if biased else task.x
+        weights, bias = layer_moves(tau, network)[0]
+        self.kinks = Hyperplanes.of(x).within([bias] * biased + [weights] * task.inputs)
+        self.lengths = jnp.linalg.norm(x, axis=1)
         at_zero = lax.stop_gradient(jax.grad(loss)(jnp.zeros_like(task.y), task.y, task.weights))
         self.error_scale = jnp.max(jnp.linalg.norm(at_zero, axis=1))
 
@@ -91,15 +104,19 @@ class GatedFlow(eqx.Module):
             slot=slot,
         )
 
+    def whole(self, parameters: Parameters) -> Parameters:
+        """With the parameters that do not move."""
+        return self.network.with_parameters(parameters).parameters
+
     def preactivations(self, parameters: Parameters) -> Float[Array, "H P"]:
         """z = w . x + c b."""
-        (w, *_), (b, *_) = parameters
+        (w, *_), (b, *_) = self.whole(parameters)
         z = w @ self.task.x.T
         return z if b is None else z + (self.network.bias_strength * b)[:, None]
 
     def forces(self, parameters: Parameters, gates: Float[Array, "H P"] | None) -> Forces:
         """Preactivations, activations, errors and C; gates from the signs of z if None."""
-        (_, readout), (_, offset) = parameters
+        (_, readout), (_, offset) = self.whole(parameters)
         z = self.preactivations(parameters)
         h = z * (jnp.where(z > 0, 1.0, self.network.slope) if gates is None else gates)
         outputs = h.T @ readout.T
@@ -122,14 +139,14 @@ class GatedFlow(eqx.Module):
                 unit = unit - jnp.sum(u[:, :, None] * frozen.x, axis=1)
             else:
                 unit = by_unit(frozen.projector, unit)
-        b, offset = parameters[1]
+        b, offset = self.network.biases
         weights = (unit if b is None else unit[:, 1:], forces.error.T @ forces.h.T)
         biases = (
             None if b is None else unit[:, 0],
             None if offset is None else self.network.bias_strength * jnp.sum(forces.error, axis=0),
         )
-        velocity = slowed((weights, biases), self.decay, parameters)
-        return jax.tree.map(lambda v: v / self.tau, velocity)
+        force = slowed((weights, biases), self.decay, self.whole(parameters))
+        return paced(force, self.tau)
 
     def bound(self, strength: Array) -> Array:
         """Largest u: (1 - s) |C| where C < 0; at C > 0 negative, nothing slides."""
@@ -165,9 +182,9 @@ class GatedFlow(eqx.Module):
 
     def rounding(self, parameters: Parameters) -> Float[Array, "H P"]:
         """|z| that may be rounding."""
-        (w, *_), (b, *_) = parameters
+        (w, *_), (b, *_) = self.whole(parameters)
         square = jnp.sum(w**2, axis=1) if b is None else jnp.sum(w**2, axis=1) + b**2
-        sizes = jnp.sqrt(square)[:, None] * jnp.linalg.norm(self.kinks.x, axis=1)
+        sizes = jnp.sqrt(square)[:, None] * self.lengths
         eps, tiny = jnp.finfo(sizes.dtype).eps, jnp.finfo(sizes.dtype).tiny
         return lax.stop_gradient(rounding_in(sizes.dtype).z * sizes + tiny / eps)
 
@@ -177,7 +194,7 @@ class GatedFlow(eqx.Module):
         forces = self.forces(parameters, frozen.gates)
         eps = jnp.finfo(forces.c.dtype).eps
         strength = self.kinks.strength(jnp.abs(forces.c))
-        scale = self.error_scale * jnp.linalg.norm(parameters[0][1], axis=0)[:, None]
+        scale = self.error_scale * jnp.linalg.norm(self.whole(parameters)[0][1], axis=0)[:, None]
         slid = rounding_in(eps.dtype).u * strength + 5 * eps * scale
         tiny = jnp.finfo(eps).tiny / eps
         return jnp.where(frozen.codes == SLIDING, slid + tiny, self.rounding(parameters))

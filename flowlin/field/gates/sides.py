@@ -60,6 +60,17 @@ class Hyperplanes(eqx.Module):
             shared=jnp.any(leader != own),
         )
 
+    def within(self, moves: list[bool]) -> "Hyperplanes":
+        """The same kinks where only these coordinates of a unit's weights move.
+
+        The others of x~ are zero; a kink that can then not move has no leader.
+        """
+        if all(moves):
+            return self
+        x = self.x * jnp.asarray(moves, self.x.dtype)
+        leads = self.leads & jnp.any(x != 0, axis=1)
+        return eqx.tree_at(lambda kinks: (kinks.x, kinks.leads), self, (x, leads))
+
     def strength(self, c: Float[Array, "H P"]) -> Float[Array, "H P"]:
         """C summed over the samples of each kink, at its leader."""
 

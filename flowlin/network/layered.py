@@ -1,0 +1,112 @@
+"""What flowlin's own networks have in common as models: weights and biases, layer by layer."""
+
+import abc
+from typing import TypeVar
+
+import equinox as eqx
+from equinox import AbstractVar
+from jaxtyping import Array, Float
+
+from flowlin._tools.types import Activation, Biases, Parameters, Product, Weights
+from flowlin.network.fit import check_fit, require_alike
+from flowlin.network.forward_pass import forward
+from flowlin.network.model import AbstractModel
+from flowlin.tasks.task import Task
+
+N = TypeVar("N", bound="AbstractLayered")
+
+
+class AbstractLayered(AbstractModel):
+    """Weights (N_out_l, N_in_l), biases (N_out_l,) or None, and the constant c in front of them."""
+
+    weights: AbstractVar[Weights]
+    biases: AbstractVar[Biases]
+    bias_strength: AbstractVar[Array]
+
+    @abc.abstractmethod
+    def rounded_activation(self, width: float) -> Activation:
+        """The activation with kinks rounded off over |z| < width; with width zero, its own."""
+
+    @property
+    def module(self: N) -> N:
+        """The network itself."""
+        return self
+
+    @property
+    def kind(self) -> str:
+        """The name of its class."""
+        return type(self).__name__
+
+    @property
+    def parameters(self) -> Parameters:
+        """What is trained: the weights and the biases."""
+        return self.weights, self.biases
+
+    def parameters_of(self, module: "AbstractLayered") -> Parameters:
+        """Its weights and biases."""
+        return module.parameters
+
+    def with_parameters(self: N, parameters: Parameters) -> N:
+        """The same network with other weights and biases; those that are None stay."""
+        both = eqx.combine(parameters, self.parameters)
+        return eqx.tree_at(lambda n: (n.weights, n.biases), self, both, is_leaf=lambda x: x is None)
+
+    @property
+    def about_kinks(self) -> tuple[str, str]:
+        """There are none, but for ReLU networks, which have a policy."""
+        return "none", "the network has no kinks"
+
+    def rounded(
+        self, x: Float[Array, "P N_in"], width: float, product: Product
+    ) -> Float[Array, "P N_out"]:
+        """Outputs with kinks rounded off over a width, and h W^T by a `product` of h and W."""
+        activation = self.rounded_activation(width)
+        return forward(self.parameters, self.bias_strength, x, activation, product)[0]
+
+    def held(self, task: Task) -> int:
+        """The widest hidden layer's."""
+        return max(self.hidden, default=task.outputs)
+
+    def require_fit(self, task: Task) -> None:
+        """Raise `ValueError` unless it takes the task's inputs and gives its outputs."""
+        check_fit(self, task)
+
+    def time_constants(self, tau: Array) -> Parameters:
+        """One for all arrays, or one per layer (L,), which a layer's weights and bias share."""
+        own = len(self.weights)
+        if tau.ndim and tau.shape != (own,):
+            raise ValueError(
+                f"`tau` must be one number or have one entry per layer, {own} with the readout, "
+                f"got shape {tau.shape}."
+            )
+        each = tuple(tau[k] if tau.ndim else tau for k in range(own))
+        slow = [None if b is None else t for t, b in zip(each, self.biases, strict=True)]
+        return each, tuple(slow)
+
+    def packed(self, parameters: Parameters) -> Parameters:
+        """As they are."""
+        return parameters
+
+    def unpacked(self, stored: Parameters) -> Parameters:
+        """As they are."""
+        return stored
+
+    def restored(self, stored: AbstractModel, name: str) -> AbstractModel:
+        """What the file holds, which needs nothing of this one but to be of its kind."""
+        require_alike(self, stored, name)
+        return stored
+
+    @property
+    def hidden(self) -> tuple[int, ...]:
+        """Widths of the hidden layers."""
+        return tuple(w.shape[-2] for w in self.weights[:-1])
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Widths of all layers, from N_in over the hidden ones to N_out."""
+        return (self.weights[0].shape[-1], *(w.shape[-2] for w in self.weights))
+
+    @property
+    def dtype(self):
+        """Floating-point precision of the parameters."""
+        return self.weights[0].dtype

@@ -1,0 +1,144 @@
+"""What a run needs of whatever flows: a function of its inputs, and arrays that move."""
+
+import abc
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+from jaxtyping import Array, Float, PyTree
+
+from flowlin._tools.checks import refuse
+from flowlin._tools.types import Product
+from flowlin.tasks.task import Task
+
+M = TypeVar("M", bound="AbstractModel")
+
+
+class AbstractModel(eqx.Module):
+    """A function of one sample with arrays that can be trained.
+
+    flowlin's networks are models whose hidden units are known; `ForeignModel` is any other Equinox
+    module. Every leaf is an array, so models stack and vmap.
+    """
+
+    @property
+    @abc.abstractmethod
+    def module(self) -> Any:
+        """The user's own object: what a run hands out, and calls observables with."""
+
+    @property
+    @abc.abstractmethod
+    def kind(self) -> str:
+        """What it is but for its arrays, in words that another process says too."""
+
+    @property
+    @abc.abstractmethod
+    def parameters(self) -> PyTree:
+        """The arrays that can be trained, in a tree."""
+
+    @abc.abstractmethod
+    def parameters_of(self, module: Any) -> PyTree:
+        """The same arrays of another object like `module`; None where that has none."""
+
+    @abc.abstractmethod
+    def with_parameters(self: M, parameters: PyTree) -> M:
+        """The same model with other parameters; those that are None stay."""
+
+    @property
+    @abc.abstractmethod
+    def dtype(self) -> Any:
+        """Floating-point precision of the parameters."""
+
+    @property
+    @abc.abstractmethod
+    def hidden(self) -> tuple[int, ...]:
+        """Widths of the hidden layers, as far as they are known."""
+
+    @property
+    @abc.abstractmethod
+    def about_kinks(self) -> tuple[str, str]:
+        """What `flow.stats` says of the kinks of a model without a policy for them, and why."""
+
+    @property
+    @abc.abstractmethod
+    def sample_gates(self) -> tuple[Array | None, ...]:
+        """Given gates that belong to samples, (P, H), as `with_sample_gates` takes them."""
+
+    @abc.abstractmethod
+    def with_sample_gates(self: M, gates: tuple[Array | None, ...]) -> M:
+        """The same model with these in place of `sample_gates`, for other samples."""
+
+    @abc.abstractmethod
+    def outputs(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N_out"]:
+        """Outputs for all samples at once."""
+
+    @abc.abstractmethod
+    def rounded(
+        self, x: Float[Array, "P N_in"], width: float, product: Product
+    ) -> Float[Array, "P N_out"]:
+        """Outputs with kinks rounded off over a width, and h W^T by a `product` of h and W."""
+
+    @abc.abstractmethod
+    def held(self, task: Task) -> int:
+        """How many numbers per sample of a task a forward pass holds at once, about."""
+
+    @abc.abstractmethod
+    def require_fit(self, task: Task) -> None:
+        """Raise `ValueError` unless it takes the task's inputs and gives its outputs."""
+
+    @abc.abstractmethod
+    def time_constants(self, tau: Array) -> PyTree:
+        """One per parameter array, for one of all, or one per layer (L,).
+
+        **Raises:** `ValueError` for a number of them that does not go with the layers.
+        """
+
+    @abc.abstractmethod
+    def packed(self, parameters: PyTree) -> Any:
+        """Parameters, some of them None, as a file holds them."""
+
+    @abc.abstractmethod
+    def unpacked(self, stored: Any) -> PyTree:
+        """Parameters that were so packed."""
+
+    @abc.abstractmethod
+    def restored(self, stored: "AbstractModel", name: str) -> "AbstractModel":
+        """The model of a file, which is of this one's kind; `name` is this one's argument.
+
+        **Raises:** `ValueError` where shapes or precisions differ, naming which.
+        """
+
+
+def trained(model: AbstractModel, trainable: Any) -> tuple[bool, ...] | None:
+    """Which of a model's parameter arrays a filter spec says are trained; None for all.
+
+    **Arguments:** `trainable` as for `gradient_flow`: None, a tree of truth values, or a function
+    of a leaf, as `eqx.partition` takes them. What cannot be trained is not, whatever it says.
+
+    **Raises:** `ValueError` for a spec that does not fit, or that leaves nothing to train.
+    """
+    if trainable is None:
+        return None
+    try:
+        kept = model.parameters_of(eqx.filter(model.module, trainable))
+    except (TypeError, ValueError) as error:
+        why = " ".join(str(error).split())[:100]
+        wanted = f"a function of a leaf, or a tree of truth values like the network ({why})"
+        raise refuse("trainable", wanted, trainable) from None
+    places = jax.tree.structure(model.parameters).flatten_up_to(kept)
+    found = tuple(place is not None for place in places)
+    if not any(found):
+        raise ValueError(
+            "`trainable` leaves no array of `network` to train; mark those that move with True, "
+            "as `eqx.partition` takes them."
+        )
+    return None if all(found) else found
+
+
+def moving(parameters: PyTree, trained: tuple[bool, ...] | None) -> PyTree:
+    """A tree like the parameters with None in place of what is not trained."""
+    if trained is None:
+        return parameters
+    leaves, structure = jax.tree.flatten(parameters)
+    kept = [leaf if moves else None for leaf, moves in zip(leaves, trained, strict=True)]
+    return jax.tree.unflatten(structure, kept)

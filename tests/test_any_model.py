@@ -1,0 +1,266 @@
+"""Any Equinox module flows, descends, is swept over and saved; frozen arrays; tau per layer."""
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from scipy.integrate import solve_ivp
+
+import flowlin as fl
+
+XOR = fl.tasks.xor()
+TS = (0.0, 1.0, 4.0)
+OUTPUT, LEVEL = 0.3, 0.4
+
+
+def mlp(seed=0, activation=jnp.tanh, task=XOR, width=6, **options):
+    key = jax.random.key(seed)
+    sizes = task.inputs, task.outputs, width, 1
+    return eqx.nn.MLP(*sizes, activation, dtype=jnp.float64, key=key, **options)
+
+
+def loss_of(model):
+    return fl.SquaredError()(jax.vmap(model)(XOR.x), XOR.y)
+
+
+def outputs_at_first(network, task):
+    return network(task.x[0])
+
+
+WATCHED = {
+    "ts": TS,
+    "events": (fl.Crossing(outputs_at_first, OUTPUT), fl.LossBelow(LEVEL)),
+    "rtol": 1e-10,
+    "atol": 1e-12,
+}
+
+
+@pytest.fixture(scope="module")
+def flow():
+    return fl.gradient_flow(mlp(), XOR, 4.0, **WATCHED)
+
+
+def same(a, b):
+    return bool(eqx.tree_equal(eqx.filter(a, eqx.is_array), eqx.filter(b, eqx.is_array)))
+
+
+def flat(model):
+    return jax.flatten_util.ravel_pytree(eqx.filter(model, eqx.is_inexact_array))
+
+
+def close(a, b, tolerance):
+    a, b = np.asarray(flat(a)[0]), np.asarray(flat(b)[0])
+    assert np.abs(a - b).max() < tolerance
+
+
+@pytest.fixture(scope="module")
+def reference():
+    """The same flow by SciPy, at any time."""
+    y0, build = flat(mlp())
+    rest = eqx.filter(mlp(), eqx.is_inexact_array, inverse=True)
+    slope = jax.jit(jax.grad(lambda y: loss_of(eqx.combine(build(y), rest))))
+    found = solve_ivp(
+        lambda _, y: -np.asarray(slope(y)), (0, 4), np.asarray(y0), "DOP853",
+        dense_output=True, rtol=1e-12, atol=1e-13,
+    )  # fmt: skip
+    return lambda t: eqx.combine(build(jnp.asarray(found.sol(float(t)))), rest)
+
+
+def test_flow_is_what_scipy_finds(flow, reference):
+    for k, t in enumerate(TS):
+        one = jax.tree.map(lambda a, k=k: a[k] if eqx.is_array(a) else a, flow.networks)
+        assert isinstance(one, eqx.nn.MLP)
+        close(one, reference(t), 1e-8)
+    assert isinstance(flow.final, eqx.nn.MLP)
+    assert flow.final.activation is jnp.tanh
+    assert np.isclose(flow.losses[-1], loss_of(flow.final), rtol=1e-12)
+    assert flow.stats["kinks"] == "unknown"
+    assert "nothing is known" in flow.stats["kinks_because"]
+
+
+def test_events_are_of_the_users_own_function(flow, reference):
+    assert {"crossing", "loss"} == set(flow.events.name)
+    for time, name, index in zip(
+        flow.events.time, flow.events.name, flow.events.index, strict=True
+    ):
+        there = reference(time)
+        if name == "loss":
+            assert np.isclose(loss_of(there), LEVEL, atol=1e-8)
+        else:
+            assert np.isclose(outputs_at_first(there, XOR)[index], OUTPUT, atol=1e-8)
+
+
+def test_descent_is_a_loop_of_optax():
+    optimiser = optax.adam(0.01)
+    descent = fl.gradient_descent(
+        mlp(), XOR, 0.01, 60, optimiser=optimiser, observe={"loss": lambda n, t: loss_of(n)}
+    )
+    model = mlp()
+    state = optimiser.init(eqx.filter(model, eqx.is_inexact_array))
+
+    @eqx.filter_jit
+    def step(model, state):
+        updates, state = optimiser.update(eqx.filter_grad(loss_of)(model), state)
+        return eqx.apply_updates(model, updates), state
+
+    for _ in range(60):
+        model, state = step(model, state)
+    close(descent.final, model, 1e-12)
+    np.testing.assert_allclose(descent.observed["loss"], descent.losses, rtol=1e-12)
+
+
+def test_a_relu_mlp_is_a_relu_network():
+    model = mlp(activation=jax.nn.relu)
+    layers = model.layers
+    own = fl.ReLUNetwork([one.weight for one in layers], [one.bias for one in layers])
+    options = {"kinks": fl.IgnoreKinks(), "solver": diffrax.Bosh3(), "rtol": 1e-6}
+    a, b = (fl.gradient_flow(one, XOR, 2.0, **options) for one in (model, own))
+    assert int(a.stats["num_steps"]) == int(b.stats["num_steps"])
+    for layer, w, bias in zip(a.final.layers, b.final.weights, b.final.biases, strict=True):
+        np.testing.assert_allclose(layer.weight, w, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(layer.bias, bias, rtol=1e-9, atol=1e-12)
+
+
+def test_what_only_looks_at_outputs_takes_any_model(flow):
+    model = flow.final
+    assert np.isclose(fl.measures.loss(model, XOR), loss_of(model), rtol=1e-12)
+    along = fl.measures.along(flow, lambda n, t: loss_of(n))
+    np.testing.assert_allclose(along, flow.losses, rtol=1e-12)
+    np.testing.assert_allclose(flow.along(fl.measures.loss), flow.losses, rtol=1e-12)
+    modes = fl.theory.modes(XOR)
+    outputs = jax.vmap(model)(XOR.x)
+    wanted = np.einsum("ok,po,pi,ik->k", modes.u, outputs, XOR.x, modes.v) / 4 / modes.d
+    seen = np.asarray(modes.d) > 0
+    np.testing.assert_allclose(modes.strengths(model, XOR)[seen], wanted[seen], rtol=1e-9)
+
+
+def test_compare_and_sweep(flow):
+    descent = fl.stochastic_gradient_descent(
+        mlp(), XOR, 0.01, 400, batch_size=4, key=jax.random.key(1), save_every=100
+    )
+    dense = fl.gradient_flow(mlp(), XOR, 4.0, rtol=1e-8, dense=True)
+    found = fl.compare(dense, descent)
+    assert found.parameters[0] == 0.0
+    assert 1e-6 < found.parameters[-1] < 0.02
+    assert isinstance(dense.network(0.5), eqx.nn.MLP)
+    runs = fl.sweep([mlp(0), mlp(1)], XOR, 4.0, **WATCHED)
+    assert same(runs[0].final, flow.final)
+    assert not same(runs[1].final, flow.final)
+
+
+def test_jit_and_vmap(flow):
+    alone = fl.gradient_flow(mlp(1), XOR, 4.0, **WATCHED)
+    both = eqx.filter_vmap(lambda seed: mlp(seed))(jnp.arange(2))
+    runs = eqx.filter_jit(eqx.filter_vmap(lambda m: fl.gradient_flow(m, XOR, 4.0, **WATCHED)))(both)
+    for k, run in enumerate((flow, alone)):
+        np.testing.assert_allclose(runs.losses[k], run.losses, rtol=1e-9)
+        close(jax.tree.map(lambda a, k=k: a[k], runs).final, run.final, 1e-9)
+
+
+def test_files_keep_the_arrays_and_like_the_rest(flow, tmp_path):
+    flow.save(tmp_path / "run.npz")
+    back = fl.load(tmp_path / "run.npz", like=mlp(seed=7))
+    assert same(back.final, flow.final)
+    assert same(back.networks, flow.networks)
+    assert back.final.activation is jnp.tanh
+    np.testing.assert_array_equal(back.events.time, flow.events.time)
+    for like, words in (
+        (None, "`path` = .* holds a run of a MLP.* pass `like`"),
+        (mlp(width=5), r"`like.layers\[0\].weight` is float64\[5, 2\].* float64\[6, 2\]"),
+        (eqx.nn.Linear(2, 1, key=jax.random.key(0), dtype=jnp.float64), "has 2 arrays .* has 4"),
+        (fl.LinearNetwork.init(XOR, 2, key=jax.random.key(0)), "`like` is .* and the file holds"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            fl.load(tmp_path / "run.npz", like=like)
+
+
+def test_a_checkpointed_run_goes_on_to_the_bit(flow, tmp_path):
+    file = tmp_path / "state.npz"
+    part = fl.gradient_flow(mlp(), XOR, 4.0, checkpoint=file, max_steps=5, throw=False, **WATCHED)
+    assert part.end < 4.0
+    whole = fl.gradient_flow(mlp(), XOR, 4.0, checkpoint=file, **WATCHED)
+    assert same(whole.final, flow.final)
+    assert same(whole.networks, flow.networks)
+    with pytest.raises(ValueError, match="another network"):
+        fl.gradient_flow(mlp(activation=jax.nn.softplus), XOR, 4.0, checkpoint=file, **WATCHED)
+
+
+def only(model, *leaves):
+    """A filter spec that trains some leaves."""
+    nothing = jax.tree.map(lambda _: False, model)
+    return eqx.tree_at(lambda m: [leaf(m) for leaf in leaves], nothing, [True] * len(leaves))
+
+
+@pytest.mark.parametrize("spec", ["tree", "function"])
+def test_what_is_not_trainable_stays_to_the_bit(spec, tmp_path):
+    start = mlp()
+    first = only(start, lambda m: m.layers[0].weight)
+    trainable = first if spec == "tree" else lambda leaf: np.shape(leaf) == (6, 2)
+    run = fl.gradient_flow(start, XOR, 1.0, trainable=trainable)
+    assert not same(run.final.layers[0].weight, start.layers[0].weight)
+    for part in (lambda m: m.layers[1], lambda m: m.layers[0].bias):
+        assert same(part(run.final), part(start))
+    run.save(tmp_path / "run.npz")
+    assert same(fl.load(tmp_path / "run.npz", like=start).networks, run.networks)
+
+
+def test_descent_leaves_alone_what_is_not_trainable():
+    start, optimiser = mlp(), optax.adamw(0.01, weight_decay=0.1)
+    descent = fl.gradient_descent(
+        start, XOR, 0.01, 20, optimiser=optimiser, trainable=only(start, lambda m: m.layers[1].bias)
+    )
+    assert same(descent.final.layers[0], start.layers[0])
+    assert not same(descent.final.layers[1].bias, start.layers[1].bias)
+
+
+def foreign_messages():
+    task, key = XOR, jax.random.key(0)
+
+    class Twice(eqx.Module):
+        w: jax.Array
+
+        def __call__(self, x):
+            return self.w @ x, x
+
+    linear = eqx.nn.Linear(2, 2, key=key, dtype=jnp.float64)
+    dropped = eqx.nn.Sequential([linear, eqx.nn.Dropout(0.5)])
+    norm = eqx.nn.Sequential([linear, eqx.nn.BatchNorm(2, "batch", mode="batch")])
+    mixed = eqx.tree_at(lambda m: m.bias, linear, linear.bias.astype(jnp.float32))
+    flow = {"t1": 1.0}
+    return [
+        (eqx.nn.Linear(3, 2, key=key, dtype=jnp.float64), flow, "`network`, Linear, fails on one"),
+        (mlp(task=fl.Task(task.x, task.y[:, :1])), flow, r"must return an array of shape \(2,\)"),
+        (Twice(jnp.ones((2, 2))), flow, "got a tuple; it is called with one sample"),
+        (dropped, flow, "fails on one sample .* key"),
+        (norm, flow, "fails on one sample .* state"),
+        (mixed, flow, "`network.bias` is float32 and the first array is float64"),
+        (eqx.nn.Identity(), flow, "`network` must be a module that holds arrays of float32"),
+        (jnp.tanh, flow, "`network` must be a network of flowlin, or an Equinox module"),
+        (linear, flow | {"kinks": fl.ExactKinks()}, "`kinks` = .* nothing is known"),
+        (linear, flow | {"events": fl.UnitSwitches()}, "`events` holds UnitSwitches"),
+        (linear, flow | {"tau": [1.0, 2.0]}, "`tau` must be one number for a Linear"),
+        (linear, flow | {"trainable": lambda leaf: False}, "`trainable` leaves no array"),
+        (linear, flow | {"trainable": {"w": True}}, "`trainable` must be a function of a leaf"),
+    ]
+
+
+@pytest.mark.parametrize(("model", "options", "words"), foreign_messages())
+def test_messages(without_type_checks, model, options, words):
+    with pytest.raises(ValueError, match=words):
+        fl.gradient_flow(model, XOR, **options)
+
+
+def test_what_needs_hidden_units_says_so(flow):
+    model = flow.final
+    for refused in (
+        lambda: fl.theory.solve(model, XOR),
+        lambda: fl.measures.hidden(model, XOR),
+        lambda: fl.measures.conserved(model),
+    ):
+        with pytest.raises(ValueError, match="`network` must be a flowlin network, whose hidden"):
+            refused()
+    with pytest.raises(ValueError, match="gates that switch; a MLP has none"):
+        flow.linearization()
