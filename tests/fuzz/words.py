@@ -240,7 +240,9 @@ OWN = {
     "fl.Trajectory.network.t": Word("0.5", k.FORMULA),
     "fl.EventLog.gates.t": Word("0.5", k.NUMBER),
     "fl.EventLog.sides.t": Word("0.5", k.NUMBER),
-    "fl.EventLog.select.name": Word("'gate'", k.Kind(k.among("gate"), ("'Gate'", "['gate']"))),
+    **{f"fl.EventLog.{method}.name": Word("'gate'", k.Kind(
+        k.among("gate"), ("'Gate'", "['gate']"),
+    )) for method in ("first", "select")},
     "fl.StepClock.samples": Word("4", k.optional(k.COUNT)),
     "fl.StepClock.outputs": Word("4", k.optional(k.COUNT)),
     "fl.StepClock.batch_size": Word("4", k.optional(k.COUNT)),
