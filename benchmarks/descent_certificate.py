@@ -70,19 +70,16 @@ def certified(name: str) -> dict[str, Any]:
     return row
 
 
-def times(log: fl.EventLog) -> dict[tuple, float]:
-    """First time of each event."""
-    found: dict[tuple, float] = {}
-    for row in log.table():
-        found.setdefault((row["name"], row["index"]), row["time"])
-    return found
+def times(log: fl.EventLog) -> np.ndarray:
+    """First times of the modes' hits and of the loss; inf where there is none."""
+    return np.append(log.first("mode"), log.first("loss"))
 
 
 def modified(name: str, rates: list[float]) -> dict[str, Any]:
     """Slopes of descent's distances from the plain and from the modified flow."""
     network, task, t1, events = problem(name)
 
-    def flowed(rate: float | None) -> tuple[Any, dict[tuple, float]]:
+    def flowed(rate: float | None) -> tuple[Any, np.ndarray]:
         flow = fl.gradient_flow(network, task, t1, events=events, modified_rate=rate, rtol=1e-11)
         return flow.final, times(flow.events)
 
@@ -94,9 +91,9 @@ def modified(name: str, rates: list[float]) -> dict[str, Any]:
         run = fl.gradient_descent(network, task, t1 / steps, steps, events=events, interpolate=True)
         found = times(run.events)
         for which, (last, due) in (("plain", (end, hits)), ("modified", flowed(t1 / steps))):
-            distances[which].append(float(fl.distance(run.final, last)))
-            both = found.keys() & due.keys()
-            delays[which].append(max((abs(found[k] - due[k]) for k in both), default=math.nan))
+            distances[which].append(float(fl.distance(run.final, last, relative=True)))
+            both = np.isfinite(found) & np.isfinite(due)
+            delays[which].append(float(np.max(np.abs(found[both] - due[both]))))
     slopes = {
         f"{what}, {which}": float(np.polyfit(np.log(rates), np.log(errors[which]), 1)[0])
         for what, errors in (("parameters", distances), ("event times", delays))

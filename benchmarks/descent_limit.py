@@ -41,7 +41,7 @@ def limit(name: str, task: fl.Task, seed: int, close: float) -> dict[str, Any]:
     while not distances or (distances[-1] > close and rates[-1] > FINEST):
         rates.append(1e-2 / 2 ** len(rates))
         descent = _common.descended(network, task, t1, rates[-1])
-        distances.append(fl.distance(descent, flow.final))
+        distances.append(float(fl.distance(descent, flow.final, relative=True)))
     slope, offset = np.polyfit(np.log(rates), np.log(distances), 1)
     scatter = np.std(np.log(distances) - slope * np.log(rates) - offset)
     return {

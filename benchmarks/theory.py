@@ -250,27 +250,17 @@ def solutions(quick: bool) -> list[dict[str, Any]]:
 def timed(network: Any, task: fl.Task) -> dict[str, tuple[Any, Any]]:
     """Events at the modes' half strength and inflection, and the times that theory gives."""
     modes, depth = theory.modes(task, network), len(network.weights)
-    s, d, a0, gap = (jnp.array(z) for z in zip(*numbers(network, task), strict=True))
-    s, d = modes.s, modes.d
-    if depth == 2:
-        half = theory.half_time(s, d, a0, gap)
-        bend, level = (
-            theory.inflection_times(s, d, a0, gap)[1],
-            theory.inflection_levels(s, d, gap)[1],
-        )
-    else:
-        half = theory.deep_half_time(s, d, a0, depth)
-        bend = theory.deep_inflection_time(s, d, a0, depth)
-        level = theory.deep_inflection_level(s, d, depth)
-    level = jnp.where(jnp.isfinite(level), level, 1e9)
+    _, _, a0, gap = (jnp.array(z) for z in zip(*numbers(network, task), strict=True))
+    mode = theory.Mode(modes.s, modes.d, a0, depth, gap if depth == 2 else 0.0)
+    level = jnp.where(jnp.isfinite(mode.inflection_level), mode.inflection_level, 1e9)
 
     def hits(levels: Any, name: str) -> Any:
         return fl.Crossing(modes.observable(network, task), levels, "up", name=name)
 
     halves = jnp.where(modes.d > 0, modes.full_strength / 2, 1e9)
     return {
-        "half time": (hits(halves, "half time"), half),
-        "inflection": (hits(level, "inflection"), bend),
+        "half time": (hits(halves, "half time"), mode.half_time),
+        "inflection": (hits(level, "inflection"), mode.inflection_time),
     }
 
 

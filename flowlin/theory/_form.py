@@ -101,7 +101,7 @@ def closed_form(function: Any = None, /, *, axes: dict[str, int] | None = None, 
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         given = dict(bound.arguments)
-        shape = _common(given, own)
+        shape = common(given, own)
         unknown = [name for name, value in given.items() if _may_be_nan(value)]
         if not unknown:
             return function(*bound.args, **bound.kwargs)
@@ -135,7 +135,7 @@ def _may_be_nan(value: Any) -> bool:
     return bool(np.any(np.isnan(np.asarray(value))))
 
 
-def _common(given: dict[str, Any], axes: dict[str, int]) -> tuple[int, ...]:
+def common(given: dict[str, Any], axes: dict[str, int]) -> tuple[int, ...]:
     """The shape to which the arguments broadcast, without their own axes."""
     shapes = {name: np.shape(value) for name, value in given.items()}
     for name, number in axes.items():

@@ -113,27 +113,6 @@ def deep_inflection_level(s: Any, d: Any, depth: Any) -> Float[Array, "..."]:
 
 
 @closed_form(s=SIZE)
-def deep_inflection_time(
-    s: Any, d: Any, a0: Any, depth: Any, tau: Any = 1.0
-) -> Float[Array, "..."]:
-    r"""Time at which a deep balanced mode stops to accelerate, at `deep_inflection_level`.
-
-    inf where the mode starts beyond it, and for a single layer. Arguments as in `deep_strength`.
-    """
-    return _rising_time(deep_inflection_level(s, d, depth), s, d, a0, depth, tau)
-
-
-@closed_form(s=SIZE)
-def deep_half_time(s: Any, d: Any, a0: Any, depth: Any, tau: Any = 1.0) -> Float[Array, "..."]:
-    """Time at which a deep balanced mode reaches half of its full strength s/d.
-
-    inf for d = 0, and where the mode starts beyond it. Arguments as in `deep_strength`.
-    """
-    s, d = arrays(s, d)
-    return _rising_time(quotient(s, 2 * d, jnp.inf), s, d, a0, depth, tau)
-
-
-@closed_form(s=SIZE)
 def deep_start(rho: Any, t: Any, s: Any, d: Any, depth: Any, tau: Any = 1.0) -> Float[Array, "..."]:
     r"""Strength a0 whose balanced mode of `depth` layers reaches `rho` at time t.
 
@@ -161,14 +140,6 @@ def deep_start(rho: Any, t: Any, s: Any, d: Any, depth: Any, tau: Any = 1.0) -> 
     below = jnp.where(shallow, -jnp.inf, 0.0)
     first = jnp.where(left > 0, below, jnp.where((left < 0) & (shallow | (rho > 0)), jnp.inf, rho))
     return jnp.where(forever, first, start)
-
-
-def _rising_time(level: Any, s: Any, d: Any, a0: Any, depth: Any, tau: Any) -> Array:
-    """Hitting time of a finite level that the mode does not start beyond; else inf."""
-    level, s, d, a0, depth, tau = arrays(level, s, d, a0, depth, tau)
-    known = jnp.isfinite(level)
-    time = deep_hitting_time(jnp.where(known, level, a0), s, d, a0, depth, tau)
-    return jnp.where(known & (level >= a0), time, jnp.inf)
 
 
 def _depth(a0: Array, depth: Array, name: str = "a0") -> tuple[Array, Array, Array]:

@@ -17,10 +17,10 @@ from flowlin.tasks.task import Task
 from flowlin.theory import summary
 from flowlin.theory._form import TIME, of_run, require_same
 from flowlin.theory.conditions import Certificate, Problem, end_to_end, examined, matrices
-from flowlin.theory.deep import deep_strength
+from flowlin.theory.isolated import Mode
 from flowlin.theory.regression import single_layer
 from flowlin.theory.riccati import balanced_product
-from flowlin.theory.unbalanced import imbalance, unbalanced_strength
+from flowlin.theory.unbalanced import imbalance
 
 
 @shown(summary.solution)
@@ -218,19 +218,8 @@ def _modewise(problem: Problem, first: str) -> Solution:
     w1, w2 = matrices(problem.network)
     u, s, v, d = (problem.array(z) for z in (problem.u, problem.s, problem.v, problem.d))
     p, q = w2.T @ u, w1 @ v
-    form = Partial(
-        modewise,
-        strength=Partial(
-            unbalanced_strength,
-            s=s,
-            d=d,
-            a0=jnp.sum(p * q, axis=0),
-            imbalance=imbalance(p.T, q.T),
-            tau=problem.tau,
-        ),
-        u=u,
-        v=v,
-    )
+    mode = Mode(s, d, jnp.sum(p * q, axis=0), 2, imbalance(p.T, q.T), problem.tau)
+    form = Partial(modewise, mode=mode, u=u, v=v)
     if lacks:
         why = f"no exact solution: {first}; {lacks}"
         return _solution(problem, "isolated modes", False, why, form)
@@ -251,19 +240,10 @@ def _deep(problem: Problem) -> Solution:
     # A mode that the weights do not have is zero up to rounding.
     if problem.tolerance * max(abs(found.a0)) < -min(found.a0):
         lacks += ", " * bool(lacks) + f"{found.negative} modes start with negative strength"
-    form = Partial(
-        modewise,
-        strength=Partial(
-            deep_strength,
-            s=problem.array(problem.s),
-            d=problem.array(problem.d),
-            a0=jnp.maximum(problem.array(found.a0), 0.0),
-            depth=problem.array(len(problem.weights)),
-            tau=problem.tau,
-        ),
-        u=problem.array(problem.u),
-        v=problem.array(problem.v),
-    )
+    u, s, v, d = (problem.array(z) for z in (problem.u, problem.s, problem.v, problem.d))
+    a0 = jnp.maximum(problem.array(found.a0), 0.0)
+    mode = Mode(s, d, a0, len(problem.weights), tau=problem.tau)
+    form = Partial(modewise, mode=mode, u=u, v=v)
     if lacks:
         return _solution(problem, "isolated modes", False, f"no exact solution: {lacks}", form)
     why = "the layers are balanced and aligned to modes that decouple"
@@ -271,7 +251,7 @@ def _deep(problem: Problem) -> Solution:
 
 
 @jax.jit
-def modewise(t: Any, strength: Partial, u: Any, v: Any) -> Array:
+def modewise(t: Any, mode: Mode, u: Any, v: Any) -> Array:
     """The product u diag(a(t)) v^T of modes that do not see each other, (..., N_out, N)."""
-    a = strength(jnp.asarray(t)[..., None])
+    a = mode.strength(jnp.asarray(t)[..., None])
     return (u * a[..., None, :]) @ v.T

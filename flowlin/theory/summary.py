@@ -31,6 +31,13 @@ def modes(found: Any) -> Summary:
     return Summary(title, rows)
 
 
+def mode(found: Any) -> Summary:
+    """Its numbers."""
+    names = ("s", "d", "a0", "depth", "imbalance", "tau")
+    said = [(name, f"{name} = {number(getattr(found, name))}") for name in names]
+    return Summary("Mode", said, inline=True)
+
+
 def certificate(found: Any) -> Summary:
     """The conditions, of the task and of the weights, and the strengths at t = 0."""
 

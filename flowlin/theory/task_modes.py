@@ -207,17 +207,18 @@ def modes(task: Task, bias_strength: float | AbstractNetwork = 0.0) -> Modes:
 
     Source: lead paper Eqs. 3-4 and 16; Saxe et al. (2014, 2019).
     """
-    if isinstance(bias_strength, AbstractNetwork):
-        bias_strength.require_fit(task)
-        bias_strength = own_bias_strength(bias_strength)
-    if is_traced((task, bias_strength)):
+    c: Any = bias_strength
+    if isinstance(c, AbstractNetwork):
+        c.require_fit(task)
+        c = own_bias_strength(c)
+    if is_traced((task, c)):
         raise ValueError(
             "`theory.modes` needs a concrete task and bias strength; call it outside jit and "
             "vmap and pass the modes in."
         )
     require_finite("task.x", task.x)
     require_finite("task.y", task.y)
-    c = float(cast(float, bias_strength))
+    c = float(c)
     x, y = np.asarray(task.x, np.float64), np.asarray(task.y, np.float64)
     if max(abs(c), np.max(np.abs(x)), np.max(np.abs(y))) > LARGEST:
         raise ValueError(

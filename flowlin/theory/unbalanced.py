@@ -261,16 +261,6 @@ def unbalanced_start(
 
 
 @closed_form
-def half_time(s: Any, d: Any, a0: Any, imbalance: Any = 0.0, tau: Any = 1.0) -> Float[Array, "..."]:
-    """Time at which an isolated two-layer mode reaches half of its full strength s/d.
-
-    Arguments as in `unbalanced_strength`; inf for d = 0, and where the start is beyond it.
-    """
-    s, d = arrays(s, d)
-    return unbalanced_hitting_time(quotient(s, 2 * d, jnp.inf), s, d, a0, imbalance, tau)
-
-
-@closed_form
 def inflection_levels(s: Any, d: Any, imbalance: Any) -> tuple[Array, Array]:
     r"""Strengths (lower, upper) at which a two-layer mode's learning curve changes its curvature.
 
@@ -290,21 +280,3 @@ def inflection_levels(s: Any, d: Any, imbalance: Any) -> tuple[Array, Array]:
     upper = sign * quotient(spread, 4 * d, jnp.inf)
     lower = sign * quotient(d * lam**2, 2 * spread, 0.0)
     return jnp.where(there, lower, jnp.nan), jnp.where(there, upper, jnp.nan)
-
-
-@closed_form
-def inflection_times(
-    s: Any, d: Any, a0: Any, imbalance: Any = 0.0, tau: Any = 1.0
-) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    """Times at which the curve starts to accelerate and at which it starts to slow down.
-
-    The hitting times of `inflection_levels`; inf where there is no such level, or where the mode
-    starts beyond it. Arguments as in `unbalanced_strength`.
-    """
-    lower, upper = (
-        jnp.where(jnp.isnan(level), jnp.inf, level) for level in inflection_levels(s, d, imbalance)
-    )
-    return (
-        unbalanced_hitting_time(lower, s, d, a0, imbalance, tau),
-        unbalanced_hitting_time(upper, s, d, a0, imbalance, tau),
-    )
