@@ -135,7 +135,7 @@ def test_the_spectral_radius_counts_it(tree):
 
 
 def test_sliding_pairs_of_deep_walks_stay_at_their_kinks():
-    """Behind a hidden layer biases decay more slowly than what comes in, which gates make up for."""
+    """Behind a hidden layer biases decay more slowly than what comes in: gates make up for it."""
     task = fl.tasks.xor()
     network = fl.ReLUNetwork.init(task, (4, 3), 0.5, bias=True, key=jax.random.key(0))
     decay = rate([0.3, 0.2, 0.1])
