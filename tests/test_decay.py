@@ -135,27 +135,31 @@ def test_the_spectral_radius_counts_it(tree):
 
 
 def test_sliding_pairs_of_deep_walks_stay_at_their_kinks():
-    """Behind a layer biases decay more slowly than what comes in, which gates make up for."""
+    """Behind a hidden layer biases decay more slowly than what comes in: gates make up for it."""
     task = fl.tasks.xor()
     network = fl.ReLUNetwork.init(task, (4, 3), 0.5, bias=True, key=jax.random.key(0))
     decay = rate([0.3, 0.2, 0.1])
     flow = DeepFlow(network, task, fl.SquaredError(), jnp.asarray(1.0), decay)
+    plain = DeepFlow(network, task, fl.SquaredError(), jnp.asarray(1.0))
 
     @jax.jit
     def found(parameters, codes):
         frozen = flow.freeze(NetworkRule(flow, 4)._sides(codes, jnp.asarray(0, jnp.int8)))
         parameters, _ = flow.settle(parameters, frozen)
         at, _ = flow.pressed(parameters, frozen)
-        rates = flow.rates(at, parameters, frozen.gates, at.velocity)
-        return parameters, rates, jnp.concatenate(at.z)
+        velocity = flow(None, parameters, frozen)
+        rates = flow.rates(at, parameters, frozen.gates, velocity)
+        pull = jax.tree.map(jnp.subtract, plain(None, parameters, frozen), velocity)
+        return parameters, rates, jnp.concatenate(at.z), pull
 
     z = jnp.concatenate(flow.run(network.parameters, None).z)
     codes = jnp.where(z > 0, 1, -1).astype(jnp.int8).at[4 + 1, 2].set(0)
     parameters = network.parameters
     for _ in range(8):  # onto the kink
-        parameters, rates, z = found(parameters, codes)
+        parameters, rates, z, pull = found(parameters, codes)
     assert abs(z[5, 2]) < 1e-12
     assert abs(rates[5, 2]) < 1e-12
+    np.testing.assert_allclose(pull[0][2], 0.1 * parameters[0][2], rtol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -162,8 +162,10 @@ REFUSED = {
     "fl.LossBelow(0.1, name=3)": "`name` must be a string, got 3",
     "fl.UnitSwitches('a')": "`quantile` must lie in [0, 0.5), got 'a'",
     # runs
-    "flow(1.0, loss='mse')": "`loss` must be a loss of flowlin, got 'mse'; pass fl.SquaredError()",
-    "flow(1.0, loss=fl.SquaredError)": "`loss` must be a loss of flowlin, got the class SquaredErr",
+    "flow(1.0, loss='mse')": "`loss` must be a loss of flowlin or a function of (output, target) "
+    "of one sample, got 'mse'; pass fl.SquaredError(), fl.CrossEntropy() or a function.",
+    "flow(1.0, loss=fl.SquaredError)": "`loss` must be a loss of flowlin or a function of (output, "
+    "target) of one sample, got the class SquaredErr",
     "flow(1.0, solver='Tsit5')": "`solver` must be a diffrax solver, got 'Tsit5'; pass one such as",
     "flow(1.0, solver=diffrax.Tsit5)": "`solver` must be a diffrax solver, got the class Tsit5; ma",
     "flow(1.0, solver=diffrax.SemiImplicitEuler())": "`solver` must be a solver of an ordinary",
@@ -287,8 +289,8 @@ class Breaking(fl.SquaredError):
 
     hard: bool = False
 
-    def total(self, outputs, targets):
-        total, level = super().total(outputs, targets), targets.shape[0]
+    def total(self, outputs, targets, weights=None):
+        total, level = super().total(outputs, targets, weights), targets.shape[0]
         if self.hard:
             return jnp.where(total < level, jnp.sqrt(total - level), total)
         return jnp.where(total < level, jnp.nan, total)
@@ -324,7 +326,17 @@ def test_options(make, message):
 
 # What runs hand to each other, with arguments of their own making.
 INNER = {"activation", "with_parameters", "with_sample_gates", "watches", "weight", "total", "of"}
-INNER |= {"with_rows", "mapped", "merged", "gate_channel", "gate", "method", "walk", "remedy"}
+INNER |= {
+    "require_fit",
+    "with_rows",
+    "mapped",
+    "merged",
+    "gate_channel",
+    "gate",
+    "method",
+    "walk",
+    "remedy",
+}
 RETURNED = (fl.Accuracy, fl.Comparison, fl.EventLog, fl.Linearization, fl.RateCertificate)
 RETURNED = (*RETURNED, fl.Trajectory, fl.Convention, fl.RESULTS, Exception)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import decimal
+import inspect
 import math
 import numbers
 import os
@@ -167,6 +168,20 @@ def random_key(value: Any) -> bool:
     return value.dtype == np.uint32 and value.shape in {(2,), (4,)}
 
 
+def loss(value: Any) -> bool:
+    """A loss, or a function that makes one number of one sample."""
+    if isinstance(value, Loss):
+        return True
+    if not callable(value) or inspect.isclass(value):
+        return False
+    return np.ndim(value(np.ones(7), np.ones(7))) == 0
+
+
+def counts(value: Any) -> bool:
+    """Weights of samples."""
+    return finite(value) and np.ndim(value) == 1 and bool(np.all(np.asarray(value) >= 0))
+
+
 def named(test: Test) -> Test:
     """A dictionary from names to what passes."""
     return lambda value: (
@@ -233,7 +248,7 @@ QUANTILE = Kind(lambda v: real(v) and 0 <= v < 0.5, (*NUMBERS, "0.5", "0.49", "1
 KEY = Kind(random_key, ("0", "jax.random.split(key)", "np.array([0, 1], np.uint32)",
                         "jnp.zeros(2)", "np.zeros(2, np.uint32)", "jax.random.key_data(key)",
                         "42"))  # fmt: skip
-LOSS = Kind(of(Loss), ("'mse'", "fl.SquaredError", "fl.CrossEntropy()", "lambda a, b: 0.0",
+LOSS = Kind(loss, ("'mse'", "fl.SquaredError", "fl.CrossEntropy()", "lambda a, b: 0.0",
                        "fl.SquaredError('sum')", "optax.l2_loss"))  # fmt: skip
 SOLVER = Kind(
     of(diffrax.AbstractSolver),

@@ -93,6 +93,7 @@ WORDS = {
     "dense": Word("True", k.FLAG),
     "loss": Word("fl.SquaredError()", k.LOSS),
     "tau": Word("1.0", k.TIME_CONSTANT),
+    "weight_decay": Word("0.1", k.optional(k.one_or_many(k.NOT_NEGATIVE))),
     "learning_rate": Word("0.1", k.POSITIVE),
     "modified_rate": Word("0.1", k.optional(k.POSITIVE)),
     "steps": Word("4", k.STEPS),
@@ -250,9 +251,12 @@ OWN = {
     "fl.load.path": Word("file", k.PATH),
     "fl.plot.animate.path": Word("'film.gif'", k.PATH),
     "fl.tasks.teacher.samples": Word("20", k.COUNT),
+    "fl.Task.weights": Word("np.ones(len(task.x))", k.optional(k.Kind(k.counts, k.VECTORS))),
     "fl.Task.sharded.axis": Word("'samples'", k.optional(k.Kind(k.of(str), ("'a'", "0")))),
     "fl.theory.SlowedClock.linearization.share": Word("0.5", k.NUMBER),
-    "fl.theory.LinearizedLoss.loss": Word("fl.SquaredError()", k.LOSS),
+    "fl.theory.LinearizedLoss.loss": Word("fl.SquaredError()", k.Kind(
+        lambda v: isinstance(v, k.Loss) or (callable(v) and not isinstance(v, type)), k.LOSS.near,
+    )),
     **{f"fl.{kind}.__call__.x": Word("task.x[0]", k.Kind(
         lambda v: k.finite(v) and k.np.ndim(v) == 1, k.ARRAYS,
     )) for kind in ("LinearNetwork", "ReLUNetwork", "GatedLinearNetwork")},
@@ -314,6 +318,9 @@ OWN = {
 
 for _loss in ("CrossEntropy", "SquaredError", "theory.LinearizedLoss"):
     OWN[f"fl.{_loss}.__call__.outputs"] = WORDS["targets"]
+    OWN[f"fl.{_loss}.__call__.weights"] = Word(
+        "np.ones(len(task.x))", k.optional(k.Kind(k.numeric, k.VECTORS))
+    )
 
 # Instances whose methods and properties are called, a valid one and others; a method of which
 # not every instance is capable has its own.
