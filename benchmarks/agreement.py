@@ -61,7 +61,7 @@ def rows(name: str, task: fl.Task, kind: type, hidden: int) -> list[dict]:
     reference, stars = first_hits(flow, modes.s.shape[0]), t_stars(flow)
     found = []
     for rate in rates:
-        descent = fl.gradient_descent(network, task, rate, round(t1 / rate), events=events)
+        descent = fl.gradient_descent(network, task, rate, t1=t1, events=events)
         gap = fl.compare(flow, descent)
         hits = first_hits(descent, modes.s.shape[0])
         both = np.isfinite(hits) & np.isfinite(reference)
