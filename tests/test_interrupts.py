@@ -204,12 +204,17 @@ def test_descent_is_one_run_however_it_was_broken_off(kind, tmp_path, often, mon
 
 
 def test_a_checkpoint_knows_its_optimiser(tmp_path):
-    """An optimiser is made of functions: it is known by what it does."""
-    options = {"save_every": 7, "checkpoint": tmp_path / "run.npz"}
-    fl.gradient_descent(LINEAR, TASK, 0.05, 14, optimiser=optax.adam(1e-2), **options)
-    fl.gradient_descent(LINEAR, TASK, 0.05, 14, optimiser=optax.adam(1e-2), **options)
+    """An optimiser is made of functions: it is known by what it does. Its state may hold a key."""
+
+    def run(*noise):
+        chosen = optax.chain(optax.scale_by_adam(), optax.add_noise(*noise), optax.scale(-1e-2))
+        options = {"optimiser": chosen, "save_every": 7, "checkpoint": tmp_path / "run.npz"}
+        return fl.gradient_descent(LINEAR, TASK, 0.05, 14, **options)
+
+    first, again = run(0.1, 0.5, 3), run(0.1, 0.5, 3)
+    np.testing.assert_array_equal(again.extend(1.0).losses, first.extend(1.0).losses)
     with pytest.raises(ValueError, match="of a run with another optimiser; remove"):
-        fl.gradient_descent(LINEAR, TASK, 0.05, 14, optimiser=optax.adam(1e-2, b2=0.9), **options)
+        run(0.1, 0.6, 3)
 
 
 def test_short_runs_compile_one_program(monkeypatch):
