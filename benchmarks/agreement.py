@@ -52,7 +52,7 @@ def rows(name: str, task: fl.Task, kind: type, hidden: int) -> list[dict]:
     reference, stars = np.asarray(flow.events.first("mode")), t_stars(flow)
     found = []
     for rate in rates:
-        descent = fl.gradient_descent(network, task, rate, round(t1 / rate), events=events)
+        descent = fl.gradient_descent(network, task, rate, t1=t1, events=events)
         gap = fl.compare(flow, descent)
         hits = np.asarray(descent.events.first("mode"))
         both = np.isfinite(hits) & np.isfinite(reference)

@@ -64,13 +64,12 @@ def spread(name: str, setting: Setting, orders: int) -> list[dict[str, Any]]:
     for rate in tqdm(setting.rates, desc=name):
         shifted = flowed(rate)
         for batch in setting.batches:
-            steps = round(setting.t1 / rate)
 
-            def one(key, rate=rate, batch=batch, steps=steps):
+            def one(key, rate=rate, batch=batch):
                 run = fl.stochastic_gradient_descent(
-                    network, task, rate, steps, batch_size=batch, key=key, events=events,
-                    interpolate=True, save_every=setting.every, observe={}, max_events=64,
-                    throw=False,
+                    network, task, rate, t1=setting.t1, batch_size=batch, key=key,
+                    events=events, interpolate=True, save_every=setting.every, observe={},
+                    max_events=64, throw=False,
                 )  # fmt: skip
                 return run.events.first("mode")
 

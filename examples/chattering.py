@@ -56,9 +56,7 @@ def draw_pair(ax: plt.Axes, network, task, slide, rates) -> None:
     observe = {"z": preactivation(task, unit, sample)}
     size = 0.0
     for rate, colour in zip(rates, reversed(fl.plot.shades("descent", len(rates))), strict=True):
-        run = fl.gradient_descent(
-            network, task, rate, round(t1 / rate), observe=observe, save_every=1
-        )
+        run = fl.gradient_descent(network, task, rate, t1=t1, observe=observe, save_every=1)
         z, inside = run.observed["z"], (run.ts > start) & (run.ts < end)
         size = max(size, float(jnp.max(jnp.abs(jnp.where(inside, z, 0.0)))))
         ax.plot(run.ts, z, color=colour, lw=0.8, label=f"descent, rate {rate:g}")
@@ -113,7 +111,7 @@ def main() -> None:
         print(f"{name:<24}{float(t_star.time):>14.8f}{float(t_star.fraction):>12.4f}")
     runs = {}
     for rate in rates:
-        runs[rate] = fl.gradient_descent(network, task, rate, round(t1 / rate))
+        runs[rate] = fl.gradient_descent(network, task, rate, t1=t1)
         t_star = runs[rate].linearization().open
         name = f"descent, rate {rate:g}"
         print(f"{name:<24}{float(t_star.time):>14.4f}{float(t_star.fraction):>12.4f}")

@@ -118,7 +118,7 @@ def train(given: argparse.Namespace, task: fl.Task, kind: str, bias: bool) -> Ru
         network,
         task,
         given.learning_rate,
-        round(given.t1 / given.learning_rate),
+        t1=given.t1,
         events=events,
         progress=images,
     )

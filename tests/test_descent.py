@@ -202,9 +202,65 @@ def test_descent_under_vmap_and_jit(tree):
     assert batch.losses.shape[0] == 3
 
 
+def test_time_in_place_of_steps(tree):
+    """The nearest whole number of steps, at least one; times to save fall on the nearest steps."""
+    network = fl.LinearNetwork.init(tree, 8, key=jax.random.key(0))
+    options = {"tau": 2.0, "save_every": 1}
+    steps = fl.gradient_descent(network, tree, 0.1, 10, **options)
+    timed = fl.gradient_descent(network, tree, 0.1, t1=2.09, **options)
+    assert timed.ts.tolist() == steps.ts.tolist()
+    assert jnp.array_equal(timed.losses, steps.losses)
+    assert float(fl.gradient_descent(network, tree, 0.1, t1=1e-9).end) == 0.1
+    saved = fl.gradient_descent(network, tree, 0.1, t1=2.09, tau=2.0, ts=[0.31, 1.9, 2.05])
+    assert saved.ts.tolist() == steps.ts[jnp.array([2, 9, 10])].tolist()
+    assert jnp.array_equal(saved.losses, steps.losses[jnp.array([2, 9, 10])])
+    longer = saved.extend(3.0, ts=[2.6, 2.8])
+    assert np.allclose(longer.ts, [0.4, 1.8, 2.0, 2.6, 2.8])
+    assert float(longer.end) == pytest.approx(3.0)
+    assert float(longer.extend(3.01).end) == pytest.approx(3.2)  # at least a step
+    traced = jax.jit(lambda n: fl.gradient_descent(n, tree, 0.1, 10, tau=2.0, ts=[0.31, 2.0]))
+    assert np.allclose(traced(network).losses, steps.losses[jnp.array([2, 10])], rtol=1e-12)
+
+
+def test_nothing_is_compiled_anew_for_another_length_rate_or_seed(tree):
+    programs = []
+
+    def compiled(event, seconds, **_):
+        if event == "/jax/core/compile/backend_compile_duration":
+            programs.append(seconds)
+
+    def run(seed, rate, **length):
+        network = fl.ReLUNetwork.init(tree, 16, key=jax.random.key(seed))
+        jax.block_until_ready(network.weights)
+        programs.clear()
+        fl.gradient_descent(network, tree, rate, **length)
+        return len(programs)
+
+    jax.monitoring.register_event_duration_secs_listener(compiled)
+    try:
+        run(0, 1e-2, steps=500)
+        again = [run(1, 1e-2, steps=500), run(0, 2e-2, t1=3.0), run(0, 1e-2, steps=5123)]
+        assert again == [0, 0, 0]
+        jax.clear_caches()
+        assert 1 <= run(0, 1e-2, steps=30) <= 5  # the test of the result, in two, included
+    finally:
+        jax.monitoring.unregister_event_duration_listener(compiled)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"t1": 1.0}, "give one of `steps` and `t1`, which say where the run ends; got both"),
+        (
+            {"steps": None},
+            "give one of `steps` and `t1`, which say where the run ends; got neither",
+        ),
+        ({"steps": None, "t1": -1.0}, "`t1` must be finite and positive, got -1.0"),
+        ({"steps": None, "t1": 1e9}, "`t1` = 1e.09 takes 1e.10 steps of 0.1 each, more than the"),
+        ({"ts": [0.5], "save_every": 2}, "`ts` and `save_every` both say what is saved"),
+        ({"ts": [0.5, 2.0]}, "`ts` runs from 0.5 to 2, outside the run's \\[0, t1 = 1\\]"),
+        ({"ts": [0.51, 0.52]}, "`ts` must fall on steps that are not saved yet, each 0.1 long"),
+        ({"checkpoint": "no/such/run.npz"}, "there is no folder 'no/such'"),
         ({"learning_rate": 0.0}, "`learning_rate` must be finite and positive"),
         ({"steps": 0}, "`steps` must be a whole number from 1"),
         ({"save_every": 50}, "`save_every` must lie between 1 and `steps` = 10"),

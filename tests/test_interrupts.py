@@ -13,10 +13,11 @@ from typing import Any
 import diffrax
 import jax
 import numpy as np
+import optax
 import pytest
 
 import flowlin as fl
-from flowlin.runs import stepping, storage
+from flowlin.runs import descending, storage
 from flowlin.runs.interrupts import Interruptible
 from flowlin.runs.progress import Pace
 
@@ -25,6 +26,7 @@ jax.config.update("jax_enable_x64", True)
 TASK = fl.tasks.hierarchy()
 LINEAR = fl.LinearNetwork.init(TASK, 6, variance=1e-2, key=jax.random.key(0))
 # Bounded by stability: about 1,600 steps.
+ADAM = optax.adam(1e-2)
 LONG: dict[str, Any] = {"t1": 1e3, "solver": diffrax.Tsit5(), "rtol": 1e-6}
 
 
@@ -148,34 +150,71 @@ def test_a_sweep_hands_back_what_was_begun(often, monkeypatch):
         fl.sweep(networks, TASK, 10.0, checkpoint="run.npz")
 
 
-@pytest.mark.parametrize("batch", [None, 4])
-def test_descent_in_segments_is_the_same_and_can_be_interrupted(batch, monkeypatch):
-    options: dict[str, Any] = {"events": (fl.LossBelow(1.5),), "save_every": 7}
-    run: Any = fl.gradient_descent
-    if batch:
-        run = fl.stochastic_gradient_descent
-        options |= {"batch_size": batch, "key": jax.random.key(1)}
-    whole = run(LINEAR, TASK, 0.05, 66, **options)
-    monkeypatch.setattr(stepping, "SECONDS", 1e-9)
-    segments = run(LINEAR, TASK, 0.05, 66, **options)
-    assert jax.tree.structure(whole) == jax.tree.structure(segments)
-    for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(segments), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
-    take, taken = stepping._Segments._take, []
+DESCENTS: dict[str, Any] = {
+    "relu": lambda steps, **options: fl.gradient_descent(
+        fl.ReLUNetwork.init(TASK, 6, variance=1e-2, key=jax.random.key(0)), TASK, 0.05, steps,
+        events=(fl.LossBelow(1.5), fl.UnitSwitches(0.13)), interpolate=True, save_every=7,
+        **options,
+    ),
+    "batches": lambda steps, **options: fl.stochastic_gradient_descent(
+        LINEAR, TASK, 0.05, steps, batch_size=3, key=jax.random.key(1), optimiser=ADAM,
+        events=(fl.LossBelow(1.5),), save_every=7, **options,
+    ),
+}  # fmt: skip
 
-    def interrupted(self, found, bar):
-        taken.append(found)
-        if len(taken) == 4:
+
+def assert_same_descent(a, b):
+    """To the last bit, with what it goes on with."""
+    for one, other in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    assert len(a.events) > 0
+
+
+@pytest.mark.parametrize("kind", DESCENTS)
+def test_descent_is_one_run_however_it_was_broken_off(kind, tmp_path, often, monkeypatch):
+    """Interrupted and extended; killed and resumed; extended from its end; in small programs."""
+    run, path = DESCENTS[kind], tmp_path / "run.npz"
+    with monkeypatch.context() as patch:
+        patch.setattr(Pace, "budget", lambda self, accepted: None)
+        whole = run(280)
+    assert_same_descent(run(280), whole)
+
+    def interrupted(self, run, flow, limits):
+        if int(flow.counts["num_steps"]) == 200:
             raise KeyboardInterrupt
-        take(self, found, bar)
+        return run, flow
 
-    monkeypatch.setattr(stepping._Segments, "_take", interrupted)
-    with pytest.raises(KeyboardInterrupt) as stopped:
-        run(LINEAR, TASK, 0.05, 66, **options)
+    with monkeypatch.context() as patch:
+        patch.setattr(Interruptible, "pause", interrupted)
+        with pytest.raises(KeyboardInterrupt) as stopped:
+            run(280, checkpoint=path)
     part = stopped.value.trajectory
     assert part.result == fl.RESULTS.interrupted
-    assert int(part.counts["num_steps"]) == 21
-    np.testing.assert_array_equal(part.losses, segments.losses[:4])
+    assert int(part.counts["num_steps"]) == 100
+    np.testing.assert_array_equal(part.losses, whole.losses[:15])
+    assert_same_descent(part.extend(14.0), whole)
+    assert_same_descent(run(280, checkpoint=path), whole)
+    with monkeypatch.context() as patch:
+        patch.setattr(descending, "advanced", lambda *_: pytest.fail("has run"))
+        assert_same_descent(run(280, checkpoint=path), whole)
+    assert_same_descent(run(140).extend(14.0), whole)
+    with pytest.raises(ValueError, match="of a run with another steps; remove the file"):
+        run(275, checkpoint=path)
+
+
+def test_a_checkpoint_knows_its_optimiser(tmp_path):
+    """An optimiser is made of functions: it is known by what it does. Its state may hold a key."""
+
+    def run(*noise):
+        chosen = optax.chain(optax.scale_by_adam(), optax.add_noise(*noise), optax.scale(-1e-2))
+        options = {"optimiser": chosen, "save_every": 7, "checkpoint": tmp_path / "run.npz"}
+        return fl.gradient_descent(LINEAR, TASK, 0.05, 14, **options)
+
+    first, again = run(0.1, 0.5, 3), run(0.1, 0.5, 3)
+    np.testing.assert_array_equal(again.extend(1.0).losses, first.extend(1.0).losses)
+    with pytest.raises(ValueError, match="of a run with another optimiser; remove"):
+        run(0.1, 0.6, 3)
 
 
 def test_short_runs_compile_one_program(monkeypatch):
@@ -189,7 +228,7 @@ def test_short_runs_compile_one_program(monkeypatch):
 
 KILLED = """
 import sys
-import diffrax, jax, numpy as np
+import diffrax, jax, numpy as np, optax
 jax.config.update("jax_enable_x64", True)
 import flowlin as fl
 from flowlin.runs import checkpoint
@@ -203,6 +242,12 @@ measures = {
     "norms": fl.measures.norms, "x": lambda n, t: [n.outputs(t.x)[0]],
     "activity": fl.measures.activity,
 }
+if kind == "descent":
+    flow = fl.stochastic_gradient_descent(
+        linear, task, 1e-3, t1=300.0, batch_size=3, key=key, optimiser=optax.adam(1e-4),
+        events=(fl.LossBelow(1.2),), observe={"norms": fl.measures.norms}, checkpoint=path,
+    )
+    sys.exit(print("done", flow.stats["num_steps"]))
 network, t1, options = {
     "exact": (relu, 150.0, {"rtol": 1e-9, "observe": measures}),
     "averaged": (relu, 60.0, {"kinks": fl.AveragedKinks()}),
@@ -217,7 +262,7 @@ print("done", flow.stats["num_steps"])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["exact", "averaged", "linear"])
+@pytest.mark.parametrize("kind", ["exact", "averaged", "linear", "descent"])
 def test_runs_killed_at_random_times_equal_the_undisturbed_one(kind, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(KILLED))

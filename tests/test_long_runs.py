@@ -108,7 +108,7 @@ def test_logs_grow_where_they_overflow(monkeypatch):
     """Events beyond the first log's room are found by trying the segment again."""
     watch = fl.Crossing(lambda n, t: n.outputs(t.x), level=0.3)
     whole = fl.gradient_flow(LINEAR, TASK, 4.0, events=(watch,))
-    monkeypatch.setattr(flow, "_capacity", lambda *_: 2)
+    monkeypatch.setattr(flow, "first_capacity", lambda *_: 2)
     # The whole run's room is that of its first log, which this one's grows to.
     small = fl.gradient_flow(LINEAR, TASK, 4.0, events=(watch,), max_events=1024)
     assert len(whole.events) > 2
@@ -123,7 +123,7 @@ def test_logs_grow_where_they_overflow(monkeypatch):
         (lambda: fl.gradient_flow(LINEAR, TASK, 2.0), {"t1": 1.0}, "`t1` must lie beyond"),
         (lambda: fl.gradient_flow(LINEAR, TASK, 2.0), {"t1": 3.0, "ts": [1.0]}, "`ts` must lie"),
         (lambda: fl.gradient_flow(LINEAR, TASK, 2.0, dense=True), {"t1": 3.0}, "cannot be ext"),
-        (lambda: fl.gradient_descent(LINEAR, TASK, 0.1, 3), {"t1": 3.0}, "cannot be extended"),
+        (lambda: fl.gradient_descent(LINEAR, TASK, 0.1, 3), {"t1": 0.3}, "`t1` must lie beyond"),
         (
             lambda: fl.gradient_flow(
                 LINEAR, TASK, 9.0, events=(fl.LossBelow(1.2, terminate=True),)

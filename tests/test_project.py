@@ -145,7 +145,7 @@ def test_progress_bars_show_and_change_nothing(capfd, monkeypatch):
     jax.effects_barrier()
     fl.gradient_descent(network, tree, 0.1, 50, progress=True)
     fl.sweep([network], tree, 5.0, progress=True)
-    for shown in ("100.00%", "50/50", "1/1"):
+    for shown in ("100.00%", "t = 5/5", ", 50 steps, ", "1/1"):
         assert shown in sys.stderr.getvalue()
 
 

@@ -29,7 +29,6 @@ from _tree import (
     modes_of,
     product_losses,
     start,
-    steps_clock,
     task_of,
     thin,
 )
@@ -101,11 +100,10 @@ def _descent(size: Size) -> fl.Trajectory | None:
     if not size.learning_rate:
         return None
     task = task_of("tree")
-    clock = steps_clock(task, size.learning_rate)
     network = start(Case("tree", "relu", 1.0, 0), size.setting)
     # Half the mean at P times the rate is half the sum at the rate, and counts flow time.
-    steps = round(clock.steps(size.setting.t1))
-    return fl.gradient_descent(network, task, size.learning_rate * task.samples, steps)
+    rate = size.learning_rate * task.samples
+    return fl.gradient_descent(network, task, rate, t1=size.setting.t1)
 
 
 # What the panels show, in numbers

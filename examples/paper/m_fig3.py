@@ -24,7 +24,6 @@ from _tree import (
     many,
     modes_of,
     start,
-    steps_clock,
     task_of,
     thin,
 )
@@ -65,9 +64,9 @@ def compute(size: Size) -> Data:
     descent = None
     if size.learning_rate:
         task = task_of("tree")
-        steps = round(steps_clock(task, size.learning_rate).steps(size.setting.t1))
         network = start(Case("tree", "relu", 1.0, 0), size.setting)
-        descent = fl.gradient_descent(network, task, size.learning_rate * task.samples, steps)
+        rate = size.learning_rate * task.samples
+        descent = fl.gradient_descent(network, task, rate, t1=size.setting.t1)
     return Data(size, relu, linear, descent)
 
 

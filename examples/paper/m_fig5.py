@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 from _paper import Row, Study, fl, interval
-from _tree import Case, Setting, gap, runs, start, steps_clock, task_of, thin
+from _tree import Case, Setting, gap, runs, start, task_of, thin
 from matplotlib.figure import Figure
 
 KINDS = {
@@ -84,8 +84,7 @@ def _descent(size: Size) -> fl.Trajectory:
     """The paper's descent; a step of the sum loss is P times one of the mean loss."""
     task, rate = task_of(CODES["-1/+1"]), size.learning_rate
     network = start(Case(task.name, "relu", 1.0, 0), size.setting)
-    steps = round(steps_clock(task, rate).steps(size.descent_time))
-    return fl.gradient_descent(network, task, rate * task.samples, steps)
+    return fl.gradient_descent(network, task, rate * task.samples, t1=size.descent_time)
 
 
 def grid(code: str, edge: int) -> tuple[np.ndarray, ...]:

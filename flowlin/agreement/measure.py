@@ -20,7 +20,7 @@ from flowlin.agreement.comparison import distances
 from flowlin.events.recorder import event_log
 from flowlin.log.eventlog import EventLog
 from flowlin.network.model import AbstractModel
-from flowlin.runs.stepping import Descent, State, Stops
+from flowlin.runs.stepping import Descent, State, Stops, written
 from flowlin.runs.trajectory import Trajectory
 from flowlin.solvers.radius import direction, spectral_radius
 
@@ -117,7 +117,7 @@ def _descended(
         return jnp.maximum(widest, width(state.parameters, masks))
 
     def at_stop(found: Parameters, state: State, stop: Any) -> Parameters:
-        return jax.tree.map(lambda a, b: a.at[stop].set(b), found, state.parameters)
+        return written(found, stop, state.parameters)
 
     rows = len(ends)
     stops = Stops(jnp.concatenate([jnp.zeros(1, ends.dtype), ends]), jnp.ones(rows, bool), rows)

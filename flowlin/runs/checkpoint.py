@@ -5,13 +5,14 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from flowlin._tools.archive import naming, read, require_place, write
 from flowlin._tools.codec import check, require_storable, storable
 from flowlin._tools.types import PathLike
 from flowlin._tools.version import __version__
-from flowlin.runs.driving import AbstractPause, AbstractRun, Limits
+from flowlin.runs.driving import AbstractPause, AbstractRun, Limits, started
 from flowlin.runs.progress import Pace
 from flowlin.runs.storage import check_trajectory
 from flowlin.runs.trajectory import Continuation, Trajectory
@@ -27,7 +28,7 @@ class CheckpointFile(NamedTuple):
     - `capacity`: of its logs.
     - `switched`: whether it has gone over to RKC.
     - `flow`: the trajectory so far.
-    - `state`: the leaves of its `Continuation`.
+    - `state`: the leaves of its `Continuation`; see `_stored`.
     """
 
     prints: dict[str, str]
@@ -103,11 +104,7 @@ class Checkpoint(AbstractPause):
             if set(dict(found.flow.labels)) != set(run.reference.choice._fields):
                 raise ValueError("`checkpoint.flow.labels` do not say what was chosen")
             run = run.resumed(found.capacity, found.switched).told(**dict(found.flow.labels))
-            shapes = eqx.filter_eval_shape(type(run).begin, run.anonymous)
-            wanted = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(shapes)]
-            if [(leaf.shape, leaf.dtype) for leaf in found.state] != wanted:
-                raise ValueError("its state does not fit the run")
-        start = jax.tree.unflatten(jax.tree.structure(shapes), found.state)
+            start = _restored(run, found.state)
         flow = eqx.tree_at(lambda f: f.continuation, found.flow, start, is_leaf=_is_none)
         return Resumed(run, start, flow)
 
@@ -139,13 +136,41 @@ class Checkpoint(AbstractPause):
             capacity=run.capacity,
             switched=run.switched,
             flow=flow.of(run),
-            state=jax.tree.leaves(flow.continuation),
+            state=_stored(flow.continuation),
         )
         write(self.path, content)
 
 
 def _is_none(node: Any) -> bool:
     return node is None
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _stored(start: Continuation | None) -> list[jax.Array]:
+    """The leaves of a state; keys of `jax.random`, which an optimiser may hold, as numbers."""
+    leaves = jax.tree.leaves(start)
+    return [jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in leaves]
+
+
+def _restored(run: AbstractRun, leaves: list[jax.Array]) -> Continuation:
+    """The state that was stored so.
+
+    **Raises:** `ValueError` if it is of another run.
+    """
+    like = eqx.filter_eval_shape(type(run).begin, run.anonymous)
+    wanted = eqx.filter_eval_shape(_stored, like)
+    if [(a.shape, a.dtype) for a in leaves] != [(a.shape, a.dtype) for a in wanted]:
+        raise ValueError("its state does not fit the run")
+    if any(map(_is_key, jax.tree.leaves(like))):
+        kinds = jax.tree.leaves(started(run.anonymous))
+        leaves = [
+            jax.random.wrap_key_data(a, impl=jax.random.key_impl(b)) if _is_key(b) else a
+            for a, b in zip(leaves, kinds, strict=True)
+        ]
+    return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
 def _prints(run: AbstractRun) -> dict[str, str]:

@@ -63,6 +63,14 @@ class Plan(NamedTuple):
             found = found[np.searchsorted(found, after, side="right") :]
         return np.append(found[found < self.steps], self.steps)[:most]
 
+    def since(self, steps: Int[np.ndarray, " R"]) -> Int[np.ndarray, " R"]:
+        """How many steps each of the looks comes after the one before it."""
+        if self.at is None:
+            return np.full(len(steps), self.every)
+        found = np.union1d([0, self.steps], self.at)
+        place = np.searchsorted(found, steps)
+        return found[place] - found[np.maximum(place - 1, 0)]
+
     def saved(self, steps: Int[np.ndarray, " R"], end: int) -> Bool[np.ndarray, " R"]:
         """Which of the looks are saved, by a run that has ended at a step."""
         if self.at is None:
@@ -246,7 +254,7 @@ class DescentRun(AbstractRun):
             losses=losses,
             observed=observed,
             looked=jnp.where(looked <= found.end, looked, jnp.inf),
-            grain=jnp.full(looked.shape, self._grain(jnp)),
+            grain=clock * self._since(np.arange(plan.steps + 1) if every else looks),
             counts=rows.counts if every else joined(first.counts, rows.counts),
         )
         return self._trajectory(part, state, found)
@@ -287,15 +295,17 @@ class DescentRun(AbstractRun):
             times = own.astype(ts.dtype) * np.asarray(self.descent.clock)
             counts = _rows(rows.counts, np.arange(end - at[0] + 1) >= (not first))
         else:
+            own = steps[looked]
             times, counts = _rows((rows.ts, rows.counts), looked)
-        grain = np.full(times.shape, self._grain(np), ts.dtype)
+        grain = self._since(own).astype(ts.dtype) * np.asarray(self.descent.clock)
         return _Part(ts, losses, observed, times, grain, counts)
 
-    def _grain(self, numpy: Any) -> Any:
-        """Flow time from one look to the next."""
+    def _since(self, steps: Int[np.ndarray, " R"]) -> Int[np.ndarray, " R"]:
+        """How many steps each of the looks comes after the one before it."""
         assert self.plan is not None
-        every = self.descent.batch_size is None  # whether every step is looked at
-        return numpy.asarray(self.descent.clock) * (1 if every else self.plan.every)
+        if self.descent.batch_size is None:  # every step is looked at
+            return np.ones(len(steps), int)
+        return self.plan.since(steps)
 
     def _trajectory(self, part: _Part, state: State, found: Outcome) -> Trajectory:
         """The trajectory of a run that stands there."""
@@ -347,14 +357,18 @@ def _numbers(key: Any) -> np.ndarray:
 
 
 def _nature(descent: Descent) -> Any:
-    """What an optimiser does with one gradient: it is made of functions that do not tell."""
+    """What an optimiser does in three steps: it is made of functions that do not tell."""
     optimiser, parameters = descent.optimiser, descent.network.parameters
     if optimiser is None:
         return None
 
     @eqx.filter_jit
     def tried(parameters: Any) -> Any:
-        return optimiser.update(parameters, optimiser.init(parameters), parameters)
+        state, found = optimiser.init(parameters), []
+        for _ in range(3):  # the first one does not show how rates decay
+            updates, state = optimiser.update(parameters, state, parameters)
+            found.append(updates)
+        return found, state
 
     found = tried(parameters)
     numbers = [a for a in jax.tree.leaves(found) if eqx.is_array(a)]

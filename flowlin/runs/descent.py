@@ -362,9 +362,9 @@ def extended(
     steps = max(_steps_to(t1, clock), taken + 1)
     plan = run.plan._replace(steps=steps)
     if ts is not None:
-        plan = plan._replace(at=_steps_at(ts, t1, steps, clock, taken + 1))
+        plan = plan._replace(at=np.append(taken, _steps_at(ts, t1, steps, clock, taken + 1)))
     elif plan.at is not None:
-        plan = plan._replace(at=np.array([steps]))
+        plan = plan._replace(at=np.array([taken, steps]))
     run = dataclasses.replace(run, plan=plan)
     limits = _limits(run, max_events)
     longer = driven(run, limits, by_clock(run, progress, float(at.t)), at, flow)

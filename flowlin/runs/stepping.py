@@ -265,14 +265,11 @@ class Descent(eqx.Module):
         Stands still once a terminating event came.
         """
         rows, every = stops.looks.shape[0], self.batch_size is None
-
-        def written(tree: Any, place: Any, value: Any) -> Any:
-            return jax.tree.map(lambda a, b: a.at[place].set(b), tree, value)
+        before = jnp.asarray(stops.at)[0] - 1
 
         def counted(counts: Counts, state: State, step: Any, stop: Any) -> Counts:
             del stop
-            place = step + 1 - jnp.asarray(stops.at)[0]
-            return written(counts, place, self.look.counts(state.parameters))
+            return written(counts, step - before, self.look.counts(state.parameters))
 
         def at_stop(found: Rows, state: State, stop: Any) -> Rows:
             return written(found, stop, self.row(state))
@@ -307,6 +304,15 @@ class Outcome(NamedTuple):
     end: Array
     result: Any
     events: EventLog
+
+
+def written(rows: Any, place: Any, row: Any) -> Any:
+    """With one row in its place; a scatter would cost more than a small step."""
+    return jax.tree.map(
+        lambda a, b: lax.dynamic_update_index_in_dim(a, jnp.asarray(b, a.dtype), place, 0),
+        rows,
+        row,
+    )
 
 
 def _empty(shapes: Any, rows: int) -> Any:

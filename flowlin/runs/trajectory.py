@@ -90,8 +90,8 @@ class Continuation(eqx.Module):
 
 
 FIXED = (
-    "this trajectory cannot be extended: only runs can, and only where they were computed, "
-    "without `dense=True`, outside of `jit` and `vmap`. Rerun it with a later `t1`."
+    "this trajectory cannot be extended: only runs that were computed here can, without "
+    "`dense=True` and outside of `jit` and `vmap`. Rerun it with a later `t1`."
 )
 
 
