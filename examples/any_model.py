@@ -50,12 +50,13 @@ def draw_losses(ax: plt.Axes, flow: fl.Trajectory, frozen: fl.Trajectory, level:
     """The loss of both flows, and where they cross the level."""
     for n, (label, run) in enumerate({"all trained": flow, "first frozen": frozen}.items()):
         ax.plot(run.ts, run.losses, **{**fl.plot.look("other", n), "marker": ""}, label=label)
-        for time in run.events.select("loss").time:
-            ax.plot(time, level, "o", color="black", markersize=4, zorder=5)
+        for when in run.events.select("loss").time:
+            ax.plot(when, level, "o", color="black", markersize=4, zorder=5)
     ax.axhline(level, color="0.6", lw=0.6, zorder=0)
     halves = np.asarray(flow.events.select("half").time)
     ax.plot(halves, np.interp(halves, flow.ts, flow.losses), "|", color="black", markersize=9)
-    ax.set(xlabel=r"flow time $t$ (units of $\tau$)", ylabel="loss", title="bars: an item at half")
+    time = r"flow time $t$ (units of $\tau$)"
+    ax.set(xlabel=time, ylabel="loss", title="bars: items half learned")
     ax.legend(frameon=False, fontsize=8)
 
 

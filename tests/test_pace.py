@@ -1,5 +1,6 @@
 """One time constant per layer, and layers that do not move, in flows of flowlin's networks."""
 
+import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -7,11 +8,14 @@ import numpy as np
 import pytest
 
 import flowlin as fl
+from flowlin.events.crossings.units import Units
+from flowlin.events.step_path import Path
 from flowlin.field.gates.layers import DeepFlow
 from flowlin.field.gates.layers_rule import NetworkRule
 from flowlin.field.objective import FullData
 from flowlin.field.problem import Problem
 from flowlin.field.vector_field import GradientField
+from flowlin.network.model import moving
 from flowlin.solvers.averaged import AveragedGates
 from tests.test_exact import distance, gaussian
 
@@ -69,7 +73,7 @@ def test_a_walk_with_frozen_weights_is_the_limit_of_small_steps(tree):
 
 def test_a_deep_flow_with_tau_per_layer_is_that_of_a_rescaled_network():
     task, tau, factors = gaussian(), (4.0, 0.5, 0.5), (2.0, 0.5**0.5, 0.5**0.5)
-    network = fl.ReLUNetwork.init(task, (6, 6), 0.3, key=jax.random.key(0))
+    network = fl.ReLUNetwork.init(task, (6, 6), 0.3, (True, False, False), key=jax.random.key(4))
     # Some pairs of the first layer at their kinks, so that the Gram matrix counts.
     rows = jnp.concatenate([jnp.ones((20, 1)), task.x], axis=1)[:3]
     full = jnp.concatenate([network.biases[0][:, None], network.weights[0]], axis=1)
@@ -123,6 +127,29 @@ def test_a_linear_network_with_a_frozen_layer():
     time, (k,) = float(flow.events.time[0]), flow.events.index[0]
     there = fl.gradient_flow(network, task, time, **options).final
     assert np.isclose(modes.strengths(there, task)[k], 0.05, atol=1e-8)
+
+
+def test_what_is_watched_along_a_step_knows_the_weights_that_rest():
+    task = gaussian()
+    network = fl.ReLUNetwork.init(task, 8, 0.1, key=jax.random.key(1))
+    y0 = moving(network.parameters, (False, True, True))
+    y1, error = (jax.tree.map(lambda a, f=f: f * a, y0) for f in (1.5, 0.01))
+    dense = {"y0": y0, "y1": y1, "k0": error, "k1": error}
+    path = Path(diffrax.ThirdOrderHermitePolynomialInterpolation, 0.0, 1.0, dense, y0)
+
+    def preactivations(parameters):
+        return network.with_parameters(parameters).preactivations(task.x)[0]
+
+    np.testing.assert_allclose(
+        path.image(preactivations)(0.3), preactivations(path(0.3)), rtol=1e-12
+    )
+    units = Units(path, 3, error, task.x, network, preactivations(y1).T)
+    off = preactivations(jax.tree.map(jnp.add, y1, error)) - preactivations(y1)
+    np.testing.assert_allclose(units.moved(jnp.asarray(2)), np.abs(off[:, 2]), atol=1e-15)
+    rows = units.rows(jnp.arange(8))
+    np.testing.assert_allclose(jnp.sum(rows, axis=0), units.ends, atol=1e-12)
+    middle = jnp.einsum("n,nhp->hp", jnp.asarray([1.0, 0.0, -1.0, 0.0]), rows)
+    np.testing.assert_allclose(middle, preactivations(path(0.5)).T, atol=1e-12)
 
 
 def test_messages(tree, without_type_checks):

@@ -5,12 +5,12 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flowlin._tools.checks import checked, floating
+from flowlin._tools.checks import checked, finite_array, floating
 from flowlin.measures._input import Samples, require_layer, samples
 from flowlin.network.kinds import AbstractNetwork
 
 
-@checked(task=samples)
+@checked(task=samples, tau=finite_array)
 def conserved(
     network: AbstractNetwork, task: Samples = None, *, layer: int = 0, tau: Any = 1.0
 ) -> Float[Array, " H"]:
