@@ -70,10 +70,7 @@ def chosen_times(t1: Any, ts: Any) -> Any:
 
 
 def check_modified(problem: Problem, learning_rate: Any) -> None:
-    """Raise `ValueError` for a modified flow of several time constants.
-
-    **Raises:** also where there are as many as a network has no layers.
-    """
+    """Raise `ValueError` for a wrong number of time constants, or a modified flow of several."""
     if problem.tau.ndim and learning_rate is not None:
         raise ValueError(
             "`learning_rate` asks for the modified flow, which has one step for all layers; give "
