@@ -10,6 +10,7 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import flowlin as fl
+from flowlin.network.foreign import ForeignModel
 
 XOR = fl.tasks.xor()
 TS = (0.0, 1.0, 4.0)
@@ -264,3 +265,15 @@ def test_what_needs_hidden_units_says_so(flow):
             refused()
     with pytest.raises(ValueError, match="gates that switch; a MLP has none"):
         flow.linearization()
+
+
+def test_chunks_know_what_one_sample_takes():
+    # The widest layer's numbers, not those of its weights, inside of compiled parts too.
+    class Compiled(eqx.Module):
+        model: eqx.nn.MLP
+
+        def __call__(self, x):
+            return jax.jit(lambda x: self.model(x))(x)
+
+    for model in (mlp(width=9), Compiled(mlp(width=9))):
+        assert ForeignModel.of("network", model).held(XOR) == 9

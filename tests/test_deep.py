@@ -26,8 +26,10 @@ def start(task, hidden, seed, **options):
     return fl.ReLUNetwork.init(task, hidden, key=jax.random.key(seed), **options)
 
 
-@pytest.mark.parametrize("slope", [0.0, 0.2])
-def test_with_one_hidden_layer_it_is_the_walk_unit_by_unit(slope):
+@pytest.mark.parametrize(
+    ("slope", "tau"), [(0.0, 2.0), (0.2, ((2.0, 0.5), (None, None))), (0.0, ((None, 3.0), 2.0))]
+)
+def test_with_one_hidden_layer_it_is_the_walk_unit_by_unit(slope, tau):
     task = gaussian()
     network = start(task, 32, 0, variance=0.3, slope=slope)
     # Three pairs of every unit at their kinks.
@@ -36,7 +38,7 @@ def test_with_one_hidden_layer_it_is_the_walk_unit_by_unit(slope):
     full = jnp.concatenate([bias[:, None], hidden], axis=1)
     full = full - full @ rows.T @ jnp.linalg.solve(rows @ rows.T, rows)
     at = ((full[:, 1:], readout), (full[:, 0], None))
-    tau = jnp.asarray(2.0)
+    tau = jax.tree.map(jnp.asarray, tau)
     loss = fl.SquaredError()
     one = UnitRule(GatedFlow(network, task, loss, tau), 4, "lax")
     all_ = NetworkRule(DeepFlow(network, task, loss, tau), 100)

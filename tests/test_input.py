@@ -40,7 +40,7 @@ def test_tasks(x, y, message):
         ({"t1": -1.0}, "`t1` must be finite and positive"),
         ({"t1": np.inf}, "`t1` must be finite"),
         ({"t1": [1.0]}, "`t1` must be a single number, got a list"),
-        ({"tau": np.ones(2)}, r"`tau` must be a single number, got shape \(2,\)"),
+        ({"tau": np.ones(3)}, r"`tau` must be one number .* per layer, 2 .* got shape \(3,\)"),
         ({"tau": 0.0}, "`tau` must be finite and positive"),
         ({"ts": []}, "`ts` must be a non-empty list"),
         ({"ts": [0.0, 2.0, 1.0]}, "`ts` must be strictly ascending"),
@@ -200,7 +200,7 @@ REFUSED = {
     "flow(1.0, max_steps=2.5)": "`max_steps` must be a whole number from 1 to 1073741824, got 2.5;",
     "flow(1.0, max_steps=10**10)": "`max_steps` must be a whole number from 1 to 1073741824, got",
     "flow(1.0, checkpoint=3)": "`checkpoint` must be a path, as a string or a pathlib.Path, got 3",
-    "fl.gradient_flow('relu', task, 1.0)": "`network` must be a flowlin network, got 'relu'",
+    "fl.gradient_flow('relu', task, 1.0)": "`network` must be a network of flowlin, or an Equinox",
     "fl.gradient_flow(network, (task.x, task.y), 1.0)": "`task` must be an fl.Task, got a tuple",
     "descent(2.5)": "`steps` must be a whole number from 1 to 1073741824, got 2.5; to reach a time",
     "descent('10')": "`steps` must be a whole number",
@@ -211,7 +211,7 @@ REFUSED = {
     "descent(9, optimizer=3)": "gradient_descent() has no argument `optimizer`; did you mean `op",
     "sgd(9, batch_size=2.5, key=key)": "`batch_size` must be a whole number of 1 or more, got 2.5",
     "sgd(9, batch_size=2, key=0)": "`key` must be a key of jax.random, got 0",
-    "fl.sweep([network, 'a'], task, 1.0)": "`networks[1]` must be a flowlin network, got 'a'",
+    "fl.sweep([network, 'a'], task, 1.0)": "`networks[1]` must be a network of flowlin, or an",
     "fl.sweep([network], 'a', 1.0)": "`tasks` must be an fl.Task, got 'a'",
     "fl.sweep([network], task, 1.0, workers=1.5)": "`workers` must be a whole number of 1 or more",
     "fl.sweep([network], task, 1.0, worker=2)": "sweep() has no argument `worker`; did you mean `w",
@@ -326,17 +326,9 @@ def test_options(make, message):
 
 # What runs hand to each other, with arguments of their own making.
 INNER = {"activation", "with_parameters", "with_sample_gates", "watches", "weight", "total", "of"}
-INNER |= {
-    "require_fit",
-    "with_rows",
-    "mapped",
-    "merged",
-    "gate_channel",
-    "gate",
-    "method",
-    "walk",
-    "remedy",
-}
+INNER |= {"held", "require_fit", "time_constants", "packed", "unpacked", "restored", "rounded"}
+INNER |= {"rounded_activation", "parameters_of", "model_at"}
+INNER |= {"with_rows", "mapped", "merged", "gate_channel", "gate", "method", "walk", "remedy"}
 RETURNED = (fl.Accuracy, fl.Comparison, fl.EventLog, fl.Linearization, fl.RateCertificate)
 RETURNED = (*RETURNED, fl.Trajectory, fl.Convention, fl.RESULTS, Exception)
 

@@ -19,6 +19,7 @@ from flowlin.agreement import summary
 from flowlin.agreement.comparison import distances
 from flowlin.events.recorder import event_log
 from flowlin.log.eventlog import EventLog
+from flowlin.network.kinds import AbstractNetwork
 from flowlin.network.model import AbstractModel
 from flowlin.runs.stepping import Descent, State, Stops, written
 from flowlin.runs.trajectory import Trajectory
@@ -105,6 +106,7 @@ def _descended(
 
     def width(parameters: Parameters, masks: Any) -> Array:
         network = run.network.with_parameters(parameters)
+        assert isinstance(network, AbstractNetwork)
         layers = zip(network.preactivations(run.task.x), masks, strict=True)
         found = [jnp.max(jnp.where(mask, jnp.abs(z), 0.0)) for z, mask in layers]
         return functools.reduce(jnp.maximum, found)

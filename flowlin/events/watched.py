@@ -13,7 +13,7 @@ from jaxtyping import Array, ArrayLike
 from flowlin.events.step_path import Path
 from flowlin.log.eventlog import Channel
 from flowlin.network.forward_pass import forward
-from flowlin.network.kinds import LinearNetwork
+from flowlin.network.kinds import AbstractNetwork, LinearNetwork
 from flowlin.network.model import AbstractModel
 from flowlin.tasks.task import Task
 from flowlin.theory.task_modes import ModeStrengths
@@ -180,6 +180,7 @@ class Preactivations(AbstractWatched):
     layer: int = eqx.field(static=True)
 
     def __call__(self, network: AbstractModel) -> Array:
+        assert isinstance(network, AbstractNetwork)
         _, preactivations = forward(
             network.parameters,
             network.bias_strength,
@@ -233,7 +234,8 @@ class Preactivations(AbstractWatched):
 
 
 def _first_layer(network: AbstractModel, x: Array, j: Array) -> Array:
-    """Preactivation of unit j for inputs (..., N_in), linear in the parameters."""
+    """Preactivation of unit j for inputs (..., N_in), affine in the parameters that move."""
+    assert isinstance(network, AbstractNetwork)
     biases = network.biases[0]
     bias = 0.0 if biases is None else network.bias_strength * biases[j]
     return x @ network.weights[0][j] + bias

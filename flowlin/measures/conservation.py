@@ -5,14 +5,14 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flowlin._tools.checks import checked, floating
+from flowlin._tools.checks import checked, finite_array, floating
 from flowlin.measures._input import Samples, require_layer, samples
 from flowlin.network.kinds import AbstractNetwork
 
 
-@checked(task=samples)
+@checked(task=samples, tau=finite_array)
 def conserved(
-    network: AbstractNetwork, task: Samples = None, *, layer: int = 0
+    network: AbstractNetwork, task: Samples = None, *, layer: int = 0, tau: Any = 1.0
 ) -> Float[Array, " H"]:
     r"""Conserved quantity $\|w_j\|^2 + b_j^2 - \|a_j\|^2$ of every unit of a hidden layer, (H,).
 
@@ -25,18 +25,22 @@ def conserved(
       = \sum_p h_{jp}\, \frac{\partial L}{\partial h_{jp}}
       = a_j \cdot \frac{\partial L}{\partial a_j}.$$
 
-    Source: Du et al. (2018), with biases.
+    Source: Du et al. (2018), with biases. With one time constant per layer the squares of layer l
+    count tau_l times; nothing is conserved where only one of the two layers moves.
 
-    **Arguments:** `network`; `task` is not looked at; `layer`, 0 the first hidden one.
+    **Arguments:** `network`; `task` is not looked at; `layer`, 0 the first hidden one; `tau` of the
+    flow, where it is one per layer (L,).
 
-    **Raises:** `ValueError` for a layer out of range.
+    **Raises:** `ValueError` for a layer out of range, or another number of time constants.
     """
     del task
     require_layer(network, layer)
+    taus = network.time_constants(floating("tau", tau))[0]
     b = network.biases[layer]
     into = jnp.sum(network.weights[layer] ** 2, axis=1)
     out_of = jnp.sum(network.weights[layer + 1] ** 2, axis=0)
-    return into - out_of if b is None else into + b**2 - out_of
+    into = into if b is None else into + b**2
+    return taus[layer] * into - taus[layer + 1] * out_of
 
 
 @checked(task=samples)

@@ -1,6 +1,6 @@
 """Any Equinox module as a model: nothing is known of it but its outputs and its arrays."""
 
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -157,7 +157,7 @@ class ForeignModel(AbstractModel):
                 f"`network`, {kind}, fails on one sample of `task` {task.name!r}, of shape "
                 f"{x.shape}: {why}; {ONE_SAMPLE}."
             ) from error
-        wanted, dtype = (task.outputs,), getattr(found, "dtype", None)
+        wanted, dtype = (task.outputs,), cast(Any, getattr(found, "dtype", None))
         if getattr(found, "shape", None) == wanted and jnp.issubdtype(dtype, jnp.floating):
             return
         got = f"{dtype}{list(found.shape)}" if dtype is not None else f"a {type(found).__name__}"
@@ -204,11 +204,11 @@ class ForeignModel(AbstractModel):
                 f"`{name}` is a {type(self.rest).__name__}, and the file holds {stored!r}; leave "
                 "it out."
             )
-        parts = [
-            _filled(name, own, new)
-            for own, new in ((self.inexact, stored.inexact), (self.fixed, stored.fixed))
-        ]
-        return ForeignModel(*parts, self.rest)
+        return ForeignModel(
+            _filled(name, self.inexact, stored.inexact),
+            _filled(name, self.fixed, stored.fixed),
+            self.rest,
+        )
 
 
 def _name(thing: Any) -> str:

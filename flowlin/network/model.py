@@ -5,9 +5,10 @@ from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
+import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from flowlin._tools.checks import refuse
+from flowlin._tools.checks import WORDS, refuse
 from flowlin._tools.types import Product
 from flowlin.tasks.task import Task
 
@@ -133,6 +134,19 @@ def trained(model: AbstractModel, trainable: Any) -> tuple[bool, ...] | None:
             "as `eqx.partition` takes them."
         )
     return None if all(found) else found
+
+
+def _spec(name: str, value: Any) -> Any:
+    """A filter spec, as far as it can be told without the network."""
+    fine = [callable(leaf) or isinstance(leaf, (bool, np.bool_)) for leaf in jax.tree.leaves(value)]
+    if not fine or not all(fine):
+        raise refuse(
+            name, "a function of a leaf, or a tree of truth values like the network", value
+        )
+    return value
+
+
+WORDS["trainable"] = _spec
 
 
 def moving(parameters: PyTree, trained: tuple[bool, ...] | None) -> PyTree:

@@ -105,10 +105,7 @@ def require_extendable(flow: Trajectory, t1: float, ts: Any) -> tuple[Any, Conti
 
 
 def check_modified(problem: Problem, modified_rate: Any) -> None:
-    """Raise `ValueError` for a modified flow of several time constants.
-
-    **Raises:** also where there are as many as a network has no layers.
-    """
+    """Raise `ValueError` for a wrong number of time constants, or a modified flow of several."""
     if problem.tau.ndim and modified_rate is not None:
         raise ValueError(
             "`modified_rate` asks for the modified flow, which has one step for all layers; give "

@@ -18,6 +18,7 @@ from flowlin.events.crossings.units import Statistics, Units, crossings
 from flowlin.events.observer import Observer
 from flowlin.events.step_path import Path
 from flowlin.events.watched import OrderStatistic
+from flowlin.network.kinds import AbstractNetwork
 
 NODES = 9  # points per part of a step, where functions that are not polynomials are searched
 # How much may be beyond what the points show: see `expansion.looked_at`.
@@ -241,7 +242,8 @@ class Step(eqx.Module):
         behind, network = self._statistic(group[0]).preactivations, self.observer.network
         degree = self.path.degree
         assert degree is not None
-        units = Units(self.path, degree, self.error, behind.task.x, network.bias_strength, end)
+        assert isinstance(network, AbstractNetwork)
+        units = Units(self.path, degree, self.error, behind.task.x, network, end)
         number = jnp.asarray(self.observer.numbers(group), jnp.int32)
         number = number.reshape(len(group), -1)
         most = np.array([self._statistic(i).most for i in group])[:, None]

@@ -25,6 +25,7 @@ from flowlin.events.crossings.brackets import Brackets, Directions
 from flowlin.events.crossings.counts import Row, certain, crossed
 from flowlin.events.crossings.expansion import fitting, magnitude, nodes
 from flowlin.events.step_path import Path
+from flowlin.network.kinds import AbstractNetwork
 
 BATCH = 32  # units whose polynomials are made together
 
@@ -36,7 +37,7 @@ class Units(eqx.Module):
     """The first layer's units along a step.
 
     - `path`: its dense output, a polynomial of this `degree`; `error`: of its end, or None.
-    - `x`, `bias_strength`: inputs (P, N), and c.
+    - `x`, `network`: inputs (P, N), and what the parameters that move are of.
     - `ends`: (U, P), preactivations at the step's end.
     """
 
@@ -44,13 +45,14 @@ class Units(eqx.Module):
     degree: int = eqx.field(static=True)
     error: Parameters | None
     x: Float[Array, "P N"]
-    bias_strength: Any
+    network: AbstractNetwork
     ends: Float[Array, "U P"]
 
     def incoming(self, parameters: Parameters, chosen: Any) -> Incoming:
         """Weights and c b of chosen units."""
-        (w, *_), (b, *_) = parameters
-        return w[chosen], None if b is None else self.bias_strength * b[chosen]
+        network = self.network.with_parameters(parameters)
+        w, b = network.weights[0], network.biases[0]
+        return w[chosen], None if b is None else network.bias_strength * b[chosen]
 
     def coefficients(self, chosen: Any) -> Incoming:
         """Those of chosen units' weights and c b along the step, n first."""
@@ -82,8 +84,13 @@ class Units(eqx.Module):
         """How much the step's error moves a unit's preactivations."""
         if self.error is None:
             return jnp.zeros(len(self.x), self.ends.dtype)
-        w, b = self.incoming(self.error, unit)
+        moved, rest = (self.incoming(e, unit) for e in (self.error, _nothing(self.error)))
+        w, b = jax.tree.map(jnp.subtract, moved, rest)
         return jnp.abs(self.x @ w + (0.0 if b is None else b)).astype(self.ends.dtype)
+
+
+def _nothing(error: Parameters) -> Parameters:
+    return jax.tree.map(jnp.zeros_like, error)
 
 
 def counted(up: Bool[Array, "U P"], down: Bool[Array, "U P"]) -> Counts:
