@@ -114,7 +114,7 @@ class Crossing(AbstractEvent):
     **Raises:** `ValueError` for another direction, or a level that is not finite.
     """
 
-    observable: Callable[[AbstractModel, Task], Array]
+    observable: Callable[[Any, Task], Array]
     level: Any = 0.0
     direction: Direction = eqx.field(static=True, default=None)
     terminate: bool = eqx.field(static=True, default=False)
