@@ -8,6 +8,7 @@ from typing import Any, cast
 import diffrax
 import equinox as eqx
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from flowlin._tools.arrays import is_traced
 from flowlin._tools.checks import checked, positive_at_run_time
@@ -57,7 +58,7 @@ from flowlin.tasks.task import Task
 def gradient_flow(
     network: eqx.Module,
     task: Task,
-    t1: float,
+    t1: ArrayLike,
     *,
     trainable: Any = None,
     ts: Any = None,

@@ -100,9 +100,14 @@ class IgnoreKinks(AbstractKinks):
 
     def remedy(self, network: AbstractModel) -> str:
         """Not to ignore them."""
-        if not isinstance(network, ReLUNetwork):
+        if isinstance(network, ReLUNetwork):
+            return "; a ReLU flow that slides on its kinks needs `kinks=fl.SmoothKinks(...)`"
+        if network.about_kinks[0] == "none":
             return ""
-        return "; a ReLU flow that slides on its kinks needs `kinks=fl.SmoothKinks(...)`"
+        return (
+            "; a model with kinks, such as those of a ReLU, may slide on them, which no steps "
+            "follow: take `fl.ReLUNetwork`, or a smooth activation"
+        )
 
 
 @checked(width=known(positive))
