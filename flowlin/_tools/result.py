@@ -1,5 +1,7 @@
 """How a run ended."""
 
+import functools
+import operator
 import warnings
 from typing import Any
 
@@ -50,9 +52,17 @@ with warnings.catch_warnings():
         )
 
 
+OKAY = RESULTS.successful, RESULTS.event_occurred
+
+
 def okay(result: RESULTS) -> Array:
     """Whether a run ended as it should: at its final time or at a terminating event."""
-    return (result == RESULTS.successful) | (result == RESULTS.event_occurred)
+    return functools.reduce(operator.or_, [result == one for one in OKAY])
+
+
+def is_one_of(result: Any, *outcomes: Any) -> bool:
+    """Whether a result that is known is one of these; without a program for every `==`."""
+    return int(result._value) in [int(one._value) for one in outcomes]
 
 
 def named(result: RESULTS) -> str:

@@ -23,7 +23,7 @@ from flowlin._tools.checks import (
     refuse,
     require_memory,
 )
-from flowlin._tools.result import RESULTS
+from flowlin._tools.result import RESULTS, is_one_of
 from flowlin.field.decay import Decay
 from flowlin.field.problem import Problem
 from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
@@ -90,7 +90,7 @@ def require_extendable(flow: Trajectory, t1: float, ts: Any) -> tuple[Any, Conti
     run, at = flow.reference.run, flow.continuation
     if run is None or at is None or is_traced(flow):
         raise ValueError(FIXED)
-    if bool(flow.result == RESULTS.event_occurred):
+    if is_one_of(flow.result, RESULTS.event_occurred):
         raise ValueError(
             "this run ended at a terminating event; to go beyond, run it with `terminate=False`."
         )

@@ -1,6 +1,5 @@
 """A run of descent: how far it goes, what is saved, and what comes of that."""
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -10,7 +9,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from flowlin._tools.arrays import end_to_end, first_rows
-from flowlin._tools.result import RESULTS
+from flowlin._tools.copies import copied
+from flowlin._tools.result import RESULTS, is_one_of
 from flowlin.log.linear_phase import UnitCounts
 from flowlin.network.model import AbstractModel, moving
 from flowlin.runs.driving import AbstractRun, Effort, Limits, started
@@ -148,7 +148,7 @@ class DescentRun(AbstractRun):
     def anonymous(self) -> "DescentRun":
         """The same run without its length and its reference."""
         nobody = Reference(None, self.descent.loss)
-        return dataclasses.replace(self, plan=None, rows=0, reference=nobody)
+        return copied(self, plan=None, rows=0, reference=nobody)
 
     @property
     def effort(self) -> Effort:
@@ -205,7 +205,7 @@ class DescentRun(AbstractRun):
         del limits
         assert self.plan is not None
         start = started(self.anonymous) if start is None else start
-        state = dataclasses.replace(start.solver, parameters=start.parameters)
+        state = copied(start.solver, parameters=start.parameters)
         at, parts = int(start.counts["num_steps"]), []
         after, goal, ended = -1 if first else at, min(at + budget, self.plan.steps), False
         while after < goal and not ended:
@@ -217,9 +217,9 @@ class DescentRun(AbstractRun):
         loss = jax.device_put(np.asarray(rows.losses)[int(stops.count) - 1])
         flow = self._trajectory(end_to_end(*parts), state, outcome(self.descent, state))
         paused = goal < self.plan.steps and not ended
-        if paused and not bool(flow.result == RESULTS.event_overflow):
-            flow = dataclasses.replace(flow, result=RESULTS.max_steps_reached)
-        return dataclasses.replace(flow, continuation=_continuation(state, flow.end, loss))
+        if paused and not is_one_of(flow.result, RESULTS.event_overflow):
+            flow = copied(flow, result=RESULTS.max_steps_reached)
+        return copied(flow, continuation=_continuation(state, flow.end, loss))
 
     def traced(self) -> Trajectory:
         """The whole run in loops of fixed length, under `jit`, `vmap` and derivatives."""
@@ -235,7 +235,7 @@ class DescentRun(AbstractRun):
             even=bool(np.all(gaps == gaps[0])),
         )
         start = started(self.anonymous)
-        state = dataclasses.replace(start.solver, parameters=start.parameters)
+        state = copied(start.solver, parameters=start.parameters)
         first = row(self.descent, state)
         state, rows = advanced(self.descent, state, stops, plan.steps)
         found, clock = outcome(self.descent, state), self.descent.clock
@@ -340,7 +340,7 @@ def _continuation(state: State, end: Array, loss: Array) -> Continuation:
     return Continuation(
         t=end,
         parameters=state.parameters,
-        solver=dataclasses.replace(state, parameters=()),
+        solver=copied(state, parameters=()),
         controller=(),
         counts={name: state.step for name in ("num_steps", "num_accepted_steps")},
         loss=loss,

@@ -1,6 +1,5 @@
 """Gradient descent: the discrete run, with the same results as the continuous one."""
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
@@ -22,7 +21,8 @@ from flowlin._tools.checks import (
     refuse,
     require_memory,
 )
-from flowlin._tools.result import RESULTS
+from flowlin._tools.copies import copied
+from flowlin._tools.result import RESULTS, is_one_of
 from flowlin._tools.types import PathLike
 from flowlin.events.kinds import AbstractEvent, UnitSwitches, user_watches
 from flowlin.events.observer import Observer
@@ -217,7 +217,7 @@ def _run(
     plan = _plan(length, rule)
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     # A name is no part of what is compiled.
-    problem = dataclasses.replace(problem, task=dataclasses.replace(task, name=""))
+    problem = copied(problem, task=copied(task, name=""))
     descent = described(problem, rule, watched)
     _require_memory(descent, plan, by_times=length.ts is not None)
     reference = Reference(task, problem.loss, extended=extended)
@@ -365,7 +365,7 @@ def extended(
         plan = plan._replace(at=np.append(taken, _steps_at(ts, t1, steps, clock, taken + 1)))
     elif plan.at is not None:
         plan = plan._replace(at=np.array([taken, steps]))
-    run = dataclasses.replace(run, plan=plan)
+    run = copied(run, plan=plan)
     limits = _limits(run, max_events)
     longer = driven(run, limits, by_clock(run, progress, float(at.t)), at, flow)
     return finished(longer, throw, lambda f: _failure(f, max_events))
@@ -373,7 +373,7 @@ def extended(
 
 def _failure(descent: Trajectory, max_events: int) -> str:
     """What went wrong and what to do about it."""
-    if bool(descent.result == RESULTS.event_overflow):
+    if is_one_of(descent.result, RESULTS.event_overflow):
         return (
             f"{int(descent.events.count)} events happened and `max_events` = {max_events}. "
             "Increase it, or watch fewer components."

@@ -1,7 +1,6 @@
 """Driving a run: segments between pauses, joined to one trajectory."""
 
 import abc
-import dataclasses
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -11,7 +10,8 @@ import jax.numpy as jnp
 
 from flowlin._tools.arrays import end_to_end
 from flowlin._tools.compiled import jit_by_array
-from flowlin._tools.result import RESULTS, hand_back
+from flowlin._tools.copies import copied
+from flowlin._tools.result import RESULTS, hand_back, is_one_of
 from flowlin.log.buffer import Buffer
 from flowlin.network.model import AbstractModel
 from flowlin.runs.trajectory import Continuation, Reference, Trajectory
@@ -110,12 +110,12 @@ class AbstractRun(eqx.Module):
 
     def with_capacity(self: Driven, capacity: int) -> Driven:
         """The same run with room for so many events."""
-        return dataclasses.replace(self, capacity=capacity)
+        return copied(self, capacity=capacity)
 
     def told(self: Driven, **changed: str) -> Driven:
         """The same run, with something else said of what was chosen; see `Reference`."""
         choice = self.reference.choice._replace(**changed)
-        return dataclasses.replace(self, reference=self.reference.told(choice=choice))
+        return copied(self, reference=self.reference.told(choice=choice))
 
 
 class AbstractPause(abc.ABC):
@@ -171,7 +171,7 @@ def driven(
             except OSError as trouble:
                 error.add_note(f"{type(pause).__name__}: {trouble}.")
         if flow is not None and is_paused(flow, limits):
-            flow = dataclasses.replace(flow, result=RESULTS.interrupted)
+            flow = copied(flow, result=RESULTS.interrupted)
         hand_back(error, None if flow is None else flow.of(run))
         raise
     return flow.of(run)
@@ -205,7 +205,7 @@ def segment(
     """One segment joined to what came before, and the run, whose logs may have had to grow."""
     first = before is None
     flow = run.ahead(start, first, budget, limits)
-    if run.capacity < limits.events and bool(flow.result == RESULTS.event_overflow):
+    if run.capacity < limits.events and is_one_of(flow.result, RESULTS.event_overflow):
         run = run.with_capacity(limits.events)
         start = None if start is None else _grown(start, limits.events)
         flow = run.ahead(start, first, budget, limits)
@@ -220,7 +220,7 @@ def started(run: AbstractRun) -> Continuation:
 
 def is_paused(flow: Trajectory, limits: Limits) -> bool:
     """Whether a run stopped because somebody asked for it."""
-    stopped = bool(flow.result == RESULTS.max_steps_reached)
+    stopped = is_one_of(flow.result, RESULTS.max_steps_reached)
     return stopped and int(flow.counts["num_steps"]) < limits.steps
 
 
@@ -236,7 +236,7 @@ def _joined(before: Trajectory, flow: Trajectory) -> Trajectory:
             return end_to_end(before.observed[name], new)
         return jnp.concatenate([jnp.full((len(before.ts), *new.shape[1:]), jnp.nan), new])
 
-    return dataclasses.replace(
+    return copied(
         flow,
         ts=end_to_end(before.ts, flow.ts),
         losses=end_to_end(before.losses, flow.losses),
@@ -255,4 +255,4 @@ def _grown(start: Continuation, capacity: int) -> Continuation:
     solver = jax.tree.map(
         lambda node: node.grown(capacity) if is_log(node) else node, start.solver, is_leaf=is_log
     )
-    return dataclasses.replace(start, solver=solver)
+    return copied(start, solver=solver)

@@ -1,6 +1,5 @@
 """Gradient flow: the continuous run."""
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any, cast
@@ -12,8 +11,9 @@ from jax.typing import ArrayLike
 
 from flowlin._tools.arrays import is_traced
 from flowlin._tools.checks import checked, positive_at_run_time
+from flowlin._tools.copies import copied
 from flowlin._tools.forward_mode import reverse_only, told_by_name
-from flowlin._tools.result import RESULTS, hand_back
+from flowlin._tools.result import RESULTS, hand_back, is_one_of
 from flowlin._tools.types import PathLike
 from flowlin.events.kinds import AbstractEvent, GateSwitches, logs_gates, user_watches
 from flowlin.field.problem import Problem
@@ -164,7 +164,7 @@ def gradient_flow(
     ts = chosen_times(t1, ts)
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     # A name is no part of what is compiled.
-    given, task = task, dataclasses.replace(task, name="")
+    given, task = task, copied(task, name="")
     _require_saved(network, ts, observe)
     tell_digits(network.dtype)
     decay = chosen_decay(network, weight_decay)
@@ -205,9 +205,7 @@ def extended(
     """See `Trajectory.extend`."""
     run, at, ts = require_extendable(flow, t1, ts)
     dtype = run.network.dtype
-    run = dataclasses.replace(
-        run, t1=jnp.asarray(t1, dtype), ts=None if ts is None else jnp.asarray(ts, dtype)
-    )
+    run = copied(run, t1=jnp.asarray(t1, dtype), ts=None if ts is None else jnp.asarray(ts, dtype))
     limits = Limits(int(at.counts["num_steps"]) + max_steps, max_events)
     longer = driven(run, limits, by_clock(run, progress, float(at.t)), at, flow)
     own = Limits(max_steps, max_events)
@@ -230,10 +228,10 @@ def _traced(
         _require_dense(run, limits.steps)
     if isinstance(run.method.adjoint, diffrax.RecursiveCheckpointAdjoint):
         run = reverse_only(run)
-    run = dataclasses.replace(run.with_capacity(limits.events), meter=progress_meter(progress))
+    run = copied(run.with_capacity(limits.events), meter=progress_meter(progress))
     with told_by_name():
         flow = run.solve(None, Allowance.whole(limits.steps, limits.steps), dense=dense)
-    return dataclasses.replace(flow.of(run), reference=run.reference, continuation=None)
+    return copied(flow.of(run), reference=run.reference, continuation=None)
 
 
 def _driven(
@@ -256,7 +254,7 @@ def _driven(
         pauses.insert(0, StiffnessCheck(run))  # before a checkpoint, which then holds the choice
         run = run.told(solver_because=TOO_SHORT) if start is None else run
     if isinstance(progress, diffrax.AbstractProgressMeter):
-        run = dataclasses.replace(run, meter=progress)  # which would begin anew after each pause
+        run = copied(run, meter=progress)  # which would begin anew after each pause
     else:
         pauses += by_clock(run, progress, 0.0 if start is None else float(start.t))
     flow = driven(run, limits, pauses, start, before)
@@ -265,13 +263,13 @@ def _driven(
     # diffrax reserves memory for every step that could happen: reserve what did.
     room = 2 ** math.ceil(math.log2(int(flow.counts["num_steps"]) + 1))
     _require_dense(flow.reference.run, room)
-    run = dataclasses.replace(flow.reference.run, meter=diffrax.NoProgressMeter())
+    run = copied(flow.reference.run, meter=diffrax.NoProgressMeter())
     try:
         flow = run.solve(None, Allowance.whole(limits.steps, room), dense=True).of(run)
     except (KeyboardInterrupt, Exception) as error:
         hand_back(error, flow)
         raise
-    return dataclasses.replace(flow, continuation=None)
+    return copied(flow, continuation=None)
 
 
 def _require_dense(run: Run, steps: int) -> None:
@@ -287,22 +285,22 @@ def _failure(flow: Trajectory, limits: Limits, kinks: AbstractKinks) -> str:
     """What went wrong and what to do about it."""
     reached = f"t = {float(flow.end):.6g} after {int(flow.counts['num_steps'])} steps"
     remedy = kinks.remedy(flow.model)
-    if bool(flow.result == RESULTS.max_steps_reached):
+    if is_one_of(flow.result, RESULTS.max_steps_reached):
         return (
             f"`max_steps` = {limits.steps} reached at {reached}. Increase it, or loosen "
             f"`rtol`{remedy}."
         )
-    if bool(flow.result == RESULTS.dt_min_reached):
+    if is_one_of(flow.result, RESULTS.dt_min_reached):
         return (
             f"the step size shrank to nothing at {reached}: the loss is not finite there, or its "
             f"gradient jumps{remedy}."
         )
-    if bool(flow.result == RESULTS.event_overflow):
+    if is_one_of(flow.result, RESULTS.event_overflow):
         return (
             f"{int(flow.events.count)} events happened and `max_events` = {limits.events}. "
             "Increase it, watch fewer components, or end the run earlier."
         )
-    if bool(flow.result == RESULTS.slides_in_two_layers):
+    if is_one_of(flow.result, RESULTS.slides_in_two_layers):
         layer, unit, sample = flow.events.select("gate").index[-1]
         return (
             f"sample {sample} slides in two layers at once at {reached}: unit {unit} of layer "

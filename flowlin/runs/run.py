@@ -1,6 +1,5 @@
 """A run of gradient flow: what defines it, its solve, and what comes of that."""
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ from jaxtyping import Array
 
 from flowlin._tools.checks import recordable
 from flowlin._tools.compiled import jit_by_array
+from flowlin._tools.copies import copied
 from flowlin._tools.result import RESULTS, okay
 from flowlin._tools.types import Parameters
 from flowlin.events.observer import Observer
@@ -164,7 +164,7 @@ class Run(AbstractRun):
 
     def with_solver(self, solver: diffrax.AbstractSolver) -> "Run":
         """The same run by another solver."""
-        return dataclasses.replace(self, method=dataclasses.replace(self.method, solver=solver))
+        return copied(self, method=copied(self.method, solver=solver))
 
     def resumed(self, capacity: int, switched: bool) -> "Run":
         """The run as it was when it was written to a file."""
@@ -198,7 +198,7 @@ class Run(AbstractRun):
     @property
     def anonymous(self) -> "Run":
         """The same run without its reference: one compilation serves all tasks of one shape."""
-        return dataclasses.replace(self, reference=Reference(None, self.problem.loss))
+        return copied(self, reference=Reference(None, self.problem.loss))
 
     def equation(self) -> tuple[diffrax.ODETerm, diffrax.AbstractSolver]:
         """What is solved, and the solver in its wrappings."""

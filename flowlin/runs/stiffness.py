@@ -1,6 +1,5 @@
 """The choice between a standard solver and RKC, by measurement during a run."""
 
-import dataclasses
 import functools
 
 import equinox as eqx
@@ -8,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flowlin._tools.compiled import jit_by_array
+from flowlin._tools.copies import copied
 from flowlin.runs.driving import AbstractPause, AbstractRun, Limits, is_paused, segment
 from flowlin.runs.run import Run
 from flowlin.runs.trajectory import Continuation, Trajectory
@@ -92,7 +92,7 @@ def _restarted(run: Run, at: Continuation, spent: Array) -> Continuation:
     solver = eqx.tree_at(lambda state: state.evaluations, inner, whole)
     if run.watches:
         solver = eqx.tree_at(lambda state: state.inner, at.solver, solver)
-    return dataclasses.replace(fresh, solver=solver, counts=at.counts)
+    return copied(fresh, solver=solver, counts=at.counts)
 
 
 def _advance(before: Trajectory, after: Trajectory) -> float:

@@ -1,6 +1,5 @@
 """Many runs in one call."""
 
-import dataclasses
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +23,7 @@ from flowlin._tools.checks import (
     sequence_of,
     whole,
 )
+from flowlin._tools.copies import copied
 from flowlin._tools.frame import data_frame
 from flowlin._tools.result import RESULTS, okay
 from flowlin._tools.show import shown
@@ -238,7 +238,7 @@ def _members(networks, tasks) -> list[tuple[AbstractModel, Task]]:
 
 def _unnamed(task: Task) -> Task:
     """The task without its name, which is part of its structure."""
-    return dataclasses.replace(task, name="")
+    return copied(task, name="")
 
 
 def _together(chunk, t1, mesh, options) -> list[Trajectory]:

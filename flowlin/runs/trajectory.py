@@ -1,6 +1,5 @@
 """What a run returns, continuous or discrete."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -16,7 +15,8 @@ from flowlin._tools.archive import require_place, write
 from flowlin._tools.arrays import is_traced
 from flowlin._tools.checks import WORDS, checked, instance, refuse, require_single
 from flowlin._tools.codec import storable
-from flowlin._tools.result import RunError, okay
+from flowlin._tools.copies import copied
+from flowlin._tools.result import OKAY, RunError, is_one_of, okay
 from flowlin._tools.show import shown
 from flowlin._tools.types import Parameters, PathLike
 from flowlin.log.eventlog import EventLog, warn_unresolved
@@ -168,7 +168,7 @@ class Trajectory(eqx.Module):
     def of(self, run: Any) -> "Trajectory":
         """The same trajectory, known to be of this run."""
         labels = run.reference.choice.labels
-        return dataclasses.replace(self, reference=run.reference.told(run=run), labels=labels)
+        return copied(self, reference=run.reference.told(run=run), labels=labels)
 
     @staticmethod
     def _stored(fields: dict[str, Any]) -> dict[str, Any]:
@@ -199,7 +199,7 @@ class Trajectory(eqx.Module):
         """
         model = like.restored(self.model, name)
         saved = None if self.saved is None else model.unpacked(self.saved)
-        return dataclasses.replace(self, model=model, saved=saved)
+        return copied(self, model=model, saved=saved)
 
     def __getstate__(self):
         """Pickled without what `extend` needs, which may hold functions of the user's."""
@@ -217,7 +217,7 @@ class Trajectory(eqx.Module):
         """The same run with the function applied to everything that was saved at `ts`."""
         rows = (self.ts, self.losses, self.observed, self.saved)
         ts, losses, observed, saved = jax.tree.map(select, rows)
-        return dataclasses.replace(self, ts=ts, losses=losses, observed=observed, saved=saved)
+        return copied(self, ts=ts, losses=losses, observed=observed, saved=saved)
 
     @checked
     def network(self, t: ArrayLike) -> Any:
@@ -366,7 +366,8 @@ def trimmed(run: Trajectory) -> Trajectory:
     kept = int(np.sum(np.isfinite(np.asarray(run.ts))))
     if kept < run.ts.shape[0]:
         run = run.with_rows(lambda a: a[:kept])
-    return dataclasses.replace(run, events=run.events.trimmed())
+    events = run.events.trimmed()
+    return run if events is run.events else copied(run, events=events)
 
 
 def finished(run: Trajectory, throw: bool, failure: Callable[[Trajectory], str]) -> Trajectory:
@@ -376,6 +377,6 @@ def finished(run: Trajectory, throw: bool, failure: Callable[[Trajectory], str])
         return eqx.error_if(run, ~okay(run.result), message) if throw else run
     run = trimmed(run)
     warn_unresolved(run.events)
-    if throw and not bool(okay(run.result)):
+    if throw and not is_one_of(run.result, *OKAY):
         raise RunError(f"{failure(run)} What was computed is in `error.trajectory`.", run)
     return run
