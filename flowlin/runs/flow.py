@@ -16,6 +16,7 @@ from flowlin._tools.forward_mode import reverse_only, told_by_name
 from flowlin._tools.result import RESULTS, hand_back, is_one_of
 from flowlin._tools.types import PathLike
 from flowlin.events.kinds import AbstractEvent, GateSwitches, logs_gates, user_watches
+from flowlin.events.watched import Watch
 from flowlin.field.problem import Problem
 from flowlin.loss import AnyLoss, Loss, SquaredError
 from flowlin.network.foreign import model
@@ -34,7 +35,7 @@ from flowlin.runs.choices import (
 )
 from flowlin.runs.driving import AbstractPause, Limits, driven, is_paused
 from flowlin.runs.interrupts import by_clock
-from flowlin.runs.method import chosen_method, chosen_tolerances
+from flowlin.runs.method import Method, chosen_method, chosen_tolerances
 from flowlin.runs.precision import tell_digits
 from flowlin.runs.progress import progress_meter
 from flowlin.runs.run import Allowance, Observables, Observe, Run
@@ -173,13 +174,11 @@ def gradient_flow(
     check_modified(problem, modified_rate)
     how = chosen_method(problem, kinks, solver, modified_rate, tolerances, t1, adjoint)
     method, choice = how
-    logged = (GateSwitches(),) if logs_gates(network, task, events, method.kinks) else ()
-    watched = (*logged, *events), network, task, method.objective, method.kinks
-    watches = user_watches(*watched)
+    watches = _watches(problem, method, events)
     run = Run(
         problem=problem,
         method=method,
-        watches=tuple(watches),
+        watches=watches,
         observe=Observables.of(observe, network, task),
         t1=jnp.asarray(t1, network.dtype),
         ts=None if ts is None else jnp.asarray(ts, network.dtype),
@@ -191,6 +190,15 @@ def gradient_flow(
     limits = Limits(max_steps, max_events)
     flow = solve(run, dense, limits, solver is None, progress, checkpoint)
     return finished(flow, throw, lambda f: _failure(f, limits, method.kinks))
+
+
+def _watches(
+    problem: Problem, method: Method, events: Sequence[AbstractEvent]
+) -> tuple[Watch, ...]:
+    """What is looked at in every step: gates, where these are logged, and the user's events."""
+    network, task, kinks = problem.network, problem.task, method.kinks
+    logged = (GateSwitches(),) if logs_gates(network, task, events, kinks) else ()
+    return tuple(user_watches((*logged, *events), network, task, method.objective, kinks))
 
 
 def _require_saved(network: AbstractModel, ts: Any, observe: Observe | None) -> None:
