@@ -99,7 +99,7 @@ def test_a_deep_flow_with_tau_per_layer_is_that_of_a_rescaled_network():
 @pytest.mark.parametrize("moves", [(True, False, True), (False, True, True), None])
 def test_averaged_gates_have_the_velocity_of_the_field(tree, moves):
     network = start(tree)
-    problem = Problem(network, tree, fl.SquaredError(), jnp.asarray([2.0, 0.5]), moves)
+    problem = Problem(network, tree, fl.SquaredError(), jnp.asarray([2.0, 0.5]), trained=moves)
     field = GradientField(FullData(tree, problem.loss), network, problem.constants)
     solver = AveragedGates(network, tree, problem.loss, problem.constants)
     y = problem.parameters
@@ -158,7 +158,7 @@ def test_messages(tree, without_type_checks):
         ({"tau": [1.0, 2.0, 3.0]}, r"`tau` must be one number .* per layer, 2 .* got shape \(3,\)"),
         ({"tau": [1.0, -2.0]}, r"`tau\[1\]` must be finite and positive, got -2"),
         ({"tau": [[1.0]]}, "`tau` must be a number, or one per layer"),
-        ({"tau": [1.0, 2.0], "learning_rate": 0.1}, "`learning_rate` asks for the modified flow"),
+        ({"tau": [1.0, 2.0], "modified_rate": 0.1}, "`modified_rate` asks for the modified flow"),
         ({"tau": 0.0}, "`tau` must be finite and positive"),
     ):
         with pytest.raises(ValueError, match=words):

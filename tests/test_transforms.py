@@ -32,8 +32,8 @@ RELU, LINEAR = fl.ReLUNetwork, fl.LinearNetwork
 KINDS = {
     "linear": Kind(LINEAR, {"rtol": 1e-10}, 1e-5),
     "stiff": Kind(LINEAR, {"solver": fl.RKC(), "rtol": 1e-7}, 1e-2),
-    "exact": Kind(RELU, {"solver": diffrax.Bosh3(), "rtol": 1e-8}, 1e-4),
-    "averaged": Kind(RELU, {"kinks": fl.AveragedKinks(), "rtol": 1e-5}, 1e-2),
+    "exact": Kind(RELU, {"solver": diffrax.Bosh3(), "rtol": 1e-6}, 2e-2),
+    "averaged": Kind(RELU, {"kinks": fl.AveragedKinks(), "rtol": 1e-4}, 2e-2),
     "smooth": Kind(RELU, {"kinks": fl.SmoothKinks(1e-2), "rtol": 1e-9}, 1e-4),
 }
 
@@ -45,7 +45,7 @@ def size(network, task):
 
 
 def outcome(kind, at, **options):
-    """Loss, weights and t* at the end, and when the level was crossed."""
+    """Loss and weights at the end, when the level was crossed, the end, and t*."""
     c, tau, level, t1 = at
     network = kind.network.init(TASK, 4, 0.05, key=jax.random.key(2))
     network = eqx.tree_at(lambda n: n.bias_strength, network, c)
@@ -55,7 +55,7 @@ def outcome(kind, at, **options):
     )
     mine = flow.events.channel == len(flow.events.channels) - 1
     hit = jnp.min(jnp.where(mine, flow.events.time, jnp.inf))
-    found = [flow.losses[-1], jnp.sum(flow.final.weights[0] ** 3), hit]
+    found = [flow.losses[-1], jnp.sum(flow.final.weights[0] ** 3), hit, flow.end]
     if "exact" in flow.stats["kinks"].lower():
         found.append(flow.linearization().open.time)
     return jnp.stack(found)

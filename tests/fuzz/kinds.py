@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import diffrax
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -217,12 +218,12 @@ OBSERVES = (
     "lambda n, t: 1 / 0", "lambda n, t: n", "lambda n, t: object()", "lambda n, t: 1.0",
 )  # fmt: skip
 
-NETWORK = Kind(but(of(AbstractNetwork), *BAD_NETWORKS), NETWORKS)
+NETWORK = Kind(but(of(AbstractNetwork, eqx.nn.Linear), *BAD_NETWORKS), NETWORKS)
 TASK = Kind(but(of(fl.Task), "other_task", "stacked_task", "nan_task", "half_task"), TASKS)
 # Where no network, and no modes, must fit the task; where its numbers are not looked at either.
 TASK_ALONE = Kind(but(of(fl.Task), "stacked_task", "nan_task", "half_task"), TASKS)
 TASK_SHAPE = Kind(but(of(fl.Task), "stacked_task", "half_task"), TASKS)
-NETWORK_ALONE = Kind(but(of(AbstractNetwork), *BAD_NETWORKS[:-1]), NETWORKS)
+NETWORK_ALONE = Kind(but(of(AbstractNetwork, eqx.nn.Linear), *BAD_NETWORKS[:-1]), NETWORKS)
 PARAMETERS = Kind(NETWORK_ALONE.good, NETWORKS, formula=True)
 UNSEEN = Kind(lambda value: True, TASKS)  # an argument that is not looked at, as is said
 MODES = Kind(of(fl.theory.Modes), ("bare_modes", "fl.theory.Modes", "modes.s", "modes.u"))
@@ -280,6 +281,22 @@ FUNCTION = Kind(callable, OBSERVES)
 ADJOINT = Kind(of(diffrax.AbstractAdjoint), ("diffrax.ForwardMode()", "diffrax.DirectAdjoint()",
                                              "diffrax.BacksolveAdjoint()", "'forward'",
                                              "diffrax.DirectAdjoint"))  # fmt: skip
+TRAINABLE = Kind(
+    lambda v: callable(v) or v is True,
+    (
+        "True",
+        "False",
+        "'w'",
+        "3",
+        "[True]",
+        "lambda leaf: False",
+        "jnp.ones(3)",
+        "lambda leaf: 'yes'",
+        "lambda: True",
+        "(True, False)",
+        "{'weights': True}",
+    ),
+)
 OPTIMISER = Kind(of(optax.GradientTransformation), ("optax.adam(0.1)", "optax.adam", "'adam'",
                                                     "(max, max)"))  # fmt: skip
 MESH = Kind(of(Mesh), ("jax.devices()", "'samples'", "mesh"))

@@ -98,6 +98,8 @@ WORDS = {
     "modified_rate": Word("0.1", k.optional(k.POSITIVE)),
     "steps": Word("4", k.STEPS),
     "batch_size": Word("2", k.COUNT),
+    "trainable": Word("lambda leaf: leaf.ndim == 2", k.optional(k.TRAINABLE)),
+    "like": Word("flow.final", k.optional(k.NETWORK)),
     "optimiser": Word("optax.sgd(0.1)", k.optional(k.OPTIMISER)),
     "events": Word("(fl.LossBelow(0.1),)", k.EVENTS),
     "interpolate": Word("True", k.FLAG),
