@@ -427,31 +427,6 @@ def test_derivatives_of_event_times_t_star_and_final_state():
             assert np.linalg.norm(tangent_ - finite) < 1e-6 * np.linalg.norm(finite)
 
 
-@pytest.mark.slow
-def test_reverse_mode_agrees_with_forward_mode():
-    task = fl.tasks.xor()
-    base = fl.ReLUNetwork.init(task, hidden=(6,), variance=1e-1, key=jax.random.key(2))
-
-    def outcome(scale, c, x, adjoint):
-        weights = tuple(scale * w for w in base.weights)
-        network = fl.ReLUNetwork(weights, base.biases, c)
-        options = {"throw": False, "max_events": 32, "max_steps": 256, "adjoint": adjoint}
-        # Few stages, since compiling them backwards is what takes the time.
-        flow = exact(network, fl.Task(x, task.y), 6.0, 1e-6, diffrax.Bosh3(), **options)
-        times = jnp.where(jnp.isfinite(flow.events.time), flow.events.time, 0.0)
-        return jnp.sum(times) + jnp.sum(flow.final.weights[0] ** 3), flow.events.count
-
-    at = (jnp.asarray(1.0), jnp.asarray(1.0), task.x)
-    reverse = jax.jit(jax.grad(outcome, (0, 1, 2), has_aux=True), static_argnums=3)
-    gradient, count = reverse(*at, diffrax.RecursiveCheckpointAdjoint())
-    assert count > 3
-    direction = (jnp.asarray(0.7), jnp.asarray(-0.4), jnp.cos(jnp.arange(8.0)).reshape(4, 2))
-    forward = diffrax.ForwardMode()
-    _, slope, _ = jax.jvp(lambda *a: outcome(*a, forward), at, direction, has_aux=True)
-    product = sum(jnp.vdot(a, b) for a, b in zip(gradient, direction, strict=True))
-    np.testing.assert_allclose(product, slope, rtol=1e-9)
-
-
 def test_evaluations_are_counted(monkeypatch):
     """As many as there are when each reports itself, but for those of rejected steps."""
     from flowlin.field.gates.one_layer import GatedFlow

@@ -194,20 +194,6 @@ def test_linearization_is_for_relu_networks(tree):
         flow.linearization(0.7)
 
 
-def test_linearization_under_vmap_equals_single_runs(tree):
-    keys = jax.random.split(jax.random.key(7), 3)
-    networks = jax.vmap(lambda k: fl.ReLUNetwork.init(tree, 8, key=k))(keys)
-
-    def t_star(network):
-        return fl.gradient_flow(network, tree, 6.0, max_events=1024).linearization().open.time
-
-    batch = jax.vmap(t_star)(networks)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        single = [t_star(jax.tree.map(lambda a, i=i: a[i], networks)) for i in range(3)]
-    assert jnp.allclose(batch, jnp.stack(single), rtol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("hidden", "samples", "solver", "chosen", "why"),
     [

@@ -225,22 +225,6 @@ def test_events_and_observables_agree_with_the_closed_form(tree, aligned):
     assert flow.observed["spectral_radius"].shape == ts.shape
 
 
-def test_forward_derivatives_of_a_flow(ridge):
-    task, network, exact = ridge
-
-    def final(scale):
-        start = network.with_parameters(jax.tree.map(lambda a: a * scale, network.parameters))
-        return fl.gradient_flow(
-            start, task, 0.1, solver=fl.RKC(), rtol=1e-6, adjoint=diffrax.ForwardMode()
-        ).final.weights[0]
-
-    # The flow is affine in its start.
-    decay = jax.scipy.linalg.expm(-task.x.T @ task.x / task.samples * 0.1)
-    end, tangent = jax.jvp(final, (1.0,), (1.0,))
-    assert jnp.allclose(end, exact(0.1).weights[0], atol=1e-4)
-    assert jnp.allclose(tangent, network.weights[0] @ decay, atol=1e-4)
-
-
 @pytest.mark.parametrize("mode", ["forward", "reverse"])
 def test_derivatives_of_a_stiff_solve(mode):
     """Of start and rate, through the stages of every step: y' = -rate (y - cos t)."""
