@@ -249,8 +249,8 @@ if kind == "descent":
     )
     sys.exit(print("done", flow.stats["num_steps"]))
 network, t1, options = {
-    "exact": (relu, 150.0, {"rtol": 1e-9, "observe": measures}),
-    "averaged": (relu, 60.0, {"kinks": fl.AveragedKinks()}),
+    "exact": (relu, 100.0, {"rtol": 1e-9, "observe": measures}),
+    "averaged": (relu, 20.0, {"kinks": fl.AveragedKinks()}),
     "linear": (linear, 4e3, {
         "solver": diffrax.Tsit5(), "rtol": 1e-6, "events": (fl.LossBelow(1.2),),
         "observe": {"norms": fl.measures.norms},
