@@ -35,7 +35,7 @@ jax.monitoring.register_event_duration_secs_listener(
 )
 task = fl.tasks.hierarchy(levels=3)
 modes = fl.theory.modes(task, bias_strength=1.0)
-half = fl.ModeHits(modes, share=0.5)
+half = fl.ModeHits(modes, rho=0.5 * modes.full_strength)  # words that older versions know
 
 def network(kind, seed):
     return kind.init(task, hidden=(64,), variance=2e-4, key=jax.random.key(seed))
