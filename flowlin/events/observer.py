@@ -46,7 +46,7 @@ class Observer(eqx.Module):
     def switch(self, k: Array, found: Callable[[AbstractWatched, Array], Found]) -> Found:
         """`found` of the watched function that value k belongs to, and of its component."""
         starts = self.starts
-        which = jnp.searchsorted(jnp.asarray(starts[1:]), k, side="right")
+        which = jnp.searchsorted(jnp.asarray(starts[1:], jnp.result_type(k)), k, side="right")
         branches = [
             lambda local, watch=watch, start=start: found(watch.function, local - start)
             for watch, start in zip(self.watches, starts[:-1], strict=True)

@@ -54,7 +54,7 @@ class Buffer(eqx.Module):
         Times and uncertainties are one for all, or one each.
         """
         changed = old != new
-        rank = self.count + jnp.cumsum(changed) - 1
+        rank = self.count + jnp.cumsum(changed, dtype=self.count.dtype) - 1
         at = jnp.where(changed, rank, self.time.shape[0])
         return Buffer(
             time=self.time.at[at].set(time, mode="drop"),
@@ -69,7 +69,7 @@ class Buffer(eqx.Module):
         """Times and count without what happened after `end`."""
         time = jnp.where(self.time <= end, self.time, jnp.inf)
         late = jnp.sum(jnp.isfinite(self.time)) - jnp.sum(jnp.isfinite(time))
-        return time, self.count - late
+        return time, self.count.astype(int) - late
 
 
 def gate_log(

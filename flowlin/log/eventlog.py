@@ -71,7 +71,9 @@ class Unresolved(eqx.Module):
         self, wanted: Array, start: ArrayLike, end: ArrayLike, component: ArrayLike
     ) -> "Unresolved":
         """With a stretch for each that is `wanted` (n,); beyond the room they are counted."""
-        at = jnp.where(wanted, self.count + jnp.cumsum(wanted) - 1, self.start.shape[0])
+        at = jnp.where(
+            wanted, self.count + jnp.cumsum(wanted, dtype=self.count.dtype) - 1, self.start.shape[0]
+        )
         return Unresolved(
             self.start.at[at].set(jnp.asarray(start).astype(self.start.dtype), mode="drop"),
             self.end.at[at].set(jnp.asarray(end).astype(self.end.dtype), mode="drop"),
@@ -292,7 +294,7 @@ class EventLog(eqx.Module):
             component=join(self.component, other.component + shift),
             old=join(self.old, other.old),
             new=join(self.new, other.new),
-            count=self.count + other.count,
+            count=self.count.astype(int) + other.count.astype(int),
             initial=jnp.concatenate([self.initial, other.initial]),
             channels=self.channels + other.channels,
             unresolved=None if other.unresolved is None else other.unresolved.shifted(shift),

@@ -112,7 +112,7 @@ def linearization_time(counts: UnitCounts, end: Array) -> LinearizationTime:
     bracket = jnp.stack([jnp.maximum(time - half, 0.0), jnp.minimum(time + half, end)])
     # Not by a constant, whose inverse XLA would multiply by: 3 of 5 shall be 0.6.
     units = lax.optimization_barrier(jnp.asarray(counts.units, time.dtype))
-    return LinearizationTime(time, on[best] / units, bracket, after - time)
+    return LinearizationTime(time, on[best].astype(units.dtype) / units, bracket, after - time)
 
 
 def linearization_of_counts(counts: tuple[UnitCounts, UnitCounts], end: Array) -> Linearization:

@@ -244,17 +244,18 @@ class DescentRun(AbstractRun):
             return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, rows)
 
         saved = joined(first[:3], rows[:3])
-        looked = clock * jnp.arange(plan.steps + 1) if every else saved[0]
+        looked = clock * jnp.arange(plan.steps + 1, dtype=clock.dtype) if every else saved[0]
         # Rows after a terminating event repeat its state.
         ends = jnp.concatenate([jnp.ones(1, bool), saved[0][1:] > saved[0][:-1]])
         saved = jax.tree.map(lambda a: a[plan.saved(looks, plan.steps)], (saved, ends))
         (ts, losses, observed), kept = saved
+        since = self._since(np.arange(plan.steps + 1) if every else looks)
         part = _Part(
             ts=jnp.where(kept, ts, jnp.inf),
             losses=losses,
             observed=observed,
             looked=jnp.where(looked <= found.end, looked, jnp.inf),
-            grain=clock * self._since(np.arange(plan.steps + 1) if every else looks),
+            grain=clock * since.astype(clock.dtype),
             counts=rows.counts if every else joined(first.counts, rows.counts),
         )
         return self._trajectory(part, state, found)

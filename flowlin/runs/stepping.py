@@ -151,6 +151,10 @@ class Descent(eqx.Module):
             order=jnp.arange(self.task.samples),
         )
 
+    def time(self, steps: Any) -> Array:
+        """Flow time of so many steps."""
+        return jnp.asarray(steps).astype(self.clock.dtype) * self.clock
+
     def values(self, parameters: Parameters) -> Array:
         """Watched values."""
         if not self.look.observer.watches:
@@ -199,14 +203,14 @@ class Descent(eqx.Module):
             above, before = values > 0, state.values > 0
             up, down = self.look.observer.directions
             crossed = (above & ~before & up) | (~above & before & down)
-            end = state.step * self.clock
+            end, grain = self.time(state.step), self.time(since)
             time = jnp.broadcast_to(end, values.shape)
             if self.interpolate:
                 gap = jnp.where(crossed, values - state.values, 1.0)
-                time = end - since * self.clock * jnp.where(crossed, values / gap, 0.0)
+                time = end - grain * jnp.where(crossed, values / gap, 0.0)
             new = jnp.where(above, 1, -1)
             old = jnp.where(crossed, -new, new)
-            log = log.append(time, since * self.clock, jnp.arange(new.size), old, new)
+            log = log.append(time, grain, jnp.arange(new.size), old, new)
             stops = jnp.any(crossed & self.look.observer.terminating)
             first = jnp.where(stops, jnp.minimum(first, end), first)
         return dataclasses.replace(state, values=values, log=log, end=first, looked=state.step)
@@ -257,7 +261,7 @@ class Descent(eqx.Module):
         value = self.objective.value(network)
         seen = self.observe(network, state.parameters, self.task)
         counts = () if self.batch_size is None else self.look.counts(state.parameters)
-        return Rows(state.step * self.clock, value, seen, counts)
+        return Rows(self.time(state.step), value, seen, counts)
 
     def advance(self, state: State, stops: Stops, room: int) -> tuple[State, Rows]:
         """All steps up to the last stop, of which there is room for so many, and what was found.
@@ -280,13 +284,13 @@ class Descent(eqx.Module):
         each = counted if every else lambda counts, *_: counts
         state, (counts, found) = self.through(state, stops, (counts, empty), each, at_stop)
         found = found._replace(counts=counts) if every else found
-        seen = (jnp.arange(rows) < stops.count) & jnp.asarray(stops.looks)
+        seen = (jnp.arange(rows, dtype=jnp.int32) < stops.count) & jnp.asarray(stops.looks)
         finite = state.finite & jnp.all(jnp.isfinite(found.losses) | ~seen)
         return dataclasses.replace(state, finite=finite), found
 
     def outcome(self, state: State) -> "Outcome":
         """How a run stands, in terms of the user's."""
-        end = state.step * self.clock
+        end = self.time(state.step)
         result: Any = RESULTS.successful
         for happened, outcome in (
             (jnp.isfinite(state.end), RESULTS.event_occurred),

@@ -121,7 +121,8 @@ class _Curve(eqx.Module):
 
     def __call__(self, at: Array) -> Float[Array, "2 H P"]:
         """All of them, at a fraction of the step."""
-        powers = (2 * at - 1) ** np.arange(self.coefficients.shape[0])
+        orders = np.arange(self.coefficients.shape[0], dtype=self.coefficients.dtype)
+        powers = (2 * at - 1) ** orders
         return jnp.tensordot(powers, self.coefficients, 1)
 
     def first_fall(self) -> tuple[Array, Array, Array]:

@@ -36,7 +36,7 @@ def _scrambled(index: Array) -> Array:
     """Numbers in (-1/2, 1/2) from a multiplicative hash, which compiles faster than JAX's own."""
     mixed = (index + 1) * jnp.uint32(2654435769)
     mixed = (mixed ^ (mixed >> 15)) * jnp.uint32(2246822519)
-    return (mixed ^ (mixed >> 13)) / 2.0**32 - 0.5
+    return (mixed ^ (mixed >> 13)).astype(float) / 2.0**32 - 0.5
 
 
 def spectral_radius(

@@ -107,7 +107,9 @@ class RKC(SecondOrder[RKCState]):
             lambda a, b, ka, kb: jnp.where(unsafe, jnp.inf, 0.8 * (a - b) + 0.4 * (ka + kb)),
             y0, y1, k0, k1,
         )  # fmt: skip
-        evaluations = state.evaluations + stages + count + made_jump
+        spent = (stages, count, jnp.asarray(made_jump))
+        own = state.evaluations.dtype
+        evaluations = state.evaluations + sum(number.astype(own) for number in spent)
         after = RKCState(
             velocity=f1,
             vector=vector,

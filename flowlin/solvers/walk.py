@@ -174,7 +174,11 @@ class ExactWalk(Forwarding[WalkState]):
             end = jnp.where(jnp.any(sides.trouble != FINE), piece.end, walk.state.end)
             # A piece cut at an event takes a second step, and the next one a first stage.
             steps = jnp.where(jnp.any(piece.fired), 2, 1)
-            spent = walk.state.evaluations + steps * evaluations(self.solver.solver) + piece.jump
+            spent = (
+                walk.state.evaluations
+                + steps * evaluations(self.solver.solver)
+                + piece.jump.astype(int)
+            )
             state = dataclasses.replace(
                 walk.state,
                 inner=piece.inner,
@@ -236,7 +240,7 @@ class ExactWalk(Forwarding[WalkState]):
         a step more costs one.
         """
         reached = (walk.t - t0) / (t1 - t0)
-        growth = 0.5 * reached * self.pieces / jnp.maximum(walk.count, 1)
+        growth = 0.5 * reached * self.pieces / jnp.maximum(walk.count, 1).astype(reached.dtype)
         norm = (0.9 / growth) ** order
         # A finished chain is accepted whatever comes next, an unfinished one rejected.
         unfinished = (walk.t < t1) & jnp.all(walk.state.sides.trouble == FINE)

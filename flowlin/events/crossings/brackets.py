@@ -55,7 +55,7 @@ class Brackets(eqx.Module):
     ) -> "Brackets":
         """Those that are `wanted`; arrays of one shape, or what broadcasts to it."""
         flat = wanted.ravel()
-        at = jnp.where(flat, self.count + jnp.cumsum(flat) - 1, self.room)
+        at = jnp.where(flat, self.count + jnp.cumsum(flat, dtype=jnp.int32) - 1, self.room)
 
         def into(table: Array, *columns: Any) -> Array:
             rows = [

@@ -29,7 +29,8 @@ class Part(eqx.Module):
         """Where it begins and ends."""
         # Not `exp2`, which rounds: neighbours have to meet.
         width = 1 / jnp.left_shift(1, self.level).astype(dtype)
-        return self.index * width, (self.index + 1) * width
+        index = self.index.astype(dtype)
+        return index * width, (index + 1) * width
 
     @property
     def is_inside(self) -> Array:
