@@ -50,6 +50,6 @@ def require_alike(network: Any, other: Any, name: str) -> None:
 
     if kind(network) != kind(other):
         raise ValueError(
-            f"`{name}` is {network!r}, and the file holds {other!r}; pass one of that kind, or none "
-            "for a network of flowlin."
+            f"`{name}` is {network!r}, and the file holds {other!r}; pass one of that kind, "
+            "or none for a network of flowlin."
         )
