@@ -170,34 +170,7 @@ class ExactWalk(Forwarding[WalkState]):
                 self.rule.flow, self.solver, terms, walk.t, t1, walk.y, frozen,
                 walk.state.inner, walk.state.jump,
             )  # fmt: skip
-            sides, log = self.rule.switch(piece, walk.state.sides, walk.state.log)
-            end = jnp.where(jnp.any(sides.trouble != FINE), piece.end, walk.state.end)
-            # A piece cut at an event takes a second step, and the next one a first stage.
-            steps = jnp.where(jnp.any(piece.fired), 2, 1)
-            spent = (
-                walk.state.evaluations
-                + steps * evaluations(self.solver.solver)
-                + piece.jump.astype(int)
-            )
-            state = dataclasses.replace(
-                walk.state,
-                inner=piece.inner,
-                sides=sides,
-                log=log,
-                jump=piece.jump,
-                end=end,
-                evaluations=spent,
-            )
-            return _Walk(
-                t=piece.end,
-                y=piece.y1,
-                state=state,
-                error=jax.tree.map(
-                    lambda a, b: jnp.maximum(a, jnp.abs(b)), walk.error, piece.error
-                ),
-                pieces=walk.pieces.put(walk.count, piece),
-                count=walk.count + 1,
-            )
+            return self._past(walk, piece)
 
         def goes_on(walk: _Walk) -> Array:
             # A chain that the controller will reject for its error need not be walked on.
@@ -217,6 +190,35 @@ class ExactWalk(Forwarding[WalkState]):
         error = self._raised(walk, self.error_order(terms), t0, t1, y0)
         result = diffrax.RESULTS.where(trouble, UNDECIDED, diffrax.RESULTS.successful)
         return walk.y, error, {"pieces": walk.pieces}, walk.state, result
+
+    def _past(self, walk: _Walk, piece: Piece) -> _Walk:
+        """The walk past a piece, with the sides that hold after the event at its end."""
+        sides, log = self.rule.switch(piece, walk.state.sides, walk.state.log)
+        end = jnp.where(jnp.any(sides.trouble != FINE), piece.end, walk.state.end)
+        # A piece cut at an event takes a second step, and the next one a first stage.
+        steps = jnp.where(jnp.any(piece.fired), 2, 1)
+        spent = (
+            walk.state.evaluations
+            + steps * evaluations(self.solver.solver)
+            + piece.jump.astype(int)
+        )
+        state = dataclasses.replace(
+            walk.state,
+            inner=piece.inner,
+            sides=sides,
+            log=log,
+            jump=piece.jump,
+            end=end,
+            evaluations=spent,
+        )
+        return _Walk(
+            t=piece.end,
+            y=piece.y1,
+            state=state,
+            error=jax.tree.map(lambda a, b: jnp.maximum(a, jnp.abs(b)), walk.error, piece.error),
+            pieces=walk.pieces.put(walk.count, piece),
+            count=walk.count + 1,
+        )
 
     def _scale(self, y0: Parameters, y1: Parameters) -> Parameters:
         """Errors that the controller's tolerances allow."""
