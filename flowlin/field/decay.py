@@ -1,6 +1,6 @@
 """Weight decay: half the sum of squares of what is trained, added to what is descended."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flowlin._tools.types import Parameters
-from flowlin.field.objective import AbstractObjective
+from flowlin.field.objective import AbstractAltered, AbstractObjective
 from flowlin.network.model import AbstractModel
 
 
@@ -43,7 +43,7 @@ def slowed(velocity: Parameters, decay: Decay | None, parameters: Parameters) ->
     return jax.tree.map(jnp.subtract, velocity, decay.pull(parameters))
 
 
-class Decayed(AbstractObjective):
+class Decayed(AbstractAltered):
     r"""What a run with weight decay descends, $L + \frac{\lambda}{2} \|w\|^2$.
 
     `value` stays the loss on the data, which may rise: $\tau \dot L = -|g|^2 - \lambda\, g \cdot w$
@@ -53,19 +53,7 @@ class Decayed(AbstractObjective):
     plain: AbstractObjective
     decay: Decay
 
-    @property
-    def label(self) -> str:
-        """That of the plain one, and that it decays."""
-        return f"{self.plain.label}, with weight decay"
-
-    @property
-    def falls(self) -> bool:
-        """No: see above."""
-        return False
-
-    def value(self, network: AbstractModel) -> Float[Array, ""]:
-        """The loss on the data."""
-        return self.plain.value(network)
+    alteration: ClassVar[str] = "with weight decay"
 
     def gradient(self, network: AbstractModel, parameters: Parameters = None) -> Parameters:
         """Gradient of the loss with the decay."""

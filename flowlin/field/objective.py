@@ -1,11 +1,12 @@
 """The objective of a run: loss and gradient of a network's parameters, and the vector field."""
 
 import abc
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from equinox import AbstractClassVar, AbstractVar
 from jaxtyping import Array, Float, PyTree
 
 from flowlin._tools.types import Parameters
@@ -111,7 +112,28 @@ def _product(h: Array, w: Array) -> Array:
     return (w @ h.T).T
 
 
-class Modified(AbstractObjective):
+class AbstractAltered(AbstractObjective):
+    """A loss with something added to what is descended; `value` stays the plain loss."""
+
+    plain: AbstractVar[AbstractObjective]
+    alteration: AbstractClassVar[str]
+
+    @property
+    def label(self) -> str:
+        """That of the plain one, and how it is altered."""
+        return f"{self.plain.label}, {self.alteration}"
+
+    @property
+    def falls(self) -> bool:
+        """No: the flow goes down something else."""
+        return False
+
+    def value(self, network: AbstractModel) -> Float[Array, ""]:
+        """The plain loss."""
+        return self.plain.value(network)
+
+
+class Modified(AbstractAltered):
     r"""What descent with a finite step descends, by backward error analysis.
 
     Steps $w_{k+1} = w_k - \epsilon \nabla L$ follow, at the times $k \epsilon \tau$ and up to
@@ -129,19 +151,7 @@ class Modified(AbstractObjective):
     plain: AbstractObjective
     learning_rate: Float[Array, ""]
 
-    @property
-    def label(self) -> str:
-        """That of the plain one, and that it is modified."""
-        return f"{self.plain.label}, modified"
-
-    @property
-    def falls(self) -> bool:
-        """No: see above."""
-        return False
-
-    def value(self, network: AbstractModel) -> Float[Array, ""]:
-        """The plain loss."""
-        return self.plain.value(network)
+    alteration: ClassVar[str] = "modified"
 
     def gradient(self, network: AbstractModel, parameters: Parameters = None) -> Parameters:
         """Gradient of the modified loss."""
