@@ -40,8 +40,8 @@ with warnings.catch_warnings():
             "`kinks=fl.SmoothKinks(...)`."
         )
         slides_in_two_layers = (
-            "A sample slides on the kinks of two layers at once, where the exact flow is not "
-            "known to be unique; use `kinks=fl.SmoothKinks(...)`."
+            "A sample slides on the kinks of two layers at once, where exact walks ended until "
+            "flowlin 0.2; run it again."
         )
         interrupted = (
             "The run was interrupted. What was computed until then is there, and `extend` goes on."

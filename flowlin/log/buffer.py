@@ -75,8 +75,21 @@ class Buffer(eqx.Module):
 def gate_log(
     found: Buffer, initial: Int[Array, "H P"], hidden: tuple[int, ...], end: Array
 ) -> EventLog:
-    """Gates' changes in channels "gate", one per layer, without what happened after `end`."""
+    """Gates' changes in channels "gate", one per layer, without what happened after `end`.
+
+    With several layers, channels "branch" hold where the flow may not have been unique: one per
+    layer but the last, whose pairs cannot branch.
+    """
     time, count = found.until(end)
+    gates, branches = (
+        [
+            Channel(name, (width, initial.shape[1]), (layer,))
+            for layer, width in enumerate(layers)
+        ]
+        for name, layers in (("gate", hidden), ("branch", hidden[:-1]))
+    )
+    sides = initial.astype(int).ravel()
+    never = jnp.zeros(sum(channel.size for channel in branches), sides.dtype)
     return EventLog(
         time=time,
         uncertainty=found.uncertainty,
@@ -84,9 +97,6 @@ def gate_log(
         old=found.old.astype(int),
         new=found.new.astype(int),
         count=count,
-        initial=initial.astype(int).ravel(),
-        channels=tuple(
-            Channel("gate", (width, initial.shape[1]), (layer,))
-            for layer, width in enumerate(hidden)
-        ),
+        initial=jnp.concatenate([sides, never]),
+        channels=(*gates, *branches),
     )

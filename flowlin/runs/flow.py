@@ -308,11 +308,4 @@ def _failure(flow: Trajectory, limits: Limits, kinks: AbstractKinks) -> str:
             f"{int(flow.events.count)} events happened and `max_events` = {limits.events}. "
             "Increase it, watch fewer components, or end the run earlier."
         )
-    if is_one_of(flow.result, RESULTS.slides_in_two_layers):
-        layer, unit, sample = flow.events.select("gate").index[-1]
-        return (
-            f"sample {sample} slides in two layers at once at {reached}: unit {unit} of layer "
-            f"{layer} reached its kink and can neither cross nor go back. `ExactKinks` stops "
-            "there; use `kinks=fl.SmoothKinks(...)`, or end the run before."
-        )
     return f"{RESULTS[flow.result]}, at {reached}{remedy if kinks.walks else ''}."

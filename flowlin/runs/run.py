@@ -18,7 +18,7 @@ from flowlin._tools.types import Parameters
 from flowlin.events.observer import Observer
 from flowlin.events.recorder import Recorder, RecorderState, event_log
 from flowlin.events.watched import Watch
-from flowlin.field.gates.sides import NO_SLOTS, TWO_LAYERS, UNSOLVED
+from flowlin.field.gates.sides import NO_SLOTS, UNSOLVED
 from flowlin.field.objective import AbstractObjective, Modified
 from flowlin.field.problem import Problem
 from flowlin.log.buffer import Buffer, gate_log
@@ -379,7 +379,6 @@ class _Found(eqx.Module):
         for trouble, why in (
             (NO_SLOTS, RESULTS.slide_overflow),
             (UNSOLVED, RESULTS.modes_unsolved),
-            (TWO_LAYERS, RESULTS.slides_in_two_layers),
         ):
             result = RESULTS.where(jnp.any(state.sides.trouble == trouble), why, result)
         return _Found(result, jnp.minimum(self.end, state.end), self.final, self.log)
@@ -391,7 +390,7 @@ def _reported(solver: Any, state: Any, counts: dict[str, Any], ts: Array) -> tup
         radius = state.log.at(ts)
         return {"accepted_evaluations": state.evaluations}, {"spectral_radius": radius}
     if isinstance(state, WalkState):
-        return {"accepted_evaluations": state.evaluations}, {}
+        return {"accepted_evaluations": state.evaluations, **state.sides.report}, {}
     if isinstance(solver, AveragedGates):
         spent = 1 + EVALUATIONS * counts["num_accepted_steps"]
         return {"accepted_evaluations": spent, "grazing_margin": state.margin}, {}

@@ -30,11 +30,18 @@ class LayerSides(eqx.Module):
     - `codes`: OFF, SLIDING or ON; the units of all layers, first layer first.
     - `slots`: positions of the sliding leaders in the flattened codes; H P in empty slots.
     - `trouble`: what went wrong, FINE as long as nothing did.
+    - `certificate`: `DeepFlow.highest` of the pair at the run's first branch, NaN without one.
     """
 
     codes: Int[Array, "H P"]
     slots: Int[Array, " m"]
     trouble: Int[Array, ""]
+    certificate: Float[Array, ""]
+
+    @property
+    def report(self) -> dict[str, Array]:
+        """What a run's `stats` say of them."""
+        return {"branch_certificate": self.certificate}
 
 
 class DeepFrozen(eqx.Module):
@@ -58,15 +65,16 @@ class DeepFlow(eqx.Module):
     r"""Velocity and switching conditions at given sides, for any number of layers.
 
     The pair p of a unit and a sample contributes $g_p C_p \phi_p$ to the velocity, with its gate
-    g, $C_p = -\partial L / \partial h_p$ and $\phi_p = \partial z_p / \partial \theta$. As long as
-    no sample slides in two layers, the C and phi of sliding pairs S do not depend on gates of S
-    (h = 0 at a kink whatever the gate), so
+    g, $C_p = -\partial L / \partial h_p$ and $\phi_p = \partial z_p / \partial \theta$. Sliding
+    pairs S have h = 0 whatever their gates, so their phi may be taken with all of S off; their
+    unknown is what they send back, s C_p - u_p in the mean, in which all below is linear:
 
     $$\dot\theta = D (f - \Phi^T u), \quad \Phi D \Phi^T u = \Phi D f, \quad
-      0 \le u \le (1 - s) |C|,$$
+      0 \le u_p \le -(1 - s) C_p(u),$$
 
     with f minus the gradient with all of S off, and D the diagonal of 1/tau: what is left of f
-    beside the span of the sliding pairs' gradients, in the metric of D. Each layer has its own
+    beside the span of the sliding pairs' gradients, in the metric of D. C_p depends on the u of
+    the layers above (`flowlin.field.gates.layers_rule` has the derivation). Each layer has its own
     tau; D is zero for what does not move, and a unit whose z cannot move has no kinks. For one
     hidden layer this is `GatedFlow`, where Phi does not change along a piece and units do not mix.
     Here it does: z is no linear function of the parameters, and steps leave the kinks by their own
@@ -159,10 +167,13 @@ class DeepFlow(eqx.Module):
         """Largest u, negative where nothing slides."""
         return -(1 - self.network.slope) * strength
 
+    def gates(self, codes: Int[Array, "H P"]) -> Float[Array, "H P"]:
+        """Gates to the sides, those of sliding pairs off."""
+        return self.each(lambda kinks, one: kinks.gates(one, self.network.slope), codes)
+
     def freeze(self, sides: LayerSides) -> DeepFrozen:
         """The sides as the vector field wants them."""
-        gates = self.each(lambda kinks, one: kinks.gates(one, self.network.slope), sides.codes)
-        return DeepFrozen(sides.codes, gates, sides.slots)
+        return DeepFrozen(sides.codes, self.gates(sides.codes), sides.slots)
 
     def run(
         self, parameters: Parameters, gates: Any, u: Float[Array, "H P"] | None = None,
@@ -236,8 +247,28 @@ class DeepFlow(eqx.Module):
         free = self.run(parameters, frozen.gates)
         q = take(self.rates(free, parameters, frozen.gates, free.velocity), frozen.slots)
         gram = self.gram(free, parameters, frozen.gates, frozen.slots)
-        u = put(_solve(gram, q), frozen.slots, frozen.gates)
+        u = put(solve(gram, q), frozen.slots, frozen.gates)
         return self.run(parameters, frozen.gates, u), u
+
+    def highest(self, parameters: Parameters, frozen: DeepFrozen) -> Float[Array, "H P"]:
+        """Upper bound of each kink's C over all choices of the gates of sliding pairs above it.
+
+        By interval arithmetic, layer by layer down: a sliding pair sends back g C with any g from
+        the slope to one. Where it is negative for all sliding pairs of a sample, the flow is unique.
+        """
+        at, slope = self.run(parameters, frozen.gates), self.network.slope
+        readouts = self.whole(parameters)[0][1:]
+        codes, gates = self.split(frozen.codes), self.split(frozen.gates)
+        low = high = at.c[-1]
+        highest = [high]
+        for k in reversed(range(1, len(codes))):
+            slides = codes[k] == SLIDING
+            least = jnp.where(slides, jnp.minimum(slope * low, low), gates[k] * low)
+            most = jnp.where(slides, jnp.maximum(slope * high, high), gates[k] * high)
+            plus, minus = jnp.maximum(readouts[k - 1], 0).T, jnp.minimum(readouts[k - 1], 0).T
+            low, high = plus @ least + minus @ most, plus @ most + minus @ least
+            highest = [high, *highest]
+        return self.strength(highest)
 
     def __call__(self, t: Any, parameters: Parameters, frozen: DeepFrozen | None) -> Parameters:
         """Velocity of the parameters; without sides, that of the signs of z."""
@@ -264,7 +295,7 @@ class DeepFlow(eqx.Module):
         """
         at = self.run(parameters, frozen.gates)
         gram = self.gram(at, parameters, frozen.gates, frozen.slots)
-        off = _solve(gram, take(jnp.concatenate(at.z), frozen.slots))
+        off = solve(gram, take(jnp.concatenate(at.z), frozen.slots))
         u = put(off, frozen.slots, frozen.gates)
         back = self.run(parameters, frozen.gates, u, still=True).velocity
         moved = jnp.any(frozen.slots < frozen.codes.size)
@@ -318,7 +349,7 @@ def put(values: Float[Array, " m"], slots: Int[Array, " m"], like: Array) -> Flo
     return jnp.zeros(like.size, like.dtype).at[slots].set(values, mode="drop").reshape(like.shape)
 
 
-def _solve(gram: Float[Array, "m m"], q: Float[Array, " m"]) -> Float[Array, " m"]:
+def solve(gram: Float[Array, "m m"], q: Float[Array, " m"]) -> Float[Array, " m"]:
     """Solution of gram u = q, for q in its range; zero in empty slots.
 
     A little is added to the diagonal, so that dependent gradients do no harm; what that changes

@@ -1,47 +1,62 @@
-"""Which sides all layers take up at an event: Filippov's rule where layers do not mix."""
+r"""Which sides all layers take up at an event: Filippov's rule for any number of layers.
+
+**The set.** Take the pairs at their kinks and the loss near there: linear in the parameters but
+for its kinks, a piecewise-linear function $\ell$ of the pairs' z. Let $w_p$ be the mean signal that
+a pair p sends back, its gate times $C_p = -\partial L / \partial h_p$, as descent's chatter averages
+it or as the smoothed ReLU has it. Lower layers are sent w, so $C_p(w) = A_p + \sum_q W_{qp} w_q$,
+over the pairs q of the next layer in the same sample and the chains through units that are on, is
+*linear* in w. The origin is a local minimum of $\ell + \sum_p w_p z_p$ if and only if
+
+$$C_p(w) \le w_p \le s\, C_p(w) \quad \text{for every pair } p,$$
+
+s being the slope of the off side (0 for ReLU). For the top layer, with gamma = -C > 0,
+$\min_z (\gamma \sigma(z + r) - b z) = b r$ if $s \gamma \le b \le \gamma$, and minus infinity else,
+where $r = \sum_j W_j \sigma(y_j)$ is what lower pairs add: so the top pair drops out and leaves
+$b W_j$ in the coefficient of each $\sigma(y_j)$ below. Layer by layer this is the product polytope
+above. It is the set of regular (Frechet) subgradients of the loss, convex in w.
+
+**The velocity** is -1 times its element of least norm, $f + \Phi^T w$ (`DeepFlow`; metric of 1/tau).
+The conditions of Karush, Kuhn and Tucker of that quadratic program are the rule: dz/dt > 0 goes
+with $w = C$ (on), dz/dt < 0 with $w = s C$ (off), and dz/dt = 0 with w in between (sliding). One
+unknown and one condition per pair, whatever the depth. In the code u = s C - w >= 0.
+
+**Uniqueness.** Clarke's subdifferential lets the gates of one sample's layers be correlated, as
+descent's are; then C has no single value. If C_p(g) <= 0 for every choice g of the gates above, for
+each p, then $-C_p \sigma(z_p) = \max_{g_p} (-g_p C_p z_p)$ layer by layer, $\ell$ is a maximum of
+linear functions, convex, and the two sets are one: the flow is unique. `DeepFlow.highest` bounds
+C from above over all those choices. Where the bound of a pair that leaves its slide to on is
+positive, descent can stay on the kink though the origin is no minimum any more: the walk takes the
+exit, as the smoothed ReLU does in the limit, and notes a *branch*.
+"""
 
 import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from flowlin._tools.rounding import rounding_in
 from flowlin._tools.types import Parameters
-from flowlin.field.gates.box import box_qp
-from flowlin.field.gates.layers import DeepFlow, LayerSides, take
+from flowlin.field.gates.layers import DeepFlow, LayerSides, put, solve, take
 from flowlin.field.gates.one_layer_rule import side_of
 from flowlin.field.gates.rule import AbstractRule, Piece
-from flowlin.field.gates.sides import (
-    FINE,
-    NO_SLOTS,
-    OFF,
-    ON,
-    SLIDING,
-    TWO_LAYERS,
-    UNSOLVED,
-    slots_of,
-)
+from flowlin.field.gates.sides import FINE, NO_SLOTS, OFF, ON, SLIDING, UNSOLVED, slots_of
 from flowlin.log.buffer import Buffer
 
-PASSES = 8  # before a choice of sides counts as unsolved
+BLOCK_PASSES = 12  # in which all wrong sides change at once, before the first one alone
+PASSES = 300  # before a choice of sides counts as unsolved
 
 
 class _Choice(eqx.Module):
-    """Sides under way: `open_` pairs are still to be chosen among each other."""
+    """Sides under way."""
 
     codes: Int[Array, "H P"]
-    open_: Bool[Array, "H P"]
-    trouble: Int[Array, ""]
+    rates: Float[Array, "H P"]  # dz/dt at these sides
+    settled: Bool[Array, ""]
     count: Int[Array, ""]
-    again: Bool[Array, ""]
 
 
 class NetworkRule(AbstractRule):
-    """Filippov's rule for all layers together.
-
-    All pairs at their kinks, of any unit, push each other's z; their gates solve one
-    box-constrained quadratic program. It is one as long as no sample slides in two layers: there
-    the fractions of gates multiply, and the run stops.
-    """
+    """Filippov's rule for all layers together, since all pairs at kinks push each other's z."""
 
     flow: DeepFlow
     slots: int = eqx.field(static=True)  # of the network
@@ -57,122 +72,120 @@ class NetworkRule(AbstractRule):
         strength = flow.strength(at.c)
         rises = flow.rates(at, parameters, frozen.gates, at.velocity) > 0
         codes = jnp.where(near & (strength >= 0) & rises, ON, codes).astype(jnp.int8)
-        none = jnp.zeros_like(near)
-        open_, _ = self._apart(none, none, near & (strength < 0))
+        open_ = near & (strength < 0)
         return lax.cond(
             jnp.any(open_),
-            lambda: self._settled(parameters, flow.follow(codes), open_),
+            lambda: self._settled(parameters, codes, open_)[0],
             lambda: self._sides(flow.follow(codes), sides.trouble),
         )
 
     def switch(self, piece: Piece, sides: LayerSides, log: Buffer) -> tuple[LayerSides, Buffer]:
-        """New sides after the event at the end of a piece, and the log of what changed."""
+        """New sides after the event at the end of a piece, and the log of what changed.
+
+        A branch is logged as a change of the component that is H P beyond its pair's.
+        """
+        pair = jnp.arange(sides.codes.size)
 
         def changed():
-            new = self._decide(lax.stop_gradient(piece.y1), sides, piece.fired)
-            old_codes, codes = sides.codes.ravel(), new.codes.ravel()
-            return new, log.append(
-                piece.end, piece.uncertainty, jnp.arange(codes.size), old_codes, codes
-            )
+            new, branch = self._decide(lax.stop_gradient(piece.y1), sides, piece.fired)
+            when = piece.end, piece.uncertainty
+            more = log.append(*when, pair, sides.codes.ravel(), new.codes.ravel())
+            branch = branch.ravel()
+            return new, more.append(*when, pair + pair.size, jnp.zeros_like(branch), branch)
 
         return lax.cond(jnp.any(piece.fired), changed, lambda: (sides, log))
 
-    def _decide(self, parameters: Parameters, sides: LayerSides, fired: Array) -> LayerSides:
+    def _decide(
+        self, parameters: Parameters, sides: LayerSides, fired: Array
+    ) -> tuple[LayerSides, Bool[Array, "H P"]]:
+        """New sides, and which pairs left where the flow may not be unique."""
         flow = self.flow
         frozen = flow.freeze(sides)
         at, u = flow.pressed(parameters, frozen)
-        strength, slides = flow.strength(at.c), sides.codes == SLIDING
-        near = flow.near(parameters) & ~slides
+        strength, slides = flow.strength(at.c), (sides.codes == SLIDING) & flow.leads
+        near = flow.near(parameters)
         left = jnp.where(2 * u > flow.bound(strength), ON, OFF).astype(jnp.int8)
-        wanted = fired & ~slides & (strength < 0)
-        open_, clash = self._apart(
-            slides & ~fired & flow.leads, wanted, near & ~fired & (strength < 0)
-        )
+        open_ = jnp.where(slides, ~fired, (fired | near) & (strength < 0)) & flow.leads
         crosses = fired & ~slides & ~open_
         codes = jnp.where(fired & slides, left, jnp.where(crosses, -sides.codes, sides.codes))
-        new = self._settled(parameters, flow.follow(codes), open_)
-        return lax.cond(
-            jnp.any(crosses & clash),
-            lambda: self._verified(parameters, new, crosses & clash),
+        new, rates = self._settled(parameters, codes, open_)
+        # Others' changes may have turned it round: then it is one of those to be chosen.
+        back = crosses & (rates * new.codes <= 0)
+        new = lax.cond(
+            jnp.any(back),
+            lambda: self._settled(parameters, new.codes, open_ | back)[0],
             lambda: new,
         )
+        highest = flow.highest(parameters, frozen)
+        doubtful = highest > rounding_in(highest.dtype).snap * jnp.abs(strength)
+        branch = slides & (new.codes == ON) & doubtful
+        first = jnp.max(jnp.where(branch, highest, -jnp.inf))
+        first = jnp.where(jnp.any(branch) & jnp.isnan(sides.certificate), first, sides.certificate)
+        return eqx.tree_at(lambda s: s.certificate, new, first), branch
 
-    def _apart(self, held: Array, wanted: Array, near: Array) -> tuple[Array, Array]:
-        """The pairs that can be chosen together: no sample at kinks of two layers.
+    def _settled(
+        self, parameters: Parameters, codes: Array, open_: Array
+    ) -> tuple[LayerSides, Float[Array, "H P"]]:
+        """The open pairs' sides, among each other, and dz/dt of all pairs there.
 
-        Pairs that are `near` only stand back behind the `wanted` and those `held` already.
-
-        **Returns:** the pairs (H, P), and those wanted whose sample is at another layer's kink.
+        All of them slide at first; then every pair on a wrong side changes it, after
+        `BLOCK_PASSES` the first one alone, until none is.
         """
-        clash = wanted & self._elsewhere(held | wanted)
-        chosen = held | (wanted & ~clash)
-        return chosen | (near & ~self._elsewhere(chosen | near)), clash
-
-    def _elsewhere(self, open_: Bool[Array, "H P"]) -> Bool[Array, "H P"]:
-        """Whether a kink's samples are at open kinks of other layers."""
-        layers = list(zip(self.flow.kinks, self.flow.split(open_), strict=True))
-        busy = jnp.stack([jnp.any(one, axis=0)[kinks.leader] for kinks, one in layers])
-        others = jnp.sum(busy, axis=0) - busy > 0
-        found = []
-        for (kinks, one), other in zip(layers, others, strict=True):
-            at_leader = jnp.zeros_like(other).at[kinks.leader].max(other)
-            found.append(jnp.broadcast_to(at_leader, one.shape))
-        return jnp.concatenate(found)
-
-    def _settled(self, parameters: Parameters, codes: Array, open_: Array) -> LayerSides:
-        """The open pairs' sides, by the quadratic program.
-
-        Other pairs' changes may have turned the C of some of them: those cannot slide. They go
-        where their velocity takes them, and the rest settles anew.
-        """
-        flow = self.flow
-        flat = codes.size
+        chosen = slots_of(open_.ravel(), self.slots)
+        base = self.flow.follow(jnp.where(open_, SLIDING, codes).astype(jnp.int8))
 
         def once(choice: _Choice) -> _Choice:
-            base = flow.follow(jnp.where(choice.open_, SLIDING, choice.codes).astype(jnp.int8))
-            frozen = flow.freeze(self._sides(base, choice.trouble))
-            at = flow.run(parameters, frozen.gates)
-            chosen = slots_of(choice.open_.ravel(), self.slots)
-            gram = flow.gram(at, parameters, frozen.gates, chosen)
-            q = take(flow.rates(at, parameters, frozen.gates, at.velocity), chosen)
-            bound = take(flow.bound(flow.strength(at.c)), chosen)
-            there = chosen < flat
-            u, settled = box_qp(gram, q, jnp.maximum(bound, 0.0), there)
-            side = side_of(u, bound)
-            lost = there & (bound <= 0)
-            side = jnp.where(lost, jnp.where(q - gram @ u > 0, ON, OFF), side)
-            codes = choice.codes.ravel().at[chosen].set(side.astype(jnp.int8), mode="drop")
-            open_ = choice.open_.ravel().at[chosen].set(~lost, mode="drop")
-            full = jnp.sum(choice.open_) > self.slots
-            trouble = jnp.where(full, NO_SLOTS, jnp.where(settled, FINE, UNSOLVED))
-            return _Choice(
-                codes=flow.follow(codes.reshape(base.shape)),
-                open_=open_.reshape(base.shape),
-                trouble=jnp.maximum(choice.trouble, trouble.astype(jnp.int8)),
-                count=choice.count + 1,
-                again=jnp.any(lost),
-            )
+            side, moved, rates = self._turned(parameters, choice.codes, chosen)
+            first = jnp.arange(moved.size) == jnp.argmax(moved)
+            turns = moved & (first | (choice.count < BLOCK_PASSES))
+            old = take(choice.codes, chosen)
+            side = jnp.where(jnp.any(moved), jnp.where(turns, side, old), side)
+            new = choice.codes.ravel().at[chosen].set(side, mode="drop")
+            codes = self.flow.follow(new.reshape(codes_shape))
+            return _Choice(codes, rates, ~jnp.any(moved), choice.count + 1)
 
-        zero = jnp.zeros((), jnp.int8)
-        start = _Choice(
-            codes=codes, open_=open_, trouble=zero, count=jnp.zeros((), int), again=jnp.any(open_)
-        )
-        end = lax.while_loop(lambda c: c.again & (c.count < PASSES), once, start)
-        trouble = jnp.where(end.again, jnp.maximum(end.trouble, UNSOLVED), end.trouble)
-        return self._sides(end.codes, trouble.astype(jnp.int8))
+        codes_shape = codes.shape
+        zero = jnp.zeros(codes_shape, self.flow.task.x.dtype)
+        start = _Choice(base, zero, jnp.asarray(False), jnp.zeros((), int))
+        end = lax.while_loop(lambda c: ~c.settled & (c.count < PASSES), once, start)
+        full = jnp.sum(open_) > self.slots
+        trouble = jnp.where(full, NO_SLOTS, jnp.where(end.settled, FINE, UNSOLVED))
+        return self._sides(end.codes, trouble.astype(jnp.int8)), end.rates
+
+    def _turned(
+        self, parameters: Parameters, codes: Array, chosen: Int[Array, " m"]
+    ) -> tuple[Int[Array, " m"], Bool[Array, " m"], Float[Array, "H P"]]:
+        """Sides that the chosen pairs want at these sides, which of them are others, and dz/dt.
+
+        A pair whose range is empty (C >= 0) leaves its slide to off first and, if its z then rises,
+        from there to on: sent on at once, it could revive a unit that is dead.
+
+        Where none is another, those at an end of their ranges get the side of that end.
+        """
+        flow, slack = self.flow, rounding_in(self.flow.task.x.dtype).slack
+        gates = flow.gates(codes)
+        free = flow.run(parameters, gates)
+        gram = flow.gram(free, parameters, gates, chosen)
+        q = take(flow.rates(free, parameters, gates, free.velocity), chosen)
+        there, side = chosen < codes.size, take(codes, chosen)
+        slides = there & (side == SLIDING)
+        u = solve(jnp.where(slides[:, None] & slides, gram, 0.0), jnp.where(slides, q, 0.0))
+        at = flow.run(parameters, gates, put(u, chosen, gates))
+        bound, rate = take(flow.bound(flow.strength(at.c)), chosen), q - gram @ u
+        slack_rate = slack * (jnp.abs(q) + jnp.abs(gram) @ jnp.abs(u))
+        slack_u = slack * jnp.abs(bound)
+        empty = bound <= 0
+        low = slides & (empty | (u < -slack_u))
+        high = slides & ~low & (u > bound + slack_u)
+        rises = there & (side == OFF) & (rate > slack_rate)
+        falls = there & (side == ON) & (rate < -slack_rate)
+        moved = low | high | rises | falls
+        wanted = jnp.where(low | (falls & empty), OFF, jnp.where(high | (rises & empty), ON, SLIDING))
+        end = jnp.where(slides, side_of(u, bound), side)
+        side = jnp.where(moved, wanted, jnp.where(jnp.any(moved), side, end))
+        return side.astype(codes.dtype), moved, flow.rates(at, parameters, gates, at.velocity)
 
     def _sides(self, codes: Array, trouble: Array) -> LayerSides:
         slides = (codes == SLIDING) & self.flow.leads
-        return LayerSides(codes, slots_of(slides.ravel(), self.slots), trouble)
-
-    def _verified(self, parameters: Parameters, sides: LayerSides, crossed: Array) -> LayerSides:
-        """Stops unless the pairs that `crossed` while their sample slides elsewhere move on.
-
-        If they do not, both sides push back: the sample slides in two layers.
-        """
-        frozen = self.flow.freeze(sides)
-        at, _ = self.flow.pressed(parameters, frozen)
-        rates: Float[Array, "H P"] = self.flow.rates(at, parameters, frozen.gates, at.velocity)
-        stuck = jnp.any(crossed & (rates * sides.codes <= 0))
-        trouble = jnp.where(stuck & (sides.trouble == FINE), TWO_LAYERS, sides.trouble)
-        return LayerSides(sides.codes, sides.slots, trouble.astype(jnp.int8))
+        never = jnp.full((), jnp.nan, self.flow.task.x.dtype)
+        return LayerSides(codes, slots_of(slides.ravel(), self.slots), trouble, never)

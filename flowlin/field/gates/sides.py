@@ -9,7 +9,7 @@ from flowlin._tools.numerics import pseudo_inverse
 
 OFF, SLIDING, ON = -1, 0, 1
 # What can go wrong at an event.
-FINE, NO_SLOTS, UNSOLVED, TWO_LAYERS = 0, 1, 2, 3
+FINE, NO_SLOTS, UNSOLVED = 0, 1, 2
 
 
 class Hyperplanes(eqx.Module):
@@ -112,6 +112,11 @@ class Sides(eqx.Module):
     solve: Float[Array, "*H m N"]
     projector: Float[Array, "*H N N"] | None
     trouble: Int[Array, "*H"]
+
+    @property
+    def report(self) -> dict[str, Array]:
+        """What a run's `stats` say of them: nothing, since with one layer the flow is unique."""
+        return {}
 
     @staticmethod
     def of(codes: Int[Array, "H P"], slots: int, x: Float[Array, "P N"]) -> "Sides":
