@@ -120,7 +120,7 @@ def test_trajectory_says_what_a_person_wants(walk):
         rf"  events     gate {len(walk.events)}",
         r"  t\* open    [\d.]+( ± \de-\d+)? \(fraction 0.\d+.*\)",
         r"  t\* closed  [\d.]+( ± \de-\d+)? \(fraction 0.\d+.*\)",
-        r"  kinks      ExactKinks\(\): one hidden layer and 24 \(unit, sample\) pairs",
+        r"  kinks      ExactKinks\(\): 24 \(unit, sample\) pairs, no more than 10000",
         r"  solver     \w+: the default; stiffness was not measured",
         rf"  end        t = 6 after {walk.stats['num_steps']} steps: ended at its final time",
     ]

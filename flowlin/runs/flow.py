@@ -119,10 +119,9 @@ def gradient_flow(
 
     Other arguments, which most people never need:
 
-    - `kinks`: of a ReLU network; None takes, up to 10,000 (unit, sample) pairs, `ExactKinks()`
-      for one hidden layer and `SmoothKinks(1e-4)` for more, and beyond `AveragedKinks()` for one
-      hidden layer without a `solver`, else `IgnoreKinks()`; `flow.stats` says which and why, and
-      what is not exact warns (`fl.KinksWarning`).
+    - `kinks`: of a ReLU network; None takes, up to 10,000 (unit, sample) pairs, `ExactKinks()`,
+      and beyond `AveragedKinks()` for one hidden layer without a `solver`, else `IgnoreKinks()`;
+      `flow.stats` says which and why, and what is not exact warns (`fl.KinksWarning`).
     - `solver`: any diffrax solver of ordinary differential equations that estimates its error
       (`diffrax.HalfSolver` makes such a one of any other); its steps are chosen by `rtol` and
       `atol`. None takes Dopri8 for smooth flows at rtol <= 1e-6, else

@@ -211,11 +211,17 @@ class ExactKinks(AbstractKinks):
     linear network whose sliding pairs are held at their kinks; at an event Filippov's rule
     chooses the gates. Limited by the solver's tolerance alone, so `rtol` means what it says.
 
-    For ReLU (and leaky ReLU) networks. Work grows with the number of events, roughly as units x
-    samples. With several hidden layers the walk goes on until a sample slides in two layers at
-    once: there the fractions of the gates multiply, and the flow that descent tends to is not
-    known to be unique. The run stops with `RESULTS.slides_in_two_layers`.
-    `flow.stats["accepted_evaluations"]` counts evaluations of the velocity in accepted steps.
+    For ReLU (and leaky ReLU) networks of any depth. Work grows with the number of events, roughly
+    as units x samples. `flow.stats["accepted_evaluations"]` counts evaluations of the velocity in
+    accepted steps.
+
+    With several hidden layers a sample may slide in several of them at once. Where a lower pair
+    then leaves its slide to on, and the loss nearby is not convex, the flow may not be unique: the
+    walk takes the exit, which is the limit of smooth gates (`SmoothKinks` of smaller and smaller
+    width), and descent, whose gates in the two layers are correlated, may stay. Such exits are in
+    the log, `flow.events.select("branch")`, and `flow.stats["branch_certificate"]` says how far
+    from convex the first one was: the largest C of the pair that left over all gates above it
+    (NaN without a branch; see `flowlin.field.gates.layers_rule` for rule and derivation).
 
     **Arguments:**
 
@@ -288,12 +294,10 @@ def suitable_kinks(
         averaged = depth == 1 and solver is None
         kinks = AveragedKinks() if averaged else IgnoreKinks()
         why = f"{count} (unit, sample) pairs, more than {MANY_PAIRS}"
-    elif depth > 1:
-        kinks, why = SmoothKinks(), f"{depth} hidden layers, where samples slide in two at once"
     elif not (solver is None or isinstance(solver, diffrax.AbstractERK)):
         kinks, why = SmoothKinks(), f"{type(solver).__name__} is not an explicit Runge-Kutta method"
     else:
-        return ExactKinks(), f"one hidden layer and {count} (unit, sample) pairs"
+        return ExactKinks(), f"{count} (unit, sample) pairs, no more than {MANY_PAIRS}"
     warn(
         f"the kinks are not walked through exactly but by {kinks}: {why}. Pass `kinks` to choose "
         "yourself.",
