@@ -82,10 +82,7 @@ def gate_log(
     """
     time, count = found.until(end)
     gates, branches = (
-        [
-            Channel(name, (width, initial.shape[1]), (layer,))
-            for layer, width in enumerate(layers)
-        ]
+        [Channel(name, (width, initial.shape[1]), (layer,)) for layer, width in enumerate(layers)]
         for name, layers in (("gate", hidden), ("branch", hidden[:-1]))
     )
     sides = initial.astype(int).ravel()

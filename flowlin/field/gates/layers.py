@@ -30,7 +30,8 @@ class LayerSides(eqx.Module):
     - `codes`: OFF, SLIDING or ON; the units of all layers, first layer first.
     - `slots`: positions of the sliding leaders in the flattened codes; H P in empty slots.
     - `trouble`: what went wrong, FINE as long as nothing did.
-    - `certificate`: `DeepFlow.highest` of the pair at the run's first branch, NaN without one.
+    - `certificate`: the upper bound of C (`DeepFlow.reach`) of the pair that left at the run's
+      first branch, NaN without one.
     """
 
     codes: Int[Array, "H P"]
@@ -250,25 +251,26 @@ class DeepFlow(eqx.Module):
         u = put(solve(gram, q), frozen.slots, frozen.gates)
         return self.run(parameters, frozen.gates, u), u
 
-    def highest(self, parameters: Parameters, frozen: DeepFrozen) -> Float[Array, "H P"]:
-        """Upper bound of each kink's C over all choices of the gates of sliding pairs above it.
+    def reach(self, parameters: Parameters, frozen: DeepFrozen) -> tuple[Array, Array]:
+        """Bounds (H, P) of each kink's C over all choices of the gates of sliding pairs above it.
 
         By interval arithmetic, layer by layer down: a sliding pair sends back g C with any g from
-        the slope to one. Where it is negative for all sliding pairs of a sample, the flow is unique.
+        the slope to one. Where the upper bound is negative for all sliding pairs of a sample, the
+        flow is unique.
         """
         at, slope = self.run(parameters, frozen.gates), self.network.slope
         readouts = self.whole(parameters)[0][1:]
         codes, gates = self.split(frozen.codes), self.split(frozen.gates)
         low = high = at.c[-1]
-        highest = [high]
+        reach = [(low, high)]
         for k in reversed(range(1, len(codes))):
             slides = codes[k] == SLIDING
             least = jnp.where(slides, jnp.minimum(slope * low, low), gates[k] * low)
             most = jnp.where(slides, jnp.maximum(slope * high, high), gates[k] * high)
             plus, minus = jnp.maximum(readouts[k - 1], 0).T, jnp.minimum(readouts[k - 1], 0).T
             low, high = plus @ least + minus @ most, plus @ most + minus @ least
-            highest = [high, *highest]
-        return self.strength(highest)
+            reach = [(low, high), *reach]
+        return self.strength([low for low, _ in reach]), self.strength([high for _, high in reach])
 
     def __call__(self, t: Any, parameters: Parameters, frozen: DeepFrozen | None) -> Parameters:
         """Velocity of the parameters; without sides, that of the signs of z."""

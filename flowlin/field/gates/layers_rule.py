@@ -1,38 +1,38 @@
 r"""Which sides all layers take up at an event: Filippov's rule for any number of layers.
 
-**The set.** Take the pairs at their kinks and the loss near there: linear in the parameters but
-for its kinks, a piecewise-linear function $\ell$ of the pairs' z. Let $w_p$ be the mean signal that
-a pair p sends back, its gate times $C_p = -\partial L / \partial h_p$, as descent's chatter averages
-it or as the smoothed ReLU has it. Lower layers are sent w, so $C_p(w) = A_p + \sum_q W_{qp} w_q$,
-over the pairs q of the next layer in the same sample and the chains through units that are on, is
-*linear* in w. The origin is a local minimum of $\ell + \sum_p w_p z_p$ if and only if
+**The set.** Near its kinks the loss is, but for a smooth part, a piecewise-linear function $\ell$
+of the z of the pairs there. Let $w_p$ be the mean signal that a pair p sends back, its gate times
+$C_p = -\partial L / \partial h_p$, as descent's chatter averages it, or as the smoothed ReLU has
+it. Lower layers are sent w, so $C_p(w) = A_p + \sum_q W_{qp} w_q$, over the pairs q of the next
+layer in the same sample and the chains through units that are on, is *linear* in w. The origin is
+a local minimum of $\ell + \sum_p w_p z_p$ if and only if
 
 $$C_p(w) \le w_p \le s\, C_p(w) \quad \text{for every pair } p,$$
 
-s being the slope of the off side (0 for ReLU). For the top layer, with gamma = -C > 0,
-$\min_z (\gamma \sigma(z + r) - b z) = b r$ if $s \gamma \le b \le \gamma$, and minus infinity else,
-where $r = \sum_j W_j \sigma(y_j)$ is what lower pairs add: so the top pair drops out and leaves
-$b W_j$ in the coefficient of each $\sigma(y_j)$ below. Layer by layer this is the product polytope
-above. It is the set of regular (Frechet) subgradients of the loss, convex in w.
+s being the slope of the off side (0 for ReLU). For the top layer, with $\gamma = -C > 0$ and $r =
+\sum_j W_j \sigma(y_j)$ of the pairs below, $\min_z (\gamma \sigma(z + r) - b z) = b r$ if $s
+\gamma \le b \le \gamma$, else minus infinity: the top pair drops out and adds $b W_j$ to the
+coefficient of each $\sigma(y_j)$ below. Layer by layer this gives the product polytope above, the
+regular (Frechet) subgradients of the loss: a convex set.
 
-**The velocity** is -1 times its element of least norm, $f + \Phi^T w$ (`DeepFlow`; metric of 1/tau).
-The conditions of Karush, Kuhn and Tucker of that quadratic program are the rule: dz/dt > 0 goes
-with $w = C$ (on), dz/dt < 0 with $w = s C$ (off), and dz/dt = 0 with w in between (sliding). One
-unknown and one condition per pair, whatever the depth. In the code u = s C - w >= 0.
+**The velocity** is -1 times its element of least norm, $f + \Phi^T w$ (`DeepFlow`; metric of
+1/tau). The conditions of Karush, Kuhn and Tucker of that quadratic program are the rule: dz/dt > 0
+goes with $w = C$ (on), dz/dt < 0 with $w = s C$ (off), and dz/dt = 0 with w in between (sliding):
+one unknown and one condition per pair, whatever the depth. In the code $u = s C - w \ge 0$.
 
 **Uniqueness.** Clarke's subdifferential lets the gates of one sample's layers be correlated, as
-descent's are; then C has no single value. If C_p(g) <= 0 for every choice g of the gates above, for
-each p, then $-C_p \sigma(z_p) = \max_{g_p} (-g_p C_p z_p)$ layer by layer, $\ell$ is a maximum of
-linear functions, convex, and the two sets are one: the flow is unique. `DeepFlow.highest` bounds
-C from above over all those choices. Where the bound of a pair that leaves its slide to on is
-positive, descent can stay on the kink though the origin is no minimum any more: the walk takes the
+descent's are; then C has no single value. If $C_p(g) \le 0$ for every choice g of the gates above,
+for each p, then $-C_p \sigma(z_p) = \max_{g_p} (-g_p C_p z_p)$ layer by layer; $\ell$ is a maximum
+of linear functions, so convex, and the two sets are one: the flow is unique. `DeepFlow.reach`
+bounds C over all those choices. Where the upper bound of a pair that leaves its slide to on is
+positive, descent can stay on the kink though the origin is no minimum any more. The walk takes the
 exit, as the smoothed ReLU does in the limit, and notes a *branch*.
 """
 
 import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from flowlin._tools.rounding import rounding_in
 from flowlin._tools.types import Parameters
@@ -66,17 +66,17 @@ class NetworkRule(AbstractRule):
         flow, parameters = self.flow, lax.stop_gradient(parameters)
         z, near = jnp.concatenate(flow.run(parameters, None).z), flow.near(parameters)
         codes = flow.follow(jnp.where((z > 0) & ~near, ON, OFF).astype(jnp.int8))
-        sides = self._sides(codes, jnp.asarray(FINE, jnp.int8))
-        frozen = flow.freeze(sides)
-        at = flow.run(parameters, frozen.gates)
-        strength = flow.strength(at.c)
-        rises = flow.rates(at, parameters, frozen.gates, at.velocity) > 0
-        codes = jnp.where(near & (strength >= 0) & rises, ON, codes).astype(jnp.int8)
-        open_ = near & (strength < 0)
+        tied = flow.freeze(self._sides(jnp.where(near, SLIDING, codes)))
+        can_slide = flow.reach(parameters, tied)[0] < 0  # for some gates above it
+        gates = flow.gates(codes)
+        at = flow.run(parameters, gates)
+        rises = flow.rates(at, parameters, gates, at.velocity) > 0
+        codes = jnp.where(near & ~can_slide & rises, ON, codes).astype(jnp.int8)
+        open_ = near & can_slide
         return lax.cond(
             jnp.any(open_),
             lambda: self._settled(parameters, codes, open_)[0],
-            lambda: self._sides(flow.follow(codes), sides.trouble),
+            lambda: self._sides(flow.follow(codes)),
         )
 
     def switch(self, piece: Piece, sides: LayerSides, log: Buffer) -> tuple[LayerSides, Buffer]:
@@ -116,7 +116,7 @@ class NetworkRule(AbstractRule):
             lambda: self._settled(parameters, new.codes, open_ | back)[0],
             lambda: new,
         )
-        highest = flow.highest(parameters, frozen)
+        highest = flow.reach(parameters, frozen)[1]
         doubtful = highest > rounding_in(highest.dtype).snap * jnp.abs(strength)
         branch = slides & (new.codes == ON) & doubtful
         first = jnp.max(jnp.where(branch, highest, -jnp.inf))
@@ -137,20 +137,18 @@ class NetworkRule(AbstractRule):
         def once(choice: _Choice) -> _Choice:
             side, moved, rates = self._turned(parameters, choice.codes, chosen)
             first = jnp.arange(moved.size) == jnp.argmax(moved)
-            turns = moved & (first | (choice.count < BLOCK_PASSES))
-            old = take(choice.codes, chosen)
-            side = jnp.where(jnp.any(moved), jnp.where(turns, side, old), side)
+            stays = moved & ~first & (choice.count >= BLOCK_PASSES)
+            side = jnp.where(stays, take(choice.codes, chosen), side)
             new = choice.codes.ravel().at[chosen].set(side, mode="drop")
-            codes = self.flow.follow(new.reshape(codes_shape))
-            return _Choice(codes, rates, ~jnp.any(moved), choice.count + 1)
+            new = self.flow.follow(new.reshape(base.shape))
+            return _Choice(new, rates, ~jnp.any(moved), choice.count + 1)
 
-        codes_shape = codes.shape
-        zero = jnp.zeros(codes_shape, self.flow.task.x.dtype)
+        zero = jnp.zeros(base.shape, self.flow.task.x.dtype)
         start = _Choice(base, zero, jnp.asarray(False), jnp.zeros((), int))
         end = lax.while_loop(lambda c: ~c.settled & (c.count < PASSES), once, start)
         full = jnp.sum(open_) > self.slots
         trouble = jnp.where(full, NO_SLOTS, jnp.where(end.settled, FINE, UNSOLVED))
-        return self._sides(end.codes, trouble.astype(jnp.int8)), end.rates
+        return self._sides(end.codes, trouble), end.rates
 
     def _turned(
         self, parameters: Parameters, codes: Array, chosen: Int[Array, " m"]
@@ -180,12 +178,14 @@ class NetworkRule(AbstractRule):
         rises = there & (side == OFF) & (rate > slack_rate)
         falls = there & (side == ON) & (rate < -slack_rate)
         moved = low | high | rises | falls
-        wanted = jnp.where(low | (falls & empty), OFF, jnp.where(high | (rises & empty), ON, SLIDING))
+        off, on = low | (falls & empty), high | (rises & empty)
+        wanted = jnp.where(off, OFF, jnp.where(on, ON, SLIDING))
         end = jnp.where(slides, side_of(u, bound), side)
         side = jnp.where(moved, wanted, jnp.where(jnp.any(moved), side, end))
         return side.astype(codes.dtype), moved, flow.rates(at, parameters, gates, at.velocity)
 
-    def _sides(self, codes: Array, trouble: Array) -> LayerSides:
+    def _sides(self, codes: Array, trouble: ArrayLike = FINE) -> LayerSides:
+        codes, trouble = codes.astype(jnp.int8), jnp.asarray(trouble, jnp.int8)
         slides = (codes == SLIDING) & self.flow.leads
         never = jnp.full((), jnp.nan, self.flow.task.x.dtype)
         return LayerSides(codes, slots_of(slides.ravel(), self.slots), trouble, never)
