@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 
 from flowlin._tools.arrays import augment
 from flowlin._tools.rounding import rounding_in
@@ -341,7 +341,7 @@ class DeepFlow(eqx.Module):
         return jnp.where(frozen.codes == SLIDING, slid + tiny, self.rounding(parameters))
 
 
-def take(pairs: Float[Array, "H P"], slots: Int[Array, " m"]) -> Float[Array, " m"]:
+def take(pairs: Shaped[Array, "H P"], slots: Int[Array, " m"]) -> Shaped[Array, " m"]:
     """The slots' entries, zero in empty slots."""
     return pairs.ravel().at[slots].get(mode="fill", fill_value=0)
 

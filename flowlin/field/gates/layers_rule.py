@@ -72,10 +72,9 @@ class NetworkRule(AbstractRule):
         at = flow.run(parameters, gates)
         rises = flow.rates(at, parameters, gates, at.velocity) > 0
         codes = jnp.where(near & ~can_slide & rises, ON, codes).astype(jnp.int8)
-        open_ = near & can_slide
         return lax.cond(
-            jnp.any(open_),
-            lambda: self._settled(parameters, codes, open_)[0],
+            jnp.any(near & can_slide),
+            lambda: self._chosen(parameters, codes, near & can_slide)[0],
             lambda: self._sides(flow.follow(codes)),
         )
 
@@ -90,7 +89,7 @@ class NetworkRule(AbstractRule):
             new, branch = self._decide(lax.stop_gradient(piece.y1), sides, piece.fired)
             when = piece.end, piece.uncertainty
             more = log.append(*when, pair, sides.codes.ravel(), new.codes.ravel())
-            branch = branch.ravel()
+            branch = branch.ravel().astype(jnp.int8)
             return new, more.append(*when, pair + pair.size, jnp.zeros_like(branch), branch)
 
         return lax.cond(jnp.any(piece.fired), changed, lambda: (sides, log))
@@ -108,14 +107,7 @@ class NetworkRule(AbstractRule):
         open_ = jnp.where(slides, ~fired, (fired | near) & (strength < 0)) & flow.leads
         crosses = fired & ~slides & ~open_
         codes = jnp.where(fired & slides, left, jnp.where(crosses, -sides.codes, sides.codes))
-        new, rates = self._settled(parameters, codes, open_)
-        # Others' changes may have turned it round: then it is one of those to be chosen.
-        back = crosses & (rates * new.codes <= 0)
-        new = lax.cond(
-            jnp.any(back),
-            lambda: self._settled(parameters, new.codes, open_ | back)[0],
-            lambda: new,
-        )
+        new = self._settled(parameters, codes, open_, crosses)
         highest = flow.reach(parameters, frozen)[1]
         doubtful = highest > rounding_in(highest.dtype).snap * jnp.abs(strength)
         branch = slides & (new.codes == ON) & doubtful
@@ -124,9 +116,25 @@ class NetworkRule(AbstractRule):
         return eqx.tree_at(lambda s: s.certificate, new, first), branch
 
     def _settled(
+        self, parameters: Parameters, codes: Array, open_: Array, set_: Array
+    ) -> LayerSides:
+        """Sides where the open pairs chose among each other, after those that are `set_`.
+
+        What others chose may push one of the latter back to where it came from: then it is one of
+        those to choose.
+        """
+        sides, rates = self._chosen(parameters, codes, open_)
+        back = set_ & self.flow.leads & (rates * sides.codes <= 0)
+        return lax.cond(
+            jnp.any(back),
+            lambda: self._chosen(parameters, sides.codes, open_ | back)[0],
+            lambda: sides,
+        )
+
+    def _chosen(
         self, parameters: Parameters, codes: Array, open_: Array
     ) -> tuple[LayerSides, Float[Array, "H P"]]:
-        """The open pairs' sides, among each other, and dz/dt of all pairs there.
+        """Sides with those that the open pairs choose among each other, and dz/dt of all there.
 
         All of them slide at first; then every pair on a wrong side changes it, after
         `BLOCK_PASSES` the first one alone, until none is.
