@@ -87,10 +87,9 @@ def modified(name: str, rates: list[float]) -> dict[str, Any]:
     distances: dict[str, list[float]] = {"plain": [], "modified": []}
     delays: dict[str, list[float]] = {"plain": [], "modified": []}
     for rate in rates:
-        steps = round(t1 / rate)
-        run = fl.gradient_descent(network, task, t1 / steps, steps, events=events, interpolate=True)
+        run = fl.gradient_descent(network, task, rate, t1=t1, events=events, interpolate=True)
         found = times(run.events)
-        for which, (last, due) in (("plain", (end, hits)), ("modified", flowed(t1 / steps))):
+        for which, (last, due) in (("plain", (end, hits)), ("modified", flowed(rate))):
             distances[which].append(float(fl.distance(run.final, last, relative=True)))
             both = np.isfinite(found) & np.isfinite(due)
             delays[which].append(float(np.max(np.abs(found[both] - due[both]))))

@@ -101,7 +101,7 @@ def main() -> None:
         print(f"{label:<20} loss at {level:.4g}: t = {when}; items at half: t = {span}")
     found = {}
     for rate in rates:
-        descent = fl.gradient_descent(model, task, rate, round(t1 / rate), events=events)
+        descent = fl.gradient_descent(model, task, rate, t1=t1, events=events)
         found[rate] = fl.compare(flow, descent)
         halves = descent.events.select("half").time
         print(

@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Nearly all of the suite's time goes into compiling programs that then run for milliseconds, so
 # they are compiled hastily (examples and benchmarks are not), and each but once for all workers.
 HASTY = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+HASTY += " --xla_cpu_parallel_codegen_split_count=1"  # the other core has its own worker
 if importlib.metadata.version("jaxlib").startswith("0.10."):  # unknown to others, who would abort
     HASTY += " --xla_cpu_use_fusion_emitters=false"  # compiles in half of the time
 os.environ.setdefault("XLA_FLAGS", HASTY)

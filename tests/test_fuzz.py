@@ -90,5 +90,5 @@ def test_children_that_hang_or_die_are_counted():
         "fl.tasks.hierarchy(level=2)": "told",
         "fl.tasks.hierarchy(levels=(lambda: 1 / 0)())": "invalid",
     }
-    found = drive.outcomes([list(ends)], 1, 4.0)
+    found = drive.outcomes([list(ends)], 1, 2.0)
     assert {outcome["case"]: outcome["verdict"] for outcome in found} == ends

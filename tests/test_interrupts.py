@@ -244,13 +244,13 @@ measures = {
 }
 if kind == "descent":
     flow = fl.stochastic_gradient_descent(
-        linear, task, 1e-3, t1=300.0, batch_size=3, key=key, optimiser=optax.adam(1e-4),
+        linear, task, 1e-3, t1=100.0, batch_size=3, key=key, optimiser=optax.adam(1e-4),
         events=(fl.LossBelow(1.2),), observe={"norms": fl.measures.norms}, checkpoint=path,
     )
     sys.exit(print("done", flow.stats["num_steps"]))
 network, t1, options = {
     "exact": (relu, 100.0, {"rtol": 1e-9, "observe": measures}),
-    "averaged": (relu, 20.0, {"kinks": fl.AveragedKinks()}),
+    "averaged": (relu, 10.0, {"kinks": fl.AveragedKinks()}),
     "linear": (linear, 4e3, {
         "solver": diffrax.Tsit5(), "rtol": 1e-6, "events": (fl.LossBelow(1.2),),
         "observe": {"norms": fl.measures.norms},
@@ -266,7 +266,8 @@ print("done", flow.stats["num_steps"])
 def test_runs_killed_at_random_times_equal_the_undisturbed_one(kind, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(KILLED))
-    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    # diffrax checks saved times by calling back, and what calls back is compiled in every process.
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "EQX_ON_ERROR": "off"}
 
     def child(name):
         command = [sys.executable, str(script), kind, str(tmp_path / name)]

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import socket
 import subprocess
 import sys
@@ -25,12 +26,16 @@ def start(*arguments: str) -> subprocess.Popen:
     )
 
 
-def finish(*processes: subprocess.Popen) -> None:
+def finish(*processes: subprocess.Popen) -> list[list[str]]:
+    """The numbers that each has printed."""
+    numbers = []
     try:
         for process in processes:
             output, _ = process.communicate(timeout=600)
             assert process.returncode == 0, output
             assert "all equal" in output
+            numbers.append(re.findall(r"numbers (.*)", output))
+        return numbers
     finally:
         for process in processes:
             process.kill()
@@ -44,4 +49,6 @@ def test_two_processes_each_with_its_own_rows():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    finish(start(port, "0"), start(port, "1"))
+    one, other = finish(start(port, "0"), start(port, "1"))
+    assert one
+    assert one == other

@@ -220,7 +220,12 @@ def extended(
 
 
 def _traced(
-    run: Run, dense: bool, limits: Limits, automatic: bool, progress: Any, checkpoint: Any
+    run: Run,
+    dense: bool,
+    limits: Limits,
+    automatic: bool,
+    progress: bool | diffrax.AbstractProgressMeter,
+    checkpoint: PathLike | None,
 ) -> Trajectory:
     """A run under `jit`, `vmap` or a derivative: one solve with all the room it may need."""
     del automatic  # the solver stays: choosing another needs numbers
@@ -242,7 +247,12 @@ def _traced(
 
 
 def _driven(
-    run: Run, dense: bool, limits: Limits, automatic: bool, progress: Any, checkpoint: Any
+    run: Run,
+    dense: bool,
+    limits: Limits,
+    automatic: bool,
+    progress: bool | diffrax.AbstractProgressMeter,
+    checkpoint: PathLike | None,
 ) -> Trajectory:
     """A run outside of them, which can pause."""
     pauses: list[AbstractPause] = []
