@@ -9,14 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flowlin._tools.arrays import is_traced
+from flowlin._tools.arrays import in_dtype, is_traced
 from flowlin._tools.flat import Flat
 from flowlin._tools.warning import warn
 from flowlin.field.objective import AbstractObjective, Modified
 from flowlin.field.problem import Problem
 from flowlin.field.vector_field import GradientField, objective
 from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
-from flowlin.solvers.kinks import ASKED, AbstractKinks, IgnoreKinks, KinksWarning, suitable_kinks
+from flowlin.solvers.kinks import ASKED, IGNORED, AbstractKinks, KinksWarning, suitable_kinks
 from flowlin.solvers.rkc import RKC
 
 OWN = (diffrax.Bosh3, diffrax.Tsit5, diffrax.Dopri8, RKC)  # solvers that the library chooses
@@ -117,7 +117,7 @@ def chosen_method(
     elif isinstance(network, ReLUNetwork):
         kinks, kinks_because = suitable_kinks(network, problem.task, solver)
     else:
-        kinks = IgnoreKinks()
+        kinks = IGNORED
     rtol = tolerance(tolerances, kinks, dtype)
     chosen, because = kinks.method(problem, solver, rtol)
     goal = objective(network, problem.task, problem.loss, kinks.width, problem.decay)
@@ -160,8 +160,8 @@ def _require_known(kinks: AbstractKinks | None, known: str, why: str) -> None:
 def controller(rtol: Any, atol: Any, t1: Any, dtype: Any) -> diffrax.PIDController:
     """Step size control. Tolerances are arrays: another one is not another compilation."""
     return diffrax.PIDController(
-        rtol=jnp.asarray(rtol, dtype),
-        atol=jnp.asarray(rtol / 100 if atol is None else atol, dtype),
+        rtol=in_dtype(rtol, dtype),
+        atol=in_dtype(rtol / 100 if atol is None else atol, dtype),
         # Steps below this have lost the race against rounding.
         dtmin=16 * jnp.finfo(dtype).eps * t1,
         force_dtmin=False,
