@@ -30,7 +30,8 @@ def jit_by_array(function: Function) -> Function:
         tree = jax.tree.unflatten(structure, [arrays[place] for place in places])
         return function(tree, *args, **options)
 
-    fully, hastily = eqx.filter_jit(whole), eqx.filter_jit(whole, compiler_options=HASTILY)
+    fully = eqx.filter_jit(whole)
+    hastily = eqx.filter_jit(whole, compiler_options=HASTILY)  # pyright: ignore
 
     @functools.wraps(function)
     def call(tree, *args, **options):
