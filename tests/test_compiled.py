@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import flowlin as fl
+from flowlin._tools import compiled
 from flowlin._tools.compiled import jit_by_array
 
 
@@ -31,6 +32,18 @@ def test_an_array_that_occurs_twice_is_handed_over_once():
     assert jnp.array_equal(out["z"], b**2)
 
 
+def test_small_arrays_are_compiled_hastily_and_others_as_ever(monkeypatch):
+    """An option that XLA does not know shows where it is handed over."""
+    monkeypatch.setattr(compiled, "HASTILY", {"xla_unknown": True})
+    function = jit_by_array(jnp.sum)
+    with pytest.raises(RuntimeError, match="xla_unknown"):
+        function(jnp.ones(2))
+    assert float(function(jnp.ones(compiled.SMALL + 1))) == compiled.SMALL + 1
+    assert float(jax.jit(lambda: function(jnp.ones(2)))()) == 2
+    assert float(jax.grad(function)(jnp.ones(2))[0]) == 1
+    assert float(jax.vmap(function)(jnp.ones((1, 2)))[0]) == 2
+
+
 def test_all_parts_of_a_run_hold_the_same_task(key):
     """A copy in one of them would cost a forward pass of its own."""
     task = fl.tasks.teacher(30, (2.0, 1.0), key=key)
@@ -44,7 +57,7 @@ def test_all_parts_of_a_run_hold_the_same_task(key):
 
 
 @pytest.fixture(scope="module")
-def compiled():
+def durations():
     """Durations of all compilations from now on."""
     found = []
 
@@ -56,15 +69,15 @@ def compiled():
     return found
 
 
-def test_what_equals_the_default_compiles_nothing(compiled, key):
+def test_what_equals_the_default_compiles_nothing(durations, key):
     task = fl.tasks.teacher(30, (2.0, 1.0), key=key)
     network = fl.LinearNetwork.init(task, 4, 0.1, key=key)
     first = fl.gradient_flow(network, task, 1.0)
-    assert compiled
-    compiled.clear()
+    assert durations
+    durations.clear()
     other = fl.LinearNetwork.init(task, 4, 0.1, key=jax.random.key(1))
-    compiled.clear()
+    durations.clear()
     named = fl.gradient_flow(other, task, 2.0, solver=diffrax.Dopri8(), kinks=fl.IgnoreKinks())
-    assert not compiled
+    assert not durations
     assert named.stats["solver_because"] == "as asked for"
     assert first.stats["solver_because"] != "as asked for"

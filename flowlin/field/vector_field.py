@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
+from flowlin._tools.flat import as_tree, like
 from flowlin._tools.types import Parameters
 from flowlin.field.decay import Decay, decayed
 from flowlin.field.objective import AbstractObjective, FullData
@@ -49,5 +50,5 @@ class GradientField(eqx.Module):
     def __call__(self, t: Any, parameters: Parameters, args: Any) -> Parameters:
         """Velocity of the parameters, of those that are there."""
         del t, args
-        gradient = self.objective.gradient(self.network, parameters)
-        return paced(jax.tree.map(jnp.negative, gradient), self.tau)
+        gradient = self.objective.gradient(self.network, as_tree(parameters))
+        return like(parameters, paced(jax.tree.map(jnp.negative, gradient), self.tau))

@@ -120,22 +120,14 @@ class EventLog(eqx.Module):
     def __len__(self) -> int:
         if is_traced(self.time):
             raise ValueError("`len(events)` is not known under jit or vmap; use `events.count`.")
-        self._require_one("len(events)")
+        _require_one(self, "len(events)")
         return int(np.sum(np.isfinite(np.asarray(self.time))))
-
-    def _require_one(self, what: str) -> None:
-        """Raise `ValueError` for the logs of several runs, as `vmap` stacks them."""
-        if np.ndim(self.time) != 1:
-            raise ValueError(
-                f"`{what}` is of one log, and these are stacked, with times of shape "
-                f"{np.shape(self.time)}; take one, as in jax.tree.map(lambda a: a[0], events)."
-            )
 
     def _require_known(self, what: str) -> None:
         """Raise `ValueError` unless this is one log whose events are known."""
         if is_traced(self.time):
             raise ValueError(f"`{what}` is not known under jit or vmap; call it outside.")
-        self._require_one(what)
+        _require_one(self, what)
 
     @property
     def offsets(self) -> tuple[int, ...]:
@@ -172,7 +164,7 @@ class EventLog(eqx.Module):
 
         **Raises:** `ValueError` for several times; use `jax.vmap`.
         """
-        self._require_one("events.sides")
+        _require_one(self, "events.sides")
         k = jnp.where(
             (self.time <= t) & jnp.isfinite(self.time), jnp.arange(self.time.shape[0]), -1
         )
@@ -233,7 +225,7 @@ class EventLog(eqx.Module):
 
         **Raises:** `ValueError` if nothing of that name was watched, or several things were.
         """
-        self._require_one("events.first")
+        _require_one(self, "events.first")
         k, *more = self._named(name)
         if more:
             raise ValueError(
@@ -257,7 +249,7 @@ class EventLog(eqx.Module):
 
         **Raises:** `ValueError` for what is no mask of truth values (K,).
         """
-        self._require_one("events.where")
+        _require_one(self, "events.where")
         if np.shape(mask) != self.time.shape or getattr(mask, "dtype", 0) != jnp.bool_:
             raise refuse("mask", f"an array of truth values of shape {self.time.shape}", mask)
         order = jnp.argsort(jnp.where(mask, self.time, jnp.inf))
@@ -323,6 +315,15 @@ class EventLog(eqx.Module):
         **Raises:** `ImportError` if pandas is missing.
         """
         return data_frame(self.table(), COLUMNS)
+
+
+def _require_one(log: EventLog, what: str) -> None:
+    """Raise `ValueError` for the logs of several runs, as `vmap` stacks them."""
+    if np.ndim(log.time) != 1:
+        raise ValueError(
+            f"`{what}` is of one log, and these are stacked, with times of shape "
+            f"{np.shape(log.time)}; take one, as in jax.tree.map(lambda a: a[0], events)."
+        )
 
 
 def warn_unresolved(log: EventLog) -> None:

@@ -7,6 +7,7 @@ import equinox as eqx
 from equinox import AbstractVar
 from jaxtyping import Array, Float
 
+from flowlin._tools.flat import as_tree
 from flowlin._tools.types import Activation, Biases, Parameters, Product, Weights
 from flowlin.network.fit import check_fit, require_alike
 from flowlin.network.forward_pass import forward
@@ -48,7 +49,7 @@ class AbstractLayered(AbstractModel):
 
     def with_parameters(self: N, parameters: Parameters) -> N:
         """The same network with other weights and biases; those that are None stay."""
-        both = eqx.combine(parameters, self.parameters)
+        both = eqx.combine(as_tree(parameters), self.parameters)
         return eqx.tree_at(lambda n: (n.weights, n.biases), self, both, is_leaf=lambda x: x is None)
 
     @property

@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import PRNGKeyArray
 
-from flowlin._tools.arrays import is_traced
+from flowlin._tools.arrays import in_dtype, is_traced
 from flowlin._tools.checks import (
     MOST_STEPS,
     WORDS,
@@ -46,7 +45,7 @@ from flowlin.runs.interrupts import by_clock
 from flowlin.runs.run import Observables, Observe
 from flowlin.runs.stepping import Descent, Look
 from flowlin.runs.trajectory import Reference, Trajectory, finished
-from flowlin.solvers.kinks import IgnoreKinks
+from flowlin.solvers.kinks import IGNORED
 from flowlin.tasks.task import Task
 
 
@@ -169,7 +168,7 @@ def stochastic_gradient_descent(
 
 def _problem(network, task, loss, tau, weight_decay, trainable) -> Problem:
     decay, moves = chosen_decay(network, weight_decay), trained(network, trainable)
-    return Problem(network, task, loss, jnp.asarray(tau, network.dtype), decay, moves)
+    return Problem(network, task, loss, in_dtype(tau, network.dtype), decay, moves)
 
 
 class Rule(NamedTuple):
@@ -301,7 +300,7 @@ def described(problem: Problem, rule: Rule, watched: Watched) -> Descent:
     others = [e for e in watched.events if not isinstance(e, UnitSwitches)]
 
     def observer(events: Sequence[AbstractEvent]) -> Observer:
-        return Observer(tuple(user_watches(events, network, task, goal, IgnoreKinks())), network)
+        return Observer(tuple(user_watches(events, network, task, goal, IGNORED)), network)
 
     counters = tuple(observer([UnitSwitches(q)]) for q in counted)
     return Descent(
@@ -313,9 +312,9 @@ def described(problem: Problem, rule: Rule, watched: Watched) -> Descent:
         trained=problem.trained,
         look=Look(observer(others), counters, tuple(counted)),
         observe=Observables.of(watched.observe, network, task),
-        learning_rate=jnp.asarray(rule.learning_rate, dtype),
+        learning_rate=in_dtype(rule.learning_rate, dtype),
         tau=problem.tau,
-        clock=jnp.asarray(rule.clock, dtype),
+        clock=in_dtype(rule.clock, dtype),
         optimiser=rule.optimiser,
         interpolate=watched.interpolate,
         batch_size=rule.batch_size,

@@ -47,6 +47,10 @@ class AbstractRun(eqx.Module):
     capacity: eqx.AbstractVar[int]
     reference: eqx.AbstractVar[Reference]
 
+    def __getattribute__(self, name: str) -> Any:
+        """As of any object. Equinox makes a tree of every method, which no run needs."""
+        return object.__getattribute__(self, name)
+
     @property
     @abc.abstractmethod
     def network(self) -> AbstractModel:
@@ -174,7 +178,7 @@ def driven(
             flow = copied(flow, result=RESULTS.interrupted)
         hand_back(error, None if flow is None else flow.of(run))
         raise
-    return flow.of(run)
+    return Trajectory.of(flow, run)  # a bound method would be a tree
 
 
 def _advanced(

@@ -9,7 +9,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from flowlin._tools.arrays import is_traced
+from flowlin._tools.arrays import in_dtype, is_traced
 from flowlin._tools.checks import checked, positive_at_run_time
 from flowlin._tools.copies import copied
 from flowlin._tools.forward_mode import reverse_only, told_by_name
@@ -37,7 +37,7 @@ from flowlin.runs.driving import AbstractPause, Limits, driven, is_paused
 from flowlin.runs.interrupts import by_clock
 from flowlin.runs.method import Method, chosen_method, chosen_tolerances
 from flowlin.runs.precision import tell_digits
-from flowlin.runs.progress import progress_meter
+from flowlin.runs.progress import SILENT, progress_meter
 from flowlin.runs.run import Allowance, Observables, Observe, Run
 from flowlin.runs.stiffness import TOO_SHORT, StiffnessCheck
 from flowlin.runs.trajectory import Reference, Trajectory, finished
@@ -168,7 +168,7 @@ def gradient_flow(
     _require_saved(network, ts, observe)
     tell_digits(network.dtype)
     decay = chosen_decay(network, weight_decay)
-    tau, moves = jnp.asarray(tau, network.dtype), trained(network, trainable)
+    tau, moves = in_dtype(tau, network.dtype), trained(network, trainable)
     problem = Problem(network, task, loss, tau, decay, moves)
     check_modified(problem, modified_rate)
     how = chosen_method(problem, kinks, solver, modified_rate, tolerances, t1, adjoint)
@@ -179,9 +179,9 @@ def gradient_flow(
         method=method,
         watches=watches,
         observe=Observables.of(observe, network, task),
-        t1=jnp.asarray(t1, network.dtype),
+        t1=in_dtype(t1, network.dtype),
         ts=None if ts is None else jnp.asarray(ts, network.dtype),
-        meter=diffrax.NoProgressMeter(),
+        meter=SILENT,
         capacity=first_capacity(watches, max_events),
         reference=Reference(given, loss, extended=extended, choice=choice),
     )
@@ -280,7 +280,7 @@ def _driven(
     # diffrax reserves memory for every step that could happen: reserve what did.
     room = 2 ** math.ceil(math.log2(int(flow.counts["num_steps"]) + 1))
     _require_dense(flow.reference.run, room)
-    run = copied(flow.reference.run, meter=diffrax.NoProgressMeter())
+    run = copied(flow.reference.run, meter=SILENT)
     try:
         flow = run.solve(None, Allowance.whole(limits.steps, room), dense=True).of(run)
     except (KeyboardInterrupt, Exception) as error:

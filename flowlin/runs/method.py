@@ -9,14 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flowlin._tools.arrays import is_traced
+from flowlin._tools.arrays import in_dtype, is_traced
+from flowlin._tools.flat import Flat
 from flowlin._tools.warning import warn
 from flowlin.field.objective import AbstractObjective, Modified
 from flowlin.field.problem import Problem
 from flowlin.field.vector_field import GradientField, objective
-from flowlin.network.kinds import ReLUNetwork
-from flowlin.solvers.kinks import ASKED, AbstractKinks, IgnoreKinks, KinksWarning, suitable_kinks
+from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
+from flowlin.solvers.kinks import ASKED, IGNORED, AbstractKinks, KinksWarning, suitable_kinks
 from flowlin.solvers.rkc import RKC
+
+OWN = (diffrax.Bosh3, diffrax.Tsit5, diffrax.Dopri8, RKC)  # solvers that the library chooses
 
 
 class Choice(NamedTuple):
@@ -61,6 +64,7 @@ class Method(eqx.Module):
     - `kinks`: the policy for kinks; `objective`: what is descended.
     - `solver`, `controller`: diffrax's, as yet without the library's wrappings.
     - `adjoint`: how derivatives are taken.
+    - `flat`: whether the state of the solve is one vector, see `flowlin._tools.flat`.
     """
 
     kinks: AbstractKinks
@@ -68,6 +72,11 @@ class Method(eqx.Module):
     solver: diffrax.AbstractSolver
     controller: diffrax.AbstractAdaptiveStepSizeController
     adjoint: diffrax.AbstractAdjoint
+    flat: bool = eqx.field(static=True)
+
+    def state(self, problem: Problem) -> Any:
+        """What the solver moves, at t = 0."""
+        return Flat.of(problem.parameters) if self.flat else problem.parameters
 
     @property
     def loop(self) -> str:
@@ -108,7 +117,7 @@ def chosen_method(
     elif isinstance(network, ReLUNetwork):
         kinks, kinks_because = suitable_kinks(network, problem.task, solver)
     else:
-        kinks = IgnoreKinks()
+        kinks = IGNORED
     rtol = tolerance(tolerances, kinks, dtype)
     chosen, because = kinks.method(problem, solver, rtol)
     goal = objective(network, problem.task, problem.loss, kinks.width, problem.decay)
@@ -122,7 +131,21 @@ def chosen_method(
         objective=goal.label,
     )
     steps = tolerances.controller or controller(rtol, tolerances.atol, t1, dtype)
-    return Method(kinks, goal, chosen, steps, adjoint), choice
+    flat = tolerances.controller is None and _is_flat(problem, kinks, chosen)
+    return Method(kinks, goal, chosen, steps, adjoint, flat), choice
+
+
+def _is_flat(problem: Problem, kinks: AbstractKinks, solver: diffrax.AbstractSolver) -> bool:
+    """Whether the state may be one vector: where nobody but the library sees it, in whole.
+
+    Not with solvers or controllers of the user's, which may look at its parts, nor with arrays
+    that are split among devices; the rule of deep walks and other models go by trees, too.
+    """
+    network = problem.network
+    deep = kinks.walks and len(network.hidden) > 1
+    known = isinstance(network, AbstractNetwork) and type(solver) in OWN and not deep
+    arrays = [a for a in jax.tree.leaves(problem.parameters) if not is_traced(a)]
+    return known and all(a.sharding.is_fully_replicated for a in arrays)
 
 
 def _require_known(kinks: AbstractKinks | None, known: str, why: str) -> None:
@@ -137,8 +160,8 @@ def _require_known(kinks: AbstractKinks | None, known: str, why: str) -> None:
 def controller(rtol: Any, atol: Any, t1: Any, dtype: Any) -> diffrax.PIDController:
     """Step size control. Tolerances are arrays: another one is not another compilation."""
     return diffrax.PIDController(
-        rtol=jnp.asarray(rtol, dtype),
-        atol=jnp.asarray(rtol / 100 if atol is None else atol, dtype),
+        rtol=in_dtype(rtol, dtype),
+        atol=in_dtype(rtol / 100 if atol is None else atol, dtype),
         # Steps below this have lost the race against rounding.
         dtmin=16 * jnp.finfo(dtype).eps * t1,
         force_dtmin=False,

@@ -20,6 +20,9 @@ class QuietMeter(diffrax.TqdmProgressMeter):
         )
 
 
+SILENT = diffrax.NoProgressMeter()
+
+
 def progress_meter(
     progress: bool | diffrax.AbstractProgressMeter,
 ) -> diffrax.AbstractProgressMeter:
@@ -30,7 +33,7 @@ def progress_meter(
     if isinstance(progress, diffrax.AbstractProgressMeter):
         return progress
     if not progress:
-        return diffrax.NoProgressMeter()
+        return SILENT
     tqdm_bar(None).close()  # before anything is compiled, if tqdm is missing
     return QuietMeter()
 

@@ -13,6 +13,7 @@ from jaxtyping import Array
 from flowlin._tools.checks import recordable
 from flowlin._tools.compiled import jit_by_array
 from flowlin._tools.copies import copied
+from flowlin._tools.flat import as_tree
 from flowlin._tools.result import RESULTS, okay
 from flowlin._tools.types import Parameters
 from flowlin.events.observer import Observer
@@ -76,6 +77,7 @@ class _Save(eqx.Module):
 
     def __call__(self, t: Any, parameters: Parameters, args: Any) -> tuple[Array, Any]:
         del t, args
+        parameters = as_tree(parameters)
         network = self.network.with_parameters(parameters)
         return self.objective.value(network), self.observe(network, parameters, self.task)
 
@@ -212,7 +214,7 @@ class Run(AbstractRun):
         """Where a run stands before its first step, at t = 0 with the network's parameters."""
         term, solver = self.equation()
         t = jnp.zeros_like(self.t1) if t is None else t
-        parameters = self.problem.parameters if parameters is None else parameters
+        parameters = self.method.state(self.problem) if parameters is None else parameters
         ahead, inner = self.method.controller.init(
             term, t, self.t1, parameters, None, None, solver.func, solver.error_order(term)
         )

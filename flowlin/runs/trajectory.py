@@ -366,7 +366,7 @@ def trimmed(run: Trajectory) -> Trajectory:
     kept = int(np.sum(np.isfinite(np.asarray(run.ts))))
     if kept < run.ts.shape[0]:
         run = run.with_rows(lambda a: a[:kept])
-    events = run.events.trimmed()
+    events = EventLog.trimmed(run.events)  # a bound method would be a tree
     return run if events is run.events else copied(run, events=events)
 
 

@@ -22,6 +22,8 @@ from flowlin.tasks.task import Task
 MANY_PAIRS = 10_000  # (unit, sample) pairs beyond which each one's switches are too many
 DEFAULT = "the default; stiffness was not measured"
 ASKED = "as asked for"
+# Made once: modules take longer to make than to use.
+BOSH3, TSIT5, DOPRI8 = diffrax.Bosh3(), diffrax.Tsit5(), diffrax.Dopri8()
 
 
 class AbstractKinks(eqx.Module):
@@ -69,7 +71,7 @@ class AbstractKinks(eqx.Module):
 
 def _low_order(rtol: Any) -> diffrax.AbstractSolver:
     """For kinks, which limit the order, or in walks the steps; see `benchmarks/solvers.py`."""
-    return diffrax.Bosh3() if rtol > 1e-6 else diffrax.Tsit5()
+    return BOSH3 if rtol > 1e-6 else TSIT5
 
 
 @checked
@@ -92,8 +94,8 @@ class IgnoreKinks(AbstractKinks):
         if solver is not None:
             return solver, ASKED
         if isinstance(problem.network, ReLUNetwork):
-            return diffrax.Bosh3(), DEFAULT
-        return diffrax.Dopri8() if rtol <= 1e-6 else diffrax.Tsit5(), DEFAULT
+            return BOSH3, DEFAULT
+        return DOPRI8 if rtol <= 1e-6 else TSIT5, DEFAULT
 
     def walk(self, problem, solver, tolerances, capacity, loop) -> None:
         """Does not walk."""
@@ -265,6 +267,8 @@ class ExactKinks(AbstractKinks):
         return f"; events may be too close for float32; before any array is made: {ENABLE_X64}"
 
 
+IGNORED = IgnoreKinks()
+
 WORDS["kinks"] = instance(
     AbstractKinks, "an object such as fl.ExactKinks()", "or fl.SmoothKinks(1e-4)"
 )
@@ -292,7 +296,7 @@ def suitable_kinks(
     count, depth = pairs(network, task), len(network.hidden)
     if count > MANY_PAIRS:
         averaged = depth == 1 and solver is None
-        kinks = AveragedKinks() if averaged else IgnoreKinks()
+        kinks = AveragedKinks() if averaged else IGNORED
         why = f"{count} (unit, sample) pairs, more than {MANY_PAIRS}"
     elif not (solver is None or isinstance(solver, diffrax.AbstractERK)):
         kinks, why = SmoothKinks(), f"{type(solver).__name__} is not an explicit Runge-Kutta method"

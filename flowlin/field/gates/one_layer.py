@@ -9,6 +9,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int, PyTree
 
 from flowlin._tools.arrays import augment
+from flowlin._tools.flat import like
 from flowlin._tools.rounding import rounding_in
 from flowlin._tools.types import Parameters
 from flowlin.field.decay import Decay, slowed
@@ -146,7 +147,7 @@ class GatedFlow(eqx.Module):
             None if offset is None else self.network.bias_strength * jnp.sum(forces.error, axis=0),
         )
         force = slowed((weights, biases), self.decay, self.whole(parameters))
-        return paced(force, self.tau)
+        return like(parameters, paced(force, self.tau))
 
     def bound(self, strength: Array) -> Array:
         """Largest u: (1 - s) |C| where C < 0; at C > 0 negative, nothing slides."""
