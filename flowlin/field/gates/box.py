@@ -1,10 +1,10 @@
 """The box-constrained quadratic program that chooses gates at a kink."""
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from flowlin._tools.numerics import pseudo_inverse
 from flowlin._tools.rounding import rounding_in
 
 BLOCK_STEPS = 10  # block pivots before single ones
@@ -25,8 +25,10 @@ def box_qp(
 
     Block principal pivoting (Judice and Pires, Comput. Oper. Res. 1994): every variable on the
     wrong side changes its set at once. If that does not settle, Murty's rule, the first wrong
-    variable alone, which ends for every positive definite matrix; a small multiple of the
-    identity then makes K one.
+    variable alone, which ends for every positive definite matrix.
+
+    Where K is singular, each u is found with a small multiple of the identity added to K, and
+    corrected once for it; v then has all its digits.
 
     **Arguments:** `active` marks the variables there are; u = 0 for the others.
 
@@ -37,18 +39,24 @@ def box_qp(
     rounding = rounding_in(k.dtype)
     slack_u = rounding.slack * bound
     slack_v = rounding.slack * (jnp.abs(q) + jnp.abs(k) @ bound)
-    ridge = rounding.cut * jnp.max(jnp.diagonal(k)) * jnp.eye(k.shape[0], dtype=k.dtype)
+    largest = jnp.max(jnp.diagonal(k))
+    ridge = jnp.where(largest > 0, rounding.cut * largest, 1.0)
 
-    def solve(free, upper, matrix):
+    def solve(free, upper):
         fixed = jnp.where(upper, bound, 0.0)
-        inner = pseudo_inverse(jnp.where(free[:, None] & free, matrix, 0.0))
-        u = jnp.where(free, inner @ jnp.where(free, q - matrix @ fixed, 0.0), fixed)
-        return u, q - matrix @ u
+        inner = jnp.where(free[:, None] & free, k, 0.0)
+        factor = jax.scipy.linalg.cho_factor(inner + jnp.diag(jnp.where(free, ridge, 1.0)))
+
+        def refined(u):
+            return u + jax.scipy.linalg.cho_solve(factor, jnp.where(free, q - k @ u, 0.0))
+
+        u = refined(refined(fixed))  # the first time leaves the ridge's share
+        return u, q - k @ u
 
     def body(state):
         free, upper, _, step, _ = state
         single = step >= BLOCK_STEPS
-        u, v = solve(free, upper, jnp.where(single, k + ridge, k))
+        u, v = solve(free, upper)
         low, high = free & (u < -slack_u), free & (u > bound + slack_u)
         freed = active & ~free & jnp.where(upper, v < -slack_v, v > slack_v)
         wrong = low | high | freed

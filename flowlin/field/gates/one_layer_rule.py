@@ -26,8 +26,6 @@ from flowlin.field.gates.sides import (
 )
 from flowlin.log.buffer import Buffer
 
-FEW = 4  # pairs of a unit at their kinks; nearly always no more, and LAPACK is slow to begin with
-
 
 class Situation(eqx.Module):
     """All that decisions at one point read, for all units."""
@@ -80,17 +78,12 @@ def decide(
     # The open pairs on their off sides, the others as they are.
     at_base = flow.kinks.follow(jnp.where(open_, SLIDING, codes).astype(codes.dtype))
     velocity = (flow.kinks.gates(at_base, still(flow.network.slope)) * c) @ x
-
-    def among(slots):
-        chosen = slots_of(open_, slots)
-        rows, there = gather(x, chosen), chosen < codes.shape[0]
-        bound = still(flow.bound(gather(strength, chosen)))
-        u, settled = box_qp(rows @ rows.T, rows @ velocity, jnp.maximum(bound, 0.0), there)
-        side = side_of(u, bound).astype(codes.dtype)
-        return codes.at[chosen].set(side, mode="drop"), settled
-
-    few = min(FEW, slots)
-    codes, settled = lax.cond(jnp.sum(open_) <= few, lambda: among(few), lambda: among(slots))
+    chosen = slots_of(open_, slots)
+    rows, there = gather(x, chosen), chosen < codes.shape[0]
+    bound = still(flow.bound(gather(strength, chosen)))
+    u, settled = box_qp(rows @ rows.T, rows @ velocity, jnp.maximum(bound, 0.0), there)
+    side = side_of(u, bound).astype(codes.dtype)
+    codes = codes.at[chosen].set(side, mode="drop")
     codes = flow.kinks.follow(codes)
 
     sliding = slots_of((codes == SLIDING) & flow.kinks.leads, slots)
