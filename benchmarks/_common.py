@@ -26,9 +26,9 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
     return found
 
 
-def gaussian(samples: int, inputs: int = 6, outputs: int = 3) -> fl.Task:
+def gaussian(samples: int, inputs: int = 6, outputs: int = 3, seed: int = 7) -> fl.Task:
     """Standard normal inputs and targets."""
-    keys = jax.random.split(jax.random.key(7))
+    keys = jax.random.split(jax.random.key(seed))
     x = jax.random.normal(keys[0], (samples, inputs))
     return fl.Task(x, jax.random.normal(keys[1], (samples, outputs)), name=f"gaussian {samples}")
 
