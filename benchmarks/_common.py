@@ -49,7 +49,7 @@ def flat(network: Any) -> np.ndarray:
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(network.parameters)])
 
 
-def exact_walk(network: Any, task: fl.Task, t1: float, rtol: float, **options: Any) -> Any:
+def exact_walk(network: Any, task: fl.Task, t1: float, rtol: Any, **options: Any) -> Any:
     """The exact walk."""
     return fl.gradient_flow(network, task, t1, kinks=fl.ExactKinks(), rtol=rtol, **options)
 
