@@ -35,6 +35,11 @@ def walk(case: Case, network: fl.ReLUNetwork, rtol: float, **options: Any) -> An
     return _common.exact_walk(network, case.task, case.t1, jnp.asarray(rtol), **options)
 
 
+def saved(flow: Any, k: int) -> fl.ReLUNetwork:
+    """The network at saved time number k."""
+    return jax.tree.map(lambda a: a[k], flow.networks)
+
+
 def said(flow: Any) -> str:
     """How a run ended, in a word."""
     return "end" if bool(flow.result == fl.RESULTS.successful) else fl.RESULTS[flow.result]

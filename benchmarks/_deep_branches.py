@@ -3,11 +3,12 @@
 Part `--branches` of `deep_walk.py`. Gaussian tasks: inputs (P, d) and targets (P, 2) standard
 normal, drawn with the two keys of `jax.random.split(jax.random.key(seed))`; networks
 `fl.ReLUNetwork.init(task, (6, 6), 0.3, key=jax.random.key(seed))`; walked to t = 20 at rtol 1e-9.
-Where a walk has a branch, descent runs at rates 1e-4 and 1e-5, from the start and from just past
-the exit (`PAST` later). A run of descent follows the walk if its relative parameter distance at t =
-20 shrinks to less than `SHRINKS` with the rate. Where descent from the start does not follow, the
-flow is taken to be not unique, and `SmoothKinks` are tried with widths 1e-3 and 1e-4 from the
-start: the walk is their limit if they come closer with the width. Writes `deep_walk_branches.json`
+Where a walk has a branch, descent runs from the start at rates 1e-3 and 1e-4, and follows
+the walk if its relative parameter distance at t = 20 shrinks to less than `SHRINKS` with the rate.
+Where it does not, it runs at 1e-5 too, and once more from just past the first exit (`PAST` later);
+if then 1e-5 shrinks no less from 1e-4, the flow is taken to be not unique, and `SmoothKinks` of
+widths 1e-3 and 1e-4 run from the start: the walk is their limit if they come closer with the width.
+Writes `deep_walk_branches.json`
 and the table `deep_walk_branches.md`.
 """
 
@@ -22,7 +23,7 @@ import flowlin as fl
 
 SETTINGS = ((8, 4), (6, 5))  # samples, inputs
 T1 = 20.0
-RATES = (1e-4, 1e-5)
+RATES = (1e-3, 1e-4, 1e-5)
 WIDTHS = (1e-3, 1e-4)
 PAST = 1e-3
 SHRINKS = 0.4
@@ -34,22 +35,27 @@ def case_of(samples: int, inputs: int, seed: int) -> _deep.Case:
     return _deep.Case(f"P = {samples}, d = {inputs}", task, (6, 6), 0.3, T1)
 
 
-def descents(case: _deep.Case, network: Any, start: float, end: Any, rates: Any) -> list[float]:
-    """Relative distances to the walk's end of descent from a time on."""
+def distances(case: _deep.Case, network: Any, start: float, end: Any, rates: Any) -> list[float]:
+    """Relative distances to the walk's end of descent from a time on, one per rate."""
     ends = [_common.descended(network, case.task, case.t1 - start, rate) for rate in rates]
     return [float(fl.distance(one, end, relative=True)) for one in ends]
 
 
+def shrinks(found: list[float]) -> bool:
+    """Whether the last distance is much smaller than the one before."""
+    return found[-1] < SHRINKS * found[-2]
+
+
 def smoothed(case: _deep.Case, network: Any, end: Any) -> list[float]:
     """Relative distances to the walk's end of smoothed flows."""
-    distances = []
+    found = []
     for width in WIDTHS:
         flow = fl.gradient_flow(
             network, case.task, case.t1, kinks=fl.SmoothKinks(width), rtol=1e-7,
             events=(fl.UnitSwitches(),), throw=False,
         )  # fmt: skip
-        distances.append(float(fl.distance(flow.final, end, relative=True)))
-    return distances
+        found.append(float(fl.distance(flow.final, end, relative=True)))
+    return found
 
 
 def examined(case: _deep.Case, seed: int, rates: tuple[float, ...]) -> dict[str, Any]:
@@ -67,11 +73,14 @@ def examined(case: _deep.Case, seed: int, rates: tuple[float, ...]) -> dict[str,
     if not branches or row["outcome"] != "end":
         return row
     row["certificate"] = float(flow.stats["branch_certificate"])
-    row["from the start"] = descents(case, network, 0.0, flow.final, rates)
-    past = min(branches[0].time + PAST, case.t1)
-    later = walk(past).network(past)
-    row["from past the exit"] = descents(case, later, past, flow.final, rates)
-    row["follows"] = row["from the start"][1] < SHRINKS * row["from the start"][0]
+    row["from the start"] = distances(case, network, 0.0, flow.final, rates[:2])
+    row["follows"] = shrinks(row["from the start"])
+    if not row["follows"]:
+        past = min(branches[0].time + PAST, case.t1)
+        later = _deep.saved(walk(past), 0)
+        row["from the start"] += distances(case, network, 0.0, flow.final, rates[2:])
+        row["from past the exit"] = distances(case, later, past, flow.final, rates)
+        row["follows"] = shrinks(row["from the start"])
     if not row["follows"]:
         row["smoothed"] = smoothed(case, network, flow.final)
     return row
@@ -99,13 +108,13 @@ def markdown(rows: list[dict]) -> str:
         (
             r["case"], r["seed"], "; ".join(f"{b[0]:.6g} {tuple(b[1])}" for b in r["branches"]),
             f"{r['certificate']:.1e}", several(r["from the start"]),
-            several(r["from past the exit"]), several(r.get("smoothed", ())),
+            several(r.get("from past the exit", ())), several(r.get("smoothed", ())),
             "yes" if r["follows"] else "**no**",
         )
         for r in rows
         if "certificate" in r
     ]  # fmt: skip
-    said = "Distances at rates 1e-4 / 1e-5, and at widths 1e-3 / 1e-4."
+    said = "Distances at rates 1e-3 / 1e-4 / 1e-5, and at widths 1e-3 / 1e-4."
     return f"{counts}\n\n{_common.markdown_table(head, body)}\n\n{said}"
 
 
@@ -116,7 +125,7 @@ def search(seeds: int, quick: bool) -> None:
     for samples, inputs in settings:
         for seed in tqdm(range(2 if quick else seeds), f"P = {samples}, d = {inputs}"):
             case = case_of(samples, inputs, seed)
-            rows.append(examined(case, seed, (1e-2, 1e-3) if quick else RATES))
+            rows.append(examined(case, seed, (1e-2, 1e-3, 1e-3) if quick else RATES))
             if not quick:
                 _common.save("deep_walk_branches", rows, markdown(rows))
     print(markdown(rows))

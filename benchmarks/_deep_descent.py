@@ -49,7 +49,7 @@ def measured(case: _deep.Case, seed: int, rates: tuple[float, ...]) -> dict[str,
     """One start: distances, slope, and what the walk met."""
     network, times = case.start(seed), np.linspace(0, case.t1, 5)[1:]
     flow = _deep.walk(case, network, 1e-10, ts=times, throw=False)
-    walked = [flow.network(t) for t in times]
+    walked = [_deep.saved(flow, k) for k in range(len(times))]
     rates = tuple(rate for rate in rates if case.t1 / rate <= MOST_STEPS * 1.001)
     distances = [apart(case, network, times, walked, rate) for rate in rates]
     slope = float(np.polyfit(np.log(rates), np.log(distances), 1)[0])
