@@ -3,13 +3,12 @@
 Part `--branches` of `deep_walk.py`. Gaussian tasks: inputs (P, d) and targets (P, 2) standard
 normal, drawn with the two keys of `jax.random.split(jax.random.key(seed))`; networks
 `fl.ReLUNetwork.init(task, (6, 6), 0.3, key=jax.random.key(seed))`; walked to t = 20 at rtol 1e-9.
-Where a walk has a branch, descent runs from the start at rates 1e-3 and 1e-4, and follows
-the walk if its relative parameter distance at t = 20 shrinks to less than `SHRINKS` with the rate.
-Where it does not, it runs at 1e-5 too, and once more from just past the first exit (`PAST` later);
-if then 1e-5 shrinks no less from 1e-4, the flow is taken to be not unique, and `SmoothKinks` of
-widths 1e-3 and 1e-4 run from the start: the walk is their limit if they come closer with the width.
-Writes `deep_walk_branches.json`
-and the table `deep_walk_branches.md`.
+Where a walk has a branch, descent runs from the start at rates 1e-3 and 1e-4. It follows the walk
+if its relative parameter distance at t = 20 shrinks to less than `SHRINKS` of itself with the rate.
+Where it does not, it runs at 1e-5 too, and at all rates from just past the first exit (`PAST`
+later). If it still does not shrink, the flow is taken to be not unique, and `SmoothKinks` of widths
+1e-3 and 1e-4 run from the start: the walk is their limit if they come closer with the width.
+Writes `deep_walk_branches.json` and the table `deep_walk_branches.md`.
 """
 
 from typing import Any
