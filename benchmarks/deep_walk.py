@@ -22,6 +22,7 @@ Writes `deep_walk.json` and `deep_walk.md` to `benchmarks/results/`; with `--des
 `_deep_branches.py`).
 """
 
+import json
 import warnings
 from typing import Any, NamedTuple
 
@@ -172,27 +173,30 @@ def columns(case: _deep.Case, rtol: float, runs: list[Run]) -> dict[str, Any]:
 
 
 def walks(chosen: list[_deep.Case], seeds: int, saved: bool) -> None:
-    """All seeds of every case at every tolerance."""
-    rows: list[dict] = []
-    details: list[dict] = []
+    """All seeds of every case at every tolerance; saved results of other cases are kept."""
+    path = _common.RESULTS / "deep_walk.json"
+    known = json.loads(path.read_text()) if saved and path.exists() else []
     for case in chosen:
         found = {
             rtol: [run(case, rtol, s) for s in tqdm(range(seeds), f"{case.label}, {rtol:.0e}")]
             for rtol in TOLERANCES
         }
         finest = found[min(TOLERANCES)]
-        rows += [summary(case, rtol, runs, finest) for rtol, runs in found.items()]
-        details += [columns(case, rtol, runs) for rtol, runs in found.items()]
-        print(markdown(rows[-len(TOLERANCES) :]), flush=True)
+        rows = [summary(case, rtol, runs, finest) for rtol, runs in found.items()]
+        details = [columns(case, rtol, runs) for rtol, runs in found.items()]
+        print(markdown(rows), flush=True)
+        known = [entry for entry in known if entry["case"] != case.label] + rows + details
         if saved:
-            _common.save("deep_walk", [*rows, *details], markdown(rows))
+            known.sort(key=lambda entry: "failed" not in entry)  # summaries first
+            table = markdown([entry for entry in known if "failed" in entry])
+            _common.save("deep_walk", known, table)
 
 
 def main() -> None:
     """The part that is asked for."""
     parser = _common.parser(__doc__)
     parser.add_argument("--seeds", type=int, default=100)
-    parser.add_argument("--case", help="those with this in their names; prints only")
+    parser.add_argument("--case", default="", help="only those with this in their names")
     parser.add_argument("--descent", action="store_true", help="descent against the walk")
     parser.add_argument("--branches", action="store_true", help="search where both part ways")
     given = parser.parse_args()
@@ -203,10 +207,8 @@ def main() -> None:
         _deep_branches.search(given.seeds, given.quick)
     elif given.quick:
         walks([_deep.Case("xor", fl.tasks.xor(), (4, 4), 0.3, 5.0)], 2, saved=False)
-    elif given.case:
-        walks([case for case in cases() if given.case in case.label], given.seeds, saved=False)
     else:
-        walks(cases(), given.seeds, saved=True)
+        walks([case for case in cases() if given.case in case.label], given.seeds, saved=True)
 
 
 if __name__ == "__main__":
