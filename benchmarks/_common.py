@@ -26,9 +26,9 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
     return found
 
 
-def gaussian(samples: int, inputs: int = 6, outputs: int = 3) -> fl.Task:
+def gaussian(samples: int, inputs: int = 6, outputs: int = 3, seed: int = 7) -> fl.Task:
     """Standard normal inputs and targets."""
-    keys = jax.random.split(jax.random.key(7))
+    keys = jax.random.split(jax.random.key(seed))
     x = jax.random.normal(keys[0], (samples, inputs))
     return fl.Task(x, jax.random.normal(keys[1], (samples, outputs)), name=f"gaussian {samples}")
 
@@ -49,7 +49,7 @@ def flat(network: Any) -> np.ndarray:
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(network.parameters)])
 
 
-def exact_walk(network: Any, task: fl.Task, t1: float, rtol: float, **options: Any) -> Any:
+def exact_walk(network: Any, task: fl.Task, t1: float, rtol: Any, **options: Any) -> Any:
     """The exact walk."""
     return fl.gradient_flow(network, task, t1, kinks=fl.ExactKinks(), rtol=rtol, **options)
 

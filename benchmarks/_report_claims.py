@@ -114,6 +114,15 @@ def exact_walk(rows: list[dict]) -> Verdict:
     return Verdict("exact_walk", "no run fails", f"{failed} of {runs:,} runs failed", failed == 0)
 
 
+def deep_walk(rows: list[dict]) -> Verdict:
+    """No run fails, none gains loss."""
+    rows = [r for r in rows if "failed" in r]
+    runs, failed = sum(r["seeds"] for r in rows), sum(r["failed"] for r in rows)
+    rises = sum(r["runs with rises"] for r in rows)
+    text = f"{failed} of {runs:,} runs failed; the loss rises in {rises}"
+    return Verdict("deep_walk", "no run fails, loss never rises", text, failed + rises == 0)
+
+
 def descent_limit(rows: list[dict]) -> Verdict:
     """First order."""
     slopes = [r["slope"] for r in rows if "slope" in r]
@@ -169,7 +178,8 @@ def border(rows: list[dict]) -> Verdict:
 
 
 CLAIMS: tuple[Callable[[list[dict]], Verdict], ...] = (
-    agreement, border, derivatives, descent_limit, exact_walk, matched_error, stiff, sweep,
+    agreement, border, deep_walk, derivatives, descent_limit, exact_walk, matched_error, stiff,
+    sweep,
 )  # fmt: skip
 
 

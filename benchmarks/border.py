@@ -1,25 +1,28 @@
 """Up to how many (unit, sample) pairs the exact walk pays, on a processor with two cores.
 
-    python benchmarks/border.py [--quick]
+    python benchmarks/border.py [--quick] [--deep]
 
 ReLU networks with biases, variance 1e-2, on standard normal data (10 inputs, 3 targets, t1 = 5)
-and on subsets of scikit-learn's digits (t1 = 6), P samples, H hidden units. Each method is refined
-(rtol 1e-3, 1e-4, ...) until its parameters at t1 are within a relative 1e-4, then 1e-6, of an
-exact walk at rtol 1e-10, or until a run takes 50,000 steps, 65,536 events or a minute, or finer
+and on subsets of scikit-learn's digits (t1 = 6), P samples, H hidden units; with `--deep` networks
+with two and three hidden layers, whose variances are 0.1 and, for digits, 0.03. Each method is
+refined (rtol 1e-3, 1e-4, ...) until its parameters at t1 are within a relative 1e-4, then 1e-6, of
+an exact walk at rtol 1e-10, or until a run takes 50,000 steps, 65,536 events or a minute, or finer
 tolerances gain nothing:
 
 - exact: `kinks=fl.ExactKinks()`;
 - plain: `kinks=fl.IgnoreKinks()`, Bosh3;
-- smooth: `kinks=fl.SmoothKinks(1e-4)`, whose width alone leaves an error.
+- smooth: `kinks=fl.SmoothKinks(1e-4)`, whose width alone leaves an error;
+- descent, with `--deep` only: a bare loop of steps with rate 1e-3, 1e-4, ... to 2.5e-6.
 
-The latter two log unit switches in place of every gate, which would cost them about 7 times more;
-the exact walk logs every gate as it goes. Those that meet an error are timed again, taking turns,
-without their compilation (medians of three; one run where a turn takes longer than 15 s). Ratios
-are to the exact walk's time. Writes `border.json` and the table `border.md` to
-`benchmarks/results/`.
+Plain and smooth log unit switches in place of every gate, which would cost them about 7 times more;
+descent logs nothing; the exact walk logs every gate as it goes. Those that meet an error are timed
+again, taking turns, without their compilation (medians of three; one run where a turn takes longer
+than 15 s). Ratios are to the exact walk's time. Writes `border.json` and the table `border.md` to
+`benchmarks/results/`, with `--deep` those of `border_deep`.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import _common
 import diffrax
@@ -31,21 +34,32 @@ from tqdm import tqdm
 import flowlin as fl
 
 CASES = (
-    ("gaussian", 10, 16),
-    ("gaussian", 20, 32),
-    ("digits", 50, 16),
-    ("gaussian", 40, 32),
-    ("gaussian", 80, 32),
-    ("digits", 50, 64),
-    ("gaussian", 80, 64),
-    ("digits", 100, 64),
-    ("gaussian", 160, 64),
-    ("digits", 200, 64),
-    ("gaussian", 320, 64),
-    ("digits", 200, 128),
+    ("gaussian", 10, (16,)),
+    ("gaussian", 20, (32,)),
+    ("digits", 50, (16,)),
+    ("gaussian", 40, (32,)),
+    ("gaussian", 80, (32,)),
+    ("digits", 50, (64,)),
+    ("gaussian", 80, (64,)),
+    ("digits", 100, (64,)),
+    ("gaussian", 160, (64,)),
+    ("digits", 200, (64,)),
+    ("gaussian", 320, (64,)),
+    ("digits", 200, (128,)),
+)
+DEEP = (
+    ("gaussian", 10, (8, 8)),
+    ("gaussian", 10, (8, 8, 8)),
+    ("gaussian", 20, (16, 16)),
+    ("gaussian", 20, (16, 16, 16)),
+    ("digits", 50, (16, 16)),
+    ("gaussian", 40, (32, 32)),
+    ("digits", 50, (32, 32)),
+    ("gaussian", 80, (32, 32)),
 )
 TARGETS = (1e-4, 1e-6)
 TOLERANCES = tuple(10.0**-k for k in range(3, 10))
+RATES = (1e-3, 1e-4, 1e-5, 2.5e-6)
 STEPS, PATIENCE = 50_000, 60.0
 LIGHT = (fl.UnitSwitches(),)  # in place of the log of every gate
 METHODS = {
@@ -55,51 +69,93 @@ METHODS = {
 }
 
 
-def refined(run: Any, reference: Any, targets: tuple[float, ...]) -> list[dict[str, Any]]:
+class Ended(NamedTuple):
+    """Where a run ended, after how many steps, and why not at t1."""
+
+    final: Any
+    steps: int
+    stopped: str | None
+
+
+class Method(NamedTuple):
+    """A way to t1 that gets closer as its rtol, or rate, gets finer."""
+
+    run: Callable[[float], Ended]
+    knob: str  # "rtol" or "rate"
+    settings: tuple[float, ...]
+
+
+def flowing(network: Any, task: fl.Task, t1: float, options: dict[str, Any]) -> Method:
+    """The gradient flow; `rtol` as an array, so that all share one program."""
+
+    def run(rtol: float) -> Ended:
+        chosen: Any = {**options, "rtol": jnp.asarray(rtol)}
+        flow = fl.gradient_flow(network, task, t1, max_steps=STEPS, throw=False, **chosen)
+        steps, why = int(flow.stats["num_steps"]), None
+        if flow.result == fl.RESULTS.event_overflow:
+            why = f"{int(flow.events.count):,} events"
+        elif flow.result == fl.RESULTS.max_steps_reached:
+            why = f"{steps:,} steps"
+        elif flow.result != fl.RESULTS.successful:
+            why = fl.RESULTS[flow.result]
+        return Ended(flow.final, steps, why)
+
+    return Method(run, "rtol", TOLERANCES)
+
+
+def descending(network: Any, task: fl.Task, t1: float) -> Method:
+    """Plain gradient descent."""
+
+    def run(rate: float) -> Ended:
+        return Ended(_common.descended(network, task, t1, rate), round(t1 / rate), None)
+
+    return Method(run, "rate", RATES)
+
+
+def refined(method: Method, reference: Any, targets: tuple[float, ...]) -> list[dict[str, Any]]:
     """Refine until the smallest target is met, a limit is reached or nothing is gained."""
     tried: list[dict[str, Any]] = []
-    for rtol in TOLERANCES:
+    for setting in method.settings:
         if not tried:
-            run(rtol)  # compiles
-        taken, flow = _common.seconds(lambda rtol=rtol: run(rtol))
-        row = {"rtol": rtol, "seconds": taken, "steps": int(flow.stats["num_steps"])}
+            method.run(setting)  # compiles
+        taken, ended = _common.seconds(lambda s=setting: method.run(s))
+        row = {method.knob: setting, "seconds": taken, "steps": ended.steps}
         tried.append(row)
-        if flow.result != fl.RESULTS.successful:
-            full = bool(flow.result == fl.RESULTS.event_overflow)
-            why = f"{int(flow.events.count):,} events" if full else f"{row['steps']:,} steps"
-            row["stopped"] = f"{why} at rtol {rtol:.0e}"
+        at = f"at {method.knob} {setting:.0e}"
+        if ended.stopped:
+            row["stopped"] = f"{ended.stopped} {at}"
             break
-        row["error"] = float(fl.distance(flow.final, reference, relative=True))
+        row["error"] = float(fl.distance(ended.final, reference, relative=True))
         if row["error"] <= min(targets):
             break
         if len(tried) > 2 and row["error"] > 0.9 * tried[-3]["error"]:
             row["stopped"] = "nothing gained by finer tolerances"
             break
-        if taken > PATIENCE:
-            row["stopped"] = f"{taken:.0f} s at rtol {rtol:.0e}"
+        if taken > PATIENCE or setting == method.settings[-1]:
+            row["stopped"] = f"{taken:.0f} s {at}"
             break
     return tried
 
 
+def setting(name: str, samples: int, hidden: tuple[int, ...]) -> tuple[fl.Task, float, Any]:
+    """Task, t1 and network of a case."""
+    digits, deep = name == "digits", len(hidden) > 1
+    task = fl.tasks.digits(samples) if digits else _common.gaussian(samples, 10)
+    variance = (0.03 if digits else 0.1) if deep else 1e-2
+    network = fl.ReLUNetwork.init(task, hidden, variance, key=jax.random.key(0))
+    return task, 6.0 if digits else 5.0, network
+
+
 def compare(
-    name: str, samples: int, hidden: int, targets: tuple[float, ...]
+    name: str, samples: int, hidden: tuple[int, ...], targets: tuple[float, ...]
 ) -> list[dict[str, Any]]:
     """A row per target."""
-    digits = name == "digits"
-    task = fl.tasks.digits(samples) if digits else _common.gaussian(samples, 10)
-    t1 = 6.0 if digits else 5.0
-    network = fl.ReLUNetwork.init(task, hidden=(hidden,), variance=1e-2, key=jax.random.key(0))
-
-    def runner(method):
-        def run(rtol):
-            options: Any = {**METHODS[method], "rtol": jnp.asarray(rtol)}
-            return fl.gradient_flow(network, task, t1, max_steps=STEPS, throw=False, **options)
-
-        return run
-
-    runs = {method: runner(method) for method in METHODS}
-    reference = runs["exact"](1e-10)
-    tried = {method: refined(run, reference.final, targets) for method, run in runs.items()}
+    task, t1, network = setting(name, samples, hidden)
+    methods = {key: flowing(network, task, t1, options) for key, options in METHODS.items()}
+    if len(hidden) > 1:
+        methods["descent"] = descending(network, task, t1)
+    reference = _common.exact_walk(network, task, t1, jnp.asarray(1e-10), throw=False)
+    tried = {key: refined(method, reference.final, targets) for key, method in methods.items()}
     rows = []
     for target in targets:
         chosen = {
@@ -109,10 +165,11 @@ def compare(
             if row is not None
         }
         turn = sum(row["seconds"] for row in chosen.values())
-        again = {m: (lambda m=m, r=r["rtol"]: runs[m](r)) for m, r in chosen.items()}
+        again = {key: (lambda m=methods[key], r=r: m.run(r[m.knob])) for key, r in chosen.items()}
         times = _common.alternated(again, 1 if turn > 15 else 3)
-        row = {"task": name, "P": samples, "H": hidden, "PH": samples * hidden, "target": target}
-        row |= {"events": len(reference.events)}
+        row = {"task": name, "P": samples, "H": " + ".join(map(str, hidden))}
+        row |= {"PH": samples * sum(hidden), "target": target}
+        row |= {"reference": fl.RESULTS[reference.result], "events": len(reference.events)}
         row |= {"slides entered": int(np.sum(np.asarray(reference.events.new) == 0))}
         for method, found in tried.items():
             row[method] = {
@@ -132,14 +189,16 @@ def cell(row: dict, method: str) -> str:
     if "seconds" not in mine or exact is None:
         best = "none finished" if mine["best error"] is None else f"best {mine['best error']:.0e}"
         return f"not met ({best}; {mine['stopped']})"
-    return f"{mine['seconds'] / exact:.2g} (rtol {mine['rtol']:.0e}, {mine['steps']} steps)"
+    knob = "rtol" if "rtol" in mine else "rate"
+    return f"{mine['seconds'] / exact:.2g} ({knob} {mine[knob]:.0e}, {mine['steps']} steps)"
 
 
 def markdown(rows: list[dict]) -> str:
     """The table as Markdown."""
+    others = [method for method in ("plain", "smooth", "descent") if method in rows[0]]
     head = (
         "task", "P", "H", "P x H", "events", "slides entered", "error",
-        "exact: seconds (rtol, steps)", "plain: times exact", "smooth: times exact",
+        "exact: seconds (rtol, steps)", *(f"{method}: times exact" for method in others),
     )  # fmt: skip
     body = []
     for r in sorted(rows, key=lambda r: (-r["target"], r["task"], r["PH"])):
@@ -147,12 +206,12 @@ def markdown(rows: list[dict]) -> str:
         exact = (
             f"{mine['seconds']:.2f} (rtol {mine['rtol']:.0e}, {mine['steps']} steps)"
             if "seconds" in mine
-            else "not met"
+            else cell(r, "exact")
         )
         body.append(
             (
                 r["task"], r["P"], r["H"], r["PH"], r["events"], r["slides entered"],
-                f"{r['target']:.0e}", exact, cell(r, "plain"), cell(r, "smooth"),
+                f"{r['target']:.0e}", exact, *(cell(r, method) for method in others),
             )
         )  # fmt: skip
     return _common.markdown_table(head, body)
@@ -160,12 +219,17 @@ def markdown(rows: list[dict]) -> str:
 
 def main() -> None:
     """Compare every case."""
-    quick = _common.parser(__doc__).parse_args().quick
+    parser = _common.parser(__doc__)
+    parser.add_argument("--deep", action="store_true", help="two and three hidden layers")
+    given = parser.parse_args()
+    cases = DEEP if given.deep else CASES
+    if given.quick:
+        cases = (("gaussian", 6, (3, 3) if given.deep else (4,)),)
     rows: list[dict] = []
-    for case in tqdm([("gaussian", 6, 4)] if quick else CASES):
-        rows += compare(*case, (1e-2,) if quick else TARGETS)
-        if not quick:
-            _common.save("border", rows, markdown(rows))
+    for case in tqdm(cases):
+        rows += compare(*case, (1e-2,) if given.quick else TARGETS)
+        if not given.quick:
+            _common.save("border_deep" if given.deep else "border", rows, markdown(rows))
     print(markdown(rows))
 
 
