@@ -29,6 +29,8 @@ import matplotlib.pyplot as plt
 
 import flowlin as fl
 
+MARGIN = 0.35  # drawn before and after a slide, as a share of it
+
 
 class Slide(NamedTuple):
     """A stretch of time that a pair spends on its kink."""
@@ -51,13 +53,13 @@ def slides(flow: fl.Trajectory, before: float) -> list[Slide]:
         if row["new"] == 0:
             began[pair] = row["time"]
         elif row["old"] == 0:
-            found.append(Slide(began.pop(pair), row["time"], *pair))
+            found.append(Slide(began.pop(pair, 0.0), row["time"], *pair))
     if not found:
         raise SystemExit(f"no pair slides before t = {before:g}; try another --seed")
     return found
 
 
-def shared(pair: tuple[Slide, ...]) -> tuple[float, float]:
+def shared(pair: Sequence[Slide]) -> tuple[float, float]:
     """(start, end) of the time in which all of these slide."""
     return max(slide.start for slide in pair), min(slide.end for slide in pair)
 
@@ -72,7 +74,7 @@ def longest_together(flow: fl.Trajectory, before: float) -> tuple[Slide, Slide]:
         if (first.layer, second.layer) == (0, 1) and first.sample == second.sample
     ]
 
-    def length(pair: tuple[Slide, ...]) -> float:
+    def length(pair: Sequence[Slide]) -> float:
         start, end = shared(pair)
         return end - start
 
@@ -88,34 +90,50 @@ def preactivation(task: fl.Task, slide: Slide):
     return lambda network, task: network.preactivations(x)[slide.layer][0, slide.unit]
 
 
-def draw_pairs(axes: Sequence[plt.Axes], network, task, pair: Sequence[Slide], rates) -> None:
-    """The preactivations of pairs around the time that they share, as flow and as descent."""
-    start, end = shared(tuple(pair))
-    margin = 0.35 * (end - start)
+def watch(network, task, pair: Sequence[Slide], rates) -> dict[str, fl.Trajectory]:
+    """Descents and, last, the flow, each with the pairs' preactivations, to after their slide."""
+    start, end = shared(pair)
+    t1 = end + MARGIN * (end - start)
     observe = {f"z{k}": preactivation(task, slide) for k, slide in enumerate(pair)}
-    flow = fl.gradient_flow(
-        network, task, end + margin, ts=jnp.linspace(0, end + margin, 2001)[1:], observe=observe
-    )
-    size = dict.fromkeys(observe, 0.0)
-    for rate, colour in zip(rates, reversed(fl.plot.shades("descent", len(rates))), strict=True):
-        run = fl.gradient_descent(
-            network, task, rate, t1=end + margin, observe=observe, save_every=1
+    runs = {
+        f"descent, rate {rate:g}": fl.gradient_descent(
+            network, task, rate, t1=t1, observe=observe, save_every=1
         )
-        inside = (run.ts > start) & (run.ts < end)
-        for ax, (name, z) in zip(axes, run.observed.items(), strict=True):
-            size[name] = max(size[name], float(jnp.max(jnp.abs(jnp.where(inside, z, 0.0)))))
-            ax.plot(run.ts, z, color=colour, lw=0.8, label=f"descent, rate {rate:g}")
-    for ax, (name, z), slide in zip(axes, flow.observed.items(), pair, strict=True):
-        ax.plot(flow.ts, z, **fl.plot.look("relu"), label="exact flow")
+        for rate in rates
+    }
+    ts = jnp.linspace(0, t1, 2001)[1:]
+    runs["exact flow"] = fl.gradient_flow(network, task, t1, ts=ts, observe=observe, rtol=1e-10)
+    return runs
+
+
+def widths(run: fl.Trajectory, pair: Sequence[Slide]) -> list[float]:
+    """Each pair's largest |z| while all slide in the flow."""
+    start, end = shared(pair)
+    inside = (run.ts > start) & (run.ts < end)
+    return [float(jnp.max(jnp.abs(jnp.where(inside, z, 0.0)))) for z in run.observed.values()]
+
+
+def draw_pairs(axes: Sequence[plt.Axes], runs, pair: Sequence[Slide]) -> None:
+    """Each pair's preactivation around the time that they share, as flow and as descent."""
+    start, end = shared(pair)
+    margin = MARGIN * (end - start)
+    colours = iter(reversed(fl.plot.shades("descent", len(runs) - 1)))
+    for name, run in runs.items():
+        flows = name == "exact flow"
+        look = fl.plot.look("relu") if flows else {"color": next(colours), "lw": 0.8}
+        for ax, z in zip(axes, run.observed.values(), strict=True):
+            ax.plot(run.ts, z, label=name, **look)
+    sizes = np.max([widths(run, pair) for run in runs.values()], axis=0)
+    for ax, slide, size in zip(axes, pair, sizes, strict=True):
         ax.axvspan(slide.start, slide.end, color="0.93", zorder=0)
         ax.axhline(0, color="0.6", lw=0.6, zorder=0)
-        where = f"layer {slide.layer + 1}, " if len(network.hidden) > 1 else ""
+        layer = f"layer {slide.layer + 1}, " if len(axes) > 1 else ""
         ax.set(
             xlim=(start - margin, end + margin),
-            ylim=(-1.3 * size[name], 1.3 * size[name]),  # of the chatter, not of z elsewhere
+            ylim=(-1.3 * size, 1.3 * size),  # the scale of the chatter, not of z elsewhere
             xlabel=r"flow time $t$ (units of $\tau$)",
             ylabel="preactivation $z$",
-            title=f"{where}unit {slide.unit}, sample {slide.sample}: "
+            title=f"{layer}unit {slide.unit}, sample {slide.sample}: "
             f"slides for {slide.start:.2f} < t < {slide.end:.2f}",
         )
         ax.legend(frameon=False, fontsize=8)
@@ -156,7 +174,7 @@ def one_layer(task: fl.Task, given: argparse.Namespace) -> plt.Figure:
         print(f"{name:<24}{float(t_star.time):>14.4f}{float(t_star.fraction):>12.4f}")
     figure, axes = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
     longest = max(slides(flow, before=3.0), key=lambda slide: slide.end - slide.start)
-    draw_pairs(axes[:1], network, task, (longest,), rates[:2])
+    draw_pairs(axes[:1], watch(network, task, (longest,), rates[:2]), (longest,))
     draw_fractions(axes[1], flow, runs)
     return figure
 
@@ -164,15 +182,19 @@ def one_layer(task: fl.Task, given: argparse.Namespace) -> plt.Figure:
 def two_layers(task: fl.Task, given: argparse.Namespace) -> plt.Figure:
     """One sample on the kinks of both layers of a network with two, as flow and as descent."""
     network = fl.ReLUNetwork.init(task, (16, 16), variance=0.02, key=jax.random.key(given.seed))
-    flow = fl.gradient_flow(network, task, 4.0, rtol=1e-10)
-    pair = longest_together(flow, before=3.0)
+    flow = fl.gradient_flow(network, task, 9.0, rtol=1e-10)
+    pair = longest_together(flow, before=float(flow.end))
     start, end = shared(pair)
     print(
         f"\ntwo hidden layers: sample {pair[0].sample} slides in both "
         f"for {start:.4f} < t < {end:.4f}"
     )
+    runs = watch(network, task, pair, (1e-2, 3e-3) if given.quick else (1e-2, 1e-3))
+    print(f"{'largest |z| there':<24}{'layer 1':>14}{'layer 2':>14}")
+    for name, run in runs.items():
+        print(f"{name:<24}" + "".join(f"{width:>14.1e}" for width in widths(run, pair)))
     figure, axes = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
-    draw_pairs(axes, network, task, pair, (1e-2, 3e-3) if given.quick else (1e-2, 1e-3))
+    draw_pairs(axes, runs, pair)
     return figure
 
 
