@@ -25,7 +25,7 @@ import matplotlib.pyplot as plt
 
 import flowlin as fl
 
-LAYERS = (0, 1)
+LAYERS = ("first layer", "second layer")
 CONVENTIONS = ("open", "closed")
 
 
@@ -36,6 +36,7 @@ class Study(NamedTuple):
     - `hits`: (seeds, modes), hitting times of the linear networks; inf where later than the end.
     - `t_star`, `fraction`: (seeds, layers, conventions); inf and 0 where no unit was ever on for
       all samples.
+    - `start`: (seeds, layers), the fraction at t = 0.
     """
 
     bias: bool
@@ -43,6 +44,7 @@ class Study(NamedTuple):
     hits: np.ndarray
     t_star: np.ndarray
     fraction: np.ndarray
+    start: np.ndarray
 
     @property
     def name(self) -> str:
@@ -50,15 +52,14 @@ class Study(NamedTuple):
         return "with bias" if self.bias else "without bias"
 
 
-def t_stars(flow: fl.Trajectory) -> tuple[np.ndarray, np.ndarray]:
-    """t* and the always-on fraction there, both (layers, conventions)."""
-    found = [
-        [getattr(flow.linearization(layer=layer), convention) for convention in CONVENTIONS]
-        for layer in LAYERS
-    ]
+def t_stars(flow: fl.Trajectory) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """t* and the always-on fraction there, both (layers, conventions), and at t = 0 (layers,)."""
+    lines = [flow.linearization(layer=layer) for layer in range(len(LAYERS))]
+    found = [[getattr(line, convention) for convention in CONVENTIONS] for line in lines]
     fraction = np.array([[float(t.fraction) for t in row] for row in found])
     time = np.array([[float(t.time) for t in row] for row in found])
-    return np.where(fraction > 0, time, np.inf), fraction
+    start = np.array([float(line.activity(0.0).always_on) for line in lines])
+    return np.where(fraction > 0, time, np.inf), fraction, start
 
 
 def study(task: fl.Task, bias: bool, given: argparse.Namespace) -> Study:
@@ -69,7 +70,7 @@ def study(task: fl.Task, bias: bool, given: argparse.Namespace) -> Study:
         )
         for seed in range(given.seeds)
     ]
-    flows = fl.sweep(networks, task, given.t1, rtol=1e-8)
+    flows = fl.sweep(networks, task, given.t1, rtol=1e-8, workers=1)
     modes = fl.theory.modes(task, networks[0])
     linear = fl.sweep(
         [network.linear() for network in networks],
@@ -82,65 +83,65 @@ def study(task: fl.Task, bias: bool, given: argparse.Namespace) -> Study:
 
 
 def spread(values: np.ndarray) -> str:
-    """Median and range over seeds; a dash where most never got there."""
-    median, *ends = (np.quantile(values, q, method="lower") for q in (0.5, 0.0, 1.0))
-    low, high = (f"{end:.2f}" if np.isfinite(end) else "never" for end in ends)
-    return f"{f'{median:.2f}' if np.isfinite(median) else 'never':>8}  ({low} to {high})"
+    """Median and range over seeds."""
+    numbers = (np.median(values), np.min(values), np.max(values))
+    median, low, high = (f"{x:.2f}" if np.isfinite(x) else "never" for x in numbers)
+    return f"{median:>6}" + (f" ({low} to {high})" if low != high else "")
 
 
 def report(found: Study) -> None:
     """Print t* per layer, which layer came first, and the modes' hitting times."""
-    print(f"\n{found.name}, {len(found.flows)} seeds: median over seeds (range)")
-    print(f"{'':<18}{'t*':>8}{'':<18}{'always on there':>16}")
+    print(f"\n{found.name}, {len(found.flows)} seeds: median (range)")
+    print(f"{'':<22}{'t*':<24}{'always on there':<22}at t = 0")
     for k, convention in enumerate(CONVENTIONS):
-        for layer in LAYERS:
-            label = f"layer {layer + 1}, {convention}"
+        for layer, name in enumerate(LAYERS):
             time, most = found.t_star[:, layer, k], found.fraction[:, layer, k]
-            print(f"{label:<18}{spread(time):<26}{spread(most):>24}")
+            columns = f"{spread(time):<24}{spread(most):<22}{spread(found.start[:, layer])}"
+            print(f"{f'{name}, {convention}':<22}{columns}")
     for k, convention in enumerate(CONVENTIONS):
         first, second = found.t_star[:, 0, k], found.t_star[:, 1, k]
         print(
-            f"{convention}: the first layer first in {np.sum(first < second)}, "
+            f"{convention}: the first layer linearizes first in {np.sum(first < second)}, "
             f"the second in {np.sum(second < first)} of {len(first)} seeds"
         )
-    for mode, hits in enumerate(found.hits.T):
-        print(f"linear network, mode {mode} at half strength: {spread(hits)}")
+    hits = ", ".join(spread(times).strip() for times in found.hits.T)
+    print(f"modes of the linear network at half strength: {hits}")
+    branches = found.flows.map(lambda flow: np.min(np.asarray(flow.events.first("branch"))))
+    print(f"first branch, from where on the flow may not be unique: {spread(branches).strip()}")
 
 
 def draw_fractions(ax: plt.Axes, found: Study, t1: float) -> None:
     """Always-on fractions of both layers: mean over seeds, with a band of one standard error."""
     ts = jnp.linspace(0, t1, 601)
-    for layer, colour in zip(LAYERS, fl.plot.shades("relu", 2), strict=True):
-        for closed, line in ((False, "-"), (True, "--")):
-            rows = found.flows.map(
-                lambda flow, layer=layer, closed=closed: (
-                    flow.linearization(layer=layer).activity(ts, closed=closed).always_on
-                )
-            )
-            mean, error = rows.mean(axis=0), rows.std(axis=0) / np.sqrt(len(rows))
-            label = f"layer {layer + 1}, {CONVENTIONS[closed]}"
-            ax.plot(ts, mean, color=colour, linestyle=line, lw=1.6, label=label)
+    for layer, colour in enumerate(fl.plot.shades("relu", len(LAYERS))):
+        lines = [flow.linearization(layer=layer) for flow in found.flows]
+        for closed, dashes in ((False, "-"), (True, "--")):
+            rows = np.array([line.activity(ts, closed=closed).always_on for line in lines])
+            mean, error = rows.mean(axis=0), rows.std(axis=0, ddof=1) / np.sqrt(len(rows))
+            label = f"{LAYERS[layer]}, {CONVENTIONS[closed]}"
+            ax.plot(ts, mean, color=colour, linestyle=dashes, lw=1.6, label=label)
             ax.fill_between(ts, mean - error, mean + error, color=colour, alpha=0.15, lw=0)
-    ax.set(title=found.name, ylabel="always-on fraction")
+    ax.set(title=found.name)
 
 
 def draw_t_stars(ax: plt.Axes, found: Study, t1: float) -> None:
-    """t* of every seed, one row per layer and convention, over the linear modes' hits."""
+    """t* of every seed, one row per layer and convention, with their median."""
     rng = np.random.default_rng(0)
-    for layer, colour in zip(LAYERS, fl.plot.shades("relu", 2), strict=True):
+    for layer, colour in enumerate(fl.plot.shades("relu", len(LAYERS))):
         for k, marker in enumerate("^v"):
-            row = 2 * layer + k
-            time = found.t_star[:, layer, k]
+            row, time = 2 * layer + k, found.t_star[:, layer, k]
             height = row + rng.uniform(-0.22, 0.22, len(time))
-            ax.plot(time, height, marker, color=colour, ms=5, mec="black", mew=0.4, ls="none")
+            ax.plot(time, height, marker, color=colour, ms=5.5, mec="black", mew=0.4, clip_on=False)
+            ax.plot([np.median(time)] * 2, [row - 0.35, row + 0.35], color="black", lw=2)
             if not np.any(np.isfinite(time)):
-                ax.text(0.5 * t1, row, "no unit is ever always on", va="center", ha="center")
-            else:
-                median = np.quantile(time, 0.5, method="lower")
-                ax.plot([median] * 2, [row - 0.35, row + 0.35], color="black", lw=2)
-    names = [f"layer {layer + 1}, {convention}" for layer in LAYERS for convention in CONVENTIONS]
-    ax.set_yticks(range(4), names)
+                ax.text(
+                    0.5 * t1, row, "no unit is ever on for all samples", ha="center", va="center",
+                    backgroundcolor="white", fontsize=9,
+                )  # fmt: skip
+    names = [f"{layer}, {convention}" for layer in LAYERS for convention in CONVENTIONS]
+    ax.set_yticks(range(len(names)), names)
     ax.set(ylim=(3.6, -0.6), xlim=(0, t1), xlabel=r"flow time $t$ (units of $\tau$)")
+    ax.set_title(r"$t^*$ of every seed; bar: median", fontsize=10)
 
 
 def draw(studies: list[Study], t1: float) -> plt.Figure:
@@ -151,13 +152,13 @@ def draw(studies: list[Study], t1: float) -> plt.Figure:
     for column, found in zip(axes.T, studies, strict=True):
         draw_fractions(column[0], found, t1)
         draw_t_stars(column[1], found, t1)
-        medians = np.quantile(found.hits, 0.5, axis=0, method="lower")
+        look = fl.plot.look("theory") | {"linewidth": 1.0, "zorder": 0}
         for ax in column:
-            for hit in medians[np.isfinite(medians)]:
-                label = "linear network's modes at half strength" if hit == medians[0] else None
-                ax.axvline(hit, **{**fl.plot.look("theory"), "linewidth": 1.0}, label=label)
-    axes[0, 0].legend(frameon=False, fontsize=8, loc="upper right")
-    axes[1, 0].set_title(r"$t^*$ of every seed; bar: median", fontsize=10)
+            for mode, hit in enumerate(np.median(found.hits, axis=0)):
+                label = None if mode else "linear network's modes at half strength"
+                ax.axvline(hit, label=label, **look)
+    axes[0, 0].set(ylabel="always-on fraction", ylim=(0, 0.95))
+    axes[0, 1].legend(framealpha=1, edgecolor="none", fontsize=8, loc="upper right")
     return figure
 
 
@@ -166,10 +167,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--hidden", type=int, default=16, help="units in each hidden layer")
     parser.add_argument("--variance", type=float, default=5e-3, help="of the initial weights")
-    parser.add_argument("--t1", type=float, default=60.0)
+    parser.add_argument("--t1", type=float, default=80.0)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("figures"))
     parser.add_argument("--quick", action="store_true", help="a short run, for tests")
     given = parser.parse_args()
