@@ -29,6 +29,7 @@ import matplotlib.pyplot as plt
 
 import flowlin as fl
 
+LAYERS = ("first", "second")
 MARGIN = 0.35  # drawn before and after a slide, as a share of it
 
 
@@ -127,7 +128,7 @@ def draw_pairs(axes: Sequence[plt.Axes], runs, pair: Sequence[Slide]) -> None:
     for ax, slide, size in zip(axes, pair, sizes, strict=True):
         ax.axvspan(slide.start, slide.end, color="0.93", zorder=0)
         ax.axhline(0, color="0.6", lw=0.6, zorder=0)
-        layer = f"layer {slide.layer + 1}, " if len(axes) > 1 else ""
+        layer = f"{LAYERS[slide.layer]} layer, " if len(axes) > 1 else ""
         ax.set(
             xlim=(start - margin, end + margin),
             ylim=(-1.3 * size, 1.3 * size),  # the scale of the chatter, not of z elsewhere
@@ -190,7 +191,7 @@ def two_layers(task: fl.Task, given: argparse.Namespace) -> plt.Figure:
         f"for {start:.4f} < t < {end:.4f}"
     )
     runs = watch(network, task, pair, (1e-2, 3e-3) if given.quick else (1e-2, 1e-3))
-    print(f"{'largest |z| there':<24}{'layer 1':>14}{'layer 2':>14}")
+    print(f"{'largest |z| there':<24}{'first layer':>14}{'second layer':>14}")
     for name, run in runs.items():
         print(f"{name:<24}" + "".join(f"{width:>14.1e}" for width in widths(run, pair)))
     figure, axes = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")

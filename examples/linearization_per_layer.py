@@ -5,7 +5,21 @@
 Walks biased and unbiased ReLU networks exactly through the semantic tree, over several seeds, and
 reads t* off each hidden layer: the first time at which most of its units are on for all samples,
 with a sliding pair counted as off (open) or as on (closed). Beside it the times at which the modes
-of the linear network with the same initial weights reach half of their strength.
+of the linear network with the same initial weights reach half of their strength; that network is
+run too, since the closed form of deep modes needs balanced weights, which these are not.
+
+The second layer linearizes first: in 8 of 8 seeds with bias and in 8 of 8 without, open and closed.
+
+- With bias it is most linear near the start. Its inputs are still small, so the sign of a unit is
+  mostly its bias's: 0.44 of the units are on for all samples at t = 0 (medians over seeds), 0.50 at
+  t* = 0.35 (open) and 0.56 at 5.1 (closed). The first layer starts at 0.12, near the 1/9 of theory.
+  Closed it gets to 0.75 at t* = 42, as the linear network's last modes reach half of their strength
+  (34 to 43); open it never passes 0.38, and its t* lies anywhere between 1.2 and 65.
+- Without bias a preactivation of the first layer is a single weight, and no unit is ever on for all
+  samples. The second layer rises from 0 to 0.44 at t* = 9.9 (open) or 0.47 at 12 (closed), while
+  the linear network learns its first two modes (7.4 and 11), and falls after.
+
+Every biased walk has branches, the first at t = 13 to 40: from there on descent may go elsewhere.
 """
 
 import argparse
