@@ -411,15 +411,16 @@ def test_the_log_is_the_trajectory(walked):
 @pytest.mark.slow
 def test_derivatives_through_slides_in_two_layers():
     """Of event times and final weights by a turn of the weights and by c, in both modes."""
-    base = start(TREE, (8, 8), 1, variance=3e-2)
+    task = fl.tasks.hierarchy(levels=2)
+    base = start(task, (6, 6), 6, variance=5e-2)
     keys = jax.random.split(jax.random.key(11), 3)
     turn = [0.03 * jax.random.normal(k, w.shape) for k, w in zip(keys, base.weights, strict=True)]
 
     def run(at, **options):
         weights = tuple(w + at[0] * d for w, d in zip(base.weights, turn, strict=True))
         network = fl.ReLUNetwork(weights, base.biases, at[1])
-        options = {"throw": False, "max_events": 128, "max_steps": 1024} | options
-        flow = exact(network, TREE, 8.0, 1e-11, **options)
+        options = {"throw": False, "max_events": 64, "max_steps": 512} | options
+        flow = exact(network, task, 12.0, 1e-11, **options)
         final = jnp.concatenate([w.ravel() for w in flow.final.weights])
         return flow.events.time, final, flow.events.component, flow.events.new
 
@@ -430,7 +431,7 @@ def test_derivatives_through_slides_in_two_layers():
     at, step = jnp.asarray([0.0, 1.0]), 1e-5
     (time, final, component, _), _ = forward(at, jnp.eye(2)[0])
     there = np.isfinite(time)
-    assert there.sum() > 30
+    assert there.sum() > 20
     slopes = []
     for way in jnp.eye(2):
         _, (slope_time, slope_final, *_) = forward(at, way)
@@ -439,6 +440,7 @@ def test_derivatives_through_slides_in_two_layers():
         weigh = np.array([1.0, -8.0, 8.0, -1.0]) / (12 * step)
         finite = [sum(w * one[k] for w, one in zip(weigh, near, strict=True)) for k in (0, 1)]
         off = np.abs(slope_time[there] / finite[0][there] - 1)
+        print(np.median(off), np.max(off))
         assert np.median(off) < 1e-6
         assert np.max(off) < 1e-3
         assert np.linalg.norm(slope_final - finite[1]) < 1e-6 * np.linalg.norm(finite[1])

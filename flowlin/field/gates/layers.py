@@ -96,6 +96,10 @@ class DeepFlow(eqx.Module):
     kinks: tuple[Hyperplanes, ...]  # per hidden layer
     error_scale: Array  # size of e at zero outputs
 
+    # Batches of Cholesky factors, in two programs at a time, can wait for each other for ever:
+    # XLA's kernel on CPUs shares a batch out among threads that both programs hold.
+    at_once = False
+
     def __init__(
         self, network: ReLUNetwork, task: Task, loss: Loss, tau: Any, decay: Decay | None = None
     ):
@@ -326,17 +330,21 @@ class DeepFlow(eqx.Module):
         tiny = jnp.finfo(self.task.x.dtype).tiny / eps
         return rounding_in(self.task.x.dtype).z * self.sizes(parameters) + tiny
 
+    def noise(self, parameters: Parameters) -> Float[Array, "H 1"]:
+        """|C| of every unit's pairs that may be rounding, however small the loss."""
+        scale, scales = self.error_scale * jnp.ones(self.task.outputs, self.task.x.dtype), []
+        for w in reversed(self.whole(lax.stop_gradient(parameters))[0][1:]):
+            scale = jnp.sqrt(jnp.sum((w * scale[:, None]) ** 2, axis=0))
+            scales = [scale, *scales]
+        return 5 * jnp.finfo(scale.dtype).eps * jnp.concatenate(scales)[:, None]
+
     def tolerances(self, parameters: Parameters, frozen: DeepFrozen) -> Float[Array, "H P"]:
         """Margins that may be rounding."""
         parameters = lax.stop_gradient(parameters)
         at = self.run(parameters, frozen.gates)
         eps = jnp.finfo(self.task.x.dtype).eps
-        scale, scales = self.error_scale * jnp.ones(self.task.outputs, self.task.x.dtype), []
-        for w in reversed(self.whole(parameters)[0][1:]):
-            scale = jnp.sqrt(jnp.sum((w * scale[:, None]) ** 2, axis=0))
-            scales = [scale, *scales]
         strength = self.strength([jnp.abs(c) for c in at.c])
-        slid = rounding_in(eps.dtype).u * strength + 5 * eps * jnp.concatenate(scales)[:, None]
+        slid = rounding_in(eps.dtype).u * strength + self.noise(parameters)
         tiny = jnp.finfo(eps).tiny / eps
         return jnp.where(frozen.codes == SLIDING, slid + tiny, self.rounding(parameters))
 

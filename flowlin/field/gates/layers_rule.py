@@ -141,6 +141,8 @@ class NetworkRule(AbstractRule):
         """
         chosen = slots_of(open_.ravel(), self.slots)
         base = self.flow.follow(jnp.where(open_, SLIDING, codes).astype(jnp.int8))
+        # At their kinks, or the little that a pair's h adds counts where the loss is rounding.
+        parameters, _ = self.flow.settle(parameters, self.flow.freeze(self._sides(base)))
 
         def once(choice: _Choice) -> _Choice:
             side, moved, rates = self._turned(parameters, choice.codes, chosen)
@@ -178,8 +180,9 @@ class NetworkRule(AbstractRule):
         u = solve(jnp.where(slides[:, None] & slides, gram, 0.0), jnp.where(slides, q, 0.0))
         at = flow.run(parameters, gates, put(u, chosen, gates))
         bound, rate = take(flow.bound(flow.strength(at.c)), chosen), q - gram @ u
-        slack_rate = slack * (jnp.abs(q) + jnp.abs(gram) @ jnp.abs(u))
-        slack_u = slack * jnp.abs(bound)
+        noise = take(jnp.broadcast_to(flow.noise(parameters), codes.shape), chosen)
+        slack_rate = slack * jnp.abs(q) + jnp.abs(gram) @ (slack * jnp.abs(u) + noise)
+        slack_u = slack * jnp.abs(bound) + noise
         empty = bound <= 0
         low = slides & (empty | (u < -slack_u))
         high = slides & ~low & (u > bound + slack_u)

@@ -76,6 +76,7 @@ class GatedFlow(eqx.Module):
     error_scale: Array  # size of e at zero outputs
 
     degree = 1  # of z as a polynomial of the parameters
+    at_once = True  # whether margins at many points are computed in one batch
 
     def __init__(
         self, network: ReLUNetwork, task: Task, loss: Loss, tau: Any, decay: Decay | None = None
