@@ -38,6 +38,8 @@ import flowlin as fl
 
 TOLERANCES = (1e-6, 1e-8, 1e-10)
 SAME = 1e-6
+PARTS = """Parts: [descent against the walk](deep_walk_descent.md),
+[where the flow may not be unique](deep_walk_branches.md)."""
 
 
 def cases() -> list[_deep.Case]:
@@ -160,7 +162,7 @@ def markdown(rows: list[dict]) -> str:
         )
         for r in rows
     ]  # fmt: skip
-    return _common.markdown_table(head, body)
+    return f"{_common.markdown_table(head, body)}\n\n{PARTS}"
 
 
 def columns(case: _deep.Case, rtol: float, runs: list[Run]) -> dict[str, Any]:
