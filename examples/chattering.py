@@ -128,7 +128,7 @@ def draw_pairs(axes: Sequence[plt.Axes], runs, pair: Sequence[Slide]) -> None:
     for ax, slide, size in zip(axes, pair, sizes, strict=True):
         ax.axvspan(slide.start, slide.end, color="0.93", zorder=0)
         ax.axhline(0, color="0.6", lw=0.6, zorder=0)
-        layer = f"{LAYERS[slide.layer]} layer, " if len(axes) > 1 else ""
+        layer = f"{LAYERS[slide.layer]} layer\n" if len(axes) > 1 else ""
         ax.set(
             xlim=(start - margin, end + margin),
             ylim=(-1.3 * size, 1.3 * size),  # the scale of the chatter, not of z elsewhere
