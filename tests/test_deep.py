@@ -320,6 +320,26 @@ def test_branches_are_told(walked):
         assert (before, after) == (0, 1)
 
 
+@pytest.mark.slow
+def test_a_branch_is_where_smooth_gates_go():
+    """A walk past its one branch is what narrower and narrower smooth gates tend to."""
+    task = fl.tasks.xor()
+    network = start(task, (8, 8), 2, variance=5e-2)
+    flow = exact(network, task, 9.0, 1e-10)
+    (branch,) = flow.events.select("branch").table()
+    assert branch["index"] == (0, 7, 1)
+    assert 7.5 < branch["time"] < 7.7
+    errors = [
+        distance(
+            fl.gradient_flow(network, task, 9.0, kinks=fl.SmoothKinks(width), rtol=1e-8).final,
+            flow.final,
+        )
+        for width in (1e-3, 1e-4)
+    ]
+    assert errors[0] > 5 * errors[1]
+    assert errors[1] < 1e-3
+
+
 def converges(network, task, t1, solver, rates=(1e-3, 1e-5)):
     flow = exact(network, task, t1, 1e-10, solver)
     errors = [distance(descended(network, task, MEAN, r, round(t1 / r)), flow.final) for r in rates]

@@ -45,4 +45,4 @@ def test_what_users_write_themselves_sees_weights_and_biases(tree, key):
     steps = diffrax.PIDController(rtol=1e-3, atol=1e-6)
     for whole in (state(network, tree, Own()), state(network, tree, controller=steps)):
         assert whole == network.parameters
-    assert state(deep, tree) == deep.parameters  # walks of deep networks, by their own reasons
+    assert state(deep, tree) == deep.parameters  # a deep walk's rule goes by trees

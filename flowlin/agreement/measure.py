@@ -13,6 +13,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from flowlin._tools.flat import as_tree
 from flowlin._tools.show import shown
 from flowlin._tools.types import Parameters
 from flowlin.agreement import summary
@@ -148,7 +149,7 @@ def _sharpness(run: Descent, flow: Trajectory, t1: float) -> Array:
         return run.objective.gradient(run.network, parameters)
 
     def radius(carry: Any, t: Array) -> tuple[Any, Array]:
-        _, product = jax.linearize(gradient, dense.evaluate(t))
+        _, product = jax.linearize(gradient, as_tree(dense.evaluate(t)))
         nothing = jax.tree.map(jnp.zeros_like, carry[0])
         vector, old = carry
         found = spectral_radius(product, nothing, nothing, vector, old, ITERATIONS, "lax")

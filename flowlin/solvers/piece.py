@@ -105,8 +105,11 @@ def _margins_along(flow, frozen, path, t, t1, points) -> Float[Array, "n 2 H P"]
     """Margins at fractions of a step, blind to derivatives."""
     flow, frozen, path, t, t1 = lax.stop_gradient((flow, frozen, path, t, t1))
     times = t + (t1 - t) * jnp.asarray(points, t.dtype)
-    each = times.size if flow.at_once else None
-    return lax.map(lambda at: flow.margins(path.evaluate(at), frozen), times, batch_size=each)
+
+    def margins(at):
+        return flow.margins(path.evaluate(at), frozen)
+
+    return jax.vmap(margins)(times) if flow.at_once else lax.map(margins, times)
 
 
 class _Curve(eqx.Module):
