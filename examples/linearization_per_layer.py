@@ -87,7 +87,7 @@ def study(task: fl.Task, bias: bool, given: argparse.Namespace) -> Study:
         )
         for seed in range(given.seeds)
     ]
-    flows = fl.sweep(networks, task, given.t1, rtol=1e-8, workers=1)
+    flows = fl.sweep(networks, task, given.t1, rtol=1e-8)
     modes = fl.theory.modes(task, networks[0])
     linear = fl.sweep(
         [network.linear() for network in networks],
