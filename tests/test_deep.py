@@ -320,24 +320,54 @@ def test_branches_are_told(walked):
         assert (before, after) == (0, 1)
 
 
-@pytest.mark.slow
-def test_a_branch_is_where_smooth_gates_go():
-    """A walk past its one branch is what narrower and narrower smooth gates tend to."""
-    task = fl.tasks.xor()
-    network = start(task, (8, 8), 2, variance=5e-2)
-    flow = exact(network, task, 8.0, 1e-10)
+@pytest.fixture(scope="module")
+def parting():
+    """A flow that is not unique: one lower unit, two upper ones; sample 0 slides in both layers.
+
+    The second upper unit, on, sends the first layer A = 0.31 > 0, the first, sliding, w_2 < 0: in
+    the mean C_1 = A + w_2 rises to w_1, and the lower pair leaves to on at t = 0.0051. Gates that
+    are on together reach down to p (A - 3.37) with p = w_2 / -3.37, below w_1: descent may stay.
+    """
+    push, pull, error, weight, readout, bias = 1.286, -3.372, 1.233, 0.254, 0.489, 0.89
+    network = fl.ReLUNetwork(
+        (np.array([[-1.0]]), np.array([[1.0], [weight]]), np.diag([1.0, readout])),
+        (np.ones(1), np.array([0.0, bias]), None),
+    )
+    below = np.array([2 * pull, readout * bias + 2 * error / readout])
+    above = np.array([0.5 + 2 * push, readout * (bias + 0.5 * weight)])
+    task = fl.Task(np.array([[1.0], [0.5]]), np.stack([below, above]))
+    return network, task, exact(network, task, 0.3, 1e-10, ts=np.linspace(0, 0.3, 31))
+
+
+def test_where_the_flow_is_not_unique_the_walk_goes_where_smooth_gates_go(parting):
+    network, task, flow = parting
     (branch,) = flow.events.select("branch").table()
-    assert branch["index"] == (0, 7, 1)
-    assert 7.5 < branch["time"] < 7.7
-    errors = [
-        distance(
-            fl.gradient_flow(network, task, 8.0, kinks=fl.SmoothKinks(width), rtol=1e-8).final,
-            flow.final,
-        )
-        for width in (1e-3, 1e-4)
+    assert branch["index"] == (0, 0, 0)
+    assert branch["time"] == pytest.approx(0.00510, abs=1e-5)
+    assert flow.stats["branch_certificate"] == pytest.approx(0.31, abs=0.02)
+    widths = (1e-3, 1e-4)
+    smooth = [
+        fl.gradient_flow(network, task, 0.3, kinks=fl.SmoothKinks(w), rtol=1e-7) for w in widths
     ]
+    errors = [distance(one.final, flow.final) for one in smooth]
     assert errors[0] > 5 * errors[1]
-    assert errors[1] < 1e-3
+    assert errors[1] < 1e-4
+
+
+def test_there_descent_may_stay_but_follows_from_past_the_exit(parting):
+    network, task, flow = parting
+    rates = (1e-3, 1e-5)
+    stays = [
+        distance(fl.gradient_descent(network, task, rate, t1=0.3).final, flow.final)
+        for rate in rates
+    ]
+    past = jax.tree.map(lambda a: a[4], flow.networks)  # t = 0.04
+    follows = [
+        distance(fl.gradient_descent(past, task, rate, t1=0.26).final, flow.final) for rate in rates
+    ]
+    assert min(stays) > 1e-3
+    assert follows[0] > 30 * follows[1]
+    assert follows[1] < 2e-5
 
 
 def converges(network, task, t1, solver, rates=(1e-3, 1e-5)):
