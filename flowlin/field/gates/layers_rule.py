@@ -123,13 +123,15 @@ class NetworkRule(AbstractRule):
         What others chose may push one of the latter back to where it came from: then it is one of
         those to choose.
         """
-        sides, rates = self._chosen(parameters, codes, open_)
-        back = set_ & self.flow.leads & (rates * sides.codes <= 0)
-        return lax.cond(
-            jnp.any(back),
-            lambda: self._chosen(parameters, sides.codes, open_ | back)[0],
-            lambda: sides,
-        )
+
+        def once(state):
+            sides, open_, _ = state
+            sides, rates = self._chosen(parameters, sides.codes, open_)
+            back = set_ & ~open_ & self.flow.leads & (rates * sides.codes <= 0)
+            return sides, open_ | back, jnp.any(back)
+
+        start = self._sides(codes), open_, jnp.asarray(True)
+        return lax.while_loop(lambda state: state[2], once, start)[0]
 
     def _chosen(
         self, parameters: Parameters, codes: Array, open_: Array
