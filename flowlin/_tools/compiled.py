@@ -12,8 +12,9 @@ from flowlin._tools.arrays import is_traced
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# XLA's newer way to emit loops for CPUs: of small arrays just as fast a program, in 1.4 times the
-# time; of large ones a program that is faster by up to a third (averaged gates on digits).
+# XLA's newer way to emit loops for CPUs takes 1.4 times as long to compile. Of small arrays it makes
+# a program that is faster by a few percent (the semantic tree), of large ones by up to a third
+# (averaged gates on digits).
 HASTILY = {"xla_cpu_use_fusion_emitters": False}
 SMALL = 2**16  # numbers in all arrays of a tree that is compiled hastily
 
