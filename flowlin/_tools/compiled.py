@@ -12,9 +12,9 @@ from flowlin._tools.arrays import is_traced
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# XLA's newer way to emit loops for CPUs takes 1.4 times as long to compile. Of small arrays it makes
-# a program that is faster by a few percent (the semantic tree), of large ones by up to a third
-# (averaged gates on digits).
+# XLA's newer way to emit loops for CPUs takes 1.4 times as long to compile. Its program is faster
+# by a few percent for small arrays (the semantic tree), for large ones by up to a third (averaged
+# gates on digits).
 HASTILY = {"xla_cpu_use_fusion_emitters": False}
 SMALL = 2**16  # numbers in all arrays of a tree that is compiled hastily
 
