@@ -28,9 +28,11 @@ from flowlin.log.linear_phase import LinearizationWarning as LinearizationWarnin
 from flowlin.loss import CrossEntropy as CrossEntropy
 from flowlin.loss import SquaredError as SquaredError
 from flowlin.measures.parameters import distance as distance
+from flowlin.network.graph import GatedGraph as GatedGraph
 from flowlin.network.kinds import GatedLinearNetwork as GatedLinearNetwork
 from flowlin.network.kinds import LinearNetwork as LinearNetwork
 from flowlin.network.kinds import ReLUNetwork as ReLUNetwork
+from flowlin.network.pathways import Pathway as Pathway
 from flowlin.runs.descent import gradient_descent as gradient_descent
 from flowlin.runs.descent import stochastic_gradient_descent as stochastic_gradient_descent
 from flowlin.runs.flow import gradient_flow as gradient_flow

@@ -92,7 +92,7 @@ def test_statistics_in_chunks(small, monkeypatch):
     close(found.value(network), full.value(network))
     monkeypatch.setattr(chunks, "ROWS", 1000)
     jax.clear_caches()  # the size of a chunk is no argument of the jitted function
-    close(found.sigma_x, objective(network, task, fl.SquaredError()).sigma_x)
+    close(found.expansion.sigma_x, objective(network, task, fl.SquaredError()).expansion.sigma_x)
 
 
 def test_gradient_is_the_slope_of_the_value_and_has_one_itself(small):
@@ -150,5 +150,5 @@ def test_linear_statistics_take_no_copy_of_the_task(monkeypatch):
     monkeypatch.setitem(chunks.BYTES, "cpu", 2**16)
     task = data(20_000)
     network = fl.LinearNetwork.init(task, 4, key=jax.random.key(2))
-    used = memory(lambda t: objective(network, t, fl.SquaredError()).sigma_x, task)
+    used = memory(lambda t: objective(network, t, fl.SquaredError()).expansion.sigma_x, task)
     assert used < 20_000 * 6 * 8

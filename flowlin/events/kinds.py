@@ -35,6 +35,7 @@ from flowlin.events.watched import (
 from flowlin.field.objective import AbstractObjective
 from flowlin.log.eventlog import Channel
 from flowlin.log.linear_phase import unit_channel
+from flowlin.network.graph_forward import AbstractGraph
 from flowlin.network.kinds import ReLUNetwork
 from flowlin.network.model import AbstractModel
 from flowlin.solvers.kinks import MANY_PAIRS, AbstractKinks, pairs
@@ -268,10 +269,12 @@ class UnitSwitches(AbstractEvent):
         **Raises:** `ValueError` for a model whose hidden units are not known.
         """
         del objective
-        if network.about_kinks[0] == "unknown":
+        about, why = network.about_kinks
+        if about == "unknown" or isinstance(network, AbstractGraph):
+            why = why if about == "unknown" else f"a {network.kind} has no layers of them"
             raise ValueError(
-                f"`events` holds {type(self).__name__}, which watches hidden units, and "
-                f"{network.about_kinks[1]}; watch a function of it by fl.Crossing."
+                f"`events` holds {type(self).__name__}, which watches hidden units, and {why}; "
+                "watch a function of it by fl.Crossing."
             )
         if kinks.walks:
             return []

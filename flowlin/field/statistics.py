@@ -1,9 +1,13 @@
 """The loss of a linear network from sufficient statistics."""
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float
 
 from flowlin._tools.arrays import augment, weighted
@@ -16,12 +20,11 @@ from flowlin.network.model import AbstractModel
 from flowlin.tasks.task import Task
 
 
-class Statistics(AbstractPlain):
-    r"""Squared error of a linear network from sufficient statistics: no sample is seen again.
+class Expansion(eqx.Module):
+    r"""The squared error of a linear map M as a function of M, about a least-squares solution M*.
 
-    With inputs x~ = [1; x] and the end-to-end map M = [offset, matrix] the loss is quadratic in M.
-    It is expanded about a least-squares solution M*, which keeps its digits near convergence
-    where $\Sigma_{yx} - M \Sigma_x$ would cancel:
+    Quadratic in M, it is expanded about M*, which keeps its digits near convergence where
+    $\Sigma_{yx} - M \Sigma_x$ would cancel:
 
     $$L(M) = L^* + \langle G^*, \Delta\rangle + \tfrac12 \langle \Delta\, \Sigma_x, \Delta\rangle,
       \qquad \Delta = M - M^*,\; G^* = M^* \Sigma_x - \Sigma_{yx}.$$
@@ -34,47 +37,89 @@ class Statistics(AbstractPlain):
     slope: Float[Array, "N_out N"]
     floor: Float[Array, ""]
 
+    def value(self, product: Float[Array, "N_out N"]) -> Float[Array, ""]:
+        """The loss of a map."""
+        delta = product - self.solution
+        return self.floor + jnp.sum((self.slope + 0.5 * delta @ self.sigma_x) * delta)
+
+    def gradient(self, product: Float[Array, "N_out N"]) -> Float[Array, "N_out N"]:
+        """Gradient of the loss by the map."""
+        return self.slope + (product - self.solution) @ self.sigma_x
+
+
+def expanded(
+    regression: Callable[[Any], tuple[Array, Array, Any]],
+    rows: Any,
+    weight: Any,
+    width: int,
+    shards: int,
+) -> Expansion:
+    """The expansion of a regression over samples, taken chunk by chunk.
+
+    **Arguments:**
+
+    - `regression`: of rows (P', ...), the regressors (P', N), targets (P', N_out), and weights.
+    - `rows`: the tree of arrays with all samples.
+    - `weight`: of the sum over samples in the loss.
+    - `width`, `shards`: the number N of regressors, and as for `summed`.
+    """
+
+    def moments(rows):
+        x, y, weights = regression(rows)
+        counted = weighted(x, weights)
+        return counted.T @ x, y.T @ counted
+
+    sigma_x, sigma_yx = (weight * m for m in summed(moments, rows, width, shards))
+    values, vectors = jnp.linalg.eigh(sigma_x)
+    cut = values[-1] * len(values) * jnp.finfo(sigma_x.dtype).eps
+    inverse = jnp.where(values > cut, 1 / jnp.where(values > cut, values, 1.0), 0.0)
+    # Whatever it is, what follows is exact: no derivative has to go through the eigenproblem.
+    solution = lax.stop_gradient((sigma_yx @ vectors) * inverse @ vectors.T)
+
+    def residuals(rows):
+        x, y, weights = regression(rows)
+        residual = x @ solution.T - y
+        counted = weighted(residual, weights)
+        return counted.T @ x, jnp.sum(counted * residual)
+
+    slope, squares = summed(residuals, rows, width, shards)
+    return Expansion(sigma_x, solution, weight * slope, 0.5 * weight * squares)
+
+
+class Statistics(AbstractPlain):
+    r"""Squared error of a linear network from sufficient statistics: no sample is seen again.
+
+    The end-to-end map M = [offset, matrix] of inputs x~ = [1; x] is all that the loss depends on.
+    """
+
+    expansion: Expansion
+
     @staticmethod
     def of(task: Task, loss: SquaredError) -> "Statistics":
         """Statistics of a task; two passes over its chunks and one N x N eigenproblem."""
-        return _statistics(task, loss, task.shards)
+        return Statistics(_expansion(task, loss, task.shards))
 
     def value(self, network: AbstractModel) -> Float[Array, ""]:
         """The loss on the task."""
-        delta = _end_to_end(network.parameters, network) - self.solution
-        return self.floor + jnp.sum((self.slope + 0.5 * delta @ self.sigma_x) * delta)
+        return self.expansion.value(_end_to_end(network.parameters, network))
 
     def gradient(self, network: AbstractModel, parameters: Parameters = None) -> Parameters:
         """Gradient of the loss on the task."""
         parameters = network.parameters if parameters is None else parameters
         product, pull_back = jax.vjp(lambda p: _end_to_end(p, network), parameters)
-        return pull_back(self.slope + (product - self.solution) @ self.sigma_x)[0]
+        return pull_back(self.expansion.gradient(product))[0]
 
 
 @partial(jax.jit, static_argnames="shards")
-def _statistics(task: Task, loss: SquaredError, shards: int) -> Statistics:
-    """What `Statistics.of` returns; the samples are augmented chunk by chunk."""
-    weight, width, samples = loss.weight(task.mass), 1 + task.inputs, (task.x, task.y, task.weights)
+def _expansion(task: Task, loss: SquaredError, shards: int) -> Expansion:
+    """The samples are augmented chunk by chunk."""
 
-    def moments(rows):
-        x, y = augment(rows[0], 1.0), rows[1]
-        counted = weighted(x, rows[2])
-        return counted.T @ x, y.T @ counted
+    def regression(rows: Any) -> tuple[Array, Array, Any]:
+        x, y, weights = rows
+        return augment(x, 1.0), y, weights
 
-    sigma_x, sigma_yx = (weight * m for m in summed(moments, samples, width, shards))
-    values, vectors = jnp.linalg.eigh(sigma_x)
-    cut = values[-1] * len(values) * jnp.finfo(task.x.dtype).eps
-    inverse = jnp.where(values > cut, 1 / jnp.where(values > cut, values, 1.0), 0.0)
-    solution = (sigma_yx @ vectors) * inverse @ vectors.T
-
-    def residuals(rows):
-        x, y = augment(rows[0], 1.0), rows[1]
-        residual = x @ solution.T - y
-        counted = weighted(residual, rows[2])
-        return counted.T @ x, jnp.sum(counted * residual)
-
-    slope, squares = summed(residuals, samples, width, shards)
-    return Statistics(sigma_x, solution, weight * slope, 0.5 * weight * squares)
+    rows = (task.x, task.y, task.weights)
+    return expanded(regression, rows, loss.weight(task.mass), 1 + task.inputs, shards)
 
 
 def _end_to_end(parameters: Parameters, network: AbstractModel) -> Array:

@@ -10,10 +10,12 @@ from jaxtyping import PyTree
 from flowlin._tools.flat import as_tree, like
 from flowlin._tools.types import Parameters
 from flowlin.field.decay import Decay, decayed
+from flowlin.field.graph_statistics import GraphStatistics, is_cheaper
 from flowlin.field.objective import AbstractObjective, FullData
 from flowlin.field.pace import paced
 from flowlin.field.statistics import Statistics
 from flowlin.loss import Loss, SquaredError
+from flowlin.network.graph import GatedGraph
 from flowlin.network.kinds import LinearNetwork
 from flowlin.network.model import AbstractModel
 from flowlin.tasks.task import Task
@@ -26,15 +28,18 @@ def objective(
     width: float = 0.0,
     decay: Decay | None = None,
 ) -> AbstractObjective:
-    """The cheapest exact objective: statistics for linear networks under squared error.
+    """The cheapest exact objective: from statistics where that is cheaper, under squared error.
 
     `width`: over which kinks are rounded off.
     """
-    # With fewer samples than inputs the samples are the smaller statistic.
-    fewer = isinstance(network, LinearNetwork) and task.samples > task.inputs
-    if fewer and isinstance(loss, SquaredError):
-        return decayed(Statistics.of(task, loss), decay)
-    return decayed(FullData(task, loss, width, task.shards), decay)
+    plain: AbstractObjective = FullData(task, loss, width, task.shards)
+    if isinstance(loss, SquaredError):
+        # With fewer samples than inputs the samples are the smaller statistic.
+        if isinstance(network, LinearNetwork) and task.samples > task.inputs:
+            plain = Statistics.of(task, loss)
+        elif isinstance(network, GatedGraph) and is_cheaper(network, task):
+            plain = GraphStatistics.of(network, task, loss)
+    return decayed(plain, decay)
 
 
 class GradientField(eqx.Module):

@@ -5,13 +5,14 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import numpy as np
 from jax import lax
 
 from flowlin._tools.checks import checked, function_of, refuse, returned
 from flowlin.measures._input import Samples, samples
 from flowlin.network.foreign import ForeignModel
-from flowlin.network.kinds import AbstractNetwork
 from flowlin.network.model import AbstractModel
+from flowlin.network.own import AbstractOwn
 from flowlin.tasks.task import Task
 
 Measure = Callable[[Any, Any], Any]
@@ -24,12 +25,13 @@ def _trajectory_or_stacked(name: str, value: Any) -> Any:
         return value
     if not isinstance(value, eqx.Module):
         raise refuse(name, "a trajectory, or stacked networks", value)
-    if not isinstance(value, AbstractNetwork):
+    if not isinstance(value, AbstractOwn):
         return ForeignModel.of(name, value)
-    if value.weights[0].ndim != 3:
+    if np.ndim(value.bias_strength) != 1:
         raise ValueError(
             f"`{name}` must hold networks stacked on one leading axis, got weights of shape "
-            f"{value.weights[0].shape}; of a single network call the measure itself."
+            f"{jax.tree.leaves(value.weights)[0].shape}; of a single network call the measure "
+            "itself."
         )
     return value
 

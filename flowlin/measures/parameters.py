@@ -8,6 +8,7 @@ from jaxtyping import Array, Float
 
 from flowlin._tools.checks import WORDS, checked, flag
 from flowlin._tools.numerics import root
+from flowlin.network.graph import GatedGraph
 from flowlin.network.kinds import AbstractNetwork
 
 
@@ -15,6 +16,8 @@ def _parameters(name: str, value: Any) -> Any:
     """Weights and biases of a network, or the floating-point arrays of any other pytree."""
     if isinstance(value, AbstractNetwork):
         return WORDS["network"](name, value).parameters
+    if isinstance(value, GatedGraph):
+        return WORDS["graph"](name, value).parameters
     found = jax.tree.map(lambda leaf: leaf if _floats(leaf) else None, value)
     if not jax.tree.leaves(found):
         raise ValueError(f"`{name}` holds no arrays of floats; pass a network, or its parameters.")

@@ -11,6 +11,7 @@ from flowlin._tools.checks import WORDS, refuse, require_runnable
 from flowlin._tools.codec import storable
 from flowlin._tools.show import Summary, plural, shown
 from flowlin._tools.types import Product
+from flowlin.network.graph import GatedGraph
 from flowlin.network.kinds import AbstractNetwork
 from flowlin.network.model import AbstractModel
 from flowlin.tasks.task import Task
@@ -256,6 +257,8 @@ def model(name: str, value: Any) -> AbstractModel:
     """A network of flowlin, or any other Equinox module as a model."""
     if isinstance(value, AbstractNetwork):
         return WORDS["network"](name, value)
+    if isinstance(value, GatedGraph):
+        return WORDS["graph"](name, value)
     if isinstance(value, AbstractModel):
         return value
     if not isinstance(value, eqx.Module):

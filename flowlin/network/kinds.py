@@ -30,6 +30,7 @@ from flowlin.network.construction import given_gates, layers, off_gate, per_laye
 from flowlin.network.fit import require_inputs, require_one
 from flowlin.network.forward_pass import forward
 from flowlin.network.layered import AbstractLayered
+from flowlin.network.own import AbstractOwn
 from flowlin.network.rounded import rounded_off
 from flowlin.tasks.task import Task
 
@@ -62,11 +63,6 @@ class AbstractNetwork(AbstractLayered):
     def activation(self, layer: int, z: Float[Array, "P H"]) -> Float[Array, "P H"]:
         """Activation h = g z of hidden layer `layer`, whose derivative is g."""
         return self.gate(layer, z) * z
-
-    @checked
-    def astype(self: N, dtype: Any) -> N:
-        """The same network in another floating-point precision, float32 or float64."""
-        return jax.tree.map(lambda array: array.astype(dtype), self)
 
     @checked(x=_input)
     def outputs(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N_out"]:
@@ -389,7 +385,8 @@ def _network(name: str, value: Any) -> AbstractNetwork:
     """One network, and no stack of them, of a precision that runs can have."""
     remedy = "make one by fl.ReLUNetwork.init(task, key=key)"
     if isinstance(value, eqx.Module) and not isinstance(value, AbstractNetwork):
-        raise refuse(name, "a flowlin network, whose hidden units are known", value, remedy)
+        where = "stand in layers" if isinstance(value, AbstractOwn) else "are known"
+        raise refuse(name, f"a flowlin network, whose hidden units {where}", value, remedy)
     value = instance(AbstractNetwork, "a flowlin network", remedy)(name, value)
     require_one(value, name)
     require_runnable(f"{name}.weights[0]", value.weights[0])

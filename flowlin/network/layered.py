@@ -1,23 +1,18 @@
 """What flowlin's own networks have in common as models: weights and biases, layer by layer."""
 
 import abc
-from typing import TypeVar
 
-import equinox as eqx
 from equinox import AbstractVar
 from jaxtyping import Array, Float
 
-from flowlin._tools.flat import as_tree
 from flowlin._tools.types import Activation, Biases, Parameters, Product, Weights
-from flowlin.network.fit import check_fit, require_alike
+from flowlin.network.fit import check_fit
 from flowlin.network.forward_pass import forward
-from flowlin.network.model import AbstractModel
+from flowlin.network.own import AbstractOwn
 from flowlin.tasks.task import Task
 
-N = TypeVar("N", bound="AbstractLayered")
 
-
-class AbstractLayered(AbstractModel):
+class AbstractLayered(AbstractOwn):
     """Weights (N_out_l, N_in_l), biases (N_out_l,) or None, and the constant c in front of them."""
 
     weights: AbstractVar[Weights]
@@ -27,35 +22,6 @@ class AbstractLayered(AbstractModel):
     @abc.abstractmethod
     def rounded_activation(self, width: float) -> Activation:
         """The activation with kinks rounded off over |z| < width; with width zero, its own."""
-
-    @property
-    def module(self: N) -> N:
-        """The network itself."""
-        return self
-
-    @property
-    def kind(self) -> str:
-        """The name of its class."""
-        return type(self).__name__
-
-    @property
-    def parameters(self) -> Parameters:
-        """What is trained: the weights and the biases."""
-        return self.weights, self.biases
-
-    def parameters_of(self, module: "AbstractLayered") -> Parameters:
-        """Its weights and biases."""
-        return module.parameters
-
-    def with_parameters(self: N, parameters: Parameters) -> N:
-        """The same network with other weights and biases; those that are None stay."""
-        both = eqx.combine(as_tree(parameters), self.parameters)
-        return eqx.tree_at(lambda n: (n.weights, n.biases), self, both, is_leaf=lambda x: x is None)
-
-    @property
-    def about_kinks(self) -> tuple[str, str]:
-        """There are none, but for ReLU networks, which have a policy."""
-        return "none", "the network has no kinks"
 
     def rounded(
         self, x: Float[Array, "P N_in"], width: float, product: Product
@@ -83,19 +49,6 @@ class AbstractLayered(AbstractModel):
         each = tuple(tau[k] if tau.ndim else tau for k in range(own))
         slow = [None if b is None else t for t, b in zip(each, self.biases, strict=True)]
         return each, tuple(slow)
-
-    def packed(self, parameters: Parameters) -> Parameters:
-        """As they are."""
-        return parameters
-
-    def unpacked(self, stored: Parameters) -> Parameters:
-        """As they are."""
-        return stored
-
-    def restored(self, stored: AbstractModel, name: str) -> AbstractModel:
-        """What the file holds, which needs nothing of this one but to be of its kind."""
-        require_alike(self, stored, name)
-        return stored
 
     @property
     def hidden(self) -> tuple[int, ...]:

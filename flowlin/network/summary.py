@@ -28,6 +28,30 @@ def network(found: Any) -> Summary:
     return Summary(type(found).__name__, rows, inline=True)
 
 
+def graph(found: Any) -> Summary:
+    """Kind, nodes and edges, what has gates and biases, number of parameters, precision."""
+    stack = found.bias_strength.shape
+    edges = [f"{a} -> {b}" for a in found.order for c, b in found.weights if c == a]
+    rows = [("edges", ", ".join(edges) if len(edges) <= 6 else plural(len(edges), "edge"))]
+    sizes = {a: w.shape[-1] for (a, _), w in found.weights.items()}
+    sizes |= {b: w.shape[-2] for (_, b), w in found.weights.items()}
+    rows.append(("widths", ", ".join(f"{node} {sizes[node]}" for node in found.order)))
+    gates = (*found.node_gates.values(), *found.edge_gates.values())
+    if gates:
+        rows.append(("gates", f"{plural(len(gates), 'gate')} for {gates[0].shape[-1]:,} samples"))
+    rows.append(("bias", "no bias"))
+    if found.biases:
+        where = f"bias in {', '.join(found.biases)}"
+        rows[-1] = ("bias", f"{where}, c = {number(found.bias_strength)}")
+    arrays = jax.tree.leaves((found.weights, found.biases))
+    count = sum(math.prod(a.shape[len(stack) :]) for a in arrays)
+    rows.append(("parameters", plural(count, "parameter")))
+    rows.append(("precision", str(arrays[0].dtype)))
+    if stack:
+        rows.append(("stacked", f"stacked {stack}"))
+    return Summary(type(found).__name__, rows, inline=True)
+
+
 def _biased(biases: tuple[Any, ...]) -> str:
     """Which layers have a bias."""
     having = [layer for layer, b in enumerate(biases) if b is not None]

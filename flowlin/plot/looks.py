@@ -12,7 +12,8 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.lines import Line2D
 
 from flowlin._tools.checks import checked, flag, index, require_memory, whole
-from flowlin.network.kinds import AbstractNetwork, GatedLinearNetwork, LinearNetwork, ReLUNetwork
+from flowlin.network.graph_forward import AbstractGraph
+from flowlin.network.kinds import GatedLinearNetwork, LinearNetwork, ReLUNetwork
 from flowlin.plot._words import colour as is_colour
 from flowlin.runs.trajectory import Trajectory
 
@@ -31,7 +32,11 @@ MARKERS = "osD^vPX*"
 TONES = 3  # of one kind's colour; a fourth would hardly be seen on white
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)), (0, (3, 1)))
 
-_KINDS = {"relu": ReLUNetwork, "linear": LinearNetwork, "gated": GatedLinearNetwork}
+_KINDS: dict[str, Any] = {
+    "relu": ReLUNetwork,
+    "linear": LinearNetwork,
+    "gated": (GatedLinearNetwork, AbstractGraph),
+}
 _LINES: dict[str, Any] = {
     "relu": {"linestyle": "-", "linewidth": 1.8},
     "linear": {"linestyle": (0, (7, 1.5)), "linewidth": 1.8},
@@ -70,7 +75,7 @@ def style() -> AbstractContextManager[None]:
     return matplotlib.rc_context(_STYLE)
 
 
-def kind_of(network: AbstractNetwork) -> str:
+def kind_of(network: Any) -> str:
     """Key of `COLOURS` for a network: relu, linear, gated, or other than flowlin's own."""
     return next((kind for kind, cls in _KINDS.items() if isinstance(network, cls)), "other")
 

@@ -15,7 +15,8 @@ from flowlin._tools.warning import warn
 from flowlin.field.objective import AbstractObjective, Modified
 from flowlin.field.problem import Problem
 from flowlin.field.vector_field import GradientField, objective
-from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
+from flowlin.network.kinds import ReLUNetwork
+from flowlin.network.own import AbstractOwn
 from flowlin.solvers.kinks import ASKED, IGNORED, AbstractKinks, KinksWarning, suitable_kinks
 from flowlin.solvers.rkc import RKC
 
@@ -143,7 +144,7 @@ def _is_flat(problem: Problem, kinks: AbstractKinks, solver: diffrax.AbstractSol
     """
     network = problem.network
     deep = kinks.walks and len(network.hidden) > 1
-    known = isinstance(network, AbstractNetwork) and type(solver) in OWN and not deep
+    known = isinstance(network, AbstractOwn) and type(solver) in OWN and not deep
     arrays = [a for a in jax.tree.leaves(problem.parameters) if not is_traced(a)]
     return known and all(a.sharding.is_fully_replicated for a in arrays)
 

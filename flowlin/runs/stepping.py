@@ -169,7 +169,8 @@ class Descent(eqx.Module):
         else:
             order, chosen = self._batch(state)
             batch = decayed(FullData(self.task.take(chosen), self.loss), self.decay)
-            gradient = batch.gradient(network, state.parameters)
+            gates = jax.tree.map(lambda gate: gate[chosen], network.sample_gates)
+            gradient = batch.gradient(network.with_sample_gates(gates), state.parameters)
         optimiser, before = state.optimiser, cast(Any, state.parameters)
         gradient = cast(Any, gradient)
         if self.optimiser is None:

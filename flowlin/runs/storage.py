@@ -18,6 +18,7 @@ from flowlin._tools.types import PathLike
 from flowlin.log.eventlog import EventLog
 from flowlin.loss import Loss
 from flowlin.network.foreign import ForeignModel, model
+from flowlin.network.graph import GatedGraph
 from flowlin.network.kinds import AbstractNetwork
 from flowlin.network.model import AbstractModel
 from flowlin.runs.trajectory import Trajectory
@@ -73,6 +74,8 @@ def check_trajectory(flow: Trajectory) -> None:
     _require("labels", "solver" in dict(flow.labels))
     if isinstance(flow.model, AbstractNetwork):
         _check_network(flow.model, flow.samples)
+    if isinstance(flow.model, GatedGraph):
+        _check_graph(flow.model, flow.samples)
     length = flow.ts.shape[0]
     rows = [a.shape[:1] for a in jax.tree.leaves(flow.observed) if isinstance(a, jax.Array)]
     if any(row != (length,) for row in rows):
@@ -115,6 +118,19 @@ def _check_network(network: AbstractNetwork, samples: int) -> None:
         _require("final.gates_", gate.shape in ((width,), (samples, width)))
     dtypes = {a.dtype for a in jax.tree.leaves(network)}
     _require("final", len(dtypes) == 1 and jnp.issubdtype(dtypes.pop(), jnp.floating))
+
+
+def _check_graph(network: GatedGraph, samples: int) -> None:
+    """Raise `ValueError` unless the parts of a graph go together."""
+    slices = [
+        {name: slice(a, b) for name, a, b in part} for part in (network.sources, network.sinks)
+    ]
+    GatedGraph(
+        network.weights, network.biases, network.bias_strength, node_gates=network.node_gates,
+        edge_gates=network.edge_gates, inputs=slices[0], outputs=slices[1],
+    )  # fmt: skip
+    _require("final.node_gates", network.gated_samples in (None, samples))
+    _require("final", len({a.dtype for a in jax.tree.leaves(network)}) == 1)
 
 
 def _check_events(log: EventLog, hidden: tuple[int, ...], samples: int) -> None:

@@ -1,0 +1,200 @@
+"""The loss of a gated graph from the statistics of its pathways."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from flowlin._tools.types import Parameters
+from flowlin.field.objective import AbstractPlain
+from flowlin.field.statistics import Expansion, expanded
+from flowlin.loss import SquaredError
+from flowlin.network.graph import GatedGraph
+from flowlin.network.graph_parts import CONSTANT, Edge
+from flowlin.network.model import AbstractModel
+from flowlin.network.pathways import columns_of, inputs_at
+from flowlin.tasks.task import Task
+
+MOST = 512  # bundles that are worth a look
+
+
+Lead = tuple[str, tuple[str | Edge, ...]]  # to a sink, and the gates until there
+
+
+class Bundle(NamedTuple):
+    """All pathways of one source and one sink with the same gates: the data see their sum alone.
+
+    `gates` are the names of nodes and edges, in order.
+    """
+
+    sink: str
+    source: str
+    gates: tuple[str | Edge, ...]
+
+
+class GraphStatistics(AbstractPlain):
+    r"""Squared error of a gated graph from the statistics of its pathways: no sample is seen again.
+
+    The loss is a linear regression for each sink, on the regressors $[g_p x_p]$ of the pathways
+    that end there (those with the same source and gates taken together), whose coefficients are the
+    products $W_p$ along them. It is expanded as for linear networks, see `Statistics`.
+    """
+
+    bundles: tuple[tuple[Bundle, ...], ...] = eqx.field(static=True)
+    expansions: tuple[Expansion, ...]
+
+    @staticmethod
+    def of(network: GatedGraph, task: Task, loss: SquaredError) -> "GraphStatistics":
+        """Statistics of a task by the pathways of a graph."""
+        ahead = leads(network)
+        assert ahead is not None
+        found = bundles(ahead, network)
+        each = tuple(tuple(b for b in found if b.sink == sink) for sink, _, _ in network.sinks)
+        expansions = tuple(_expansion(network, task, loss, one, task.shards) for one in each)
+        return GraphStatistics(each, expansions)
+
+    def value(self, network: AbstractModel) -> Float[Array, ""]:
+        """The loss on the task."""
+        pairs = zip(self.expansions, self._products(network, network.parameters), strict=True)
+        return sum((one.value(product) for one, product in pairs), jnp.zeros((), network.dtype))
+
+    def gradient(self, network: AbstractModel, parameters: Parameters = None) -> Parameters:
+        """Gradient of the loss on the task."""
+        parameters = network.parameters if parameters is None else parameters
+        products, pull_back = jax.vjp(lambda p: self._products(network, p), parameters)
+        pairs = zip(self.expansions, products, strict=True)
+        return pull_back([one.gradient(product) for one, product in pairs])[0]
+
+    def _products(self, network: AbstractModel, parameters: Parameters) -> list[Array]:
+        """By sink, the sums of products of all bundles side by side, (N_sink, N)."""
+        graph = network.with_parameters(parameters)
+        assert isinstance(graph, GatedGraph)
+        found = summed_products(graph)
+        return [jnp.concatenate([found[b] for b in one], axis=1) for one in self.bundles]
+
+
+@partial(jax.jit, static_argnames=("bundles", "shards"))
+def _expansion(
+    network: GatedGraph, task: Task, loss: SquaredError, bundles: tuple[Bundle, ...], shards: int
+) -> Expansion:
+    """The loss at one sink as a function of what its bundles do."""
+    start, stop = columns_of(network.sinks, bundles[0].sink)
+    width = sum(_width(network, b.source) for b in bundles)
+
+    def regression(rows: Any) -> tuple[Array, Array, Array | None]:
+        x, y, gates, weights = rows
+        own = network.with_sample_gates(gates)
+        return regressors(own, bundles, x), y[:, start:stop], weights
+
+    rows = (task.x, task.y, network.sample_gates, task.weights)
+    return expanded(regression, rows, loss.weight(task.mass), width, shards)
+
+
+def regressors(network: GatedGraph, bundles: tuple[Bundle, ...], x: Array) -> Array:
+    """What bundles act on, g x side by side, (P, N)."""
+    found = []
+    for bundle in bundles:
+        part = inputs_at(network, bundle.source, x)
+        for name in bundle.gates:
+            part = network.gate(name)[:, None] * part  # pyright: ignore
+        found.append(part)
+    return jnp.concatenate(found, axis=1)
+
+
+def _width(network: GatedGraph, source: str) -> int:
+    if source == CONSTANT:
+        return 1
+    start, stop = columns_of(network.sources, source)
+    return stop - start
+
+
+def _own(network: GatedGraph, *names: str | Edge) -> tuple[str | Edge, ...]:
+    """Those of some nodes and edges that have gates."""
+    return tuple(name for name in names if network.gate(name) is not None)
+
+
+def _joined(names: tuple[str | Edge, ...], more: tuple[str | Edge, ...]) -> tuple[str | Edge, ...]:
+    """Names of gates, in order."""
+    return tuple(sorted((*names, *more), key=str))
+
+
+def leads(network: GatedGraph) -> dict[str, set[Lead]] | None:
+    """What every node leads to, by sink and gates from there on; None for too many."""
+    found: dict[str, set[Lead]] = {
+        node: {(node, _own(network, node))} for node, _, _ in network.sinks
+    }
+    for node in reversed(network.order):
+        for source, target in network.weights:
+            if source != node:
+                continue
+            between = _own(network, (source, target), node)
+            more = {(sink, _joined(gates, between)) for sink, gates in found[target]}
+            found[node] = found.get(node, set()) | more
+            if len(found[node]) > MOST:
+                return None
+    return found
+
+
+def bundles(ahead: dict[str, set[Lead]], network: GatedGraph) -> list[Bundle]:
+    """All bundles, in an order."""
+    found = [Bundle(sink, n, g) for n, _, _ in network.sources for sink, g in ahead[n]]
+    found += {Bundle(sink, CONSTANT, g) for n in network.biases for sink, g in ahead[n]}
+    return sorted(found, key=str)
+
+
+def summed_products(network: GatedGraph) -> dict[Bundle, Array]:
+    """The products of the weights along pathways, summed over those of one bundle.
+
+    From the sinks backwards: each edge meets once every bundle of ways that lead on from it.
+    """
+    ahead: dict[str, dict[Lead, Any]] = {node: {} for node in network.order}
+    for node, _, _ in network.sinks:
+        ahead[node][node, _own(network, node)] = None  # the identity
+    for node in reversed(network.order):
+        for (source, target), w in network.weights.items():
+            if source == node:
+                between = _own(network, (source, target), node)
+                for (sink, gates), product in ahead[target].items():
+                    _add(ahead[node], (sink, _joined(gates, between)), product, w)
+    found: dict[Bundle, Any] = {}
+    for node, _, _ in network.sources:
+        found |= {Bundle(sink, node, gates): m for (sink, gates), m in ahead[node].items()}
+    for node, b in network.biases.items():
+        column = (network.bias_strength * b)[:, None]
+        for (sink, gates), product in ahead[node].items():
+            _add(found, Bundle(sink, CONSTANT, gates), product, column)
+    return found
+
+
+def _add(found: dict[Any, Any], key: Any, product: Array | None, w: Array) -> None:
+    """Add the product, of which None is one, with W to what is found under the key."""
+    new = w if product is None else product @ w
+    found[key] = found[key] + new if key in found else new
+
+
+def is_cheaper(network: GatedGraph, task: Task) -> bool:
+    """Whether an evaluation from statistics costs fewer operations than one from the samples.
+
+    From the samples every edge's matrix meets all samples; from statistics it meets the products
+    of what leads on from it, and these meet the regressors' correlations. Backwards both cost about
+    twice as much again, so that forward passes are compared (`benchmarks/gated_graph.py`).
+    """
+    ahead = leads(network)
+    if ahead is None:
+        return False
+    outputs = {node: stop - start for node, start, stop in network.sinks}
+    products = sum(
+        w.size * outputs[sink]
+        for (_, target), w in network.weights.items()
+        for sink, _ in ahead[target]
+        if target != sink
+    )
+    widths = dict.fromkeys(outputs, 0)
+    for bundle in bundles(ahead, network):
+        widths[bundle.sink] += _width(network, bundle.source)
+    regressions = sum(outputs[sink] * width**2 for sink, width in widths.items())
+    samples = task.samples * sum(w.size for w in network.weights.values())
+    return products + regressions < samples

@@ -1,0 +1,214 @@
+"""The parts of a gated graph as somebody gives them: checked, and as arrays of one precision."""
+
+import functools
+import graphlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from flowlin._tools.arrays import require_finite
+from flowlin._tools.checks import floating, refuse, shown
+
+Edge = tuple[str, str]
+Columns = tuple[tuple[str, int, int], ...]  # (node, first column, the one after the last)
+
+CONSTANT = "bias"  # the source whose only entry is one: a bias is the weight of an edge from it
+EDGES = 'pairs of nodes, (from, to), such as ("in", "a")'
+
+
+@functools.lru_cache(maxsize=1024)
+def ordered(edges: tuple[Edge, ...]) -> tuple[str, ...]:
+    """The nodes of a graph, each after all those that it takes from.
+
+    **Raises:** `ValueError` that names a cycle.
+    """
+    sorter: graphlib.TopologicalSorter = graphlib.TopologicalSorter()
+    for source, target in edges:
+        sorter.add(target, source)
+    try:
+        return tuple(sorter.static_order())
+    except graphlib.CycleError as error:
+        cycle = " -> ".join(error.args[1])
+        raise ValueError(
+            f"`edges` go in a circle, {cycle}; a graph without cycles has a forward pass."
+        ) from None
+
+
+def edge(name: str, value: Any) -> Edge:
+    """A pair of names of nodes."""
+    pair = tuple(value) if isinstance(value, (tuple, list)) else ()
+    if len(pair) != 2 or not all(isinstance(end, str) and end for end in pair):
+        raise refuse(name, EDGES, value)
+    if CONSTANT in pair:
+        raise ValueError(
+            f"`{name}` has a node {CONSTANT!r}, the name of the constant source of all biases; "
+            "give the node another name."
+        )
+    return pair
+
+
+def mapping(name: str, value: Any, wanted: str) -> dict[Any, Any]:
+    """A dictionary; None is an empty one."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise refuse(name, f"a dictionary, {wanted}", value)
+    return dict(value)
+
+
+def matrices(weights: Any) -> dict[Edge, Array]:
+    """Weights by edge, matrices that meet at the nodes."""
+    given = mapping("weights", weights, "a matrix (N_to, N_from) by each edge (from, to)")
+    if not given:
+        raise ValueError("`weights` is empty; give at least one edge its matrix (N_to, N_from).")
+    found = {}
+    for key, value in given.items():
+        key = edge("weights", key)
+        w = floating(f"weights[{key}]", value, exact=True)
+        if w.ndim != 2 or 0 in w.shape:
+            raise ValueError(f"`weights[{key}]` must be a matrix (N_to, N_from), got {w.shape}.")
+        require_finite(f"weights[{key}]", w)
+        found[key] = w
+    dtype = jnp.result_type(*found.values())
+    ordered(tuple(found))
+    widths(found)
+    return {key: w.astype(dtype) for key, w in sorted(found.items())}
+
+
+def widths(weights: Mapping[Edge, Array]) -> dict[str, int]:
+    """The width of every node.
+
+    **Raises:** `ValueError` for matrices of which two do not agree on a node's.
+    """
+    found: dict[str, tuple[int, Edge]] = {}
+    for key, w in weights.items():
+        for node, size in zip(key, w.shape[::-1], strict=True):
+            known, other = found.setdefault(node, (size, key))
+            if known != size:
+                raise ValueError(
+                    f"`weights[{key}]` of shape {w.shape} gives node {node!r} {size} units, and "
+                    f"`weights[{other}]` gives it {known}; matrices have shape (N_to, N_from)."
+                )
+    return {node: size for node, (size, _) in found.items()}
+
+
+def ends(edges: Iterable[Edge]) -> tuple[list[str], list[str]]:
+    """The nodes that nothing goes into, and those that nothing goes out of, in order."""
+    edges = tuple(edges)
+    order = ordered(edges)
+    into, out = {target for _, target in edges}, {source for source, _ in edges}
+    return [n for n in order if n not in into], [n for n in order if n not in out]
+
+
+def columns(
+    name: str, value: Any, known: list[str], sizes: Mapping[str, int], side: str
+) -> Columns:
+    """Which columns of x (or y) the sources (or sinks) `known` take; `sizes` are the nodes' widths.
+
+    **Raises:** `ValueError` for a node that is none of them or is left out, for slices of another
+    length than the node's width, that overlap, or that leave columns out.
+    """
+    total = sum(sizes[node] for node in known)
+    if value is None and len(known) == 1:
+        return ((known[0], 0, total),)
+    given = mapping(name, value, f"a slice of the columns of {side} by each of {known}")
+    found = []
+    for node, part in given.items():
+        _require_end(name, node, known, sizes, side)
+        if not isinstance(part, slice) or part.step not in (None, 1):
+            raise refuse(f"{name}[{node!r}]", "a slice of columns, such as slice(0, 4)", part)
+        start, stop, _ = part.indices(total)
+        if stop - start != sizes[node]:
+            raise ValueError(
+                f"`{name}[{node!r}]` takes {max(0, stop - start)} of {total} columns of {side}, "
+                f"and the node has {sizes[node]} units."
+            )
+        found.append((node, start, stop))
+    missing = [node for node in known if node not in given]
+    if missing:
+        takes = "takes no columns of x" if side == "x" else "gives no columns of y"
+        where = "no edge into it" if side == "x" else "no edge out of it"
+        raise ValueError(
+            f"`{name}` leaves out node {missing[0]!r}, which has {where} and so {takes}; give "
+            "every such node its slice, or leave the node out."
+        )
+    found.sort(key=lambda row: row[1:])
+    _require_covered(name, found, total, side)
+    return tuple(found)
+
+
+def _require_end(name: str, node: Any, known: list[str], sizes: Mapping, side: str) -> None:
+    """Raise `ValueError` unless a node is one of those that take x or give y."""
+    if node in known:
+        return
+    if node not in sizes:
+        raise ValueError(f"`{name}` names {shown(node)}, which is no node; they are {list(sizes)}.")
+    way = ("has edges into it", "source") if side == "x" else ("has edges out of it", "sink")
+    raise ValueError(f"`{name}` names {node!r}, which {way[0]}; a {way[1]} has none.")
+
+
+def _require_covered(name: str, rows: list[tuple[str, int, int]], total: int, side: str) -> None:
+    """Raise `ValueError` unless slices, in order, take every column once."""
+    reached, before = 0, ""
+    for node, start, stop in rows:
+        if start < reached:
+            raise ValueError(
+                f"`{name}[{node!r}]` and `{name}[{before!r}]` overlap at column {start} of {side}; "
+                "give each column to one node."
+            )
+        if start > reached:
+            raise ValueError(f"`{name}` leaves out column {reached} of {side}.")
+        reached, before = stop, node
+    if reached < total:
+        raise ValueError(f"`{name}` leaves out column {reached} of {side}.")
+
+
+def offsets(biases: Any, weights: Mapping[Edge, Array]) -> dict[str, Array]:
+    """Biases by node, (N,) each, of nodes that edges go into."""
+    dtype, sizes, found = next(iter(weights.values())).dtype, widths(weights), {}
+    given = mapping("biases", biases, "an array (N,) by each node that has one")
+    takers = {target for _, target in weights}
+    for node, value in given.items():
+        if node not in takers:
+            raise ValueError(
+                f"`biases` names {shown(node)}, which no edge goes into; those that have edges "
+                f"into them are {sorted(takers)}."
+            )
+        b = floating(f"biases[{node!r}]", value).astype(dtype)
+        if b.shape != (sizes[node],):
+            raise ValueError(f"`biases[{node!r}]` must have shape ({sizes[node]},), got {b.shape}.")
+        require_finite(f"biases[{node!r}]", b)
+        found[node] = b
+    return dict(sorted(found.items()))
+
+
+def gates(name: str, value: Any, known: Iterable[Any], dtype: np.dtype) -> dict[Any, Array]:
+    """Gates (P,) by node or edge, which must be known."""
+    known, found = list(known), {}
+    given = mapping(name, value, "an array (P,), one number per sample, by each name")
+    for key, one in given.items():
+        if key not in known:
+            raise ValueError(f"`{name}` names {key!r:.60}, which is none of {known}.")
+        gate = floating(f"{name}[{key!r}]", one).astype(dtype)
+        if gate.ndim != 1 or not gate.size:
+            raise ValueError(
+                f"`{name}[{key!r}]` must have shape (P,), one number per sample, got {gate.shape}."
+            )
+        require_finite(f"{name}[{key!r}]", gate)
+        found[key] = gate
+    return dict(sorted(found.items()))
+
+
+def require_one_length(gates: Mapping[str, Array]) -> None:
+    """Raise `ValueError` unless gates, by the names of what they are given as, have one length."""
+    lengths = {name: gate.shape[-1] for name, gate in gates.items()}
+    first = next(iter(lengths), None)
+    for name, length in lengths.items():
+        if length != lengths[first]:
+            raise ValueError(
+                f"`{name}` is for {length} samples and `{first}` for {lengths[first]}; all gates "
+                "have one number per sample of the same task."
+            )

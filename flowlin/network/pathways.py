@@ -1,0 +1,221 @@
+"""Pathways through a gated graph, from a source along edges to a sink, and what they correlate."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from flowlin._tools.arrays import mean_product
+from flowlin._tools.show import Summary, known, shown
+from flowlin.network.graph_parts import CONSTANT, Edge, ordered
+from flowlin.tasks.task import Task
+
+MOST = 10_000  # of pathways that are listed
+
+
+def _summary(found: "Pathway") -> Summary:
+    """Its nodes, and where it is open."""
+    rows = [("nodes", " -> ".join(found.nodes))]
+    gate = known(found.gate, 1)
+    if gate is not None:
+        rows.append(("gate", f"open for {np.count_nonzero(gate):,} of {len(gate):,} samples"))
+    return Summary("Pathway", rows, inline=True)
+
+
+@shown(_summary)
+class Pathway(eqx.Module):
+    """A way through a gated graph. Two with the same edges are equal, whatever their gates.
+
+    - `edges`: pairs of nodes, in order; that of a bias begins with ("bias", node).
+    - `gate`: (P,), the product of the gates along it, of its nodes and edges, source and sink
+      included; (1,) in a graph without gates.
+    """
+
+    edges: tuple[Edge, ...] = eqx.field(static=True)
+    gate: Float[Array, " P"]
+
+    @property
+    def source(self) -> str:
+        """Where it begins; "bias" is the constant one."""
+        return self.edges[0][0]
+
+    @property
+    def target(self) -> str:
+        """The sink where it ends."""
+        return self.edges[-1][1]
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Its nodes, from source to sink."""
+        return (self.source, *(target for _, target in self.edges))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Pathway) and self.edges == other.edges
+
+    def __hash__(self) -> int:
+        return hash(self.edges)
+
+
+def edges_of(network: Any) -> tuple[Edge, ...]:
+    """Its edges, those from the constant source to nodes with a bias included."""
+    return (*network.weights, *((CONSTANT, node) for node in network.biases))
+
+
+def starts(network: Any) -> tuple[str, ...]:
+    """Where pathways begin."""
+    sources = tuple(node for node, _, _ in network.sources)
+    return (*sources, CONSTANT) if network.biases else sources
+
+
+def count(network: Any) -> int:
+    """The number of its pathways, without listing them."""
+    edges = edges_of(network)
+    ways = {node: 1 for node, _, _ in network.sinks}
+    for node in reversed(ordered(edges)):
+        out = [target for source, target in edges if source == node]
+        if out:
+            ways[node] = sum(ways[target] for target in out)
+    return sum(ways[node] for node in starts(network))
+
+
+def enumerated(network: Any) -> tuple[Pathway, ...]:
+    """All pathways, source by source.
+
+    **Raises:** `ValueError` for more than are listed.
+    """
+    number = count(network)
+    if number > MOST:
+        raise ValueError(
+            f"`network` has {number:,} pathways, and no more than {MOST:,} are listed; its flow "
+            "does not need the list."
+        )
+    edges = edges_of(network)
+    return tuple(
+        Pathway(way, gate_along(network, way))
+        for start in starts(network)
+        for way in _ways(start, edges)
+    )
+
+
+def _ways(node: str, edges: tuple[Edge, ...]) -> Iterator[tuple[Edge, ...]]:
+    """All ways from a node to sinks."""
+    out = [edge for edge in edges if edge[0] == node]
+    if not out:
+        yield ()
+    for edge in out:
+        for rest in _ways(edge[1], edges):
+            yield (edge, *rest)
+
+
+def gate_along(network: Any, way: tuple[Edge, ...]) -> Array:
+    """The product of the gates along a way, (P,); (1,) without any."""
+    names = [way[0][0], *(name for edge in way for name in (edge, edge[1]))]
+    found = jnp.ones(network.gated_samples or 1, network.dtype)
+    for name in names:
+        gate = network.gate(name)
+        found = found if gate is None else found * gate
+    return found
+
+
+def inputs_at(network: Any, source: str, x: Array) -> Array:
+    """The columns of x (P, N_in) that a source takes; ones (P, 1) for the constant source."""
+    if source == CONSTANT:
+        return jnp.ones((len(x), 1), x.dtype)
+    start, stop = columns_of(network.sources, source)
+    return x[:, start:stop]
+
+
+def columns_of(columns: Any, node: str) -> tuple[int, int]:
+    """First column of a source or a sink, and the one after its last."""
+    return next((start, stop) for name, start, stop in columns if name == node)
+
+
+class PathwayStatistics(eqx.Module):
+    r"""What the squared error of a gated graph sees of a task, by pathways.
+
+    - `pathways`: of the graph.
+    - `yx`: by pathway p, $\langle g_p\, y x_p^T \rangle$, (N_sink, N_source).
+    - `x`: by two of them, `x[j, p]`, $\langle g_j x_j x_p^T g_p \rangle$, (N_source(j),
+      N_source(p)).
+    """
+
+    pathways: tuple[Pathway, ...]
+    blocks: tuple[Float[Array, "N_sink N_source"], ...]
+    gram: Float[Array, "N N"]
+
+    @property
+    def yx(self) -> dict[Pathway, Array]:
+        """Correlations of outputs and inputs by pathway."""
+        return dict(zip(self.pathways, self.blocks, strict=True))
+
+    @property
+    def x(self) -> "Pairs":
+        """Correlations of inputs by two pathways."""
+        widths = [block.shape[-1] for block in self.blocks]
+        stops = np.cumsum(widths).tolist()
+        places = [slice(b - n, b) for n, b in zip(widths, stops, strict=True)]
+        return Pairs(dict(zip(self.pathways, places, strict=True)), self.gram)
+
+    @property
+    def commutator(self) -> Float[Array, ""]:
+        r"""How far the correlations are from having one set of singular vectors at each end.
+
+        The largest $\|[A, B]\|_F / (\|A\| \|B\|)$ of any two of the $\Sigma_{yx}^T \Sigma_{yx}$ and
+        $\Sigma_x$ of pathways from one source, and of the $\Sigma_{yx} \Sigma_{yx}^T$ of pathways
+        into one sink. A race of modes is exact only where it is zero up to rounding.
+        """
+        ends: dict[tuple[str, bool], list[Array]] = {}
+        for p, s in self.yx.items():
+            ends.setdefault((p.source, True), []).extend([s.T @ s, self.x[p, p]])
+            ends.setdefault((p.target, False), []).append(s @ s.T)
+        zero = jnp.zeros((), self.gram.dtype)
+        return jnp.max(jnp.stack([zero, *map(_commutator, ends.values())]))
+
+
+class Pairs(Mapping):
+    """Blocks of a symmetric matrix by pairs of pathways, cut out when they are asked for."""
+
+    def __init__(self, places: dict[Pathway, slice], gram: Array):
+        self.places, self.gram = places, gram
+
+    def __getitem__(self, pair: tuple[Pathway, Pathway]) -> Array:
+        j, p = pair
+        return self.gram[self.places[j], self.places[p]]
+
+    def __iter__(self) -> Iterator[tuple[Pathway, Pathway]]:
+        return ((j, p) for j in self.places for p in self.places)
+
+    def __len__(self) -> int:
+        return len(self.places) ** 2
+
+
+def _commutator(matrices: list[Array]) -> Array:
+    """The largest commutator of any two symmetric matrices, over their norms."""
+    found = jnp.stack(matrices)
+    sizes = jnp.linalg.norm(found, axis=(1, 2))
+
+    def with_all(one: Array) -> Array:
+        products = jnp.einsum("ij,mjk->mik", one, found)
+        return jnp.linalg.norm(products - jnp.swapaxes(products, 1, 2), axis=(1, 2))
+
+    sizes = sizes[:, None] * sizes
+    off = jnp.stack([with_all(one) for one in found])
+    return jnp.max(jnp.where(sizes > 0, off / jnp.where(sizes > 0, sizes, 1.0), 0.0))
+
+
+def correlations(network: Any, task: Task) -> PathwayStatistics:
+    """The statistics of a task by the pathways of a graph."""
+    pathways = enumerated(network)
+    x = jnp.asarray(task.x, network.dtype)
+    y = jnp.asarray(task.y, network.dtype)
+    rows = [p.gate[:, None] * inputs_at(network, p.source, x) for p in pathways]
+    ends = [columns_of(network.sinks, p.target) for p in pathways]
+    blocks = [
+        mean_product(y[:, start:stop], row, task.weights)
+        for row, (start, stop) in zip(rows, ends, strict=True)
+    ]
+    stacked = jnp.concatenate(rows, axis=1)
+    return PathwayStatistics(pathways, tuple(blocks), mean_product(stacked, stacked, task.weights))
