@@ -33,6 +33,9 @@ from flowlin.network.kinds import GatedLinearNetwork as GatedLinearNetwork
 from flowlin.network.kinds import LinearNetwork as LinearNetwork
 from flowlin.network.kinds import ReLUNetwork as ReLUNetwork
 from flowlin.network.pathways import Pathway as Pathway
+from flowlin.reading.pathways import RectifiedPathway as RectifiedPathway
+from flowlin.reading.relu_run import Rectified as Rectified
+from flowlin.reading.relu_run import rectified as rectified
 from flowlin.runs.descent import gradient_descent as gradient_descent
 from flowlin.runs.descent import stochastic_gradient_descent as stochastic_gradient_descent
 from flowlin.runs.flow import gradient_flow as gradient_flow

@@ -37,6 +37,7 @@ FLOORS = (
         "events": "what is watched; crossings/: how all its crossings are found",
     },
     {"runs": "gradient flow, descent, sweep; trajectory, checkpoint"},
+    {"reading": "an exact ReLU run read as gated linear networks"},
     {"agreement": "flow against descent, rates, clocks", "plot": "pictures and films"},
     {"__init__": "the public names"},
 )

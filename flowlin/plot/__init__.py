@@ -10,6 +10,8 @@ from flowlin.plot.curves import kinks as kinks
 from flowlin.plot.curves import losses as losses
 from flowlin.plot.curves import modes as modes
 from flowlin.plot.film import animate as animate
+from flowlin.plot.gating import lifetimes as lifetimes
+from flowlin.plot.gating import overlap as overlap
 from flowlin.plot.hidden import activity as activity
 from flowlin.plot.hidden import gate_history as gate_history
 from flowlin.plot.hidden import gates as gates

@@ -275,18 +275,23 @@ def _driven(
     else:
         pauses += by_clock(run, progress, 0.0 if start is None else float(start.t))
     flow = driven(run, limits, pauses, start, before)
-    if not dense:
-        return flow
-    # diffrax reserves memory for every step that could happen: reserve what did.
+    return with_dense(flow, limits.steps) if dense else flow
+
+
+def with_dense(flow: Trajectory, steps: int) -> Trajectory:
+    """The same run with dense output, solved again with at most so many steps.
+
+    diffrax reserves memory for every step that could happen; here it is known what did.
+    """
     room = 2 ** math.ceil(math.log2(int(flow.counts["num_steps"]) + 1))
     _require_dense(flow.reference.run, room)
     run = copied(flow.reference.run, meter=SILENT)
     try:
-        flow = run.solve(None, Allowance.whole(limits.steps, room), dense=True).of(run)
+        again = run.solve(None, Allowance.whole(steps, room), dense=True).of(run)
     except (KeyboardInterrupt, Exception) as error:
         hand_back(error, flow)
         raise
-    return copied(flow, continuation=None)
+    return copied(again, continuation=None)
 
 
 def _require_dense(run: Run, steps: int) -> None:

@@ -1,0 +1,1 @@
+"""An exact ReLU run read as gated linear networks with switching times."""

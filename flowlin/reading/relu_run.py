@@ -1,0 +1,241 @@
+"""Rectified linear networks: an exact ReLU run as gated graphs with switching times."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from flowlin._tools.arrays import is_traced
+from flowlin._tools.checks import (
+    WORDS,
+    checked,
+    index,
+    instance,
+    not_negative,
+    refuse,
+    whole,
+    within,
+)
+from flowlin._tools.result import OKAY, is_one_of
+from flowlin._tools.show import shown
+from flowlin.field.gates.fractions import effective_gates, sides_of
+from flowlin.field.gates.one_layer import GatedFlow
+from flowlin.field.problem import Problem
+from flowlin.network.graph import GatedGraph
+from flowlin.network.kinds import ReLUNetwork
+from flowlin.reading import summary
+from flowlin.reading.graphs import graph_of
+from flowlin.reading.history import SLIDING, History
+from flowlin.reading.pathways import RectifiedPathway, pathways_of
+from flowlin.reading.replay import replayed
+from flowlin.reading.shares import most_slots, work
+from flowlin.runs.flow import with_dense
+from flowlin.runs.trajectory import Trajectory
+from flowlin.tasks.task import Task
+
+
+@shown(summary.rectified)
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rectified:
+    """A ReLU run between its switches, where it is the run of a gated linear network.
+
+    With the gates of an interval given, the network is a gated deep linear network (Saxe, Sodhani
+    and Lewallen 2022) on a graph whose nodes are groups of units (Jarvis, Klein, Rosman and Saxe
+    2024); `fl.rectified` makes one.
+
+    - `flow`: the run, with dense output.
+    - `task`: what it was trained on.
+    - `history`: the sides of all pairs, interval by interval.
+    """
+
+    flow: Trajectory
+    task: Task
+    history: History
+
+    @property
+    def times(self) -> np.ndarray:
+        """(K + 1,), t = 0, the times of the switches, the end: interval k is [k, k + 1]."""
+        return self.history.times
+
+    @property
+    def intervals(self) -> int:
+        """Their number K."""
+        return len(self.times) - 1
+
+    @functools.cached_property
+    def groups(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """Per hidden layer the groups of units whose gates agree from start to end.
+
+        A unit with a pair that slides at some time is a group of its own.
+        """
+        return tuple(self.history.groups(layer) for layer in range(len(self.history.sides)))
+
+    @property
+    def sliding(self) -> np.ndarray:
+        """(K,), how many (unit, sample) pairs slide on each interval, of all hidden layers."""
+        sides = self.history.sides
+        return np.sum([np.sum(own == SLIDING, axis=(1, 2)) for own in sides], axis=0)
+
+    def network(self, t: float) -> ReLUNetwork:
+        """The run's network at time t."""
+        return self.flow.network(t)
+
+    @checked(t=not_negative)
+    def gates(self, t: float) -> Float[Array, "P H"]:
+        r"""Gates at time t, of sliding pairs the fraction $u / |C|$ that Filippov's rule gives.
+
+        **Raises:** `ValueError` for a time outside the run, or where pairs of a network with
+        several hidden layers slide: the fractions of its lower layers are not determined.
+        """
+        k = self.history.interval(t)
+        network = self.network(t)
+        if not self.sliding[k]:
+            sides = jnp.asarray(self.history.sides[0][k].T)
+            return jnp.where(sides > 0, 1.0, network.slope)
+        self._require_one_layer("gates(t)", k)
+        gated, slots = self._gated
+        return _gates(gated, network.parameters, self.history.sides[0][k], slots).T
+
+    @checked(k=index)
+    def graph(self, k: int) -> GatedGraph:
+        """The gated graph on interval k, with the run's weights at its beginning.
+
+        Its nodes are "in", the groups of each hidden layer, named "layer.group", and "out"; so
+        the graphs of all intervals have the same nodes and edges, and other gates. Without
+        sliding pairs its flow is that of the ReLU network, to the interval's end. Pairs that
+        slide have the gates of its beginning, which then do not change: `sliding[k]` counts them.
+
+        **Raises:** `ValueError` for an interval that does not exist, or where pairs of a network
+        with several hidden layers slide.
+        """
+        if k >= self.intervals:
+            wanted = f"an interval, one of {self.intervals} counted from 0"
+            raise refuse("k", wanted, k, "see `rectified.times`")
+        start = float(self.times[k])
+        if len(self.groups) > 1:
+            self._require_one_layer(f"graph({k})", k)
+            slope = self.network(start).slope
+            gates = tuple(jnp.where(own[k].T > 0, 1.0, slope) for own in self.history.sides)
+        else:
+            gates = (self.gates(start),)
+        return graph_of(self.network(start), gates, self.groups)
+
+    def _require_one_layer(self, what: str, k: int) -> None:
+        if len(self.history.sides) > 1 and self.sliding[k]:
+            raise ValueError(
+                f"`{what}`: on interval {k} {self.sliding[k]} pairs slide, and with several hidden "
+                "layers the fractions of sliding gates are not determined; take an interval in "
+                "which none does (`rectified.sliding`)."
+            )
+
+    @functools.cached_property
+    def _gated(self) -> tuple[GatedFlow, int]:
+        """The flow at given sides of the one hidden layer, and how many kinks a unit slides on."""
+        if len(self.history.sides) > 1:
+            raise ValueError(
+                f"the run's network has {len(self.history.sides)} hidden layers; pathways, shares "
+                "and replay are for one, in deeper ones a weight belongs to two groups."
+            )
+        problem = self._problem
+        network = problem.network
+        assert isinstance(network, ReLUNetwork)
+        gated = GatedFlow(network, self.task, problem.loss, problem.constants, problem.decay)
+        return gated, most_slots(gated, self.history)
+
+    @property
+    def _problem(self) -> Problem:
+        return self.flow.reference.run.problem
+
+    @functools.cached_property
+    def work(self) -> np.ndarray:
+        r"""(K, H + 1): by how much each unit lowers the loss on each interval; the readout's bias
+        last.
+
+        $\int \tau |\dot w|^2 dt$ over the unit's weights, whose sum is L(0) - L(t1); one hidden
+        layer. With weight decay L is what is descended.
+        """
+        gated, slots = self._gated
+        return work(gated, self.flow.dense, self.history, slots)
+
+    @functools.cached_property
+    def pathways(self) -> tuple[RectifiedPathway, ...]:
+        """Sets of units whose gates agree, as long as they do, the largest share first.
+
+        **Raises:** `ValueError` for networks with several hidden layers.
+        """
+        return pathways_of(self.history, self.work)
+
+    @checked(n=whole(0))
+    def explained(self, n: int) -> float:
+        """Share of the fall of the loss that the n pathways with the largest shares carry."""
+        return float(sum(pathway.share for pathway in self.pathways[:n]))
+
+    @checked(share=within(0.0, 1.0))
+    def needed(self, share: float = 0.99) -> int:
+        """The least number of pathways that explain a share of the fall of the loss."""
+        sums = np.cumsum([pathway.share for pathway in self.pathways])
+        return int(np.searchsorted(sums, share)) + 1
+
+    @checked(times=None)
+    def overlap(self, times: Any) -> np.ndarray:
+        """(T, T): the share of (unit, sample) pairs on one side at both of two `times` (T,).
+
+        One where a single constant gating would do. All hidden layers count.
+        """
+        at = np.atleast_1d(np.asarray(times, float))
+        if at.ndim != 1 or not np.all((at >= 0) & (at <= self.times[-1])):
+            raise refuse("times", f"times (T,) in [0, {self.times[-1]:g}]", times)
+        own = np.concatenate([own.reshape(len(own), -1) for own in self.history.sides], axis=1)
+        rows = own[[self.history.interval(t) for t in at]]
+        return np.stack([np.mean(rows == row, axis=1) for row in rows])
+
+    @checked
+    def replay(self, rtol: float = 1e-10) -> ReLUNetwork:
+        """The network at the end of a gated linear flow that has the run's gates g(t).
+
+        From the run's start through all its intervals, with the switching times and the fractions
+        of sliding pairs handed over, and nothing of the weights. Its distance from `flow.final`
+        says how far the run is one of a gated linear network. One hidden layer.
+        """
+        gated, slots = self._gated
+        end = replayed(self._problem, gated, self.flow.dense, self.history, slots, rtol)
+        return self.network(0.0).with_parameters(end)
+
+
+@eqx.filter_jit
+def _gates(flow: GatedFlow, parameters, codes, slots: int):
+    return effective_gates(flow, parameters, sides_of(flow.kinks, jnp.asarray(codes), slots))
+
+
+@checked
+def rectified(flow: Trajectory, task: Task) -> Rectified:
+    """An exact ReLU run read as gated linear networks, one between any two of its switches.
+
+    **Arguments:** `flow` of a `ReLUNetwork` under `fl.ExactKinks()` (the default), computed in
+    this process; without `dense=True` it is solved once more. `task` is what it was trained on.
+
+    **Raises:** `ValueError` for a run that logged no gates, was loaded, stacked or traced, or
+    did not reach its end, or for another task.
+    """
+    run = flow.reference.run
+    if is_traced(flow) or run is None or flow.discrete:
+        raise ValueError(
+            "`flow` must be a gradient flow that was computed in this process, outside of `jit` "
+            "and `vmap`, and not loaded; run `fl.gradient_flow(network, task, t1)` again."
+        )
+    if not isinstance(flow.model, ReLUNetwork):
+        raise refuse("flow", "of a ReLUNetwork", flow.model, "other networks' gates do not switch")
+    if not is_one_of(flow.result, *OKAY):
+        raise ValueError("`flow` failed; what it computed has no end to read it to.")
+    if not eqx.tree_equal(task, flow.reference.task):
+        raise ValueError("`task` is not the one that `flow` was trained on; pass that one.")
+    history = History.of(flow.events, len(flow.model.hidden), float(flow.end))
+    dense = flow if flow.dense is not None else with_dense(flow, 2**20)
+    return Rectified(dense, task, history)
+
+
+WORDS["rectified"] = instance(Rectified, "a rectified run", "make one by fl.rectified(flow, task)")

@@ -1,0 +1,140 @@
+"""A ReLU run read as gated linear networks: shares, graphs, replay, pathways."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import flowlin as fl
+from tests import zoo
+
+T1 = 20.0
+
+
+@pytest.fixture(scope="module")
+def task():
+    return fl.tasks.hierarchy(levels=2)
+
+
+@pytest.fixture(scope="module")
+def flow(task):
+    network = fl.ReLUNetwork.init(task, (8,), 1e-2, key=jax.random.key(0))
+    return fl.gradient_flow(network, task, T1, rtol=1e-10)
+
+
+@pytest.fixture(scope="module")
+def rectified(flow, task):
+    return fl.rectified(flow, task)
+
+
+def test_shares_add_up_to_the_fall_of_the_loss(flow, rectified):
+    fall = float(flow.losses[0] - flow.losses[-1])
+    assert rectified.work.shape == (rectified.intervals, 9)
+    assert np.all(rectified.work >= 0)
+    np.testing.assert_allclose(np.sum(rectified.work), fall, rtol=1e-9)
+    np.testing.assert_allclose(sum(one.share for one in rectified.pathways), 1.0, rtol=1e-9)
+
+
+def test_intervals_are_those_of_the_log(flow, rectified):
+    switches = np.unique(np.asarray(flow.events.time))
+    np.testing.assert_array_equal(rectified.times, [0.0, *switches, T1])
+    for k in (0, 4, rectified.intervals - 1):
+        middle = (rectified.times[k] + rectified.times[k + 1]) / 2
+        own = np.asarray(flow.events.gates(middle)).T
+        np.testing.assert_array_equal(rectified.history.sides[0][k], own)
+        assert rectified.sliding[k] == np.sum(own == 0)
+
+
+def test_between_switches_the_graph_flows_as_the_network(rectified, task):
+    start, end = rectified.times[:2]
+    assert rectified.sliding[0] == 0
+    graph = rectified.graph(0)
+    np.testing.assert_allclose(
+        graph.outputs(task.x), rectified.network(start).outputs(task.x), atol=1e-15
+    )
+    flow = fl.gradient_flow(graph, task, end - start, rtol=1e-12)
+    outputs = rectified.network(end).outputs(task.x)
+    np.testing.assert_allclose(flow.final.outputs(task.x), outputs, atol=1e-11)
+
+
+def test_gates_handed_over_give_the_whole_run(flow, rectified):
+    assert np.mean(rectified.sliding > 0) > 0.5
+    assert zoo.distance(rectified.replay(), flow.final) < 1e-9
+
+
+def test_fractions_are_those_that_keep_sliding_pairs_on_their_kinks(rectified, task):
+    k = int(np.argmax(rectified.sliding))
+    t = float(np.mean(rectified.times[k : k + 2]))
+    gates, network = rectified.gates(t), rectified.network(t)
+    slides = rectified.history.sides[0][k].T == 0
+    inner = np.asarray(gates)[slides]
+    assert np.all((inner > 0) & (inner < 1))
+    gated = fl.GatedLinearNetwork(
+        network.weights, network.biases, network.bias_strength, gates=(gates,)
+    )
+
+    def loss(parameters):
+        outputs = gated.with_parameters(parameters).outputs(task.x)
+        return fl.SquaredError()(outputs, task.y)
+
+    (w, _), (b, _) = jax.grad(loss)(gated.parameters)
+    z_rate = task.x @ w.T + network.bias_strength * b
+    assert np.max(np.abs(np.asarray(z_rate)[slides])) < 1e-12
+    moved = np.asarray(gates + 0.1 * slides)  # other fractions do not
+    gated = fl.GatedLinearNetwork(
+        network.weights, network.biases, network.bias_strength, gates=(jnp.asarray(moved),)
+    )
+    (w, _), (b, _) = jax.grad(loss)(gated.parameters)
+    z_rate = task.x @ w.T + network.bias_strength * b
+    assert np.max(np.abs(np.asarray(z_rate)[slides])) > 1e-6
+
+
+def test_groups_share_their_gates_and_pathways_their_units(rectified):
+    (groups,) = rectified.groups
+    assert sorted(sum(groups, ())) == list(range(8))
+    sides = rectified.history.sides[0]
+    for units in groups:
+        assert np.all(sides[:, units] == sides[:, units[:1]])
+    for one in rectified.pathways:
+        middle = rectified.history.interval((one.start + one.end) / 2)
+        rows = [tuple(row) for row in sides[middle]]
+        assert tuple(one.sides) in rows
+        assert one.lifetime > 0
+    shares = [one.share for one in rectified.pathways]
+    assert shares == sorted(shares, reverse=True)
+    assert rectified.explained(0) == 0
+    assert rectified.explained(1) == shares[0]
+    needed = rectified.needed(0.9)
+    assert rectified.explained(needed) >= 0.9 > rectified.explained(needed - 1)
+
+
+def test_overlap_of_two_times_counts_pairs(rectified):
+    found = rectified.overlap([0.0, 1.0, T1])
+    sides = rectified.history.sides[0]
+    own = np.mean(sides[0] == sides[rectified.history.interval(1.0)])
+    np.testing.assert_allclose(np.diagonal(found), 1.0)
+    np.testing.assert_allclose(found, found.T)
+    assert found[0, 1] == own < 1
+
+
+def test_what_it_refuses(flow, rectified, task):
+    linear = fl.gradient_flow(flow.final.linear(), task, 1.0)
+    other = fl.tasks.xor()
+    for call, words in [
+        (lambda: fl.rectified(linear, task), "ReLUNetwork"),
+        (lambda: fl.rectified(flow, other), "`task`"),
+        (lambda: rectified.graph(rectified.intervals), "`k`"),
+        (lambda: rectified.graph(True), "`k`"),
+        (lambda: rectified.gates(2 * T1), "outside the run"),
+        (lambda: rectified.overlap([-1.0]), "`times`"),
+        (lambda: rectified.explained(-1), "`n`"),
+        (lambda: rectified.needed(1.5), "`share`"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            call()
+
+
+def test_it_prints(rectified):
+    assert "15 intervals" in repr(rectified)
+    assert "7 of 8 units" in repr(rectified)
+    assert repr(rectified.pathways[0]).startswith("RectifiedPathway(units [0, 1, 5, 6], samples")
