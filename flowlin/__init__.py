@@ -28,6 +28,9 @@ from flowlin.log.linear_phase import LinearizationWarning as LinearizationWarnin
 from flowlin.loss import CrossEntropy as CrossEntropy
 from flowlin.loss import SquaredError as SquaredError
 from flowlin.measures.parameters import distance as distance
+from flowlin.network.gating import Clusters as Clusters
+from flowlin.network.gating import HalfSpaces as HalfSpaces
+from flowlin.network.global_gates import GloballyGatedNetwork as GloballyGatedNetwork
 from flowlin.network.graph import GatedGraph as GatedGraph
 from flowlin.network.kinds import GatedLinearNetwork as GatedLinearNetwork
 from flowlin.network.kinds import LinearNetwork as LinearNetwork

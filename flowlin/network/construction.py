@@ -24,9 +24,14 @@ def per_layer(name: str, value: Any, wanted: str) -> list[Any]:
     raise refuse(name, f"a list, {wanted}", value, remedy)
 
 
-def layers(weights: Any, biases: Any, bias_strength: Any) -> tuple[tuple, tuple, Array]:
-    """Weights, biases and c as arrays of one precision, with shapes that chain."""
-    weights = matrices(weights)
+def layers(
+    weights: Any, biases: Any, bias_strength: Any, copies: int = 1
+) -> tuple[tuple, tuple, Array]:
+    """Weights, biases and c as arrays of one precision, with shapes that chain.
+
+    A layer may take several `copies` of what the one below gives, each with its own gate.
+    """
+    weights = matrices(weights, copies)
     dtype = jnp.result_type(*weights)
     if biases is None:
         biases = (None,) * len(weights)
@@ -50,7 +55,7 @@ def layers(weights: Any, biases: Any, bias_strength: Any) -> tuple[tuple, tuple,
     return tuple(w.astype(dtype) for w in weights), tuple(checked), c
 
 
-def matrices(weights: Any) -> list[Array]:
+def matrices(weights: Any, copies: int = 1) -> list[Array]:
     """Weights as matrices that chain."""
     listed = per_layer("weights", weights, "one matrix (N_out, N_in) per layer")
     found = [floating(f"weights[{k}]", w, exact=True) for k, w in enumerate(listed)]
@@ -59,10 +64,11 @@ def matrices(weights: Any) -> list[Array]:
     for layer, w in enumerate(found):
         if w.ndim != 2 or 0 in w.shape:
             raise ValueError(f"`weights[{layer}]` must be a matrix (N_out, N_in), got {w.shape}.")
-        if layer and w.shape[1] != found[layer - 1].shape[0]:
+        if layer and w.shape[1] != copies * found[layer - 1].shape[0]:
+            times = f", {copies} times" if copies > 1 else ""
             raise ValueError(
                 f"`weights[{layer}]` takes {w.shape[1]} inputs and `weights[{layer - 1}]` gives "
-                f"{found[layer - 1].shape[0]} outputs; matrices have shape (N_out, N_in)."
+                f"{found[layer - 1].shape[0]} outputs{times}; matrices have shape (N_out, N_in)."
             )
         require_finite(f"weights[{layer}]", w)
     return found

@@ -19,24 +19,29 @@ def normal(
     variance: float | Sequence[float],
     bias: bool | Sequence[bool],
     key: PRNGKeyArray,
+    copies: int = 1,
 ) -> tuple[list[Array], list[Array | None]]:
-    """Weights and biases i.i.d. normal; arguments as in `ReLUNetwork.init`."""
+    """Weights and biases i.i.d. normal; arguments as in `ReLUNetwork.init`.
+
+    All layers but the first take so many `copies` of what the one below gives.
+    """
     widths = _widths(hidden)
-    sizes = [task.inputs, *widths, task.outputs]
-    layers = len(sizes) - 1
+    sizes = [*widths, task.outputs]
+    takes = [task.inputs, *(copies * width for width in widths)]
+    layers = len(sizes)
     variances = _per_layer("variance", variance, layers)
     for value in variances:
         not_negative("variance", value)
     if isinstance(bias, (bool, np.bool_)):
         bias = [bool(bias)] * len(widths) + [False]
     flags = [flag("bias", value) for value in _per_layer("bias", bias, layers)]
-    _require_room(hidden, sum(m * (1 + n) for m, n in zip(sizes[1:], sizes, strict=False)), task)
+    _require_room(hidden, sum(m * (1 + n) for m, n in zip(sizes, takes, strict=True)), task)
     weights, biases = [], []
     dtype = task.x.dtype
     for layer, layer_key in enumerate(jax.random.split(key, layers)):
         w_key, b_key = jax.random.split(layer_key)
         scale = jnp.sqrt(jnp.asarray(variances[layer], dtype))
-        shape = (sizes[layer + 1], sizes[layer])
+        shape = (sizes[layer], takes[layer])
         weights.append(scale * jax.random.normal(w_key, shape, dtype))
         # The weights' draw does not depend on whether there is a bias.
         drawn = scale * jax.random.normal(b_key, shape[:1], dtype)

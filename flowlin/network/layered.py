@@ -31,8 +31,8 @@ class AbstractLayered(AbstractOwn):
         return forward(self.parameters, self.bias_strength, x, activation, product)[0]
 
     def held(self, task: Task) -> int:
-        """The widest hidden layer's."""
-        return max(self.hidden, default=task.outputs)
+        """The most that a layer takes from the one below."""
+        return max((w.shape[-1] for w in self.weights[1:]), default=task.outputs)
 
     def require_fit(self, task: Task) -> None:
         """Raise `ValueError` unless it takes the task's inputs and gives its outputs."""

@@ -20,6 +20,8 @@ def network(found: Any) -> Summary:
     if hasattr(found, "gates_"):
         shapes = [gate.shape[len(stack) :] for gate in found.gates_]
         rows.append(("gates", f"gates {', '.join(map(str, shapes))}"))
+    if found.sample_gates and not hasattr(found, "gates_"):
+        rows.append(("gates", plural(found.gates.shape[-1], "global gate")))
     sizes = [math.prod(a.shape[len(stack) :]) for a in jax.tree.leaves((weights, biases))]
     rows.append(("parameters", plural(sum(sizes), "parameter")))
     rows.append(("precision", str(weights[0].dtype)))

@@ -1,0 +1,117 @@
+"""Gates that are functions of the inputs: half-spaces and clusters."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from flowlin._tools.arrays import require_finite
+from flowlin._tools.checks import array, checked, floating, whole
+from flowlin._tools.show import Summary, shown
+from flowlin.tasks.task import Task
+
+
+def _summary(found: Any) -> Summary:
+    """How many gates, of how many inputs."""
+    gates, inputs = (found.normals if hasattr(found, "normals") else found.centres).shape
+    rows = [("gates", f"{gates} gates"), ("inputs", f"{inputs} inputs")]
+    return Summary(type(found).__name__, rows, inline=True)
+
+
+def _require_inputs(x: Array, inputs: int) -> None:
+    if x.ndim != 2 or x.shape[1] != inputs:
+        raise ValueError(f"`x` must have shape (P, {inputs}), one row per sample, got {x.shape}.")
+
+
+def _matrix(name: str, value: Any) -> Array:
+    found = floating(name, value)
+    if found.ndim != 2 or 0 in found.shape:
+        raise ValueError(f"`{name}` must be a matrix (M, N_in), got shape {found.shape}.")
+    require_finite(name, found)
+    return found
+
+
+@checked(normals=None, thresholds=None)
+@shown(_summary)
+class HalfSpaces(eqx.Module):
+    r"""Gates that are one in a half-space: $g_m(x) = 1$ where $v_m \cdot x > \theta_m$, else 0.
+
+    What globally gated networks commonly use (Li and Sompolinsky 2022, Sec. 2).
+
+    **Arguments:** `normals` v, (M, N_in); `thresholds` theta, (M,), zero by default.
+
+    **Raises:** `ValueError` for shapes that do not fit, or NaN.
+    """
+
+    normals: Float[Array, "M N_in"]
+    thresholds: Float[Array, " M"]
+
+    def __init__(self, normals: Any, thresholds: Any = None):
+        self.normals = _matrix("normals", normals)
+        count, dtype = self.normals.shape[0], self.normals.dtype
+        given = jnp.zeros(count, dtype) if thresholds is None else thresholds
+        self.thresholds = floating("thresholds", given).astype(dtype)
+        if self.thresholds.shape != (count,):
+            raise ValueError(
+                f"`thresholds` must have shape ({count},), one per row of `normals`, got "
+                f"{self.thresholds.shape}."
+            )
+
+    @staticmethod
+    @checked(number=whole(1))
+    def random(task: Task, number: int, *, key: PRNGKeyArray) -> "HalfSpaces":
+        """So many, with normals i.i.d. standard normal, through the mean of the task's inputs."""
+        normals = jax.random.normal(key, (number, task.inputs), task.x.dtype)
+        return HalfSpaces(normals, normals @ jnp.mean(task.x, axis=0))
+
+    @checked(x=array)
+    def __call__(self, x: Float[Array, "P N_in"]) -> Float[Array, "P M"]:
+        """The gates of these inputs."""
+        _require_inputs(x, self.normals.shape[1])
+        return (x @ self.normals.T > self.thresholds).astype(self.normals.dtype)
+
+
+@checked(centres=None)
+@shown(_summary)
+class Clusters(eqx.Module):
+    """Gates by nearest centre: one for the cluster that an input lies in, zero for all others.
+
+    **Arguments:** `centres`, (M, N_in).
+
+    **Raises:** `ValueError` for what is no such matrix.
+    """
+
+    centres: Float[Array, "M N_in"]
+
+    def __init__(self, centres: Any):
+        self.centres = _matrix("centres", centres)
+
+    @staticmethod
+    @checked(number=whole(1), seed=whole(0))
+    def of(task: Task, number: int, *, seed: int = 0) -> "Clusters":
+        """So many clusters of the task's inputs, by scikit-learn's k-means.
+
+        **Raises:** `ImportError` without scikit-learn; `ValueError` for more clusters than samples.
+        """
+        try:
+            from sklearn.cluster import KMeans
+        except ImportError as error:
+            raise ImportError(
+                "`Clusters.of` needs scikit-learn: pip install 'flowlin[data]'."
+            ) from error
+        if number > task.samples:
+            raise ValueError(
+                f"`number` = {number} clusters of {task.samples} samples; take as many at most."
+            )
+        found = KMeans(number, n_init=10, random_state=seed).fit(task.x)
+        return Clusters(jnp.asarray(found.cluster_centers_, task.x.dtype))
+
+    @checked(x=array)
+    def __call__(self, x: Float[Array, "P N_in"]) -> Float[Array, "P M"]:
+        """The gates of these inputs."""
+        _require_inputs(x, self.centres.shape[1])
+        # |x|^2 is the same for all centres.
+        far = jnp.sum(self.centres**2, axis=1) - 2 * x @ self.centres.T
+        return jax.nn.one_hot(jnp.argmin(far, axis=1), len(self.centres), dtype=self.centres.dtype)
