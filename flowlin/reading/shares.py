@@ -32,7 +32,12 @@ def work(flow: GatedFlow, dense, history: History, slots: int) -> np.ndarray:
     edges = np.unique(np.r_[history.times, knots])
     interval = np.searchsorted(history.times, (edges[:-1] + edges[1:]) / 2) - 1
     codes = history.sides[0][interval]
-    panels = np.asarray(_panels(flow, dense, edges[:-1], edges[1:], codes, slots))
+    # So many panels more, of length zero, that runs of like lengths share a program.
+    more = round_up(len(interval)) - len(interval)
+    edges = np.r_[edges, np.full(more, edges[-1])]
+    codes = np.concatenate([codes, np.repeat(codes[-1:], more, axis=0)])
+    panels = _panels(flow, dense, edges[:-1], edges[1:], codes, slots)
+    panels = np.asarray(panels)[: len(interval)]
     found = np.zeros((len(history.times) - 1, panels.shape[1]))
     np.add.at(found, interval, panels)
     return found
@@ -56,6 +61,11 @@ def _panels(flow, dense, starts, ends, codes, slots):
 
 
 def most_slots(flow: GatedFlow, history: History) -> int:
-    """The largest number of kinks on which a unit slides at once, at least one."""
+    """Room for the largest number of kinks on which a unit slides at once, a power of two."""
     slides = (history.sides[0] == SLIDING) & np.asarray(flow.kinks.leads)
-    return max(1, int(np.max(np.sum(slides, axis=-1))))
+    return min(slides.shape[-1], round_up(int(np.max(np.sum(slides, axis=-1)))))
+
+
+def round_up(number: int) -> int:
+    """The least power of two that is not below a number."""
+    return 2 ** max(0, int(number) - 1).bit_length()

@@ -1,0 +1,481 @@
+"""C, sixth part: ReLU networks read as gated deep linear networks (rectified linear networks).
+
+Exact ReLU runs are cut at their switches; between two of them the network is a gated linear one.
+Asked is whether the gated flow with the switching times handed over is the ReLU flow, how long one
+constant gating would do, how many pathways carry the fall of the loss, whether they are mixed
+selective on a contextual task (Jarvis, Klein, Rosman and Saxe 2024, whom the text quotes), where
+the solution of the offset XOR task becomes linear, and how bias-free ReLU networks compare with
+linear ones on symmetric data (Zhang, Saxe and Latham 2025).
+
+Cut: one hidden layer (the replay of gates is for one), 32 units on the contextual task.
+
+    python examples/paper/c_6_rectified.py [--quick | --full]
+"""
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+from _contexts import contextual
+from _paper import Row, Study, fl, interval
+from matplotlib.figure import Figure
+from tqdm import tqdm
+
+REPLAYED = 1e-7  # relative distance of weights that counts as the same run, at rtol 1e-9
+DOES = 0.05  # largest distance of outputs, over the targets' size, up to which one gating does
+OUTPUTS: Any = {"outputs": lambda network, task: network.outputs(task.x)}
+CURVED = 0.1  # share of the outputs' variance that no affine map has, from which on it is curved
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """Parameters.
+
+    - `seeds`: of every kind of run.
+    - `levels`, `hidden`, `t1`: of the tree.
+    - `xor_hidden`, `deltas`: of the offset XOR task; without offset it is XOR.
+    - `contexts`, `units`, `context_t1`: of the contextual tasks.
+    - `symmetric`: seeds on symmetric data.
+    """
+
+    seeds: int
+    levels: int = 3
+    hidden: int = 16
+    t1: float = 60.0
+    xor_hidden: int = 16
+    deltas: tuple[float, ...] = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
+    contexts: tuple[int, ...] = (2, 3, 4)
+    units: int = 32
+    context_t1: float = 100.0
+    symmetric: int = 5
+
+
+SIZES = {
+    "quick": Size(1, levels=2, hidden=8, t1=20.0, xor_hidden=8, deltas=(0.0, 2.0), contexts=(),
+                  symmetric=0),
+    "default": Size(5),
+    "full": Size(20, contexts=(2, 3, 4, 5), symmetric=20),
+}  # fmt: skip
+
+
+@dataclasses.dataclass
+class Read:
+    """What is kept of a run.
+
+    - `replay`: relative distance of the replay's final weights.
+    - `sliding`: share of the time in which some pair slides.
+    - `shares`: of the pathways, in falling order.
+    - `sides`: (pathways, P) of those.
+    - `lasting`: the share of the run's fall of loss that is still ahead where its gates, kept
+      constant from there on, first give the run's own outputs at all later times.
+    - `always`: share of the loss's fall carried by units that are on for all samples.
+    - `curved`: of the last outputs' variance between the samples' corners, see `curved`.
+    """
+
+    replay: float
+    intervals: int
+    sliding: float
+    shares: np.ndarray
+    sides: np.ndarray
+    lasting: float
+    always: float
+    curved: float
+
+
+@dataclasses.dataclass
+class Data:
+    """All runs; and the first seed's rectified tree run, for the picture."""
+
+    size: Size
+    tree: list[Read]
+    offset: dict[float, list[Read]]
+    contexts: dict[int, list[Read]]
+    times: list[np.ndarray]
+    shown: Any
+
+    @property
+    def xor(self) -> list[Read]:
+        """The runs without offset."""
+        return self.offset[0.0]
+
+
+# Runs
+
+
+def relu(task: fl.Task, hidden: int, variance: float, seed: int, bias: bool = True) -> Any:
+    """A start."""
+    key = jax.random.key(seed)
+    return fl.ReLUNetwork.init(task, (hidden,), variance, bias, key=key)
+
+
+def read(task: fl.Task, network: Any, t1: float) -> tuple[Read, Any]:
+    """A run, read as gated linear networks."""
+    flow = fl.gradient_flow(network, task, t1, kinks=fl.ExactKinks(), rtol=1e-9)
+    found = fl.rectified(flow, task)
+    length = np.diff(found.times)
+    ways = found.pathways
+    always = sum(one.share for one in ways if np.all(one.sides == 1))
+    return Read(
+        replay=float(fl.distance(found.replay(), flow.final, relative=True)),
+        intervals=found.intervals,
+        sliding=float(np.sum(length[found.sliding > 0]) / np.sum(length)),
+        shares=np.array([one.share for one in ways]),
+        sides=np.array([one.sides for one in ways]),
+        lasting=lasting(found, task),
+        always=float(always),
+        curved=curved(flow.final, task),
+    ), found
+
+
+def lasting(found: Any, task: fl.Task, points: int = 9) -> float:
+    """See `Read.lasting`: tried where shares 0, 1/8, ... of the fall are behind; 0 if none does."""
+    fallen = np.r_[0, np.cumsum(np.sum(found.work, axis=1))]
+    end = float(found.times[-1])
+    outputs = eqx.filter_jit(eqx.filter_vmap(lambda network: network.outputs(task.x)))
+    for share in np.linspace(0, 1, points)[:-1]:
+        t = float(np.interp(share * fallen[-1], fallen, found.times))
+        ts, start = np.linspace(t, end, 61), found.network(t)
+        gated = fl.GatedLinearNetwork(
+            start.weights, start.biases, start.bias_strength, gates=(found.gates(t),)
+        )
+        flow = fl.gradient_flow(gated, task, end - t, ts=ts - t, observe=OUTPUTS, rtol=1e-6)
+        off = flow.observed["outputs"] - outputs(found.network(ts))
+        if float(jnp.max(jnp.linalg.norm(off, axis=(1, 2))) / jnp.linalg.norm(task.y)) < DOES:
+            return 1.0 - float(share)
+    return 0.0
+
+
+def curved(network: Any, task: fl.Task, points: int = 500) -> float:
+    """Share of the outputs' variance in the box around the inputs that no affine map has."""
+    low, high = np.asarray(task.x).min(axis=0), np.asarray(task.x).max(axis=0)
+    x = np.random.default_rng(0).uniform(low, high, (points, task.inputs))
+    y = np.asarray(network.outputs(jnp.asarray(x)))
+    fit = np.linalg.lstsq(np.c_[np.ones(points), x], y, rcond=None)[0]
+    rest = y - np.c_[np.ones(points), x] @ fit
+    return float(np.sum(rest**2) / np.sum((y - y.mean(axis=0)) ** 2))
+
+
+def symmetric(seed: int, samples: int = 12, inputs: int = 4) -> fl.Task:
+    """Inputs x and -x with targets of a linear teacher with three unlike modes."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(samples, inputs))
+    x = np.linalg.qr(x)[0] * np.sqrt(samples)  # white
+    u, v = (np.linalg.qr(rng.normal(size=(inputs, 3)))[0] for _ in range(2))
+    teacher = (u * [3.0, 1.5, 0.75]) @ v.T
+    x = np.r_[x, -x]
+    return fl.Task(x, x @ teacher.T, name="symmetric")
+
+
+def learning_times(seed: int) -> np.ndarray:
+    """Times from 10 to 90 % of a mode's full strength, ReLU over linear; (modes,)."""
+    task = symmetric(seed)
+    modes, found = fl.theory.modes(task), []
+    network = relu(task, 64, 1e-6, seed, bias=False)
+    for one in (network.linear(), network):
+        # On symmetric data the outputs are odd: the map is what takes x to them.
+        hits = fl.Crossing(
+            modes.observable(one, task), np.outer([0.1, 0.9], modes.full_strength), "up",
+            name="mode",
+        )  # fmt: skip
+        flow = fl.gradient_flow(one, task, 60.0, events=(hits,), rtol=1e-6)
+        low, high = np.asarray(flow.events.first("mode"))[:, :3]
+        found.append(high - low)
+    return found[1] / found[0]
+
+
+def compute(size: Size) -> Data:
+    """All runs."""
+    tree = fl.tasks.hierarchy(levels=size.levels)
+    tasks: dict[Any, tuple[fl.Task, int, float, bool, float]] = {
+        "tree": (tree, size.hidden, 2e-4, True, size.t1)
+    }
+    for delta in size.deltas:
+        tasks[f"offset {delta}"] = fl.tasks.offset_xor(delta), size.xor_hidden, 1e-2, True, 60.0
+    for count in size.contexts:
+        tasks[count] = contextual(count, size.levels), size.units, 1e-2, False, size.context_t1
+    found: dict[Any, list[Read]] = {name: [] for name in tasks}
+    jobs = [(name, seed) for name in tasks for seed in range(size.seeds)]
+    shown = None
+    for name, seed in tqdm(jobs, desc="runs", disable=None):
+        task, hidden, variance, bias, t1 = tasks[name]
+        one, rectified = read(task, relu(task, hidden, variance, seed, bias), t1)
+        shown = rectified if shown is None else shown
+        found[name].append(one)
+    return Data(
+        size,
+        found["tree"],
+        {delta: found[f"offset {delta}"] for delta in size.deltas},
+        {count: found[count] for count in size.contexts},
+        [learning_times(seed) for seed in range(size.symmetric)],
+        shown,
+    )
+
+
+# What is measured
+
+
+def needed(one: Read, share: float = 0.99) -> int:
+    """How many pathways carry a share of the loss's fall."""
+    return int(np.searchsorted(np.cumsum(one.shares), share)) + 1
+
+
+def profile(one: Read, contexts: int) -> np.ndarray:
+    """(contexts + 1,), shares of pathways whose units are on in 0, 1, ... contexts.
+
+    On in a context is on, or sliding, for more than half of its items.
+    """
+    on = np.mean(one.sides.reshape(len(one.sides), contexts, -1) >= 0, axis=2) > 0.5
+    found = np.zeros(contexts + 1)
+    np.add.at(found, np.sum(on, axis=1), one.shares)
+    return found
+
+
+def structure(one: Read, contexts: int, draws: int = 200) -> float:
+    """Variance between contexts of the units' share of items, over that of shuffled samples.
+
+    Each pathway's samples are shuffled by themselves; averages over pathways by their shares.
+    """
+    rng = np.random.default_rng(0)
+    on = (one.sides >= 0).astype(float)
+
+    def between(rows: np.ndarray) -> float:
+        means = rows.reshape(len(rows), contexts, -1).mean(axis=2)
+        return float(one.shares @ means.var(axis=1))
+
+    chance = np.mean([between(rng.permuted(on, axis=1)) for _ in range(draws)])
+    return between(on) / chance if chance > 0 else float("nan")
+
+
+def numbers(data: Data) -> dict[str, Any]:
+    """Replay, pathways, profiles, shares of always-on units, half times."""
+    found: dict[str, Any] = {}
+    for name, runs in _named(data):
+        found[f"{name}: replay, largest distance"] = max(r.replay for r in runs)
+        found[f"{name}: intervals"] = [r.intervals for r in runs]
+        found[f"{name}: share of the time with sliding"] = [r.sliding for r in runs]
+        found[f"{name}: pathways for 99 %"] = [needed(r) for r in runs]
+        found[f"{name}: share of the fall ahead where one gating does"] = [r.lasting for r in runs]
+        found[f"{name}: share of the fall by units on for all samples"] = [r.always for r in runs]
+        found[f"{name}: curved share of the outputs"] = [r.curved for r in runs]
+    for count, runs in data.contexts.items():
+        found[f"{count} contexts: shares on in 0, 1, ... contexts"] = np.mean(
+            [profile(r, count) for r in runs], axis=0
+        )
+        found[f"{count} contexts: structure over chance"] = [structure(r, count) for r in runs]
+    found["symmetric data: time from 10 to 90 %, ReLU over linear, by mode"] = data.times
+    return found
+
+
+def _named(data: Data) -> list[tuple[str, list[Read]]]:
+    return [
+        ("tree", data.tree),
+        *((f"{count} contexts", runs) for count, runs in data.contexts.items()),
+        *((f"offset XOR, Delta = {delta:g}", runs) for delta, runs in data.offset.items()),
+    ]
+
+
+def judge(data: Data) -> list[Row]:
+    """Verdicts: equivalence, constant gating, pathways, offset XOR, contexts, symmetric data."""
+    rows = [*_reading_rows(data), *_offset_rows(data)]
+    rows += _context_rows(data) if data.contexts else []
+    return rows + ([_symmetric_row(data)] if data.times else [])
+
+
+def _reading_rows(data: Data) -> list[Row]:
+    runs = [one for _, group in _named(data) for one in group]
+    worst = max(one.replay for one in runs)
+    slides = 100 * float(np.median([one.sliding for one in runs]))
+    lasts = {name: np.array([r.lasting for r in group]) for name, group in
+             (("tree", data.tree), ("XOR", data.xor))}  # fmt: skip
+    ways = {name: np.array([needed(r) for r in group]) for name, group in
+            (("tree", data.tree), ("XOR", data.xor))}  # fmt: skip
+    early = min(float(np.mean(v)) for v in lasts.values())
+    return [
+        Row(
+            "A ReLU network learns as a gated deep linear network does (its ReLN)",
+            "C Sec. 2, ReLU and GDLN equivalence (Jarvis et al. 2024)",
+            "final weights of a gated linear flow with the switching times and sliding fractions "
+            f"handed over, relative distance at most {worst:.1g} in {len(runs)} runs; pairs slide "
+            f"in {slides:.0f} % of the time (median), where the gates are fractions that move",
+            "holds under a condition: the gates switch, and slide, as the ReLU run tells"
+            if worst < REPLAYED
+            else "does not hold",
+        ),
+        Row(
+            "One constant gating is enough for the whole run",
+            "C Sec. 2, implied by treating a ReLU network as one GDLN",
+            "share of the fall of the loss still ahead when the gates, kept as they are, first "
+            f"give the run's outputs at all later times within {100 * DOES:.0f} %: "
+            + ", ".join(f"{name} {interval(v)}" for name, v in lasts.items()),
+            "holds"
+            if early > 0.99
+            else "does not hold"
+            if early < 0.01
+            else "holds under a condition: from a point on that the share tells",
+        ),
+        Row(
+            "A few pathways explain what a ReLU network learns",
+            "C Sec. 2, ReLN pathways (Jarvis et al. 2024)",
+            "pathways (sets of units with one gating, as long as it lasts) for 99 % of the fall: "
+            + ", ".join(f"{name} {interval(v)} of {_count(group)}" for (name, v), group in
+                        zip(ways.items(), (data.tree, data.xor), strict=True)),
+            "not decidable from the text",
+        ),
+    ]  # fmt: skip
+
+
+def _count(runs: list[Read]) -> str:
+    return f"{np.median([len(r.shares) for r in runs]):.0f}"
+
+
+def _context_rows(data: Data) -> list[Row]:
+    mixed, single, rows = {}, {}, []
+    for count, runs in data.contexts.items():
+        shares = np.array([profile(r, count) for r in runs])
+        single[count], mixed[count] = shares[:, 1], np.sum(shares[:, 2:], axis=1)
+    text = "; ".join(
+        f"{count} contexts: one {interval(single[count])}, several {interval(mixed[count])}"
+        for count in mixed
+    )
+    apart = all(np.all(mixed[count] > single[count]) for count in mixed)
+    rows.append(
+        Row(
+            "On contextual tasks ReLU networks prefer units used in several contexts (mixed "
+            "selectivity) to modules of one context",
+            "Jarvis et al. 2024, abstract (quoted in C Sec. 1)",
+            "share of the fall of the loss carried by pathways whose units are on for more than "
+            f"half of the items in one context, or in several: {text}",
+            "holds" if apart else "does not hold",
+        )
+    )
+    over = {count: np.array([structure(r, count) for r in runs])
+            for count, runs in data.contexts.items()}  # fmt: skip
+    rows.append(
+        Row(
+            "These representations are structured by context",
+            "Jarvis et al. 2024, abstract",
+            "variance between contexts of the share of items for which a pathway is on, over that "
+            "of shuffled samples: "
+            + ", ".join(f"{count} contexts {interval(v)}" for count, v in over.items()),
+            "holds" if all(np.min(v) > 1 for v in over.values()) else "does not hold",
+        )
+    )
+    if len(single) > 1:
+        ends = [np.asarray(single[c]) for c in (min(single), max(single))]
+        step = ends[0] - ends[1]
+        rows.append(
+            Row(
+                "The preference grows with the number of contexts",
+                "Jarvis et al. 2024, abstract",
+                "share of pathways of one context, fewest minus most contexts, same seeds: "
+                f"{interval(step)}",
+                "holds" if np.all(step > 0) else "does not hold"
+                if np.all(step <= 0) else "not decidable from the text",
+            )
+        )  # fmt: skip
+    return rows
+
+
+def _offset_rows(data: Data) -> list[Row]:
+    shares = {delta: np.array([r.curved for r in runs]) for delta, runs in data.offset.items()}
+    means = {delta: float(v.mean()) for delta, v in shares.items()}
+    turned = [delta for delta, mean in means.items() if mean < CURVED]
+    first, last = means[min(means)], means[max(means)]
+    return [
+        Row(
+            "On the offset XOR task the solution turns from non-linear to linear as Delta grows",
+            "Jarvis et al. 2024, as M Fig. 11 quotes it",
+            "share of the variance of the last outputs, in the box around the inputs, that no "
+            "affine map has, by Delta: "
+            + ", ".join(f"{delta:g}: {interval(v)}" for delta, v in shares.items())
+            + (f"; below {CURVED:g} from Delta = {min(turned):g} on" if turned else ""),
+            "holds" if first > 0.5 and last < CURVED else "does not hold",
+        )
+    ]
+
+
+def _symmetric_row(data: Data) -> Row:
+    ratios = np.array(data.times)
+    return Row(
+        "Without bias and on symmetric data a ReLU network learns like a linear one at half speed",
+        "Zhang, Saxe and Latham 2025",
+        "time from 10 to 90 % of a mode's strength, ReLU over linear, same start (variance 1e-6, "
+        "64 units), by mode: " + ", ".join(interval(one) for one in ratios.T),
+        "holds" if np.all(np.abs(ratios.mean(axis=0) - 2) < 0.1) else "does not hold",
+    )
+
+
+# The figure
+
+
+def draw(data: Data) -> Figure:
+    """Pathways and overlap of a tree run; pathways needed; contexts; offset XOR; speeds."""
+    figure, axes = plt.subplots(2, 3, figsize=(14.0, 8.0))
+    fl.plot.lifetimes(data.shown, axes[0, 0], most=12)
+    axes[0, 0].set_title("tree: pathways of a run", loc="left")
+    fl.plot.overlap(data.shown, axes[0, 1])
+    axes[0, 1].set_title("tree: how alike its gatings are")
+    _draw_explained(axes[0, 2], data)
+    if data.contexts:
+        _draw_contexts(axes[1, 0], data)
+    _draw_offset(axes[1, 1], data)
+    _draw_times(axes[1, 2], data)
+    return figure
+
+
+def _draw_explained(ax: Any, data: Data) -> None:
+    for name, runs, colour in (("tree", data.tree, "C0"), ("XOR", data.xor, "C1")):
+        for k, one in enumerate(runs):
+            sums = np.r_[0, np.cumsum(one.shares)]
+            ax.plot(sums, color=colour, linestyle="-", linewidth=1.0,
+                    label=name if k == 0 else None)  # fmt: skip
+    ax.axhline(0.99, color="0.5", linewidth=0.8)
+    ax.set(xlabel="pathways, largest first", ylabel="share of the loss's fall", xscale="symlog",
+           xlim=(0, None), ylim=(0, 1.03), title="pathways that explain a run")  # fmt: skip
+    ax.legend(loc="lower right")
+
+
+def _draw_contexts(ax: Any, data: Data) -> None:
+    most = max(data.contexts)
+    wide = 0.8 / len(data.contexts)
+    for k, (count, runs) in enumerate(data.contexts.items()):
+        shares = np.array([profile(r, count) for r in runs])
+        at = np.arange(count + 1) + (k - (len(data.contexts) - 1) / 2) * wide
+        spread = shares.std(axis=0, ddof=1) if len(runs) > 1 else None
+        ax.bar(at, shares.mean(axis=0), 0.9 * wide, yerr=spread, label=f"{count} contexts")
+    ax.set(xlabel="contexts in which a pathway's units are on", ylabel="share of the loss's fall",
+           xticks=range(most + 1), title="contextual tasks (bars: standard deviation)")  # fmt: skip
+    ax.legend()
+
+
+def _draw_offset(ax: Any, data: Data) -> None:
+    for name, word, colour in (("curved", "curved share of the outputs", "C0"),
+                               ("always", "fall by units on for all samples", "C1")):  # fmt: skip
+        values = {delta: [getattr(r, name) for r in runs] for delta, runs in data.offset.items()}
+        for delta, some in values.items():
+            ax.plot([delta] * len(some), some, "o", color=colour, alpha=0.5, markersize=4)
+        means = [np.mean(some) for some in values.values()]
+        ax.plot(list(values), means, "-", color=colour, label=word)
+    ax.axhline(CURVED, color="0.5", linewidth=0.8)
+    ax.set(xlabel=r"offset $\Delta$", ylabel="share", ylim=(-0.03, 1.03),
+           title="offset XOR: from non-linear to linear")  # fmt: skip
+    ax.legend()
+
+
+def _draw_times(ax: Any, data: Data) -> None:
+    for ratios in data.times:
+        ax.plot(np.arange(len(ratios)) + 1, ratios, "o", color="C0", alpha=0.6)
+    ax.axhline(2, color="0.5", linewidth=0.8, label="half speed")
+    ax.set(xlabel="mode", ylabel="time from 10 to 90 %, ReLU over linear", xticks=[1, 2, 3],
+           ylim=(0, 3), title="symmetric data, no bias")  # fmt: skip
+    ax.legend(loc="lower right")
+
+
+STUDY = Study("c_6_rectified", SIZES, compute, draw, numbers, judge, heavy=True)
+
+if __name__ == "__main__":
+    STUDY.main(__doc__)
