@@ -23,7 +23,9 @@ def _summary(found: "Pathway") -> Summary:
     rows = [("nodes", " -> ".join(found.nodes))]
     gate = known(found.gate, 1)
     if gate is not None:
-        rows.append(("gate", f"open for {np.count_nonzero(gate):,} of {len(gate):,} samples"))
+        on = np.count_nonzero(gate)
+        of = "always open" if on == len(gate) else f"open for {on:,} of {len(gate):,} samples"
+        rows.append(("gate", of))
     return Summary("Pathway", rows, inline=True)
 
 
