@@ -11,6 +11,7 @@ from flowlin.events.kinds import AbstractEvent
 from flowlin.events.watched import Direction, Minus, Watch
 from flowlin.log.eventlog import Channel
 from flowlin.network.graph_forward import AbstractGraph
+from flowlin.network.model import AbstractModel
 from flowlin.runs.flow import gradient_flow
 from flowlin.theory.reduction import ABOVE, Race
 
@@ -20,7 +21,8 @@ class Shares(eqx.Module):
 
     race: Race
 
-    def __call__(self, network: AbstractGraph) -> Array:
+    def __call__(self, network: AbstractModel) -> Array:
+        assert isinstance(network, AbstractGraph)
         alone = self.race.alone
         driven = alone != 0
         return jnp.where(driven, self.race.strengths(network) / jnp.where(driven, alone, 1.0), 0.0)

@@ -10,10 +10,10 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from flowlin._tools.arrays import is_traced
-from flowlin._tools.checks import WORDS, checked, finite_array, instance, not_negative
+from flowlin._tools.checks import WORDS, checked, finite_array, instance, not_negative, refuse, text
 from flowlin._tools.show import shown
 from flowlin.network.graph import GatedGraph
-from flowlin.network.graph_forward import AbstractGraph
+from flowlin.network.graph_forward import AbstractGraph, require_one
 from flowlin.network.graph_parts import Edge
 from flowlin.network.mode_graph import ModeGraph
 from flowlin.network.pathways import Pathway
@@ -45,6 +45,13 @@ class RaceCertificate(NamedTuple):
     def exact(self) -> bool:
         """Whether outputs, inputs and alignment are zero up to the tolerance."""
         return max(self.outputs, self.inputs, self.alignment) <= self.tolerance
+
+
+def _run(name: str, value: Any) -> Any:
+    """A trajectory, whose class lies above, or what has its networks at times."""
+    if not hasattr(type(value), "networks"):
+        raise refuse(name, "a trajectory of the network, or of `race.flow`", value)
+    return value
 
 
 class Lead(NamedTuple):
@@ -112,7 +119,17 @@ class Race(eqx.Module):
 
     @checked(network=None)
     def strengths(self, network: AbstractGraph) -> Float[Array, "n K"]:
-        r"""Strengths $u^T W_p v$ of all pathways and modes, of a network or of a reduced one."""
+        r"""Strengths $u^T W_p v$ of all pathways and modes, of a network or of a reduced one.
+
+        **Raises:** `ValueError` for a network on another graph.
+        """
+        network = instance(AbstractGraph, "a gated graph, or a reduced one")("network", network)
+        require_one(network)
+        if network.edges != self.network.edges:
+            raise ValueError(
+                f"`network` must have the race's edges, {list(self.network.edges)}, got "
+                f"{list(network.edges)}."
+            )
         if isinstance(network, ModeGraph):
             return jnp.stack([network.product(p) for p in self.pathways])
         seen: dict[tuple[Edge, ...], Array] = {}
@@ -187,7 +204,7 @@ class Race(eqx.Module):
         """
         return ABOVE["hits"](self, rho, **options)
 
-    @checked(flow=None, source=None, target=None)
+    @checked(flow=_run, source=text, target=text)
     def winner(self, flow: Any, source: str | None = None, target: str | None = None) -> Lead:
         """Which pathways from a source to a sink carry the modes in a run, and since when.
 
@@ -253,15 +270,14 @@ def race(network: GatedGraph, task: Task, *, tolerance: float | None = None) -> 
             "`theory.race` needs a concrete network and task; call it outside of jit and vmap, and "
             "pass the race in."
         )
-    if tolerance is None:
-        tolerance = float(jnp.finfo(network.dtype).eps) ** (2 / 3)
+    small = float(jnp.finfo(network.dtype).eps) ** (2 / 3) if tolerance is None else tolerance
     stats, pathways = network.pathway_statistics(task), network.pathways
     yx = [np.asarray(stats.yx[p], np.float64) for p in pathways]
     outputs = [Block(p.target, p.source, m) for p, m in zip(pathways, yx, strict=True)]
     pairs = [(i, k) for i, k in np.ndindex(len(yx), len(yx)) if _meet(pathways[i], pathways[k])]
     x = {(i, k): np.asarray(stats.x[pathways[i], pathways[k]], np.float64) for i, k in pairs}
     inputs = [Block(pathways[i].source, pathways[k].source, m) for (i, k), m in x.items()]
-    bases = _bases(network, outputs, inputs, tolerance)
+    bases = _bases(network, outputs, inputs, small)
     s = np.stack([block.diagonal(bases) for block in outputs])
     d = np.zeros((len(yx), len(yx), s.shape[1]))
     for pair, block in zip(pairs, inputs, strict=True):
@@ -269,7 +285,7 @@ def race(network: GatedGraph, task: Task, *, tolerance: float | None = None) -> 
     edges = _edge_blocks(network)
     certificate = RaceCertificate(
         float(stats.commutator), _left(outputs, bases), _left(inputs, bases),
-        _misaligned(edges, bases), tolerance,
+        _misaligned(edges, bases), small,
     )  # fmt: skip
     start = {(b.b, b.a): b.diagonal(bases) for b in edges}
     return _race(network, task, bases, s, d, start, certificate)
