@@ -10,6 +10,7 @@ from flowlin.plot.curves import kinks as kinks
 from flowlin.plot.curves import losses as losses
 from flowlin.plot.curves import modes as modes
 from flowlin.plot.film import animate as animate
+from flowlin.plot.graphs import pathways as pathways
 from flowlin.plot.hidden import activity as activity
 from flowlin.plot.hidden import gate_history as gate_history
 from flowlin.plot.hidden import gates as gates
