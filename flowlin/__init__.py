@@ -43,6 +43,7 @@ from flowlin.runs.descent import gradient_descent as gradient_descent
 from flowlin.runs.descent import stochastic_gradient_descent as stochastic_gradient_descent
 from flowlin.runs.flow import gradient_flow as gradient_flow
 from flowlin.runs.precision import PrecisionWarning as PrecisionWarning
+from flowlin.runs.racing import RaceHits as RaceHits
 from flowlin.runs.storage import load as load
 from flowlin.runs.sweeps import Sweep as Sweep
 from flowlin.runs.sweeps import sweep as sweep

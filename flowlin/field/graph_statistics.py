@@ -175,16 +175,16 @@ def _add(found: dict[Any, Any], key: Any, product: Array | None, w: Array) -> No
     found[key] = found[key] + new if key in found else new
 
 
-def is_cheaper(network: GatedGraph, task: Task) -> bool:
-    """Whether an evaluation from statistics costs fewer operations than one from the samples.
+def operations(network: GatedGraph, task: Task) -> tuple[int, int] | None:
+    """Products of two numbers in a forward pass, from statistics and from the samples.
 
     From the samples every edge's matrix meets all samples; from statistics it meets the products
-    of what leads on from it, and these meet the regressors' correlations. Backwards both cost about
-    twice as much again, so that forward passes are compared (`benchmarks/gated_graph.py`).
+    of what leads on from it, and these meet the regressors' correlations. None for too many bundles
+    to look at.
     """
     ahead = leads(network)
     if ahead is None:
-        return False
+        return None
     outputs = {node: stop - start for node, start, stop in network.sinks}
     products = sum(
         w.size * outputs[sink]
@@ -196,5 +196,14 @@ def is_cheaper(network: GatedGraph, task: Task) -> bool:
     for bundle in bundles(ahead, network):
         widths[bundle.sink] += _width(network, bundle.source)
     regressions = sum(outputs[sink] * width**2 for sink, width in widths.items())
-    samples = task.samples * sum(w.size for w in network.weights.values())
-    return products + regressions < samples
+    return products + regressions, task.samples * sum(w.size for w in network.weights.values())
+
+
+def is_cheaper(network: GatedGraph, task: Task) -> bool:
+    """Whether an evaluation from statistics costs less than one from the samples.
+
+    By the operations of their forward passes, since backwards both cost about twice as much again
+    (`benchmarks/gated_graph.py`).
+    """
+    found = operations(network, task)
+    return found is not None and found[0] < found[1]

@@ -165,34 +165,20 @@ class GatedGraph(AbstractGraph):
         self.require_fit(task)
         return correlations(self, task)
 
-    @checked(pathway=None)
-    def product(self, pathway: Pathway) -> Float[Array, "... N_sink N_source"]:
-        """The product of the matrices along a pathway; of stacked networks one each.
-
-        **Raises:** `ValueError` for a pathway that is not one of its own.
-        """
+    def _product(self, pathway: Pathway) -> Float[Array, "... N_sink N_source"]:
+        """The product of the matrices along a pathway."""
         found: Any = None
-        for edge in graph_pathway(self, pathway).edges:
+        for edge in pathway.edges:
             w = matrix(self, edge)
             found = w if found is None else w @ found
         return found
 
 
-def matrix(network: AbstractGraph, edge: Edge) -> Array:
+def matrix(network: GatedGraph, edge: Edge) -> Array:
     """The matrix of an edge; that of the constant source is c b as a column."""
     if edge[0] == graph_parts.CONSTANT:
         return network.bias_strength[..., None, None] * network.biases[edge[1]][..., None]
     return network.weights[edge]
-
-
-def graph_pathway(network: AbstractGraph, value: Any) -> Pathway:
-    """A pathway of a network, the argument `pathway`."""
-    wanted = "one of `network.pathways`"
-    value = instance(Pathway, wanted)("pathway", value)
-    known = {*network.weights, *((graph_parts.CONSTANT, node) for node in network.biases)}
-    if not set(value.edges) <= known:
-        raise ValueError(f"`pathway` must be {wanted}, got {value}, which takes other edges.")
-    return value
 
 
 def _graph(name: str, value: Any) -> GatedGraph:

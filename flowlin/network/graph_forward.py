@@ -9,14 +9,14 @@ import jax.numpy as jnp
 from equinox import AbstractVar
 from jaxtyping import Array, Float
 
-from flowlin._tools.checks import array, checked, refuse, require_single
+from flowlin._tools.checks import array, checked, instance, refuse, require_single
 from flowlin._tools.copies import copied
 from flowlin._tools.types import Parameters, Product
 from flowlin.network import graph_parts
 from flowlin.network.forward_pass import product as plain
 from flowlin.network.graph_parts import Columns, Edge
 from flowlin.network.own import AbstractOwn
-from flowlin.network.pathways import Pathway
+from flowlin.network.pathways import Pathway, edges_of
 from flowlin.tasks.task import Task
 
 G = TypeVar("G", bound="AbstractGraph")
@@ -43,8 +43,23 @@ class AbstractGraph(AbstractOwn):
         """What an edge with these weights makes of an activation, by a `product` of h and W."""
 
     @abc.abstractmethod
+    def _product(self, pathway: Pathway) -> Array:
+        """The product of the weights along a pathway of its own."""
+
+    @checked(pathway=None)
     def product(self, pathway: Pathway) -> Array:
-        """The product of the weights along a pathway."""
+        """The product of the weights along a pathway, (N_sink, N_source); of a stack one each.
+
+        In the runs of a race, whose weights are mode strengths, (K,).
+
+        **Raises:** `ValueError` for a pathway that is not one of its own.
+        """
+        wanted = "one of `network.pathways`"
+        pathway = instance(Pathway, wanted)("pathway", pathway)
+        if not set(pathway.edges) <= set(edges_of(self)):
+            wrong = f"`pathway` must be {wanted}, got {pathway}, which takes other edges."
+            raise ValueError(wrong)
+        return self._product(pathway)
 
     @property
     def edges(self) -> tuple[Edge, ...]:

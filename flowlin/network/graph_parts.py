@@ -205,10 +205,10 @@ def gates(name: str, value: Any, known: Iterable[Any], dtype: np.dtype) -> dict[
 def require_one_length(gates: Mapping[str, Array]) -> None:
     """Raise `ValueError` unless gates, by the names of what they are given as, have one length."""
     lengths = {name: gate.shape[-1] for name, gate in gates.items()}
-    first = next(iter(lengths), None)
     for name, length in lengths.items():
-        if length != lengths[first]:
+        first, wanted = next(iter(lengths.items()))
+        if length != wanted:
             raise ValueError(
-                f"`{name}` is for {length} samples and `{first}` for {lengths[first]}; all gates "
-                "have one number per sample of the same task."
+                f"`{name}` is for {length} samples and `{first}` for {wanted}; all gates have one "
+                "number per sample of the same task."
             )

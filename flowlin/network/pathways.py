@@ -4,8 +4,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float
 
 from flowlin._tools.arrays import mean_product
@@ -21,7 +23,9 @@ def _summary(found: "Pathway") -> Summary:
     rows = [("nodes", " -> ".join(found.nodes))]
     gate = known(found.gate, 1)
     if gate is not None:
-        rows.append(("gate", f"open for {np.count_nonzero(gate):,} of {len(gate):,} samples"))
+        on = np.count_nonzero(gate)
+        of = "always open" if on == len(gate) else f"open for {on:,} of {len(gate):,} samples"
+        rows.append(("gate", of))
     return Summary("Pathway", rows, inline=True)
 
 
@@ -143,7 +147,7 @@ class PathwayStatistics(eqx.Module):
     """
 
     pathways: tuple[Pathway, ...]
-    blocks: tuple[Float[Array, "N_sink N_source"], ...]
+    blocks: tuple[Float[Array, "_ _"], ...]
     gram: Float[Array, "N N"]
 
     @property
@@ -182,8 +186,10 @@ class Pairs(Mapping):
         self.places, self.gram = places, gram
 
     def __getitem__(self, pair: tuple[Pathway, Pathway]) -> Array:
-        j, p = pair
-        return self.gram[self.places[j], self.places[p]]
+        rows, columns = (self.places[p] for p in pair)
+        sizes = rows.stop - rows.start, columns.stop - columns.start
+        # One program for all blocks of a shape; a slice would be one for every place.
+        return lax.dynamic_slice(self.gram, (rows.start, columns.start), sizes)
 
     def __iter__(self) -> Iterator[tuple[Pathway, Pathway]]:
         return ((j, p) for j in self.places for p in self.places)
@@ -206,6 +212,7 @@ def _commutator(matrices: list[Array]) -> Array:
     return jnp.max(jnp.where(sizes > 0, off / jnp.where(sizes > 0, sizes, 1.0), 0.0))
 
 
+@jax.jit
 def correlations(network: Any, task: Task) -> PathwayStatistics:
     """The statistics of a task by the pathways of a graph."""
     pathways = enumerated(network)

@@ -36,8 +36,11 @@ def graph(found: Any) -> Summary:
     edges = [f"{a} -> {b}" for a in found.order for c, b in found.weights if c == a]
     rows = [("edges", ", ".join(edges) if len(edges) <= 6 else plural(len(edges), "edge"))]
     sizes = {a: w.shape[-1] for (a, _), w in found.weights.items()}
-    sizes |= {b: w.shape[-2] for (_, b), w in found.weights.items()}
-    rows.append(("widths", ", ".join(f"{node} {sizes[node]}" for node in found.order)))
+    if next(iter(found.weights.values())).ndim == len(stack) + 1:
+        rows.append(("modes", plural(next(iter(sizes.values())), "mode")))
+    else:
+        sizes |= {b: w.shape[-2] for (_, b), w in found.weights.items()}
+        rows.append(("widths", ", ".join(f"{node} {sizes[node]}" for node in found.order)))
     gates = (*found.node_gates.values(), *found.edge_gates.values())
     if gates:
         rows.append(("gates", f"{plural(len(gates), 'gate')} for {gates[0].shape[-1]:,} samples"))

@@ -28,6 +28,7 @@ from flowlin.log.linear_phase import (
 )
 from flowlin.loss import Loss
 from flowlin.measures.mapping import along
+from flowlin.network.graph_forward import AbstractGraph
 from flowlin.network.kinds import ReLUNetwork
 from flowlin.network.model import AbstractModel
 from flowlin.runs import summary
@@ -245,6 +246,18 @@ class Trajectory(eqx.Module):
         if t.ndim == 0:
             return self.model.with_parameters(evaluate(t))
         return _stacked(self.model, jax.vmap(evaluate)(t), t.shape[0])
+
+    @checked(pathway=None)
+    def product(self, pathway: Any) -> Float[Array, "T ..."]:
+        """The product of the weights along a pathway of a gated graph, at the saved times.
+
+        (T, N_sink, N_source), or (T, K) in the run of a race.
+
+        **Raises:** `ValueError` for other networks, and for a pathway that is not the graph's.
+        """
+        if not isinstance(self.model, AbstractGraph):
+            raise ValueError(f"`product` is for gated graphs; this run is of a {self.model.kind}.")
+        return self.networks.product(pathway)
 
     @checked(measure=None, task=None)
     def along(self, measure: Callable[..., Any], task: Any = None) -> Any:

@@ -19,6 +19,10 @@ from flowlin.theory.isolated import half_time as half_time
 from flowlin.theory.isolated import inflection_times as inflection_times
 from flowlin.theory.linear_model import AfterLinearization as AfterLinearization
 from flowlin.theory.linear_model import after_linearization as after_linearization
+from flowlin.theory.reduction import Lead as Lead
+from flowlin.theory.reduction import Race as Race
+from flowlin.theory.reduction import RaceCertificate as RaceCertificate
+from flowlin.theory.reduction import race as race
 from flowlin.theory.regression import single_layer as single_layer
 from flowlin.theory.riccati import balanced_gram as balanced_gram
 from flowlin.theory.riccati import balanced_product as balanced_product

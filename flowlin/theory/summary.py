@@ -116,3 +116,22 @@ def after_linearization(found: Any) -> Summary:
         rows.insert(1, ("bias", f"c = {number(found.bias_strength)}"))
     rows += solution(found.solution).rows
     return Summary(f"AfterLinearization: {count} of {units} always on", rows)
+
+
+def race_certificate(found: Any) -> Summary:
+    """Its residuals."""
+    names = ("commutator", "outputs", "inputs", "alignment")
+    rows = [(name, f"{name} {number(getattr(found, name), 4)}") for name in names]
+    rows.append(("tolerance", f"tolerance {number(found.tolerance, 4)}"))
+    return Summary("RaceCertificate", rows, inline=True)
+
+
+def race(found: Any) -> Summary:
+    """Who races for how many modes, whether it is exact, and what each would reach alone."""
+    count, modes = found.s.shape
+    title = f"Race of {plural(count, 'pathway')} for {plural(modes, 'mode')}"
+    rows = [("exact", "yes" if found.exact else "no"), ("residuals", str(found.certificate))]
+    alone = np.asarray(found.s) / np.where((d := np.einsum("ppk->pk", found.d)) > 0, d, np.inf)
+    for p, row in list(zip(found.pathways, alone, strict=True))[:MOST_MODES]:
+        rows.append((" -> ".join(p.nodes), f"alone to {first(row, 4)}"))
+    return Summary(title, rows + [("...", "")] * (count > MOST_MODES))

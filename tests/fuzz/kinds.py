@@ -192,6 +192,11 @@ def named(test: Test) -> Test:
     )
 
 
+def given_by(test: Test) -> Test:
+    """A dictionary, by nodes or edges, of what passes."""
+    return lambda value: isinstance(value, Mapping) and all(map(test, value.values()))
+
+
 NUMBERS = ("'1'", "1j", "[1.0]", "np.ones((2,))", "jnp.array(1.0)", "fractions.Fraction(1, 3)",
            "decimal.Decimal('0.5')", "np.float16(1)", "1e308", "5e-324", "-0.0")  # fmt: skip
 COUNTS = ("'3'", "2.5", "0", "-1", "10**10", "10**400", "True", "np.int64(2)", "jnp.array(2)",

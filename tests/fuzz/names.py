@@ -25,6 +25,7 @@ RETURNED = {
     "fl.Comparison",
     "fl.EventLog",
     "fl.Linearization",
+    "fl.Pathway",
     "fl.RateCertificate",
     "fl.Sweep",
     "fl.Trajectory",
@@ -32,7 +33,10 @@ RETURNED = {
     "fl.theory.BiasMode",
     "fl.theory.Certificate",
     "fl.theory.EarlyPhase",
+    "fl.theory.Lead",
     "fl.theory.Modes",
+    "fl.theory.Race",
+    "fl.theory.RaceCertificate",
     "fl.theory.SlowedClock",
     "fl.theory.Solution",
 }

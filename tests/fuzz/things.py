@@ -156,6 +156,31 @@ def always_gated():
 
 
 @thing
+def graph():
+    """Two gated ways from a source to a sink."""
+    nodes = {"in": 4, "a": 4, "b": 4, "out": 7}
+    edges = [("in", "a"), ("in", "b"), ("a", "out"), ("b", "out")]
+    gates = {"a": np.array([1, 1, 0, 0]), "b": np.array([0, 0, 1, 1])}
+    own = evaluated("task")
+    return fl.GatedGraph.init(own, nodes, edges, node_gates=gates, key=evaluated("key"))
+
+
+@thing
+def pathway():
+    return evaluated("graph").pathways[0]
+
+
+@thing
+def race():
+    return fl.theory.race(evaluated("graph"), evaluated("task"))
+
+
+@thing
+def graph_flow():
+    return _flow(evaluated("graph"))
+
+
+@thing
 def deep():
     return _network(fl.LinearNetwork, hidden=(4, 4))
 

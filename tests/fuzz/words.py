@@ -42,6 +42,27 @@ RUNS = k.Kind(
      "{'relu': [descent, flow]}", "{'relu': sweep}", "{'relu': None}"),
 )  # fmt: skip
 
+GRAPH_GATES = k.optional(k.Kind(
+    k.given_by(lambda v: k.finite(v) and k.np.shape(v) == (4,)),
+    ("{'x': np.ones(4)}", "{'in': np.ones(3)}", "{'in': 1.0}", "{'in': 'a'}", "[np.ones(4)]",
+     "{}", "np.ones(4)", "{'in': np.full(4, nan)}", "{('in', 'x'): np.ones(4)}", "{1: np.ones(4)}"),
+))  # fmt: skip
+SLICES = k.optional(k.Kind(
+    k.given_by(k.of(slice)),
+    ("{'in': slice(0, 3)}", "{'in': [0, 1]}", "slice(0, 4)", "{'x': slice(0, 4)}", "{}", "3",
+     "{'in': slice(0, 4, 2)}", "{'in': slice(None)}", "{'out': slice(None)}"),
+))  # fmt: skip
+GRAPH_WEIGHTS = k.Kind(k.given_by(k.matrix), (
+    "(w1, w2)", "{}", "{'a': w1}", "{('a', 'a'): np.eye(2)}", "{('in', 'out'): w1[0]}",
+    "{('in', 'out'): w1 * nan}", "{('in', 'h'): w1, ('h', 'out'): w1[:, :2]}", "{('in', 1): w1}",
+    "{('bias', 'out'): w1}", "{('a', 'b'): np.eye(2), ('b', 'a'): np.eye(2)}"))  # fmt: skip
+GRAPH_BIASES = k.optional(k.Kind(k.given_by(k.finite), (
+    "{'in': np.ones(4)}", "{'out': 1.0}", "{'out': np.ones(3)}", "{'x': np.ones(4)}", "[None]",
+    "{'out': np.full(7, nan)}")))  # fmt: skip
+GRAPH_X = k.Kind(lambda v: k.numeric(v) and k.np.ndim(v) == 2, k.ARRAYS, formula=True)
+PATHWAY = k.Kind(k.of(k.fl.Pathway), ("'in -> a'", "(('in', 'a'), ('a', 'out'))", "graph"))
+NODE = k.Kind(k.among("in", "out"), ("'x'", "1", "['in']", "''"))
+
 WORDS = {
     # what is trained, and on what
     "network": Word("network", k.NETWORK),
@@ -163,6 +184,11 @@ WORDS = {
     "max_pieces": Word("16", k.COUNT),
     "early": Word("early", k.Kind(k.of(k.fl.theory.EarlyPhase), ("early.network(0.1)", "relu"))),
     "end": Word("0.5", k.optional(k.NUMBER)),
+    "race": Word("race", k.Kind(k.of(k.fl.theory.Race), ("graph", "fl.theory.Race", "modes"))),
+    "pathway": Word("pathway", PATHWAY),
+    "source": Word("'in'", k.optional(NODE)),
+    "target": Word("'out'", k.optional(NODE)),
+    "strength": Word("0.1", k.optional(k.ARRAY)),
     # measures
     "measure": Word("fl.measures.loss", k.FUNCTION),
     "velocity": Word("fl.measures.velocity", k.FUNCTION),
@@ -213,6 +239,42 @@ WORDS = {
 
 # Where a name means something else.
 OWN = {
+    **{f"fl.GatedGraph{init}.{name}": Word("{}", GRAPH_GATES)
+       for init in ("", ".init") for name in ("node_gates", "edge_gates")},
+    **{f"fl.GatedGraph{init}.inputs": Word("{'in': slice(0, 4)}", SLICES)
+       for init in ("", ".init")},
+    **{f"fl.GatedGraph{init}.outputs": Word("{'out': slice(0, 7)}", SLICES)
+       for init in ("", ".init")},
+    "fl.GatedGraph.weights": Word("{('in', 'h'): w1, ('h', 'out'): w2}", GRAPH_WEIGHTS),
+    "fl.GatedGraph.biases": Word("{'h': np.ones(4)}", GRAPH_BIASES),
+    "fl.GatedGraph.init.nodes": Word("{'in': 4, 'out': 7}", k.Kind(k.given_by(k.count), (
+        "{}", "[4, 7]", "{'in': 0, 'out': 7}", "{'in': 4}", "{'in': 4, 'out': 'a'}",
+        "{'in': 4, 'out': 6}", "{'in': 4, 'out': 7, 'x': 1}", "{4: 4, 'out': 7}"))),
+    "fl.GatedGraph.init.edges": Word("[('in', 'out')]", k.Kind(k.listed(k.listed(k.of(str))), (
+        "[]", "'in'", "['in']", "[('in', 'x')]", "[('in', 'out'), ('in', 'out')]",
+        "[('in', 'in')]", "[('in', 'out'), ('out', 'in')]", "3", "[('in', 'out', 'x')]"))),
+    "fl.GatedGraph.init.variance": Word("0.05", k.NOT_NEGATIVE),
+    "fl.GatedGraph.init.bias": Word("True", k.Kind(
+        k.either(k.flag, k.listed(k.of(str))), (*k.FLAG.near, "['out']", "['x']", "'out'")
+    )),
+    "fl.GatedGraph.init.task": Word("task", k.TASK_SHAPE),
+    "fl.GatedGraph.outputs.x": Word("task.x", GRAPH_X),
+    "fl.GatedGraph.activations.x": Word("task.x", GRAPH_X),
+    "fl.GatedGraph.__call__.x": Word("task.x[0]", k.Kind(
+        lambda v: k.numeric(v) and k.np.ndim(v) == 1, k.ARRAYS, formula=True,
+    )),
+    "fl.GatedGraph.__call__.gates": Word("{'a': 1.0, 'b': 0.0}", k.optional(k.Kind(
+        k.given_by(k.real), ("{}", "{'a': 1.0}", "{'a': 1.0, 'b': 'x'}", "(1.0, 0.0)",
+                             "{'a': 1.0, 'b': np.ones(2)}")), ), given=True),
+    "fl.GatedGraph.pathway_statistics.task": Word("task", k.Kind(
+        k.but(k.of(k.fl.Task), "other_task", "stacked_task", "half_task"), k.TASKS, formula=True,
+    )),
+    "fl.Trajectory.product.pathway": Word("pathway", PATHWAY),
+    "fl.theory.race.network": Word("graph", k.Kind(k.of(k.fl.GatedGraph), k.NETWORKS)),
+    "fl.theory.Race.strengths.network": Word("graph", k.Kind(k.of(k.fl.GatedGraph), k.NETWORKS)),
+    "fl.theory.Race.winner.flow": Word("graph_flow", k.Kind(
+        lambda v: v is k.shared()["graph_flow"], k.FLOW.near)),
+    "fl.RaceHits.rho": Word("0.5", k.ARRAY),
     **{f"{name}.network": Word("relu", k.NETWORK) for name in (
         "fl.theory.early_phase", "fl.theory.after_linearization",
     )},
@@ -332,6 +394,11 @@ OWNERS = {
     "fl.EventLog": ("log", "plain_flow.events", "traced_flow.events"),
     "fl.ExactKinks": ("fl.ExactKinks()",),
     "fl.GatedLinearNetwork": ("always_gated", "gated"),
+    "fl.GatedGraph": ("graph",),
+    "fl.Pathway": ("pathway",),
+    "fl.Trajectory.product": ("graph_flow", "flow", "traced_flow"),
+    "fl.theory.Race": ("race",),
+    "fl.theory.RaceCertificate": ("race.certificate",),
     "fl.IgnoreKinks": ("fl.IgnoreKinks()",),
     "fl.LinearNetwork": ("network", "deep", "single", "unbiased", "stacked_network",
                          "half_network", "nan_network"),

@@ -1,0 +1,79 @@
+"""Runs of a race, and the event of its pathways reaching a level."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from flowlin._tools.checks import checked, finite_array
+from flowlin.events.kinds import AbstractEvent
+from flowlin.events.watched import Direction, Minus, Watch
+from flowlin.log.eventlog import Channel
+from flowlin.network.graph_forward import AbstractGraph
+from flowlin.network.model import AbstractModel
+from flowlin.runs.flow import gradient_flow
+from flowlin.theory.reduction import ABOVE, Race
+
+
+class Shares(eqx.Module):
+    """Strengths of pathways over those at which they would end alone, (n, K)."""
+
+    race: Race
+
+    def __call__(self, network: AbstractModel) -> Array:
+        assert isinstance(network, AbstractGraph)
+        alone = self.race.alone
+        driven = alone != 0
+        return jnp.where(driven, self.race.strengths(network) / jnp.where(driven, alone, 1.0), 0.0)
+
+
+@checked(rho=finite_array)
+class RaceHits(AbstractEvent):
+    """Hitting times of a race: strengths of pathways reaching a share of what each has alone.
+
+    `race.hits(rho)` is `RaceHits(race, rho)`, and says what is counted.
+
+    **Arguments:**
+
+    - `race`: from `theory.race(network, task)`, of the run's network.
+    - `rho`: a share, or an array (n, K) of them, by pathways and modes.
+    - `direction`, `terminate`, `name`: as for `Crossing`.
+
+    **Raises:** `ValueError` for a share that is not finite; in a run of another graph, or for a
+    share of another shape.
+    """
+
+    race: Race
+    rho: Any
+    direction: Direction = eqx.field(static=True, default=None)
+    terminate: bool = eqx.field(static=True, default=False)
+    name: str = eqx.field(static=True, default="race")
+
+    def watches(self, network, task, objective, kinks) -> list[Watch]:
+        """One watch: the shares minus their levels."""
+        del task, objective, kinks
+        edges = getattr(network, "edges", None)
+        if edges != self.race.network.edges:
+            raise ValueError(
+                f"`events` holds hits of a race of {self.race.network!r}, and `network` is "
+                f"{network!r}; make the race of this one."
+            )
+        shape = self.race.s.shape
+        level = jnp.asarray(self.rho, network.dtype)
+        if level.shape not in ((), shape):
+            raise ValueError(
+                f"`rho` must be a number or have shape {shape}, by pathways and modes, got "
+                f"{level.shape}."
+            )
+        channel = Channel(self.name, shape)
+        function = Minus(Shares(self.race), level)
+        return [Watch(function, channel, direction=self.direction, terminate=self.terminate)]
+
+
+def raced(race: Race, t1: Any, **options: Any) -> Any:
+    """The run of a race."""
+    return gradient_flow(race.start, race.reduced, t1, **options)
+
+
+ABOVE.update(flow=raced, hits=RaceHits)

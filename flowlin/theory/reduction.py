@@ -1,0 +1,372 @@
+"""The neural race reduction: a gated graph's flow, mode by mode, as a race of its pathways."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
+
+from flowlin._tools.arrays import is_traced
+from flowlin._tools.checks import WORDS, checked, finite_array, instance, not_negative, refuse, text
+from flowlin._tools.show import shown
+from flowlin.network.graph import GatedGraph
+from flowlin.network.graph_forward import AbstractGraph, require_one
+from flowlin.network.graph_parts import Edge
+from flowlin.network.mode_graph import ModeGraph
+from flowlin.network.pathways import Pathway
+from flowlin.tasks.task import Task
+from flowlin.theory import summary
+from flowlin.theory.joint_modes import Block, common_modes, grown, improved
+
+ABOVE: dict[str, Callable[..., Any]] = {}  # what rooms above do with a race, as they enter it
+
+
+@shown(summary.race_certificate)
+class RaceCertificate(NamedTuple):
+    """How far a race is from being exact: relative residuals, all of them zero where it is.
+
+    - `commutator`: of the pathways' statistics, see `PathwayStatistics`.
+    - `outputs`: the largest part of any Sigma_yx(p) that leaves the modes, over the largest norm.
+    - `inputs`: likewise of any Sigma_x(j, p) of two pathways into one sink.
+    - `alignment`: norm of what the weights are beside R_t B_e R_s^T, over the weights' norm.
+    - `tolerance`: up to which the last three count as zero.
+    """
+
+    commutator: float
+    outputs: float
+    inputs: float
+    alignment: float
+    tolerance: float
+
+    @property
+    def exact(self) -> bool:
+        """Whether outputs, inputs and alignment are zero up to the tolerance."""
+        return max(self.outputs, self.inputs, self.alignment) <= self.tolerance
+
+
+def _run(name: str, value: Any) -> Any:
+    """A trajectory, whose class lies above, or what has its networks at times."""
+    if not hasattr(type(value), "networks"):
+        raise refuse(name, "a trajectory of the network, or of `race.flow`", value)
+    return value
+
+
+class Lead(NamedTuple):
+    """Which pathways from a source to a sink carry the modes.
+
+    - `pathways`: by mode, the one with the largest share at the end.
+    - `share`: (K,), its share of what all of them do for the mode.
+    - `since`: (K,), the first saved time from which it has led until the end.
+    """
+
+    pathways: tuple[Pathway, ...]
+    share: np.ndarray
+    since: np.ndarray
+
+
+@shown(summary.race)
+class Race(eqx.Module):
+    r"""A gated graph's flow as a race of pathways for the modes of a task.
+
+    With bases that the statistics share, $\Sigma_{yx}(p) = U_{t(p)} S(p) V_{s(p)}^T$ and
+    $\Sigma_x(j, p) = V_{s(j)} D(j, p) V_{s(p)}^T$, and weights $W_e = R_{t(e)} B_e R_{s(e)}^T$ with
+    R = U at sinks and V at sources, every mode flows by itself:
+
+    $$\tau \dot B_e = \sum_{p \ni e} B_{p \setminus e} \Big[S(p) - \sum_{j \text{ ends as } p}
+      B_j D(j, p)\Big].$$
+
+    - `network`, `task`: the initial network, and what it is trained on.
+    - `bases`: by node, R, (N, K) with orthonormal columns; of modes that are not there, zero.
+    - `pathways`: of the network, n of them.
+    - `s`: (n, K), S(p).
+    - `d`: (n, n, K), D(j, p), zero for pathways to different sinks.
+    - `start`: the strengths B_e of the network, on the edges of a graph of modes.
+    - `reduced`: the task in the modes' coordinates, which `start` flows on.
+    - `certificate`: how far it is from being exact.
+
+    Source: Saxe, Sodhani and Lewallen, "The Neural Race Reduction" (2022), Sec. 4.
+    """
+
+    network: GatedGraph
+    task: Task
+    bases: dict[str, Float[Array, "_ K"]]
+    pathways: tuple[Pathway, ...]
+    s: Float[Array, "n K"]
+    d: Float[Array, "n n K"]
+    start: ModeGraph
+    reduced: Task
+    certificate: RaceCertificate = eqx.field(static=True)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the flow of the network is that of the race."""
+        return self.certificate.exact
+
+    @property
+    def alone(self) -> Float[Array, "n K"]:
+        """S(p) / D(p, p): the strength at which a pathway alone would end; 0 where none drives."""
+        own = jnp.einsum("ppk->pk", self.d)
+        return jnp.where(own > 0, self.s / jnp.where(own > 0, own, 1.0), 0.0)
+
+    @property
+    def unexplained(self) -> Float[Array, ""]:
+        """The loss on targets outside of the modes, which the reduced run's losses leave out."""
+        whole = _mean_square(self.task.y, self.task.weights)
+        return (whole - _mean_square(self.reduced.y, self.reduced.weights)) / 2
+
+    @checked(network=None)
+    def strengths(self, network: AbstractGraph) -> Float[Array, "n K"]:
+        r"""Strengths $u^T W_p v$ of all pathways and modes, of a network or of a reduced one.
+
+        **Raises:** `ValueError` for a network on another graph.
+        """
+        network = instance(AbstractGraph, "a gated graph, or a reduced one")("network", network)
+        require_one(network)
+        if network.edges != self.network.edges:
+            raise ValueError(
+                f"`network` must have the race's edges, {list(self.network.edges)}, got "
+                f"{list(network.edges)}."
+            )
+        if isinstance(network, ModeGraph):
+            return jnp.stack([network.product(p) for p in self.pathways])
+        seen: dict[tuple[Edge, ...], Array] = {}
+        for p in self.pathways:
+            for k, edge in enumerate(p.edges):
+                before = seen[p.edges[:k]] if k else self.bases[p.source]
+                if p.edges[: k + 1] not in seen:
+                    seen[p.edges[: k + 1]] = network.weights[edge] @ before
+        rows = [jnp.sum(self.bases[p.target] * seen[p.edges], axis=0) for p in self.pathways]
+        return jnp.stack(rows)
+
+    @checked(strength=None)
+    def aligned(self, strength: Any = None, *, key: PRNGKeyArray) -> GatedGraph:
+        """A network of which the race is exact, as far as the task allows.
+
+        W_e = R_t B_e R_s^T with random orthonormal R at hidden nodes.
+
+        **Arguments:**
+
+        - `strength`: B_e, a number or one per mode (K,), of all edges or by edge; None takes those
+          of `start`.
+        - `key`: of `jax.random`.
+
+        **Raises:** `ValueError` for strengths of another shape, or of edges that there are not.
+        """
+        by_edge = self._strengths_by_edge(strength)
+        bases, dtype = dict(self.bases), self.network.dtype
+        hidden = [node for node in bases if node not in _terminals(self.network)]
+        for node, one in zip(hidden, jax.random.split(key, max(1, len(hidden))), strict=False):
+            width, modes = bases[node].shape
+            kept = min(width, modes)
+            drawn = jnp.linalg.qr(jax.random.normal(one, (width, kept), dtype))[0]
+            bases[node] = jnp.zeros((width, modes), dtype).at[:, :kept].set(drawn)
+        weights = {(a, b): (bases[b] * by_edge[a, b]) @ bases[a].T for a, b in self.network.weights}
+        return self.network.with_parameters((weights, self.network.biases))
+
+    def _strengths_by_edge(self, given: Any) -> dict[Edge, Array]:
+        edges, modes = self.network.edges, self.s.shape[1]
+        if given is None:
+            return self.start.weights
+        by_edge = given if isinstance(given, dict) else dict.fromkeys(edges, given)
+        if set(by_edge) != set(edges):
+            raise ValueError(f"`strength` must have one entry by each edge, {list(edges)}.")
+        found = {}
+        for edge, value in by_edge.items():
+            found[edge] = jnp.asarray(finite_array("strength", value), self.network.dtype)
+            if found[edge].shape not in ((), (modes,)):
+                raise ValueError(
+                    f"`strength` must be a number or have shape ({modes},), one per mode, got "
+                    f"{found[edge].shape}."
+                )
+        return found
+
+    def flow(self, t1: ArrayLike, **options: Any) -> Any:
+        """The race, run by `fl.gradient_flow` with its options: a trajectory of `ModeGraph`s.
+
+        `flow.networks.weights[a, b]` are the strengths B_e of an edge at the saved times, (T, K),
+        and `flow.product(p)` those of a pathway. Its losses are those of the network's flow less
+        `unexplained`.
+        """
+        return ABOVE["flow"](self, t1, **options)
+
+    def hits(self, rho: Any, **options: Any) -> Any:
+        """An event for runs of the network, or of `flow`: strengths reaching a share of their own.
+
+        Pathway n hits mode k when its strength reaches `rho` times `alone[n, k]`, what it would
+        end at without the others: with `rho` above 1/2 none of two that do the same can, when the
+        other has. Index (n, k), of `pathways` and modes; pathways that are not driven do not hit.
+
+        **Arguments:** `rho`, a share or an array (n, K) of them; `direction`, `terminate` and
+        `name` ("race") as for `fl.Crossing`.
+        """
+        return ABOVE["hits"](self, rho, **options)
+
+    @checked(flow=_run, source=text, target=text)
+    def winner(self, flow: Any, source: str | None = None, target: str | None = None) -> Lead:
+        """Which pathways from a source to a sink carry the modes in a run, and since when.
+
+        A pathway's share of a mode is B_p S(p) over the sum of all, what is negative left out.
+
+        **Arguments:**
+
+        - `flow`: a run of the network or of `flow`, with saved networks.
+        - `source`, `target`: may be left out where there is one of each.
+        """
+        which = self._between(source, target)
+        strengths = np.asarray(jax.vmap(self.strengths)(flow.networks))[:, which]
+        carried = np.maximum(strengths * np.asarray(self.s)[which], 0.0)
+        total = carried.sum(axis=1, keepdims=True)
+        shares = np.divide(carried, total, where=total > 0, out=np.zeros_like(carried))
+        first = np.argmax(shares[-1], axis=0)
+        leads = np.argmax(shares, axis=1) == first
+        since = len(leads) - np.argmin(np.vstack([leads[::-1], np.zeros_like(first)]), axis=0)
+        return Lead(
+            tuple(self.pathways[which[n]] for n in first),
+            np.take_along_axis(shares[-1], first[None], axis=0)[0],
+            np.asarray(flow.ts)[since],
+        )
+
+    def _between(self, source: str | None, target: str | None) -> np.ndarray:
+        """The numbers of the pathways from a source to a sink."""
+        pairs = sorted({(p.source, p.target) for p in self.pathways})
+        fitting = [(a, b) for a, b in pairs if source in (None, a) and target in (None, b)]
+        if len(fitting) != 1:
+            raise ValueError(
+                f"`source` and `target` must be those of pathways, one of {pairs}, got {source!r} "
+                f"and {target!r}."
+            )
+        return np.flatnonzero([(p.source, p.target) == fitting[0] for p in self.pathways])
+
+
+@checked(network=WORDS["graph"], tolerance=not_negative)
+def race(network: GatedGraph, task: Task, *, tolerance: float | None = None) -> Race:
+    r"""The neural race reduction of a gated graph: its pathways race for the modes of the task.
+
+    Bases are looked for in which all pathways' statistics are diagonal, and at hidden nodes bases
+    in which the weights are. Where they are found up to rounding, the race is exact (`race.exact`,
+    `race.certificate`); else it starts from the part of the weights that fits.
+
+    **Arguments:**
+
+    - `network`: the initial network, without biases: a source with a constant column of x, a node
+      of its own, does what they do.
+    - `task`: what it is trained on, by squared error.
+    - `tolerance`: of the certificate's residuals; None is eps^(2/3), 4e-11 in float64.
+
+    **Raises:** `ValueError` for a network with biases, a task that does not fit or drives no mode,
+    and under `jit`: the bases need numbers.
+    """
+    network.require_fit(task)
+    if network.biases:
+        raise ValueError(
+            "`network` has biases, which take part in no mode; use a source with a constant column "
+            "of x in their place."
+        )
+    if is_traced((network, task)):
+        raise ValueError(
+            "`theory.race` needs a concrete network and task; call it outside of jit and vmap, and "
+            "pass the race in."
+        )
+    small = float(jnp.finfo(network.dtype).eps) ** (2 / 3) if tolerance is None else tolerance
+    stats, pathways = network.pathway_statistics(task), network.pathways
+    yx = [np.asarray(stats.yx[p], np.float64) for p in pathways]
+    outputs = [Block(p.target, p.source, m) for p, m in zip(pathways, yx, strict=True)]
+    pairs = [(i, k) for i, k in np.ndindex(len(yx), len(yx)) if _meet(pathways[i], pathways[k])]
+    x = {(i, k): np.asarray(stats.x[pathways[i], pathways[k]], np.float64) for i, k in pairs}
+    inputs = [Block(pathways[i].source, pathways[k].source, m) for (i, k), m in x.items()]
+    bases = _bases(network, outputs, inputs, small)
+    s = np.stack([block.diagonal(bases) for block in outputs])
+    d = np.zeros((len(yx), len(yx), s.shape[1]))
+    for pair, block in zip(pairs, inputs, strict=True):
+        d[pair] = block.diagonal(bases)
+    edges = _edge_blocks(network)
+    certificate = RaceCertificate(
+        float(stats.commutator), _left(outputs, bases), _left(inputs, bases),
+        _misaligned(edges, bases), small,
+    )  # fmt: skip
+    start = {(b.b, b.a): b.diagonal(bases) for b in edges}
+    return _race(network, task, bases, s, d, start, certificate)
+
+
+def _meet(j: Pathway, p: Pathway) -> bool:
+    return j.target == p.target
+
+
+def _terminals(network: GatedGraph) -> dict[str, int]:
+    """Widths of sources and sinks."""
+    return {node: stop - start for node, start, stop in (*network.sources, *network.sinks)}
+
+
+def _edge_blocks(network: GatedGraph) -> list[Block]:
+    return [Block(b, a, np.asarray(w, np.float64)) for (a, b), w in network.weights.items()]
+
+
+def _bases(
+    network: GatedGraph, outputs: list[Block], inputs: list[Block], tolerance: float
+) -> dict[str, np.ndarray]:
+    """A basis at every node."""
+    sizes, blocks = _terminals(network), outputs + inputs
+    bases = common_modes(blocks, sizes, {node for node, _, _ in network.sinks})
+    if not next(iter(bases.values())).shape[1]:
+        raise ValueError("`task` drives no mode: its outputs do not correlate with its inputs.")
+    if max(_left(outputs, bases), _left(inputs, bases)) > tolerance:
+        bases = improved(blocks, bases, sizes)
+    edges = _edge_blocks(network)
+    bases = grown(edges, bases, network.order)
+    if _misaligned(edges, bases) > tolerance:
+        bases = improved(edges, bases, [node for node in bases if node not in sizes])
+    return bases
+
+
+def _left(blocks: list[Block], bases: dict[str, np.ndarray]) -> float:
+    """The largest part of any block that leaves the modes at one end, over the largest norm."""
+    parts = []
+    for a, b, m in blocks:
+        diagonal = Block(a, b, m).diagonal(bases)
+        parts += [
+            bases[a].T @ m - diagonal[:, None] * bases[b].T,
+            m @ bases[b] - bases[a] * diagonal,
+        ]
+    size = max(np.linalg.norm(m) for _, _, m in blocks)
+    return float(max(np.linalg.norm(part) for part in parts) / size) if size else 0.0
+
+
+def _misaligned(edges: list[Block], bases: dict[str, np.ndarray]) -> float:
+    """Norm of what weights are beside the modes, over theirs."""
+    rest = [e.matrix - (bases[e.a] * e.diagonal(bases)) @ bases[e.b].T for e in edges]
+    size = np.sqrt(sum(np.sum(e.matrix**2) for e in edges))
+    return float(np.sqrt(sum(np.sum(part**2) for part in rest)) / size) if size else 0.0
+
+
+def _race(
+    network: GatedGraph, task: Task, bases: Any, s: Any, d: Any, start: Any, certificate: Any
+) -> Race:
+    """The race as arrays of the network's precision, with the task in the modes' coordinates."""
+    arrays = (bases, s, d, start)
+    bases, s, d, start = jax.tree.map(lambda a: jnp.asarray(a, network.dtype), arrays)
+    modes = s.shape[1]
+
+    def turned(rows: Array, columns: Any) -> tuple[Array, Any]:
+        parts = [rows[:, a:b] @ bases[node] for node, a, b in columns]
+        places = [(node, n * modes, (n + 1) * modes) for n, (node, _, _) in enumerate(columns)]
+        return jnp.concatenate(parts, axis=1), tuple(places)
+
+    x, sources = turned(task.x, network.sources)
+    y, sinks = turned(task.y, network.sinks)
+    graph = ModeGraph(
+        dict(sorted(start.items())), {}, jnp.ones((), network.dtype), network.node_gates,
+        network.edge_gates, sources, sinks,
+    )  # fmt: skip
+    reduced = Task(x, y, f"{task.name}, modes", weights=task.weights)
+    return Race(network, task, bases, network.pathways, s, d, graph, reduced, certificate)
+
+
+def _mean_square(rows: Array, weights: Any) -> Array:
+    """Average square norm of rows."""
+    return jnp.average(jnp.sum(rows**2, axis=1), weights=weights)
+
+
+WORDS["race"] = instance(Race, "a race, as `theory.race(network, task)` returns it")
