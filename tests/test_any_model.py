@@ -15,6 +15,7 @@ from flowlin.network.foreign import ForeignModel
 XOR = fl.tasks.xor()
 TS = (0.0, 1.0, 4.0)
 OUTPUT, LEVEL = 0.3, 0.4
+EPS = np.finfo(float).eps
 
 
 def mlp(seed=0, activation=jnp.tanh, task=XOR, width=6, **options):
@@ -136,6 +137,49 @@ def test_what_only_looks_at_outputs_takes_any_model(flow):
     wanted = np.einsum("ok,po,pi,ik->k", modes.u, outputs, XOR.x, modes.v) / 4 / modes.d
     seen = np.asarray(modes.d) > 0
     np.testing.assert_allclose(modes.strengths(model, XOR)[seen], wanted[seen], rtol=1e-9)
+
+
+class Residual(eqx.Module):
+    """A biased ReLU layer that adds to its input, and a readout."""
+
+    inner: eqx.nn.Linear
+    readout: eqx.nn.Linear
+
+    def __call__(self, x):
+        return self.readout(x + jax.nn.relu(self.inner(x)))
+
+
+def test_effective_maps_are_tangents():
+    """By hand with gates where the module is piecewise linear, by derivatives where smooth."""
+    x, make = np.random.default_rng(3).normal(size=(5, 4)), eqx.nn.Linear
+    keys = jax.random.split(jax.random.key(1))
+    inner, readout = make(4, 4, key=keys[0]), make(4, 3, key=keys[1])
+    model = jax.tree.map(lambda a: a.astype(jnp.float64), Residual(inner, readout))
+    (w, b), (v, a) = ((np.asarray(z.weight), np.asarray(z.bias))
+                      for z in (model.inner, model.readout))  # fmt: skip
+    # GELU without biases: exact at the sample, and with an offset.
+    smooth = mlp(activation=jax.nn.gelu, use_bias=False, use_final_bias=False)
+
+    @eqx.filter_jit
+    def every(model, smooth):
+        found = [fl.measures.effective_map(one, z) for one, z in ((model, x), (smooth, XOR))]
+        return found, jax.vmap(smooth)(XOR.x), jax.vmap(jax.jacfwd(smooth))(XOR.x)
+
+    ((matrix, offset), (tangent, rest)), values, slopes = every(model, smooth)
+    for sample, m, c in zip(x, matrix, offset, strict=True):
+        gates = np.diag((w @ sample + b > 0).astype(float))
+        np.testing.assert_allclose(m, v @ (np.eye(4) + gates @ w), rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(c, v @ gates @ b + a, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(tangent, slopes, atol=1e-15)
+    seen = np.einsum("poi,pi->po", tangent, XOR.x) + rest
+    np.testing.assert_allclose(seen, values, atol=4 * EPS * float(jnp.abs(values).max()))
+    assert float(jnp.abs(rest).max()) > 0.01
+    with pytest.raises(ValueError, match=r"`layer` must be None .* got 0; pass the module"):
+        fl.measures.effective_map(smooth, XOR, layer=0)
+    with pytest.raises(ValueError, match=r"fails on one sample of `task`, of shape \(4,\)"):
+        fl.measures.effective_map(smooth, x)
+    with pytest.raises(ValueError, match=r"`task` must have shape \(P, N_in\), one row"):
+        fl.measures.effective_map(smooth, x[0])
 
 
 def test_compare_and_sweep(flow):

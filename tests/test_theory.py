@@ -497,3 +497,51 @@ def test_gating_delay_gradient():
     for point in [(1.4, 0.8, 0.2, 0.6, 1.5), (1.4, 0.0, 0.2, 1.0, 1.0)]:
         expected = [differences(gating_delay, point, which) for which in range(5)]
         np.testing.assert_allclose(gradient(*point), expected, rtol=1e-7, atol=1e-9)
+
+
+# --- singular learning theory -----------------------------------------------------------------
+
+
+def reduced_rank(inputs, hidden, outputs, rank):
+    """Four times the coefficient of two layers, and its multiplicity: Aoyagi and Watanabe 2005."""
+    m, h, n, r = inputs, hidden, outputs, rank
+    if m + h < n + r:
+        return 2 * (h * m - h * r + n * r), 1
+    if n + h < m + r:
+        return 2 * (h * n - h * r + m * r), 1
+    if m + n < h + r:
+        return 2 * m * n, 1
+    total = -((h + r) ** 2) - m**2 - n**2 + 2 * (h + r) * (m + n) + 2 * m * n
+    odd = (m + h + n + r) % 2
+    return (total + odd) / 2, 1 + odd
+
+
+def test_learning_coefficients():
+    """By hand where a normal crossing is plain to see, and by the older formula of two layers."""
+    found = fl.theory.learning_coefficient
+    assert found((3, 5), 2) == (7.5, 1)  # regular: half of the parameters
+    assert found((1, 1, 1), 0) == (0.5, 2)  # (u v)^2 at 0: two sheets
+    assert found((1,) * 5, 0) == (0.5, 4)  # four sheets
+    assert found((1,) * 5, 1) == (0.5, 1)  # a smooth hypersurface
+    assert found((2, 1, 1), 0) == (0.5, 1)  # |v|^2 u^2: the sheet u = 0 goes before v = 0
+    for case in itertools.product(range(1, 6), range(1, 6), range(1, 6), range(4)):
+        if case[-1] <= min(case[:3]):
+            four, multiplicity = reduced_rank(*case)
+            assert found(case[:3], case[3]) == (four / 4, multiplicity), case
+    assert found((4, 9, 2, 3), 1) == found((3, 2, 9, 4), 1)
+    assert found((3, 3, 9, 3), 1) == found((3, 3, 3), 1)  # a wide layer is no bottleneck
+
+
+@pytest.mark.usefixtures("without_type_checks")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (((3,), 0), r"`widths` must hold two numbers or more.* got \(3,\)"),
+        (((3, 2, 3), 3), "`rank` must be at most the least of `widths`, 2, got 3"),
+        (((3, 0), 0), r"`widths\[1\]` must be a whole number of 1 or more"),
+        (((3, 2), 0.5), "`rank` must be a whole number of 0 or more"),
+    ],
+)
+def test_no_learning_coefficient_of_bad_widths(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        fl.theory.learning_coefficient(*arguments)

@@ -21,6 +21,7 @@ import jax
 import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
+from scipy import stats
 
 jax.config.update("jax_enable_x64", True)
 
@@ -125,8 +126,22 @@ def plain(value: Any) -> Any:
 def interval(values: Any, digits: int = 3) -> str:
     """Mean and 95 % confidence interval over seeds, with their number."""
     values = np.asarray(values, float)
-    half = 1.96 * values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
-    return f"{values.mean():.{digits}g} ± {half:.2g} ({len(values)} seeds)"
+    return f"{values.mean():.{digits}g} ± {half_width(values):.2g} ({len(values)} seeds)"
+
+
+def half_width(values: Any) -> float:
+    """Half of the 95 % confidence interval of a mean, by Student's t; nan of a single number."""
+    values = np.asarray(values, float)
+    if len(values) < 2:
+        return np.nan
+    spread = values.std(ddof=1) / np.sqrt(len(values))
+    return float(stats.t.ppf(0.975, len(values) - 1) * spread)
+
+
+def sign(values: Any) -> int:
+    """1 or -1 where the interval of the mean is above or below zero, otherwise 0."""
+    middle, half = np.mean(values), half_width(values)
+    return int(middle > half) - int(middle < -half)
 
 
 def initial(task: fl.Task, seed: int, **how: Any) -> fl.ReLUNetwork:

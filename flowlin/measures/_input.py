@@ -28,7 +28,7 @@ def task_or_none(name: str, value: Any) -> Any:
     return value if value is None else WORDS["task"](name, value)
 
 
-def inputs_of(network: AbstractNetwork, task: Samples) -> Array:
+def inputs_of(network: AbstractModel, task: Samples) -> Array:
     """Inputs (P, N_in) of a task, or the array of them that was given in its place."""
     if task is None:
         raise ValueError(
@@ -36,7 +36,11 @@ def inputs_of(network: AbstractNetwork, task: Samples) -> Array:
             "trajectory that was loaded, or made under `jit`, does not know its own."
         )
     x = task.x if isinstance(task, Task) else floating("task", task)
-    require_inputs(network, x, "task.x" if isinstance(task, Task) else "task")
+    name = "task.x" if isinstance(task, Task) else "task"
+    if isinstance(network, AbstractNetwork):
+        require_inputs(network, x, name)
+    elif x.ndim != 2:
+        raise ValueError(f"`{name}` must have shape (P, N_in), one row per sample, got {x.shape}.")
     if not len(x):
         raise ValueError("`task` has no samples.")
     require_finite("task.x", x)

@@ -15,7 +15,7 @@ from flowlin.field.chunks import summed
 from flowlin.field.objective import FullData
 from flowlin.loss import AnyLoss, Loss, SquaredError
 from flowlin.measures._input import Samples, inputs_of, require_layer, samples, whole
-from flowlin.network.foreign import model
+from flowlin.network.foreign import ForeignModel, model
 from flowlin.network.kinds import AbstractNetwork
 from flowlin.network.model import AbstractModel
 from flowlin.tasks.task import Task
@@ -123,10 +123,8 @@ class EffectiveMap(NamedTuple):
     offset: Array
 
 
-@checked(task=samples)
-def effective_map(
-    network: AbstractNetwork, task: Samples, *, layer: int | None = None
-) -> EffectiveMap:
+@checked(network=model, task=samples)
+def effective_map(network: eqx.Module, task: Samples, *, layer: int | None = None) -> EffectiveMap:
     r"""The affine map that the network is at every sample, $f(x) = W_{eff}(x)\, x + b_{eff}(x)$.
 
     With the gates $D_l = \mathrm{diag}(g_l(x))$ of the hidden layers and the readout L
@@ -137,21 +135,41 @@ def effective_map(
     Exact at every x; away from kinks W_eff is the Jacobian. On a kink, where h = 0 whatever the
     gate, the map is the one with the gate of z < 0.
 
+    Of any other Equinox module, such as a residual network, it is the tangent at the sample: W_eff
+    the Jacobian there, $b_{eff} = f(x) - W_{eff}\, x$. Where the module is piecewise linear that is
+    the same map; where it is smooth (GELU) or has norms it is the first order, still equal to f at
+    the sample itself, with an offset even in a network without biases.
+
     Source: Ye (2025), Eqs. 3-4, which put a gate on the output as well: right for the features
-    of a hidden layer (`layer`), not for the outputs. The offset is their stated future work.
+    of a hidden layer (`layer`), not for the outputs. Offset, residual networks and the Jacobian
+    are their stated future work.
 
     **Arguments:**
 
-    - `network`; `task` or inputs (P, N_in).
-    - `layer`: None for the outputs, otherwise the hidden layer whose activations are mapped to.
+    - `network`, of flowlin or any Equinox module of one sample; `task` or inputs (P, N_in).
+    - `layer`: None for the outputs, otherwise the hidden layer whose activations are mapped to; of
+      flowlin's networks alone, as other modules' layers are not known.
 
     **Returns:** `EffectiveMap`, a named tuple (matrix, offset).
 
     **Raises:** `ValueError` for a layer out of range, or per-sample gates of other samples.
     """
+    if isinstance(network, ForeignModel):
+        if layer is not None:
+            raise ValueError(
+                f"`layer` must be None for a network that is not flowlin's own, got {layer}; pass "
+                "the module of its layers up to there."
+            )
+        return _tangents(network, inputs_of(network, task))
+    own = cast(AbstractNetwork, network)  # as `checked` leaves it
     if layer is not None:
-        require_layer(network, layer)
-    gates = network.gates(inputs_of(network, task))
+        require_layer(own, layer)
+    return _gated_maps(own, inputs_of(own, task), layer)
+
+
+def _gated_maps(network: AbstractNetwork, x: Array, layer: int | None) -> EffectiveMap:
+    """The maps to a hidden layer, or to the outputs, from the gates of the samples."""
+    gates = network.gates(x)
     top = len(network.weights) - 1 if layer is None else layer
 
     def one(gates: tuple[Array, ...]) -> EffectiveMap:
@@ -167,6 +185,21 @@ def effective_map(
         return EffectiveMap(matrix, offset)
 
     if not gates:  # a single layer: one map for all
-        samples = inputs_of(network, task).shape[0]
-        return jax.tree.map(lambda a: jnp.broadcast_to(a, (samples, *a.shape)), one(()))
+        return jax.tree.map(lambda a: jnp.broadcast_to(a, (x.shape[0], *a.shape)), one(()))
     return jax.vmap(one)(gates)
+
+
+def _tangents(network: ForeignModel, x: Array) -> EffectiveMap:
+    """The tangents at the samples, by as many derivatives as there are outputs, or inputs."""
+    outputs = network.output_of(x.shape[1], "of `task`").shape[0]
+    jacobian = jax.jacrev if outputs <= x.shape[1] else jax.jacfwd
+
+    def valued(x: Array) -> tuple[Array, Array]:
+        value = network.module(x)
+        return value, value
+
+    def one(x: Array) -> EffectiveMap:
+        matrix, value = jacobian(valued, has_aux=True)(x)
+        return EffectiveMap(matrix, value - matrix @ x)
+
+    return jax.vmap(one)(x)

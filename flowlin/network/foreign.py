@@ -149,22 +149,34 @@ class ForeignModel(AbstractModel):
 
     def require_fit(self, task: Task) -> None:
         """Raise `ValueError` unless one sample (N_in,) of the task gives (N_out,)."""
-        kind, x = type(self.rest).__name__, jax.ShapeDtypeStruct((task.inputs,), self.dtype)
+        of = f"of `task` {task.name!r}"
+        found = self.output_of(task.inputs, of)
+        if found.shape != (task.outputs,):
+            raise self._refused(found, (task.outputs,), task.inputs, of)
+
+    def output_of(self, inputs: int, of: str) -> jax.ShapeDtypeStruct:
+        """What one sample (N_in,) gives, which must be numbers (N_out,); `of` says whose it is."""
+        kind, x = type(self.rest).__name__, jax.ShapeDtypeStruct((inputs,), self.dtype)
         try:
             found: Any = eqx.filter_eval_shape(self.module, x)
         except Exception as error:  # whatever the user's own code raises
             why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             raise ValueError(
-                f"`network`, {kind}, fails on one sample of `task` {task.name!r}, of shape "
-                f"{x.shape}: {why}; {ONE_SAMPLE}."
+                f"`network`, {kind}, fails on one sample {of}, of shape {x.shape}: {why}; "
+                f"{ONE_SAMPLE}."
             ) from error
-        wanted, dtype = (task.outputs,), cast(Any, getattr(found, "dtype", None))
-        if getattr(found, "shape", None) == wanted and jnp.issubdtype(dtype, jnp.floating):
-            return
+        dtype = cast(Any, getattr(found, "dtype", None))
+        if len(getattr(found, "shape", ())) != 1 or not jnp.issubdtype(dtype, jnp.floating):
+            raise self._refused(found, "(N_out,)", inputs, of)
+        return found
+
+    def _refused(self, found: Any, wanted: Any, inputs: int, of: str) -> ValueError:
+        """The error of a module that gives something else than wanted."""
+        dtype = getattr(found, "dtype", None)
         got = f"{dtype}{list(found.shape)}" if dtype is not None else f"a {type(found).__name__}"
-        raise ValueError(
-            f"`network`, {kind}, must return an array of shape {wanted} for one sample of `task` "
-            f"{task.name!r}, of shape {x.shape}, got {got}; {ONE_SAMPLE}."
+        return ValueError(
+            f"`network`, {type(self.rest).__name__}, must return an array of shape {wanted} for "
+            f"one sample {of}, of shape {(inputs,)}, got {got}; {ONE_SAMPLE}."
         )
 
     def time_constants(self, tau: Array) -> PyTree:

@@ -26,6 +26,8 @@ from flowlin.theory.reduction import race as race
 from flowlin.theory.regression import single_layer as single_layer
 from flowlin.theory.riccati import balanced_gram as balanced_gram
 from flowlin.theory.riccati import balanced_product as balanced_product
+from flowlin.theory.singular import LearningCoefficient as LearningCoefficient
+from flowlin.theory.singular import learning_coefficient as learning_coefficient
 from flowlin.theory.solution import Solution as Solution
 from flowlin.theory.solution import solve as solve
 from flowlin.theory.task_modes import Modes as Modes

@@ -80,6 +80,9 @@ WORDS = {
     "bias_strength": Word("1.0", k.NUMBER),
     "slope": Word("0.1", k.NUMBER),
     "hidden": Word("(4,)", k.one_or_many(k.COUNT)),
+    "widths": Word("(4, 3, 3)", k.Kind(
+        lambda v: k.listed(k.count)(v) and len(v) > 1, ("(4,)", "4", "(4, 0)", "[3, 2.5]", "()"))),
+    "rank": Word("1", k.Kind(lambda v: k.whole(v) and 0 <= v <= 3, k.COUNTS)),
     "variance": Word("0.05", k.one_or_many(k.NOT_NEGATIVE)),
     "bias": Word("True", BIAS_LIKE),
     "key": Word("key", k.KEY, given=True),
