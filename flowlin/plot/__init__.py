@@ -12,7 +12,6 @@ from flowlin.plot.curves import modes as modes
 from flowlin.plot.film import animate as animate
 from flowlin.plot.gating import lifetimes as lifetimes
 from flowlin.plot.gating import overlap as overlap
-||||||| 1b8e483
 from flowlin.plot.graphs import pathways as pathways
 from flowlin.plot.hidden import activity as activity
 from flowlin.plot.hidden import gate_history as gate_history
