@@ -330,7 +330,16 @@ INNER |= {"held", "require_fit", "time_constants", "packed", "unpacked", "restor
 INNER |= {"rounded_activation", "parameters_of", "model_at"}
 INNER |= {"with_rows", "mapped", "merged", "gate_channel", "gate", "method", "walk", "remedy"}
 RETURNED = (fl.Accuracy, fl.Comparison, fl.EventLog, fl.Linearization, fl.RateCertificate)
-RETURNED = (*RETURNED, fl.Pathway, fl.Trajectory, fl.Convention, fl.RESULTS, Exception)
+RETURNED = (
+    *RETURNED,
+    fl.Pathway,
+    fl.Rectified,
+    fl.RectifiedPathway,
+    fl.Trajectory,
+    fl.Convention,
+    fl.RESULTS,
+    Exception,
+)
 
 
 def entrances(module):

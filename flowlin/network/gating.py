@@ -20,9 +20,12 @@ def _summary(found: Any) -> Summary:
     return Summary(type(found).__name__, rows, inline=True)
 
 
-def _require_inputs(x: Array, inputs: int) -> None:
-    if x.ndim != 2 or x.shape[1] != inputs:
-        raise ValueError(f"`x` must have shape (P, {inputs}), one row per sample, got {x.shape}.")
+def _rows(x: Any, inputs: int) -> Array:
+    """Inputs (P, N_in)."""
+    if jnp.ndim(x) != 2 or jnp.shape(x)[1] != inputs:
+        wanted = f"(P, {inputs}), one row per sample"
+        raise ValueError(f"`x` must have shape {wanted}, got {jnp.shape(x)}.")
+    return jnp.asarray(x)
 
 
 def _matrix(name: str, value: Any) -> Array:
@@ -69,7 +72,7 @@ class HalfSpaces(eqx.Module):
     @checked(x=array)
     def __call__(self, x: Float[Array, "P N_in"]) -> Float[Array, "P M"]:
         """The gates of these inputs."""
-        _require_inputs(x, self.normals.shape[1])
+        x = _rows(x, self.normals.shape[1])
         return (x @ self.normals.T > self.thresholds).astype(self.normals.dtype)
 
 
@@ -111,7 +114,7 @@ class Clusters(eqx.Module):
     @checked(x=array)
     def __call__(self, x: Float[Array, "P N_in"]) -> Float[Array, "P M"]:
         """The gates of these inputs."""
-        _require_inputs(x, self.centres.shape[1])
+        x = _rows(x, self.centres.shape[1])
         # |x|^2 is the same for all centres.
         far = jnp.sum(self.centres**2, axis=1) - 2 * x @ self.centres.T
         return jax.nn.one_hot(jnp.argmin(far, axis=1), len(self.centres), dtype=self.centres.dtype)

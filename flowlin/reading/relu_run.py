@@ -13,6 +13,7 @@ from flowlin._tools.arrays import is_traced
 from flowlin._tools.checks import (
     WORDS,
     checked,
+    finite_array,
     index,
     instance,
     not_negative,
@@ -180,7 +181,7 @@ class Rectified:
         sums = np.cumsum([pathway.share for pathway in self.pathways])
         return int(np.searchsorted(sums, share)) + 1
 
-    @checked(times=None)
+    @checked(times=finite_array)
     def overlap(self, times: Any) -> np.ndarray:
         """(T, T): the share of (unit, sample) pairs on one side at both of two `times` (T,).
 

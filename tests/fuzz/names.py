@@ -27,6 +27,8 @@ RETURNED = {
     "fl.Linearization",
     "fl.Pathway",
     "fl.RateCertificate",
+    "fl.Rectified",
+    "fl.RectifiedPathway",
     "fl.Sweep",
     "fl.Trajectory",
     "fl.theory.AfterLinearization",

@@ -181,6 +181,23 @@ def graph_flow():
 
 
 @thing
+def global_network():
+    gates = np.array([[1, 1, 0, 0], [0, 1, 1, 0]]).T
+    own = evaluated("task")
+    return fl.GloballyGatedNetwork.init(own, 4, gates=gates, key=evaluated("key"))
+
+
+@thing
+def halves():
+    return fl.HalfSpaces.random(evaluated("task"), 2, key=evaluated("key"))
+
+
+@thing
+def rectified():
+    return fl.rectified(evaluated("flow"), evaluated("task"))
+
+
+@thing
 def deep():
     return _network(fl.LinearNetwork, hidden=(4, 4))
 

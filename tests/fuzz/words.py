@@ -59,6 +59,8 @@ GRAPH_WEIGHTS = k.Kind(k.given_by(k.matrix), (
 GRAPH_BIASES = k.optional(k.Kind(k.given_by(k.finite), (
     "{'in': np.ones(4)}", "{'out': 1.0}", "{'out': np.ones(3)}", "{'x': np.ones(4)}", "[None]",
     "{'out': np.full(7, nan)}")))  # fmt: skip
+GLOBAL_GATES = k.Kind(lambda v: k.finite(v) and k.np.ndim(v) == 2, (*k.ARRAYS, "fl.HalfSpaces"))
+CENTRES = k.Kind(lambda v: k.finite(v) and k.np.ndim(v) == 2, k.ARRAYS)
 GRAPH_X = k.Kind(lambda v: k.numeric(v) and k.np.ndim(v) == 2, k.ARRAYS, formula=True)
 PATHWAY = k.Kind(k.of(k.fl.Pathway), ("'in -> a'", "(('in', 'a'), ('a', 'out'))", "graph"))
 NODE = k.Kind(k.among("in", "out"), ("'x'", "1", "['in']", "''"))
@@ -187,6 +189,7 @@ WORDS = {
     "max_pieces": Word("16", k.COUNT),
     "early": Word("early", k.Kind(k.of(k.fl.theory.EarlyPhase), ("early.network(0.1)", "relu"))),
     "end": Word("0.5", k.optional(k.NUMBER)),
+    "rectified": Word("rectified", k.Kind(k.of(k.fl.Rectified), ("flow", "fl.Rectified", "1"))),
     "race": Word("race", k.Kind(k.of(k.fl.theory.Race), ("graph", "fl.theory.Race", "modes"))),
     "pathway": Word("pathway", PATHWAY),
     "source": Word("'in'", k.optional(NODE)),
@@ -272,6 +275,35 @@ OWN = {
     "fl.GatedGraph.pathway_statistics.task": Word("task", k.Kind(
         k.but(k.of(k.fl.Task), "other_task", "stacked_task", "half_task"), k.TASKS, formula=True,
     )),
+    "fl.GloballyGatedNetwork.weights": Word("(np.ones((3, 4)), np.ones((7, 6)))", k.WEIGHTS),
+    "fl.GloballyGatedNetwork.biases": Word("(np.ones(3), None)", k.optional(k.BIASES)),
+    "fl.GloballyGatedNetwork.gates": Word("np.ones((4, 2))", GLOBAL_GATES),
+    "fl.GloballyGatedNetwork.init.gates": Word("np.ones((4, 2))", k.Kind(
+        k.either(GLOBAL_GATES.good, callable), (*GLOBAL_GATES.near, "halves", "len"))),
+    "fl.GloballyGatedNetwork.with_gates.gates": Word("np.ones((4, 2))", GLOBAL_GATES),
+    "fl.GloballyGatedNetwork.__call__.x": Word("task.x[0]", k.Kind(
+        lambda v: k.numeric(v) and k.np.ndim(v) == 1, k.ARRAYS, formula=True)),
+    "fl.GloballyGatedNetwork.__call__.gates": Word("np.ones(2)", k.optional(k.Kind(
+        lambda v: k.finite(v) and k.np.ndim(v) == 1, k.VECTORS)), given=True),
+    "fl.GloballyGatedNetwork.outputs.x": Word("task.x", GRAPH_X),
+    "fl.HalfSpaces.__call__.x": Word("task.x", GRAPH_X),
+    "fl.Clusters.__call__.x": Word("task.x", GRAPH_X),
+    "fl.HalfSpaces.normals": Word("np.ones((2, 4))", CENTRES),
+    "fl.HalfSpaces.thresholds": Word("np.ones(2)", k.optional(k.ARRAY)),
+    "fl.Clusters.centres": Word("np.ones((2, 4))", CENTRES),
+    "fl.HalfSpaces.random.number": Word("2", k.COUNT),
+    "fl.Clusters.of.number": Word("2", k.COUNT),
+    "fl.rectified.flow": Word("flow", k.Kind(lambda v: v is k.shared()["flow"], k.FLOW.near)),
+    "fl.Rectified.graph.k": Word("0", k.Kind(lambda v: k.whole(v) and v == 0, k.COUNTS)),
+    "fl.Rectified.gates.t": Word("0.5", k.Kind(lambda v: k.real(v) and 0 <= v <= 2, k.NUMBERS)),
+    "fl.Rectified.network.t": Word("0.5", k.FORMULA),
+    "fl.Rectified.overlap.times": Word("[0.1, 0.5]", k.Kind(k.times, ("[nan]", "'a'", "[9.0]"))),
+    "fl.plot.overlap.times": Word("[0.1, 0.5]", k.optional(k.Kind(k.times, ("[nan]", "[9.0]")))),
+    "fl.Rectified.needed.share": Word("0.9", k.Kind(
+        lambda v: k.real(v) and 0 <= v < 1, (*k.NUMBERS, "1", "-0.5"))),
+    "fl.plot.pathways.graph": Word("True", k.FLAG),
+    "fl.plot.pathways.mode": Word("0", k.Kind(lambda v: k.whole(v) and v < 4, k.COUNTS)),
+    "fl.plot.lifetimes.most": Word("3", k.COUNT),
     "fl.Trajectory.product.pathway": Word("pathway", PATHWAY),
     "fl.theory.race.network": Word("graph", k.Kind(k.of(k.fl.GatedGraph), k.NETWORKS)),
     "fl.theory.Race.strengths.network": Word("graph", k.Kind(k.of(k.fl.GatedGraph), k.NETWORKS)),
@@ -399,6 +431,11 @@ OWNERS = {
     "fl.GatedLinearNetwork": ("always_gated", "gated"),
     "fl.GatedGraph": ("graph",),
     "fl.Pathway": ("pathway",),
+    "fl.GloballyGatedNetwork": ("global_network",),
+    "fl.HalfSpaces": ("halves",),
+    "fl.Clusters": ("fl.Clusters(np.ones((2, 4)))",),
+    "fl.Rectified": ("rectified",),
+    "fl.RectifiedPathway": ("rectified.pathways[0]",),
     "fl.Trajectory.product": ("graph_flow", "flow", "traced_flow"),
     "fl.theory.Race": ("race",),
     "fl.theory.RaceCertificate": ("race.certificate",),
