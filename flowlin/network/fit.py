@@ -3,10 +3,18 @@
 from typing import Any
 
 import jax
+import numpy as np
 from jaxtyping import Array
 
-from flowlin._tools.checks import require_single
+from flowlin._tools.checks import array, refuse, require_single
 from flowlin.tasks.task import Task
+
+
+def inputs(name: str, value: Any) -> Any:
+    """An array of inputs; as for JAX, a list is none."""
+    if not isinstance(value, (jax.Array, np.ndarray)):
+        raise refuse(name, "an array", value, f"pass jnp.asarray({name})")
+    return array(name, value)
 
 
 def require_inputs(network: Any, x: Array, name: str = "x", axes: int = 2) -> None:

@@ -108,7 +108,7 @@ class Clusters(eqx.Module):
             raise ValueError(
                 f"`number` = {number} clusters of {task.samples} samples; take as many at most."
             )
-        found = KMeans(number, n_init=10, random_state=seed).fit(task.x)
+        found = KMeans(number, n_init="auto", random_state=seed).fit(task.x)
         return Clusters(jnp.asarray(found.cluster_centers_, task.x.dtype))
 
     @checked(x=array)

@@ -13,7 +13,7 @@ from flowlin._tools.show import shown
 from flowlin._tools.types import Activation, Biases, Weights
 from flowlin.network import initial, summary
 from flowlin.network.construction import layers
-from flowlin.network.fit import require_inputs
+from flowlin.network.fit import inputs, require_inputs
 from flowlin.network.forward_pass import forward
 from flowlin.network.layered import AbstractLayered
 from flowlin.tasks.task import Task
@@ -108,7 +108,7 @@ class GloballyGatedNetwork(AbstractLayered):
         del width
         return self.activation
 
-    @checked(x=array)
+    @checked(x=inputs)
     def outputs(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N_out"]:
         """Outputs for all samples at once.
 
@@ -117,7 +117,7 @@ class GloballyGatedNetwork(AbstractLayered):
         require_inputs(self, x)
         return forward(self.parameters, self.bias_strength, x, self.activation)[0]
 
-    @checked(x=array, gates=None)
+    @checked(x=inputs, gates=None)
     def __call__(self, x: Float[Array, " N_in"], gates: Any = None) -> Float[Array, " N_out"]:
         """Output of one sample, with its `gates` (M,) in place of the network's own."""
         require_inputs(self, x, axes=1)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
@@ -27,7 +26,7 @@ from flowlin._tools.show import shown
 from flowlin._tools.types import Activation, Biases, Weights
 from flowlin.network import initial, summary
 from flowlin.network.construction import given_gates, layers, off_gate, per_layer
-from flowlin.network.fit import require_inputs, require_one
+from flowlin.network.fit import inputs, require_inputs, require_one
 from flowlin.network.forward_pass import forward
 from flowlin.network.layered import AbstractLayered
 from flowlin.network.own import AbstractOwn
@@ -35,13 +34,6 @@ from flowlin.network.rounded import rounded_off
 from flowlin.tasks.task import Task
 
 N = TypeVar("N", bound="AbstractNetwork")
-
-
-def _input(name: str, value: Any) -> Any:
-    """An array of inputs; as for JAX, a list is none."""
-    if not isinstance(value, (jax.Array, np.ndarray)):
-        raise refuse(name, "an array", value, f"pass jnp.asarray({name})")
-    return array(name, value)
 
 
 class AbstractNetwork(AbstractLayered):
@@ -64,19 +56,19 @@ class AbstractNetwork(AbstractLayered):
         """Activation h = g z of hidden layer `layer`, whose derivative is g."""
         return self.gate(layer, z) * z
 
-    @checked(x=_input)
+    @checked(x=inputs)
     def outputs(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N_out"]:
         """Outputs for all samples at once, with the network's gates; no rows for no samples."""
         require_inputs(self, x)
         return forward(self.parameters, self.bias_strength, x, self.activation)[0]
 
-    @checked(x=_input)
+    @checked(x=inputs)
     def preactivations(self, x: Float[Array, "P N_in"]) -> tuple[Array, ...]:
         """Preactivations z = W h + c b, one array (P, H) per hidden layer."""
         require_inputs(self, x)
         return forward(self.parameters, self.bias_strength, x, self.activation)[1]
 
-    @checked(x=_input)
+    @checked(x=inputs)
     def gates(self, x: Float[Array, "P N_in"]) -> tuple[Array, ...]:
         """Gates g = h / z, one array (P, H) per hidden layer."""
         return tuple(
@@ -127,7 +119,7 @@ class AbstractSelfGated(AbstractNetwork):
         del gates
         return self
 
-    @checked(x=_input)
+    @checked(x=inputs)
     def __call__(self, x: Float[Array, " N_in"]) -> Float[Array, " N_out"]:
         """Output of one sample; use `jax.vmap` or `outputs` for many."""
         require_inputs(self, x, axes=1)
@@ -357,7 +349,7 @@ class GatedLinearNetwork(AbstractNetwork):
         )
         return eqx.tree_at(lambda network: network.gates_, self, merged)
 
-    @checked(x=_input, gates=None)
+    @checked(x=inputs, gates=None)
     def __call__(self, x: Float[Array, " N_in"], gates: Any = None) -> Float[Array, " N_out"]:
         """Output of one sample.
 

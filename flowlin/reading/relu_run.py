@@ -194,7 +194,7 @@ class Rectified:
         rows = own[[self.history.interval(t) for t in at]]
         return np.stack([np.mean(rows == row, axis=1) for row in rows])
 
-    @checked
+    @checked(rtol=within(1e-14, 1.0))
     def replay(self, rtol: float = 1e-10) -> ReLUNetwork:
         """The network at the end of a gated linear flow that has the run's gates g(t).
 
