@@ -117,6 +117,28 @@ def test_overlap_of_two_times_counts_pairs(rectified):
     assert found[0, 1] == own < 1
 
 
+def test_on_symmetric_data_relu_is_linear_at_half_speed_and_half_width():
+    """Pairs of units (w, a), (-w, -a), samples x, -x with odd targets (Zhang et al. 2025).
+
+    One of a pair is on at x and the other at -x, so that the map is the sum of a w^T over pairs,
+    and every gradient is half of the linear network's, which has one unit of each pair. A unit's
+    kink at x is also that at -x, where its forces cancel: it is crossed without a jump.
+    """
+    rng = np.random.default_rng(0)
+    x, w, a = rng.normal(size=(4, 3)), 0.3 * rng.normal(size=(4, 3)), 0.3 * rng.normal(size=(2, 4))
+    y = x @ rng.normal(size=(3, 2))
+    task = fl.Task(np.r_[x, -x], np.r_[y, -y])
+    relu = fl.ReLUNetwork([np.r_[w, -w], np.c_[a, -a]])
+    linear = fl.LinearNetwork([w, a])
+    flow = fl.gradient_flow(relu, task, 6.0, rtol=1e-10)
+    half = fl.gradient_flow(linear, task, 3.0, rtol=1e-10)
+    assert len(flow.events) > 0
+    np.testing.assert_allclose(flow.final.weights[0][:4], half.final.weights[0], atol=1e-9)
+    np.testing.assert_allclose(flow.losses, half.losses, atol=1e-9)
+    full = fl.gradient_flow(linear, task, 6.0, rtol=1e-10)
+    assert float(jnp.max(jnp.abs(full.final.weights[0] - flow.final.weights[0][:4]))) > 1e-2
+
+
 def test_what_it_refuses(flow, rectified, task):
     linear = fl.gradient_flow(flow.final.linear(), task, 1.0)
     other = fl.tasks.xor()
