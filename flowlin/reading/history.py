@@ -29,7 +29,7 @@ class History(NamedTuple):
         time, component, new = (np.asarray(a) for a in (log.time, log.component, log.new))
         gate = np.isin(np.asarray(log.channel), channels) & (time < end)
         time, component, new = time[gate], component[gate], new[gate]
-        times = np.unique(np.r_[0.0, time, end])
+        times = np.unique(np.r_[0.0, time, end].astype(log.time.dtype))
         codes = np.empty((len(times) - 1, len(log.initial)), np.int8)
         now, done = np.asarray(log.initial).astype(np.int8), 0
         # Of several events of a pair at one time the last one counts.

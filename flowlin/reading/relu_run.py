@@ -195,13 +195,17 @@ class Rectified:
         return np.stack([np.mean(rows == row, axis=1) for row in rows])
 
     @checked(rtol=within(1e-14, 1.0))
-    def replay(self, rtol: float = 1e-10) -> ReLUNetwork:
+    def replay(self, rtol: float | None = None) -> ReLUNetwork:
         """The network at the end of a gated linear flow that has the run's gates g(t).
 
         From the run's start through all its intervals, with the switching times and the fractions
         of sliding pairs handed over, and nothing of the weights. Its distance from `flow.final`
         says how far the run is one of a gated linear network. One hidden layer.
+
+        `rtol` is the solver's; None is 1e-10 in float64 and 1e-5 in float32.
         """
+        exact = self.times.dtype == np.float64
+        rtol = (1e-10 if exact else 1e-5) if rtol is None else rtol
         gated, slots = self._gated
         end = replayed(self._problem, gated, self.flow.dense, self.history, slots, rtol)
         return self.network(0.0).with_parameters(end)
