@@ -234,6 +234,14 @@ def profile(one: Read, contexts: int) -> np.ndarray:
     return found
 
 
+def chance(one: Read, contexts: int, draws: int = 100) -> np.ndarray:
+    """`profile` where each pathway's samples are shuffled by themselves, mean over draws."""
+    rng = np.random.default_rng(0)
+    shuffled = [dataclasses.replace(one, sides=rng.permuted(one.sides, axis=1))
+                for _ in range(draws)]  # fmt: skip
+    return np.mean([profile(some, contexts) for some in shuffled], axis=0)
+
+
 def structure(one: Read, contexts: int, draws: int = 200) -> float:
     """Variance between contexts of the units' share of items, over that of shuffled samples.
 
@@ -246,8 +254,8 @@ def structure(one: Read, contexts: int, draws: int = 200) -> float:
         means = rows.reshape(len(rows), contexts, -1).mean(axis=2)
         return float(one.shares @ means.var(axis=1))
 
-    chance = np.mean([between(rng.permuted(on, axis=1)) for _ in range(draws)])
-    return between(on) / chance if chance > 0 else float("nan")
+    random = np.mean([between(rng.permuted(on, axis=1)) for _ in range(draws)])
+    return between(on) / random if random > 0 else float("nan")
 
 
 def numbers(data: Data) -> dict[str, Any]:
@@ -264,6 +272,9 @@ def numbers(data: Data) -> dict[str, Any]:
     for count, runs in data.contexts.items():
         found[f"{count} contexts: shares on in 0, 1, ... contexts"] = np.mean(
             [profile(r, count) for r in runs], axis=0
+        )
+        found[f"{count} contexts: the same, samples shuffled"] = np.mean(
+            [chance(r, count) for r in runs], axis=0
         )
         found[f"{count} contexts: structure over chance"] = [structure(r, count) for r in runs]
     found["symmetric data: time from 10 to 90 %, ReLU over linear, by mode"] = data.times
@@ -333,28 +344,35 @@ def _count(runs: list[Read]) -> str:
 
 
 def _context_rows(data: Data) -> list[Row]:
-    mixed, single, rows = {}, {}, []
-    for count, runs in data.contexts.items():
-        shares = np.array([profile(r, count) for r in runs])
-        single[count], mixed[count] = shares[:, 1], np.sum(shares[:, 2:], axis=1)
+    shares = {count: np.array([profile(r, count) for r in runs])
+              for count, runs in data.contexts.items()}  # fmt: skip
+    random = {count: np.array([chance(r, count) for r in runs])
+              for count, runs in data.contexts.items()}  # fmt: skip
+    single = {count: own[:, 1] for count, own in shares.items()}
+    mixed = {count: own[:, 2:].sum(axis=1) for count, own in shares.items()}
+    by_chance = {count: own[:, 2:].sum(axis=1) for count, own in random.items()}
     text = "; ".join(
-        f"{count} contexts: one {interval(single[count])}, several {interval(mixed[count])}"
+        f"{count} contexts: one {interval(single[count])}, several {interval(mixed[count])}, "
+        f"several if samples are shuffled {np.mean(by_chance[count]):.2g}"
         for count in mixed
     )
-    apart = all(np.all(mixed[count] > single[count]) for count in mixed)
-    rows.append(
+    over = {count: np.array([structure(r, count) for r in runs])
+            for count, runs in data.contexts.items()}  # fmt: skip
+    more = all(np.all(mixed[count] > single[count]) for count in mixed)
+    beyond = all(np.all(mixed[count] > by_chance[count]) for count in mixed)
+    rows = [
         Row(
             "On contextual tasks ReLU networks prefer units used in several contexts (mixed "
             "selectivity) to modules of one context",
             "Jarvis et al. 2024, abstract (quoted in C Sec. 1)",
             "share of the fall of the loss carried by pathways whose units are on for more than "
             f"half of the items in one context, or in several: {text}",
-            "holds" if apart else "does not hold",
-        )
-    )
-    over = {count: np.array([structure(r, count) for r in runs])
-            for count, runs in data.contexts.items()}  # fmt: skip
-    rows.append(
+            "does not hold"
+            if not more
+            else "holds"
+            if beyond
+            else "holds under a condition: more than modules, not more than by chance",
+        ),
         Row(
             "These representations are structured by context",
             "Jarvis et al. 2024, abstract",
@@ -362,22 +380,26 @@ def _context_rows(data: Data) -> list[Row]:
             "of shuffled samples: "
             + ", ".join(f"{count} contexts {interval(v)}" for count, v in over.items()),
             "holds" if all(np.min(v) > 1 for v in over.values()) else "does not hold",
-        )
+        ),
+    ]
+    return [*rows, _growth_row(single, random)] if len(single) > 1 else rows
+
+
+def _growth_row(single: dict[int, np.ndarray], random: dict[int, np.ndarray]) -> Row:
+    few, most = min(single), max(single)
+    step = single[few] - single[most]
+    shuffled = random[few][:, 1] - random[most][:, 1]
+    return Row(
+        "The preference grows with the number of contexts",
+        "Jarvis et al. 2024, abstract",
+        f"share of pathways of one context, {few} minus {most} contexts, same seeds: "
+        f"{interval(step)}; with shuffled samples {interval(shuffled)}",
+        "does not hold"
+        if np.all(step <= 0)
+        else "holds"
+        if np.all(step > np.maximum(shuffled, 0))
+        else "not decidable from the text",
     )
-    if len(single) > 1:
-        ends = [np.asarray(single[c]) for c in (min(single), max(single))]
-        step = ends[0] - ends[1]
-        rows.append(
-            Row(
-                "The preference grows with the number of contexts",
-                "Jarvis et al. 2024, abstract",
-                "share of pathways of one context, fewest minus most contexts, same seeds: "
-                f"{interval(step)}",
-                "holds" if np.all(step > 0) else "does not hold"
-                if np.all(step <= 0) else "not decidable from the text",
-            )
-        )  # fmt: skip
-    return rows
 
 
 def _offset_rows(data: Data) -> list[Row]:
@@ -447,6 +469,8 @@ def _draw_contexts(ax: Any, data: Data) -> None:
         at = np.arange(count + 1) + (k - (len(data.contexts) - 1) / 2) * wide
         spread = shares.std(axis=0, ddof=1) if len(runs) > 1 else None
         ax.bar(at, shares.mean(axis=0), 0.9 * wide, yerr=spread, label=f"{count} contexts")
+        random = np.mean([chance(r, count) for r in runs], axis=0)
+        ax.plot(at, random, "k_", markersize=9, label="samples shuffled" if k == 0 else None)
     ax.set(xlabel="contexts in which a pathway's units are on", ylabel="share of the loss's fall",
            xticks=range(most + 1), title="contextual tasks (bars: standard deviation)")  # fmt: skip
     ax.legend()
@@ -463,7 +487,7 @@ def _draw_offset(ax: Any, data: Data) -> None:
     ax.axhline(CURVED, color="0.5", linewidth=0.8)
     ax.set(xlabel=r"offset $\Delta$", ylabel="share", ylim=(-0.03, 1.03),
            title="offset XOR: from non-linear to linear")  # fmt: skip
-    ax.legend()
+    ax.legend(loc="center right")
 
 
 def _draw_times(ax: Any, data: Data) -> None:

@@ -45,7 +45,8 @@ def lifetimes(rectified: Rectified, ax: Axes | None = None, *, most: int = 20) -
         ylim=(len(shown) - 0.4, -0.6), yticks=range(len(shown)),
         yticklabels=[_units(one.units) for one in shown],
     )  # fmt: skip
-    ax.set_title("samples ● on ◐ sliding · off; share", fontsize=7, loc="right")
+    ax.annotate("samples: ● on ◐ sliding · off; share", (1.01, 1.0), xycoords="axes fraction",
+                va="bottom", fontsize=7)  # fmt: skip
     ax.tick_params(axis="y", labelsize=7)
     return ax
 
