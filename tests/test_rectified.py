@@ -139,6 +139,22 @@ def test_on_symmetric_data_relu_is_linear_at_half_speed_and_half_width():
     assert float(jnp.max(jnp.abs(full.final.weights[0] - flow.final.weights[0][:4]))) > 1e-2
 
 
+@pytest.mark.slow
+def test_two_hidden_layers_are_graphs_where_nothing_slides():
+    task = fl.tasks.xor()
+    network = fl.ReLUNetwork.init(task, (4, 4), 0.3, key=jax.random.key(0))
+    deep = fl.rectified(fl.gradient_flow(network, task, 3.0, rtol=1e-10), task)
+    assert deep.sliding[1] == 0
+    start, end = deep.times[1:3]
+    flow = fl.gradient_flow(deep.graph(1), task, end - start, rtol=1e-11)
+    outputs = deep.network(end).outputs(task.x)
+    np.testing.assert_allclose(flow.final.outputs(task.x), outputs, atol=1e-9)
+    slides = int(np.argmax(deep.sliding))
+    for call in (lambda: deep.graph(slides), lambda: deep.pathways, lambda: deep.replay()):
+        with pytest.raises(ValueError, match="hidden layers"):
+            call()
+
+
 def test_what_it_refuses(flow, rectified, task):
     linear = fl.gradient_flow(flow.final.linear(), task, 1.0)
     other = fl.tasks.xor()
