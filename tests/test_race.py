@@ -2,6 +2,11 @@
 
 import jax
 import jax.numpy as jnp
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -174,6 +179,25 @@ def test_common_modes_are_found_up_to_order():
     better = improved(noisy, bases, sizes)
     gain = [sum(np.sum(one.diagonal(b) ** 2) for one in noisy) for b in (bases, better)]
     assert gain[1] > gain[0]
+
+
+def test_pathways_are_drawn(race, both):
+    """Curves are the strengths, markers the hits, the graph has every node once."""
+    figure, (ax, graph) = plt.subplots(1, 2)
+    assert fl.plot.pathways(both[1], race, ax, mode=1, graph=graph) is ax
+    strengths = np.stack([turned(race, both[0], p)[:, 1] for p in race.pathways])
+    drawn = np.stack([ax.lines[3 * n].get_ydata() for n in range(2)])
+    np.testing.assert_allclose(drawn, strengths, atol=1e-7)
+    hits = [line.get_xdata() for line in (ax.lines[2], ax.lines[5])]
+    times = both[0].events.first("race")[:, 1]
+    np.testing.assert_allclose(np.concatenate(hits), times[np.isfinite(times)], rtol=1e-7)
+    assert sorted(text.get_text() for text in graph.texts) == ["a", "b", "in", "out"]
+    assert len(fl.plot.pathways(both[1], race).figure.axes) == 2
+    with pytest.raises(ValueError, match=r"`mode` must be one of 0 \.\.\. 3, got 4"):
+        fl.plot.pathways(both[1], race, mode=4)
+    with pytest.raises(ValueError, match="`shown` must be some of the pathways"):
+        fl.plot.pathways(both[1], race, shown=[2])
+    plt.close("all")
 
 
 BAD = (

@@ -216,7 +216,7 @@ class Race(eqx.Module):
         - `source`, `target`: may be left out where there is one of each.
         """
         which = self._between(source, target)
-        strengths = np.asarray(jax.vmap(self.strengths)(flow.networks))[:, which]
+        strengths = np.asarray(strengths_along(self, flow.networks))[:, which]
         carried = np.maximum(strengths * np.asarray(self.s)[which], 0.0)
         total = carried.sum(axis=1, keepdims=True)
         shares = np.divide(carried, total, where=total > 0, out=np.zeros_like(carried))
@@ -239,6 +239,12 @@ class Race(eqx.Module):
                 f"and {target!r}."
             )
         return np.flatnonzero([(p.source, p.target) == fitting[0] for p in self.pathways])
+
+
+@eqx.filter_jit
+def strengths_along(race: Race, networks: AbstractGraph) -> Float[Array, "T n K"]:
+    """Strengths of stacked networks."""
+    return jax.vmap(race.strengths)(networks)
 
 
 @checked(network=WORDS["graph"], tolerance=not_negative)

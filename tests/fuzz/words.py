@@ -184,6 +184,7 @@ WORDS = {
     "max_pieces": Word("16", k.COUNT),
     "early": Word("early", k.Kind(k.of(k.fl.theory.EarlyPhase), ("early.network(0.1)", "relu"))),
     "end": Word("0.5", k.optional(k.NUMBER)),
+    "mode": Word("0", k.LAYER),
     "race": Word("race", k.Kind(k.of(k.fl.theory.Race), ("graph", "fl.theory.Race", "modes"))),
     "pathway": Word("pathway", PATHWAY),
     "source": Word("'in'", k.optional(NODE)),
@@ -275,6 +276,9 @@ OWN = {
     "fl.theory.Race.winner.flow": Word("graph_flow", k.Kind(
         lambda v: v is k.shared()["graph_flow"], k.FLOW.near)),
     "fl.RaceHits.rho": Word("0.5", k.ARRAY),
+    "fl.plot.pathways.flow": Word("graph_flow", k.Kind(
+        lambda v: v is k.shared()["graph_flow"], k.FLOW.near)),
+    "fl.plot.pathways.graph": Word("axes", k.optional(k.AXES)),
     **{f"{name}.network": Word("relu", k.NETWORK) for name in (
         "fl.theory.early_phase", "fl.theory.after_linearization",
     )},
