@@ -102,7 +102,7 @@ class Race(eqx.Module):
 
     @property
     def exact(self) -> bool:
-        """Whether the flow of the network is that of the race."""
+        """Whether the flow of the network is that of the race, up to the solvers' tolerances."""
         return self.certificate.exact
 
     @property
