@@ -40,8 +40,8 @@ class Size:
     - `seeds`: of random starts; `variance` of their weights.
     - `domains`: numbers M of the closed form's comparison; `shown` the M of all else.
     - `start`: strength of the edges in aligned starts.
-    - `small`, `ahead`: in races with a head start, the middle's and that of single pairs' ways
-      over it.
+    - `small`, `ahead`: in races with a head start, the strength of the middle's edges, and that of
+      single pairs' ways over it, in units of K sqrt(M).
     - `hidden`: width of shared nodes; `own` of those of single pairs.
     - `t1`: end of runs, in units of tau times the number of trained pairs.
     """
@@ -51,7 +51,7 @@ class Size:
     shown: int = 3
     start: float = 0.1
     small: float = 0.01
-    ahead: tuple[float, ...] = (1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 9.0)
+    ahead: tuple[float, ...] = (0.2, 0.5, 0.8, 0.9, 0.95, 0.98, 1.0, 1.02, 1.05, 1.1, 1.3, 2.0)
     variance: float = 4e-3
     hidden: int = 16
     own: int = 8
@@ -152,7 +152,7 @@ def compute(size: Size) -> Data:
         {k: np.array([unseen(size, k, s) for s in seeds(size, k)]) for k in ks if k < size.shown},
         {k: shared(races[k], runs[k]) for k in ks},
         {k: np.array([random_share(size, k, s) for s in seeds(size, k)]) for k in ks},
-        {k: against_ahead(races[k], size) for k in ks},
+        {k: against_ahead(races[k], size, k) for k in ks},
         races,
         runs,
         agreement(races[size.shown], size),
@@ -235,7 +235,7 @@ def own_edges(race: fl.theory.Race) -> set[tuple[str, str]]:
     return {edge for edge in race.network.edges if not {"low", "high"} & set(edge)}
 
 
-def against_ahead(race: fl.theory.Race, size: Size) -> np.ndarray:
+def against_ahead(race: fl.theory.Race, size: Size, active: int) -> np.ndarray:
     """The middle's share of the strongest mode, balanced, against ways that start ahead."""
     b, own = size.small, own_edges(race)
     one = jnp.ones_like(race.start.weights["low", "high"])
@@ -247,7 +247,7 @@ def against_ahead(race: fl.theory.Race, size: Size) -> np.ndarray:
         start = race.start.with_parameters((weights, race.start.biases))
         return race.strengths(fl.gradient_flow(start, race.reduced, t1).final)[:, 0]
 
-    strengths = np.asarray(jax.jit(jax.vmap(final))(jnp.array(size.ahead)))
+    strengths = np.asarray(jax.jit(jax.vmap(final))(expected(size, active) * jnp.array(size.ahead)))
     middle = np.array(["low" in p.nodes for p in race.pathways])
     driven = np.asarray(race.alone)[:, 0] > 0
     return strengths[:, middle & driven].sum(axis=1) / strengths[:, driven].sum(axis=1)
@@ -286,14 +286,14 @@ def slopes(race: fl.theory.Race, size: Size) -> np.ndarray:
 
 
 def crossing(data: Data, active: int) -> float:
-    """The head start at which the middle carries half of the strongest mode."""
+    """The head start at which the middle carries half of the strongest mode, over K sqrt(M)."""
     share, logs = data.ahead[active], np.log(data.size.ahead)
     return float(np.exp(np.interp(-0.5, -share, logs))) if share[-1] < 0.5 else np.inf
 
 
-def expected(data: Data, active: int) -> float:
+def expected(size: Size, active: int) -> float:
     """K sqrt(M), from both growing as b' = K sqrt(M) S b^2 and b' = S b^2."""
-    return active * float(np.sqrt(data.size.shown))
+    return active * float(np.sqrt(size.shown))
 
 
 def numbers(data: Data) -> dict[str, Any]:
@@ -303,10 +303,9 @@ def numbers(data: Data) -> dict[str, Any]:
         "error on unseen pairs": data.unseen,
         "share of the middle, equal strengths": data.share,
         "share of the middle, random weights": data.random,
-        "head starts": data.size.ahead,
+        "head starts, over K sqrt(M)": data.size.ahead,
         "share of the middle against head starts": data.ahead,
-        "head start at equal shares": {k: crossing(data, k) for k in data.ahead},
-        "its limit for small starts": {k: expected(data, k) for k in data.ahead},
+        "head start at equal shares, over K sqrt(M)": {k: crossing(data, k) for k in data.ahead},
         "race against the network's flow": data.agreement,
         "dt / d log b, through the run and by differences": data.slopes,
     }
@@ -318,11 +317,10 @@ def judge(data: Data) -> list[Row]:
     off = max(float(np.abs(a / b - 1).max()) for a, b in data.times.values())
     slope = float(np.abs(data.slopes[0] / data.slopes[1] - 1).max())
     worst = {k: float(share.min()) for k, share in data.share.items()}
-    limits = {k: crossing(data, k) / expected(data, k) for k in ks}
+    limits = {k: crossing(data, k) for k in ks}
     grows = bool(np.all(np.diff(list(worst.values())) > 0))
-    moves = bool(np.all(np.diff([crossing(data, k) for k in ks]) > 0))
     known = [k for k in data.unseen if k > 1]
-    general = all(data.unseen[k].max() < 0.05 for k in known)
+    general = all(data.unseen[k].max() < 0.1 for k in known)
     return [
         Row(
             "The flow of a gated network is a race of its pathways, mode by mode (the reduction)",
@@ -359,7 +357,7 @@ def judge(data: Data) -> list[Row]:
             + f", from edges of {data.size.small:g}; the middle's half-times as events have "
             f"derivatives by the others' start, right to {slope:.0e}",
             "holds under a condition: small starts (the limit is derived here)"
-            if moves and max(abs(np.log(r)) for r in limits.values()) < 0.25
+            if max(abs(np.log(r)) for r in limits.values()) < 0.1
             else "does not hold",
         ),
         Row(
@@ -368,7 +366,7 @@ def judge(data: Data) -> list[Row]:
             f"M = {m}, error on unseen pairs over that of outputs of zero, random weights: "
             + ", ".join(f"{interval(row)} (K = {k})" for k, row in data.unseen.items()),
             "holds under a condition: pairs that connect all domains (K > 1)"
-            if general and data.unseen[1].min() > 0.1
+            if general and data.unseen[1].min() > 0.5
             else "does not hold",
         ),
     ]
@@ -388,8 +386,9 @@ def draw(data: Data) -> Figure:
     _draw_times(data, axes[0, 2])
     for n, (active, share) in enumerate(data.ahead.items()):
         look = {"color": f"C{n}", "marker": "osD^"[n], "markersize": 4}
-        axes[1, 0].plot(data.size.ahead, share, label=f"K = {active}", **look)
-        axes[1, 0].axvline(expected(data, active), color=f"C{n}", linewidth=0.8, linestyle="--")
+        unit = expected(data.size, active)
+        axes[1, 0].plot(unit * np.array(data.size.ahead), share, label=f"K = {active}", **look)
+        axes[1, 0].axvline(unit, color=f"C{n}", linewidth=0.8, linestyle="--")
     axes[1, 0].set(
         xlabel="head start of single pairs' ways", ylabel="share of the middle",
         title=r"D. who carries mode 0 (dashed: $K \sqrt{M}$)", ylim=(-0.05, 1.05),

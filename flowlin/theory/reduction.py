@@ -81,7 +81,7 @@ class Race(eqx.Module):
     - `network`, `task`: the initial network, and what it is trained on.
     - `bases`: by node, R, (N, K) with orthonormal columns; of modes that are not there, zero.
     - `pathways`: of the network, n of them.
-    - `s`: (n, K), S(p).
+    - `s`: (n, K), S(p); modes that the task drives most come first.
     - `d`: (n, n, K), D(j, p), zero for pathways to different sinks.
     - `start`: the strengths B_e of the network, on the edges of a graph of modes.
     - `reduced`: the task in the modes' coordinates, which `start` flows on.
@@ -288,6 +288,7 @@ def race(network: GatedGraph, task: Task, *, tolerance: float | None = None) -> 
     d = np.zeros((len(yx), len(yx), s.shape[1]))
     for pair, block in zip(pairs, inputs, strict=True):
         d[pair] = block.diagonal(bases)
+    s, d = _rounded(s, network.dtype), _rounded(d, network.dtype)
     edges = _edge_blocks(network)
     certificate = RaceCertificate(
         float(stats.commutator), _left(outputs, bases), _left(inputs, bases),
@@ -295,6 +296,12 @@ def race(network: GatedGraph, task: Task, *, tolerance: float | None = None) -> 
     )  # fmt: skip
     start = {(b.b, b.a): b.diagonal(bases) for b in edges}
     return _race(network, task, bases, s, d, start, certificate)
+
+
+def _rounded(strengths: np.ndarray, dtype: Any) -> np.ndarray:
+    """With what is zero up to rounding as zero, so that no ratio of it is taken."""
+    noise = 32 * float(jnp.finfo(dtype).eps) * np.max(np.abs(strengths))
+    return np.where(np.abs(strengths) > noise, strengths, 0.0)
 
 
 def _meet(j: Pathway, p: Pathway) -> bool:
@@ -313,13 +320,15 @@ def _edge_blocks(network: GatedGraph) -> list[Block]:
 def _bases(
     network: GatedGraph, outputs: list[Block], inputs: list[Block], tolerance: float
 ) -> dict[str, np.ndarray]:
-    """A basis at every node."""
+    """A basis at every node, of the modes that the task drives most first."""
     sizes, blocks = _terminals(network), outputs + inputs
     bases = common_modes(blocks, sizes, {node for node, _, _ in network.sinks})
     if not next(iter(bases.values())).shape[1]:
         raise ValueError("`task` drives no mode: its outputs do not correlate with its inputs.")
     if max(_left(outputs, bases), _left(inputs, bases)) > tolerance:
         bases = improved(blocks, bases, sizes)
+    strength = sum(np.abs(block.diagonal(bases)) for block in outputs)
+    bases = {node: basis[:, np.argsort(-strength, kind="stable")] for node, basis in bases.items()}
     edges = _edge_blocks(network)
     bases = grown(edges, bases, network.order)
     if _misaligned(edges, bases) > tolerance:
