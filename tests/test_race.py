@@ -2,6 +2,11 @@
 
 import jax
 import jax.numpy as jnp
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -48,7 +53,7 @@ def turned(race, flow, p):
     return np.einsum("ik,tij,jk->tk", left, flow.product(p), right)
 
 
-def test_an_exact_race_is_the_networks_flow(race, both):
+def test_an_exact_race_is_the_networks_flow(race, both, tmp_path):
     full, reduced = both
     assert race.exact
     assert race.certificate.commutator < 1e-14
@@ -56,7 +61,10 @@ def test_an_exact_race_is_the_networks_flow(race, both):
         np.testing.assert_allclose(turned(race, full, p), reduced.product(p), rtol=0, atol=1e-8)
         assert reduced.product(p).shape == (4, 4)
     np.testing.assert_allclose(full.losses, reduced.losses + race.unexplained, rtol=1e-8)
-    strengths = race.strengths(reduced.final)
+    reduced.save(tmp_path / "race.npz")
+    loaded = fl.load(tmp_path / "race.npz")
+    assert fl.distance(loaded.final, reduced.final) == 0
+    strengths = race.strengths(loaded.final)
     np.testing.assert_allclose(race.strengths(full.final), strengths, atol=1e-8)
 
 
@@ -104,7 +112,7 @@ def routed(domains, active, key=KEY):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("active", [1, 2])
+@pytest.mark.parametrize("active", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_routing_is_exact_mode_by_mode(active, both):
     """Shared edges, sources and sinks that meet in pairs or not at all: force against force."""
     task, network = routed(2, active)
@@ -174,6 +182,25 @@ def test_common_modes_are_found_up_to_order():
     better = improved(noisy, bases, sizes)
     gain = [sum(np.sum(one.diagonal(b) ** 2) for one in noisy) for b in (bases, better)]
     assert gain[1] > gain[0]
+
+
+def test_pathways_are_drawn(race, both):
+    """Curves are the strengths, markers the hits, the graph has every node once."""
+    _, (ax, graph) = plt.subplots(1, 2)
+    assert fl.plot.pathways(both[1], race, ax, mode=1, graph=graph) is ax
+    strengths = np.stack([turned(race, both[0], p)[:, 1] for p in race.pathways])
+    drawn = np.stack([ax.lines[3 * n].get_ydata() for n in range(2)])
+    np.testing.assert_allclose(drawn, strengths, atol=1e-7)
+    hits = [line.get_xdata() for line in (ax.lines[2], ax.lines[5])]
+    times = both[0].events.first("race")[:, 1]
+    np.testing.assert_allclose(np.concatenate(hits), times[np.isfinite(times)], rtol=1e-7)
+    assert sorted(text.get_text() for text in graph.texts) == ["a", "b", "in", "out"]
+    assert len(fl.plot.pathways(both[1], race).figure.axes) == 2
+    with pytest.raises(ValueError, match=r"`mode` must be one of 0 \.\.\. 3, got 4"):
+        fl.plot.pathways(both[1], race, mode=4)
+    with pytest.raises(ValueError, match="`shown` must be some of the pathways"):
+        fl.plot.pathways(both[1], race, shown=[2])
+    plt.close("all")
 
 
 BAD = (

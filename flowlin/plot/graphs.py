@@ -3,22 +3,22 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
+import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from flowlin._tools.checks import checked, flag, index
+from flowlin._tools.checks import checked, index
 from flowlin.network.graph_forward import AbstractGraph
-from flowlin.plot._words import indices
+from flowlin.plot._words import axes_given, indices
 from flowlin.plot.frame import axes, legend, time_label
 from flowlin.plot.looks import CYCLE, DASHES
 from flowlin.runs.trajectory import Trajectory
-from flowlin.theory.reduction import Race
+from flowlin.theory.reduction import Race, strengths_along
 
 MOST = 6  # pathways that are drawn unless others are asked for
 
 
-@checked(mode=index, shown=indices, graph=flag)
+@checked(mode=index, shown=indices, graph=axes_given)
 def pathways(
     flow: Trajectory,
     race: Race,
@@ -26,7 +26,7 @@ def pathways(
     *,
     mode: int = 0,
     shown: Sequence[int] | None = None,
-    graph: bool = True,
+    graph: Axes | None = None,
 ) -> Axes:
     """Strengths of pathways over time in one mode, with the graph on which they race.
 
@@ -37,10 +37,10 @@ def pathways(
 
     - `flow`: a run of the race's network, or of `race.flow`, with saved networks.
     - `race`: from `theory.race(network, task)`.
-    - `ax`: None makes a new one.
+    - `ax`: None makes a new figure, with Axes for the graph as well.
     - `mode`: which mode.
     - `shown`: which of `race.pathways`; None is the six that are strongest at the end.
-    - `graph`: whether the graph is drawn, on an inset to the right of the Axes.
+    - `graph`: Axes for the graph beside given `ax`; None leaves it out there.
 
     **Returns:** the Axes.
 
@@ -48,17 +48,20 @@ def pathways(
     """
     strengths = _strengths(flow, race, mode)
     which = _which(shown, strengths)
-    ax, full = axes(ax), np.asarray(race.alone)[:, mode]
+    if ax is None and graph is None:
+        figure = plt.figure(figsize=(8.0, 3.4), layout="constrained")
+        ax, graph = figure.subplots(1, 2, width_ratios=(3, 2))
+    ax = axes(ax)
+    full = np.asarray(race.alone)[:, mode]
     for n, k in enumerate(which):
         how = _look(n)
         ax.plot(flow.ts, strengths[:, k], label=" → ".join(race.pathways[k].nodes), **how)
         ax.axhline(full[k], color=how["color"], linewidth=0.6, alpha=0.6, zorder=0)
         _mark(ax, flow, (int(k), mode), strengths[:, k], how["color"])
     ax.set(xlabel=time_label(flow), ylabel=f"pathway strength $B_p$, mode {mode}")
-    legend(ax, loc="upper left")
-    if graph:
-        inset = ax.inset_axes((1.04, 0.0, 0.62, 1.0))
-        _draw(inset, race, which, np.abs(strengths[-1]))
+    legend(ax, loc="center right")
+    if graph is not None:
+        _draw(graph, race, which, np.abs(strengths[-1]))
     return ax
 
 
@@ -69,7 +72,7 @@ def _strengths(flow: Trajectory, race: Race, mode: int) -> np.ndarray:
         raise ValueError(f"`mode` must be one of 0 ... {modes - 1}, got {mode}.")
     if not isinstance(flow.model, AbstractGraph):
         raise ValueError(f"`flow` must be a run of the race's graph, got one of {flow.model!r}.")
-    return np.asarray(jax.vmap(race.strengths)(flow.networks))[:, :, mode]
+    return np.asarray(strengths_along(race, flow.networks))[:, :, mode]
 
 
 def _which(shown: Sequence[int] | None, strengths: np.ndarray) -> list[int]:
@@ -115,7 +118,13 @@ def _draw(ax: Axes, race: Race, which: Sequence[int], strengths: np.ndarray) -> 
     """Nodes, edges, and the pathways as lines side by side through them."""
     places = _places(race.network)
     for a, b in race.network.edges:
-        ax.plot(*zip(places[a], places[b], strict=True), color="0.8", linewidth=1, zorder=1)
+        ax.plot(
+            *zip(places[a], places[b], strict=True),
+            color="0.8",
+            linestyle="-",
+            linewidth=1,
+            zorder=1,
+        )
     rows = [y for _, y in places.values()]
     height = max(rows) - min(rows) + 1.0
     largest = max(strengths[k] for k in which) or 1.0

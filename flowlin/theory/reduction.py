@@ -81,7 +81,7 @@ class Race(eqx.Module):
     - `network`, `task`: the initial network, and what it is trained on.
     - `bases`: by node, R, (N, K) with orthonormal columns; of modes that are not there, zero.
     - `pathways`: of the network, n of them.
-    - `s`: (n, K), S(p).
+    - `s`: (n, K), S(p); modes that the task drives most come first.
     - `d`: (n, n, K), D(j, p), zero for pathways to different sinks.
     - `start`: the strengths B_e of the network, on the edges of a graph of modes.
     - `reduced`: the task in the modes' coordinates, which `start` flows on.
@@ -102,7 +102,7 @@ class Race(eqx.Module):
 
     @property
     def exact(self) -> bool:
-        """Whether the flow of the network is that of the race."""
+        """Whether the flow of the network is that of the race, up to the solvers' tolerances."""
         return self.certificate.exact
 
     @property
@@ -216,7 +216,7 @@ class Race(eqx.Module):
         - `source`, `target`: may be left out where there is one of each.
         """
         which = self._between(source, target)
-        strengths = np.asarray(jax.vmap(self.strengths)(flow.networks))[:, which]
+        strengths = np.asarray(strengths_along(self, flow.networks))[:, which]
         carried = np.maximum(strengths * np.asarray(self.s)[which], 0.0)
         total = carried.sum(axis=1, keepdims=True)
         shares = np.divide(carried, total, where=total > 0, out=np.zeros_like(carried))
@@ -239,6 +239,12 @@ class Race(eqx.Module):
                 f"and {target!r}."
             )
         return np.flatnonzero([(p.source, p.target) == fitting[0] for p in self.pathways])
+
+
+@eqx.filter_jit
+def strengths_along(race: Race, networks: AbstractGraph) -> Float[Array, "T n K"]:
+    """Strengths of stacked networks."""
+    return jax.vmap(race.strengths)(networks)
 
 
 @checked(network=WORDS["graph"], tolerance=not_negative)
@@ -282,6 +288,7 @@ def race(network: GatedGraph, task: Task, *, tolerance: float | None = None) -> 
     d = np.zeros((len(yx), len(yx), s.shape[1]))
     for pair, block in zip(pairs, inputs, strict=True):
         d[pair] = block.diagonal(bases)
+    s, d = _rounded(s, network.dtype), _rounded(d, network.dtype)
     edges = _edge_blocks(network)
     certificate = RaceCertificate(
         float(stats.commutator), _left(outputs, bases), _left(inputs, bases),
@@ -289,6 +296,12 @@ def race(network: GatedGraph, task: Task, *, tolerance: float | None = None) -> 
     )  # fmt: skip
     start = {(b.b, b.a): b.diagonal(bases) for b in edges}
     return _race(network, task, bases, s, d, start, certificate)
+
+
+def _rounded(strengths: np.ndarray, dtype: Any) -> np.ndarray:
+    """With what is zero up to rounding as zero, so that no ratio of it is taken."""
+    noise = 32 * float(jnp.finfo(dtype).eps) * np.max(np.abs(strengths))
+    return np.where(np.abs(strengths) > noise, strengths, 0.0)
 
 
 def _meet(j: Pathway, p: Pathway) -> bool:
@@ -307,13 +320,15 @@ def _edge_blocks(network: GatedGraph) -> list[Block]:
 def _bases(
     network: GatedGraph, outputs: list[Block], inputs: list[Block], tolerance: float
 ) -> dict[str, np.ndarray]:
-    """A basis at every node."""
+    """A basis at every node, of the modes that the task drives most first."""
     sizes, blocks = _terminals(network), outputs + inputs
     bases = common_modes(blocks, sizes, {node for node, _, _ in network.sinks})
     if not next(iter(bases.values())).shape[1]:
         raise ValueError("`task` drives no mode: its outputs do not correlate with its inputs.")
     if max(_left(outputs, bases), _left(inputs, bases)) > tolerance:
         bases = improved(blocks, bases, sizes)
+    strength = sum(np.abs(block.diagonal(bases)) for block in outputs)
+    bases = {node: basis[:, np.argsort(-strength, kind="stable")] for node, basis in bases.items()}
     edges = _edge_blocks(network)
     bases = grown(edges, bases, network.order)
     if _misaligned(edges, bases) > tolerance:

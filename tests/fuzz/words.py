@@ -190,6 +190,7 @@ WORDS = {
     "early": Word("early", k.Kind(k.of(k.fl.theory.EarlyPhase), ("early.network(0.1)", "relu"))),
     "end": Word("0.5", k.optional(k.NUMBER)),
     "rectified": Word("rectified", k.Kind(k.of(k.fl.Rectified), ("flow", "fl.Rectified", "1"))),
+    "mode": Word("0", k.LAYER),
     "race": Word("race", k.Kind(k.of(k.fl.theory.Race), ("graph", "fl.theory.Race", "modes"))),
     "pathway": Word("pathway", PATHWAY),
     "source": Word("'in'", k.optional(NODE)),
@@ -301,8 +302,6 @@ OWN = {
     "fl.plot.overlap.times": Word("[0.1, 0.5]", k.optional(k.Kind(k.times, ("[nan]", "[9.0]")))),
     "fl.Rectified.needed.share": Word("0.9", k.Kind(
         lambda v: k.real(v) and 0 <= v < 1, (*k.NUMBERS, "1", "-0.5"))),
-    "fl.plot.pathways.graph": Word("True", k.FLAG),
-    "fl.plot.pathways.mode": Word("0", k.Kind(lambda v: k.whole(v) and v < 4, k.COUNTS)),
     "fl.plot.lifetimes.most": Word("3", k.COUNT),
     "fl.Trajectory.product.pathway": Word("pathway", PATHWAY),
     "fl.theory.race.network": Word("graph", k.Kind(k.of(k.fl.GatedGraph), k.NETWORKS)),
@@ -310,6 +309,9 @@ OWN = {
     "fl.theory.Race.winner.flow": Word("graph_flow", k.Kind(
         lambda v: v is k.shared()["graph_flow"], k.FLOW.near)),
     "fl.RaceHits.rho": Word("0.5", k.ARRAY),
+    "fl.plot.pathways.flow": Word("graph_flow", k.Kind(
+        lambda v: v is k.shared()["graph_flow"], k.FLOW.near)),
+    "fl.plot.pathways.graph": Word("axes", k.optional(k.AXES)),
     **{f"{name}.network": Word("relu", k.NETWORK) for name in (
         "fl.theory.early_phase", "fl.theory.after_linearization",
     )},
