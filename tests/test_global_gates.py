@@ -37,6 +37,23 @@ def test_outputs_are_the_formula(network, task):
     np.testing.assert_allclose(others.outputs(task.x[:2]), h[:2], rtol=1e-13, atol=1e-15)
 
 
+def test_effective_maps_are_those_of_the_gates(network, task):
+    nodes, edges = {"in": 2, "a": 3, "out": 2}, [("in", "a"), ("a", "out"), ("in", "out")]
+    gates = {"a": np.array([1.0, 0.0, 0.5, 2.0])}
+    graph = fl.GatedGraph.init(
+        task, nodes, edges, node_gates=gates, variance=0.3, bias=True, key=jax.random.key(5)
+    )
+    for one in (network, graph):
+        matrix, offset = fl.measures.effective_map(one, task)
+        found = jnp.einsum("poi,pi->po", matrix, task.x) + offset
+        np.testing.assert_allclose(found, one.outputs(task.x), rtol=1e-13, atol=1e-15)
+    way = graph.weights["a", "out"] @ graph.weights["in", "a"]
+    by_hand = [gate * way + graph.weights["in", "out"] for gate in gates["a"]]
+    np.testing.assert_allclose(matrix, by_hand, rtol=1e-13, atol=1e-15)
+    with pytest.raises(ValueError, match="`layer`"):
+        fl.measures.effective_map(graph, task, layer=0)
+
+
 def test_with_one_open_gate_it_is_a_linear_network(task):
     linear = fl.LinearNetwork.init(task, (5, 4), 0.1, key=jax.random.key(2))
     gated = fl.GloballyGatedNetwork.init(
@@ -98,6 +115,8 @@ def test_what_is_refused(network, task):
         fl.GloballyGatedNetwork([jnp.ones((2, 2)), jnp.ones((1, 2))], gates=jnp.ones(4))
     with pytest.raises(ValueError, match="are for 4 samples"):
         network.outputs(task.x[:3])
+    with pytest.raises(ValueError, match="no gates of their own"):
+        fl.gradient_flow(network, task, 1.0, events=fl.UnitSwitches())
     with pytest.raises(ValueError, match="`number`"):
         fl.Clusters.of(task, 9)
     with pytest.raises(ValueError, match="`thresholds`"):

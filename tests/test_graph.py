@@ -372,7 +372,7 @@ BAD = (
     (lambda: fl.gradient_flow(diamond(), TREE, 1.0, tau=[1.0, 2.0]), "`tau` must be one number"),
     (
         lambda: fl.gradient_flow(diamond(), TREE, 1.0, events=fl.UnitSwitches()),
-        "a GatedGraph has no layers of them",
+        "a GatedGraph has no gates of their own",
     ),
 )  # fmt: skip
 

@@ -35,8 +35,7 @@ from flowlin.events.watched import (
 from flowlin.field.objective import AbstractObjective
 from flowlin.log.eventlog import Channel
 from flowlin.log.linear_phase import unit_channel
-from flowlin.network.graph_forward import AbstractGraph
-from flowlin.network.kinds import ReLUNetwork
+from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
 from flowlin.network.model import AbstractModel
 from flowlin.solvers.kinks import MANY_PAIRS, AbstractKinks, pairs
 from flowlin.tasks.task import Task
@@ -270,8 +269,8 @@ class UnitSwitches(AbstractEvent):
         """
         del objective
         about, why = network.about_kinks
-        if about == "unknown" or isinstance(network, AbstractGraph):
-            why = why if about == "unknown" else f"a {network.kind} has no layers of them"
+        if not isinstance(network, AbstractNetwork):
+            why = why if about == "unknown" else f"a {network.kind} has no gates of their own"
             raise ValueError(
                 f"`events` holds {type(self).__name__}, which watches hidden units, and {why}; "
                 "watch a function of it by fl.Crossing."

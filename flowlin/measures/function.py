@@ -135,6 +135,8 @@ def effective_map(network: eqx.Module, task: Samples, *, layer: int | None = Non
     Exact at every x; away from kinks W_eff is the Jacobian. On a kink, where h = 0 whatever the
     gate, the map is the one with the gate of z < 0.
 
+    Gated graphs and globally gated networks have such a map by their given gates.
+
     Of any other Equinox module, such as a residual network, it is the tangent at the sample: W_eff
     the Jacobian there, $b_{eff} = f(x) - W_{eff}\, x$. Where the module is piecewise linear that is
     the same map; where it is smooth (GELU) or has norms it is the first order, still equal to f at
@@ -154,14 +156,15 @@ def effective_map(network: eqx.Module, task: Samples, *, layer: int | None = Non
 
     **Raises:** `ValueError` for a layer out of range, or per-sample gates of other samples.
     """
-    if isinstance(network, ForeignModel):
+    if not isinstance(network, AbstractNetwork):
         if layer is not None:
             raise ValueError(
-                f"`layer` must be None for a network that is not flowlin's own, got {layer}; pass "
-                "the module of its layers up to there."
+                f"`layer` must be None for a network whose units do not stand in layers of "
+                f"flowlin's own, got {layer}; pass the module of its layers up to there."
             )
-        return _tangents(network, inputs_of(network, task))
-    own = cast(AbstractNetwork, network)  # as `checked` leaves it
+        found = _tangents if isinstance(network, ForeignModel) else _columns
+        return found(cast(Any, network), inputs_of(cast(Any, network), task))
+    own = network
     if layer is not None:
         require_layer(own, layer)
     return _gated_maps(own, inputs_of(own, task), layer)
@@ -203,3 +206,14 @@ def _tangents(network: ForeignModel, x: Array) -> EffectiveMap:
         return EffectiveMap(matrix, value - matrix @ x)
 
     return jax.vmap(one)(x)
+
+
+def _columns(network: AbstractModel, x: Array) -> EffectiveMap:
+    """The maps of a network with gates that belong to samples, all samples' columns at once."""
+
+    def column(direction: Array) -> Array:
+        along = jnp.broadcast_to(direction, x.shape)
+        return jax.jvp(network.outputs, (x,), (along,))[1]
+
+    matrix = jax.vmap(column, out_axes=-1)(jnp.eye(x.shape[1], dtype=x.dtype))
+    return EffectiveMap(matrix, network.outputs(x) - jnp.einsum("poi,pi->po", matrix, x))
