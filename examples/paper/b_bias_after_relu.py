@@ -103,7 +103,7 @@ def compute(size: Size) -> Data:
         teachers.append(float(offset(teacher, test)))
         offsets.append([run.observed["offset"] for run in runs])
         losses.append([run.observed["loss"] for run in runs])
-    steps = size.every * np.arange(np.shape(losses)[2])
+    steps = size.every * np.arange(len(losses[0][0]))
     flows = [_flows(size, seed) for seed in tqdm(range(size.flow_seeds), desc="flow", disable=None)]
     flow_ts = np.linspace(0, size.flow_time, 21)
     return Data(size, initial, means, np.array(teachers), steps, np.asarray(offsets),
