@@ -1,0 +1,237 @@
+r"""C: disentanglement is not the default: rotated factors in linear and ReLU networks.
+
+Inputs and targets are $x = y = S R(\theta) z$: four independent factors z of variance 1, mixed by a
+rotation in the planes (1, 2) and (3, 4), and stretched by S. The factors take three values each, in
+all 81 combinations, so that their covariance is exactly the identity whatever the angle: then
+$\Sigma_x = \Sigma_{yx} = S^2$ knows nothing of the factors. One hidden layer, small weights.
+
+Disentanglement is that of Eastwood and Williams (2018): a code's squared weights on the factors,
+as shares $p_k$ of one unit, give $1 - H(p) / \log 4$, averaged over units by their weight; one if
+every unit reads a single factor. Codes are the hidden units, linear modes $u_\alpha \cdot \hat y$,
+and, as a control, random units that keep the inputs' distances as the solutions do.
+
+    python examples/paper/c_7_disentanglement.py [--quick | --full]
+"""
+
+import dataclasses
+import itertools
+from typing import Any
+
+import jax
+import matplotlib.pyplot as plt
+import numpy as np
+from _paper import Row, Study, fl, half_width, interval, sign
+from matplotlib.figure import Figure
+from tqdm import tqdm
+
+STRETCH = (2.0, 1.4, 1.7, 1.1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """Parameters: angles in degrees, hidden units, variance, flow time, seeds."""
+
+    angles: tuple[float, ...] = (0.0, 15.0, 30.0, 45.0)
+    hidden: int = 32
+    variance: float = 1e-4
+    t1: float = 20.0
+    seeds: int = 10
+
+
+SIZES = {
+    "quick": Size((0.0, 45.0), 8, t1=6.0, seeds=2),
+    "default": Size(),
+    "full": Size(tuple(range(0, 46, 5)), 64, seeds=20),
+}
+
+
+@dataclasses.dataclass
+class Data:
+    """What was found, by kind ("linear", "relu") and angle.
+
+    - `units`: disentanglement of the hidden units, (seeds,); `chance`: that of
+      random units by angle.
+    - `modes`: that of the linear network's modes; `losses`: (seeds, T) at `ts`.
+    """
+
+    size: Size
+    ts: np.ndarray
+    units: dict[tuple[str, float], np.ndarray]
+    chance: dict[float, np.ndarray]
+    modes: dict[float, np.ndarray]
+    losses: dict[tuple[str, float], np.ndarray]
+
+
+def factors() -> np.ndarray:
+    """All combinations of three values, (81, 4), of covariance one."""
+    return np.sqrt(1.5) * np.array(list(itertools.product((-1.0, 0.0, 1.0), repeat=4)))
+
+
+def rotation(degrees: float) -> np.ndarray:
+    """In the planes (1, 2) and (3, 4)."""
+    c, s = np.cos(np.radians(degrees)), np.sin(np.radians(degrees))
+    return np.kron(np.eye(2), [[c, -s], [s, c]])
+
+
+def task_of(degrees: float) -> fl.Task:
+    """The stretched factors, as inputs and targets."""
+    x = factors() @ rotation(degrees).T * np.array(STRETCH)
+    return fl.Task(x, x, name=f"factors at {degrees:g} degrees")
+
+
+def disentanglement(code: np.ndarray) -> float:
+    """Of a code (81, K) of the factors, from its linear weights on them."""
+    weights = (code - code.mean(axis=0)).T @ factors() / 81
+    squares = weights**2
+    squares = squares[squares.sum(axis=1) > 0]  # dead units read none
+    shares = squares / squares.sum(axis=1, keepdims=True)
+    entropy = -np.sum(shares * np.log(np.maximum(shares, 1e-300)), axis=1)
+    return float(np.average(1 - entropy / np.log(4), weights=squares.sum(axis=1)))
+
+
+def compute(size: Size) -> Data:
+    """All flows."""
+    ts = np.linspace(0, size.t1, 81)
+    data = Data(size, ts, {}, {a: _chance(size, a) for a in size.angles}, {}, {})
+    keys = list(itertools.product(("linear", "relu"), size.angles))
+    for kind, angle in tqdm(keys, desc="flows", disable=None):
+        task, units, modes, losses = task_of(angle), [], [], []
+        for seed in range(size.seeds):
+            start = fl.ReLUNetwork.init(
+                task, size.hidden, size.variance, bias=kind == "relu", key=jax.random.key(seed)
+            )
+            how: dict[str, Any] = {"kinks": fl.AveragedKinks()} if kind == "relu" else {}
+            network = start if kind == "relu" else start.linear()
+            run = fl.gradient_flow(network, task, size.t1, ts=ts, observe={}, rtol=1e-8
+                                   if kind == "linear" else 1e-4, **how)  # fmt: skip
+            units.append(disentanglement(np.asarray(fl.measures.hidden(run.final, task))))
+            losses.append(run.losses)
+            if kind == "linear":
+                u = fl.theory.modes(task).u
+                modes.append(disentanglement(np.asarray(run.final.outputs(task.x) @ u)))
+        data.units[kind, angle], data.losses[kind, angle] = np.array(units), np.asarray(losses)
+        if kind == "linear":
+            data.modes[angle] = np.array(modes)
+    return data
+
+
+def _chance(size: Size, angle: float) -> np.ndarray:
+    """Units that keep the inputs' distances, as those of a solution, otherwise random; (seeds,)."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(size.seeds, 4, size.hidden))
+    frames = [np.linalg.qr(row.T)[0].T for row in rows]  # four orthonormal rows
+    x = np.asarray(task_of(angle).x)
+    return np.array([disentanglement(x @ frame) for frame in frames])
+
+
+def numbers(data: Data) -> dict[str, Any]:
+    """Means over seeds by angle."""
+    found: dict[str, Any] = {"degrees": data.size.angles}
+    for kind in ("linear", "relu"):
+        rows = [data.units[kind, angle].mean() for angle in data.size.angles]
+        found[f"disentanglement of hidden units, {kind}"] = rows
+    found["of linear modes"] = [data.modes[angle].mean() for angle in data.size.angles]
+    found["of random units"] = [data.chance[angle].mean() for angle in data.size.angles]
+    return found
+
+
+def judge(data: Data) -> list[Row]:
+    """Verdicts."""
+    return [_blind_row(data), *_unit_rows(data), _mode_row(data)]
+
+
+def _blind_row(data: Data) -> Row:
+    first, *others = data.size.angles
+    apart = {
+        kind: max(
+            float(np.max(np.abs(data.losses[kind, angle] - data.losses[kind, first])))
+            / float(data.losses[kind, first].max())
+            for angle in others
+        )
+        for kind in ("linear", "relu")
+    }
+    return Row(
+        "The linear flow cannot tell factors from their rotations",
+        "C, confusing things (Locatello et al. 2019)",
+        f"largest difference of losses from those at {first:g} degrees, same initial weights, in "
+        f"shares of the first loss: linear {apart['linear']:.1e}, ReLU {apart['relu']:.2g}, "
+        f"{data.size.seeds} seeds",
+        "holds" if apart["linear"] < 1e-6 else "does not hold",
+    )
+
+
+def _unit_rows(data: Data) -> list[Row]:
+    rows = []
+    for kind, name in (("linear", "linear"), ("relu", "ReLU")):
+        found = [data.units[kind, angle] for angle in data.size.angles]
+        text = ", ".join(
+            f"{angle:g}: {interval(v)}" for angle, v in zip(data.size.angles, found, strict=True)
+        )
+        chance = data.chance[data.size.angles[0]]
+        away = found[0].mean() - chance.mean()
+        error = half_width(found[0]) + half_width(chance)
+        rows.append(
+            Row(
+                f"Disentanglement is not the default of hidden units ({name})",
+                "C, confusing things (Locatello et al. 2019, Jarvis et al. 2024)",
+                f"disentanglement (1: one factor per unit) by angle of the factors: {text}; random "
+                f"units at {data.size.angles[0]:g} {interval(chance)}",
+                "does not hold" if not found[0].mean() + half_width(found[0]) < 0.9
+                else "holds under a condition: it is more than by chance, factors on the axes"
+                if away > error
+                else "holds",
+            )
+        )  # fmt: skip
+    return rows
+
+
+def _mode_row(data: Data) -> Row:
+    found = [data.modes[angle] for angle in data.size.angles]
+    text = ", ".join(
+        f"{angle:g}: {interval(v)}" for angle, v in zip(data.size.angles, found, strict=True)
+    )
+    falls = sign(found[0] - found[-1]) > 0
+    return Row(
+        "The modes that a linear network learns one by one are the factors",
+        "C, SVD change of variables",
+        f"disentanglement of u . yhat by angle: {text}",
+        "does not hold" if found[0].mean() < 0.9
+        else "holds under a condition: factors along the principal axes"
+        if falls
+        else "holds",
+    )  # fmt: skip
+
+
+def draw(data: Data) -> Figure:
+    """Disentanglement over the angle; losses."""
+    figure, axes = plt.subplots(1, 2, figsize=(9.0, 3.6))
+    angles = data.size.angles
+    rows = {
+        "linear modes": [data.modes[a] for a in angles],
+        "hidden units, linear": [data.units["linear", a] for a in angles],
+        "hidden units, ReLU": [data.units["relu", a] for a in angles],
+        "random units": [data.chance[a] for a in angles],
+    }
+    for n, (label, found) in enumerate(rows.items()):
+        axes[0].errorbar(
+            angles, [v.mean() for v in found], [half_width(v) for v in found],
+            color=("C0", "C1", "C2", "0.6")[n], fmt="osD^"[n], linestyle="-", markersize=4,
+            capsize=3, label=label,
+        )  # fmt: skip
+    axes[0].set(xlabel="rotation of the factors (degrees)", ylabel="disentanglement",
+                ylim=(0, 1.05))  # fmt: skip
+    looks = (("linear", angles[0], "C1", "-"), ("linear", angles[-1], "k", ":"),
+             ("relu", angles[0], "C2", "-"), ("relu", angles[-1], "0.4", "--"))  # fmt: skip
+    for kind, angle, colour, dash in looks:
+        axes[1].plot(data.ts, data.losses[kind, angle][0], color=colour, linestyle=dash,
+                     label=f"{'ReLU' if kind == 'relu' else kind}, {angle:g}°")  # fmt: skip
+    axes[1].set(xlabel="flow time $t$ (units of $\\tau$)", ylabel="loss", title="seed 0")
+    for ax in axes:
+        ax.legend(fontsize="small", frameon=False)
+    return figure
+
+
+STUDY = Study("c_7_disentanglement", SIZES, compute, draw, numbers, judge)
+
+if __name__ == "__main__":
+    STUDY.main(__doc__)
