@@ -10,7 +10,7 @@ as shares $p_k$ of one unit, give $1 - H(p) / \log 4$, averaged over units by th
 every unit reads a single factor. Codes are the hidden units, linear modes $u_\alpha \cdot \hat y$,
 and, as a control, random units that keep the inputs' distances as the solutions do.
 
-    python examples/paper/c_7_disentanglement.py [--quick | --full]
+    python examples/paper/c_8_disentanglement.py [--quick | --full]
 """
 
 import dataclasses
@@ -231,7 +231,7 @@ def draw(data: Data) -> Figure:
     return figure
 
 
-STUDY = Study("c_7_disentanglement", SIZES, compute, draw, numbers, judge)
+STUDY = Study("c_8_disentanglement", SIZES, compute, draw, numbers, judge)
 
 if __name__ == "__main__":
     STUDY.main(__doc__)

@@ -11,7 +11,7 @@ The local coefficient at a point takes a prior of width .1 around it. Of the flo
 small and from large weights it says how singular a solution the flow finds, up to the beta at which
 what is left of K at the end counts.
 
-    python examples/paper/c_6_learning_coefficient.py [--quick | --full]
+    python examples/paper/c_7_learning_coefficient.py [--quick | --full]
 """
 
 import dataclasses
@@ -285,8 +285,19 @@ def _flow_row(data: Data) -> Row:
         f"norm {data.size.norms[1]:g}: {interval(large)}; the most singular point has "
         f"{closed.coefficient:g}, a generic one {widths[0] * widths[-1] / 2:g}; K at the ends at "
         f"most {excess:.1g}",
-        "holds" if sign(large - small) > 0 else "does not hold",
+        _flow_verdict(small, large, closed.coefficient),
     )
+
+
+def _flow_verdict(small: np.ndarray, large: np.ndarray, least: float) -> str:
+    """In order or not; no point has less than the most singular one once beta is large enough."""
+    if sign(large - small) <= 0:
+        return "does not hold"
+    if small.mean() < least:
+        return (
+            "holds under a condition: in order; the smaller estimate has not settled at this beta"
+        )
+    return "holds"
 
 
 def draw(data: Data) -> Figure:
@@ -320,7 +331,7 @@ def draw(data: Data) -> Figure:
     return figure
 
 
-STUDY = Study("c_6_learning_coefficient", SIZES, compute, draw, numbers, judge)
+STUDY = Study("c_7_learning_coefficient", SIZES, compute, draw, numbers, judge)
 
 if __name__ == "__main__":
     STUDY.main(__doc__)
