@@ -295,7 +295,7 @@ def _flow_verdict(small: np.ndarray, large: np.ndarray, least: float) -> str:
         return "does not hold"
     if small.mean() < least:
         return (
-            "holds under a condition: in order; the smaller estimate has not settled at this beta"
+            "holds under a condition: in order; the smaller has not settled at this beta"
         )
     return "holds"
 
