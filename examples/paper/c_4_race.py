@@ -381,7 +381,7 @@ def draw(data: Data) -> Figure:
     which += [n for n, p in enumerate(race.pathways) if p.nodes[:1] == ("in1",)
               and p.target == "out1" and "low" in p.nodes]  # fmt: skip
     fl.plot.pathways(data.runs[k], race, axes[0, 0], shown=which, graph=axes[0, 1])
-    axes[0, 0].set(title=f"A. the race, M = {data.size.shown}, K = {k}", xlim=(0, 60))
+    axes[0, 0].set(title=f"A. the race, M = {data.size.shown}, K = {k}", xlim=(0, 120))
     axes[0, 1].set_title("B. its graph, and the pathways of A")
     _draw_times(data, axes[0, 2])
     for n, (active, share) in enumerate(data.ahead.items()):

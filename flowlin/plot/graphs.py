@@ -59,7 +59,7 @@ def pathways(
         ax.axhline(full[k], color=how["color"], linewidth=0.6, alpha=0.6, zorder=0)
         _mark(ax, flow, (int(k), mode), strengths[:, k], how["color"])
     ax.set(xlabel=time_label(flow), ylabel=f"pathway strength $B_p$, mode {mode}")
-    legend(ax, loc="center right")
+    legend(ax)
     if graph is not None:
         _draw(graph, race, which, np.abs(strengths[-1]))
     return ax
