@@ -294,9 +294,7 @@ def _flow_verdict(small: np.ndarray, large: np.ndarray, least: float) -> str:
     if sign(large - small) <= 0:
         return "does not hold"
     if small.mean() < least:
-        return (
-            "holds under a condition: in order; the smaller has not settled at this beta"
-        )
+        return "holds under a condition: in order; the smaller has not settled at this beta"
     return "holds"
 
 
