@@ -472,8 +472,9 @@ def _draw_contexts(ax: Any, data: Data) -> None:
         random = np.mean([chance(r, count) for r in runs], axis=0)
         ax.plot(at, random, "k_", markersize=9, label="samples shuffled" if k == 0 else None)
     ax.set(xlabel="contexts in which a pathway's units are on", ylabel="share of the loss's fall",
-           xticks=range(most + 1), title="contextual tasks (bars: standard deviation)")  # fmt: skip
-    ax.legend()
+           xticks=range(most + 1), ylim=(0, 0.95),
+           title="contextual tasks (bars: standard deviation)")  # fmt: skip
+    ax.legend(loc="upper right", ncols=2, fontsize=8)
 
 
 def _draw_offset(ax: Any, data: Data) -> None:
@@ -485,9 +486,9 @@ def _draw_offset(ax: Any, data: Data) -> None:
         means = [np.mean(some) for some in values.values()]
         ax.plot(list(values), means, "-", color=colour, label=word)
     ax.axhline(CURVED, color="0.5", linewidth=0.8)
-    ax.set(xlabel=r"offset $\Delta$", ylabel="share", ylim=(-0.03, 1.03),
+    ax.set(xlabel=r"offset $\Delta$", ylabel="share", ylim=(-0.03, 1.35),
            title="offset XOR: from non-linear to linear")  # fmt: skip
-    ax.legend(loc="center right")
+    ax.legend(loc="upper right", fontsize=8)
 
 
 def _draw_times(ax: Any, data: Data) -> None:
