@@ -7,7 +7,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from flowlin._tools.arrays import is_traced
 from flowlin._tools.checks import (
@@ -81,8 +81,9 @@ class Rectified:
         sides = self.history.sides
         return np.sum([np.sum(own == SLIDING, axis=(1, 2)) for own in sides], axis=0)
 
-    def network(self, t: float) -> ReLUNetwork:
-        """The run's network at time t."""
+    @checked
+    def network(self, t: ArrayLike) -> ReLUNetwork:
+        """The run's network at time t; for several times (T,), stacked."""
         return self.flow.network(t)
 
     @checked(t=not_negative)
