@@ -38,7 +38,7 @@ def gradients(problem: Problem):
     network = problem.network
     c, biased = float(network.bias_strength), network.biases[0] is not None
     if isinstance(network, fl.LinearNetwork):
-        stats = Statistics.of(problem.task, fl.SquaredError())
+        stats = Statistics.of(problem.task, fl.SquaredError()).expansion
         arrays = (stats.sigma_x, stats.solution, stats.slope)
         sigma, solution, slope = (torch.tensor(np.array(a)) for a in arrays)
 

@@ -12,6 +12,7 @@ evaluations from samples. Writes `gated_graph.json` and the table `gated_graph.m
 """
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import _common
@@ -73,7 +74,9 @@ def row(name: str, task: fl.Task, network: fl.GatedGraph, repeats: int) -> dict[
     made = jax.jit(lambda n, t: GraphStatistics.of(n, t, loss))
     fields = {"statistics": made(network, task), "samples": FullData(task, loss)}
     gradient = jax.jit(lambda goal, n: goal.gradient(n))
-    runs = {k: (lambda goal=goal: gradient(goal, network)) for k, goal in fields.items()}
+    runs: dict[str, Callable[[], Any]] = {
+        k: (lambda goal=goal: gradient(goal, network)) for k, goal in fields.items()
+    }
     runs["once"] = lambda: made(network, task)
     found = [run() for run in runs.values()][:2]
     pairs = zip(*map(jax.tree.leaves, found), strict=True)

@@ -121,7 +121,7 @@ def network_of(size: Size, domains: int, pairs: Any, seed: int, own: bool) -> An
     edges += [("high", f"out{j}") for j in ends]
     to = {f"out{j}": sum(open_[n] for n, p in enumerate(pairs) if p[1] == j) for j in ends}
     gates = {node: gate for node, gate in to.items() if np.ndim(gate)}
-    for n, (i, j) in enumerate(pairs if own else ()):
+    for n, (i, j) in enumerate(pairs if own else []):
         way = (f"in{i}", f"low{i}{j}", f"high{i}{j}", f"out{j}")
         edges += list(itertools.pairwise(way))
         nodes |= dict.fromkeys(way[1:3], size.own)
@@ -255,10 +255,10 @@ def against_ahead(race: fl.theory.Race, size: Size, active: int) -> np.ndarray:
 
 def agreement(race: fl.theory.Race, size: Size) -> float:
     """Largest difference of the network's strengths from the race's, over the largest."""
-    t1, how = end(race, size), {"rtol": 1e-11}
+    t1, rtol = end(race, size), 1e-11
     ts = np.linspace(0, t1, 13)
-    full = fl.gradient_flow(race.network, race.task, t1, ts=ts, **how)
-    reduced = race.flow(t1, ts=ts, **how)
+    full = fl.gradient_flow(race.network, race.task, t1, ts=ts, rtol=rtol)
+    reduced = race.flow(t1, ts=ts, rtol=rtol)
     a, b = (np.asarray(jax.vmap(race.strengths)(f.networks)) for f in (full, reduced))
     return float(np.abs(a - b).max() / np.abs(b).max())
 
@@ -412,7 +412,7 @@ def _draw_times(data: Data, ax: Any) -> None:
     for m in data.size.domains:
         ks = np.arange(1, m + 1)
         located, closed = (
-            np.array([data.times[m, k][n, 0] for k in ks]) / (m * ks) for n in (0, 1)
+            np.array([data.times[m, int(k)][n, 0] for k in ks]) / (m * ks) for n in (0, 1)
         )
         shift = 0.05 * (m - most)
         ax.plot(ks + shift, located, "osD^"[m % 4], color=f"C{m - 2}", label=f"M = {m}")

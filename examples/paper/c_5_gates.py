@@ -89,7 +89,8 @@ def split(size: Size, seed: int) -> tuple[fl.Task, fl.Task]:
     item = rng.permutation(items)[: size.held_out]
     out = np.zeros(task.samples, bool)
     out[rng.integers(size.contexts, size=size.held_out) * items + item] = True
-    return tuple(fl.Task(task.x[kept], task.y[kept], name=task.name) for kept in (~out, out))
+    seen, held = (fl.Task(task.x[k], task.y[k], name=task.name) for k in (~out, out))
+    return seen, held
 
 
 def context_gates(task: fl.Task, contexts: int) -> dict[str, Any]:

@@ -254,7 +254,7 @@ def structure(one: Read, contexts: int, draws: int = 200) -> float:
         means = rows.reshape(len(rows), contexts, -1).mean(axis=2)
         return float(one.shares @ means.var(axis=1))
 
-    random = np.mean([between(rng.permuted(on, axis=1)) for _ in range(draws)])
+    random = float(np.mean([between(rng.permuted(on, axis=1)) for _ in range(draws)]))
     return between(on) / random if random > 0 else float("nan")
 
 
