@@ -285,11 +285,68 @@ class DeepFlow(eqx.Module):
             velocity = self.pressed(parameters, frozen)[0].velocity
         return self.moving(velocity)
 
+    def unfed(self, codes: Int[Array, "H P"]) -> Bool[Array, "H P"]:
+        """Pairs whose inputs are zero at these sides: their z is, whatever the unit's weights.
+
+        All units below are off or slide, and the layer has no bias. Such a pair neither moves nor
+        slides; its gate is what it would be if a pair below rose from its kink (`push`).
+        """
+        none = jnp.zeros(codes.shape[1], bool)
+        found, empty = [], none
+        for k, own in enumerate(self.split(codes)):
+            fed = self.network.biases[k] is not None or k == 0
+            empty = none if fed else empty
+            found.append(jnp.broadcast_to(empty, own.shape))
+            empty = (empty | jnp.all(own <= SLIDING, axis=0)) & (self.network.slope == 0)
+        return jnp.concatenate(found)
+
+    def push(
+        self, parameters: Parameters, unfed: Bool[Array, "H P"], rising: Bool[Array, "H P"]
+    ) -> Float[Array, "H P"]:
+        """z of unfed pairs for each unit by which the pairs `rising` below are above their kinks.
+
+        Zero for pairs that are fed, and those below which none rises.
+        """
+        below, found = None, []
+        weights = self.whole(parameters)[0]
+        for k, (unfed_, up) in enumerate(zip(self.split(unfed), self.split(rising), strict=True)):
+            own = jnp.zeros(up.shape, self.task.x.dtype) if below is None else weights[k] @ below
+            own = jnp.where(unfed_, own, 0.0)
+            found.append(own)
+            below = jnp.where(unfed_, jnp.maximum(own, 0.0), up.astype(own.dtype))
+        return jnp.concatenate(found)
+
+    def together(self, pairs: Bool[Array, "H P"]) -> Bool[Array, "H P"]:
+        """Whether any pair of the same layer and sample is one of these."""
+        layers = [jnp.broadcast_to(jnp.any(own, axis=0), own.shape) for own in self.split(pairs)]
+        return jnp.concatenate(layers)
+
+    def above(self, pairs: Bool[Array, "H P"]) -> Bool[Array, "H P"]:
+        """Whether any pair of the same sample in a higher layer is one of these."""
+        found, above = [], jnp.zeros(pairs.shape[1], bool)
+        for own in reversed(self.split(pairs)):
+            found = [jnp.broadcast_to(above, own.shape), *found]
+            above = above | jnp.any(own, axis=0)
+        return jnp.concatenate(found)
+
+    @property
+    def feeds_all(self) -> bool:
+        """Whether biases keep every pair fed."""
+        return all(b is not None for b in self.network.biases[1:-1])
+
     def margins(self, parameters: Parameters, frozen: DeepFrozen) -> Float[Array, "2 H P"]:
-        """How far each kink is from an event; see `GatedFlow.margins`."""
+        """How far each kink is from an event; see `GatedFlow.margins`.
+
+        An unfed pair's is how far its push is from changing sign.
+        """
         at, u = self.pressed(parameters, frozen)
         z, bound = jnp.concatenate(at.z), self.bound(self.strength(at.c))
         slides = frozen.codes == SLIDING
+        if not self.feeds_all:
+            unfed = self.unfed(frozen.codes)
+            push = self.push(parameters, unfed, slides)
+            far = jnp.where(frozen.codes == OFF, -1.0, 1.0)
+            z = jnp.where(unfed, jnp.where(push == 0, far, push), z)
         side = jnp.where(frozen.codes == OFF, -z, z)
         margins = jnp.stack([jnp.where(slides, u, side), jnp.where(slides, bound - u, 1.0)])
         return jnp.where(self.leads, margins, 1.0)
@@ -346,7 +403,12 @@ class DeepFlow(eqx.Module):
         strength = self.strength([jnp.abs(c) for c in at.c])
         slid = rounding_in(eps.dtype).u * strength + self.noise(parameters)
         tiny = jnp.finfo(eps).tiny / eps
-        return jnp.where(frozen.codes == SLIDING, slid + tiny, self.rounding(parameters))
+        free = self.rounding(parameters)
+        if not self.feeds_all:
+            norms = [jnp.linalg.norm(w, axis=1) for w in self.whole(parameters)[0][:-1]]
+            sizes = jnp.concatenate(norms)[:, None]
+            free = jnp.where(self.unfed(frozen.codes), rounding_in(eps.dtype).z * sizes, free)
+        return jnp.where(frozen.codes == SLIDING, slid + tiny, free)
 
 
 def take(pairs: Shaped[Array, "H P"], slots: Int[Array, " m"]) -> Shaped[Array, " m"]:

@@ -30,6 +30,7 @@ exit, as the smoothed ReLU does in the limit, and notes a *branch*.
 """
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
@@ -42,7 +43,8 @@ from flowlin.field.gates.rule import AbstractRule, Piece
 from flowlin.field.gates.sides import FINE, NO_SLOTS, OFF, ON, SLIDING, UNSOLVED, slots_of
 from flowlin.log.buffer import Buffer
 
-BLOCK_PASSES = 12  # in which all wrong sides change at once, before the first one alone
+BLOCK_PASSES = 12  # in which all wrong sides change at once, before the last one alone
+TURNS = 8  # of those that are fed and those that feed them
 PASSES = 300  # before a choice of sides counts as unsolved
 
 
@@ -98,22 +100,77 @@ class NetworkRule(AbstractRule):
         self, parameters: Parameters, sides: LayerSides, fired: Array
     ) -> tuple[LayerSides, Bool[Array, "H P"]]:
         """New sides, and which pairs left where the flow may not be unique."""
-        flow = self.flow
+        flow, near = self.flow, self.flow.near(parameters)
+        if flow.feeds_all:
+            new = self._new(parameters, sides, fired, near)
+        else:
+            sides, new = self._fed(parameters, sides, fired, near)
+        slides = (sides.codes == SLIDING) & flow.leads
         frozen = flow.freeze(sides)
-        at, u = flow.pressed(parameters, frozen)
-        strength, slides = flow.strength(at.c), (sides.codes == SLIDING) & flow.leads
-        near = flow.near(parameters)
-        left = jnp.where(2 * u > flow.bound(strength), ON, OFF).astype(jnp.int8)
-        open_ = jnp.where(slides, ~fired, (fired | near) & (strength < 0)) & flow.leads
-        crosses = fired & ~slides & ~open_
-        codes = jnp.where(fired & slides, left, jnp.where(crosses, -sides.codes, sides.codes))
-        new = self._settled(parameters, codes, open_, crosses)
+        strength = flow.strength(flow.pressed(parameters, frozen)[0].c)
         highest = flow.reach(parameters, frozen)[1]
         doubtful = highest > rounding_in(highest.dtype).snap * jnp.abs(strength)
         branch = slides & (new.codes == ON) & doubtful
         first = jnp.max(jnp.where(branch, highest, -jnp.inf))
         first = jnp.where(jnp.any(branch) & jnp.isnan(sides.certificate), first, sides.certificate)
         return eqx.tree_at(lambda s: s.certificate, new, first), branch
+
+    def _new(
+        self, parameters: Parameters, sides: LayerSides, fired: Array, near: Array
+    ) -> LayerSides:
+        """New sides after the events of some pairs."""
+        flow = self.flow
+        at, u = flow.pressed(parameters, flow.freeze(sides))
+        strength, slides = flow.strength(at.c), (sides.codes == SLIDING) & flow.leads
+        left = jnp.where(2 * u > flow.bound(strength), ON, OFF).astype(jnp.int8)
+        open_ = jnp.where(slides, ~fired, (fired | near) & (strength < 0)) & flow.leads
+        crosses = fired & ~slides & ~open_
+        codes = jnp.where(fired & slides, left, jnp.where(crosses, -sides.codes, sides.codes))
+        return self._settled(parameters, codes, open_, crosses)
+
+    def _fed(
+        self, parameters: Parameters, sides: LayerSides, fired: Array, near: Array
+    ) -> tuple[LayerSides, LayerSides]:
+        """Sides before and after where inputs of pairs may be zero (`DeepFlow.unfed`).
+
+        What only pairs at their kinks feed reaches z = 0 with them: the event is theirs. Its side,
+        which counts for the signal that is sent down, is the one that it has when those pairs rise
+        that are on, or slide, afterwards; which do depends on it, so both are found in turns.
+        """
+        flow, codes = self.flow, sides.codes
+        unfed = flow.unfed(jnp.where(fired | near, SLIDING, codes))
+        turned = fired & flow.unfed(codes)  # whose push changed its sign
+        ended = flow.above(fired & unfed & ~turned)
+        fired = (fired | (near & (codes == ON) & ended)) & ~unfed
+        near, slides = near & ~unfed, (codes == SLIDING) & ~unfed
+        at_kinks = fired | near | slides
+
+        def given(rising: Array) -> LayerSides:
+            push = flow.push(parameters, unfed, rising)
+            pushed = jnp.where(push > 0, ON, OFF).astype(jnp.int8)
+            own = jnp.where(unfed & ((push != 0) | (codes == SLIDING)), pushed, codes)
+            own = jnp.where(turned & (codes != SLIDING), -codes, own).astype(jnp.int8)
+            fed = self._sides(flow.follow(own), sides.trouble)
+            return eqx.tree_at(lambda s: s.certificate, fed, sides.certificate)
+
+        def once(state):
+            rising, before, _, _, count = state
+            new = self._new(parameters, before, fired, near)
+            on = (new.codes == ON) & at_kinks
+            rises = jnp.where(flow.together(on), on, (new.codes == SLIDING) & at_kinks)
+            rises = jnp.where(flow.together(rises), rises, rising)
+            after = given(rises)
+            again = jnp.any(after.codes != before.codes) & (count < TURNS)
+            before = jax.tree.map(lambda a, b: jnp.where(again, a, b), after, before)
+            return rises, before, new, again, count + 1
+
+        start = at_kinks, given(at_kinks), sides, jnp.asarray(True), jnp.zeros((), int)
+        rises, before, new, *_ = lax.while_loop(lambda state: state[3], once, start)
+        # What slid, and has no inputs any more, cannot.
+        codes = jnp.where(unfed, given(rises).codes, new.codes)
+        idle = flow.unfed(codes) & (codes == SLIDING)
+        codes = flow.follow(jnp.where(idle, OFF, codes).astype(jnp.int8))
+        return before, self._sides(codes, new.trouble)
 
     def _settled(
         self, parameters: Parameters, codes: Array, open_: Array, set_: Array
@@ -139,7 +196,8 @@ class NetworkRule(AbstractRule):
         """Sides with those that the open pairs choose among each other, and dz/dt of all there.
 
         All of them slide at first; then every pair on a wrong side changes it, after
-        `BLOCK_PASSES` the first one alone, until none is.
+        `BLOCK_PASSES` the last one alone, until none is. Bounds depend on the layers above alone:
+        one by one from below, pairs of two layers can chase each other for ever.
         """
         chosen = slots_of(open_.ravel(), self.slots)
         base = self.flow.follow(jnp.where(open_, SLIDING, codes).astype(jnp.int8))
@@ -148,8 +206,9 @@ class NetworkRule(AbstractRule):
 
         def once(choice: _Choice) -> _Choice:
             side, moved, rates = self._turned(parameters, choice.codes, chosen)
-            first = jnp.arange(moved.size) == jnp.argmax(moved)
-            stays = moved & ~first & (choice.count >= BLOCK_PASSES)
+            # The last one is of the highest layer: what it does to the bounds below is then done.
+            last = jnp.arange(moved.size) == moved.size - 1 - jnp.argmax(moved[::-1])
+            stays = moved & ~last & (choice.count >= BLOCK_PASSES)
             side = jnp.where(stays, take(choice.codes, chosen), side)
             new = choice.codes.ravel().at[chosen].set(side, mode="drop")
             new = self.flow.follow(new.reshape(base.shape))
