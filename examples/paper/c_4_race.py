@@ -440,7 +440,7 @@ def _draw_shares(data: Data, ax: Any) -> None:
     ax.margins(x=0.3, y=0.25)
 
 
-STUDY = Study("c_4_race", SIZES, compute, draw, numbers, judge)
+STUDY = Study("c_4_race", SIZES, compute, draw, numbers, judge, heavy=True)
 
 if __name__ == "__main__":
     STUDY.main(__doc__)

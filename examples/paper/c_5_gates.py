@@ -317,7 +317,7 @@ def _dots(ax: Any, names: list[str], values: list[np.ndarray], colour: str, labe
     ax.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.5, -0.5))
 
 
-STUDY = Study("c_5_gates", SIZES, compute, draw, numbers, judge)
+STUDY = Study("c_5_gates", SIZES, compute, draw, numbers, judge, heavy=True)
 
 if __name__ == "__main__":
     STUDY.main(__doc__)

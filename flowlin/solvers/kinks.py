@@ -225,6 +225,10 @@ class ExactKinks(AbstractKinks):
     from convex the first one was: the largest C of the pair that left over all gates above it
     (NaN without a branch; see `flowlin.field.gates.layers_rule` for rule and derivation).
 
+    Without biases a layer may send nothing for a sample. Where several of its units are then at
+    their kinks at once, no choice of sides is always found that goes on: the run ends there, its
+    step size at nothing (four in ten runs of three layers of 8 units on 40 images of MNIST).
+
     **Arguments:**
 
     - `slots`: how many pairs of one unit may slide at once, or in a network of several hidden
