@@ -160,8 +160,11 @@ class NetworkRule(AbstractRule):
             rises = jnp.where(flow.together(on), on, (new.codes == SLIDING) & at_kinks)
             rises = jnp.where(flow.together(rises), rises, rising)
             after = given(rises)
-            again = jnp.any(after.codes != before.codes) & (count < TURNS)
+            differs = jnp.any(after.codes != before.codes)
+            again = differs & (count < TURNS)
             before = jax.tree.map(lambda a, b: jnp.where(again, a, b), after, before)
+            trouble = jnp.where(differs & ~again, UNSOLVED, new.trouble).astype(jnp.int8)
+            new = eqx.tree_at(lambda s: s.trouble, new, trouble)
             return rises, before, new, again, count + 1
 
         start = at_kinks, given(at_kinks), sides, jnp.asarray(True), jnp.zeros((), int)
