@@ -41,7 +41,7 @@ def _matrix(name: str, value: Any) -> Array:
 class HalfSpaces(eqx.Module):
     r"""Gates that are one in a half-space: $g_m(x) = 1$ where $v_m \cdot x > \theta_m$, else 0.
 
-    What globally gated networks commonly use (Li and Sompolinsky 2022, Sec. 2).
+    What globally gated networks commonly use (Li and Sompolinsky 2022).
 
     **Arguments:** `normals` v, (M, N_in); `thresholds` theta, (M,), zero by default.
 

@@ -160,7 +160,7 @@ class GatedGraph(AbstractGraph):
 
         **Raises:** `ValueError` for a task that does not fit, or more than 10,000 pathways.
 
-        Source: Saxe, Sodhani and Lewallen (2022), Sec. 3.
+        Source: Saxe, Sodhani and Lewallen (2022).
         """
         self.require_fit(task)
         return correlations(self, task)

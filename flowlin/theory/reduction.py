@@ -87,7 +87,7 @@ class Race(eqx.Module):
     - `reduced`: the task in the modes' coordinates, which `start` flows on.
     - `certificate`: how far it is from being exact.
 
-    Source: Saxe, Sodhani and Lewallen, "The Neural Race Reduction" (2022), Sec. 4.
+    Source: Saxe, Sodhani and Lewallen, "The Neural Race Reduction" (2022).
     """
 
     network: GatedGraph

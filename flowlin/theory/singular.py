@@ -43,7 +43,7 @@ def learning_coefficient(widths: Sequence[int], rank: int) -> LearningCoefficien
 
     **Raises:** `ValueError` for fewer than two widths, or a rank above the least.
 
-    Source: Aoyagi (2024), Theorem 1, for two layers Aoyagi and Watanabe (2005); Watanabe (2009).
+    Source: Aoyagi (2024), for two layers Aoyagi and Watanabe (2005); Watanabe (2009).
     """
     if len(widths) < 2:
         raise ValueError(
