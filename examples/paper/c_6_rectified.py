@@ -4,8 +4,8 @@ Exact ReLU runs are cut at their switches; between two of them the network is a 
 Asked is whether the gated flow with the switching times handed over is the ReLU flow, how long one
 constant gating would do, how many pathways carry the fall of the loss, whether they are mixed
 selective on a contextual task (Jarvis, Klein, Rosman and Saxe 2024, whom the text quotes), where
-the solution of the offset XOR task becomes linear, and how bias-free ReLU networks compare with
-linear ones on symmetric data (Zhang, Saxe and Latham 2025).
+the solution of the offset XOR task becomes linear, and whether the gates say how much slower
+bias-free ReLU networks are than linear ones (`_half_width.py`).
 
 Cut: one hidden layer (the replay of gates is for one), 32 units on the contextual task.
 
@@ -15,6 +15,7 @@ Cut: one hidden layer (the replay of gates is for one), 32 units on the contextu
 import dataclasses
 from typing import Any
 
+import _half_width as half
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -39,7 +40,7 @@ class Size:
     - `levels`, `hidden`, `t1`: of the tree.
     - `xor_hidden`, `deltas`: of the offset XOR task; without offset it is XOR.
     - `contexts`, `units`, `context_t1`: of the contextual tasks.
-    - `symmetric`: seeds on symmetric data.
+    - `symmetric`: seeds of the bias-free networks, on symmetric data and on the tree.
     """
 
     seeds: int
@@ -94,7 +95,7 @@ class Data:
     tree: list[Read]
     offset: dict[float, list[Read]]
     contexts: dict[int, list[Read]]
-    times: list[np.ndarray]
+    growth: dict[str, list[half.Growth]]
     shown: Any
 
     @property
@@ -159,34 +160,6 @@ def curved(network: Any, task: fl.Task, points: int = 500) -> float:
     return float(np.sum(rest**2) / np.sum((y - y.mean(axis=0)) ** 2))
 
 
-def symmetric(seed: int, samples: int = 12, inputs: int = 4) -> fl.Task:
-    """Inputs x and -x with targets of a linear teacher with three unlike modes."""
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(samples, inputs))
-    x = np.linalg.qr(x)[0] * np.sqrt(samples)  # white
-    u, v = (np.linalg.qr(rng.normal(size=(inputs, 3)))[0] for _ in range(2))
-    teacher = (u * [3.0, 1.5, 0.75]) @ v.T
-    x = np.r_[x, -x]
-    return fl.Task(x, x @ teacher.T, name="symmetric")
-
-
-def learning_times(seed: int) -> np.ndarray:
-    """Times from 10 to 90 % of a mode's full strength, ReLU over linear; (modes,)."""
-    task = symmetric(seed)
-    modes, found = fl.theory.modes(task), []
-    network = relu(task, 64, 1e-6, seed, bias=False)
-    for one in (network.linear(), network):
-        # On symmetric data the outputs are odd: the map is what takes x to them.
-        hits = fl.Crossing(
-            modes.observable(one, task), np.outer([0.1, 0.9], modes.full_strength), "up",
-            name="mode",
-        )  # fmt: skip
-        flow = fl.gradient_flow(one, task, 60.0, events=(hits,), rtol=1e-6)
-        low, high = np.asarray(flow.events.first("mode"))[:, :3]
-        found.append(high - low)
-    return found[1] / found[0]
-
-
 def compute(size: Size) -> Data:
     """All runs."""
     tree = fl.tasks.hierarchy(levels=size.levels)
@@ -210,7 +183,7 @@ def compute(size: Size) -> Data:
         found["tree"],
         {delta: found[f"offset {delta}"] for delta in size.deltas},
         {count: found[count] for count in size.contexts},
-        [learning_times(seed) for seed in range(size.symmetric)],
+        half.compute(size.symmetric, tree) if size.symmetric else {},
         shown,
     )
 
@@ -277,7 +250,13 @@ def numbers(data: Data) -> dict[str, Any]:
             [chance(r, count) for r in runs], axis=0
         )
         found[f"{count} contexts: structure over chance"] = [structure(r, count) for r in runs]
-    found["symmetric data: time from 10 to 90 %, ReLU over linear, by mode"] = data.times
+    for name, runs in data.growth.items():
+        found[f"{name}, no bias: share let through by the gates, by mode"] = [
+            run.gates for run in runs
+        ]
+        found[f"{name}, no bias: time from 10 to 90 %, ReLU over linear, by mode"] = [
+            run.ratio for run in runs
+        ]
     return found
 
 
@@ -293,7 +272,7 @@ def judge(data: Data) -> list[Row]:
     """Verdicts: equivalence, constant gating, pathways, offset XOR, contexts, symmetric data."""
     rows = [*_reading_rows(data), *_offset_rows(data)]
     rows += _context_rows(data) if data.contexts else []
-    return rows + ([_symmetric_row(data)] if data.times else [])
+    return rows + (half.rows(data.growth) if data.growth else [])
 
 
 def _reading_rows(data: Data) -> list[Row]:
@@ -420,17 +399,6 @@ def _offset_rows(data: Data) -> list[Row]:
     ]
 
 
-def _symmetric_row(data: Data) -> Row:
-    ratios = np.array(data.times)
-    return Row(
-        "Without bias and on symmetric data a ReLU network learns like a linear one at half speed",
-        "Zhang, Saxe and Latham 2025",
-        "time from 10 to 90 % of a mode's strength, ReLU over linear, same start (variance 1e-6, "
-        "64 units), by mode: " + ", ".join(interval(one) for one in ratios.T),
-        "holds" if np.all(np.abs(ratios.mean(axis=0) - 2) < 0.1) else "does not hold",
-    )
-
-
 # The figure
 
 
@@ -445,7 +413,7 @@ def draw(data: Data) -> Figure:
     if data.contexts:
         _draw_contexts(axes[1, 0], data)
     _draw_offset(axes[1, 1], data)
-    _draw_times(axes[1, 2], data)
+    half.draw(axes[1, 2], data.growth)
     return figure
 
 
@@ -489,15 +457,6 @@ def _draw_offset(ax: Any, data: Data) -> None:
     ax.set(xlabel=r"offset $\Delta$", ylabel="share", ylim=(-0.03, 1.35),
            title="offset XOR: from non-linear to linear")  # fmt: skip
     ax.legend(loc="upper right", fontsize=8)
-
-
-def _draw_times(ax: Any, data: Data) -> None:
-    for ratios in data.times:
-        ax.plot(np.arange(len(ratios)) + 1, ratios, "o", color="C0", alpha=0.6)
-    ax.axhline(2, color="0.5", linewidth=0.8, label="half speed")
-    ax.set(xlabel="mode", ylabel="time from 10 to 90 %, ReLU over linear", xticks=[1, 2, 3],
-           ylim=(0, 3), title="symmetric data, no bias")  # fmt: skip
-    ax.legend(loc="lower right")
 
 
 STUDY = Study("c_6_rectified", SIZES, compute, draw, numbers, judge, heavy=True)
