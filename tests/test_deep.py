@@ -526,21 +526,22 @@ def test_float32_and_sweeps(walked):
 
 @pytest.mark.slow
 @pytest.mark.data
-@pytest.mark.parametrize("seed", [3, 4])
-def test_without_biases_it_goes_on_where_a_layer_sends_nothing(data_folder, seed):
+@pytest.mark.parametrize(("seed", "t1"), [(3, 0.5), (4, 0.5), (8, 3.4)])
+def test_without_biases_it_goes_on_where_a_layer_sends_nothing(data_folder, seed, t1):
     """The last unit of a layer turns off for a sample, whose z above are then zero for good.
 
     Sides above a unit at its kink are those that it has when that rises: by rounding they flipped
-    without end. Pairs of two layers that chose one by one from below chased each other.
+    without end. Pairs of two layers that chose one by one from below chased each other. The last
+    seed has, at t = 3.36, a pair with a range while it is off and none while it slides.
     """
     del data_folder
     task = fl.tasks.mnist(40).astype("float64")
     variance, loss = [2 / 784, 2 / 8, 2 / 8, 1 / 8], fl.CrossEntropy()
     network = fl.ReLUNetwork.init(task, (8, 8, 8), variance, bias=False, key=jax.random.key(seed))
-    flow = fl.gradient_flow(network, task, 0.5, loss=loss, kinks=fl.ExactKinks(), rtol=1e-6)
+    flow = fl.gradient_flow(network, task, t1, loss=loss, kinks=fl.ExactKinks(), rtol=1e-6)
     off = []
     for rate in (1e-2, 1e-3):
-        descent = fl.gradient_descent(network, task, rate, round(0.5 / rate), loss=loss)
+        descent = fl.gradient_descent(network, task, rate, round(t1 / rate), loss=loss)
         off.append(float(distance(descent.final, flow.final)))
     assert off[0] < 2e-3
     assert off[1] < 0.15 * off[0]

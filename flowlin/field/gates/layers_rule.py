@@ -45,6 +45,7 @@ from flowlin.log.buffer import Buffer
 
 BLOCK_PASSES = 12  # in which all wrong sides change at once, before the last one alone
 TURNS = 8  # of those that are fed and those that feed them
+PATIENCE = 100  # passes in which a pair with an empty range has to be off before it is on
 PASSES = 300  # before a choice of sides counts as unsolved
 
 
@@ -208,7 +209,7 @@ class NetworkRule(AbstractRule):
         parameters, _ = self.flow.settle(parameters, self.flow.freeze(self._sides(base)))
 
         def once(choice: _Choice) -> _Choice:
-            side, moved, rates = self._turned(parameters, choice.codes, chosen)
+            side, moved, rates = self._turned(parameters, choice.codes, chosen, choice.count)
             # The last one is of the highest layer: what it does to the bounds below is then done.
             last = jnp.arange(moved.size) == moved.size - 1 - jnp.argmax(moved[::-1])
             stays = moved & ~last & (choice.count >= BLOCK_PASSES)
@@ -225,12 +226,13 @@ class NetworkRule(AbstractRule):
         return self._sides(end.codes, trouble), end.rates
 
     def _turned(
-        self, parameters: Parameters, codes: Array, chosen: Int[Array, " m"]
+        self, parameters: Parameters, codes: Array, chosen: Int[Array, " m"], count: Array
     ) -> tuple[Int[Array, " m"], Bool[Array, " m"], Float[Array, "H P"]]:
         """Sides that the chosen pairs want at these sides, which of them are others, and dz/dt.
 
         A pair whose range is empty (C >= 0) leaves its slide to off first and, if its z then rises,
-        from there to on: sent on at once, it could revive a unit that is dead.
+        from there to on: sent on at once, it could revive a unit that is dead. Its range may be
+        empty while it slides, and not while it is off: after `PATIENCE` passes it may go on.
 
         Where none is another, those at an end of their ranges get the side of that end.
         """
@@ -248,7 +250,7 @@ class NetworkRule(AbstractRule):
         slack_rate = slack * jnp.abs(q) + jnp.abs(gram) @ (slack * jnp.abs(u) + noise)
         slack_u = slack * jnp.abs(bound) + noise
         empty = bound <= 0
-        low = slides & (empty | (u < -slack_u))
+        low = slides & ((empty & (count < PATIENCE)) | (u < -slack_u))
         high = slides & ~low & (u > bound + slack_u)
         rises = there & (side == OFF) & (rate > slack_rate)
         falls = there & (side == ON) & (rate < -slack_rate)
