@@ -150,6 +150,7 @@ def test_strengths_of_another_kind_of_network():
         (lambda: theory.modes((TASK.x, TASK.y)), "`task` must be an fl.Task"),
         (lambda: theory.modes(TASK, np.nan), "`bias_strength` must be finite"),
         (lambda: theory.modes(TASK, "1"), "`bias_strength` must be a number"),
+        (lambda: theory.modes(TASK, eqx.nn.Linear(3, 2, key=KEY)), "or a flowlin network with a c"),
         (lambda: theory.bias_mode(TASK, np.inf), "`bias_strength` must be finite"),
         (lambda: theory.bias_mode(TASK.x, 1.0), "`task` must be an fl.Task"),
         (lambda: theory.solve(LINEAR, TASK, tolerance=np.nan), "`tolerance` must be finite"),

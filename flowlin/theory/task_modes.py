@@ -15,7 +15,7 @@ from flowlin._tools.arrays import (
     require_finite,
     weighted,
 )
-from flowlin._tools.checks import WORDS, array, checked, flag, instance
+from flowlin._tools.checks import WORDS, array, checked, flag, instance, refuse
 from flowlin._tools.codec import storable
 from flowlin._tools.show import shown
 from flowlin._tools.types import Parameters
@@ -186,6 +186,9 @@ def _given_or_own(name: str, value: Any) -> Any:
     """A bias strength, or the network whose own it is."""
     if isinstance(value, AbstractNetwork):
         return WORDS["network"]("network", value)
+    if isinstance(value, eqx.Module):
+        wanted = "a number c, or a flowlin network with a c of its own"
+        raise refuse(name, wanted, value, "give c itself, 0 for inputs without a bias")
     return WORDS["bias_strength"](name, value)
 
 
