@@ -24,8 +24,9 @@ jax.config.update("jax_enable_x64", True)
 
 @pytest.fixture
 def as_a_user(monkeypatch, tmp_path):
-    """In an empty folder, and without the import hook's type checks: the library's own errors."""
+    """In an empty folder without data, and with the library's own errors, not the import hook's."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLOWLIN_DATA", str(tmp_path))
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     yield
     if "matplotlib.pyplot" in sys.modules:
