@@ -13,12 +13,13 @@ import textwrap
 from types import ModuleType
 from typing import Any
 
-import flowlin as fl
 from docutils import nodes
 from docutils.utils import new_document
 from myst_parser.sphinx_ import Parser
 from sphinx import addnodes
 from sphinx.util.docutils import SphinxDirective
+
+import flowlin as fl
 
 ROOMS = ("", "theory", "tasks", "measures", "plot")
 
@@ -147,7 +148,9 @@ def of_class(kind: type) -> str:
 
 
 def signature(app, what, name, thing, options, arguments, returns):
-    """The signature of a function, a method or a class, as in the source."""
+    """The signature of a function, a method or a class, as in the source; none where there is none."""
+    if arguments is None:
+        return None
     if what in ("class", "exception"):
         return of_class(thing), None
     if what in ("function", "method"):

@@ -17,13 +17,16 @@ ROOMS = {"flowlin": fl} | {
 }
 # What runs, files and other classes call, and users do not: of networks, of events and policies for
 # kinks, of losses, of logs and trajectories.
-INNER = """
+INNER = re.findall(
+    r"\w+",
+    """
     about_kinks held kind module packed parameters_of require_fit restored rounded
     rounded_activation sample_gates time_constants unpacked with_sample_gates activation gate
     exchangeable finest method narrow needs_gates remedy walk walks watches width
     total weight
     channel gate_channel mapped merged offsets trimmed where model_at models of with_rows
-""".split()
+    """,
+)
 
 
 def entries(text):
