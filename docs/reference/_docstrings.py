@@ -11,7 +11,7 @@ import functools
 import inspect
 import textwrap
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from docutils import nodes
 from docutils.utils import new_document
@@ -88,10 +88,18 @@ def docstring(app, what, name, thing, options, lines) -> None:
 
 
 class Annotations(ast.NodeTransformer):
-    """Annotations as they are shown: public names with links, shapes without padding."""
+    """Annotations as they are shown: public names with links, shapes without padding, no TypeVars.
+
+    - `names`: what a function's module knows.
+    """
+
+    def __init__(self, names: dict[str, Any]):
+        self.names = names
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         """A public class by its full name, of which the last part is shown."""
+        if isinstance(self.names.get(node.id), TypeVar):
+            return ast.Name("Self")
         whole = targets("").get(node.id)
         return node if whole is None else ast.parse(f"~{whole}", mode="eval").body
 
@@ -102,9 +110,9 @@ class Annotations(ast.NodeTransformer):
         return ast.Constant(node.value.strip() if isinstance(node.value, str) else node.value)
 
 
-def shown(annotation: ast.expr | None) -> ast.expr | None:
+def shown(annotation: ast.expr | None, names: dict[str, Any]) -> ast.expr | None:
     """An annotation of the source as it is shown."""
-    return annotation and Annotations().visit(annotation)
+    return annotation and Annotations(names).visit(annotation)
 
 
 def source(thing: Any) -> Any:
@@ -113,18 +121,16 @@ def source(thing: Any) -> Any:
 
 
 def of_function(function: Any, bound: bool) -> tuple[str, str | None]:
-    """Its arguments and what it returns, as in the source."""
-    tree = source(function)
-    arguments = tree.args
-    for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
-        argument.annotation = shown(argument.annotation)
-    for rest in (arguments.vararg, arguments.kwarg):
-        if rest is not None:
-            rest.annotation = shown(rest.annotation)
-    if bound:
-        del (arguments.posonlyargs or arguments.args)[0]
-    returns = tree.returns and ast.unparse(shown(tree.returns))
-    return f"({ast.unparse(arguments)})", returns
+    """Its arguments and what it returns, as in the source; without `self` where it is bound."""
+    tree, names = source(function), inspect.unwrap(function).__globals__
+    for node in ast.walk(tree.args):
+        if isinstance(node, ast.arg):
+            node.annotation = shown(node.annotation, names)
+    static = any(ast.unparse(one) == "staticmethod" for one in tree.decorator_list)
+    if bound and not static:
+        del (tree.args.posonlyargs or tree.args.args)[0]
+    returns = tree.returns and ast.unparse(shown(tree.returns, names))
+    return f"({ast.unparse(tree.args)})", returns
 
 
 def of_class(kind: type) -> str:
@@ -137,18 +143,20 @@ def of_class(kind: type) -> str:
     fields = {ast.unparse(n.target): n for n in body if isinstance(n, ast.AnnAssign)}
     texts = []
     for parameter in inspect.signature(kind).parameters.values():
-        node, default = fields[parameter.name], parameter.default
+        node = fields[parameter.name]
         if parameter.kind == parameter.KEYWORD_ONLY and "*" not in texts:
             texts.append("*")
-        text = f"{parameter.name}: {ast.unparse(shown(node.annotation))}"
-        written = isinstance(node.value, ast.Constant | ast.Attribute | ast.UnaryOp)
-        value = ast.unparse(node.value) if written else repr(default)
-        texts.append(text if default is parameter.empty else f"{text} = {value}")
+        text = f"{parameter.name}: {ast.unparse(shown(node.annotation, {}))}"
+        value = node.value
+        if isinstance(value, ast.Call):  # eqx.field(default=...)
+            value = next((word.value for word in value.keywords if word.arg == "default"), value)
+        required = parameter.default is parameter.empty
+        texts.append(text if required else f"{text} = {ast.unparse(value)}")
     return f"({', '.join(texts)})"
 
 
 def signature(app, what, name, thing, options, arguments, returns):
-    """The signature of a function, a method or a class, as in the source; none where there is none."""
+    """That of a function, a method or a class as in the source; none where autodoc has none."""
     if arguments is None:
         return None
     if what in ("class", "exception"):
