@@ -5,20 +5,20 @@ import os
 import sys
 from pathlib import Path
 
+import jax
+import jaxtyping
+import pytest
+
 # As in tests/conftest.py: small programs, compiled hastily, and each but once.
 HASTY = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 if importlib.metadata.version("jaxlib").startswith("0.10."):  # unknown to others, who would abort
     HASTY += " --xla_cpu_use_fusion_emitters=false"
-ROOT = Path(__file__).resolve().parent.parent.parent
+CACHE = Path(__file__).resolve().parent.parent.parent / ".pytest_cache" / "compiled"
 os.environ.setdefault("XLA_FLAGS", HASTY)
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".pytest_cache" / "compiled"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("MPLBACKEND", "Agg")
-
-import jax  # noqa: E402
-import jaxtyping  # noqa: E402
-import pytest  # noqa: E402
-
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    jax.config.update("jax_compilation_cache_dir", str(CACHE))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.config.update("jax_enable_x64", True)
 
 
