@@ -9,7 +9,9 @@ the source's, `Float[Array, "P H"]` and not what Python makes of it; what only r
 import ast
 import functools
 import inspect
+import re
 import textwrap
+from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -36,12 +38,19 @@ def public() -> dict[str, dict[str, Any]]:
 
 
 @functools.cache
+def derived() -> list[str]:
+    """Modules and classes behind the public ones whose docstrings are a derivation, shown too."""
+    page = Path(__file__).with_name("derivations.md").read_text()
+    return re.findall(r"^\.\. auto\w+:: (\S+)", page, re.M)
+
+
+@functools.cache
 def targets(home: str) -> dict[str, str]:
     """What docstrings of a room write in backticks, and the full name of what is meant by it.
 
     Bare names of functions count with an underscore only: `loss` and `modes` are arguments too.
     """
-    found = {}
+    found = {name: name for name in derived()}
     for room, things in sorted(public().items(), key=lambda item: item[0] == home):
         for name, thing in things.items():
             path = f"{room}.{name}".lstrip(".")
