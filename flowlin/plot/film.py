@@ -33,15 +33,17 @@ def animate(
 ) -> pathlib.Path:
     """A film whose frames a function draws, as GIF or MP4.
 
-        ts = np.linspace(0, float(flow.end), 100)
+    ```python
+    ts = np.linspace(0, float(flow.end), 100)
 
-        def draw(figure, k):
-            left, right = figure.subplots(1, 2)
-            fl.plot.activity(flow, left)
-            left.axvline(ts[k], color="black")
-            fl.plot.gates(flow, ts[k], right)
+    def draw(figure, k):
+        left, right = figure.subplots(1, 2)
+        fl.plot.activity(flow, left)
+        left.axvline(ts[k], color="black")
+        fl.plot.gates(flow, ts[k], right)
 
-        fl.plot.animate(draw, len(ts), "training.gif", progress=True)
+    fl.plot.animate(draw, len(ts), "training.gif", progress=True)
+    ```
 
     **Arguments:**
 

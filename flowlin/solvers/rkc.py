@@ -64,9 +64,8 @@ class RKC(SecondOrder[RKCState]):
 
     **Raises:** `ValueError` for fewer than two stages or another loop.
 
-    ??? cite "Reference"
-        Sommeijer, Shampine and Verwer (1997). RKC: an explicit solver for parabolic PDEs.
-        J. Comput. Appl. Math. 88, 315-326.
+    Source: Sommeijer, Shampine and Verwer (1997). RKC: an explicit solver for parabolic PDEs.
+    J. Comput. Appl. Math. 88, 315-326.
     """
 
     max_stages: int = eqx.field(static=True, default=256)

@@ -1,0 +1,33 @@
+"""What the documentation's tests share: how a page's examples are run, as a user would."""
+
+import importlib.metadata
+import os
+import sys
+from pathlib import Path
+
+import jax
+import jaxtyping
+import pytest
+
+# As in tests/conftest.py: small programs, compiled hastily, and each but once.
+HASTY = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+if importlib.metadata.version("jaxlib").startswith("0.10."):  # unknown to others, who would abort
+    HASTY += " --xla_cpu_use_fusion_emitters=false"
+CACHE = Path(__file__).resolve().parent.parent.parent / ".pytest_cache" / "compiled"
+os.environ.setdefault("XLA_FLAGS", HASTY)
+os.environ.setdefault("MPLBACKEND", "Agg")
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    jax.config.update("jax_compilation_cache_dir", str(CACHE))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+jax.config.update("jax_enable_x64", True)
+
+
+@pytest.fixture
+def as_a_user(monkeypatch, tmp_path):
+    """In an empty folder without data, and with the library's own errors, not the import hook's."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLOWLIN_DATA", str(tmp_path))
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")

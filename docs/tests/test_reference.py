@@ -1,0 +1,97 @@
+"""The reference is whole: every public name once, each with an example, no method left out."""
+
+import inspect
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import flowlin as fl
+
+REFERENCE = Path(__file__).resolve().parent.parent / "reference"
+PAGES = sorted(set(REFERENCE.glob("*.md")) - {REFERENCE / "derivations.md"})
+ENTRY = re.compile(r"^\.\. (?:auto(?:function|class|exception|data)|py:data):: (\S+)", re.M)
+EXAMPLE = re.compile(r"^```(?:pycon|python)$", re.M)
+ROOMS = {"flowlin": fl} | {
+    f"flowlin.{room}": getattr(fl, room) for room in ("theory", "tasks", "measures", "plot")
+}
+# What runs, files and other classes call, and users do not: of networks, of events and policies for
+# kinks, of losses, of logs and trajectories.
+INNER = re.findall(
+    r"\w+",
+    """
+    about_kinks held kind module packed parameters_of require_fit restored rounded
+    rounded_activation sample_gates time_constants unpacked with_sample_gates activation gate
+    exchangeable finest method narrow needs_gates remedy walk walks watches width
+    total weight
+    channel gate_channel mapped merged offsets trimmed where model_at models of with_rows
+    """,
+)
+
+
+def entries(text):
+    """(name, what stands below it until the next entry or heading) of a page's entries."""
+    found = list(ENTRY.finditer(text))
+    ends = [*(match.start() for match in found[1:]), len(text)]
+    for match, end in zip(found, ends, strict=True):
+        yield match[1], re.split(r"^#", text[match.end() : end], flags=re.M)[0]
+
+
+def public():
+    """The public names, by their full short paths."""
+    for path, room in ROOMS.items():
+        for name in dir(room):
+            module = isinstance(getattr(room, name), ModuleType)
+            if (name[0] != "_" or name == "__version__") and not module:
+                yield f"{path}.{name}"
+
+
+def faults(pages):
+    """What is missing, doubled, unknown or without an example in the text of pages."""
+    listed = [entry for text in pages for entry in entries(text)]
+    names, known = [name for name, _ in listed], set(public())
+    return (
+        [f"{name} is missing" for name in sorted(known - set(names))]
+        + [f"{name} stands twice" for name in sorted(set(names)) if names.count(name) > 1]
+        + [f"{name} is no public name" for name in names if name not in known]
+        + [f"{name} has no example" for name, below in listed if not EXAMPLE.search(below)]
+    )
+
+
+def is_own(kind):
+    """Whether a class is flowlin's."""
+    return kind.__module__.split(".")[0] == "flowlin"
+
+
+def methods(kind):
+    """A class's public methods and properties, without those that a base of others asks for."""
+    own = {name for base in kind.__mro__ if is_own(base) for name in vars(base)}
+    others = {name for base in kind.__mro__ if not is_own(base) for name in vars(base)}
+    for name in sorted(own - others):
+        thing = inspect.getattr_static(kind, name)
+        function = callable(thing) or hasattr(thing, "__get__")
+        if function and name[0] != "_" and not inspect.isclass(thing):
+            yield name
+
+
+def test_every_public_name_stands_once_with_an_example():
+    """All names of flowlin and its rooms; no others."""
+    pages = [page.read_text() for page in PAGES]
+    assert not faults(pages)
+    short = ["".join(pages).replace("autofunction:: flowlin.sweep\n", "autofunction:: flowlin.x\n")]
+    assert faults(short) == ["flowlin.sweep is missing", "flowlin.x is no public name"]
+    assert "flowlin.sweep stands twice" in faults([*pages, ".. autofunction:: flowlin.sweep\n"])
+    assert "flowlin.sweep has no example" in faults([*pages, ".. autofunction:: flowlin.sweep\n"])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_classes_name_all_their_methods(page):
+    """Each public method and property stands under `:members:`, or is known as an inner one."""
+    for name, below in entries(page.read_text()):
+        thing = eval(name, {"flowlin": fl})
+        if inspect.isclass(thing) and not isinstance(thing, type(fl.RESULTS)):
+            shown = set(re.findall(r"\w+", below.split("```")[0]))
+            tuples = getattr(thing, "_fields", ())
+            missing = set(methods(thing)) - shown - set(INNER) - set(tuples)
+            assert not missing, name
