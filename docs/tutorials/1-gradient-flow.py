@@ -147,7 +147,7 @@ with fl.plot.style():
 #
 # {py:obj}`flowlin.theory.solve` looks at the network and the task, takes the strongest closed form
 # that applies and says why. A *certificate* holds the numbers that it decided by
-# ([reading certificates](../how-to/reading-certificates.md)).
+# ([reading certificates](../how-to/certificates.md)).
 
 # %%
 solution = fl.theory.solve(deep, task)
