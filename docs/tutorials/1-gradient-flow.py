@@ -13,8 +13,9 @@
 # %% [markdown]
 # # 1. Gradient flow and the change of variables
 #
-# Gradient descent with a small rate $\epsilon$ takes steps $w_{k+1} = w_k - \epsilon \nabla L(w_k)$.
-# In the limit of small rates the steps become a curve, the **gradient flow**
+# Gradient descent with a small rate $\epsilon$ takes steps
+# $w_{k+1} = w_k - \epsilon \nabla L(w_k)$. In the limit of small rates the steps become a curve,
+# the **gradient flow**
 #
 # $$\tau\, \dot w = -\nabla L(w),$$
 #
@@ -40,14 +41,15 @@ import flowlin as fl
 # ## A task and its singular values
 #
 # Rows of `task.x` (P, N_in) are samples, and the loss is half the mean squared error,
-# $L = \frac{1}{2P} \sum_p \|y_p - \hat y_p\|^2$. A linear network sees of the task two matrices only,
+# $L = \frac{1}{2P} \sum_p \|y_p - \hat y_p\|^2$. A linear network sees of the task two matrices
+# only,
 #
 # $$\Sigma_{yx} = \frac1P Y^T X = U S V^T, \qquad \Sigma_x = \frac1P X^T X .$$
 #
 # We take a linear teacher with the singular values 3, 1.5 and 0.75, and inputs that are white,
 # $\Sigma_x = 1$. A triple $(u_\alpha, s_\alpha, v_\alpha)$ is called a **mode**, and
-# $d_\alpha = v_\alpha^T \Sigma_x v_\alpha$ is the variance of its input; {py:obj}`flowlin.theory.modes`
-# finds both.
+# $d_\alpha = v_\alpha^T \Sigma_x v_\alpha$ is the variance of its input;
+# {py:obj}`flowlin.theory.modes` finds both.
 
 # %%
 task = fl.tasks.teacher(samples=24, spectrum=(3.0, 1.5, 0.75), whiten=True)
@@ -63,10 +65,11 @@ print("s =", np.round(modes.s, 4), " d =", np.round(modes.d, 4))
 # $$\tau \dot W_1 = W_2^T (\Sigma_{yx} - W_2 W_1 \Sigma_x), \qquad
 #   \tau \dot W_2 = (\Sigma_{yx} - W_2 W_1 \Sigma_x) W_1^T .$$
 #
-# (Papers print these rules without the transposes now and then;
-# [the errata](../explanation/errata.md) have a measured example.) Write $W_1 = R\, \bar W_1 V^T$ and
+# (Papers print these rules without the transposes now and then; [the
+# errata](../explanation/errata.md) have a measured example.) Write $W_1 = R\, \bar W_1 V^T$ and
 # $W_2 = U \bar W_2 R^T$ with any orthonormal $R$. If $V$ diagonalises $\Sigma_x$, then $U$, $V$ and
-# $R$ cancel, and diagonal $\bar W_1 = \mathrm{diag}(b)$, $\bar W_2 = \mathrm{diag}(c)$ stay diagonal:
+# $R$ cancel, and diagonal $\bar W_1 = \mathrm{diag}(b)$, $\bar W_2 = \mathrm{diag}(c)$ stay
+# diagonal:
 #
 # $$\tau \dot b = c\,(s - c b\, d), \qquad \tau \dot c = b\,(s - c b\, d).$$
 #
@@ -88,9 +91,7 @@ print("s =", np.round(modes.s, 4), " d =", np.round(modes.d, 4))
 # %%
 a0, t1 = 0.01, 6.0
 product = a0 * modes.u @ modes.v.T
-deep = fl.LinearNetwork.balanced(
-    task, hidden=8, bias=False, product=product, key=jax.random.key(0)
-)
+deep = fl.LinearNetwork.balanced(task, hidden=8, bias=False, product=product, key=jax.random.key(0))
 shallow = fl.LinearNetwork((product,))
 how = {
     "ts": jnp.linspace(0, t1, 121),
@@ -103,8 +104,8 @@ flows = {
 print(flows["two layers"])
 
 # %% [markdown]
-# First the times. {py:obj}`flowlin.theory.hitting_time` is the logistic curve solved for $t$; for one
-# layer the exponential is quickly solved by hand. (For any depth there is
+# First the times. {py:obj}`flowlin.theory.hitting_time` is the logistic curve solved for $t$; for
+# one layer the exponential is quickly solved by hand. (For any depth there is
 # {py:obj}`flowlin.theory.deep_hitting_time`.)
 
 # %%
@@ -155,14 +156,12 @@ print(solution)
 print(f"largest distance from the flow: {solution.error(flows['two layers']).max():.0e}")
 
 # %% [markdown]
-# What is conserved is the matrix $W_1 W_1^T - W_2^T W_2$. It is zero for this start and stays so, and
-# of any other start it keeps its value ([conserved quantities](../explanation/conserved.md)). The
-# solver knows nothing of it, so its drift is a check of the run.
+# What is conserved is the matrix $W_1 W_1^T - W_2^T W_2$. It is zero for this start and stays so,
+# and of any other start it keeps its value ([conserved quantities](../explanation/conserved.md)).
+# The solver knows nothing of it, so its drift is a check of the run.
 
 # %%
-drift = fl.measures.drift(
-    fl.measures.along(flows["two layers"], fl.measures.conserved_matrix)
-)
+drift = fl.measures.drift(fl.measures.along(flows["two layers"], fl.measures.conserved_matrix))
 print(f"largest change of W1 W1^T - W2^T W2 along the run: {drift.max():.0e}")
 
 # %% [markdown]
@@ -183,10 +182,10 @@ for variance in (1e-2, 1e-4, 1e-6):
 # %% [markdown]
 # ## Descent beside the flow
 #
-# {py:obj}`flowlin.gradient_descent` takes the steps, and {py:obj}`flowlin.compare` gives the distance
-# in parameters, function and loss. The distance falls with the rate, to first order: this is what
-# "the limit of small rates" means in numbers. [Tutorial 8](8-from-flow-time-to-sgd-steps.py) goes on
-# from here.
+# {py:obj}`flowlin.gradient_descent` takes the steps, and {py:obj}`flowlin.compare` gives the
+# distance in parameters, function and loss. The distance falls with the rate, to first order: this
+# is what "the limit of small rates" means in numbers. [Tutorial
+# 8](8-from-flow-time-to-sgd-steps.py) goes on from here.
 
 # %%
 smooth = fl.gradient_flow(deep, task, t1, dense=True)

@@ -100,7 +100,9 @@ raw = jnp.sum(p * q, axis=1)
 balanced = fl.theory.balanced_strength(network, modes)
 half = modes.full_strength / 2
 formula = fl.theory.hitting_time(half, modes.s, modes.d, balanced)
-print(f"{'mode':>4}{'s':>8}{'raw a0':>11}{'balanced a0':>13}{'located':>9}{'formula':>9}{'error':>8}")
+print(
+    f"{'mode':>4}{'s':>8}{'raw a0':>11}{'balanced a0':>13}{'located':>9}{'formula':>9}{'error':>8}"
+)
 for k in driven:
     off = 100 * float(formula[k] / located[k] - 1)
     print(f"{k:>4}{modes.s[k]:>8.4f}{raw[k]:>11.1e}{balanced[k]:>13.1e}{located[k]:>9.3f}"
@@ -109,8 +111,8 @@ for k in driven:
 # %% [markdown]
 # The formula is the lead paper's Eq. 13; it needs $a_0 < \rho < s/d$. It is right to some per cent
 # here, and late where earlier modes share hidden units with the one in question. With 64 units and
-# over 20 seeds and four levels its error is 0.98 per cent in the median and 8.3 per cent in the worst
-# twentieth; with the imbalance of $p$ and $q$ taken along
+# over 20 seeds and four levels its error is 0.98 per cent in the median and 8.3 per cent in the
+# worst twentieth; with the imbalance of $p$ and $q$ taken along
 # ({py:obj}`flowlin.theory.unbalanced_hitting_time`) 0.52 and 2.7; and from starts that are balanced
 # and aligned it is exact, to nine digits (`examples/paper/c_2_hierarchy.py`).
 #
@@ -189,12 +191,11 @@ with fl.plot.style():
 # ## Exercises
 #
 # 1. Seeds: how often is the order that of the singular values? Use `variance=1e-2` and `2e-4` and
-#    twenty keys ({py:obj}`flowlin.sweep` runs them in one call,
-#    [sweeps](../how-to/sweeps.md)). In the study above it was 72 per cent of 60 seeds at 1e-2 and all
-#    at 1e-3.
+#    twenty keys ({py:obj}`flowlin.sweep` runs them in one call, [sweeps](../how-to/sweeps.md)). In
+#    the study above it was 72 per cent of 60 seeds at 1e-2 and all at 1e-3.
 # 2. `fl.LinearNetwork.init(..., bias=False)`: which mode wins now, and by how much less?
 # 3. An unbalanced tree: drop the features of one half with `fl.Task(task.x, ...)` and look at
 #    {py:obj}`flowlin.theory.bias_mode` again. Is the bias mode still a singular vector?
 #
-# Next: [the bias to low rank](3-low-rank-bias.py). Sources: Saxe, McClelland and Ganguli (2019); lead
-# paper, Sec. 5 and Eq. 13.
+# Next: [the bias to low rank](3-low-rank-bias.py). Sources: Saxe, McClelland and Ganguli (2019);
+# lead paper, Sec. 5 and Eq. 13.

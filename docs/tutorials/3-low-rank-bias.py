@@ -25,6 +25,7 @@ import jax
 jax.config.update("jax_enable_x64", True)
 
 import functools
+import itertools
 
 import diffrax
 import jax.numpy as jnp
@@ -48,8 +49,8 @@ import flowlin as fl
 #
 # The teacher has four singular values on white inputs. A balanced mode of a network with $L$ layers
 # obeys $\tau \dot a = L\, a^{2 - 2/L} (s - d a)$: the deeper, the slower a small mode and the more
-# sudden its rise. We start networks of one to three layers from random weights whose *products* have
-# the same norm, since "the same variance" would mean another thing for each depth.
+# sudden its rise. We start networks of one to three layers from random weights whose *products*
+# have the same norm, since "the same variance" would mean another thing for each depth.
 
 # %%
 spectrum = (4.0, 2.0, 1.0, 0.5)
@@ -63,7 +64,7 @@ def random_start(task, depth, norm, hidden=12, seed=0):
     """Normal layers, scaled alike until the product has the norm."""
     rng = np.random.default_rng(seed)
     sizes = [task.inputs, *[hidden] * (depth - 1), task.outputs]
-    weights = [rng.normal(size=(m, n)) / np.sqrt(n) for n, m in zip(sizes, sizes[1:])]
+    weights = [rng.normal(size=(m, n)) / np.sqrt(n) for n, m in itertools.pairwise(sizes)]
     now = np.linalg.norm(functools.reduce(np.matmul, weights[::-1]))
     return fl.LinearNetwork([w * (norm / now) ** (1 / depth) for w in weights])
 
@@ -81,10 +82,10 @@ def away(network, task):
 
 # %% [markdown]
 # `observe` records functions of the network at the saved times, instead of the networks themselves.
-# Five digits are enough here, `rtol=1e-5`. The solver is given, so that it is kept to the end: left to
-# itself the run would measure that it is stiff after the last mode and go on with another
-# ([stiffness and RKC](../explanation/stiffness.md)), which for so few steps costs more
-# compiling than it saves.
+# Five digits are enough here, `rtol=1e-5`. The solver is given, so that it is kept to the end: left
+# to itself the run would measure that it is stiff after the last mode and go on with another
+# ([stiffness and RKC](../explanation/stiffness.md)), which for so few steps costs more compiling
+# than it saves.
 
 # %%
 t1 = 400.0
@@ -139,9 +140,9 @@ with fl.plot.style():
     plt.show()
 
 # %% [markdown]
-# One layer never comes near to a map of low rank: its modes rise together, and the effective rank is
-# that of the teacher all along. From two layers on the loss has steps, and the rank rises by one at
-# each. Three layers come nearer to the maps than two, and their steps are sharper.
+# One layer never comes near to a map of low rank: its modes rise together, and the effective rank
+# is that of the teacher all along. From two layers on the loss has steps, and the rank rises by one
+# at each. Three layers come nearer to the maps than two, and their steps are sharper.
 #
 # ## Small starts
 #
@@ -154,16 +155,16 @@ for norm in (0.3, 1e-2, 1e-4):
     print(f"{norm:>7}   " + "".join(f"{x:>8.4f}" for x in off.min(axis=0)))
 
 # %% [markdown]
-# Over ten seeds the largest of these three distances falls from 0.43 (norm 0.3) to 0.042 (norm 1e-4)
-# with two layers and from 0.33 to 0.00067 with three; with one layer it is 0.5 whatever the norm
-# (`examples/paper/c_3_low_rank.py`).
+# Over ten seeds the largest of these three distances falls from 0.43 (norm 0.3) to 0.042 (norm
+# 1e-4) with two layers and from 0.33 to 0.00067 with three; with one layer it is 0.5 whatever the
+# norm (`examples/paper/c_3_low_rank.py`).
 #
 # ## What it does for generalisation, and what not
 #
 # Now fewer samples than inputs, a teacher of rank 2, and noise on the targets. The low-rank maps on
 # the way have less of the noise than the end, where the network interpolates. A measure on other
-# data than the run's is bound to them by {py:obj}`flowlin.measures.OnTask`; with standard normal test
-# inputs the test error is a distance of matrices, so we write it down.
+# data than the run's is bound to them by {py:obj}`flowlin.measures.OnTask`; with standard normal
+# test inputs the test error is a distance of matrices, so we write it down.
 
 # %%
 rng = np.random.default_rng(0)
@@ -201,19 +202,19 @@ with fl.plot.style():
 
 # %% [markdown]
 # Stopped early, deep networks find a better map than a single layer. Left alone, all depths end at
-# about the same one: started small, each interpolates with the least norm, and nothing of the bias is
-# left. In the study (ten seeds, 24 inputs) the least test errors are 4.3 for one layer and 3.58, 3.55
-# and 3.55 for two to four; the last ones are 7.5 for all. "Deep linear networks have a bias to low
-# rank" holds for the way, and "it persists at convergence" does not
+# about the same one: started small, each interpolates with the least norm, and nothing of the bias
+# is left. In the study (ten seeds, 24 inputs) the least test errors are 4.3 for one layer and 3.58,
+# 3.55 and 3.55 for two to four; the last ones are 7.5 for all. "Deep linear networks have a bias to
+# low rank" holds for the way, and "it persists at convergence" does not
 # ([verdicts](../verdicts.md)).
 #
 # ## Exercises
 #
 # 1. Four equal singular values: `spectrum=(1, 1, 1, 1)`. Are there plateaus? Why not?
-# 2. Use {py:obj}`flowlin.LossBelow` with `terminate=True` to stop each depth at the training loss of
-#    its least test error, as one would do with held-out data.
-# 3. `weight_decay=` in {py:obj}`flowlin.gradient_flow` changes the end as well. Which effective rank
-#    does the noisy task end at with `weight_decay=0.1` and two layers, and with one?
+# 2. Use {py:obj}`flowlin.LossBelow` with `terminate=True` to stop each depth at the training loss
+#    of its least test error, as one would do with held-out data.
+# 3. `weight_decay=` in {py:obj}`flowlin.gradient_flow` changes the end as well. Which effective
+#    rank does the noisy task end at with `weight_decay=0.1` and two layers, and with one?
 #
 # Next: [gated networks and the race](4-gated-networks-and-the-race.py). Source: Huh et al. (2023);
 # for the deep mode, Saxe et al. (2014) and {py:obj}`flowlin.theory.deep_strength`.

@@ -14,9 +14,9 @@
 # # 4. Gated networks and the race
 #
 # A linear network computes linear functions only. **Gates** lift that without giving up what made
-# linear networks tractable: units, or whole parts of the network, are switched on or off by a signal
-# that depends on the sample but not on the weights. Given its gates the network is linear on every
-# sample, and its flow is that of many linear networks which share weights. What a sample runs
+# linear networks tractable: units, or whole parts of the network, are switched on or off by a
+# signal that depends on the sample but not on the weights. Given its gates the network is linear on
+# every sample, and its flow is that of many linear networks which share weights. What a sample runs
 # through from input to output is a **pathway**, and the pathways race.
 
 # %%
@@ -73,9 +73,7 @@ linear = fl.LinearNetwork.init(xor, hidden=8, variance=1e-3, key=jax.random.key(
 learned = fl.LossBelow(0.05)
 flows = {
     "linear, with bias": fl.gradient_flow(linear, xor, t1, ts=ts, rtol=1e-5),
-    "gated by the first input": fl.gradient_flow(
-        gated, xor, t1, ts=ts, rtol=1e-5, events=learned
-    ),
+    "gated by the first input": fl.gradient_flow(gated, xor, t1, ts=ts, rtol=1e-5, events=learned),
 }
 for name, flow in flows.items():
     print(f"{name}: loss {flow.losses[0]:.3f} -> {flow.losses[-1]:.1e}")
@@ -91,10 +89,10 @@ with fl.plot.style():
 
 # %% [markdown]
 # The gates were given here, and they knew the task. With gates that know nothing of it, such as
-# random half-spaces ({py:obj}`flowlin.GloballyGatedNetwork`, {py:obj}`flowlin.HalfSpaces`), one needs
-# more of them: in a study of a contextual task 16 half-spaces learned it and 2, 4 and 8 did not on all
-# seeds (`examples/paper/c_5_gates.py`). A ReLU network makes its gates itself, from its weights;
-# [tutorial 7](7-effective-maps.py) reads such a run as a gated network.
+# random half-spaces ({py:obj}`flowlin.GloballyGatedNetwork`, {py:obj}`flowlin.HalfSpaces`), one
+# needs more of them: in a study of a contextual task 16 half-spaces learned it and 2, 4 and 8 did
+# not on all seeds (`examples/paper/c_5_gates.py`). A ReLU network makes its gates itself, from its
+# weights; [tutorial 7](7-effective-maps.py) reads such a run as a gated network.
 #
 # ## The race of pathways
 #
@@ -135,11 +133,12 @@ def routing(active, domains=2):
 
 
 # %% [markdown]
-# {py:obj}`flowlin.theory.race` looks for singular vectors that all pathways' statistics share. Where
-# there are such, every mode flows by itself, a pathway's strength is the product of one number per
-# edge, and the race of these numbers *is* the flow; the certificate says whether that is so. The
-# weights must be aligned to the modes too: `race.aligned` makes such a start, here with strength
-# 0.1 on all edges.
+# {py:obj}`flowlin.theory.race` looks for singular vectors that all pathways' statistics share.
+# Where there are such, every mode flows by itself, a pathway's strength is the product of one
+# number per edge, and the race of these numbers *is* the flow; the certificate says whether that is
+# so. The weights must be aligned to the modes too: `race.aligned` makes such a start, here with
+# strength 0.1 on all edges.
+
 
 # %%
 def started(active, strength=0.1):
@@ -156,9 +155,7 @@ print(races[2])
 runs = {}
 for active, race in races.items():
     end = 40.0 * race.task.samples / items  # a pair is seen less often where there are more
-    runs[active] = race.flow(
-        end, ts=jnp.linspace(0, end, 201), events=race.hits(0.5), rtol=1e-6
-    )
+    runs[active] = race.flow(end, ts=jnp.linspace(0, end, 201), events=race.hits(0.5), rtol=1e-6)
     lead = race.winner(runs[active], "in0", "out0")
     times = np.asarray(runs[active].events.first("race"))
     shared = [p.nodes[1] for p in race.pathways].index("low")
@@ -186,12 +183,13 @@ with fl.plot.style():
 #
 # ## How large a head start beats sharing?
 #
-# Write $b$ for the strength of one edge in one mode, $M$ for the number of domains and $K$ for that of
-# active outputs, and leave out $\Sigma_x$, which small weights do not feel. The three edges of a way of
-# one's own obey $\dot b \propto s\, b^2$. Of the shared way the outer edges are pulled by $K$ pathways
-# each, the middle one by $K M$; balanced, it is $\sqrt M$ times as strong as they are, and then
-# $\dot b \propto K \sqrt M s\, b^2$. Both blow up at a time $\propto 1/b$, so for small starts they tie
-# where the own ways start $K \sqrt M$ times as strong: here $2 \sqrt 2 = 2.83$ times.
+# Write $b$ for the strength of one edge in one mode, $M$ for the number of domains and $K$ for that
+# of active outputs, and leave out $\Sigma_x$, which small weights do not feel. The three edges of a
+# way of one's own obey $\dot b \propto s\, b^2$. Of the shared way the outer edges are pulled by
+# $K$ pathways each, the middle one by $K M$; balanced, it is $\sqrt M$ times as strong as they are,
+# and then $\dot b \propto K \sqrt M s\, b^2$. Both blow up at a time $\propto 1/b$, so for small
+# starts they tie where the own ways start $K \sqrt M$ times as strong: here $2 \sqrt 2 = 2.83$
+# times.
 
 # %%
 small, tie = 0.01, 2 * np.sqrt(2)
@@ -209,17 +207,18 @@ for share in (0.5, 0.9, 0.95, 1.0, 1.05, 2.0):
     print(f"{share * tie:>10.3f}{share:>16.2f}{carried[0] / carried.sum():>25.3f}")
 
 # %% [markdown]
-# The tie lies a little below the limit, as it should for a start that is small but not zero.
-# "The fastest path wins" is a statement about small starts, as "the largest singular value wins" was.
+# The tie lies a little below the limit, as it should for a start that is small but not zero. "The
+# fastest path wins" is a statement about small starts, as "the largest singular value wins" was.
 #
 # ## Exercises
 #
 # 1. Let the race start from the random weights of `routing(2)` itself. What does `race.certificate`
 #    say, and how far is `fl.gradient_flow(network, task, ...)` from `race.flow(...)`?
-# 2. Zero-shot: train three domains with two active outputs and no own ways. Does the network know the
-#    pairs it never saw? (In the study: yes, to 0.0097 of the targets; with one active output, no.)
+# 2. Zero-shot: train three domains with two active outputs and no own ways. Does the network know
+#    the pairs it never saw? (In the study: yes, to 0.0097 of the targets; with one active output,
+#    no.)
 # 3. Replace the gates of the XOR network by `fl.HalfSpaces.random(xor, 4, key=...)` in a
 #    {py:obj}`flowlin.GloballyGatedNetwork`. With which keys is XOR learned?
 #
-# Next: [ReLU, bias and t\*](5-relu-bias-and-t-star.py). Sources: Saxe, Sodhani and Lewallen (2022); Li
-# and Sompolinsky (2022) for global gates.
+# Next: [ReLU, bias and t\*](5-relu-bias-and-t-star.py). Sources: Saxe, Sodhani and Lewallen (2022);
+# Li and Sompolinsky (2022) for global gates.

@@ -16,8 +16,8 @@
 # A ReLU network is a gated network whose gates its own weights decide: a unit is on for a sample
 # where its preactivation $z = w \cdot x + c\, b$ is positive. If for some time every unit is on for
 # all samples or for none, the network *is* a linear one, as narrow as it has units on. The lead
-# paper's claim is that biases bring this about, early in training. This tutorial follows one network
-# there, to the **linearization time** $t^*$, and on.
+# paper's claim is that biases bring this about, early in training. This tutorial follows one
+# network there, to the **linearization time** $t^*$, and on.
 
 # %%
 import jax
@@ -35,9 +35,9 @@ import flowlin as fl
 # %% [markdown]
 # ## Three networks from one start
 #
-# The semantic tree again ([tutorial 2](2-hierarchy-and-race.py)), with 32 hidden units: a ReLU network
-# with bias, the linear network of the same weights, and the ReLU network with bias strength $c = 0$,
-# which is no bias. A ReLU network's flow with few samples is walked exactly, kink by kink
+# The semantic tree again ([tutorial 2](2-hierarchy-and-race.py)), with 32 hidden units: a ReLU
+# network with bias, the linear network of the same weights, and the ReLU network with bias strength
+# $c = 0$, which is no bias. A ReLU network's flow with few samples is walked exactly, kink by kink
 # ([tutorial 6](6-exact-flow-through-kinks.py)), and logs every gate.
 
 # %%
@@ -58,7 +58,9 @@ flows = {
 }
 for name, flow in flows.items():
     times = [float(flow.events.first(event.name)) for event in events]
-    print(f"{name:<14} loss at 90 and 50 per cent of its start at t = {times[0]:.4f}, {times[1]:.4f}")
+    print(
+        f"{name:<14} loss at 90 and 50 per cent of its start at t = {times[0]:.4f}, {times[1]:.4f}"
+    )
 
 # %%
 with fl.plot.style():
@@ -78,16 +80,16 @@ with fl.plot.style():
 # The biased ReLU network learns in the same stages as the linear one, a little later. Its biases
 # move first, and on all samples alike: the strongest mode of the inputs $[c; x]$ is nearly the bias
 # itself. Without a bias the first stage is missing. (How far it then parts from *its* linear
-# counterpart depends on the task: on XOR with coordinates $\pm 1$ completely, on this tree hardly more
-# than with bias, once a shift in time is allowed for: verdicts on Fig. 2.)
+# counterpart depends on the task: on XOR with coordinates $\pm 1$ completely, on this tree hardly
+# more than with bias, once a shift in time is allowed for: verdicts on Fig. 2.)
 #
 # ## Always on, always off, gating
 #
 # Of each unit we ask on how many samples it is on. `flow.linearization()` counts at every logged
 # change of a gate, not at saved times, and finds the first time at which the largest fraction of
-# units is on for all samples, $t^*$. There are two, and the next tutorial says why: a (unit, sample)
-# pair can *slide* along its kink $z = 0$ for a while. The **open** convention counts it as off, the
-# **closed** one as on.
+# units is on for all samples, $t^*$. There are two, and the next tutorial says why: a (unit,
+# sample) pair can *slide* along its kink $z = 0$ for a while. The **open** convention counts it as
+# off, the **closed** one as on.
 
 # %%
 line = flows["ReLU"].linearization()
@@ -120,16 +122,16 @@ for seed in range(6):
           f"{found.closed.time:>11.4f}{found.closed.fraction:>11.3f}{stands}")  # fmt: skip
 
 # %% [markdown]
-# Over 100 seeds with 64 units the largest always-on fraction is 0.477 ± 0.012 open and 0.781 ± 0.010
-# closed (mean and 95 per cent interval). "Most units are always on" therefore holds in 30 of the 100
-# seeds if sliding pairs count as off, and in all if they count as on
+# Over 100 seeds with 64 units the largest always-on fraction is 0.477 ± 0.012 open and 0.781 ±
+# 0.010 closed (mean and 95 per cent interval). "Most units are always on" therefore holds in 30 of
+# the 100 seeds if sliding pairs count as off, and in all if they count as on
 # (`examples/paper/m_fig3.py`). A claim about $t^*$ needs the convention said.
 #
 # ## Which units come on?
 #
 # While the outputs are small, units do not see each other. With input weights
-# $\tilde w_j = [b_j, w_j]$, output weights $a_j$ and the samples on which it is active, a unit obeys a
-# linear law,
+# $\tilde w_j = [b_j, w_j]$, output weights $a_j$ and the samples on which it is active, a unit
+# obeys a linear law,
 #
 # $$\tau \frac{d}{dt} \begin{bmatrix} \tilde w_j \\ a_j \end{bmatrix} =
 #   \begin{bmatrix} 0 & M_j \\ M_j^T & 0 \end{bmatrix}
@@ -137,10 +139,10 @@ for seed in range(6):
 #   M_j = \frac1P \sum_{i \text{ active}} \tilde x_i y_i^T,$$
 #
 # as long as its gates hold. So it grows along the top singular pair $(u, v)$ of $M_j$: into the
-# half-space in which $u$ points where $u \cdot \tilde w_j + v \cdot a_j > 0$ at the start, and out of
-# it where that is negative. (The paper's Eq. 11 leaves out $a_j$ at the start and a factor of time;
-# see [the errata](../explanation/errata.md). {py:obj}`flowlin.theory.early_phase` follows the gates'
-# changes too.)
+# half-space in which $u$ points where $u \cdot \tilde w_j + v \cdot a_j > 0$ at the start, and out
+# of it where that is negative. (The paper's Eq. 11 leaves out $a_j$ at the start and a factor of
+# time; see [the errata](../explanation/errata.md). {py:obj}`flowlin.theory.early_phase` follows the
+# gates' changes too.)
 
 # %%
 inputs = np.concatenate([np.ones((task.samples, 1)), task.x], axis=1)
@@ -161,14 +163,15 @@ for name, which in fate.items():
     print(f"{name:<18}{count[0]:>10}{count[1]:>12}{count[2]:>15}")
 
 # %% [markdown]
-# Nearly all units that grow in are on at $t^*$. One that is turned out of its half-space need not end
-# off: on its way it may come on for other samples, and from then on another $M_j$ holds.
+# Nearly all units that grow in are on at $t^*$. One that is turned out of its half-space need not
+# end off: on its way it may come on for other samples, and from then on another $M_j$ holds.
 #
 # ## After t\*: a linear network in closed form
 #
-# From $t^*$ on the always-on units are a linear network, as long as they stay on, and for that there
-# is a closed form. {py:obj}`flowlin.theory.after_linearization` makes it from the network at $t^*$ and
-# the units that are on there, read from the log. We run the same flow again, saved from $t^*$ on.
+# From $t^*$ on the always-on units are a linear network, as long as they stay on, and for that
+# there is a closed form. {py:obj}`flowlin.theory.after_linearization` makes it from the network at
+# $t^*$ and the units that are on there, read from the log. We run the same flow again, saved from
+# $t^*$ on.
 
 # %%
 after = {}
@@ -194,15 +197,21 @@ with fl.plot.style():
     for (convention, (times, closed)), colour in zip(
         after.items(), ("black", fl.plot.COLOURS["gated"]), strict=True
     ):
-        ax.plot(times, closed, color=colour, linestyle=":", label=f"closed form from $t^*$, {convention}")
+        ax.plot(
+            times,
+            closed,
+            color=colour,
+            linestyle=":",
+            label=f"closed form from $t^*$, {convention}",
+        )
         ax.plot(times[0], closed[0], "o", color=colour, markerfacecolor="white", zorder=5)
     ax.set_xlim(0, 40)
     ax.legend(frameon=False)
     plt.show()
 
 # %% [markdown]
-# Over 20 seeds the difference from the open $t^*$ on is 2.1 ± 0.4 per cent of the loss at $t^*$, and
-# the closed form of the whole linear network from $t = 0$ is off by 12.6 ± 0.8
+# Over 20 seeds the difference from the open $t^*$ on is 2.1 ± 0.4 per cent of the loss at $t^*$,
+# and the closed form of the whole linear network from $t = 0$ is off by 12.6 ± 0.8
 # (`examples/paper/m_fig4.py`). The paper's explanation of the delay by dead units, its Eq. 14
 # ({py:obj}`flowlin.theory.gating_delay`), is a lower bound: it predicts 29 steps for the bias mode
 # where 178 ± 14 are measured, since units that are on for some samples only slow the start down as
@@ -210,11 +219,11 @@ with fl.plot.style():
 #
 # ## Exercises
 #
-# 1. Bias strength: `bias_strength` 0.1, 0.3, 1 and 3. Where is the always-on fraction highest, open and
-#    closed? ([Sweeps](../how-to/sweeps.md) run them in one call.)
+# 1. Bias strength: `bias_strength` 0.1, 0.3, 1 and 3. Where is the always-on fraction highest, open
+#    and closed? ([Sweeps](../how-to/sweeps.md) run them in one call.)
 # 2. `flow.linearization(quantile=0.125)` counts a unit as linear when it is on for all samples but
 #    one. How does the fraction change, and what would $t^*$ be on real images without a quantile?
 # 3. Is $t^*$ causal? Compare `flow.linearization()` of runs with `t1` of 1, 2, 5 and 60.
 #
-# Next: [exact flow through kinks](6-exact-flow-through-kinks.py). Source: the lead paper, Secs. 5 and 6;
-# the measured state of each of its claims is in [the verdicts](../verdicts.md).
+# Next: [exact flow through kinks](6-exact-flow-through-kinks.py). Source: the lead paper, Secs. 5
+# and 6; the measured state of each of its claims is in [the verdicts](../verdicts.md).

@@ -14,9 +14,9 @@
 # # 6. Exact flow through kinks
 #
 # At $z = w \cdot x + c\, b = 0$ the gate of a (unit, sample) pair jumps, and with it the right-hand
-# side of the gradient flow. Each such **kink** is an event of the flow, and what happens there is not
-# always a crossing. This tutorial shows what a solver has to do, what the solution looks like, and why
-# descent, whose steps know nothing of it, cannot tell the linearization time.
+# side of the gradient flow. Each such **kink** is an event of the flow, and what happens there is
+# not always a crossing. This tutorial shows what a solver has to do, what the solution looks like,
+# and why descent, whose steps know nothing of it, cannot tell the linearization time.
 
 # %%
 import jax
@@ -35,26 +35,28 @@ import flowlin as fl
 # Let $\dot z_-$ be the rate of $z$ with the gate off, and $\dot z_+$ with the gate on.
 #
 # - Both have one sign: $z$ **crosses**, and the gate switches.
-# - $\dot z_- < 0 < \dot z_+$: either side leads away from the kink. Gradient flow starts beside it and
-#   goes on to that side.
-# - $\dot z_- > 0 > \dot z_+$: either side leads back. The pair stays **on** the kink; it **slides**.
+# - $\dot z_- < 0 < \dot z_+$: either side leads away from the kink. Gradient flow starts beside it
+#   and goes on to that side.
+# - $\dot z_- > 0 > \dot z_+$: either side leads back. The pair stays **on** the kink; it
+#   **slides**.
 #
-# While it slides, $z = 0$ holds, and the flow is the mixture of both sides that keeps it (Filippov's
-# rule): with the gate at a fraction $g$, the rate is $\dot z_- + g (\dot z_+ - \dot z_-)$, which is
-# zero at
+# While it slides, $z = 0$ holds, and the flow is the mixture of both sides that keeps it
+# (Filippov's rule): with the gate at a fraction $g$, the rate is
+# $\dot z_- + g (\dot z_+ - \dot z_-)$, which is zero at
 #
 # $$g = \frac{\dot z_-}{\dot z_- - \dot z_+} \in (0, 1).$$
 #
 # Where several pairs slide at once their fractions depend on each other, and a small quadratic
-# programme replaces the quotient ([kinks and sliding](../explanation/kinks-and-sliding.md)). Why would
-# a pair slide at all? The hidden unit is on for other samples, which pull $z$ down; this sample pulls
-# it up, but only while its gate is open.
+# programme replaces the quotient ([kinks and sliding](../explanation/kinks-and-sliding.md)). Why
+# would a pair slide at all? The hidden unit is on for other samples, which pull $z$ down; this
+# sample pulls it up, but only while its gate is open.
 #
 # ## A walk, and its log
 #
-# `kinks=None` takes {py:obj}`flowlin.ExactKinks` for small tasks: between events the gates are given
-# and the flow is smooth; every event is located to the solver's accuracy; then each pair is off, on, or
-# sliding. The log holds the sides -1 (off), 0 (at the kink) and 1 (on) before and after each event.
+# `kinks=None` takes {py:obj}`flowlin.ExactKinks` for small tasks: between events the gates are
+# given and the flow is smooth; every event is located to the solver's accuracy; then each pair is
+# off, on, or sliding. The log holds the sides -1 (off), 0 (at the kink) and 1 (on) before and after
+# each event.
 
 # %%
 task = fl.tasks.hierarchy(levels=3)
@@ -112,9 +114,9 @@ for rate, run in descents.items():
     print(f"rate {rate}: largest |z| while the flow slides {width:.1e}")
 
 # %% [markdown]
-# The fraction of the flow's gate can be asked for through {py:obj}`flowlin.rectified`, which reads a
-# run as one of a gated linear network. It should be what descent's flickering gate is on average. We
-# average over 0.25 units of time.
+# The fraction of the flow's gate can be asked for through {py:obj}`flowlin.rectified`, which reads
+# a run as one of a gated linear network. It should be what descent's flickering gate is on average.
+# We average over 0.25 units of time.
 
 # %%
 reading = fl.rectified(flow, task)
@@ -154,9 +156,9 @@ with fl.plot.style():
 # ## Open, closed, and descent
 #
 # Is a sliding unit on? The flow itself does not decide it, so flowlin counts both ways: **open**, a
-# sliding pair counts as off, and **closed**, it counts as on. Descent counts a flicker: in each step
-# the pair is on one side or the other, and the step at which *most* units happen to be on for all
-# samples at once is neither of the two, nor does it settle as the rate falls.
+# sliding pair counts as off, and **closed**, it counts as on. Descent counts a flicker: in each
+# step the pair is on one side or the other, and the step at which *most* units happen to be on for
+# all samples at once is neither of the two, nor does it settle as the rate falls.
 
 # %%
 line = flow.linearization()
@@ -179,31 +181,32 @@ with fl.plot.style():
     plt.show()
 
 # %% [markdown]
-# With narrow networks descent's value often comes out close to the closed one, since few pairs need to
-# be on at once; with 64 units it is 9.4, 24.2 and 12.3 at the rates 1e-2, 1e-3 and 1e-4 where the flow
-# has 2.7712 and 23.157 (`examples/chattering.py`).
+# With narrow networks descent's value often comes out close to the closed one, since few pairs need
+# to be on at once; with 64 units it is 9.4, 24.2 and 12.3 at the rates 1e-2, 1e-3 and 1e-4 where
+# the flow has 2.7712 and 23.157 (`examples/chattering.py`).
 #
 # ## What it takes to ignore the kinks
 #
-# An ordinary adaptive solver may be sent across the kinks ({py:obj}`flowlin.IgnoreKinks`; it warns if it
-# is chosen for you). It then is of first order at best, whatever its order on smooth flows, and its
-# steps shrink where pairs slide. On this task (64 units, $t = 60$) a parameter error of 1e-5 takes Bosh3
-# across the kinks 37 times the walk's time, and Tsit5, Dopri8 and SciPy's and SUNDIALS' solvers do not
-# get there within 300 times (`benchmarks/peers.py`). Where a task is too large to be walked,
-# {py:obj}`flowlin.AveragedKinks` averages the gates over a step
-# ([averaged gates](../explanation/averaged-gates.md)).
+# An ordinary adaptive solver may be sent across the kinks ({py:obj}`flowlin.IgnoreKinks`; it warns
+# if it is chosen for you). It then is of first order at best, whatever its order on smooth flows,
+# and its steps shrink where pairs slide. On this task (64 units, $t = 60$) a parameter error of
+# 1e-5 takes Bosh3 across the kinks 37 times the walk's time, and Tsit5, Dopri8 and SciPy's and
+# SUNDIALS' solvers do not get there within 300 times (`benchmarks/peers.py`). Where a task is too
+# large to be walked, {py:obj}`flowlin.AveragedKinks` averages the gates over a step ([averaged
+# gates](../explanation/averaged-gates.md)).
 #
 # ## Exercises
 #
 # 1. Run the walk at `rtol` 1e-6, 1e-8 and 1e-10. By how much does $t^*$ move? What does
 #    `line.open.bracket` say?
-# 2. Send {py:obj}`flowlin.IgnoreKinks` across at `rtol` 1e-3 and 1e-4. How many gate events does its log
-#    have beside the walk's, and how far does it end from it ({py:obj}`flowlin.distance`)?
+# 2. Send {py:obj}`flowlin.IgnoreKinks` across at `rtol` 1e-3 and 1e-4. How many gate events does
+#    its log have beside the walk's, and how far does it end from it ({py:obj}`flowlin.distance`)?
 # 3. {py:obj}`flowlin.SmoothKinks` rounds the kinks off over a width. Is $z$ of the pair then zero?
 #    Which of the two fractions does its gate tend to as the width falls?
-# 4. Why does a pair cease to slide? Plot the gate's fraction for other entries of `slides`: it ends at
-#    0 or at 1.
+# 4. Why does a pair cease to slide? Plot the gate's fraction for other entries of `slides`: it ends
+#    at 0 or at 1.
 #
-# Next: [effective maps](7-effective-maps.py). More: [kinks and sliding](../explanation/kinks-and-sliding.md),
-# [why a discrete t\* is neither](../explanation/linearization-time.md), and
-# [choosing kinks, solver and tolerance](../how-to/kinks-solver-tolerance.md).
+# Next: [effective maps](7-effective-maps.py). More: [kinks and
+# sliding](../explanation/kinks-and-sliding.md), [why a discrete t\* is
+# neither](../explanation/linearization-time.md), and [choosing kinks, solver and
+# tolerance](../how-to/kinks-solver-tolerance.md).

@@ -13,10 +13,10 @@
 # %% [markdown]
 # # 7. Effective maps, and a ReLU run read as gated linear ones
 #
-# At a sample $x$ with its gates given, a ReLU network is an affine map. These **effective maps** say
-# what the network does there, which gates and weights made it, and how it came about in training:
-# between two switches of a gate, the flow is that of a gated linear network
-# ([tutorial 4](4-gated-networks-and-the-race.py)).
+# At a sample $x$ with its gates given, a ReLU network is an affine map. These **effective maps**
+# say what the network does there, which gates and weights made it, and how it came about in
+# training: between two switches of a gate, the flow is that of a gated linear network ([tutorial
+# 4](4-gated-networks-and-the-race.py)).
 
 # %%
 import jax
@@ -37,10 +37,11 @@ import flowlin as fl
 # $$f(x) = W_{\text{eff}}(x)\, x + b_{\text{eff}}(x), \qquad
 #   W_{\text{eff}} = W_L D_{L-1} W_{L-1} \cdots D_1 W_1,$$
 #
-# and the offset collects the biases on their way through the later layers. It is exact at every $x$,
-# and off the kinks $W_{\text{eff}}$ is the Jacobian. (Ye's Eq. 4 puts a gate on the output too, which
-# is right for the last hidden layer and wrong for the output: [the errata](../explanation/errata.md).)
-# {py:obj}`flowlin.measures.effective_map` takes a task or any inputs.
+# and the offset collects the biases on their way through the later layers. It is exact at every
+# $x$, and off the kinks $W_{\text{eff}}$ is the Jacobian. (Ye's Eq. 4 puts a gate on the output
+# too, which is right for the last hidden layer and wrong for the output: [the
+# errata](../explanation/errata.md).) {py:obj}`flowlin.measures.effective_map` takes a task or any
+# inputs.
 
 # %%
 task = fl.tasks.xor()
@@ -56,9 +57,9 @@ for p in range(task.samples):
           f"slope of the label: {slope[0]:+.3f}, {slope[1]:+.3f}")  # fmt: skip
 
 # %% [markdown]
-# The label is the difference of the two outputs, "differ" minus "agree". In the plane of inputs each
-# unit's kink is a line, the lines cut the plane into cells, and in a cell there is one map. We look at
-# the network on its way and at the end; an arrow is the slope of the label there.
+# The label is the difference of the two outputs, "differ" minus "agree". In the plane of inputs
+# each unit's kink is a line, the lines cut the plane into cells, and in a cell there is one map. We
+# look at the network on its way and at the end; an arrow is the slope of the label there.
 
 # %%
 edge = jnp.linspace(-2, 2, 161)
@@ -73,7 +74,9 @@ with fl.plot.style():
         picture = ax.pcolormesh(edge, edge, label, cmap="RdBu_r", vmin=-2, vmax=2, rasterized=True)
         z = now.preactivations(points)[0]
         for unit in range(z.shape[1]):
-            ax.contour(edge, edge, z[:, unit].reshape(161, 161), [0.0], colors="0.3", linewidths=0.7)
+            ax.contour(
+                edge, edge, z[:, unit].reshape(161, 161), [0.0], colors="0.3", linewidths=0.7
+            )
         matrix = fl.measures.effective_map(now, coarse).matrix
         ax.quiver(*coarse.T, *(matrix[:, 1] - matrix[:, 0]).T, scale=30, width=0.006)
         for x, y in zip(task.x, task.y, strict=True):
@@ -92,10 +95,10 @@ with fl.plot.style():
 #
 # ## Reading the run
 #
-# {py:obj}`flowlin.rectified` reads an exact walk of a network with its switches: between them, a gated
-# linear network, with sliding pairs at the fractions of Filippov's rule. Its **pathways** are the sets
-# of units whose gates agree on all samples, as long as they do, and each carries a share of the fall of
-# the loss.
+# {py:obj}`flowlin.rectified` reads an exact walk of a network with its switches: between them, a
+# gated linear network, with sliding pairs at the fractions of Filippov's rule. Its **pathways** are
+# the sets of units whose gates agree on all samples, as long as they do, and each carries a share
+# of the fall of the loss.
 
 # %%
 reading = fl.rectified(flow, task)
@@ -107,8 +110,9 @@ print(f"99 per cent of the fall: {reading.needed(0.99)} of {len(reading.pathways
 print(f"the first three carry {100 * reading.explained(3):.1f} per cent")
 
 # %% [markdown]
-# Is that more than a way of speaking? `replay` hands the switching times and the fractions to a gated
-# linear flow that knows nothing of $\operatorname{sign} z$, and lets it run from the same weights.
+# Is that more than a way of speaking? `replay` hands the switching times and the fractions to a
+# gated linear flow that knows nothing of $\operatorname{sign} z$, and lets it run from the same
+# weights.
 
 # %%
 end = reading.replay()
@@ -127,33 +131,34 @@ with fl.plot.style():
     plt.show()
 
 # %% [markdown]
-# Left: one bar per pathway from its first moment to its last, and beside it the samples on which it is
-# on, slides or is off. Right: the share of (unit, sample) pairs that have one side at both of two times;
-# where a block is one, a single gated linear network does for all of it. So a ReLU network learns as a
-# gated deep linear network *if* the gates switch, and slide, as the ReLU run tells; the replay agrees to
-# 1e-9 in 50 runs of the study. "A single constant gating does" is true of the later part only: on XOR the
-# gates can be frozen with 37.5 per cent of the fall still ahead, on the tree with 45
-# (`examples/paper/c_6_rectified.py`).
+# Left: one bar per pathway from its first moment to its last, and beside it the samples on which it
+# is on, slides or is off. Right: the share of (unit, sample) pairs that have one side at both of
+# two times; where a block is one, a single gated linear network does for all of it. So a ReLU
+# network learns as a gated deep linear network *if* the gates switch, and slide, as the ReLU run
+# tells; the replay agrees to 1e-9 in 50 runs of the study. "A single constant gating does" is true
+# of the later part only: on XOR the gates can be frozen with 37.5 per cent of the fall still ahead,
+# on the tree with 45 (`examples/paper/c_6_rectified.py`).
 #
 # ## What is known of effective maps in larger networks
 #
-# On MNIST, with three hidden layers and no biases, the maps of one class come together relative to their
-# norm: the distance within classes over that between them falls from 0.948 to 0.749 in training (eight
-# seeds, last hidden layer). But with shuffled labels it falls as well, to 0.854 ± 0.067; and the
-# activations, at 0.48, tell classes apart better than the maps do. Most of it is in which gates are
-# open: gates of the end with weights of the start give 0.797, the reverse 0.939
+# On MNIST, with three hidden layers and no biases, the maps of one class come together relative to
+# their norm: the distance within classes over that between them falls from 0.948 to 0.749 in
+# training (eight seeds, last hidden layer). But with shuffled labels it falls as well, to 0.854 ±
+# 0.067; and the activations, at 0.48, tell classes apart better than the maps do. Most of it is in
+# which gates are open: gates of the end with weights of the start give 0.797, the reverse 0.939
 # (`examples/paper/l_effective_weights.py`).
 #
-# Other modules have effective maps by their Jacobian: a residual ReLU network's is exact, of a network
-# with GELU or norms it is the tangent ([your own network](../how-to/own-network.md)).
+# Other modules have effective maps by their Jacobian: a residual ReLU network's is exact, of a
+# network with GELU or norms it is the tangent ([your own network](../how-to/own-network.md)).
 #
 # ## Exercises
 #
-# 1. `fl.tasks.offset_xor(1.0)`: a third coordinate makes the classes separable. How many pathways carry
-#    99 per cent now, and how much do the four samples' maps differ?
-# 2. Compare `reading.gates(t)` with `flow.network(t).gates(task.x)[0]` at a time at which pairs slide.
-# 3. Two hidden layers: `reading.graph(k)` works where no pair slides. On how many intervals is that so
-#    (`reading.sliding`)?
+# 1. `fl.tasks.offset_xor(1.0)`: a third coordinate makes the classes separable. How many pathways
+#    carry 99 per cent now, and how much do the four samples' maps differ?
+# 2. Compare `reading.gates(t)` with `flow.network(t).gates(task.x)[0]` at a time at which pairs
+#    slide.
+# 3. Two hidden layers: `reading.graph(k)` works where no pair slides. On how many intervals is that
+#    so (`reading.sliding`)?
 #
-# Next: [from flow time to SGD steps](8-from-flow-time-to-sgd-steps.py). Sources: Ye (2025); Jarvis et
-# al. (2024). More: [the rectified reading](../explanation/rectified-reading.md).
+# Next: [from flow time to SGD steps](8-from-flow-time-to-sgd-steps.py). Sources: Ye (2025); Jarvis
+# et al. (2024). More: [the rectified reading](../explanation/rectified-reading.md).
