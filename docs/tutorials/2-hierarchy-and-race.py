@@ -110,9 +110,9 @@ for k in driven:
 
 # %% [markdown]
 # The formula is the lead paper's Eq. 13; it needs $a_0 < \rho < s/d$. It is right to some per cent
-# here, and late where earlier modes share hidden units with the one in question. With 64 units and
-# over 20 seeds and four levels its error is 0.98 per cent in the median and 8.3 per cent in the
-# worst twentieth; with the imbalance of $p$ and $q$ taken along
+# here; the modes come later than it says, as those learned before them share their hidden units.
+# With 64 units and over 20 seeds and four levels its error is 0.98 per cent in the median and 8.3
+# per cent in the worst twentieth; with the imbalance of $p$ and $q$ taken along
 # ({py:obj}`flowlin.theory.unbalanced_hitting_time`) 0.52 and 2.7; and from starts that are balanced
 # and aligned it is exact, to nine digits (`examples/paper/c_2_hierarchy.py`).
 #
@@ -158,7 +158,7 @@ with fl.plot.style():
 # ## Who wins, and by what
 #
 # "The mode with the largest singular value wins" is a statement about starts, too. A weaker mode
-# that starts with a head start $h$ overtakes. From the half-time
+# with enough of a head start $h$ wins. From the half-time
 # $\frac{\tau}{2s} \log(\frac{s}{d a_0} - 1)$ two modes with $s_2 < s_1$ tie, for small $a_0$, at
 #
 # $$h = \frac{s_2}{d a_0} \Big(\frac{d a_0}{s_1}\Big)^{s_2/s_1},$$

@@ -94,9 +94,10 @@ with fl.plot.style():
 # %%
 line = flows["ReLU"].linearization()
 print(line)
-first = line.activity(0.0)
+first, expected = line.activity(0.0), 1 / (task.samples + 1)
 print(f"at t = 0: always on {first.always_on:.3f}, off {first.off:.3f}; "
-      f"expected for c = 1, both: 1/(P + 1) = {1 / (task.samples + 1):.3f}")  # fmt: skip
+      f"expected for c = 1, both: 1/(P + 1) = {expected:.3f} ± "
+      f"{np.sqrt(expected * (1 - expected) / 32):.3f}")  # fmt: skip
 
 # %%
 with fl.plot.style():
@@ -185,8 +186,8 @@ for convention, level in (("open", 1), ("closed", 0)):
     closed = model.loss(times - t_star)
     after[convention] = times, closed
     off = jnp.max(jnp.abs(closed - flow.losses)) / flow.losses[0]
-    print(f"{convention}: from t* = {t_star:.3f} on, {int(on.sum())} units: the losses differ by at "
-          f"most {100 * off:.1f} per cent of the loss at t*")  # fmt: skip
+    print(f"{convention}: from t* = {t_star:.3f} on, {int(on.sum())} units: the losses differ by "
+          f"at most {100 * off:.1f} per cent of the loss at t*")  # fmt: skip
 
 # %%
 whole = fl.theory.solve(start.linear(), task)

@@ -35,8 +35,8 @@ import flowlin as fl
 # Let $\dot z_-$ be the rate of $z$ with the gate off, and $\dot z_+$ with the gate on.
 #
 # - Both have one sign: $z$ **crosses**, and the gate switches.
-# - $\dot z_- < 0 < \dot z_+$: either side leads away from the kink. Gradient flow starts beside it
-#   and goes on to that side.
+# - $\dot z_- < 0 < \dot z_+$: either side leads away from the kink. The flow does not come to it
+#   from either.
 # - $\dot z_- > 0 > \dot z_+$: either side leads back. The pair stays **on** the kink; it
 #   **slides**.
 #

@@ -53,8 +53,8 @@ maps = fl.measures.effective_map(flow.final, task)
 for p in range(task.samples):
     off = maps.matrix[p] @ task.x[p] + maps.offset[p] - flow.final(task.x[p])
     slope = maps.matrix[p, 1] - maps.matrix[p, 0]
-    print(f"x = {np.asarray(task.x[p]).astype(int)}: W_eff x + b_eff off by {jnp.abs(off).max():.0e}; "
-          f"slope of the label: {slope[0]:+.3f}, {slope[1]:+.3f}")  # fmt: skip
+    print(f"x = {np.asarray(task.x[p]).astype(int)}: W_eff x + b_eff off by "
+          f"{jnp.abs(off).max():.0e}; label's slope {slope[0]:+.3f}, {slope[1]:+.3f}")  # fmt: skip
 
 # %% [markdown]
 # The label is the difference of the two outputs, "differ" minus "agree". In the plane of inputs
