@@ -124,7 +124,7 @@ for name, flow in flows.items():
 # Then the curves. With two layers the modes are learned one after the other, the strongest first;
 # with one layer they all pass half of their strength at about $t = \log 2$, whatever their $s$.
 # Depth makes the stages. (In a study over nine modes the half-time of two layers goes like
-# $s^{-0.86}$, of one layer like $s^{0.00}$: `examples/paper/c_1_svd.py`.)
+# $s^{-0.86}$, of one layer like $s^{0.00}$: `examples/paper/results/c_1_svd.json`.)
 
 # %%
 ts = flows["one layer"].ts[:, None]

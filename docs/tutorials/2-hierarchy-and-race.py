@@ -114,7 +114,7 @@ for k in driven:
 # With 64 units and over 20 seeds and four levels its error is 0.98 per cent in the median and 8.3
 # per cent in the worst twentieth; with the imbalance of $p$ and $q$ taken along
 # ({py:obj}`flowlin.theory.unbalanced_hitting_time`) 0.52 and 2.7; and from starts that are balanced
-# and aligned it is exact, to nine digits (`examples/paper/c_2_hierarchy.py`).
+# and aligned it is exact, to nine digits (`examples/paper/results/c_2_hierarchy.json`).
 #
 # In the paper's units: its loss is a sum over samples, descended at the rate $2 \cdot 10^{-4}$, and
 # a unit of flow time is then 625 steps.

@@ -91,8 +91,8 @@ with fl.plot.style():
 # The gates were given here, and they knew the task. With gates that know nothing of it, such as
 # random half-spaces ({py:obj}`flowlin.GloballyGatedNetwork`, {py:obj}`flowlin.HalfSpaces`), one
 # needs more of them: in a study of a contextual task 16 half-spaces learned it and 2, 4 and 8 did
-# not on all seeds (`examples/paper/c_5_gates.py`). A ReLU network makes its gates itself, from its
-# weights; [tutorial 7](7-effective-maps.py) reads such a run as a gated network.
+# not on all seeds (`examples/paper/results/c_5_gates.json`). A ReLU network makes its gates itself,
+# from its weights; [tutorial 7](7-effective-maps.py) reads such a run as a gated network.
 #
 # ## The race of pathways
 #
@@ -179,7 +179,7 @@ with fl.plot.style():
 # pathways, so more samples pull on them, and with products of three edges the first to grow is the
 # only one to grow. With more pairs that share it, its lead is larger. In the study from random
 # weights, with three domains, its share is 0.964, 0.997 and 0.998 for one to three active outputs
-# (`examples/paper/c_4_race.py`).
+# (`examples/paper/results/c_4_race.json`).
 #
 # ## How large a head start beats sharing?
 #

@@ -126,7 +126,7 @@ for seed in range(6):
 # Over 100 seeds with 64 units the largest always-on fraction is 0.477 ± 0.012 open and 0.781 ±
 # 0.010 closed (mean and 95 per cent interval). "Most units are always on" therefore holds in 30 of
 # the 100 seeds if sliding pairs count as off, and in all if they count as on
-# (`examples/paper/m_fig3.py`). A claim about $t^*$ needs the convention said.
+# (`examples/paper/results/m_fig3.json`). A claim about $t^*$ needs the convention said.
 #
 # ## Which units come on?
 #
@@ -213,10 +213,10 @@ with fl.plot.style():
 # %% [markdown]
 # Over 20 seeds the difference from the open $t^*$ on is 2.1 ± 0.4 per cent of the loss at $t^*$,
 # and the closed form of the whole linear network from $t = 0$ is off by 12.6 ± 0.8
-# (`examples/paper/m_fig4.py`). The paper's explanation of the delay by dead units, its Eq. 14
-# ({py:obj}`flowlin.theory.gating_delay`), is a lower bound: it predicts 29 steps for the bias mode
-# where 178 ± 14 are measured, since units that are on for some samples only slow the start down as
-# well (`examples/paper/m_eq13_14.py`).
+# (`examples/paper/results/m_fig4.json`). The paper's explanation of the delay by dead units, its
+# Eq. 14 ({py:obj}`flowlin.theory.gating_delay`), is a lower bound: it predicts 29 steps for the
+# bias mode where 178 ± 14 are measured, since units that are on for some samples only slow the
+# start down as well (`examples/paper/results/m_eq13_14.json`).
 #
 # ## Exercises
 #

@@ -183,7 +183,7 @@ with fl.plot.style():
 # %% [markdown]
 # With narrow networks descent's value often comes out close to the closed one, since few pairs need
 # to be on at once; with 64 units it is 9.4, 24.2 and 12.3 at the rates 1e-2, 1e-3 and 1e-4 where
-# the flow has 2.7712 and 23.157 (`examples/chattering.py`).
+# the flow has 2.7712 and 23.157 (`docs/chattering.png`, by `examples/chattering.py`).
 #
 # ## What it takes to ignore the kinks
 #
@@ -191,9 +191,9 @@ with fl.plot.style():
 # if it is chosen for you). It then is of first order at best, whatever its order on smooth flows,
 # and its steps shrink where pairs slide. On this task (64 units, $t = 60$) a parameter error of
 # 1e-5 takes Bosh3 across the kinks 37 times the walk's time, and Tsit5, Dopri8 and SciPy's and
-# SUNDIALS' solvers do not get there within 300 times (`benchmarks/peers.py`). Where a task is too
-# large to be walked, {py:obj}`flowlin.AveragedKinks` averages the gates over a step ([averaged
-# gates](../explanation/averaged-gates.md)).
+# SUNDIALS' solvers do not get there within 300 times (`benchmarks/results/peers.md`). Where a task
+# is too large to be walked, {py:obj}`flowlin.AveragedKinks` averages the gates over a step
+# ([averaged gates](../explanation/averaged-gates.md)).
 #
 # ## Exercises
 #

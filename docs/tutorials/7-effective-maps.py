@@ -137,7 +137,7 @@ with fl.plot.style():
 # network learns as a gated deep linear network *if* the gates switch, and slide, as the ReLU run
 # tells; the replay agrees to 1e-9 in 50 runs of the study. "A single constant gating does" is true
 # of the later part only: on XOR the gates can be frozen with 37.5 per cent of the fall still ahead,
-# on the tree with 45 (`examples/paper/c_6_rectified.py`).
+# on the tree with 45 (`examples/paper/results/c_6_rectified.json`).
 #
 # ## What is known of effective maps in larger networks
 #
@@ -146,7 +146,7 @@ with fl.plot.style():
 # training (eight seeds, last hidden layer). But with shuffled labels it falls as well, to 0.854 ±
 # 0.067; and the activations, at 0.48, tell classes apart better than the maps do. Most of it is in
 # which gates are open: gates of the end with weights of the start give 0.797, the reverse 0.939
-# (`examples/paper/l_effective_weights.py`).
+# (`examples/paper/results/l_effective_weights.json`).
 #
 # Other modules have effective maps by their Jacobian: a residual ReLU network's is exact, of a
 # network with GELU or norms it is the tangent ([your own network](../how-to/own-network.md)).

@@ -166,7 +166,10 @@ with fl.plot.style():
     plt.show()
 
 # %% [markdown]
-# (Of the mini-batches the mean over eight keys.)
+# (Of the mini-batches the mean over eight keys.) After four batches of two every sample has been
+# seen once. That is an epoch, 0.4 units of time at rate 0.1: the distance is larger within it than
+# at its ends, hence the zigzag. While a mode grows, the finite rate and not the noise makes most of
+# the distance; where nothing grows, it is all noise.
 #
 # ## Where there is no small enough rate
 #
