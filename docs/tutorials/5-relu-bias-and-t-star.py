@@ -80,7 +80,7 @@ with fl.plot.style():
 # The biased ReLU network learns in the same stages as the linear one, a little later. Its biases
 # move first, and on all samples alike: the strongest mode of the inputs $[c; x]$ is nearly the bias
 # itself. Without a bias the first stage is missing. (How far it then parts from *its* linear
-# counterpart depends on the task: on XOR with coordinates $\pm 1$ completely, on this tree hardly
+# counterpart depends on the task: on XOR with coordinates $\pm 1$ completely, on this tree no
 # more than with bias, once a shift in time is allowed for: verdicts on Fig. 2.)
 #
 # ## Always on, always off, gating

@@ -181,9 +181,8 @@ with fl.plot.style():
     plt.show()
 
 # %% [markdown]
-# With narrow networks descent's value often comes out close to the closed one, since few pairs need
-# to be on at once; with 64 units it is 9.4, 24.2 and 12.3 at the rates 1e-2, 1e-3 and 1e-4 where
-# the flow has 2.7712 and 23.157 (`docs/chattering.png`, by `examples/chattering.py`).
+# With 64 units it is 9.4, 24.2 and 12.3 at the rates 1e-2, 1e-3 and 1e-4 where the flow has 2.7712
+# and 23.157 (`docs/chattering.png`, by `examples/chattering.py`).
 #
 # ## What it takes to ignore the kinks
 #
@@ -203,7 +202,9 @@ with fl.plot.style():
 #    its log have beside the walk's, and how far does it end from it ({py:obj}`flowlin.distance`)?
 # 3. {py:obj}`flowlin.SmoothKinks` rounds the kinks off over a width. Is $z$ of the pair then zero?
 #    Which of the two fractions does its gate tend to as the width falls?
-# 4. Why does a pair cease to slide? Plot the gate's fraction for other entries of `slides`: it ends
+# 4. Take 8 hidden units, and several keys. How near does descent's $t^*$ come to the closed one,
+#    and why nearer than with 32?
+# 5. Why does a pair cease to slide? Plot the gate's fraction for other entries of `slides`: it ends
 #    at 0 or at 1.
 #
 # Next: [effective maps](7-effective-maps.py). More: [kinks and
