@@ -192,8 +192,10 @@ smooth = fl.gradient_flow(deep, task, t1, dense=True)
 for rate in (0.1, 0.01, 0.001):
     descent = fl.gradient_descent(deep, task, rate, t1=t1)
     distance = fl.compare(smooth, descent)
-    print(f"rate {rate}: {round(t1 / rate)} steps, distance of the outputs up to "
-          f"{distance.function.max():.1e}")  # fmt: skip
+    print(
+        f"rate {rate}: {round(t1 / rate)} steps, distance of the outputs up to "
+        f"{distance.function.max():.1e}"
+    )
 
 # %% [markdown]
 # ## Exercises

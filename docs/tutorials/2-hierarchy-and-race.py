@@ -105,8 +105,10 @@ print(
 )
 for k in driven:
     off = 100 * float(formula[k] / located[k] - 1)
-    print(f"{k:>4}{modes.s[k]:>8.4f}{raw[k]:>11.1e}{balanced[k]:>13.1e}{located[k]:>9.3f}"
-          f"{formula[k]:>9.3f}{off:>+7.2f}%")  # fmt: skip
+    print(
+        f"{k:>4}{modes.s[k]:>8.4f}{raw[k]:>11.1e}{balanced[k]:>13.1e}{located[k]:>9.3f}"
+        f"{formula[k]:>9.3f}{off:>+7.2f}%"
+    )
 
 # %% [markdown]
 # The formula is the lead paper's Eq. 13; it needs $a_0 < \rho < s/d$. It is right to some per cent
@@ -179,8 +181,10 @@ with fl.plot.style():
         if tie < heads[-1]:
             ax.plot(tie, 1.0, "o", color=line.get_color(), markerfacecolor="white", zorder=4)
     ax.axhline(1.0, color="0.6", linewidth=0.8)
-    ax.set(xlabel="head start $h$ of the weaker mode, $s_2 = s_1 / 2$",
-           ylabel="half-time, weaker over stronger")  # fmt: skip
+    ax.set(
+        xlabel="head start $h$ of the weaker mode, $s_2 = s_1 / 2$",
+        ylabel="half-time, weaker over stronger",
+    )
     ax.legend(frameon=False)
     plt.show()
 

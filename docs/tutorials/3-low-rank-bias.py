@@ -116,8 +116,12 @@ print(f"{'layers':>6}   nearest to rank 1, 2, 3      effective rank there")
 for depth, flow in flows.items():
     off = np.asarray(flow.observed["away"])[:, :3]
     there = np.asarray(flow.observed["rank"])[off.argmin(axis=0)]
-    print(f"{depth:>6}   " + "".join(f"{x:>8.4f}" for x in off.min(axis=0))
-          + "     " + "".join(f"{x:>8.3f}" for x in there))  # fmt: skip
+    print(
+        f"{depth:>6}   "
+        + "".join(f"{x:>8.4f}" for x in off.min(axis=0))
+        + "     "
+        + "".join(f"{x:>8.3f}" for x in there)
+    )
 print("best maps:" + " " * 27 + "".join(f"{fl.measures.effective_rank(m):>8.3f}" for m in best[:3]))
 
 # %%
@@ -131,10 +135,19 @@ with fl.plot.style():
     for k in range(4):
         axes[2].loglog(ts[1:], flows[3].observed["away"][1:, k], label=f"rank {k + 1}")
     axes[0].set(xlabel=r"flow time $t$ (units of $\tau$)", ylabel="loss $L$", title="plateaus")
-    axes[1].set(xlabel="share of the initial loss", ylabel="effective rank", xscale="log",
-                xlim=(1, 1e-4), title="rank along the way")  # fmt: skip
-    axes[2].set(xlabel=r"flow time $t$ (units of $\tau$)", ylabel="relative distance",
-                xlim=(0.3, t1), title="three layers, distance from best map")  # fmt: skip
+    axes[1].set(
+        xlabel="share of the initial loss",
+        ylabel="effective rank",
+        xscale="log",
+        xlim=(1, 1e-4),
+        title="rank along the way",
+    )
+    axes[2].set(
+        xlabel=r"flow time $t$ (units of $\tau$)",
+        ylabel="relative distance",
+        xlim=(0.3, t1),
+        title="three layers, distance from best map",
+    )
     axes[0].legend(frameon=False)
     axes[2].legend(frameon=False, loc="lower left")
     plt.show()
@@ -187,9 +200,11 @@ for depth in (1, 2, 3):
     runs[depth] = fl.gradient_flow(start, noisy, t1, ts=ts, observe=watched, **how)
     error = np.asarray(runs[depth].observed["test"])
     k = int(error.argmin())
-    print(f"{depth} layers: least test error {error[k]:.3f} at t = {ts[k]:.1f}, effective rank "
-          f"{runs[depth].observed['rank'][k]:.2f}; at the end {error[-1]:.3f}, "
-          f"{runs[depth].observed['rank'][-1]:.2f}")  # fmt: skip
+    print(
+        f"{depth} layers: least test error {error[k]:.3f} at t = {ts[k]:.1f}, effective rank "
+        f"{runs[depth].observed['rank'][k]:.2f}; at the end {error[-1]:.3f}, "
+        f"{runs[depth].observed['rank'][-1]:.2f}"
+    )
 
 # %%
 with fl.plot.style():

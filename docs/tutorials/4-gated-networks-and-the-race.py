@@ -125,10 +125,14 @@ def routing(active, domains=2):
         gates[way[1]] = (of == n).astype(float)
     task = fl.Task(x, y, name=f"routing, {active} active")
     network = fl.GatedGraph.init(
-        task, nodes, edges, node_gates=gates, key=jax.random.key(0),
+        task,
+        nodes,
+        edges,
+        node_gates=gates,
+        key=jax.random.key(0),
         inputs={f"in{d}": slice(items * d, items * (d + 1)) for d in range(domains)},
         outputs={f"out{d}": slice(features * d, features * (d + 1)) for d in range(domains)},
-    )  # fmt: skip
+    )
     return network, task
 
 
@@ -159,8 +163,10 @@ for active, race in races.items():
     lead = race.winner(runs[active], "in0", "out0")
     times = np.asarray(runs[active].events.first("race"))
     shared = [p.nodes[1] for p in race.pathways].index("low")
-    print(f"{active} active: in0 to out0, mode 0: {lead.pathways[0].nodes[1:3]} carries "
-          f"{100 * lead.share[0]:.2f} per cent; half-time {times[shared, 0]:.3f}")  # fmt: skip
+    print(
+        f"{active} active: in0 to out0, mode 0: {lead.pathways[0].nodes[1:3]} carries "
+        f"{100 * lead.share[0]:.2f} per cent; half-time {times[shared, 0]:.3f}"
+    )
 
 # %%
 with fl.plot.style():
@@ -202,8 +208,13 @@ for share in (0.5, 0.9, 0.95, 1.0, 1.05, 2.0):
     strength["low", "high"] = np.sqrt(2) * small
     race = fl.theory.race(modes_of.aligned(strength, key=jax.random.key(1)), task)
     run = race.flow(600.0, ts=jnp.linspace(0, 600, 201), rtol=1e-6)
-    carried = np.abs([run.product(p)[-1, 0] for p in race.pathways if p.nodes[0] == "in0"
-                      and p.nodes[-1] == "out0"])  # fmt: skip
+    carried = np.abs(
+        [
+            run.product(p)[-1, 0]
+            for p in race.pathways
+            if p.nodes[0] == "in0" and p.nodes[-1] == "out0"
+        ]
+    )
     print(f"{share * tie:>10.3f}{share:>16.2f}{carried[0] / carried.sum():>25.3f}")
 
 # %% [markdown]

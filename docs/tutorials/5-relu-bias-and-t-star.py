@@ -95,9 +95,11 @@ with fl.plot.style():
 line = flows["ReLU"].linearization()
 print(line)
 first, expected = line.activity(0.0), 1 / (task.samples + 1)
-print(f"at t = 0: always on {first.always_on:.3f}, off {first.off:.3f}; "
-      f"expected for c = 1, both: 1/(P + 1) = {expected:.3f} ± "
-      f"{np.sqrt(expected * (1 - expected) / 32):.3f}")  # fmt: skip
+print(
+    f"at t = 0: always on {first.always_on:.3f}, off {first.off:.3f}; "
+    f"expected for c = 1, both: 1/(P + 1) = {expected:.3f} ± "
+    f"{np.sqrt(expected * (1 - expected) / 32):.3f}"
+)
 
 # %%
 with fl.plot.style():
@@ -119,8 +121,10 @@ for seed in range(6):
         warnings.simplefilter("ignore", fl.LinearizationWarning)
         found = fl.gradient_flow(network, task, t1, ts=ts, events=events).linearization()
     stands = " (stands at the end)" if found.closed.time + found.closed.lasts >= t1 else ""
-    print(f"{seed:>4}{found.open.time:>10.4f}{found.open.fraction:>11.3f}"
-          f"{found.closed.time:>11.4f}{found.closed.fraction:>11.3f}{stands}")  # fmt: skip
+    print(
+        f"{seed:>4}{found.open.time:>10.4f}{found.open.fraction:>11.3f}"
+        f"{found.closed.time:>11.4f}{found.closed.fraction:>11.3f}{stands}"
+    )
 
 # %% [markdown]
 # Over 100 seeds with 64 units the largest always-on fraction is 0.477 ± 0.012 open and 0.781 ±
@@ -186,8 +190,10 @@ for convention, level in (("open", 1), ("closed", 0)):
     closed = model.loss(times - t_star)
     after[convention] = times, closed
     off = jnp.max(jnp.abs(closed - flow.losses)) / flow.losses[0]
-    print(f"{convention}: from t* = {t_star:.3f} on, {int(on.sum())} units: the losses differ by "
-          f"at most {100 * off:.1f} per cent of the loss at t*")  # fmt: skip
+    print(
+        f"{convention}: from t* = {t_star:.3f} on, {int(on.sum())} units: the losses differ by "
+        f"at most {100 * off:.1f} per cent of the loss at t*"
+    )
 
 # %%
 whole = fl.theory.solve(start.linear(), task)

@@ -74,8 +74,10 @@ print(kinds)
 print("first events:")
 for row in gates[:4]:
     layer, unit, sample = row["index"]
-    print(f"  t = {row['time']:.6f} ± {row['uncertainty']:.0e}: unit {unit}, sample {sample}: "
-          f"{row['old']} -> {row['new']}")  # fmt: skip
+    print(
+        f"  t = {row['time']:.6f} ± {row['uncertainty']:.0e}: unit {unit}, sample {sample}: "
+        f"{row['old']} -> {row['new']}"
+    )
 
 # %% [markdown]
 # ## One pair, as flow and as descent
@@ -108,9 +110,11 @@ descents = {
     )
     for rate in rates
 }
+widest = 0.0
 for rate, run in descents.items():
     inside = (run.ts > begin) & (run.ts < end)
-    width = jnp.max(jnp.abs(jnp.where(inside, run.observed["z"], 0.0)))
+    width = float(jnp.max(jnp.abs(jnp.where(inside, run.observed["z"], 0.0))))
+    widest = max(widest, width)
     print(f"rate {rate}: largest |z| while the flow slides {width:.1e}")
 
 # %% [markdown]
@@ -123,7 +127,6 @@ reading = fl.rectified(flow, task)
 margin = 0.3 * (end - begin)
 at = np.linspace(max(begin - margin, 0.0), end + margin, 61)
 fraction = [float(reading.gates(float(t))[sample, unit]) for t in at]
-zs = np.asarray(jax.vmap(lambda n: preactivation(n, task))(flow.network(jnp.asarray(at))))
 finest = descents[rates[-1]]
 window = round(0.25 / rates[-1])
 flicker = np.convolve(np.asarray(finest.observed["z"]) > 0, np.ones(window) / window, mode="same")
@@ -131,18 +134,34 @@ gap = np.abs(np.interp(at, finest.ts, flicker) - fraction)[(at > begin + 0.2) & 
 print(f"mean of descent's gate against Filippov's fraction: {gap.mean():.3f} apart on average")
 
 # %%
+fine = jnp.linspace(at[0], at[-1], 801)
+z = jax.vmap(lambda network: preactivation(network, task))(flow.network(fine))
 with fl.plot.style():
     figure, axes = plt.subplots(1, 2, figsize=(10, 3.6))
     shades = fl.plot.shades("descent", len(rates))
     for (rate, run), colour in zip(descents.items(), shades[::-1], strict=True):
-        axes[0].plot(run.ts, run.observed["z"], color=colour, linestyle="-", linewidth=0.7,
-                     label=f"descent, rate {rate:g}")  # fmt: skip
-    axes[0].plot(at, zs, **fl.plot.look("relu"), label="exact flow")
-    wide = 1.4 * float(jnp.max(jnp.abs(descents[rates[0]].observed["z"][
-        (descents[rates[0]].ts > begin) & (descents[rates[0]].ts < end)])))  # fmt: skip
-    axes[0].set(ylim=(-wide, wide), ylabel="preactivation $z$", title="on the kink, and beside it")
-    axes[1].plot(finest.ts, flicker, color=shades[0], linestyle="-", linewidth=0.9,
-                 label=f"descent, rate {rates[-1]:g}, running mean")  # fmt: skip
+        axes[0].plot(
+            run.ts,
+            run.observed["z"],
+            color=colour,
+            linestyle="-",
+            linewidth=0.7,
+            label=f"descent, rate {rate:g}",
+        )
+    axes[0].plot(fine, z, **fl.plot.look("relu"), label="exact flow")
+    axes[0].set(
+        ylim=(-1.4 * widest, 1.4 * widest),
+        ylabel="preactivation $z$",
+        title="on the kink, and beside it",
+    )
+    axes[1].plot(
+        finest.ts,
+        flicker,
+        color=shades[0],
+        linestyle="-",
+        linewidth=0.9,
+        label=f"descent, rate {rates[-1]:g}, running mean",
+    )
     axes[1].plot(at, fraction, **fl.plot.look("relu"), label="exact flow")
     axes[1].set(ylabel="gate $g$", title="its gate", ylim=(-0.05, 1.05))
     axes[0].ticklabel_format(axis="y", scilimits=(0, 0))
@@ -173,8 +192,13 @@ for rate, run in descents.items():
 # %%
 with fl.plot.style():
     figure, ax = plt.subplots(figsize=(7, 3.6))
-    fl.plot.activity(finest, ax, parts=("always_on",), conventions=("open",),
-                     label=f"descent, rate {rates[-1]:g}")  # fmt: skip
+    fl.plot.activity(
+        finest,
+        ax,
+        parts=("always_on",),
+        conventions=("open",),
+        label=f"descent, rate {rates[-1]:g}",
+    )
     fl.plot.activity(flow, ax, parts=("always_on",), label="exact flow")
     ax.set(ylabel="always-on fraction", ylim=(0, 1.2))
     ax.legend(frameon=False, fontsize="small", loc="upper center", ncols=2)

@@ -53,8 +53,10 @@ maps = fl.measures.effective_map(flow.final, task)
 for p in range(task.samples):
     off = maps.matrix[p] @ task.x[p] + maps.offset[p] - flow.final(task.x[p])
     slope = maps.matrix[p, 1] - maps.matrix[p, 0]
-    print(f"x = {np.asarray(task.x[p]).astype(int)}: W_eff x + b_eff off by "
-          f"{jnp.abs(off).max():.0e}; label's slope {slope[0]:+.3f}, {slope[1]:+.3f}")  # fmt: skip
+    print(
+        f"x = {np.asarray(task.x[p]).astype(int)}: W_eff x + b_eff off by "
+        f"{jnp.abs(off).max():.0e}; label's slope {slope[0]:+.3f}, {slope[1]:+.3f}"
+    )
 
 # %% [markdown]
 # The label is the difference of the two outputs, "differ" minus "agree". In the plane of inputs
@@ -82,8 +84,11 @@ with fl.plot.style():
         for x, y in zip(task.x, task.y, strict=True):
             ax.plot(*x, "o" if y[0] else "s", color="white", markeredgecolor="black", markersize=7)
         cells = len(np.unique(np.asarray(z > 0), axis=0))
-        ax.set(title=f"t = {t:g}: loss {fl.measures.loss(now, task):.2g}, {cells} cells",
-               xlabel="$x_1$", aspect="equal")  # fmt: skip
+        ax.set(
+            title=f"t = {t:g}: loss {fl.measures.loss(now, task):.2g}, {cells} cells",
+            xlabel="$x_1$",
+            aspect="equal",
+        )
     axes[0].set_ylabel("$x_2$")
     figure.colorbar(picture, ax=axes, label="label (outputs' difference)", shrink=0.8)
     plt.show()
@@ -119,8 +124,10 @@ end = reading.replay()
 print(f"relative distance of the end: {fl.distance(end, flow.final, relative=True):.1e}")
 graph = reading.graph(reading.intervals - 1)
 off = jnp.abs(graph.outputs(task.x) - reading.network(reading.times[-2]).outputs(task.x)).max()
-print(f"the gated graph of the last interval: {len(graph.pathways)} pathways, "
-      f"outputs off by {off:.0e}")  # fmt: skip
+print(
+    f"the gated graph of the last interval: {len(graph.pathways)} pathways, "
+    f"outputs off by {off:.0e}"
+)
 
 # %%
 times = np.linspace(0, t1, 81)

@@ -106,8 +106,11 @@ with fl.plot.style():
         slope = np.polyfit(np.log(rates), np.log(distances[:, k]), 1)[0]
         look = fl.plot.look(kind) | {"marker": "o", "markerfacecolor": "white"}
         axes[1].loglog(rates, distances[:, k], **look, label=f"from the {name}, slope {slope:.2f}")
-    axes[1].set(xlabel=r"learning rate $\epsilon$", ylabel="distance of the outputs",
-                title="order of descent")  # fmt: skip
+    axes[1].set(
+        xlabel=r"learning rate $\epsilon$",
+        ylabel="distance of the outputs",
+        title="order of descent",
+    )
     axes[1].set_xticks(rates, [f"{rate:g}" for rate in rates])
     axes[1].set_xticks([], minor=True)
     axes[1].legend(frameon=False)
@@ -127,8 +130,10 @@ certificate = fl.largest_learning_rate(
 )
 print(f"stability edge: {certificate.edge:.3f}")
 for row in certificate.table():
-    print(f"{row['quantity']:<12} within 2 per cent up to rate {row['rate']:.4f} "
-          f"(error ~ rate^{row['slope']:.2f})")  # fmt: skip
+    print(
+        f"{row['quantity']:<12} within 2 per cent up to rate {row['rate']:.4f} "
+        f"(error ~ rate^{row['slope']:.2f})"
+    )
 print(f"descents run: {len(certificate.rates)}")
 
 # %% [markdown]
@@ -152,8 +157,10 @@ for rate in (0.1, 0.025):
     apart[f"rate {rate}, batches of 2"] = [fl.compare(flow, run).function for run in runs]
     apart[f"rate {rate}, full batch"] = [fl.compare(flow, descents[rate]).function]
 for name, found in apart.items():
-    print(f"{name}: outputs apart by {np.max(found, axis=1).mean():.3f}, at the end "
-          f"{np.mean(found, axis=0)[-1]:.4f}")  # fmt: skip
+    print(
+        f"{name}: outputs apart by {np.max(found, axis=1).mean():.3f}, at the end "
+        f"{np.mean(found, axis=0)[-1]:.4f}"
+    )
 
 # %%
 with fl.plot.style():
