@@ -177,6 +177,8 @@ with fl.plot.style():
         graph = axes[2] if active == 2 else None
         fl.plot.pathways(run, races[active], ax, shown=which, graph=graph)
         ax.set(xlim=(0, 60), title=f"{active} of 2 outputs active")
+        ax.get_legend().remove()
+    figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=2)
     axes[2].set_title("the two ways of the pair (in0, out0)")
     plt.show()
 
