@@ -1,0 +1,80 @@
+"""How Sphinx builds the pages: `python3 dev.py docs` writes them to `site/`."""
+
+import hashlib
+import os
+import pathlib
+import sys
+
+DOCS = pathlib.Path(__file__).resolve().parent
+ROOT = DOCS.parent
+BUILD = ROOT / "build" / "docs"
+sys.path[:0] = [str(DOCS / "_tools"), str(ROOT / "examples" / "paper")]
+
+import flowlin as fl
+
+
+def state_of_the_library() -> str:
+    """A hash of the library's files: a tutorial that was run with others is run again."""
+    digest = hashlib.sha256()
+    for path in sorted((ROOT / "flowlin").rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+# The tutorials' kernel shows its figures by itself, unless it is told of another backend.
+os.environ.pop("MPLBACKEND", None)
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(BUILD / "compiled"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ["IPYTHONDIR"] = str(BUILD / "ipython")
+profile = BUILD / "ipython" / "profile_default" / "ipython_kernel_config.py"
+profile.parent.mkdir(parents=True, exist_ok=True)
+profile.write_text('get_config().InlineBackend.figure_formats = {"svg"}\n')  # sharp at any size
+
+project = "flowlin"
+author = "The flowlin authors"
+copyright = author
+version = release = fl.__version__
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "mathematics",
+    "notebooks",
+    "repository_links",
+    "gallery",
+    "verdict_table",
+]
+exclude_patterns = ["_*", "tests", "conf.py"]
+nitpicky = True
+
+myst_enable_extensions = ["amsmath", "attrs_inline", "colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+myst_links_external_new_tab = False
+
+nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
+nb_execution_mode = "cache"
+nb_execution_cache_path = str(BUILD / "executed" / state_of_the_library())
+nb_execution_timeout = 280
+nb_execution_raise_on_error = True
+nb_execution_show_tb = True
+nb_merge_streams = True
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_preserve_defaults = True
+python_use_unqualified_type_names = True
+
+html_theme = "furo"
+html_title = f"flowlin {release}"
+html_static_path = ["_static"]
+html_css_files = ["flowlin.css"]
+html_js_files = ["verdicts.js"]
+html_math_renderer = "katex"
+html_show_search_summary = False  # a page from disk may not read the others
+html_copy_source = False
+html_show_sphinx = False
+copybutton_prompt_text = ">>> |\\.\\.\\. |\\$ "
+copybutton_prompt_is_regexp = True
