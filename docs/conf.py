@@ -8,7 +8,7 @@ import sys
 DOCS = pathlib.Path(__file__).resolve().parent
 ROOT = DOCS.parent
 BUILD = ROOT / "build" / "docs"
-sys.path[:0] = [str(DOCS / "_tools"), str(ROOT / "examples" / "paper")]
+sys.path[:0] = map(str, (DOCS / "_tools", DOCS / "reference", ROOT / "examples" / "paper"))
 
 import flowlin as fl
 
@@ -28,7 +28,11 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ["IPYTHONDIR"] = str(BUILD / "ipython")
 profile = BUILD / "ipython" / "profile_default" / "ipython_kernel_config.py"
 profile.parent.mkdir(parents=True, exist_ok=True)
-profile.write_text('get_config().InlineBackend.figure_formats = {"svg"}\n')  # sharp at any size
+profile.write_text(
+    "c = get_config()\n"
+    "c.InlineBackend.figure_formats = {'svg'}\n"  # sharp at any size
+    "c.IPKernelApp.log_level = 40\n"  # it runs on this machine and warns that others might listen
+)
 
 project = "flowlin"
 author = "The flowlin authors"
@@ -38,17 +42,19 @@ version = release = fl.__version__
 extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
-    "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "sphinx_design",
+    "_docstrings",
     "mathematics",
     "notebooks",
     "repository_links",
     "gallery",
     "verdict_table",
 ]
-exclude_patterns = ["_*", "tests", "conf.py"]
+exclude_patterns = ["_*", "**/_*.py", "tests", "conf.py"]
 nitpicky = True
+# Of the library itself every name must lead somewhere; those of others have no pages here.
+nitpick_ignore_regex = [("py:class", r"(?!flowlin\.).*")]
 
 myst_enable_extensions = ["amsmath", "attrs_inline", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
@@ -63,11 +69,11 @@ nb_execution_show_tb = True
 nb_merge_streams = True
 
 autodoc_member_order = "bysource"
-autodoc_typehints = "description"
-autodoc_preserve_defaults = True
-python_use_unqualified_type_names = True
+maximum_signature_line_length = 88
 
 html_theme = "furo"
+pygments_style = "tango"
+pygments_dark_style = "github-dark"
 html_title = f"flowlin {release}"
 html_static_path = ["_static"]
 html_css_files = ["flowlin.css"]

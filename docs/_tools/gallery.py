@@ -49,7 +49,8 @@ class Pictures(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         pictures, scripts = (ROOT / argument for argument in self.arguments)
         found = sorted(pictures.glob("*.png"), key=natural)
-        return self.parse_text_to_nodes("\n".join(self.figure(p, scripts) for p in found))
+        figures = self.parse_text_to_nodes("\n".join(self.figure(p, scripts) for p in found))
+        return [nodes.container("", *figures, classes=["pictures"])]
 
     def figure(self, picture: pathlib.Path, scripts: pathlib.Path) -> str:
         """A figure in Markdown; the page is built again when its script changes."""
