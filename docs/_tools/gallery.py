@@ -1,6 +1,7 @@
-"""The directive `pictures`: a folder's committed figures, each with the script that makes it."""
+"""The directives `pictures` and `plots`: committed figures, each with what makes it."""
 
 import ast
+import inspect
 import pathlib
 import re
 
@@ -8,16 +9,21 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+import flowlin as fl
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FIGURE = """\
-:::{{figure}} /../{picture}
+:::{{figure}} {picture}
 :alt: {alt}
 :width: 100%
 :loading: lazy
 
-{caption} [`{script}`](path:/../{script})
+{caption}
 :::
 """
+PLOTS = ROOT / "docs" / "_static" / "plot"
+LINK = "{{py:obj}}`fl.plot.{0} <flowlin.plot.{0}>`"
+SPECIAL = re.compile(r"[*_$]")
 
 
 def natural(path: pathlib.Path) -> list[str | int]:
@@ -41,6 +47,13 @@ def first_paragraph(script: pathlib.Path) -> str:
     return " ".join(text.split("\n\n")[0].split())
 
 
+def figure(picture: pathlib.Path, text: str, maker: str) -> str:
+    """A figure in Markdown: a text without markup, then what made it."""
+    source = f"/../{picture.relative_to(ROOT).as_posix()}"
+    caption = f"{SPECIAL.sub(lambda m: chr(92) + m[0], text)} {maker}"
+    return FIGURE.format(picture=source, alt=text, caption=caption)
+
+
 class Pictures(SphinxDirective):
     """`pictures PICTURES SCRIPTS`: the figures in one folder, made by the scripts in the other."""
 
@@ -49,23 +62,33 @@ class Pictures(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         pictures, scripts = (ROOT / argument for argument in self.arguments)
         found = sorted(pictures.glob("*.png"), key=natural)
-        figures = self.parse_text_to_nodes("\n".join(self.figure(p, scripts) for p in found))
-        return [nodes.container("", *figures, classes=["pictures"])]
+        figures = "\n".join(self.figure(picture, scripts) for picture in found)
+        return [nodes.container("", *self.parse_text_to_nodes(figures), classes=["pictures"])]
 
     def figure(self, picture: pathlib.Path, scripts: pathlib.Path) -> str:
         """A figure in Markdown; the page is built again when its script changes."""
         script = script_of(picture, scripts)
         self.env.note_dependency(str(script))
-        caption = first_paragraph(script)
-        return FIGURE.format(
-            picture=picture.relative_to(ROOT).as_posix(),
-            script=script.relative_to(ROOT).as_posix(),
-            caption=caption.replace("*", "\\*").replace("_", "\\_"),
-            alt=caption,
-        )
+        name = script.relative_to(ROOT).as_posix()
+        return figure(picture, first_paragraph(script), f"[`{name}`](path:/../{name})")
+
+
+class Plots(SphinxDirective):
+    """`plots`: the pictures of `fl.plot`, each named as the function that draws it."""
+
+    def run(self) -> list[nodes.Node]:
+        found = sorted(PLOTS.glob("*.png"))
+        figures = "\n".join(figure(p, said(p.stem), LINK.format(p.stem)) for p in found)
+        return [nodes.container("", *self.parse_text_to_nodes(figures), classes=["pictures"])]
+
+
+def said(name: str) -> str:
+    """The first sentence of a function of `fl.plot`."""
+    return (inspect.getdoc(getattr(fl.plot, name)) or "").split("\n\n")[0]
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Sphinx's door."""
     app.add_directive("pictures", Pictures)
+    app.add_directive("plots", Plots)
     return {"parallel_read_safe": True}
