@@ -60,7 +60,7 @@ def tried(program: str, wheel: pathlib.Path, pins: Iterable[str]) -> bool:
         done = subprocess.run([*install, wheel, *pins], env=clean)
         if done.returncode:
             return False
-        names = [re.split("[>=]", requirement)[0] for requirement in requirements()]
+        names = dict.fromkeys(requirement.partition(">=")[0] for requirement in requirements())
         show = "import importlib.metadata as m, sys; print(*[sys.version.split()[0]] + ["
         show += "f'{n} {m.version(n)}' for n in sys.argv[1:]], sep=', ')"
         subprocess.run([python, "-c", show, *names, "jaxlib"], check=True)
@@ -76,7 +76,7 @@ def main() -> int:
     parser.add_argument("--lowest", action="store_true", help="the lowest versions")
     parser.add_argument("--python", nargs="+", default=[sys.executable], help="with these Pythons")
     given = parser.parse_args()
-    pins = [r.replace(">=", "==") for r in requirements()] if given.lowest else []
+    pins = [r.replace(">=", "==", 1) for r in requirements()] if given.lowest else []
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
         wheel = build(pathlib.Path(folder))
