@@ -72,7 +72,6 @@ autodoc_member_order = "bysource"
 maximum_signature_line_length = 88
 
 html_theme = "furo"
-pygments_style = "tango"
 pygments_dark_style = "github-dark"
 html_title = f"flowlin {release}"
 html_static_path = ["_static"]

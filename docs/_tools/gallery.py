@@ -23,7 +23,7 @@ FIGURE = """\
 """
 PLOTS = ROOT / "docs" / "_static" / "plot"
 LINK = "{{py:obj}}`fl.plot.{0} <flowlin.plot.{0}>`"
-SPECIAL = re.compile(r"[*_$]")
+PLAIN = re.compile(r"(\$[^$]*\$|`[^`]*`)|([*_])")  # formulas and code; what must be escaped
 
 
 def natural(path: pathlib.Path) -> list[str | int]:
@@ -48,9 +48,10 @@ def first_paragraph(script: pathlib.Path) -> str:
 
 
 def figure(picture: pathlib.Path, text: str, maker: str) -> str:
-    """A figure in Markdown: a text without markup, then what made it."""
+    """A figure in Markdown: a text with no markup but formulas and code, then what made it."""
     source = f"/../{picture.relative_to(ROOT).as_posix()}"
-    caption = f"{SPECIAL.sub(lambda m: chr(92) + m[0], text)} {maker}"
+    escaped = PLAIN.sub(lambda found: found[1] or f"\\{found[2]}", text)
+    caption = f"{escaped} {maker}"
     return FIGURE.format(picture=source, alt=text, caption=caption)
 
 

@@ -7,6 +7,7 @@ import nbformat
 from jupyter_cache import get_cache
 from sphinx.application import Sphinx
 
+KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 LINK = '<p class="as-notebook"><a href="{0}" download="{0}">This page as a notebook</a></p>\n'
 
 
@@ -29,6 +30,7 @@ def write(app: Sphinx, error: Exception | None) -> None:
     for page in filter(is_tutorial, app.env.found_docs):
         notebook = jupytext.read(pathlib.Path(app.env.doc2path(page)), fmt="py:percent")
         _, executed = cache.merge_match_into_notebook(notebook)
+        executed.metadata.setdefault("kernelspec", KERNEL)
         nbformat.write(executed, pathlib.Path(app.outdir, page + ".ipynb"))
 
 
