@@ -1,4 +1,4 @@
-"""What the build is made with: the check of the built pages, links that lead out, captions, tables."""
+"""What the build is made with: the check of built pages, links that lead out, captions, tables."""
 
 import pathlib
 import sys
