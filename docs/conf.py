@@ -10,13 +10,15 @@ ROOT = DOCS.parent
 BUILD = ROOT / "build" / "docs"
 sys.path[:0] = map(str, (DOCS / "_tools", DOCS / "reference", ROOT / "examples" / "paper"))
 
+from sphinx.application import Sphinx
+
 import flowlin as fl
 
 
-def state_of_the_library() -> str:
-    """A hash of the library's files: a tutorial that was run with others is run again."""
+def state_of(*folders: str) -> str:
+    """A hash of the Python files in folders of the repository."""
     digest = hashlib.sha256()
-    for path in sorted((ROOT / "flowlin").rglob("*.py")):
+    for path in sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -62,7 +64,7 @@ myst_links_external_new_tab = False
 
 nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
 nb_execution_mode = "cache"
-nb_execution_cache_path = str(BUILD / "executed" / state_of_the_library())
+nb_execution_cache_path = str(BUILD / "executed" / state_of("flowlin"))  # run again with another
 nb_execution_timeout = 280
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
@@ -83,3 +85,8 @@ html_copy_source = False
 html_show_sphinx = False
 copybutton_prompt_text = ">>> |\\.\\.\\. |\\$ "
 copybutton_prompt_is_regexp = True
+
+
+def setup(app: Sphinx) -> None:
+    """Build all pages anew where what makes them has changed."""
+    app.add_config_value("tools", state_of("docs/_tools", "docs/reference"), "env")
