@@ -1,6 +1,7 @@
 """What the build is made with: the check of built pages, links that lead out, captions, tables."""
 
 import pathlib
+import re
 import sys
 import types
 import zlib
@@ -52,6 +53,13 @@ def test_links_out_of_the_pages_hand_out_files():
     assert text[0] == (
         "[a](path:../benchmarks/README.md) [b](start.md) ![c](../docs/chattering.png) [d](../no.py)"
     )
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md"])
+def test_links_of_the_repository_lead_somewhere(name):
+    links = re.findall(r"\]\(([^)#]+)", (ROOT / name).read_text())
+    inside = [link for link in links if not link.startswith("https://")]
+    assert [link for link in inside if not (ROOT / link).exists()] == []
 
 
 def test_every_picture_has_a_script():
