@@ -27,6 +27,7 @@ def state_of(*folders: str) -> str:
 os.environ.pop("MPLBACKEND", None)
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(BUILD / "compiled"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # what XLA says of a slow compilation is no output
 os.environ["IPYTHONDIR"] = str(BUILD / "ipython")
 profile = BUILD / "ipython" / "profile_default" / "ipython_kernel_config.py"
 profile.parent.mkdir(parents=True, exist_ok=True)
