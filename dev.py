@@ -3,6 +3,7 @@
 
     python3 dev.py main [options]     the main job, examples/linearization_time.py
     python3 dev.py test [options]     the tests, by pytest
+    python3 dev.py docs               the documentation, into site/; any fault in it fails
     python3 dev.py run  COMMAND ...   anything else in the environment
 
 Needs Python 3.11 or newer with venv and pip, and nothing installed by hand.
@@ -11,6 +12,7 @@ Needs Python 3.11 or newer with venv and pip, and nothing installed by hand.
 import hashlib
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import venv
@@ -19,6 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parent
 HOME = ROOT / ".venv"
 ORDER = "--no-loadscope-reorder"  # by name: the long files, in the middle, do not come last
 BIN = HOME / ("Scripts" if os.name == "nt" else "bin")
+STRICT = ["--nitpicky", "--fail-on-warning", "--keep-going", "--quiet"]
 
 
 def set_up() -> None:
@@ -37,21 +40,31 @@ def set_up() -> None:
     stamp.write_text(wanted)
 
 
+def pages(python: str) -> list[list[str]]:
+    """The commands that build the documentation anew and look at what was built."""
+    shutil.rmtree(ROOT / "site", ignore_errors=True)
+    sphinx = ["-m", "sphinx", *STRICT, "--doctree-dir", "build/docs/doctrees", "docs", "site"]
+    return [[python, *sphinx], [python, "docs/_tools/check_site.py", "site"]]
+
+
 def main() -> int:
     """Run one of the commands above."""
     python = str(BIN / "python")
     match sys.argv[1:]:
         case ["main", *options]:
-            command = [python, "examples/linearization_time.py", *options]
+            commands = [[python, "examples/linearization_time.py", *options]]
         case ["test", *options]:
-            command = [python, "-m", "pytest", "-n", "2", "--dist", "loadfile", ORDER, *options]
+            commands = [[python, "-m", "pytest", "-n", "2", "--dist", "loadfile", ORDER, *options]]
+        case ["docs"]:
+            commands = pages(python)
         case ["run", program, *options]:
-            command = [str(BIN / program), *options]
+            commands = [[str(BIN / program), *options]]
         case _:
             print(__doc__)
             return 2
     set_up()
-    return subprocess.run(command, cwd=ROOT).returncode
+    codes = [subprocess.run(command, cwd=ROOT).returncode for command in commands]
+    return next(filter(None, codes), 0)
 
 
 if __name__ == "__main__":

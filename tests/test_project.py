@@ -69,6 +69,12 @@ def test_readme_commands_exist():
     assert "python3 dev.py test" in (ROOT / ".ci" / "run").read_text()
 
 
+def test_version_is_told_alike():
+    citation, changes = (ROOT / "CITATION.cff").read_text(), (ROOT / "CHANGELOG.md").read_text()
+    assert f"\nversion: {fl.__version__}\n" in citation
+    assert re.search("^## (.*?) ", changes, re.M)[1] == fl.__version__
+
+
 @pytest.mark.slow
 def test_main_job_prints_its_tables_and_saves_its_figure(tmp_path):
     out = subprocess.run(

@@ -1,0 +1,95 @@
+"""The directives `pictures` and `plots`: committed figures, each with what makes it."""
+
+import ast
+import inspect
+import pathlib
+import re
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+import flowlin as fl
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FIGURE = """\
+:::{{figure}} {picture}
+:alt: {alt}
+:width: 100%
+:loading: lazy
+
+{caption}
+:::
+"""
+PLOTS = ROOT / "docs" / "_static" / "plot"
+LINK = "{{py:obj}}`fl.plot.{0} <flowlin.plot.{0}>`"
+PLAIN = re.compile(r"(\$[^$]*\$|`[^`]*`)|([*_])")  # formulas and code; what must be escaped
+
+
+def natural(path: pathlib.Path) -> list[str | int]:
+    """A key that sorts Fig. 2 before Fig. 10."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.stem)]
+
+
+def script_of(picture: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
+    """The script in `folder` whose name a picture's begins with, the longest such name."""
+    found = [path for path in folder.glob("*.py") if picture.stem.startswith(path.stem)]
+    if not found:
+        raise ValueError(f"no script in {folder} has a name that {picture.name} begins with.")
+    return max(found, key=lambda path: len(path.stem))
+
+
+def first_paragraph(script: pathlib.Path) -> str:
+    """What a script's docstring says first, on one line."""
+    text = ast.get_docstring(ast.parse(script.read_text()))
+    if not text:
+        raise ValueError(f"{script} has no docstring to take a caption from.")
+    return " ".join(text.split("\n\n")[0].split())
+
+
+def figure(picture: pathlib.Path, text: str, maker: str) -> str:
+    """A figure in Markdown: a text with no markup but formulas and code, then what made it."""
+    source = f"/../{picture.relative_to(ROOT).as_posix()}"
+    escaped = PLAIN.sub(lambda found: found[1] or f"\\{found[2]}", text)
+    caption = f"{escaped} {maker}"
+    return FIGURE.format(picture=source, alt=text, caption=caption)
+
+
+class Pictures(SphinxDirective):
+    """`pictures PICTURES SCRIPTS`: the figures in one folder, made by the scripts in the other."""
+
+    required_arguments = 2
+
+    def run(self) -> list[nodes.Node]:
+        pictures, scripts = (ROOT / argument for argument in self.arguments)
+        found = sorted(pictures.glob("*.png"), key=natural)
+        figures = "\n".join(self.figure(picture, scripts) for picture in found)
+        return [nodes.container("", *self.parse_text_to_nodes(figures), classes=["pictures"])]
+
+    def figure(self, picture: pathlib.Path, scripts: pathlib.Path) -> str:
+        """A figure in Markdown; the page is built again when its script changes."""
+        script = script_of(picture, scripts)
+        self.env.note_dependency(str(script))
+        name = script.relative_to(ROOT).as_posix()
+        return figure(picture, first_paragraph(script), f"[`{name}`](path:/../{name})")
+
+
+class Plots(SphinxDirective):
+    """`plots`: the pictures of `fl.plot`, each named as the function that draws it."""
+
+    def run(self) -> list[nodes.Node]:
+        found = sorted(PLOTS.glob("*.png"))
+        figures = "\n".join(figure(p, said(p.stem), LINK.format(p.stem)) for p in found)
+        return [nodes.container("", *self.parse_text_to_nodes(figures), classes=["pictures"])]
+
+
+def said(name: str) -> str:
+    """The first sentence of a function of `fl.plot`."""
+    return (inspect.getdoc(getattr(fl.plot, name)) or "").split("\n\n")[0]
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Sphinx's door."""
+    app.add_directive("pictures", Pictures)
+    app.add_directive("plots", Plots)
+    return {"parallel_read_safe": True}

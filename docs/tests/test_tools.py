@@ -1,0 +1,86 @@
+"""What the build is made with: the check of built pages, links that lead out, captions, tables."""
+
+import pathlib
+import re
+import sys
+import types
+import zlib
+
+import pytest
+
+DOCS = pathlib.Path(__file__).resolve().parent.parent
+ROOT = DOCS.parent
+sys.path[:0] = [str(DOCS / "_tools"), str(ROOT / "examples" / "paper")]
+
+import check_site
+import gallery
+import repository_links
+import verdict_table
+
+HEADER = b"# Sphinx inventory version 2\n# Project: a\n# Version: b\n# compressed with zlib.\n"
+PAGE = """\
+<img src="https://elsewhere.org/a.png"><script src="there.js"></script><h1 id="top">A</h1>
+<a href="#top">x</a> <a href="other.html#place">x</a> <a href="other.html#none">x</a>
+<a href="gone.html">x</a> <a href="https://elsewhere.org">x</a> <a href="mailto:a@b">x</a>
+"""
+
+
+@pytest.fixture
+def site(tmp_path):
+    names = [name for name in check_site.public_names() if name != "flowlin.theory.modes"]
+    lines = "".join(f"{name} py:function 1 a.html#$ -\n" for name in names)
+    (tmp_path / "objects.inv").write_bytes(HEADER + zlib.compress(lines.encode()))
+    (tmp_path / "index.html").write_text(PAGE)
+    (tmp_path / "other.html").write_text('<p id="place">B</p>')
+    (tmp_path / "look.css").write_text("a { src: url(data:x) } b { src: url('none.woff2') }")
+    return tmp_path
+
+
+def test_faults_of_built_pages_are_told(site):
+    assert list(check_site.faults(site)) == [
+        "flowlin.theory.modes is not documented",
+        "index.html: loads https://elsewhere.org/a.png from outside",
+        "index.html: other.html#none has no such place",
+        "index.html: gone.html is not there",
+        "index.html: there.js is not there",
+        "look.css: loads none.woff2, which is outside or is not there",
+    ]
+
+
+def test_links_out_of_the_pages_hand_out_files():
+    text = ["[a](../benchmarks/README.md) [b](start.md) ![c](../docs/chattering.png) [d](../no.py)"]
+    repository_links.hand_out(types.SimpleNamespace(srcdir=DOCS), "index", text)
+    assert text[0] == (
+        "[a](path:../benchmarks/README.md) [b](start.md) ![c](../docs/chattering.png) [d](../no.py)"
+    )
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md"])
+def test_links_of_the_repository_lead_somewhere(name):
+    links = re.findall(r"\]\(([^)#]+)", (ROOT / name).read_text())
+    inside = [link for link in links if not link.startswith("https://")]
+    assert [link for link in inside if not (ROOT / link).exists()] == []
+
+
+def test_every_picture_has_a_script():
+    for pictures, scripts in (
+        ("docs", "examples"),
+        ("examples/paper/results", "examples/paper"),
+        ("benchmarks/results", "benchmarks"),
+    ):
+        found = list((ROOT / pictures).glob("*.png"))
+        assert found
+        assert all(gallery.first_paragraph(gallery.script_of(p, ROOT / scripts)) for p in found)
+    assert gallery.script_of(pathlib.Path("m_fig12.png"), ROOT / "examples/paper").stem == "m_fig12"
+    with pytest.raises(ValueError, match=r"no script .* has a name that none\.png begins with"):
+        gallery.script_of(pathlib.Path("none.png"), ROOT / "examples")
+
+
+def test_the_verdicts_are_those_of_the_committed_table():
+    rows = verdict_table.records()
+    committed = (ROOT / "examples/paper/results/verdicts.md").read_text()
+    assert f"{len(rows)} claims" in committed
+    assert {row["paper"] for row in rows} == set(verdict_table.PAPERS)
+    assert verdict_table.paper_of("C; Saxe, Sodhani and Lewallen 2022") == "C"
+    html = verdict_table.table([rows[0] | {"claim": "a < b"}])
+    assert "a &lt; b" in html
