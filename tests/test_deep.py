@@ -526,13 +526,15 @@ def test_float32_and_sweeps(walked):
 
 @pytest.mark.slow
 @pytest.mark.data
-@pytest.mark.parametrize(("seed", "t1"), [(3, 0.5), (4, 0.5), (8, 3.4)])
+@pytest.mark.parametrize(("seed", "t1"), [(3, 0.5), (8, 3.4), (5, 2.0), (9, 1.5)])
 def test_without_biases_it_goes_on_where_a_layer_sends_nothing(data_folder, seed, t1):
     """The last unit of a layer turns off for a sample, whose z above are then zero for good.
 
     Sides above a unit at its kink are those that it has when that rises: by rounding they flipped
-    without end. Pairs of two layers that chose one by one from below chased each other. The last
-    seed has, at t = 3.36, a pair with a range while it is off and none while it slides.
+    without end. Pairs of two layers that chose one by one from below chased each other. Seed 8 has,
+    at t = 3.36, a pair with a range while it is off and none while it slides. In seeds 5, at 1.64,
+    and 9, at 1.06, two units that feed a sample are at their kinks: each would give the layers
+    above other gates.
     """
     del data_folder
     task = fl.tasks.mnist(40).astype("float64")
@@ -540,8 +542,8 @@ def test_without_biases_it_goes_on_where_a_layer_sends_nothing(data_folder, seed
     network = fl.ReLUNetwork.init(task, (8, 8, 8), variance, bias=False, key=jax.random.key(seed))
     flow = fl.gradient_flow(network, task, t1, loss=loss, kinks=fl.ExactKinks(), rtol=1e-6)
     off = []
-    for rate in (1e-2, 1e-3):
+    for rate in (1e-3, 1e-4):
         descent = fl.gradient_descent(network, task, rate, round(t1 / rate), loss=loss)
         off.append(float(distance(descent.final, flow.final)))
-    assert off[0] < 2e-3
+    assert off[0] < 5e-4
     assert off[1] < 0.15 * off[0]

@@ -15,6 +15,7 @@ from flowlin._tools.arrays import augment
 from flowlin._tools.rounding import rounding_in
 from flowlin._tools.types import Parameters
 from flowlin.field.decay import Decay, slowed
+from flowlin.field.gates import unfed
 from flowlin.field.gates.sides import OFF, SLIDING, Hyperplanes
 from flowlin.field.pace import is_none, layer_moves, spread
 from flowlin.loss import Loss
@@ -155,6 +156,10 @@ class DeepFlow(eqx.Module):
         """(H, P) by layers."""
         return jnp.split(pairs, np.cumsum(self.network.hidden)[:-1].tolist())
 
+    def by_sample(self, function: Any, pairs: Array) -> Array:
+        """A function of the list of layers' pairs that gives such a list."""
+        return jnp.concatenate(function(self.split(pairs)))
+
     def each(self, function: Any, pairs: Array) -> Array:
         """A function of (kinks, layer's pairs) applied layer by layer."""
         layers = zip(self.kinks, self.split(pairs), strict=True)
@@ -210,6 +215,7 @@ class DeepFlow(eqx.Module):
             ws = [signal @ hs[k].T, *ws]
             bs = [None if biases[k] is None else strength * jnp.sum(signal, 1), *bs]
             cs = [c, *cs]
+        cs = unfed.alone((*weights, readout), biases, cs, used, error)
         decay = None if still else self.decay
         force = slowed((tuple(ws), tuple(bs)), decay, self.whole(parameters))
         return Pass(zs, hs, cs, jax.tree.map(jnp.multiply, force, self.speeds))
@@ -286,48 +292,18 @@ class DeepFlow(eqx.Module):
         return self.moving(velocity)
 
     def unfed(self, codes: Int[Array, "H P"]) -> Bool[Array, "H P"]:
-        """Pairs whose inputs are zero at these sides: their z is, whatever the unit's weights.
-
-        All units below are off or slide, and the layer has no bias. Such a pair neither moves nor
-        slides; its gate is what it would be if a pair below rose from its kink (`push`).
-        """
-        none = jnp.zeros(codes.shape[1], bool)
-        found, empty = [], none
-        for k, own in enumerate(self.split(codes)):
-            fed = self.network.biases[k] is not None or k == 0
-            empty = none if fed else empty
-            found.append(jnp.broadcast_to(empty, own.shape))
-            empty = (empty | jnp.all(own <= SLIDING, axis=0)) & (self.network.slope == 0)
-        return jnp.concatenate(found)
+        """Pairs whose inputs are zero at these sides (`flowlin.field.gates.unfed`)."""
+        return jnp.concatenate(unfed.pairs(self.network, self.split(codes)))
 
     def push(
-        self, parameters: Parameters, unfed: Bool[Array, "H P"], rising: Bool[Array, "H P"]
+        self, parameters: Parameters, unfed_: Bool[Array, "H P"], rising: Float[Array, "H P"]
     ) -> Float[Array, "H P"]:
-        """z of unfed pairs for each unit by which the pairs `rising` below are above their kinks.
+        """dz/dt of unfed pairs where the pairs below rise at the rates `rising` from their kinks.
 
         Zero for pairs that are fed, and those below which none rises.
         """
-        below, found = None, []
         weights = self.whole(parameters)[0]
-        for k, (unfed_, up) in enumerate(zip(self.split(unfed), self.split(rising), strict=True)):
-            own = jnp.zeros(up.shape, self.task.x.dtype) if below is None else weights[k] @ below
-            own = jnp.where(unfed_, own, 0.0)
-            found.append(own)
-            below = jnp.where(unfed_, jnp.maximum(own, 0.0), up.astype(own.dtype))
-        return jnp.concatenate(found)
-
-    def together(self, pairs: Bool[Array, "H P"]) -> Bool[Array, "H P"]:
-        """Whether any pair of the same layer and sample is one of these."""
-        layers = [jnp.broadcast_to(jnp.any(own, axis=0), own.shape) for own in self.split(pairs)]
-        return jnp.concatenate(layers)
-
-    def above(self, pairs: Bool[Array, "H P"]) -> Bool[Array, "H P"]:
-        """Whether any pair of the same sample in a higher layer is one of these."""
-        found, above = [], jnp.zeros(pairs.shape[1], bool)
-        for own in reversed(self.split(pairs)):
-            found = [jnp.broadcast_to(above, own.shape), *found]
-            above = above | jnp.any(own, axis=0)
-        return jnp.concatenate(found)
+        return jnp.concatenate(unfed.push(weights, self.split(unfed_), self.split(rising)))
 
     @property
     def feeds_all(self) -> bool:
@@ -335,21 +311,14 @@ class DeepFlow(eqx.Module):
         return all(b is not None for b in self.network.biases[1:-1])
 
     def margins(self, parameters: Parameters, frozen: DeepFrozen) -> Float[Array, "2 H P"]:
-        """How far each kink is from an event; see `GatedFlow.margins`.
-
-        An unfed pair's is how far its push is from changing sign.
-        """
+        """How far each kink is from an event; see `GatedFlow.margins`. Unfed pairs have none."""
         at, u = self.pressed(parameters, frozen)
         z, bound = jnp.concatenate(at.z), self.bound(self.strength(at.c))
         slides = frozen.codes == SLIDING
-        if not self.feeds_all:
-            unfed = self.unfed(frozen.codes)
-            push = self.push(parameters, unfed, slides)
-            far = jnp.where(frozen.codes == OFF, -1.0, 1.0)
-            z = jnp.where(unfed, jnp.where(push == 0, far, push), z)
         side = jnp.where(frozen.codes == OFF, -z, z)
         margins = jnp.stack([jnp.where(slides, u, side), jnp.where(slides, bound - u, 1.0)])
-        return jnp.where(self.leads, margins, 1.0)
+        counts = self.leads if self.feeds_all else self.leads & ~self.unfed(frozen.codes)
+        return jnp.where(counts, margins, 1.0)
 
     def settle(self, parameters: Parameters, frozen: DeepFrozen) -> tuple[Parameters, Array]:
         """The sliding pairs brought back to their kinks by one Gauss-Newton step.
@@ -403,12 +372,7 @@ class DeepFlow(eqx.Module):
         strength = self.strength([jnp.abs(c) for c in at.c])
         slid = rounding_in(eps.dtype).u * strength + self.noise(parameters)
         tiny = jnp.finfo(eps).tiny / eps
-        free = self.rounding(parameters)
-        if not self.feeds_all:
-            norms = [jnp.linalg.norm(w, axis=1) for w in self.whole(parameters)[0][:-1]]
-            sizes = jnp.concatenate(norms)[:, None]
-            free = jnp.where(self.unfed(frozen.codes), rounding_in(eps.dtype).z * sizes, free)
-        return jnp.where(frozen.codes == SLIDING, slid + tiny, free)
+        return jnp.where(frozen.codes == SLIDING, slid + tiny, self.rounding(parameters))
 
 
 def take(pairs: Shaped[Array, "H P"], slots: Int[Array, " m"]) -> Shaped[Array, " m"]:

@@ -37,6 +37,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from flowlin._tools.rounding import rounding_in
 from flowlin._tools.types import Parameters
+from flowlin.field.gates import unfed
 from flowlin.field.gates.layers import DeepFlow, LayerSides, put, solve, take
 from flowlin.field.gates.one_layer_rule import side_of
 from flowlin.field.gates.rule import AbstractRule, Piece
@@ -45,6 +46,7 @@ from flowlin.log.buffer import Buffer
 
 BLOCK_PASSES = 12  # in which all wrong sides change at once, before the last one alone
 TURNS = 8  # of those that are fed and those that feed them
+STARTS = 8  # of such turns
 PATIENCE = 100  # passes in which a pair with an empty range has to be off before it is on
 PASSES = 300  # before a choice of sides counts as unsolved
 
@@ -132,46 +134,35 @@ class NetworkRule(AbstractRule):
     def _fed(
         self, parameters: Parameters, sides: LayerSides, fired: Array, near: Array
     ) -> tuple[LayerSides, LayerSides]:
-        """Sides before and after where inputs of pairs may be zero (`DeepFlow.unfed`).
+        """Sides before and after where inputs of pairs may be zero (`flowlin.field.gates.unfed`).
 
         What only pairs at their kinks feed reaches z = 0 with them: the event is theirs. Its side,
         which counts for the signal that is sent down, is the one that it has when those pairs rise
-        that are on, or slide, afterwards; which do depends on it, so both are found in turns.
+        that are on afterwards; which are depends on it, so both are found in turns, first with all
+        that may rise, then, where these do not settle, with one after another.
         """
         flow, codes = self.flow, sides.codes
-        unfed = flow.unfed(jnp.where(fired | near, SLIDING, codes))
-        turned = fired & flow.unfed(codes)  # whose push changed its sign
-        ended = flow.above(fired & unfed & ~turned)
-        fired = (fired | (near & (codes == ON) & ended)) & ~unfed
-        near, slides = near & ~unfed, (codes == SLIDING) & ~unfed
-        at_kinks = fired | near | slides
-
-        def given(rising: Array) -> LayerSides:
-            push = flow.push(parameters, unfed, rising)
-            pushed = jnp.where(push > 0, ON, OFF).astype(jnp.int8)
-            own = jnp.where(unfed & ((push != 0) | (codes == SLIDING)), pushed, codes)
-            own = jnp.where(turned & (codes != SLIDING), -codes, own).astype(jnp.int8)
-            fed = self._sides(flow.follow(own), sides.trouble)
-            return eqx.tree_at(lambda s: s.certificate, fed, sides.certificate)
+        idle = flow.unfed(jnp.where(fired | near, SLIDING, codes))
+        reached = near & (codes == ON) & flow.by_sample(unfed.any_above, fired & idle)
+        fired, near = (fired | reached) & ~idle, near & ~idle
+        at_kinks = fired | near | ((codes == SLIDING) & ~idle)
+        ranks = flow.by_sample(unfed.rank, at_kinks)
+        turns = _Turns(self, parameters, sides, fired, near, idle, at_kinks)
 
         def once(state):
-            rising, before, _, _, count = state
-            new = self._new(parameters, before, fired, near)
-            on = (new.codes == ON) & at_kinks
-            rises = jnp.where(flow.together(on), on, (new.codes == SLIDING) & at_kinks)
-            rises = jnp.where(flow.together(rises), rises, rising)
-            after = given(rises)
-            differs = jnp.any(after.codes != before.codes)
-            again = differs & (count < TURNS)
-            before = jax.tree.map(lambda a, b: jnp.where(again, a, b), after, before)
-            trouble = jnp.where(differs & ~again, UNSOLVED, new.trouble).astype(jnp.int8)
-            new = eqx.tree_at(lambda s: s.trouble, new, trouble)
-            return rises, before, new, again, count + 1
+            *_, count = state
+            one = at_kinks & (ranks == count - 1)
+            first = jnp.where(flow.by_sample(unfed.any_in_layer, one), one, at_kinks)
+            return *turns.from_rising(first.astype(flow.task.x.dtype)), count + 1
 
-        start = at_kinks, given(at_kinks), sides, jnp.asarray(True), jnp.zeros((), int)
-        rises, before, new, *_ = lax.while_loop(lambda state: state[3], once, start)
+        def unsolved(state):
+            _, new, count = state
+            return (count == 0) | ((new.trouble == UNSOLVED) & (count < STARTS))
+
+        start = sides, sides, jnp.zeros((), int)
+        before, new, _ = lax.while_loop(unsolved, once, start)
         # What slid, and has no inputs any more, cannot.
-        codes = jnp.where(unfed, given(rises).codes, new.codes)
+        codes = jnp.where(idle, before.codes, new.codes)
         idle = flow.unfed(codes) & (codes == SLIDING)
         codes = flow.follow(jnp.where(idle, OFF, codes).astype(jnp.int8))
         return before, self._sides(codes, new.trouble)
@@ -266,3 +257,48 @@ class NetworkRule(AbstractRule):
         slides = (codes == SLIDING) & self.flow.leads
         never = jnp.full((), jnp.nan, self.flow.task.x.dtype)
         return LayerSides(codes, slots_of(slides.ravel(), self.slots), trouble, never)
+
+
+class _Turns(eqx.Module):
+    """Those that are fed and those that feed them, in turns (`NetworkRule._fed`)."""
+
+    rule: NetworkRule
+    parameters: Parameters
+    sides: LayerSides
+    fired: Bool[Array, "H P"]
+    near: Bool[Array, "H P"]
+    idle: Bool[Array, "H P"]
+    at_kinks: Bool[Array, "H P"]
+
+    def from_rising(self, rising: Float[Array, "H P"]) -> tuple[LayerSides, LayerSides]:
+        """Sides before and after; unsolved where the turns do not settle."""
+        start = rising, self._given(rising), self.sides, jnp.asarray(True), jnp.zeros((), int)
+        return lax.while_loop(lambda s: s[3], lambda s: self._once(s), start)[1:3]
+
+    def _given(self, rising: Array) -> LayerSides:
+        """The sides before, of pairs that are not fed those that rising ones give them."""
+        flow, codes = self.rule.flow, self.sides.codes
+        push = flow.push(self.parameters, self.idle, rising)
+        pushed = jnp.where(push > 0, ON, OFF).astype(jnp.int8)
+        own = jnp.where(self.idle & ((push != 0) | (codes == SLIDING)), pushed, codes)
+        given = self.rule._sides(flow.follow(own), self.sides.trouble)
+        return eqx.tree_at(lambda s: s.certificate, given, self.sides.certificate)
+
+    def _once(self, state):
+        rising, before, _, _, count = state
+        flow = self.rule.flow
+        new = self.rule._new(self.parameters, before, self.fired, self.near)
+        frozen = flow.freeze(new)
+        at, _ = flow.pressed(self.parameters, frozen)
+        rates = flow.rates(at, self.parameters, frozen.gates, at.velocity)
+        on = (new.codes == ON) & self.at_kinks
+        # One that leaves its slide starts at rest.
+        least = jnp.sqrt(jnp.finfo(rates.dtype).tiny)
+        rises = jnp.where(on, jnp.maximum(rates, least), 0.0)
+        rises = jnp.where(flow.by_sample(unfed.any_in_layer, on), rises, rising)
+        after = self._given(rises)
+        differs = jnp.any(after.codes != before.codes)
+        again = differs & (count < TURNS)
+        before = jax.tree.map(lambda a, b: jnp.where(again, a, b), after, before)
+        trouble = jnp.where(differs & ~again, UNSOLVED, new.trouble).astype(jnp.int8)
+        return rises, before, eqx.tree_at(lambda s: s.trouble, new, trouble), again, count + 1
