@@ -36,8 +36,8 @@ import flowlin as fl
 # step of rate $\epsilon$ on a loss $f L$ advances it by $f \epsilon \tau$. So what a unit of flow
 # time is in steps depends on what a training loop calls its loss; {py:obj}`flowlin.StepClock` knows
 # the conventions ({py:obj}`flowlin.Convention`). The lead paper's "tau" is this number of steps;
-# one of its equations has $1/(N \epsilon)$, N being the hidden size, where $1/(P \epsilon)$ is right
-# ([the errata](../explanation/errata.md)).
+# one of its equations has $1/(N \epsilon)$, N being the hidden size, where $1/(P \epsilon)$ is
+# right ([the errata](../explanation/errata.md)).
 
 # %%
 task = fl.tasks.hierarchy(levels=3)
