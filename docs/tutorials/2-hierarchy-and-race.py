@@ -15,9 +15,9 @@
 #
 # A child learns that a canary is an animal before it learns that it is a bird, and that before it
 # learns its song. Deep linear networks do the same on data with a hierarchy, for a reason that can
-# be written down: the levels of the hierarchy are modes of the task, and a mode of strength $s$
-# takes a time of about $\frac{\tau}{2s} \log \frac{s}{d a_0}$. This tutorial runs the race, checks
-# its times against the formula, and asks what else than $s$ decides who wins.
+# be written down: the levels of the hierarchy are modes of the task, and a mode of singular value
+# $s$ takes a time of about $\frac{\tau}{2s} \log \frac{s}{d a_0}$. This tutorial runs the race,
+# checks its times against the formula, and asks what else than $s$ decides who wins.
 
 # %%
 import jax

@@ -48,8 +48,8 @@ import flowlin as fl
 #
 # Where several pairs slide at once their fractions depend on each other, and a small quadratic
 # programme replaces the quotient ([kinks and sliding](../explanation/kinks-and-sliding.md)). Why
-# would a pair slide at all? The hidden unit is on for other samples, which pull $z$ down; this
-# sample pulls it up, but only while its gate is open.
+# would a pair slide at all? The hidden unit is on for other samples, which push $z$ up; this sample
+# wants the unit less active and pulls $z$ down, but only while its gate is open.
 #
 # ## A walk, and its log
 #
@@ -225,7 +225,7 @@ with fl.plot.style():
 # 2. Send {py:obj}`flowlin.IgnoreKinks` across at `rtol` 1e-3 and 1e-4. How many gate events does
 #    its log have beside the walk's, and how far does it end from it ({py:obj}`flowlin.distance`)?
 # 3. {py:obj}`flowlin.SmoothKinks` rounds the kinks off over a width. Is $z$ of the pair then zero?
-#    Which of the two fractions does its gate tend to as the width falls?
+#    What does its gate, the slope of the rounded ReLU at $z$, tend to as the width falls?
 # 4. Take 8 hidden units, and several keys. How near does descent's $t^*$ come to the closed one,
 #    and why nearer than with 32?
 # 5. Why does a pair cease to slide? Plot the gate's fraction for other entries of `slides`: it ends

@@ -35,9 +35,9 @@ import flowlin as fl
 # flowlin's flow is $\tau \dot w = -\nabla L$ with $L = \frac{1}{2P} \sum_p \|y_p - \hat y_p\|^2$. A
 # step of rate $\epsilon$ on a loss $f L$ advances it by $f \epsilon \tau$. So what a unit of flow
 # time is in steps depends on what a training loop calls its loss; {py:obj}`flowlin.StepClock` knows
-# the conventions ({py:obj}`flowlin.Convention`). Papers' "tau" is this number of steps, and is
-# printed as $1/(N \epsilon)$ in one place where $1/(P \epsilon)$ is right ([the
-# errata](../explanation/errata.md)).
+# the conventions ({py:obj}`flowlin.Convention`). The lead paper's "tau" is this number of steps;
+# one of its equations has $1/(N \epsilon)$, N being the hidden size, where $1/(P \epsilon)$ is
+# right ([the errata](../explanation/errata.md)).
 
 # %%
 task = fl.tasks.hierarchy(levels=3)
@@ -176,7 +176,7 @@ with fl.plot.style():
 # (Of the mini-batches the mean over eight keys.) After four batches of two every sample has been
 # seen once. That is an epoch, 0.4 units of time at rate 0.1: the distance is larger within it than
 # at its ends, hence the zigzag. While a mode grows, the finite rate and not the noise makes most of
-# the distance; where nothing grows, it is all noise.
+# the distance; where nothing grows, most of it is noise.
 #
 # ## Where there is no small enough rate
 #
