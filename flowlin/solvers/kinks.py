@@ -226,9 +226,8 @@ class ExactKinks(AbstractKinks):
     (NaN without a branch; see `flowlin.field.gates.layers_rule` for rule and derivation).
 
     Without biases a layer may send nothing for a sample. Where several of its units are then at
-    their kinks at once, sides that go on are not always found, and the run ends there with
-    `RESULTS.modes_unsolved`: eight of ten runs of three layers of 8 units on 40 images of MNIST do
-    so before t = 6.
+    their kinks at once, sides that go on are not always found (a pair above that would slide while
+    two of them rise is not tried), and the run ends there with `RESULTS.modes_unsolved`.
 
     **Arguments:**
 
