@@ -7,6 +7,7 @@ import pathlib
 import re
 import sys
 
+import numpy as np
 import pytest
 
 FOLDER = pathlib.Path(__file__).parents[1] / "examples" / "paper"
@@ -108,3 +109,40 @@ def test_errata_are_judged_by_their_errors(verdicts, condition):
     right = condition is not None and condition[1] == 0
     expected = "holds under a condition: c = 1" if right else "does not hold"
     assert finding(*words, 0.7, 0.0, condition).row.verdict == expected
+
+
+def test_what_a_correction_mends_is_a_misprint(verdicts):
+    finding = importlib.import_module("_errata").Finding
+    words = ("5 Eq. 10", "claim", "source", "measured", 0.7)
+    assert finding(*words, 0.0, correction="with c").row.verdict == "misprint: with c"
+    assert finding(*words, 0.5, correction="with c").row.verdict == "does not hold"
+
+
+def test_rules_say_when_they_cannot_tell(verdicts):
+    judge = importlib.import_module("_judge")
+    margins = judge.Margins(0.1, 0.2, "of it")
+    # Student's t with two degrees of freedom: 4.303 standard errors.
+    values = np.array([0.0, 0.01, 0.02])
+    assert judge.half_width(values) == pytest.approx(4.3027 * 0.01 / 3**0.5, rel=1e-4)
+    assert judge.same(values, margins) is True
+    assert judge.same(values, margins, of=100) is None  # wider intervals
+    assert judge.same(0.2 + values, margins) is None
+    assert judge.same(-0.3 - values, margins) is False
+    assert judge.apart(0.3 + values, margins) is True
+    assert judge.same([0.0], margins) is None
+    assert judge.more(values + 1, values) is True
+    assert judge.more(values, values + [1, 1, 1.1]) is False
+    assert judge.more(values) is None
+    # Wilson's interval of 9 in 10 is (.596, .982).
+    assert judge.wilson(9, 10) == pytest.approx((0.5958, 0.9821), abs=1e-4)
+    assert judge.usual([True] * 9 + [False]) is True
+    assert judge.usual([True] * 6 + [False] * 4) is None
+    assert judge.usual([False] * 10) is False
+
+
+def test_the_verdict_is_that_of_the_first_reading_that_holds(verdicts):
+    words = importlib.import_module("_judge").verdict
+    assert words(True, ("c = 1", False)) == "holds"
+    assert words(None, ("c = 0", False), ("c = 1", True)) == "holds under a condition: c = 1"
+    assert words(False, ("c = 1", None)) == "does not hold"
+    assert words(None) == "undecided"

@@ -10,6 +10,7 @@ import pathlib
 from collections import Counter
 
 import verdicts
+from _judge import CLASSES
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
@@ -32,7 +33,7 @@ CONTROLS = """\
 """
 HEAD = "<thead><tr><th>claim</th><th>source</th><th>measured</th><th>verdict</th></tr></thead>"
 ROW = """\
-<tr data-verdict="{kind}" data-paper="{paper}">
+<tr data-verdict="{class}" data-paper="{paper}">
 <td data-name="claim">{claim}</td>
 <td data-name="source">{source}<br><code>{study}.py</code></td>
 <td data-name="measured">{measured}<br><small>{size}</small></td>
@@ -54,8 +55,7 @@ def records() -> list[dict[str, str]]:
         record = json.loads((verdicts.RESULTS / f"{study}.json").read_text())
         more = {"study": study, "size": verdicts.size_text(record["size"])}
         for row in record["verdicts"]:
-            kind = row["verdict"].split(":")[0]
-            found.append(row | more | {"kind": kind, "paper": paper_of(row["source"])})
+            found.append(row | more | {"paper": paper_of(row["source"])})
     return found
 
 
@@ -69,9 +69,9 @@ def options(names: dict[str, str], counts: Counter[str]) -> str:
 
 def table(rows: list[dict[str, str]]) -> str:
     """The table with its controls, as HTML."""
-    kinds = {kind: kind for kind in verdicts.VERDICTS}
+    kinds = {kind: kind for kind in CLASSES}
     controls = CONTROLS.format(
-        verdicts=options(kinds, Counter(row["kind"] for row in rows)),
+        verdicts=options(kinds, Counter(row["class"] for row in rows)),
         papers=options(PAPERS, Counter(row["paper"] for row in rows)),
         number=len(rows),
     )

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 from _effective import Geometry
-from _paper import Row, half_width, interval, sign
+from _judge import half_width, interval, sign
+from _paper import Row
 
 SPACES = ("logits", "backbone")
 MIXED = (4, 7, 9)

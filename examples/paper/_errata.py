@@ -30,6 +30,7 @@ class Finding:
     - `printed`, `right`: errors; `right` is None where nothing is put in the claim's place.
     - `condition`: what makes the printed form right, and its error then.
     - `enough`: error up to which a form counts as right.
+    - `correction`: the right form in words; with it what is wrong as printed is a misprint.
     """
 
     erratum: str
@@ -40,6 +41,7 @@ class Finding:
     right: float | None = None
     condition: tuple[str, float] | None = None
     enough: float = EXACT
+    correction: str = ""
 
     @property
     def row(self) -> Row:
@@ -47,12 +49,14 @@ class Finding:
         text = f"error as printed {self.printed:.2g}"
         text += "" if self.right is None else f", right form {self.right:.2g}"
         verdict = "does not hold"
+        if self.condition is not None:
+            text += f"; printed form with {self.condition[0]}: {self.condition[1]:.2g}"
         if self.printed <= self.enough:
             verdict = "holds"
-        elif self.condition is not None:
-            text += f"; printed form with {self.condition[0]}: {self.condition[1]:.2g}"
-            if self.condition[1] <= self.enough:
-                verdict = f"holds under a condition: {self.condition[0]}"
+        elif self.correction and self.right is not None and self.right <= self.enough:
+            verdict = f"misprint: {self.correction}"
+        elif self.condition is not None and self.condition[1] <= self.enough:
+            verdict = f"holds under a condition: {self.condition[0]}"
         return Row(self.claim, self.source, f"{self.measured}: {text}", verdict)
 
 

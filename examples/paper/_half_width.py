@@ -18,7 +18,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from _paper import Row, fl, interval
+from _judge import interval
+from _paper import Row, fl
 from tqdm import tqdm
 
 CLOSE = 0.1  # of a number near 1/2, 1 or 2 that counts as equal

@@ -19,16 +19,15 @@ from typing import Any
 
 import jax
 import numpy as np
+from _judge import CLASSES
 from matplotlib.figure import Figure
 from PIL import Image
-from scipy import stats
 
 jax.config.update("jax_enable_x64", True)
 
 import flowlin as fl
 
 RESULTS = pathlib.Path(__file__).parent / "results"
-VERDICTS = ("holds", "holds under a condition", "does not hold", "not decidable from the text")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +37,8 @@ class Row:
     - `claim`: what the paper says, in a sentence.
     - `source`: where, such as "M Fig. 3C".
     - `measured`: the numbers, with interval, seeds and size.
-    - `verdict`: one of `VERDICTS`; for the second followed by ": " and the condition.
+    - `verdict`: one of `CLASSES`; for a condition, a misprint or a control followed by ": " and
+      the condition, the correction that holds, or what it shows.
     """
 
     claim: str
@@ -47,8 +47,20 @@ class Row:
     verdict: str
 
     def __post_init__(self) -> None:
-        if self.verdict.split(":")[0] not in VERDICTS:
-            raise ValueError(f"`verdict` must start with one of {VERDICTS}, got {self.verdict!r}.")
+        if self.kind not in CLASSES:
+            raise ValueError(
+                f"`verdict` must start with one of {tuple(CLASSES)}, got {self.verdict!r}."
+            )
+
+    @property
+    def kind(self) -> str:
+        """The verdict's class: one of `CLASSES`."""
+        return self.verdict.split(":")[0]
+
+    @property
+    def record(self) -> dict[str, str]:
+        """As it is saved."""
+        return dataclasses.asdict(self) | {"class": self.kind}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +109,7 @@ class Study:
             "study": self.name,
             "size": {"name": name} | dataclasses.asdict(self.sizes[name]),
             "numbers": self.numbers(data),
-            "verdicts": [dataclasses.asdict(row) for row in rows],
+            "verdicts": [row.record for row in rows],
         }
         (out / f"{self.name}.json").write_text(json.dumps(record, indent=1, default=plain) + "\n")
         with fl.plot.style():
@@ -121,27 +133,6 @@ def plain(value: Any) -> Any:
         return str(value)
     rounded = np.vectorize(lambda v: float(f"{v:.6g}"), otypes=[object])
     return rounded(np.asarray(value)).tolist()
-
-
-def interval(values: Any, digits: int = 3) -> str:
-    """Mean and 95 % confidence interval over seeds, with their number."""
-    values = np.asarray(values, float)
-    return f"{values.mean():.{digits}g} ± {half_width(values):.2g} ({len(values)} seeds)"
-
-
-def half_width(values: Any) -> float:
-    """Half of the 95 % confidence interval of a mean, by Student's t; nan of a single number."""
-    values = np.asarray(values, float)
-    if len(values) < 2:
-        return np.nan
-    spread = values.std(ddof=1) / np.sqrt(len(values))
-    return float(stats.t.ppf(0.975, len(values) - 1) * spread)
-
-
-def sign(values: Any) -> int:
-    """1 or -1 where the interval of the mean is above or below zero, otherwise 0."""
-    middle, half = np.mean(values), half_width(values)
-    return int(middle > half) - int(middle < -half)
 
 
 def initial(task: fl.Task, seed: int, **how: Any) -> fl.ReLUNetwork:

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from _images import LINEAR, Early, Setting, early, first_mode, gaps, load, partings
 from _images_show import curves, draw_early
-from _paper import Row, interval
+from _judge import interval
+from _paper import Row
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 

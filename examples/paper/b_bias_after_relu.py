@@ -20,7 +20,8 @@ import jax
 import matplotlib.pyplot as plt
 import numpy as np
 import optax
-from _paper import Row, Study, fl, half_width, interval, sign
+from _judge import half_width, interval, sign
+from _paper import Row, Study, fl
 from _residual import Residual, is_weight, offset, outputs_of, residual, taught
 from matplotlib.figure import Figure
 from scipy import stats
@@ -245,7 +246,7 @@ def _offset_rows(data: Data) -> list[Row]:
             f"{interval(np.abs(data.offsets[:, :, 0] - data.teachers[:, None]).mean(axis=1))}",
             "holds under a condition: at initial weights; trained students have the teacher's Delta"
             if sign(off - 0.1 * data.teachers) < 0
-            else "not decidable from the text",
+            else "not testable here",
         ),
     ]  # fmt: skip
 
@@ -294,7 +295,7 @@ def _loss_rows(data: Data) -> list[Row]:
             f"of b = .2 and .3 ({interval(rough[:, low].mean(axis=1))}) subtracted: b = {b[0]:g}: "
             f"{interval(rougher[0])}, b = {b[-1]:g}: {interval(rougher[1])}",
             "holds" if min(map(sign, rougher)) > 0
-            else "not decidable from the text" if rough.mean() < 0.01
+            else "not testable here" if rough.mean() < 0.01
             else "does not hold",
         ),
     ]  # fmt: skip

@@ -18,7 +18,8 @@ import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
-from _paper import Row, Study, fl, interval
+from _judge import interval
+from _paper import Row, Study, fl
 from _tree import PAPER, SHARES, Setting, levels_of, many, modes_of, task_of, thin
 from m_fig2 import splits
 from matplotlib.figure import Figure

@@ -17,7 +17,8 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 from _contexts import contextual
-from _paper import Row, Study, fl, interval
+from _judge import interval
+from _paper import Row, Study, fl
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
@@ -278,7 +279,7 @@ def _many_row(data: Data) -> Row:
         + ", ".join(f"{name} {interval(v)}" for name, v in test.items()),
         # The claim is of numbers without bound, which no table reaches.
         "holds" if last < (1 + APART) * relu
-        else "not decidable from the text" if falls else "does not hold",
+        else "not testable here" if falls else "does not hold",
     )  # fmt: skip
 
 

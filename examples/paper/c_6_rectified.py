@@ -22,7 +22,8 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 from _contexts import contextual
-from _paper import Row, Study, fl, interval
+from _judge import interval
+from _paper import Row, Study, fl
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
@@ -313,7 +314,7 @@ def _reading_rows(data: Data) -> list[Row]:
             "pathways (sets of units with one gating, as long as it lasts) for 99 % of the fall: "
             + ", ".join(f"{name} {interval(v)} of {_count(group)}" for (name, v), group in
                         zip(ways.items(), (data.tree, data.xor), strict=True)),
-            "not decidable from the text",
+            "not testable here",
         ),
     ]  # fmt: skip
 
@@ -377,7 +378,7 @@ def _growth_row(single: dict[int, np.ndarray], random: dict[int, np.ndarray]) ->
         if np.all(step <= 0)
         else "holds"
         if np.all(step > np.maximum(shuffled, 0))
-        else "not decidable from the text",
+        else "not testable here",
     )
 
 

@@ -22,7 +22,8 @@ import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
-from _paper import Row, Study, fl, half_width, interval, sign
+from _judge import half_width, interval, sign
+from _paper import Row, Study, fl
 from matplotlib.figure import Figure
 from scipy.optimize import curve_fit
 from tqdm import tqdm

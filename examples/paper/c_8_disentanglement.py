@@ -20,7 +20,8 @@ from typing import Any
 import jax
 import matplotlib.pyplot as plt
 import numpy as np
-from _paper import Row, Study, fl, half_width, interval, sign
+from _judge import half_width, interval, sign
+from _paper import Row, Study, fl
 from matplotlib.figure import Figure
 from tqdm import tqdm
 

@@ -16,7 +16,8 @@ from typing import Any
 import jax
 import matplotlib.pyplot as plt
 import numpy as np
-from _paper import Row, Study, fl, interval
+from _judge import interval
+from _paper import Row, Study, fl
 from _tree import (
     PAPER,
     SHARES,

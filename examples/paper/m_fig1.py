@@ -41,7 +41,8 @@ from _images import (
     relu,
 )
 from _images_show import curves, draw_early, followed
-from _paper import Row, Study, fl, interval
+from _judge import interval
+from _paper import Row, Study, fl
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from tqdm import tqdm
@@ -268,7 +269,7 @@ def lower(*measured: dict[str, np.ndarray]) -> str:
         if distance > halves["bias"] + halves["no bias"]:
             return "holds" + (" under a condition" + condition if condition else "")
     if np.any(np.isnan(measured[0]["bias"])) or np.any(np.isnan(measured[0]["no bias"])):
-        return "not decidable from the text"
+        return "not testable here"
     return "does not hold"
 
 
@@ -302,7 +303,7 @@ def judge(data: Data) -> list[Row]:
             '"the whole standard MNIST training set of 50000 images" (there are 60,000)',
             "M App. E, erratum B.16",
             f"floors of 5/6 of the images differ from those of all by at most {change:.1g}",
-            "not decidable from the text",
+            "not testable here",
         ),
         Row(
             "The bias mode is the first to be learned for any c other than 0",

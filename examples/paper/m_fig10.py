@@ -13,7 +13,8 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-from _paper import Row, Study, fl, interval
+from _judge import interval
+from _paper import Row, Study, fl
 from _tree import PAPER, Setting, delay, gap, linearization, many, task_of, thin
 from m_fig2 import CLOSE, stages
 from matplotlib.figure import Figure

@@ -18,7 +18,8 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-from _paper import Row, Study, fl, interval
+from _judge import interval
+from _paper import Row, Study, fl
 from _tree import (
     Case,
     Setting,

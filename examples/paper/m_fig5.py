@@ -21,7 +21,8 @@ from typing import Any
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
-from _paper import Row, Study, fl, interval
+from _judge import interval
+from _paper import Row, Study, fl
 from _tree import Case, Setting, gap, runs, start, task_of, thin
 from matplotlib.figure import Figure
 

@@ -22,7 +22,8 @@ import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
-from _paper import Row, Study, fl, initial, interval
+from _judge import interval
+from _paper import Row, Study, fl, initial
 from _tree import thin
 from matplotlib.figure import Figure
 

@@ -25,11 +25,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from _paper import RESULTS, VERDICTS, Row, Study
+from _judge import CLASSES
+from _paper import RESULTS, Row, Study
 from tqdm import tqdm
 
 HERE = pathlib.Path(__file__).resolve().parent
 FAILED = "failed"
+FIELDS = dataclasses.fields(Row)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +72,7 @@ def quoted(study: Study, folder: pathlib.Path = RESULTS) -> list[Row]:
         raise FileNotFoundError(f"no results to quote: run {study.name}.py and commit {path.name}.")
     record = json.loads(path.read_text())
     mark = f"quoted, {size_text(record['size'])}: "
-    rows = [Row(**row) for row in record["verdicts"]]
+    rows = [Row(*(row[f.name] for f in FIELDS)) for row in record["verdicts"]]
     return [dataclasses.replace(row, measured=mark + row.measured) for row in rows]
 
 
@@ -119,7 +121,7 @@ def table(rows: Sequence[Entry], folder: pathlib.Path) -> str:
         cells = [cell(text) for text in (row.claim, row.source, row.measured, row.verdict)]
         lines.append("| " + " | ".join([*cells, f"[{script.stem}]({link})"]) + " |")
     counts = Counter(row.verdict.split(":")[0] for row in rows)
-    number = "; ".join(f"{counts[v]} {v}" for v in (*VERDICTS, FAILED) if counts[v])
+    number = "; ".join(f"{counts[v]} {v}" for v in (*CLASSES, FAILED) if counts[v])
     studies = len({row.script for row in rows})
     return "\n".join([*lines, "", f"{len(rows)} claims in {studies} studies: {number}."]) + "\n"
 

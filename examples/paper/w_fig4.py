@@ -18,7 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from _images import QUICK, Early, Setting, early, load
 from _images_show import curves
-from _paper import Row, Study, fl, interval
+from _judge import interval
+from _paper import Row, Study, fl
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
