@@ -131,7 +131,7 @@ def test_rules_say_when_they_cannot_tell(verdicts):
     assert judge.apart(0.3 + values, margins) is True
     assert judge.same([0.0], margins) is None
     assert judge.more(values + 1, values) is True
-    assert judge.more(values, values + [1, 1, 1.1]) is False
+    assert judge.more(values, values + np.array([1, 1, 1.1])) is False
     assert judge.more(values) is None
     # Wilson's interval of 9 in 10 is (.596, .982).
     assert judge.wilson(9, 10) == pytest.approx((0.5958, 0.9821), abs=1e-4)

@@ -27,6 +27,9 @@ jax.config.update("jax_enable_x64", True)
 
 import flowlin as fl
 
+# How every figure marks networks without bias; the colour is that of the kind of network.
+WITHOUT = {"linestyle": "--", "markerfacecolor": "white"}
+WITHOUT_BAR = {"hatch": "////", "fill": False}
 RESULTS = pathlib.Path(__file__).parent / "results"
 
 
