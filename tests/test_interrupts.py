@@ -17,7 +17,9 @@ import optax
 import pytest
 
 import flowlin as fl
+from flowlin.runs import checkpoint as checkpoints
 from flowlin.runs import descending, storage
+from flowlin.runs.checkpoint import Checkpoint
 from flowlin.runs.interrupts import Interruptible
 from flowlin.runs.progress import Pace
 
@@ -301,3 +303,15 @@ def test_runs_killed_at_random_times_equal_the_undisturbed_one(kind, tmp_path):
         np.testing.assert_array_equal(a, b)
     for a, b in zip(found.state, wanted.state, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_a_checkpoint_that_is_slow_to_write_is_written_less_often(tmp_path, monkeypatch):
+    flow = fl.gradient_flow(LINEAR, TASK, 1.0)
+    checkpoint = Checkpoint(tmp_path / "run", flow.reference.run)
+    monkeypatch.setattr(checkpoints, "write", lambda path, content: None)
+    checkpoint.end(flow.reference.run, flow)
+    assert checkpoint.pace.seconds == checkpoints.SECONDS
+    # Three seconds of writing are 2 % of 150.
+    monkeypatch.setattr(time, "monotonic", iter([0.0, 3.0]).__next__)
+    checkpoint.end(flow.reference.run, flow)
+    assert checkpoint.pace.seconds == pytest.approx(150.0)

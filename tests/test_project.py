@@ -1,6 +1,7 @@
 """The project as a user meets it: import, README, main job, precision, GPU."""
 
 import io
+import itertools
 import json
 import os
 import pathlib
@@ -8,6 +9,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import time
 
 import jax
 import jax.numpy as jnp
@@ -153,6 +155,41 @@ def test_progress_bars_show_and_change_nothing(capfd, monkeypatch):
     fl.sweep([network], tree, 5.0, progress=True)
     for shown in ("100.00%", "t = 5/5", ", 50 steps, ", "1/1"):
         assert shown in sys.stderr.getvalue()
+
+
+def test_log_lines_say_how_far_it_is_and_change_nothing(monkeypatch):
+    tree = fl.tasks.hierarchy()
+    network = fl.LinearNetwork.init(tree, 4, key=jax.random.key(0))
+    # As if every reading of the clock were a minute later.
+    monkeypatch.setattr(time, "monotonic", itertools.count(step=60.0).__next__)
+    log = io.StringIO()
+    shown = fl.gradient_flow(network, tree, 60.0, rtol=1e-10, progress=fl.LogProgress(stream=log))
+    *lines, last = log.getvalue().splitlines()
+    assert len(lines) > 2
+    assert re.fullmatch(
+        r"t = [\d.]+ of 60 \(\d+%\), loss [\d.]+, [\d,]+ steps, [\d.e-]+/s, "
+        r"\d+:\d\d:00 passed, \d+:\d\d:\d\d left",
+        lines[0],
+    )
+    steps = shown.stats["num_steps"]
+    assert last.startswith(
+        f"t = 60 of 60 (100%), loss {float(shown.losses[-1]):.4g}, {steps} steps"
+    )
+    assert last.endswith("0:00:00 left, ended")
+    monkeypatch.undo()
+    plain = fl.gradient_flow(network, tree, 60.0, rtol=1e-10, progress=fl.LogProgress(stream=log))
+    assert jnp.array_equal(shown.final.weights[0], plain.final.weights[0])
+    descent_log = io.StringIO()
+    descent = fl.gradient_descent(
+        network, tree, 0.1, 50, progress=fl.LogProgress(stream=descent_log)
+    )
+    descent.extend(6.0, progress=fl.LogProgress(stream=descent_log))
+    first, second = descent_log.getvalue().splitlines()
+    assert "50 steps" in first
+    assert "60 steps" in second
+    jitted = jax.jit(lambda n: fl.gradient_flow(n, tree, 60.0, progress=fl.LogProgress()).losses)
+    with pytest.raises(ValueError, match="outside of `jit`"):
+        jitted(network)
 
 
 def test_progress_without_tqdm_says_how_to_get_it(monkeypatch):

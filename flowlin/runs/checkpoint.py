@@ -1,6 +1,7 @@
 """Checkpoints of long runs."""
 
 import hashlib
+import time
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -17,7 +18,8 @@ from flowlin.runs.progress import Pace
 from flowlin.runs.storage import check_trajectory
 from flowlin.runs.trajectory import Continuation, Trajectory
 
-SECONDS = 30.0  # between two checkpoints, about
+SECONDS = 30.0  # between two checkpoints, about, and more where
+SHARE = 0.02  # of the time is not enough to write them
 
 
 @storable()
@@ -48,6 +50,8 @@ class Resumed(NamedTuple):
 
 class Checkpoint(AbstractPause):
     """Writes a run's state and its trajectory so far to a file, every half minute and at the end.
+
+    Less often where writing would take more than 2 % of the time.
 
     The file is replaced atomically; see `flowlin._tools.archive` for its format. Since pauses
     change no step, a run that was killed and resumed equals one that was not, bit for bit.
@@ -131,6 +135,7 @@ class Checkpoint(AbstractPause):
         return found
 
     def _write(self, run: AbstractRun, flow: Trajectory) -> None:
+        began = time.monotonic()
         content = CheckpointFile(
             prints=self.prints,
             capacity=run.capacity,
@@ -139,6 +144,7 @@ class Checkpoint(AbstractPause):
             state=_stored(flow.continuation),
         )
         write(self.path, content)
+        self.pace.seconds = max(SECONDS, (time.monotonic() - began) / SHARE)
 
 
 def _is_none(node: Any) -> bool:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flowlin._tools.arrays import ENABLE_X64, is_traced
+from flowlin._tools.bar import LogProgress
 from flowlin._tools.checks import (
     WORDS,
     array,
@@ -204,9 +205,10 @@ def _observe(name: str, value: Any) -> dict[str, Any]:
 
 
 def meter(name: str, value: Any) -> Any:
-    """Whether there is a bar, or which."""
-    if not isinstance(value, (bool, diffrax.AbstractProgressMeter)):
-        raise refuse(name, "True, False or a diffrax progress meter", value)
+    """Whether there is a bar or lines of a log, or which bar."""
+    if not isinstance(value, (bool, LogProgress, diffrax.AbstractProgressMeter)):
+        wanted = "True, False, fl.LogProgress() or a diffrax progress meter"
+        raise refuse(name, wanted, value)
     return value
 
 

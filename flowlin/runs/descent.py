@@ -10,6 +10,7 @@ import optax
 from jaxtyping import PRNGKeyArray
 
 from flowlin._tools.arrays import in_dtype, is_traced
+from flowlin._tools.bar import Progress, bar_or_lines
 from flowlin._tools.checks import (
     MOST_STEPS,
     WORDS,
@@ -49,7 +50,7 @@ from flowlin.solvers.kinks import IGNORED
 from flowlin.tasks.task import Task
 
 
-@checked(network=model, t1=known(positive))
+@checked(network=model, t1=known(positive), progress=bar_or_lines)
 def gradient_descent(
     network: eqx.Module,
     task: Task,
@@ -68,7 +69,7 @@ def gradient_descent(
     ts: Any = None,
     save_every: int | None = None,
     max_events: int = 2**16,
-    progress: bool = False,
+    progress: Progress = False,
     checkpoint: PathLike | None = None,
     throw: bool = True,
 ) -> Trajectory:
@@ -114,7 +115,7 @@ def gradient_descent(
     )
 
 
-@checked(network=model, t1=known(positive))
+@checked(network=model, t1=known(positive), progress=bar_or_lines)
 def stochastic_gradient_descent(
     network: eqx.Module,
     task: Task,
@@ -135,7 +136,7 @@ def stochastic_gradient_descent(
     ts: Any = None,
     save_every: int | None = None,
     max_events: int = 2**16,
-    progress: bool = False,
+    progress: Progress = False,
     checkpoint: PathLike | None = None,
     throw: bool = True,
 ) -> Trajectory:
@@ -202,7 +203,7 @@ class _Options(NamedTuple):
     """How it is run; see `gradient_descent`."""
 
     max_events: int
-    progress: bool
+    progress: Progress
     checkpoint: PathLike | None
     throw: bool
 
@@ -352,7 +353,7 @@ def _driven(run: DescentRun, options: _Options) -> Trajectory:
 
 
 def extended(
-    flow: Trajectory, t1: float, ts: Any, max_steps: int, max_events: int, progress: bool, throw
+    flow: Trajectory, t1: float, ts: Any, max_steps: int, max_events: int, progress: Progress, throw
 ) -> Trajectory:
     """See `Trajectory.extend`."""
     del max_steps  # `t1` says how many

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from flowlin._tools.arrays import in_dtype, is_traced
+from flowlin._tools.bar import Progress
 from flowlin._tools.checks import checked, positive_at_run_time
 from flowlin._tools.copies import copied
 from flowlin._tools.forward_mode import reverse_only, told_by_name
@@ -78,7 +79,7 @@ def gradient_flow(
     max_steps: int | None = 2**20,
     max_events: int = 2**16,
     adjoint: diffrax.AbstractAdjoint = diffrax.RecursiveCheckpointAdjoint(),
-    progress: bool | diffrax.AbstractProgressMeter = False,
+    progress: Progress | diffrax.AbstractProgressMeter = False,
     checkpoint: PathLike | None = None,
     throw: bool = True,
 ) -> Trajectory:
@@ -139,7 +140,8 @@ def gradient_flow(
       for `jax.jvp`. Reverse mode keeps about sqrt(2 `max_steps`) checkpoints, each with the
       parameters and the log: give it `max_steps` and `max_events` near to what the run needs.
     - `progress`: True for a tqdm bar with loss, steps, speed and the time left, silent where
-      standard error is not a terminal; or a diffrax progress meter.
+      standard error is not a terminal; `fl.LogProgress()` for lines of a log; or a diffrax
+      progress meter.
     - `checkpoint`: a file that the run's state and trajectory are written to about every half
       minute and at the end, atomically. The same call finds the file and goes on from there, or
       returns at once what had come out. A run that was killed and resumed equals one that was
@@ -207,7 +209,7 @@ def _require_saved(network: AbstractModel, ts: Any, observe: Observe | None) -> 
 
 
 def extended(
-    flow: Trajectory, t1: float, ts: Any, max_steps: int, max_events: int, progress: bool, throw
+    flow: Trajectory, t1: float, ts: Any, max_steps: int, max_events: int, progress: Progress, throw
 ) -> Trajectory:
     """See `Trajectory.extend`."""
     run, at, ts = require_extendable(flow, t1, ts)
@@ -224,7 +226,7 @@ def _traced(
     dense: bool,
     limits: Limits,
     automatic: bool,
-    progress: bool | diffrax.AbstractProgressMeter,
+    progress: Progress | diffrax.AbstractProgressMeter,
     checkpoint: PathLike | None,
 ) -> Trajectory:
     """A run under `jit`, `vmap` or a derivative: one solve with all the room it may need."""
@@ -251,7 +253,7 @@ def _driven(
     dense: bool,
     limits: Limits,
     automatic: bool,
-    progress: bool | diffrax.AbstractProgressMeter,
+    progress: Progress | diffrax.AbstractProgressMeter,
     checkpoint: PathLike | None,
 ) -> Trajectory:
     """A run outside of them, which can pause."""

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import jax
 
+from flowlin._tools.bar import LogProgress, Progress
 from flowlin.network.model import AbstractModel
 from flowlin.runs.driving import AbstractPause, AbstractRun, Limits
-from flowlin.runs.progress import Bar, Pace
+from flowlin.runs.progress import Bar, Lines, Pace
 from flowlin.runs.trajectory import Trajectory
 
 SECONDS = 2.0  # between two pauses, about
@@ -55,12 +56,14 @@ class Interruptible(AbstractPause):
         """Nothing to do."""
 
 
-def by_clock(run: AbstractRun, progress: bool, t: float) -> list[AbstractPause]:
+def by_clock(run: AbstractRun, progress: Progress, t: float) -> list[AbstractPause]:
     """What looks at a run from time t on every now and then, whatever its steps."""
     pauses: list[AbstractPause] = []
     if jax.process_count() == 1:  # several would pause at different steps
         pauses.append(Interruptible(run))
-    if progress:
+    if isinstance(progress, LogProgress):
+        pauses.append(Lines(run, t, progress))
+    elif progress:
         pauses.append(Bar(run, t))
     return pauses
 

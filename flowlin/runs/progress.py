@@ -1,11 +1,13 @@
 """Progress of long runs."""
 
+import datetime
+import sys
 import time
 from typing import Any
 
 import diffrax
 
-from flowlin._tools.bar import tqdm_bar
+from flowlin._tools.bar import LogProgress, Progress, tqdm_bar
 from flowlin.runs.driving import AbstractPause, AbstractRun, Limits
 from flowlin.runs.trajectory import Continuation, Trajectory
 
@@ -24,12 +26,17 @@ SILENT = diffrax.NoProgressMeter()
 
 
 def progress_meter(
-    progress: bool | diffrax.AbstractProgressMeter,
+    progress: Progress | diffrax.AbstractProgressMeter,
 ) -> diffrax.AbstractProgressMeter:
     """The diffrax meter for `progress=` where a run cannot pause: a tqdm bar for True.
 
-    **Raises:** `ImportError` if tqdm is missing.
+    **Raises:** `ValueError` for log lines, which need pauses; `ImportError` if tqdm is missing.
     """
+    if isinstance(progress, LogProgress):
+        raise ValueError(
+            "`progress` = fl.LogProgress() is for runs outside of `jit` and `vmap`, which can "
+            "pause; pass True, or a diffrax progress meter."
+        )
     if isinstance(progress, diffrax.AbstractProgressMeter):
         return progress
     if not progress:
@@ -115,3 +122,61 @@ class Bar(AbstractPause):
             f"loss {float(at.loss):.4g}, {steps} steps, {speed:.3g}/s", refresh=False
         )
         self.bar.update(float(flow.end) - self.bar.n)
+
+
+class Lines(AbstractPause):
+    """What `LogProgress` writes."""
+
+    by_clock = True
+
+    def __init__(self, run: AbstractRun, start: float, log: LogProgress):
+        self.log, self.horizon, self.pace = log, run.horizon, Pace(log.every)
+        self.began = self.clock = time.monotonic()
+        self.t, self.steps = start, 0  # at the last line
+
+    def budget(self, accepted: int) -> int | None:
+        """As many seconds as asked for."""
+        return self.pace.budget(accepted)
+
+    def pause(
+        self, run: AbstractRun, flow: Trajectory, limits: Limits
+    ) -> tuple[AbstractRun, Trajectory]:
+        """Say how far it is."""
+        assert flow.continuation is not None
+        if self.pace.due(flow.continuation):
+            self._write(self._line(flow))
+        return run, flow
+
+    def end(self, run: AbstractRun, flow: Trajectory) -> Trajectory:
+        """Say that it is over."""
+        self._write(f"{self._line(flow)}, ended")
+        return flow
+
+    def broken_off(self, run: AbstractRun, flow: Trajectory | None) -> None:
+        """Say how far it came."""
+        if flow is not None:
+            self._write(f"{self._line(flow)}, broken off")
+
+    def _write(self, line: str) -> None:
+        stream = sys.stderr if self.log.stream is None else self.log.stream
+        print(line, file=stream, flush=True)
+
+    def _line(self, flow: Trajectory) -> str:
+        at = flow.continuation
+        assert at is not None
+        now, t, steps = time.monotonic(), float(flow.end), int(at.counts["num_steps"])
+        spent = max(now - self.clock, 1e-9)
+        speed, left = (steps - self.steps) / spent, "unknown"
+        if t > self.t:
+            left = _clock((self.horizon - t) / (t - self.t) * spent)
+        self.clock, self.t, self.steps = now, t, steps
+        return (
+            f"t = {t:.4g} of {self.horizon:.4g} ({t / self.horizon:.0%}), "
+            f"loss {float(at.loss):.4g}, {steps:,} steps, {speed:.3g}/s, "
+            f"{_clock(now - self.began)} passed, {left} left"
+        )
+
+
+def _clock(seconds: float) -> str:
+    """Such as 1:02:03."""
+    return str(datetime.timedelta(seconds=round(min(seconds, 1e9))))

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 
 from flowlin._tools.archive import require_place, write
 from flowlin._tools.arrays import is_traced
+from flowlin._tools.bar import Progress, bar_or_lines
 from flowlin._tools.checks import WORDS, checked, instance, refuse, require_single
 from flowlin._tools.codec import storable
 from flowlin._tools.copies import copied
@@ -264,7 +265,7 @@ class Trajectory(eqx.Module):
         """A measure at all saved times: see `fl.measures.along`."""
         return along(self, measure, task)
 
-    @checked
+    @checked(progress=bar_or_lines)
     def extend(
         self,
         t1: float,
@@ -272,7 +273,7 @@ class Trajectory(eqx.Module):
         ts: Any = None,
         max_steps: int | None = 2**20,
         max_events: int = 2**16,
-        progress: bool = False,
+        progress: Progress = False,
         throw: bool = True,
     ) -> "Trajectory":
         """The run up to a later `t1`: it goes on where it ended, with the solver's state.

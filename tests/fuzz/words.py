@@ -160,6 +160,8 @@ WORDS = {
     "rho": Word("0.1", k.FORMULA),
     "quantile": Word("0.1", k.QUANTILE),
     "width": Word("0.01", k.POSITIVE),
+    "every": Word("30.0", k.POSITIVE),
+    "stream": Word("None", k.Kind(lambda v: v is None, ("'run.log'", "1", "[]"))),
     "slots": Word("4", k.COUNT),
     "max_stages": Word("16", k.COUNT),
     "loop": Word("'checkpointed'", k.Kind(k.among("checkpointed", "bounded", "lax"), k.TEXT.near)),
