@@ -376,4 +376,5 @@ WORDS.update(
     tau=positive,
     terminate=flag,
     throw=flag,
+    window=whole(2, "to reach back past a single step"),
 )

@@ -255,12 +255,20 @@ class UnitSwitches(AbstractEvent):
     `"always_on"` and `"always_off"` with index (layer, unit); `flow.linearization(quantile)`
     reads them.
 
-    **Arguments:** `quantile` q in [0, 0.5); 0 is the lead paper's definition.
+    **Arguments:**
 
-    **Raises:** `ValueError` for another quantile.
+    - `quantile`: q in [0, 0.5); 0 is the lead paper's definition.
+    - `window`: for full-batch descents: count units over windows of so many steps, in which pairs
+      that flicker are taken to slide, for `flow.linearization(quantile, window=window)`; see
+      there. The window shall be long against 1/g for the shares g of interest, and short as a
+      time: with 3 / sqrt(learning_rate) steps both errors vanish with the rate.
+
+    **Raises:** `ValueError` for another quantile or window; `gradient_flow` and
+    `stochastic_gradient_descent` raise it for any window.
     """
 
     quantile: float = eqx.field(static=True, default=0.0)
+    window: int | None = eqx.field(static=True, default=None)
 
     def watches(self, network, task, objective, kinks) -> list[Watch]:
         """One watch per layer, level and end of the order; none where all gates are logged.
@@ -268,6 +276,12 @@ class UnitSwitches(AbstractEvent):
         **Raises:** `ValueError` for a model whose hidden units are not known.
         """
         del objective
+        if self.window is not None:
+            raise ValueError(
+                f"`events` holds UnitSwitches(window={self.window}), which is for full-batch "
+                "descents: a flow's log knows what slides, and mini-batches are not looked at "
+                "after every step; leave `window` out."
+            )
         about, why = network.about_kinks
         if not isinstance(network, AbstractNetwork):
             why = why if about == "unknown" else f"a {network.kind} has no gates of their own"

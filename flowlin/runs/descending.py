@@ -16,7 +16,7 @@ from flowlin.network.model import AbstractModel, moving
 from flowlin.runs.driving import AbstractRun, Effort, Limits, started
 from flowlin.runs.run import Observables
 from flowlin.runs.stepping import Descent, Outcome, Rows, State, Stops, advanced, outcome, row
-from flowlin.runs.trajectory import Continuation, Reference, Trajectory
+from flowlin.runs.trajectory import Continuation, Reference, Trajectory, WindowCounts
 from flowlin.tasks.task import Task
 
 STEPS = 2**12  # of which the counts of units come back from one program
@@ -87,6 +87,7 @@ class _Part(NamedTuple):
     looked: Any
     grain: Any
     counts: Any
+    steps: np.ndarray  # of the counts
 
 
 class DescentRun(AbstractRun):
@@ -172,6 +173,7 @@ class DescentRun(AbstractRun):
         assert plan is not None
         look = descent.look
         watched = [(w.channel, w.direction, w.terminate) for w in look.observer.watches]
+        counted = (watched, look.quantiles, *look.windows)
         key = descent.key
         return {
             "network": (self.network.kind, self.network),
@@ -184,7 +186,7 @@ class DescentRun(AbstractRun):
             "optimiser": _nature(descent),
             "batch_size": repr(descent.batch_size),
             "key": None if key is None else _numbers(key),
-            "events": (repr((watched, look.quantiles)), eqx.filter(look, eqx.is_array)),
+            "events": (repr(counted), eqx.filter(look, eqx.is_array)),
             "interpolate": repr(descent.interpolate),
             "observe": repr(sorted(self.observables.functions or ["networks"])),
             "steps": repr(plan.steps),
@@ -257,6 +259,7 @@ class DescentRun(AbstractRun):
             looked=jnp.where(looked <= found.end, looked, jnp.inf),
             grain=clock * since.astype(clock.dtype),
             counts=rows.counts if every else joined(first.counts, rows.counts),
+            steps=np.arange(plan.steps + 1) if every else looks,
         )
         return self._trajectory(part, state, found)
 
@@ -299,7 +302,7 @@ class DescentRun(AbstractRun):
             own = steps[looked]
             times, counts = _rows((rows.ts, rows.counts), looked)
         grain = self._since(own).astype(ts.dtype) * np.asarray(self.descent.clock)
-        return _Part(ts, losses, observed, times, grain, counts)
+        return _Part(ts, losses, observed, times, grain, counts, own)
 
     def _since(self, steps: Int[np.ndarray, " R"]) -> Int[np.ndarray, " R"]:
         """How many steps each of the looks comes after the one before it."""
@@ -307,6 +310,24 @@ class DescentRun(AbstractRun):
         if self.descent.batch_size is None:  # every step is looked at
             return np.ones(len(steps), int)
         return self.plan.since(steps)
+
+    def _window_counts(self, part: _Part, counts: Any) -> WindowCounts:
+        """Open and closed counts of every window, which stand for it from its start on.
+
+        A unit that is linear in a window became so in it or in the one before.
+        """
+        hidden, clock, found = self.network.hidden, self.descent.clock, {}
+        pairs = iter(counts)
+        for quantile, length in self.descent.look.windows:
+            ends = np.flatnonzero((part.steps > 0) & (part.steps % length == 0))
+            width = jnp.full(len(ends), length, clock.dtype) * clock
+            for layer, units in enumerate(hidden):
+                both = [next(pairs), next(pairs)]
+                found[layer, quantile, length] = tuple(
+                    UnitCounts(part.looked[ends] - width, width, on[ends], off[ends], units)
+                    for on, off in both
+                )
+        return found
 
     def _trajectory(self, part: _Part, state: State, found: Outcome) -> Trajectory:
         """The trajectory of a run that stands there."""
@@ -327,8 +348,9 @@ class DescentRun(AbstractRun):
             dense=None,
             step_counts={
                 (layer, q): UnitCounts(part.looked, part.grain, on, off, hidden[layer])
-                for (layer, q), (on, off) in zip(keys, part.counts, strict=True)
+                for (layer, q), (on, off) in zip(keys, part.counts, strict=False)
             },
+            window_counts=self._window_counts(part, part.counts[len(keys) :]),
             samples=self.task.samples,
             tau=self.descent.tau,
             discrete=True,

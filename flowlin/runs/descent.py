@@ -46,6 +46,7 @@ from flowlin.runs.interrupts import by_clock
 from flowlin.runs.run import Observables, Observe
 from flowlin.runs.stepping import Descent, Look
 from flowlin.runs.trajectory import Reference, Trajectory, finished
+from flowlin.runs.windows import Window
 from flowlin.solvers.kinks import IGNORED
 from flowlin.tasks.task import Task
 
@@ -296,9 +297,12 @@ def described(problem: Problem, rule: Rule, watched: Watched) -> Descent:
     """The descent of a problem: what a step is and what is looked at."""
     network, task, loss, dtype = problem.network, problem.task, problem.loss, problem.network.dtype
     goal = objective(network, task, loss, decay=problem.decay)
-    quantiles = {e.quantile for e in watched.events if isinstance(e, UnitSwitches)}
+    switches = [e for e in watched.events if isinstance(e, UnitSwitches)]
+    quantiles = {e.quantile for e in switches if e.window is None}
+    windows = {Window(e.quantile, e.window) for e in switches if e.window is not None}
     counted = sorted({0.0} | quantiles) if isinstance(network, ReLUNetwork) else []
-    others = [e for e in watched.events if not isinstance(e, UnitSwitches)]
+    refused = [e for e in switches if e.window is not None and rule.batch_size is not None]
+    others = [e for e in watched.events if not isinstance(e, UnitSwitches)] + refused
 
     def observer(events: Sequence[AbstractEvent]) -> Observer:
         return Observer(tuple(user_watches(events, network, task, goal, IGNORED)), network)
@@ -311,7 +315,9 @@ def described(problem: Problem, rule: Rule, watched: Watched) -> Descent:
         loss=loss,
         decay=problem.decay,
         trained=problem.trained,
-        look=Look(observer(others), counters, tuple(counted)),
+        look=Look(
+            observer(others), counters, tuple(counted), tuple(sorted(windows)) if counted else ()
+        ),
         observe=Observables.of(watched.observe, network, task),
         learning_rate=in_dtype(rule.learning_rate, dtype),
         tau=problem.tau,

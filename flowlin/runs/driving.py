@@ -247,6 +247,7 @@ def _joined(before: Trajectory, flow: Trajectory) -> Trajectory:
         saved=end_to_end(before.saved, flow.saved),
         observed={name: observed(name) for name in flow.observed},
         step_counts=end_to_end(before.step_counts, flow.step_counts),
+        window_counts=end_to_end(before.window_counts, flow.window_counts),
     )
 
 

@@ -326,6 +326,7 @@ class Run(AbstractRun):
             discrete=False,
             dense=solution.interpolation if dense else None,
             step_counts=None,
+            window_counts=None,
             samples=self.problem.task.samples,
             reference=self.reference,
             continuation=Continuation(

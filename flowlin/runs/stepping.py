@@ -1,6 +1,7 @@
 """Steps of descent, the one loop over them, and what is looked at on the way."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -24,6 +25,7 @@ from flowlin.log.eventlog import EventLog
 from flowlin.loss import Loss
 from flowlin.network.model import AbstractModel, moving
 from flowlin.runs.run import Observables
+from flowlin.runs.windows import Gates, Window, gates
 from flowlin.tasks.task import Task
 
 Found = TypeVar("Found")
@@ -38,6 +40,18 @@ class Look(eqx.Module):
     observer: Observer
     counters: tuple[Observer, ...] = ()  # order statistics, per quantile: see `UnitSwitches`
     quantiles: tuple[float, ...] = eqx.field(static=True, default=())
+    windows: tuple[Window, ...] = eqx.field(static=True, default=())
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Of the windows, each once."""
+        return tuple(sorted({window.steps for window in self.windows}))
+
+    def all_counts(self, state: "State") -> Counts:
+        """`counts`, then those of every window, each per layer open and closed."""
+        gates = dict(zip(self.lengths, state.gates, strict=True))
+        found = [gates[window.steps].counts(window.quantile) for window in self.windows]
+        return (*self.counts(state.parameters), *itertools.chain(*found))
 
     def counts(self, parameters: Parameters) -> Counts:
         """(on, off) unit counts, per quantile and layer."""
@@ -66,6 +80,7 @@ class State(eqx.Module):
     looked: Array  # the step of the last look
     finite: Array  # whether the loss was, at all looks
     order: Array  # the epoch's order of the samples, for mini-batches
+    gates: tuple[Gates, ...] = ()  # one for each length of windows
 
 
 class Stops(eqx.Module):
@@ -149,6 +164,7 @@ class Descent(eqx.Module):
             looked=jnp.zeros((), jnp.int32),
             finite=jnp.ones((), bool),
             order=jnp.arange(self.task.samples),
+            gates=tuple(Gates.of(self.network, self.task) for _ in self.look.lengths),
         )
 
     def time(self, steps: Any) -> Array:
@@ -216,6 +232,15 @@ class Descent(eqx.Module):
             first = jnp.where(stops, jnp.minimum(first, end), first)
         return dataclasses.replace(state, values=values, log=log, end=first, looked=state.step)
 
+    def watch(self, state: State) -> State:
+        """With the gates of the step just taken."""
+        if not self.look.lengths:
+            return state
+        on = gates(self.network.with_parameters(state.parameters), self.task)
+        pairs = zip(self.look.lengths, state.gates, strict=True)
+        seen = tuple(g.after(on, (state.step - 1) % steps == 0) for steps, g in pairs)
+        return dataclasses.replace(state, gates=seen)
+
     def unless_ended(self, state: State, new: State) -> State:
         """The new state, but for a run that has ended: it stands still."""
         if not any(watch.terminate for watch in self.look.observer.watches):
@@ -242,7 +267,7 @@ class Descent(eqx.Module):
                 state, found = carry
                 new = self.update(state)
                 if self.batch_size is None:
-                    new = self.record(new, 1)
+                    new = self.watch(self.record(new, 1))
                 return self.unless_ended(state, new), each(found, new, step, k)
 
             state, (found, seen) = carry
@@ -274,12 +299,12 @@ class Descent(eqx.Module):
 
         def counted(counts: Counts, state: State, step: Any, stop: Any) -> Counts:
             del stop
-            return written(counts, step - before, self.look.counts(state.parameters))
+            return written(counts, step - before, self.look.all_counts(state))
 
         def at_stop(found: Rows, state: State, stop: Any) -> Rows:
             return written(found, stop, self.row(state))
 
-        here = self.look.counts(state.parameters) if every else ()
+        here = self.look.all_counts(state) if every else ()
         counts = written(_empty(here, room + 1), 0, here)
         empty = _empty(eqx.filter_eval_shape(self.row, state), rows)
         each = counted if every else lambda counts, *_: counts

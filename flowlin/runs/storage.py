@@ -86,6 +86,9 @@ def check_trajectory(flow: Trajectory) -> None:
     for (layer, _), counts in (flow.step_counts or {}).items():
         hidden = dict(enumerate(flow.model.hidden))
         _require("step_counts", hidden.get(layer) == counts.units)
+    for (layer, *_), pair in (flow.window_counts or {}).items():
+        hidden = dict(enumerate(flow.model.hidden))
+        _require("window_counts", {hidden.get(layer)} == {counts.units for counts in pair})
 
 
 def _is_saved(saved: Any, parameters: Any, length: int) -> bool:

@@ -97,8 +97,12 @@ FIXED = (
 )
 
 
+# Open and closed, by layer, quantile and number of steps.
+WindowCounts = dict[tuple[int, float, int], tuple[UnitCounts, UnitCounts]]
+
+
 @shown(summary.trajectory)
-@storable(tau=None, discrete=None, renamed={"final": "model"})
+@storable(tau=None, discrete=None, window_counts=None, renamed={"final": "model"})
 class Trajectory(eqx.Module):
     """A run of gradient flow or descent.
 
@@ -125,6 +129,7 @@ class Trajectory(eqx.Module):
     labels: tuple[tuple[str, Any], ...] = eqx.field(static=True)
     dense: diffrax.DenseInterpolation | None
     step_counts: dict[tuple[int, float], UnitCounts] | None
+    window_counts: WindowCounts | None
     samples: int = eqx.field(static=True)
     tau: Array
     discrete: bool = eqx.field(static=True)
@@ -322,7 +327,9 @@ class Trajectory(eqx.Module):
         write(require_place("path", path), self)
 
     @checked
-    def linearization(self, quantile: float = 0.0, *, layer: int = 0) -> Linearization:
+    def linearization(
+        self, quantile: float = 0.0, *, layer: int = 0, window: int | None = None
+    ) -> Linearization:
         """Linearization time t* and activity fractions of a hidden layer.
 
         Warns (`fl.LinearizationWarning`) if the maximum still stands when the run ends.
@@ -332,9 +339,14 @@ class Trajectory(eqx.Module):
         - `quantile`: a unit counts as linear when it is on for at least a share 1 - quantile of
           the samples; 0 is the lead paper's definition.
         - `layer`: which hidden layer, 0 the first.
+        - `window`: of a descent that watched `fl.UnitSwitches(quantile, window=window)`: counts
+          over windows of so many steps, in which a pair that switches twice or more slides. Each
+          step's own counts, as without it, converge to neither convention as the learning rate
+          falls: sliding pairs flicker, and the maximum over steps is that of a noise. Brackets are
+          a window to either side.
 
         **Raises:** `ValueError` for networks other than ReLU, a layer or a quantile out of range,
-        or one that the run did not record.
+        or a quantile or window that the run did not record.
         """
         if not isinstance(self.final, ReLUNetwork):
             raise ValueError(
@@ -346,6 +358,8 @@ class Trajectory(eqx.Module):
                 f"`layer` = {layer} does not exist; the network has {len(self.model.hidden)} "
                 "hidden layer(s), counted from 0."
             )
+        if window is not None:
+            return linearization_of_counts(self._windows(layer, quantile, window), self.end)
         if self.step_counts is not None:
             if (layer, quantile) not in self.step_counts:
                 raise ValueError(
@@ -355,6 +369,26 @@ class Trajectory(eqx.Module):
             counts = self.step_counts[layer, quantile]
             return linearization_of_counts((counts, counts), self.end)
         return linearization_of_log(self.events, layer, self.samples, quantile, self.end)
+
+    def _windows(self, layer: int, quantile: float, window: int) -> tuple[UnitCounts, UnitCounts]:
+        """Those of a descent.
+
+        **Raises:** `ValueError` for a flow, and where they were not counted.
+        """
+        if not self.discrete:
+            raise ValueError(
+                "`window` is for descents, whose gates flicker where the flow's slide; leave it "
+                "out."
+            )
+        found = (self.window_counts or {}).get((layer, quantile, window))
+        if found is None:
+            raise ValueError(
+                f"this run did not count units at quantile {quantile:g} over windows of {window} "
+                f"steps; pass `events=(fl.UnitSwitches({quantile:g}, window={window}),)` to it."
+            )
+        if not found[0].time.shape[0]:
+            raise ValueError(f"`window` = {window} is longer than the run; pass a shorter one.")
+        return found
 
 
 def _flow(name: str, value: Any) -> Trajectory:

@@ -159,6 +159,7 @@ WORDS = {
     "modes": Word("modes", k.MODES),
     "rho": Word("0.1", k.FORMULA),
     "quantile": Word("0.1", k.QUANTILE),
+    "window": Word("None", k.optional(k.Kind(lambda v: k.whole(v) and v >= 2, k.COUNTS))),
     "width": Word("0.01", k.POSITIVE),
     "every": Word("30.0", k.POSITIVE),
     "stream": Word("None", k.Kind(lambda v: v is None, ("'run.log'", "1", "[]"))),
