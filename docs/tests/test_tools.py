@@ -66,6 +66,7 @@ def test_every_picture_has_a_script():
     for pictures, scripts in (
         ("docs", "examples"),
         ("examples/paper/results", "examples/paper"),
+        ("examples/studies/results", "examples/studies"),
         ("benchmarks/results", "benchmarks"),
     ):
         found = list((ROOT / pictures).glob("*.png"))
