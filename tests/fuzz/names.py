@@ -35,6 +35,7 @@ RETURNED = {
     "fl.theory.BiasMode",
     "fl.theory.Certificate",
     "fl.theory.EarlyPhase",
+    "fl.theory.Lazy",
     "fl.theory.Lead",
     "fl.theory.Modes",
     "fl.theory.Race",

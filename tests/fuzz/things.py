@@ -372,6 +372,11 @@ def solution():
 
 
 @thing
+def lazy():
+    return fl.theory.lazy(evaluated("network"), evaluated("task"))
+
+
+@thing
 def after():
     relu = evaluated("relu")
     on = jnp.ones(relu.hidden, bool)
