@@ -24,6 +24,7 @@ RETURNED = {
     "fl.Accuracy",
     "fl.Comparison",
     "fl.EventLog",
+    "fl.Grid",
     "fl.Linearization",
     "fl.Pathway",
     "fl.RateCertificate",

@@ -345,6 +345,16 @@ def sweep():
 
 
 @thing
+def recorded():
+    return fl.Sweep([], rows=[{"end": T1, "failed": ""}])
+
+
+@thing
+def grid():
+    return fl.grid(a=[0.1, 0.2])
+
+
+@thing
 def comparison():
     return fl.compare(evaluated("flow"), evaluated("descent"))
 

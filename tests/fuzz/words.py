@@ -142,6 +142,7 @@ WORDS = {
     "max_events": Word("64", k.COUNT),
     "adjoint": Word("diffrax.RecursiveCheckpointAdjoint()", k.ADJOINT),
     "progress": Word("False", k.FLAG),
+    "record": Word("lambda flow: {'end': flow.end}", k.optional(k.FUNCTION)),
     "checkpoint": Word("'checkpoint.npz'", k.optional(k.PATH)),
     "throw": Word("True", k.FLAG),
     "within": Word("0.1", k.POSITIVE),
@@ -261,6 +262,9 @@ OWN = {
     "fl.GatedGraph.init.edges": Word("[('in', 'out')]", k.Kind(k.listed(k.listed(k.of(str))), (
         "[]", "'in'", "['in']", "[('in', 'x')]", "[('in', 'out'), ('in', 'out')]",
         "[('in', 'in')]", "[('in', 'out'), ('out', 'in')]", "3", "[('in', 'out', 'x')]"))),
+    "fl.sweep.grid": Word("grid", k.optional(k.Kind(
+        k.of(k.fl.Grid), ("{'a': [1, 2]}", "[grid]", "fl.Grid", "fl.grid(a=[1, 2, 3])", "'a'")))),
+    "fl.sweep.checkpoint": Word("'sweep.csv'", k.optional(k.PATH)),
     "fl.GatedGraph.init.variance": Word("0.05", k.NOT_NEGATIVE),
     "fl.GatedGraph.init.bias": Word("True", k.Kind(
         k.either(k.flag, k.listed(k.of(str))), (*k.FLAG.near, "['out']", "['x']", "'out'")
@@ -440,6 +444,7 @@ OWNERS = {
     "fl.GatedGraph": ("graph",),
     "fl.Pathway": ("pathway",),
     "fl.GloballyGatedNetwork": ("global_network",),
+    "fl.Grid": ("grid",),
     "fl.HalfSpaces": ("halves",),
     "fl.Clusters": ("fl.Clusters(np.ones((2, 4)))",),
     "fl.Rectified": ("rectified",),
@@ -457,7 +462,8 @@ OWNERS = {
     "fl.SmoothKinks": ("fl.SmoothKinks()",),
     "fl.SquaredError": ("fl.SquaredError()", "fl.SquaredError('sum')"),
     "fl.StepClock": ("step_clock",),
-    "fl.Sweep": ("sweep", "fl.Sweep([])"),
+    "fl.Sweep": ("sweep", "fl.Sweep([])", "recorded"),
+    "fl.Sweep.columns": ("recorded", "sweep"),
     "fl.Task": ("task", "stacked_task", "nan_task"),
     "fl.Trajectory": ("flow", "plain_flow", "observed_flow", "loaded", "descent", "traced_flow"),
     "fl.Trajectory.network": ("dense_flow", "flow", "loaded", "traced_flow"),
