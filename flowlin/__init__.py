@@ -43,11 +43,13 @@ from flowlin.reading.relu_run import rectified as rectified
 from flowlin.runs.descent import gradient_descent as gradient_descent
 from flowlin.runs.descent import stochastic_gradient_descent as stochastic_gradient_descent
 from flowlin.runs.flow import gradient_flow as gradient_flow
+from flowlin.runs.grids import Grid as Grid
+from flowlin.runs.grids import grid as grid
 from flowlin.runs.precision import PrecisionWarning as PrecisionWarning
 from flowlin.runs.racing import RaceHits as RaceHits
 from flowlin.runs.storage import load as load
-from flowlin.runs.sweeps import Sweep as Sweep
 from flowlin.runs.sweeps import sweep as sweep
+from flowlin.runs.swept import Sweep as Sweep
 from flowlin.runs.trajectory import Trajectory as Trajectory
 from flowlin.solvers.kinks import AveragedKinks as AveragedKinks
 from flowlin.solvers.kinks import ExactKinks as ExactKinks

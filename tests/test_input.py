@@ -334,6 +334,7 @@ INNER |= {"with_rows", "mapped", "merged", "gate_channel", "gate", "method", "wa
 RETURNED = (fl.Accuracy, fl.Comparison, fl.EventLog, fl.Linearization, fl.RateCertificate)
 RETURNED = (
     *RETURNED,
+    fl.Grid,
     fl.Pathway,
     fl.Rectified,
     fl.RectifiedPathway,

@@ -148,8 +148,10 @@ def test_a_sweep_hands_back_what_was_begun(often, monkeypatch):
     flows = stopped.value.trajectories
     assert flows
     assert all(flow.result == fl.RESULTS.interrupted for flow in flows.values())
-    with pytest.raises(ValueError, match="`checkpoint` is not for sweeps"):
-        fl.sweep(networks, TASK, 10.0, checkpoint="run.npz")
+    interrupt_after(3, monkeypatch)
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        fl.sweep(networks, TASK, **LONG | {"t1": 1e7}, workers=1, record=lambda flow: {"a": 1.0})
+    assert stopped.value.rows == {}  # not one run was through
 
 
 DESCENTS: dict[str, Any] = {

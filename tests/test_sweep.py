@@ -84,13 +84,128 @@ def test_a_run_that_fails_leaves_the_others():
     assert 0 < float(runs[longer].end) < 6.0
 
 
+GRID = fl.grid(c=[1.0, 3.0], variance=np.array([1e-2, 1e-1]), seed=range(2))
+
+
+def network(c, seed, variance):
+    return fl.ReLUNetwork.init(TASK, 6, variance, bias_strength=c, key=jax.random.key(seed))
+
+
+def test_a_grid_is_all_combinations_the_last_fastest():
+    assert GRID.shape == (2, 2, 2)
+    assert GRID.names == ("c", "variance", "seed")
+    assert list(GRID) == [GRID[k] for k in range(8)] == GRID[:]
+    assert GRID[1] == {"c": 1.0, "variance": 1e-2, "seed": 1}
+    assert GRID[-1] == {"c": 3.0, "variance": 1e-1, "seed": 1}
+    assert all(type(value) in (int, float) for point in GRID for value in point.values())
+    assert "Grid of 8 points" in repr(GRID)
+    runs = fl.sweep(network, TASK, 6.0, grid=fl.grid(c=3.0, variance=1e-2, seed=2), ts=TIMES)
+    assert np.array_equal(runs[0].losses, fl.gradient_flow(NETWORKS[2], TASK, 6.0, ts=TIMES).losses)
+    row = runs.table()[0]
+    assert list(row)[:4] == ["run", "c", "variance", "seed"]
+    assert list(runs.to_pandas().columns) == list(row)
+
+
+def test_kinds_shapes_and_tasks_may_be_swept():
+    def either(relu):
+        return NETWORKS[0] if relu else fl.LinearNetwork.init(TASK, 3, key=jax.random.key(0))
+
+    def task(scale):
+        return fl.Task(scale * TASK.x, TASK.y)
+
+    grid = fl.grid(relu=[True, False], scale=[1.0, 2.0])
+    runs = fl.sweep(either, task, 6.0, grid=grid, ts=TIMES)
+    assert [type(flow.final).__name__ for flow in runs] == 2 * ["ReLUNetwork"] + 2 * [
+        "LinearNetwork"
+    ]
+    assert np.array_equal(runs[0].losses, fl.sweep(NETWORKS[:1], TASK, 6.0, ts=TIMES)[0].losses)
+    assert runs[2].reference.task is runs[0].reference.task  # one of each value
+    assert runs[1].reference.task is not runs[0].reference.task
+    assert "Sweep of 4 runs" in repr(runs)
+
+
+class Recorded:
+    """What is recorded of a run, which may give up after some of them."""
+
+    def __init__(self, most=99):
+        self.calls, self.most = 0, most
+
+    def __call__(self, flow):
+        self.calls += 1
+        if self.calls > self.most:
+            raise RuntimeError("the power went")
+        switches = len(flow.events)
+        return {"loss": flow.losses[-1], "switches": switches, "many": switches > 9}
+
+
+def test_a_sweep_that_was_cut_off_loses_nothing(tmp_path):
+    file, options = tmp_path / "runs.csv", {"grid": GRID, "ts": TIMES}
+    whole = fl.sweep(network, TASK, 6.0, record=Recorded(), **options)
+    with pytest.raises(RuntimeError, match="the power went"):
+        fl.sweep(network, TASK, 6.0, record=Recorded(3), checkpoint=file, workers=1, **options)
+    assert file.read_text().count("\n") == 4  # a header and three rows
+    with open(file, "a") as open_file:
+        open_file.write("1.0,0.01,1,0.2")  # by one that was killed
+    again = Recorded()
+    resumed = fl.sweep(network, TASK, 6.0, record=again, checkpoint=file, **options)
+    assert again.calls == 5
+    assert resumed.table() == whole.table()
+    assert list(resumed.columns) == ["c", "variance", "seed", "loss", "switches", "many"]
+    assert resumed.columns["loss"].reshape(GRID.shape)[1, 0, 1] == resumed.table()[5]["loss"]
+    more, longer = Recorded(), fl.grid(c=[0.5, 1.0, 3.0], variance=[1e-2, 1e-1], seed=range(2))
+    found = fl.sweep(network, TASK, 6.0, record=more, checkpoint=file, grid=longer, ts=TIMES)
+    assert more.calls == 4
+    assert found[4:].table()[0]["loss"] == whole.table()[0]["loss"]
+    assert len(resumed.to_pandas()) == 8
+    assert "switches" in repr(resumed)
+    other = Recorded()
+    fl.sweep(network, TASK, 6.0, record=other, checkpoint=file, grid=GRID, ts=TIMES, rtol=1e-7)
+    assert other.calls == 8  # which are other runs
+    assert resumed.map(lambda row: row["switches"]).tolist() == resumed.columns["switches"].tolist()
+    with pytest.raises(ValueError, match=r"is a table of c, variance, seed, loss, .* have seed, "):
+        fl.sweep(
+            lambda seed: network(1.0, seed, 0.1), TASK, 6.0, grid=fl.grid(seed=range(2)),
+            record=other, checkpoint=file,
+        )  # fmt: skip
+
+
+def test_runs_that_fail_say_so_in_their_rows(tmp_path):
+    options = {"ts": TIMES, "record": Recorded(), "max_steps": 20, "grid": fl.grid(seed=range(2))}
+    for _ in range(2):  # the second from the file
+        with pytest.warns(UserWarning, match="2 of 2 runs failed, run 0 first: The maximum number"):
+            runs = fl.sweep(NETWORKS[:2], TASK, 6.0, checkpoint=tmp_path / "runs.csv", **options)
+        assert list(runs.failed) == [0, 1]
+        assert runs.table()[1]["failed"] == runs.failed[1]
+
+
 def test_bad_input():
+    def refused(words, networks=network, **options):
+        with pytest.raises(ValueError, match=words):
+            fl.sweep(networks, TASK, 6.0, **options)
+
+    refused("`networks` is a function; pass `grid`")
+    refused("`networks` takes `variance`, which is no axis", grid=fl.grid(c=1.0, seed=0))
+    refused("axis 'x', and no function of networks", grid=fl.grid(c=1.0, seed=0, variance=1, x=2))
+    refused("`networks` holds 4 for 8 points of `grid`", NETWORKS, grid=GRID)
+    refused("`checkpoint` of a sweep keeps .* pass `record`", NETWORKS, checkpoint="runs.csv")
+    for record, words in (
+        (lambda flow: 1.0, "`record` must be a function that returns a dictionary .* got 1.0"),
+        (lambda flow: {"a": flow.losses}, "`record.'a'.` must be a number, got an array of shape"),
+        (lambda flow: {"c": 1.0}, "`record` returns 'c', a column that the table has already"),
+    ):
+        refused(words, grid=fl.grid(c=1.0, variance=0.01, seed=0), record=record, ts=TIMES)
+    for axes, words in (
+        ({"c": []}, "`c` must be a list of numbers, .* give at least one value"),
+        ({"c": [[1.0], [2.0]]}, "`c` must be a list of numbers"),
+        ({"c": [None]}, r"`c\[0\]` must be a number, a truth value or a word, got None"),
+        ({"time": [1.0]}, "`time` is a column of a sweep's tables already"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            fl.grid(**axes)
     with pytest.raises(ValueError, match="`networks` is empty"):
         fl.sweep([], TASK, 1.0)
     with pytest.raises(ValueError, match="`tasks` holds 1 tasks for 4 networks"):
         fl.sweep(NETWORKS, [TASK], 1.0)
-    with pytest.raises(ValueError, match=r"`networks\[1\]` has another kind or shape"):
-        fl.sweep([NETWORKS[0], fl.ReLUNetwork.init(TASK, 5, key=jax.random.key(0))], TASK, 1.0)
     with pytest.raises(ValueError, match="`workers` must be a whole number of 1 or more"):
         fl.sweep(NETWORKS, TASK, 1.0, workers=0)
     with pytest.raises(ValueError, match="`throw` is not for sweeps"):

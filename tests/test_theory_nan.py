@@ -23,8 +23,8 @@ MATRICES = {
 }  # fmt: skip
 MATRIX = MATRICES["w0"], MATRICES["s_yx"], MATRICES["s_x"]
 OTHERS = {
-    "after_linearization", "balanced_strength", "bias_mode", "early_phase", "learning_coefficient",
-    "modes", "race", "slowed_clock", "solve",
+    "after_linearization", "balanced_strength", "bias_mode", "early_phase", "lazy",
+    "learning_coefficient", "modes", "race", "slowed_clock", "solve",
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from flowlin._tools.checks import checked, flag, refuse
 from flowlin.plot._words import indices, mapping
 from flowlin.plot.frame import TIME, Data, array, axes, band, legend, time_label
 from flowlin.plot.looks import MARKERS, is_descent, kind_of, look, overridden, shades
-from flowlin.runs.sweeps import Sweep
+from flowlin.runs.swept import Sweep
 from flowlin.runs.trajectory import Trajectory
 from flowlin.theory.task_modes import Modes
 

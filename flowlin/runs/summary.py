@@ -119,6 +119,8 @@ def sweep(runs: Any) -> Summary:
     title = f"Sweep of {plural(len(runs), 'run')}"
     if not len(runs):
         return Summary(title, [])
+    if not runs.flows:
+        return _recorded(title, runs)
     flow, tasks = runs[0], {id(run.reference.task) for run in runs}
     of_task = repr(flow.reference.task) + (" and others" if len(tasks) > 1 else "")
     rows = [
@@ -132,9 +134,23 @@ def sweep(runs: Any) -> Summary:
     if flow.events.channels:
         rows.append(("events", f"{span([len(run.events) for run in runs])} per run"))
     found = [_maxima(run) for run in runs]
-    for label in list(found[0])[:MOST_STARS]:
+    labels = [label for label in found[0] if all(label in maxima for maxima in found)]
+    for label in labels[:MOST_STARS]:
         rows.append((label, span([maxima[label].time for maxima in found])))
     return Summary(title, rows)
+
+
+def _recorded(title: str, runs: Any) -> Summary:
+    """The ranges of all columns, and which runs failed."""
+    failed = list(runs.failed)
+    listed = f"{len(failed)}, run {failed[0]} first: {runs.failed[failed[0]]}" if failed else "none"
+    rows = [(clipped(name), _range(values)) for name, values in runs.columns.items()]
+    return Summary(title, [("failed", clipped(listed, ADVICE)), *rows])
+
+
+def _range(values: np.ndarray) -> str:
+    """Of numbers; of words how many there are."""
+    return plural(len(set(values)), "value") if values.dtype.kind == "U" else span(values)
 
 
 def _spans(losses: list[np.ndarray]) -> str:

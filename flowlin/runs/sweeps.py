@@ -1,5 +1,6 @@
 """Many runs in one call."""
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +10,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from flowlin._tools.arrays import automatic
@@ -18,146 +18,118 @@ from flowlin._tools.checks import (
     WORDS,
     checked,
     function_of,
-    refuse,
+    instance,
     require_known,
     sequence_of,
     whole,
 )
 from flowlin._tools.copies import copied
-from flowlin._tools.frame import data_frame
-from flowlin._tools.result import RESULTS, okay
-from flowlin._tools.show import shown
+from flowlin._tools.types import PathLike
 from flowlin._tools.warning import warn
-from flowlin.log.eventlog import COLUMNS
 from flowlin.network.foreign import model
 from flowlin.network.model import AbstractModel
-from flowlin.runs import summary
 from flowlin.runs.flow import gradient_flow
+from flowlin.runs.grids import Grid, is_made, made
 from flowlin.runs.interrupts import broken_off_by
+from flowlin.runs.recorded import Records, prints
+from flowlin.runs.swept import Sweep
 from flowlin.runs.trajectory import Trajectory, finished
 from flowlin.tasks.task import Task
 
 
-@checked(flows=sequence_of(WORDS["flow"], "a list of trajectories"))
-@shown(summary.sweep)
-class Sweep(Sequence[Trajectory]):
-    """The runs of a sweep, in the order of its networks."""
-
-    def __init__(self, flows: Sequence[Trajectory]):
-        self.flows = tuple(flows)
-
-    def __len__(self) -> int:
-        return len(self.flows)
-
-    def __getitem__(self, index) -> Any:
-        if not isinstance(index, (int, np.integer, slice)):
-            raise refuse("index", "a whole number or a slice", index)
-        if isinstance(index, slice):
-            return Sweep(self.flows[index])
-        if not -len(self) <= index < len(self):  # what sequences raise, which ends loops over them
-            raise IndexError(f"`index` = {index} is out of range: the sweep has {len(self)} runs.")
-        return self.flows[index]
-
-    def __iter__(self) -> Iterator[Trajectory]:
-        return iter(self.flows)
-
-    @property
-    def failed(self) -> dict[int, str]:
-        """Which runs did not reach their end, and why."""
-        return {
-            k: RESULTS[flow.result] for k, flow in enumerate(self.flows) if not okay(flow.result)
-        }
-
-    @checked(function=function_of("flow"))
-    def map(self, function: Callable[[Trajectory], Any]) -> Any:
-        """A function of every run; its arrays stacked along a leading axis (runs, ...)."""
-        rows = [function(flow) for flow in self.flows]
-        return jax.tree.map(lambda *leaves: np.stack([np.asarray(x) for x in leaves]), *rows)
-
-    def table(self) -> list[dict[str, Any]]:
-        """The events of all runs, one dictionary each as `EventLog.table`, led by `run`."""
-        return [
-            {"run": k} | row for k, flow in enumerate(self.flows) for row in flow.events.table()
-        ]
-
-    def to_pandas(self) -> Any:
-        """`table()` as a `pandas.DataFrame`, one row per event of any run.
-
-        **Raises:** `ImportError` if pandas is missing.
-        """
-        return data_frame(self.table(), ("run", *COLUMNS))
-
-
-def _listed(name: str, value: Any) -> tuple:
-    """Networks in a list; a single one is none, since it may be a stack."""
+def _listed(name: str, value: Any) -> Any:
+    """Networks in a list, or a function that makes them; one alone is none: it may be a stack."""
     if isinstance(value, eqx.Module):  # some of which can be iterated over
         raise ValueError("`networks` must be a list of networks; unstack it with `jax.tree.map`.")
-    return sequence_of(model, "a list of networks")(name, value)
+    return value if is_made(value) else sequence_of(model, "a list of networks")(name, value)
 
 
 def _tasks(name: str, value: Any) -> Any:
-    """One task, or several in a list."""
-    if isinstance(value, Task):
+    """One task, several in a list, or a function that makes them."""
+    if isinstance(value, Task) or is_made(value):
         return value
     return sequence_of(WORDS["task"], "a task or a list of tasks")(name, value)
 
 
-@checked(networks=_listed, tasks=_tasks, batch=whole(1), workers=whole(1))
+@checked(
+    networks=_listed,
+    tasks=_tasks,
+    grid=instance(Grid, "an fl.Grid", "make one by fl.grid(seed=range(3))"),
+    record=function_of("flow"),
+    batch=whole(1),
+    workers=whole(1),
+)
 def sweep(
-    networks: Sequence[eqx.Module],
-    tasks: Task | Sequence[Task],
+    networks: Sequence[eqx.Module] | Callable[..., eqx.Module],
+    tasks: Task | Sequence[Task] | Callable[..., Task],
     t1: float,
     *,
+    grid: Grid | None = None,
+    record: Callable[[Trajectory], dict[str, Any]] | None = None,
+    checkpoint: PathLike | None = None,
     mesh: Mesh | None = None,
     batch: int | None = None,
     workers: int | None = None,
     progress: bool = False,
     **options: Any,
 ) -> Sweep:
-    """Gradient flow of many networks of one shape: seeds, variances, c, tasks.
+    """Gradient flow of many networks: seeds, variances, c, widths, tasks.
 
     On a CPU the members run one by one in threads: an adaptive run's cost is in small operations,
     which `vmap` does not make cheaper, and it makes every run wait for the slowest
-    (`benchmarks/sweep.py`). On an accelerator they run in batches under `vmap`.
+    (`benchmarks/sweep.py`). On an accelerator they run in batches under `vmap`. One compilation
+    serves all of one kind and shape.
 
     **Arguments:**
 
-    - `networks`: all of one kind and shape, so that one compilation serves all; of flowlin, or
-      other Equinox modules as for `gradient_flow`.
-    - `tasks`: one for all, or one per network, all of one shape.
+    - `networks`: of flowlin, or other Equinox modules as for `gradient_flow`; or with a `grid` a
+      function of its values, by their names, that returns one.
+    - `tasks`: one for all, one per network, or with a `grid` a function of its values.
     - `t1`, `options`: as for `gradient_flow`; each run's result equals its own. `throw` is not
       among them: runs that fail are in `failed`, and a warning counts them.
+    - `grid`: the values that are swept over, by `fl.grid`; they lead the rows of all tables.
+    - `record`: a function of a run's trajectory that returns a dictionary of numbers, recorded as
+      the run ends **instead of** its trajectory: one row per run.
+    - `checkpoint`: a file to which the rows of `record` are written as they come, a CSV table. The
+      same call, and one over more values, finds the file and makes the runs only that it does not
+      have. Functions count by their names alone; choose another file for another `record`.
     - `mesh`: devices among which the members of each batch are split, along all its
       axes; every device runs its own members, which wait for no other device's.
     - `batch`: members under one `vmap`; None is 1 on a CPU and 256 elsewhere, per device of a mesh.
     - `workers`: threads; None is one per core on a CPU and one elsewhere, or with a mesh.
     - `progress`: a tqdm bar over the runs.
 
-    Ctrl-C carries the runs that were begun as `error.trajectories`, a dictionary by place.
+    Ctrl-C carries the runs that were begun as `error.trajectories`, a dictionary by place, or the
+    rows so far as `error.rows`.
 
-    **Returns:** a `Sweep`, the runs' trajectories in order.
+    **Returns:** a `Sweep`, the runs' trajectories in order, or what was recorded of them.
 
-    **Raises:** `ValueError` for no networks, different shapes, or numbers that do not fit.
+    **Raises:** `ValueError` for no networks, or numbers that do not fit.
     """
-    members = _members(networks, tasks)
-    require_known(options, gradient_flow, of=sweep)
-    if "throw" in options:
-        raise ValueError("`throw` is not for sweeps; look at `sweep.failed`.")
-    if "checkpoint" in options:
-        raise ValueError(
-            "`checkpoint` is not for sweeps, whose runs would share one file; call "
-            "`gradient_flow` for each with a file of its own."
-        )
+    points = () if grid is None else tuple(grid)
+    every, of_every = made(points, networks=networks, tasks=tasks)
+    members = _members(every, of_every, points)
+    _check(options, record, checkpoint)
     on_cpu = jax.default_backend() == "cpu"
     devices = 1 if mesh is None else mesh.devices.size
     batch = batch or devices * (1 if on_cpu else 256)
     workers = workers or ((os.cpu_count() or 1) if on_cpu and mesh is None else 1)
-    chunks = [members[k : k + batch] for k in range(0, len(members), batch)]
+    records = None if record is None else Records(record, points, checkpoint)
+    keys = [] if checkpoint is None else prints(members, t1, options)
+    kept: dict[int, Any] = {} if records is None else dict(records.known(keys))
 
-    def run(chunk):
-        return _together(chunk, t1, mesh, options)
+    def run(places):
+        flows = _together([members[k] for k in places], t1, mesh, options)
+        if records is None:
+            return flows
+        pairs = zip(places, flows, strict=True)
+        return [records.row(k, keys[k] if keys else "", flow) for k, flow in pairs]
 
-    result = Sweep(_all(run, chunks, workers, progress))
+    groups = _alike([k for k in range(len(members)) if k not in kept], members, batch)
+    with _interrupted("trajectories" if records is None else "rows", kept):
+        _all(run, groups, kept, workers, len(members) if progress else None)
+    found = [kept[k] for k in range(len(members))]
+    result = Sweep(found, points) if records is None else Sweep((), points, found)
     if result.failed:
         k, why = next(iter(result.failed.items()))
         warn(
@@ -167,72 +139,106 @@ def sweep(
     return result
 
 
-def _all(
-    run: Callable[[Any], list[Trajectory]], chunks: Sequence[Any], workers: int, progress: bool
-) -> list[Trajectory]:
-    """The runs of all chunks.
+def _check(options: dict[str, Any], record: Any, checkpoint: Any) -> None:
+    """Raise for what a sweep does not take, or not without something else."""
+    require_known(options, gradient_flow, of=sweep)
+    if "throw" in options:
+        raise ValueError("`throw` is not for sweeps; look at `sweep.failed`.")
+    if checkpoint is not None and record is None:
+        raise ValueError(
+            "`checkpoint` of a sweep keeps what is recorded of each run; pass `record`, a function "
+            "that returns a dictionary of numbers."
+        )
+    if checkpoint is not None and jax.process_count() > 1:
+        raise ValueError("`checkpoint` is for sweeps of one process; leave it out on several.")
 
-    An interrupt breaks them off, and carries those that were begun as `.trajectories`, by place.
+
+def _alike(places: list[int], members: list, batch: int) -> list[list[list[int]]]:
+    """Places in chunks of a batch, in one list for all members of one kind and shape."""
+    groups: dict[Any, list[int]] = {}
+    for k in places:
+        network, task = members[k]
+        leaves, kind = jax.tree.flatten((network, _unnamed(task)))
+        groups.setdefault((kind, *((a.shape, str(a.dtype)) for a in leaves)), []).append(k)
+    return [[own[k : k + batch] for k in range(0, len(own), batch)] for own in groups.values()]
+
+
+def _all(
+    run: Callable[[list[int]], list[Any]],
+    groups: list[list[list[int]]],
+    kept: dict[int, Any],
+    workers: int,
+    total: int | None,
+) -> None:
+    """Run all chunks of all groups; what comes out goes to its place in `kept`.
+
+    Of a run that is broken off, the trajectory so far. `total` asks for a progress bar.
     """
     asked = threading.Event()
-    kept: dict[int, list[Trajectory]] = {}
-    bar = tqdm_bar(sum(map(len, chunks)), unit="run") if progress else None
+    bar = None if total is None else tqdm_bar(total, unit="run", initial=len(kept))
 
-    def one(place: int) -> None:
+    def one(chunk: list[int]) -> None:
         with broken_off_by(asked):
             if asked.is_set():
                 return
             try:
-                kept[place] = run(chunks[place])
+                kept.update(zip(chunk, run(chunk), strict=True))
             except KeyboardInterrupt as error:
                 begun = getattr(error, "trajectory", None)
-                kept[place] = [] if begun is None else [begun]
+                kept.update({} if begun is None else {chunk[0]: begun})
                 raise
+
+    def told(chunk: list[int]) -> None:
+        if bar is not None:
+            bar.update(len(chunk))
 
     try:
         with ThreadPoolExecutor(workers) as pool:
             try:
-                one(0)  # alone, since it compiles for all
-                if bar is not None:
-                    bar.update(len(kept[0]))
-                for place, _ in enumerate(pool.map(one, range(1, len(chunks))), 1):
-                    if bar is not None:
-                        bar.update(len(kept[place]))
+                for first, *others in groups:
+                    one(first)  # alone, since it compiles for its group
+                    told(first)
+                    for chunk, _ in zip(others, pool.map(one, others), strict=True):
+                        told(chunk)
             except BaseException:
                 asked.set()
                 raise
-    except KeyboardInterrupt as error:
-        error.trajectories = {}  # pyright: ignore
-        error.add_note("The runs that were begun are in the `.trajectories` of this error.")
-        size = len(chunks[0])
-        for place, flows in kept.items():
-            rows = {place * size + k: flow for k, flow in enumerate(flows)}
-            error.trajectories |= rows  # pyright: ignore
-        raise
     finally:
         if bar is not None:
             bar.close()
-    return [flow for place in range(len(chunks)) for flow in kept[place]]
 
 
-def _members(networks, tasks) -> list[tuple[AbstractModel, Task]]:
-    """Pairs of network and task, checked to be of one shape."""
+@contextlib.contextmanager
+def _interrupted(name: str, kept: dict[int, Any]) -> Iterator[None]:
+    """An interrupt carries what is kept by then, under a name."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        begun = "The runs that were begun" if name == "trajectories" else "The rows so far"
+        error.add_note(f"{begun} are in the `.{name}` of this error.")
+        single = {k: one for k, one in kept.items() if isinstance(one, Trajectory)}
+        rows = {k: one for k, one in kept.items() if k not in single}
+        setattr(error, name, single if name == "trajectories" else rows)
+        raise
+
+
+def _members(networks, tasks, points) -> list[tuple[AbstractModel, Task]]:
+    """Pairs of network and task, one per point of a grid."""
+    networks = [model(f"networks[{k}]", one) for k, one in enumerate(networks)]
     if not networks:
         raise ValueError("`networks` is empty; give at least one.")
+    if points and len(networks) != len(points):
+        raise ValueError(
+            f"`networks` holds {len(networks)} for {len(points)} points of `grid`; give one for "
+            "each, or a function of its values."
+        )
     tasks = [tasks] * len(networks) if isinstance(tasks, Task) else tasks
     if len(tasks) != len(networks):
         raise ValueError(
             f"`tasks` holds {len(tasks)} tasks for {len(networks)} networks; give one per network, "
             "or one task for all."
         )
-    for name, items in (("networks", networks), ("tasks", [_unnamed(task) for task in tasks])):
-        shapes = [(jax.tree.structure(m), [a.shape for a in jax.tree.leaves(m)]) for m in items]
-        odd = [k for k, shape in enumerate(shapes) if shape != shapes[0]]
-        if odd:
-            raise ValueError(
-                f"`{name}[{odd[0]}]` has another kind or shape than `{name}[0]`; make one "
-                "sweep for each."
-            )
+    tasks = [WORDS["task"](f"tasks[{k}]", one) for k, one in enumerate(tasks)]
     return list(zip(networks, tasks, strict=True))
 
 

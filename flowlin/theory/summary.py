@@ -118,6 +118,23 @@ def after_linearization(found: Any) -> Summary:
     return Summary(f"AfterLinearization: {count} of {units} always on", rows)
 
 
+def lazy(found: Any) -> Summary:
+    """Of what, at which scale, how many components of the error move, how fast, and what stays."""
+    rows = [
+        ("network", clipped(repr(found.start), ADVICE)),
+        ("task", clipped(found.task, ADVICE)),
+    ]
+    values, error = known(found.eigenvalues, 1), known(found.error0, 1)
+    if values is None or error is None:
+        return Summary("Lazy", [*rows, ("eigenvalues", number(found.eigenvalues))])
+    moving = values[values > 0]
+    rows.append(("kernel", f"rank {len(moving)} of {len(values)}, eigenvalues {span(moving)}"))
+    rows.append(("times", f"tau / eigenvalue {span(np.asarray(found.tau) / moving)}"))
+    left = np.sum(error[values == 0] ** 2)
+    rows.append(("loss", f"{number(np.sum(error**2) / 2)} -> {number(left / 2)} at t = inf"))
+    return Summary(f"Lazy: alpha = {number(found.alpha)}, tau = {number(found.tau)}", rows)
+
+
 def race_certificate(found: Any) -> Summary:
     """Its residuals."""
     names = ("commutator", "outputs", "inputs", "alignment")

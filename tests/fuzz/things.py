@@ -345,6 +345,16 @@ def sweep():
 
 
 @thing
+def recorded():
+    return fl.Sweep([], rows=[{"end": T1, "failed": ""}])
+
+
+@thing
+def grid():
+    return fl.grid(a=[0.1, 0.2])
+
+
+@thing
 def comparison():
     return fl.compare(evaluated("flow"), evaluated("descent"))
 
@@ -369,6 +379,11 @@ def clock():
 @thing
 def solution():
     return fl.theory.solve(evaluated("network"), evaluated("task"))
+
+
+@thing
+def lazy():
+    return fl.theory.lazy(evaluated("network"), evaluated("task"))
 
 
 @thing

@@ -142,6 +142,7 @@ WORDS = {
     "max_events": Word("64", k.COUNT),
     "adjoint": Word("diffrax.RecursiveCheckpointAdjoint()", k.ADJOINT),
     "progress": Word("False", k.FLAG),
+    "record": Word("lambda flow: {'end': flow.end}", k.optional(k.FUNCTION)),
     "checkpoint": Word("'checkpoint.npz'", k.optional(k.PATH)),
     "throw": Word("True", k.FLAG),
     "within": Word("0.1", k.POSITIVE),
@@ -187,6 +188,7 @@ WORDS = {
     "w2": Word("w2", k.FORMULA),
     "s_yx": Word("np.ones((7, 4))", k.FORMULA),
     "s_x": Word("np.eye(4)", k.FORMULA),
+    "alpha": Word("2.0", k.POSITIVE),
     "tolerance": Word("1e-8", k.optional(k.POSITIVE)),
     "always_on": Word("np.ones(4, bool)", k.optional(k.ARRAY)),
     "max_pieces": Word("16", k.COUNT),
@@ -263,6 +265,9 @@ OWN = {
     "fl.GatedGraph.init.edges": Word("[('in', 'out')]", k.Kind(k.listed(k.listed(k.of(str))), (
         "[]", "'in'", "['in']", "[('in', 'x')]", "[('in', 'out'), ('in', 'out')]",
         "[('in', 'in')]", "[('in', 'out'), ('out', 'in')]", "3", "[('in', 'out', 'x')]"))),
+    "fl.sweep.grid": Word("grid", k.optional(k.Kind(
+        k.of(k.fl.Grid), ("{'a': [1, 2]}", "[grid]", "fl.Grid", "fl.grid(a=[1, 2, 3])", "'a'")))),
+    "fl.sweep.checkpoint": Word("'sweep.csv'", k.optional(k.PATH)),
     "fl.GatedGraph.init.variance": Word("0.05", k.NOT_NEGATIVE),
     "fl.GatedGraph.init.bias": Word("True", k.Kind(
         k.either(k.flag, k.listed(k.of(str))), (*k.FLAG.near, "['out']", "['x']", "'out'")
@@ -324,10 +329,15 @@ OWN = {
     ),
     "fl.theory.Solution.error.flow": Word("plain_flow", k.FLOW),
     "fl.theory.AfterLinearization.error.flow": Word("plain_flow", k.FLOW),
+    "fl.theory.Lazy.error.flow": Word("plain_flow", k.FLOW),
+    "fl.theory.Lazy.outputs.x": Word("task.x", k.optional(k.Kind(k.matrix, k.ARRAYS))),
+    "fl.theory.Lazy.loss.task": Word("task", k.optional(k.TASK)),
+    "fl.theory.lazy.loss": Word("fl.SquaredError()", k.Kind(
+        k.of(k.fl.SquaredError), (*k.LOSS.near, "fl.CrossEntropy()"))),
     **{f"{name}.tau": Word("1.0", k.POSITIVE) for name in (
         "fl.StepClock", "fl.gradient_descent", "fl.gradient_flow", "fl.largest_learning_rate",
         "fl.stochastic_gradient_descent", "fl.measures.velocity", "fl.theory.after_linearization",
-        "fl.theory.early_phase", "fl.theory.solve",
+        "fl.theory.early_phase", "fl.theory.lazy", "fl.theory.solve",
     )},
     "fl.distance.a": Word("network", k.PARAMETERS),
     "fl.distance.b": Word("network", k.PARAMETERS),
@@ -437,6 +447,7 @@ OWNERS = {
     "fl.GatedGraph": ("graph",),
     "fl.Pathway": ("pathway",),
     "fl.GloballyGatedNetwork": ("global_network",),
+    "fl.Grid": ("grid",),
     "fl.HalfSpaces": ("halves",),
     "fl.Clusters": ("fl.Clusters(np.ones((2, 4)))",),
     "fl.Rectified": ("rectified",),
@@ -454,7 +465,8 @@ OWNERS = {
     "fl.SmoothKinks": ("fl.SmoothKinks()",),
     "fl.SquaredError": ("fl.SquaredError()", "fl.SquaredError('sum')"),
     "fl.StepClock": ("step_clock",),
-    "fl.Sweep": ("sweep", "fl.Sweep([])"),
+    "fl.Sweep": ("sweep", "fl.Sweep([])", "recorded"),
+    "fl.Sweep.columns": ("recorded", "sweep"),
     "fl.Task": ("task", "stacked_task", "nan_task"),
     "fl.Trajectory": ("flow", "plain_flow", "observed_flow", "loaded", "descent", "traced_flow"),
     "fl.Trajectory.network": ("dense_flow", "flow", "loaded", "traced_flow"),
@@ -464,6 +476,7 @@ OWNERS = {
     "fl.theory.BiasMode": ("bias_mode",),
     "fl.theory.Certificate": ("solution.certificate",),
     "fl.theory.EarlyPhase": ("early",),
+    "fl.theory.Lazy": ("lazy",),
     "fl.theory.LinearizedLoss": ("fl.theory.LinearizedLoss(fl.SquaredError())",),
     "fl.theory.Mode": ("fl.theory.Mode(0.5, 0.5, 0.01)", "fl.theory.Mode(0.5, 0.5, 0.01, 3)"),
     "fl.theory.Modes": ("modes", "bare_modes"),

@@ -1,0 +1,161 @@
+"""Grids: which values are swept over, and the networks and tasks that functions make of them."""
+
+import inspect
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+
+from flowlin._tools.checks import refuse
+from flowlin._tools.growing import Cell
+from flowlin._tools.show import Summary, plural, shown
+from flowlin.log.eventlog import COLUMNS
+from flowlin.tasks.task import Task
+
+TAKEN = {"run", "failed", "key", *COLUMNS}  # columns of a sweep's own
+
+
+def _summary(found: Any) -> Summary:
+    """How many values of what."""
+    rows = [(name, ", ".join(map(str, _clipped(values)))) for name, values in found.axes.items()]
+    return Summary(f"Grid of {plural(len(found), 'point')}", rows)
+
+
+def _clipped(values: tuple) -> tuple:
+    return values if len(values) <= 8 else (*values[:4], "...", *values[-3:])
+
+
+@shown(_summary)
+class Grid(Sequence[dict[str, Cell]]):
+    """All combinations of some values, the last name's running fastest: a sequence of points.
+
+    A point is a dictionary from names to values. What a sweep over a grid gives, one number per
+    run, has the grid's axes after `.reshape(grid.shape)`.
+
+    - `axes`: by name, the values.
+    """
+
+    def __init__(self, axes: dict[str, tuple[Cell, ...]]):
+        self.axes = axes
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The axes' names, in order."""
+        return tuple(self.axes)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """How many values each axis has."""
+        return tuple(map(len, self.axes.values()))
+
+    def __len__(self) -> int:
+        return math.prod(self.shape)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[k] for k in range(len(self))[index]]
+        if not isinstance(index, (int, np.integer)):
+            raise refuse("index", "a whole number or a slice", index)
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"`index` = {index} is out of range: the grid has {len(self)} points.")
+        places = np.unravel_index(index % len(self), self.shape)
+        pairs = zip(places, self.axes.items(), strict=True)
+        return {name: values[int(k)] for k, (name, values) in pairs}
+
+    def __iter__(self) -> Iterator[dict[str, Cell]]:
+        for values in itertools.product(*self.axes.values()):
+            yield dict(zip(self.axes, values, strict=True))
+
+
+def grid(**axes: Any) -> Grid:
+    """All combinations of some values, for `fl.sweep(grid=...)`.
+
+    **Arguments:** by name, a list of numbers, truth values or words; a single one is a list of one.
+
+    **Raises:** `ValueError` for no values or odd ones, and for names of a sweep's own columns.
+    """
+    for name in axes:
+        if name in TAKEN:
+            raise ValueError(
+                f"`{name}` is a column of a sweep's tables already; give the axis another name."
+            )
+    return Grid({name: _values(name, values) for name, values in axes.items()})
+
+
+def _values(name: str, given: Any) -> tuple[Cell, ...]:
+    """Values of an axis, as Python's own."""
+    wanted = "a list of numbers, truth values or words"
+    if isinstance(given, (bool, int, float, str, np.generic)) or np.ndim(given) == 0:
+        given = (given,)
+    if isinstance(given, dict) or np.ndim(given) > 1:
+        raise refuse(name, wanted, given)
+    values = tuple(cell(f"{name}[{k}]", one) for k, one in enumerate(given))
+    if not values:
+        raise refuse(name, wanted, given, "give at least one value")
+    return values
+
+
+def cell(name: str, value: Any) -> Cell:
+    """A number, a truth value or a word, as Python's own."""
+    if getattr(value, "ndim", None) == 0:
+        value = value.item()
+    if not isinstance(value, (bool, int, float, str)):
+        raise refuse(name, "a number, a truth value or a word", value)
+    return value
+
+
+def is_made(value: Any) -> bool:
+    """Whether it is a function of a grid's values, and neither a network nor a task."""
+    known = isinstance(value, (eqx.Module, Task)) or inspect.isclass(value)
+    return callable(value) and not known
+
+
+def made(points: Sequence[dict[str, Cell]], **given: Any) -> tuple[Any, ...]:
+    """Each of the given, with functions of the points' values replaced by what they make.
+
+    **Raises:** `ValueError` for functions without points, those that ask for what is no axis, and
+    for axes that no function takes.
+    """
+    functions = {name: value for name, value in given.items() if is_made(value)}
+    if functions and not points:
+        name = next(iter(functions))
+        raise ValueError(f"`{name}` is a function; pass `grid`, the values that it is called with.")
+    axes = list(points[0]) if points else []
+    takes = {name: _takes(name, value, axes) for name, value in functions.items()}
+    idle = [axis for axis in axes if functions and not any(axis in t for t in takes.values())]
+    if idle:
+        raise ValueError(
+            f"`grid` has the axis {idle[0]!r}, and no function of {', '.join(functions)} takes it; "
+            "leave it out, or give a function an argument of that name."
+        )
+    return tuple(
+        _each(value, takes[name], points) if name in functions else value
+        for name, value in given.items()
+    )
+
+
+def _takes(name: str, function: Callable[..., Any], axes: list[str]) -> list[str]:
+    """Which of the axes a function has arguments for."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(p.kind == p.VAR_KEYWORD for p in parameters):
+        return axes
+    named = {p.name: p.default is p.empty for p in parameters if p.kind != p.VAR_POSITIONAL}
+    missing = [word for word, needed in named.items() if needed and word not in axes]
+    if missing:
+        raise ValueError(
+            f"`{name}` takes `{missing[0]}`, which is no axis of `grid`; it has {', '.join(axes)}."
+        )
+    return [axis for axis in axes if axis in named]
+
+
+def _each(function: Callable[..., Any], takes: list[str], points: Sequence[dict]) -> list[Any]:
+    """What a function makes of every point, once of the same values."""
+    made: dict[tuple, Any] = {}
+    for point in points:
+        values = tuple(point[name] for name in takes)
+        if values not in made:
+            made[values] = function(**dict(zip(takes, values, strict=True)))
+    return [made[tuple(point[name] for name in takes)] for point in points]

@@ -1,0 +1,108 @@
+"""What a sweep returns."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from flowlin._tools.checks import WORDS, checked, function_of, refuse, sequence_of
+from flowlin._tools.frame import data_frame
+from flowlin._tools.growing import Row
+from flowlin._tools.result import RESULTS, okay
+from flowlin._tools.show import shown
+from flowlin.log.eventlog import COLUMNS
+from flowlin.runs import summary
+from flowlin.runs.trajectory import Trajectory
+
+
+@checked(flows=sequence_of(WORDS["flow"], "a list of trajectories"), points=None, rows=None)
+@shown(summary.sweep)
+class Sweep(Sequence[Any]):
+    """The runs of a sweep, in the order of its networks: a trajectory each.
+
+    Of a sweep that recorded, the rows instead: a dictionary of numbers of each run.
+
+    - `points`: of a sweep over a grid, the values of each run, by name.
+    """
+
+    def __init__(
+        self,
+        flows: Sequence[Trajectory],
+        points: Sequence[Row] = (),
+        rows: Sequence[Row] | None = None,
+    ):
+        self.flows, self.points = tuple(flows), tuple(points)
+        self._rows = None if rows is None else tuple(rows)
+
+    @property
+    def _kept(self) -> tuple[Any, ...]:
+        return self.flows if self._rows is None else self._rows
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __getitem__(self, index) -> Any:
+        if not isinstance(index, (int, np.integer, slice)):
+            raise refuse("index", "a whole number or a slice", index)
+        if isinstance(index, slice):
+            rows = None if self._rows is None else self._rows[index]
+            return Sweep(self.flows[index], self.points[index], rows)
+        if not -len(self) <= index < len(self):  # what sequences raise, which ends loops over them
+            raise IndexError(f"`index` = {index} is out of range: the sweep has {len(self)} runs.")
+        return self._kept[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._kept)
+
+    @property
+    def failed(self) -> dict[int, str]:
+        """Which runs did not reach their end, and why."""
+        if self._rows is not None:
+            return {k: str(row["failed"]) for k, row in enumerate(self._rows) if row["failed"]}
+        return {
+            k: RESULTS[flow.result] for k, flow in enumerate(self.flows) if not okay(flow.result)
+        }
+
+    @property
+    def columns(self) -> dict[str, np.ndarray]:
+        """By name what was recorded, (runs,), and the values of the grid.
+
+        **Raises:** `ValueError` if the sweep recorded nothing.
+        """
+        if self._rows is None:
+            raise ValueError("this sweep kept its runs; pass `record`, or use `map(function)`.")
+        rows = self.table()
+        names = [name for name in (rows[0] if rows else ()) if name not in ("run", "failed")]
+        return {name: np.array([row[name] for row in rows]) for name in names}
+
+    @checked(function=function_of("flow"))
+    def map(self, function: Callable[[Any], Any]) -> Any:
+        """A function of every run, or row; its arrays stacked along a leading axis (runs, ...)."""
+        rows = [function(flow) for flow in self]
+        return jax.tree.map(lambda *leaves: np.stack([np.asarray(x) for x in leaves]), *rows)
+
+    def table(self) -> list[dict[str, Any]]:
+        """A list of rows, each a dictionary led by `run` and the values of the grid.
+
+        Of what was recorded, one per run, with `failed` at the end, empty where a run did not fail;
+        otherwise the events of all runs, one each, as `EventLog.table`.
+        """
+        points = self.points or ({},) * len(self)
+        if self._rows is not None:
+            return [{"run": k} | points[k] | row for k, row in enumerate(self._rows)]
+        return [
+            {"run": k} | points[k] | row
+            for k, flow in enumerate(self.flows)
+            for row in flow.events.table()
+        ]
+
+    def to_pandas(self) -> Any:
+        """`table()` as a `pandas.DataFrame`.
+
+        **Raises:** `ImportError` if pandas is missing.
+        """
+        rows, names = self.table(), list(self.points[0]) if self.points else []
+        if self._rows is None:
+            return data_frame(rows, ("run", *names, *COLUMNS))
+        return data_frame(rows, list(rows[0]) if rows else ("run", *names, "failed"))

@@ -1,0 +1,310 @@
+r"""The flow of a model made linear in its weights, in closed form at finite width.
+
+With $r = \hat y - y$ of all samples and outputs in one vector, $A$ the samples' factors in the
+loss ($1/P$ each in the mean) and $K = J J^T$ the tangent kernel at the start, $\tau \dot w =
+-J^T A r$ and $\tau \dot r = -K A r$. In the eigenvectors of $\sqrt A K \sqrt A = U \Lambda U^T$,
+
+$$\sqrt A\, r(t) = U e^{-\Lambda t / \tau} U^T \sqrt A\, r(0), \qquad
+  w(t) = w_0 - J^T \sqrt A\, U \frac{1 - e^{-\Lambda t / \tau}}{\Lambda} U^T \sqrt A\, r(0)$$
+
+(Jacot et al. 2018; Lee et al. 2019). What the weights cannot change, $\Lambda = 0$, moves none.
+"""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, PyTree
+
+from flowlin._tools.checks import checked, finite_array, positive, refuse
+from flowlin._tools.memory import require_memory
+from flowlin._tools.numerics import decayed
+from flowlin._tools.show import shown
+from flowlin.loss import SquaredError
+from flowlin.network.foreign import model
+from flowlin.network.model import AbstractModel, moving, trained
+from flowlin.tasks.task import Task
+from flowlin.theory import summary
+from flowlin.theory._form import TIME, of_run, require_same
+from flowlin.theory.scaled import ScaledModel
+
+ROOM = 2**28  # bytes for derivatives that are taken side by side
+
+
+def _inputs(name: str, value: Any) -> Any:
+    """Rows of inputs."""
+    value = finite_array(name, value)
+    if np.ndim(value) != 2 or not np.shape(value)[0]:
+        raise refuse(name, "an array (P, N_in), one row per sample", value)
+    return jnp.asarray(value)
+
+
+@shown(summary.lazy)
+class Lazy(eqx.Module):
+    """The flow of a model linearised at its start, from t = 0 to infinity; see `lazy`.
+
+    n = P N_out; entry p N_out + o is output o of sample p. Times are zero or positive, of any
+    shape (T,), inf included.
+
+    - `kernel`: (n, n), the tangent kernel $J J^T$ at the start.
+    - `eigenvalues`: (n,), of the kernel with the samples' factors in the loss, largest first: a
+      component of the error decays at the rate eigenvalue / tau. Zero up to the kernel's rounding
+      is zero: such components stay.
+    - `error0`: (n,), the components of the error at t = 0, whose squares add up to twice the loss.
+    - `vectors`: (n, n), what the components are of, as columns.
+    - `start`, `task`, `loss`, `tau`, `alpha`: what it is made of.
+    """
+
+    kernel: Float[Array, "n n"]
+    eigenvalues: Float[Array, " n"]
+    error0: Float[Array, " n"]
+    vectors: Float[Array, "n n"]
+    start: AbstractModel
+    task: Task
+    loss_function: SquaredError
+    tau: Array
+    alpha: Array
+    trained: tuple[bool, ...] | None = eqx.field(static=True)
+
+    @checked(t=TIME)
+    def network(self, t: Any) -> Any:
+        """The model with its weights at time t; for times (T,) stacked, as `flow.networks` is."""
+        return _models(self, jnp.asarray(t, self.start.dtype)).module
+
+    @checked(t=TIME, x=_inputs)
+    def outputs(self, t: Any, x: Any = None) -> Float[Array, "... P N_out"]:
+        """Outputs at times t, (T, P, N_out), of the linear model, the same for every alpha.
+
+        **Arguments:** `x` (P, N_in), test inputs; None is the task's.
+
+        **Raises:** `ValueError` for inputs that the model does not take.
+        """
+        x = self.task.x if x is None else x.astype(self.start.dtype)
+        if x.shape[1] != self.task.inputs:
+            raise refuse("x", f"of shape (P, {self.task.inputs}), one row per sample", x)
+        return _outputs(self, jnp.asarray(t, self.start.dtype), x)
+
+    @checked(t=TIME)
+    def loss(self, t: Any, task: Task | None = None) -> Float[Array, "..."]:
+        """The loss at times t, (T,), on the task or on another, such as a test set."""
+        t = jnp.asarray(t, self.start.dtype)
+        if task is None:
+            return jnp.sum((_left(self, t) * self.error0) ** 2, axis=-1) / 2
+        outputs, y = self.outputs(t, task.x), task.y.astype(self.start.dtype)
+        rows = outputs.reshape(-1, *outputs.shape[-2:])
+        found = jax.vmap(lambda one: self.loss_function(one, y, task.weights))(rows)
+        return found.reshape(outputs.shape[:-2])
+
+    @property
+    def scaled(self) -> Any:
+        r"""The model whose flow this is the limit of: `fl.gradient_flow(lazy.scaled, task, t1,
+        tau=alpha**2 * tau)`.
+
+        An Equinox module of one sample, $f(w_0) + \alpha (f(w) - f(w_0))$, with the model at w as
+        its `network`; for alpha = 1 the model itself.
+
+        **Raises:** `ValueError` for alpha other than one and gates that belong to samples.
+        """
+        if self.alpha == 1:
+            return self.start.module
+        if any(gate is not None for gate in self.start.sample_gates):
+            raise ValueError(
+                "`network` has gates that belong to samples, so it is no function of one sample "
+                "that could be scaled; leave `alpha` at 1."
+            )
+        return ScaledModel(_weights(self), self.start, self.alpha)
+
+    @checked(flow=of_run)
+    def error(self, flow: Any) -> Float[Array, " T"]:
+        """How lazy a flow of `scaled` is: distance of its outputs from these at `flow.ts`, (T,).
+
+        The Frobenius norm of the difference over the largest norm of the flow's outputs. It goes to
+        zero as 1 / alpha.
+
+        **Raises:** `ValueError` for a flow of another kind of model, with another tau, or without
+        networks.
+        """
+        own = model("network", self.scaled)
+        if flow.model.kind != own.kind:
+            raise ValueError(
+                f"`flow` is of a {flow.model.kind}, and this is the limit of a {own.kind}; run "
+                "`scaled`."
+            )
+        tau = self.alpha**2 * self.tau
+        if not jnp.allclose(flow.tau, tau, rtol=1e-5):
+            raise ValueError(
+                f"`flow` has tau = {flow.tau}, and this is the limit at alpha^2 tau = {tau:.6g}; "
+                "pass that as `tau`."
+            )
+        numerical = jax.vmap(lambda one: one.outputs(self.task.x))(flow.models)
+        closed = self.outputs(flow.ts)
+        require_same("flow", closed, numerical)
+        difference = jnp.linalg.norm(closed - numerical, axis=(1, 2))
+        return difference / jnp.max(jnp.linalg.norm(numerical, axis=(1, 2)))
+
+
+def _squared(name: str, value: Any) -> SquaredError:
+    """The loss whose flow of a linear model has a closed form."""
+    if not isinstance(value, SquaredError):
+        raise refuse(name, "fl.SquaredError(): other flows have no closed form", value)
+    return value
+
+
+@checked(network=model, loss=_squared, tau=positive, alpha=positive)
+def lazy(
+    network: eqx.Module,
+    task: Task,
+    tau: Any = 1.0,
+    *,
+    loss: SquaredError = SquaredError(),
+    alpha: Any = 1.0,
+    trainable: Any = None,
+) -> Lazy:
+    r"""The lazy limit of a flow: that of the model linearised at its initial weights.
+
+    Outputs, weights and losses at all times in closed form, at the width that the model has. It
+    is the flow itself where outputs are linear in the weights that move (one layer of them, or
+    `trainable` for the readout alone); elsewhere `Lazy.error` of a flow says how lazy that is.
+
+    The scale `alpha` leads from rich to lazy: the model $f(w_0) + \alpha (f(w) - f(w_0))$ trained
+    at the time constant $\alpha^2 \tau$ (`Lazy.scaled`), that is on $L / \alpha^2$. Its linear
+    model has the same outputs at every alpha, while its weights move as $1 / \alpha$. This is the
+    scaling of Chizat et al., who take $f(w_0) = 0$, about any start: errors count from there. For
+    a model that is L-homogeneous in its weights and starts at zero outputs it is that of its
+    initial weights, $\alpha$ being the L-th power of their scale (Woodworth et al. 2020).
+
+    The kernel is made column by column, by one backward and one forward derivative each, without
+    the Jacobian.
+
+    **Arguments:**
+
+    - `network`: of flowlin, or any Equinox module of one sample, as for `gradient_flow`.
+    - `task`: its P samples and N_out outputs make a kernel of (P N_out)^2 numbers.
+    - `tau`: time constant.
+    - `loss`: `SquaredError()`, a mean or a sum.
+    - `alpha`: the scale of the outputs' motion.
+    - `trainable`: which arrays move, as for `gradient_flow`.
+
+    **Raises:** `ValueError` for bad input, another loss, or a kernel beyond the memory.
+
+    Source: Jacot et al. (2018); Lee et al. (2019) Eqs. 8-11; Chizat, Oyallon and Bach (2019) Sec.
+    2.1 for alpha.
+    """
+    start = cast(AbstractModel, network)
+    start.require_fit(task)
+    task = task if task.x.dtype == start.dtype else task.astype(start.dtype)
+    size = task.samples * task.outputs
+    require_memory(
+        "task", f"{task.samples} samples of {task.outputs} outputs",
+        4 * size**2 * task.x.dtype.itemsize, "Take fewer, by `task.take`",
+    )  # fmt: skip
+    tau, alpha = (jnp.asarray(one, start.dtype) for one in (tau, alpha))
+    return _found(start, task, loss, tau, alpha, trained(start, trainable))
+
+
+@eqx.filter_jit
+def _found(start: AbstractModel, task: Task, loss: SquaredError, tau: Array, alpha: Array, moves):
+    """The closed form, by the eigenvectors of the kernel."""
+    gram = tangent_kernel(start, moving(start.parameters, moves), task)
+    factors = _factors(task, loss)
+    values, vectors = jnp.linalg.eigh(factors[:, None] * gram * factors)
+    values, vectors = values[::-1], vectors[:, ::-1]
+    rounding = len(values) * jnp.finfo(values.dtype).eps * values[0]
+    error = jnp.ravel(start.outputs(task.x) - task.y)
+    return Lazy(
+        kernel=gram,
+        eigenvalues=jnp.where(values > rounding, values, 0.0),
+        error0=vectors.T @ (factors * error),
+        vectors=vectors,
+        start=start,
+        task=task,
+        loss_function=loss,
+        tau=tau,
+        alpha=alpha,
+        trained=moves,
+    )
+
+
+def _factors(task: Task, loss: SquaredError) -> Float[Array, " n"]:
+    """Square roots of the factors of all squares in twice the loss."""
+    counted = jnp.ones_like(task.x[:, 0]) if task.weights is None else task.weights
+    return jnp.repeat(jnp.sqrt(loss.weight(task.mass) * counted), task.outputs)
+
+
+def _function(start: AbstractModel, x: Array) -> Callable[[PyTree], Array]:
+    """Outputs (P, N_out) as a function of the weights that move."""
+    return lambda weights: start.with_parameters(weights).outputs(x)
+
+
+def tangent_kernel(start: AbstractModel, weights: PyTree, task: Task) -> Float[Array, "n n"]:
+    """J J^T at the weights, n = P N_out, a few columns at a time."""
+    function = _function(start, task.x)
+    outputs, back = jax.vjp(function, weights)
+
+    def column(k: Array) -> Array:
+        one = jax.nn.one_hot(k, outputs.size, dtype=outputs.dtype).reshape(outputs.shape)
+        return jnp.ravel(jax.jvp(function, (weights,), back(one))[1])
+
+    beside = _beside(start, weights, task, task.samples)
+    gram = lax.map(column, jnp.arange(outputs.size), batch_size=beside)
+    return (gram + gram.T) / 2
+
+
+def _beside(start: AbstractModel, weights: PyTree, task: Task, samples: int) -> int:
+    """How many derivatives of so many samples are taken side by side."""
+    numbers = sum(a.size for a in jax.tree.leaves(weights)) + samples * start.held(task)
+    return max(1, ROOM // (numbers * start.dtype.itemsize))
+
+
+def _weights(found: Lazy) -> PyTree:
+    """What moves, at t = 0; None in place of what does not."""
+    return moving(found.start.parameters, found.trained)
+
+
+def _left(found: Lazy, t: Array) -> Float[Array, "... n"]:
+    """What is left of each component of the error at times t."""
+    rates = found.eigenvalues / found.tau
+    still = rates == 0
+    return jnp.where(still, 1.0, jnp.exp(-jnp.where(still, 1.0, rates) * t[..., None]))
+
+
+def _moved(found: Lazy) -> Callable[[Array], PyTree]:
+    """How far the weights have moved at a time, at alpha = 1."""
+    _, back = jax.vjp(_function(found.start, found.task.x), _weights(found))
+    factors, still = _factors(found.task, found.loss_function), found.eigenvalues == 0
+    rates = jnp.where(still, 1.0, found.eigenvalues) / found.tau
+
+    def moved(t: Array) -> PyTree:
+        gone = jnp.where(still, 0.0, decayed(rates, t)) * found.error0 / found.tau
+        pull = (factors * (found.vectors @ gone)).reshape(found.task.y.shape)
+        return jax.tree.map(jnp.negative, back(pull)[0])
+
+    return moved
+
+
+@eqx.filter_jit
+def _models(found: Lazy, t: Array) -> AbstractModel:
+    """The models at times t."""
+    if t.ndim:
+        return jax.vmap(lambda one: _models(found, one))(t)
+    step = _moved(found)(t)
+    moved = jax.tree.map(lambda w, d: w + d / found.alpha, _weights(found), step)
+    return found.start.with_parameters(moved)
+
+
+@eqx.filter_jit
+def _outputs(found: Lazy, t: Array, x: Array) -> Array:
+    """Outputs at times t, by one derivative backward and one forward each."""
+    function, weights, moved = _function(found.start, x), _weights(found), _moved(found)
+    first = function(weights)
+
+    def at(one: Array) -> Array:
+        return first + jax.jvp(function, (weights,), (moved(one),))[1]
+
+    beside = _beside(found.start, weights, found.task, len(x) + found.task.samples)
+    rows = lax.map(at, jnp.ravel(t), batch_size=beside)
+    return rows.reshape(t.shape + first.shape)
