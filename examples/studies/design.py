@@ -18,10 +18,7 @@ with the flow's own Jacobian in forward mode.
    nothing of them. The time of a fixed gate (the first that makes k units linear) has none there.
 """
 
-import argparse
 import dataclasses
-import json
-import pathlib
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -29,19 +26,12 @@ from typing import Any, NamedTuple
 import diffrax
 import jax
 import jax.numpy as jnp
-import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 import optimistix as optx
+from _study import Study, fl
 from tqdm import tqdm
 
-matplotlib.use("Agg")
-jax.config.update("jax_enable_x64", True)
-
-import matplotlib.pyplot as plt
-
-import flowlin as fl
-
-RESULTS = pathlib.Path(__file__).parent / "results"
 TASK = fl.tasks.hierarchy(levels=3)
 LEVELS = (1, 1, 2, 4)  # modes of the root, halves, quarters, siblings
 NAMES = ("root", "halves", "quarters", "siblings")
@@ -61,11 +51,8 @@ class Size:
     reversed_times: tuple[float, ...] = (24.0, 20.0, 16.0, 8.0)
     rates: tuple[float, ...] = (1e-2, 2.5e-3, 6.25e-4)
     phase: tuple[float, float] | None = (3.0, 9.0)
-    points: int = 201
-    lines: int = 20
-
-
-SIZES = {"quick": Size(rates=(1e-2,), phase=None), "default": Size()}
+    points: int = 161
+    lines: int = 8
 
 
 class Solved(NamedTuple):
@@ -187,7 +174,7 @@ def phase(at: Any) -> Any:
 
 def initial_loss() -> float:
     """Of a network that is zero."""
-    return 0.5 * float(jnp.mean(jnp.sum(TASK.y**2, axis=1)))
+    return 0.5 * float(np.mean(np.sum(np.asarray(TASK.y) ** 2, axis=1)))
 
 
 def prescribed_phase(size: Size) -> Solved:
@@ -275,6 +262,7 @@ def slope_error(found: Line) -> float:
 class Data:
     """All that was found; None where it was left out."""
 
+    size: Size
     order: Solved
     phase: Solved | None
     lines: list[Line]
@@ -285,9 +273,10 @@ def compute(size: Size) -> Data:
     warnings.simplefilter("ignore", fl.LinearizationWarning)
     order = reversed_order(size)
     if size.phase is None:
-        return Data(order, None, [])
+        return Data(size, order, None, [])
+    wanted = prescribed_phase(size)
     lines = [line(seed, size.points) for seed in tqdm(range(size.lines), desc="lines")]
-    return Data(order, prescribed_phase(size), lines)
+    return Data(size, order, wanted, lines)
 
 
 def findings(data: Data) -> list[str]:
@@ -371,26 +360,14 @@ def _draw_line(ax: plt.Axes, found: Line) -> None:
     ax.legend(fontsize="small", frameon=False, loc="upper center", ncols=2)
 
 
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="a minute, for tests")
-    parser.add_argument("--out", type=pathlib.Path, help="folder; default figures, or results here")
-    given = parser.parse_args()
-    out = given.out or (pathlib.Path("figures/studies") if given.quick else RESULTS)
-    out.mkdir(parents=True, exist_ok=True)
-    size = SIZES["quick" if given.quick else "default"]
-    data = compute(size)
-    lines = findings(data)
-    record = {"size": dataclasses.asdict(size), "findings": lines} | dataclasses.asdict(data)
-    text = json.dumps(record, default=lambda value: np.asarray(value).tolist())
-    (out / "design.json").write_text(text + "\n")
-    with fl.plot.style():
-        draw(data).savefig(out / "design.png", dpi=150)
-    print("\n".join(lines))
-
+STUDY = Study(
+    name="design",
+    quick=Size(rates=(1e-2,), phase=None),
+    default=Size(),
+    compute=compute,
+    findings=findings,
+    draw=draw,
+)
 
 if __name__ == "__main__":
-    main()
+    STUDY.main(__doc__)

@@ -25,28 +25,16 @@ Shown, without a parameter that was fitted:
    digits and MNIST.
 """
 
-import argparse
 import dataclasses
-import json
-import pathlib
 import warnings
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import matplotlib
-import numpy as np
-from scipy import stats
-from tqdm import tqdm
-
-matplotlib.use("Agg")
-jax.config.update("jax_enable_x64", True)
-
 import matplotlib.pyplot as plt
-
-import flowlin as fl
-
-RESULTS = pathlib.Path(__file__).parent / "results"
+import numpy as np
+from _study import Study, fl, share
+from tqdm import tqdm
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +56,6 @@ class Size:
     images: int | None = 200
 
 
-SIZES = {"quick": Size(3, (1e-2, 2.5e-3), 30.0, 1, 500, 1e-4, None), "default": Size()}
 TIMES = (1.0, 3.0, 8.0, 20.0)  # of the states
 
 
@@ -270,13 +257,6 @@ def compute(size: Size) -> Data:
     return data
 
 
-def share(found: Any) -> str:
-    """How many of all, with Wilson's 95 % interval."""
-    found = np.asarray(found, bool)
-    low, high = stats.binomtest(int(found.sum()), found.size).proportion_ci(method="wilson")
-    return f"{found.sum()} of {found.size} ({low:.0%} to {high:.0%})"
-
-
 def off(told: Any, found: Any) -> str:
     """Median and largest distance."""
     apart = np.abs(np.asarray(told) - np.asarray(found))
@@ -362,8 +342,8 @@ def _draw_fractions(ax: plt.Axes, size: Size) -> None:
         ax.plot(some, seen.activity(some, closed).always_on, "o", markersize=3.5, color=colour,
                 markerfacecolor="white", label=f"windows, {label}")  # fmt: skip
     ax.set(xlabel=r"flow time ($\tau$)", ylabel="always-on fraction", title="A. One seed, the tree")
-    ax.set_ylim(0, 1.25)
-    ax.legend(fontsize="small", frameon=False, ncols=3, loc="upper center")
+    ax.set_ylim(0, 1.35)
+    ax.legend(fontsize="small", frameon=False, ncols=2, loc="upper right")
 
 
 def _draw_map(shares: plt.Axes, switches: plt.Axes, data: Data) -> None:
@@ -409,30 +389,14 @@ def _draw_errors(ax: plt.Axes, data: Data) -> None:
     ax.legend(fontsize="small", frameon=False, ncols=2, loc="upper left")
 
 
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="seconds, for tests")
-    parser.add_argument("--out", type=pathlib.Path, help="folder; default figures, or results here")
-    given = parser.parse_args()
-    out = given.out or (pathlib.Path("figures/studies") if given.quick else RESULTS)
-    out.mkdir(parents=True, exist_ok=True)
-    data = compute(SIZES["quick" if given.quick else "default"])
-    lines = findings(data)
-    record = {
-        "size": dataclasses.asdict(data.size),
-        "findings": lines,
-        "states": {k: [(t, units, total) for t, units, total in v] for k, v in data.states.items()},
-        "estimates": data.estimates,
-        "images": data.images,
-    }
-    (out / "sliding.json").write_text(json.dumps(record, default=float) + "\n")
-    with fl.plot.style():
-        draw(data).savefig(out / "sliding.png", dpi=150)
-    print("\n".join(lines))
-
+STUDY = Study(
+    name="sliding",
+    quick=Size(3, (1e-2, 2.5e-3), 30.0, 1, 500, 1e-4, None),
+    default=Size(),
+    compute=compute,
+    findings=findings,
+    draw=draw,
+)
 
 if __name__ == "__main__":
-    main()
+    STUDY.main(__doc__)
