@@ -325,8 +325,8 @@ def draw(data: Data) -> plt.Figure:
         shares = np.asarray(flow.along(modes.strengths) / modes.full_strength)
         for k, name in enumerate(NAMES):
             mine = shares[:, sum(LEVELS[:k]) : sum(LEVELS[: k + 1])]
-            ax.plot(ts, mine, color=fl.plot.shades("linear", 5)[k + 1])
-            ax.plot([], [], color=fl.plot.shades("linear", 5)[k + 1], label=name)
+            ax.plot(ts, mine, "-", color=fl.plot.shades("linear", 5)[k + 1])
+            ax.plot([], [], "-", color=fl.plot.shades("linear", 5)[k + 1], label=name)
         ax.set(xlabel=r"flow time ($\tau$)", title=title, ylim=(-0.05, 1.35))
     axes[0].set_ylabel("mode strength over its full strength")
     axes[0].legend(fontsize="small", frameon=False, ncols=2, loc="upper center")
@@ -346,11 +346,13 @@ def _draw_line(ax: plt.Axes, found: Line) -> None:
     colour = fl.plot.COLOURS["relu"]
     pieces = np.split(np.arange(len(found.at)), np.flatnonzero(jumps(found)) + 1)
     for k, piece in enumerate(pieces):
-        ax.plot(found.at[piece], found.t_star[piece], color=colour,
+        ax.plot(found.at[piece], found.t_star[piece], "-", color=colour,
                 label="$t^*$ (open)" if k == 0 else None)  # fmt: skip
+        if len(piece) < 5:
+            continue
         middle = piece[len(piece) // 2]
         near = 0.03 * np.array([-1, 1])
-        ax.plot(found.at[middle] + near, found.t_star[middle] + found.slope[middle] * near,
+        ax.plot(found.at[middle] + near, found.t_star[middle] + found.slope[middle] * near, "-",
                 color="black", linewidth=1.2, label="derivative" if k == 0 else None)  # fmt: skip
     ax.plot(found.at, found.reached, ":", color=fl.plot.COLOURS["gated"],
             label=f"{int(found.count.min())} units are linear")  # fmt: skip
