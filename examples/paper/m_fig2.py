@@ -161,10 +161,7 @@ def matched(late: fl.Trajectory, early: fl.Trajectory) -> tuple[float, float]:
 
 
 def stages(flow: fl.Trajectory) -> int:
-    """Number of separate drops of the loss.
-
-    Peaks of -dL/dt that are at least twice as high as the valley between them and a higher one.
-    """
+    """Separate drops of the loss: peaks of -dL/dt twice as high as the valleys beside them."""
     speed = np.maximum(-np.diff(np.asarray(flow.losses)) / np.diff(np.asarray(flow.ts)), 0.0)
     peaks, found = find_peaks(np.concatenate([[0.0], speed, [0.0]]), prominence=0.0)
     return int(np.sum(found["prominences"] >= 0.5 * speed[peaks - 1]))
@@ -249,14 +246,14 @@ def _diverge_row(data: Data) -> Row:
         texts.append(f"{task}: {bare.text}, from each other by {interval(bare.uneven)}, with bias "
                      f"{interval(biased.uneven)}")  # fmt: skip
     small = data.pace("tree", 0.0, small=True)
+    far = "apart" if apart(small.uneven, TIMES) else "not apart"
     return Row(
         "Without bias the connection breaks down and the dynamics diverge",
         "M Fig. 2B, Sec. 4; W Sec. 2",
         f"half times over those of the linear network without bias, by singular value: "
         f"{'; '.join(texts)} (criterion: beyond {TIMES.same:g} and more than with bias, at the "
         f"level of {len(tasks)} tasks); at variance {data.size.small.variance:g} {small.text}, by "
-        f"{interval(small.uneven)} (beyond {TIMES.apart:g} there: "
-        f"{apart(small.uneven, TIMES)}), with bias "
+        f"{interval(small.uneven)} ({far}), with bias "
         f"{interval(data.pace('tree', 1.0, small=True).uneven)}",
         verdict(both(*found)),
     )

@@ -227,7 +227,11 @@ def draw(data: Data) -> Figure:
     axes[2].axhline(LOSSES.same, color="0.6", linewidth=0.8, linestyle="-")
     axes[2].set_xticks(range(len(LOOKS)), ["Eq. 15", "closed\nform", "Eq. 7", "linear\nfrom 0",
                                            "random\nunits"], fontsize="small")  # fmt: skip
-    axes[2].set(yscale="log", ylabel="largest difference / $L(0)$", title="every seed")
+    axes[2].set(
+        yscale="log",
+        ylabel="largest difference / $L(0)$",
+        title=f"every seed (line: {LOSSES.same:g})",
+    )
     axes[2].legend(fontsize="small", frameon=False)
     return figure
 
