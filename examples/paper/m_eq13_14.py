@@ -20,6 +20,8 @@ from typing import Any
 import jax
 import matplotlib.pyplot as plt
 import numpy as np
+from _eq14 import READINGS, Hits, by_value
+from _eq14 import rows as delay_rows
 from _judge import TIMES, both, half_widths, same, verdict
 from _paper import Row, Study, fl
 from _tree import (

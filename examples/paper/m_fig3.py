@@ -264,10 +264,10 @@ def _drift_row(data: Data, flow: dict[str, Any]) -> Row:
     return Row(
         "Later, when much is learned, units slowly drift back to the non-linear regime",
         "M Fig. 3C",
-        f"always-on fraction of descent, averaged over a unit of time: at t = {ts[peak]:.3g}, where "
-        f"its mean over seeds is largest, {interval(smooth[:, peak])}, at t = {ts[-1]:g} "
-        f"{interval(smooth[:, -1])}, a fall of {interval(fall)}; of the flow's largest to the last: "
-        f"open {interval(falls['open'])}, closed {interval(falls['closed'])}",
+        f"always-on fraction of descent, averaged over a unit of time: where its mean over seeds "
+        f"is largest (t = {ts[peak]:.3g}) {interval(smooth[:, peak])}, at t = {ts[-1]:g} "
+        f"{interval(smooth[:, -1])}, a fall of {interval(fall)}; of the flow from its largest to "
+        f"the last: open {interval(falls['open'])}, closed {interval(falls['closed'])}",
         verdict(both(more(fall), more(falls["open"]))),
     )
 
