@@ -143,26 +143,42 @@ def judge(data: Data) -> list[Row]:
     return [_aligned_row(data), _stage_row(data), _linear_row(data), _gating_row(data)]
 
 
-def _conditional(data: Data, good: list[float], all_found: list[bool | None]) -> str:
+def _conditional(found: dict[float, bool | None], *others: bool | None) -> str:
     """The verdict, with the c for which it holds as a condition."""
-    listed = ", ".join(f"{c:g}" for c in good)
-    return verdict(both(*all_found), (f"c = {listed}", bool(good)))
+    return verdict(both(*found.values(), *others), (f"c = {_good(found)}", True in found.values()))
+
+
+def _good(found: dict[float, bool | None]) -> str:
+    return ", ".join(f"{c:g}" for c, one in found.items() if one) or "none"
+
+
+def _aligned(data: Data, small: bool) -> dict[float, bool | None]:
+    """By c, whether the network is in step and the one without bias is not."""
+    number, bare = len(data.size.positive), data.pace(0.0, small)
+    return {
+        c: both(
+            in_step(data.pace(c, small), number), out_of_step(bare, data.pace(c, small), number)
+        )
+        for c in data.size.positive
+    }
 
 
 def _aligned_row(data: Data) -> Row:
-    strengths, bare = data.size.positive, data.pace(0.0)
-    paces = {c: data.pace(c) for c in data.size.strengths}
-    step = {c: in_step(paces[c], len(strengths)) for c in strengths}
-    apart = {c: out_of_step(bare, paces[c], len(strengths)) for c in strengths}
-    found = {c: both(step[c], apart[c]) for c in strengths}
-    text = "; ".join(f"c = {c:g}: {p.text}, {interval(p.uneven)}" for c, p in paces.items())
+    found, small = (_aligned(data, flag) for flag in (False, True))
+    text = "; ".join(
+        f"c = {c:g}: {data.pace(c).text}, {interval(data.pace(c).uneven)}, from "
+        f"{data.size.small.variance:g} {interval(data.pace(c, True).uneven)}"
+        for c in data.size.strengths
+    )
+    condition = f"c = {_good(found)}; from variance {data.size.small.variance:g} c = {_good(small)}"
     return Row(
         "All networks with c > 0 are aligned to linear ones, and only those without bias diverge",
         "M Fig. 10 left, App. C.4",
         f"half times of the four singular values over those of the linear network of the same c, "
         f"and how far they are from each other ({TIMES}; without bias beyond {TIMES.same:g} and "
-        f"more than with c, at the level of {len(strengths)} comparisons): {text}",
-        _conditional(data, [c for c in strengths if found[c]], list(found.values())),
+        f"more than with c, at the level of {len(found)} comparisons): {text}; the smaller the "
+        "weights at the start, the smaller a c suffices",
+        verdict(both(*found.values()), (condition, True in found.values())),
     )
 
 
@@ -184,7 +200,7 @@ def _stage_row(data: Data) -> Row:
         "M Fig. 10 left, App. C.4",
         f"separate drops of the loss from variance {data.size.small.variance:g}, mean of "
         f"{data.size.seeds} seeds, to be as many as in linear networks: {text}",
-        _conditional(data, [c for c, v in found.items() if v], [*found.values(), bare]),
+        _conditional(found, bare),
     )
 
 
@@ -215,7 +231,7 @@ def _linear_row(data: Data) -> Row:
         "M Fig. 10 left-center, App. C.4",
         f"always-on fraction of descent from the start to its largest, to be more than at the "
         f"start, and more than {SHARES.apart:g} above c = 0: {'; '.join(texts)}",
-        _conditional(data, [c for c, v in found.items() if v], list(found.values())),
+        _conditional(found),
     )
 
 
@@ -238,7 +254,7 @@ def _gating_row(data: Data) -> Row:
         "M Fig. 10 right-center, App. C.4",
         f"least fraction of gating units in descent, to be more than {SHARES.apart:g} below that "
         f"of c = 0: {text}",
-        _conditional(data, [c for c, v in found.items() if v], list(found.values())),
+        _conditional(found),
     )
 
 
@@ -251,7 +267,7 @@ def draw(data: Data) -> Figure:
     _times(data, axes[0, 1])
     shades = fl.plot.shades("relu", len(shown) - 1)
     for ax, k in ((axes[1, 0], 0), (axes[1, 1], 1)):
-        for c, colour in zip(shown, ["#000000", *shades], strict=True):
+        for c, colour in zip(shown, [fl.plot.COLOURS["relu"], *shades], strict=True):
             mean = data.parts[c, "descent"].mean(axis=0)[:, k]
             how: dict[str, Any] = {"color": colour, "linestyle": "-", "linewidth": 1.8}
             marks = {"marker": "o", "markersize": 4, "markevery": 15}
