@@ -176,8 +176,7 @@ def _aligned_row(data: Data) -> Row:
         "M Fig. 10 left, App. C.4",
         f"half times of the four singular values over those of the linear network of the same c, "
         f"and how far they are from each other ({TIMES}; without bias beyond {TIMES.same:g} and "
-        f"more than with c, at the level of {len(found)} comparisons): {text}; the smaller the "
-        "weights at the start, the smaller a c suffices",
+        f"more than with c, at the level of {len(found)} comparisons): {text}",
         verdict(both(*found.values()), (condition, True in found.values())),
     )
 

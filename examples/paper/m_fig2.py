@@ -129,7 +129,10 @@ def _descents(size: Size) -> dict[Key, list[fl.Trajectory]]:
     """The first seeds on the tree by descent, saved in units of flow time."""
     task = task_of("tree")
     # Half the mean at P times the rate is half the sum at the rate, and counts flow time.
-    how = {"learning_rate": size.learning_rate * task.samples, "t1": size.setting.t1}
+    how: dict[str, Any] = {
+        "learning_rate": size.learning_rate * task.samples,
+        "t1": size.setting.t1,
+    }
     keys = [("tree", k, c) for k in ("relu", "linear") for c in (1.0, 0.0)]
     return {
         key: [
@@ -345,7 +348,7 @@ def _xor_rows(data: Data) -> list[Row]:
     tasks = [name for name in data.size.tasks if name.startswith("xor")]
     early, late, good, bad = [], [], [], {}
     for task in tasks:
-        name, pairs = _name(task), data.pairs(task, 1.0)
+        name, pairs = "0/1" if task.endswith("1") else "-1/+1", data.pairs(task, 1.0)
         biased, bare = np.array([matched(*p) for p in pairs]), data.pairs(task, 0.0)
         good += [same(biased[:, 0], LOSSES, len(tasks)), usual(biased[:, 1] >= 1, of=len(tasks))]
         early.append(f"{name}: by at most {interval(biased[:, 0])}, and the ReLU network goes below"
@@ -386,10 +389,6 @@ def _label_row() -> Row:
         f"{floors[0]:.3g}, a linear problem; in the order 00, 11, 01, 10: {floors[1]:.3g}",
         "misprint: the inputs are listed as 00, 11, 01, 10" if right else "does not hold",
     )
-
-
-def _name(task: str) -> str:
-    return "0/1" if task.endswith("1") else "-1/+1"
 
 
 STUDY = Study("m_fig2", SIZES, compute, figure, numbers, judge)

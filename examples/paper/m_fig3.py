@@ -78,7 +78,10 @@ def compute(size: Size) -> Data:
     others = {key: many("tree", *key, size.others, size.setting) for key in keys}
     task = task_of("tree")
     # Half the mean at P times the rate is half the sum at the rate, and counts flow time.
-    how = {"learning_rate": size.learning_rate * task.samples, "t1": size.setting.t1}
+    how: dict[str, Any] = {
+        "learning_rate": size.learning_rate * task.samples,
+        "t1": size.setting.t1,
+    }
     descents = [
         fl.gradient_descent(start(Case("tree", "relu", 1.0, seed), size.setting), task, **how)
         for seed in range(size.descents)
@@ -361,7 +364,7 @@ def _activity(data: Data, ax: Axes) -> None:
     fl.plot.activity(data.relu[0], ax)
     ts = np.linspace(0, data.size.setting.t1, 241)
     for flow in data.descents[:1]:
-        how = fl.plot.look("descent") | {"linewidth": 1.6}
+        how: dict[str, Any] = fl.plot.look("descent") | {"linewidth": 1.6}
         ax.plot(ts, averaged(flow, ts), label="always on, descent", zorder=5, **how)
     ax.set(title="C. fractions of units (solid: open, dashed: closed)", ylim=(0, 1.0))
     ax.legend(fontsize="x-small", ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.16),

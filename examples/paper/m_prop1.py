@@ -100,7 +100,8 @@ def compute(size: Size) -> Data:
             flows = runs([Case("tree", kind, c, seed) for seed in range(size.seeds)], size.setting)
             first[kind, c] = np.array([np.argmin(f.events.first("mode")[2]) == 0 for f in flows])
     errors = [_errors(c, p) for c in size.strengths for p in size.items]
-    return Data(size, *np.max(errors, axis=0), found, _random(size), first)
+    spectrum, strength, display, mended = np.max(errors, axis=0)
+    return Data(size, spectrum, strength, display, mended, found, _random(size), first)
 
 
 def _place(task: fl.Task, c: float) -> Found:

@@ -159,10 +159,12 @@ def _drift(flow: fl.Trajectory, task: str) -> Drift:
     live = np.any(z > 0, axis=1)
     slight = live & (first < 0) & (first > -np.sqrt(PAPER.variance))
     positive = live & (first > 0)
-    rises = [float(np.mean(change[some] > 0)) for some in (slight, positive, live)]
-    means = [float(np.mean(change[some])) for some in (slight, positive)]
+    up, up_positive, up_live = (
+        float(np.mean(change[some] > 0)) for some in (slight, positive, live)
+    )
+    rise, rise_positive = (float(np.mean(change[some])) for some in (slight, positive))
     fit = float(np.corrcoef(printed[live], change[live])[0, 1])
-    return Drift(*rises[:2], *means, rises[2], fit)
+    return Drift(up, up_positive, rise, rise_positive, up_live, fit)
 
 
 def numbers(data: Data) -> dict[str, Any]:
