@@ -224,7 +224,7 @@ with fl.plot.style():
 # and the closed form of the whole linear network from $t = 0$ is off by 7.3 ± 0.5
 # (`examples/paper/results/m_fig4.json`). The paper's explanation of the delay by dead units, its
 # Eq. 14 ({py:obj}`flowlin.theory.gating_delay`), is a lower bound: it predicts 29 steps for the
-# bias mode where 179 ± 14 are measured, since units that are on for some samples only slow the
+# bias mode where 179 ± 15 are measured, since units that are on for some samples only slow the
 # start down as well (`examples/paper/results/m_eq13_14.json`).
 #
 # ## Exercises
