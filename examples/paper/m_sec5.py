@@ -279,7 +279,7 @@ def _zero_row(data: Data) -> Row:
         texts.append(text)
         if task != "tree":
             found += [same(with_, MAPS, number), more(bare, with_, number)]
-    shown = "the bias aligns just as well where ybar = 0, with no bias mode: step (i) is not needed"
+    shown = "the bias aligns where ybar = 0 too, with no bias mode: step (i) is not needed"
     return Row(
         "The mechanism's first step: when ybar is not zero, the bias induces a leading mode",
         "M Sec. 5 (i)",
@@ -306,9 +306,10 @@ def draw(data: Data) -> Figure:
     closed = [data.on[t, 1.0][:, 1].mean() for t in tasks]
     axes[1, 1].plot(np.arange(len(tasks)) - 0.2, closed, linestyle="none", marker="v",
                     color="black", markersize=7, label="with bias, sliding counts")  # fmt: skip
-    axes[1, 1].set(title="largest always-on fraction", ylabel="fraction of units", ylim=(0, 1.25))
-    for ax in axes[1]:
-        ax.legend(fontsize="small", frameon=False, loc="upper center")
+    axes[1, 1].set(title="largest always-on fraction", ylabel="fraction of units", ylim=(0, 1))
+    handles, labels = axes[1, 1].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize="small",
+                  frameon=False)  # fmt: skip
     return figure
 
 
@@ -323,9 +324,9 @@ def _draw_early(data: Data, ax: Axes) -> None:
         ax.plot(ts, balance[:, k], color=fl.plot.COLOURS["gated"], linestyle=dash,
                 label=f"balance, singular value {k + 1}")  # fmt: skip
     ax.set(title="linear network: aligned before the loss moves", ylabel="share or cosine",
-           xlabel="flow time $t$ (units of $\\tau$)", xlim=(0, 12), ylim=(-0.2, 1.75))  # fmt: skip
-    ax.set_yticks(np.arange(0, 1.1, 0.25))
-    ax.legend(fontsize="small", frameon=False, ncols=2, loc="upper center")
+           xlabel="flow time $t$ (units of $\\tau$)", xlim=(0, 8), ylim=(-0.1, 1.05))  # fmt: skip
+    ax.legend(fontsize="x-small", frameon=False, ncols=2, loc="upper center",
+              bbox_to_anchor=(0.5, -0.17))  # fmt: skip
 
 
 def _draw_drift(data: Data, ax: Axes) -> None:
@@ -338,7 +339,7 @@ def _draw_drift(data: Data, ax: Axes) -> None:
                color=colour, alpha=shade, label=label)  # fmt: skip
     ax.axhline(0.5, color="0.4", linewidth=0.8, linestyle="--")
     ax.set_xticks(range(3), ["$-\\sigma < b(0) < 0$", "$b(0) > 0$", "all live"])
-    ax.set(title=f"biases that rise until the loss is down {LOSSES.same:.0%}", ylim=(0, 1.2),
+    ax.set(title=f"biases that rise until the loss is down {LOSSES.same:.0%}", ylim=(0, 1),
            ylabel="share of units")  # fmt: skip
     ax.legend(fontsize="small", frameon=False, ncols=2, loc="upper center")
 
