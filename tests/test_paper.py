@@ -146,3 +146,28 @@ def test_the_verdict_is_that_of_the_first_reading_that_holds(verdicts):
     assert words(None, ("c = 0", False), ("c = 1", True)) == "holds under a condition: c = 1"
     assert words(False, ("c = 1", None)) == "does not hold"
     assert words(None) == "undecided"
+
+
+def test_a_stretch_of_time_is_told_from_a_shift(verdicts):
+    tree = importlib.import_module("_tree")
+    linear = np.array([[2.0, 9, 13, 20], [1.8, 9.2, 13.1, 20.5]])
+    stretched, shifted = tree.Pace(1.2 * linear, linear), tree.Pace(linear + 1.5, linear)
+    assert stretched.common == pytest.approx(1.2)
+    for found in (stretched.uneven, stretched.after_factor, shifted.after_shift):
+        assert found == pytest.approx(0, abs=0.01)
+    assert np.all(stretched.after_shift > 0.05)
+    assert np.all(shifted.after_factor > 0.2)
+    assert tree.in_step(stretched) is True
+    assert tree.out_of_step(shifted, stretched) is True
+    ts = np.linspace(0, 10, 201)
+    curve = np.stack([np.tanh(ts), np.exp(-ts)], axis=1)
+    late = np.stack([np.tanh(ts / 1.3), np.exp(-ts / 1.3)], axis=1)
+    assert tree.stretched(ts, late, curve) == pytest.approx((1.3, 0), abs=2e-3)
+
+
+def test_modes_of_one_singular_value_are_one_group(verdicts):
+    tree = importlib.import_module("_tree")
+    sizes = [len(group) for group in tree.groups_of("tree", 1.0)]
+    assert sizes == [1, 1, 2, 4]
+    assert [len(group) for group in tree.groups_of("centred tree", 1.0)] == [1, 2, 4]
+    assert tree.grouped(np.arange(8), "tree", 1.0).tolist() == [0, 1, 2.5, 5.5]

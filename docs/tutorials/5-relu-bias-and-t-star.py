@@ -79,9 +79,11 @@ with fl.plot.style():
 # %% [markdown]
 # The biased ReLU network learns in the same stages as the linear one, a little later. Its biases
 # move first, and on all samples alike: the strongest mode of the inputs $[c; x]$ is nearly the bias
-# itself. Without a bias the first stage is missing. (How far it then parts from *its* linear
-# counterpart depends on the task: on XOR with coordinates $\pm 1$ completely, on this tree no
-# more than with bias, once a shift in time is allowed for: verdicts on Fig. 2.)
+# itself. Without a bias the first stage is missing, and the network is no longer in step with *its*
+# linear counterpart: on XOR with coordinates $\pm 1$ it parts from it completely; on this tree the
+# first modes come later than in the linear network and the last ones sooner, where with bias all
+# are late by the same factor, 1.13 (`examples/paper/results/m_fig2.json`). The loss, in which late
+# and early modes add up, hides most of that.
 #
 # ## Always on, always off, gating
 #
@@ -128,9 +130,10 @@ for seed in range(6):
 
 # %% [markdown]
 # Over 100 seeds with 64 units the largest always-on fraction is 0.477 ± 0.012 open and 0.781 ±
-# 0.010 closed (mean and 95 per cent interval). "Most units are always on" therefore holds in 30 of
-# the 100 seeds if sliding pairs count as off, and in all if they count as on
-# (`examples/paper/results/m_fig3.json`). A claim about $t^*$ needs the convention said.
+# 0.011 closed (mean and 95 per cent interval). There is a majority in 30 of the 100 seeds if
+# sliding pairs count as off, and in all if they count as on. Descent at the paper's rate, whose
+# count flickers between the two, has one in 20 of 20 (`examples/paper/results/m_fig3.json`). A
+# claim about $t^*$ needs the convention said.
 #
 # ## Which units come on?
 #
@@ -217,11 +220,11 @@ with fl.plot.style():
     plt.show()
 
 # %% [markdown]
-# Over 20 seeds the difference from the open $t^*$ on is 2.1 ± 0.4 per cent of the loss at $t^*$,
-# and the closed form of the whole linear network from $t = 0$ is off by 12.6 ± 0.8
+# Over 20 seeds the difference from the open $t^*$ on is 1.3 ± 0.3 per cent of the loss at $t = 0$,
+# and the closed form of the whole linear network from $t = 0$ is off by 7.3 ± 0.5
 # (`examples/paper/results/m_fig4.json`). The paper's explanation of the delay by dead units, its
 # Eq. 14 ({py:obj}`flowlin.theory.gating_delay`), is a lower bound: it predicts 29 steps for the
-# bias mode where 178 ± 14 are measured, since units that are on for some samples only slow the
+# bias mode where 179 ± 15 are measured, since units that are on for some samples only slow the
 # start down as well (`examples/paper/results/m_eq13_14.json`).
 #
 # ## Exercises

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from _judge import TIMES, both, more, same
 from _paper import fl, initial
 from tqdm import tqdm
 
@@ -40,6 +41,8 @@ class Setting:
 
 
 PAPER = Setting()
+# From so small weights every singular value of the tree is learned in a stage of its own.
+SMALL = Setting(variance=2e-8, t1=100.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +58,9 @@ class Case:
     """A run: its task, kind of network, bias strength and seed.
 
     - `task`: "tree", "rootless", "xor", "offset xor 0.5" with any Delta, the latter two with
-      " 0/1" behind for that code; `kind`: "relu" or "linear".
+      " 0/1" behind for that code; of mean target zero "centred tree", "signed tree" (its splits as
+      +1 and -1) and "centred normal 3" with any seed of its targets, and the same without
+      "centred"; `kind`: "relu" or "linear".
     - `both`: whether the readout has a bias too.
     """
 
@@ -74,10 +79,23 @@ def task_of(name: str) -> fl.Task:
         return tree
     if name == "rootless":
         return fl.Task(tree.x, tree.y[:, 1:], name="hierarchy without its root")
+    if name.endswith(" tree") or "normal" in name:
+        return fl.Task(tree.x, _signed(name, np.asarray(tree.y)), name=name)
     binary, plain = name.endswith(" 0/1"), name.removesuffix(" 0/1")
     if plain == "xor":
         return fl.tasks.xor(binary)
     return fl.tasks.offset_xor(float(plain.removeprefix("offset xor ")), binary)
+
+
+def _signed(name: str, tree: np.ndarray) -> np.ndarray:
+    """Targets of one-hot inputs that are not all positive."""
+    if name == "signed tree":
+        splits = [tree[:, k] - tree[:, k + 1] for k in range(1, tree.shape[1], 2)]
+        return np.stack(splits, axis=1)
+    if name == "centred tree":
+        return tree - tree.mean(axis=0)
+    drawn = np.random.default_rng(int(name.split()[-1])).normal(size=(len(tree), 5)) / 2
+    return drawn - drawn.mean(axis=0) if name.startswith("centred") else drawn
 
 
 @functools.lru_cache
@@ -184,6 +202,120 @@ def delay(
     ]
     best = int(np.argmin(gaps))
     return float(shifts[best]), float(gaps[best] / a[0])
+
+
+def stretched(ts: Any, late: Any, early: Any) -> tuple[float, float]:
+    """The factor of time that brings a curve (T, ...) closest to another, and the distance left.
+
+    The distance is the largest over time.
+    """
+    ts = np.asarray(ts)
+    late, early = (np.reshape(np.asarray(v), (len(ts), -1)) for v in (late, early))
+    found = []
+    for factor in (factors := np.linspace(0.8, 2.0, 241)):
+        moved = ts[factor * ts <= ts[-1]] * factor
+        right = np.clip(np.searchsorted(ts, moved), 1, len(ts) - 1)
+        share = ((moved - ts[right - 1]) / (ts[right] - ts[right - 1]))[:, None]
+        at = (1 - share) * late[right - 1] + share * late[right]
+        found.append(np.max(np.linalg.norm(at - early[: len(moved)], axis=1)))
+    best = int(np.argmin(found))
+    return float(factors[best]), float(found[best])
+
+
+def loss_stretch(late: fl.Trajectory, early: fl.Trajectory) -> tuple[float, float]:
+    """Factor and gap left, over the initial loss, of two loss curves."""
+    factor, left = stretched(early.ts, late.losses, early.losses)
+    return factor, left / float(early.losses[0])
+
+
+def map_stretch(late: fl.Trajectory, early: fl.Trajectory, task: fl.Task) -> tuple[float, float]:
+    """Factor and distance left, over the norm of the targets, of two networks' outputs."""
+    outputs = [fl.measures.along(f, lambda n, t: n.outputs(t.x), task) for f in (late, early)]
+    factor, left = stretched(early.ts, *outputs)
+    return factor, left / float(np.linalg.norm(task.y))
+
+
+# When modes are learned
+
+
+def groups_of(name: str, c: float) -> list[np.ndarray]:
+    """Modes that share a singular value; within such a group their axes are arbitrary."""
+    s = np.asarray(modes_of(name, c).s)
+    s = s[s > 1e-9 * s[0]]
+    return np.split(np.arange(len(s)), np.flatnonzero(np.diff(s) < -1e-6 * s[0]) + 1)
+
+
+def grouped(values: Any, name: str, c: float) -> np.ndarray:
+    """Means of (..., modes) over the modes of each singular value, (..., groups)."""
+    values = np.asarray(values)
+    return np.stack([values[..., group].mean(axis=-1) for group in groups_of(name, c)], axis=-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pace:
+    """When modes reach half of their strength, by seed and singular value, (seeds, groups).
+
+    `relu` and `linear` are of networks with the same initial weights.
+    """
+
+    relu: np.ndarray
+    linear: np.ndarray
+
+    @property
+    def ratios(self) -> np.ndarray:
+        """Half times, ReLU over linear, (seeds, groups)."""
+        return self.relu / self.linear
+
+    @property
+    def common(self) -> np.ndarray:
+        """The factor that suits all of a seed best, (seeds,)."""
+        return (self.ratios.max(axis=1) + self.ratios.min(axis=1)) / 2
+
+    @property
+    def uneven(self) -> np.ndarray:
+        """By how much the ratio of one singular value exceeds that of another, (seeds,).
+
+        Of the two whose mean ratios are largest and smallest: the largest and smallest of each
+        seed would add the seeds' noise.
+        """
+        order = np.argsort(self.ratios.mean(axis=0))
+        return self.ratios[:, order[-1]] / self.ratios[:, order[0]] - 1
+
+    @property
+    def after_factor(self) -> np.ndarray:
+        """What the best common factor leaves, as a share of the time, (seeds,)."""
+        return np.max(np.abs(self.ratios / self.common[:, None] - 1), axis=1)
+
+    @property
+    def after_shift(self) -> np.ndarray:
+        """What the best common shift leaves, as a share of the time, (seeds,)."""
+        late = self.relu - self.linear
+        shifts = np.linspace(late.min(axis=1), late.max(axis=1), 401)[..., None]
+        return np.min(np.max(np.abs((late - shifts) / self.linear), axis=2), axis=0)
+
+    @property
+    def text(self) -> str:
+        """Mean ratios by singular value."""
+        return " ".join(f"{v:.2f}" for v in self.ratios.mean(axis=0))
+
+
+def pace(relu: Sequence[Any], linear: Sequence[Any], name: str, c: float) -> Pace:
+    """The half times of paired runs on a task."""
+    half = SHARES.index(0.5)
+    times = [
+        np.array([flow.events.first("mode")[half] for flow in flows]) for flows in (relu, linear)
+    ]
+    return Pace(*(grouped(rows, name, c) for rows in times))
+
+
+def in_step(found: Pace, of: int = 1) -> bool | None:
+    """Whether all modes are late by the same factor."""
+    return same(found.uneven, TIMES, of)
+
+
+def out_of_step(bare: Pace, biased: Pace, of: int = 1) -> bool | None:
+    """Whether a network without bias is not in step, and less so than the one with bias."""
+    return both(more(bare.uneven, TIMES.same, of), more(bare.uneven, biased.uneven, of))
 
 
 def thin(values: Any, most: int = 40) -> np.ndarray:
