@@ -251,8 +251,8 @@ def _gates_row(data: Any) -> Row:
         "L Sec. 5",
         f"backbone, distance within over between classes: start {interval(first)}, end "
         f"{interval(last)}; gates of the end with weights of the start {interval(gates)}, weights "
-        f"of the end with gates of the start {interval(weights)}; criterion: gates alone lower than "
-        "the start, and than weights alone, paired",
+        f"of the end with gates of the start {interval(weights)}; criterion: gates alone lower "
+        "than the start, and than weights alone, paired",
         verdict(both(more(start, gates, 2), more(weights, gates, 2)),
                 ("together with the weights", more(start, gates, 2))),
     )  # fmt: skip
