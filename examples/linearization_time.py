@@ -206,8 +206,10 @@ def draw_activity(ax: plt.Axes, run: Run, given: argparse.Namespace) -> None:
         fl.plot.activity(run.flow, ax, quantile=given.quantile)
     ax.set(title="ReLU with bias: activity", ylim=(0, 1.45), yticks=np.linspace(0, 1, 6))
     handles, _ = ax.get_legend_handles_labels()
-    for dash, name in (("-", "sliding pairs off (open)"), ("--", "sliding pairs on (closed)")):
-        handles.append(Line2D([], [], color="0.3", linestyle=dash, label=name))
+    handles += [
+        Line2D([], [], color="0.3", linestyle="-", label="sliding pairs off (open)"),
+        Line2D([], [], color="0.3", linestyle="--", label="sliding pairs on (closed)"),
+    ]
     ax.legend(handles=handles, frameon=False, fontsize=8, ncols=2, loc="upper center")
 
 

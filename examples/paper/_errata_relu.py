@@ -58,9 +58,10 @@ def growth(size: Size, rng: np.random.Generator) -> list[Finding]:
         early = fl.theory.early_phase(first, task)
         side = np.asarray(early.component) > 0
         pulled = np.asarray(first.weights[1]).T @ np.asarray(task.y).T > 0
-        pulled = (pulled | (np.asarray(fl.measures.hidden(first, task)).T <= 0)).all(axis=1)
+        off_there = np.asarray(fl.measures.hidden(first, task)).T <= 0
+        pulled = np.all(pulled | off_there, axis=1)
         falls.append([np.mean(fall[live]), np.mean(fall[live & side & pulled])])
-        fates.append([np.mean(side[live]), np.mean(pulled[live])])
+        fates.append([side[live].mean(), pulled[live].mean()])
     (every, some), (positive, driven) = np.mean(falls, axis=0), np.mean(fates, axis=0)
     t = float(size.setting.ts[size.early])
     return [

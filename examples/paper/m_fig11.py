@@ -168,7 +168,8 @@ def _settles(data: Data) -> Row:
         f"{name} above one half at Delta = {', '.join(f'{d:g}' for d in some) or 'none'}"
         for name, some in above.items()
     )
-    settled = np.intersect1d(*above.values())
+    first, second = above.values()
+    settled = np.intersect1d(first, second)
     return Row(
         "Where ReLU networks with bias settle on the linear solution",
         "M Sec. 6.1 (which says that they may)",

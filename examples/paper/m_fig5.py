@@ -216,13 +216,16 @@ def _functions(data: Data) -> list[Row]:
     """Fig. 5C, in both codes of the inputs."""
     found = {key: _learned(data, *key) for key in data.shares}
 
-    def row(kinds: tuple[str, ...], claim: str, criterion: str, k: int) -> Row:
+    def row(kinds: tuple[str, ...], claim: str, criterion: str, linear: bool) -> Row:
         by_code = {code: [found[code, kind] for kind in kinds] for code in CODES}
         text = ". ".join(
             f"Inputs {code}: {'; '.join(one[0] for one in those)}"
             for code, those in by_code.items()
         )
-        holds = {code: both(*(one[k] for one in those)) for code, those in by_code.items()}
+        holds = {
+            code: both(*(alone if linear else other for _, alone, other in those))
+            for code, those in by_code.items()
+        }
         return Row(
             claim, "M Sec. 6.1, Fig. 5C", f"{text}. Criterion: {criterion}",
             verdict(both(*holds.values()), *((f"inputs {c}", v) for c, v in holds.items())),
@@ -233,9 +236,9 @@ def _functions(data: Data) -> list[Row]:
     caption = both(linear, other)
     return [
         row(("linear, bias", "ReLU, bias"), "Linear and ReLU networks with bias strongly rely on "
-            "the linear feature", f"all of the variance in x_3, {SHARES}", 1),
+            "the linear feature", f"all of the variance in x_3, {SHARES}", True),
         row(("ReLU, no bias",), "Without bias the ReLU network uses the non-linear structure",
-            "more variance in x_1, x_2 than in x_3, and they decide more corners", 2),
+            "more variance in x_1, x_2 than in x_3, and they decide more corners", False),
         Row("ReLU networks with bias terms do not rely on linear features",
             "M Fig. 5, last sentence of the caption", f"Inputs -1/+1: {text}; {bare}",
             "misprint: without bias terms" if caption else verdict(caption)),
@@ -245,7 +248,8 @@ def _functions(data: Data) -> list[Row]:
 def draw(data: Data) -> Figure:
     """A: the task; B: losses; C: functions on the cube, averaged over one coordinate."""
     figure = plt.figure(figsize=(11.0, 8.6))
-    top, bottom = (part for part in figure.subfigures(2, 1, height_ratios=(1, 1.75)))
+    parts: Any = figure.subfigures(2, 1, height_ratios=(1, 1.75))
+    top, bottom = parts
     _task(top.add_subplot(1, 3, 1, projection="3d"))
     for place, bias in ((2, "bias"), (3, "no bias")):
         ax = top.add_subplot(1, 3, place)
