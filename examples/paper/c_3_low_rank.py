@@ -415,11 +415,9 @@ def draw(data: Data) -> Figure:
                             markersize=4, capsize=3, label=_layers(depth))  # fmt: skip
         those = data.completion[depth]
         tests = np.array([r.test / r.test[0] for r in those])
-        axes[1, 1].plot(
-            those[0].ts, tests.T, color=f"C{n}", linestyle="-", linewidth=0.6, alpha=0.3
-        )
-        axes[1, 1].plot(those[0].ts, tests.mean(axis=0), color=f"C{n}", linestyle="-",
-                        label=_layers(depth))  # fmt: skip
+        how, ts = {"color": f"C{n}", "linestyle": "-"}, those[0].ts
+        axes[1, 1].plot(ts, tests.T, linewidth=0.6, alpha=0.3, **how)
+        axes[1, 1].plot(ts, np.median(tests, axis=0), label=_layers(depth), **how)
     axes[1, 0].set(xscale="log", yscale="log",
                    xlabel="norm of the initial product over the teacher's",
                    ylabel="relative distance from the best\nmap of rank 1, 2 or 3 (worst)",
