@@ -142,18 +142,19 @@ def table(entries: list[dict]) -> str:
 
 def picture(entries: list[dict], path: Any) -> None:
     """Rank against c: by the mean input, the bias coordinate and the mean target."""
-    fig, axes = plt.subplots(2, 3, figsize=(11, 6), sharex=True, sharey=True, layout="constrained")
+    fig, axes = plt.subplots(2, 3, figsize=(10, 6), sharex=True, sharey=True)
     kinds = (
-        ("rank", "mean input [c; xbar]", "-", 4.0),
-        ("bias rank", "bias coordinate", "--", 2.5),
-        ("mean rank", "mean target", ":", 1.8),
+        ("rank", "mean input [c; xbar]", "#56B4E9", "-", 4.0),
+        ("bias rank", "bias coordinate", "black", "--", 2.0),
+        ("mean rank", "mean target", "#CC79A7", ":", 2.0),
     )
     for axis, e in zip(axes.ravel(order="F"), entries, strict=False):
-        for key, label, style, width in kinds:
+        for key, label, colour, style, width in kinds:
             ranks = np.where(np.array(e[key]) > 0, e[key], np.nan)
-            axis.step(e["c"], ranks, style, lw=width, label=label, where="mid")
-        axis.axvline(e["predicted first from"], color="grey", lw=0.8, label="condition holds from")
-        axis.set_title(e["data"], fontsize=10)
+            axis.step(e["c"], ranks, style, color=colour, lw=width, label=label, where="mid")
+        axis.axvline(e["predicted first from"], color="grey", lw=1.2, linestyle="-",
+                     label="condition holds from")  # fmt: skip
+        axis.set_title(e["data"], fontsize=11)
         axis.set_xscale("symlog", linthresh=0.1)
         axis.set_xlim(0, 10)
         axis.set_ylim(10.5, 0.5)
@@ -163,7 +164,7 @@ def picture(entries: list[dict], path: Any) -> None:
         axis.set_xticks([0, 0.1, 1, 10], ["0", "0.1", "1", "10"])
     for axis in axes[:, 0]:
         axis.set_ylabel("rank of the mode that\noverlaps most with ...")
-    axes[1, 0].legend(fontsize=8, loc="lower right")
+    axes[1, 0].legend(loc="lower right")
     fig.savefig(path, dpi=130)
 
 
@@ -184,7 +185,8 @@ def main() -> None:
     print(table(entries))
     if not given.quick:
         _common.save("bias_rank", entries, table(entries))
-        picture(entries, _common.RESULTS / "bias_rank.png")
+        with fl.plot.style():
+            picture(entries, _common.RESULTS / "bias_rank.png")
 
 
 if __name__ == "__main__":

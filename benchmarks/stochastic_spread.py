@@ -131,24 +131,25 @@ def markdown(rows: list[dict[str, Any]]) -> str:
 def figure(rows: list[dict[str, Any]]) -> None:
     """5, 50 and 95 % of the times against the flow's, per event."""
     groups = grouped(rows)
-    fig, axes = plt.subplots(1, len(groups), figsize=(4.2 * len(groups), 3.4), squeeze=False)
+    fig, axes = plt.subplots(1, len(groups), figsize=(3.6 * len(groups), 3.4), squeeze=False)
     for ax, ((task, mode), mine) in zip(axes[0], groups.items(), strict=True):
         batches = sorted({r["batch"] for r in mine})
+        colours = fl.plot.shades("descent", len(batches))
         for k, batch in enumerate(batches):
             some = [r for r in mine if r["batch"] == batch]
             x = np.array([r["rate"] for r in some]) * 1.12 ** (k - (len(batches) - 1) / 2)
             y = np.array([r["median"] for r in some])
             bars = np.abs(np.array([[r["5 %"], r["95 %"]] for r in some]).T - y)
-            ax.errorbar(x, y, bars, fmt="o", ms=3, capsize=2, label=f"batches of {batch}")
+            ax.errorbar(x, y, bars, fmt="osD"[k], ms=4, capsize=2, color=colours[k],
+                        label=f"batches of {batch}")  # fmt: skip
         full = sorted({(r["rate"], r["modified"]) for r in mine})
         ax.plot(*zip(*full, strict=True), "k--", lw=1, label="modified flow (full batch)")
-        ax.axhline(0, color="0.6", lw=1)
+        ax.axhline(0, color="0.6", lw=1, linestyle="-")
         ax.set(xscale="log", xlabel="learning rate", title=f"{task}, mode {mode}")
         ax.set_xticks([rate for rate, _ in full], [f"{rate:g}" for rate, _ in full])
         ax.minorticks_off()
-        ax.legend(fontsize=7, loc="upper left")
+        ax.legend(fontsize="small", loc="upper left")
         ax.set_ylabel(f"event time - flow's {mine[0]['flow']:.4g} (flow time)")
-    fig.tight_layout()
     fig.savefig(_common.RESULTS / "stochastic_spread.png", dpi=150)
 
 
@@ -162,7 +163,8 @@ def main() -> None:
         rows += spread(name, setting, 8 if given.quick else given.orders)
         if not given.quick:
             _common.save("stochastic_spread", rows, markdown(rows))
-            figure(rows)
+            with fl.plot.style():
+                figure(rows)
     print(markdown(rows))
 
 

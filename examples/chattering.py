@@ -30,6 +30,7 @@ import matplotlib.pyplot as plt
 import flowlin as fl
 
 LAYERS = ("first", "second")
+RATES = {1e-2: "#56B4E9", 3e-3: "#CC79A7", 1e-3: "#CC79A7", 1e-4: "#004c6d"}  # and colours
 MARGIN = 0.35  # drawn before and after a slide, as a share of it
 
 
@@ -91,19 +92,24 @@ def preactivation(task: fl.Task, slide: Slide):
     return lambda network, task: network.preactivations(x)[slide.layer][0, slide.unit]
 
 
-def watch(network, task, pair: Sequence[Slide], rates) -> dict[str, fl.Trajectory]:
-    """Descents and, last, the flow, each with the pairs' preactivations, to after their slide."""
+def _name(rate: float) -> str:
+    return f"descent, rate {rate:g}" if rate else "exact flow"
+
+
+def watch(network, task, pair: Sequence[Slide], rates) -> dict[float, fl.Trajectory]:
+    """Descents by rate and, last, the flow as rate 0, with the pairs' preactivations.
+
+    To after their slide.
+    """
     start, end = shared(pair)
     t1 = end + MARGIN * (end - start)
     observe = {f"z{k}": preactivation(task, slide) for k, slide in enumerate(pair)}
     runs = {
-        f"descent, rate {rate:g}": fl.gradient_descent(
-            network, task, rate, t1=t1, observe=observe, save_every=1
-        )
+        rate: fl.gradient_descent(network, task, rate, t1=t1, observe=observe, save_every=1)
         for rate in rates
     }
     ts = jnp.linspace(0, t1, 2001)[1:]
-    runs["exact flow"] = fl.gradient_flow(network, task, t1, ts=ts, observe=observe, rtol=1e-10)
+    runs[0.0] = fl.gradient_flow(network, task, t1, ts=ts, observe=observe, rtol=1e-10)
     return runs
 
 
@@ -118,12 +124,10 @@ def draw_pairs(axes: Sequence[plt.Axes], runs, pair: Sequence[Slide]) -> None:
     """Each pair's preactivation around the time that they share, as flow and as descent."""
     start, end = shared(pair)
     margin = MARGIN * (end - start)
-    colours = iter(reversed(fl.plot.shades("descent", len(runs) - 1)))
-    for name, run in runs.items():
-        flows = name == "exact flow"
-        look = fl.plot.look("relu") if flows else {"color": next(colours), "lw": 0.8}
+    for rate, run in runs.items():
+        look = {"color": RATES[rate], "lw": 0.8} if rate else fl.plot.look("relu")
         for ax, z in zip(axes, run.observed.values(), strict=True):
-            ax.plot(run.ts, z, label=name, **look)
+            ax.plot(run.ts, z, label=_name(rate), **look)
     sizes = np.max([widths(run, pair) for run in runs.values()], axis=0)
     for ax, slide, size in zip(axes, pair, sizes, strict=True):
         ax.axvspan(slide.start, slide.end, color="0.93", zorder=0)
@@ -137,20 +141,20 @@ def draw_pairs(axes: Sequence[plt.Axes], runs, pair: Sequence[Slide]) -> None:
             title=f"{layer}unit {slide.unit}, sample {slide.sample}: "
             f"slides for {slide.start:.2f} < t < {slide.end:.2f}",
         )
-        ax.legend(frameon=False, fontsize=8)
+        ax.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.18),
+                  ncols=2)  # fmt: skip
 
 
 def draw_fractions(ax: plt.Axes, flow, runs) -> None:
     """Always-on fractions with every t*."""
-    shades = reversed(fl.plot.shades("descent", len(runs)))
-    for (rate, run), colour in zip(runs.items(), shades, strict=True):
+    for rate, run in reversed(runs.items()):  # the coarse ones, which switch less often, on top
         fl.plot.activity(
-            run, ax, parts=("always_on",), conventions=("open",), colour=colour,
-            label=f"descent, rate {rate:g}",
+            run, ax, parts=("always_on",), conventions=("open",), colour=RATES[rate],
+            label=_name(rate),
         )  # fmt: skip
     fl.plot.activity(flow, ax, parts=("always_on",), label="exact flow")
-    ax.set(ylabel="always-on fraction", title="linearization time", ylim=(0, 1.2))
-    ax.legend(frameon=False, fontsize=8, loc="upper center", ncols=2, handlelength=1.5)
+    ax.set(ylabel="always-on fraction", title="linearization time", ylim=(0, 1))
+    ax.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
 
 
 def one_layer(task: fl.Task, given: argparse.Namespace) -> plt.Figure:
@@ -171,9 +175,8 @@ def one_layer(task: fl.Task, given: argparse.Namespace) -> plt.Figure:
     for rate in rates:
         runs[rate] = fl.gradient_descent(network, task, rate, t1=t1)
         t_star = runs[rate].linearization().open
-        name = f"descent, rate {rate:g}"
-        print(f"{name:<24}{float(t_star.time):>14.4f}{float(t_star.fraction):>12.4f}")
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
+        print(f"{_name(rate):<24}{float(t_star.time):>14.4f}{float(t_star.fraction):>12.4f}")
+    figure, axes = plt.subplots(1, 2, figsize=(10, 4.6), layout="constrained")
     longest = max(slides(flow, before=3.0), key=lambda slide: slide.end - slide.start)
     draw_pairs(axes[:1], watch(network, task, (longest,), rates[:2]), (longest,))
     draw_fractions(axes[1], flow, runs)
@@ -192,8 +195,8 @@ def two_layers(task: fl.Task, given: argparse.Namespace) -> plt.Figure:
     )
     runs = watch(network, task, pair, (1e-2, 3e-3) if given.quick else (1e-2, 1e-3))
     print(f"{'largest |z| there':<24}{'first layer':>14}{'second layer':>14}")
-    for name, run in runs.items():
-        print(f"{name:<24}" + "".join(f"{width:>14.1e}" for width in widths(run, pair)))
+    for rate, run in runs.items():
+        print(f"{_name(rate):<24}" + "".join(f"{width:>14.1e}" for width in widths(run, pair)))
     figure, axes = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
     draw_pairs(axes, runs, pair)
     return figure

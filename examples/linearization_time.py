@@ -23,6 +23,8 @@ matplotlib.use("Agg")
 jax.config.update("jax_enable_x64", True)
 
 import matplotlib.pyplot as plt
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 import flowlin as fl
 
@@ -202,7 +204,13 @@ def draw_activity(ax: plt.Axes, run: Run, given: argparse.Namespace) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", fl.LinearizationWarning)
         fl.plot.activity(run.flow, ax, quantile=given.quantile)
-    ax.set_title("ReLU with bias: activity")
+    ax.set(title="ReLU with bias: activity", ylim=(0, 1.45), yticks=np.linspace(0, 1, 6))
+    handles, _ = ax.get_legend_handles_labels()
+    handles += [
+        Line2D([], [], color="0.3", linestyle="-", label="sliding pairs off (open)"),
+        Line2D([], [], color="0.3", linestyle="--", label="sliding pairs on (closed)"),
+    ]
+    ax.legend(handles=handles, frameon=False, fontsize=8, ncols=2, loc="upper center")
 
 
 def draw_modes(ax: plt.Axes, runs: list[Run]) -> None:
@@ -212,7 +220,32 @@ def draw_modes(ax: plt.Axes, runs: list[Run]) -> None:
         fl.plot.modes(
             run.flow, run.modes, ax, rho=run.rho, closed=closed, share=True, label=run.kind
         )
+    handles, _ = ax.get_legend_handles_labels()
+    handles.append(Line2D([], [], color="0.3", marker="o", markerfacecolor="white", linestyle="",
+                          label="located hit"))  # fmt: skip
+    ax.legend(handles=handles, frameon=False, fontsize=8, loc="lower right")
     ax.set_title("with bias: first five modes")
+
+
+def draw_ratios(ax: plt.Axes, runs: list[Run], most: int = 10) -> None:
+    """Hitting times of the modes, ReLU over linear, with bias and without.
+
+    The loss, a sum over modes, hides that modes without bias are late or early by unlike factors.
+    """
+    for bias, face, dash in ((True, None, "-"), (False, "white", "--")):
+        linear, relu = (
+            np.asarray(next(r for r in runs if (r.kind, r.bias) == (kind, bias)).flow.events.first(
+                "mode")) for kind in ("linear", "ReLU")
+        )  # fmt: skip
+        known = np.flatnonzero(np.isfinite(linear) & np.isfinite(relu))[:most]
+        ax.plot(known + 1, relu[known] / linear[known], "o", linestyle=dash,
+                color=fl.plot.COLOURS["relu"], markerfacecolor=face,
+                label="with bias" if bias else "without bias")  # fmt: skip
+    ax.axhline(1, color="0.6", linewidth=0.8, zorder=0)
+    ax.set(xlabel="mode, by singular value", ylabel="hitting time, ReLU / linear",
+           title="by which factor ReLU networks are late", xlim=(0.5, None))  # fmt: skip
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.legend(frameon=False, fontsize=8, ncols=2)
 
 
 def main() -> None:
@@ -227,11 +260,14 @@ def main() -> None:
             runs.append(train(given, task, kind, bias))
             print(f"trained {runs[-1].name}: {time.perf_counter() - start:.0f} s", flush=True)
     report(runs, given)
-    figure, axes = plt.subplots(2, 2, figsize=(11, 7.5), layout="constrained")
-    draw_loss(axes[0, 0], runs, task, bias=True)
-    draw_loss(axes[0, 1], runs, task, bias=False)
-    draw_activity(axes[1, 0], runs[1], given)
-    draw_modes(axes[1, 1], runs)
+    figure, axes = plt.subplot_mosaic(
+        "AB;CD;EE", figsize=(9, 9.6), layout="constrained", height_ratios=(1, 1.05, 0.7)
+    )
+    draw_loss(axes["A"], runs, task, bias=True)
+    draw_loss(axes["B"], runs, task, bias=False)
+    draw_activity(axes["C"], runs[1], given)
+    draw_modes(axes["D"], runs)
+    draw_ratios(axes["E"], runs)
     given.out.mkdir(parents=True, exist_ok=True)
     path = given.out / f"linearization_time_{given.task}.png"
     figure.savefig(path, dpi=150)

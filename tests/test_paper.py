@@ -6,6 +6,7 @@ import json
 import pathlib
 import re
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -116,6 +117,30 @@ def test_what_a_correction_mends_is_a_misprint(verdicts):
     words = ("5 Eq. 10", "claim", "source", "measured", 0.7)
     assert finding(*words, 0.0, correction="with c").row.verdict == "misprint: with c"
     assert finding(*words, 0.5, correction="with c").row.verdict == "does not hold"
+
+
+def test_what_nobody_claims_is_a_control(verdicts):
+    finding = importlib.import_module("_errata").Finding
+    row = finding("4 losses", "claim", "source", "measured", 0.7, control="no").row
+    assert (row.kind, row.verdict) == ("control", "control: no")
+    assert "as printed" not in row.measured
+
+
+def test_one_claim_is_one_row(studies, verdicts):
+    claims = [row.claim for study in studies.values() for row in verdicts.quoted(study)]
+    assert len(set(claims)) == len(claims)
+
+
+def test_separate_drops_of_the_loss_are_counted(verdicts):
+    drops = importlib.import_module("m_fig9").drops
+    ts = np.linspace(0, 30, 301)
+
+    def number(*times, steep=4.0):
+        losses = sum(1 / (1 + np.exp(steep * (ts - at))) for at in times)
+        return drops(types.SimpleNamespace(ts=ts, losses=losses))
+
+    assert [number(12), number(5, 14, 25), number(5, 12, 14, 25)] == [1, 3, 4]
+    assert number(12, 14, steep=1.0) == 1  # they overlap
 
 
 def test_rules_say_when_they_cannot_tell(verdicts):

@@ -25,12 +25,14 @@ class Size:
 class Finding:
     """A printed form's error and the right form's, and where the printed form is right too.
 
-    - `erratum`: number in the list of errata, and a word for the figure.
+    - `erratum`: number in the list of errata, and a word.
     - `claim`, `source`, `measured`: as in `Row`; the errors are added to `measured`.
     - `printed`, `right`: errors; `right` is None where nothing is put in the claim's place.
     - `condition`: what makes the printed form right, and its error then.
     - `enough`: error up to which a form counts as right.
     - `correction`: the right form in words; with it what is wrong as printed is a misprint.
+    - `control`: what the numbers show where no paper makes the claim.
+    - `formula`: whether the errors are a formula's relative ones, to be drawn.
     """
 
     erratum: str
@@ -42,16 +44,23 @@ class Finding:
     condition: tuple[str, float] | None = None
     enough: float = EXACT
     correction: str = ""
+    control: str = ""
+    formula: bool = True
 
     @property
     def row(self) -> Row:
         """The verdict."""
-        text = f"error as printed {self.printed:.2g}"
-        text += "" if self.right is None else f", right form {self.right:.2g}"
+        first, second = (
+            ("relative distance", "") if self.control else ("error as printed", "right form ")
+        )
+        text = f"{first} {self.printed:.2g}"
+        text += "" if self.right is None else f", {second}{self.right:.2g}"
         verdict = "does not hold"
         if self.condition is not None:
             text += f"; printed form with {self.condition[0]}: {self.condition[1]:.2g}"
-        if self.printed <= self.enough:
+        if self.control:
+            verdict = f"control: {self.control}"
+        elif self.printed <= self.enough:
             verdict = "holds"
         elif self.correction and self.right is not None and self.right <= self.enough:
             verdict = f"misprint: {self.correction}"

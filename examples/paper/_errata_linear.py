@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 from _errata import Finding, Size, off, slope
 from _paper import fl, initial
-from _tree import modes_of, task_of
+from _tree import task_of
 from scipy.integrate import solve_ivp
 
 
 def rank(size: Size, rng: np.random.Generator) -> list[Finding]:
-    """B.1: sign and extremes of the effective rank, and the Gram matrix."""
+    """B.1: sign, extremes and zeros of the effective rank, and the Gram matrix."""
 
     def printed(a: np.ndarray) -> float:
         s = np.linalg.svd(a, compute_uv=False)
@@ -30,22 +30,56 @@ def rank(size: Size, rng: np.random.Generator) -> list[Finding]:
     task = task_of("tree")
     hidden = np.asarray(fl.measures.hidden(initial(task, 0), task))
     of_hidden, of_gram = float(right(hidden)), float(right(hidden.T @ hidden))
-    alike = np.linalg.qr(hidden)[0]
+    # What a program gives for exact zeros, such as those of units that are off for all samples.
+    zeros = np.diag([1.0, 1.0, 0.0])
+    with np.errstate(all="ignore"):
+        s = np.diag(zeros) / 2
+        undefined = float(np.exp(-np.sum(s * np.log(s))))
     return [
-        Finding("1 sign", "The effective rank is rho = -exp(-sum s log s)", "M Eq. 1, erratum B.1",
+        Finding("1 Eq. 1", "The effective rank is rho = -exp(-sum s log s), maximal when all "
+                "singular values are equal", "M Eq. 1, erratum B.1",
                 "matrices with 1 to 8 equal singular values, whose rank is their number; printed "
-                f"from {values[0].min():.3g} to {values[0].max():.3g}",
-                off(values[0], count), off(values[1], count)),
-        Finding("1 maximum", "It is maximal when all singular values are equal",
-                "M Eq. 1, erratum B.1",
-                f"share of {size.draws} random spectra that exceed the equal one",
-                wrong[0], wrong[1]),
-        Finding("1 Gram", "rho(H^T H) is the effective rank of the representations H",
-                "M Sec. 3, caption of Fig. 1B; erratum B.1",
-                f"initial network on the hierarchy: H {of_hidden:.3g}, H^T H {of_gram:.3g}, which "
-                "is that of the squared singular values",
-                off(of_gram, of_hidden), None,
-                ("equal singular values", off(right(alike.T @ alike), right(alike)))),
+                f"from {values[0].min():.3g} to {values[0].max():.3g}; of {size.draws} random "
+                f"spectra {wrong[0]:.0%} exceed the equal one, {wrong[1]:.0%} without the sign",
+                off(values[0], count), off(values[1], count),
+                correction="without the minus sign before exp"),
+        Finding("1 zeros", "It is defined for every matrix", "M Eq. 1, erratum B.1",
+                "singular values 1, 1, 0, as units that are off for all samples give",
+                off(undefined, 2.0), off(right(zeros), 2.0),
+                ("0 log 0 = 0, and not all values 0", off(right(zeros), 2.0)), formula=False),
+        Finding("1 Gram", "rho(H^T H) against rho(H)", "M Sec. 3, caption of Fig. 1; erratum B.1",
+                f"initial network on the hierarchy: H {of_hidden:.3g}, H^T H {of_gram:.3g}",
+                off(of_gram, of_hidden),
+                control="the former is that of the squared singular values, and smaller"),
+    ]  # fmt: skip
+
+
+def diagonal(size: Size, rng: np.random.Generator) -> list[Finding]:
+    """B.6: when U and V of Eq. 4 exist, and how many columns V has."""
+
+    def errors(task: fl.Task) -> tuple[float, float, float]:
+        """Commutator, and errors of V D V^T, V completed and with the modes' columns alone."""
+        x = np.c_[np.ones(task.samples), task.x]
+        s_x, s_yx = x.T @ x / task.samples, np.asarray(task.y).T @ x / task.samples
+        square = s_yx.T @ s_yx
+        twist = np.linalg.norm(square @ s_x - s_x @ square)
+        v = np.asarray(fl.theory.modes(task, 1.0).v)
+        rest = np.linalg.svd(v)[0][:, v.shape[1] :]
+        full = np.hstack([v, rest @ np.linalg.eigh(rest.T @ s_x @ rest)[1]])
+        first, second = (off(w * np.einsum("ka,kl,la->a", w, s_x, w) @ w.T, s_x) for w in (full, v))
+        return float(twist / (np.linalg.norm(square) * np.linalg.norm(s_x))), first, second
+
+    tree, xor = task_of("tree"), task_of("xor")
+    cut = fl.Task(tree.x[:-1, :-1], tree.y[:-1])
+    at = {"tree": errors(tree), "XOR": errors(xor), "tree without its last item": errors(cut)}
+    found = "; ".join(f"{name} {v[0]:.1g}, {v[1]:.1g}" for name, v in at.items())
+    return [
+        Finding("6 Eq. 4", "Sigma_yx = U S V^T and Sigma_x = V D V^T, exactly so in the one-hot "
+                "experiments", "M Eq. 4, erratum B.6",
+                "commutator of Sigma_yx^T Sigma_yx and Sigma_x, which has to vanish, and error of "
+                f"V D V^T, c = 1: {found}. V needs as many columns as there are inputs: with those "
+                f"of Sigma_yx's modes alone the error is {at['XOR'][2]:.2g} on XOR",
+                max(at["tree"][1], at["XOR"][1]), formula=False),
     ]  # fmt: skip
 
 
@@ -53,47 +87,45 @@ def rules(size: Size, rng: np.random.Generator) -> list[Finding]:
     """B.2: learning rules of linear networks, all widths equal, else some are not defined."""
     n, p = 4, 6
     x, y = rng.normal(size=(n, p)), rng.normal(size=(n, p))
-    w1, w2 = rng.normal(size=(2, n, n))
+    weights = rng.normal(size=(2, n, n))
     data = y @ x.T / p, x @ x.T / p
     modes = np.diag(rng.uniform(0.5, 2, n)), np.diag(rng.uniform(0.5, 2, n))
-    symmetric = "symmetric weights", (w1 + w1.T, w2 + w2.T)
-    diagonal = "diagonal weights", (np.diag(w1[0]), np.diag(w2[0]))
+    apart = np.diag(weights[0, 0]), np.diag(weights[1, 0])
+    forms = {
+        "17": _rules_of(p, data, weights),
+        "18": _rules_of(1, data, weights),
+        "20": _rules_of(1, modes, weights),
+        "20, diagonal weights": _rules_of(1, modes, apart),
+    }
+    text = "; ".join(
+        f"Eq. {name}: {first[0]:.2g}, {second[0]:.2g}" for name, (first, second) in forms.items()
+    )
+    every = np.array([forms[name] for name in ("17", "18", "20")])
     return [
-        *_rules_of("17", p, data, (w1, w2), symmetric),
-        *_rules_of("18", 1, data, (w1, w2), symmetric),
-        *_rules_of("20", 1, modes, (w1, w2), diagonal),
-    ]
+        Finding("2 Eqs. 17-20", "Delta W1 = eps P W2 Sigma_yx - W2 W1 Sigma_x, Delta W2 = eps P "
+                "(Sigma_yx - W2 W1 Sigma_x) W1, and so in the coordinates of the modes",
+                "M Eqs. 17, 18, 20; erratum B.2",
+                "against differences of the loss, random weights, errors of the rules of W1 and W2 "
+                f"as printed: {text}; the smallest and the largest of the right form",
+                float(every[..., 0].min()), float(every[..., 1].max()),
+                correction="eps P W2^T (Sigma_yx - W2 W1 Sigma_x) and eps P (Sigma_yx - W2 W1 "
+                "Sigma_x) W1^T"),
+    ]  # fmt: skip
 
 
-def _rules_of(equation: str, scale: int, data: Any, weights: Any, special: Any) -> list[Finding]:
-    """Both rules of an equation, for a loss of so many times the mean half squared error."""
-    s_yx, s_x = data
+def _rules_of(scale: int, data: Any, weights: Any) -> list[tuple[float, float]]:
+    """Errors of both rules, printed and right, for so many times the mean half squared error."""
+    (s_yx, s_x), (w1, w2) = data, weights
 
     def loss(a: np.ndarray, b: np.ndarray) -> float:
         w = b @ a  # up to a constant
         return scale * (0.5 * np.trace(w @ s_x @ w.T) - np.trace(w @ s_yx.T))
 
-    def errors(a: np.ndarray, b: np.ndarray) -> list[tuple[float, float]]:
-        first, second = -slope(lambda m: loss(m, b), a), -slope(lambda m: loss(a, m), b)
-        error = scale * (s_yx - b @ a @ s_x)
-        printed = scale * b @ s_yx - b @ a @ s_x, error @ a
-        right = b.T @ error, error @ a.T
-        return [(off(printed[k], value), off(right[k], value)) for k, value in
-                enumerate((first, second))]  # fmt: skip
-
-    name, values = special
-    return [
-        Finding(
-            f"2 Eq. {equation}, W{k + 1}",
-            f"The rule of W{k + 1} is as in Eq. {equation}, without transposes"
-            + (", P on the first term alone" if (equation, k) == ("17", 0) else ""),
-            f"M Eq. {equation}, erratum B.2",
-            "against differences of the loss, random weights",
-            *found,
-            condition=(name, there[0]),
-        )
-        for k, (found, there) in enumerate(zip(errors(*weights), errors(*values), strict=True))
-    ]
+    wanted = -slope(lambda m: loss(m, w2), w1), -slope(lambda m: loss(w1, m), w2)
+    error = scale * (s_yx - w2 @ w1 @ s_x)
+    printed = scale * w2 @ s_yx - w2 @ w1 @ s_x, error @ w1
+    right = w2.T @ error, error @ w1.T
+    return [(off(p, w), off(r, w)) for p, r, w in zip(printed, right, wanted, strict=True)]
 
 
 def modes_rule(size: Size, rng: np.random.Generator) -> list[Finding]:
@@ -114,7 +146,8 @@ def modes_rule(size: Size, rng: np.random.Generator) -> list[Finding]:
     return [
         Finding("3 Eq. 21", "tau dw/dt = 2 w (s - w), with Eq. 22 as its solution",
                 "M Eq. 21, erratum B.3", f"against the slope of Eq. 22, {size.draws} draws",
-                printed, right, ("d = 1", errors(np.ones(size.draws))[0])),
+                printed, right, ("d = 1", errors(np.ones(size.draws))[0]),
+                correction="tau dw/dt = 2 w (s - d w)"),
     ]  # fmt: skip
 
 
@@ -122,7 +155,7 @@ def clocks(size: Size, rng: np.random.Generator) -> list[Finding]:
     """B.4: steps per unit of time, read off single steps of descent, each on its own loss."""
     task = task_of("tree")
     x, y = np.asarray(task.x), np.asarray(task.y)
-    (p, k), batch, rate, hidden = y.shape, 4, 1e-3, 64
+    (p, k), batch, rate = y.shape, 4, 1e-3
     w = 0.1 * rng.normal(size=(k, x.shape[1]))
     rows = np.arange(p).reshape(-1, batch)
 
@@ -153,23 +186,19 @@ def clocks(size: Size, rng: np.random.Generator) -> list[Finding]:
     half_sum, batch_sum = (measured[c] for c in (conventions.HALF_SUM, conventions.BATCH_HALF_SUM))
     tau = 1 / (p * rate)
     return [
-        Finding("4 Eq. 18", "tau = 1/(P eps) steps", "M App. B Eq. 18, App. E, erratum B.4",
-                f"half the summed squared error, measured {half_sum:.5g} steps",
+        Finding("4 tau", "tau = 1/(P eps), in Eq. 22 1/(N eps), N being the number of samples "
+                "there", "M App. B after Eq. 18, Eq. 22; erratum B.4",
+                f"half the summed squared error, {p} samples, measured {half_sum:.5g} steps",
                 abs(tau / half_sum - 1), abs(clock[conventions.HALF_SUM] / half_sum - 1)),
-        Finding("4 Eq. 22", "tau = 1/(N eps)", "M Eq. 22, erratum B.4",
-                f"measured {half_sum:.5g} steps; N the hidden size, {hidden}, as in Sec. 5",
-                abs(1 / (hidden * rate) / half_sum - 1),
-                abs(clock[conventions.HALF_SUM] / half_sum - 1),
-                ("N the number of samples", abs(tau / half_sum - 1))),
-        Finding("4 other losses", "tau is the same on images, whose loss may be a sum or a mean",
-                "M App. B, App. E; erratum B.4", f"steps by loss: {text}",
-                max(abs(tau / n - 1) for n in measured.values()), right,
-                ("half the sum over all samples", abs(tau / half_sum - 1))),
-        Finding("4 mini-batch", "In mini-batch training t gives the units of learning in epochs",
+        Finding("4 epochs", "t gives the units of learning in terms of epochs",
                 "M App. B, erratum B.4",
                 f"half the sum over {batch} of {p} samples, {p // batch} steps an epoch",
                 abs(tau / (batch_sum * batch / p) - 1),
                 abs(clock[conventions.BATCH_HALF_SUM] / batch_sum - 1)),
+        Finding("4 losses", "tau for other losses and batches", "M App. B, App. E; erratum B.4",
+                f"measured steps by loss: {text}; 1/(P eps) and the clock's",
+                max(abs(tau / n - 1) for n in measured.values()), right,
+                control="1/(P eps) is right for half the sum over all samples and for no other"),
     ]  # fmt: skip
 
 
@@ -197,7 +226,6 @@ def augmentation(size: Size, rng: np.random.Generator) -> list[Finding]:
             "tilde": off(x @ w1.T @ w2.T, linear),
             "rate": off(rate, moved),
             "right rate": off(c * rate, moved),
-            "effective": off(rate, c * moved),
             "right effective": off(c**2 * rate, c * moved),
             "outputs": off(relu(z) @ w2.T, target),
             "right linear": off(np.c_[np.full(len(x), c), x] @ np.c_[b, w1].T @ w2.T, linear),
@@ -206,19 +234,20 @@ def augmentation(size: Size, rng: np.random.Generator) -> list[Finding]:
     at, one = errors(3.0), errors(1.0)
     text = "initial network on the hierarchy, c = 3"
     return [
-        Finding("5 Eq. 2", "The hidden layer is sigma(W~1 x~ + b)",
+        Finding("5 Eq. 2", "The ReLU network is W2 sigma(W~1 x + b)",
                 "M Eq. 2, App. C.3; erratum B.5",
-                f"{text}; outputs against sigma(W~1 x~), the definition below it",
-                at["double"], at["outputs"]),
-        Finding("5 Eq. 6", "The network is W2 W~1 x, without the tilde on x",
+                f"{text}; W~1 x read as W~1 x~, else it is undefined; outputs against sigma(W~1 "
+                "x~), the definition below it", at["double"], at["outputs"],
+                correction="W1 without the tilde, or no b"),
+        Finding("5 Eqs. 6, 15", "The network is W2 W~1 x, without the tilde on x",
                 "M Eq. 6, Eq. 15; erratum B.5", f"{text}, linear; x filled up with a zero",
-                at["tilde"], at["right linear"]),
-        Finding("5 Eq. 10", "The bias flows as in Eq. 10, without a factor c",
-                "M Eq. 10, erratum B.5", f"{text}; against differences of the loss",
-                at["rate"], at["right rate"], ("c = 1", one["rate"]), enough=1e-4),
-        Finding("5 c b", "The effective bias c b flows as b does in Eq. 10, not at c^2 the rate",
-                "M Eq. 10, erratum B.5", f"{text}; against differences of the loss",
-                at["effective"], at["right effective"], ("c = 1", one["effective"]), enough=1e-4),
+                at["tilde"], at["right linear"], correction="x~ in place of x"),
+        Finding("5 Eq. 10", "The bias flows as in Eq. 10", "M Eq. 10, erratum B.5",
+                f"{text}; against differences of the loss; with the factor c that is missing; c b "
+                f"itself flows with c^2 ({at['right effective']:.1g})",
+                at["rate"], at["right rate"],
+                ("c = 1, which is the default of Sec. 5; else a factor c is missing", one["rate"]),
+                enough=1e-4),
     ]  # fmt: skip
 
 
@@ -234,15 +263,14 @@ def zero_modes(size: Size, rng: np.random.Generator) -> list[Finding]:
             printed = s_ / d_ / (1 - (1 - s_ / (d_ * a0)) * np.exp(-2 * s_ * t))
         return off(printed, run.y[0]), off(fl.theory.mode_strength(t, s, d, a0), run.y[0])
 
-    driven = ("s > 0", errors(0.5, 1.0)[0])
-    text = f"a0 = {a0}, t up to 5, against Runge-Kutta"
+    zero, still = errors(0.0, 1.0), errors(0.0, 0.0)
     return [
-        Finding("7 s = d = 0", "Eq. 7 holds for every mode, those without data too",
-                "M Eq. 7, erratum B.7", f"s = d = 0, a constant; {text}", *errors(0.0, 0.0),
-                condition=driven),
-        Finding("7 s = 0", "Eq. 7 holds for every mode, those without targets too",
-                "M Eq. 7, erratum B.7", f"s = 0, d = 1: a0/(1 + 2 a0 d t); {text}",
-                *errors(0.0, 1.0), condition=driven),
+        Finding("7 Eq. 7", "a(t) of Eq. 7 is the strength of every mode",
+                "M Eq. 7, Eq. 22; erratum B.7",
+                f"s = 0, d = 1 and s = d = 0, as modes of the completed V have; a0 = {a0}, t up to "
+                "5, against Runge-Kutta; right form: a0/(1 + 2 a0 d t)",
+                max(zero[0], still[0]), max(zero[1], still[1]),
+                ("s > 0", errors(0.5, 1.0)[0])),
     ]  # fmt: skip
 
 
@@ -274,28 +302,12 @@ def gating(size: Size, rng: np.random.Generator) -> list[Finding]:
         Finding("12 Eq. 25", "A trained network's map is U sqrt(S) R^T R sqrt(S) V^T",
                 "M Eq. 25, erratum B.12",
                 "against least squares; right form: A = S/D in place of S",
-                printed, right, ("whitened inputs (D = 1)", errors(white=True)[0])),
+                printed, right, ("whitened inputs (D = 1)", errors(white=True)[0]),
+                correction="sqrt(A), A = S/D, in place of sqrt(S), as in the next display"),
         Finding("12 gates", "Y-hat_relu = W2 W1, with G on the right-hand side alone",
                 "M Eq. 25, erratum B.12",
                 f"initial network on the hierarchy, {1 - np.mean(live):.0%} of the units dead, "
                 "against the network without them; right form: W2 G W1",
-                off(w2 @ augmented, np.c_[offset, matrix]), off(gated, np.c_[offset, matrix])),
-    ]  # fmt: skip
-
-
-def rates(size: Size, rng: np.random.Generator) -> list[Finding]:
-    """B.19: what fixed points and rates of modes depend on, from Runge-Kutta solutions."""
-
-    def end(s: float, d: float) -> float:
-        run = solve_ivp(lambda _, a: 2 * a * (s - d * a), (0, 60), [1e-3], rtol=1e-10, atol=1e-12)
-        return float(run.y[0, -1])
-
-    modes = modes_of("tree", 1.0)
-    return [
-        Finding("19 fixed point", "The fixed point depends on Sigma_x, the time course on Sigma_yx",
-                "C, erratum B.19",
-                "fixed point of a mode when s doubles and d stays; right form: s/d (on the "
-                f"hierarchy {', '.join(f'{v:.3g}' for v in np.asarray(modes.full_strength)[:3])})",
-                off(end(1.0, 0.5), end(2.0, 0.5)), off(2.0 / 0.5, end(2.0, 0.5)),
-                ("Sigma_yx given", off(end(1.0, 0.5) / 2, end(1.0, 1.0)))),
+                off(w2 @ augmented, np.c_[offset, matrix]), off(gated, np.c_[offset, matrix]),
+                correction="W2 G W1"),
     ]  # fmt: skip

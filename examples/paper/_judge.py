@@ -48,6 +48,7 @@ LOSSES = Margins(0.05, 0.1, "of the loss at zero weights or at the start")
 TIMES = Margins(0.1, 0.25, "of the time that it is compared with")
 MAPS = Margins(0.1, 0.2, "of the norm of the map")
 LIKENESS = Margins(0.05, 0.1, "below 1 (CKA, cosine, R^2)")
+COEFFICIENTS = Margins(0.05, 0.1, "of the closed form")
 SHARES = Margins(0.1, 0.2, "as a share of units, samples or pairs")
 
 

@@ -20,7 +20,7 @@ import jax
 import matplotlib.pyplot as plt
 import numpy as np
 import optax
-from _judge import half_width, interval, sign
+from _judge import both, half_width, interval, more, verdict
 from _paper import Row, Study, fl
 from _residual import Residual, is_weight, offset, outputs_of, residual, taught
 from matplotlib.figure import Figure
@@ -206,49 +206,49 @@ def _offset_rows(data: Data) -> list[Row]:
     least = {gain: grid[rows.argmin(axis=1)] for gain, rows in data.initial.items()}
     rows = data.initial[1.0]
     at = np.array([0, np.argmin(rows.mean(axis=0)), -1])
-    u = sign(rows[:, 0] - rows[:, at[1]]) > 0 and sign(rows[:, -1] - rows[:, at[1]]) > 0
-    middle = least[1.0].mean()
+    middle, half = least[1.0].mean(), half_width(least[1.0])
     told = {gain: gain * np.sqrt(1 / (6 * np.pi)) for gain in size.gains}
     text = "; ".join(
         f"gain {gain:.3g}: measured {interval(v)}, sqrt(v / 2 pi) = {told[gain]:.3g}"
         for gain, v in least.items()
     )
     inputs, outputs = data.mean.T
-    last = data.offsets[:, :, -1]
-    off = np.abs(last - data.teachers[:, None]).mean(axis=1)
+    last, first = (
+        np.abs(data.offsets[:, :, k] - data.teachers[:, None]).mean(axis=1) for k in (-1, 0)
+    )
     return [
         Row(
             "The outputs have a mean although the inputs have none: Delta > 0",
             "B, representation collapse",
             f"b = 0, initial weights: Delta {interval(outputs)}, of the inputs {interval(inputs)} "
-            "(4,096 samples)",
-            "holds" if sign(outputs - 2 * inputs) > 0 else "does not hold",
+            "(4,096 samples); criterion: more, paired",
+            verdict(more(outputs, inputs)),
         ),
         Row(
             "Delta has the shape of a U over b",
             "B, trick",
-            f"initial Delta at b = {', '.join(f'{grid[k]:g}: {interval(rows[:, k])}' for k in at)}",
-            "holds" if u else "does not hold",
+            f"initial Delta at b = {', '.join(f'{grid[k]:g}: {interval(rows[:, k])}' for k in at)}"
+            "; criterion: more at both ends, paired, two comparisons",
+            verdict(both(*(more(rows[:, k], rows[:, at[1]], 2) for k in (0, -1)))),
         ),
         Row(
             "Delta is low at b = .2 and .3",
             "B, trick",
-            f"b of the least Delta by the variance of preactivations: {text}",
-            "does not hold" if not 0.2 <= middle <= 0.3
-            else "holds" if len(told) == 1
-            else "holds under a condition: the variance of PyTorch's initial weights, 1/3",
+            "b of the least Delta by the variance of preactivations (gain 1: PyTorch's initial "
+            f"weights, variance 1/3): {text}; criterion: between .2 and .3 at gain 1 (elsewhere at "
+            "sqrt(v / 2 pi), erratum B.19)",
+            verdict(bool(middle - half >= 0.2 and middle + half <= 0.3)),
         ),
         Row(
-            "Delta > 0 is undesirable and to be eliminated",
-            "B, representation collapse",
-            f"distance of Delta from the teacher's, {interval(data.teachers)}, after training "
-            f"(mean over b) {interval(off)}; at the start "
-            f"{interval(np.abs(data.offsets[:, :, 0] - data.teachers[:, None]).mean(axis=1))}",
-            "holds under a condition: at initial weights; trained students have the teacher's Delta"
-            if sign(off - 0.1 * data.teachers) < 0
-            else "not testable here",
+            "Is Delta > 0 to be eliminated, a feature or a bug?",
+            "B, representation collapse (which asks it)",
+            f"distance of Delta from the teacher's, {interval(data.teachers)}, at the start "
+            f"{interval(first)}, after training {interval(last)} (means over b)",
+            "control: trained students come to the teacher's Delta, whatever b"
+            if more(first, last) and more(0.1 * data.teachers, last)
+            else "control: undecided",
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _loss_rows(data: Data) -> list[Row]:
@@ -256,71 +256,64 @@ def _loss_rows(data: Data) -> list[Row]:
     low = (b >= 0.2) & (b <= 0.3)
     best = b[last.argmin(axis=1)]
     text = ", ".join(f"{k:g}: {interval(v)}" for k, v in zip(b, last.T, strict=True))
-    bottom = last[:, low].mean(axis=1)
-    sides = [sign(last[:, k] - bottom) for k in (0, -1)]
     related = correlation(data)
     unbent = np.array([stats.pearsonr(b, row)[0] for row in last])
     quick, rough = area(data.losses), rises(data.losses)
     slower = [quick[:, k] - quick[:, low].mean(axis=1) for k in (0, -1)]
     rougher = [rough[:, k] - rough[:, low].mean(axis=1) for k in (0, -1)]
+    smooth = rough.mean() < 1e-3
     return [
         Row(
-            "The final loss has the shape of a U over b, with its minimum at .2 to .3",
-            "B, trick",
-            f"after {data.size.steps:,} steps by b: {text}; least at b = {interval(best)}",
-            "holds" if sides == [1, 1] and 0.2 <= best.mean() <= 0.3
-            else "holds under a condition: a U, but its least value elsewhere" if sides == [1, 1]
-            else "does not hold",
+            "Where the final loss is least",
+            "B, trick (right plot)",
+            f"after {data.size.steps:,} steps by b: {text}",
+            f"control: at b = {interval(best)}",
         ),
         Row(
-            "The final loss correlates with Delta",
+            "The final loss correlates positively with Delta",
             "B, trick",
             f"over b, with the initial Delta: {interval(related)}; with b itself "
-            f"{interval(unbent)}",
-            "holds" if related.mean() - half_width(related) > 0.5
-            else "holds under a condition: weakly" if sign(related) > 0
-            else "does not hold",
+            f"{interval(unbent)}; criterion: positive, and more than with b",
+            verdict(both(more(related), more(related, unbent))),
         ),
         Row(
             "Low Delta goes with fast learning curves",
             "B, trick",
             "mean log loss along training, that of b = .2 and .3 subtracted: "
-            f"b = {b[0]:g}: {interval(slower[0])}, b = {b[-1]:g}: {interval(slower[1])}",
-            "holds" if min(map(sign, slower)) > 0 else "does not hold",
+            f"b = {b[0]:g}: {interval(slower[0])}, b = {b[-1]:g}: {interval(slower[1])}; "
+            "criterion: more at both, paired, two comparisons",
+            verdict(both(*(more(v, of=2) for v in slower))),
         ),
         Row(
             "Low Delta goes with smooth learning curves",
             "B, trick",
             f"rises between rows {data.size.every} steps apart, in shares of the first loss, that "
             f"of b = .2 and .3 ({interval(rough[:, low].mean(axis=1))}) subtracted: b = {b[0]:g}: "
-            f"{interval(rougher[0])}, b = {b[-1]:g}: {interval(rougher[1])}",
-            "holds" if min(map(sign, rougher)) > 0
-            else "not testable here" if rough.mean() < 0.01
-            else "does not hold",
+            f"{interval(rougher[0])}, b = {b[-1]:g}: {interval(rougher[1])}"
+            + ("; all curves are smooth here" if smooth else ""),
+            "not testable here" if smooth else verdict(both(*(more(v, of=2) for v in rougher))),
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _flow_row(data: Data) -> Row:
     b, last = np.array(data.size.flow_biases), data.flow_losses[..., -1]
     low = (b >= 0.2) & (b <= 0.3)
-    bottom = last[:, low].mean(axis=1)
-    sides = [sign(last[:, k] - bottom) for k in (0, -1)]
-    quick = area(data.flow_losses)
-    slower = [sign(quick[:, k] - quick[:, low].mean(axis=1)) for k in (0, -1)]
+    bottom, quick = last[:, low].mean(axis=1), area(data.flow_losses)
+    ends = both(*(more(last[:, k], bottom, 2) for k in (0, -1)))
+    pace = both(*(more(quick[:, k], quick[:, low].mean(axis=1), 2) for k in (0, -1)))
     text = ", ".join(f"{k:g}: {interval(v)}" for k, v in zip(b, last.T, strict=True))
     speed = ", ".join(
         f"{k:g}: {interval(v)}" for k, v in zip(b, (quick - quick[:, :1]).T, strict=True)
     )
+    words = {True: "yes", False: "no", None: "not seen"}
     return Row(
-        "The same without Adam, along gradient flow",
+        "Whether a low Delta helps without Adam, along gradient flow",
         "B, trick",
         f"3 blocks, 10 inputs, 40 hidden units: loss at t = {data.size.flow_time:g} by b: {text}; "
         f"mean log loss along the flow over that of b = 0: {speed}",
-        "holds" if sides == [1, 1]
-        else "holds under a condition: speed, not the last loss" if slower == [1, 1]
-        else "does not hold",
-    )  # fmt: skip
+        f"control: final loss {words[ends]}, speed {words[pace]}",
+    )
 
 
 def draw(data: Data) -> Figure:

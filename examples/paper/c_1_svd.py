@@ -20,6 +20,8 @@ import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
+from _errata import EXACT
+from _judge import MAPS, TIMES, both, interval, more, same, verdict
 from _paper import Row, Study, fl
 from _tree import thin
 from matplotlib.figure import Figure
@@ -333,14 +335,16 @@ def judge(data: Data) -> list[Row]:
 def _decoupling_rows(data: Data) -> list[Row]:
     size = data.size
     moved = {name: float(rows.max()) for name, rows in data.moved.items()}
-    aligned, turned, small, large, _equal = moved.values()
+    aligned, turned = moved["aligned"], moved["aligned, Sigma_x turned"]
     commutators = [float(fl.theory.modes(task_of(size, k)).commutator) for k in ("pairs", "turned")]
     median = {kind: np.median(rows, axis=1) for kind, rows in data.errors.items()}
     curves = "; ".join(
         f"{kind}: {', '.join(f'{e:.2g}' for e in rows)}" for kind, rows in median.items()
     )
-    lasting = min(median["pairs"][-1], median["turned"][-1])
-    fades = np.all(np.diff(median["distinct"]) < 0) and median["distinct"][-1] < 0.05
+    close = {kind: same(rows[-1], MAPS, of=3) for kind, rows in data.errors.items()}
+    fades = more(data.errors["distinct"][0], data.errors["distinct"][-1])
+    falls = more(data.moved[f"random, distinct, variance {max(size.variances):g}"],
+                 data.moved[f"random, distinct, variance {min(size.variances):g}"])  # fmt: skip
     drift = _drift(data)
     return [
         Row(
@@ -350,38 +354,49 @@ def _decoupling_rows(data: Data) -> list[Row]:
             f"over that one's full strength: {', '.join(f'{k} {v:.1e}' for k, v in moved.items())} "
             f"(two layers, {size.seeds} random starts; relative commutator of the covariances "
             f"{commutators[0]:.0e}, turned {commutators[1]:.2f})",
-            "holds"
-            if max(moved.values()) < 1e-6
-            else "holds under a condition: Sigma_x diagonal in the modes and weights aligned to "
-            "them; random small weights couple modes by a share that falls with the variance"
-            if aligned < 1e-6 and small < 0.5 * large and turned > 100 * aligned
-            else "does not hold",
+            verdict(
+                max(moved.values()) < EXACT,
+                (
+                    "Sigma_x diagonal in the modes and weights aligned to them; random small "
+                    "weights couple modes by a share that falls with the variance",
+                    both(aligned < EXACT, turned > EXACT, falls),
+                ),
+            ),
         ),
         Row(
             "Singular values have closed-form trajectories",
             "C Sec. 1, exact dynamics",
             "largest error relative to the flow (rtol 1e-10): "
             + ", ".join(f"{k} {v:.1e}" for k, v in data.exact.items()),
-            "holds" if max(data.exact.values()) < 1e-6 else "does not hold",
+            verdict(max(data.exact.values()) < EXACT),
         ),
         Row(
             "The closed forms describe small random starts",
             "C Sec. 1, exact dynamics; erratum: raw a0 may be negative",
             f"largest error of isolated modes along the run, median over {size.seeds} seeds, at "
-            f"variances {', '.join(f'{v:g}' for v in size.variances)}: {curves}",
-            "does not hold"
-            if not fades
-            else "holds"
-            if lasting < 0.05
-            else "holds under a condition: Sigma_x diagonal in the modes and singular values apart "
-            "(equal ones grow together in a basis that the start sets)",
+            f"variances {', '.join(f'{v:g}' for v in size.variances)}: {curves}; means at the "
+            f"smallest {', '.join(f'{k} {interval(v[-1])}' for k, v in data.errors.items())}; "
+            f"criterion: falls with the variance and {MAPS} at the smallest",
+            verdict(
+                both(fades, *close.values()),
+                (
+                    "Sigma_x diagonal in the modes; closely if singular values are apart (equal "
+                    "ones grow together in a basis that the start sets)",
+                    both(fades, close["distinct"], close["pairs"]),
+                ),
+                (
+                    "Sigma_x diagonal in the modes and singular values apart (equal ones grow "
+                    "together in a basis that the start sets)",
+                    both(fades, close["distinct"]),
+                ),
+            ),
         ),
         Row(
             "Balanced solutions: a balanced start stays balanced",
             "C Sec. 1, exact dynamics",
             "largest entry of W_{l+1}^T W_{l+1} - W_l W_l^T along the runs of two and more layers: "
             f"{drift:.1e}",
-            "holds" if drift < 1e-6 else "does not hold",
+            verdict(drift < EXACT),
         ),
     ]
 
@@ -407,16 +422,14 @@ def _depth_rows(data: Data) -> list[Row]:
             "product of the flow from the mean of two starts against the mean of the two products, "
             f"relative: one layer {data.bent[1].max():.1e}, two layers {data.bent[2].min():.2f} to "
             f"{data.bent[2].max():.2f} (three pairs)",
-            "holds" if data.bent[1].max() < 1e-6 and data.bent[2].min() > 0.01 else "does not hold",
+            verdict(both(data.bent[1].max() < EXACT, more(data.bent[2], EXACT))),
         ),
         Row(
             "The loss is not convex in the weights: depth makes it so",
             "C Sec. 1, the essentials",
             "largest excess of the loss over its chord, halfway between two weights, over L(0): "
             + ", ".join(f"{NAMES[k]} {v:.2g}" for k, v in data.hump.items()),
-            "holds"
-            if data.hump[1] <= 1e-12 and min(data.hump[k] for k in deep) > 0
-            else "does not hold",
+            verdict(data.hump[1] <= 1e-12 and min(data.hump[k] for k in deep) > 0),
         ),
         Row(
             "Depth changes the dynamics: modes are learned one after the other",
@@ -425,12 +438,13 @@ def _depth_rows(data: Data) -> list[Row]:
             f"{data.size.d[1]:g}: "
             + ", ".join(f"{NAMES[k]} {v:.3g}" for k, v in spreads.items())
             + "; time from 10 to 90 % over the half-time: "
-            + ", ".join(f"{sharp[k]:.3g}" for k in sharp),
-            "holds"
-            if abs(spreads[1] - 1) < 0.01
-            and min(spreads[k] for k in deep) > 2
-            and max(sharp[k] for k in deep) < 0.5 * sharp[1]
-            else "does not hold",
+            + ", ".join(f"{sharp[k]:.3g}" for k in sharp)
+            + f"; criterion: one layer the same, deeper ones apart and steeper, {TIMES}",
+            verdict(
+                abs(spreads[1] - 1) <= TIMES.same
+                and all(abs(spreads[k] - 1) >= TIMES.apart for k in deep)
+                and all(sharp[k] <= (1 - TIMES.apart) * sharp[1] for k in deep)
+            ),
         ),
     ]
 
@@ -438,45 +452,41 @@ def _depth_rows(data: Data) -> list[Row]:
 def _course_rows(data: Data) -> list[Row]:
     size = data.size
     modes = fl.theory.modes(task_of(size))
-    rows = []
-    for depth in size.depths:
-        alpha, beta = exponents(size, data.hits[depth][1])
-        rows.append(
-            Row(
-                f"The time course depends on the singular values of Sigma_yx ({NAMES[depth]})",
-                "C Sec. 1, erratum B.19",
-                f"half-time ~ s^{alpha:.3f} d^{beta:.3f} through nine modes, a_0 = {size.start:g}",
-                "does not hold"
-                if abs(alpha) < 3 * abs(beta)
-                else "holds"
-                if abs(beta) < 0.05
-                else "holds under a condition: up to the logarithm of the ratio of full to initial "
-                "strength, which holds d",
-            )
+    course = {depth: exponents(size, data.hits[depth][1]) for depth in size.depths}
+    # What doubling s, or d, changes of the half-time.
+    double = {depth: np.abs(2.0**powers - 1) for depth, powers in course.items()}
+    sets = [s >= TIMES.apart and d <= TIMES.same for k, (s, d) in double.items() if k > 1]
+    rows = [
+        Row(
+            "The time course of deep linear networks depends on the singular values of Sigma_yx",
+            "C Sec. 1, erratum B.19",
+            f"half-times of nine modes, a_0 = {size.start:g}: "
+            + ", ".join(f"{NAMES[k]} ~ s^{a:.3f} d^{b:.3f}" for k, (a, b) in course.items())
+            + f"; criterion: from two layers on doubling s changes them, doubling d does not, "
+            f"{TIMES} (two layers keep a logarithm of the ratio of full to initial strength, which "
+            "holds d; one layer is the control)",
+            verdict(all(sets)),
         )
+    ]
     rate = np.log(10) / (data.early[1] - data.early[0]) / 2
     off = np.max(np.abs(rate / np.asarray(modes.s) - 1))
     powers = {depth: exponents(size, ends(data, depth)) for depth in size.depths}
-    both = max(np.max(np.abs(v - [1, -1])) for v in powers.values())
     return [
         *rows,
         Row(
             "Two layers: an early mode grows at the rate 2 s / tau, whatever d",
             "C Sec. 1, erratum B.19",
             f"rate from 2 to 20 a_0 over 2s - 1: at most {off:.2g}; ~ s^"
-            f"{exponents(size, rate)[0]:.3f} d^{exponents(size, rate)[1]:.3f}",
-            "holds" if off < 0.05 else "does not hold",
+            f"{exponents(size, rate)[0]:.3f} d^{exponents(size, rate)[1]:.3f}; criterion: {TIMES}",
+            verdict(bool(off <= TIMES.same)),
         ),
         Row(
             "The fixed point depends on Sigma_x",
             "C Sec. 1, erratum B.19",
             "final strength ~ "
-            + ", ".join(f"s^{a:.3f} d^{b:.3f} ({NAMES[k]})" for k, (a, b) in powers.items()),
-            "does not hold"
-            if both > 0.01 and max(abs(v[1]) for v in powers.values()) < 0.1
-            else "holds under a condition: on Sigma_yx as well, it is s/d"
-            if both < 0.01
-            else "holds",
+            + ", ".join(f"s^{a:.3f} d^{b:.3f} ({NAMES[k]})" for k, (a, b) in powers.items())
+            + ": it is s/d, so on Sigma_yx as well",
+            verdict(all(abs(2.0**b - 1) >= TIMES.apart for _, b in powers.values())),
         ),
     ]
 

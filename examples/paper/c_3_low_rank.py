@@ -1,10 +1,13 @@
 """C, third part: the low-rank simplicity bias of deep linear networks.
 
-Gradient flow of one to four layers on two linear teachers. One has white inputs and four singular
+Gradient flow of one to four layers on three linear teachers. One has white inputs and four singular
 values apart (8 inputs and outputs): the plateaus and their ranks are looked at, from i.i.d. normal
-starts of several sizes. The other has rank 2, label noise and half as many samples as inputs, for
-what the bias does for generalisation. The starts of all depths have products of the same norm,
-which is what "initial variance" means between depths; the weights' variance follows from it.
+starts of several sizes. Another has rank 2, label noise and half as many samples as inputs. On both
+the map at convergence is determined by least squares and the start, whatever the depth. The third
+is a matrix of rank 2 of which fewer entries are measured than it has (matrix completion, as in
+Arora et al. 2019), so that a bias to low rank has room at convergence. The starts of all depths
+have products of the same norm, which is what "initial variance" means between depths; the weights'
+variance follows from it.
 
 The text gives no numbers; Huh et al. (2023), whom it quotes, define the rank by the entropy of the
 singular values, here `effective_rank`, exp of it.
@@ -21,13 +24,11 @@ import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
-from _judge import interval
+from _judge import MAPS, apart, both, interval, more, same, verdict
 from _paper import Row, Study, fl
 from _tree import thin
 from matplotlib.figure import Figure
 from tqdm import tqdm
-
-NEAR = 0.1  # relative distance from the best map of a rank that counts as being there
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Size:
     - `seeds`, `depths`, `hidden`: runs; `norms` of the initial product over the teacher's.
     - `spectrum`, `inputs`: of the first teacher.
     - `noisy_*`: of the second: inputs, samples, standard deviation of the noise, initial norm.
+    - `side`, `measured`: of the third: rows and columns, entries that are measured.
     - `t1`, `points`: largest end of the flow, saved times (equidistant in log t).
     """
 
@@ -50,6 +52,8 @@ class Size:
     noisy_samples: int = 12
     noisy_norm: float = 1e-3
     noise: float = 0.5
+    side: int = 12
+    measured: int = 84
     t1: float = 400.0
     points: int = 241
 
@@ -78,11 +82,12 @@ class Run:
 
 @dataclasses.dataclass
 class Data:
-    """Runs by (depth, norm), of all seeds; noisy ones by depth; ranks of large random starts."""
+    """Runs by (depth, norm), of all seeds; others by depth; ranks of large random starts."""
 
     size: Size
     runs: dict[tuple[int, float], list[Run]]
     noisy: dict[int, list[Run]]
+    completion: dict[int, list[Run]]
     starts: dict[int, np.ndarray]
 
 
@@ -102,6 +107,22 @@ def noisy_task(size: Size) -> tuple[fl.Task, np.ndarray]:
     x = rng.normal(size=(size.noisy_samples, n))
     y = x @ teacher.T + size.noise * rng.normal(size=x.shape)
     return fl.Task(x, y, name="noisy"), teacher
+
+
+def completion_task(size: Size, seed: int) -> tuple[fl.Task, np.ndarray]:
+    """Entries of a matrix of rank 2; targets of those that are not measured are 0."""
+    rng, n = np.random.default_rng(100 + seed), size.side
+    u, v = (np.linalg.qr(rng.normal(size=(n, 2)))[0] for _ in range(2))
+    teacher = (u * [3.0, 2.0]) @ v.T
+    seen = np.zeros(n * n)
+    seen[rng.permutation(n * n)[: size.measured]] = 1
+    # Inputs sqrt(n) e_i: the loss is half the squared error over the measured entries.
+    return fl.Task(np.sqrt(n) * np.eye(n), np.sqrt(n) * (teacher * seen.reshape(n, n)).T), teacher
+
+
+def of_measured(output: Any, target: Any) -> Any:
+    """Half the squared error of the entries that are measured."""
+    return 0.5 * jnp.sum(jnp.where(target != 0, output - target, 0.0) ** 2)
 
 
 def start(task: fl.Task, depth: int, hidden: int, norm: float, seed: int) -> fl.LinearNetwork:
@@ -125,13 +146,16 @@ def measured(network: fl.LinearNetwork, task: Any, teacher: Any, maps: Any) -> d
     }
 
 
-def run(task: fl.Task, teacher: np.ndarray, network: fl.LinearNetwork, size: Size) -> Run:
+def run(
+    task: fl.Task, teacher: np.ndarray, network: fl.LinearNetwork, size: Size, loss: Any = None
+) -> Run:
     """The flow, measured at times that are equidistant in log t."""
     u, s, vt = np.linalg.svd(teacher)
     some = int(np.sum(s > 1e-9 * s[0]))
     maps = np.stack([(u[:, :k] * s[:k]) @ vt[:k] for k in range(1, some + 1)])
     ts = np.concatenate([[0], np.geomspace(1e-2, size.t1, size.points - 1)])
-    flow = fl.gradient_flow(network, task, size.t1, ts=ts, rtol=1e-6)
+    how = {} if loss is None else {"loss": loss}
+    flow = fl.gradient_flow(network, task, size.t1, ts=ts, rtol=1e-6, **how)
     found = fl.measures.along(
         flow, jax.tree_util.Partial(measured, teacher=jnp.asarray(teacher), maps=jnp.asarray(maps))
     )
@@ -156,7 +180,14 @@ def compute(size: Size) -> Data:
         for seed in range(size.seeds):
             network = start(task, depth, size.noisy_inputs, size.noisy_norm * scale, seed)
             noisy.setdefault(depth, []).append(run(task, teacher, network, size))
-    return Data(size, runs, noisy, {depth: _start_ranks(depth) for depth in size.depths})
+    completion: dict[int, list[Run]] = {}
+    for depth, seed in itertools.product(size.depths, range(size.seeds)):
+        task, teacher = completion_task(size, seed)
+        norm = size.noisy_norm * float(np.linalg.norm(teacher))
+        network = start(task, depth, size.side, norm, seed)
+        completion.setdefault(depth, []).append(run(task, teacher, network, size, of_measured))
+    ranks = {depth: _start_ranks(depth) for depth in size.depths}
+    return Data(size, runs, noisy, completion, ranks)
 
 
 def _start_ranks(depth: int) -> np.ndarray:
@@ -202,10 +233,10 @@ def over(runs: list[Run], function: Any) -> np.ndarray:
     return np.array([function(one) for one in runs])
 
 
-def surely_falls(groups: Any) -> bool:
-    """Whether every group's mean lies below the one before by 1.96 standard errors or more."""
-    pairs = itertools.pairwise([(v.mean(), v.var(ddof=1) / len(v)) for v in groups])
-    return all(a - b > 1.96 * np.sqrt(p + q) for (a, p), (b, q) in pairs)
+def falls(groups: Any, of: int = 1) -> list[bool | None]:
+    """Whether every group is less than the one before, paired."""
+    pairs = list(itertools.pairwise(groups))
+    return [more(a, b, of * len(pairs)) for a, b in pairs]
 
 
 def numbers(data: Data) -> dict[str, Any]:
@@ -222,117 +253,135 @@ def numbers(data: Data) -> dict[str, Any]:
     for depth, runs in data.noisy.items():
         rows = np.array([[r.test.min(), r.test[-1], r.rank[-1]] for r in runs])
         found[f"noisy, {depth} layers: least and last test error, last rank"] = rows.mean(axis=0)
+    for depth, runs in data.completion.items():
+        rows = np.array([[r.losses[-1] / r.losses[0], missed(r), r.rank[-1]] for r in runs])
+        found[f"completion, {depth} layers: last loss, error, last rank"] = rows.mean(axis=0)
     found["rank of random products by depth"] = {k: v.mean() for k, v in data.starts.items()}
     return found
 
 
+def missed(one: Run) -> float:
+    """Last error of the map over that at the start, which is nearly zero."""
+    return float(one.test[-1] / one.test[0])
+
+
 def judge(data: Data) -> list[Row]:
-    """Verdicts: small starts, depth, generalisation."""
-    return [*_small_rows(data), *_depth_rows(data), *_noise_rows(data)]
+    """Verdicts: small starts, depth, what is left at convergence, generalisation."""
+    return [_small_row(data), *_depth_rows(data), *_end_rows(data), *_noise_rows(data)]
 
 
-def _small_rows(data: Data) -> list[Row]:
-    size, rows, target = data.size, [], truncated_ranks(data.size)
+def _listed(values: dict[int, np.ndarray]) -> str:
+    return ", ".join(f"{_layers(k)} {interval(v)}" for k, v in values.items())
+
+
+def _small_row(data: Data) -> Row:
+    size, target = data.size, truncated_ranks(data.size)
+    far = {
+        key: over(runs, closest)[:, :-1].max(axis=1) for key, runs in data.runs.items()
+    }  # of all but the last rank
+    texts = []
     for depth in size.depths:
-        near = {norm: np.median(over(data.runs[depth, norm], closest), axis=0)[:-1]
-                for norm in size.norms}  # fmt: skip
-        at = np.median(over(data.runs[depth, size.norms[-1]], plateau_ranks), axis=0)
-        largest = [float(near[norm].max()) for norm in size.norms]
-        text = ", ".join(f"{n:g}: {v:.2g}" for n, v in zip(size.norms, largest, strict=True))
-        layers = "one layer" if depth == 1 else f"{depth} layers"
-        rows.append(
-            Row(
-                f"Small starts pass through solutions of rank 1, 2, 3 on the way to 4 ({layers})",
-                "C Sec. 1, low-rank simplicity bias",
-                "least relative distance from the teacher's best maps of rank 1 to 3, the largest "
-                f"of the three, median over {size.seeds} seeds, by initial norm: {text}; effective "
-                f"ranks there at the smallest {', '.join(f'{v:.3g}' for v in at[:-1])}, of the "
-                f"best maps {', '.join(f'{v:.3g}' for v in target[:-1])}",
-                "does not hold"
-                if largest[-1] > NEAR
-                else "holds"
-                if largest[0] < NEAR
-                else "holds under a condition: small enough starts",
-            )
-        )
-    return rows
+        at = np.median(over(data.runs[depth, size.norms[-1]], plateau_ranks), axis=0)[:-1]
+        by_norm = ", ".join(f"{norm:g}: {interval(far[depth, norm], 2)}" for norm in size.norms)
+        texts.append(f"{_layers(depth)} {by_norm} (ranks {', '.join(f'{v:.3g}' for v in at)})")
+    deep = [same(far[k, size.norms[-1]], MAPS, len(size.depths)) for k in size.depths[1:]]
+    shallow = apart(far[size.depths[0], size.norms[-1]], MAPS, len(size.depths))
+    return Row(
+        "From small starts deep linear networks pass through solutions of rank 1, 2, 3",
+        "C Sec. 1, low-rank simplicity bias",
+        "least relative distance from the teacher's best maps of rank 1 to 3, the largest of the "
+        f"three, by layers and initial norm, and median effective ranks there: {'; '.join(texts)}; "
+        f"the best maps have {', '.join(f'{v:.3g}' for v in target[:-1])}; criterion: at the "
+        f"smallest norm two and more layers near, one layer not, {MAPS}",
+        verdict(both(*deep, shallow)),
+    )
 
 
 def _depth_rows(data: Data) -> list[Row]:
-    size, rows = data.size, []
-    for norm in (size.norms[0], size.norms[-1]):
-        mean = {k: over(data.runs[k, norm], midway) for k in size.depths}
-        means = np.array([v.mean() for v in mean.values()])
-        rows.append(
-            Row(
-                f"Depth strengthens the bias to low rank during training (initial norm {norm:g})",
-                "C Sec. 1, low-rank simplicity bias",
-                "effective rank between 90 and 10 % of the initial loss: "
-                + ", ".join(f"{_layers(k)} {interval(v)}" for k, v in mean.items()),
-                "does not hold"
-                if means[0] - means[1] < 0.05
-                else "holds"
-                if surely_falls(mean.values())
-                else "holds under a condition: from one layer to more, not beyond",
-            )
-        )
-    ranks = np.array([data.starts[k].mean() for k in size.depths])
-    rows.append(
+    size = data.size
+    means = {
+        norm: {k: over(data.runs[k, norm], midway) for k in size.depths}
+        for norm in (size.norms[0], size.norms[-1])
+    }
+    large, small = (falls(mean.values(), of=2) for mean in means.values())
+    names = [f"norm {norm:g}: {_listed(mean)}" for norm, mean in means.items()]
+    return [
+        Row(
+            "Depth strengthens the bias to low rank during training",
+            "C Sec. 1, low-rank simplicity bias",
+            f"effective rank between 90 and 10 % of the initial loss, by initial {'; '.join(names)}"
+            "; criterion: falls with every layer, paired",
+            verdict(
+                both(*large, *small),
+                ("from starts that are not small; from small ones from one layer to two, not "
+                 "beyond", both(*large, small[0])),
+            ),
+        ),
         Row(
             "Depth lowers the effective rank of random starts already",
             "C Sec. 1, low-rank simplicity bias (Huh et al. 2023)",
-            "products of random 32 x 32 matrices: "
-            + ", ".join(f"{_layers(k)} {v:.3g}" for k, v in zip(size.depths, ranks, strict=True)),
-            "holds" if np.all(np.diff(ranks) < 0) else "does not hold",
-        )
+            f"products of random 32 x 32 matrices (seeds: draws): {_listed(data.starts)}; "
+            "criterion: falls with every layer",
+            verdict(both(*falls(data.starts.values()))),
+        ),
+    ]  # fmt: skip
+
+
+def _end_rows(data: Data) -> list[Row]:
+    """Matrix completion, and the task that leaves no room."""
+    size = data.size
+    rank = {k: over(runs, lambda r: r.rank[-1]) for k, runs in data.completion.items()}
+    error = {k: over(runs, missed) for k, runs in data.completion.items()}
+    left = {k: over(runs, lambda r: r.losses[-1] / r.losses[0]) for k, runs in
+            data.completion.items()}  # fmt: skip
+    last = {k: over(data.runs[k, size.norms[-1]], lambda r: r.rank[-1]) for k in size.depths}
+    what = (
+        f"matrix completion, {size.side} x {size.side}, rank 2, {size.measured} of "
+        f"{size.side**2} entries measured, initial norm {size.noisy_norm:g}, losses at most "
+        f"{max(v.max() for v in left.values()):.1g} of the first"
     )
-    last = {k: over(data.runs[k, size.norms[-1]], lambda r: r.rank[-1]).mean() for k in size.depths}
-    spread = max(last.values()) / min(last.values()) - 1
-    rows.append(
-        Row(
-            "The bias persists at convergence",
-            "C Sec. 1, low-rank simplicity bias (Huh et al. 2023)",
-            "effective rank when the run ends, teacher of rank 4, more samples than inputs: "
-            + ", ".join(f"{_layers(k)} {v:.4g}" for k, v in last.items()),
-            "does not hold" if spread < 0.01 else "holds",
-        )
+    source, deep = "C Sec. 1, low-rank simplicity bias", size.depths[1:]
+    ranks, errors = (
+        [more(values[size.depths[0]], values[k], len(deep)) for k in deep]
+        for values in (rank, error)
     )
-    return rows
+    return [
+        Row("The bias of deep networks to low rank persists at convergence",
+            f"{source} (Huh et al. 2023)",
+            f"{what}: effective rank {_listed(rank)} (the matrix itself: 1.96); criterion: every "
+            "deeper one lower than one layer, paired",
+            verdict(both(*ranks))),
+        Row("It helps generalisation at convergence",
+            "C Sec. 1, consequences for generalization",
+            f"{what}: squared error of the map over that of zero {_listed(error)}; criterion: "
+            "every deeper one lower than one layer, paired",
+            verdict(both(*errors))),
+        Row("The rank at convergence where least squares is determined",
+            f"{source} (Huh et al. 2023)",
+            f"teacher of rank 4, more samples than inputs: {_listed(last)}",
+            "control: the same at every depth, a bias has no room"),
+    ]  # fmt: skip
 
 
 def _noise_rows(data: Data) -> list[Row]:
     best = {k: over(runs, lambda r: r.test.min()) for k, runs in data.noisy.items()}
     last = {k: over(runs, lambda r: r.test[-1]) for k, runs in data.noisy.items()}
     rank = {k: over(runs, lambda r: r.rank[-1]) for k, runs in data.noisy.items()}
-    means = np.array([v.mean() for v in best.values()])
-    ends = np.array([v.mean() for v in last.values()])
-
-    def listed(values):
-        return ", ".join(f"{_layers(k)} {interval(v)}" for k, v in values.items())
-
+    found = falls(best.values())
     what = (
         f"rank-2 teacher, {data.size.noisy_samples} samples of {data.size.noisy_inputs} inputs, "
         f"noise {data.size.noise:g}, initial norm {data.size.noisy_norm:g}"
     )
     return [
-        Row(
-            "The bias helps generalisation: early stopping finds a better map in deeper networks",
+        Row("The bias helps generalisation: early stopping finds a better map in deeper networks",
             "C Sec. 1, consequences for generalization",
-            f"least test error along the run ({what}): {listed(best)}",
-            "does not hold"
-            if means[1] > 0.98 * means[0]
-            else "holds"
-            if surely_falls(best.values())
-            else "holds under a condition: from one layer to more, not beyond",
-        ),
-        Row(
-            "It helps generalisation without early stopping as well",
+            f"least test error along the run ({what}): {_listed(best)}; criterion: falls with every"
+            " layer, paired",
+            verdict(both(*found), ("from one layer to two, not beyond", found[0]))),
+        Row("The test error at convergence where least squares and a small start determine the map",
             "C Sec. 1, consequences for generalization",
-            f"test error when the run ends: {listed(last)}; effective rank there {listed(rank)}: "
-            "small starts of every depth end at the interpolation of least norm",
-            "does not hold" if np.ptp(ends) < 0.02 * ends.mean() else
-            "holds" if surely_falls(last.values()) else "does not hold",
-        ),
+            f"{what}: {_listed(last)}; effective rank there {_listed(rank)}",
+            "control: small starts of every depth end at the interpolation of least norm"),
     ]  # fmt: skip
 
 
@@ -364,16 +413,20 @@ def draw(data: Data) -> Figure:
         bars = np.abs(np.quantile(rows, [0.1, 0.9], axis=1) - middle)
         axes[1, 0].errorbar(size.norms, middle, bars, fmt="osD^"[n], linestyle="-", color=f"C{n}",
                             markersize=4, capsize=3, label=_layers(depth))  # fmt: skip
-        tests = np.mean([r.test for r in data.noisy[depth]], axis=0)
-        ts = data.noisy[depth][0].ts
-        axes[1, 1].plot(ts, tests, color=f"C{n}", linestyle="-", label=_layers(depth))
+        those = data.completion[depth]
+        tests = np.array([r.test / r.test[0] for r in those])
+        how, ts = {"color": f"C{n}", "linestyle": "-"}, those[0].ts
+        axes[1, 1].plot(ts, tests.T, linewidth=0.6, alpha=0.3, **how)
+        axes[1, 1].plot(ts, np.median(tests, axis=0), label=_layers(depth), **how)
     axes[1, 0].set(xscale="log", yscale="log",
                    xlabel="norm of the initial product over the teacher's",
                    ylabel="relative distance from the best\nmap of rank 1, 2 or 3 (worst)",
                    title="C. how low in rank the intermediate solutions are")  # fmt: skip
-    axes[1, 1].set(xscale="log", xlim=(1e-2, size.t1), xlabel="flow time $t$ (units of $\\tau$)",
-                   ylabel="test error (half squared error)",
-                   title="D. noisy teacher of rank 2, mean over seeds")  # fmt: skip
+    axes[1, 1].set(xscale="log", xlim=(1e-1, size.t1), ylim=(0, None),
+                   xlabel="flow time $t$ (units of $\\tau$)",
+                   ylabel="squared error over that of zero",
+                   title=f"D. {size.measured} of {size.side**2} entries of a rank-2 matrix "
+                   "(median)")  # fmt: skip
     for ax in axes.flat:
         ax.legend(fontsize="small", frameon=False)
     axes[0, 1].get_legend().set_title("initial norm")

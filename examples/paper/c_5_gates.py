@@ -9,7 +9,6 @@ ReLU and a linear network. And a ReLU teacher, for what the number of global gat
 """
 
 import dataclasses
-import itertools
 from typing import Any
 
 import jax
@@ -17,13 +16,10 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 from _contexts import contextual
-from _judge import interval
+from _judge import LOSSES, MAPS, apart, both, interval, more, same, verdict
 from _paper import Row, Study, fl
 from matplotlib.figure import Figure
 from tqdm import tqdm
-
-LEARNED = 0.02  # last loss over the first one, below which a task counts as learned
-APART = 0.1  # relative difference of test errors from which on two networks count as different
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,62 +219,58 @@ def _learning_rows(data: Data) -> list[Row]:
     train = {name: column(runs, "train") for name, runs in data.contexts.items()}
     fixed = ["linear", "gated by context", "ReLU"]
     globals_ = [name for name in train if name not in fixed]
-    most = [name for name in globals_ if np.all(train[name] < LEARNED)]
-    sure = np.all(train["linear"] > LEARNED) and np.all(train["gated by context"] < LEARNED)
+    found = {name: same(train[name], LOSSES, len(globals_)) for name in globals_}
+    most = ", ".join(name for name, learned in found.items() if learned)
     return [
         Row(
             "Gates that know the context let a deep linear network learn what no linear one can",
             "C Sec. 2, GDLN (Saxe, Sodhani and Lewallen 2022)",
             "last training loss over the first: "
-            + ", ".join(f"{name} {interval(train[name])}" for name in fixed),
-            "holds" if sure else "does not hold",
+            + ", ".join(f"{name} {interval(train[name])}" for name in fixed)
+            + f"; criterion: from zero {LOSSES}, two comparisons",
+            verdict(both(apart(train["linear"], LOSSES, 2),
+                         same(train["gated by context"], LOSSES, 2))),
         ),
         Row(
             "Globally gated networks learn it too, with gates that know nothing of the task",
             "C Sec. 2, limits of each gating scheme (Li and Sompolinsky 2022)",
             "last training loss over the first, about equally many parameters: "
-            + ", ".join(f"{name} {interval(train[name])}" for name in globals_),
-            "does not hold"
-            if not most
-            else "holds"
-            if len(most) == len(globals_)
-            else f"holds under a condition: with {', '.join(most)}",
+            + ", ".join(f"{name} {interval(train[name])}" for name in globals_)
+            + f"; criterion: from zero {LOSSES}, {len(globals_)} comparisons",
+            verdict(both(*found.values()), (f"enough gates: {most}", bool(most))),
         ),
-    ]
+    ]  # fmt: skip
 
 
 def _held_out_row(data: Data) -> Row:
     shared = {name: column(runs, "shared") for name, runs in data.contexts.items()}
     own = {name: column(runs, "own") for name, runs in data.contexts.items()}
-    best = shared["gated by context"]
-    others = [name for name in shared if name not in ("linear", "gated by context")]
-    better = all(np.all(best < shared[name]) for name in others)
+    name = "gated by context"
     return Row(
         "A pathway shared by all contexts carries over to pairs of item and context never seen",
         "C Sec. 2, pathway-specific effective datasets (Saxe, Sodhani and Lewallen 2022)",
-        "error on pairs held out over the targets' square, properties of all contexts / of the "
-        "own one: "
-        + ", ".join(f"{name} {interval(shared[name])} / {np.mean(own[name]):.2g}"
-                    for name in shared),
-        "holds" if better else "holds under a condition: not better than every other gating"
-        if np.mean(best) < 0.5 else "does not hold",
-    )  # fmt: skip
+        "error on pairs held out over the targets' square, properties of all contexts, which this "
+        "pathway learns / of the own one, which no shared pathway can: "
+        + ", ".join(f"{one} {interval(shared[one])} / {np.mean(own[one]):.2g}" for one in shared)
+        + "; criterion: for the network gated by context the former less, paired, and less than "
+        "outputs of zero",
+        verdict(both(more(own[name], shared[name], 2), more(1.0, shared[name], 2))),
+    )
 
 
 def _many_row(data: Data) -> Row:
     test = {name: np.array(v) for name, v in data.teacher.items()}
-    relu = float(np.mean(test["ReLU"]))
-    gated_ = {name: float(np.mean(v)) for name, v in test.items() if "half" in name}
-    errors = list(gated_.values())
-    last, falls = errors[-1], all(b < a for a, b in itertools.pairwise(errors))
+    gated_ = [v for name, v in test.items() if "half" in name]
+    falls = more(gated_[0], gated_[-1])
     return Row(
         "With many gates a globally gated network behaves like a ReLU network",
         "Li and Sompolinsky 2022, abstract",
         f"test error on a ReLU teacher of {data.size.teacher} units ({data.size.samples} samples "
         "in training), about equally many parameters: "
-        + ", ".join(f"{name} {interval(v)}" for name, v in test.items()),
+        + ", ".join(f"{name} {interval(v)}" for name, v in test.items())
+        + f"; criterion: distance of the roots of the errors at the most gates {MAPS}",
         # The claim is of numbers without bound, which no table reaches.
-        "holds" if last < (1 + APART) * relu
+        "holds" if same(np.sqrt(gated_[-1]) - np.sqrt(test["ReLU"]), MAPS)
         else "not testable here" if falls else "does not hold",
     )  # fmt: skip
 
@@ -292,7 +284,7 @@ def draw(data: Data) -> Figure:
     names = list(data.contexts)
     train = [column(data.contexts[name], "train") for name in names]
     _dots(axes[0], names, train, "C0", "")
-    axes[0].axvline(LEARNED, color="0.5", linewidth=0.8)
+    axes[0].axvline(LOSSES.same, color="0.5", linewidth=0.8)
     axes[0].set(xlabel="last training loss over the first", xscale="log",
                 title="contextual task: what is learned")  # fmt: skip
     for what, colour, word in (("shared", "C0", "properties of all contexts"),

@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import matplotlib.pyplot as plt
 import numpy as np
-from _judge import half_width, interval, sign
+from _judge import LIKENESS, apart, both, half_width, interval, more, same, verdict
 from _paper import Row, Study, fl
 from matplotlib.figure import Figure
 from tqdm import tqdm
@@ -138,12 +138,12 @@ def numbers(data: Data) -> dict[str, Any]:
 
 def judge(data: Data) -> list[Row]:
     """Verdicts."""
-    return [_blind_row(data), *_unit_rows(data), _mode_row(data)]
+    return [_blind_row(data), _unit_row(data), _mode_row(data)]
 
 
 def _blind_row(data: Data) -> Row:
     first, *others = data.size.angles
-    apart = {
+    off = {
         kind: max(
             float(np.max(np.abs(data.losses[kind, angle] - data.losses[kind, first])))
             / float(data.losses[kind, first].max())
@@ -155,52 +155,51 @@ def _blind_row(data: Data) -> Row:
         "The linear flow cannot tell factors from their rotations",
         "C, confusing things (Locatello et al. 2019)",
         f"largest difference of losses from those at {first:g} degrees, same initial weights, in "
-        f"shares of the first loss: linear {apart['linear']:.1e}, ReLU {apart['relu']:.2g}, "
+        f"shares of the first loss: linear {off['linear']:.1e}, ReLU {off['relu']:.2g}, "
         f"{data.size.seeds} seeds",
-        "holds" if apart["linear"] < 1e-6 else "does not hold",
+        verdict(off["linear"] < 1e-6),
     )
 
 
-def _unit_rows(data: Data) -> list[Row]:
-    rows = []
-    for kind, name in (("linear", "linear"), ("relu", "ReLU")):
-        found = [data.units[kind, angle] for angle in data.size.angles]
-        text = ", ".join(
-            f"{angle:g}: {interval(v)}" for angle, v in zip(data.size.angles, found, strict=True)
-        )
-        chance = data.chance[data.size.angles[0]]
-        away = found[0].mean() - chance.mean()
-        error = half_width(found[0]) + half_width(chance)
-        rows.append(
-            Row(
-                f"Disentanglement is not the default of hidden units ({name})",
-                "C, confusing things (Locatello et al. 2019, Jarvis et al. 2024)",
-                f"disentanglement (1: one factor per unit) by angle of the factors: {text}; random "
-                f"units at {data.size.angles[0]:g} {interval(chance)}",
-                "does not hold" if not found[0].mean() + half_width(found[0]) < 0.9
-                else "holds under a condition: it is more than by chance, factors on the axes"
-                if away > error
-                else "holds",
-            )
-        )  # fmt: skip
-    return rows
+def _by_angle(data: Data, found: list[np.ndarray]) -> str:
+    return ", ".join(
+        f"{angle:g}: {interval(v)}" for angle, v in zip(data.size.angles, found, strict=True)
+    )
+
+
+def _unit_row(data: Data) -> Row:
+    found = {kind: [data.units[kind, angle] for angle in data.size.angles]
+             for kind in ("linear", "relu")}  # fmt: skip
+    chance = data.chance[data.size.angles[0]]
+    text = "; ".join(
+        f"{'ReLU' if kind == 'relu' else kind} {_by_angle(data, rows)}"
+        for kind, rows in found.items()
+    )
+    return Row(
+        "Disentanglement is not the default of hidden units",
+        "C, confusing things (Locatello et al. 2019, Jarvis et al. 2024)",
+        f"disentanglement (1: one factor per unit) by angle of the factors: {text}; random units "
+        f"at {data.size.angles[0]:g} {interval(chance)}; criterion: at {data.size.angles[0]:g}, "
+        f"where units could lie on the factors, 1 apart: {LIKENESS}, two comparisons (more than by "
+        f"chance, paired: ReLU {_word(more(found['relu'][0], chance, 2))}, linear "
+        f"{_word(more(found['linear'][0], chance, 2))})",
+        verdict(both(*(apart(1 - rows[0], LIKENESS, 2) for rows in found.values()))),
+    )
+
+
+def _word(found: bool | None) -> str:
+    return {True: "yes", False: "no", None: "undecided"}[found]
 
 
 def _mode_row(data: Data) -> Row:
     found = [data.modes[angle] for angle in data.size.angles]
-    text = ", ".join(
-        f"{angle:g}: {interval(v)}" for angle, v in zip(data.size.angles, found, strict=True)
-    )
-    falls = sign(found[0] - found[-1]) > 0
+    only = both(same(1 - found[0], LIKENESS, 2), apart(1 - found[-1], LIKENESS, 2))
     return Row(
-        "The modes that a linear network learns one by one are the factors",
+        "Whether the modes that a linear network learns one by one are the factors",
         "C, SVD change of variables",
-        f"disentanglement of u . yhat by angle: {text}",
-        "does not hold" if found[0].mean() < 0.9
-        else "holds under a condition: factors along the principal axes"
-        if falls
-        else "holds",
-    )  # fmt: skip
+        f"disentanglement of u . yhat by angle: {_by_angle(data, found)}; criterion: {LIKENESS}",
+        "control: " + ("where these lie along the principal axes" if only else _word(only)),
+    )
 
 
 def draw(data: Data) -> Figure:
@@ -213,16 +212,18 @@ def draw(data: Data) -> Figure:
         "hidden units, ReLU": [data.units["relu", a] for a in angles],
         "random units": [data.chance[a] for a in angles],
     }
+    linear, relu = fl.plot.COLOURS["linear"], fl.plot.COLOURS["relu"]
+    colours = (linear, linear, relu, "0.6")
     for n, (label, found) in enumerate(rows.items()):
         axes[0].errorbar(
             angles, [v.mean() for v in found], [half_width(v) for v in found],
-            color=("C0", "C1", "C2", "0.6")[n], fmt="osD^"[n], linestyle="-", markersize=4,
+            color=colours[n], fmt="osD^"[n], linestyle=("--" if n == 0 else "-"), markersize=4,
             capsize=3, label=label,
         )  # fmt: skip
     axes[0].set(xlabel="rotation of the factors (degrees)", ylabel="disentanglement",
                 ylim=(0, 1.05))  # fmt: skip
-    looks = (("linear", angles[0], "C1", "-"), ("linear", angles[-1], "k", ":"),
-             ("relu", angles[0], "C2", "-"), ("relu", angles[-1], "0.4", "--"))  # fmt: skip
+    looks = (("linear", angles[0], linear, "-"), ("linear", angles[-1], "k", ":"),
+             ("relu", angles[0], relu, "-"), ("relu", angles[-1], "0.4", "--"))  # fmt: skip
     for kind, angle, colour, dash in looks:
         axes[1].plot(data.ts, data.losses[kind, angle][0], color=colour, linestyle=dash,
                      label=f"{'ReLU' if kind == 'relu' else kind}, {angle:g}°")  # fmt: skip

@@ -1,8 +1,8 @@
 r"""M Fig. 11: the extended XOR over a grid of its linear margin.
 
 As M Fig. 5 (inputs coded -1/+1, the code that reproduces it), for each Delta: the linear and the
-ReLU network with bias (c = 1), and the ReLU network without. Gradient flow with exact walks, 64
-hidden units, variance 2e-4. The paper does not list its values of Delta.
+ReLU network with bias (c = 1) and without. Gradient flow with exact walks, 64 hidden units,
+variance 2e-4. The paper does not list its values of Delta.
 
     python examples/paper/m_fig11.py [--quick | --full]
 """
@@ -12,16 +12,14 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-from _judge import interval
-from _paper import Row, Study, fl
-from _tree import Case, Setting, delay, gap, runs, thin
-from m_fig5 import contradicted, decision, grid, reliance
+from _judge import LOSSES, both, half_widths, interval, more, same, verdict
+from _paper import WITHOUT, Row, Study, fl
+from _tree import Case, Setting, delay, runs, thin
+from m_fig5 import KINDS, contradicted, decision, grid, reliance
 from matplotlib.figure import Figure
 
-KINDS = {"linear, bias": ("linear", 1.0), "ReLU, bias": ("relu", 1.0), "ReLU, no bias": ("relu", 0)}
 SETTING = Setting(t1=400.0)
 DELTAS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
-APART = 0.1  # difference of losses over the first one, from which on they diverge
 EARLY = 0.55  # share of the first loss above which only the mean has been learned: it is 1/2 there
 
 
@@ -37,8 +35,8 @@ class Size:
 
 SIZES = {
     "quick": Size(2, (0.1, 0.3, 0.5, 1.0), Setting(t1=100.0), edge=11),
-    "default": Size(10),
-    "full": Size(10),
+    "default": Size(20),
+    "full": Size(20),
 }
 
 
@@ -69,37 +67,25 @@ def compute(size: Size) -> Data:
     return data
 
 
-def apart(data: Data) -> np.ndarray:
-    """Difference of both biased networks' losses over the first one, (Deltas, seeds, 2).
+def shifted(data: Data, bias: str, level: float = 0.0) -> np.ndarray:
+    """Difference of the losses over the first one that the best shift of time leaves.
 
-    The largest one, and what is left of it after the best shift of time.
+    (Deltas, seeds), while the linear network has more than this share of its first loss.
     """
-    pairs = zip(data.flows["ReLU, bias"], data.flows["linear, bias"], strict=True)
-    return np.array(
-        [[(gap(*pair), delay(*pair)[1]) for pair in zip(*rows, strict=True)] for rows in pairs]
-    )
-
-
-def early(data: Data) -> np.ndarray:
-    """Times of the ReLU over the linear network until the mean is learned, (Deltas, seeds).
-
-    That is, until the loss has fallen to `EARLY` of the first one.
-    """
-
-    def time(flow: fl.Trajectory) -> float:
-        losses = np.asarray(flow.losses)
-        return float(np.interp(-EARLY * losses[0], -losses, data.size.setting.ts))
-
-    pairs = zip(data.flows["ReLU, bias"], data.flows["linear, bias"], strict=True)
-    return np.array([[time(a) / time(b) for a, b in zip(*rows, strict=True)] for rows in pairs])
+    pairs = zip(data.flows[f"ReLU, {bias}"], data.flows[f"linear, {bias}"], strict=True)
+    return np.array([
+        [delay(relu, linear, (level, np.inf))[1] for relu, linear in zip(*rows, strict=True)]
+        for rows in pairs
+    ])  # fmt: skip
 
 
 def numbers(data: Data) -> dict[str, Any]:
     """By Delta, how far the losses are apart and what is learned; mean loss curves."""
     found: dict[str, Any] = {
         "Delta": data.size.deltas,
-        "largest difference of losses, bias, mean, as it is and shifted": apart(data).mean(axis=1),
-        "time to learn the mean, ReLU / linear, mean": early(data).mean(axis=1),
+        "largest difference of losses after a shift, bias, mean": shifted(data, "bias").mean(
+            axis=1
+        ),
         "t": thin(data.size.setting.ts),
     }
     for kind in KINDS:
@@ -111,105 +97,117 @@ def numbers(data: Data) -> dict[str, Any]:
 
 
 def judge(data: Data) -> list[Row]:
-    """Verdicts on the caption and App. C.5."""
-    deltas, gaps, times = np.array(data.size.deltas), apart(data), early(data)
-    each = "; ".join(
-        f"Delta = {d:g}: {interval(g[:, 0])}, {interval(g[:, 1])}"
-        for d, g in zip(deltas, gaps, strict=True)
+    """Verdicts on the caption and App. C.5; each is read off all Deltas."""
+    return [_diverge(data), _phase(data), _pushes(data), _settles(data)]
+
+
+def _each(deltas: Any, *columns: Any) -> str:
+    """Means with intervals, by Delta."""
+    lines = (
+        f"Delta = {d:g}: {' and '.join(interval(column[k], 2) for column in columns)}"
+        for k, d in enumerate(deltas)
     )
-    diverge = gaps[..., 1].mean(axis=1) > APART
-    largest = deltas[diverge].max() if diverge.any() else 0.0
-    small = not diverge.all() and np.array_equal(diverge, deltas <= largest)
-    paces = "; ".join(f"Delta = {d:g}: {interval(r)}" for d, r in zip(deltas, times, strict=True))
-    near = np.abs(times.mean(axis=1) - 1) < 0.35
+    return "; ".join(lines)
+
+
+def _diverge(data: Data) -> Row:
+    deltas, gaps = data.size.deltas, shifted(data, "bias")
+    close = [same(row, LOSSES, of=len(deltas)) for row in gaps]
+    far = [found is False for found in close]
+    last = sum(far)
+    only = far == [True] * last + [False] * (len(far) - last) and last > 0
+    return Row(
+        "Dynamics of the linear and the ReLU network with bias diverge only for small Delta",
+        "M Fig. 11, Sec. 6.1, App. C.5",
+        "largest difference of the losses over the first loss, after the best shift of time: "
+        f"{_each(deltas, gaps)}; apart up to Delta = {deltas[last - 1] if last else 0:g}, the same "
+        f"at {', '.join(f'{d:g}' for d, c in zip(deltas, close, strict=True) if c) or 'none'}; "
+        f"criterion: {LOSSES}, {len(deltas)} comparisons, apart for the smallest, for no larger "
+        "one after them, and the same for some",
+        verdict(None if only and True not in close else only),
+    )
+
+
+def _phase(data: Data) -> Row:
+    bias, none = (shifted(data, kind, EARLY) for kind in ("bias", "no bias"))
+    number = len(bias)
+    return Row(
+        "Even for very small offsets the dynamics are preserved in the initial bias phase",
+        "M App. C.5",
+        "difference after the best shift while the linear network with bias, or without, has more "
+        f"than {EARLY:g} of its first loss: {_each(data.size.deltas, bias, none)}; criterion: "
+        f"{LOSSES}, {number} comparisons, and less than without bias for the smallest Delta",
+        verdict(both(*(same(row, LOSSES, number) for row in bias), more(none[0], bias[0]))),
+    )
+
+
+def _pushes(data: Data) -> Row:
     bias, none = (data.shares[f"ReLU, {kind}"][..., 0] for kind in ("bias", "no bias"))
-    linear = bias.mean(axis=1) > 0.5
-    corners = np.mean(data.corners["ReLU, bias"] > 0, axis=(1, 2))
-    follow = corners > 0.5
-    return [
-        Row(
-            "Dynamics of the linear and the ReLU network with bias diverge only for small Delta",
-            "M Fig. 11, Sec. 6.1, App. C.5",
-            "largest difference of the losses over the first loss, as it is and after the best "
-            f"shift of time: {each}; the latter above {APART:g} up to Delta = {largest:g}",
-            f"holds under a condition: small means Delta <= {largest:g}"
-            if small and diverge.any()
-            else "does not hold",
-        ),
-        Row(
-            "Even for very small offsets the dynamics are preserved in the initial bias phase",
-            "M App. C.5",
-            f"time until the mean is learned (loss at {EARLY:g} of the first), ReLU over linear: "
-            f"{paces}",
-            "holds"
-            if near.all()
-            else f"holds under a condition: Delta >= {deltas[near].min():g}"
-            if near.any()
-            else "does not hold",
-        ),
-        Row(
-            "Bias robustly pushes ReLU networks towards the linear solution",
-            "M Fig. 11, App. C.5",
-            "share of the function's variance in x_3 with and without bias: "
-            + "; ".join(
-                f"Delta = {d:g}: {interval(b, 2)} and {interval(n, 2)}"
-                for d, b, n in zip(deltas, bias, none, strict=True)
-            ),
-            "holds" if np.all(bias.mean(axis=1) > none.mean(axis=1)) else "does not hold",
-        ),
-        Row(
-            "ReLU networks with bias settle on the linear solution",
-            "M Sec. 6.1",
-            "share in x_3 above one half at Delta = "
-            + (", ".join(f"{d:g}" for d in deltas[linear]) or "none")
-            + "; where x_3 contradicts x_1, x_2 at most corners they follow x_3 at Delta = "
-            + (", ".join(f"{d:g}" for d in deltas[follow]) or "none"),
-            "holds"
-            if linear.all() and follow.all()
-            else f"holds under a condition: Delta >= {deltas[linear & follow].min():g}"
-            if np.any(linear & follow)
-            else "does not hold",
-        ),
-    ]
+    return Row(
+        "Bias robustly pushes ReLU networks towards the linear solution",
+        "M Fig. 11, Sec. 6.1, App. C.5",
+        "share of the function's variance in x_3 with and without bias: "
+        f"{_each(data.size.deltas, bias, none)}; criterion: more with bias for every Delta, paired,"
+        f" {len(bias)} comparisons",
+        verdict(both(*(more(b, n, len(bias)) for b, n in zip(bias, none, strict=True)))),
+    )
+
+
+def _settles(data: Data) -> Row:
+    deltas = np.array(data.size.deltas)
+    corners = np.mean(data.corners["ReLU, bias"] > 0, axis=2)
+    found = {
+        "share of the variance in x_3": data.shares["ReLU, bias"][..., 0],
+        "share of the corners that follow x_3 where x_1, x_2 contradict it": corners,
+    }
+    above = {
+        name: deltas[[more(row, 0.5, len(deltas)) is True for row in rows]]
+        for name, rows in found.items()
+    }
+    text = "; ".join(
+        f"{name} above one half at Delta = {', '.join(f'{d:g}' for d in some) or 'none'}"
+        for name, some in above.items()
+    )
+    first, second = above.values()
+    settled = np.intersect1d(first, second)
+    return Row(
+        "Where ReLU networks with bias settle on the linear solution",
+        "M Sec. 6.1 (which says that they may)",
+        f"{text} ({corners.shape[1]} seeds)",
+        f"control: from Delta = {settled.min():g} on" if len(settled) else "control: nowhere",
+    )
 
 
 def draw(data: Data) -> Figure:
     """Losses for every Delta, the difference over Delta, and the share of x_3."""
     deltas = data.size.deltas
     columns = (len(deltas) + 3) // 2
-    figure, grid_ = plt.subplots(2, columns, figsize=(2.6 * columns, 5.2))
+    figure, grid_ = plt.subplots(2, columns, figsize=(2.6 * columns, 5.4))
     axes = grid_.ravel()
     for ax, k in zip(axes, range(len(deltas)), strict=False):
-        curves = {kind: fl.Sweep(data.flows[kind][k]) for kind in ("linear, bias", "ReLU, bias")}
-        fl.plot.losses(curves, ax)
-        end = max(float(_end(flow)) for runs_ in curves.values() for flow in runs_)
-        ax.set(title=f"$\\Delta$ = {deltas[k]:g}", xlim=(0, end), xlabel="$t$ (units of $\\tau$)")
-        if k:
-            ax.get_legend().remove()
-    for k, (label, dash) in enumerate((("as it is", "-"), ("time shifted", "--"))):
-        fl.plot.sweep_line(
-            deltas, apart(data)[..., k].T, axes[-2], label=label, linestyle=dash,
-            color=fl.plot.COLOURS["relu"], names=(r"offset $\Delta$", "loss difference / $L_0$"),
-        )  # fmt: skip
-    for kind in KINDS:
-        network, n = ("linear", 0) if "linear" in kind else ("relu", "no bias" in kind)
-        fl.plot.sweep_line(
-            deltas, data.shares[kind][..., 0].T, axes[-1], label=kind,
-            names=(r"offset $\Delta$", "variance share of $x_3$"), **fl.plot.look(network, int(n)),
-        )  # fmt: skip
-    axes[-1].set_ylim(-0.03, 1.7)
-    axes[-1].legend(fontsize="small", frameon=False, loc="upper center")
+        for label, kind in (("linear, bias", "linear"), ("ReLU, bias", "relu")):
+            rows = np.array([flow.losses for flow in data.flows[label][k]])
+            ts, colour = data.size.setting.ts, fl.plot.COLOURS[kind]
+            ax.plot(ts, rows.T, color=colour, linestyle="-", linewidth=0.7, alpha=0.25)
+            ax.plot(ts, rows.mean(axis=0), color=colour, linestyle="-", label=label)
+        ax.set(title=f"$\\Delta$ = {deltas[k]:g}", xlim=(0, 40), ylim=(0, 0.55),
+               xlabel="$t$ (units of $\\tau$)")  # fmt: skip
+    axes[0].set_ylabel("loss $L$")
+    axes[0].legend(fontsize="small", frameon=False)
+    marks = {"bias": {"linestyle": "-"}, "no bias": WITHOUT}
+    for bias, how in marks.items():
+        for ax, rows in ((axes[-2], shifted(data, bias)),
+                         (axes[-1], data.shares[f"ReLU, {bias}"][..., 0])):  # fmt: skip
+            ax.errorbar(deltas, rows.mean(axis=1), half_widths(rows.T), marker="o", capsize=2,
+                        color=fl.plot.COLOURS["relu"], label=bias, **how)  # fmt: skip
+    axes[-2].set(title="ReLU and linear apart", xlabel=r"offset $\Delta$", ylim=(0, None),
+                 ylabel="loss difference / $L_0$, shifted")  # fmt: skip
+    axes[-1].set(title="variance in $x_3$ (ReLU)", xlabel=r"offset $\Delta$", ylabel="share",
+                 ylim=(0, 1.05))  # fmt: skip
+    axes[-1].legend(fontsize="small", frameon=False, loc="lower right")
     for ax in axes[len(deltas) : -2]:
         ax.remove()
     return figure
-
-
-def _end(flow: fl.Trajectory) -> float:
-    """A time shortly after the loss has fallen to a hundredth."""
-    losses = np.asarray(flow.losses)
-    return min(
-        float(flow.ts[-1]), 1.3 * float(np.interp(-0.01 * losses[0], -losses, np.asarray(flow.ts)))
-    )
 
 
 STUDY = Study("m_fig11", SIZES, compute, draw, numbers, judge)

@@ -21,9 +21,9 @@ from typing import Any
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
-from _judge import interval
-from _paper import Row, Study, fl
-from _tree import Case, Setting, gap, runs, start, task_of, thin
+from _judge import LOSSES, SHARES, both, interval, more, same, verdict
+from _paper import WITHOUT, Row, Study, fl
+from _tree import Case, Setting, delay, runs, start, task_of, thin
 from matplotlib.figure import Figure
 
 KINDS = {
@@ -115,10 +115,10 @@ def contradicted(flow: fl.Trajectory) -> np.ndarray:
     return np.asarray((outputs[:, 1] - outputs[:, 0]) * jnp.sign(x[:, 2]))
 
 
-def apart(data: Data, code: str, bias: str) -> np.ndarray:
-    """Largest difference of the ReLU and the linear network's loss over the first one, (seeds,)."""
+def shifted(data: Data, code: str, bias: str) -> np.ndarray:
+    """Shift of the ReLU network's loss, and the gap to the linear one's left by it, (seeds, 2)."""
     pairs = zip(data.flows[code, f"ReLU, {bias}"], data.flows[code, f"linear, {bias}"], strict=True)
-    return np.array([gap(relu, linear) for relu, linear in pairs])
+    return np.array([delay(relu, linear) for relu, linear in pairs])
 
 
 def late(data: Data, code: str, shares: Any = (0.9, 0.5, 0.1, 0.01)) -> np.ndarray:
@@ -148,8 +148,8 @@ def numbers(data: Data) -> dict[str, Any]:
 
 
 def judge(data: Data) -> list[Row]:
-    """Verdicts on the caption, Sec. 6.1 and App. E."""
-    return [_solvable(), *_losses(data), *_functions(data), *_codes(data), *_labels(data)]
+    """Verdicts on the caption and Sec. 6.1."""
+    return [_solvable(), _losses(data), *_functions(data)]
 
 
 def _solvable() -> Row:
@@ -177,158 +177,115 @@ def _solvable() -> Row:
     )
 
 
-def _losses(data: Data) -> list[Row]:
-    """Fig. 5B."""
+def _losses(data: Data) -> Row:
+    """Fig. 5B, with the networks without bias as control."""
     code, size = "-1/+1", data.size
-    bias, none = apart(data, code, "bias"), apart(data, code, "no bias")
+    (shift, bias), (_, none) = (shifted(data, code, name).T for name in ("bias", "no bias"))
     ratio = late(data, code)
-    sizes = f"Delta = 0.5, {size.setting.hidden} units"
     rest = np.array([flow.losses[-1] for flow in data.flows[code, "linear, no bias"]])
     first = np.asarray(data.flows[code, "ReLU, bias"][0].losses)
     descent = np.interp(np.asarray(data.descent.ts), size.setting.ts, first)
     off = np.max(np.abs(np.asarray(data.descent.losses) - descent)) / first[0]
-    return [
-        Row(
-            "With bias the ReLU network's loss follows the linear one's with a small time shift",
-            "M Sec. 6.1, Fig. 5B",
-            f"largest difference of the losses over the first loss {interval(bias)}; the ReLU "
-            f"network needs {interval(ratio[:, 0])}, {interval(ratio[:, 1])} and "
-            f"{interval(ratio[:, 2])} times as long to 90, 50 and 10 % of the loss ({sizes})",
-            "holds"
-            if bias.max() < 0.25 and np.all((ratio[:, :3] > 1) & (ratio[:, :3] < 1.5))
-            else "does not hold",
-        ),
-        Row(
-            "Without bias the loss curves part",
-            "M Fig. 5B",
-            f"largest difference {interval(none)} of the first loss, with bias {interval(bias)}; "
-            f"the linear network without bias rests at {interval(rest)}: it cannot give the mean",
-            "holds" if none.min() > bias.max() else "does not hold",
-        ),
-        Row(
-            "Descent at rate 2e-4 on the sum loss is the flow",
-            "M App. E",
-            f"{int(data.descent.stats['num_steps'])} steps: loss differs by {off:.1e} of the first "
-            "loss from the flow's (seed 0, bias)",
-            "holds" if off < 1e-2 else "does not hold",
-        ),
-    ]
-
-
-def _both(shares: np.ndarray, corners: np.ndarray) -> str:
-    return (
-        f"shares of the variance: mean over x_1, x_2 {interval(shares[:, 0])}, mean over x_3 "
-        f"{interval(shares[:, 1])}; {100 * np.mean(corners > 0):.0f} % of the corners where the "
-        "solutions contradict each other follow x_3"
+    return Row(
+        "With bias the ReLU network's loss follows the linear one's with a small time shift",
+        "M Sec. 6.1, Fig. 5B",
+        f"after a shift of {interval(shift)} the losses differ by at most {interval(bias)} of the "
+        f"first one, without bias by {interval(none)} (the linear network without bias rests at "
+        f"{interval(rest)}: it cannot give the mean); with bias the ReLU network needs "
+        f"{interval(ratio[:, 0])}, {interval(ratio[:, 1])} and {interval(ratio[:, 2])} times as "
+        f"long to 90, 50 and 10 % of the loss (Delta = 0.5, {size.setting.hidden} units; descent "
+        f"at the rate 2e-4 is within {off:.1e} of the flow, seed 0); criterion: {LOSSES}, and less "
+        "than without bias",
+        verdict(both(same(bias, LOSSES), more(none, bias))),
     )
 
 
-def _linear(data: Data, code: str, kind: str) -> tuple[str, bool, bool]:
-    """What a kind relies on in words, and whether that is x_3 by both measures, or x_1, x_2."""
-    shares, corners = data.shares[code, kind], data.corners[code, kind]
-    linear = bool(np.all(shares[:, 0] > shares[:, 1]) and np.mean(corners > 0) > 0.5)
-    other = bool(np.all(shares[:, 0] < shares[:, 1]) and np.mean(corners > 0) < 0.5)
-    return _both(shares, corners), linear, other
+def _learned(data: Data, code: str, kind: str) -> tuple[str, bool | None, bool | None]:
+    """What a kind relies on in words, and whether that is x_3 almost alone, or x_1, x_2."""
+    shares, follow = data.shares[code, kind], np.mean(data.corners[code, kind] > 0, axis=1)
+    third, other = shares.T
+    text = (
+        f"{kind}: {interval(third)} of the function's variance is in x_3, {interval(other)} in "
+        f"x_1, x_2, and {interval(follow)} of the corners where they contradict each other follow "
+        "x_3"
+    )
+    return text, same(1 - third, SHARES), both(more(other, third), more(0.5, follow))
 
 
 def _functions(data: Data) -> list[Row]:
-    """Fig. 5C."""
-    rows = []
-    for kind in ("linear, bias", "ReLU, bias"):
-        text, linear, _ = _linear(data, "-1/+1", kind)
-        claim = f"{kind}: the network relies strongly on the linear feature"
-        strong = linear and data.shares["-1/+1", kind][:, 0].min() > 0.8
-        rows.append(Row(claim, "M Sec. 6.1, Fig. 5C", text, "holds" if strong else "does not hold"))
-    text, _, other = _linear(data, "-1/+1", "ReLU, no bias")
-    rows.append(
-        Row("ReLU, no bias: the network uses the non-linear structure", "M Sec. 6.1, Fig. 5C",
-            text, "holds" if other else "does not hold")
-    )  # fmt: skip
-    text, linear, _ = _linear(data, "-1/+1", "ReLU, bias")
-    rows.append(
-        Row("As printed: ReLU networks with bias terms do not rely on linear features (the "
-            "caption's last sentence, which means those without)", "M Fig. 5 caption",
-            text, "does not hold" if linear else "holds")
-    )  # fmt: skip
-    return rows
+    """Fig. 5C, in both codes of the inputs."""
+    found = {key: _learned(data, *key) for key in data.shares}
 
+    def row(kinds: tuple[str, ...], claim: str, criterion: str, linear: bool) -> Row:
+        by_code = {code: [found[code, kind] for kind in kinds] for code in CODES}
+        text = ". ".join(
+            f"Inputs {code}: {'; '.join(one[0] for one in those)}"
+            for code, those in by_code.items()
+        )
+        holds = {
+            code: both(*(alone if linear else other for _, alone, other in those))
+            for code, those in by_code.items()
+        }
+        return Row(
+            claim, "M Sec. 6.1, Fig. 5C", f"{text}. Criterion: {criterion}",
+            verdict(both(*holds.values()), *((f"inputs {c}", v) for c, v in holds.items())),
+        )  # fmt: skip
 
-def _codes(data: Data) -> list[Row]:
-    """Which code of the inputs reproduces the figure."""
-    found = {}
-    for code in CODES:
-        bias, linear, _ = _linear(data, code, "ReLU, bias")
-        none, _, other = _linear(data, code, "ReLU, no bias")
-        found[code] = linear and other, f"code {code}: with bias {bias}; without {none}"
-    fine = [code for code, (both, _) in found.items() if both]
-    claim = "Bias makes the ReLU network linear, its absence non-linear, whatever the inputs' code"
-    if len(fine) == len(found):
-        verdict = "holds"
-    else:
-        verdict = f"holds under a condition: code {fine[0]}" if fine else "does not hold"
-    return [Row(claim, "M Fig. 5", ". ".join(text for _, text in found.values()), verdict)]
-
-
-def _labels(data: Data) -> list[Row]:
-    """What App. E lists for Figs. 2-5."""
-    del data
-    x, labels = np.asarray(fl.tasks.xor().x), np.array([1.0, 1, 0, 0])
-    augmented = np.column_stack([np.ones(4), x])
-
-    def left(order: list[int]) -> float:
-        """Residual of the listed labels in an order of the points 00, 01, 10, 11."""
-        wanted = labels[np.argsort(order)]
-        return float(np.linalg.norm(augmented @ np.linalg.lstsq(augmented, wanted)[0] - wanted))
-
-    natural, listed = left([0, 1, 2, 3]), left([0, 3, 1, 2])
-    tree, cube = task_of("tree").inputs, task_of(CODES["-1/+1"]).inputs
+    text, linear, _ = found["-1/+1", "ReLU, bias"]
+    bare, _, other = found["-1/+1", "ReLU, no bias"]
+    caption = both(linear, other)
     return [
-        Row(
-            "Labels [1,0], [1,0], [0,1], [0,1] are XOR's",
-            "M App. E, erratum B.15",
-            f"residual of a linear fit in x_1, x_2 over points in the order 00, 01, 10, 11: "
-            f"{natural:.1e}, in the order 00, 11, 01, 10: {listed:.2g}",
-            "holds under a condition: points in the order 00, 11, 01, 10"
-            if natural < 1e-12 < 0.5 < listed
-            else "does not hold",
-        ),
-        Row(
-            "Figs. 2-5 are trained on the hierarchical task",
-            "M App. E, erratum B.16",
-            f"the cube of Fig. 5C has {cube} inputs, the hierarchical task {tree}; App. E's "
-            '"Figure 6 & 11" are Figs. 5 and 11, its "Figure 7" is Fig. 6',
-            "holds" if tree == cube else "does not hold",
-        ),
-    ]
+        row(("linear, bias", "ReLU, bias"), "Linear and ReLU networks with bias strongly rely on "
+            "the linear feature", f"all of the variance in x_3, {SHARES}", True),
+        row(("ReLU, no bias",), "Without bias the ReLU network uses the non-linear structure",
+            "more variance in x_1, x_2 than in x_3, and they decide more corners", False),
+        Row("ReLU networks with bias terms do not rely on linear features",
+            "M Fig. 5, last sentence of the caption", f"Inputs -1/+1: {text}; {bare}",
+            "misprint: without bias terms" if caption else verdict(caption)),
+    ]  # fmt: skip
 
 
 def draw(data: Data) -> Figure:
     """A: the task; B: losses; C: functions on the cube, averaged over one coordinate."""
-    figure = plt.figure(figsize=(11.0, 8.2))
-    parts: Any = figure.subfigures(3, 1, height_ratios=(1.15, 1, 1))
-    top, middle, bottom = parts
+    figure = plt.figure(figsize=(11.0, 8.6))
+    parts: Any = figure.subfigures(2, 1, height_ratios=(1, 1.75))
+    top, bottom = parts
     _task(top.add_subplot(1, 3, 1, projection="3d"))
-    shown = data.flows
     for place, bias in ((2, "bias"), (3, "no bias")):
         ax = top.add_subplot(1, 3, place)
-        pair = {
-            f"{kind}, {bias}": fl.Sweep(shown["-1/+1", f"{kind}, {bias}"])
-            for kind in ("linear", "ReLU")
-        }
-        late_ones: dict[str, Any] = {"ReLU, descent": data.descent} if bias == "bias" else {}
-        fl.plot.losses(pair | late_ones, ax)
-        ax.set(xlim=(0, 40), title=f"B  losses, {bias} ({data.size.seeds} seeds)")
-    edges = grid("-1/+1", data.size.edge)
-    kinds = ("linear, bias", "ReLU, bias", "ReLU, no bias")
-    limit = max(np.abs(data.cubes[kind].mean(axis)).max() for kind in kinds for axis in (1, 2))
-    limits = (-limit, limit)
-    for row, axis in ((middle, 2), (bottom, 1)):
-        for place, kind in enumerate(kinds):
-            ax = row.add_subplot(1, 3, place + 1)
-            fl.plot.cube(data.cubes[kind], edges[0], ax, axis=axis, limits=limits,
-                         label=r"$\hat y_2 - \hat y_1$")  # fmt: skip
-            ax.set_title(f"C  {kind}: {ax.get_title()}")
+        how = {"linestyle": "-"} if bias == "bias" else WITHOUT
+        for name, kind in (("linear", "linear"), ("ReLU", "relu")):
+            losses = np.array([flow.losses for flow in data.flows["-1/+1", f"{name}, {bias}"]])
+            ax.plot(data.size.setting.ts, losses.mean(axis=0), color=fl.plot.COLOURS[kind],
+                    label=f"{name}, {bias}", **how)  # fmt: skip
+        if bias == "bias":
+            ts = np.arange(0.5, data.size.descent_time, 1.0)
+            losses = np.interp(ts, np.asarray(data.descent.ts), np.asarray(data.descent.losses))
+            ax.plot(ts, losses, "o", markersize=4, markerfacecolor="white",
+                    color=fl.plot.COLOURS["relu"], label="ReLU, descent (seed 0)")  # fmt: skip
+        ax.set(xlim=(0, 25), ylim=(0, 0.55), title=f"B  losses, {bias} ({data.size.seeds} seeds)",
+               xlabel="flow time $t$ (units of $\\tau$)", ylabel="loss $L$")  # fmt: skip
+        ax.legend(fontsize="small", frameon=False)
+    _maps(bottom, data)
     return figure
+
+
+def _maps(part: Any, data: Data) -> None:
+    """The functions of seed 0: rows average over x_3 and over x_2, with one scale of colours."""
+    edge, kinds = grid("-1/+1", data.size.edge)[0], ("linear, bias", "ReLU, bias", "ReLU, no bias")
+    axes = part.subplots(2, 3, sharex=True)
+    for row, axis, other in zip(axes, (2, 1), (2, 3), strict=True):
+        for ax, kind in zip(row, kinds, strict=True):
+            mean = data.cubes[kind].mean(axis)
+            shown = ax.pcolormesh(edge, edge, mean.T, shading="gouraud", cmap="RdBu_r",
+                                  vmin=-1, vmax=1, rasterized=True)  # fmt: skip
+            if np.ptp(mean) > 1e-6:
+                ax.contour(edge, edge, mean.T, levels=[0], colors="black", linewidths=1.5)
+            name = "x_3" if axis == 2 else "x_2"
+            ax.set(title=f"C  {kind}: mean over ${name}$", ylabel=f"$x_{other}$", aspect="equal",
+                   xticks=(-1, 0, 1), yticks=(-1, 0, 1))  # fmt: skip
+            ax.set_xlabel("$x_1$")
+    part.colorbar(shown, ax=axes, extend="both", label=r"decision $\hat y_2 - \hat y_1$ (line: 0)")
 
 
 def _task(ax: Any) -> None:
@@ -336,12 +293,13 @@ def _task(ax: Any) -> None:
     task = task_of(CODES["-1/+1"])
     x, first = np.asarray(task.x), np.asarray(task.y[:, 0]) > 0
     for some, marker, colour, label in (
-        (first, "o", "#0072B2", "class 1"),
-        (~first, "^", "#D55E00", "class 2"),
+        (first, "o", "black", "class 1"),
+        (~first, "^", "0.6", "class 2"),
     ):
         ax.scatter(*x[some].T, s=60, marker=marker, color=colour, label=label, depthshade=False)
     ax.set(xlabel="$x_1$", ylabel="$x_2$", zlabel="$x_3$", title="A  extended XOR, $\\Delta$ = 0.5",
            xticks=[-1, 1], yticks=[-1, 1], zticks=[-0.5, 0.5])  # fmt: skip
+    ax.set_box_aspect(None, zoom=0.85)
     ax.legend(fontsize="small", loc="upper left", bbox_to_anchor=(-0.25, 1.02))
 
 
