@@ -109,6 +109,11 @@ class Run:
     losses: np.ndarray
     observed: dict[str, np.ndarray]
 
+    def first(self, rows: int) -> "Run":
+        """The first saved rows."""
+        observed = {name: v[:rows] for name, v in self.observed.items()}
+        return Run(self.ts[:rows], self.losses[:rows], observed)
+
     def save(self, path: pathlib.Path) -> None:
         """As a file that `loaded` reads."""
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -11,8 +11,9 @@ What the text leaves open, and what is run:
 - Learning rate per batch: of the sum of half the squared errors (a step is 1/31 of a unit of flow
   time), or of the mean (64 times as many). The sum here; both in Fig. 7, where it matters most.
 - "Sample-wise loss 0.025": half the squared error, and the squared error averaged over the 10
-  outputs (then 0.125 of half the squared error). At full size all seeds go to the higher stop,
-  some 900 steps, and three of them on to the lower, which takes up to a hundred times as many.
+  outputs (then 0.125 of half the squared error). All images take some 900 steps to the higher
+  stop and 60,000 to 100,000 to the lower, so that even at full size training to the lower one is
+  on 5,000 images, where it takes 12,000.
 - The linear network's width: that of the ReLU network, and half of it.
 
 The floors and modes are those of all 60,000 images. No ReLU flow at full size.
@@ -51,26 +52,25 @@ SEEN = ("rank", "few", "every")
 
 @dataclasses.dataclass(frozen=True)
 class Size(Setting):
-    """The runs whose losses are compared, and training up to the stop.
+    """The runs whose losses are compared, which go on to the higher stop; those to the lower.
 
     - `test`: test images for rank and error; `all_test`: for the error besides.
-    - `longest`: steps at most up to the stop.
-    - `far_seeds`: of which training goes on to the lowest stop; the others end at the highest.
-    - `far_looks`: looks on the way to the lowest, evenly in the logarithm of the step.
+    - `low_samples`: images of the runs to the lower stop.
+    - `longest`: their steps at most.
     """
 
     test: int = 500
     all_test: int | None = None
+    low_samples: int | None = 5_000
     longest: int = 30_000
-    far_seeds: int = 5
-    far_looks: int = 40
 
 
 @dataclasses.dataclass(frozen=True)
 class Stop:
-    """ReLU networks of all seeds that came to a stop: seeds, and by seed steps, effective rank,
-    error on few and on all test images."""
+    """ReLU networks of all seeds that came to a stop: images that they were trained on, seeds, and
+    by seed steps, effective rank, error on few and on all test images."""
 
+    samples: int
     seeds: np.ndarray
     steps: np.ndarray
     rank: np.ndarray
@@ -85,7 +85,6 @@ class Data:
     size: Size
     phases: dict[str, Early]
     stops: dict[tuple[str, str], Stop]
-    unfinished: dict[str, list[float]]
     floors: dict[str, float]
     modes: dict[float, dict[str, Any]]
 
@@ -95,26 +94,24 @@ def rank_of(network: Any, task: fl.Task) -> Any:
     return fl.measures.effective_rank_of_gram(fl.measures.hidden(network, task))
 
 
-def trained(size: Size, tasks: dict[str, fl.Task], seed: int, c: float) -> Run:
-    """Descends to a stop, the lowest for the first seeds, and looks on the way."""
+def watching(size: Size, stop: float, first: int, last: int) -> dict[str, Any]:
+    """How a run to a stop is looked at: at the setting's times, then evenly in the logarithm of
+    the step."""
     on, measures = fl.measures.OnTask, fl.measures
-    lowest = min(STOPS.values()) if seed < size.far_seeds else max(STOPS.values())
-    far = lowest == min(STOPS.values())
-    looks = np.geomspace(500, size.longest, size.far_looks) if far else np.geomspace(500, 2_000, 14)
-    how = {
-        "ts": size.rate * np.append(0, np.unique(np.round(looks))),
-        "events": (fl.LossBelow(lowest, terminate=True),),
+    few, every = (load(size, n, False, test=True) for n in (size.test, size.all_test))
+    later = np.round(np.geomspace(first, last, 16))
+    return {
+        "ts": np.append(size.ts, size.rate * later[later > size.steps[-1]]),
+        "events": (fl.LossBelow(stop, terminate=True),),
         "observe": {
-            "rank": on(rank_of, tasks["few"]),
-            "few": on(measures.error_rate, tasks["few"]),
-            "every": on(measures.error_rate, tasks["every"]),
+            "rank": on(rank_of, few),
+            "few": on(measures.error_rate, few),
+            "every": on(measures.error_rate, every),
         },
     }
-    make = partial(descend, relu(tasks["train"], size, seed, c), tasks["train"], size, seed, **how)
-    return kept(size, make, "stop", seed, c, lowest, size.test, size.all_test, len(looks))
 
 
-def at_stop(runs: list[Run], loss: float, rate: float) -> Stop:
+def at_stop(runs: list[Run], loss: float, size: Size, task: fl.Task) -> Stop:
     """What was found where the loss came to `loss`, interpolated in the logarithms of the loss
     and the step between looks; of the seeds that came so far."""
     seeds = [seed for seed, run in enumerate(runs) if run.losses[-1] <= loss]
@@ -122,22 +119,40 @@ def at_stop(runs: list[Run], loss: float, rate: float) -> Stop:
     for run in (runs[seed] for seed in seeds):
         k = int(np.argmax(run.losses <= loss))
         near, levels = slice(k - 1, k + 1), -np.log(run.losses[k - 1 : k + 1])
-        steps = np.exp(np.interp(-np.log(loss), levels, np.log(run.ts[near] / rate)))
+        steps = np.exp(np.interp(-np.log(loss), levels, np.log(run.ts[near] / size.rate)))
         seen = [np.interp(-np.log(loss), levels, run.observed[name][near]) for name in SEEN]
         found.append([steps, *seen])
-    return Stop(np.array(seeds, int), *np.array(found).reshape(-1, 1 + len(SEEN)).T)
+    columns = np.array(found).reshape(-1, 1 + len(SEEN)).T
+    return Stop(task.samples, np.array(seeds, int), *columns)
+
+
+def low_run(size: Size, task: fl.Task, seed: int, c: float, how: dict[str, Any]) -> Run:
+    """The descent to the lower stop."""
+    make = partial(descend, relu(task, size, seed, c), task, size, seed, **how)
+    return kept(size, make, "low", seed, c, task.samples, size.test, size.all_test)
 
 
 def compute(size: Size) -> Data:
-    """Runs to the stop, the losses to compare, floors."""
-    tasks = {
-        "train": load(size, size.samples, standardise=False),
-        "few": load(size, size.test, standardise=False, test=True),
-        "every": load(size, size.all_test, standardise=False, test=True),
-    }
+    """Losses to compare, runs to the stops, floors."""
+    (low, low_loss), (high, high_loss) = STOPS.items()
+    task = load(size, size.samples, standardise=False)
+    few = task if size.samples == size.low_samples else load(size, size.low_samples, False)
     cs = {"bias": size.bias_strength, "no bias": 0.0}
+    how = watching(size, high_loss, 600, 2_000)
+    phases, stops = {}, {}
+    for label, c in cs.items():
+        found = early(task, size, c, standardise=False, **how)
+        runs = found.descents["relu"]
+        stops[label, high] = at_stop(runs, high_loss, size, task)
+        cut = found.descents | {"relu": [run.first(len(size.ts)) for run in runs]}
+        phases[label] = dataclasses.replace(found, descents=cut)
+    how = watching(size, low_loss, 1_000, size.longest)
+    for label, c in cs.items():
+        seeds = tqdm(range(size.seeds), desc=f"to the lower stop, c = {c:g}", unit="seed")
+        runs = [low_run(size, few, seed, c, how) for seed in seeds]
+        stops[label, low] = at_stop(runs, low_loss, size, few)
     whole = load(size, size.statistics, standardise=False)
-    part = load(size, 50_000 if size.statistics is None else size.statistics, standardise=False)
+    part = load(size, size.statistics or 50_000, standardise=False)
     floors = {
         "bias": linear_floor(whole, bias=True),
         "no bias": linear_floor(whole, bias=False),
@@ -145,21 +160,7 @@ def compute(size: Size) -> Data:
         "no bias, 5/6 of the images": linear_floor(part, bias=False),
     }
     modes = {c: first_mode(whole, c) for c in (0.0, 1.0, size.bias_strength)}
-    phases = {k: early(tasks["train"], size, c, standardise=False) for k, c in cs.items()}
-    runs: dict[str, list[Run]] = {label: [] for label in cs}
-    # From the last seed on: those that go far come last.
-    jobs = [(seed, label) for seed in reversed(range(size.seeds)) for label in cs]
-    for seed, label in tqdm(jobs, desc="to the stop", unit="run"):
-        runs[label].insert(0, trained(size, tasks, seed, cs[label]))
-    stops = {
-        (label, name): at_stop(runs[label], loss, size.rate)
-        for label in cs
-        for name, loss in STOPS.items()
-    }
-    unfinished = {
-        k: [float(run.losses[-1]) for run in v[: size.far_seeds]] for k, v in runs.items()
-    }
-    return Data(size, phases, stops, unfinished, floors, modes)
+    return Data(size, phases, stops, floors, modes)
 
 
 def numbers(data: Data) -> dict[str, Any]:
@@ -167,7 +168,6 @@ def numbers(data: Data) -> dict[str, Any]:
     return {
         "losses": {label: curves(phase) for label, phase in data.phases.items()},
         "stops": {", ".join(k): dataclasses.asdict(v) for k, v in data.stops.items()},
-        "loss at the end, seeds that go far": data.unfinished,
         "linear floors": data.floors,
         "modes by c": {f"{c:g}": found for c, found in data.modes.items()},
     }
@@ -196,7 +196,9 @@ def at_stops(data: Data, name: str, claim: str, source: str, more_words: Any) ->
         with_bias, without = paired(data, stop, name)
         found[stop] = more(without, with_bias, of=len(STOPS)) if len(without) > 1 else None
     words = "; ".join(
-        f"0.025 = {stop}: {versus(data, stop, name)}{more_words(stop)}" for stop in STOPS
+        f"0.025 = {stop}, {data.stops['bias', stop].samples:,} images: "
+        f"{versus(data, stop, name)}{more_words(stop)}"
+        for stop in STOPS
     )
     readings = ((f"0.025 is the {stop}", holds) for stop, holds in found.items())
     criterion = f"paired by seed, {len(STOPS)} comparisons; criterion: lower in both"
@@ -310,17 +312,16 @@ def draw_stops(data: Data, name: str, ax: Any, title: str) -> None:
             ax.bar(x, v.mean(), 0.34, yerr=half_width(v), capsize=4, **look,
                    label=label if k == 0 else None)  # fmt: skip
         ax.plot([k - 0.2, k + 0.2], values, "o-", color="0.25", lw=0.7, markersize=3)
-    counts = [len(paired(data, stop, name)[0]) for stop in STOPS]
-    words = [f"0.025 =\n{k}\n({n} seeds)" for k, n in zip(STOPS, counts, strict=True)]
+    words = [f"0.025 =\n{k}\n{data.stops['bias', k].samples:,} images" for k in STOPS]
     ax.set_xticks(range(len(STOPS)), words)
     ax.set(title=title, ylim=(0, 1.25 * ax.get_ylim()[1]))
     ax.legend(frameon=False, fontsize="small", ncols=2, loc="upper center")
 
 
 SIZES = {
-    "quick": Size(**QUICK, test=100, all_test=200, longest=20_000, far_seeds=2),
+    "quick": Size(**QUICK, test=100, all_test=200, low_samples=300, longest=20_000),
     "default": Size(),
-    "full": Size(samples=None, longest=120_000, far_seeds=3, flow_seeds=0, kept=True),
+    "full": Size(samples=None, flow_seeds=0, kept=True),
 }
 STUDY = Study("m_fig1", SIZES, compute, draw, numbers, judge, heavy=True)
 
