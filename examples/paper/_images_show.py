@@ -51,9 +51,10 @@ def draw_runs(phase: Early, ax: Any, shown: dict[str, str], bias: bool) -> None:
             ax.plot(ts, stacked(flows).mean(axis=0), lw=1.6, **line)
     ax.set_xscale("function", functions=(lambda t: np.sqrt(np.maximum(t, 0)), np.square))
     end = ts[-1]
-    ax.set_xticks([t for t in (0, 0.25, 1, 4, 9, 16, 24, 36, 48) if t <= end * 1.001])
+    ticks = [t for t in (0, 0.25, 1, 2, 4, 8, 12, 16, 24, 32, 48) if t <= end * 1.001]
+    ax.set_xticks(ticks, [f"{t:g}" for t in ticks])
     ax.minorticks_off()
-    ax.set(xlim=(-0.0, end), xlabel=rf"flow time $t$, root scale ({phase.rate:.3g} per step)")
+    ax.set(xlim=(0, end), xlabel=rf"flow time $t$, root scale ({phase.rate:.3g} per step)")
     ax.set_ylabel("loss $L$")
 
 
