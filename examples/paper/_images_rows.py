@@ -83,7 +83,7 @@ def part(setting: Setting, phases: dict[str, Early], claim: str, source: str) ->
     """The losses diverge, sooner without bias than with it."""
     with_bias, without = ({k: partings(phases[p], k) for k in LINEAR} for p in ("bias", "no bias"))
     found = {
-        k: both(bool(np.all(without[k] < setting.end)), more(with_bias[k], without[k]))
+        k: both(bool(np.all(without[k] < setting.end)) or None, more(with_bias[k], without[k]))
         for k in LINEAR
     }
     return Row(

@@ -2,21 +2,21 @@
 what ReLU networks represent, and their test error, where training stops.
 
 The paper: H = 512, variance 2e-4, c = 10, batches of 64, learning rate 5e-4, images in [0, 1] minus
-their mean, 5 seeds; stop at a sample loss of 0.025; 500 test images. Run here on all 60,000 images
-(`--full`) or a stratified subset of 5,000: descent of all networks, the flow of linear networks,
-and by default the ReLU network's flow. Networks with bias and without have the same seeds.
+their mean, 5 seeds; stop at a sample loss of 0.025; 500 test images. Run here: descent of all
+networks and the flow of linear ones on a stratified subset of 5,000 images (`--full`: all 60,000);
+then ReLU networks' descent to the stop. Networks with bias and without have the same seeds.
 
 What the text leaves open, and what is run:
 
 - Learning rate per batch: of the sum of half the squared errors (a step is 1/31 of a unit of flow
   time), or of the mean (64 times as many). The sum here; both in Fig. 7, where it matters most.
 - "Sample-wise loss 0.025": half the squared error, and the squared error averaged over the 10
-  outputs (then 0.125 of half the squared error). All images take some 900 steps to the higher
-  stop and 60,000 to 100,000 to the lower, so that even at full size training to the lower one is
-  on 5,000 images, where it takes 12,000.
+  outputs (then 0.125 of half the squared error). To the higher stop, some 900 steps, training is
+  on all images. To the lower one these take 60,000 to 100,000 steps, with bias and without:
+  training to it is on 5,000 images, where it takes 12,000.
 - The linear network's width: that of the ReLU network, and half of it.
 
-The floors and modes are those of all 60,000 images. No ReLU flow at full size.
+The floors and modes are those of all 60,000 images.
 """
 
 import dataclasses
@@ -52,17 +52,17 @@ SEEN = ("rank", "few", "every")
 
 @dataclasses.dataclass(frozen=True)
 class Size(Setting):
-    """The runs whose losses are compared, which go on to the higher stop; those to the lower.
+    """The runs whose losses are compared, and those to the stops.
 
     - `test`: test images for rank and error; `all_test`: for the error besides.
-    - `low_samples`: images of the runs to the lower stop.
-    - `longest`: their steps at most.
+    - `high`: images of the runs to the higher stop, and the steps between which it is looked for.
+    - `low`: likewise of the lower stop.
     """
 
     test: int = 500
     all_test: int | None = None
-    low_samples: int | None = 5_000
-    longest: int = 30_000
+    high: tuple[int | None, int, int] = (None, 600, 1_500)
+    low: tuple[int | None, int, int] = (5_000, 8_000, 16_000)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,21 +94,28 @@ def rank_of(network: Any, task: fl.Task) -> Any:
     return fl.measures.effective_rank_of_gram(fl.measures.hidden(network, task))
 
 
-def watching(size: Size, stop: float, first: int, last: int) -> dict[str, Any]:
-    """How a run to a stop is looked at: at the setting's times, then evenly in the logarithm of
-    the step."""
+def trained(size: Size, task: fl.Task, loss: float, between: tuple[int, int]) -> dict[str, Stop]:
+    """Descends to a stop, with bias and without, and looks for it between two steps."""
     on, measures = fl.measures.OnTask, fl.measures
     few, every = (load(size, n, False, test=True) for n in (size.test, size.all_test))
-    later = np.round(np.geomspace(first, last, 16))
-    return {
-        "ts": np.append(size.ts, size.rate * later[later > size.steps[-1]]),
-        "events": (fl.LossBelow(stop, terminate=True),),
+    how = {
+        "ts": size.rate * np.append(0, np.round(np.geomspace(*between, 11))),
+        "events": (fl.LossBelow(loss, terminate=True),),
         "observe": {
             "rank": on(rank_of, few),
             "few": on(measures.error_rate, few),
             "every": on(measures.error_rate, every),
         },
     }
+    what = ("stop", loss, task.samples, few.samples, every.samples, between)
+    found = {}
+    for label, c in {"bias": size.bias_strength, "no bias": 0.0}.items():
+        runs = []
+        for seed in tqdm(range(size.seeds), desc=f"to {loss:g}, {label}", unit="seed"):
+            make = partial(descend, relu(task, size, seed, c), task, size, seed, **how)
+            runs.append(kept(size, make, *what, seed, c))
+        found[label] = at_stop(runs, loss, size, task)
+    return found
 
 
 def at_stop(runs: list[Run], loss: float, size: Size, task: fl.Task) -> Stop:
@@ -126,31 +133,15 @@ def at_stop(runs: list[Run], loss: float, size: Size, task: fl.Task) -> Stop:
     return Stop(task.samples, np.array(seeds, int), *columns)
 
 
-def low_run(size: Size, task: fl.Task, seed: int, c: float, how: dict[str, Any]) -> Run:
-    """The descent to the lower stop."""
-    make = partial(descend, relu(task, size, seed, c), task, size, seed, **how)
-    return kept(size, make, "low", seed, c, task.samples, size.test, size.all_test)
-
-
 def compute(size: Size) -> Data:
     """Losses to compare, runs to the stops, floors."""
-    (low, low_loss), (high, high_loss) = STOPS.items()
-    task = load(size, size.samples, standardise=False)
-    few = task if size.samples == size.low_samples else load(size, size.low_samples, False)
     cs = {"bias": size.bias_strength, "no bias": 0.0}
-    how = watching(size, high_loss, 600, 2_000)
-    phases, stops = {}, {}
-    for label, c in cs.items():
-        found = early(task, size, c, standardise=False, **how)
-        runs = found.descents["relu"]
-        stops[label, high] = at_stop(runs, high_loss, size, task)
-        cut = found.descents | {"relu": [run.first(len(size.ts)) for run in runs]}
-        phases[label] = dataclasses.replace(found, descents=cut)
-    how = watching(size, low_loss, 1_000, size.longest)
-    for label, c in cs.items():
-        seeds = tqdm(range(size.seeds), desc=f"to the lower stop, c = {c:g}", unit="seed")
-        runs = [low_run(size, few, seed, c, how) for seed in seeds]
-        stops[label, low] = at_stop(runs, low_loss, size, few)
+    task = load(size, size.samples, standardise=False)
+    phases = {label: early(task, size, c, standardise=False) for label, c in cs.items()}
+    stops = {}
+    for (name, loss), (samples, *between) in zip(STOPS.items(), (size.low, size.high), strict=True):
+        found = trained(size, load(size, samples, False), loss, tuple(between))
+        stops |= {(label, name): stop for label, stop in found.items()}
     whole = load(size, size.statistics, standardise=False)
     part = load(size, size.statistics or 50_000, standardise=False)
     floors = {
@@ -318,10 +309,11 @@ def draw_stops(data: Data, name: str, ax: Any, title: str) -> None:
     ax.legend(frameon=False, fontsize="small", ncols=2, loc="upper center")
 
 
+STEPS: dict[str, Any] = {"high": (300, 300, 2_000), "low": (300, 1_000, 20_000)}
 SIZES = {
-    "quick": Size(**QUICK, test=100, all_test=200, low_samples=300, longest=20_000),
+    "quick": Size(**QUICK, **STEPS, test=100, all_test=200),
     "default": Size(),
-    "full": Size(samples=None, flow_seeds=0, kept=True),
+    "full": Size(samples=None),
 }
 STUDY = Study("m_fig1", SIZES, compute, draw, numbers, judge, heavy=True)
 

@@ -201,7 +201,7 @@ def draw(data: Data) -> Figure:
 
 DESCENT: dict[str, Any] = {"flow_seeds": None}
 DEEP: dict[str, Any] = {"hidden": (16, 16)}
-CIFAR: dict[str, Any] = {"data": "cifar10", "learning_rate": 2e-4, "early": 12.0, "end": 48.0}
+CIFAR: dict[str, Any] = {"data": "cifar10", "learning_rate": 2e-4, "early": 12.0, "end": 24.0}
 SIZES = {
     "quick": Size(
         Setting(**QUICK | DESCENT),
@@ -213,8 +213,8 @@ SIZES = {
         Setting(samples=3_000, hidden=(256, 256), **CIFAR, **DESCENT),
     ),
     "full": Size(
-        Setting(samples=None, kept=True, **DESCENT),
-        Setting(samples=None, hidden=(512, 512), kept=True, **CIFAR, **DESCENT),
+        Setting(samples=None, **DESCENT),
+        Setting(samples=None, hidden=(512, 512), **CIFAR, **DESCENT),
     ),
 }
 STUDY = Study("w_fig4", SIZES, compute, draw, numbers, judge, heavy=True)
