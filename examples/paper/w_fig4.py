@@ -199,9 +199,9 @@ def draw(data: Data) -> Figure:
     return figure
 
 
-DESCENT: dict[str, Any] = {"flow_seeds": None}
+DESCENT: dict[str, Any] = {"flow_seeds": None, "looks": 16}
 DEEP: dict[str, Any] = {"hidden": (16, 16)}
-CIFAR: dict[str, Any] = {"data": "cifar10", "learning_rate": 2e-4, "early": 12.0, "end": 24.0}
+CIFAR: dict[str, Any] = {"data": "cifar10", "learning_rate": 2e-4, "early": 12.0, "end": 16.0}
 SIZES = {
     "quick": Size(
         Setting(**QUICK | DESCENT),
@@ -209,11 +209,11 @@ SIZES = {
         shares=(0.25, 0.5, 1.0),
     ),
     "default": Size(
-        Setting(samples=3_000, **DESCENT),
+        Setting(samples=3_000, end=8.0, **DESCENT),
         Setting(samples=3_000, hidden=(256, 256), **CIFAR, **DESCENT),
     ),
     "full": Size(
-        Setting(samples=None, **DESCENT),
+        Setting(samples=None, end=8.0, **DESCENT),
         Setting(samples=None, hidden=(512, 512), **CIFAR, **DESCENT),
     ),
 }
