@@ -97,8 +97,9 @@ def trained(size: Size, task: fl.Task, loss: float, between: tuple[int, int]) ->
     """Descends to a stop, with bias and without, and looks for it between two steps."""
     on, measures = fl.measures.OnTask, fl.measures
     few, every = (load(size, n, False, test=True) for n in (size.test, size.all_test))
+    looks = 1 + round(np.log(between[1] / between[0]) / np.log(1.1))
     how = {
-        "ts": size.rate * np.append(0, np.round(np.geomspace(*between, 11))),
+        "ts": size.rate * np.append(0, np.round(np.geomspace(*between, looks))),
         "events": (fl.LossBelow(loss, terminate=True),),
         "observe": {
             "rank": on(rank_of, few),
@@ -315,7 +316,7 @@ STEPS: dict[str, Any] = {"high": (300, 300, 2_000), "low": (300, 1_000, 20_000)}
 SIZES = {
     "quick": Size(**QUICK, **STEPS, test=100, all_test=200),
     "default": Size(),
-    "full": Size(samples=None, high=(None, 600, 1_500), low=(None, 30_000, 150_000)),
+    "full": Size(samples=None, high=(None, 700, 1_250), low=(None, 30_000, 150_000)),
 }
 STUDY = Study("m_fig1", SIZES, compute, draw, numbers, judge, heavy=True)
 
