@@ -113,7 +113,8 @@ class Run:
     def save(self, path: pathlib.Path) -> None:
         """As a file that `loaded` reads."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(path, ts=self.ts, losses=self.losses, **self.observed)
+        rows: dict[str, Any] = {"ts": self.ts, "losses": self.losses} | self.observed
+        np.savez(path, **rows)
 
     @classmethod
     def loaded(cls, path: pathlib.Path) -> "Run":
