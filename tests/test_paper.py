@@ -196,3 +196,56 @@ def test_modes_of_one_singular_value_are_one_group(verdicts):
     assert sizes == [1, 1, 2, 4]
     assert [len(group) for group in tree.groups_of("centred tree", 1.0)] == [1, 2, 4]
     assert tree.grouped(np.arange(8), "tree", 1.0).tolist() == [0, 1, 2.5, 5.5]
+
+
+def test_images_losses_are_judged_for_both_widths(verdicts):
+    images, rows = (importlib.import_module(name) for name in ("_images", "_images_rows"))
+    ts = np.linspace(0, 4, 41)
+    zero, same, half = np.zeros(41), *images.LINEAR
+
+    def phase(c, *levels):
+        """ReLU losses that are further from linear ones by `levels` times t, of two seeds."""
+        loss = 0.5 * np.exp(-ts)
+        linear = [images.Run(ts, loss, {})] * 2
+        others = [images.Run(ts, loss + 0.5 * level * ts, {}) for level in levels]
+        runs = {"relu": linear, same: others, half: [images.Run(ts, loss + zero, {})] * 2}
+        return images.Early(c, 0.1, 4.0, runs, {}, {}, zero=0.5)
+
+    down = images.down_time(phase(10.0, 0).descents[half][0], phase(10.0, 0))
+    np.testing.assert_allclose(down, -np.log(0.1 + 0.9 * np.exp(-4)), rtol=1e-3)
+    with_bias, without = phase(10.0, 0.04, 0.04), phase(0.0, 0.08, 0.0801)
+    np.testing.assert_allclose(images.partings(with_bias, same), [2.5, 2.5])
+    np.testing.assert_allclose(images.partings(with_bias, half), [4, 4])
+    down = images.down_time(with_bias.descents[same][0], with_bias)
+    np.testing.assert_allclose(images.gaps(with_bias, same), 0.04 * down / 2)
+    pair = {"bias": with_bias, "no bias": without}
+    assert rows.helped(pair, "claim", "source").verdict == "holds"
+    assert rows.helped({"bias": without, "no bias": with_bias}, "a", "b").kind != "holds"
+    part = rows.part(images.Setting(end=4.0), pair, "claim", "source")
+    assert part.verdict == "holds"
+    assert part.measured.count("2.5 ± 0 (2 seeds) with bias") == 1
+
+
+def test_kept_runs_are_read_again(verdicts, tmp_path, monkeypatch):
+    images = importlib.import_module("_images")
+    monkeypatch.setattr(images, "RUNS", tmp_path)
+
+    class Found:
+        ts = np.array([0.0, 1.0, np.inf])
+        losses = np.array([0.5, 0.25, np.nan])
+        observed = {"open": np.ones((3, 2))}  # noqa: RUF012
+
+    setting, calls = images.Setting(kept=True), []
+
+    def made():
+        calls.append(1)
+        return Found
+
+    runs = [images.kept(setting, made, "descent", seed) for seed in (0, 0, 1)]
+    assert len(calls) == 2
+    np.testing.assert_array_equal(runs[1].losses, [0.5, 0.25])
+    assert runs[1].observed["open"].shape == (2, 2)
+    images.kept(dataclasses.replace(setting, seeds=3), made, "descent", 0)
+    assert len(calls) == 2  # more seeds, same run
+    images.kept(dataclasses.replace(setting, variance=1.0), made, "descent", 0)
+    assert len(calls) == 3

@@ -5,25 +5,33 @@ loss summed over the batch, or averaged: a step is then 64 eps or eps of flow ti
 network that the ReLU network is compared with has as many hidden units, or half as many
 (workshop version, Fig. 4). Both are run. All networks of a seed have the same initial weights, the
 narrow one those of the first units, and see the same batches; no bias is c = 0.
+
+Beyond the quick size the runs are kept in `figures/paper/runs` as they come, so that a study that
+was cut off goes on, and can be judged and drawn again; delete the folder to compute them afresh.
 """
 
 import dataclasses
-from collections.abc import Sequence
+import hashlib
+import pathlib
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from _judge import LOSSES
 from _paper import fl
 from tqdm import tqdm
 
 # Hidden layers of the linear networks, relative to the ReLU network's.
 LINEAR = {"linear": 1.0, "linear, half width": 0.5}
+RUNS = pathlib.Path("figures/paper/runs")
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """Early phase on an image task.
+    """Runs on an image task.
 
     - `data`: "mnist" or "cifar10" (grayscale).
     - `samples`: of the stratified training subset; None is all.
@@ -31,10 +39,13 @@ class Setting:
     - `hidden`, `variance`, `bias_strength`: of the networks; `bias_strength` where there is a bias.
     - `learning_rate`, `batch`: of the descent, on half the squared error summed over the batch.
     - `seeds`: of weights and batches.
-    - `early`: flow time up to which losses are compared.
-    - `every`: descent steps between saved losses.
-    - `flow_seeds`, `rtol`: the ReLU network's flow, with averaged gates.
-    - `mean_seeds`: descent on the mean over the batch, 64 times as many steps.
+    - `early`: flow time up to which the losses are compared as early ones.
+    - `end`: flow time that the runs end at.
+    - `looks`: saved losses, evenly in the root of time.
+    - `flow_seeds`, `rtol`: the ReLU network's flow, with averaged gates; that of linear networks is
+      run for all seeds. None for no flow.
+    - `mean_seeds`, `mean_end`: descent on the mean over the batch, 64 times as many steps.
+    - `kept`: whether runs are kept; see above.
     """
 
     data: str = "mnist"
@@ -47,10 +58,13 @@ class Setting:
     batch: int = 64
     seeds: int = 5
     early: float = 4.0
-    every: int = 5
-    flow_seeds: int = 1
-    mean_seeds: int = 1
+    end: float = 24.0
+    looks: int = 20
+    flow_seeds: int | None = 0
+    mean_seeds: int = 0
+    mean_end: float = 1.0
     rtol: float = 1e-3
+    kept: bool = True
 
     @property
     def clock(self) -> fl.StepClock:
@@ -64,14 +78,15 @@ class Setting:
         return self.learning_rate * self.clock.factor
 
     @property
-    def steps(self) -> int:
-        """Of the early phase; a multiple of `every`."""
-        return self.every * round(self.clock.steps(self.early) / self.every)
+    def steps(self) -> np.ndarray:
+        """The steps whose losses are saved, from 0 to the end, evenly in their root."""
+        last = np.sqrt(self.clock.steps(self.end))
+        return np.unique(np.round(np.linspace(0, last, self.looks) ** 2).astype(int))
 
     @property
     def ts(self) -> np.ndarray:
-        """The early phase's saved flow times."""
-        return self.rate * np.arange(0, self.steps + 1, self.every)
+        """Their flow times."""
+        return self.rate * self.steps
 
 
 QUICK: dict[str, Any] = {
@@ -80,8 +95,56 @@ QUICK: dict[str, Any] = {
     "hidden": (16,),
     "seeds": 2,
     "early": 1.28,
-    "every": 8,
+    "end": 2.56,
+    "looks": 12,
+    "flow_seeds": 1,
+    "kept": False,
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What is needed of a run: flow times (T,), losses (T,), and what was observed, (T, ...)."""
+
+    ts: np.ndarray
+    losses: np.ndarray
+    observed: dict[str, np.ndarray]
+
+    def save(self, path: pathlib.Path) -> None:
+        """As a file that `loaded` reads."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows: dict[str, Any] = {"ts": self.ts, "losses": self.losses} | self.observed
+        np.savez(path, **rows)
+
+    @classmethod
+    def loaded(cls, path: pathlib.Path) -> "Run":
+        """What was saved."""
+        with np.load(path) as file:
+            found = dict(file)
+        return cls(found.pop("ts"), found.pop("losses"), found)
+
+    @classmethod
+    def of(cls, flow: fl.Trajectory) -> "Run":
+        """The saved rows of a run up to its end."""
+        rows = np.isfinite(flow.ts)
+        observed = {name: np.asarray(v)[rows] for name, v in flow.observed.items()}
+        return cls(np.asarray(flow.ts)[rows], np.asarray(flow.losses)[rows], observed)
+
+
+def kept(setting: Setting, made: Callable[[], fl.Trajectory], *what: Any) -> Run:
+    """The run that `what` describes, with the setting: made, or read where it was kept."""
+    if not setting.kept:
+        return Run.of(made())
+    fields = [getattr(setting, f.name) for f in dataclasses.fields(Setting) if f.name not in ANY]
+    name = hashlib.sha256(repr((fields, what)).encode()).hexdigest()[:16]
+    path = RUNS / f"{name}.npz"
+    if not path.exists():
+        Run.of(made()).save(path)
+    return Run.loaded(path)
+
+
+# Fields of the setting that a run does not depend on.
+ANY = ("statistics", "seeds", "early", "flow_seeds", "mean_seeds", "kept")
 
 
 def load(setting: Setting, samples: int | None, standardise: bool, test: bool = False) -> fl.Task:
@@ -108,12 +171,12 @@ def narrowed(network: fl.ReLUNetwork, share: float) -> fl.LinearNetwork:
 
 
 def descend(network: Any, task: fl.Task, setting: Setting, seed: int, **how: Any) -> fl.Trajectory:
-    """Stochastic descent, on the clock of the mean-loss flow: losses at `setting.ts` or as said."""
-    how = {"steps": setting.steps, "save_every": setting.every, "observe": {}} | how
-    rate, steps = how.pop("learning_rate", setting.rate), how.pop("steps")
+    """Stochastic descent, on the clock of the mean-loss flow: saved at `setting.ts` or as said."""
+    how = {"ts": setting.ts, "observe": {}, "learning_rate": setting.rate} | how
+    rate, ts = how.pop("learning_rate"), how["ts"]
     key = jax.random.key(1000 + seed)
     return fl.stochastic_gradient_descent(
-        network, task, rate, steps, batch_size=setting.batch, key=key, **how
+        network, task, rate, t1=float(ts[-1]), batch_size=setting.batch, key=key, **how
     )
 
 
@@ -128,48 +191,56 @@ def flow(network: Any, task: fl.Task, setting: Setting) -> fl.Trajectory:
 
 @dataclasses.dataclass(frozen=True)
 class Early:
-    """The early phase with one c: trajectories of all seeds by label.
+    """Runs with one c: those of all seeds by label, "relu" and the linear networks.
 
     - `rate`: flow time per step.
-    - `descents`: "relu" and the linear networks, usually `LINEAR`.
-    - `flows`: likewise, fewer seeds of "relu".
-    - `mean`: descent of "relu" on the mean over the batch, at the same flow times.
-    - `down`: per linear network and seed, the flow time by which the loss has made 90 % of its way
-      from 1/2 to where it is at the end of the phase.
+    - `early`: flow time up to which losses are early ones.
+    - `descents`: of all networks.
+    - `flows`: likewise, of "relu" with fewer seeds.
+    - `means`: descent on the mean over the batch, fewer seeds, up to an earlier time.
+    - `zero`: the loss of the network that is zero: 1/2 for classes. Losses are in shares of it.
     """
 
     c: float
     rate: float
-    descents: dict[str, list[fl.Trajectory]]
-    flows: dict[str, list[fl.Trajectory]]
-    mean: list[fl.Trajectory]
-    down: dict[str, np.ndarray]
+    early: float
+    descents: dict[str, list[Run]]
+    flows: dict[str, list[Run]]
+    means: dict[str, list[Run]]
+    zero: float
 
 
 def early(
-    task: fl.Task, setting: Setting, c: float, shares: dict[str, float] = LINEAR, **relu_: Any
+    task: fl.Task,
+    setting: Setting,
+    c: float,
+    standardise: bool,
+    shares: dict[str, float] = LINEAR,
+    **relu_: Any,
 ) -> Early:
-    """Runs the early phase of all networks: linear ones of some shares of the width, and the ReLU
-    network's descent with some more options."""
-    descents: dict[str, list[fl.Trajectory]] = {label: [] for label in ("relu", *shares)}
-    flows: dict[str, list[fl.Trajectory]] = {label: [] for label in ("relu", *shares)}
-    mean = []
-    for seed in tqdm(range(setting.seeds), desc=f"early phase, c = {c:g}", unit="seed"):
-        network = relu(task, setting, seed, c)
-        descents["relu"].append(descend(network, task, setting, seed, **relu_))
-        if seed < setting.flow_seeds:
-            flows["relu"].append(flow(network, task, setting))
-        if seed < setting.mean_seeds:
-            slow = {"steps": setting.steps * setting.batch, "learning_rate": setting.learning_rate}
-            slow["save_every"] = setting.every * setting.batch
-            mean.append(descend(network, task, setting, seed, **slow))
-        for label, share in shares.items():
-            linear = narrowed(network, share)
-            descents[label].append(descend(linear, task, setting, seed))
-            if seed < setting.flow_seeds:
-                flows[label].append(flow(linear, task, setting))
-    down = {k: np.array([down_time(run, scale(task)) for run in descents[k]]) for k in shares}
-    return Early(c, setting.rate, descents, flows, mean, down)
+    """Runs all networks: linear ones of some shares of the width, and the ReLU network's descent
+    with some more options. `standardise` says how the task was made."""
+    labels = ("relu", *shares)
+    descents, flows, means = ({label: [] for label in labels} for _ in range(3))
+    slow = {
+        "learning_rate": setting.learning_rate,
+        "ts": setting.ts[setting.ts <= setting.mean_end],
+    }
+    for seed in tqdm(range(setting.seeds), desc=f"c = {c:g}", unit="seed"):
+        full = relu(task, setting, seed, c)
+        for label in labels:
+            share, more = (shares[label], {}) if label in shares else (0.0, relu_)
+            network = narrowed(full, share) if share else full
+            what = (standardise, seed, c, share)
+            descent = partial(descend, network, task, setting, seed)
+            made = kept(setting, partial(descent, **more), "descent", *what, sorted(more))
+            descents[label].append(made)
+            if setting.flow_seeds is not None and (share or seed < setting.flow_seeds):
+                made = kept(setting, partial(flow, network, task, setting), "flow", *what)
+                flows[label].append(made)
+            if seed < setting.mean_seeds:
+                means[label].append(kept(setting, partial(descent, **slow), "mean", *what))
+    return Early(c, setting.rate, setting.early, descents, flows, means, scale(task))
 
 
 def scale(task: fl.Task) -> float:
@@ -177,51 +248,50 @@ def scale(task: fl.Task) -> float:
     return 0.5 * float(jnp.mean(jnp.sum(task.y**2, axis=1)))
 
 
-def down_time(run: fl.Trajectory, start: float) -> float:
-    """First time at which the loss is 90 % down from `start` to its last value, interpolated."""
-    ts, losses = np.asarray(run.ts), np.asarray(run.losses)
-    level = 0.1 * start + 0.9 * losses[-1]
-    k = int(np.argmax(losses <= level))
+def down_time(run: Run, phase: Early) -> float:
+    """The flow time at which the loss has made 90 % of its way from that of the network that is
+    zero to where it is at the end of the early phase."""
+    last = np.interp(phase.early, run.ts, run.losses)
+    level = 0.1 * phase.zero + 0.9 * last
+    k = int(np.argmax(run.losses <= level))
     near = slice(max(k - 1, 0), k + 1)
-    return float(np.interp(-level, -losses[near], ts[near]))
+    return float(np.interp(-level, -run.losses[near], run.ts[near]))
 
 
-def gaps(phase: Early, label: str, runs: str = "descents") -> np.ndarray:
-    """Mean distance of the ReLU network's loss from a linear one's until that is down, per seed.
-
-    In shares of the loss at zero weights, 1/2.
-    """
-    found = []
-    pairs = zip(getattr(phase, runs)["relu"], getattr(phase, runs)[label], strict=True)
-    for k, (one, other) in enumerate(pairs):
-        until = np.asarray(one.ts) <= phase.down[label][k]
-        found.append(2 * np.mean(np.abs(np.asarray(one.losses - other.losses))[until]))
-    return np.array(found)
+def distance(one: Run, other: Run, phase: Early, until: float) -> float:
+    """Mean over time of the distance of two losses, up to a flow time, in shares of 1/2."""
+    kept_ = one.ts < until
+    ts = np.append(one.ts[kept_], until)
+    apart = np.interp(ts, one.ts, np.abs(one.losses - other.losses))
+    return float(np.trapezoid(apart, ts) / until / phase.zero)
 
 
-def partings(phase: Early, label: str, share: float = 0.05) -> np.ndarray:
-    """Flow time at which the losses first differ by `share` of 1/2; the end if they never do."""
+def gaps(phase: Early, label: str) -> np.ndarray:
+    """Mean distance of the ReLU network's loss from a linear one's until that is down, per seed."""
+    pairs = zip(phase.descents["relu"], phase.descents[label], strict=True)
+    return np.array([distance(a, b, phase, down_time(b, phase)) for a, b in pairs])
+
+
+def partings(phase: Early, label: str, share: float = LOSSES.apart) -> np.ndarray:
+    """Flow time at which the losses part for good: the last at which they are `share` of 1/2
+    apart, interpolated, or the end if they are closer there. Per seed."""
     found = []
     for one, other in zip(phase.descents["relu"], phase.descents[label], strict=True):
-        ts, apart = np.asarray(one.ts), 2 * np.abs(np.asarray(one.losses - other.losses))
-        k = np.argmax(apart > share)
-        if apart[k] <= share:
-            found.append(ts[-1])
-        else:
-            near = slice(max(k - 1, 0), k + 1)
-            found.append(np.interp(share, apart[near], ts[near]))
+        apart = np.abs(one.losses - other.losses) / phase.zero
+        within = np.flatnonzero(apart <= share)
+        k = within[-1] if len(within) else 0
+        near = slice(k, k + 2)
+        found.append(np.interp(share, apart[near], one.ts[near]))
     return np.array(found)
 
 
-def deviation(one: Sequence[fl.Trajectory], other: Sequence[fl.Trajectory]) -> float:
-    """Largest distance of losses at the same times, in shares of 1/2, over the seeds of both.
-
-    nan if there are none.
-    """
-    pairs = list(zip(one, other, strict=False))
-    if not pairs:
-        return np.nan
-    return max(2 * float(np.max(np.abs(np.asarray(a.losses - b.losses)))) for a, b in pairs)
+def deviations(some: list[Run], others: list[Run], phase: Early) -> np.ndarray:
+    """Largest distance of losses at the same early times, in shares of 1/2, per seed of both."""
+    found = []
+    for one, other in zip(some, others, strict=False):
+        n = int(np.sum(one.ts[: len(other.ts)] <= phase.early))
+        found.append(np.max(np.abs(one.losses[:n] - other.losses[:n])) / phase.zero)
+    return np.array(found)
 
 
 def linear_floor(task: fl.Task, bias: bool) -> float:

@@ -1,69 +1,73 @@
-"""What the figures on real images show alike: the early phase in numbers, in a row and drawn."""
+"""What the figures on real images show alike: the losses in numbers and drawn."""
 
 from typing import Any
 
 import numpy as np
-from _images import LINEAR, Early, Setting, deviation, gaps, partings
-from _paper import Row, fl
+from _images import LINEAR, Early, Run, gaps, partings
+from _judge import half_widths
+from _paper import WITHOUT, fl
+
+SAME, HALF = LINEAR
+# Of networks: the name, and how they look; no bias is `WITHOUT`.
+LOOKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "relu": ("ReLU", {"color": fl.plot.COLOURS["relu"], "marker": "o"}),
+    SAME: ("linear", {"color": fl.plot.COLOURS["linear"], "marker": "s"}),
+    HALF: ("linear, half the width", {"color": fl.plot.COLOURS["linear"], "marker": "D"}),
+}
+FAINT = {HALF: 0.45}
 
 
-def curves(phase: Early, points: int = 20) -> dict[str, Any]:
-    """The phase in numbers: seeds' mean and standard error at every few times."""
-    some = slice(None, None, max(1, len(phase.descents["relu"][0].ts) // points))
-    found: dict[str, Any] = {"t": np.asarray(phase.descents["relu"][0].ts)[some]}
-    for kind, runs in (("descent", phase.descents), ("flow", phase.flows)):
+def curves(phase: Early) -> dict[str, Any]:
+    """All losses, (seeds, T), and what is read off them by seed."""
+    found: dict[str, Any] = {"t": phase.descents["relu"][0].ts}
+    for kind, runs in (("descent", phase.descents), ("flow", phase.flows), ("mean", phase.means)):
         for label, members in runs.items():
             if members:
-                rows = np.stack([np.asarray(m.losses)[some] for m in members])
-                found[f"{kind} {label}"] = np.mean(rows, axis=0)
-    found["mean gap until 90 % down, shares of 1/2"] = {k: gaps(phase, k) for k in phase.down}
-    found["time of parting by 5 %"] = {k: partings(phase, k) for k in phase.down}
-    found["90 % down"] = phase.down
+                found[f"{kind} {label}"] = np.stack([m.losses for m in members])
+    linear = [label for label in phase.descents if label != "relu"]
+    found["mean gap until 90 % down, shares of 1/2"] = {k: gaps(phase, k) for k in linear}
+    found["time of parting for good"] = {k: partings(phase, k) for k in linear}
     return found
 
 
-def draw_early(phase: Early, ax: Any, title: str, floor: float | None = None) -> None:
-    """Loss curves: descent as markers, flow as lines; the best linear function of all images."""
-    linear, half = LINEAR
-    shown = {
-        "linear": phase.descents[linear],
-        "linear, half width": phase.descents[half],
-        "ReLU": phase.descents["relu"],
-        "ReLU, flow": phase.flows["relu"],
-        "linear, flow": phase.flows[linear],
-        "linear, half width, flow": phase.flows[half],
-    }
-    fl.plot.losses({k: v for k, v in shown.items() if v}, ax)
+def draw_runs(phase: Early, ax: Any, shown: dict[str, str], bias: bool) -> None:
+    """Losses against the root of time: descent as markers, flow as lines, intervals of the seeds.
+
+    `shown`: the phase's labels by those of `LOOKS`.
+    """
+    for name, label in shown.items():
+        word, look = LOOKS[name]
+        faint = {"alpha": FAINT.get(name, 1.0)}
+        more = {} if bias else WITHOUT
+        descents, flows = phase.descents[label], phase.flows.get(label, [])
+        ts, losses = descents[0].ts, stacked(descents)
+        how = look | faint | more | {"linestyle": "none" if flows else more.get("linestyle", "-")}
+        ax.plot(ts, losses.mean(axis=0), label=word, markersize=4, lw=1, **how)
+        half = half_widths(losses)
+        ax.fill_between(ts, losses.mean(axis=0) - half, losses.mean(axis=0) + half, lw=0,
+                        color=look["color"], alpha=0.2)  # fmt: skip
+        if flows:
+            line = {"color": look["color"], "linestyle": more.get("linestyle", "-")} | faint
+            ax.plot(ts, stacked(flows).mean(axis=0), lw=1.6, **line)
+    ax.set_xscale("function", functions=(lambda t: np.sqrt(np.maximum(t, 0)), np.square))
+    end = ts[-1]
+    ticks = [t for t in (0, 0.25, 1, 2, 4, 8, 12, 16, 24, 32, 48) if t <= end * 1.001]
+    ax.set_xticks(ticks, [f"{t:g}" for t in ticks])
+    ax.minorticks_off()
+    ax.set(xlim=(0, end), xlabel=rf"flow time $t$, root scale ({phase.rate:.3g} per step)")
+    ax.set_ylabel("loss $L$")
+
+
+def draw_early(phase: Early, ax: Any, title: str, bias: bool, floor: float | None = None) -> None:
+    """The same of all three networks; the loss of the best linear function of all images."""
+    draw_runs(phase, ax, {name: name for name in LOOKS}, bias)
     if floor is not None:
         ax.axhline(floor, color="0.5", lw=0.9, ls=":", zorder=0)
-        ax.annotate("linear floor", (0.99, floor), xycoords=("axes fraction", "data"),
-                    ha="right", va="bottom", fontsize="small", color="0.35")  # fmt: skip
-    ax.set(title=title, xlabel=rf"flow time $t$ ({phase.rate:.3g} per step)")
+        ax.annotate("best linear function", (0.02, floor), xycoords=("axes fraction", "data"),
+                    va="bottom", fontsize="small", color="0.35")  # fmt: skip
+    ax.set_title(title)
 
 
-def followed(setting: Setting, phases: dict[str, Early]) -> Row:
-    """Whether descent follows the flow, for both ways to take the batch."""
-    apart = {
-        label: (deviation(p.flows["relu"], p.descents["relu"]), deviation(p.flows["relu"], p.mean))
-        for label, p in phases.items()
-    }
-    worst = [max(a[k] for a in apart.values()) for k in (0, 1)]
-    verdict = "does not hold"
-    if worst[0] < 0.02:
-        verdict = "holds"
-    elif worst[1] < 0.02:
-        verdict = "holds under a condition: the rate is per batch mean"
-    ways = ("sum", "mean") if setting.mean_seeds else ("sum",)
-    found = "; ".join(
-        f"{k}: " + ", ".join(f"{w} {x:.2g}" for w, x in zip(ways, a, strict=False))
-        for k, a in apart.items()
-    )
-    return Row(
-        f"Descent at rate {setting.learning_rate:g} and batches of {setting.batch} follows "
-        "gradient flow",
-        "M Sec. 4, App. E",
-        "largest distance of the ReLU network's losses (share of 1/2), by what is taken over the "
-        f"batch, up to flow time {setting.early:g}, {setting.flow_seeds} seed; {found}; criterion: "
-        "below .02",
-        verdict,
-    )
+def stacked(runs: list[Run]) -> np.ndarray:
+    """Losses, (seeds, T)."""
+    return np.stack([run.losses for run in runs])

@@ -45,6 +45,7 @@ class Margins:
 
 # Every distance that is called close or far in this folder is one of these.
 LOSSES = Margins(0.05, 0.1, "of the loss at zero weights or at the start")
+EXACT = Margins(0.01, 0.05, "of the loss at zero weights, where a match is called exact")
 TIMES = Margins(0.1, 0.25, "of the time that it is compared with")
 MAPS = Margins(0.1, 0.2, "of the norm of the map")
 LIKENESS = Margins(0.05, 0.1, "below 1 (CKA, cosine, R^2)")
