@@ -32,6 +32,7 @@ def options(doc: str | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="seconds, for tests")
     parser.add_argument("--out", type=pathlib.Path, help="folder; default figures, or results here")
     warnings.simplefilter("ignore", fl.LinearizationWarning)
+    warnings.filterwarnings("ignore", "All-NaN slice")  # what is nowhere linear has no time
     return parser.parse_args()
 
 
@@ -60,4 +61,4 @@ def save(name: str, numbers: dict[str, Any], figure: Figure, given: argparse.Nam
     out = given.out or (TABLES / "studies" if given.quick else RESULTS)
     out.mkdir(parents=True, exist_ok=True)
     (out / f"{name}.json").write_text(text + "\n")
-    figure.savefig(out / f"{name}.png", dpi=130)
+    figure.savefig(out / f"{name}.png", dpi=110)

@@ -9,11 +9,11 @@ that was killed goes on from.
 
 Where the boundary lies is derived beforehand, without a parameter. The early phase turns half of
 the units off. In the others the bias mode grows, along [c; mean of x] on the input side, until the
-outputs are of the order of the targets: (H / 2) |w| |a| = |mean y| / sqrt(c^2 + m^2), with m = |mean
-x| and |w| = |a|, of which the bias has the share b = c |w| / sqrt(c^2 + m^2). An input weight whose
-sample starts on the off side gets no gradient and stays, of the order of sqrt(v). So a unit is on
-for all samples when c b exceeds the largest of P such weights, whose median is z sqrt(v),
-z = Phi^-1(2^(-1/P)), and a quarter of all units, half of those that grow, where
+outputs are of the order of the targets: (H / 2) |w| |a| = |mean y| / sqrt(c^2 + m^2), with
+m = |mean x| and |w| = |a|, of which the bias has the share b = c |w| / sqrt(c^2 + m^2). An input
+weight whose sample starts on the off side gets no gradient and stays, of the order of sqrt(v). So
+a unit is on for all samples when c b exceeds the largest of P such weights, whose median is
+z sqrt(v), z = Phi^-1(2^(-1/P)), and a quarter of all units, half of those that grow, where
 
     c^2 / (c^2 + m^2)^(3/4) = z sqrt(v H / (2 |mean y|)),
 
@@ -30,13 +30,12 @@ import _studies
 import jax
 import matplotlib.pyplot as plt
 import numpy as np
+from _boundary import PART, Boundary, crossing, derived, exponents, factor
 from matplotlib.figure import Figure
-from scipy import optimize, stats
 
 import flowlin as fl
 
 T1 = 150.0
-PART = 0.25  # of all units: half of those that grow, since the others are turned off
 
 
 class Size(NamedTuple):
@@ -117,31 +116,6 @@ def runs(size: Size, seeds: int, given: Any) -> Found:
     return Found(size, columns, len(found.failed))
 
 
-def crossing(strengths: Any, fractions: np.ndarray) -> float:
-    """The c at which the mean over seeds of the fractions (C, seeds) first rises to `PART`.
-
-    Between two c by the logarithm; NaN where it is there from the first c, or never.
-    """
-    mean = np.mean(fractions, axis=1)
-    above = np.flatnonzero(mean >= PART)
-    if not len(above) or above[0] == 0:
-        return float("nan")
-    k, logs = int(above[0]), np.log(strengths)
-    share = (PART - mean[k - 1]) / (mean[k] - mean[k - 1])
-    return float(np.exp(logs[k - 1] + share * (logs[k] - logs[k - 1])))
-
-
-class Boundary(NamedTuple):
-    """c* of one width and variance, with its 95 % interval over seeds, and what is derived."""
-
-    width: int
-    variance: float
-    c: float
-    low: float
-    high: float
-    derived: float
-
-
 def boundaries(found: Found, convention: str = "open") -> list[Boundary]:
     """c* of every width and variance."""
     size, rows = found.size, []
@@ -155,28 +129,6 @@ def boundaries(found: Found, convention: str = "open") -> list[Boundary]:
             law = derived(tree(size.levels), width, variance)
             rows.append(Boundary(width, variance, c, float(low), float(high), law))
     return rows
-
-
-def derived(task: fl.Task, width: int, variance: float) -> float:
-    r"""c* by the argument of the module's docstring: the c at which $c\, b = z \sqrt v$."""
-    mean_x, mean_y = (float(np.linalg.norm(rows.mean(axis=0))) for rows in (task.x, task.y))
-    z = stats.norm.ppf(2.0 ** (-1 / task.samples))  # median of the largest of P normal numbers
-    start = z * np.sqrt(variance * width / (2 * mean_y))
-    found = optimize.brentq(lambda c: c**2 * (c**2 + mean_x**2) ** -0.75 - start, 1e-9, 1e3)
-    return float(np.asarray(found))
-
-
-def exponents(rows: list[Boundary]) -> np.ndarray:
-    """Of variance and width in c*, by least squares of logarithms."""
-    fine = [row for row in rows if np.isfinite(row.c)]
-    logs = np.log([[row.variance, row.width, np.e] for row in fine])
-    return np.linalg.lstsq(logs, np.log([row.c for row in fine]), rcond=None)[0][:2]
-
-
-def factor(rows: list[Boundary]) -> tuple[float, float]:
-    """Geometric mean of measured over derived, and its standard deviation as a factor."""
-    logs = np.array([np.log(row.c / row.derived) for row in rows if np.isfinite(row.c)])
-    return float(np.exp(logs.mean())), float(np.exp(logs.std(ddof=1))) if len(logs) > 1 else 1.0
 
 
 class Early(NamedTuple):
@@ -213,9 +165,9 @@ def compute(given: Any) -> Data:
         main = runs(QUICK, 2, given)
         return Data(main, {}, early(QUICK, 1))
     held = {
-        "other widths and variances": runs(OTHER, given.seeds // 2, given),
+        "other widths and variances": runs(OTHER, given.seeds, given),
         "the paper's variance": runs(PAPER, given.seeds, given),
-        "a smaller tree": runs(SMALLER, given.seeds // 2, given),
+        "a smaller tree": runs(SMALLER, given.seeds, given),
     }
     return Data(runs(MAIN, given.seeds, given), held, early(MAIN, min(4, given.seeds)))
 
@@ -245,6 +197,7 @@ def numbers(data: Data) -> dict[str, Any]:
         "boundaries, open": [row._asdict() for row in rows],
         "boundaries, closed": [row._asdict() for row in boundaries(data.main, "closed")],
         "measured over derived": {"mean": ratio, "spread as a factor": spread},
+        "plateaus": plateaus(data.main),
         "held out": {name: held_out(one, ratio) for name, one in data.held.items()},
     }
     if len(data.main.size.variances) > 1:
@@ -257,6 +210,16 @@ def numbers(data: Data) -> dict[str, Any]:
     if data.early is not None:
         found["early phase"] = against_early(data.main, data.early)
     return found
+
+
+def plateaus(found: Found) -> dict[str, list[float]]:
+    """Quartiles over all linear runs of how long the largest fraction lasts, in units of tau."""
+    return {
+        name: np.quantile(
+            found.columns[f"lasts_{name}"][found.fraction(name) >= PART], [0.25, 0.5, 0.75]
+        ).tolist()
+        for name in ("open", "closed")
+    }
 
 
 def held_out(found: Found, ratio: float) -> list[dict[str, Any]]:
@@ -321,7 +284,7 @@ def draw_map(ax: Any, data: Data) -> None:
         ours = [crossing(size.strengths, row) for row in data.early.fraction]
         ax.plot(place(ours), range(len(rows)), "x", color="red", label="early phase")
     ax.legend(fontsize=8, loc="lower right", facecolor="0.4", labelcolor="white")
-    ax.set_title(f"{size.shown} units; line: fraction {PART:g}", fontsize=10)
+    ax.set_title(f"A. {size.shown} units; lines: where the fraction is {PART:g}", fontsize=10)
 
 
 def draw_law(ax: Any, data: Data) -> None:
@@ -340,6 +303,7 @@ def draw_law(ax: Any, data: Data) -> None:
     x = np.geomspace(1e-7, 1e-1, 50)
     law = np.array([derived(tree(3), 1, one) for one in x])
     ax.plot(x, law, **fl.plot.look("theory", points=False) | {"label": "derived"})
+    ax.set_title("B. The boundary, open; bars: 95 % over seeds", fontsize=10)
     ax.plot(x, ratio * law, "--", color="black", lw=1, label=f"{ratio:.2f} of it")
     ax.set(
         xscale="log", yscale="log", xlabel="width times variance, $H v$", ylabel="boundary $c^*$"
@@ -357,6 +321,7 @@ def draw_collapse(ax: Any, data: Data) -> None:
             label = f"$v$ = {variance:g}" if i == 0 else None
             ax.plot(x, found.fraction()[i, j].mean(axis=-1), color=colours[j], lw=1, label=label)
     ax.axhline(PART, color="0.7", lw=0.8)
+    ax.set_title(f"C. All cells, {', '.join(map(str, size.widths))} units", fontsize=10)
     ax.set(
         xscale="log", xlabel="$c$ over the derived boundary", ylabel="largest always-on fraction"
     )
@@ -384,7 +349,7 @@ def draw_times(ax: Any, data: Data) -> None:
     ax.set(
         xscale="log", yscale="log", xlabel="bias strength $c$", ylabel=r"$t^*$ (units of $\tau$)"
     )
-    ax.set_title(f"{size.shown} units, where the fraction is {PART:g} or more", fontsize=10)
+    ax.set_title(f"D. {size.shown} units, where the fraction is {PART:g} or more", fontsize=10)
     ax.legend(fontsize=8)
 
 
