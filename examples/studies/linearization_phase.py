@@ -20,7 +20,10 @@ z sqrt(v), z = Phi^-1(2^(-1/P)), and a quarter of all units, half of those that 
 which for c well below m is c* = sqrt(z m^(3/2)) (v H / (2 |mean y|))^(1/4): the boundary goes to
 zero with the initial weights, as the fourth root of variance and width.
 
-FINDINGS
+Found, in 1,950 runs: the exponent of the variance is 0.252 [0.244, 0.263] and of the width 0.300
+[0.209, 0.387]; c* is 1.39 (open) and 0.90 (closed) times the derived one over five decades of
+variance; with that factor, held-out widths and variances are met to 10 %, a smaller tree to 20 %.
+The early phase of each network puts the boundary at 0.7 of the measured one throughout.
 """
 
 import functools
