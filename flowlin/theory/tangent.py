@@ -56,7 +56,7 @@ class Lazy(eqx.Module):
       is zero: such components stay.
     - `error0`: (n,), the components of the error at t = 0, whose squares add up to twice the loss.
     - `vectors`: (n, n), what the components are of, as columns.
-    - `start`, `task`, `loss`, `tau`, `alpha`: what it is made of.
+    - `start`, `task`, `loss_function`, `tau`, `alpha`: what it is made of.
     """
 
     kernel: Float[Array, "n n"]

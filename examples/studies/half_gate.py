@@ -1,0 +1,193 @@
+r"""DOC"""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import _studies
+import jax
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.figure import Figure
+
+import flowlin as fl
+
+T1 = 150.0
+SHARE = 0.5  # of a mode's full strength, at which its time is taken
+DIGITS = 9  # to which modes of one strength have one singular value
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """A task and a kind of network; `levels` of the tree."""
+
+    width: int = 32
+    variance: float = 2e-6
+    c: float = 1.0
+    slope: float = 0.0
+    levels: int = 3
+
+    @property
+    def task(self) -> fl.Task:
+        """The tree."""
+        return tree(self.levels)
+
+    @property
+    def gate(self) -> float:
+        """Half of the units have the gate one, the others the slope."""
+        return (1 + self.slope) / 2
+
+
+BASE = Setting()
+# One thing changed at a time.
+SCANS = {
+    "variance": (2e-8, 2e-7, 2e-6, 2e-5, 2e-4),
+    "width": (8, 16, 32, 64, 128),
+    "c": (0.25, 0.5, 1.0, 2.0),
+    "slope": (0.0, 0.1, 0.3, 0.6),
+}
+HELD_OUT = (
+    Setting(48, 2e-7, 0.7, 0.2),
+    Setting(32, 2e-6, 1.0, 0.0, levels=2),
+    Setting(32, 2e-6, 1.0, 0.3, levels=2),
+)
+AXES = {
+    "variance": "initial variance $v$",
+    "width": "hidden units $H$",
+    "c": "bias strength $c$",
+    "slope": "gate of a unit that is off",
+}
+
+
+@functools.cache
+def tree(levels: int) -> fl.Task:
+    """The semantic tree."""
+    return fl.tasks.hierarchy(levels=levels)
+
+
+def network(
+    width: int, variance: float, c: float, slope: float, levels: int, relu: bool, seed: int
+) -> fl.ReLUNetwork | fl.LinearNetwork:
+    """A network at the start, or the linear one with the same weights."""
+    start = fl.ReLUNetwork.init(
+        tree(levels), width, variance, bias_strength=c, slope=slope, key=jax.random.key(seed)
+    )
+    return start if relu else start.linear()
+
+
+class Group(NamedTuple):
+    """Modes of one singular value.
+
+    - `delay`: (seeds,), by which the ReLU network reaches them later, averaged over the group.
+    - `law`: what the law says.
+    """
+
+    s: float
+    modes: list[int]
+    delay: np.ndarray
+    law: float
+
+    def numbers(self) -> dict[str, Any]:
+        """The mean delay with its interval, what the law says of it, and the gate that it takes."""
+        fine = self.delay[np.isfinite(self.delay)]
+        low, high = _studies.bootstrap(np.mean, fine)
+        return {
+            "s": self.s, "modes": self.modes, "seeds": len(fine), "delay": fine.mean(),
+            "interval": [low, high], "law": self.law, "law over measured": self.law / fine.mean(),
+            "gate": np.exp(-2 * self.s * fine.mean()),
+        }  # fmt: skip
+
+
+def groups(setting: Setting, seeds: int, given: Any) -> list[Group]:
+    """The delays of a setting, measured by exact hits."""
+    modes = fl.theory.modes(setting.task, setting.c)
+    number = int(np.sum(np.asarray(modes.s) > 1e-9))
+    grid = fl.grid(**dataclasses.asdict(setting), relu=[True, False], seed=range(seeds))
+
+    def record(flow: fl.Trajectory) -> dict[str, Any]:
+        hits = np.asarray(flow.events.first("mode"))
+        return {f"mode_{k}": float(hits[k]) for k in range(number)}
+
+    runs = fl.sweep(
+        network, setting.task, 60.0 if given.quick else T1, grid=grid, record=record, rtol=1e-8,
+        events=fl.ModeHits(modes, share=SHARE), workers=given.workers, progress=True,
+        checkpoint=_studies.table(f"half_gate_{number}", given.quick),
+    )  # fmt: skip
+    hits = np.array([runs.columns[f"mode_{k}"].reshape(2, seeds) for k in range(number)])
+    delays = hits[:, 0] - hits[:, 1]
+    s = np.round(np.asarray(modes.s)[:number], DIGITS)
+    found = []
+    for value in sorted(set(s), reverse=True):
+        own = [int(k) for k in np.flatnonzero(s == value)]
+        law = np.log(1 / setting.gate) / (2 * value)
+        found.append(Group(float(value), own, delays[own].mean(axis=0), float(law)))
+    return found
+
+
+class Data(NamedTuple):
+    """Groups of modes by setting; `held` were not looked at before."""
+
+    scans: dict[str, dict[float, list[Group]]]
+    held: dict[str, list[Group]]
+
+
+def compute(given: Any) -> Data:
+    """All runs."""
+    if given.quick:
+        small = dataclasses.replace(BASE, width=8, variance=2e-4)
+        scan = {2e-4: groups(small, 2, given)}
+        return Data({"variance": scan}, {})
+    scans = {
+        name: {
+            value: groups(dataclasses.replace(BASE, **{name: value}), given.seeds, given)
+            for value in values
+        }
+        for name, values in SCANS.items()
+    }
+    return Data(scans, {str(one): groups(one, given.seeds, given) for one in HELD_OUT})
+
+
+def numbers(data: Data) -> dict[str, Any]:
+    """Every group of modes of every setting."""
+    scans = {
+        name: {f"{value:g}": [group.numbers() for group in found] for value, found in scan.items()}
+        for name, scan in data.scans.items()
+    }
+    held = {name: [group.numbers() for group in found] for name, found in data.held.items()}
+    return {"scans": scans, "held out": held}
+
+
+def draw(data: Data) -> Figure:
+    """Measured delay over that of the law, by mode, one panel for each thing that is changed."""
+    figure, axes = plt.subplots(
+        1, len(data.scans), figsize=(4 * len(data.scans), 4), sharey=True, layout="constrained",
+        squeeze=False,
+    )  # fmt: skip
+    for ax, (name, scan) in zip(axes[0], data.scans.items(), strict=True):
+        for k, colour in enumerate(fl.plot.shades("relu", 4)):
+            rows = [found[k].numbers() for found in scan.values()]
+            middle = np.array([row["delay"] / row["law"] for row in rows])
+            ends = np.array([np.array(row["interval"]) / row["law"] for row in rows]).T
+            label = f"modes {', '.join(map(str, rows[0]['modes']))}, s = {rows[0]['s']:.3g}"
+            ax.errorbar(
+                list(scan), middle, np.abs(ends - middle), marker="o", ms=4, capsize=2,
+                color=colour, label="bias mode" if k == 0 else label,
+            )  # fmt: skip
+        ax.axhline(1.0, color="black", lw=0.8)
+        ax.set(xlabel=AXES[name], xscale="linear" if name == "slope" else "log")
+    axes[0, 0].set_ylabel("delay over that of the half gate")
+    axes[0, 0].legend(fontsize=8)
+    return figure
+
+
+def main() -> None:
+    """Run, print, draw."""
+    given = _studies.options(__doc__)
+    data = compute(given)
+    with fl.plot.style():
+        figure = draw(data)
+    _studies.save("half_gate", numbers(data), figure, given)
+
+
+if __name__ == "__main__":
+    main()
