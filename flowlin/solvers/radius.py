@@ -85,36 +85,48 @@ def spectral_radius(
     return vector, radius, count
 
 
-class RadiusLog(eqx.Module):
-    """The radius along a run: every step's at first, thinned to every other one when full."""
+class History(eqx.Module):
+    """Something along a run: every step's at first, thinned to every other one when full."""
 
     time: Float[Array, " K"]
-    radius: Float[Array, " K"]
+    value: Float[Array, "K ..."]
     steps: Int[Array, ""]
     stride: Int[Array, ""]
 
     @staticmethod
-    def empty(time: ArrayLike, radius: ArrayLike) -> "RadiusLog":
-        """A log without rows."""
-        time, radius = (jnp.full(ROWS, jnp.inf, jnp.result_type(a)) for a in (time, radius))
-        return RadiusLog(time, radius, jnp.zeros((), jnp.int32), jnp.ones((), jnp.int32))
+    def empty(time: ArrayLike, value: ArrayLike) -> "History":
+        """A history without rows, of values such as this one."""
 
-    def append(self, time: ArrayLike, radius: ArrayLike) -> "RadiusLog":
+        def rows(like: ArrayLike) -> Array:
+            return jnp.full((ROWS, *jnp.shape(like)), jnp.inf, jnp.result_type(like))
+
+        return History(
+            rows(time), rows(value), jnp.zeros((), jnp.int32), jnp.ones((), jnp.int32)
+        )
+
+    def append(self, time: ArrayLike, value: ArrayLike) -> "History":
         """One step more."""
         full = self.steps >= ROWS * self.stride
         stride = jnp.where(full, 2 * self.stride, self.stride)
         row = jnp.where(self.steps % stride == 0, self.steps // stride, ROWS)
 
         def appended(rows, value):
-            half = jnp.concatenate([rows[::2], jnp.full(ROWS // 2, jnp.inf, rows.dtype)])
+            half = jnp.concatenate([rows[::2], jnp.full_like(rows[ROWS // 2 :], jnp.inf)])
             return jnp.where(full, half, rows).at[row].set(value, mode="drop")
 
-        return RadiusLog(
-            appended(self.time, time), appended(self.radius, radius), self.steps + 1, stride
+        return History(
+            appended(self.time, time), appended(self.value, value), self.steps + 1, stride
         )
 
-    def at(self, t: Array) -> Array:
-        """The radius at times t, linear in between."""
+    def at(self, t: Float[Array, " T"]) -> Float[Array, "T ..."]:
+        """The values at times t, linear in between."""
         known = jnp.isfinite(self.time)
         last = jnp.max(jnp.where(known, jnp.arange(ROWS), 0))
-        return jnp.interp(t, self.time, jnp.where(known, self.radius, self.radius[last]))
+        # Past the last row stands its value.
+        place = jnp.minimum(jnp.arange(ROWS), last)
+
+        def along(values: Array) -> Array:
+            return jnp.interp(t, self.time, values[place])
+
+        flat = jax.vmap(along, 1, 1)(self.value.reshape(ROWS, -1))
+        return flat.reshape(*t.shape, *self.value.shape[1:])

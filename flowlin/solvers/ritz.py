@@ -1,0 +1,65 @@
+"""Leading eigenvectors of a symmetric Jacobian, from the directions that solves have multiplied."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+class Ritz(eqx.Module):
+    """Approximate eigenvectors of a Jacobian and their values, the most negative first.
+
+    - `vectors`: (K, N), orthonormal rows; zero where there is none yet.
+    - `values`: (K,), zero or negative.
+    """
+
+    vectors: Float[Array, "K N"]
+    values: Float[Array, " K"]
+
+    @staticmethod
+    def none(count: int, like: Float[Array, " N"]) -> "Ritz":
+        """Nothing known."""
+        return Ritz(jnp.zeros((count, like.size), like.dtype), jnp.zeros(count, like.dtype))
+
+    def solved(self, factor: Float[Array, ""], r: Float[Array, " N"]) -> Float[Array, " N"]:
+        """About (1 - factor J)^-1 r: exact in these eigenvectors, r itself beside them."""
+        weights = 1 / (1 - factor * self.values) - 1
+        return r + (weights * (self.vectors @ r)) @ self.vectors
+
+    def updated(self, directions: Float[Array, "M N"], images: Float[Array, "M N"]) -> "Ritz":
+        """With what the products J d of some directions d tell; rows of zeros tell nothing.
+
+        Rayleigh-Ritz in the space of vectors and directions. Where there is no image the Jacobian
+        is what the pairs say: images of vectors from earlier solves are out of date, and pairs of
+        both kinds of images blow up.
+        """
+        count = len(self.values)
+        inside = directions @ self.vectors.T
+        outside = directions - inside @ self.vectors
+        again = outside @ self.vectors.T  # once more, or errors of the vectors would grow
+        inside, outside = inside + again, outside - again @ self.vectors
+        gram = outside @ outside.T
+        scale, turn = jnp.linalg.eigh(gram)
+        basis = turn * _inverse_root(scale)  # basis.T @ outside is orthonormal
+        rows = jnp.concatenate([self.vectors, basis.T @ outside])
+        known, image = jnp.concatenate([inside, gram @ basis], axis=1).T, rows @ images.T
+        scale, turn = jnp.linalg.eigh(known.T @ known)
+        into = turn * _inverse_root(scale)
+        known, image = known @ into, image @ into
+        inner = known.T @ image
+        outer = image - known @ inner
+        rest = jnp.eye(len(rows), count, dtype=rows.dtype)
+        rest = rest - known @ known[:count].T
+        matrix = (
+            known @ ((inner + inner.T) / 2) @ known.T
+            + outer @ known.T
+            + known @ outer.T
+            + (rest * self.values) @ rest.T
+        )
+        values, turn = jnp.linalg.eigh(matrix)
+        return Ritz(turn[:, :count].T @ rows, jnp.minimum(values[:count], 0))
+
+
+def _inverse_root(scale: Float[Array, " K"]) -> Float[Array, " K"]:
+    """1 / sqrt of eigenvalues of a Gram matrix of rows of norm 1, zero for what is rounding."""
+    kept = scale > jnp.sqrt(jnp.finfo(scale.dtype).eps)
+    return jnp.where(kept, 1 / jnp.sqrt(jnp.where(kept, scale, 1)), 0)
