@@ -10,7 +10,7 @@ import pytest
 import flowlin as fl
 from flowlin.field.objective import FullData
 from flowlin.solvers.chebyshev import stability_interval
-from flowlin.solvers.radius import ROWS, History
+from flowlin.solvers.history import ROWS, History
 from tests.zoo import distance
 
 

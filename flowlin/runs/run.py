@@ -28,6 +28,7 @@ from flowlin.runs.driving import ROOM, AbstractRun, Effort, Limits, is_paused
 from flowlin.runs.method import Method, decisions
 from flowlin.runs.trajectory import Continuation, Reference, Trajectory, trimmed
 from flowlin.solvers.averaged import EVALUATIONS, AveragedGates
+from flowlin.solvers.bdf import BDFState
 from flowlin.solvers.pausing import Pausing, PausingState
 from flowlin.solvers.rkc import RKC
 from flowlin.solvers.unrolled import evaluations
@@ -391,6 +392,8 @@ def _reported(solver: Any, state: Any, counts: dict[str, Any], ts: Array) -> tup
     if isinstance(solver, RKC):
         radius = state.log.at(ts)
         return {"accepted_evaluations": state.evaluations}, {"spectral_radius": radius}
+    if isinstance(state, BDFState):
+        return {"accepted_evaluations": state.evaluations}, {}
     if isinstance(state, WalkState):
         return {"accepted_evaluations": state.evaluations, **state.sides.report}, {}
     if isinstance(solver, AveragedGates):

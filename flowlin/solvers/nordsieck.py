@@ -7,11 +7,15 @@ CVODE (`cvSetBDF`, `cvSetTqBDF`, `cvIncreaseBDF`, `cvDecreaseBDF`); Byrne and Hi
 """
 
 import math
+from collections.abc import Callable
+from typing import Any
 
+import diffrax
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 MOST = 5  # the highest order; formulas beyond 6 are not stable
 POWERS = np.arange(MOST + 1)
@@ -99,6 +103,43 @@ def reordered(
     vector = jnp.where(up, -sums / product * correction, -table[order])
     moved = table + polynomial[:, None] * vector
     return jnp.where(change == 0, table, moved)
+
+
+class NordsieckInterpolation(diffrax.AbstractLocalInterpolation):
+    """Dense output: a polynomial in x = (t - t1) / (t1 - t0).
+
+    - `y1`: its value at t1; `rows`: its coefficients of x, x^2 ... x^5.
+    """
+
+    t0: Any
+    t1: Any
+    y1: PyTree
+    rows: PyTree
+
+    def evaluate(self, t0: Any, t1: Any = None, left: bool = True) -> PyTree:
+        """At t0, or the increment from t0 to t1."""
+        del left
+        if t1 is not None:
+            return jax.tree.map(jnp.subtract, self.evaluate(t1), self.evaluate(t0))
+        span = self.t1 - self.t0
+        x = jnp.where(span == 0, 0, (t0 - self.t1) / jnp.where(span == 0, 1, span))
+        powers = [x ** int(j) for j in POWERS[1:]]
+
+        def at(y: Array, rows: Array) -> Array:
+            return y + sum(power * row for power, row in zip(powers, rows, strict=True))
+
+        return jax.tree.map(at, self.y1, self.rows)
+
+
+def polynomial(
+    y: Float[Array, " N"], table: Float[Array, "6 N"], unravel: Callable[[Array], PyTree]
+) -> dict[str, PyTree]:
+    """What `NordsieckInterpolation` takes: the table bent so that the polynomial begins at y.
+
+    It would begin a local error away, which an event could fall into.
+    """
+    gap = y - jnp.sum((-1.0) ** POWERS[:, None] * table, axis=0)
+    return {"y1": unravel(table[0]), "rows": jax.vmap(unravel)(table[1:].at[1].add(gap))}
 
 
 def _shifted(polynomial: Array) -> Array:

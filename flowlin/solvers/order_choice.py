@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from flowlin.solvers.nordsieck import Formula
 
@@ -54,7 +54,6 @@ def chosen(
     norm: Norm,
     memory: Memory,
     stretch: Float[Array, ""],
-    rest: Bool[Array, ""],
 ) -> Next:
     """After a step.
 
@@ -62,13 +61,12 @@ def chosen(
     - `table`, `correction`: after and of the step.
     - `norm`: in units of the tolerance.
     - `stretch`: the step's length over that of the one before.
-    - `rest`: nothing is to change, since the step was tried before at another length.
     """
     q = order.astype(table.dtype)
     error = norm(correction) * rule.error
     same = _factor(BIAS * error, q + 1)
     wait = memory.wait - 1
-    look = (wait <= 0) & ~rest
+    look = wait <= 0
     down = _factor(BIAS * norm(table[order]) * rule.lower, q)
     known = jnp.where(memory.ratio > 0, memory.ratio, 1)
     high = correction - rule.ratio / known * stretch ** (q + 1) * memory.correction
@@ -76,14 +74,14 @@ def chosen(
     down = jnp.where(look & (order > 1), down, 0)
     up = jnp.where(look & (order < most) & (memory.ratio > 0), up, 0)
     best = jnp.maximum(jnp.maximum(same, down), up)
-    changes = (best >= LEAST) & ~rest
+    changes = best >= LEAST
     change = jnp.where(best == same, 0, jnp.where(best == down, -1, 1))
     change = jnp.where(changes, change, 0).astype(order.dtype)
     factor = jnp.where(changes, jnp.minimum(best, MOST), 1)
     # A step whose error was too large is tried again, shorter.
     factor = jnp.where(error > 1, jnp.maximum(same, SHORTEST), factor)
     keep = wait == 1
-    wait = jnp.where(look | rest, jnp.maximum(wait, 2), wait)
+    wait = jnp.where(look, 2, wait)
     memory = Memory(
         wait=jnp.where(change == 0, wait, order + change + 1).astype(memory.wait.dtype),
         correction=jnp.where(keep, correction, memory.correction),

@@ -10,7 +10,8 @@ from jaxtyping import Array, Float, Int, PyTree
 from flowlin._tools.checks import checked, one_of, whole
 from flowlin._tools.loops import while_loop
 from flowlin.solvers.chebyshev import DAMPING, Chebyshev, stability_interval, stages_for, stretch
-from flowlin.solvers.radius import History, direction, spectral_radius
+from flowlin.solvers.history import History
+from flowlin.solvers.radius import direction, spectral_radius
 from flowlin.solvers.second_order import SecondOrder
 
 SAFETY = 1.2  # the estimate is a lower bound, and the radius moves during the step
