@@ -1,10 +1,11 @@
 """The choice between a standard solver and RKC, by measurement during a run."""
 
 import functools
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float, Int
 
 from flowlin._tools.compiled import jit_by_array
 from flowlin._tools.copies import copied
@@ -50,7 +51,10 @@ class StiffnessCheck(AbstractPause):
         accepted = int(at.counts["num_accepted_steps"])
         if self.switched or accepted < FIRST or accepted & (accepted - 1):
             return run, flow
-        step, radius = float(at.controller.ahead - at.t), float(_radius(run, at))
+        found, spent = _radius(run, at)
+        flow = _charged(flow, spent)
+        at = _at(flow)
+        step, radius = float(at.controller.ahead - at.t), float(found)
         because = f"step x spectral radius = {step * radius:.2g} at t = {float(at.t):.4g}"
         run = run.told(solver_because=because)
         if step * radius < 1:
@@ -59,14 +63,14 @@ class StiffnessCheck(AbstractPause):
         start = _restarted(stiff, at, flow.counts["accepted_evaluations"])
         stiff, warm = segment(stiff, flow, start, TRIAL, limits)
         if not is_paused(warm, limits):
-            return run, flow
+            return run, _charged(flow, _spent(flow, warm))
         stiff, tried = segment(stiff, warm, _at(warm), TRIAL, limits)
         standard = run.method.solver
         gain = _advance(warm, tried) * evaluations(standard) / step
         name = type(standard).__name__
         because += f", where RKC came {gain:.2g} times as far per evaluation as {name}"
         if gain < GAIN:
-            return run.told(solver_because=because), flow
+            return run.told(solver_because=because), _charged(flow, _spent(flow, tried))
         self.switched = True
         return stiff.told(solver=f"{name}, then RKC", solver_because=because), tried
 
@@ -92,22 +96,36 @@ def _restarted(run: Run, at: Continuation, spent: Array) -> Continuation:
     solver = eqx.tree_at(lambda state: state.evaluations, inner, whole)
     if run.watches:
         solver = eqx.tree_at(lambda state: state.inner, at.solver, solver)
-    return copied(fresh, solver=solver, counts=at.counts)
+    counts = at.counts | {"evaluations": at.counts["evaluations"] + fresh.counts["evaluations"]}
+    return copied(fresh, solver=solver, counts=counts)
+
+
+def _charged(flow: Trajectory, spent: ArrayLike) -> Trajectory:
+    """The same run after so many evaluations more."""
+
+    def more(counts: dict[str, Any]) -> dict[str, Any]:
+        return counts | {"evaluations": counts["evaluations"] + spent}
+
+    at = _at(flow)
+    at = copied(at, counts=more(at.counts))
+    return copied(flow, counts=more(flow.counts), continuation=at)
+
+
+def _spent(before: Trajectory, after: Trajectory) -> int:
+    """Evaluations between two pauses."""
+    return int(after.counts["evaluations"]) - int(before.counts["evaluations"])
 
 
 def _advance(before: Trajectory, after: Trajectory) -> float:
     """Time advanced per evaluation by a run with RKC between two pauses."""
-    a, b = _at(before), _at(after)
-    counts = "accepted_evaluations", "num_steps", "num_accepted_steps"
-    spent, tried, accepted = (int(after.counts[n]) - int(before.counts[n]) for n in counts)
-    return float(b.t - a.t) / (spent * tried / accepted)
+    return float(_at(after).t - _at(before).t) / _spent(before, after)
 
 
 @jit_by_array
-def _radius(run: Run, at: Continuation) -> Float[Array, ""]:
-    """Spectral radius of the field's Jacobian, from scratch."""
+def _radius(run: Run, at: Continuation) -> tuple[Float[Array, ""], Int[Array, ""]]:
+    """Spectral radius of the field's Jacobian, from scratch, and how many evaluations it took."""
     velocity = functools.partial(run.method.field(run.problem), at.t, args=None)
     y = at.parameters
     start = jnp.zeros((), run.network.dtype)
     found = spectral_radius(velocity, y, velocity(y), direction(y), start, ITERATIONS, "lax")
-    return found[1]
+    return found[1], found[2] + 1

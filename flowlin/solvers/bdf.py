@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
 from flowlin._tools.checks import checked, positive_at_run_time, whole
-from flowlin.solvers.newton import Found, Move, Step, attached, newton
+from flowlin.solvers.newton import Found, Move, Step, attached, solved
 from flowlin.solvers.nordsieck import (
     MOST,
     NordsieckInterpolation,
@@ -158,7 +158,7 @@ class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
         table = jnp.concatenate([y[None], state.rows])
         table = predicted(rescaled(table, h / state.scale))
         step = Step(Move(terms, t1, control, args, unravel), table[0], table[1], rule.lead)
-        found = newton(
+        found = solved(
             step, state.ritz, self._scaled(y, y, unravel), NEWTON / rule.error, state.rate,
             min(DIRECTIONS, y.size),
         )  # fmt: skip

@@ -73,7 +73,7 @@ class Found(eqx.Module):
     evaluations: Int[Array, ""]
 
 
-def newton(
+def solved(
     step: Step,
     ritz: Ritz,
     norm: Callable[[Float[Array, " N"]], Float[Array, ""]],

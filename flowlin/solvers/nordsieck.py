@@ -46,13 +46,13 @@ class Formula(eqx.Module):
 
 def formula(order: Int[Array, ""], h: Float[Array, ""], steps: Float[Array, "5"]) -> Formula:
     """The formula of a step of length h after `steps`, newest first."""
-    q, j = order.astype(h.dtype), np.arange(1, MOST + 1)
+    q, j = order.astype(h.dtype), jnp.arange(1, MOST + 1, dtype=h.dtype)
     inverse = h / (h + jnp.concatenate([jnp.zeros(1, h.dtype), jnp.cumsum(steps)]))
     polynomial = jnp.zeros(MOST + 1, h.dtype).at[0].set(1)
     for k in range(MOST - 1):
         polynomial = polynomial + jnp.where(k + 1 < order, inverse[k], 0) * _shifted(polynomial)
     inner, last, after = polynomial[1], inverse[order - 1], inverse[order]
-    alpha = -jnp.sum(jnp.where(j <= order, 1 / j, 0)).astype(h.dtype)
+    alpha = -jnp.sum(jnp.where(j <= order, 1 / j, 0))
     star, hat = -inner - alpha, -inner - last
     polynomial = polynomial + star * _shifted(polynomial)
     a1 = 1 - hat + alpha
@@ -97,8 +97,8 @@ def reordered(
     for k in range(MOST - 2):
         longer = place[k] * polynomial + _shifted(polynomial)
         polynomial = jnp.where(k < count, longer, polynomial)
-    k = np.arange(MOST)
-    sums = jnp.sum(jnp.where(k < order, 1 / place - 1 / (k + 1.0), 0))
+    k = jnp.arange(MOST, dtype=table.dtype)
+    sums = jnp.sum(jnp.where(k < order, 1 / place - 1 / (k + 1), 0))
     product = jnp.prod(jnp.where(k < order, place, 1))
     vector = jnp.where(up, -sums / product * correction, -table[order])
     moved = table + polynomial[:, None] * vector
@@ -138,7 +138,8 @@ def polynomial(
 
     It would begin a local error away, which an event could fall into.
     """
-    gap = y - jnp.sum((-1.0) ** POWERS[:, None] * table, axis=0)
+    signs = jnp.asarray((-1.0) ** POWERS, table.dtype)
+    gap = y - jnp.sum(signs[:, None] * table, axis=0)
     return {"y1": unravel(table[0]), "rows": jax.vmap(unravel)(table[1:].at[1].add(gap))}
 
 
