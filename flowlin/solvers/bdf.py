@@ -113,7 +113,7 @@ class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
     with the step size and along the run.
     """
 
-    max_order: int = eqx.field(static=True, default=MOST)
+    max_order: int = MOST
     rtol: Any = None
     atol: Any = None
     norm: Callable[[PyTree], Array] | None = eqx.field(static=True, default=None)

@@ -48,7 +48,7 @@ class Next(eqx.Module):
 def chosen(
     rule: Formula,
     order: Int[Array, ""],
-    most: int,
+    most: int | Int[Array, ""],
     table: Float[Array, "6 N"],
     correction: Float[Array, " N"],
     norm: Norm,
