@@ -178,7 +178,7 @@ def test_a_run_with_events_that_is_stopped_and_resumed(tree, aligned, tmp_path, 
 def test_what_cannot_work_says_so(tree, key):
     with pytest.raises(ValueError, match="`max_order` must be a whole number from 1 to 5"):
         fl.RecycledBDF(6)
-    with pytest.raises(ValueError, match="`rtol` and `atol` of fl.RecycledBDF are missing"):
+    with pytest.raises(ValueError, match=r"`rtol` and `atol` of fl\.RecycledBDF are missing"):
         diffrax.diffeqsolve(diffrax.ODETerm(forced), fl.RecycledBDF(), 0.0, 1.0, 0.1, START, PLAIN)
     network = fl.LinearNetwork.init(tree, 4, key=key)
     with pytest.raises(ValueError, match="RecycledBDF needs one `tau`"):
