@@ -3,12 +3,14 @@
 import diffrax
 import equinox as eqx
 import jax
+import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import flowlin as fl
 from flowlin._tools.copies import copied
+from flowlin.field.objective import FullData
 from flowlin.field.vector_field import GradientField
 from flowlin.solvers.nordsieck import NordsieckInterpolation, polynomial
 
@@ -173,6 +175,20 @@ def test_a_run_with_events_that_is_stopped_and_resumed(tree, aligned, tmp_path, 
         assert float(time) == pytest.approx(float(exact[k]), rel=1e-4)
     strengths = fl.theory.mode_strength(ts[:, None], modes.s, modes.d, a0)
     assert jnp.max(jnp.abs(flow.observed["strengths"] - strengths)[:, modes.s > 0]) < 1e-3
+
+
+def test_eigenvalues_are_those_of_the_hessian(tree, key):
+    network = fl.LinearNetwork.init(tree, 4, 0.05, bias_strength=3.0, key=key)
+    ts = jnp.linspace(0, 12, 7)
+    solver = fl.RecycledBDF(eigenvalues=3)
+    flow = fl.gradient_flow(network, tree, 12.0, tau=2.0, ts=ts, solver=solver, rtol=1e-5)
+    value = FullData(tree, fl.SquaredError()).value
+    build = jax.flatten_util.ravel_pytree(network.parameters)[1]
+    hessian = jax.hessian(lambda w: value(network.with_parameters(build(w))))
+    states = jax.vmap(lambda n: jax.flatten_util.ravel_pytree(n.parameters)[0])(flow.networks)
+    exact = jnp.linalg.eigvalsh(jax.lax.map(hessian, states))[:, ::-1][:, :3]
+    assert jnp.allclose(flow.observed["hessian_eigenvalues"], exact, rtol=0.01)
+    assert jnp.max(exact[:, 0]) > 1.5 * jnp.min(exact[:, 0])
 
 
 def test_what_cannot_work_says_so(tree, key):

@@ -84,13 +84,16 @@ def _per_step(solver: diffrax.AbstractSolver) -> int | None:
     return evaluations(solver) if isinstance(solver, diffrax.AbstractERK) else None
 
 
-def reported(solver: Any, state: Any, accepted: Array, ts: Array) -> tuple[dict, dict]:
+def reported(solver: Any, state: Any, accepted: Array, ts: Array, tau: Array) -> tuple[dict, dict]:
     """Counts and observables (T, ...) that a solver of the library keeps in its state."""
     if isinstance(state, RKCState):
         radius = state.log.at(ts)
         return {"accepted_evaluations": state.evaluations}, {"spectral_radius": radius}
     if isinstance(state, BDFState):
-        return {"accepted_evaluations": state.evaluations}, {}
+        followed = {}
+        if state.log is not None:
+            followed["hessian_eigenvalues"] = -tau * state.log.at(ts)
+        return {"accepted_evaluations": state.evaluations}, followed
     if isinstance(state, WalkState):
         return {"accepted_evaluations": state.evaluations, **state.sides.report}, {}
     if isinstance(solver, AveragedGates):

@@ -312,7 +312,8 @@ class Run(AbstractRun):
         finite = jnp.all(jnp.isfinite(losses) | ~kept)
         solver = self.method.solver
         counts = {name: start.counts[name] + solution.stats[name] for name in COUNTS}
-        more_counts, more = reported(solver, state, counts["num_accepted_steps"], ts)
+        accepted = counts["num_accepted_steps"]
+        more_counts, more = reported(solver, state, accepted, ts, self.problem.tau)
         counts |= gone(start.counts, solver, solution)
         if doubts is not None:
             more_counts["unresolved_crossings"] = doubts.count

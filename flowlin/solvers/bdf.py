@@ -5,13 +5,16 @@ from typing import Any, ClassVar
 
 import diffrax
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
 from flowlin._tools.checks import checked, positive_at_run_time, whole
-from flowlin.solvers.newton import Found, Move, Step, attached, solved
+from flowlin._tools.copies import copied
+from flowlin.solvers.history import History
+from flowlin.solvers.newton import Found, Move, Step, attached, differences, solved
 from flowlin.solvers.nordsieck import (
     MOST,
     NordsieckInterpolation,
@@ -25,6 +28,7 @@ from flowlin.solvers.order_choice import Memory, Next, chosen
 from flowlin.solvers.ritz import Ritz
 
 VECTORS, DIRECTIONS = 16, 8  # kept from step to step, and of one solve
+FIRST = 20  # products with each vector at the start, where eigenvalues are followed
 WORTHWHILE = 3  # products of a solve from which on its directions are taken up
 NEWTON = 0.1  # what Newton's method may leave, in units of what the error test allows
 UNLIKE = 1e-2  # of the length that was due: the table is of no use for a step so short
@@ -40,6 +44,7 @@ class BDFState(eqx.Module):
     - `order`: of the next step, and `memory`: what its choice goes by.
     - `ritz`: of the Jacobian; `rate`: of Newton's convergence.
     - `evaluations`: of the vector field so far, products included, by accepted steps.
+    - `log`: the eigenvalues that are followed, at the start and after every accepted step.
     """
 
     rows: Float[Array, "5 N"]
@@ -51,6 +56,7 @@ class BDFState(eqx.Module):
     ritz: Ritz
     rate: Float[Array, ""]
     evaluations: Int[Array, ""]
+    log: History | None
 
     @staticmethod
     def fresh(y: Float[Array, " N"]) -> "BDFState":
@@ -66,19 +72,43 @@ class BDFState(eqx.Module):
             ritz=Ritz.none(min(VECTORS, y.size), y),
             rate=zero + 1,
             evaluations=jnp.zeros((), jnp.int32),
+            log=None,
         )
 
     def restarted(self, slope: Float[Array, " N"], h: Float[Array, ""]) -> "BDFState":
         """At order 1, with h times the velocity; the Ritz vectors stay, since they turn slowly."""
         anew = BDFState.fresh(slope)
-        return eqx.tree_at(
-            lambda s: (s.rows, s.scale, s.due, s.ritz, s.evaluations),
+        return copied(
             anew,
-            (anew.rows.at[0].set(slope), h, h, self.ritz, self.evaluations + 1),
+            rows=anew.rows.at[0].set(slope),
+            scale=h,
+            due=h,
+            ritz=self.ritz,
+            evaluations=self.evaluations + 1,
+            log=self.log,
         )
 
+    def followed(self, step: Step, h: Float[Array, ""], t: Any, count: int, times: int):
+        """With so many leading eigenvalues of the Jacobian at a step's `start`, logged for t."""
+        step, ritz, h = _still((step, self.ritz, h))
+        product = differences(step, step.start, step.move(step.start))
 
-@checked(max_order=whole(1, "", MOST), rtol=positive_at_run_time, atol=positive_at_run_time)
+        def jacobian(v: Array) -> Array:
+            return product(v) * step.lead / h
+
+        ritz = lax.fori_loop(0, times, lambda _, ritz: ritz.followed(jacobian, count), ritz)
+        values = ritz.values[:count]
+        log = History.empty(t, values) if self.log is None else self.log
+        spent = self.evaluations + 1 + times * count
+        return copied(self, ritz=ritz, evaluations=spent, log=log.append(t, values))
+
+
+@checked(
+    max_order=whole(1, "", MOST),
+    eigenvalues=whole(0, "", VECTORS),
+    rtol=positive_at_run_time,
+    atol=positive_at_run_time,
+)
 class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
     r"""Backward differentiation formulas of orders 1 to 5: implicit, for stiff and smooth flow.
 
@@ -101,6 +131,10 @@ class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
     **Arguments:**
 
     - `max_order`: the highest order, 1 to 5.
+    - `eigenvalues`: how many leading eigenvalues of the Hessian to follow along the run, up to 16,
+      each at one evaluation a step; `gradient_flow` returns them, the largest first, as
+      `flow.observed["hessian_eigenvalues"]` (T, K). Those that precondition the solves come for
+      nothing, but may be a fifth too small.
     - `rtol`, `atol`, `norm`: those of the step size controller, which `gradient_flow` fills in; for
       `diffrax.diffeqsolve` the tolerances must be given (`norm` is the root mean square). Its
       steps are the method's own under a `diffrax.PIDController` with default coefficients.
@@ -114,6 +148,7 @@ class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
     """
 
     max_order: int = MOST
+    eigenvalues: int = eqx.field(static=True, default=0)
     rtol: Any = None
     atol: Any = None
     norm: Callable[[PyTree], Array] | None = eqx.field(static=True, default=None)
@@ -143,8 +178,13 @@ class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
                 "give it those of the step size controller."
             )
         y, unravel = ravel_pytree(y0)
-        move = Move(terms, t0, terms.contr(t0, t1), args, unravel)
-        return BDFState.fresh(y).restarted(move(y), jnp.asarray(t1 - t0, y.dtype))
+        move, h = Move(terms, t0, terms.contr(t0, t1), args, unravel), jnp.asarray(t1 - t0, y.dtype)
+        slope = move(y)
+        state, count = BDFState.fresh(y).restarted(slope, h), self._followed(y)
+        if not count:
+            return state
+        state = copied(state, ritz=Ritz.scattered(min(VECTORS, y.size), y))
+        return state.followed(Step(move, y, slope, jnp.ones_like(h)), h, t0, count, FIRST)
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         """One step, at the order that is due."""
@@ -168,11 +208,17 @@ class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
         error = self._error(y, table[0], correction, going.factor, unravel)
         error = jnp.where(found.okay, lax.stop_gradient(error), jnp.inf)
         after = _after(state, h, table, correction, going, found, rule.lead)
+        if count := self._followed(y):
+            after = after.followed(copied(step, start=table[0]), h, t1, count, 1)
         failed = (
             diffrax.RESULTS.dt_min_reached
         )  # only steps of fixed length are kept in spite of it
         result = diffrax.RESULTS.where(found.okay, diffrax.RESULTS.successful, failed)
         return unravel(table[0]), unravel(error), polynomial(y, table, unravel), after, result
+
+    def _followed(self, y) -> int:
+        """How many eigenvalues are followed."""
+        return min(self.eigenvalues, y.size)
 
     def _scaled(self, y, y1, unravel):
         """The norm of a vector in units of the tolerance."""
@@ -222,4 +268,10 @@ def _after(
         ritz=lax.cond(found.last.count >= WORTHWHILE, learned, lambda: state.ritz),
         rate=found.rate,
         evaluations=state.evaluations + found.evaluations,
+        log=state.log,
     )
+
+
+def _still(tree: Any) -> Any:
+    """Not differentiated."""
+    return jax.tree.map(lambda a: lax.stop_gradient(a) if eqx.is_inexact_array(a) else a, tree)

@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
 from flowlin._tools.loops import while_loop
-from flowlin.solvers.conjugate import Solve, conjugate_gradients
+from flowlin.solvers.conjugate import Linear, Solve, conjugate_gradients
 from flowlin.solvers.ritz import Ritz
 
 MOST_ITERATIONS = 3
@@ -94,7 +94,7 @@ def solved(
         y = step.start + found.x
         here = step.move(y)
         last = conjugate_gradients(
-            _differences(step, y, here),
+            differences(step, y, here),
             step.defect(here, found.x),
             lambda r: ritz.solved(1 / step.lead, r),
             lambda r: norm(r) > CLOSE * tolerance,
@@ -124,7 +124,7 @@ def solved(
     )
 
 
-def _differences(step: Step, y: Array, here: Array) -> Callable[[Array], Array]:
+def differences(step: Step, y: Array, here: Array) -> Linear:
     """Products with h J / lead at y by differences, one evaluation each where jvp costs two."""
     size = jnp.linalg.norm(y)
     delta = jnp.sqrt(jnp.finfo(y.dtype).eps) * jnp.where(size > 0, size, 1)

@@ -2,7 +2,11 @@
 
 import equinox as eqx
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float
+
+from flowlin.solvers.conjugate import Linear
+from flowlin.solvers.radius import direction
 
 
 class Ritz(eqx.Module):
@@ -20,28 +24,49 @@ class Ritz(eqx.Module):
         """Nothing known."""
         return Ritz(jnp.zeros((count, like.size), like.dtype), jnp.zeros(count, like.dtype))
 
+    @staticmethod
+    def scattered(count: int, like: Float[Array, " N"]) -> "Ritz":
+        """Vectors without structure, to begin with."""
+        noise = direction(jnp.zeros((count, like.size), like.dtype))
+        scale, turn = jnp.linalg.eigh(noise @ noise.T)
+        return Ritz((turn / jnp.sqrt(scale)).T @ noise, jnp.zeros(count, like.dtype))
+
     def solved(self, factor: Float[Array, ""], r: Float[Array, " N"]) -> Float[Array, " N"]:
         """About (1 - factor J)^-1 r: exact in these eigenvectors, r itself beside them."""
         weights = 1 / (1 - factor * self.values) - 1
         return r + (weights * (self.vectors @ r)) @ self.vectors
 
-    def updated(self, directions: Float[Array, "M N"], images: Float[Array, "M N"]) -> "Ritz":
+    def followed(self, jacobian: Linear, count: int) -> "Ritz":
+        """With products of the first vectors, and of which way these then turn."""
+        vectors = self.vectors[:count]
+        images = lax.map(jacobian, vectors)
+        size = jnp.linalg.norm(images, axis=1, keepdims=True)
+        return self.updated(vectors, images, images / jnp.where(size > 0, size, 1))
+
+    def updated(
+        self,
+        directions: Float[Array, "M N"],
+        images: Float[Array, "M N"],
+        more: Float[Array, "L N"] | None = None,
+    ) -> "Ritz":
         """With what the products J d of some directions d tell; rows of zeros tell nothing.
 
-        Rayleigh-Ritz in the space of vectors and directions. Where there is no image the Jacobian
-        is what the pairs say: images of vectors from earlier solves are out of date, and pairs of
-        both kinds of images blow up.
+        Rayleigh-Ritz in the space of vectors, directions and `more` rows of norm 1. Where there is
+        no image the Jacobian is what the pairs say: images of vectors from earlier solves are out
+        of date, and pairs of both kinds of images blow up.
         """
         count = len(self.values)
-        inside = directions @ self.vectors.T
-        outside = directions - inside @ self.vectors
+        new = directions if more is None else jnp.concatenate([directions, more])
+        inside = new @ self.vectors.T
+        outside = new - inside @ self.vectors
         again = outside @ self.vectors.T  # once more, or errors of the vectors would grow
         inside, outside = inside + again, outside - again @ self.vectors
         gram = outside @ outside.T
         scale, turn = jnp.linalg.eigh(gram)
         basis = turn * _inverse_root(scale)  # basis.T @ outside is orthonormal
         rows = jnp.concatenate([self.vectors, basis.T @ outside])
-        known, image = jnp.concatenate([inside, gram @ basis], axis=1).T, rows @ images.T
+        known = jnp.concatenate([inside, gram @ basis], axis=1)[: len(directions)].T
+        image = rows @ images.T
         scale, turn = jnp.linalg.eigh(known.T @ known)
         into = turn * _inverse_root(scale)
         known, image = known @ into, image @ into
