@@ -26,6 +26,10 @@ from flowlin.solvers.rkc import RKC
 OWN = (diffrax.Bosh3, diffrax.Tsit5, diffrax.Dopri8, RKC, RecycledBDF)
 
 
+IMPLICIT = 1e-4  # the loosest rtol at which the implicit method is chosen
+LARGE = 2**25  # bytes of parameters from which on it is not: it keeps 60 times as many
+
+
 class Choice(NamedTuple):
     """What was chosen and why, for `flow.stats`: told beside what is compiled, no part of it."""
 
@@ -100,6 +104,14 @@ class Method(eqx.Module):
         if walk is not None:
             return walk.rule.flow, walk
         return self.field(problem), solver
+
+    def for_stiff(self, problem: Problem) -> diffrax.AbstractSolver:
+        """What to go on with where a run becomes stiff; see `benchmarks/implicit.py`."""
+        smooth = problem.network.about_kinks[0] == "none" and not problem.tau.ndim
+        size = sum(leaf.nbytes for leaf in jax.tree.leaves(problem.parameters))
+        fine = float(self.controller.rtol) <= IMPLICIT
+        known = isinstance(self.controller, diffrax.PIDController)
+        return RecycledBDF() if smooth and fine and known and size < LARGE else RKC()
 
     def field(self, problem: Problem) -> GradientField:
         """The vector field without a walk's gates."""

@@ -151,8 +151,8 @@ class Run(AbstractRun):
 
     @property
     def switched(self) -> bool:
-        """Whether it has gone over to RKC."""
-        return isinstance(self.method.solver, RKC) and self.reference.choice.solver != "RKC"
+        """Whether it has gone over to a solver for stiff flows."""
+        return type(self.method.solver).__name__ != self.reference.choice.solver
 
     @property
     def save(self) -> "_Save":
@@ -171,7 +171,7 @@ class Run(AbstractRun):
     def resumed(self, capacity: int, switched: bool) -> "Run":
         """The run as it was when it was written to a file."""
         run = self.with_capacity(capacity)
-        return run.with_solver(RKC()) if switched else run
+        return run.with_solver(self.method.for_stiff(self.problem)) if switched else run
 
     def arguments(self) -> dict[str, Any]:
         """By name what it was asked for; functions count by what they are called."""

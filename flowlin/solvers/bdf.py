@@ -135,9 +135,9 @@ class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
       each at one evaluation a step; `gradient_flow` returns them, the largest first, as
       `flow.observed["hessian_eigenvalues"]` (T, K). Those that precondition the solves come for
       nothing, but may be a fifth too small.
-    - `rtol`, `atol`, `norm`: those of the step size controller, which `gradient_flow` fills in; for
-      `diffrax.diffeqsolve` the tolerances must be given (`norm` is the root mean square). Its
-      steps are the method's own under a `diffrax.PIDController` with default coefficients.
+    - `rtol`, `atol`: those of the step size controller, which `gradient_flow` fills in; for
+      `diffrax.diffeqsolve` they must be given. The method's own steps are taken under a
+      `diffrax.PIDController` with default coefficients.
 
     **Raises:** `ValueError` for another order, without tolerances, or (by `gradient_flow`) for
     several time constants.
@@ -151,7 +151,7 @@ class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
     eigenvalues: int = eqx.field(static=True, default=0)
     rtol: Any = None
     atol: Any = None
-    norm: Callable[[PyTree], Array] | None = eqx.field(static=True, default=None)
+    norm: Callable[[PyTree], Array] | None = eqx.field(static=True, default=None, init=False)
 
     term_structure: ClassVar = diffrax.ODETerm
     interpolation_cls: ClassVar[Callable[..., Any]] = NordsieckInterpolation
