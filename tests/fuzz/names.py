@@ -60,6 +60,7 @@ INNER = {
     "weight",
     "where",
     "held",
+    "interpolation_cls",
     "model_at",
     "packed",
     "parameters_of",
