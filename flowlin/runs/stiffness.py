@@ -9,6 +9,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from flowlin._tools.compiled import jit_by_array
 from flowlin._tools.copies import copied
+from flowlin._tools.result import OKAY, is_one_of
 from flowlin.runs.driving import AbstractPause, AbstractRun, Limits, is_paused, segment
 from flowlin.runs.run import Run
 from flowlin.runs.trajectory import Continuation, Trajectory
@@ -65,15 +66,17 @@ class StiffnessCheck(AbstractPause):
         stiff = run.with_solver(run.method.for_stiff(run.problem))
         start = _restarted(stiff, at, flow.counts["accepted_evaluations"])
         kind = type(stiff.method.solver)
-        stiff, warm = segment(stiff, flow, start, WARM[kind], limits)
-        if not is_paused(warm, limits):
-            return run, _charged(flow, _spent(flow, warm))
-        stiff, tried = segment(stiff, warm, _at(warm), TRIAL, limits)
+        stiff, tried = segment(stiff, flow, start, WARM[kind], limits)
+        before = flow
+        if is_paused(tried, limits):
+            before = tried
+            stiff, tried = segment(stiff, before, _at(before), TRIAL, limits)
         standard = run.method.solver
-        gain = _advance(warm, tried) * evaluations(standard) / step
+        gain = _advance(before, tried) * evaluations(standard) / step
         name = type(standard).__name__
         because += f", where {kind.__name__} came {gain:.2g} times as far per evaluation as {name}"
-        if gain < GAIN:
+        failed = not (is_paused(tried, limits) or is_one_of(tried.result, *OKAY))
+        if gain < GAIN or failed:
             return run.told(solver_because=because), _charged(flow, _spent(flow, tried))
         self.switched = True
         chosen = f"{name}, then {kind.__name__}"

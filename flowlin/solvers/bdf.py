@@ -89,15 +89,20 @@ class BDFState(eqx.Module):
         )
 
     def followed(self, step: Step, h: Float[Array, ""], t: Any, count: int, times: int):
-        """With so many leading eigenvalues of the Jacobian at a step's `start`, logged for t."""
+        """With so many leading eigenvalues of the Jacobian at a step's `start`, logged for t.
+
+        `times`: how often each vector is multiplied.
+        """
         step, ritz, h = _still((step, self.ritz, h))
         product = differences(step, step.start, step.move(step.start))
 
         def jacobian(v: Array) -> Array:
             return product(v) * step.lead / h
 
-        ritz = lax.fori_loop(0, times, lambda _, ritz: ritz.followed(jacobian, count), ritz)
-        values = ritz.values[:count]
+        ritz = lax.fori_loop(
+            0, times, lambda _, ritz: ritz.followed(jacobian, count, h.dtype), ritz
+        )
+        values = ritz.values[:count].astype(h.dtype)
         log = History.empty(t, values) if self.log is None else self.log
         spent = self.evaluations + 1 + times * count
         return copied(self, ritz=ritz, evaluations=spent, log=log.append(t, values))
@@ -210,10 +215,9 @@ class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
         after = _after(state, h, table, correction, going, found, rule.lead)
         if count := self._followed(y):
             after = after.followed(copied(step, start=table[0]), h, t1, count, 1)
-        failed = (
-            diffrax.RESULTS.dt_min_reached
-        )  # only steps of fixed length are kept in spite of it
-        result = diffrax.RESULTS.where(found.okay, diffrax.RESULTS.successful, failed)
+        # Only steps of fixed length are kept in spite of an infinite error.
+        fine, failed = diffrax.RESULTS.successful, diffrax.RESULTS.dt_min_reached
+        result = diffrax.RESULTS.where(found.okay, fine, failed)
         return unravel(table[0]), unravel(error), polynomial(y, table, unravel), after, result
 
     def _followed(self, y) -> int:

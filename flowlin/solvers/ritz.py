@@ -1,9 +1,15 @@
-"""Leading eigenvectors of a symmetric Jacobian, from the directions that solves have multiplied."""
+"""Leading eigenvectors of a symmetric Jacobian, from the directions that solves have multiplied.
+
+They are kept in float32: they change from step to step by more than that, and it halves what they
+cost.
+"""
+
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Float32
 
 from flowlin.solvers.conjugate import Linear
 from flowlin.solvers.radius import direction
@@ -16,30 +22,31 @@ class Ritz(eqx.Module):
     - `values`: (K,), zero or negative.
     """
 
-    vectors: Float[Array, "K N"]
-    values: Float[Array, " K"]
+    vectors: Float32[Array, "K N"]
+    values: Float32[Array, " K"]
 
     @staticmethod
     def none(count: int, like: Float[Array, " N"]) -> "Ritz":
         """Nothing known."""
-        return Ritz(jnp.zeros((count, like.size), like.dtype), jnp.zeros(count, like.dtype))
+        return Ritz(jnp.zeros((count, like.size), jnp.float32), jnp.zeros(count, jnp.float32))
 
     @staticmethod
     def scattered(count: int, like: Float[Array, " N"]) -> "Ritz":
         """Vectors without structure, to begin with."""
-        noise = direction(jnp.zeros((count, like.size), like.dtype))
+        noise = direction(jnp.zeros((count, like.size), jnp.float32))
         scale, turn = jnp.linalg.eigh(noise @ noise.T)
-        return Ritz((turn / jnp.sqrt(scale)).T @ noise, jnp.zeros(count, like.dtype))
+        return Ritz((turn / jnp.sqrt(scale)).T @ noise, jnp.zeros(count, jnp.float32))
 
     def solved(self, factor: Float[Array, ""], r: Float[Array, " N"]) -> Float[Array, " N"]:
         """About (1 - factor J)^-1 r: exact in these eigenvectors, r itself beside them."""
-        weights = 1 / (1 - factor * self.values) - 1
-        return r + (weights * (self.vectors @ r)) @ self.vectors
+        weights = 1 / (1 - factor.astype(jnp.float32) * self.values) - 1
+        change = (weights * (self.vectors @ r.astype(jnp.float32))) @ self.vectors
+        return r + change.astype(r.dtype)
 
-    def followed(self, jacobian: Linear, count: int) -> "Ritz":
+    def followed(self, jacobian: Linear, count: int, dtype: Any) -> "Ritz":
         """With products of the first vectors, and of which way these then turn."""
         vectors = self.vectors[:count]
-        images = lax.map(jacobian, vectors)
+        images = lax.map(jacobian, vectors.astype(dtype)).astype(jnp.float32)
         size = jnp.linalg.norm(images, axis=1, keepdims=True)
         return self.updated(vectors, images, images / jnp.where(size > 0, size, 1))
 
@@ -56,6 +63,7 @@ class Ritz(eqx.Module):
         of date, and pairs of both kinds of images blow up.
         """
         count = len(self.values)
+        directions, images = directions.astype(jnp.float32), images.astype(jnp.float32)
         new = directions if more is None else jnp.concatenate([directions, more])
         inside = new @ self.vectors.T
         outside = new - inside @ self.vectors
