@@ -94,9 +94,6 @@ def refine(problem: Problem, contenders: dict[str, Contender]) -> dict[str, list
         else:
             rule = by_rate if contender.descends else by_tolerance
             found[name] = rule(problem, contender)
-        if contender.evaluations:
-            for row in found[name]:
-                row["evaluations"] = contender.evaluations(row["knob"])
     return found
 
 

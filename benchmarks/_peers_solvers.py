@@ -8,7 +8,6 @@ import _common
 import diffrax
 import jax
 import numpy as np
-import stiff
 from _peers_problems import Problem, cost, field
 from _peers_torch import Unfinished, by_torchdiffeq, descent, optional, torch, torchdiffeq
 from scipy.integrate import solve_ivp
@@ -31,7 +30,6 @@ class Contender(NamedTuple):
     run: Run | None
     note: str = ""
     descends: bool = False  # its knob is a rate, not a tolerance
-    evaluations: Callable[[float], int] | None = None  # counted in a run of its own
     iterates_of: str | None = None  # the contender whose knobs it takes over
 
 
@@ -55,19 +53,9 @@ def by_flowlin(problem: Problem, **options: Any) -> Contender:
 
     def run(rtol):
         flow = fl.gradient_flow(network, task, t1, rtol=rtol, **options)
-        names = "accepted_evaluations", "num_steps", "num_accepted_steps"
-        spent, tried, accepted = (int(flow.stats[name]) for name in names)
-        return _common.flat(flow.final), round(spent * tried / accepted)
+        return _common.flat(flow.final), int(flow.stats["evaluations"])
 
     return Contender(run)
-
-
-def by_rkc(problem: Problem) -> Contender:
-    """`fl.RKC()`, whose evaluations are counted as they happen, in a run of its own."""
-    given = (problem.name, problem.network, problem.task, None, problem.t1)
-    return by_flowlin(problem, solver=fl.RKC())._replace(
-        evaluations=lambda rtol: stiff.counted_solve(given, fl.RKC(), rtol)[2]["field"]
-    )
 
 
 def by_diffrax(problem: Problem, solver: Any, step_seconds: float) -> Contender:
@@ -153,7 +141,11 @@ def by_descent(problem: Problem) -> Contender:
 def ours(problem: Problem) -> dict[str, Contender]:
     """flowlin's ways to solve the problem."""
     if isinstance(problem.network, fl.LinearNetwork):
-        return {"flowlin": by_flowlin(problem), "flowlin RKC": by_rkc(problem)}
+        return {
+            "flowlin": by_flowlin(problem),
+            "flowlin RecycledBDF": by_flowlin(problem, solver=fl.RecycledBDF()),
+            "flowlin RKC": by_flowlin(problem, solver=fl.RKC()),
+        }
     if problem.name == "relu tree":
         return {"flowlin ExactKinks": by_flowlin(problem, kinks=fl.ExactKinks())}
     return {
@@ -167,6 +159,7 @@ def contenders(problem: Problem, quick: bool = False) -> dict[str, Contender]:
     size, one = len(problem.start), cost(problem)
     found = ours(problem)
     if quick:
+        found.pop("flowlin RecycledBDF")
         found.pop("flowlin RKC")
     names = ("Tsit5",) if quick else ("Bosh3", "Tsit5", "Dopri8")
     if isinstance(problem.network, fl.LinearNetwork):

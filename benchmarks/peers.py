@@ -10,11 +10,10 @@ law gives from the error before. For every error the coarsest run that meets it 
 contenders taking turns in one process, without compilation: medians of up to `--repeats` runs, or
 of as many as begin within 10 s. What each is given:
 
-- flowlin: `fl.gradient_flow` as a user calls it; hitting times also under `jax.jit`. `fl.RKC()`'s
-  evaluations are counted as they happen in a run of its own; those of other methods are what
-  `flow.stats` counts in accepted steps, times attempted over accepted steps (an exact walk's are
-  of its velocity; deciding and locating events is extra). Where `flowlin` alone stands, it goes
-  over to RKC by itself where a run is stiff.
+- flowlin: `fl.gradient_flow` as a user calls it; hitting times also under `jax.jit`. Evaluations
+  are `flow.stats["evaluations"]`, all of them (an exact walk's are of its velocity; deciding and
+  locating events is extra). Where `flowlin` alone stands, it goes over to a solver for stiff flows
+  by itself.
 - the field of JAX, SciPy and SUNDIALS contenders: one jitted function of the flat parameters, of a
   linear network from the sufficient statistics, as flowlin has it. On the full data every one of
   them would be slower (digits: 45 times).

@@ -60,7 +60,8 @@ def scripts() -> str:
 REASONS = """Why: a call of `fl.gradient_flow` costs four to fifteen milliseconds beside its steps,
 which shows where the whole run is short (under `jax.jit` part of it goes); `fl.RKC()` is of order 2
 and without memory, so that CVODE's BDF, of order up to 5, needs fewer evaluations, the more so the
-smaller the error; the exact walk costs about the same whatever error is asked for; on a smooth flow
+smaller the error (`fl.RecycledBDF()`, which this table does not have yet, needs fewer than CVODE:
+see below); the exact walk costs about the same whatever error is asked for; on a smooth flow
 that is not stiff the methods of flowlin are those of its peers."""
 
 
@@ -121,9 +122,14 @@ def losing(entries: list[dict]) -> str:
     return f"## Where flowlin loses\n\n{text}\n\n{_common.markdown_table(head, body)}\n\n{REASONS}"
 
 
+def stiff_flows() -> str:
+    """What `implicit.py` has measured."""
+    return "## Stiff and smooth flows\n\n" + (_common.RESULTS / "implicit.md").read_text().strip()
+
+
 def page(entries: list[dict]) -> str:
     """The README."""
-    parts = [INTRODUCTION, scripts(), goals(verdicts()), losing(entries), PEERS]
+    parts = [INTRODUCTION, scripts(), goals(verdicts()), losing(entries), stiff_flows(), PEERS]
     return "\n\n".join([*parts, *(problem(entry) for entry in entries)]) + "\n"
 
 

@@ -51,6 +51,7 @@ from flowlin.runs.storage import load as load
 from flowlin.runs.sweeps import sweep as sweep
 from flowlin.runs.swept import Sweep as Sweep
 from flowlin.runs.trajectory import Trajectory as Trajectory
+from flowlin.solvers.bdf import RecycledBDF as RecycledBDF
 from flowlin.solvers.kinks import AveragedKinks as AveragedKinks
 from flowlin.solvers.kinks import ExactKinks as ExactKinks
 from flowlin.solvers.kinks import IgnoreKinks as IgnoreKinks

@@ -40,7 +40,7 @@ def test_what_users_write_themselves_sees_weights_and_biases(tree, key):
     """Solvers, and controllers with their norms, in place of the library's, which see a vector."""
     network = fl.LinearNetwork.init(tree, 8, 0.1, key=key)
     relu, deep = (fl.ReLUNetwork.init(tree, width, 0.1, key=key) for width in (8, (8, 8)))
-    for flat in (state(network, tree), state(relu, tree), state(network, tree, fl.RKC())):
+    for flat in (state(network, tree), state(relu, tree), state(network, tree, fl.RecycledBDF())):
         assert isinstance(flat, Flat)
     steps = diffrax.PIDController(rtol=1e-3, atol=1e-6)
     for whole in (state(network, tree, Own()), state(network, tree, controller=steps)):

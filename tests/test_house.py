@@ -30,7 +30,7 @@ FLOORS = (
     {"field": "problem, objective, statistics; gates/: sides, Filippov's rule"},
     {
         "theory": "closed forms and their conditions; early/: the early phase",
-        "solvers": "policies for kinks, RKC, averaged gates, the exact walk, pausing",
+        "solvers": "policies for kinks, stiff methods, averaged gates, the exact walk, pausing",
     },
     {
         "measures": "quantities of a network",

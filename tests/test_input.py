@@ -151,6 +151,9 @@ REFUSED = {
     "fl.RKC(2.5)": "`max_stages` must be a whole number from 2 to 2048, got 2.5",
     "fl.RKC(10**9)": "`max_stages` must be a whole number from 2 to 2048",
     "fl.RKC(loop=W)": '`loop` must be "checkpointed" or "lax"',
+    "fl.RecycledBDF(6)": "`max_order` must be a whole number from 1 to 5, got 6",
+    "fl.RecycledBDF(eigenvalues=17)": "`eigenvalues` must be a whole number from 0 to 16, got 17",
+    "fl.RecycledBDF(rtol=0)": "`rtol` must be finite and positive, got 0",
     # events
     "fl.Crossing(3)": "`observable` must be a function of (network, task), got 3",
     "fl.Crossing(max, 'a')": "`level` must be an array of real numbers, got 'a'",

@@ -10,7 +10,7 @@ import pytest
 import flowlin as fl
 from flowlin.field.objective import FullData
 from flowlin.solvers.chebyshev import stability_interval
-from flowlin.solvers.radius import ROWS, RadiusLog
+from flowlin.solvers.history import ROWS, History
 from tests.zoo import distance
 
 
@@ -194,7 +194,7 @@ def test_spectral_radius_is_the_sharpness(tree, key):
 
 def test_log_of_the_radius_thins_itself():
     steps = 3 * ROWS + 5
-    log = RadiusLog.empty(0.0, 0.0)
+    log = History.empty(0.0, 0.0)
     log, _ = jax.lax.scan(lambda log, t: (log.append(t, 2 * t), None), log, jnp.arange(steps) / 1.0)
     known = log.time[jnp.isfinite(log.time)]
     assert int(log.stride) == 4

@@ -84,7 +84,7 @@ def away(network, task):
 # `observe` records functions of the network at the saved times, instead of the networks themselves.
 # Five digits are enough here, `rtol=1e-5`. The solver is given, so that it is kept to the end: left
 # to itself the run would measure that it is stiff after the last mode and go on with another
-# ([stiffness and RKC](../explanation/stiffness.md)), which for so few steps costs more compiling
+# ([stiff flows](../explanation/stiffness.md)), which for so few steps costs more compiling
 # than it saves.
 
 # %%

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from flowlin._tools.types import Parameters
+from flowlin.solvers.nordsieck import NordsieckInterpolation
 
 Image = TypeVar("Image")
 
@@ -20,6 +21,7 @@ DEGREES = {
     diffrax.ThirdOrderHermitePolynomialInterpolation: 3,
     diffrax.Dopri5.interpolation_cls: 4,
     diffrax.Tsit5.interpolation_cls: 4,
+    NordsieckInterpolation: 5,
     diffrax.Dopri8.interpolation_cls: 6,
 }
 

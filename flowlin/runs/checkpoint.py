@@ -28,7 +28,7 @@ class CheckpointFile(NamedTuple):
 
     - `prints`: what the run is of; see `_prints`.
     - `capacity`: of its logs.
-    - `switched`: whether it has gone over to RKC.
+    - `switched`: whether it has gone over to a solver for stiff flows.
     - `flow`: the trajectory so far.
     - `state`: the leaves of its `Continuation`; see `_stored`.
     """

@@ -127,8 +127,10 @@ def gradient_flow(
       (`diffrax.HalfSolver` makes such a one of any other); its steps are chosen by `rtol` and
       `atol`. None takes Dopri8 for smooth flows at rtol <= 1e-6, else
       Tsit5; for ReLU networks Tsit5 at rtol <= 1e-6, else and for ignored kinks Bosh3; and goes on
-      with `fl.RKC()` where stiffness is measured during the run and RKC comes further per
-      evaluation (not under `jit` or `vmap`, with `dense`, or with exact kinks). `AveragedKinks`
+      with `fl.RecycledBDF()` (with `fl.RKC()` at an rtol over 1e-4, with several `tau`, with
+      rounded or ignored or unknown kinks, and from 32 MB of parameters on) where stiffness is
+      measured during the run and that solver comes further per evaluation (not under `jit` or
+      `vmap`, with `dense`, or with exact kinks). `AveragedKinks`
       has its own. `flow.stats` says which and why.
     - `rtol`, `atol`: None is 1e-8 in float64 (1e-5 with `AveragedKinks`, which goes no finer) and
       1e-4 in float32 (1e-5 with `ExactKinks`), and rtol / 100. While JAX is set to float32 the

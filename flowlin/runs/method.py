@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flowlin._tools.arrays import in_dtype, is_traced
+from flowlin._tools.copies import copied
 from flowlin._tools.flat import Flat
 from flowlin._tools.warning import warn
 from flowlin.field.objective import AbstractObjective, Modified
@@ -17,10 +18,16 @@ from flowlin.field.problem import Problem
 from flowlin.field.vector_field import GradientField, objective
 from flowlin.network.kinds import ReLUNetwork
 from flowlin.network.own import AbstractOwn
+from flowlin.solvers.bdf import RecycledBDF
 from flowlin.solvers.kinks import ASKED, IGNORED, AbstractKinks, KinksWarning, suitable_kinks
 from flowlin.solvers.rkc import RKC
 
-OWN = (diffrax.Bosh3, diffrax.Tsit5, diffrax.Dopri8, RKC)  # solvers that the library chooses
+# Solvers that ask nothing of the state but that it is a tree of arrays.
+OWN = (diffrax.Bosh3, diffrax.Tsit5, diffrax.Dopri8, RKC, RecycledBDF)
+
+
+IMPLICIT = 1e-4  # the loosest rtol at which the implicit method is chosen
+LARGE = 2**25  # bytes of parameters from which on it is not: it keeps 60 times as many
 
 
 class Choice(NamedTuple):
@@ -90,10 +97,21 @@ class Method(eqx.Module):
         solver, tolerances = self.solver, (self.controller.rtol, self.controller.atol)
         if isinstance(solver, RKC):
             solver = RKC(solver.max_stages, self.loop)
+        if isinstance(solver, RecycledBDF):
+            rtol, atol = tolerances
+            solver = copied(solver, rtol=rtol, atol=atol, norm=self.controller.norm)
         walk = self.kinks.walk(problem, solver, tolerances, capacity, self.loop)
         if walk is not None:
             return walk.rule.flow, walk
         return self.field(problem), solver
+
+    def for_stiff(self, problem: Problem) -> diffrax.AbstractSolver:
+        """What to go on with where a run becomes stiff; see `benchmarks/implicit.py`."""
+        smooth = problem.network.about_kinks[0] == "none" and not problem.tau.ndim
+        size = sum(leaf.nbytes for leaf in jax.tree.leaves(problem.parameters))
+        fine = float(self.controller.rtol) <= IMPLICIT
+        known = isinstance(self.controller, diffrax.PIDController)
+        return RecycledBDF() if smooth and fine and known and size < LARGE else RKC()
 
     def field(self, problem: Problem) -> GradientField:
         """The vector field without a walk's gates."""
@@ -121,6 +139,11 @@ def chosen_method(
         kinks = IGNORED
     rtol = tolerance(tolerances, kinks, dtype)
     chosen, because = kinks.method(problem, solver, rtol)
+    if isinstance(chosen, RecycledBDF) and problem.tau.ndim:
+        raise ValueError(
+            "`solver` = RecycledBDF needs one `tau`: with one per layer the flow's Jacobian is not "
+            "symmetric; use fl.RKC()."
+        )
     goal = objective(network, problem.task, problem.loss, kinks.width, problem.decay)
     if modified_rate is not None:
         goal = Modified(goal, jnp.asarray(modified_rate, dtype))

@@ -24,13 +24,13 @@ from flowlin.field.objective import AbstractObjective, Modified
 from flowlin.field.problem import Problem
 from flowlin.log.buffer import Buffer, gate_log
 from flowlin.network.model import AbstractModel
+from flowlin.runs.counting import Counting, begun, gone, reported
 from flowlin.runs.driving import ROOM, AbstractRun, Effort, Limits, is_paused
 from flowlin.runs.method import Method, decisions
 from flowlin.runs.trajectory import Continuation, Reference, Trajectory, trimmed
-from flowlin.solvers.averaged import EVALUATIONS, AveragedGates
+from flowlin.solvers.bdf import RecycledBDF
 from flowlin.solvers.pausing import Pausing, PausingState
 from flowlin.solvers.rkc import RKC
-from flowlin.solvers.unrolled import evaluations
 from flowlin.solvers.walk import WalkState
 from flowlin.tasks.task import Task
 from flowlin.theory.task_modes import Modes
@@ -151,8 +151,8 @@ class Run(AbstractRun):
 
     @property
     def switched(self) -> bool:
-        """Whether it has gone over to RKC."""
-        return isinstance(self.method.solver, RKC) and self.reference.choice.solver != "RKC"
+        """Whether it has gone over to a solver for stiff flows."""
+        return type(self.method.solver).__name__ != self.reference.choice.solver
 
     @property
     def save(self) -> "_Save":
@@ -171,7 +171,7 @@ class Run(AbstractRun):
     def resumed(self, capacity: int, switched: bool) -> "Run":
         """The run as it was when it was written to a file."""
         run = self.with_capacity(capacity)
-        return run.with_solver(RKC()) if switched else run
+        return run.with_solver(self.method.for_stiff(self.problem)) if switched else run
 
     def arguments(self) -> dict[str, Any]:
         """By name what it was asked for; functions count by what they are called."""
@@ -208,6 +208,8 @@ class Run(AbstractRun):
         if self.watches:
             observer = self.observer
             solver = Recorder(solver, observer, self.capacity, self.method.loop)
+        if isinstance(self.method.solver, (RKC, RecycledBDF)) or self.method.kinks.walks:
+            solver = Counting(solver)
         return diffrax.ODETerm(field), solver
 
     def begin(self, t: Array | None = None, parameters: Parameters | None = None) -> Continuation:
@@ -218,12 +220,14 @@ class Run(AbstractRun):
         ahead, inner = self.method.controller.init(
             term, t, self.t1, parameters, None, None, solver.func, solver.error_order(term)
         )
+        state = solver.init(term, t, jnp.minimum(ahead, self.t1), parameters, None)
+        none = {name: jnp.zeros((), int) for name in COUNTS}
         start = Continuation(
             t,
             parameters,
-            solver.init(term, t, jnp.minimum(ahead, self.t1), parameters, None),
+            state,
             PausingState.fresh(inner, jnp.asarray(ahead)),
-            {name: jnp.zeros((), int) for name in COUNTS},
+            none | begun(self.method.solver, state),
             self.method.objective.value(self.network.with_parameters(parameters)),
         )
         # Of the types that come out of a solve, so that what goes on compiles no more.
@@ -306,8 +310,11 @@ class Run(AbstractRun):
         # Rows past the event that ended the run were saved before it was known.
         kept, (losses, observed) = ts <= found.end, rows
         finite = jnp.all(jnp.isfinite(losses) | ~kept)
+        solver = self.method.solver
         counts = {name: start.counts[name] + solution.stats[name] for name in COUNTS}
-        more_counts, more = _reported(self.method.solver, state, counts, ts)
+        accepted = counts["num_accepted_steps"]
+        more_counts, more = reported(solver, state, accepted, ts, self.problem.tau)
+        counts |= gone(start.counts, solver, solution)
         if doubts is not None:
             more_counts["unresolved_crossings"] = doubts.count
         networks = self.observe.functions is None
@@ -385,18 +392,3 @@ class _Found(eqx.Module):
         ):
             result = RESULTS.where(jnp.any(state.sides.trouble == trouble), why, result)
         return _Found(result, jnp.minimum(self.end, state.end), self.final, self.log)
-
-
-def _reported(solver: Any, state: Any, counts: dict[str, Any], ts: Array) -> tuple[dict, dict]:
-    """Counts and observables (T, ...) that a solver of the library keeps in its state."""
-    if isinstance(solver, RKC):
-        radius = state.log.at(ts)
-        return {"accepted_evaluations": state.evaluations}, {"spectral_radius": radius}
-    if isinstance(state, WalkState):
-        return {"accepted_evaluations": state.evaluations, **state.sides.report}, {}
-    if isinstance(solver, AveragedGates):
-        spent = 1 + EVALUATIONS * counts["num_accepted_steps"]
-        return {"accepted_evaluations": spent, "grazing_margin": state.margin}, {}
-    if isinstance(solver, diffrax.AbstractERK):
-        return {"accepted_evaluations": 1 + evaluations(solver) * counts["num_accepted_steps"]}, {}
-    return {}, {}

@@ -1,41 +1,46 @@
-"""The choice between a standard solver and RKC, by measurement during a run."""
+"""The choice between a standard solver and one for stiff flows, by measurement during a run."""
 
 import functools
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float, Int
 
 from flowlin._tools.compiled import jit_by_array
 from flowlin._tools.copies import copied
+from flowlin._tools.result import OKAY, is_one_of
 from flowlin.runs.driving import AbstractPause, AbstractRun, Limits, is_paused, segment
 from flowlin.runs.run import Run
 from flowlin.runs.trajectory import Continuation, Trajectory
+from flowlin.solvers.bdf import RecycledBDF
 from flowlin.solvers.radius import direction, spectral_radius
 from flowlin.solvers.rkc import RKC
 from flowlin.solvers.unrolled import evaluations
 
 FIRST = 256  # accepted steps before the first look; the next ones come at twice as many each
-TRIAL = 16  # accepted steps: so many to find the step size, and so many that count
+# Accepted steps: so many to find step size and order, and so many that count.
+WARM, TRIAL = {RKC: 16, RecycledBDF: 48}, 16
 TOO_SHORT = "the default; the run was too short to measure stiffness"
-GAIN = 1.5  # how many times as far per evaluation RKC must come
+GAIN = 1.5  # how many times as far per evaluation the other one must come
 ITERATIONS = 100  # of the power iteration
 
 
 class StiffnessCheck(AbstractPause):
-    r"""Lets a run go on with RKC where that advances further per evaluation.
+    r"""Lets a run go on with a solver for stiff flows where that gets further per evaluation.
 
     The Jacobian of a gradient flow is minus a Hessian, so an explicit method's steps are bounded
     by about 3 over its spectral radius, the sharpness, which grows along the run. After 256
     accepted steps, 512, 1024 and so on the radius is measured, and where the step due exceeds
-    1 / radius RKC is tried for 32 steps. There is no way back: the sharpness of a flow that has
+    1 / radius the other one is tried: `RecycledBDF` for 64 steps where the flow is smooth and rtol
+    fine, else `RKC` for 32. There is no way back: the sharpness of a flow that has
     become stiff rarely falls.
     """
 
     by_clock = False
 
     def __init__(self, run: Run):
-        self.switched = isinstance(run.method.solver, RKC)
+        self.switched = run.switched
 
     def budget(self, accepted: int) -> int | None:
         """Steps to the next look."""
@@ -44,31 +49,38 @@ class StiffnessCheck(AbstractPause):
     def pause(
         self, run: AbstractRun, flow: Trajectory, limits: Limits
     ) -> tuple[AbstractRun, Trajectory]:
-        """Measure, and try RKC if the run may be stiff."""
+        """Measure, and try the other solver if the run may be stiff."""
         assert isinstance(run, Run)
         at = _at(flow)
         accepted = int(at.counts["num_accepted_steps"])
         if self.switched or accepted < FIRST or accepted & (accepted - 1):
             return run, flow
-        step, radius = float(at.controller.ahead - at.t), float(_radius(run, at))
+        found, spent = _radius(run, at)
+        flow = _charged(flow, spent)
+        at = _at(flow)
+        step, radius = float(at.controller.ahead - at.t), float(found)
         because = f"step x spectral radius = {step * radius:.2g} at t = {float(at.t):.4g}"
         run = run.told(solver_because=because)
         if step * radius < 1:
             return run, flow
-        stiff = run.with_solver(RKC())
+        stiff = run.with_solver(run.method.for_stiff(run.problem))
         start = _restarted(stiff, at, flow.counts["accepted_evaluations"])
-        stiff, warm = segment(stiff, flow, start, TRIAL, limits)
-        if not is_paused(warm, limits):
-            return run, flow
-        stiff, tried = segment(stiff, warm, _at(warm), TRIAL, limits)
+        kind = type(stiff.method.solver)
+        stiff, tried = segment(stiff, flow, start, WARM[kind], limits)
+        before = flow
+        if is_paused(tried, limits):
+            before = tried
+            stiff, tried = segment(stiff, before, _at(before), TRIAL, limits)
         standard = run.method.solver
-        gain = _advance(warm, tried) * evaluations(standard) / step
+        gain = _advance(before, tried) * evaluations(standard) / step
         name = type(standard).__name__
-        because += f", where RKC came {gain:.2g} times as far per evaluation as {name}"
-        if gain < GAIN:
-            return run.told(solver_because=because), flow
+        because += f", where {kind.__name__} came {gain:.2g} times as far per evaluation as {name}"
+        failed = not (is_paused(tried, limits) or is_one_of(tried.result, *OKAY))
+        if gain < GAIN or failed:
+            return run.told(solver_because=because), _charged(flow, _spent(flow, tried))
         self.switched = True
-        return stiff.told(solver=f"{name}, then RKC", solver_because=because), tried
+        chosen = f"{name}, then {kind.__name__}"
+        return stiff.told(solver=chosen, solver_because=because), tried
 
     def end(self, run: AbstractRun, flow: Trajectory) -> Trajectory:
         """As it is."""
@@ -85,29 +97,43 @@ def _at(flow: Trajectory) -> Continuation:
 
 @jit_by_array
 def _restarted(run: Run, at: Continuation, spent: Array) -> Continuation:
-    """Where a run goes on with RKC, after so many evaluations; what was logged goes along."""
+    """Where a run goes on with another solver, after so many evaluations; its log goes along."""
     fresh = run.begin(at.t, at.parameters)
     inner = fresh.solver.inner if run.watches else fresh.solver
     whole = (inner.evaluations + spent).astype(inner.evaluations.dtype)
     solver = eqx.tree_at(lambda state: state.evaluations, inner, whole)
     if run.watches:
         solver = eqx.tree_at(lambda state: state.inner, at.solver, solver)
-    return copied(fresh, solver=solver, counts=at.counts)
+    counts = at.counts | {"evaluations": at.counts["evaluations"] + fresh.counts["evaluations"]}
+    return copied(fresh, solver=solver, counts=counts)
+
+
+def _charged(flow: Trajectory, spent: ArrayLike) -> Trajectory:
+    """The same run after so many evaluations more."""
+
+    def more(counts: dict[str, Any]) -> dict[str, Any]:
+        return counts | {"evaluations": counts["evaluations"] + spent}
+
+    at = _at(flow)
+    at = copied(at, counts=more(at.counts))
+    return copied(flow, counts=more(flow.counts), continuation=at)
+
+
+def _spent(before: Trajectory, after: Trajectory) -> int:
+    """Evaluations between two pauses."""
+    return int(after.counts["evaluations"]) - int(before.counts["evaluations"])
 
 
 def _advance(before: Trajectory, after: Trajectory) -> float:
-    """Time advanced per evaluation by a run with RKC between two pauses."""
-    a, b = _at(before), _at(after)
-    counts = "accepted_evaluations", "num_steps", "num_accepted_steps"
-    spent, tried, accepted = (int(after.counts[n]) - int(before.counts[n]) for n in counts)
-    return float(b.t - a.t) / (spent * tried / accepted)
+    """Time advanced per evaluation between two pauses."""
+    return float(_at(after).t - _at(before).t) / _spent(before, after)
 
 
 @jit_by_array
-def _radius(run: Run, at: Continuation) -> Float[Array, ""]:
-    """Spectral radius of the field's Jacobian, from scratch."""
+def _radius(run: Run, at: Continuation) -> tuple[Float[Array, ""], Int[Array, ""]]:
+    """Spectral radius of the field's Jacobian, from scratch, and how many evaluations it took."""
     velocity = functools.partial(run.method.field(run.problem), at.t, args=None)
     y = at.parameters
     start = jnp.zeros((), run.network.dtype)
     found = spectral_radius(velocity, y, velocity(y), direction(y), start, ITERATIONS, "lax")
-    return found[1]
+    return found[1], found[2] + 1

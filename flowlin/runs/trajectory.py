@@ -140,9 +140,12 @@ class Trajectory(eqx.Module):
     def stats(self) -> dict[str, Any]:
         """Numbers of steps, and what was chosen: solver, kinks, objective.
 
-        With explicit solvers, `accepted_evaluations` too: those of the vector field in accepted
-        steps. Where events were watched, `unresolved_crossings`: in how many stretches of time
-        crossings may be missing from the log; `flow.events.unresolved` says where.
+        With explicit solvers and `RecycledBDF` two numbers more: `evaluations`, how often the
+        vector field was evaluated, in rejected steps, for the first step's length, in products
+        with the Hessian and in looking for stiffness too; and `accepted_evaluations`, those in
+        accepted steps alone. Where events were watched, `unresolved_crossings`: in how many
+        stretches of time crossings may be missing from the log; `flow.events.unresolved` says
+        where.
         """
         return {**self.counts, **dict(self.labels)}
 

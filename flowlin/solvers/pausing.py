@@ -10,24 +10,38 @@ from flowlin._tools.loops import prevbefore
 from flowlin.solvers.signals import PAUSED
 
 
+class Costly(eqx.Module):
+    """The error of a step, and how many evaluations of the vector field the step took.
+
+    diffrax rolls the solver's state back when a step is rejected, and what it counts with it; the
+    state of the controller, which is handed every step's error, goes on. The number is a float
+    since diffrax looks for NaN in all that an error holds.
+    """
+
+    error: PyTree
+    evaluations: Float[Array, ""]
+
+
 class PausingState(eqx.Module):
     """Of `Pausing`.
 
     - `inner`: the wrapped controller's state.
     - `attempts`, `accepted`: steps since the last pause.
+    - `spent`: evaluations in them, as far as steps tell.
     - `ahead`: where the next step would end if the run did not end before.
     """
 
     inner: PyTree
     attempts: Int[Array, ""]
     accepted: Int[Array, ""]
+    spent: Int[Array, ""]
     ahead: Float[Array, ""]
 
     @staticmethod
     def fresh(inner: PyTree, ahead: Array) -> "PausingState":
         """Right after a pause."""
         none = jnp.zeros((), jnp.int32)
-        return PausingState(inner, none, none, ahead)
+        return PausingState(inner, none, none, none, ahead)
 
     def rested(self) -> "PausingState":
         """With nothing counted."""
@@ -85,6 +99,10 @@ class Pausing(diffrax.AbstractAdaptiveStepSizeController[PausingState, None]):
 
     def adapt_step_size(self, t0, t1, y0, y1_candidate, args, y_error, error_order, state):  # pyright: ignore
         """The wrapped controller's decision, and whether to pause."""
+        spent = state.spent
+        if isinstance(y_error, Costly):
+            spent = spent + y_error.evaluations.astype(spent.dtype)
+            y_error = y_error.error
         keep, t_next, ahead, jumped, inner, result = self.controller.adapt_step_size(
             t0, t1, y0, y1_candidate, args, y_error, error_order, state.inner
         )
@@ -101,6 +119,6 @@ class Pausing(diffrax.AbstractAdaptiveStepSizeController[PausingState, None]):
             t_next,
             ahead,
             jumped,
-            PausingState(inner, attempts, accepted, jnp.asarray(ahead)),
+            PausingState(inner, attempts, accepted, spent, jnp.asarray(ahead)),
             result,
         )

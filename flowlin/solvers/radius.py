@@ -1,18 +1,16 @@
-"""The spectral radius of a vector field's Jacobian: power iteration, and its course over a run."""
+"""The spectral radius of a vector field's Jacobian, by power iteration."""
 
 from collections.abc import Callable
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from flowlin._tools.loops import while_loop
 
 CHANGE = 0.01  # relative change of the radius at which the iteration stops
 NOISE = 0.02  # share of the fixed random direction in each start
-ROWS = 1024  # of the log; a power of two
 
 
 def norm(tree: PyTree) -> Float[Array, ""]:
@@ -83,38 +81,3 @@ def spectral_radius(
         max_steps=max_iterations,
     )
     return vector, radius, count
-
-
-class RadiusLog(eqx.Module):
-    """The radius along a run: every step's at first, thinned to every other one when full."""
-
-    time: Float[Array, " K"]
-    radius: Float[Array, " K"]
-    steps: Int[Array, ""]
-    stride: Int[Array, ""]
-
-    @staticmethod
-    def empty(time: ArrayLike, radius: ArrayLike) -> "RadiusLog":
-        """A log without rows."""
-        time, radius = (jnp.full(ROWS, jnp.inf, jnp.result_type(a)) for a in (time, radius))
-        return RadiusLog(time, radius, jnp.zeros((), jnp.int32), jnp.ones((), jnp.int32))
-
-    def append(self, time: ArrayLike, radius: ArrayLike) -> "RadiusLog":
-        """One step more."""
-        full = self.steps >= ROWS * self.stride
-        stride = jnp.where(full, 2 * self.stride, self.stride)
-        row = jnp.where(self.steps % stride == 0, self.steps // stride, ROWS)
-
-        def appended(rows, value):
-            half = jnp.concatenate([rows[::2], jnp.full(ROWS // 2, jnp.inf, rows.dtype)])
-            return jnp.where(full, half, rows).at[row].set(value, mode="drop")
-
-        return RadiusLog(
-            appended(self.time, time), appended(self.radius, radius), self.steps + 1, stride
-        )
-
-    def at(self, t: Array) -> Array:
-        """The radius at times t, linear in between."""
-        known = jnp.isfinite(self.time)
-        last = jnp.max(jnp.where(known, jnp.arange(ROWS), 0))
-        return jnp.interp(t, self.time, jnp.where(known, self.radius, self.radius[last]))

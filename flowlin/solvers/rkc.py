@@ -10,7 +10,8 @@ from jaxtyping import Array, Float, Int, PyTree
 from flowlin._tools.checks import checked, one_of, whole
 from flowlin._tools.loops import while_loop
 from flowlin.solvers.chebyshev import DAMPING, Chebyshev, stability_interval, stages_for, stretch
-from flowlin.solvers.radius import RadiusLog, direction, spectral_radius
+from flowlin.solvers.history import History
+from flowlin.solvers.radius import direction, spectral_radius
 from flowlin.solvers.second_order import SecondOrder
 
 SAFETY = 1.2  # the estimate is a lower bound, and the radius moves during the step
@@ -30,7 +31,7 @@ class RKCState(eqx.Module):
     vector: PyTree
     radius: Float[Array, ""]
     evaluations: Int[Array, ""]
-    log: RadiusLog
+    log: History
 
 
 @checked(max_stages=whole(2, "", MOST_STAGES), loop=one_of("checkpointed", "lax"))
@@ -78,7 +79,7 @@ class RKC(SecondOrder[RKCState]):
         radius = jnp.zeros((), jnp.result_type(*jax.tree.leaves(y0)))
         f0 = terms.vf(t0, y0, args)
         vector, radius, count = self._radius(terms, t0, y0, f0, args, direction(y0), radius, FIRST)
-        log = RadiusLog.empty(t0, radius).append(t0, radius)
+        log = History.empty(t0, radius).append(t0, radius)
         return RKCState(velocity=f0, vector=vector, radius=radius, evaluations=count + 1, log=log)
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):

@@ -260,7 +260,7 @@ SOLVER = Kind(
     of(diffrax.AbstractSolver),
     ("'Tsit5'", "diffrax.Tsit5", "diffrax.Euler()", "diffrax.SemiImplicitEuler()",
      "diffrax.ItoMilstein()", "diffrax.KenCarp4()", "diffrax.Dopri5()", "fl.RKC()",
-     "diffrax.PIDController(1e-3, 1e-6)", "diffrax.HalfSolver(diffrax.Euler())",
+     "fl.RecycledBDF()", "diffrax.PIDController(1e-3, 1e-6)", "diffrax.HalfSolver(diffrax.Euler())",
      "diffrax.ReversibleHeun()", "diffrax.LeapfrogMidpoint()"),
 )  # fmt: skip
 CONTROLLER = Kind(

@@ -62,6 +62,7 @@ INNER = {
     "weight",
     "where",
     "held",
+    "interpolation_cls",
     "model_at",
     "packed",
     "parameters_of",

@@ -166,6 +166,8 @@ WORDS = {
     "stream": Word("None", k.Kind(lambda v: v is None, ("'run.log'", "1", "[]"))),
     "slots": Word("4", k.COUNT),
     "max_stages": Word("16", k.COUNT),
+    "max_order": Word("3", k.COUNT),
+    "eigenvalues": Word("2", k.WHOLE),
     "loop": Word("'checkpointed'", k.Kind(k.among("checkpointed", "bounded", "lax"), k.TEXT.near)),
     "reduction": Word("'sum'", k.Kind(k.among("mean", "sum"), ("'Mean'", "'none'"))),
     "convention": Word("fl.Convention.MEAN", k.Kind(
@@ -461,6 +463,7 @@ OWNERS = {
     "fl.Linearization": ("line",),
     "fl.RKC": ("fl.RKC()",),
     "fl.RateCertificate": ("rates",),
+    "fl.RecycledBDF": ("fl.RecycledBDF()",),
     "fl.ReLUNetwork": ("relu",),
     "fl.SmoothKinks": ("fl.SmoothKinks()",),
     "fl.SquaredError": ("fl.SquaredError()", "fl.SquaredError('sum')"),

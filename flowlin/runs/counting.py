@@ -1,0 +1,104 @@
+"""How many evaluations of the vector field a run takes, those of rejected steps included."""
+
+from typing import Any
+
+import diffrax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Int
+
+from flowlin.events.recorder import RecorderState
+from flowlin.solvers.averaged import EVALUATIONS, AveragedGates
+from flowlin.solvers.bdf import BDFState
+from flowlin.solvers.pausing import Costly
+from flowlin.solvers.rkc import RKCState
+from flowlin.solvers.unrolled import evaluations
+from flowlin.solvers.walk import WalkState
+from flowlin.solvers.wrapped import Wrapped
+
+FIRST_STEP = 2  # for choosing its length
+
+
+class Counting(Wrapped[Any]):
+    """Hands over with the error of each step how many evaluations it took.
+
+    For solvers whose steps differ in that; they count in their state.
+    """
+
+    solver: diffrax.AbstractSolver
+
+    def init(self, terms, t0, t1, y0, args) -> Any:
+        """Forwarded."""
+        return self.solver.init(terms, t0, t1, y0, args)
+
+    def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
+        """Forwarded, but for the error."""
+        y1, error, dense, state, result = self.solver.step(
+            terms, t0, t1, y0, args, solver_state, made_jump
+        )
+        spent = counted(state) - counted(solver_state)
+        return y1, Costly(error, lax.stop_gradient(spent.astype(float))), dense, state, result
+
+
+def inner(state: Any) -> Any:
+    """The state of the solver itself."""
+    return state.inner if isinstance(state, RecorderState) else state
+
+
+def counts(state: Any) -> bool:
+    """Whether a solver's state counts evaluations."""
+    return isinstance(inner(state), (RKCState, BDFState, WalkState))
+
+
+def counted(state: Any) -> Int[Array, ""]:
+    """Evaluations in accepted steps, where the state counts them."""
+    return inner(state).evaluations
+
+
+def begun(solver: diffrax.AbstractSolver, state: Any) -> dict[str, Array]:
+    """`evaluations` before the first step; nothing where those of a step are not known."""
+    if counts(state):
+        return {"evaluations": jnp.asarray(FIRST_STEP + counted(state), int)}
+    if _per_step(solver) is None:
+        return {}
+    # A method whose last stage is the next step's first one begins without it.
+    first = solver.tableau.fsal if isinstance(solver, diffrax.AbstractERK) else 1
+    return {"evaluations": jnp.asarray(FIRST_STEP + first, int)}
+
+
+def gone(before: dict[str, Array], solver: Any, solution: diffrax.Solution) -> dict[str, Array]:
+    """`evaluations` after a solve that began with so many `before`."""
+    if "evaluations" not in before:
+        return {}
+    if counts(solution.solver_state):
+        spent = solution.controller_state.spent  # pyright: ignore
+    else:
+        spent = _per_step(solver) * solution.stats["num_steps"]
+    return {"evaluations": before["evaluations"] + spent}
+
+
+def _per_step(solver: diffrax.AbstractSolver) -> int | None:
+    """Evaluations per tried step, where that is a number; None where it is not known."""
+    if isinstance(solver, AveragedGates):
+        return EVALUATIONS
+    return evaluations(solver) if isinstance(solver, diffrax.AbstractERK) else None
+
+
+def reported(solver: Any, state: Any, accepted: Array, ts: Array, tau: Array) -> tuple[dict, dict]:
+    """Counts and observables (T, ...) that a solver of the library keeps in its state."""
+    if isinstance(state, RKCState):
+        radius = state.log.at(ts)
+        return {"accepted_evaluations": state.evaluations}, {"spectral_radius": radius}
+    if isinstance(state, BDFState):
+        followed = {}
+        if state.log is not None:
+            followed["hessian_eigenvalues"] = -tau * state.log.at(ts)
+        return {"accepted_evaluations": state.evaluations}, followed
+    if isinstance(state, WalkState):
+        return {"accepted_evaluations": state.evaluations, **state.sides.report}, {}
+    if isinstance(solver, AveragedGates):
+        spent = 1 + EVALUATIONS * accepted
+        return {"accepted_evaluations": spent, "grazing_margin": state.margin}, {}
+    if isinstance(solver, diffrax.AbstractERK):
+        return {"accepted_evaluations": 1 + evaluations(solver) * accepted}, {}
+    return {}, {}
