@@ -167,7 +167,7 @@ def chosen(at: Any) -> fl.ReLUNetwork:
 def phase(at: Any) -> Any:
     """t* (open), and when the loss is half of the initial one."""
     events = (fl.LossBelow(0.5 * initial_loss()),)
-    how = HOW | {"adjoint": diffrax.ForwardMode()}
+    how: dict[str, Any] = HOW | {"adjoint": diffrax.ForwardMode()}
     flow = fl.gradient_flow(chosen(at), TASK, 60.0, events=events, **how)
     return jnp.stack([flow.linearization().open.time, flow.events.first("loss")])
 
