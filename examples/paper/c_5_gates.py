@@ -283,19 +283,19 @@ def draw(data: Data) -> Figure:
     figure, axes = plt.subplots(1, 3, figsize=(14.0, 4.6), width_ratios=(1.2, 1.2, 0.9))
     names = list(data.contexts)
     train = [column(data.contexts[name], "train") for name in names]
-    _dots(axes[0], names, train, "C0", "")
+    _dots(axes[0], names, train, "black", "")
     axes[0].axvline(LOSSES.same, color="0.5", linewidth=0.8)
     axes[0].set(xlabel="last training loss over the first", xscale="log",
                 title="contextual task: what is learned")  # fmt: skip
-    for what, colour, word in (("shared", "C0", "properties of all contexts"),
-                               ("own", "C1", "of the own context")):  # fmt: skip
+    for what, colour, word in (("shared", "black", "properties of all contexts"),
+                               ("own", "#CC79A7", "of the own context")):  # fmt: skip
         found = [column(data.contexts[name], what) for name in names]
         _dots(axes[1], names, found, colour, word)
     axes[1].set(xlabel="error over the targets' square",
                 title="contextual task: pairs held out")  # fmt: skip
-    axes[1].legend(loc="lower right")
+    axes[1].legend(loc="upper right", fontsize="small", handlelength=1)
     names = list(data.teacher)
-    _dots(axes[2], names, [np.array(data.teacher[name]) for name in names], "C0", "")
+    _dots(axes[2], names, [np.array(data.teacher[name]) for name in names], "black", "")
     axes[2].set(xlabel="test error over the targets' square", xscale="log",
                 title="ReLU teacher: new inputs")  # fmt: skip
     return figure
