@@ -62,7 +62,8 @@ def begun(solver: diffrax.AbstractSolver, state: Any) -> dict[str, Array]:
     if _per_step(solver) is None:
         return {}
     # A method whose last stage is the next step's first one begins without it.
-    first = solver.tableau.fsal if isinstance(solver, diffrax.AbstractERK) else 1
+    tableau: Any = getattr(solver, "tableau", None)
+    first = 1 if tableau is None else tableau.fsal
     return {"evaluations": jnp.asarray(FIRST_STEP + first, int)}
 
 

@@ -99,12 +99,13 @@ class BDFState(eqx.Module):
         def jacobian(v: Array) -> Array:
             return product(v) * step.lead / h
 
-        ritz = lax.fori_loop(
-            0, times, lambda _, ritz: ritz.followed(jacobian, count, h.dtype), ritz
+        start = ritz, ritz.values[:count]
+        ritz, values = lax.fori_loop(
+            0, times, lambda _, found: found[0].followed(jacobian, count, h.dtype), start
         )
-        values = ritz.values[:count].astype(h.dtype)
+        values = values.astype(h.dtype)
         log = History.empty(t, values) if self.log is None else self.log
-        spent = self.evaluations + 1 + times * count
+        spent = self.evaluations + 1 + times * (count + 1)
         return copied(self, ritz=ritz, evaluations=spent, log=log.append(t, values))
 
 
@@ -137,9 +138,9 @@ class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
 
     - `max_order`: the highest order, 1 to 5.
     - `eigenvalues`: how many leading eigenvalues of the Hessian to follow along the run, up to 16,
-      each at one evaluation a step; `gradient_flow` returns them, the largest first, as
-      `flow.observed["hessian_eigenvalues"]` (T, K). Those that precondition the solves come for
-      nothing, but may be a fifth too small.
+      each at one evaluation a step, and two more; `gradient_flow` returns them as
+      `flow.observed["hessian_eigenvalues"]` (T, K), the largest first. Those that precondition the
+      solves come for nothing, but may be a fifth too small.
     - `rtol`, `atol`: those of the step size controller, which `gradient_flow` fills in; for
       `diffrax.diffeqsolve` they must be given. The method's own steps are taken under a
       `diffrax.PIDController` with default coefficients.
@@ -227,9 +228,10 @@ class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
     def _scaled(self, y, y1, unravel):
         """The norm of a vector in units of the tolerance."""
         scale = lax.stop_gradient(self.atol + self.rtol * jnp.maximum(jnp.abs(y), jnp.abs(y1)))
-        if self.norm is None:
+        norm = self.norm
+        if norm is None:
             return lambda v: jnp.sqrt(jnp.mean((v / scale) ** 2))
-        return lambda v: self.norm(unravel(v / scale))
+        return lambda v: norm(unravel(v / scale))
 
     def _chosen(self, state, y, h, table, correction, rule, unravel) -> Next:
         """The next order and step; not differentiated."""

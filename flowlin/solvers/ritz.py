@@ -43,12 +43,19 @@ class Ritz(eqx.Module):
         change = (weights * (self.vectors @ r.astype(jnp.float32))) @ self.vectors
         return r + change.astype(r.dtype)
 
-    def followed(self, jacobian: Linear, count: int, dtype: Any) -> "Ritz":
-        """With products of the first vectors, and of which way these then turn."""
+    def followed(self, jacobian: Linear, count: int, dtype: Any) -> tuple["Ritz", Array]:
+        """With products of the first vectors, and the values (count,) that these products give.
+
+        A fixed direction without structure is multiplied too: what begins to stand out may lie
+        across all that is known, and across the solution's path.
+        """
         vectors = self.vectors[:count]
+        vectors = jnp.concatenate([vectors, direction(vectors[:1])])
         images = lax.map(jacobian, vectors.astype(dtype)).astype(jnp.float32)
         size = jnp.linalg.norm(images, axis=1, keepdims=True)
-        return self.updated(vectors, images, images / jnp.where(size > 0, size, 1))
+        block = vectors[:count] @ images[:count].T
+        values = jnp.linalg.eigvalsh((block + block.T) / 2)
+        return self.updated(vectors, images, images / jnp.where(size > 0, size, 1)), values
 
     def updated(
         self,
