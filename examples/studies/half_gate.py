@@ -198,6 +198,8 @@ def draw(data: Data) -> Figure:
             )
             ax.legend(fontsize=8)
         ax.set(xlabel=AXES[name], xscale="linear" if name == "slope" else "log")
+        ax.set_xticks(list(scan), [f"{value:g}" for value in scan])
+        ax.minorticks_off()
     axes[0, 0].set_ylabel(r"gate $e^{-2 s \Delta t / \tau}$ of the delay")
     axes[0, 0].legend(fontsize=8, ncols=2)
     axes[0, 0].set_ylim(0, 1)
