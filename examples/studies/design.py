@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import optimistix as optx
-from _study import Study, fl
+from _studies import Study, fl
 from tqdm import tqdm
 
 TASK = fl.tasks.hierarchy(levels=3)

@@ -24,6 +24,7 @@ Found, with 6 seeds (intervals are wide: about 0.3 to 0.6 for the bias mode):
 
 import dataclasses
 import functools
+import json
 from typing import Any, NamedTuple
 
 import _studies
@@ -212,7 +213,9 @@ def main() -> None:
     data = compute(given)
     with fl.plot.style():
         figure = draw(data)
-    _studies.save("half_gate", numbers(data), figure, given)
+    found = numbers(data)
+    _studies.save("half_gate", found, figure, given)
+    print(json.dumps(found, indent=1, default=float))
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ The early phase of each network puts the boundary at 0.7 of the measured one thr
 """
 
 import functools
+import json
 from typing import Any, NamedTuple
 
 import _studies
@@ -370,7 +371,9 @@ def main() -> None:
     data = compute(given)
     with fl.plot.style():
         figure = draw(data)
-    _studies.save("linearization_phase", numbers(data), figure, given)
+    found = numbers(data)
+    _studies.save("linearization_phase", found, figure, given)
+    print(json.dumps(found, indent=1, default=float))
 
 
 if __name__ == "__main__":

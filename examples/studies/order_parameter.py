@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
-from _study import Study, fl, half_widths
+from _studies import Study, fl, half_widths
 from tqdm import tqdm
 
 
@@ -59,6 +59,7 @@ def start(
     )
     first, *inner, readout = network.weights
     bias, *more = network.biases
+    assert bias is not None
     return fl.ReLUNetwork(
         (jnp.exp(delta) * first, *inner, jnp.exp(-delta) * readout),
         (jnp.exp(delta) * bias, *more),

@@ -33,7 +33,7 @@ import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
-from _study import Study, fl, share
+from _studies import Study, fl, share
 from tqdm import tqdm
 
 
