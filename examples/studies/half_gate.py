@@ -16,8 +16,8 @@ Found, with 6 seeds (intervals are wide: about 0.3 to 0.6 for the bias mode):
   0.53, but for the last modes at 0.6 (0.38); at 0.1 the intervals do not tell the two apart. Why is
   not shown here: perhaps units that are off grow more slowly and so come too late to count.
 - In other settings (c = 0.7, slope 0.2, 48 units) it is 0.47 to 0.56, and on a smaller tree, slopes
-  0 and 0.3, 0.45 to 0.58. They were held out from Eq. 14 and (1 + slope) / 2, but were seen together
-  with the scan of slopes, so they are no independent check of one half for leaky units.
+  0 and 0.3, 0.45 to 0.58. They were held out from Eq. 14 and (1 + slope) / 2, but were seen
+  together with the scan of slopes, so they are no independent check of one half for leaky units.
 - All settings have the same six seeds, so that their errors go together.
 - It breaks with few units per mode (8 units: 0.26 to 0.35 for the first modes, and three of six
   seeds do not learn the last ones by t = 150), is 0.54 to 0.57 at 128 units for all but the bias
