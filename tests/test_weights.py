@@ -155,8 +155,10 @@ def test_weights_travel_with_the_samples(both):
     del node["fields"]["weights"]  # as files of an earlier version
     assert decoded(node, arrays).weights is None
     network = fl.LinearNetwork.init(plain, 4, 0.1, key=jax.random.key(0))
-    with pytest.raises(ValueError, match="another kind or shape"):
-        fl.sweep([network] * 2, [plain, weighted], 1.0)
+    runs = fl.sweep([network] * 2, [plain, weighted], 1.0)
+    alone = fl.gradient_flow(network, weighted, 1.0)
+    np.testing.assert_array_equal(runs[1].losses, alone.losses)
+    assert not np.allclose(runs[0].losses, alone.losses)
     assert Problem(network, plain, MEAN, jnp.asarray(1.0)).decay is None
 
 

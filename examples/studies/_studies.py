@@ -77,6 +77,23 @@ def save(name: str, numbers: dict[str, Any], figure: Figure, given: argparse.Nam
     figure.savefig(out / f"{name}.png", dpi=130)
 
 
+def sweeps(
+    name: str,
+    doc: str | None,
+    compute: Callable[[argparse.Namespace], Any],
+    numbers: Callable[[Any], dict[str, Any]],
+    draw: Callable[[Any], Figure],
+) -> None:
+    """The command line of a study of sweeps: runs, draws, saves, prints the numbers."""
+    given = options(doc)
+    data = compute(given)
+    with fl.plot.style():
+        figure = draw(data)
+    found = numbers(data)
+    save(name, found, figure, given)
+    print(json.dumps(found, indent=1, default=float))
+
+
 @dataclasses.dataclass(frozen=True)
 class Study:
     """A question that exact events answer.

@@ -26,7 +26,6 @@ Found, with 6 seeds (intervals are wide: about 0.3 to 0.6 for the bias mode):
 
 import dataclasses
 import functools
-import json
 from typing import Any, NamedTuple
 
 import _studies
@@ -209,16 +208,5 @@ def draw(data: Data) -> Figure:
     return figure
 
 
-def main() -> None:
-    """Run, print, draw."""
-    given = _studies.options(__doc__)
-    data = compute(given)
-    with fl.plot.style():
-        figure = draw(data)
-    found = numbers(data)
-    _studies.save("half_gate", found, figure, given)
-    print(json.dumps(found, indent=1, default=float))
-
-
 if __name__ == "__main__":
-    main()
+    _studies.sweeps("half_gate", __doc__, compute, numbers, draw)

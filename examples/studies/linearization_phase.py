@@ -28,7 +28,6 @@ The early phase of each network puts the boundary at 0.7 of the measured one thr
 """
 
 import functools
-import json
 from typing import Any, NamedTuple
 
 import _studies
@@ -366,16 +365,5 @@ def draw(data: Data) -> Figure:
     return figure
 
 
-def main() -> None:
-    """Run, print, draw."""
-    given = _studies.options(__doc__)
-    data = compute(given)
-    with fl.plot.style():
-        figure = draw(data)
-    found = numbers(data)
-    _studies.save("linearization_phase", found, figure, given)
-    print(json.dumps(found, indent=1, default=float))
-
-
 if __name__ == "__main__":
-    main()
+    _studies.sweeps("linearization_phase", __doc__, compute, numbers, draw)

@@ -13,8 +13,8 @@ from flowlin._tools.archive import naming, read, require_place, write
 from flowlin._tools.codec import check, require_storable, storable
 from flowlin._tools.types import PathLike
 from flowlin._tools.version import __version__
-from flowlin.runs.driving import AbstractPause, AbstractRun, Limits, started
-from flowlin.runs.progress import Pace
+from flowlin.runs.driving import AbstractRun, started
+from flowlin.runs.progress import AbstractPaced, Pace
 from flowlin.runs.storage import check_trajectory
 from flowlin.runs.trajectory import Continuation, Trajectory
 
@@ -48,7 +48,7 @@ class Resumed(NamedTuple):
     flow: Trajectory
 
 
-class Checkpoint(AbstractPause):
+class Checkpoint(AbstractPaced):
     """Writes a run's state and its trajectory so far to a file, every half minute and at the end.
 
     Less often where writing would take more than 2 % of the time.
@@ -56,8 +56,6 @@ class Checkpoint(AbstractPause):
     The file is replaced atomically; see `flowlin._tools.archive` for its format. Since pauses
     change no step, a run that was killed and resumed equals one that was not, bit for bit.
     """
-
-    by_clock = True
 
     def __init__(self, path: PathLike, run: AbstractRun):
         self.path, self.pace = require_place("checkpoint", path), Pace(SECONDS)
@@ -68,28 +66,15 @@ class Checkpoint(AbstractPause):
             shapes = eqx.filter_eval_shape(run.observables, run.network, run.parameters, run.task)
             require_storable(shapes, "observe")
 
-    def budget(self, accepted: int) -> int | None:
-        """About half a minute's steps."""
-        return self.pace.budget(accepted)
-
-    def pause(
-        self, run: AbstractRun, flow: Trajectory, limits: Limits
-    ) -> tuple[AbstractRun, Trajectory]:
-        """Write if it is time."""
-        assert flow.continuation is not None
-        if self.pace.due(flow.continuation):
-            self._write(run, flow)
-        return run, flow
-
     def end(self, run: AbstractRun, flow: Trajectory) -> Trajectory:
         """Write what came out."""
-        self._write(run, flow)
+        self.look(run, flow)
         return flow
 
     def broken_off(self, run: AbstractRun, flow: Trajectory | None) -> None:
         """Write how far it came."""
         if flow is not None:
-            self._write(run, flow)
+            self.look(run, flow)
 
     def resumed(self, run: AbstractRun) -> Resumed | None:
         """Where the run of the file stands; None if there is no file yet.
@@ -134,7 +119,8 @@ class Checkpoint(AbstractPause):
             )
         return found
 
-    def _write(self, run: AbstractRun, flow: Trajectory) -> None:
+    def look(self, run: AbstractRun, flow: Trajectory) -> None:
+        """Write how it stands."""
         began = time.monotonic()
         content = CheckpointFile(
             prints=self.prints,

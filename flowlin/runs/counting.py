@@ -75,7 +75,7 @@ def gone(before: dict[str, Array], solver: Any, solution: diffrax.Solution) -> d
         spent = solution.controller_state.spent  # pyright: ignore
     else:
         spent = _per_step(solver) * solution.stats["num_steps"]
-    return {"evaluations": before["evaluations"] + spent}
+    return {"evaluations": before["evaluations"] + jnp.asarray(spent).astype(int)}
 
 
 def _per_step(solver: diffrax.AbstractSolver) -> int | None:

@@ -1,5 +1,6 @@
 """Progress of long runs."""
 
+import abc
 import datetime
 import sys
 import time
@@ -71,13 +72,35 @@ class Pace:
         return True
 
 
-class Bar(AbstractPause):
+class AbstractPaced(AbstractPause):
+    """What looks at a run every so many seconds."""
+
+    by_clock = True
+    pace: Pace
+
+    @abc.abstractmethod
+    def look(self, run: AbstractRun, flow: Trajectory) -> None:
+        """It is time."""
+
+    def budget(self, accepted: int) -> int | None:
+        """About as many steps as that takes."""
+        return self.pace.budget(accepted)
+
+    def pause(
+        self, run: AbstractRun, flow: Trajectory, limits: Limits
+    ) -> tuple[AbstractRun, Trajectory]:
+        """Look if it is time."""
+        assert flow.continuation is not None
+        if self.pace.due(flow.continuation):
+            self.look(run, flow)
+        return run, flow
+
+
+class Bar(AbstractPaced):
     """A tqdm bar over flow time: loss, steps, speed, and the time that is left.
 
     Silent where standard error is not a terminal.
     """
-
-    by_clock = True
 
     def __init__(self, run: AbstractRun, start: float):
         self.pace = Pace(0.5)
@@ -90,22 +113,9 @@ class Bar(AbstractPause):
             dynamic_ncols=True,
         )
 
-    def budget(self, accepted: int) -> int | None:
-        """Twice a second."""
-        return self.pace.budget(accepted)
-
-    def pause(
-        self, run: AbstractRun, flow: Trajectory, limits: Limits
-    ) -> tuple[AbstractRun, Trajectory]:
-        """Show how far it is."""
-        assert flow.continuation is not None
-        if self.pace.due(flow.continuation):
-            self._show(flow)
-        return run, flow
-
     def end(self, run: AbstractRun, flow: Trajectory) -> Trajectory:
         """Show the end."""
-        self._show(flow)
+        self.look(run, flow)
         self.bar.close()
         return flow
 
@@ -113,7 +123,8 @@ class Bar(AbstractPause):
         """Leave the bar where it is."""
         self.bar.close()
 
-    def _show(self, flow: Trajectory) -> None:
+    def look(self, run: AbstractRun, flow: Trajectory) -> None:
+        """Show how far it is."""
         at = flow.continuation
         assert at is not None
         steps = int(at.counts["num_steps"])
@@ -124,28 +135,17 @@ class Bar(AbstractPause):
         self.bar.update(float(flow.end) - self.bar.n)
 
 
-class Lines(AbstractPause):
+class Lines(AbstractPaced):
     """What `LogProgress` writes."""
-
-    by_clock = True
 
     def __init__(self, run: AbstractRun, start: float, log: LogProgress):
         self.log, self.horizon, self.pace = log, run.horizon, Pace(log.every)
         self.began = self.clock = time.monotonic()
         self.t, self.steps = start, 0  # at the last line
 
-    def budget(self, accepted: int) -> int | None:
-        """As many seconds as asked for."""
-        return self.pace.budget(accepted)
-
-    def pause(
-        self, run: AbstractRun, flow: Trajectory, limits: Limits
-    ) -> tuple[AbstractRun, Trajectory]:
+    def look(self, run: AbstractRun, flow: Trajectory) -> None:
         """Say how far it is."""
-        assert flow.continuation is not None
-        if self.pace.due(flow.continuation):
-            self._write(self._line(flow))
-        return run, flow
+        self._write(self._line(flow))
 
     def end(self, run: AbstractRun, flow: Trajectory) -> Trajectory:
         """Say that it is over."""
