@@ -106,7 +106,7 @@ def test_the_verdicts_are_filtered(tab):
     every = tab.run(shown)
     tab.run("""{
       const {words, verdict} = document.querySelector(".verdict-controls");
-      verdict.value = "does not hold";
+      verdict.value = "misprint";
       words.value = "erratum";
       words.dispatchEvent(new Event("input", {bubbles: true}));
     }""")
