@@ -132,7 +132,7 @@ def test_one_claim_is_one_row(studies, verdicts):
 
 
 def test_separate_drops_of_the_loss_are_counted(verdicts):
-    drops = importlib.import_module("m_fig9").drops
+    drops = importlib.import_module("_tree").drops
     ts = np.linspace(0, 30, 301)
 
     def number(*times, steep=4.0):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from _judge import TIMES, both, more, same
 from _paper import fl, initial
+from scipy.signal import find_peaks, peak_prominences
 from tqdm import tqdm
 
 SHARES = (0.02, 0.1, 0.5, 0.9)  # of the full strength s/d, at which modes are timed
@@ -316,6 +317,14 @@ def in_step(found: Pace, of: int = 1) -> bool | None:
 def out_of_step(bare: Pace, biased: Pace, of: int = 1) -> bool | None:
     """Whether a network without bias is not in step, and less so than the one with bias."""
     return both(more(bare.uneven, TIMES.same, of), more(bare.uneven, biased.uneven, of))
+
+
+def drops(flow: fl.Trajectory) -> int:
+    """Separate drops of the loss: between two the speed is below half of the slower one's peak."""
+    speed = -np.gradient(np.asarray(flow.losses), np.asarray(flow.ts))
+    speed = np.concatenate([[0], speed, [0]])
+    peaks, _ = find_peaks(speed, height=1e-3 * speed.max())
+    return int(np.sum(peak_prominences(speed, peaks)[0] > 0.5 * speed[peaks]))
 
 
 def thin(values: Any, most: int = 40) -> np.ndarray:

@@ -23,6 +23,7 @@ from _tree import (
     Case,
     Pace,
     Setting,
+    drops,
     in_step,
     linearization,
     many,
@@ -32,7 +33,6 @@ from _tree import (
     task_of,
     thin,
 )
-from m_fig2 import stages
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.polynomial.hermite_e import hermegauss
@@ -182,7 +182,7 @@ def _aligned_row(data: Data) -> Row:
 
 
 def _stage_row(data: Data) -> Row:
-    number = {key: np.array([stages(f) for f in flows]) for key, flows in data.runs.items()}
+    number = {key: np.array([drops(f) for f in flows]) for key, flows in data.runs.items()}
     found = {
         c: usual(number["relu", c, True] == number["linear", c, True], of=len(data.size.positive))
         for c in data.size.positive

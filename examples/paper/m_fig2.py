@@ -32,6 +32,7 @@ from _tree import (
     Pace,
     Setting,
     delay,
+    drops,
     gap,
     in_step,
     loss_stretch,
@@ -44,7 +45,6 @@ from _tree import (
     task_of,
     thin,
 )
-from scipy.signal import find_peaks
 
 TASKS = ("tree", "rootless", "xor", "xor 0/1")
 
@@ -163,13 +163,6 @@ def matched(late: fl.Trajectory, early: fl.Trajectory) -> tuple[float, float]:
     return float(min(gaps) / b[0]), float(out)
 
 
-def stages(flow: fl.Trajectory) -> int:
-    """Separate drops of the loss: peaks of -dL/dt twice as high as the valleys beside them."""
-    speed = np.maximum(-np.diff(np.asarray(flow.losses)) / np.diff(np.asarray(flow.ts)), 0.0)
-    peaks, found = find_peaks(np.concatenate([[0.0], speed, [0.0]]), prominence=0.0)
-    return int(np.sum(found["prominences"] >= 0.5 * speed[peaks - 1]))
-
-
 def floor(labels: np.ndarray, x: np.ndarray) -> float:
     """Least half squared error of an affine map."""
     x = np.concatenate([np.ones((len(x), 1)), x], axis=1)
@@ -264,7 +257,7 @@ def _diverge_row(data: Data) -> Row:
 
 def _stage_row(data: Data) -> Row:
     number = {
-        (small, kind, c): np.array([stages(flow) for flow in runs["tree", kind, c]])
+        (small, kind, c): np.array([drops(flow) for flow in runs["tree", kind, c]])
         for small, runs in ((False, data.runs), (True, data.small))
         for kind in ("relu", "linear") for c in (1.0, 0.0)
     }  # fmt: skip

@@ -15,9 +15,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from _judge import LOSSES, TIMES, both, interval, more, same, usual, verdict
 from _paper import WITHOUT, Row, Study, fl
-from _tree import PAPER, SHARES, Setting, delay, many, thin
+from _tree import PAPER, SHARES, Setting, delay, drops, many, thin
 from matplotlib.figure import Figure
-from scipy.signal import find_peaks, peak_prominences
 
 STAGE = 0.52  # share of the initial loss that is left when the mean target is learned
 LEVELS = ([1], [2, 3], [4, 5, 6, 7])  # modes of the tree with one singular value, below the root
@@ -61,14 +60,6 @@ def compute(size: Size) -> Data:
             for bias, (c, two) in BIASES.items()
         },
     )
-
-
-def drops(flow: fl.Trajectory) -> int:
-    """Separate drops of the loss: between two the speed is below half of the slower one's peak."""
-    speed = -np.gradient(np.asarray(flow.losses), np.asarray(flow.ts))
-    speed = np.concatenate([[0], speed, [0]])
-    peaks, _ = find_peaks(speed, height=1e-3 * speed.max())
-    return int(np.sum(peak_prominences(speed, peaks)[0] > 0.5 * speed[peaks]))
 
 
 def shifted(data: Data, task: str, bias: str, within: tuple[float, float]) -> np.ndarray:

@@ -376,5 +376,5 @@ WORDS.update(
     tau=positive,
     terminate=flag,
     throw=flag,
-    window=whole(2, "to reach back past a single step"),
+    window=whole(2, "one step alone cannot flicker"),
 )
