@@ -84,6 +84,28 @@ def test_ctrl_c_hands_back_the_trajectory(often, monkeypatch):
     assert float(whole.end) == float(flow.end) + 1.0
 
 
+def test_descent_is_not_looked_at_where_it_only_pauses(often):
+    """A look is at all samples and may cost as much as thousands of mini-batches."""
+    looks = []
+
+    def looked(network, task):
+        jax.debug.callback(lambda: looks.append(1))
+        return task.x[0, 0]
+
+    run = fl.stochastic_gradient_descent(
+        LINEAR,
+        TASK,
+        1e-3,
+        1000,
+        batch_size=2,
+        key=jax.random.key(0),
+        save_every=500,
+        observe={"b": looked},
+    )
+    jax.effects_barrier()
+    assert len(looks) == len(run.ts) == 3
+
+
 def test_ctrl_c_before_the_first_pause_says_so(monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt

@@ -18,11 +18,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from _judge import interval
+from _judge import TIMES, both, interval, same, verdict
 from _paper import Row, fl
 from tqdm import tqdm
 
-CLOSE = 0.1  # of a number near 1/2, 1 or 2 that counts as equal
 SHARES = (0.1, 0.5, 0.9)  # of a mode's full strength: it grows from the first to the last
 
 
@@ -99,37 +98,31 @@ def means(runs: list[Growth], what: str) -> np.ndarray:
 def rows(data: dict[str, list[Growth]]) -> list[Row]:
     """Half speed on symmetric data; whether measured gates say how much longer a mode takes."""
     even = np.array([run.ratio for run in data["symmetric"]])
-    close = {
-        name: bool(np.abs(means(runs, "product").mean() - 1) < CLOSE)
-        and bool(np.all(np.abs(np.mean([run.gates for run in runs], axis=0) - 0.5) < CLOSE))
-        for name, runs in data.items()
-    }
     text = "; ".join(
         f"{name}: gates {interval(means(runs, 'gates'))}, modes' times over those of the linear "
         f"network {interval(means(runs, 'ratio'))}, product {interval(means(runs, 'product'))}"
         for name, runs in data.items()
     )
+    told = {name: same(means(runs, "product") - 1, TIMES, len(data)) for name, runs in data.items()}
+    on = "; ".join(f"{name} {'yes' if fine else 'no'}" for name, fine in told.items())
     return [
         Row(
             "Without bias and on symmetric data a ReLU network learns like a linear one at half "
             "speed",
             "Zhang, Saxe and Latham 2025",
             "time from 10 to 90 % of a mode's strength, ReLU over linear, same start (variance "
-            "1e-6, 64 units), by mode: " + ", ".join(interval(one) for one in even.T),
-            "holds" if np.all(np.abs(even.mean(axis=0) - 2) < CLOSE) else "does not hold",
+            "1e-6, 64 units), by mode: " + ", ".join(interval(one) for one in even.T)
+            + f"; criterion: twice, {TIMES}, {even.shape[1]} comparisons",
+            verdict(both(*(same(one / 2 - 1, TIMES, even.shape[1]) for one in even.T))),
         ),
         Row(
-            "Half of the gates are on, so a ReLU network learns as a linear one of half the width",
-            "W Fig. 4, text, read with the measured gates",
+            "Whether the share of open gates tells how much slower a mode is learned without bias",
+            "W Fig. 4 (half the width), read with the measured gates",
             "share of the drive of a mode that the gates of the units that carry it let through, "
-            f"without bias, means over modes; 1/2 and product 1 to {CLOSE:g}: {text}",
-            "holds"
-            if all(close.values())
-            else "holds under a condition: inputs come with their negatives"
-            if close["symmetric"]
-            else "does not hold",
+            f"means over modes: {text}; criterion: product 1, {TIMES}",
+            f"control: {on}",
         ),
-    ]
+    ]  # fmt: skip
 
 
 def draw(ax: Any, data: dict[str, list[Growth]]) -> None:

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 from _contexts import contextual
-from _judge import interval
+from _judge import SHARES, apart, both, half_widths, interval, more, same, verdict
 from _paper import Row, Study, fl
 from matplotlib.figure import Figure
 from tqdm import tqdm
@@ -30,7 +30,6 @@ from tqdm import tqdm
 REPLAYED = 1e-7  # relative distance of weights that counts as the same run, at rtol 1e-9
 DOES = 0.05  # largest distance of outputs, over the targets' size, up to which one gating does
 OUTPUTS: Any = {"outputs": lambda network, task: network.outputs(task.x)}
-CURVED = 0.1  # share of the outputs' variance that no affine map has, from which on it is curved
 
 
 @dataclasses.dataclass(frozen=True)
@@ -284,7 +283,6 @@ def _reading_rows(data: Data) -> list[Row]:
              (("tree", data.tree), ("XOR", data.xor))}  # fmt: skip
     ways = {name: np.array([needed(r) for r in group]) for name, group in
             (("tree", data.tree), ("XOR", data.xor))}  # fmt: skip
-    early = min(float(np.mean(v)) for v in lasts.values())
     return [
         Row(
             "A ReLU network learns as a gated deep linear network does (its ReLN)",
@@ -292,21 +290,16 @@ def _reading_rows(data: Data) -> list[Row]:
             "final weights of a gated linear flow with the switching times and sliding fractions "
             f"handed over, relative distance at most {worst:.1g} in {len(runs)} runs; pairs slide "
             f"in {slides:.0f} % of the time (median), where the gates are fractions that move",
-            "holds under a condition: the gates switch, and slide, as the ReLU run tells"
-            if worst < REPLAYED
-            else "does not hold",
+            verdict(None if worst < REPLAYED else False,
+                    ("the gates switch, and slide, as the ReLU run tells", worst < REPLAYED)),
         ),
         Row(
-            "One constant gating is enough for the whole run",
-            "C Sec. 2, implied by treating a ReLU network as one GDLN",
+            "From when on one constant gating does",
+            "C Sec. 2, asked by treating a ReLU network as one GDLN",
             "share of the fall of the loss still ahead when the gates, kept as they are, first "
             f"give the run's outputs at all later times within {100 * DOES:.0f} %: "
             + ", ".join(f"{name} {interval(v)}" for name, v in lasts.items()),
-            "holds"
-            if early > 0.99
-            else "does not hold"
-            if early < 0.01
-            else "holds under a condition: from a point on that the share tells",
+            "control: not from the start; from a point on that the share tells",
         ),
         Row(
             "A few pathways explain what a ReLU network learns",
@@ -338,28 +331,27 @@ def _context_rows(data: Data) -> list[Row]:
     )
     over = {count: np.array([structure(r, count) for r in runs])
             for count, runs in data.contexts.items()}  # fmt: skip
-    more = all(np.all(mixed[count] > single[count]) for count in mixed)
-    beyond = all(np.all(mixed[count] > by_chance[count]) for count in mixed)
+    number = len(mixed)
+    prefer = both(*(more(mixed[count], single[count], number) for count in mixed))
+    beyond = both(*(more(mixed[count], by_chance[count], number) for count in mixed))
     rows = [
         Row(
             "On contextual tasks ReLU networks prefer units used in several contexts (mixed "
             "selectivity) to modules of one context",
             "Jarvis et al. 2024, abstract (quoted in C Sec. 1)",
             "share of the fall of the loss carried by pathways whose units are on for more than "
-            f"half of the items in one context, or in several: {text}",
-            "does not hold"
-            if not more
-            else "holds"
-            if beyond
-            else "holds under a condition: more than modules, not more than by chance",
+            f"half of the items in one context, or in several: {text}; criterion: several more "
+            f"than one, and more than by chance, paired, {number} comparisons",
+            verdict(both(prefer, beyond), ("more than modules, not more than by chance", prefer)),
         ),
         Row(
             "These representations are structured by context",
             "Jarvis et al. 2024, abstract",
             "variance between contexts of the share of items for which a pathway is on, over that "
             "of shuffled samples: "
-            + ", ".join(f"{count} contexts {interval(v)}" for count, v in over.items()),
-            "holds" if all(np.min(v) > 1 for v in over.values()) else "does not hold",
+            + ", ".join(f"{count} contexts {interval(v)}" for count, v in over.items())
+            + f"; criterion: above 1, {number} comparisons",
+            verdict(both(*(more(v, 1.0, number) for v in over.values()))),
         ),
     ]
     return [*rows, _growth_row(single, random)] if len(single) > 1 else rows
@@ -373,20 +365,16 @@ def _growth_row(single: dict[int, np.ndarray], random: dict[int, np.ndarray]) ->
         "The preference grows with the number of contexts",
         "Jarvis et al. 2024, abstract",
         f"share of pathways of one context, {few} minus {most} contexts, same seeds: "
-        f"{interval(step)}; with shuffled samples {interval(shuffled)}",
-        "does not hold"
-        if np.all(step <= 0)
-        else "holds"
-        if np.all(step > np.maximum(shuffled, 0))
-        else "not testable here",
+        f"{interval(step)}; with shuffled samples {interval(shuffled)}; criterion: above zero and "
+        "more than shuffled, paired",
+        verdict(both(more(step), more(step, shuffled))),
     )
 
 
 def _offset_rows(data: Data) -> list[Row]:
     shares = {delta: np.array([r.curved for r in runs]) for delta, runs in data.offset.items()}
-    means = {delta: float(v.mean()) for delta, v in shares.items()}
-    turned = [delta for delta, mean in means.items() if mean < CURVED]
-    first, last = means[min(means)], means[max(means)]
+    number, first = len(shares), min(shares)
+    turned = [delta for delta, v in shares.items() if same(v, SHARES, number)]
     return [
         Row(
             "On the offset XOR task the solution turns from non-linear to linear as Delta grows",
@@ -394,8 +382,10 @@ def _offset_rows(data: Data) -> list[Row]:
             "share of the variance of the last outputs, in the box around the inputs, that no "
             "affine map has, by Delta: "
             + ", ".join(f"{delta:g}: {interval(v)}" for delta, v in shares.items())
-            + (f"; below {CURVED:g} from Delta = {min(turned):g} on" if turned else ""),
-            "holds" if first > 0.5 and last < CURVED else "does not hold",
+            + f"; none at Delta = {', '.join(f'{d:g}' for d in turned) or 'none'}; criterion: at "
+            f"the least Delta apart from none, at some larger one the same, {SHARES}, {number} "
+            "comparisons",
+            verdict(both(apart(shares[first], SHARES, number), bool(turned) or None)),
         )
     ]
 
@@ -436,13 +426,13 @@ def _draw_contexts(ax: Any, data: Data) -> None:
     for k, (count, runs) in enumerate(data.contexts.items()):
         shares = np.array([profile(r, count) for r in runs])
         at = np.arange(count + 1) + (k - (len(data.contexts) - 1) / 2) * wide
-        spread = shares.std(axis=0, ddof=1) if len(runs) > 1 else None
+        spread = half_widths(shares) if len(runs) > 1 else None
         ax.bar(at, shares.mean(axis=0), 0.9 * wide, yerr=spread, label=f"{count} contexts")
         random = np.mean([chance(r, count) for r in runs], axis=0)
         ax.plot(at, random, "k_", markersize=9, label="samples shuffled" if k == 0 else None)
     ax.set(xlabel="contexts in which a pathway's units are on", ylabel="share of the loss's fall",
            xticks=range(most + 1), ylim=(0, 0.95),
-           title="contextual tasks (bars: standard deviation)")  # fmt: skip
+           title="contextual tasks (bars: 95 %)")  # fmt: skip
     ax.legend(loc="upper right", ncols=2, fontsize=8)
 
 
@@ -454,7 +444,7 @@ def _draw_offset(ax: Any, data: Data) -> None:
             ax.plot([delta] * len(some), some, "o", color=colour, alpha=0.5, markersize=4)
         means = [np.mean(some) for some in values.values()]
         ax.plot(list(values), means, "-", color=colour, label=word)
-    ax.axhline(CURVED, color="0.5", linewidth=0.8)
+    ax.axhline(SHARES.same, color="0.5", linewidth=0.8)
     ax.set(xlabel=r"offset $\Delta$", ylabel="share", ylim=(-0.03, 1.35),
            title="offset XOR: from non-linear to linear")  # fmt: skip
     ax.legend(loc="upper right", fontsize=8)

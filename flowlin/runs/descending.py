@@ -208,7 +208,7 @@ class DescentRun(AbstractRun):
         assert self.plan is not None
         start = started(self.anonymous) if start is None else start
         state = copied(start.solver, parameters=start.parameters)
-        at, parts = int(start.counts["num_steps"]), []
+        at, parts, loss = int(start.counts["num_steps"]), [], start.loss
         after, goal, ended = -1 if first else at, min(at + budget, self.plan.steps), False
         while after < goal and not ended:
             stops = self._stops(at, after, goal)
@@ -216,7 +216,8 @@ class DescentRun(AbstractRun):
             parts.append(self._kept(stops, rows, int(state.step), after < 0))
             at = after = int(stops.at[-1])
             ended = bool(np.isfinite(np.asarray(state.end)))
-        loss = jax.device_put(np.asarray(rows.losses)[int(stops.count) - 1])
+            if np.any(stops.looks):  # else it stays that of the last look
+                loss = jax.device_put(np.asarray(rows.losses)[int(np.sum(stops.looks)) - 1])
         flow = self._trajectory(end_to_end(*parts), state, outcome(self.descent, state))
         paused = goal < self.plan.steps and not ended
         if paused and not is_one_of(flow.result, RESULTS.event_overflow):

@@ -259,7 +259,7 @@ class Descent(eqx.Module):
         """All steps up to the last stop.
 
         What is found goes, its first part through `each(part, state, step, stop)` after every
-        step, its second through `at_stop(part, state, stop)` at every stop.
+        step, its second through `at_stop(part, state, stop)` where it is looked at.
         """
 
         def block(k: Any, carry: tuple[State, tuple[Found, Seen]]) -> Any:
@@ -272,12 +272,17 @@ class Descent(eqx.Module):
 
             state, (found, seen) = carry
             state, found = stops.steps(k, one, (state, found))
-            if self.batch_size is not None:  # a look costs more than a step
-                looked = self.record(state, state.step - state.looked)
-                looks = jnp.asarray(stops.looks)[k]
-                looked = jax.tree.map(lambda a, b: jnp.where(looks, b, a), state, looked)
-                state = self.unless_ended(state, looked)
-            return state, (found, at_stop(seen, state, k))
+
+            def look(state: State, seen: Seen) -> tuple[State, Seen]:
+                if self.batch_size is not None:
+                    looked = self.record(state, state.step - state.looked)
+                    state = self.unless_ended(state, looked)
+                return state, at_stop(seen, state, k)
+
+            # It may cost as much as many steps, so not where the run only pauses.
+            looks = jnp.asarray(stops.looks)[k]
+            state, seen = lax.cond(looks, look, lambda *same: same, state, seen)
+            return state, (found, seen)
 
         return lax.fori_loop(0, stops.count, block, (state, found))
 
