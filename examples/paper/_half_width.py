@@ -135,4 +135,4 @@ def draw(ax: Any, data: dict[str, list[Growth]]) -> None:
     ax.set(xlabel="1 / share that the gates let through", xlim=(1, 3), ylim=(0.5, 3),
            ylabel="time from 10 to 90 %, ReLU over linear",
            title="modes without bias: half the width?")  # fmt: skip
-    ax.legend(loc="lower right")
+    ax.legend(loc="upper left")

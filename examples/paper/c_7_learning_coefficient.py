@@ -318,8 +318,9 @@ def draw(data: Data) -> Figure:
     axes[2].set(xscale="log", xlabel=r"inverse temperature $\beta$",
                 ylabel=r"local $\beta \langle K \rangle$",
                 title=f"around the flow's end, {named(data.size.flow_case)}")  # fmt: skip
-    for ax in (axes[0], axes[2]):
-        ax.legend(fontsize="x-small", frameon=False)
+    # Beside the diagonal there is room for the cases of the first two panels.
+    axes[1].legend(*axes[0].get_legend_handles_labels(), fontsize="x-small", frameon=False)
+    axes[2].legend(fontsize="x-small", frameon=False)
     return figure
 
 

@@ -19,8 +19,8 @@ class LogProgress(eqx.Module):
     """A line every so many seconds, for jobs without a terminal: `progress=fl.LogProgress()`.
 
     It says t, loss (of a descent, where it was last saved), steps and their speed, the time that
-    passed, and what is left at the speed since the line before; one more line tells the end. It is written at the first pause after
-    `every` seconds, so a step that takes longer delays it.
+    passed, and what is left at the speed since the line before; one more line tells the end. It is
+    written at the first pause after `every` seconds, so a step that takes longer delays it.
 
     - `every`: seconds between lines.
     - `stream`: an open text file; None is standard error.
