@@ -19,7 +19,8 @@ def figure(data: Any) -> Figure:
     """Panels A to E, the same from small weights, and the half times."""
     shown, axes = plt.subplots(4, 3, figsize=(10.5, 12.0))
     axes[0, 0].imshow(task_of("tree").y, cmap="Greys", aspect="auto")
-    axes[0, 0].set(xlabel="feature (root, branches, leaves)", ylabel="item", title="A. hierarchy")
+    axes[0, 0].set(xlabel="feature (root, branches, leaves)", ylabel="item", title="A. hierarchy",
+                   xticks=range(0, 15, 2))  # fmt: skip
     _tasks(data, axes)
     _half_times(data, axes[1, 0])
     for ax, (kind, c) in zip(axes[3], KINDS, strict=True):

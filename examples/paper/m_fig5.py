@@ -299,7 +299,8 @@ def _task(ax: Any) -> None:
         ax.scatter(*x[some].T, s=60, marker=marker, color=colour, label=label, depthshade=False)
     ax.set(xlabel="$x_1$", ylabel="$x_2$", zlabel="$x_3$", title="A  extended XOR, $\\Delta$ = 0.5",
            xticks=[-1, 1], yticks=[-1, 1], zticks=[-0.5, 0.5])  # fmt: skip
-    ax.set_box_aspect(None, zoom=0.85)
+    ax.set_box_aspect(None, zoom=0.8)
+    ax.zaxis.labelpad = -4
     ax.legend(fontsize="small", loc="upper left", bbox_to_anchor=(-0.25, 1.02))
 
 
