@@ -337,12 +337,6 @@ def _decoupling_rows(data: Data) -> list[Row]:
     moved = {name: float(rows.max()) for name, rows in data.moved.items()}
     aligned, turned = moved["aligned"], moved["aligned, Sigma_x turned"]
     commutators = [float(fl.theory.modes(task_of(size, k)).commutator) for k in ("pairs", "turned")]
-    median = {kind: np.median(rows, axis=1) for kind, rows in data.errors.items()}
-    curves = "; ".join(
-        f"{kind}: {', '.join(f'{e:.2g}' for e in rows)}" for kind, rows in median.items()
-    )
-    close = {kind: same(rows[-1], MAPS, of=3) for kind, rows in data.errors.items()}
-    fades = more(data.errors["distinct"][0], data.errors["distinct"][-1])
     falls = more(data.moved[f"random, distinct, variance {max(size.variances):g}"],
                  data.moved[f"random, distinct, variance {min(size.variances):g}"])  # fmt: skip
     drift = _drift(data)
@@ -370,27 +364,7 @@ def _decoupling_rows(data: Data) -> list[Row]:
             + ", ".join(f"{k} {v:.1e}" for k, v in data.exact.items()),
             verdict(max(data.exact.values()) < EXACT),
         ),
-        Row(
-            "The closed forms describe small random starts",
-            "C Sec. 1, exact dynamics; erratum: raw a0 may be negative",
-            f"largest error of isolated modes along the run, median over {size.seeds} seeds, at "
-            f"variances {', '.join(f'{v:g}' for v in size.variances)}: {curves}; means at the "
-            f"smallest {', '.join(f'{k} {interval(v[-1])}' for k, v in data.errors.items())}; "
-            f"criterion: falls with the variance and {MAPS} at the smallest",
-            verdict(
-                both(fades, *close.values()),
-                (
-                    "Sigma_x diagonal in the modes; closely if singular values are apart (equal "
-                    "ones grow together in a basis that the start sets)",
-                    both(fades, close["distinct"], close["pairs"]),
-                ),
-                (
-                    "Sigma_x diagonal in the modes and singular values apart (equal ones grow "
-                    "together in a basis that the start sets)",
-                    both(fades, close["distinct"]),
-                ),
-            ),
-        ),
+        _random_row(data),
         Row(
             "Balanced solutions: a balanced start stays balanced",
             "C Sec. 1, exact dynamics",
@@ -399,6 +373,38 @@ def _decoupling_rows(data: Data) -> list[Row]:
             verdict(drift < EXACT),
         ),
     ]
+
+
+def _random_row(data: Data) -> Row:
+    """How well the closed forms describe small random starts."""
+    size = data.size
+    median = {kind: np.median(rows, axis=1) for kind, rows in data.errors.items()}
+    curves = "; ".join(
+        f"{kind}: {', '.join(f'{e:.2g}' for e in rows)}" for kind, rows in median.items()
+    )
+    close = {kind: same(rows[-1], MAPS, of=3) for kind, rows in data.errors.items()}
+    fades = more(data.errors["distinct"][0], data.errors["distinct"][-1])
+    return Row(
+        "The closed forms describe small random starts",
+        "C Sec. 1, exact dynamics; erratum: raw a0 may be negative",
+        f"largest error of isolated modes along the run, median over {size.seeds} seeds, at "
+        f"variances {', '.join(f'{v:g}' for v in size.variances)}: {curves}; means at the "
+        f"smallest {', '.join(f'{k} {interval(v[-1])}' for k, v in data.errors.items())}; "
+        f"criterion: falls with the variance and {MAPS} at the smallest",
+        verdict(
+            both(fades, *close.values()),
+            (
+                "Sigma_x diagonal in the modes; closely if singular values are apart (equal "
+                "ones grow together in a basis that the start sets)",
+                both(fades, close["distinct"], close["pairs"]),
+            ),
+            (
+                "Sigma_x diagonal in the modes and singular values apart (equal ones grow "
+                "together in a basis that the start sets)",
+                both(fades, close["distinct"]),
+            ),
+        ),
+    )
 
 
 def _drift(data: Data) -> float:
