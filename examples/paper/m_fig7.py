@@ -2,9 +2,9 @@
 over all pixels: linear and ReLU networks agree early with bias and without.
 
 The paper: H = 512, variance 2e-4, c = 10, batches of 64, learning rate 5e-4. Run here at this width
-with 5 seeds on a stratified subset of 5,000 images (`--full`: all 60,000): descent of all networks
-and the flow of linear ones. Beside it, on the same images, with every pixel's own mean subtracted,
-as in Fig. 1.
+with 5 seeds on a stratified subset of 5,000 images (`--full`, as committed: all 60,000): descent of
+all networks and the flow of linear ones. Beside it, on the same images, with every pixel's own mean
+subtracted, as in Fig. 1.
 
 The text leaves open whether the rate is for the batch's sum or mean and how wide the linear network
 is: see `_images.py`. With the sum, a step is 1/31 of a unit of flow time, which is coarse for the

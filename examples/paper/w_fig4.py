@@ -7,8 +7,8 @@ the sample, its early phase is that of the open half; the share of open gates is
 run. Sizes are not given: the lead paper's are taken for MNIST (H = 512, variance 2e-4, c = 10,
 batches of 64, learning rate 5e-4, half squared error summed over the batch) and, for CIFAR-10, two
 layers of 256 units at learning rate 2e-4. Stratified subsets of 3,000 images and 5 seeds
-(`--full`: all images, layers of 512). Every linear network has the weights of the ReLU network's
-first units; in two layers the same share of each.
+(`--full`, as committed: all images, layers of 512). Every linear network has the weights of the
+ReLU network's first units; in two layers the same share of each.
 """
 
 import dataclasses
@@ -187,7 +187,7 @@ def draw(data: Data) -> Figure:
         early = getattr(data.size, name).early
         row[2].set(title=f"{title}, ReLU against linear", ylim=(0, None))
         row[2].set_xlabel("linear width / ReLU width")
-        row[2].set_ylabel(f"mean distance up to $t$ = {early:g}, / 0.5")
+        row[2].set_ylabel(f"mean distance, $t$ < {early:g} (/ 0.5)")
     axes[0, 0].legend(frameon=False, fontsize="small")
     axes[0, 2].legend(frameon=False, fontsize="small")
     sizes = [getattr(data.size, name) for name in ("mnist", "cifar10")]
