@@ -259,7 +259,7 @@ def _draw_strengths(ax: plt.Axes, data: Data) -> None:
                     label="two hidden layers" if c == min(data.deep) else None)  # fmt: skip
     ax.set(xlabel="bias strength $c$", ylabel="spread $R$", title="B. The order parameter")
     ax.set_ylim(bottom=0)
-    ax.legend(fontsize="small", frameon=False)
+    ax.legend(fontsize="small", frameon=False, loc="upper right", bbox_to_anchor=(0.93, 1.0))
 
 
 STUDY = Study(
