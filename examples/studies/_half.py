@@ -30,7 +30,7 @@ units may still switch later.
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
+from scipy.optimize import root_scalar
 
 import flowlin as fl
 
@@ -42,7 +42,7 @@ class Parts(NamedTuple):
     off: np.ndarray
 
 
-def parts(start: fl.ReLUNetwork, modes: Any) -> Parts:
+def parts(start: fl.ReLUNetwork | fl.LinearNetwork, modes: Any) -> Parts:
     """The growing parts of a network of one hidden layer with biases, c > 0."""
     u, v = np.asarray(modes.u), np.asarray(modes.v)
     bias = np.asarray(start.biases[0])[:, None]
@@ -63,4 +63,5 @@ def delay(on: float, off: float, s: float, slope: float, linear: float) -> float
         return on * np.exp(2 * s * late) + leaky - on - off
 
     # Before the linear network there would be too little, without those that are off too much.
-    return brentq(excess, -linear, np.log((on + off) / on) / (2 * s) + 1e-9)
+    latest = np.log((on + off) / on) / (2 * s) + 1e-9
+    return float(root_scalar(excess, bracket=(-linear, latest)).root)
