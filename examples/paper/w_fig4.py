@@ -7,8 +7,9 @@ the sample, its early phase is that of the open half; the share of open gates is
 run. Sizes are not given: the lead paper's are taken for MNIST (H = 512, variance 2e-4, c = 10,
 batches of 64, learning rate 5e-4, half squared error summed over the batch) and, for CIFAR-10, two
 layers of 256 units at learning rate 2e-4. Stratified subsets of 3,000 images and 5 seeds
-(`--full`, as committed: all images, layers of 512). Every linear network has the weights of the
-ReLU network's first units; in two layers the same share of each.
+(`--full`, as committed: all images, layers of 512): descent of all networks and the flow of linear
+ones. Every linear network has the weights of the ReLU network's first units; in two layers the same
+share of each.
 """
 
 import dataclasses
@@ -192,29 +193,29 @@ def draw(data: Data) -> Figure:
     axes[0, 2].legend(frameon=False, fontsize="small")
     sizes = [getattr(data.size, name) for name in ("mnist", "cifar10")]
     figure.suptitle(
-        f"descent on {sizes[0].samples or 60_000:,} images of MNIST, hidden {sizes[0].hidden}, and "
-        f"{sizes[1].samples or 50_000:,} of CIFAR-10, hidden {sizes[1].hidden}; "
-        f"{sizes[0].seeds} seeds"
+        f"{sizes[0].samples or 60_000:,} images of MNIST, hidden {sizes[0].hidden}, and "
+        f"{sizes[1].samples or 50_000:,} of CIFAR-10, hidden {sizes[1].hidden}\n"
+        f"descent (markers) and flow (lines), {sizes[0].seeds} seeds"
     )
     return figure
 
 
-DESCENT: dict[str, Any] = {"flow_seeds": None, "looks": 16}
-DEEP: dict[str, Any] = {"hidden": (16, 16)}
+LOOKS: dict[str, Any] = {"looks": 16}
+SMALL: dict[str, Any] = QUICK | LOOKS | {"flow_seeds": None}
 CIFAR: dict[str, Any] = {"data": "cifar10", "learning_rate": 2e-4, "early": 12.0, "end": 16.0}
 SIZES = {
     "quick": Size(
-        Setting(**QUICK | DESCENT),
-        Setting(**(CIFAR | QUICK | DESCENT | DEEP)),
+        Setting(**SMALL),
+        Setting(**CIFAR | SMALL | {"hidden": (16, 16)}),
         shares=(0.25, 0.5, 1.0),
     ),
     "default": Size(
-        Setting(samples=3_000, end=8.0, **DESCENT),
-        Setting(samples=3_000, hidden=(256, 256), **CIFAR, **DESCENT),
+        Setting(samples=3_000, end=8.0, **LOOKS),
+        Setting(samples=3_000, hidden=(256, 256), **CIFAR, **LOOKS),
     ),
     "full": Size(
-        Setting(samples=None, end=8.0, **DESCENT),
-        Setting(samples=None, hidden=(512, 512), **CIFAR, **DESCENT),
+        Setting(samples=None, end=8.0, **LOOKS),
+        Setting(samples=None, hidden=(512, 512), **CIFAR, **LOOKS),
     ),
 }
 STUDY = Study("w_fig4", SIZES, compute, draw, numbers, judge, heavy=True)
