@@ -202,11 +202,12 @@ def draw(data: Data) -> Figure:
 
 LOOKS: dict[str, Any] = {"looks": 16}
 SMALL: dict[str, Any] = QUICK | LOOKS | {"flow_seeds": None}
+DEEP: dict[str, Any] = {"hidden": (16, 16)}
 CIFAR: dict[str, Any] = {"data": "cifar10", "learning_rate": 2e-4, "early": 12.0, "end": 16.0}
 SIZES = {
     "quick": Size(
         Setting(**SMALL),
-        Setting(**CIFAR | SMALL | {"hidden": (16, 16)}),
+        Setting(**CIFAR | SMALL | DEEP),
         shares=(0.25, 0.5, 1.0),
     ),
     "default": Size(
