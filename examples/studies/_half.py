@@ -54,8 +54,9 @@ def parts(start: fl.ReLUNetwork | fl.LinearNetwork, modes: Any) -> Parts:
 
 
 def delay(on: float, off: float, s: float, slope: float, linear: float) -> float:
-    """Delta t of a mode that the linear network hits at a time, tau = 1; infinite if none is on."""
-    if on == 0:
+    """Delta t of a mode that the linear network hits at a time, tau = 1; infinite if it does not or
+    if no unit is on."""
+    if on == 0 or not np.isfinite(linear):
         return np.inf
 
     def excess(late: float) -> float:
