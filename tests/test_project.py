@@ -192,6 +192,26 @@ def test_log_lines_say_how_far_it_is_and_change_nothing(monkeypatch):
         jitted(network)
 
 
+def test_log_lines_of_a_descent_say_of_when_its_loss_is(monkeypatch):
+    tree = fl.tasks.hierarchy()
+    network = fl.LinearNetwork.init(tree, 4, key=jax.random.key(0))
+    monkeypatch.setattr(time, "monotonic", itertools.count(step=60.0).__next__)
+    log = io.StringIO()
+    run = fl.gradient_descent(
+        network, tree, 0.1, 400, save_every=200, progress=fl.LogProgress(stream=log)
+    )
+    lines = [line.split(", ") for line in log.getvalue().splitlines()]
+    told = {
+        saved: f"loss {loss:.4g}"
+        for saved, loss in zip(run.ts.tolist(), run.losses.tolist(), strict=True)
+    }
+    for at, loss, *_ in lines:
+        reached = float(at.split()[2])
+        saved = max(t for t in told if t <= reached)
+        assert loss == told[saved] + (f" at t = {saved:.4g}" if saved < reached else "")
+    assert any(" at t = " in loss for _, loss, *_ in lines)
+
+
 def test_progress_without_tqdm_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "tqdm", None)
     tree = fl.tasks.hierarchy()

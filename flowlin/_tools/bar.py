@@ -18,7 +18,7 @@ def _stream(name: str, value: Any) -> Any:
 class LogProgress(eqx.Module):
     """A line every so many seconds, for jobs without a terminal: `progress=fl.LogProgress()`.
 
-    It says t, loss (of a descent, where it was last saved), steps and their speed, the time that
+    It says t, loss (a descent's at its last saved step), steps and their speed, the time that
     passed, and what is left at the speed since the line before; one more line tells the end. It is
     written at the first pause after `every` seconds, so a step that takes longer delays it.
 

@@ -130,7 +130,7 @@ class Bar(AbstractPaced):
         steps = int(at.counts["num_steps"])
         speed = steps / max(self.bar.format_dict["elapsed"] or 0, 1e-9)
         self.bar.set_postfix_str(
-            f"loss {float(at.loss):.4g}, {steps} steps, {speed:.3g}/s", refresh=False
+            f"{_loss(flow)}, {steps} steps, {speed:.3g}/s", refresh=False
         )
         self.bar.update(float(flow.end) - self.bar.n)
 
@@ -172,9 +172,17 @@ class Lines(AbstractPaced):
         self.clock, self.t, self.steps = now, t, steps
         return (
             f"t = {t:.4g} of {self.horizon:.4g} ({t / self.horizon:.0%}), "
-            f"loss {float(at.loss):.4g}, {steps:,} steps, {speed:.3g}/s, "
+            f"{_loss(flow)}, {steps:,} steps, {speed:.3g}/s, "
             f"{_clock(now - self.began)} passed, {left} left"
         )
+
+
+def _loss(flow: Trajectory) -> str:
+    """The loss where a run stands; a descent's is that of its last saved step, which is told."""
+    assert flow.continuation is not None
+    text = f"loss {float(flow.continuation.loss):.4g}"
+    saved = float(flow.ts[-1]) if len(flow.ts) else 0.0
+    return f"{text} at t = {saved:.4g}" if flow.discrete and saved < float(flow.end) else text
 
 
 def _clock(seconds: float) -> str:
