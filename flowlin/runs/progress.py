@@ -129,9 +129,7 @@ class Bar(AbstractPaced):
         assert at is not None
         steps = int(at.counts["num_steps"])
         speed = steps / max(self.bar.format_dict["elapsed"] or 0, 1e-9)
-        self.bar.set_postfix_str(
-            f"{_loss(flow)}, {steps} steps, {speed:.3g}/s", refresh=False
-        )
+        self.bar.set_postfix_str(f"{_loss(flow)}, {steps} steps, {speed:.3g}/s", refresh=False)
         self.bar.update(float(flow.end) - self.bar.n)
 
 
