@@ -1,4 +1,4 @@
-"""A run with its samples, and a sweep with its members, split among the devices of a cluster.
+"""Samples of a run, members of a sweep and exact walks, split among a cluster's devices.
 
     python examples/cluster.py                       the devices of this machine
     python examples/cluster.py --devices 8           a CPU that plays eight devices
@@ -7,13 +7,15 @@
                                                      the same by hand, once per process
 
 Every process runs this script with the same options; each loads the images and gives the rows of
-its own devices. Trains a ReLU network on digits or MNIST, and a sweep over seeds of the semantic
-tree's linear network, and prints one table from process 0.
+its own devices. Trains a ReLU network on digits or MNIST, a sweep over seeds of the semantic
+tree's linear network, and exact walks over c and seeds, each process its share of them. Process 0
+prints one table.
 """
 
 import argparse
 import os
 import time
+from typing import Any
 
 
 def options() -> argparse.Namespace:
@@ -26,6 +28,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--t1", type=float, default=10.0)
     parser.add_argument("--members", type=int, default=32, help="networks of the sweep")
+    parser.add_argument("--table", help="CSV file of the walks, which a later call goes on from")
     parser.add_argument("--devices", type=int, help="simulate as many CPU devices per process")
     parser.add_argument("--distributed", action="store_true", help="find the cluster's processes")
     parser.add_argument("--coordinator", help="address of process 0, HOST:PORT")
@@ -107,11 +110,32 @@ def sweep(mesh: jax.sharding.Mesh) -> tuple[str, ...]:
     return (f"sweep, {len(runs)} seeds", f"{seconds:.1f}", f"loss 0.5 at t: {reached}")
 
 
+def walks() -> tuple[str, ...]:
+    """Exact walks, every process with its share of them, and all of them with all rows."""
+    task = fl.tasks.hierarchy()
+
+    def network(c: float, seed: int) -> fl.ReLUNetwork:
+        return fl.ReLUNetwork.init(task, 16, 1e-3, bias_strength=c, key=jax.random.key(seed))
+
+    def record(flow: fl.Trajectory) -> dict[str, Any]:
+        return {"switches": len(flow.events), "loss": flow.losses[-1]}
+
+    grid = fl.grid(c=[0.3, 1.0], seed=range(GIVEN.members))
+    before = time.perf_counter()
+    runs = fl.sweep(
+        network, task, 3 * GIVEN.t1, grid=grid, record=record, checkpoint=GIVEN.table, rtol=1e-6
+    )
+    seconds = time.perf_counter() - before
+    low, high = runs.columns["switches"].reshape(grid.shape).mean(axis=1)
+    result = f"switches per run: {low:.1f} at c = 0.3, {high:.1f} at 1"
+    return (f"exact walks, {len(runs)} runs", f"{seconds:.1f}", result)
+
+
 def main() -> None:
-    """Both, and the table."""
+    """All of it, and the table."""
     start()
     mesh = jax.make_mesh((jax.device_count(),), ("devices",))
-    rows = [full_run(mesh), sweep(mesh)]
+    rows = [full_run(mesh), sweep(mesh), walks()]
     if jax.process_index() == 0:
         platform = jax.devices()[0].platform
         print(f"{jax.device_count()} {platform} devices in {jax.process_count()} process(es)\n")

@@ -1,6 +1,8 @@
 """Several devices against one; run by `test_sharded.py`, alone or as two processes."""
 
+import math
 import os
+import pathlib
 import sys
 
 devices = f"--xla_force_host_platform_device_count={2 if sys.argv[1:] else 8}"
@@ -108,7 +110,7 @@ def eight_devices() -> None:
         task.sharded(mesh, "rows")
 
 
-def one_process(port: str, process: int) -> None:
+def one_process(port: str, process: int, folder: str) -> None:
     """One of two processes with two devices each; gives its own rows only.
 
     The first compares with a run on one device, and `test_sharded.py` the two with each other.
@@ -144,12 +146,42 @@ def one_process(port: str, process: int) -> None:
     one, many = (fl.sweep(networks, whole, 1.0, rtol=1e-6, mesh=m) for m in (None, mesh))
     for a, b in zip(one, many, strict=True):
         close(flat(b.final), flat(a.final))
+    check_recorded(whole, networks, process, pathlib.Path(folder) / "runs.csv")
+
+
+def check_recorded(task: fl.Task, networks: list, process: int, table: pathlib.Path) -> None:
+    """Each process makes every second run, into a table of its own, and has the rows of all."""
+    made = []
+
+    def record(flow):
+        made.append(float(flow.losses[-1]))
+        return {"loss": flow.losses[-1], "gap": math.inf, "odd": len(made) % 2 == 1}
+
+    def again(seeds):
+        members, grid = networks[:seeds], fl.grid(seed=range(seeds))
+        options = {"grid": grid, "checkpoint": table, "rtol": 1e-6}
+        return fl.sweep(members, task, 1.0, record=record, **options)
+
+    again(3)
+    assert len(made) == 2 - process
+    runs = again(5)
+    assert len(made) == 3 - process
+    alone = fl.sweep(networks, task, 1.0, rtol=1e-6)
+    assert runs.columns["loss"].tolist() == [float(flow.losses[-1]) for flow in alone]
+    assert runs.columns["gap"].tolist() == 5 * [math.inf]
+    assert runs.columns["odd"].tolist() == [True, True, False, False, True]
+    own = table.with_name(f"runs.process-{process}.csv")
+    assert own.read_text().count("\n") == 4 - process
+    assert not table.exists()
+    mesh = jax.make_mesh((4,), ("samples",))
+    with pytest.raises(ValueError, match="leave out `mesh`"):
+        fl.sweep(networks, task, 1.0, record=record, checkpoint=table, mesh=mesh)
 
 
 def main() -> None:
     chunks.ROWS, chunks.BYTES["cpu"] = 16, 1
     if sys.argv[1:]:
-        one_process(sys.argv[1], int(sys.argv[2]))
+        one_process(sys.argv[1], int(sys.argv[2]), sys.argv[3])
     else:
         eight_devices()
     print("all equal")

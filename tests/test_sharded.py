@@ -45,10 +45,10 @@ def test_eight_devices_give_the_numbers_of_one():
     finish(start())
 
 
-def test_two_processes_each_with_its_own_rows():
+def test_two_processes_each_with_its_own_rows(tmp_path):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    one, other = finish(start(port, "0"), start(port, "1"))
+    one, other = finish(start(port, "0", str(tmp_path)), start(port, "1", str(tmp_path)))
     assert one
     assert one == other

@@ -152,6 +152,12 @@ def test_a_sweep_that_was_cut_off_loses_nothing(tmp_path):
     assert resumed.table() == whole.table()
     assert list(resumed.columns) == ["c", "variance", "seed", "loss", "switches", "many"]
     assert resumed.columns["loss"].reshape(GRID.shape)[1, 0, 1] == resumed.table()[5]["loss"]
+    file.rename(tmp_path / "runs.process-3.csv")  # what several processes leave
+    known = Recorded()
+    found = fl.sweep(network, TASK, 6.0, record=known, checkpoint=file, **options)
+    assert known.calls == 0
+    assert found.table() == whole.table()
+    (tmp_path / "runs.process-3.csv").rename(file)
     more, longer = Recorded(), fl.grid(c=[0.5, 1.0, 3.0], variance=[1e-2, 1e-1], seed=range(2))
     found = fl.sweep(network, TASK, 6.0, record=more, checkpoint=file, grid=longer, ts=TIMES)
     assert more.calls == 4

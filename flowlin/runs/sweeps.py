@@ -31,7 +31,7 @@ from flowlin.network.model import AbstractModel
 from flowlin.runs.flow import gradient_flow
 from flowlin.runs.grids import Grid, is_made, made
 from flowlin.runs.interrupts import broken_off_by
-from flowlin.runs.recorded import Records, prints
+from flowlin.runs.recorded import Records, exchanged, prints, share
 from flowlin.runs.swept import Sweep
 from flowlin.runs.trajectory import Trajectory, finished
 from flowlin.tasks.task import Task
@@ -93,11 +93,17 @@ def sweep(
     - `checkpoint`: a file to which the rows of `record` are written as they come, a CSV table. The
       same call, and one over more values, finds the file and makes the runs only that it does not
       have. Functions count by their names alone; choose another file for another `record`.
+      Of several processes each has a file of its own beside it, `runs.process-0.csv` for
+      `runs.csv`, which later calls read as well, by however many processes.
     - `mesh`: devices among which the members of each batch are split, along all its
       axes; every device runs its own members, which wait for no other device's.
     - `batch`: members under one `vmap`; None is 1 on a CPU and 256 elsewhere, per device of a mesh.
-    - `workers`: threads; None is one per core on a CPU and one elsewhere, or with a mesh.
+    - `workers`: threads; None is one per core that this process may use on a CPU, and one
+      elsewhere, or with a mesh.
     - `progress`: a tqdm bar over the runs.
+
+    With several processes (`jax.distributed`), `record` and no mesh, each makes every n-th run, and
+    waits for nobody until the rows are exchanged at the end: all of them return all rows.
 
     Ctrl-C carries the runs that were begun as `error.trajectories`, a dictionary by place, or the
     rows so far as `error.rows`.
@@ -109,14 +115,17 @@ def sweep(
     points = () if grid is None else tuple(grid)
     every, of_every = made(points, networks=networks, tasks=tasks)
     members = _members(every, of_every, points)
-    _check(options, record, checkpoint)
+    _check(options, record, checkpoint, mesh)
     on_cpu = jax.default_backend() == "cpu"
     devices = 1 if mesh is None else mesh.devices.size
     batch = batch or devices * (1 if on_cpu else 256)
-    workers = workers or ((os.cpu_count() or 1) if on_cpu and mesh is None else 1)
+    workers = workers or (_cores() if on_cpu and mesh is None else 1)
     records = None if record is None else Records(record, points, checkpoint)
     keys = [] if checkpoint is None else prints(members, t1, options)
-    kept: dict[int, Any] = {} if records is None else dict(records.known(keys))
+    shared = records is not None and mesh is None
+    own = share(len(members)) if shared else range(len(members))
+    known = {} if records is None else records.known(keys)
+    kept: dict[int, Any] = {k: row for k, row in known.items() if k in own}
 
     def run(places):
         flows = _together([members[k] for k in places], t1, mesh, options)
@@ -125,9 +134,10 @@ def sweep(
         pairs = zip(places, flows, strict=True)
         return [records.row(k, keys[k] if keys else "", flow) for k, flow in pairs]
 
-    groups = _alike([k for k in range(len(members)) if k not in kept], members, batch)
+    groups = _alike([k for k in own if k not in kept], members, batch)
     with _interrupted("trajectories" if records is None else "rows", kept):
-        _all(run, groups, kept, workers, len(members) if progress else None)
+        _all(run, groups, kept, workers, len(own) if progress else None)
+        kept = exchanged(kept) if shared else kept
     found = [kept[k] for k in range(len(members))]
     result = Sweep(found, points) if records is None else Sweep((), points, found)
     if result.failed:
@@ -139,7 +149,7 @@ def sweep(
     return result
 
 
-def _check(options: dict[str, Any], record: Any, checkpoint: Any) -> None:
+def _check(options: dict[str, Any], record: Any, checkpoint: Any, mesh: Mesh | None) -> None:
     """Raise for what a sweep does not take, or not without something else."""
     require_known(options, gradient_flow, of=sweep)
     if "throw" in options:
@@ -149,8 +159,18 @@ def _check(options: dict[str, Any], record: Any, checkpoint: Any) -> None:
             "`checkpoint` of a sweep keeps what is recorded of each run; pass `record`, a function "
             "that returns a dictionary of numbers."
         )
-    if checkpoint is not None and jax.process_count() > 1:
-        raise ValueError("`checkpoint` is for sweeps of one process; leave it out on several.")
+    if checkpoint is not None and mesh is not None and jax.process_count() > 1:
+        raise ValueError(
+            "`checkpoint` on several processes is for runs that each makes by itself; leave out "
+            "`mesh`."
+        )
+
+
+def _cores() -> int:
+    """How many cores this process may use, which on a cluster are fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _alike(places: list[int], members: list, batch: int) -> list[list[list[int]]]:
