@@ -262,6 +262,34 @@ def test_sweeps_leave_out_failed_runs():
         fl.plot.sweep_map([0, 1], [1e-4, 1e-2], values, names=("c", "variance", "t*"))
 
 
+def test_a_phase_diagram_has_its_boundary_with_intervals():
+    x, y, rng = np.geomspace(0.1, 10, 21), [1e-4, 1e-2, 1.0], np.random.default_rng(1)
+    places = np.array([5.3, 12.5, 99.0])  # in cells; the last one is never reached
+    exact = np.tanh(np.arange(21) - places[:, None]) * np.array([1, -1, 1])[:, None]
+    names = ("c", "variance", "fraction")
+    ax = fl.plot.sweep_map(x, y, exact, names=names, level=0.0)
+    found = drawn(ax, "boundary")
+    assert np.allclose(found[0][:2], places[:2], atol=0.05)
+    assert np.isnan(found[0][2])
+    noisy = exact[..., None] + 0.3 * rng.normal(size=(3, 21, 25))
+    noisy[0, 20, 3] = noisy[1, 0, :] = np.nan
+    ax = fl.plot.sweep_map(x, y, noisy, names=names, level=0.0)
+    cells = ax.collections[0].get_array()
+    assert cells.mask[1, 0]
+    assert cells.mask.sum() == 1
+    assert np.isclose(cells[0, 20], np.nanmean(noisy[0, 20]))
+    _, *bars = ax.lines
+    assert len(bars) == 2
+    found = drawn(ax, "boundary")[0][:2]
+    assert np.allclose(found, places[:2], atol=0.15)
+    for place, bar in zip(found, bars, strict=True):
+        low, high = bar.get_xdata()
+        assert low < place < high
+        assert 0.05 < high - low < 1.0
+    with pytest.raises(ValueError, match="`values` must have shape"):
+        fl.plot.sweep_map(x[:2], y, noisy, names=names)
+
+
 def test_work_precision_tells_contenders_apart_without_colour():
     contenders = {f"method {k}": ([10, 100], [1e-1, 10.0**-k]) for k in range(8)}
     ax = fl.plot.work_precision(contenders, looks={"method 0": {"lw": 3.0, "c": "red"}})

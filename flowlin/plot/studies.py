@@ -1,5 +1,6 @@
 """Pictures of many runs: sweeps over one and two parameters, work against precision."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,13 +8,16 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 
-from flowlin._tools.checks import checked, refuse, text
+from flowlin._tools.checks import checked, number, refuse, text
 from flowlin.plot._words import exactly, mapping
 from flowlin.plot.frame import Data, array, axes, band, legend
 from flowlin.plot.looks import CYCLE, DASHES, MARKERS, overridden
 
 
-@checked(x=None, y=None, values=None, names=exactly(3, text, "three names, of x, y and values"))
+@checked(
+    x=None, y=None, values=None, names=exactly(3, text, "three names, of x, y and values"),
+    level=number("a finite number", math.isfinite),
+)  # fmt: skip
 def sweep_map(
     x: Data,
     y: Data,
@@ -21,24 +25,35 @@ def sweep_map(
     ax: Axes | None = None,
     *,
     names: tuple[str, str, str],
+    level: float | None = None,
 ) -> Axes:
     """A quantity over two swept parameters, as cells of one size labelled with the parameters.
+
+    With a `level` a phase diagram: in every row of cells a point where, from the left, the quantity
+    passes this value first, between neighbouring cells in proportion. Of several repetitions cells
+    show the mean of those that did not fail, and the points have bars: the 95 % interval over
+    repetitions, by drawing them anew 400 times.
 
     **Arguments:**
 
     - `x`, `y`: (M,) and (N,), the parameters' values, in any spacing.
-    - `values`: (N, M), one row per `y`; NaN, for runs that failed, is hatched.
+    - `values`: (N, M), one row per `y`, or (N, M, R) of R repetitions; NaN, for runs that failed,
+      is left out, and hatched where nothing else is known.
     - `ax`: None makes a new one.
     - `names`: of x, y and the quantity, with their units.
+    - `level`: where the boundary is; None draws none.
 
-    **Returns:** the Axes.
+    **Returns:** the Axes; the boundary's points are a line with the label "boundary".
 
     **Raises:** `ValueError` for other shapes.
     """
-    xs, ys = array("x", x, "M"), array("y", y, "N")
-    cells, ax = array("values", values, f"{len(ys)} {len(xs)}"), axes(ax)
+    xs, ys, ax = array("x", x, "M"), array("y", y, "N"), axes(ax)
+    several = np.ndim(values) == 3
+    runs = array("values", values, f"{len(ys)} {len(xs)}" + several * " R")
+    runs = runs if several else runs[..., None]
+    cells = np.ma.masked_invalid(runs).mean(axis=-1)
     shown = ax.pcolormesh(
-        np.arange(len(xs) + 1) - 0.5, np.arange(len(ys) + 1) - 0.5, np.ma.masked_invalid(cells),
+        np.arange(len(xs) + 1) - 0.5, np.arange(len(ys) + 1) - 0.5, cells,
         cmap=matplotlib.colormaps["cividis"],
     )  # fmt: skip
     ax.patch.set(hatch="///", edgecolor="0.6", facecolor="white")
@@ -46,7 +61,34 @@ def sweep_map(
     ax.set_yticks(np.arange(len(ys)), [f"{v:.4g}" for v in ys])
     ax.set(xlabel=names[0], ylabel=names[1])
     ax.figure.colorbar(shown, ax=ax, label=names[2])
+    if level is not None:
+        _boundary(ax, runs, level)
     return ax
+
+
+def _boundary(ax: Axes, runs: np.ndarray, level: float) -> None:
+    """Where rows of cells (N, M, R) pass a level, in cells from the left, with intervals."""
+    rng, repetitions = np.random.default_rng(0), runs.shape[-1]
+    places, rows = np.array([_passes(row, level) for row in runs]), np.arange(len(runs))
+    ax.plot(places, rows, "o-", color="white", markersize=4, linewidth=1, label="boundary")
+    if repetitions == 1:
+        return
+    again = rng.integers(repetitions, size=(400, repetitions))
+    draws = np.array([[_passes(row[:, which], level) for row in runs] for which in again])
+    for n in np.flatnonzero(np.isfinite(places)):
+        low, high = np.nanquantile([places[n], *draws[:, n]], (0.025, 0.975))
+        ax.plot([low, high], [n, n], color="white", linewidth=1, marker="|", markersize=6)
+
+
+def _passes(row: np.ndarray, level: float) -> float:
+    """Where the mean of a row of cells (M, R) passes a level first; NaN if it does not."""
+    off = np.ma.masked_invalid(row).mean(axis=1) - level
+    off = np.ma.filled(off, np.nan)
+    (found,) = np.nonzero(off[:-1] * off[1:] <= 0)
+    if not found.size:
+        return float("nan")
+    k = int(found[0])
+    return k + (float(off[k] / (off[k] - off[k + 1])) if off[k] != off[k + 1] else 0.0)
 
 
 @checked(x=None, values=None, names=exactly(2, text, "two names, of x and values"))

@@ -422,6 +422,7 @@ OWN = {
     "fl.plot.sweep_map.x": Word("[1.0, 2.0]", k.ARRAY),
     "fl.plot.sweep_map.y": Word("[1.0, 2.0, 3.0]", k.ARRAY),
     "fl.plot.sweep_map.names": Word("('a', 'b', 'c')", NAMES),
+    "fl.plot.sweep_map.level": Word("0.5", k.optional(k.NUMBER)),
     "fl.plot.sweep_line.x": Word("[1.0, 2.0]", k.ARRAY),
     "fl.plot.kinks.ts": Word("[0.0, 1.0, 2.0]", k.ARRAY),
     "fl.plot.look.points": Word("True", k.FLAG),
