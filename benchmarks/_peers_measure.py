@@ -7,7 +7,7 @@ from typing import Any
 
 import _common
 import numpy as np
-from _peers_problems import PATIENCE, Problem
+from _peers_problems import PATIENCE, Problem, cost
 from _peers_solvers import Contender, Unfinished
 from _peers_torch import choose_threads, torch
 from tqdm import tqdm
@@ -145,6 +145,7 @@ def measured(problem: Problem, contenders: dict[str, Contender], repeats: int) -
         "main": problem.main,
         "load": [round(load, 1), round(os.getloadavg()[0], 1)],
         "threads of PyTorch": threads,
+        "evaluation": float(f"{cost(problem):.3g}"),
         "took": round(time.perf_counter() - begin),
         "contenders": [
             {"name": name, "note": contenders[name].note, "tried": tidy(rows[name])}

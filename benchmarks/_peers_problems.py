@@ -108,7 +108,7 @@ def linear(stiff: bool) -> Problem:
         f"Dopri8, rtol 1e-12 ({averaged.off(other, fine):.0e} from rtol 1e-10)",
         (1e-3, 1e-5, 1e-7) if stiff else (1e-4, 1e-6, 1e-8),
         ladder(1e-4, 10, 6) if stiff else ladder(1e-3, 10**0.5, 17),
-        1e-2 if stiff else 0.5, 60.0, "flowlin RKC" if stiff else "flowlin",
+        1e-2 if stiff else 0.5, 60.0, "flowlin",
     )  # fmt: skip
 
 

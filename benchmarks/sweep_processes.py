@@ -68,11 +68,12 @@ def part(port: str, process: str, processes: str, seeds: str, table: str) -> Non
 
 def started(port: str, process: int, seeds: str, table: str, cache: str = "") -> subprocess.Popen:
     """A process of this script; `cache` is a folder for compiled programs."""
+    own = {name: value for name, value in os.environ.items() if "COMPILATION_CACHE" not in name}
     kept = {"JAX_COMPILATION_CACHE_DIR": cache} if cache else {}
     path = os.pathsep.join([str(SCRIPT.parent.parent), os.environ.get("PYTHONPATH", "")])
     return subprocess.Popen(
         [sys.executable, SCRIPT, "--part", port, str(process), str(CORES), seeds, table],
-        env=os.environ | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu"} | kept,
+        env=own | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu"} | kept,
         stdout=subprocess.PIPE,
         text=True,
     )
