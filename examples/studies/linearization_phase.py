@@ -23,9 +23,10 @@ zero with the initial weights, as the fourth root of variance and width.
 
 Found, in 10,075 runs (`--seeds 31`, a quarter of an hour on two cores): the exponent of the
 variance is 0.253 [0.249, 0.258] over five decades, that of the width 0.356 [0.317, 0.405] from 16
-units on and 0.298 [0.246, 0.354] from 32: the law does not hold in narrow networks. c* is 1.30 (open) and
-0.88 (closed) times the derived one; with that factor, held-out widths, variances and a smaller tree
-are met to 11 %. The early phase of each network puts the boundary at 0.7 of the measured one.
+units on and 0.298 [0.246, 0.354] from 32: the law does not hold in narrow networks. c* is 1.30
+(open) and 0.88 (closed) times the derived one; with that factor, held-out widths, variances and a
+smaller tree are met to 11 %. The early phase of each network puts the boundary at 0.7 of the
+measured one.
 """
 
 import functools
