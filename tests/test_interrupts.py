@@ -106,6 +106,20 @@ def test_descent_is_not_looked_at_where_it_only_pauses(often):
     assert len(looks) == len(run.ts) == 3
 
 
+def test_a_flow_is_not_looked_at_where_it_only_pauses(often, monkeypatch):
+    monkeypatch.setattr(Pace, "budget", lambda self, accepted: 2)
+    looks = []
+
+    def looked(network, task):
+        jax.debug.callback(lambda: looks.append(1))
+        return task.x[0, 0]
+
+    run = fl.gradient_flow(LINEAR, TASK, 3.0, observe={"b": looked}, rtol=1e-9)
+    jax.effects_barrier()
+    assert len(looks) == len(run.ts) == 2
+    assert run.stats["num_steps"] > 8  # and half as many pauses
+
+
 def test_ctrl_c_before_the_first_pause_says_so(monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt

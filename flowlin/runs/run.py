@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array
 
 from flowlin._tools.checks import recordable
@@ -31,6 +32,7 @@ from flowlin.runs.trajectory import Continuation, Reference, Trajectory, trimmed
 from flowlin.solvers.bdf import RecycledBDF
 from flowlin.solvers.pausing import Pausing, PausingState
 from flowlin.solvers.rkc import RKC
+from flowlin.solvers.signals import PAUSED
 from flowlin.solvers.walk import WalkState
 from flowlin.tasks.task import Task
 from flowlin.theory.task_modes import Modes
@@ -257,7 +259,7 @@ class Run(AbstractRun):
         start = self.begin() if start is None else start
         term, solver = self.equation()
         if self.ts is None:
-            rows = diffrax.SubSaveAt(t0=True, fn=self.save)
+            rows = diffrax.SubSaveAt(t0=True, fn=self._at_start)
         else:
             rows = diffrax.SubSaveAt(ts=_after(self.ts, start.t, self.t1), fn=self.save)
         limits = allowance.accepted, allowance.tried
@@ -283,9 +285,17 @@ class Run(AbstractRun):
             controller_state=start.controller,
             throw=False,
         )
-        return self._trajectory(start, solution, dense)
+        paused = solution.result == PAUSED
+        paused = paused & (solution.stats["num_steps"] < allowance.tried)
+        return self._trajectory(start, solution, paused, dense)
 
-    def _trajectory(self, start: Continuation, solution: Any, dense: bool) -> Trajectory:
+    def _at_start(self, t: Array, parameters: Parameters, args: Any) -> tuple[Array, Any]:
+        """What is saved at t = 0; zeros where a run that has paused goes on."""
+        return _unless(t > 0, lambda: self.save(t, parameters, args))
+
+    def _trajectory(
+        self, start: Continuation, solution: Any, paused: Array, dense: bool
+    ) -> Trajectory:
         """The solution with what the recorder and the walk found."""
         (ts, (t,)), (rows, last) = solution.ts, solution.ys
         y = jax.tree.map(lambda a: a[0], last)
@@ -302,7 +312,8 @@ class Run(AbstractRun):
             events = gates.merged(events)
         if self.ts is None:
             ts = jnp.append(ts, found.end)
-            last_row = self.save(found.end, found.final, None)
+            # A look may cost as much as many steps, and at a pause nobody wants it.
+            last_row = _unless(paused, lambda: self.save(found.end, found.final, None))
             rows = jax.tree.map(lambda a, b: jnp.append(a, b[None], axis=0), rows, last_row)
         else:
             # Rows beyond those that were still to come only fill the array.
@@ -345,6 +356,16 @@ class Run(AbstractRun):
                 self.method.objective.value(self.network.with_parameters(y)),
             ),
         )
+
+
+def _unless(skipped: Array, value: Callable[[], Any]) -> Any:
+    """A tree of arrays, or zeros in its place."""
+    shapes = jax.eval_shape(value)
+
+    def zeros() -> Any:
+        return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
+
+    return lax.cond(skipped, zeros, value)
 
 
 def _due(ts: Array, t: Array) -> Array:
