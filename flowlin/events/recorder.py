@@ -128,7 +128,7 @@ class Recorder(Wrapped[RecorderState]):
         step = Step(self.observer, path, y1, error, solver_state.values)
         found = Brackets.empty(solver_state.values.shape[0], solver_state.doubts)
         found, values = step.looked_through(found)
-        log, end = self._logged(path, error, found, (solver_state.log, solver_state.end))
+        log, end = self._logged(step, found, (solver_state.log, solver_state.end))
 
         stopped = None
         if solver_state.stopped is not None:
@@ -141,14 +141,14 @@ class Recorder(Wrapped[RecorderState]):
         return y1, error, dense, state, result
 
     def _logged(
-        self, path: Path, error: Any, found: Brackets, known: tuple[Buffer, Array]
+        self, step: Step, found: Brackets, known: tuple[Buffer, Array]
     ) -> tuple[Buffer, Array]:
         """The log with every crossing that was bracketed, and when the first one ends the run."""
         terminating = self.observer.terminating
 
         def body(carry):
             k, log, end = carry
-            time, uncertainty = self._locate(path, error, found, k)
+            time, uncertainty = self._locate(step, found, k)
             component, rising = found.marks[k]
             side = jnp.where(rising > 0, 1, -1)[None]
             log = log.append(time, uncertainty, component[None], -side, side)
@@ -163,8 +163,9 @@ class Recorder(Wrapped[RecorderState]):
         )
         return log, end
 
-    def _locate(self, path: Path, error: Any, found: Brackets, k: Array) -> tuple[Array, Array]:
+    def _locate(self, step: Step, found: Brackets, k: Array) -> tuple[Array, Array]:
         """Time of one crossing and its uncertainty."""
+        path, y1, error = step.path, step.end, step.error
         still = lax.stop_gradient(path)
         low, high, spread = found.spans[k]
         component, rising = found.marks[k]
@@ -187,17 +188,13 @@ class Recorder(Wrapped[RecorderState]):
             time = newton - (g - g0) / slope
             shift = jnp.zeros_like(time)
             if error is not None:
-
-                def off(t: Array) -> Array:
-                    """The value where the error is added."""
-                    there = jax.tree.map(jnp.add, still(t), lax.stop_gradient(error))
-                    return watched.component(network.with_parameters(there), k).astype(g.dtype)
-
-                here, later = lax.map(off, jnp.stack([middle, ends[1]]))
+                # The error is that of the step's end; its effect there stands for all of the step.
+                there = lax.stop_gradient(jax.tree.map(jnp.add, y1, error))
+                later = watched.component(network.with_parameters(there), k).astype(g.dtype)
+                off = jnp.abs(later - known[3])
                 # A value that all step long is not known to differ from zero crosses any time.
-                least = NOISE * (jnp.abs(later - known[3]) + rounding * watched.scale)
-                noise = jnp.max(jnp.abs(known[2:])) <= least
-                shift = jnp.where(noise, jnp.inf, jnp.abs((here - g0) / slope))
+                noise = jnp.max(jnp.abs(known[2:])) <= NOISE * (off + rounding * watched.scale)
+                shift = jnp.where(noise, jnp.inf, off / jnp.abs(slope))
             width = bracket[1] - bracket[0]
             return time, lax.stop_gradient(jnp.maximum(width + shift, spread))
 
