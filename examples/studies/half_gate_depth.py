@@ -2,23 +2,29 @@ r"""The half-gate law in deep networks, and which of two hidden layers makes ReL
 
     python examples/studies/half_gate_depth.py [--quick] [--out FOLDER]
 
-A mode of L balanced layers has one weight w in each, and strength $a = w^L$. Where a share
-$g_l$ of the units of hidden layer l is on, and the others are lost, unit vectors of hidden
-patterns keep the length $\sqrt{g_l}$, so that layer l of weights starts at
-
-$$w_l^2 = w^2 f_l, \qquad f_l = g_{l-1} g_l, \quad g_0 = g_L = 1.$$
-
-Its neighbours' differences are conserved, $w_l^2 = w^2 f_l + y$, and with
+A mode of L balanced layers has one weight w in each, and strength $a = w^L$. Where a share $g_l$
+of the units of hidden layer l is on, and the others are lost, layer l of weights starts at
+$w_l^2 = w^2 f_l$. Neighbours' differences are conserved, so with $w_l^2 = w^2 f_l + y$ and
 $a^2 = \prod_l (w^2 f_l + y)$ the flow is $\tau \dot y = 2 a (s - d a)$ (Saxe et al. 2014; Arora et
-al. 2018). For two layers of weights this is the half-gate law, $\Delta t = (\tau / 2s) \ln 2$ for g
-= 1/2. For more of them the early time is not a logarithm, and from small weights **all modes are
+al. 2018). For two layers of weights this is the half-gate law, $\Delta t = (\tau / 2s) \ln 2$ for
+g = 1/2. For more of them the early time is not a logarithm, and from small weights **all modes are
 late by one factor**, whatever their strength and start,
 
-$$\frac{t(g)}{t(1)} = \Big(\frac L2 - 1\Big) \int_0^\infty \frac{dy}{\prod_l \sqrt{f_l + y}},$$
+$$\frac{t(g)}{t(1)} = \Big(\frac L2 - 1\Big) \int_0^\infty \frac{dy}{\prod_l \sqrt{f_l + y}}.$$
 
-which at g = 1/2 is pi / 2 for two hidden layers, 1.246 for one of the two, 4 ln 2 for three. From
-weights that are not small the integral ends where a = s / 2d; w is then that of the balanced mode
-(`theory.deep_start`) with the linear network's half time. Nothing is fitted.
+What f is depends on what the weights between hidden layers are; $f_1 = g_1$, $f_L = g_{L-1}$.
+
+- **Aligned**: a mode is one pattern of each layer, of which the length $\sqrt{g_l}$ is left, so
+  $f_l = g_{l-1} g_l$. Factors pi / 2 for two hidden layers at g = 1/2, 1.246 for one of the two,
+  4 ln 2 for three.
+- **Gaussian**: nothing is aligned yet, and weights between the units that are on are a smaller
+  Gaussian matrix, of norm $\propto \sqrt{g_{l-1} H} + \sqrt{g_l H}$, so
+  $f_l = (\sqrt{g_{l-1}} + \sqrt{g_l})^2 / 4$. If all layers are ReLU that is a linear network of
+  half the width: factors $\sqrt 2$ and 2.
+
+From weights that are not small the integral ends where a = s / 2d; w is then that of the balanced
+mode (`theory.deep_start`) with the linear network's half time. Nothing is fitted; but the Gaussian
+law was derived after the aligned one was seen to be late, so `fresh` settings are held out for it.
 
 Measured: half times of the modes of the semantic tree, in networks with a bias on the first layer
 and ReLU in all hidden layers or in some, over those of the linear networks with the same weights.
@@ -76,7 +82,8 @@ START = jax.jit(fl.theory.deep_start)
 class Size:
     """Parameters.
 
-    - `settings`: what is measured; `held`: what was not looked at before.
+    - `settings`: what is measured; `held`: what was not looked at before the aligned law, `fresh`
+      before either.
     - `walked`: seeds of the first setting of which the exact walk is made, up to `walk`.
     - `rate` of descent; `t1`: its end, in units of tau.
     """
@@ -93,6 +100,10 @@ class Size:
         Setting((True, False), levels=2, width=64, scale=0.2),
         Setting((False, True), levels=2, width=64, scale=0.2),
         Setting(THREE, width=96, scale=0.5, levels=2),
+    )  # fmt: skip
+    fresh: tuple[Setting, ...] = (
+        Setting(width=96, scale=0.12, c=1.5), Setting((True, False), width=96, scale=0.12, c=1.5),
+        Setting(THREE, width=128, scale=0.4, levels=2),
     )  # fmt: skip
     seeds: int = 10
     walked: int = 3
@@ -128,22 +139,27 @@ def start(one: Setting, seed: int, width: int = 0) -> fl.ReLUNetwork:
     )  # fmt: skip
 
 
-def layer_factors(gated: Sequence[bool], share: float = 0.5) -> np.ndarray:
+def layer_factors(gated: Sequence[bool], aligned: bool, share: float = 0.5) -> np.ndarray:
     """f_l of every layer of weights."""
     g = np.array([1.0, *(share if one else 1.0 for one in gated), 1.0])
-    return g[1:] * g[:-1]
+    if aligned:
+        return g[1:] * g[:-1]
+    inner = (np.sqrt(g[1:-2]) + np.sqrt(g[2:-1])) ** 2 / 4
+    return np.array([g[1], *inner, g[-2]])
 
 
-def limit(gated: Sequence[bool]) -> float:
+def limit(gated: Sequence[bool], aligned: bool) -> float:
     """By what factor modes are late from small weights; L > 2."""
-    f = layer_factors(gated)
+    f = layer_factors(gated, aligned)
     whole, _ = quad(lambda y: 1 / np.sqrt(np.prod(f + y)), 0, np.inf, epsabs=1e-12)
     return (len(f) / 2 - 1) * whole
 
 
-def late(gated: Sequence[bool], s: float, d: float, linear: float, share: float = 0.5) -> float:
+def late(
+    gated: Sequence[bool], aligned: bool, s: float, d: float, linear: float, share: float = 0.5
+) -> float:
     """The same for a mode that the linear network half learns at the time `linear`."""
-    f = layer_factors(gated, share)
+    f = layer_factors(gated, aligned, share)
     w = float(START(s / (2 * d), linear, s, d, float(len(f)))) ** (1 / len(f))
 
     def strength(y: float) -> float:
@@ -158,13 +174,6 @@ def late(gated: Sequence[bool], s: float, d: float, linear: float, share: float 
     least = np.log(1e-10 * w**2)
     whole, _ = quad(slow, least, np.log(end), limit=200)
     return whole / linear
-
-
-def gate(gated: Sequence[bool], s: float, d: float, linear: float, factor: float) -> float:
-    """The share of units that the law needs for a factor."""
-    if not late(gated, s, d, linear, 0.99) < factor < late(gated, s, d, linear, 0.02):
-        return np.nan
-    return brentq(lambda g: late(gated, s, d, linear, g) - factor, 0.02, 0.99, xtol=1e-4)
 
 
 def half_times(network: eqx.Module, task: fl.Task, modes: fl.theory.Modes, size: Size) -> Any:
@@ -218,15 +227,10 @@ class Found:
         """The linear networks' mean half times by group."""
         return [float(np.nanmean(self.linear[:, own])) for own in self.groups()]
 
-    def law(self, group: int) -> float:
-        """What the law says of a group, from the linear networks' mean half time."""
+    def law(self, group: int, aligned: bool) -> float:
+        """What a law says of a group, from the linear networks' mean half time."""
         k = self.groups()[group][0]
-        return late(self.gated, self.s[k], self.d[k], self.means()[group])
-
-    def gate(self, group: int, factor: float) -> float:
-        """The share of units that a factor takes."""
-        k = self.groups()[group][0]
-        return gate(self.gated, self.s[k], self.d[k], self.means()[group], factor)
+        return late(self.gated, aligned, self.s[k], self.d[k], self.means()[group])
 
     def spread(self) -> np.ndarray:
         """The order parameter R, (seeds,)."""
@@ -277,6 +281,7 @@ class Data:
     size: Size
     settings: list[Found]
     held: list[Found]
+    fresh: list[Found]
     walk: tuple[np.ndarray, np.ndarray]
 
 
@@ -298,8 +303,8 @@ def walked(size: Size, found: Found) -> tuple[np.ndarray, np.ndarray]:
 def compute(size: Size) -> Data:
     """All runs."""
     settings = [measured(one, size) for one in size.settings]
-    held = [measured(one, size) for one in size.held]
-    return Data(size, settings, held, walked(size, settings[0]))
+    held, fresh = ([measured(one, size) for one in more] for more in (size.held, size.fresh))
+    return Data(size, settings, held, fresh, walked(size, settings[0]))
 
 
 def findings(data: Data) -> list[str]:
@@ -307,14 +312,21 @@ def findings(data: Data) -> list[str]:
     walk, descent = data.walk
     both = (descent / walk)[np.isfinite(descent / walk)]
     lines = [
-        f"limits of small weights: {limit(BOTH):.4f} two hidden layers, {limit((True, False)):.4f} "
-        f"one of the two, {limit(THREE):.4f} three",
+        "limits of small weights, aligned and Gaussian: "
+        + "; ".join(
+            f"{name} {limit(gated, True):.4f}, {limit(gated, False):.4f}"
+            for name, gated in (
+                ("two hidden layers", BOTH), ("one of the two", (True, False)), ("three", THREE),
+            )
+        ),
         f"descent's half times over those of the exact walk, {both.size} of them: "
         f"{both.min(initial=2):.4f} to {both.max(initial=0):.4f}",
-    ]
-    for found in data.settings + data.held:
-        held = ", held out" if any(found is one for one in data.held) else ""
-        lines.append(f"{found.name}{held}: {described(found)}")
+    ]  # fmt: skip
+    for how, rows in (
+        ("", data.settings), (", held out of the aligned law", data.held),
+        (", held out", data.fresh),
+    ):  # fmt: skip
+        lines += [f"{found.name}{how}: {described(found)}" for found in rows]
     return lines
 
 
@@ -325,21 +337,23 @@ def described(found: Found) -> str:
     low, high = bootstrap(geometric, factors)
     parts = []
     for k, group in enumerate(found.groups()):
-        law = found.law(k)
+        aligned, free = (found.law(k, one) / middle[k] for one in (True, False))
         text = (
             f"modes {group[0]}-{group[-1]} late by {middle[k]:.3f} ({low[k]:.3f} to {high[k]:.3f}),"
-            f" law {law:.3f} = {law / middle[k]:.2f} of it, share {found.gate(k, middle[k]):.2f}, "
-            f"half the width {geometric(half)[k]:.3f}"
+            f" aligned law {aligned:.2f} of it, Gaussian {free:.2f}"
         )
+        if all(found.gated):
+            text += f", linear networks of half the width {geometric(half)[k] / middle[k]:.2f}"
         if k < 2 and np.isfinite(own[:, k]).sum() > 2:
             there = np.isfinite(own[:, k])
             related = np.corrcoef(np.log(own[there, k]), np.log(factors[there, k]))[0, 1]
-            text += f", own units {geometric(own)[k]:.3f}, correlation {related:.2f}"
+            text += f", own units {geometric(own)[k] / middle[k]:.2f}, by seed r = {related:.2f}"
         parts.append(text)
     spread, missing = found.spread(), int(np.isnan(found.relu).sum())
     spread = spread[np.isfinite(spread)]
-    units = ", ".join(f"{one:.2f}" for one in found.share.mean(axis=0))
-    tail = f"R = {spread.mean():.3f} \u00b1 {half_widths(spread):.2g}; own units by layer {units}"
+    tail = f"R = {spread.mean():.3f} \u00b1 {half_widths(spread):.2g}"
+    if np.isfinite(found.share).all():
+        tail += f"; own units by layer {', '.join(f'{u:.2f}' for u in found.share.mean(axis=0))}"
     return "; ".join([*parts, tail]) + (f"; {missing} half times missing" if missing else "")
 
 
@@ -373,14 +387,17 @@ def _draw_modes(ax: plt.Axes, data: Data) -> None:
         at = np.arange(len(found.groups()))
         _bars(ax, at + 0.06 * (k - 1), found.factors(found.relu), fmt="o", color=colour,
               label=_named(found))  # fmt: skip
-        ax.plot(at, [found.law(g) for g in at], "_", markersize=22, color=colour)
+        for aligned, mark in ((True, "^"), (False, "v")):
+            laws = [found.law(g, aligned) for g in at]
+            ax.plot(at + 0.06 * (k - 1), laws, mark, markersize=6, markerfacecolor="none",
+                    color=colour)  # fmt: skip
     first = shown[0]
     ax.plot(at, geometric(first.factors(first.half)), "x", color=fl.plot.COLOURS["linear"],
             label="linear, half the width")  # fmt: skip
     names = [f"{own[0]}" if len(own) == 1 else f"{own[0]} to {own[-1]}" for own in first.groups()]
     ax.set_xticks(at, names)
     ax.set(xlabel="modes of one strength, strongest first", ylabel="half time over linear one's",
-           title="A. Two hidden layers of 32 (bars: law)")  # fmt: skip
+           title=r"A. Two layers of 32 ($\triangle$ aligned law, $\nabla$ Gaussian)")  # fmt: skip
     ax.set_ylim(1, 1.25 * max(ax.get_ylim()[1], 2))
     ax.legend(fontsize="small", ncols=2, loc="upper left")
 
@@ -400,10 +417,10 @@ def _draw_scales(ax: plt.Axes, data: Data) -> None:
         label = "bias mode" if k == 0 else f"modes {own[0]} to {own[-1]}"
         label = label if len(own) > 1 or k == 0 else f"mode {own[0]}"
         _bars(ax, scales, factors, fmt="-o", color=colour, label=label)
-        ax.plot(scales, [found.law(k) for _, found in pairs], ":", color=colour)
-    ax.axhline(limit(BOTH), color="0.6", linewidth=0.8)
+        ax.plot(scales, [found.law(k, False) for _, found in pairs], ":", color=colour)
+    ax.axhline(limit(BOTH, False), color="0.6", linewidth=0.8)
     ax.set(xlabel=r"$H \times$ initial variance", ylabel="half time over linear one's",
-           title=r"B. Small starts (dotted: law, line: $\pi / 2$)", xscale="log")  # fmt: skip
+           title=r"B. Starts (dotted: Gaussian law, line: $\sqrt{2}$)", xscale="log")  # fmt: skip
     ax.set_xticks(scales, [f"{scale:g}" for scale in scales])
     ax.minorticks_off()
     ax.set_ylim(1, 1.2 * ax.get_ylim()[1])
@@ -411,20 +428,24 @@ def _draw_scales(ax: plt.Axes, data: Data) -> None:
 
 
 def _draw_held(ax: plt.Axes, data: Data) -> None:
-    """The bias mode of all settings with biases."""
-    ends = np.array([1.0, 5.0])
+    """All modes of all settings with biases; filled: ReLU in all layers."""
+    ends = np.array([1.0, 4.0])
     ax.plot(ends, ends, color="0.6", linewidth=0.8)
     seen = [f for one, f in zip(data.size.settings, data.settings, strict=True) if one.c > 0]
     for name, rows, colour, marker in (
-        ("other settings", seen, fl.plot.COLOURS["relu"], "o"),
-        ("held out", data.held, fl.plot.COLOURS["gated"], "s"),
+        ("seen", seen + data.held, fl.plot.COLOURS["relu"], "o"),
+        ("held out", data.fresh, fl.plot.COLOURS["gated"], "s"),
     ):
         for k, found in enumerate(rows):
-            _bars(ax, found.law(0), found.factors(found.relu)[:, 0], fmt=marker, color=colour,
+            factors = found.factors(found.relu)
+            laws = [found.law(g, False) for g in range(factors.shape[1])]
+            _bars(ax, laws, factors, fmt=marker, color=colour, elinewidth=0.8,
+                  markerfacecolor=colour if all(found.gated) else "none",
                   label=None if k else name)  # fmt: skip
-    ax.set(xlabel="derived", ylabel="measured", title="C. The bias mode is late by", xlim=ends,
-           ylim=ends, xscale="log", yscale="log")  # fmt: skip
-    ticks = [1, 1.5, 2, 3, 5]
+    ax.set(xlabel="factor by the Gaussian law", ylabel="measured", xlim=ends, ylim=ends,
+           title="C. All modes (open: ReLU in one of two layers)", xscale="log",
+           yscale="log")  # fmt: skip
+    ticks = [1, 1.5, 2, 3, 4]
     ax.set_xticks(ticks, [f"{t:g}" for t in ticks])
     ax.set_yticks(ticks, [f"{t:g}" for t in ticks])
     ax.minorticks_off()
@@ -454,7 +475,7 @@ def _draw_layers(ax: plt.Axes, data: Data) -> None:
 QUICK = (Setting(width=8, levels=1), Setting((True, False), width=8, levels=1))
 STUDY = Study(
     name="half_gate_depth",
-    quick=Size(QUICK, (), seeds=2, walked=1, walk=2.5, rate=5e-2, t1=60.0),
+    quick=Size(QUICK, (), (), seeds=2, walked=1, walk=2.5, rate=5e-2, t1=60.0),
     default=Size(),
     compute=compute,
     findings=findings,

@@ -28,8 +28,8 @@ weights, $r_\alpha$, and their spread R (`order_parameter.py`), where closed for
   coordinate, the latter at the rate $s = \Delta / \sqrt 2$. Units that are on for a set S of the
   four samples only grow at the largest singular value of $\sum_{S} y_p \tilde x_p^T / P$ (Y
   without its mean, which comes first): where that of any set that a plane can cut off is larger
-  than s, ReLU solves XOR first. From the largest set rate follows, for every c, **a Delta below which the
-  modes must part**. Nothing is fitted.
+  than s, ReLU solves XOR first. From the largest set rate follows, for every c, **a Delta below
+  which the modes must part**. Nothing is fitted.
 """
 
 import dataclasses
@@ -135,8 +135,15 @@ def closed_times(
 def lazy_times(
     network: Any, task: fl.Task, modes: fl.theory.Modes, share: float, number: int
 ) -> np.ndarray:
-    """Those of the linearised model."""
-    return closed_times(fl.theory.lazy(network, task).outputs, task, modes, share, number)
+    """Those of the linearised model, by its components: cheap at any width."""
+    lazy = fl.theory.lazy(network, task)
+
+    def outputs(ts: np.ndarray) -> jax.Array:
+        left = jnp.exp(-ts[:, None] * lazy.eigenvalues) * lazy.error0
+        error = np.sqrt(task.samples) * left @ lazy.vectors.T
+        return task.y + error.reshape(len(ts), *task.y.shape)
+
+    return closed_times(outputs, task, modes, share, number)
 
 
 def four_times(
