@@ -46,7 +46,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from _studies import Study, bootstrap, fl, half_widths
 from scipy.integrate import quad
-from scipy.optimize import brentq
+from scipy.optimize import root_scalar
 from tqdm import tqdm
 
 
@@ -165,7 +165,8 @@ def late(
     def strength(y: float) -> float:
         return float(np.sqrt(np.prod(w**2 * f + y)))
 
-    end = brentq(lambda y: strength(y) - s / (2 * d), 0, (s / (2 * d)) ** (2 / len(f)))
+    most = (s / (2 * d)) ** (2 / len(f))
+    end = float(root_scalar(lambda y: strength(y) - s / (2 * d), bracket=(0, most)).root)
 
     def slow(log_y: float) -> float:  # evenly spread over the scales of y
         a = strength(np.exp(log_y))
@@ -230,7 +231,8 @@ class Found:
     def law(self, group: int, aligned: bool) -> float:
         """What a law says of a group, from the linear networks' mean half time."""
         k = self.groups()[group][0]
-        return late(self.gated, aligned, self.s[k], self.d[k], self.means()[group])
+        s, d = float(self.s[k]), float(self.d[k])
+        return late(self.gated, aligned, s, d, self.means()[group])
 
     def spread(self) -> np.ndarray:
         """The order parameter R, (seeds,)."""
@@ -388,7 +390,7 @@ def _draw_modes(ax: plt.Axes, data: Data) -> None:
         _bars(ax, at + 0.06 * (k - 1), found.factors(found.relu), fmt="o", color=colour,
               label=_named(found))  # fmt: skip
         for aligned, mark in ((True, "^"), (False, "v")):
-            laws = [found.law(g, aligned) for g in at]
+            laws = [found.law(g, aligned) for g in range(len(at))]
             ax.plot(at + 0.06 * (k - 1), laws, mark, markersize=6, markerfacecolor="none",
                     color=colour)  # fmt: skip
     first = shown[0]

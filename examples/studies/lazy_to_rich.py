@@ -42,7 +42,7 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 from _studies import Study, fl, half_widths
-from scipy.optimize import brentq, linprog
+from scipy.optimize import linprog, root_scalar
 from tqdm import tqdm
 
 
@@ -53,7 +53,9 @@ class Size:
     - `variances`, `strengths` (c), `width`: of the scan of scales.
     - `widths`: of linearised models alone; `held`: c of such ones, held out.
     - `lambdas`, `product`: of the scan of balance; variance of the factors of the initial product.
-    - `deltas`, `offsets` (c): of the offset task; `unseen`: c held out.
+    - `deltas`, none of them one of `offsets` (c), where the modes have one strength: of the offset
+      task; `unseen`: c held out; `small`: the variance of
+      another scan of Delta, at c = 1.
     - `seeds` of everything; `t1`: end of the runs, in units of tau.
     """
 
@@ -64,9 +66,10 @@ class Size:
     held: tuple[float, ...] = (0.3, 0.5, 2.0)
     lambdas: tuple[float, ...] = (-100.0, -10.0, -1.0, 0.0, 1.0, 10.0, 100.0)
     product: float = 1e-3
-    deltas: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.4)
+    deltas: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.45, 0.55, 0.65, 0.85, 1.1, 1.4)
     offsets: tuple[float, ...] = (0.5, 1.0)
     unseen: tuple[float, ...] = (0.75,)
+    small: float = 2e-8
     seeds: int = 6
     t1: float = 120.0
 
@@ -125,7 +128,7 @@ def closed_times(
         if first[at, k] < 0 or at == 0:
             times.append(np.nan if first[at, k] < 0 else 0.0)
             continue
-        fine = np.linspace(*coarse[[at - 1, at]], 1000)
+        fine = np.linspace(coarse[at - 1], coarse[at], 1000)
         gap = gaps(fine)[:, k]
         j = max(1, int(np.argmax(gap >= 0)))
         times.append(float(np.interp(0, gap[j - 1 : j + 1], fine[j - 1 : j + 1])))
@@ -215,7 +218,8 @@ def set_rate(delta: float, c: float) -> float:
 
 def parting(c: float) -> float:
     """Delta at which the linear mode is as fast as the fastest of these."""
-    return brentq(lambda delta: delta / np.sqrt(2) - set_rate(delta, c), 0.05, 5.0, xtol=1e-6)
+    found = root_scalar(lambda x: x / np.sqrt(2) - set_rate(x, c), bracket=(0.05, 5.0), xtol=1e-6)
+    return float(found.root)
 
 
 @dataclasses.dataclass
@@ -226,7 +230,8 @@ class Data:
     - `wide`: by c, of the linearised models alone, (widths, seeds, 2, modes).
     - `balance`: (lambdas, seeds, kinds, modes); `riccati`: the exact solution's (lambdas, seeds,
       modes).
-    - `offset`: by c, of ReLU and linear, (deltas, seeds, 2, modes): the mean, the third coordinate.
+    - `offset`: by c, of ReLU and linear, (deltas, seeds, 2, modes): the mean, the third coordinate;
+      `small`: the same from smaller weights.
     """
 
     size: Size
@@ -235,6 +240,7 @@ class Data:
     balance: np.ndarray
     riccati: np.ndarray
     offset: dict[float, np.ndarray]
+    small: np.ndarray
 
 
 def over_scale(c: float, size: Size) -> np.ndarray:
@@ -274,7 +280,7 @@ def over_balance(size: Size) -> tuple[np.ndarray, np.ndarray]:
     return np.array(found), np.array(exact)
 
 
-def over_delta(c: float, size: Size) -> np.ndarray:
+def over_delta(c: float, size: Size, variance: float = 2e-4) -> np.ndarray:
     """Of the offset task: the mean's mode first, then that of the third coordinate."""
     rows = []
     for delta in tqdm(size.deltas, f"Delta, c = {c:g}"):
@@ -285,10 +291,10 @@ def over_delta(c: float, size: Size) -> np.ndarray:
         row = []
         for seed in range(size.seeds):
             start = fl.ReLUNetwork.init(
-                task, (size.width,), 2e-4, bias=True, bias_strength=c, key=jax.random.key(seed)
+                task, (size.width,), variance, bias=True, bias_strength=c, key=jax.random.key(seed)
             )
             flows = [
-                fl.gradient_flow(one, task, size.t1, events=event, observe={}, rtol=1e-7)
+                fl.gradient_flow(one, task, 2 * size.t1, events=event, observe={}, rtol=1e-7)
                 for one in (start, start.linear())
             ]
             row.append([first_times(flow, len(modes.s))[order] for flow in flows])
@@ -306,6 +312,7 @@ def compute(size: Size) -> Data:
         balance,
         riccati,
         {c: over_delta(c, size) for c in size.offsets + size.unseen},
+        over_delta(1.0, size, size.small),
     )
 
 
@@ -353,8 +360,14 @@ def findings(data: Data) -> list[str]:
             f"linearised model {text(over(own, 0, 2))}; a quarter of modes not reached: "
             f"{int(np.isnan(own[:, 0]).sum())} of {own[:, 0].size}"
         )
-    for c, found in data.offset.items():
-        held = ", held out" if c in size.unseen else ""
+    return lines + offset_findings(data)
+
+
+def offset_findings(data: Data) -> list[str]:
+    """Those of the offset task."""
+    size, lines = data.size, []
+    scans = [(c, ", held out" if c in size.unseen else "", row) for c, row in data.offset.items()]
+    for c, held, found in [*scans, (1.0, f", variance {size.small:g}", data.small)]:
         lines.append(f"offset, c = {c:g}{held}: rates part at Delta = {parting(c):.3f}")
         for delta, own in zip(size.deltas, found, strict=True):
             r = own[:, 0] / own[:, 1]
@@ -378,17 +391,21 @@ def draw(data: Data) -> plt.Figure:
     _draw_balance(axes[:, 1], data)
     _draw_offset(axes[:, 2], data)
     for ax in axes[0]:
-        ax.set_ylim(bottom=0)
+        ax.set_ylim(0, 1.25 * ax.get_ylim()[1])
         ax.set_ylabel("spread $R$ over modes")
+    axes[1, 0].set_ylim(top=60)
     return figure
 
 
 def _line(ax: plt.Axes, at: Any, rows: np.ndarray, **how: Any) -> None:
-    """Means over seeds (points, seeds)."""
-    some = np.isfinite(rows).sum(axis=1) > 1
-    middle = [np.nanmean(row) if fine else np.nan for row, fine in zip(rows, some, strict=True)]
-    wide = [half_widths(row[np.isfinite(row)]) if fine else np.nan
-            for row, fine in zip(rows, some, strict=True)]  # fmt: skip
+    """Means over seeds (points, seeds), where most have one."""
+    few = np.isfinite(rows).mean(axis=1) < 0.75
+    rows = np.where(few[:, None], np.nan, rows)
+    middle = [np.nan if no else np.nanmean(row) for row, no in zip(rows, few, strict=True)]
+    wide = np.array([
+        np.nan if no else half_widths(row[np.isfinite(row)])
+        for row, no in zip(rows, few, strict=True)
+    ])  # fmt: skip
     ax.errorbar(at, middle, wide, markersize=4, capsize=2, **how)
 
 
@@ -397,10 +414,13 @@ def _draw_scale(axes: Any, data: Data) -> None:
     for (c, found), colour in zip(data.scale.items(), ("gated", "relu"), strict=False):
         shade = fl.plot.COLOURS[colour]
         _line(axes[0], at, spread(found), fmt="-o", color=shade, label=f"flows, c = {c:g}")
-        _line(axes[0], at, spread(found, 2, 3), fmt=":", color=shade, label="linearised")
+        _line(axes[0], at, spread(found, 2, 3), fmt=":", color=shade,
+              label=f"linearised, c = {c:g}")  # fmt: skip
         axes[0].axhline(lazy_spread(c, 8), color=shade, linewidth=0.7, linestyle="--")
-        _line(axes[1], at, over(found, 0, 1), fmt="-o", color=shade, label=f"linear, c = {c:g}")
-        _line(axes[1], at, over(found, 0, 2), fmt=":s", color=shade, label="its linearised model")
+        _line(axes[1], at, over(found, 0, 1), fmt="-o", color=shade,
+              label=f"linear, c = {c:g}")  # fmt: skip
+        _line(axes[1], at, over(found, 0, 2), fmt=":s", color=shade,
+              label=f"its linearised model, c = {c:g}")  # fmt: skip
     axes[0].set_title("A. Rich to lazy (dashed: infinite width)")
     axes[1].set(ylabel="time of ReLU, over that of", title="B. From linear to linearised",
                 xlabel="initial variance", yscale="log")  # fmt: skip
@@ -424,6 +444,8 @@ def _draw_balance(axes: Any, data: Data) -> None:
                 title="D. Times of a quarter of full strength",
                 xlabel=r"$\lambda$ of $W_2^T W_2 - W_1 W_1^T = \lambda I$")  # fmt: skip
     axes[1].axhline(1, color="0.7", linewidth=0.8)
+    axes[0].set_ylim(top=3.2)
+    axes[1].set_ylim(0.02, 50)
     for ax in axes:
         ax.set_xscale("symlog", linthresh=1)
         ax.legend(fontsize="small")
@@ -439,6 +461,9 @@ def _draw_offset(axes: Any, data: Data) -> None:
               label=f"c = {c:g}")  # fmt: skip
         fine = np.linspace(at[0], at[-1], 60)
         axes[1].plot(fine, [slower(delta, c) for delta in fine], color=colour, linewidth=0.9)
+    r = data.small[:, :, 0, 1] / data.small[:, :, 1, 1]
+    _line(axes[1], at, r, fmt="x", color=fl.plot.COLOURS["gated"],
+          label=f"c = 1, variance {data.size.small:g}")  # fmt: skip
     axes[0].set_title(r"E. Offset XOR (dashed: rates part)")
     axes[1].axhline(1, color="0.7", linewidth=0.8)
     axes[1].set(xlabel=r"$\Delta$", ylabel="$r$ of the third coordinate",
