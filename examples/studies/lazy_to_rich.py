@@ -28,8 +28,9 @@ weights, $r_\alpha$, and their spread R (`order_parameter.py`), where closed for
   coordinate, the latter at the rate $s = \Delta / \sqrt 2$. Units that are on for a set S of the
   four samples only grow at the largest singular value of $\sum_{S} y_p \tilde x_p^T / P$ (Y
   without its mean, which comes first): where that of any set that a plane can cut off is larger
-  than s, ReLU solves XOR first. From the largest set rate follows, for every c, **a Delta below
-  which the modes must part**. Nothing is fitted.
+  than s, ReLU should solve XOR first, r being the ratio of the rates. Nothing is fitted. This is
+  too simple: from smaller weights r departs from it, as units that the bias mode has turned on for
+  all samples have to leave that state first.
 """
 
 import dataclasses
@@ -54,8 +55,7 @@ class Size:
     - `widths`: of linearised models alone; `held`: c of such ones, held out.
     - `lambdas`, `product`: of the scan of balance; variance of the factors of the initial product.
     - `deltas`, none of them one of `offsets` (c), where the modes have one strength: of the offset
-      task; `unseen`: c held out; `small`: the variance of
-      another scan of Delta, at c = 1.
+      task; `unseen`: c held out; `small`: the variance of another scan of Delta, at c = 1.
     - `seeds` of everything; `t1`: end of the runs, in units of tau.
     """
 
