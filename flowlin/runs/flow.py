@@ -271,7 +271,7 @@ def _driven(
             run = cast(Run, found.run)
             if not is_paused(before, limits):
                 return before.of(run)
-    if automatic and not dense and run.method.kinks.exchangeable:
+    if automatic and not dense and run.method.exchangeable:
         pauses.insert(0, StiffnessCheck(run))  # before a checkpoint, which then holds the choice
         run = run.told(solver_because=TOO_SHORT) if start is None else run
     if isinstance(progress, diffrax.AbstractProgressMeter):

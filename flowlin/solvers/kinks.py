@@ -32,7 +32,7 @@ class AbstractKinks(eqx.Module):
     - `width`: a pair counts as off for z < -width, on for z > width, and at its kink in between.
     - `needs_gates`: whether it asks the network for its preactivations or gates.
     - `walks`: whether steps end at switches, which the solver then logs itself.
-    - `exchangeable`: whether another solver may take over where the flow becomes stiff.
+    - `handover`: the rtol from which on another solver may take over where the flow becomes stiff.
     - `narrow`: the default rtol in float32.
     - `finest`: the finest rtol that is of use.
     """
@@ -40,7 +40,7 @@ class AbstractKinks(eqx.Module):
     width: AbstractVar[float]
     needs_gates: AbstractClassVar[bool]
     walks: AbstractClassVar[bool]
-    exchangeable: AbstractClassVar[bool]
+    handover: AbstractClassVar[float]
     narrow: AbstractClassVar[float]
     finest: AbstractClassVar[float]
 
@@ -85,7 +85,7 @@ class IgnoreKinks(AbstractKinks):
     width: ClassVar[float] = 0.0
     needs_gates: ClassVar[bool] = False
     walks: ClassVar[bool] = False
-    exchangeable: ClassVar[bool] = True
+    handover: ClassVar[float] = 0.0
     narrow: ClassVar[float] = 1e-4
     finest: ClassVar[float] = 0.0
 
@@ -135,7 +135,7 @@ class SmoothKinks(AbstractKinks):
 
     needs_gates: ClassVar[bool] = True
     walks: ClassVar[bool] = False
-    exchangeable: ClassVar[bool] = True
+    handover: ClassVar[float] = 0.0
     narrow: ClassVar[float] = 1e-4
     finest: ClassVar[float] = 0.0
 
@@ -178,7 +178,7 @@ class AveragedKinks(AbstractKinks):
     width: ClassVar[float] = 0.0
     needs_gates: ClassVar[bool] = True
     walks: ClassVar[bool] = False
-    exchangeable: ClassVar[bool] = False
+    handover: ClassVar[float] = 1e-3  # see `benchmarks/averaged_stiff.py`
     narrow: ClassVar[float] = 1e-4
     finest: ClassVar[float] = FINEST
 
@@ -243,7 +243,7 @@ class ExactKinks(AbstractKinks):
     width: ClassVar[float] = 0.0
     needs_gates: ClassVar[bool] = True
     walks: ClassVar[bool] = True
-    exchangeable: ClassVar[bool] = False
+    handover: ClassVar[float] = float("inf")
     narrow: ClassVar[float] = 1e-5  # finer, which spares events that are errors of the steps
     finest: ClassVar[float] = 0.0
 
