@@ -95,3 +95,57 @@ def test_runs_that_are_not_stiff_keep_the_default():
     assert fine.stats["num_accepted_steps"] > 256
     assert fine.stats["solver"] == "Dopri8"
     assert "at t = " in fine.stats["solver_because"]
+
+
+DIGITS = fl.tasks.digits()
+BIASED = fl.ReLUNetwork.init(DIGITS, 64, bias_strength=10.0, key=jax.random.key(0))
+LATE = 40.0
+SPAN = np.linspace(0, LATE, 41)
+
+
+def averaged(rtol=1e-3, **options):
+    options = {"ts": SPAN, "events": (fl.UnitSwitches(0.1),)} | options
+    return fl.gradient_flow(BIASED, DIGITS, LATE, kinks=fl.AveragedKinks(), rtol=rtol, **options)
+
+
+def test_averaged_gates_hand_over_where_they_become_stiff(tmp_path):
+    chosen, alone, fine = averaged(checkpoint=tmp_path / "run.npz"), averaged(9e-4), averaged(1e-4)
+    assert alone.stats["solver"] == fine.stats["solver"] == "AveragedGates"
+    assert chosen.stats["solver"] == "AveragedGates, then RKC"
+    assert "RKC came" in chosen.stats["solver_because"]
+    assert chosen.stats["evaluations"] < alone.stats["evaluations"] / 2
+    assert chosen.stats["accepted_evaluations"] < chosen.stats["evaluations"]
+    for flow in chosen, alone:
+        assert np.allclose(flow.losses, fine.losses, rtol=0.01)
+    assert "grazing_margin" in alone.stats
+    assert "grazing_margin" not in chosen.stats  # not watched by RKC
+    # The log goes along: units switch before the change and after.
+    found, known = (f.events.select("always_on(0.1)") for f in (chosen, fine))
+    assert len(found) == len(known) > 1
+    assert np.allclose(found.time, known.time, rtol=0.05)
+
+    again = averaged(checkpoint=tmp_path / "run.npz")
+    assert np.array_equal(again.losses, chosen.losses)
+    assert again.stats == chosen.stats
+
+
+def test_a_run_that_handed_over_resumes_to_the_bit(tmp_path):
+    whole = averaged()
+    steps = int(whole.stats["num_steps"]) - 20
+    stopped = averaged(checkpoint=tmp_path / "run.npz", max_steps=steps, throw=False)
+    assert stopped.stats["solver"] == "AveragedGates, then RKC"
+    assert float(stopped.end) < LATE
+    resumed = averaged(checkpoint=tmp_path / "run.npz")
+    for a, b in zip(jax.tree.leaves(resumed.final), jax.tree.leaves(whole.final), strict=True):
+        assert np.array_equal(a, b)
+
+
+def test_averaged_gates_with_decay_and_tau_per_layer_hand_over():
+    """To the same flow: against plain integration at a finer tolerance."""
+    options = {"tau": (1.0, 2.0), "weight_decay": 1e-3, "ts": SPAN}
+    chosen = averaged(**options)
+    plain = fl.gradient_flow(
+        BIASED, DIGITS, LATE, kinks=fl.IgnoreKinks(), solver=diffrax.Bosh3(), rtol=1e-5, **options
+    )
+    assert chosen.stats["solver"] == "AveragedGates, then RKC"
+    assert np.allclose(chosen.losses, plain.losses, rtol=0.01)

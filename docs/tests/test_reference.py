@@ -23,7 +23,7 @@ INNER = re.findall(
     """
     about_kinks held kind module packed parameters_of require_fit restored rounded
     rounded_activation sample_gates time_constants unpacked with_sample_gates activation gate
-    exchangeable finest method narrow needs_gates remedy walk walks watches width
+    finest handover method narrow needs_gates remedy walk walks watches width
     total weight
     channel gate_channel mapped merged offsets trimmed where model_at models of with_rows
     """,

@@ -131,7 +131,8 @@ def gradient_flow(
       rounded or ignored or unknown kinks, and from 32 MB of parameters on) where stiffness is
       measured during the run and that solver comes further per evaluation (not under `jit` or
       `vmap`, with `dense`, or with exact kinks). `AveragedKinks`
-      has its own. `flow.stats` says which and why.
+      has its own, and goes on with `fl.RKC()` in that way at an rtol from 1e-3 on. `flow.stats`
+      says which and why.
     - `rtol`, `atol`: None is 1e-8 in float64 (1e-5 with `AveragedKinks`, which goes no finer) and
       1e-4 in float32 (1e-5 with `ExactKinks`), and rtol / 100. While JAX is set to float32 the
       first run warns (`fl.PrecisionWarning`) of the digits to expect.
@@ -271,7 +272,7 @@ def _driven(
             run = cast(Run, found.run)
             if not is_paused(before, limits):
                 return before.of(run)
-    if automatic and not dense and run.method.kinks.exchangeable:
+    if automatic and not dense and run.method.exchangeable:
         pauses.insert(0, StiffnessCheck(run))  # before a checkpoint, which then holds the choice
         run = run.told(solver_because=TOO_SHORT) if start is None else run
     if isinstance(progress, diffrax.AbstractProgressMeter):

@@ -105,6 +105,11 @@ class Method(eqx.Module):
             return walk.rule.flow, walk
         return self.field(problem), solver
 
+    @property
+    def exchangeable(self) -> bool:
+        """Whether another solver may take over where the run becomes stiff."""
+        return float(self.controller.rtol) >= self.kinks.handover
+
     def for_stiff(self, problem: Problem) -> diffrax.AbstractSolver:
         """What to go on with where a run becomes stiff; see `benchmarks/implicit.py`."""
         smooth = problem.network.about_kinks[0] == "none" and not problem.tau.ndim

@@ -3,6 +3,7 @@
 import functools
 from typing import Any
 
+import diffrax
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Int
@@ -13,14 +14,18 @@ from flowlin._tools.result import OKAY, is_one_of
 from flowlin.runs.driving import AbstractPause, AbstractRun, Limits, is_paused, segment
 from flowlin.runs.run import Run
 from flowlin.runs.trajectory import Continuation, Trajectory
+from flowlin.solvers.averaged import EVALUATIONS, AveragedGates
 from flowlin.solvers.bdf import RecycledBDF
 from flowlin.solvers.radius import direction, spectral_radius
 from flowlin.solvers.rkc import RKC
 from flowlin.solvers.unrolled import evaluations
 
-FIRST = 256  # accepted steps before the first look; the next ones come at twice as many each
+# Accepted steps before the first look; the next ones come at twice as many each. Runs of averaged
+# gates take few steps, unless they are stiff.
+FIRST, FIRST_AVERAGED = 256, 128
 # Accepted steps: so many to find step size and order, and so many that count.
 WARM, TRIAL = {RKC: 16, RecycledBDF: 48}, 16
+SHORT = 8  # both, after averaged gates
 TOO_SHORT = "the default; the run was too short to measure stiffness"
 GAIN = 1.5  # how many times as far per evaluation the other one must come
 ITERATIONS = 100  # of the power iteration
@@ -35,16 +40,22 @@ class StiffnessCheck(AbstractPause):
     1 / radius the other one is tried: `RecycledBDF` for 64 steps where the flow is smooth and rtol
     fine, else `RKC` for 32. There is no way back: the sharpness of a flow that has
     become stiff rarely falls.
+
+    Averaged gates are looked at after 128 steps and tried against `RKC` for 16. Their steps are
+    bounded by 2 over the radius. Kinks cost RKC an order, but with some ten stages a step little
+    else, so that at loose tolerances stiffness counts for more: `benchmarks/averaged_stiff.py`.
     """
 
     by_clock = False
 
     def __init__(self, run: Run):
         self.switched = run.switched
+        self.averaged = isinstance(run.method.solver, AveragedGates)
+        self.first = FIRST_AVERAGED if self.averaged else FIRST
 
     def budget(self, accepted: int) -> int | None:
         """Steps to the next look."""
-        return None if self.switched else max(FIRST, 1 << accepted.bit_length()) - accepted
+        return None if self.switched else max(self.first, 1 << accepted.bit_length()) - accepted
 
     def pause(
         self, run: AbstractRun, flow: Trajectory, limits: Limits
@@ -53,7 +64,7 @@ class StiffnessCheck(AbstractPause):
         assert isinstance(run, Run)
         at = _at(flow)
         accepted = int(at.counts["num_accepted_steps"])
-        if self.switched or accepted < FIRST or accepted & (accepted - 1):
+        if self.switched or accepted < self.first or accepted & (accepted - 1):
             return run, flow
         found, spent = _radius(run, at)
         flow = _charged(flow, spent)
@@ -66,13 +77,14 @@ class StiffnessCheck(AbstractPause):
         stiff = run.with_solver(run.method.for_stiff(run.problem))
         start = _restarted(stiff, at, flow.counts["accepted_evaluations"])
         kind = type(stiff.method.solver)
-        stiff, tried = segment(stiff, flow, start, WARM[kind], limits)
+        warm, trial = (SHORT, SHORT) if self.averaged else (WARM[kind], TRIAL)
+        stiff, tried = segment(stiff, flow, start, warm, limits)
         before = flow
         if is_paused(tried, limits):
             before = tried
-            stiff, tried = segment(stiff, before, _at(before), TRIAL, limits)
+            stiff, tried = segment(stiff, before, _at(before), trial, limits)
         standard = run.method.solver
-        gain = _advance(before, tried) * evaluations(standard) / step
+        gain = _advance(before, tried) * _per_step(standard) / step
         name = type(standard).__name__
         because += f", where {kind.__name__} came {gain:.2g} times as far per evaluation as {name}"
         failed = not (is_paused(tried, limits) or is_one_of(tried.result, *OKAY))
@@ -122,6 +134,10 @@ def _charged(flow: Trajectory, spent: ArrayLike) -> Trajectory:
 def _spent(before: Trajectory, after: Trajectory) -> int:
     """Evaluations between two pauses."""
     return int(after.counts["evaluations"]) - int(before.counts["evaluations"])
+
+
+def _per_step(solver: diffrax.AbstractSolver) -> int:
+    return EVALUATIONS if isinstance(solver, AveragedGates) else evaluations(solver)
 
 
 def _advance(before: Trajectory, after: Trajectory) -> float:
