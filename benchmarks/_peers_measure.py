@@ -184,7 +184,8 @@ def joined(known: dict[str, Any], found: dict[str, Any], prefixes: list[str]) ->
         for row in contender["tried"]:
             if "seconds" in row:
                 row["seconds"] = float(f"{row['seconds'] * scale:.4g}")
-    contenders = [later.get(c["name"], c) for c in known["contenders"]]
+    contenders = [later.pop(c["name"], c) for c in known["contenders"]]
+    contenders = [*later.values(), *contenders]  # with those that were not known then
     return known | {"contenders": contenders, "threads of PyTorch": found["threads of PyTorch"]}
 
 
