@@ -288,6 +288,10 @@ def test_a_phase_diagram_has_its_boundary_with_intervals():
         assert 0.05 < high - low < 1.0
     with pytest.raises(ValueError, match="`values` must have shape"):
         fl.plot.sweep_map(x[:2], y, noisy, names=names)
+    with pytest.raises(ValueError, match="`values` must be"):
+        fl.plot.sweep_map([1, 2], [1, 2], [[1, 2], [3]], names=names)
+    with pytest.raises(ValueError, match="`level` must be finite, got nan"):
+        fl.plot.sweep_map(x, y, noisy, names=names, level=np.nan)
 
 
 def test_work_precision_tells_contenders_apart_without_colour():

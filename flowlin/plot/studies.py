@@ -8,6 +8,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 
+from flowlin._tools.checks import array as numbers
 from flowlin._tools.checks import checked, number, refuse, text
 from flowlin.plot._words import exactly, mapping
 from flowlin.plot.frame import Data, array, axes, band, legend
@@ -16,7 +17,7 @@ from flowlin.plot.looks import CYCLE, DASHES, MARKERS, overridden
 
 @checked(
     x=None, y=None, values=None, names=exactly(3, text, "three names, of x, y and values"),
-    level=number("a finite number", math.isfinite),
+    level=number("finite", math.isfinite),
 )  # fmt: skip
 def sweep_map(
     x: Data,
@@ -48,7 +49,7 @@ def sweep_map(
     **Raises:** `ValueError` for other shapes.
     """
     xs, ys, ax = array("x", x, "M"), array("y", y, "N"), axes(ax)
-    several = np.ndim(values) == 3
+    several = np.ndim(numbers("values", values)) == 3
     runs = array("values", values, f"{len(ys)} {len(xs)}" + several * " R")
     runs = runs if several else runs[..., None]
     cells = np.ma.masked_invalid(runs).mean(axis=-1)

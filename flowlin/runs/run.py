@@ -310,14 +310,7 @@ class Run(AbstractRun):
             found = found.walked(state)
             gates = gate_log(state.log, state.initial, self.network.hidden, found.end)
             events = gates.merged(events)
-        if self.ts is None:
-            ts = jnp.append(ts, found.end)
-            # A look may cost as much as many steps, and at a pause nobody wants it.
-            last_row = _unless(paused, lambda: self.save(found.end, found.final, None))
-            rows = jax.tree.map(lambda a, b: jnp.append(a, b[None], axis=0), rows, last_row)
-        else:
-            # Rows beyond those that were still to come only fill the array.
-            ts = jnp.where(jnp.arange(len(ts)) < _due(self.ts, start.t), ts, jnp.inf)
+        ts, rows = self._all_rows(start, ts, rows, found, paused)
         # Rows past the event that ended the run were saved before it was known.
         kept, (losses, observed) = ts <= found.end, rows
         finite = jnp.all(jnp.isfinite(losses) | ~kept)
@@ -356,6 +349,18 @@ class Run(AbstractRun):
                 self.method.objective.value(self.network.with_parameters(y)),
             ),
         )
+
+    def _all_rows(
+        self, start: Continuation, ts: Array, rows: Any, found: "_Found", paused: Array
+    ) -> tuple[Array, Any]:
+        """Saved times and rows; with the end where both ends are saved, inf where none is due."""
+        if self.ts is not None:
+            # Rows beyond those that were still to come only fill the array.
+            return jnp.where(jnp.arange(len(ts)) < _due(self.ts, start.t), ts, jnp.inf), rows
+        # A look may cost as much as many steps, and at a pause nobody wants it.
+        last = _unless(paused, lambda: self.save(found.end, found.final, None))
+        rows = jax.tree.map(lambda a, b: jnp.append(a, b[None], axis=0), rows, last)
+        return jnp.append(ts, found.end), rows
 
 
 def _unless(skipped: Array, value: Callable[[], Any]) -> Any:
