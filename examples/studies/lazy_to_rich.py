@@ -390,7 +390,7 @@ def draw(data: Data) -> plt.Figure:
     _draw_balance(axes[:, 1], data)
     _draw_offset(axes[:, 2], data)
     for ax in axes[0]:
-        ax.set_ylim(0, 1.25 * ax.get_ylim()[1])
+        ax.set_ylim(0, 1.5 * ax.get_ylim()[1])  # room for the legend
         ax.set_ylabel("spread $R$ over modes")
     axes[1, 0].set_ylim(top=60)
     return figure
