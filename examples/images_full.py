@@ -7,13 +7,22 @@
 One hidden layer, gates averaged over every step; with `--checkpoint FILE` a run that was killed
 goes on where it was. Prints memory and time per evaluation, when the
 loss fell to 0.025, when each mode reached half its strength (and the closed form of the linear
-network), and the linearization time t* for several quantiles; saves a figure. The run ends where
-the loss reaches `--loss`, or at `--t1`.
+network), and the linearization time t* for several quantiles; saves a figure and the numbers. The
+run ends where the loss reaches `--loss`, or at `--t1`. `--descent` adds mini-batch descent with the
+lead paper's batches of 64 and its rate, 5e-4 for sums over a batch.
+
+The runs of `examples/results/`, an hour each on two cores:
+
+    python examples/images_full.py --images 0 --float32 --ignore-kinks --rtol 5e-3 --t1 400 \\
+        --extend 2000 --descent
+    (the same with --bias-strength 0)
 """
 
 import argparse
+import json
 import pathlib
 import resource
+import sys
 import time
 import warnings
 from typing import Any
@@ -32,6 +41,8 @@ import flowlin as fl
 
 HIDDEN = {"mnist": 512, "cifar10": 1024}
 QUANTILES = (0.0, 0.01, 0.1)
+ROWS = 401
+BATCH, RATE = 64, 64 * 5e-4  # M, Fig. 1: the rate is of sums over a batch, here of means
 
 
 def options() -> argparse.Namespace:
@@ -45,8 +56,15 @@ def options() -> argparse.Namespace:
     parser.add_argument("--bias-strength", type=float, default=10.0, help="the constant c")
     parser.add_argument("--variance", type=float, default=2e-4, help="of the initial weights")
     parser.add_argument("--t1", type=float, default=10.0, help="end of the mean-loss flow")
+    parser.add_argument("--extend", type=float, help="goes on to this time")
+    parser.add_argument("--descent", action="store_true", help="mini-batch descent beside it")
     parser.add_argument("--loss", type=float, default=0.025, help="ends the run")
     parser.add_argument("--rtol", type=float, default=1e-4)
+    parser.add_argument(
+        "--ignore-kinks",
+        action="store_true",
+        help="stabilised steps: cheaper where c makes it stiff",
+    )
     parser.add_argument("--float32", action="store_true", help="half the memory, on GPUs faster")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("figures"))
@@ -61,26 +79,59 @@ def options() -> argparse.Namespace:
     return given
 
 
+def watched(given: argparse.Namespace, network: fl.ReLUNetwork, task: fl.Task) -> dict[str, Any]:
+    """What is timed and measured along a run."""
+    modes = fl.theory.modes(task, network)
+    events = (
+        fl.LossBelow(given.loss, terminate=True),
+        fl.ModeHits(modes, share=0.5),
+        *(fl.UnitSwitches(q) for q in QUANTILES),
+    )
+    return {"events": events, "observe": {"modes": modes}}
+
+
 def integrated(
     given: argparse.Namespace, network: fl.ReLUNetwork, task: fl.Task, t1: float, **how: Any
 ) -> fl.Trajectory:
     """The run up to t1."""
-    modes = fl.theory.modes(task, network)
+    method: dict[str, Any] = {"kinks": fl.AveragedKinks()}
+    if given.ignore_kinks:
+        method = {"kinks": fl.IgnoreKinks(), "solver": fl.RKC()}
     return fl.gradient_flow(
         network,
         task,
         t1,
-        ts=jnp.linspace(0, t1, 201),
-        kinks=fl.AveragedKinks(),
+        ts=t1 * jnp.linspace(0, 1, ROWS) ** 2,  # dense where the loss falls fast
         rtol=given.rtol,
-        events=(
-            fl.LossBelow(given.loss, terminate=True),
-            fl.ModeHits(modes, share=0.5),
-            *(fl.UnitSwitches(q) for q in QUANTILES),
-        ),
-        observe={"modes": modes},
+        **method,
+        **watched(given, network, task),
         **how,
     )
+
+
+def descended(
+    given: argparse.Namespace, network: fl.ReLUNetwork, task: fl.Task, flow: fl.Trajectory
+) -> fl.Trajectory:
+    """Mini-batch descent over the same time, saved at the flow's times."""
+    t1 = float(flow.end)
+    ts = np.asarray(flow.ts)[np.asarray(flow.ts) <= t1]
+    steps = np.unique(np.round(ts / RATE)).clip(max=round(t1 / RATE))
+    return fl.stochastic_gradient_descent(
+        network,
+        task,
+        RATE,
+        t1=t1,
+        ts=RATE * steps,
+        batch_size=min(BATCH, task.samples),
+        key=jax.random.key(given.seed + 1),
+        progress=shown(given),
+        **watched(given, network, task),
+    )
+
+
+def shown(given: argparse.Namespace) -> Any:
+    """A bar, or lines where there is no terminal."""
+    return not given.quick and (sys.stderr.isatty() or fl.LogProgress(60.0))
 
 
 def cost(flow: fl.Trajectory, seconds: float) -> str:
@@ -107,11 +158,53 @@ def linearizations(flow: fl.Trajectory) -> dict[float, Any]:
         return {q: flow.linearization(q) for q in QUANTILES}
 
 
-def report(flow: fl.Trajectory, modes: fl.theory.Modes, closed: np.ndarray) -> None:
+def numbers(flow: fl.Trajectory) -> dict[str, Any]:
+    """What a run measured, as JSON takes it."""
+    inside = np.asarray(flow.ts) <= float(flow.end)
+    return {
+        "end": float(flow.end),
+        "stats": {k: v if isinstance(v, str) else int(v) for k, v in flow.stats.items()},
+        "ts": np.asarray(flow.ts, float)[inside].tolist(),
+        "losses": np.asarray(flow.losses, float)[inside].tolist(),
+        "loss reached": np.asarray(flow.events.select("loss").time, float).tolist(),
+        "mode hits": np.asarray(flow.events.first("mode"), float).tolist(),
+        "t*": {
+            f"on for {100 * (1 - q):g} %": [float(found.open.time), float(found.open.fraction)]
+            for q, found in linearizations(flow).items()
+        },
+        "events": len(flow.events),
+    }
+
+
+def saved(
+    given: argparse.Namespace, flow: fl.Trajectory, modes: fl.theory.Modes, closed: Any,
+    descent: fl.Trajectory | None,
+) -> None:  # fmt: skip
+    """Write the numbers beside the figure."""
+    told = {k: v for k, v in vars(given).items() if k not in ("out", "checkpoint")}
+    found = {
+        "options": told,
+        "s": np.asarray(modes.s, float).tolist(),
+        "closed form hits": np.asarray(closed, float).tolist(),
+        "flow": numbers(flow),
+        "descent": None if descent is None else numbers(descent),
+    }
+    path = given.out / f"{name(given)}.json"
+    path.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def name(given: argparse.Namespace) -> str:
+    """Of the files."""
+    return f"images_full_{given.task}_c{given.bias_strength:g}"
+
+
+def report(
+    flow: fl.Trajectory, modes: fl.theory.Modes, closed: np.ndarray, label: str = "flow"
+) -> None:
     """Print the timings."""
     reached = flow.events.select("loss").time
     print(
-        f"loss {float(flow.losses[0]):.4f} -> {float(flow.losses[-1]):.4f} at t = "
+        f"\n{label}: loss {float(flow.losses[0]):.4f} -> {float(flow.losses[-1]):.4f} at t = "
         f"{float(flow.end):.4f}; {flow.stats['num_steps']} steps, {len(flow.events)} events"
         + ("" if len(reached) else "; the level of the loss was not reached")
     )
@@ -174,19 +267,29 @@ def main() -> None:
     resumed = given.checkpoint is not None and given.checkpoint.exists()
     start = time.perf_counter()
     flow = integrated(
-        given, network, task, given.t1, progress=not given.quick, checkpoint=given.checkpoint
+        given, network, task, given.t1, progress=shown(given), checkpoint=given.checkpoint
     )
     if not resumed:
         print(cost(flow, time.perf_counter() - start))
+    if given.extend and not len(flow.events.select("loss")):
+        later = np.linspace(float(flow.end), given.extend, ROWS // 4)[1:]
+        flow = flow.extend(given.extend, ts=later, progress=shown(given))
+    descent = descended(given, network, task, flow) if given.descent else None
     modes = fl.theory.modes(task, network)
     rho = 0.5 * modes.full_strength
     a0 = fl.theory.balanced_strength(network, modes)
-    report(flow, modes, np.asarray(fl.theory.hitting_time(rho, modes.s, modes.d, a0)))
+    closed = np.asarray(fl.theory.hitting_time(rho, modes.s, modes.d, a0))
+    report(flow, modes, closed)
+    if descent is not None:
+        report(descent, modes, closed, f"descent, batches of {BATCH}")
+    given.out.mkdir(parents=True, exist_ok=True)
+    saved(given, flow, modes, closed, descent)
     figure, axes = plt.subplots(1, 3, figsize=(15, 4.4), layout="constrained")
     draw(axes, flow, modes, a0, given.loss)
+    if descent is not None:
+        fl.plot.losses({"descent": descent}, axes[0])
     figure.suptitle(f"{task.name}, {task.samples} images, ReLU with H = {given.hidden}, c = {c:g}")
-    given.out.mkdir(parents=True, exist_ok=True)
-    path = given.out / f"images_full_{given.task}.png"
+    path = given.out / f"{name(given)}.png"
     figure.savefig(path, dpi=150)
     print(f"\nfigure: {path}")
 

@@ -1,14 +1,17 @@
 """Programs are compiled for distinct arrays: what a run holds several times is computed once."""
 
 import diffrax
+import equinox.internal as eqxi
 import jax
 import jax.monitoring
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import flowlin as fl
 from flowlin._tools import compiled
 from flowlin._tools.compiled import jit_by_array
+from flowlin._tools.numerics import earlier
 
 
 def test_an_array_that_occurs_twice_is_handed_over_once():
@@ -54,6 +57,18 @@ def test_all_parts_of_a_run_hold_the_same_task(key):
     data = [leaf for leaf in leaves if getattr(leaf, "shape", None) == task.x.shape]
     assert len(data) >= 10
     assert all(leaf is task.x or leaf is task.y for leaf in data)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_earlier_floats_are_those_of_numpy(dtype):
+    """The library's, and the one that the tests have diffrax use."""
+    for t in np.asarray([1e-30, 0.3, 1.0, 2.0**-3, 60.0, 1e20], dtype):
+        before = [t]
+        for _ in range(100):
+            before.append(np.nextafter(before[-1], dtype(-np.inf)))
+        assert earlier(jnp.asarray(t), 100) == before[100]
+        assert eqxi.prevbefore(jnp.asarray(t)) == before[1]
+        assert jax.jit(lambda t: earlier(t, 100))(t).dtype == dtype
 
 
 @pytest.fixture(scope="module")

@@ -76,3 +76,11 @@ def in_units(t: Array, tau: Array) -> Array:
     """t / tau, inf (without a derivative) at t = inf."""
     forever = jnp.isinf(t)
     return jnp.where(forever, jnp.inf, jnp.where(forever, 0.0, t) / tau)
+
+
+def earlier(t: Float[Array, ""], roundings: int) -> Float[Array, ""]:
+    """The float so many before t > 0: of positive floats, the bits count up."""
+    t = lax.stop_gradient(t)
+    bits = jnp.dtype(f"int{8 * t.dtype.itemsize}")
+    whole = lax.bitcast_convert_type(t, bits)
+    return lax.bitcast_convert_type(whole - jnp.asarray(roundings, bits), t.dtype)

@@ -3,10 +3,9 @@
 import diffrax
 import equinox as eqx
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Float, Int, PyTree
 
-from flowlin._tools.loops import prevbefore
+from flowlin._tools.numerics import earlier
 from flowlin.solvers.signals import PAUSED
 
 
@@ -93,7 +92,7 @@ class Pausing(diffrax.AbstractAdaptiveStepSizeController[PausingState, None]):
         """The step that was due."""
         # diffrax takes the last step to the very end from 100 roundings before it on; where a
         # solve starts it does not, so that is done here.
-        floor = lax.fori_loop(0, 100, lambda _, t: prevbefore(t), self.t1)
+        floor = earlier(self.t1, 100)
         ahead = self.paused.ahead
         return jnp.where(ahead > floor, self.t1, ahead), self.paused
 

@@ -164,6 +164,7 @@ class ExactWalk(Forwarding[WalkState]):
             count=jnp.zeros((), int),
         )
 
+        @jax.jit  # derivatives in reverse trace it many times
         def body(walk: _Walk) -> _Walk:
             frozen = self.rule.flow.freeze(walk.state.sides)
             piece = walk_piece(
