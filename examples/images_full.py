@@ -41,7 +41,6 @@ import flowlin as fl
 
 HIDDEN = {"mnist": 512, "cifar10": 1024}
 QUANTILES = (0.0, 0.01, 0.1)
-ROWS = 401
 BATCH, RATE = 64, 64 * 5e-4  # M, Fig. 1: the rate is of sums over a batch, here of means
 
 
@@ -68,6 +67,8 @@ def options() -> argparse.Namespace:
     parser.add_argument("--float32", action="store_true", help="half the memory, on GPUs faster")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("figures"))
+    parser.add_argument("--rows", type=int, default=401, help="times saved, quadratic in time")
+    parser.add_argument("--against", type=pathlib.Path, help="compares with another run's numbers")
     parser.add_argument("--checkpoint", type=pathlib.Path, help="goes on from this file")
     parser.add_argument("--quick", action="store_true", help="small and short, for tests")
     given = parser.parse_args()
@@ -101,7 +102,7 @@ def integrated(
         network,
         task,
         t1,
-        ts=t1 * jnp.linspace(0, 1, ROWS) ** 2,  # dense where the loss falls fast
+        ts=t1 * jnp.linspace(0, 1, given.rows) ** 2,  # dense where the loss falls fast
         rtol=given.rtol,
         **method,
         **watched(given, network, task),
@@ -161,7 +162,7 @@ def linearizations(flow: fl.Trajectory) -> dict[float, Any]:
 def numbers(flow: fl.Trajectory) -> dict[str, Any]:
     """What a run measured, as JSON takes it."""
     inside = np.asarray(flow.ts) <= float(flow.end)
-    return {
+    found: dict[str, Any] = {
         "end": float(flow.end),
         "stats": {k: v if isinstance(v, str) else int(v) for k, v in flow.stats.items()},
         "ts": np.asarray(flow.ts, float)[inside].tolist(),
@@ -174,6 +175,9 @@ def numbers(flow: fl.Trajectory) -> dict[str, Any]:
         },
         "events": len(flow.events),
     }
+    if "spectral_radius" in flow.observed:
+        found["spectral radius"] = float(np.nanmax(flow.observed["spectral_radius"]))
+    return found
 
 
 def saved(
@@ -181,7 +185,7 @@ def saved(
     descent: fl.Trajectory | None,
 ) -> None:  # fmt: skip
     """Write the numbers beside the figure."""
-    told = {k: v for k, v in vars(given).items() if k not in ("out", "checkpoint")}
+    told = {k: v for k, v in vars(given).items() if k not in ("out", "checkpoint", "against")}
     found = {
         "options": told,
         "s": np.asarray(modes.s, float).tolist(),
@@ -189,13 +193,27 @@ def saved(
         "flow": numbers(flow),
         "descent": None if descent is None else numbers(descent),
     }
+    if given.against:
+        other = json.loads(given.against.read_text())["flow"]
+        found["against"] = compared(found["flow"], other)
+        print(f"losses against {given.against}: {found['against']}")
     path = given.out / f"{name(given)}.json"
     path.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def name(given: argparse.Namespace) -> str:
     """Of the files."""
-    return f"images_full_{given.task}_c{given.bias_strength:g}"
+    kind = f"images_full_{given.task}_c{given.bias_strength:g}"
+    return f"{kind}_rtol{given.rtol:g}" if given.against else kind
+
+
+def compared(flow: dict[str, Any], other: dict[str, Any]) -> dict[str, float]:
+    """How far the losses of two runs are apart at the times that both have saved."""
+    known = dict(zip(np.round(other["ts"], 9), other["losses"], strict=True))
+    pairs = zip(np.round(flow["ts"], 9), flow["losses"], strict=True)
+    off = {float(t): abs(known[t] / loss - 1) for t, loss in pairs if t in known}
+    worst = max(off, key=lambda t: off[t])
+    return {"times": len(off), "until": max(off), "largest": off[worst], "at": worst}
 
 
 def report(
@@ -205,7 +223,8 @@ def report(
     reached = flow.events.select("loss").time
     print(
         f"\n{label}: loss {float(flow.losses[0]):.4f} -> {float(flow.losses[-1]):.4f} at t = "
-        f"{float(flow.end):.4f}; {flow.stats['num_steps']} steps, {len(flow.events)} events"
+        f"{float(flow.ts[-1]):.4f}; ended at {float(flow.end):.4f}; "
+        f"{flow.stats['num_steps']} steps, {len(flow.events)} events"
         + ("" if len(reached) else "; the level of the loss was not reached")
     )
     print(f"\n{'mode':>4}{'s':>9}{'hit at':>11}{'closed form':>13}   (half strength)")
@@ -263,8 +282,9 @@ def main() -> None:
         f"{task.name}: {task.samples} images, {task.inputs} inputs, H = {given.hidden}, "
         f"{task.x.dtype}, {device.platform} ({device.device_kind})"
     )
-    integrated(given, network, task, 1e-6 * given.t1)  # compiles
     resumed = given.checkpoint is not None and given.checkpoint.exists()
+    if not resumed:
+        integrated(given, network, task, 1e-6 * given.t1)  # compiles
     start = time.perf_counter()
     flow = integrated(
         given, network, task, given.t1, progress=shown(given), checkpoint=given.checkpoint
@@ -272,7 +292,7 @@ def main() -> None:
     if not resumed:
         print(cost(flow, time.perf_counter() - start))
     if given.extend and not len(flow.events.select("loss")):
-        later = np.linspace(float(flow.end), given.extend, ROWS // 4)[1:]
+        later = np.linspace(float(flow.end), given.extend, given.rows // 4)[1:]
         flow = flow.extend(given.extend, ts=later, progress=shown(given))
     descent = descended(given, network, task, flow) if given.descent else None
     modes = fl.theory.modes(task, network)
@@ -288,6 +308,9 @@ def main() -> None:
     draw(axes, flow, modes, a0, given.loss)
     if descent is not None:
         fl.plot.losses({"descent": descent}, axes[0])
+    if float(flow.end) > 50:  # most happens early
+        for ax in axes:
+            ax.set(xscale="log", xlim=(0.01, float(flow.end)))
     figure.suptitle(f"{task.name}, {task.samples} images, ReLU with H = {given.hidden}, c = {c:g}")
     path = given.out / f"{name(given)}.png"
     figure.savefig(path, dpi=150)
