@@ -19,6 +19,7 @@ The runs of `examples/results/`, an hour each on two cores:
 """
 
 import argparse
+import itertools
 import json
 import pathlib
 import resource
@@ -186,17 +187,20 @@ def saved(
 ) -> None:  # fmt: skip
     """Write the numbers beside the figure."""
     told = {k: v for k, v in vars(given).items() if k not in ("out", "checkpoint", "against")}
-    found = {
+    found: dict[str, Any] = {
         "options": told,
         "s": np.asarray(modes.s, float).tolist(),
         "closed form hits": np.asarray(closed, float).tolist(),
         "flow": numbers(flow),
         "descent": None if descent is None else numbers(descent),
     }
+    if descent is not None:
+        found["losses of descent"] = compared(found["descent"], found["flow"])
+        print(f"losses of descent against the flow's: {found['losses of descent']}")
     if given.against:
         other = json.loads(given.against.read_text())["flow"]
-        found["against"] = compared(found["flow"], other)
-        print(f"losses against {given.against}: {found['against']}")
+        found["losses against"] = compared(found["flow"], other)
+        print(f"losses against {given.against}: {found['losses against']}")
     path = given.out / f"{name(given)}.json"
     path.write_text(json.dumps(found, indent=1) + "\n")
 
@@ -207,13 +211,14 @@ def name(given: argparse.Namespace) -> str:
     return f"{kind}_rtol{given.rtol:g}" if given.against else kind
 
 
-def compared(flow: dict[str, Any], other: dict[str, Any]) -> dict[str, float]:
-    """How far the losses of two runs are apart at the times that both have saved."""
-    known = dict(zip(np.round(other["ts"], 9), other["losses"], strict=True))
-    pairs = zip(np.round(flow["ts"], 9), flow["losses"], strict=True)
-    off = {float(t): abs(known[t] / loss - 1) for t, loss in pairs if t in known}
-    worst = max(off, key=lambda t: off[t])
-    return {"times": len(off), "until": max(off), "largest": off[worst], "at": worst}
+def compared(run: dict[str, Any], known: dict[str, Any]) -> dict[str, float]:
+    """The largest relative difference of the losses of two runs, by when."""
+    ts, losses = np.asarray(run["ts"]), np.asarray(run["losses"])
+    off = np.abs(losses / np.interp(ts, known["ts"], known["losses"]) - 1)
+    off[ts > known["ts"][-1]] = 0.0
+    edges = [t for t in (0.0, 1.0, 10.0, 100.0, 400.0) if t < ts[-1]] + [float(ts[-1])]
+    windows = {f"{a:g} to {b:g}": (ts >= a) & (ts <= b) for a, b in itertools.pairwise(edges)}
+    return {label: float(np.max(off[inside])) for label, inside in windows.items() if inside.any()}
 
 
 def report(
