@@ -166,6 +166,15 @@ def test_activity_steps_at_event_times_and_marks_t_star(flow, convention):
 
 
 @pytest.mark.filterwarnings("ignore:the .* always-on fraction")
+def test_activity_where_no_unit_is_ever_on_for_all():
+    """Of opposite inputs, and without a bias, none is."""
+    task = fl.tasks.xor()
+    network = fl.ReLUNetwork.init(task, 4, bias_strength=0.0, key=jax.random.key(0))
+    flow = fl.gradient_flow(network, task, 0.1, kinks=fl.ExactKinks())
+    ax = fl.plot.activity(flow, parts=("always_on",), conventions=("open",))
+    assert ax.get_ylim() == (0.0, 1.0)
+
+
 def test_activity_of_descent_and_wrong_arguments(flow, descent):
     ax = fl.plot.activity(descent, conventions=("open",), parts=("always_on",), label="run")
     (entry,) = [t.get_text() for t in ax.get_legend().get_texts()]

@@ -71,7 +71,7 @@ def activity(
             name += f" ({convention})" if len(conventions) > 1 else ""
             _mark_time(ax, getattr(found, convention), convention == "open", name, colour)
     ax.set(xlabel=time_label(flow), ylabel="fraction of hidden units")
-    ax.set_ylim(0, 1.35 * ax.dataLim.y1)  # with room for the legend
+    ax.set_ylim(0, 1.35 * ax.dataLim.y1 or 1.0)  # with room for the legend
     legend(ax, **({"loc": "upper center", "ncols": 2} if label is None else {}))
     return ax
 
