@@ -11,11 +11,12 @@ network), and the linearization time t* for several quantiles; saves a figure an
 run ends where the loss reaches `--loss`, or at `--t1`. `--descent` adds mini-batch descent with the
 lead paper's batches of 64 and its rate, 5e-4 for sums over a batch.
 
-The runs of `examples/results/`, an hour each on two cores:
+The runs of `examples/results/`, half an hour and more each on two cores:
 
-    python examples/images_full.py --images 0 --float32 --ignore-kinks --rtol 5e-3 --t1 400 \\
-        --extend 2000 --descent
-    (the same with --bias-strength 0)
+    python examples/images_full.py --images 0 --float32 --ignore-kinks --rtol 5e-3 \\
+        --t1 400 --extend 2500 --descent
+    python examples/images_full.py --images 0 --float32 --ignore-kinks --rtol 5e-3 \\
+        --t1 2500 --extend 2800 --bias-strength 0
 """
 
 import argparse
