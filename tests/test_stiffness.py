@@ -97,8 +97,8 @@ def test_runs_that_are_not_stiff_keep_the_default():
     assert "at t = " in fine.stats["solver_because"]
 
 
-DIGITS = fl.tasks.digits()
-DIGITS = fl.Task(DIGITS.x[::3], DIGITS.y[::3])
+_ALL = fl.tasks.digits()
+DIGITS = fl.Task(_ALL.x[::3], _ALL.y[::3])
 BIASED = fl.ReLUNetwork.init(DIGITS, 32, bias_strength=15.0, key=jax.random.key(0))
 LATE = 40.0
 SPAN = np.linspace(0, LATE, 41)
