@@ -19,10 +19,13 @@ class Case(NamedTuple):
     hidden: tuple[int, ...]
     variance: float
     t1: float
+    bias: bool = True
 
     def start(self, seed: int) -> fl.ReLUNetwork:
-        """The network of a seed, with biases in its hidden layers."""
-        return fl.ReLUNetwork.init(self.task, self.hidden, self.variance, key=jax.random.key(seed))
+        """The network of a seed, with biases in its hidden layers or none."""
+        return fl.ReLUNetwork.init(
+            self.task, self.hidden, self.variance, bias=self.bias, key=jax.random.key(seed)
+        )
 
     @property
     def label(self) -> str:

@@ -18,6 +18,10 @@ The runs of `examples/results/`, half an hour and more each on two cores:
         --t1 400 --extend 2500 --descent
     python examples/images_full.py --images 0 --float32 --ignore-kinks --rtol 5e-3 \\
         --t1 2500 --extend 2800 --bias-strength 0
+    python examples/images_full.py --images 0 --float32 --ignore-kinks --rtol 1e-3 \\
+        --t1 100 --rows 201 --against examples/results/images_full_mnist_c10.json
+    python examples/images_full.py --task cifar10 --images 0 --float32 --ignore-kinks \\
+        --rtol 5e-3 --t1 400 --rows 101
 """
 
 import argparse

@@ -547,3 +547,32 @@ def test_without_biases_it_goes_on_where_a_layer_sends_nothing(data_folder, seed
         off.append(float(distance(descent.final, flow.final)))
     assert off[0] < 5e-4
     assert off[1] < 0.15 * off[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("seed", "t1", "at", "turns"),
+    [
+        (31, 8.0, 6.983, {(0, 0, 10): 1, (0, 1, 10): 1, (1, 1, 10): 0}),
+        (15, 16.5, 15.566, {(0, 2, 3): 1, (0, 4, 3): 1, (1, 4, 3): 0}),
+    ],
+)
+def test_without_biases_two_units_rise_together(seed, t1, at, turns):
+    """They leave a layer that sent nothing, one above sliding between them.
+
+    In the first run each by itself would leave later, one of them at 7.368; in the second one of
+    them only comes to its kink.
+    """
+    task = gaussian(12, 4)
+    network = start(task, (6, 6), seed, variance=0.2, bias=False)
+    flow = exact(network, task, t1, rtol=1e-6)
+    log = flow.events.select("gate")
+    there = np.abs(np.asarray(log.time) - at) < 1e-3  # only one event is as near
+    found = {i: int(n) for i, n, hit in zip(log.index, log.new, there, strict=True) if hit}
+    assert {i: found.get(i) for i in turns} == turns
+    off = []
+    for rate in (1e-3, 1e-4):
+        descent = fl.gradient_descent(network, task, rate, round(t1 / rate))
+        off.append(float(distance(descent.final, flow.final)))
+    assert off[0] < 1e-3
+    assert off[1] < 0.15 * off[0]

@@ -233,9 +233,9 @@ class ExactKinks(AbstractKinks):
     from convex the first one was: the largest C of the pair that left over all gates above it
     (NaN without a branch; see `flowlin.field.gates.layers_rule` for rule and derivation).
 
-    Without biases a layer may send nothing for a sample. Where several of its units are then at
-    their kinks at once, sides that go on are not always found (a pair above that would slide while
-    two of them rise is not tried), and the run ends there with `RESULTS.modes_unsolved`.
+    Without biases a layer may send nothing for a sample, and units that are at their kinks there
+    leave them one by one or two at a time, with what they feed. Where more than two would leave
+    together, sides that go on may not be found; the run ends there with `RESULTS.modes_unsolved`.
 
     **Arguments:**
 

@@ -60,6 +60,7 @@ class Pass(eqx.Module):
     z: Layers
     h: Layers  # inputs of each layer, the task's first
     c: Layers  # C = -dL/dh of each hidden layer
+    error: Float[Array, "N_out P"]  # -dL/d outputs
     velocity: Parameters
 
 
@@ -177,6 +178,21 @@ class DeepFlow(eqx.Module):
         """Largest u, negative where nothing slides."""
         return -(1 - self.network.slope) * strength
 
+    def repelled(
+        self, parameters: Parameters, sides: LayerSides
+    ) -> tuple[Bool[Array, "H P"], Float[Array, "H P"]]:
+        """Sliding pairs that share their kink with pairs of C > 0, and the sum of these C.
+
+        What turns when they leave: the flow may then not be unique (`unfed.shared`).
+        """
+        strength = self.strength(self.pressed(parameters, self.freeze(sides))[0].c)
+        slides = sides.codes == SLIDING
+        others = jnp.where(slides, 0.0, jnp.maximum(strength, 0.0))
+        z = self.run(parameters, self.gates(sides.codes)).z
+        codes = self.split(sides.codes)
+        found = jnp.concatenate(unfed.shared(self.network, codes, self.split(others), z))
+        return slides & (found > 0), found
+
     def gates(self, codes: Int[Array, "H P"]) -> Float[Array, "H P"]:
         """Gates to the sides, those of sliding pairs off."""
         return self.each(lambda kinks, one: kinks.gates(one, self.network.slope), codes)
@@ -218,7 +234,7 @@ class DeepFlow(eqx.Module):
         cs = unfed.alone((*weights, readout), biases, cs, used, error)
         decay = None if still else self.decay
         force = slowed((tuple(ws), tuple(bs)), decay, self.whole(parameters))
-        return Pass(zs, hs, cs, jax.tree.map(jnp.multiply, force, self.speeds))
+        return Pass(zs, hs, cs, error, jax.tree.map(jnp.multiply, force, self.speeds))
 
     def rates(self, at: Pass, parameters: Parameters, gates: Array, velocity: Any) -> Array:
         """dz/dt (H, P) along a velocity of the parameters."""
@@ -300,7 +316,7 @@ class DeepFlow(eqx.Module):
     ) -> Float[Array, "H P"]:
         """dz/dt of unfed pairs where the pairs below rise at the rates `rising` from their kinks.
 
-        Zero for pairs that are fed, and those below which none rises.
+        Zero for pairs that are fed, those below which none rises, and where it is rounding.
         """
         weights = self.whole(parameters)[0]
         return jnp.concatenate(unfed.push(weights, self.split(unfed_), self.split(rising)))
@@ -313,12 +329,33 @@ class DeepFlow(eqx.Module):
     def margins(self, parameters: Parameters, frozen: DeepFrozen) -> Float[Array, "2 H P"]:
         """How far each kink is from an event; see `GatedFlow.margins`. Unfed pairs have none."""
         at, u = self.pressed(parameters, frozen)
-        z, bound = jnp.concatenate(at.z), self.bound(self.strength(at.c))
-        slides = frozen.codes == SLIDING
+        z, slides = jnp.concatenate(at.z), frozen.codes == SLIDING
         side = jnp.where(frozen.codes == OFF, -z, z)
-        margins = jnp.stack([jnp.where(slides, u, side), jnp.where(slides, bound - u, 1.0)])
+        highest = self.bound(self.strength(at.c)) - u
+        if not self.feeds_all:
+            highest = jnp.minimum(highest, self.joint(parameters, frozen.codes, at, u)[0])
+        margins = jnp.stack([jnp.where(slides, u, side), jnp.where(slides, highest, 1.0)])
         counts = self.leads if self.feeds_all else self.leads & ~self.unfed(frozen.codes)
         return jnp.where(counts, margins, 1.0)
+
+    def joint(
+        self, parameters: Parameters, codes: Int[Array, "H P"], at: Pass, u: Float[Array, "H P"]
+    ) -> tuple[Float[Array, "H P"], Float[Array, "H P"]]:
+        """Margin and ray of sliding pairs that would rise together; see `unfed.joint`."""
+        weights, biases = self.whole(parameters)
+        idle = self.unfed(codes)
+        silent = [jnp.all(own <= SLIDING, axis=0) & (own == SLIDING) for own in self.split(codes)]
+        feeds = jnp.concatenate(silent) & ~idle
+        feeds = feeds & self.by_sample(unfed.several, feeds)
+
+        def found():
+            both = unfed.joint(weights, biases, self.split(feeds), self.split(u), at.error)
+            return jnp.concatenate(both[0]), jnp.concatenate(both[1])
+
+        def none():
+            return jnp.full(u.shape, jnp.inf, u.dtype), jnp.zeros_like(u)
+
+        return lax.cond(jnp.any(feeds), found, none)
 
     def settle(self, parameters: Parameters, frozen: DeepFrozen) -> tuple[Parameters, Array]:
         """The sliding pairs brought back to their kinks by one Gauss-Newton step.

@@ -29,8 +29,9 @@ positive, descent can stay on the kink though the origin is no minimum any more.
 exit, as the smoothed ReLU does in the limit, and notes a *branch*.
 """
 
+from typing import Any
+
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
@@ -45,8 +46,7 @@ from flowlin.field.gates.sides import FINE, NO_SLOTS, OFF, ON, SLIDING, UNSOLVED
 from flowlin.log.buffer import Buffer
 
 BLOCK_PASSES = 12  # in which all wrong sides change at once, before the last one alone
-TURNS = 8  # of those that are fed and those that feed them
-STARTS = 8  # of such turns
+STARTS = 32  # of a choice
 PATIENCE = 100  # passes in which a pair with an empty range has to be off before it is on
 PASSES = 300  # before a choice of sides counts as unsolved
 
@@ -58,6 +58,16 @@ class _Choice(eqx.Module):
     rates: Float[Array, "H P"]  # dz/dt at these sides
     settled: Bool[Array, ""]
     count: Int[Array, ""]
+
+
+class _Silent(eqx.Module):
+    """What is above pairs at their kinks in samples of which their layer sends nothing."""
+
+    above: Bool[Array, "H P"]  # the pairs without inputs
+    feeds: Bool[Array, "H P"]  # those at their kinks, below them
+    first: Int[Array, "H P"]  # sides that a choice begins with
+    torn: Bool[Array, "H P"]  # pairs above that may slide
+    ray: Float[Array, "H P"]  # along which pairs leave their slides together
 
 
 class NetworkRule(AbstractRule):
@@ -107,19 +117,28 @@ class NetworkRule(AbstractRule):
         if flow.feeds_all:
             new = self._new(parameters, sides, fired, near)
         else:
-            sides, new = self._fed(parameters, sides, fired, near)
+            new = self._fed(parameters, sides, fired, near)
         slides = (sides.codes == SLIDING) & flow.leads
         frozen = flow.freeze(sides)
         strength = flow.strength(flow.pressed(parameters, frozen)[0].c)
         highest = flow.reach(parameters, frozen)[1]
         doubtful = highest > rounding_in(highest.dtype).snap * jnp.abs(strength)
         branch = slides & (new.codes == ON) & doubtful
+        if not flow.feeds_all:
+            repelled, others = flow.repelled(parameters, new)
+            branch = branch | (repelled & jnp.isnan(sides.certificate))  # the first ones only
+            highest = jnp.where(repelled, jnp.maximum(highest, others), highest)
         first = jnp.max(jnp.where(branch, highest, -jnp.inf))
         first = jnp.where(jnp.any(branch) & jnp.isnan(sides.certificate), first, sides.certificate)
         return eqx.tree_at(lambda s: s.certificate, new, first), branch
 
     def _new(
-        self, parameters: Parameters, sides: LayerSides, fired: Array, near: Array
+        self,
+        parameters: Parameters,
+        sides: LayerSides,
+        fired: Array,
+        near: Array,
+        silent: _Silent | None = None,
     ) -> LayerSides:
         """New sides after the events of some pairs."""
         flow = self.flow
@@ -127,48 +146,64 @@ class NetworkRule(AbstractRule):
         strength, slides = flow.strength(at.c), (sides.codes == SLIDING) & flow.leads
         left = jnp.where(2 * u > flow.bound(strength), ON, OFF).astype(jnp.int8)
         open_ = jnp.where(slides, ~fired, (fired | near) & (strength < 0)) & flow.leads
+        if silent is not None:
+            left = jnp.where(silent.ray > 0, ON, left)
+            open_ = open_ | silent.torn | (silent.feeds & ~(fired & slides))
         crosses = fired & ~slides & ~open_
         codes = jnp.where(fired & slides, left, jnp.where(crosses, -sides.codes, sides.codes))
-        return self._settled(parameters, codes, open_, crosses)
+        return self._settled(parameters, codes, open_, crosses, silent)
 
     def _fed(
         self, parameters: Parameters, sides: LayerSides, fired: Array, near: Array
-    ) -> tuple[LayerSides, LayerSides]:
-        """Sides before and after where inputs of pairs may be zero (`flowlin.field.gates.unfed`).
+    ) -> LayerSides:
+        """New sides where inputs of pairs may be zero (`flowlin.field.gates.unfed`).
 
-        What only pairs at their kinks feed reaches z = 0 with them: the event is theirs. Its side,
-        which counts for the signal that is sent down, is the one that it has when those pairs rise
-        that are on afterwards; which are depends on it, so both are found in turns, first with all
-        that may rise, then, where these do not settle, with one after another.
+        What only pairs at their kinks feed reaches z = 0 with them: the event is theirs, and it
+        chooses with them. The loss is not convex there, and the choice may run in circles; then it
+        begins again where some of those that feed rise, one selection of them after another.
         """
         flow, codes = self.flow, sides.codes
         idle = flow.unfed(jnp.where(fired | near, SLIDING, codes))
         reached = near & (codes == ON) & flow.by_sample(unfed.any_above, fired & idle)
         fired, near = (fired | reached) & ~idle, near & ~idle
         at_kinks = fired | near | ((codes == SLIDING) & ~idle)
-        ranks = flow.by_sample(unfed.rank, at_kinks)
-        turns = _Turns(self, parameters, sides, fired, near, idle, at_kinks)
+        above = idle & flow.by_sample(unfed.any_below, at_kinks)
+        feeds = at_kinks & flow.by_sample(unfed.any_above, above)
+        ranks = flow.by_sample(unfed.rank, feeds)
+        ray = self._leaving(parameters, sides, fired)
+        together = flow.by_sample(unfed.several, ray > 0)
+        fired = fired | (ray > 0)
+        torn = self._torn(parameters, codes, above, feeds)
 
         def once(state):
-            *_, count = state
-            one = at_kinks & (ranks == count - 1)
-            first = jnp.where(flow.by_sample(unfed.any_in_layer, one), one, at_kinks)
-            return *turns.from_rising(first.astype(flow.task.x.dtype)), count + 1
+            _, count = state
+            rises = feeds & ((count == 0) | ((count >> jnp.maximum(ranks, 0)) % 2 == 1))
+            along = jnp.where(together, ray, rises.astype(ray.dtype))
+            push = flow.push(parameters, above, along)
+            first = jnp.where((count > 0) & rises, ON, jnp.sign(push)).astype(codes.dtype)
+            silent = _Silent(above, feeds, first, torn & ((count > 0) | together), ray)
+            new = self._new(parameters, sides, fired, near, silent)
+            holds = self._holds(parameters, new)
+            trouble = jnp.where(holds, new.trouble, UNSOLVED).astype(new.trouble.dtype)
+            return eqx.tree_at(lambda s: s.trouble, new, trouble), count + 1
 
         def unsolved(state):
-            _, new, count = state
+            new, count = state
             return (count == 0) | ((new.trouble == UNSOLVED) & (count < STARTS))
 
-        start = sides, sides, jnp.zeros((), int)
-        before, new, _ = lax.while_loop(unsolved, once, start)
+        new = lax.while_loop(unsolved, once, (sides, jnp.zeros((), int)))[0]
         # What slid, and has no inputs any more, cannot.
-        codes = jnp.where(idle, before.codes, new.codes)
-        idle = flow.unfed(codes) & (codes == SLIDING)
-        codes = flow.follow(jnp.where(idle, OFF, codes).astype(jnp.int8))
-        return before, self._sides(codes, new.trouble)
+        idle = flow.unfed(new.codes) & (new.codes == SLIDING)
+        codes = flow.follow(jnp.where(idle, OFF, new.codes).astype(jnp.int8))
+        return self._sides(codes, new.trouble)
 
     def _settled(
-        self, parameters: Parameters, codes: Array, open_: Array, set_: Array
+        self,
+        parameters: Parameters,
+        codes: Array,
+        open_: Array,
+        set_: Array,
+        silent: _Silent | None,
     ) -> LayerSides:
         """Sides where the open pairs chose among each other, after those that are `set_`.
 
@@ -178,7 +213,7 @@ class NetworkRule(AbstractRule):
 
         def once(state):
             sides, open_, _ = state
-            sides, rates = self._chosen(parameters, sides.codes, open_)
+            sides, rates = self._chosen(parameters, sides.codes, open_, silent)
             back = set_ & ~open_ & self.flow.leads & (rates * sides.codes <= 0)
             return sides, open_ | back, jnp.any(back)
 
@@ -186,28 +221,38 @@ class NetworkRule(AbstractRule):
         return lax.while_loop(lambda state: state[2], once, start)[0]
 
     def _chosen(
-        self, parameters: Parameters, codes: Array, open_: Array
+        self, parameters: Parameters, codes: Array, open_: Array, silent: _Silent | None = None
     ) -> tuple[LayerSides, Float[Array, "H P"]]:
         """Sides with those that the open pairs choose among each other, and dz/dt of all there.
 
         All of them slide at first; then every pair on a wrong side changes it, after
         `BLOCK_PASSES` the last one alone, until none is. Bounds depend on the layers above alone:
-        one by one from below, pairs of two layers can chase each other for ever.
+        one by one from below, pairs of two layers can chase each other for ever. Pairs without
+        inputs that are not open follow what those below them do.
         """
         chosen = slots_of(open_.ravel(), self.slots)
-        base = self.flow.follow(jnp.where(open_, SLIDING, codes).astype(jnp.int8))
+        follow: Any = False if silent is None else silent.above & ~open_
+        base = jnp.where(open_, SLIDING, codes)
+        if silent is not None:
+            given = open_ | (follow & (silent.first != SLIDING))
+            base = jnp.where(given, silent.first, base)
+        base = self.flow.follow(base.astype(jnp.int8))
         # At their kinks, or the little that a pair's h adds counts where the loss is rounding.
         parameters, _ = self.flow.settle(parameters, self.flow.freeze(self._sides(base)))
 
         def once(choice: _Choice) -> _Choice:
-            side, moved, rates = self._turned(parameters, choice.codes, chosen, choice.count)
+            side, moved, rates = self._turned(
+                parameters, choice.codes, chosen, choice.count, silent
+            )
             # The last one is of the highest layer: what it does to the bounds below is then done.
             last = jnp.arange(moved.size) == moved.size - 1 - jnp.argmax(moved[::-1])
             stays = moved & ~last & (choice.count >= BLOCK_PASSES)
             side = jnp.where(stays, take(choice.codes, chosen), side)
-            new = choice.codes.ravel().at[chosen].set(side, mode="drop")
-            new = self.flow.follow(new.reshape(base.shape))
-            return _Choice(new, rates, ~jnp.any(moved), choice.count + 1)
+            new = choice.codes.ravel().at[chosen].set(side, mode="drop").reshape(base.shape)
+            pushed = follow & (rates != 0)
+            new = jnp.where(pushed, jnp.sign(rates).astype(new.dtype), new)
+            settled = ~jnp.any(moved) & ~jnp.any(pushed & (new != choice.codes))
+            return _Choice(self.flow.follow(new), rates, settled, choice.count + 1)
 
         zero = jnp.zeros(base.shape, self.flow.task.x.dtype)
         start = _Choice(base, zero, jnp.asarray(False), jnp.zeros((), int))
@@ -217,7 +262,12 @@ class NetworkRule(AbstractRule):
         return self._sides(end.codes, trouble), end.rates
 
     def _turned(
-        self, parameters: Parameters, codes: Array, chosen: Int[Array, " m"], count: Array
+        self,
+        parameters: Parameters,
+        codes: Array,
+        chosen: Int[Array, " m"],
+        count: Array,
+        silent: _Silent | None,
     ) -> tuple[Int[Array, " m"], Bool[Array, " m"], Float[Array, "H P"]]:
         """Sides that the chosen pairs want at these sides, which of them are others, and dz/dt.
 
@@ -240,6 +290,12 @@ class NetworkRule(AbstractRule):
         noise = take(jnp.broadcast_to(flow.noise(parameters), codes.shape), chosen)
         slack_rate = slack * jnp.abs(q) + jnp.abs(gram) @ (slack * jnp.abs(u) + noise)
         slack_u = slack * jnp.abs(bound) + noise
+        rates = flow.rates(at, parameters, gates, at.velocity)
+        if silent is not None:
+            rates = self._pushed(parameters, codes, rates, silent)
+            above = take(silent.above, chosen)
+            rate = jnp.where(above, take(rates, chosen), rate)
+            slack_rate = jnp.where(above, 0.0, slack_rate)
         empty = bound <= 0
         low = slides & ((empty & (count < PATIENCE)) | (u < -slack_u))
         high = slides & ~low & (u > bound + slack_u)
@@ -250,55 +306,49 @@ class NetworkRule(AbstractRule):
         wanted = jnp.where(off, OFF, jnp.where(on, ON, SLIDING))
         end = jnp.where(slides, side_of(u, bound), side)
         side = jnp.where(moved, wanted, jnp.where(jnp.any(moved), side, end))
-        return side.astype(codes.dtype), moved, flow.rates(at, parameters, gates, at.velocity)
+        return side.astype(codes.dtype), moved, rates
+
+    def _pushed(
+        self, parameters: Parameters, codes: Array, rates: Array, silent: _Silent
+    ) -> Float[Array, "H P"]:
+        """dz/dt, of pairs without inputs as those at their kinks below them push them.
+
+        What leaves its slide starts at rest, and yet rises.
+        """
+        above, least = silent.above, jnp.sqrt(jnp.finfo(rates.dtype).tiny)
+        rising = jnp.where(silent.ray > 0, least * silent.ray, jnp.maximum(rates, least))
+        rising = jnp.where((codes == ON) & ~above, rising, 0.0)
+        return jnp.where(above, self.flow.push(parameters, above, rising), rates)
+
+    def _torn(
+        self, parameters: Parameters, codes: Array, above: Array, feeds: Array
+    ) -> Bool[Array, "H P"]:
+        """Which of the pairs `above` may slide: those that are pushed both ways."""
+        flow = self.flow
+        tied = flow.freeze(self._sides(jnp.where(above, SLIDING, codes)))
+        several = flow.by_sample(unfed.several, feeds)
+        return above & several & (flow.reach(parameters, tied)[0] < 0)
+
+    def _leaving(
+        self, parameters: Parameters, sides: LayerSides, fired: Array
+    ) -> Float[Array, "H P"]:
+        """The ray along which pairs leave their slides together, zero for all others."""
+        flow = self.flow
+        at, u = flow.pressed(parameters, flow.freeze(sides))
+        margin, ray = flow.joint(parameters, sides.codes, at, u)
+        alone = jnp.minimum(u, flow.bound(flow.strength(at.c)) - u)
+        leaves = flow.by_sample(unfed.any_in_layer, fired & (margin < alone))
+        return jnp.where(leaves, ray, 0.0)
+
+    def _holds(self, parameters: Parameters, sides: LayerSides) -> Bool[Array, ""]:
+        """Whether no two sliding pairs would rather rise together."""
+        frozen = self.flow.freeze(sides)
+        at, u = self.flow.pressed(parameters, frozen)
+        margin = self.flow.joint(parameters, sides.codes, at, u)[0]
+        return jnp.all(margin > -self.flow.tolerances(parameters, frozen))
 
     def _sides(self, codes: Array, trouble: ArrayLike = FINE) -> LayerSides:
         codes, trouble = codes.astype(jnp.int8), jnp.asarray(trouble, jnp.int8)
         slides = (codes == SLIDING) & self.flow.leads
         never = jnp.full((), jnp.nan, self.flow.task.x.dtype)
         return LayerSides(codes, slots_of(slides.ravel(), self.slots), trouble, never)
-
-
-class _Turns(eqx.Module):
-    """Those that are fed and those that feed them, in turns (`NetworkRule._fed`)."""
-
-    rule: NetworkRule
-    parameters: Parameters
-    sides: LayerSides
-    fired: Bool[Array, "H P"]
-    near: Bool[Array, "H P"]
-    idle: Bool[Array, "H P"]
-    at_kinks: Bool[Array, "H P"]
-
-    def from_rising(self, rising: Float[Array, "H P"]) -> tuple[LayerSides, LayerSides]:
-        """Sides before and after; unsolved where the turns do not settle."""
-        start = rising, self._given(rising), self.sides, jnp.asarray(True), jnp.zeros((), int)
-        return lax.while_loop(lambda s: s[3], lambda s: self._once(s), start)[1:3]
-
-    def _given(self, rising: Array) -> LayerSides:
-        """The sides before, of pairs that are not fed those that rising ones give them."""
-        flow, codes = self.rule.flow, self.sides.codes
-        push = flow.push(self.parameters, self.idle, rising)
-        pushed = jnp.where(push > 0, ON, OFF).astype(jnp.int8)
-        own = jnp.where(self.idle & ((push != 0) | (codes == SLIDING)), pushed, codes)
-        given = self.rule._sides(flow.follow(own), self.sides.trouble)
-        return eqx.tree_at(lambda s: s.certificate, given, self.sides.certificate)
-
-    def _once(self, state):
-        rising, before, _, _, count = state
-        flow = self.rule.flow
-        new = self.rule._new(self.parameters, before, self.fired, self.near)
-        frozen = flow.freeze(new)
-        at, _ = flow.pressed(self.parameters, frozen)
-        rates = flow.rates(at, self.parameters, frozen.gates, at.velocity)
-        on = (new.codes == ON) & self.at_kinks
-        # One that leaves its slide starts at rest.
-        least = jnp.sqrt(jnp.finfo(rates.dtype).tiny)
-        rises = jnp.where(on, jnp.maximum(rates, least), 0.0)
-        rises = jnp.where(flow.by_sample(unfed.any_in_layer, on), rises, rising)
-        after = self._given(rises)
-        differs = jnp.any(after.codes != before.codes)
-        again = differs & (count < TURNS)
-        before = jax.tree.map(lambda a, b: jnp.where(again, a, b), after, before)
-        trouble = jnp.where(differs & ~again, UNSOLVED, new.trouble).astype(jnp.int8)
-        return rises, before, eqx.tree_at(lambda s: s.trouble, new, trouble), again, count + 1

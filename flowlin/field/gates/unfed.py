@@ -1,12 +1,21 @@
-r"""Pairs without inputs: what is above a layer that sends nothing for a sample, without biases.
+r"""What several layers do without biases: pairs without inputs, and kinks that samples share.
 
-Where all units of a layer are off or at their kinks for a sample, z of the layers above is zero,
-whatever their weights, and stays so: such a pair neither moves nor slides. Its gate is what it
-becomes when units below rise from their kinks. Units that rise together give it the sign of
-$\sum_j W_{ij} \dot z_j$ (`push`), one that rises by itself the sign of its weight, so each unit
-at its kink has its own C (`alone`): the loss near such a point is a piecewise-linear function of
-the rising units, and C its slope along one of them. A function that is lowest between two of them,
-where a pair above would slide with both on, has no sides here: the choice is then undecided.
+**Pairs without inputs.** Where all units of a layer are off or at their kinks for a sample, z of
+the layers above is zero, whatever their weights, and stays so: such a pair neither moves nor
+slides. Its gate is what it becomes when units below rise from their kinks. Let $y \ge 0$ be what
+the units at their kinks send. The loss near such a point is $\ell(y)$, piecewise linear, and they
+slide with signals $w = -u$ while the origin is a local minimum of $\ell(y) - u \cdot y$:
+
+- along one unit, $-C \ge u$ with its own C (`alone`), pairs above having the signs of its weights;
+- between two units, where a pair above, pushed both ways, stays at its kink (`joint`). This may
+  fail first: then both rise together, the pair above sliding.
+
+What a rise gives the pairs above is the sign of $\sum_j W_{ij} \dot z_j$ (`push`).
+
+**Shared kinks.** For samples of which one unit j alone is on below, $z_{ip} = W_{ij} h_{jp}$: they
+all reach the kink of unit i at once, where $W_{ij} = 0$. Each slides in its own range nevertheless.
+Where one of them has C > 0, it does not slide, and turns when the others leave, so that the local
+loss is not convex: the flow may not be unique there, and the log notes a branch (`shared`).
 
 Arrays are lists of one (H_l, P) per hidden layer.
 """
@@ -16,7 +25,8 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flowlin.field.gates.sides import SLIDING
+from flowlin._tools.rounding import rounding_in
+from flowlin.field.gates.sides import ON, SLIDING
 from flowlin.network.kinds import ReLUNetwork
 
 Layers = list[Array]
@@ -39,6 +49,8 @@ def push(weights: Any, unfed: Layers, rising: Layers) -> Layers:
     below, found = None, []
     for w, unfed_, up in zip(weights, unfed, rising, strict=False):
         own = jnp.zeros_like(up) if below is None else w @ below
+        size = jnp.zeros_like(up) if below is None else jnp.abs(w) @ below
+        own = jnp.where(jnp.abs(own) > rounding_in(own.dtype).slack * size, own, 0.0)
         found.append(jnp.where(unfed_, own, 0.0))
         below = jnp.where(unfed_, jnp.maximum(found[-1], 0.0), up)
     return found
@@ -62,6 +74,29 @@ def alone(
     return found
 
 
+def several(pairs: Layers) -> Layers:
+    """Whether more than one of these is of the same sample, in whatever layer."""
+    count = sum(jnp.sum(own, axis=0) for own in pairs)
+    return [jnp.broadcast_to(count > 1, own.shape) for own in pairs]
+
+
+def shared(network: ReLUNetwork, codes: Layers, values: Layers, z: Layers) -> Layers:
+    """Sums of values over the samples that share a kink, in units of each one's inputs.
+
+    Samples for which one unit alone is on below send proportional inputs: each unit above is at its
+    kink for all of them at once. Zero where none is shared.
+    """
+    found = [jnp.zeros_like(values[0])]
+    for k in range(1, len(codes)):
+        on = codes[k - 1] == ON
+        one = (jnp.sum(on, axis=0) == 1) & (network.slope == 0) & (network.biases[k] is None)
+        sole = on & one
+        sent = jnp.where(sole, z[k - 1], 0.0)  # inputs (H_below, P)
+        sums = ((values[k] @ sent.T) @ sole) / jnp.where(jnp.any(sole, 0), jnp.sum(sent, 0), 1.0)
+        found.append(sums)
+    return found
+
+
 def any_in_layer(pairs: Layers) -> Layers:
     """Whether any pair of the same layer and sample is one of these."""
     return [jnp.broadcast_to(jnp.any(own, axis=0), own.shape) for own in pairs]
@@ -74,6 +109,66 @@ def any_above(pairs: Layers) -> Layers:
         found = [jnp.broadcast_to(above, own.shape), *found]
         above = above | jnp.any(own, axis=0)
     return found
+
+
+def joint(
+    weights: Any, biases: Any, feeds: Layers, u: Layers, error: Float[Array, "N_out P"]
+) -> tuple[Layers, Layers]:
+    r"""How far sliding pairs `feeds` are from rising two at a time, and on which ray they would.
+
+    Loss and pressure along y >= 0 are $\ell(y) - u \cdot y$, which is piecewise linear. Its least
+    slope between two of the units is along one of them (`alone`), or where a unit above, pushed
+    both ways, stays at its kink: $y \propto (|W_{kj}|, |W_{ki}|)$. Of more than three units in one
+    sample the first three are looked at, and of several layers above only the first one's kinks.
+
+    **Returns:** $\ell - u \cdot y$ at the lowest such y, whose largest entry is one, for the two
+    units it belongs to, else infinity; and y, else zero.
+    """
+    margins, rays = [], []
+    for k, (own, press) in enumerate(zip(feeds, u, strict=True)):
+        least = jnp.full(own.shape, jnp.inf, press.dtype), jnp.zeros(own.shape, press.dtype)
+        if k + 1 < len(feeds) and all(b is None for b in biases[k + 1 :]):
+            order = jnp.cumsum(own, axis=0) * own  # 1, 2, 3 for the first ones of a sample
+            for first, second in ((1, 2), (1, 3), (2, 3)):
+                two = (order == first).astype(press.dtype), (order == second).astype(press.dtype)
+                least = _lower(least, _between(weights[k + 1 :], two, press, error))
+        margins, rays = [*margins, least[0]], [*rays, least[1]]
+    return margins, rays
+
+
+def _between(weights: Any, two: Any, press: Array, error: Array) -> tuple[Array, Array]:
+    """Margin and ray (H, P) of two units of each sample, given as rows of ones and zeros."""
+    push = [weights[0] @ one for one in two]  # (K, P)
+    torn = push[0] * push[1] < 0
+    scale = jnp.where(torn, jnp.maximum(jnp.abs(push[0]), jnp.abs(push[1])), 1.0)
+    parts = [jnp.abs(push[1]) / scale, jnp.abs(push[0]) / scale]  # (K, P), of the two
+    sent = push[0][:, None] * parts[0] + push[1][:, None] * parts[1]
+    itself = jnp.eye(sent.shape[0], dtype=bool)[:, :, None]
+    sent = jnp.maximum(jnp.where(itself, 0.0, sent), 0.0)  # (K', K, P)
+    for w in weights[1:-1]:
+        sent = jnp.maximum(jnp.tensordot(w, sent, 1), 0.0)
+    gain = jnp.einsum("op,okp->kp", error, jnp.tensordot(weights[-1], sent, 1))
+    pressed = sum(jnp.sum(one * press, 0) * part for one, part in zip(two, parts, strict=True))
+    margin = jnp.where(torn, -gain - pressed, jnp.inf)
+    lowest = jnp.argmin(margin, axis=0)
+
+    def there(rows):
+        return jnp.take_along_axis(rows, lowest[None], axis=0)[0]
+
+    own = (two[0] + two[1]) > 0
+    ray = two[0] * there(parts[0]) + two[1] * there(parts[1])
+    return jnp.where(own, there(margin), jnp.inf), ray
+
+
+def _lower(one: Any, other: Any) -> tuple[Array, Array]:
+    """The lower of two margins for each sample, and its ray."""
+    lower = jnp.min(other[0], axis=0) < jnp.min(one[0], axis=0)
+    return jnp.where(lower, other[0], one[0]), jnp.where(lower, other[1], one[1])
+
+
+def any_below(pairs: Layers) -> Layers:
+    """Whether any pair of the same sample in a lower layer is one of these."""
+    return any_above(pairs[::-1])[::-1]
 
 
 def rank(pairs: Layers) -> Layers:
