@@ -13,6 +13,7 @@ import pytest
 import scipy.integrate
 
 import flowlin as fl
+from flowlin.field.gates import unfed
 from flowlin.field.gates.layers import DeepFlow
 from flowlin.field.gates.layers_rule import NetworkRule
 from flowlin.field.gates.one_layer import GatedFlow
@@ -576,3 +577,38 @@ def test_without_biases_two_units_rise_together(seed, t1, at, turns):
         off.append(float(distance(descent.final, flow.final)))
     assert off[0] < 1e-3
     assert off[1] < 0.15 * off[0]
+
+
+def test_two_units_rise_together_where_the_local_loss_falls():
+    """Against the local loss along all directions: none falls while `alone` and `joint` hold."""
+    rng = np.random.default_rng(0)
+    samples, units, above, outputs = 400, 3, 4, 2
+    weights = [rng.normal(size=s) for s in ((units, 5), (above, units), (outputs, above))]
+    error = rng.normal(size=(outputs, samples))
+    alone = -(weights[2] @ np.maximum(weights[1], 0)).T @ error  # loss along each unit
+    u = rng.uniform(0.6, 1.05, (units, samples)) * np.abs(alone)  # most hold alone
+    feeds = np.zeros((units, samples), bool)
+    for p in range(samples):
+        feeds[rng.choice(units, 2, replace=False), p] = True
+    none = np.zeros((above, samples))
+    layers = [jnp.asarray(feeds), jnp.asarray(none, bool)]
+    signals = [jnp.asarray(u), jnp.asarray(none)]
+    margins, rays = unfed.joint(weights, [None] * 3, layers, signals, jnp.asarray(error))
+
+    def slope(y):  # of loss less pressure along y (units, P)
+        sent = weights[2] @ np.maximum(weights[1] @ y, 0)
+        return -np.sum(error * sent, axis=0) - np.sum(u * y, axis=0)
+
+    ray, margin = np.asarray(rays[0]), np.min(np.asarray(margins[0]), axis=0)
+    torn = np.isfinite(margin)
+    assert np.sum(torn) > 100
+    np.testing.assert_allclose(slope(ray)[torn], margin[torn], atol=1e-13)
+    first, second = np.argmax(feeds, axis=0), units - 1 - np.argmax(feeds[::-1], axis=0)
+    eye, least = np.eye(units), np.full(samples, np.inf)
+    for angle in np.linspace(0, np.pi / 2, 2001):
+        y = np.cos(angle) * eye[:, first] + np.sin(angle) * eye[:, second]
+        least = np.minimum(least, slope(y))
+    axes = np.minimum(slope(eye[:, first]), slope(eye[:, second]))
+    clear = np.abs(np.minimum(axes, margin)) > 1e-2  # between two directions of the grid
+    assert np.array_equal((least < 0)[clear], (np.minimum(axes, margin) < 0)[clear])
+    assert np.sum((margin < 0) & (axes > 0)) > 5  # it fails first along the ray
