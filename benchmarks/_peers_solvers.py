@@ -146,10 +146,12 @@ def ours(problem: Problem) -> dict[str, Contender]:
             "flowlin RecycledBDF": by_flowlin(problem, solver=fl.RecycledBDF()),
             "flowlin RKC": by_flowlin(problem, solver=fl.RKC()),
         }
+    averaged = by_flowlin(problem, kinks=fl.AveragedKinks())
     if problem.name == "relu tree":
-        return {"flowlin ExactKinks": by_flowlin(problem, kinks=fl.ExactKinks())}
+        exact = by_flowlin(problem, kinks=fl.ExactKinks())
+        return {"flowlin ExactKinks": exact, "flowlin AveragedKinks": averaged}
     return {
-        "flowlin AveragedKinks": by_flowlin(problem, kinks=fl.AveragedKinks()),
+        "flowlin AveragedKinks": averaged,
         "flowlin IgnoreKinks": by_flowlin(problem, kinks=fl.IgnoreKinks()),
     }
 
