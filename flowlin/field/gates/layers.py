@@ -344,8 +344,11 @@ class DeepFlow(eqx.Module):
         """Margin and ray of sliding pairs that would rise together; see `unfed.joint`."""
         weights, biases = self.whole(parameters)
         idle = self.unfed(codes)
-        silent = [jnp.all(own <= SLIDING, axis=0) & (own == SLIDING) for own in self.split(codes)]
-        feeds = jnp.concatenate(silent) & ~idle
+        silent = self.each(
+            lambda kinks, own: jnp.all(own <= SLIDING, axis=0) & (own == SLIDING) & kinks.single,
+            codes,
+        )
+        feeds = silent & ~idle & (self.network.slope == 0)
         feeds = feeds & self.by_sample(unfed.several, feeds)
 
         def found():

@@ -148,7 +148,7 @@ class NetworkRule(AbstractRule):
         open_ = jnp.where(slides, ~fired, (fired | near) & (strength < 0)) & flow.leads
         if silent is not None:
             left = jnp.where(silent.ray > 0, ON, left)
-            open_ = open_ | silent.torn | (silent.feeds & ~(fired & slides))
+            open_ = open_ | ((silent.torn | silent.feeds & ~(fired & slides)) & flow.leads)
         crosses = fired & ~slides & ~open_
         codes = jnp.where(fired & slides, left, jnp.where(crosses, -sides.codes, sides.codes))
         return self._settled(parameters, codes, open_, crosses, silent)

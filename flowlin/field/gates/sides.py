@@ -71,6 +71,11 @@ class Hyperplanes(eqx.Module):
         leads = self.leads & jnp.any(x != 0, axis=1)
         return eqx.tree_at(lambda kinks: (kinks.x, kinks.leads), self, (x, leads))
 
+    @property
+    def single(self) -> Bool[Array, " P"]:
+        """Whether a sample shares its kink with no other."""
+        return jnp.sum(self.leader[:, None] == self.leader, axis=1) == 1
+
     def strength(self, c: Float[Array, "H P"]) -> Float[Array, "H P"]:
         """C summed over the samples of each kink, at its leader."""
 

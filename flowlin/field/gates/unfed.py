@@ -65,7 +65,7 @@ def alone(
     """
     found = list(c)
     for k, gate in enumerate(gates[:-1]):
-        if any(b is not None for b in biases[k + 1 :]):
+        if any(b is not None for b in biases[k + 1 : -1]):
             continue
         sent = weights[k + 1]
         for w in weights[k + 2 :]:
@@ -127,7 +127,7 @@ def joint(
     margins, rays = [], []
     for k, (own, press) in enumerate(zip(feeds, u, strict=True)):
         least = jnp.full(own.shape, jnp.inf, press.dtype), jnp.zeros(own.shape, press.dtype)
-        if k + 1 < len(feeds) and all(b is None for b in biases[k + 1 :]):
+        if k + 1 < len(feeds) and all(b is None for b in biases[k + 1 : -1]):
             order = jnp.cumsum(own, axis=0) * own  # 1, 2, 3 for the first ones of a sample
             for first, second in ((1, 2), (1, 3), (2, 3)):
                 two = (order == first).astype(press.dtype), (order == second).astype(press.dtype)
