@@ -65,7 +65,7 @@ def alone(
     """
     found = list(c)
     for k, gate in enumerate(gates[:-1]):
-        if any(b is not None for b in biases[k + 1 : -1]):
+        if any(b is not None for b in biases[k + 1 :]):
             continue
         sent = weights[k + 1]
         for w in weights[k + 2 :]:
