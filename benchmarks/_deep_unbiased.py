@@ -49,7 +49,7 @@ def measured(case: _deep.Case, seed: int) -> dict[str, Any]:
         "reached": float(flow.end),
         "events": len(flow.events) - len(branches),
         "rise": float(np.max(np.diff(losses)) / losses[0]),
-        "branches": branches,
+        "branches": sorted({branch.time for branch in branches}),
         "distances": off,
         "parts": bool(ended and off[1] > FOLLOWS * off[0]),
     }

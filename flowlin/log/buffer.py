@@ -77,13 +77,13 @@ def gate_log(
 ) -> EventLog:
     """Gates' changes in channels "gate", one per layer, without what happened after `end`.
 
-    With several layers, channels "branch" hold where the flow may not have been unique, one per
-    layer (the last one branches without biases alone).
+    With several layers, channels "branch" hold where the flow may not have been unique: one per
+    layer but the last, whose pairs cannot branch.
     """
     time, count = found.until(end)
     gates, branches = (
         [Channel(name, (width, initial.shape[1]), (layer,)) for layer, width in enumerate(layers)]
-        for name, layers in (("gate", hidden), ("branch", hidden if len(hidden) > 1 else ()))
+        for name, layers in (("gate", hidden), ("branch", hidden[:-1]))
     )
     sides = initial.astype(int).ravel()
     never = jnp.zeros(sum(channel.size for channel in branches), sides.dtype)

@@ -181,17 +181,22 @@ class DeepFlow(eqx.Module):
     def repelled(
         self, parameters: Parameters, sides: LayerSides
     ) -> tuple[Bool[Array, "H P"], Float[Array, "H P"]]:
-        """Sliding pairs that share their kink with pairs of C > 0, and the sum of these C.
+        """Pairs that alone feed a sliding pair whose kink it shares with pairs of C > 0; these C.
 
-        What turns when they leave: the flow may then not be unique (`unfed.shared`).
+        They turn when it leaves: the flow may then not be unique (`unfed.shared`).
         """
         strength = self.strength(self.pressed(parameters, self.freeze(sides))[0].c)
-        slides = sides.codes == SLIDING
-        others = jnp.where(slides, 0.0, jnp.maximum(strength, 0.0))
-        z = self.run(parameters, self.gates(sides.codes)).z
         codes = self.split(sides.codes)
-        found = jnp.concatenate(unfed.shared(self.network, codes, self.split(others), z))
-        return slides & (found > 0), found
+        others = jnp.where(sides.codes == SLIDING, 0.0, jnp.maximum(strength, 0.0))
+        z = self.run(parameters, self.gates(sides.codes)).z
+        sums = unfed.shared(self.network, codes, self.split(others), z)
+        largest = [
+            jnp.max(jnp.where(own == SLIDING, c, 0.0), 0)
+            for own, c in zip(codes, sums, strict=True)
+        ]
+        above = [*largest[1:], jnp.zeros_like(largest[0])]
+        found = [one * c for one, c in zip(unfed.sole(self.network, codes), above, strict=True)]
+        return jnp.concatenate(found) > 0, jnp.concatenate(found)
 
     def gates(self, codes: Int[Array, "H P"]) -> Float[Array, "H P"]:
         """Gates to the sides, those of sliding pairs off."""

@@ -15,7 +15,8 @@ What a rise gives the pairs above is the sign of $\sum_j W_{ij} \dot z_j$ (`push
 **Shared kinks.** For samples of which one unit j alone is on below, $z_{ip} = W_{ij} h_{jp}$: they
 all reach the kink of unit i at once, where $W_{ij} = 0$. Each slides in its own range nevertheless.
 Where one of them has C > 0, it does not slide, and turns when the others leave, so that the local
-loss is not convex: the flow may not be unique there, and the log notes a branch (`shared`).
+loss is not convex: the flow may not be unique there, and the log notes a branch, of the pair of j
+(`shared`, `sole`).
 
 Arrays are lists of one (H_l, P) per hidden layer.
 """
@@ -80,6 +81,16 @@ def several(pairs: Layers) -> Layers:
     return [jnp.broadcast_to(count > 1, own.shape) for own in pairs]
 
 
+def sole(network: ReLUNetwork, codes: Layers) -> Layers:
+    """Pairs that alone are on in their layer, for a layer above without biases."""
+    found = []
+    for k, own in enumerate(codes):
+        on, fed = own == ON, k + 1 == len(codes) or network.biases[k + 1] is not None
+        alone_ = (jnp.sum(on, axis=0) == 1) & (network.slope == 0) & (not fed)
+        found.append(on & alone_)
+    return found
+
+
 def shared(network: ReLUNetwork, codes: Layers, values: Layers, z: Layers) -> Layers:
     """Sums of values over the samples that share a kink, in units of each one's inputs.
 
@@ -87,13 +98,10 @@ def shared(network: ReLUNetwork, codes: Layers, values: Layers, z: Layers) -> La
     kink for all of them at once. Zero where none is shared.
     """
     found = [jnp.zeros_like(values[0])]
-    for k in range(1, len(codes)):
-        on = codes[k - 1] == ON
-        one = (jnp.sum(on, axis=0) == 1) & (network.slope == 0) & (network.biases[k] is None)
-        sole = on & one
-        sent = jnp.where(sole, z[k - 1], 0.0)  # inputs (H_below, P)
-        sums = ((values[k] @ sent.T) @ sole) / jnp.where(jnp.any(sole, 0), jnp.sum(sent, 0), 1.0)
-        found.append(sums)
+    for below, own, sent in zip(sole(network, codes), values[1:], z, strict=False):
+        inputs = jnp.where(below, sent, 0.0)  # (H_below, P)
+        size = jnp.where(jnp.any(below, axis=0), jnp.sum(inputs, axis=0), 1.0)
+        found.append(((own @ inputs.T) @ below) / size)
     return found
 
 
