@@ -612,3 +612,36 @@ def test_two_units_rise_together_where_the_local_loss_falls():
     clear = np.abs(np.minimum(axes, margin)) > 1e-2  # between two directions of the grid
     assert np.array_equal((least < 0)[clear], (np.minimum(axes, margin) < 0)[clear])
     assert np.sum((margin < 0) & (axes > 0)) > 5  # it fails first along the ray
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [
+        (gaussian(12, 4), {"hidden": (6, 6), "slope": 0.1}),  # off units send something
+        (fl.tasks.xor(), {"hidden": (8, 8)}),  # samples with one kink from opposite sides
+    ],
+)
+def test_without_biases_descent_converges_where_units_never_rise_together(task, options):
+    network = start(task, seed=0, variance=0.2, bias=False, **options)
+    flow = exact(network, task, 10.0)
+    descents = [fl.gradient_descent(network, task, 10.0 / n, n) for n in (10_000, 100_000)]
+    off = [float(distance(descent.final, flow.final)) for descent in descents]
+    assert off[0] < 1e-3
+    assert off[1] < 0.15 * off[0]
+
+
+@pytest.mark.slow
+def test_kinks_that_samples_share_and_one_repels_are_told():
+    """Of samples 7 and 11 unit 5 alone is on below: they share the kink of unit 1 above.
+
+    11 slides there, 7 does not and has C > 0. Descent leaves at about t = 9.1, the walk stays.
+    """
+    task = gaussian(12, 4)
+    network = start(task, (6, 6), 14, variance=0.2, bias=False)
+    flow = exact(network, task, 10.0, rtol=1e-6)
+    told = flow.events.select("branch")
+    assert (0, 5, 11) in told.index
+    assert float(flow.stats["branch_certificate"]) > 0
+    descent = fl.gradient_descent(network, task, 1e-4, 100_000)
+    assert distance(descent.final, flow.final) > 1e-4
