@@ -79,7 +79,9 @@ def differences(run, at, direction, known, step: float):
     return times, final, stars
 
 
-def against_differences(name: str, task: fl.Task, hidden: int, variance: float, t1: float):
+def against_differences(
+    name: str, task: fl.Task, hidden: int | tuple[int, ...], variance: float, t1: float
+):
     """One row per direction."""
     base = fl.ReLUNetwork.init(task, hidden, variance, key=jax.random.key(3))
     run = jax.jit(outcome(base, task, t1, 1e-12, diffrax.ForwardMode(), 2048))
@@ -131,10 +133,10 @@ def temporary(compiled: Any) -> int:
     return int(compiled.memory_analysis().temp_size_in_bytes)
 
 
-def reverse_against_forward() -> dict[str, Any]:
+def reverse_against_forward(hidden: tuple[int, ...]) -> dict[str, Any]:
     """Reverse-mode gradient against forward-mode slopes, and the memory of either."""
     task = fl.tasks.xor()
-    base = fl.ReLUNetwork.init(task, 6, 0.1, key=jax.random.key(2))
+    base = fl.ReLUNetwork.init(task, hidden, 0.1, key=jax.random.key(2))
 
     def compiled(adjoint, max_steps, derivative):
         run = outcome(base, task, 6.0, 1e-8, adjoint, max_steps)
@@ -145,7 +147,8 @@ def reverse_against_forward() -> dict[str, Any]:
 
         return jax.jit(derivative(total)).lower(jnp.asarray([0.0, 1.0, 0.0])).compile()
 
-    at, row = jnp.asarray([0.0, 1.0, 0.0]), {}
+    at = jnp.asarray([0.0, 1.0, 0.0])
+    row: dict[str, Any] = {"xor": " + ".join(map(str, hidden))}
     forward = compiled(diffrax.ForwardMode(), 128, jax.jacfwd)
     for steps in (128, 2**20):
         reverse = compiled(diffrax.RecursiveCheckpointAdjoint(), steps, jax.grad)
@@ -170,6 +173,8 @@ def main() -> None:
         rows += against_differences("gaussian", _common.gaussian(20), 32, 1e-2, 6.0)
         rows += against_differences("offset xor", fl.tasks.offset_xor(), 32, 1e-2, 10.0)
         rows += against_differences("xor 0/1", fl.tasks.xor(binary=True), 32, 1e-2, 20.0)
+        small = fl.tasks.hierarchy(levels=2)
+        rows += against_differences("hierarchy of 4, 6 + 6", small, (6, 6), 5e-2, 12.0)
     head = [key for key in rows[0] if key != "beyond 1e-6"]
     cells = [
         [f"{v:.1e}" if isinstance(v, float) else "-" if v is None else v for v in line]
@@ -186,10 +191,10 @@ def main() -> None:
     print(text)
     if quick:
         return
-    memory = reverse_against_forward()
-    text += "\n\n" + _common.markdown_table(list(memory), [list(memory.values())])
+    memory = [reverse_against_forward(hidden) for hidden in ((6,), (6, 6))]
+    text += "\n\n" + _common.markdown_table(list(memory[0]), [list(m.values()) for m in memory])
     print(memory)
-    _common.save("derivatives", [*rows, memory], text)
+    _common.save("derivatives", [*rows, *memory], text)
 
 
 if __name__ == "__main__":

@@ -306,6 +306,57 @@ def test_it_goes_on_and_comes_back_from_a_file(walked, tmp_path):
     assert loaded.stats["branch_certificate"] == flow.stats["branch_certificate"]
 
 
+def test_a_checkpointed_walk_goes_on_to_the_bit(walked, tmp_path):
+    network, flow = walked
+    options = {"ts": times(END), "checkpoint": tmp_path / "state.npz"}
+    part = exact(network, TREE, END, 1e-10, max_steps=40, throw=False, **options)
+    assert part.result != fl.RESULTS.successful
+    assert 0 < len(part.events) < len(flow.events)
+    whole = exact(network, TREE, END, 1e-10, **options)
+    for found in ("final", "networks", "losses", "events"):
+        a, b = (jax.tree.leaves(getattr(one, found)) for one in (whole, flow))
+        assert all(np.array_equal(x, y) for x, y in zip(a, b, strict=True)), found
+    assert whole.stats["branch_certificate"] == flow.stats["branch_certificate"]
+
+
+@pytest.mark.slow
+def test_a_batch_is_its_single_walks():
+    """Over c; within a batch the slides of one run differ in number from those of another."""
+    task = fl.tasks.hierarchy(levels=2)
+    network = start(task, (6, 6), 6, variance=5e-2)
+
+    def run(c):
+        at = eqx.tree_at(lambda n: n.bias_strength, network, c)
+        flow = exact(at, task, 6.0, throw=False, max_events=64)
+        log = flow.events
+        return log.time, log.component, log.new, flow.final, flow.linearization(layer=1).open.time
+
+    some = jnp.array([0.5, 1.0, 2.0])
+    batch = jax.jit(jax.vmap(run))(some)
+    assert np.all(np.sum(np.isfinite(batch[0]), axis=1) > 5)
+    assert not np.array_equal(batch[1][0], batch[1][1])
+    for k, c in enumerate(some):
+        one = jax.jit(run)(c)
+        for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(batch), strict=True):
+            np.testing.assert_allclose(a, b[k], rtol=1e-8, atol=1e-12)
+
+
+def test_sliding_pairs_are_held_whatever_slots_there_are(walked):
+    """As few slots as hold those that slide are solved for."""
+    network, flow = walked
+    parameters = flow.final.parameters
+    codes = jnp.asarray(sides_at(flow, END))
+    sliding = int(jnp.sum(codes == 0))
+    assert sliding > 8
+    field = DeepFlow(network, TREE, MEAN, jnp.asarray(1.0))
+    found = []
+    for slots in (sliding, sliding + 1, 2 * sliding + 1, 5 * sliding, codes.size):
+        frozen = field.freeze(NetworkRule(field, slots)._sides(codes))
+        found.append(eqx.filter_jit(field.margins)(parameters, frozen))
+    for other in found[1:]:
+        np.testing.assert_allclose(other, found[0], rtol=1e-9, atol=1e-13)
+
+
 def test_branches_are_told(walked):
     _, flow = walked
     branches = flow.events.select("branch")

@@ -10,9 +10,9 @@ from jaxtyping import Array, Int
 from flowlin.events.recorder import RecorderState
 from flowlin.solvers.averaged import EVALUATIONS, AveragedGates
 from flowlin.solvers.bdf import BDFState
+from flowlin.solvers.explicit import evaluations
 from flowlin.solvers.pausing import Costly
 from flowlin.solvers.rkc import RKCState
-from flowlin.solvers.unrolled import evaluations
 from flowlin.solvers.walk import WalkState
 from flowlin.solvers.wrapped import Wrapped
 

@@ -42,8 +42,8 @@ from flowlin.runs.progress import SILENT, progress_meter
 from flowlin.runs.run import Allowance, Observables, Observe, Run
 from flowlin.runs.stiffness import TOO_SHORT, StiffnessCheck
 from flowlin.runs.trajectory import Reference, Trajectory, finished
+from flowlin.solvers.explicit import evaluations
 from flowlin.solvers.kinks import AbstractKinks
-from flowlin.solvers.unrolled import evaluations
 from flowlin.solvers.walk import ExactWalk
 from flowlin.tasks.task import Task
 

@@ -16,9 +16,9 @@ from flowlin.runs.run import Run
 from flowlin.runs.trajectory import Continuation, Trajectory
 from flowlin.solvers.averaged import EVALUATIONS, AveragedGates
 from flowlin.solvers.bdf import RecycledBDF
+from flowlin.solvers.explicit import evaluations
 from flowlin.solvers.radius import direction, spectral_radius
 from flowlin.solvers.rkc import RKC
-from flowlin.solvers.unrolled import evaluations
 
 # Accepted steps before the first look; the next ones come at twice as many each. Runs of averaged
 # gates take few steps, unless they are stiff.

@@ -15,7 +15,7 @@ from flowlin.field.problem import Problem
 from flowlin.network.kinds import ReLUNetwork
 from flowlin.network.model import AbstractModel
 from flowlin.solvers.averaged import FINEST, AveragedGates
-from flowlin.solvers.unrolled import Unrolled
+from flowlin.solvers.explicit import Explicit
 from flowlin.solvers.walk import ExactWalk, rule_for
 from flowlin.tasks.task import Task
 
@@ -272,7 +272,7 @@ class ExactKinks(AbstractKinks):
         """The walk with a rule for the network's depth."""
         assert isinstance(solver, diffrax.AbstractERK)
         rule = rule_for(problem, self.slots, loop)
-        return ExactWalk(Unrolled(solver), rule, *tolerances, capacity, loop=loop)
+        return ExactWalk(Explicit(solver), rule, *tolerances, capacity, loop=loop)
 
     def remedy(self, network: AbstractModel) -> str:
         """More digits."""

@@ -2,7 +2,6 @@
 
 from typing import Any, cast
 
-import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -14,6 +13,8 @@ from flowlin._tools.roots import bracketed_root
 from flowlin._tools.rounding import rounding_in
 from flowlin._tools.types import Parameters
 from flowlin.field.gates.rule import Piece
+from flowlin.field.gates.sides import SLIDING
+from flowlin.solvers.explicit import Explicit
 
 CHECKS = 6  # least number of points per step, both ends included, through which margins are put
 GRID = np.linspace(0.0, 1.0, 11)  # where signs and turns are looked at
@@ -21,7 +22,7 @@ GRID = np.linspace(0.0, 1.0, 11)  # where signs and turns are looked at
 
 def walk_piece(
     flow: Any,
-    solver: diffrax.AbstractSolver,
+    solver: Explicit,
     terms: Any,
     t: Array,
     t1: Array,
@@ -39,15 +40,13 @@ def walk_piece(
     the flow; the correction also carries the derivative of the event's time.
     """
 
-    if inner is not None:
-        # The first stage, which the steps tried from here share.
-        velocity = lax.cond(inner[0] | made_jump, lambda: terms.vf(t, y, frozen), lambda: inner[1])
-        inner, made_jump = (jnp.asarray(False), velocity), jnp.asarray(False)
+    # The first stage, which the steps tried from here share.
+    velocity = solver.first(terms, t, y, frozen, inner, made_jump)
 
     def step(end):
-        return solver.step(terms, t, end, y, frozen, inner, made_jump)[:-1]
+        return solver.step_from(velocity, terms, t, end, y, frozen)
 
-    y1, error, dense, state = step(t1)
+    y1, error, dense, last = step(t1)
     path = solver.interpolation_cls(t0=t, t1=t1, **dense)
     # As many points as make z exact, a polynomial of the dense output.
     count = cast(int, solver.order(terms)) * flow.degree + 1
@@ -62,19 +61,17 @@ def walk_piece(
         low, high, first, tied = _first_event(curve, before, after, slack <= 0, tolerance)
         length = lax.stop_gradient(t1 - t)
         target = lax.stop_gradient(t) + high * length
-        ye, error_e, dense_e, state_e = step(target)
-        velocity = flow(None, ye, frozen) if state_e is None else state_e[1]
-        shift, ye, spread = _correct(
-            flow, frozen, ye, velocity, error_e, first, slack, high * length
-        )
+        ye, error_e, dense_e, last_e = step(target)
+        there = flow(None, ye, frozen) if inner is None else last_e
+        shift, ye, spread = _correct(flow, frozen, ye, there, error_e, first, slack, high * length)
         fired = jnp.any(first | tied, axis=0)
-        return target + shift, ye, dense_e, state_e, fired, (high - low) * length + spread
+        return target + shift, ye, dense_e, last_e, fired, (high - low) * length + spread
 
     def to_end():
         none = jnp.zeros(frozen.codes.shape, bool)
-        return t1 + jnp.zeros_like(t), y1, dense, state, none, jnp.zeros_like(t)
+        return t1 + jnp.zeros_like(t), y1, dense, last, none, jnp.zeros_like(t)
 
-    end, y1, dense, state, fired, uncertainty = lax.cond(found, to_event, to_end)
+    end, y1, dense, last, fired, uncertainty = lax.cond(found, to_event, to_end)
     y1, moved = flow.settle(y1, frozen)
     return Piece(
         start=t,
@@ -82,7 +79,7 @@ def walk_piece(
         y1=y1,
         error=cast(Parameters, error),
         dense=dense,
-        inner=state,
+        inner=solver.state(inner, last),
         fired=fired,
         jump=jnp.any(fired) | moved,
         uncertainty=lax.stop_gradient(uncertainty),
@@ -204,8 +201,16 @@ def _correct(
     **Returns:** the change of time, the state there, and the uncertainty of the time.
     """
 
+    slides = jnp.any(jnp.any(first, axis=0) & (frozen.codes == SLIDING))
+
     def margin(y):
-        return jnp.sum(jnp.where(first, flow.margins(y, frozen) + slack, 0.0))
+        # Of a pair on a side, |z|, without solving for those that slide.
+        return lax.cond(
+            slides,
+            lambda y: jnp.sum(jnp.where(first, flow.margins(y, frozen) + slack, 0.0)),
+            lambda y: jnp.sum(jnp.where(first[0], flow.distances(y, frozen) + slack[0], 0.0)),
+            y,
+        )
 
     value, slope = jax.jvp(margin, (y,), (velocity,))
     slope = lax.stop_gradient(jnp.where(slope < 0, slope, -jnp.inf))

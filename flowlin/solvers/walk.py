@@ -23,9 +23,9 @@ from flowlin.field.gates.sides import FINE
 from flowlin.field.problem import Problem
 from flowlin.log.buffer import Buffer
 from flowlin.network.kinds import ReLUNetwork
+from flowlin.solvers.explicit import Explicit, evaluations
 from flowlin.solvers.piece import walk_piece
 from flowlin.solvers.signals import UNDECIDED
-from flowlin.solvers.unrolled import Unrolled, evaluations
 from flowlin.solvers.wrapped import Forwarding
 
 
@@ -36,7 +36,8 @@ def rule_for(problem: Problem, slots: int, loop: str) -> AbstractRule:
     what = network, problem.task, problem.loss, problem.constants, problem.decay
     if len(network.hidden) == 1:
         return UnitRule(GatedFlow(*what), slots, loop)
-    return NetworkRule(DeepFlow(*what), 4 * slots)
+    pairs = sum(network.hidden) * problem.task.samples
+    return NetworkRule(DeepFlow(*what), min(4 * slots, pairs))
 
 
 class Pieces(eqx.Module):
@@ -116,7 +117,7 @@ class ExactWalk(Forwarding[WalkState]):
     and say what the controller makes of it.
     """
 
-    solver: Unrolled
+    solver: Explicit
     rule: AbstractRule
     rtol: ArrayLike
     atol: ArrayLike

@@ -23,6 +23,7 @@ from flowlin.network.kinds import ReLUNetwork
 from flowlin.tasks.task import Task
 
 Layers = list[Array]  # one array (H_l, P) per hidden layer
+FEW = 16  # pairs that slide at once
 
 
 class LayerSides(eqx.Module):
@@ -274,12 +275,21 @@ class DeepFlow(eqx.Module):
             gram = gram + (pull @ pull.T) * inner
         return gram
 
+    def solved(self, at: Pass, parameters: Parameters, frozen: DeepFrozen, q: Array) -> Array:
+        r"""Solution u (H, P) of $\Phi D \Phi^T u = q$ for the sliding pairs; zero elsewhere."""
+
+        def found(slots):
+            gram = self.gram(at, parameters, frozen.gates, slots)
+            return solve(gram, take(q, slots))
+
+        u = of_used(found, frozen.slots, frozen.codes.size)
+        return put(u, frozen.slots, frozen.gates)
+
     def pressed(self, parameters: Parameters, frozen: DeepFrozen) -> tuple[Pass, Array]:
         """The pass of the projected velocity, and the sliding pairs' u (H, P), else zero."""
         free = self.run(parameters, frozen.gates)
-        q = take(self.rates(free, parameters, frozen.gates, free.velocity), frozen.slots)
-        gram = self.gram(free, parameters, frozen.gates, frozen.slots)
-        u = put(solve(gram, q), frozen.slots, frozen.gates)
+        q = self.rates(free, parameters, frozen.gates, free.velocity)
+        u = self.solved(free, parameters, frozen, q)
         return self.run(parameters, frozen.gates, u), u
 
     def reach(self, parameters: Parameters, frozen: DeepFrozen) -> tuple[Array, Array]:
@@ -331,6 +341,11 @@ class DeepFlow(eqx.Module):
         """Whether biases keep every pair fed."""
         return all(b is not None for b in self.network.biases[1:-1])
 
+    def distances(self, parameters: Parameters, frozen: DeepFrozen) -> Float[Array, "H P"]:
+        """|z| of pairs on their sides."""
+        z = jnp.concatenate(self.run(parameters, frozen.gates).z)
+        return jnp.where(frozen.codes == OFF, -z, z)
+
     def margins(self, parameters: Parameters, frozen: DeepFrozen) -> Float[Array, "2 H P"]:
         """How far each kink is from an event; see `GatedFlow.margins`. Unfed pairs have none."""
         at, u = self.pressed(parameters, frozen)
@@ -371,9 +386,7 @@ class DeepFlow(eqx.Module):
         **Returns:** the parameters, and whether they moved.
         """
         at = self.run(parameters, frozen.gates)
-        gram = self.gram(at, parameters, frozen.gates, frozen.slots)
-        off = solve(gram, take(jnp.concatenate(at.z), frozen.slots))
-        u = put(off, frozen.slots, frozen.gates)
+        u = self.solved(at, parameters, frozen, jnp.concatenate(at.z))
         back = self.run(parameters, frozen.gates, u, still=True).velocity
         moved = jnp.any(frozen.slots < frozen.codes.size)
         return jax.tree.map(jnp.add, parameters, self.moving(back)), moved
@@ -428,6 +441,27 @@ def take(pairs: Shaped[Array, "H P"], slots: Int[Array, " m"]) -> Shaped[Array, 
 def put(values: Float[Array, " m"], slots: Int[Array, " m"], like: Array) -> Float[Array, "H P"]:
     """Zero but for the slots' entries."""
     return jnp.zeros(like.size, like.dtype).at[slots].set(values, mode="drop").reshape(like.shape)
+
+
+def of_used(function: Any, slots: Int[Array, " m"], empty: int) -> PyTree:
+    """A function of the slots, of as few of them as hold all in use; results padded with zeros.
+
+    Slots in use come first, the others are `empty`. Mostly few pairs slide, and what their Gram
+    matrix costs grows with the cube of its size: `FEW`, four times as many, and so on.
+    """
+    most, counts = slots.size, [slots.size]
+    while (few := FEW * 4 ** (len(counts) - 1)) < most:
+        counts.insert(-1, few)
+
+    def first(count: int) -> Any:
+        def found():
+            pad = (0, most - count)
+            return jax.tree.map(lambda a: jnp.pad(a, pad), function(slots[:count]))
+
+        return found
+
+    more = sum((slots[count] < empty).astype(int) for count in counts[:-1])
+    return lax.switch(more, [first(count) for count in counts])
 
 
 def solve(gram: Float[Array, "m m"], q: Float[Array, " m"]) -> Float[Array, " m"]:

@@ -39,7 +39,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from flowlin._tools.rounding import rounding_in
 from flowlin._tools.types import Parameters
 from flowlin.field.gates import unfed
-from flowlin.field.gates.layers import DeepFlow, LayerSides, put, solve, take
+from flowlin.field.gates.layers import DeepFlow, LayerSides, Pass, put, solve, take
 from flowlin.field.gates.one_layer_rule import side_of
 from flowlin.field.gates.rule import AbstractRule, Piece
 from flowlin.field.gates.sides import FINE, NO_SLOTS, OFF, ON, SLIDING, UNSOLVED, slots_of
@@ -114,13 +114,12 @@ class NetworkRule(AbstractRule):
     ) -> tuple[LayerSides, Bool[Array, "H P"]]:
         """New sides, and which pairs left where the flow may not be unique."""
         flow, near = self.flow, self.flow.near(parameters)
-        if flow.feeds_all:
-            new = self._new(parameters, sides, fired, near)
-        else:
-            new = self._fed(parameters, sides, fired, near)
-        slides = (sides.codes == SLIDING) & flow.leads
         frozen = flow.freeze(sides)
-        strength = flow.strength(flow.pressed(parameters, frozen)[0].c)
+        before = flow.pressed(parameters, frozen)
+        choose = self._new if flow.feeds_all else self._fed
+        new = choose(parameters, sides, before, fired, near)
+        slides = (sides.codes == SLIDING) & flow.leads
+        strength = flow.strength(before[0].c)
         highest = flow.reach(parameters, frozen)[1]
         doubtful = highest > rounding_in(highest.dtype).snap * jnp.abs(strength)
         branch = slides & (new.codes == ON) & doubtful
@@ -136,13 +135,13 @@ class NetworkRule(AbstractRule):
         self,
         parameters: Parameters,
         sides: LayerSides,
+        before: tuple[Pass, Array],
         fired: Array,
         near: Array,
         silent: _Silent | None = None,
     ) -> LayerSides:
-        """New sides after the events of some pairs."""
-        flow = self.flow
-        at, u = flow.pressed(parameters, flow.freeze(sides))
+        """New sides after the events of some pairs, from pass and u `before` them."""
+        flow, (at, u) = self.flow, before
         strength, slides = flow.strength(at.c), (sides.codes == SLIDING) & flow.leads
         left = jnp.where(2 * u > flow.bound(strength), ON, OFF).astype(jnp.int8)
         open_ = jnp.where(slides, ~fired, (fired | near) & (strength < 0)) & flow.leads
@@ -154,7 +153,12 @@ class NetworkRule(AbstractRule):
         return self._settled(parameters, codes, open_, crosses, silent)
 
     def _fed(
-        self, parameters: Parameters, sides: LayerSides, fired: Array, near: Array
+        self,
+        parameters: Parameters,
+        sides: LayerSides,
+        before: tuple[Pass, Array],
+        fired: Array,
+        near: Array,
     ) -> LayerSides:
         """New sides where inputs of pairs may be zero (`flowlin.field.gates.unfed`).
 
@@ -170,7 +174,7 @@ class NetworkRule(AbstractRule):
         above = idle & flow.by_sample(unfed.any_below, at_kinks)
         feeds = at_kinks & flow.by_sample(unfed.any_above, above)
         ranks = flow.by_sample(unfed.rank, feeds)
-        ray = self._leaving(parameters, sides, fired)
+        ray = self._leaving(parameters, sides, before, fired)
         together = flow.by_sample(unfed.several, ray > 0)
         fired = fired | (ray > 0)
         torn = self._torn(parameters, codes, above, feeds)
@@ -182,7 +186,7 @@ class NetworkRule(AbstractRule):
             push = flow.push(parameters, above, along)
             first = jnp.where((count > 0) & rises, ON, jnp.sign(push)).astype(codes.dtype)
             silent = _Silent(above, feeds, first, torn & ((count > 0) | together), ray)
-            new = self._new(parameters, sides, fired, near, silent)
+            new = self._new(parameters, sides, before, fired, near, silent)
             holds = self._holds(parameters, new)
             trouble = jnp.where(holds, new.trouble, UNSOLVED).astype(new.trouble.dtype)
             return eqx.tree_at(lambda s: s.trouble, new, trouble), count + 1
@@ -330,11 +334,14 @@ class NetworkRule(AbstractRule):
         return above & several & (flow.reach(parameters, tied)[0] < 0)
 
     def _leaving(
-        self, parameters: Parameters, sides: LayerSides, fired: Array
+        self,
+        parameters: Parameters,
+        sides: LayerSides,
+        before: tuple[Pass, Array],
+        fired: Array,
     ) -> Float[Array, "H P"]:
         """The ray along which pairs leave their slides together, zero for all others."""
-        flow = self.flow
-        at, u = flow.pressed(parameters, flow.freeze(sides))
+        flow, (at, u) = self.flow, before
         margin, ray = flow.joint(parameters, sides.codes, at, u)
         alone = jnp.minimum(u, flow.bound(flow.strength(at.c)) - u)
         leaves = flow.by_sample(unfed.any_in_layer, fired & (margin < alone))

@@ -161,6 +161,11 @@ class GatedFlow(eqx.Module):
         bound = self.bound(self.kinks.strength(forces.c))
         return jnp.take_along_axis(u, frozen.slot, axis=1), bound
 
+    def distances(self, parameters: Parameters, frozen: Frozen) -> Float[Array, "H P"]:
+        """|z| of pairs on their sides."""
+        z = self.preactivations(parameters)
+        return jnp.where(frozen.codes == OFF, -z, z)
+
     def margins(self, parameters: Parameters, frozen: Frozen) -> Float[Array, "2 H P"]:
         """How far each kink is from an event, in two smooth functions of the parameters.
 
