@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from flowlin._tools.roots import bracketed_root
 from flowlin._tools.rounding import rounding_in
@@ -48,13 +48,16 @@ def walk_piece(
 
     y1, error, dense, last = step(t1)
     path = solver.interpolation_cls(t0=t, t1=t1, **dense)
-    # As many points as make z exact, a polynomial of the dense output.
-    count = cast(int, solver.order(terms)) * flow.degree + 1
-    points = (1 - np.cos(np.pi * np.linspace(0, 1, max(count, CHECKS)))) / 2
-    margins = _margins_along(flow, frozen, path, t, t1, points)
+    points = _points(CHECKS)
+    margins = _along(flow.margins, flow, frozen, path, t, t1, points)
     tolerance = flow.tolerances(y, frozen)
     slack = _slack(margins[0], tolerance)
     curve = _Curve.through(points, margins + slack)
+    # As many points as make z exact, a polynomial of the dense output; it costs little.
+    count = cast(int, solver.order(terms)) * flow.degree + 1
+    if count > CHECKS:
+        z = _along(flow.distances, flow, frozen, path, t, t1, _points(count))
+        curve = curve.finer(_points(count), z + slack[0], frozen.codes != SLIDING)
     found, before, after = curve.first_fall()
 
     def to_event():
@@ -98,15 +101,26 @@ def _first_event(curve, before, after, inside, tolerance) -> tuple[Array, Array,
     return low, high, first, inside & (there <= tolerance)
 
 
-def _margins_along(flow, frozen, path, t, t1, points) -> Float[Array, "n 2 H P"]:
-    """Margins at fractions of a step, blind to derivatives."""
-    flow, frozen, path, t, t1 = lax.stop_gradient((flow, frozen, path, t, t1))
+def _points(count: int) -> np.ndarray:
+    """Chebyshev points in a step, as fractions, both ends included."""
+    return (1 - np.cos(np.pi * np.linspace(0, 1, count))) / 2
+
+
+def _along(function, flow, frozen, path, t, t1, points) -> Float[Array, "n *some H P"]:
+    """A function of parameters and sides at fractions of a step, blind to derivatives."""
+    function, frozen, path, t, t1 = lax.stop_gradient((function, frozen, path, t, t1))
     times = t + (t1 - t) * jnp.asarray(points, t.dtype)
 
-    def margins(at):
-        return flow.margins(path.evaluate(at), frozen)
+    def there(at):
+        return function(path.evaluate(at), frozen)
 
-    return jax.vmap(margins)(times) if flow.at_once else lax.map(margins, times)
+    return jax.vmap(there)(times) if flow.at_once else lax.map(there, times)
+
+
+def _coefficients(points: np.ndarray, values: Float[Array, "n *some"]) -> Float[Array, "n *some"]:
+    """Of the polynomials in s = 2 (t - t0) / (t1 - t0) - 1 through values at points."""
+    inverse = np.linalg.inv(np.vander(2 * points - 1, increasing=True))
+    return jnp.tensordot(jnp.asarray(inverse, values.dtype), values, 1)
 
 
 class _Curve(eqx.Module):
@@ -117,8 +131,16 @@ class _Curve(eqx.Module):
     @staticmethod
     def through(points: np.ndarray, values: Float[Array, "n 2 H P"]) -> "_Curve":
         """The polynomials through values at Chebyshev points."""
-        inverse = np.linalg.inv(np.vander(2 * points - 1, increasing=True))
-        return _Curve(jnp.tensordot(jnp.asarray(inverse, values.dtype), values, 1))
+        return _Curve(_coefficients(points, values))
+
+    def finer(
+        self, points: np.ndarray, values: Float[Array, "n H P"], where: Bool[Array, "H P"]
+    ) -> "_Curve":
+        """With the first of two replaced, where so said, by those through more values."""
+        fine = _coefficients(points, values)
+        more = [(0, points.size - self.coefficients.shape[0]), (0, 0), (0, 0), (0, 0)]
+        first, second = jnp.pad(self.coefficients, more).swapaxes(0, 1)
+        return _Curve(jnp.stack([jnp.where(where, fine, first), second], axis=1))
 
     def __call__(self, at: Array) -> Float[Array, "2 H P"]:
         """All of them, at a fraction of the step."""

@@ -342,9 +342,13 @@ class DeepFlow(eqx.Module):
         return all(b is not None for b in self.network.biases[1:-1])
 
     def distances(self, parameters: Parameters, frozen: DeepFrozen) -> Float[Array, "H P"]:
-        """|z| of pairs on their sides."""
+        """|z| of pairs on their sides that have a margin, as `margins` has it."""
         z = jnp.concatenate(self.run(parameters, frozen.gates).z)
-        return jnp.where(frozen.codes == OFF, -z, z)
+        return jnp.where(self.counts(frozen.codes), jnp.where(frozen.codes == OFF, -z, z), 1.0)
+
+    def counts(self, codes: Int[Array, "H P"]) -> Bool[Array, "H P"]:
+        """Pairs that have a margin: leaders of their kinks, if fed."""
+        return self.leads if self.feeds_all else self.leads & ~self.unfed(codes)
 
     def margins(self, parameters: Parameters, frozen: DeepFrozen) -> Float[Array, "2 H P"]:
         """How far each kink is from an event; see `GatedFlow.margins`. Unfed pairs have none."""
@@ -355,8 +359,7 @@ class DeepFlow(eqx.Module):
         if not self.feeds_all:
             highest = jnp.minimum(highest, self.joint(parameters, frozen.codes, at, u)[0])
         margins = jnp.stack([jnp.where(slides, u, side), jnp.where(slides, highest, 1.0)])
-        counts = self.leads if self.feeds_all else self.leads & ~self.unfed(frozen.codes)
-        return jnp.where(counts, margins, 1.0)
+        return jnp.where(self.counts(frozen.codes), margins, 1.0)
 
     def joint(
         self, parameters: Parameters, codes: Int[Array, "H P"], at: Pass, u: Float[Array, "H P"]

@@ -162,9 +162,9 @@ class GatedFlow(eqx.Module):
         return jnp.take_along_axis(u, frozen.slot, axis=1), bound
 
     def distances(self, parameters: Parameters, frozen: Frozen) -> Float[Array, "H P"]:
-        """|z| of pairs on their sides."""
+        """|z| of pairs on their sides, as `margins` has it."""
         z = self.preactivations(parameters)
-        return jnp.where(frozen.codes == OFF, -z, z)
+        return jnp.where(self.kinks.leads, jnp.where(frozen.codes == OFF, -z, z), 1.0)
 
     def margins(self, parameters: Parameters, frozen: Frozen) -> Float[Array, "2 H P"]:
         """How far each kink is from an event, in two smooth functions of the parameters.
