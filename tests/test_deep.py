@@ -63,6 +63,10 @@ def test_with_one_hidden_layer_it_is_the_walk_unit_by_unit(slope, tau):
         )
         for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
             np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12)
+    for rule, sides in zip((one, all_), frozen, strict=True):
+        on_side = np.asarray(sides.codes) != 0
+        near, margins = rule.flow.distances(at, sides), rule.flow.margins(at, sides)
+        np.testing.assert_allclose(near[on_side], margins[0][on_side], rtol=1e-12)
 
 
 @eqx.filter_jit

@@ -55,7 +55,10 @@ class Explicit(Wrapped[Any]):
             row[: len(known)] = known
 
         def sums(coefficients, ks):
-            return jax.tree.map(lambda k: jnp.tensordot(coefficients.astype(k.dtype), k, 1), ks)
+            def one(k):
+                return jnp.tensordot(coefficients.astype(k.dtype), k, 1, precision="highest")
+
+            return jax.tree.map(one, ks)
 
         def at(coefficients, ks):
             return jax.tree.map(jnp.add, y0, sums(coefficients, ks))
