@@ -31,10 +31,9 @@ python benchmarks/report.py            # this page and its plots
 ```
 
 Times are medians of runs that take turns within one process, without compilation, on a machine
-with two cores: read the ratios, not the seconds. The tables of peers say what load there was; the
-ReLU problems on images were measured beside other jobs, the others nearly alone. What runs for a
-millisecond or two finds its caches emptied by the others in between, and takes about twice as long
-as alone."""
+with two cores: read the ratios, not the seconds. The tables of peers say what load there was:
+all problems were measured alone, or nearly so. What runs for a millisecond or two finds its caches
+emptied by the others in between, and takes about twice as long as alone."""
 
 PEERS = """## flowlin and its peers
 
