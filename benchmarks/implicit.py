@@ -157,7 +157,8 @@ def table(rows: list[dict]) -> str:
     worst = max(row["reference"] for row in rows)
     note = (
         f"\nReferences of two methods differ by {worst:.0e} at most. On MNIST the seconds of "
-        "flowlin include\nmaking the statistics of 60,000 images in each call, which CVODE is given."
+        "flowlin include\nmaking the statistics of 60,000 images in each call, which CVODE is "
+        "given."
     )
     title = "Evaluations and seconds at no larger an error, medians over initial weights.\n\n"
     return title + _common.markdown_table(head, lines) + "\n" + note
