@@ -29,6 +29,7 @@ positive, descent can stay on the kink though the origin is no minimum any more.
 exit, as the smoothed ReLU does in the limit, and notes a *branch*.
 """
 
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -39,7 +40,8 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from flowlin._tools.rounding import rounding_in
 from flowlin._tools.types import Parameters
 from flowlin.field.gates import unfed
-from flowlin.field.gates.layers import DeepFlow, LayerSides, Pass, put, solve, take
+from flowlin.field.gates.layer_sides import LayerSides, put, solve, take
+from flowlin.field.gates.layers import DeepFlow, Pass
 from flowlin.field.gates.one_layer_rule import side_of
 from flowlin.field.gates.rule import AbstractRule, Piece
 from flowlin.field.gates.sides import FINE, NO_SLOTS, OFF, ON, SLIDING, UNSOLVED, slots_of
@@ -68,6 +70,17 @@ class _Silent(eqx.Module):
     first: Int[Array, "H P"]  # sides that a choice begins with
     torn: Bool[Array, "H P"]  # pairs above that may slide
     ray: Float[Array, "H P"]  # along which pairs leave their slides together
+
+
+class _Event(eqx.Module):
+    """Where some pairs had their event, and all that was before it."""
+
+    parameters: Parameters
+    sides: LayerSides
+    at: Pass
+    u: Float[Array, "H P"]  # of the sliding pairs
+    fired: Bool[Array, "H P"]
+    near: Bool[Array, "H P"]  # |z| may be rounding
 
 
 class NetworkRule(AbstractRule):
@@ -113,13 +126,12 @@ class NetworkRule(AbstractRule):
         self, parameters: Parameters, sides: LayerSides, fired: Array
     ) -> tuple[LayerSides, Bool[Array, "H P"]]:
         """New sides, and which pairs left where the flow may not be unique."""
-        flow, near = self.flow, self.flow.near(parameters)
-        frozen = flow.freeze(sides)
+        flow, frozen = self.flow, self.flow.freeze(sides)
         before = flow.pressed(parameters, frozen)
-        choose = self._new if flow.feeds_all else self._fed
-        new = choose(parameters, sides, before, fired, near)
+        event = _Event(parameters, sides, *before, fired, flow.near(parameters))
+        new = self._new(event) if flow.feeds_all else self._fed(event)
         slides = (sides.codes == SLIDING) & flow.leads
-        strength = flow.strength(before[0].c)
+        strength = flow.strength(event.at.c)
         highest = flow.reach(parameters, frozen)[1]
         doubtful = highest > rounding_in(highest.dtype).snap * jnp.abs(strength)
         branch = slides & (new.codes == ON) & doubtful
@@ -131,18 +143,11 @@ class NetworkRule(AbstractRule):
         first = jnp.where(jnp.any(branch) & jnp.isnan(sides.certificate), first, sides.certificate)
         return eqx.tree_at(lambda s: s.certificate, new, first), branch
 
-    def _new(
-        self,
-        parameters: Parameters,
-        sides: LayerSides,
-        before: tuple[Pass, Array],
-        fired: Array,
-        near: Array,
-        silent: _Silent | None = None,
-    ) -> LayerSides:
-        """New sides after the events of some pairs, from pass and u `before` them."""
-        flow, (at, u) = self.flow, before
-        strength, slides = flow.strength(at.c), (sides.codes == SLIDING) & flow.leads
+    def _new(self, event: _Event, silent: _Silent | None = None) -> LayerSides:
+        """New sides after an event."""
+        flow, sides, u = self.flow, event.sides, event.u
+        fired, near = event.fired, event.near
+        strength, slides = flow.strength(event.at.c), (sides.codes == SLIDING) & flow.leads
         left = jnp.where(2 * u > flow.bound(strength), ON, OFF).astype(jnp.int8)
         open_ = jnp.where(slides, ~fired, (fired | near) & (strength < 0)) & flow.leads
         if silent is not None:
@@ -150,23 +155,17 @@ class NetworkRule(AbstractRule):
             open_ = open_ | ((silent.torn | silent.feeds & ~(fired & slides)) & flow.leads)
         crosses = fired & ~slides & ~open_
         codes = jnp.where(fired & slides, left, jnp.where(crosses, -sides.codes, sides.codes))
-        return self._settled(parameters, codes, open_, crosses, silent)
+        return self._settled(event.parameters, codes, open_, crosses, silent)
 
-    def _fed(
-        self,
-        parameters: Parameters,
-        sides: LayerSides,
-        before: tuple[Pass, Array],
-        fired: Array,
-        near: Array,
-    ) -> LayerSides:
+    def _fed(self, event: _Event) -> LayerSides:
         """New sides where inputs of pairs may be zero (`flowlin.field.gates.unfed`).
 
         What only pairs at their kinks feed reaches z = 0 with them: the event is theirs, and it
         chooses with them. The loss is not convex there, and the choice may run in circles; then it
         begins again where some of those that feed rise, one selection of them after another.
         """
-        flow, codes = self.flow, sides.codes
+        flow, parameters, codes = self.flow, event.parameters, event.sides.codes
+        fired, near = event.fired, event.near
         idle = flow.unfed(jnp.where(fired | near, SLIDING, codes))
         reached = near & (codes == ON) & flow.by_sample(unfed.any_above, fired & idle)
         fired, near = (fired | reached) & ~idle, near & ~idle
@@ -174,9 +173,9 @@ class NetworkRule(AbstractRule):
         above = idle & flow.by_sample(unfed.any_below, at_kinks)
         feeds = at_kinks & flow.by_sample(unfed.any_above, above)
         ranks = flow.by_sample(unfed.rank, feeds)
-        ray = self._leaving(parameters, sides, before, fired)
+        ray = self._leaving(event, fired)
         together = flow.by_sample(unfed.several, ray > 0)
-        fired = fired | (ray > 0)
+        event = dataclasses.replace(event, fired=fired | (ray > 0), near=near)
         torn = self._torn(parameters, codes, above, feeds)
 
         def once(state):
@@ -186,7 +185,7 @@ class NetworkRule(AbstractRule):
             push = flow.push(parameters, above, along)
             first = jnp.where((count > 0) & rises, ON, jnp.sign(push)).astype(codes.dtype)
             silent = _Silent(above, feeds, first, torn & ((count > 0) | together), ray)
-            new = self._new(parameters, sides, before, fired, near, silent)
+            new = self._new(event, silent)
             holds = self._holds(parameters, new)
             trouble = jnp.where(holds, new.trouble, UNSOLVED).astype(new.trouble.dtype)
             return eqx.tree_at(lambda s: s.trouble, new, trouble), count + 1
@@ -195,7 +194,7 @@ class NetworkRule(AbstractRule):
             new, count = state
             return (count == 0) | ((new.trouble == UNSOLVED) & (count < STARTS))
 
-        new = lax.while_loop(unsolved, once, (sides, jnp.zeros((), int)))[0]
+        new = lax.while_loop(unsolved, once, (event.sides, jnp.zeros((), int)))[0]
         # What slid, and has no inputs any more, cannot.
         idle = flow.unfed(new.codes) & (new.codes == SLIDING)
         codes = flow.follow(jnp.where(idle, OFF, new.codes).astype(jnp.int8))
@@ -333,16 +332,10 @@ class NetworkRule(AbstractRule):
         several = flow.by_sample(unfed.several, feeds)
         return above & several & (flow.reach(parameters, tied)[0] < 0)
 
-    def _leaving(
-        self,
-        parameters: Parameters,
-        sides: LayerSides,
-        before: tuple[Pass, Array],
-        fired: Array,
-    ) -> Float[Array, "H P"]:
+    def _leaving(self, event: _Event, fired: Bool[Array, "H P"]) -> Float[Array, "H P"]:
         """The ray along which pairs leave their slides together, zero for all others."""
-        flow, (at, u) = self.flow, before
-        margin, ray = flow.joint(parameters, sides.codes, at, u)
+        flow, at, u = self.flow, event.at, event.u
+        margin, ray = flow.joint(event.parameters, event.sides.codes, at, u)
         alone = jnp.minimum(u, flow.bound(flow.strength(at.c)) - u)
         leaves = flow.by_sample(unfed.any_in_layer, fired & (margin < alone))
         return jnp.where(leaves, ray, 0.0)
