@@ -1,6 +1,6 @@
 """Up to how many (unit, sample) pairs the exact walk pays, on a processor with two cores.
 
-    python benchmarks/border.py [--quick] [--deep]
+    python benchmarks/border.py [--quick] [--deep] [--case NAME]
 
 ReLU networks with biases, variance 1e-2, on standard normal data (10 inputs, 3 targets, t1 = 5)
 and on subsets of scikit-learn's digits (t1 = 6), P samples, H hidden units; with `--deep` networks
@@ -18,9 +18,11 @@ Plain and smooth log unit switches in place of every gate, which would cost them
 descent logs nothing; the exact walk logs every gate as it goes. Those that meet an error are timed
 again, taking turns, without their compilation (medians of three; one run where a turn takes longer
 than 15 s). Ratios are to the exact walk's time. Writes `border.json` and the table `border.md` to
-`benchmarks/results/`, with `--deep` those of `border_deep`.
+`benchmarks/results/`, with `--deep` those of `border_deep`; with `--case` results of other cases
+are kept.
 """
 
+import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -128,13 +130,18 @@ def refined(method: Method, reference: Any, targets: tuple[float, ...]) -> list[
         row["error"] = float(fl.distance(ended.final, reference, relative=True))
         if row["error"] <= min(targets):
             break
-        if len(tried) > 2 and row["error"] > 0.9 * tried[-3]["error"]:
+        if len(tried) > 3 and row["error"] > 0.9 * tried[-4]["error"]:
             row["stopped"] = "nothing gained by finer tolerances"
             break
         if taken > PATIENCE or setting == method.settings[-1]:
             row["stopped"] = f"{taken:.0f} s {at}"
             break
     return tried
+
+
+def units(hidden: tuple[int, ...]) -> str:
+    """How many hidden units, in words."""
+    return " + ".join(map(str, hidden))
 
 
 def setting(name: str, samples: int, hidden: tuple[int, ...]) -> tuple[fl.Task, float, Any]:
@@ -167,7 +174,7 @@ def compare(
         turn = sum(row["seconds"] for row in chosen.values())
         again = {key: (lambda m=methods[key], r=r: m.run(r[m.knob])) for key, r in chosen.items()}
         times = _common.alternated(again, 1 if turn > 15 else 3)
-        row = {"task": name, "P": samples, "H": " + ".join(map(str, hidden))}
+        row = {"task": name, "P": samples, "H": units(hidden)}
         row |= {"PH": samples * sum(hidden), "target": target}
         row |= {"reference": fl.RESULTS[reference.result], "events": len(reference.events)}
         row |= {"slides entered": int(np.sum(np.asarray(reference.events.new) == 0))}
@@ -218,18 +225,26 @@ def markdown(rows: list[dict]) -> str:
 
 
 def main() -> None:
-    """Compare every case."""
+    """Compare every case that is asked for; saved results of others are kept."""
     parser = _common.parser(__doc__)
     parser.add_argument("--deep", action="store_true", help="two and three hidden layers")
+    parser.add_argument("--case", default="", help='only those so named, as "digits 50, 16 + 16"')
     given = parser.parse_args()
-    cases = DEEP if given.deep else CASES
     if given.quick:
-        cases = (("gaussian", 6, (3, 3) if given.deep else (4,)),)
-    rows: list[dict] = []
-    for case in tqdm(cases):
-        rows += compare(*case, (1e-2,) if given.quick else TARGETS)
-        if not given.quick:
-            _common.save("border_deep" if given.deep else "border", rows, markdown(rows))
+        tiny = ("gaussian", 6, (3, 3) if given.deep else (4,))
+        print(markdown(compare(*tiny, (1e-2,))))
+        return
+    name = "border_deep" if given.deep else "border"
+    path = _common.RESULTS / f"{name}.json"
+    rows: list[dict] = json.loads(path.read_text()) if given.case and path.exists() else []
+    for task, samples, hidden in tqdm(DEEP if given.deep else CASES):
+        case = f"{task} {samples}, {units(hidden)}"
+        if given.case not in case:
+            continue
+        rows = [row for row in rows if f"{row['task']} {row['P']}, {row['H']}" != case]
+        rows += compare(task, samples, hidden, TARGETS)
+        _common.save(name, rows, markdown(rows))
+        jax.clear_caches()  # the programs of many cases are more than fit into one process
     print(markdown(rows))
 
 

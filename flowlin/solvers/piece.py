@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, PyTree
+from numpy.polynomial import chebyshev
 
 from flowlin._tools.roots import bracketed_root
 from flowlin._tools.rounding import rounding_in
@@ -118,13 +119,22 @@ def _along(function, flow, frozen, path, t, t1, points) -> Float[Array, "n *some
 
 
 def _coefficients(points: np.ndarray, values: Float[Array, "n *some"]) -> Float[Array, "n *some"]:
-    """Of the polynomials in s = 2 (t - t0) / (t1 - t0) - 1 through values at points."""
-    inverse = np.linalg.inv(np.vander(2 * points - 1, increasing=True))
+    """Chebyshev's, of the polynomials through values at `points`."""
+    inverse = np.linalg.inv(chebyshev.chebvander(2 * points - 1, points.size - 1))
     return jnp.tensordot(jnp.asarray(inverse, values.dtype), values, 1)
 
 
+def _basis(at: Array, count: int) -> Float[Array, " n"]:
+    """The first Chebyshev polynomials, T_k(cos a) = cos(k a), at a fraction of the step."""
+    angle = jnp.arccos(jnp.clip(2 * at - 1, -1.0, 1.0))
+    return jnp.cos(np.arange(count, dtype=angle.dtype) * angle)
+
+
 class _Curve(eqx.Module):
-    """Margins along a step as polynomials in s = 2 (t - t0) / (t1 - t0) - 1."""
+    """Margins along a step as Chebyshev series in s = 2 (t - t0) / (t1 - t0) - 1.
+
+    Powers of s would lose all digits for networks of many layers, whose z are of high degree.
+    """
 
     coefficients: Float[Array, "n 2 H P"]
 
@@ -144,9 +154,7 @@ class _Curve(eqx.Module):
 
     def __call__(self, at: Array) -> Float[Array, "2 H P"]:
         """All of them, at a fraction of the step."""
-        orders = np.arange(self.coefficients.shape[0], dtype=self.coefficients.dtype)
-        powers = (2 * at - 1) ** orders
-        return jnp.tensordot(powers, self.coefficients, 1)
+        return jnp.tensordot(_basis(at, self.coefficients.shape[0]), self.coefficients, 1)
 
     def first_fall(self) -> tuple[Array, Array, Array]:
         """Whether any of them falls to zero, and fractions of the step before and after it does.
@@ -156,10 +164,10 @@ class _Curve(eqx.Module):
         meets it.
         """
         flat = self.coefficients.reshape(self.coefficients.shape[0], -1)
-        powers = np.vander(2 * GRID - 1, flat.shape[0], increasing=True)
-        slopes = np.zeros_like(powers)
-        slopes[:, 1:] = 2 * powers[:, :-1] * np.arange(1, flat.shape[0])
-        value, slope = (jnp.asarray(m, flat.dtype) @ flat for m in (powers, slopes))
+        all_, s = np.eye(flat.shape[0]), 2 * GRID - 1
+        rates = chebyshev.chebder(all_, scl=2)  # with respect to the fraction
+        on_grid = (chebyshev.chebval(s, series).T for series in (all_, rates))
+        value, slope = (jnp.asarray(m, flat.dtype) @ flat for m in on_grid)
         below = value[1:] <= 0
         turns = (value[:-1] > 0) & ~below & (slope[:-1] < 0) & (slope[1:] > 0)
         part = jnp.where(turns, slope[:-1] / jnp.where(turns, slope[:-1] - slope[1:], 1.0), 0.0)
@@ -171,7 +179,7 @@ class _Curve(eqx.Module):
         dip = jnp.argmax(jnp.any(dips, axis=1))
         who = jnp.argmax(dips[dip])
         bottom = grid[dip] + (grid[dip + 1] - grid[dip]) * part[dip, who]
-        dipped = jnp.any(dips) & (jnp.polyval(flat[::-1, who], 2 * bottom - 1) <= 0)
+        dipped = jnp.any(dips) & (_basis(bottom, flat.shape[0]) @ flat[:, who] <= 0)
         dipped = dipped & (~falls | (dip <= fall))
         before = jnp.where(dipped, grid[dip], grid[fall])
         return falls | dipped, before, jnp.where(dipped, bottom, grid[fall + 1])
@@ -192,7 +200,7 @@ class _Curve(eqx.Module):
             own = flat[:, jnp.argmin(self(end))]
 
             def value(at):
-                return jnp.polyval(own[::-1], 2 * at - 1)
+                return _basis(at, own.size) @ own
 
             before, after = bracketed_root(value, low, end, False, tolerance)
             again = (jnp.min(self(before)) <= 0) & (before > low) & (before < end)
