@@ -217,7 +217,7 @@ def test_it_slides_in_two_layers_and_keeps_what_a_flow_keeps(walked):
             )
             for n in (network, flow.final)
         )
-        assert np.abs(after - before).max() < 1e-11
+        assert np.abs(after - before).max() < 1e-12
 
 
 def test_the_velocity_is_steepest_descent_of_the_loss_itself(walked):
