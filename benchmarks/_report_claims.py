@@ -191,7 +191,7 @@ def border_deep(rows: list[dict]) -> Verdict:
     text = (
         f"two and three layers, up to {max(r['PH'] for r in fine):,} pairs, at 1e-6: plain and "
         f"smoothed flows get there in {others} of {2 * len(fine)} cases; descent takes "
-        f"{min(ratios):.2g} to {max(ratios):.2g} times as long as the exact walk"
+        f"{min(ratios):.1f} to {max(ratios):.0f} times as long as the exact walk"
     )
     return Verdict("border_deep", "-", text, None)
 

@@ -313,8 +313,8 @@ def suitable_kinks(
     Gaussian data, and with digits at all sizes.
 
     The same border is taken for several hidden layers: up to the 5,120 pairs tried neither gets to
-    1e-6, and descent takes 4 to 150 times as long. At 1e-4 smoothing is the faster one with digits,
-    plain integration nowhere.
+    1e-6, and descent takes 4 to 150 times as long. At 1e-4 smoothing is the faster one with digits
+    and at 5,120 pairs, plain integration nowhere.
     """
     count, depth = pairs(network, task), len(network.hidden)
     if count > MANY_PAIRS:
