@@ -260,7 +260,7 @@ class ExactKinks(AbstractKinks):
     def method(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
         """An explicit Runge-Kutta method, of low order since pieces are short.
 
-        Of high order for several hidden layers at fine tolerances: as fast, and of a hundredth of
+        Of high order for several hidden layers at fine tolerances: as fast, and with a sixth of
         the error (`benchmarks/solvers.py`).
         """
         if solver is None:
