@@ -190,7 +190,7 @@ def test_the_rule_against_enumeration():
 def walked():
     """A walk in which samples slide in two layers for most of the time, with its branches."""
     network = start(TREE, (16, 16), 3, variance=1e-2)
-    return network, exact(network, TREE, END, 1e-10, ts=times(END))
+    return network, exact(network, TREE, END, 1e-10, None, ts=times(END))
 
 
 def sides_at(flow, t, layers=(16, 16), samples=8):
@@ -297,7 +297,7 @@ def test_log_activity_and_linearization_per_layer(walked):
 
 def test_it_goes_on_and_comes_back_from_a_file(walked, tmp_path):
     network, flow = walked
-    half = exact(network, TREE, END / 2, 1e-10, ts=times(END / 2))
+    half = exact(network, TREE, END / 2, 1e-10, None, ts=times(END / 2))
     whole = half.extend(END)
     count = len(flow.events)
     assert len(whole.events) == count
@@ -313,10 +313,10 @@ def test_it_goes_on_and_comes_back_from_a_file(walked, tmp_path):
 def test_a_checkpointed_walk_goes_on_to_the_bit(walked, tmp_path):
     network, flow = walked
     options = {"ts": times(END), "checkpoint": tmp_path / "state.npz"}
-    part = exact(network, TREE, END, 1e-10, max_steps=40, throw=False, **options)
+    part = exact(network, TREE, END, 1e-10, None, max_steps=40, throw=False, **options)
     assert part.result != fl.RESULTS.successful
     assert 0 < len(part.events) < len(flow.events)
-    whole = exact(network, TREE, END, 1e-10, **options)
+    whole = exact(network, TREE, END, 1e-10, None, **options)
     for found in ("final", "networks", "losses", "events"):
         a, b = (jax.tree.leaves(getattr(one, found)) for one in (whole, flow))
         assert all(np.array_equal(x, y) for x, y in zip(a, b, strict=True)), found
