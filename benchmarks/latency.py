@@ -44,9 +44,9 @@ relu = {seed: network(fl.ReLUNetwork, seed) for seed in range(4)}
 linear = {seed: network(fl.LinearNetwork, seed) for seed in range(20)}
 jobs = {
     "ten lines": (lambda k: fl.gradient_flow(relu[k], task, 60.0, events=(half,)), 3),
-    "linear": (lambda k: fl.gradient_flow(linear[k], task, 60.0), 9),
-    "linear, mode hits": (lambda k: fl.gradient_flow(linear[k], task, 60.0, events=(half,)), 9),
-    "overhead": (lambda k: fl.gradient_flow(linear[k], task, 0.01), 19),
+    "linear": (lambda k: fl.gradient_flow(linear[k], task, 60.0), 19),
+    "linear, mode hits": (lambda k: fl.gradient_flow(linear[k], task, 60.0, events=(half,)), 19),
+    "overhead": (lambda k: fl.gradient_flow(linear[k % 20], task, 0.01), 399),
     "descent": (lambda k: fl.gradient_descent(relu[k], task, 1e-2, 500), 3),
 }
 if sys.argv[1] == "linearization":

@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from flowlin._tools.checks import (
     WORDS,
@@ -26,7 +26,7 @@ class Loss(eqx.Module):
     """A loss that is a weighted sum over samples."""
 
     @abc.abstractmethod
-    def weight(self, mass: Any) -> Any:
+    def weight(self, mass: ArrayLike) -> Any:
         """The factor of each sample's own loss, where the weights of all samples sum to `mass`.
 
         Samples without weights count one each: their mass is P.
@@ -95,7 +95,7 @@ class SquaredError(Loss):
 
     reduction: Literal["mean", "sum"] = eqx.field(static=True, default="mean")
 
-    def weight(self, mass: Any) -> Any:
+    def weight(self, mass: ArrayLike) -> Any:
         """The factor of each sample's half squared error: 1 over the mass, or 1."""
         return 1.0 / mass if self.reduction == "mean" else 1.0
 
@@ -120,7 +120,7 @@ class CrossEntropy(Loss):
     \mathrm{softmax}(\hat y_p)$, for one-hot (or probability) targets.
     """
 
-    def weight(self, mass: Any) -> Any:
+    def weight(self, mass: ArrayLike) -> Any:
         """The factor of each sample's cross-entropy: 1 over the mass."""
         return 1.0 / mass
 
@@ -155,7 +155,7 @@ class FunctionLoss(Loss):
         inner = getattr(function, "func", function)  # a functools.partial has no name
         return FunctionLoss(function, getattr(inner, "__name__", type(inner).__name__))
 
-    def weight(self, mass: Any) -> Any:
+    def weight(self, mass: ArrayLike) -> Any:
         """The factor of each sample's own loss: 1 over the mass."""
         return 1.0 / mass
 
@@ -210,7 +210,7 @@ class LinearizedLoss(Loss):
 
     loss: AnyLoss
 
-    def weight(self, mass: Any) -> Any:
+    def weight(self, mass: ArrayLike) -> Any:
         """The factor of each sample's own loss, that of the loss."""
         return self._loss.weight(mass)
 

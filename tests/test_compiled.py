@@ -35,6 +35,7 @@ def test_an_array_that_occurs_twice_is_handed_over_once():
     assert jnp.array_equal(out["z"], b**2)
 
 
+@pytest.mark.skipif(not jax.__version__.startswith("0.10."), reason="others know other options")
 def test_small_arrays_are_compiled_hastily_and_others_as_ever(monkeypatch):
     """An option that XLA does not know shows where it is handed over."""
     monkeypatch.setattr(compiled, "HASTILY", {"xla_unknown": True})

@@ -47,14 +47,19 @@ def often(monkeypatch):
     monkeypatch.setattr(Pace, "due", lambda self, at: False)
 
 
-def interrupt_after(pauses, monkeypatch):
-    """An interrupt from outside comes after so many pauses of a run."""
+def interrupt_after(pauses, monkeypatch, at_once=False):
+    """An interrupt from outside comes after so many pauses of a run, or `at_once`: in the last.
+
+    A run of seconds may have ended before one from outside is heard.
+    """
     pause = Interruptible.pause
     seen = []
 
     def counted(self, run, flow, limits):
         seen.append(float(flow.end))
-        if len(seen) == pauses:
+        if len(seen) == pauses and at_once:
+            signal.raise_signal(signal.SIGINT)
+        elif len(seen) == pauses:
             threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
         return pause(self, run, flow, limits)
 
@@ -132,7 +137,7 @@ def test_ctrl_c_before_the_first_pause_says_so(monkeypatch):
 
 def test_an_interrupted_checkpoint_resumes_to_the_bit(tmp_path, often, monkeypatch):
     with monkeypatch.context() as patch:
-        interrupt_after(2, patch)
+        interrupt_after(2, patch, at_once=True)
         with pytest.raises(KeyboardInterrupt) as stopped:
             fl.gradient_flow(LINEAR, TASK, **LONG, checkpoint=tmp_path / "run.npz")
     end = stopped.value.trajectory.end

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 import flowlin as fl
+from flowlin._tools.arrays import places
+from flowlin.events.step_path import SLOTS, Path
 from flowlin.field.problem import Problem
 from flowlin.solvers.piece import _Curve, _points
+from flowlin.solvers.walk import Pieces
 
 
 def margins(at):
@@ -57,3 +60,32 @@ def test_solver_of_a_walk(tree, key, hidden, rtol, solver):
     network = fl.ReLUNetwork.init(tree, hidden, key=key)
     problem = Problem(network, tree, fl.SquaredError(), jnp.asarray(1.0))
     assert isinstance(fl.ExactKinks().method(problem, None, rtol)[0], solver)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_places_are_those_of_nonzero(share):
+    chosen = np.random.default_rng(0).random(20) < share
+    for size in (1, 4, 20, 30):
+        (expected,) = jnp.nonzero(chosen, size=size, fill_value=99)
+        np.testing.assert_array_equal(places(jnp.asarray(chosen), size, 99), expected)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 8])
+def test_times_along_a_step_of_several_pieces(count):
+    """Every piece has slots of its own, of equal length; an end of a piece is an end of a slot."""
+    ends = np.sort(np.random.default_rng(count).uniform(3.0, 5.0, count))
+    starts, far = np.append(3.0, ends[:-1]), np.full(8 - count, np.inf)
+    pieces = Pieces(jnp.append(starts, far), jnp.append(ends, far), {})
+    path = Path(
+        diffrax.LocalLinearInterpolation,
+        jnp.asarray(3.0),
+        jnp.asarray(ends[-1]),
+        {"pieces": pieces},
+        (),
+    )
+    owners = [slot * count // SLOTS for slot in range(SLOTS)]
+    marks = [np.linspace(starts[k], ends[k], owners.count(k), endpoint=False) for k in range(count)]
+    marks = np.append(np.concatenate(marks), ends[-1])
+    fractions = np.linspace(0, 1, 81)
+    expected = np.interp(fractions, np.linspace(0, 1, SLOTS + 1), marks)
+    np.testing.assert_allclose(path.times(fractions), expected, rtol=1e-15)

@@ -74,7 +74,9 @@ def test_the_winner_is_first_at_half_of_what_it_would_have_alone(race, both):
     ahead = race.pathways.index(fl.theory.race(diamond(), TREE).pathways[0])
     assert np.all(np.isfinite(times[0][ahead]))
     assert np.all(np.isinf(times[0][1 - ahead]))  # never there
-    assert np.all(np.diff(times[0][ahead]) >= 0)  # strong modes first
+    # Strong modes first; the last two are equally strong, and their order is rounding.
+    assert np.all(np.diff(times[0][ahead][:3]) > 1)
+    np.testing.assert_allclose(times[0][ahead][3], times[0][ahead][2], rtol=1e-10)
     for flow in both:
         lead = race.winner(flow)
         assert lead.pathways == (race.pathways[ahead],) * 4

@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh
 from jax.typing import DTypeLike
-from jaxtyping import Array, ArrayLike, PyTree
+from jaxtyping import Array, ArrayLike, Bool, Int, PyTree
+
+from flowlin._tools.types import Numbers
 
 ENABLE_X64 = 'jax.config.update("jax_enable_x64", True)'
 
@@ -26,10 +28,21 @@ def floating(value: Any) -> Array:
     return array
 
 
-def in_dtype(number: Any, dtype: DTypeLike) -> Array:
+def in_dtype(number: Numbers, dtype: DTypeLike) -> Array:
     """`jnp.asarray(number, dtype)`, at half the cost for what is no array yet."""
     array = isinstance(number, jax.Array)
     return jnp.asarray(number, dtype) if array else jnp.asarray(np.asarray(number, dtype))
+
+
+def places(chosen: Bool[Array, " n"], size: int, fill: int) -> Int[Array, " size"]:
+    """The first places that are `chosen`, in ascending order, padded with `fill`.
+
+    As `jnp.nonzero`, in a fourth of its operations: they are compiled at every place of its use.
+    """
+    rank = jnp.where(chosen, jnp.cumsum(chosen, dtype=jnp.int32) - 1, size)
+    numbers = jnp.arange(chosen.shape[0], dtype=jnp.int32)
+    empty = jnp.full(size, fill, jnp.int32)
+    return empty.at[rank].set(numbers, mode="drop", wrap_negative_indices=False)
 
 
 def require_finite(name: str, array: Array | np.ndarray) -> None:

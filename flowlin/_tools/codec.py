@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import jaxtyped
 
 from flowlin._tools.result import RESULTS, named, outcome
@@ -216,7 +217,7 @@ def _fields(kind: Any) -> list[str]:
     return [field.name for field in dataclasses.fields(kind)]
 
 
-def _is_plain(dtype: Any) -> bool:
+def _is_plain(dtype: DTypeLike) -> bool:
     """Whether a dtype is NumPy's own, of numbers or truth values."""
     return isinstance(dtype, np.dtype) and dtype.kind in "biufc"
 

@@ -11,6 +11,7 @@ import equinox as eqx
 import jax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
+from jaxtyping import PyTree
 
 MESSAGE = (
     "derivatives in forward mode (jax.jvp, jax.jacfwd, jax.hessian) need "
@@ -29,18 +30,18 @@ def told_by_name() -> Iterator[None]:
         raise ValueError(MESSAGE) from None
 
 
-def reverse_only(tree: Any) -> Any:
+def reverse_only(tree: PyTree) -> Any:
     """The same arrays; a derivative in forward mode by any of them is a `ValueError`."""
     return jax.tree.map(lambda leaf: _marked(leaf) if eqx.is_inexact_array(leaf) else leaf, tree)
 
 
 @jax.custom_jvp
-def _marked(x: Any) -> Any:
+def _marked(x: PyTree) -> Any:
     return x
 
 
 @_marked.defjvp
-def _marked_jvp(primals: Any, tangents: Any) -> Any:
+def _marked_jvp(primals: PyTree, tangents: PyTree) -> Any:
     return _marked(primals[0]), _tangent.bind(tangents[0])  # marked for a derivative of this one
 
 

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from flowlin._tools.bar import tqdm_bar
 from flowlin._tools.checks import checked, known, positive, refuse
 from flowlin._tools.show import shown
+from flowlin._tools.types import Numbers
 from flowlin.agreement import summary
 from flowlin.agreement.measure import (
     NEAR,
@@ -110,7 +111,7 @@ def largest_learning_rate(
     *,
     loss: AnyLoss = SquaredError(),
     tau: float = 1.0,
-    weight_decay: Any = None,
+    weight_decay: Numbers | None = None,
     events: AbstractEvent | Sequence[AbstractEvent] = (),
     kinks: AbstractKinks | None = None,
     solver: diffrax.AbstractSolver | None = None,

@@ -9,7 +9,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jax.typing import DTypeLike
+from jaxtyping import Array, ArrayLike
 
 from flowlin._tools.arrays import require_finite
 from flowlin._tools.checks import (
@@ -69,7 +70,7 @@ def _watch(
     )  # fmt: skip
 
 
-def _observed(what: str, function: Any, network: AbstractModel, level: Any) -> Any:
+def _observed(what: str, function: Any, network: AbstractModel, level: ArrayLike) -> Any:
     """Shape and type of an observable, which a level goes with."""
     found = returned(what, function, network)
     if isinstance(found, dict) or (len(jax.tree.leaves(found)) > 1 and not isinstance(found, list)):
@@ -115,7 +116,7 @@ class Crossing(AbstractEvent):
     """
 
     observable: Callable[[Any, Task], Array]
-    level: Any = 0.0
+    level: ArrayLike = 0.0
     direction: Direction = eqx.field(static=True, default=None)
     terminate: bool = eqx.field(static=True, default=False)
     name: str = eqx.field(static=True, default="crossing")
@@ -156,12 +157,12 @@ class ModeHits(AbstractEvent):
     """
 
     modes: Modes
-    rho: Any = None
+    rho: ArrayLike | None = None
     direction: Direction = eqx.field(static=True, default=None)
     terminate: bool = eqx.field(static=True, default=False)
     name: str = eqx.field(static=True, default="mode")
     check: bool = eqx.field(static=True, default=True)
-    share: Any = eqx.field(default=None, kw_only=True)
+    share: ArrayLike | None = eqx.field(default=None, kw_only=True)
 
     def __check_init__(self):
         if (self.rho is None) == (self.share is None):
@@ -183,7 +184,7 @@ class ModeHits(AbstractEvent):
         function = ModeGaps(strengths, task, level)
         return [Watch(function, channel, direction=self.direction, terminate=self.terminate)]
 
-    def _per_mode(self, name: str, dtype: Any) -> Array:
+    def _per_mode(self, name: str, dtype: DTypeLike) -> Array:
         """An argument, which is one number or one per mode (K,)."""
         value, shape = jnp.asarray(getattr(self, name), dtype), self.modes.s.shape
         require_finite(name, value)
@@ -204,7 +205,7 @@ class LossBelow(AbstractEvent):
     **Arguments:** `level` of the loss, `terminate` and `name` as for `Crossing`.
     """
 
-    level: Any
+    level: ArrayLike
     terminate: bool = eqx.field(static=True, default=False)
     name: str = eqx.field(static=True, default="loss")
 

@@ -5,14 +5,14 @@ steps only. The recorder changes neither steps nor error estimates.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, PyTree
 
 from flowlin._tools.loops import while_loop
 from flowlin._tools.roots import bracketed_root
@@ -77,7 +77,7 @@ def event_log(
 class RecorderState(eqx.Module):
     """Carried from step to step, and rolled back by diffrax when a step is rejected."""
 
-    inner: Any
+    inner: PyTree
     values: Float[Array, " C"]  # watched values at the start of the next step
     log: Buffer  # its sides are signs; see `event_log`
     end: Float[Array, ""]  # time of the first terminating event, else inf
@@ -201,6 +201,6 @@ class Recorder(Wrapped[RecorderState]):
         return self.observer.switch(component, find)
 
 
-def _in(dtype: Any, function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+def _in(dtype: DTypeLike, function: Callable[[Array], Array]) -> Callable[[Array], Array]:
     """The function with its values in the run's precision, whatever the user's is."""
     return lambda t: function(t).astype(dtype)

@@ -1,5 +1,6 @@
 """The network's parameters along one step of a solver."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -7,7 +8,8 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import PyTree
+import numpy as np
+from jaxtyping import ArrayLike, PyTree
 
 from flowlin._tools.types import Parameters
 from flowlin.solvers.nordsieck import NordsieckInterpolation
@@ -38,7 +40,7 @@ class Path(eqx.Module):
     dense: dict[str, PyTree]
     start: Parameters
 
-    def __call__(self, t: Any) -> Parameters:
+    def __call__(self, t: ArrayLike) -> Parameters:
         """The parameters at time t."""
         return self._evaluate(self.dense, t)
 
@@ -49,7 +51,7 @@ class Path(eqx.Module):
         kind = getattr(self.interpolation_cls, "__self__", self.interpolation_cls)
         return DEGREES.get(kind)
 
-    def times(self, fractions: Any) -> Any:
+    def times(self, fractions: ArrayLike) -> Any:
         """The times at fractions (n,) of the step's *parts*.
 
         Where the step is a chain of pieces, whose joints are kinks, these are spread so that
@@ -59,15 +61,13 @@ class Path(eqx.Module):
             return self.t0 + (self.t1 - self.t0) * fractions
         starts, ends = self.dense["pieces"].starts, self.dense["pieces"].ends
         count = jnp.maximum(jnp.sum(jnp.isfinite(starts)), 1)
-        slot = jnp.arange(SLOTS)
-        piece = slot * count // SLOTS
-        first = -(-piece * SLOTS // count)
-        slots = -(-(piece + 1) * SLOTS // count) - first
-        start, length = starts[piece], ends[piece] - starts[piece]
-        marks = start + length * (slot - first) / slots
-        last = ends[count - 1]
-        grid = jnp.arange(SLOTS + 1, dtype=marks.dtype) / SLOTS
-        return jnp.interp(fractions, grid, jnp.append(marks, last))
+        pieces, parts = (jnp.asarray(table)[count - 1] for table in _spread(len(starts)))
+        marks = starts[pieces] + (ends[pieces] - starts[pieces]) * parts.astype(starts.dtype)
+        marks = jnp.append(marks, ends[count - 1])
+        # Linear in between: hat functions, each one at a mark and zero at all others.
+        away = jnp.abs(jnp.asarray(fractions)[..., None] * SLOTS - np.arange(SLOTS + 1))
+        hats = jnp.maximum(1 - away, 0).astype(marks.dtype)
+        return jnp.matmul(hats, marks, precision="highest")
 
     def image(self, affine: Callable[[Parameters], Image]) -> Callable[[Any], Image]:
         """`affine` of the parameters, an affine map, as a function of time.
@@ -89,7 +89,7 @@ class Path(eqx.Module):
         }
         return lambda t: jax.tree.map(jnp.add, self._evaluate(images, t), rest)
 
-    def _evaluate(self, dense: dict[str, PyTree], t: Any) -> Any:
+    def _evaluate(self, dense: dict[str, PyTree], t: ArrayLike) -> Any:
         return self.interpolation_cls(t0=self.t0, t1=self.t1, **dense).evaluate(t)
 
     def _adds(self, part: PyTree) -> bool:
@@ -99,6 +99,15 @@ class Path(eqx.Module):
     def _is_one(self, part: PyTree) -> bool:
         same = jax.tree.structure(part) == jax.tree.structure(self.start)
         return same and _shapes(part) == _shapes(self.start)
+
+
+@functools.cache
+def _spread(most: int) -> tuple[np.ndarray, np.ndarray]:
+    """For 1 to `most` pieces, the piece in which each slot begins, and at which part of it."""
+    count, slot = np.arange(1, most + 1)[:, None], np.arange(SLOTS)
+    piece = slot * count // SLOTS
+    first, after = -(-piece * SLOTS // count), -(-(piece + 1) * SLOTS // count)
+    return piece, (slot - first) / (after - first)
 
 
 def _first(part: PyTree) -> Any:

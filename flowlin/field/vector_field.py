@@ -1,11 +1,9 @@
 """The vector field of a run, and the objective that it descends."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import PyTree
+from jaxtyping import ArrayLike, PyTree
 
 from flowlin._tools.flat import as_tree, like
 from flowlin._tools.types import Parameters
@@ -52,7 +50,7 @@ class GradientField(eqx.Module):
     network: AbstractModel
     tau: PyTree
 
-    def __call__(self, t: Any, parameters: Parameters, args: Any) -> Parameters:
+    def __call__(self, t: ArrayLike | None, parameters: Parameters, args: PyTree) -> Parameters:
         """Velocity of the parameters, of those that are there."""
         del t, args
         gradient = self.objective.gradient(self.network, as_tree(parameters))

@@ -56,12 +56,17 @@ class Buffer(eqx.Module):
         changed = old != new
         rank = self.count + jnp.cumsum(changed, dtype=self.count.dtype) - 1
         at = jnp.where(changed, rank, self.time.shape[0])
+
+        def put(column: Array, values: ArrayLike) -> Array:
+            values = jnp.asarray(values).astype(column.dtype)
+            return column.at[at].set(values, mode="drop", wrap_negative_indices=False)
+
         return Buffer(
-            time=self.time.at[at].set(time, mode="drop"),
-            uncertainty=self.uncertainty.at[at].set(uncertainty, mode="drop"),
-            component=self.component.at[at].set(component.astype(jnp.int32), mode="drop"),
-            old=self.old.at[at].set(old.astype(jnp.int8), mode="drop"),
-            new=self.new.at[at].set(new.astype(jnp.int8), mode="drop"),
+            time=put(self.time, time),
+            uncertainty=put(self.uncertainty, uncertainty),
+            component=put(self.component, component),
+            old=put(self.old, old),
+            new=put(self.new, new),
             count=self.count + jnp.sum(changed, dtype=jnp.int32),
         )
 

@@ -1,18 +1,17 @@
 """What gradient flow conserves, and how far a run departs from it."""
 
-from typing import Any
-
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from flowlin._tools.checks import checked, finite_array, floating
+from flowlin._tools.types import Numbers
 from flowlin.measures._input import Samples, require_layer, samples
 from flowlin.network.kinds import AbstractNetwork
 
 
 @checked(task=samples, tau=finite_array)
 def conserved(
-    network: AbstractNetwork, task: Samples = None, *, layer: int = 0, tau: Any = 1.0
+    network: AbstractNetwork, task: Samples = None, *, layer: int = 0, tau: Numbers = 1.0
 ) -> Float[Array, " H"]:
     r"""Conserved quantity $\|w_j\|^2 + b_j^2 - \|a_j\|^2$ of every unit of a hidden layer, (H,).
 
@@ -65,7 +64,7 @@ def conserved_matrix(
 
 
 @checked
-def drift(values: Any) -> Float[Array, " T"]:
+def drift(values: ArrayLike) -> Float[Array, " T"]:
     """Largest departure of any component from its value at the first time, (T,).
 
     **Arguments:** `values` (T, ...), such as `along(flow, conserved)`.

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from flowlin._tools.checks import checked, function_of, refuse
 from flowlin._tools.codec import storable
 from flowlin._tools.numerics import root
-from flowlin._tools.types import Parameters
+from flowlin._tools.types import Numbers, Parameters
 from flowlin.field.chunks import summed
 from flowlin.field.objective import FullData
 from flowlin.field.vector_field import GradientField
@@ -92,7 +92,7 @@ def kink_positions(
 
 @checked
 def velocity(
-    network: AbstractNetwork, task: Task, *, loss: AnyLoss = SquaredError(), tau: Any = 1.0
+    network: AbstractNetwork, task: Task, *, loss: AnyLoss = SquaredError(), tau: Numbers = 1.0
 ) -> Parameters:
     r"""Velocity $-\nabla L / \tau$ of the weights and biases under gradient flow, at given gates.
 

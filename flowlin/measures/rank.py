@@ -1,16 +1,14 @@
 """Effective ranks of matrices and representations."""
 
-from typing import Any
-
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from flowlin._tools.checks import checked
 from flowlin.measures._input import rows
 
 
 @checked
-def spectral_entropy(matrix: Any) -> Float[Array, "..."]:
+def spectral_entropy(matrix: ArrayLike) -> Float[Array, "..."]:
     r"""Entropy of the singular values, $-\sum_i \bar s_i \log \bar s_i$, $\bar s_i = s_i/\sum s_j$.
 
     The effective rank of Huh et al. (2023), in [0, log rank]; that of Roy and Vetterli (2007)
@@ -24,7 +22,7 @@ def spectral_entropy(matrix: Any) -> Float[Array, "..."]:
 
 
 @checked
-def effective_rank(matrix: Any) -> Float[Array, "..."]:
+def effective_rank(matrix: ArrayLike) -> Float[Array, "..."]:
     r"""Effective rank $\rho(A) = \exp(-\sum_i \bar s_i \log \bar s_i)$, in [1, rank A].
 
     The number of equal singular values that have the entropy of those of A (Roy and Vetterli 2007;
@@ -36,7 +34,7 @@ def effective_rank(matrix: Any) -> Float[Array, "..."]:
 
 
 @checked
-def effective_rank_of_gram(hidden: Any) -> Float[Array, "..."]:
+def effective_rank_of_gram(hidden: ArrayLike) -> Float[Array, "..."]:
     r"""Effective rank of the Gram matrix $H^T H$ (equally $H H^T$), in [1, rank H].
 
     That of the lead paper's Figs. 1B and 6C. The Gram matrix has the singular values s_i^2 of H,
@@ -48,7 +46,7 @@ def effective_rank_of_gram(hidden: Any) -> Float[Array, "..."]:
     return jnp.exp(_entropy(_singular_values("hidden", hidden) ** 2))
 
 
-def _singular_values(name: str, matrix: Any) -> Array:
+def _singular_values(name: str, matrix: ArrayLike) -> Array:
     matrix = rows(name, matrix)
     s = jnp.linalg.svd(matrix, compute_uv=False)
     rounding = max(matrix.shape[-2:]) * jnp.finfo(s.dtype).eps

@@ -1,9 +1,9 @@
 """Multidimensional scaling of representations over training."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
 from flowlin._tools.checks import checked, whole
 from flowlin._tools.codec import storable
@@ -23,7 +23,7 @@ class Embedding(NamedTuple):
 
 
 @checked(hidden=None, dimensions=whole(1))
-def mds(hidden: Any, dimensions: int = 2) -> Embedding:
+def mds(hidden: ArrayLike, dimensions: int = 2) -> Embedding:
     r"""Classical multidimensional scaling of a representation over training, all times jointly.
 
     The points of all samples at all times are embedded together: their coordinates are the

@@ -1,13 +1,12 @@
 """Similarity of representations: Gram and distance matrices, CKA, variance explained."""
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from flowlin._tools.checks import checked, flag, floating, refuse
 from flowlin._tools.numerics import root
@@ -15,7 +14,7 @@ from flowlin.measures._input import centred, rows
 
 
 @checked(hidden=None)
-def gram(hidden: Any) -> Float[Array, "... P P"]:
+def gram(hidden: ArrayLike) -> Float[Array, "... P P"]:
     """Similarity matrix H H^T, the inner products of all pairs of samples' representations.
 
     **Arguments:** `hidden` (..., P, H).
@@ -25,7 +24,7 @@ def gram(hidden: Any) -> Float[Array, "... P P"]:
 
 
 @checked(hidden=None)
-def distances(hidden: Any) -> Float[Array, "... P P"]:
+def distances(hidden: ArrayLike) -> Float[Array, "... P P"]:
     """Euclidean distances of all pairs of samples' representations.
 
     From differences, so that close representations far from the origin keep their digits.
@@ -41,7 +40,7 @@ def _distances(hidden: Array) -> Array:
 
 
 @checked(hidden=None)
-def distance_ratio(hidden: Any, classes: Any) -> Float[Array, "..."]:
+def distance_ratio(hidden: ArrayLike, classes: ArrayLike) -> Float[Array, "..."]:
     """Mean distance within classes over mean distance between them.
 
     Falls as the representations of a class come together and those of different classes part, as
@@ -66,7 +65,7 @@ def distance_ratio(hidden: Any, classes: Any) -> Float[Array, "..."]:
     return means[0] / means[1]
 
 
-def _labels(classes: Any) -> Array:
+def _labels(classes: ArrayLike) -> Array:
     """Labels as an array of numbers or truth values."""
     if not isinstance(classes, jax.Array):
         classes = np.asarray(classes)
@@ -76,7 +75,7 @@ def _labels(classes: Any) -> Array:
 
 
 @checked(debiased=flag)
-def linear_cka(a: Any, b: Any, *, debiased: bool = False) -> Float[Array, "..."]:
+def linear_cka(a: ArrayLike, b: ArrayLike, *, debiased: bool = False) -> Float[Array, "..."]:
     r"""Centred kernel alignment of two representations of the same samples, with linear kernels.
 
     $$\mathrm{CKA} = \frac{\mathrm{HSIC}(A, B)}{\sqrt{\mathrm{HSIC}(A, A)\, \mathrm{HSIC}(B, B)}}$$
@@ -128,7 +127,7 @@ def _hsic(a: Array, b: Array, debiased: bool) -> Array:
 
 
 @checked(hidden=None)
-def variance_explained(hidden: Any, features: Any) -> Float[Array, "..."]:
+def variance_explained(hidden: ArrayLike, features: ArrayLike) -> Float[Array, "..."]:
     r"""Share of a representation's variance that a linear regression on features explains.
 
     $$R^2 = 1 - \frac{\|\tilde H - \tilde X \hat W\|_F^2}{\|\tilde H\|_F^2}, \qquad

@@ -4,10 +4,11 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
 from flowlin._tools.arrays import is_traced, require_finite
 from flowlin._tools.checks import finite, floating, refuse, within
+from flowlin._tools.types import Numbers
 
 
 def off_gate(name: str, value: Any) -> Any:
@@ -25,7 +26,7 @@ def per_layer(name: str, value: Any, wanted: str) -> list[Any]:
 
 
 def layers(
-    weights: Any, biases: Any, bias_strength: Any, copies: int = 1
+    weights: Any, biases: Any, bias_strength: ArrayLike, copies: int = 1
 ) -> tuple[tuple, tuple, Array]:
     """Weights, biases and c as arrays of one precision, with shapes that chain.
 
@@ -74,7 +75,7 @@ def matrices(weights: Any, copies: int = 1) -> list[Array]:
     return found
 
 
-def given_gates(gates: Any, hidden: tuple[int, ...], dtype: np.dtype) -> tuple[Array, ...]:
+def given_gates(gates: Numbers, hidden: tuple[int, ...], dtype: np.dtype) -> tuple[Array, ...]:
     """Gates (H,) or (P, H) of the hidden layers, as arrays of a precision."""
     listed = per_layer("gates", gates, "one array per hidden layer")
     found = tuple(floating(f"gates[{k}]", g).astype(dtype) for k, g in enumerate(listed))

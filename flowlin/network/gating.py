@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from flowlin._tools.arrays import require_finite
 from flowlin._tools.checks import array, checked, floating, whole
 from flowlin._tools.show import Summary, shown
+from flowlin._tools.types import Numbers
 from flowlin.tasks.task import Task
 
 
@@ -51,7 +52,7 @@ class HalfSpaces(eqx.Module):
     normals: Float[Array, "M N_in"]
     thresholds: Float[Array, " M"]
 
-    def __init__(self, normals: Any, thresholds: Any = None):
+    def __init__(self, normals: Numbers, thresholds: Numbers | None = None):
         self.normals = _matrix("normals", normals)
         count, dtype = self.normals.shape[0], self.normals.dtype
         given = jnp.zeros(count, dtype) if thresholds is None else thresholds
@@ -88,7 +89,7 @@ class Clusters(eqx.Module):
 
     centres: Float[Array, "M N_in"]
 
-    def __init__(self, centres: Any):
+    def __init__(self, centres: Numbers):
         self.centres = _matrix("centres", centres)
 
     @staticmethod

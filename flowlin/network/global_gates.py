@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from flowlin._tools.arrays import require_finite
 from flowlin._tools.checks import array, checked, floating, refuse
 from flowlin._tools.codec import storable
 from flowlin._tools.show import shown
-from flowlin._tools.types import Activation, Biases, Weights
+from flowlin._tools.types import Activation, Biases, Numbers, Weights
 from flowlin.network import initial, summary
 from flowlin.network.construction import layers
 from flowlin.network.fit import inputs, require_inputs
@@ -58,7 +58,14 @@ class GloballyGatedNetwork(AbstractLayered):
     bias_strength: Array
     gates: Float[Array, "P M"]
 
-    def __init__(self, weights: Any, biases: Any = None, bias_strength: Any = 1.0, *, gates: Any):
+    def __init__(
+        self,
+        weights: Sequence[Numbers],
+        biases: Sequence[Numbers | None] | None = None,
+        bias_strength: ArrayLike = 1.0,
+        *,
+        gates: Any,
+    ):
         found = _gates(gates)
         self.weights, self.biases, self.bias_strength = layers(
             weights, biases, bias_strength, found.shape[1]

@@ -5,7 +5,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from flowlin._tools.checks import WORDS, checked, instance, require_runnable
 from flowlin._tools.codec import storable
@@ -14,7 +14,7 @@ from flowlin._tools.types import Product
 from flowlin.network import graph_parts, summary
 from flowlin.network.graph_forward import AbstractGraph, require_one
 from flowlin.network.graph_initial import drawn
-from flowlin.network.graph_parts import Columns, Edge
+from flowlin.network.graph_parts import Columns, Edge, Variances
 from flowlin.network.pathways import Pathway, PathwayStatistics, correlations, enumerated
 from flowlin.tasks.task import Task
 
@@ -59,7 +59,7 @@ class GatedGraph(AbstractGraph):
         self,
         weights: Any,
         biases: Any = None,
-        bias_strength: Any = 1.0,
+        bias_strength: ArrayLike = 1.0,
         *,
         node_gates: Any = None,
         edge_gates: Any = None,
@@ -93,7 +93,7 @@ class GatedGraph(AbstractGraph):
         *,
         node_gates: Any = None,
         edge_gates: Any = None,
-        variance: Any = 2e-4,
+        variance: Variances = 2e-4,
         bias: Any = False,
         bias_strength: float = 1.0,
         inputs: Any = None,

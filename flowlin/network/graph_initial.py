@@ -10,12 +10,17 @@ from jaxtyping import Array, PRNGKeyArray
 
 from flowlin._tools.checks import not_negative, refuse, require_memory, shown, whole
 from flowlin.network import graph_parts
-from flowlin.network.graph_parts import EDGES, Edge
+from flowlin.network.graph_parts import EDGES, Edge, Variances
 from flowlin.tasks.task import Task
 
 
 def drawn(
-    task: Task, nodes: Any, edges: Any, variance: Any, bias: Any, key: PRNGKeyArray
+    task: Task,
+    nodes: Any,
+    edges: Any,
+    variance: Variances,
+    bias: Any,
+    key: PRNGKeyArray,
 ) -> tuple[dict[Edge, Array], dict[str, Array]]:
     """Weights and biases i.i.d. normal; arguments as in `GatedGraph.init`."""
     sizes = _sizes(nodes)
@@ -86,7 +91,7 @@ def _biased(bias: Any, pairs: list[Edge], sizes: Mapping[str, int]) -> set[str]:
     return set(bias)
 
 
-def _variances(variance: Any, pairs: list[Edge]) -> dict[Edge, Any]:
+def _variances(variance: Variances, pairs: list[Edge]) -> dict[Edge, Any]:
     """The variance of every edge."""
     if not isinstance(variance, Mapping):
         return dict.fromkeys(pairs, not_negative("variance", variance))

@@ -7,12 +7,13 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
 from flowlin._tools.arrays import require_finite
 from flowlin._tools.checks import floating, refuse, shown
 
 Edge = tuple[str, str]
+Variances = ArrayLike | Mapping[Edge, ArrayLike]  # of all edges, or of each
 Columns = tuple[tuple[str, int, int], ...]  # (node, first column, the one after the last)
 
 CONSTANT = "bias"  # the source whose only entry is one: a bias is the weight of an edge from it

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
 from flowlin._tools.arrays import is_traced, require_finite
 from flowlin._tools.checks import flag, floating, not_negative, require_memory, whole
@@ -56,7 +56,7 @@ def balanced(
     bias: bool,
     *,
     balance: float,
-    product: Any,
+    product: ArrayLike | None,
     key: PRNGKeyArray,
 ) -> tuple[list[Array], list[Array | None]]:
     """Balanced or lambda-balanced factors; arguments as in `LinearNetwork.balanced`.

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from flowlin._tools.arrays import require_finite
 from flowlin._tools.checks import (
@@ -23,7 +23,7 @@ from flowlin._tools.checks import (
 )
 from flowlin._tools.codec import storable
 from flowlin._tools.show import shown
-from flowlin._tools.types import Activation, Biases, Weights
+from flowlin._tools.types import Activation, Biases, Numbers, Weights
 from flowlin.network import initial, summary
 from flowlin.network.construction import given_gates, layers, off_gate, per_layer
 from flowlin.network.fit import inputs, require_inputs, require_one
@@ -145,7 +145,12 @@ class LinearNetwork(AbstractSelfGated):
     biases: Biases
     bias_strength: Array
 
-    def __init__(self, weights: Any, biases: Any = None, bias_strength: Any = 1.0):
+    def __init__(
+        self,
+        weights: Sequence[Numbers],
+        biases: Sequence[Numbers | None] | None = None,
+        bias_strength: ArrayLike = 1.0,
+    ):
         self.weights, self.biases, self.bias_strength = layers(weights, biases, bias_strength)
 
     def gate(self, layer: int, z: Float[Array, "P H"]) -> Array:
@@ -199,7 +204,7 @@ class LinearNetwork(AbstractSelfGated):
         bias_strength: float = 1.0,
         *,
         balance: float = 0.0,
-        product: Any = None,
+        product: ArrayLike | None = None,
         key: PRNGKeyArray,
     ) -> "LinearNetwork":
         r"""Weights with $W_{l+1}^T W_{l+1} - W_l W_l^T = \lambda I$ for a given product.
@@ -247,7 +252,11 @@ class ReLUNetwork(AbstractSelfGated):
     slope: Array
 
     def __init__(
-        self, weights: Any, biases: Any = None, bias_strength: Any = 1.0, slope: Any = 0.0
+        self,
+        weights: Sequence[Numbers],
+        biases: Sequence[Numbers | None] | None = None,
+        bias_strength: ArrayLike = 1.0,
+        slope: ArrayLike = 0.0,
     ):
         self.weights, self.biases, self.bias_strength = layers(weights, biases, bias_strength)
         self.slope = jnp.asarray(slope, dtype=self.weights[0].dtype)
@@ -314,7 +323,14 @@ class GatedLinearNetwork(AbstractNetwork):
     bias_strength: Array
     gates_: tuple[Array, ...]
 
-    def __init__(self, weights: Any, biases: Any = None, bias_strength: Any = 1.0, *, gates: Any):
+    def __init__(
+        self,
+        weights: Sequence[Numbers],
+        biases: Sequence[Numbers | None] | None = None,
+        bias_strength: ArrayLike = 1.0,
+        *,
+        gates: Numbers,
+    ):
         self.weights, self.biases, self.bias_strength = layers(weights, biases, bias_strength)
         self.gates_ = given_gates(gates, self.hidden, self.dtype)
 
@@ -350,7 +366,9 @@ class GatedLinearNetwork(AbstractNetwork):
         return eqx.tree_at(lambda network: network.gates_, self, merged)
 
     @checked(x=inputs, gates=None)
-    def __call__(self, x: Float[Array, " N_in"], gates: Any = None) -> Float[Array, " N_out"]:
+    def __call__(
+        self, x: Float[Array, " N_in"], gates: Numbers | None = None
+    ) -> Float[Array, " N_out"]:
         """Output of one sample.
 
         `gates`, per hidden layer an array (H,) (or the bare array where there is one layer),
@@ -359,9 +377,8 @@ class GatedLinearNetwork(AbstractNetwork):
         require_inputs(self, x, axes=1)
         if gates is None:
             return self.outputs(x[None])[0]
-        if hasattr(gates, "ndim"):
-            gates = (gates,)
-        gates = per_layer("gates", gates, "one array (H,) per hidden layer")
+        given = (gates,) if hasattr(gates, "ndim") else gates
+        gates = per_layer("gates", given, "one array (H,) per hidden layer")
         shapes = [np.shape(array(f"gates[{k}]", gate)) for k, gate in enumerate(gates)]
         if shapes != [(width,) for width in self.hidden]:
             raise ValueError(

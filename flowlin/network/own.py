@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 import equinox as eqx
 import jax
 from equinox import AbstractVar
+from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from flowlin._tools.checks import checked
@@ -48,7 +49,7 @@ class AbstractOwn(AbstractModel):
         return eqx.tree_at(lambda n: (n.weights, n.biases), self, both, is_leaf=lambda x: x is None)
 
     @checked
-    def astype(self: O, dtype: Any) -> O:
+    def astype(self: O, dtype: DTypeLike) -> O:
         """The same network in another floating-point precision, float32 or float64."""
         return jax.tree.map(lambda array: array.astype(dtype), self)
 

@@ -132,7 +132,7 @@ def modes(
     return ax
 
 
-def _levels(rho: Any, number: int) -> np.ndarray:
+def _levels(rho: Data | float, number: int) -> np.ndarray:
     """One level for every mode, (K,)."""
     levels = np.asarray(rho)
     if levels.shape not in ((), (1,), (number,)):

@@ -1,13 +1,12 @@
 """A ReLU run read as gated linear networks: its pathways, and how long one gating lasts."""
 
-from typing import Any
-
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 
 from flowlin._tools.checks import checked, whole
+from flowlin._tools.types import Numbers
 from flowlin.plot.frame import axes
 from flowlin.reading.relu_run import Rectified
 
@@ -58,7 +57,7 @@ def _units(units: tuple[int, ...], most: int = 4) -> str:
 
 
 @checked(times=None)
-def overlap(rectified: Rectified, ax: Axes | None = None, *, times: Any = None) -> Axes:
+def overlap(rectified: Rectified, ax: Axes | None = None, *, times: Numbers | None = None) -> Axes:
     """The share of (unit, sample) pairs that have one side at both of two times.
 
     Where a block is one, a single gated linear network is the whole run there.

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -23,6 +22,7 @@ from flowlin._tools.checks import (
 )
 from flowlin._tools.result import OKAY, is_one_of
 from flowlin._tools.show import shown
+from flowlin._tools.types import Numbers
 from flowlin.field.gates.fractions import effective_gates, sides_of
 from flowlin.field.gates.one_layer import GatedFlow
 from flowlin.field.problem import Problem
@@ -183,7 +183,7 @@ class Rectified:
         return int(np.searchsorted(sums, share)) + 1
 
     @checked(times=finite_array)
-    def overlap(self, times: Any) -> np.ndarray:
+    def overlap(self, times: Numbers) -> np.ndarray:
         """(T, T): the share of (unit, sample) pairs on one side at both of two `times` (T,).
 
         One where a single constant gating would do. All hidden layers count.

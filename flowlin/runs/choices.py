@@ -10,6 +10,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
+from jaxtyping import ArrayLike
 
 from flowlin._tools.arrays import ENABLE_X64, is_traced
 from flowlin._tools.bar import LogProgress
@@ -25,6 +27,7 @@ from flowlin._tools.checks import (
     require_memory,
 )
 from flowlin._tools.result import RESULTS, is_one_of
+from flowlin._tools.types import Numbers
 from flowlin.field.decay import Decay
 from flowlin.field.problem import Problem
 from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
@@ -41,7 +44,7 @@ def check_options(network, rtol, modified_rate, kinks) -> None:
         _check_modified(network, kinks)
 
 
-def _check_rtol(rtol: Any, dtype: Any) -> None:
+def _check_rtol(rtol: Any, dtype: DTypeLike) -> None:
     finest = 10 * float(jnp.finfo(dtype).eps)
     if not is_traced(rtol) and float(rtol) < finest:
         remedy = (
@@ -105,7 +108,7 @@ def require_extendable(flow: Trajectory, t1: float, ts: Any) -> tuple[Any, Conti
     return run, at, ts
 
 
-def check_modified(problem: Problem, modified_rate: Any) -> None:
+def check_modified(problem: Problem, modified_rate: ArrayLike | None) -> None:
     """Raise `ValueError` for a wrong number of time constants, or a modified flow of several."""
     if problem.tau.ndim and modified_rate is not None:
         raise ValueError(
@@ -145,7 +148,7 @@ def _check_modified(network: AbstractModel, kinks: Any) -> None:
         )
 
 
-def chosen_decay(network: AbstractModel, weight_decay: Any) -> Decay | None:
+def chosen_decay(network: AbstractModel, weight_decay: Numbers | None) -> Decay | None:
     """The weight decay of a run: one rate, or one per layer of weights (L,)."""
     if weight_decay is None:
         return None

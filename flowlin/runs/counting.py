@@ -5,7 +5,7 @@ from typing import Any
 import diffrax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Int
+from jaxtyping import Array, Int, PyTree
 
 from flowlin.events.recorder import RecorderState
 from flowlin.solvers.averaged import EVALUATIONS, AveragedGates
@@ -40,22 +40,22 @@ class Counting(Wrapped[Any]):
         return y1, Costly(error, lax.stop_gradient(spent.astype(float))), dense, state, result
 
 
-def inner(state: Any) -> Any:
+def inner(state: PyTree) -> Any:
     """The state of the solver itself."""
     return state.inner if isinstance(state, RecorderState) else state
 
 
-def counts(state: Any) -> bool:
+def counts(state: PyTree) -> bool:
     """Whether a solver's state counts evaluations."""
     return isinstance(inner(state), (RKCState, BDFState, WalkState))
 
 
-def counted(state: Any) -> Int[Array, ""]:
+def counted(state: PyTree) -> Int[Array, ""]:
     """Evaluations in accepted steps, where the state counts them."""
     return inner(state).evaluations
 
 
-def begun(solver: diffrax.AbstractSolver, state: Any) -> dict[str, Array]:
+def begun(solver: diffrax.AbstractSolver, state: PyTree) -> dict[str, Array]:
     """`evaluations` before the first step; nothing where those of a step are not known."""
     if counts(state):
         return {"evaluations": jnp.asarray(FIRST_STEP + counted(state), int)}
@@ -85,7 +85,9 @@ def _per_step(solver: diffrax.AbstractSolver) -> int | None:
     return evaluations(solver) if isinstance(solver, diffrax.AbstractERK) else None
 
 
-def reported(solver: Any, state: Any, accepted: Array, ts: Array, tau: Array) -> tuple[dict, dict]:
+def reported(
+    solver: Any, state: PyTree, accepted: Array, ts: Array, tau: Array
+) -> tuple[dict, dict]:
     """Counts and observables (T, ...) that a solver of the library keeps in its state."""
     if isinstance(state, RKCState):
         radius = state.log.at(ts)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 import equinox as eqx
 import numpy as np
 import optax
-from jaxtyping import PRNGKeyArray
+from jaxtyping import PRNGKeyArray, PyTree
 
 from flowlin._tools.arrays import in_dtype, is_traced
 from flowlin._tools.bar import Progress, bar_or_lines
@@ -23,7 +23,7 @@ from flowlin._tools.checks import (
 )
 from flowlin._tools.copies import copied
 from flowlin._tools.result import RESULTS, is_one_of
-from flowlin._tools.types import PathLike
+from flowlin._tools.types import Numbers, PathLike
 from flowlin.events.kinds import AbstractEvent, UnitSwitches, user_watches
 from flowlin.events.observer import Observer
 from flowlin.field.problem import Problem
@@ -59,15 +59,15 @@ def gradient_descent(
     steps: int | None = None,
     *,
     t1: float | None = None,
-    trainable: Any = None,
+    trainable: PyTree = None,
     loss: AnyLoss = SquaredError(),
     tau: float = 1.0,
-    weight_decay: Any = None,
+    weight_decay: Numbers | None = None,
     optimiser: optax.GradientTransformation | None = None,
     events: AbstractEvent | Sequence[AbstractEvent] = (),
     interpolate: bool = False,
     observe: Observe | None = None,
-    ts: Any = None,
+    ts: Numbers | None = None,
     save_every: int | None = None,
     max_events: int = 2**16,
     progress: Progress = False,
@@ -124,17 +124,17 @@ def stochastic_gradient_descent(
     steps: int | None = None,
     *,
     t1: float | None = None,
-    trainable: Any = None,
+    trainable: PyTree = None,
     batch_size: int,
     key: PRNGKeyArray,
     loss: AnyLoss = SquaredError(),
     tau: float = 1.0,
-    weight_decay: Any = None,
+    weight_decay: Numbers | None = None,
     optimiser: optax.GradientTransformation | None = None,
     events: AbstractEvent | Sequence[AbstractEvent] = (),
     interpolate: bool = False,
     observe: Observe | None = None,
-    ts: Any = None,
+    ts: Numbers | None = None,
     save_every: int | None = None,
     max_events: int = 2**16,
     progress: Progress = False,

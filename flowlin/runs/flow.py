@@ -8,6 +8,7 @@ import diffrax
 import equinox as eqx
 import jax.numpy as jnp
 from jax.typing import ArrayLike
+from jaxtyping import PyTree
 
 from flowlin._tools.arrays import in_dtype, is_traced
 from flowlin._tools.bar import Progress
@@ -15,7 +16,7 @@ from flowlin._tools.checks import checked, positive_at_run_time
 from flowlin._tools.copies import copied
 from flowlin._tools.forward_mode import reverse_only, told_by_name
 from flowlin._tools.result import RESULTS, hand_back, is_one_of
-from flowlin._tools.types import PathLike
+from flowlin._tools.types import Numbers, PathLike
 from flowlin.events.kinds import AbstractEvent, GateSwitches, logs_gates, user_watches
 from flowlin.events.watched import Watch
 from flowlin.field.problem import Problem
@@ -62,13 +63,13 @@ def gradient_flow(
     task: Task,
     t1: ArrayLike,
     *,
-    trainable: Any = None,
-    ts: Any = None,
+    trainable: PyTree = None,
+    ts: Numbers | None = None,
     dense: bool = False,
     loss: AnyLoss = SquaredError(),
-    tau: Any = 1.0,
-    weight_decay: Any = None,
-    modified_rate: Any = None,
+    tau: Numbers = 1.0,
+    weight_decay: Numbers | None = None,
+    modified_rate: ArrayLike | None = None,
     events: AbstractEvent | Sequence[AbstractEvent] = (),
     observe: Observe | None = None,
     kinks: AbstractKinks | None = None,

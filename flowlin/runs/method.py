@@ -8,6 +8,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
+from jaxtyping import ArrayLike
 
 from flowlin._tools.arrays import in_dtype, is_traced
 from flowlin._tools.copies import copied
@@ -127,7 +129,7 @@ def chosen_method(
     problem: Problem,
     kinks: AbstractKinks | None,
     solver: diffrax.AbstractSolver | None,
-    modified_rate: Any,
+    modified_rate: ArrayLike | None,
     tolerances: Tolerances,
     t1: Any,
     adjoint: diffrax.AbstractAdjoint,
@@ -186,7 +188,7 @@ def _require_known(kinks: AbstractKinks | None, known: str, why: str) -> None:
         )
 
 
-def controller(rtol: Any, atol: Any, t1: Any, dtype: Any) -> diffrax.PIDController:
+def controller(rtol: Any, atol: Any, t1: Any, dtype: DTypeLike) -> diffrax.PIDController:
     """Step size control. Tolerances are arrays: another one is not another compilation."""
     return diffrax.PIDController(
         rtol=in_dtype(rtol, dtype),
@@ -205,7 +207,7 @@ def decisions(controller: diffrax.AbstractAdaptiveStepSizeController) -> Any:
     return type(controller).__name__, numbers
 
 
-def tolerance(tolerances: Tolerances, kinks: AbstractKinks, dtype: Any) -> Any:
+def tolerance(tolerances: Tolerances, kinks: AbstractKinks, dtype: DTypeLike) -> Any:
     """The run's rtol: its default (`benchmarks/precision.py`), and not finer than is of use."""
     rtol, finest = tolerances.rtol, kinks.finest
     if rtol is None:

@@ -1,9 +1,8 @@
 """What digits a run can have."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from flowlin._tools.arrays import ENABLE_X64
 from flowlin._tools.warning import warn
@@ -15,7 +14,7 @@ class PrecisionWarning(UserWarning):
     """JAX is set to float32: runs have fewer digits than they could."""
 
 
-def tell_digits(dtype: Any) -> None:
+def tell_digits(dtype: DTypeLike) -> None:
     """Warn, once per process, of a run in float32 where JAX is not set to float64."""
     global _told
     if _told or dtype == jnp.float64 or jax.config.read("jax_enable_x64"):

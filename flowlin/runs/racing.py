@@ -4,7 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
 from flowlin._tools.checks import checked, finite_array
 from flowlin.events.kinds import AbstractEvent
@@ -45,7 +45,7 @@ class RaceHits(AbstractEvent):
     """
 
     race: Race
-    rho: Any
+    rho: ArrayLike
     direction: Direction = eqx.field(static=True, default=None)
     terminate: bool = eqx.field(static=True, default=False)
     name: str = eqx.field(static=True, default="race")
@@ -71,7 +71,7 @@ class RaceHits(AbstractEvent):
         return [Watch(function, channel, direction=self.direction, terminate=self.terminate)]
 
 
-def raced(race: Race, t1: Any, **options: Any) -> Any:
+def raced(race: Race, t1: ArrayLike, **options: Any) -> Any:
     """The run of a race."""
     return gradient_flow(race.start, race.reduced, t1, **options)
 

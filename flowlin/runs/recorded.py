@@ -11,6 +11,7 @@ import equinox as eqx
 import jax
 import numpy as np
 from jax.experimental.multihost_utils import process_allgather
+from jaxtyping import ArrayLike
 
 from flowlin._tools.archive import require_place
 from flowlin._tools.checks import refuse
@@ -113,7 +114,7 @@ def _number(name: str, value: Any) -> float | int | bool:
 
 
 def prints(
-    members: list[tuple[AbstractModel, Task]], t1: Any, options: dict[str, Any]
+    members: list[tuple[AbstractModel, Task]], t1: ArrayLike, options: dict[str, Any]
 ) -> list[str]:
     """A fingerprint of each run: of its network, task, end and options, and of this version.
 

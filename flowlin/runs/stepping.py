@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import lax
-from jaxtyping import Array, Bool, Int, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Bool, Int, PRNGKeyArray, PyTree
 
 from flowlin._tools.compiled import jit_by_array
 from flowlin._tools.result import RESULTS
@@ -71,8 +71,8 @@ class Look(eqx.Module):
 class State(eqx.Module):
     """Carried from step to step."""
 
-    parameters: Any  # `Parameters`; () within a `Continuation`, which has them itself
-    optimiser: Any
+    parameters: PyTree  # `Parameters`; () within a `Continuation`, which has them itself
+    optimiser: PyTree
     values: Array
     log: Buffer
     end: Array  # time of the first terminating event, else inf
@@ -100,14 +100,14 @@ class Stops(eqx.Module):
     longest: int | None = eqx.field(static=True, default=None)
     even: bool = eqx.field(static=True, default=False)
 
-    def steps(self, row: Any, one: Callable[[Any, Found], Found], found: Found) -> Found:
+    def steps(self, row: PyTree, one: Callable[[Any, Found], Found], found: Found) -> Found:
         """`one(k, found)` for all steps k from one stop to the next."""
         at = jnp.asarray(self.at)
         first, last = at[row], at[row + 1]
         if self.longest is None:
             return lax.fori_loop(first, last, one, found)
 
-        def one_or_none(k: Any, found: Found) -> Found:
+        def one_or_none(k: ArrayLike, found: Found) -> Found:
             step = first + k
             if self.even:
                 return one(step, found)
@@ -125,7 +125,7 @@ class Rows(NamedTuple):
 
     ts: Array
     losses: Array
-    observed: Any
+    observed: PyTree
     counts: Counts
 
 
@@ -150,7 +150,7 @@ class Descent(eqx.Module):
 
     def start(self, capacity: int) -> State:
         """The state before the first step."""
-        parameters: Any = moving(self.network.parameters, self.trained)
+        parameters: PyTree = moving(self.network.parameters, self.trained)
         values = self.values(parameters)
         empty = Buffer.empty(capacity, self.clock.dtype)
         log, end = self.look.observer.started(empty, values)
@@ -167,7 +167,7 @@ class Descent(eqx.Module):
             gates=tuple(Gates.of(self.network, self.task) for _ in self.look.lengths),
         )
 
-    def time(self, steps: Any) -> Array:
+    def time(self, steps: ArrayLike) -> Array:
         """Flow time of so many steps."""
         return jnp.asarray(steps).astype(self.clock.dtype) * self.clock
 
@@ -193,7 +193,7 @@ class Descent(eqx.Module):
             updates = jax.tree.map(lambda g: -self.learning_rate * g, gradient)
         else:
             updates, optimiser = self.optimiser.update(gradient, optimiser, before)
-        parameters: Any = optax.apply_updates(before, updates)
+        parameters: PyTree = optax.apply_updates(before, updates)
         return dataclasses.replace(
             state, parameters=parameters, optimiser=optimiser, step=state.step + 1, order=order
         )
@@ -212,7 +212,7 @@ class Descent(eqx.Module):
         )
         return order, lax.dynamic_slice(order, (place * self.batch_size,), (self.batch_size,))
 
-    def record(self, state: State, since: Any) -> State:
+    def record(self, state: State, since: ArrayLike) -> State:
         """With the crossings since the last look in the log."""
         values = self.values(state.parameters)
         log, first = state.log, state.end
@@ -262,8 +262,8 @@ class Descent(eqx.Module):
         step, its second through `at_stop(part, state, stop)` where it is looked at.
         """
 
-        def block(k: Any, carry: tuple[State, tuple[Found, Seen]]) -> Any:
-            def one(step: Any, carry: tuple[State, Found]) -> tuple[State, Found]:
+        def block(k: ArrayLike, carry: tuple[State, tuple[Found, Seen]]) -> Any:
+            def one(step: ArrayLike, carry: tuple[State, Found]) -> tuple[State, Found]:
                 state, found = carry
                 new = self.update(state)
                 if self.batch_size is None:
@@ -302,11 +302,11 @@ class Descent(eqx.Module):
         rows, every = stops.looks.shape[0], self.batch_size is None
         before = jnp.asarray(stops.at)[0] - 1
 
-        def counted(counts: Counts, state: State, step: Any, stop: Any) -> Counts:
+        def counted(counts: Counts, state: State, step: ArrayLike, stop: ArrayLike) -> Counts:
             del stop
             return written(counts, step - before, self.look.all_counts(state))
 
-        def at_stop(found: Rows, state: State, stop: Any) -> Rows:
+        def at_stop(found: Rows, state: State, stop: ArrayLike) -> Rows:
             return written(found, stop, self.row(state))
 
         here = self.look.all_counts(state) if every else ()
@@ -341,7 +341,7 @@ class Outcome(NamedTuple):
     events: EventLog
 
 
-def written(rows: Any, place: Any, row: Any) -> Any:
+def written(rows: PyTree, place: ArrayLike, row: PyTree) -> Any:
     """With one row in its place; a scatter would cost more than a small step."""
     return jax.tree.map(
         lambda a, b: lax.dynamic_update_index_in_dim(a, jnp.asarray(b, a.dtype), place, 0),

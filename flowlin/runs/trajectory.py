@@ -19,7 +19,7 @@ from flowlin._tools.codec import storable
 from flowlin._tools.copies import copied
 from flowlin._tools.result import OKAY, RunError, is_one_of, okay
 from flowlin._tools.show import shown
-from flowlin._tools.types import Parameters, PathLike
+from flowlin._tools.types import Numbers, Parameters, PathLike
 from flowlin.log.eventlog import EventLog, warn_unresolved
 from flowlin.log.linear_phase import (
     Linearization,
@@ -278,7 +278,7 @@ class Trajectory(eqx.Module):
         self,
         t1: float,
         *,
-        ts: Any = None,
+        ts: Numbers | None = None,
         max_steps: int | None = 2**20,
         max_events: int = 2**16,
         progress: Progress = False,

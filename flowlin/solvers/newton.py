@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 
 from flowlin._tools.loops import while_loop
 from flowlin.solvers.conjugate import Linear, Solve, conjugate_gradients
@@ -26,9 +26,9 @@ class Move(eqx.Module):
     """h f(t, y) of a flat y, with the control that stands for h."""
 
     terms: Any
-    t: Any
-    control: Any
-    args: Any
+    t: ArrayLike
+    control: ArrayLike
+    args: PyTree
     unravel: Callable[[Array], Any] = eqx.field(static=True)
 
     def __call__(self, y: Float[Array, " N"]) -> Float[Array, " N"]:
@@ -147,7 +147,7 @@ def attached(step: Step, x: Float[Array, " N"], ritz: Ritz) -> Float[Array, " N"
 
 
 @attached.def_jvp
-def _attached_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+def _attached_jvp(primals: PyTree, tangents: PyTree) -> tuple[Array, Array]:
     step, x, ritz = primals
 
     def defect(step: Step) -> Array:

@@ -124,10 +124,11 @@ def _coefficients(points: np.ndarray, values: Float[Array, "n *some"]) -> Float[
     return jnp.tensordot(jnp.asarray(inverse, values.dtype), values, 1)
 
 
-def _basis(at: Array, count: int) -> Float[Array, " n"]:
-    """The first Chebyshev polynomials, T_k(cos a) = cos(k a), at a fraction of the step."""
-    angle = jnp.arccos(jnp.clip(2 * at - 1, -1.0, 1.0))
-    return jnp.cos(np.arange(count, dtype=angle.dtype) * angle)
+def _basis(at: Float[Array, "*some"], count: int) -> Float[Array, "*some n"]:
+    """The first Chebyshev polynomials, T_k(cos a) = cos(k a), at fractions of the step."""
+    cosine = jnp.clip(2 * at - 1, -1.0, 1.0)
+    angle = jnp.arctan2(jnp.sqrt((1 - cosine) * (1 + cosine)), cosine)  # quicker to compile
+    return jnp.cos(np.arange(count, dtype=angle.dtype) * angle[..., None])
 
 
 class _Curve(eqx.Module):
@@ -197,20 +198,23 @@ class _Curve(eqx.Module):
 
         def body(state):
             low, end, _, _, rounds = state
-            own = flat[:, jnp.argmin(self(end))]
+            known = _basis(jnp.stack([low, end]), flat.shape[0]) @ flat
+            lowest = jnp.argmin(known[1])
+            own = flat[:, lowest]
 
             def value(at):
                 return _basis(at, own.size) @ own
 
-            before, after = bracketed_root(value, low, end, False, tolerance)
+            known = known[:, lowest]
+            before, after = bracketed_root(value, low, end, False, tolerance, known)
             again = (jnp.min(self(before)) <= 0) & (before > low) & (before < end)
             return low, before, after, again, rounds + 1
 
         def unfinished(state):
             return state[3] & (state[4] < flat.size)
 
-        first = body((low, high, high, True, jnp.zeros((), int)))
-        _, low, high, *_ = lax.while_loop(unfinished, body, first)
+        start = low, high, high, jnp.asarray(True), jnp.zeros((), int)
+        _, low, high, *_ = lax.while_loop(unfinished, body, start)
         return low, high
 
 
@@ -242,12 +246,14 @@ def _correct(
             y,
         )
 
-    value, slope = jax.jvp(margin, (y,), (velocity,))
+    def along(way):
+        return jax.jvp(margin, (y,), (way,))
+
+    ways = jax.tree.map(lambda *both: jnp.stack(both), velocity, lax.stop_gradient(error))
+    value, (slope, off) = jax.vmap(along, out_axes=(None, 0))(ways)
     slope = lax.stop_gradient(jnp.where(slope < 0, slope, -jnp.inf))
     fixed = lax.stop_gradient(value)
     # A tangential event could send Newton far off.
     shift = jnp.clip(-fixed / slope, -1e-2 * length, 1e-2 * length) - (value - fixed) / slope
-    off = jax.tree.map(jnp.add, y, error)
-    spread = jnp.abs((margin(off) - fixed) / slope)
     y = jax.tree.map(lambda a, v: a + shift * v, y, velocity)
-    return shift, y, spread
+    return shift, y, jnp.abs(off / slope)

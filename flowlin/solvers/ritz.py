@@ -4,11 +4,10 @@ They are kept in float32: they change from step to step by more than that, and i
 cost.
 """
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Float32
 
 from flowlin.solvers.conjugate import Linear
@@ -43,7 +42,7 @@ class Ritz(eqx.Module):
         change = (weights * (self.vectors @ r.astype(jnp.float32))) @ self.vectors
         return r + change.astype(r.dtype)
 
-    def followed(self, jacobian: Linear, count: int, dtype: Any) -> tuple["Ritz", Array]:
+    def followed(self, jacobian: Linear, count: int, dtype: DTypeLike) -> tuple["Ritz", Array]:
         """With products of the first vectors, and the values (count,) that these products give.
 
         A fixed direction without structure is multiplied too: what begins to stand out may lie

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from flowlin._tools.arrays import automatic, is_traced, require_finite
@@ -22,6 +23,7 @@ from flowlin._tools.checks import (
 )
 from flowlin._tools.codec import storable
 from flowlin._tools.show import shown
+from flowlin._tools.types import Numbers
 from flowlin.tasks import summary
 
 
@@ -52,7 +54,7 @@ class Task(eqx.Module):
     name: str = eqx.field(static=True)
     weights: Float[Array, " P"] | None
 
-    def __init__(self, x: Any, y: Any, name: str = "task", *, weights: Any = None):
+    def __init__(self, x: Numbers, y: Numbers, name: str = "task", *, weights: Any = None):
         x, y = floating("x", x), floating("y", y)
         for label, array in (("x", x), ("y", y)):
             if array.ndim != 2:
@@ -133,7 +135,7 @@ class Task(eqx.Module):
         return jax.tree.map(lambda array: jax.device_put(array, placed), self)
 
     @checked
-    def astype(self, dtype: Any) -> "Task":
+    def astype(self, dtype: DTypeLike) -> "Task":
         """The same task in another floating-point precision, float32 or float64."""
         return jax.tree.map(lambda array: array.astype(dtype), self)
 

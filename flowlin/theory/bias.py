@@ -21,12 +21,10 @@ $Y \geq 0$ the first implies the second, at c = 0 too (Perron and Frobenius). Fo
 $m = c$, and a bias mode that is not first at c = 1 can be at c = 10.
 """
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from flowlin._tools.arrays import average, mean_product
 from flowlin._tools.checks import checked
@@ -110,7 +108,7 @@ class BiasMode(eqx.Module):
 
 
 @checked
-def bias_mode(task: Task, bias_strength: Any) -> BiasMode:
+def bias_mode(task: Task, bias_strength: ArrayLike) -> BiasMode:
     """Proposition 1: the bias mode, its conditions and its rank, for any inputs.
 
     **Arguments:**

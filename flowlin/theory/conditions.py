@@ -7,7 +7,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
 from flowlin._tools.arrays import mean_product
 from flowlin._tools.show import shown
@@ -73,7 +73,7 @@ class Problem:
     s: np.ndarray
     v: np.ndarray
     d: np.ndarray
-    tau: Any
+    tau: ArrayLike
     tolerance: float
     certificate: Certificate
 
@@ -103,7 +103,7 @@ def matrices(network: LinearNetwork) -> list[Array]:
     return [first, *network.weights[1:]]
 
 
-def examined(network: LinearNetwork, task: Task, tau: Any, tolerance: float) -> Problem:
+def examined(network: LinearNetwork, task: Task, tau: ArrayLike, tolerance: float) -> Problem:
     """The modes and moments of a task, and the certificate of a network on it."""
     c = 0.0 if network.biases[0] is None else float(network.bias_strength)
     task = task.astype(network.dtype)
@@ -227,5 +227,5 @@ def _overlap(p: np.ndarray, q: np.ndarray, rest2: np.ndarray, rest1: np.ndarray)
     return np.linalg.norm([np.linalg.norm(one) for one in products])
 
 
-def _ratio(value: Any, scale: Any) -> Any:
+def _ratio(value: Any, scale: ArrayLike) -> Any:
     return value / scale if scale else value

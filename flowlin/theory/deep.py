@@ -18,13 +18,11 @@ itself, and for $L \to \infty$, where time is counted in units of $\tau / L$,
 $u + \log u$ with $u = (s - d a)/(d a)$ falls at the rate $s^2 / d$ (a Lambert W function).
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from flowlin._tools.numerics import arrays, decayed, in_units, log_growth, quotient
 from flowlin._tools.roots import bracketed_root
@@ -38,7 +36,7 @@ _NODES = _NODES + 0.5
 
 @closed_form(s=SIZE)
 def deep_strength(
-    t: Any, s: Any, d: Any, a0: Any, depth: Any, tau: Any = 1.0
+    t: ArrayLike, s: ArrayLike, d: ArrayLike, a0: ArrayLike, depth: ArrayLike, tau: ArrayLike = 1.0
 ) -> Float[Array, "..."]:
     r"""Strength a(t) of a balanced mode of a linear network of `depth` layers of weights.
 
@@ -74,7 +72,12 @@ def deep_strength(
 
 @closed_form(s=SIZE)
 def deep_hitting_time(
-    rho: Any, s: Any, d: Any, a0: Any, depth: Any, tau: Any = 1.0
+    rho: ArrayLike,
+    s: ArrayLike,
+    d: ArrayLike,
+    a0: ArrayLike,
+    depth: ArrayLike,
+    tau: ArrayLike = 1.0,
 ) -> Float[Array, "..."]:
     r"""Time at which a balanced mode of a network of `depth` layers of weights reaches `rho`.
 
@@ -101,7 +104,7 @@ def deep_hitting_time(
 
 
 @closed_form(s=SIZE)
-def deep_inflection_level(s: Any, d: Any, depth: Any) -> Float[Array, "..."]:
+def deep_inflection_level(s: ArrayLike, d: ArrayLike, depth: ArrayLike) -> Float[Array, "..."]:
     r"""Strength $\frac{2L - 2}{3L - 2} \frac sd$ at which a deep balanced mode slows down.
 
     Half of the full strength for two layers, two thirds of it for very many; inf for d = 0. NaN for
@@ -113,7 +116,9 @@ def deep_inflection_level(s: Any, d: Any, depth: Any) -> Float[Array, "..."]:
 
 
 @closed_form(s=SIZE)
-def deep_start(rho: Any, t: Any, s: Any, d: Any, depth: Any, tau: Any = 1.0) -> Float[Array, "..."]:
+def deep_start(
+    rho: ArrayLike, t: ArrayLike, s: ArrayLike, d: ArrayLike, depth: ArrayLike, tau: ArrayLike = 1.0
+) -> Float[Array, "..."]:
     r"""Strength a0 whose balanced mode of `depth` layers reaches `rho` at time t.
 
     The inverse of `deep_hitting_time` in a0, sought in log a0 by bracketing and Newton's method,
@@ -241,7 +246,7 @@ def _clock_at(time: Array, s: Array, d: Array, a0: Array, b: Array) -> Array:
 
 
 @_clock_at.defjvp
-def _clock_at_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+def _clock_at_jvp(primals: PyTree, tangents: PyTree) -> tuple[Array, Array]:
     """By the implicit function theorem: d sigma = a^b (d time - what the clock changes by)."""
     time, s, d, a0, b = primals
     sigma = _clock_at(*primals)
@@ -347,7 +352,7 @@ def _start(rho: Array, time: Array, s: Array, d: Array, b: Array) -> Array:
 
 
 @_start.defjvp
-def _start_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+def _start_jvp(primals: PyTree, tangents: PyTree) -> tuple[Array, Array]:
     """By the implicit function theorem; at the fixed point by the flow's linearisation."""
     rho, time, s, d, b = primals
     a0 = _start(*primals)

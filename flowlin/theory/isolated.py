@@ -1,11 +1,9 @@
 """A mode that no other disturbs, as one object, and what follows from its closed forms."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from flowlin._tools.arrays import is_traced
 from flowlin._tools.checks import array, checked
@@ -60,7 +58,13 @@ class Mode(eqx.Module):
     two_layers: bool = eqx.field(static=True)  # known under `jit`, where the depth is not
 
     def __init__(
-        self, s: Any, d: Any, a0: Any, depth: Any = 2, imbalance: Any = 0.0, tau: Any = 1.0
+        self,
+        s: ArrayLike,
+        d: ArrayLike,
+        a0: ArrayLike,
+        depth: ArrayLike = 2,
+        imbalance: ArrayLike = 0.0,
+        tau: ArrayLike = 1.0,
     ):
         self.two_layers = not is_traced(depth) and bool(np.all(np.asarray(depth) == 2))
         if not self.two_layers:
@@ -76,14 +80,14 @@ class Mode(eqx.Module):
         self.s, self.d, self.a0, self.depth, self.imbalance, self.tau = numbers
 
     @checked(t=TIME)
-    def strength(self, t: Any) -> Float[Array, "..."]:
+    def strength(self, t: ArrayLike) -> Float[Array, "..."]:
         """Strength a at times t, >= 0, that broadcast against the mode's numbers; inf allowed."""
         if self.two_layers:
             return unbalanced_strength(t, self.s, self.d, self.a0, self.imbalance, self.tau)
         return deep_strength(t, self.s, self.d, self.a0, self.depth, self.tau)
 
     @checked(level=array)
-    def hitting_time(self, level: Any) -> Float[Array, "..."]:
+    def hitting_time(self, level: ArrayLike) -> Float[Array, "..."]:
         """Time at which the strength is at a level; inf if never, 0 where it starts there."""
         if self.two_layers:
             mode = self.s, self.d, self.a0, self.imbalance, self.tau
@@ -122,14 +126,16 @@ class Mode(eqx.Module):
 
 
 @closed_form
-def half_time(s: Any, d: Any, a0: Any, imbalance: Any = 0.0, tau: Any = 1.0) -> Float[Array, "..."]:
+def half_time(
+    s: ArrayLike, d: ArrayLike, a0: ArrayLike, imbalance: ArrayLike = 0.0, tau: ArrayLike = 1.0
+) -> Float[Array, "..."]:
     """`Mode.half_time` of two layers. Arguments as in `unbalanced_strength`."""
     return Mode(s, d, a0, 2, imbalance, tau).half_time
 
 
 @closed_form
 def inflection_times(
-    s: Any, d: Any, a0: Any, imbalance: Any = 0.0, tau: Any = 1.0
+    s: ArrayLike, d: ArrayLike, a0: ArrayLike, imbalance: ArrayLike = 0.0, tau: ArrayLike = 1.0
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
     """Times at which the curve starts to accelerate and at which it starts to slow down.
 
@@ -141,14 +147,16 @@ def inflection_times(
 
 
 @closed_form(s=SIZE)
-def deep_half_time(s: Any, d: Any, a0: Any, depth: Any, tau: Any = 1.0) -> Float[Array, "..."]:
+def deep_half_time(
+    s: ArrayLike, d: ArrayLike, a0: ArrayLike, depth: ArrayLike, tau: ArrayLike = 1.0
+) -> Float[Array, "..."]:
     """`Mode.half_time` of a balanced mode. Arguments as in `deep_strength`."""
     return Mode(s, d, a0, depth, tau=tau).half_time
 
 
 @closed_form(s=SIZE)
 def deep_inflection_time(
-    s: Any, d: Any, a0: Any, depth: Any, tau: Any = 1.0
+    s: ArrayLike, d: ArrayLike, a0: ArrayLike, depth: ArrayLike, tau: ArrayLike = 1.0
 ) -> Float[Array, "..."]:
     """`Mode.inflection_time` of a balanced mode. Arguments as in `deep_strength`."""
     return Mode(s, d, a0, depth, tau=tau).inflection_time

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, ArrayLike, Bool, Float
 
 from flowlin._tools.arrays import is_traced
 from flowlin._tools.checks import checked, floating, not_negative, refuse
@@ -50,17 +50,17 @@ class AfterLinearization(eqx.Module):
         return self.solution.certificate
 
     @checked(t=TIME)
-    def product(self, t: Any) -> Float[Array, "... N_out N"]:
+    def product(self, t: ArrayLike) -> Float[Array, "... N_out N"]:
         """$W_2 G W_1$ at times t after the start, the raw bias in front: `Solution.product`."""
         return self.solution.product(t)
 
     @checked(t=TIME)
-    def outputs(self, t: Any) -> Float[Array, "... P N_out"]:
+    def outputs(self, t: ArrayLike) -> Float[Array, "... P N_out"]:
         """Outputs on the task's samples at times t, (T, P, N_out)."""
         return self.solution.outputs(t)
 
     @checked(t=TIME)
-    def loss(self, t: Any) -> Float[Array, "..."]:
+    def loss(self, t: ArrayLike) -> Float[Array, "..."]:
         """Half the mean squared error at times t."""
         return self.solution.loss(t)
 
@@ -92,7 +92,7 @@ def _gates(name: str, value: Any) -> Array:
 def after_linearization(
     network: ReLUNetwork,
     task: Task,
-    tau: Any = 1.0,
+    tau: ArrayLike = 1.0,
     *,
     always_on: Any = None,
     tolerance: float | None = None,

@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from flowlin._tools.arrays import is_traced
@@ -192,7 +193,7 @@ class Race(eqx.Module):
         """
         return ABOVE["flow"](self, t1, **options)
 
-    def hits(self, rho: Any, **options: Any) -> Any:
+    def hits(self, rho: ArrayLike, **options: Any) -> Any:
         """An event for runs of the network, or of `flow`: strengths reaching a share of their own.
 
         Pathway n hits mode k when its strength reaches `rho` times `alone[n, k]`, what it would
@@ -298,7 +299,7 @@ def race(network: GatedGraph, task: Task, *, tolerance: float | None = None) -> 
     return _race(network, task, bases, s, d, start, certificate)
 
 
-def _rounded(strengths: np.ndarray, dtype: Any) -> np.ndarray:
+def _rounded(strengths: np.ndarray, dtype: DTypeLike) -> np.ndarray:
     """With what is zero up to rounding as zero, so that no ratio of it is taken."""
     noise = 32 * float(jnp.finfo(dtype).eps) * np.max(np.abs(strengths))
     return np.where(np.abs(strengths) > noise, strengths, 0.0)
@@ -357,7 +358,13 @@ def _misaligned(edges: list[Block], bases: dict[str, np.ndarray]) -> float:
 
 
 def _race(
-    network: GatedGraph, task: Task, bases: Any, s: Any, d: Any, start: Any, certificate: Any
+    network: GatedGraph,
+    task: Task,
+    bases: Any,
+    s: Any,
+    d: Any,
+    start: Any,
+    certificate: Any,
 ) -> Race:
     """The race as arrays of the network's precision, with the task in the modes' coordinates."""
     arrays = (bases, s, d, start)

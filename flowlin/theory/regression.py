@@ -1,10 +1,8 @@
 """A single linear layer: gradient flow of linear regression."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from flowlin._tools.numerics import decayed
 from flowlin.theory._form import closed_form
@@ -13,7 +11,7 @@ from flowlin.theory._form import closed_form
 @closed_form(axes={"w0": 2, "s_yx": 2, "s_x": 2})
 @jax.jit
 def single_layer(
-    t: Any, w0: Any, s_yx: Any, s_x: Any, *, tau: Any = 1.0
+    t: ArrayLike, w0: ArrayLike, s_yx: ArrayLike, s_x: ArrayLike, *, tau: ArrayLike = 1.0
 ) -> Float[Array, "... N_out N_in"]:
     r"""Weights W(t) of a single linear layer, $\tau \dot W = \Sigma_{yx} - W \Sigma_x$.
 

@@ -19,13 +19,11 @@ $P = L U^T$, U orthonormal; scaling each column of L to the length of its pivot 
 that are at most one, and the exponentials only ever appear divided by larger ones.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from flowlin._tools.numerics import decayed
 from flowlin.theory._form import Range, closed_form
@@ -39,7 +37,14 @@ SINGLE = {
 
 @closed_form(axes=MATRICES, **SINGLE)
 def balanced_product(
-    t: Any, w1: Any, w2: Any, s_yx: Any, *, variance: Any = 1.0, balance: Any = 0.0, tau: Any = 1.0
+    t: ArrayLike,
+    w1: ArrayLike,
+    w2: ArrayLike,
+    s_yx: ArrayLike,
+    *,
+    variance: ArrayLike = 1.0,
+    balance: ArrayLike = 0.0,
+    tau: ArrayLike = 1.0,
 ) -> Float[Array, "... N_out N_in"]:
     r"""End-to-end matrix $W_2 W_1(t)$ of a (lambda-)balanced two-layer network, white inputs.
 
@@ -51,7 +56,14 @@ def balanced_product(
 
 @closed_form(axes=MATRICES, **SINGLE)
 def balanced_gram(
-    t: Any, w1: Any, w2: Any, s_yx: Any, *, variance: Any = 1.0, balance: Any = 0.0, tau: Any = 1.0
+    t: ArrayLike,
+    w1: ArrayLike,
+    w2: ArrayLike,
+    s_yx: ArrayLike,
+    *,
+    variance: ArrayLike = 1.0,
+    balance: ArrayLike = 0.0,
+    tau: ArrayLike = 1.0,
 ) -> Float[Array, "... N N"]:
     r"""$Q Q^T(t)$ with $Q = [W_1^T; W_2]$ of a (lambda-)balanced two-layer network, white inputs.
 
@@ -131,7 +143,7 @@ def _eigenbasis(s_yx: Array, beta: Array) -> tuple[Array, Array, Array]:
     return f, jnp.concatenate(into, axis=1), jnp.concatenate(out, axis=1)
 
 
-def _solution(t: Array, f: Array, rows: Array, variance: Any) -> Float[Array, "N k"]:
+def _solution(t: Array, f: Array, rows: Array, variance: ArrayLike) -> Float[Array, "N k"]:
     """A factor Z of V^T Q Q^T V = Z Z^T at one time; `rows` is P = V^T Q_0."""
     up, down = jnp.maximum(f, 0), jnp.minimum(f, 0)  # f = 0 is both, half each to derivatives
     growth, fading = up * t, jnp.exp(down * t)

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from flowlin._tools.arrays import augment, is_traced
 from flowlin._tools.checks import checked, not_negative
@@ -51,7 +51,7 @@ class Solution(eqx.Module):
     bias_strength: Array | None
 
     @checked(t=TIME)
-    def product(self, t: Any) -> Float[Array, "... N_out N"]:
+    def product(self, t: ArrayLike) -> Float[Array, "... N_out N"]:
         """End-to-end matrix at times `t` (T,): (T, N_out, N_in).
 
         With a bias (T, N_out, 1 + N_in), to be applied to [c; x]: in front the raw bias as the
@@ -63,14 +63,14 @@ class Solution(eqx.Module):
         return self.form(jnp.asarray(t, jnp.result_type(float)))
 
     @checked(t=TIME)
-    def outputs(self, t: Any) -> Float[Array, "... P N_out"]:
+    def outputs(self, t: ArrayLike) -> Float[Array, "... P N_out"]:
         """Outputs on the task's samples at times `t` (T,): (T, P, N_out); see `product`."""
         x = self.task.x
         x = x if self.bias_strength is None else augment(x, self.bias_strength)
         return jnp.einsum("...on,pn->...po", self.product(t), x)
 
     @checked(t=TIME)
-    def loss(self, t: Any) -> Float[Array, "..."]:
+    def loss(self, t: ArrayLike) -> Float[Array, "..."]:
         """Half the mean squared error on the task at times `t` (T,): (T,); see `product`."""
         squares = jnp.sum((self.outputs(t) - self.task.y) ** 2, axis=-1)
         squares = squares if self.task.weights is None else squares * self.task.weights
@@ -99,7 +99,7 @@ class Solution(eqx.Module):
 
 @checked(tolerance=not_negative)
 def solve(
-    network: AbstractNetwork, task: Task, tau: Any = 1.0, *, tolerance: float | None = None
+    network: AbstractNetwork, task: Task, tau: ArrayLike = 1.0, *, tolerance: float | None = None
 ) -> Solution:
     r"""The strongest exact solution that applies, or a labelled approximation.
 
@@ -251,7 +251,7 @@ def _deep(problem: Problem) -> Solution:
 
 
 @jax.jit
-def modewise(t: Any, mode: Mode, u: Any, v: Any) -> Array:
+def modewise(t: ArrayLike, mode: Mode, u: Any, v: Any) -> Array:
     """The product u diag(a(t)) v^T of modes that do not see each other, (..., N_out, N)."""
     a = mode.strength(jnp.asarray(t)[..., None])
     return (u * a[..., None, :]) @ v.T

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from flowlin._tools.checks import checked, finite_array, positive, refuse
 from flowlin._tools.memory import require_memory
@@ -71,12 +71,12 @@ class Lazy(eqx.Module):
     trained: tuple[bool, ...] | None = eqx.field(static=True)
 
     @checked(t=TIME)
-    def network(self, t: Any) -> Any:
+    def network(self, t: ArrayLike) -> Any:
         """The model with its weights at time t; for times (T,) stacked, as `flow.networks` is."""
         return _models(self, jnp.asarray(t, self.start.dtype)).module
 
     @checked(t=TIME, x=_inputs)
-    def outputs(self, t: Any, x: Any = None) -> Float[Array, "... P N_out"]:
+    def outputs(self, t: ArrayLike, x: Any = None) -> Float[Array, "... P N_out"]:
         """Outputs at times t, (T, P, N_out), of the linear model, the same for every alpha.
 
         **Arguments:** `x` (P, N_in), test inputs; None is the task's.
@@ -89,7 +89,7 @@ class Lazy(eqx.Module):
         return _outputs(self, jnp.asarray(t, self.start.dtype), x)
 
     @checked(t=TIME)
-    def loss(self, t: Any, task: Task | None = None) -> Float[Array, "..."]:
+    def loss(self, t: ArrayLike, task: Task | None = None) -> Float[Array, "..."]:
         """The loss at times t, (T,), on the task or on another, such as a test set."""
         t = jnp.asarray(t, self.start.dtype)
         if task is None:
@@ -158,11 +158,11 @@ def _squared(name: str, value: Any) -> SquaredError:
 def lazy(
     network: eqx.Module,
     task: Task,
-    tau: Any = 1.0,
+    tau: ArrayLike = 1.0,
     *,
     loss: SquaredError = SquaredError(),
-    alpha: Any = 1.0,
-    trainable: Any = None,
+    alpha: ArrayLike = 1.0,
+    trainable: PyTree = None,
 ) -> Lazy:
     r"""The lazy limit of a flow: that of the model linearised at its initial weights.
 

@@ -198,6 +198,8 @@ def modes(task: Task, bias_strength: float | AbstractNetwork = 0.0) -> Modes:
 
     Within a group of equal singular values the basis is free; the one that diagonalises Sigma_x
     there is taken, so that modes decouple wherever Sigma_x commutes with Sigma_yx^T Sigma_yx.
+    Where Sigma_x is alike in the group as well (orthonormal inputs, say) the basis is LAPACK's and
+    differs between machines: only the group's span means something, not a hit of one of its modes.
 
     **Arguments:**
 

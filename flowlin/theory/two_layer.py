@@ -5,10 +5,8 @@ One mode of a balanced two-layer linear network obeys $\tau \dot a = 2 a (s - d 
 and is differentiable, also where s or d is zero.
 """
 
-from typing import Any
-
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from flowlin._tools.checks import checked
 from flowlin._tools.numerics import arrays, decayed, log_growth
@@ -19,7 +17,9 @@ from flowlin.theory.task_modes import Modes
 
 
 @closed_form(s=SIZE, a0=START)
-def mode_strength(t: Any, s: Any, d: Any, a0: Any, tau: Any = 1.0) -> Float[Array, "..."]:
+def mode_strength(
+    t: ArrayLike, s: ArrayLike, d: ArrayLike, a0: ArrayLike, tau: ArrayLike = 1.0
+) -> Float[Array, "..."]:
     r"""Strength a(t) of a balanced two-layer mode (lead paper Eq. 7 / 22).
 
     $$a(t) = \frac{s/d}{1 - (1 - \frac{s}{d a_0}) e^{-2 s t / \tau}}
@@ -40,7 +40,7 @@ def mode_strength(t: Any, s: Any, d: Any, a0: Any, tau: Any = 1.0) -> Float[Arra
     return strength_at(*arrays(t, s, d, a0, tau))
 
 
-def strength_at(t: Array, s: Array, d: Array, a0: Array, tau: Any = 1.0) -> Array:
+def strength_at(t: Array, s: Array, d: Array, a0: Array, tau: ArrayLike = 1.0) -> Array:
     """`mode_strength` of arrays that are in range."""
     rate = 2 * s / tau
     forever = jnp.isinf(t)
@@ -55,7 +55,9 @@ def strength_at(t: Array, s: Array, d: Array, a0: Array, tau: Any = 1.0) -> Arra
 
 
 @closed_form(s=SIZE)
-def hitting_time(rho: Any, s: Any, d: Any, a0: Any, tau: Any = 1.0) -> Float[Array, "..."]:
+def hitting_time(
+    rho: ArrayLike, s: ArrayLike, d: ArrayLike, a0: ArrayLike, tau: ArrayLike = 1.0
+) -> Float[Array, "..."]:
     r"""Time at which a balanced two-layer mode reaches `rho` (lead paper Eq. 13).
 
     $$\hat t = \frac{\tau}{2s} \log \frac{\rho (s - d a_0)}{a_0 (s - d \rho)}
@@ -73,7 +75,7 @@ def hitting_time(rho: Any, s: Any, d: Any, a0: Any, tau: Any = 1.0) -> Float[Arr
     return time_until(*arrays(rho, s, d, a0, tau))
 
 
-def time_until(rho: Array, s: Array, d: Array, a0: Array, tau: Any = 1.0) -> Array:
+def time_until(rho: Array, s: Array, d: Array, a0: Array, tau: ArrayLike = 1.0) -> Array:
     """`hitting_time` of arrays that are in range."""
     gap = a0 * (s - d * rho)
     change = rho - a0
@@ -84,7 +86,9 @@ def time_until(rho: Array, s: Array, d: Array, a0: Array, tau: Any = 1.0) -> Arr
 
 
 @closed_form(s=SIZE, a0=START, g=FRACTION)
-def gating_delay(s: Any, d: Any, a0: Any, g: Any, tau: Any = 1.0) -> Float[Array, "..."]:
+def gating_delay(
+    s: ArrayLike, d: ArrayLike, a0: ArrayLike, g: ArrayLike, tau: ArrayLike = 1.0
+) -> Float[Array, "..."]:
     r"""Delay of a ReLU mode behind the linear one when a fraction g of the units is live.
 
     Lead paper Eq. 14 / 27, in which rho cancels (errata B.11):

@@ -28,11 +28,9 @@ $\big| \|p\|^2 - \|q\|^2 \big|$; it never turns. Zero imbalance is the balanced 
 `mode_strength`.
 """
 
-from typing import Any
-
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from flowlin._tools.numerics import arrays, decayed, hypot, in_units, log_growth, quotient, root
 from flowlin.theory._form import closed_form
@@ -97,7 +95,12 @@ def _strength(t: Array, s: Array, d: Array, a0: Array, plus: Array, minus: Array
 
 @closed_form
 def unbalanced_strength(
-    t: Any, s: Any, d: Any, a0: Any, imbalance: Any, tau: Any = 1.0
+    t: ArrayLike,
+    s: ArrayLike,
+    d: ArrayLike,
+    a0: ArrayLike,
+    imbalance: ArrayLike,
+    tau: ArrayLike = 1.0,
 ) -> Float[Array, "..."]:
     r"""Strength a(t) of an isolated two-layer mode of any imbalance and sign.
 
@@ -130,7 +133,7 @@ def unbalanced_strength(
 
 
 @closed_form(axes={"p": 1, "q": 1})
-def imbalance(p: Any, q: Any) -> Float[Array, "..."]:
+def imbalance(p: ArrayLike, q: ArrayLike) -> Float[Array, "..."]:
     r"""Imbalance $|\lambda| = \|p + q\| \|p - q\|$ of hidden vectors (..., H), conserved, (...).
 
     $\lambda^2 = (\|p\|^2 - \|q\|^2)^2 + 4 (\|p\|^2 \|q\|^2 - (p \cdot q)^2)$: the difference of the
@@ -145,7 +148,7 @@ def imbalance(p: Any, q: Any) -> Float[Array, "..."]:
 
 @closed_form(axes={"p": 1, "q": 1})
 def mode_vectors(
-    t: Any, s: Any, d: Any, p: Any, q: Any, tau: Any = 1.0
+    t: ArrayLike, s: ArrayLike, d: ArrayLike, p: ArrayLike, q: ArrayLike, tau: ArrayLike = 1.0
 ) -> tuple[Float[Array, "... H"], Float[Array, "... H"]]:
     r"""Hidden vectors p(t) = W_2^T u and q(t) = W_1 v of an isolated two-layer mode.
 
@@ -183,7 +186,7 @@ def _same_units(p: Array, q: Array) -> tuple[Array, Array]:
 
 @closed_form
 def mode_weights(
-    t: Any, s: Any, d: Any, w1: Any, w2: Any, tau: Any = 1.0
+    t: ArrayLike, s: ArrayLike, d: ArrayLike, w1: ArrayLike, w2: ArrayLike, tau: ArrayLike = 1.0
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
     r"""Weights (w1, w2) at time t of a scalar two-layer mode, of any signs.
 
@@ -200,7 +203,12 @@ def mode_weights(
 
 @closed_form
 def unbalanced_hitting_time(
-    rho: Any, s: Any, d: Any, a0: Any, imbalance: Any, tau: Any = 1.0
+    rho: ArrayLike,
+    s: ArrayLike,
+    d: ArrayLike,
+    a0: ArrayLike,
+    imbalance: ArrayLike,
+    tau: ArrayLike = 1.0,
 ) -> Float[Array, "..."]:
     r"""Time at which an isolated two-layer mode of any imbalance reaches `rho`.
 
@@ -243,7 +251,12 @@ def unbalanced_hitting_time(
 
 @closed_form
 def unbalanced_start(
-    rho: Any, t: Any, s: Any, d: Any, imbalance: Any, tau: Any = 1.0
+    rho: ArrayLike,
+    t: ArrayLike,
+    s: ArrayLike,
+    d: ArrayLike,
+    imbalance: ArrayLike,
+    tau: ArrayLike = 1.0,
 ) -> Float[Array, "..."]:
     r"""Strength a0 whose mode reaches `rho` at time t: the flow backwards, (s, d) -> (-s, -d).
 
@@ -261,7 +274,7 @@ def unbalanced_start(
 
 
 @closed_form
-def inflection_levels(s: Any, d: Any, imbalance: Any) -> tuple[Array, Array]:
+def inflection_levels(s: ArrayLike, d: ArrayLike, imbalance: ArrayLike) -> tuple[Array, Array]:
     r"""Strengths (lower, upper) at which a two-layer mode's learning curve changes its curvature.
 
     $\ddot a = 0$ at $8 d a^2 - 4 s a + d \lambda^2 = 0$:

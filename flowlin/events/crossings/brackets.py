@@ -4,7 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from flowlin.log.eventlog import Unresolved
 
@@ -17,11 +17,11 @@ class Directions(eqx.Module):
     up: Bool[Array, " C"]
     down: Bool[Array, " C"]
 
-    def of(self, number: Any) -> "Directions":
+    def of(self, number: ArrayLike) -> "Directions":
         """Of components of these numbers."""
         return Directions(self.up[number], self.down[number])
 
-    def counts(self, rising: Any) -> Array:
+    def counts(self, rising: ArrayLike) -> Array:
         """Whether crossings in these directions count."""
         return jnp.where(rising, self.up, self.down)
 
@@ -51,7 +51,13 @@ class Brackets(eqx.Module):
         return self.spans.shape[0]
 
     def put(
-        self, wanted: Array, low: Any, high: Any, component: Any, rising: Any, spread: Any = 0.0
+        self,
+        wanted: Array,
+        low: ArrayLike,
+        high: ArrayLike,
+        component: ArrayLike,
+        rising: ArrayLike,
+        spread: ArrayLike = 0.0,
     ) -> "Brackets":
         """Those that are `wanted`; arrays of one shape, or what broadcasts to it."""
         flat = wanted.ravel()
@@ -71,12 +77,12 @@ class Brackets(eqx.Module):
             self.doubts,
         )
 
-    def doubted(self, wanted: Array, low: Array, high: Array, component: Any) -> "Brackets":
+    def doubted(self, wanted: Array, low: Array, high: Array, component: ArrayLike) -> "Brackets":
         """With stretches of time in which the crossings of components are not known."""
         doubts = self.doubts.put(wanted, low, high, component)
         return Brackets(self.spans, self.marks, self.count, doubts)
 
-    def closed(self, start: Any, end: Any) -> Unresolved:
+    def closed(self, start: ArrayLike, end: ArrayLike) -> Unresolved:
         """The doubts, with the whole step among them if there was no room for its crossings."""
         full = jnp.asarray(self.count > self.room)[None]
         return self.doubts.put(full, start, end, self.marks[-1, 0])

@@ -1,15 +1,15 @@
 """Walking through the parts of [0, 1] from left to right, each halved as often as it has to be."""
 
 import math
-from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import DTypeLike
 from jaxtyping import Array, Int
 
 
-def deepest(dtype: Any) -> int:
+def deepest(dtype: DTypeLike) -> int:
     """How often an interval is halved at most: down to about eps^0.6."""
     return min(int(-0.6 * math.log2(jnp.finfo(dtype).eps)), 30)
 
@@ -25,7 +25,7 @@ class Part(eqx.Module):
         """All of it."""
         return Part(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
 
-    def ends(self, dtype: Any) -> tuple[Array, Array]:
+    def ends(self, dtype: DTypeLike) -> tuple[Array, Array]:
         """Where it begins and ends."""
         # Not `exp2`, which rounds: neighbours have to meet.
         width = 1 / jnp.left_shift(1, self.level).astype(dtype)

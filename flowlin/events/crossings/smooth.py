@@ -1,7 +1,6 @@
 """Crossings of functions of time that can only be sampled."""
 
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -188,7 +187,7 @@ def first_look(
     them: Components,
     values: Float[Array, "n C"],
     times: Float[Array, " n"],
-    factor: Any,
+    factor: float,
     found: Brackets,
 ) -> tuple[Bool[Array, " C"], Brackets]:
     """Which components a look at the whole step leaves to do, and the crossings of the others."""

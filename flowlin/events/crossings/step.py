@@ -9,6 +9,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
+from flowlin._tools.arrays import places
 from flowlin._tools.types import Parameters
 from flowlin.events.crossings.brackets import Brackets, Directions
 from flowlin.events.crossings.expansion import evaluated, fitting, nodes
@@ -149,7 +150,7 @@ class Step(eqx.Module):
 
         def batch(carry):
             todo, found = carry
-            (chosen,) = jnp.nonzero(todo, size=min(BATCH, number.size), fill_value=0)
+            chosen = places(todo, min(BATCH, number.size), 0)
             real = todo[chosen] & (jnp.cumsum(todo)[chosen] <= BATCH)
             real = real & (jnp.arange(chosen.size) < jnp.sum(todo))
             coefficients = jnp.tensordot(fit, table[:, chosen], 1)

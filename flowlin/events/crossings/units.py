@@ -20,6 +20,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from flowlin._tools.arrays import places
 from flowlin._tools.types import Parameters
 from flowlin.events.crossings.brackets import Brackets, Directions
 from flowlin.events.crossings.counts import Row, certain, crossed
@@ -132,7 +133,7 @@ def crossings(
     def batch(carry):
         todo, found = carry
         left = jnp.any(todo, axis=0)
-        (chosen,) = jnp.nonzero(left, size=size, fill_value=0)
+        chosen = places(left, size, 0)
         real = jnp.arange(size) < jnp.sum(left)
         rows, mine = units.rows(chosen), statistics.of(chosen)
         up, down = certain(rows[0], magnitude(rows))

@@ -42,12 +42,19 @@ class DeepFrozen(eqx.Module):
 
 def take(pairs: Shaped[Array, "H P"], slots: Int[Array, " m"]) -> Shaped[Array, " m"]:
     """The slots' entries, zero in empty slots."""
-    return pairs.ravel().at[slots].get(mode="fill", fill_value=0)
+    there = pairs.ravel().at[slots].get(mode="clip", wrap_negative_indices=False)
+    return jnp.where(slots < pairs.size, there, jnp.zeros((), pairs.dtype))
+
+
+def columns(matrix: Shaped[Array, "n P"], which: Int[Array, " m"]) -> Shaped[Array, "n m"]:
+    """These columns, all of which there are."""
+    return matrix.at[:, which].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
 def put(values: Float[Array, " m"], slots: Int[Array, " m"], like: Array) -> Float[Array, "H P"]:
     """Zero but for the slots' entries."""
-    return jnp.zeros(like.size, like.dtype).at[slots].set(values, mode="drop").reshape(like.shape)
+    flat = jnp.zeros(like.size, like.dtype).at[slots]
+    return flat.set(values, mode="drop", wrap_negative_indices=False).reshape(like.shape)
 
 
 def of_used(function: Any, slots: Int[Array, " m"], empty: int) -> PyTree:
@@ -80,5 +87,5 @@ def solve(gram: Float[Array, "m m"], q: Float[Array, " m"]) -> Float[Array, " m"
     eps = jnp.finfo(gram.dtype).eps
     diagonal = jnp.diagonal(gram)
     ridge = jnp.where(diagonal > 0, 100 * eps * jnp.max(diagonal), 1.0)
-    factor = jax.scipy.linalg.cho_factor(gram + jnp.diag(lax.stop_gradient(ridge)))
+    factor = jax.scipy.linalg.cho_factor(gram + jnp.diag(lax.stop_gradient(ridge)), lower=True)
     return jax.scipy.linalg.cho_solve(factor, q)

@@ -9,14 +9,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 
 from flowlin._tools.arrays import augment
 from flowlin._tools.rounding import rounding_in
 from flowlin._tools.types import Parameters
 from flowlin.field.decay import Decay, slowed
 from flowlin.field.gates import unfed
-from flowlin.field.gates.layer_sides import DeepFrozen, LayerSides, of_used, put, solve, take
+from flowlin.field.gates.layer_sides import (
+    DeepFrozen,
+    LayerSides,
+    columns,
+    of_used,
+    put,
+    solve,
+    take,
+)
 from flowlin.field.gates.sides import OFF, SLIDING, Hyperplanes
 from flowlin.field.pace import is_none, layer_moves, spread
 from flowlin.loss import Loss
@@ -230,16 +238,19 @@ class DeepFlow(eqx.Module):
         A pair's gradient is, layer by layer, the outer product of dz/dz_k, found backwards from
         its unit, and the layer's inputs.
         """
-        samples = self.task.samples
-        unit, sample = slots // samples, slots % samples
+        samples, units = self.task.samples, sum(self.network.hidden)
+        # By counting: XLA makes twenty operations of a division, and compiles them at every site.
+        starts = samples * np.arange(1, units + 1, dtype=slots.dtype)
+        unit = jnp.sum(slots[:, None] >= starts, axis=1, dtype=slots.dtype)
+        sample = slots - samples * unit
         pull, gram = None, jnp.zeros((slots.size, slots.size), gates.dtype)
         firsts = np.cumsum((0, *self.network.hidden)).tolist()
         split, weights = self.split(gates), self.whole(parameters)[0]
         for k in reversed(range(len(split))):
             here = (unit[:, None] - firsts[k] == jnp.arange(split[k].shape[0])).astype(gates.dtype)
             if pull is not None:
-                here = here + (pull @ weights[k + 1]) * split[k][:, sample].T
-            pull, inputs = here, at.h[k][:, sample]
+                here = here + (pull @ weights[k + 1]) * columns(split[k], sample).T
+            pull, inputs = here, columns(at.h[k], sample)
             inner = self.speeds[0][k] * (inputs.T @ inputs)
             if self.network.biases[k] is not None:
                 inner = inner + self.speeds[1][k] * self.network.bias_strength**2
@@ -284,7 +295,9 @@ class DeepFlow(eqx.Module):
             reach = [(low, high), *reach]
         return self.strength([low for low, _ in reach]), self.strength([high for _, high in reach])
 
-    def __call__(self, t: Any, parameters: Parameters, frozen: DeepFrozen | None) -> Parameters:
+    def __call__(
+        self, t: ArrayLike | None, parameters: Parameters, frozen: DeepFrozen | None
+    ) -> Parameters:
         """Velocity of the parameters; without sides, that of the signs of z."""
         del t
         if frozen is None:

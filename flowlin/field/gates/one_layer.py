@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
 from flowlin._tools.arrays import augment
 from flowlin._tools.flat import like
@@ -127,7 +127,9 @@ class GatedFlow(eqx.Module):
         error = -jax.grad(self.loss)(outputs, self.task.y, self.task.weights)
         return Forces(z, h, error, readout.T @ error.T)
 
-    def __call__(self, t: Any, parameters: Parameters, frozen: Frozen | None) -> Parameters:
+    def __call__(
+        self, t: ArrayLike | None, parameters: Parameters, frozen: Frozen | None
+    ) -> Parameters:
         """Velocity of the parameters; without sides, that of the signs of z."""
         del t
         forces = self.forces(parameters, None if frozen is None else frozen.gates)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
+from flowlin._tools.arrays import places
 from flowlin._tools.numerics import pseudo_inverse
 
 OFF, SLIDING, ON = -1, 0, 1
@@ -141,7 +142,7 @@ class Sides(eqx.Module):
 
 def slots_of(chosen: Bool[Array, " P"], slots: int) -> Int[Array, " m"]:
     """The chosen samples in ascending order, padded with P."""
-    return jnp.nonzero(chosen, size=slots, fill_value=chosen.shape[0])[0].astype(jnp.int32)
+    return places(chosen, slots, chosen.shape[0])
 
 
 def gather(rows: Float[Array, "P ..."], slots: Int[Array, "*s"]) -> Array:

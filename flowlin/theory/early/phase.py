@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.scipy.special import logsumexp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, ArrayLike, Float, Int
 
 from flowlin._tools.arrays import is_traced, weighted
 from flowlin._tools.checks import WORDS, array, checked, instance, not_negative, whole
@@ -94,7 +94,7 @@ class EarlyPhase(eqx.Module):
 
     @checked(t=array)
     @compiled
-    def network(self, t: Any) -> ReLUNetwork:
+    def network(self, t: ArrayLike) -> ReLUNetwork:
         """The network at time t in [0, t1]; for an array of times (T,), stacked."""
         t = jnp.asarray(t, self.start.dtype)
         if t.ndim:
@@ -109,7 +109,7 @@ class EarlyPhase(eqx.Module):
         return self.start.with_parameters(parameters_of(Units(*now), biased))
 
     @checked(t=not_negative)
-    def codes(self, t: Any) -> Int[Array, "H P"]:
+    def codes(self, t: ArrayLike) -> Int[Array, "H P"]:
         """Modes of the pairs at a time t: 1 on, 0 sliding, -1 off.
 
         **Raises:** `ValueError` for a known time outside [0, t1].
@@ -118,12 +118,12 @@ class EarlyPhase(eqx.Module):
         return self._codes(t)
 
     @compiled
-    def _codes(self, t: Any) -> Int[Array, "H P"]:
+    def _codes(self, t: ArrayLike) -> Int[Array, "H P"]:
         k = self._piece(jnp.asarray(t, self.start.dtype))
         return self.pieces.codes[jnp.arange(len(k)), k]
 
     @checked(t=not_negative)
-    def last_change(self, t: Any) -> Float[Array, " H"]:
+    def last_change(self, t: ArrayLike) -> Float[Array, " H"]:
         """Time of each unit's last change of a gate up to a time t; 0 if none has changed.
 
         **Raises:** `ValueError` for a known time outside [0, t1].
@@ -138,7 +138,7 @@ class EarlyPhase(eqx.Module):
             )
 
     @compiled
-    def _last_change(self, t: Any) -> Float[Array, " H"]:
+    def _last_change(self, t: ArrayLike) -> Float[Array, " H"]:
         k = self._piece(jnp.asarray(t, self.start.dtype))
         return self.pieces.start[jnp.arange(len(k)), k]
 
@@ -149,7 +149,7 @@ class EarlyPhase(eqx.Module):
 
     @checked(t=array)
     @compiled
-    def overlap(self, t: Any) -> Float[Array, "..."]:
+    def overlap(self, t: ArrayLike) -> Float[Array, "..."]:
         r"""How much of the targets the outputs have grown to, at times t of any shape.
 
         $\sum_i y_i \cdot \hat y_i / \sum_i |y_i|^2$. It never falls. The early phase leaves out
@@ -201,9 +201,9 @@ WORDS["early"] = instance(EarlyPhase, "an early phase, as `theory.early_phase` r
 def early_phase(
     network: ReLUNetwork,
     task: Task,
-    tau: Any = 1.0,
+    tau: ArrayLike = 1.0,
     *,
-    t1: Any = None,
+    t1: ArrayLike | None = None,
     loss: SquaredError = SquaredError(),
     slots: int = 16,
     max_pieces: int = 64,
@@ -265,7 +265,7 @@ def _counted(task: Task) -> Array:
 
 
 @eqx.filter_jit
-def _walked(flow: GatedFlow, t1: Any, slots: int, max_pieces: int):
+def _walked(flow: GatedFlow, t1: ArrayLike | None, slots: int, max_pieces: int):
     """The walk, and its end."""
     target = jnp.sum(_counted(flow.task) * flow.task.y)
     end = _span(flow, target) if t1 is None else jnp.asarray(t1, flow.network.dtype)

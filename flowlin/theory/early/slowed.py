@@ -15,14 +15,13 @@ $\kappa$ comes to one.
 """
 
 import math
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from flowlin._tools.arrays import is_traced
 from flowlin._tools.checks import array, checked, number
@@ -53,7 +52,7 @@ class SlowedClock(eqx.Module):
 
     @checked(theta=TIME)
     @compiled
-    def share(self, theta: Any) -> Float[Array, "..."]:
+    def share(self, theta: ArrayLike) -> Float[Array, "..."]:
         """Share kappa of the leading mode that is learned at readings `theta` of any shape."""
         theta = jnp.asarray(theta, self.early.t1.dtype)
         if theta.ndim:
@@ -64,7 +63,7 @@ class SlowedClock(eqx.Module):
 
     @checked(theta=TIME)
     @compiled
-    def time(self, theta: Any) -> Float[Array, "..."]:
+    def time(self, theta: ArrayLike) -> Float[Array, "..."]:
         """Time t(theta), for readings of any shape in [0, t1]; inf once the share reaches one.
 
         NaN outside.
@@ -86,7 +85,7 @@ class SlowedClock(eqx.Module):
 
     @checked(share=number("a number", lambda share: True))
     @compiled
-    def reading(self, share: Any) -> Float[Array, ""]:
+    def reading(self, share: ArrayLike) -> Float[Array, ""]:
         """The first reading theta at which the share of the leading mode is `share`; inf if none.
 
         Found between 257 readings, in which a share that only touches the level is missed.
@@ -113,7 +112,7 @@ class SlowedClock(eqx.Module):
 
     @checked(rho=array, share=_share)
     @compiled
-    def hitting_times(self, rho: Any, *, share: Any = 0.9) -> Float[Array, " K"]:
+    def hitting_times(self, rho: ArrayLike, *, share: ArrayLike = 0.9) -> Float[Array, " K"]:
         r"""Times at which the modes' strengths reach `rho`, one level or one per mode, (K,).
 
         The leading mode by the clock. The others from the units that are always on where the
@@ -134,7 +133,7 @@ class SlowedClock(eqx.Module):
         rest = jnp.where(there, self._finite_time(theta) + rest, jnp.inf)
         return unless(nan, jnp.where(jnp.arange(len(rho)) == 0, first, rest))
 
-    def _levels(self, rho: Any) -> Array:
+    def _levels(self, rho: ArrayLike) -> Array:
         """One level for every mode, (K,)."""
         rho, shape = jnp.asarray(rho, self.early.t1.dtype), self.modes.s.shape
         if rho.shape not in ((), (1,), shape):
@@ -161,7 +160,7 @@ class SlowedClock(eqx.Module):
 
     @checked(rho=array, share=_share)
     @compiled
-    def delays(self, rho: Any, *, share: Any = 0.9) -> Float[Array, " K"]:
+    def delays(self, rho: ArrayLike, *, share: ArrayLike = 0.9) -> Float[Array, " K"]:
         """How much later than the linear network with the same weights modes reach `rho`, (K,).
 
         `hitting_times` minus those of the linear network's isolated modes. NaN where neither gets
@@ -177,7 +176,7 @@ class SlowedClock(eqx.Module):
 
     @checked(share=_share)
     @compiled
-    def linearization(self, share: Any = 0.9) -> tuple[LinearizationTime, LinearizationTime]:
+    def linearization(self, share: ArrayLike = 0.9) -> tuple[LinearizationTime, LinearizationTime]:
         """The predicted t*, open and closed, as `flow.linearization()` has the measured ones.
 
         The always-on fraction's maximum over the time in which the leading mode is learned up to
