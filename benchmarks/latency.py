@@ -2,12 +2,14 @@
 
     python benchmarks/latency.py [--quick] [--repeats 3] [--against FOLDER]
 
-"ten lines" is the flow of the README. Each job runs in a process of its own, without a persistent
-compilation cache: the first call, which compiles; the median of further calls with other seeds;
-and how many programs were compiled. "overhead" is a linear flow of a few steps: nearly all of it
-is what a call costs. `--against` runs every job in turns with the flowlin of another checkout, too,
-and writes both. Wall seconds, medians over the repeats. Writes `latency.json` and the table
-`latency.md` to `benchmarks/results/`.
+"README" is all that stands there after its imports, of each version its own: a task, its modes, a
+network, its flow with mode hits, the linearization; "ten lines" is that flow alone. Each job runs
+in a process of its own, without a persistent compilation cache: the first call, which compiles;
+the median of further calls, with other seeds where it has one; and how many programs were
+compiled. "overhead" is a linear flow of a few steps: nearly all of it is what a call costs.
+`--against` runs every job in turns with the flowlin of another checkout, too, and writes both. Wall
+seconds, medians over the repeats. Writes `latency.json` and the table `latency.md` to
+`benchmarks/results/`.
 """
 
 import json
@@ -22,7 +24,7 @@ import _common
 import numpy as np
 
 CHILD = """
-import json, sys, time
+import contextlib, io, json, pathlib, sys, time
 import jax
 import jax.monitoring
 jax.config.update("jax_enable_x64", True)
@@ -33,27 +35,39 @@ jax.monitoring.register_event_duration_secs_listener(
     lambda event, duration, **_: programs.append(event)
     if event == "/jax/core/compile/backend_compile_duration" else None
 )
-task = fl.tasks.hierarchy(levels=3)
-modes = fl.theory.modes(task, bias_strength=1.0)
-half = fl.ModeHits(modes, rho=0.5 * modes.full_strength)  # words that older versions know
+def lines(k, text=(pathlib.Path(fl.__file__).parents[1] / "README.md").read_text()):
+    block = text.split("```python\\n")[1].split("```")[0].split("import flowlin as fl\\n")[1]
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(block, {"fl": fl, "jax": jax})
 
-def network(kind, seed):
-    return kind.init(task, hidden=(64,), variance=2e-4, key=jax.random.key(seed))
+def prepared():
+    task = fl.tasks.hierarchy(levels=3)
+    modes = fl.theory.modes(task, bias_strength=1.0)
+    half = fl.ModeHits(modes, rho=0.5 * modes.full_strength)  # words that older versions know
 
-relu = {seed: network(fl.ReLUNetwork, seed) for seed in range(4)}
-linear = {seed: network(fl.LinearNetwork, seed) for seed in range(20)}
-jobs = {
-    "ten lines": (lambda k: fl.gradient_flow(relu[k], task, 60.0, events=(half,)), 3),
-    "linear": (lambda k: fl.gradient_flow(linear[k], task, 60.0), 19),
-    "linear, mode hits": (lambda k: fl.gradient_flow(linear[k], task, 60.0, events=(half,)), 19),
-    "overhead": (lambda k: fl.gradient_flow(linear[k % 20], task, 0.01), 399),
-    "descent": (lambda k: fl.gradient_descent(relu[k], task, 1e-2, 500), 3),
-}
+    def network(kind, seed):
+        return kind.init(task, hidden=(64,), variance=2e-4, key=jax.random.key(seed))
+
+    relu = {seed: network(fl.ReLUNetwork, seed) for seed in range(4)}
+    linear = {seed: network(fl.LinearNetwork, seed) for seed in range(20)}
+    jax.block_until_ready(jax.tree.leaves((relu, linear, modes)))
+    return task, half, relu, linear
+
+jobs = {"README": (lines, 3)}
+if sys.argv[1] not in jobs:
+    task, half, relu, linear = prepared()
+    flow = fl.gradient_flow
+    jobs = {
+        "ten lines": (lambda k: flow(relu[k], task, 60.0, events=(half,)), 3),
+        "linear": (lambda k: flow(linear[k], task, 60.0), 19),
+        "linear, mode hits": (lambda k: flow(linear[k], task, 60.0, events=(half,)), 19),
+        "overhead": (lambda k: flow(linear[k % 20], task, 0.01), 399),
+        "descent": (lambda k: fl.gradient_descent(relu[k], task, 1e-2, 500), 3),
+    }
 if sys.argv[1] == "linearization":
-    flows = {k: fl.gradient_flow(relu[k], task, 60.0, rtol=1e-6) for k in range(2)}
+    flows = {k: flow(relu[k], task, 60.0, rtol=1e-6) for k in range(2)}
     jobs["linearization"] = lambda k: flows[k].linearization(), 1
 run, more = jobs[sys.argv[1]]
-jax.block_until_ready(jax.tree.leaves((relu, linear, modes)))
 programs.clear()
 
 def seconds(k):
@@ -65,7 +79,8 @@ first, compiled = seconds(0), len(programs)
 warm = sorted(seconds(k) for k in range(1, more + 1))[more // 2]
 print(json.dumps({"first": first, "further": warm, "programs": compiled}))
 """
-JOBS = ("ten lines", "linear", "linear, mode hits", "overhead", "linearization", "descent")
+FLOWS = ("ten lines", "linear", "linear, mode hits", "overhead")
+JOBS = ("README", *FLOWS, "linearization", "descent")
 HEAD = ("job", "first call", "further calls", "programs")
 
 
