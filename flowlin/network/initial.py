@@ -6,10 +6,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
-from flowlin._tools.arrays import is_traced, require_finite
+from flowlin._tools.arrays import in_dtype, is_traced, require_finite
 from flowlin._tools.checks import flag, floating, not_negative, require_memory, whole
+from flowlin._tools.compiled import jit_by_array
 from flowlin.tasks.task import Task
 
 
@@ -36,16 +38,28 @@ def normal(
         bias = [bool(bias)] * len(widths) + [False]
     flags = [flag("bias", value) for value in _per_layer("bias", bias, layers)]
     _require_room(hidden, sum(m * (1 + n) for m, n in zip(sizes, takes, strict=True)), task)
+    shapes = tuple(zip(sizes, takes, strict=True))
+    as_array = jnp.asarray if is_traced(variances) else in_dtype
+    return _drawn(key, as_array(variances, task.x.dtype), shapes, tuple(flags))
+
+
+@jit_by_array
+def _drawn(
+    key: PRNGKeyArray, variances: Array, shapes: Sequence[tuple[int, int]], biased: Sequence[bool]
+) -> tuple[list[Array], list[Array | None]]:
+    """The draws of `normal` as one program: one by one, every shape would be compiled by itself."""
+
+    def draw(key, variance, shape):
+        # Scaled after the draw, to the bit: else the compiler would merge two factors.
+        standard = lax.optimization_barrier(jax.random.normal(key, shape, variance.dtype))
+        return jnp.sqrt(variance) * standard
+
     weights, biases = [], []
-    dtype = task.x.dtype
-    for layer, layer_key in enumerate(jax.random.split(key, layers)):
-        w_key, b_key = jax.random.split(layer_key)
-        scale = jnp.sqrt(jnp.asarray(variances[layer], dtype))
-        shape = (sizes[layer], takes[layer])
-        weights.append(scale * jax.random.normal(w_key, shape, dtype))
-        # The weights' draw does not depend on whether there is a bias.
-        drawn = scale * jax.random.normal(b_key, shape[:1], dtype)
-        biases.append(drawn if flags[layer] else None)
+    keys = jax.random.split(key, len(shapes))
+    for k, variance, shape, has_bias in zip(keys, variances, shapes, biased, strict=True):
+        w_key, b_key = jax.random.split(k)  # the weights do not depend on whether there is a bias
+        weights.append(draw(w_key, variance, shape))
+        biases.append(draw(b_key, variance, shape[:1]) if has_bias else None)
     return weights, biases
 
 
