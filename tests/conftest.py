@@ -24,6 +24,8 @@ import jax
 import jax.numpy as jnp
 import jaxtyping
 import pytest
+from jax._src import pjit
+from jax._src.interpreters import pxla
 
 jax.config.update("jax_enable_x64", True)
 
@@ -41,6 +43,14 @@ def prevbefore(t):
 
 eqxi.prevbefore = prevbefore
 
+PROGRAMS = 2500  # that a worker keeps; each holds several memory maps, of which Linux allows 65,530
+# Where JAX keeps all it has lowered, if this version does.
+LOWERED = [
+    vars(home)[name]
+    for home, name in ((pjit, "_pjit_lower"), (pxla, "_cached_lowering_to_hlo"))
+    if name in vars(home)
+]
+
 # Tracing allocates many objects that live on, and looking through them again and again is in vain.
 gc.freeze()
 gc.set_threshold(100_000, 50, 100)
@@ -52,12 +62,21 @@ def pytest_addoption(parser):
     )
 
 
+@pytest.fixture(autouse=True)
+def _forget_lowered():
+    """What is lowered would stay alive, megabytes each, and slow down every further compilation."""
+    yield
+    for cache in LOWERED:
+        cache.cache_clear()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _forget_compiled():
-    """What a module has compiled would fill gigabytes, and slow the next ones down."""
+    """What a module has compiled the next ones use, too, until there is too much of it."""
     yield
-    jax.clear_caches()
-    gc.collect()
+    if len(jax.devices()[0].client.live_executables()) > PROGRAMS:
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture

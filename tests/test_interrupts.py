@@ -1,13 +1,12 @@
 """Ctrl-C, a full disk, kill -9: nothing that was computed is lost."""
 
+import multiprocessing
 import os
 import random
 import signal
-import subprocess
-import sys
-import textwrap
 import threading
 import time
+from multiprocessing import forkserver
 from typing import Any
 
 import diffrax
@@ -22,6 +21,7 @@ from flowlin.runs import descending, storage
 from flowlin.runs.checkpoint import Checkpoint
 from flowlin.runs.interrupts import Interruptible
 from flowlin.runs.progress import Pace
+from tests import killed_runs
 
 jax.config.update("jax_enable_x64", True)
 
@@ -271,74 +271,52 @@ def test_short_runs_compile_one_program(monkeypatch):
     assert not calls
 
 
-KILLED = """
-import sys
-import diffrax, jax, numpy as np, optax
-jax.config.update("jax_enable_x64", True)
-import flowlin as fl
-from flowlin.runs import checkpoint
-checkpoint.SECONDS = 0.05
-task = fl.tasks.hierarchy()
-kind, path = sys.argv[1:]
-key = jax.random.key(0)
-relu = fl.ReLUNetwork.init(task, 6, variance=1e-2, key=key)
-linear = fl.LinearNetwork.init(task, 6, variance=1e-2, key=key)
-measures = {
-    "norms": fl.measures.norms, "x": lambda n, t: [n.outputs(t.x)[0]],
-    "activity": fl.measures.activity,
-}
-if kind == "descent":
-    flow = fl.stochastic_gradient_descent(
-        linear, task, 1e-3, t1=100.0, batch_size=3, key=key, optimiser=optax.adam(1e-4),
-        events=(fl.LossBelow(1.2),), observe={"norms": fl.measures.norms}, checkpoint=path,
-    )
-    sys.exit(print("done", flow.stats["num_steps"]))
-network, t1, options = {
-    "exact": (relu, 100.0, {"rtol": 1e-9, "observe": measures}),
-    "averaged": (relu, 10.0, {"kinks": fl.AveragedKinks()}),
-    "linear": (linear, 4e3, {
-        "solver": diffrax.Tsit5(), "rtol": 1e-6, "events": (fl.LossBelow(1.2),),
-        "observe": {"norms": fl.measures.norms},
-    }),
-}[kind]
-flow = fl.gradient_flow(network, task, t1, ts=np.linspace(0, t1, 20), checkpoint=path, **options)
-print("done", flow.stats["num_steps"])
-"""
+@pytest.fixture(scope="module")
+def processes():
+    """Starts processes that have imported what `killed_runs.py` needs."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.killed_runs"])
+    with pytest.MonkeyPatch.context() as patch:
+        # diffrax checks saved times by calling back, and what does is compiled in every process.
+        patch.setenv("EQX_ON_ERROR", "off")
+        patch.setenv("JAX_PLATFORMS", "cpu")
+        forkserver.ensure_running()
+    return context
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["exact", "averaged", "linear", "descent"])
-def test_runs_killed_at_random_times_equal_the_undisturbed_one(kind, tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(textwrap.dedent(KILLED))
-    # diffrax checks saved times by calling back, and what calls back is compiled in every process.
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "EQX_ON_ERROR": "off"}
-
+def test_runs_killed_at_random_times_equal_the_undisturbed_one(kind, tmp_path, processes):
     def child(name):
-        command = [sys.executable, str(script), kind, str(tmp_path / name)]
-        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        process = processes.Process(target=killed_runs.run, args=(kind, str(tmp_path / name)))
+        process.start()
+        return process
 
     def writes(process, name):
         """When it has written its checkpoint, or has come to its end."""
         path, begun = tmp_path / name, time.time_ns()
-        while process.poll() is None and not (path.exists() and path.stat().st_mtime_ns > begun):
+        while process.is_alive() and not (path.exists() and path.stat().st_mtime_ns > begun):
             time.sleep(0.01)
         return time.monotonic()
 
+    def ended(process):
+        process.join()
+        return process.exitcode
+
     whole = child("whole.npz")
     begun = writes(whole, "whole.npz")
-    assert "done" in whole.communicate()[0]
+    assert ended(whole) == 0
     seconds = time.monotonic() - begun
     draw = random.Random(kind)
     for _ in range(2):
         killed = child("run.npz")
         writes(killed, "run.npz")
         time.sleep(draw.uniform(0.0, 0.5) * seconds)
-        killed.send_signal(signal.SIGKILL)
-        killed.communicate()
-    assert "done" in child("run.npz").communicate()[0]
+        killed.kill()
+        assert ended(killed) in (0, -signal.SIGKILL)
+    assert ended(child("run.npz")) == 0
     left = {file.name for file in tmp_path.iterdir()}
-    assert left <= {"script.py", "whole.npz", "run.npz"}
+    assert left <= {"whole.npz", "run.npz"}
     found, wanted = (
         storage.read("path", tmp_path / name).content for name in ("run.npz", "whole.npz")
     )

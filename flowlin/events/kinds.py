@@ -24,6 +24,7 @@ from flowlin._tools.checks import (
     sequence_of,
     shown,
 )
+from flowlin._tools.compiled import jit_by_array
 from flowlin.events.watched import (
     Direction,
     Minus,
@@ -40,7 +41,7 @@ from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
 from flowlin.network.model import AbstractModel
 from flowlin.solvers.kinks import MANY_PAIRS, AbstractKinks, pairs
 from flowlin.tasks.task import Task
-from flowlin.theory.task_modes import Modes
+from flowlin.theory.task_modes import Modes, ModeStrengths
 
 
 class AbstractEvent(eqx.Module):
@@ -176,10 +177,7 @@ class ModeHits(AbstractEvent):
         level = self._per_mode(name, network.dtype)
         strengths = self.modes.observable(network, task, check=self.check)
         if self.share is not None:
-            full = self.modes.full_strength.astype(network.dtype)
-            # What has no strength to reach is seen to stay below the others' levels.
-            level = jnp.where(full > 0, level * full, jnp.max(jnp.abs(level * full)))
-            strengths = eqx.tree_at(lambda s: s.u, strengths, jnp.where(full > 0, strengths.u, 0.0))
+            level, strengths = _of_full_strength(self.modes, level, strengths)
         channel = Channel(self.name, self.modes.s.shape)
         function = ModeGaps(strengths, task, level)
         return [Watch(function, channel, direction=self.direction, terminate=self.terminate)]
@@ -193,6 +191,18 @@ class ModeHits(AbstractEvent):
                 f"`{name}` must be a number or have shape {shape}, one per mode, got {value.shape}."
             )
         return value
+
+
+@jit_by_array
+def _of_full_strength(
+    modes: Modes, share: Array, strengths: ModeStrengths
+) -> tuple[Array, ModeStrengths]:
+    """Levels at a share of each mode's full strength, and the strengths that are held to them."""
+    full = modes.full_strength.astype(share.dtype)
+    # What has no strength to reach is seen to stay below the others' levels.
+    level = jnp.where(full > 0, share * full, jnp.max(jnp.abs(share * full)))
+    seen = jnp.where(full > 0, strengths.u, 0.0)
+    return level, eqx.tree_at(lambda s: s.u, strengths, seen)
 
 
 @checked(level=finite)

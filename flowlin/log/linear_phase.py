@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 from flowlin._tools.arrays import is_traced
 from flowlin._tools.checks import checked, flag
 from flowlin._tools.codec import storable
+from flowlin._tools.compiled import jit_by_array
 from flowlin._tools.show import shown
 from flowlin._tools.warning import warn
 from flowlin.log import summary
@@ -173,19 +174,19 @@ def _padded(log: EventLog) -> EventLog:
     return eqx.tree_at(lambda log: log.time, log.mapped(padded, log.count), time)
 
 
-@eqx.filter_jit
+@jit_by_array
 def _of_counts(counts: tuple[UnitCounts, UnitCounts], end: Array) -> Linearization:
     """Both conventions in one program, as those below."""
     opened, closed = (linearization_time(c, end) for c in counts)
     return Linearization(opened, closed, *counts)
 
 
-@eqx.filter_jit
+@jit_by_array
 def _of_gates(log: EventLog, channel: int, k: int, end: Array) -> Linearization:
     return _of_counts((_count_gates(log, channel, k, 1), _count_gates(log, channel, k, 0)), end)
 
 
-@eqx.filter_jit
+@jit_by_array
 def _of_units(log: EventLog, bottom: int, top: int, end: Array) -> Linearization:
     counts = _count_units(log, bottom, top, 1), _count_units(log, bottom, top, 0)
     return _of_counts(counts, end)

@@ -17,6 +17,7 @@ from flowlin._tools.arrays import (
 )
 from flowlin._tools.checks import WORDS, array, checked, flag, instance, refuse
 from flowlin._tools.codec import storable
+from flowlin._tools.compiled import jit_by_array
 from flowlin._tools.show import shown
 from flowlin._tools.types import Parameters
 from flowlin.network.foreign import model
@@ -131,7 +132,7 @@ WORDS["modes"] = instance(Modes, "modes, as `theory.modes(task, network)` return
 WORDS["check"] = flag
 
 
-@eqx.filter_jit
+@jit_by_array
 def _mode_strengths(modes: Modes, x: Array, weights: Any, linear: bool) -> "ModeStrengths":
     """Compiled, since every call of `gradient_flow` with mode hits comes here."""
     scaled = jnp.where(modes.d > 0, modes.v / jnp.where(modes.d > 0, modes.d, 1.0), 0.0)

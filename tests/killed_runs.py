@@ -1,0 +1,46 @@
+"""Runs with a checkpoint, for processes of their own that `test_interrupts.py` kills."""
+
+import warnings
+
+import diffrax
+import jax
+import numpy as np
+import optax
+
+jax.config.update("jax_enable_x64", True)
+
+import flowlin as fl
+from flowlin.runs import checkpoint
+
+# These processes are forked from one that has imported all this, and has no device yet.
+warnings.filterwarnings("ignore", r"os\.fork\(\) was called")
+
+
+def run(kind: str, path: str) -> None:
+    """A run of this kind from its checkpoint there, if there is one, to its end."""
+    checkpoint.SECONDS = 0.05
+    task = fl.tasks.hierarchy()
+    key = jax.random.key(0)
+    relu = fl.ReLUNetwork.init(task, 6, variance=1e-2, key=key)
+    linear = fl.LinearNetwork.init(task, 6, variance=1e-2, key=key)
+    below, norms = fl.LossBelow(1.2), {"norms": fl.measures.norms}
+    if kind == "descent":
+        options = {"batch_size": 3, "key": key, "optimiser": optax.adam(1e-4)}
+        fl.stochastic_gradient_descent(
+            linear, task, 1e-3, t1=100.0, events=below, observe=norms, checkpoint=path, **options
+        )
+        return
+    measures = norms | {
+        "x": lambda n, t: [n.outputs(t.x)[0]],
+        "activity": fl.measures.activity,
+    }
+    network, t1, options = {
+        "exact": (relu, 100.0, {"rtol": 1e-9, "observe": measures}),
+        "averaged": (relu, 10.0, {"kinks": fl.AveragedKinks()}),
+        "linear": (
+            linear,
+            4e3,
+            {"solver": diffrax.Tsit5(), "rtol": 1e-6, "events": below, "observe": norms},
+        ),
+    }[kind]
+    fl.gradient_flow(network, task, t1, ts=np.linspace(0, t1, 20), checkpoint=path, **options)
