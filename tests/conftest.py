@@ -43,7 +43,7 @@ def prevbefore(t):
 
 eqxi.prevbefore = prevbefore
 
-PROGRAMS = 2500  # that a worker keeps; each holds several memory maps, of which Linux allows 65,530
+PROGRAMS = 1000  # that a worker keeps: up to 25 memory maps each, of which Linux allows 65,530
 # Where JAX keeps all it has lowered, if this version does.
 LOWERED = [
     vars(home)[name]
