@@ -97,3 +97,18 @@ def test_what_equals_the_default_compiles_nothing(durations, key):
     assert not durations
     assert named.stats["solver_because"] == "as asked for"
     assert first.stats["solver_because"] != "as asked for"
+
+
+def test_initial_weights_and_levels_of_mode_hits_are_a_program_each(durations, key):
+    task = fl.tasks.teacher(30, (2.0, 1.0), key=key)
+    durations.clear()
+    network = fl.ReLUNetwork.init(task, 23, 0.1, key=key)
+    assert len(durations) <= 3  # beside it, variance and c become arrays
+    hits = fl.ModeHits(fl.theory.modes(task, network), share=0.5)
+    durations.clear()
+    hits.watches(network, task, None, None)
+    assert len(durations) <= 3  # the modes' projections too, and the share becomes an array
+    durations.clear()
+    other = fl.ReLUNetwork.init(task, 23, 0.2, key=jax.random.key(1))
+    fl.ModeHits(hits.modes, share=0.25).watches(other, task, None, None)
+    assert not durations

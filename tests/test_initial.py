@@ -72,6 +72,17 @@ def test_one_variance_serves_all_layers_and_scales_the_draw(key):
     assert all(not np.any(leaf) for leaf in jax.tree.leaves(zero.parameters))
 
 
+def test_draws_are_those_of_jax_random_layer_by_layer(key):
+    variances = (0.5, 2.0)
+    network = fl.ReLUNetwork.init(task_of(3, 2), 4, variances, (True, True), key=key)
+    for layer, layer_key in enumerate(jax.random.split(key, 2)):
+        w, b = network.weights[layer], network.biases[layer]
+        w_key, b_key = jax.random.split(layer_key)
+        scale = np.sqrt(variances[layer])
+        np.testing.assert_allclose(w, scale * jax.random.normal(w_key, w.shape), rtol=1e-14)
+        np.testing.assert_allclose(b, scale * jax.random.normal(b_key, b.shape), rtol=1e-14)
+
+
 def test_biases_are_where_they_are_asked_for(key):
     task = task_of(3, 2)
 
