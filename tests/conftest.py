@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 HASTY = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 HASTY += " --xla_cpu_parallel_codegen_split_count=1"  # the other core has its own worker
 HASTY += " --xla_disable_hlo_passes=hlo-verifier,while-loop-simplifier"
-HASTY += ",while-loop-invariant-code-motion"
+HASTY += ",while-loop-invariant-code-motion,tree_reduction_rewriter"
 if importlib.metadata.version("jaxlib").startswith("0.10."):  # unknown to others, who would abort
     HASTY += " --xla_cpu_use_fusion_emitters=false"  # compiles in half of the time
 os.environ.setdefault("XLA_FLAGS", HASTY)

@@ -16,8 +16,13 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 # XLA's newer way to emit loops for CPUs takes 1.4 times as long to compile. Its program is faster
 # by a few percent for small arrays (the semantic tree), for large ones by up to a third (averaged
 # gates on digits). At optimization level 1 the ten lines of the README compile in 0.9 of the time,
-# and programs of small arrays, which are many short loops, are no slower.
-HASTILY = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}
+# and programs of small arrays, which are many short loops, are no slower. Likewise without trees
+# of reductions, each a kernel of its own that is written out for 32 numbers: 0.88 of the time.
+HASTILY = {
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_backend_optimization_level": 1,
+    "xla_disable_hlo_passes": "tree_reduction_rewriter",
+}
 SMALL = 2**16  # numbers in all arrays of a tree that is compiled hastily
 
 
