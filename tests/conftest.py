@@ -1,55 +1,20 @@
 """What all tests share: float64, a key, and the folder with the real data."""
 
 import gc
-import importlib.metadata
 import os
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests import hasty  # isort: skip
 
-# Nearly all of the suite's time goes into compiling programs that then run for milliseconds, so
-# they are compiled hastily (examples and benchmarks are not), and each but once for all workers.
-HASTY = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-HASTY += " --xla_cpu_parallel_codegen_split_count=1"  # the other core has its own worker
-HASTY += " --xla_disable_hlo_passes=hlo-verifier,while-loop-simplifier"
-HASTY += ",while-loop-invariant-code-motion,tree_reduction_rewriter"
-if importlib.metadata.version("jaxlib").startswith("0.10."):  # unknown to others, who would abort
-    HASTY += " --xla_cpu_use_fusion_emitters=false"  # compiles in half of the time
-os.environ.setdefault("XLA_FLAGS", HASTY)
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".pytest_cache" / "compiled"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-
-import equinox.internal as eqxi
 import jax
-import jax.numpy as jnp
 import jaxtyping
 import pytest
-from jax._src import pjit
-from jax._src.interpreters import pxla
 
 jax.config.update("jax_enable_x64", True)
 
 import flowlin as fl
 
-
-def prevbefore(t):
-    """Equinox's function of this name for t > 0, in four operations instead of forty.
-
-    Every solve of diffrax goes a hundred floats back from its end: a tenth of all compiling.
-    """
-    whole = jax.lax.bitcast_convert_type(t, jnp.dtype(f"int{8 * t.dtype.itemsize}"))
-    return jax.lax.bitcast_convert_type(whole - jnp.ones_like(whole), t.dtype)
-
-
-eqxi.prevbefore = prevbefore
-
 PROGRAMS = 1000  # that a worker keeps: up to 25 memory maps each, of which Linux allows 65,530
-# Where JAX keeps all it has lowered, if this version does.
-LOWERED = [
-    vars(home)[name]
-    for home, name in ((pjit, "_pjit_lower"), (pxla, "_cached_lowering_to_hlo"))
-    if name in vars(home)
-]
 
 # Tracing allocates many objects that live on, and looking through them again and again is in vain.
 gc.freeze()
@@ -64,10 +29,8 @@ def pytest_addoption(parser):
 
 @pytest.fixture(autouse=True)
 def _forget_lowered():
-    """What is lowered would stay alive, megabytes each, and slow down every further compilation."""
     yield
-    for cache in LOWERED:
-        cache.cache_clear()
+    hasty.forget_lowered()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -111,7 +74,7 @@ def data_folder():
     if named:
         yield Path(named)
         return
-    sibling = ROOT.parent / "shared" / "data"
+    sibling = Path(__file__).resolve().parents[2] / "shared" / "data"
     if not sibling.is_dir():
         pytest.skip(f"no real data: FLOWLIN_DATA is not set and there is no {sibling}")
     with pytest.MonkeyPatch.context() as patch:

@@ -9,7 +9,7 @@ import jax
 import jaxtyping
 import pytest
 
-# As in tests/conftest.py: small programs, compiled hastily, and each but once.
+# As in tests/hasty.py: small programs, compiled hastily, and each but once.
 HASTY = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 if importlib.metadata.version("jaxlib").startswith("0.10."):  # unknown to others, who would abort
     HASTY += " --xla_cpu_use_fusion_emitters=false"

@@ -97,14 +97,4 @@ def _read(stream, lines: queue.Queue) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """As a user's, with one compilation for all children, by a hasty compiler."""
-    cache = ROOT / ".pytest_cache" / "compiled"
-    hasty = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    return {
-        "XLA_FLAGS": hasty,
-        "JAX_COMPILATION_CACHE_DIR": str(cache),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        **os.environ,
-        "MPLBACKEND": "Agg",
-        "PYTHONPATH": str(ROOT),
-    }
+    return {**os.environ, "MPLBACKEND": "Agg", "PYTHONPATH": str(ROOT)}
