@@ -1,18 +1,17 @@
 """Several devices against one; run by `test_sharded.py`, alone or as two processes."""
 
 import math
-import os
 import pathlib
 import sys
 
-devices = f"--xla_force_host_platform_device_count={2 if sys.argv[1:] else 8}"
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {devices}"
+from tests import hasty  # noqa: F401  # isort: skip
 
 import jax
 import numpy as np
 import pytest
 
 jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_num_cpu_devices", 2 if sys.argv[1:] else 8)
 
 import flowlin as fl
 from flowlin.field import chunks

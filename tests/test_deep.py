@@ -426,16 +426,17 @@ def test_there_descent_may_stay_but_follows_from_past_the_exit(parting):
     assert follows[1] < 2e-5
 
 
-def converges(network, task, t1, solver, rates=(1e-3, 1e-5)):
-    flow = exact(network, task, t1, 1e-10, solver)
-    errors = [distance(descended(network, task, MEAN, r, round(t1 / r)), flow.final) for r in rates]
+def converges(network, task, t1, final, rates=(1e-3, 1e-5)):
+    errors = [distance(descended(network, task, MEAN, r, round(t1 / r)), final) for r in rates]
     slope = np.diff(np.log(errors)) / np.diff(np.log(rates))
     return float(slope[0]), errors[-1]
 
 
 def test_descent_converges_to_the_walk(walked):
-    network, _ = walked
-    slope, error = converges(network, TREE, 10.0, diffrax.Tsit5())
+    network, flow = walked
+    k = 75
+    there = jax.tree.map(lambda a: a[k], flow.networks)
+    slope, error = converges(network, TREE, float(flow.ts[k]), there)
     assert slope == pytest.approx(1.0, abs=0.05)
     assert error < 3e-6
 
@@ -451,7 +452,8 @@ def test_descent_converges_to_the_walk(walked):
 )
 def test_descent_converges_to_deeper_walks(task, hidden, t1, options):
     network = start(task, hidden, 0, **options)
-    slope, error = converges(network, task, t1, diffrax.Bosh3())  # quicker to compile
+    flow = exact(network, task, t1, 1e-10, diffrax.Bosh3())  # quicker to compile
+    slope, error = converges(network, task, t1, flow.final)
     assert slope == pytest.approx(1.0, abs=0.05)
     assert error < 5e-6
 
@@ -600,11 +602,11 @@ def test_without_biases_it_goes_on_where_a_layer_sends_nothing(data_folder, seed
     network = fl.ReLUNetwork.init(task, (8, 8, 8), variance, bias=False, key=jax.random.key(seed))
     flow = fl.gradient_flow(network, task, t1, loss=loss, kinks=fl.ExactKinks(), rtol=1e-6)
     off = []
-    for rate in (1e-3, 1e-4):
+    for rate in (2e-3, 4e-4):
         descent = fl.gradient_descent(network, task, rate, round(t1 / rate), loss=loss)
         off.append(float(distance(descent.final, flow.final)))
-    assert off[0] < 5e-4
-    assert off[1] < 0.15 * off[0]
+    assert off[0] < 1e-3
+    assert off[1] < 0.25 * off[0]
 
 
 @pytest.mark.slow
