@@ -35,7 +35,12 @@ def test_an_array_that_occurs_twice_is_handed_over_once():
     assert jnp.array_equal(out["z"], b**2)
 
 
-@pytest.mark.skipif(not jax.__version__.startswith("0.10."), reason="others know other options")
+known = pytest.mark.skipif(
+    not jax.__version__.startswith("0.10."), reason="others know other options"
+)
+
+
+@known
 def test_small_arrays_are_compiled_hastily_and_others_as_ever(monkeypatch):
     """An option that XLA does not know shows where it is handed over."""
     monkeypatch.setattr(compiled, "HASTILY", {"xla_unknown": True})
@@ -46,6 +51,18 @@ def test_small_arrays_are_compiled_hastily_and_others_as_ever(monkeypatch):
     assert float(jax.jit(lambda: function(jnp.ones(2)))()) == 2
     assert float(jax.grad(function)(jnp.ones(2))[0]) == 1
     assert float(jax.vmap(function)(jnp.ones((1, 2)))[0]) == 2
+
+
+@known
+def test_no_trees_of_reductions_in_hasty_programs():
+    """XLA takes anything for the name of a pass: this is one that it has."""
+
+    def program(passes):
+        function = jax.jit(jnp.sum, compiler_options={"xla_disable_hlo_passes": passes})
+        return function.lower(jnp.ones(100)).compile().as_text()
+
+    assert "reduce-window" in program("none")
+    assert "reduce-window" not in program(compiled.HASTILY["xla_disable_hlo_passes"])
 
 
 def test_all_parts_of_a_run_hold_the_same_task(key):
