@@ -27,6 +27,7 @@ import jax
 import jax.numpy as jnp
 from jax._src import pjit
 from jax._src.interpreters import mlir, pxla
+from jax._src.lib.mlir import ir
 
 # Where JAX keeps all it has lowered, if this version does.
 LOWERED = [
@@ -40,9 +41,13 @@ held = threading.local()  # a context is for one thread at a time
 
 def context():
     """One MLIR context for all programs: a new one takes as long as lowering a small program."""
-    if not hasattr(held, "context"):
-        held.context = make_context()
-    return held.context
+    try:
+        ir.Context.current  # noqa: B018
+        return make_context()  # within the lowering of another, whose module would get this one's
+    except ValueError:
+        if not hasattr(held, "context"):
+            held.context = make_context()
+        return held.context
 
 
 def forget_lowered() -> None:

@@ -99,7 +99,7 @@ def test_runs_that_are_not_stiff_keep_the_default():
 
 _ALL = fl.tasks.digits()
 DIGITS = fl.Task(_ALL.x[::3], _ALL.y[::3])
-BIASED = fl.ReLUNetwork.init(DIGITS, 32, bias_strength=15.0, key=jax.random.key(0))
+BIASED = fl.ReLUNetwork.init(DIGITS, 32, bias_strength=15.0, key=jax.random.key(2))
 LATE = 40.0
 SPAN = np.linspace(0, LATE, 41)
 
