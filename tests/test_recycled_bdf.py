@@ -13,6 +13,7 @@ from flowlin._tools.copies import copied
 from flowlin.field.objective import FullData
 from flowlin.field.vector_field import GradientField
 from flowlin.solvers.nordsieck import NordsieckInterpolation, polynomial
+from flowlin.solvers.ritz import Ritz
 
 RATES = jnp.array([1.0, 30.0, 900.0])
 START = jnp.array([0.5, -0.2, 1.0])
@@ -189,6 +190,20 @@ def test_eigenvalues_are_those_of_the_hessian(tree, key):
     exact = jnp.linalg.eigvalsh(jax.lax.map(hessian, states))[:, ::-1][:, :3]
     assert jnp.allclose(flow.observed["hessian_eigenvalues"], exact, rtol=0.01)
     assert jnp.max(exact[:, 0]) > 1.5 * jnp.min(exact[:, 0])
+
+
+def test_vectors_stay_orthonormal_from_update_to_update():
+    """What they lack, a thousandth at first, goes; left alone it grew until values were wrong."""
+    rng = np.random.default_rng(0)
+    turn, _ = np.linalg.qr(rng.normal(size=(40, 40)))
+    jacobian = -(turn * np.geomspace(300, 1e-3, 40)) @ turn.T
+    some = Ritz.scattered(6, jnp.zeros(40))
+    some = Ritz(1.001 * some.vectors, some.values)
+    update = eqx.filter_jit(lambda some, rows: some.updated(rows, rows @ jacobian))
+    for _ in range(50):
+        rows = rng.normal(size=(3, 40))
+        some = update(some, rows / np.linalg.norm(rows, axis=1, keepdims=True))
+    np.testing.assert_allclose(some.vectors @ some.vectors.T, np.eye(6), atol=2e-6)
 
 
 def test_what_cannot_work_says_so(tree, key):
