@@ -1,8 +1,7 @@
 """Compiling in haste, which is where nearly all of the suite's time goes; import it before JAX.
 
-The tests' programs run for milliseconds. So XLA optimizes them little (examples and benchmarks are
-compiled as users would), each is compiled but once for all workers, and what JAX makes anew or
-keeps alive with every program is shared or forgotten.
+The tests' programs run for milliseconds. So XLA optimizes them little, each is compiled but once
+for all workers, and what JAX makes anew or keeps alive with every program is shared or forgotten.
 """
 
 import importlib.metadata
