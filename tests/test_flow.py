@@ -256,7 +256,15 @@ def test_default_saves_both_ends(tree, key):
     assert distance(jax.tree.map(lambda a: a[1], flow.networks), flow.final) == 0
 
 
-@pytest.mark.parametrize("solver", [diffrax.Tsit5(), diffrax.Dopri8(), diffrax.Kvaerno5()])
+@pytest.mark.parametrize(
+    "solver",
+    [
+        diffrax.Tsit5(),
+        diffrax.Dopri8(),
+        diffrax.Kvaerno5(),
+        diffrax.HalfSolver(diffrax.Tsit5()),  # which passes for an explicit one, and has no tableau
+    ],
+)
 def test_any_diffrax_solver_records_the_same_events(solver):
     task = fl.tasks.teacher(20, (2.0, 1.0), whiten=True)
     modes = fl.theory.modes(task)

@@ -146,6 +146,10 @@ def test_checkpoints_of_other_runs_and_other_files_are_refused(tmp_path):
     other = fl.LinearNetwork.init(TASK, 6, variance=1e-2, key=jax.random.key(1))
     with pytest.raises(ValueError, match="another network"):
         fl.gradient_flow(other, TASK, 2.0, checkpoint=path)
+    few = tmp_path / "few.npz"
+    fl.gradient_flow(LINEAR, TASK, 2.0, solver=fl.RKC(max_stages=5), checkpoint=few)
+    with pytest.raises(ValueError, match="of a run with another solver; remove"):
+        fl.gradient_flow(LINEAR, TASK, 2.0, solver=fl.RKC(max_stages=6), checkpoint=few)
     (tmp_path / "text").write_text("no")
     with pytest.raises(ValueError, match="not written by flowlin"):
         fl.gradient_flow(LINEAR, TASK, 2.0, checkpoint=tmp_path / "text")

@@ -86,6 +86,22 @@ def test_a_run_that_stopped_after_the_change_says_so_when_resumed(tmp_path):
     assert resumed.stats["solver_because"] == stopped.stats["solver_because"]
 
 
+def test_a_run_that_is_extended_is_measured_like_one_that_was_longer_from_the_start():
+    whole = fl.gradient_flow(NETWORK, TASK, 3e3, rtol=1e-6)
+    half = fl.gradient_flow(NETWORK, TASK, 10.0, rtol=1e-6)
+    assert "too short to measure" in half.stats["solver_because"]
+    longer = half.extend(3e3)
+    assert longer.stats["solver"] == whole.stats["solver"] == "Dopri8, then RecycledBDF"
+    assert "step x spectral radius" in longer.stats["solver_because"]
+    assert longer.stats["evaluations"] < 1.2 * whole.stats["evaluations"]
+    again = longer.extend(3.1e3)
+    assert again.stats["solver"] == "Dopri8, then RecycledBDF"
+    assert again.stats["solver_because"] == longer.stats["solver_because"]
+    # A solver that was asked for stays.
+    asked = fl.gradient_flow(NETWORK, TASK, 10.0, rtol=1e-6, solver=diffrax.Dopri8())
+    assert asked.extend(300.0).stats["solver"] == "Dopri8"
+
+
 def test_runs_that_are_not_stiff_keep_the_default():
     short = fl.gradient_flow(NETWORK, TASK, 10.0)
     assert short.stats["solver"] == "Dopri8"

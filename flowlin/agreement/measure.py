@@ -133,7 +133,7 @@ def _descended(
     second = jax.vmap(run.network.with_parameters)(parameters)
     events = state.log if run.look.observer.watches else None
     log = event_log(events, run.look.observer, jnp.asarray(jnp.inf, run.clock.dtype))
-    return distances(first, second, run.task, run.loss), (log, widest)
+    return distances(first, second, run.task, run.problem.loss), (log, widest)
 
 
 @eqx.filter_jit

@@ -2,6 +2,7 @@
 
 import hashlib
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -13,7 +14,7 @@ from flowlin._tools.archive import naming, read, require_place, write
 from flowlin._tools.codec import check, require_storable, storable
 from flowlin._tools.types import PathLike
 from flowlin._tools.version import __version__
-from flowlin.runs.driving import AbstractRun, started
+from flowlin.runs.driving import AbstractPause, AbstractRun, Limits, driven, is_paused, started
 from flowlin.runs.progress import AbstractPaced, Pace
 from flowlin.runs.storage import check_trajectory
 from flowlin.runs.trajectory import Continuation, Trajectory
@@ -131,6 +132,29 @@ class Checkpoint(AbstractPaced):
         )
         write(self.path, content)
         self.pace.seconds = max(SECONDS, (time.monotonic() - began) / SHARE)
+
+
+def driven_from(
+    path: PathLike | None,
+    run: AbstractRun,
+    limits: Limits,
+    pauses: Callable[..., list[AbstractPause]],
+) -> Trajectory:
+    """Run to the end, keeping to a file and from where that stands; None: from t = 0, no file.
+
+    `pauses(run, t=)`: who else looks at the run from time t on. They come first, so that the file
+    holds what they chose.
+    """
+    if path is None:
+        return driven(run, limits, pauses(run, t=0.0))
+    file = Checkpoint(path, run)
+    found = file.resumed(run)
+    if found is None:
+        return driven(run, limits, [*pauses(run, t=0.0), file])
+    if not is_paused(found.flow, limits):
+        return found.flow.of(found.run)
+    own = pauses(found.run, t=float(found.start.t))
+    return driven(found.run, limits, [*own, file], found.start, found.flow)
 
 
 def _is_none(node: Any) -> bool:

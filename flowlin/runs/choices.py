@@ -33,10 +33,16 @@ from flowlin.field.problem import Problem
 from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
 from flowlin.network.model import AbstractModel
 from flowlin.runs.trajectory import FIXED, Continuation, Trajectory
+from flowlin.solvers.kinks import AbstractKinks
 from flowlin.theory.task_modes import Modes
 
 
-def check_options(network, rtol, modified_rate, kinks) -> None:
+def check_options(
+    network: AbstractModel,
+    rtol: Any,
+    modified_rate: ArrayLike | None,
+    kinks: AbstractKinks | None,
+) -> None:
     """Raise `ValueError` for a tolerance or a modified flow that cannot be."""
     if rtol is not None:
         _check_rtol(rtol, network.dtype)
@@ -133,13 +139,13 @@ def time_constants(name: str, value: Any) -> Any:
     return value
 
 
-def _check_modified(network: AbstractModel, kinks: Any) -> None:
+def _check_modified(network: AbstractModel, kinks: AbstractKinks | None) -> None:
     """Raise `ValueError` for a modified flow that does not exist.
 
     Where a step crosses a kink, descent keeps the old gate until its end: for a share of the step
     that depends on where the step began. Its distance from any flow is of first order there.
     """
-    if isinstance(network, ReLUNetwork) and not getattr(kinks, "width", 0):
+    if isinstance(network, ReLUNetwork) and (kinks is None or not kinks.width):
         raise ValueError(
             "`modified_rate` asks for the modified flow, which needs a smooth gradient; a ReLU "
             f"network's jumps, with `kinks` = {kinks}. Use `kinks=fl.SmoothKinks(width)` with a "

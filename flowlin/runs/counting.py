@@ -9,11 +9,9 @@ from jaxtyping import Array, Int, PyTree
 
 from flowlin.events.recorder import RecorderState
 from flowlin.solvers.averaged import EVALUATIONS, AveragedGates
-from flowlin.solvers.bdf import BDFState
-from flowlin.solvers.explicit import evaluations
+from flowlin.solvers.explicit import evaluations, is_explicit
 from flowlin.solvers.pausing import Costly
-from flowlin.solvers.rkc import RKCState
-from flowlin.solvers.walk import WalkState
+from flowlin.solvers.states import AbstractCounting, AbstractReporting, Report
 from flowlin.solvers.wrapped import Wrapped
 
 FIRST_STEP = 2  # for choosing its length
@@ -47,7 +45,7 @@ def inner(state: PyTree) -> Any:
 
 def counts(state: PyTree) -> bool:
     """Whether a solver's state counts evaluations."""
-    return isinstance(inner(state), (RKCState, BDFState, WalkState))
+    return isinstance(inner(state), AbstractCounting)
 
 
 def counted(state: PyTree) -> Int[Array, ""]:
@@ -59,7 +57,7 @@ def begun(solver: diffrax.AbstractSolver, state: PyTree) -> dict[str, Array]:
     """`evaluations` before the first step; nothing where those of a step are not known."""
     if counts(state):
         return {"evaluations": jnp.asarray(FIRST_STEP + counted(state), int)}
-    if _per_step(solver) is None:
+    if per_step(solver) is None:
         return {}
     # A method whose last stage is the next step's first one begins without it.
     tableau: Any = getattr(solver, "tableau", None)
@@ -74,34 +72,24 @@ def gone(before: dict[str, Array], solver: Any, solution: diffrax.Solution) -> d
     if counts(solution.solver_state):
         spent = solution.controller_state.spent  # pyright: ignore
     else:
-        spent = _per_step(solver) * solution.stats["num_steps"]
+        spent = per_step(solver) * solution.stats["num_steps"]
     return {"evaluations": before["evaluations"] + jnp.asarray(spent).astype(int)}
 
 
-def _per_step(solver: diffrax.AbstractSolver) -> int | None:
+def per_step(solver: diffrax.AbstractSolver) -> int | None:
     """Evaluations per tried step, where that is a number; None where it is not known."""
     if isinstance(solver, AveragedGates):
         return EVALUATIONS
-    return evaluations(solver) if isinstance(solver, diffrax.AbstractERK) else None
+    return evaluations(solver) if is_explicit(solver) else None
 
 
 def reported(
-    solver: Any, state: PyTree, accepted: Array, ts: Array, tau: Array
-) -> tuple[dict, dict]:
-    """Counts and observables (T, ...) that a solver of the library keeps in its state."""
-    if isinstance(state, RKCState):
-        radius = state.log.at(ts)
-        return {"accepted_evaluations": state.evaluations}, {"spectral_radius": radius}
-    if isinstance(state, BDFState):
-        followed = {}
-        if state.log is not None:
-            followed["hessian_eigenvalues"] = -tau * state.log.at(ts)
-        return {"accepted_evaluations": state.evaluations}, followed
-    if isinstance(state, WalkState):
-        return {"accepted_evaluations": state.evaluations, **state.sides.report}, {}
-    if isinstance(solver, AveragedGates):
-        spent = 1 + EVALUATIONS * accepted
-        return {"accepted_evaluations": spent, "grazing_margin": state.margin}, {}
-    if isinstance(solver, diffrax.AbstractERK):
-        return {"accepted_evaluations": 1 + evaluations(solver) * accepted}, {}
-    return {}, {}
+    solver: diffrax.AbstractSolver, state: PyTree, accepted: Array, ts: Array, tau: Array
+) -> Report:
+    """Counts and observables (T, ...) of a solve by `solver`, which ended in this state."""
+    each = per_step(solver)
+    known = {} if each is None else {"accepted_evaluations": 1 + each * accepted}
+    if not isinstance(state, AbstractReporting):
+        return known, {}
+    numbers, observed = state.report(ts, tau)
+    return known | numbers, observed

@@ -12,7 +12,7 @@ from flowlin._tools.arrays import end_to_end, first_rows
 from flowlin._tools.copies import copied
 from flowlin._tools.result import RESULTS, is_one_of
 from flowlin.log.linear_phase import UnitCounts
-from flowlin.network.model import AbstractModel, moving
+from flowlin.network.model import AbstractModel
 from flowlin.runs.driving import AbstractRun, Effort, Limits, started
 from flowlin.runs.run import Observables
 from flowlin.runs.stepping import Descent, Outcome, Rows, State, Stops, advanced, outcome, row
@@ -127,7 +127,7 @@ class DescentRun(AbstractRun):
     @property
     def parameters(self) -> Any:
         """What moves, at t = 0."""
-        return moving(self.network.parameters, self.descent.trained)
+        return self.descent.problem.parameters
 
     @property
     def task(self) -> Task:
@@ -148,7 +148,7 @@ class DescentRun(AbstractRun):
     @property
     def anonymous(self) -> "DescentRun":
         """The same run without its length and its reference."""
-        nobody = Reference(None, self.descent.loss)
+        nobody = Reference(None, self.descent.problem.loss)
         return copied(self, plan=None, rows=0, reference=nobody)
 
     @property
@@ -171,17 +171,17 @@ class DescentRun(AbstractRun):
         """By name what it was asked for; functions count by what they are called."""
         descent, plan = self.descent, self.plan
         assert plan is not None
-        look = descent.look
+        look, problem = descent.look, descent.problem
         watched = [(w.channel, w.direction, w.terminate) for w in look.observer.watches]
         counted = (watched, look.quantiles, *look.windows)
         key = descent.key
         return {
             "network": (self.network.kind, self.network),
             "task": self.task,
-            "loss": repr(descent.loss),
-            "tau": descent.tau,
-            "weight_decay": descent.decay,
-            "trainable": repr(descent.trained),
+            "loss": repr(problem.loss),
+            "tau": problem.tau,
+            "weight_decay": problem.decay,
+            "trainable": repr(problem.trained),
             "learning_rate": descent.learning_rate,
             "optimiser": _nature(descent),
             "batch_size": repr(descent.batch_size),
@@ -353,7 +353,7 @@ class DescentRun(AbstractRun):
             },
             window_counts=self._window_counts(part, part.counts[len(keys) :]),
             samples=self.task.samples,
-            tau=self.descent.tau,
+            tau=self.descent.problem.tau,
             discrete=True,
             reference=self.reference,
             continuation=None,

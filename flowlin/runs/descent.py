@@ -1,5 +1,6 @@
 """Gradient descent: the discrete run, with the same results as the continuous one."""
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
@@ -32,7 +33,7 @@ from flowlin.loss import AnyLoss, SquaredError
 from flowlin.network.foreign import model
 from flowlin.network.kinds import ReLUNetwork
 from flowlin.network.model import trained
-from flowlin.runs.checkpoint import Checkpoint
+from flowlin.runs.checkpoint import driven_from
 from flowlin.runs.choices import (
     chosen_decay,
     chosen_times,
@@ -41,7 +42,7 @@ from flowlin.runs.choices import (
     require_room,
 )
 from flowlin.runs.descending import DescentRun, Plan
-from flowlin.runs.driving import ROOM, AbstractPause, Limits, driven, is_paused
+from flowlin.runs.driving import ROOM, Limits, driven
 from flowlin.runs.interrupts import by_clock
 from flowlin.runs.run import Observables, Observe
 from flowlin.runs.stepping import Descent, Look
@@ -295,8 +296,8 @@ def _require_memory(descent: Descent, plan: Plan, by_times: bool) -> None:
 
 def described(problem: Problem, rule: Rule, watched: Watched) -> Descent:
     """The descent of a problem: what a step is and what is looked at."""
-    network, task, loss, dtype = problem.network, problem.task, problem.loss, problem.network.dtype
-    goal = objective(network, task, loss, decay=problem.decay)
+    network, task, dtype = problem.network, problem.task, problem.network.dtype
+    goal = objective(network, task, problem.loss, decay=problem.decay)
     switches = [e for e in watched.events if isinstance(e, UnitSwitches)]
     quantiles = {e.quantile for e in switches if e.window is None}
     windows = {Window(e.quantile, e.window) for e in switches if e.window is not None}
@@ -309,18 +310,13 @@ def described(problem: Problem, rule: Rule, watched: Watched) -> Descent:
 
     counters = tuple(observer([UnitSwitches(q)]) for q in counted)
     return Descent(
-        network=network,
-        task=task,
+        problem=problem,
         objective=goal,
-        loss=loss,
-        decay=problem.decay,
-        trained=problem.trained,
         look=Look(
             observer(others), counters, tuple(counted), tuple(sorted(windows)) if counted else ()
         ),
         observe=Observables.of(watched.observe, network, task),
         learning_rate=in_dtype(rule.learning_rate, dtype),
-        tau=problem.tau,
         clock=in_dtype(rule.clock, dtype),
         optimiser=rule.optimiser,
         interpolate=watched.interpolate,
@@ -343,19 +339,8 @@ def _limits(run: DescentRun, max_events: int) -> Limits:
 
 def _driven(run: DescentRun, options: _Options) -> Trajectory:
     """A run outside of them, which can pause."""
-    pauses: list[AbstractPause] = []
-    start = before = None
-    limits = _limits(run, options.max_events)
-    if options.checkpoint is not None:
-        file = Checkpoint(options.checkpoint, run)
-        pauses.append(file)
-        if found := file.resumed(run):
-            start, before = found.start, found.flow
-            run = cast(DescentRun, found.run)
-            if not is_paused(before, limits):
-                return before.of(run)
-    pauses += by_clock(run, options.progress, 0.0 if start is None else float(start.t))
-    return driven(run, limits, pauses, start, before)
+    pauses = functools.partial(by_clock, progress=options.progress)
+    return driven_from(options.checkpoint, run, _limits(run, options.max_events), pauses)
 
 
 def extended(

@@ -1,5 +1,6 @@
 """Gradient flow: the continuous run."""
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, cast
@@ -23,7 +24,7 @@ from flowlin.field.problem import Problem
 from flowlin.loss import AnyLoss, Loss, SquaredError
 from flowlin.network.foreign import model
 from flowlin.network.model import AbstractModel, trained
-from flowlin.runs.checkpoint import Checkpoint
+from flowlin.runs.checkpoint import driven_from
 from flowlin.runs.choices import (
     check_modified,
     check_options,
@@ -35,7 +36,7 @@ from flowlin.runs.choices import (
     require_room,
     time_constants,
 )
-from flowlin.runs.driving import AbstractPause, Limits, driven, is_paused
+from flowlin.runs.driving import AbstractPause, AbstractRun, Limits, driven
 from flowlin.runs.interrupts import by_clock
 from flowlin.runs.method import Method, chosen_method, chosen_tolerances
 from flowlin.runs.precision import tell_digits
@@ -43,7 +44,7 @@ from flowlin.runs.progress import SILENT, progress_meter
 from flowlin.runs.run import Allowance, Observables, Observe, Run
 from flowlin.runs.stiffness import TOO_SHORT, StiffnessCheck
 from flowlin.runs.trajectory import Reference, Trajectory, finished
-from flowlin.solvers.explicit import evaluations
+from flowlin.solvers.explicit import evaluations, is_explicit
 from flowlin.solvers.kinks import AbstractKinks
 from flowlin.solvers.walk import ExactWalk
 from flowlin.tasks.task import Task
@@ -189,11 +190,17 @@ def gradient_flow(
         ts=None if ts is None else jnp.asarray(ts, network.dtype),
         meter=SILENT,
         capacity=first_capacity(watches, max_events),
-        reference=Reference(given, loss, extended=extended, choice=choice),
+        reference=Reference(
+            given,
+            loss,
+            extended=extended,
+            choice=choice,
+            exchangeable=solver is None and not dense,
+        ),
     )
     solve = _traced if is_traced(run) else _driven
     limits = Limits(max_steps, max_events)
-    flow = solve(run, dense, limits, solver is None, progress, checkpoint)
+    flow = solve(run, dense, limits, progress, checkpoint)
     return finished(flow, throw, lambda f: _failure(f, limits, method.kinks))
 
 
@@ -220,7 +227,7 @@ def extended(
     dtype = run.network.dtype
     run = copied(run, t1=jnp.asarray(t1, dtype), ts=None if ts is None else jnp.asarray(ts, dtype))
     limits = Limits(int(at.counts["num_steps"]) + max_steps, max_events)
-    longer = driven(run, limits, by_clock(run, progress, float(at.t)), at, flow)
+    longer = driven(run, limits, _pauses(run, progress, float(at.t)), at, flow)
     own = Limits(max_steps, max_events)
     return finished(longer, throw, lambda f: _failure(f, own, run.method.kinks))
 
@@ -229,12 +236,10 @@ def _traced(
     run: Run,
     dense: bool,
     limits: Limits,
-    automatic: bool,
     progress: Progress | diffrax.AbstractProgressMeter,
     checkpoint: PathLike | None,
 ) -> Trajectory:
     """A run under `jit`, `vmap` or a derivative: one solve with all the room it may need."""
-    del automatic  # the solver stays: choosing another needs numbers
     if checkpoint is not None:
         raise ValueError("`checkpoint` is for runs outside of `jit` and `vmap`; leave it out.")
     if dense and limits.steps > 2**14:
@@ -256,32 +261,29 @@ def _driven(
     run: Run,
     dense: bool,
     limits: Limits,
-    automatic: bool,
     progress: Progress | diffrax.AbstractProgressMeter,
     checkpoint: PathLike | None,
 ) -> Trajectory:
     """A run outside of them, which can pause."""
-    pauses: list[AbstractPause] = []
-    start = before = None
-    if checkpoint is not None:
-        if dense:
-            raise ValueError("`checkpoint` does not keep dense output; save at `ts` instead.")
-        file = Checkpoint(checkpoint, run)
-        pauses.append(file)
-        if found := file.resumed(run):
-            start, before = found.start, found.flow
-            run = cast(Run, found.run)
-            if not is_paused(before, limits):
-                return before.of(run)
-    if automatic and not dense and run.method.exchangeable:
-        pauses.insert(0, StiffnessCheck(run))  # before a checkpoint, which then holds the choice
-        run = run.told(solver_because=TOO_SHORT) if start is None else run
+    if dense and checkpoint is not None:
+        raise ValueError("`checkpoint` does not keep dense output; save at `ts` instead.")
+    if run.exchangeable:
+        run = run.told(solver_because=TOO_SHORT)
     if isinstance(progress, diffrax.AbstractProgressMeter):
         run = copied(run, meter=progress)  # which would begin anew after each pause
-    else:
-        pauses += by_clock(run, progress, 0.0 if start is None else float(start.t))
-    flow = driven(run, limits, pauses, start, before)
+    flow = driven_from(checkpoint, run, limits, functools.partial(_pauses, progress=progress))
     return with_dense(flow, limits.steps) if dense else flow
+
+
+def _pauses(
+    run: AbstractRun, progress: Progress | diffrax.AbstractProgressMeter, t: float
+) -> list[AbstractPause]:
+    """Who looks at a run from time t on."""
+    assert isinstance(run, Run)
+    pauses: list[AbstractPause] = [StiffnessCheck(run)] if run.exchangeable else []
+    if not isinstance(progress, diffrax.AbstractProgressMeter):
+        pauses += by_clock(run, progress, t)
+    return pauses
 
 
 def with_dense(flow: Trajectory, steps: int) -> Trajectory:
@@ -303,7 +305,7 @@ def with_dense(flow: Trajectory, steps: int) -> Trajectory:
 def _require_dense(run: Run, steps: int) -> None:
     """Raise `ValueError` where the dense output of so many steps does not fit into memory."""
     solver = run.method.solver
-    stages = evaluations(solver) if isinstance(solver, diffrax.AbstractERK) else 4
+    stages = evaluations(solver) if is_explicit(solver) else 4
     pieces = ExactWalk.pieces if run.method.kinks.walks else 1
     remedy = "Lower `max_steps` or the end, or save at `ts` instead"
     require_room(run.network, steps * stages * pieces, "dense", f"True for {steps} steps", remedy)

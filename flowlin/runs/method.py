@@ -1,6 +1,7 @@
 """How a flow is solved, where its caller leaves it open, and why so."""
 
 import dataclasses
+import re
 from typing import Any, NamedTuple
 
 import diffrax
@@ -199,12 +200,20 @@ def controller(rtol: Any, atol: Any, t1: Any, dtype: DTypeLike) -> diffrax.PIDCo
     )
 
 
-def decisions(controller: diffrax.AbstractAdaptiveStepSizeController) -> Any:
-    """What a step size controller goes by: its kind and its numbers."""
+def undated(
+    controller: diffrax.AbstractAdaptiveStepSizeController,
+) -> diffrax.AbstractAdaptiveStepSizeController:
+    """A step size controller without what follows from t1."""
     if isinstance(controller, diffrax.PIDController):
-        controller = dataclasses.replace(controller, dtmin=None)  # follows from t1
-    numbers = [np.asarray(a) for a in jax.tree.leaves(controller) if eqx.is_array_like(a)]
-    return type(controller).__name__, numbers
+        return dataclasses.replace(controller, dtmin=None)
+    return controller
+
+
+def nature(thing: eqx.Module) -> tuple[str, list[np.ndarray]]:
+    """What an object of options goes by: its kind, its options by name, and its numbers."""
+    options = re.sub(r" at 0x[0-9a-f]+", "", eqx.tree_pformat(thing))
+    numbers = [np.asarray(a) for a in jax.tree.leaves(thing) if eqx.is_array_like(a)]
+    return options, numbers
 
 
 def tolerance(tolerances: Tolerances, kinks: AbstractKinks, dtype: DTypeLike) -> Any:

@@ -27,7 +27,7 @@ from flowlin.log.buffer import Buffer, gate_log
 from flowlin.network.model import AbstractModel
 from flowlin.runs.counting import Counting, begun, gone, reported
 from flowlin.runs.driving import ROOM, AbstractRun, Effort, Limits, is_paused
-from flowlin.runs.method import Method, decisions
+from flowlin.runs.method import Method, nature, undated
 from flowlin.runs.trajectory import Continuation, Reference, Trajectory, trimmed
 from flowlin.solvers.bdf import RecycledBDF
 from flowlin.solvers.pausing import Pausing, PausingState
@@ -154,7 +154,7 @@ class Run(AbstractRun):
     @property
     def switched(self) -> bool:
         """Whether it has gone over to a solver for stiff flows."""
-        return type(self.method.solver).__name__ != self.reference.choice.solver
+        return self.reference.switched
 
     @property
     def save(self) -> "_Save":
@@ -166,14 +166,20 @@ class Run(AbstractRun):
         """What is watched."""
         return Observer(self.watches, self.network)
 
-    def with_solver(self, solver: diffrax.AbstractSolver) -> "Run":
-        """The same run by another solver."""
-        return copied(self, method=copied(self.method, solver=solver))
+    @property
+    def exchangeable(self) -> bool:
+        """Whether another solver may take over where the run becomes stiff."""
+        return self.reference.exchangeable and self.method.exchangeable
+
+    def gone_over(self) -> "Run":
+        """The same run by a solver for stiff flows."""
+        method = copied(self.method, solver=self.method.for_stiff(self.problem))
+        return copied(self, method=method, reference=self.reference.told(switched=True))
 
     def resumed(self, capacity: int, switched: bool) -> "Run":
         """The run as it was when it was written to a file."""
         run = self.with_capacity(capacity)
-        return run.with_solver(self.method.for_stiff(self.problem)) if switched else run
+        return run.gone_over() if switched else run
 
     def arguments(self) -> dict[str, Any]:
         """By name what it was asked for; functions count by what they are called."""
@@ -191,10 +197,10 @@ class Run(AbstractRun):
             "modified_rate": goal.learning_rate if isinstance(goal, Modified) else None,
             "events": (repr(watched), eqx.filter(self.watches, eqx.is_array)),
             "observe": repr(sorted(self.observe.functions or ["networks"])),
-            "solver": type(method.solver).__name__,
+            "solver": nature(method.solver),
             "rtol": np.asarray(method.controller.rtol),
             "atol": np.asarray(method.controller.atol),
-            "stepsize_controller": decisions(method.controller),
+            "stepsize_controller": nature(undated(method.controller)),
             "t1": self.t1,
             "ts": self.ts,
         }

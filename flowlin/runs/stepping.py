@@ -18,12 +18,12 @@ from flowlin._tools.result import RESULTS
 from flowlin._tools.types import Parameters
 from flowlin.events.observer import Observer
 from flowlin.events.recorder import event_log
-from flowlin.field.decay import Decay, decayed
+from flowlin.field.decay import decayed
 from flowlin.field.objective import AbstractObjective, FullData
+from flowlin.field.problem import Problem
 from flowlin.log.buffer import Buffer
 from flowlin.log.eventlog import EventLog
-from flowlin.loss import Loss
-from flowlin.network.model import AbstractModel, moving
+from flowlin.network.model import AbstractModel
 from flowlin.runs.run import Observables
 from flowlin.runs.windows import Gates, Window, gates
 from flowlin.tasks.task import Task
@@ -132,25 +132,30 @@ class Rows(NamedTuple):
 class Descent(eqx.Module):
     """Everything that defines a step, and what is looked at."""
 
-    network: AbstractModel
-    trained: tuple[bool, ...] | None = eqx.field(static=True)  # see `flowlin.field.problem`
-    task: Task
+    problem: Problem
     objective: AbstractObjective
-    loss: Loss
-    decay: Decay | None
     look: Look
     observe: Observables
     learning_rate: Array
-    tau: Array
     clock: Array  # flow time per step
     optimiser: optax.GradientTransformation | None = eqx.field(static=True)  # None: plain
     interpolate: bool = eqx.field(static=True)
     batch_size: int | None = eqx.field(static=True)
     key: PRNGKeyArray | None
 
+    @property
+    def network(self) -> AbstractModel:
+        """The network before the first step."""
+        return self.problem.network
+
+    @property
+    def task(self) -> Task:
+        """What it is trained on."""
+        return self.problem.task
+
     def start(self, capacity: int) -> State:
         """The state before the first step."""
-        parameters: PyTree = moving(self.network.parameters, self.trained)
+        parameters = self.problem.parameters
         values = self.values(parameters)
         empty = Buffer.empty(capacity, self.clock.dtype)
         log, end = self.look.observer.started(empty, values)
@@ -184,7 +189,8 @@ class Descent(eqx.Module):
             gradient = self.objective.gradient(network, state.parameters)
         else:
             order, chosen = self._batch(state)
-            batch = decayed(FullData(self.task.take(chosen), self.loss), self.decay)
+            batch = FullData(self.task.take(chosen), self.problem.loss)
+            batch = decayed(batch, self.problem.decay)
             gates = jax.tree.map(lambda gate: gate[chosen], network.sample_gates)
             gradient = batch.gradient(network.with_sample_gates(gates), state.parameters)
         optimiser, before = state.optimiser, cast(Any, state.parameters)

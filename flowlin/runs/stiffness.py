@@ -3,7 +3,6 @@
 import functools
 from typing import Any
 
-import diffrax
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Int
@@ -11,12 +10,12 @@ from jaxtyping import Array, ArrayLike, Float, Int
 from flowlin._tools.compiled import jit_by_array
 from flowlin._tools.copies import copied
 from flowlin._tools.result import OKAY, is_one_of
+from flowlin.runs.counting import per_step
 from flowlin.runs.driving import AbstractPause, AbstractRun, Limits, is_paused, segment
 from flowlin.runs.run import Run
 from flowlin.runs.trajectory import Continuation, Trajectory
-from flowlin.solvers.averaged import EVALUATIONS, AveragedGates
+from flowlin.solvers.averaged import AveragedGates
 from flowlin.solvers.bdf import RecycledBDF
-from flowlin.solvers.explicit import evaluations
 from flowlin.solvers.radius import direction, spectral_radius
 from flowlin.solvers.rkc import RKC
 
@@ -74,7 +73,7 @@ class StiffnessCheck(AbstractPause):
         run = run.told(solver_because=because)
         if step * radius < 1:
             return run, flow
-        stiff = run.with_solver(run.method.for_stiff(run.problem))
+        stiff = run.gone_over()
         start = _restarted(stiff, at, flow.counts["accepted_evaluations"])
         kind = type(stiff.method.solver)
         warm, trial = (SHORT, SHORT) if self.averaged else (WARM[kind], TRIAL)
@@ -84,7 +83,9 @@ class StiffnessCheck(AbstractPause):
             before = tried
             stiff, tried = segment(stiff, before, _at(before), trial, limits)
         standard = run.method.solver
-        gain = _advance(before, tried) * _per_step(standard) / step
+        each = per_step(standard)
+        assert each is not None
+        gain = _advance(before, tried) * each / step
         name = type(standard).__name__
         because += f", where {kind.__name__} came {gain:.2g} times as far per evaluation as {name}"
         failed = not (is_paused(tried, limits) or is_one_of(tried.result, *OKAY))
@@ -134,10 +135,6 @@ def _charged(flow: Trajectory, spent: ArrayLike) -> Trajectory:
 def _spent(before: Trajectory, after: Trajectory) -> int:
     """Evaluations between two pauses."""
     return int(after.counts["evaluations"]) - int(before.counts["evaluations"])
-
-
-def _per_step(solver: diffrax.AbstractSolver) -> int:
-    return EVALUATIONS if isinstance(solver, AveragedGates) else evaluations(solver)
 
 
 def _advance(before: Trajectory, after: Trajectory) -> float:

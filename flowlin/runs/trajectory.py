@@ -42,7 +42,8 @@ class Reference:
     Compared by the task's identity, so that a batch of trajectories does not hold a batch of
     tasks. `task` is None where it is not known: under `jit` with the task as an argument. `run` is
     what defines a run, `extended` the function that carries it on, and `choice` says what was
-    chosen for it and why.
+    chosen for it and why; `exchangeable` says whether another solver may take over where the run
+    becomes stiff, and `switched` whether one has.
     """
 
     def __init__(
@@ -52,12 +53,16 @@ class Reference:
         run: Any = None,
         extended: Callable[..., "Trajectory"] | None = None,
         choice: Any = None,
+        exchangeable: bool = False,
+        switched: bool = False,
     ):
         self.task = None if is_traced(task) else task
         self.loss = loss
         self.run = run
         self.extended = extended
         self.choice = choice
+        self.exchangeable = exchangeable
+        self.switched = switched
 
     def told(self, **changed: Any) -> "Reference":
         """The same with something else in it."""

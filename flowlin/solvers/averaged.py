@@ -16,6 +16,7 @@ from flowlin.loss import Loss
 from flowlin.network.kinds import ReLUNetwork
 from flowlin.solvers.onset import Quadratic, gated_integral, grazes, quadratic
 from flowlin.solvers.second_order import SecondOrder
+from flowlin.solvers.states import AbstractReporting, Report
 from flowlin.tasks.task import Task
 
 Moving = tuple[Array, Parameters]  # preactivations z (P, H) and parameters, or their velocities
@@ -36,7 +37,7 @@ class Drive(eqx.Module):
     offset: Float[Array, " N_out"] | None
 
 
-class AveragedState(eqx.Module):
+class AveragedState(AbstractReporting):
     """What one step hands to the next.
 
     - `z`, `drive`, `velocity`: at the step's start; the drive's strength without gates.
@@ -51,6 +52,11 @@ class AveragedState(eqx.Module):
     earlier: Moving
     length: Float[Array, ""]
     margin: Float[Array, ""]
+
+    def report(self, ts: Array, tau: Array) -> Report:
+        """The grazing margin."""
+        del ts, tau
+        return {"grazing_margin": self.margin}, {}
 
 
 class AveragedGates(SecondOrder[AveragedState]):

@@ -26,6 +26,7 @@ from flowlin.solvers.nordsieck import (
 )
 from flowlin.solvers.order_choice import Memory, Next, chosen
 from flowlin.solvers.ritz import Ritz
+from flowlin.solvers.states import AbstractCounting, Report
 
 VECTORS, DIRECTIONS = 16, 8  # kept from step to step, and of one solve
 FIRST = 20  # products with each vector at the start, where eigenvalues are followed
@@ -36,7 +37,7 @@ UNLIKE = 1e-2  # of the length that was due: the table is of no use for a step s
 SAFETY, ERROR_ORDER = 0.9, 2
 
 
-class BDFState(eqx.Module):
+class BDFState(AbstractCounting):
     """What one step hands to the next.
 
     - `rows`: the Nordsieck table without the state, for steps of length `scale`.
@@ -57,6 +58,13 @@ class BDFState(eqx.Module):
     rate: Float[Array, ""]
     evaluations: Int[Array, ""]
     log: History | None
+
+    def report(self, ts: Array, tau: Array) -> Report:
+        """The Hessian's eigenvalues at the saved times, where they are followed."""
+        followed = {}
+        if self.log is not None:
+            followed["hessian_eigenvalues"] = -tau * self.log.at(ts)
+        return {"accepted_evaluations": self.evaluations}, followed
 
     @staticmethod
     def fresh(y: Float[Array, " N"]) -> "BDFState":

@@ -1,6 +1,6 @@
 """Explicit Runge-Kutta steps from a known velocity."""
 
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import diffrax
 import jax
@@ -79,8 +79,16 @@ class Explicit(Wrapped[Any]):
         return y1, sums(tableau.b_error, ks), {"y0": y0, "y1": y1, "k": ks}, last
 
 
+def is_explicit(solver: diffrax.AbstractSolver | None) -> TypeGuard[diffrax.AbstractERK]:
+    """Whether it is an explicit Runge-Kutta method; `diffrax.HalfSolver` of one only passes for it.
+
+    diffrax forwards `isinstance` from a wrapper to what it wraps, but not the tableau.
+    """
+    return issubclass(type(solver), diffrax.AbstractERK)
+
+
 def evaluations(solver: diffrax.AbstractSolver) -> int:
     """Evaluations of the vector field per step of an explicit Runge-Kutta method."""
-    assert isinstance(solver, diffrax.AbstractERK)
+    assert is_explicit(solver)
     tableau = cast(diffrax.ButcherTableau, solver.tableau)
     return tableau.num_stages - tableau.fsal

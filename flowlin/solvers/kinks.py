@@ -15,7 +15,7 @@ from flowlin.field.problem import Problem
 from flowlin.network.kinds import ReLUNetwork
 from flowlin.network.model import AbstractModel
 from flowlin.solvers.averaged import FINEST, AveragedGates
-from flowlin.solvers.explicit import Explicit
+from flowlin.solvers.explicit import Explicit, is_explicit
 from flowlin.solvers.walk import ExactWalk, rule_for
 from flowlin.tasks.task import Task
 
@@ -266,7 +266,7 @@ class ExactKinks(AbstractKinks):
         if solver is None:
             fine = len(problem.network.hidden) > 1 and rtol <= 1e-9
             return DOPRI8 if fine else _low_order(rtol), DEFAULT
-        if not isinstance(solver, diffrax.AbstractERK):
+        if not is_explicit(solver):
             raise ValueError(
                 "`ExactKinks` walks with explicit Runge-Kutta solvers such as diffrax.Tsit5(); "
                 f"with `solver` = {type(solver).__name__} use `kinks=fl.SmoothKinks(1e-4)`."
@@ -275,7 +275,7 @@ class ExactKinks(AbstractKinks):
 
     def walk(self, problem, solver, tolerances, capacity, loop) -> ExactWalk:
         """The walk with a rule for the network's depth."""
-        assert isinstance(solver, diffrax.AbstractERK)
+        assert is_explicit(solver)
         rule = rule_for(problem, self.slots, loop)
         return ExactWalk(Explicit(solver), rule, *tolerances, capacity, loop=loop)
 
@@ -321,7 +321,7 @@ def suitable_kinks(
         averaged = depth == 1 and solver is None
         kinks = AveragedKinks() if averaged else IGNORED
         why = f"{count} (unit, sample) pairs, more than {MANY_PAIRS}"
-    elif not (solver is None or isinstance(solver, diffrax.AbstractERK)):
+    elif not (solver is None or is_explicit(solver)):
         kinks, why = SmoothKinks(), f"{type(solver).__name__} is not an explicit Runge-Kutta method"
     else:
         return ExactKinks(), f"{count} (unit, sample) pairs, no more than {MANY_PAIRS}"

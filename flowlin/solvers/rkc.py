@@ -13,13 +13,14 @@ from flowlin.solvers.chebyshev import DAMPING, Chebyshev, stability_interval, st
 from flowlin.solvers.history import History
 from flowlin.solvers.radius import direction, spectral_radius
 from flowlin.solvers.second_order import SecondOrder
+from flowlin.solvers.states import AbstractCounting, Report
 
 SAFETY = 1.2  # the estimate is a lower bound, and the radius moves during the step
 FIRST, LATER = 50, 10  # power iterations at most: at the start, and per step
 MOST_STAGES = 2048  # the coefficients of more overflow
 
 
-class RKCState(eqx.Module):
+class RKCState(AbstractCounting):
     """What one step hands to the next.
 
     - `velocity`, `vector`, `radius`: at the step's start.
@@ -32,6 +33,11 @@ class RKCState(eqx.Module):
     radius: Float[Array, ""]
     evaluations: Int[Array, ""]
     log: History
+
+    def report(self, ts: Array, tau: Array) -> Report:
+        """The radius at the saved times."""
+        del tau
+        return {"accepted_evaluations": self.evaluations}, {"spectral_radius": self.log.at(ts)}
 
 
 @checked(max_stages=whole(2, "", MOST_STAGES), loop=one_of("checkpointed", "lax"))

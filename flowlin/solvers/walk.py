@@ -26,6 +26,7 @@ from flowlin.network.kinds import ReLUNetwork
 from flowlin.solvers.explicit import Explicit, evaluations
 from flowlin.solvers.piece import walk_piece
 from flowlin.solvers.signals import UNDECIDED
+from flowlin.solvers.states import AbstractCounting, Report
 from flowlin.solvers.wrapped import Forwarding
 
 
@@ -86,7 +87,7 @@ def _interpolation(inner):
     return functools.partial(PiecewiseInterpolation, inner=inner)
 
 
-class WalkState(eqx.Module):
+class WalkState(AbstractCounting):
     """Carried from step to step, and rolled back by diffrax when a step is rejected."""
 
     inner: PyTree
@@ -96,6 +97,11 @@ class WalkState(eqx.Module):
     jump: Bool[Array, ""]  # whether the velocity jumped at the very end of the last step
     end: Float[Array, ""]  # time of an event that could not be decided, else inf
     evaluations: Int[Array, ""]  # of the velocity, up to here
+
+    def report(self, ts: Array, tau: Array) -> Report:
+        """What the rule says of its sides."""
+        del ts, tau
+        return {"accepted_evaluations": self.evaluations, **self.sides.report}, {}
 
 
 class _Walk(eqx.Module):
