@@ -231,6 +231,20 @@ def test_every_field_of_a_file_is_checked():
         assert "is missing" in str(outcome(header, less))
 
 
+def test_a_globally_gated_network_is_checked_like_the_others(tmp_path):
+    task, path = fl.tasks.hierarchy(levels=2), tmp_path / "run.npz"
+    gates = fl.HalfSpaces.random(task, 3, key=jax.random.key(0))(task.x)
+    network = fl.GloballyGatedNetwork.init(task, 5, gates=gates, key=jax.random.key(1))
+    fl.gradient_flow(network, task, 0.5, rtol=1e-3).save(path)
+    assert fl.load(path).final.weights[1].shape == (7, 15)
+    header, arrays = opened(path)
+    assert outcome(header, arrays) is None
+    for part in ("gates", "weights.0", "weights.1"):
+        name = f"content.model.{part}"
+        less = arrays | {name: arrays[name][:-1]}
+        assert "does not fit" in str(outcome(header, less)), part
+
+
 def damaged(path, kind):
     """A file that is none."""
     good = OLD.read_bytes()

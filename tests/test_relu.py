@@ -200,7 +200,7 @@ def test_linearization_is_for_relu_networks(tree):
         ((4,), 8, None, "ExactKinks()", "32 .unit, sample. pairs"),
         ((4, 3), 8, None, "ExactKinks()", "56 .unit, sample. pairs"),
         ((4,), 8, diffrax.Kvaerno5(), "SmoothKinks()", "Kvaerno5 is not an explicit"),
-        ((4,), 8, diffrax.HalfSolver(diffrax.Tsit5()), "SmoothKinks()", "HalfSolver is not an expl"),
+        ((4,), 8, diffrax.HalfSolver(diffrax.Tsit5()), "SmoothKinks()", "HalfSolver is not an"),
         ((40,), 300, None, "AveragedKinks()", "12000 .unit, sample. pairs"),
         ((40,), 300, diffrax.Bosh3(), "IgnoreKinks()", "12000 .unit, sample. pairs"),
         ((30, 20), 300, None, "IgnoreKinks()", "15000 .unit, sample. pairs"),

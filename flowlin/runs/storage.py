@@ -18,8 +18,9 @@ from flowlin._tools.types import PathLike
 from flowlin.log.eventlog import EventLog
 from flowlin.loss import Loss
 from flowlin.network.foreign import ForeignModel, model
+from flowlin.network.global_gates import GloballyGatedNetwork
 from flowlin.network.graph import GatedGraph
-from flowlin.network.kinds import AbstractNetwork
+from flowlin.network.layered import AbstractLayered
 from flowlin.network.model import AbstractModel
 from flowlin.runs.trajectory import Trajectory
 
@@ -72,7 +73,7 @@ def check_trajectory(flow: Trajectory) -> None:
     numbers = all(count.ndim == 0 and count.dtype.kind in "iuf" for count in counts)
     _require("counts", "num_steps" in flow.counts and numbers)
     _require("labels", "solver" in dict(flow.labels))
-    if isinstance(flow.model, AbstractNetwork):
+    if isinstance(flow.model, AbstractLayered):
         _check_network(flow.model, flow.samples)
     if isinstance(flow.model, GatedGraph):
         _check_graph(flow.model, flow.samples)
@@ -105,11 +106,14 @@ def _is_saved(saved: Any, parameters: Any, length: int) -> bool:
     )
 
 
-def _check_network(network: AbstractNetwork, samples: int) -> None:
+def _check_network(network: AbstractLayered, samples: int) -> None:
     """Raise `ValueError` unless the shapes of a network chain."""
-    weights, biases = network.weights, network.biases
+    weights, biases, copies = network.weights, network.biases, 1
+    if isinstance(network, GloballyGatedNetwork):
+        _require("final.gates", network.gates.ndim == 2 and len(network.gates) == samples)
+        copies = network.gates.shape[1]
     chain = all(w.ndim == 2 and w.size for w in weights) and all(
-        w.shape[1] == v.shape[0] for v, w in itertools.pairwise(weights)
+        w.shape[1] == copies * v.shape[0] for v, w in itertools.pairwise(weights)
     )
     fine = len(weights) > 0 and chain and len(biases) == len(weights)
     _require("final.weights", fine)
