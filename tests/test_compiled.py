@@ -114,6 +114,22 @@ def test_what_equals_the_default_compiles_nothing(durations, key):
     assert not durations
     assert named.stats["solver_because"] == "as asked for"
     assert first.stats["solver_because"] != "as asked for"
+    # Tolerances are numbers of a run, not of its program, in a controller of the user's too.
+    for rtol in (1e-6, 1e-7):
+        durations.clear()
+        control = diffrax.PIDController(rtol=rtol, atol=1e-9)
+        fl.gradient_flow(network, task, 1.0, stepsize_controller=control)
+    assert not durations
+
+
+def test_a_walk_that_equals_the_default_compiles_nothing(durations, key):
+    task = fl.tasks.hierarchy(levels=2)
+    one, other = (fl.ReLUNetwork.init(task, 4, 0.1, key=jax.random.key(k)) for k in (0, 1))
+    fl.gradient_flow(one, task, 1.0)
+    assert durations
+    durations.clear()
+    fl.gradient_flow(other, task, 2.0, solver=diffrax.Tsit5(), kinks=fl.ExactKinks())
+    assert not durations
 
 
 def test_initial_weights_and_levels_of_mode_hits_are_a_program_each(durations, key):

@@ -162,7 +162,7 @@ def chosen_method(
         kinks_because=kinks_because,
         objective=goal.label,
     )
-    steps = tolerances.controller or controller(rtol, tolerances.atol, t1, dtype)
+    steps = _given(tolerances.controller, dtype) or controller(rtol, tolerances.atol, t1, dtype)
     flat = tolerances.controller is None and _is_flat(problem, kinks, chosen)
     return Method(kinks, goal, chosen, steps, adjoint, flat), choice
 
@@ -187,6 +187,16 @@ def _require_known(kinks: AbstractKinks | None, known: str, why: str) -> None:
             f"`kinks` = {kinks} needs to know the kinks, and {why}; leave it out, or make an "
             "fl.ReLUNetwork of the same weights."
         )
+
+
+def _given(
+    controller: diffrax.AbstractAdaptiveStepSizeController | None, dtype: DTypeLike
+) -> diffrax.AbstractAdaptiveStepSizeController | None:
+    """The user's step size control, with its tolerances as `controller` has them."""
+    if not isinstance(controller, diffrax.PIDController):
+        return controller
+    rtol, atol = in_dtype(controller.rtol, dtype), in_dtype(controller.atol, dtype)
+    return dataclasses.replace(controller, rtol=rtol, atol=atol)
 
 
 def controller(rtol: Any, atol: Any, t1: Any, dtype: DTypeLike) -> diffrax.PIDController:
