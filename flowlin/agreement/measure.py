@@ -13,6 +13,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from flowlin._tools.copies import copied
 from flowlin._tools.flat import as_tree
 from flowlin._tools.show import shown
 from flowlin._tools.types import Parameters
@@ -66,11 +67,8 @@ def _measured(
     watches, clock = run.look.observer.watches, t1 / steps
     stops = (np.arange(ROWS + 1) * steps) // ROWS
     beyond = steps + (math.ceil(within * steps) + 1 if watches else 0)
-    run = eqx.tree_at(
-        lambda r: (r.learning_rate, r.clock),
-        run,
-        (jnp.asarray(clock / tau, run.clock.dtype), jnp.asarray(clock, run.clock.dtype)),
-    )
+    rate, step = (jnp.asarray(value, run.clock.dtype) for value in (clock / tau, clock))
+    run = copied(run, learning_rate=rate, clock=step)
     sliding = _sliding(flow.events, clock * stops)
     room = 1024 + 4 * len(flow.events) if watches else 0
     ends = jnp.asarray([*stops[1:], beyond])

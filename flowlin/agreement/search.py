@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 
 from flowlin._tools.bar import tqdm_bar
 from flowlin._tools.checks import checked, known, positive, refuse
+from flowlin._tools.copies import copied
 from flowlin._tools.show import shown
 from flowlin._tools.types import Numbers
 from flowlin.agreement import summary
@@ -158,7 +159,7 @@ def largest_learning_rate(
     run = described(Problem(network, *own, decay), rule, watched)
     if any(watch.terminate for watch in run.look.observer.watches):
         raise ValueError("`events` must not end the run; pass them with `terminate=False`.")
-    run = dataclasses.replace(run, look=Look(run.look.observer))
+    run = copied(run, look=Look(run.look.observer))
     flow = gradient_flow(
         network, task, t1 * (1 + 2 * within) if events else t1, loss=loss, tau=tau,
         weight_decay=weight_decay, events=events, kinks=kinks, solver=solver, rtol=rtol, dense=True,

@@ -9,6 +9,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from flowlin._tools.checks import checked
+from flowlin._tools.copies import copied
 from flowlin._tools.flat import as_tree
 from flowlin._tools.types import Parameters
 from flowlin.network.fit import require_alike
@@ -45,8 +46,8 @@ class AbstractOwn(AbstractModel):
 
     def with_parameters(self: O, parameters: Parameters) -> O:
         """The same network with other weights and biases; those that are None stay."""
-        both = eqx.combine(as_tree(parameters), self.parameters)
-        return eqx.tree_at(lambda n: (n.weights, n.biases), self, both, is_leaf=lambda x: x is None)
+        weights, biases = eqx.combine(as_tree(parameters), self.parameters)
+        return copied(self, weights=weights, biases=biases)
 
     @checked
     def astype(self: O, dtype: DTypeLike) -> O:

@@ -12,6 +12,7 @@ import numpy as np
 
 from flowlin._tools.archive import naming, read, require_place, write
 from flowlin._tools.codec import check, require_storable, storable
+from flowlin._tools.copies import copied
 from flowlin._tools.types import PathLike
 from flowlin._tools.version import __version__
 from flowlin.runs.driving import AbstractPause, AbstractRun, Limits, driven, is_paused, started
@@ -95,8 +96,7 @@ class Checkpoint(AbstractPaced):
                 raise ValueError("`checkpoint.flow.labels` do not say what was chosen")
             run = run.resumed(found.capacity, found.switched).told(**dict(found.flow.labels))
             start = _restored(run, found.state)
-        flow = eqx.tree_at(lambda f: f.continuation, found.flow, start, is_leaf=_is_none)
-        return Resumed(run, start, flow)
+        return Resumed(run, start, copied(found.flow, continuation=start))
 
     def _found(self) -> CheckpointFile:
         """What the file holds, which is of this run."""
@@ -155,10 +155,6 @@ def driven_from(
         return found.flow.of(found.run)
     own = pauses(found.run, t=float(found.start.t))
     return driven(found.run, limits, [*own, file], found.start, found.flow)
-
-
-def _is_none(node: Any) -> bool:
-    return node is None
 
 
 def _is_key(leaf: Any) -> bool:

@@ -1,6 +1,5 @@
 """Steps of descent, the one loop over them, and what is looked at on the way."""
 
-import dataclasses
 import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar, cast
@@ -14,6 +13,7 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Int, PRNGKeyArray, PyTree
 
 from flowlin._tools.compiled import jit_by_array
+from flowlin._tools.copies import copied
 from flowlin._tools.result import RESULTS
 from flowlin._tools.types import Parameters
 from flowlin.events.observer import Observer
@@ -200,7 +200,7 @@ class Descent(eqx.Module):
         else:
             updates, optimiser = self.optimiser.update(gradient, optimiser, before)
         parameters: PyTree = optax.apply_updates(before, updates)
-        return dataclasses.replace(
+        return copied(
             state, parameters=parameters, optimiser=optimiser, step=state.step + 1, order=order
         )
 
@@ -236,7 +236,7 @@ class Descent(eqx.Module):
             log = log.append(time, grain, jnp.arange(new.size), old, new)
             stops = jnp.any(crossed & self.look.observer.terminating)
             first = jnp.where(stops, jnp.minimum(first, end), first)
-        return dataclasses.replace(state, values=values, log=log, end=first, looked=state.step)
+        return copied(state, values=values, log=log, end=first, looked=state.step)
 
     def watch(self, state: State) -> State:
         """With the gates of the step just taken."""
@@ -245,7 +245,7 @@ class Descent(eqx.Module):
         on = gates(self.network.with_parameters(state.parameters), self.task)
         pairs = zip(self.look.lengths, state.gates, strict=True)
         seen = tuple(g.after(on, (state.step - 1) % steps == 0) for steps, g in pairs)
-        return dataclasses.replace(state, gates=seen)
+        return copied(state, gates=seen)
 
     def unless_ended(self, state: State, new: State) -> State:
         """The new state, but for a run that has ended: it stands still."""
@@ -323,7 +323,7 @@ class Descent(eqx.Module):
         found = found._replace(counts=counts) if every else found
         seen = (jnp.arange(rows, dtype=jnp.int32) < stops.count) & jnp.asarray(stops.looks)
         finite = state.finite & jnp.all(jnp.isfinite(found.losses) | ~seen)
-        return dataclasses.replace(state, finite=finite), found
+        return copied(state, finite=finite), found
 
     def outcome(self, state: State) -> "Outcome":
         """How a run stands, in terms of the user's."""

@@ -3,7 +3,6 @@
 import functools
 from typing import Any
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Int
 
@@ -114,9 +113,9 @@ def _restarted(run: Run, at: Continuation, spent: Array) -> Continuation:
     fresh = run.begin(at.t, at.parameters)
     inner = fresh.solver.inner if run.watches else fresh.solver
     whole = (inner.evaluations + spent).astype(inner.evaluations.dtype)
-    solver = eqx.tree_at(lambda state: state.evaluations, inner, whole)
+    solver = copied(inner, evaluations=whole)
     if run.watches:
-        solver = eqx.tree_at(lambda state: state.inner, at.solver, solver)
+        solver = copied(at.solver, inner=solver)
     counts = at.counts | {"evaluations": at.counts["evaluations"] + fresh.counts["evaluations"]}
     return copied(fresh, solver=solver, counts=counts)
 

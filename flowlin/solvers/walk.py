@@ -1,6 +1,5 @@
 """The exact walk as a diffrax solver."""
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 
+from flowlin._tools.copies import copied
 from flowlin._tools.loops import while_loop
 from flowlin._tools.types import Parameters
 from flowlin.field.gates.layers import DeepFlow
@@ -164,7 +164,7 @@ class ExactWalk(Forwarding[WalkState]):
 
     @eqx.filter_jit
     def _walked(self, terms, t0, t1, y0, solver_state, made_jump):
-        state = eqx.tree_at(lambda s: s.jump, solver_state, solver_state.jump | made_jump)
+        state = copied(solver_state, jump=solver_state.jump | made_jump)
         start = _Walk(
             t=t0,
             y=y0,
@@ -213,7 +213,7 @@ class ExactWalk(Forwarding[WalkState]):
             + steps * evaluations(self.solver.solver)
             + piece.jump.astype(int)
         )
-        state = dataclasses.replace(
+        state = copied(
             walk.state,
             inner=piece.inner,
             sides=sides,

@@ -37,6 +37,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
+from flowlin._tools.copies import copied
 from flowlin._tools.rounding import rounding_in
 from flowlin._tools.types import Parameters
 from flowlin.field.gates import unfed
@@ -141,7 +142,7 @@ class NetworkRule(AbstractRule):
             highest = jnp.where(repelled, jnp.maximum(highest, others), highest)
         first = jnp.max(jnp.where(branch, highest, -jnp.inf))
         first = jnp.where(jnp.any(branch) & jnp.isnan(sides.certificate), first, sides.certificate)
-        return eqx.tree_at(lambda s: s.certificate, new, first), branch
+        return copied(new, certificate=first), branch
 
     def _new(self, event: _Event, silent: _Silent | None = None) -> LayerSides:
         """New sides after an event."""
@@ -188,7 +189,7 @@ class NetworkRule(AbstractRule):
             new = self._new(event, silent)
             holds = self._holds(parameters, new)
             trouble = jnp.where(holds, new.trouble, UNSOLVED).astype(new.trouble.dtype)
-            return eqx.tree_at(lambda s: s.trouble, new, trouble), count + 1
+            return copied(new, trouble=trouble), count + 1
 
         def unsolved(state):
             new, count = state

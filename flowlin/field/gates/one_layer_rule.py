@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from flowlin._tools.copies import copied
 from flowlin._tools.loops import while_loop
 from flowlin._tools.rounding import rounding_in
 from flowlin._tools.types import Parameters
@@ -109,7 +110,7 @@ def initial_sides(flow: GatedFlow, parameters: Parameters, slots: int) -> Sides:
     ups = near & (at.strength >= 0) & rises
     codes = jnp.where(ups, ON, codes).astype(jnp.int8)
     codes = flow.kinks.follow(codes)
-    at = eqx.tree_at(lambda a: a.codes, at, codes)
+    at = copied(at, codes=codes)
 
     def one(unit):
         none = jnp.zeros(codes.shape[1], bool)
@@ -117,7 +118,7 @@ def initial_sides(flow: GatedFlow, parameters: Parameters, slots: int) -> Sides:
 
     tied = jnp.any(near & (at.strength < 0))
     units = jnp.arange(codes.shape[0])
-    sides = eqx.tree_at(lambda m: m.codes, sides, codes)
+    sides = copied(sides, codes=codes)
     return lax.cond(tied, lambda: lax.map(one, units), lambda: sides)
 
 

@@ -6,6 +6,7 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from flowlin._tools.arrays import places
+from flowlin._tools.copies import copied
 from flowlin._tools.numerics import pseudo_inverse
 
 OFF, SLIDING, ON = -1, 0, 1
@@ -70,7 +71,7 @@ class Hyperplanes(eqx.Module):
             return self
         x = self.x * jnp.asarray(moves, self.x.dtype)
         leads = self.leads & jnp.any(x != 0, axis=1)
-        return eqx.tree_at(lambda kinks: (kinks.x, kinks.leads), self, (x, leads))
+        return copied(self, x=x, leads=leads)
 
     @property
     def single(self) -> Bool[Array, " P"]:
