@@ -11,7 +11,7 @@ from pathlib import Path
 
 FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 FLAGS += " --xla_cpu_parallel_codegen_split_count=1"  # the other core has its own worker
-FLAGS += " --xla_disable_hlo_passes=hlo-verifier,while-loop-simplifier"
+FLAGS += " --xla_disable_hlo_passes=hlo-verifier,simplify-while-loops"
 FLAGS += ",while-loop-invariant-code-motion,tree_reduction_rewriter"
 if importlib.metadata.version("jaxlib").startswith("0.10."):  # unknown to others, who would abort
     FLAGS += " --xla_cpu_use_fusion_emitters=false"  # compiles in half of the time
