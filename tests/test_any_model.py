@@ -1,5 +1,7 @@
 """Any Equinox module flows, descends, is swept over and saved; frozen arrays; tau per layer."""
 
+import functools
+
 import diffrax
 import equinox as eqx
 import jax
@@ -217,9 +219,55 @@ def test_files_keep_the_arrays_and_like_the_rest(flow, tmp_path):
         (mlp(width=5), r"`like.layers\[0\].weight` is float64\[5, 2\].* float64\[6, 2\]"),
         (eqx.nn.Linear(2, 1, key=jax.random.key(0), dtype=jnp.float64), "has 2 arrays .* has 4"),
         (fl.LinearNetwork.init(XOR, 2, key=jax.random.key(0)), "`like` is .* and the file holds"),
+        (mlp(activation=jax.nn.relu), "`like.activation` is relu, and the file has tanh there"),
+        (Renamed(mlp()), "`like` is Renamed, and the file has MLP there; give a model of the kind"),
+        (mlp(use_final_bias=False), "`like` has 3 arrays where the file has 4"),
     ):
         with pytest.raises(ValueError, match=words):
             fl.load(tmp_path / "run.npz", like=like)
+
+
+class Renamed(eqx.Module):
+    """An MLP of another class: its arrays are the same ones, in the same order."""
+
+    layers: tuple
+
+    def __init__(self, model):
+        self.layers = model.layers
+
+    def __call__(self, x):
+        return self.layers[0](x)
+
+
+def test_files_of_0_2_0_name_the_class_alone(flow, tmp_path, monkeypatch):
+    kept = ForeignModel._stored
+    old = staticmethod(lambda fields: kept(fields) | {"rest": "MLP"})
+    monkeypatch.setattr(ForeignModel, "_stored", old)
+    flow.save(tmp_path / "run.npz")
+    assert same(fl.load(tmp_path / "run.npz", like=mlp()).final, flow.final)
+    with pytest.raises(ValueError, match="`like` is Renamed, and the file has MLP"):
+        fl.load(tmp_path / "run.npz", like=Renamed(mlp()))
+
+
+class Held(eqx.Module):
+    """What a model holds besides its arrays, in every way."""
+
+    w: jax.Array
+    act: object = eqx.field(static=True)
+    rest: object = None
+
+    def __call__(self, x):
+        return self.act(self.w @ x)
+
+
+def test_kinds_name_what_is_static_and_bound_too():
+    leaky = functools.partial(jax.nn.leaky_relu, negative_slope=0.1)
+    first = Held(jnp.ones((2, 2)), jnp.tanh, (leaky, None, 0.5, "x"))
+    kind = ForeignModel.of("network", first).kind
+    assert kind == (
+        "Held(act=tanh, rest[0]=partial, rest[0].func=leaky_relu, "
+        "rest[0].keywords['negative_slope']=0.1, rest[2]=0.5, rest[3]='x')"
+    )
 
 
 def test_a_checkpointed_run_goes_on_to_the_bit(flow, tmp_path):

@@ -1,5 +1,8 @@
 """Any Equinox module as a model: nothing is known of it but its outputs and its arrays."""
 
+import dataclasses
+import functools
+from collections.abc import Iterator
 from typing import Any, cast
 
 import equinox as eqx
@@ -27,9 +30,7 @@ def _summary(found: Any) -> Summary:
     arrays = jax.tree.leaves(found.inexact)
     rows = [("parameters", plural(sum(a.size for a in arrays), "parameter"))]
     rows.append(("precision", str(arrays[0].dtype)))
-    # A file keeps the name alone.
-    title = found.rest if isinstance(found.rest, str) else type(found.rest).__name__
-    return Summary(title, rows, inline=True)
+    return Summary(found.name, rows, inline=True)
 
 
 @shown(_summary)
@@ -39,7 +40,7 @@ class ForeignModel(AbstractModel):
 
     - `inexact`: its floating-point arrays, which can be trained.
     - `fixed`: its other arrays.
-    - `rest`: functions, numbers, and whatever else it holds.
+    - `rest`: functions, numbers, and whatever else it holds; of a file its `words` alone.
     """
 
     inexact: Any
@@ -73,12 +74,21 @@ class ForeignModel(AbstractModel):
         return eqx.combine(self.inexact, self.fixed, self.rest)
 
     @property
+    def words(self) -> tuple[tuple[str, str], ...]:
+        """Place and name of its class, and of all that it holds besides arrays, static or not."""
+        if isinstance(self.rest, str):  # of a file of flowlin 0.2.0 or before: the class alone
+            return (("", self.rest),)
+        return self.rest if isinstance(self.rest, tuple) else tuple(_words(self.rest))
+
+    @property
+    def name(self) -> str:
+        """That of its class."""
+        return self.words[0][1]
+
+    @property
     def kind(self) -> str:
-        """The names of its class and of what it holds besides arrays: `MLP(tanh, _identity)`."""
-        leaves = jax.tree.leaves(self.rest)
-        known = (bool, int, float, str)
-        named = [repr(one) if isinstance(one, known) else _name(one) for one in leaves]
-        return f"{type(self.rest).__name__}({', '.join(named)})"
+        """Its words as one: `Lambda(fn=tanh)`."""
+        return f"{self.name}({', '.join(f'{place[1:]}={word}' for place, word in self.words[1:])})"
 
     @property
     def parameters(self) -> PyTree:
@@ -106,7 +116,7 @@ class ForeignModel(AbstractModel):
     @property
     def about_kinks(self) -> tuple[str, str]:
         """Nothing is known."""
-        kind = type(self.rest).__name__
+        kind = self.name
         return "unknown", f"nothing is known of a model's kinks that is not flowlin's own ({kind})"
 
     @property
@@ -156,7 +166,7 @@ class ForeignModel(AbstractModel):
 
     def output_of(self, inputs: int, of: str) -> jax.ShapeDtypeStruct:
         """What one sample (N_in,) gives, which must be numbers (N_out,); `of` says whose it is."""
-        kind, x = type(self.rest).__name__, jax.ShapeDtypeStruct((inputs,), self.dtype)
+        kind, x = self.name, jax.ShapeDtypeStruct((inputs,), self.dtype)
         try:
             found: Any = eqx.filter_eval_shape(self.module, x)
         except Exception as error:  # whatever the user's own code raises
@@ -175,7 +185,7 @@ class ForeignModel(AbstractModel):
         dtype = getattr(found, "dtype", None)
         got = f"{dtype}{list(found.shape)}" if dtype is not None else f"a {type(found).__name__}"
         return ValueError(
-            f"`network`, {type(self.rest).__name__}, must return an array of shape {wanted} for "
+            f"`network`, {self.name}, must return an array of shape {wanted} for "
             f"one sample {of}, of shape {(inputs,)}, got {got}; {ONE_SAMPLE}."
         )
 
@@ -183,7 +193,7 @@ class ForeignModel(AbstractModel):
         """One for all arrays."""
         if tau.ndim:
             raise ValueError(
-                f"`tau` must be one number for a {type(self.rest).__name__}, got shape "
+                f"`tau` must be one number for a {self.name}, got shape "
                 f"{tau.shape}: only flowlin's own networks have layers that are known."
             )
         return jax.tree.map(lambda _: tau, self.inexact)
@@ -208,25 +218,53 @@ class ForeignModel(AbstractModel):
     def _stored(fields: dict[str, Any]) -> dict[str, Any]:
         """What a file holds: arrays in the tree's order, and what kind of module they are of."""
         arrays = {name: jax.tree.leaves(fields[name]) for name in ("inexact", "fixed")}
-        return arrays | {"rest": type(fields["rest"]).__name__}
+        return arrays | {"rest": ForeignModel(**fields).words}
 
     def restored(self, stored: AbstractModel, name: str) -> AbstractModel:
         """This module with the arrays that a file holds by their places."""
         if not isinstance(stored, ForeignModel):
             raise ValueError(
-                f"`{name}` is a {type(self.rest).__name__}, and the file holds {stored!r}; leave "
-                "it out."
+                f"`{name}` is a {self.name}, and the file holds {stored!r}; leave it out."
             )
-        return ForeignModel(
-            _filled(name, self.inexact, stored.inexact),
-            _filled(name, self.fixed, stored.fixed),
-            self.rest,
-        )
+        inexact = _filled(name, self.inexact, stored.inexact)
+        fixed = _filled(name, self.fixed, stored.fixed)
+        theirs = dict(stored.words)  # another version of a class may have other fields
+        for place, word in self.words:
+            if theirs.get(place, word) != word:
+                raise ValueError(
+                    f"`{name}{place}` is {word}, and the file has {theirs[place]} there; give a "
+                    "model of the kind that was saved."
+                )
+        return ForeignModel(inexact, fixed, self.rest)
+
+
+def _words(thing: Any, place: str = "") -> Iterator[tuple[str, str]]:
+    """Place and name of a thing and of all that it holds but arrays, functions by their names."""
+    if isinstance(thing, functools.partial):
+        yield place, "partial"
+        parts = {".func": thing.func, ".args": thing.args, ".keywords": thing.keywords}
+    elif dataclasses.is_dataclass(thing) and not isinstance(thing, type):
+        yield place, type(thing).__name__
+        names = [field.name for field in dataclasses.fields(thing)]
+        parts = {f".{name}": getattr(thing, name, None) for name in names}
+    else:
+        inner = jax.tree_util.tree_flatten_with_path(thing, is_leaf=lambda node: node is not thing)
+        parts = {jax.tree_util.keystr(path): part for path, part in inner[0]}
+        if "" in parts:  # nothing that holds others
+            parts = {}
+            if thing is not None and not eqx.is_array(thing):
+                yield place, _name(thing)
+    for where, part in parts.items():
+        yield from _words(part, place + where)
 
 
 def _name(thing: Any) -> str:
-    """Of a function, or of the class of something else."""
-    return getattr(thing, "__name__", type(thing).__name__)
+    """Of a function, of the class of something else; numbers and words are their own."""
+    if isinstance(thing, (bool, int, float, complex, str)):
+        return repr(thing)
+    found = getattr(thing, "__name__", type(thing).__name__)
+    # Equinox has written the identity either way.
+    return "<lambda>" if found.startswith("_") else found
 
 
 def _filled(name: str, own: PyTree, stored: Any) -> PyTree:
