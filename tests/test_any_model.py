@@ -13,6 +13,7 @@ from scipy.integrate import solve_ivp
 
 import flowlin as fl
 from flowlin.network.foreign import ForeignModel
+from flowlin.runs import checkpoint
 
 XOR = fl.tasks.xor()
 TS = (0.0, 1.0, 4.0)
@@ -279,6 +280,29 @@ def test_a_checkpointed_run_goes_on_to_the_bit(flow, tmp_path):
     assert same(whole.networks, flow.networks)
     with pytest.raises(ValueError, match="another network"):
         fl.gradient_flow(mlp(activation=jax.nn.softplus), XOR, 4.0, checkpoint=file, **WATCHED)
+
+
+def test_a_checkpoint_tells_functions_of_one_name_apart(tmp_path):
+    """By the loss and the gradient at t = 0, which another machine may round otherwise."""
+
+    def run(power=1, weight=1.0, rounding=0.0, file="flow.npz"):
+        found = mlp(activation=lambda z: z**power)
+        found = eqx.tree_at(lambda m: m.layers[1].weight, found, replace_fn=jnp.zeros_like)
+        options = {"loss": lambda a, b: jnp.mean((a - b) ** 2) + weight}
+        with pytest.MonkeyPatch.context() as patch:
+            first = checkpoint._slope
+            patch.setattr(checkpoint, "_slope", lambda run: first(run) * (1 + rounding))
+            if file == "flow.npz":
+                return fl.gradient_flow(found, XOR, 1.0, checkpoint=tmp_path / file, **options)
+            return fl.gradient_descent(found, XOR, 0.1, 9, checkpoint=tmp_path / file, **options)
+
+    for file in ("flow.npz", "descent.npz"):
+        first = run(file=file)
+        assert same(run(file=file).final, first.final)
+        assert same(run(rounding=1e-9, file=file).final, first.final)
+        for other in ({"power": 2}, {"weight": 2.0}, {"rounding": 1e-3}):  # as if of another run
+            with pytest.raises(ValueError, match="another loss or gradient at t = 0: `network`"):
+                run(**other, file=file)
 
 
 def only(model, *leaves):

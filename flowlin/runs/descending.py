@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Int
 from flowlin._tools.arrays import end_to_end, first_rows
 from flowlin._tools.copies import copied
 from flowlin._tools.result import RESULTS, is_one_of
+from flowlin.field.objective import AbstractObjective
 from flowlin.log.linear_phase import UnitCounts
 from flowlin.network.model import AbstractModel
 from flowlin.runs.driving import AbstractRun, Effort, Limits, started
@@ -133,6 +134,11 @@ class DescentRun(AbstractRun):
     def task(self) -> Task:
         """What it is trained on."""
         return self.descent.task
+
+    @property
+    def objective(self) -> AbstractObjective:
+        """What it descends."""
+        return self.descent.objective
 
     @property
     def observables(self) -> Observables:

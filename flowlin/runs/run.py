@@ -137,6 +137,11 @@ class Run(AbstractRun):
         return self.problem.task
 
     @property
+    def objective(self) -> AbstractObjective:
+        """What it descends."""
+        return self.method.objective
+
+    @property
     def observables(self) -> Observables:
         """The user's."""
         return self.observe
