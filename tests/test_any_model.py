@@ -190,6 +190,11 @@ def test_what_only_looks_at_outputs_takes_any_model(flow):
     wanted = np.einsum("ok,po,pi,ik->k", modes.u, outputs, XOR.x, modes.v) / 4 / modes.d
     seen = np.asarray(modes.d) > 0
     np.testing.assert_allclose(modes.strengths(model, XOR)[seen], wanted[seen], rtol=1e-9)
+    along = flow.along(modes)
+    np.testing.assert_allclose(along[-1][seen], wanted[seen], rtol=1e-9)
+    np.testing.assert_array_equal(fl.measures.along(flow.networks, modes, XOR), along)
+    with pytest.raises(ValueError, match="`task` must be an fl.Task, got None"):
+        fl.measures.along(flow.networks, modes)
 
 
 class Residual(eqx.Module):

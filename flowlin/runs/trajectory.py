@@ -34,6 +34,7 @@ from flowlin.network.kinds import ReLUNetwork
 from flowlin.network.model import AbstractModel
 from flowlin.runs import summary
 from flowlin.tasks.task import Task
+from flowlin.theory.task_modes import Modes
 
 
 class Reference:
@@ -274,8 +275,8 @@ class Trajectory(eqx.Module):
         return self.networks.product(pathway)
 
     @checked(measure=None, task=None)
-    def along(self, measure: Callable[..., Any], task: Any = None) -> Any:
-        """A measure at all saved times: see `fl.measures.along`."""
+    def along(self, measure: Callable[..., Any] | Modes, task: Any = None) -> Any:
+        """A measure at all saved times, or the strengths of modes: see `fl.measures.along`."""
         return along(self, measure, task)
 
     @checked(progress=bar_or_lines)
