@@ -193,7 +193,7 @@ def test_what_only_looks_at_outputs_takes_any_model(flow):
     along = flow.along(modes)
     np.testing.assert_allclose(along[-1][seen], wanted[seen], rtol=1e-9)
     np.testing.assert_array_equal(fl.measures.along(flow.networks, modes, XOR), along)
-    with pytest.raises(ValueError, match="`task` must be an fl.Task, got None"):
+    with pytest.raises(ValueError, match=r"`task` must be an fl\.Task, got None"):
         fl.measures.along(flow.networks, modes)
 
 

@@ -104,7 +104,7 @@ def test_runs_of_any_model_are_drawn(task):
     assert np.isclose(strengths[1], modes.strengths(flow.final, task)[1], rtol=1e-4)
     assert np.array_equal(drawn(fl.plot.losses({"MLP": flow}), "MLP")[1], flow.losses)
     for draw in (fl.plot.activity, fl.plot.gate_history, fl.plot.gates):
-        with pytest.raises(ValueError, match="MLP|gates"):
+        with pytest.raises(ValueError, match=r"MLP|gates"):
             draw(flow, *([0.5] if draw is fl.plot.gates else []))
 
 
