@@ -190,6 +190,24 @@ def test_what_only_looks_at_outputs_takes_any_model(flow):
     wanted = np.einsum("ok,po,pi,ik->k", modes.u, outputs, XOR.x, modes.v) / 4 / modes.d
     seen = np.asarray(modes.d) > 0
     np.testing.assert_allclose(modes.strengths(model, XOR)[seen], wanted[seen], rtol=1e-9)
+    matrix = fl.measures.mode_matrix(model, XOR, modes)
+    np.testing.assert_allclose(jnp.diagonal(matrix), modes.strengths(model, XOR), atol=1e-15)
+    # A linear module's shares are those of flowlin's own network.
+    linear = eqx.nn.Linear(2, 2, use_bias=False, dtype=jnp.float64, key=jax.random.key(0))
+    shares = [
+        fl.measures.mode_shares(one, XOR, modes)
+        for one in (linear, fl.LinearNetwork([linear.weight]))
+    ]
+    np.testing.assert_allclose(*shares, rtol=1e-12, atol=1e-15)
+    corners = np.array([-1.0, 1.0])
+    for options in ({"axes": (corners, corners)}, {"task": XOR, "axes": corners}):
+        grid = fl.measures.on_grid(model, **options)
+        assert grid.shape == (2, 2, 2)
+        np.testing.assert_allclose(grid[0, 1], model(np.array([-1.0, 1.0])), rtol=1e-12)
+    with pytest.raises(ValueError, match="`axes` must be a tuple, one array per input, or `task`"):
+        fl.measures.on_grid(model)
+    with pytest.raises(ValueError, match="fails on one sample of the grid, of shape"):
+        fl.measures.on_grid(model, axes=(corners,) * 3)
     along = flow.along(modes)
     np.testing.assert_allclose(along[-1][seen], wanted[seen], rtol=1e-9)
     np.testing.assert_array_equal(fl.measures.along(flow.networks, modes, XOR), along)

@@ -55,7 +55,7 @@ def compare(flow: Trajectory, descent: Trajectory) -> Comparison:
     if task is None or flow.reference.task is None or is_traced((flow, descent)):
         raise ValueError("`compare` needs runs made outside jit and vmap, which know their task.")
     # A name is no part of what is trained on.
-    tasks = [copied(r.reference.task, name="") for r in (flow, descent)]
+    tasks = [copied(one, name="") for one in (flow.reference.task, task)]
     if not eqx.tree_equal(*tasks) or loss != flow.reference.loss:
         raise ValueError("`flow` and `descent` were trained on different tasks or losses.")
     shapes = [[a.shape for a in jax.tree.leaves(r.model.parameters)] for r in (flow, descent)]
