@@ -443,6 +443,32 @@ def test_messages(without_type_checks, model, options, words):
         fl.gradient_flow(model, XOR, **options)
 
 
+class Listed(eqx.Module):
+    """What the tutorials of Equinox do, layers in a list; and an array of NumPy."""
+
+    layers: list
+    order: np.ndarray
+    sizes: object = eqx.field(static=True, default=())
+
+    def __call__(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x[self.order]
+
+
+@pytest.mark.filterwarnings("ignore:A JAX array is being set as static")
+def test_fields_may_be_lists_and_static_ones_need_a_hash(flow):
+    model = mlp()
+    listed = Listed([model.layers[0], jnp.tanh, model.layers[1]], np.arange(2), (6, 2))
+    run = fl.gradient_flow(listed, XOR, 4.0, **WATCHED)
+    np.testing.assert_allclose(run.losses, flow.losses, rtol=1e-12)
+    assert isinstance(run.final.layers, list)
+    for held in ([6, 2], np.ones(2), {"a": 1}):
+        wrong = Listed(listed.layers, listed.order, (held,))
+        with pytest.raises(ValueError, match=r"`network.sizes` must be .* make it a tuple"):
+            fl.gradient_flow(wrong, XOR, 4.0)
+
+
 def test_what_needs_hidden_units_says_so(flow):
     model = flow.final
     for refused in (

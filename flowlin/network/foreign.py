@@ -1,13 +1,14 @@
 """Any Equinox module as a model: nothing is known of it but its outputs and its arrays."""
 
-import dataclasses
 import functools
 from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from typing import Any, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from flowlin._tools.checks import WORDS, refuse, require_runnable
@@ -33,6 +34,26 @@ def _summary(found: Any) -> Summary:
     return Summary(found.name, rows, inline=True)
 
 
+class Rest:
+    """What a module holds besides arrays, as a part of what is compiled.
+
+    Compared by all that is in it, so that lists and dictionaries have a hash here.
+    """
+
+    def __init__(self, tree: Any):
+        self.tree = tree
+
+    def _key(self) -> tuple[Any, ...]:
+        leaves, structure = jax.tree.flatten(self.tree)
+        return structure, tuple((type(leaf), leaf) for leaf in leaves)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Rest) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+
 @shown(_summary)
 @storable()
 class ForeignModel(AbstractModel):
@@ -40,7 +61,7 @@ class ForeignModel(AbstractModel):
 
     - `inexact`: its floating-point arrays, which can be trained.
     - `fixed`: its other arrays.
-    - `rest`: functions, numbers, and whatever else it holds; of a file its `words` alone.
+    - `rest`: functions, numbers, and whatever else it holds, a `Rest`; of a file its `words` alone.
     """
 
     inexact: Any
@@ -57,28 +78,23 @@ class ForeignModel(AbstractModel):
         if not callable(module):
             raise refuse(name, "a module that maps one sample", module, "give it a `__call__`")
         inexact, others = eqx.partition(module, eqx.is_inexact_array)
-        fixed, rest = eqx.partition(others, eqx.is_array)
+        fixed, rest = eqx.partition(others, lambda a: eqx.is_array(a) or isinstance(a, np.ndarray))
         _require_one_precision(name, module, inexact)
-        try:
-            hash(rest)
-        except TypeError as error:
-            raise ValueError(
-                f"`{name}` holds something without a hash ({error}); mark that field with "
-                "`eqx.field(static=True)`, or make it an array or a tuple."
-            ) from None
-        return ForeignModel(jax.tree.map(jnp.asarray, inexact), fixed, rest)
+        _require_hashes(name, rest)
+        inexact, fixed = jax.tree.map(jnp.asarray, (inexact, fixed))
+        return ForeignModel(inexact, fixed, Rest(rest))
 
     @property
     def module(self) -> Any:
         """The module, put together again."""
-        return eqx.combine(self.inexact, self.fixed, self.rest)
+        return eqx.combine(self.inexact, self.fixed, self.rest.tree)
 
     @property
     def words(self) -> tuple[tuple[str, str], ...]:
         """Place and name of its class, and of all that it holds besides arrays, static or not."""
         if isinstance(self.rest, str):  # of a file of flowlin 0.2.0 or before: the class alone
             return (("", self.rest),)
-        return self.rest if isinstance(self.rest, tuple) else tuple(_words(self.rest))
+        return tuple(_words(self.rest.tree)) if isinstance(self.rest, Rest) else self.rest
 
     @property
     def name(self) -> str:
@@ -238,24 +254,54 @@ class ForeignModel(AbstractModel):
         return ForeignModel(inexact, fixed, self.rest)
 
 
-def _words(thing: Any, place: str = "") -> Iterator[tuple[str, str]]:
-    """Place and name of a thing and of all that it holds but arrays, functions by their names."""
+def _parts(thing: Any) -> dict[str, Any]:
+    """What a thing holds directly, static or not, by place; empty for a leaf."""
     if isinstance(thing, functools.partial):
-        yield place, "partial"
-        parts = {".func": thing.func, ".args": thing.args, ".keywords": thing.keywords}
-    elif dataclasses.is_dataclass(thing) and not isinstance(thing, type):
-        yield place, type(thing).__name__
-        names = [field.name for field in dataclasses.fields(thing)]
-        parts = {f".{name}": getattr(thing, name, None) for name in names}
-    else:
-        inner = jax.tree_util.tree_flatten_with_path(thing, is_leaf=lambda node: node is not thing)
-        parts = {jax.tree_util.keystr(path): part for path, part in inner[0]}
-        if "" in parts:  # nothing that holds others
-            parts = {}
-            if thing is not None and not eqx.is_array(thing):
-                yield place, _name(thing)
-    for where, part in parts.items():
-        yield from _words(part, place + where)
+        return {".func": thing.func, ".args": thing.args, ".keywords": thing.keywords}
+    if _is_object(thing):
+        return {f".{field.name}": getattr(thing, field.name, None) for field in fields(thing)}
+    inner = jax.tree_util.tree_flatten_with_path(thing, is_leaf=lambda node: node is not thing)[0]
+    return {jax.tree_util.keystr(path): part for path, part in inner if path}
+
+
+def _is_object(thing: Any) -> bool:
+    return is_dataclass(thing) and not isinstance(thing, type)
+
+
+def _places(thing: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Place and thing, of itself and of all that it holds."""
+    yield place, thing
+    for where, part in _parts(thing).items():
+        yield from _places(part, place + where)
+
+
+def _words(thing: Any) -> Iterator[tuple[str, str]]:
+    """Place and name of all that is no array, functions by their names."""
+    for place, part in _places(thing):
+        nameless = part is None or isinstance(part, (jax.Array, np.ndarray, list, tuple, dict))
+        if not nameless:
+            yield place, _name(part)
+
+
+def _hashed(part: Any) -> dict[str, Any]:
+    """What needs a hash, by place: the static fields of an object, and leaves."""
+    if _is_object(part):
+        static = [field.name for field in fields(part) if field.metadata.get("static")]
+        return {f".{name}": getattr(part, name, None) for name in static}
+    holds = _parts(part) or isinstance(part, (list, tuple, dict))
+    return {} if holds else {"": part}
+
+
+def _require_hashes(name: str, rest: Any) -> None:
+    """Raise `ValueError` for what a compiled program cannot be known by, naming its place."""
+    for place, part in _places(rest):
+        for where, value in _hashed(part).items():
+            try:
+                hash(value)
+            except TypeError:
+                wanted = "something with a hash, as all that is static and no array"
+                remedy = "make it a tuple, or a field that is not static"
+                raise refuse(f"{name}{place}{where}", wanted, value, remedy) from None
 
 
 def _name(thing: Any) -> str:
