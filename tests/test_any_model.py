@@ -469,6 +469,19 @@ def test_fields_may_be_lists_and_static_ones_need_a_hash(flow):
             fl.gradient_flow(wrong, XOR, 4.0)
 
 
+def test_networks_can_be_recorded_among_observables(flow):
+    """As the messages say."""
+    options = {"ts": TS, "rtol": 1e-10, "atol": 1e-12}
+    with pytest.raises(ValueError, match=r"return eqx.filter\(module, eqx.is_array\)"):
+        fl.gradient_flow(mlp(), XOR, 4.0, observe={"n": lambda network, task: network}, **options)
+    arrays = {"network": lambda network, task: eqx.filter(network, eqx.is_array)}
+    run = fl.gradient_flow(mlp(), XOR, 4.0, observe=arrays, **options)
+    with pytest.raises(ValueError, match=r"lambda network, task: eqx.filter\(network, eqx.is_arr"):
+        _ = run.networks
+    whole = eqx.combine(run.observed["network"], run.final)
+    np.testing.assert_allclose(flat(whole)[0], flat(flow.networks)[0], atol=1e-9)
+
+
 def test_what_needs_hidden_units_says_so(flow):
     model = flow.final
     for refused in (

@@ -308,7 +308,10 @@ def recordable(what: str, value: Any) -> Any:
     odd = [leaf for leaf in leaves if not _is_recordable(leaf)]
     if odd or not leaves:
         found = shown(odd[0]) if odd else "nothing"
-        raise ValueError(f"{what} must return numbers or arrays, and returns {found}.")
+        # Of a module, say, that holds functions besides its arrays.
+        more = odd and len(odd) < len(leaves)
+        remedy = "; of a module return eqx.filter(module, eqx.is_array)" if more else ""
+        raise ValueError(f"{what} must return numbers or arrays, and returns {found}{remedy}.")
     return value
 
 

@@ -29,6 +29,7 @@ from flowlin.log.linear_phase import (
 )
 from flowlin.loss import Loss
 from flowlin.measures.mapping import along
+from flowlin.network.foreign import ForeignModel
 from flowlin.network.graph_forward import AbstractGraph
 from flowlin.network.kinds import ReLUNetwork
 from flowlin.network.model import AbstractModel
@@ -175,9 +176,12 @@ class Trajectory(eqx.Module):
         **Raises:** `ValueError` if the run recorded observables instead.
         """
         if self.saved is None:
+            # What is recorded are arrays, and other modules hold functions too.
+            foreign = isinstance(self.model, ForeignModel)
+            whole = "eqx.filter(network, eqx.is_array)" if foreign else "network"
             raise ValueError(
                 "this run recorded `observe` instead of networks; add "
-                "`observe={..., 'network': lambda network, task: network}`, or use `dense=True`."
+                f"`observe={{..., 'network': lambda network, task: {whole}}}`, or use `dense=True`."
             )
         return _stacked(self.model, self.saved, self.ts.shape[0])
 
