@@ -415,7 +415,21 @@ def foreign_messages():
         def __call__(self, x):
             return self.w @ x, x
 
+    class Scalar(eqx.Module):
+        w: jax.Array
+
+        def __call__(self, x):
+            return self.w @ x
+
+    class Choosing(Scalar):
+        def __call__(self, x):
+            return self.w * x if x[0] > 0 else x
+
     linear = eqx.nn.Linear(2, 2, key=key, dtype=jnp.float64)
+    numbered, mask = (
+        eqx.tree_at(lambda m: (m.weight, m.bias), linear, spec)
+        for spec in ((True, 1), (np.ones((2, 2), bool), True))
+    )
     dropped = eqx.nn.Sequential([linear, eqx.nn.Dropout(0.5)])
     norm = eqx.nn.Sequential([linear, eqx.nn.BatchNorm(2, "batch", mode="batch")])
     mixed = eqx.tree_at(lambda m: m.bias, linear, linear.bias.astype(jnp.float32))
@@ -434,6 +448,27 @@ def foreign_messages():
         (linear, flow | {"tau": [1.0, 2.0]}, "`tau` must be one number for a Linear"),
         (linear, flow | {"trainable": lambda leaf: False}, "`trainable` leaves no array"),
         (linear, flow | {"trainable": {"w": True}}, "`trainable` must be a function of a leaf"),
+        (linear, flow | {"trainable": numbered}, r"`trainable.bias` must be True, .* got 1\."),
+        (
+            linear,
+            flow | {"trainable": mask},
+            r"`trainable.weight` .*; an array moves as",
+        ),
+        (
+            linear,
+            flow | {"weight_decay": [0.1, 0.1]},
+            "`weight_decay` must be one number for a L",
+        ),
+        (
+            Scalar(jnp.ones(2)),
+            flow,
+            r"float64\[\]; return an array \(1,\), as",
+        ),
+        (
+            Choosing(jnp.ones(2)),
+            flow,
+            "fails on one sample .*; it is traced: .* jnp.where",
+        ),
     ]
 
 
@@ -469,6 +504,45 @@ def test_fields_may_be_lists_and_static_ones_need_a_hash(flow):
             fl.gradient_flow(wrong, XOR, 4.0)
 
 
+def test_distances_are_of_networks(flow):
+    assert fl.distance(flow.final, flow.final) == 0
+    for a, b in ((flow, flow), (flow.final, flow)):
+        with pytest.raises(
+            ValueError, match="must be a network, .* got a Trajectory; pass `flow.f"
+        ):
+            fl.distance(a, b)
+    with pytest.raises(ValueError, match="other fields around arrays of the same shapes"):
+        fl.distance(XOR, fl.Task(XOR.x, XOR.y, name="other"))
+
+
+def choosing(value):
+    """What cannot be traced, in the ways that users write it."""
+    return (
+        lambda *args: np.abs(value(*args)),
+        lambda *args: value(*args) if value(*args) > 0 else 0.0,
+        lambda *args: 1 / 0,
+    )
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_functions_that_fail_are_named_with_what_to_do(which):
+    of_network = choosing(lambda n, t: jnp.sum(n.layers[0].weight))[which]
+    loss = choosing(lambda a, b: jnp.sum((a - b) ** 2))[which]
+    remedy = ("; it is traced: compute with jax.numpy",) * 2 + ("ZeroDivisionError: .* mend the",)
+    crossing = fl.Crossing(of_network, 0.1)
+    for word, options in (
+        ("`loss` = <lambda> fails on", {"loss": loss}),
+        (r"`observe\['a'\]` fails", {"observe": {"a": of_network}}),
+        ("`observable` .*fails", {"events": crossing}),
+    ):
+        for run in (
+            lambda **options: fl.gradient_flow(mlp(), XOR, 1.0, **options),
+            lambda **options: fl.gradient_descent(mlp(), XOR, 0.1, 2, **options),
+        ):
+            with pytest.raises(ValueError, match=f"{word}.*{remedy[which]}"):
+                run(**options)
+
+
 def test_networks_can_be_recorded_among_observables(flow):
     """As the messages say."""
     options = {"ts": TS, "rtol": 1e-10, "atol": 1e-12}
@@ -491,8 +565,10 @@ def test_what_needs_hidden_units_says_so(flow):
     ):
         with pytest.raises(ValueError, match="`network` must be a flowlin network, whose hidden"):
             refused()
-    with pytest.raises(ValueError, match="gates that switch; a MLP has none"):
+    with pytest.raises(ValueError, match="gates that switch; of a MLP nothing is known of them"):
         flow.linearization()
+    with pytest.raises(ValueError, match="`flow` must be of a ReLUNetwork, got a MLP; of others"):
+        fl.rectified(flow, XOR)
 
 
 def test_chunks_know_what_one_sample_takes():

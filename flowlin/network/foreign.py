@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from flowlin._tools.checks import WORDS, refuse, require_runnable
+from flowlin._tools.checks import WORDS, calling, refuse, require_runnable
 from flowlin._tools.codec import storable
 from flowlin._tools.show import Summary, plural, shown
 from flowlin._tools.types import Product
@@ -182,15 +182,10 @@ class ForeignModel(AbstractModel):
 
     def output_of(self, inputs: int, of: str) -> jax.ShapeDtypeStruct:
         """What one sample (N_in,) gives, which must be numbers (N_out,); `of` says whose it is."""
-        kind, x = self.name, jax.ShapeDtypeStruct((inputs,), self.dtype)
-        try:
+        x = jax.ShapeDtypeStruct((inputs,), self.dtype)
+        what = f"`network`, {self.name}, fails on one sample {of}, of shape {x.shape}"
+        with calling(what, ONE_SAMPLE):
             found: Any = eqx.filter_eval_shape(self.module, x)
-        except Exception as error:  # whatever the user's own code raises
-            why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            raise ValueError(
-                f"`network`, {kind}, fails on one sample {of}, of shape {x.shape}: {why}; "
-                f"{ONE_SAMPLE}."
-            ) from error
         dtype = cast(Any, getattr(found, "dtype", None))
         if len(getattr(found, "shape", ())) != 1 or not jnp.issubdtype(dtype, jnp.floating):
             raise self._refused(found, "(N_out,)", inputs, of)
@@ -200,9 +195,11 @@ class ForeignModel(AbstractModel):
         """The error of a module that gives something else than wanted."""
         dtype = getattr(found, "dtype", None)
         got = f"{dtype}{list(found.shape)}" if dtype is not None else f"a {type(found).__name__}"
+        alone = getattr(found, "shape", None) == ()
+        remedy = "return an array (1,), as of jnp.atleast_1d" if alone else ONE_SAMPLE
         return ValueError(
             f"`network`, {self.name}, must return an array of shape {wanted} for "
-            f"one sample {of}, of shape {(inputs,)}, got {got}; {ONE_SAMPLE}."
+            f"one sample {of}, of shape {(inputs,)}, got {got}; {remedy}."
         )
 
     def time_constants(self, tau: Array) -> PyTree:

@@ -362,9 +362,11 @@ class Trajectory(eqx.Module):
         or a quantile or window that the run did not record.
         """
         if not isinstance(self.final, ReLUNetwork):
+            foreign = isinstance(self.model, ForeignModel)
             raise ValueError(
-                f"`linearization` is about gates that switch; a {type(self.final).__name__} has "
-                "none."
+                f"`linearization` is about gates that switch; of a {type(self.final).__name__} "
+                f"{'nothing is known of them' if foreign else 'there are none'}; run a "
+                "fl.ReLUNetwork."
             )
         if not 0 <= layer < len(self.model.hidden):
             raise ValueError(
