@@ -13,6 +13,7 @@ from jaxtyping import Array, ArrayLike, Float
 from flowlin._tools.checks import (
     WORDS,
     array,
+    calling,
     checked,
     function_of,
     instance,
@@ -172,7 +173,10 @@ class FunctionLoss(Loss):
     def require_fit(self, targets: Float[Array, "P N_out"]) -> None:
         """Raise `ValueError` unless the function makes one real number of one sample."""
         one = jax.ShapeDtypeStruct(targets.shape[1:], targets.dtype)
-        found = jax.eval_shape(self._known(), one, one)
+        function = self._known()
+        what = f"`loss` = {self.name} fails on one sample's output and target, {one.shape} each"
+        with calling(what):
+            found = jax.eval_shape(function, one, one)
         shape, dtype = getattr(found, "shape", None), getattr(found, "dtype", None)
         if dtype is None or shape != () or not jnp.issubdtype(dtype, jnp.floating):
             what = f"a {type(found).__name__}" if dtype is None else f"{dtype} of shape {shape}"

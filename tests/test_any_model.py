@@ -1,5 +1,7 @@
 """Any Equinox module flows, descends, is swept over and saved; frozen arrays; tau per layer."""
 
+import functools
+
 import diffrax
 import equinox as eqx
 import jax
@@ -10,7 +12,10 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import flowlin as fl
+from flowlin.field.problem import Problem
 from flowlin.network.foreign import ForeignModel
+from flowlin.runs import checkpoint, stepping
+from flowlin.runs.descent import Rule, Watched, described
 
 XOR = fl.tasks.xor()
 TS = (0.0, 1.0, 4.0)
@@ -114,6 +119,54 @@ def test_descent_is_a_loop_of_optax():
     np.testing.assert_allclose(descent.observed["loss"], descent.losses, rtol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("optimiser", "batches", "dtype"),
+    [
+        (optax.lbfgs(), False, jnp.float64),
+        (optax.polyak_sgd(0.1, 0.5), True, jnp.float64),
+        (optax.chain(optax.sgd(0.1), optax.contrib.reduce_on_plateau()), False, jnp.float32),
+    ],
+)
+def test_optimisers_that_ask_for_the_value_are_given_what_is_descended(optimiser, batches, dtype):
+    model = jax.tree.map(lambda a: a.astype(dtype) if eqx.is_array(a) else a, mlp())
+    start, rest = eqx.partition(model, eqx.is_inexact_array)
+    options = {"steps": 8, "weight_decay": 0.05, "optimiser": optimiser}
+    if batches:  # of all samples, in another order
+        options |= {"batch_size": XOR.samples, "key": jax.random.key(0)}
+    descend = fl.stochastic_gradient_descent if batches else fl.gradient_descent
+    descent = descend(model, XOR, 0.01, **options)
+
+    def descended(w):
+        squares = sum(jnp.sum(a**2) for a in jax.tree.leaves(w))
+        outputs = jax.vmap(eqx.combine(w, rest))(XOR.x.astype(dtype))
+        return fl.SquaredError()(outputs, XOR.y.astype(dtype)) + 0.05 / 2 * squares
+
+    @jax.jit
+    def step(w, state):
+        value, grad = jax.value_and_grad(descended)(w)
+        updates, state = optimiser.update(
+            grad, state, w, value=value, grad=grad, value_fn=descended
+        )
+        return optax.apply_updates(w, updates), state
+
+    w, state = start, optimiser.init(start)
+    for _ in range(8):
+        w, state = step(w, state)
+    close(descent.final, w, 1e-12 if dtype == jnp.float64 else 1e-6)
+
+
+def test_optimisers_that_do_not_ask_cost_no_value(monkeypatch):
+    def flops():
+        problem = Problem(ForeignModel.of("network", mlp()), XOR, fl.SquaredError(), jnp.ones(()))
+        made = described(problem, Rule(0.1, 0.1, optax.adam(0.1)), Watched())
+        state = made.start(0)
+        return jax.jit(lambda s: made.update(s)).lower(state).compile().cost_analysis()["flops"]
+
+    found = flops()
+    monkeypatch.setattr(stepping, "updated", lambda o, g, s, w, _: o.update(g, s, w))
+    assert found == flops() > 0
+
+
 def test_a_relu_mlp_is_a_relu_network():
     model = mlp(activation=jax.nn.relu)
     layers = model.layers
@@ -137,6 +190,29 @@ def test_what_only_looks_at_outputs_takes_any_model(flow):
     wanted = np.einsum("ok,po,pi,ik->k", modes.u, outputs, XOR.x, modes.v) / 4 / modes.d
     seen = np.asarray(modes.d) > 0
     np.testing.assert_allclose(modes.strengths(model, XOR)[seen], wanted[seen], rtol=1e-9)
+    matrix = fl.measures.mode_matrix(model, XOR, modes)
+    np.testing.assert_allclose(jnp.diagonal(matrix), modes.strengths(model, XOR), atol=1e-15)
+    # A linear module's shares are those of flowlin's own network.
+    linear = eqx.nn.Linear(2, 2, use_bias=False, dtype=jnp.float64, key=jax.random.key(0))
+    shares = [
+        fl.measures.mode_shares(one, XOR, modes)
+        for one in (linear, fl.LinearNetwork([linear.weight]))
+    ]
+    np.testing.assert_allclose(*shares, rtol=1e-12, atol=1e-15)
+    corners = np.array([-1.0, 1.0])
+    for options in ({"axes": (corners, corners)}, {"task": XOR, "axes": corners}):
+        grid = fl.measures.on_grid(model, **options)
+        assert grid.shape == (2, 2, 2)
+        np.testing.assert_allclose(grid[0, 1], model(np.array([-1.0, 1.0])), rtol=1e-12)
+    with pytest.raises(ValueError, match="`axes` must be a tuple, one array per input, or `task`"):
+        fl.measures.on_grid(model)
+    with pytest.raises(ValueError, match="fails on one sample of the grid, of shape"):
+        fl.measures.on_grid(model, axes=(corners,) * 3)
+    along = flow.along(modes)
+    np.testing.assert_allclose(along[-1][seen], wanted[seen], rtol=1e-9)
+    np.testing.assert_array_equal(fl.measures.along(flow.networks, modes, XOR), along)
+    with pytest.raises(ValueError, match=r"`task` must be an fl\.Task, got None"):
+        fl.measures.along(flow.networks, modes)
 
 
 class Residual(eqx.Module):
@@ -217,9 +293,55 @@ def test_files_keep_the_arrays_and_like_the_rest(flow, tmp_path):
         (mlp(width=5), r"`like.layers\[0\].weight` is float64\[5, 2\].* float64\[6, 2\]"),
         (eqx.nn.Linear(2, 1, key=jax.random.key(0), dtype=jnp.float64), "has 2 arrays .* has 4"),
         (fl.LinearNetwork.init(XOR, 2, key=jax.random.key(0)), "`like` is .* and the file holds"),
+        (mlp(activation=jax.nn.relu), "`like.activation` is relu, and the file has tanh there"),
+        (Renamed(mlp()), "`like` is Renamed, and the file has MLP there; give a model of the kind"),
+        (mlp(use_final_bias=False), "`like` has 3 arrays where the file has 4"),
     ):
         with pytest.raises(ValueError, match=words):
             fl.load(tmp_path / "run.npz", like=like)
+
+
+class Renamed(eqx.Module):
+    """An MLP of another class: its arrays are the same ones, in the same order."""
+
+    layers: tuple
+
+    def __init__(self, model):
+        self.layers = model.layers
+
+    def __call__(self, x):
+        return self.layers[0](x)
+
+
+def test_files_of_0_2_0_name_the_class_alone(flow, tmp_path, monkeypatch):
+    kept = ForeignModel._stored
+    old = staticmethod(lambda fields: kept(fields) | {"rest": "MLP"})
+    monkeypatch.setattr(ForeignModel, "_stored", old)
+    flow.save(tmp_path / "run.npz")
+    assert same(fl.load(tmp_path / "run.npz", like=mlp()).final, flow.final)
+    with pytest.raises(ValueError, match="`like` is Renamed, and the file has MLP"):
+        fl.load(tmp_path / "run.npz", like=Renamed(mlp()))
+
+
+class Held(eqx.Module):
+    """What a model holds besides its arrays, in every way."""
+
+    w: jax.Array
+    act: object = eqx.field(static=True)
+    rest: object = None
+
+    def __call__(self, x):
+        return self.act(self.w @ x)
+
+
+def test_kinds_name_what_is_static_and_bound_too():
+    leaky = functools.partial(jax.nn.leaky_relu, negative_slope=0.1)
+    first = Held(jnp.ones((2, 2)), jnp.tanh, (leaky, None, 0.5, "x"))
+    kind = ForeignModel.of("network", first).kind
+    assert kind == (
+        "Held(act=tanh, rest[0]=partial, rest[0].func=leaky_relu, "
+        "rest[0].keywords['negative_slope']=0.1, rest[2]=0.5, rest[3]='x')"
+    )
 
 
 def test_a_checkpointed_run_goes_on_to_the_bit(flow, tmp_path):
@@ -231,6 +353,29 @@ def test_a_checkpointed_run_goes_on_to_the_bit(flow, tmp_path):
     assert same(whole.networks, flow.networks)
     with pytest.raises(ValueError, match="another network"):
         fl.gradient_flow(mlp(activation=jax.nn.softplus), XOR, 4.0, checkpoint=file, **WATCHED)
+
+
+def test_a_checkpoint_tells_functions_of_one_name_apart(tmp_path):
+    """By the loss and the gradient at t = 0, which another machine may round otherwise."""
+
+    def run(power=1, weight=1.0, rounding=0.0, file="flow.npz"):
+        found = mlp(activation=lambda z: z**power)
+        found = eqx.tree_at(lambda m: m.layers[1].weight, found, replace_fn=jnp.zeros_like)
+        options = {"loss": lambda a, b: jnp.mean((a - b) ** 2) + weight}
+        with pytest.MonkeyPatch.context() as patch:
+            first = checkpoint._slope
+            patch.setattr(checkpoint, "_slope", lambda run: first(run) * (1 + rounding))
+            if file == "flow.npz":
+                return fl.gradient_flow(found, XOR, 1.0, checkpoint=tmp_path / file, **options)
+            return fl.gradient_descent(found, XOR, 0.1, 9, checkpoint=tmp_path / file, **options)
+
+    for file in ("flow.npz", "descent.npz"):
+        first = run(file=file)
+        assert same(run(file=file).final, first.final)
+        assert same(run(rounding=1e-9, file=file).final, first.final)
+        for other in ({"power": 2}, {"weight": 2.0}, {"rounding": 1e-3}):  # as if of another run
+            with pytest.raises(ValueError, match="another loss or gradient at t = 0: `network`"):
+                run(**other, file=file)
 
 
 def only(model, *leaves):
@@ -270,7 +415,21 @@ def foreign_messages():
         def __call__(self, x):
             return self.w @ x, x
 
+    class Scalar(eqx.Module):
+        w: jax.Array
+
+        def __call__(self, x):
+            return self.w @ x
+
+    class Choosing(Scalar):
+        def __call__(self, x):
+            return self.w * x if x[0] > 0 else x
+
     linear = eqx.nn.Linear(2, 2, key=key, dtype=jnp.float64)
+    numbered, mask = (
+        eqx.tree_at(lambda m: (m.weight, m.bias), linear, spec)
+        for spec in ((True, 1), (np.ones((2, 2), bool), True))
+    )
     dropped = eqx.nn.Sequential([linear, eqx.nn.Dropout(0.5)])
     norm = eqx.nn.Sequential([linear, eqx.nn.BatchNorm(2, "batch", mode="batch")])
     mixed = eqx.tree_at(lambda m: m.bias, linear, linear.bias.astype(jnp.float32))
@@ -289,6 +448,27 @@ def foreign_messages():
         (linear, flow | {"tau": [1.0, 2.0]}, "`tau` must be one number for a Linear"),
         (linear, flow | {"trainable": lambda leaf: False}, "`trainable` leaves no array"),
         (linear, flow | {"trainable": {"w": True}}, "`trainable` must be a function of a leaf"),
+        (linear, flow | {"trainable": numbered}, r"`trainable.bias` must be True, .* got 1\."),
+        (
+            linear,
+            flow | {"trainable": mask},
+            r"`trainable.weight` .*; an array moves as",
+        ),
+        (
+            linear,
+            flow | {"weight_decay": [0.1, 0.1]},
+            "`weight_decay` must be one number for a L",
+        ),
+        (
+            Scalar(jnp.ones(2)),
+            flow,
+            r"float64\[\]; return an array \(1,\), as",
+        ),
+        (
+            Choosing(jnp.ones(2)),
+            flow,
+            "fails on one sample .*; it is traced: .* jnp.where",
+        ),
     ]
 
 
@@ -296,6 +476,84 @@ def foreign_messages():
 def test_messages(without_type_checks, model, options, words):
     with pytest.raises(ValueError, match=words):
         fl.gradient_flow(model, XOR, **options)
+
+
+class Listed(eqx.Module):
+    """What the tutorials of Equinox do, layers in a list; and an array of NumPy."""
+
+    layers: list
+    order: np.ndarray
+    sizes: object = eqx.field(static=True, default=())
+
+    def __call__(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x[self.order]
+
+
+@pytest.mark.filterwarnings("ignore:A JAX array is being set as static")
+def test_fields_may_be_lists_and_static_ones_need_a_hash(flow):
+    model = mlp()
+    listed = Listed([model.layers[0], jnp.tanh, model.layers[1]], np.arange(2), (6, 2))
+    run = fl.gradient_flow(listed, XOR, 4.0, **WATCHED)
+    np.testing.assert_allclose(run.losses, flow.losses, rtol=1e-12)
+    assert isinstance(run.final.layers, list)
+    for held in ([6, 2], np.ones(2), {"a": 1}):
+        wrong = Listed(listed.layers, listed.order, (held,))
+        with pytest.raises(ValueError, match=r"`network.sizes` must be .* make it a tuple"):
+            fl.gradient_flow(wrong, XOR, 4.0)
+
+
+def test_distances_are_of_networks(flow):
+    assert fl.distance(flow.final, flow.final) == 0
+    for a, b in ((flow, flow), (flow.final, flow)):
+        with pytest.raises(
+            ValueError, match="must be a network, .* got a Trajectory; pass `flow.f"
+        ):
+            fl.distance(a, b)
+    with pytest.raises(ValueError, match="other fields around arrays of the same shapes"):
+        fl.distance(XOR, fl.Task(XOR.x, XOR.y, name="other"))
+
+
+def choosing(value):
+    """What cannot be traced, in the ways that users write it."""
+    return (
+        lambda *args: np.abs(value(*args)),
+        lambda *args: value(*args) if value(*args) > 0 else 0.0,
+        lambda *args: 1 / 0,
+    )
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_functions_that_fail_are_named_with_what_to_do(which):
+    of_network = choosing(lambda n, t: jnp.sum(n.layers[0].weight))[which]
+    loss = choosing(lambda a, b: jnp.sum((a - b) ** 2))[which]
+    remedy = ("; it is traced: compute with jax.numpy",) * 2 + ("ZeroDivisionError: .* mend the",)
+    crossing = fl.Crossing(of_network, 0.1)
+    for word, options in (
+        ("`loss` = <lambda> fails on", {"loss": loss}),
+        (r"`observe\['a'\]` fails", {"observe": {"a": of_network}}),
+        ("`observable` .*fails", {"events": crossing}),
+    ):
+        for run in (
+            lambda **options: fl.gradient_flow(mlp(), XOR, 1.0, **options),
+            lambda **options: fl.gradient_descent(mlp(), XOR, 0.1, 2, **options),
+        ):
+            with pytest.raises(ValueError, match=f"{word}.*{remedy[which]}"):
+                run(**options)
+
+
+def test_networks_can_be_recorded_among_observables(flow):
+    """As the messages say."""
+    options = {"ts": TS, "rtol": 1e-10, "atol": 1e-12}
+    with pytest.raises(ValueError, match=r"return eqx.filter\(module, eqx.is_array\)"):
+        fl.gradient_flow(mlp(), XOR, 4.0, observe={"n": lambda network, task: network}, **options)
+    arrays = {"network": lambda network, task: eqx.filter(network, eqx.is_array)}
+    run = fl.gradient_flow(mlp(), XOR, 4.0, observe=arrays, **options)
+    with pytest.raises(ValueError, match=r"lambda network, task: eqx.filter\(network, eqx.is_arr"):
+        _ = run.networks
+    whole = eqx.combine(run.observed["network"], run.final)
+    np.testing.assert_allclose(flat(whole)[0], flat(flow.networks)[0], atol=1e-9)
 
 
 def test_what_needs_hidden_units_says_so(flow):
@@ -307,8 +565,10 @@ def test_what_needs_hidden_units_says_so(flow):
     ):
         with pytest.raises(ValueError, match="`network` must be a flowlin network, whose hidden"):
             refused()
-    with pytest.raises(ValueError, match="gates that switch; a MLP has none"):
+    with pytest.raises(ValueError, match="gates that switch; of a MLP nothing is known of them"):
         flow.linearization()
+    with pytest.raises(ValueError, match="`flow` must be of a ReLUNetwork, got a MLP; of others"):
+        fl.rectified(flow, XOR)
 
 
 def test_chunks_know_what_one_sample_takes():

@@ -9,10 +9,10 @@ import optax
 import pytest
 
 import flowlin as fl
-from flowlin.field.decay import Decay, Decayed
+from flowlin.field.decay import Decay, Decayed, decayed
 from flowlin.field.gates.layers import DeepFlow
 from flowlin.field.gates.layers_rule import NetworkRule
-from flowlin.field.objective import Modified
+from flowlin.field.objective import FullData, Modified
 from flowlin.field.vector_field import GradientField, objective
 from flowlin.solvers.radius import direction, spectral_radius
 
@@ -179,3 +179,16 @@ def test_bad_decay(tree, decay, message):
     ):
         with pytest.raises(ValueError, match=message):
             run()
+
+
+def test_what_is_descended_is_what_the_gradient_is_of():
+    task = fl.tasks.xor()
+    network = fl.LinearNetwork.init(task, 3, key=jax.random.key(0))
+    for rate in (0.1, [0.1, 0.3]):
+        plain = decayed(FullData(task, fl.SquaredError()), Decay(jnp.asarray(rate)))
+        goal = Modified(plain, jnp.asarray(0.2))
+        for one in (goal, goal.plain, goal.plain.plain):
+            at = jax.tree.map(lambda w: 2 * w, network.parameters)
+            slope = jax.grad(lambda w, one=one: one.descended(network, w))(at)
+            for a, b in zip(*map(jax.tree.leaves, (slope, one.gradient(network, at))), strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-15)

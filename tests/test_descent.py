@@ -66,6 +66,9 @@ def test_compare_accepts_matching_times_and_refuses_others(tree, pair):
     saved = fl.gradient_flow(network, tree, 8.0, ts=descent.ts, rtol=1e-10)
     a, b = fl.compare(flow, descent), fl.compare(saved, descent)
     assert jnp.allclose(a.parameters, b.parameters, rtol=1e-6)
+    renamed = fl.Task(tree.x, tree.y, name="other")
+    named = fl.gradient_descent(network, renamed, 1e-2, 800, save_every=100)
+    assert jnp.array_equal(fl.compare(flow, named).loss, a.loss)
     other = fl.gradient_flow(network, tree, 8.0, ts=[0.0, 3.3, 8.0])
     with pytest.raises(ValueError, match="saved at different times"):
         fl.compare(other, descent)

@@ -4,6 +4,7 @@ import dataclasses
 import subprocess
 import sys
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import matplotlib
@@ -92,6 +93,19 @@ def test_losses(flow, descent):
     assert r"units of $\tau$" in ax.get_xlabel()
     with pytest.raises(ValueError, match="`runs` is empty"):
         fl.plot.losses({}, ax)
+
+
+def test_runs_of_any_model_are_drawn(task):
+    model = eqx.nn.MLP(task.inputs, task.outputs, 3, 1, jnp.tanh, key=jax.random.key(0))
+    flow = fl.gradient_flow(model, task, 1.0, ts=(0.0, 1.0), rtol=1e-3)
+    modes = fl.theory.modes(task)
+    times, strengths = drawn(fl.plot.modes(flow, modes, shown=[1]), "mode 1")
+    assert np.array_equal(times, flow.ts)
+    assert np.isclose(strengths[1], modes.strengths(flow.final, task)[1], rtol=1e-4)
+    assert np.array_equal(drawn(fl.plot.losses({"MLP": flow}), "MLP")[1], flow.losses)
+    for draw in (fl.plot.activity, fl.plot.gate_history, fl.plot.gates):
+        with pytest.raises(ValueError, match=r"MLP|gates"):
+            draw(flow, *([0.5] if draw is fl.plot.gates else []))
 
 
 def test_losses_of_several_runs_are_their_mean_with_one_standard_error(flow):

@@ -1,6 +1,7 @@
 """Closed forms for whole matrices: Riccati, single layer, and the choice among them."""
 
 import functools
+import pickle
 from pathlib import Path
 
 import jax
@@ -561,3 +562,36 @@ def test_solve_refuses_what_it_has_no_solution_for(tree):
     flow = fl.gradient_descent(relu, tree, 0.1, 1)
     with pytest.raises(ValueError, match="end-to-end"):
         solution.error(flow)
+
+
+FORMS = ("single layer", "Riccati", "modes", "isolated modes", "deep modes")
+
+
+def solution_named(name):
+    """A solution of each form."""
+    task = white_task(targets(4, 3, 2), 1.0) if name == "Riccati" else fl.tasks.hierarchy()
+    if name == "single layer":
+        return solve(fl.LinearNetwork([0.1 * np.asarray(task.y.T @ task.x)]), task)
+    if name == "isolated modes":
+        return solve(fl.LinearNetwork.init(task, 5, key=KEY), task)
+    sizes = (5, 5) if name == "deep modes" else 5
+    modes = fl.theory.modes(task, 1.0)
+    product = None if name == "Riccati" else (modes.u[:, :3] * 0.01) @ modes.v[:, :3].T
+    bias = name != "Riccati"
+    return solve(fl.LinearNetwork.balanced(task, sizes, bias=bias, product=product, key=KEY), task)
+
+
+@pytest.mark.parametrize("name", [*FORMS, "after linearization"])
+def test_solutions_can_be_pickled(name):
+    if name in FORMS:
+        solution = solution_named(name)
+        assert solution.name == name
+    else:
+        task = fl.tasks.hierarchy()
+        network = fl.ReLUNetwork.init(task, 5, key=KEY)
+        solution = fl.theory.after_linearization(network, task, always_on=np.ones(5, bool))
+    back = pickle.loads(pickle.dumps(solution))
+    assert type(back) is type(solution)
+    ts = np.array([0.0, 1.0])
+    np.testing.assert_array_equal(back.product(ts), solution.product(ts))
+    np.testing.assert_array_equal(back.loss(ts), solution.loss(ts))

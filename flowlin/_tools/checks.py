@@ -6,12 +6,13 @@ library adds the word that goes with it (`WORDS["network"] = ...`). A check is c
 `check(name, value)`, raises `ValueError` (what, got, remedy) and returns the value to go on with.
 """
 
+import contextlib
 import inspect
 import math
 import numbers as numeric
 import operator
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import equinox as eqx
@@ -294,9 +295,27 @@ def precision(name: str, value: Any) -> Any:
     return value
 
 
+@contextlib.contextmanager
+def calling(what: str, remedy: str = "mend the function") -> Iterator[None]:
+    """Whatever a user's own function raises within is told as a `ValueError`: `what` fails."""
+    try:
+        yield
+    except Exception as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        why = why if len(why) <= 300 else f"{why[:297]}..."
+        if isinstance(error, jax.errors.JAXTypeError):
+            remedy = "it is traced: compute with jax.numpy, and choose with jnp.where"
+        raise ValueError(f"{what}: {why}; {remedy}.") from error
+
+
 def returned(what: str, function: Callable[..., Any], *args: Any) -> Any:
-    """Shapes and types of what a user's function returns, checked as `recordable`."""
-    return recordable(what, eqx.filter_eval_shape(function, *args))
+    """Shapes and types of what a user's function returns, checked as `recordable`.
+
+    **Raises:** `ValueError` for a function that fails, too.
+    """
+    with calling(f"{what} fails"):
+        found = eqx.filter_eval_shape(function, *args)
+    return recordable(what, found)
 
 
 def recordable(what: str, value: Any) -> Any:
@@ -308,7 +327,10 @@ def recordable(what: str, value: Any) -> Any:
     odd = [leaf for leaf in leaves if not _is_recordable(leaf)]
     if odd or not leaves:
         found = shown(odd[0]) if odd else "nothing"
-        raise ValueError(f"{what} must return numbers or arrays, and returns {found}.")
+        # Of a module, say, that holds functions besides its arrays.
+        more = odd and len(odd) < len(leaves)
+        remedy = "; of a module return eqx.filter(module, eqx.is_array)" if more else ""
+        raise ValueError(f"{what} must return numbers or arrays, and returns {found}{remedy}.")
     return value
 
 

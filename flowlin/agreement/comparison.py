@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from flowlin._tools.arrays import is_traced, weighted
 from flowlin._tools.checks import checked
 from flowlin._tools.codec import storable
+from flowlin._tools.copies import copied
 from flowlin._tools.show import shown
 from flowlin.agreement import summary
 from flowlin.loss import Loss
@@ -53,7 +54,9 @@ def compare(flow: Trajectory, descent: Trajectory) -> Comparison:
     task, loss = descent.reference.task, descent.reference.loss
     if task is None or flow.reference.task is None or is_traced((flow, descent)):
         raise ValueError("`compare` needs runs made outside jit and vmap, which know their task.")
-    if not eqx.tree_equal(task, flow.reference.task) or loss != flow.reference.loss:
+    # A name is no part of what is trained on.
+    tasks = [copied(one, name="") for one in (flow.reference.task, task)]
+    if not eqx.tree_equal(*tasks) or loss != flow.reference.loss:
         raise ValueError("`flow` and `descent` were trained on different tasks or losses.")
     shapes = [[a.shape for a in jax.tree.leaves(r.model.parameters)] for r in (flow, descent)]
     if shapes[0] != shapes[1]:

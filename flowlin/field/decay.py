@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flowlin._tools.types import Parameters
-from flowlin.field.objective import AbstractAltered, AbstractObjective
+from flowlin.field.objective import AbstractAltered, AbstractObjective, dot
 from flowlin.network.model import AbstractModel
 
 
@@ -54,6 +54,12 @@ class Decayed(AbstractAltered):
     decay: Decay
 
     alteration: ClassVar[str] = "with weight decay"
+
+    def descended(self, network: AbstractModel, parameters: Parameters = None) -> Float[Array, ""]:
+        """The loss with the decay."""
+        parameters = network.parameters if parameters is None else parameters
+        energy = dot(self.decay.pull(parameters), parameters) / 2
+        return self.plain.descended(network, parameters) + energy
 
     def gradient(self, network: AbstractModel, parameters: Parameters = None) -> Parameters:
         """Gradient of the loss with the decay."""

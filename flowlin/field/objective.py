@@ -1,6 +1,7 @@
 """The objective of a run: loss and gradient of a network's parameters, and the vector field."""
 
 import abc
+import functools
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -15,6 +16,11 @@ from flowlin.loss import Loss
 from flowlin.network.forward_pass import product
 from flowlin.network.model import AbstractModel
 from flowlin.tasks.task import Task
+
+
+def dot(a: PyTree, b: PyTree) -> Array:
+    """The scalar product of two trees."""
+    return functools.reduce(jnp.add, jax.tree.leaves(jax.tree.map(jnp.vdot, a, b)))
 
 
 class AbstractObjective(eqx.Module):
@@ -33,6 +39,10 @@ class AbstractObjective(eqx.Module):
     @abc.abstractmethod
     def value(self, network: AbstractModel) -> Float[Array, ""]:
         """The run's own loss."""
+
+    @abc.abstractmethod
+    def descended(self, network: AbstractModel, parameters: Parameters = None) -> Float[Array, ""]:
+        """What `gradient` is the gradient of, at the parameters given."""
 
     @abc.abstractmethod
     def gradient(self, network: AbstractModel, parameters: Parameters = None) -> Parameters:
@@ -54,6 +64,10 @@ class AbstractPlain(AbstractObjective):
     def falls(self) -> bool:
         """It falls."""
         return True
+
+    def descended(self, network: AbstractModel, parameters: Parameters = None) -> Float[Array, ""]:
+        """The loss."""
+        return self.value(network if parameters is None else network.with_parameters(parameters))
 
 
 class FullData(AbstractPlain):
@@ -152,6 +166,12 @@ class Modified(AbstractAltered):
     learning_rate: Float[Array, ""]
 
     alteration: ClassVar[str] = "modified"
+
+    def descended(self, network: AbstractModel, parameters: Parameters = None) -> Float[Array, ""]:
+        """The modified loss."""
+        slope = self.plain.gradient(network, parameters)
+        added = self.learning_rate / 4 * dot(slope, slope)
+        return self.plain.descended(network, parameters) + added
 
     def gradient(self, network: AbstractModel, parameters: Parameters = None) -> Parameters:
         """Gradient of the modified loss."""

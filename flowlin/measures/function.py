@@ -64,9 +64,9 @@ def error_rate(network: eqx.Module, task: Task) -> Float[Array, ""]:
     return wrongs / jnp.asarray(task.mass, own.dtype)
 
 
-@checked(task=samples, axes=None, average=index)
+@checked(network=model, task=samples, axes=None, average=index)
 def on_grid(
-    network: AbstractNetwork,
+    network: eqx.Module,
     task: Samples = None,
     *,
     axes: Any = None,
@@ -80,7 +80,9 @@ def on_grid(
 
     **Arguments:**
 
-    - `network`; `task` is not looked at.
+    - `network`, of flowlin or any Equinox module of one sample.
+    - `task`: says how many inputs a module has that is not flowlin's, where `axes` do not, and is
+      not looked at otherwise.
     - `axes`: the points (n,) of every input coordinate, or a tuple of such arrays, one per
       coordinate.
     - `average`: the input coordinate to average over; None for none.
@@ -90,9 +92,9 @@ def on_grid(
     **Raises:** `ValueError` for a wrong number of axes, a coordinate out of range, or more than
     4 million points.
     """
-    del task
-    inputs = network.weights[0].shape[1]
-    axes = jnp.linspace(-1.0, 1.0, 21, dtype=network.dtype) if axes is None else axes
+    own = cast(AbstractModel, network)  # as `checked` leaves it
+    inputs = _inputs(own, task, axes)
+    axes = jnp.linspace(-1.0, 1.0, 21, dtype=own.dtype) if axes is None else axes
     axes = tuple(axes) if isinstance(axes, (tuple, list)) else (axes,) * inputs
     if len(axes) != inputs:
         raise ValueError(f"`axes` needs one array for each of {inputs} inputs, got {len(axes)}.")
@@ -111,8 +113,26 @@ def on_grid(
     if average is not None and average >= inputs:
         raise ValueError(f"`average` = {average} is none of the {inputs} input coordinates.")
     points = jnp.stack(jnp.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, inputs)
-    values = network.outputs(points).reshape(*shape, -1)
+    values = own.outputs(points).reshape(*shape, -1)
     return values if average is None else jnp.mean(values, axis=average)
+
+
+def _inputs(network: AbstractModel, task: Samples, axes: Any) -> int:
+    """How many inputs a network has, as far as that is known."""
+    if isinstance(network, AbstractNetwork):
+        return network.weights[0].shape[1]
+    if task is not None:
+        found = inputs_of(network, task).shape[1]
+    elif isinstance(axes, (tuple, list)):
+        found = len(axes)
+    else:
+        raise ValueError(
+            "`axes` must be a tuple, one array per input, or `task` be given: how many inputs a "
+            "module takes that is not flowlin's own is not known."
+        )
+    if isinstance(network, ForeignModel):
+        network.output_of(found, "of the grid")
+    return found
 
 
 @storable()

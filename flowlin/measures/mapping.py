@@ -9,14 +9,20 @@ import numpy as np
 from jax import lax
 
 from flowlin._tools.checks import checked, function_of, refuse, returned
-from flowlin.measures._input import Samples, samples
+from flowlin.measures._input import Samples, samples, whole
 from flowlin.network.foreign import ForeignModel
 from flowlin.network.model import AbstractModel
 from flowlin.network.own import AbstractOwn
 from flowlin.tasks.task import Task
+from flowlin.theory.task_modes import Modes
 
 Measure = Callable[[Any, Any], Any]
 MEASURE = function_of("network", "task")
+
+
+def _measure_or_modes(name: str, value: Any) -> Any:
+    """A function of (network, task), or modes."""
+    return value if isinstance(value, Modes) else MEASURE(name, value)
 
 
 def _trajectory_or_stacked(name: str, value: Any) -> Any:
@@ -36,8 +42,8 @@ def _trajectory_or_stacked(name: str, value: Any) -> Any:
     return value
 
 
-@checked(flow=_trajectory_or_stacked, measure=MEASURE, task=samples)
-def along(flow: Any, measure: Measure, task: Samples = None) -> Any:
+@checked(flow=_trajectory_or_stacked, measure=_measure_or_modes, task=samples)
+def along(flow: Any, measure: Measure | Modes, task: Samples = None) -> Any:
     """A measure at all saved times of a trajectory, in one call.
 
     The same numbers as `observe={name: measure}` records during the run. One network after the
@@ -47,7 +53,7 @@ def along(flow: Any, measure: Measure, task: Samples = None) -> Any:
 
     - `flow`: a trajectory with saved networks, or networks stacked on a leading axis, such as
       `flow.network(ts)` of a run with `dense=True`.
-    - `measure`: function of (network, task) that returns arrays.
+    - `measure`: function of (network, task) that returns arrays; or modes, for their strengths.
     - `task`: None is the trajectory's own, where it knows it: not once loaded from a file, or made
       under `jit` with the task as an argument. The measure is then called with None.
 
@@ -56,9 +62,13 @@ def along(flow: Any, measure: Measure, task: Samples = None) -> Any:
     **Raises:** `ValueError` if the run recorded observables instead of networks, for networks that
     are not stacked, and for a measure that returns no arrays.
     """
-    if isinstance(flow, AbstractModel):
-        return _mapped(measure, flow, task)
-    return _mapped(measure, flow.models, flow.reference.task if task is None else task)
+    networks = flow
+    if not isinstance(flow, AbstractModel):
+        networks, task = flow.models, flow.reference.task if task is None else task
+    if isinstance(measure, Modes):
+        first = jax.tree.map(lambda leaf: leaf[0], networks)
+        measure = measure.observable(first, whole(first, task))
+    return _mapped(measure, networks, task)
 
 
 @eqx.filter_jit

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flowlin._tools.checks import WORDS, checked, flag
+from flowlin._tools.checks import WORDS, checked, flag, refuse
 from flowlin._tools.numerics import root
 from flowlin.network.graph import GatedGraph
 from flowlin.network.kinds import AbstractNetwork
@@ -18,6 +18,8 @@ def _parameters(name: str, value: Any) -> Any:
         return WORDS["network"](name, value).parameters
     if isinstance(value, GatedGraph):
         return WORDS["graph"](name, value).parameters
+    if hasattr(type(value), "networks"):  # a trajectory, whose class lies above measures
+        raise refuse(name, "a network, or a tree of parameters", value, "pass `flow.final`")
     found = jax.tree.map(lambda leaf: leaf if _floats(leaf) else None, value)
     if not jax.tree.leaves(found):
         raise ValueError(f"`{name}` holds no arrays of floats; pass a network, or its parameters.")
@@ -42,14 +44,14 @@ def distance(a: Any, b: Any, *, relative: bool = False) -> Float[Array, ""]:
     - `relative`: whether to divide by the norm of b, the reference; nothing is no distance from
       nothing.
 
-    **Raises:** `ValueError` for parameters of different structure or shapes.
+    **Raises:** `ValueError` for parameters of different structure or shapes, and for trajectories.
     """
     shapes = [[leaf.shape for leaf in jax.tree.leaves(given)] for given in (a, b)]
     if shapes[0] != shapes[1] or jax.tree.structure(a) != jax.tree.structure(b):
-        raise ValueError(
-            "`a` and `b` must have parameters of one structure, got arrays of shapes "
-            f"{shapes[0]} and {shapes[1]}."
-        )
+        got = f"arrays of shapes {shapes[0]} and {shapes[1]}"
+        if shapes[0] == shapes[1]:
+            got = "trees with other fields around arrays of the same shapes; pass those alone"
+        raise ValueError(f"`a` and `b` must have parameters of one structure, got {got}.")
     off, size = _norms(jax.tree.leaves(a), jax.tree.leaves(b))
     return jnp.where(off == 0, 0.0, off / jnp.where(off == 0, 1.0, size)) if relative else off
 

@@ -1,7 +1,8 @@
 """A network in the coordinates of a task's modes; their strengths are `Modes.strengths`."""
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
+import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -10,15 +11,17 @@ from flowlin._tools.checks import checked
 from flowlin._tools.codec import storable
 from flowlin._tools.numerics import root
 from flowlin.measures._input import task_or_none, whole
+from flowlin.network.foreign import model
 from flowlin.network.kinds import AbstractNetwork
+from flowlin.network.model import AbstractModel
 from flowlin.tasks.task import Task
 from flowlin.theory.origin import require_origin
 from flowlin.theory.task_modes import Modes
 
 
-@checked
+@checked(network=model)
 def mode_matrix(
-    network: AbstractNetwork, task: Task, modes: Modes, *, check: bool = True
+    network: eqx.Module, task: Task, modes: Modes, *, check: bool = True
 ) -> Float[Array, "K K"]:
     r"""The network's function between the modes, $A_{\alpha\beta} = u_\alpha^T (\hat Y^T X / P)
     v_\beta / d_\beta$, (K, K).
@@ -27,13 +30,15 @@ def mode_matrix(
     diagonal are the strengths of `modes.strengths`, which the closed forms speak of; what is off it
     they drop. Zero in columns with d = 0.
 
-    **Arguments:** `network`; `task` and its `modes` (bind them with `functools.partial`);
+    **Arguments:** `network`, of flowlin or any Equinox module of one sample; `task` and its `modes`
+    (bind them with `functools.partial`);
     `check=False` where modes of another c or other data are meant.
 
     **Raises:** `ValueError` for such modes otherwise.
     """
-    observable = modes.observable(network, whole(network, task), check=check)
-    return modes.u.T @ observable.response(network, task)
+    own = cast(AbstractModel, network)  # as `checked` leaves it
+    observable = modes.observable(own, whole(own, task), check=check)
+    return modes.u.T @ observable.response(own, task)
 
 
 @storable()
@@ -45,10 +50,8 @@ class ModeShares(NamedTuple):
     outside: Array
 
 
-@checked
-def mode_shares(
-    network: AbstractNetwork, task: Task, modes: Modes, *, check: bool = True
-) -> ModeShares:
+@checked(network=model)
+def mode_shares(network: eqx.Module, task: Task, modes: Modes, *, check: bool = True) -> ModeShares:
     r"""How much of the network's function on the task lies in the modes.
 
     With A of `mode_matrix`, $\hat Y$ (P, N_out) and $S = \|\hat Y\|_F^2 / P$:
@@ -62,12 +65,14 @@ def mode_shares(
     They add up to one if the v are eigenvectors of Sigma_x (`modes.commutator` zero). A
     network of output zero has none: nan.
 
-    **Arguments:** `network`; `task` and its `modes` (bind them with `functools.partial`);
+    **Arguments:** `network`, of flowlin or any Equinox module of one sample; `task` and its `modes`
+    (bind them with `functools.partial`);
     `check=False` where modes of another c or other data are meant.
 
     **Raises:** `ValueError` for such modes otherwise.
     """
-    matrix, outputs = mode_matrix(network, task, modes, check=check), network.outputs(task.x)
+    matrix = mode_matrix(network, task, modes, check=check)
+    outputs = cast(AbstractModel, network).outputs(task.x)
     squares, total = matrix**2 * modes.d, average(jnp.sum(outputs**2, axis=1), task.weights)
     diagonal = jnp.sum(jnp.diagonal(squares))
     rest = outputs - modes.augmented(task.x) @ modes.v @ matrix.T @ modes.u.T

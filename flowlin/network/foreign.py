@@ -1,13 +1,17 @@
 """Any Equinox module as a model: nothing is known of it but its outputs and its arrays."""
 
+import functools
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from typing import Any, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from flowlin._tools.checks import WORDS, refuse, require_runnable
+from flowlin._tools.checks import WORDS, calling, refuse, require_runnable
 from flowlin._tools.codec import storable
 from flowlin._tools.show import Summary, plural, shown
 from flowlin._tools.types import Product
@@ -27,9 +31,27 @@ def _summary(found: Any) -> Summary:
     arrays = jax.tree.leaves(found.inexact)
     rows = [("parameters", plural(sum(a.size for a in arrays), "parameter"))]
     rows.append(("precision", str(arrays[0].dtype)))
-    # A file keeps the name alone.
-    title = found.rest if isinstance(found.rest, str) else type(found.rest).__name__
-    return Summary(title, rows, inline=True)
+    return Summary(found.name, rows, inline=True)
+
+
+class Rest:
+    """What a module holds besides arrays, as a part of what is compiled.
+
+    Compared by all that is in it, so that lists and dictionaries have a hash here.
+    """
+
+    def __init__(self, tree: Any):
+        self.tree = tree
+
+    def _key(self) -> tuple[Any, ...]:
+        leaves, structure = jax.tree.flatten(self.tree)
+        return structure, tuple((type(leaf), leaf) for leaf in leaves)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Rest) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
 
 
 @shown(_summary)
@@ -39,7 +61,7 @@ class ForeignModel(AbstractModel):
 
     - `inexact`: its floating-point arrays, which can be trained.
     - `fixed`: its other arrays.
-    - `rest`: functions, numbers, and whatever else it holds.
+    - `rest`: functions, numbers, and whatever else it holds, a `Rest`; of a file its `words` alone.
     """
 
     inexact: Any
@@ -56,29 +78,33 @@ class ForeignModel(AbstractModel):
         if not callable(module):
             raise refuse(name, "a module that maps one sample", module, "give it a `__call__`")
         inexact, others = eqx.partition(module, eqx.is_inexact_array)
-        fixed, rest = eqx.partition(others, eqx.is_array)
+        fixed, rest = eqx.partition(others, lambda a: eqx.is_array(a) or isinstance(a, np.ndarray))
         _require_one_precision(name, module, inexact)
-        try:
-            hash(rest)
-        except TypeError as error:
-            raise ValueError(
-                f"`{name}` holds something without a hash ({error}); mark that field with "
-                "`eqx.field(static=True)`, or make it an array or a tuple."
-            ) from None
-        return ForeignModel(jax.tree.map(jnp.asarray, inexact), fixed, rest)
+        _require_hashes(name, rest)
+        inexact, fixed = jax.tree.map(jnp.asarray, (inexact, fixed))
+        return ForeignModel(inexact, fixed, Rest(rest))
 
     @property
     def module(self) -> Any:
         """The module, put together again."""
-        return eqx.combine(self.inexact, self.fixed, self.rest)
+        return eqx.combine(self.inexact, self.fixed, self.rest.tree)
+
+    @property
+    def words(self) -> tuple[tuple[str, str], ...]:
+        """Place and name of its class, and of all that it holds besides arrays, static or not."""
+        if isinstance(self.rest, str):  # of a file of flowlin 0.2.0 or before: the class alone
+            return (("", self.rest),)
+        return tuple(_words(self.rest.tree)) if isinstance(self.rest, Rest) else self.rest
+
+    @property
+    def name(self) -> str:
+        """That of its class."""
+        return self.words[0][1]
 
     @property
     def kind(self) -> str:
-        """The names of its class and of what it holds besides arrays: `MLP(tanh, _identity)`."""
-        leaves = jax.tree.leaves(self.rest)
-        known = (bool, int, float, str)
-        named = [repr(one) if isinstance(one, known) else _name(one) for one in leaves]
-        return f"{type(self.rest).__name__}({', '.join(named)})"
+        """Its words as one: `Lambda(fn=tanh)`."""
+        return f"{self.name}({', '.join(f'{place[1:]}={word}' for place, word in self.words[1:])})"
 
     @property
     def parameters(self) -> PyTree:
@@ -106,7 +132,7 @@ class ForeignModel(AbstractModel):
     @property
     def about_kinks(self) -> tuple[str, str]:
         """Nothing is known."""
-        kind = type(self.rest).__name__
+        kind = self.name
         return "unknown", f"nothing is known of a model's kinks that is not flowlin's own ({kind})"
 
     @property
@@ -156,15 +182,10 @@ class ForeignModel(AbstractModel):
 
     def output_of(self, inputs: int, of: str) -> jax.ShapeDtypeStruct:
         """What one sample (N_in,) gives, which must be numbers (N_out,); `of` says whose it is."""
-        kind, x = type(self.rest).__name__, jax.ShapeDtypeStruct((inputs,), self.dtype)
-        try:
+        x = jax.ShapeDtypeStruct((inputs,), self.dtype)
+        what = f"`network`, {self.name}, fails on one sample {of}, of shape {x.shape}"
+        with calling(what, ONE_SAMPLE):
             found: Any = eqx.filter_eval_shape(self.module, x)
-        except Exception as error:  # whatever the user's own code raises
-            why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            raise ValueError(
-                f"`network`, {kind}, fails on one sample {of}, of shape {x.shape}: {why}; "
-                f"{ONE_SAMPLE}."
-            ) from error
         dtype = cast(Any, getattr(found, "dtype", None))
         if len(getattr(found, "shape", ())) != 1 or not jnp.issubdtype(dtype, jnp.floating):
             raise self._refused(found, "(N_out,)", inputs, of)
@@ -174,16 +195,18 @@ class ForeignModel(AbstractModel):
         """The error of a module that gives something else than wanted."""
         dtype = getattr(found, "dtype", None)
         got = f"{dtype}{list(found.shape)}" if dtype is not None else f"a {type(found).__name__}"
+        alone = getattr(found, "shape", None) == ()
+        remedy = "return an array (1,), as of jnp.atleast_1d" if alone else ONE_SAMPLE
         return ValueError(
-            f"`network`, {type(self.rest).__name__}, must return an array of shape {wanted} for "
-            f"one sample {of}, of shape {(inputs,)}, got {got}; {ONE_SAMPLE}."
+            f"`network`, {self.name}, must return an array of shape {wanted} for "
+            f"one sample {of}, of shape {(inputs,)}, got {got}; {remedy}."
         )
 
     def time_constants(self, tau: Array) -> PyTree:
         """One for all arrays."""
         if tau.ndim:
             raise ValueError(
-                f"`tau` must be one number for a {type(self.rest).__name__}, got shape "
+                f"`tau` must be one number for a {self.name}, got shape "
                 f"{tau.shape}: only flowlin's own networks have layers that are known."
             )
         return jax.tree.map(lambda _: tau, self.inexact)
@@ -208,25 +231,82 @@ class ForeignModel(AbstractModel):
     def _stored(fields: dict[str, Any]) -> dict[str, Any]:
         """What a file holds: arrays in the tree's order, and what kind of module they are of."""
         arrays = {name: jax.tree.leaves(fields[name]) for name in ("inexact", "fixed")}
-        return arrays | {"rest": type(fields["rest"]).__name__}
+        return arrays | {"rest": ForeignModel(**fields).words}
 
     def restored(self, stored: AbstractModel, name: str) -> AbstractModel:
         """This module with the arrays that a file holds by their places."""
         if not isinstance(stored, ForeignModel):
             raise ValueError(
-                f"`{name}` is a {type(self.rest).__name__}, and the file holds {stored!r}; leave "
-                "it out."
+                f"`{name}` is a {self.name}, and the file holds {stored!r}; leave it out."
             )
-        return ForeignModel(
-            _filled(name, self.inexact, stored.inexact),
-            _filled(name, self.fixed, stored.fixed),
-            self.rest,
-        )
+        inexact = _filled(name, self.inexact, stored.inexact)
+        fixed = _filled(name, self.fixed, stored.fixed)
+        theirs = dict(stored.words)  # another version of a class may have other fields
+        for place, word in self.words:
+            if theirs.get(place, word) != word:
+                raise ValueError(
+                    f"`{name}{place}` is {word}, and the file has {theirs[place]} there; give a "
+                    "model of the kind that was saved."
+                )
+        return ForeignModel(inexact, fixed, self.rest)
+
+
+def _parts(thing: Any) -> dict[str, Any]:
+    """What a thing holds directly, static or not, by place; empty for a leaf."""
+    if isinstance(thing, functools.partial):
+        return {".func": thing.func, ".args": thing.args, ".keywords": thing.keywords}
+    if _is_object(thing):
+        return {f".{field.name}": getattr(thing, field.name, None) for field in fields(thing)}
+    inner = jax.tree_util.tree_flatten_with_path(thing, is_leaf=lambda node: node is not thing)[0]
+    return {jax.tree_util.keystr(path): part for path, part in inner if path}
+
+
+def _is_object(thing: Any) -> bool:
+    return is_dataclass(thing) and not isinstance(thing, type)
+
+
+def _places(thing: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Place and thing, of itself and of all that it holds."""
+    yield place, thing
+    for where, part in _parts(thing).items():
+        yield from _places(part, place + where)
+
+
+def _words(thing: Any) -> Iterator[tuple[str, str]]:
+    """Place and name of all that is no array, functions by their names."""
+    for place, part in _places(thing):
+        nameless = part is None or isinstance(part, (jax.Array, np.ndarray, list, tuple, dict))
+        if not nameless:
+            yield place, _name(part)
+
+
+def _hashed(part: Any) -> dict[str, Any]:
+    """What needs a hash, by place: the static fields of an object, and leaves."""
+    if _is_object(part):
+        static = [field.name for field in fields(part) if field.metadata.get("static")]
+        return {f".{name}": getattr(part, name, None) for name in static}
+    holds = _parts(part) or isinstance(part, (list, tuple, dict))
+    return {} if holds else {"": part}
+
+
+def _require_hashes(name: str, rest: Any) -> None:
+    """Raise `ValueError` for what a compiled program cannot be known by, naming its place."""
+    for place, part in _places(rest):
+        for where, value in _hashed(part).items():
+            try:
+                hash(value)
+            except TypeError:
+                wanted = "something with a hash, as all that is static and no array"
+                remedy = "make it a tuple, or a field that is not static"
+                raise refuse(f"{name}{place}{where}", wanted, value, remedy) from None
 
 
 def _name(thing: Any) -> str:
-    """Of a function, or of the class of something else."""
-    return getattr(thing, "__name__", type(thing).__name__)
+    """Of a function, of the class of something else; numbers and words are their own."""
+    if isinstance(thing, (bool, int, float, complex, str)):
+        return repr(thing)
+    found = getattr(thing, "__name__", type(thing).__name__)
+    return "<lambda>" if found == "_identity" else found  # Equinox has written it either way
 
 
 def _filled(name: str, own: PyTree, stored: Any) -> PyTree:

@@ -138,11 +138,15 @@ def trained(model: AbstractModel, trainable: Any) -> tuple[bool, ...] | None:
 
 def _spec(name: str, value: Any) -> Any:
     """A filter spec, as far as it can be told without the network."""
-    fine = [callable(leaf) or isinstance(leaf, (bool, np.bool_)) for leaf in jax.tree.leaves(value)]
-    if not fine or not all(fine):
-        raise refuse(
-            name, "a function of a leaf, or a tree of truth values like the network", value
-        )
+    leaves = jax.tree_util.tree_flatten_with_path(value)[0]
+    if not leaves:
+        wanted = "a function of a leaf, or a tree of truth values like the network"
+        raise refuse(name, wanted, value)
+    for path, leaf in leaves:
+        if not callable(leaf) and not isinstance(leaf, (bool, np.bool_)):
+            wanted = "True, False or a function of a leaf, or a tree of them like the network"
+            remedy = "an array moves as a whole" if path and np.ndim(leaf) else ""
+            raise refuse(f"{name}{jax.tree_util.keystr(path)}", wanted, leaf, remedy)
     return value
 
 

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from matplotlib.axes import Axes
 
@@ -146,11 +145,9 @@ def _strengths(flow: Trajectory, modes: Modes) -> np.ndarray:
     """Mode strengths at the saved times, (T, K)."""
     if "modes" in flow.observed:
         return array("flow.observed['modes']", flow.observed["modes"], f"T {len(modes.s)}")
-    task = flow.reference.task
-    if flow.saved is None or task is None:
+    if flow.saved is None or flow.reference.task is None:
         raise ValueError("the run holds no mode strengths; pass `observe={'modes': modes}` to it.")
-    observable = modes.observable(flow.final, task)
-    return np.asarray(jax.vmap(lambda network: observable(network, task))(flow.networks))
+    return np.asarray(flow.along(modes))
 
 
 def _mark_hits(ax: Axes, flow: Trajectory, level: np.ndarray, shown: Sequence[int]) -> None:

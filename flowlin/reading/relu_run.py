@@ -234,7 +234,7 @@ def rectified(flow: Trajectory, task: Task) -> Rectified:
             "and `vmap`, and not loaded; run `fl.gradient_flow(network, task, t1)` again."
         )
     if not isinstance(flow.model, ReLUNetwork):
-        raise refuse("flow", "of a ReLUNetwork", flow.model, "other networks' gates do not switch")
+        raise refuse("flow", "of a ReLUNetwork", flow.final, "of others no switch is known")
     if not is_one_of(flow.result, *OKAY):
         raise ValueError("`flow` failed; what it computed has no end to read it to.")
     if not eqx.tree_equal(task, flow.reference.task):

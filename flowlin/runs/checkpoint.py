@@ -9,9 +9,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from flowlin._tools.archive import naming, read, require_place, write
 from flowlin._tools.codec import check, require_storable, storable
+from flowlin._tools.compiled import jit_by_array
 from flowlin._tools.copies import copied
 from flowlin._tools.types import PathLike
 from flowlin._tools.version import __version__
@@ -29,6 +31,7 @@ class CheckpointFile(NamedTuple):
     """What is written.
 
     - `prints`: what the run is of; see `_prints`.
+    - `slope`: how it begins; see `_slope`.
     - `capacity`: of its logs.
     - `switched`: whether it has gone over to a solver for stiff flows.
     - `flow`: the trajectory so far.
@@ -36,6 +39,7 @@ class CheckpointFile(NamedTuple):
     """
 
     prints: dict[str, str]
+    slope: Float[Array, " N"]
     capacity: int
     switched: bool
     flow: Trajectory
@@ -61,7 +65,7 @@ class Checkpoint(AbstractPaced):
 
     def __init__(self, path: PathLike, run: AbstractRun):
         self.path, self.pace = require_place("checkpoint", path), Pace(SECONDS)
-        self.prints = _prints(run)
+        self.prints, self.slope = _prints(run), _slope(run.anonymous)
         if jax.process_count() > 1:
             raise ValueError("`checkpoint` is for runs of one process; leave it out on several.")
         if run.observables.functions is not None:
@@ -118,6 +122,12 @@ class Checkpoint(AbstractPaced):
                 f"{where} is of a run with another {', '.join(other)}; remove the file to start "
                 "anew, or choose another one."
             )
+        if not _is_near(np.asarray(found.slope), np.asarray(self.slope)):
+            raise ValueError(
+                f"{where} is of a run with another loss or gradient at t = 0: `network` or `loss` "
+                "holds another function of the same name; remove the file to start anew, or "
+                "choose another one."
+            )
         return found
 
     def look(self, run: AbstractRun, flow: Trajectory) -> None:
@@ -125,6 +135,7 @@ class Checkpoint(AbstractPaced):
         began = time.monotonic()
         content = CheckpointFile(
             prints=self.prints,
+            slope=self.slope,
             capacity=run.capacity,
             switched=run.switched,
             flow=flow.of(run),
@@ -188,6 +199,26 @@ def _restored(run: AbstractRun, leaves: list[jax.Array]) -> Continuation:
 def _prints(run: AbstractRun) -> dict[str, str]:
     """A fingerprint of each argument of a run."""
     return {name: _hash(part) for name, part in run.arguments().items()}
+
+
+@jit_by_array
+def _slope(run: AbstractRun) -> Float[Array, " N"]:
+    """The loss at t = 0 and the lengths of its gradient's arrays.
+
+    They tell functions apart of which prints know no more than a name, such as `<lambda>`.
+    """
+    gradient = jax.tree.leaves(run.objective.gradient(run.network, run.parameters))
+    lengths = [jnp.linalg.norm(jnp.ravel(array)) for array in gradient]
+    return jnp.stack([run.objective.value(run.network), *lengths])
+
+
+def _is_near(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two such are equal, up to what another machine rounds otherwise."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    size = np.abs(np.append(b[0], np.full(len(b) - 1, np.max(b[1:]))))
+    near = np.abs(a - b) <= np.finfo(b.dtype).eps ** (1 / 3) * size  # products in TensorFloat-32
+    return bool(np.all(near)) or np.array_equal(a, b, equal_nan=True)
 
 
 def _hash(part: Any) -> str:

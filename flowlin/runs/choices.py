@@ -161,7 +161,8 @@ def chosen_decay(network: AbstractModel, weight_decay: Numbers | None) -> Decay 
     rate = jnp.asarray(weight_decay, network.dtype)
     if rate.ndim and not isinstance(network, AbstractNetwork):
         raise ValueError(
-            "`weight_decay` per layer is for networks of flowlin; give one number for this one."
+            f"`weight_decay` must be one number for a {type(network.module).__name__}, got shape "
+            f"{rate.shape}: only flowlin's layered networks have layers that are known."
         )
     layers = len(network.hidden) + 1
     if rate.shape not in ((), (layers,)):

@@ -11,11 +11,22 @@ from jaxtyping import Array, Bool, Int
 from flowlin._tools.arrays import end_to_end, first_rows
 from flowlin._tools.copies import copied
 from flowlin._tools.result import RESULTS, is_one_of
+from flowlin.field.objective import AbstractObjective, dot
 from flowlin.log.linear_phase import UnitCounts
 from flowlin.network.model import AbstractModel
 from flowlin.runs.driving import AbstractRun, Effort, Limits, started
 from flowlin.runs.run import Observables
-from flowlin.runs.stepping import Descent, Outcome, Rows, State, Stops, advanced, outcome, row
+from flowlin.runs.stepping import (
+    Descent,
+    Outcome,
+    Rows,
+    State,
+    Stops,
+    advanced,
+    outcome,
+    row,
+    updated,
+)
 from flowlin.runs.trajectory import Continuation, Reference, Trajectory, WindowCounts
 from flowlin.tasks.task import Task
 
@@ -133,6 +144,11 @@ class DescentRun(AbstractRun):
     def task(self) -> Task:
         """What it is trained on."""
         return self.descent.task
+
+    @property
+    def objective(self) -> AbstractObjective:
+        """What it descends."""
+        return self.descent.objective
 
     @property
     def observables(self) -> Observables:
@@ -381,16 +397,22 @@ def _numbers(key: Any) -> np.ndarray:
 
 
 def _nature(descent: Descent) -> Any:
-    """What an optimiser does in three steps: it is made of functions that do not tell."""
+    """What an optimiser does in three steps: it is made of functions that do not tell.
+
+    Down from the parameters, half the sum of whose squares has them as its gradient.
+    """
     optimiser, parameters = descent.optimiser, descent.network.parameters
     if optimiser is None:
         return None
+
+    def half_square(parameters: Any) -> Any:
+        return dot(parameters, parameters) / 2
 
     @eqx.filter_jit
     def tried(parameters: Any) -> Any:
         state, found = optimiser.init(parameters), []
         for _ in range(3):  # the first one does not show how rates decay
-            updates, state = optimiser.update(parameters, state, parameters)
+            updates, state = updated(optimiser, parameters, state, parameters, half_square)
             found.append(updates)
         return found, state
 

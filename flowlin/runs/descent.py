@@ -90,7 +90,9 @@ def gradient_descent(
       nearest to it, and takes at least one.
     - `weight_decay`: as there; an `optimiser` is given the gradient with it.
     - `optimiser`: any optax optimiser in place of plain descent; it brings its own rate, and
-      `learning_rate` then only sets the unit of time.
+      `learning_rate` then only sets the unit of time. One that asks for `value`, `grad` or
+      `value_fn` (L-BFGS, line searches, Polyak's steps, `reduce_on_plateau`) is given those of
+      what is descended: with weight decay, and for mini-batches of the step's batch.
     - `interpolate`: whether an event's time is where the straight line between the watched values
       of two steps crosses the level, instead of the later step. Steps know nothing finer; but
       these times converge to those of the modified flow (`fl.gradient_flow(modified_rate=)`) as

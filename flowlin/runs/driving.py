@@ -12,6 +12,7 @@ from flowlin._tools.arrays import end_to_end
 from flowlin._tools.compiled import jit_by_array
 from flowlin._tools.copies import copied
 from flowlin._tools.result import RESULTS, hand_back, is_one_of
+from flowlin.field.objective import AbstractObjective
 from flowlin.log.buffer import Buffer
 from flowlin.network.model import AbstractModel
 from flowlin.runs.trajectory import Continuation, Reference, Trajectory
@@ -65,6 +66,11 @@ class AbstractRun(eqx.Module):
     @abc.abstractmethod
     def task(self) -> Task:
         """What it is trained on."""
+
+    @property
+    @abc.abstractmethod
+    def objective(self) -> AbstractObjective:
+        """What it descends."""
 
     @property
     @abc.abstractmethod

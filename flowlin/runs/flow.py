@@ -150,7 +150,8 @@ def gradient_flow(
     - `checkpoint`: a file that the run's state and trajectory are written to about every half
       minute and at the end, atomically. The same call finds the file and goes on from there, or
       returns at once what had come out. A run that was killed and resumed equals one that was
-      not, bit for bit. Functions in `loss`, `events` and `observe` are known by their names alone.
+      not, bit for bit. Functions are known by their names; those in `network` and `loss` also by
+      the loss and the gradient at t = 0, those in `events` and `observe` by nothing else.
     - `throw`: whether a run that fails raises; else `flow.result` says what happened.
 
     Ctrl-C is heard about every other second (under `jit`, with a diffrax progress meter and in the

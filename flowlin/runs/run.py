@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from flowlin._tools.checks import recordable
+from flowlin._tools.checks import calling, recordable
 from flowlin._tools.compiled import jit_by_array
 from flowlin._tools.copies import copied
 from flowlin._tools.flat import as_tree
@@ -62,10 +62,12 @@ class Observables(eqx.Module):
     def __call__(self, network: AbstractModel, parameters: Parameters, task: Task) -> Any:
         if self.functions is None:
             return parameters
-        found = {
-            name: recordable(f"`observe[{name!r}]`", f(network.module, task))
-            for name, f in self.functions.items()
-        }
+        found = {}
+        for name, function in self.functions.items():
+            what = f"`observe[{name!r}]`"
+            with calling(f"{what} fails"):
+                value = function(network.module, task)
+            found[name] = recordable(what, value)
         return jax.tree.map(lambda a: a if eqx.is_array(a) else jnp.asarray(a, float), found)
 
 
@@ -135,6 +137,11 @@ class Run(AbstractRun):
     def task(self) -> Task:
         """What it is trained on."""
         return self.problem.task
+
+    @property
+    def objective(self) -> AbstractObjective:
+        """What it descends."""
+        return self.method.objective
 
     @property
     def observables(self) -> Observables:

@@ -1,5 +1,6 @@
 """Steps of descent, the one loop over them, and what is looked at on the way."""
 
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar, cast
@@ -185,20 +186,20 @@ class Descent(eqx.Module):
     def update(self, state: State) -> State:
         """One step, nothing looked at."""
         network, order = self.network, state.order
-        if self.batch_size is None:
-            gradient = self.objective.gradient(network, state.parameters)
-        else:
+        goal = self.objective
+        if self.batch_size is not None:
             order, chosen = self._batch(state)
             batch = FullData(self.task.take(chosen), self.problem.loss)
-            batch = decayed(batch, self.problem.decay)
+            goal = decayed(batch, self.problem.decay)
             gates = jax.tree.map(lambda gate: gate[chosen], network.sample_gates)
-            gradient = batch.gradient(network.with_sample_gates(gates), state.parameters)
+            network = network.with_sample_gates(gates)
         optimiser, before = state.optimiser, cast(Any, state.parameters)
-        gradient = cast(Any, gradient)
+        gradient = cast(Any, goal.gradient(network, before))
         if self.optimiser is None:
             updates = jax.tree.map(lambda g: -self.learning_rate * g, gradient)
         else:
-            updates, optimiser = self.optimiser.update(gradient, optimiser, before)
+            descended = functools.partial(goal.descended, network)
+            updates, optimiser = updated(self.optimiser, gradient, optimiser, before, descended)
         parameters: PyTree = optax.apply_updates(before, updates)
         return copied(
             state, parameters=parameters, optimiser=optimiser, step=state.step + 1, order=order
@@ -337,6 +338,22 @@ class Descent(eqx.Module):
             result = RESULTS.where(happened, outcome, result)  # pyright: ignore
         log = state.log if self.look.observer.watches else None
         return Outcome(end, result, event_log(log, self.look.observer, end))
+
+
+def updated(
+    optimiser: optax.GradientTransformation,
+    gradient: Any,
+    state: Any,
+    parameters: Any,
+    descended: Callable[[Any], Array],
+) -> tuple[Any, Any]:
+    """Updates and the new state, of an optimiser that may ask for the value of what is descended.
+
+    Where it does not, the compiled program has no value in it.
+    """
+    extra = {"value": descended(parameters), "grad": gradient, "value_fn": descended}
+    asked = optax.with_extra_args_support(optimiser)
+    return asked.update(gradient, state, parameters, **extra)
 
 
 class Outcome(NamedTuple):

@@ -38,9 +38,12 @@ def load(path: PathLike, like: eqx.Module | None = None) -> Trajectory:
     - `path`: of the file.
     - `like`: for a run of an Equinox module that is not flowlin's own, a module of the same
       kind, whatever the values of its arrays: those of the file take their places, by their
-      order in the tree, and functions and other fields are this module's.
+      order in the tree, and functions and other fields are this module's. Its class, numbers and
+      functions are compared with those that were saved, functions by name; of files of flowlin
+      0.2.0 and before the class alone.
 
-    **Raises:** `ValueError` for a missing `like`, or one with other arrays; for another file, a
+    **Raises:** `ValueError` for a missing `like`, one of another kind or with other arrays; for
+    another file, a
     damaged one, one of a later version, or one in float64 while JAX is set to float32;
     `FileNotFoundError` if there is none.
     """
@@ -52,7 +55,7 @@ def load(path: PathLike, like: eqx.Module | None = None) -> Trajectory:
         )
     if like is None and isinstance(found.model, ForeignModel):
         raise ValueError(
-            f"`path` = {os.fspath(path)!r} holds a run of a {found.model.rest}, of which a file "
+            f"`path` = {os.fspath(path)!r} holds a run of a {found.model.name}, of which a file "
             "keeps the arrays only; pass `like`, a module of the same kind."
         )
     if like is not None:

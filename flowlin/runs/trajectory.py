@@ -29,11 +29,13 @@ from flowlin.log.linear_phase import (
 )
 from flowlin.loss import Loss
 from flowlin.measures.mapping import along
+from flowlin.network.foreign import ForeignModel
 from flowlin.network.graph_forward import AbstractGraph
 from flowlin.network.kinds import ReLUNetwork
 from flowlin.network.model import AbstractModel
 from flowlin.runs import summary
 from flowlin.tasks.task import Task
+from flowlin.theory.task_modes import Modes
 
 
 class Reference:
@@ -174,9 +176,12 @@ class Trajectory(eqx.Module):
         **Raises:** `ValueError` if the run recorded observables instead.
         """
         if self.saved is None:
+            # What is recorded are arrays, and other modules hold functions too.
+            foreign = isinstance(self.model, ForeignModel)
+            whole = "eqx.filter(network, eqx.is_array)" if foreign else "network"
             raise ValueError(
                 "this run recorded `observe` instead of networks; add "
-                "`observe={..., 'network': lambda network, task: network}`, or use `dense=True`."
+                f"`observe={{..., 'network': lambda network, task: {whole}}}`, or use `dense=True`."
             )
         return _stacked(self.model, self.saved, self.ts.shape[0])
 
@@ -274,8 +279,8 @@ class Trajectory(eqx.Module):
         return self.networks.product(pathway)
 
     @checked(measure=None, task=None)
-    def along(self, measure: Callable[..., Any], task: Any = None) -> Any:
-        """A measure at all saved times: see `fl.measures.along`."""
+    def along(self, measure: Callable[..., Any] | Modes, task: Any = None) -> Any:
+        """A measure at all saved times, or the strengths of modes: see `fl.measures.along`."""
         return along(self, measure, task)
 
     @checked(progress=bar_or_lines)
@@ -357,9 +362,11 @@ class Trajectory(eqx.Module):
         or a quantile or window that the run did not record.
         """
         if not isinstance(self.final, ReLUNetwork):
+            foreign = isinstance(self.model, ForeignModel)
             raise ValueError(
-                f"`linearization` is about gates that switch; a {type(self.final).__name__} has "
-                "none."
+                f"`linearization` is about gates that switch; of a {type(self.final).__name__} "
+                f"{'nothing is known of them' if foreign else 'there are none'}; run a "
+                "fl.ReLUNetwork."
             )
         if not 0 <= layer < len(self.model.hidden):
             raise ValueError(

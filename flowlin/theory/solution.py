@@ -250,8 +250,12 @@ def _deep(problem: Problem) -> Solution:
     return _solution(problem, "deep modes", True, why, form)
 
 
-@jax.jit
 def modewise(t: ArrayLike, mode: Mode, u: Any, v: Any) -> Array:
     """The product u diag(a(t)) v^T of modes that do not see each other, (..., N_out, N)."""
+    return _of_modes(t, mode, u, v)  # by its own name, or solutions could not be pickled
+
+
+@jax.jit
+def _of_modes(t: ArrayLike, mode: Mode, u: Any, v: Any) -> Array:
     a = mode.strength(jnp.asarray(t)[..., None])
     return (u * a[..., None, :]) @ v.T
