@@ -47,9 +47,9 @@ def compare(flow: Trajectory, descent: Trajectory) -> Comparison:
     (`ts=descent.ts`); `descent` with saved networks. Times of `descent` after the end of `flow`
     are left out.
 
-    **Raises:** `ValueError` if the times do not match, the runs have other tasks or networks of
-    other shapes, or one was made
-    under `jit` with the task as an argument, so that the task is not known.
+    **Raises:** `ValueError` if the times do not match, the runs have other tasks (but for their
+    names) or networks of other shapes, or one was made under `jit` with the task as an argument,
+    so that the task is not known.
     """
     task, loss = descent.reference.task, descent.reference.loss
     if task is None or flow.reference.task is None or is_traced((flow, descent)):
