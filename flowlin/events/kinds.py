@@ -59,16 +59,27 @@ class AbstractEvent(eqx.Module):
 
 
 def _watch(
-    function, shape, level, network, name, direction, terminate, monotone=False, from_start=False
+    function: Callable[[AbstractModel], Array],
+    shape: tuple[int, ...],
+    level: ArrayLike,
+    dtype: DTypeLike,
+    *,
+    name: str,
+    direction: Direction,
+    terminate: bool,
+    monotone: bool = False,
+    from_start: bool = False,
 ) -> Watch:
-    """Watch a function with values of a shape against a level."""
-    level = jnp.asarray(level, network.dtype)
-    channel = Channel(name, np.broadcast_shapes(shape, level.shape))
-    function = Minus(function, level)
+    """Watch a function with values of a shape against a level; the rest is as in `Watch`."""
+    level = jnp.asarray(level, dtype)
     return Watch(
-        function, channel, direction=direction, terminate=terminate, monotone=monotone,
+        Minus(function, level),
+        Channel(name, np.broadcast_shapes(shape, level.shape)),
+        direction=direction,
+        terminate=terminate,
+        monotone=monotone,
         from_start=from_start,
-    )  # fmt: skip
+    )
 
 
 def _observed(what: str, function: Any, network: AbstractModel, level: ArrayLike) -> Any:
@@ -132,8 +143,17 @@ class Crossing(AbstractEvent):
                 f"`observable` of event {self.name!r} returns {raw.dtype}; return a floating-point "
                 "array whose components cross the level continuously."
             )
-        how = self.name, self.direction, self.terminate
-        return [_watch(function, raw.shape, self.level, network, *how)]
+        return [
+            _watch(
+                function,
+                raw.shape,
+                self.level,
+                network.dtype,
+                name=self.name,
+                direction=self.direction,
+                terminate=self.terminate,
+            )
+        ]
 
 
 @checked(rho=finite_array, share=finite_array)
@@ -224,8 +244,19 @@ class LossBelow(AbstractEvent):
         del task, kinks
         # The loss of a gradient flow never rises, so it is monotone; a modified flow's may,
         # and so may the loss on the data where weights decay.
-        how = self.name, "down", self.terminate, objective.falls
-        return [_watch(objective.value, (), self.level, network, *how, from_start=True)]
+        return [
+            _watch(
+                objective.value,
+                (),
+                self.level,
+                network.dtype,
+                name=self.name,
+                direction="down",
+                terminate=self.terminate,
+                monotone=objective.falls,
+                from_start=True,
+            )
+        ]
 
 
 def _levels(kinks: AbstractKinks) -> list[tuple[float, int, int]]:

@@ -69,14 +69,14 @@ def searched(them: Components, todo: Bool[Array, " C"], found: Brackets) -> Brac
     """
     dtype, far = them.error.dtype, jnp.full(todo.shape, jnp.inf, them.error.dtype)
     start = _Search(
-        Part.whole(),
-        jnp.where(todo, 0.0, 1.0).astype(dtype),
-        them.above,
-        far,
-        far,
-        far,
-        jnp.zeros((), jnp.int32),
-        found,
+        part=Part.whole(),
+        until=jnp.where(todo, 0.0, 1.0).astype(dtype),
+        above=them.above,
+        since=far,
+        least=far,
+        bottom=far,
+        parts=jnp.zeros((), jnp.int32),
+        found=found,
     )
 
     def unfinished(search: _Search) -> Array:
@@ -112,14 +112,14 @@ def _looked(them: Components, search: _Search) -> _Search:
     search = eqx.tree_at(lambda s: s.found, search, moved)
     search = _dips(them, search, done, quiet, jnp.any(changed, axis=0), values, times)
     return _Search(
-        search.part.following(jnp.any(wanted & ~done)),
-        jnp.where(done, high, search.until),
-        jnp.where(done, signs[-1], search.above),
-        search.since,
-        search.least,
-        search.bottom,
-        parts,
-        search.found,
+        part=search.part.following(jnp.any(wanted & ~done)),
+        until=jnp.where(done, high, search.until),
+        above=jnp.where(done, signs[-1], search.above),
+        since=search.since,
+        least=search.least,
+        bottom=search.bottom,
+        parts=parts,
+        found=search.found,
     )
 
 
@@ -172,14 +172,14 @@ def _dips(
     lower = quiet & (deepest_yet < search.least)
     here = times[jnp.argmin(jnp.abs(values), axis=0)]
     return _Search(
-        search.part,
-        search.until,
-        search.above,
-        jnp.where(leaves, jnp.inf, since),
-        jnp.where(leaves, jnp.inf, jnp.where(lower, deepest_yet, search.least)),
-        jnp.where(lower, here, search.bottom),
-        search.parts,
-        found,
+        part=search.part,
+        until=search.until,
+        above=search.above,
+        since=jnp.where(leaves, jnp.inf, since),
+        least=jnp.where(leaves, jnp.inf, jnp.where(lower, deepest_yet, search.least)),
+        bottom=jnp.where(lower, here, search.bottom),
+        parts=search.parts,
+        found=found,
     )
 
 
