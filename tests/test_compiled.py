@@ -40,6 +40,9 @@ known = pytest.mark.skipif(
 )
 
 
+SMALL = fl.Task([[1.0]], [[1.0]])
+
+
 @known
 def test_small_arrays_are_compiled_hastily_and_others_as_ever(monkeypatch):
     """An option that XLA does not know shows where it is handed over."""
@@ -145,3 +148,14 @@ def test_initial_weights_and_levels_of_mode_hits_are_a_program_each(durations, k
     other = fl.ReLUNetwork.init(task, 23, 0.2, key=jax.random.key(1))
     fl.ModeHits(hits.modes, share=0.25).watches(other, task, None, None)
     assert not durations
+
+
+def test_dense_output_of_a_few_steps_more_compiles_nothing(durations, key):
+    network, task = fl.LinearNetwork.init(SMALL, 2, 0.1, key=key), SMALL
+    short = fl.gradient_flow(network, task, 1.0, dense=True)
+    durations.clear()
+    longer = fl.gradient_flow(network, task, 20.0, dense=True)
+    assert not durations
+    # Other powers of two, that is.
+    few, more = (int(flow.stats["num_steps"]) + 1 for flow in (short, longer))
+    assert (few - 1).bit_length() < (more - 1).bit_length() <= 6
