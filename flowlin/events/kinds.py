@@ -122,9 +122,10 @@ class Crossing(AbstractEvent):
     - `level`: scalar, or an array that broadcasts against the observable.
     - `direction`: None for both, `"up"` or `"down"`.
     - `terminate`: whether the first such crossing ends the run, at the crossing.
-    - `name`: what the log calls it.
+    - `name`: what the log calls it; no two events of a run have the same name.
 
-    **Raises:** `ValueError` for another direction, or a level that is not finite.
+    **Raises:** `ValueError` for another direction, or a level that is not finite; in a run for a
+    name that another of its events has.
     """
 
     observable: Callable[[Any, Task], Array]
@@ -160,7 +161,8 @@ class Crossing(AbstractEvent):
 class ModeHits(AbstractEvent):
     """Hitting times: mode strengths a_alpha reaching a level (lead paper Sec. 5.4).
 
-    `flow.events.first("mode")` are the first times, (K,).
+    `flow.events.first("mode")` are the first times, (K,). Hits of several levels in one run are
+    told apart by their names: `[ModeHits(modes, share=q, name=f"{q:.0%}") for q in (0.1, 0.9)]`.
 
     **Arguments:**
 
@@ -232,7 +234,8 @@ class LossBelow(AbstractEvent):
     A loss that is there at t = 0 is an event at t = 0 (its `old` equals its `new`), and ends the
     run there if it terminates.
 
-    **Arguments:** `level` of the loss, `terminate` and `name` as for `Crossing`.
+    **Arguments:** `level` of the loss, `terminate` and `name` as for `Crossing`; for several levels
+    in one run, give each a name.
     """
 
     level: ArrayLike
@@ -351,6 +354,9 @@ class UnitSwitches(AbstractEvent):
         ]
 
 
+# Names that the log of a run keeps for what it holds without being asked.
+LOGGED = {"gate": "a run's gates", "branch": "a run's branches"}
+
 _event = instance(AbstractEvent, "an event", "wrap a function as fl.Crossing(function)")
 WORDS["events"] = sequence_of(_event, "a sequence of events")
 
@@ -362,8 +368,32 @@ def user_watches(
     objective: AbstractObjective,
     kinks: AbstractKinks,
 ) -> list[Watch]:
-    """What a run watches for the user's events."""
-    return [w for event in events for w in event.watches(network, task, objective, kinks)]
+    """What a run watches for the user's events.
+
+    **Raises:** `ValueError` for two events of one name.
+    """
+    found: list[Watch] = []
+    owners = dict(LOGGED)
+    for event in events:
+        watches = event.watches(network, task, objective, kinks)
+        if not isinstance(event, GateSwitches):
+            _take_names(owners, event, {watch.channel.name for watch in watches})
+        found += watches
+    return found
+
+
+def _take_names(owners: dict[str, str], event: AbstractEvent, names: set[str]) -> None:
+    """Enter an event as the owner of names, unless another one has one of them."""
+    kind = type(event).__name__
+    for name in sorted(names & owners.keys()):
+        remedy = "leave one out"
+        if hasattr(event, "name"):
+            remedy = f'give each a name of its own, as in {kind}(..., name="{name} 2")'
+        raise ValueError(
+            f"`events`: two are named {name!r}, {owners[name]} and {kind}, and the log could not "
+            f"tell them apart; {remedy}."
+        )
+    owners.update(dict.fromkeys(names, kind))
 
 
 def logs_gates(

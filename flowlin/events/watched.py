@@ -75,7 +75,8 @@ class Watch(eqx.Module):
     """An array-valued function of the network; its components' sign changes are the events.
 
     `below` and `above` are the sides of the channel's component that the signs stand for. Two
-    watches with sides (-1, 0) and (0, 1) enclose a kink and share a channel. What is `monotone`
+    watches of one event with sides (-1, 0) and (0, 1) enclose a kink and share a channel; no two
+    events do, since their names differ. What is `monotone`
     along a flow needs no look inside a step: its sign at the step's ends tells all. With
     `touches`, a dip into the step's error that comes out on the same side counts as a pair of
     crossings. With `from_start`, not being above at t = 0 is an event there.

@@ -230,8 +230,7 @@ class EventLog(eqx.Module):
         if more:
             raise ValueError(
                 f"`name` = {name!r}: {1 + len(more)} arrays of such events were watched, as gates "
-                "of several layers are; read `events.select(name)`, or give events names of their "
-                "own."
+                "of several layers are; read `events.select(name)`."
             )
         size, rows = self.offsets[-1], self.time.shape[0]
         if is_traced(self.time):
