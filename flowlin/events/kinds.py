@@ -107,14 +107,15 @@ class Crossing(AbstractEvent):
     exactly at its level counts as below it; one that touches it within the step's error and
     turns back is logged as two crossings at that time, with the uncertainty that this has.
 
-    Each step is searched for all roots, hundreds of them if need be: the observable is sampled
-    at Chebyshev points, and where these do not certify that it has no root, or one, the step is
+    Each step is searched for all roots, hundreds of them if need be: the observable is sampled at
+    Chebyshev points, and where these do not certify that it has no root, or one, the step is
     halved, again and again (see `flowlin.events.crossings`). Kinks, as of |a - 0.7|, and jumps are
-    found as well. What swings so fast that 4096 parts of a step do not resolve it is reported by
-    `flow.events.unresolved`, by `flow.stats["unresolved_crossings"]`, and by a
-    `fl.CrossingsWarning`. Under `jit`, `vmap` and derivatives all that is the same but for the
-    warning. A feature that is narrower than the distance of nine points at which everything else
-    is smooth stays unseen, since a function that can only be sampled has no other certificate.
+    found as well. What swings so fast that 4096 parts of a step do not resolve it, and what is NaN,
+    which has no side, is reported by `flow.events.unresolved`, by
+    `flow.stats["unresolved_crossings"]`, and by a `fl.CrossingsWarning`. Under `jit`, `vmap` and
+    derivatives all that is the same but for the warning. A feature that is narrower than the
+    distance of nine points at which everything else is smooth stays unseen, since a function that
+    can only be sampled has no other certificate.
 
     **Arguments:**
 

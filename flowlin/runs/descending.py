@@ -335,6 +335,9 @@ class DescentRun(AbstractRun):
         look, hidden = self.descent.look, self.network.hidden
         keys = [(layer, q) for q in look.quantiles for layer in range(len(hidden))]
         networks = self.observables.functions is None
+        counts = {"num_steps": state.step}
+        if look.observer.watches:
+            counts["unresolved_crossings"] = state.doubts.count
         return Trajectory(
             ts=part.ts,
             losses=part.losses,
@@ -344,7 +347,7 @@ class DescentRun(AbstractRun):
             end=found.end,
             result=found.result,
             saved=part.observed if networks else None,
-            counts={"num_steps": state.step},
+            counts=counts,
             labels=self.reference.choice.labels,
             dense=None,
             step_counts={

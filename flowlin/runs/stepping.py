@@ -22,7 +22,7 @@ from flowlin.field.decay import decayed
 from flowlin.field.objective import AbstractObjective, FullData
 from flowlin.field.problem import Problem
 from flowlin.log.buffer import Buffer
-from flowlin.log.eventlog import EventLog
+from flowlin.log.eventlog import EventLog, Unresolved
 from flowlin.network.model import AbstractModel
 from flowlin.runs.run import Observables
 from flowlin.runs.windows import Gates, Window, gates
@@ -75,6 +75,7 @@ class State(eqx.Module):
     optimiser: PyTree
     values: Array
     log: Buffer
+    doubts: Unresolved
     end: Array  # time of the first terminating event, else inf
     step: Array
     looked: Array  # the step of the last look
@@ -164,6 +165,7 @@ class Descent(eqx.Module):
             optimiser=() if self.optimiser is None else self.optimiser.init(parameters),
             values=values,
             log=log,
+            doubts=Unresolved.none(self.clock.dtype),
             end=end,
             step=jnp.zeros((), jnp.int32),
             looked=jnp.zeros((), jnp.int32),
@@ -219,14 +221,20 @@ class Descent(eqx.Module):
         return order, lax.dynamic_slice(order, (place * self.batch_size,), (self.batch_size,))
 
     def record(self, state: State, since: ArrayLike) -> State:
-        """With the crossings since the last look in the log."""
+        """With the crossings since the last look in the log; what is NaN crosses nothing."""
         values = self.values(state.parameters)
-        log, first = state.log, state.end
+        log, doubts, first = state.log, state.doubts, state.end
         if values.shape[0]:
             above, before = values > 0, state.values > 0
+            lost = jnp.isnan(values) | jnp.isnan(state.values)
             up, down = self.look.observer.directions
-            crossed = (above & ~before & up) | (~above & before & down)
+            crossed = ((above & ~before & up) | (~above & before & down)) & ~lost
             end, grain = self.time(state.step), self.time(since)
+            doubts = lax.cond(
+                jnp.any(lost),
+                lambda: doubts.put(lost, end - grain, end, jnp.arange(lost.size)),
+                lambda: doubts,
+            )
             time = jnp.broadcast_to(end, values.shape)
             if self.interpolate:
                 gap = jnp.where(crossed, values - state.values, 1.0)
@@ -236,7 +244,9 @@ class Descent(eqx.Module):
             log = log.append(time, grain, jnp.arange(new.size), old, new)
             stops = jnp.any(crossed & self.look.observer.terminating)
             first = jnp.where(stops, jnp.minimum(first, end), first)
-        return dataclasses.replace(state, values=values, log=log, end=first, looked=state.step)
+        return dataclasses.replace(
+            state, values=values, log=log, doubts=doubts, end=first, looked=state.step
+        )
 
     def watch(self, state: State) -> State:
         """With the gates of the step just taken."""
@@ -336,7 +346,7 @@ class Descent(eqx.Module):
         ):
             result = RESULTS.where(happened, outcome, result)  # pyright: ignore
         log = state.log if self.look.observer.watches else None
-        return Outcome(end, result, event_log(log, self.look.observer, end))
+        return Outcome(end, result, event_log(log, self.look.observer, end, state.doubts))
 
 
 class Outcome(NamedTuple):
