@@ -41,9 +41,10 @@ from flowlin.runs.choices import (
 from flowlin.runs.driving import AbstractPause, AbstractRun, Limits, driven
 from flowlin.runs.interrupts import by_clock
 from flowlin.runs.method import Method, chosen_method, chosen_tolerances
+from flowlin.runs.observables import Observables, Observe
 from flowlin.runs.precision import tell_digits
 from flowlin.runs.progress import SILENT, progress_meter
-from flowlin.runs.run import Allowance, Observables, Observe, Run
+from flowlin.runs.run import Allowance, Run
 from flowlin.runs.stiffness import TOO_SHORT, StiffnessCheck
 from flowlin.runs.trajectory import Reference, Trajectory, finished
 from flowlin.solvers.explicit import evaluations, is_explicit
@@ -257,7 +258,7 @@ def _traced(
         run = reverse_only(run)
     run = copied(run.with_capacity(limits.events), meter=progress_meter(progress))
     with told_by_name():
-        flow = run.solve(None, Allowance.whole(limits.steps, limits.steps), dense=dense)
+        flow = run.solved(None, Allowance.whole(limits.steps, limits.steps), dense=dense)
     return copied(flow.of(run), reference=run.reference, continuation=None)
 
 
@@ -303,7 +304,7 @@ def with_dense(flow: Trajectory, steps: int) -> Trajectory:
     room = max(room, DENSE_ROOM) if size <= SMALL else room
     _require_dense(run, room)
     try:
-        again = run.solve(None, Allowance.whole(steps, room), dense=True).of(run)
+        again = run.solved(None, Allowance.whole(steps, room), dense=True).of(run)
     except (KeyboardInterrupt, Exception) as error:
         hand_back(error, flow)
         raise

@@ -14,17 +14,19 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Int, PRNGKeyArray, PyTree
 
 from flowlin._tools.compiled import jit_by_array
+from flowlin._tools.copies import copied
 from flowlin._tools.result import RESULTS
 from flowlin._tools.types import Parameters
 from flowlin.events.observer import Observer
 from flowlin.events.recorder import event_log
+from flowlin.events.watched import unnamed
 from flowlin.field.decay import decayed
 from flowlin.field.objective import AbstractObjective, FullData
 from flowlin.field.problem import Problem
 from flowlin.log.buffer import Buffer
 from flowlin.log.eventlog import EventLog, Unresolved
 from flowlin.network.model import AbstractModel
-from flowlin.runs.run import Observables
+from flowlin.runs.observables import Observables
 from flowlin.runs.windows import Gates, Window, gates
 from flowlin.tasks.task import Task
 
@@ -143,6 +145,13 @@ class Descent(eqx.Module):
     interpolate: bool = eqx.field(static=True)
     batch_size: int | None = eqx.field(static=True)
     key: PRNGKeyArray | None
+
+    @property
+    def unnamed(self) -> "Descent":
+        """The same without names of events and observables, which are not compiled then."""
+        observer = self.look.observer
+        observer = copied(observer, watches=unnamed(observer.watches))
+        return copied(self, look=copied(self.look, observer=observer), observe=self.observe.unnamed)
 
     @property
     def network(self) -> AbstractModel:
