@@ -40,6 +40,9 @@ known = pytest.mark.skipif(
 )
 
 
+SMALL = fl.Task([[1.0]], [[1.0]])
+
+
 @known
 def test_small_arrays_are_compiled_hastily_and_others_as_ever(monkeypatch):
     """An option that XLA does not know shows where it is handed over."""
@@ -145,3 +148,62 @@ def test_initial_weights_and_levels_of_mode_hits_are_a_program_each(durations, k
     other = fl.ReLUNetwork.init(task, 23, 0.2, key=jax.random.key(1))
     fl.ModeHits(hits.modes, share=0.25).watches(other, task, None, None)
     assert not durations
+
+
+def test_dense_output_of_a_few_steps_more_compiles_nothing(durations, key):
+    network, task = fl.LinearNetwork.init(SMALL, 2, 0.1, key=key), SMALL
+    short = fl.gradient_flow(network, task, 1.0, dense=True)
+    durations.clear()
+    longer = fl.gradient_flow(network, task, 20.0, dense=True)
+    assert not durations
+    # Other powers of two, that is.
+    few, more = (int(flow.stats["num_steps"]) + 1 for flow in (short, longer))
+    assert (few - 1).bit_length() < (more - 1).bit_length() <= 6
+
+
+def weight(network, task):
+    return network.weights[0][0, 0]
+
+
+def loss_and_weight(network, names, run):
+    """A run that calls what it watches and records so."""
+    loss, grown, seen, other = names
+    events = (fl.Crossing(weight, 0.2, name=grown), fl.LossBelow(0.4, name=loss))
+    return run(network, events=events, observe={seen: fl.measures.loss, other: weight})
+
+
+NAMES = ("loss", "crossing", "z", "a"), ("crossing", "grown", "b", "loss")
+FLOWS = {
+    "flow": lambda network, **how: fl.gradient_flow(network, SMALL, 5.0, max_events=8, **how),
+    "descent": lambda network, **how: fl.gradient_descent(network, SMALL, 0.1, 50, **how),
+    "sgd": lambda network, **how: fl.stochastic_gradient_descent(
+        network, SMALL, 0.1, 50, batch_size=1, key=jax.random.key(0), **how
+    ),
+}
+
+
+@pytest.mark.parametrize("run", FLOWS.values(), ids=FLOWS)
+def test_other_names_compile_nothing_and_are_those_of_the_result(run, durations):
+    network = fl.LinearNetwork((jnp.full((2, 1), 0.1), jnp.full((1, 2), 0.1)))
+    found = []
+    for names in NAMES:
+        durations.clear()
+        flow = loss_and_weight(network, names, run)
+        found.append((flow, names, len(durations)))
+    assert found[1][2] == 0 < found[0][2]
+    for flow, (loss, grown, seen, other), _ in found:
+        assert flow.events.name == [grown, loss]
+        assert float(flow.events.first(grown)) < float(flow.events.first(loss)) < 5
+        assert list(flow.observed) == sorted([seen, other])
+        assert np.allclose(flow.observed[seen], flow.losses)
+        assert float(flow.observed[other][0]) == 0.1
+
+
+def test_names_are_right_under_vmap_and_jit():
+    network = fl.LinearNetwork((jnp.full((2, 1), 0.1), jnp.full((1, 2), 0.1)))
+    both = jax.tree.map(lambda a: jnp.stack([a, 2 * a]), network)
+    run = FLOWS["flow"]
+    for names in NAMES:
+        batch = jax.jit(jax.vmap(lambda n, names=names: loss_and_weight(n, names, run)))(both)
+        assert [channel.name for channel in batch.events.channels] == [names[1], names[0]]
+        assert np.allclose(batch.observed[names[2]], batch.losses)

@@ -85,6 +85,41 @@ def test_what_is_too_fast_is_reported_in_log_stats_and_by_a_warning(tmp_path):
     assert np.array_equal(again.start, doubts.start)
 
 
+def gaps(network, task):
+    """Twice NaN until a = 0.1 and from 0.4 to 0.6, once -inf until 0.2, once never a number."""
+    a = strength(network)
+    known = (a > 0.1) & ((a < 0.4) | (a > 0.6))
+    late = jnp.log(jnp.maximum(a - 0.2, 0.0) / 0.1)
+    return jnp.stack(
+        [jnp.where(known, a - 0.3, jnp.nan), jnp.where(known, a - 0.5, jnp.nan), late, a * jnp.nan]
+    )
+
+
+@pytest.mark.usefixtures("without_type_checks")
+@pytest.mark.parametrize(
+    ("run", "grain"),
+    [
+        (fl.gradient_flow, 1e-6),
+        (lambda *run, **how: fl.gradient_descent(*run[:2], 0.1, t1=run[2], **how), 0.2),
+    ],
+    ids=["flow", "descent"],
+)
+def test_where_an_observable_is_nan_nothing_crosses_and_all_is_told(run, grain):
+    with pytest.warns(fl.CrossingsWarning, match=r"first those of comp.* it is NaN there"):
+        flow = run(small(), RISING, T1, events=(fl.Crossing(gaps),))
+
+    def at(a):
+        return np.log(99 * a / (1 - a)) / 2
+
+    assert sorted(flow.events.index) == [(0,), (2,)]
+    assert np.allclose(np.asarray(flow.events.time), at(0.3), atol=grain)
+    doubts = flow.events.unresolved
+    assert int(flow.stats["unresolved_crossings"]) == int(doubts.count) == 5
+    rows = np.stack([doubts.component, doubts.start, doubts.end], axis=1)[:5]
+    told = [(k, *span) for k in (0, 1) for span in ((0, at(0.1)), (at(0.4), at(0.6)))]
+    assert np.allclose(sorted(rows.tolist()), [*told, (3, 0, T1)], atol=grain)
+
+
 def test_a_file_without_the_field_still_loads():
     log = object.__new__(fl.EventLog)
     assert log.unresolved is None

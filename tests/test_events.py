@@ -145,6 +145,44 @@ def test_array_levels_and_names():
         flow.events.select("loss")
 
 
+@pytest.mark.parametrize(
+    "run",
+    [
+        fl.gradient_flow,
+        functools.partial(fl.gradient_descent, steps=1),
+        functools.partial(
+            fl.stochastic_gradient_descent, steps=1, batch_size=1, key=jax.random.key(0)
+        ),
+    ],
+    ids=["flow", "descent", "sgd"],
+)
+def test_no_two_events_of_a_run_share_a_name(run):
+    network = fl.LinearNetwork((jnp.ones((1, 1)),))
+    modes = fl.theory.modes(RELAXING, network)
+    first = fl.Crossing(of_clock(passed))
+    for events, said in (
+        (
+            (fl.LossBelow(1.0), fl.LossBelow(0.5)),
+            r"'loss', LossBelow and LossBelow.*name=\"loss 2\"",
+        ),
+        ((fl.ModeHits(modes, 0.1), fl.ModeHits(modes, 0.9)), "'mode', ModeHits and ModeHits"),
+        ((first, fl.Crossing(of_clock(wave))), "'crossing', Crossing and Crossing"),
+        ((first, fl.LossBelow(1.0, name="crossing")), "'crossing', Crossing and LossBelow"),
+        ((fl.LossBelow(1.0, name="gate"),), "'gate', a run's gates and LossBelow"),
+    ):
+        with pytest.raises(ValueError, match=rf"`events`: two are named {said}"):
+            run(network, RELAXING, 0.1, events=events)
+
+
+def test_units_that_are_asked_for_twice_are_to_be_asked_for_once():
+    network = fl.ReLUNetwork((jnp.ones((1, 1)), jnp.ones((1, 1))))
+    units = fl.UnitSwitches(0.2)
+    with pytest.raises(ValueError, match=r"'always_off\(0.2\)', UnitSwitches and .*leave one out"):
+        fl.gradient_flow(
+            network, RELAXING, 0.1, events=(units, fl.UnitSwitches(0.2)), kinks=fl.IgnoreKinks()
+        )
+
+
 def test_terminating_event_stops_the_run_at_the_event():
     ts = jnp.linspace(0, 6, 601)
     flow = relaxing_flow(passed, level=1.2345, terminate=True, ts=ts, dense=True)

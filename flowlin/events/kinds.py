@@ -59,16 +59,27 @@ class AbstractEvent(eqx.Module):
 
 
 def _watch(
-    function, shape, level, network, name, direction, terminate, monotone=False, from_start=False
+    function: Callable[[AbstractModel], Array],
+    shape: tuple[int, ...],
+    level: ArrayLike,
+    dtype: DTypeLike,
+    *,
+    name: str,
+    direction: Direction,
+    terminate: bool,
+    monotone: bool = False,
+    from_start: bool = False,
 ) -> Watch:
-    """Watch a function with values of a shape against a level."""
-    level = jnp.asarray(level, network.dtype)
-    channel = Channel(name, np.broadcast_shapes(shape, level.shape))
-    function = Minus(function, level)
+    """Watch a function with values of a shape against a level; the rest is as in `Watch`."""
+    level = jnp.asarray(level, dtype)
     return Watch(
-        function, channel, direction=direction, terminate=terminate, monotone=monotone,
+        Minus(function, level),
+        Channel(name, np.broadcast_shapes(shape, level.shape)),
+        direction=direction,
+        terminate=terminate,
+        monotone=monotone,
         from_start=from_start,
-    )  # fmt: skip
+    )
 
 
 def _observed(what: str, function: Any, network: AbstractModel, level: ArrayLike) -> Any:
@@ -96,14 +107,15 @@ class Crossing(AbstractEvent):
     exactly at its level counts as below it; one that touches it within the step's error and
     turns back is logged as two crossings at that time, with the uncertainty that this has.
 
-    Each step is searched for all roots, hundreds of them if need be: the observable is sampled
-    at Chebyshev points, and where these do not certify that it has no root, or one, the step is
+    Each step is searched for all roots, hundreds of them if need be: the observable is sampled at
+    Chebyshev points, and where these do not certify that it has no root, or one, the step is
     halved, again and again (see `flowlin.events.crossings`). Kinks, as of |a - 0.7|, and jumps are
-    found as well. What swings so fast that 4096 parts of a step do not resolve it is reported by
-    `flow.events.unresolved`, by `flow.stats["unresolved_crossings"]`, and by a
-    `fl.CrossingsWarning`. Under `jit`, `vmap` and derivatives all that is the same but for the
-    warning. A feature that is narrower than the distance of nine points at which everything else
-    is smooth stays unseen, since a function that can only be sampled has no other certificate.
+    found as well. What swings so fast that 4096 parts of a step do not resolve it, and what is NaN,
+    which has no side, is reported by `flow.events.unresolved`, by
+    `flow.stats["unresolved_crossings"]`, and by a `fl.CrossingsWarning`. Under `jit`, `vmap` and
+    derivatives all that is the same but for the warning. A feature that is narrower than the
+    distance of nine points at which everything else is smooth stays unseen, since a function that
+    can only be sampled has no other certificate.
 
     **Arguments:**
 
@@ -111,9 +123,10 @@ class Crossing(AbstractEvent):
     - `level`: scalar, or an array that broadcasts against the observable.
     - `direction`: None for both, `"up"` or `"down"`.
     - `terminate`: whether the first such crossing ends the run, at the crossing.
-    - `name`: what the log calls it.
+    - `name`: what the log calls it; no two events of a run have the same name.
 
-    **Raises:** `ValueError` for another direction, or a level that is not finite.
+    **Raises:** `ValueError` for another direction, or a level that is not finite; in a run for a
+    name that another of its events has.
     """
 
     observable: Callable[[Any, Task], Array]
@@ -132,15 +145,25 @@ class Crossing(AbstractEvent):
                 f"`observable` of event {self.name!r} returns {raw.dtype}; return a floating-point "
                 "array whose components cross the level continuously."
             )
-        how = self.name, self.direction, self.terminate
-        return [_watch(function, raw.shape, self.level, network, *how)]
+        return [
+            _watch(
+                function,
+                raw.shape,
+                self.level,
+                network.dtype,
+                name=self.name,
+                direction=self.direction,
+                terminate=self.terminate,
+            )
+        ]
 
 
 @checked(rho=finite_array, share=finite_array)
 class ModeHits(AbstractEvent):
     """Hitting times: mode strengths a_alpha reaching a level (lead paper Sec. 5.4).
 
-    `flow.events.first("mode")` are the first times, (K,).
+    `flow.events.first("mode")` are the first times, (K,). Hits of several levels in one run are
+    told apart by their names: `[ModeHits(modes, share=q, name=f"{q:.0%}") for q in (0.1, 0.9)]`.
 
     **Arguments:**
 
@@ -212,7 +235,8 @@ class LossBelow(AbstractEvent):
     A loss that is there at t = 0 is an event at t = 0 (its `old` equals its `new`), and ends the
     run there if it terminates.
 
-    **Arguments:** `level` of the loss, `terminate` and `name` as for `Crossing`.
+    **Arguments:** `level` of the loss, `terminate` and `name` as for `Crossing`; for several levels
+    in one run, give each a name.
     """
 
     level: ArrayLike
@@ -224,8 +248,19 @@ class LossBelow(AbstractEvent):
         del task, kinks
         # The loss of a gradient flow never rises, so it is monotone; a modified flow's may,
         # and so may the loss on the data where weights decay.
-        how = self.name, "down", self.terminate, objective.falls
-        return [_watch(objective.value, (), self.level, network, *how, from_start=True)]
+        return [
+            _watch(
+                objective.value,
+                (),
+                self.level,
+                network.dtype,
+                name=self.name,
+                direction="down",
+                terminate=self.terminate,
+                monotone=objective.falls,
+                from_start=True,
+            )
+        ]
 
 
 def _levels(kinks: AbstractKinks) -> list[tuple[float, int, int]]:
@@ -320,6 +355,9 @@ class UnitSwitches(AbstractEvent):
         ]
 
 
+# Names that the log of a run keeps for what it holds without being asked.
+LOGGED = {"gate": "a run's gates", "branch": "a run's branches"}
+
 _event = instance(AbstractEvent, "an event", "wrap a function as fl.Crossing(function)")
 WORDS["events"] = sequence_of(_event, "a sequence of events")
 
@@ -331,8 +369,32 @@ def user_watches(
     objective: AbstractObjective,
     kinks: AbstractKinks,
 ) -> list[Watch]:
-    """What a run watches for the user's events."""
-    return [w for event in events for w in event.watches(network, task, objective, kinks)]
+    """What a run watches for the user's events.
+
+    **Raises:** `ValueError` for two events of one name.
+    """
+    found: list[Watch] = []
+    owners = dict(LOGGED)
+    for event in events:
+        watches = event.watches(network, task, objective, kinks)
+        if not isinstance(event, GateSwitches):
+            _take_names(owners, event, {watch.channel.name for watch in watches})
+        found += watches
+    return found
+
+
+def _take_names(owners: dict[str, str], event: AbstractEvent, names: set[str]) -> None:
+    """Enter an event as the owner of names, unless another one has one of them."""
+    kind = type(event).__name__
+    for name in sorted(names & owners.keys()):
+        remedy = "leave one out"
+        if hasattr(event, "name"):
+            remedy = f'give each a name of its own, as in {kind}(..., name="{name} 2")'
+        raise ValueError(
+            f"`events`: two are named {name!r}, {owners[name]} and {kind}, and the log could not "
+            f"tell them apart; {remedy}."
+        )
+    owners.update(dict.fromkeys(names, kind))
 
 
 def logs_gates(

@@ -49,7 +49,16 @@ def event_log(
         start += size
     if log is None:
         none, index = jnp.zeros(0, end.dtype), jnp.zeros(0, int)
-        return EventLog(none, none, index, index, index, jnp.zeros((), int), index, ())
+        return EventLog(
+            time=none,
+            uncertainty=none,
+            component=index,
+            old=index,
+            new=index,
+            count=jnp.zeros((), int),
+            initial=index,
+            channels=(),
+        )
     below = jnp.concatenate([jnp.full(w.channel.size, w.below) for w in observer.watches])
     above = jnp.concatenate([jnp.full(w.channel.size, w.above) for w in observer.watches])
     time, count = log.until(end)
@@ -62,15 +71,15 @@ def event_log(
         named = jnp.concatenate(maps)[doubts.component]
         doubts = eqx.tree_at(lambda u: u.component, doubts, named)
     return EventLog(
-        time[order],
-        log.uncertainty[order],
-        jnp.concatenate(maps)[watched],
-        old,
-        new,
-        count,
-        jnp.concatenate(initial),
-        tuple(channels),
-        doubts,
+        time=time[order],
+        uncertainty=log.uncertainty[order],
+        component=jnp.concatenate(maps)[watched],
+        old=old,
+        new=new,
+        count=count,
+        initial=jnp.concatenate(initial),
+        channels=tuple(channels),
+        unresolved=doubts,
     )
 
 
@@ -137,7 +146,14 @@ class Recorder(Wrapped[RecorderState]):
             stopped = lax.cond(ends, lambda: path(end), lambda: y1)
             fine = result == diffrax.RESULTS.successful
             result = diffrax.RESULTS.where(ends & fine, EVENT, result)
-        state = RecorderState(inner, values, log, end, found.closed(t0, t1), stopped)
+        state = RecorderState(
+            inner=inner,
+            values=values,
+            log=log,
+            end=end,
+            doubts=found.closed(t0, t1),
+            stopped=stopped,
+        )
         return y1, error, dense, state, result
 
     def _logged(

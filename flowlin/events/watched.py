@@ -10,8 +10,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, ArrayLike
 
+from flowlin._tools.copies import copied
 from flowlin.events.step_path import Path
-from flowlin.log.eventlog import Channel
+from flowlin.log.eventlog import Channel, EventLog
 from flowlin.network.forward_pass import forward
 from flowlin.network.kinds import AbstractNetwork, LinearNetwork
 from flowlin.network.model import AbstractModel
@@ -75,7 +76,8 @@ class Watch(eqx.Module):
     """An array-valued function of the network; its components' sign changes are the events.
 
     `below` and `above` are the sides of the channel's component that the signs stand for. Two
-    watches with sides (-1, 0) and (0, 1) enclose a kink and share a channel. What is `monotone`
+    watches of one event with sides (-1, 0) and (0, 1) enclose a kink and share a channel; no two
+    events do, since their names differ. What is `monotone`
     along a flow needs no look inside a step: its sign at the step's ends tells all. With
     `touches`, a dip into the step's error that comes out on the same side counts as a pair of
     crossings. With `from_start`, not being above at t = 0 is an event there.
@@ -90,6 +92,29 @@ class Watch(eqx.Module):
     monotone: bool = eqx.field(static=True, default=False)
     touches: bool = eqx.field(static=True, default=True)
     from_start: bool = eqx.field(static=True, default=False)
+
+
+def _places(watches: tuple[Watch, ...]) -> dict[str, str]:
+    """What takes the place of each channel's name."""
+    names = dict.fromkeys(watch.channel.name for watch in watches)
+    return {name: f"#{k}" for k, name in enumerate(names)}
+
+
+def unnamed(watches: tuple[Watch, ...]) -> tuple[Watch, ...]:
+    """The same with places in place of names, which are not compiled then."""
+    places = _places(watches)
+
+    def moved(watch: Watch) -> Watch:
+        return copied(watch, channel=copied(watch.channel, name=places[watch.channel.name]))
+
+    return tuple(moved(watch) for watch in watches)
+
+
+def named(log: EventLog, watches: tuple[Watch, ...]) -> EventLog:
+    """A log of unnamed watches with their names, and with whatever is beside them."""
+    names = {place: name for name, place in _places(watches).items()}
+    channels = [copied(c, name=names.get(c.name, c.name)) for c in log.channels]
+    return copied(log, channels=tuple(channels))
 
 
 class Minus(AbstractOpaque):

@@ -47,6 +47,8 @@ class CrossingsWarning(UserWarning):
 class Unresolved(eqx.Module):
     """Stretches of time in which it is not certain that all crossings of a component were found.
 
+    It swings too fast there, or it is NaN.
+
     - `start`, `end`: (U,), the first ones' times; slots beyond `count` hold inf.
     - `component`: (U,), as in the log.
     - `count`: number of stretches, which may exceed U.
@@ -70,15 +72,26 @@ class Unresolved(eqx.Module):
     def put(
         self, wanted: Array, start: ArrayLike, end: ArrayLike, component: ArrayLike
     ) -> "Unresolved":
-        """With a stretch for each that is `wanted` (n,); beyond the room they are counted."""
-        at = jnp.where(
-            wanted, self.count + jnp.cumsum(wanted, dtype=self.count.dtype) - 1, self.start.shape[0]
-        )
+        """With a stretch for each that is `wanted` (n,); beyond the room they are counted.
+
+        One that begins where another of its component ends makes that one longer.
+        """
+        dtype, shape = self.start.dtype, wanted.shape
+        start = jnp.broadcast_to(jnp.asarray(start).astype(dtype), shape)
+        end = jnp.broadcast_to(jnp.asarray(end).astype(dtype), shape)
+        component = jnp.broadcast_to(jnp.asarray(component).astype(jnp.int32), shape)
+        off = jnp.abs(start[:, None] - self.end) / jnp.maximum(jnp.abs(self.end), 1e-30)
+        follows = (off <= 8 * jnp.finfo(dtype).eps) & (component[:, None] == self.component)
+        follows = follows & wanted[:, None]
+        longer = jnp.max(jnp.where(follows, end[:, None], -jnp.inf), axis=0, initial=-jnp.inf)
+        new = wanted & ~jnp.any(follows, axis=1)
+        at = self.count + jnp.cumsum(new, dtype=self.count.dtype) - 1
+        at = jnp.where(new, at, self.start.shape[0])
         return Unresolved(
-            self.start.at[at].set(jnp.asarray(start).astype(self.start.dtype), mode="drop"),
-            self.end.at[at].set(jnp.asarray(end).astype(self.end.dtype), mode="drop"),
-            self.component.at[at].set(jnp.asarray(component).astype(jnp.int32), mode="drop"),
-            self.count + jnp.sum(wanted, dtype=jnp.int32),
+            start=self.start.at[at].set(start, mode="drop"),
+            end=jnp.where(jnp.any(follows, axis=0), longer, self.end).at[at].set(end, mode="drop"),
+            component=self.component.at[at].set(component, mode="drop"),
+            count=self.count + jnp.sum(new, dtype=jnp.int32),
         )
 
 
@@ -101,10 +114,11 @@ class EventLog(eqx.Module):
       (on), 0 at the kink (gates only).
     - `count`: number of events found, which exceeds K after an overflow.
     - `initial`: (C,), the side of every component at t = 0.
-    - `unresolved`: where crossings may be missing (`Unresolved`); None where nothing was located,
-      as in discrete runs.
+    - `unresolved`: where crossings may be missing (`Unresolved`); None where nothing was watched.
 
-    What was met from the start (`LossBelow`) is an event at t = 0 with `old` equal to `new`.
+    What was met from the start (`LossBelow`) is an event at t = 0 with `old` equal to `new`. A NaN
+    has no side: nothing is logged on the way into it or out of it, and the time between is
+    unresolved. At t = 0 its `initial` is -1.
     """
 
     time: Float[Array, " K"]
@@ -230,8 +244,7 @@ class EventLog(eqx.Module):
         if more:
             raise ValueError(
                 f"`name` = {name!r}: {1 + len(more)} arrays of such events were watched, as gates "
-                "of several layers are; read `events.select(name)`, or give events names of their "
-                "own."
+                "of several layers are; read `events.select(name)`."
             )
         size, rows = self.offsets[-1], self.time.shape[0]
         if is_traced(self.time):
@@ -337,7 +350,8 @@ def warn_unresolved(log: EventLog) -> None:
     warn(
         f"crossings may be missing from the log, first those of component {index} of event "
         f"{name!r} between t = {float(doubts.start[0]):.9g} and {float(doubts.end[0]):.9g} "
-        f"({int(doubts.count)} such stretches; see `flow.events.unresolved`): it swings or jumps "
-        "faster than a step can be searched. Watch a smoother function, or lower `rtol`.",
+        f"({int(doubts.count)} such stretches; see `flow.events.unresolved`): it is NaN there, or "
+        "swings or jumps faster than a step can be searched. Watch a function that is a number "
+        "throughout, or a smoother one, or lower `rtol`.",
         CrossingsWarning,
     )

@@ -11,11 +11,12 @@ from jaxtyping import Array, Bool, Int
 from flowlin._tools.arrays import end_to_end, first_rows
 from flowlin._tools.copies import copied
 from flowlin._tools.result import RESULTS, is_one_of
+from flowlin.events.watched import named
 from flowlin.field.objective import AbstractObjective, dot
 from flowlin.log.linear_phase import UnitCounts
 from flowlin.network.model import AbstractModel
 from flowlin.runs.driving import AbstractRun, Effort, Limits, started
-from flowlin.runs.run import Observables
+from flowlin.runs.observables import Observables
 from flowlin.runs.stepping import (
     Descent,
     Outcome,
@@ -163,9 +164,9 @@ class DescentRun(AbstractRun):
 
     @property
     def anonymous(self) -> "DescentRun":
-        """The same run without its length and its reference."""
+        """The same run without its length, its reference, and names of events and observables."""
         nobody = Reference(None, self.descent.problem.loss)
-        return copied(self, plan=None, rows=0, reference=nobody)
+        return copied(self, descent=self.descent.unnamed, plan=None, rows=0, reference=nobody)
 
     @property
     def effort(self) -> Effort:
@@ -225,16 +226,17 @@ class DescentRun(AbstractRun):
         start = started(self.anonymous) if start is None else start
         state = copied(start.solver, parameters=start.parameters)
         at, parts, loss = int(start.counts["num_steps"]), [], start.loss
+        descent = self.descent.unnamed
         after, goal, ended = -1 if first else at, min(at + budget, self.plan.steps), False
         while after < goal and not ended:
             stops = self._stops(at, after, goal)
-            state, rows = advanced(self.descent, state, jax.device_put(stops), self._room)
+            state, rows = advanced(descent, state, jax.device_put(stops), self._room)
             parts.append(self._kept(stops, rows, int(state.step), after < 0))
             at = after = int(stops.at[-1])
             ended = bool(np.isfinite(np.asarray(state.end)))
             if np.any(stops.looks):  # else it stays that of the last look
                 loss = jax.device_put(np.asarray(rows.losses)[int(np.sum(stops.looks)) - 1])
-        flow = self._trajectory(end_to_end(*parts), state, outcome(self.descent, state))
+        flow = self._trajectory(end_to_end(*parts), state, outcome(descent, state))
         paused = goal < self.plan.steps and not ended
         if paused and not is_one_of(flow.result, RESULTS.event_overflow):
             flow = copied(flow, result=RESULTS.max_steps_reached)
@@ -253,11 +255,11 @@ class DescentRun(AbstractRun):
             longest=int(np.max(gaps)),
             even=bool(np.all(gaps == gaps[0])),
         )
-        start = started(self.anonymous)
+        start, descent = started(self.anonymous), self.descent.unnamed
         state = copied(start.solver, parameters=start.parameters)
-        first = row(self.descent, state)
-        state, rows = advanced(self.descent, state, stops, plan.steps)
-        found, clock = outcome(self.descent, state), self.descent.clock
+        first = row(descent, state)
+        state, rows = advanced(descent, state, stops, plan.steps)
+        found, clock = outcome(descent, state), descent.clock
 
         def joined(first: Any, rows: Any) -> Any:
             return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, rows)
@@ -351,16 +353,19 @@ class DescentRun(AbstractRun):
         look, hidden = self.descent.look, self.network.hidden
         keys = [(layer, q) for q in look.quantiles for layer in range(len(hidden))]
         networks = self.observables.functions is None
+        counts = {"num_steps": state.step}
+        if look.observer.watches:
+            counts["unresolved_crossings"] = state.doubts.count
         return Trajectory(
             ts=part.ts,
             losses=part.losses,
-            observed={} if networks else part.observed,
-            events=found.events,
+            observed={} if networks else self.observables.named(part.observed),
+            events=named(found.events, look.observer.watches),
             model=self.network.with_parameters(state.parameters),
             end=found.end,
             result=found.result,
             saved=part.observed if networks else None,
-            counts={"num_steps": state.step},
+            counts=counts,
             labels=self.reference.choice.labels,
             dense=None,
             step_counts={

@@ -44,7 +44,7 @@ from flowlin.runs.choices import (
 from flowlin.runs.descending import DescentRun, Plan
 from flowlin.runs.driving import ROOM, Limits, driven
 from flowlin.runs.interrupts import by_clock
-from flowlin.runs.run import Observables, Observe
+from flowlin.runs.observables import Observables, Observe
 from flowlin.runs.stepping import Descent, Look
 from flowlin.runs.trajectory import Reference, Trajectory, finished
 from flowlin.runs.windows import Window

@@ -75,7 +75,7 @@ class AbstractRun(eqx.Module):
     @property
     @abc.abstractmethod
     def observables(self) -> Any:
-        """The user's, see `flowlin.runs.run.Observables`."""
+        """The user's, see `flowlin.runs.observables.Observables`."""
 
     @property
     @abc.abstractmethod

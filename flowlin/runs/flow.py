@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import diffrax
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import PyTree
@@ -14,6 +15,7 @@ from jaxtyping import PyTree
 from flowlin._tools.arrays import in_dtype, is_traced
 from flowlin._tools.bar import Progress
 from flowlin._tools.checks import checked, positive_at_run_time
+from flowlin._tools.compiled import SMALL
 from flowlin._tools.copies import copied
 from flowlin._tools.forward_mode import reverse_only, told_by_name
 from flowlin._tools.result import RESULTS, hand_back, is_one_of
@@ -39,15 +41,18 @@ from flowlin.runs.choices import (
 from flowlin.runs.driving import AbstractPause, AbstractRun, Limits, driven
 from flowlin.runs.interrupts import by_clock
 from flowlin.runs.method import Method, chosen_method, chosen_tolerances
+from flowlin.runs.observables import Observables, Observe
 from flowlin.runs.precision import tell_digits
 from flowlin.runs.progress import SILENT, progress_meter
-from flowlin.runs.run import Allowance, Observables, Observe, Run
+from flowlin.runs.run import Allowance, Run
 from flowlin.runs.stiffness import TOO_SHORT, StiffnessCheck
 from flowlin.runs.trajectory import Reference, Trajectory, finished
 from flowlin.solvers.explicit import evaluations, is_explicit
 from flowlin.solvers.kinks import AbstractKinks
 from flowlin.solvers.walk import ExactWalk
 from flowlin.tasks.task import Task
+
+DENSE_ROOM = 64  # steps that dense output of few parameters has room for; short runs take fewer
 
 
 @checked(
@@ -115,8 +120,8 @@ def gradient_flow(
       tau; compare them with `fl.gradient_descent(..., interpolate=True)`. Losses stay those of L.
       For smooth networks: a ReLU network needs `SmoothKinks`, and the rounded network is then
       meant.
-    - `events`: `Crossing`, `ModeHits`, `LossBelow`, `UnitSwitches`; one or several. A ReLU network
-      with up to 10,000 (unit, sample) pairs logs its gates besides.
+    - `events`: `Crossing`, `ModeHits`, `LossBelow`, `UnitSwitches`; one or several, no two of one
+      name. A ReLU network with up to 10,000 (unit, sample) pairs logs its gates besides.
     - `observe`: `{name: function(network, task)}`, recorded at `ts` **instead of** the networks;
       modes in place of a function, as in `{"modes": modes}`, are their strengths (T, K).
 
@@ -254,7 +259,7 @@ def _traced(
         run = reverse_only(run)
     run = copied(run.with_capacity(limits.events), meter=progress_meter(progress))
     with told_by_name():
-        flow = run.solve(None, Allowance.whole(limits.steps, limits.steps), dense=dense)
+        flow = run.solved(None, Allowance.whole(limits.steps, limits.steps), dense=dense)
     return copied(flow.of(run), reference=run.reference, continuation=None)
 
 
@@ -292,11 +297,15 @@ def with_dense(flow: Trajectory, steps: int) -> Trajectory:
 
     diffrax reserves memory for every step that could happen; here it is known what did.
     """
-    room = 2 ** math.ceil(math.log2(int(flow.counts["num_steps"]) + 1))
-    _require_dense(flow.reference.run, room)
     run = copied(flow.reference.run, meter=SILENT)
+    # A power of two, so that few numbers of steps are a program of their own; where that takes
+    # next to no memory none below `DENSE_ROOM` is.
+    room = 2 ** math.ceil(math.log2(int(flow.counts["num_steps"]) + 1))
+    size = sum(a.size for a in jax.tree.leaves(run.network.parameters))
+    room = max(room, DENSE_ROOM) if size <= SMALL else room
+    _require_dense(run, room)
     try:
-        again = run.solve(None, Allowance.whole(steps, room), dense=True).of(run)
+        again = run.solved(None, Allowance.whole(steps, room), dense=True).of(run)
     except (KeyboardInterrupt, Exception) as error:
         hand_back(error, flow)
         raise

@@ -1,6 +1,6 @@
 """A run of gradient flow: what defines it, its solve, and what comes of that."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import diffrax
@@ -11,7 +11,6 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from flowlin._tools.checks import calling, recordable
 from flowlin._tools.compiled import jit_by_array
 from flowlin._tools.copies import copied
 from flowlin._tools.flat import as_tree
@@ -19,7 +18,7 @@ from flowlin._tools.result import RESULTS, okay
 from flowlin._tools.types import Parameters
 from flowlin.events.observer import Observer
 from flowlin.events.recorder import Recorder, RecorderState, event_log
-from flowlin.events.watched import Watch
+from flowlin.events.watched import Watch, named, unnamed
 from flowlin.field.gates.sides import NO_SLOTS, UNSOLVED
 from flowlin.field.objective import AbstractObjective, Modified
 from flowlin.field.problem import Problem
@@ -28,6 +27,7 @@ from flowlin.network.model import AbstractModel
 from flowlin.runs.counting import Counting, begun, gone, reported
 from flowlin.runs.driving import ROOM, AbstractRun, Effort, Limits, is_paused
 from flowlin.runs.method import Method, nature, undated
+from flowlin.runs.observables import Observables
 from flowlin.runs.trajectory import Continuation, Reference, Trajectory, trimmed
 from flowlin.solvers.bdf import RecycledBDF
 from flowlin.solvers.pausing import Pausing, PausingState
@@ -35,40 +35,8 @@ from flowlin.solvers.rkc import RKC
 from flowlin.solvers.signals import PAUSED
 from flowlin.solvers.walk import WalkState
 from flowlin.tasks.task import Task
-from flowlin.theory.task_modes import Modes
-
-Observe = Mapping[str, Callable[..., Any] | Modes]
 
 COUNTS = ("num_steps", "num_accepted_steps", "num_rejected_steps")
-
-
-class Observables(eqx.Module):
-    """The user's observables as one function; None for the parameters that the network has."""
-
-    functions: dict[str, Callable[[AbstractModel, Task], Any]] | None
-
-    @staticmethod
-    def of(observe: Observe | None, network: AbstractModel, task: Task) -> "Observables":
-        """Of what the user names; of modes their strengths."""
-        if observe is None:
-            return Observables(None)
-        return Observables(
-            {
-                name: asked.observable(network, task) if isinstance(asked, Modes) else asked
-                for name, asked in observe.items()
-            }
-        )
-
-    def __call__(self, network: AbstractModel, parameters: Parameters, task: Task) -> Any:
-        if self.functions is None:
-            return parameters
-        found = {}
-        for name, function in self.functions.items():
-            what = f"`observe[{name!r}]`"
-            with calling(f"{what} fails"):
-                value = function(network.module, task)
-            found[name] = recordable(what, value)
-        return jax.tree.map(lambda a: a if eqx.is_array(a) else jnp.asarray(a, float), found)
 
 
 class _Save(eqx.Module):
@@ -214,8 +182,16 @@ class Run(AbstractRun):
 
     @property
     def anonymous(self) -> "Run":
-        """The same run without its reference: one compilation serves all tasks of one shape."""
-        return copied(self, reference=Reference(None, self.problem.loss))
+        """The same run without its reference, and without names of events and observables.
+
+        One compilation serves all tasks of one shape, whatever the names.
+        """
+        return copied(
+            self,
+            watches=unnamed(self.watches),
+            observe=self.observe.unnamed,
+            reference=Reference(None, self.problem.loss),
+        )
 
     def equation(self) -> tuple[diffrax.ODETerm, diffrax.AbstractSolver]:
         """What is solved, and the solver in its wrappings."""
@@ -254,11 +230,19 @@ class Run(AbstractRun):
         """The next steps, at most `budget`, with those rows that an earlier part has not saved."""
         taken = 0 if start is None else int(start.counts["num_steps"])
         allowance = Allowance(jnp.asarray(budget), jnp.asarray(limits.steps - taken), ROOM)
-        flow = trimmed(self.anonymous.solve(start, allowance))
+        flow = trimmed(self.solved(start, allowance))
         wanted = slice(None if first else 1, -1 if is_paused(flow, limits) else None)
         if self.ts is None and wanted != slice(None):  # rows at the ends, but not at pauses
             flow = flow.with_rows(lambda a: a[wanted])
         return flow
+
+    def solved(
+        self, start: Continuation | None, allowance: Allowance, dense: bool = False
+    ) -> Trajectory:
+        """What `solve` finds, under the run's own names."""
+        flow = self.anonymous.solve(start, allowance, dense)
+        events, observed = named(flow.events, self.watches), self.observe.named(flow.observed)
+        return copied(flow, events=events, observed=observed)
 
     @jit_by_array
     def solve(

@@ -19,13 +19,14 @@ from flowlin._tools.result import RESULTS
 from flowlin._tools.types import Parameters
 from flowlin.events.observer import Observer
 from flowlin.events.recorder import event_log
+from flowlin.events.watched import unnamed
 from flowlin.field.decay import decayed
 from flowlin.field.objective import AbstractObjective, FullData
 from flowlin.field.problem import Problem
 from flowlin.log.buffer import Buffer
-from flowlin.log.eventlog import EventLog
+from flowlin.log.eventlog import EventLog, Unresolved
 from flowlin.network.model import AbstractModel
-from flowlin.runs.run import Observables
+from flowlin.runs.observables import Observables
 from flowlin.runs.windows import Gates, Window, gates
 from flowlin.tasks.task import Task
 
@@ -76,6 +77,7 @@ class State(eqx.Module):
     optimiser: PyTree
     values: Array
     log: Buffer
+    doubts: Unresolved
     end: Array  # time of the first terminating event, else inf
     step: Array
     looked: Array  # the step of the last look
@@ -145,6 +147,13 @@ class Descent(eqx.Module):
     key: PRNGKeyArray | None
 
     @property
+    def unnamed(self) -> "Descent":
+        """The same without names of events and observables, which are not compiled then."""
+        observer = self.look.observer
+        observer = copied(observer, watches=unnamed(observer.watches))
+        return copied(self, look=copied(self.look, observer=observer), observe=self.observe.unnamed)
+
+    @property
     def network(self) -> AbstractModel:
         """The network before the first step."""
         return self.problem.network
@@ -165,6 +174,7 @@ class Descent(eqx.Module):
             optimiser=() if self.optimiser is None else self.optimiser.init(parameters),
             values=values,
             log=log,
+            doubts=Unresolved.none(self.clock.dtype),
             end=end,
             step=jnp.zeros((), jnp.int32),
             looked=jnp.zeros((), jnp.int32),
@@ -220,14 +230,20 @@ class Descent(eqx.Module):
         return order, lax.dynamic_slice(order, (place * self.batch_size,), (self.batch_size,))
 
     def record(self, state: State, since: ArrayLike) -> State:
-        """With the crossings since the last look in the log."""
+        """With the crossings since the last look in the log; what is NaN crosses nothing."""
         values = self.values(state.parameters)
-        log, first = state.log, state.end
+        log, doubts, first = state.log, state.doubts, state.end
         if values.shape[0]:
             above, before = values > 0, state.values > 0
+            lost = jnp.isnan(values) | jnp.isnan(state.values)
             up, down = self.look.observer.directions
-            crossed = (above & ~before & up) | (~above & before & down)
+            crossed = ((above & ~before & up) | (~above & before & down)) & ~lost
             end, grain = self.time(state.step), self.time(since)
+            doubts = lax.cond(
+                jnp.any(lost),
+                lambda: doubts.put(lost, end - grain, end, jnp.arange(lost.size)),
+                lambda: doubts,
+            )
             time = jnp.broadcast_to(end, values.shape)
             if self.interpolate:
                 gap = jnp.where(crossed, values - state.values, 1.0)
@@ -237,7 +253,7 @@ class Descent(eqx.Module):
             log = log.append(time, grain, jnp.arange(new.size), old, new)
             stops = jnp.any(crossed & self.look.observer.terminating)
             first = jnp.where(stops, jnp.minimum(first, end), first)
-        return copied(state, values=values, log=log, end=first, looked=state.step)
+        return copied(state, values=values, log=log, doubts=doubts, end=first, looked=state.step)
 
     def watch(self, state: State) -> State:
         """With the gates of the step just taken."""
@@ -337,7 +353,7 @@ class Descent(eqx.Module):
         ):
             result = RESULTS.where(happened, outcome, result)  # pyright: ignore
         log = state.log if self.look.observer.watches else None
-        return Outcome(end, result, event_log(log, self.look.observer, end))
+        return Outcome(end, result, event_log(log, self.look.observer, end, state.doubts))
 
 
 def updated(

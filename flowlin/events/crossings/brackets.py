@@ -4,6 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from flowlin.log.eventlog import Unresolved
@@ -79,7 +80,11 @@ class Brackets(eqx.Module):
 
     def doubted(self, wanted: Array, low: Array, high: Array, component: ArrayLike) -> "Brackets":
         """With stretches of time in which the crossings of components are not known."""
-        doubts = self.doubts.put(wanted, low, high, component)
+        doubts = lax.cond(
+            jnp.any(wanted),
+            lambda: self.doubts.put(wanted, low, high, component),
+            lambda: self.doubts,
+        )
         return Brackets(self.spans, self.marks, self.count, doubts)
 
     def closed(self, start: ArrayLike, end: ArrayLike) -> Unresolved:

@@ -80,7 +80,8 @@ def looked_at(
     largest of the upper half of the coefficients: 0 for what is a polynomial. That is safe where
     these decay, or stand still as they do at a kink; a function that swings many times between
     two nodes has coefficients that are all alike, and passes for another one only if the whole
-    upper half of them happens to be small.
+    upper half of them happens to be small. What is infinite on one side has no root; NaN tells
+    nothing.
 
     **Returns:** `clear` (no root), `single` (monotone), and `rough`: the values look like noise.
     """
@@ -90,5 +91,6 @@ def looked_at(
     upper = jnp.max(jnp.abs(c[count // 2 + 1 :]), axis=0, initial=0.0)
     error = factor * upper + 8 * jnp.finfo(values.dtype).eps * size
     clear = jnp.abs(c[0]) > magnitude(c) + error
+    clear = clear | jnp.all(values == jnp.inf, axis=0) | jnp.all(values == -jnp.inf, axis=0)
     rises, falls = monotone(c, error)
     return clear, rises | falls, upper > 0.15 * size

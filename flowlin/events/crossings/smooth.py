@@ -66,17 +66,18 @@ def searched(them: Components, todo: Bool[Array, " C"], found: Brackets) -> Brac
     out on the other side; one that dips into the error and out again on the same side is recorded
     as a pair of crossings at its least value, with an uncertainty. At the last level a jump is a
     crossing; several changes of sign there, or what is left when `PARTS` are used up, are doubts.
+    So is all that is NaN, which has no side: nothing crosses on the way into it or out of it.
     """
     dtype, far = them.error.dtype, jnp.full(todo.shape, jnp.inf, them.error.dtype)
     start = _Search(
-        Part.whole(),
-        jnp.where(todo, 0.0, 1.0).astype(dtype),
-        them.above,
-        far,
-        far,
-        far,
-        jnp.zeros((), jnp.int32),
-        found,
+        part=Part.whole(),
+        until=jnp.where(todo, 0.0, 1.0).astype(dtype),
+        above=them.above,
+        since=far,
+        least=far,
+        bottom=far,
+        parts=jnp.zeros((), jnp.int32),
+        found=found,
     )
 
     def unfinished(search: _Search) -> Array:
@@ -95,7 +96,8 @@ def _looked(them: Components, search: _Search) -> _Search:
     clear, single, rough = looked_at(values, them.factor)
     size = jnp.max(jnp.abs(values), axis=0)
     quiet = (size <= them.error) & ~clear & ~single
-    fine = clear | single | quiet | ~jnp.isfinite(size)
+    lost = jnp.isnan(values)
+    fine = clear | single | quiet | jnp.all(lost, axis=0)
     level, parts = search.part.level, search.parts + 1
     last = (level >= deepest(dtype)) | (parts >= PARTS)
     done = wanted & (fine | last)
@@ -103,23 +105,23 @@ def _looked(them: Components, search: _Search) -> _Search:
     signs = (values > 0).at[0].set(search.above)
     signs = signs.at[-1].set(jnp.where(high >= 1, them.above_end, signs[-1]))
     signs = jnp.where(quiet, _once(signs), signs)
-    signs = signs.at[1:-1].set(jnp.where(jnp.isfinite(size), signs[1:-1], signs[0]))
-    changed = (signs[1:] != signs[:-1]) & done
+    changed = (signs[1:] != signs[:-1]) & ~lost[1:] & ~lost[:-1] & done
     several = jnp.sum(changed, axis=0) > 1
-    unsure = done & ((~fine & (several | (parts >= PARTS))) | (quiet & rough & (them.factor > 0)))
+    unsure = (~fine & (several | (parts >= PARTS))) | (quiet & rough & (them.factor > 0))
+    unsure = done & (unsure | jnp.any(lost, axis=0))
     moved = _recorded(them, search.found, signs, changed, times)
     moved = moved.doubted(unsure, times[0], times[-1], them.number)
     search = eqx.tree_at(lambda s: s.found, search, moved)
     search = _dips(them, search, done, quiet, jnp.any(changed, axis=0), values, times)
     return _Search(
-        search.part.following(jnp.any(wanted & ~done)),
-        jnp.where(done, high, search.until),
-        jnp.where(done, signs[-1], search.above),
-        search.since,
-        search.least,
-        search.bottom,
-        parts,
-        search.found,
+        part=search.part.following(jnp.any(wanted & ~done)),
+        until=jnp.where(done, high, search.until),
+        above=jnp.where(done, signs[-1], search.above),
+        since=search.since,
+        least=search.least,
+        bottom=search.bottom,
+        parts=parts,
+        found=search.found,
     )
 
 
@@ -172,14 +174,14 @@ def _dips(
     lower = quiet & (deepest_yet < search.least)
     here = times[jnp.argmin(jnp.abs(values), axis=0)]
     return _Search(
-        search.part,
-        search.until,
-        search.above,
-        jnp.where(leaves, jnp.inf, since),
-        jnp.where(leaves, jnp.inf, jnp.where(lower, deepest_yet, search.least)),
-        jnp.where(lower, here, search.bottom),
-        search.parts,
-        found,
+        part=search.part,
+        until=search.until,
+        above=search.above,
+        since=jnp.where(leaves, jnp.inf, since),
+        least=jnp.where(leaves, jnp.inf, jnp.where(lower, deepest_yet, search.least)),
+        bottom=jnp.where(lower, here, search.bottom),
+        parts=search.parts,
+        found=found,
     )
 
 
@@ -192,7 +194,9 @@ def first_look(
 ) -> tuple[Bool[Array, " C"], Brackets]:
     """Which components a look at the whole step leaves to do, and the crossings of the others."""
     clear, single, _ = looked_at(values, factor)
-    fine = clear | single | ~jnp.all(jnp.isfinite(values), axis=0)
+    lost = jnp.all(jnp.isnan(values), axis=0)
+    fine = clear | single | lost
     signs = (values > 0).at[0].set(them.above).at[-1].set(them.above_end)
-    changed = (signs[1:] != signs[:-1]) & fine
+    changed = (signs[1:] != signs[:-1]) & fine & ~lost
+    found = found.doubted(lost, times[0], times[-1], them.number)
     return ~fine, _recorded(them, found, signs, changed, times)

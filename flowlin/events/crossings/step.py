@@ -111,15 +111,15 @@ class Step(eqx.Module):
         touches = jnp.asarray(self.observer.each(lambda watch: watch.touches))
         number = jnp.asarray(number, jnp.int32)
         return Components(
-            sample,
-            times,
-            factor,
-            number,
-            self.before[number] > 0,
-            after[number] > 0,
-            jnp.zeros(number.shape, self.before.dtype),
-            touches[number],
-            Directions(*self.observer.directions).of(number),
+            sample=sample,
+            times=times,
+            factor=factor,
+            number=number,
+            above=self.before[number] > 0,
+            above_end=after[number] > 0,
+            error=jnp.zeros(number.shape, self.before.dtype),
+            touches=touches[number],
+            directions=Directions(*self.observer.directions).of(number),
         )
 
     def _monotone(self, ends: list[int], after: Array, found: Brackets) -> Brackets:
