@@ -60,6 +60,13 @@ def require_finite(name: str, array: Array | np.ndarray) -> None:
         )
 
 
+def lowest(array: Array | np.ndarray) -> float:
+    """The smallest number of a concrete array that this process holds whole; else infinity."""
+    if is_traced(array) or _is_apart(array) or not array.size:
+        return float("inf")
+    return float(np.min(np.asarray(array)))
+
+
 def automatic(mesh: Mesh) -> Mesh:
     """The mesh with axes that XLA partitions by itself; `jax.make_mesh` makes explicit ones."""
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))

@@ -433,6 +433,7 @@ OWN = {
     "fl.measures.drift.values": Word("np.ones((3, 2))", k.FORMULA),
 }  # fmt: skip
 
+OWN["fl.CrossEntropy.__call__.targets"] = Word("task.y", k.Kind(k.classes, k.ARRAYS))
 for _loss in ("CrossEntropy", "SquaredError", "theory.LinearizedLoss"):
     OWN[f"fl.{_loss}.__call__.outputs"] = WORDS["targets"]
     OWN[f"fl.{_loss}.__call__.weights"] = Word(
