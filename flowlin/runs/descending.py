@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Int
 from flowlin._tools.arrays import end_to_end, first_rows
 from flowlin._tools.copies import copied
 from flowlin._tools.result import RESULTS, is_one_of
+from flowlin.field.problem import Problem
 from flowlin.log.linear_phase import UnitCounts
 from flowlin.network.model import AbstractModel
 from flowlin.runs.driving import AbstractRun, Effort, Limits, started
@@ -118,6 +119,11 @@ class DescentRun(AbstractRun):
             capacity=capacity,
             reference=reference.told(choice=Choice(kind)),
         )
+
+    @property
+    def problem(self) -> Problem:
+        """What it approximates the flow of."""
+        return self.descent.problem
 
     @property
     def network(self) -> AbstractModel:

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array
 
 from flowlin._tools.arrays import is_traced
-from flowlin._tools.checks import array, checked, refuse, require_single
+from flowlin._tools.checks import array, checked, refuse
 
 STAND_IN = np.e  # for NaN while a formula is worked out: what every argument may be
 
@@ -63,23 +63,6 @@ RANGES: dict[str, Range] = {
     "tau": Range("positive: it is the time constant of the flow", lambda tau: tau > 0),
     "depth": DEPTH,
 }
-
-
-def of_run(name: str, value: Any) -> Any:
-    """A trajectory, by what closed forms compare themselves with; theory knows of no flows."""
-    if not all(hasattr(value, part) for part in ("ts", "networks", "final")):
-        raise refuse(name, "a trajectory, as `fl.gradient_flow` returns it", value)
-    require_single(name, np.ndim(value.ts), 1, "runs")
-    return value
-
-
-def require_same(name: str, closed: Array, numerical: Array) -> None:
-    """Raise `ValueError` for a run whose numbers are not as many as those of the closed form."""
-    if closed.shape != numerical.shape:
-        raise ValueError(
-            f"`{name}` is of another network or task than the closed form: it has "
-            f"{numerical.shape[1:]} numbers at every time, which has {closed.shape[1:]}."
-        )
 
 
 def closed_form(function: Any = None, /, *, axes: dict[str, int] | None = None, **ranges: Range):

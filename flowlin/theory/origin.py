@@ -3,7 +3,9 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from flowlin._tools.arrays import is_traced
 from flowlin.network.kinds import AbstractNetwork
@@ -96,17 +98,33 @@ def _require_bias_strength(modes: Any, network: AbstractNetwork) -> None:
 
 
 def _require_data(modes: Any, task: Task) -> None:
-    """The task's statistics are those of the modes, up to the rounding of the coarser precision."""
+    """The task's statistics are those of the modes."""
     known = modes.fingerprint
     if known is None or is_traced((known, task)) or known.ndim != 1:
         return
-    if isinstance(task.x, jax.Array) and not task.x.is_fully_addressable:
-        return  # other processes hold a part of it
-    numbers, sizes = fingerprint(task)
-    eps = max(np.finfo(array.dtype).eps for array in (known, task.x))
-    if not np.all(np.abs(np.asarray(known) - numbers) <= 1e3 * eps * sizes):  # NaN is none
+    if _is_elsewhere(task):
+        return
+    if not _agree(known, task):
         named = f" {task.name!r}" if task.name else ""
         raise ValueError(
             f"`modes` are of other data than `task`{named}; use `theory.modes` of this task, "
             f"{MEANT}."
         )
+
+
+def of_data(one: Task, other: Task) -> bool:
+    """Whether two tasks of one shape have the same statistics, as far as this process knows."""
+    held = [task for task in (one, other) if not _is_elsewhere(task)]
+    return len(held) < 2 or _agree(jnp.asarray(fingerprint(one)[0], one.x.dtype), other)
+
+
+def _agree(known: Array, task: Task) -> bool:
+    """Whether a fingerprint is a task's, up to the rounding of the coarser precision."""
+    numbers, sizes = fingerprint(task)
+    eps = max(np.finfo(array.dtype).eps for array in (known, task.x))
+    return bool(np.all(np.abs(np.asarray(known) - numbers) <= 1e3 * eps * sizes))  # NaN is none
+
+
+def _is_elsewhere(task: Task) -> bool:
+    """Whether other processes hold a part of it."""
+    return isinstance(task.x, jax.Array) and not task.x.is_fully_addressable
