@@ -100,6 +100,28 @@ def test_modes_of_a_network_have_its_c():
         jax.jit(lambda network: theory.modes(TASK, network).s)(RELU)
 
 
+def test_modes_of_a_graph_have_its_c():
+    """A graph's modes had any c: strengths of a biased one were taken by the modes of c = 0."""
+    (w1, w2), (b, _) = RELU.parameters
+    weights = {("x", "a"): w1, ("a", "y"): w2}
+    graph = fl.GatedGraph(weights, {"a": b}, 2.0)
+    inner = fl.GatedGraph(weights, {"y": np.ones(7)}, 2.0)
+    for network, c in ((graph, 2.0), (inner, 0.0), (fl.GatedGraph(weights), 0.0)):
+        modes = theory.modes(TASK, network)
+        assert modes.bias_strength == c
+        assert len(fl.ModeHits(modes, 0.1).watches(network, TASK, None, None)) == 1
+    with pytest.raises(ValueError, match="are for c = 0 and the network has c = 2"):
+        fl.ModeHits(UNBIASED, 0.1).watches(graph, TASK, None, None)
+    with pytest.raises(ValueError, match="are for c = 1 and the network has no bias"):
+        MODES.strengths(fl.GatedGraph(weights), TASK)
+    many = fl.GloballyGatedNetwork((w1, w2), (b, None), 2.0, gates=np.ones((TASK.samples, 1)))
+    assert theory.modes(TASK, many).bias_strength == 2.0
+    with pytest.raises(ValueError, match="are for c = 0 and the network has c = 2"):
+        UNBIASED.strengths(many, TASK)
+    with pytest.raises(TypeError, match=r"no argument `network`: .*modes\(task, netw"):
+        theory.modes(TASK, network=graph)
+
+
 def test_modes_and_a_network_without_bias():
     with pytest.raises(ValueError, match="are for c = 1 and the network has no bias"):
         MODES.hidden_vectors(PLAIN)

@@ -14,7 +14,8 @@ Check = Callable[[str, Any], Any]
 Thing = TypeVar("Thing", bound=Callable[..., Any])
 
 WORDS: dict[str, Check] = {}
-# Words that are asked for where another one is meant, or another function: that word, and why.
+# Words that are asked for where another one is meant, or another function: that word, and why;
+# of one function alone as "function.word". A module adds those of its own functions.
 INSTEAD = {
     "learning_rate": (
         "modified_rate",
@@ -85,7 +86,7 @@ def _unbound(
 
 
 def _unknown(title: str, word: str, names: list[str]) -> str:
-    instead, why = INSTEAD.get(word, ("", ""))
+    instead, why = INSTEAD.get(f"{title}.{word}", INSTEAD.get(word, ("", "")))
     if instead in names:
         return f"{title}() has no argument `{word}`: {why}"
     near = difflib.get_close_matches(word, names, 1)

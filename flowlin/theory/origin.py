@@ -8,8 +8,10 @@ import numpy as np
 from jaxtyping import Array
 
 from flowlin._tools.arrays import is_traced
+from flowlin.network.graph_forward import AbstractGraph
 from flowlin.network.kinds import AbstractNetwork
 from flowlin.network.model import AbstractModel
+from flowlin.network.own import AbstractOwn
 from flowlin.tasks.task import Task
 
 MEANT = "or pass `check=False` where other modes are meant, as for a control"
@@ -52,7 +54,7 @@ def require_origin(
     """
     _require_shapes(modes, network, task)
     if check:
-        if isinstance(network, AbstractNetwork):  # others have no bias that is known
+        if isinstance(network, AbstractOwn):  # others have no bias that is known
             _require_bias_strength(modes, network)
         if task is not None:
             _require_data(modes, task)
@@ -74,15 +76,27 @@ def _require_shapes(modes: Any, network: AbstractModel, task: Task | None) -> No
         )
 
 
-def own_bias_strength(network: AbstractNetwork) -> Any:
-    """The c of a network's modes: 0 without a bias on the first layer."""
-    return 0.0 if network.biases[0] is None else network.bias_strength
+def own_bias_strength(network: AbstractOwn) -> Any:
+    """The c of a network's modes: 0 without a bias where the inputs come in."""
+    return network.bias_strength if _biased(network)[0] else 0.0
 
 
-def _require_bias_strength(modes: Any, network: AbstractNetwork) -> None:
-    """The c of the modes is that of the network: 0 without a bias on the first layer."""
+def _biased(network: AbstractOwn) -> tuple[bool, bool]:
+    """Whether there are biases where the inputs come in, and whether there are any further on.
+
+    Of a graph the first are those of nodes that a source goes into.
+    """
+    if isinstance(network, AbstractGraph):
+        sources = {node for node, _, _ in network.sources}
+        entered = {b for a, b in network.edges if a in sources}
+        return not entered.isdisjoint(network.biases), not entered.issuperset(network.biases)
+    return network.biases[0] is not None, any(bias is not None for bias in network.biases[1:])
+
+
+def _require_bias_strength(modes: Any, network: AbstractOwn) -> None:
+    """The c of the modes is that of the network: 0 without a bias where the inputs come in."""
     c, own = modes.bias_strength, network.bias_strength
-    first, later = network.biases[0] is not None, any(b is not None for b in network.biases[1:])
+    first, later = _biased(network)
     if c and not (first or later):
         raise ValueError(
             f"`modes` are for c = {c:g} and the network has no bias; use `theory.modes(task, "
