@@ -114,6 +114,23 @@ def test_descent_is_a_loop_of_optax():
     np.testing.assert_allclose(descent.observed["loss"], descent.losses, rtol=1e-12)
 
 
+def test_nan_in_an_array_is_told_before_a_run():
+    """Runs ended with a step size that shrank, or the advice to lower `learning_rate`."""
+    module, own = mlp(), fl.LinearNetwork.init(XOR, 3, key=jax.random.key(0))
+    odd = eqx.tree_at(lambda m: m.layers[1].bias, module, replace_fn=lambda b: b * jnp.nan)
+    own = eqx.tree_at(lambda n: n.weights[0], own, own.weights[0].at[0, 1].set(jnp.nan))
+    for network, said in (
+        (odd, r"network\.layers\[1\]\.bias` holds 2 NaN among 2"),
+        (own, r"network\.weights\[0\]` holds 1 NaN among 6"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            fl.gradient_flow(network, XOR, 1.0)
+        with pytest.raises(ValueError, match=said):
+            fl.gradient_descent(network, XOR, 0.1, 3)
+        with pytest.raises(ValueError, match=said.replace("network", r"networks\[1\]")):
+            fl.sweep([mlp(), network], XOR, 1.0)
+
+
 def test_a_relu_mlp_is_a_relu_network():
     model = mlp(activation=jax.nn.relu)
     layers = model.layers

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import PyTree
 
-from flowlin._tools.arrays import in_dtype, is_traced
+from flowlin._tools.arrays import in_dtype, is_traced, require_numbers
 from flowlin._tools.bar import Progress
 from flowlin._tools.checks import checked, positive_at_run_time
 from flowlin._tools.copies import copied
@@ -166,6 +166,7 @@ def gradient_flow(
     network, events = cast(AbstractModel, network), cast(tuple, events)
     max_steps, loss = cast(int, max_steps), cast(Loss, loss)
     network.require_fit(task)
+    require_numbers("network", network.module)
     tolerances = chosen_tolerances(rtol, atol, stepsize_controller)
     check_options(network, tolerances.rtol, modified_rate, kinks)
     ts = chosen_times(t1, ts)
