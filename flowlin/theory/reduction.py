@@ -142,6 +142,29 @@ class Race(eqx.Module):
         rows = [jnp.sum(self.bases[p.target] * seen[p.edges], axis=0) for p in self.pathways]
         return jnp.stack(rows)
 
+    @checked(pathway=None, flow=_run)
+    def product(self, pathway: Pathway, flow: Any = None) -> Float[Array, "... N_sink N_source"]:
+        r"""The matrix $U_{t(p)} B_p V_{s(p)}^T$ of a pathway by the race, (N_sink, N_source).
+
+        Where the race is exact it is `network.product(pathway)`, at the start and along the flow;
+        elsewhere the part of it that the modes carry.
+
+        **Arguments:**
+
+        - `pathway`: one of `pathways`.
+        - `flow`: a run of `flow` or of the network, for one matrix at each saved time, (T, N_sink,
+          N_source); None is the start.
+
+        **Raises:** `ValueError` for a pathway that is not one of them, or a run of another graph.
+        """
+        pathway = instance(Pathway, "one of `race.pathways`")("pathway", pathway)
+        if pathway not in self.pathways:
+            raise ValueError(f"`pathway` must be one of `race.pathways`, got {pathway}.")
+        stack = flow is not None
+        strengths = strengths_along(self, flow.networks) if stack else self.strengths(self.start)
+        own = strengths[..., self.pathways.index(pathway), :]
+        return own[..., None, :] * self.bases[pathway.target] @ self.bases[pathway.source].T
+
     @checked(strength=None)
     def aligned(self, strength: Any = None, *, key: PRNGKeyArray) -> GatedGraph:
         """A network of which the race is exact, as far as the task allows.

@@ -135,6 +135,14 @@ def lazy(found: Any) -> Summary:
     return Summary(f"Lazy: alpha = {number(found.alpha)}, tau = {number(found.tau)}", rows)
 
 
+def lazy_certificate(found: Any) -> Summary:
+    """Its residuals, and what its digits depend on."""
+    names = ("outputs", "kernel", "condition", "tolerance")
+    rows = [(name, f"{name} {number(getattr(found, name), 4)}") for name in names]
+    rows.insert(2, ("rank", f"rank {found.rank}"))
+    return Summary("LazyCertificate", rows, inline=True)
+
+
 def race_certificate(found: Any) -> Summary:
     """Its residuals."""
     names = ("commutator", "outputs", "inputs", "alignment")

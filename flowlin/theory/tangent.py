@@ -11,7 +11,7 @@ $$\sqrt A\, r(t) = U e^{-\Lambda t / \tau} U^T \sqrt A\, r(0), \qquad
 """
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -20,6 +20,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
+from flowlin._tools.arrays import is_traced
 from flowlin._tools.checks import checked, finite_array, positive, refuse
 from flowlin._tools.memory import require_memory
 from flowlin._tools.numerics import decayed
@@ -42,6 +43,37 @@ def _inputs(name: str, value: Any) -> Any:
     if np.ndim(value) != 2 or not np.shape(value)[0]:
         raise refuse(name, "an array (P, N_in), one row per sample", value)
     return jnp.asarray(value)
+
+
+@shown(summary.lazy_certificate)
+class LazyCertificate(NamedTuple):
+    r"""How far a linearised model is from the model on the way that its weights take to t = inf.
+
+    The closed form is exact for the linear model whatever the numbers say. It is the flow of the
+    model where the outputs are linear in the weights along the way, which is measured at its end:
+
+    - `outputs`: distance of the outputs of the model there, scaled by alpha, from the linear ones,
+      over how far these moved; falls as 1 / alpha.
+    - `kernel`: how far the tangent kernel there is from that at the start, over its norm; likewise.
+
+    And on what the closed form's own digits depend:
+
+    - `rank`: how many components of the error move, of n = P N_out.
+    - `condition`: largest over smallest rate of these. So many times the rounding of the kernel is
+      the relative error of the slowest.
+    - `tolerance`: up to which `outputs` and `kernel` count as zero, eps^(2/3).
+    """
+
+    outputs: float
+    kernel: float
+    rank: int
+    condition: float
+    tolerance: float
+
+    @property
+    def exact(self) -> bool:
+        """Whether outputs and kernel are those of the linear model, up to the tolerance."""
+        return max(self.outputs, self.kernel) <= self.tolerance
 
 
 @shown(summary.lazy)
@@ -99,6 +131,16 @@ class Lazy(eqx.Module):
         rows = outputs.reshape(-1, *outputs.shape[-2:])
         found = jax.vmap(lambda one: self.loss_function(one, y, task.weights))(rows)
         return found.reshape(outputs.shape[:-2])
+
+    @property
+    def certificate(self) -> LazyCertificate:
+        """When the linear model is the model: see `LazyCertificate`. It costs a kernel more.
+
+        **Raises:** `ValueError` under `jit` and `vmap`.
+        """
+        if is_traced(self):
+            raise ValueError("`certificate` holds numbers; ask for it outside of `jit` and `vmap`.")
+        return _certified(self)
 
     @property
     def scaled(self) -> Any:
@@ -165,7 +207,8 @@ def lazy(
 
     Outputs, weights and losses at all times in closed form, at the width that the model has. It
     is the flow itself where outputs are linear in the weights that move (one layer of them, or
-    `trainable` for the readout alone); elsewhere `Lazy.error` of a flow says how lazy that is.
+    `trainable` for the readout alone), as `Lazy.certificate` says; elsewhere `Lazy.error` of a flow
+    says how lazy that is.
 
     The scale `alpha` leads from rich to lazy: the model $f(w_0) + \alpha (f(w) - f(w_0))$ trained
     at the time constant $\alpha^2 \tau$ (`Lazy.scaled`), that is on $L / \alpha^2$. Its linear
@@ -224,6 +267,28 @@ def _found(start: AbstractModel, task: Task, loss: SquaredError, tau: Array, alp
         alpha=alpha,
         trained=moves,
     )
+
+
+def _certified(found: Lazy) -> LazyCertificate:
+    """The model at the end of the lazy way against the linear one."""
+    start, task, never = found.start, found.task, jnp.asarray(jnp.inf, found.start.dtype)
+    end, first, linear = _models(found, never), start.outputs(task.x), found.outputs(never)
+    outputs = first + found.alpha * (end.outputs(task.x) - first)
+    kernel = eqx.filter_jit(tangent_kernel)(end, moving(end.parameters, found.trained), task)
+    rates = np.asarray(found.eigenvalues)[np.asarray(found.eigenvalues) > 0]
+    return LazyCertificate(
+        _relative(outputs - linear, linear - first),
+        _relative(kernel - found.kernel, found.kernel),
+        len(rates),
+        float(rates[0] / rates[-1]) if len(rates) else 1.0,
+        float(jnp.finfo(start.dtype).eps) ** (2 / 3),
+    )
+
+
+def _relative(part: Array, whole: Array) -> float:
+    """Norm over norm; zero where nothing is there."""
+    size = float(jnp.linalg.norm(whole))
+    return float(jnp.linalg.norm(part)) / size if size else 0.0
 
 
 def _factors(task: Task, loss: SquaredError) -> Float[Array, " n"]:
