@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, PyTree
 
 from flowlin._tools.checks import WORDS, refuse, require_runnable
 from flowlin._tools.codec import storable
+from flowlin._tools.door import an
 from flowlin._tools.show import Summary, plural, shown
 from flowlin._tools.types import Product
 from flowlin.network.graph import GatedGraph
@@ -214,7 +215,7 @@ class ForeignModel(AbstractModel):
         """This module with the arrays that a file holds by their places."""
         if not isinstance(stored, ForeignModel):
             raise ValueError(
-                f"`{name}` is a {type(self.rest).__name__}, and the file holds {stored!r}; leave "
+                f"`{name}` is {an(type(self.rest).__name__)}, and the file holds {stored!r}; leave "
                 "it out."
             )
         return ForeignModel(

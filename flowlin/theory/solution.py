@@ -10,6 +10,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from flowlin._tools.arrays import augment, is_traced
 from flowlin._tools.checks import checked, not_negative
+from flowlin._tools.door import an
 from flowlin._tools.show import shown
 from flowlin.network.fit import check_fit
 from flowlin.network.kinds import AbstractNetwork, LinearNetwork
@@ -94,7 +95,7 @@ class Solution(eqx.Module):
         """
         if not isinstance(flow.final, LinearNetwork):
             raise ValueError(
-                f"`flow` is of a {type(flow.final).__name__}, which has no end-to-end matrix; "
+                f"`flow` is of {an(type(flow.final).__name__)}, which has no end-to-end matrix; "
                 "compare its outputs, or run a fl.LinearNetwork."
             )
         numerical = jax.vmap(_product)(flow.networks)

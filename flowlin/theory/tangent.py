@@ -22,6 +22,7 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from flowlin._tools.arrays import is_traced
 from flowlin._tools.checks import checked, finite_array, positive, refuse
+from flowlin._tools.door import an
 from flowlin._tools.memory import require_memory
 from flowlin._tools.numerics import decayed
 from flowlin._tools.show import shown
@@ -176,8 +177,8 @@ class Lazy(eqx.Module):
             own = model("network", self.scaled)
             if flow.model.kind != own.kind:
                 raise ValueError(
-                    f"`flow` is of a {flow.model.kind}, and this is the limit of a {own.kind}; run "
-                    "`scaled`."
+                    f"`flow` is of {an(flow.model.kind)}, and this is the limit of {an(own.kind)}; "
+                    "run `scaled`."
                 )
             tau, moves = self.alpha**2 * self.tau, self.trained if self.alpha == 1 else None
             require_problem(flow, self.task, tau, self.loss_function, moves)
