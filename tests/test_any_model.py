@@ -230,7 +230,7 @@ def test_files_keep_the_arrays_and_like_the_rest(flow, tmp_path):
     assert back.final.activation is jnp.tanh
     np.testing.assert_array_equal(back.events.time, flow.events.time)
     for like, words in (
-        (None, "`path` = .* holds a run of a MLP.* pass `like`"),
+        (None, "`path` = .* holds a run of an MLP.* pass `like`"),
         (mlp(width=5), r"`like.layers\[0\].weight` is float64\[5, 2\].* float64\[6, 2\]"),
         (eqx.nn.Linear(2, 1, key=jax.random.key(0), dtype=jnp.float64), "has 2 arrays .* has 4"),
         (fl.LinearNetwork.init(XOR, 2, key=jax.random.key(0)), "`like` is .* and the file holds"),
