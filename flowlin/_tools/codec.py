@@ -111,9 +111,7 @@ def decoded(node: Any, arrays: dict[str, np.ndarray]) -> Any:
         case "array":
             raise ValueError(f"the array {body} is of dtype {arrays[body].dtype}")
         case "value" if isinstance(body, str):
-            return sys.intern(
-                body
-            )  # as defaults are, which Equinox tells by identity and leaves out
+            return sys.intern(body)  # Equinox knows defaults, which it leaves out, by identity
         case "value" if body is None or isinstance(body, (bool, int, float)):
             return body
         case "result":
