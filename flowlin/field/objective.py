@@ -1,6 +1,7 @@
 """The objective of a run: loss and gradient of a network's parameters, and the vector field."""
 
 import abc
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -93,7 +94,9 @@ class FullData(AbstractPlain):
         outputs = network.rounded(x, self.width, fast)
         return self.loss.weight(self.task.mass) * self.loss.total(outputs, y, weights)
 
-    def _summed(self, function: Any, network: AbstractModel, parameters: Parameters) -> Any:
+    def _summed(
+        self, function: Callable[..., PyTree], network: AbstractModel, parameters: Parameters
+    ) -> Any:
         """A function such as `_loss`, added up over all samples."""
         rows = (self.task.x, self.task.y, network.sample_gates, self.task.weights)
         parameters = network.parameters if parameters is None else parameters

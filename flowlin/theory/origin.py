@@ -29,7 +29,7 @@ def fingerprint(task: Task) -> tuple[np.ndarray, np.ndarray]:
     pairs = ((r, q), (another, other), (q, other), (q, q))
     weights = None if task.weights is None else np.asarray(task.weights)
 
-    def mean(values: np.ndarray) -> Any:
+    def mean(values: np.ndarray) -> np.floating:
         return np.average(values, weights=weights)
 
     numbers = [mean(a * b) for a, b in pairs]
@@ -37,7 +37,7 @@ def fingerprint(task: Task) -> tuple[np.ndarray, np.ndarray]:
     return np.array(numbers), np.array(sizes)
 
 
-def _projected(rows: Any) -> np.ndarray:
+def _projected(rows: Array) -> np.ndarray:
     """Rows (P, N) along two fixed directions, (2, P)."""
     values = np.asarray(rows)
     directions = np.cos(np.outer(np.sqrt([2.0, 3.0]), np.arange(1, values.shape[1] + 1)))
@@ -76,7 +76,7 @@ def _require_shapes(modes: Any, network: AbstractModel, task: Task | None) -> No
         )
 
 
-def own_bias_strength(network: AbstractOwn) -> Any:
+def own_bias_strength(network: AbstractOwn) -> Array | float:
     """The c of a network's modes: 0 without a bias where the inputs come in."""
     return network.bias_strength if _biased(network)[0] else 0.0
 

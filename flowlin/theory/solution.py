@@ -267,7 +267,7 @@ def _deep(problem: Problem) -> Solution:
 
 
 @jax.jit
-def modewise(t: ArrayLike, mode: Mode, u: Any, v: Any) -> Array:
+def modewise(t: ArrayLike, mode: Mode, u: Array, v: Array) -> Array:
     """The product u diag(a(t)) v^T of modes that do not see each other, (..., N_out, N)."""
     a = mode.strength(jnp.asarray(t)[..., None])
     return (u * a[..., None, :]) @ v.T

@@ -135,7 +135,7 @@ WORDS["check"] = flag
 
 
 @jit_by_array
-def _mode_strengths(modes: Modes, x: Array, weights: Any, linear: bool) -> "ModeStrengths":
+def _mode_strengths(modes: Modes, x: Array, weights: Array | None, linear: bool) -> "ModeStrengths":
     """Compiled, since every call of `gradient_flow` with mode hits comes here."""
     scaled = jnp.where(modes.d > 0, modes.v / jnp.where(modes.d > 0, modes.d, 1.0), 0.0)
     mass = len(x) if weights is None else weights.sum()
@@ -172,7 +172,7 @@ class ModeStrengths(eqx.Module):
         """Strengths (K,) of the network's modes."""
         return jnp.sum(self.u * self.response(network, task), axis=0)
 
-    def seen_by(self, parameters: Parameters, k: Any) -> Parameters:
+    def seen_by(self, parameters: Parameters, k: int | Array) -> Parameters:
         """A linear network as mode k sees it: linear in its parameters, one input, one output.
 
         Its output for the input 1 is the mode's strength.
@@ -254,7 +254,7 @@ def modes(task: Task, bias_strength: float | AbstractOwn = 0.0) -> Modes:
     commutator = np.linalg.norm(square @ sx - sx @ square) / scale if scale else 0.0
     total = np.trace(sx)
     completeness = np.sum(d) / total if total else 1.0
-    arrays: list[Any] = [jnp.asarray(a, task.x.dtype) for a in (u, s, v, d)]
+    arrays: list[Array] = [jnp.asarray(a, task.x.dtype) for a in (u, s, v, d)]
     return Modes(
         *arrays,
         bias_strength=c,
