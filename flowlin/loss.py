@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
+from flowlin._tools.arrays import lowest
 from flowlin._tools.checks import (
     WORDS,
     array,
@@ -44,7 +45,7 @@ class Loss(eqx.Module):
 
     @abc.abstractmethod
     def require_fit(self, targets: Float[Array, "P N_out"]) -> None:
-        """Raise `ValueError` where it is no loss of such samples."""
+        """Raise `ValueError` where it is no loss of such samples, as far as they are known."""
 
     @checked(outputs=array, targets=array, weights=array)
     def __call__(
@@ -57,7 +58,7 @@ class Loss(eqx.Module):
 
         **Arguments:** `weights` (P,) of the samples, as those of `fl.Task`.
 
-        **Raises:** `ValueError` for arrays of other shapes.
+        **Raises:** `ValueError` for arrays of other shapes, and for targets that do not fit.
         """
         shapes = jnp.shape(outputs), jnp.shape(targets)
         if len(shapes[0]) != 2 or shapes[0] != shapes[1]:
@@ -65,6 +66,7 @@ class Loss(eqx.Module):
                 "`outputs` and `targets` must have one shape (P, N_out), got "
                 f"{shapes[0]} and {shapes[1]}; one row is a sample."
             )
+        self.require_fit(targets)
         if weights is None:
             return self.weight(targets.shape[0]) * self.total(outputs, targets)
         if jnp.shape(weights) != shapes[0][:1]:
@@ -119,6 +121,10 @@ class SquaredError(Loss):
 class CrossEntropy(Loss):
     r"""Mean softmax cross-entropy, $L = -\frac{1}{P} \sum_p y_p \cdot \log
     \mathrm{softmax}(\hat y_p)$, for one-hot (or probability) targets.
+
+    Targets have two columns or more, none of them negative: the loss has no lower bound otherwise,
+    and is zero whatever a single output is. Rows need not sum to one: several classes may be
+    marked, as in `fl.tasks.hierarchy`. Traced targets are not looked at.
     """
 
     def weight(self, mass: ArrayLike) -> Any:
@@ -136,7 +142,20 @@ class CrossEntropy(Loss):
         return -jnp.sum(shares if weights is None else weights[:, None] * shares)
 
     def require_fit(self, targets: Float[Array, "P N_out"]) -> None:
-        """It fits all targets."""
+        """Raise `ValueError` for a single output, or known targets below zero."""
+        if targets.shape[1] == 1:
+            raise ValueError(
+                "`loss` = CrossEntropy() needs `targets` of two or more classes, and they have "
+                "one column: the softmax of one output is always 1. Make classes one-hot, by "
+                "`one_hot=True` of the task or `jax.nn.one_hot(labels, classes)`, and a "
+                "probability p the two columns [1 - p, p]."
+            )
+        if lowest(targets) < 0:
+            raise ValueError(
+                "`loss` = CrossEntropy() needs `targets` that are one-hot or probabilities, and "
+                f"they go down to {lowest(targets):g}, where it has no lower bound; make them "
+                "classes, or take fl.SquaredError()."
+            )
 
 
 @storable()

@@ -167,6 +167,23 @@ def test_optimisers_that_do_not_ask_cost_no_value(monkeypatch):
     assert found == flops() > 0
 
 
+def test_nan_in_an_array_is_told_before_a_run():
+    """Runs ended with a step size that shrank, or the advice to lower `learning_rate`."""
+    module, own = mlp(), fl.LinearNetwork.init(XOR, 3, key=jax.random.key(0))
+    odd = eqx.tree_at(lambda m: m.layers[1].bias, module, replace_fn=lambda b: b * jnp.nan)
+    own = eqx.tree_at(lambda n: n.weights[0], own, own.weights[0].at[0, 1].set(jnp.nan))
+    for network, said in (
+        (odd, r"network\.layers\[1\]\.bias` holds 2 NaN among 2"),
+        (own, r"network\.weights\[0\]` holds 1 NaN among 6"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            fl.gradient_flow(network, XOR, 1.0)
+        with pytest.raises(ValueError, match=said):
+            fl.gradient_descent(network, XOR, 0.1, 3)
+        with pytest.raises(ValueError, match=said.replace("network", r"networks\[1\]")):
+            fl.sweep([mlp(), network], XOR, 1.0)
+
+
 def test_a_relu_mlp_is_a_relu_network():
     model = mlp(activation=jax.nn.relu)
     layers = model.layers
@@ -289,7 +306,7 @@ def test_files_keep_the_arrays_and_like_the_rest(flow, tmp_path):
     assert back.final.activation is jnp.tanh
     np.testing.assert_array_equal(back.events.time, flow.events.time)
     for like, words in (
-        (None, "`path` = .* holds a run of a MLP.* pass `like`"),
+        (None, "`path` = .* holds a run of an MLP.* pass `like`"),
         (mlp(width=5), r"`like.layers\[0\].weight` is float64\[5, 2\].* float64\[6, 2\]"),
         (eqx.nn.Linear(2, 1, key=jax.random.key(0), dtype=jnp.float64), "has 2 arrays .* has 4"),
         (fl.LinearNetwork.init(XOR, 2, key=jax.random.key(0)), "`like` is .* and the file holds"),

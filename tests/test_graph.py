@@ -297,7 +297,7 @@ def test_printing():
 
 
 def test_float32():
-    flow = fl.gradient_flow(diamond().astype(jnp.float32), TREE, 3.0)
+    flow = fl.gradient_flow(diamond().astype(jnp.float32), TREE.astype(jnp.float32), 3.0)
     assert flow.final.dtype == flow.losses.dtype == jnp.float32
 
 

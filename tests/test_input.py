@@ -487,3 +487,10 @@ def test_traced_values_are_checked_when_the_program_runs():
     for tau, t1, name in ((-1.0, 0.3, "tau"), (0.0, 0.3, "tau"), (1.0, np.nan, "t1")):
         with pytest.raises(told, match=f"`{name}` must be finite and positive"):
             jax.block_until_ready(run(tau, t1))
+    pulled = jax.jit(
+        lambda decay: fl.gradient_descent(NETWORK, TASK, 0.1, 2, weight_decay=decay).losses
+    )
+    assert jnp.all(jnp.isfinite(pulled(0.0)))
+    for decay in (-1.0, np.nan, np.inf):
+        with pytest.raises(told, match="`weight_decay` must be finite and zero or positive"):
+            jax.block_until_ready(pulled(decay))

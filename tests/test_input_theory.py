@@ -100,6 +100,28 @@ def test_modes_of_a_network_have_its_c():
         jax.jit(lambda network: theory.modes(TASK, network).s)(RELU)
 
 
+def test_modes_of_a_graph_have_its_c():
+    """A graph's modes had any c: strengths of a biased one were taken by the modes of c = 0."""
+    (w1, w2), (b, _) = RELU.parameters
+    weights = {("x", "a"): w1, ("a", "y"): w2}
+    graph = fl.GatedGraph(weights, {"a": b}, 2.0)
+    inner = fl.GatedGraph(weights, {"y": np.ones(7)}, 2.0)
+    for network, c in ((graph, 2.0), (inner, 0.0), (fl.GatedGraph(weights), 0.0)):
+        modes = theory.modes(TASK, network)
+        assert modes.bias_strength == c
+        assert len(fl.ModeHits(modes, 0.1).watches(network, TASK, None, None)) == 1
+    with pytest.raises(ValueError, match="are for c = 0 and the network has c = 2"):
+        fl.ModeHits(UNBIASED, 0.1).watches(graph, TASK, None, None)
+    with pytest.raises(ValueError, match="are for c = 1 and the network has no bias"):
+        MODES.strengths(fl.GatedGraph(weights), TASK)
+    many = fl.GloballyGatedNetwork((w1, w2), (b, None), 2.0, gates=np.ones((TASK.samples, 1)))
+    assert theory.modes(TASK, many).bias_strength == 2.0
+    with pytest.raises(ValueError, match="are for c = 0 and the network has c = 2"):
+        UNBIASED.strengths(many, TASK)
+    with pytest.raises(TypeError, match=r"no argument `network`: .*modes\(task, netw"):
+        theory.modes(TASK, network=graph)
+
+
 def test_modes_and_a_network_without_bias():
     with pytest.raises(ValueError, match="are for c = 1 and the network has no bias"):
         MODES.hidden_vectors(PLAIN)
@@ -260,6 +282,55 @@ def test_a_flow_of_another_network_is_no_error(descent):
         theory.solve(PLAIN, TASK).error(descent)
     with pytest.raises(ValueError, match="`flow` is a stack of runs; take one"):
         theory.solve(LINEAR, TASK).error(stack(descent))
+
+
+def descended(network=LINEAR, task=TASK, rate=1e-2, **options):
+    return fl.gradient_descent(network, task, rate, 4, **options)
+
+
+FIRST = eqx.tree_at(lambda n: n.weights[1], jax.tree.map(lambda _: True, LINEAR), False)
+SHIFTED = fl.LinearNetwork([1.1 * w for w in LINEAR.weights], LINEAR.biases)
+
+
+@refused(
+    [
+        ({"tau": 2.0}, r"`flow` has tau = 2.0, and the closed form is that of tau = 1; pass that"),
+        ({"loss": fl.SquaredError("sum")}, r"tau = 1.0 with SquaredError.*that of tau = 4 with"),
+        ({"loss": fl.CrossEntropy()}, r"`flow` descends CrossEntropy\(\), .*`loss=fl.Squared"),
+        ({"weight_decay": 0.1}, r"another function than its loss \(with weight decay\)"),
+        ({"trainable": FIRST}, "`flow` moves other arrays of the network"),
+        ({"task": OTHER}, "`flow` is of other data than the closed form, .* task 'other'"),
+        ({"network": SHIFTED}, "`flow` starts from another network than the closed form"),
+    ]
+)
+def test_a_closed_form_is_compared_with_a_flow_of_its_problem(call, message):
+    """Each of these gave a number that looked like the form's error."""
+    flow, solution = descended(**call), theory.solve(LINEAR, TASK)
+    lazy = theory.lazy(LINEAR, TASK)
+    for found in (solution, lazy):
+        with pytest.raises(ValueError, match=f"{message}.*`check=False` where"):
+            found.error(flow)
+        assert found.error(flow, check=False).shape == flow.ts.shape
+    if "network" not in call:  # the model after t* is also for other networks
+        after = theory.AfterLinearization(solution, np.ones(6, bool))
+        with pytest.raises(ValueError, match=message):
+            after.error(flow)
+        assert after.error(flow, check=False).shape == flow.ts.shape
+
+
+def test_a_sum_at_the_speed_of_the_mean_is_of_the_same_problem(descent, tmp_path):
+    solution = theory.solve(LINEAR, TASK)
+    quick = descended(rate=2.5e-3, loss=fl.SquaredError("sum"), tau=4.0)
+    np.testing.assert_allclose(solution.error(quick), solution.error(descent), rtol=1e-9)
+    jitted = jax.jit(lambda found, run: found.error(run))(solution, descent)
+    np.testing.assert_allclose(jitted, solution.error(descent), rtol=1e-9)
+    # A file knows the loss and what was added to it, and so says more than nothing.
+    flow = fl.gradient_flow(LINEAR, TASK, 0.05, weight_decay=0.1, max_steps=64)
+    flow.save(tmp_path / "flow.npz")
+    with pytest.raises(ValueError, match="with weight decay"):
+        solution.error(fl.load(tmp_path / "flow.npz"))
+    narrow = TASK.astype("float32")
+    assert solution.error(descended(LINEAR, narrow)).shape == descent.ts.shape
 
 
 def test_a_measure_returns_arrays(descent):

@@ -90,6 +90,7 @@ def test_the_flow_itself_where_outputs_are_linear_in_the_weights():
     found = lazy(gated, TREE, trainable=first)
     assert float(jnp.max(found.error(flow))) < 1e-10
     assert float(jnp.max(jax.vmap(fl.distance)(found.network(ts), flow.networks))) < 1e-9
+    assert found.certificate.exact
     single = fl.LinearNetwork((np.full((7, 4), 0.1),))
     closed, found = fl.theory.solve(single, WEIGHTED), lazy(single, WEIGHTED)
     ends = np.append(TIMES, np.inf)
@@ -108,10 +109,31 @@ def test_flows_become_lazy_as_one_over_alpha():
     assert 55 < weights[0][-1] / weights[1][-1] < 75  # of motion that goes as 1 / alpha itself
     # At small times both move alike to first order.
     assert 3.9 < weights[0][2] / weights[0][1] < 4.1
-    with pytest.raises(ValueError, match=r"`flow` has tau = 2048.0, .* at alpha\^2 tau = 4096"):
+    with pytest.raises(ValueError, match=r"`flow` has tau = 2048.0, .* that of tau = 4096"):
         lazy(mlp(), TREE, alpha=64.0).error(flow)
     with pytest.raises(ValueError, match=r"`flow` is of a ScaledModel.*, and this is the limit of"):
         lazy(mlp(), TREE).error(flow)
+
+
+def test_a_certificate_says_how_far_the_linear_model_is():
+    """Zero where outputs are linear in the weights; else as 1 / alpha, like the flow's distance."""
+    near, far = (lazy(mlp(), TREE, alpha=alpha).certificate for alpha in (64.0, 8.0))
+    assert not far.exact
+    for name in ("outputs", "kernel"):
+        assert 7.0 < getattr(far, name) / getattr(near, name) < 9.0
+    values = np.asarray(lazy(mlp(), TREE).eigenvalues)
+    values = values[values > 0]
+    assert (far.rank, far.condition) == (len(values), pytest.approx(values[0] / values[-1]))
+    # Against the model itself, at the weights that the lazy flow ends at.
+    found = lazy(mlp(), TREE)
+    end, linear, first = found.network(np.inf), found.outputs(np.inf), found.outputs(0.0)
+    off = np.linalg.norm(jax.vmap(end)(TREE.x) - linear) / np.linalg.norm(linear - first)
+    assert found.certificate.outputs == pytest.approx(float(off), rel=1e-9)
+    kernel = lazy(end, TREE).kernel - found.kernel
+    off = np.linalg.norm(kernel) / np.linalg.norm(found.kernel)
+    assert found.certificate.kernel == pytest.approx(float(off), rel=1e-9)
+    with pytest.raises(ValueError, match="outside of `jit`"):
+        jax.jit(lambda a: lazy(mlp(), TREE, alpha=a).certificate.kernel)(1.0)
 
 
 def test_what_weights_cannot_change_moves_none():

@@ -69,6 +69,39 @@ def test_cross_entropy_of_large_logits():
     assert np.all(np.isfinite(jax.grad(fl.CrossEntropy())(logits, targets)))
 
 
+LABELS = jnp.arange(3.0)[:, None]
+SIGNED = jnp.array([[1.0, -1.0]] * 3)
+
+
+@pytest.mark.parametrize(
+    ("targets", "said"),
+    [(LABELS, r"they have one column.*`one_hot=True`"), (SIGNED, r"they go down to -1.*classes")],
+)
+@pytest.mark.parametrize("loss", [fl.CrossEntropy(), fl.theory.LinearizedLoss(fl.CrossEntropy())])
+def test_cross_entropy_refuses_targets_that_are_no_classes(loss, targets, said):
+    """Loss and flow of class labels were zero, those of signed targets had no lower bound."""
+    task = fl.Task(jnp.eye(3), targets)
+    network = fl.LinearNetwork((0.1 * jnp.ones((targets.shape[1], 3)),))
+    for call in (
+        lambda: loss(network.outputs(task.x), targets),
+        lambda: fl.measures.loss(network, task, loss=loss),
+        lambda: fl.measures.velocity(network, task, loss=loss),
+        lambda: fl.gradient_flow(network, task, 1.0, loss=loss),
+        lambda: fl.gradient_descent(network, task, 0.1, 3, loss=loss),
+        lambda: fl.stochastic_gradient_descent(
+            network, task, 0.1, 3, loss=loss, batch_size=2, key=jax.random.key(0)
+        ),
+    ):
+        with pytest.raises(ValueError, match=rf"`loss` = CrossEntropy\(\) needs `targets`.*{said}"):
+            call()
+
+
+def test_cross_entropy_takes_rows_of_several_classes_and_traced_targets():
+    outputs, marked = jnp.zeros((2, 3)), jnp.array([[1.0, 1.0, 1.0], [0.0, 0.0, 1.0]])
+    assert float(fl.CrossEntropy()(outputs, marked)) == pytest.approx(2 * np.log(3))
+    assert np.isfinite(jax.jit(fl.CrossEntropy())(outputs, -marked))
+
+
 @pytest.mark.parametrize("loss", [fl.SquaredError(), fl.CrossEntropy()])
 def test_losses_keep_float32(loss, pair):
     outputs, targets = (a.astype(jnp.float32) for a in pair)

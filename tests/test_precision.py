@@ -65,6 +65,20 @@ def test_a_walk_without_x64_ends_and_the_user_is_told_once():
     assert ENABLE_X64 in told[0][1]
 
 
+def test_a_network_from_before_the_line_is_told_once(monkeypatch):
+    """It ran at four digits without a word."""
+    monkeypatch.setattr(fl.runs.precision, "_told", False)
+    task = fl.tasks.xor()
+    network = fl.LinearNetwork.init(task, 2, key=jax.random.key(0))
+    early, narrow = network.astype("float32"), task.astype("float32")
+    fl.gradient_flow(early, narrow, 0.1)  # float32 is meant
+    fl.gradient_flow(early, task, 0.1, rtol=1e-4)  # so are its digits
+    fl.gradient_flow(network, narrow, 0.1)  # in float64
+    with pytest.warns(fl.PrecisionWarning, match="`network` is of float32 and `task` of float64"):
+        fl.gradient_flow(early, task, 0.1)
+    fl.gradient_flow(early, task, 0.1)  # once
+
+
 @pytest.mark.slow
 def test_wider_walks_without_x64_end():
     found, _ = walked_without_x64([("tree", 64, 4096), ("xor", 16, 4096)])

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import flowlin as fl
+from flowlin._tools.door import an
 from flowlin.log.always_on import logged, maximum
 from flowlin.log.eventlog import Channel
 from flowlin.log.linear_phase import linearization_of_log
@@ -324,6 +325,38 @@ def test_rate_certificate_is_its_table():
         """
     )
     assert repr(nowhere) == "Accuracy(rate nan, slope 1, errors 0.1 to 0.4)"
+
+
+def test_events_of_modes_print_what_they_are_of():
+    """They printed as trees of arrays."""
+    modes = fl.theory.modes(BARS)
+    assert repr(fl.ModeHits(modes, 0.1)) == "ModeHits(2 modes, c = 0, rho=0.1)"
+    several = fl.ModeHits(modes, share=np.array([0.1, 0.2]), direction="up", check=False)
+    assert (
+        repr(several)
+        == "ModeHits(2 modes, c = 0, direction='up', check=False, share=f64[2](numpy))"
+    )
+    weights = {("in", "a"): np.eye(2), ("a", "out"): np.eye(2)}
+    hits = fl.theory.race(fl.GatedGraph(weights), BARS).hits(0.5, name="half")
+    assert repr(hits) == "RaceHits(1 pathway for 2 modes, rho=0.5, name='half')"
+
+
+def test_a_loaded_run_prints_its_loss_like_a_fresh_one(tmp_path):
+    run = fl.gradient_descent(LINEAR, TASK, 0.1, 2)
+    run.save(tmp_path / "run.npz")
+    assert repr(fl.load(tmp_path / "run.npz").reference.loss) == repr(run.reference.loss)
+
+
+def test_articles():
+    words = ("MLP", "RKC", "UNet", "Task", "EventLog", "ReLUNetwork", "int")
+    said = "an MLP, an RKC, a UNet, a Task, an EventLog, a ReLUNetwork, an int"
+    assert ", ".join(map(an, words)) == said
+
+
+def test_sweep_names_its_kinds_of_networks():
+    runs = [fl.gradient_descent(net, TASK, 0.1, 2) for net in (LINEAR, RELU, LINEAR)]
+    text = " ".join(repr(fl.Sweep(runs)).split())
+    assert f"networks {LINEAR!r}; {RELU!r} task" in text
 
 
 def test_sweep_counts_failures_and_gives_ranges(walk):

@@ -1,7 +1,9 @@
 """Small helpers for arrays: dtypes, tracers, and checks of user input."""
 
+from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.core
 import jax.numpy as jnp
@@ -47,17 +49,42 @@ def places(chosen: Bool[Array, " n"], size: int, fill: int) -> Int[Array, " size
 
 def require_finite(name: str, array: Array | np.ndarray) -> None:
     """Raise `ValueError` if a concrete array holds a NaN or an infinity."""
-    if is_traced(array):
-        return
-    if isinstance(array, jax.Array) and not array.is_fully_addressable:
-        bad = int(jnp.sum(~jnp.isfinite(array)))  # other processes hold a part of it
-    else:
-        bad = int(np.sum(~np.isfinite(np.asarray(array))))
+    bad = 0 if is_traced(array) else _count(array, lambda a, np: ~np.isfinite(a))
     if bad:
         raise ValueError(
             f"`{name}` holds {bad} value(s) that are NaN or infinite; "
             "remove those samples or repair the values first."
         )
+
+
+def require_numbers(name: str, module: PyTree) -> None:
+    """Raise `ValueError` that names the first concrete array of a module that holds a NaN.
+
+    Constructors look at what they are given; a tree map, and modules of somebody's own, need not.
+    Infinities pass: a mask may be made of them.
+    """
+    for place, leaf in jax.tree_util.tree_flatten_with_path(module)[0]:
+        real = eqx.is_inexact_array(leaf) and not is_traced(leaf)
+        bad = _count(leaf, lambda a, np: np.isnan(a)) if real else 0
+        if bad:
+            raise ValueError(
+                f"`{name}{jax.tree_util.keystr(place)}` holds {bad} NaN among {leaf.size} numbers; "
+                "start from a network without, since a run cannot leave it."
+            )
+
+
+def _count(array: Array | np.ndarray, odd: Callable[[Any, Any], Any]) -> int:
+    """How many numbers of a concrete array are `odd`, by NumPy, or by JAX across processes."""
+    if isinstance(array, jax.Array) and not array.is_fully_addressable:
+        return int(jnp.sum(odd(array, jnp)))
+    return int(np.sum(odd(np.asarray(array), np)))
+
+
+def lowest(array: Array | np.ndarray) -> float:
+    """The smallest number of a concrete array that this process holds whole; else infinity."""
+    if is_traced(array) or _is_apart(array) or not array.size:
+        return float("inf")
+    return float(np.min(np.asarray(array)))
 
 
 def automatic(mesh: Mesh) -> Mesh:

@@ -10,6 +10,7 @@ A value becomes a node, one of
 """
 
 import dataclasses
+import sys
 from collections.abc import Callable
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -109,7 +110,9 @@ def decoded(node: Any, arrays: dict[str, np.ndarray]) -> Any:
             return jnp.asarray(arrays[body])
         case "array":
             raise ValueError(f"the array {body} is of dtype {arrays[body].dtype}")
-        case "value" if body is None or isinstance(body, (bool, int, float, str)):
+        case "value" if isinstance(body, str):
+            return sys.intern(body)  # Equinox knows defaults, which it leaves out, by identity
+        case "value" if body is None or isinstance(body, (bool, int, float)):
             return body
         case "result":
             return outcome(body)

@@ -14,7 +14,8 @@ Check = Callable[[str, Any], Any]
 Thing = TypeVar("Thing", bound=Callable[..., Any])
 
 WORDS: dict[str, Check] = {}
-# Words that are asked for where another one is meant, or another function: that word, and why.
+# Words that are asked for where another one is meant, or another function: that word, and why;
+# of one function alone as "function.word". A module adds those of its own functions.
 INSTEAD = {
     "learning_rate": (
         "modified_rate",
@@ -85,7 +86,7 @@ def _unbound(
 
 
 def _unknown(title: str, word: str, names: list[str]) -> str:
-    instead, why = INSTEAD.get(word, ("", ""))
+    instead, why = INSTEAD.get(f"{title}.{word}", INSTEAD.get(word, ("", "")))
     if instead in names:
         return f"{title}() has no argument `{word}`: {why}"
     near = difflib.get_close_matches(word, names, 1)
@@ -110,7 +111,7 @@ def shown(value: Any) -> str:
     if isinstance(value, (str, bytes, int, float, complex, np.generic, jax.Array, type(None))):
         text = repr(value.item() if isinstance(value, (np.generic, jax.Array)) else value)
         return text if len(text) <= 60 else f"{text[:57]}..."
-    return f"{_article(type(value).__name__)} {type(value).__name__}"
+    return an(type(value).__name__)
 
 
 def _plain(value: Any) -> bool:
@@ -118,8 +119,10 @@ def _plain(value: Any) -> bool:
     return isinstance(value.dtype, np.dtype)
 
 
-def _article(word: str) -> str:
-    return "an" if word[:1].lower() in "aeiou" else "a"
+def an(word: str) -> str:
+    """With its article: an `EventLog`, a `Task`, and an `MLP`, which is spelt out."""
+    spelt = word[:2].isupper()
+    return f"{'an' if word[:1] in ('AEFHILMNORSX' if spelt else 'aeiouAEIOU') else 'a'} {word}"
 
 
 def refuse(name: str, wanted: str, value: Any, remedy: str = "") -> ValueError:

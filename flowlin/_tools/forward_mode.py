@@ -30,18 +30,18 @@ def told_by_name() -> Iterator[None]:
         raise ValueError(MESSAGE) from None
 
 
-def reverse_only(tree: PyTree) -> Any:
+def reverse_only(tree: PyTree) -> PyTree:
     """The same arrays; a derivative in forward mode by any of them is a `ValueError`."""
     return jax.tree.map(lambda leaf: _marked(leaf) if eqx.is_inexact_array(leaf) else leaf, tree)
 
 
 @jax.custom_jvp
-def _marked(x: PyTree) -> Any:
+def _marked(x: PyTree) -> PyTree:
     return x
 
 
 @_marked.defjvp
-def _marked_jvp(primals: PyTree, tangents: PyTree) -> Any:
+def _marked_jvp(primals: PyTree, tangents: PyTree) -> PyTree:
     return _marked(primals[0]), _tangent.bind(tangents[0])  # marked for a derivative of this one
 
 

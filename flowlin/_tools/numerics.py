@@ -1,7 +1,5 @@
 """Numerics that any room may need: inverses, elementary functions with their limits."""
 
-from typing import Any
-
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float
@@ -67,7 +65,7 @@ def pseudo_inverse(gram: Float[Array, "m m"]) -> Float[Array, "m m"]:
     return (vectors * jnp.where(keep, 1 / jnp.where(keep, values, 1.0), 0.0)) @ vectors.T
 
 
-def arrays(*values: Any) -> tuple[Array, ...]:
+def arrays(*values: ArrayLike) -> tuple[Array, ...]:
     """The values as arrays of JAX's default float."""
     return tuple(jnp.asarray(value, dtype=jnp.result_type(float)) for value in values)
 

@@ -1,7 +1,6 @@
 """A bracketing root find that is cheap, robust and blind to derivatives."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
@@ -14,7 +13,7 @@ def bracketed_root(
     high: Array,
     upward: ArrayLike,
     tolerance: ArrayLike,
-    known: Any = None,
+    known: Array | tuple[Array, Array] | None = None,
 ) -> tuple[Array, Array]:
     """Bracket of a sign change of `f` no wider than `tolerance`, by the ITP method.
 

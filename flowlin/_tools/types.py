@@ -6,6 +6,7 @@
 import os
 from collections.abc import Callable, Sequence
 
+import numpy as np
 from jaxtyping import Array, ArrayLike, PyTree
 
 Weights = tuple[Array, ...]
@@ -16,4 +17,5 @@ Activation = Callable[[int, Array], Array]  # of a layer, for its preactivations
 # One, an array of them, or lists: by layer, by time, or a matrix row by row.
 Numbers = ArrayLike | Sequence[ArrayLike] | Sequence[Sequence[ArrayLike]]
 PathLike = str | os.PathLike[str]
+Real = int | float | Array | np.ndarray  # numbers that may be traced
 Product = Callable[[Array, Array], Array]  # of h (P, N) and W (M, N): h W^T

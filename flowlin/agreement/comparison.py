@@ -1,7 +1,5 @@
 """A continuous and a discrete run laid side by side."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -13,6 +11,7 @@ from flowlin._tools.checks import checked
 from flowlin._tools.codec import storable
 from flowlin._tools.copies import copied
 from flowlin._tools.show import shown
+from flowlin._tools.types import Real
 from flowlin.agreement import summary
 from flowlin.loss import Loss
 from flowlin.network.model import AbstractModel
@@ -78,7 +77,7 @@ def distances(
 ) -> tuple[Float[Array, " T"], Float[Array, " T"], Float[Array, " T"]]:
     """What a `Comparison` holds, of stacked networks; nothing is no distance from nothing."""
 
-    def relative(off: Any, size: Any) -> Array:
+    def relative(off: Real, size: Real) -> Array:
         return jnp.where(off == 0, 0.0, jnp.sqrt(off / jnp.where(off == 0, 1.0, size)))
 
     @jax.vmap

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from flowlin._tools.copies import copied
 from flowlin._tools.flat import as_tree
@@ -103,21 +103,21 @@ def _descended(
 ) -> tuple[tuple[Array, Array, Array], tuple[EventLog, Array]]:
     """Distances of descent from the flow at all ends but the last, its events and its chatter."""
 
-    def width(parameters: Parameters, masks: Any) -> Array:
+    def width(parameters: Parameters, masks: PyTree) -> Array:
         network = run.network.with_parameters(parameters)
         assert isinstance(network, AbstractNetwork)
         layers = zip(network.preactivations(run.task.x), masks, strict=True)
         found = [jnp.max(jnp.where(mask, jnp.abs(z), 0.0)) for z, mask in layers]
         return functools.reduce(jnp.maximum, found)
 
-    def each(widest: Array, state: State, step: Any, stop: Any) -> Array:
+    def each(widest: Array, state: State, step: Array, stop: Array) -> Array:
         del step
         if not sliding:
             return widest
         masks = jax.tree.map(lambda a: a[stop], sliding)
         return jnp.maximum(widest, width(state.parameters, masks))
 
-    def at_stop(found: Parameters, state: State, stop: Any) -> Parameters:
+    def at_stop(found: Parameters, state: State, stop: Array) -> Parameters:
         return written(found, stop, state.parameters)
 
     rows = len(ends)

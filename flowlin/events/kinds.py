@@ -12,6 +12,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike
 
+from flowlin._tools import show
 from flowlin._tools.arrays import require_finite
 from flowlin._tools.checks import (
     WORDS,
@@ -41,6 +42,7 @@ from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
 from flowlin.network.model import AbstractModel
 from flowlin.solvers.kinks import MANY_PAIRS, AbstractKinks, pairs
 from flowlin.tasks.task import Task
+from flowlin.theory import summary
 from flowlin.theory.task_modes import Modes, ModeStrengths
 
 
@@ -159,6 +161,7 @@ class Crossing(AbstractEvent):
 
 
 @checked(rho=finite_array, share=finite_array)
+@show.shown(summary.mode_hits)
 class ModeHits(AbstractEvent):
     """Hitting times: mode strengths a_alpha reaching a level (lead paper Sec. 5.4).
 

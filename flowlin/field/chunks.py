@@ -1,7 +1,7 @@
 """Sums over the samples of a task, in chunks, so that memory does not grow with the samples."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -42,14 +42,14 @@ def summed(function: Callable[[PyTree], Sums], rows: PyTree, width: int, shards:
     length = own // number
     blocks = jax.tree.map(lambda a: a.reshape(shards, own, *a.shape[1:]), rows)
 
-    def chunk(start: Any, size: int) -> Any:
+    def chunk(start: int | Array, size: int) -> PyTree:
         cut = jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, start, size, axis=1), blocks)
         return jax.vmap(function)(cut)
 
     # The cut is inside: reverse mode would keep every chunk's rows, a copy of the task.
     chunk = jax.checkpoint(chunk, static_argnums=1)
 
-    def body(total: Any, k: Array) -> tuple[Any, None]:
+    def body(total: PyTree, k: Array) -> tuple[PyTree, None]:
         return jax.tree.map(jnp.add, total, chunk(k * length, length)), None
 
     zero = jax.tree.map(

@@ -1,6 +1,6 @@
 """Weight decay: half the sum of squares of what is trained, added to what is descended."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -64,7 +64,7 @@ class Decayed(AbstractAltered):
     def gradient(self, network: AbstractModel, parameters: Parameters = None) -> Parameters:
         """Gradient of the loss with the decay."""
         parameters = network.parameters if parameters is None else parameters
-        gradient: Any = self.plain.gradient(network, parameters)
+        gradient: Parameters = self.plain.gradient(network, parameters)
         return jax.tree.map(jnp.add, gradient, self.decay.pull(parameters))
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from flowlin._tools.types import Parameters
 from flowlin.field.objective import AbstractPlain
@@ -84,7 +84,7 @@ def _expansion(
     start, stop = columns_of(network.sinks, bundles[0].sink)
     width = sum(_width(network, b.source) for b in bundles)
 
-    def regression(rows: Any) -> tuple[Array, Array, Array | None]:
+    def regression(rows: PyTree) -> tuple[Array, Array, Array | None]:
         x, y, gates, weights = rows
         own = network.with_sample_gates(gates)
         return regressors(own, bundles, x), y[:, start:stop], weights

@@ -2,6 +2,7 @@
 
 import abc
 import functools
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -107,7 +108,9 @@ class FullData(AbstractPlain):
         outputs = network.rounded(x, self.width, fast)
         return self.loss.weight(self.task.mass) * self.loss.total(outputs, y, weights)
 
-    def _summed(self, function: Any, network: AbstractModel, parameters: Parameters) -> Any:
+    def _summed(
+        self, function: Callable[..., PyTree], network: AbstractModel, parameters: Parameters
+    ) -> Any:
         """A function such as `_loss`, added up over all samples."""
         rows = (self.task.x, self.task.y, network.sample_gates, self.task.weights)
         parameters = network.parameters if parameters is None else parameters

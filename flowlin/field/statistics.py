@@ -2,13 +2,12 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from flowlin._tools.arrays import augment, weighted
 from flowlin._tools.types import Parameters
@@ -48,9 +47,9 @@ class Expansion(eqx.Module):
 
 
 def expanded(
-    regression: Callable[[Any], tuple[Array, Array, Any]],
-    rows: Any,
-    weight: Any,
+    regression: Callable[[PyTree], tuple[Array, Array, Array | None]],
+    rows: PyTree,
+    weight: Array | float,
     width: int,
     shards: int,
 ) -> Expansion:
@@ -114,7 +113,7 @@ class Statistics(AbstractPlain):
 def _expansion(task: Task, loss: SquaredError, shards: int) -> Expansion:
     """The samples are augmented chunk by chunk."""
 
-    def regression(rows: Any) -> tuple[Array, Array, Any]:
+    def regression(rows: PyTree) -> tuple[Array, Array, Array | None]:
         x, y, weights = rows
         return augment(x, 1.0), y, weights
 

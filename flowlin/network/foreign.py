@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, PyTree
 
 from flowlin._tools.checks import WORDS, calling, refuse, require_runnable
 from flowlin._tools.codec import storable
+from flowlin._tools.door import an
 from flowlin._tools.show import Summary, plural, shown
 from flowlin._tools.types import Product
 from flowlin.network.graph import GatedGraph
@@ -237,7 +238,7 @@ class ForeignModel(AbstractModel):
         """This module with the arrays that a file holds by their places."""
         if not isinstance(stored, ForeignModel):
             raise ValueError(
-                f"`{name}` is a {self.name}, and the file holds {stored!r}; leave it out."
+                f"`{name}` is {an(self.name)}, and the file holds {stored!r}; leave it out."
             )
         inexact = _filled(name, self.inexact, stored.inexact)
         fixed = _filled(name, self.fixed, stored.fixed)

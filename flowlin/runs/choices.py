@@ -223,9 +223,17 @@ def meter(name: str, value: Any) -> Any:
 
 
 def _weight_decay(name: str, value: Any) -> Any:
-    """Numbers that are finite and zero or positive; the shape goes with the network."""
+    """Numbers that are finite and zero or positive; the shape goes with the network.
+
+    Traced ones are looked at when the program runs.
+    """
     value = finite_array(name, value)
-    if not is_traced(value) and np.any(np.asarray(value) < 0):
+    if is_traced(value):
+        odd = ~((value >= 0) & (value < jnp.inf))
+        return eqx.error_if(
+            value, odd, f"`{name}` must be finite and zero or positive, and was not."
+        )
+    if np.any(np.asarray(value) < 0):
         raise refuse(name, "zero or positive", np.min(np.asarray(value)), "it pulls to zero")
     return value
 

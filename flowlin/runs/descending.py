@@ -13,6 +13,7 @@ from flowlin._tools.copies import copied
 from flowlin._tools.result import RESULTS, is_one_of
 from flowlin.events.watched import named
 from flowlin.field.objective import AbstractObjective, dot
+from flowlin.field.problem import Problem
 from flowlin.log.linear_phase import UnitCounts
 from flowlin.network.model import AbstractModel
 from flowlin.runs.driving import AbstractRun, Effort, Limits, started
@@ -130,6 +131,11 @@ class DescentRun(AbstractRun):
             capacity=capacity,
             reference=reference.told(choice=Choice(kind)),
         )
+
+    @property
+    def problem(self) -> Problem:
+        """What it approximates the flow of."""
+        return self.descent.problem
 
     @property
     def network(self) -> AbstractModel:

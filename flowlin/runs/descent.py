@@ -10,7 +10,7 @@ import numpy as np
 import optax
 from jaxtyping import PRNGKeyArray, PyTree
 
-from flowlin._tools.arrays import in_dtype, is_traced
+from flowlin._tools.arrays import in_dtype, is_traced, require_numbers
 from flowlin._tools.bar import Progress, bar_or_lines
 from flowlin._tools.checks import (
     MOST_STEPS,
@@ -218,6 +218,7 @@ def _run(
     """The run that both public functions ask for."""
     network, task = problem.network, problem.task
     network.require_fit(task)
+    require_numbers("network", network.module)
     plan = _plan(length, rule)
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     # A name is no part of what is compiled.

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import PyTree
 
-from flowlin._tools.arrays import in_dtype, is_traced
+from flowlin._tools.arrays import in_dtype, is_traced, require_numbers
 from flowlin._tools.bar import Progress
 from flowlin._tools.checks import checked, positive_at_run_time
 from flowlin._tools.compiled import SMALL
@@ -141,8 +141,9 @@ def gradient_flow(
       has its own, and goes on with `fl.RKC()` in that way at an rtol from 1e-3 on. `flow.stats`
       says which and why.
     - `rtol`, `atol`: None is 1e-8 in float64 (1e-5 with `AveragedKinks`, which goes no finer) and
-      1e-4 in float32 (1e-5 with `ExactKinks`), and rtol / 100. While JAX is set to float32 the
-      first run warns (`fl.PrecisionWarning`) of the digits to expect.
+      1e-4 in float32 (1e-5 with `ExactKinks`), and rtol / 100. The first run while JAX is set to
+      float32, or of a float32 network on a float64 task with neither given, warns
+      (`fl.PrecisionWarning`) of the digits to expect.
     - `stepsize_controller`: an adaptive one of diffrax in place of `rtol` and `atol`, such as
       `diffrax.PIDController(rtol=1e-6, atol=1e-8, dtmax=0.1)`.
     - `max_steps`, `max_events`: where to give up; `max_steps=None` is 2^30, which is nowhere.
@@ -172,14 +173,15 @@ def gradient_flow(
     network, events = cast(AbstractModel, network), cast(tuple, events)
     max_steps, loss = cast(int, max_steps), cast(Loss, loss)
     network.require_fit(task)
+    require_numbers("network", network.module)
     tolerances = chosen_tolerances(rtol, atol, stepsize_controller)
     check_options(network, tolerances.rtol, modified_rate, kinks)
     ts = chosen_times(t1, ts)
+    tell_digits(network.dtype, task.x.dtype, tolerances.rtol is not None)
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     # A name is no part of what is compiled.
     given, task = task, copied(task, name="")
     _require_saved(network, ts, observe)
-    tell_digits(network.dtype)
     decay = chosen_decay(network, weight_decay)
     tau, moves = in_dtype(tau, network.dtype), trained(network, trainable)
     problem = Problem(network, task, loss, tau, decay, moves)

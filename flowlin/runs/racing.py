@@ -7,12 +7,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
 from flowlin._tools.checks import checked, finite_array
+from flowlin._tools.show import shown
 from flowlin.events.kinds import AbstractEvent
 from flowlin.events.watched import Direction, Minus, Watch
 from flowlin.log.eventlog import Channel
 from flowlin.network.graph_forward import AbstractGraph
 from flowlin.network.model import AbstractModel
 from flowlin.runs.flow import gradient_flow
+from flowlin.theory import summary
 from flowlin.theory.reduction import ABOVE, Race
 
 
@@ -29,6 +31,7 @@ class Shares(eqx.Module):
 
 
 @checked(rho=finite_array)
+@shown(summary.race_hits)
 class RaceHits(AbstractEvent):
     """Hitting times of a race: strengths of pathways reaching a share of what each has alone.
 

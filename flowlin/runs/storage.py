@@ -13,6 +13,7 @@ import numpy as np
 from flowlin._tools.archive import naming, read
 from flowlin._tools.checks import checked
 from flowlin._tools.codec import check
+from flowlin._tools.door import an
 from flowlin._tools.result import RESULTS
 from flowlin._tools.types import PathLike
 from flowlin.log.eventlog import EventLog
@@ -55,7 +56,7 @@ def load(path: PathLike, like: eqx.Module | None = None) -> Trajectory:
         )
     if like is None and isinstance(found.model, ForeignModel):
         raise ValueError(
-            f"`path` = {os.fspath(path)!r} holds a run of a {found.model.name}, of which a file "
+            f"`path` = {os.fspath(path)!r} holds a run of {an(found.model.name)}, of which a file "
             "keeps the arrays only; pass `like`, a module of the same kind."
         )
     if like is not None:

@@ -122,9 +122,12 @@ def sweep(runs: Any) -> Summary:
     if not runs.flows:
         return _recorded(title, runs)
     flow, tasks = runs[0], {id(run.reference.task) for run in runs}
+    kinds: dict[str, str] = {}
+    for run in runs:  # the first of each kind
+        kinds.setdefault(run.model.kind, repr(run.model))
     of_task = repr(flow.reference.task) + (" and others" if len(tasks) > 1 else "")
     rows = [
-        ("networks", clipped(repr(flow.model), ADVICE)),
+        ("networks", clipped("; ".join(kinds.values()), ADVICE)),
         ("task", clipped(of_task, ADVICE)),
         ("failed", _failed(runs)),
         ("end", f"t = {span([float(run.end) for run in runs])}"),

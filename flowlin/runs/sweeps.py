@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from flowlin._tools.arrays import automatic
+from flowlin._tools.arrays import automatic, require_numbers
 from flowlin._tools.bar import tqdm_bar
 from flowlin._tools.checks import (
     WORDS,
@@ -245,6 +245,8 @@ def _interrupted(name: str, kept: dict[int, Any]) -> Iterator[None]:
 def _members(networks, tasks, points) -> list[tuple[AbstractModel, Task]]:
     """Pairs of network and task, one per point of a grid."""
     networks = [model(f"networks[{k}]", one) for k, one in enumerate(networks)]
+    for k, network in enumerate(networks):
+        require_numbers(f"networks[{k}]", network.module)
     if not networks:
         raise ValueError("`networks` is empty; give at least one.")
     if points and len(networks) != len(points):

@@ -17,6 +17,7 @@ from flowlin._tools.bar import Progress, bar_or_lines
 from flowlin._tools.checks import WORDS, checked, instance, refuse, require_single
 from flowlin._tools.codec import storable
 from flowlin._tools.copies import copied
+from flowlin._tools.door import an
 from flowlin._tools.result import OKAY, RunError, is_one_of, okay
 from flowlin._tools.show import shown
 from flowlin._tools.types import Numbers, Parameters, PathLike
@@ -275,7 +276,9 @@ class Trajectory(eqx.Module):
         **Raises:** `ValueError` for other networks, and for a pathway that is not the graph's.
         """
         if not isinstance(self.model, AbstractGraph):
-            raise ValueError(f"`product` is for gated graphs; this run is of a {self.model.kind}.")
+            raise ValueError(
+                f"`product` is for gated graphs; this run is of {an(self.model.kind)}."
+            )
         return self.networks.product(pathway)
 
     @checked(measure=None, task=None)

@@ -54,7 +54,9 @@ class Task(eqx.Module):
     name: str = eqx.field(static=True)
     weights: Float[Array, " P"] | None
 
-    def __init__(self, x: Numbers, y: Numbers, name: str = "task", *, weights: Any = None):
+    def __init__(
+        self, x: Numbers, y: Numbers, name: str = "task", *, weights: Numbers | None = None
+    ):
         x, y = floating("x", x), floating("y", y)
         for label, array in (("x", x), ("y", y)):
             if array.ndim != 2:
@@ -90,7 +92,7 @@ class Task(eqx.Module):
         return self.y.shape[1]
 
     @property
-    def mass(self) -> Any:
+    def mass(self) -> Array | int:
         """Sum of the samples' weights; P without. One for a batch whose weights are all zero."""
         if self.weights is None:
             return self.samples
@@ -156,7 +158,7 @@ class Task(eqx.Module):
         return taken
 
 
-def _weights(value: Any, samples: int) -> Array:
+def _weights(value: Numbers, samples: int) -> Array:
     """Weights (P,) of samples, zero or positive and not all zero."""
     found = floating("weights", value)
     if found.shape != (samples,):

@@ -31,6 +31,7 @@ from flowlin.theory.singular import learning_coefficient as learning_coefficient
 from flowlin.theory.solution import Solution as Solution
 from flowlin.theory.solution import solve as solve
 from flowlin.theory.tangent import Lazy as Lazy
+from flowlin.theory.tangent import LazyCertificate as LazyCertificate
 from flowlin.theory.tangent import lazy as lazy
 from flowlin.theory.task_modes import Modes as Modes
 from flowlin.theory.task_modes import modes as modes

@@ -7,17 +7,17 @@ where they belong. Their derivative is zero, so that sums over the other element
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.core
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
 from flowlin._tools.arrays import is_traced
-from flowlin._tools.checks import array, checked, refuse, require_single
+from flowlin._tools.checks import array, checked, refuse
 
 STAND_IN = np.e  # for NaN while a formula is worked out: what every argument may be
 
@@ -65,23 +65,6 @@ RANGES: dict[str, Range] = {
 }
 
 
-def of_run(name: str, value: Any) -> Any:
-    """A trajectory, by what closed forms compare themselves with; theory knows of no flows."""
-    if not all(hasattr(value, part) for part in ("ts", "networks", "final")):
-        raise refuse(name, "a trajectory, as `fl.gradient_flow` returns it", value)
-    require_single(name, np.ndim(value.ts), 1, "runs")
-    return value
-
-
-def require_same(name: str, closed: Array, numerical: Array) -> None:
-    """Raise `ValueError` for a run whose numbers are not as many as those of the closed form."""
-    if closed.shape != numerical.shape:
-        raise ValueError(
-            f"`{name}` is of another network or task than the closed form: it has "
-            f"{numerical.shape[1:]} numbers at every time, which has {closed.shape[1:]}."
-        )
-
-
 def closed_form(function: Any = None, /, *, axes: dict[str, int] | None = None, **ranges: Range):
     """Decorate a formula of arrays that broadcast: numbers in range, and NaN where one is NaN.
 
@@ -116,7 +99,7 @@ def closed_form(function: Any = None, /, *, axes: dict[str, int] | None = None, 
     return checked(formed, **words)
 
 
-def nan_of(*given: Any) -> Array:
+def nan_of(*given: ArrayLike) -> Array:
     """Where one of the numbers is NaN."""
     found = jnp.zeros((), bool)
     for value in given:
@@ -129,13 +112,13 @@ def unless(nan: Array, value: Array) -> Array:
     return jnp.where(nan.reshape(nan.shape + (1,) * (value.ndim - nan.ndim)), jnp.nan, value)
 
 
-def _may_be_nan(value: Any) -> bool:
+def _may_be_nan(value: ArrayLike) -> bool:
     if isinstance(value, jax.core.Tracer):
         return bool(jnp.issubdtype(value.dtype, jnp.floating))
     return bool(np.any(np.isnan(np.asarray(value))))
 
 
-def common(given: dict[str, Any], axes: dict[str, int]) -> tuple[int, ...]:
+def common(given: Mapping[str, ArrayLike], axes: dict[str, int]) -> tuple[int, ...]:
     """The shape to which the arguments broadcast, without their own axes."""
     shapes = {name: np.shape(value) for name, value in given.items()}
     for name, number in axes.items():

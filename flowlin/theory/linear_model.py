@@ -15,8 +15,9 @@ from flowlin.network.fit import check_fit
 from flowlin.network.kinds import LinearNetwork, ReLUNetwork
 from flowlin.tasks.task import Task
 from flowlin.theory import summary
-from flowlin.theory._form import TIME, of_run, require_same
+from flowlin.theory._form import TIME
 from flowlin.theory.conditions import Certificate
+from flowlin.theory.numerical import distance, of_run, require_problem
 from flowlin.theory.solution import Solution, solve
 
 
@@ -65,19 +66,19 @@ class AfterLinearization(eqx.Module):
         return self.solution.loss(t)
 
     @checked(flow=of_run)
-    def error(self, flow: Any) -> Float[Array, " T"]:
+    def error(self, flow: Any, *, check: bool = True) -> Float[Array, " T"]:
         """Distance of the outputs from those of a flow that starts at t*, at `flow.ts`, (T,).
 
         The Frobenius norm of the difference over the largest norm of the flow's outputs. `flow`
-        may be of the ReLU network itself, of its `always_on` network, or of any other on the task.
+        may be of the ReLU network itself, of its `always_on` network, or of any other on the task,
+        with the tau and the loss of `solution`; `check=False` compares with any.
 
-        **Raises:** `ValueError` for a flow without networks.
+        **Raises:** `ValueError` for a flow without networks, or of another task, tau or loss.
         """
+        if check:
+            require_problem(flow, self.task, self.solution.tau)
         numerical = jax.vmap(lambda network: network.outputs(self.task.x))(flow.networks)
-        closed = self.outputs(flow.ts)
-        require_same("flow", closed, numerical)
-        difference = jnp.linalg.norm(closed - numerical, axis=(1, 2))
-        return difference / jnp.max(jnp.linalg.norm(numerical, axis=(1, 2)))
+        return distance(self.outputs(flow.ts), numerical)
 
 
 def _gates(name: str, value: Any) -> Array:

@@ -15,7 +15,7 @@ from flowlin._tools.checks import WORDS, checked, finite_array, instance, not_ne
 from flowlin._tools.show import shown
 from flowlin.network.graph import GatedGraph
 from flowlin.network.graph_forward import AbstractGraph, require_one
-from flowlin.network.graph_parts import Edge
+from flowlin.network.graph_parts import Columns, Edge
 from flowlin.network.mode_graph import ModeGraph
 from flowlin.network.pathways import Pathway
 from flowlin.tasks.task import Task
@@ -141,6 +141,29 @@ class Race(eqx.Module):
                     seen[p.edges[: k + 1]] = network.weights[edge] @ before
         rows = [jnp.sum(self.bases[p.target] * seen[p.edges], axis=0) for p in self.pathways]
         return jnp.stack(rows)
+
+    @checked(pathway=None, flow=_run)
+    def product(self, pathway: Pathway, flow: Any = None) -> Float[Array, "... N_sink N_source"]:
+        r"""The matrix $U_{t(p)} B_p V_{s(p)}^T$ of a pathway by the race, (N_sink, N_source).
+
+        Where the race is exact it is `network.product(pathway)`, at the start and along the flow;
+        elsewhere the part of it that the modes carry.
+
+        **Arguments:**
+
+        - `pathway`: one of `pathways`.
+        - `flow`: a run of `flow` or of the network, for one matrix at each saved time, (T, N_sink,
+          N_source); None is the start.
+
+        **Raises:** `ValueError` for a pathway that is not one of them, or a run of another graph.
+        """
+        pathway = instance(Pathway, "one of `race.pathways`")("pathway", pathway)
+        if pathway not in self.pathways:
+            raise ValueError(f"`pathway` must be one of `race.pathways`, got {pathway}.")
+        stack = flow is not None
+        strengths = strengths_along(self, flow.networks) if stack else self.strengths(self.start)
+        own = strengths[..., self.pathways.index(pathway), :]
+        return own[..., None, :] * self.bases[pathway.target] @ self.bases[pathway.source].T
 
     @checked(strength=None)
     def aligned(self, strength: Any = None, *, key: PRNGKeyArray) -> GatedGraph:
@@ -360,33 +383,37 @@ def _misaligned(edges: list[Block], bases: dict[str, np.ndarray]) -> float:
 def _race(
     network: GatedGraph,
     task: Task,
-    bases: Any,
-    s: Any,
-    d: Any,
-    start: Any,
-    certificate: Any,
+    bases: dict[str, np.ndarray],
+    s: np.ndarray,
+    d: np.ndarray,
+    start: dict[Edge, np.ndarray],
+    certificate: RaceCertificate,
 ) -> Race:
     """The race as arrays of the network's precision, with the task in the modes' coordinates."""
-    arrays = (bases, s, d, start)
-    bases, s, d, start = jax.tree.map(lambda a: jnp.asarray(a, network.dtype), arrays)
+    found = (bases, s, d, start)
+    by_node, strength, variance, first = jax.tree.map(
+        lambda a: jnp.asarray(a, network.dtype), found
+    )
     modes = s.shape[1]
 
-    def turned(rows: Array, columns: Any) -> tuple[Array, Any]:
-        parts = [rows[:, a:b] @ bases[node] for node, a, b in columns]
+    def turned(rows: Array, columns: Columns) -> tuple[Array, Columns]:
+        parts = [rows[:, a:b] @ by_node[node] for node, a, b in columns]
         places = [(node, n * modes, (n + 1) * modes) for n, (node, _, _) in enumerate(columns)]
         return jnp.concatenate(parts, axis=1), tuple(places)
 
     x, sources = turned(task.x, network.sources)
     y, sinks = turned(task.y, network.sinks)
     graph = ModeGraph(
-        dict(sorted(start.items())), {}, jnp.ones((), network.dtype), network.node_gates,
+        dict(sorted(first.items())), {}, jnp.ones((), network.dtype), network.node_gates,
         network.edge_gates, sources, sinks,
     )  # fmt: skip
     reduced = Task(x, y, f"{task.name}, modes", weights=task.weights)
-    return Race(network, task, bases, network.pathways, s, d, graph, reduced, certificate)
+    return Race(
+        network, task, by_node, network.pathways, strength, variance, graph, reduced, certificate
+    )
 
 
-def _mean_square(rows: Array, weights: Any) -> Array:
+def _mean_square(rows: Array, weights: Array | None) -> Array:
     """Average square norm of rows."""
     return jnp.average(jnp.sum(rows**2, axis=1), weights=weights)
 

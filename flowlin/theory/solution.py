@@ -10,14 +10,16 @@ from jaxtyping import Array, ArrayLike, Float
 
 from flowlin._tools.arrays import augment, is_traced
 from flowlin._tools.checks import checked, not_negative
+from flowlin._tools.door import an
 from flowlin._tools.show import shown
 from flowlin.network.fit import check_fit
 from flowlin.network.kinds import AbstractNetwork, LinearNetwork
 from flowlin.tasks.task import Task
 from flowlin.theory import summary
-from flowlin.theory._form import TIME, of_run, require_same
+from flowlin.theory._form import TIME
 from flowlin.theory.conditions import Certificate, Problem, end_to_end, examined, matrices
 from flowlin.theory.isolated import Mode
+from flowlin.theory.numerical import distance, of_run, require_problem, require_start
 from flowlin.theory.regression import single_layer
 from flowlin.theory.riccati import balanced_product
 from flowlin.theory.unbalanced import imbalance
@@ -40,6 +42,7 @@ class Solution(eqx.Module):
     - `why`: what decided.
     - `certificate`: the measured conditions.
     - `task`: what the network is trained on; `bias_strength` c, None without biases.
+    - `tau`: the time constant; `start`, (N_out, N), the network's end-to-end matrix.
     """
 
     name: str = eqx.field(static=True)
@@ -49,6 +52,8 @@ class Solution(eqx.Module):
     form: Partial
     task: Task
     bias_strength: Array | None
+    tau: Array
+    start: Float[Array, "N_out N"]
 
     @checked(t=TIME)
     def product(self, t: ArrayLike) -> Float[Array, "... N_out N"]:
@@ -77,24 +82,33 @@ class Solution(eqx.Module):
         return jnp.sum(squares, axis=-1) / (2 * self.task.mass)
 
     @checked(flow=of_run)
-    def error(self, flow: Any) -> Float[Array, " T"]:
+    def error(self, flow: Any, *, check: bool = True) -> Float[Array, " T"]:
         """Distance from a numerical flow, a `fl.Trajectory`, at `flow.ts`, (T,).
 
         The Frobenius norm of the difference of the products, over the largest norm of the flow's.
-        It counts the flow's own error too; tau and task must be those of the solution.
+        It counts the flow's own error too. The flow must be of the same problem as far as that is
+        known: task, tau, loss (a sum at the speed of the mean is one), weights at t = 0, nothing
+        added to the loss and no array held fixed. `check=False` compares with any other.
 
-        **Raises:** `ValueError` for a flow of another kind of network, or without networks.
+        **Raises:** `ValueError` for a flow of another kind of network, without networks, or of
+        another problem.
         """
         if not isinstance(flow.final, LinearNetwork):
             raise ValueError(
-                f"`flow` is of a {type(flow.final).__name__}, which has no end-to-end matrix; "
+                f"`flow` is of {an(type(flow.final).__name__)}, which has no end-to-end matrix; "
                 "compare its outputs, or run a fl.LinearNetwork."
             )
-        numerical = jax.vmap(lambda network: end_to_end(matrices(network)))(flow.networks)
-        closed = self.product(flow.ts)
-        require_same("flow", closed, numerical)
-        difference = jnp.linalg.norm(closed - numerical, axis=(1, 2))
-        return difference / jnp.max(jnp.linalg.norm(numerical, axis=(1, 2)))
+        numerical = jax.vmap(_product)(flow.networks)
+        found = distance(self.product(flow.ts), numerical)
+        if check:
+            require_problem(flow, self.task, self.tau)
+            require_start(flow, self.start, _product)
+        return found
+
+
+def _product(network: LinearNetwork) -> Float[Array, "N_out N"]:
+    """The end-to-end matrix, the raw bias in front."""
+    return end_to_end(matrices(network))
 
 
 @checked(tolerance=not_negative)
@@ -180,6 +194,8 @@ def _solution(problem: Problem, name: str, exact: bool, why: str, form: Partial)
         form=form,
         task=problem.task,
         bias_strength=None if network.biases[0] is None else network.bias_strength,
+        tau=problem.array(problem.tau),
+        start=_product(network),
     )
 
 
@@ -250,12 +266,12 @@ def _deep(problem: Problem) -> Solution:
     return _solution(problem, "deep modes", True, why, form)
 
 
-def modewise(t: ArrayLike, mode: Mode, u: Any, v: Any) -> Array:
+def modewise(t: ArrayLike, mode: Mode, u: Array, v: Array) -> Array:
     """The product u diag(a(t)) v^T of modes that do not see each other, (..., N_out, N)."""
     return _of_modes(t, mode, u, v)  # by its own name, or solutions could not be pickled
 
 
 @jax.jit
-def _of_modes(t: ArrayLike, mode: Mode, u: Any, v: Any) -> Array:
+def _of_modes(t: ArrayLike, mode: Mode, u: Array, v: Array) -> Array:
     a = mode.strength(jnp.asarray(t)[..., None])
     return (u * a[..., None, :]) @ v.T

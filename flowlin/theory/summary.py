@@ -3,6 +3,7 @@
 Nothing here compiles a program.
 """
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,29 @@ def modes(found: Any) -> Summary:
     rows.append(("commutator", f"{number(found.commutator, 4)}, 0 where modes decouple"))
     rows.append(("completeness", f"{number(found.completeness)}, 1 where modes span the inputs"))
     return Summary(title, rows)
+
+
+def mode_hits(found: Any) -> Summary:
+    """Of how many modes and which c, and what was said of them."""
+    count, c = found.modes.s.shape[-1], number(found.modes.bias_strength)
+    return _event(found, f"{plural(count, 'mode')}, c = {c}")
+
+
+def race_hits(found: Any) -> Summary:
+    """Of how many pathways and modes, and what was said of them."""
+    pathways, modes = found.race.s.shape[-2:]
+    return _event(found, f"{plural(pathways, 'pathway')} for {plural(modes, 'mode')}")
+
+
+def _event(found: Any, of: str) -> Summary:
+    """An event: of what, and all arguments but the first that are not left at their defaults."""
+    rows = [("of", of)]
+    for field in dataclasses.fields(found)[1:]:
+        value = getattr(found, field.name)
+        if value is not field.default:
+            plain = value is None or isinstance(value, (bool, str))
+            rows.append((field.name, f"{field.name}={repr(value) if plain else number(value)}"))
+    return Summary(type(found).__name__, rows, inline=True)
 
 
 def mode(found: Any) -> Summary:
@@ -133,6 +157,14 @@ def lazy(found: Any) -> Summary:
     left = np.sum(error[values == 0] ** 2)
     rows.append(("loss", f"{number(np.sum(error**2) / 2)} -> {number(left / 2)} at t = inf"))
     return Summary(f"Lazy: alpha = {number(found.alpha)}, tau = {number(found.tau)}", rows)
+
+
+def lazy_certificate(found: Any) -> Summary:
+    """Its residuals, and what its digits depend on."""
+    names = ("outputs", "kernel", "condition", "tolerance")
+    rows = [(name, f"{name} {number(getattr(found, name), 4)}") for name in names]
+    rows.insert(2, ("rank", f"rank {found.rank}"))
+    return Summary("LazyCertificate", rows, inline=True)
 
 
 def race_certificate(found: Any) -> Summary:

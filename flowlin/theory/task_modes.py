@@ -18,11 +18,13 @@ from flowlin._tools.arrays import (
 from flowlin._tools.checks import WORDS, array, checked, flag, instance, refuse
 from flowlin._tools.codec import storable
 from flowlin._tools.compiled import jit_by_array
+from flowlin._tools.door import INSTEAD
 from flowlin._tools.show import shown
 from flowlin._tools.types import Parameters
 from flowlin.network.foreign import model
 from flowlin.network.kinds import AbstractNetwork, GatedLinearNetwork, LinearNetwork
 from flowlin.network.model import AbstractModel
+from flowlin.network.own import AbstractOwn
 from flowlin.tasks.task import Task
 from flowlin.theory import summary
 from flowlin.theory.origin import fingerprint, own_bias_strength, require_origin
@@ -133,7 +135,7 @@ WORDS["check"] = flag
 
 
 @jit_by_array
-def _mode_strengths(modes: Modes, x: Array, weights: Any, linear: bool) -> "ModeStrengths":
+def _mode_strengths(modes: Modes, x: Array, weights: Array | None, linear: bool) -> "ModeStrengths":
     """Compiled, since every call of `gradient_flow` with mode hits comes here."""
     scaled = jnp.where(modes.d > 0, modes.v / jnp.where(modes.d > 0, modes.d, 1.0), 0.0)
     mass = len(x) if weights is None else weights.sum()
@@ -170,7 +172,7 @@ class ModeStrengths(eqx.Module):
         """Strengths (K,) of the network's modes."""
         return jnp.sum(self.u * self.response(network, task), axis=0)
 
-    def seen_by(self, parameters: Parameters, k: Any) -> Parameters:
+    def seen_by(self, parameters: Parameters, k: int | Array) -> Parameters:
         """A linear network as mode k sees it: linear in its parameters, one input, one output.
 
         Its output for the input 1 is the mode's strength.
@@ -185,16 +187,23 @@ class ModeStrengths(eqx.Module):
 
 def _given_or_own(name: str, value: Any) -> Any:
     """A bias strength, or the network whose own it is."""
-    if isinstance(value, AbstractNetwork):
-        return WORDS["network"]("network", value)
+    if isinstance(value, AbstractOwn):
+        return model("network", value)
     if isinstance(value, eqx.Module):
         wanted = "a number c, or a flowlin network with a c of its own"
         raise refuse(name, wanted, value, "give c itself, 0 for inputs without a bias")
     return WORDS["bias_strength"](name, value)
 
 
+INSTEAD["modes.network"] = (
+    "bias_strength",
+    "the network that modes are for stands in the place of `bias_strength`, as in "
+    "`theory.modes(task, network)`.",
+)
+
+
 @checked(bias_strength=_given_or_own)
-def modes(task: Task, bias_strength: float | AbstractNetwork = 0.0) -> Modes:
+def modes(task: Task, bias_strength: float | AbstractOwn = 0.0) -> Modes:
     """The task's modes, strongest first.
 
     Within a group of equal singular values the basis is free; the one that diagonalises Sigma_x
@@ -206,7 +215,8 @@ def modes(task: Task, bias_strength: float | AbstractNetwork = 0.0) -> Modes:
 
     - `task`: inputs and targets.
     - `bias_strength`: the network that the modes are for, as in `theory.modes(task, network)`, or
-      c of the augmented inputs [c; x]. A network without a bias on its first layer has c = 0.
+      c of the augmented inputs [c; x]. A network without a bias on its first layer has c = 0, and
+      so has a graph without one on a node that a source goes into.
 
     **Raises:** `ValueError` for a network of another task's shapes, and under `jit`: the grouping
     needs concrete numbers. Compute the modes first and pass them in.
@@ -214,7 +224,7 @@ def modes(task: Task, bias_strength: float | AbstractNetwork = 0.0) -> Modes:
     Source: lead paper Eqs. 3-4 and 16; Saxe et al. (2014, 2019).
     """
     c: Any = bias_strength
-    if isinstance(c, AbstractNetwork):
+    if isinstance(c, AbstractOwn):
         c.require_fit(task)
         c = own_bias_strength(c)
     if is_traced((task, c)):
@@ -244,7 +254,7 @@ def modes(task: Task, bias_strength: float | AbstractNetwork = 0.0) -> Modes:
     commutator = np.linalg.norm(square @ sx - sx @ square) / scale if scale else 0.0
     total = np.trace(sx)
     completeness = np.sum(d) / total if total else 1.0
-    arrays: list[Any] = [jnp.asarray(a, task.x.dtype) for a in (u, s, v, d)]
+    arrays: list[Array] = [jnp.asarray(a, task.x.dtype) for a in (u, s, v, d)]
     return Modes(
         *arrays,
         bias_strength=c,

@@ -140,6 +140,11 @@ def matrix(value: Any) -> bool:
     return array is not None and array.ndim == 2 and 0 not in array.shape and finite(array)
 
 
+def classes(value: Any) -> bool:
+    """Rows of numbers that are not negative, one for each of several classes."""
+    return matrix(value) and np.shape(value)[1] > 1 and bool(np.min(np.asarray(value)) >= 0)
+
+
 def rows(value: Any) -> bool:
     """A representation (..., P, H)."""
     array = _plain(value)

@@ -37,6 +37,7 @@ RETURNED = {
     "fl.theory.Certificate",
     "fl.theory.EarlyPhase",
     "fl.theory.Lazy",
+    "fl.theory.LazyCertificate",
     "fl.theory.Lead",
     "fl.theory.Modes",
     "fl.theory.Race",

@@ -318,6 +318,8 @@ OWN = {
     "fl.theory.Race.strengths.network": Word("graph", k.Kind(k.of(k.fl.GatedGraph), k.NETWORKS)),
     "fl.theory.Race.winner.flow": Word("graph_flow", k.Kind(
         lambda v: v is k.shared()["graph_flow"], k.FLOW.near)),
+    "fl.theory.Race.product.flow": Word("graph_flow", k.optional(k.Kind(
+        lambda v: v is k.shared()["graph_flow"], k.FLOW.near))),
     "fl.RaceHits.rho": Word("0.5", k.ARRAY),
     "fl.plot.pathways.flow": Word("graph_flow", k.Kind(
         lambda v: v is k.shared()["graph_flow"], k.FLOW.near)),
@@ -433,6 +435,7 @@ OWN = {
     "fl.measures.drift.values": Word("np.ones((3, 2))", k.FORMULA),
 }  # fmt: skip
 
+OWN["fl.CrossEntropy.__call__.targets"] = Word("task.y", k.Kind(k.classes, k.ARRAYS))
 for _loss in ("CrossEntropy", "SquaredError", "theory.LinearizedLoss"):
     OWN[f"fl.{_loss}.__call__.outputs"] = WORDS["targets"]
     OWN[f"fl.{_loss}.__call__.weights"] = Word(
@@ -481,6 +484,7 @@ OWNERS = {
     "fl.theory.Certificate": ("solution.certificate",),
     "fl.theory.EarlyPhase": ("early",),
     "fl.theory.Lazy": ("lazy",),
+    "fl.theory.LazyCertificate": ("lazy.certificate",),
     "fl.theory.LinearizedLoss": ("fl.theory.LinearizedLoss(fl.SquaredError())",),
     "fl.theory.Mode": ("fl.theory.Mode(0.5, 0.5, 0.01)", "fl.theory.Mode(0.5, 0.5, 0.01, 3)"),
     "fl.theory.Modes": ("modes", "bare_modes"),

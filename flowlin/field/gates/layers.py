@@ -83,7 +83,7 @@ class DeepFlow(eqx.Module):
     at_once = False
 
     def __init__(
-        self, network: ReLUNetwork, task: Task, loss: Loss, tau: Any, decay: Decay | None = None
+        self, network: ReLUNetwork, task: Task, loss: Loss, tau: PyTree, decay: Decay | None = None
     ):
         self.network, self.task, self.loss, self.tau = network, task, loss, tau
         self.decay = decay
@@ -221,7 +221,7 @@ class DeepFlow(eqx.Module):
         force = slowed((tuple(ws), tuple(bs)), decay, self.whole(parameters))
         return Pass(zs, hs, cs, error, jax.tree.map(jnp.multiply, force, self.speeds))
 
-    def rates(self, at: Pass, parameters: Parameters, gates: Array, velocity: Any) -> Array:
+    def rates(self, at: Pass, parameters: Parameters, gates: Array, velocity: Parameters) -> Array:
         """dz/dt (H, P) along a velocity of the parameters."""
         below, rates = None, []
         layers = zip(*self.whole(parameters), *velocity, self.split(gates), strict=False)

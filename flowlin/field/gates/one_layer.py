@@ -1,7 +1,5 @@
 """The gradient flow of a network with one hidden layer at given sides of its gates."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -79,7 +77,7 @@ class GatedFlow(eqx.Module):
     at_once = True  # whether margins at many points are computed in one batch
 
     def __init__(
-        self, network: ReLUNetwork, task: Task, loss: Loss, tau: Any, decay: Decay | None = None
+        self, network: ReLUNetwork, task: Task, loss: Loss, tau: PyTree, decay: Decay | None = None
     ):
         self.network, self.task, self.loss, self.tau = network, task, loss, tau
         self.decay = decay

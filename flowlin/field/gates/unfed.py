@@ -21,12 +21,13 @@ loss is not convex: the flow may not be unique there, and the log notes a branch
 Arrays are lists of one (H_l, P) per hidden layer.
 """
 
-from typing import Any
+from collections.abc import Sequence
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flowlin._tools.rounding import rounding_in
+from flowlin._tools.types import Biases, Weights
 from flowlin.field.gates.sides import ON, SLIDING
 from flowlin.network.kinds import ReLUNetwork
 
@@ -45,7 +46,7 @@ def pairs(network: ReLUNetwork, codes: Layers) -> Layers:
     return found
 
 
-def push(weights: Any, unfed: Layers, rising: Layers) -> Layers:
+def push(weights: Sequence[Array], unfed: Layers, rising: Layers) -> Layers:
     """See `DeepFlow.push`."""
     below, found = None, []
     for w, unfed_, up in zip(weights, unfed, rising, strict=False):
@@ -58,7 +59,11 @@ def push(weights: Any, unfed: Layers, rising: Layers) -> Layers:
 
 
 def alone(
-    weights: Any, biases: Any, c: Layers, gates: Layers, error: Float[Array, "N_out P"]
+    weights: Weights,
+    biases: Sequence[Array | None],
+    c: Layers,
+    gates: Layers,
+    error: Float[Array, "N_out P"],
 ) -> Layers:
     """C, of units in a layer that sends nothing for a sample as if each rose by itself.
 
@@ -120,7 +125,7 @@ def any_above(pairs: Layers) -> Layers:
 
 
 def joint(
-    weights: Any, biases: Any, feeds: Layers, u: Layers, error: Float[Array, "N_out P"]
+    weights: Weights, biases: Biases, feeds: Layers, u: Layers, error: Float[Array, "N_out P"]
 ) -> tuple[Layers, Layers]:
     r"""How far sliding pairs `feeds` are from rising two at a time, and on which ray they would.
 
@@ -144,7 +149,9 @@ def joint(
     return margins, rays
 
 
-def _between(weights: Any, two: Any, press: Array, error: Array) -> tuple[Array, Array]:
+def _between(
+    weights: Sequence[Array], two: Sequence[Array], press: Array, error: Array
+) -> tuple[Array, Array]:
     """Margin and ray (H, P) of two units of each sample, given as rows of ones and zeros."""
     push = [weights[0] @ one for one in two]  # (K, P)
     torn = push[0] * push[1] < 0
@@ -168,7 +175,7 @@ def _between(weights: Any, two: Any, press: Array, error: Array) -> tuple[Array,
     return jnp.where(own, there(margin), jnp.inf), ray
 
 
-def _lower(one: Any, other: Any) -> tuple[Array, Array]:
+def _lower(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, Array]:
     """The lower of two margins for each sample, and its ray."""
     lower = jnp.min(other[0], axis=0) < jnp.min(one[0], axis=0)
     return jnp.where(lower, other[0], one[0]), jnp.where(lower, other[1], one[1])

@@ -1,0 +1,121 @@
+"""A run beside a closed form: whether both are of one problem, and how far they are apart."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, PyTree
+
+from flowlin._tools.arrays import is_traced
+from flowlin._tools.checks import refuse, require_single
+from flowlin.loss import Loss, SquaredError
+from flowlin.tasks.task import Task
+from flowlin.theory.origin import of_data
+
+MEANT = "or pass `check=False` where the comparison is meant"
+PARTS = ("ts", "networks", "models", "final", "tau", "reference", "labels")
+
+
+def of_run(name: str, value: Any) -> Any:
+    """A trajectory, by what closed forms compare themselves with; theory knows of no flows."""
+    if not all(hasattr(value, part) for part in PARTS):
+        raise refuse(name, "a trajectory, as `fl.gradient_flow` returns it", value)
+    require_single(name, np.ndim(value.ts), 1, "runs")
+    return value
+
+
+def distance(closed: Array, numerical: Array) -> Float[Array, " T"]:
+    """Norm of the difference of matrices (T, N, M), over the largest norm of the run's, (T,).
+
+    **Raises:** `ValueError` for a run whose numbers are not as many as those of the closed form.
+    """
+    if closed.shape != numerical.shape:
+        raise ValueError(
+            "`flow` is of another network or task than the closed form: it has "
+            f"{numerical.shape[1:]} numbers at every time, which has {closed.shape[1:]}."
+        )
+    difference = jnp.linalg.norm(closed - numerical, axis=(1, 2))
+    return difference / jnp.max(jnp.linalg.norm(numerical, axis=(1, 2)))
+
+
+def require_problem(
+    flow: Any,
+    task: Task,
+    tau: ArrayLike,
+    loss: SquaredError = SquaredError(),
+    trained: tuple[bool, ...] | None = None,
+) -> None:
+    """Raise `ValueError` unless a run solves the closed form's problem, as far as it is known.
+
+    A loaded run knows neither its task nor what it held fixed, and a traced one no numbers.
+    """
+    _require_loss(flow, task, tau, loss)
+    run, own = flow.reference.run, flow.reference.task
+    altered = dict(flow.labels).get("objective", "").partition(", ")[2]  # known of files, too
+    if run is not None and run.problem.decay is not None:
+        altered = "with weight decay"
+    if altered:
+        raise ValueError(
+            f"`flow` descends another function than its loss ({altered}), for which the closed "
+            f"form is not; run it without, {MEANT}."
+        )
+    if run is not None and run.problem.trained != trained:
+        raise ValueError(
+            "`flow` moves other arrays of the network than the closed form does; give both the "
+            f"same `trainable`, none for all arrays, {MEANT}."
+        )
+    if own is None or own is task or is_traced((own, task)):
+        return
+    if (own.inputs, own.outputs) != (task.inputs, task.outputs) or not of_data(own, task):
+        named = f" {own.name!r}" if own.name else ""
+        raise ValueError(
+            f"`flow` is of other data than the closed form, those of its task{named}; give both "
+            f"the same task, {MEANT}."
+        )
+
+
+def _require_loss(flow: Any, task: Task, tau: ArrayLike, loss: SquaredError) -> None:
+    """Raise `ValueError` unless it goes down the squared error at the closed form's speed.
+
+    Sum and mean are one curve: the sum at tau is the mean at tau over the weight of all samples.
+    """
+    own: Loss = flow.reference.loss
+    if not isinstance(own, SquaredError):
+        raise ValueError(
+            f"`flow` descends {own}, and the closed form is for the squared error; run it with "
+            f"`loss=fl.SquaredError()`, {MEANT}."
+        )
+    if is_traced((flow.tau, tau, task)):
+        return
+    asked = np.asarray(tau) * own.weight(task.mass) / loss.weight(task.mass)
+    if not np.allclose(flow.tau, asked, rtol=1e-5):
+        means = f" with {own}" if own != loss else ""
+        raise ValueError(
+            f"`flow` has tau = {flow.tau}{means}, and the closed form is that of tau = "
+            f"{float(asked):.6g}{means}; pass that as `tau` of the run, {MEANT}."
+        )
+
+
+def require_start(flow: Any, own: PyTree, part: Callable[[Any], PyTree]) -> None:
+    """Raise `ValueError` unless a run starts where the closed form does, where that is known.
+
+    `part` of the model that it starts from is compared with `own`, up to half the digits of the
+    coarser precision: products of many numbers lose some.
+    """
+    if is_traced((flow.ts, own)):
+        return
+    first = None if flow.reference.run is None else flow.reference.run.network
+    if float(flow.ts[0]) == 0:
+        first = jax.tree.map(lambda a: a[0], flow.models)
+    if first is None:
+        return
+    for found, wanted in zip(jax.tree.leaves(part(first)), jax.tree.leaves(own), strict=True):
+        eps = max(float(jnp.finfo(a.dtype).eps) for a in (found, wanted))
+        size = np.linalg.norm(wanted)
+        if found.shape != wanted.shape or np.linalg.norm(found - wanted) > eps**0.5 * size:
+            raise ValueError(
+                "`flow` starts from another network than the closed form; run it from the network "
+                f"that this was made of, {MEANT}."
+            )
