@@ -12,10 +12,8 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import flowlin as fl
-from flowlin.field.problem import Problem
 from flowlin.network.foreign import ForeignModel
-from flowlin.runs import checkpoint, stepping
-from flowlin.runs.descent import Rule, Watched, described
+from flowlin.runs import checkpoint
 
 XOR = fl.tasks.xor()
 TS = (0.0, 1.0, 4.0)
@@ -117,54 +115,6 @@ def test_descent_is_a_loop_of_optax():
         model, state = step(model, state)
     close(descent.final, model, 1e-12)
     np.testing.assert_allclose(descent.observed["loss"], descent.losses, rtol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("optimiser", "batches", "dtype"),
-    [
-        (optax.lbfgs(), False, jnp.float64),
-        (optax.polyak_sgd(0.1, 0.5), True, jnp.float64),
-        (optax.chain(optax.sgd(0.1), optax.contrib.reduce_on_plateau()), False, jnp.float32),
-    ],
-)
-def test_optimisers_that_ask_for_the_value_are_given_what_is_descended(optimiser, batches, dtype):
-    model = jax.tree.map(lambda a: a.astype(dtype) if eqx.is_array(a) else a, mlp())
-    start, rest = eqx.partition(model, eqx.is_inexact_array)
-    options = {"steps": 8, "weight_decay": 0.05, "optimiser": optimiser}
-    if batches:  # of all samples, in another order
-        options |= {"batch_size": XOR.samples, "key": jax.random.key(0)}
-    descend = fl.stochastic_gradient_descent if batches else fl.gradient_descent
-    descent = descend(model, XOR, 0.01, **options)
-
-    def descended(w):
-        squares = sum(jnp.sum(a**2) for a in jax.tree.leaves(w))
-        outputs = jax.vmap(eqx.combine(w, rest))(XOR.x.astype(dtype))
-        return fl.SquaredError()(outputs, XOR.y.astype(dtype)) + 0.05 / 2 * squares
-
-    @jax.jit
-    def step(w, state):
-        value, grad = jax.value_and_grad(descended)(w)
-        updates, state = optimiser.update(
-            grad, state, w, value=value, grad=grad, value_fn=descended
-        )
-        return optax.apply_updates(w, updates), state
-
-    w, state = start, optimiser.init(start)
-    for _ in range(8):
-        w, state = step(w, state)
-    close(descent.final, w, 1e-12 if dtype == jnp.float64 else 1e-6)
-
-
-def test_optimisers_that_do_not_ask_cost_no_value(monkeypatch):
-    def flops():
-        problem = Problem(ForeignModel.of("network", mlp()), XOR, fl.SquaredError(), jnp.ones(()))
-        made = described(problem, Rule(0.1, 0.1, optax.adam(0.1)), Watched())
-        state = made.start(0)
-        return jax.jit(lambda s: made.update(s)).lower(state).compile().cost_analysis()["flops"]
-
-    found = flops()
-    monkeypatch.setattr(stepping, "updated", lambda o, g, s, w, _: o.update(g, s, w))
-    assert found == flops() > 0
 
 
 def test_nan_in_an_array_is_told_before_a_run():
@@ -423,78 +373,6 @@ def test_descent_leaves_alone_what_is_not_trainable():
     assert not same(descent.final.layers[1].bias, start.layers[1].bias)
 
 
-def foreign_messages():
-    task, key = XOR, jax.random.key(0)
-
-    class Twice(eqx.Module):
-        w: jax.Array
-
-        def __call__(self, x):
-            return self.w @ x, x
-
-    class Scalar(eqx.Module):
-        w: jax.Array
-
-        def __call__(self, x):
-            return self.w @ x
-
-    class Choosing(Scalar):
-        def __call__(self, x):
-            return self.w * x if x[0] > 0 else x
-
-    linear = eqx.nn.Linear(2, 2, key=key, dtype=jnp.float64)
-    numbered, mask = (
-        eqx.tree_at(lambda m: (m.weight, m.bias), linear, spec)
-        for spec in ((True, 1), (np.ones((2, 2), bool), True))
-    )
-    dropped = eqx.nn.Sequential([linear, eqx.nn.Dropout(0.5)])
-    norm = eqx.nn.Sequential([linear, eqx.nn.BatchNorm(2, "batch", mode="batch")])
-    mixed = eqx.tree_at(lambda m: m.bias, linear, linear.bias.astype(jnp.float32))
-    flow = {"t1": 1.0}
-    return [
-        (eqx.nn.Linear(3, 2, key=key, dtype=jnp.float64), flow, "`network`, Linear, fails on one"),
-        (mlp(task=fl.Task(task.x, task.y[:, :1])), flow, r"must return an array of shape \(2,\)"),
-        (Twice(jnp.ones((2, 2))), flow, "got a tuple; it is called with one sample"),
-        (dropped, flow, "fails on one sample .* key"),
-        (norm, flow, "fails on one sample .* state"),
-        (mixed, flow, "`network.bias` is float32 and the first array is float64"),
-        (eqx.nn.Identity(), flow, "`network` must be a module that holds arrays of float32"),
-        (jnp.tanh, flow, "`network` must be a network of flowlin, or an Equinox module"),
-        (linear, flow | {"kinks": fl.ExactKinks()}, "`kinks` = .* nothing is known"),
-        (linear, flow | {"events": fl.UnitSwitches()}, "`events` holds UnitSwitches"),
-        (linear, flow | {"tau": [1.0, 2.0]}, "`tau` must be one number for a Linear"),
-        (linear, flow | {"trainable": lambda leaf: False}, "`trainable` leaves no array"),
-        (linear, flow | {"trainable": {"w": True}}, "`trainable` must be a function of a leaf"),
-        (linear, flow | {"trainable": numbered}, r"`trainable.bias` must be True, .* got 1\."),
-        (
-            linear,
-            flow | {"trainable": mask},
-            r"`trainable.weight` .*; an array moves as",
-        ),
-        (
-            linear,
-            flow | {"weight_decay": [0.1, 0.1]},
-            "`weight_decay` must be one number for a L",
-        ),
-        (
-            Scalar(jnp.ones(2)),
-            flow,
-            r"float64\[\]; return an array \(1,\), as",
-        ),
-        (
-            Choosing(jnp.ones(2)),
-            flow,
-            "fails on one sample .*; it is traced: .* jnp.where",
-        ),
-    ]
-
-
-@pytest.mark.parametrize(("model", "options", "words"), foreign_messages())
-def test_messages(without_type_checks, model, options, words):
-    with pytest.raises(ValueError, match=words):
-        fl.gradient_flow(model, XOR, **options)
-
-
 class Listed(eqx.Module):
     """What the tutorials of Equinox do, layers in a list; and an array of NumPy."""
 
@@ -528,34 +406,6 @@ def test_distances_are_of_networks(flow):
             fl.distance(a, b)
     with pytest.raises(ValueError, match="other fields around arrays of the same shapes"):
         fl.distance(XOR, fl.Task(XOR.x, XOR.y, name="other"))
-
-
-def choosing(value):
-    """What cannot be traced, in the ways that users write it."""
-    return (
-        lambda *args: np.abs(value(*args)),
-        lambda *args: value(*args) if value(*args) > 0 else 0.0,
-        lambda *args: 1 / 0,
-    )
-
-
-@pytest.mark.parametrize("which", range(3))
-def test_functions_that_fail_are_named_with_what_to_do(which):
-    of_network = choosing(lambda n, t: jnp.sum(n.layers[0].weight))[which]
-    loss = choosing(lambda a, b: jnp.sum((a - b) ** 2))[which]
-    remedy = ("; it is traced: compute with jax.numpy",) * 2 + ("ZeroDivisionError: .* mend the",)
-    crossing = fl.Crossing(of_network, 0.1)
-    for word, options in (
-        ("`loss` = <lambda> fails on", {"loss": loss}),
-        (r"`observe\['a'\]` fails", {"observe": {"a": of_network}}),
-        ("`observable` .*fails", {"events": crossing}),
-    ):
-        for run in (
-            lambda **options: fl.gradient_flow(mlp(), XOR, 1.0, **options),
-            lambda **options: fl.gradient_descent(mlp(), XOR, 0.1, 2, **options),
-        ):
-            with pytest.raises(ValueError, match=f"{word}.*{remedy[which]}"):
-                run(**options)
 
 
 def test_networks_can_be_recorded_among_observables(flow):
