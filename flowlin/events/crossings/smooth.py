@@ -194,9 +194,7 @@ def first_look(
 ) -> tuple[Bool[Array, " C"], Brackets]:
     """Which components a look at the whole step leaves to do, and the crossings of the others."""
     clear, single, _ = looked_at(values, factor)
-    lost = jnp.all(jnp.isnan(values), axis=0)
-    fine = clear | single | lost
+    fine = clear | single
     signs = (values > 0).at[0].set(them.above).at[-1].set(them.above_end)
-    changed = (signs[1:] != signs[:-1]) & fine & ~lost
-    found = found.doubted(lost, times[0], times[-1], them.number)
+    changed = (signs[1:] != signs[:-1]) & fine
     return ~fine, _recorded(them, found, signs, changed, times)
