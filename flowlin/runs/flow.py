@@ -170,8 +170,7 @@ def gradient_flow(
     a run that fails.
     """
     # As `checked` leaves them.
-    network, events = cast(AbstractModel, network), cast(tuple, events)
-    max_steps, loss = cast(int, max_steps), cast(Loss, loss)
+    network, events, loss = cast(AbstractModel, network), cast(tuple, events), cast(Loss, loss)
     network.require_fit(task)
     require_numbers("network", network.module)
     tolerances = chosen_tolerances(rtol, atol, stepsize_controller)
@@ -186,9 +185,9 @@ def gradient_flow(
     tau, moves = in_dtype(tau, network.dtype), trained(network, trainable)
     problem = Problem(network, task, loss, tau, decay, moves)
     check_modified(problem, modified_rate)
-    how = chosen_method(problem, kinks, solver, modified_rate, tolerances, t1, adjoint)
-    method, choice = how
+    method, choice = chosen_method(problem, kinks, solver, modified_rate, tolerances, t1, adjoint)
     watches = _watches(problem, method, events)
+    free = solver is None and not dense  # another one may take over
     run = Run(
         problem=problem,
         method=method,
@@ -198,16 +197,10 @@ def gradient_flow(
         ts=None if ts is None else jnp.asarray(ts, network.dtype),
         meter=SILENT,
         capacity=first_capacity(watches, max_events),
-        reference=Reference(
-            given,
-            loss,
-            extended=extended,
-            choice=choice,
-            exchangeable=solver is None and not dense,
-        ),
+        reference=Reference(given, loss, None, extended, choice, exchangeable=free),
     )
     solve = _traced if is_traced(run) else _driven
-    limits = Limits(max_steps, max_events)
+    limits = Limits(cast(int, max_steps), max_events)
     flow = solve(run, dense, limits, progress, checkpoint)
     return finished(flow, throw, lambda f: _failure(f, limits, method.kinks))
 
