@@ -430,9 +430,9 @@ def test_what_needs_hidden_units_says_so(flow):
     ):
         with pytest.raises(ValueError, match="`network` must be a flowlin network, whose hidden"):
             refused()
-    with pytest.raises(ValueError, match="gates that switch; of a MLP nothing is known of them"):
+    with pytest.raises(ValueError, match="gates that switch; of an MLP nothing is known of them"):
         flow.linearization()
-    with pytest.raises(ValueError, match="`flow` must be of a ReLUNetwork, got a MLP; of others"):
+    with pytest.raises(ValueError, match="`flow` must be of a ReLUNetwork, got an MLP; of others"):
         fl.rectified(flow, XOR)
 
 

@@ -652,7 +652,8 @@ def test_two_units_rise_together_where_the_local_loss_falls():
     none = np.zeros((above, samples))
     layers = [jnp.asarray(feeds), jnp.asarray(none, bool)]
     signals = [jnp.asarray(u), jnp.asarray(none)]
-    margins, rays = unfed.joint(weights, [None] * 3, layers, signals, jnp.asarray(error))
+    weights = tuple(map(jnp.asarray, weights))
+    margins, rays = unfed.joint(weights, (None,) * 3, layers, signals, jnp.asarray(error))
 
     def slope(y):  # of loss less pressure along y (units, P)
         sent = weights[2] @ np.maximum(weights[1] @ y, 0)

@@ -188,7 +188,7 @@ def test_two_hidden_layers_log_each_layer(tree):
 
 def test_linearization_is_for_relu_networks(tree):
     flow = fl.gradient_flow(fl.LinearNetwork.init(tree, 4, key=jax.random.key(0)), tree, 1.0)
-    with pytest.raises(ValueError, match="a LinearNetwork has none"):
+    with pytest.raises(ValueError, match="of a LinearNetwork there are none"):
         flow.linearization()
     with pytest.raises(ValueError, match=r"`quantile` must lie in \[0, 0.5\)"):
         flow.linearization(0.7)

@@ -207,7 +207,7 @@ class ForeignModel(AbstractModel):
         """One for all arrays."""
         if tau.ndim:
             raise ValueError(
-                f"`tau` must be one number for a {self.name}, got shape "
+                f"`tau` must be one number for {an(self.name)}, got shape "
                 f"{tau.shape}: only flowlin's own networks have layers that are known."
             )
         return jax.tree.map(lambda _: tau, self.inexact)

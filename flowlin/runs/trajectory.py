@@ -367,7 +367,7 @@ class Trajectory(eqx.Module):
         if not isinstance(self.final, ReLUNetwork):
             foreign = isinstance(self.model, ForeignModel)
             raise ValueError(
-                f"`linearization` is about gates that switch; of a {type(self.final).__name__} "
+                f"`linearization` is about gates that switch; of {an(type(self.final).__name__)} "
                 f"{'nothing is known of them' if foreign else 'there are none'}; run a "
                 "fl.ReLUNetwork."
             )

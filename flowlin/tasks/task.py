@@ -54,9 +54,7 @@ class Task(eqx.Module):
     name: str = eqx.field(static=True)
     weights: Float[Array, " P"] | None
 
-    def __init__(
-        self, x: Numbers, y: Numbers, name: str = "task", *, weights: Numbers | None = None
-    ):
+    def __init__(self, x: Numbers, y: Numbers, name: str = "task", *, weights: Any = None):
         x, y = floating("x", x), floating("y", y)
         for label, array in (("x", x), ("y", y)):
             if array.ndim != 2:
@@ -158,7 +156,7 @@ class Task(eqx.Module):
         return taken
 
 
-def _weights(value: Numbers, samples: int) -> Array:
+def _weights(value: Any, samples: int) -> Array:
     """Weights (P,) of samples, zero or positive and not all zero."""
     found = floating("weights", value)
     if found.shape != (samples,):
