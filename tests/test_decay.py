@@ -148,11 +148,11 @@ def test_sliding_pairs_of_deep_walks_stay_at_their_kinks():
         parameters, _ = flow.settle(parameters, frozen)
         at, _ = flow.pressed(parameters, frozen)
         velocity = flow(None, parameters, frozen)
-        rates = flow.rates(at, parameters, frozen.gates, velocity)
+        rates = flow.rates(parameters, at)
         pull = jax.tree.map(jnp.subtract, plain(None, parameters, frozen), velocity)
         return parameters, rates, jnp.concatenate(at.z), pull
 
-    z = jnp.concatenate(flow.run(network.parameters, None).z)
+    z = jnp.concatenate(flow.forward(network.parameters, None).z)
     codes = jnp.where(z > 0, 1, -1).astype(jnp.int8).at[4 + 1, 2].set(0)
     parameters = network.parameters
     for _ in range(8):  # onto the kink

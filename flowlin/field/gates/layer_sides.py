@@ -1,5 +1,6 @@
 """Sides of the pairs of all layers, and the equations of those that slide, in slots."""
 
+import math
 from typing import Any
 
 import equinox as eqx
@@ -51,10 +52,12 @@ def columns(matrix: Shaped[Array, "n P"], which: Int[Array, " m"]) -> Shaped[Arr
     return matrix.at[:, which].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
-def put(values: Float[Array, " m"], slots: Int[Array, " m"], like: Array) -> Float[Array, "H P"]:
+def put(
+    values: Float[Array, " m"], slots: Int[Array, " m"], shape: tuple[int, ...]
+) -> Float[Array, "H P"]:
     """Zero but for the slots' entries."""
-    flat = jnp.zeros(like.size, like.dtype).at[slots]
-    return flat.set(values, mode="drop", wrap_negative_indices=False).reshape(like.shape)
+    flat = jnp.zeros(math.prod(shape), values.dtype).at[slots]
+    return flat.set(values, mode="drop", wrap_negative_indices=False).reshape(shape)
 
 
 def of_used(function: Any, slots: Int[Array, " m"], empty: int) -> PyTree:

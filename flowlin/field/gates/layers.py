@@ -34,14 +34,20 @@ from flowlin.tasks.task import Task
 Layers = list[Array]  # one array (H_l, P) per hidden layer
 
 
-class Pass(eqx.Module):
-    """One forward and one backward pass; arrays per layer, with samples as columns."""
+class Forward(eqx.Module):
+    """A forward pass; arrays per layer, with samples as columns."""
 
     z: Layers
     h: Layers  # inputs of each layer, the task's first
+    gates: Layers
+
+
+class Pass(Forward):
+    """One forward and one backward pass."""
+
     c: Layers  # C = -dL/dh of each hidden layer
+    sent: Layers  # what each layer sends back, -dL/dz; that of the outputs last
     error: Float[Array, "N_out P"]  # -dL/d outputs
-    velocity: Parameters
 
 
 class DeepFlow(eqx.Module):
@@ -102,12 +108,12 @@ class DeepFlow(eqx.Module):
     @property
     def speeds(self) -> Parameters:
         """1 / tau of every array, zero for what does not move."""
-        constants = spread(self.tau, self.network.parameters)
 
-        def speed(tau: Any, own: Any) -> Any:
-            return None if own is None else 0.0 if tau is None else 1.0 / tau
+        def speed(tau: Any) -> Any:
+            return jnp.zeros((), self.task.x.dtype) if tau is None else 1.0 / tau
 
-        return jax.tree.map(speed, constants, self.network.parameters, is_leaf=is_none)
+        speeds = jax.tree.map(speed, self.tau, is_leaf=is_none)  # of a prefix: few divisions
+        return spread(speeds, self.network.parameters)
 
     def moving(self, parameters: Parameters) -> Parameters:
         """A tree like the parameters, without what does not move."""
@@ -168,7 +174,7 @@ class DeepFlow(eqx.Module):
         strength = self.strength(self.pressed(parameters, self.freeze(sides))[0].c)
         codes = self.split(sides.codes)
         others = jnp.where(sides.codes == SLIDING, 0.0, jnp.maximum(strength, 0.0))
-        z = self.run(parameters, self.gates(sides.codes)).z
+        z = self.forward(parameters, self.gates(sides.codes)).z
         sums = unfed.shared(self.network, codes, self.split(others), z)
         largest = [
             jnp.max(jnp.where(own == SLIDING, c, 0.0), 0)
@@ -186,45 +192,63 @@ class DeepFlow(eqx.Module):
         """The sides as the vector field wants them."""
         return DeepFrozen(sides.codes, self.gates(sides.codes), sides.slots)
 
-    def run(
-        self, parameters: Parameters, gates: Any, u: Float[Array, "H P"] | None = None,
-        still: bool = False,
-    ) -> Pass:  # fmt: skip
-        """The two passes with the pairs' u; without gates, with those of the signs of z.
-
-        `still` leaves out loss and decay: what remains of the velocity is -Phi^T u.
-        """
-        (*weights, readout), (*biases, offset) = self.whole(parameters)
-        strength, below = self.network.bias_strength, self.task.x.T
-        gates = None if gates is None else self.split(gates)
+    def forward(self, parameters: Parameters, gates: Array | None) -> Forward:
+        """The forward pass; without gates, with those of the signs of z."""
+        (*weights, _), (*biases, _) = self.whole(parameters)
+        below, split = self.task.x.T, None if gates is None else self.split(gates)
         zs, hs, used = [], [below], []
         for k, (w, b) in enumerate(zip(weights, biases, strict=True)):
-            z = w @ below if b is None else w @ below + (strength * b)[:, None]
-            gate = jnp.where(z > 0, 1.0, self.network.slope) if gates is None else gates[k]
+            z = w @ below if b is None else w @ below + (self.network.bias_strength * b)[:, None]
+            gate = jnp.where(z > 0, 1.0, self.network.slope) if split is None else split[k]
             below = gate * z
             zs, hs, used = [*zs, z], [*hs, below], [*used, gate]
-        outputs = below.T @ readout.T
-        outputs = outputs if offset is None else outputs + strength * offset
-        error = -jax.grad(self.loss)(outputs, self.task.y, self.task.weights).T
-        signal = jnp.zeros_like(error) if still else error
-        pushes = [None] * len(zs) if u is None else self.split(u)
-        cs: Layers = []
-        ws, bs = [signal @ below.T], [None if offset is None else strength * jnp.sum(signal, 1)]
-        for k in reversed(range(len(zs))):
-            c = (readout if k + 1 == len(zs) else weights[k + 1]).T @ signal
-            signal = used[k] * c if pushes[k] is None else used[k] * c - pushes[k]
-            ws = [signal @ hs[k].T, *ws]
-            bs = [None if biases[k] is None else strength * jnp.sum(signal, 1), *bs]
-            cs = [c, *cs]
-        cs = unfed.alone((*weights, readout), biases, cs, used, error)
-        decay = None if still else self.decay
-        force = slowed((tuple(ws), tuple(bs)), decay, self.whole(parameters))
-        return Pass(zs, hs, cs, error, jax.tree.map(jnp.multiply, force, self.speeds))
+        return Forward(zs, hs, used)
 
-    def rates(self, at: Pass, parameters: Parameters, gates: Array, velocity: Parameters) -> Array:
-        """dz/dt (H, P) along a velocity of the parameters."""
+    def run(self, parameters: Parameters, gates: Array | None) -> Pass:
+        """The two passes; without gates, with those of the signs of z."""
+        at = self.forward(parameters, gates)
+        (*_, readout), (*_, offset) = self.whole(parameters)
+        outputs = at.h[-1].T @ readout.T
+        outputs = outputs if offset is None else outputs + self.network.bias_strength * offset
+        error = -jax.grad(self.loss)(outputs, self.task.y, self.task.weights).T
+        return self.back(parameters, at, error, None)
+
+    def back(
+        self,
+        parameters: Parameters,
+        at: Forward,
+        error: Float[Array, "N_out P"],
+        u: Float[Array, "H P"] | None,
+    ) -> Pass:
+        """The backward pass of the outputs' errors, with the u of the sliding pairs."""
+        weights, (*biases, _) = self.whole(parameters)
+        pushes = None if u is None else self.split(u)
+        cs, sent = [], [error]
+        for k in reversed(range(len(at.z))):
+            c = weights[k + 1].T @ sent[0]
+            back = at.gates[k] * c
+            cs, sent = [c, *cs], [back if pushes is None else back - pushes[k], *sent]
+        cs = unfed.alone(weights, biases, cs, at.gates, error)
+        return Pass(at.z, at.h, at.gates, cs, sent, error)
+
+    def velocity(self, parameters: Parameters, at: Pass, decay: Decay | None = None) -> Parameters:
+        """The velocity of all parameters that a pass makes, with a decay's."""
+        biases, strength = self.whole(parameters)[1], self.network.bias_strength
+        force = (
+            tuple(sent @ h.T for sent, h in zip(at.sent, at.h, strict=True)),
+            tuple(
+                None if b is None else strength * jnp.sum(sent, 1)
+                for sent, b in zip(at.sent, biases, strict=True)
+            ),
+        )
+        force = slowed(force, decay, self.whole(parameters))
+        return jax.tree.map(jnp.multiply, force, self.speeds)
+
+    def rates(self, parameters: Parameters, at: Pass) -> Float[Array, "H P"]:
+        """dz/dt along the velocity of a pass."""
         below, rates = None, []
-        layers = zip(*self.whole(parameters), *velocity, self.split(gates), strict=False)
+        velocity = self.velocity(parameters, at, self.decay)
+        layers = zip(*self.whole(parameters), *velocity, at.gates, strict=False)
         for k, (w, _, dw, db, gate) in enumerate(layers):
             rate = dw @ at.h[k]
             rate = rate if below is None else rate + w @ below
@@ -232,7 +256,7 @@ class DeepFlow(eqx.Module):
             rates, below = [*rates, rate], gate * rate
         return jnp.concatenate(rates)
 
-    def gram(self, at: Pass, parameters: Parameters, gates: Array, slots: Array) -> Array:
+    def gram(self, parameters: Parameters, at: Forward, slots: Int[Array, " m"]) -> Array:
         r"""$\Phi D \Phi^T$ (m, m) of the pairs in the slots, zero in empty ones.
 
         A pair's gradient is, layer by layer, the outer product of dz/dz_k, found backwards from
@@ -243,13 +267,15 @@ class DeepFlow(eqx.Module):
         starts = samples * np.arange(1, units + 1, dtype=slots.dtype)
         unit = jnp.sum(slots[:, None] >= starts, axis=1, dtype=slots.dtype)
         sample = slots - samples * unit
-        pull, gram = None, jnp.zeros((slots.size, slots.size), gates.dtype)
+        pull, gram = None, jnp.zeros((slots.size, slots.size), self.task.x.dtype)
         firsts = np.cumsum((0, *self.network.hidden)).tolist()
-        split, weights = self.split(gates), self.whole(parameters)[0]
-        for k in reversed(range(len(split))):
-            here = (unit[:, None] - firsts[k] == jnp.arange(split[k].shape[0])).astype(gates.dtype)
+        weights = self.whole(parameters)[0]
+        for k in reversed(range(len(at.z))):
+            here = (unit[:, None] - firsts[k] == np.arange(self.network.hidden[k])).astype(
+                gram.dtype
+            )
             if pull is not None:
-                here = here + (pull @ weights[k + 1]) * columns(split[k], sample).T
+                here = here + (pull @ weights[k + 1]) * columns(at.gates[k], sample).T
             pull, inputs = here, columns(at.h[k], sample)
             inner = self.speeds[0][k] * (inputs.T @ inputs)
             if self.network.biases[k] is not None:
@@ -257,22 +283,21 @@ class DeepFlow(eqx.Module):
             gram = gram + (pull @ pull.T) * inner
         return gram
 
-    def solved(self, at: Pass, parameters: Parameters, frozen: DeepFrozen, q: Array) -> Array:
-        r"""Solution u (H, P) of $\Phi D \Phi^T u = q$ for the sliding pairs; zero elsewhere."""
+    def solved(
+        self, parameters: Parameters, at: Forward, slots: Int[Array, " m"], q: Float[Array, "H P"]
+    ) -> Float[Array, "H P"]:
+        r"""Solution u of $\Phi D \Phi^T u = q$ for the sliding pairs; zero elsewhere."""
 
         def found(slots):
-            gram = self.gram(at, parameters, frozen.gates, slots)
-            return solve(gram, take(q, slots))
+            return solve(self.gram(parameters, at, slots), take(q, slots))
 
-        u = of_used(found, frozen.slots, frozen.codes.size)
-        return put(u, frozen.slots, frozen.gates)
+        return put(of_used(found, slots, q.size), slots, q.shape)
 
     def pressed(self, parameters: Parameters, frozen: DeepFrozen) -> tuple[Pass, Array]:
         """The pass of the projected velocity, and the sliding pairs' u (H, P), else zero."""
         free = self.run(parameters, frozen.gates)
-        q = self.rates(free, parameters, frozen.gates, free.velocity)
-        u = self.solved(free, parameters, frozen, q)
-        return self.run(parameters, frozen.gates, u), u
+        u = self.solved(parameters, free, frozen.slots, self.rates(parameters, free))
+        return self.back(parameters, free, free.error, u), u
 
     def reach(self, parameters: Parameters, frozen: DeepFrozen) -> tuple[Array, Array]:
         """Bounds (H, P) of each kink's C over all choices of the gates of sliding pairs above it.
@@ -300,11 +325,8 @@ class DeepFlow(eqx.Module):
     ) -> Parameters:
         """Velocity of the parameters; without sides, that of the signs of z."""
         del t
-        if frozen is None:
-            velocity = self.run(parameters, None).velocity
-        else:
-            velocity = self.pressed(parameters, frozen)[0].velocity
-        return self.moving(velocity)
+        at = self.run(parameters, None) if frozen is None else self.pressed(parameters, frozen)[0]
+        return self.moving(self.velocity(parameters, at, self.decay))
 
     def unfed(self, codes: Int[Array, "H P"]) -> Bool[Array, "H P"]:
         """Pairs whose inputs are zero at these sides (`flowlin.field.gates.unfed`)."""
@@ -327,7 +349,7 @@ class DeepFlow(eqx.Module):
 
     def distances(self, parameters: Parameters, frozen: DeepFrozen) -> Float[Array, "H P"]:
         """|z| of pairs on their sides that have a margin, as `margins` has it."""
-        z = jnp.concatenate(self.run(parameters, frozen.gates).z)
+        z = jnp.concatenate(self.forward(parameters, frozen.gates).z)
         return jnp.where(self.counts(frozen.codes), jnp.where(frozen.codes == OFF, -z, z), 1.0)
 
     def counts(self, codes: Int[Array, "H P"]) -> Bool[Array, "H P"]:
@@ -372,34 +394,35 @@ class DeepFlow(eqx.Module):
 
         **Returns:** the parameters, and whether they moved.
         """
-        at = self.run(parameters, frozen.gates)
-        u = self.solved(at, parameters, frozen, jnp.concatenate(at.z))
-        back = self.run(parameters, frozen.gates, u, still=True).velocity
+        at = self.forward(parameters, frozen.gates)
+        u = self.solved(parameters, at, frozen.slots, jnp.concatenate(at.z))
+        still = jnp.zeros((self.task.outputs, self.task.samples), u.dtype)
+        back = self.velocity(parameters, self.back(parameters, at, still, u))  # -Phi^T u
         moved = jnp.any(frozen.slots < frozen.codes.size)
         return jax.tree.map(jnp.add, parameters, self.moving(back)), moved
 
     def near(self, parameters: Parameters) -> Bool[Array, "H P"]:
         """Whether a leader's |z| may be rounding, but for units without any input."""
-        z = jnp.concatenate(self.run(parameters, None).z)
+        z = jnp.concatenate(self.forward(parameters, None).z)
         size = self.sizes(parameters)
-        return (jnp.abs(z) <= self.rounding(parameters)) & (size > 0) & self.leads
+        return (jnp.abs(z) <= self.rounding(size)) & (size > 0) & self.leads
 
     def sizes(self, parameters: Parameters) -> Float[Array, "H P"]:
         """Of a pair's weights times its inputs."""
-        at = self.run(lax.stop_gradient(parameters), None)
-        sizes = []
+        parameters = lax.stop_gradient(parameters)
+        at, sizes = self.forward(parameters, None), []
         for w, b, h in zip(*self.whole(parameters), at.h[:-1], strict=False):
             square, inputs = jnp.sum(w**2, axis=1), jnp.sum(h**2, axis=0)
             if b is not None:
                 square, inputs = square + b**2, inputs + self.network.bias_strength**2
             sizes.append(jnp.sqrt(square[:, None] * inputs))
-        return lax.stop_gradient(jnp.concatenate(sizes))
+        return jnp.concatenate(sizes)
 
-    def rounding(self, parameters: Parameters) -> Float[Array, "H P"]:
-        """|z| that may be rounding."""
+    def rounding(self, sizes: Float[Array, "H P"]) -> Float[Array, "H P"]:
+        """|z| of pairs of these sizes that may be rounding."""
         eps = jnp.finfo(self.task.x.dtype).eps
         tiny = jnp.finfo(self.task.x.dtype).tiny / eps
-        return rounding_in(self.task.x.dtype).z * self.sizes(parameters) + tiny
+        return rounding_in(self.task.x.dtype).z * sizes + tiny
 
     def noise(self, parameters: Parameters) -> Float[Array, "H 1"]:
         """|C| of every unit's pairs that may be rounding, however small the loss."""
@@ -417,4 +440,6 @@ class DeepFlow(eqx.Module):
         strength = self.strength([jnp.abs(c) for c in at.c])
         slid = rounding_in(eps.dtype).u * strength + self.noise(parameters)
         tiny = jnp.finfo(eps).tiny / eps
-        return jnp.where(frozen.codes == SLIDING, slid + tiny, self.rounding(parameters))
+        return jnp.where(
+            frozen.codes == SLIDING, slid + tiny, self.rounding(self.sizes(parameters))
+        )

@@ -93,13 +93,11 @@ class NetworkRule(AbstractRule):
     def start(self, parameters: Parameters) -> LayerSides:
         """Sides at the start: the signs of z; what starts at its kink as for one layer."""
         flow, parameters = self.flow, lax.stop_gradient(parameters)
-        z, near = jnp.concatenate(flow.run(parameters, None).z), flow.near(parameters)
+        z, near = jnp.concatenate(flow.forward(parameters, None).z), flow.near(parameters)
         codes = flow.follow(jnp.where((z > 0) & ~near, ON, OFF).astype(jnp.int8))
         tied = flow.freeze(self._sides(jnp.where(near, SLIDING, codes)))
         can_slide = flow.reach(parameters, tied)[0] < 0  # for some gates above it
-        gates = flow.gates(codes)
-        at = flow.run(parameters, gates)
-        rises = flow.rates(at, parameters, gates, at.velocity) > 0
+        rises = flow.rates(parameters, flow.run(parameters, flow.gates(codes))) > 0
         codes = jnp.where(near & ~can_slide & rises, ON, codes).astype(jnp.int8)
         return lax.cond(
             jnp.any(near & can_slide),
@@ -282,19 +280,18 @@ class NetworkRule(AbstractRule):
         Where none is another, those at an end of their ranges get the side of that end.
         """
         flow, slack = self.flow, rounding_in(self.flow.task.x.dtype).slack
-        gates = flow.gates(codes)
-        free = flow.run(parameters, gates)
-        gram = flow.gram(free, parameters, gates, chosen)
-        q = take(flow.rates(free, parameters, gates, free.velocity), chosen)
+        free = flow.run(parameters, flow.gates(codes))
+        gram = flow.gram(parameters, free, chosen)
+        q = take(flow.rates(parameters, free), chosen)
         there, side = chosen < codes.size, take(codes, chosen)
         slides = there & (side == SLIDING)
         u = solve(jnp.where(slides[:, None] & slides, gram, 0.0), jnp.where(slides, q, 0.0))
-        at = flow.run(parameters, gates, put(u, chosen, gates))
+        at = flow.back(parameters, free, free.error, put(u, chosen, codes.shape))
         bound, rate = take(flow.bound(flow.strength(at.c)), chosen), q - gram @ u
         noise = take(jnp.broadcast_to(flow.noise(parameters), codes.shape), chosen)
         slack_rate = slack * jnp.abs(q) + jnp.abs(gram) @ (slack * jnp.abs(u) + noise)
         slack_u = slack * jnp.abs(bound) + noise
-        rates = flow.rates(at, parameters, gates, at.velocity)
+        rates = flow.rates(parameters, at)
         if silent is not None:
             rates = self._pushed(parameters, codes, rates, silent)
             above = take(silent.above, chosen)
