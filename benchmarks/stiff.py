@@ -39,7 +39,7 @@ def counted_solve(problem, solver, rtol):
     """Final network, attempted steps, evaluations and Jacobian-vector products as they happen."""
     _, network, task, kinks, t1 = problem
     calls = {"field": 0, "product": 0}
-    goal = objective(network, task, fl.SquaredError(), kinks.width if kinks else 0.0)
+    goal = objective(network, task, fl.SquaredError(), kinks.width if kinks else None)
     field = GradientField(goal, network, jnp.ones(()))
 
     def count(kind):

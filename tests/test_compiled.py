@@ -135,6 +135,23 @@ def test_a_walk_that_equals_the_default_compiles_nothing(durations, key):
     assert not durations
 
 
+def test_other_widths_of_kinks_compile_nothing(durations, key):
+    task = fl.tasks.hierarchy(levels=2)
+    network = fl.ReLUNetwork.init(task, 4, 0.1, key=key)
+
+    def final(width):
+        flow = fl.gradient_flow(network, task, 5.0, kinks=fl.SmoothKinks(width), rtol=1e-6)
+        assert len(flow.events)
+        assert flow.stats["kinks"] == f"SmoothKinks(width={width})"
+        return flow.final
+
+    wide = final(0.1)
+    durations.clear()
+    narrow, finer = final(0.01), final(0.005)
+    assert not durations
+    assert fl.distance(narrow, wide) > 5 * fl.distance(finer, narrow) > 0
+
+
 def test_initial_weights_and_levels_of_mode_hits_are_a_program_each(durations, key):
     task = fl.tasks.teacher(30, (2.0, 1.0), key=key)
     durations.clear()

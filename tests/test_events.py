@@ -350,7 +350,7 @@ def test_one_component_agrees_with_all(hidden, kinks):
     every, one, other = values()
     assert jnp.array_equal(every > 0, one > 0)
     assert 0 < int(jnp.sum(one > 0)) < len(every)
-    gates = sum(network.hidden) * 9 * (1 if kinks.width == 0 else 2)
+    gates = sum(network.hidden) * 9 * (1 if kinks.width is None else 2)
     assert jnp.allclose(every[:gates], one[:gates], rtol=1e-12)
     assert jnp.allclose(one, other, rtol=1e-11, atol=1e-14)
 

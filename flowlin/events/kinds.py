@@ -266,10 +266,10 @@ class LossBelow(AbstractEvent):
         ]
 
 
-def _levels(kinks: AbstractKinks) -> list[tuple[float, int, int]]:
+def _levels(kinks: AbstractKinks) -> list[tuple[ArrayLike, int, int]]:
     """(level, side below, side above): one level at a bare kink, two around a smoothed one."""
     w = kinks.width
-    return [(-w, -1, 0), (w, 0, 1)] if w else [(0.0, -1, 1)]
+    return [(0.0, -1, 1)] if w is None else [(-w, -1, 0), (w, 0, 1)]
 
 
 class GateSwitches(AbstractEvent):

@@ -197,11 +197,12 @@ class ModeGaps(AbstractWatched):
 
 
 class Preactivations(AbstractWatched):
-    """z - level of one hidden layer, shape (H, P), with kinks rounded off over a width."""
+    """z - level of one hidden layer, shape (H, P), with kinks rounded off over a width,
+    if there is one."""
 
     task: Task
-    width: float = eqx.field(static=True)
-    level: float = eqx.field(static=True)
+    width: ArrayLike | None
+    level: ArrayLike
     layer: int = eqx.field(static=True)
 
     def __call__(self, network: AbstractModel) -> Array:

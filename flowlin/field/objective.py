@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from equinox import AbstractClassVar, AbstractVar
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from flowlin._tools.types import Parameters
 from flowlin.field.chunks import summed
@@ -74,13 +74,13 @@ class AbstractPlain(AbstractObjective):
 class FullData(AbstractPlain):
     """The loss on all samples, by a forward and a backward pass over chunks of them.
 
-    - `width`: over which kinks are rounded off, see `flowlin.network.rounded`.
+    - `width`: over which kinks are rounded off, if they are, see `flowlin.network.rounded`.
     - `shards`: devices among which the samples are split.
     """
 
     task: Task
     loss: Loss
-    width: float = eqx.field(static=True, default=0.0)
+    width: ArrayLike | None = None
     shards: int = eqx.field(static=True, default=1)
 
     def __check_init__(self):

@@ -23,12 +23,12 @@ def objective(
     network: AbstractModel,
     task: Task,
     loss: Loss,
-    width: float = 0.0,
+    width: ArrayLike | None = None,
     decay: Decay | None = None,
 ) -> AbstractObjective:
     """The cheapest exact objective: from statistics where that is cheaper, under squared error.
 
-    `width`: over which kinks are rounded off.
+    `width`: over which kinks are rounded off, if they are.
     """
     plain: AbstractObjective = FullData(task, loss, width, task.shards)
     if isinstance(loss, SquaredError):

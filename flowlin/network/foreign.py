@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from flowlin._tools.checks import WORDS, calling, refuse, require_runnable
 from flowlin._tools.codec import storable
@@ -151,7 +151,7 @@ class ForeignModel(AbstractModel):
         return jax.vmap(self.module)(x)
 
     def rounded(
-        self, x: Float[Array, "P N_in"], width: float, product: Product
+        self, x: Float[Array, "P N_in"], width: ArrayLike | None, product: Product
     ) -> Float[Array, "P N_out"]:
         """Its outputs: kinks cannot be rounded off that are not known."""
         del width, product

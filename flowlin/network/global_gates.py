@@ -110,7 +110,7 @@ class GloballyGatedNetwork(AbstractLayered):
             )
         return (self.gates[:, :, None] * z[:, None, :]).reshape(len(z), -1)
 
-    def rounded_activation(self, width: float) -> Activation:
+    def rounded_activation(self, width: ArrayLike | None) -> Activation:
         """Its own: there are no kinks."""
         del width
         return self.activation

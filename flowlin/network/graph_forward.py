@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 from equinox import AbstractVar
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from flowlin._tools.checks import array, checked, instance, refuse, require_single
 from flowlin._tools.copies import copied
@@ -131,7 +131,7 @@ class AbstractGraph(AbstractOwn):
             raise ValueError(f"`x` must have shape {wanted}, got {x.shape}.")
 
     def rounded(
-        self, x: Float[Array, "P N_in"], width: float, product: Product
+        self, x: Float[Array, "P N_in"], width: ArrayLike | None, product: Product
     ) -> Float[Array, "P N_out"]:
         """Outputs, with h W^T by a `product` of h and W; there are no kinks to round off."""
         del width
@@ -145,7 +145,7 @@ class AbstractGraph(AbstractOwn):
         **Raises:** `ValueError` for other inputs, or another number of samples than the gates'.
         """
         self._require_inputs(x, 2)
-        return self.rounded(x, 0.0, plain)
+        return self.rounded(x, None, plain)
 
     @checked(x=array, gates=None)
     def __call__(self, x: Float[Array, " N_in"], gates: Any = None) -> Float[Array, " N_out"]:

@@ -158,7 +158,7 @@ class LinearNetwork(AbstractSelfGated):
         del layer
         return jnp.ones((), z.dtype)
 
-    def rounded_activation(self, width: float) -> Activation:
+    def rounded_activation(self, width: ArrayLike | None) -> Activation:
         """Its own: there are no kinks."""
         del width
         return self.activation
@@ -266,9 +266,9 @@ class ReLUNetwork(AbstractSelfGated):
         del layer
         return jnp.where(z > 0, 1.0, self.slope)
 
-    def rounded_activation(self, width: float) -> Activation:
+    def rounded_activation(self, width: ArrayLike | None) -> Activation:
         """Quadratic over |z| < width, see `flowlin.network.rounded`."""
-        return rounded_off(self.slope, width) if width else self.activation
+        return self.activation if width is None else rounded_off(self.slope, width)
 
     @classmethod
     @checked(hidden=None, variance=None, bias=None, slope=None)
@@ -348,7 +348,7 @@ class GatedLinearNetwork(AbstractNetwork):
             )
         return gate
 
-    def rounded_activation(self, width: float) -> Activation:
+    def rounded_activation(self, width: ArrayLike | None) -> Activation:
         """Its own: the gates are given."""
         del width
         return self.activation

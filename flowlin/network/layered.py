@@ -3,7 +3,7 @@
 import abc
 
 from equinox import AbstractVar
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from flowlin._tools.types import Activation, Biases, Parameters, Product, Weights
 from flowlin.network.fit import check_fit
@@ -20,13 +20,13 @@ class AbstractLayered(AbstractOwn):
     bias_strength: AbstractVar[Array]
 
     @abc.abstractmethod
-    def rounded_activation(self, width: float) -> Activation:
-        """The activation with kinks rounded off over |z| < width; with width zero, its own."""
+    def rounded_activation(self, width: ArrayLike | None) -> Activation:
+        """The activation with kinks rounded off over |z| < width, its own without one."""
 
     def rounded(
-        self, x: Float[Array, "P N_in"], width: float, product: Product
+        self, x: Float[Array, "P N_in"], width: ArrayLike | None, product: Product
     ) -> Float[Array, "P N_out"]:
-        """Outputs with kinks rounded off over a width, and h W^T by a `product` of h and W."""
+        """Outputs, h W^T by a `product` of h and W; kinks rounded off over a width, if any."""
         activation = self.rounded_activation(width)
         return forward(self.parameters, self.bias_strength, x, activation, product)[0]
 

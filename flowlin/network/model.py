@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from flowlin._tools.checks import WORDS, refuse
 from flowlin._tools.types import Product
@@ -75,9 +75,9 @@ class AbstractModel(eqx.Module):
 
     @abc.abstractmethod
     def rounded(
-        self, x: Float[Array, "P N_in"], width: float, product: Product
+        self, x: Float[Array, "P N_in"], width: ArrayLike | None, product: Product
     ) -> Float[Array, "P N_out"]:
-        """Outputs with kinks rounded off over a width, and h W^T by a `product` of h and W."""
+        """Outputs, h W^T by a `product` of h and W; kinks rounded off over a width, if any."""
 
     @abc.abstractmethod
     def held(self, task: Task) -> int:

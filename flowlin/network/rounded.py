@@ -1,12 +1,12 @@
 """ReLU with its kink rounded off."""
 
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
 from flowlin._tools.types import Activation
 
 
-def rounded_off(slope: Array, width: float) -> Activation:
+def rounded_off(slope: Array, width: ArrayLike) -> Activation:
     r"""(Leaky) ReLU with each kink rounded off over |z| < width by a quadratic.
 
     $$\sigma_w(z) = \frac{(z + w)^2}{4 w} \quad (|z| < w), \qquad \max(z, 0) \text{ outside},$$

@@ -145,7 +145,7 @@ def _check_modified(network: AbstractModel, kinks: AbstractKinks | None) -> None
     Where a step crosses a kink, descent keeps the old gate until its end: for a share of the step
     that depends on where the step began. Its distance from any flow is of first order there.
     """
-    if isinstance(network, ReLUNetwork) and (kinks is None or not kinks.width):
+    if isinstance(network, ReLUNetwork) and (kinks is None or kinks.width is None):
         raise ValueError(
             "`modified_rate` asks for the modified flow, which needs a smooth gradient; a ReLU "
             f"network's jumps, with `kinks` = {kinks}. Use `kinks=fl.SmoothKinks(width)` with a "

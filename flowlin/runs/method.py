@@ -152,7 +152,8 @@ def chosen_method(
             "`solver` = RecycledBDF needs one `tau`: with one per layer the flow's Jacobian is not "
             "symmetric; use fl.RKC()."
         )
-    goal = objective(network, problem.task, problem.loss, kinks.width, problem.decay)
+    policy = jax.tree.map(jnp.asarray, kinks)  # so that another width is no other program
+    goal = objective(network, problem.task, problem.loss, policy.width, problem.decay)
     if modified_rate is not None:
         goal = Modified(goal, jnp.asarray(modified_rate, dtype))
     choice = Choice(
@@ -164,7 +165,7 @@ def chosen_method(
     )
     steps = _given(tolerances.controller, dtype) or controller(rtol, tolerances.atol, t1, dtype)
     flat = tolerances.controller is None and _is_flat(problem, kinks, chosen)
-    return Method(kinks, goal, chosen, steps, adjoint, flat), choice
+    return Method(policy, goal, chosen, steps, adjoint, flat), choice
 
 
 def _is_flat(problem: Problem, kinks: AbstractKinks, solver: diffrax.AbstractSolver) -> bool:

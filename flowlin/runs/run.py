@@ -165,7 +165,7 @@ class Run(AbstractRun):
             "network": (problem.network.kind, problem.network),
             "task": problem.task,
             "loss": repr(problem.loss),
-            "kinks": repr(method.kinks),
+            "kinks": nature(method.kinks),
             "tau": problem.tau,
             "weight_decay": problem.decay,
             "trainable": repr(problem.trained),

@@ -7,6 +7,7 @@ import diffrax
 import equinox as eqx
 import jax.numpy as jnp
 from equinox import AbstractClassVar, AbstractVar
+from jaxtyping import ArrayLike
 
 from flowlin._tools.arrays import ENABLE_X64
 from flowlin._tools.checks import WORDS, checked, instance, known, positive, whole
@@ -29,7 +30,8 @@ BOSH3, TSIT5, DOPRI8 = diffrax.Bosh3(), diffrax.Tsit5(), diffrax.Dopri8()
 class AbstractKinks(eqx.Module):
     """Base class of the ways to treat kinks.
 
-    - `width`: a pair counts as off for z < -width, on for z > width, and at its kink in between.
+    - `width`: a pair counts as off for z < -width, on for z > width, and at its kink in between;
+      None where kinks are as they are.
     - `needs_gates`: whether it asks the network for its preactivations or gates.
     - `walks`: whether steps end at switches, which the solver then logs itself.
     - `handover`: the rtol from which on another solver may take over where the flow becomes stiff.
@@ -37,7 +39,7 @@ class AbstractKinks(eqx.Module):
     - `finest`: the finest rtol that is of use.
     """
 
-    width: AbstractVar[float]
+    width: AbstractVar[ArrayLike | None]
     needs_gates: AbstractClassVar[bool]
     walks: AbstractClassVar[bool]
     handover: AbstractClassVar[float]
@@ -82,7 +84,7 @@ class IgnoreKinks(AbstractKinks):
     its kinks; there the plain integrator chatters and its steps shrink without end.
     """
 
-    width: ClassVar[float] = 0.0
+    width: ClassVar[None] = None
     needs_gates: ClassVar[bool] = False
     walks: ClassVar[bool] = False
     handover: ClassVar[float] = 0.0
@@ -131,7 +133,7 @@ class SmoothKinks(AbstractKinks):
     **Raises:** `ValueError` for a width that is not positive.
     """
 
-    width: float = eqx.field(static=True, default=1e-4)  # pyright: ignore
+    width: float = 1e-4  # pyright: ignore
 
     needs_gates: ClassVar[bool] = True
     walks: ClassVar[bool] = False
@@ -183,7 +185,7 @@ class AveragedKinks(AbstractKinks):
     **Raises:** (by `gradient_flow`) `ValueError` for several hidden layers, or with a `solver`.
     """
 
-    width: ClassVar[float] = 0.0
+    width: ClassVar[None] = None
     needs_gates: ClassVar[bool] = True
     walks: ClassVar[bool] = False
     handover: ClassVar[float] = 1e-3  # see `benchmarks/averaged_stiff.py`
@@ -250,7 +252,7 @@ class ExactKinks(AbstractKinks):
 
     slots: int = eqx.field(static=True, default=16)
 
-    width: ClassVar[float] = 0.0
+    width: ClassVar[None] = None
     needs_gates: ClassVar[bool] = True
     walks: ClassVar[bool] = True
     handover: ClassVar[float] = float("inf")
