@@ -266,10 +266,9 @@ class LossBelow(AbstractEvent):
         ]
 
 
-def _levels(kinks: AbstractKinks) -> list[tuple[ArrayLike, int, int]]:
-    """(level, side below, side above): one level at a bare kink, two around a smoothed one."""
-    w = kinks.width
-    return [(0.0, -1, 1)] if w is None else [(-w, -1, 0), (w, 0, 1)]
+def _ends(kinks: AbstractKinks) -> list[tuple[int, int, int]]:
+    """(end of the width, side below, side above): one at a bare kink, two of a smoothed one."""
+    return [(0, -1, 1)] if kinks.width is None else [(-1, -1, 0), (1, 0, 1)]
 
 
 class GateSwitches(AbstractEvent):
@@ -283,14 +282,14 @@ class GateSwitches(AbstractEvent):
         del objective
         return [
             Watch(
-                Preactivations(task, kinks.width, level, layer),
+                Preactivations(task, kinks.width, end, layer),
                 Channel("gate", (units, task.samples), (layer,)),
                 below,
                 above,
                 touches=False,
             )
             for layer, units in enumerate(network.hidden)
-            for level, below, above in _levels(kinks)
+            for end, below, above in _ends(kinks)
         ]
 
 
@@ -343,7 +342,7 @@ class UnitSwitches(AbstractEvent):
         k = math.floor(self.quantile * task.samples)
         return [
             Watch(
-                OrderStatistic(Preactivations(task, kinks.width, level, layer), k, largest),
+                OrderStatistic(Preactivations(task, kinks.width, end, layer), k, largest),
                 Channel(name, (units,), (layer,)),
                 below,
                 above,
@@ -354,7 +353,7 @@ class UnitSwitches(AbstractEvent):
                 (unit_channel("always_on", self.quantile), False),
                 (unit_channel("always_off", self.quantile), True),
             )
-            for level, below, above in _levels(kinks)
+            for end, below, above in _ends(kinks)
         ]
 
 

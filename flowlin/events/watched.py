@@ -202,8 +202,13 @@ class Preactivations(AbstractWatched):
 
     task: Task
     width: ArrayLike | None
-    level: ArrayLike
+    end: int = eqx.field(static=True)  # of the width that is the level: -1, 1, or 0 without one
     layer: int = eqx.field(static=True)
+
+    @property
+    def level(self) -> ArrayLike:
+        """What is taken off."""
+        return 0.0 if self.width is None else self.end * self.width
 
     def __call__(self, network: AbstractModel) -> Array:
         assert isinstance(network, AbstractNetwork)

@@ -38,7 +38,7 @@ class Plan(NamedTuple):
         output has degree p, so k p + 1 nodes tell all of it.
         """
         ends, exact, smooth, points = [], [], [], LEAST
-        groups: dict[tuple[float, int], list[int]] = {}
+        groups: dict[tuple[int, int], list[int]] = {}
         apart: dict[int, list[int]] = {}
         network, times = observer.network, jax.ShapeDtypeStruct((1,), jnp.result_type(path.t0))
         for i, watch in enumerate(observer.watches):
@@ -51,7 +51,7 @@ class Plan(NamedTuple):
                 smooth.append(i)
             elif isinstance(function, OrderStatistic):
                 rows = function.preactivations
-                groups.setdefault((rows.level, rows.layer), []).append(i)
+                groups.setdefault((rows.end, rows.layer), []).append(i)
             elif jax.eval_shape(lambda t, f=function: f.sampled(network, path, t), times) is None:
                 exact.append(i)
                 points = max(points, degree * path.degree + 1)
