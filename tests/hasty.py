@@ -43,12 +43,14 @@ held = threading.local()  # a context is for one thread at a time
 def context():
     """One MLIR context for all programs: a new one takes as long as lowering a small program."""
     try:
-        ir.Context.current  # noqa: B018
-        return make_context()  # within the lowering of another, whose module would get this one's
+        within = ir.Context.current is not None
     except ValueError:
-        if not hasattr(held, "context"):
-            held.context = make_context()
-        return held.context
+        within = False  # what other versions say of none
+    if within:  # the lowering of another, whose module would get this one's
+        return make_context()
+    if not hasattr(held, "context"):
+        held.context = make_context()
+    return held.context
 
 
 def forget_lowered() -> None:
