@@ -197,8 +197,7 @@ class ModeGaps(AbstractWatched):
 
 
 class Preactivations(AbstractWatched):
-    """z - level of one hidden layer, shape (H, P), with kinks rounded off over a width,
-    if there is one."""
+    """z - level of a hidden layer, shape (H, P), with kinks rounded off over a width, if any."""
 
     task: Task
     width: ArrayLike | None

@@ -128,7 +128,7 @@ class SmoothKinks(AbstractKinks):
     **Arguments:**
 
     - `width`: w > 0, in units of the preactivation. Small against the preactivations' scale;
-      steps grow about as 1/w where pairs slide.
+      steps grow about as 1/w where pairs slide. One compiled program serves all widths.
 
     **Raises:** `ValueError` for a width that is not positive.
     """
