@@ -1,1 +1,0 @@
-"""Flow against descent: distances, rates, clocks."""

@@ -1,0 +1,417 @@
+"""A run of gradient flow: what defines it, its solve, and what comes of that."""
+
+from collections.abc import Callable
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array
+
+from flowlin._tools.compiled import jit_by_array
+from flowlin._tools.copies import copied
+from flowlin._tools.flat import as_tree
+from flowlin._tools.result import RESULTS, okay
+from flowlin._tools.types import Parameters
+from flowlin.events.observer import Observer
+from flowlin.events.recorder import Recorder, RecorderState, event_log
+from flowlin.events.watched import Watch, named, unnamed
+from flowlin.field.gates.sides import NO_SLOTS, UNSOLVED
+from flowlin.field.objective import AbstractObjective, Modified
+from flowlin.field.problem import Problem
+from flowlin.log.buffer import Buffer, gate_log
+from flowlin.network.model import AbstractModel
+from flowlin.runs.counting import Counting, begun, gone, reported
+from flowlin.runs.driving import ROOM, AbstractRun, Effort, Limits, is_paused
+from flowlin.runs.method import Method, nature, undated
+from flowlin.runs.observables import Observables
+from flowlin.runs.trajectory import Continuation, Reference, Trajectory, trimmed
+from flowlin.solvers.bdf import RecycledBDF
+from flowlin.solvers.pausing import Pausing, PausingState
+from flowlin.solvers.rkc import RKC
+from flowlin.solvers.signals import PAUSED
+from flowlin.solvers.walk import WalkState
+from flowlin.tasks.task import Task
+
+COUNTS = ("num_steps", "num_accepted_steps", "num_rejected_steps")
+
+
+class _Save(eqx.Module):
+    """What is saved at each time: the loss and the observables."""
+
+    objective: AbstractObjective
+    network: AbstractModel
+    task: Task
+    observe: Observables
+
+    def __call__(self, t: Any, parameters: Parameters, args: Any) -> tuple[Array, Any]:
+        del t, args
+        parameters = as_tree(parameters)
+        network = self.network.with_parameters(parameters)
+        return self.objective.value(network), self.observe(network, parameters, self.task)
+
+
+class Allowance(eqx.Module):
+    """How far one solve may go.
+
+    - `accepted`, `tried`: after so many steps it comes back.
+    - `room`: for so many tried steps memory is reserved where that is needed.
+    """
+
+    accepted: Array
+    tried: Array
+    room: int = eqx.field(static=True)
+
+    @staticmethod
+    def whole(steps: int, room: int) -> "Allowance":
+        """For a run that does not pause."""
+        return Allowance(jnp.asarray(steps), jnp.asarray(steps), room)
+
+
+class Run(AbstractRun):
+    """Everything that defines a flow, so that it can be jitted and attempted again.
+
+    - `problem`, `method`: what is solved, and how.
+    - `watches`, `observe`: what is looked at, in every step and at the saved times.
+    - `t1`, `ts`: the end, and the times to save; None saves both ends.
+    - `capacity`: of the logs.
+    - `reference`: what travels with the trajectory.
+    """
+
+    problem: Problem
+    method: Method
+    watches: tuple[Watch, ...]
+    observe: Observables
+    t1: Array
+    ts: Array | None
+    meter: diffrax.AbstractProgressMeter
+    capacity: int = eqx.field(static=True)
+    reference: Reference = eqx.field(static=True)
+
+    @property
+    def network(self) -> AbstractModel:
+        """The network at t = 0."""
+        return self.problem.network
+
+    @property
+    def parameters(self) -> Any:
+        """What moves, at t = 0."""
+        return self.problem.parameters
+
+    @property
+    def task(self) -> Task:
+        """What it is trained on."""
+        return self.problem.task
+
+    @property
+    def objective(self) -> AbstractObjective:
+        """What it descends."""
+        return self.method.objective
+
+    @property
+    def observables(self) -> Observables:
+        """The user's."""
+        return self.observe
+
+    @property
+    def horizon(self) -> float:
+        """The time at which it ends."""
+        return float(self.t1)
+
+    @property
+    def effort(self) -> Effort:
+        """What a step costs."""
+        return Effort(self.problem.task.samples, 5e-4 if self.method.kinks.walks else 1e-4)
+
+    @property
+    def switched(self) -> bool:
+        """Whether it has gone over to a solver for stiff flows."""
+        return self.reference.switched
+
+    @property
+    def save(self) -> "_Save":
+        """What is saved at each time."""
+        return _Save(self.method.objective, self.network, self.problem.task, self.observe)
+
+    @property
+    def observer(self) -> Observer:
+        """What is watched."""
+        return Observer(self.watches, self.network)
+
+    @property
+    def exchangeable(self) -> bool:
+        """Whether another solver may take over where the run becomes stiff."""
+        return self.reference.exchangeable and self.method.exchangeable
+
+    def gone_over(self) -> "Run":
+        """The same run by a solver for stiff flows."""
+        method = copied(self.method, solver=self.method.for_stiff(self.problem))
+        return copied(self, method=method, reference=self.reference.told(switched=True))
+
+    def resumed(self, capacity: int, switched: bool) -> "Run":
+        """The run as it was when it was written to a file."""
+        run = self.with_capacity(capacity)
+        return run.gone_over() if switched else run
+
+    def arguments(self) -> dict[str, Any]:
+        """By name what it was asked for; functions count by what they are called."""
+        problem, method = self.problem, self.method
+        goal = method.objective
+        watched = [(watch.channel, watch.direction, watch.terminate) for watch in self.watches]
+        return {
+            "network": (problem.network.kind, problem.network),
+            "task": problem.task,
+            "loss": repr(problem.loss),
+            "kinks": nature(method.kinks),
+            "tau": problem.tau,
+            "weight_decay": problem.decay,
+            "trainable": repr(problem.trained),
+            "modified_rate": goal.learning_rate if isinstance(goal, Modified) else None,
+            "events": (repr(watched), eqx.filter(self.watches, eqx.is_array)),
+            "observe": repr(sorted(self.observe.functions or ["networks"])),
+            "solver": nature(method.solver),
+            "rtol": np.asarray(method.controller.rtol),
+            "atol": np.asarray(method.controller.atol),
+            "stepsize_controller": nature(undated(method.controller)),
+            "t1": self.t1,
+            "ts": self.ts,
+        }
+
+    @property
+    def anonymous(self) -> "Run":
+        """The same run without its reference, and without names of events and observables.
+
+        One compilation serves all tasks of one shape, whatever the names.
+        """
+        return copied(
+            self,
+            watches=unnamed(self.watches),
+            observe=self.observe.unnamed,
+            reference=Reference(None, self.problem.loss),
+        )
+
+    def equation(self) -> tuple[diffrax.ODETerm, diffrax.AbstractSolver]:
+        """What is solved, and the solver in its wrappings."""
+        field, solver = self.method.equation(self.problem, self.capacity)
+        if self.watches:
+            observer = self.observer
+            solver = Recorder(solver, observer, self.capacity, self.method.loop)
+        if isinstance(self.method.solver, (RKC, RecycledBDF)) or self.method.kinks.walks:
+            solver = Counting(solver)
+        return diffrax.ODETerm(field), solver
+
+    def begin(self, t: Array | None = None, parameters: Parameters | None = None) -> Continuation:
+        """Where a run stands before its first step, at t = 0 with the network's parameters."""
+        term, solver = self.equation()
+        t = jnp.zeros_like(self.t1) if t is None else t
+        parameters = self.method.state(self.problem) if parameters is None else parameters
+        ahead, inner = self.method.controller.init(
+            term, t, self.t1, parameters, None, None, solver.func, solver.error_order(term)
+        )
+        state = solver.init(term, t, jnp.minimum(ahead, self.t1), parameters, None)
+        none = {name: jnp.zeros((), int) for name in COUNTS}
+        start = Continuation(
+            t,
+            parameters,
+            state,
+            PausingState.fresh(inner, jnp.asarray(ahead)),
+            none | begun(self.method.solver, state),
+            self.method.objective.value(self.network.with_parameters(parameters)),
+        )
+        # Of the types that come out of a solve, so that what goes on compiles no more.
+        return jax.tree.map(lambda a: jnp.asarray(a) if eqx.is_array_like(a) else a, start)
+
+    def ahead(
+        self, start: Continuation | None, first: bool, budget: int, limits: Limits
+    ) -> Trajectory:
+        """The next steps, at most `budget`, with those rows that an earlier part has not saved."""
+        taken = 0 if start is None else int(start.counts["num_steps"])
+        allowance = Allowance(jnp.asarray(budget), jnp.asarray(limits.steps - taken), ROOM)
+        flow = trimmed(self.solved(start, allowance))
+        wanted = slice(None if first else 1, -1 if is_paused(flow, limits) else None)
+        if self.ts is None and wanted != slice(None):  # rows at the ends, but not at pauses
+            flow = flow.with_rows(lambda a: a[wanted])
+        return flow
+
+    def solved(
+        self, start: Continuation | None, allowance: Allowance, dense: bool = False
+    ) -> Trajectory:
+        """What `solve` finds, under the run's own names."""
+        flow = self.anonymous.solve(start, allowance, dense)
+        events, observed = named(flow.events, self.watches), self.observe.named(flow.observed)
+        return copied(flow, events=events, observed=observed)
+
+    @jit_by_array
+    def solve(
+        self,
+        start: Continuation | None,
+        allowance: Allowance,
+        dense: bool = False,
+    ) -> Trajectory:
+        """From `start` (None: t = 0) to t1, or as far as is allowed."""
+        # Compiled together with the solve, since most runs never pause.
+        start = self.begin() if start is None else start
+        term, solver = self.equation()
+        if self.ts is None:
+            rows = diffrax.SubSaveAt(t0=True, fn=self._at_start)
+        else:
+            rows = diffrax.SubSaveAt(ts=_after(self.ts, start.t, self.t1), fn=self.save)
+        limits = allowance.accepted, allowance.tried
+        controller = Pausing(self.method.controller, self.t1, *limits, start.controller)  # pyright: ignore
+        solution = diffrax.diffeqsolve(
+            term,
+            solver,
+            t0=start.t,
+            t1=self.t1,
+            dt0=None,
+            y0=start.parameters,
+            saveat=diffrax.SaveAt(
+                subs=[rows, diffrax.SubSaveAt(t1=True)],
+                dense=dense,
+                solver_state=True,
+                controller_state=True,
+            ),
+            stepsize_controller=controller,
+            adjoint=self.method.adjoint,
+            max_steps=allowance.room,
+            progress_meter=self.meter,
+            solver_state=start.solver,
+            controller_state=start.controller,
+            throw=False,
+        )
+        paused = solution.result == PAUSED
+        paused = paused & (solution.stats["num_steps"] < allowance.tried)
+        return self._trajectory(start, solution, paused, dense)
+
+    def _at_start(self, t: Array, parameters: Parameters, args: Any) -> tuple[Array, Any]:
+        """What is saved at t = 0; zeros where a run that has paused goes on."""
+        return _unless(t > 0, lambda: self.save(t, parameters, args))
+
+    def _trajectory(
+        self, start: Continuation, solution: Any, paused: Array, dense: bool
+    ) -> Trajectory:
+        """The solution with what the recorder and the walk found."""
+        (ts, (t,)), (rows, last) = solution.ts, solution.ys
+        y = jax.tree.map(lambda a: a[0], last)
+        state = solution.solver_state
+        found = _Found(RESULTS.promote(solution.result), t, y, None)
+        if self.watches:
+            found = found.recorded(state)
+            state = state.inner
+        doubts = solution.solver_state.doubts if self.watches else None
+        events = event_log(found.log, self.observer, found.end, doubts)
+        if isinstance(state, WalkState):
+            found = found.walked(state)
+            gates = gate_log(state.log, state.initial, self.network.hidden, found.end)
+            events = gates.merged(events)
+        ts, rows = self._all_rows(start, ts, rows, found, paused)
+        # Rows past the event that ended the run were saved before it was known.
+        kept, (losses, observed) = ts <= found.end, rows
+        finite = jnp.all(jnp.isfinite(losses) | ~kept)
+        solver = self.method.solver
+        counts = {name: start.counts[name] + solution.stats[name] for name in COUNTS}
+        accepted = counts["num_accepted_steps"]
+        more_counts, more = reported(solver, state, accepted, ts, self.problem.tau)
+        counts |= gone(start.counts, solver, solution)
+        if doubts is not None:
+            more_counts["unresolved_crossings"] = doubts.count
+        networks = self.observe.functions is None
+        return Trajectory(
+            ts=jnp.where(kept, ts, jnp.inf),
+            losses=jnp.where(kept, losses, jnp.inf),
+            observed=more if networks else more | observed,
+            events=events,
+            model=self.network.with_parameters(found.final),
+            end=found.end,
+            result=found.unless(~finite, RESULTS.not_finite).result,
+            saved=observed if networks else None,
+            counts=counts | more_counts,
+            labels=(),
+            tau=self.problem.tau,
+            discrete=False,
+            dense=solution.interpolation if dense else None,
+            step_counts=None,
+            window_counts=None,
+            samples=self.problem.task.samples,
+            reference=self.reference,
+            continuation=Continuation(
+                t,
+                y,
+                solution.solver_state,
+                solution.controller_state.rested(),
+                counts,
+                self.method.objective.value(self.network.with_parameters(y)),
+            ),
+        )
+
+    def _all_rows(
+        self, start: Continuation, ts: Array, rows: Any, found: "_Found", paused: Array
+    ) -> tuple[Array, Any]:
+        """Saved times and rows; with the end where both ends are saved, inf where none is due."""
+        if self.ts is not None:
+            # Rows beyond those that were still to come only fill the array.
+            return jnp.where(jnp.arange(len(ts)) < _due(self.ts, start.t), ts, jnp.inf), rows
+        # A look may cost as much as many steps, and at a pause nobody wants it.
+        last = _unless(paused, lambda: self.save(found.end, found.final, None))
+        rows = jax.tree.map(lambda a, b: jnp.append(a, b[None], axis=0), rows, last)
+        return jnp.append(ts, found.end), rows
+
+
+def _unless(skipped: Array, value: Callable[[], Any]) -> Any:
+    """A tree of arrays, or zeros in its place."""
+    shapes = jax.eval_shape(value)
+
+    def zeros() -> Any:
+        return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
+
+    return lax.cond(skipped, zeros, value)
+
+
+def _due(ts: Array, t: Array) -> Array:
+    """How many of the times are not yet saved at t, where the start itself is still due."""
+    return jnp.sum(jnp.where(t > 0, ts > t, True))
+
+
+def _after(ts: Array, t: Array, t1: Array) -> Array:
+    """The times that are due at t, filled up with t1."""
+    place, due = jnp.arange(len(ts)), _due(ts, t)
+    return jnp.where(place < due, ts[(place - due) % len(ts)], t1)
+
+
+class _Found(eqx.Module):
+    """How a run ended, as far as is known: its result, when, where, and the user's events."""
+
+    result: Any
+    end: Array
+    final: Parameters
+    log: Buffer | None
+
+    def unless(self, failed: Array, why: Any) -> "_Found":
+        """With the result `why` where something `failed` that was fine until now."""
+        result = RESULTS.where(failed & okay(self.result), why, self.result)
+        return _Found(result, self.end, self.final, self.log)
+
+    def recorded(self, state: RecorderState) -> "_Found":
+        """With what a recorder found: its log, and the event that ended the run if one did."""
+        log, result, end, final = state.log, self.result, self.end, self.final
+        if state.stopped is not None:
+            ended = jnp.isfinite(state.end)
+            end = jnp.minimum(end, state.end)
+            result = RESULTS.where(ended, RESULTS.event_occurred, result)  # pyright: ignore
+            final = jax.tree.map(lambda a, b: jnp.where(ended, a, b), state.stopped, final)
+        found = _Found(result, end, final, log)
+        return found.unless(log.overflowed, RESULTS.event_overflow)
+
+    def walked(self, state: WalkState) -> "_Found":
+        """With what an exact walk found: the event that it could not decide, if one was."""
+        found = self.unless(state.log.overflowed, RESULTS.event_overflow)
+        result = found.result
+        for trouble, why in (
+            (NO_SLOTS, RESULTS.slide_overflow),
+            (UNSOLVED, RESULTS.modes_unsolved),
+        ):
+            result = RESULTS.where(jnp.any(state.sides.trouble == trouble), why, result)
+        return _Found(result, jnp.minimum(self.end, state.end), self.final, self.log)

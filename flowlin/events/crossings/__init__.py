@@ -1,1 +1,0 @@
-"""Where within a step a watched component changes sign: brackets of all its roots."""

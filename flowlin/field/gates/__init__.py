@@ -1,1 +1,0 @@
-"""The mathematics of gates: sides of a kink, sliding, Filippov's rule."""

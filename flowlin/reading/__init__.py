@@ -1,1 +1,0 @@
-"""An exact ReLU run read as gated linear networks with switching times."""

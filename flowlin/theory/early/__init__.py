@@ -1,1 +1,0 @@
-"""The early phase of ReLU networks."""
