@@ -13,8 +13,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 import flowlin as fl
-from flowlin.field.statistics import Statistics
-from flowlin.field.vector_field import GradientField, objective
+from flowlin.training.rules import GradientField, objective
+from flowlin.training.statistics import Statistics
 
 PATIENCE = 3  # descent may take this many times the cap
 

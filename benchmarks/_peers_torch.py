@@ -8,7 +8,7 @@ import numpy as np
 from _peers_problems import PATIENCE, Problem
 
 import flowlin as fl
-from flowlin.field.statistics import Statistics
+from flowlin.training.statistics import Statistics
 
 
 class Unfinished(Exception):

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import flowlin as fl
-from flowlin.field.vector_field import GradientField, objective
+from flowlin.training.rules import GradientField, objective
 
 HERE = pathlib.Path(__file__).parent
 

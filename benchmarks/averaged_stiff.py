@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import flowlin as fl
-from flowlin.field.vector_field import GradientField, objective
+from flowlin.training.rules import GradientField, objective
 
 ROWS = 400  # of the loss curve, after its start
 ALONE = 9e-4  # an rtol at which averaged gates do not hand over

@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 
 import flowlin as fl
-from flowlin.field import chunks
-from flowlin.field.objective import FullData
+from flowlin.training import objective as chunks
+from flowlin.training.objective import FullData
 
 SIZES = ((5_000, 784, 512), (10_000, 784, 512), (5_000, 1024, 1024))
 

@@ -21,8 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import flowlin as fl
-from flowlin.field.graph_statistics import GraphStatistics, is_cheaper, operations
-from flowlin.field.objective import FullData
+from flowlin.training.objective import FullData
+from flowlin.training.statistics import GraphStatistics, is_cheaper, operations
 
 SAMPLES = (16, 128, 1_000, 10_000)
 

@@ -25,8 +25,8 @@ from _peers_torch import optional
 from jax.flatten_util import ravel_pytree
 
 import flowlin as fl
-from flowlin.field.vector_field import GradientField, objective
-from flowlin.network.foreign import model
+from flowlin.networks.modules import model
+from flowlin.training.rules import GradientField, objective
 
 cvode = optional("sksundae.cvode")
 

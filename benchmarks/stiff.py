@@ -19,7 +19,7 @@ import lineax as lx
 import optimistix as optx
 
 import flowlin as fl
-from flowlin.field.vector_field import GradientField, objective
+from flowlin.training.rules import GradientField, objective
 
 EVALUATIONS = {"Tsit5": 6, "Dopri8": 13}
 

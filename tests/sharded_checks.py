@@ -14,8 +14,8 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_num_cpu_devices", 2 if sys.argv[1:] else 8)
 
 import flowlin as fl
-from flowlin.field import chunks
-from flowlin.field.vector_field import objective
+from flowlin.training import objective as chunks
+from flowlin.training.rules import objective
 
 SAMPLES = 1040  # 130 rows per device: chunks and a remainder
 

@@ -12,7 +12,7 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import flowlin as fl
-from flowlin.network.foreign import ForeignModel
+from flowlin.networks.modules import ForeignModel
 from flowlin.runs import checkpoint
 
 XOR = fl.tasks.xor()

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin.field.vector_field import GradientField, objective
-from flowlin.solvers.averaged import AveragedGates
-from flowlin.solvers.onset import gated_integral, grazes, quadratic
+from flowlin.engine.kinks.averaged import AveragedGates, gated_integral, grazes, quadratic
+from flowlin.training.rules import GradientField, objective
 from tests.zoo import distance
 
 END, LEVEL = 5.0, 0.498

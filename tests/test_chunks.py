@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin.field import chunks
-from flowlin.field.objective import FullData
-from flowlin.field.vector_field import objective
+from flowlin.training import objective as chunks
+from flowlin.training.objective import FullData
+from flowlin.training.rules import objective
 
 SAMPLES = 131  # seven chunks of 18 rows and 5 rows over
 

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin._tools import compiled
-from flowlin._tools.compiled import jit_by_array
-from flowlin._tools.numerics import earlier
+from flowlin._tools import numerics as compiled
+from flowlin._tools.numerics import earlier, jit_by_array
 
 
 def test_an_array_that_occurs_twice_is_handed_over_once():

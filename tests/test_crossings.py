@@ -11,15 +11,13 @@ import pytest
 from jax import Array
 
 import flowlin as fl
-from flowlin.events.crossings.brackets import Brackets
-from flowlin.events.crossings.dyadic import Part
-from flowlin.events.crossings.step import Step
-from flowlin.events.kinds import GateSwitches, user_watches
-from flowlin.events.observer import Observer
-from flowlin.events.step_path import Path
-from flowlin.field.objective import FullData
-from flowlin.log.eventlog import Unresolved
-from flowlin.solvers.kinks import IgnoreKinks
+from flowlin.engine.kinks.policies import IgnoreKinks
+from flowlin.events.crossings import Step
+from flowlin.events.events import GateSwitches, user_watches
+from flowlin.events.search import Brackets, Part
+from flowlin.events.watch import Observer, Path
+from flowlin.record.event_log import Unresolved
+from flowlin.training.objective import FullData
 
 # One mode whose strength a(t) rises from 0.01 to 1.
 RISING = fl.Task([[1.0]], [[1.0]])
@@ -253,7 +251,7 @@ def found_and_true(events, network, keys, grid=2001):
 
 @pytest.mark.parametrize("kind", ["gates", "units", "modes", "smooth"])
 def test_all_crossings_of_a_wild_step(kind, monkeypatch):
-    monkeypatch.setattr("flowlin.events.crossings.units.BATCH", 4)  # less than there are units
+    monkeypatch.setattr("flowlin.events.order_statistics.BATCH", 4)  # less than there are units
     modes = fl.theory.modes(SAMPLES, 1.0)
     relu = fl.ReLUNetwork.init(SAMPLES, 6, key=jax.random.key(5))
     linear = fl.LinearNetwork.init(SAMPLES, (6, 5), key=jax.random.key(5))

@@ -9,12 +9,11 @@ import optax
 import pytest
 
 import flowlin as fl
-from flowlin.field.decay import Decay, Decayed, decayed
-from flowlin.field.gates.layers import DeepFlow
-from flowlin.field.gates.layers_rule import NetworkRule
-from flowlin.field.objective import FullData, Modified
-from flowlin.field.vector_field import GradientField, objective
-from flowlin.solvers.radius import direction, spectral_radius
+from flowlin.engine.kinks.deep_flow import DeepFlow
+from flowlin.engine.kinks.deep_switching import NetworkRule
+from flowlin.engine.solvers.rkc import direction, spectral_radius
+from flowlin.training.objective import Decay, Decayed, FullData, Modified, decayed
+from flowlin.training.rules import GradientField, objective
 
 RATE, T1 = 0.05, 5.0
 

@@ -13,11 +13,10 @@ import pytest
 import scipy.integrate
 
 import flowlin as fl
-from flowlin.field.gates import unfed
-from flowlin.field.gates.layers import DeepFlow
-from flowlin.field.gates.layers_rule import NetworkRule
-from flowlin.field.gates.one_layer import GatedFlow
-from flowlin.field.gates.one_layer_rule import UnitRule
+from flowlin.engine.kinks import unfed
+from flowlin.engine.kinks.deep_flow import DeepFlow
+from flowlin.engine.kinks.deep_switching import NetworkRule
+from flowlin.engine.kinks.one_layer import GatedFlow, UnitRule
 from tests.test_exact import descended, exact, gaussian
 from tests.zoo import distance, times
 

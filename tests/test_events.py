@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin.log.eventlog import Channel, EventLog
+from flowlin.record.event_log import Channel, EventLog
 
 
 def hitting_error(tree, aligned, rtol):
@@ -109,10 +109,11 @@ def test_two_crossings_within_one_step_are_found():
     # Steps of 1.0; the parabola is negative for 0.26 around t = 2.55, inside the third step.
     network = fl.LinearNetwork((jnp.ones((1, 1)),))
     event = fl.Crossing(lambda n, task: (clock(n) - 2.55) ** 2 - 0.13**2)
-    from flowlin.events.recorder import Observer, Recorder
-    from flowlin.field.objective import FullData
-    from flowlin.field.vector_field import GradientField
-    from flowlin.solvers.kinks import IgnoreKinks
+    from flowlin.engine.kinks.policies import IgnoreKinks
+    from flowlin.engine.recorder import Recorder
+    from flowlin.events.watch import Observer
+    from flowlin.training.objective import FullData
+    from flowlin.training.rules import GradientField
 
     goal = FullData(RELAXING, fl.SquaredError())
     watches = tuple(event.watches(network, RELAXING, goal, IgnoreKinks()))
@@ -316,9 +317,9 @@ def test_table_and_uncertainty(tree, aligned):
 )
 def test_one_component_agrees_with_all(hidden, kinks):
     """The cheap single component has the sign of the full array, and its value where it has one."""
-    from flowlin.events.kinds import GateSwitches, user_watches
-    from flowlin.events.recorder import Observer
-    from flowlin.field.objective import FullData
+    from flowlin.events.events import GateSwitches, user_watches
+    from flowlin.events.watch import Observer
+    from flowlin.training.objective import FullData
 
     task = fl.tasks.teacher(9, (2.0, 1.0, 0.5), key=jax.random.key(4))
     network = fl.ReLUNetwork.init(task, hidden, 0.3, key=jax.random.key(5))
@@ -357,7 +358,7 @@ def test_one_component_agrees_with_all(hidden, kinks):
 
 def one_step(network, solver):
     """The path of one step along some smooth field, from t = 0 to 0.1."""
-    from flowlin.events.step_path import Path
+    from flowlin.events.watch import Path
 
     field = diffrax.ODETerm(lambda t, y, args: jax.tree.map(lambda a: jnp.cos(9 * a + t), y))
     span = jnp.array(0.0), jnp.array(0.1)
@@ -388,7 +389,7 @@ def test_a_mode_strength_along_a_step_needs_no_matrices(tree, hidden, solver):
 
 
 def test_bracketed_root_is_tight_and_cheap():
-    from flowlin._tools.roots import bracketed_root
+    from flowlin._tools.series import bracketed_root
 
     for f, root in (
         (lambda t: jnp.tanh(30 * (t - 0.3)), 0.3),

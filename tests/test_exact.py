@@ -12,9 +12,8 @@ import pytest
 import scipy.integrate
 
 import flowlin as fl
-from flowlin.field.gates.box import box_qp
-from flowlin.field.gates.sides import Hyperplanes
-from flowlin.network.forward_pass import forward
+from flowlin.engine.kinks.sides import Hyperplanes, box_qp
+from flowlin.networks.layered import forward
 from tests.zoo import FULL, distance, times
 
 jax.config.update("jax_enable_x64", True)
@@ -429,7 +428,7 @@ def test_derivatives_of_event_times_t_star_and_final_state():
 
 def test_evaluations_are_counted(monkeypatch):
     """As many as there are when each reports itself, but for those of rejected steps."""
-    from flowlin.field.gates.one_layer import GatedFlow
+    from flowlin.engine.kinks.one_layer import GatedFlow
 
     calls, velocity = [], GatedFlow.__call__
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flowlin.solvers.explicit import Explicit
+from flowlin.engine.solvers.wrapped import Explicit
 
 jax.config.update("jax_enable_x64", True)
 

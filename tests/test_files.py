@@ -20,9 +20,10 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin._tools import codec
-from flowlin.runs import interrupts, storage
-from flowlin.tasks import files
+from flowlin._tools import files as codec
+from flowlin.runs import load as storage
+from flowlin.runs import progress as interrupts
+from flowlin.tasks import images as files
 
 jax.config.update("jax_enable_x64", True)
 
@@ -128,7 +129,7 @@ class Odd(NamedTuple):
     ],
 )
 def test_what_cannot_be_kept_is_told_before_the_run(function, message, tmp_path, monkeypatch):
-    monkeypatch.setattr("flowlin.runs.flow.driven", lambda *_: pytest.fail("has run"))
+    monkeypatch.setattr("flowlin.runs.gradient_flow.driven", lambda *_: pytest.fail("has run"))
     with pytest.raises(ValueError, match=message):
         fl.gradient_flow(
             LINEAR, TASK, 4.0, observe={"o": function}, checkpoint=tmp_path / "run.npz"

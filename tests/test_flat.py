@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import flowlin as fl
-from flowlin._tools.flat import Flat, as_tree, like
-from flowlin.field.problem import Problem
-from flowlin.runs.method import chosen_method, chosen_tolerances
+from flowlin._tools.numerics import Flat, as_tree, like
+from flowlin.engine.method import chosen_method, chosen_tolerances
+from flowlin.training.problem import Problem
 
 
 def test_a_tree_comes_back_from_its_vector_stacked_or_not():

@@ -74,7 +74,7 @@ def test_energy_identity(tree, key, kind):
     kinks = fl.SmoothKinks(1e-3)
 
     def speed(n, task):
-        from flowlin.field.objective import FullData
+        from flowlin.training.objective import FullData
 
         gradient = FullData(task, fl.SquaredError(), kinks.width).gradient(n)
         return sum(jnp.sum(g**2) for g in jax.tree.leaves(gradient))
@@ -93,8 +93,8 @@ def test_energy_identity(tree, key, kind):
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_statistics_equal_full_data(key, c, reduction):
     """The sufficient statistics give the loss and the gradient of the samples to rounding."""
-    from flowlin.field.objective import FullData
-    from flowlin.field.statistics import Statistics
+    from flowlin.training.objective import FullData
+    from flowlin.training.statistics import Statistics
 
     task = fl.tasks.teacher(200, (2.0, 1.0, 0.5), inputs=7, outputs=4, noise=0.3, key=key)
     network = fl.LinearNetwork.init(
@@ -113,8 +113,8 @@ def test_statistics_equal_full_data(key, c, reduction):
 
 def test_statistics_keep_digits_at_the_floor():
     """Near a perfect fit the expanded form resolves losses far below rounding of |y|^2."""
-    from flowlin.field.objective import FullData
-    from flowlin.field.statistics import Statistics
+    from flowlin.training.objective import FullData
+    from flowlin.training.statistics import Statistics
 
     task = fl.tasks.teacher(50, (1.0, 0.5), whiten=True, key=jax.random.key(2))
     w = jnp.linalg.lstsq(task.x, task.y)[0].T

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin.field.graph_statistics import GraphStatistics, bundles, is_cheaper, leads
-from flowlin.field.objective import FullData
-from flowlin.network.pathways import count
+from flowlin.networks.pathways import count
+from flowlin.training.objective import FullData
+from flowlin.training.statistics import GraphStatistics, bundles, is_cheaper, leads
 
 KEY = jax.random.key(0)
 RNG = np.random.default_rng(0)

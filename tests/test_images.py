@@ -15,7 +15,8 @@ import pytest
 from sklearn.datasets import load_digits
 
 import flowlin as fl
-from flowlin.tasks import files, images
+from flowlin.tasks import images
+from flowlin.tasks import images as files
 
 # The README of the data folder, not the library's own table.
 MNIST_COUNTS = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin._tools.checks import WORDS
+from flowlin._tools.arguments import WORDS
 
 TASK = fl.tasks.hierarchy()
 NETWORK = fl.LinearNetwork.init(TASK, 4, key=jax.random.key(0))
@@ -238,7 +238,7 @@ import functools, sys
 import diffrax, jax, numpy as np
 jax.config.update("jax_enable_x64", True)
 import flowlin as fl
-from flowlin._tools import memory
+from flowlin._tools import arguments as memory
 memory.available_memory = lambda: 2**34  # of a small machine
 inf, nan, W = np.inf, np.nan, np.ones((2, 2))
 key, task, other = jax.random.key(0), fl.tasks.xor(), fl.tasks.hierarchy()

@@ -17,10 +17,10 @@ import pytest
 
 import flowlin as fl
 from flowlin.runs import checkpoint as checkpoints
-from flowlin.runs import descending, storage
+from flowlin.runs import gradient_descent as descending
+from flowlin.runs import load as storage
 from flowlin.runs.checkpoint import Checkpoint
-from flowlin.runs.interrupts import Interruptible
-from flowlin.runs.progress import Pace
+from flowlin.runs.progress import Interruptible, Pace
 from tests import killed_runs
 
 jax.config.update("jax_enable_x64", True)
@@ -265,7 +265,7 @@ def test_a_checkpoint_knows_its_optimiser(tmp_path):
 def test_short_runs_compile_one_program(monkeypatch):
     """What lets a run be interrupted costs a short one nothing."""
     calls = []
-    monkeypatch.setattr("flowlin.runs.driving.started", lambda *_: pytest.fail("compiled apart"))
+    monkeypatch.setattr("flowlin.runs.run.started", lambda *_: pytest.fail("compiled apart"))
     monkeypatch.setattr(Interruptible, "pause", lambda *a: calls.append(a))
     fl.gradient_flow(LINEAR, TASK, **LONG | {"t1": 10.0})
     assert not calls

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin.runs import driving, flow, method
-from flowlin.runs.driving import AbstractPause
+from flowlin.engine import method
+from flowlin.runs import gradient_flow as flow
+from flowlin.runs import run as driving
+from flowlin.runs.run import AbstractPause
 
 jax.config.update("jax_enable_x64", True)
 

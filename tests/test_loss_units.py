@@ -9,7 +9,7 @@ import pytest
 from scipy import special
 
 import flowlin as fl
-from flowlin.agreement.clock import Convention
+from flowlin.runs.step_clock import Convention
 
 
 @pytest.fixture

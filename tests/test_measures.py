@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin.field import chunks
+from flowlin.training import objective as chunks
 
 measures = fl.measures
 TS = np.array([0.0, 0.4, 0.9999, 1.0, 1.0001, 2.0])

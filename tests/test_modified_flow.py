@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin.field import chunks
-from flowlin.field.objective import Modified
-from flowlin.field.vector_field import objective
+from flowlin.training import objective as chunks
+from flowlin.training.objective import Modified
+from flowlin.training.rules import objective
 
 RATES = np.array([0.02, 0.01, 0.005])
 NONE = 1e-12  # a rate so small that the flow is the plain one, without compiling that

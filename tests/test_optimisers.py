@@ -7,10 +7,10 @@ import optax
 import pytest
 
 import flowlin as fl
-from flowlin.field.problem import Problem
-from flowlin.network.foreign import ForeignModel
-from flowlin.runs import stepping
-from flowlin.runs.descent import Rule, Watched, described
+from flowlin.engine import descend as stepping
+from flowlin.networks.modules import ForeignModel
+from flowlin.runs.gradient_descent import Rule, Watched, described
+from flowlin.training.problem import Problem
 from tests.test_any_model import XOR, close, mlp
 
 

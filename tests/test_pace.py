@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin.events.crossings.units import Units
-from flowlin.events.step_path import Path
-from flowlin.field.gates.layers import DeepFlow
-from flowlin.field.gates.layers_rule import NetworkRule
-from flowlin.field.objective import FullData
-from flowlin.field.problem import Problem
-from flowlin.field.vector_field import GradientField
-from flowlin.network.model import moving
-from flowlin.solvers.averaged import AveragedGates
+from flowlin.engine.kinks.averaged import AveragedGates
+from flowlin.engine.kinks.deep_flow import DeepFlow
+from flowlin.engine.kinks.deep_switching import NetworkRule
+from flowlin.events.order_statistics import Units
+from flowlin.events.watch import Path
+from flowlin.networks.base import moving
+from flowlin.training.objective import FullData
+from flowlin.training.problem import Problem
+from flowlin.training.rules import GradientField
 from tests.test_exact import distance, gaussian
 
 pytestmark = pytest.mark.filterwarnings("ignore:the .* always-on fraction")

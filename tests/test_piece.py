@@ -7,10 +7,9 @@ import pytest
 
 import flowlin as fl
 from flowlin._tools.arrays import places
-from flowlin.events.step_path import SLOTS, Path
-from flowlin.field.problem import Problem
-from flowlin.solvers.piece import _Curve, _points
-from flowlin.solvers.walk import Pieces
+from flowlin.engine.kinks.walk import Pieces, _Curve, _points
+from flowlin.events.watch import SLOTS, Path
+from flowlin.training.problem import Problem
 
 
 def margins(at):

@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin._tools.door import an
-from flowlin.log.always_on import logged, maximum
-from flowlin.log.eventlog import Channel
-from flowlin.log.linear_phase import linearization_of_log
-from flowlin.runs.summary import _maxima
+from flowlin._tools.arguments import an
+from flowlin.record.event_log import Channel
+from flowlin.record.linearization import linearization_of_log, logged, maximum
+from flowlin.record.trajectory import _maxima
 
 jax.config.update("jax_enable_x64", True)
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin.field.objective import FullData
 from flowlin.theory.joint_modes import Block, common_modes, improved
+from flowlin.training.objective import FullData
 
 KEY = jax.random.key(0)
 TREE = fl.tasks.hierarchy(2)

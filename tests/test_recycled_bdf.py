@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin._tools.copies import copied
-from flowlin.field.objective import FullData
-from flowlin.field.vector_field import GradientField
-from flowlin.solvers.nordsieck import NordsieckInterpolation, polynomial
-from flowlin.solvers.ritz import Ritz
+from flowlin._tools.arrays import copied
+from flowlin.engine.solvers.bdf_formulas import NordsieckInterpolation, polynomial
+from flowlin.engine.solvers.newton_krylov import Ritz
+from flowlin.training.objective import FullData
+from flowlin.training.rules import GradientField
 
 RATES = jnp.array([1.0, 30.0, 900.0])
 START = jnp.array([0.5, -0.2, 1.0])

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin.log.eventlog import Channel, EventLog
-from flowlin.log.linear_phase import linearization_of_log
+from flowlin.record.event_log import Channel, EventLog
+from flowlin.record.linearization import linearization_of_log
 
 # Where the solver is named, stiffness is not measured: one program instead of three.
 SMOOTH: dict[str, Any] = {"kinks": fl.SmoothKinks(1e-4), "solver": diffrax.Tsit5()}

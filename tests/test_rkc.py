@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin.field.objective import FullData
-from flowlin.solvers.chebyshev import stability_interval
-from flowlin.solvers.history import ROWS, History
+from flowlin.engine.solvers.rkc import stability_interval
+from flowlin.engine.solvers.wrapped import ROWS, History
+from flowlin.training.objective import FullData
 from tests.zoo import distance
 
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from flowlin.solvers import signals
+from flowlin.engine import signals
 
 jax.config.update("jax_enable_x64", True)
 

@@ -6,7 +6,7 @@ import jax.flatten_util
 import numpy as np
 
 import flowlin as fl
-from flowlin.field.vector_field import GradientField
+from flowlin.training.rules import GradientField
 
 jax.config.update("jax_enable_x64", True)
 

@@ -9,7 +9,7 @@ from scipy.linalg import expm
 
 import flowlin as fl
 from flowlin import theory
-from flowlin.theory.early.unit import evolved, triples
+from flowlin.theory.early_units import evolved, triples
 
 SMALL = fl.tasks.hierarchy(levels=2)
 evolve = jax.jit(lambda m, w, a, t: evolved(m, triples(m), w, a, t))

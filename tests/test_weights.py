@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin._tools.codec import decoded, encoded
-from flowlin.field.problem import Problem
-from flowlin.solvers.averaged import AveragedGates
+from flowlin._tools.files import decoded, encoded
+from flowlin.engine.kinks.averaged import AveragedGates
+from flowlin.training.problem import Problem
 
 COUNTS = np.array([1, 2, 1, 3, 1, 1, 2, 1])
 ROWS = np.repeat(np.arange(8), COUNTS)

@@ -1,19 +1,24 @@
-"""Values as JSON and plain arrays, and back, without pickle.
+"""Files: NumPy arrays and a JSON header in one `.npz` file, without pickle.
 
-A value becomes a node, one of
-
-- `{"array": name}`: one of the arrays beside it;
-- `{"value": x}`: a number, a string, a bool or null;
-- `{"list": [node, ...]}`, `{"tuple": [node, ...]}`, `{"dict": [[node, node], ...]}`;
-- `{"object": name, "fields": {field: node}}`: one of the library's classes;
-- `{"result": name}`: how a run ended, one of `fl.RESULTS`.
+The entry `header` is UTF-8 JSON, `{"format": "flowlin", "version": 2, "written_by": {"flowlin":
+version, "jax": version}, "content": node}`; every other entry is a plain array.
+`flowlin._tools.files` says what a node is. Version 1, of flowlin 0.1, is read too: it did not say
+what it was written by, and knew fewer classes.
 """
 
+import contextlib
+import csv
 import dataclasses
+import io
+import json
+import os
+import pathlib
 import sys
-from collections.abc import Callable
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +26,20 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import jaxtyped
 
-from flowlin._tools.result import RESULTS, named, outcome
+from flowlin._tools.arguments import path as require_path
+from flowlin._tools.arrays import ENABLE_X64, PathLike
+from flowlin._tools.version import __version__
+from flowlin.record.results import RESULTS, named, outcome
+
+# ---- Values as JSON and plain arrays, and back, without pickle.
+#
+# A value becomes a node, one of
+#
+# - `{"array": name}`: one of the arrays beside it;
+# - `{"value": x}`: a number, a string, a bool or null;
+# - `{"list": [node, ...]}`, `{"tuple": [node, ...]}`, `{"dict": [[node, node], ...]}`;
+# - `{"object": name, "fields": {field: node}}`: one of the library's classes;
+# - `{"result": name}`: how a run ended, one of `fl.RESULTS`.
 
 Node = dict[str, Any]
 Kind = TypeVar("Kind", bound=type)
@@ -239,3 +257,218 @@ def _name(kind: Any) -> str:
 def _short(node: Any) -> str:
     text = repr(node)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+FORMAT = 2
+
+
+class Stored(NamedTuple):
+    """What a file holds, the version of its format, and by which versions it was written."""
+
+    content: Any
+    format: int
+    written_by: dict[str, str]
+
+
+def require_place(name: str, path: Any) -> pathlib.Path:
+    """Where a file can be written.
+
+    **Raises:** `ValueError` for anything but a path, a directory, or a folder that is not there.
+    """
+    place = pathlib.Path(require_path(name, path))
+    if place.is_dir():
+        raise ValueError(f"`{name}` = {str(place)!r} is a directory; give a file in it.")
+    if not place.parent.is_dir():
+        raise ValueError(
+            f"`{name}` = {str(place)!r}: there is no folder {str(place.parent)!r}; make it first."
+        )
+    return place
+
+
+def write(path: pathlib.Path, content: Any) -> None:
+    """Write atomically: a reader sees the old file or the new one, whatever happens meanwhile."""
+    arrays: dict[str, np.ndarray] = {}
+    header = {
+        "format": "flowlin",
+        "version": FORMAT,
+        "written_by": {"flowlin": __version__, "jax": jax.__version__},
+        "content": encoded(content, arrays, "content"),
+    }
+    data = io.BytesIO()
+    text = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    np.savez(data, header=text, **arrays)  # pyright: ignore
+    # Of the same name always, so that one which a killed process has left is written over.
+    temporary = path.with_name(f"{path.name}.part")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data.getbuffer())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read(name: str, path: Any) -> Stored:
+    """What `write` has written, by this version or an earlier one; `name` is the argument's.
+
+    **Raises:** `ValueError` for other files, damaged ones, and those of later versions;
+    `FileNotFoundError` if there is none.
+    """
+    place = pathlib.Path(require_path(name, path))
+    if place.is_dir():
+        raise ValueError(f"`{name}` = {str(place)!r} is a directory; give a file.")
+    header, arrays = _entries(name, place)
+    version = header.get("version")
+    if type(version) is not int or version < 1:
+        raise _damaged(name, place, "its header has no version")
+    if version > FORMAT:
+        raise ValueError(
+            f"`{name}` = {str(place)!r} was written by a later flowlin "
+            f"(format {version}, known up to {FORMAT}); update the library."
+        )
+    wide = any(array.dtype in (np.float64, np.complex128) for array in arrays.values())
+    if wide and jnp.result_type(float) != jnp.float64:
+        raise ValueError(
+            f"`{name}` = {str(place)!r} holds float64; before any array is made: {ENABLE_X64}"
+        )
+    with naming(name, place):
+        written_by = header.get("written_by", {"flowlin": "0.1"})
+        check(written_by, dict[str, str], "written_by")
+        return Stored(decoded(header.get("content"), arrays), version, written_by)
+
+
+def _entries(name: str, place: pathlib.Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The header of a file and its arrays."""
+    if place.exists() and not zipfile.is_zipfile(place):
+        raise _damaged(name, place, "it is no archive of arrays, or cut off")
+    try:
+        with np.load(place, allow_pickle=False) as archive:
+            arrays = dict(archive)
+        header = json.loads(arrays.pop("header").tobytes())
+        fine = header["format"] == "flowlin"
+    except (FileNotFoundError, PermissionError):
+        raise
+    except Exception as error:  # NumPy, zipfile, zlib and json raise whatever they please
+        raise _damaged(name, place, str(error) or type(error).__name__) from None
+    if not fine:
+        raise _damaged(name, place, f"its format is {header['format']!r}")
+    return header, arrays
+
+
+def _damaged(name: str, path: PathLike, why: str) -> ValueError:
+    why = " ".join(why.split())
+    return ValueError(
+        f"`{name}` = {os.fspath(path)!r} was not written by flowlin, or is damaged: {why}. Give "
+        "another file, or remove it and run again."
+    )
+
+
+@contextlib.contextmanager
+def naming(name: str, path: PathLike) -> Iterator[None]:
+    """Errors within say in which file something is wrong."""
+    try:
+        yield
+    except (ValueError, RecursionError) as error:
+        raise _damaged(name, path, str(error)) from None
+
+
+# ---- A table on disk that grows by whole rows, as results come.
+
+Cell = float | int | bool | str
+Row = dict[str, Cell]
+
+
+class GrowingTable:
+    """A CSV file: a header, and a row for every result, written at once and kept by the disk.
+
+    A row that a killed process has left half written is none, and is cut off before the next one.
+    Numbers are read as they were written, to the last bit.
+
+    - `name`: of the argument that says where it lies.
+    - `columns`: None as long as there is no header.
+    - `rows`: those that were there when it was opened.
+
+    **Raises:** `ValueError` for a place that cannot be one, or a file that is no such table.
+    """
+
+    def __init__(self, name: str, path: PathLike):
+        self.name, self.place = name, require_place(name, path)
+        self.columns: list[str] | None = None
+        self.rows: list[Row] = []
+        self._whole, self._lock = 0, threading.Lock()
+        if self.place.exists():
+            self._read()
+
+    def append(self, row: Row) -> None:
+        """Write a row, whose names are the columns'; the first one makes the header.
+
+        **Raises:** `ValueError` for other columns than the table's.
+        """
+        with self._lock:
+            first = self.columns is None
+            self.columns = self.columns or list(row)
+            if self.columns != list(row):
+                raise self._other(list(row))
+            text = io.StringIO()
+            writer = csv.writer(text, lineterminator="\n")
+            if first:
+                writer.writerow(self.columns)
+            writer.writerow([repr(cell) if _is_number(cell) else cell for cell in row.values()])
+            with open(self.place, "ab") as file:
+                file.truncate(self._whole)
+                file.write(text.getvalue().encode())
+                file.flush()
+                os.fsync(file.fileno())
+                self._whole = file.tell()
+
+    def require_columns(self, first: list[str], last: list[str]) -> None:
+        """Raise `ValueError` unless the header begins and ends with these, where there is one."""
+        if self.columns is None:
+            return
+        inner = len(self.columns) - len(first) - len(last)
+        found = self.columns[: len(first)], self.columns[len(first) + max(inner, 0) :]
+        if inner < 0 or found != (first, last):
+            raise self._other([*first, "...", *last])
+
+    def _other(self, wanted: list[str]) -> ValueError:
+        return ValueError(
+            f"`{self.name}` = {str(self.place)!r} is a table of {', '.join(self.columns or [])}, "
+            f"and the rows to write have {', '.join(wanted)}; choose another file."
+        )
+
+    def _read(self) -> None:
+        data = self.place.read_bytes()
+        self._whole = data.rfind(b"\n") + 1
+        try:
+            found = list(csv.reader(io.StringIO(data[: self._whole].decode()), strict=True))
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise self._damaged(str(error)) from None
+        if not found:
+            return
+        self.columns = found[0]
+        if any(len(row) != len(self.columns) for row in found):
+            raise self._damaged("its rows are not of one length")
+        self.rows = [dict(zip(self.columns, map(_parsed, row), strict=True)) for row in found[1:]]
+
+    def _damaged(self, why: str) -> ValueError:
+        return ValueError(
+            f"`{self.name}` = {str(self.place)!r} is no table of results ({why}); choose another "
+            "file, or remove it."
+        )
+
+
+def _is_number(cell: Cell) -> bool:
+    return not isinstance(cell, str)
+
+
+def _parsed(text: str) -> Cell:
+    """A number or a truth value where it reads as one."""
+    if text in ("True", "False"):
+        return text == "True"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text

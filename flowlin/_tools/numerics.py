@@ -1,10 +1,52 @@
 """Numerics that any room may need: inverses, elementary functions with their limits."""
 
-import jax.numpy as jnp
-from jax import lax
-from jaxtyping import Array, ArrayLike, Float
+import contextlib
+import functools
+import math
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
-from flowlin._tools.rounding import rounding_in
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from equinox.internal import while_loop as while_loop
+from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+from jax.typing import DTypeLike
+from jaxtyping import Array, ArrayLike, Float, Inexact, PyTree
+
+from flowlin._tools.arrays import Parameters, is_traced
+
+# ---- What an exact walk takes for rounding, per precision of its numbers.
+
+
+class Rounding(NamedTuple):
+    """Sizes, all relative, below which a difference says nothing.
+
+    In float64 there is room for generous multiples of eps. In float32 there is little: a pair
+    within rounding of its kink is taken to be there, which is an error of the run, so its z and u
+    are smaller multiples (`benchmarks/precision.py`; float64's multiples of eps made weights
+    off by ten to a hundred times as much). The rest are some tens to a thousand of its eps.
+    """
+
+    z: float  # |z| over |w| |x|
+    u: float  # u of a sliding pair, over its C
+    snap: float  # u over its bound: this close to an end of its range it is at that end
+    slack: float  # of the conditions on u and the velocity of z in the choice of modes
+    cut: float  # eigenvalues of sliding pairs' Gram matrix, over the largest
+    root: float  # of an event's time, over the step
+
+
+EPS = 2.0**-52
+FLOAT64 = Rounding(z=512 * EPS, u=5e4 * EPS, snap=1e-9, slack=1e3 * EPS, cut=1e-10, root=1e-12)
+FLOAT32 = Rounding(z=7.6e-6, u=6e-5, snap=1e-5, slack=1.2e-4, cut=1e-6, root=5e-7)
+
+
+def rounding_in(dtype: DTypeLike) -> Rounding:
+    """Of walks in float64, or in anything less."""
+    return FLOAT64 if dtype == jnp.float64 else FLOAT32
 
 
 def decayed(rate: Array, t: Array) -> Array:
@@ -82,3 +124,158 @@ def earlier(t: Float[Array, ""], roundings: int) -> Float[Array, ""]:
     bits = jnp.dtype(f"int{8 * t.dtype.itemsize}")
     whole = lax.bitcast_convert_type(t, bits)
     return lax.bitcast_convert_type(whole - jnp.asarray(roundings, bits), t.dtype)
+
+
+# ---- Parameters end to end in one vector, as the state of a solver: less to compile than a tree.
+
+
+class Flat(eqx.Module):
+    """A tree of arrays of one precision, end to end.
+
+    What is added up, scaled or compared number by number does so as one array; whoever wants
+    the arrays asks for `whole`. Like any tree it may have leading axes, for stacked states.
+
+    - `vector`: all numbers, in the order of the tree's leaves.
+    - `shapes`, `structure`: the tree's.
+    """
+
+    vector: Inexact[Array, "*T N"]
+    shapes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
+    structure: Any = eqx.field(static=True)
+
+    @staticmethod
+    def of(tree: PyTree) -> "Flat":
+        """Of a tree of arrays of one precision."""
+        leaves, structure = jax.tree.flatten(tree)
+        vector = jnp.concatenate([jnp.ravel(leaf) for leaf in leaves])
+        return Flat(vector, tuple(leaf.shape for leaf in leaves), structure)
+
+    @property
+    def whole(self) -> PyTree:
+        """The tree."""
+        leaves, start, stacked = [], 0, self.vector.shape[:-1]
+        for shape in self.shapes:
+            end = start + math.prod(shape)
+            leaves.append(self.vector[..., start:end].reshape(*stacked, *shape))
+            start = end
+        return jax.tree.unflatten(self.structure, leaves)
+
+
+def as_tree(parameters: Parameters | Flat) -> Parameters:
+    """Parameters as a tree, whichever way they come."""
+    return parameters.whole if isinstance(parameters, Flat) else parameters
+
+
+def like(parameters: Parameters | Flat, tree: Parameters) -> Parameters | Flat:
+    """A tree the way the parameters came."""
+    return Flat.of(tree) if isinstance(parameters, Flat) else tree
+
+
+# ---- Compiling functions of large trees, such as a run.
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+# XLA's newer way to emit loops for CPUs takes 1.4 times as long to compile. Its program is faster
+# by a few percent for small arrays (the semantic tree), for large ones by up to a third (averaged
+# gates on digits). At optimization level 1 the ten lines of the README compile in 0.9 of the time,
+# and programs of small arrays, which are many short loops, are no slower. Likewise without trees
+# of reductions, each a kernel of its own that is written out for 32 numbers: 0.88 of the time.
+HASTILY = {
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_backend_optimization_level": 1,
+    "xla_disable_hlo_passes": "tree_reduction_rewriter",
+}
+SMALL = 2**16  # numbers in all arrays of a tree that is compiled hastily
+
+
+def jit_by_array(function: Function) -> Function:
+    """`eqx.filter_jit` of a function whose first argument may hold an array several times.
+
+    A run's task is also its objective's, its solver's and its events'. A compiled program takes
+    every leaf for another array and would compute with each of them anew, so every array is
+    handed over once. Where these are small, compiling is what takes time, and is done hastily.
+    """
+
+    def whole(arrays, places, structure, *args, **options):
+        tree = jax.tree.unflatten(structure, [arrays[place] for place in places])
+        return function(tree, *args, **options)
+
+    fully = eqx.filter_jit(whole)
+    asked = os.environ.get("XLA_FLAGS", "")
+    unasked = {name: value for name, value in HASTILY.items() if name not in asked}
+    hastily = eqx.filter_jit(whole, compiler_options=unasked)  # pyright: ignore
+
+    @functools.wraps(function)
+    def call(tree, *args, **options):
+        leaves, structure = jax.tree.flatten(tree)
+        # Numbers and functions are part of the program, whichever object holds them.
+        names = [id(leaf) if eqx.is_array(leaf) else ~k for k, leaf in enumerate(leaves)]
+        arrays = dict(zip(names, leaves, strict=True))
+        order = {name: place for place, name in enumerate(arrays)}
+        places = tuple(order[name] for name in names)
+        compiled = hastily if _is_hasty(arrays.values(), (args, options)) else fully
+        return compiled(list(arrays.values()), places, structure, *args, **options)
+
+    return call  # pyright: ignore
+
+
+def _is_hasty(arrays: Any, beside: Any) -> bool:
+    """Whether a program of these arrays, and some beside them, may be compiled hastily."""
+    if not (jax.__version__.startswith("0.10.") and jax.default_backend() == "cpu"):
+        return False  # the option is one of XLA's own, which others may not know
+    arrays = [a for a in arrays if eqx.is_array(a)]
+    # Within another program nothing is left to choose; there all that is made is a tracer.
+    return sum(a.size for a in arrays) <= SMALL and not is_traced((arrays, beside, lax.full((), 0)))
+
+
+# ---- Loops that have derivatives: the only user of `equinox.internal`.
+
+
+# ---- Derivatives in forward mode, refused by name where a run has them in reverse mode only.
+#
+# JAX's own error speaks of a `custom_vjp` function, at whatever place it stumbles upon one.
+
+MESSAGE = (
+    "derivatives in forward mode (jax.jvp, jax.jacfwd, jax.hessian) need "
+    "`adjoint=diffrax.ForwardMode()` in the run, which has the default for reverse mode (jax.grad)."
+)
+
+
+@contextlib.contextmanager
+def told_by_name() -> Iterator[None]:
+    """JAX's error, where it notices forward mode as the program is made, says `MESSAGE` instead."""
+    try:
+        yield
+    except TypeError as error:
+        if "forward-mode" not in str(error):
+            raise
+        raise ValueError(MESSAGE) from None
+
+
+def reverse_only(tree: PyTree) -> PyTree:
+    """The same arrays; a derivative in forward mode by any of them is a `ValueError`."""
+    return jax.tree.map(lambda leaf: _marked(leaf) if eqx.is_inexact_array(leaf) else leaf, tree)
+
+
+@jax.custom_jvp
+def _marked(x: PyTree) -> PyTree:
+    return x
+
+
+@_marked.defjvp
+def _marked_jvp(primals: PyTree, tangents: PyTree) -> PyTree:
+    return _marked(primals[0]), _tangent.bind(tangents[0])  # marked for a derivative of this one
+
+
+def _refused(*args: Any, **kwargs: Any) -> Any:
+    del args, kwargs
+    raise ValueError(MESSAGE)
+
+
+# The identity on tangents: transposed away in reverse mode, evaluated or compiled in forward mode.
+_tangent = Primitive("reverse_only")
+_tangent.def_impl(_refused)
+_tangent.def_abstract_eval(lambda tangent: tangent)
+ad.deflinear2(_tangent, lambda cotangent, tangent: [cotangent])
+batching.primitive_batchers[_tangent] = lambda args, axes: (_tangent.bind(*args), axes[0])
+mlir.register_lowering(_tangent, _refused)

@@ -1,6 +1,6 @@
 """A run of gradient flow: what defines it, its solve, and what comes of that."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import diffrax
@@ -11,30 +11,98 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from flowlin._tools.compiled import jit_by_array
-from flowlin._tools.copies import copied
-from flowlin._tools.flat import as_tree
-from flowlin._tools.result import RESULTS, okay
-from flowlin._tools.types import Parameters
-from flowlin.events.observer import Observer
-from flowlin.events.recorder import Recorder, RecorderState, event_log
-from flowlin.events.watched import Watch, named, unnamed
-from flowlin.field.gates.sides import NO_SLOTS, UNSOLVED
-from flowlin.field.objective import AbstractObjective, Modified
-from flowlin.field.problem import Problem
-from flowlin.log.buffer import Buffer, gate_log
-from flowlin.network.model import AbstractModel
-from flowlin.runs.counting import Counting, begun, gone, reported
-from flowlin.runs.driving import ROOM, AbstractRun, Effort, Limits, is_paused
-from flowlin.runs.method import Method, nature, undated
-from flowlin.runs.observables import Observables
-from flowlin.runs.trajectory import Continuation, Reference, Trajectory, trimmed
-from flowlin.solvers.bdf import RecycledBDF
-from flowlin.solvers.pausing import Pausing, PausingState
-from flowlin.solvers.rkc import RKC
-from flowlin.solvers.signals import PAUSED
-from flowlin.solvers.walk import WalkState
+from flowlin._tools.arguments import calling, recordable
+from flowlin._tools.arrays import Parameters, copied
+from flowlin._tools.numerics import as_tree, jit_by_array
+from flowlin.engine.kinks.sides import NO_SLOTS, UNSOLVED
+from flowlin.engine.kinks.walk import WalkState
+from flowlin.engine.method import Method, nature, undated
+from flowlin.engine.recorder import Recorder, RecorderState, event_log
+from flowlin.engine.signals import PAUSED
+from flowlin.engine.solvers.recycled_bdf import RecycledBDF
+from flowlin.engine.solvers.rkc import RKC
+from flowlin.engine.step_control import Counting, Pausing, PausingState, begun, gone, reported
+from flowlin.events.watch import Observer, Watch, named, unnamed
+from flowlin.measures.modes import Modes
+from flowlin.networks.base import AbstractModel
+from flowlin.record.event_log import Buffer, gate_log
+from flowlin.record.results import RESULTS, okay
+from flowlin.record.trajectory import Continuation, Reference, Trajectory, trimmed
+from flowlin.runs.run import ROOM, AbstractRun, Effort, Limits, is_paused
 from flowlin.tasks.task import Task
+from flowlin.training.objective import AbstractObjective, Modified
+from flowlin.training.problem import Problem
+
+# ---- What a run records at the saved times, by the user's names.
+
+Observe = Mapping[str, Callable[..., Any] | Modes]
+
+
+class _Said:
+    """Words for messages, which are no part of what is compiled: all of them count as equal."""
+
+    def __init__(self, words: dict[str, str]):
+        self.words = words
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Said)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+class Observables(eqx.Module):
+    """The user's observables as one function; None for the parameters that the network has.
+
+    `said`: what messages call them, where they are `unnamed`.
+    """
+
+    functions: dict[str, Callable[[AbstractModel, Task], Any]] | None
+    said: _Said = eqx.field(static=True, default=_Said({}))
+
+    @staticmethod
+    def of(observe: Observe | None, network: AbstractModel, task: Task) -> "Observables":
+        """Of what the user names; of modes their strengths."""
+        if observe is None:
+            return Observables(None)
+        return Observables(
+            {
+                name: asked.observable(network, task) if isinstance(asked, Modes) else asked
+                for name, asked in observe.items()
+            }
+        )
+
+    @property
+    def _places(self) -> dict[str, str]:
+        """What takes the place of each name."""
+        return {name: f"#{k}" for k, name in enumerate(self.functions or ())}
+
+    @property
+    def unnamed(self) -> "Observables":
+        """The same under their places in place of their names, which are not compiled then."""
+        if self.functions is None:
+            return self
+        places = self._places
+        functions = {places[name]: f for name, f in self.functions.items()}
+        return Observables(functions, _Said({place: name for name, place in places.items()}))
+
+    def named(self, found: dict[str, Any]) -> dict[str, Any]:
+        """What the unnamed ones found, and whatever is beside it, by name."""
+        own = {name: found[place] for name, place in self._places.items() if place in found}
+        beside = {name: value for name, value in found.items() if not name.startswith("#")}
+        return dict(sorted((beside | own).items()))
+
+    def __call__(self, network: AbstractModel, parameters: Parameters, task: Task) -> Any:
+        if self.functions is None:
+            return parameters
+        found = {}
+        for name, function in self.functions.items():
+            what = f"`observe[{self.said.words.get(name, name)!r}]`"
+            with calling(f"{what} fails"):
+                value = function(network.module, task)
+            found[name] = recordable(what, value)
+        return jax.tree.map(lambda a: a if eqx.is_array(a) else jnp.asarray(a, float), found)
+
 
 COUNTS = ("num_steps", "num_accepted_steps", "num_rejected_steps")
 

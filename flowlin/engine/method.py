@@ -12,18 +12,23 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import ArrayLike
 
-from flowlin._tools.arrays import in_dtype, is_traced
-from flowlin._tools.copies import copied
-from flowlin._tools.flat import Flat
-from flowlin._tools.warning import warn
-from flowlin.field.objective import AbstractObjective, Modified
-from flowlin.field.problem import Problem
-from flowlin.field.vector_field import GradientField, objective
-from flowlin.network.kinds import ReLUNetwork
-from flowlin.network.own import AbstractOwn
-from flowlin.solvers.bdf import RecycledBDF
-from flowlin.solvers.kinks import ASKED, IGNORED, AbstractKinks, KinksWarning, suitable_kinks
-from flowlin.solvers.rkc import RKC
+from flowlin._tools.arguments import warn
+from flowlin._tools.arrays import copied, in_dtype, is_traced
+from flowlin._tools.numerics import Flat
+from flowlin.engine.kinks.policies import (
+    ASKED,
+    IGNORED,
+    AbstractKinks,
+    KinksWarning,
+    suitable_kinks,
+)
+from flowlin.engine.solvers.recycled_bdf import RecycledBDF
+from flowlin.engine.solvers.rkc import RKC
+from flowlin.networks.base import AbstractOwn
+from flowlin.networks.kinds import ReLUNetwork
+from flowlin.training.objective import AbstractObjective, Modified
+from flowlin.training.problem import Problem
+from flowlin.training.rules import GradientField, objective
 
 # Solvers that ask nothing of the state but that it is a tree of arrays.
 OWN = (diffrax.Bosh3, diffrax.Tsit5, diffrax.Dopri8, RKC, RecycledBDF)
@@ -75,7 +80,7 @@ class Method(eqx.Module):
     - `kinks`: the policy for kinks; `objective`: what is descended.
     - `solver`, `controller`: diffrax's, as yet without the library's wrappings.
     - `adjoint`: how derivatives are taken.
-    - `flat`: whether the state of the solve is one vector, see `flowlin._tools.flat`.
+    - `flat`: whether the state of the solve is one vector, see `flowlin._tools.numerics`.
     """
 
     kinks: AbstractKinks
@@ -91,7 +96,7 @@ class Method(eqx.Module):
 
     @property
     def loop(self) -> str:
-        """The kind of loops that the adjoint needs, see `flowlin._tools.loops`."""
+        """The kind of loops that the adjoint needs, see `flowlin._tools.numerics`."""
         forward = isinstance(self.adjoint, (diffrax.ForwardMode, diffrax.DirectAdjoint))
         return "lax" if forward else "checkpointed"
 

@@ -14,18 +14,15 @@ from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PyTree
 
-from flowlin._tools.loops import while_loop
-from flowlin._tools.roots import bracketed_root
-from flowlin._tools.types import Parameters
-from flowlin.events.crossings.brackets import Brackets
-from flowlin.events.crossings.step import Step
-from flowlin.events.observer import Observer
-from flowlin.events.step_path import Path
-from flowlin.events.watched import AbstractWatched
-from flowlin.log.buffer import Buffer
-from flowlin.log.eventlog import Channel, EventLog, Unresolved
-from flowlin.solvers.signals import EVENT
-from flowlin.solvers.wrapped import Wrapped
+from flowlin._tools.arrays import Parameters
+from flowlin._tools.numerics import while_loop
+from flowlin._tools.series import bracketed_root
+from flowlin.engine.signals import EVENT
+from flowlin.engine.solvers.wrapped import Wrapped
+from flowlin.events.crossings import Step
+from flowlin.events.search import Brackets
+from flowlin.events.watch import AbstractWatched, Observer, Path
+from flowlin.record.event_log import Buffer, Channel, EventLog, Unresolved
 
 NOISE = 4.0  # times the step's error: what is smaller than that throughout a step is rounding
 
@@ -106,7 +103,9 @@ class Recorder(Wrapped[RecorderState]):
     solver: diffrax.AbstractSolver
     observer: Observer
     capacity: int = eqx.field(static=True)
-    loop: str = eqx.field(static=True)  # kind of the loop over events, see `flowlin._tools.loops`
+    loop: str = eqx.field(
+        static=True
+    )  # kind of the loop over events, see `flowlin._tools.numerics`
 
     def init(self, terms, t0, t1, y0, args) -> RecorderState:
         """Inner state, watched values at the start, and a log of what is met there."""

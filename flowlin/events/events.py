@@ -1,6 +1,7 @@
 """Events: functions of the network whose level crossings are located during a run."""
 
 import abc
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,9 +13,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike
 
-from flowlin._tools import show
-from flowlin._tools.arrays import require_finite
-from flowlin._tools.checks import (
+from flowlin._tools.arguments import (
     WORDS,
     checked,
     finite,
@@ -25,8 +24,12 @@ from flowlin._tools.checks import (
     sequence_of,
     shown,
 )
-from flowlin._tools.compiled import jit_by_array
-from flowlin.events.watched import (
+from flowlin._tools.arrays import require_finite
+from flowlin._tools.numerics import jit_by_array
+from flowlin._tools.printing import Summary, number, plural
+from flowlin._tools.printing import shown as printed
+from flowlin.engine.kinks.policies import MANY_PAIRS, AbstractKinks, pairs
+from flowlin.events.watch import (
     Direction,
     Minus,
     ModeGaps,
@@ -35,15 +38,30 @@ from flowlin.events.watched import (
     Preactivations,
     Watch,
 )
-from flowlin.field.objective import AbstractObjective
-from flowlin.log.eventlog import Channel
-from flowlin.log.linear_phase import unit_channel
-from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
-from flowlin.network.model import AbstractModel
-from flowlin.solvers.kinks import MANY_PAIRS, AbstractKinks, pairs
+from flowlin.measures.modes import Modes, ModeStrengths
+from flowlin.networks.base import AbstractModel
+from flowlin.networks.kinds import AbstractNetwork, ReLUNetwork
+from flowlin.record.event_log import Channel
+from flowlin.record.linearization import unit_channel
 from flowlin.tasks.task import Task
-from flowlin.theory import summary
-from flowlin.theory.task_modes import Modes, ModeStrengths
+from flowlin.training.objective import AbstractObjective
+
+
+def mode_hits(found: Any) -> Summary:
+    """Of how many modes and which c, and what was said of them."""
+    count, c = found.modes.s.shape[-1], number(found.modes.bias_strength)
+    return event_summary(found, f"{plural(count, 'mode')}, c = {c}")
+
+
+def event_summary(found: Any, of: str) -> Summary:
+    """An event: of what, and all arguments but the first that are not left at their defaults."""
+    rows = [("of", of)]
+    for field in dataclasses.fields(found)[1:]:
+        value = getattr(found, field.name)
+        if value is not field.default:
+            plain = value is None or isinstance(value, (bool, str))
+            rows.append((field.name, f"{field.name}={repr(value) if plain else number(value)}"))
+    return Summary(type(found).__name__, rows, inline=True)
 
 
 class AbstractEvent(eqx.Module):
@@ -161,7 +179,7 @@ class Crossing(AbstractEvent):
 
 
 @checked(rho=finite_array, share=finite_array)
-@show.shown(summary.mode_hits)
+@printed(mode_hits)
 class ModeHits(AbstractEvent):
     """Hitting times: mode strengths a_alpha reaching a level (lead paper Sec. 5.4).
 

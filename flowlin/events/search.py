@@ -1,15 +1,147 @@
 """Crossings of functions of time that can only be sampled."""
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jax.typing import DTypeLike
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from flowlin.events.crossings.brackets import Brackets, Directions
-from flowlin.events.crossings.dyadic import Part, deepest
-from flowlin.events.crossings.expansion import looked_at
+from flowlin._tools.series import looked_at
+from flowlin.record.event_log import Unresolved
+
+# ---- Walking through the parts of [0, 1] from left to right, each halved as often as it has to be.
+
+
+def deepest(dtype: DTypeLike) -> int:
+    """How often an interval is halved at most: down to about eps^0.6."""
+    return min(int(-0.6 * math.log2(jnp.finfo(dtype).eps)), 30)
+
+
+class Part(eqx.Module):
+    """The part [index, index + 1] / 2^level of [0, 1]; beyond 1 once all have been passed."""
+
+    index: Int[Array, ""]
+    level: Int[Array, ""]
+
+    @staticmethod
+    def whole() -> "Part":
+        """All of it."""
+        return Part(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
+
+    def ends(self, dtype: DTypeLike) -> tuple[Array, Array]:
+        """Where it begins and ends."""
+        # Not `exp2`, which rounds: neighbours have to meet.
+        width = 1 / jnp.left_shift(1, self.level).astype(dtype)
+        index = self.index.astype(dtype)
+        return index * width, (index + 1) * width
+
+    @property
+    def is_inside(self) -> Array:
+        """Whether it is still a part of [0, 1]."""
+        return (self.index >> self.level) == 0
+
+    def following(self, split: Array) -> "Part":
+        """Its left half if it is to be split, else the largest part that begins where it ends.
+
+        That one is the right half of the smallest part before it that was split.
+        """
+        after = self.index + 1
+        zeros = lax.population_count((after & -after) - 1)
+        return Part(
+            jnp.where(split, 2 * self.index, after >> jnp.minimum(zeros, self.level)),
+            jnp.where(split, self.level + 1, jnp.maximum(self.level - zeros, 0)),
+        )
+
+
+# ---- Brackets of the crossings within one step, and stretches where they stay unknown.
+
+SPARE = 1024  # crossings within one step, besides one per component
+
+
+class Directions(eqx.Module):
+    """Per component: whether rising, and whether falling, counts."""
+
+    up: Bool[Array, " C"]
+    down: Bool[Array, " C"]
+
+    def of(self, number: ArrayLike) -> "Directions":
+        """Of components of these numbers."""
+        return Directions(self.up[number], self.down[number])
+
+    def counts(self, rising: ArrayLike) -> Array:
+        """Whether crossings in these directions count."""
+        return jnp.where(rising, self.up, self.down)
+
+
+class Brackets(eqx.Module):
+    """Crossings found so far within a step, each between two times.
+
+    - `spans`: (R, 3), the times, and an uncertainty that is known beforehand (0: it is not).
+    - `marks`: (R, 2), the component, and 1 where it rises.
+    """
+
+    spans: Float[Array, "R 3"]
+    marks: Int[Array, "R 2"]
+    count: Int[Array, ""]
+    doubts: Unresolved
+
+    @staticmethod
+    def empty(components: int, doubts: Unresolved) -> "Brackets":
+        """No crossings yet."""
+        room = components + SPARE
+        spans, marks = jnp.zeros((room, 3), doubts.start.dtype), jnp.zeros((room, 2), jnp.int32)
+        return Brackets(spans, marks, jnp.zeros((), jnp.int32), doubts)
+
+    @property
+    def room(self) -> int:
+        """How many there is room for."""
+        return self.spans.shape[0]
+
+    def put(
+        self,
+        wanted: Array,
+        low: ArrayLike,
+        high: ArrayLike,
+        component: ArrayLike,
+        rising: ArrayLike,
+        spread: ArrayLike = 0.0,
+    ) -> "Brackets":
+        """Those that are `wanted`; arrays of one shape, or what broadcasts to it."""
+        flat = wanted.ravel()
+        at = jnp.where(flat, self.count + jnp.cumsum(flat, dtype=jnp.int32) - 1, self.room)
+
+        def into(table: Array, *columns: Any) -> Array:
+            rows = [
+                jnp.broadcast_to(jnp.asarray(c).astype(table.dtype), wanted.shape).ravel()
+                for c in columns
+            ]
+            return table.at[at].set(jnp.stack(rows, axis=1), mode="drop")
+
+        return Brackets(
+            into(self.spans, low, high, spread),
+            into(self.marks, component, rising),
+            self.count + jnp.sum(flat, dtype=jnp.int32),
+            self.doubts,
+        )
+
+    def doubted(self, wanted: Array, low: Array, high: Array, component: ArrayLike) -> "Brackets":
+        """With stretches of time in which the crossings of components are not known."""
+        doubts = lax.cond(
+            jnp.any(wanted),
+            lambda: self.doubts.put(wanted, low, high, component),
+            lambda: self.doubts,
+        )
+        return Brackets(self.spans, self.marks, self.count, doubts)
+
+    def closed(self, start: ArrayLike, end: ArrayLike) -> Unresolved:
+        """The doubts, with the whole step among them if there was no room for its crossings."""
+        full = jnp.asarray(self.count > self.room)[None]
+        return self.doubts.put(full, start, end, self.marks[-1, 0])
+
 
 PARTS = 4096  # looked at in a step at most; what is then left is looked at coarsely
 

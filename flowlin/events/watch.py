@@ -1,23 +1,132 @@
 """Functions of the network whose signs a run watches, and how their roots are looked for."""
 
 import abc
+import functools
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
+import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
-from jaxtyping import Array, ArrayLike
+from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
-from flowlin._tools.copies import copied
-from flowlin.events.step_path import Path
-from flowlin.log.eventlog import Channel, EventLog
-from flowlin.network.forward_pass import forward
-from flowlin.network.kinds import AbstractNetwork, LinearNetwork
-from flowlin.network.model import AbstractModel
+from flowlin._tools.arrays import Parameters, copied
+from flowlin.engine.solvers.bdf_formulas import NordsieckInterpolation
+from flowlin.measures.modes import ModeStrengths
+from flowlin.networks.base import AbstractModel
+from flowlin.networks.kinds import AbstractNetwork, LinearNetwork
+from flowlin.networks.layered import forward
+from flowlin.record.event_log import Buffer, Channel, EventLog
 from flowlin.tasks.task import Task
-from flowlin.theory.task_modes import ModeStrengths
+
+# ---- The network's parameters along one step of a solver.
+
+Image = TypeVar("Image")
+
+SLOTS = 8  # equal parts of a step of several pieces, each within one of them
+
+DEGREES = {
+    diffrax.LocalLinearInterpolation: 1,
+    diffrax.ThirdOrderHermitePolynomialInterpolation: 3,
+    diffrax.Dopri5.interpolation_cls: 4,
+    diffrax.Tsit5.interpolation_cls: 4,
+    NordsieckInterpolation: 5,
+    diffrax.Dopri8.interpolation_cls: 6,
+}
+
+
+class Path(eqx.Module):
+    """Dense output of one step, from `t0` to `t1`.
+
+    `dense` is what the solver hands to its interpolation, and `start` the parameters at `t0`.
+    """
+
+    interpolation_cls: Callable[..., Any] = eqx.field(static=True)
+    t0: Any
+    t1: Any
+    dense: dict[str, PyTree]
+    start: Parameters
+
+    def __call__(self, t: ArrayLike) -> Parameters:
+        """The parameters at time t."""
+        return self._evaluate(self.dense, t)
+
+    @property
+    def degree(self) -> int | None:
+        """The degree of the parameters as a polynomial in time; None where that is not known."""
+        # The Hermite cubic comes as the bound method that takes stages.
+        kind = getattr(self.interpolation_cls, "__self__", self.interpolation_cls)
+        return DEGREES.get(kind)
+
+    def times(self, fractions: ArrayLike) -> Any:
+        """The times at fractions (n,) of the step's *parts*.
+
+        Where the step is a chain of pieces, whose joints are kinks, these are spread so that
+        each multiple of an eighth lies within one piece or at a joint.
+        """
+        if "pieces" not in self.dense:
+            return self.t0 + (self.t1 - self.t0) * fractions
+        starts, ends = self.dense["pieces"].starts, self.dense["pieces"].ends
+        count = jnp.maximum(jnp.sum(jnp.isfinite(starts)), 1)
+        pieces, parts = (jnp.asarray(table)[count - 1] for table in _spread(len(starts)))
+        marks = starts[pieces] + (ends[pieces] - starts[pieces]) * parts.astype(starts.dtype)
+        marks = jnp.append(marks, ends[count - 1])
+        # Linear in between: hat functions, each one at a mark and zero at all others.
+        away = jnp.abs(jnp.asarray(fractions)[..., None] * SLOTS - np.arange(SLOTS + 1))
+        hats = jnp.maximum(1 - away, 0).astype(marks.dtype)
+        return jnp.matmul(hats, marks, precision="highest")
+
+    def image(self, affine: Callable[[Parameters], Image]) -> Callable[[Any], Image]:
+        """`affine` of the parameters, an affine map, as a function of time.
+
+        A dense output that adds states and velocities with coefficients in time commutes with
+        the map's linear part, which is then taken of each of these once, however often the time
+        is asked for. What does not move makes the rest, the map of no parameters.
+        """
+        if not all(self._adds(part) for part in self.dense.values()):
+            return lambda t: affine(self(t))
+        rest = affine(jax.tree.map(jnp.zeros_like, self.start))
+
+        def linear(part: PyTree) -> Image:
+            return jax.tree.map(jnp.subtract, affine(part), rest)
+
+        images = {
+            name: linear(part) if self._is_one(part) else jax.vmap(linear)(part)
+            for name, part in self.dense.items()
+        }
+        return lambda t: jax.tree.map(jnp.add, self._evaluate(images, t), rest)
+
+    def _evaluate(self, dense: dict[str, PyTree], t: ArrayLike) -> Any:
+        return self.interpolation_cls(t0=self.t0, t1=self.t1, **dense).evaluate(t)
+
+    def _adds(self, part: PyTree) -> bool:
+        """Whether this is one state or velocity, or a stack of them."""
+        return self._is_one(part) or self._is_one(jax.eval_shape(_first, part))
+
+    def _is_one(self, part: PyTree) -> bool:
+        same = jax.tree.structure(part) == jax.tree.structure(self.start)
+        return same and _shapes(part) == _shapes(self.start)
+
+
+@functools.cache
+def _spread(most: int) -> tuple[np.ndarray, np.ndarray]:
+    """For 1 to `most` pieces, the piece in which each slot begins, and at which part of it."""
+    count, slot = np.arange(1, most + 1)[:, None], np.arange(SLOTS)
+    piece = slot * count // SLOTS
+    first, after = -(-piece * SLOTS // count), -(-(piece + 1) * SLOTS // count)
+    return piece, (slot - first) / (after - first)
+
+
+def _first(part: PyTree) -> Any:
+    return jax.tree.map(lambda a: a[0] if a.ndim else a, part)
+
+
+def _shapes(tree: PyTree) -> list[tuple[int, ...]]:
+    return [a.shape for a in jax.tree.leaves(tree)]
+
 
 Direction = Literal["up", "down"] | None
 
@@ -309,3 +418,73 @@ class OrderStatistic(AbstractOpaque):
     def _of(self, z: Array) -> Array:
         sign = 1.0 if self.largest else -1.0
         return sign * lax.top_k(sign * z, self.k + 1)[0][-1]
+
+
+# ---- All watched values of a network, laid end to end.
+
+Found = TypeVar("Found")
+
+
+class Observer(eqx.Module):
+    """All watched values of a state, laid end to end: shape (C,)."""
+
+    watches: tuple[Watch, ...]
+    network: AbstractModel
+
+    def __call__(self, parameters: Parameters) -> Float[Array, " C"]:
+        """The values at these parameters."""
+        return self.of(range(len(self.watches)), parameters)
+
+    def of(self, which: range | list[int], parameters: Parameters) -> Float[Array, " c"]:
+        """The values of some of the watches."""
+        network = self.network.with_parameters(parameters)
+        values = [jnp.ravel(self.watches[i].function(network)) for i in which]
+        return jnp.concatenate([jnp.zeros(0, network.dtype), *values]).astype(network.dtype)
+
+    @property
+    def starts(self) -> list[int]:
+        """Where each watch's components begin; one entry more than watches."""
+        return np.cumsum([0] + [watch.channel.size for watch in self.watches]).tolist()
+
+    def numbers(self, which: list[int]) -> np.ndarray:
+        """The components of some of the watches."""
+        starts = self.starts
+        return np.concatenate([np.arange(0), *(np.arange(starts[i], starts[i + 1]) for i in which)])
+
+    def switch(self, k: Array, found: Callable[[AbstractWatched, Array], Found]) -> Found:
+        """`found` of the watched function that value k belongs to, and of its component."""
+        starts = self.starts
+        which = jnp.searchsorted(jnp.asarray(starts[1:], jnp.result_type(k)), k, side="right")
+        branches = [
+            lambda local, watch=watch, start=start: found(watch.function, local - start)
+            for watch, start in zip(self.watches, starts[:-1], strict=True)
+        ]
+        return lax.switch(which, branches, k)
+
+    def each(self, value: Callable[[Watch], bool]) -> Bool[np.ndarray, " C"]:
+        """A property of the watches, per component."""
+        each = [np.full(w.channel.size, value(w)) for w in self.watches]
+        return np.concatenate([np.zeros(0, bool), *each])
+
+    @property
+    def directions(self) -> tuple[Array, Array]:
+        """Per component: whether rising, and whether falling, counts."""
+        up = self.each(lambda watch: watch.direction != "down")
+        return jnp.asarray(up), jnp.asarray(self.each(lambda watch: watch.direction != "up"))
+
+    @property
+    def terminating(self) -> Bool[Array, " C"]:
+        """Per component: whether its event ends the run."""
+        return jnp.asarray(self.each(lambda watch: watch.terminate))
+
+    def started(self, found: Buffer, values: Float[Array, " C"]) -> tuple[Buffer, Array]:
+        """With an event at t = 0 for all that is watched from there and met; whether it ends then.
+
+        As a time: zero, or inf.
+        """
+        from_start = np.asarray(self.each(lambda watch: watch.from_start), bool)
+        met = from_start & (values <= 0)
+        above = jnp.ones(met.shape, jnp.int8)
+        found = found.append(0.0, 0.0, jnp.arange(met.size), above, jnp.where(met, -above, above))
+        ends = jnp.any(met & self.terminating)
+        return found, jnp.where(ends, 0.0, jnp.inf).astype(found.time.dtype)

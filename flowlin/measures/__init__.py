@@ -26,9 +26,8 @@ denominator is zero (the rank of a zero matrix, the CKA of a constant representa
 and comes as nan.
 """
 
-from flowlin.measures.conservation import conserved as conserved
-from flowlin.measures.conservation import conserved_matrix as conserved_matrix
-from flowlin.measures.conservation import drift as drift
+from flowlin.measures.along import OnTask as OnTask
+from flowlin.measures.along import along as along
 from flowlin.measures.function import EffectiveMap as EffectiveMap
 from flowlin.measures.function import effective_map as effective_map
 from flowlin.measures.function import error_rate as error_rate
@@ -36,26 +35,27 @@ from flowlin.measures.function import loss as loss
 from flowlin.measures.function import on_grid as on_grid
 from flowlin.measures.hidden_units import Norms as Norms
 from flowlin.measures.hidden_units import activity as activity
+from flowlin.measures.hidden_units import conserved as conserved
+from flowlin.measures.hidden_units import conserved_matrix as conserved_matrix
+from flowlin.measures.hidden_units import drift as drift
 from flowlin.measures.hidden_units import hidden as hidden
 from flowlin.measures.hidden_units import kink_positions as kink_positions
 from flowlin.measures.hidden_units import kink_rates as kink_rates
 from flowlin.measures.hidden_units import norms as norms
 from flowlin.measures.hidden_units import velocity as velocity
-from flowlin.measures.mapping import OnTask as OnTask
-from flowlin.measures.mapping import along as along
 from flowlin.measures.projection import HiddenVectors as HiddenVectors
 from flowlin.measures.projection import ModeShares as ModeShares
 from flowlin.measures.projection import alignment as alignment
 from flowlin.measures.projection import hidden_vectors as hidden_vectors
 from flowlin.measures.projection import mode_matrix as mode_matrix
 from flowlin.measures.projection import mode_shares as mode_shares
-from flowlin.measures.rank import effective_rank as effective_rank
-from flowlin.measures.rank import effective_rank_of_gram as effective_rank_of_gram
-from flowlin.measures.rank import spectral_entropy as spectral_entropy
-from flowlin.measures.scaling import Embedding as Embedding
-from flowlin.measures.scaling import mds as mds
-from flowlin.measures.similarity import distance_ratio as distance_ratio
-from flowlin.measures.similarity import distances as distances
-from flowlin.measures.similarity import gram as gram
-from flowlin.measures.similarity import linear_cka as linear_cka
-from flowlin.measures.similarity import variance_explained as variance_explained
+from flowlin.measures.representations import Embedding as Embedding
+from flowlin.measures.representations import distance_ratio as distance_ratio
+from flowlin.measures.representations import distances as distances
+from flowlin.measures.representations import effective_rank as effective_rank
+from flowlin.measures.representations import effective_rank_of_gram as effective_rank_of_gram
+from flowlin.measures.representations import gram as gram
+from flowlin.measures.representations import linear_cka as linear_cka
+from flowlin.measures.representations import mds as mds
+from flowlin.measures.representations import spectral_entropy as spectral_entropy
+from flowlin.measures.representations import variance_explained as variance_explained

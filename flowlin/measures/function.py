@@ -8,17 +8,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from flowlin._tools.arguments import checked, floating, index
 from flowlin._tools.arrays import weighted
-from flowlin._tools.checks import checked, floating, index
-from flowlin._tools.codec import storable
-from flowlin.field.chunks import summed
-from flowlin.field.objective import FullData
-from flowlin.loss import AnyLoss, Loss, SquaredError
-from flowlin.measures._input import Samples, inputs_of, require_layer, samples, whole
-from flowlin.network.foreign import ForeignModel, model
-from flowlin.network.kinds import AbstractNetwork
-from flowlin.network.model import AbstractModel
+from flowlin._tools.files import storable
+from flowlin.measures.along import Samples, inputs_of, require_layer, samples, whole
+from flowlin.networks.base import AbstractModel
+from flowlin.networks.kinds import AbstractNetwork
+from flowlin.networks.modules import ForeignModel, model
 from flowlin.tasks.task import Task
+from flowlin.training.losses import AnyLoss, Loss, SquaredError
+from flowlin.training.objective import FullData, summed
 
 GRID = 2**22  # points of a grid beyond which nobody has meant it
 

@@ -7,20 +7,19 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
-from flowlin._tools.checks import checked, function_of, refuse
-from flowlin._tools.codec import storable
+from flowlin._tools.arguments import checked, finite_array, floating, function_of, refuse
+from flowlin._tools.arrays import Numbers, Parameters
+from flowlin._tools.files import storable
 from flowlin._tools.numerics import root
-from flowlin._tools.types import Numbers, Parameters
-from flowlin.field.chunks import summed
-from flowlin.field.objective import FullData
-from flowlin.field.vector_field import GradientField
-from flowlin.log.linear_phase import Activity
-from flowlin.loss import AnyLoss, Loss, SquaredError
-from flowlin.measures._input import Samples, inputs_of, require_layer, samples, whole
-from flowlin.network.kinds import AbstractNetwork
+from flowlin.measures.along import Samples, inputs_of, require_layer, samples, whole
+from flowlin.networks.kinds import AbstractNetwork
+from flowlin.record.linearization import Activity
 from flowlin.tasks.task import Task
+from flowlin.training.losses import AnyLoss, Loss, SquaredError
+from flowlin.training.objective import FullData, summed
+from flowlin.training.rules import GradientField
 
 
 @checked(task=samples)
@@ -166,3 +165,74 @@ def norms(network: AbstractNetwork, task: Samples = None) -> Norms:
     """
     del task
     return Norms(*jax.tree.map(lambda a: root(jnp.sum(a**2)), network.parameters))
+
+
+# ---- What gradient flow conserves, and how far a run departs from it.
+
+
+@checked(task=samples, tau=finite_array)
+def conserved(
+    network: AbstractNetwork, task: Samples = None, *, layer: int = 0, tau: Numbers = 1.0
+) -> Float[Array, " H"]:
+    r"""Conserved quantity $\|w_j\|^2 + b_j^2 - \|a_j\|^2$ of every unit of a hidden layer, (H,).
+
+    w_j are the weights into unit j, b_j its raw bias, a_j the weights out of it. Conserved by the
+    gradient flow of every loss, for linear, (leaky) ReLU and gated networks of any depth and
+    any c, sliding included: with the gradient delta_j of the loss with respect to z_j
+
+    $$w_j \cdot \frac{\partial L}{\partial w_j} + b_j \frac{\partial L}{\partial b_j}
+      = \sum_p \delta_{jp} z_{jp}
+      = \sum_p h_{jp}\, \frac{\partial L}{\partial h_{jp}}
+      = a_j \cdot \frac{\partial L}{\partial a_j}.$$
+
+    Source: Du et al. (2018), with biases. With one time constant per layer the squares of layer l
+    count tau_l times; nothing is conserved where only one of the two layers moves.
+
+    **Arguments:** `network`; `task` is not looked at; `layer`, 0 the first hidden one; `tau` of the
+    flow, where it is one per layer (L,).
+
+    **Raises:** `ValueError` for a layer out of range, or another number of time constants.
+    """
+    del task
+    require_layer(network, layer)
+    taus = network.time_constants(floating("tau", tau))[0]
+    b = network.biases[layer]
+    into = jnp.sum(network.weights[layer] ** 2, axis=1)
+    out_of = jnp.sum(network.weights[layer + 1] ** 2, axis=0)
+    into = into if b is None else into + b**2
+    return taus[layer] * into - taus[layer + 1] * out_of
+
+
+@checked(task=samples)
+def conserved_matrix(
+    network: AbstractNetwork, task: Samples = None, *, layer: int = 0
+) -> Float[Array, "H H"]:
+    r"""$W_l W_l^T + b_l b_l^T - W_{l+1}^T W_{l+1}$ of a hidden layer, (H, H).
+
+    Conserved by the flow of linear networks (Arora et al. 2018), zero for balanced weights and
+    $-\lambda I$ for lambda-balanced ones (`LinearNetwork.balanced`). Its diagonal, `conserved`, is
+    what other networks conserve of it.
+
+    **Arguments:** `network`; `task` is not looked at; `layer`, 0 the first hidden one.
+
+    **Raises:** `ValueError` for a layer out of range.
+    """
+    del task
+    require_layer(network, layer)
+    w, b, above = network.weights[layer], network.biases[layer], network.weights[layer + 1]
+    difference = w @ w.T - above.T @ above
+    return difference if b is None else difference + jnp.outer(b, b)
+
+
+@checked
+def drift(values: ArrayLike) -> Float[Array, " T"]:
+    """Largest departure of any component from its value at the first time, (T,).
+
+    **Arguments:** `values` (T, ...), such as `along(flow, conserved)`.
+
+    **Raises:** `ValueError` for a single number, or no times.
+    """
+    values = floating("values", values)
+    if not values.ndim or 0 in values.shape:
+        raise ValueError(f"`values` must have a first axis of times, got shape {values.shape}.")
+    return jnp.max(jnp.abs(values - values[0]), axis=tuple(range(1, values.ndim)))

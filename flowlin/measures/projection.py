@@ -1,22 +1,23 @@
 """A network in the coordinates of a task's modes; their strengths are `Modes.strengths`."""
 
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from flowlin._tools.arguments import WORDS, checked, flag, refuse
 from flowlin._tools.arrays import average
-from flowlin._tools.checks import checked
-from flowlin._tools.codec import storable
+from flowlin._tools.files import storable
 from flowlin._tools.numerics import root
-from flowlin.measures._input import task_or_none, whole
-from flowlin.network.foreign import model
-from flowlin.network.kinds import AbstractNetwork
-from flowlin.network.model import AbstractModel
+from flowlin.measures.along import task_or_none, whole
+from flowlin.measures.modes import Modes, require_origin
+from flowlin.networks.base import AbstractModel
+from flowlin.networks.graph import GatedGraph
+from flowlin.networks.kinds import AbstractNetwork
+from flowlin.networks.modules import model
 from flowlin.tasks.task import Task
-from flowlin.theory.origin import require_origin
-from flowlin.theory.task_modes import Modes
 
 
 @checked(network=model)
@@ -127,3 +128,57 @@ def alignment(
     p, q = hidden_vectors(network, task, modes, check=check)
     size = root(jnp.sum(p**2, axis=1)) * root(jnp.sum(q**2, axis=1))
     return jnp.sum(p * q, axis=1) / size
+
+
+# ---- How far apart two networks are in their parameters.
+
+
+def _parameters(name: str, value: Any) -> Any:
+    """Weights and biases of a network, or the floating-point arrays of any other pytree."""
+    if isinstance(value, AbstractNetwork):
+        return WORDS["network"](name, value).parameters
+    if isinstance(value, GatedGraph):
+        return WORDS["graph"](name, value).parameters
+    if hasattr(type(value), "networks"):  # a trajectory, whose class lies above measures
+        raise refuse(name, "a network, or a tree of parameters", value, "pass `flow.final`")
+    found = jax.tree.map(lambda leaf: leaf if _floats(leaf) else None, value)
+    if not jax.tree.leaves(found):
+        raise ValueError(f"`{name}` holds no arrays of floats; pass a network, or its parameters.")
+    return found
+
+
+def _floats(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
+@checked(a=_parameters, b=_parameters, relative=flag)
+def distance(a: Any, b: Any, *, relative: bool = False) -> Float[Array, ""]:
+    r"""Euclidean distance $\|w_a - w_b\|$ of all weights and biases of two networks.
+
+    Works under `jit` and `vmap` (`jax.vmap(fl.distance)` for stacked networks); its derivatives at
+    a = b are zero.
+
+    **Arguments:**
+
+    - `a`, `b`: two networks with parameters of the same shapes, or two pytrees of one structure, of
+      which floating-point arrays count. c, slopes and gates are no parameters.
+    - `relative`: whether to divide by the norm of b, the reference; nothing is no distance from
+      nothing.
+
+    **Raises:** `ValueError` for parameters of different structure or shapes, and for trajectories.
+    """
+    shapes = [[leaf.shape for leaf in jax.tree.leaves(given)] for given in (a, b)]
+    if shapes[0] != shapes[1] or jax.tree.structure(a) != jax.tree.structure(b):
+        got = f"arrays of shapes {shapes[0]} and {shapes[1]}"
+        if shapes[0] == shapes[1]:
+            got = "trees with other fields around arrays of the same shapes; pass those alone"
+        raise ValueError(f"`a` and `b` must have parameters of one structure, got {got}.")
+    off, size = _norms(jax.tree.leaves(a), jax.tree.leaves(b))
+    return jnp.where(off == 0, 0.0, off / jnp.where(off == 0, 1.0, size)) if relative else off
+
+
+@jax.jit
+def _norms(a: list[Array], b: list[Array]) -> tuple[Array, Array]:
+    """Norms of the difference and of b."""
+    off = sum(jnp.sum((x - y) ** 2) for x, y in zip(a, b, strict=True))
+    return root(jnp.asarray(off)), root(jnp.asarray(sum(jnp.sum(y**2) for y in b)))

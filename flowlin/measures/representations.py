@@ -1,6 +1,7 @@
 """Similarity of representations: Gram and distance matrices, CKA, variance explained."""
 
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,9 +9,10 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float
 
-from flowlin._tools.checks import checked, flag, floating, refuse
+from flowlin._tools.arguments import checked, flag, floating, refuse, whole
+from flowlin._tools.files import storable
 from flowlin._tools.numerics import root
-from flowlin.measures._input import centred, rows
+from flowlin.measures.along import centred, rows
 
 
 @checked(hidden=None)
@@ -157,3 +159,116 @@ def variance_explained(hidden: ArrayLike, features: ArrayLike) -> Float[Array, "
     kept = s > max(features.shape) * jnp.finfo(s.dtype).eps * size
     explained = jnp.sum(((u * kept).T @ hidden) ** 2, axis=(-2, -1))
     return explained / jnp.sum(hidden**2, axis=(-2, -1))
+
+
+# ---- Multidimensional scaling of representations over training.
+
+
+@storable()
+class Embedding(NamedTuple):
+    """Points in few dimensions.
+
+    - `points`: (..., P, K), K coordinates per sample (and time).
+    - `share`: (K,), the share of the variance of all points that each coordinate carries.
+    """
+
+    points: Array
+    share: Array
+
+
+@checked(hidden=None, dimensions=whole(1))
+def mds(hidden: ArrayLike, dimensions: int = 2) -> Embedding:
+    r"""Classical multidimensional scaling of a representation over training, all times jointly.
+
+    The points of all samples at all times are embedded together: their coordinates are the
+    eigenvectors of the doubly centred matrix of squared distances, scaled by the roots of its
+    eigenvalues (Torgerson 1952). For Euclidean distances these are the principal components of
+    the stacked points, and so they are computed. One projection serves all times. Distances in
+    the picture are then distances in the hidden layer at any time, and movement in it is movement
+    there; times embedded one by one and rotated onto each other (Procrustes) would show neither,
+    and where eigenvalues are equal (siblings in a tree) would not even be determined.
+
+    Signs: along each coordinate, the first sample of the last time that is at least half as far out
+    as the farthest one is on the positive side.
+
+    **Arguments:**
+
+    - `hidden`: (..., P, H), usually (T, P, H) from `along(flow, hidden)`.
+    - `dimensions`: K, at most H.
+
+    **Returns:** `Embedding`. Points that all coincide have no shares: nan.
+
+    **Raises:** `ValueError` for K out of range.
+    """
+    hidden = rows("hidden", hidden)
+    width = hidden.shape[-1]
+    if dimensions > width:
+        raise ValueError(f"`dimensions` must lie between 1 and H = {width}, got {dimensions}.")
+    stacked = hidden.reshape(-1, width)
+    off = centred(stacked)
+    values, vectors = jnp.linalg.eigh(off.T @ off)
+    values, vectors = values[::-1][:dimensions], vectors[:, ::-1][:, :dimensions]
+    points = off @ vectors
+    last = points[-hidden.shape[-2] :]
+    far = jnp.abs(last) >= 0.5 * jnp.max(jnp.abs(last), axis=0)
+    first = jnp.take_along_axis(last, jnp.argmax(far, axis=0)[None], axis=0)
+    points = points * jnp.where(first < 0, -1.0, 1.0)
+    share = jnp.maximum(values, 0.0) / jnp.sum(off**2)
+    return Embedding(points.reshape(*hidden.shape[:-1], dimensions), share)
+
+
+# ---- Effective ranks of matrices and representations.
+
+
+@checked
+def spectral_entropy(matrix: ArrayLike) -> Float[Array, "..."]:
+    r"""Entropy of the singular values, $-\sum_i \bar s_i \log \bar s_i$, $\bar s_i = s_i/\sum s_j$.
+
+    The effective rank of Huh et al. (2023), in [0, log rank]; that of Roy and Vetterli (2007)
+    is its exponential, `effective_rank`. Values below rounding, max(m, n) eps s_max, count as zero
+    and 0 log 0 = 0. The derivative is zero in the directions of those values: there the entropy has
+    an infinite slope.
+
+    **Arguments:** `matrix` (..., m, n). An all-zero one has no entropy: nan.
+    """
+    return _entropy(_singular_values("matrix", matrix))
+
+
+@checked
+def effective_rank(matrix: ArrayLike) -> Float[Array, "..."]:
+    r"""Effective rank $\rho(A) = \exp(-\sum_i \bar s_i \log \bar s_i)$, in [1, rank A].
+
+    The number of equal singular values that have the entropy of those of A (Roy and Vetterli 2007;
+    Eq. 1 of the lead paper, printed with the wrong sign). See `spectral_entropy`.
+
+    **Arguments:** `matrix` (..., m, n). An all-zero one has no effective rank: nan.
+    """
+    return jnp.exp(spectral_entropy(matrix))
+
+
+@checked
+def effective_rank_of_gram(hidden: ArrayLike) -> Float[Array, "..."]:
+    r"""Effective rank of the Gram matrix $H^T H$ (equally $H H^T$), in [1, rank H].
+
+    That of the lead paper's Figs. 1B and 6C. The Gram matrix has the singular values s_i^2 of H,
+    so this is smaller than `effective_rank(hidden)`; it is taken from H, which keeps the digits,
+    and is differentiable even where H is not of full rank.
+
+    **Arguments:** `hidden` (..., P, H), a representation. An all-zero one has none: nan.
+    """
+    return jnp.exp(_entropy(_singular_values("hidden", hidden) ** 2))
+
+
+def _singular_values(name: str, matrix: ArrayLike) -> Array:
+    matrix = rows(name, matrix)
+    s = jnp.linalg.svd(matrix, compute_uv=False)
+    rounding = max(matrix.shape[-2:]) * jnp.finfo(s.dtype).eps
+    return jnp.where(s > rounding * s[..., :1], s, 0.0)
+
+
+def _entropy(values: Array) -> Array:
+    """Entropy of non-negative values (..., K), normalised; nan if none is positive."""
+    some, total = values > 0, jnp.sum(values, axis=-1, keepdims=True)
+    share = jnp.where(some, values, 1.0) / jnp.where(total > 0, total, 1.0)
+    terms = jnp.where(some, share * jnp.log(share), 0.0)
+    return jnp.where(total[..., 0] > 0, -jnp.sum(terms, axis=-1), jnp.nan)

@@ -6,10 +6,13 @@ from typing import Any, TypeVar
 import equinox as eqx
 import jax
 import numpy as np
+from equinox import AbstractVar
+from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
-from flowlin._tools.checks import WORDS, refuse
-from flowlin._tools.types import Product
+from flowlin._tools.arguments import WORDS, array, checked, refuse, require_single
+from flowlin._tools.arrays import Parameters, Product, copied
+from flowlin._tools.numerics import as_tree
 from flowlin.tasks.task import Task
 
 M = TypeVar("M", bound="AbstractModel")
@@ -160,3 +163,119 @@ def moving(parameters: PyTree, trained: tuple[bool, ...] | None) -> PyTree:
     leaves, structure = jax.tree.flatten(parameters)
     kept = [leaf if moves else None for leaf, moves in zip(leaves, trained, strict=True)]
     return jax.tree.unflatten(structure, kept)
+
+
+# ---- Whether a network is one that a function takes: not stacked, and of a task's shapes.
+
+
+def inputs(name: str, value: Any) -> Any:
+    """An array of inputs; as for JAX, a list is none."""
+    if not isinstance(value, (jax.Array, np.ndarray)):
+        raise refuse(name, "an array", value, f"pass jnp.asarray({name})")
+    return array(name, value)
+
+
+def require_inputs(network: Any, x: Array, name: str = "x", axes: int = 2) -> None:
+    """Raise `ValueError` unless the network takes these inputs: many (P, N_in), or one (N_in,)."""
+    require_one(network)
+    takes = network.weights[0].shape[1]
+    if x.ndim == axes and x.shape[-1] == takes:
+        return
+    many = f"(P, {takes}), one row per sample"
+    wanted, other = (f"({takes},), one sample", many) if axes == 1 else (many, f"({takes},)")
+    remedy = ""
+    if x.ndim == 3 - axes and x.shape[-1] == takes:
+        remedy = f"; inputs of shape {other}, go into `network{'.outputs' if axes == 1 else ''}(x)`"
+    raise ValueError(f"`{name}` must have shape {wanted}, got {x.shape}{remedy}.")
+
+
+def require_one(network: Any, name: str = "network") -> None:
+    """Raise `ValueError` for a stack of networks, or one without arrays."""
+    axes = getattr(network.weights[0], "ndim", None)
+    if axes is None:
+        raise ValueError(f"`{name}` holds no arrays; pass one whose weights and biases are there.")
+    require_single(name, axes, 2, "networks")
+
+
+def check_fit(network: Any, task: Task) -> None:
+    """Raise `ValueError` unless the network takes the task's inputs and gives its outputs."""
+    require_one(network)
+    takes, gives = network.weights[0].shape[-1], network.weights[-1].shape[-2]
+    if (takes, gives) != (task.inputs, task.outputs):
+        raise ValueError(
+            f"`network` maps {takes} inputs to {gives} outputs, but `task` {task.name!r} has "
+            f"{task.inputs} inputs and {task.outputs} outputs."
+        )
+
+
+def require_alike(network: Any, other: Any, name: str) -> None:
+    """Raise `ValueError` unless a file's network has the kind and shapes of the one given."""
+
+    def kind(one: Any) -> Any:
+        return jax.tree.structure(one), [leaf.shape for leaf in jax.tree.leaves(one)]
+
+    if kind(network) != kind(other):
+        raise ValueError(
+            f"`{name}` is {network!r}, and the file holds {other!r}; pass one of that kind, "
+            "or none for a network of flowlin."
+        )
+
+
+# ---- What flowlin's own networks have in common as models: weights, biases, and their strength.
+
+O = TypeVar("O", bound="AbstractOwn")  # noqa: E741
+
+
+class AbstractOwn(AbstractModel):
+    """A tree of weights, one of biases, and the constant c in front of the biases."""
+
+    weights: AbstractVar[Any]
+    biases: AbstractVar[Any]
+    bias_strength: AbstractVar[Array]
+
+    @property
+    def module(self: O) -> O:
+        """The network itself."""
+        return self
+
+    @property
+    def kind(self) -> str:
+        """The name of its class."""
+        return type(self).__name__
+
+    @property
+    def parameters(self) -> Parameters:
+        """What is trained: the weights and the biases."""
+        return self.weights, self.biases
+
+    def parameters_of(self, module: "AbstractOwn") -> Parameters:
+        """Its weights and biases."""
+        return module.parameters
+
+    def with_parameters(self: O, parameters: Parameters) -> O:
+        """The same network with other weights and biases; those that are None stay."""
+        weights, biases = eqx.combine(as_tree(parameters), self.parameters)
+        return copied(self, weights=weights, biases=biases)
+
+    @checked
+    def astype(self: O, dtype: DTypeLike) -> O:
+        """The same network in another floating-point precision, float32 or float64."""
+        return jax.tree.map(lambda array: array.astype(dtype), self)
+
+    @property
+    def about_kinks(self) -> tuple[str, str]:
+        """There are none, but for ReLU networks, which have a policy."""
+        return "none", "the network has no kinks"
+
+    def packed(self, parameters: Parameters) -> Parameters:
+        """As they are."""
+        return parameters
+
+    def unpacked(self, stored: Parameters) -> Parameters:
+        """As they are."""
+        return stored
+
+    def restored(self, stored: AbstractModel, name: str) -> AbstractModel:
+        """What the file holds, which needs nothing of this one but to be of its kind."""
+        require_alike(self, stored, name)
+        return stored

@@ -1,23 +1,65 @@
-"""What flows along the edges of an acyclic graph: the forward pass in the order of the nodes."""
+"""Gated deep linear networks on a graph."""
 
 import abc
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from equinox import AbstractVar
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
-from flowlin._tools.checks import array, checked, instance, refuse, require_single
-from flowlin._tools.copies import copied
-from flowlin._tools.types import Parameters, Product
-from flowlin.network import graph_parts
-from flowlin.network.forward_pass import product as plain
-from flowlin.network.graph_parts import Columns, Edge
-from flowlin.network.own import AbstractOwn
-from flowlin.network.pathways import Pathway, edges_of
+from flowlin._tools.arguments import (
+    WORDS,
+    array,
+    checked,
+    instance,
+    refuse,
+    require_runnable,
+    require_single,
+)
+from flowlin._tools.arrays import Parameters, Product, copied
+from flowlin._tools.files import storable
+from flowlin._tools.printing import Summary, number, plural, shown
+from flowlin.networks import graph_parts
+from flowlin.networks.base import AbstractOwn
+from flowlin.networks.graph_parts import Columns, Edge, Variances
+from flowlin.networks.initial import drawn
+from flowlin.networks.layered import product as plain
+from flowlin.networks.pathways import Pathway, PathwayStatistics, correlations, edges_of, enumerated
 from flowlin.tasks.task import Task
+
+
+def graph(found: Any) -> Summary:
+    """Kind, nodes and edges, what has gates and biases, number of parameters, precision."""
+    stack = found.bias_strength.shape
+    edges = [f"{a} -> {b}" for a in found.order for c, b in found.weights if c == a]
+    rows = [("edges", ", ".join(edges) if len(edges) <= 6 else plural(len(edges), "edge"))]
+    sizes = {a: w.shape[-1] for (a, _), w in found.weights.items()}
+    if next(iter(found.weights.values())).ndim == len(stack) + 1:
+        rows.append(("modes", plural(next(iter(sizes.values())), "mode")))
+    else:
+        sizes |= {b: w.shape[-2] for (_, b), w in found.weights.items()}
+        rows.append(("widths", ", ".join(f"{node} {sizes[node]}" for node in found.order)))
+    gates = (*found.node_gates.values(), *found.edge_gates.values())
+    if gates:
+        rows.append(("gates", f"{plural(len(gates), 'gate')} for {gates[0].shape[-1]:,} samples"))
+    rows.append(("bias", "no bias"))
+    if found.biases:
+        where = f"bias in {', '.join(found.biases)}"
+        rows[-1] = ("bias", f"{where}, c = {number(found.bias_strength)}")
+    arrays = jax.tree.leaves((found.weights, found.biases))
+    count = sum(math.prod(a.shape[len(stack) :]) for a in arrays)
+    rows.append(("parameters", plural(count, "parameter")))
+    rows.append(("precision", str(arrays[0].dtype)))
+    if stack:
+        rows.append(("stacked", f"stacked {stack}"))
+    return Summary(type(found).__name__, rows, inline=True)
+
+
+# ---- What flows along the edges of an acyclic graph: the forward pass in the order of the nodes.
 
 G = TypeVar("G", bound="AbstractGraph")
 
@@ -226,3 +268,220 @@ def require_one(network: AbstractGraph, name: str = "network") -> None:
     if getattr(w, "ndim", None) is None:
         raise ValueError(f"`{name}` holds no arrays; pass one whose weights and biases are there.")
     require_single(name, network.bias_strength.ndim, 0, "networks")
+
+
+@checked(weights=None, biases=None, node_gates=None, edge_gates=None, inputs=None, outputs=None)
+@shown(graph)
+@storable()
+class GatedGraph(AbstractGraph):
+    r"""Gated deep linear network on a graph (Saxe, Sodhani and Lewallen 2022).
+
+    Every edge carries a matrix, and nodes and edges have given gates that depend on the sample:
+
+    $$h_v = g_v \Big(\sum_{e \to v} g_e W_e h_{s(e)} + c\, b_v\Big).$$
+
+    **Arguments:**
+
+    - `weights`: by edge (from, to) a matrix (N_to, N_from); together an acyclic graph.
+    - `biases`: by node an array (N,), of nodes that edges go into; none by default.
+    - `bias_strength`: the constant c that multiplies every bias.
+    - `node_gates`, `edge_gates`: by node or edge an array (P,), one number per sample of the task
+      that it is trained on. A gate that is not there is one.
+    - `inputs`: by source, a node that no edge goes into, the slice of the columns of x that it
+      takes, as in `{"left": slice(0, 4), "right": slice(4, 8)}`; one source takes all by default.
+    - `outputs`: by sink, a node that no edge goes out of, likewise for y.
+
+    Weights and biases are trained and nothing else; every array is a leaf, so graphs stack and
+    vmap.
+
+    **Raises:** `ValueError` that names a cycle, a node that is not known, gates of several lengths,
+    shapes that do not meet, columns that are left out or taken twice, or NaN.
+    """
+
+    weights: dict[Edge, Array]
+    biases: dict[str, Array]
+    bias_strength: Array
+    node_gates: dict[str, Array]
+    edge_gates: dict[Edge, Array]
+    sources: Columns = eqx.field(static=True)
+    sinks: Columns = eqx.field(static=True)
+
+    def __init__(
+        self,
+        weights: Any,
+        biases: Any = None,
+        bias_strength: ArrayLike = 1.0,
+        *,
+        node_gates: Any = None,
+        edge_gates: Any = None,
+        inputs: Any = None,
+        outputs: Any = None,
+    ):
+        self.weights = graph_parts.matrices(weights)
+        dtype = next(iter(self.weights.values())).dtype
+        self.biases = graph_parts.offsets(biases, self.weights)
+        self.bias_strength = jnp.asarray(bias_strength, dtype)
+        sizes, (first, last) = graph_parts.widths(self.weights), graph_parts.ends(self.weights)
+        self.node_gates = graph_parts.gates("node_gates", node_gates, sizes, dtype)
+        self.edge_gates = graph_parts.gates("edge_gates", edge_gates, self.weights, dtype)
+        named = [("node_gates", self.node_gates), ("edge_gates", self.edge_gates)]
+        graph_parts.require_one_length(
+            {f"{name}[{key!r}]": gate for name, found in named for key, gate in found.items()}
+        )
+        self.sources = graph_parts.columns("inputs", inputs, first, sizes, "x")
+        self.sinks = graph_parts.columns("outputs", outputs, last, sizes, "y")
+
+    @classmethod
+    @checked(
+        nodes=None, edges=None, node_gates=None, edge_gates=None, variance=None, bias=None,
+        inputs=None, outputs=None,
+    )  # fmt: skip
+    def init(
+        cls,
+        task: Task,
+        nodes: Mapping[str, int],
+        edges: Sequence[Edge],
+        *,
+        node_gates: Any = None,
+        edge_gates: Any = None,
+        variance: Variances = 2e-4,
+        bias: Any = False,
+        bias_strength: float = 1.0,
+        inputs: Any = None,
+        outputs: Any = None,
+        key: PRNGKeyArray,
+    ) -> "GatedGraph":
+        """Weights and biases i.i.d. normal.
+
+        The same key gives a chain, its edges in order, and a `LinearNetwork` of its shape the same
+        parameters.
+
+        **Arguments:**
+
+        - `task`: gives the numbers of inputs and outputs, and the precision.
+        - `nodes`: the width of every node, sources and sinks included.
+        - `edges`: pairs of nodes, (from, to).
+        - `node_gates`, `edge_gates`, `inputs`, `outputs`: as for the class.
+        - `variance`: of every weight and bias, or one by each edge; a bias has that of the first
+          edge into its node.
+        - `bias`: True for biases on all nodes between sources and sinks, or a list of nodes.
+        - `bias_strength`: the constant c that multiplies every bias.
+        - `key`: of `jax.random`.
+
+        **Raises:** `ValueError` as for the class, for a negative variance, a width below 1, or a
+        task of another shape.
+        """
+        weights, biases = drawn(task, nodes, edges, variance, bias, key)
+        network = cls(
+            weights, biases, bias_strength, node_gates=node_gates, edge_gates=edge_gates,
+            inputs=inputs, outputs=outputs,
+        )  # fmt: skip
+        network.require_fit(task)
+        return network
+
+    def _through(self, h: Float[Array, "P N_from"], w: Array, product: Product) -> Array:
+        """h W^T."""
+        return product(h, w)
+
+    def held(self, task: Task) -> int:
+        """The widest node's."""
+        del task
+        return max(graph_parts.widths(self.weights).values())
+
+    @property
+    def pathways(self) -> tuple[Pathway, ...]:
+        """All pathways from sources to sinks; with biases also from them, as source "bias".
+
+        **Raises:** `ValueError` for more than 10,000.
+        """
+        require_one(self)
+        return enumerated(self)
+
+    @checked
+    def pathway_statistics(self, task: Task) -> PathwayStatistics:
+        r"""The correlations by pathways that the loss is made of.
+
+        `.yx[p]` is $\langle g_p\, y x_p^T \rangle$ and `.x[j, p]` is
+        $\langle g_j x_j x_p^T g_p \rangle$, where y are the columns of p's sink and x_p those of
+        its source; averages weigh the samples as the task does. The flow of the squared error sees
+        nothing else of the task:
+
+        $$\tau \dot W_e = \sum_{p \ni e} W_{after\,e}^T \Big[\Sigma_{yx}(p) -
+          \sum_{j \text{ ends as } p} W_j \Sigma_x(j, p)\Big] W_{before\,e}^T.$$
+
+        **Raises:** `ValueError` for a task that does not fit, or more than 10,000 pathways.
+
+        Source: Saxe, Sodhani and Lewallen (2022).
+        """
+        self.require_fit(task)
+        return correlations(self, task)
+
+    def _product(self, pathway: Pathway) -> Float[Array, "... N_sink N_source"]:
+        """The product of the matrices along a pathway."""
+        found: Any = None
+        for edge in pathway.edges:
+            w = matrix(self, edge)
+            found = w if found is None else w @ found
+        return found
+
+
+def matrix(network: GatedGraph, edge: Edge) -> Array:
+    """The matrix of an edge; that of the constant source is c b as a column."""
+    if edge[0] == graph_parts.CONSTANT:
+        return network.bias_strength[..., None, None] * network.biases[edge[1]][..., None]
+    return network.weights[edge]
+
+
+def _graph(name: str, value: Any) -> GatedGraph:
+    """One graph, and no stack of them, of a precision that runs can have."""
+    remedy = "make one by fl.GatedGraph.init(task, nodes=..., edges=..., key=key)"
+    value = instance(GatedGraph, "an fl.GatedGraph", remedy)(name, value)
+    require_one(value, name)
+    for edge, w in value.weights.items():
+        require_runnable(f"{name}.weights[{edge}]", w)
+    return value
+
+
+WORDS["graph"] = _graph
+
+
+# ---- Gated graphs whose edges carry mode strengths instead of matrices.
+
+
+@shown(graph)
+@storable()
+class ModeGraph(AbstractGraph):
+    r"""A gated graph of K modes that do not meet: an edge multiplies each by a strength of its own.
+
+    What the race of `theory.race` runs on, $h_v = g_v \sum_{e \to v} g_e B_e h_{s(e)}$ with
+    B_e (K,), and what its runs hand out. Every source has K columns of x, every sink K of y.
+
+    - `weights`: by edge, the strengths B_e (K,); trained.
+    - `biases`, `bias_strength`: none, and one.
+    - `node_gates`, `edge_gates`: those of the `GatedGraph`.
+    """
+
+    weights: dict[Edge, Array]
+    biases: dict[str, Array]
+    bias_strength: Array
+    node_gates: dict[str, Array]
+    edge_gates: dict[Edge, Array]
+    sources: Columns = eqx.field(static=True)
+    sinks: Columns = eqx.field(static=True)
+
+    def _through(self, h: Float[Array, "P K"], w: Array, product: Product) -> Array:
+        """B h, mode by mode."""
+        del product
+        return h * w
+
+    def _product(self, pathway: Pathway) -> Float[Array, "... K"]:
+        """The product of the strengths along a pathway, mode by mode."""
+        found: Any = 1.0
+        for edge in pathway.edges:
+            found = found * self.weights[edge]
+        return found
+
+    def held(self, task: Task) -> int:
+        """K."""
+        del task
+        return next(iter(self.weights.values())).shape[-1]

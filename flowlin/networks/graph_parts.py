@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
+from flowlin._tools.arguments import floating, refuse, shown
 from flowlin._tools.arrays import require_finite
-from flowlin._tools.checks import floating, refuse, shown
 
 Edge = tuple[str, str]
 Variances = ArrayLike | Mapping[Edge, ArrayLike]  # of all edges, or of each

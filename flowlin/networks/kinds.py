@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
-from flowlin._tools.arrays import require_finite
-from flowlin._tools.checks import (
+from flowlin._tools.arguments import (
     WORDS,
     array,
     checked,
@@ -21,16 +20,21 @@ from flowlin._tools.checks import (
     refuse,
     require_runnable,
 )
-from flowlin._tools.codec import storable
-from flowlin._tools.show import shown
-from flowlin._tools.types import Activation, Biases, Numbers, Weights
-from flowlin.network import initial, summary
-from flowlin.network.construction import given_gates, layers, off_gate, per_layer
-from flowlin.network.fit import inputs, require_inputs, require_one
-from flowlin.network.forward_pass import forward
-from flowlin.network.layered import AbstractLayered
-from flowlin.network.own import AbstractOwn
-from flowlin.network.rounded import rounded_off
+from flowlin._tools.arrays import Activation, Biases, Numbers, Weights, require_finite
+from flowlin._tools.files import storable
+from flowlin._tools.printing import shown
+from flowlin.networks import initial
+from flowlin.networks.base import AbstractOwn, inputs, require_inputs, require_one
+from flowlin.networks.layered import (
+    AbstractLayered,
+    forward,
+    given_gates,
+    layers,
+    network,
+    off_gate,
+    per_layer,
+    rounded_off,
+)
 from flowlin.tasks.task import Task
 
 N = TypeVar("N", bound="AbstractNetwork")
@@ -127,7 +131,7 @@ class AbstractSelfGated(AbstractNetwork):
 
 
 @checked(weights=None, biases=None)
-@shown(summary.network)
+@shown(network)
 @storable()
 class LinearNetwork(AbstractSelfGated):
     """Deep linear network: all gates are one.
@@ -231,7 +235,7 @@ class LinearNetwork(AbstractSelfGated):
 
 
 @checked(weights=None, biases=None, slope=off_gate)
-@shown(summary.network)
+@shown(network)
 @storable()
 class ReLUNetwork(AbstractSelfGated):
     """ReLU network: gates slaved to the sign of the preactivation.
@@ -267,7 +271,7 @@ class ReLUNetwork(AbstractSelfGated):
         return jnp.where(z > 0, 1.0, self.slope)
 
     def rounded_activation(self, width: ArrayLike | None) -> Activation:
-        """Quadratic over |z| < width, see `flowlin.network.rounded`."""
+        """Quadratic over |z| < width, see `flowlin.networks.layered`."""
         return self.activation if width is None else rounded_off(self.slope, width)
 
     @classmethod
@@ -304,7 +308,7 @@ class ReLUNetwork(AbstractSelfGated):
 
 
 @checked(weights=None, biases=None, gates=None)
-@shown(summary.network)
+@shown(network)
 @storable()
 class GatedLinearNetwork(AbstractNetwork):
     """Gated linear network: gates given and fixed.

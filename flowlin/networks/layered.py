@@ -1,14 +1,150 @@
-"""Weights, biases and gates as somebody gives them: arrays of one precision that fit together."""
+"""What flowlin's own networks have in common as models: weights and biases, layer by layer."""
 
+import abc
+import math
+from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike
+from equinox import AbstractVar
+from jaxtyping import Array, ArrayLike, Float
 
-from flowlin._tools.arrays import is_traced, require_finite
-from flowlin._tools.checks import finite, floating, refuse, within
-from flowlin._tools.types import Numbers
+from flowlin._tools.arguments import finite, floating, refuse, within
+from flowlin._tools.arrays import (
+    Activation,
+    Biases,
+    Numbers,
+    Parameters,
+    Product,
+    Weights,
+    is_traced,
+    require_finite,
+)
+from flowlin._tools.printing import Summary, number, plural
+from flowlin.networks.base import AbstractOwn, check_fit
+from flowlin.tasks.task import Task
+
+
+def network(found: Any) -> Summary:
+    """Kind, widths, bias, number of parameters, precision."""
+    weights, biases = found.weights, found.biases
+    stack = weights[0].shape[:-2]
+    rows = [("widths", " -> ".join(map(str, found.widths))), ("bias", _biased(biases))]
+    if any(b is not None for b in biases):
+        rows[-1] = ("bias", f"{rows[-1][1]}, c = {number(found.bias_strength)}")
+    if hasattr(found, "slope") and number(found.slope) != "0":
+        rows.append(("slope", f"slope {number(found.slope)}"))
+    if hasattr(found, "gates_"):
+        shapes = [gate.shape[len(stack) :] for gate in found.gates_]
+        rows.append(("gates", f"gates {', '.join(map(str, shapes))}"))
+    if found.sample_gates and not hasattr(found, "gates_"):
+        rows.append(("gates", plural(found.gates.shape[-1], "global gate")))
+    sizes = [math.prod(a.shape[len(stack) :]) for a in jax.tree.leaves((weights, biases))]
+    rows.append(("parameters", plural(sum(sizes), "parameter")))
+    rows.append(("precision", str(weights[0].dtype)))
+    if stack:
+        rows.append(("stacked", f"stacked {stack}"))
+    return Summary(type(found).__name__, rows, inline=True)
+
+
+def _biased(biases: tuple[Any, ...]) -> str:
+    """Which layers have a bias."""
+    having = [layer for layer, b in enumerate(biases) if b is not None]
+    if not having:
+        return "no bias"
+    if having == list(range(len(biases) - 1)):
+        return "bias in hidden layers"
+    return f"bias in layers {', '.join(map(str, having))}"
+
+
+# ---- The forward pass that all networks share.
+
+
+def product(h: Array, w: Array) -> Array:
+    """h W^T."""
+    return h @ w.T
+
+
+def forward(
+    parameters: Parameters,
+    bias_strength: ArrayLike,
+    x: Array,
+    activation: Activation,
+    product: Callable[[Array, Array], Array] = product,
+) -> tuple[Array, tuple[Array, ...]]:
+    """Outputs (P, N_out) and the hidden layers' preactivations (P, H) of inputs (P, N_in).
+
+    Every network of the library runs through here; they differ in their gates g alone:
+    `activation(layer, z)` is g z, or what a policy for kinks puts in its place.
+    """
+    h, preactivations = x, []
+    for layer, (w, b) in enumerate(zip(*parameters, strict=True)):
+        if layer:
+            preactivations.append(h)
+            h = activation(layer - 1, h)
+        h = product(h, w)
+        if b is not None:
+            h = h + bias_strength * b
+    return h, tuple(preactivations)
+
+
+class AbstractLayered(AbstractOwn):
+    """Weights (N_out_l, N_in_l), biases (N_out_l,) or None, and the constant c in front of them."""
+
+    weights: AbstractVar[Weights]
+    biases: AbstractVar[Biases]
+    bias_strength: AbstractVar[Array]
+
+    @abc.abstractmethod
+    def rounded_activation(self, width: ArrayLike | None) -> Activation:
+        """The activation with kinks rounded off over |z| < width, its own without one."""
+
+    def rounded(
+        self, x: Float[Array, "P N_in"], width: ArrayLike | None, product: Product
+    ) -> Float[Array, "P N_out"]:
+        """Outputs, h W^T by a `product` of h and W; kinks rounded off over a width, if any."""
+        activation = self.rounded_activation(width)
+        return forward(self.parameters, self.bias_strength, x, activation, product)[0]
+
+    def held(self, task: Task) -> int:
+        """The most that a layer takes from the one below."""
+        return max((w.shape[-1] for w in self.weights[1:]), default=task.outputs)
+
+    def require_fit(self, task: Task) -> None:
+        """Raise `ValueError` unless it takes the task's inputs and gives its outputs."""
+        check_fit(self, task)
+
+    def time_constants(self, tau: Array) -> Parameters:
+        """One for all arrays, or one per layer (L,), which a layer's weights and bias share."""
+        own = len(self.weights)
+        if tau.ndim and tau.shape != (own,):
+            raise ValueError(
+                f"`tau` must be one number or have one entry per layer, {own} with the readout, "
+                f"got shape {tau.shape}."
+            )
+        each = tuple(tau[k] if tau.ndim else tau for k in range(own))
+        slow = [None if b is None else t for t, b in zip(each, self.biases, strict=True)]
+        return each, tuple(slow)
+
+    @property
+    def hidden(self) -> tuple[int, ...]:
+        """Widths of the hidden layers."""
+        return tuple(w.shape[-2] for w in self.weights[:-1])
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Widths of all layers, from N_in over the hidden ones to N_out."""
+        return (self.weights[0].shape[-1], *(w.shape[-2] for w in self.weights))
+
+    @property
+    def dtype(self):
+        """Floating-point precision of the parameters."""
+        return self.weights[0].dtype
+
+
+# ---- Weights, biases and gates as somebody gives them: arrays of one precision that fit together.
 
 
 def off_gate(name: str, value: Any) -> Any:
@@ -90,3 +226,24 @@ def given_gates(gates: Numbers, hidden: tuple[int, ...], dtype: np.dtype) -> tup
             )
         require_finite(f"gates[{layer}]", g)
     return found
+
+
+# ---- ReLU with its kink rounded off.
+
+
+def rounded_off(slope: Array, width: ArrayLike) -> Activation:
+    r"""(Leaky) ReLU with each kink rounded off over |z| < width by a quadratic.
+
+    $$\sigma_w(z) = \frac{(z + w)^2}{4 w} \quad (|z| < w), \qquad \max(z, 0) \text{ outside},$$
+
+    plus the slope's part where the network is leaky.
+    """
+
+    def smooth(layer: int, z: Array) -> Array:
+        del layer
+        rounded = jnp.where(z > 0, z, 0.0)
+        inside = jnp.abs(z) < width
+        rounded = jnp.where(inside, (jnp.where(inside, z, 0.0) + width) ** 2 / (4 * width), rounded)
+        return slope * z + (1 - slope) * rounded
+
+    return smooth

@@ -11,14 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
-from flowlin._tools.checks import WORDS, calling, refuse, require_runnable
-from flowlin._tools.codec import storable
-from flowlin._tools.door import an
-from flowlin._tools.show import Summary, plural, shown
-from flowlin._tools.types import Product
-from flowlin.network.graph import GatedGraph
-from flowlin.network.kinds import AbstractNetwork
-from flowlin.network.model import AbstractModel
+from flowlin._tools.arguments import WORDS, an, calling, refuse, require_runnable
+from flowlin._tools.arrays import Product
+from flowlin._tools.files import storable
+from flowlin._tools.printing import Summary, plural, shown
+from flowlin.networks.base import AbstractModel
+from flowlin.networks.graph import GatedGraph
+from flowlin.networks.kinds import AbstractNetwork
 from flowlin.tasks.task import Task
 
 ONE_SAMPLE = (

@@ -11,8 +11,8 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from flowlin._tools.arrays import mean_product
-from flowlin._tools.show import Summary, known, shown
-from flowlin.network.graph_parts import CONSTANT, Edge, ordered
+from flowlin._tools.printing import Summary, known, shown
+from flowlin.networks.graph_parts import CONSTANT, Edge, ordered
 from flowlin.tasks.task import Task
 
 MOST = 10_000  # of pathways that are listed

@@ -5,23 +5,27 @@ first used. `ax=None` makes a figure with one Axes. No function changes matplotl
 settings; `with fl.plot.style():` sets those of the figures made in it.
 """
 
-from flowlin.plot import _needs as _needs
+try:
+    import matplotlib as matplotlib
+except ImportError as error:
+    raise ImportError("`fl.plot` needs matplotlib: pip install 'flowlin[plot]'.") from error
+
+from flowlin.plot.activity import activity as activity
+from flowlin.plot.activity import gate_history as gate_history
+from flowlin.plot.activity import gates as gates
 from flowlin.plot.curves import kinks as kinks
 from flowlin.plot.curves import losses as losses
 from flowlin.plot.curves import modes as modes
 from flowlin.plot.film import animate as animate
-from flowlin.plot.gating import lifetimes as lifetimes
-from flowlin.plot.gating import overlap as overlap
-from flowlin.plot.graphs import pathways as pathways
-from flowlin.plot.hidden import activity as activity
-from flowlin.plot.hidden import gate_history as gate_history
-from flowlin.plot.hidden import gates as gates
-from flowlin.plot.looks import COLOURS as COLOURS
-from flowlin.plot.looks import look as look
-from flowlin.plot.looks import shades as shades
-from flowlin.plot.looks import style as style
+from flowlin.plot.pathways import lifetimes as lifetimes
+from flowlin.plot.pathways import overlap as overlap
+from flowlin.plot.pathways import pathways as pathways
 from flowlin.plot.space import cube as cube
 from flowlin.plot.space import representations as representations
 from flowlin.plot.studies import sweep_line as sweep_line
 from flowlin.plot.studies import sweep_map as sweep_map
 from flowlin.plot.studies import work_precision as work_precision
+from flowlin.plot.style import COLOURS as COLOURS
+from flowlin.plot.style import look as look
+from flowlin.plot.style import shades as shades
+from flowlin.plot.style import style as style

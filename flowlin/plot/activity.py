@@ -9,12 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
 
-from flowlin._tools.checks import checked, finite
-from flowlin.log.linear_phase import Activity, LinearizationTime, UnitCounts
-from flowlin.plot._words import indices, some_of
-from flowlin.plot.frame import axes, legend, time_label
-from flowlin.plot.looks import COLOURS, is_descent
-from flowlin.runs.trajectory import Trajectory
+from flowlin._tools.arguments import checked, finite
+from flowlin.plot.style import COLOURS, axes, indices, is_descent, legend, some_of, time_label
+from flowlin.record.linearization import Activity, LinearizationTime, UnitCounts
+from flowlin.record.trajectory import Trajectory
 
 _PARTS = {"always_on": (None, 2.0), "gating": ("0.6", 1.4), "off": ("black", 1.0)}
 _MODES = {-1: ("off", "white"), 0: ("sliding", "#E69F00"), 1: ("on", "#404040")}

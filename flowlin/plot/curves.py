@@ -7,14 +7,28 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from flowlin._tools.checks import array as numbers
-from flowlin._tools.checks import checked, flag, refuse
-from flowlin.plot._words import indices, mapping
-from flowlin.plot.frame import TIME, Data, array, axes, band, legend, time_label
-from flowlin.plot.looks import MARKERS, is_descent, kind_of, look, overridden, shades
-from flowlin.runs.swept import Sweep
-from flowlin.runs.trajectory import Trajectory
-from flowlin.theory.task_modes import Modes
+from flowlin._tools.arguments import array as numbers
+from flowlin._tools.arguments import checked, flag, refuse
+from flowlin.measures.modes import Modes
+from flowlin.plot.style import (
+    MARKERS,
+    TIME,
+    Data,
+    array,
+    axes,
+    band,
+    indices,
+    is_descent,
+    kind_of,
+    legend,
+    look,
+    mapping,
+    overridden,
+    shades,
+    time_label,
+)
+from flowlin.record.sweep import Sweep
+from flowlin.record.trajectory import Trajectory
 
 
 @checked(runs=mapping("{label: trajectory}"))

@@ -9,9 +9,9 @@ import matplotlib.pyplot as plt
 from matplotlib import animation
 from matplotlib.figure import Figure
 
-from flowlin._tools.bar import tqdm_bar
-from flowlin._tools.checks import checked, function_of, positive, whole
-from flowlin.plot._words import exactly
+from flowlin._tools.arguments import checked, function_of, positive, whole
+from flowlin._tools.printing import tqdm_bar
+from flowlin.plot.style import exactly
 
 
 @checked(

@@ -7,12 +7,10 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 
-from flowlin._tools.checks import checked, index
-from flowlin.plot._words import colours as is_colours
-from flowlin.plot._words import limits as is_limits
-from flowlin.plot._words import texts
-from flowlin.plot.frame import Data, array, axes, legend
-from flowlin.plot.looks import CYCLE, MARKERS
+from flowlin._tools.arguments import checked, index
+from flowlin.plot.style import CYCLE, MARKERS, Data, array, axes, legend, texts
+from flowlin.plot.style import colours as is_colours
+from flowlin.plot.style import limits as is_limits
 
 
 @checked(points=None, labels=texts, colours=is_colours)

@@ -8,11 +8,21 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 
-from flowlin._tools.checks import array as numbers
-from flowlin._tools.checks import checked, number, refuse, text
-from flowlin.plot._words import exactly, mapping
-from flowlin.plot.frame import Data, array, axes, band, legend
-from flowlin.plot.looks import CYCLE, DASHES, MARKERS, overridden
+from flowlin._tools.arguments import array as numbers
+from flowlin._tools.arguments import checked, number, refuse, text
+from flowlin.plot.style import (
+    CYCLE,
+    DASHES,
+    MARKERS,
+    Data,
+    array,
+    axes,
+    band,
+    exactly,
+    legend,
+    mapping,
+    overridden,
+)
 
 
 @checked(

@@ -1,21 +1,101 @@
 """How things look: one colour and line style per kind of network, legible without colour."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 from cycler import cycler
+from jaxtyping import Array
+from matplotlib.axes import Axes
 from matplotlib.cbook import normalize_kwargs
-from matplotlib.colors import to_hex, to_rgb
+from matplotlib.colors import is_color_like, to_hex, to_rgb
 from matplotlib.lines import Line2D
 
-from flowlin._tools.checks import checked, flag, index, require_memory, whole
-from flowlin.network.graph_forward import AbstractGraph
-from flowlin.network.kinds import GatedLinearNetwork, LinearNetwork, ReLUNetwork
-from flowlin.plot._words import colour as is_colour
-from flowlin.runs.trajectory import Trajectory
+from flowlin._tools.arguments import (
+    WORDS,
+    checked,
+    flag,
+    index,
+    instance,
+    number,
+    refuse,
+    require_memory,
+    sequence_of,
+    text,
+    whole,
+)
+from flowlin._tools.arguments import array as numbers
+from flowlin.networks.graph import AbstractGraph
+from flowlin.networks.kinds import GatedLinearNetwork, LinearNetwork, ReLUNetwork
+from flowlin.record.trajectory import Trajectory
+
+# ---- What pictures are made of, as `flowlin._tools.arguments` checks it.
+
+axes_given = instance(Axes, "matplotlib Axes", "make them by plt.subplots(), or leave them out")
+
+
+def colour(name: str, value: Any) -> Any:
+    """A colour in any way that matplotlib knows."""
+    if not is_color_like(value):
+        raise refuse(name, "a colour that matplotlib knows", value, 'such as "C0" or "#D55E00"')
+    return value
+
+
+def named(name: str, value: Any) -> str:
+    """A name of one thing among many: a string or a number."""
+    return str(value) if isinstance(value, int) else text(name, value)
+
+
+def mapping(what: str) -> Callable[[str, Any], Any]:
+    """A check for a dictionary that is not empty; `what` says what of."""
+
+    def check(name: str, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            raise refuse(name, f"a dictionary, {what}", value)
+        if not value:
+            raise ValueError(f"`{name}` is empty; give at least one, as {what}.")
+        return value
+
+    return check
+
+
+def some_of(known: tuple[str, ...]) -> Callable[[str, Any], tuple[str, ...]]:
+    """A check for some of a few words, at least one."""
+
+    def check(name: str, value: Any) -> tuple[str, ...]:
+        single = isinstance(value, str) or not isinstance(value, Iterable)
+        given: tuple[Any, ...] = (value,) if single else tuple(value)
+        if not given or not all(isinstance(word, str) and word in known for word in given):
+            raise ValueError(f"`{name}` must be some of {known}, got {given}.")
+        return given
+
+    return check
+
+
+def exactly(count: int, check: Callable[[str, Any], Any], wanted: str) -> Callable[[str, Any], Any]:
+    """A check for a tuple of so many."""
+
+    def checked_items(name: str, value: Any) -> tuple:
+        found = sequence_of(check, wanted)(name, value)
+        if len(found) != count:
+            raise refuse(name, wanted, value)
+        return found
+
+    return checked_items
+
+
+indices = sequence_of(index, "a list of whole numbers counted from 0")
+texts = sequence_of(named, "a list of names")
+colours = sequence_of(colour, "a list of colours")
+limits = exactly(2, number("a number", lambda value: True), "two numbers, (low, high)")
+
+WORDS["ax"] = axes_given
+WORDS["colour"] = colour
+WORDS["label"] = text
+
 
 # Colours of Okabe and Ito (2008), which the colour-blind tell apart; one per kind everywhere.
 COLOURS = {
@@ -131,7 +211,7 @@ def overridden(look_: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
 
 
 def _colour_or_kind(name: str, value: Any) -> Any:
-    return value if isinstance(value, str) and value in COLOURS else is_colour(name, value)
+    return value if isinstance(value, str) and value in COLOURS else colour(name, value)
 
 
 @checked(colour=_colour_or_kind, number=whole(0))
@@ -146,3 +226,63 @@ def shades(colour: str, number: int) -> list[str]:
 def _mixed(colour: str, other: str, share: float) -> str:
     mixed = (1 - share) * np.asarray(to_rgb(colour)) + share * np.asarray(to_rgb(other))
     return to_hex(tuple(mixed))
+
+
+# ---- What every picture needs: Axes, arrays of the right shape, the label of the time axis.
+
+Data = Array | np.ndarray | Sequence[Any]
+
+TIME = r"flow time $t$ (units of $\tau$)"
+
+
+def axes(ax: Axes | None, **subplot: Any) -> Axes:
+    """The given Axes, or those of a new figure."""
+    if ax is not None:
+        return ax
+    return plt.figure(layout="constrained").add_subplot(**subplot)
+
+
+def array(name: str, value: Data, shape: str) -> np.ndarray:
+    """`value` as an array with as many axes as `shape`, such as "T P 2", names.
+
+    A number in `shape` must be met; so must equal letters, if `value` has them twice.
+
+    **Raises:** `ValueError` for what holds no numbers, is empty, or has another shape.
+    """
+    found, wanted = np.asarray(numbers(name, value)), shape.split()
+    fits = found.ndim == len(wanted) and all(
+        not want.isdigit() or int(want) == size
+        for want, size in zip(wanted, found.shape, strict=True)
+    )
+    if not fits:
+        raise ValueError(
+            f"`{name}` must have shape ({', '.join(wanted)}), got {found.shape}; reshape it."
+        )
+    if not found.size:
+        raise ValueError(f"`{name}` is empty: its shape is {found.shape}.")
+    return found
+
+
+def time_label(run: Trajectory) -> str:
+    """Label of the time axis; a run with another tau than 1 has its unit of time."""
+    if run.tau.ndim:  # one per layer
+        return r"flow time $t$"
+    tau = float(run.tau)
+    return TIME if tau == 1 else rf"flow time $t$ ($\tau$ = {tau:g})"
+
+
+def legend(ax: Axes, **place: Any) -> None:
+    """A legend, if anything has a label."""
+    if ax.get_legend_handles_labels()[1]:
+        ax.legend(framealpha=0.85, edgecolor="none", fontsize="small", **place).set_zorder(6)
+
+
+def band(ax: Axes, x: Data, rows: np.ndarray, **look: Any) -> None:
+    """Mean of rows (R, N) over x (N,), with a band of one standard error; NaNs are left out."""
+    kept = np.ma.masked_invalid(rows)
+    mean = kept.mean(axis=0)
+    (line,) = ax.plot(np.asarray(x), mean.filled(np.nan), **look)
+    if len(rows) > 1:
+        error = kept.std(axis=0, ddof=1) / np.sqrt(np.maximum(kept.count(axis=0), 1))
+        low, high = (mean - error).filled(np.nan), (mean + error).filled(np.nan)
+        ax.fill_between(np.asarray(x), low, high, color=line.get_color(), alpha=0.2, linewidth=0)

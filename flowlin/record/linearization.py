@@ -1,24 +1,48 @@
 """The linearization time t*, and the activity of a hidden layer as step functions of time."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, ArrayLike, Float, Int
 
+from flowlin._tools.arguments import checked, flag, warn
 from flowlin._tools.arrays import is_traced
-from flowlin._tools.checks import checked, flag
-from flowlin._tools.codec import storable
-from flowlin._tools.compiled import jit_by_array
-from flowlin._tools.show import shown
-from flowlin._tools.warning import warn
-from flowlin.log import summary
-from flowlin.log.eventlog import EventLog
+from flowlin._tools.files import storable
+from flowlin._tools.numerics import jit_by_array
+from flowlin._tools.printing import Summary, known, number, plural, shown
+from flowlin.record.event_log import EventLog, within
+
+
+def linearization_time_summary(found: Any) -> Summary:
+    """t*, its fraction, and how long it lasts."""
+    return Summary("LinearizationTime", _t_star(found), inline=True)
+
+
+def linearization(found: Any) -> Summary:
+    """t* in both conventions."""
+    rows = [(name, *(cell for _, cell in _t_star(getattr(found, name)))) for name in SIDES]
+    return Summary(f"Linearization of {plural(found.open_counts.units, 'unit')}", rows)
+
+
+SIDES = ("open", "closed")
+
+
+def _t_star(found: Any) -> list[tuple[str, ...]]:
+    """t* = time ± half its bracket, the fraction, how long it lasts."""
+    time, bracket = known(found.time, 0), known(found.bracket, 1)
+    when = number(found.time)
+    if time is not None and bracket is not None:
+        when = within(float(time), float(np.max(np.abs(bracket - time))))
+    return [
+        ("time", f"t* = {when}"),
+        ("fraction", f"fraction {number(found.fraction)}"),
+        ("lasts", f"lasts {number(found.lasts)}"),
+    ]
 
 
 def unit_channel(name: str, quantile: float) -> str:
@@ -57,7 +81,7 @@ class UnitCounts(eqx.Module):
         return Activity(on, 1 - on - off, off)
 
 
-@shown(summary.linearization_time)
+@shown(linearization_time_summary)
 @storable()
 class LinearizationTime(eqx.Module):
     """t* in one convention.
@@ -75,7 +99,7 @@ class LinearizationTime(eqx.Module):
     lasts: Float[Array, ""]
 
 
-@shown(summary.linearization)
+@shown(linearization)
 @storable()
 class Linearization(eqx.Module):
     """The linearization time of a hidden layer and the activity that it is read from.
@@ -245,3 +269,75 @@ def _unit_counts(log: EventLog, first, rest, units: int) -> UnitCounts:
         *joined,
         units=units,
     )
+
+
+# ---- t* by NumPy, for printing: nothing is compiled, and nothing warns.
+#
+# The numbers are those of `flowlin.record.linearization`.
+
+
+class Counts(NamedTuple):
+    """Always-on units of a hidden layer: `on` (K + 1,) from each `time` on, the first at t = 0."""
+
+    time: np.ndarray
+    uncertainty: np.ndarray
+    on: np.ndarray
+    units: int
+
+
+class Maximum(NamedTuple):
+    """t*: where the count is first at its maximum, and whether it still is when the run ends."""
+
+    time: float
+    uncertainty: float
+    fraction: float
+    lasting: bool
+
+
+def maximum(counts: Counts) -> Maximum:
+    """t* of the counts of a run."""
+    best = int(np.argmax(counts.on))  # the first of equals
+    time, fraction = float(counts.time[best]), float(counts.on[best] / counts.units)
+    lasting = time > 0 and bool(np.all(counts.on[best:] == counts.on[best]))
+    return Maximum(time, float(counts.uncertainty[best]), fraction, lasting)
+
+
+def stepped(counts: Any) -> Counts:
+    """Those that a discrete run counted."""
+    kept = np.isfinite(np.asarray(counts.time))
+    columns = (counts.time, counts.uncertainty, counts.on)
+    time, uncertainty, on = (np.asarray(column)[kept] for column in columns)
+    return Counts(time, uncertainty, on, counts.units)
+
+
+def logged(log: Any, channel: int, lowest: int) -> Counts:
+    """Those of a channel of gates (H, P), or of always-on units (H,).
+
+    On is what has a side of at least `lowest`: 1 open, 0 closed.
+    """
+    shape, start = log.channels[channel].shape, log.offsets[channel]
+    stop = log.offsets[channel + 1]
+    component = np.asarray(log.component)
+    mine = (component >= start) & (component < stop)
+    columns = (log.time, log.uncertainty, log.component, log.old, log.new)
+    time, uncertainty, component, old, new = (np.asarray(column)[mine] for column in columns)
+    units, samples = (*shape, 1)[:2]
+    unit = (component - start) // samples
+    change = (new >= lowest).astype(int) - (old >= lowest)
+    initial = np.asarray(log.initial)[start:stop].reshape(units, samples) >= lowest
+    number = _within(unit, change) + initial.sum(axis=1)[unit]  # of the unit's samples, afterwards
+    gained = (number == samples).astype(int) - (number - change == samples)
+    first = int(np.sum(initial.all(axis=1)))
+    on = np.concatenate([[first], first + np.cumsum(gained)])
+    return Counts(np.r_[0.0, time], np.r_[0.0, uncertainty], on, units)
+
+
+def _within(group: np.ndarray, change: np.ndarray) -> np.ndarray:
+    """Running sums of the changes, one for each group."""
+    order = np.argsort(group, kind="stable")
+    group, change = group[order], change[order]
+    total = np.cumsum(change)
+    begins = np.searchsorted(group, group)
+    found = np.empty_like(total)
+    found[order] = total - (total - change)[begins]
+    return found

@@ -6,18 +6,78 @@ from typing import Any
 import jax
 import numpy as np
 
-from flowlin._tools.checks import WORDS, checked, function_of, refuse, sequence_of
-from flowlin._tools.frame import data_frame
-from flowlin._tools.growing import Row
-from flowlin._tools.result import RESULTS, okay
-from flowlin._tools.show import shown
-from flowlin.log.eventlog import COLUMNS
-from flowlin.runs import summary
-from flowlin.runs.trajectory import Trajectory
+from flowlin._tools.arguments import WORDS, checked, function_of, refuse, sequence_of
+from flowlin._tools.arrays import data_frame
+from flowlin._tools.files import Row
+from flowlin._tools.printing import ADVICE, Summary, clipped, plural, shown, span
+from flowlin.record.event_log import COLUMNS, MOST_ROWS
+from flowlin.record.results import RESULTS, okay
+from flowlin.record.trajectory import MOST_STARS, Trajectory, _maxima, _outcome
+
+
+def sweep(runs: Any) -> Summary:
+    """How many runs, which failed, and the ranges of their ends, losses, events and t*."""
+    title = f"Sweep of {plural(len(runs), 'run')}"
+    if not len(runs):
+        return Summary(title, [])
+    if not runs.flows:
+        return _recorded(title, runs)
+    flow, tasks = runs[0], {id(run.reference.task) for run in runs}
+    kinds: dict[str, str] = {}
+    for run in runs:  # the first of each kind
+        kinds.setdefault(run.model.kind, repr(run.model))
+    of_task = repr(flow.reference.task) + (" and others" if len(tasks) > 1 else "")
+    rows = [
+        ("networks", clipped("; ".join(kinds.values()), ADVICE)),
+        ("task", clipped(of_task, ADVICE)),
+        ("failed", _failed(runs)),
+        ("end", f"t = {span([float(run.end) for run in runs])}"),
+        ("loss", _spans([np.asarray(run.losses) for run in runs])),
+        ("steps", span([int(run.counts["num_steps"]) for run in runs])),
+    ]
+    if flow.events.channels:
+        rows.append(("events", f"{span([len(run.events) for run in runs])} per run"))
+    found = [_maxima(run) for run in runs]
+    labels = [label for label in found[0] if all(label in maxima for maxima in found)]
+    for label in labels[:MOST_STARS]:
+        rows.append((label, span([maxima[label].time for maxima in found])))
+    return Summary(title, rows)
+
+
+def _recorded(title: str, runs: Any) -> Summary:
+    """The ranges of all columns, and which runs failed."""
+    failed = list(runs.failed)
+    listed = f"{len(failed)}, run {failed[0]} first: {runs.failed[failed[0]]}" if failed else "none"
+    rows = [(clipped(name), _range(values)) for name, values in runs.columns.items()]
+    return Summary(title, [("failed", clipped(listed, ADVICE)), *rows])
+
+
+def _range(values: np.ndarray) -> str:
+    """Of numbers; of words how many there are."""
+    return plural(len(set(values)), "value") if values.dtype.kind == "U" else span(values)
+
+
+def _spans(losses: list[np.ndarray]) -> str:
+    """The ranges of the first and the last saved losses."""
+    saved = [rows for rows in losses if len(rows)]
+    if not saved:
+        return "not saved"
+    return f"{span([rows[0] for rows in saved])} -> {span([rows[-1] for rows in saved])}"
+
+
+def _failed(runs: Any) -> str:
+    """Which runs failed, the first with its reason."""
+    fine = {RESULTS[RESULTS.successful], RESULTS[RESULTS.event_occurred]}
+    bad = {k: _outcome(run) for k, run in enumerate(runs) if RESULTS[run.result] not in fine}
+    if not bad:
+        return "none"
+    listed = [*map(str, list(bad)[:MOST_ROWS]), *["..."] * (len(bad) > MOST_ROWS)]
+    runs_ = "run" if len(bad) == 1 else "runs"
+    return f"{len(bad)} ({runs_} {', '.join(listed)}): {next(iter(bad.values()))}"
 
 
 @checked(flows=sequence_of(WORDS["flow"], "a list of trajectories"), points=None, rows=None)
-@shown(summary.sweep)
+@shown(sweep)
 class Sweep(Sequence[Any]):
     """The runs of a sweep, in the order of its networks: a trajectory each.
 

@@ -1,5 +1,6 @@
 """What a run returns, continuous or discrete."""
 
+import re
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -8,35 +9,160 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
-from flowlin._tools.archive import require_place, write
-from flowlin._tools.arrays import is_traced
-from flowlin._tools.bar import Progress, bar_or_lines
-from flowlin._tools.checks import WORDS, checked, instance, refuse, require_single
-from flowlin._tools.codec import storable
-from flowlin._tools.copies import copied
-from flowlin._tools.door import an
-from flowlin._tools.result import OKAY, RunError, is_one_of, okay
-from flowlin._tools.show import shown
-from flowlin._tools.types import Numbers, Parameters, PathLike
-from flowlin.log.eventlog import EventLog, warn_unresolved
-from flowlin.log.linear_phase import (
+from flowlin._tools.arguments import WORDS, an, checked, instance, refuse, require_single
+from flowlin._tools.arrays import Numbers, Parameters, PathLike, copied, is_traced
+from flowlin._tools.files import require_place, storable, write
+from flowlin._tools.printing import (
+    ADVICE,
+    Progress,
+    Summary,
+    bar_or_lines,
+    clipped,
+    known,
+    number,
+    plural,
+    shown,
+    times_of,
+)
+from flowlin.measures.along import along
+from flowlin.measures.modes import Modes
+from flowlin.networks.base import AbstractModel
+from flowlin.networks.graph import AbstractGraph
+from flowlin.networks.kinds import ReLUNetwork
+from flowlin.networks.modules import ForeignModel
+from flowlin.record.event_log import EventLog, channel_names, channel_sizes, warn_unresolved, within
+from flowlin.record.linearization import (
     Linearization,
+    Maximum,
     UnitCounts,
     linearization_of_counts,
     linearization_of_log,
+    logged,
+    maximum,
+    stepped,
 )
-from flowlin.loss import Loss
-from flowlin.measures.mapping import along
-from flowlin.network.foreign import ForeignModel
-from flowlin.network.graph_forward import AbstractGraph
-from flowlin.network.kinds import ReLUNetwork
-from flowlin.network.model import AbstractModel
-from flowlin.runs import summary
+from flowlin.record.results import OKAY, RESULTS, RunError, is_one_of, okay
 from flowlin.tasks.task import Task
-from flowlin.theory.task_modes import Modes
+from flowlin.training.losses import Loss
+
+MOST_NAMES = 6  # of events or observables in a line
+
+
+def named_counts(log: Any) -> str:
+    """Events by name with their counts; sizes where they are not counted."""
+    if known(log.time, 1) is None:
+        sizes = channel_sizes(log)
+        words = [f"{clipped(name)} of {plural(n, 'component')}" for name, n in sizes.items()]
+    else:
+        found = channel_names(log)[np.isfinite(np.asarray(log.time))]
+        words = [f"{clipped(name)} {np.sum(found == name):,}" for name in channel_sizes(log)]
+    return ", ".join([*words[:MOST_NAMES], *["..."] * (len(words) > MOST_NAMES)])
+
+
+def unresolved(log: Any) -> str:
+    """Of how many stretches it is not known whether all crossings were found."""
+    count = None if log.unresolved is None else known(log.unresolved.count, 0)
+    if not count:
+        return ""
+    return f"crossings may be missing in {plural(int(count), 'place')}: see events.unresolved"
+
+
+MOST_STARS = 6  # values of t*, for layers, quantiles and conventions
+
+
+def trajectory(flow: Any) -> Summary:
+    """Network and task, times, loss, events, t*, what was chosen and why, and the end."""
+    labels, known_task = dict(flow.labels), flow.reference.task
+    rows = [
+        ("network", clipped(repr(flow.model), ADVICE)),
+        ("task", f"unknown, {plural(flow.samples, 'sample')}"),
+        ("saved", _saved(flow)),
+        ("loss", f"{_from_to(flow.losses)}, {clipped(repr(flow.reference.loss))}"),
+    ]
+    if known_task is not None:
+        rows[1] = ("task", clipped(repr(known_task), ADVICE))
+    if flow.events.channels:
+        rows.append(("events", named_counts(flow.events)))
+    if doubts := unresolved(flow.events):
+        rows.append(("unresolved", doubts))
+    rows += _linearized(flow)
+    chosen = [name for name in ("kinks", "solver") if labels.get(name, "none") != "none"]
+    for name in chosen:
+        why = labels.get(f"{name}_because")
+        rows.append((name, clipped(labels[name] + (f": {why}" if why else ""), ADVICE)))
+    rows.append(("end", _end(flow)))
+    return Summary("Trajectory", rows)
+
+
+def _saved(flow: Any) -> str:
+    """The saved times, and what was saved there."""
+    times = known(flow.ts, 1)
+    what = ["networks"] if flow.saved is not None else [clipped(name) for name in flow.observed]
+    what = [*what[:MOST_NAMES], *["..."] * (len(what) > MOST_NAMES)]
+    if flow.dense is not None:
+        what.append("dense output")
+    when = number(flow.ts) if times is None else times_of(times)
+    return f"{when}: {', '.join(what)}"
+
+
+def _from_to(losses: Any) -> str:
+    found = known(losses, 1)
+    if found is None or not len(found):
+        return number(losses)
+    return f"{number(found[0])} -> {number(found[-1])}"
+
+
+def _end(flow: Any) -> str:
+    """When and how a run ended."""
+    steps = number(flow.counts["num_steps"])
+    steps += " step" if steps == "1" else " steps"
+    return f"t = {number(flow.end)} after {steps}: {_outcome(flow)}"
+
+
+def _outcome(flow: Any) -> str:
+    """How it ended, in words; at which event."""
+    (value,) = jax.tree.leaves(flow.result)
+    if known(value, 0) is None:
+        return f"outcome {number(value)}"
+    said = " ".join(RESULTS[flow.result].split())
+    if said == RESULTS[RESULTS.event_occurred]:
+        name, time = channel_names(flow.events), known(flow.events.time, 1)
+        last = [] if time is None else name[time >= float(flow.end)]
+        said += "".join(f", {clipped(name)!r}" for name in sorted(set(last)))
+    return clipped(said, ADVICE)
+
+
+def _linearized(flow: Any) -> list[tuple[str, ...]]:
+    """t* of every hidden layer and quantile that the run recorded."""
+    return [(label, _maximum(found)) for label, found in _maxima(flow).items()][:MOST_STARS]
+
+
+def _maxima(flow: Any) -> dict[str, Maximum]:
+    """t* by quantile, layer and convention; a discrete run has no conventions."""
+    found, layers = {}, len(flow.model.hidden)
+
+    def label(quantile: str, layer: int) -> str:
+        return f"t*{quantile}" + (f" of layer {layer}" if layers > 1 else "")
+
+    if known(flow.events.time, 1) is None:
+        return {}
+    for (layer, quantile), counts in sorted((flow.step_counts or {}).items()):
+        suffix = f"({quantile:g})" if quantile else ""
+        found[label(suffix, layer)] = maximum(stepped(counts))
+    for k, channel in enumerate(flow.events.channels):
+        logs = re.fullmatch(r"gate|always_on(\(.*\))?", channel.name)
+        if logs and channel.prefix:
+            star = label(logs[1] or "", channel.prefix[0])
+            for side, lowest in (("open", 1), ("closed", 0)):
+                found[f"{star} {side}"] = maximum(logged(flow.events, k, lowest))
+    return found
+
+
+def _maximum(found: Maximum) -> str:
+    lasting = ", still so at the end" if found.lasting else ""
+    return f"{within(found.time, found.uncertainty)} (fraction {found.fraction:.4g}{lasting})"
 
 
 class Reference:
@@ -109,7 +235,7 @@ FIXED = (
 WindowCounts = dict[tuple[int, float, int], tuple[UnitCounts, UnitCounts]]
 
 
-@shown(summary.trajectory)
+@shown(trajectory)
 @storable(tau=None, discrete=None, window_counts=None, renamed={"final": "model"})
 class Trajectory(eqx.Module):
     """A run of gradient flow or descent.
@@ -327,7 +453,7 @@ class Trajectory(eqx.Module):
         """Write the trajectory to a `.npz` file, for `fl.load(path)`.
 
         Everything but dense output, the task, and what `extend` needs. The format is open (see
-        `flowlin._tools.archive`): NumPy arrays and a JSON header, no pickle. An existing file is
+        `flowlin._tools.files`): NumPy arrays and a JSON header, no pickle. An existing file is
         replaced at once or not at all.
 
         A pickled trajectory keeps dense output and the task, and not what `extend` needs either.

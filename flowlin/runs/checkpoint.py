@@ -11,16 +11,22 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from flowlin._tools.archive import naming, read, require_place, write
-from flowlin._tools.codec import check, require_storable, storable
-from flowlin._tools.compiled import jit_by_array
-from flowlin._tools.copies import copied
-from flowlin._tools.types import PathLike
+from flowlin._tools.arrays import PathLike, copied
+from flowlin._tools.files import (
+    check,
+    naming,
+    read,
+    require_place,
+    require_storable,
+    storable,
+    write,
+)
+from flowlin._tools.numerics import jit_by_array
 from flowlin._tools.version import __version__
-from flowlin.runs.driving import AbstractPause, AbstractRun, Limits, driven, is_paused, started
+from flowlin.record.trajectory import Continuation, Trajectory
+from flowlin.runs.load import check_trajectory
 from flowlin.runs.progress import AbstractPaced, Pace
-from flowlin.runs.storage import check_trajectory
-from flowlin.runs.trajectory import Continuation, Trajectory
+from flowlin.runs.run import AbstractPause, AbstractRun, Limits, driven, is_paused, started
 
 SECONDS = 30.0  # between two checkpoints, about, and more where
 SHARE = 0.02  # of the time is not enough to write them
@@ -59,7 +65,7 @@ class Checkpoint(AbstractPaced):
 
     Less often where writing would take more than 2 % of the time.
 
-    The file is replaced atomically; see `flowlin._tools.archive` for its format. Since pauses
+    The file is replaced atomically; see `flowlin._tools.files` for its format. Since pauses
     change no step, a run that was killed and resumed equals one that was not, bit for bit.
     """
 

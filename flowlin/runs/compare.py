@@ -1,25 +1,38 @@
 """A continuous and a discrete run laid side by side."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from flowlin._tools.arrays import is_traced, weighted
-from flowlin._tools.checks import checked
-from flowlin._tools.codec import storable
-from flowlin._tools.copies import copied
-from flowlin._tools.show import shown
-from flowlin._tools.types import Real
-from flowlin.agreement import summary
-from flowlin.loss import Loss
-from flowlin.network.model import AbstractModel
-from flowlin.runs.trajectory import Trajectory
+from flowlin._tools.arguments import checked
+from flowlin._tools.arrays import Real, copied, is_traced, weighted
+from flowlin._tools.files import storable
+from flowlin._tools.printing import Summary, known, number, shown, times_of
+from flowlin.networks.base import AbstractModel
+from flowlin.record.trajectory import Trajectory
 from flowlin.tasks.task import Task
+from flowlin.training.losses import Loss
 
 
-@shown(summary.comparison)
+def comparison(found: Any) -> Summary:
+    """The distances at the last time, and the largest."""
+    times, rows = known(found.ts, 1), []
+    for name in ("parameters", "function", "loss"):
+        values = known(getattr(found, name), 1)
+        if values is None or times is None:
+            rows.append((name, number(getattr(found, name))))
+            continue
+        largest = values[np.argmax(np.abs(values))]
+        rows.append((name, f"{number(values[-1])} at the end", f"largest {number(largest)}"))
+    when = number(found.ts) if times is None else times_of(times)
+    return Summary(f"Comparison at {when}", rows)
+
+
+@shown(comparison)
 @storable()
 class Comparison(eqx.Module):
     """Distances between two runs at the times `ts` (T,) of the second.

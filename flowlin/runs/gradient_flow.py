@@ -9,25 +9,27 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
-from jaxtyping import PyTree
+from jaxtyping import ArrayLike, PyTree
 
-from flowlin._tools.arrays import in_dtype, is_traced, require_numbers
-from flowlin._tools.bar import Progress
-from flowlin._tools.checks import checked, positive_at_run_time
-from flowlin._tools.compiled import SMALL
-from flowlin._tools.copies import copied
-from flowlin._tools.forward_mode import reverse_only, told_by_name
-from flowlin._tools.result import RESULTS, hand_back, is_one_of
-from flowlin._tools.types import Numbers, PathLike
-from flowlin.events.kinds import AbstractEvent, GateSwitches, logs_gates, user_watches
-from flowlin.events.watched import Watch
-from flowlin.field.problem import Problem
-from flowlin.loss import AnyLoss, Loss, SquaredError
-from flowlin.network.foreign import model
-from flowlin.network.model import AbstractModel, trained
+from flowlin._tools.arguments import checked, positive_at_run_time
+from flowlin._tools.arrays import Numbers, PathLike, copied, in_dtype, is_traced, require_numbers
+from flowlin._tools.numerics import SMALL, reverse_only, told_by_name
+from flowlin._tools.printing import Progress
+from flowlin.engine.integrate import Allowance, Observables, Observe, Run
+from flowlin.engine.kinks.policies import AbstractKinks
+from flowlin.engine.kinks.walk import ExactWalk
+from flowlin.engine.method import Method, chosen_method, chosen_tolerances
+from flowlin.engine.solvers.wrapped import evaluations, is_explicit
+from flowlin.events.events import AbstractEvent, GateSwitches, logs_gates, user_watches
+from flowlin.events.watch import Watch
+from flowlin.networks.base import AbstractModel, trained
+from flowlin.networks.modules import model
+from flowlin.record.results import RESULTS, hand_back, is_one_of
+from flowlin.record.trajectory import Reference, Trajectory, finished
 from flowlin.runs.checkpoint import driven_from
-from flowlin.runs.choices import (
+from flowlin.runs.progress import SILENT, by_clock, progress_meter
+from flowlin.runs.run import AbstractPause, AbstractRun, Limits, driven
+from flowlin.runs.run_options import (
     check_modified,
     check_options,
     chosen_decay,
@@ -36,21 +38,13 @@ from flowlin.runs.choices import (
     meter,
     require_extendable,
     require_room,
+    tell_digits,
     time_constants,
 )
-from flowlin.runs.driving import AbstractPause, AbstractRun, Limits, driven
-from flowlin.runs.interrupts import by_clock
-from flowlin.runs.method import Method, chosen_method, chosen_tolerances
-from flowlin.runs.observables import Observables, Observe
-from flowlin.runs.precision import tell_digits
-from flowlin.runs.progress import SILENT, progress_meter
-from flowlin.runs.run import Allowance, Run
 from flowlin.runs.stiffness import TOO_SHORT, StiffnessCheck
-from flowlin.runs.trajectory import Reference, Trajectory, finished
-from flowlin.solvers.explicit import evaluations, is_explicit
-from flowlin.solvers.kinks import AbstractKinks
-from flowlin.solvers.walk import ExactWalk
 from flowlin.tasks.task import Task
+from flowlin.training.losses import AnyLoss, Loss, SquaredError
+from flowlin.training.problem import Problem
 
 DENSE_ROOM = 64  # steps that dense output of few parameters has room for; short runs take fewer
 
@@ -115,7 +109,7 @@ def gradient_flow(
       `LossBelow` stay those of L, the loss on the data, which need not fall all the way.
     - `modified_rate`: None for the flow itself. A rate eps gives the *modified* flow that descent
       with that rate follows to second order: of $L + (\epsilon/4) \|\nabla L\|^2$ (Barrett and
-      Dherin 2021; see `flowlin.field.objective.Modified`), at about three times the cost. Its
+      Dherin 2021; see `flowlin.training.objective.Modified`), at about three times the cost. Its
       times, events among them, are those of descent up to O(eps^2), with k steps at t = k eps
       tau; compare them with `fl.gradient_descent(..., interpolate=True)`. Losses stay those of L.
       For smooth networks: a ReLU network needs `SmoothKinks`, and the rounded network is then

@@ -9,10 +9,10 @@ from typing import Any
 import equinox as eqx
 import numpy as np
 
-from flowlin._tools.checks import refuse
-from flowlin._tools.growing import Cell
-from flowlin._tools.show import Summary, plural, shown
-from flowlin.log.eventlog import COLUMNS
+from flowlin._tools.arguments import refuse
+from flowlin._tools.files import Cell
+from flowlin._tools.printing import Summary, plural, shown
+from flowlin.record.event_log import COLUMNS
 from flowlin.tasks.task import Task
 
 TAKEN = {"run", "failed", "key", *COLUMNS}  # columns of a sweep's own

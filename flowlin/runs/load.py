@@ -1,4 +1,4 @@
-"""Reading trajectories that `flow.save` has written; `flowlin._tools.archive` has the format."""
+"""Reading trajectories that `flow.save` has written; `flowlin._tools.files` has the format."""
 
 import itertools
 import math
@@ -10,20 +10,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flowlin._tools.archive import naming, read
-from flowlin._tools.checks import checked
-from flowlin._tools.codec import check
-from flowlin._tools.door import an
-from flowlin._tools.result import RESULTS
-from flowlin._tools.types import PathLike
-from flowlin.log.eventlog import EventLog
-from flowlin.loss import Loss
-from flowlin.network.foreign import ForeignModel, model
-from flowlin.network.global_gates import GloballyGatedNetwork
-from flowlin.network.graph import GatedGraph
-from flowlin.network.layered import AbstractLayered
-from flowlin.network.model import AbstractModel
-from flowlin.runs.trajectory import Trajectory
+from flowlin._tools.arguments import an, checked
+from flowlin._tools.arrays import PathLike
+from flowlin._tools.files import check, naming, read
+from flowlin.networks.base import AbstractModel
+from flowlin.networks.globally_gated import GloballyGatedNetwork
+from flowlin.networks.graph import GatedGraph
+from flowlin.networks.layered import AbstractLayered
+from flowlin.networks.modules import ForeignModel, model
+from flowlin.record.event_log import EventLog
+from flowlin.record.results import RESULTS
+from flowlin.record.trajectory import Trajectory
+from flowlin.training.losses import Loss
 
 
 @checked(like=model)

@@ -8,15 +8,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from flowlin._tools.arrays import end_to_end
-from flowlin._tools.compiled import jit_by_array
-from flowlin._tools.copies import copied
-from flowlin._tools.result import RESULTS, hand_back, is_one_of
-from flowlin.field.objective import AbstractObjective
-from flowlin.log.buffer import Buffer
-from flowlin.network.model import AbstractModel
-from flowlin.runs.trajectory import Continuation, Reference, Trajectory
+from flowlin._tools.arrays import copied, end_to_end
+from flowlin._tools.numerics import jit_by_array
+from flowlin.networks.base import AbstractModel
+from flowlin.record.event_log import Buffer
+from flowlin.record.results import RESULTS, hand_back, is_one_of
+from flowlin.record.trajectory import Continuation, Reference, Trajectory
 from flowlin.tasks.task import Task
+from flowlin.training.objective import AbstractObjective
 
 # No limit, and none that is compiled: nothing is reserved for steps that only go forwards.
 ROOM = 2**30
@@ -75,7 +74,7 @@ class AbstractRun(eqx.Module):
     @property
     @abc.abstractmethod
     def observables(self) -> Any:
-        """The user's, see `flowlin.runs.observables.Observables`."""
+        """The user's, see `flowlin.engine.integrate.Observables`."""
 
     @property
     @abc.abstractmethod

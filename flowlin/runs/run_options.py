@@ -13,9 +13,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import ArrayLike
 
-from flowlin._tools.arrays import ENABLE_X64, is_traced
-from flowlin._tools.bar import LogProgress
-from flowlin._tools.checks import (
+from flowlin._tools.arguments import (
     WORDS,
     array,
     finite_array,
@@ -25,16 +23,18 @@ from flowlin._tools.checks import (
     positive_at_run_time,
     refuse,
     require_memory,
+    warn,
 )
-from flowlin._tools.result import RESULTS, is_one_of
-from flowlin._tools.types import Numbers
-from flowlin.field.decay import Decay
-from flowlin.field.problem import Problem
-from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
-from flowlin.network.model import AbstractModel
-from flowlin.runs.trajectory import FIXED, Continuation, Trajectory
-from flowlin.solvers.kinks import AbstractKinks
-from flowlin.theory.task_modes import Modes
+from flowlin._tools.arrays import ENABLE_X64, Numbers, is_traced
+from flowlin._tools.printing import LogProgress
+from flowlin.engine.kinks.policies import AbstractKinks
+from flowlin.measures.modes import Modes
+from flowlin.networks.base import AbstractModel
+from flowlin.networks.kinds import AbstractNetwork, ReLUNetwork
+from flowlin.record.results import RESULTS, is_one_of
+from flowlin.record.trajectory import FIXED, Continuation, Trajectory
+from flowlin.training.objective import Decay
+from flowlin.training.problem import Problem
 
 
 def check_options(
@@ -246,3 +246,40 @@ _controller = instance(
 
 WORDS.update(adjoint=_adjoint, observe=_observe, solver=_solver, ts=array)
 WORDS.update(stepsize_controller=_controller, weight_decay=_weight_decay)
+
+
+# ---- What digits a run can have.
+
+_told = False
+
+
+class PrecisionWarning(UserWarning):
+    """A run is in float32 and has fewer digits than it could."""
+
+
+def tell_digits(network: DTypeLike, task: DTypeLike, asked: bool) -> None:
+    """Warn, once per process, of a run in float32 that may not be meant.
+
+    That is, where JAX is not set to float64; and where it is, of a network in float32 on a task in
+    float64, as one is that was made before, unless a tolerance was `asked` for.
+    """
+    global _told
+    if _told or network == jnp.float64:
+        return
+    wide = jax.config.read("jax_enable_x64")
+    if wide and (task == network or asked):
+        return
+    _told = True
+    warn(LATE if wide else f"JAX is set to float32: {DIGITS} {EARLY}", PrecisionWarning)
+
+
+DIGITS = (
+    "expect three or four digits of weights, losses and event times, and less of what happens "
+    "after the loss is down to rounding."
+)
+EARLY = f"For eight and more set it to float64 before any array is made: {ENABLE_X64}"
+LATE = (
+    f"`network` is of float32 and `task` of float64, so the run is in float32: {DIGITS} A network "
+    "that was made before JAX was set to float64 is made again, or cast, as in "
+    "`network.astype('float64')`; where float32 is meant, cast the task or give `rtol`."
+)

@@ -4,9 +4,9 @@ import enum
 from typing import Any
 
 import equinox as eqx
-from jax.typing import ArrayLike
+from jaxtyping import ArrayLike
 
-from flowlin._tools.checks import array, checked, refuse, whole
+from flowlin._tools.arguments import array, checked, refuse, whole
 
 
 class Convention(enum.Enum):

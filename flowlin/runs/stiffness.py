@@ -6,17 +6,16 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from flowlin._tools.compiled import jit_by_array
-from flowlin._tools.copies import copied
-from flowlin._tools.result import OKAY, is_one_of
-from flowlin.runs.counting import per_step
-from flowlin.runs.driving import AbstractPause, AbstractRun, Limits, is_paused, segment
-from flowlin.runs.run import Run
-from flowlin.runs.trajectory import Continuation, Trajectory
-from flowlin.solvers.averaged import AveragedGates
-from flowlin.solvers.bdf import RecycledBDF
-from flowlin.solvers.radius import direction, spectral_radius
-from flowlin.solvers.rkc import RKC
+from flowlin._tools.arrays import copied
+from flowlin._tools.numerics import jit_by_array
+from flowlin.engine.integrate import Run
+from flowlin.engine.kinks.averaged import AveragedGates
+from flowlin.engine.solvers.recycled_bdf import RecycledBDF
+from flowlin.engine.solvers.rkc import RKC, direction, spectral_radius
+from flowlin.engine.step_control import per_step
+from flowlin.record.results import OKAY, is_one_of
+from flowlin.record.trajectory import Continuation, Trajectory
+from flowlin.runs.run import AbstractPause, AbstractRun, Limits, is_paused, segment
 
 # Accepted steps before the first look; the next ones come at twice as many each. Runs of averaged
 # gates take few steps, unless they are stiff.

@@ -10,8 +10,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from flowlin._tools.arrays import automatic, is_traced, require_finite
-from flowlin._tools.checks import (
+from flowlin._tools.arguments import (
     WORDS,
     checked,
     floating,
@@ -21,14 +20,31 @@ from flowlin._tools.checks import (
     require_single,
     text,
 )
-from flowlin._tools.codec import storable
-from flowlin._tools.show import shown
-from flowlin._tools.types import Numbers
-from flowlin.tasks import summary
+from flowlin._tools.arrays import Numbers, automatic, is_traced, require_finite
+from flowlin._tools.files import storable
+from flowlin._tools.printing import Summary, clipped, plural, shown
+
+
+def task(found: Any) -> Summary:
+    """Name, numbers of samples, inputs and outputs, precision, devices."""
+    *stack, samples, inputs = found.x.shape
+    rows = [
+        ("name", repr(clipped(found.name))),
+        ("samples", plural(samples, "sample")),
+        ("inputs", plural(inputs, "input")),
+        ("outputs", plural(found.y.shape[-1], "output")),
+        *([] if found.weights is None else [("weights", "weighted")]),
+        ("precision", str(found.x.dtype)),
+    ]
+    if stack:
+        rows.append(("stacked", f"stacked {tuple(stack)}"))
+    elif isinstance(found.x, jax.Array) and found.shards > 1:
+        rows.append(("devices", f"split among {found.shards} devices"))
+    return Summary("Task", rows, inline=True)
 
 
 @checked(x=None, y=None, weights=None)
-@shown(summary.task)
+@shown(task)
 @storable(weights=None)
 class Task(eqx.Module):
     r"""Inputs and targets, one **row** per sample (the papers put samples in columns).

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from flowlin._tools.arrays import require_finite
-from flowlin._tools.checks import (
+from flowlin._tools.arguments import (
     checked,
     flag,
     floating,
@@ -18,6 +17,7 @@ from flowlin._tools.checks import (
     require_memory,
     whole,
 )
+from flowlin._tools.arrays import require_finite
 from flowlin.tasks.task import Task
 
 

@@ -8,20 +8,34 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
+from flowlin._tools.arguments import checked, floating, not_negative, refuse
 from flowlin._tools.arrays import is_traced
-from flowlin._tools.checks import checked, floating, not_negative, refuse
-from flowlin._tools.show import shown
-from flowlin.network.fit import check_fit
-from flowlin.network.kinds import LinearNetwork, ReLUNetwork
+from flowlin._tools.printing import ADVICE, Summary, clipped, known, number, plural, shown
+from flowlin.networks.base import check_fit
+from flowlin.networks.kinds import LinearNetwork, ReLUNetwork
 from flowlin.tasks.task import Task
-from flowlin.theory import summary
-from flowlin.theory._form import TIME
-from flowlin.theory.conditions import Certificate
-from flowlin.theory.numerical import distance, of_run, require_problem
-from flowlin.theory.solution import Solution, solve
+from flowlin.theory.certificate import Certificate
+from flowlin.theory.closed_form import TIME
+from flowlin.theory.flow_checks import distance, of_run, require_problem
+from flowlin.theory.solve import Solution, solution, solution_title, solve
 
 
-@shown(summary.after_linearization)
+def after_linearization_summary(found: Any) -> Summary:
+    """How many units it is of, which solution, whether it is exact, why, and the conditions."""
+    on = known(found.always_on, 1)
+    units = plural(found.always_on.shape[-1], "unit")
+    count = number(found.always_on) if on is None else str(np.sum(on))
+    rows = [
+        ("trained on", clipped(found.task, ADVICE)),
+        ("solution", solution_title(found.solution)),
+    ]
+    if found.bias_strength is not None:
+        rows.insert(1, ("bias", f"c = {number(found.bias_strength)}"))
+    rows += solution(found.solution).rows
+    return Summary(f"AfterLinearization: {count} of {units} always on", rows)
+
+
+@shown(after_linearization_summary)
 class AfterLinearization(eqx.Module):
     r"""The closed form of $\hat y = W_2 G \tilde W_1 \tilde x$ (lead paper Eq. 15).
 

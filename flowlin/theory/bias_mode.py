@@ -21,19 +21,37 @@ $Y \geq 0$ the first implies the second, at c = 0 too (Perron and Frobenius). Fo
 $m = c$, and a bias mode that is not first at c = 1 can be at c = 10.
 """
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
+from flowlin._tools.arguments import checked
 from flowlin._tools.arrays import average, mean_product
-from flowlin._tools.checks import checked
-from flowlin._tools.show import shown
+from flowlin._tools.printing import Summary, number, shown
 from flowlin.tasks.task import Task
-from flowlin.theory import summary
 
 
-@shown(summary.bias_mode)
+def bias_mode_summary(found: Any) -> Summary:
+    """Strength and variance, rank among the task's modes, and how well the conditions hold."""
+    if number(found.rank) == "0":
+        return Summary("BiasMode: none, the inputs' mean is zero and so is c", [])
+    conditions = ("input", "target", "eigen", "singular")
+    residuals = ", ".join(f"{n} {number(getattr(found, f'{n}_residual'), 4)}" for n in conditions)
+    rows = [
+        ("rank", f"{number(found.rank)}, overlap {number(found.overlap, 4)}"),
+        ("ties", f"{number(found.ties)} of this strength"),
+        ("margin", f"{number(found.margin, 4)}, at least 1 from c = {number(found.first_from)}"),
+        ("residuals", f"{residuals}, 0 where conditions hold"),
+        ("bias", f"most of it in rank {number(found.bias_rank)}"),
+        ("mean target", f"most of it in rank {number(found.mean_rank)}"),
+    ]
+    return Summary(f"BiasMode: s = {number(found.s)}, d = {number(found.d)}", rows)
+
+
+@shown(bias_mode_summary)
 class BiasMode(eqx.Module):
     r"""The mode that learns the mean target, what the task must fulfil for it, and its rank.
 

@@ -10,14 +10,30 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from flowlin._tools.arrays import mean_product
-from flowlin._tools.show import shown
-from flowlin.network.kinds import LinearNetwork
+from flowlin._tools.printing import Summary, first, number, shown
+from flowlin.measures.modes import modes
+from flowlin.networks.kinds import LinearNetwork
 from flowlin.tasks.task import Task
-from flowlin.theory import summary
-from flowlin.theory.task_modes import modes
 
 
-@shown(summary.certificate)
+def certificate(found: Any) -> Summary:
+    """The conditions, of the task and of the weights, and the strengths at t = 0."""
+
+    def numbers(*names: str) -> str:
+        values = {name: getattr(found, name) for name in names}
+        return ", ".join(f"{name} {number(x, 4)}" for name, x in values.items() if x is not None)
+
+    rows = [("task", numbers("commutator", "completeness", "condition", "whiteness", "variance"))]
+    if weights := numbers("outside", "imbalance", "balance", "spread", "inner"):
+        rows.append(("weights", weights))
+    if modewise := numbers("alignment", "coupling", "negative"):
+        rows.append(("modes", modewise))
+    if found.a0 is not None:
+        rows.append(("a0", first(found.a0, 4)))
+    return Summary("Certificate", rows)
+
+
+@shown(certificate)
 class Certificate(eqx.Module):
     r"""The numbers that decide which solution is exact; all but `balance` and `a0` are relative.
 

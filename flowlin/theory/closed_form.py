@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
+from flowlin._tools.arguments import array, checked, refuse
 from flowlin._tools.arrays import is_traced
-from flowlin._tools.checks import array, checked, refuse
 
 STAND_IN = np.e  # for NaN while a formula is worked out: what every argument may be
 

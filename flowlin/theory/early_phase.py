@@ -7,23 +7,21 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, ArrayLike, Float, Int
 
+from flowlin._tools.arguments import WORDS, array, checked, instance, not_negative, whole
 from flowlin._tools.arrays import is_traced, weighted
-from flowlin._tools.checks import WORDS, array, checked, instance, not_negative, whole
-from flowlin._tools.show import shown
-from flowlin.field.gates.one_layer import GatedFlow
-from flowlin.field.gates.one_layer_rule import initial_sides
-from flowlin.field.gates.sides import FINE, ON
-from flowlin.log.linear_phase import Linearization, UnitCounts, linearization_time
-from flowlin.loss import LinearizedLoss, SquaredError
-from flowlin.network.fit import check_fit
-from flowlin.network.kinds import AbstractNetwork, ReLUNetwork
+from flowlin._tools.printing import ADVICE, Summary, clipped, known, number, plural, shown, span
+from flowlin.engine.kinks.one_layer import GatedFlow, initial_sides
+from flowlin.engine.kinks.sides import FINE, ON
+from flowlin.networks.base import check_fit
+from flowlin.networks.kinds import AbstractNetwork, ReLUNetwork
+from flowlin.record.linearization import Linearization, UnitCounts, linearization_time
 from flowlin.tasks.task import Task
-from flowlin.theory import summary
-from flowlin.theory.early.unit import (
+from flowlin.theory.early_units import (
     Pieces,
     Units,
     drives,
@@ -32,8 +30,23 @@ from flowlin.theory.early.unit import (
     split,
     triples,
     units_of,
+    walked,
 )
-from flowlin.theory.early.walk import walked
+from flowlin.training.losses import LinearizedLoss, SquaredError
+
+
+def early_phase_summary(found: Any) -> Summary:
+    """How far it goes, of what, where the units are turned to, and when their gates change."""
+    rows = [("network", clipped(found.start, ADVICE)), ("task", clipped(found.task, ADVICE))]
+    fate, change = known(found.fate, 1), known(found.first_change, 1)
+    if fate is not None and change is not None:
+        on, off, split = (np.sum(fate == side) for side in (1, -1, 0))
+        rows.append(("fate", f"{on} on for all samples, {off} for none, {split} for some"))
+        changing = change[np.isfinite(change)]
+        when = f", first at t = {span(changing)}" if len(changing) else ""
+        rows.append(("gates", f"change in {plural(len(changing), 'unit')}{when}"))
+    units = plural(found.fate.shape[-1], "unit")
+    return Summary(f"EarlyPhase of {units} up to t = {number(found.t1)}", rows)
 
 
 def compiled(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -47,7 +60,7 @@ def compiled(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-@shown(summary.early_phase)
+@shown(early_phase_summary)
 class EarlyPhase(eqx.Module):
     r"""A ReLU network's flow as if its outputs stayed zero, from t = 0 to `t1`; see `early_phase`.
 
@@ -185,10 +198,10 @@ class EarlyPhase(eqx.Module):
         time = start[:, 1:].ravel()
         order = jnp.argsort(time)
         numbers = []
-        for state, number in zip(states, first, strict=True):
+        for state, known_first in zip(states, first, strict=True):
             change = (state[:, 1:].astype(int) - state[:, :-1].astype(int)).ravel()
             change = jnp.where(jnp.isfinite(time), change, 0)[order]
-            numbers.append(jnp.concatenate([number[None], number + jnp.cumsum(change)]))
+            numbers.append(jnp.concatenate([known_first[None], known_first + jnp.cumsum(change)]))
         time = jnp.concatenate([jnp.zeros(1, time.dtype), time[order]])
         on, off = numbers
         return UnitCounts(time, jnp.zeros_like(time), on, off, units=len(start))
@@ -211,7 +224,7 @@ def early_phase(
     r"""The early phase of a ReLU network with one hidden layer: exact but for the outputs.
 
     The gradient flow with the outputs left out of the errors, which decouples the units
-    (`flowlin.theory.early.unit`), followed through every change of a gate and along kinks
+    (`flowlin.theory.early_units`), followed through every change of a gate and along kinks
     (Filippov's rule, as in `fl.ExactKinks`). Between two changes it is the exponential of a matrix
     in closed form; the changes are roots of sums of exponentials, none of which is missed. No
     solver is involved, and nothing depends on the scale of the weights: for weights half as large

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
+from flowlin._tools.arguments import refuse, require_single
 from flowlin._tools.arrays import is_traced
-from flowlin._tools.checks import refuse, require_single
-from flowlin.loss import Loss, SquaredError
+from flowlin.measures.modes import of_data
 from flowlin.tasks.task import Task
-from flowlin.theory.origin import of_data
+from flowlin.training.losses import Loss, SquaredError
 
 MEANT = "or pass `check=False` where the comparison is meant"
 PARTS = ("ts", "networks", "models", "final", "tau", "reference", "labels")

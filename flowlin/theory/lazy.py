@@ -20,20 +20,68 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
+from flowlin._tools.arguments import an, checked, finite_array, positive, refuse, require_memory
 from flowlin._tools.arrays import is_traced
-from flowlin._tools.checks import checked, finite_array, positive, refuse
-from flowlin._tools.door import an
-from flowlin._tools.memory import require_memory
 from flowlin._tools.numerics import decayed
-from flowlin._tools.show import shown
-from flowlin.loss import SquaredError
-from flowlin.network.foreign import model
-from flowlin.network.model import AbstractModel, moving, trained
+from flowlin._tools.printing import ADVICE, Summary, clipped, known, number, shown, span
+from flowlin.networks.base import AbstractModel, moving, trained
+from flowlin.networks.modules import model
 from flowlin.tasks.task import Task
-from flowlin.theory import summary
-from flowlin.theory._form import TIME
-from flowlin.theory.numerical import distance, of_run, require_problem, require_start
-from flowlin.theory.scaled import ScaledModel
+from flowlin.theory.closed_form import TIME
+from flowlin.theory.flow_checks import distance, of_run, require_problem, require_start
+from flowlin.training.losses import SquaredError
+
+
+def lazy_summary(found: Any) -> Summary:
+    """Of what, at which scale, how many components of the error move, how fast, and what stays."""
+    rows = [
+        ("network", clipped(repr(found.start), ADVICE)),
+        ("task", clipped(found.task, ADVICE)),
+    ]
+    values, error = known(found.eigenvalues, 1), known(found.error0, 1)
+    if values is None or error is None:
+        return Summary("Lazy", [*rows, ("eigenvalues", number(found.eigenvalues))])
+    moving = values[values > 0]
+    rows.append(("kernel", f"rank {len(moving)} of {len(values)}, eigenvalues {span(moving)}"))
+    rows.append(("times", f"tau / eigenvalue {span(np.asarray(found.tau) / moving)}"))
+    left = np.sum(error[values == 0] ** 2)
+    rows.append(("loss", f"{number(np.sum(error**2) / 2)} -> {number(left / 2)} at t = inf"))
+    return Summary(f"Lazy: alpha = {number(found.alpha)}, tau = {number(found.tau)}", rows)
+
+
+def lazy_certificate(found: Any) -> Summary:
+    """Its residuals, and what its digits depend on."""
+    names = ("outputs", "kernel", "condition", "tolerance")
+    rows = [(name, f"{name} {number(getattr(found, name), 4)}") for name in names]
+    rows.insert(2, ("rank", f"rank {found.rank}"))
+    return Summary("LazyCertificate", rows, inline=True)
+
+
+# ---- A model whose outputs move more, or less, than its own for the same weights: lazy to rich.
+
+
+class ScaledModel(eqx.Module):
+    r"""The function $f_\alpha(w) = f(w_0) + \alpha\, (f(w) - f(w_0))$ of one sample.
+
+    - `parameters`: w, which moves; None for arrays of the model that do not.
+    - `start`: the model at w_0, and `alpha`; neither has a derivative, so runs leave them alone.
+    """
+
+    parameters: PyTree
+    start: AbstractModel
+    alpha: Array
+
+    @property
+    def network(self) -> Any:
+        """The model at w, without the scale; stacked where the parameters are."""
+        return self.start.with_parameters(self.parameters).module
+
+    def __call__(self, x: Float[Array, " N_in"]) -> Float[Array, " N_out"]:
+        """The output of one sample."""
+        start, alpha = jax.tree.map(lax.stop_gradient, (self.start, self.alpha))
+        first = start.outputs(x[None])[0]
+        return first + alpha * (start.with_parameters(self.parameters).outputs(x[None])[0] - first)
+
 
 ROOM = 2**28  # bytes for derivatives that are taken side by side
 
@@ -46,7 +94,7 @@ def _inputs(name: str, value: Any) -> Any:
     return jnp.asarray(value)
 
 
-@shown(summary.lazy_certificate)
+@shown(lazy_certificate)
 class LazyCertificate(NamedTuple):
     r"""How far a linearised model is from the model on the way that its weights take to t = inf.
 
@@ -77,7 +125,7 @@ class LazyCertificate(NamedTuple):
         return max(self.outputs, self.kernel) <= self.tolerance
 
 
-@shown(summary.lazy)
+@shown(lazy_summary)
 class Lazy(eqx.Module):
     """The flow of a model linearised at its start, from t = 0 to infinity; see `lazy`.
 

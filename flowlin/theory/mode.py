@@ -1,26 +1,30 @@
 """A mode that no other disturbs, as one object, and what follows from its closed forms."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from flowlin._tools.arguments import array, checked
 from flowlin._tools.arrays import is_traced
-from flowlin._tools.checks import array, checked
 from flowlin._tools.numerics import arrays, quotient
-from flowlin._tools.show import shown
-from flowlin.theory import summary
-from flowlin.theory._form import DEPTH, RANGES, SIZE, TIME, closed_form, common
+from flowlin._tools.printing import Summary, number, shown
+from flowlin.theory.closed_form import DEPTH, RANGES, SIZE, TIME, closed_form, common
 from flowlin.theory.deep import deep_hitting_time, deep_inflection_level, deep_strength
-from flowlin.theory.unbalanced import (
-    inflection_levels,
-    unbalanced_hitting_time,
-    unbalanced_strength,
-)
+from flowlin.theory.two_layer import inflection_levels, unbalanced_hitting_time, unbalanced_strength
+
+
+def mode(found: Any) -> Summary:
+    """Its numbers."""
+    names = ("s", "d", "a0", "depth", "imbalance", "tau")
+    said = [(name, f"{name} = {number(getattr(found, name))}") for name in names]
+    return Summary("Mode", said, inline=True)
 
 
 @checked(s=array, d=RANGES["d"], a0=array, depth=DEPTH, imbalance=array, tau=RANGES["tau"])
-@shown(summary.mode)
+@shown(mode)
 class Mode(eqx.Module):
     r"""One mode of a linear network, or many side by side: strength, hitting time, half-time.
 

@@ -10,22 +10,59 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
+from flowlin._tools.arguments import (
+    WORDS,
+    checked,
+    finite_array,
+    instance,
+    not_negative,
+    refuse,
+    text,
+)
 from flowlin._tools.arrays import is_traced
-from flowlin._tools.checks import WORDS, checked, finite_array, instance, not_negative, refuse, text
-from flowlin._tools.show import shown
-from flowlin.network.graph import GatedGraph
-from flowlin.network.graph_forward import AbstractGraph, require_one
-from flowlin.network.graph_parts import Columns, Edge
-from flowlin.network.mode_graph import ModeGraph
-from flowlin.network.pathways import Pathway
+from flowlin._tools.printing import Summary, first, number, plural, shown
+from flowlin.events.events import AbstractEvent, event_summary
+from flowlin.events.watch import Direction, Minus, Watch
+from flowlin.measures.modes import MOST_MODES
+from flowlin.networks.base import AbstractModel
+from flowlin.networks.graph import AbstractGraph, GatedGraph, ModeGraph, require_one
+from flowlin.networks.graph_parts import Columns, Edge
+from flowlin.networks.pathways import Pathway
+from flowlin.record.event_log import Channel
+from flowlin.runs.gradient_flow import gradient_flow
 from flowlin.tasks.task import Task
-from flowlin.theory import summary
 from flowlin.theory.joint_modes import Block, common_modes, grown, improved
+
+
+def race_hits(found: Any) -> Summary:
+    """Of how many pathways and modes, and what was said of them."""
+    pathways, modes = found.race.s.shape[-2:]
+    return event_summary(found, f"{plural(pathways, 'pathway')} for {plural(modes, 'mode')}")
+
+
+def race_certificate(found: Any) -> Summary:
+    """Its residuals."""
+    names = ("commutator", "outputs", "inputs", "alignment")
+    rows = [(name, f"{name} {number(getattr(found, name), 4)}") for name in names]
+    rows.append(("tolerance", f"tolerance {number(found.tolerance, 4)}"))
+    return Summary("RaceCertificate", rows, inline=True)
+
+
+def race_summary(found: Any) -> Summary:
+    """Who races for how many modes, whether it is exact, and what each would reach alone."""
+    count, modes = found.s.shape
+    title = f"Race of {plural(count, 'pathway')} for {plural(modes, 'mode')}"
+    rows = [("exact", "yes" if found.exact else "no"), ("residuals", str(found.certificate))]
+    alone = np.asarray(found.s) / np.where((d := np.einsum("ppk->pk", found.d)) > 0, d, np.inf)
+    for p, row in list(zip(found.pathways, alone, strict=True))[:MOST_MODES]:
+        rows.append((" -> ".join(p.nodes), f"alone to {first(row, 4)}"))
+    return Summary(title, rows + [("...", "")] * (count > MOST_MODES))
+
 
 ABOVE: dict[str, Callable[..., Any]] = {}  # what rooms above do with a race, as they enter it
 
 
-@shown(summary.race_certificate)
+@shown(race_certificate)
 class RaceCertificate(NamedTuple):
     """How far a race is from being exact: relative residuals, all of them zero where it is.
 
@@ -68,7 +105,7 @@ class Lead(NamedTuple):
     since: np.ndarray
 
 
-@shown(summary.race)
+@shown(race_summary)
 class Race(eqx.Module):
     r"""A gated graph's flow as a race of pathways for the modes of a task.
 
@@ -419,3 +456,70 @@ def _mean_square(rows: Array, weights: Array | None) -> Array:
 
 
 WORDS["race"] = instance(Race, "a race, as `theory.race(network, task)` returns it")
+
+
+# ---- Runs of a race, and the event of its pathways reaching a level.
+
+
+class Shares(eqx.Module):
+    """Strengths of pathways over those at which they would end alone, (n, K)."""
+
+    race: Race
+
+    def __call__(self, network: AbstractModel) -> Array:
+        assert isinstance(network, AbstractGraph)
+        alone = self.race.alone
+        driven = alone != 0
+        return jnp.where(driven, self.race.strengths(network) / jnp.where(driven, alone, 1.0), 0.0)
+
+
+@checked(rho=finite_array)
+@shown(race_hits)
+class RaceHits(AbstractEvent):
+    """Hitting times of a race: strengths of pathways reaching a share of what each has alone.
+
+    `race.hits(rho)` is `RaceHits(race, rho)`, and says what is counted.
+
+    **Arguments:**
+
+    - `race`: from `theory.race(network, task)`, of the run's network.
+    - `rho`: a share, or an array (n, K) of them, by pathways and modes.
+    - `direction`, `terminate`, `name`: as for `Crossing`.
+
+    **Raises:** `ValueError` for a share that is not finite; in a run of another graph, or for a
+    share of another shape.
+    """
+
+    race: Race
+    rho: ArrayLike
+    direction: Direction = eqx.field(static=True, default=None)
+    terminate: bool = eqx.field(static=True, default=False)
+    name: str = eqx.field(static=True, default="race")
+
+    def watches(self, network, task, objective, kinks) -> list[Watch]:
+        """One watch: the shares minus their levels."""
+        del task, objective, kinks
+        edges = getattr(network, "edges", None)
+        if edges != self.race.network.edges:
+            raise ValueError(
+                f"`events` holds hits of a race of {self.race.network!r}, and `network` is "
+                f"{network!r}; make the race of this one."
+            )
+        shape = self.race.s.shape
+        level = jnp.asarray(self.rho, network.dtype)
+        if level.shape not in ((), shape):
+            raise ValueError(
+                f"`rho` must be a number or have shape {shape}, by pathways and modes, got "
+                f"{level.shape}."
+            )
+        channel = Channel(self.name, shape)
+        function = Minus(Shares(self.race), level)
+        return [Watch(function, channel, direction=self.direction, terminate=self.terminate)]
+
+
+def raced(race: Race, t1: ArrayLike, **options: Any) -> Any:
+    """The run of a race."""
+    return gradient_flow(race.start, race.reduced, t1, **options)
+
+
+ABOVE.update(flow=raced, hits=RaceHits)

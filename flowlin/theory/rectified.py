@@ -2,14 +2,14 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from flowlin._tools.arrays import is_traced
-from flowlin._tools.checks import (
+from flowlin._tools.arguments import (
     WORDS,
     checked,
     finite_array,
@@ -20,26 +20,44 @@ from flowlin._tools.checks import (
     whole,
     within,
 )
-from flowlin._tools.result import OKAY, is_one_of
-from flowlin._tools.show import shown
-from flowlin._tools.types import Numbers
-from flowlin.field.gates.fractions import effective_gates, sides_of
-from flowlin.field.gates.one_layer import GatedFlow
-from flowlin.field.problem import Problem
-from flowlin.network.graph import GatedGraph
-from flowlin.network.kinds import ReLUNetwork
-from flowlin.reading import summary
-from flowlin.reading.graphs import graph_of
-from flowlin.reading.history import SLIDING, History
-from flowlin.reading.pathways import RectifiedPathway, pathways_of
-from flowlin.reading.replay import replayed
-from flowlin.reading.shares import most_slots, work
-from flowlin.runs.flow import with_dense
-from flowlin.runs.trajectory import Trajectory
+from flowlin._tools.arrays import Numbers, is_traced
+from flowlin._tools.printing import Summary, clipped, number, plural, shown
+from flowlin.engine.kinks.one_layer import GatedFlow, effective_gates, sides_of
+from flowlin.networks.graph import GatedGraph
+from flowlin.networks.kinds import ReLUNetwork
+from flowlin.record.results import OKAY, is_one_of
+from flowlin.record.trajectory import Trajectory
+from flowlin.runs.gradient_flow import with_dense
 from flowlin.tasks.task import Task
+from flowlin.theory.rectified_parts import (
+    SLIDING,
+    History,
+    RectifiedPathway,
+    graph_of,
+    most_slots,
+    pathways_of,
+    replayed,
+    work,
+)
+from flowlin.training.problem import Problem
 
 
-@shown(summary.rectified)
+def rectified_summary(found: Any) -> Summary:
+    """Intervals, groups, and in how much of the time pairs slide."""
+    length = np.diff(found.times)
+    slides = float(np.sum(length[found.sliding > 0]) / np.sum(length))
+    groups = ", ".join(str(len(own)) for own in found.groups)
+    units = ", ".join(str(own.shape[1]) for own in found.history.sides)
+    rows = [
+        ("network", clipped(repr(found.flow.model))),
+        ("intervals", f"{plural(found.intervals, 'interval')} to t = {number(found.times[-1])}"),
+        ("groups", f"{groups} of {units} units"),
+        ("sliding", f"in {100 * slides:.3g} % of the time, up to {max(found.sliding)} pairs"),
+    ]
+    return Summary("Rectified", rows)
+
+
+@shown(rectified_summary)
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rectified:
     """A ReLU run between its switches, where it is the run of a gated linear network.

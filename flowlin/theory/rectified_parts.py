@@ -1,25 +1,249 @@
-r"""How much of the fall of the loss every unit carries between two switches.
+"""A ReLU network at given gates as a gated graph of groups of units."""
 
-Along a gradient flow $-dL/dt = \sum_w \tau |\dot w|^2$ over all parameters, sliding pairs included
-(their velocity is the negative subgradient of least norm), and every parameter of a network with
-one hidden layer belongs to one unit or to the readout's bias. So
+import dataclasses
+from typing import Any, NamedTuple
 
-$$E_{jk} = \int_{t_k}^{t_{k+1}} \tau |\dot w_j|^2 + \tau |\dot a_j|^2\, dt \ge 0,
-  \qquad \sum_{jk} E_{jk} = L(0) - L(t_1)$$
-
-with nothing left over. With weight decay L is what is descended, decay included.
-"""
-
+import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jaxtyping import Array
 
-from flowlin._tools.flat import as_tree
-from flowlin.field.gates.fractions import powers, sides_of
-from flowlin.field.gates.one_layer import GatedFlow
-from flowlin.reading.history import SLIDING, History
+from flowlin._tools.arrays import Parameters
+from flowlin._tools.numerics import as_tree
+from flowlin._tools.printing import Summary, clipped, number, shown
+from flowlin.engine.kinks.one_layer import GatedFlow, effective_gates, powers, sides_of
+from flowlin.networks.graph import GatedGraph
+from flowlin.networks.kinds import ReLUNetwork
+from flowlin.record.event_log import EventLog
+from flowlin.training.problem import Problem
+from flowlin.training.rules import GradientField, objective
+
+
+def pathway(found: Any) -> Summary:
+    """Units, samples, life and share."""
+    rows = [
+        ("units", clipped(f"units {list(found.units)}")),
+        ("samples", clipped(f"samples {list(found.samples)}")),
+        ("life", f"t = {number(found.start)} to {number(found.end)}"),
+        ("share", f"share {found.share:.3g}"),
+    ]
+    return Summary("RectifiedPathway", rows, inline=True)
+
+
+Groups = tuple[tuple[tuple[int, ...], ...], ...]
+
+
+def graph_of(network: ReLUNetwork, gates: tuple[Array, ...], groups: Groups) -> GatedGraph:
+    """The graph whose nodes are the groups of every hidden layer, "layer.group", and "in", "out".
+
+    `gates` (P, H) per hidden layer; a group's are those of its first unit. Every group has an
+    edge from each node of the layer below and to each of the layer above, with a block of the
+    layer's weights.
+    """
+    hidden = [[(f"{layer}.{k}", units) for k, units in enumerate(own)]
+              for layer, own in enumerate(groups)]  # fmt: skip
+    every = slice(None)
+    layers = [[("in", every)], *hidden, [("out", every)]]
+    weights, biases, node_gates = {}, {}, {}
+    for layer, w in enumerate(network.weights):
+        b = network.biases[layer]
+        for target, rows in layers[layer + 1]:
+            rows = rows if rows is every else jnp.asarray(rows)
+            if b is not None:
+                biases[target] = b[rows]
+            for source, columns in layers[layer]:
+                columns = columns if columns is every else jnp.asarray(columns)
+                weights[source, target] = w[rows][:, columns]
+    for own, gate in zip(hidden, gates, strict=True):
+        node_gates |= {name: gate[:, units[0]] for name, units in own}
+    return GatedGraph(
+        weights=weights, biases=biases, bias_strength=network.bias_strength, node_gates=node_gates
+    )
+
+
+# ---- The sides of all pairs between the switches of a run, and which units share theirs.
+
+SLIDING = 0  # a side in the log: 1 on, 0 sliding, -1 off
+
+
+class History(NamedTuple):
+    """The gates of a run, interval by interval.
+
+    - `times`: (K + 1,), t = 0, the times of the switches, the end.
+    - `sides`: per hidden layer (K, H, P), on each interval 1 on, 0 sliding, -1 off.
+    """
+
+    times: np.ndarray
+    sides: tuple[np.ndarray, ...]
+
+    @staticmethod
+    def of(log: EventLog, layers: int, end: float) -> "History":
+        """Of a log that holds the gates of all hidden layers.
+
+        **Raises:** `ValueError` if it does not.
+        """
+        channels = [log.gate_channel(layer) for layer in range(layers)]
+        time, component, new = (np.asarray(a) for a in (log.time, log.component, log.new))
+        gate = np.isin(np.asarray(log.channel), channels) & (time < end)
+        time, component, new = time[gate], component[gate], new[gate]
+        times = np.unique(np.r_[0.0, time, end].astype(log.time.dtype))
+        codes = np.empty((len(times) - 1, len(log.initial)), np.int8)
+        now, done = np.asarray(log.initial).astype(np.int8), 0
+        # Of several events of a pair at one time the last one counts.
+        for k, past in enumerate(np.searchsorted(time, times[:-1], side="right")):
+            for event in range(done, past):
+                now[component[event]] = new[event]
+            codes[k], done = now, past
+        places = [(log.offsets[c], log.offsets[c + 1], log.channels[c].shape) for c in channels]
+        return History(times, tuple(codes[:, i:j].reshape(-1, *shape) for i, j, shape in places))
+
+    def interval(self, t: float) -> int:
+        """Which interval a time lies in; a switch belongs to the one that it begins."""
+        k = int(np.searchsorted(self.times, t, side="right")) - 1
+        return min(max(k, 0), len(self.times) - 2)
+
+    def groups(self, layer: int) -> tuple[tuple[int, ...], ...]:
+        """Units of a layer whose gates agree at all times, by their first unit.
+
+        A unit with a pair that slides is alone: the fractions of two of them differ.
+        """
+        found: dict[tuple, list[int]] = {}
+        for unit in range(self.sides[layer].shape[1]):
+            own = self.sides[layer][:, unit]
+            alone = unit if np.any(own == SLIDING) else -1
+            found.setdefault((alone, own.tobytes()), []).append(unit)
+        return tuple(tuple(units) for units in found.values())
+
+
+# ---- The pathways of a rectified linear network: which samples go through which units, and when.
+
+
+@shown(pathway)
+@dataclasses.dataclass(frozen=True, eq=False)
+class RectifiedPathway:
+    """Units whose gates agree, as long as they do.
+
+    - `sides`: (P,), of the units' pairs with the samples: 1 on, 0 sliding, -1 off.
+    - `units`: those that were in it at some time of its life.
+    - `start`, `end`: its life, in units of flow time: while any unit has these sides.
+    - `share`: of the fall of the loss over the whole run, what these units carry in that time.
+    """
+
+    sides: np.ndarray
+    units: tuple[int, ...]
+    start: float
+    end: float
+    share: float
+
+    @property
+    def samples(self) -> tuple[int, ...]:
+        """The samples that go through it: those on which its units are on or slide."""
+        return tuple(np.flatnonzero(self.sides >= SLIDING).tolist())
+
+    @property
+    def lifetime(self) -> float:
+        """`end - start`."""
+        return self.end - self.start
+
+
+class _Living:
+    """A pathway that has not ended yet."""
+
+    def __init__(self, start: float):
+        self.start, self.units, self.work = start, set(), 0.0
+
+    def over(self, sides: np.ndarray, end: float, whole: float) -> RectifiedPathway:
+        """What became of it; `whole` is the fall of the loss."""
+        units = tuple(sorted(self.units))
+        return RectifiedPathway(sides, units, self.start, end, self.work / whole)
+
+
+def pathways_of(history: History, work: np.ndarray) -> tuple[RectifiedPathway, ...]:
+    """All of a run, the largest share first; `work` (K, H + 1) as `work` has it."""
+    whole, sides = float(np.sum(work)) or 1.0, history.sides[0]  # at rest all shares are zero
+    living: dict[bytes, _Living] = {}
+    found: list[RectifiedPathway] = []
+
+    def ended(names, end):
+        for name in names:
+            found.append(living.pop(name).over(np.frombuffer(name, np.int8), end, whole))
+
+    for k, start in enumerate(history.times[:-1]):
+        names = [row.tobytes() for row in sides[k]]
+        ended([name for name in living if name not in set(names)], float(start))
+        for unit, name in enumerate(names):
+            one = living.setdefault(name, _Living(float(start)))
+            one.units.add(unit)
+            one.work += work[k, unit]
+    ended(list(living), float(history.times[-1]))
+    return tuple(sorted(found, key=lambda one: -one.share))
+
+
+# ---- The flow of a gated linear network whose gates, and when they switch, are those of a ReLU
+# run.
+
+
+def replayed(
+    problem: Problem, flow: GatedFlow, dense: Any, history: History, slots: int, rtol: float
+) -> Parameters:
+    r"""Parameters at the end, from those at the start, through all intervals.
+
+    Nothing of the weights is handed over, only the gates g(t) of the run's own weights: the field
+    is that of a `GatedLinearNetwork`, by automatic differentiation. Where pairs slide their z is
+    zero in the run, and here only as exactly as g(t) makes it.
+    """
+    parameters = problem.parameters
+    spans = zip(history.times[:-1], history.times[1:], history.sides[0], strict=True)
+    for start, end, codes in spans:
+        parameters = _through(
+            problem, flow, dense, jnp.asarray(start), jnp.asarray(end), parameters,
+            jnp.asarray(codes), slots, jnp.asarray(rtol),
+        )  # fmt: skip
+    return parameters
+
+
+@eqx.filter_jit
+def _through(problem, flow, dense, start, end, parameters, codes, slots, rtol):
+    """From the beginning of an interval to its end."""
+    sides = sides_of(flow.kinks, codes, slots)
+    network = problem.network
+    blank = network.frozen(problem.task)
+    descended = objective(blank, problem.task, problem.loss, decay=problem.decay)
+
+    def velocity(t, y, args):
+        gates = effective_gates(flow, lax.stop_gradient(as_tree(dense.evaluate(t))), sides)
+        gated = blank.with_sample_gates((gates.T,))
+        return GradientField(descended, gated, problem.constants)(t, y, args)
+
+    solution = diffrax.diffeqsolve(
+        diffrax.ODETerm(velocity),  # pyright: ignore
+        diffrax.Dopri8(),
+        start,
+        end,
+        None,
+        parameters,
+        stepsize_controller=diffrax.PIDController(rtol=rtol, atol=rtol / 100),
+        saveat=diffrax.SaveAt(t1=True),
+        max_steps=None,
+        adjoint=diffrax.ForwardMode(),
+    )
+    assert solution.ys is not None
+    return jax.tree.map(lambda a: a[0], solution.ys)
+
+
+# ---- How much of the fall of the loss every unit carries between two switches.
+#
+# Along a gradient flow $-dL/dt = \sum_w \tau |\dot w|^2$ over all parameters, sliding pairs
+# included (their velocity is the negative subgradient of least norm), and every parameter of a
+# network with one hidden layer belongs to one unit or to the readout's bias. So
+#
+# $$E_{jk} = \int_{t_k}^{t_{k+1}} \tau |\dot w_j|^2 + \tau |\dot a_j|^2\, dt \ge 0,
+#   \qquad \sum_{jk} E_{jk} = L(0) - L(t_1)$$
+#
+# with nothing left over. With weight decay L is what is descended, decay included.
 
 # Exact for polynomials of degree 15: the integrand's over a step, whose state has degree 4 or 7.
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(8)

@@ -26,7 +26,7 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Float
 
 from flowlin._tools.numerics import decayed
-from flowlin.theory._form import Range, closed_form
+from flowlin.theory.closed_form import Range, closed_form
 
 MATRICES = {"w1": 2, "w2": 2, "s_yx": 2}
 SINGLE = {
@@ -184,3 +184,48 @@ def _triangular(rows: Array, length: Array) -> tuple[Float[Array, "N k"], Float[
     start = rows, jnp.zeros((k, hidden), rows.dtype)
     _, (columns, scale) = lax.scan(step, start, jnp.arange(k))
     return columns.T, scale
+
+
+# ---- A single linear layer: gradient flow of linear regression.
+
+
+@closed_form(axes={"w0": 2, "s_yx": 2, "s_x": 2})
+@jax.jit
+def single_layer(
+    t: ArrayLike, w0: ArrayLike, s_yx: ArrayLike, s_x: ArrayLike, *, tau: ArrayLike = 1.0
+) -> Float[Array, "... N_out N_in"]:
+    r"""Weights W(t) of a single linear layer, $\tau \dot W = \Sigma_{yx} - W \Sigma_x$.
+
+    $$W(t) = W_0\, e^{-\Sigma_x t / \tau} + \Sigma_{yx} \int_0^{t / \tau} e^{-\Sigma_x s} ds,$$
+
+    the integral being $\Sigma_x^+ (1 - e^{-\Sigma_x t / \tau})$ where the inputs vary. Elsewhere
+    W stays; $\Sigma_{yx}$ vanishes there, as the correlation of any data does.
+
+    **Arguments:**
+
+    - `t`: times of any shape, >= 0, inf allowed.
+    - `w0`: W at t = 0, (N_out, N_in). With a bias [b, W], and moments of the inputs [c; x].
+    - `s_yx`, `s_x`: $Y^T X / P$, (N_out, N_in), and $X^T X / P$, (N_in, N_in), of any rank.
+    - `tau`: time constant.
+
+    Differentiable in t, w0, s_yx and tau; in s_x where its eigenvalues differ.
+
+    **Raises:** `ValueError` for shapes that do not fit.
+
+    Source: linear regression; the per-mode form is Saxe et al. (2014), shallow network.
+    """
+    w0, s_yx, s_x = (jnp.asarray(z, dtype=jnp.result_type(float, z)) for z in (w0, s_yx, s_x))
+    if w0.shape != s_yx.shape or s_x.shape != (w0.shape[1],) * 2:
+        raise ValueError(
+            f"`w0` {w0.shape}, `s_yx` {s_yx.shape} and `s_x` {s_x.shape} must be (N_out, N_in), "
+            "(N_out, N_in) and (N_in, N_in)."
+        )
+    d, v = jnp.linalg.eigh(s_x)
+    info = jnp.finfo(s_x.dtype)
+    varies = d > d.shape[0] * info.eps * d[-1]
+    d = jnp.where(varies, d, 0.0)
+    # Finite times at which every direction has arrived.
+    arrived = 1 / (info.eps * jnp.where(varies, d, 1.0))
+    times = jnp.minimum((jnp.asarray(t, s_x.dtype) / tau)[..., None], arrived)
+    gain = jnp.where(varies, decayed(d, times), 0.0)[..., None, :]
+    return ((w0 @ v) * jnp.exp(-d * times)[..., None, :] + (s_yx @ v) * gain) @ v.T

@@ -15,6 +15,7 @@ $\kappa$ comes to one.
 """
 
 import math
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -23,24 +24,32 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float
 
+from flowlin._tools.arguments import array, checked, number
 from flowlin._tools.arrays import is_traced
-from flowlin._tools.checks import array, checked, number
-from flowlin._tools.show import shown
-from flowlin.field.gates.sides import ON
-from flowlin.log.linear_phase import LinearizationTime
-from flowlin.theory import summary
-from flowlin.theory._form import TIME, nan_of, unless
-from flowlin.theory.early.phase import EarlyPhase, compiled
-from flowlin.theory.origin import require_origin
-from flowlin.theory.task_modes import Modes
-from flowlin.theory.unbalanced import imbalance, unbalanced_hitting_time
+from flowlin._tools.printing import Summary, first, shown
+from flowlin.engine.kinks.sides import ON
+from flowlin.measures.modes import Modes, require_origin
+from flowlin.record.linearization import LinearizationTime
+from flowlin.theory.closed_form import TIME, nan_of, unless
+from flowlin.theory.early_phase import EarlyPhase, compiled, early_phase_summary
+from flowlin.theory.two_layer import imbalance, unbalanced_hitting_time
+
+
+def slowed_clock_summary(found: Any) -> Summary:
+    """The leading mode, and the early phase whose clock it slows down."""
+    s, d = first(found.modes.s, most=1), first(found.modes.d, most=1)
+    s, d = (word.removesuffix(", ...") for word in (s, d))
+    title = f"SlowedClock by the leading mode, s = {s}, d = {d}"
+    early = early_phase_summary(found.early)
+    return Summary(title, [("early phase", early.title), *early.rows])
+
 
 CELLS = 64  # of the integral, each with four Gauss points
 
 _share = number("a number in [0, 1)", lambda share: math.isnan(share) or 0 <= share < 1)
 
 
-@shown(summary.slowed_clock)
+@shown(slowed_clock_summary)
 class SlowedClock(eqx.Module):
     """Time t of a ReLU network's flow at the clock reading theta of its early phase.
 

@@ -8,24 +8,41 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 from jaxtyping import Array, ArrayLike, Float
 
+from flowlin._tools.arguments import an, checked, not_negative
 from flowlin._tools.arrays import augment, is_traced
-from flowlin._tools.checks import checked, not_negative
-from flowlin._tools.door import an
-from flowlin._tools.show import shown
-from flowlin.network.fit import check_fit
-from flowlin.network.kinds import AbstractNetwork, LinearNetwork
+from flowlin._tools.printing import ADVICE, Summary, clipped, shown
+from flowlin.networks.base import check_fit
+from flowlin.networks.kinds import AbstractNetwork, LinearNetwork
 from flowlin.tasks.task import Task
-from flowlin.theory import summary
-from flowlin.theory._form import TIME
-from flowlin.theory.conditions import Certificate, Problem, end_to_end, examined, matrices
-from flowlin.theory.isolated import Mode
-from flowlin.theory.numerical import distance, of_run, require_problem, require_start
-from flowlin.theory.regression import single_layer
-from flowlin.theory.riccati import balanced_product
-from flowlin.theory.unbalanced import imbalance
+from flowlin.theory.certificate import (
+    Certificate,
+    Problem,
+    certificate,
+    end_to_end,
+    examined,
+    matrices,
+)
+from flowlin.theory.closed_form import TIME
+from flowlin.theory.flow_checks import distance, of_run, require_problem, require_start
+from flowlin.theory.mode import Mode
+from flowlin.theory.riccati import balanced_product, single_layer
+from flowlin.theory.two_layer import imbalance
 
 
-@shown(summary.solution)
+def solution(found: Any) -> Summary:
+    """Which it is, whether it is exact, why, and the conditions."""
+    why = ("why", clipped(found.why, ADVICE))
+    return Summary(
+        f"Solution: {solution_title(found)}", [why, *certificate(found.certificate).rows]
+    )
+
+
+def solution_title(found: Any) -> str:
+    """Which solution it is, and whether it is exact."""
+    return f"{found.name}, {'exact' if found.exact else 'not exact'}"
+
+
+@shown(solution)
 class Solution(eqx.Module):
     """A closed form of the gradient flow of one network on one task, exact or labelled otherwise.
 

@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from flowlin._tools.arrays import lowest
-from flowlin._tools.checks import (
+from flowlin._tools.arguments import (
     WORDS,
     array,
     calling,
@@ -21,7 +20,8 @@ from flowlin._tools.checks import (
     one_of,
     refuse,
 )
-from flowlin._tools.codec import storable
+from flowlin._tools.arrays import lowest
+from flowlin._tools.files import storable
 
 
 class Loss(eqx.Module):

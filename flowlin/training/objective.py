@@ -3,20 +3,75 @@
 import abc
 import functools
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from equinox import AbstractClassVar, AbstractVar
+from jax import lax
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
-from flowlin._tools.types import Parameters
-from flowlin.field.chunks import summed
-from flowlin.loss import Loss
-from flowlin.network.forward_pass import product
-from flowlin.network.model import AbstractModel
+from flowlin._tools.arrays import Parameters
+from flowlin.networks.base import AbstractModel
+from flowlin.networks.layered import product
 from flowlin.tasks.task import Task
+from flowlin.training.losses import Loss
+
+# ---- Sums over the samples of a task, in chunks, so that memory does not grow with the samples.
+
+Sums = TypeVar("Sums")
+
+# Bytes per array of one chunk, and rows at least, by `benchmarks/evaluation.py --chunks`: a CPU
+# keeps a chunk's arrays in its cache. Accelerators want large products; theirs is not measured.
+BYTES, BYTES_ELSEWHERE, ROWS = {"cpu": 2**21}, 2**28, 512
+
+
+def pieces(samples: int, width: int, itemsize: int) -> int:
+    """Number of chunks for arrays (samples, width); 1 is a single pass."""
+    room = BYTES.get(jax.default_backend(), BYTES_ELSEWHERE)
+    return max(1, samples // max(ROWS, room // (width * itemsize)))
+
+
+def summed(function: Callable[[PyTree], Sums], rows: PyTree, width: int, shards: int = 1) -> Sums:
+    """`function` of the rows, a tree of sums over samples, with the samples taken in chunks.
+
+    Reverse mode recomputes every chunk instead of keeping its arrays.
+
+    **Arguments:**
+
+    - `function`: of a tree such as `rows` with fewer samples; additive over samples.
+    - `rows`: tree of arrays with a leading axis of samples, (P, ...).
+    - `width`: numbers per sample that `function` holds at once.
+    - `shards`: number of devices among which the samples are split, a divisor of P. Each adds up
+      its own rows, and what they have is added once at the end.
+    """
+    first = jax.tree.leaves(rows)[0]
+    own = first.shape[0] // shards
+    number = pieces(own, width, first.dtype.itemsize)
+    if number == 1:
+        return function(rows)
+    length = own // number
+    blocks = jax.tree.map(lambda a: a.reshape(shards, own, *a.shape[1:]), rows)
+
+    def chunk(start: int | Array, size: int) -> PyTree:
+        cut = jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, start, size, axis=1), blocks)
+        return jax.vmap(function)(cut)
+
+    # The cut is inside: reverse mode would keep every chunk's rows, a copy of the task.
+    chunk = jax.checkpoint(chunk, static_argnums=1)
+
+    def body(total: PyTree, k: Array) -> tuple[PyTree, None]:
+        return jax.tree.map(jnp.add, total, chunk(k * length, length)), None
+
+    zero = jax.tree.map(
+        lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(lambda: chunk(0, length))
+    )
+    total, _ = lax.scan(body, zero, jnp.arange(number))
+    rest = own - number * length  # fewer rows than there are chunks
+    if rest:
+        total = jax.tree.map(jnp.add, total, chunk(number * length, rest))
+    return jax.tree.map(lambda a: jnp.sum(a, axis=0), total)
 
 
 def dot(a: PyTree, b: PyTree) -> Array:
@@ -74,7 +129,7 @@ class AbstractPlain(AbstractObjective):
 class FullData(AbstractPlain):
     """The loss on all samples, by a forward and a backward pass over chunks of them.
 
-    - `width`: over which kinks are rounded off, if they are, see `flowlin.network.rounded`.
+    - `width`: over which kinks are rounded off, if they are, see `flowlin.networks.layered`.
     - `shards`: devices among which the samples are split.
     """
 
@@ -186,3 +241,67 @@ class Modified(AbstractAltered):
         slope = plain(parameters)
         slope, bend = jax.jvp(plain, (parameters,), (slope,))
         return jax.tree.map(lambda g, h: g + self.learning_rate / 2 * h, slope, bend)
+
+
+# ---- Weight decay: half the sum of squares of what is trained, added to what is descended.
+
+
+class Decay(eqx.Module):
+    r"""The gradient $\lambda w$ of $\frac{\lambda}{2} \|w\|^2$, weights and biases alike.
+
+    - `rate`: $\lambda \ge 0$, a number for all parameters, or (L,) one per layer.
+    """
+
+    rate: Float[Array, "*L"]
+
+    def pull(self, parameters: Parameters) -> Parameters:
+        r"""$\lambda w$ of all parameters."""
+        if self.rate.ndim == 0:
+            return jax.tree.map(lambda w: self.rate * w, parameters)
+        weights, biases = parameters
+        pulled = [
+            jax.tree.map(lambda w, k=k: self.rate[k] * w, layer)
+            for k, layer in enumerate(zip(weights, biases, strict=True))
+        ]
+        return tuple(w for w, _ in pulled), tuple(b for _, b in pulled)
+
+    def first(self) -> Float[Array, ""]:
+        r"""$\lambda$ of the first layer."""
+        return self.rate if self.rate.ndim == 0 else self.rate[0]
+
+
+def slowed(velocity: Parameters, decay: Decay | None, parameters: Parameters) -> Parameters:
+    """A velocity of the parameters with the decay's, $-\\lambda w$, where there is one."""
+    if decay is None:
+        return velocity
+    return jax.tree.map(jnp.subtract, velocity, decay.pull(parameters))
+
+
+class Decayed(AbstractAltered):
+    r"""What a run with weight decay descends, $L + \frac{\lambda}{2} \|w\|^2$.
+
+    `value` stays the loss on the data, which may rise: $\tau \dot L = -|g|^2 - \lambda\, g \cdot w$
+    with its gradient g.
+    """
+
+    plain: AbstractObjective
+    decay: Decay
+
+    alteration: ClassVar[str] = "with weight decay"
+
+    def descended(self, network: AbstractModel, parameters: Parameters = None) -> Float[Array, ""]:
+        """The loss with the decay."""
+        parameters = network.parameters if parameters is None else parameters
+        energy = dot(self.decay.pull(parameters), parameters) / 2
+        return self.plain.descended(network, parameters) + energy
+
+    def gradient(self, network: AbstractModel, parameters: Parameters = None) -> Parameters:
+        """Gradient of the loss with the decay."""
+        parameters = network.parameters if parameters is None else parameters
+        gradient: Parameters = self.plain.gradient(network, parameters)
+        return jax.tree.map(jnp.add, gradient, self.decay.pull(parameters))
+
+
+def decayed(plain: AbstractObjective, decay: Decay | None) -> AbstractObjective:
+    """An objective with the decay, where there is one."""
+    return plain if decay is None else Decayed(plain, decay)

@@ -3,10 +3,10 @@
 import equinox as eqx
 from jaxtyping import Array, PyTree
 
-from flowlin.field.decay import Decay
-from flowlin.loss import Loss
-from flowlin.network.model import AbstractModel, moving
+from flowlin.networks.base import AbstractModel, moving
 from flowlin.tasks.task import Task
+from flowlin.training.losses import Loss
+from flowlin.training.objective import Decay
 
 
 class Problem(eqx.Module):

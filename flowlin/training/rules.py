@@ -1,22 +1,51 @@
-"""The vector field of a run, and the objective that it descends."""
+"""Time constants: one for all parameters, one per array, or none for what does not move."""
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import ArrayLike, PyTree
+from jaxtyping import Array, ArrayLike, PyTree
 
-from flowlin._tools.flat import as_tree, like
-from flowlin._tools.types import Parameters
-from flowlin.field.decay import Decay, decayed
-from flowlin.field.graph_statistics import GraphStatistics, is_cheaper
-from flowlin.field.objective import AbstractObjective, FullData
-from flowlin.field.pace import paced
-from flowlin.field.statistics import Statistics
-from flowlin.loss import Loss, SquaredError
-from flowlin.network.graph import GatedGraph
-from flowlin.network.kinds import LinearNetwork
-from flowlin.network.model import AbstractModel
+from flowlin._tools.arrays import Parameters
+from flowlin._tools.numerics import as_tree, like
+from flowlin.networks.base import AbstractModel
+from flowlin.networks.graph import GatedGraph
+from flowlin.networks.kinds import LinearNetwork
 from flowlin.tasks.task import Task
+from flowlin.training.losses import Loss, SquaredError
+from flowlin.training.objective import AbstractObjective, Decay, FullData, decayed
+from flowlin.training.statistics import GraphStatistics, Statistics, is_cheaper
+
+
+def is_none(node: PyTree) -> bool:
+    """Whether it stands for what does not move."""
+    return node is None
+
+
+def spread(tau: PyTree, parameters: PyTree) -> PyTree:
+    """The time constant of every array, for a prefix `tau` of the tree; None where it rests."""
+
+    def each(one: Array | None, part: PyTree) -> PyTree:
+        return jax.tree.map(lambda _: one, part)
+
+    return jax.tree.map(each, tau, parameters, is_leaf=is_none)
+
+
+def layer_moves(tau: PyTree, network: AbstractModel) -> list[tuple[bool, bool]]:
+    """Whether the weights and the bias of each layer of a network move; a missing bias does not."""
+    weights, biases = spread(tau, network.parameters)
+    return [(w is not None, b is not None) for w, b in zip(weights, biases, strict=True)]
+
+
+def paced(force: PyTree, tau: PyTree) -> PyTree:
+    """The velocity that a force gives, force / tau; None for what rests."""
+
+    def each(one: Array | None, part: PyTree) -> PyTree:
+        return None if one is None else jax.tree.map(lambda f: f / one, part)
+
+    return jax.tree.map(each, tau, force, is_leaf=is_none)
+
+
+# ---- The vector field of a run, and the objective that it descends.
 
 
 def objective(
@@ -43,7 +72,7 @@ def objective(
 class GradientField(eqx.Module):
     """The vector field dw/dt = -grad L / tau, with the signature that diffrax expects.
 
-    `tau` is a prefix of the parameters' tree; see `flowlin.field.pace`.
+    `tau` is a prefix of the parameters' tree; see `flowlin.training.rules`.
     """
 
     objective: AbstractObjective

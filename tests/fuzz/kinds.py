@@ -19,10 +19,10 @@ from jax.sharding import Mesh
 from matplotlib.axes import Axes
 
 import flowlin as fl
-from flowlin.events.kinds import AbstractEvent
-from flowlin.loss import Loss
-from flowlin.network.kinds import AbstractNetwork
-from flowlin.solvers.kinks import AbstractKinks
+from flowlin.engine.kinks.policies import AbstractKinks
+from flowlin.events.events import AbstractEvent
+from flowlin.networks.kinds import AbstractNetwork
+from flowlin.training.losses import Loss
 from tests.fuzz.things import shared
 
 Test = Callable[[Any], bool]

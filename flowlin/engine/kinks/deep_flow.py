@@ -11,13 +11,14 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 
-from flowlin._tools.arrays import augment
-from flowlin._tools.rounding import rounding_in
-from flowlin._tools.types import Parameters
-from flowlin.field.decay import Decay, slowed
-from flowlin.field.gates import unfed
-from flowlin.field.gates.layer_sides import (
+from flowlin._tools.arrays import Parameters, augment
+from flowlin._tools.numerics import rounding_in
+from flowlin.engine.kinks import unfed
+from flowlin.engine.kinks.sides import (
+    OFF,
+    SLIDING,
     DeepFrozen,
+    Hyperplanes,
     LayerSides,
     columns,
     of_used,
@@ -25,11 +26,11 @@ from flowlin.field.gates.layer_sides import (
     solve,
     take,
 )
-from flowlin.field.gates.sides import OFF, SLIDING, Hyperplanes
-from flowlin.field.pace import is_none, layer_moves, spread
-from flowlin.loss import Loss
-from flowlin.network.kinds import ReLUNetwork
+from flowlin.networks.kinds import ReLUNetwork
 from flowlin.tasks.task import Task
+from flowlin.training.losses import Loss
+from flowlin.training.objective import Decay, slowed
+from flowlin.training.rules import is_none, layer_moves, spread
 
 Layers = list[Array]  # one array (H_l, P) per hidden layer
 
@@ -63,8 +64,8 @@ class DeepFlow(eqx.Module):
 
     with f minus the gradient with all of S off, and D the diagonal of 1/tau: what is left of f
     beside the span of the sliding pairs' gradients, in the metric of D. C_p depends on the u of
-    the layers above (`flowlin.field.gates.layers_rule` has the derivation). Each layer has its own
-    tau; D is zero for what does not move, and a unit whose z cannot move has no kinks. For one
+    the layers above (`flowlin.engine.kinks.deep_switching` has the derivation). Each layer has its
+    own tau; D is zero for what does not move, and a unit whose z cannot move has no kinks. For one
     hidden layer this is `GatedFlow`, where Phi does not change along a piece and units do not mix.
     Here it does: z is no linear function of the parameters, and steps leave the kinks by their own
     errors; `settle` brings them back.
@@ -329,7 +330,7 @@ class DeepFlow(eqx.Module):
         return self.moving(self.velocity(parameters, at, self.decay))
 
     def unfed(self, codes: Int[Array, "H P"]) -> Bool[Array, "H P"]:
-        """Pairs whose inputs are zero at these sides (`flowlin.field.gates.unfed`)."""
+        """Pairs whose inputs are zero at these sides (`flowlin.engine.kinks.unfed`)."""
         return jnp.concatenate(unfed.pairs(self.network, self.split(codes)))
 
     def push(

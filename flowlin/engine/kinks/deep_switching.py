@@ -37,16 +37,27 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from flowlin._tools.copies import copied
-from flowlin._tools.rounding import rounding_in
-from flowlin._tools.types import Parameters
-from flowlin.field.gates import unfed
-from flowlin.field.gates.layer_sides import LayerSides, put, solve, take
-from flowlin.field.gates.layers import DeepFlow, Pass
-from flowlin.field.gates.one_layer_rule import side_of
-from flowlin.field.gates.rule import AbstractRule, Piece
-from flowlin.field.gates.sides import FINE, NO_SLOTS, OFF, ON, SLIDING, UNSOLVED, slots_of
-from flowlin.log.buffer import Buffer
+from flowlin._tools.arrays import Parameters, copied
+from flowlin._tools.numerics import rounding_in
+from flowlin.engine.kinks import unfed
+from flowlin.engine.kinks.deep_flow import DeepFlow, Pass
+from flowlin.engine.kinks.one_layer import side_of
+from flowlin.engine.kinks.sides import (
+    FINE,
+    NO_SLOTS,
+    OFF,
+    ON,
+    SLIDING,
+    UNSOLVED,
+    AbstractRule,
+    LayerSides,
+    Piece,
+    put,
+    slots_of,
+    solve,
+    take,
+)
+from flowlin.record.event_log import Buffer
 
 BLOCK_PASSES = 12  # in which all wrong sides change at once, before the last one alone
 STARTS = 32  # of a choice
@@ -157,7 +168,7 @@ class NetworkRule(AbstractRule):
         return self._settled(event.parameters, codes, open_, crosses, silent)
 
     def _fed(self, event: _Event) -> LayerSides:
-        """New sides where inputs of pairs may be zero (`flowlin.field.gates.unfed`).
+        """New sides where inputs of pairs may be zero (`flowlin.engine.kinks.unfed`).
 
         What only pairs at their kinks feed reaches z = 0 with them: the event is theirs, and it
         chooses with them. The loss is not convex there, and the choice may run in circles; then it

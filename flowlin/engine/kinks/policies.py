@@ -9,16 +9,15 @@ import jax.numpy as jnp
 from equinox import AbstractClassVar, AbstractVar
 from jaxtyping import ArrayLike
 
+from flowlin._tools.arguments import WORDS, checked, instance, known, positive, warn, whole
 from flowlin._tools.arrays import ENABLE_X64
-from flowlin._tools.checks import WORDS, checked, instance, known, positive, whole
-from flowlin._tools.warning import warn
-from flowlin.field.problem import Problem
-from flowlin.network.kinds import ReLUNetwork
-from flowlin.network.model import AbstractModel
-from flowlin.solvers.averaged import FINEST, AveragedGates
-from flowlin.solvers.explicit import Explicit, is_explicit
-from flowlin.solvers.walk import ExactWalk, rule_for
+from flowlin.engine.kinks.averaged import FINEST, AveragedGates
+from flowlin.engine.kinks.walk import ExactWalk, rule_for
+from flowlin.engine.solvers.wrapped import Explicit, is_explicit
+from flowlin.networks.base import AbstractModel
+from flowlin.networks.kinds import ReLUNetwork
 from flowlin.tasks.task import Task
+from flowlin.training.problem import Problem
 
 MANY_PAIRS = 10_000  # (unit, sample) pairs beyond which each one's switches are too many
 DEFAULT = "the default; stiffness was not measured"
@@ -161,7 +160,7 @@ class AveragedKinks(AbstractKinks):
     For ReLU (and leaky ReLU) networks with one hidden layer and too many (unit, sample) pairs to
     walk exactly. Each switch within a step costs an ordinary method an error of first order in
     the step's length; averaged, the order is two, at two evaluations a step: see
-    `flowlin.solvers.averaged.AveragedGates`, which is the run's solver (`solver` must be None).
+    `flowlin.engine.kinks.averaged.AveragedGates`, the run's solver (`solver` must be None).
 
     The steps are explicit: where the flow is stiff, as with a strong bias on images, they are
     bounded by about 2 over the sharpness. At an `rtol` of 1e-3 and more such a run goes on with
@@ -233,7 +232,7 @@ class ExactKinks(AbstractKinks):
     width), and descent, whose gates in the two layers are correlated, may stay. Such exits are in
     the log, `flow.events.select("branch")`, and `flow.stats["branch_certificate"]` says how far
     from convex the first one was: the largest C of the pair that left over all gates above it
-    (NaN without a branch; see `flowlin.field.gates.layers_rule` for rule and derivation).
+    (NaN without a branch; see `flowlin.engine.kinks.deep_switching` for rule and derivation).
 
     Without biases a layer may send nothing for a sample, and units that are at their kinks there
     leave them one by one or two at a time, with what they feed. Where more than two would leave

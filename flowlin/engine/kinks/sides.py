@@ -1,13 +1,19 @@
 """Sides of the (unit, sample) pairs, and the kinks that samples share."""
 
-import equinox as eqx
-import jax.numpy as jnp
-from jax import lax
-from jaxtyping import Array, ArrayLike, Bool, Float, Int
+import abc
+import math
+from typing import Any
 
-from flowlin._tools.arrays import places
-from flowlin._tools.copies import copied
-from flowlin._tools.numerics import pseudo_inverse
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from equinox import AbstractVar
+from jax import lax
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree, Shaped
+
+from flowlin._tools.arrays import Parameters, copied, places
+from flowlin._tools.numerics import pseudo_inverse, rounding_in
+from flowlin.record.event_log import Buffer
 
 OFF, SLIDING, ON = -1, 0, 1
 # What can go wrong at an event.
@@ -161,3 +167,188 @@ def held(x: Float[Array, "m N"]) -> tuple[Float[Array, "m N"], Float[Array, "N N
     solve = (2 * b - b @ (x @ x.T) @ b) @ x
     small = inputs <= 2 * slots
     return solve, jnp.eye(inputs, dtype=x.dtype) - x.T @ solve if small else None
+
+
+# ---- Sides of the pairs of all layers, and the equations of those that slide, in slots.
+
+FEW = 16  # pairs that slide at once
+
+
+class LayerSides(eqx.Module):
+    """The side of every pair of all layers, and the leaders that slide, in m slots.
+
+    - `codes`: OFF, SLIDING or ON; the units of all layers, first layer first.
+    - `slots`: positions of the sliding leaders in the flattened codes; H P in empty slots.
+    - `trouble`: what went wrong, FINE as long as nothing did.
+    - `certificate`: the upper bound of C (`DeepFlow.reach`) of the pair that left at the run's
+      first branch, NaN without one.
+    """
+
+    codes: Int[Array, "H P"]
+    slots: Int[Array, " m"]
+    trouble: Int[Array, ""]
+    certificate: Float[Array, ""]
+
+    @property
+    def report(self) -> dict[str, Array]:
+        """What a run's `stats` say of them."""
+        return {"branch_certificate": self.certificate}
+
+
+class DeepFrozen(eqx.Module):
+    """What a vector field needs of the sides, constant along a piece."""
+
+    codes: Int[Array, "H P"]
+    gates: Float[Array, "H P"]
+    slots: Int[Array, " m"]
+
+
+def take(pairs: Shaped[Array, "H P"], slots: Int[Array, " m"]) -> Shaped[Array, " m"]:
+    """The slots' entries, zero in empty slots."""
+    there = pairs.ravel().at[slots].get(mode="clip", wrap_negative_indices=False)
+    return jnp.where(slots < pairs.size, there, jnp.zeros((), pairs.dtype))
+
+
+def columns(matrix: Shaped[Array, "n P"], which: Int[Array, " m"]) -> Shaped[Array, "n m"]:
+    """These columns, all of which there are."""
+    return matrix.at[:, which].get(mode="promise_in_bounds", wrap_negative_indices=False)
+
+
+def put(
+    values: Float[Array, " m"], slots: Int[Array, " m"], shape: tuple[int, ...]
+) -> Float[Array, "H P"]:
+    """Zero but for the slots' entries."""
+    flat = jnp.zeros(math.prod(shape), values.dtype).at[slots]
+    return flat.set(values, mode="drop", wrap_negative_indices=False).reshape(shape)
+
+
+def of_used(function: Any, slots: Int[Array, " m"], empty: int) -> PyTree:
+    """A function of the slots, of as few of them as hold all in use; results padded with zeros.
+
+    Slots in use come first, the others are `empty`. Mostly few pairs slide, and what their Gram
+    matrix costs grows with the cube of its size: `FEW`, four times as many, and so on.
+    """
+    most, counts = slots.size, [slots.size]
+    while (few := FEW * 4 ** (len(counts) - 1)) < most:
+        counts.insert(-1, few)
+
+    def first(count: int) -> Any:
+        def found():
+            pad = (0, most - count)
+            return jax.tree.map(lambda a: jnp.pad(a, pad), function(slots[:count]))
+
+        return found
+
+    more = sum((slots[count] < empty).astype(int) for count in counts[:-1])
+    return lax.switch(more, [first(count) for count in counts])
+
+
+def solve(gram: Float[Array, "m m"], q: Float[Array, " m"]) -> Float[Array, " m"]:
+    """Solution of gram u = q, for q in its range; zero in empty slots.
+
+    A little is added to the diagonal, so that dependent gradients do no harm; what that changes
+    of gram u is of the size of rounding.
+    """
+    eps = jnp.finfo(gram.dtype).eps
+    diagonal = jnp.diagonal(gram)
+    ridge = jnp.where(diagonal > 0, 100 * eps * jnp.max(diagonal), 1.0)
+    factor = jax.scipy.linalg.cho_factor(gram + jnp.diag(lax.stop_gradient(ridge)), lower=True)
+    return jax.scipy.linalg.cho_solve(factor, q)
+
+
+# ---- The box-constrained quadratic program that chooses gates at a kink.
+
+BLOCK_STEPS = 10  # block pivots before single ones
+
+
+def box_qp(
+    k: Float[Array, "m m"],
+    q: Float[Array, " m"],
+    bound: Float[Array, " m"],
+    active: Bool[Array, " m"],
+    max_steps: int = 500,
+) -> tuple[Float[Array, " m"], Bool[Array, ""]]:
+    r"""Minimiser of $\tfrac12 u^T K u - q^T u$ over $0 \le u \le \beta$; K positive semi-definite.
+
+    Its optimality conditions are Filippov's rule for the velocity $v = q - K u$ of several pairs
+    at their kinks: v < 0 with u = 0 (off), v > 0 with u = beta (on), or v = 0 in between
+    (sliding). v is unique; u is where K is regular.
+
+    Block principal pivoting (Judice and Pires, Comput. Oper. Res. 1994): every variable on the
+    wrong side changes its set at once. If that does not settle, Murty's rule, the first wrong
+    variable alone, which ends for every positive definite matrix.
+
+    Where K is singular, each u is found with a small multiple of the identity added to K, and
+    corrected once for it; v then has all its digits.
+
+    **Arguments:** `active` marks the variables there are; u = 0 for the others.
+
+    **Returns:** u, and whether it satisfies the conditions.
+    """
+    q, bound = jnp.where(active, q, 0.0), jnp.where(active, bound, 0.0)
+    k = jnp.where(active[:, None] & active, k, 0.0)
+    rounding = rounding_in(k.dtype)
+    slack_u = rounding.slack * bound
+    slack_v = rounding.slack * (jnp.abs(q) + jnp.abs(k) @ bound)
+    largest = jnp.max(jnp.diagonal(k))
+    ridge = jnp.where(largest > 0, rounding.cut * largest, 1.0)
+
+    def solve(free, upper):
+        fixed = jnp.where(upper, bound, 0.0)
+        inner = jnp.where(free[:, None] & free, k, 0.0)
+        factor = jax.scipy.linalg.cho_factor(inner + jnp.diag(jnp.where(free, ridge, 1.0)))
+
+        def refined(u):
+            return u + jax.scipy.linalg.cho_solve(factor, jnp.where(free, q - k @ u, 0.0))
+
+        u = refined(refined(fixed))  # the first time leaves the ridge's share
+        return u, q - k @ u
+
+    def body(state):
+        free, upper, _, step, _ = state
+        single = step >= BLOCK_STEPS
+        u, v = solve(free, upper)
+        low, high = free & (u < -slack_u), free & (u > bound + slack_u)
+        freed = active & ~free & jnp.where(upper, v < -slack_v, v > slack_v)
+        wrong = low | high | freed
+        first = jnp.arange(wrong.shape[0]) == jnp.argmax(wrong)
+        moved = wrong & jnp.where(single, first, True)
+        free = (free & ~moved) | (freed & moved)
+        upper = jnp.where(moved, high, upper)
+        return free, upper, jnp.clip(u, 0.0, bound), step + 1, ~jnp.any(wrong)
+
+    none = jnp.zeros_like(active)
+    start = (active, none, jnp.zeros_like(q), jnp.zeros((), int), jnp.asarray(False))
+    *_, u, _, settled = lax.while_loop(lambda s: ~s[-1] & (s[-2] < max_steps), body, start)
+    return u, settled
+
+
+# ---- What an exact walk needs to know of the sides.
+
+
+class Piece(eqx.Module):
+    """A piece from `start` to `end`; sides change at its end where `fired`."""
+
+    start: Array
+    end: Array
+    y1: Parameters
+    error: Parameters  # of the step that was tried, up to the time aimed at
+    dense: PyTree
+    inner: PyTree  # state of the inner solver
+    fired: Bool[Array, "H P"]
+    jump: Bool[Array, ""]  # whether the velocity at its end is not the inner solver's
+    uncertainty: Float[Array, ""]
+
+
+class AbstractRule(eqx.Module):
+    """Chooses the sides at the start and at every event of `flow`."""
+
+    flow: AbstractVar[Any]  # `GatedFlow` or `DeepFlow`
+
+    @abc.abstractmethod
+    def start(self, parameters: Parameters) -> Any:
+        """Sides at the start."""
+
+    @abc.abstractmethod
+    def switch(self, piece: Piece, sides: Any, log: Buffer) -> tuple[Any, Buffer]:
+        """Sides after the event at the end of a piece, and the log with what changed."""

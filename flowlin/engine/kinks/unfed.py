@@ -26,10 +26,10 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flowlin._tools.rounding import rounding_in
-from flowlin._tools.types import Biases, Weights
-from flowlin.field.gates.sides import ON, SLIDING
-from flowlin.network.kinds import ReLUNetwork
+from flowlin._tools.arrays import Biases, Weights
+from flowlin._tools.numerics import rounding_in
+from flowlin.engine.kinks.sides import ON, SLIDING
+from flowlin.networks.kinds import ReLUNetwork
 
 Layers = list[Array]
 

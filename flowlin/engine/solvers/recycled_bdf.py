@@ -11,22 +11,30 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
-from flowlin._tools.checks import checked, positive_at_run_time, whole
-from flowlin._tools.copies import copied
-from flowlin.solvers.history import History
-from flowlin.solvers.newton import Found, Move, Step, attached, differences, solved
-from flowlin.solvers.nordsieck import (
+from flowlin._tools.arguments import checked, positive_at_run_time, whole
+from flowlin._tools.arrays import copied
+from flowlin.engine.solvers.bdf_formulas import (
     MOST,
+    Memory,
+    Next,
     NordsieckInterpolation,
+    chosen,
     formula,
     polynomial,
     predicted,
     reordered,
     rescaled,
 )
-from flowlin.solvers.order_choice import Memory, Next, chosen
-from flowlin.solvers.ritz import Ritz
-from flowlin.solvers.states import AbstractCounting, Report
+from flowlin.engine.solvers.newton_krylov import (
+    Found,
+    Move,
+    Ritz,
+    Step,
+    attached,
+    differences,
+    solved,
+)
+from flowlin.engine.solvers.wrapped import AbstractCounting, History, Report
 
 VECTORS, DIRECTIONS = 16, 8  # kept from step to step, and of one solve
 FIRST = 20  # products with each vector at the start, where eigenvalues are followed

@@ -1,19 +1,215 @@
 """The second-order Runge-Kutta-Chebyshev method, for stiff gradient flow."""
 
+import functools
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
 import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, PyTree
 
-from flowlin._tools.checks import checked, one_of, whole
-from flowlin._tools.loops import while_loop
-from flowlin.solvers.chebyshev import DAMPING, Chebyshev, stability_interval, stages_for, stretch
-from flowlin.solvers.history import History
-from flowlin.solvers.radius import direction, spectral_radius
-from flowlin.solvers.second_order import SecondOrder
-from flowlin.solvers.states import AbstractCounting, Report
+from flowlin._tools.arguments import checked, one_of, whole
+from flowlin._tools.numerics import while_loop
+from flowlin.engine.solvers.wrapped import AbstractCounting, History, Report
+
+# ---- What the library's own second-order solvers have in common.
+
+State = TypeVar("State")
+
+
+class SecondOrder(diffrax.AbstractAdaptiveSolver[State]):
+    """Order 2, a local error estimate of order 3, cubic Hermite dense output."""
+
+    term_structure: ClassVar = diffrax.ODETerm
+    interpolation_cls: ClassVar[Callable[..., Any]] = (
+        diffrax.ThirdOrderHermitePolynomialInterpolation
+    )
+
+    def order(self, terms):
+        """Global order."""
+        del terms
+        return 2
+
+    def error_order(self, terms):
+        """Order of the local error estimate."""
+        del terms
+        return 3
+
+    def func(self, terms, t0, y0, args):
+        """The vector field."""
+        return terms.vf(t0, y0, args)
+
+
+# ---- Coefficients of the second-order Runge-Kutta-Chebyshev method.
+#
+# With Chebyshev polynomials $T_j$, $w_0 = 1 + \epsilon / s^2$ and $w_1 = T_s'(w_0) / T_s''(w_0)$
+# the stability polynomial of stage j is
+#
+# $$P_j(z) = a_j + b_j T_j(w_0 + w_1 z), \qquad b_j = \frac{T_j''(w_0)}{T_j'(w_0)^2} \;(j \ge 2),
+#   \qquad b_0 = b_1 = b_2, \qquad a_j = 1 - b_j T_j(w_0),$$
+#
+# so that $P_s(z) = 1 + z + z^2/2 + O(z^3)$, and $|P_s| \le 1$ on $[-\beta, 0]$ with
+# $\beta = (1 + w_0) / w_1 \approx 0.653\,(s^2 - 1)$. Source: Sommeijer, Shampine and Verwer (1997),
+# J. Comput. Appl. Math. 88, 315-326, section 2.
+
+DAMPING = 2 / 13  # epsilon: |P_s| stays below about 1 - epsilon/3 inside the interval
+
+
+class Chebyshev(eqx.Module):
+    """T_j, T_j' and T_j'' at w0 = 1 + shift, each with its difference to that of j - 1.
+
+    The recurrence T_j = 2 w0 T_{j-1} - T_{j-2} in differences adds positive numbers only, so
+    that it holds its digits in float32 too.
+    """
+
+    value: Any
+    value_step: Any
+    first: Any
+    first_step: Any
+    second: Any
+    second_step: Any
+
+    @staticmethod
+    def linear(shift: Any) -> "Chebyshev":
+        """At j = 1."""
+        zero, one = 0 * shift, 1 + 0 * shift
+        return Chebyshev(
+            value=1 + shift,
+            value_step=shift,
+            first=one,
+            first_step=one,
+            second=zero,
+            second_step=zero,
+        )
+
+    def next(self, shift: Any) -> "Chebyshev":
+        """From j to j + 1."""
+        value_step = self.value_step + 2 * shift * self.value
+        first_step = self.first_step + 2 * shift * self.first + 2 * self.value
+        second_step = self.second_step + 2 * shift * self.second + 4 * self.first
+        return Chebyshev(
+            value=self.value + value_step,
+            value_step=value_step,
+            first=self.first + first_step,
+            first_step=first_step,
+            second=self.second + second_step,
+            second_step=second_step,
+        )
+
+    @property
+    def weight(self) -> Any:
+        """b_j, for j >= 2."""
+        return self.second / self.first**2
+
+
+@functools.cache
+def _tables(max_stages: int) -> tuple[np.ndarray, np.ndarray]:
+    """For s = 2 ... max_stages: stretch w1 and stability interval beta."""
+    s = np.arange(2, max_stages + 1)
+    shift = DAMPING / s**2
+    polynomial, stretch = Chebyshev.linear(shift), np.zeros(s.size)
+    for j in s:
+        polynomial = polynomial.next(shift)
+        stretch[j - 2] = (polynomial.first / polynomial.second)[j - 2]
+    return stretch, (2 + shift) / stretch
+
+
+def stretch(stages: Int[Array, ""], max_stages: int, dtype: DTypeLike) -> Float[Array, ""]:
+    """w1 of a method with so many stages."""
+    return jnp.asarray(_tables(max_stages)[0], dtype)[jnp.clip(stages, 2, max_stages) - 2]
+
+
+def stability_interval(max_stages: int) -> np.ndarray:
+    """Beta for s = 2 ... max_stages: the method is stable for h times the radius up to it."""
+    return _tables(max_stages)[1]
+
+
+def stages_for(reach: Float[Array, ""], max_stages: int) -> Int[Array, ""]:
+    """The fewest stages whose interval holds `reach`; max_stages + 1 where none does."""
+    limits = jnp.asarray(stability_interval(max_stages), reach.dtype)
+    return jnp.searchsorted(limits, reach).astype(jnp.int32) + 2
+
+
+# ---- The spectral radius of a vector field's Jacobian, by power iteration.
+
+CHANGE = 0.01  # relative change of the radius at which the iteration stops
+NOISE = 0.02  # share of the fixed random direction in each start
+
+
+def norm(tree: PyTree) -> Float[Array, ""]:
+    """Euclidean norm of all leaves together."""
+    return jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree)))
+
+
+def direction(like: PyTree) -> PyTree:
+    """A fixed direction of norm 1 without structure, of the shape of `like`."""
+    leaves, structure = jax.tree.flatten(like)
+    ends = np.cumsum([leaf.size for leaf in leaves])
+    draws = [
+        _scrambled(jnp.arange(end - leaf.size, end, dtype=jnp.uint32)).astype(leaf.dtype)
+        for leaf, end in zip(leaves, ends, strict=True)
+    ]
+    draws = [draw.reshape(leaf.shape) for draw, leaf in zip(draws, leaves, strict=True)]
+    return jax.tree.unflatten(structure, [draw / norm(draws) for draw in draws])
+
+
+def _scrambled(index: Array) -> Array:
+    """Numbers in (-1/2, 1/2) from a multiplicative hash, which compiles faster than JAX's own."""
+    mixed = (index + 1) * jnp.uint32(2654435769)
+    mixed = (mixed ^ (mixed >> 15)) * jnp.uint32(2246822519)
+    return (mixed ^ (mixed >> 13)).astype(float) / 2.0**32 - 0.5
+
+
+def spectral_radius(
+    velocity: Callable[[PyTree], PyTree],
+    y: PyTree,
+    f: PyTree,
+    vector: PyTree,
+    radius: Float[Array, ""],
+    max_iterations: int,
+    loop: str,
+) -> tuple[PyTree, Float[Array, ""], Int[Array, ""]]:
+    r"""Power iteration $v \leftarrow (f(y + \delta v) - f(y)) / \delta$, normalised.
+
+    One evaluation of `velocity` where `vector` and `radius`, from a point nearby, still fit. The
+    ratio of norms is a lower bound of a symmetric Jacobian's radius, whatever the eigenvalues'
+    signs. A little of a fixed random direction enters each start, so that no direction is lost
+    for good.
+
+    **Returns:** vector, radius and the number of evaluations.
+    """
+    size = norm(y)
+    delta = jnp.sqrt(jnp.finfo(size.dtype).eps) * jnp.where(size > 0, size, 1)
+    start = jax.tree.map(lambda a, b: a + NOISE * b, vector, direction(vector))
+    start = jax.tree.map(lambda a: a / norm(start), start)
+
+    def unfinished(carry):
+        _, old, new, count = carry
+        return (count == 0) | (jnp.abs(new - old) > CHANGE * new)
+
+    def body(carry):
+        v, _, old, count = carry
+        moved = velocity(jax.tree.map(lambda a, b: a + delta * b, y, v))
+        image = jax.tree.map(lambda a, b: (a - b) / delta, moved, f)
+        new = norm(image)
+        scale = jnp.where(new > 0, new, 1)
+        v = jax.tree.map(lambda a, b: jnp.where(new > 0, a / scale, b), image, v)
+        return v, old, new, count + 1
+
+    vector, _, radius, count = while_loop(
+        unfinished,
+        body,
+        (start, radius, radius, jnp.zeros((), jnp.int32)),
+        kind=loop,  # pyright: ignore
+        max_steps=max_iterations,
+    )
+    return vector, radius, count
+
 
 SAFETY = 1.2  # the estimate is a lower bound, and the radius moves during the step
 FIRST, LATER = 50, 10  # power iterations at most: at the start, and per step

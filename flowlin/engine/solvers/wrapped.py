@@ -1,15 +1,80 @@
-"""Explicit Runge-Kutta steps from a known velocity."""
+"""What solvers that wrap another solver have in common."""
 
-from typing import Any, TypeGuard, cast
+import abc
+from typing import Any, TypeGuard, TypeVar, cast
 
 import diffrax
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from diffrax import AbstractWrappedSolver
 from jax import lax
-from jaxtyping import PyTree
+from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
-from flowlin.solvers.wrapped import Wrapped
+State = TypeVar("State")
+
+
+class Forwarding(AbstractWrappedSolver[State]):
+    """Forwards what diffrax reads off a solver, but for its dense output.
+
+    Subclasses define `init`, `step` and `interpolation_cls`.
+    """
+
+    @property
+    def term_structure(self):  # pyright: ignore
+        """Forwarded."""
+        return self.solver.term_structure
+
+    @property
+    def term_compatible_contr_kwargs(self):  # pyright: ignore
+        """Forwarded."""
+        return self.solver.term_compatible_contr_kwargs
+
+    # diffrax reads these three off anything that passes for a Runge-Kutta or implicit solver.
+
+    @property
+    def scan_kind(self) -> Any:
+        """Forwarded."""
+        return self.solver.scan_kind  # pyright: ignore
+
+    @property
+    def root_finder(self) -> Any:
+        """Forwarded."""
+        return self.solver.root_finder  # pyright: ignore
+
+    @property
+    def root_find_max_steps(self) -> Any:
+        """Forwarded."""
+        return self.solver.root_find_max_steps  # pyright: ignore
+
+    def order(self, terms):
+        """Forwarded."""
+        return self.solver.order(terms)
+
+    def strong_order(self, terms):
+        """Forwarded."""
+        return self.solver.strong_order(terms)
+
+    def error_order(self, terms):
+        """Forwarded."""
+        return self.solver.error_order(terms)
+
+    def func(self, terms, t0, y0, args):
+        """Forwarded."""
+        return self.solver.func(terms, t0, y0, args)
+
+
+class Wrapped(Forwarding[State]):
+    """Forwards the dense output as well."""
+
+    @property
+    def interpolation_cls(self):  # pyright: ignore
+        """Forwarded."""
+        return self.solver.interpolation_cls
+
+
+# ---- Explicit Runge-Kutta steps from a known velocity.
 
 
 class Explicit(Wrapped[Any]):
@@ -92,3 +157,75 @@ def evaluations(solver: diffrax.AbstractSolver) -> int:
     assert is_explicit(solver)
     tableau = cast(diffrax.ButcherTableau, solver.tableau)
     return tableau.num_stages - tableau.fsal
+
+
+# ---- What a solver logs along a run, in a state of fixed size.
+
+ROWS = 1024  # a power of two
+
+
+class History(eqx.Module):
+    """Something along a run: every step's at first, thinned to every other one when full."""
+
+    time: Float[Array, " K"]
+    value: Float[Array, "K ..."]
+    steps: Int[Array, ""]
+    stride: Int[Array, ""]
+
+    @staticmethod
+    def empty(time: ArrayLike, value: ArrayLike) -> "History":
+        """A history without rows, of values such as this one."""
+
+        def rows(like: ArrayLike) -> Array:
+            return jnp.full((ROWS, *jnp.shape(like)), jnp.inf, jnp.result_type(like))
+
+        return History(rows(time), rows(value), jnp.zeros((), jnp.int32), jnp.ones((), jnp.int32))
+
+    def append(self, time: ArrayLike, value: ArrayLike) -> "History":
+        """One step more."""
+        full = self.steps >= ROWS * self.stride
+        stride = jnp.where(full, 2 * self.stride, self.stride)
+        row = jnp.where(self.steps % stride == 0, self.steps // stride, ROWS)
+
+        def appended(rows, value):
+            half = jnp.concatenate([rows[::2], jnp.full_like(rows[ROWS // 2 :], jnp.inf)])
+            return jnp.where(full, half, rows).at[row].set(value, mode="drop")
+
+        return History(
+            appended(self.time, time), appended(self.value, value), self.steps + 1, stride
+        )
+
+    def at(self, t: Float[Array, " T"]) -> Float[Array, "T ..."]:
+        """The values at times t, linear in between."""
+        known = jnp.isfinite(self.time)
+        last = jnp.max(jnp.where(known, jnp.arange(ROWS), 0))
+        # Past the last row stands its value.
+        place = jnp.minimum(jnp.arange(ROWS), last)
+
+        def along(values: Array) -> Array:
+            return jnp.interp(t, self.time, values[place])
+
+        flat = jax.vmap(along, 1, 1)(self.value.reshape(ROWS, -1))
+        return flat.reshape(*t.shape, *self.value.shape[1:])
+
+
+# ---- What the library's own solvers carry from step to step and say of a run.
+
+Report = tuple[dict[str, Array], dict[str, Array]]
+
+
+class AbstractReporting(eqx.Module):
+    """A state that knows more of a run than how many steps it took."""
+
+    @abc.abstractmethod
+    def report(self, ts: Array, tau: Array) -> Report:
+        """Counts, and observables (T, ...) at the saved times, of a flow with this tau."""
+
+
+class AbstractCounting(AbstractReporting):
+    """One that counts, since steps differ in what they cost.
+
+    - `evaluations`: of the vector field so far, by accepted steps.
+    """
+
+    evaluations: eqx.AbstractVar[Int[Array, ""]]

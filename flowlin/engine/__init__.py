@@ -1,0 +1,1 @@
+"""The engine: arrays in, arrays out; the only room that compiles a run."""

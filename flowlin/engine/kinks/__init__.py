@@ -1,0 +1,1 @@
+"""How runs treat kinks: policies, sides, sliding, the exact walk."""
