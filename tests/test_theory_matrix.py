@@ -2,7 +2,6 @@
 
 import functools
 import pickle
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -537,14 +536,6 @@ def test_solve_says_why_deep_modes_are_not_exact(change, reason):
     ts = np.array([0.0, 0.5, 2.0, 10.0])
     error = errors(solution.product(ts), product_by_integrator(ts, network, task))
     assert 0.01 < error < 2
-
-
-def test_theory_knows_nothing_of_solvers():
-    """What it may import is kept by tests/test_house.py; diffrax is none of it."""
-    files = list(Path(fl.theory.__file__).parent.rglob("*.py"))
-    assert len(files) > 10
-    for file in files:
-        assert "diffrax" not in file.read_text(), file
 
 
 def test_solve_refuses_what_it_has_no_solution_for(tree):

@@ -2,7 +2,7 @@
 
 The entry `header` is UTF-8 JSON, `{"format": "flowlin", "version": 2, "written_by": {"flowlin":
 version, "jax": version}, "content": node}`; every other entry is a plain array.
-`flowlin._tools.files` says what a node is. Version 1, of flowlin 0.1, is read too: it did not say
+The section on values says what a node is. Version 1, of flowlin 0.1, is read too: it did not say
 what it was written by, and knew fewer classes.
 """
 

@@ -273,7 +273,7 @@ def _unit_counts(log: EventLog, first, rest, units: int) -> UnitCounts:
 
 # ---- t* by NumPy, for printing: nothing is compiled, and nothing warns.
 #
-# The numbers are those of `flowlin.record.linearization`.
+# The numbers are those of `Linearization` above.
 
 
 class Counts(NamedTuple):

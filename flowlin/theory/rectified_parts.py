@@ -162,7 +162,7 @@ class _Living:
 
 
 def pathways_of(history: History, work: np.ndarray) -> tuple[RectifiedPathway, ...]:
-    """All of a run, the largest share first; `work` (K, H + 1) as `work` has it."""
+    """All of a run, the largest share first; `work` (K, H + 1) as `work()` returns it."""
     whole, sides = float(np.sum(work)) or 1.0, history.sides[0]  # at rest all shares are zero
     living: dict[bytes, _Living] = {}
     found: list[RectifiedPathway] = []

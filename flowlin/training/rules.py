@@ -72,7 +72,8 @@ def objective(
 class GradientField(eqx.Module):
     """The vector field dw/dt = -grad L / tau, with the signature that diffrax expects.
 
-    `tau` is a prefix of the parameters' tree; see `flowlin.training.rules`.
+    `tau` is a prefix of the parameters' tree: one time constant for all parameters, one per
+    array, or None for what rests.
     """
 
     objective: AbstractObjective

@@ -361,9 +361,9 @@ class UnitRule(AbstractRule):
 # ---- The gates of one hidden layer with the fractions of its sliding pairs, and what each unit
 # does.
 #
-# A pair that slides is on for the share $u / |C|$ of its gate's range, which Filippov's rule fixes
-# (`flowlin.engine.kinks.one_layer`). With these gates the exact flow is the flow of a gated linear
-# network whose gates depend on time.
+# A pair that slides is on for the share $u / |C|$ of its gate's range, which Filippov's rule, above,
+# fixes. With these gates the exact flow is the flow of a gated linear network whose gates depend on
+# time.
 
 
 def sides_of(kinks: Hyperplanes, codes: Int[Array, "H P"], slots: int) -> Sides:
