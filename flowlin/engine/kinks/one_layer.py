@@ -361,7 +361,7 @@ class UnitRule(AbstractRule):
 # ---- The gates of one hidden layer with the fractions of its sliding pairs, and what each unit
 # does.
 #
-# A pair that slides is on for the share $u / |C|$ of its gate's range, which Filippov's rule, above,
+# A pair that slides is on for the share $u / |C|$ of its gate's range, which Filippov's rule above
 # fixes. With these gates the exact flow is the flow of a gated linear network whose gates depend on
 # time.
 
