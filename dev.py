@@ -2,7 +2,8 @@
 """Set-up and commands in one: makes `.venv`, installs flowlin into it, and runs a command there.
 
     python3 dev.py main [options]     the main job, examples/linearization_time.py
-    python3 dev.py test [options]     the tests, by pytest
+    python3 dev.py test [options]     the tests of the first tier, by pytest: five minutes
+    python3 dev.py test --all         both tiers; `test -m slow` for the second alone
     python3 dev.py docs               the documentation, into site/; any fault in it fails
     python3 dev.py run  COMMAND ...   anything else in the environment
 
@@ -19,7 +20,9 @@ import venv
 
 ROOT = pathlib.Path(__file__).resolve().parent
 HOME = ROOT / ".venv"
-ORDER = "--no-loadscope-reorder"  # by name: the long files, in the middle, do not come last
+# Two at once, a file's tests on one core since they share programs, the files in order of names.
+PYTEST = ["-m", "pytest", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
+FIRST_TIER = ["-m", "not slow", "--durations", "10"]  # an `-m` among the options overrides this one
 BIN = HOME / ("Scripts" if os.name == "nt" else "bin")
 STRICT = ["--nitpicky", "--fail-on-warning", "--keep-going", "--quiet"]
 
@@ -53,8 +56,10 @@ def main() -> int:
     match sys.argv[1:]:
         case ["main", *options]:
             commands = [[python, "examples/linearization_time.py", *options]]
+        case ["test", "--all", *options]:
+            commands = [[python, *PYTEST, "--durations", "10", *options]]
         case ["test", *options]:
-            commands = [[python, "-m", "pytest", "-n", "2", "--dist", "loadfile", ORDER, *options]]
+            commands = [[python, *PYTEST, *FIRST_TIER, *options]]
         case ["docs"]:
             commands = pages(python)
         case ["run", program, *options]:

@@ -1,10 +1,13 @@
-"""What all tests share: float64, a key, and the folder with the real data."""
+"""What all tests share: float64, strict arithmetic, a key, and the folder with the real data."""
 
 import gc
 import os
 from pathlib import Path
 
-from tests import hasty  # isort: skip
+# Compiled programs are kept on disk, as a user may do: the workers share them.
+CACHE = Path(__file__).resolve().parent.parent / ".pytest_cache" / "compiled"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 import jax
 import jaxtyping
@@ -14,7 +17,7 @@ jax.config.update("jax_enable_x64", True)
 
 import flowlin as fl
 
-PROGRAMS = 1000  # that a worker keeps: up to 25 memory maps each, of which Linux allows 65,530
+pytest_plugins = ["tests.budget"]
 
 # Tracing allocates many objects that live on, and looking through them again and again is in vain.
 gc.freeze()
@@ -25,21 +28,22 @@ def pytest_addoption(parser):
     parser.addoption(
         "--long-fuzz", action="store_true", help="thousands of calls in tests/test_fuzz.py"
     )
+    parser.addoption("--seed", type=int, default=0, help="of the tests' random draws")
 
 
-@pytest.fixture(autouse=True)
-def _forget_lowered():
-    yield
-    hasty.forget_lowered()
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """A failing test that draws says with which seed."""
+    report = yield
+    if report.failed and "seed" in getattr(item, "fixturenames", ()):
+        report.sections.append(("seed", f"{item.funcargs.get('seed')} (--seed N for another)"))
+    return report
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _forget_compiled():
-    """What a module has compiled the next ones use, too, until there is too much of it."""
-    yield
-    if len(jax.devices()[0].client.live_executables()) > PROGRAMS:
-        jax.clear_caches()
-        gc.collect()
+@pytest.fixture
+def seed(request):
+    """Of a test's random draws: whatever it is, the test must pass."""
+    return request.config.getoption("--seed")
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ import math
 import pathlib
 import sys
 
-from tests import hasty  # noqa: F401  # isort: skip
-
 import jax
 import numpy as np
 import pytest

@@ -14,7 +14,7 @@ import scipy.integrate
 import flowlin as fl
 from flowlin.engine.kinks.sides import Hyperplanes, box_qp
 from flowlin.networks.layered import forward
-from tests.zoo import FULL, distance, times
+from tests.zoo import distance, times
 
 jax.config.update("jax_enable_x64", True)
 
@@ -39,7 +39,7 @@ def conserved(network):
     return np.asarray(jnp.sum(hidden**2, axis=1) + bias - jnp.sum(readout**2, axis=0))
 
 
-@functools.partial(jax.jit, static_argnums=2, compiler_options=FULL)
+@functools.partial(jax.jit, static_argnums=2)
 def descended(network, task, loss, rate, steps):
     def objective(parameters):
         outputs, _ = forward(parameters, network.bias_strength, task.x, network.activation)

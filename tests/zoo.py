@@ -6,9 +6,6 @@ import numpy as np
 
 import flowlin as fl
 
-# Of `jax.jit`: for loops of many thousand steps, which tests/hasty.py would compile hastily.
-FULL = {"xla_backend_optimization_level": 3, "xla_llvm_disable_expensive_passes": False}
-
 distance = functools.partial(fl.distance, relative=True)
 
 

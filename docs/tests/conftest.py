@@ -1,6 +1,5 @@
 """What the documentation's tests share: how a page's examples are run, as a user would."""
 
-import importlib.metadata
 import os
 import sys
 from pathlib import Path
@@ -9,12 +8,8 @@ import jax
 import jaxtyping
 import pytest
 
-# As in tests/hasty.py: small programs, compiled hastily, and each but once.
-HASTY = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-if importlib.metadata.version("jaxlib").startswith("0.10."):  # unknown to others, who would abort
-    HASTY += " --xla_cpu_use_fusion_emitters=false"
+# Compiled programs are kept on disk, as a user may do: each is compiled once.
 CACHE = Path(__file__).resolve().parent.parent.parent / ".pytest_cache" / "compiled"
-os.environ.setdefault("XLA_FLAGS", HASTY)
 os.environ.setdefault("MPLBACKEND", "Agg")
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     jax.config.update("jax_compilation_cache_dir", str(CACHE))

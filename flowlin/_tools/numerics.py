@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import math
-import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
@@ -175,17 +174,11 @@ def like(parameters: Parameters | Flat, tree: Parameters) -> Parameters | Flat:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# XLA's newer way to emit loops for CPUs takes 1.4 times as long to compile. Its program is faster
-# by a few percent for small arrays (the semantic tree), for large ones by up to a third (averaged
-# gates on digits). At optimization level 1 the ten lines of the README compile in 0.9 of the time,
-# and programs of small arrays, which are many short loops, are no slower. Likewise without trees
-# of reductions, each a kernel of its own that is written out for 32 numbers: 0.88 of the time.
-HASTILY = {
-    "xla_cpu_use_fusion_emitters": False,
-    "xla_backend_optimization_level": 1,
-    "xla_disable_hlo_passes": "tree_reduction_rewriter",
-}
-SMALL = 2**16  # numbers in all arrays of a tree that is compiled hastily
+# XLA's newer way to emit loops for CPUs takes nearly twice as long to compile (README's walk: 9.2 s
+# in place of 5.6 s). Its program is faster by 5 % for small arrays, for large ones by up to a third
+# (averaged gates on digits): small ones are compiled without it, where this XLA knows the option.
+OLDER_LOOPS = {"xla_cpu_use_fusion_emitters": False}
+SMALL = 2**16  # numbers in all arrays of a tree that counts as small
 
 
 def jit_by_array(function: Function) -> Function:
@@ -193,17 +186,15 @@ def jit_by_array(function: Function) -> Function:
 
     A run's task is also its objective's, its solver's and its events'. A compiled program takes
     every leaf for another array and would compute with each of them anew, so every array is
-    handed over once. Where these are small, compiling is what takes time, and is done hastily.
+    handed over once. Programs of small arrays are compiled with `OLDER_LOOPS`.
     """
 
     def whole(arrays, places, structure, *args, **options):
         tree = jax.tree.unflatten(structure, [arrays[place] for place in places])
         return function(tree, *args, **options)
 
-    fully = eqx.filter_jit(whole)
-    asked = os.environ.get("XLA_FLAGS", "")
-    unasked = {name: value for name, value in HASTILY.items() if name not in asked}
-    hastily = eqx.filter_jit(whole, compiler_options=unasked)  # pyright: ignore
+    for_large = eqx.filter_jit(whole)
+    for_small = eqx.filter_jit(whole, compiler_options=OLDER_LOOPS)  # pyright: ignore
 
     @functools.wraps(function)
     def call(tree, *args, **options):
@@ -213,19 +204,32 @@ def jit_by_array(function: Function) -> Function:
         arrays = dict(zip(names, leaves, strict=True))
         order = {name: place for place, name in enumerate(arrays)}
         places = tuple(order[name] for name in names)
-        compiled = hastily if _is_hasty(arrays.values(), (args, options)) else fully
+        small = _is_small(arrays.values(), (args, options)) and _knows_older_loops()
+        compiled = for_small if small else for_large
         return compiled(list(arrays.values()), places, structure, *args, **options)
 
     return call  # pyright: ignore
 
 
-def _is_hasty(arrays: Any, beside: Any) -> bool:
-    """Whether a program of these arrays, and some beside them, may be compiled hastily."""
-    if not (jax.__version__.startswith("0.10.") and jax.default_backend() == "cpu"):
-        return False  # the option is one of XLA's own, which others may not know
+def _is_small(arrays: Any, beside: Any) -> bool:
+    """Whether arrays, and some beside them, are small; within another program none are.
+
+    There nothing is left to choose, and all that is made is a tracer.
+    """
     arrays = [a for a in arrays if eqx.is_array(a)]
-    # Within another program nothing is left to choose; there all that is made is a tracer.
     return sum(a.size for a in arrays) <= SMALL and not is_traced((arrays, beside, lax.full((), 0)))
+
+
+@functools.cache
+def _knows_older_loops() -> bool:
+    """Whether the XLA that is installed takes `OLDER_LOOPS`; others are refused."""
+    if jax.default_backend() != "cpu":
+        return False
+    try:
+        jax.jit(lambda: 0, compiler_options=OLDER_LOOPS)()
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
 
 
 # ---- Loops that have derivatives: the only user of `equinox.internal`.

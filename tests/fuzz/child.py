@@ -22,8 +22,6 @@ def main(memory: int, limit: float) -> None:
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
 
-    from tests import hasty  # isort: skip
-
     import jax
 
     jax.config.update("jax_enable_x64", True)
@@ -36,7 +34,6 @@ def main(memory: int, limit: float) -> None:
         for case in cases:
             _allow(limit)
             _say(out, dataclasses.asdict(judged(case)))
-            hasty.forget_lowered()
 
 
 def _allow(seconds: float) -> None:

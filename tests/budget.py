@@ -1,0 +1,120 @@
+"""What the suite may take: processor time of each test, seconds of compiling of each tier.
+
+A test of the first tier has `SECONDS` of processor time, apart from what its fixtures take, in
+which tests share runs and programs; `EXCEPTIONS` lists those that need more and says why. A test of
+the second tier is marked `slow` and has no limit of its own. The seconds that JAX spends on compiling are summed over all workers, and a run
+of more than `COMPILING` fails. All are seconds of a quiet machine: before anything is called too
+slow, the clock of this one is read (`slowness`).
+"""
+
+import gc
+import time
+from collections import Counter
+
+import jax
+import jax.monitoring
+import pytest
+
+SECONDS = 3.0  # of processor time, for a test of the first tier
+COMPILING = {"first": 240.0, "both": 1200.0}  # seconds, summed over all workers
+LOOP = 0.08  # seconds of `_loop` on a quiet machine
+
+PROGRAMS = 1000  # that a worker keeps: up to 25 memory maps each, of which Linux allows 65,530
+
+# Tests of the first tier that need more, with their seconds and the reason.
+EXCEPTIONS: dict[str, tuple[float, str]] = {}
+
+USED = pytest.StashKey[float]()  # processor time of a test, without its fixtures
+COMPILED = "/jax/core/compile/backend_compile_duration"
+spent: Counter[str] = Counter()  # of this process: "seconds" of compiling, in how many "programs"
+
+
+def _count(event: str, duration: float, **_) -> None:
+    if event == COMPILED:
+        spent.update(seconds=duration, programs=1)
+
+
+jax.monitoring.register_event_duration_secs_listener(_count)
+
+
+def _loop() -> float:
+    """Processor time of a loop in Python."""
+    start, total = time.process_time(), 0
+    for k in range(1_000_000):
+        total += k
+    return time.process_time() - start
+
+
+def slowness() -> float:
+    """How many times longer than a quiet machine this one takes, at least 1."""
+    return max(1.0, _loop() / LOOP)
+
+
+def excess(name: str, seconds: float, slow: float) -> str | None:
+    """What to say of a test of the first tier that took too long, or None if it did not."""
+    allowed, _ = EXCEPTIONS.get(name, (SECONDS, ""))
+    if seconds <= allowed * slow:
+        return None
+    return (
+        f"{seconds:.1f} s of processor time, on a machine {slow:.1f} times as slow as a quiet one; "
+        f"a test of the first tier has {allowed:g} s of a quiet one. Share the programs of other "
+        "tests, take a smaller network, or mark it `slow` (docs/contribute/tests.md)."
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item):
+    start = time.process_time()
+    try:
+        return (yield)
+    finally:
+        item.stash[USED] = time.process_time() - start
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
+    """A test of the first tier that took too long fails."""
+    report = yield
+    if call.when == "call" and report.passed and not item.get_closest_marker("slow"):
+        seconds = item.stash[USED]
+        said = excess(item.nodeid, seconds, 1.0) and excess(item.nodeid, seconds, slowness())
+        if said:
+            report.outcome, report.longrepr = "failed", said
+    return report
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget_compiled():
+    """What a module has compiled the next ones use, too, until there is too much of it."""
+    yield
+    if spent["programs"] - spent["forgotten"] > PROGRAMS:
+        spent["forgotten"] = spent["programs"]
+        jax.clear_caches()
+        gc.collect()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node, error) -> None:
+    """A worker is done: what it compiled is added up here."""
+    spent.update(getattr(node, "workeroutput", {}).get("spent", {}))
+
+
+def _tier(config: pytest.Config) -> str:
+    return "first" if config.option.markexpr == "not slow" else "both"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    config = session.config
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["spent"] = dict(spent)  # pyright: ignore
+    elif spent["seconds"] > COMPILING[_tier(config)] * slowness() and not session.exitstatus:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
+    allowed, seconds = COMPILING[_tier(config)], spent["seconds"]
+    terminalreporter.write_line(
+        f"compiling: {seconds:.0f} s in {spent['programs']:,} programs; this tier has {allowed:.0f}"
+        + (" s of a quiet machine: TOO MUCH" if seconds > allowed * slowness() else " s")
+    )
