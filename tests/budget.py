@@ -2,9 +2,9 @@
 
 A test of the first tier has `SECONDS` of processor time, apart from what its fixtures take, in
 which tests share runs and programs; `EXCEPTIONS` lists those that need more and says why. A test of
-the second tier is marked `slow` and has no limit of its own. The seconds that JAX spends on compiling are summed over all workers, and a run
-of more than `COMPILING` fails. All are seconds of a quiet machine: before anything is called too
-slow, the clock of this one is read (`slowness`).
+the second tier is marked `slow` and has no limit of its own. The seconds that JAX spends on
+compiling are summed over all workers, and a run of more than `COMPILING` fails. All are seconds of
+a quiet machine: before anything is called too slow, the clock of this one is read (`slowness`).
 """
 
 import gc
