@@ -13,9 +13,15 @@ prints one table.
 """
 
 import argparse
-import os
 import time
 from typing import Any
+
+import jax
+import numpy as np
+
+import flowlin as fl
+
+jax.config.update("jax_enable_x64", True)
 
 
 def options() -> argparse.Namespace:
@@ -43,16 +49,8 @@ def options() -> argparse.Namespace:
 
 
 GIVEN = options()
-if GIVEN.devices:  # XLA reads it once, when JAX starts
-    flag = f"--xla_force_host_platform_device_count={GIVEN.devices}"
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}"
-
-import jax
-import numpy as np
-
-import flowlin as fl
-
-jax.config.update("jax_enable_x64", True)
+if GIVEN.devices:  # read once, when JAX asks for its devices
+    jax.config.update("jax_num_cpu_devices", GIVEN.devices)
 
 
 def start() -> None:
