@@ -1,16 +1,20 @@
 """The house: a file imports from its own folder and from lower floors, and nothing runs in circles.
 
-The table of floors is drawn in ARCHITECTURE.md.
+The table of floors is drawn in ARCHITECTURE.md. And what holds for all files: how long they are,
+which tests look inside, and that nobody compiles otherwise than users do.
 """
 
 import ast
+import functools
 import graphlib
 import importlib
 import inspect
 import pathlib
+import re
 
 import diffrax
 import jax
+import numpy as np
 import pytest
 
 import flowlin as fl
@@ -18,6 +22,8 @@ from flowlin._tools.arguments import PASSED_THROUGH
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FILES = sorted((ROOT / "flowlin").rglob("*.py"))
+TESTS = ROOT / "tests"
+SOURCES = ("flowlin", "tests", "docs", "examples", "benchmarks")
 # From the ground up.
 FLOORS = (
     {"_tools": "arrays, argument checks, numerics, series, files, printing"},
@@ -43,9 +49,51 @@ CLIMBS = {
     "flowlin/record/trajectory imports flowlin.measures.modes",
 }
 
+# Tests that look inside; all others use public names.
+INSIDERS = {
+    "solvers/test_inside.py",
+    "test_averaged.py",
+    "test_compiled.py",
+    "test_crossings.py",
+    "test_deep.py",
+    "test_house.py",
+    "test_objectives.py",
+    "test_walk.py",
+}
+LONGEST = 500  # lines
+# Files that are longer, and are to be cut.
+LONG = {
+    "examples/paper/c_1_svd.py",
+    "flowlin/_tools/arguments.py",
+    "flowlin/engine/kinks/walk.py",
+    "flowlin/record/event_log.py",
+    "flowlin/record/trajectory.py",
+    "flowlin/runs/gradient_descent.py",
+    "flowlin/theory/race.py",
+}
+# Flags and inner parts of JAX with which programs are not those that users run; in two parts, so
+# that this file does not hold them.
+OTHER_PROGRAMS = re.compile(
+    "|".join(
+        a + b
+        for a, b in (
+            (r"jax\.", "_src"),
+            ("xla_", "backend_optimization"),
+            ("xla_", "llvm_disable"),
+            ("xla_", "disable_hlo"),
+            ("XLA_", "FLAGS"),
+        )
+    )
+)
 
+
+@functools.cache
 def imports(path):
     """(module, whether inside a function) of everything that a file imports."""
+    return tuple(_imports(path))
+
+
+def _imports(path):
     tree = ast.parse(path.read_text())
     functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
     inner = {id(n) for f in functions for n in ast.walk(f)}
@@ -151,10 +199,14 @@ def test_warnings_of_all_rooms_pass_through_the_library():
 
 def test_a_warning_points_at_the_line_that_called():
     task = fl.tasks.xor()
-    network = fl.ReLUNetwork.init(task, 4, 0.1, key=jax.random.key(0))
+    network = fl.ReLUNetwork((np.ones((4, 2)), np.ones((2, 4))))
+
+    def run(network):
+        return fl.gradient_flow(network, task, 0.1, solver=diffrax.Kvaerno3(), rtol=1e-3).losses
+
     with pytest.warns(fl.KinksWarning) as seen:
-        fl.gradient_flow(network, task, 0.1, solver=diffrax.Kvaerno3(), rtol=1e-3)
-    assert seen[0].filename == __file__
+        jax.eval_shape(run, network)  # traced only
+    assert (seen[0].filename, seen[0].lineno) == (__file__, run.__code__.co_firstlineno + 1)
 
 
 def drawing():
@@ -167,3 +219,43 @@ def drawing():
 
 def test_architecture_draws_the_house():
     assert drawing() in (ROOT / "ARCHITECTURE.md").read_text()
+
+
+def inside(text):
+    """Whether a file's text imports from within the library."""
+    modules = [
+        name
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in (
+            [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else [alias.name for alias in node.names]
+        )
+    ]
+    return any(name.startswith("flowlin.") for name in modules)
+
+
+def test_few_tests_look_inside():
+    found = {p.relative_to(TESTS).as_posix() for p in TESTS.rglob("*.py") if inside(p.read_text())}
+    assert len(INSIDERS) <= 8
+    assert found == INSIDERS
+    assert inside("def f():\n    import flowlin.runs.run")  # the rule can fail
+    assert not inside("import flowlin as fl\nfrom flowlin import theory")
+
+
+def test_files_are_short():
+    files = [path for folder in SOURCES for path in (ROOT / folder).rglob("*.py")]
+    lengths = {p.relative_to(ROOT).as_posix(): len(p.read_text().splitlines()) for p in files}
+    assert len(lengths) > 200
+    assert {name for name, lines in lengths.items() if lines > LONGEST} == LONG
+
+
+def test_nobody_compiles_otherwise_than_users():
+    """Pages may tell of flags; programs set none."""
+    files = [p for folder in (*SOURCES, ".ci") for p in (ROOT / folder).rglob("*") if p.is_file()]
+    code = [path for path in files if path.suffix in ("", ".py", ".sh", ".ipynb")]
+    code += [ROOT / "dev.py", ROOT / "pyproject.toml"]
+    assert ROOT / ".ci" / "run" in code
+    assert not [path for path in code if OTHER_PROGRAMS.search(path.read_text())]
+    assert OTHER_PROGRAMS.search('os.environ["XLA_' + 'FLAGS"]')  # the rule can fail
