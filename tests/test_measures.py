@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin.training import objective as chunks
 
 measures = fl.measures
 TS = np.array([0.0, 0.4, 0.9999, 1.0, 1.0001, 2.0])
@@ -47,7 +46,6 @@ OBSERVED = {
     "conserved": measures.conserved,
     "norms": measures.norms,
     "test": measures.OnTask(measures.loss, gaussian(9, seed=1)),
-    "rank": lambda n, task: measures.effective_rank_of_gram(measures.hidden(n, task)),
 }
 
 
@@ -67,22 +65,20 @@ def at_once(function, *arguments):
 # --- along a trajectory ---------------------------------------------------------------------
 
 
-def test_observed_and_stored_and_single_networks_agree(flow, task):
+def test_observed_and_stored_networks_agree(flow, task):
     def every(network, task):
         return {name: measure(network, task) for name, measure in OBSERVED.items()}
 
-    networks = flow.observed["network"]
-    stored = measures.along(networks, every, task)
-    last = at_once(every, flow.final, task)
-    for name in OBSERVED:
-        for a, b, c in zip(
-            *(jax.tree.leaves(found[name]) for found in (flow.observed, stored, last)), strict=True
-        ):
-            np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
-            np.testing.assert_allclose(b[-1], c, rtol=1e-10, atol=1e-12)
+    stored = measures.along(flow.observed["network"], every, task)
+    for a, b in zip(jax.tree.leaves(flow.observed), jax.tree.leaves(stored), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+    for a, b in zip(
+        jax.tree.leaves(flow.final), jax.tree.leaves(flow.observed["network"]), strict=True
+    ):
+        np.testing.assert_allclose(b[-1], a, rtol=1e-12)
     test = OBSERVED["test"].task
-    residuals = np.asarray(flow.final.outputs(test.x)) - test.y
-    np.testing.assert_allclose(last["test"], np.sum(residuals**2) / 18, rtol=1e-12)
+    residuals = np.asarray(at_once(lambda n: n.outputs(test.x), flow.final)) - test.y
+    np.testing.assert_allclose(flow.observed["test"][-1], np.sum(residuals**2) / 18, rtol=1e-10)
 
 
 def test_a_trajectory_knows_its_task_until_it_is_saved(task, tmp_path):
@@ -108,49 +104,68 @@ def test_activity_is_that_of_the_gate_events(flow):
         np.testing.assert_allclose(a, b, atol=1e-15)
 
 
-@pytest.mark.parametrize("quantile", [0.0, 0.1, 0.4])
+def activity_of(z, quantile):
+    """Shares of units that are on, gating and off, of preactivations (P, H)."""
+    share = (z > 0).mean(axis=0)
+    on = np.mean(share >= 1 - quantile - 1e-12)
+    off = np.mean(share <= quantile + 1e-12)
+    return on, 1 - on - off, off
+
+
+@pytest.mark.parametrize("quantile", [0.0, 0.4])
 def test_activity_at_a_quantile(quantile):
     task = gaussian(30, 2, 2)
     network = deep(fl.ReLUNetwork, task, hidden=(9, 11), c=1.5)
+
+    def every(network, task):
+        return [
+            (
+                measures.activity(network, task, quantile=quantile, layer=layer),
+                measures.activity(network, task.x, quantile=quantile, layer=layer),
+                measures.hidden(network, task, layer=layer),
+            )
+            for layer in range(2)
+        ]
+
     h = np.asarray(task.x)
-    for layer in range(2):
+    for layer, (found, of_inputs, hidden) in enumerate(at_once(every, network, task)):
         z = h @ np.asarray(network.weights[layer]).T + 1.5 * np.asarray(network.biases[layer])
         h = np.maximum(z, 0)
-        share = (z > 0).mean(axis=0)
-        on = np.mean(share >= 1 - quantile - 1e-12)
-        off = np.mean(share <= quantile + 1e-12)
-        found = measures.activity(network, task, quantile=quantile, layer=layer)
-        np.testing.assert_allclose(found, (on, 1 - on - off, off), atol=1e-15)
-        of_inputs = measures.activity(network, task.x, quantile=quantile, layer=layer)
+        np.testing.assert_allclose(found, activity_of(z, quantile), atol=1e-15)
         np.testing.assert_array_equal(found, of_inputs)
-        np.testing.assert_allclose(measures.hidden(network, task, layer=layer), h, rtol=1e-12)
-    assert 0 < on < 1
+        np.testing.assert_allclose(hidden, h, rtol=1e-12, atol=1e-12)
+    assert 0 < found[0] < 1
 
 
-def test_activity_in_chunks(monkeypatch):
-    task = gaussian(2000, 3, 2)
-    network = deep(fl.ReLUNetwork, task, hidden=(5, 9))
-    gated = network.frozen(task)
-    whole = [measures.activity(n, task, quantile=0.3, layer=1) for n in (network, gated)]
-    wrong = [measures.error_rate(n, task) for n in (network, gated)]
-    monkeypatch.setattr(chunks, "ROWS", 100)
-    monkeypatch.setitem(chunks.BYTES, "cpu", 1)
-    for n, activity, rate in zip((network, gated), whole, wrong, strict=True):
-        found = measures.activity(n, task, quantile=0.3, layer=1)
-        np.testing.assert_array_equal(found, activity)
-        assert measures.error_rate(n, task) == rate
+def test_many_samples_are_looked_at_in_chunks():
+    """Some 900 at once of as many units as here, on a CPU."""
+    task = gaussian(3001, 3, 2)
+    network = deep(fl.ReLUNetwork, task, hidden=(5, 300))
+    (w1, w2, w3), (b1, b2, b3) = (map(np.asarray, arrays) for arrays in network.parameters)
+    z = np.maximum(np.asarray(task.x) @ w1.T + 3 * b1, 0) @ w2.T + 3 * b2
+    outputs = np.maximum(z, 0) @ w3.T + 3 * b3
+    wrong = np.mean(np.argmax(outputs, axis=1) != np.argmax(task.y, axis=1))
+    for one in (network, network.frozen(task)):
+        found = measures.activity(one, task, quantile=0.3, layer=1)
+        np.testing.assert_allclose(found, activity_of(z, 0.3), atol=1e-15)
+        assert float(measures.error_rate(one, task)) == pytest.approx(wrong, abs=1e-15)
 
 
 def test_preactivations_vanish_at_the_kinks(task, network):
-    k = measures.kink_positions(network)
-    w = network.weights[0]
-    points = k[:, None] * w / jnp.linalg.norm(w, axis=1, keepdims=True)
-    np.testing.assert_allclose(jnp.diag(network.preactivations(points)[0]), 0, atol=1e-14)
-    at_origin = network.preactivations(jnp.zeros((1, 2)))[0][0] > 0
-    np.testing.assert_array_equal(k < 0, at_origin)
+    def every(network):
+        k = measures.kink_positions(network)
+        w = network.weights[0]
+        points = k[:, None] * w / jnp.linalg.norm(w, axis=1, keepdims=True)
+        at_origin = network.preactivations(jnp.zeros((1, 2)))[0][0]
+        return k, jnp.diag(network.preactivations(points)[0]), at_origin
+
+    k, at_kinks, at_origin = at_once(every, network)
+    np.testing.assert_allclose(at_kinks, 0, atol=1e-14)
+    np.testing.assert_array_equal(k < 0, at_origin > 0)
     bare = fl.ReLUNetwork(network.weights)
-    assert np.all(np.asarray(measures.kink_positions(bare)) == 0)
-    assert np.all(np.asarray(measures.kink_rates(bare, task)) == 0)
+    rates = at_once(measures.kink_rates, bare, task)
+    assert np.all(at_once(measures.kink_positions, bare) == 0)
+    assert np.all(rates == 0)
 
 
 def test_kink_rates_are_those_of_the_flow(flow):
@@ -257,7 +272,7 @@ def test_mode_matrix_is_the_end_to_end_matrix(tree, key):
     seen = np.asarray(modes.d) > 0
     assert not np.all(seen)
     expected = np.asarray(modes.u).T @ end_to_end @ np.asarray(modes.v) * seen
-    relu = fl.ReLUNetwork(*network.parameters, 3.0)
+    relu = fl.ReLUNetwork(network.weights, network.biases, 3.0)
     matrices = [at_once(measures.mode_matrix, n, tree, modes) for n in (network, relu)]
     np.testing.assert_allclose(matrices[0], expected, atol=1e-13)
     for n, matrix in zip((network, relu), matrices, strict=True):
@@ -328,7 +343,8 @@ def test_effective_maps_are_the_network(kind):
         np.testing.assert_allclose(values, expected, atol=1e-13 * np.max(np.abs(expected)))
     matrix, offset = found[0][0]
     if kind == "linear":
-        for a, b in zip(network.affine(), (matrix, offset), strict=True):
+        affine = fl.LinearNetwork(network.weights, network.biases, 3.0).affine()
+        for a, b in zip(affine, (matrix, offset), strict=True):
             np.testing.assert_allclose(b, np.broadcast_to(a, b.shape), rtol=1e-11, atol=1e-12)
     else:
         assert len(np.unique(matrix[:, 0, 0])) > 3

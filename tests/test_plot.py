@@ -1,13 +1,13 @@
 """Pictures: what is drawn is what was given; nothing global changes."""
 
 import dataclasses
-import subprocess
-import sys
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import matplotlib
+import matplotlib.colors
 import numpy as np
 import pytest
 
@@ -35,7 +35,7 @@ def flow(task):
         network,
         task,
         END,
-        ts=jnp.linspace(0.0, END, 31),
+        ts=np.linspace(0.0, END, 31),
         events=(fl.ModeHits(modes, 0.5 * modes.full_strength),),
     )
     assert np.any(np.asarray(flow.events.new) == 0)
@@ -44,8 +44,7 @@ def flow(task):
 
 @pytest.fixture(scope="module")
 def descent(flow, task):
-    first = jax.tree.map(lambda a: a[0], flow.networks)
-    return fl.gradient_descent(first, task, 1e-2, 400)
+    return fl.gradient_descent(network_at(flow, 0), task, 1e-2, 400)
 
 
 @pytest.fixture(autouse=True)
@@ -57,27 +56,25 @@ def same_settings():
     plt.close("all")
 
 
-def drawn(ax, label):
+def network_at(flow, k):
+    """A saved network."""
+    return jax.tree.map(lambda a: np.asarray(a)[k], flow.networks)
+
+
+def drawn(ax, label) -> Any:
     """Data of the line of this label, (2, N)."""
     (line,) = [line for line in ax.lines if line.get_label() == label]
     return np.asarray(line.get_data())
 
 
-def test_matplotlib_is_imported_by_plot_alone_and_its_absence_named():
-    code = """
-import sys
-import flowlin as fl
-assert "matplotlib" not in sys.modules and "plot" in dir(fl)
-sys.modules["matplotlib"] = None
-try:
-    fl.plot
-except ImportError as error:
-    print(error)
-"""
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout == "`fl.plot` needs matplotlib: pip install 'flowlin[plot]'.\n"
-    with pytest.raises(AttributeError, match="no attribute 'plots'"):
-        fl.plots  # noqa: B018
+def shown(ax) -> Any:
+    """Values of the first collection, as the cells of a map."""
+    return ax.collections[0].get_array()
+
+
+def points_of(line) -> Any:
+    """Data of a line, (2, N)."""
+    return np.asarray(line.get_data())
 
 
 def test_losses(flow, descent):
@@ -97,15 +94,17 @@ def test_losses(flow, descent):
 
 def test_runs_of_any_model_are_drawn(task):
     model = eqx.nn.MLP(task.inputs, task.outputs, 3, 1, jnp.tanh, key=jax.random.key(0))
-    flow = fl.gradient_flow(model, task, 1.0, ts=(0.0, 1.0), rtol=1e-3)
+    run = fl.gradient_descent(model, task, 0.1, 10, save_every=10)
     modes = fl.theory.modes(task)
-    times, strengths = drawn(fl.plot.modes(flow, modes, shown=[1]), "mode 1")
-    assert np.array_equal(times, flow.ts)
-    assert np.isclose(strengths[1], modes.strengths(flow.final, task)[1], rtol=1e-4)
-    assert np.array_equal(drawn(fl.plot.losses({"MLP": flow}), "MLP")[1], flow.losses)
-    for draw in (fl.plot.activity, fl.plot.gate_history, fl.plot.gates):
+    times, strengths = drawn(fl.plot.modes(run, modes, shown=[1]), "mode 1")
+    assert np.array_equal(times, [0.0, 1.0])
+    outputs = np.asarray(jax.vmap(run.final)(task.x))
+    expected = modes.u[:, 1] @ outputs.T @ task.x @ modes.v[:, 1] / 4 / modes.d[1]
+    assert np.isclose(strengths[1], expected, rtol=1e-10)
+    assert np.array_equal(drawn(fl.plot.losses({"MLP": run}), "MLP")[1], run.losses)
+    for draw in (fl.plot.activity, fl.plot.gate_history, lambda run: fl.plot.gates(run, 0.5)):
         with pytest.raises(ValueError, match=r"MLP|gates"):
-            draw(flow, *([0.5] if draw is fl.plot.gates else []))
+            draw(run)
 
 
 def test_losses_of_several_runs_are_their_mean_with_one_standard_error(flow):
@@ -113,7 +112,7 @@ def test_losses_of_several_runs_are_their_mean_with_one_standard_error(flow):
     ax = fl.plot.losses({"both": [flow, other]})
     assert np.allclose(drawn(ax, "both")[1], np.asarray(flow.losses) + 0.25)
     (band,) = ax.collections
-    edges = band.get_paths()[0].vertices
+    edges = np.asarray(band.get_paths()[0].vertices)
     assert np.isclose(edges[:, 1].max() - flow.losses[0], 0.5)  # mean 0.25, standard error 0.25
     with pytest.raises(ValueError, match="different saved times"):
         fl.plot.losses({"x": [flow, flow.with_rows(lambda a: a[:5])]}, ax)
@@ -128,8 +127,7 @@ def test_modes(flow, task):
     rho = 0.5 * modes.full_strength
     closed = np.arange(31 * len(modes.s)).reshape(31, -1)
     ax = fl.plot.modes(flow, modes, rho=rho, closed=closed, shown=[0, 1])
-    strengths = [modes.strengths(jax.tree.map(lambda a, k=k: a[k], flow.networks), task)
-                 for k in (3, 30)]  # fmt: skip
+    strengths = [modes.strengths(network_at(flow, k), task) for k in (3, 30)]
     for k in (0, 1):
         times, values = drawn(ax, f"mode {k}")
         assert np.array_equal(times, flow.ts)
@@ -179,19 +177,21 @@ def test_activity_steps_at_event_times_and_marks_t_star(flow, convention):
     assert np.array_equal(y, [0.0, t_star.fraction])
 
 
-@pytest.mark.filterwarnings("ignore:the .* always-on fraction")
-def test_activity_where_no_unit_is_ever_on_for_all():
+def test_activity_where_no_unit_is_ever_on_for_all(flow, task):
     """Of opposite inputs, and without a bias, none is."""
-    task = fl.tasks.xor()
-    network = fl.ReLUNetwork.init(task, 4, bias_strength=0.0, key=jax.random.key(0))
-    flow = fl.gradient_flow(network, task, 0.1, kinks=fl.ExactKinks())
-    ax = fl.plot.activity(flow, parts=("always_on",), conventions=("open",))
+    opposite = fl.Task(np.concatenate([task.x[:2], -task.x[:2]]), task.y)
+    network = network_at(flow, 0)
+    network = fl.ReLUNetwork(network.weights, network.biases, 0.0)
+    run = fl.gradient_descent(network, opposite, 1e-2, 400)
+    ax = fl.plot.activity(run, parts=("always_on",), conventions=("open",))
     assert ax.get_ylim() == (0.0, 1.0)
 
 
 def test_activity_of_descent_and_wrong_arguments(flow, descent):
     ax = fl.plot.activity(descent, conventions=("open",), parts=("always_on",), label="run")
-    (entry,) = [t.get_text() for t in ax.get_legend().get_texts()]
+    legend = ax.get_legend()
+    assert legend is not None
+    (entry,) = [t.get_text() for t in legend.get_texts()]
     assert entry == f"run: $t^*$ = {float(descent.linearization().open.time):.4g}"
     with pytest.raises(ValueError, match="`parts` must be some of"):
         fl.plot.activity(flow, parts=("dead",))
@@ -200,7 +200,7 @@ def test_activity_of_descent_and_wrong_arguments(flow, descent):
 def test_kinks():
     ts, positions = np.linspace(0, 1, 5), np.arange(15.0).reshape(5, 3)
     ax = fl.plot.kinks(ts, positions)
-    assert np.array_equal([line.get_ydata() for line in ax.lines[:3]], positions.T)
+    assert np.array_equal([points_of(line)[1] for line in ax.lines[:3]], positions.T)
     assert isinstance(ax, Axes)
     assert fl.plot.kinks(ts, positions, lw=2.0).lines[0].get_linewidth() == 2.0
     with pytest.raises(ValueError, match=r"`positions` must have shape \(5, H\), got \(3, 5\)"):
@@ -210,15 +210,15 @@ def test_kinks():
 def modes_of_pairs(flow, task, t, tolerance=1e-7):
     """On, off or sliding, from the preactivations of a stored network: independent of the log."""
     k = int(np.argmin(np.abs(np.asarray(flow.ts) - t)))
-    network = jax.tree.map(lambda a: a[k], flow.networks)
-    z = np.asarray(network.preactivations(task.x)[0])
+    network = network_at(flow, k)
+    z = np.asarray(task.x) @ network.weights[0].T + network.bias_strength * network.biases[0]
     return np.where(np.abs(z) < tolerance, 0, np.sign(z)), float(flow.ts[k])
 
 
 def test_gates_at_a_time_and_over_time(flow, task):
     history = fl.plot.gate_history(flow, units=[4, 1])
-    mesh = history.collections[0]
-    edges, states = mesh.get_coordinates()[0, :, 0], np.asarray(mesh.get_array())
+    mesh: Any = history.collections[0]
+    edges, states = mesh.get_coordinates()[0, :, 0], np.asarray(shown(history))
     assert edges[0] == 0
     assert edges[-1] == END
     assert np.all(np.isin(edges[1:-1], flow.events.time))
@@ -226,7 +226,7 @@ def test_gates_at_a_time_and_over_time(flow, task):
     seen = set()
     for t in np.asarray(flow.ts)[1::3]:
         expected, t = modes_of_pairs(flow, task, t)  # (P, H)
-        raster = fl.plot.gates(flow, t).collections[0].get_array()
+        raster = shown(fl.plot.gates(flow, t))
         assert np.array_equal(raster, expected)
         column = np.searchsorted(edges, t, side="right") - 1
         rows = np.concatenate([expected[:, 4], expected[:, 1]])
@@ -246,9 +246,9 @@ def test_representations():
     ax = fl.plot.representations(points, labels=["a", "b", "c"])
     for k, label in enumerate("abc"):
         path, start, end = ax.lines[3 * k : 3 * k + 3]
-        assert np.array_equal(np.stack(path.get_data(), 1), points[:, k])
-        assert np.array_equal(start.get_data(), points[0, k][:, None])
-        assert np.array_equal(end.get_data(), points[-1, k][:, None])
+        assert np.array_equal(points_of(path).T, points[:, k])
+        assert np.array_equal(points_of(start), points[0, k][:, None])
+        assert np.array_equal(points_of(end), points[-1, k][:, None])
         assert end.get_label() == label
     with pytest.raises(ValueError, match="`labels` must have 3 entries"):
         fl.plot.representations(points, labels=["a"])
@@ -258,25 +258,24 @@ def test_cube():
     grid = np.linspace(-1, 1, 5)
     x, y, z = np.meshgrid(grid, grid, grid, indexing="ij")
     values = x + 10 * y + 100 * z
-    mean = fl.plot.cube(values, grid, axis=0).collections[0].get_array()
+    mean = shown(fl.plot.cube(values, grid, axis=0))
     assert np.allclose(mean, (10 * y + 100 * z)[0].T)
     cut = fl.plot.cube(values, grid, axis=1, at=4)
-    assert np.allclose(cut.collections[0].get_array(), values[:, 4].T)
+    assert np.allclose(shown(cut), values[:, 4].T)
     assert (cut.get_xlabel(), cut.get_ylabel()) == ("input $x_1$", "input $x_3$")
     points = fl.plot.cube(values, grid)
     assert points.name == "3d"
-    assert np.allclose(np.sort(points.collections[0].get_array()), np.sort(values.ravel()))
+    assert np.allclose(np.sort(shown(points)), np.sort(values.ravel()))
     for wrong in ({"axis": 3}, {"at": 1}, {"axis": 0, "at": 5}, {"ax": plt.figure().gca()}):
         with pytest.raises(ValueError, match=r"`a(xis|t|x)`"):
-            fl.plot.cube(values, grid, **wrong)
+            fl.plot.cube(values, grid, **wrong)  # pyright: ignore
 
 
 def test_sweeps_leave_out_failed_runs():
     values = np.array([[1.0, 2.0, 3.0], [3.0, np.nan, 5.0]])
     ax = fl.plot.sweep_map([0, 1, 10], [1e-4, 1e-2], values, names=("c", "variance", "t*"))
-    shown = ax.collections[0].get_array()
-    assert np.array_equal(shown.mask, np.isnan(values))
-    assert np.array_equal(shown.compressed(), values[~np.isnan(values)])
+    assert np.array_equal(shown(ax).mask, np.isnan(values))
+    assert np.array_equal(shown(ax).compressed(), values[~np.isnan(values)])
     assert [text.get_text() for text in ax.get_xticklabels()] == ["0", "1", "10"]
     line = fl.plot.sweep_line([0, 1, 10], values, names=("c", "t*"), label="mean", ms=7.0)
     assert line.lines[0].get_markersize() == 7.0
@@ -297,7 +296,7 @@ def test_a_phase_diagram_has_its_boundary_with_intervals():
     noisy = exact[..., None] + 0.3 * rng.normal(size=(3, 21, 25))
     noisy[0, 20, 3] = noisy[1, 0, :] = np.nan
     ax = fl.plot.sweep_map(x, y, noisy, names=names, level=0.0)
-    cells = ax.collections[0].get_array()
+    cells = shown(ax)
     assert cells.mask[1, 0]
     assert cells.mask.sum() == 1
     assert np.isclose(cells[0, 20], np.nanmean(noisy[0, 20]))
@@ -306,7 +305,7 @@ def test_a_phase_diagram_has_its_boundary_with_intervals():
     found = drawn(ax, "boundary")[0][:2]
     assert np.allclose(found, places[:2], atol=0.15)
     for place, bar in zip(found, bars, strict=True):
-        low, high = bar.get_xdata()
+        low, high = points_of(bar)[0]
         assert low < place < high
         assert 0.05 < high - low < 1.0
     with pytest.raises(ValueError, match="`values` must have shape"):

@@ -10,14 +10,17 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import flowlin as fl
-from flowlin.theory import modes
+from tests.closed_forms import columns, derivatives, differences, elementwise
 
 INF = float("inf")
+theory, modes = fl.theory, fl.theory.modes
 
-# Compiled whole: otherwise every operation is compiled for every shape, which takes longer.
-mode_strength = jax.jit(fl.theory.mode_strength)
-hitting_time = jax.jit(fl.theory.hitting_time)
-gating_delay = jax.jit(fl.theory.gating_delay)
+mode_strength = elementwise(theory.mode_strength)
+hitting_time = elementwise(theory.hitting_time)
+gating_delay = elementwise(theory.gating_delay)
+strength_slopes = derivatives(theory.mode_strength)
+hitting_slopes = derivatives(theory.hitting_time)
+delay_slopes = derivatives(theory.gating_delay)
 
 
 def augmented(task, c):
@@ -201,7 +204,9 @@ def test_the_linear_short_cut_is_the_general_path(c):
     task = random_task(12)
     found = modes(task, c)
     linear = fl.LinearNetwork(*layers((4, 6, 5, 3)), 1.5)
-    gated = fl.GatedLinearNetwork(*linear.parameters, 1.5, gates=[np.ones(6), np.ones(5)])
+    gated = fl.GatedLinearNetwork(
+        linear.weights, linear.biases, 1.5, gates=[np.ones(6), np.ones(5)]
+    )
     short, general = (found.observable(n, task, check=False) for n in (linear, gated))
     assert short.projected.shape[0] == 5
     assert general.projected.shape[0] == 12
@@ -221,67 +226,62 @@ def test_at_the_least_squares_solution_every_mode_has_its_full_strength():
 
 
 def test_modes_are_not_made_under_jit():
-    task = random_task()
-    for transform in (jax.jit, jax.vmap):
-        stacked = jax.tree.map(lambda a: a[None], task) if transform is jax.vmap else task
-        with pytest.raises(ValueError, match=r"call it outside jit and vmap and pass the modes in"):
-            transform(lambda t: modes(t).s)(stacked)
+    task, message = random_task(), r"call it outside jit and vmap and pass the modes in"
+    with pytest.raises(ValueError, match=message):
+        jax.jit(lambda t: modes(t).s)(task)
+    with pytest.raises(ValueError, match=message):
+        jax.vmap(lambda t: modes(t).s)(jax.tree.map(lambda a: np.asarray(a)[None], task))
 
 
 # --- strength of a mode ---------------------------------------------------------------------
 
-MODES = [
-    # s, d, a0, tau
-    (1.4, 1.1, 1e-3, 1.0),
-    (0.3, 0.125, 1e-5, 2.0),
-    (0.2, 0.5, 3.0, 1.0),  # from above
-    (0.7, 0.5, 1.4, 1.0),  # at the fixed point
-    (0.0, 0.5, 0.8, 1.5),  # decays
-    (1e-9, 0.5, 0.8, 1.0),
-    (0.9, 0.0, 1e-3, 1.0),  # grows without bound
-    (0.9, 1e-9, 1e-3, 1.0),
-    (0.0, 0.0, 0.4, 1.0),  # stays
-    (1.0, 1.0, 0.0, 1.0),  # stays at the saddle
-]
+MODES = columns(
+    [
+        # s, d, a0, tau
+        (1.4, 1.1, 1e-3, 1.0),
+        (0.3, 0.125, 1e-5, 2.0),
+        (0.2, 0.5, 3.0, 1.0),  # from above
+        (0.7, 0.5, 1.4, 1.0),  # at the fixed point
+        (0.0, 0.5, 0.8, 1.5),  # decays
+        (1e-9, 0.5, 0.8, 1.0),
+        (0.9, 0.0, 1e-3, 1.0),  # grows without bound
+        (0.9, 1e-9, 1e-3, 1.0),
+        (0.0, 0.0, 0.4, 1.0),  # stays
+        (1.0, 1.0, 0.0, 1.0),  # stays at the saddle
+    ]
+)
 
 
-@pytest.mark.parametrize(("s", "d", "a0", "tau"), MODES)
-def test_mode_strength_solves_its_equation(s, d, a0, tau):
+def test_mode_strength_solves_its_equation():
+    s, d, a0, tau = MODES
     ts = np.linspace(0, 6, 9)
     run = solve_ivp(
         lambda t, a: 2 * a * (s - d * a) / tau,
         (0, 6),
-        [a0],
+        a0,
         method="DOP853",
         t_eval=ts,
         rtol=1e-13,
         atol=1e-15,
     )
-    np.testing.assert_allclose(mode_strength(ts, s, d, a0, tau), run.y[0], rtol=1e-10)
+    np.testing.assert_allclose(mode_strength(ts[:, None], s, d, a0, tau), run.y.T, rtol=1e-10)
 
 
-@pytest.mark.parametrize(("s", "d", "a0", "tau"), MODES)
-def test_mode_strength_at_the_ends_of_time(s, d, a0, tau):
-    assert mode_strength(0.0, s, d, a0, tau) == a0
-    if a0 == 0 or s == d == 0:
-        limit = a0
-    elif d == 0:
-        limit = INF
-    else:
-        limit = s / d
+def test_mode_strength_at_the_ends_of_time():
+    s, d, a0, tau = MODES
+    np.testing.assert_array_equal(mode_strength(0.0, s, d, a0, tau), a0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        limit = np.where((a0 == 0) | ((s == 0) & (d == 0)), a0, np.where(d == 0, INF, s / d))
     np.testing.assert_allclose(mode_strength(INF, s, d, a0, tau), limit, rtol=1e-14)
-    if s > 1e-3:
-        # Long after the exponential has left the range of float64.
-        np.testing.assert_allclose(mode_strength(1e6, s, d, a0, tau), limit, rtol=1e-14)
+    # Long after the exponential has left the range of float64.
+    late = mode_strength(1e6, s, d, a0, tau)
+    np.testing.assert_allclose(late[s > 1e-3], limit[s > 1e-3], rtol=1e-14)
 
 
-def test_mode_strength_in_the_papers_form():
+def test_mode_strength_in_the_papers_form_and_at_the_limits_of_the_errata():
     s, d, a0, t = 0.8, 0.3, 0.01, np.linspace(0, 10, 7)
     printed = (s / d) / (1 - (1 - s / (d * a0)) * np.exp(-2 * s * t))
     np.testing.assert_allclose(mode_strength(t, s, d, a0), printed, rtol=1e-13)
-
-
-def test_mode_strength_at_the_limits_of_the_errata():
     t = np.array([0.0, 0.1, 5.0, 1e8])
     np.testing.assert_allclose(mode_strength(t, 0.0, 0.0, 0.4), 0.4, rtol=0)
     np.testing.assert_allclose(mode_strength(t, 0.0, 0.7, 0.4), 0.4 / (1 + 0.56 * t), rtol=1e-15)
@@ -289,76 +289,52 @@ def test_mode_strength_at_the_limits_of_the_errata():
 
 
 def test_two_layer_forms_broadcast():
+    """By themselves, and as they are called here: numbers of one shape."""
     rng = np.random.default_rng(0)
     t, s, d = (rng.uniform(0.1, 2, size=shape) for shape in ((5, 1, 1), (4, 1), (3,)))
     s[0], d[0] = 0, 0
-    a0, rho, tau = 0.05, 0.07, 1.3
-    g = np.array([[[0.5]], [[1.0]]])
     cases = [
-        (mode_strength, (t, s, d, a0, tau)),
-        (hitting_time, (rho * t, s, d, a0, tau)),
-        (gating_delay, (s[1:], d, 0.01, g, tau)),
+        (theory.mode_strength, mode_strength, (t, s, d, 0.05, 1.3)),
+        (theory.hitting_time, hitting_time, (0.07 * t, s, d, 0.05, 1.3)),
+        (theory.gating_delay, gating_delay, (s[1:], d, 0.01, np.array([[[0.5]], [[1.0]]]), 1.3)),
     ]
-    for form, arguments in cases:
-        whole = form(*arguments)
-        grids = np.broadcast_arrays(*arguments)
-        assert whole.shape == grids[0].shape
-        scalars = np.array([form(*z) for z in zip(*(a.ravel() for a in grids), strict=True)])
-        np.testing.assert_allclose(np.ravel(whole), scalars, rtol=1e-14)
+    for form, by_numbers, arguments in cases:
+        whole, numbers = jax.jit(form)(*arguments), by_numbers(*arguments)
+        assert whole.shape == numbers.shape
+        np.testing.assert_allclose(whole, numbers, rtol=1e-14)
 
 
-def differences(form, point, which):
-    """Central differences with one Richardson step."""
-    point = np.array(point, dtype=float)
-
-    def slope(h):
-        step = h * np.eye(len(point))[which]
-        return float(form(*(point + step)) - form(*(point - step))) / (2 * h)
-
-    h = 1e-3 * max(abs(float(point[which])), 0.05)
-    return (4 * slope(h / 2) - slope(h)) / 3
-
-
-@pytest.fixture(scope="module")
-def strength_gradient():
-    return jax.jit(jax.grad(mode_strength, argnums=(0, 1, 2, 3, 4)))
-
-
-@pytest.mark.parametrize(
-    "point",
-    [
-        (2.0, 1.4, 1.1, 1e-2, 1.0),
-        (2.0, 0.2, 0.5, 3.0, 1.3),
-        (2.0, 0.0, 0.5, 0.8, 1.5),
-        (2.0, 0.9, 0.0, 0.1, 1.0),
-        (2.0, 0.0, 0.0, 0.4, 1.0),
-        (0.0, 0.9, 0.5, 0.4, 1.0),
-    ],
-)
-def test_mode_strength_gradient(point, strength_gradient):
-    expected = [differences(mode_strength, point, which) for which in range(5)]
-    np.testing.assert_allclose(strength_gradient(*point), expected, rtol=1e-7, atol=1e-9)
+def test_derivatives_of_the_mode_strength():
+    points = columns(
+        [
+            (2.0, 1.4, 1.1, 1e-2, 1.0),
+            (2.0, 0.2, 0.5, 3.0, 1.3),
+            (2.0, 0.0, 0.5, 0.8, 1.5),
+            (2.0, 0.9, 0.0, 0.1, 1.0),
+            (2.0, 0.0, 0.0, 0.4, 1.0),
+            (0.0, 0.9, 0.5, 0.4, 1.0),
+        ]
+    )
+    # Times before 0, which a difference looks at, are refused where they are known: not so here.
+    expected = differences(mode_strength, points)
+    np.testing.assert_allclose(strength_slopes(*points), expected, rtol=1e-7, atol=1e-9)
 
 
-@pytest.mark.parametrize("s", [0.0, 1e-300, 1e-16, 1e-14, 1e-12, 1e-10])
-def test_mode_strength_gradient_close_to_s_zero(s, strength_gradient):
+def test_derivatives_of_the_mode_strength_close_to_s_zero():
     """There a = a0 / (1 + 2 a0 d t) and da/ds = 2 a0 t (1 + a0 d t) / (1 + 2 a0 d t)^2."""
     t, d, a0 = 2.0, 0.5, 0.1
-    slopes = strength_gradient(t, s, d, a0, 1.0)
+    slopes = strength_slopes(t, [0.0, 1e-300, 1e-16, 1e-14, 1e-12, 1e-10], d, a0, 1.0)
     nearly = 1 + 2 * a0 * d * t
     np.testing.assert_allclose(slopes[1], 2 * a0 * t * (1 + a0 * d * t) / nearly**2, rtol=1e-7)
     np.testing.assert_allclose(slopes[3], 1 / nearly**2, rtol=1e-7)
 
 
-def test_mode_strength_gradient_at_the_saddle(strength_gradient):
-    """A mode at zero grows at its linear rate: da/da0 = exp(2 s t / tau)."""
-    slopes = strength_gradient(1.0, 0.7, 0.5, 0.0, 1.0)
+def test_derivatives_of_the_mode_strength_at_the_saddle_and_at_infinite_time():
+    # A mode at zero grows at its linear rate: da/da0 = exp(2 s t / tau).
+    slopes = strength_slopes(1.0, 0.7, 0.5, 0.0, 1.0)
     np.testing.assert_allclose(slopes[3], np.exp(1.4), rtol=1e-12)
-
-
-def test_mode_strength_gradient_at_infinite_time(strength_gradient):
-    """There the mode is s/d, whatever it started from."""
-    slopes = strength_gradient(INF, 0.7, 0.5, 0.1, 1.0)
+    # In the end it is s/d, whatever it started from.
+    slopes = strength_slopes(INF, 0.7, 0.5, 0.1, 1.0)
     np.testing.assert_allclose(slopes[1:4], [1 / 0.5, -0.7 / 0.25, 0], atol=1e-12)
 
 
@@ -396,11 +372,14 @@ def exact_hitting_time(rho, s, d, a0):
         return float(((s * rho - d * a0 * rho) / (s * a0 - d * a0 * rho)).ln() / (2 * s))
 
 
-@pytest.mark.parametrize("s", [1e-20, 1e-12, 1e-8, 1e-6, 1e-5, 1e-4, 1e-2, 1.0, 1e3])
-def test_hitting_time_to_the_last_digits(s):
-    cases = [(0.02 * s, s, 0.3, 0.01 * s), (0.9, s, 0.0, 1e-3), (1.1e4, s, 0.3, 2e4)]
-    for case in cases:
-        np.testing.assert_allclose(hitting_time(*case), exact_hitting_time(*case), rtol=3e-15)
+def test_hitting_time_to_the_last_digits():
+    cases = [
+        case
+        for s in (1e-20, 1e-12, 1e-8, 1e-6, 1e-5, 1e-4, 1e-2, 1.0, 1e3)
+        for case in ((0.02 * s, s, 0.3, 0.01 * s), (0.9, s, 0.0, 1e-3), (1.1e4, s, 0.3, 2e4))
+    ]
+    expected = [exact_hitting_time(*case) for case in cases]
+    np.testing.assert_allclose(hitting_time(*columns(cases)), expected, rtol=3e-15)
 
 
 def test_hitting_time_of_levels_that_are_never_reached():
@@ -417,56 +396,48 @@ def test_hitting_time_of_levels_that_are_never_reached():
     assert hitting_time(1.5, 1.0, 0.5, 2.0) == INF  # at the fixed point for ever
 
 
-@pytest.mark.parametrize("a0", [0.1, 2.0, 3.0, 0.0])
-def test_hitting_time_of_the_start_is_zero(a0):
-    assert hitting_time(a0, 1.0, 0.5, a0) == 0
-    assert hitting_time(a0, 0.0, 0.0, a0) == 0
+def test_hitting_time_of_the_start_is_zero():
+    a0 = np.array([0.1, 2.0, 3.0, 0.0])
+    np.testing.assert_array_equal(hitting_time(a0, 1.0, 0.5, a0), 0)
+    np.testing.assert_array_equal(hitting_time(a0, 0.0, 0.0, a0), 0)
 
 
-@pytest.fixture(scope="module")
-def hitting_gradient():
-    return jax.jit(jax.grad(hitting_time, argnums=(0, 1, 2, 3, 4)))
-
-
-@pytest.mark.parametrize(
-    "point",
-    [
-        (0.3, 1.4, 1.1, 1e-2, 1.0),
-        (1.0, 0.2, 0.5, 3.0, 1.3),
-        (0.4, 0.0, 0.5, 0.8, 1.5),
-        (0.4, 0.9, 0.0, 0.1, 1.0),
-    ],
-)
-def test_hitting_time_gradient(point, hitting_gradient):
-    rho, s, d, a0, tau = point
-    found = hitting_gradient(*point)
-    expected = [differences(hitting_time, point, which) for which in range(5)]
-    np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-9)
+def test_derivatives_of_the_hitting_time():
+    points = columns(
+        [
+            (0.3, 1.4, 1.1, 1e-2, 1.0),
+            (1.0, 0.2, 0.5, 3.0, 1.3),
+            (0.4, 0.0, 0.5, 0.8, 1.5),
+            (0.4, 0.9, 0.0, 0.1, 1.0),
+        ]
+    )
+    rho, s, d, a0, tau = points
+    found = hitting_slopes(*points)
+    np.testing.assert_allclose(found, differences(hitting_time, points), rtol=1e-7, atol=1e-9)
     # By the equation itself: dt/drho = 1 / velocity there, dt/da0 = -1 / velocity at the start.
     np.testing.assert_allclose(found[0], tau / (2 * rho * (s - d * rho)), rtol=1e-12)
     np.testing.assert_allclose(found[3], -tau / (2 * a0 * (s - d * a0)), rtol=1e-12)
 
 
-def test_hitting_time_gradient_at_the_start(hitting_gradient):
+def test_derivatives_of_the_hitting_time_at_the_start():
     """There the time is zero and its derivative one over the velocity, from the reached side."""
-    for s, d, a0 in [(1.0, 0.5, 0.1), (0.2, 0.5, 3.0)]:
-        slopes = hitting_gradient(a0, s, d, a0, 1.0)
-        inverse = 1 / (2 * a0 * (s - d * a0))
-        np.testing.assert_allclose(slopes, [inverse, 0, 0, -inverse, 0], rtol=1e-12)
+    s, d, a0 = columns([(1.0, 0.5, 0.1), (0.2, 0.5, 3.0)])
+    inverse = 1 / (2 * a0 * (s - d * a0))
+    expected = np.outer([1, 0, 0, -1, 0], inverse)
+    np.testing.assert_allclose(hitting_slopes(a0, s, d, a0, 1.0), expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("s", [1e-300, 1e-16, 1e-12, 1e-9])
-def test_hitting_time_gradient_close_to_s_zero(s, hitting_gradient):
+def test_derivatives_of_the_hitting_time_close_to_s_zero():
     """log(1 + s q) / 2s is q/2 - s q^2 / 4 there, with q = (rho - a0) / (a0 (s - d rho))."""
-    rho, d, a0 = 0.4, 0.5, 0.8
+    rho, d, a0, s = 0.4, 0.5, 0.8, np.array([1e-300, 1e-16, 1e-12, 1e-9])
     q = (rho - a0) / (a0 * (s - d * rho))
     slope = -q / (s - d * rho) / 2 - q**2 / 4
-    np.testing.assert_allclose(hitting_gradient(rho, s, d, a0, 1.0)[1], slope, rtol=1e-7)
+    np.testing.assert_allclose(hitting_slopes(rho, s, d, a0, 1.0)[1], slope, rtol=1e-7)
 
 
-@pytest.mark.parametrize("point", [(3.0, 1.0, 0.5, 0.1, 1.0), (0.5, 0.0, 0.0, 0.4, 1.0)])
-def test_hitting_time_gradient_of_unreached_levels_is_not_nan(point, hitting_gradient):
-    assert np.all(np.isfinite(hitting_gradient(*point)))
+def test_derivatives_of_the_hitting_time_of_unreached_levels_are_not_nan():
+    points = columns([(3.0, 1.0, 0.5, 0.1, 1.0), (0.5, 0.0, 0.0, 0.4, 1.0)])
+    assert np.all(np.isfinite(hitting_slopes(*points)))
 
 
 # --- delay by gating ------------------------------------------------------------------------
@@ -492,56 +463,7 @@ def test_gating_delay_is_a_difference_of_hitting_times(rho, tau):
     np.testing.assert_allclose(delay, tau / (2 * s) * np.log(1 / g), rtol=1e-2)
 
 
-def test_gating_delay_gradient():
-    gradient = jax.grad(gating_delay, argnums=(0, 1, 2, 3, 4))
-    for point in [(1.4, 0.8, 0.2, 0.6, 1.5), (1.4, 0.0, 0.2, 1.0, 1.0)]:
-        expected = [differences(gating_delay, point, which) for which in range(5)]
-        np.testing.assert_allclose(gradient(*point), expected, rtol=1e-7, atol=1e-9)
-
-
-# --- singular learning theory -----------------------------------------------------------------
-
-
-def reduced_rank(inputs, hidden, outputs, rank):
-    """Four times the coefficient of two layers, and its multiplicity: Aoyagi and Watanabe 2005."""
-    m, h, n, r = inputs, hidden, outputs, rank
-    if m + h < n + r:
-        return 2 * (h * m - h * r + n * r), 1
-    if n + h < m + r:
-        return 2 * (h * n - h * r + m * r), 1
-    if m + n < h + r:
-        return 2 * m * n, 1
-    total = -((h + r) ** 2) - m**2 - n**2 + 2 * (h + r) * (m + n) + 2 * m * n
-    odd = (m + h + n + r) % 2
-    return (total + odd) / 2, 1 + odd
-
-
-def test_learning_coefficients():
-    """By hand where a normal crossing is plain to see, and by the older formula of two layers."""
-    found = fl.theory.learning_coefficient
-    assert found((3, 5), 2) == (7.5, 1)  # regular: half of the parameters
-    assert found((1, 1, 1), 0) == (0.5, 2)  # (u v)^2 at 0: two sheets
-    assert found((1,) * 5, 0) == (0.5, 4)  # four sheets
-    assert found((1,) * 5, 1) == (0.5, 1)  # a smooth hypersurface
-    assert found((2, 1, 1), 0) == (0.5, 1)  # |v|^2 u^2: the sheet u = 0 goes before v = 0
-    for case in itertools.product(range(1, 6), range(1, 6), range(1, 6), range(4)):
-        if case[-1] <= min(case[:3]):
-            four, multiplicity = reduced_rank(*case)
-            assert found(case[:3], case[3]) == (four / 4, multiplicity), case
-    assert found((4, 9, 2, 3), 1) == found((3, 2, 9, 4), 1)
-    assert found((3, 3, 9, 3), 1) == found((3, 3, 3), 1)  # a wide layer is no bottleneck
-
-
-@pytest.mark.usefixtures("without_type_checks")
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (((3,), 0), r"`widths` must hold two numbers or more.* got \(3,\)"),
-        (((3, 2, 3), 3), "`rank` must be at most the least of `widths`, 2, got 3"),
-        (((3, 0), 0), r"`widths\[1\]` must be a whole number of 1 or more"),
-        (((3, 2), 0.5), "`rank` must be a whole number of 0 or more"),
-    ],
-)
-def test_no_learning_coefficient_of_bad_widths(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        fl.theory.learning_coefficient(*arguments)
+def test_derivatives_of_the_gating_delay():
+    points = columns([(1.4, 0.8, 0.2, 0.6, 1.5), (1.4, 0.0, 0.2, 1.0, 1.0)])
+    expected = differences(gating_delay, points)
+    np.testing.assert_allclose(delay_slopes(*points), expected, rtol=1e-7, atol=1e-9)
