@@ -5,6 +5,7 @@ import json
 import pathlib
 import shlex
 import sys
+import zlib
 
 import jax
 
@@ -15,11 +16,12 @@ from tests.fuzz.cases import drawn
 from tests.fuzz.known import KNOWN, KNOWN_LONG
 from tests.fuzz.names import Target, targets
 from tests.fuzz.outcome import judged
+from tests.fuzz.product import product
 from tests.fuzz.words import unknown, valid
 
-# Cases per parameter, and child processes among which callables are split: each pays for a start
-# and for what it compiles.
-SHORT, LONG = (0.3, 1), (4, 8)
+# Cases drawn per parameter, besides the product, and child processes among which callables are
+# split: each pays for a start and for what it compiles.
+SHORT, LONG = (0.1, 2), (4, 8)
 
 
 def main() -> int:
@@ -59,10 +61,9 @@ def batched(chosen: list[Target], seed: int, per: float, number: int) -> list[li
     cases = []
     known = KNOWN + KNOWN_LONG if per >= 1 else KNOWN
     for target in order:
-        count = max(1, round(per * len(target.parameters)))
-        own = drawn(target, count, seed)
-        if per < 1:
-            own = own[1:] if target.parameters else []
+        rounding = (zlib.crc32(target.name.encode()) + seed) % 100 / 100
+        random = drawn(target, int(per * len(target.parameters) + rounding), seed)
+        own = product(target) + (random if per >= 1 else random[1:])
         own += [case for case in known if case.startswith(f"{target.name}(")]
         cases += dict.fromkeys(own)
     size = max(1, -(-len(cases) // number))

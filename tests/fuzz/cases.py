@@ -102,7 +102,7 @@ def drawn(target: Target, number: int, own: int = 0) -> list[str]:
         database=None,
         deadline=None,
         phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=list(HealthCheck),  # pyright: ignore[reportArgumentType]
     )
     @given(cases(target))
     def collect(case: str) -> None:

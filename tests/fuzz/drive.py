@@ -97,4 +97,9 @@ def _read(stream, lines: queue.Queue) -> None:
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "MPLBACKEND": "Agg", "PYTHONPATH": str(ROOT)}
+    """The children keep what they compile on disk, with the tests and each other."""
+    kept = {
+        "JAX_COMPILATION_CACHE_DIR": str(ROOT / ".pytest_cache" / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    return {**kept, **os.environ, "MPLBACKEND": "Agg", "PYTHONPATH": str(ROOT)}

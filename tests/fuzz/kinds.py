@@ -19,13 +19,20 @@ from jax.sharding import Mesh
 from matplotlib.axes import Axes
 
 import flowlin as fl
-from flowlin.engine.kinks.policies import AbstractKinks
-from flowlin.events.events import AbstractEvent
-from flowlin.networks.kinds import AbstractNetwork
-from flowlin.training.losses import Loss
 from tests.fuzz.things import shared
 
 Test = Callable[[Any], bool]
+
+
+def _base(kind: type, name: str) -> type:
+    """The class behind a public one that others of its kind have, too."""
+    return next(base for base in kind.__mro__ if base.__name__ == name)
+
+
+AbstractEvent = _base(fl.LossBelow, "AbstractEvent")
+AbstractKinks = _base(fl.ExactKinks, "AbstractKinks")
+AbstractNetwork = _base(fl.LinearNetwork, "AbstractNetwork")
+Loss = _base(fl.SquaredError, "Loss")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,6 +141,11 @@ def but(test: Test, *names: str) -> Test:
     )
 
 
+def only(name: str) -> Test:
+    """This one thing."""
+    return lambda value: name in shared() and value is shared()[name]
+
+
 def matrix(value: Any) -> bool:
     """Finite numbers in rows."""
     array = _plain(value)
@@ -180,7 +192,7 @@ def loss(value: Any) -> bool:
         return True
     if not callable(value) or inspect.isclass(value):
         return False
-    return np.ndim(value(np.ones(7), np.ones(7))) == 0
+    return np.shape(value(np.ones(7), np.ones(7))) == ()
 
 
 def counts(value: Any) -> bool:
@@ -334,7 +346,10 @@ BIASES = Kind(
      "(np.full(4, nan), None)", "(np.ones(4), np.ones(7))", "True"),
 )  # fmt: skip
 GATES = Kind(
-    either(listed(lambda g: finite(g) and np.ndim(g) in (1, 2)), lambda v: finite(v) and v.ndim),
+    either(
+        listed(lambda g: finite(g) and np.ndim(g) in (1, 2)),
+        lambda v: finite(v) and np.shape(v) != (),
+    ),
     ("np.ones(4)", "(np.ones(3),)", "(np.ones((4, 4)),)", "(np.ones((3, 4)),)", "(None,)",
      "('a',)", "(np.full(4, nan),)", "(np.ones(4), np.ones(4))"),
 )  # fmt: skip

@@ -1,5 +1,6 @@
-"""Calls that once hung, killed the process, or were accepted: made every time."""
+"""Calls that once hung, killed the process, or were accepted, and those that still are."""
 
+# Made every time.
 KNOWN = (
     "fl.GatedLinearNetwork(biases=(True, None))",
     "fl.LinearNetwork.init(bias='yes')",
@@ -36,7 +37,6 @@ KNOWN = (
     "fl.tasks.hierarchy(branching=100000)",
     "fl.tasks.teacher(inputs=0)",
     "fl.tasks.teacher(noise=-1)",
-    "fl.theory.deep_strength(t=nan)",
     "fl.theory.hitting_time(d=nan)",
     "fl.theory.mode_strength(tau=-1)",
     "fl.theory.solve(tolerance=nan)",
@@ -45,7 +45,11 @@ KNOWN = (
 # Those that take longer.
 KNOWN_LONG = (
     "fl.compare(descent=other_flow)",
+    "fl.theory.deep_strength(t=nan)",
     "fl.gradient_flow(network=single_relu, task=single_tree, t1=30.0)",
     "fl.gradient_flow(solver=diffrax.ItoMilstein())",
     "fl.gradient_flow(solver=diffrax.KenCarp4())",
 )
+
+# Of the product, accepted though they are wrong, until they are mended and leave this list.
+ACCEPTED = ("fl.measures.conserved(tau=-1)",)

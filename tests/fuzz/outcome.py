@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 import flowlin as fl
-from flowlin.networks.kinds import AbstractNetwork
+from tests.fuzz.kinds import AbstractNetwork
 from tests.fuzz.names import Target, targets
 from tests.fuzz.things import plt, shared
 from tests.fuzz.words import valid, word

@@ -1,11 +1,13 @@
-"""A valid value for every parameter of every public callable, by its name.
+"""A valid value for every parameter of every public callable: by its annotation, or its name.
 
-A new parameter of a known name needs nothing here. One of a new name needs a line: its valid value,
-and what kind of thing it is. `callable.parameter` goes before `parameter`.
+What says enough of itself, a `bool` or a `Task`, needs nothing here, and a parameter of a known
+name neither. Another needs a line: its valid value, and what kind of thing it is. What stands
+behind `callable.parameter` goes before `parameter`, and that before the annotation.
 """
 
 import dataclasses
 import inspect
+import re
 
 from tests.fuzz import kinds as k
 from tests.fuzz.names import Target
@@ -63,7 +65,43 @@ GLOBAL_GATES = k.Kind(lambda v: k.finite(v) and k.np.ndim(v) == 2, (*k.ARRAYS, "
 CENTRES = k.Kind(lambda v: k.finite(v) and k.np.ndim(v) == 2, k.ARRAYS)
 GRAPH_X = k.Kind(lambda v: k.numeric(v) and k.np.ndim(v) == 2, k.ARRAYS, formula=True)
 PATHWAY = k.Kind(k.of(k.fl.Pathway), ("'in -> a'", "(('in', 'a'), ('a', 'out'))", "graph"))
+MODES = k.Kind(
+    k.but(k.MODES.good, "other_modes", "strange_modes", "stronger_modes"),
+    (*k.MODES.near, "other_modes", "strange_modes", "stronger_modes"),
+)
 NODE = k.Kind(k.among("in", "out"), ("'x'", "1", "['in']", "''"))
+
+# What an annotation says of itself, and of a valid value.
+ANNOTATED = {
+    r"^bool$": Word("True", k.FLAG),
+    r"^str\b(?!.*PathLike)": Word("'text'", k.TEXT),
+    r"PathLike": Word("'saved.npz'", k.PATH),
+    r"^int\b(?!.*Sequence)": Word("2", k.COUNT),
+    r"^float\b(?!.*(Sequence|Own))": Word("0.1", k.POSITIVE),
+    r"^Union\[jax.jaxlib._jax.Array.*complex": Word("0.5", k.FORMULA),
+    r"^jax.jaxlib._jax.Array \| numpy": Word("[1.0, 2.0]", k.ARRAY),
+    r"'P N_in'": Word("task.x", GRAPH_X),
+    r"'N_in'": Word("task.x[0]", k.Kind(lambda v: k.finite(v) and k.np.ndim(v) == 1, k.ARRAYS)),
+    r"'P N_out'": Word("task.y", k.MATRIX),
+    r"'P'": Word("np.ones(len(task.x))", k.Kind(k.numeric, k.VECTORS)),
+    r"\bKey\[": Word("key", k.KEY, given=True),
+    r"SupportsDType": Word("jnp.float32", DTYPE),
+    r"\bPyTree$": Word("lambda leaf: leaf.ndim == 2", k.TRAINABLE),
+    r"AbstractNetwork$|Module$": Word("network", k.NETWORK),
+    r"GatedGraph$|AbstractGraph$": Word("graph", k.Kind(k.of(k.fl.GatedGraph), k.NETWORKS)),
+    r"ReLUNetwork$": Word("relu", k.NETWORK),
+    r"\.Task( \| None)?$": Word("task", k.TASK),
+    r"\.Modes$": Word("modes", MODES),
+    r"Trajectory$": Word("flow", k.FLOW),
+    r"\.losses\.Loss\b": Word("fl.SquaredError()", k.LOSS),
+    r"AbstractEvent\b": Word("(fl.LossBelow(0.1),)", k.EVENTS),
+    r"Axes \| None$": Word("axes", k.AXES),
+    r"Mesh\b": Word("mesh", k.MESH),
+    r"Pathway$": Word("pathway", PATHWAY),
+    r"Race$": Word("race", k.Kind(k.of(k.fl.theory.Race), ("graph", "fl.theory.Race", "modes"))),
+    r"Rectified$": Word("rectified", k.Kind(k.of(k.fl.Rectified), ("flow", "fl.Rectified", "1"))),
+    r"EarlyPhase$": Word("early", k.Kind(k.of(k.fl.theory.EarlyPhase), ("relu",))),
+}  # fmt: skip
 
 WORDS = {
     # what is trained, and on what
@@ -75,7 +113,6 @@ WORDS = {
     "tasks": Word("task", k.one_or_many(k.TASK)),
     "x": Word("task.x", k.Kind(k.matrix, (*k.ARRAYS, "jnp.ones((3, 5))", "other_task.x"))),
     "y": Word("task.y", k.MATRIX),
-    "name": Word("'text'", k.TEXT),
     "weights": Word("(w1, w2)", k.WEIGHTS),
     "biases": Word("(np.ones(4), None)", k.optional(k.BIASES)),
     "gates": Word("(np.ones(4),)", k.optional(k.GATES)),
@@ -87,50 +124,30 @@ WORDS = {
     "rank": Word("1", k.Kind(lambda v: k.whole(v) and 0 <= v <= 3, k.COUNTS)),
     "variance": Word("0.05", k.one_or_many(k.NOT_NEGATIVE)),
     "bias": Word("True", BIAS_LIKE),
-    "key": Word("key", k.KEY, given=True),
     "balance": Word("0.1", k.NUMBER),
     "product": Word("np.ones((7, 5))", k.optional(k.MATRIX)),
-    "dtype": Word("jnp.float32", DTYPE),
     "indices": Word("np.array([0, 2])", INDICES),
-    "axis": Word("0", k.optional(k.WHOLE)),
-    "mesh": Word("mesh", k.optional(k.MESH)),
     # tasks
-    "levels": Word("2", k.COUNT),
     "branching": Word("2", k.Kind(lambda v: k.whole(v) and v >= 2, k.COUNTS)),
-    "binary": Word("True", k.FLAG),
     "delta": Word("0.5", k.NOT_NEGATIVE),
-    "one_hot": Word("True", k.FLAG),
     "samples": Word("20", k.optional(k.COUNT), given=True),
     "spectrum": Word("(2.0, 1.0)", k.Kind(k.listed(k.real), k.ARRAYS)),
-    "inputs": Word("3", k.optional(k.COUNT)),
-    "outputs": Word("3", k.optional(k.COUNT)),
-    "whiten": Word("True", k.FLAG),
     "noise": Word("0.1", k.NOT_NEGATIVE),
     "seed": Word("0", k.WHOLE),
     "test": Word("True", k.FLAG, given=True),
-    "scale": Word("True", k.FLAG),
     "center": Word("False", k.FLAG, given=True),
     "standardise": Word("False", k.FLAG),
-    "grayscale": Word("True", k.FLAG),
     # runs
     "t1": Word("0.5", k.POSITIVE),
     "ts": Word("[0.1, 0.5]", k.optional(k.TIMES)),
-    "check": Word("True", k.FLAG),
-    "dense": Word("True", k.FLAG),
     "loss": Word("fl.SquaredError()", k.LOSS),
     "tau": Word("1.0", k.TIME_CONSTANT),
     "weight_decay": Word("0.1", k.optional(k.one_or_many(k.NOT_NEGATIVE))),
-    "learning_rate": Word("0.1", k.POSITIVE),
     "modified_rate": Word("0.1", k.optional(k.POSITIVE)),
     "steps": Word("4", k.STEPS),
-    "batch_size": Word("2", k.COUNT),
-    "trainable": Word("lambda leaf: leaf.ndim == 2", k.optional(k.TRAINABLE)),
     "like": Word("flow.final", k.optional(k.NETWORK)),
     "optimiser": Word("optax.sgd(0.1)", k.optional(k.OPTIMISER)),
-    "events": Word("(fl.LossBelow(0.1),)", k.EVENTS),
-    "interpolate": Word("True", k.FLAG),
     "observe": Word("{'loss': fl.measures.loss}", k.optional(k.OBSERVE)),
-    "save_every": Word("2", k.optional(k.COUNT)),
     "kinks": Word("fl.SmoothKinks(1e-2)", k.optional(k.KINKS)),
     "solver": Word("diffrax.Tsit5()", k.optional(k.SOLVER)),
     "rtol": Word("1e-4", k.optional(k.POSITIVE)),
@@ -144,29 +161,16 @@ WORDS = {
     "progress": Word("False", k.FLAG),
     "record": Word("lambda flow: {'end': flow.end}", k.optional(k.FUNCTION)),
     "checkpoint": Word("'checkpoint.npz'", k.optional(k.PATH)),
-    "throw": Word("True", k.FLAG),
-    "within": Word("0.1", k.POSITIVE),
-    "precision": Word("0.2", k.POSITIVE),
-    "batch": Word("1", k.optional(k.COUNT)),
     "workers": Word("1", k.optional(k.COUNT), given=True),
-    "path": Word("'saved.npz'", k.PATH),
     "function": Word("lambda flow: flow.losses", k.FUNCTION),
     "index": Word("0", k.Kind(lambda v: isinstance(v, slice) or k.whole(v), k.COUNTS)),
     # events and kinks
     "observable": Word("fl.measures.loss", k.FUNCTION),
     "level": Word("0.1", k.ARRAY),
     "direction": Word("'up'", k.Kind(k.among(None, "up", "down"), ("'Down'", "'both'", "-1"))),
-    "terminate": Word("True", k.FLAG),
-    "modes": Word("modes", k.MODES),
-    "rho": Word("0.1", k.FORMULA),
     "quantile": Word("0.1", k.QUANTILE),
     "window": Word("None", k.optional(k.Kind(lambda v: k.whole(v) and v >= 2, k.COUNTS))),
-    "width": Word("0.01", k.POSITIVE),
-    "every": Word("30.0", k.POSITIVE),
     "stream": Word("None", k.Kind(lambda v: v is None, ("'run.log'", "1", "[]"))),
-    "slots": Word("4", k.COUNT),
-    "max_stages": Word("16", k.COUNT),
-    "max_order": Word("3", k.COUNT),
     "eigenvalues": Word("2", k.WHOLE),
     "loop": Word("'checkpointed'", k.Kind(k.among("checkpointed", "bounded", "lax"), k.TEXT.near)),
     "reduction": Word("'sum'", k.Kind(k.among("mean", "sum"), ("'Mean'", "'none'"))),
@@ -177,13 +181,10 @@ WORDS = {
     "flow": Word("flow", k.FLOW),
     "descent": Word("descent", k.FLOW),
     "layer": Word("0", k.LAYER),
-    "t": Word("0.5", k.FORMULA),
-    "time": Word("0.5", k.FORMULA),
-    "closed": Word("True", k.FLAG),
     # closed forms
     **{name: Word(value, k.FORMULA) for name, value in {
-        "s": "0.5", "d": "0.5", "a0": "0.01", "g": "0.5", "imbalance": "0.1", "p": "np.ones(4)",
-        "q": "np.ones(4)", "w0": "np.ones((7, 4))", "theta": "0.5", "share": "0.5",
+        "a0": "0.01", "imbalance": "0.1", "p": "np.ones(4)", "q": "np.ones(4)", "rho": "0.1",
+        "w0": "np.ones((7, 4))",
     }.items()},
     "depth": Word("3", k.Kind(lambda v: k.numeric(v), k.COUNTS, formula=True)),
     "w1": Word("w1", k.FORMULA),
@@ -192,14 +193,8 @@ WORDS = {
     "s_x": Word("np.eye(4)", k.FORMULA),
     "alpha": Word("2.0", k.POSITIVE),
     "tolerance": Word("1e-8", k.optional(k.POSITIVE)),
-    "always_on": Word("np.ones(4, bool)", k.optional(k.ARRAY)),
-    "max_pieces": Word("16", k.COUNT),
-    "early": Word("early", k.Kind(k.of(k.fl.theory.EarlyPhase), ("early.network(0.1)", "relu"))),
     "end": Word("0.5", k.optional(k.NUMBER)),
-    "rectified": Word("rectified", k.Kind(k.of(k.fl.Rectified), ("flow", "fl.Rectified", "1"))),
     "mode": Word("0", k.LAYER),
-    "race": Word("race", k.Kind(k.of(k.fl.theory.Race), ("graph", "fl.theory.Race", "modes"))),
-    "pathway": Word("pathway", PATHWAY),
     "source": Word("'in'", k.optional(NODE)),
     "target": Word("'out'", k.optional(NODE)),
     "strength": Word("0.1", k.optional(k.ARRAY)),
@@ -208,23 +203,14 @@ WORDS = {
     "velocity": Word("fl.measures.velocity", k.FUNCTION),
     "matrix": Word("np.eye(4)", k.ROWS),
     "classes": Word("[0, 0, 1, 1]", k.Kind(k.numeric, k.ARRAYS)),
-    "features": Word("task.y", k.ROWS),
     "values": Word("np.ones((3, 2))", k.FORMULA),
     "a": Word("hidden", k.ROWS),
     "b": Word("hidden", k.ROWS),
-    "debiased": Word("True", k.FLAG),
-    "relative": Word("True", k.FLAG),
-    "dimensions": Word("2", k.COUNT),
     "axes": Word("np.linspace(-1, 1, 3)", k.optional(k.one_or_many(k.ARRAY))),
     "average": Word("0", k.optional(k.LAYER)),
-    "targets": Word("task.y", k.MATRIX),
     # pictures
-    "ax": Word("axes", k.optional(k.AXES)),
     "parts": Word("('always_on',)", NAMES),
     "conventions": Word("('open',)", NAMES),
-    "label": Word("'text'", k.optional(k.TEXT)),
-    "unit": Word("'text'", k.TEXT),
-    "error": Word("'text'", k.TEXT),
     "colour": Word("'red'", k.optional(COLOUR)),
     "colours": Word("['red'] * 4", k.optional(NAMES)),
     "labels": Word("['a'] * 4", k.optional(NAMES)),
@@ -243,7 +229,6 @@ WORDS = {
     "points": Word("points", k.ARRAY),
     "kind": Word("'relu'", k.Kind(k.of(str), ("'Relu'", "''"))),
     "n": Word("1", k.WHOLE),
-    "number": Word("3", k.WHOLE),
     "runs": Word("{'relu': flow}", RUNS),
     "contenders": Word("{'a': ([1, 2], [0.1, 0.2])}", k.Kind(k.named(k.listed(k.numeric)), (
         "{'a': 1}", "[1]", "{'a': ([1], [1, 2])}", "{'a': ([nan], [nan])}"))),
@@ -302,12 +287,9 @@ OWN = {
     "fl.HalfSpaces.normals": Word("np.ones((2, 4))", CENTRES),
     "fl.HalfSpaces.thresholds": Word("np.ones(2)", k.optional(k.ARRAY)),
     "fl.Clusters.centres": Word("np.ones((2, 4))", CENTRES),
-    "fl.HalfSpaces.random.number": Word("2", k.COUNT),
-    "fl.Clusters.of.number": Word("2", k.COUNT),
-    "fl.rectified.flow": Word("flow", k.Kind(lambda v: v is k.shared()["flow"], k.FLOW.near)),
+    "fl.rectified.flow": Word("flow", k.Kind(k.only("flow"), k.FLOW.near)),
     "fl.Rectified.graph.k": Word("0", k.Kind(lambda v: k.whole(v) and v == 0, k.COUNTS)),
     "fl.Rectified.gates.t": Word("0.5", k.Kind(lambda v: k.real(v) and 0 <= v <= 2, k.NUMBERS)),
-    "fl.Rectified.network.t": Word("0.5", k.FORMULA),
     "fl.Rectified.overlap.times": Word("[0.1, 0.5]", k.Kind(k.times, ("[nan]", "'a'", "[9.0]"))),
     "fl.plot.overlap.times": Word("[0.1, 0.5]", k.optional(k.Kind(k.times, ("[nan]", "[9.0]")))),
     "fl.Rectified.needed.share": Word("0.9", k.Kind(
@@ -317,13 +299,12 @@ OWN = {
     "fl.theory.race.network": Word("graph", k.Kind(k.of(k.fl.GatedGraph), k.NETWORKS)),
     "fl.theory.Race.strengths.network": Word("graph", k.Kind(k.of(k.fl.GatedGraph), k.NETWORKS)),
     "fl.theory.Race.winner.flow": Word("graph_flow", k.Kind(
-        lambda v: v is k.shared()["graph_flow"], k.FLOW.near)),
+        k.only("graph_flow"), k.FLOW.near)),
     "fl.theory.Race.product.flow": Word("graph_flow", k.optional(k.Kind(
-        lambda v: v is k.shared()["graph_flow"], k.FLOW.near))),
+        k.only("graph_flow"), k.FLOW.near))),
     "fl.RaceHits.rho": Word("0.5", k.ARRAY),
     "fl.plot.pathways.flow": Word("graph_flow", k.Kind(
-        lambda v: v is k.shared()["graph_flow"], k.FLOW.near)),
-    "fl.plot.pathways.graph": Word("axes", k.optional(k.AXES)),
+        k.only("graph_flow"), k.FLOW.near)),
     **{f"{name}.network": Word("relu", k.NETWORK) for name in (
         "fl.theory.early_phase", "fl.theory.after_linearization",
     )},
@@ -334,8 +315,6 @@ OWN = {
     "fl.theory.Solution.error.flow": Word("plain_flow", k.FLOW),
     "fl.theory.AfterLinearization.error.flow": Word("plain_flow", k.FLOW),
     "fl.theory.Lazy.error.flow": Word("plain_flow", k.FLOW),
-    "fl.theory.Lazy.outputs.x": Word("task.x", k.optional(k.Kind(k.matrix, k.ARRAYS))),
-    "fl.theory.Lazy.loss.task": Word("task", k.optional(k.TASK)),
     "fl.theory.lazy.loss": Word("fl.SquaredError()", k.Kind(
         k.of(k.fl.SquaredError), (*k.LOSS.near, "fl.CrossEntropy()"))),
     **{f"{name}.tau": Word("1.0", k.POSITIVE) for name in (
@@ -356,7 +335,6 @@ OWN = {
     "fl.ModeHits.share": Word("None", k.optional(k.ARRAY)),
     "fl.Trajectory.extend.t1": Word("4.0", k.POSITIVE),
     "fl.Trajectory.extend.ts": Word("[3.0, 4.0]", k.optional(k.TIMES)),
-    "fl.Trajectory.network.t": Word("0.5", k.FORMULA),
     "fl.EventLog.gates.t": Word("0.5", k.NUMBER),
     "fl.EventLog.sides.t": Word("0.5", k.NUMBER),
     **{f"fl.EventLog.{method}.name": Word("'gate'", k.Kind(
@@ -386,12 +364,10 @@ OWN = {
     "fl.measures.variance_explained.features": Word("task.y", k.Kind(  # (P,) is one feature
         lambda v: k.numeric(v) and k.np.ndim(v) in (1, 2), k.ARRAYS, formula=True,
     )),
-    "fl.measures.loss.loss": Word("fl.SquaredError()", k.LOSS),
     **{f"fl.measures.{name}.hidden": Word("hidden", k.ROWS) for name in (
         "distance_ratio", "distances", "effective_rank_of_gram", "gram", "mds",
         "variance_explained",
     )},
-    **{f"fl.measures.{name}.layer": Word("0", k.optional(k.LAYER)) for name in ("effective_map",)},
     **{f"fl.measures.{name}.task": Word("task", k.SAMPLES) for name in (
         "activity", "hidden", "effective_map",
     )},
@@ -412,13 +388,6 @@ OWN = {
     )},
     "fl.measures.OnTask.task": Word("task", k.Kind(k.of(k.fl.Task), k.TASKS)),
     "fl.measures.kink_rates.network": Word("relu", k.NETWORK),
-    **{f"{name}.modes": Word("modes", k.Kind(
-        k.but(k.MODES.good, "other_modes", "strange_modes", "stronger_modes"),
-        (*k.MODES.near, "other_modes", "strange_modes", "stronger_modes"),
-    )) for name in (
-        "fl.measures.alignment", "fl.measures.hidden_vectors", "fl.measures.mode_matrix",
-        "fl.measures.mode_shares", "fl.theory.balanced_strength", "fl.plot.modes",
-    )},
     "fl.plot.cube.values": Word("cube_values", k.ARRAY),
     "fl.plot.cube.axis": Word("0", k.optional(k.Kind(k.among(0, 1, 2), k.COUNTS)), given=True),
     "fl.plot.sweep_map.x": Word("[1.0, 2.0]", k.ARRAY),
@@ -430,14 +399,11 @@ OWN = {
     "fl.plot.look.points": Word("True", k.FLAG),
     "fl.plot.modes.rho": Word("0.1", k.optional(k.ARRAY)),
     "fl.plot.modes.closed": Word("np.ones((3, 4))", k.optional(k.ARRAY)),
-    "fl.plot.modes.share": Word("True", k.FLAG),
     "fl.plot.gates.t": Word("0.5", k.NUMBER),
-    "fl.measures.drift.values": Word("np.ones((3, 2))", k.FORMULA),
 }  # fmt: skip
 
 OWN["fl.CrossEntropy.__call__.targets"] = Word("task.y", k.Kind(k.classes, k.ARRAYS))
 for _loss in ("CrossEntropy", "SquaredError", "theory.LinearizedLoss"):
-    OWN[f"fl.{_loss}.__call__.outputs"] = WORDS["targets"]
     OWN[f"fl.{_loss}.__call__.weights"] = Word(
         "np.ones(len(task.x))", k.optional(k.Kind(k.numeric, k.VECTORS))
     )
@@ -493,12 +459,18 @@ OWNERS = {
 }  # fmt: skip
 
 
-def word(target: Target, parameter: str) -> Word | None:
-    """What is known of a parameter of a callable, or None."""
-    own = OWN.get(f"{target.name}.{parameter}", WORDS.get(parameter))
-    if own is None and target.parameters[parameter].default is inspect.Parameter.empty:
-        return None
-    return own
+def word(target: Target, parameter: str) -> Word:
+    """What is known of a parameter of a callable."""
+    found = _known(target, parameter)
+    if found is None:
+        raise KeyError(f"{target.name}.{parameter}")
+    return found
+
+
+def _known(target: Target, parameter: str) -> Word | None:
+    own = OWN.get(f"{target.name}.{parameter}") or WORDS.get(parameter)
+    text = inspect.formatannotation(target.parameters[parameter].annotation)
+    return own or next((w for p, w in ANNOTATED.items() if re.search(p, text)), None)
 
 
 def unknown(targets: dict[str, Target]) -> list[str]:
@@ -507,7 +479,7 @@ def unknown(targets: dict[str, Target]) -> list[str]:
         f"{name}.{parameter}"
         for name, target in targets.items()
         for parameter in target.parameters
-        if OWN.get(f"{name}.{parameter}", WORDS.get(parameter)) is None
+        if _known(target, parameter) is None
     ]
     owners = {t.owner for t in targets.values() if t.owner} - set(OWNERS)
     return missing + [f"{owner}: no instance" for owner in sorted(owners)]
@@ -523,6 +495,6 @@ def valid(target: Target) -> dict[str, str]:
     call = {"self": owners(target)[0]} if target.owner else {}
     for name in target.parameters:
         own = word(target, name)
-        if own is not None and (name in target.required or own.given):
+        if name in target.required or own.given:
             call[name] = own.value
     return call
