@@ -46,18 +46,16 @@ def same_run(task, shared, kind=fl.ReLUNetwork, run=fl.gradient_flow, t=(1.0,), 
 def check_flows(task, shared) -> None:
     """Every objective and every treatment of kinks, in chunks (the caller sets their size)."""
     modes = fl.theory.modes(task, 1.0)
-    events = (
-        fl.UnitSwitches(0.45),
-        fl.LossBelow(0.4),
-        fl.ModeHits(modes, 0.1 * modes.full_strength),
-    )
+    switches, loss = fl.UnitSwitches(0.45), fl.LossBelow(0.4)
+    hits = fl.ModeHits(modes, 0.1 * modes.full_strength)
     options = {"kinks": fl.AveragedKinks(), "rtol": 1e-3}
-    found = same_run(task, shared, t=(3.0,), events=events, **options)
-    assert len(found.events.select("loss")) == 1
-    assert {e["name"] for e in found.events.table()} >= {"loss", "mode", "always_on(0.45)"}
-    statistics = same_run(task, shared, fl.LinearNetwork)
+    found = same_run(task, shared, t=(3.0,), events=(switches, loss), **options)
+    assert {e["name"] for e in found.events.table()} >= {"loss", "always_on(0.45)"}
+    descent = {"run": fl.gradient_descent, "t": (0.1, 30)}
+    statistics = same_run(task, shared, fl.LinearNetwork, events=(loss, hits), **descent)
     assert statistics.stats["objective"] == "Statistics"
-    same_run(task, shared, run=fl.gradient_descent, t=(0.1, 5), events=events[1:2])
+    assert {e["name"] for e in statistics.events.table()} >= {"loss", "mode"}
+    same_run(task, shared, **descent)
 
 
 def check_collectives(task, shared) -> None:

@@ -9,6 +9,7 @@ import pytest
 import flowlin as fl
 from flowlin.engine.kinks.averaged import AveragedGates, gated_integral, grazes, quadratic
 from flowlin.training.rules import GradientField, objective
+from tests import numpy_walk
 from tests.zoo import distance
 
 END, LEVEL = 5.0, 0.498
@@ -55,26 +56,72 @@ class Solve:
         return network.with_parameters(jax.tree.map(lambda a: a[0], ys))
 
 
+@jax.jit
+def integrated(z, force):
+    """Integrals over the on-part, and how near the paths come to zero without crossing it."""
+    path, push = quadratic(*z), quadratic(*force)
+    near = grazes(path[0], path[0] + path[1] + path[2], path[1], path[1] + 2 * path[2])
+    return gated_integral(path, push, jnp.asarray(0.2)), near, jnp.stack(path), jnp.stack(push)
+
+
 def test_integrals_over_the_on_part_and_grazes():
     """Against sums over a fine grid, for no, one and two roots, double and degenerate ones."""
     z = np.random.default_rng(0).normal(size=(3, 400))
     z[:, 0], z[:, 1], z[:, 2] = (1, 0, 1), (0, 0, 0), (-1, -0.5, 0)
     z[:, 3], z[:, 4] = (2, 1, 0), (0, 1, 1)
     force = np.random.default_rng(1).normal(size=(3, 400))
-    path, push = quadratic(*jnp.asarray(z)), quadratic(*jnp.asarray(force))
-    s = (jnp.arange(20_000)[:, None] + 0.5) / 20_000
-    values, forces = (q[0] + q[1] * s + q[2] * s**2 for q in (path, push))
-    expected = jnp.mean(jnp.where(values > 0, 1.0, 0.2) * forces, axis=0)
-    assert jnp.allclose(gated_integral(path, push, jnp.asarray(0.2)), expected, atol=3e-4)
+    integral, near, *paths = map(np.asarray, integrated(z, force))
+    s = (np.arange(20_000)[:, None] + 0.5) / 20_000
+    values, forces = (q[0] + q[1] * s + q[2] * s**2 for q in paths)
+    expected = np.mean(np.where(values > 0, 1.0, 0.2) * forces, axis=0)
+    np.testing.assert_allclose(integral, expected, atol=3e-4)
 
-    nearest, inside = jnp.min(jnp.abs(values), axis=0), jnp.argmin(jnp.abs(values), axis=0)
-    same = jnp.all(values > 0, axis=0) | jnp.all(values < 0, axis=0)
+    nearest, inside = np.min(np.abs(values), axis=0), np.argmin(np.abs(values), axis=0)
+    same = np.all(values > 0, axis=0) | np.all(values < 0, axis=0)
     turns = same & (inside > 0) & (inside < len(s) - 1) & (nearest > 1e-6)
-    assert 5 < jnp.sum(turns) < 100
-    found = grazes(path[0], sum(path), path[1], path[1] + 2 * path[2])
-    assert jnp.allclose(found, jnp.where(turns, nearest, jnp.inf), atol=1e-6)
+    assert 5 < np.sum(turns) < 100
+    np.testing.assert_allclose(near, np.where(turns, nearest, np.inf), atol=1e-6)
 
 
+SMALL = fl.tasks.teacher(60, (1.0, 0.5, 0.2), key=jax.random.key(2))
+
+
+@pytest.fixture(scope="module")
+def small():
+    """A run, and the second walk at the times that it saves."""
+    rng = np.random.default_rng(1)
+    inputs, outputs = SMALL.inputs, SMALL.outputs
+    network = fl.ReLUNetwork(
+        (0.5 * rng.normal(size=(4, inputs)), 0.5 * rng.normal(size=(outputs, 4))),
+        (0.3 * rng.normal(size=4), None),
+    )
+    ts = np.linspace(0, 3.0, 151)
+    flow = averaged(network, SMALL, 3.0, ts=ts)
+    return flow, numpy_walk.walk(network, SMALL, 3.0, ts)
+
+
+def test_it_is_the_second_walk_up_to_its_tolerance(small):
+    flow, second = small
+    assert flow.stats["solver"] == "AveragedGates"
+    assert flow.stats["accepted_evaluations"] == 1 + 2 * flow.stats["num_accepted_steps"]
+    (w, a), (b, _) = jax.tree.map(np.asarray, flow.networks.parameters)
+    np.testing.assert_allclose(w, second.hidden, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(a, second.readout, rtol=0, atol=1e-4)
+    assert np.all(np.diff(flow.losses) < 0)
+    conserved = np.sum(w**2, axis=2) + b**2 - np.sum(a**2, axis=1)
+    assert np.max(np.abs(conserved - conserved[0])) < 1e-5 * np.max(np.sum(w**2, axis=2))
+    # Pairs that cross once, without sliding.
+    assert len(second.switches) > 10
+    found = [(*row["index"][1:], row["time"]) for row in flow.events.select("gate").table()]
+    times: dict[tuple[int, int], list[float]] = {}
+    for unit, sample, time in found:
+        times.setdefault((unit, sample), []).append(time)
+    for time, unit, sample, old, new in second.switches:
+        if 0 not in (old, new):
+            assert np.min(np.abs(np.array(times[unit, sample]) - time)) < 5e-3
+
+
+@pytest.mark.slow
 def test_second_order_where_ordinary_methods_are_of_first(digits, exact):
     task, network = digits
     steps = np.array([16, 32, 64, 128, 256])
@@ -92,6 +139,7 @@ def test_second_order_where_ordinary_methods_are_of_first(digits, exact):
         assert error > 10 * finest
 
 
+@pytest.mark.slow
 def test_error_falls_with_the_tolerance(digits, exact):
     task, network = digits
     solve = jax.jit(Solve(network, task, END).adaptive)
@@ -101,6 +149,7 @@ def test_error_falls_with_the_tolerance(digits, exact):
     assert errors[2] < errors[1] / 3
 
 
+@pytest.mark.slow
 def test_agrees_with_the_exact_walk(digits, exact):
     task, network = digits
     flow = averaged(network, task, END, ts=jnp.linspace(0, END, 501))
@@ -136,6 +185,7 @@ def test_agrees_with_the_exact_walk(digits, exact):
     assert float(flow.stats["grazing_margin"]) == pytest.approx(expected, rel=0.05)
 
 
+@pytest.mark.slow
 def test_unit_switches_and_terminating_events(digits, exact):
     task, network = digits
     events = (fl.UnitSwitches(0.3), fl.LossBelow(LEVEL, terminate=True))
@@ -164,9 +214,7 @@ def test_unit_switches_and_terminating_events(digits, exact):
         assert np.allclose(found.time, [time for _, time in rows], atol=5e-3)
 
 
-SMALL = fl.tasks.teacher(60, (1.0, 0.5, 0.2), key=jax.random.key(2))
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss", "bias", "slope", "tau"),
     [
@@ -190,6 +238,7 @@ def test_every_loss_bias_and_slope(loss, bias, slope, tau):
     assert distance(found, plain) < 3e-5
 
 
+@pytest.mark.slow
 def test_derivatives_and_batches():
     """Forward and reverse agree with finite differences, under vmap."""
     network = fl.ReLUNetwork.init(SMALL, 4, 0.2, slope=0.2, key=jax.random.key(1))
@@ -213,6 +262,7 @@ def test_derivatives_and_batches():
     assert jnp.allclose(jnp.stack([alone, slope]), jnp.stack([values[1], slopes[1]]), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_flow_under_vmap_and_jvp_and_in_float32():
     network = fl.ReLUNetwork.init(SMALL, 4, 0.2, key=jax.random.key(1)).astype(jnp.float32)
 
@@ -236,9 +286,10 @@ def test_a_flow_under_vmap_and_jvp_and_in_float32():
 
 
 def test_what_cannot_work_says_so():
-    deep = fl.ReLUNetwork.init(SMALL, (3, 3), key=jax.random.key(0))
+    widths = SMALL.inputs, 3, 3, SMALL.outputs
+    deep = fl.ReLUNetwork([np.ones(n) for n in zip(widths[1:], widths, strict=False)])
     with pytest.raises(ValueError, match="`AveragedKinks` is for one hidden layer, got 2"):
         averaged(deep, SMALL, 1.0)
-    shallow = fl.ReLUNetwork.init(SMALL, 3, key=jax.random.key(0))
+    shallow = fl.ReLUNetwork((np.ones((3, SMALL.inputs)), np.ones((SMALL.outputs, 3))))
     with pytest.raises(ValueError, match="leave out `solver` = Bosh3"):
         averaged(shallow, SMALL, 1.0, solver=diffrax.Bosh3())

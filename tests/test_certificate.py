@@ -31,9 +31,14 @@ def scalar():
     return certified
 
 
-def test_a_quadratic_has_closed_forms(scalar):
+@pytest.fixture(scope="module")
+def quadratic(scalar):
+    return scalar()
+
+
+def test_a_quadratic_has_closed_forms(quadratic):
     """The relative error is 1 - (1 - 4 eps)^(t / (eps tau)) e^(4 t / tau), largest at the end."""
-    found = scalar()
+    found = quadratic
     assert found.edge == pytest.approx(0.5, rel=0.02)
 
     def off(rate, k=None):  # t1 / tau = 1
@@ -66,7 +71,8 @@ def test_a_quadratic_has_closed_forms(scalar):
     assert found.chattering is None
 
 
-def test_that_no_rate_suffices_is_told(scalar):
+def test_that_no_rate_suffices_is_told(scalar, quadratic):
+    assert quadratic.rates[-1] > 1 / 64
     none = scalar(1e-6, max_steps=64)
     assert math.isnan(none.parameters.rate)
     assert "no rate from 0.0156 on is within 0.0001 %" in none.table()[0]["limit"]
@@ -76,6 +82,7 @@ def test_that_no_rate_suffices_is_told(scalar):
         scalar(max_steps=1)
 
 
+@pytest.mark.slow
 def test_a_single_step_in_float32_whose_events_are_still_to_come(scalar):
     """One step to t1 is the largest rate that can be tried, far below the edge; no event is due."""
     found = scalar(
@@ -97,6 +104,7 @@ def test_a_single_step_in_float32_whose_events_are_still_to_come(scalar):
     assert near.table()[0]["limit"] == "stability edge 0.0101"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("y", "events", "message"),
     [
@@ -116,6 +124,7 @@ def relu(tree):
     return network, fl.largest_learning_rate(network, tree, 2.0, 0.02, precision=0.5, **options)
 
 
+@pytest.mark.slow
 def test_relu_errors_are_those_of_compare(tree, relu):
     network, found = relu
     k = len(found.rates) // 2

@@ -1,25 +1,30 @@
 """Every crossing within a step: fast and kinked observables, even roots, what is not resolved."""
 
-import warnings
+from itertools import pairwise
+from typing import Any
 
 import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 from jax import Array
 
 import flowlin as fl
+from flowlin._tools.series import bracketed_root
 from flowlin.engine.kinks.policies import IgnoreKinks
+from flowlin.engine.recorder import Recorder
 from flowlin.events.crossings import Step
 from flowlin.events.events import GateSwitches, user_watches
 from flowlin.events.search import Brackets, Part
 from flowlin.events.watch import Observer, Path
 from flowlin.record.event_log import Unresolved
 from flowlin.training.objective import FullData
+from flowlin.training.rules import GradientField
 
-# One mode whose strength a(t) rises from 0.01 to 1.
+# One mode whose strength a(t) rises from 0.01 to 1: a = 1 / (1 + 99 exp(-2 t)).
 RISING = fl.Task([[1.0]], [[1.0]])
 T1 = 30.0
 
@@ -29,9 +34,14 @@ def strength(network):
     return network.weights[0][0, 0] * network.weights[1][0, 0]
 
 
+def at(a):
+    """The time at which the strength is a."""
+    return np.log(a * 99 / (1 - a)) / 2
+
+
 def small():
     """A network with a(0) = 0.01."""
-    return fl.LinearNetwork((jnp.full((1, 1), 0.1), jnp.full((1, 1), 0.1)))
+    return fl.LinearNetwork((np.full((1, 1), 0.1), np.full((1, 1), 0.1)))
 
 
 class Swing(eqx.Module):
@@ -49,40 +59,6 @@ def swinging(k, **options):
     return fl.gradient_flow(small(), RISING, T1, events=(event,), **options)
 
 
-def number_of_roots(k, flow):
-    return int(np.floor(k * float(strength(flow.final)) / np.pi) - np.floor(k * 0.01 / np.pi))
-
-
-@pytest.mark.parametrize(("k", "number"), [(100, 31), (200, 63), (2000, 630)])
-def test_every_crossing_of_a_fast_observable_is_found(k, number):
-    flow = swinging(k)
-    assert int(flow.stats["num_accepted_steps"]) < 40
-    assert len(flow.events) == number == number_of_roots(k, flow)
-    assert int(flow.stats["unresolved_crossings"]) == 0
-    signs = np.asarray(flow.events.new)
-    assert np.all(signs[1:] == -signs[:-1])
-    # a = 1 / (1 + 99 exp(-2 t)): the closed form of a mode.
-    first = int(k * 0.01 / np.pi) + 1
-    levels = np.pi * np.arange(first, first + number) / k
-    levels = levels[levels < 0.99]
-    exact = np.log(levels * 99 / (1 - levels)) / 2
-    assert np.allclose(np.asarray(flow.events.time)[: len(levels)], exact, rtol=1e-6, atol=1e-5)
-
-
-def test_what_is_too_fast_is_reported_in_log_stats_and_by_a_warning(tmp_path):
-    with pytest.warns(fl.CrossingsWarning, match="crossings may be missing from the log"):
-        flow = swinging(1e9, max_events=2**18)
-    doubts = flow.events.unresolved
-    assert int(flow.stats["unresolved_crossings"]) == int(doubts.count) > 0
-    start, end = np.asarray(doubts.start), np.asarray(doubts.end)
-    real = np.isfinite(start)
-    assert np.all((start < end)[real])
-    assert np.all(end[real] <= T1)
-    flow.save(tmp_path / "flow.npz")
-    again = fl.load(tmp_path / "flow.npz").events.unresolved
-    assert np.array_equal(again.start, doubts.start)
-
-
 def gaps(network, task):
     """Twice NaN until a = 0.1 and from 0.4 to 0.6, once -inf until 0.2, once never a number."""
     a = strength(network)
@@ -91,42 +67,6 @@ def gaps(network, task):
     return jnp.stack(
         [jnp.where(known, a - 0.3, jnp.nan), jnp.where(known, a - 0.5, jnp.nan), late, a * jnp.nan]
     )
-
-
-@pytest.mark.usefixtures("without_type_checks")
-@pytest.mark.parametrize(
-    ("run", "grain"),
-    [
-        (fl.gradient_flow, 1e-6),
-        (lambda *run, **how: fl.gradient_descent(*run[:2], 0.1, t1=run[2], **how), 0.2),
-    ],
-    ids=["flow", "descent"],
-)
-def test_where_an_observable_is_nan_nothing_crosses_and_all_is_told(run, grain):
-    with pytest.warns(fl.CrossingsWarning, match=r"first those of comp.* it is NaN there"):
-        flow = run(small(), RISING, T1, events=(fl.Crossing(gaps),))
-
-    def at(a):
-        return np.log(99 * a / (1 - a)) / 2
-
-    assert sorted(flow.events.index) == [(0,), (2,)]
-    assert np.allclose(np.asarray(flow.events.time), at(0.3), atol=grain)
-    doubts = flow.events.unresolved
-    assert int(flow.stats["unresolved_crossings"]) == int(doubts.count) == 5
-    rows = np.stack([doubts.component, doubts.start, doubts.end], axis=1)[:5]
-    told = [(k, *span) for k in (0, 1) for span in ((0, at(0.1)), (at(0.4), at(0.6)))]
-    assert np.allclose(sorted(rows.tolist()), [*told, (3, 0, T1)], atol=grain)
-
-
-def test_a_file_without_the_field_still_loads():
-    log = object.__new__(fl.EventLog)
-    assert log.unresolved is None
-
-
-def test_the_same_under_jit():
-    flow = jax.jit(lambda k: swinging(k, max_events=128, max_steps=64))(200.0)
-    assert int(flow.events.count) == 63
-    assert int(flow.stats["unresolved_crossings"]) == 0
 
 
 def several(network, task):
@@ -144,18 +84,72 @@ def several(network, task):
     )
 
 
+FAST = {100: 31, 200: 63, 2000: 630}  # k of a swing, and how often it crosses zero
+
+
+@pytest.fixture(scope="module")
+def runs():
+    """By k: a run that watches a swing, what has kinks and jumps, and what is not always a number.
+
+    With the warnings that it gave.
+    """
+    found: dict[int, Any] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+        for k in FAST:
+            swing = fl.Crossing(Swing(jnp.asarray(k, float)), name="swing")
+            events = (fl.Crossing(gaps), fl.Crossing(several, name="kinks"), swing)
+            with pytest.warns(fl.CrossingsWarning) as told:
+                flow = fl.gradient_flow(small(), RISING, T1, events=events)
+            found[k] = flow, [str(one.message) for one in told]
+    return found
+
+
+@pytest.mark.parametrize(("k", "number"), FAST.items())
+def test_every_crossing_of_a_fast_observable_is_found(runs, k, number):
+    flow, _ = runs[k]
+    log = flow.events.select("swing")
+    assert int(flow.stats["num_accepted_steps"]) < 40
+    assert len(log) == number
+    signs = np.asarray(log.new)
+    assert np.all(signs[1:] == -signs[:-1])
+    first = int(k * 0.01 / np.pi) + 1
+    levels = np.pi * np.arange(first, first + number) / k
+    levels = levels[levels < 0.99]
+    np.testing.assert_allclose(log.time[: len(levels)], at(levels), rtol=1e-6, atol=1e-5)
+
+
+def nothing_crosses_where_it_is_nan(flow, grain):
+    """And all of that is told."""
+    log = flow.events.select("crossing")
+    assert sorted(log.index) == [(0,), (2,)]
+    np.testing.assert_allclose(log.time, at(0.3), atol=grain)
+    doubts = flow.events.unresolved
+    assert int(flow.stats["unresolved_crossings"]) == int(doubts.count) == 5
+    rows = np.stack([doubts.component, doubts.start, doubts.end], axis=1)[:5]
+    told = [(k, *span) for k in (0, 1) for span in ((0, at(0.1)), (at(0.4), at(0.6)))]
+    np.testing.assert_allclose(sorted(rows.tolist()), [*told, (3, 0, T1)], atol=grain)
+
+
+def test_where_an_observable_is_nan_nothing_crosses_and_all_is_told(runs):
+    for flow, (told,) in runs.values():
+        assert "first those of comp" in told
+        assert "it is NaN there" in told
+        nothing_crosses_where_it_is_nan(flow, 1e-6)
+
+
 @pytest.mark.usefixtures("without_type_checks")
-def test_kinks_touches_and_jumps():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        flow = fl.gradient_flow(small(), RISING, T1, events=(fl.Crossing(several),))
+def test_the_same_of_a_descent():
+    with pytest.warns(fl.CrossingsWarning, match=r"first those of comp.* it is NaN there"):
+        descent = fl.gradient_descent(small(), RISING, 0.1, t1=T1, events=(fl.Crossing(gaps),))
+    nothing_crosses_where_it_is_nan(descent, 0.2)
+
+
+def test_kinks_touches_and_jumps(runs):
+    flow, _ = runs[100]
     found = {k: [] for k in range(6)}
-    for row in flow.events.table():
+    for row in flow.events.select("kinks").table():
         found[row["index"][0]].append(row)
-
-    def at(a):
-        return np.log(a * 99 / (1 - a)) / 2
-
     times = [[row["time"] for row in found[k]] for k in range(6)]
     assert times[0] == pytest.approx([at(0.69), at(0.71)], rel=1e-7)
     assert [row["new"] for row in found[0]] == [-1, 1]
@@ -169,6 +163,34 @@ def test_kinks_touches_and_jumps():
     assert times[5] == []
 
 
+@pytest.mark.slow
+def test_what_is_too_fast_is_reported_in_log_stats_and_by_a_warning(tmp_path):
+    with pytest.warns(fl.CrossingsWarning, match="crossings may be missing from the log"):
+        flow = swinging(1e9, max_events=2**18)
+    doubts = flow.events.unresolved
+    assert int(flow.stats["unresolved_crossings"]) == int(doubts.count) > 0
+    start, end = np.asarray(doubts.start), np.asarray(doubts.end)
+    real = np.isfinite(start)
+    assert np.all((start < end)[real])
+    assert np.all(end[real] <= T1)
+    flow.save(tmp_path / "flow.npz")
+    again = fl.load(tmp_path / "flow.npz").events.unresolved
+    assert np.array_equal(again.start, doubts.start)
+
+
+def test_a_file_without_the_field_still_loads():
+    log = object.__new__(fl.EventLog)
+    assert log.unresolved is None
+
+
+@pytest.mark.slow
+def test_the_same_under_jit():
+    flow = jax.jit(lambda k: swinging(k, max_events=128, max_steps=64))(200.0)
+    assert int(flow.events.count) == 63
+    assert int(flow.stats["unresolved_crossings"]) == 0
+
+
+@pytest.mark.slow
 def test_hits_of_an_asymptote_are_told_from_others_by_their_uncertainty(tree, aligned):
     network, modes = aligned
     hits = fl.ModeHits(modes, modes.full_strength)
@@ -179,19 +201,25 @@ def test_hits_of_an_asymptote_are_told_from_others_by_their_uncertainty(tree, al
     assert int(flow.stats["unresolved_crossings"]) == 0
 
 
+def flow_to_two(**options):
+    return fl.gradient_flow(small(), RISING, 2.0, **options)
+
+
+def descent_to_two(**options):
+    return fl.gradient_descent(small(), RISING, 0.1, 20, **options)
+
+
+@pytest.mark.parametrize("run", [descent_to_two, pytest.param(flow_to_two, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("terminate", [False, True])
-def test_a_loss_that_is_met_from_the_start(terminate):
-    event = fl.LossBelow(0.6, terminate=terminate)
-    flow = fl.gradient_flow(small(), RISING, 2.0, events=(event,))
-    descent = fl.gradient_descent(small(), RISING, 0.1, 20, events=(event,))
-    for run in (flow, descent):
-        (row,) = run.events.table()
-        assert (row["time"], row["old"], row["new"]) == (0.0, -1, -1)
-        assert int(run.events.sides(0.0)[0]) == -1
-        assert float(run.end) == (0.0 if terminate else pytest.approx(2.0))
-        assert bool(run.result == fl.RESULTS.event_occurred) == terminate
-        if terminate:
-            assert jnp.array_equal(run.final.weights[0], small().weights[0])
+def test_a_loss_that_is_met_from_the_start(run, terminate):
+    found = run(events=(fl.LossBelow(0.6, terminate=terminate),))
+    (row,) = found.events.table()
+    assert (row["time"], row["old"], row["new"]) == (0.0, -1, -1)
+    assert int(found.events.sides(0.0)[0]) == -1
+    assert float(found.end) == (0.0 if terminate else pytest.approx(2.0))
+    assert bool(found.result == fl.RESULTS.event_occurred) == terminate
+    if terminate:
+        assert np.array_equal(found.final.weights[0], small().weights[0])
 
 
 def test_parts_follow_each_other_without_gaps():
@@ -204,6 +232,121 @@ def test_parts_follow_each_other_without_gaps():
         end = end if split else float(high)
         part = part.following(jnp.asarray(split))
     assert end == 1.0
+
+
+# ---- The search within one step.
+
+
+@pytest.mark.slow
+def test_two_crossings_within_one_step_are_found():
+    # The weight is exp(-t). In steps of 1.0 the parabola is negative for 0.26 around t = 2.55,
+    # inside the third step.
+    network, relaxing = fl.LinearNetwork((np.ones((1, 1)),)), fl.Task([[1.0]], [[0.0]])
+    event = fl.Crossing(lambda n, task: (jnp.log(n.weights[0][0, 0]) + 2.55) ** 2 - 0.13**2)
+    goal = FullData(relaxing, fl.SquaredError())
+    watches = tuple(event.watches(network, relaxing, goal, IgnoreKinks()))
+    recorder = Recorder(diffrax.Dopri8(), Observer(watches, network), 8, "lax")
+    solution = diffrax.diffeqsolve(
+        diffrax.ODETerm(GradientField(goal, network, jnp.ones(()))),
+        recorder, 0.0, 4.0, 1.0, network.parameters,
+        saveat=diffrax.SaveAt(solver_state=True),
+        stepsize_controller=diffrax.ConstantStepSize(),
+    )  # fmt: skip
+    log = solution.solver_state.log
+    assert solution.stats["num_steps"] == 4
+    assert int(log.count) == 2
+    assert np.allclose(np.sort(log.time[:2]), [2.42, 2.68], atol=1e-4)
+
+
+def test_bracketed_root_is_tight_and_cheap():
+    for f, root in (
+        (lambda t: jnp.tanh(30 * (t - 0.3)), 0.3),
+        (lambda t: (t - 0.7) ** 3, 0.7),
+        (lambda t: jnp.where(t > 0.123, 1.0, -1e-9), 0.123),
+        (lambda t: 0.3 - t, 0.3),
+    ):
+        rises = bool(f(1.0) > 0)
+        found = jax.jit(lambda a, b, f=f, r=rises: bracketed_root(f, a, b, r, 1e-12))(0.0, 1.0)
+        low, high = map(float, found)
+        assert 0 <= high - low <= 1e-12
+        assert low - 1e-12 <= root <= high + 1e-12
+
+
+def one_step(network, solver):
+    """The path of one step along some smooth field, from t = 0 to 0.1."""
+    field = diffrax.ODETerm(lambda t, y, args: jax.tree.map(lambda a: jnp.cos(9 * a + t), y))
+    span = jnp.array(0.0), jnp.array(0.1)
+    state = solver.init(field, *span, network.parameters, None)
+    dense = solver.step(field, *span, network.parameters, None, state, False)[2]
+    return Path(solver.interpolation_cls, *span, dense, network.parameters)
+
+
+WAYS = [(h, s) for h in ((), (5,), (5, 4)) for s in (diffrax.Euler(), diffrax.Dopri8(), fl.RKC())]
+QUICK = WAYS[4]
+
+
+@pytest.mark.parametrize(
+    ("hidden", "solver"),
+    [QUICK, *(pytest.param(*way, marks=pytest.mark.slow) for way in WAYS if way is not QUICK)],
+)
+def test_a_mode_strength_along_a_step_needs_no_matrices(tree, hidden, solver):
+    """Reduced to one input and one output the network has the strength that it has in full."""
+    widths, rng = (8, *hidden, 15), np.random.default_rng(0)
+    weights = [rng.normal(size=n[::-1]) for n in pairwise(widths)]
+    biases = [rng.normal(size=n) for n in widths[1:]]
+    network, modes = fl.LinearNetwork(weights, biases), fl.theory.modes(tree, 1.0)
+    (watch,) = fl.ModeHits(modes, 0.3).watches(network, tree, None, None)
+
+    @jax.jit
+    def both(t):
+        path = one_step(network, solver)
+        full = modes.strengths(network.with_parameters(path(t)), tree) - 0.3
+        return full, jax.vmap(lambda k: watch.function.along(network, path, k)(t))(jnp.arange(9))
+
+    for t in (0.0, 0.07, 0.1):
+        full, along = both(t)
+        assert jnp.allclose(full, along, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("hidden", "kinks"), [((6,), fl.IgnoreKinks()), ((6, 5), fl.SmoothKinks(1e-2))]
+)
+def test_one_component_agrees_with_all(hidden, kinks):
+    """The cheap single component has the sign of the full array, and its value where it has one."""
+    task = fl.tasks.teacher(9, (2.0, 1.0, 0.5), key=jax.random.key(4))
+    network = fl.ReLUNetwork.init(task, hidden, 0.3, key=jax.random.key(5))
+    modes = fl.theory.modes(task, 1.0)
+    events = (
+        GateSwitches(),
+        fl.UnitSwitches(0.0),
+        fl.UnitSwitches(0.3),
+        fl.ModeHits(modes, 0.1),
+        fl.LossBelow(0.4),
+    )
+    goal = FullData(task, fl.SquaredError(), kinks.width)
+    observer = Observer(tuple(user_watches(events, network, task, goal, kinks)), network)
+
+    @jax.jit
+    def values():
+        path = one_step(network, diffrax.Bosh3())
+        there = network.with_parameters(path(0.03))
+        every = observer(path(0.03))
+
+        def component(k):
+            return observer.switch(k, lambda watched, k: watched.component(there, k))
+
+        def along(k):
+            return observer.switch(k, lambda watched, k: watched.along(network, path, k)(0.03))
+
+        return every, *(jax.vmap(f)(jnp.arange(len(every))) for f in (component, along))
+
+    every, one, other = values()
+    assert jnp.array_equal(every > 0, one > 0)
+    assert 0 < int(jnp.sum(one > 0)) < len(every)
+    gates = sum(network.hidden) * 9 * (1 if kinks.width is None else 2)
+    assert jnp.allclose(every[:gates], one[:gates], rtol=1e-12)
+    assert jnp.allclose(one, other, rtol=1e-11, atol=1e-14)
 
 
 # Steps along cubics that turn back within them, against a dense grid.
@@ -249,6 +392,7 @@ def found_and_true(events, network, keys, grid=2001):
     return np.asarray(numbers), np.asarray(true)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gates", "units", "modes", "smooth"])
 def test_all_crossings_of_a_wild_step(kind, monkeypatch):
     monkeypatch.setattr("flowlin.events.order_statistics.BATCH", 4)  # less than there are units

@@ -1,51 +1,45 @@
 """Gated deep linear networks on a graph: where they are other networks, and as themselves."""
 
-import functools
 import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.integrate import solve_ivp
 
 import flowlin as fl
-from flowlin.networks.pathways import count
-from flowlin.training.objective import FullData
-from flowlin.training.statistics import GraphStatistics, bundles, is_cheaper, leads
+from tests.by_hand import ByHand
+from tests.tolerances import ROUNDING
 
 KEY = jax.random.key(0)
-RNG = np.random.default_rng(0)
 TREE = fl.tasks.hierarchy(2)
 TIMES = (0.0, 1.0, 3.0)
 
 
-def graph_of(samples=200):
+def graph_of(samples):
     """Two sources and sinks, shared edges, skips, gates on nodes and edges, biases, weights."""
+    rng = np.random.default_rng(0)
+
+    def on():
+        return rng.integers(0, 2, samples)
+
     task = fl.Task(
-        RNG.normal(size=(samples, 7)),
-        RNG.normal(size=(samples, 5)),
-        weights=RNG.uniform(0.5, 2, samples),
+        rng.normal(size=(samples, 7)),
+        rng.normal(size=(samples, 5)),
+        weights=rng.uniform(0.5, 2, samples),
     )
     network = fl.GatedGraph.init(
         task,
         {"i": 4, "j": 3, "a": 5, "b": 6, "c": 4, "o": 3, "p": 2},
         [("i", "a"), ("j", "a"), ("j", "b"), ("a", "c"), ("b", "c"), ("a", "o"), ("c", "o"),
          ("c", "p"), ("i", "p")],
-        node_gates={"a": on(samples), "c": on(samples), "p": RNG.normal(size=samples)},
-        edge_gates={("a", "c"): on(samples)},
+        node_gates={"a": on(), "c": on(), "p": rng.normal(size=samples)},
+        edge_gates={("a", "c"): on()},
         variance=0.3, bias=("c", "o"), bias_strength=0.7, key=KEY,
         inputs={"i": slice(0, 4), "j": slice(4, 7)}, outputs={"p": slice(0, 2), "o": slice(2, 5)},
     )  # fmt: skip
     return network, task
-
-
-def on(samples):
-    return RNG.integers(0, 2, samples)
-
-
-@pytest.fixture(scope="module")
-def wide():
-    return graph_of()
 
 
 def diamond(task=TREE, **options):
@@ -57,11 +51,7 @@ def diamond(task=TREE, **options):
     return fl.GatedGraph.init(task, nodes, edges, **options, key=KEY)
 
 
-def first_output(network, task):
-    return network.outputs(task.x)[0, 0]
-
-
-EVENTS = (fl.Crossing(first_output, 0.2), fl.LossBelow(0.5))
+EVENTS = fl.LossBelow(0.5)
 
 
 @pytest.fixture(scope="module")
@@ -69,29 +59,62 @@ def flow():
     return fl.gradient_flow(diamond(), TREE, 3.0, ts=TIMES, events=EVENTS)
 
 
-def close(a, b, tolerance=1e-13):
-    a, b = jax.tree.leaves(a), jax.tree.leaves(b)
-    assert len(a) == len(b)
-    for x, y in zip(a, b, strict=True):
-        np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * float(jnp.abs(y).max()))
+def by_scipy(t1):
+    """The weights of the diamond at any time, in the order of its edges by name."""
+    start, x, y = diamond().weights, np.asarray(TREE.x), np.asarray(TREE.y)
+    edges = sorted(start)
+    gates = {"a": np.array([1.0, 1, 0, 0])[:, None], "b": np.array([0.0, 0, 1, 1])[:, None]}
+    ends = np.cumsum([start[edge].size for edge in edges])[:-1]
+
+    def weights(flat):
+        parts = zip(edges, np.split(flat, ends), strict=True)
+        return {edge: part.reshape(start[edge].shape) for edge, part in parts}
+
+    def outputs(w):
+        a, b = (gates[k] * (x @ w["in", k].T) @ w[k, "out"].T for k in "ab")
+        return a + b
+
+    def field(_, flat):
+        w = weights(flat)
+        error = (y - outputs(w)) / 4
+        velocity = {("in", k): (gates[k] * error @ w[k, "out"]).T @ x for k in "ab"}
+        velocity |= {(k, "out"): (gates[k] * error).T @ x @ w["in", k].T for k in "ab"}
+        return np.concatenate([velocity[edge].ravel() for edge in edges])
+
+    flat = np.concatenate([np.ravel(start[edge]) for edge in edges])
+    found = solve_ivp(field, (0, t1), flat, "DOP853", dense_output=True, rtol=1e-12, atol=1e-13)
+    return lambda t: weights(found.sol(t)), outputs
+
+
+def test_a_flow_is_that_of_scipy(flow):
+    assert flow.stats["objective"] == "FullData"
+    at, outputs = by_scipy(3.0)
+    for edge, wanted in at(3.0).items():
+        np.testing.assert_allclose(flow.final.weights[edge], wanted, rtol=0, atol=1e-7)
+    found = outputs(at(float(flow.events.time[0])))
+    assert np.sum((found - np.asarray(TREE.y)) ** 2) / 8 == pytest.approx(0.5, abs=1e-6)
 
 
 def test_a_chain_is_a_linear_network():
     nodes = {"in": TREE.inputs, "h": 8, "out": TREE.outputs}
     edges = [("in", "h"), ("h", "out")]
     chain = fl.GatedGraph.init(TREE, nodes, edges, variance=0.05, bias=True, key=KEY)
-    linear = fl.LinearNetwork.init(TREE, 8, 0.05, key=KEY)
-    assert np.array_equal(chain.weights["in", "h"], linear.weights[0])
-    a, b = (fl.gradient_flow(one, TREE, 3.0, ts=TIMES) for one in (chain, linear))
-    np.testing.assert_allclose(a.losses, b.losses, rtol=1e-13)
-    close(a.networks.weights["in", "h"], b.networks.weights[0])
-    close(a.final.biases["h"], b.final.biases[0])
+    by_hand = ByHand(fl.LinearNetwork.init(TREE, 8, 0.05, key=KEY), TREE)
+    assert np.array_equal(chain.weights["in", "h"], by_hand.start[0])
+    losses, arrays = zip(*by_hand.descent(0.1, 20), strict=True)
+    descent = fl.gradient_descent(chain, TREE, 0.1, 20)
+    np.testing.assert_allclose(descent.losses, losses, rtol=ROUNDING)
+    final = descent.final
+    found = final.weights["in", "h"], final.weights["h", "out"], final.biases["h"]
+    for a, b in zip(found, arrays[-1], strict=True):
+        np.testing.assert_allclose(a, b, rtol=ROUNDING, atol=ROUNDING)
 
 
-def test_one_node_per_unit_is_a_gated_linear_network():
-    gates = RNG.uniform(0, 1, (TREE.samples, 3))
+def as_units():
+    """A gated linear network, and the graph with a node for each of its hidden units."""
+    gates = np.random.default_rng(0).uniform(0, 1, (TREE.samples, 3))
     units = fl.LinearNetwork.init(TREE, 3, 0.3, key=KEY)
-    (w1, w2), (b, _) = units.weights, units.biases
+    w1, w2, b = jax.tree.leaves(units.parameters)
     gated = fl.GatedLinearNetwork(units.weights, units.biases, gates=(gates,))
     names = [f"u{k}" for k in range(3)]
     rows = {("in", name): w1[k : k + 1] for k, name in enumerate(names)}
@@ -101,103 +124,88 @@ def test_one_node_per_unit_is_a_gated_linear_network():
         {name: b[k : k + 1] for k, name in enumerate(names)},
         node_gates=dict(zip(names, gates.T, strict=True)),
     )
-    a, b = (fl.gradient_flow(one, TREE, 3.0, ts=TIMES) for one in (graph, gated))
-    np.testing.assert_allclose(a.losses, b.losses, rtol=1e-12)
+    return gated, graph, names
+
+
+@pytest.fixture(scope="module")
+def descents():
+    """Of a gated linear network, and of its units as nodes."""
+    gated, graph, _ = as_units()
+    return [fl.gradient_descent(one, TREE, 0.1, 20) for one in (gated, graph)]
+
+
+def test_one_node_per_unit_is_a_gated_linear_network(descents):
+    b, a = descents
+    names = as_units()[2]
+    np.testing.assert_allclose(a.losses, b.losses, rtol=ROUNDING)
     found = np.concatenate([a.final.weights["in", name] for name in names])
-    np.testing.assert_allclose(found, b.final.weights[0], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(found, b.final.weights[0], rtol=0, atol=ROUNDING)
+    found = np.concatenate([a.final.weights[name, "out"] for name in names], axis=1)
+    np.testing.assert_allclose(found, b.final.weights[1], rtol=0, atol=ROUNDING)
 
 
-def test_statistics_and_samples_agree(wide):
-    network, task = wide
-    assert is_cheaper(network, task)
-
-    @functools.partial(jax.jit, static_argnums=0)
-    def all_of(by_statistics, network):
-        def value(gate):
-            other = network.with_sample_gates((gate, *network.sample_gates[1:]))
-            return goal(other).value(other)
-
-        def goal(network):
-            loss = fl.SquaredError()
-            if by_statistics:
-                return GraphStatistics.of(network, task, loss)
-            return FullData(task, loss)
-
-        by_gate = jax.value_and_grad(value)(network.sample_gates[0])
-        return goal(network).gradient(network), by_gate
-
-    (gradient, (value, by_gate)), (wanted, (loss, wanted_by_gate)) = (
-        all_of(True, network), all_of(False, network)
-    )  # fmt: skip
-    np.testing.assert_allclose(value, loss, rtol=1e-13)
-    close(gradient, wanted)
-    close(by_gate, wanted_by_gate, 1e-12)
-    # Those of one source, sink and gates are one regressor.
-    assert len(bundles(leads(network), network)) == 12 == count(network)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(0, marks=pytest.mark.slow), 1], ids=["gated", "graph"]
+)
+def test_batches_take_their_samples_gates(kind, descents):
+    """Whole batches in any order are descent; a batch of other gates would be another one."""
+    network = as_units()[kind]
+    batches = fl.stochastic_gradient_descent(network, TREE, 0.1, 20, batch_size=4, key=KEY)
+    assert fl.distance(descents[kind].final, batches.final) < ROUNDING
 
 
-def test_statistics_are_chosen_where_they_are_cheaper(flow):
-    assert flow.stats["objective"] == "FullData"
-    network, task = graph_of(8)
-    assert not is_cheaper(network, task)
-    deep = {f"{side}{k}": on(8) for k in range(12) for side in "ab"}
-    layers = [("in",), *((f"a{k}", f"b{k}") for k in range(12)), ("out",)]
+def test_too_many_pathways_are_told():
+    layers = [("in",), *((f"a{k}", f"b{k}") for k in range(14)), ("out",)]
     pairs = [(s, t) for low, high in itertools.pairwise(layers) for s in low for t in high]
-    edges = {pair: np.eye(1) for pair in pairs}
-    assert len(bundles(leads(fl.GatedGraph(edges)), fl.GatedGraph(edges))) == 1
-    many = fl.GatedGraph(edges, node_gates=deep)
-    assert count(many) == 2**12
-    assert leads(many) is None
-    end = "out"
-    for k in range(2):  # two more forks
-        ways = (f"c{k}", f"d{k}")
-        edges |= {(end, way): np.eye(1) for way in ways} | {(w, f"e{k}"): np.eye(1) for w in ways}
-        end = f"e{k}"
-    more = fl.GatedGraph(edges)
+    many = fl.GatedGraph({pair: np.eye(1) for pair in pairs})
     with pytest.raises(ValueError, match="has 16,384 pathways, and no more than 10,000"):
-        more.pathways  # noqa: B018
+        many.pathways  # noqa: B018
 
 
-def test_the_flow_sees_pathway_statistics_alone(wide):
-    network, task = wide
+@pytest.mark.parametrize("many", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_flow_sees_pathway_statistics_alone(many):
+    network, task = graph_of(40) if many else (diamond(), TREE)
+    # A step of length one is the force.
+    after = fl.gradient_descent(network, task, 1.0, 1).final.weights
+    forces = {edge: np.asarray(after[edge] - w) for edge, w in network.weights.items()}
     stats, pathways = network.pathway_statistics(task), network.pathways
-    assert len(pathways) == len(set(pathways)) == count(network) == 12
-    goal = FullData(task, fl.SquaredError())
-    force = jax.tree.map(jnp.negative, jax.jit(lambda n: goal.gradient(n))(network)[0])
+    assert len(pathways) == len(set(pathways)) == (12 if many else 2)
     products = {p: along(network, p.edges) for p in pathways}
     for p in pathways[:2]:
         np.testing.assert_allclose(network.product(p), products[p], rtol=1e-13)
-    wanted = dict.fromkeys(network.weights, 0.0)
+    wanted = {edge: np.zeros(w.shape) for edge, w in network.weights.items()}
     for p in pathways:
         others = [j for j in pathways if j.target == p.target]
-        error = stats.yx[p] - sum(products[j] @ stats.x[j, p] for j in others)
+        of_others = sum(products[j] @ np.asarray(stats.x[j, p]) for j in others)
+        error = np.asarray(stats.yx[p]) - of_others
         for k, edge in enumerate(p.edges):
             if edge in wanted:
                 before, after = p.edges[:k], p.edges[k + 1 :]
                 pushed = along(network, after).T @ error if after else error
                 wanted[edge] += pushed @ along(network, before).T if before else pushed
-    close(wanted, force)
+    for edge, one in wanted.items():
+        np.testing.assert_allclose(forces[edge], one, rtol=0, atol=ROUNDING * np.abs(one).max())
 
 
 def along(network, edges):
     """The product of matrices by hand; that of a bias is c b."""
-    found = None
-    for a, b in edges:
-        bias = a == "bias"
-        w = np.asarray(0.7 * network.biases[b][:, None] if bias else network.weights[a, b])
-        found = w if found is None else w @ found
-    return found
+    product = np.ones(1)
+    for k, (a, b) in enumerate(edges):
+        w = 0.7 * network.biases[b][:, None] if a == "bias" else network.weights[a, b]
+        product = np.asarray(w) @ product if k else np.asarray(w)
+    return product
 
 
-def test_pathway_statistics_are_averages_over_samples(wide):
-    network, task = wide
+@pytest.mark.slow
+def test_pathway_statistics_are_averages_over_samples():
+    network, task = graph_of(40)
     stats = network.pathway_statistics(task)
     columns = {"i": slice(0, 4), "j": slice(4, 7), "p": slice(0, 2), "o": slice(2, 5)}
     share = np.asarray(task.weights / task.weights.sum())
 
     def of(p):
-        x = np.ones((200, 1)) if p.source == "bias" else np.asarray(task.x[:, columns[p.source]])
-        gate = np.ones(200)
+        x = np.ones((40, 1)) if p.source == "bias" else np.asarray(task.x[:, columns[p.source]])
+        gate = np.ones(40)
         for name in {*p.nodes, *p.edges} & {*network.node_gates, *network.edge_gates}:
             gate = gate * network.gate(name)
         np.testing.assert_allclose(p.gate, gate)
@@ -227,65 +235,22 @@ def test_pathways_are_known_by_their_edges():
         chain.product(a)
 
 
-def test_outputs_of_samples_and_of_one(without_type_checks):
+def test_outputs_of_samples_and_of_one():
     network = diamond()
     y = network.outputs(TREE.x)
     np.testing.assert_allclose(network(TREE.x[0], {"a": 1.0, "b": 0.0}), y[0], atol=1e-14)
     assert set(network.activations(TREE.x)) == {"in", "a", "b", "out"}
-    for call, message in (
-        (lambda: network(TREE.x[0]), "the gates are for 4 samples and the inputs have 1"),
-        (lambda: network(TREE.x[0], {"a": 1.0}), r"`gates` must have one number for each of"),
-        (lambda: network(TREE.x[0], {"a": 1.0, "b": [0.0]}), r"`gates\['b'\]` must be a number"),
-        (lambda: network.outputs(TREE.x[:3]), "the gates are for 4 samples and the inputs have 3"),
-        (lambda: network.outputs(TREE.x[0]), r"`x` must have shape \(P, 4\)"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            call()
 
 
-def test_a_run_is_saved_resumed_and_measured(flow, tmp_path):
-    assert {"crossing", "loss"} == set(flow.events.name)
+def test_a_run_is_saved_and_measured(flow, tmp_path):
     flow.save(tmp_path / "run.npz")
     for loaded in (fl.load(tmp_path / "run.npz"), fl.load(tmp_path / "run.npz", diamond())):
         assert fl.distance(loaded.final, flow.final) == 0
-        assert loaded.model.node_gates.keys() == flow.model.node_gates.keys()
+        assert loaded.final.node_gates.keys() == {"a", "b"}
     with pytest.raises(ValueError, match="the file holds"):
         fl.load(tmp_path / "run.npz", diamond(node_gates={}))
     np.testing.assert_allclose(flow.along(fl.measures.loss), flow.losses, rtol=1e-12)
-    file = tmp_path / "at.npz"
-    options = {"ts": TIMES, "events": EVENTS, "checkpoint": file}
-    for _ in range(2):
-        assert fl.distance(fl.gradient_flow(diamond(), TREE, 3.0, **options).final, flow.final) == 0
     assert float(fl.distance(flow.final, diamond())) > 0.1
-
-
-@pytest.mark.slow
-def test_transformations_and_derivatives():
-    network = diamond()
-    step = jax.tree.map(lambda w: 1e-4 * w, network.weights)
-
-    def end(share):
-        weights = jax.tree.map(lambda w, d: w + share * d, network.weights, step)
-        own = network.with_parameters((weights, network.biases))
-        return fl.gradient_flow(own, TREE, 3.0, max_steps=64).losses[-1]
-
-    both = jax.jit(jax.vmap(jax.value_and_grad(end)))
-    (low, here, high), slopes = both(jnp.array([-1.0, 0.0, 1.0]))
-    np.testing.assert_allclose(slopes[1], (high - low) / 2, rtol=1e-5)
-    np.testing.assert_allclose(here, fl.gradient_flow(network, TREE, 3.0).losses[-1], rtol=1e-9)
-
-
-@pytest.mark.parametrize("kind", ["graph", "gated"])
-def test_batches_take_their_samples_gates(kind):
-    """Whole batches in any order are descent; a batch of other gates would be another one."""
-    network = diamond()
-    if kind == "gated":
-        units = fl.LinearNetwork.init(TREE, 3, 0.3, key=KEY)
-        gates = np.random.default_rng(1).uniform(0, 1, (4, 3))
-        network = fl.GatedLinearNetwork(units.weights, units.biases, gates=(gates,))
-    whole = fl.gradient_descent(network, TREE, 0.1, 20)
-    batches = fl.stochastic_gradient_descent(network, TREE, 0.1, 20, batch_size=4, key=KEY)
-    assert fl.distance(whole.final, batches.final) < 1e-13
 
 
 def test_printing():
@@ -296,88 +261,33 @@ def test_printing():
     assert "float32" in repr(diamond().astype(jnp.float32))
 
 
+@pytest.mark.slow
 def test_float32():
     flow = fl.gradient_flow(diamond().astype(jnp.float32), TREE.astype(jnp.float32), 3.0)
     assert flow.final.dtype == flow.losses.dtype == jnp.float32
 
 
 EYE = np.eye(2)
-BAD = (
-    (
-        lambda: fl.GatedGraph({("a", "b"): EYE, ("b", "c"): EYE, ("c", "b"): EYE}),
-        "in a circle, (b -> c -> b|c -> b -> c)",
-    ),
-    (lambda: fl.GatedGraph({("a", "a"): EYE}), "go in a circle, a -> a"),
-    (lambda: fl.GatedGraph({}), "`weights` is empty"),
-    (lambda: fl.GatedGraph([EYE]), "`weights` must be a dictionary"),
-    (lambda: fl.GatedGraph({"ab": EYE}), r"must be pairs of nodes, \(from, to\)"),
-    (lambda: fl.GatedGraph({("bias", "a"): EYE}), "the name of the constant source"),
-    (lambda: fl.GatedGraph({("a", "b"): EYE * np.nan}), r"`weights\[\('a', 'b'\)\]` holds 4"),
-    (
-        lambda: fl.GatedGraph({("a", "b"): EYE, ("b", "c"): np.eye(3)}),
-        "gives node 'b' 3 units, and .* gives it 2",
-    ),
-    (lambda: fl.GatedGraph({("a", "b"): EYE}, {"c": [1.0]}), "`biases` names 'c', which no edge"),
-    (lambda: fl.GatedGraph({("a", "b"): EYE}, {"b": [1.0]}), r"`biases\['b'\]` must have shape"),
-    (
-        lambda: fl.GatedGraph({("a", "b"): EYE}, node_gates={"c": [1.0]}),
-        "`node_gates` names 'c', which is none of",
-    ),
-    (
-        lambda: fl.GatedGraph({("a", "b"): EYE}, edge_gates={("b", "a"): [1.0]}),
-        "`edge_gates` names",
-    ),
-    (
-        lambda: fl.GatedGraph(
-            {("a", "b"): EYE}, node_gates={"a": [1, 0]}, edge_gates={("a", "b"): [1, 0, 1]}
-        ),
-        "is for 3 samples and `node_gates",
-    ),
-    (lambda: fl.GatedGraph({("a", "b"): EYE}, node_gates={"a": 1.0}), r"must have shape \(P,\)"),
-    (lambda: fl.GatedGraph({("a", "c"): EYE, ("b", "c"): EYE}), "`inputs` leaves out node 'a'"),
-    (
-        lambda: fl.GatedGraph(
-            {("a", "c"): EYE, ("b", "c"): EYE}, inputs={"a": slice(0, 2), "b": slice(1, 3)}
-        ),
-        "overlap at column 1 of x",
-    ),
-    (
-        lambda: fl.GatedGraph(
-            {("a", "b"): EYE, ("a", "c"): EYE}, outputs={"b": slice(0, 2), "c": slice(2, 3)}
-        ),
-        r"`outputs\['c'\]` takes 1 of 4 columns of y",
-    ),
-    (
-        lambda: fl.GatedGraph({("a", "b"): EYE, ("b", "c"): EYE}, inputs={"b": slice(0, 2)}),
-        "'b', which has edges into it; a source has none",
-    ),
-    (lambda: fl.GatedGraph({("a", "b"): EYE}, inputs={"x": slice(0, 2)}), "'x', which is no node"),
-    (
-        lambda: fl.GatedGraph.init(TREE, {"in": 4, "out": 7}, [("in", "x")], key=KEY),
-        r"`edges\[0\]` = .* has node 'x', which is none of `nodes`",
-    ),
-    (
-        lambda: fl.GatedGraph.init(TREE, {"in": 4, "x": 3, "out": 7}, [("in", "out")], key=KEY),
-        "`nodes` has 'x', which no edge leads to",
-    ),
-    (
-        lambda: fl.GatedGraph.init(TREE, {"in": 3, "out": 7}, [("in", "out")], key=KEY),
-        "`network` maps 3 inputs",
-    ),
-    (lambda: diamond(node_gates={"a": [1.0] * 5}), "the gates are for 5 samples"),
-    (lambda: diamond(variance={("in", "a"): 1.0}), "`variance` must be a number, or have one by"),
-    (lambda: diamond(bias=["x"]), "`bias` names 'x'"),
-    (lambda: fl.theory.solve(diamond(), TREE), "hidden units stand in layers, got a GatedGraph"),
-    (lambda: fl.measures.hidden(diamond(), TREE), "hidden units stand in layers"),
-    (lambda: fl.gradient_flow(diamond(), TREE, 1.0, tau=[1.0, 2.0]), "`tau` must be one number"),
-    (
-        lambda: fl.gradient_flow(diamond(), TREE, 1.0, events=fl.UnitSwitches()),
-        "a GatedGraph has no gates of their own",
-    ),
-)  # fmt: skip
 
 
-@pytest.mark.parametrize(("make", "message"), BAD)
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: fl.GatedGraph({("a", "a"): EYE}), "go in a circle, a -> a"),
+        (lambda: fl.GatedGraph({("a", "b"): EYE * np.nan}), r"`weights\[\('a', 'b'\)\]` holds 4"),
+        (
+            lambda: fl.GatedGraph(
+                {("a", "b"): EYE, ("a", "c"): EYE}, outputs={"b": slice(0, 2), "c": slice(2, 3)}
+            ),
+            r"`outputs\['c'\]` takes 1 of 4 columns of y",
+        ),
+        (lambda: diamond(node_gates={"a": [1.0] * 5}), "the gates are for 5 samples"),
+        (
+            lambda: fl.measures.hidden(diamond(), TREE),  # pyright: ignore
+            "hidden units stand in layers",
+        ),
+    ],
+)
 def test_what_is_refused(make, message, without_type_checks):
-    with pytest.raises((ValueError, TypeError), match=message):
+    with pytest.raises(ValueError, match=message):
         make()

@@ -11,6 +11,7 @@ from scipy import stats
 import flowlin as fl
 
 BALANCE = 1e-12
+BIAS = pytest.param(False, marks=pytest.mark.slow), True
 
 
 def task_of(inputs, outputs, dtype=jnp.float64):
@@ -39,12 +40,9 @@ def imbalances(weights):
 def test_normal_draws_have_their_layers_variances(key):
     variances = (1e-4, 4e-2, 9.0)
 
-    def init(k):
-        return fl.ReLUNetwork.init(task_of(40, 40), (40, 40), variances, (True,) * 3, key=k)
-
-    networks = jax.jit(jax.vmap(init))(jax.random.split(key, 25))
+    network = fl.ReLUNetwork.init(task_of(200, 200), (200, 200), variances, (True,) * 3, key=key)
     arrays = []
-    for w, b, variance in zip(*networks.parameters, variances, strict=True):
+    for w, b, variance in zip(*network.parameters, variances, strict=True):
         for array in (w, b):
             values = np.ravel(array) / np.sqrt(variance)
             arrays.append(values)
@@ -75,10 +73,11 @@ def test_one_variance_serves_all_layers_and_scales_the_draw(key):
 def test_draws_are_those_of_jax_random_layer_by_layer(key):
     variances = (0.5, 2.0)
     network = fl.ReLUNetwork.init(task_of(3, 2), 4, variances, (True, True), key=key)
-    for layer, layer_key in enumerate(jax.random.split(key, 2)):
-        w, b = network.weights[layer], network.biases[layer]
+    parameters = zip(*network.parameters, jax.random.split(key, 2), variances, strict=True)
+    for w, b, layer_key, variance in parameters:
+        assert b is not None
         w_key, b_key = jax.random.split(layer_key)
-        scale = np.sqrt(variances[layer])
+        scale = np.sqrt(variance)
         np.testing.assert_allclose(w, scale * jax.random.normal(w_key, w.shape), rtol=1e-14)
         np.testing.assert_allclose(b, scale * jax.random.normal(b_key, b.shape), rtol=1e-14)
 
@@ -87,22 +86,21 @@ def test_biases_are_where_they_are_asked_for(key):
     task = task_of(3, 2)
 
     def drawn(bias):
-        network = fl.ReLUNetwork.init(task, (4, 3), bias=bias, key=key)
+        network = fl.ReLUNetwork.init(task, 4, bias=bias, key=key)
         return network, [b is not None for b in network.biases]
 
-    assert drawn(True)[1] == [True, True, False]
-    assert drawn(False)[1] == [False, False, False]
-    mixed, flags = drawn((False, True, True))
-    assert flags == [False, True, True]
+    assert drawn(True)[1] == [True, False]
+    assert drawn(False)[1] == [False, False]
+    mixed, flags = drawn((False, True))
+    assert flags == [False, True]
     # The other draws are the same with and without a bias.
-    full = drawn((True, True, True))[0]
+    full = drawn((True, True))[0]
     for a, b in zip(mixed.weights, full.weights, strict=True):
         np.testing.assert_array_equal(a, b)
-    for a, b in zip(mixed.biases[1:], full.biases[1:], strict=True):
-        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(mixed.biases[1], full.biases[1])
 
 
-@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("bias", BIAS)
 @pytest.mark.parametrize(
     ("hidden", "columns", "outputs"),
     [((5,), 5, 3), ((5, 6), 5, 3), ((6, 5, 6), 5, 3), ((5,), 3, 5), ((6, 5, 6), 3, 5)],
@@ -132,7 +130,7 @@ def test_balanced_keeps_the_product_and_balances(bias, hidden, columns, outputs,
         np.testing.assert_allclose(values[len(roots) :], 0, atol=1e-12)
 
 
-@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("bias", BIAS)
 def test_balanced_by_default_takes_the_product_of_a_normal_draw(bias, key):
     task = task_of(5 - bias, 3)
 
@@ -193,7 +191,7 @@ def test_balanced_through_a_bottleneck(balance, given, key):
         (-25.0, 5, 3, 3),
     ],
 )
-@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("bias", BIAS)
 def test_lambda_balanced(balance, columns, outputs, bias, hidden, key):
     product = np.random.default_rng(1).normal(size=(outputs, columns))
     network = fl.LinearNetwork.balanced(
@@ -221,6 +219,7 @@ def test_lambda_balanced_by_default_takes_a_normal_draw(key):
     np.testing.assert_allclose(one, other, atol=1e-15)
 
 
+@pytest.mark.slow
 def test_balanced_in_float32(key):
     task = task_of(5, 3, jnp.float32)
     product = np.random.default_rng(0).normal(size=(3, 5))
@@ -237,23 +236,13 @@ def test_balanced_in_float32(key):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (dict(hidden=2), r"`hidden` has a layer of 2 units, .* rank 3"),
-        (dict(hidden=(5, 2)), r"`hidden` has a layer of 2 units"),
-        (
-            dict(hidden=4, balance=0.1),
-            r"`balance` = 0.1 needs at most as many hidden units as outputs, 3, got 4",
-        ),
+        (dict(hidden=(5, 2)), r"`hidden` has a layer of 2 units, .* rank 3"),
         (
             dict(hidden=6, balance=-0.1),
             r"at most as many hidden units as inputs \(bias included\), 5, got 6",
         ),
-        (dict(hidden=2, balance=-0.1), r"`hidden` must be at least the product's rank 3"),
-        (dict(hidden=(3, 3), balance=0.1), r"`balance` other than 0 needs exactly one hidden"),
-        (dict(hidden=5, product=np.ones((3, 4))), r"`product` must have shape \(3, 5\), got"),
         (dict(hidden=5, bias=False), r"`product` must have shape \(3, 4\), got \(3, 5\)"),
         (dict(hidden=5, product=np.full((3, 5), np.nan)), r"NaN"),
-        (dict(hidden=5, product=None, variance=-1.0), r"`variance` must be finite and zero or"),
-        (dict(hidden=0), r"`hidden` must hold at least one width"),
     ],
 )
 def test_impossible_balance(arguments, message, key):

@@ -61,25 +61,35 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_against_the_exponential_of_the_whole_linear_flow(name):
-    network, spec, task, loss = CASES[name]
+DEAR = [pytest.param(name, marks=pytest.mark.slow) for name in ("one layer", "smooth")]
+
+
+@pytest.fixture(scope="module", params=["random features", *DEAR])
+def solved(request):
+    """A case, its limit, and outputs, networks and losses of that."""
+    case = network, spec, task, loss = CASES[request.param]
     found = lazy(network, task, 2.0, loss=loss, trainable=spec)
-    outputs, networks, losses = found.outputs(TIMES), found.network(TIMES), found.loss(TIMES)
+    return case, found, found.outputs(TIMES), found.network(TIMES), found.loss(TIMES)
+
+
+def test_against_the_exponential_of_the_whole_linear_flow(solved):
+    (network, spec, task, loss), found, outputs, networks, losses = solved
     counted = np.ones(4) if task.weights is None else np.asarray(task.weights)
     for k, t in enumerate(TIMES):
         w, y = linearised(network, spec, task, loss.weight(task.mass) * counted, t / 2.0)
-        own = jax.tree.map(lambda a, k=k: a[k], eqx.filter(networks, eqx.is_array))
-        weights = ravel_pytree(eqx.filter(own, spec))[0]
-        np.testing.assert_allclose(weights, w, atol=1e-12)
+        own = jax.tree.map(lambda a, k=k: np.asarray(a[k]), eqx.filter(networks, eqx.is_array))
+        leaves = jax.tree.leaves(eqx.filter(own, spec))
+        np.testing.assert_allclose(np.concatenate([np.ravel(a) for a in leaves]), w, atol=1e-12)
         np.testing.assert_allclose(outputs[k], y, atol=1e-12)
         np.testing.assert_allclose(
             losses[k], loss(jnp.asarray(y), task.y, task.weights), atol=1e-12
         )
-    assert jnp.allclose(found.outputs(1.0, task.x[:2]), found.outputs(1.0)[:2], atol=1e-14)
-    assert jnp.allclose(found.loss(TIMES, task), losses, atol=1e-12)
+    some = found.outputs(1.0, task.x[:2])
+    np.testing.assert_allclose(some, found.outputs(1.0)[:2], atol=1e-14)
+    np.testing.assert_allclose(found.loss(TIMES, task), losses, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_flow_itself_where_outputs_are_linear_in_the_weights():
     """A gated linear network whose readout rests, and the closed form of one layer."""
     gated = HIDDEN.frozen(TREE)
@@ -97,6 +107,7 @@ def test_the_flow_itself_where_outputs_are_linear_in_the_weights():
     np.testing.assert_allclose(found.network(ends).weights[0], closed.product(ends), atol=1e-13)
 
 
+@pytest.mark.slow
 def test_flows_become_lazy_as_one_over_alpha():
     ts, errors, weights = np.array([0.0, 1e-3, 2e-3, 3.0]), [], []
     for alpha in (8.0, 64.0):
@@ -115,6 +126,7 @@ def test_flows_become_lazy_as_one_over_alpha():
         lazy(mlp(), TREE).error(flow)
 
 
+@pytest.mark.slow
 def test_a_certificate_says_how_far_the_linear_model_is():
     """Zero where outputs are linear in the weights; else as 1 / alpha, like the flow's distance."""
     near, far = (lazy(mlp(), TREE, alpha=alpha).certificate for alpha in (64.0, 8.0))
@@ -136,6 +148,7 @@ def test_a_certificate_says_how_far_the_linear_model_is():
         jax.jit(lambda a: lazy(mlp(), TREE, alpha=a).certificate.kernel)(1.0)
 
 
+@pytest.mark.slow
 def test_what_weights_cannot_change_moves_none():
     """Samples twice, with other targets: the least squares, of the least motion."""
     x = np.concatenate([np.asarray(TREE.x)] * 2)

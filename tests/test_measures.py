@@ -50,8 +50,14 @@ OBSERVED = {
 
 
 @pytest.fixture(scope="module")
+def descent(task, network):
+    """A run of few kinks, and what it observed."""
+    return fl.gradient_descent(network, task, 0.01, 200, save_every=40, observe=OBSERVED)
+
+
+@pytest.fixture(scope="module")
 def flow(task, network):
-    """A run of few kinks and no sliding, and what it observed."""
+    """The same as a flow."""
     return fl.gradient_flow(
         network, task, 2.0, ts=TS, observe=OBSERVED, kinks=fl.IgnoreKinks(), rtol=1e-10
     )
@@ -65,20 +71,20 @@ def at_once(function, *arguments):
 # --- along a trajectory ---------------------------------------------------------------------
 
 
-def test_observed_and_stored_networks_agree(flow, task):
+def test_observed_and_stored_networks_agree(descent, task):
     def every(network, task):
         return {name: measure(network, task) for name, measure in OBSERVED.items()}
 
-    stored = measures.along(flow.observed["network"], every, task)
-    for a, b in zip(jax.tree.leaves(flow.observed), jax.tree.leaves(stored), strict=True):
+    stored = measures.along(descent.observed["network"], every, task)
+    for a, b in zip(jax.tree.leaves(descent.observed), jax.tree.leaves(stored), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
     for a, b in zip(
-        jax.tree.leaves(flow.final), jax.tree.leaves(flow.observed["network"]), strict=True
+        jax.tree.leaves(descent.final), jax.tree.leaves(descent.observed["network"]), strict=True
     ):
         np.testing.assert_allclose(b[-1], a, rtol=1e-12)
     test = OBSERVED["test"].task
-    residuals = np.asarray(at_once(lambda n: n.outputs(test.x), flow.final)) - test.y
-    np.testing.assert_allclose(flow.observed["test"][-1], np.sum(residuals**2) / 18, rtol=1e-10)
+    residuals = np.asarray(at_once(lambda n: n.outputs(test.x), descent.final)) - test.y
+    np.testing.assert_allclose(descent.observed["test"][-1], np.sum(residuals**2) / 18, rtol=1e-10)
 
 
 def test_a_trajectory_knows_its_task_until_it_is_saved(task, tmp_path):
@@ -97,8 +103,9 @@ def test_a_trajectory_knows_its_task_until_it_is_saved(task, tmp_path):
 # --- units ----------------------------------------------------------------------------------
 
 
-def test_activity_is_that_of_the_gate_events(flow):
-    found, expected = flow.observed["activity"], flow.linearization().activity(TS)
+def test_activity_is_that_of_the_gate_events(descent):
+    found = descent.observed["activity"]
+    expected = descent.linearization().activity(np.asarray(descent.ts))
     assert len({row for row in zip(*(np.asarray(a).tolist() for a in found), strict=True)}) > 1
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-15)
@@ -168,6 +175,7 @@ def test_preactivations_vanish_at_the_kinks(task, network):
     assert np.all(rates == 0)
 
 
+@pytest.mark.slow
 def test_kink_rates_are_those_of_the_flow(flow):
     k, rates = np.asarray(flow.observed["positions"]), flow.observed["rates"]
     near = (flow.events.time > TS[2]) & (flow.events.time < TS[4])
@@ -246,6 +254,7 @@ def test_conserved_quantities_have_no_velocity(kind, task):
         assert moves < 1e-12 * max(1, size) if kind == "linear" else moves > 1e-4
 
 
+@pytest.mark.slow
 def test_drift(flow):
     values = np.asarray(flow.observed["conserved"])
     found = measures.drift(values)

@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.integrate import solve_ivp
 
 import flowlin as fl
-from flowlin.training import objective as chunks
-from flowlin.training.objective import Modified
-from flowlin.training.rules import objective
+from tests.tolerances import of_flow
 
 RATES = np.array([0.02, 0.01, 0.005])
 NONE = 1e-12  # a rate so small that the flow is the plain one, without compiling that
@@ -29,6 +28,53 @@ def classes(tree):
     return fl.Task(tree.x[:, :4] + 0.1, jax.nn.softmax(tree.y[:, :3]), name="classes")
 
 
+# ---- Against the definition.
+
+SMALL = fl.tasks.hierarchy(2)
+
+
+@pytest.fixture(scope="module")
+def modified():
+    """Flows of one program, at a rate."""
+    network = fl.LinearNetwork.init(SMALL, 3, 0.2, key=jax.random.key(1))
+
+    def run(rate):
+        return fl.gradient_flow(network, SMALL, T1, modified_rate=rate, rtol=1e-10)
+
+    run(NONE)
+    return network, run
+
+
+def velocity(w, rate):
+    """Minus the gradient of L + rate / 4 |grad L|^2, whose Hessian is taken by a complex step."""
+    x, y = np.asarray(SMALL.x), np.asarray(SMALL.y)
+    (n_in, n_out), h = (x.shape[1], y.shape[1]), 3
+
+    def gradient(w):
+        w1, w2 = w[: h * n_in].reshape(h, n_in), w[h * n_in : h * (n_in + n_out)].reshape(n_out, h)
+        hidden = x @ w1.T + w[h * (n_in + n_out) :]
+        off = (hidden @ w2.T - y) / len(x)
+        return np.concatenate(
+            [np.ravel(a) for a in ((off @ w2).T @ x, off.T @ hidden)] + [w2.T @ off.sum(0)]
+        )
+
+    slope = gradient(w)
+    return -slope - rate / 2 * np.imag(gradient(w + 1e-30j * slope)) / 1e-30
+
+
+@pytest.mark.parametrize("rate", [NONE, 0.05, 0.5])
+def test_the_modified_flow_descends_the_modified_loss(modified, rate):
+    network, run = modified
+    tight = {"method": "DOP853", "rtol": 1e-11, "atol": 1e-13}
+    exact = solve_ivp(lambda _, w: velocity(w, rate), (0.0, T1), flat(network.parameters), **tight)
+    flow = run(rate)
+    np.testing.assert_allclose(flat(flow.final.parameters), exact.y[:, -1], atol=of_flow(1e-10))
+    assert flow.stats["objective"].endswith(", modified")
+
+
+# ---- The second tier: descent against the modified flow.
+
+
 CASES = {
     "three layers": lambda tree: (
         fl.LinearNetwork, classes(tree), (5, 4), fl.CrossEntropy(), None
@@ -39,6 +85,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_descent_follows_the_modified_flow_at_second_order(tree, case):
     """Against a plain loop: slope 2 in the parameters, where the plain flow's is 1."""
@@ -76,6 +123,7 @@ def test_descent_follows_the_modified_flow_at_second_order(tree, case):
     assert slope(near) == pytest.approx(2.0, abs=0.1)
 
 
+@pytest.mark.slow
 def test_event_times_are_corrected_at_second_order(tree):
     network = fl.LinearNetwork.init(tree, 6, 0.05, key=jax.random.key(0))
     modes = fl.theory.modes(tree, 1.0)
@@ -122,6 +170,7 @@ def test_event_times_are_corrected_at_second_order(tree):
     assert np.all(located[-1] < 0.02 * off[-1])
 
 
+@pytest.mark.slow
 def test_interpolated_times_lie_on_the_line_between_the_steps(tree):
     network = fl.LinearNetwork.init(tree, 6, 0.05, key=jax.random.key(0))
     events = (fl.LossBelow(1.0, terminate=True),)
@@ -137,53 +186,7 @@ def test_interpolated_times_lie_on_the_line_between_the_steps(tree):
     assert float(same.events.time[0]) == pytest.approx(float(run.events.time[0]), rel=1e-9)
 
 
-@pytest.mark.parametrize("chunked", [False, True])
-def test_modified_gradient_is_that_of_the_modified_loss(tree, monkeypatch, chunked):
-    """Sufficient statistics and chunks of samples against the definition, by reverse mode."""
-    if chunked:
-        monkeypatch.setattr(chunks, "BYTES", {"cpu": 1})
-        monkeypatch.setattr(chunks, "ROWS", 3)
-    kind = fl.ReLUNetwork if chunked else fl.LinearNetwork
-    task = fl.Task(tree.x[:, :3] + 0.2, tree.y)  # more samples than inputs
-    network = kind.init(task, 4, 0.3, key=jax.random.key(2))
-    plain = objective(network, task, fl.SquaredError(), 0.5)
-    assert type(plain).__name__ == ("FullData" if chunked else "Statistics")
-    assert (chunks.pieces(8, 4, 8) > 1) == chunked
-    activation = network.rounded_activation(0.5)
-
-    def loss(parameters):
-        (w1, w2), (b, _) = parameters
-        outputs = activation(0, task.x @ w1.T + b) @ w2.T
-        return fl.SquaredError()(outputs, task.y)
-
-    def modified(parameters):
-        gradient = jax.grad(loss)(parameters)
-        return loss(parameters) + 0.3 / 4 * sum(jnp.sum(g**2) for g in jax.tree.leaves(gradient))
-
-    found = eqx.filter_jit(Modified(plain, jnp.asarray(0.3)).gradient)(network)
-    assert np.allclose(
-        flat(found), flat(jax.jit(jax.grad(modified))(network.parameters)), rtol=1e-10
-    )
-
-
-def test_the_loss_of_a_modified_flow_is_looked_at_inside_steps():
-    """Near a maximum with curvature below -2 / eps the modified flow goes uphill: not monotone."""
-    network = fl.LinearNetwork((jnp.full((1, 1), 0.1),) * 2)
-    task = fl.Task(jnp.ones((1, 1)), jnp.ones((1, 1)))
-    plain = objective(network, task, fl.SquaredError(), 1e-4)
-    (watch,) = fl.LossBelow(0.3).watches(network, task, plain, fl.SmoothKinks())
-    assert watch.monotone
-    flow = fl.gradient_flow(
-        network, task, 5.0, modified_rate=6.0, ts=np.linspace(0, 5, 9), solver=diffrax.Tsit5()
-    )
-    assert np.all(np.diff(flow.losses) > 0)
-    (watch,) = fl.LossBelow(0.3).watches(
-        network, task, flow.reference.run.method.objective, fl.SmoothKinks()
-    )
-    assert not watch.monotone
-    assert flow.stats["objective"] == "FullData, modified"
-
-
+@pytest.mark.slow
 def test_what_has_no_modified_flow_says_so(tree, tmp_path):
     network = fl.ReLUNetwork.init(tree, 4, key=jax.random.key(0))
     for kinks in (None, fl.ExactKinks(), fl.AveragedKinks(), fl.IgnoreKinks()):

@@ -1,5 +1,6 @@
-"""Networks: the forward pass, gates, freezing, transformations, precision, bad input."""
+"""Networks of layers: forward pass, gates, freezing, precision, bad input; global gates."""
 
+import functools
 import itertools
 
 import equinox as eqx
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import flowlin as fl
+from tests.tolerances import ROUNDING
 
 SIZES = (3, 5, 4, 2)  # inputs, two hidden layers, outputs; fewer layers leave the middle out
 KINDS = ("linear", "relu", "leaky", "gated")
@@ -283,17 +285,23 @@ def test_distance_is_that_of_all_weights_and_biases(deep):
     other = jax.tree.map(lambda a: a + 0.5, network)
     apart = 0.5 * np.sqrt(sum(leaf.size for leaf in jax.tree.leaves(network.parameters)))
     size = np.sqrt(sum(np.sum(leaf**2) for leaf in jax.tree.leaves(network.parameters)))
-    for a, b in ((other, network), (other.parameters, network.parameters)):
-        np.testing.assert_allclose(fl.distance(a, b), apart, rtol=1e-14)
-        np.testing.assert_allclose(fl.distance(a, b, relative=True), apart / size, rtol=1e-14)
-    assert fl.distance(other.frozen(task), other) == 0  # gates and c are none
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), network, other)
-    found = jax.vmap(fl.distance, (0, None))(stacked, network)
-    np.testing.assert_allclose(found, [0.0, apart], rtol=1e-14)
-    slope = jax.grad(lambda n: fl.distance(n, network, relative=True))
-    assert all(np.all(leaf == 0) for leaf in jax.tree.leaves(slope(network)))
-    zero = jax.tree.map(jnp.zeros_like, network)
-    assert fl.distance(zero, zero, relative=True) == 0
+    frozen = other.frozen(task)
+
+    @jax.jit
+    def found(a, b, frozen):
+        relative = functools.partial(fl.distance, relative=True)
+        both = [(one(a, b), one(a.parameters, b.parameters)) for one in (fl.distance, relative)]
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), a, b)
+        rows = jax.vmap(fl.distance, (0, None))(stacked, b)
+        zero = jax.tree.map(jnp.zeros_like, a)
+        none = fl.distance(frozen, a), relative(zero, zero)  # gates and c are no parameters
+        return both, rows, (none, jax.grad(lambda n: relative(n, b))(b))
+
+    (plain, relative), rows, none = found(other, network, frozen)
+    np.testing.assert_allclose(plain, apart, rtol=1e-14)
+    np.testing.assert_allclose(relative, apart / size, rtol=1e-14)
+    np.testing.assert_allclose(rows, [apart, 0.0], rtol=1e-14)
+    assert all(np.all(leaf == 0) for leaf in jax.tree.leaves(none))
 
 
 @pytest.mark.parametrize(
@@ -317,7 +325,9 @@ def test_every_leaf_is_an_array(deep):
         assert len(leaves) - len(jax.tree.leaves(other.parameters)) >= 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [*(pytest.param(k, marks=pytest.mark.slow) for k in KINDS[:3]), "gated"]
+)
 def test_stacked_networks_vmap(kind):
     x = jnp.asarray(inputs())
     drawn = [draw(3, (True, True, False), seed) for seed in range(3)]
@@ -329,6 +339,7 @@ def test_stacked_networks_vmap(kind):
     np.testing.assert_allclose(found, expected, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_vmap_over_the_bias_strength(deep):
     network, task = deep
     strengths = jnp.array([0.0, 1.0, 10.0])
@@ -348,6 +359,7 @@ def test_vmap_over_the_bias_strength(deep):
         np.testing.assert_allclose(again, expected, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_vmap_over_gates(deep):
     network, task = deep
     rng = np.random.default_rng(4)
@@ -365,6 +377,7 @@ def test_vmap_over_gates(deep):
         np.testing.assert_allclose(found[trial], expected, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_freezing_under_vmap(deep):
     network, task = deep
     stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, -leaf]), network)
@@ -375,7 +388,9 @@ def test_freezing_under_vmap(deep):
     np.testing.assert_allclose(found, expected, atol=1e-13)
 
 
-@pytest.mark.parametrize("bias", [True, False, (False, True, True)])
+@pytest.mark.parametrize(
+    "bias", [*(pytest.param(b, marks=pytest.mark.slow) for b in (True, False)), (False, True, True)]
+)
 def test_the_same_key_gives_the_same_parameters(bias, key):
     task, hidden = fl.tasks.offset_xor(), SIZES[1:3]
     linear = fl.LinearNetwork.init(task, hidden, 0.1, bias, 3.0, key=key)
@@ -406,6 +421,7 @@ def test_float32(deep):
     assert all(g.dtype == jnp.float32 for g in gates)
 
 
+@pytest.mark.slow
 def test_float32_tasks_give_float32_networks(key):
     task = fl.tasks.offset_xor().astype(jnp.float32)
     for network in (
@@ -416,90 +432,119 @@ def test_float32_tasks_give_float32_networks(key):
         assert all(leaf.dtype == jnp.float32 for leaf in leaves)
 
 
-W1, W2 = np.ones((4, 3)), np.ones((2, 4))
-TASK_3_2 = fl.Task(np.ones((5, 3)), np.ones((5, 2)))
-KEY = jax.random.key(0)
+# ---- Gates that whole layers share
 
 
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: fl.ReLUNetwork(()), r"`weights` is empty"),
-        (lambda: fl.ReLUNetwork((W2, W1)), r"`weights\[1\]` takes 3 inputs .* 2 outputs"),
-        (lambda: fl.LinearNetwork((W1, W2[0])), r"`weights\[1\]` must be a matrix .*\(4,\)"),
-        (lambda: fl.LinearNetwork((np.ones((0, 3)),)), r"`weights\[0\]` must be a matrix"),
-        (lambda: fl.ReLUNetwork((W1, W2), (np.ones(4),)), r"`biases` has 1 entries for 2 layers"),
-        (
-            lambda: fl.ReLUNetwork((W1, W2), (np.ones(3), None)),
-            r"`biases\[0\]` must have shape \(4,\), got \(3,\)",
-        ),
-        (
-            lambda: fl.ReLUNetwork((W1, W2), (None, np.ones((2, 1)))),
-            r"`biases\[1\]` must have shape \(2,\), got \(2, 1\)",
-        ),
-        (
-            lambda: fl.LinearNetwork((W1, W2 * np.nan)),
-            r"`weights\[1\]` holds 8 value\(s\) that are NaN",
-        ),
-        (
-            lambda: fl.LinearNetwork((W1, W2), (np.full(4, np.inf), None)),
-            r"`biases\[0\]` holds 4 value\(s\) that are NaN or infinite",
-        ),
-        (
-            lambda: fl.LinearNetwork((W1, W2), None, np.nan),
-            "`bias_strength` must be finite, got nan",
-        ),
-        (lambda: fl.ReLUNetwork((W1, W2), slope=1.0), r"`slope` must lie in \[0, 1\), got 1.0"),
-        (lambda: fl.ReLUNetwork((W1, W2), slope=-0.1), r"`slope` must lie in \[0, 1\), got -0.1"),
-        (lambda: fl.ReLUNetwork((W1, W2), slope=np.nan), r"`slope` must lie in \[0, 1\)"),
-        (
-            lambda: fl.GatedLinearNetwork((W1, W2), gates=()),
-            r"`gates` needs one array per hidden layer, 1, got 0",
-        ),
-        (
-            lambda: fl.GatedLinearNetwork((W1, W2), gates=(np.ones(4), np.ones(2))),
-            r"`gates` needs one array per hidden layer, 1, got 2",
-        ),
-        (
-            lambda: fl.GatedLinearNetwork((W1, W2), gates=(np.ones(3),)),
-            r"`gates\[0\]` must have shape \(4,\) or \(P, 4\), got \(3,\)",
-        ),
-        (
-            lambda: fl.GatedLinearNetwork((W1, W2), gates=(np.ones((1, 5, 4)),)),
-            r"`gates\[0\]` must have shape \(4,\) or \(P, 4\), got \(1, 5, 4\)",
-        ),
-        (
-            lambda: fl.GatedLinearNetwork((W1, W2), gates=(np.ones((6, 4)),)).outputs(TASK_3_2.x),
-            r"`gates\[0\]` are for 6 samples and the inputs have 5",
-        ),
-        (
-            lambda: fl.ReLUNetwork.init(TASK_3_2, variance=-1e-4, key=KEY),
-            r"`variance` must be finite and zero or positive, got -0.0001",
-        ),
-        (
-            lambda: fl.ReLUNetwork.init(TASK_3_2, 4, (0.1, np.inf), key=KEY),
-            r"`variance` must be finite",
-        ),
-        (
-            lambda: fl.ReLUNetwork.init(TASK_3_2, 4, (0.1, 0.1, 0.1), key=KEY),
-            r"`variance` has 3 entries for 2 layers \(readout included\)",
-        ),
-        (
-            lambda: fl.LinearNetwork.init(TASK_3_2, (4, 4), bias=(True, False), key=KEY),
-            r"`bias` has 2 entries for 3 layers \(readout included\)",
-        ),
-        (lambda: fl.LinearNetwork.init(TASK_3_2, 0, key=KEY), r"`hidden` must hold .* got 0"),
-        (lambda: fl.LinearNetwork.init(TASK_3_2, (), key=KEY), r"`hidden` must hold .* got \(\)"),
-        (
-            lambda: fl.ReLUNetwork.init(TASK_3_2, (4, -1), key=KEY),
-            r"`hidden` must hold at least one width of 1 or more, got \(4, -1\)",
-        ),
-        (
-            lambda: fl.ReLUNetwork.init(TASK_3_2, 4, slope=2.0, key=KEY),
-            r"`slope` must lie in \[0, 1\), got 2.0",
-        ),
-    ],
-)
-def test_bad_input(build, message):
-    with pytest.raises(ValueError, match=message):
-        build()
+@pytest.fixture(scope="module")
+def task():
+    return fl.tasks.xor()
+
+
+@pytest.fixture(scope="module")
+def globally(task):
+    gates = fl.HalfSpaces.random(task, 3, key=jax.random.key(1))
+    return fl.GloballyGatedNetwork.init(
+        task, (5, 4), gates=gates, variance=0.3, bias=True, bias_strength=0.7, key=jax.random.key(0)
+    )
+
+
+def test_outputs_are_the_formula(globally, task):
+    w1, w2, w3, b1, b2 = (np.asarray(a) for a in jax.tree.leaves(globally.parameters))
+    assert w2.shape == (4, 15)
+    g, c, h = np.asarray(globally.gates), 0.7, []
+    for x, gate in zip(np.asarray(task.x), g, strict=True):
+        first = w1 @ x + c * b1
+        second = sum(gate[m] * w2[:, 5 * m : 5 * m + 5] @ first for m in range(3)) + c * b2
+        h.append(sum(gate[m] * w3[:, 4 * m : 4 * m + 4] @ second for m in range(3)))
+    np.testing.assert_allclose(globally.outputs(task.x), h, rtol=1e-13, atol=1e-15)
+    one = globally(task.x[2], globally.gates[2])
+    np.testing.assert_allclose(one, h[2], rtol=1e-13, atol=1e-15)
+    others = globally.with_gates(globally.gates[:2])
+    np.testing.assert_allclose(others.outputs(task.x[:2]), h[:2], rtol=1e-13, atol=1e-15)
+
+
+def test_effective_maps_are_those_of_the_gates(globally, task):
+    matrix, offset = fl.measures.effective_map(globally, task)
+    found = np.einsum("poi,pi->po", matrix, task.x) + offset
+    np.testing.assert_allclose(found, globally.outputs(task.x), rtol=1e-13, atol=1e-15)
+
+
+def test_effective_maps_of_a_graph_are_those_of_its_ways(task):
+    nodes, edges = {"in": 2, "a": 3, "out": 2}, [("in", "a"), ("a", "out"), ("in", "out")]
+    gates = {"a": np.array([1.0, 0.0, 0.5, 2.0])}
+    graph = fl.GatedGraph.init(
+        task, nodes, edges, node_gates=gates, variance=0.3, bias=True, key=jax.random.key(5)
+    )
+    matrix, offset = fl.measures.effective_map(graph, task)
+    found = np.einsum("poi,pi->po", matrix, task.x) + offset
+    np.testing.assert_allclose(found, graph.outputs(task.x), rtol=1e-13, atol=1e-15)
+    w = {edge: np.asarray(one) for edge, one in graph.weights.items()}
+    way = w["a", "out"] @ w["in", "a"]
+    by_hand = [gate * way + w["in", "out"] for gate in gates["a"]]
+    np.testing.assert_allclose(matrix, by_hand, rtol=1e-13, atol=1e-15)
+    with pytest.raises(ValueError, match="`layer`"):
+        fl.measures.effective_map(graph, task, layer=0)
+
+
+@pytest.mark.slow
+def test_with_one_open_gate_it_is_a_linear_network(task):
+    linear = fl.LinearNetwork.init(task, 5, 0.1, key=jax.random.key(2))
+    gated = fl.GloballyGatedNetwork.init(
+        task, 5, gates=np.ones((task.samples, 1)), variance=0.1, bias=True,
+        key=jax.random.key(2),
+    )  # fmt: skip
+    runs = [fl.gradient_descent(net, task, 0.1, 20) for net in (linear, gated)]
+    for mine, its in zip(*(jax.tree.leaves(run.final.parameters) for run in runs), strict=True):
+        np.testing.assert_allclose(mine, its, rtol=0, atol=ROUNDING)
+
+
+@pytest.fixture(scope="module")
+def learner(task):
+    gates = fl.HalfSpaces.random(task, 6, key=jax.random.key(3))
+    return fl.GloballyGatedNetwork.init(
+        task, (5,), gates=gates, variance=0.1, bias=True, key=jax.random.key(0)
+    )
+
+
+@pytest.fixture(scope="module")
+def flow(learner, task):
+    return fl.gradient_flow(learner, task, 60.0, events=(fl.LossBelow(0.01),))
+
+
+@pytest.mark.slow
+def test_it_learns_what_a_linear_network_cannot(flow, task, tmp_path):
+    """The best of those by least squares is left with a loss."""
+    x = np.column_stack([np.ones(task.samples), task.x])
+    _, left, *_ = np.linalg.lstsq(x, np.asarray(task.y))
+    assert float(flow.losses[-1]) < 1e-3 < 0.1 < np.sum(left) / (2 * task.samples)
+    assert len(flow.events) == 1
+    flow.save(tmp_path / "run.npz")
+    final = fl.load(tmp_path / "run.npz").final
+    np.testing.assert_array_equal(final.outputs(task.x), flow.final.outputs(task.x))
+    assert repr(final).startswith(
+        "GloballyGatedNetwork(2 -> 5 -> 2, bias in hidden layers, c = 1, 6"
+    )
+
+
+@pytest.mark.slow
+def test_its_flow_is_the_limit_of_descent(learner, task):
+    near = fl.gradient_flow(learner, task, 1.0)
+    errors = [
+        fl.distance(fl.gradient_descent(learner, task, rate, t1=1.0).final, near.final)
+        for rate in (1e-2, 1e-3)
+    ]
+    assert errors[1] < 0.2 * errors[0] < 1e-2
+
+
+def test_gates_of_inputs():
+    task = fl.Task(jnp.asarray([[0.0, 0.0], [0.1, 0.0], [4.0, 4.0], [4.0, 4.1]]), jnp.ones((4, 1)))
+    clusters = fl.Clusters.of(task, 2)
+    found = np.asarray(clusters(task.x))
+    assert np.all(found.sum(axis=1) == 1)
+    assert np.all(found[0] == found[1])
+    assert np.all(found[2] == found[3])
+    assert np.any(found[0] != found[2])
+    half = fl.HalfSpaces([[1.0, 0.0], [0.0, -1.0]], [1.0, -0.5])
+    np.testing.assert_array_equal(half(task.x), [[0, 1], [0, 1], [1, 0], [1, 0]])
+    halves = fl.HalfSpaces.random(task, 200, key=jax.random.key(0))
+    assert 0.3 < float(jnp.mean(halves(task.x))) < 0.7

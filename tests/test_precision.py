@@ -9,14 +9,13 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin._tools.arrays import ENABLE_X64
-from tests.test_exact import gaussian
+from tests import numpy_walk
+from tests.test_walk import drawn, gaussian
 from tests.zoo import distance
-
-jax.config.update("jax_enable_x64", True)
 
 pytestmark = pytest.mark.filterwarnings("ignore:the .* always-on fraction")
 
@@ -55,6 +54,7 @@ def walked_without_x64(cases):
     return json.loads(out)
 
 
+@pytest.mark.slow
 def test_a_walk_without_x64_ends_and_the_user_is_told_once():
     (whole, cut), told = walked_without_x64([("tree", 8, 4096), ("tree", 8, 7)])
     assert whole[0] == ["successful"]
@@ -62,14 +62,14 @@ def test_a_walk_without_x64_ends_and_the_user_is_told_once():
     assert whole[4] == "float32"
     assert cut[:2] == [["max_steps_reached"], 7]
     assert [name for name, _ in told] == ["PrecisionWarning"]
-    assert ENABLE_X64 in told[0][1]
+    assert "jax_enable_x64" in told[0][1]
 
 
 def test_a_network_from_before_the_line_is_told_once(monkeypatch):
     """It ran at four digits without a word."""
     monkeypatch.setattr(fl.runs.run_options, "_told", False)
     task = fl.tasks.xor()
-    network = fl.LinearNetwork.init(task, 2, key=jax.random.key(0))
+    network = fl.LinearNetwork((0.1 * np.ones((2, 2)), 0.1 * np.ones((1, 2))))
     early, narrow = network.astype("float32"), task.astype("float32")
     fl.gradient_flow(early, narrow, 0.1)  # float32 is meant
     fl.gradient_flow(early, task, 0.1, rtol=1e-4)  # so are its digits
@@ -95,7 +95,8 @@ def both(task, network, t1):
     return single, fl.gradient_flow(wide, double, t1, rtol=1e-8)
 
 
-def test_a_walk_in_float32_is_that_in_float64(tree):
+@pytest.mark.slow
+def test_walks_in_float32_are_those_in_float64(tree):
     task = tree.astype(jnp.float32)
     for seed in range(3):
         single, double = both(task, start(task, seed=seed), 30.0)
@@ -108,6 +109,7 @@ def test_a_walk_in_float32_is_that_in_float64(tree):
         assert jnp.allclose(mine.closed.time, theirs.closed.time, rtol=2e-4)
 
 
+@pytest.mark.slow
 def test_pairs_within_rounding_of_their_kinks_are_few():
     """With float64's multiples of eps the weights are off by 3e-5, and events are missed."""
     task = gaussian().astype(jnp.float32)
@@ -116,18 +118,40 @@ def test_pairs_within_rounding_of_their_kinks_are_few():
     assert distance(single.final, double.final) < 1.5e-5
 
 
-def test_a_walk_that_float32_cannot_do_ends_and_names_the_remedy(tree):
-    single = tree.astype(jnp.float32)
-    near = 100 + 1e-2 * jax.random.normal(jax.random.key(0), single.x.shape, jnp.float32)
+@pytest.fixture(scope="module")
+def narrow():
+    """By seed: a network, its task, and its walk in float32; one program."""
+    found = {}
+    for seed in (0, 7):
+        network, task = (one.astype(jnp.float32) for one in drawn(seed))
+        found[seed] = network, task, fl.gradient_flow(network, task, 10.0)
+    return found
+
+
+def test_a_walk_in_float32_is_a_second_walk(narrow):
+    for network, task, flow in narrow.values():
+        second = numpy_walk.walk(network, task, 10.0)
+        assert second.slides > 0
+        assert flow.final.dtype == jnp.float32
+        assert [row["index"][1:] for row in flow.events.table()] == [
+            (unit, sample) for _, unit, sample, *_ in second.switches
+        ]
+        np.testing.assert_allclose(flow.final.weights[0], second.hidden[-1], atol=2e-4)
+        np.testing.assert_allclose(flow.final.weights[1], second.readout[-1], atol=2e-4)
+
+
+def test_a_walk_that_float32_cannot_do_ends_and_names_the_remedy(narrow):
+    network, task, _ = narrow[0]
+    near = fl.Task(100 + np.float32(1e-2) * np.asarray(task.x), task.y)
     with pytest.raises(fl.RunError, match=r"may be too close for float32; .*jax_enable_x64") as why:
-        fl.gradient_flow(start(single), fl.Task(near, single.y), 30.0)
+        fl.gradient_flow(network, near, 30.0)
     assert bool(why.value.trajectory.result == fl.RESULTS.dt_min_reached)
 
 
-def test_a_step_that_leads_nowhere_ends_the_run(tree):
+def test_a_step_that_leads_nowhere_ends_the_run(narrow):
     """In float32 the first step's length overflows, and what follows is NaN."""
-    single = tree.astype(jnp.float32)
-    task = fl.Task(1e15 * single.x, single.y)
-    flow = fl.gradient_flow(start(single), task, 30.0, throw=False)
+    network, task, _ = narrow[0]
+    far = fl.Task(np.float32(1e15) * np.asarray(task.x), task.y)
+    flow = fl.gradient_flow(network, far, 30.0, throw=False)
     assert bool(flow.result == fl.RESULTS.dt_min_reached)
     assert int(flow.stats["num_steps"]) < 100

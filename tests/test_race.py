@@ -1,5 +1,6 @@
 """The race of pathways: exact where its certificate says so, its events, its winners."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import matplotlib
@@ -11,8 +12,6 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin.theory.joint_modes import Block, common_modes, improved
-from flowlin.training.objective import FullData
 
 KEY = jax.random.key(0)
 TREE = fl.tasks.hierarchy(2)
@@ -120,6 +119,17 @@ def routed(domains, active, key=KEY):
     )  # fmt: skip
 
 
+@eqx.filter_jit
+@eqx.filter_grad
+def slopes(network, task):
+    return fl.SquaredError()(network.outputs(task.x), task.y)
+
+
+def gradient(network, task):
+    """Of the loss, by the edge."""
+    return slopes(network, task).weights
+
+
 @pytest.mark.parametrize("active", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_routing_is_exact_mode_by_mode(active, both):
     """Shared edges, sources and sinks that meet in pairs or not at all: force against force."""
@@ -128,10 +138,9 @@ def test_routing_is_exact_mode_by_mode(active, both):
     network = fl.theory.race(network, task).aligned(strength, key=KEY)
     race = fl.theory.race(network, task)
     assert race.exact, race
-    goals = FullData(task, fl.SquaredError()), FullData(race.reduced, fl.SquaredError())
-    force = jax.jit(lambda n: goals[0].gradient(n))(network)[0]
-    reduced = jax.jit(lambda n: goals[1].gradient(n))(race.start)[0]
+    force, reduced = gradient(network, task), gradient(race.start, race.reduced)
     for (a, b), g in force.items():
+        g = np.asarray(g)
         modes = np.asarray(race.bases[b]).T @ g @ np.asarray(race.bases[a])
         np.testing.assert_allclose(modes, np.diag(reduced[a, b]), atol=1e-14)
         outside = g - race.bases[b] @ modes @ race.bases[a].T
@@ -166,29 +175,34 @@ def test_common_modes_are_found_up_to_order():
     """Planted bases, with strengths of any sign and equal modes, and rounding when disturbed."""
     rng = np.random.default_rng(0)
     sizes = {"s": 5, "t": 4, "y": 6}
-    planted = {n: np.linalg.qr(rng.normal(size=(k, k)))[0][:, :4] for n, k in sizes.items()}
+    rows, *bases = (np.linalg.qr(rng.normal(size=(n, n)))[0][:, :4] for n in (12, *sizes.values()))
+    planted = dict(zip(sizes, bases, strict=True))
+    strengths = {node: rng.normal(size=4) for node in sizes}
+    for strength in strengths.values():
+        strength[1] = strength[0]  # equal modes
+    data = {node: (rows * strengths[node]) @ planted[node].T for node in sizes}
 
-    def block(a, b, strengths):
-        return Block(a, b, (planted[a] * strengths) @ planted[b].T)
+    def raced(data):
+        """The race's bases, and all matrices between its nodes."""
+        task = fl.Task(np.concatenate([data["s"], data["t"]], axis=1), data["y"])
+        network = fl.GatedGraph.init(
+            task, sizes, [("s", "y"), ("t", "y")], variance=1e-3, key=KEY,
+            inputs={"s": slice(0, 5), "t": slice(5, 9)},
+        )  # fmt: skip
+        found = {node: np.asarray(b) for node, b in fl.theory.race(network, task).bases.items()}
+        pairs = [("y", "s"), ("y", "t"), ("s", "s"), ("t", "t"), ("s", "t")]
+        return found, [(a, b, data[a].T @ data[b] / len(rows)) for a, b in pairs]
 
-    s = rng.normal(size=(2, 4))
-    s[:, 1] = s[:, 0]  # equal modes
-    d = rng.uniform(1, 2, size=(2, 4))
-    d[:, 1] = d[:, 0]
-    blocks = [
-        block("y", "s", s[0]),
-        block("y", "t", s[1]),
-        block("s", "s", d[0]),
-        block("t", "t", d[1]),
-    ]
-    found = common_modes(blocks, sizes, {"y"})
-    for a, b, m in blocks:
-        rest = m - (found[a] * Block(a, b, m).diagonal(found)) @ found[b].T
-        assert np.abs(rest).max() < 1e-12
-    noisy = [Block(a, b, m + 0.05 * rng.normal(size=m.shape)) for a, b, m in blocks]
-    bases = common_modes(noisy, sizes, {"y"})
-    better = improved(noisy, bases, sizes)
-    gain = [sum(np.sum(one.diagonal(b) ** 2) for one in noisy) for b in (bases, better)]
+    def diagonals(bases, blocks):
+        return [np.einsum("ik,ij,jk->k", bases[a], m, bases[b]) for a, b, m in blocks]
+
+    found, blocks = raced(data)
+    for (a, b, m), diagonal in zip(blocks, diagonals(found, blocks), strict=True):
+        assert np.abs(m - (found[a] * diagonal) @ found[b].T).max() < 1e-12
+    noisy = {node: x + 0.02 * rng.normal(size=x.shape) for node, x in data.items()}
+    found, blocks = raced(noisy)
+    # What is found holds more of the matrices than what was planted.
+    gain = [sum(np.sum(d**2) for d in diagonals(b, blocks)) for b in (planted, found)]
     assert gain[1] > gain[0]
 
 

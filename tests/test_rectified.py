@@ -45,6 +45,7 @@ def test_intervals_are_those_of_the_log(flow, rectified):
         assert rectified.sliding[k] == np.sum(own == 0)
 
 
+@pytest.mark.slow
 def test_between_switches_the_graph_flows_as_the_network(rectified, task):
     start, end = rectified.times[:2]
     assert rectified.sliding[0] == 0
@@ -117,6 +118,7 @@ def test_overlap_of_two_times_counts_pairs(rectified):
     assert found[0, 1] == own < 1
 
 
+@pytest.mark.slow
 def test_on_symmetric_data_relu_is_linear_at_half_speed_and_half_width():
     """Pairs of units (w, a), (-w, -a), samples x, -x with odd targets (Zhang et al. 2025).
 
@@ -156,7 +158,7 @@ def test_two_hidden_layers_are_graphs_where_nothing_slides():
 
 
 def test_what_it_refuses(flow, rectified, task):
-    linear = fl.gradient_flow(flow.final.linear(), task, 1.0)
+    linear = fl.gradient_descent(flow.final.linear(), task, 0.1, 2)
     other = fl.tasks.xor()
     for call, words in [
         (lambda: fl.rectified(linear, task), "ReLUNetwork"),

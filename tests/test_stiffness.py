@@ -4,18 +4,59 @@ import diffrax
 import jax
 import jax.flatten_util
 import numpy as np
+import pytest
+from scipy.optimize import brentq
 
 import flowlin as fl
-from flowlin.training.rules import GradientField
+from tests.tolerances import of_flow, of_time
 
-jax.config.update("jax_enable_x64", True)
+SMALL = fl.tasks.hierarchy(2)
+END = 3e3
+
+
+@pytest.fixture(scope="module")
+def handed_over():
+    """A run that becomes stiff, of a network aligned to the modes; its loss in closed form."""
+    modes = fl.theory.modes(SMALL, 1.0)
+    a0 = np.linspace(1e-2, 3e-2, len(modes.s))
+    product = (np.asarray(modes.u) * a0) @ np.asarray(modes.v).T
+    network = fl.LinearNetwork.balanced(SMALL, 6, product=product, key=jax.random.key(1))
+    ts = np.append(np.linspace(0, 20, 6), END)
+    flow = fl.gradient_flow(network, SMALL, END, ts=ts, rtol=1e-6, events=(fl.LossBelow(0.5),))
+    s, d = np.asarray(modes.s), np.asarray(modes.d)
+
+    def loss(t):
+        a = np.asarray(fl.theory.mode_strength(t, modes.s, modes.d, a0))
+        return np.mean(np.sum(np.asarray(SMALL.y) ** 2, 1)) / 2 + np.sum(d * a**2 / 2 - s * a, -1)
+
+    return flow, loss
+
+
+def test_a_run_that_becomes_stiff_goes_on_with_the_implicit_method(handed_over):
+    flow, loss = handed_over
+    assert flow.stats["solver"] == "Dopri8, then RecycledBDF"
+    assert "step x spectral radius" in flow.stats["solver_because"]
+    np.testing.assert_allclose(flow.losses, loss(np.asarray(flow.ts)[:, None]), atol=of_flow(1e-6))
+    # The event came before the change; the log outlives it.
+    (time,) = np.asarray(flow.events.time)
+    exact = brentq(lambda t: loss(t) - 0.5, 0.0, 20.0, xtol=1e-12)
+    assert time == pytest.approx(exact, rel=of_time(1e-6))
+    # Those before the change are counted: a step of the implicit method takes one at least.
+    steps = int(flow.stats["num_accepted_steps"]) - 256
+    assert int(flow.stats["accepted_evaluations"]) > 13 * 256 + steps
+    assert int(flow.stats["evaluations"]) > int(flow.stats["accepted_evaluations"])
+    assert int(flow.stats["num_steps"]) < 600  # where explicit steps are bounded by stability
+
+
+# ---- The second tier.
 
 TASK = fl.tasks.hierarchy()
 NETWORK = fl.LinearNetwork.init(TASK, 6, variance=1e-2, key=jax.random.key(0))
 TIMES = np.linspace(0, 3e3, 7)
 
 
-def test_a_run_that_becomes_stiff_goes_on_with_the_implicit_method(tmp_path):
+@pytest.mark.slow
+def test_a_run_that_hands_over_is_one_by_a_plain_solver_in_less_work(tmp_path):
     options = {"ts": TIMES, "rtol": 1e-6, "events": (fl.LossBelow(0.5),)}
     chosen = fl.gradient_flow(NETWORK, TASK, 3e3, checkpoint=tmp_path / "run.npz", **options)
     plain = fl.gradient_flow(NETWORK, TASK, 3e3, solver=diffrax.Dopri8(), **options)
@@ -44,19 +85,10 @@ def test_a_run_that_becomes_stiff_goes_on_with_the_implicit_method(tmp_path):
     assert [longer.stats[name] for name in names] == [chosen.stats[name] for name in names]
 
 
-def test_a_stiff_run_goes_on_with_rkc_at_a_loose_tolerance(monkeypatch):
-    """Every evaluation is counted: before the change, to measure stiffness, and after."""
-    calls, velocity = [], GradientField.__call__
-
-    def reported(self, t, parameters, args):
-        jax.debug.callback(lambda: calls.append(1))
-        return velocity(self, t, parameters, args)
-
-    monkeypatch.setattr(GradientField, "__call__", reported)
+@pytest.mark.slow
+def test_a_stiff_run_goes_on_with_rkc_at_a_loose_tolerance():
     chosen = fl.gradient_flow(NETWORK, TASK, 3e3, ts=TIMES, rtol=1e-3)
-    jax.effects_barrier()
     assert chosen.stats["solver"] == "Tsit5, then RKC"
-    assert int(chosen.stats["evaluations"]) == len(calls)
 
     # Measured sharpness: the largest eigenvalue of the Hessian at the end.
     vector, unravel = jax.flatten_util.ravel_pytree(chosen.final.parameters)
@@ -71,6 +103,7 @@ def test_a_stiff_run_goes_on_with_rkc_at_a_loose_tolerance(monkeypatch):
     assert np.isnan(radius[0])  # not yet measured then
 
 
+@pytest.mark.slow
 def test_a_run_that_stopped_after_the_change_says_so_when_resumed(tmp_path):
     def run(**options):
         file = tmp_path / "run.npz"
@@ -86,6 +119,7 @@ def test_a_run_that_stopped_after_the_change_says_so_when_resumed(tmp_path):
     assert resumed.stats["solver_because"] == stopped.stats["solver_because"]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_extended_is_measured_like_one_that_was_longer_from_the_start():
     whole = fl.gradient_flow(NETWORK, TASK, 3e3, rtol=1e-6)
     half = fl.gradient_flow(NETWORK, TASK, 10.0, rtol=1e-6)
@@ -102,6 +136,7 @@ def test_a_run_that_is_extended_is_measured_like_one_that_was_longer_from_the_st
     assert asked.extend(300.0).stats["solver"] == "Dopri8"
 
 
+@pytest.mark.slow
 def test_runs_that_are_not_stiff_keep_the_default():
     short = fl.gradient_flow(NETWORK, TASK, 10.0)
     assert short.stats["solver"] == "Dopri8"
@@ -125,6 +160,7 @@ def averaged(rtol=1e-3, **options):
     return fl.gradient_flow(BIASED, DIGITS, LATE, kinks=fl.AveragedKinks(), rtol=rtol, **options)
 
 
+@pytest.mark.slow
 def test_averaged_gates_hand_over_where_they_become_stiff(tmp_path):
     chosen, alone, fine = averaged(checkpoint=tmp_path / "run.npz"), averaged(9e-4), averaged(1e-4)
     assert alone.stats["solver"] == fine.stats["solver"] == "AveragedGates"
@@ -146,6 +182,7 @@ def test_averaged_gates_hand_over_where_they_become_stiff(tmp_path):
     assert again.stats == chosen.stats
 
 
+@pytest.mark.slow
 def test_a_run_that_handed_over_resumes_to_the_bit(tmp_path):
     whole = averaged()
     steps = int(whole.stats["num_steps"]) - 20
@@ -157,6 +194,7 @@ def test_a_run_that_handed_over_resumes_to_the_bit(tmp_path):
         assert np.array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_averaged_gates_with_decay_and_tau_per_layer_hand_over():
     """To the same flow: against plain integration at a finer tolerance."""
     options = {"tau": (1.0, 2.0), "weight_decay": 1e-3, "ts": SPAN}

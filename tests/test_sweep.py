@@ -13,7 +13,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:the .* always-on fraction")
 
 TASK, TIMES = fl.tasks.xor(), np.linspace(0, 6, 7)
 NETWORKS = [
-    fl.ReLUNetwork.init(TASK, 6, variance, bias_strength=c, key=jax.random.key(seed))
+    fl.ReLUNetwork.init(TASK, 4, variance, bias_strength=c, key=jax.random.key(seed))
     for seed, (variance, c) in enumerate([(1e-2, 1.0), (1e-1, 1.0), (1e-2, 3.0), (5e-2, 0.5)])
 ]
 
@@ -22,8 +22,13 @@ def t_star(flow):
     return flow.linearization().open.time
 
 
-def test_every_run_equals_its_own_and_logs_make_one_table():
-    runs = fl.sweep(NETWORKS, TASK, 6.0, ts=TIMES)
+@pytest.fixture(scope="module")
+def runs():
+    """All other runs of ReLU networks here are of its program."""
+    return fl.sweep(NETWORKS, TASK, 6.0, ts=TIMES)
+
+
+def test_every_run_equals_its_own_and_logs_make_one_table(runs):
     single = [fl.gradient_flow(n, TASK, 6.0, ts=TIMES) for n in NETWORKS]
     assert len(runs) == 4
     assert not runs.failed
@@ -41,6 +46,7 @@ def test_every_run_equals_its_own_and_logs_make_one_table():
     assert len(runs[1:3]) == 2
 
 
+@pytest.mark.slow
 def test_batches_under_vmap_agree_with_threads():
     loss = fl.LossBelow(0.2, terminate=True)
     networks = [fl.LinearNetwork.init(TASK, 3, 0.1, key=jax.random.key(seed)) for seed in range(3)]
@@ -54,6 +60,7 @@ def test_batches_under_vmap_agree_with_threads():
         np.testing.assert_allclose(b.final.weights[0], a.final.weights[0], rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_tasks_of_one_shape_share_a_compilation():
     traced = []
 
@@ -73,25 +80,25 @@ def test_tasks_of_one_shape_share_a_compilation():
     assert first.extend(2.0).reference.task is tasks[0]
 
 
-def test_a_run_that_fails_leaves_the_others():
+def test_a_run_that_fails_leaves_the_others(runs):
     pair = NETWORKS[:2]
-    steps = fl.sweep(pair, TASK, 6.0, ts=TIMES).map(lambda flow: flow.counts["num_steps"])
+    steps = runs[:2].map(lambda flow: flow.counts["num_steps"])
     longer = int(np.argmax(steps))
     with pytest.warns(UserWarning, match=f"1 of 2 runs failed, run {longer} first: The maximum"):
-        runs = fl.sweep(pair, TASK, 6.0, max_steps=int(np.min(steps)), workers=2)
-    assert list(runs.failed) == [longer]
-    assert float(runs[1 - longer].end) == 6.0
-    assert 0 < float(runs[longer].end) < 6.0
+        found = fl.sweep(pair, TASK, 6.0, ts=TIMES, max_steps=int(np.min(steps)), workers=2)
+    assert list(found.failed) == [longer]
+    assert float(found[1 - longer].end) == 6.0
+    assert 0 < float(found[longer].end) < 6.0
 
 
 GRID = fl.grid(c=[1.0, 3.0], variance=np.array([1e-2, 1e-1]), seed=range(2))
 
 
 def network(c, seed, variance):
-    return fl.ReLUNetwork.init(TASK, 6, variance, bias_strength=c, key=jax.random.key(seed))
+    return fl.ReLUNetwork.init(TASK, 4, variance, bias_strength=c, key=jax.random.key(seed))
 
 
-def test_a_grid_is_all_combinations_the_last_fastest():
+def test_a_grid_is_all_combinations_the_last_fastest(runs):
     assert GRID.shape == (2, 2, 2)
     assert GRID.names == ("c", "variance", "seed")
     assert list(GRID) == [GRID[k] for k in range(8)] == GRID[:]
@@ -99,13 +106,14 @@ def test_a_grid_is_all_combinations_the_last_fastest():
     assert GRID[-1] == {"c": 3.0, "variance": 1e-1, "seed": 1}
     assert all(type(value) in (int, float) for point in GRID for value in point.values())
     assert "Grid of 8 points" in repr(GRID)
-    runs = fl.sweep(network, TASK, 6.0, grid=fl.grid(c=3.0, variance=1e-2, seed=2), ts=TIMES)
-    assert np.array_equal(runs[0].losses, fl.gradient_flow(NETWORKS[2], TASK, 6.0, ts=TIMES).losses)
-    row = runs.table()[0]
+    found = fl.sweep(network, TASK, 6.0, grid=fl.grid(c=3.0, variance=1e-2, seed=2), ts=TIMES)
+    assert np.array_equal(found[0].losses, runs[2].losses)
+    row = found.table()[0]
     assert list(row)[:4] == ["run", "c", "variance", "seed"]
-    assert list(runs.to_pandas().columns) == list(row)
+    assert list(found.to_pandas().columns) == list(row)
 
 
+@pytest.mark.slow
 def test_kinds_shapes_and_tasks_may_be_swept():
     def either(relu):
         return NETWORKS[0] if relu else fl.LinearNetwork.init(TASK, 3, key=jax.random.key(0))
@@ -138,7 +146,8 @@ class Recorded:
         return {"loss": flow.losses[-1], "switches": switches, "many": switches > 9}
 
 
-def test_a_sweep_that_was_cut_off_loses_nothing(tmp_path):
+def test_a_sweep_that_was_cut_off_loses_nothing(tmp_path, runs):
+    assert len(runs) == 4  # whose program it takes
     file, options = tmp_path / "runs.csv", {"grid": GRID, "ts": TIMES}
     whole = fl.sweep(network, TASK, 6.0, record=Recorded(), **options)
     with pytest.raises(RuntimeError, match="the power went"):
@@ -175,7 +184,8 @@ def test_a_sweep_that_was_cut_off_loses_nothing(tmp_path):
         )  # fmt: skip
 
 
-def test_runs_that_fail_say_so_in_their_rows(tmp_path):
+def test_runs_that_fail_say_so_in_their_rows(tmp_path, runs):
+    assert not runs.failed
     options = {"ts": TIMES, "record": Recorded(), "max_steps": 20, "grid": fl.grid(seed=range(2))}
     for _ in range(2):  # the second from the file
         with pytest.warns(UserWarning, match="2 of 2 runs failed, run 0 first: The maximum number"):

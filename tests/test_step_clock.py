@@ -1,4 +1,4 @@
-"""Losses, and steps of gradient descent in units of flow time."""
+"""Steps of gradient descent in units of flow time."""
 
 import itertools
 
@@ -6,111 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import special
 
 import flowlin as fl
-from flowlin.runs.step_clock import Convention
-
-
-@pytest.fixture
-def pair():
-    """Outputs and one-hot targets, (7, 3)."""
-    rng = np.random.default_rng(0)
-    return jnp.asarray(rng.normal(size=(7, 3))), jnp.asarray(np.eye(3)[rng.integers(3, size=7)])
-
-
-# --- losses ---------------------------------------------------------------------------------
-
-
-def test_squared_error_sums_over_samples_and_outputs(pair):
-    outputs, targets = pair
-    total = 0.0
-    for sample in range(7):
-        for k in range(3):
-            total += (float(targets[sample, k]) - float(outputs[sample, k])) ** 2 / 2
-    np.testing.assert_allclose(fl.SquaredError("sum")(outputs, targets), total, rtol=1e-14)
-    np.testing.assert_allclose(fl.SquaredError("mean")(outputs, targets), total / 7, rtol=1e-14)
-    assert fl.SquaredError()(outputs, targets) == fl.SquaredError("mean")(outputs, targets)
-    assert fl.SquaredError()(targets, targets) == 0
-
-
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_squared_error_weight_is_that_of_its_gradient(reduction, pair):
-    outputs, targets = pair
-    loss = fl.SquaredError(reduction)
-    assert loss.weight(7) == {"mean": 1 / 7, "sum": 1.0}[reduction]
-    gradient = jax.grad(loss)(outputs, targets)
-    np.testing.assert_allclose(gradient, loss.weight(7) * (outputs - targets), rtol=1e-13)
-
-
-@pytest.mark.usefixtures("without_type_checks")
-def test_unknown_reduction():
-    with pytest.raises(ValueError, match=r'`reduction` must be "mean" or "sum", got \'max\''):
-        fl.SquaredError("max")  # pyright: ignore
-
-
-@pytest.mark.parametrize("soft", [False, True])
-def test_cross_entropy_is_that_of_scipy(soft, pair):
-    outputs, targets = pair
-    if soft:
-        targets = jnp.asarray(special.softmax(np.random.default_rng(1).normal(size=(7, 3)), axis=1))
-    logs = special.log_softmax(np.asarray(outputs), axis=1)
-    expected = -np.mean(np.sum(np.asarray(targets) * logs, axis=1))
-    np.testing.assert_allclose(fl.CrossEntropy()(outputs, targets), expected, rtol=1e-13)
-    gradient = jax.grad(fl.CrossEntropy())(outputs, targets)
-    slopes = (special.softmax(np.asarray(outputs), axis=1) - targets) / 7
-    np.testing.assert_allclose(gradient, slopes, atol=1e-15)
-
-
-def test_cross_entropy_of_large_logits():
-    logits = jnp.array([[1e4, 0.0], [-1e4, 0.0]])
-    targets = jnp.array([[1.0, 0.0], [1.0, 0.0]])
-    np.testing.assert_allclose(fl.CrossEntropy()(logits, targets), 1e4 / 2)
-    assert np.all(np.isfinite(jax.grad(fl.CrossEntropy())(logits, targets)))
-
-
-LABELS = jnp.arange(3.0)[:, None]
-SIGNED = jnp.array([[1.0, -1.0]] * 3)
-
-
-@pytest.mark.parametrize(
-    ("targets", "said"),
-    [(LABELS, r"they have one column.*`one_hot=True`"), (SIGNED, r"they go down to -1.*classes")],
-)
-@pytest.mark.parametrize("loss", [fl.CrossEntropy(), fl.theory.LinearizedLoss(fl.CrossEntropy())])
-def test_cross_entropy_refuses_targets_that_are_no_classes(loss, targets, said):
-    """Loss and flow of class labels were zero, those of signed targets had no lower bound."""
-    task = fl.Task(jnp.eye(3), targets)
-    network = fl.LinearNetwork((0.1 * jnp.ones((targets.shape[1], 3)),))
-    for call in (
-        lambda: loss(network.outputs(task.x), targets),
-        lambda: fl.measures.loss(network, task, loss=loss),
-        lambda: fl.measures.velocity(network, task, loss=loss),
-        lambda: fl.gradient_flow(network, task, 1.0, loss=loss),
-        lambda: fl.gradient_descent(network, task, 0.1, 3, loss=loss),
-        lambda: fl.stochastic_gradient_descent(
-            network, task, 0.1, 3, loss=loss, batch_size=2, key=jax.random.key(0)
-        ),
-    ):
-        with pytest.raises(ValueError, match=rf"`loss` = CrossEntropy\(\) needs `targets`.*{said}"):
-            call()
-
-
-def test_cross_entropy_takes_rows_of_several_classes_and_traced_targets():
-    outputs, marked = jnp.zeros((2, 3)), jnp.array([[1.0, 1.0, 1.0], [0.0, 0.0, 1.0]])
-    assert float(fl.CrossEntropy()(outputs, marked)) == pytest.approx(2 * np.log(3))
-    assert np.isfinite(jax.jit(fl.CrossEntropy())(outputs, -marked))
-
-
-@pytest.mark.parametrize("loss", [fl.SquaredError(), fl.CrossEntropy()])
-def test_losses_keep_float32(loss, pair):
-    outputs, targets = (a.astype(jnp.float32) for a in pair)
-    found = jax.jit(loss)(outputs, targets)
-    assert found.dtype == jnp.float32
-    np.testing.assert_allclose(found, loss(*pair), rtol=1e-6)
-
-
-# --- the clock ------------------------------------------------------------------------------
+from flowlin import Convention
 
 SIZES = {"samples": 8, "outputs": 15, "batch_size": 4}
 
@@ -163,7 +61,7 @@ def test_impossible_rates(rate):
         fl.StepClock(0.1, tau=rate)
 
 
-# --- the clock against descent --------------------------------------------------------------
+# ---- The clock against descent
 
 P, BATCH, N_IN, HIDDEN, N_OUT = 6, 3, 4, 5, 3
 
@@ -236,14 +134,14 @@ def descend(convention, batches, problem, rates, steps):
     return np.asarray(losses(jnp.asarray(rates)))
 
 
+QUICK = [(Convention.HALF_SUM, 1), (Convention.BATCH_HALF_SUM, 2), (Convention.TORCH_MEAN, 2)]
+OTHERS = [(Convention.HALF_MEAN, 2), *((Convention[name], 1) for name in ("HALF_MEAN", "MEAN"))]
+OTHERS += [(Convention.TORCH_MEAN, 1)]
+
+
 @pytest.mark.parametrize(
     ("convention", "batches"),
-    [
-        *((convention, 1) for convention in Convention if convention.name != "BATCH_HALF_SUM"),
-        (Convention.BATCH_HALF_SUM, P // BATCH),
-        (Convention.HALF_MEAN, P // BATCH),
-        (Convention.TORCH_MEAN, P // BATCH),
-    ],
+    [*QUICK, *(pytest.param(*other, marks=pytest.mark.slow) for other in OTHERS)],
 )
 def test_the_clock_is_right_about_descent(convention, batches, problem):
     """k steps lie on the flow's loss curve at `clock.time(k)`, to first order in the rate."""

@@ -1,0 +1,264 @@
+"""Parts of solvers that no run shows alone, and what is behind the field that they integrate."""
+
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import flowlin as fl
+from flowlin.engine import signals
+from flowlin.engine.solvers.bdf_formulas import NordsieckInterpolation, polynomial
+from flowlin.engine.solvers.newton_krylov import Ritz
+from flowlin.engine.solvers.rkc import stability_interval
+from flowlin.engine.solvers.wrapped import ROWS, Explicit, History
+from flowlin.training import objective as chunks
+from flowlin.training.rules import GradientField, objective
+
+# ---- Stability of Runge-Kutta-Chebyshev.
+
+
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
+def test_the_stability_interval_is_that_of_the_theory(dtype):
+    """P_s(z), by the method's own stages on y' = z y with h = 1."""
+
+    def polynomial(stages, z):
+        def one(z):
+            term = diffrax.ODETerm(lambda t, y, args: z * y)
+            return fl.RKC(30)._stages(term, 0.0, 1.0, jnp.ones(()), z, None, stages)
+
+        return jax.vmap(one)(z)
+
+    run, own = jax.jit(polynomial), np.dtype(dtype)
+    for s in (2, 3, 5, 12, 30):
+        beta = stability_interval(30)[s - 2]
+        assert beta == pytest.approx(0.653 * (s**2 - 1), rel=3e-3)
+        z = np.concatenate([np.linspace(-beta, 0, 2001), -beta * np.array([1.2, 1.5]), [-1e-3]])
+        found = np.asarray(run(s, z.astype(own)))
+        assert np.max(np.abs(found[:2001])) < 1 + 20 * np.finfo(own).eps
+        # Damped by a third of epsilon, away from the end points.
+        assert np.max(np.abs(found[50:1000])) < 1 - 0.04
+        # |P| reaches 1 where w0 + w1 z = -w0 at the earliest, just beyond beta.
+        assert np.all(np.abs(found[2001:2003]) > 1)
+        if s == 12 and dtype == "float64":
+            assert abs(found[-1] - (1 - 1e-3 + 1e-6 / 2)) < 1e-9 / 6  # order two
+
+
+# ---- What solvers carry along.
+
+
+def test_a_log_that_is_full_thins_itself():
+    steps = 3 * ROWS + 5
+    times = jnp.arange(float(steps))
+
+    @jax.jit
+    def logged(times):
+        empty = History.empty(0.0, 0.0)
+        log, _ = jax.lax.scan(lambda log, t: (log.append(t, 2 * t), None), empty, times)
+        return log, log.at(jnp.array([0.0, 10.0, 3000.5]))
+
+    log, between = logged(times)
+    known = np.asarray(log.time)[np.isfinite(log.time)]
+    assert int(log.stride) == 4
+    np.testing.assert_array_equal(known, np.arange(0.0, steps, 4))
+    np.testing.assert_allclose(between, [0.0, 20.0, 6001.0])
+
+
+def test_dense_output_begins_and_ends_at_the_states():
+    start, table = np.array([0.5, -0.2, 1.0]), jnp.arange(18.0).reshape(6, 3)
+
+    @jax.jit
+    def looked_at(start):
+        dense = NordsieckInterpolation(t0=1.0, t1=1.5, **polynomial(start, table, lambda v: v))
+        end, slope = jax.jvp(dense.evaluate, (1.5,), (1.0,))
+        return dense.evaluate(1.0), end, slope, dense.evaluate(1.0, 1.5)
+
+    first, last, slope, increment = looked_at(start)
+    np.testing.assert_allclose(first, start, rtol=1e-14)
+    np.testing.assert_array_equal(last, table[0])
+    np.testing.assert_allclose(slope, table[1] / 0.5, rtol=1e-14)
+    np.testing.assert_allclose(increment, table[0] - start, rtol=1e-14)
+
+
+def test_vectors_stay_orthonormal_from_update_to_update(seed):
+    """What they lack, a thousandth at first, is gone to rounding; 6e-5 would be left by itself."""
+    rng = np.random.default_rng(seed)
+    turn, _ = np.linalg.qr(rng.normal(size=(40, 40)))
+    jacobian = -(turn * np.geomspace(300, 1e-3, 40)) @ turn.T
+    some = Ritz.scattered(6, jnp.zeros(40))
+    some = Ritz(1.001 * some.vectors, some.values)
+    update = eqx.filter_jit(lambda some, rows: some.updated(rows, rows @ jacobian))
+    for _ in range(50):
+        rows = rng.normal(size=(3, 40))
+        some = update(some, rows / np.linalg.norm(rows, axis=1, keepdims=True))
+    np.testing.assert_allclose(some.vectors @ some.vectors.T, np.eye(6), atol=2e-6)
+
+
+# ---- Explicit Runge-Kutta steps against diffrax's own.
+
+TERM = diffrax.ODETerm(lambda t, y, args: (jnp.sin(t) * y[1], t - y[0] ** 2 * args))
+START = (np.arange(1.0, 4.0), np.array([0.3, -0.2, 1.0]))
+slow = pytest.mark.slow
+SOLVERS = [
+    diffrax.Tsit5(),
+    *(pytest.param(s, marks=slow) for s in (diffrax.Heun(), diffrax.Bosh3(), diffrax.Dopri8())),
+]
+
+
+def stepped(solver, rate):
+    """A step after a first one, with everything that it gives."""
+    start = jax.tree.map(jnp.asarray, START)
+    state, y = solver.init(TERM, 0.1, 0.3, start, rate), start
+    for t0, t1 in ((0.1, 0.3), (0.3, 0.8)):
+        y, error, dense, state, _ = solver.step(TERM, t0, t1, y, rate, state, False)
+    between = solver.interpolation_cls(t0=0.3, t1=0.8, **dense).evaluate(0.55)
+    return y, error, between, state
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: type(s).__name__)
+def test_a_step_is_that_of_diffrax(solver):
+    found, known = (jax.jit(lambda r, s=s: stepped(s, r))(1.3) for s in (Explicit(solver), solver))
+    assert jax.tree.structure(found) == jax.tree.structure(known)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(known), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-13, atol=1e-15)
+
+
+@pytest.mark.slow
+def test_its_derivatives_are_finite_differences_in_both_modes():
+    solver = Explicit(diffrax.Tsit5())
+
+    def total(rate):
+        y, _, between, _ = stepped(solver, rate)
+        return jnp.sum(y[0]) + jnp.sum(between[1] ** 2)
+
+    value = jax.jit(total)
+    finite = (value(1.3 + 1e-5) - value(1.3 - 1e-5)) / 2e-5
+    for derivative in (jax.grad, jax.jacfwd):
+        np.testing.assert_allclose(derivative(total)(1.3), finite, rtol=1e-8)
+
+
+def test_a_step_holds_the_evaluation_once_beside_the_first():
+    def program(function):
+        return str(jax.make_jaxpr(function)(START)).count("= sin")
+
+    solver, options = Explicit(diffrax.Dopri8()), (TERM, 0.1, 0.3)
+    state = solver.init(*options, jax.tree.map(jnp.asarray, START), 1.0)
+    assert program(lambda y: solver.step(*options, y, 1.0, state, False)[0]) == 2
+    assert program(lambda y: solver.step_from(y, *options, y, 1.0)[0]) == 1
+
+
+# ---- What diffrax makes of a step that says that it failed: the ends of runs rest on it.
+
+
+class Signalling(diffrax.Euler):
+    """Says so in the step that ends at t = 0.5."""
+
+    signal: Any
+
+    def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
+        *taken, _ = super().step(terms, t0, t1, y0, args, solver_state, made_jump)
+        result = diffrax.RESULTS.where(t1 == 0.5, self.signal, diffrax.RESULTS.successful)
+        return *taken, result
+
+
+@eqx.filter_jit
+def signalled(signal):
+    """The result, how many steps were taken, and where the run is then."""
+    solution = diffrax.diffeqsolve(
+        diffrax.ODETerm(lambda t, y, args: -y), Signalling(signal), 0.0, 1.0, 0.25, jnp.ones(()),
+        stepsize_controller=diffrax.ConstantStepSize(), throw=False,
+    )  # fmt: skip
+    return solution.result, solution.stats["num_steps"], solution.ts[-1], solution.ys[-1]
+
+
+def test_a_signal_ends_the_run_and_keeps_its_step():
+    several = [signals.EVENT, signals.UNDECIDED, signals.PAUSED]
+    assert len({int(signal._value) for signal in several}) == 3
+    for signal in several:
+        result, steps, end, y = signalled(signal)
+        assert bool(result == signal)
+        assert (int(steps), float(end), float(y)) == (2, 0.5, 0.75**2)
+
+
+def test_an_event_of_diffrax_own_would_not_be_heard():
+    result, _, end, _ = signalled(diffrax.RESULTS.event_occurred)
+    assert bool(result == diffrax.RESULTS.successful)
+    assert float(end) == 1.0
+
+
+# ---- The field: how often it is evaluated, and the gradients behind it.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rtol", "solvers"), [(1e-3, "Tsit5, then RKC"), (1e-6, "Dopri8, then RecycledBDF")]
+)
+def test_every_evaluation_is_counted(tree, monkeypatch, rtol, solvers):
+    """Before the solver changes, to measure stiffness, in steps that were rejected, and after."""
+    calls, velocity = [], GradientField.__call__
+
+    def reported(self, t, parameters, args):
+        jax.debug.callback(lambda: calls.append(1))
+        return velocity(self, t, parameters, args)
+
+    monkeypatch.setattr(GradientField, "__call__", reported)
+    network = fl.LinearNetwork.init(tree, 6, variance=1e-2, key=jax.random.key(0))
+    flow = fl.gradient_flow(network, tree, 3e3, ts=np.linspace(0, 3e3, 7), rtol=rtol)
+    jax.effects_barrier()
+    assert flow.stats["solver"] == solvers
+    assert int(flow.stats["evaluations"]) == len(calls)
+    assert int(flow.stats["num_rejected_steps"]) > 0
+
+
+def flat(parameters):
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(parameters)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunked", [False, True])
+def test_the_modified_gradient_is_that_of_the_modified_loss(tree, monkeypatch, chunked):
+    """Sufficient statistics and chunks of samples against the definition, by reverse mode."""
+    if chunked:
+        monkeypatch.setattr(chunks, "BYTES", {"cpu": 1})
+        monkeypatch.setattr(chunks, "ROWS", 3)
+    kind = fl.ReLUNetwork if chunked else fl.LinearNetwork
+    task = fl.Task(tree.x[:, :3] + 0.2, tree.y)  # more samples than inputs
+    network = kind.init(task, 4, 0.3, key=jax.random.key(2))
+    plain = objective(network, task, fl.SquaredError(), 0.5)
+    assert type(plain).__name__ == ("FullData" if chunked else "Statistics")
+    assert (chunks.pieces(8, 4, 8) > 1) == chunked
+    activation = network.rounded_activation(0.5)
+
+    def loss(parameters):
+        (w1, w2), (b, _) = parameters
+        outputs = activation(0, task.x @ w1.T + b[None]) @ w2.T
+        return fl.SquaredError()(outputs, task.y)
+
+    def modified(parameters):
+        gradient = jax.grad(loss)(parameters)
+        return loss(parameters) + 0.3 / 4 * sum(jnp.sum(g**2) for g in jax.tree.leaves(gradient))
+
+    found = eqx.filter_jit(chunks.Modified(plain, jnp.asarray(0.3)).gradient)(network)
+    expected = jax.jit(jax.grad(modified))(network.parameters)
+    np.testing.assert_allclose(flat(found), flat(expected), rtol=1e-10)
+
+
+@pytest.mark.slow
+def test_the_loss_of_a_modified_flow_is_looked_at_inside_steps():
+    """Near a maximum with curvature below -2 / eps the modified flow goes uphill: not monotone."""
+    network = fl.LinearNetwork((np.full((1, 1), 0.1),) * 2)
+    task = fl.Task(np.ones((1, 1)), np.ones((1, 1)))
+    plain = objective(network, task, fl.SquaredError(), 1e-4)
+    (watch,) = fl.LossBelow(0.3).watches(network, task, plain, fl.SmoothKinks())
+    assert watch.monotone
+    flow = fl.gradient_flow(
+        network, task, 5.0, modified_rate=6.0, ts=np.linspace(0, 5, 9), solver=diffrax.Tsit5()
+    )
+    assert np.all(np.diff(flow.losses) > 0)
+    changed = chunks.Modified(plain, jnp.asarray(6.0))
+    (watch,) = fl.LossBelow(0.3).watches(network, task, changed, fl.SmoothKinks())
+    assert not watch.monotone
+    assert flow.stats["objective"] == "FullData, modified"

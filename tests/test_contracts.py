@@ -1,0 +1,266 @@
+"""What every kind of run keeps to: one table, a row per kind, a column per promise.
+
+A new kind of network, loss, event, policy for kinks or solver is tested by a row in `ROWS`, as
+short and small a run as shows it at work, with the words that its print must hold. It is of the
+second tier; name it in `FIRST` if its one plain run takes no more than a second or two.
+"""
+
+import functools
+import html
+import io
+import pickle
+import types
+from typing import Any, NamedTuple
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import flowlin as fl
+from tests import budget
+from tests.tolerances import of_flow, of_slope
+
+KEY = jax.random.key(0)
+TASK = fl.tasks.xor()
+HALF = np.arange(4) < 2
+
+
+def net(kind, variance=0.5, **options):
+    """Two hidden units."""
+    return kind.init(TASK, 2, variance=variance, key=KEY, **options)
+
+
+LINEAR, RELU = net(fl.LinearNetwork), net(fl.ReLUNetwork)
+LEAKY = net(fl.ReLUNetwork, slope=0.2)
+GATES = np.stack([HALF, ~HALF], axis=1).astype(float)
+GATED = fl.GatedLinearNetwork(LINEAR.weights, gates=(GATES,))
+GLOBALLY = net(fl.GloballyGatedNetwork, 0.1, gates=GATES)
+GRAPH = fl.GatedGraph.init(
+    TASK, {"in": 2, "a": 2, "b": 1, "out": 2},
+    [("in", "a"), ("in", "b"), ("a", "out"), ("b", "out")],
+    node_gates={"a": GATES[:, 0], "b": GATES[:, 1]}, variance=0.5, key=KEY,
+)  # fmt: skip
+MLP = eqx.nn.MLP(2, 2, 2, 1, jnp.tanh, key=KEY)
+
+
+def quartic(output, target):
+    return jnp.sum((output - target) ** 4)
+
+
+def weight(network, task):
+    del task
+    return network.weights[0][0, 0]
+
+
+class Row(NamedTuple):
+    """A run, what its print must say, and whether it has derivatives."""
+
+    run: Any
+    network: eqx.Module
+    ends: tuple  # t1 of a flow, rate and steps of a descent
+    options: dict[str, Any]
+    says: tuple[str, ...]
+    differentiable: bool = True
+
+    def __call__(self, scale: Any = 1.0, **how: Any) -> fl.Trajectory:
+        """Its run, from weights so many times as large."""
+        network = jax.tree.map(
+            lambda a: a * scale if eqx.is_inexact_array(a) and a.ndim == 2 else a, self.network
+        )
+        return self.run(network, TASK, *self.ends, **self.options, **how)
+
+    def traced(self, scale: Any, adjoint: diffrax.AbstractAdjoint) -> jax.Array:
+        """Its `outcome` within other programs, which reserve what they may need."""
+        room: dict[str, Any] = {"max_events": 64, "throw": False}
+        if self.run is fl.gradient_flow:
+            room |= {"max_steps": 2048, "adjoint": adjoint}
+        return outcome(self(scale, **room))
+
+
+def outcome(run):
+    """Last loss, a number of the last weights, and when the first event was."""
+    found = [run.losses[-1], sum(jnp.sum(a**3) for a in jax.tree.leaves(run.model.parameters))]
+    if run.events.channels:
+        found.append(jnp.min(run.events.time))
+    return jnp.stack(found)
+
+
+def flow(network, says, t1=20.0, differentiable=True, **options):
+    return Row(fl.gradient_flow, network, (t1,), options, says, differentiable)
+
+
+def descent(network, *says, **options):
+    return Row(fl.gradient_descent, network, (0.1, 30), options, says)
+
+
+LOW = fl.LossBelow(0.4)
+HITS = fl.ModeHits(fl.theory.modes(TASK, LINEAR), share=0.5)
+EVENTS = (LOW, HITS, fl.Crossing(weight, -0.3))
+UNITS = fl.UnitSwitches(0.25)
+BATCHES = {"batch_size": 2, "key": KEY, "optimiser": optax.adam(0.1), "events": LOW}
+ROWS = {
+    # Networks and losses.
+    "LinearNetwork": descent(LINEAR, "LinearNetwork(2 -> 2 -> 2", "SquaredError()"),
+    "ReLUNetwork": descent(RELU, "ReLUNetwork(", "t*(0.25)", events=UNITS),
+    "GatedLinearNetwork": descent(GATED, "GatedLinearNetwork(", loss=fl.CrossEntropy()),
+    "GloballyGatedNetwork": descent(GLOBALLY, "GloballyGatedNetwork(", "quartic", loss=quartic),
+    "GatedGraph": descent(GRAPH, "GatedGraph(", "loss 1", events=LOW),
+    "any module": descent(MLP, "MLP(", "loss 1", events=LOW),
+    "mini-batches": Row(
+        fl.stochastic_gradient_descent, LINEAR, (0.1, 30), BATCHES, ("loss 1", "batches of 2")
+    ),
+    # Flows: events, solvers, policies for kinks.
+    "events": flow(LINEAR, ("crossing 1", "mode 2", "loss 1", "Dopri8"), events=EVENTS),
+    "Tsit5": flow(GRAPH, ("Tsit5",), solver=diffrax.Tsit5(), events=LOW),
+    "Kvaerno3": flow(MLP, ("Kvaerno3",), solver=diffrax.Kvaerno3(), rtol=1e-6, loss=quartic),
+    "RKC": flow(LINEAR, ("RKC",), solver=fl.RKC(), rtol=1e-7, events=LOW),
+    "RecycledBDF": flow(LINEAR, ("RecycledBDF",), solver=fl.RecycledBDF(), events=LOW),
+    "ExactKinks": flow(RELU, ("ExactKinks()", "gate", "t* open"), events=LOW),
+    "AveragedKinks": flow(
+        LEAKY, ("AveragedKinks(", "always_on(0.25)"), 4.0, False,
+        kinks=fl.AveragedKinks(), events=UNITS,
+    ),
+    "SmoothKinks": flow(
+        RELU, ("SmoothKinks(", "always_on(0.25)"), kinks=fl.SmoothKinks(0.1), events=UNITS
+    ),
+    "IgnoreKinks": flow(
+        LEAKY, ("IgnoreKinks(", "gate", "Bosh3"), 2.0, False,
+        kinks=fl.IgnoreKinks(), solver=diffrax.Bosh3(), rtol=1e-6,
+    ),
+}  # fmt: skip
+DESCENTS = [name for name, row in ROWS.items() if row.run is not fl.gradient_flow]
+FIRST = (*DESCENTS, "events", "ExactKinks")  # whose plain runs are of the first tier
+FIRST_TRACED = ("GatedGraph",)  # and whose runs within other programs
+
+
+def rows(first):
+    return [pytest.param(row, marks=() if row in first else pytest.mark.slow) for row in ROWS]
+
+
+DIFFERENTIABLE = [row for row in rows(FIRST_TRACED) if ROWS[str(row.values[0])].differentiable]
+
+
+@pytest.fixture(scope="module", params=rows(FIRST))
+def row(request):
+    return ROWS[request.param]
+
+
+@pytest.fixture(scope="module")
+def whole(row, tmp_path_factory):
+    """Its run, never interrupted. With a checkpoint, since the one that is resumed has one."""
+    return row(checkpoint=tmp_path_factory.mktemp("whole") / "run.npz")
+
+
+SCALES = (1.0, 1.001, 0.999)
+STEP = 1e-3
+
+
+@pytest.fixture(scope="module")
+def forward(row):
+    """Outcomes at all scales, in one program, and their derivatives by the scale."""
+    if not row.differentiable:
+        values = jax.jit(jax.vmap(lambda s: row.traced(s, diffrax.RecursiveCheckpointAdjoint())))
+        return values(jnp.asarray(SCALES)), None
+    traced = functools.partial(row.traced, adjoint=diffrax.ForwardMode())
+    ways = jax.jit(jax.vmap(lambda s: jax.jvp(traced, (s,), (jnp.ones_like(s),))))
+    return ways(jnp.asarray(SCALES))
+
+
+def assert_same(a, b):
+    """To the last bit, in all that a trajectory holds but what only its own process can."""
+
+    def numbers(run):
+        rows = run.ts, run.losses, run.observed, run.saved, run.counts, run.labels
+        return *rows, run.events, run.end, run.result, eqx.filter(run.final, eqx.is_array)
+
+    leaves = jax.tree.leaves_with_path(numbers(a))
+    assert jax.tree.structure(numbers(a)) == jax.tree.structure(numbers(b))
+    for (path, x), y in zip(leaves, jax.tree.leaves(numbers(b)), strict=True):
+        np.testing.assert_array_equal(x, y, err_msg=jax.tree_util.keystr(path))
+
+
+def test_it_prints_what_it_is_and_compiles_nothing(row, whole):
+    before = budget.spent["programs"]
+    text, table = repr(whole), whole._repr_html_()
+    assert budget.spent["programs"] == before
+    for word in row.says:
+        assert word in text
+        assert html.escape(word) in table
+    assert "ended at its final time" in text
+
+
+def test_it_is_saved_and_loaded_to_the_bit(row, whole, tmp_path):
+    whole.save(tmp_path / "run.npz")
+    mine = isinstance(row.network, eqx.nn.MLP)
+    assert_same(fl.load(tmp_path / "run.npz", like=row.network if mine else None), whole)
+
+
+def test_it_can_be_pickled(whole):
+    again = pickle.loads(pickle.dumps(whole))
+    assert_same(again, whole)
+    assert eqx.tree_equal(again.reference.task, TASK)
+
+
+class Killed(io.StringIO):
+    """A log that Ctrl-C is pressed over as its second line is written."""
+
+    def write(self, text):
+        if self.getvalue().count("\n") == 1:
+            super().write("\n")
+            raise KeyboardInterrupt
+        return super().write(text)
+
+
+def test_it_is_resumed_to_the_bit(row, whole, tmp_path):
+    """Broken off where a line of the log is written, which is after any step here."""
+    path = tmp_path / "run.npz"
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        row(checkpoint=path, progress=fl.LogProgress(1e-12, Killed()))
+    assert 0 < stopped.value.trajectory.end < whole.end
+    assert_same(row(checkpoint=path), whole)
+
+
+@pytest.mark.parametrize("row", rows(FIRST_TRACED), indirect=True)
+def test_under_jit_and_vmap_it_is_its_single_runs(row, whole, forward, tmp_path):
+    alone = [whole, *(row(s, checkpoint=tmp_path / f"{s}.npz") for s in SCALES[1:])]
+    values = np.stack([outcome(run) for run in alone])
+    assert np.all(np.isfinite(values))
+    np.testing.assert_allclose(forward[0], values, rtol=1e-7)
+
+
+@pytest.mark.parametrize("row", DIFFERENTIABLE, indirect=True)
+def test_derivatives_in_forward_mode_are_finite_differences(row, forward):
+    values, slopes = forward
+    finite = (values[1] - values[2]) / (2 * STEP)
+    assert np.max(np.abs(finite)) > 1e-2
+    error = of_slope(STEP, of_flow(row.options.get("rtol", 1e-8)))
+    np.testing.assert_allclose(slopes[0], finite, rtol=error, atol=error)
+
+
+@pytest.mark.parametrize("row", DIFFERENTIABLE, indirect=True)
+def test_derivatives_in_reverse_mode_are_those_in_forward_mode(row, forward):
+    _, slopes = forward
+    weigh = jnp.arange(1.0, 1.0 + len(slopes[0]))
+    adjoint = diffrax.RecursiveCheckpointAdjoint()
+    found = jax.jit(jax.grad(lambda s: weigh @ row.traced(s, adjoint)))(1.0)
+    np.testing.assert_allclose(found, weigh @ slopes[0], rtol=1e-7)
+
+
+def test_every_kind_has_a_row():
+    """Whatever a user can pass to a run is in the table."""
+    bases = {kind.__mro__[1] for kind in (fl.Crossing, fl.ExactKinks, fl.SquaredError)}
+    parts = [(row.network, list(row.options.values())) for row in ROWS.values()]
+    named = {type(leaf).__name__ for leaf in jax.tree.leaves(parts, is_leaf=_is_kind)}
+    public = {
+        name for name, kind in vars(fl).items()
+        if isinstance(kind, type) and (issubclass(kind, tuple(bases)) or hasattr(kind, "outputs"))
+    }  # fmt: skip
+    assert public - named == set()
+
+
+def _is_kind(thing):
+    return isinstance(thing, eqx.Module) and not isinstance(thing, types.FunctionType)

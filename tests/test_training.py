@@ -1,0 +1,362 @@
+"""Options of training: tau per layer, weight decay, what is trained, weights of samples."""
+
+import itertools
+import json
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import flowlin as fl
+from tests.by_hand import COUNTS, ByHand, classes, entropy, linear, relu, squared
+from tests.tolerances import ROUNDING
+
+pytestmark = pytest.mark.filterwarnings("ignore:the .* always-on fraction")
+
+TAU, DECAY = (2.0, 0.5), (0.2, 0.05)  # the same decay in units of each layer's time
+T1, STEP = 2.0, 2e-4
+MEAN, SUM = fl.SquaredError(), fl.SquaredError("sum")
+ROWS = np.repeat(np.arange(7), COUNTS)
+
+
+def close(found, wanted, tolerance=ROUNDING):
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+def agree(pair, tolerance=ROUNDING):
+    one, other = pair
+    close(one, other, tolerance)
+
+
+def but(network, leaf):
+    """A filter spec that trains all but one array."""
+    return eqx.tree_at(leaf, jax.tree.map(lambda _: True, network), False)
+
+
+def apart(a, b):
+    return float(fl.distance(a, b, relative=True))
+
+
+@pytest.fixture(scope="module")
+def weighted():
+    return classes(COUNTS)
+
+
+# ---- Everything at once, against small steps and SciPy
+
+
+@pytest.fixture(scope="module")
+def network(weighted):
+    """One of whose pairs of unit and sample one comes to slide."""
+    return relu(weighted, seed=7)
+
+
+@pytest.fixture(scope="module")
+def walk(network, weighted):
+    """An exact walk of which all is asked; the readout's bias rests."""
+    options = {"trainable": but(network, lambda n: n.biases[1]), "loss": fl.CrossEntropy()}
+    return fl.gradient_flow(
+        network, weighted, T1, tau=TAU, weight_decay=DECAY, rtol=1e-10, **options
+    )
+
+
+def test_a_walk_with_everything_is_the_limit_of_small_steps(walk, network, weighted):
+    by_hand = ByHand(network, weighted, entropy, TAU, DECAY, rests=(3,))
+    assert np.sum(np.asarray(walk.events.new) == 0) > 0  # pairs slide
+    errors = [apart(walk.final, by_hand.limit(T1, step)) for step in (10 * STEP, STEP)]
+    assert errors[1] < 0.2 * errors[0] < 1e-3
+    assert np.array_equal(walk.final.biases[1], network.biases[1])
+    np.testing.assert_array_equal(walk.tau, TAU)
+
+
+def test_what_is_conserved_decays_along_it(walk, network):
+    """Layers keep their difference in units of their time constants, up to the decay in them."""
+    before, after = (fl.measures.conserved(n, tau=TAU) for n in (network, walk.final))
+    for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
+        assert np.max(np.abs(a)) > 0.1
+        np.testing.assert_allclose(b, a * np.exp(-0.2 * T1), atol=1e-9)
+
+
+@pytest.fixture(scope="module")
+def from_statistics(weighted):
+    """A linear flow of which all is asked; the first weights rest."""
+    network = linear(weighted)
+    trainable = but(network, lambda n: n.weights[0])
+    options = {"tau": TAU, "weight_decay": DECAY, "trainable": trainable}
+    return fl.gradient_flow(network, weighted, T1, rtol=1e-10, **options)
+
+
+def test_a_linear_flow_with_everything_is_that_of_scipy(from_statistics, weighted):
+    flow, network = from_statistics, linear(weighted)
+    assert flow.stats["objective"] == "Statistics, with weight decay"
+    by_hand = ByHand(network, weighted, squared, TAU, DECAY, rests=(0,))
+    solution = by_hand.solution(T1)
+    assert apart(flow.final, solution(T1)) < 1e-8
+    assert np.array_equal(flow.final.weights[0], network.weights[0])
+    assert float(flow.losses[-1]) == pytest.approx(
+        by_hand(jax.tree.leaves(flow.final.parameters))[0]
+    )
+
+
+@pytest.mark.slow
+def test_modes_are_hit_along_what_moves(weighted):
+    network, modes = linear(weighted), fl.theory.modes(weighted, 1.0)
+    level = 0.9 * modes.strengths(network, weighted) + 0.1 * modes.full_strength
+    flow = fl.gradient_flow(
+        network, weighted, T1, tau=TAU, weight_decay=DECAY, rtol=1e-10,
+        events=fl.ModeHits(modes, level), trainable=but(network, lambda n: n.weights[0]),
+    )  # fmt: skip
+    solution = ByHand(network, weighted, squared, TAU, DECAY, rests=(0,)).solution(T1)
+    assert len(flow.events) > 0
+    for time, (k,) in zip(np.asarray(flow.events.time), flow.events.index, strict=True):
+        found = modes.strengths(solution(time), weighted)
+        assert float(found[k]) == pytest.approx(float(level[k]), abs=1e-8)
+
+
+# ---- All combinations, half of them by each kind of network
+
+NAMES = ("tau", "decay", "rests", "weights", "entropy")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "on",
+    list(itertools.product((False, True), repeat=5)),
+    ids=lambda on: "+".join(name for name, one in zip(NAMES, on, strict=True) if one) or "nothing",
+)
+def test_every_combination_is_the_limit_of_small_steps(on):
+    tau, decay, rests, weights, cross = on
+    task = classes(COUNTS if weights else None)
+    walks = sum(on) % 2 == 0
+    network = relu(task, seed=7) if walks else linear(task)
+    options = {
+        "tau": TAU if tau else 2.0,
+        "weight_decay": DECAY if decay else None,
+        "trainable": but(network, lambda n: n.biases[0]) if rests else None,
+        "loss": fl.CrossEntropy() if cross else MEAN,
+    }
+    flow = fl.gradient_flow(network, task, T1, rtol=1e-9, **options)
+    by_hand = ByHand(
+        network, task, entropy if cross else squared, TAU if tau else (2.0, 2.0),
+        DECAY if decay else (0.0, 0.0), rests=(2,) if rests else (),
+    )  # fmt: skip
+    if walks:
+        assert apart(flow.final, by_hand.limit(T1, STEP)) < 2e-4
+    else:
+        assert apart(flow.final, by_hand.solution(T1)(T1)) < 1e-7
+
+
+def half_square(output, target):
+    return 0.5 * jnp.sum((target - output) ** 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", [SUM, half_square], ids=["sum", "function"])
+def test_weights_of_other_losses(weighted, loss):
+    network = linear(weighted)
+    flow = fl.gradient_flow(network, weighted, T1, loss=loss, tau=TAU, rtol=1e-9)
+    by_hand = ByHand(network, weighted, squared, TAU, summed=loss is SUM)
+    assert apart(flow.final, by_hand.solution(T1)(T1)) < 1e-7
+    assert float(flow.losses[0]) == pytest.approx(by_hand(by_hand.start)[0])
+
+
+@pytest.mark.slow
+def test_averaged_kinks_with_everything(weighted):
+    network = relu(weighted, seed=7)
+    options = {"trainable": but(network, lambda n: n.biases[1]), "loss": fl.CrossEntropy()}
+    flow = fl.gradient_flow(
+        network, weighted, T1, tau=TAU, weight_decay=DECAY, kinks=fl.AveragedKinks(), **options
+    )
+    by_hand = ByHand(network, weighted, entropy, TAU, DECAY, rests=(3,))
+    assert apart(flow.final, by_hand.limit(T1, STEP)) < 3e-4
+
+
+@pytest.mark.slow
+def test_a_deep_walk_with_everything_is_the_limit_of_descent(weighted):
+    key = jax.random.key(0)
+    network = fl.ReLUNetwork.init(weighted, (3, 3), 0.5, (True, True, False), key=key)
+    options = {
+        "trainable": but(network, lambda n: n.weights[1]),
+        "loss": fl.CrossEntropy(),
+        "weight_decay": (0.2, 0.1, 0.05),
+    }
+    flow = fl.gradient_flow(network, weighted, T1, rtol=1e-9, **options)
+    errors = [
+        apart(fl.gradient_descent(network, weighted, step, t1=T1, **options).final, flow.final)
+        for step in (10 * STEP, STEP)
+    ]
+    assert errors[1] < 0.2 * errors[0] < 2e-3
+
+
+# ---- What each of them means
+
+
+def rescaled(network, factors):
+    """A network with every layer's weights and bias times a number."""
+    layers = zip(factors, *network.parameters, strict=True)
+    scaled = [(f * w, None if b is None else f * b) for f, w, b in layers]
+    return network.with_parameters(tuple(zip(*scaled, strict=True)))
+
+
+@pytest.mark.slow
+def test_a_walk_with_tau_per_layer_is_that_of_a_rescaled_network():
+    # tau_l dw_l/dt = -grad_l L is a flow with tau = 1 of sqrt(tau_l) w_l, of which the network
+    # is the same function if the product of all tau is one.
+    task = classes()
+    key = jax.random.key(6)
+    network, tau, factors = fl.ReLUNetwork.init(task, 6, 0.3, key=key), (4.0, 0.25), (2.0, 0.5)
+    flow = fl.gradient_flow(network, task, 6.0, tau=tau, rtol=1e-9)
+    other = fl.gradient_flow(rescaled(network, factors), task, 6.0, tau=(1.0, 1.0), rtol=1e-9)
+    assert apart(rescaled(flow.final, factors), other.final) < 1e-7
+    assert np.sum(np.asarray(flow.events.new) == 0) > 0  # a pair slides
+    assert flow.events.index == other.events.index
+    np.testing.assert_allclose(flow.events.time, other.events.time, rtol=1e-6)
+    kept = flow.along(lambda n, task: fl.measures.conserved(n, tau=tau))
+    np.testing.assert_allclose(kept[1], kept[0], atol=1e-8)
+
+
+NODES, PROBABILITIES = np.polynomial.hermite_e.hermegauss(8)
+TS = np.linspace(0, 4, 5)
+
+
+@pytest.fixture(scope="module")
+def ridge():
+    """Of a population, x ~ N(0, 1) and y = x^3, by quadrature: task and flow."""
+    task = fl.Task(NODES[:, None], NODES[:, None] ** 3, weights=PROBABILITIES)
+    network = fl.LinearNetwork((np.full((1, 1), 8.0),))
+    events = (fl.LossBelow(3.5), fl.LossBelow(3.0001, name="dip"))
+    return task, fl.gradient_flow(
+        network, task, 4.0, ts=TS, weight_decay=1.0, events=events, rtol=1e-12
+    )
+
+
+@pytest.mark.slow
+def test_ridge_regression_of_a_population_by_quadrature(ridge):
+    r"""Sigma_yx = E x^4 = 3 and Sigma_x = 1, to which the decay is added.
+
+    w goes from 8 past the best fit at 3 to rest at 3/2: the loss on the data falls to 3 and rises
+    again, and the flow dips below a level within a step.
+    """
+    task, flow = ridge
+    modes = fl.theory.modes(task)
+    close((modes.s, modes.d), (np.array([3.0]), np.array([1.0])))
+    w = 1.5 + 6.5 * np.exp(-2 * TS)
+    found = np.asarray(flow.networks.weights[0])[:, 0, 0]
+    np.testing.assert_allclose(found, w, rtol=1e-9)
+    closed = fl.theory.single_layer(TS, np.full((1, 1), 8.0), 3 * np.eye(1), 2 * np.eye(1))
+    np.testing.assert_allclose(found, np.asarray(closed)[:, 0, 0], rtol=1e-9)
+    np.testing.assert_allclose(flow.losses, (15 - 6 * w + w**2) / 2, rtol=1e-9)
+    reached = 3 + np.sqrt(2 * np.array([3.5, 3.0001]) - 6)
+    np.testing.assert_allclose(flow.events.time, -np.log((reached - 1.5) / 6.5) / 2, rtol=1e-8)
+
+
+@pytest.mark.slow
+def test_regression_with_decay_is_its_closed_form():
+    """By statistics: the decay is a multiple of the identity in Sigma_x, biases included."""
+    rng = np.random.default_rng(0)
+    task = fl.Task(rng.normal(size=(9, 3)), rng.normal(size=(9, 2)))
+    network = fl.LinearNetwork((np.ones((2, 3)),), (np.ones(2),))
+    ts = np.linspace(0, 8, 5)
+    flow = fl.gradient_flow(network, task, 8.0, ts=ts, tau=2.0, weight_decay=0.3, rtol=1e-11)
+    x = np.concatenate([np.ones((9, 1)), task.x], axis=1)
+    start, moments = np.ones((2, 4)), x.T @ x / 9 + 0.3 * np.eye(4)
+    closed = fl.theory.single_layer(ts, start, np.asarray(task.y).T @ x / 9, moments, tau=2.0)
+    np.testing.assert_allclose(flow.networks.weights[0], closed[..., 1:], atol=1e-10)
+    np.testing.assert_allclose(flow.networks.biases[0], closed[..., 0], atol=1e-10)
+
+
+# ---- Weights of samples: whole numbers stand for repeated rows
+
+
+def switches(log, names):
+    """(unit, sample, side) and time of every switch, samples renamed and told once."""
+    found = {}
+    for index, side, time in zip(log.index, np.asarray(log.new), np.asarray(log.time), strict=True):
+        found.setdefault((index[1], int(names[index[2]]), int(side)), set()).add(float(time))
+    return dict(sorted(found.items()))
+
+
+@pytest.mark.slow
+def test_exact_walks_on_weights_are_those_on_repeated_rows(weighted):
+    """Switches included; by the library's loss, and by a function of one sample."""
+    tasks = weighted, classes().take(ROWS)
+    weights, repeated = (
+        fl.gradient_flow(relu(weighted, seed=12), task, 4.0, loss=loss, ts=[0.0, 1.0, 4.0])
+        for task, loss in zip(tasks, (half_square, MEAN), strict=True)
+    )
+    close(weights.networks.parameters, repeated.networks.parameters)
+    close(weights.losses, repeated.losses)
+    one, other = switches(weights.events, np.arange(7)), switches(repeated.events, ROWS)
+    assert len(other) > 2
+    assert list(one) == list(other)
+    for name, times in one.items():
+        np.testing.assert_allclose(sorted(times), sorted(other[name]), rtol=1e-10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("c", [0.0, 1.0])
+def test_closed_forms_take_weights(weighted, c):
+    tasks = weighted, classes().take(ROWS)
+    weights, repeated = (fl.theory.modes(task, c) for task in tasks)
+    close((weights.s, weights.d), (repeated.s, repeated.d))
+    products = [np.asarray(m.u * m.s[None]) @ np.asarray(m.v).T for m in (weights, repeated)]
+    agree(products)
+    close(weights.fingerprint, repeated.fingerprint)
+    agree([fl.theory.bias_mode(task, c) for task in tasks], tolerance=1e-7)
+    network = fl.LinearNetwork.init(weighted, 4, 0.1, bias=bool(c), key=jax.random.key(0))
+    close(weights.strengths(network, tasks[0]), weights.strengths(network, tasks[1]))
+    agree([fl.measures.mode_shares(network, task, weights) for task in tasks])
+    agree([fl.measures.error_rate(network, task) for task in tasks])
+    agree([fl.measures.velocity(network, task) for task in tasks])
+    agree([fl.theory.solve(network, task).product(3.0) for task in tasks], tolerance=1e-10)
+
+
+@pytest.mark.slow
+def test_the_early_phase_takes_weights(weighted):
+    key = jax.random.key(3)
+    network = fl.ReLUNetwork.init(weighted, 4, 0.01, bias=(True, False), key=key)
+    tasks = weighted, classes().take(ROWS)
+    weights, repeated = (fl.theory.early_phase(network, task, loss=SUM) for task in tasks)
+    close(weights.t1, repeated.t1)
+    close(weights.rates, repeated.rates)
+    close(weights.mode_tau, repeated.mode_tau)
+    close(weights.overlap(weights.t1), repeated.overlap(repeated.t1))
+
+
+def test_weights_travel_with_the_samples(weighted, tmp_path):
+    assert "weighted" in repr(weighted)
+    np.testing.assert_array_equal(weighted.take([3, 1]).weights, [3, 2])
+    assert weighted.astype("float32").weights.dtype == jnp.float32
+    assert float(weighted.mass) == 11
+    assert len(jax.tree.leaves(classes())) == 2
+    seen = {"task": lambda network, task: task}
+    fl.gradient_descent(linear(weighted), weighted, 0.1, 1, observe=seen).save(tmp_path / "run.npz")
+    found = fl.load(tmp_path / "run.npz").observed["task"]
+    np.testing.assert_array_equal(found.weights, np.stack([COUNTS] * 2))
+    # Files of before there were weights have no such field.
+    with np.load(tmp_path / "run.npz") as archive:
+        arrays = dict(archive)
+    header = json.loads(arrays.pop("header").tobytes(), object_hook=without_weights)
+    text = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    np.savez(tmp_path / "old.npz", header=text, **arrays)
+    old = fl.load(tmp_path / "old.npz").observed["task"]
+    assert old.weights is None
+    np.testing.assert_array_equal(old.x, found.x)
+
+
+def without_weights(node):
+    if node.get("object") == "Task":
+        del node["fields"]["weights"]
+    return node
+
+
+@pytest.mark.slow
+def test_a_sweep_takes_tasks_with_weights_and_without(weighted):
+    network = linear(weighted)
+    runs = fl.sweep([network] * 2, [classes(), weighted], 1.0)
+    alone = fl.gradient_flow(network, weighted, 1.0)
+    np.testing.assert_array_equal(runs[1].losses, alone.losses)
+    assert not np.allclose(runs[0].losses, alone.losses)
