@@ -143,7 +143,7 @@ def augment(x: Array, bias_strength: ArrayLike) -> Array:
 
 def weighted(rows: Any, weights: Any) -> Any:
     """Rows of samples, (P,) or (P, N), times the samples' weights (P,); themselves without."""
-    return rows if weights is None else (rows.T * weights).T
+    return rows if weights is None else (rows.T * weights[(None,) * (rows.ndim - 1)]).T
 
 
 def average(rows: Any, weights: Any) -> Any:

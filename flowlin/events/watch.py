@@ -75,7 +75,9 @@ class Path(eqx.Module):
         marks = starts[pieces] + (ends[pieces] - starts[pieces]) * parts.astype(starts.dtype)
         marks = jnp.append(marks, ends[count - 1])
         # Linear in between: hat functions, each one at a mark and zero at all others.
-        away = jnp.abs(jnp.asarray(fractions)[..., None] * SLOTS - np.arange(SLOTS + 1))
+        at = jnp.asarray(fractions)[..., None] * SLOTS
+        slots = np.expand_dims(np.arange(SLOTS + 1, dtype=at.dtype), tuple(range(at.ndim - 1)))
+        away = jnp.abs(at - slots)
         hats = jnp.maximum(1 - away, 0).astype(marks.dtype)
         return jnp.matmul(hats, marks, precision="highest")
 

@@ -86,7 +86,7 @@ def forward(
             h = activation(layer - 1, h)
         h = product(h, w)
         if b is not None:
-            h = h + bias_strength * b
+            h = h + (bias_strength * b)[None]
     return h, tuple(preactivations)
 
 

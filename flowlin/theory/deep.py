@@ -198,7 +198,8 @@ def _far_below(sigma: Array, s: Array, d: Array, a0: Array, b: Array) -> Array:
     growth = sigma - log_growth(s, z * decayed(-s, short))  # log(a / a0) / s
     z = z * jnp.exp(jnp.minimum(s * growth, 600.0))
     n = _along(np.arange(1, _TERMS), z)
-    rest = jnp.sum(z**n * decayed((n - b) * s, growth), axis=0)
+    rates = (n.astype(z.dtype) - b[None]) * s[None]
+    rest = jnp.sum(lax.pow(z[None], n) * decayed(rates, growth[None]), axis=0)
     return a0**-b * (decayed(b * s, growth) + jnp.exp(-b * s * growth) * rest)
 
 
@@ -207,7 +208,9 @@ def _far_above(sigma: Array, s: Array, d: Array, a0: Array, b: Array) -> Array:
     fall = jnp.log1p((d * a0 - s) * decayed(s, sigma))
     a = a0 * jnp.exp(-fall)
     n = _along(np.arange(_TERMS), a)
-    return a ** -(1 + b) / d * jnp.sum((s / (d * a)) ** n * decayed(1 + b + n, fall), axis=0)
+    rates = (1 + b)[None] + n.astype(a.dtype)
+    series = lax.pow((s / (d * a))[None], n) * decayed(rates, fall[None])
+    return a ** -(1 + b) / d * jnp.sum(series, axis=0)
 
 
 def _near(sigma: Array, s: Array, full: Array, a0: Array, b: Array) -> Array:
@@ -217,8 +220,8 @@ def _near(sigma: Array, s: Array, full: Array, a0: Array, b: Array) -> Array:
     $\log\zeta$: the integrand's poles are 2 pi i away and the range is at most 2 log 8.
     """
     rise = -jnp.log1p((a0 / full - 1) * s * decayed(s, sigma))
-    log_zeta = jnp.log(full / a0) - rise * _along(_NODES, rise)
-    heights = decayed(-b * log_zeta, jnp.ones(())) / decayed(log_zeta, jnp.ones(()))
+    log_zeta = jnp.log(full / a0)[None] - rise[None] * _along(_NODES, rise)
+    heights = decayed(-b[None] * log_zeta, jnp.ones(())) / decayed(log_zeta, jnp.ones(()))
     mean = jnp.sum(_along(_WEIGHTS, rise) * heights, axis=0)
     return full**-b * (sigma + quotient(b * rise * mean, s, 0.0))
 

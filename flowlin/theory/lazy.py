@@ -300,7 +300,7 @@ def _found(start: AbstractModel, task: Task, loss: SquaredError, tau: Array, alp
     """The closed form, by the eigenvectors of the kernel."""
     gram = tangent_kernel(start, moving(start.parameters, moves), task)
     factors = _factors(task, loss)
-    values, vectors = jnp.linalg.eigh(factors[:, None] * gram * factors)
+    values, vectors = jnp.linalg.eigh(factors[:, None] * gram * factors[None])
     values, vectors = values[::-1], vectors[:, ::-1]
     rounding = len(values) * jnp.finfo(values.dtype).eps * values[0]
     error = jnp.ravel(start.outputs(task.x) - task.y)

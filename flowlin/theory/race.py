@@ -200,7 +200,8 @@ class Race(eqx.Module):
         stack = flow is not None
         strengths = strengths_along(self, flow.networks) if stack else self.strengths(self.start)
         own = strengths[..., self.pathways.index(pathway), :]
-        return own[..., None, :] * self.bases[pathway.target] @ self.bases[pathway.source].T
+        target = jnp.expand_dims(self.bases[pathway.target], tuple(range(own.ndim - 1)))
+        return own[..., None, :] * target @ self.bases[pathway.source].T
 
     @checked(strength=None)
     def aligned(self, strength: Any = None, *, key: PRNGKeyArray) -> GatedGraph:

@@ -137,8 +137,8 @@ def _eigenbasis(s_yx: Array, beta: Array) -> tuple[Array, Array, Array]:
     sine, cosine = jnp.sin(theta), jnp.cos(theta)
     u, u_rest, v, v_rest = u[:, :k], u[:, k:], vt[:k].T, vt[k:].T
     ins, outs = v_rest.shape[1], u_rest.shape[1]
-    into = [v * sine, v * cosine, v_rest, jnp.zeros((v.shape[0], outs), s.dtype)]
-    out = [u * cosine, -u * sine, jnp.zeros((u.shape[0], ins), s.dtype), u_rest]
+    into = [v * sine[None], v * cosine[None], v_rest, jnp.zeros((v.shape[0], outs), s.dtype)]
+    out = [u * cosine[None], -u * sine[None], jnp.zeros((u.shape[0], ins), s.dtype), u_rest]
     f = jnp.concatenate([rho, -rho, jnp.repeat(-beta, ins), jnp.repeat(beta, outs)])
     return f, jnp.concatenate(into, axis=1), jnp.concatenate(out, axis=1)
 
@@ -151,7 +151,7 @@ def _solution(t: Array, f: Array, rows: Array, variance: ArrayLike) -> Float[Arr
     length = growth + jnp.log(drag + jnp.exp(-2 * growth)) / 2  # log of sqrt(1 + d Phi)
     lower, scale = _triangular(rows, lax.stop_gradient(length))
     most = jnp.log(jnp.finfo(t.dtype).max) / 2  # no entry that is not zero comes near
-    grown = lower * jnp.exp(jnp.minimum(growth[:, None] - scale, most))
+    grown = lower * jnp.exp(jnp.minimum(growth[:, None] - scale[None], most))
     inside = jnp.diag(jnp.exp(-2 * scale)) + grown.T @ (drag[:, None] * grown)
     root = jnp.linalg.cholesky(inside)
     return lax.linalg.triangular_solve(root, fading[:, None] * grown, transpose_a=True, lower=True)
@@ -178,7 +178,7 @@ def _triangular(rows: Array, length: Array) -> tuple[Float[Array, "N k"], Float[
         u = left[pivot] - (basis @ left[pivot]) @ basis  # once more, against rounding
         u = jnp.where(some, u / jnp.linalg.norm(jnp.where(some, u, 1.0)), 0.0)
         along = left @ u
-        left = (left - along[:, None] * u).at[pivot].set(0.0)
+        left = (left - along[:, None] * u[None]).at[pivot].set(0.0)
         return (left, basis.at[index].set(u)), (along, jnp.where(some, grown[pivot], 0.0))
 
     start = rows, jnp.zeros((k, hidden), rows.dtype)

@@ -291,4 +291,5 @@ def modewise(t: ArrayLike, mode: Mode, u: Array, v: Array) -> Array:
 @jax.jit
 def _of_modes(t: ArrayLike, mode: Mode, u: Array, v: Array) -> Array:
     a = mode.strength(jnp.asarray(t)[..., None])
+    u = jnp.expand_dims(u, tuple(range(a.ndim - 1)))
     return (u * a[..., None, :]) @ v.T

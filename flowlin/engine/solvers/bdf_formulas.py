@@ -15,6 +15,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float, Int, PyTree
 
 MOST = 5  # the highest order; formulas beyond 6 are not stable
@@ -52,7 +53,7 @@ def formula(order: Int[Array, ""], h: Float[Array, ""], steps: Float[Array, "5"]
     for k in range(MOST - 1):
         polynomial = polynomial + jnp.where(k + 1 < order, inverse[k], 0) * _shifted(polynomial)
     inner, last, after = polynomial[1], inverse[order - 1], inverse[order]
-    alpha = -jnp.sum(jnp.where(j <= order, 1 / j, 0))
+    alpha = -jnp.sum(jnp.where(j <= q, 1 / j, 0))
     star, hat = -inner - alpha, -inner - last
     polynomial = polynomial + star * _shifted(polynomial)
     a1 = 1 - hat + alpha
@@ -76,7 +77,7 @@ def predicted(table: Float[Array, "6 N"]) -> Float[Array, "6 N"]:
 
 def rescaled(table: Float[Array, "6 N"], ratio: Float[Array, ""]) -> Float[Array, "6 N"]:
     """The same polynomial for a step that is longer by `ratio`."""
-    return table * (ratio**POWERS)[:, None]
+    return table * lax.pow(ratio, jnp.asarray(POWERS))[:, None]
 
 
 def reordered(
@@ -98,10 +99,11 @@ def reordered(
         longer = place[k] * polynomial + _shifted(polynomial)
         polynomial = jnp.where(k < count, longer, polynomial)
     k = jnp.arange(MOST, dtype=table.dtype)
-    sums = jnp.sum(jnp.where(k < order, 1 / place - 1 / (k + 1), 0))
-    product = jnp.prod(jnp.where(k < order, place, 1))
+    held = k < order.astype(k.dtype)
+    sums = jnp.sum(jnp.where(held, 1 / place - 1 / (k + 1), 0))
+    product = jnp.prod(jnp.where(held, place, 1))
     vector = jnp.where(up, -sums / product * correction, -table[order])
-    moved = table + polynomial[:, None] * vector
+    moved = table + polynomial[:, None] * vector[None]
     return jnp.where(change == 0, table, moved)
 
 
