@@ -225,7 +225,9 @@ class Race(eqx.Module):
             kept = min(width, modes)
             drawn = jnp.linalg.qr(jax.random.normal(one, (width, kept), dtype))[0]
             bases[node] = jnp.zeros((width, modes), dtype).at[:, :kept].set(drawn)
-        weights = {(a, b): (bases[b] * by_edge[a, b]) @ bases[a].T for a, b in self.network.weights}
+        weights = {
+            (a, b): (bases[b] * by_edge[a, b][None]) @ bases[a].T for a, b in self.network.weights
+        }
         return self.network.with_parameters((weights, self.network.biases))
 
     def _strengths_by_edge(self, given: Any) -> dict[Edge, Array]:
