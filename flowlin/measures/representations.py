@@ -10,6 +10,7 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Float
 
 from flowlin._tools.arguments import checked, flag, floating, refuse, whole
+from flowlin._tools.arrays import with_axes
 from flowlin._tools.files import storable
 from flowlin._tools.numerics import root
 from flowlin.measures.along import centred, rows
@@ -115,7 +116,7 @@ def linear_cka(a: ArrayLike, b: ArrayLike, *, debiased: bool = False) -> Float[A
     if debiased and samples < 4:
         raise ValueError(f"the unbiased estimator needs at least 4 samples, got {samples}.")
     axes = max(a.ndim, b.ndim)
-    a, b = (jnp.expand_dims(m, tuple(range(axes - m.ndim))) for m in (a, b))
+    a, b = (with_axes(m, axes - m.ndim) for m in (a, b))
     # The ratio knows no scale; without one nothing overflows.
     scales = [lax.stop_gradient(jnp.max(jnp.abs(m), axis=(-2, -1), keepdims=True)) for m in (a, b)]
     a, b = a / scales[0], b / scales[1]

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from flowlin._tools.arguments import array, checked, refuse
-from flowlin._tools.arrays import is_traced
+from flowlin._tools.arrays import is_traced, with_axes
 
 STAND_IN = np.e  # for NaN while a formula is worked out: what every argument may be
 
@@ -91,7 +91,7 @@ def closed_form(function: Any = None, /, *, axes: dict[str, int] | None = None, 
         for name in several:  # as many axes for all, so that no rank is promoted
             axes = len(shape) + own.get(name, 0) - np.ndim(given[name])
             if axes:
-                given[name] = jnp.expand_dims(jnp.asarray(given[name]), tuple(range(axes)))
+                given[name] = with_axes(jnp.asarray(given[name]), axes)
         bound.arguments.update(given)
         unknown = [name for name, value in given.items() if _may_be_nan(value)]
         if not unknown:

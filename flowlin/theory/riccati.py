@@ -25,6 +25,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float
 
+from flowlin._tools.arrays import floating, with_axes
 from flowlin._tools.numerics import decayed
 from flowlin.theory.closed_form import Range, closed_form
 
@@ -100,7 +101,7 @@ def balanced_gram(
 @jax.jit
 def _factors(t, w1, w2, s_yx, variance, balance, tau) -> tuple[Array, Array]:
     """W_1(t)^T and W_2(t) up to a common rotation, (..., N_in, k) and (..., N_out, k)."""
-    w1, w2, s_yx = (jnp.asarray(z, dtype=jnp.result_type(float, z)) for z in (w1, w2, s_yx))
+    w1, w2, s_yx = (floating(z) for z in (w1, w2, s_yx))
     if w2.shape[1] != w1.shape[0] or s_yx.shape != (w2.shape[0], w1.shape[1]):
         raise ValueError(
             f"`w1` {w1.shape}, `w2` {w2.shape} and `s_yx` {s_yx.shape} do not chain; they must be "
@@ -214,18 +215,20 @@ def single_layer(
 
     Source: linear regression; the per-mode form is Saxe et al. (2014), shallow network.
     """
-    w0, s_yx, s_x = (jnp.asarray(z, dtype=jnp.result_type(float, z)) for z in (w0, s_yx, s_x))
+    w0, s_yx, s_x = (floating(z) for z in (w0, s_yx, s_x))
     if w0.shape != s_yx.shape or s_x.shape != (w0.shape[1],) * 2:
         raise ValueError(
             f"`w0` {w0.shape}, `s_yx` {s_yx.shape} and `s_x` {s_x.shape} must be (N_out, N_in), "
             "(N_out, N_in) and (N_in, N_in)."
         )
+    t = jnp.asarray(t, s_x.dtype) / tau
     d, v = jnp.linalg.eigh(s_x)
     info = jnp.finfo(s_x.dtype)
     varies = d > d.shape[0] * info.eps * d[-1]
-    d = jnp.where(varies, d, 0.0)
+    varies, d = (with_axes(a, t.ndim) for a in (varies, jnp.where(varies, d, 0.0)))
     # Finite times at which every direction has arrived.
     arrived = 1 / (info.eps * jnp.where(varies, d, 1.0))
-    times = jnp.minimum((jnp.asarray(t, s_x.dtype) / tau)[..., None], arrived)
+    times = jnp.minimum(t[..., None], arrived)
     gain = jnp.where(varies, decayed(d, times), 0.0)[..., None, :]
-    return ((w0 @ v) * jnp.exp(-d * times)[..., None, :] + (s_yx @ v) * gain) @ v.T
+    start, driven = (with_axes(w @ v, t.ndim) for w in (w0, s_yx))
+    return (start * jnp.exp(-d * times)[..., None, :] + driven * gain) @ v.T

@@ -182,7 +182,10 @@ class DeepFlow(eqx.Module):
             for own, c in zip(codes, sums, strict=True)
         ]
         above = [*largest[1:], jnp.zeros_like(largest[0])]
-        found = [one * c for one, c in zip(unfed.sole(self.network, codes), above, strict=True)]
+        found = [
+            one.astype(c.dtype) * c[None]
+            for one, c in zip(unfed.sole(self.network, codes), above, strict=True)
+        ]
         return jnp.concatenate(found) > 0, jnp.concatenate(found)
 
     def gates(self, codes: Int[Array, "H P"]) -> Float[Array, "H P"]:
@@ -210,7 +213,8 @@ class DeepFlow(eqx.Module):
         at = self.forward(parameters, gates)
         (*_, readout), (*_, offset) = self.whole(parameters)
         outputs = at.h[-1].T @ readout.T
-        outputs = outputs if offset is None else outputs + self.network.bias_strength * offset
+        if offset is not None:
+            outputs = outputs + (self.network.bias_strength * offset)[None]
         error = -jax.grad(self.loss)(outputs, self.task.y, self.task.weights).T
         return self.back(parameters, at, error, None)
 
@@ -374,7 +378,9 @@ class DeepFlow(eqx.Module):
         weights, biases = self.whole(parameters)
         idle = self.unfed(codes)
         silent = self.each(
-            lambda kinks, own: jnp.all(own <= SLIDING, axis=0) & (own == SLIDING) & kinks.single,
+            lambda kinks, own: (
+                (jnp.all(own <= SLIDING, axis=0) & kinks.single)[None] & (own == SLIDING)
+            ),
             codes,
         )
         feeds = silent & ~idle & (self.network.slope == 0)

@@ -13,7 +13,7 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 from numpy.polynomial import chebyshev
 
-from flowlin._tools.arrays import Parameters, copied
+from flowlin._tools.arrays import Parameters, copied, with_axes
 from flowlin._tools.numerics import rounding_in, while_loop
 from flowlin._tools.series import bracketed_root
 from flowlin.engine.kinks.deep_flow import DeepFlow
@@ -145,7 +145,7 @@ def _basis(at: Float[Array, "*some"], count: int) -> Float[Array, "*some n"]:
     """The first Chebyshev polynomials, T_k(cos a) = cos(k a), at fractions of the step."""
     cosine = jnp.clip(2 * at - 1, -1.0, 1.0)
     angle = jnp.arctan2(jnp.sqrt((1 - cosine) * (1 + cosine)), cosine)  # quicker to compile
-    degrees = np.expand_dims(np.arange(count, dtype=angle.dtype), tuple(range(angle.ndim)))
+    degrees = with_axes(np.arange(count, dtype=angle.dtype), angle.ndim)
     return jnp.cos(degrees * angle[..., None])
 
 
@@ -190,8 +190,9 @@ class _Curve(eqx.Module):
         below = value[1:] <= 0
         turns = (value[:-1] > 0) & ~below & (slope[:-1] < 0) & (slope[1:] > 0)
         part = jnp.where(turns, slope[:-1] / jnp.where(turns, slope[:-1] - slope[1:], 1.0), 0.0)
-        width = np.diff(GRID)[:, None]
-        dips = turns & (value[:-1] + slope[:-1] * width * part / 2 <= 0)
+        width = jnp.asarray(np.diff(GRID)[:, None])
+        start, fall, share = (a.astype(width.dtype) for a in (value[:-1], slope[:-1], part))
+        dips = turns & (start + fall * width * share / 2 <= 0)
         grid = jnp.asarray(GRID, flat.dtype)
 
         falls, fall = jnp.any(below), jnp.argmax(jnp.any(below, axis=1))

@@ -15,7 +15,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array, Float, Int, PyTree
 
 MOST = 5  # the highest order; formulas beyond 6 are not stable
@@ -77,7 +76,7 @@ def predicted(table: Float[Array, "6 N"]) -> Float[Array, "6 N"]:
 
 def rescaled(table: Float[Array, "6 N"], ratio: Float[Array, ""]) -> Float[Array, "6 N"]:
     """The same polynomial for a step that is longer by `ratio`."""
-    return table * lax.pow(ratio, jnp.asarray(POWERS))[:, None]
+    return table * (ratio ** POWERS.astype(ratio.dtype))[:, None]
 
 
 def reordered(
@@ -215,7 +214,7 @@ def chosen(
     high = correction - rule.ratio / known * stretch ** (q + 1) * memory.correction
     up = _factor(BIAS_HIGHER * norm(high) * rule.higher, q + 2)
     down = jnp.where(look & (order > 1), down, 0)
-    up = jnp.where(look & (order < most) & (memory.ratio > 0), up, 0)
+    up = jnp.where(look & (order < jnp.asarray(most, order.dtype)) & (memory.ratio > 0), up, 0)
     best = jnp.maximum(jnp.maximum(same, down), up)
     changes = best >= LEAST
     change = jnp.where(best == same, 0, jnp.where(best == down, -1, 1))
