@@ -52,6 +52,17 @@ def in_dtype(number: Numbers, dtype: DTypeLike) -> Array:
     return jnp.asarray(number, dtype) if array else jnp.asarray(np.asarray(number, dtype))
 
 
+def widest(*arrays: Array) -> Any:
+    """The type that holds the numbers of all of them, where JAX itself is strict as well."""
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.result_type(*arrays)
+
+
+def with_axes(array: Any, number: int) -> Any:
+    """An array with so many axes of length one in front, to meet one of more axes."""
+    return array.reshape((1,) * number + array.shape)
+
+
 def places(chosen: Bool[Array, " n"], size: int, fill: int) -> Int[Array, " size"]:
     """The first places that are `chosen`, in ascending order, padded with `fill`.
 
@@ -143,7 +154,7 @@ def augment(x: Array, bias_strength: ArrayLike) -> Array:
 
 def weighted(rows: Any, weights: Any) -> Any:
     """Rows of samples, (P,) or (P, N), times the samples' weights (P,); themselves without."""
-    return rows if weights is None else (rows.T * weights).T
+    return rows if weights is None else (rows.T * weights[(None,) * (rows.ndim - 1)]).T
 
 
 def average(rows: Any, weights: Any) -> Any:

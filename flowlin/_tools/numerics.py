@@ -103,7 +103,8 @@ def pseudo_inverse(gram: Float[Array, "m m"]) -> Float[Array, "m m"]:
     values, vectors = jnp.linalg.eigh(lax.stop_gradient(gram))
     cut = rounding_in(gram.dtype).cut
     keep = values > cut * jnp.maximum(values[-1], jnp.finfo(gram.dtype).tiny)
-    return (vectors * jnp.where(keep, 1 / jnp.where(keep, values, 1.0), 0.0)) @ vectors.T
+    inverse = jnp.where(keep, 1 / jnp.where(keep, values, 1.0), 0.0)
+    return (vectors * inverse[None]) @ vectors.T
 
 
 def arrays(*values: ArrayLike) -> tuple[Array, ...]:

@@ -112,9 +112,10 @@ def restricted(coefficients: Float[Array, "n ..."], low: Array, high: Array) -> 
 
 def evaluated(coefficients: Array, low: Array, high: Array, count: int) -> Array:
     """Values (count, ...) at the nodes of the part [low, high] of [0, 1]."""
-    x = 2 * (low + (high - low) * (1 + nodes(count)) / 2) - 1
+    at = jnp.asarray(1 + nodes(count))
+    x = 2 * (low.astype(at.dtype) + (high - low).astype(at.dtype) * at / 2) - 1
     angle = jnp.arccos(jnp.clip(x, -1, 1))[:, None]
-    basis = jnp.cos(np.arange(coefficients.shape[0]).astype(angle.dtype) * angle)
+    basis = jnp.cos(np.arange(coefficients.shape[0], dtype=angle.dtype)[None] * angle)
     return jnp.tensordot(basis.astype(coefficients.dtype), coefficients, 1)
 
 

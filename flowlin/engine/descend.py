@@ -67,7 +67,9 @@ class Gates(eqx.Module):
     def after(self, on: tuple[Array, ...], begins: Array) -> "Gates":
         """One step later; `begins` says whether a window began with it."""
         pairs = zip(self.on, on, self.switches, strict=True)
-        switches = tuple(jnp.where(begins, 0, n) + (new != old) for old, new, n in pairs)
+        switches = tuple(
+            jnp.where(begins, 0, n) + (new != old).astype(n.dtype) for old, new, n in pairs
+        )
         return Gates(on, switches)
 
     def counts(self, quantile: float) -> tuple[tuple[Array, Array], ...]:
@@ -428,7 +430,8 @@ def updated(
     """
     extra = {"value": descended(parameters), "grad": gradient, "value_fn": descended}
     asked = optax.with_extra_args_support(optimiser)
-    return asked.update(gradient, state, parameters, **extra)
+    with jax.numpy_dtype_promotion("standard"):  # optax counts steps in int32, and mixes them in
+        return asked.update(gradient, state, parameters, **extra)
 
 
 class Outcome(NamedTuple):

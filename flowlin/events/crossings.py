@@ -140,7 +140,9 @@ class Step(eqx.Module):
 
     def _nodes(self, count: int) -> Array:
         """Times of all nodes but the first."""
-        times = self.path.t0 + (self.path.t1 - self.path.t0) * (1 + nodes(count)[1:]) / 2
+        at, start = jnp.asarray(1 + nodes(count)[1:]), self.path.t0
+        length = (self.path.t1 - start).astype(at.dtype)
+        times = start.astype(at.dtype) + length * at / 2
         return times.astype(self.before.dtype).at[-1].set(self.path.t1)
 
     def _at(self, t: Array, which: list[int]) -> Float[Array, " c"]:

@@ -245,7 +245,7 @@ def _of_full_strength(
     full = modes.full_strength.astype(share.dtype)
     # What has no strength to reach is seen to stay below the others' levels.
     level = jnp.where(full > 0, share * full, jnp.max(jnp.abs(share * full)))
-    seen = jnp.where(full > 0, strengths.u, 0.0)
+    seen = jnp.where((full > 0)[None], strengths.u, 0.0)
     return level, eqx.tree_at(lambda s: s.u, strengths, seen)
 
 

@@ -147,7 +147,7 @@ class Units(eqx.Module):
         samples = jnp.sqrt(1 + jnp.sum(self.x**2, axis=1))
         sizes = jnp.sqrt(jnp.sum(w**2, axis=2) + (0.0 if b is None else b**2))
         rounding = 8 * jnp.finfo(sizes.dtype).eps * jnp.sum(sizes, axis=0)
-        stray = (2 * jnp.sum(sizes[1:], axis=0) + rounding)[:, None] * samples
+        stray = (2 * jnp.sum(sizes[1:], axis=0) + rounding)[:, None] * samples[None]
         return counted(self.ends > stray, self.ends < -stray)
 
     def rows(self, chosen: Int[Array, " B"]) -> Float[Array, "n B P"]:
@@ -191,7 +191,7 @@ class Statistics(eqx.Module):
 
     def undecided(self, counts: Counts) -> Bool[Array, "T U"]:
         """Which may cross."""
-        sure, possible = counts
+        sure, possible = (count[None] for count in counts)
         return ~((sure > self.most) | (possible <= self.most)) | (self.above != self.above_end)
 
     def of(self, units: Int[Array, " B"]) -> "Statistics":
@@ -214,7 +214,7 @@ def crossings(
         real = jnp.arange(size) < jnp.sum(left)
         rows, mine = units.rows(chosen), statistics.of(chosen)
         up, down = certain(rows[0], magnitude(rows))
-        unclear = mine.undecided(counted(up, down)) & todo[:, chosen] & real
+        unclear = mine.undecided(counted(up, down)) & todo[:, chosen] & real[None]
         found = _one_by_one(mine, units, chosen, rows, directions, unclear, found)
         return todo.at[:, chosen].set(False), found
 

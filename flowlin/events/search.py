@@ -72,9 +72,10 @@ class Directions(eqx.Module):
         """Of components of these numbers."""
         return Directions(self.up[number], self.down[number])
 
-    def counts(self, rising: ArrayLike) -> Array:
+    def counts(self, rising: Array) -> Array:
         """Whether crossings in these directions count."""
-        return jnp.where(rising, self.up, self.down)
+        up, down = (jnp.broadcast_to(way, rising.shape) for way in (self.up, self.down))
+        return jnp.where(rising, up, down)
 
 
 class Brackets(eqx.Module):
@@ -236,8 +237,8 @@ def _looked(them: Components, search: _Search) -> _Search:
 
     signs = (values > 0).at[0].set(search.above)
     signs = signs.at[-1].set(jnp.where(high >= 1, them.above_end, signs[-1]))
-    signs = jnp.where(quiet, _once(signs), signs)
-    changed = (signs[1:] != signs[:-1]) & ~lost[1:] & ~lost[:-1] & done
+    signs = jnp.where(quiet[None], _once(signs), signs)
+    changed = (signs[1:] != signs[:-1]) & ~lost[1:] & ~lost[:-1] & done[None]
     several = jnp.sum(changed, axis=0) > 1
     unsure = (~fine & (several | (parts >= PARTS))) | (quiet & rough & (them.factor > 0))
     unsure = done & (unsure | jnp.any(lost, axis=0))
@@ -259,8 +260,8 @@ def _looked(them: Components, search: _Search) -> _Search:
 
 def _once(signs: Bool[Array, "n C"]) -> Bool[Array, "n C"]:
     """The same at both ends with one change at most, the first there is."""
-    left = lax.cummax((signs != signs[0]).astype(jnp.int8)).astype(bool)
-    return jnp.where(left & (signs[-1] != signs[0]), signs[-1], signs[0])
+    left = lax.cummax((signs != signs[:1]).astype(jnp.int8)).astype(bool)
+    return jnp.where(left & (signs[-1:] != signs[:1]), signs[-1:], signs[:1])
 
 
 def _recorded(
@@ -295,7 +296,7 @@ def _dips(
     def record() -> Brackets:
         rising = jnp.stack([~search.above, search.above])
         half = (times[0] - search.since) / 2
-        wanted = touched & them.directions.counts(rising)
+        wanted = touched[None] & them.directions.counts(rising)
         return search.found.put(wanted, search.bottom, search.bottom, them.number, rising, half)
 
     found = lax.cond(jnp.any(touched), record, lambda: search.found)
@@ -328,5 +329,5 @@ def first_look(
     clear, single, _ = looked_at(values, factor)
     fine = clear | single
     signs = (values > 0).at[0].set(them.above).at[-1].set(them.above_end)
-    changed = (signs[1:] != signs[:-1]) & fine
+    changed = (signs[1:] != signs[:-1]) & fine[None]
     return ~fine, _recorded(them, found, signs, changed, times)

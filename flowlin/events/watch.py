@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
-from flowlin._tools.arrays import Parameters, copied
+from flowlin._tools.arrays import Parameters, copied, with_axes
 from flowlin.engine.solvers.bdf_formulas import NordsieckInterpolation
 from flowlin.measures.modes import ModeStrengths
 from flowlin.networks.base import AbstractModel
@@ -75,7 +75,9 @@ class Path(eqx.Module):
         marks = starts[pieces] + (ends[pieces] - starts[pieces]) * parts.astype(starts.dtype)
         marks = jnp.append(marks, ends[count - 1])
         # Linear in between: hat functions, each one at a mark and zero at all others.
-        away = jnp.abs(jnp.asarray(fractions)[..., None] * SLOTS - np.arange(SLOTS + 1))
+        at = jnp.asarray(fractions)[..., None] * SLOTS
+        slots = with_axes(np.arange(SLOTS + 1, dtype=at.dtype), at.ndim - 1)
+        away = jnp.abs(at - slots)
         hats = jnp.maximum(1 - away, 0).astype(marks.dtype)
         return jnp.matmul(hats, marks, precision="highest")
 

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flowlin._tools.arguments import checked, floating, index
-from flowlin._tools.arrays import weighted
 from flowlin._tools.files import storable
 from flowlin.measures.along import Samples, inputs_of, require_layer, samples, whole
 from flowlin.networks.base import AbstractModel
@@ -56,11 +55,12 @@ def error_rate(network: eqx.Module, task: Task) -> Float[Array, ""]:
     def wrong(rows):
         x, y, gates, weights = rows
         outputs = own.with_sample_gates(gates).outputs(x)
-        return jnp.sum(weighted(jnp.argmax(outputs, axis=1) != jnp.argmax(y, axis=1), weights))
+        missed = jnp.argmax(outputs, axis=1) != jnp.argmax(y, axis=1)
+        return jnp.sum(missed if weights is None else jnp.where(missed, weights, 0.0))
 
     rows = (task.x, task.y, own.sample_gates, task.weights)
     wrongs = summed(wrong, rows, own.held(task), task.shards)
-    return wrongs / jnp.asarray(task.mass, own.dtype)
+    return wrongs.astype(own.dtype) / jnp.asarray(task.mass, own.dtype)
 
 
 @checked(network=model, task=samples, axes=None, average=index)
@@ -199,7 +199,7 @@ def _gated_maps(network: AbstractNetwork, x: Array, layer: int | None) -> Effect
         matrix, offset = first, jnp.zeros_like(first[0])
         for k in range(top, -1, -1):
             if k < len(gates):
-                matrix = matrix * gates[k]
+                matrix = matrix * gates[k][None]
             b = network.biases[k]
             if b is not None:
                 offset = offset + matrix @ (network.bias_strength * b)

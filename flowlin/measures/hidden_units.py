@@ -63,7 +63,9 @@ def activity(
     shards = task.shards if isinstance(task, Task) else 1
     on = summed(count, (x, network.sample_gates), max(network.hidden), shards)
     few = math.floor(quantile * number)
-    always, never = jnp.sum(on >= number - few) / units, jnp.sum(on <= few) / units
+    always, never = (
+        jnp.sum(u).astype(units.dtype) / units for u in (on >= number - few, on <= few)
+    )
     return Activity(always, 1 - always - never, never)
 
 
@@ -235,4 +237,4 @@ def drift(values: ArrayLike) -> Float[Array, " T"]:
     values = floating("values", values)
     if not values.ndim or 0 in values.shape:
         raise ValueError(f"`values` must have a first axis of times, got shape {values.shape}.")
-    return jnp.max(jnp.abs(values - values[0]), axis=tuple(range(1, values.ndim)))
+    return jnp.max(jnp.abs(values - values[:1]), axis=tuple(range(1, values.ndim)))

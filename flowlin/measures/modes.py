@@ -269,7 +269,7 @@ class Modes(eqx.Module):
             w1 = jnp.concatenate([b[:, None], w1], axis=1)
         p, q = self.u.T @ w2, self.v.T @ w1.T
         if isinstance(network, GatedLinearNetwork) and network.gates_[0].ndim == 1:
-            q = q * network.gates_[0]
+            q = q * network.gates_[0][None]
         return p, q
 
     @checked(network=model)
@@ -289,7 +289,8 @@ WORDS["check"] = flag
 @jit_by_array
 def _mode_strengths(modes: Modes, x: Array, weights: Array | None, linear: bool) -> "ModeStrengths":
     """Compiled, since every call of `gradient_flow` with mode hits comes here."""
-    scaled = jnp.where(modes.d > 0, modes.v / jnp.where(modes.d > 0, modes.d, 1.0), 0.0)
+    d = modes.d[None]
+    scaled = jnp.where(d > 0, modes.v / jnp.where(d > 0, d, 1.0), 0.0)
     mass = len(x) if weights is None else weights.sum()
     projected = weighted(modes.augmented(x) @ scaled, weights) / mass
     return ModeStrengths(modes.u, augment(x, 1.0).T @ projected if linear else projected)
@@ -317,7 +318,7 @@ class ModeStrengths(eqx.Module):
             )
         if linear:
             matrix, offset = network.affine()
-            return offset[:, None] * self.projected[0] + matrix @ self.projected[1:]
+            return offset[:, None] * self.projected[:1] + matrix @ self.projected[1:]
         return model("network", network).outputs(task.x).T @ self.projected
 
     def __call__(self, network: eqx.Module, task: Task) -> Float[Array, " K"]:

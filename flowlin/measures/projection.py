@@ -74,7 +74,7 @@ def mode_shares(network: eqx.Module, task: Task, modes: Modes, *, check: bool = 
     """
     matrix = mode_matrix(network, task, modes, check=check)
     outputs = cast(AbstractModel, network).outputs(task.x)
-    squares, total = matrix**2 * modes.d, average(jnp.sum(outputs**2, axis=1), task.weights)
+    squares, total = matrix**2 * modes.d[None], average(jnp.sum(outputs**2, axis=1), task.weights)
     diagonal = jnp.sum(jnp.diagonal(squares))
     rest = outputs - modes.augmented(task.x) @ modes.v @ matrix.T @ modes.u.T
     outside = average(jnp.sum(rest**2, axis=1), task.weights)

@@ -10,6 +10,7 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Float
 
 from flowlin._tools.arguments import checked, flag, floating, refuse, whole
+from flowlin._tools.arrays import with_axes
 from flowlin._tools.files import storable
 from flowlin._tools.numerics import root
 from flowlin.measures.along import centred, rows
@@ -38,7 +39,7 @@ def distances(hidden: ArrayLike) -> Float[Array, "... P P"]:
 
 @partial(jnp.vectorize, signature="(p,h)->(p,p)")
 def _distances(hidden: Array) -> Array:
-    return lax.map(lambda one: root(jnp.sum((hidden - one) ** 2, axis=1)), hidden)
+    return lax.map(lambda one: root(jnp.sum((hidden - one[None]) ** 2, axis=1)), hidden)
 
 
 @checked(hidden=None)
@@ -60,11 +61,15 @@ def distance_ratio(hidden: ArrayLike, classes: ArrayLike) -> Float[Array, "..."]
     samples = hidden.shape[-2]
     if classes.shape != (samples,):
         raise ValueError(f"`classes` must have shape ({samples},), got {classes.shape}.")
-    same = classes[:, None] == classes
+    same = classes[:, None] == classes[None]
     within = same & ~jnp.eye(samples, dtype=bool)
     apart = distances(hidden)
-    means = [jnp.sum(apart * m, axis=(-2, -1)) / jnp.sum(m) for m in (within, ~same)]
-    return means[0] / means[1]
+
+    def mean(pairs: Array) -> Array:
+        share = jnp.broadcast_to(pairs, apart.shape).astype(apart.dtype)
+        return jnp.sum(apart * share, axis=(-2, -1)) / jnp.sum(pairs).astype(apart.dtype)
+
+    return mean(within) / mean(~same)
 
 
 def _labels(classes: ArrayLike) -> Array:
@@ -110,6 +115,8 @@ def linear_cka(a: ArrayLike, b: ArrayLike, *, debiased: bool = False) -> Float[A
         )
     if debiased and samples < 4:
         raise ValueError(f"the unbiased estimator needs at least 4 samples, got {samples}.")
+    axes = max(a.ndim, b.ndim)
+    a, b = (with_axes(m, axes - m.ndim) for m in (a, b))
     # The ratio knows no scale; without one nothing overflows.
     scales = [lax.stop_gradient(jnp.max(jnp.abs(m), axis=(-2, -1), keepdims=True)) for m in (a, b)]
     a, b = a / scales[0], b / scales[1]
@@ -157,7 +164,7 @@ def variance_explained(hidden: ArrayLike, features: ArrayLike) -> Float[Array, "
     u, s, _ = jnp.linalg.svd(centred(features), full_matrices=False)
     size = jnp.sqrt(jnp.sum(features**2))  # a constant feature centres to rounding of its size
     kept = s > max(features.shape) * jnp.finfo(s.dtype).eps * size
-    explained = jnp.sum(((u * kept).T @ hidden) ** 2, axis=(-2, -1))
+    explained = jnp.sum(((u * kept.astype(u.dtype)[None]).T @ hidden) ** 2, axis=(-2, -1))
     return explained / jnp.sum(hidden**2, axis=(-2, -1))
 
 
@@ -210,7 +217,7 @@ def mds(hidden: ArrayLike, dimensions: int = 2) -> Embedding:
     values, vectors = values[::-1][:dimensions], vectors[:, ::-1][:, :dimensions]
     points = off @ vectors
     last = points[-hidden.shape[-2] :]
-    far = jnp.abs(last) >= 0.5 * jnp.max(jnp.abs(last), axis=0)
+    far = jnp.abs(last) >= 0.5 * jnp.max(jnp.abs(last), axis=0, keepdims=True)
     first = jnp.take_along_axis(last, jnp.argmax(far, axis=0)[None], axis=0)
     points = points * jnp.where(first < 0, -1.0, 1.0)
     share = jnp.maximum(values, 0.0) / jnp.sum(off**2)

@@ -213,7 +213,7 @@ class HalfSpaces(eqx.Module):
     def __call__(self, x: Float[Array, "P N_in"]) -> Float[Array, "P M"]:
         """The gates of these inputs."""
         x = _rows(x, self.normals.shape[1])
-        return (x @ self.normals.T > self.thresholds).astype(self.normals.dtype)
+        return (x @ self.normals.T > self.thresholds[None]).astype(self.normals.dtype)
 
 
 @checked(centres=None)
@@ -256,5 +256,5 @@ class Clusters(eqx.Module):
         """The gates of these inputs."""
         x = _rows(x, self.centres.shape[1])
         # |x|^2 is the same for all centres.
-        far = jnp.sum(self.centres**2, axis=1) - 2 * x @ self.centres.T
+        far = jnp.sum(self.centres**2, axis=1)[None] - 2 * x @ self.centres.T
         return jax.nn.one_hot(jnp.argmin(far, axis=1), len(self.centres), dtype=self.centres.dtype)

@@ -148,7 +148,9 @@ class AbstractGraph(AbstractOwn):
         for edge, w in self.weights.items():
             if edge[1] == node:
                 total = total + self._gated(edge, self._through(found[edge[0]], w, product))
-        return total + self.bias_strength * self.biases[node] if node in self.biases else total
+        if node not in self.biases:
+            return total
+        return total + (self.bias_strength * self.biases[node])[None]
 
     def _gated(self, name: str | Edge, h: Array) -> Array:
         gate = self.gate(name)
@@ -472,7 +474,7 @@ class ModeGraph(AbstractGraph):
     def _through(self, h: Float[Array, "P K"], w: Array, product: Product) -> Array:
         """B h, mode by mode."""
         del product
-        return h * w
+        return h * w[None]
 
     def _product(self, pathway: Pathway) -> Float[Array, "... K"]:
         """The product of the strengths along a pathway, mode by mode."""

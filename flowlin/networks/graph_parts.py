@@ -5,12 +5,11 @@ import graphlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from flowlin._tools.arguments import floating, refuse, shown
-from flowlin._tools.arrays import require_finite
+from flowlin._tools.arrays import require_finite, widest
 
 Edge = tuple[str, str]
 Variances = ArrayLike | Mapping[Edge, ArrayLike]  # of all edges, or of each
@@ -73,7 +72,7 @@ def matrices(weights: Any) -> dict[Edge, Array]:
             raise ValueError(f"`weights[{key}]` must be a matrix (N_to, N_from), got {w.shape}.")
         require_finite(f"weights[{key}]", w)
         found[key] = w
-    dtype = jnp.result_type(*found.values())
+    dtype = widest(*found.values())
     ordered(tuple(found))
     widths(found)
     return {key: w.astype(dtype) for key, w in sorted(found.items())}

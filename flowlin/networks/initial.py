@@ -117,7 +117,7 @@ def balanced(
     weights: list[Array] = []
     for left, right, sigma in zip(bases[1:], bases[:-1], sigmas, strict=True):
         k = min(left.shape[1], right.shape[1], sigma.shape[0])
-        weights.append((left[:, :k] * sigma[:k]) @ right[:, :k].T)
+        weights.append((left[:, :k] * sigma[:k][None]) @ right[:, :k].T)
     biases: list[Array | None] = [None] * len(weights)
     if bias:
         biases[0], weights[0] = weights[0][:, 0], weights[0][:, 1:]

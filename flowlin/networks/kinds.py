@@ -58,7 +58,8 @@ class AbstractNetwork(AbstractLayered):
 
     def activation(self, layer: int, z: Float[Array, "P H"]) -> Float[Array, "P H"]:
         """Activation h = g z of hidden layer `layer`, whose derivative is g."""
-        return self.gate(layer, z) * z
+        gate = self.gate(layer, z)
+        return (gate[None] if gate.ndim == 1 else gate) * z
 
     @checked(x=inputs)
     def outputs(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N_out"]:
@@ -389,9 +390,13 @@ class GatedLinearNetwork(AbstractNetwork):
                 f"`gates` needs one array (H,) per hidden layer, H = {self.hidden}, got arrays of "
                 f"shapes {shapes}."
             )
-        return forward(
-            self.parameters, self.bias_strength, x[None], lambda layer, z: gates[layer] * z
-        )[0][0]
+
+        def activation(layer: int, z: Array) -> Array:
+            gate = jnp.asarray(gates[layer])
+            real = jnp.issubdtype(gate.dtype, jnp.floating)
+            return (gate if real else gate.astype(z.dtype))[None] * z
+
+        return forward(self.parameters, self.bias_strength, x[None], activation)[0][0]
 
 
 def _network(name: str, value: Any) -> AbstractNetwork:

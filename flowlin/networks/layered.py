@@ -21,6 +21,7 @@ from flowlin._tools.arrays import (
     Weights,
     is_traced,
     require_finite,
+    widest,
 )
 from flowlin._tools.printing import Summary, number, plural
 from flowlin.networks.base import AbstractOwn, check_fit
@@ -86,7 +87,7 @@ def forward(
             h = activation(layer - 1, h)
         h = product(h, w)
         if b is not None:
-            h = h + bias_strength * b
+            h = h + (bias_strength * b)[None]
     return h, tuple(preactivations)
 
 
@@ -169,7 +170,7 @@ def layers(
     A layer may take several `copies` of what the one below gives, each with its own gate.
     """
     weights = matrices(weights, copies)
-    dtype = jnp.result_type(*weights)
+    dtype = widest(*weights)
     if biases is None:
         biases = (None,) * len(weights)
     biases = per_layer("biases", biases, "one array (H,) or None per layer")

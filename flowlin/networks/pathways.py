@@ -207,7 +207,7 @@ def _commutator(matrices: list[Array]) -> Array:
         products = jnp.einsum("ij,mjk->mik", one, found)
         return jnp.linalg.norm(products - jnp.swapaxes(products, 1, 2), axis=(1, 2))
 
-    sizes = sizes[:, None] * sizes
+    sizes = sizes[:, None] * sizes[None]
     off = jnp.stack([with_all(one) for one in found])
     return jnp.max(jnp.where(sizes > 0, off / jnp.where(sizes > 0, sizes, 1.0), 0.0))
 

@@ -142,8 +142,9 @@ class Unresolved(eqx.Module):
         start = jnp.broadcast_to(jnp.asarray(start).astype(dtype), shape)
         end = jnp.broadcast_to(jnp.asarray(end).astype(dtype), shape)
         component = jnp.broadcast_to(jnp.asarray(component).astype(jnp.int32), shape)
-        off = jnp.abs(start[:, None] - self.end) / jnp.maximum(jnp.abs(self.end), 1e-30)
-        follows = (off <= 8 * jnp.finfo(dtype).eps) & (component[:, None] == self.component)
+        before = self.end[None]
+        off = jnp.abs(start[:, None] - before) / jnp.maximum(jnp.abs(before), 1e-30)
+        follows = (off <= 8 * jnp.finfo(dtype).eps) & (component[:, None] == self.component[None])
         follows = follows & wanted[:, None]
         longer = jnp.max(jnp.where(follows, end[:, None], -jnp.inf), axis=0, initial=-jnp.inf)
         new = wanted & ~jnp.any(follows, axis=1)

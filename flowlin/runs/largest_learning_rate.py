@@ -166,7 +166,7 @@ def _descended(
     start = jnp.zeros((), run.network.dtype), empty
     state, (widest, found) = run.through(run.start(room), stops, start, each, at_stop)
     parameters = jax.tree.map(lambda a: a[:-1], found)  # what comes after t1 is for the events
-    times = jnp.minimum(ends[:-1] * run.clock, dense.t1)
+    times = jnp.minimum(ends[:-1].astype(run.clock.dtype) * run.clock, dense.t1)
     first = jax.vmap(lambda t: final.with_parameters(dense.evaluate(t)))(times)
     second = jax.vmap(run.network.with_parameters)(parameters)
     events = state.log if run.look.observer.watches else None

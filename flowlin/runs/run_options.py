@@ -25,7 +25,7 @@ from flowlin._tools.arguments import (
     require_memory,
     warn,
 )
-from flowlin._tools.arrays import ENABLE_X64, Numbers, is_traced
+from flowlin._tools.arrays import ENABLE_X64, Numbers, floating, is_traced
 from flowlin._tools.printing import LogProgress
 from flowlin.engine.kinks.policies import AbstractKinks
 from flowlin.measures.modes import Modes
@@ -73,7 +73,7 @@ def chosen_times(t1: Any, ts: Any) -> Any:
     if np.isnan(times).any():
         raise ValueError(f"`ts` holds {np.isnan(times).sum()} NaN among {times.size} times.")
     if not is_traced(t1):
-        ulp = max(float(jnp.finfo(jnp.result_type(float, value)).eps) for value in (ts[0], t1))
+        ulp = max(float(jnp.finfo(floating(value).dtype).eps) for value in (ts[0], t1))
         past = (times > float(t1)) & (times <= float(t1) * (1 + 8 * ulp))
         times = np.where(past, float(t1), times)
     if not np.all(np.diff(times) > 0):

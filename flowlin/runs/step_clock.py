@@ -4,9 +4,11 @@ import enum
 from typing import Any
 
 import equinox as eqx
+import jax
 from jaxtyping import ArrayLike
 
 from flowlin._tools.arguments import array, checked, refuse, whole
+from flowlin._tools.arrays import floating
 
 
 class Convention(enum.Enum):
@@ -95,9 +97,14 @@ class StepClock(eqx.Module):
     @checked(steps=array)
     def time(self, steps: ArrayLike) -> Any:
         """Flow time reached after `steps` steps."""
-        return steps / self.steps_per_time
+        return _real(steps) / self.steps_per_time
 
     @checked(time=array)
     def steps(self, time: ArrayLike) -> Any:
         """Number of steps (not rounded) that reach flow time `time`."""
-        return time * self.steps_per_time
+        return _real(time) * self.steps_per_time
+
+
+def _real(value: Any) -> Any:
+    """The value, whole numbers of JAX as floats."""
+    return floating(value) if isinstance(value, jax.Array) else value

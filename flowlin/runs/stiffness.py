@@ -111,7 +111,7 @@ def _restarted(run: Run, at: Continuation, spent: Array) -> Continuation:
     """Where a run goes on with another solver, after so many evaluations; its log goes along."""
     fresh = run.begin(at.t, at.parameters)
     inner = fresh.solver.inner if run.watches else fresh.solver
-    whole = (inner.evaluations + spent).astype(inner.evaluations.dtype)
+    whole = inner.evaluations + spent.astype(inner.evaluations.dtype)
     solver = copied(inner, evaluations=whole)
     if run.watches:
         solver = copied(at.solver, inner=solver)
@@ -123,7 +123,8 @@ def _charged(flow: Trajectory, spent: ArrayLike) -> Trajectory:
     """The same run after so many evaluations more."""
 
     def more(counts: dict[str, Any]) -> dict[str, Any]:
-        return counts | {"evaluations": counts["evaluations"] + spent}
+        before = counts["evaluations"]
+        return counts | {"evaluations": before + jnp.asarray(spent, jnp.asarray(before).dtype)}
 
     at = _at(flow)
     at = copied(at, counts=more(at.counts))

@@ -20,7 +20,7 @@ from flowlin._tools.arguments import (
     require_single,
     text,
 )
-from flowlin._tools.arrays import Numbers, automatic, is_traced, require_finite
+from flowlin._tools.arrays import Numbers, automatic, is_traced, require_finite, widest
 from flowlin._tools.files import storable
 from flowlin._tools.printing import Summary, clipped, plural, shown
 
@@ -86,7 +86,7 @@ class Task(eqx.Module):
                 f"`x` has {x.shape[0]} samples and `y` has {y.shape[0]}; rows are samples, "
                 "transpose arrays that hold samples in columns."
             )
-        dtype = jnp.result_type(x, y)
+        dtype = widest(x, y)
         self.x, self.y, self.name = x.astype(dtype), y.astype(dtype), name
         self.weights = None if weights is None else _weights(weights, len(x)).astype(dtype)
 

@@ -166,5 +166,5 @@ def teacher(
         x = jnp.linalg.qr(x)[0] * jnp.sqrt(samples)
     u = jnp.linalg.qr(jax.random.normal(keys[1], (outputs, rank)))[0]
     v = jnp.linalg.qr(jax.random.normal(keys[2], (inputs, rank)))[0]
-    y = x @ (v * values) @ u.T + noise * jax.random.normal(keys[3], (samples, outputs))
+    y = x @ (v * values[None]) @ u.T + noise * jax.random.normal(keys[3], (samples, outputs))
     return Task(x, y, name="teacher")

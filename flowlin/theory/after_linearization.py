@@ -156,7 +156,8 @@ def after_linearization(
         )
     (w1, w2), (b1, b2) = network.parameters
     bias = None if b1 is None else jnp.where(on, b1, 0.0)
-    masked = LinearNetwork((jnp.where(on[:, None], w1, 0.0), w2 * on), (bias, b2))
+    w1, w2 = jnp.where(on[:, None], w1, 0.0), w2 * on.astype(w2.dtype)[None]
+    masked = LinearNetwork((w1, w2), (bias, b2))
     masked = eqx.tree_at(lambda n: n.bias_strength, masked, network.bias_strength)
     found = solve(masked, task, tau, tolerance=tolerance)
     return AfterLinearization(found, on)

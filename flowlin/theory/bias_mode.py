@@ -145,7 +145,7 @@ def bias_mode(task: Task, bias_strength: ArrayLike) -> BiasMode:
     mean, target = average(x, weights), average(y, weights)
     along = x @ mean
     along_covariance = mean_product(along - average(along, weights), x, weights)
-    covariance = mean_product(y - target, x, weights)
+    covariance = mean_product(y - target[None], x, weights)
     size = jnp.sqrt(c**2 + jnp.sum(mean**2))
     input_scale = jnp.sqrt(c**2 + average(jnp.sum(x**2, axis=1), weights))
     output_scale = jnp.sqrt(average(jnp.sum(y**2, axis=1), weights))
@@ -161,7 +161,7 @@ def bias_mode(task: Task, bias_strength: ArrayLike) -> BiasMode:
     v = jnp.where(there, jnp.concatenate([c[None], mean]) / m, 0.0)
     shift = jnp.concatenate([jnp.zeros(1, x.dtype), along_covariance]) / m
     image = jnp.where(there, size**2 * v + shift, 0.0)  # Sigma_x v_0
-    response = size * target * there + covariance @ v[1:]  # Sigma_yx v_0
+    response = size * target * there.astype(x.dtype) + covariance @ v[1:]  # Sigma_yx v_0
     s = jnp.linalg.norm(response)
     response = jnp.where(s > noise, response, 0.0)
     syx = jnp.outer(target, jnp.concatenate([c[None], mean])).at[:, 1:].add(covariance)

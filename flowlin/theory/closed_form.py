@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from flowlin._tools.arguments import array, checked, refuse
-from flowlin._tools.arrays import is_traced
+from flowlin._tools.arrays import is_traced, with_axes
 
 STAND_IN = np.e  # for NaN while a formula is worked out: what every argument may be
 
@@ -78,6 +78,9 @@ def closed_form(function: Any = None, /, *, axes: dict[str, int] | None = None, 
         return functools.partial(closed_form, axes=axes, **ranges)
     signature, own = inspect.signature(function), axes or {}
     words = {name: ({**RANGES, **ranges}).get(name, array) for name in signature.parameters}
+    several = [name for name, word in words.items() if not getattr(word, "single", False)]
+    if 2 in own.values():  # a formula of matrices takes time alone as an array
+        several = []
 
     @functools.wraps(function)
     def formed(*args: Any, **kwargs: Any) -> Any:
@@ -85,6 +88,11 @@ def closed_form(function: Any = None, /, *, axes: dict[str, int] | None = None, 
         bound.apply_defaults()
         given = dict(bound.arguments)
         shape = common(given, own)
+        for name in several:  # as many axes for all, so that no rank is promoted
+            axes = len(shape) + own.get(name, 0) - np.ndim(given[name])
+            if axes:
+                given[name] = with_axes(jnp.asarray(given[name]), axes)
+        bound.arguments.update(given)
         unknown = [name for name, value in given.items() if _may_be_nan(value)]
         if not unknown:
             return function(*bound.args, **bound.kwargs)
@@ -92,7 +100,8 @@ def closed_form(function: Any = None, /, *, axes: dict[str, int] | None = None, 
         for name in unknown:
             missing = jnp.isnan(given[name])
             bound.arguments[name] = jnp.where(missing, STAND_IN, given[name])
-            nan |= jnp.any(missing, axis=tuple(range(-own.get(name, 0), 0)))
+            missing = jnp.any(missing, axis=tuple(range(-own.get(name, 0), 0)))
+            nan |= jnp.broadcast_to(missing, shape)
         found = function(*bound.args, **bound.kwargs)
         return jax.tree.map(lambda one: unless(nan, one), found)
 

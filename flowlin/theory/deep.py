@@ -197,8 +197,9 @@ def _far_below(sigma: Array, s: Array, d: Array, a0: Array, b: Array) -> Array:
     short = jnp.where(s > 0, jnp.minimum(sigma, 600 / jnp.where(s > 0, s, 1.0)), sigma)
     growth = sigma - log_growth(s, z * decayed(-s, short))  # log(a / a0) / s
     z = z * jnp.exp(jnp.minimum(s * growth, 600.0))
-    n = _along(np.arange(1, _TERMS), z)
-    rest = jnp.sum(z**n * decayed((n - b) * s, growth), axis=0)
+    n = _along(np.arange(1, _TERMS), z).astype(z.dtype)
+    rates = (n - b[None]) * s[None]
+    rest = jnp.sum(_power(z[None], n) * decayed(rates, growth[None]), axis=0)
     return a0**-b * (decayed(b * s, growth) + jnp.exp(-b * s * growth) * rest)
 
 
@@ -206,8 +207,10 @@ def _far_above(sigma: Array, s: Array, d: Array, a0: Array, b: Array) -> Array:
     """Integral of a^-b while a >= 8s/d: powers of s / (d a)."""
     fall = jnp.log1p((d * a0 - s) * decayed(s, sigma))
     a = a0 * jnp.exp(-fall)
-    n = _along(np.arange(_TERMS), a)
-    return a ** -(1 + b) / d * jnp.sum((s / (d * a)) ** n * decayed(1 + b + n, fall), axis=0)
+    n = _along(np.arange(_TERMS), a).astype(a.dtype)
+    rates = (1 + b)[None] + n
+    series = _power((s / (d * a))[None], n) * decayed(rates, fall[None])
+    return a ** -(1 + b) / d * jnp.sum(series, axis=0)
 
 
 def _near(sigma: Array, s: Array, full: Array, a0: Array, b: Array) -> Array:
@@ -217,10 +220,22 @@ def _near(sigma: Array, s: Array, full: Array, a0: Array, b: Array) -> Array:
     $\log\zeta$: the integrand's poles are 2 pi i away and the range is at most 2 log 8.
     """
     rise = -jnp.log1p((a0 / full - 1) * s * decayed(s, sigma))
-    log_zeta = jnp.log(full / a0) - rise * _along(_NODES, rise)
-    heights = decayed(-b * log_zeta, jnp.ones(())) / decayed(log_zeta, jnp.ones(()))
+    log_zeta = jnp.log(full / a0)[None] - rise[None] * _along(_NODES, rise)
+    heights = decayed(-b[None] * log_zeta, jnp.ones(())) / decayed(log_zeta, jnp.ones(()))
     mean = jnp.sum(_along(_WEIGHTS, rise) * heights, axis=0)
     return full**-b * (sigma + quotient(b * rise * mean, s, 0.0))
+
+
+@jax.custom_jvp
+def _power(x: Array, n: Array) -> Array:
+    """x^n for constant n = 0, 1, 2, ..., in floats; its derivatives at x = 0 are numbers."""
+    return x**n
+
+
+@_power.defjvp
+def _power_jvp(primals: PyTree, tangents: PyTree) -> tuple[Array, Array]:
+    x, n = primals
+    return _power(x, n), tangents[0] * (n * _power(x, jnp.maximum(n - 1, 0.0)))
 
 
 def _along(values: np.ndarray, array: Array) -> Array:

@@ -322,7 +322,7 @@ def _start(flow: GatedFlow, pieces: Pieces) -> tuple[Array, Array, Array, Array]
     side = jnp.where(jnp.sum(jnp.where(active, z, 0.0), axis=1) >= 0, 1.0, -1.0)
     component, z = side * grows[:, 0], side[:, None] * z
     z = jnp.where(component[:, None] >= 0, z, -z)
-    rounding = 64 * jnp.finfo(z.dtype).eps * jnp.linalg.norm(flow.kinks.x, axis=1)
+    rounding = 64 * jnp.finfo(z.dtype).eps * jnp.linalg.norm(flow.kinks.x, axis=1)[None]
     all_on = jnp.all(z > rounding, axis=1)
     all_off = jnp.all(z < -rounding, axis=1)
     dead = ~jnp.any(active, axis=1) & (s[:, 0] == 0)

@@ -90,7 +90,8 @@ def _evolved_jvp(primals, tangents):
     start = jnp.concatenate([w, a])
     inside = q.T @ start
     rest = start - q @ inside
-    mean, half = (rates[:, None] + rates) * t / 2, (rates[:, None] - rates) * t / 2
+    column, row = rates[:, None], rates[None]
+    mean, half = (column + row) * t / 2, (column - row) * t / 2
     mixed = t * jnp.exp(mean) * _sinhc(half)
     alone = t * jnp.exp(rates * t / 2) * _sinhc(rates * t / 2)
     turned_q, turned_rest = jax.vmap(turned, 1, 1)(q), turned(rest)
@@ -181,7 +182,7 @@ def search(flow: GatedFlow, units: Units, frozen: Frozen, parts: Triples) -> Sea
     )
     fixed = margins(jax.tree.map(jnp.zeros_like, units))
     each = Units(*(jnp.moveaxis(part, 2, 0) for part in moved))
-    moving = jax.vmap(margins)(each) - fixed
+    moving = jax.vmap(margins)(each) - fixed[None]
     moving = jnp.where(jnp.abs(moving) <= jax.vmap(rounding)(each), 0.0, moving)
     first, tolerance = margins(units), rounding(units)
     tied = first < tolerance
@@ -300,7 +301,7 @@ def _next(flow: GatedFlow, state: Walk, t1: Array) -> Walk:
     end = Units(*jax.vmap(evolved)(m, parts, *units, length))
     parameters = parameters_of(end, flow.network.biases[0] is not None)
     close = found.at(far) <= jnp.tile(flow.tolerances(parameters, frozen), (1, 2))
-    first = jnp.arange(close.shape[1]) == which[:, None]
+    first = jnp.arange(close.shape[1])[None] == which[:, None]
     fired = jnp.any((first | (close & ~found.tied)).reshape(len(t), 2, -1), axis=1)
     at = lax.stop_gradient(situation(flow, parameters, sides))
     decided = _decided(flow, at, fired & event[:, None], sides.slots.shape[1])

@@ -21,7 +21,7 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from flowlin._tools.arguments import an, checked, finite_array, positive, refuse, require_memory
-from flowlin._tools.arrays import is_traced
+from flowlin._tools.arrays import is_traced, with_axes
 from flowlin._tools.numerics import decayed
 from flowlin._tools.printing import ADVICE, Summary, clipped, known, number, shown, span
 from flowlin.networks.base import AbstractModel, moving, trained
@@ -175,7 +175,7 @@ class Lazy(eqx.Module):
         """The loss at times t, (T,), on the task or on another, such as a test set."""
         t = jnp.asarray(t, self.start.dtype)
         if task is None:
-            return jnp.sum((_left(self, t) * self.error0) ** 2, axis=-1) / 2
+            return jnp.sum((_left(self, t) * with_axes(self.error0, t.ndim)) ** 2, axis=-1) / 2
         outputs, y = self.outputs(t, task.x), task.y.astype(self.start.dtype)
         rows = outputs.reshape(-1, *outputs.shape[-2:])
         found = jax.vmap(lambda one: self.loss_function(one, y, task.weights))(rows)
@@ -300,7 +300,7 @@ def _found(start: AbstractModel, task: Task, loss: SquaredError, tau: Array, alp
     """The closed form, by the eigenvectors of the kernel."""
     gram = tangent_kernel(start, moving(start.parameters, moves), task)
     factors = _factors(task, loss)
-    values, vectors = jnp.linalg.eigh(factors[:, None] * gram * factors)
+    values, vectors = jnp.linalg.eigh(factors[:, None] * gram * factors[None])
     values, vectors = values[::-1], vectors[:, ::-1]
     rounding = len(values) * jnp.finfo(values.dtype).eps * values[0]
     error = jnp.ravel(start.outputs(task.x) - task.y)
@@ -378,7 +378,7 @@ def _weights(found: Lazy) -> PyTree:
 
 def _left(found: Lazy, t: Array) -> Float[Array, "... n"]:
     """What is left of each component of the error at times t."""
-    rates = found.eigenvalues / found.tau
+    rates = with_axes(found.eigenvalues / found.tau, t.ndim)
     still = rates == 0
     return jnp.where(still, 1.0, jnp.exp(-jnp.where(still, 1.0, rates) * t[..., None]))
 

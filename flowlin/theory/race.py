@@ -19,7 +19,7 @@ from flowlin._tools.arguments import (
     refuse,
     text,
 )
-from flowlin._tools.arrays import is_traced
+from flowlin._tools.arrays import is_traced, with_axes
 from flowlin._tools.printing import Summary, first, number, plural, shown
 from flowlin.events.events import AbstractEvent, event_summary
 from flowlin.events.watch import Direction, Minus, Watch
@@ -200,7 +200,8 @@ class Race(eqx.Module):
         stack = flow is not None
         strengths = strengths_along(self, flow.networks) if stack else self.strengths(self.start)
         own = strengths[..., self.pathways.index(pathway), :]
-        return own[..., None, :] * self.bases[pathway.target] @ self.bases[pathway.source].T
+        target = with_axes(self.bases[pathway.target], own.ndim - 1)
+        return own[..., None, :] * target @ self.bases[pathway.source].T
 
     @checked(strength=None)
     def aligned(self, strength: Any = None, *, key: PRNGKeyArray) -> GatedGraph:
@@ -224,7 +225,10 @@ class Race(eqx.Module):
             kept = min(width, modes)
             drawn = jnp.linalg.qr(jax.random.normal(one, (width, kept), dtype))[0]
             bases[node] = jnp.zeros((width, modes), dtype).at[:, :kept].set(drawn)
-        weights = {(a, b): (bases[b] * by_edge[a, b]) @ bases[a].T for a, b in self.network.weights}
+        weights = {
+            (a, b): (bases[b] * jnp.atleast_2d(by_edge[a, b])) @ bases[a].T
+            for a, b in self.network.weights
+        }
         return self.network.with_parameters((weights, self.network.biases))
 
     def _strengths_by_edge(self, given: Any) -> dict[Edge, Array]:

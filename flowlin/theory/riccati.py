@@ -25,6 +25,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float
 
+from flowlin._tools.arrays import floating, with_axes
 from flowlin._tools.numerics import decayed
 from flowlin.theory.closed_form import Range, closed_form
 
@@ -100,7 +101,7 @@ def balanced_gram(
 @jax.jit
 def _factors(t, w1, w2, s_yx, variance, balance, tau) -> tuple[Array, Array]:
     """W_1(t)^T and W_2(t) up to a common rotation, (..., N_in, k) and (..., N_out, k)."""
-    w1, w2, s_yx = (jnp.asarray(z, dtype=jnp.result_type(float, z)) for z in (w1, w2, s_yx))
+    w1, w2, s_yx = (floating(z) for z in (w1, w2, s_yx))
     if w2.shape[1] != w1.shape[0] or s_yx.shape != (w2.shape[0], w1.shape[1]):
         raise ValueError(
             f"`w1` {w1.shape}, `w2` {w2.shape} and `s_yx` {s_yx.shape} do not chain; they must be "
@@ -137,8 +138,8 @@ def _eigenbasis(s_yx: Array, beta: Array) -> tuple[Array, Array, Array]:
     sine, cosine = jnp.sin(theta), jnp.cos(theta)
     u, u_rest, v, v_rest = u[:, :k], u[:, k:], vt[:k].T, vt[k:].T
     ins, outs = v_rest.shape[1], u_rest.shape[1]
-    into = [v * sine, v * cosine, v_rest, jnp.zeros((v.shape[0], outs), s.dtype)]
-    out = [u * cosine, -u * sine, jnp.zeros((u.shape[0], ins), s.dtype), u_rest]
+    into = [v * sine[None], v * cosine[None], v_rest, jnp.zeros((v.shape[0], outs), s.dtype)]
+    out = [u * cosine[None], -u * sine[None], jnp.zeros((u.shape[0], ins), s.dtype), u_rest]
     f = jnp.concatenate([rho, -rho, jnp.repeat(-beta, ins), jnp.repeat(beta, outs)])
     return f, jnp.concatenate(into, axis=1), jnp.concatenate(out, axis=1)
 
@@ -151,7 +152,7 @@ def _solution(t: Array, f: Array, rows: Array, variance: ArrayLike) -> Float[Arr
     length = growth + jnp.log(drag + jnp.exp(-2 * growth)) / 2  # log of sqrt(1 + d Phi)
     lower, scale = _triangular(rows, lax.stop_gradient(length))
     most = jnp.log(jnp.finfo(t.dtype).max) / 2  # no entry that is not zero comes near
-    grown = lower * jnp.exp(jnp.minimum(growth[:, None] - scale, most))
+    grown = lower * jnp.exp(jnp.minimum(growth[:, None] - scale[None], most))
     inside = jnp.diag(jnp.exp(-2 * scale)) + grown.T @ (drag[:, None] * grown)
     root = jnp.linalg.cholesky(inside)
     return lax.linalg.triangular_solve(root, fading[:, None] * grown, transpose_a=True, lower=True)
@@ -178,7 +179,7 @@ def _triangular(rows: Array, length: Array) -> tuple[Float[Array, "N k"], Float[
         u = left[pivot] - (basis @ left[pivot]) @ basis  # once more, against rounding
         u = jnp.where(some, u / jnp.linalg.norm(jnp.where(some, u, 1.0)), 0.0)
         along = left @ u
-        left = (left - along[:, None] * u).at[pivot].set(0.0)
+        left = (left - along[:, None] * u[None]).at[pivot].set(0.0)
         return (left, basis.at[index].set(u)), (along, jnp.where(some, grown[pivot], 0.0))
 
     start = rows, jnp.zeros((k, hidden), rows.dtype)
@@ -214,18 +215,20 @@ def single_layer(
 
     Source: linear regression; the per-mode form is Saxe et al. (2014), shallow network.
     """
-    w0, s_yx, s_x = (jnp.asarray(z, dtype=jnp.result_type(float, z)) for z in (w0, s_yx, s_x))
+    w0, s_yx, s_x = (floating(z) for z in (w0, s_yx, s_x))
     if w0.shape != s_yx.shape or s_x.shape != (w0.shape[1],) * 2:
         raise ValueError(
             f"`w0` {w0.shape}, `s_yx` {s_yx.shape} and `s_x` {s_x.shape} must be (N_out, N_in), "
             "(N_out, N_in) and (N_in, N_in)."
         )
+    t = jnp.asarray(t, s_x.dtype) / tau
     d, v = jnp.linalg.eigh(s_x)
     info = jnp.finfo(s_x.dtype)
     varies = d > d.shape[0] * info.eps * d[-1]
-    d = jnp.where(varies, d, 0.0)
+    varies, d = (with_axes(a, t.ndim) for a in (varies, jnp.where(varies, d, 0.0)))
     # Finite times at which every direction has arrived.
     arrived = 1 / (info.eps * jnp.where(varies, d, 1.0))
-    times = jnp.minimum((jnp.asarray(t, s_x.dtype) / tau)[..., None], arrived)
+    times = jnp.minimum(t[..., None], arrived)
     gain = jnp.where(varies, decayed(d, times), 0.0)[..., None, :]
-    return ((w0 @ v) * jnp.exp(-d * times)[..., None, :] + (s_yx @ v) * gain) @ v.T
+    start, driven = (with_axes(w @ v, t.ndim) for w in (w0, s_yx))
+    return (start * jnp.exp(-d * times)[..., None, :] + driven * gain) @ v.T

@@ -163,8 +163,8 @@ class SlowedClock(eqx.Module):
         # Time that the clock held back since then, in which the other modes grew.
         held = self.time(theta) - self.time(since) - (theta - since)
         growth = jnp.exp(jnp.outer(self.modes.s, held) / self.early.mode_tau)
-        plus = jnp.sum(jnp.where(on, (p + q) / 2 * growth, 0.0) ** 2, axis=1)
-        minus = jnp.sum(jnp.where(on, (p - q) / 2 / growth, 0.0) ** 2, axis=1)
+        plus = jnp.sum(jnp.where(on[None], (p + q) / 2 * growth, 0.0) ** 2, axis=1)
+        minus = jnp.sum(jnp.where(on[None], (p - q) / 2 / growth, 0.0) ** 2, axis=1)
         return plus - minus, 4 * jnp.sqrt(plus * minus)
 
     @checked(rho=array, share=_share)

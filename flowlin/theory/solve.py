@@ -9,7 +9,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, ArrayLike, Float
 
 from flowlin._tools.arguments import an, checked, not_negative
-from flowlin._tools.arrays import augment, is_traced
+from flowlin._tools.arrays import augment, is_traced, with_axes
 from flowlin._tools.printing import ADVICE, Summary, clipped, shown
 from flowlin.networks.base import check_fit
 from flowlin.networks.kinds import AbstractNetwork, LinearNetwork
@@ -89,13 +89,17 @@ class Solution(eqx.Module):
         """Outputs on the task's samples at times `t` (T,): (T, P, N_out); see `product`."""
         x = self.task.x
         x = x if self.bias_strength is None else augment(x, self.bias_strength)
-        return jnp.einsum("...on,pn->...po", self.product(t), x)
+        product = self.product(t)
+        return jnp.einsum("...on,pn->...po", product, x.astype(product.dtype))
 
     @checked(t=TIME)
     def loss(self, t: ArrayLike) -> Float[Array, "..."]:
         """Half the mean squared error on the task at times `t` (T,): (T,); see `product`."""
-        squares = jnp.sum((self.outputs(t) - self.task.y) ** 2, axis=-1)
-        squares = squares if self.task.weights is None else squares * self.task.weights
+        outputs, weights = self.outputs(t), self.task.weights
+        y = with_axes(self.task.y.astype(outputs.dtype), outputs.ndim - 2)
+        squares = jnp.sum((outputs - y) ** 2, axis=-1)
+        if weights is not None:
+            squares = squares * with_axes(weights.astype(outputs.dtype), squares.ndim - 1)
         return jnp.sum(squares, axis=-1) / (2 * self.task.mass)
 
     @checked(flow=of_run)
@@ -291,4 +295,4 @@ def modewise(t: ArrayLike, mode: Mode, u: Array, v: Array) -> Array:
 @jax.jit
 def _of_modes(t: ArrayLike, mode: Mode, u: Array, v: Array) -> Array:
     a = mode.strength(jnp.asarray(t)[..., None])
-    return (u * a[..., None, :]) @ v.T
+    return (with_axes(u, a.ndim - 1) * a[..., None, :]) @ v.T

@@ -75,7 +75,7 @@ def expanded(
     cut = values[-1] * len(values) * jnp.finfo(sigma_x.dtype).eps
     inverse = jnp.where(values > cut, 1 / jnp.where(values > cut, values, 1.0), 0.0)
     # Whatever it is, what follows is exact: no derivative has to go through the eigenproblem.
-    solution = lax.stop_gradient((sigma_yx @ vectors) * inverse @ vectors.T)
+    solution = lax.stop_gradient((sigma_yx @ vectors) * inverse[None] @ vectors.T)
 
     def residuals(rows):
         x, y, weights = regression(rows)

@@ -231,7 +231,7 @@ class AveragedGates(SecondOrder[AveragedState]):
         velocity = paced(slowed(force, self.decay, parameters), self.tau)
         (w, _), (b, _) = velocity
         z = jnp.zeros_like(drive.strength) if w is None else x @ w.T
-        return z if b is None else z + c * b, velocity
+        return z if b is None else z + (c * b)[None], velocity
 
     def _evaluate(self, point: Moving) -> tuple[Drive, Moving]:
         """The drive without gates, and the velocity."""
@@ -253,7 +253,7 @@ class AveragedGates(SecondOrder[AveragedState]):
         units, samples = jnp.sum(w**2, axis=1), jnp.sum(self.task.x**2, axis=1)
         if b is not None:
             units, samples = units + b**2, samples + self.network.bias_strength**2
-        scale = jnp.sqrt(samples[:, None] * units)
+        scale = jnp.sqrt(samples[:, None] * units[None])
         return lax.stop_gradient(jnp.min(jnp.where(strength > 0, near / scale, jnp.inf)))
 
 

@@ -182,7 +182,10 @@ class DeepFlow(eqx.Module):
             for own, c in zip(codes, sums, strict=True)
         ]
         above = [*largest[1:], jnp.zeros_like(largest[0])]
-        found = [one * c for one, c in zip(unfed.sole(self.network, codes), above, strict=True)]
+        found = [
+            one.astype(c.dtype) * c[None]
+            for one, c in zip(unfed.sole(self.network, codes), above, strict=True)
+        ]
         return jnp.concatenate(found) > 0, jnp.concatenate(found)
 
     def gates(self, codes: Int[Array, "H P"]) -> Float[Array, "H P"]:
@@ -210,7 +213,8 @@ class DeepFlow(eqx.Module):
         at = self.forward(parameters, gates)
         (*_, readout), (*_, offset) = self.whole(parameters)
         outputs = at.h[-1].T @ readout.T
-        outputs = outputs if offset is None else outputs + self.network.bias_strength * offset
+        if offset is not None:
+            outputs = outputs + (self.network.bias_strength * offset)[None]
         error = -jax.grad(self.loss)(outputs, self.task.y, self.task.weights).T
         return self.back(parameters, at, error, None)
 
@@ -266,15 +270,14 @@ class DeepFlow(eqx.Module):
         samples, units = self.task.samples, sum(self.network.hidden)
         # By counting: XLA makes twenty operations of a division, and compiles them at every site.
         starts = samples * np.arange(1, units + 1, dtype=slots.dtype)
-        unit = jnp.sum(slots[:, None] >= starts, axis=1, dtype=slots.dtype)
+        unit = jnp.sum(slots[:, None] >= starts[None], axis=1, dtype=slots.dtype)
         sample = slots - samples * unit
         pull, gram = None, jnp.zeros((slots.size, slots.size), self.task.x.dtype)
         firsts = np.cumsum((0, *self.network.hidden)).tolist()
         weights = self.whole(parameters)[0]
         for k in reversed(range(len(at.z))):
-            here = (unit[:, None] - firsts[k] == np.arange(self.network.hidden[k])).astype(
-                gram.dtype
-            )
+            own = np.arange(self.network.hidden[k], dtype=unit.dtype)
+            here = (unit[:, None] - firsts[k] == own[None]).astype(gram.dtype)
             if pull is not None:
                 here = here + (pull @ weights[k + 1]) * columns(at.gates[k], sample).T
             pull, inputs = here, columns(at.h[k], sample)
@@ -366,7 +369,7 @@ class DeepFlow(eqx.Module):
         if not self.feeds_all:
             highest = jnp.minimum(highest, self.joint(parameters, frozen.codes, at, u)[0])
         margins = jnp.stack([jnp.where(slides, u, side), jnp.where(slides, highest, 1.0)])
-        return jnp.where(self.counts(frozen.codes), margins, 1.0)
+        return jnp.where(self.counts(frozen.codes)[None], margins, 1.0)
 
     def joint(
         self, parameters: Parameters, codes: Int[Array, "H P"], at: Pass, u: Float[Array, "H P"]
@@ -375,7 +378,9 @@ class DeepFlow(eqx.Module):
         weights, biases = self.whole(parameters)
         idle = self.unfed(codes)
         silent = self.each(
-            lambda kinks, own: jnp.all(own <= SLIDING, axis=0) & (own == SLIDING) & kinks.single,
+            lambda kinks, own: (
+                (jnp.all(own <= SLIDING, axis=0) & kinks.single)[None] & (own == SLIDING)
+            ),
             codes,
         )
         feeds = silent & ~idle & (self.network.slope == 0)
@@ -416,7 +421,7 @@ class DeepFlow(eqx.Module):
             square, inputs = jnp.sum(w**2, axis=1), jnp.sum(h**2, axis=0)
             if b is not None:
                 square, inputs = square + b**2, inputs + self.network.bias_strength**2
-            sizes.append(jnp.sqrt(square[:, None] * inputs))
+            sizes.append(jnp.sqrt(square[:, None] * inputs[None]))
         return jnp.concatenate(sizes)
 
     def rounding(self, sizes: Float[Array, "H P"]) -> Float[Array, "H P"]:

@@ -227,7 +227,7 @@ class NetworkRule(AbstractRule):
         def once(state):
             sides, open_, _ = state
             sides, rates = self._chosen(parameters, sides.codes, open_, silent)
-            back = set_ & ~open_ & self.flow.leads & (rates * sides.codes <= 0)
+            back = set_ & ~open_ & self.flow.leads & (rates * sides.codes.astype(rates.dtype) <= 0)
             return sides, open_ | back, jnp.any(back)
 
         start = self._sides(codes), open_, jnp.asarray(True)
@@ -296,7 +296,8 @@ class NetworkRule(AbstractRule):
         q = take(flow.rates(parameters, free), chosen)
         there, side = chosen < codes.size, take(codes, chosen)
         slides = there & (side == SLIDING)
-        u = solve(jnp.where(slides[:, None] & slides, gram, 0.0), jnp.where(slides, q, 0.0))
+        both = slides[:, None] & slides[None]
+        u = solve(jnp.where(both, gram, 0.0), jnp.where(slides, q, 0.0))
         at = flow.back(parameters, free, free.error, put(u, chosen, codes.shape))
         bound, rate = take(flow.bound(flow.strength(at.c)), chosen), q - gram @ u
         noise = take(jnp.broadcast_to(flow.noise(parameters), codes.shape), chosen)

@@ -105,7 +105,7 @@ class GatedFlow(eqx.Module):
 
     def freeze(self, sides: Sides) -> Frozen:
         """The sides as the vector field wants them."""
-        slides = (sides.codes == SLIDING) & self.kinks.leads
+        slides = (sides.codes == SLIDING) & self.kinks.leads[None]
         slot = jnp.clip(jnp.cumsum(slides, axis=1) - 1, 0, sides.slots.shape[1] - 1)
         gates = self.kinks.gates(sides.codes, self.network.slope)
         x = gather(self.kinks.x, sides.slots)
@@ -135,7 +135,7 @@ class GatedFlow(eqx.Module):
         h = z * (jnp.where(z > 0, 1.0, self.network.slope) if gates is None else gates)
         outputs = h.T @ readout.T
         if offset is not None:
-            outputs = outputs + self.network.bias_strength * offset
+            outputs = outputs + (self.network.bias_strength * offset)[None]
         error = -jax.grad(self.loss)(outputs, self.task.y, self.task.weights)
         return Forces(z, h, error, readout.T @ error.T)
 
@@ -178,7 +178,7 @@ class GatedFlow(eqx.Module):
     def distances(self, parameters: Parameters, frozen: Frozen) -> Float[Array, "H P"]:
         """|z| of pairs on their sides, as `margins` has it."""
         z = self.preactivations(parameters)
-        return jnp.where(self.kinks.leads, jnp.where(frozen.codes == OFF, -z, z), 1.0)
+        return jnp.where(self.kinks.leads[None], jnp.where(frozen.codes == OFF, -z, z), 1.0)
 
     def margins(self, parameters: Parameters, frozen: Frozen) -> Float[Array, "2 H P"]:
         """How far each kink is from an event, in two smooth functions of the parameters.
@@ -191,7 +191,7 @@ class GatedFlow(eqx.Module):
         slides = frozen.codes == SLIDING
         side = jnp.where(frozen.codes == OFF, -forces.z, forces.z)
         margins = jnp.stack([jnp.where(slides, u, side), jnp.where(slides, bound - u, 1.0)])
-        return jnp.where(self.kinks.leads, margins, 1.0)
+        return jnp.where(self.kinks.leads[None, None], margins, 1.0)
 
     def settle(self, parameters: Parameters, frozen: Frozen) -> tuple[Parameters, Array]:
         """The sliding pairs brought back to their kinks, which they never leave here.
@@ -205,7 +205,7 @@ class GatedFlow(eqx.Module):
         """|z| that may be rounding."""
         (w, *_), (b, *_) = self.whole(parameters)
         square = jnp.sum(w**2, axis=1) if b is None else jnp.sum(w**2, axis=1) + b**2
-        sizes = jnp.sqrt(square)[:, None] * self.lengths
+        sizes = jnp.sqrt(square)[:, None] * self.lengths[None]
         eps, tiny = jnp.finfo(sizes.dtype).eps, jnp.finfo(sizes.dtype).tiny
         return lax.stop_gradient(rounding_in(sizes.dtype).z * sizes + tiny / eps)
 
@@ -301,7 +301,7 @@ def initial_sides(flow: GatedFlow, parameters: Parameters, slots: int) -> Sides:
     (relu'(0) = 0): several flows may start there, and this is the one that descent takes.
     """
     z = lax.stop_gradient(flow.preactivations(parameters))
-    near = (jnp.abs(z) <= flow.rounding(parameters)) & flow.kinks.leads
+    near = (jnp.abs(z) <= flow.rounding(parameters)) & flow.kinks.leads[None]
     codes = jnp.where((z > 0) & ~near, ON, OFF).astype(jnp.int8)
     codes = flow.kinks.follow(codes)
     sides = Sides.of(codes, slots, flow.kinks.x)
@@ -383,7 +383,7 @@ def effective_gates(flow: GatedFlow, parameters: Parameters, sides: Sides) -> Fl
     frozen = flow.freeze(sides)
     u, bound = flow.fractions(flow.forces(parameters, frozen.gates), frozen)
     share = (1 - flow.network.slope) * u / jnp.where(bound > 0, bound, 1.0)
-    moved = share[:, flow.kinks.leader] * jnp.sign(flow.kinks.scale)
+    moved = share[:, flow.kinks.leader] * jnp.sign(flow.kinks.scale)[None]
     return frozen.gates + jnp.where(sides.codes == SLIDING, moved, 0.0)
 
 

@@ -48,11 +48,12 @@ class Hyperplanes(eqx.Module):
         square = jnp.diagonal(gram)
         ratio = gram / jnp.where(square > 0, square, 1.0)[:, None]  # of k to i: row i, column k
         off = lax.map(  # row by row, for memory's sake
-            lambda row: jnp.max(jnp.abs(still - row[0][:, None] * row[1]), axis=-1), (ratio, still)
+            lambda row: jnp.max(jnp.abs(still - row[0][:, None] * row[1][None]), axis=-1),
+            (ratio, still),
         )
         # 64 ulps: exact copies and multiples, as rounding leaves them.
-        close = off <= 64 * jnp.finfo(x.dtype).eps * jnp.sqrt(square)
-        parallel = close & (square > 0)[:, None] & (square > 0)
+        close = off <= 64 * jnp.finfo(x.dtype).eps * jnp.sqrt(square)[None]
+        parallel = close & (square > 0)[:, None] & (square > 0)[None]
         if share == "ray":
             parallel = parallel & (ratio > 0)
         elif share == "equal":
@@ -75,34 +76,36 @@ class Hyperplanes(eqx.Module):
         """
         if all(moves):
             return self
-        x = self.x * jnp.asarray(moves, self.x.dtype)
+        x = self.x * jnp.asarray(moves, self.x.dtype)[None]
         leads = self.leads & jnp.any(x != 0, axis=1)
         return copied(self, x=x, leads=leads)
 
     @property
     def single(self) -> Bool[Array, " P"]:
         """Whether a sample shares its kink with no other."""
-        return jnp.sum(self.leader[:, None] == self.leader, axis=1) == 1
+        return jnp.sum(self.leader[:, None] == self.leader[None], axis=1) == 1
 
     def strength(self, c: Float[Array, "H P"]) -> Float[Array, "H P"]:
         """C summed over the samples of each kink, at its leader."""
 
         def summed(c):
-            member = self.leader[:, None] == jnp.arange(self.leader.shape[0])
-            return (c * jnp.abs(self.scale)) @ member.astype(c.dtype)
+            member = self.leader[:, None] == jnp.arange(self.leader.shape[0])[None]
+            return (c * jnp.abs(self.scale)[None]) @ member.astype(c.dtype)
 
         return lax.cond(self.shared, summed, lambda c: c, c)
 
     def follow(self, codes: Int[Array, "... P"]) -> Int[Array, "... P"]:
         """Sides of all samples from those of the leaders."""
-        return codes[..., self.leader] * jnp.sign(self.scale).astype(codes.dtype)
+        sign = jnp.sign(self.scale).astype(codes.dtype)
+        return codes[..., self.leader] * jnp.broadcast_to(sign, codes.shape)
 
     def gates(self, codes: Int[Array, "... P"], slope: ArrayLike) -> Float[Array, "... P"]:
         """Gates to the sides. A sliding kink counts as on its leader's off side.
 
         The rest of its gate acts through the projection of the velocity.
         """
-        on = (codes == ON) | ((codes == SLIDING) & (self.scale < 0))
+        opposite = jnp.broadcast_to(self.scale < 0, codes.shape)
+        on = (codes == ON) | ((codes == SLIDING) & opposite)
         return jnp.where(on, 1.0, jnp.asarray(slope, self.x.dtype))
 
 
@@ -286,7 +289,7 @@ def box_qp(
     **Returns:** u, and whether it satisfies the conditions.
     """
     q, bound = jnp.where(active, q, 0.0), jnp.where(active, bound, 0.0)
-    k = jnp.where(active[:, None] & active, k, 0.0)
+    k = jnp.where(active[:, None] & active[None], k, 0.0)
     rounding = rounding_in(k.dtype)
     slack_u = rounding.slack * bound
     slack_v = rounding.slack * (jnp.abs(q) + jnp.abs(k) @ bound)
@@ -295,7 +298,7 @@ def box_qp(
 
     def solve(free, upper):
         fixed = jnp.where(upper, bound, 0.0)
-        inner = jnp.where(free[:, None] & free, k, 0.0)
+        inner = jnp.where(free[:, None] & free[None], k, 0.0)
         factor = jax.scipy.linalg.cho_factor(inner + jnp.diag(jnp.where(free, ridge, 1.0)))
 
         def refined(u):

@@ -76,7 +76,7 @@ def alone(
         sent = weights[k + 1]
         for w in weights[k + 2 :]:
             sent = w @ jnp.maximum(sent, 0.0)
-        found[k] = jnp.where(jnp.all(gate == 0, axis=0), sent.T @ error, c[k])
+        found[k] = jnp.where(jnp.all(gate == 0, axis=0)[None], sent.T @ error, c[k])
     return found
 
 
@@ -92,7 +92,7 @@ def sole(network: ReLUNetwork, codes: Layers) -> Layers:
     for k, own in enumerate(codes):
         on, fed = own == ON, k + 1 == len(codes) or network.biases[k + 1] is not None
         alone_ = (jnp.sum(on, axis=0) == 1) & (network.slope == 0) & (not fed)
-        found.append(on & alone_)
+        found.append(on & alone_[None])
     return found
 
 
@@ -106,7 +106,7 @@ def shared(network: ReLUNetwork, codes: Layers, values: Layers, z: Layers) -> La
     for below, own, sent in zip(sole(network, codes), values[1:], z, strict=False):
         inputs = jnp.where(below, sent, 0.0)  # (H_below, P)
         size = jnp.where(jnp.any(below, axis=0), jnp.sum(inputs, axis=0), 1.0)
-        found.append(((own @ inputs.T) @ below) / size)
+        found.append(((own @ inputs.T) @ below.astype(own.dtype)) / size[None])
     return found
 
 
@@ -141,7 +141,8 @@ def joint(
     for k, (own, press) in enumerate(zip(feeds, u, strict=True)):
         least = jnp.full(own.shape, jnp.inf, press.dtype), jnp.zeros(own.shape, press.dtype)
         if k + 1 < len(feeds) and all(b is None for b in biases[k + 1 : -1]):
-            order = jnp.cumsum(own, axis=0) * own  # 1, 2, 3 for the first ones of a sample
+            # 1, 2, 3 for the first ones of a sample.
+            order = jnp.where(own, jnp.cumsum(own, axis=0), 0)
             for first, second in ((1, 2), (1, 3), (2, 3)):
                 two = (order == first).astype(press.dtype), (order == second).astype(press.dtype)
                 least = _lower(least, _between(weights[k + 1 :], two, press, error))
@@ -157,18 +158,21 @@ def _between(
     torn = push[0] * push[1] < 0
     scale = jnp.where(torn, jnp.maximum(jnp.abs(push[0]), jnp.abs(push[1])), 1.0)
     parts = [jnp.abs(push[1]) / scale, jnp.abs(push[0]) / scale]  # (K, P), of the two
-    sent = push[0][:, None] * parts[0] + push[1][:, None] * parts[1]
+    sent = push[0][:, None] * parts[0][None] + push[1][:, None] * parts[1][None]
     itself = jnp.eye(sent.shape[0], dtype=bool)[:, :, None]
     sent = jnp.maximum(jnp.where(itself, 0.0, sent), 0.0)  # (K', K, P)
     for w in weights[1:-1]:
         sent = jnp.maximum(jnp.tensordot(w, sent, 1), 0.0)
     gain = jnp.einsum("op,okp->kp", error, jnp.tensordot(weights[-1], sent, 1))
-    pressed = sum(jnp.sum(one * press, 0) * part for one, part in zip(two, parts, strict=True))
+    pressed = sum(
+        jnp.sum(one * press, axis=0, keepdims=True) * part
+        for one, part in zip(two, parts, strict=True)
+    )
     margin = jnp.where(torn, -gain - pressed, jnp.inf)
     lowest = jnp.argmin(margin, axis=0)
 
     def there(rows):
-        return jnp.take_along_axis(rows, lowest[None], axis=0)[0]
+        return jnp.take_along_axis(rows, lowest[None], axis=0)
 
     own = (two[0] + two[1]) > 0
     ray = two[0] * there(parts[0]) + two[1] * there(parts[1])
@@ -177,7 +181,8 @@ def _between(
 
 def _lower(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, Array]:
     """The lower of two margins for each sample, and its ray."""
-    lower = jnp.min(other[0], axis=0) < jnp.min(one[0], axis=0)
+    least = [jnp.min(margin, axis=0, keepdims=True) for margin, _ in (one, other)]
+    lower = least[1] < least[0]
     return jnp.where(lower, other[0], one[0]), jnp.where(lower, other[1], one[1])
 
 

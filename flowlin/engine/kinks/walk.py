@@ -13,7 +13,7 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 from numpy.polynomial import chebyshev
 
-from flowlin._tools.arrays import Parameters, copied
+from flowlin._tools.arrays import Parameters, copied, with_axes
 from flowlin._tools.numerics import rounding_in, while_loop
 from flowlin._tools.series import bracketed_root
 from flowlin.engine.kinks.deep_flow import DeepFlow
@@ -70,12 +70,12 @@ def walk_piece(
     margins = _along(flow.margins, flow, frozen, path, t, t1, points)
     tolerance = flow.tolerances(y, frozen)
     slack = _slack(margins[0], tolerance)
-    curve = _Curve.through(points, margins + slack)
+    curve = _Curve.through(points, margins + slack[None])
     # As many points as make z exact, a polynomial of the dense output; it costs little.
     count = cast(int, solver.order(terms)) * flow.degree + 1
     if count > CHECKS:
         z = _along(flow.distances, flow, frozen, path, t, t1, _points(count))
-        curve = curve.finer(_points(count), z + slack[0], frozen.codes != SLIDING)
+        curve = curve.finer(_points(count), z + slack[:1], frozen.codes != SLIDING)
     found, before, after = curve.first_fall()
 
     def to_event():
@@ -116,7 +116,7 @@ def _first_event(curve, before, after, inside, tolerance) -> tuple[Array, Array,
     low, high = lax.stop_gradient(curve.first_root(before, after))
     there = curve(high)
     first = (jnp.argmin(there) == jnp.arange(there.size)).reshape(there.shape)
-    return low, high, first, inside & (there <= tolerance)
+    return low, high, first, inside & (there <= tolerance[None])
 
 
 def _points(count: int) -> np.ndarray:
@@ -145,7 +145,8 @@ def _basis(at: Float[Array, "*some"], count: int) -> Float[Array, "*some n"]:
     """The first Chebyshev polynomials, T_k(cos a) = cos(k a), at fractions of the step."""
     cosine = jnp.clip(2 * at - 1, -1.0, 1.0)
     angle = jnp.arctan2(jnp.sqrt((1 - cosine) * (1 + cosine)), cosine)  # quicker to compile
-    return jnp.cos(np.arange(count, dtype=angle.dtype) * angle[..., None])
+    degrees = with_axes(np.arange(count, dtype=angle.dtype), angle.ndim)
+    return jnp.cos(degrees * angle[..., None])
 
 
 class _Curve(eqx.Module):
@@ -168,7 +169,7 @@ class _Curve(eqx.Module):
         fine = _coefficients(points, values)
         more = [(0, points.size - self.coefficients.shape[0]), (0, 0), (0, 0), (0, 0)]
         first, second = jnp.pad(self.coefficients, more).swapaxes(0, 1)
-        return _Curve(jnp.stack([jnp.where(where, fine, first), second], axis=1))
+        return _Curve(jnp.stack([jnp.where(where[None], fine, first), second], axis=1))
 
     def __call__(self, at: Array) -> Float[Array, "2 H P"]:
         """All of them, at a fraction of the step."""
@@ -189,8 +190,9 @@ class _Curve(eqx.Module):
         below = value[1:] <= 0
         turns = (value[:-1] > 0) & ~below & (slope[:-1] < 0) & (slope[1:] > 0)
         part = jnp.where(turns, slope[:-1] / jnp.where(turns, slope[:-1] - slope[1:], 1.0), 0.0)
-        width = np.diff(GRID)[:, None]
-        dips = turns & (value[:-1] + slope[:-1] * width * part / 2 <= 0)
+        width = jnp.asarray(np.diff(GRID)[:, None])
+        start, fall, share = (a.astype(width.dtype) for a in (value[:-1], slope[:-1], part))
+        dips = turns & (start + fall * width * share / 2 <= 0)
         grid = jnp.asarray(GRID, flat.dtype)
 
         falls, fall = jnp.any(below), jnp.argmax(jnp.any(below, axis=1))
@@ -241,6 +243,7 @@ def _slack(margins: Array, tolerance: Array) -> Array:
     Zero, but for pairs within rounding of their kinks (they have just switched, or belong to a
     dead unit): those have to leave by more than rounding.
     """
+    tolerance = tolerance[None]
     return jnp.where(margins < tolerance, tolerance - jnp.minimum(margins, 0.0), 0.0)
 
 

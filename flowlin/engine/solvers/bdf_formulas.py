@@ -52,7 +52,7 @@ def formula(order: Int[Array, ""], h: Float[Array, ""], steps: Float[Array, "5"]
     for k in range(MOST - 1):
         polynomial = polynomial + jnp.where(k + 1 < order, inverse[k], 0) * _shifted(polynomial)
     inner, last, after = polynomial[1], inverse[order - 1], inverse[order]
-    alpha = -jnp.sum(jnp.where(j <= order, 1 / j, 0))
+    alpha = -jnp.sum(jnp.where(j <= q, 1 / j, 0))
     star, hat = -inner - alpha, -inner - last
     polynomial = polynomial + star * _shifted(polynomial)
     a1 = 1 - hat + alpha
@@ -76,7 +76,7 @@ def predicted(table: Float[Array, "6 N"]) -> Float[Array, "6 N"]:
 
 def rescaled(table: Float[Array, "6 N"], ratio: Float[Array, ""]) -> Float[Array, "6 N"]:
     """The same polynomial for a step that is longer by `ratio`."""
-    return table * (ratio**POWERS)[:, None]
+    return table * (ratio ** POWERS.astype(ratio.dtype))[:, None]
 
 
 def reordered(
@@ -98,10 +98,11 @@ def reordered(
         longer = place[k] * polynomial + _shifted(polynomial)
         polynomial = jnp.where(k < count, longer, polynomial)
     k = jnp.arange(MOST, dtype=table.dtype)
-    sums = jnp.sum(jnp.where(k < order, 1 / place - 1 / (k + 1), 0))
-    product = jnp.prod(jnp.where(k < order, place, 1))
+    held = k < order.astype(k.dtype)
+    sums = jnp.sum(jnp.where(held, 1 / place - 1 / (k + 1), 0))
+    product = jnp.prod(jnp.where(held, place, 1))
     vector = jnp.where(up, -sums / product * correction, -table[order])
-    moved = table + polynomial[:, None] * vector
+    moved = table + polynomial[:, None] * vector[None]
     return jnp.where(change == 0, table, moved)
 
 
@@ -213,7 +214,7 @@ def chosen(
     high = correction - rule.ratio / known * stretch ** (q + 1) * memory.correction
     up = _factor(BIAS_HIGHER * norm(high) * rule.higher, q + 2)
     down = jnp.where(look & (order > 1), down, 0)
-    up = jnp.where(look & (order < most) & (memory.ratio > 0), up, 0)
+    up = jnp.where(look & (order < jnp.asarray(most, order.dtype)) & (memory.ratio > 0), up, 0)
     best = jnp.maximum(jnp.maximum(same, down), up)
     changes = best >= LEAST
     change = jnp.where(best == same, 0, jnp.where(best == down, -1, 1))

@@ -119,7 +119,7 @@ class Ritz(eqx.Module):
         """Vectors without structure, to begin with."""
         noise = direction(jnp.zeros((count, like.size), jnp.float32))
         scale, turn = jnp.linalg.eigh(noise @ noise.T)
-        return Ritz((turn / jnp.sqrt(scale)).T @ noise, jnp.zeros(count, jnp.float32))
+        return Ritz((turn / jnp.sqrt(scale)[None]).T @ noise, jnp.zeros(count, jnp.float32))
 
     def solved(self, factor: Float[Array, ""], r: Float[Array, " N"]) -> Float[Array, " N"]:
         """About (1 - factor J)^-1 r: exact in these eigenvectors, r itself beside them."""
@@ -162,12 +162,12 @@ class Ritz(eqx.Module):
         inside, outside = inside + again, outside - again @ self.vectors
         gram = outside @ outside.T
         scale, turn = jnp.linalg.eigh(gram)
-        basis = turn * _inverse_root(scale)  # basis.T @ outside is orthonormal
+        basis = turn * _inverse_root(scale)[None]  # basis.T @ outside is orthonormal
         rows = jnp.concatenate([self.vectors, basis.T @ outside])
         known = jnp.concatenate([inside, gram @ basis], axis=1)[: len(directions)].T
         image = rows @ images.T
         scale, turn = jnp.linalg.eigh(known.T @ known)
-        into = turn * _inverse_root(scale)
+        into = turn * _inverse_root(scale)[None]
         known, image = known @ into, image @ into
         inner = known.T @ image
         outer = image - known @ inner
@@ -177,7 +177,7 @@ class Ritz(eqx.Module):
             known @ ((inner + inner.T) / 2) @ known.T
             + outer @ known.T
             + known @ outer.T
-            + (rest * self.values) @ rest.T
+            + (rest * self.values[None]) @ rest.T
         )
         values, turn = jnp.linalg.eigh(matrix)
         vectors = turn[:, :count].T @ rows

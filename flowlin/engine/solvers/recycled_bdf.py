@@ -225,7 +225,7 @@ class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
             min(DIRECTIONS, y.size),
         )  # fmt: skip
         correction = attached(step, found.x, state.ritz)
-        table = table + rule.corrector[:, None] * correction
+        table = table + rule.corrector[:, None] * correction[None]
         going = self._chosen(state, y, h, table, correction, rule, unravel)
         error = self._error(y, table[0], correction, going.factor, unravel)
         error = jnp.where(found.okay, lax.stop_gradient(error), jnp.inf)

@@ -291,7 +291,8 @@ class RKC(SecondOrder[RKCState]):
         f0 = lax.cond(made_jump, lambda: terms.vf(t0, y0, args), lambda: state.velocity)
         reach = SAFETY * jnp.abs(t1 - t0) * lax.stop_gradient(state.radius)
         stages = stages_for(reach, self.max_stages)
-        too_long = ~(reach <= stability_interval(self.max_stages)[-1])
+        longest = jnp.asarray(stability_interval(self.max_stages)[-1])
+        too_long = ~(reach.astype(longest.dtype) <= longest)
         k0 = terms.prod(f0, control)
         # A step too long is not taken: no stage runs away before it is rejected.
         k0 = jax.tree.map(lambda k: jnp.where(too_long, 0.0, k), k0)
