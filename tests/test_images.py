@@ -35,7 +35,7 @@ data_batch_4 3f7bb240661948b8f4d53e36ec720d8306f5668bd0071dcb4e6c947f78e9682b
 data_batch_5 d91802434d8376bbaeeadf58a737e3a1b12ac839077e931237e0dcd43adcb154
 test_batch f53d8d457504f7cff4ea9e021afcf0e0ad8e24a91f3fc42091b8adef61157831
 """
-SHA256 = {name: value for name, value in map(str.split, ORIGINALS.splitlines())}
+SHA256 = {name: value for name, value in map(str.split, ORIGINALS.strip().splitlines())}
 MNIST_COUNTS = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
 BATCHES = [name for name in SHA256 if "batch" in name]
 FOLDER, ARCHIVE = "cifar-10-batches-py", "cifar-10-python.tar.gz"

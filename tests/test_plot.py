@@ -58,7 +58,7 @@ def same_settings():
 
 def network_at(flow, k):
     """A saved network."""
-    return jax.tree.map(lambda a: np.asarray(a)[k], flow.networks)
+    return jax.tree.map(lambda a: jnp.asarray(np.asarray(a)[k]), flow.networks)
 
 
 def drawn(ax, label) -> Any:

@@ -12,6 +12,7 @@ from tests.solvers.problems import N, Parts, driven, field, heat, quadratic, ref
 
 TIMES = np.linspace(0, 2, 41)[1:]
 ORDERS, TOLERANCES = np.array([1, 2, 3, 5]), np.array([1e-3, 1e-4, 1e-5, 1e-6])
+SLACK = 0.4  # of an order that is read off steps of varying length and order
 STIFF = driven(900.0)
 
 
@@ -64,7 +65,7 @@ def test_the_error_falls_with_the_order(grid):
     errors = np.array([[size(end - exact[-1]) for end, *_ in row] for row in grid])
     steps = np.array([[int(run[2]["num_accepted_steps"]) for run in row] for row in grid])
     slopes = [np.polyfit(np.log(n), np.log(e), 1)[0] for n, e in zip(steps, errors, strict=True)]
-    np.testing.assert_allclose(slopes[:3], [-1, -2, -3], atol=0.35)
+    np.testing.assert_allclose(slopes[:3], [-1, -2, -3], atol=SLACK)
     assert slopes[3] < -4
     along = np.array([[np.max(np.linalg.norm(run[1] - exact, axis=1)) for run in r] for r in grid])
     assert np.all(along[2:] < 30 * TOLERANCES)
