@@ -4,7 +4,8 @@ It shares nothing with flowlin but the mathematics: SciPy's DOP853, event times 
 grid of each step, and Filippov's rule by trying all choices of gates.
 
 With $\tilde w_j = [b_j; w_j]$ and $\tilde x_i = [c; x_i]$ the network is
-$z_{ji} = \tilde w_j \cdot \tilde x_i$, $h_{ji} = \gamma_{ji} z_{ji}$, $\hat y_i = \sum_j a_j h_{ji}$,
+$z_{ji} = \tilde w_j \cdot \tilde x_i$, $h_{ji} = \gamma_{ji} z_{ji}$,
+$\hat y_i = \sum_j a_j h_{ji}$,
 where the gate $\gamma$ is 1 for z > 0 and the slope s for z < 0. The loss is the mean over samples
 of $|y_i - \hat y_i|^2 / 2$. So, with $e_i = (y_i - \hat y_i) / P$ and $C_{ji} = a_j \cdot e_i$, the
 flow is

@@ -69,7 +69,7 @@ def test_a_network_from_before_the_line_is_told_once(monkeypatch):
     """It ran at four digits without a word."""
     monkeypatch.setattr(fl.runs.run_options, "_told", False)
     task = fl.tasks.xor()
-    network = fl.LinearNetwork((0.1 * np.ones((2, 2)), 0.1 * np.ones((1, 2))))
+    network = fl.LinearNetwork((0.1 * np.ones((2, 2)), 0.1 * np.ones((2, 2))))
     early, narrow = network.astype("float32"), task.astype("float32")
     fl.gradient_flow(early, narrow, 0.1)  # float32 is meant
     fl.gradient_flow(early, task, 0.1, rtol=1e-4)  # so are its digits

@@ -157,8 +157,9 @@ def test_two_hidden_layers_are_graphs_where_nothing_slides():
             call()
 
 
+@pytest.mark.slow
 def test_what_it_refuses(flow, rectified, task):
-    linear = fl.gradient_descent(flow.final.linear(), task, 0.1, 2)
+    linear = fl.gradient_flow(flow.final.linear(), task, 0.1)
     other = fl.tasks.xor()
     for call, words in [
         (lambda: fl.rectified(linear, task), "ReLUNetwork"),

@@ -11,6 +11,7 @@ import numpy as np
 from scipy.integrate import solve_ivp
 
 N = 24
+CURVATURES = np.array([1.0, 30.0, 900.0])
 
 
 class Parts(NamedTuple):
@@ -51,21 +52,27 @@ def heat():
     return Problem(Parts(bar), size @ waves, 0.2, end, rates[-1])
 
 
-def quadratic(seed):
-    """Descent on a quadratic form whose curvatures span five decades, in a random basis."""
-    turn, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(N, N)))
-    rates = np.geomspace(1e-2, 1e3, N)
+def quadratic(seed, rates=np.geomspace(1e-2, 1e3, N)):
+    """Descent on a quadratic form with these curvatures, in a random basis."""
+    turn, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(rates.size, rates.size)))
     end = turn @ np.exp(-10 * rates)
-    return Problem(Parts(-(turn * rates) @ turn.T), turn @ np.ones(N), 10.0, end, rates[-1])
+    start = turn @ np.ones(rates.size)
+    return Problem(Parts(-(turn * rates) @ turn.T), start, 10.0, end, rates[-1])
 
 
-def driven(radius, leap=0.0):
+def driven(radius, leap=0.0, size=N, bend=0.02):
     """Descent on a quartic whose minimum moves with time; the last curvature may leap."""
-    rates = np.repeat([1.0, radius**0.5, radius], N // 3)
-    parts = Parts(-np.diag(rates), 1.0, np.append(np.zeros(N - 1), leap), 0.02)
-    start = np.cos(3 * np.arange(N))
+    rates = np.repeat([1.0, radius**0.5, radius], size // 3)
+    parts = Parts(-np.diag(rates), 1.0, np.append(np.zeros(size - 1), leap), bend)
+    start = np.cos(3 * np.arange(size))
     end = reference(parts, start, [2.0])[0]
     return Problem(parts, start, 2.0, end, radius + leap)
+
+
+def filled(problem):
+    """Its parts, of one shape for all problems of a size."""
+    size = problem.start.size
+    return Parts(*(np.broadcast_to(part, np.shape(part) or size) for part in problem.parts))
 
 
 def reference(parts, start, times):

@@ -8,7 +8,7 @@ import pytest
 from scipy.linalg import expm
 
 import flowlin as fl
-from tests.solvers.problems import N, Parts, driven, field, heat, quadratic, size
+from tests.solvers.problems import Parts, driven, field, filled, heat, quadratic, size
 
 calls = []
 
@@ -41,9 +41,8 @@ def solve():
         """With steps of one length if it is given, whatever their error."""
         steps = (1e-4, 0.0, np.inf) if step is None else (step, step, step)
         rtol = rtol if step is None else 1e6
-        parts = Parts(*(np.broadcast_to(part, np.shape(part) or N) for part in problem.parts))
         calls.clear()
-        found = program(parts, problem.start, problem.t1, rtol, *steps)
+        found = program(filled(problem), problem.start, problem.t1, rtol, *steps)
         jax.effects_barrier()
         return found
 
