@@ -294,6 +294,7 @@ def test_the_velocity_is_steepest_descent_of_the_loss_itself(walked):
     assert told > 30  # of 48; a side says little where C is small
 
 
+@pytest.mark.slow
 def test_log_activity_and_linearization_per_layer(walked):
     _, flow = walked
     log = flow.events.select("gate")

@@ -176,6 +176,7 @@ def extended(random_run):
     return random_run.extend(2 * T1)
 
 
+@pytest.mark.slow
 def test_an_extended_run_is_the_longer_one(extended, random_run):
     longer = run(random_network(), 2 * T1)
     assert distance(extended.final, longer.final) < of_flow(1e-10)

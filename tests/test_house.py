@@ -51,12 +51,12 @@ CLIMBS = {
 
 # Tests that look inside; all others use public names.
 INSIDERS = {
-    "solvers/test_inside.py",
+    "sharded_checks.py",
     "test_averaged.py",
-    "test_compiled.py",
     "test_crossings.py",
     "test_deep.py",
     "test_house.py",
+    "test_inside.py",
     "test_objectives.py",
     "test_walk.py",
 }

@@ -165,6 +165,7 @@ def test_linearization_time_of_a_log_written_by_hand():
     assert result.open.bracket[0] < 4.0 < result.open.bracket[1]
 
 
+@pytest.mark.slow
 def test_quantile_of_a_log_written_by_hand():
     # Four samples, q = 0.25: linear with at most one sample off, off with at most one on.
     rows = [(1, 0, 2, -1, 1), (2, 0, 0, 1, -1), (3, 0, 1, 1, -1)]

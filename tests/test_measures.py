@@ -144,6 +144,7 @@ def test_activity_at_a_quantile(quantile):
     assert 0 < found[0] < 1
 
 
+@pytest.mark.slow
 def test_many_samples_are_looked_at_in_chunks():
     """Some 900 at once of as many units as here, on a CPU."""
     task = gaussian(3001, 3, 2)
@@ -151,7 +152,7 @@ def test_many_samples_are_looked_at_in_chunks():
     (w1, w2, w3), (b1, b2, b3) = (map(np.asarray, arrays) for arrays in network.parameters)
     z = np.maximum(np.asarray(task.x) @ w1.T + 3 * b1, 0) @ w2.T + 3 * b2
     outputs = np.maximum(z, 0) @ w3.T + 3 * b3
-    wrong = np.mean(np.argmax(outputs, axis=1) != np.argmax(task.y, axis=1))
+    wrong = float(np.mean(np.argmax(outputs, axis=1) != np.argmax(np.asarray(task.y), axis=1)))
     for one in (network, network.frozen(task)):
         found = measures.activity(one, task, quantile=0.3, layer=1)
         np.testing.assert_allclose(found, activity_of(z, 0.3), atol=1e-15)

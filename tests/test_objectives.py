@@ -82,7 +82,7 @@ CASES = {
     "gates of units": (lambda task: deep(task, (6,)).always_on(task), MEAN, None),
     "linear": (lambda task: deep(task).linear(), fl.CrossEntropy(), None),
 }
-QUICK = ("gates of samples",)
+QUICK = ("relu",)
 
 
 @pytest.mark.parametrize(
@@ -275,6 +275,7 @@ def regressors(graph):
     return bundles(ahead, graph)
 
 
+@pytest.mark.slow
 def test_statistics_are_chosen_where_they_are_cheaper():
     assert not is_cheaper(*graph_of(8))
     network, task = graph_of(200)

@@ -17,6 +17,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 import flowlin as fl
+from tests.zoo import small_walk
 
 END = 20.0
 
@@ -29,15 +30,7 @@ def task():
 @pytest.fixture(scope="module")
 def flow(task):
     """A ReLU flow with sliding pairs and mode hits in its log."""
-    modes = fl.theory.modes(task, 1.0)
-    network = fl.ReLUNetwork.init(task, 6, variance=2e-2, key=jax.random.key(0))
-    flow = fl.gradient_flow(
-        network,
-        task,
-        END,
-        ts=np.linspace(0.0, END, 31),
-        events=(fl.ModeHits(modes, 0.5 * modes.full_strength),),
-    )
+    flow = small_walk(task)
     assert np.any(np.asarray(flow.events.new) == 0)
     return flow
 
@@ -92,6 +85,7 @@ def test_losses(flow, descent):
         fl.plot.losses({}, ax)
 
 
+@pytest.mark.slow
 def test_runs_of_any_model_are_drawn(task):
     model = eqx.nn.MLP(task.inputs, task.outputs, 3, 1, jnp.tanh, key=jax.random.key(0))
     run = fl.gradient_descent(model, task, 0.1, 10, save_every=10)

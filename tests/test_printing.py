@@ -276,6 +276,7 @@ def test_a_solution_says_whether_it_is_exact_and_why():
     assert all(len(row) <= 100 for row in text + rows)
 
 
+@pytest.mark.slow
 def test_a_bias_mode_says_its_rank_and_whether_conditions_hold():
     says(
         fl.theory.bias_mode(TASK, 2.0),

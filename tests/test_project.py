@@ -76,7 +76,7 @@ def readme():
 
 def test_readme_example_runs(readme):
     assert re.search(r"hitting times: \[[ \d.e+inf\n]+\]", readme)
-    for word in ("open", "closed", "always on"):
+    for word in ("open", "closed", "fraction", "ExactKinks()"):
         assert word in readme
     assert "nan" not in readme.lower()
 

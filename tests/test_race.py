@@ -171,6 +171,7 @@ def test_what_is_not_exact_is_said():
     assert "no" in repr(found).split("\n")[1]
 
 
+@pytest.mark.slow
 def test_common_modes_are_found_up_to_order():
     """Planted bases, with strengths of any sign and equal modes, and rounding when disturbed."""
     rng = np.random.default_rng(0)

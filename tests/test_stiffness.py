@@ -32,6 +32,7 @@ def handed_over():
     return flow, loss
 
 
+@pytest.mark.slow
 def test_a_run_that_becomes_stiff_goes_on_with_the_implicit_method(handed_over):
     flow, loss = handed_over
     assert flow.stats["solver"] == "Dopri8, then RecycledBDF"

@@ -63,7 +63,13 @@ def test_proposition_1_for_any_targets(c):
     np.testing.assert_allclose(found.margin**2, left / right, rtol=1e-12)
 
 
-@pytest.mark.parametrize(("branching", "c"), [(2, 0.0), (2, 1.0), (2, 10.0), (3, 1.0)])
+@pytest.mark.parametrize(
+    ("branching", "c"),
+    [
+        (2, 1.0),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((2, 0.0), (2, 10.0), (3, 1.0))),
+    ],
+)
 def test_a_balanced_tree_has_a_leading_bias_mode(branching, c):
     task = fl.tasks.hierarchy(5 - branching, branching)
     found = bias_mode(task, c)
@@ -171,7 +177,7 @@ def test_both_conditions_for_any_inputs(offset):
     np.testing.assert_array_equal(cs >= np.asarray(found.first_from), first)
 
 
-@pytest.mark.parametrize("samples", [4, 20])
+@pytest.mark.parametrize("samples", [4, pytest.param(20, marks=pytest.mark.slow)])
 def test_bias_mode_of_any_task_against_its_modes(samples):
     rng = np.random.default_rng(0)
     task = fl.Task(rng.normal(size=(samples, 5)), rng.normal(size=(samples, 3)))
@@ -197,6 +203,7 @@ def test_bias_mode_of_any_task_against_its_modes(samples):
     np.testing.assert_allclose(found.overlap, np.max(overlaps[0]), rtol=1e-11)
 
 
+@pytest.mark.slow
 def test_the_bias_mode_of_centred_inputs_needs_the_bias():
     """Centred inputs have the bias as an eigenvector, and no direction of the mean at c = 0."""
     rng = np.random.default_rng(0)

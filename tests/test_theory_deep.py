@@ -252,6 +252,7 @@ def test_second_derivatives_of_a_deep_mode():
     np.testing.assert_allclose(jax.jit(one)(t, a0), slope * carried, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_deep_slopes_are_numbers_at_every_end():
     ends = [0.0, 1.0, 1e-12], [0.0, 1.0, 1e-12], [0.0, 0.5], [1.0, 2.0, 3.0, INF]
     for t in (0.0, 1.0, INF, 1e300):

@@ -354,6 +354,7 @@ def by_functions(s, a0):
     return strength, time, half(s, a0), half(s, a0), *slope
 
 
+@pytest.mark.slow
 def test_a_mode_goes_through_transformations_whole():
     found = everything(theory.Mode(S, D, A0, tau=TAU))
     for a, b in zip(found, by_functions(S, A0), strict=True):

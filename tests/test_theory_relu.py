@@ -251,6 +251,7 @@ def test_clock_is_exact_for_one_sample():
     assert np.isinf(clock.hitting_times(1.01 * modes.full_strength)[0])
 
 
+@pytest.mark.slow
 def test_clock_follows_a_network_to_its_plateau(phase):
     modes = theory.modes(SMALL, 1.0)
     clock = theory.slowed_clock(phase, modes)

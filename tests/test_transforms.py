@@ -16,6 +16,8 @@ import pytest
 
 import flowlin as fl
 
+pytestmark = pytest.mark.slow
+
 TASK = fl.tasks.hierarchy(levels=2)
 AT = jnp.array([0.9, 1.1, 1.4, 6.0])  # c, tau, level, t1
 STEP = 1e-4 * jnp.array([1.0, 1.0, 1.0, 10.0])

@@ -94,6 +94,7 @@ def test_windows_survive_pauses_files_and_jit(network, descent, tmp_path):
             assert jnp.allclose(one, same, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_windows_are_for_full_batches(network, descent):
     with pytest.raises(ValueError, match=r"UnitSwitches\(0, window=31\)"):
         descent.linearization(window=31)

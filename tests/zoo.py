@@ -2,6 +2,7 @@
 
 import functools
 
+import jax
 import numpy as np
 
 import flowlin as fl
@@ -12,3 +13,13 @@ distance = functools.partial(fl.distance, relative=True)
 def times(t1):
     """151 times from 0 to the end: runs that save as many share their programs."""
     return np.linspace(0, t1, 151)
+
+
+def small_walk(task, rtol=1e-8, seed=0):
+    """Of six units to t = 20, with sliding pairs and mode hits in its log; `hierarchy(2)`."""
+    modes = fl.theory.modes(task, 1.0)
+    network = fl.ReLUNetwork.init(task, 6, variance=2e-2, key=jax.random.key(seed))
+    half = fl.ModeHits(modes, 0.5 * modes.full_strength)
+    return fl.gradient_flow(
+        network, task, 20.0, ts=np.linspace(0.0, 20.0, 31), events=(half,), rtol=rtol
+    )

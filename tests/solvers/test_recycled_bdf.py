@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from tests.solvers.problems import CURVATURES, Parts, driven, field, filled, quadratic, reference, size
+from tests.solvers.problems import (
+    CURVATURES,
+    Parts,
+    driven,
+    field,
+    filled,
+    quadratic,
+    reference,
+    size,
+)
 
 TIMES = np.linspace(0, 2, 41)[1:]
 ORDERS, TOLERANCES = np.array([1, 2, 3, 5]), np.array([1e-3, 1e-4, 1e-5, 1e-6])

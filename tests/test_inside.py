@@ -1,4 +1,4 @@
-"""Parts of solvers that no run shows alone, and what is behind the field that they integrate."""
+"""Parts that no run shows alone: of solvers, of the field behind them, of compiling."""
 
 from typing import Any
 
@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import flowlin as fl
+from flowlin._tools import numerics
+from flowlin._tools.numerics import earlier, jit_by_array
 from flowlin.engine import signals
 from flowlin.engine.solvers.bdf_formulas import NordsieckInterpolation, polynomial
 from flowlin.engine.solvers.newton_krylov import Ritz
@@ -262,3 +264,52 @@ def test_the_loss_of_a_modified_flow_is_looked_at_inside_steps():
     (watch,) = fl.LossBelow(0.3).watches(network, task, changed, fl.SmoothKinks())
     assert not watch.monotone
     assert flow.stats["objective"] == "FullData, modified"
+
+
+# ---- How programs are compiled.
+
+
+def test_an_array_that_occurs_twice_is_handed_over_once():
+    traced = []
+
+    @jit_by_array
+    def function(tree, power):
+        traced.append(tree)
+        return {name: value**power for name, value in tree.items()}
+
+    a, b = jnp.arange(3.0), jnp.ones(3)
+    out = function({"x": a, "y": b, "z": a}, 2)
+    assert traced[0]["x"] is traced[0]["z"]
+    assert traced[0]["x"] is not traced[0]["y"]
+    assert np.array_equal(out["z"], np.asarray(a) ** 2)
+    function({"x": b, "y": a, "z": b}, 2)
+    assert len(traced) == 1, "compiled again for other arrays in the same places"
+    out = function({"x": a, "y": a, "z": b}, 2)
+    assert len(traced) == 2
+    assert np.array_equal(out["z"], np.asarray(b) ** 2)
+
+
+def test_small_arrays_have_an_option_and_others_none(monkeypatch):
+    """An option that XLA does not know shows where it is handed over, and is left out there."""
+    monkeypatch.setattr(numerics, "OLDER_LOOPS", {"xla_unknown": True})
+    numerics._knows_older_loops.cache_clear()
+    assert float(jit_by_array(jnp.sum)(jnp.ones(2))) == 2
+    numerics._knows_older_loops.cache_clear()
+    monkeypatch.setattr(numerics, "_knows_older_loops", lambda: True)
+    function = jit_by_array(jnp.sum)
+    with pytest.raises(RuntimeError, match="xla_unknown"):
+        function(jnp.ones(2))
+    assert float(function(jnp.ones(numerics.SMALL + 1))) == numerics.SMALL + 1
+    assert float(jax.jit(lambda: function(jnp.ones(2)))()) == 2
+    assert float(jax.vmap(jax.grad(function))(jnp.ones((1, 2)))[0, 0]) == 1
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_earlier_floats_are_those_of_numpy(dtype):
+    back = jax.jit(lambda t: earlier(t, 100))
+    for t in np.asarray([1e-30, 0.3, 1.0, 2.0**-3, 60.0, 1e20], dtype):
+        before = t
+        for _ in range(100):
+            before = np.nextafter(before, dtype(-np.inf))
+        assert back(t) == before
+        assert back(t).dtype == dtype
