@@ -14,6 +14,9 @@ import jaxtyping
 import pytest
 
 jax.config.update("jax_enable_x64", True)
+# No dtype and no shape is guessed, in the library as in the tests.
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
 
 import flowlin as fl
 
@@ -61,7 +64,7 @@ def tree():
 def aligned(tree):
     """A balanced network aligned to the tree's modes, and the modes."""
     modes = fl.theory.modes(tree, 1.0)
-    product = (modes.u * jax.numpy.linspace(1e-3, 3e-3, 9)) @ modes.v.T
+    product = (modes.u * jax.numpy.linspace(1e-3, 3e-3, 9)[None]) @ modes.v.T
     return fl.LinearNetwork.balanced(tree, product=product, key=jax.random.key(1)), modes
 
 

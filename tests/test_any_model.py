@@ -121,7 +121,8 @@ def test_descent_is_a_loop_of_optax_and_leaves_alone_what_is_not_trainable():
     @eqx.filter_jit
     def step(moving, state):
         slope = jax.grad(lambda w: loss_of(eqx.combine(w, rest)))(moving)
-        updates, state = optimiser.update(slope, state, moving)
+        with jax.numpy_dtype_promotion("standard"):  # which optax needs
+            updates, state = optimiser.update(slope, state, moving)
         return eqx.apply_updates(moving, updates), state
 
     for _ in range(60):

@@ -35,8 +35,8 @@ def linearised(network, spec, task, factors, t):
         return jnp.ravel(jax.vmap(eqx.combine(back(w), rest))(task.x))
 
     f0, j = np.asarray(outputs(w0)), np.asarray(jax.jacrev(outputs)(w0))
-    rates = np.repeat(factors, task.outputs)
-    pull = -j.T * rates
+    rates = np.repeat(np.asarray(factors), task.outputs)
+    pull = -j.T * rates[None]
     whole = np.zeros((len(w0) + 1,) * 2)
     whole[:-1, :-1], whole[:-1, -1] = pull @ j, pull @ (f0 - np.ravel(task.y))
     step = scipy.linalg.expm(whole * t)[:-1, -1]

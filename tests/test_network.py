@@ -250,7 +250,7 @@ def test_affine_is_the_end_to_end_map(flags):
     matrix, offset = network.affine()
     np.testing.assert_allclose(matrix, weights[2] @ weights[1] @ weights[0], atol=1e-13)
     x = jnp.asarray(inputs())
-    np.testing.assert_allclose(x @ matrix.T + offset, network.outputs(x), atol=1e-13)
+    np.testing.assert_allclose(x @ matrix.T + offset[None], network.outputs(x), atol=1e-13)
     np.testing.assert_allclose(offset, network(jnp.zeros(3)), atol=1e-13)
 
 

@@ -78,14 +78,14 @@ def test_fractions_are_those_that_keep_sliding_pairs_on_their_kinks(rectified, t
         return fl.SquaredError()(outputs, task.y)
 
     (w, _), (b, _) = jax.grad(loss)(gated.parameters)
-    z_rate = task.x @ w.T + network.bias_strength * b
+    z_rate = task.x @ w.T + network.bias_strength * b[None]
     assert np.max(np.abs(np.asarray(z_rate)[slides])) < 1e-12
     moved = np.asarray(gates + 0.1 * slides)  # other fractions do not
     gated = fl.GatedLinearNetwork(
         network.weights, network.biases, network.bias_strength, gates=(jnp.asarray(moved),)
     )
     (w, _), (b, _) = jax.grad(loss)(gated.parameters)
-    z_rate = task.x @ w.T + network.bias_strength * b
+    z_rate = task.x @ w.T + network.bias_strength * b[None]
     assert np.max(np.abs(np.asarray(z_rate)[slides])) > 1e-6
 
 

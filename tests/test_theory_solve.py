@@ -43,7 +43,7 @@ def riccati():
 
     def made(balance):
         task = white_task(targets(3, 4, 2), 0.64, centred=True)
-        task = fl.Task(task.x, task.y + np.arange(4.0))
+        task = fl.Task(task.x, task.y + np.arange(4.0)[None])
         network = fl.LinearNetwork.balanced(
             task, 3, variance=0.05, bias_strength=0.8, balance=balance, key=KEY
         )

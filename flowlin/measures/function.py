@@ -97,7 +97,7 @@ def on_grid(
     axes = tuple(axes) if isinstance(axes, (tuple, list)) else (axes,) * inputs
     if len(axes) != inputs:
         raise ValueError(f"`axes` needs one array for each of {inputs} inputs, got {len(axes)}.")
-    axes = [floating("axes", axis) for axis in axes]
+    axes = [floating("axes", axis).astype(own.dtype) for axis in axes]
     if any(axis.ndim != 1 or not axis.size for axis in axes):
         raise ValueError(
             "`axes` must be one-dimensional and not empty, got shapes "

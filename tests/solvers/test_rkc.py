@@ -52,7 +52,7 @@ def solve():
 
 def test_order_two_and_every_evaluation_is_counted(solve):
     """On a nonlinear field that depends on time, whatever the stages."""
-    problem, steps, errors = driven(30.0), (20, 40, 80, 320), []
+    problem, steps, errors = driven(30.0), (80, 160, 320, 640), []
     for n in steps:
         end, evaluations, _, counts, _ = solve(problem, step=(1 + 1e-9) * problem.t1 / n)
         errors.append(size(end - problem.end))

@@ -214,7 +214,7 @@ class AveragedGates(SecondOrder[AveragedState]):
         c, h = self.network.bias_strength, self.network.activation(0, z)
         outputs = h @ readout.T
         if offset is not None:
-            outputs = outputs + c * offset
+            outputs = outputs + c * offset[None]
         error = -jax.grad(self.loss)(outputs, self.task.y, self.task.weights)
         pull = None if offset is None else c * jnp.sum(error, axis=0)
         return Drive(error @ readout, error.T @ h, pull)
