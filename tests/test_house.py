@@ -70,6 +70,13 @@ LONG = {
     "flowlin/record/trajectory.py",
     "flowlin/runs/gradient_descent.py",
     "flowlin/theory/race.py",
+    "tests/test_deep.py",
+    "tests/test_flow.py",
+    "tests/test_messages.py",
+    "tests/test_network.py",
+    "tests/test_objectives.py",
+    "tests/test_pausing.py",
+    "tests/test_walk.py",
 }
 # Flags and inner parts of JAX with which programs are not those that users run; in two parts, so
 # that this file does not hold them.

@@ -8,6 +8,7 @@ import pytest
 import flowlin as fl
 from tests import zoo
 
+pytestmark = pytest.mark.slow  # a walk, and the program that reads it
 T1 = 20.0
 
 
@@ -44,7 +45,6 @@ def test_intervals_are_those_of_the_log(flow, rectified):
         assert rectified.sliding[k] == np.sum(own == 0)
 
 
-@pytest.mark.slow
 def test_between_switches_the_graph_flows_as_the_network(rectified, task):
     start, end = rectified.times[:2]
     assert rectified.sliding[0] == 0
@@ -117,7 +117,6 @@ def test_overlap_of_two_times_counts_pairs(rectified):
     assert found[0, 1] == own < 1
 
 
-@pytest.mark.slow
 def test_on_symmetric_data_relu_is_linear_at_half_speed_and_half_width():
     """Pairs of units (w, a), (-w, -a), samples x, -x with odd targets (Zhang et al. 2025).
 
@@ -140,7 +139,6 @@ def test_on_symmetric_data_relu_is_linear_at_half_speed_and_half_width():
     assert float(jnp.max(jnp.abs(full.final.weights[0] - flow.final.weights[0][:4]))) > 1e-2
 
 
-@pytest.mark.slow
 def test_two_hidden_layers_are_graphs_where_nothing_slides():
     task = fl.tasks.xor()
     network = fl.ReLUNetwork.init(task, (4, 4), 0.3, key=jax.random.key(0))
@@ -156,7 +154,6 @@ def test_two_hidden_layers_are_graphs_where_nothing_slides():
             call()
 
 
-@pytest.mark.slow
 def test_what_it_refuses(flow, rectified, task):
     linear = fl.gradient_flow(flow.final.linear(), task, 0.1)
     other = fl.tasks.xor()
