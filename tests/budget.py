@@ -31,9 +31,9 @@ COMPILED = "/jax/core/compile/backend_compile_duration"
 spent: Counter[str] = Counter()  # of this process: "seconds" of compiling, in how many "programs"
 
 
-def _count(event: str, duration: float, **_) -> None:
+def _count(event: str, duration_secs: float, **_) -> None:
     if event == COMPILED:
-        spent.update(seconds=duration, programs=1)
+        spent.update(seconds=duration_secs, programs=1)  # pyright: ignore
 
 
 jax.monitoring.register_event_duration_secs_listener(_count)

@@ -197,11 +197,11 @@ def walk(network: Any, task: Any, t1: float, ts: Any = None) -> Walk:
             event = _first_fall(
                 lambda t, path=path, sides=sides: flow.margins(path(t), sides), floor, t, steps.t
             )
-            end, who = (steps.t, None) if event is None else event
+            end = steps.t if event is None else event[0]
             saved += [path(s) for s in ts if t < s <= end or s == t == 0.0]
             t, state = end, path(end)
         if event is not None:
-            before, sides = sides, flow.decided(state, sides, who)
+            before, sides = sides, flow.decided(state, sides, event[1])
             old, new = flow.of_samples(before), flow.of_samples(sides)
             switches += [(t, *pair, old[*pair], new[*pair]) for pair in np.argwhere(old != new)]
     weights = [flow.split(one) for one in saved]

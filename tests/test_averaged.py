@@ -42,7 +42,7 @@ class Solve:
         self.solver = AveragedGates(network, task, loss, tau) if solver is None else solver
 
     def fixed(self, network, steps):
-        return self._end(network, self.t1 / steps, diffrax.ConstantStepSize())
+        return self._end(network, self.t1 / steps.astype(float), diffrax.ConstantStepSize())
 
     def adaptive(self, network, rtol, adjoint=diffrax.RecursiveCheckpointAdjoint()):
         controller = diffrax.PIDController(rtol=rtol, atol=rtol / 100)
@@ -160,7 +160,7 @@ def test_agrees_with_the_exact_walk(digits, exact):
     # |w|^2 + b^2 - |a|^2 is conserved per unit.
     (w, a), (b, _) = flow.networks.parameters
     conserved = jnp.sum(w**2, axis=2) + b**2 - jnp.sum(a**2, axis=1)
-    assert jnp.max(jnp.abs(conserved - conserved[0])) < 1e-6 * jnp.max(jnp.sum(w**2, axis=2))
+    assert jnp.max(jnp.abs(conserved - conserved[:1])) < 1e-6 * jnp.max(jnp.sum(w**2, axis=2))
 
     # Every gate switches as often as in the exact walk, at the same times.
     found, known = (f.events.select("gate") for f in (flow, exact))
@@ -172,7 +172,7 @@ def test_agrees_with_the_exact_walk(digits, exact):
 
     # The grazing margin, from the saved networks.
     z = np.asarray(jax.vmap(lambda n: n.preactivations(task.x)[0])(flow.networks))
-    errors = task.y - jax.vmap(lambda n: n.outputs(task.x))(flow.networks)
+    errors = task.y[None] - jax.vmap(lambda n: n.outputs(task.x))(flow.networks)
     strength = np.asarray(jnp.einsum("tpo,toh->tph", errors, a))
     size = (
         np.asarray(jnp.sqrt(jnp.sum(w**2, 2) + b**2))[:, None]

@@ -134,12 +134,17 @@ def test_other_numbers_compile_nothing(pair):
     assert fl.distance(one.final, other.final) > 0
 
 
+def levels(share):
+    """A watch of mode hits."""
+    return fl.ModeHits(MODES, share=share).watches(RELU_23, TASK, None, None)  # pyright: ignore
+
+
 @pytest.mark.parametrize(
     ("make", "most"),
     [
         # Beside the one program, variance and c become arrays.
         (lambda variance: fl.ReLUNetwork.init(TASK, 23, variance, key=jax.random.key(0)), 3),
-        (lambda share: fl.ModeHits(MODES, share=share).watches(RELU_23, TASK, None, None), 3),
+        (levels, 3),
     ],
     ids=["initial weights", "levels of mode hits"],
 )

@@ -233,7 +233,7 @@ def test_it_is_resumed_to_the_bit(row, whole, tmp_path):
     path = tmp_path / "run.npz"
     with pytest.raises(KeyboardInterrupt) as stopped:
         row(checkpoint=path, progress=fl.LogProgress(1e-12, Killed()))
-    assert 0 < stopped.value.trajectory.end < whole.end
+    assert 0 < stopped.value.trajectory.end < whole.end  # pyright: ignore
     assert_same(row(checkpoint=path), whole)
 
 

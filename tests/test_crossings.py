@@ -295,7 +295,7 @@ def test_a_mode_strength_along_a_step_needs_no_matrices(tree, hidden, solver):
     weights = [rng.normal(size=n[::-1]) for n in pairwise(widths)]
     biases = [rng.normal(size=n) for n in widths[1:]]
     network, modes = fl.LinearNetwork(weights, biases), fl.theory.modes(tree, 1.0)
-    (watch,) = fl.ModeHits(modes, 0.3).watches(network, tree, None, None)
+    (watch,) = fl.ModeHits(modes, 0.3).watches(network, tree, None, None)  # pyright: ignore
 
     @jax.jit
     def both(t):
@@ -382,7 +382,7 @@ def found_and_true(events, network, keys, grid=2001):
         step = wild_step(observer, network, key)
         empty = Brackets.empty(step.before.shape[0], Unresolved.none(jnp.float64))
         found, _ = step.looked_through(empty)
-        real = jnp.arange(found.room) < found.count
+        real = jnp.arange(found.room, dtype=found.count.dtype) < found.count
         numbers = jnp.zeros(step.before.shape[0]).at[found.marks[:, 0]].add(real)
         above = jax.lax.map(lambda t: observer(step.path(t)) > 0, jnp.linspace(1.0, 3.0, grid))
         return numbers, jnp.sum(above[1:] != above[:-1], axis=0), found.doubts.count

@@ -2,6 +2,7 @@
 
 import itertools
 import warnings
+from typing import Any
 
 import diffrax
 import equinox as eqx
@@ -49,13 +50,13 @@ def test_with_one_hidden_layer_it_is_the_walk_unit_by_unit(slope, tau):
     one = UnitRule(GatedFlow(network, task, loss, tau), 4, "lax")
     all_ = NetworkRule(DeepFlow(network, task, loss, tau), 100)
     at = all_.flow.moving(network.parameters)
-    modes = [eqx.filter_jit(rule.start)(at) for rule in (one, all_)]
+    modes: list[Any] = [eqx.filter_jit(rule.start)(at) for rule in (one, all_)]
     assert all(not np.any(m.trouble) for m in modes)
     assert np.array_equal(modes[0].codes, modes[1].codes)
     # Where the biases alone move, a unit slides on one kink at most.
     alone = jax.tree.leaves(tau)[0] == 3.0
     assert np.sum(modes[0].codes == 0) > (1 if alone else 3)
-    frozen = [rule.flow.freeze(m) for rule, m in zip((one, all_), modes, strict=True)]
+    frozen: list[Any] = [rule.flow.freeze(m) for rule, m in zip((one, all_), modes, strict=True)]
     for part in (lambda f, z: f(None, at, z), lambda f, z: f.margins(at, z)):
         a, b = (
             eqx.filter_jit(part)(rule.flow, z) for rule, z in zip((one, all_), frozen, strict=True)
@@ -159,7 +160,7 @@ def enumerated(network, task, sides, pairs):
         base = outcome(np.zeros(len(slides)))[2][still]
         columns = [outcome(one)[2][still] - base for one in np.eye(len(slides))]
         signals = np.linalg.solve(np.array(columns).T, -base) if slides else np.zeros(0)
-        velocity, c, rates = outcome(signals)
+        velocity, c, rates = outcome(signals)  # pyright: ignore
         fine = np.all((signals <= 1e-9) & (signals >= c[still] - 1e-9))
         if fine and np.all(rates[~still] * np.array(choice)[~still] >= -1e-9):
             found.append(velocity)
@@ -290,7 +291,7 @@ def test_the_velocity_is_steepest_descent_of_the_loss_itself(walked):
                 other = codes.copy()
                 other[tuple(pair)] = side
                 lowest, energy = gaps(parameters, other)
-                told += lowest < -1e-5 or abs(energy) > 1e-3
+                told += bool(lowest < -1e-5 or abs(energy) > 1e-3)
     assert told > 30  # of 48; a side says little where C is small
 
 
@@ -586,7 +587,7 @@ def test_derivatives_through_slides_in_two_layers():
         assert all(np.array_equal(one[2], component) for one in near)
         weigh = np.array([1.0, -8.0, 8.0, -1.0]) / (12 * step)
         finite = [sum(w * one[k] for w, one in zip(weigh, near, strict=True)) for k in (0, 1)]
-        off = np.abs(slope_time[there] / finite[0][there] - 1)
+        off = np.abs(slope_time[there] / finite[0][there] - 1)  # pyright: ignore
         assert np.median(off) < 3e-9
         assert np.max(off) < 1e-5
         assert np.linalg.norm(slope_final - finite[1]) < 1e-8 * np.linalg.norm(finite[1])
@@ -613,10 +614,10 @@ def test_float32_and_sweeps(walked):
     )
     assert not runs.failed
     assert np.array_equal(runs[0].events.component, flow.events.component)
-    narrow = jax.tree.map(lambda a: a.astype(jnp.float32), (network, TREE))
+    narrow, task = jax.tree.map(lambda a: a.astype(jnp.float32), (network, TREE))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # once a process, of float32
-        found = fl.gradient_flow(*narrow, END)
+        found = fl.gradient_flow(narrow, task, END)
     assert found.result == fl.RESULTS.successful
     assert distance(found.final, flow.final) < 1e-3
 

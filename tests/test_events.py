@@ -53,7 +53,8 @@ def test_table_and_uncertainty(hits):
 def test_shares_are_of_each_modes_full_strength(tree, aligned):
     network, modes = aligned
     shares = np.linspace(0.1, 0.9, 9)
-    (watch,) = fl.ModeHits(modes, share=shares).watches(network, tree, None, None)
+    event = fl.ModeHits(modes, share=shares)
+    (watch,) = event.watches(network, tree, None, None)  # pyright: ignore
     gaps, full = np.asarray(watch.function(network)), np.asarray(modes.full_strength)
     expected = np.asarray(modes.strengths(network, tree)) - shares * full
     assert np.allclose(gaps[:8], expected[:8], rtol=1e-13)

@@ -207,7 +207,7 @@ def test_pathway_statistics_are_averages_over_samples():
         x = np.ones((40, 1)) if p.source == "bias" else np.asarray(task.x[:, columns[p.source]])
         gate = np.ones(40)
         for name in {*p.nodes, *p.edges} & {*network.node_gates, *network.edge_gates}:
-            gate = gate * network.gate(name)
+            gate = gate * network.gate(name)  # pyright: ignore
         np.testing.assert_allclose(p.gate, gate)
         return gate[:, None] * x
 

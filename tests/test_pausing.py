@@ -58,7 +58,7 @@ class Lines(io.StringIO):
         return len(text)
 
 
-def at_every_step(act=lambda line: None):
+def at_every_step(act=lambda line: None) -> Any:
     """Pauses after each step, from the 16th on."""
     return fl.LogProgress(1e-12, Lines(act))
 
@@ -178,7 +178,7 @@ def test_ctrl_c_hands_back_the_trajectory():
     press = on_line(2, lambda: signal.raise_signal(signal.SIGINT))
     with pytest.raises(KeyboardInterrupt) as stopped:
         run(progress=at_every_step(press))
-    part = stopped.value.trajectory
+    part = stopped.value.trajectory  # pyright: ignore
     assert part.result == fl.RESULTS.interrupted
     assert int(part.stats["num_steps"]) == 16  # the last pause that was over
     assert f"What was computed until t = {float(part.end):.6g}" in stopped.value.__notes__[0]
@@ -192,7 +192,7 @@ def test_ctrl_c_before_the_first_pause_says_so(monkeypatch):
     monkeypatch.setattr(time, "monotonic", interrupt)
     with pytest.raises(KeyboardInterrupt) as stopped:
         run()
-    assert stopped.value.trajectory is None
+    assert stopped.value.trajectory is None  # pyright: ignore
 
 
 def press_later(seconds):
@@ -206,7 +206,7 @@ def test_ctrl_c_from_outside_is_heard_without_anything_that_pauses(whole, alone)
     press_later(0.5)
     with pytest.raises(KeyboardInterrupt) as stopped:
         run(1e9)
-    assert stopped.value.trajectory.end > whole.end
+    assert stopped.value.trajectory.end > whole.end  # pyright: ignore
 
 
 @pytest.mark.slow
@@ -217,13 +217,14 @@ def test_a_sweep_hands_back_what_was_begun(workers):
     press_later(8.0)  # to compile, and until the first pause
     with pytest.raises(KeyboardInterrupt) as stopped:
         fl.sweep(networks, TASK, 1e9, **how)
-    flows = stopped.value.trajectories
+    flows = stopped.value.trajectories  # pyright: ignore
     assert len(flows) == workers
     assert all(flow.result == fl.RESULTS.interrupted for flow in flows.values())
     press_later(1.0)
     with pytest.raises(KeyboardInterrupt) as stopped:
         fl.sweep(networks, TASK, 1e9, **how, record=lambda flow: {"a": 1.0})
-    assert stopped.value.rows == {}  # not one run was through
+    # Not one run was through.
+    assert stopped.value.rows == {}  # pyright: ignore
 
 
 def test_a_full_disk_loses_nothing(whole, tmp_path, clock, monkeypatch):
@@ -240,7 +241,7 @@ def test_a_full_disk_loses_nothing(whole, tmp_path, clock, monkeypatch):
         patch.setattr(os, "replace", full)
         with pytest.raises(OSError, match="No space left") as stopped:
             run(checkpoint=path, progress=log)
-    part = stopped.value.trajectory
+    part = stopped.value.trajectory  # pyright: ignore
     assert part.result == fl.RESULTS.interrupted
     notes = " ".join(stopped.value.__notes__)
     assert "Checkpoint: [Errno 28]" in notes
@@ -278,7 +279,7 @@ def test_a_checkpoint_goes_on_from_where_it_stands(whole, tmp_path, clock):
     path, log = tmp_path / "run.npz", at_every_step()
     with pytest.raises(KeyboardInterrupt) as stopped:
         run(checkpoint=path, progress=at_every_step(on_line(30, interrupt)))
-    end = float(stopped.value.trajectory.end)
+    end = float(stopped.value.trajectory.end)  # pyright: ignore
     assert np.load(path)["content.flow.end"] == end  # which by the clock was not due
     assert_same(run(checkpoint=path, progress=log), whole)
     first = re.match(r"t = ([\d.]+) ", log.stream.getvalue())
@@ -355,7 +356,7 @@ def test_descent_is_one_run_however_it_was_broken_off(kind, tmp_path):
     assert_same(descend(70, progress=at_every_step()), whole)
     with pytest.raises(KeyboardInterrupt) as stopped:
         descend(70, checkpoint=path, progress=at_every_step(on_line(10, interrupt)))
-    part = stopped.value.trajectory
+    part = stopped.value.trajectory  # pyright: ignore
     assert part.result == fl.RESULTS.interrupted
     assert 7 < int(part.counts["num_steps"]) < 40
     np.testing.assert_array_equal(part.losses, whole.losses[: len(part.losses)])
@@ -440,7 +441,7 @@ class Stopping(diffrax.ClipStepSizeController):
 @pytest.mark.parametrize("network", [LINEAR, RELU], ids=["linear", "relu"])
 def test_an_extended_run_is_one_with_a_step_end_there(network):
     control = diffrax.PIDController(rtol=1e-8, atol=1e-10)
-    stopping = Stopping(control, step_ts=jnp.asarray([1.9]))
+    stopping = Stopping(control, step_ts=jnp.asarray([1.9]))  # pyright: ignore
     early, late = np.linspace(0, 1.8, 10), np.linspace(2, 4, 10)  # as many times as elsewhere
 
     def part(t1, ts, control):

@@ -123,7 +123,8 @@ def narrow():
     """By seed: a network, its task, and its walk in float32; one program."""
     found = {}
     for seed in (0, 7):
-        network, task = (one.astype(jnp.float32) for one in drawn(seed))
+        network, task = drawn(seed)
+        network, task = network.astype(jnp.float32), task.astype(jnp.float32)
         found[seed] = network, task, fl.gradient_flow(network, task, 10.0)
     return found
 

@@ -152,7 +152,7 @@ def random_log(rng, names, shape, events=40):
     component, old, new = np.array(rows).T
     time = np.sort(rng.uniform(0, 1, events))
     log = time, 1e-9 * time, component, old, new, np.array(events), initial
-    return fl.EventLog(*map(jnp.asarray, log), channels)
+    return fl.EventLog(*map(jnp.asarray, log), channels)  # pyright: ignore
 
 
 @pytest.mark.filterwarnings("ignore::flowlin.LinearizationWarning")
@@ -300,9 +300,9 @@ def test_an_early_phase_and_its_clock_say_where_units_go():
     fate = jnp.asarray([1, -1, 0, 1, -1, -1])
     change = jnp.asarray([0.5, np.inf, 2.0, np.inf, np.inf, np.inf])
     early = fl.theory.EarlyPhase(
-        rates=None, component=None, fate=fate, first_change=change, final_codes=None, trouble=None,
-        reached=None, pieces=None, t1=jnp.asarray(2.5), start=RELU, task=TASK, tau=jnp.asarray(1.0),
-        loss=fl.SquaredError(),
+        rates=None, component=None, final_codes=None, trouble=None,  # pyright: ignore
+        reached=None, pieces=None, fate=fate, first_change=change,  # pyright: ignore
+        t1=jnp.asarray(2.5), start=RELU, task=TASK, tau=jnp.asarray(1.0), loss=fl.SquaredError(),
     )  # fmt: skip
     says(
         early,

@@ -228,7 +228,7 @@ def test_pathways_are_drawn(race, both):
 
 BAD = (
     (
-        lambda race: fl.theory.race(fl.LinearNetwork.init(TREE, 4, key=KEY), TREE),
+        lambda _: fl.theory.race(fl.LinearNetwork.init(TREE, 4, key=KEY), TREE),  # pyright: ignore
         "an fl.GatedGraph",
     ),
     (lambda race: fl.theory.race(diamond(bias=["a"]), TREE), "`network` has biases"),

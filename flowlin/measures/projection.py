@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flowlin._tools.arguments import WORDS, checked, flag, refuse
-from flowlin._tools.arrays import average
+from flowlin._tools.arrays import average, widest
 from flowlin._tools.files import storable
 from flowlin._tools.numerics import root
 from flowlin.measures.along import task_or_none, whole
@@ -180,5 +180,6 @@ def distance(a: Any, b: Any, *, relative: bool = False) -> Float[Array, ""]:
 @jax.jit
 def _norms(a: list[Array], b: list[Array]) -> tuple[Array, Array]:
     """Norms of the difference and of b."""
-    off = sum(jnp.sum((x - y) ** 2) for x, y in zip(a, b, strict=True))
+    dtype = widest(*a, *b)
+    off = sum(jnp.sum((x.astype(dtype) - y.astype(dtype)) ** 2) for x, y in zip(a, b, strict=True))
     return root(jnp.asarray(off)), root(jnp.asarray(sum(jnp.sum(y**2) for y in b)))

@@ -116,12 +116,12 @@ def linear_cka(a: ArrayLike, b: ArrayLike, *, debiased: bool = False) -> Float[A
     if debiased and samples < 4:
         raise ValueError(f"the unbiased estimator needs at least 4 samples, got {samples}.")
     axes = max(a.ndim, b.ndim)
-    a, b = (with_axes(m, axes - m.ndim) for m in (a, b))
+    x, y = (with_axes(m, axes - m.ndim) for m in (a, b))
     # The ratio knows no scale; without one nothing overflows.
-    scales = [lax.stop_gradient(jnp.max(jnp.abs(m), axis=(-2, -1), keepdims=True)) for m in (a, b)]
-    a, b = a / scales[0], b / scales[1]
+    scales = [lax.stop_gradient(jnp.max(jnp.abs(m), axis=(-2, -1), keepdims=True)) for m in (x, y)]
+    x, y = x / scales[0], y / scales[1]
     hsic = partial(_hsic, debiased=debiased)
-    return hsic(a, b) / jnp.sqrt(hsic(a, a) * hsic(b, b))
+    return hsic(x, y) / jnp.sqrt(hsic(x, x) * hsic(y, y))
 
 
 def _hsic(a: Array, b: Array, debiased: bool) -> Array:

@@ -88,5 +88,5 @@ def reference(parts, start, times):
     return solve_ivp(velocity, (0.0, times[-1]), start, t_eval=times, **options).y.T
 
 
-def size(gap, scale=1.0):
+def size(gap, scale: Any = 1.0):
     return float(np.linalg.norm(gap) / np.linalg.norm(scale))

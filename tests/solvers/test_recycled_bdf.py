@@ -1,5 +1,7 @@
 """The stiff multistep method in plain diffrax: order, step control, restarts, derivatives."""
 
+from typing import Any
+
 import diffrax
 import equinox as eqx
 import jax
@@ -25,7 +27,7 @@ SLACK = 0.35  # of an order that is read off steps of varying length and order
 STIFF = driven(900.0, size=3, bend=0.1)
 
 
-def solution(parts, start, t1, order, rtol, adjoint=None, room=None):
+def solution(parts, start, t1, order, rtol, adjoint=None, room=None) -> Any:
     """At t1 and at 40 times on the way, with the solver's last state."""
     blank = fl.RecycledBDF(rtol=1.0, atol=1.0)
     solver = eqx.tree_at(lambda s: (s.max_order, s.rtol, s.atol), blank, (order, rtol, rtol))
@@ -131,7 +133,9 @@ def test_a_step_that_cannot_be_taken_and_a_restart(grid):
     assert int(after.order) == 1
     moved = -rates * (y1 - np.cos(2.0 + h / 9)) - 0.1 * np.sum(y1**2) * y1
     np.testing.assert_allclose(y1, y + h / 9 * moved, atol=1e-7)
-    np.testing.assert_allclose(after.ritz.values[:3], -rates[::-1][:3], rtol=0.05)
+    y1 = np.asarray(y1)
+    slope = -np.diag(rates) - 0.1 * ((y1 @ y1) * np.eye(3) + 2 * np.outer(y1, y1))
+    np.testing.assert_allclose(after.ritz.values[:3], np.linalg.eigvalsh(slope), rtol=0.02)
     # So it is where step size control has shortened the step out of all proportion.
     assert int(step(h / 1e4)[3].order) == 1
 
@@ -176,5 +180,5 @@ def test_derivatives_are_those_of_the_solution(mode):
     if mode == "reverse":
         found = jax.grad(end, (0, 1))(2.0, 1.5, diffrax.RecursiveCheckpointAdjoint())
     else:
-        found = jax.jacfwd(lambda *a: end(*a, diffrax.ForwardMode()), (0, 1))(2.0, 1.5)
+        found = jax.jacfwd(lambda s, r: end(s, r, diffrax.ForwardMode()), (0, 1))(2.0, 1.5)
     np.testing.assert_allclose(found, expected, rtol=1e-5)

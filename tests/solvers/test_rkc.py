@@ -151,14 +151,14 @@ def test_derivatives_of_a_stiff_solve(mode):
         found = jax.grad(end, (0, 1))(2.0, 1.5, fl.RKC(64), diffrax.RecursiveCheckpointAdjoint())
     else:
         forward = fl.RKC(loop="lax"), diffrax.ForwardMode()
-        found = jax.jacfwd(lambda *a: end(*a, *forward), (0, 1))(2.0, 1.5)
+        found = jax.jacfwd(lambda s, r: end(s, r, *forward), (0, 1))(2.0, 1.5)
     np.testing.assert_allclose(found, expected, rtol=2e-3)
 
 
 @pytest.mark.slow
 def test_float32_and_few_stages():
     rates = np.array([0.5, 900.0], np.float32)
-    zero, one = np.float32(0.0), np.float32(1.0)
+    zero, one = np.array([0.0, 1.0], np.float32)
     solution = diffrax.diffeqsolve(
         diffrax.ODETerm(lambda t, y, args: -args * (y - one)), fl.RKC(6), zero, one, None,
         jnp.array([3.0, 1.5], jnp.float32), jnp.asarray(rates),
