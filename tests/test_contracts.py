@@ -7,7 +7,6 @@ second tier; name it in `FIRST` if its one plain run takes no more than a second
 
 import functools
 import html
-import io
 import pickle
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ import pytest
 import flowlin as fl
 from tests import budget
 from tests.tolerances import of_flow, of_slope
+from tests.zoo import Killed
 
 KEY = jax.random.key(0)
 TASK = fl.tasks.xor()
@@ -216,16 +216,6 @@ def test_it_can_be_pickled(whole):
     again = pickle.loads(pickle.dumps(whole))
     assert_same(again, whole)
     assert eqx.tree_equal(again.reference.task, TASK)
-
-
-class Killed(io.StringIO):
-    """A log that Ctrl-C is pressed over as its second line is written."""
-
-    def write(self, text):
-        if self.getvalue().count("\n") == 1:
-            super().write("\n")
-            raise KeyboardInterrupt
-        return super().write(text)
 
 
 def test_it_is_resumed_to_the_bit(row, whole, tmp_path):

@@ -171,9 +171,10 @@ def test_optimisers_that_ask_for_the_value_are_given_what_is_descended(optimiser
     @jax.jit
     def step(w, state):
         value, grad = jax.value_and_grad(descended)(w)
-        updates, state = optimiser.update(
-            grad, state, w, value=value, grad=grad, value_fn=descended
-        )
+        with jax.numpy_dtype_promotion("standard"):  # which optax needs
+            updates, state = optimiser.update(
+                grad, state, w, value=value, grad=grad, value_fn=descended
+            )
         return optax.apply_updates(w, updates), state
 
     w, state = network.parameters, optimiser.init(network.parameters)

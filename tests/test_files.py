@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 
 import flowlin as fl
+from tests.zoo import Killed
 
 pytestmark = pytest.mark.filterwarnings("ignore:the .* always-on fraction")
 
@@ -100,14 +101,6 @@ def every_measure():
         bound[name] = on_hidden(getattr(M, name))
     bound["spectral_entropy"] = on_hidden(M.spectral_entropy)
     return dict(inspect.getmembers(M, inspect.isfunction)) | bound
-
-
-class Killed(io.StringIO):
-    """A log whose first line is its last."""
-
-    def write(self, text):
-        self.write = super().write  # pyright: ignore
-        raise KeyboardInterrupt
 
 
 @pytest.mark.slow

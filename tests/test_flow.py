@@ -446,7 +446,7 @@ def test_balanced_strength_starts_the_closed_form(tree):
     """A random network: some raw strengths are negative, the balanced parts give hitting times."""
     modes = fl.theory.modes(tree, 1.0)
     rho = 0.5 * modes.full_strength
-    product = (modes.u * np.linspace(1e-3, 3e-3, 9)) @ modes.v.T
+    product = (modes.u * np.linspace(1e-3, 3e-3, 9)[None]) @ modes.v.T
     network = fl.LinearNetwork.balanced(tree, product=product, key=jax.random.key(1))
     balanced = fl.theory.balanced_strength(network, modes)
     np.testing.assert_allclose(balanced[:8], np.linspace(1e-3, 3e-3, 9)[:8], rtol=1e-10)
@@ -488,9 +488,8 @@ def test_the_spectral_radius_and_the_eigenvalues_are_those_of_the_hessian(tree, 
     options = {"ts": np.linspace(0, 12, 7), "rtol": 1e-5}
     radius = fl.gradient_flow(network, tree, 12.0, solver=fl.RKC(), **options)
     eigen = fl.gradient_flow(
-        network, tree, 24.0, tau=2.0, solver=fl.RecycledBDF(eigenvalues=3),
-        **options | {"ts": 2 * options["ts"]},
-    )  # fmt: skip
+        network, tree, 12.0, tau=2.0, solver=fl.RecycledBDF(eigenvalues=3), **options
+    )
     _, build = jax.flatten_util.ravel_pytree(network.parameters)
 
     def loss(w):
@@ -536,7 +535,8 @@ def test_a_stiff_linear_flow_by_rkc_under_jit_and_vmap_with_dense_output():
         exact = best + (starts - best) @ (turn * np.exp(-rates * t)) @ turn.T
         assert np.linalg.norm(at - exact) < 1e-4 * np.linalg.norm(exact)
     np.testing.assert_allclose(radius, 900.0, rtol=1e-2)
-    assert np.all(np.asarray(work) * 8 < 20.0 * 900 / 3.3 * 6)
+    # To be stable an ordinary method needs six evaluations per 3.3 / radius: six times as many.
+    assert np.all(np.asarray(work) * 6 < 20.0 * 900 / 3.3 * 6)
 
 
 @slow

@@ -97,7 +97,7 @@ def test_descent_follows_the_modified_flow_at_second_order(tree, case):
         h = task.x
         for layer, (w, b) in enumerate(zip(*parameters, strict=True)):
             h = (activation(layer - 1, h) if layer else h) @ w.T
-            h = h if b is None else h + b
+            h = h if b is None else h + b[None]
         return loss(h, task.y)
 
     @jax.jit

@@ -203,7 +203,7 @@ def press_later(seconds):
 @pytest.mark.slow
 def test_ctrl_c_from_outside_is_heard_without_anything_that_pauses(whole, alone):
     assert alone  # compiled
-    press_later(0.5)
+    press_later(3.0)  # until it has begun
     with pytest.raises(KeyboardInterrupt) as stopped:
         run(1e9)
     assert stopped.value.trajectory.end > whole.end  # pyright: ignore
@@ -218,7 +218,7 @@ def test_a_sweep_hands_back_what_was_begun(workers):
     with pytest.raises(KeyboardInterrupt) as stopped:
         fl.sweep(networks, TASK, 1e9, **how)
     flows = stopped.value.trajectories  # pyright: ignore
-    assert len(flows) == workers
+    assert 0 < len(flows) <= workers  # those that have paused once
     assert all(flow.result == fl.RESULTS.interrupted for flow in flows.values())
     press_later(1.0)
     with pytest.raises(KeyboardInterrupt) as stopped:

@@ -1,6 +1,7 @@
 """What tests share so that one compiled program serves many of them."""
 
 import functools
+import io
 
 import jax
 import numpy as np
@@ -23,3 +24,13 @@ def small_walk(task, rtol=1e-8, seed=0):
     return fl.gradient_flow(
         network, task, 20.0, ts=np.linspace(0.0, 20.0, 31), events=(half,), rtol=rtol
     )
+
+
+class Killed(io.StringIO):
+    """A log that Ctrl-C is pressed over as its second line is written."""
+
+    def write(self, text):
+        if self.getvalue().count("\n") == 1:
+            super().write("\n")
+            raise KeyboardInterrupt
+        return super().write(text)
