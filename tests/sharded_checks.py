@@ -54,7 +54,7 @@ def check_flows(task, shared) -> None:
     assert {e["name"] for e in found.events.table()} >= {"loss", "always_on(0.45)"}
     descent = {"run": fl.gradient_descent, "t": (0.1, 30)}
     statistics = same_run(task, shared, fl.LinearNetwork, events=(loss, hits), **descent)
-    assert statistics.stats["objective"] == "Statistics"
+    assert objective(statistics.final, shared, fl.SquaredError()).label == "Statistics"
     assert {e["name"] for e in statistics.events.table()} >= {"loss", "mode"}
     same_run(task, shared, **descent)
 

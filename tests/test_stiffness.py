@@ -67,7 +67,7 @@ def test_a_run_that_hands_over_is_one_by_a_plain_solver_in_less_work(tmp_path):
     assert plain.stats["solver_because"] == "as asked for"
     assert plain.stats["accepted_evaluations"] == 1 + 13 * plain.stats["num_accepted_steps"]
     assert plain.stats["evaluations"] == 3 + 13 * plain.stats["num_steps"]
-    assert chosen.stats["evaluations"] < plain.stats["evaluations"] / 5
+    assert 5 * chosen.stats["evaluations"] < plain.stats["evaluations"]
     steps = chosen.stats["num_accepted_steps"] - 256
     # Those before the change are counted: a step of the implicit method takes one at least.
     assert chosen.stats["accepted_evaluations"] > 13 * 256 + steps
@@ -81,7 +81,7 @@ def test_a_run_that_hands_over_is_one_by_a_plain_solver_in_less_work(tmp_path):
     again = fl.gradient_flow(NETWORK, TASK, 3e3, checkpoint=tmp_path / "run.npz", **options)
     assert again.stats == chosen.stats
     longer = chosen.extend(3.5e3)
-    assert longer.stats["num_steps"] < 1.2 * chosen.stats["num_steps"]  # still the implicit one
+    assert 5 * longer.stats["num_steps"] < 6 * chosen.stats["num_steps"]  # still the implicit one
     names = "solver", "solver_because"
     assert [longer.stats[name] for name in names] == [chosen.stats[name] for name in names]
 
@@ -128,7 +128,7 @@ def test_a_run_that_is_extended_is_measured_like_one_that_was_longer_from_the_st
     longer = half.extend(3e3)
     assert longer.stats["solver"] == whole.stats["solver"] == "Dopri8, then RecycledBDF"
     assert "step x spectral radius" in longer.stats["solver_because"]
-    assert longer.stats["evaluations"] < 1.2 * whole.stats["evaluations"]
+    assert 5 * longer.stats["evaluations"] < 6 * whole.stats["evaluations"]
     again = longer.extend(3.1e3)
     assert again.stats["solver"] == "Dopri8, then RecycledBDF"
     assert again.stats["solver_because"] == longer.stats["solver_because"]
@@ -167,7 +167,7 @@ def test_averaged_gates_hand_over_where_they_become_stiff(tmp_path):
     assert alone.stats["solver"] == fine.stats["solver"] == "AveragedGates"
     assert chosen.stats["solver"] == "AveragedGates, then RKC"
     assert "RKC came" in chosen.stats["solver_because"]
-    assert chosen.stats["evaluations"] < alone.stats["evaluations"] / 2
+    assert 2 * chosen.stats["evaluations"] < alone.stats["evaluations"]
     assert chosen.stats["accepted_evaluations"] < chosen.stats["evaluations"]
     for flow in chosen, alone:
         assert np.allclose(flow.losses, fine.losses, rtol=0.01)
