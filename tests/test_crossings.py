@@ -383,7 +383,7 @@ def found_and_true(events, network, keys, grid=2001):
         empty = Brackets.empty(step.before.shape[0], Unresolved.none(jnp.float64))
         found, _ = step.looked_through(empty)
         real = jnp.arange(found.room, dtype=found.count.dtype) < found.count
-        numbers = jnp.zeros(step.before.shape[0]).at[found.marks[:, 0]].add(real)
+        numbers = jnp.zeros(step.before.shape[0]).at[found.marks[:, 0]].add(real.astype(float))
         above = jax.lax.map(lambda t: observer(step.path(t)) > 0, jnp.linspace(1.0, 3.0, grid))
         return numbers, jnp.sum(above[1:] != above[:-1], axis=0), found.doubts.count
 

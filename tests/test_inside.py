@@ -30,7 +30,8 @@ def test_the_stability_interval_is_that_of_the_theory(dtype):
     def polynomial(stages, z):
         def one(z):
             term = diffrax.ODETerm(lambda t, y, args: z * y)
-            return fl.RKC(30)._stages(term, 0.0, 1.0, jnp.ones((), z.dtype), z, None, stages)
+            none, one = jnp.zeros((), z.dtype), jnp.ones((), z.dtype)
+            return fl.RKC(30)._stages(term, none, one, one, z, None, stages)
 
         return jax.vmap(one)(z)
 

@@ -465,7 +465,7 @@ PHASES = jnp.linspace(0.0, 3.0, 400)
 
 def waves(number):
     """That cross zero several times each while the loss falls."""
-    return lambda n, t: jnp.sin(40.0 * fl.measures.loss(n, t) + PHASES[:number])
+    return lambda n, t: jnp.sin(5.0 * fl.measures.loss(n, t) + PHASES[:number])
 
 
 @pytest.mark.slow

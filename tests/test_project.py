@@ -115,10 +115,13 @@ def test_main_job_prints_its_tables_and_saves_its_figure(tmp_path):
 def test_float32_flow_holds_its_tolerance():
     tree = fl.tasks.hierarchy()
     network = fl.LinearNetwork.init(tree, 16, key=jax.random.key(0))
-    modes = fl.theory.modes(tree, 1.0)
-    hits = fl.ModeHits(modes, 0.5 * modes.full_strength)
-    double = fl.gradient_flow(network, tree, 20.0, events=(hits,))
-    single = fl.gradient_flow(network.astype(jnp.float32), tree, 20.0, events=(hits,), rtol=1e-4)
+
+    def run(dtype, rtol):
+        task, start = tree.astype(dtype), network.astype(dtype)
+        half = fl.ModeHits(fl.theory.modes(task, 1.0), share=0.5)
+        return fl.gradient_flow(start, task, 20.0, events=(half,), rtol=rtol)
+
+    double, single = run(jnp.float64, 1e-8), run(jnp.float32, 1e-4)
     assert single.final.dtype == jnp.float32
     assert len(single.events) == len(double.events)
     assert np.allclose(single.events.time, double.events.time, rtol=2e-3)

@@ -22,7 +22,7 @@ TASK = fl.tasks.hierarchy(levels=2)
 AT = jnp.array([0.9, 1.1, 1.4, 6.0])  # c, tau, level, t1
 STEP = 1e-4 * jnp.array([1.0, 1.0, 1.0, 10.0])
 # The point itself, and a step to either side along each of the four.
-ROWS = jnp.concatenate([AT[None], AT + jnp.diag(STEP), AT - jnp.diag(STEP)])
+ROWS = jnp.concatenate([AT[None], AT[None] + jnp.diag(STEP), AT[None] - jnp.diag(STEP)])
 FORWARD = diffrax.ForwardMode()
 
 
