@@ -92,7 +92,7 @@ class ByHand:
 
     def __call__(self, arrays: Arrays, samples: list[int] | None = None) -> tuple[float, Arrays]:
         """The loss on the data, of all samples or of a batch, and the velocity."""
-        w1, w2, b1, *rest = arrays
+        w1, w2, b1, *rest = map(np.asarray, arrays)
         c, leak = self.constants
         if samples is None:
             x, y = self.repeated

@@ -130,7 +130,8 @@ def gradient(network, task):
     return slopes(network, task).weights
 
 
-@pytest.mark.parametrize("active", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("active", [1, 2])
 def test_routing_is_exact_mode_by_mode(active, both):
     """Shared edges, sources and sinks that meet in pairs or not at all: force against force."""
     task, network = routed(2, active)
