@@ -205,9 +205,8 @@ def modes_of_pairs(flow, task, t, tolerance=1e-7):
     """On, off or sliding, from the preactivations of a stored network: independent of the log."""
     k = int(np.argmin(np.abs(np.asarray(flow.ts) - t)))
     network = network_at(flow, k)
-    z = np.asarray(task.x) @ np.asarray(network.weights[0]).T + network.bias_strength * np.asarray(
-        network.biases[0]
-    )
+    w, b = np.asarray(network.weights[0]), np.asarray(network.biases[0])
+    z = np.asarray(task.x) @ w.T + float(network.bias_strength) * b
     return np.where(np.abs(z) < tolerance, 0, np.sign(z)), float(flow.ts[k])
 
 
