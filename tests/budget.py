@@ -17,7 +17,7 @@ import pytest
 
 SECONDS = 3.0  # of processor time, for a test of the first tier
 # Seconds summed over all workers; each takes half as long again where two compile at once.
-COMPILING = {"first": 360.0, "both": 2100.0}
+COMPILING = {"first": 420.0, "both": 2100.0}
 LOOP = 0.08  # seconds of `_loop` on a quiet machine
 
 PROGRAMS = 1000  # that a worker keeps: up to 25 memory maps each, of which Linux allows 65,530

@@ -19,6 +19,7 @@ from matplotlib.axes import Axes
 import flowlin as fl
 from tests.zoo import small_walk
 
+pytestmark = pytest.mark.slow  # of a walk
 END = 20.0
 
 

@@ -13,6 +13,7 @@ import pytest
 
 import flowlin as fl
 
+pytestmark = pytest.mark.slow  # flows of graphs, and of their modes
 KEY = jax.random.key(0)
 TREE = fl.tasks.hierarchy(2)
 TIMES = (0.0, 4.0, 8.0, 16.0)
