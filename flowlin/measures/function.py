@@ -83,7 +83,7 @@ def on_grid(
     - `task`: says how many inputs a module has that is not flowlin's, where `axes` do not, and is
       not looked at otherwise.
     - `axes`: the points (n,) of every input coordinate, or a tuple of such arrays, one per
-      coordinate.
+      coordinate; taken to the network's precision.
     - `average`: the input coordinate to average over; None for none.
 
     **Returns:** outputs (n_1, ..., n_N, N_out), without the axis that was averaged over.
