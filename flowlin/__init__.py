@@ -17,6 +17,7 @@ from flowlin.engine.kinks.policies import SmoothKinks as SmoothKinks
 from flowlin.engine.solvers.recycled_bdf import RecycledBDF as RecycledBDF
 from flowlin.engine.solvers.rkc import RKC as RKC
 from flowlin.events.events import Crossing as Crossing
+from flowlin.events.events import GradientBelow as GradientBelow
 from flowlin.events.events import LossBelow as LossBelow
 from flowlin.events.events import ModeHits as ModeHits
 from flowlin.events.events import UnitSwitches as UnitSwitches

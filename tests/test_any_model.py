@@ -102,6 +102,25 @@ def test_events_are_of_the_users_own_function(flow, reference):
             assert np.isclose(outputs_at_first(there, XOR)[index], OUTPUT, atol=1e-8)
 
 
+class Chain(eqx.Module):
+    """Two layers, whose weights may be shared."""
+
+    weights: list
+
+    def __call__(self, x):
+        return self.weights[1] @ jnp.tanh(self.weights[0] @ x)
+
+
+def test_one_array_at_two_places_is_refused_since_it_would_part():
+    w = jnp.eye(2)
+    with pytest.raises(
+        ValueError, match=r"`network.weights\[1\]` and `network.weights\[0\]` are one"
+    ):
+        fl.gradient_descent(Chain([w, w]), XOR, 0.1, 1)
+    run = fl.gradient_descent(Chain([w, jnp.copy(w)]), XOR, 0.1, 1)
+    assert fl.distance(*run.final.weights) > 0
+
+
 def only(model, *leaves):
     """A filter spec that trains some leaves."""
     nothing = jax.tree.map(lambda _: False, model)

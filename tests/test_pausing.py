@@ -254,7 +254,7 @@ def test_a_full_disk_loses_nothing(whole, tmp_path, clock, monkeypatch):
 # ---- Checkpoints.
 
 
-@pytest.mark.parametrize(("seconds", "writes"), [(0.0, 8), (3.0, 3)])
+@pytest.mark.parametrize(("seconds", "writes"), [(0.0, 7), (3.0, 3)])
 def test_a_checkpoint_that_is_slow_to_write_is_written_less_often(
     seconds, writes, tmp_path, clock, monkeypatch
 ):

@@ -69,7 +69,7 @@ def test_a_network_from_before_the_line_is_told_once(monkeypatch):
     """It ran at four digits without a word."""
     monkeypatch.setattr(fl.runs.run_options, "_told", False)
     task = fl.tasks.xor()
-    network = fl.LinearNetwork((0.1 * np.ones((2, 2)), 0.1 * np.ones((2, 2))))
+    network = fl.LinearNetwork((0.1 * np.ones((2, 2)),))
     early, narrow = network.astype("float32"), task.astype("float32")
     fl.gradient_flow(early, narrow, 0.1)  # float32 is meant
     fl.gradient_flow(early, task, 0.1, rtol=1e-4)  # so are its digits
@@ -142,17 +142,23 @@ def test_a_walk_in_float32_is_a_second_walk(narrow):
 
 
 def test_a_walk_that_float32_cannot_do_ends_and_names_the_remedy(narrow):
-    network, task, _ = narrow[0]
-    near = fl.Task(100 + np.float32(1e-2) * np.asarray(task.x), task.y)
-    with pytest.raises(fl.RunError, match=r"may be too close for float32; .*jax_enable_x64") as why:
-        fl.gradient_flow(network, near, 30.0)
-    assert bool(why.value.trajectory.result == fl.RESULTS.dt_min_reached)
-
-
-def test_a_step_that_leads_nowhere_ends_the_run(narrow):
-    """In float32 the first step's length overflows, and what follows is NaN."""
+    """The first step's length overflows, and what follows is NaN."""
     network, task, _ = narrow[0]
     far = fl.Task(np.float32(1e15) * np.asarray(task.x), task.y)
-    flow = fl.gradient_flow(network, far, 30.0, throw=False)
+    with pytest.raises(fl.RunError, match=r"may be too close for float32; .*jax_enable_x64") as why:
+        fl.gradient_flow(network, far, 30.0)
+    flow = why.value.trajectory
     assert bool(flow.result == fl.RESULTS.dt_min_reached)
     assert int(flow.stats["num_steps"]) < 100
+
+
+@pytest.mark.slow
+def test_a_float32_walk_between_near_samples_is_that_in_float64(narrow):
+    """Samples of 100 that are 0.01 apart; steps are small against `t1`, and not against t."""
+    network, task, _ = narrow[7]
+    near = fl.Task(100 + np.float32(1e-2) * np.asarray(task.x), task.y)
+    single = fl.gradient_flow(network, near, 30.0)
+    double = fl.gradient_flow(network.astype(jnp.float64), near.astype(jnp.float64), 30.0)
+    # Within rounding of each other, so in any order.
+    assert sorted(single.events.index) == sorted(double.events.index)
+    assert distance(single.final, double.final) < 1e-3

@@ -21,7 +21,7 @@ ROOMS = {"flowlin": fl} | {
 INNER = re.findall(
     r"\w+",
     """
-    about_kinks held kind module packed parameters_of require_fit restored rounded
+    about_kinks held kind module owners packed parameters_of require_fit restored rounded
     rounded_activation sample_gates time_constants unpacked with_sample_gates activation gate
     finest handover method narrow needs_gates remedy walk walks watches width
     total weight

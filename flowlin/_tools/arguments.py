@@ -238,6 +238,13 @@ def positive_at_run_time(name: str, value: Any) -> Any:
     return eqx.error_if(value, ~fine, f"`{name}` must be finite and positive, and was not.")
 
 
+def final_time(name: str, value: Any) -> Any:
+    """Where a run ends: a positive time, or at an event, where it is None or inf."""
+    if value is None or (not is_traced(value) and np.ndim(value) == 0 and value == math.inf):
+        return math.inf
+    return positive_at_run_time(name, value)
+
+
 def within(low: float, high: float, remedy: str = "") -> Check:
     """A check for one number in [low, high), returned as a `float`."""
 

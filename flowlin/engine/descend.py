@@ -16,7 +16,7 @@ from jaxtyping import Array, ArrayLike, Bool, Int, PRNGKeyArray, PyTree
 
 from flowlin._tools.arrays import Parameters, copied
 from flowlin._tools.numerics import jit_by_array
-from flowlin.engine.integrate import Observables
+from flowlin.engine.observables import Observables
 from flowlin.engine.recorder import event_log
 from flowlin.events.watch import Observer, unnamed
 from flowlin.networks.base import AbstractModel

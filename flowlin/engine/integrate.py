@@ -1,6 +1,6 @@
 """A run of gradient flow: what defines it, its solve, and what comes of that."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import diffrax
@@ -11,19 +11,26 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from flowlin._tools.arguments import calling, recordable
 from flowlin._tools.arrays import Parameters, copied
 from flowlin._tools.numerics import as_tree, jit_by_array
 from flowlin.engine.kinks.sides import NO_SLOTS, UNSOLVED
 from flowlin.engine.kinks.walk import WalkState
-from flowlin.engine.method import Method, nature, undated
+from flowlin.engine.method import Method, nature
+from flowlin.engine.observables import Observables
 from flowlin.engine.recorder import Recorder, RecorderState, event_log
 from flowlin.engine.signals import PAUSED
 from flowlin.engine.solvers.recycled_bdf import RecycledBDF
 from flowlin.engine.solvers.rkc import RKC
-from flowlin.engine.step_control import Counting, Pausing, PausingState, begun, gone, reported
+from flowlin.engine.step_control import (
+    Counting,
+    Pausing,
+    PausingState,
+    begun,
+    gone,
+    reported,
+    shortest,
+)
 from flowlin.events.watch import Observer, Watch, named, unnamed
-from flowlin.measures.modes import Modes
 from flowlin.networks.base import AbstractModel
 from flowlin.record.event_log import Buffer, gate_log
 from flowlin.record.results import RESULTS, okay
@@ -32,77 +39,6 @@ from flowlin.runs.run import ROOM, AbstractRun, Effort, Limits, is_paused
 from flowlin.tasks.task import Task
 from flowlin.training.objective import AbstractObjective, Modified
 from flowlin.training.problem import Problem
-
-# ---- What a run records at the saved times, by the user's names.
-
-Observe = Mapping[str, Callable[..., Any] | Modes]
-
-
-class _Said:
-    """Words for messages, which are no part of what is compiled: all of them count as equal."""
-
-    def __init__(self, words: dict[str, str]):
-        self.words = words
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Said)
-
-    def __hash__(self) -> int:
-        return 0
-
-
-class Observables(eqx.Module):
-    """The user's observables as one function; None for the parameters that the network has.
-
-    `said`: what messages call them, where they are `unnamed`.
-    """
-
-    functions: dict[str, Callable[[AbstractModel, Task], Any]] | None
-    said: _Said = eqx.field(static=True, default=_Said({}))
-
-    @staticmethod
-    def of(observe: Observe | None, network: AbstractModel, task: Task) -> "Observables":
-        """Of what the user names; of modes their strengths."""
-        if observe is None:
-            return Observables(None)
-        return Observables(
-            {
-                name: asked.observable(network, task) if isinstance(asked, Modes) else asked
-                for name, asked in observe.items()
-            }
-        )
-
-    @property
-    def _places(self) -> dict[str, str]:
-        """What takes the place of each name."""
-        return {name: f"#{k}" for k, name in enumerate(self.functions or ())}
-
-    @property
-    def unnamed(self) -> "Observables":
-        """The same under their places in place of their names, which are not compiled then."""
-        if self.functions is None:
-            return self
-        places = self._places
-        functions = {places[name]: f for name, f in self.functions.items()}
-        return Observables(functions, _Said({place: name for name, place in places.items()}))
-
-    def named(self, found: dict[str, Any]) -> dict[str, Any]:
-        """What the unnamed ones found, and whatever is beside it, by name."""
-        own = {name: found[place] for name, place in self._places.items() if place in found}
-        beside = {name: value for name, value in found.items() if not name.startswith("#")}
-        return dict(sorted((beside | own).items()))
-
-    def __call__(self, network: AbstractModel, parameters: Parameters, task: Task) -> Any:
-        if self.functions is None:
-            return parameters
-        found = {}
-        for name, function in self.functions.items():
-            what = f"`observe[{self.said.words.get(name, name)!r}]`"
-            with calling(f"{what} fails"):
-                value = function(network.module, task)
-            found[name] = recordable(what, value)
-        return jax.tree.map(lambda a: a if eqx.is_array(a) else jnp.asarray(a, float), found)
-
 
 COUNTS = ("num_steps", "num_accepted_steps", "num_rejected_steps")
 
@@ -243,7 +179,7 @@ class Run(AbstractRun):
             "solver": nature(method.solver),
             "rtol": np.asarray(method.controller.rtol),
             "atol": np.asarray(method.controller.atol),
-            "stepsize_controller": nature(undated(method.controller)),
+            "stepsize_controller": nature(method.controller),
             "t1": self.t1,
             "ts": self.ts,
         }
@@ -276,9 +212,10 @@ class Run(AbstractRun):
         term, solver = self.equation()
         t = jnp.zeros_like(self.t1) if t is None else t
         parameters = self.method.state(self.problem) if parameters is None else parameters
-        ahead, inner = self.method.controller.init(
+        ahead, inner = self.method.steps(self.problem).init(
             term, t, self.t1, parameters, None, None, solver.func, solver.error_order(term)
         )
+        ahead = jnp.maximum(ahead, t + 2 * shortest(t))  # diffrax knows no time but 0 to begin at
         state = solver.init(term, t, jnp.minimum(ahead, self.t1), parameters, None)
         none = {name: jnp.zeros((), int) for name in COUNTS}
         start = Continuation(
@@ -328,7 +265,8 @@ class Run(AbstractRun):
         else:
             rows = diffrax.SubSaveAt(ts=_after(self.ts, start.t, self.t1), fn=self.save)
         limits = allowance.accepted, allowance.tried
-        controller = Pausing(self.method.controller, self.t1, *limits, start.controller)  # pyright: ignore
+        steps = self.method.steps(self.problem)
+        controller = Pausing(steps, self.t1, *limits, start.controller)  # pyright: ignore
         solution = diffrax.diffeqsolve(
             term,
             solver,
@@ -418,14 +356,28 @@ class Run(AbstractRun):
     def _all_rows(
         self, start: Continuation, ts: Array, rows: Any, found: "_Found", paused: Array
     ) -> tuple[Array, Any]:
-        """Saved times and rows; with the end where both ends are saved, inf where none is due."""
-        if self.ts is not None:
-            # Rows beyond those that were still to come only fill the array.
-            return jnp.where(jnp.arange(len(ts)) < _due(self.ts, start.t), ts, jnp.inf), rows
-        # A look may cost as much as many steps, and at a pause nobody wants it.
-        last = _unless(paused, lambda: self.save(found.end, found.final, None))
-        rows = jax.tree.map(lambda a, b: jnp.append(a, b[None], axis=0), rows, last)
-        return jnp.append(ts, found.end), rows
+        """Saved times and rows, with the end where it is saved; inf where none is due."""
+        if self.ts is None:
+            # A look may cost as much as many steps, and at a pause nobody wants it.
+            last = _unless(paused, lambda: self.save(found.end, found.final, None))
+            return _put((ts, rows), (found.end, last), jnp.asarray(len(ts)))
+        # Rows beyond those that were still to come only fill the array.
+        ts = jnp.where(jnp.arange(len(ts)) < _due(self.ts, start.t), ts, jnp.inf)
+        if not any(watch.terminate for watch in self.watches):
+            return ts, rows
+        ended = found.result == RESULTS.event_occurred
+        last = _unless(~ended, lambda: self.save(found.end, found.final, None))
+        # Rows past the event that ended the run were saved before it was known.
+        ts = jnp.where(ended & (ts >= found.end), jnp.inf, ts)
+        end = jnp.where(ended, found.end, jnp.inf)
+        place = jnp.sum(ts < end)
+        ts, rows = _put((ts, rows), (end, last), place)
+        return jnp.where(jnp.arange(len(ts)) > place, jnp.inf, ts), rows
+
+
+def _put(rows: Any, row: Any, place: Array) -> Any:
+    """One row more, in its place; what was there is lost, and it stands at the end, too."""
+    return jax.tree.map(lambda a, b: jnp.append(a, b[None], axis=0).at[place].set(b), rows, row)
 
 
 def _unless(skipped: Array, value: Callable[[], Any]) -> Any:
@@ -458,8 +410,12 @@ class _Found(eqx.Module):
     log: Buffer | None
 
     def unless(self, failed: Array, why: Any) -> "_Found":
-        """With the result `why` where something `failed` that was fine until now."""
-        result = RESULTS.where(failed & okay(self.result), why, self.result)
+        """With the result `why` where something `failed` that was fine, or paused, until now.
+
+        A log that overflows before a pause must be seen at that pause: what did not fit is lost.
+        """
+        fine = okay(self.result) | (self.result == RESULTS.max_steps_reached)
+        result = RESULTS.where(failed & fine, why, self.result)
         return _Found(result, self.end, self.final, self.log)
 
     def recorded(self, state: RecorderState) -> "_Found":

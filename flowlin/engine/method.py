@@ -15,6 +15,7 @@ from jaxtyping import ArrayLike
 from flowlin._tools.arguments import warn
 from flowlin._tools.arrays import copied, in_dtype, is_traced
 from flowlin._tools.numerics import Flat
+from flowlin.engine.allowed import AbstractAllowed, ByNumber, ByUnit, Scaled
 from flowlin.engine.kinks.policies import (
     ASKED,
     IGNORED,
@@ -79,6 +80,8 @@ class Method(eqx.Module):
 
     - `kinks`: the policy for kinks; `objective`: what is descended.
     - `solver`, `controller`: diffrax's, as yet without the library's wrappings.
+    - `by_unit`: whether the controller's `rtol` counts against hidden units and its `atol` for
+      nothing, see `flowlin.engine.allowed`; else both count against single numbers.
     - `adjoint`: how derivatives are taken.
     - `flat`: whether the state of the solve is one vector, see `flowlin._tools.numerics`.
     """
@@ -89,6 +92,7 @@ class Method(eqx.Module):
     controller: diffrax.AbstractAdaptiveStepSizeController
     adjoint: diffrax.AbstractAdjoint
     flat: bool = eqx.field(static=True)
+    by_unit: bool = eqx.field(static=True)
 
     def state(self, problem: Problem) -> Any:
         """What the solver moves, at t = 0."""
@@ -102,16 +106,30 @@ class Method(eqx.Module):
 
     def equation(self, problem: Problem, capacity: int) -> tuple[Any, diffrax.AbstractSolver]:
         """The vector field, and the solver that follows it, logs with this room included."""
-        solver, tolerances = self.solver, (self.controller.rtol, self.controller.atol)
+        solver, allowed = self.solver, self.allowed(problem)
         if isinstance(solver, RKC):
             solver = RKC(solver.max_stages, self.loop)
         if isinstance(solver, RecycledBDF):
-            rtol, atol = tolerances
-            solver = copied(solver, rtol=rtol, atol=atol, norm=self.controller.norm)
-        walk = self.kinks.walk(problem, solver, tolerances, capacity, self.loop)
+            solver = copied(
+                solver, rtol=allowed.rtol, atol=allowed.atol, allowed=allowed,
+                norm=self.controller.norm,
+            )  # fmt: skip
+        walk = self.kinks.walk(problem, solver, allowed, capacity, self.loop)
         if walk is not None:
             return walk.rule.flow, walk
         return self.field(problem), solver
+
+    def allowed(self, problem: Problem) -> AbstractAllowed:
+        """The error that a step may make."""
+        if self.by_unit:
+            return ByUnit.of(problem, self.controller.rtol, self.kinks.growing)
+        return ByNumber(self.controller.rtol, self.controller.atol)
+
+    def steps(self, problem: Problem) -> diffrax.AbstractAdaptiveStepSizeController:
+        """What chooses the steps."""
+        if not self.by_unit:
+            return self.controller
+        return Scaled.of(problem, self.controller.rtol, self.kinks.growing)
 
     @property
     def exchangeable(self) -> bool:
@@ -137,7 +155,6 @@ def chosen_method(
     solver: diffrax.AbstractSolver | None,
     modified_rate: ArrayLike | None,
     tolerances: Tolerances,
-    t1: Any,
     adjoint: diffrax.AbstractAdjoint,
 ) -> tuple[Method, Choice]:
     """The method for a problem."""
@@ -168,9 +185,10 @@ def chosen_method(
         kinks_because=kinks_because,
         objective=goal.label,
     )
-    steps = _given(tolerances.controller, dtype) or controller(rtol, tolerances.atol, t1, dtype)
-    flat = tolerances.controller is None and _is_flat(problem, kinks, chosen)
-    return Method(policy, goal, chosen, steps, adjoint, flat), choice
+    steps = _given(tolerances.controller, dtype) or controller(rtol, tolerances.atol, dtype)
+    own = tolerances.controller is None
+    by_unit, flat = own and tolerances.atol is None, own and _is_flat(problem, kinks, chosen)
+    return Method(policy, goal, chosen, steps, adjoint, flat, by_unit), choice
 
 
 def _is_flat(problem: Problem, kinks: AbstractKinks, solver: diffrax.AbstractSolver) -> bool:
@@ -205,24 +223,11 @@ def _given(
     return dataclasses.replace(controller, rtol=rtol, atol=atol)
 
 
-def controller(rtol: Any, atol: Any, t1: Any, dtype: DTypeLike) -> diffrax.PIDController:
+def controller(rtol: Any, atol: Any, dtype: DTypeLike) -> diffrax.PIDController:
     """Step size control. Tolerances are arrays: another one is not another compilation."""
     return diffrax.PIDController(
-        rtol=in_dtype(rtol, dtype),
-        atol=in_dtype(rtol / 100 if atol is None else atol, dtype),
-        # Steps below this have lost the race against rounding.
-        dtmin=16 * jnp.finfo(dtype).eps * t1,
-        force_dtmin=False,
+        rtol=in_dtype(rtol, dtype), atol=in_dtype(0.0 if atol is None else atol, dtype)
     )
-
-
-def undated(
-    controller: diffrax.AbstractAdaptiveStepSizeController,
-) -> diffrax.AbstractAdaptiveStepSizeController:
-    """A step size controller without what follows from t1."""
-    if isinstance(controller, diffrax.PIDController):
-        return dataclasses.replace(controller, dtmin=None)
-    return controller
 
 
 def nature(thing: eqx.Module) -> tuple[str, list[np.ndarray]]:

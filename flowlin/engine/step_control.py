@@ -21,6 +21,13 @@ from flowlin.engine.solvers.wrapped import (
     is_explicit,
 )
 
+SHORTEST = 16  # roundings of the time
+
+
+def shortest(t: Any) -> Array:
+    """The step at time t that hardly moves on: shorter ones have lost the race against rounding."""
+    return SHORTEST * jnp.finfo(jnp.result_type(t)).eps * jnp.abs(t)
+
 
 class Costly(eqx.Module):
     """The error of a step, and how many evaluations of the vector field the step took.
@@ -121,8 +128,8 @@ class Pausing(diffrax.AbstractAdaptiveStepSizeController[PausingState, None]):
         attempts = state.attempts + 1
         accepted = state.accepted + jnp.where(keep, 1, 0).astype(jnp.int32)
         tired = (keep & (accepted >= self.budget)) | (attempts >= self.attempts)
-        # A step that ends where it begins, or nowhere (its error was NaN), would be tried for ever.
-        stuck = ~(ahead > t_next) & (result == diffrax.RESULTS.successful)
+        # One that ends nowhere (its error was NaN) would be tried for ever.
+        stuck = ~(ahead - t_next > shortest(t_next)) & (result == diffrax.RESULTS.successful)
         result = diffrax.RESULTS.where(stuck, diffrax.RESULTS.dt_min_reached, result)
         fine = result == diffrax.RESULTS.successful
         result = diffrax.RESULTS.where((t_next < self.t1) & tired & fine, PAUSED, result)

@@ -39,12 +39,13 @@ from flowlin.events.watch import (
     Watch,
 )
 from flowlin.measures.modes import Modes, ModeStrengths
-from flowlin.networks.base import AbstractModel
+from flowlin.networks.base import AbstractModel, moving
 from flowlin.networks.kinds import AbstractNetwork, ReLUNetwork
 from flowlin.record.event_log import Channel
 from flowlin.record.linearization import unit_channel
 from flowlin.tasks.task import Task
-from flowlin.training.objective import AbstractObjective
+from flowlin.training.objective import AbstractObjective, norm
+from flowlin.training.problem import Problem
 
 
 def mode_hits(found: Any) -> Summary:
@@ -69,11 +70,7 @@ class AbstractEvent(eqx.Module):
 
     @abc.abstractmethod
     def watches(
-        self,
-        network: AbstractModel,
-        task: Task,
-        objective: AbstractObjective,
-        kinks: AbstractKinks,
+        self, problem: Problem, objective: AbstractObjective, kinks: AbstractKinks
     ) -> list[Watch]:
         """What a run has to watch for this event."""
 
@@ -155,9 +152,10 @@ class Crossing(AbstractEvent):
     terminate: bool = eqx.field(static=True, default=False)
     name: str = eqx.field(static=True, default="crossing")
 
-    def watches(self, network, task, objective, kinks) -> list[Watch]:
+    def watches(self, problem, objective, kinks) -> list[Watch]:
         """One watch: the observable minus the level."""
         del objective, kinks
+        network, task = problem.network, problem.task
         function = OnTask(self.observable, task)
         raw = _observed(f"`observable` of event {self.name!r}", function, network, self.level)
         if not jnp.issubdtype(raw.dtype, jnp.floating):
@@ -214,9 +212,10 @@ class ModeHits(AbstractEvent):
             given = "neither" if self.rho is None else "both"
             raise ValueError(f"`rho` or `share` must be given, one of them, got {given}.")
 
-    def watches(self, network, task, objective, kinks) -> list[Watch]:
+    def watches(self, problem, objective, kinks) -> list[Watch]:
         """One watch: the mode strengths minus their levels."""
         del objective, kinks
+        network, task = problem.network, problem.task
         name = "rho" if self.share is None else "share"
         level = self._per_mode(name, network.dtype)
         strengths = self.modes.observable(network, task, check=self.check)
@@ -264,9 +263,9 @@ class LossBelow(AbstractEvent):
     terminate: bool = eqx.field(static=True, default=False)
     name: str = eqx.field(static=True, default="loss")
 
-    def watches(self, network, task, objective, kinks) -> list[Watch]:
+    def watches(self, problem, objective, kinks) -> list[Watch]:
         """One watch: the run's loss minus the level, falling."""
-        del task, kinks
+        del kinks
         # The loss of a gradient flow never rises, so it is monotone; a modified flow's may,
         # and so may the loss on the data where weights decay.
         return [
@@ -274,11 +273,57 @@ class LossBelow(AbstractEvent):
                 objective.value,
                 (),
                 self.level,
-                network.dtype,
+                problem.network.dtype,
                 name=self.name,
                 direction="down",
                 terminate=self.terminate,
                 monotone=objective.falls,
+                from_start=True,
+            )
+        ]
+
+
+class _GradientNorm(eqx.Module):
+    """The Euclidean norm of the gradient by what moves."""
+
+    objective: AbstractObjective
+    trained: tuple[bool, ...] | None = eqx.field(static=True)
+
+    def __call__(self, network: AbstractModel) -> Array:
+        return norm(moving(self.objective.gradient(network), self.trained))
+
+
+@checked(level=finite)
+class GradientBelow(AbstractEvent):
+    """The gradient's norm falling to a level: the run comes to rest, at a minimum or at a saddle.
+
+    The Euclidean norm of the gradient of what is descended, weight decay included, by all numbers
+    that move. A gradient that is so small at t = 0 is an event at t = 0, and ends the run there if
+    it terminates; so does a run from a saddle point. Every step and every location takes a gradient
+    more. A plateau can be as flat as the end: a level below its gradient tells the two apart. The
+    gradient of a ReLU network jumps at kinks, over a level too.
+
+    **Arguments:** `level` of the norm, `terminate` and `name` as for `Crossing`; for several levels
+    in one run, give each a name. With `terminate=True` a run needs no other end:
+    `fl.gradient_flow(network, task, None, events=fl.GradientBelow(1e-6, terminate=True))`.
+    """
+
+    level: ArrayLike
+    terminate: bool = eqx.field(static=True, default=False)
+    name: str = eqx.field(static=True, default="gradient")
+
+    def watches(self, problem, objective, kinks) -> list[Watch]:
+        """One watch: the norm minus the level, falling."""
+        del kinks
+        return [
+            _watch(
+                _GradientNorm(objective, problem.trained),
+                (),
+                self.level,
+                problem.network.dtype,
+                name=self.name,
+                direction="down",
+                terminate=self.terminate,
                 from_start=True,
             )
         ]
@@ -295,9 +340,10 @@ class GateSwitches(AbstractEvent):
     Runs of ReLU networks record these by themselves where there are few enough pairs.
     """
 
-    def watches(self, network, task, objective, kinks) -> list[Watch]:
+    def watches(self, problem, objective, kinks) -> list[Watch]:
         """One watch per layer and level of the preactivations."""
         del objective
+        network, task = problem.network, problem.task
         return [
             Watch(
                 Preactivations(task, kinks.width, end, layer),
@@ -336,12 +382,13 @@ class UnitSwitches(AbstractEvent):
     quantile: float = eqx.field(static=True, default=0.0)
     window: int | None = eqx.field(static=True, default=None)
 
-    def watches(self, network, task, objective, kinks) -> list[Watch]:
+    def watches(self, problem, objective, kinks) -> list[Watch]:
         """One watch per layer, level and end of the order; none where all gates are logged.
 
         **Raises:** `ValueError` for a model whose hidden units are not known.
         """
         del objective
+        network, task = problem.network, problem.task
         if self.window is not None:
             raise ValueError(
                 f"`events` holds UnitSwitches(window={self.window}), which is for full-batch "
@@ -384,8 +431,7 @@ WORDS["events"] = sequence_of(_event, "a sequence of events")
 
 def user_watches(
     events: Sequence[AbstractEvent],
-    network: AbstractModel,
-    task: Task,
+    problem: Problem,
     objective: AbstractObjective,
     kinks: AbstractKinks,
 ) -> list[Watch]:
@@ -396,7 +442,7 @@ def user_watches(
     found: list[Watch] = []
     owners = dict(LOGGED)
     for event in events:
-        watches = event.watches(network, task, objective, kinks)
+        watches = event.watches(problem, objective, kinks)
         if not isinstance(event, GateSwitches):
             _take_names(owners, event, {watch.channel.name for watch in watches})
         found += watches

@@ -155,14 +155,23 @@ def along(flow: Any, measure: Measure | Modes, task: Samples = None) -> Any:
     if not isinstance(flow, AbstractModel):
         networks, task = flow.models, flow.reference.task if task is None else task
     if isinstance(measure, Modes):
-        first = jax.tree.map(lambda leaf: leaf[0], networks)
+        first = _first(networks)
         measure = measure.observable(first, whole(first, task))
     return _mapped(measure, networks, task)
 
 
+def _first(networks: AbstractModel) -> AbstractModel:
+    """The first of stacked networks; zeros of its shape where there is none."""
+
+    def first(leaf: Array) -> Array:
+        return leaf[0] if leaf.shape[0] else jnp.zeros(leaf.shape[1:], leaf.dtype)
+
+    return jax.tree.map(first, networks)
+
+
 @eqx.filter_jit
 def _mapped(measure: Measure, networks: AbstractModel, task: Samples) -> Any:
-    first = jax.tree.map(lambda leaf: leaf[0], networks)
+    first = _first(networks)
     returned("`measure`", measure, first.module, task)
     return lax.map(lambda network: measure(network.module, task), networks)
 

@@ -60,6 +60,15 @@ class AbstractModel(eqx.Module):
 
     @property
     @abc.abstractmethod
+    def owners(self) -> list[tuple[str, int | None]]:
+        """Of each parameter array, in the order of the leaves: whose numbers it holds.
+
+        A name of units, and the axis along which they lie; None where all are one owner's. A hidden
+        unit owns what comes in, its bias, and in the last hidden layer what goes out.
+        """
+
+    @property
+    @abc.abstractmethod
     def about_kinks(self) -> tuple[str, str]:
         """What `flow.stats` says of the kinks of a model without a policy for them, and why."""
 

@@ -25,7 +25,7 @@ from flowlin._tools.files import storable
 from flowlin._tools.printing import Summary, number, plural, shown
 from flowlin.networks import graph_parts
 from flowlin.networks.base import AbstractOwn
-from flowlin.networks.graph_parts import Columns, Edge, Variances
+from flowlin.networks.graph_parts import Columns, Edge, Variances, owners
 from flowlin.networks.initial import drawn
 from flowlin.networks.layered import product as plain
 from flowlin.networks.pathways import Pathway, PathwayStatistics, correlations, edges_of, enumerated
@@ -222,6 +222,11 @@ class AbstractGraph(AbstractOwn):
     def dtype(self) -> Any:
         """Floating-point precision of the parameters."""
         return next(iter(self.weights.values())).dtype
+
+    @property
+    def owners(self) -> list[tuple[str, int | None]]:
+        """Units by nodes; an edge from a source to a sink, and a sink's bias, own themselves."""
+        return owners(self.weights, self.biases, self.sources, self.sinks)
 
     @property
     def hidden(self) -> tuple[int, ...]:

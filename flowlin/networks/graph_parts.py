@@ -212,3 +212,21 @@ def require_one_length(gates: Mapping[str, Array]) -> None:
                 f"`{name}` is for {length} samples and `{first}` for {wanted}; all gates have one "
                 "number per sample of the same task."
             )
+
+
+def owners(
+    weights: Mapping[Edge, Array], biases: Mapping[str, Array], sources: Columns, sinks: Columns
+) -> list[tuple[str, int | None]]:
+    """Whose numbers the edges' and then the biases' arrays hold: see `AbstractModel.owners`."""
+    first, last = ({node for node, *_ in ends} for ends in (sources, sinks))
+
+    def owner(edge: Edge, w: Array) -> tuple[str, int | None]:
+        a, b = edge
+        if b not in last:
+            return f"node {b}", 0
+        if a not in first:
+            return f"node {a}", -1
+        return f"edge {a} -> {b}", None if w.ndim > 1 else 0
+
+    own = [(f"bias {b}", None) if b in last else (f"node {b}", 0) for b in sorted(biases)]
+    return [owner(edge, w) for edge, w in sorted(weights.items())] + own

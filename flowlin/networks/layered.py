@@ -130,6 +130,17 @@ class AbstractLayered(AbstractOwn):
         return each, tuple(slow)
 
     @property
+    def owners(self) -> list[tuple[str, int | None]]:
+        """Units by layers; the output bias, and a single layer's weights, own themselves."""
+        last = len(self.weights) - 1
+        weights: list[tuple[str, int | None]] = [(f"layer {k}", -2) for k in range(last)]
+        # Units of which every gate has a readout of its own are not counted with these.
+        alone = not last or self.weights[-1].shape[-1] != self.hidden[-1]
+        weights.append(("readout", None) if alone else (f"layer {last - 1}", -1))
+        biases = [("bias", None) if k == last else (f"layer {k}", -1) for k in range(last + 1)]
+        return weights + [own for own, b in zip(biases, self.biases, strict=True) if b is not None]
+
+    @property
     def hidden(self) -> tuple[int, ...]:
         """Widths of the hidden layers."""
         return tuple(w.shape[-2] for w in self.weights[:-1])

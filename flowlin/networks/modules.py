@@ -73,13 +73,15 @@ class ForeignModel(AbstractModel):
         """The model of a module, the argument `name`.
 
         **Raises:** `ValueError` for a module that cannot be called, holds no floating-point array,
-        arrays of several precisions or of complex numbers, or what cannot be compared.
+        arrays of several precisions or of complex numbers, one array at two places, or what cannot
+        be compared.
         """
         if not callable(module):
             raise refuse(name, "a module that maps one sample", module, "give it a `__call__`")
         inexact, others = eqx.partition(module, eqx.is_inexact_array)
         fixed, rest = eqx.partition(others, lambda a: eqx.is_array(a) or isinstance(a, np.ndarray))
         _require_one_precision(name, module, inexact)
+        _require_apart(name, inexact)
         _require_hashes(name, rest)
         inexact, fixed = jax.tree.map(jnp.asarray, (inexact, fixed))
         return ForeignModel(inexact, fixed, Rest(rest))
@@ -105,6 +107,11 @@ class ForeignModel(AbstractModel):
     def kind(self) -> str:
         """Its words as one: `Lambda(fn=tanh)`."""
         return f"{self.name}({', '.join(f'{place[1:]}={word}' for place, word in self.words[1:])})"
+
+    @property
+    def owners(self) -> list[tuple[str, int | None]]:
+        """Every array owns itself: units are not known."""
+        return [(f"array {k}", None) for k in range(len(jax.tree.leaves(self.inexact)))]
 
     @property
     def parameters(self) -> PyTree:
@@ -343,6 +350,20 @@ def _require_one_precision(name: str, module: Any, inexact: PyTree) -> None:
                 f"`{where}` is {leaf.dtype} and the first array is {found[0][1].dtype}; runs need "
                 "one precision: cast the arrays of the model to it."
             )
+
+
+def _require_apart(name: str, inexact: PyTree) -> None:
+    """Raise `ValueError` for one array at two places, which would part: JAX knows no such tie."""
+    first: dict[int, str] = {}
+    for place, leaf in jax.tree_util.tree_flatten_with_path(inexact)[0]:
+        where = f"{name}{jax.tree_util.keystr(place)}"
+        if id(leaf) in first:
+            raise ValueError(
+                f"`{where}` and `{first[id(leaf)]}` are one array, and would move as two: tie them "
+                "by `eqx.nn.Shared`, or give one of them a copy (`jnp.copy`) where they only begin "
+                "alike."
+            )
+        first[id(leaf)] = where
 
 
 def model(name: str, value: Any) -> AbstractModel:

@@ -11,7 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from flowlin._tools.arguments import WORDS, an, checked, instance, refuse, require_single
+from flowlin._tools.arguments import (
+    WORDS,
+    an,
+    checked,
+    final_time,
+    instance,
+    refuse,
+    require_single,
+)
 from flowlin._tools.arrays import Numbers, Parameters, PathLike, copied, is_traced
 from flowlin._tools.files import require_place, storable, write
 from flowlin._tools.printing import (
@@ -109,8 +117,10 @@ def _saved(flow: Any) -> str:
 
 def _from_to(losses: Any) -> str:
     found = known(losses, 1)
-    if found is None or not len(found):
+    if found is None:
         return number(losses)
+    if not len(found):
+        return "no time saved"
     return f"{number(found[0])} -> {number(found[-1])}"
 
 
@@ -412,10 +422,10 @@ class Trajectory(eqx.Module):
         """A measure at all saved times, or the strengths of modes: see `fl.measures.along`."""
         return along(self, measure, task)
 
-    @checked(progress=bar_or_lines)
+    @checked(t1=final_time, progress=bar_or_lines)
     def extend(
         self,
-        t1: float,
+        t1: float | None,
         *,
         ts: Numbers | None = None,
         max_steps: int | None = 2**20,
@@ -431,7 +441,7 @@ class Trajectory(eqx.Module):
 
         **Arguments:**
 
-        - `t1`: the new end.
+        - `t1`: the new end; of a flow also None or inf, where an event ends it.
         - `ts`: times to save besides those already saved; None saves the new end, and in a
           descent with `save_every` as before.
         - `max_steps`, `max_events`, `progress`, `throw`: as in `gradient_flow`; steps are those

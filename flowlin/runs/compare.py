@@ -112,7 +112,7 @@ def _at(flow: Trajectory, ts: Array):
     saved = np.asarray(flow.ts)
     place = np.searchsorted(saved, np.asarray(ts) * (1 - 1e-12))
     place = np.minimum(place, len(saved) - 1)
-    if not np.allclose(saved[place], ts, rtol=1e-9, atol=0):
+    if not len(saved) or not np.allclose(saved[place], ts, rtol=1e-9, atol=0):
         raise ValueError(
             "the runs were saved at different times; run the flow with `dense=True` or with "
             "`ts=descent.ts`."

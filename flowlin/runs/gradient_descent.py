@@ -19,6 +19,7 @@ from flowlin._tools.arguments import (
     instance,
     known,
     positive,
+    positive_at_run_time,
     refuse,
     require_memory,
 )
@@ -46,8 +47,8 @@ from flowlin.engine.descend import (
     row,
     updated,
 )
-from flowlin.engine.integrate import Observables, Observe
 from flowlin.engine.kinks.policies import IGNORED
+from flowlin.engine.observables import Observables, Observe
 from flowlin.events.events import AbstractEvent, UnitSwitches, user_watches
 from flowlin.events.watch import Observer, named
 from flowlin.networks.base import AbstractModel, trained
@@ -126,11 +127,9 @@ class Plan(NamedTuple):
         place = np.searchsorted(found, steps)
         return found[place] - found[np.maximum(place - 1, 0)]
 
-    def saved(self, steps: Int[np.ndarray, " R"], end: int) -> Bool[np.ndarray, " R"]:
-        """Which of the looks are saved, by a run that has ended at a step."""
-        if self.at is None:
-            return np.ones(len(steps), bool)
-        return np.isin(steps, self.at) & (steps <= end)
+    def saved(self, steps: Int[np.ndarray, " R"]) -> Bool[np.ndarray, " R"]:
+        """Which of the looks are saved."""
+        return np.ones(len(steps), bool) if self.at is None else np.isin(steps, self.at)
 
 
 class _Part(NamedTuple):
@@ -279,9 +278,9 @@ class DescentRun(AbstractRun):
         while after < goal and not ended:
             stops = self._stops(at, after, goal)
             state, rows = advanced(descent, state, jax.device_put(stops), self._room)
-            parts.append(self._kept(stops, rows, int(state.step), after < 0))
-            at = after = int(stops.at[-1])
             ended = bool(np.isfinite(np.asarray(state.end)))
+            parts.append(self._kept(stops, rows, int(state.step), ended, after < 0))
+            at = after = int(stops.at[-1])
             if np.any(stops.looks):  # else it stays that of the last look
                 loss = jax.device_put(np.asarray(rows.losses)[int(np.sum(stops.looks)) - 1])
         flow = self._trajectory(end_to_end(*parts), state, outcome(descent, state))
@@ -314,10 +313,12 @@ class DescentRun(AbstractRun):
 
         saved = joined(first[:3], rows[:3])
         looked = clock * jnp.arange(plan.steps + 1, dtype=clock.dtype) if every else saved[0]
-        # Rows after a terminating event repeat its state.
-        ends = jnp.concatenate([jnp.ones(1, bool), saved[0][1:] > saved[0][:-1]])
-        saved = jax.tree.map(lambda a: a[plan.saved(looks, plan.steps)], (saved, ends))
-        (ts, losses, observed), kept = saved
+        # Rows after a terminating event repeat its state, which is saved once, as the last row.
+        asked, ends = plan.saved(looks), any(w.terminate for w in descent.look.observer.watches)
+        chosen = asked | ends & (looks == plan.steps)
+        ts, losses, observed = jax.tree.map(lambda a: a[chosen], saved)
+        kept = jnp.concatenate([jnp.ones(1, bool), ts[1:] > ts[:-1]])
+        kept = kept & (asked[chosen] | (found.result == RESULTS.event_occurred))
         since = self._since(np.arange(plan.steps + 1) if every else looks)
         part = _Part(
             ts=jnp.where(kept, ts, jnp.inf),
@@ -352,14 +353,14 @@ class DescentRun(AbstractRun):
             count=np.asarray(len(stops), np.int32),
         )
 
-    def _kept(self, stops: Stops, rows: Rows, end: int, first: bool) -> _Part:
-        """What a trajectory keeps of some rows, of a run that has come to the step `end`."""
+    def _kept(self, stops: Stops, rows: Rows, end: int, ended: bool, first: bool) -> _Part:
+        """What a trajectory keeps of some rows, of a run that is at the step `end`, or ended it."""
         assert self.plan is not None
         count, at = int(stops.count), np.asarray(stops.at)
         before, steps = at[:count], at[1 : count + 1]
         # Rows after a terminating event repeat its state.
         looked = np.asarray(stops.looks)[:count] & ((before < end) | (steps == 0))
-        saved = looked & self.plan.saved(steps, end)
+        saved = looked & ((self.plan.saved(steps) & (steps <= end)) | (ended & (steps >= end)))
         ts, losses, observed = _rows(rows[:3], saved)
         if self.descent.batch_size is None:
             own = np.arange(int(at[0]) + (not first), end + 1)
@@ -732,7 +733,7 @@ def described(problem: Problem, rule: Rule, watched: Watched) -> Descent:
     others = [e for e in watched.events if not isinstance(e, UnitSwitches)] + refused
 
     def observer(events: Sequence[AbstractEvent]) -> Observer:
-        return Observer(tuple(user_watches(events, network, task, goal, IGNORED)), network)
+        return Observer(tuple(user_watches(events, problem, goal, IGNORED)), network)
 
     counters = tuple(observer([UnitSwitches(q)]) for q in counted)
     return Descent(
@@ -774,6 +775,7 @@ def extended(
 ) -> Trajectory:
     """See `Trajectory.extend`."""
     del max_steps  # `t1` says how many
+    t1 = positive_at_run_time("t1", t1)
     run, at, ts = require_extendable(flow, t1, ts)
     taken, clock = int(at.counts["num_steps"]), float(run.descent.clock)
     steps = max(_steps_to(t1, clock), taken + 1)

@@ -11,14 +11,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, PyTree
 
-from flowlin._tools.arguments import checked, positive_at_run_time
+from flowlin._tools.arguments import checked, final_time, positive_at_run_time
 from flowlin._tools.arrays import Numbers, PathLike, copied, in_dtype, is_traced, require_numbers
 from flowlin._tools.numerics import SMALL, reverse_only, told_by_name
 from flowlin._tools.printing import Progress
-from flowlin.engine.integrate import Allowance, Observables, Observe, Run
+from flowlin.engine.integrate import Allowance, Run
 from flowlin.engine.kinks.policies import AbstractKinks
 from flowlin.engine.kinks.walk import ExactWalk
 from flowlin.engine.method import Method, chosen_method, chosen_tolerances
+from flowlin.engine.observables import Observables, Observe
 from flowlin.engine.solvers.wrapped import evaluations, is_explicit
 from flowlin.events.events import AbstractEvent, GateSwitches, logs_gates, user_watches
 from flowlin.events.watch import Watch
@@ -36,6 +37,7 @@ from flowlin.runs.run_options import (
     chosen_times,
     first_capacity,
     meter,
+    require_ending,
     require_extendable,
     require_room,
     tell_digits,
@@ -51,7 +53,7 @@ DENSE_ROOM = 64  # steps that dense output of few parameters has room for; short
 
 @checked(
     network=model,
-    t1=positive_at_run_time,
+    t1=final_time,
     tau=time_constants,
     modified_rate=positive_at_run_time,
     rtol=positive_at_run_time,
@@ -61,7 +63,7 @@ DENSE_ROOM = 64  # steps that dense output of few parameters has room for; short
 def gradient_flow(
     network: eqx.Module,
     task: Task,
-    t1: ArrayLike,
+    t1: ArrayLike | None,
     *,
     trainable: PyTree = None,
     ts: Numbers | None = None,
@@ -92,11 +94,13 @@ def gradient_flow(
       or any Equinox module whose call takes one sample, (N_in,) to (N_out,), whose floating-point
       arrays move. What is handed out, and what functions are called with, is then such a module.
     - `task`: what it is trained on; taken to the network's precision.
-    - `t1`: final time, in the units of tau (see `fl.StepClock` for descent steps).
+    - `t1`: final time, in the units of tau (see `fl.StepClock` for descent steps); None, or inf,
+      for a run that ends at an event with `terminate=True`, such as `fl.GradientBelow`.
     - `trainable`: which arrays move, where it is not all: a tree of truth values like the network,
       or a function of a leaf, as `eqx.partition` takes them. The others stay as they are, to the
       bit, in exact walks too.
-    - `ts`: times to save, ascending in [0, t1] (up to rounding); None saves 0 and the end.
+    - `ts`: times to save, ascending in [0, t1] (up to rounding); None saves 0 and the end. A run
+      that ends at an event saves its end as the last row.
     - `dense`: whether `flow.network(t)` works for every t. The run is then done twice, first to
       count its steps; memory is steps x stages x parameters (for an exact walk times 8 pieces).
     - `loss`: `SquaredError()`, `CrossEntropy()`, or any differentiable function of one sample's
@@ -114,8 +118,9 @@ def gradient_flow(
       tau; compare them with `fl.gradient_descent(..., interpolate=True)`. Losses stay those of L.
       For smooth networks: a ReLU network needs `SmoothKinks`, and the rounded network is then
       meant.
-    - `events`: `Crossing`, `ModeHits`, `LossBelow`, `UnitSwitches`; one or several, no two of one
-      name. A ReLU network with up to 10,000 (unit, sample) pairs logs its gates besides.
+    - `events`: `Crossing`, `ModeHits`, `LossBelow`, `GradientBelow`, `UnitSwitches`; one or
+      several, no two of one name. A ReLU network with up to 10,000 (unit, sample) pairs logs its
+      gates besides.
     - `observe`: `{name: function(network, task)}`, recorded at `ts` **instead of** the networks;
       modes in place of a function, as in `{"modes": modes}`, are their strengths (T, K).
 
@@ -134,10 +139,14 @@ def gradient_flow(
       `vmap`, with `dense`, or with exact kinks). `AveragedKinks`
       has its own, and goes on with `fl.RKC()` in that way at an rtol from 1e-3 on. `flow.stats`
       says which and why.
-    - `rtol`, `atol`: None is 1e-8 in float64 (1e-5 with `AveragedKinks`, which goes no finer) and
-      1e-4 in float32 (1e-5 with `ExactKinks`), and rtol / 100. The first run while JAX is set to
-      float32, or of a float32 network on a float64 task with neither given, warns
-      (`fl.PrecisionWarning`) of the digits to expect.
+    - `rtol`: the relative error of a step; None is 1e-8 in float64 (1e-5 with `AveragedKinks`,
+      which goes no finer) and 1e-4 in float32 (1e-5 with `ExactKinks`). It counts against the
+      hidden unit that a weight belongs to, at every scale of the weights, and where that has grown
+      a hundredfold against what it moves (see `flowlin.engine.allowed`); in modules that are not
+      flowlin's against an array. The first run while JAX is set to float32, or of a float32 network
+      on a float64 task without an `rtol`, warns (`fl.PrecisionWarning`) of the digits to expect.
+    - `atol`: None, or an absolute error: errors then count against `atol` + `rtol` |w| for each
+      number w, and what is smaller than `atol` is not controlled.
     - `stepsize_controller`: an adaptive one of diffrax in place of `rtol` and `atol`, such as
       `diffrax.PIDController(rtol=1e-6, atol=1e-8, dtmax=0.1)`.
     - `max_steps`, `max_events`: where to give up; `max_steps=None` is 2^30, which is nowhere.
@@ -179,15 +188,16 @@ def gradient_flow(
     tau, moves = in_dtype(tau, network.dtype), trained(network, trainable)
     problem = Problem(network, task, loss, tau, decay, moves)
     check_modified(problem, modified_rate)
-    method, choice = chosen_method(problem, kinks, solver, modified_rate, tolerances, t1, adjoint)
+    method, choice = chosen_method(problem, kinks, solver, modified_rate, tolerances, adjoint)
     watches = _watches(problem, method, events)
+    require_ending(t1, watches)
     free = solver is None and not dense  # another one may take over
     run = Run(
         problem=problem,
         method=method,
         watches=watches,
         observe=Observables.of(observe, network, task),
-        t1=in_dtype(t1, network.dtype),
+        t1=in_dtype(cast(ArrayLike, t1), network.dtype),
         ts=None if ts is None else jnp.asarray(ts, network.dtype),
         meter=SILENT,
         capacity=first_capacity(watches, max_events),
@@ -205,7 +215,7 @@ def _watches(
     """What is looked at in every step: gates, where these are logged, and the user's events."""
     network, task, kinks = problem.network, problem.task, method.kinks
     logged = (GateSwitches(),) if logs_gates(network, task, events, kinks) else ()
-    return tuple(user_watches((*logged, *events), network, task, method.objective, kinks))
+    return tuple(user_watches((*logged, *events), problem, method.objective, kinks))
 
 
 def _require_saved(network: AbstractModel, ts: Any, observe: Observe | None) -> None:
@@ -219,6 +229,7 @@ def extended(
 ) -> Trajectory:
     """See `Trajectory.extend`."""
     run, at, ts = require_extendable(flow, t1, ts)
+    require_ending(t1, run.watches)
     dtype = run.network.dtype
     run = copied(run, t1=jnp.asarray(t1, dtype), ts=None if ts is None else jnp.asarray(ts, dtype))
     limits = Limits(int(at.counts["num_steps"]) + max_steps, max_events)
@@ -315,6 +326,11 @@ def _failure(flow: Trajectory, limits: Limits, kinks: AbstractKinks) -> str:
     reached = f"t = {float(flow.end):.6g} after {int(flow.counts['num_steps'])} steps"
     remedy = kinks.remedy(flow.model)
     if is_one_of(flow.result, RESULTS.max_steps_reached):
+        if flow.reference.run.horizon == math.inf:
+            return (
+                f"`max_steps` = {limits.steps} reached at {reached}, and no event has ended the "
+                "run. Watch for one that happens, give a finite `t1`, or increase `max_steps`."
+            )
         return (
             f"`max_steps` = {limits.steps} reached at {reached}. Increase it, or loosen "
             f"`rtol`{remedy}."

@@ -4,6 +4,7 @@ import abc
 import contextlib
 import contextvars
 import datetime
+import math
 import sys
 import threading
 import time
@@ -110,12 +111,12 @@ class Bar(AbstractPaced):
 
     def __init__(self, run: AbstractRun, start: float):
         self.pace = Pace(0.5)
-        end = run.horizon
-        times = "t = {n:.4g}/{total:.4g} [{elapsed}<{remaining}{postfix}]"
+        end, ends = run.horizon, math.isfinite(run.horizon)
+        until = "{percentage:3.0f}%|{bar}| t = {n:.4g}/{total:.4g} [{elapsed}<{remaining}{postfix}]"
         self.bar = tqdm_bar(
-            end,
+            end if ends else None,
             initial=start,
-            bar_format="{percentage:3.0f}%|{bar}| " + times,
+            bar_format=until if ends else "t = {n:.4g} [{elapsed}{postfix}]",
             dynamic_ncols=True,
         )
 
@@ -170,13 +171,14 @@ class Lines(AbstractPaced):
         assert at is not None
         now, t, steps = time.monotonic(), float(flow.end), int(at.counts["num_steps"])
         spent = max(now - self.clock, 1e-9)
-        speed, left = (steps - self.steps) / spent, "unknown"
-        if t > self.t:
-            left = _clock((self.horizon - t) / (t - self.t) * spent)
+        speed, left, share = (steps - self.steps) / spent, "unknown", ""
+        if math.isfinite(self.horizon):
+            share = f" of {self.horizon:.4g} ({t / self.horizon:.0%})"
+            if t > self.t:
+                left = _clock((self.horizon - t) / (t - self.t) * spent)
         self.clock, self.t, self.steps = now, t, steps
         return (
-            f"t = {t:.4g} of {self.horizon:.4g} ({t / self.horizon:.0%}), "
-            f"{_loss(flow)}, {steps:,} steps, {speed:.3g}/s, "
+            f"t = {t:.4g}{share}, {_loss(flow)}, {steps:,} steps, {speed:.3g}/s, "
             f"{_clock(now - self.began)} passed, {left} left"
         )
 

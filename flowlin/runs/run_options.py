@@ -63,6 +63,15 @@ def _check_rtol(rtol: Any, dtype: DTypeLike) -> None:
         )
 
 
+def require_ending(t1: Any, watches: Sequence[Any]) -> None:
+    """Raise `ValueError` for a run without an end."""
+    if not is_traced(t1) and t1 == math.inf and not any(watch.terminate for watch in watches):
+        raise ValueError(
+            "`t1` is inf, and no event ends the run; give a finite `t1`, or one that does, such as "
+            "`events=fl.GradientBelow(1e-6, terminate=True)`."
+        )
+
+
 def chosen_times(t1: Any, ts: Any) -> Any:
     """The times to save, which lie in [0, t1], ascending; what is past t1 by rounding is t1."""
     if ts is None or is_traced(ts):

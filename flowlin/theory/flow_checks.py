@@ -107,7 +107,7 @@ def require_start(flow: Any, own: PyTree, part: Callable[[Any], PyTree]) -> None
     if is_traced((flow.ts, own)):
         return
     first = None if flow.reference.run is None else flow.reference.run.network
-    if float(flow.ts[0]) == 0:
+    if len(flow.ts) and float(flow.ts[0]) == 0:
         first = jax.tree.map(lambda a: a[0], flow.models)
     if first is None:
         return

@@ -208,7 +208,8 @@ class Lazy(eqx.Module):
                 "`network` has gates that belong to samples, so it is no function of one sample "
                 "that could be scaled; leave `alpha` at 1."
             )
-        return ScaledModel(_weights(self), self.start, self.alpha)
+        start = jax.tree.map(jnp.copy, self.start)  # one array at two places would count as tied
+        return ScaledModel(_weights(self), start, self.alpha)
 
     @checked(flow=of_run)
     def error(self, flow: Any, *, check: bool = True) -> Float[Array, " T"]:

@@ -500,9 +500,10 @@ class RaceHits(AbstractEvent):
     terminate: bool = eqx.field(static=True, default=False)
     name: str = eqx.field(static=True, default="race")
 
-    def watches(self, network, task, objective, kinks) -> list[Watch]:
+    def watches(self, problem, objective, kinks) -> list[Watch]:
         """One watch: the shares minus their levels."""
-        del task, objective, kinks
+        del objective, kinks
+        network: Any = problem.network
         edges = getattr(network, "edges", None)
         if edges != self.race.network.edges:
             raise ValueError(

@@ -14,6 +14,7 @@ from jaxtyping import Array
 from flowlin._tools.arrays import Parameters
 from flowlin._tools.numerics import as_tree
 from flowlin._tools.printing import Summary, clipped, number, shown
+from flowlin.engine.allowed import Scaled
 from flowlin.engine.kinks.one_layer import GatedFlow, effective_gates, powers, sides_of
 from flowlin.networks.graph import GatedGraph
 from flowlin.networks.kinds import ReLUNetwork
@@ -225,7 +226,7 @@ def _through(problem, flow, dense, start, end, parameters, codes, slots, rtol):
         end,
         None,
         parameters,
-        stepsize_controller=diffrax.PIDController(rtol=rtol, atol=rtol / 100),
+        stepsize_controller=Scaled.of(problem, rtol),
         saveat=diffrax.SaveAt(t1=True),
         max_steps=None,
         adjoint=diffrax.ForwardMode(),

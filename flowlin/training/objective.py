@@ -79,6 +79,17 @@ def dot(a: PyTree, b: PyTree) -> Array:
     return functools.reduce(jnp.add, jax.tree.leaves(jax.tree.map(jnp.vdot, a, b)))
 
 
+def norm(tree: PyTree) -> Array:
+    """The Euclidean norm of a tree of arrays; squares do not underflow."""
+    leaves = [a for a in jax.tree.leaves(tree) if a.size]
+    largest = lax.stop_gradient(jnp.max(jnp.stack([jnp.max(jnp.abs(a)) for a in leaves])))
+    unit = jnp.where((largest > 0) & jnp.isfinite(largest), largest, jnp.ones_like(largest))
+    scaled = jax.tree.map(lambda a: a / unit, leaves)
+    square = dot(scaled, scaled)
+    # The root has no derivative at zero.
+    return unit * jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1.0)), 0.0)
+
+
 class AbstractObjective(eqx.Module):
     """Loss and gradient as functions of a network of one fixed kind on one task."""
 

@@ -16,6 +16,7 @@ from numpy.polynomial import chebyshev
 from flowlin._tools.arrays import Parameters, copied, with_axes
 from flowlin._tools.numerics import rounding_in, while_loop
 from flowlin._tools.series import bracketed_root
+from flowlin.engine.allowed import AbstractAllowed
 from flowlin.engine.kinks.deep_flow import DeepFlow
 from flowlin.engine.kinks.deep_switching import NetworkRule
 from flowlin.engine.kinks.one_layer import GatedFlow, UnitRule
@@ -371,14 +372,13 @@ class ExactWalk(Forwarding[WalkState]):
     them. The error reported is the largest of the steps **tried**, each of which aims at the
     step's end: pieces are as short as the events are dense, and their own errors would tell the
     controller to take steps that are too long for the flow in between. It is raised where that
-    is needed for the next step to end within its pieces; `rtol` and `atol` are the controller's
-    and say what the controller makes of it.
+    is needed for the next step to end within its pieces; `allowed` says what the controller makes
+    of it.
     """
 
     solver: Explicit
     rule: AbstractRule
-    rtol: ArrayLike
-    atol: ArrayLike
+    allowed: AbstractAllowed
     capacity: int = eqx.field(static=True)  # of the gate log
     pieces: int = eqx.field(static=True, default=8)
     loop: str = eqx.field(
@@ -482,17 +482,9 @@ class ExactWalk(Forwarding[WalkState]):
             count=walk.count + 1,
         )
 
-    def _scale(self, y0: Parameters, y1: Parameters) -> Parameters:
-        """Errors that the controller's tolerances allow."""
-
-        def scale(a, b):
-            return self.atol + self.rtol * jnp.maximum(jnp.abs(a), jnp.abs(b))
-
-        return lax.stop_gradient(jax.tree.map(scale, y0, y1))
-
     def _norm(self, error: Parameters, y0: Parameters, y1: Parameters) -> Array:
         """The controller's norm of an error; a step is accepted below one."""
-        ratios = jax.tree.map(jnp.divide, lax.stop_gradient(error), self._scale(y0, y1))
+        ratios = jax.tree.map(jnp.divide, lax.stop_gradient(error), self.allowed(y0, y1))
         flat = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(ratios)])
         return jnp.sqrt(jnp.mean(flat**2))
 
@@ -511,7 +503,7 @@ class ExactWalk(Forwarding[WalkState]):
         norm = jnp.where(unfinished, jnp.maximum(norm, 1.2), jnp.minimum(norm, 0.9))
         norm = lax.stop_gradient(norm)
         return jax.tree.map(
-            lambda e, s: jnp.maximum(e, norm * s), walk.error, self._scale(y0, walk.y)
+            lambda e, s: jnp.maximum(e, norm * s), walk.error, self.allowed(y0, walk.y)
         )
 
     def _no_pieces(self, terms, t0, t1, y0, state: WalkState) -> Pieces:

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from flowlin._tools.arguments import checked, positive_at_run_time, whole
 from flowlin._tools.arrays import copied
+from flowlin.engine.allowed import AbstractAllowed, ByNumber
 from flowlin.engine.solvers.bdf_formulas import (
     MOST,
     Memory,
@@ -174,6 +175,7 @@ class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
     rtol: Any = None
     atol: Any = None
     norm: Callable[[PyTree], Array] | None = eqx.field(static=True, default=None, init=False)
+    allowed: AbstractAllowed | None = eqx.field(default=None, init=False)
 
     term_structure: ClassVar = diffrax.ODETerm
     interpolation_cls: ClassVar[Callable[..., Any]] = NordsieckInterpolation
@@ -221,7 +223,7 @@ class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
         table = predicted(rescaled(table, h / state.scale))
         step = Step(Move(terms, t1, control, args, unravel), table[0], table[1], rule.lead)
         found = solved(
-            step, state.ritz, self._scaled(y, y, unravel), NEWTON / rule.error, state.rate,
+            step, state.ritz, self._scaled(y, table[0], unravel), NEWTON / rule.error, state.rate,
             min(DIRECTIONS, y.size),
         )  # fmt: skip
         correction = attached(step, found.x, state.ritz)
@@ -243,7 +245,8 @@ class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
 
     def _scaled(self, y, y1, unravel):
         """The norm of a vector in units of the tolerance."""
-        scale = lax.stop_gradient(self.atol + self.rtol * jnp.maximum(jnp.abs(y), jnp.abs(y1)))
+        allowed = self.allowed or ByNumber(self.rtol, self.atol)
+        scale, _ = ravel_pytree(allowed(unravel(y), unravel(y1)))
         norm = self.norm
         if norm is None:
             return lambda v: jnp.sqrt(jnp.mean((v / scale) ** 2))
@@ -253,7 +256,7 @@ class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
         """The next order and step; not differentiated."""
         rule, table, correction, y, h = lax.stop_gradient((rule, table, correction, y, h))
         stretch = h / jnp.where(state.steps[0] > 0, state.steps[0], h)
-        norm = self._scaled(y, y, unravel)
+        norm = self._scaled(y, table[0], unravel)
         return chosen(
             rule, state.order, self.max_order, table, correction, norm, state.memory, stretch
         )

@@ -1,0 +1,296 @@
+"""Exactness at every scale of the initial weights, and what it costs at ordinary ones.
+
+    python benchmarks/scale.py [--quick]
+
+Errors: from starts between 1 and 1e-40, the largest relative error of the times at which modes are
+half learnt, or a loss falls: with default arguments, and with errors that count against single
+numbers and `atol` = `rtol` / 100. References are closed forms, SciPy's Radau in logarithmic
+coordinates, and the exact walk at `rtol` = 1e-11 with an error bound for each number alone.
+
+Cost: evaluations of the field, and the relative error of the parameters at the end against a run at
+`rtol` = 1e-12, for starts with variance 2e-4, both ways.
+
+Writes `scale.json` and `scale.md` to `benchmarks/results/`.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import _common
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.integrate import solve_ivp
+
+import flowlin as fl
+
+TREE = fl.tasks.hierarchy()
+MODES = fl.theory.modes(TREE)
+HALF = 0.5 * MODES.full_strength
+STARTS = (1e-3, 1e-6, 1e-12, 1e-20, 1e-30, 1e-40)
+NEVER = float("inf")
+
+
+def worst(found: Any, exact: Any) -> float:
+    """The largest relative error; inf where something never came."""
+    found, exact = np.asarray(found), np.asarray(exact)
+    return float(np.max(np.where(np.isfinite(found), np.abs(found / exact - 1), NEVER)))
+
+
+def linear(start: float, **how: Any) -> float:
+    """Eight modes of the tree, aligned and balanced, of strength `start`: half times."""
+    product = (MODES.u * start) @ MODES.v.T
+    key = jax.random.key(1)
+    network = fl.LinearNetwork.balanced(TREE, 16, bias=False, product=product, key=key)
+    exact = fl.theory.hitting_time(HALF, MODES.s, MODES.d, jnp.asarray(start))
+    end = 1.2 * float(jnp.max(exact))
+    flow = fl.gradient_flow(network, TREE, end, events=fl.ModeHits(MODES, HALF), **how)
+    return worst(flow.events.first("mode"), exact)
+
+
+def scalar(start: float, **how: Any) -> float:
+    """One input, one unit, one output, both weights sqrt(start): the half time."""
+    one, w = fl.Task([[1.0]], [[1.0]]), np.full((1, 1), start**0.5)
+    exact = fl.theory.hitting_time(0.5, 1.0, 1.0, start)
+    network = fl.LinearNetwork((w, w))
+    events = fl.ModeHits(fl.theory.modes(one), 0.5)
+    flow = fl.gradient_flow(network, one, 1.5 * float(exact), events=events, **how)
+    return worst(flow.events.first("mode"), exact)
+
+
+def deep(start: float, **how: Any) -> float:
+    """Three layers of one unit, all weights start^(1/3): the half time."""
+    one, w = fl.Task([[1.0]], [[1.0]]), np.full((1, 1), start ** (1 / 3))
+    exact = fl.theory.deep_hitting_time(0.5, 1.0, 1.0, start, 3.0)
+    events = fl.ModeHits(fl.theory.modes(one), 0.5)
+    network, end = fl.LinearNetwork((w, w, w)), 1.5 * float(exact)
+    flow = fl.gradient_flow(network, one, end, events=events, **how)
+    return worst(flow.events.first("mode"), exact)
+
+
+def graph(start: float, **how: Any) -> float:
+    """Two ways of one unit each from a source to a sink, equally strong: the half time."""
+    one, w = fl.Task([[1.0]], [[1.0]]), np.full((1, 1), (start / 2) ** 0.5)
+    edges = {("in", "a"): w, ("a", "out"): w, ("in", "b"): w, ("b", "out"): w}
+    exact = fl.theory.hitting_time(0.5, 1.0, 1.0, start)
+    loss = fl.LossBelow(0.125)  # where the product is one half
+    flow = fl.gradient_flow(fl.GatedGraph(edges), one, 1.5 * float(exact), events=loss, **how)
+    return worst(flow.events.first("loss"), exact)
+
+
+def orthogonal(start: float, **how: Any) -> float:
+    """Four orthogonal samples, a ReLU unit for each that is off for the others: half times."""
+    strength = np.array([1.0, 0.75, 0.5, 0.25])
+    task = fl.Task(np.eye(4), np.diag(strength))
+    w = start**0.5
+    network = fl.ReLUNetwork((w * (np.eye(4) * 1.1 - 0.1), w * np.eye(4)))
+    exact = fl.theory.hitting_time(strength / 2, strength / 4, 0.25, start)
+    events = [fl.Crossing(Learnt(k), strength[k] / 2, name=f"sample {k}") for k in range(4)]
+    flow = fl.gradient_flow(network, task, 1.2 * float(jnp.max(exact)), events=events, **how)
+    return worst([flow.events.first(f"sample {k}") for k in range(4)], exact)
+
+
+class Learnt(eqx.Module):
+    """The output of a sample that is to be learnt."""
+
+    sample: int = eqx.field(static=True)
+
+    def __call__(self, network: Any, task: fl.Task) -> jax.Array:
+        """Of its own class."""
+        return network.outputs(task.x)[self.sample, self.sample]
+
+
+class Diagonal(eqx.Module):
+    """u^2 - v^2 as the weights of a linear model."""
+
+    u: jax.Array
+    v: jax.Array
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Its output."""
+        return jnp.sum((self.u**2 - self.v**2) * x, keepdims=True)
+
+
+def diagonal(start: float, **how: Any) -> float:
+    """A diagonal network of four inputs, weights sqrt(start): the largest weights' half times."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(6, 4))
+    beta = np.array([1.0, -0.5, 0.7, 0.3])
+    task, alpha = fl.Task(x, (x @ beta)[:, None]), start**0.5
+    model = Diagonal(jnp.full(4, alpha), jnp.full(4, alpha))
+    exact = in_logarithms(x, beta, alpha)
+    events = [
+        fl.Crossing(Weight(k), float(beta[k]) / 2, name=f"weight {k}") for k in range(len(beta))
+    ]
+    flow = fl.gradient_flow(model, task, 1.2 * float(np.max(exact)), events=events, **how)
+    return worst([flow.events.first(f"weight {k}") for k in range(4)], exact)
+
+
+class Weight(eqx.Module):
+    """A weight of the linear model."""
+
+    place: int = eqx.field(static=True)
+
+    def __call__(self, model: Any, task: fl.Task) -> jax.Array:
+        """u^2 - v^2."""
+        return model.u[self.place] ** 2 - model.v[self.place] ** 2
+
+
+def in_logarithms(x: np.ndarray, beta: np.ndarray, alpha: float) -> np.ndarray:
+    """By Radau, of log u and log v: (log u)' = 2 g, (log v)' = -2 g, g = S (beta - w)."""
+    s = x.T @ x / len(x)
+
+    def velocity(_: float, z: np.ndarray) -> np.ndarray:
+        u, v = np.exp(z[:4]), np.exp(z[4:])
+        g = s @ (beta - u**2 + v**2)
+        return np.concatenate([2 * g, -2 * g])
+
+    def jacobian(_: float, z: np.ndarray) -> np.ndarray:
+        u, v = np.exp(2 * z[:4]), np.exp(2 * z[4:])
+        slope = s @ np.concatenate([np.diag(-2 * u), np.diag(2 * v)], axis=1)
+        return np.concatenate([2 * slope, -2 * slope])
+
+    def crossing(k: int) -> Callable[..., float]:
+        def level(_: float, z: np.ndarray) -> float:
+            return float(np.exp(2 * z[k]) - np.exp(2 * z[4 + k]) - beta[k] / 2)
+
+        return level
+
+    end = 40 * (2 - np.log(alpha))
+    tight = {"method": "Radau", "rtol": 1e-11, "atol": 1e-11, "jac": jacobian}
+    start = np.full(8, np.log(alpha))
+    events = [crossing(k) for k in range(4)]
+    with np.errstate(over="ignore", invalid="ignore"):  # in steps that Radau takes back
+        found = solve_ivp(velocity, (0.0, end), start, events=events, **tight)
+    return np.array([times[0] for times in found.t_events])
+
+
+@functools.cache
+def tree_reference(start: float) -> float:
+    """The time to 0.8 of the loss by the exact walk, with an error bound for each number."""
+    return float(relu_run(start, kinks=fl.ExactKinks(), rtol=1e-11, atol=1e-300))
+
+
+def relu_run(start: float, **how: Any) -> Any:
+    """The time to 0.8 of the loss of 16 ReLU units on the tree, weights of standard deviation."""
+    network = fl.ReLUNetwork.init(TREE, 16, start**2, key=jax.random.key(0))
+    first = float(fl.measures.loss(network, TREE))
+    event = fl.LossBelow(0.8 * first, terminate=True)
+    end = 20 - 1.2 * np.log(start)
+    return fl.gradient_flow(network, TREE, end, events=event, **how).events.first("loss")
+
+
+def relu(start: float, **how: Any) -> float:
+    """Of 16 ReLU units on the tree: the time to 0.8 of the loss."""
+    return worst(relu_run(start, **how), tree_reference(start))
+
+
+RUNS: dict[str, tuple[Callable[..., float], dict[str, Any]]] = {
+    "linear, 8 modes, Dopri8": (linear, {}),
+    "linear, 8 modes, RKC at 1e-6": (linear, {"solver": fl.RKC(), "rtol": 1e-6}),
+    "linear, 8 modes, RecycledBDF at 1e-6": (linear, {"solver": fl.RecycledBDF(), "rtol": 1e-6}),
+    "linear, one scalar mode": (scalar, {}),
+    "linear, three layers": (deep, {}),
+    "graph, two ways": (graph, {}),
+    "diagonal (any module)": (diagonal, {}),
+    "ReLU, four orthogonal samples, exact walk": (orthogonal, {"kinks": fl.ExactKinks()}),
+    "ReLU, the same, averaged gates": (orthogonal, {"kinks": fl.AveragedKinks()}),
+    "ReLU, tree, exact walk": (relu, {"kinks": fl.ExactKinks()}),
+    "ReLU, tree, averaged gates": (relu, {"kinks": fl.AveragedKinks()}),
+}
+
+
+def per_number(how: dict[str, Any]) -> dict[str, Any]:
+    """The same with errors counted against each number."""
+    rtol = how.get("rtol", 1e-5 if isinstance(how.get("kinks"), fl.AveragedKinks) else 1e-8)
+    return how | {"atol": rtol / 100}
+
+
+# ---- Ordinary starts.
+
+
+def ordinary() -> dict[str, tuple[Any, fl.Task, float, dict[str, Any]]]:
+    """Networks with variance 2e-4, their tasks, and until when."""
+    digits = fl.tasks.digits(samples=200, seed=0)
+    teacher = fl.tasks.teacher(50, (2.0, 1.0, 0.5), inputs=20, key=jax.random.key(1))
+    key = jax.random.key(0)
+    averaged = {"kinks": fl.AveragedKinks()}
+    linear, relu = fl.LinearNetwork.init, fl.ReLUNetwork.init
+    xor = fl.tasks.offset_xor()
+    return {
+        "linear, tree": (linear(TREE, 64, key=key), TREE, 20.0, {}),
+        "linear, tree, two hidden layers": (linear(TREE, (32, 32), 1e-2, key=key), TREE, 40.0, {}),
+        "linear, teacher": (linear(teacher, 32, key=key), teacher, 10.0, {}),
+        "linear, digits": (linear(digits, 32, key=key), digits, 2.0, {}),
+        "linear, teacher, RKC at 1e-4": (
+            linear(teacher, 32, key=key), teacher, 10.0, {"solver": fl.RKC(), "rtol": 1e-4}
+        ),
+        "linear, teacher, RecycledBDF at 1e-6": (
+            linear(teacher, 32, key=key), teacher, 10.0,
+            {"solver": fl.RecycledBDF(), "rtol": 1e-6},
+        ),
+        "ReLU, tree, exact walk": (relu(TREE, 64, key=key), TREE, 30.0, {}),
+        "ReLU, offset xor, exact walk": (relu(xor, 20, key=key), xor, 30.0, {}),
+        "ReLU, gaussian, exact walk": (
+            relu(_common.gaussian(40), 20, key=key), _common.gaussian(40), 20.0, {}
+        ),
+        "ReLU, tree, two hidden layers": (relu(TREE, (16, 16), 1e-2, key=key), TREE, 20.0, {}),
+        "ReLU, digits, averaged gates": (relu(digits, 32, key=key), digits, 2.0, averaged),
+        "ReLU, tree, averaged gates": (relu(TREE, 64, key=key), TREE, 4.0, averaged),
+    }  # fmt: skip
+
+
+def cost(network: Any, task: fl.Task, t1: float, how: dict[str, Any]) -> dict[str, float]:
+    """Evaluations and errors both ways."""
+    relu = isinstance(network, fl.ReLUNetwork)
+    fine: dict[str, Any] = {"kinks": fl.ExactKinks()} if relu else {}
+    reference = fl.gradient_flow(network, task, t1, rtol=1e-12, atol=1e-14, **fine).final
+    found = {}
+    for name, options in (("number", per_number(how)), ("unit", how)):
+        flow = fl.gradient_flow(network, task, t1, **options)
+        found |= {
+            f"evaluations by {name}": int(flow.stats["evaluations"]),
+            f"error by {name}": float(fl.distance(flow.final, reference, relative=True)),
+        }
+    return found
+
+
+def main() -> None:
+    """Both tables."""
+    args = _common.parser(__doc__).parse_args()
+    starts = STARTS[1:3] if args.quick else STARTS
+    names = list(RUNS)[3:5] if args.quick else list(RUNS)
+    results, errors, costs = [], [], []
+    for name in names:
+        run, how = RUNS[name]
+        rows = {}
+        for rule, options in (("unit", how), ("number", per_number(how))):
+            cells = []
+            for start in starts:
+                cells.append(run(start, **options))
+                print(f"{name}, by {rule}, {start:g}: {cells[-1]:.1e}", flush=True)
+            rows[rule] = cells
+        results.append({"run": name, "starts": starts, **rows})
+        errors += [[name, rule, *(f"{cell:.0e}" for cell in rows[rule])] for rule in rows]
+    cases = ordinary()
+    for name in list(cases)[:1] if args.quick else cases:
+        found = cost(*cases[name])
+        results.append({"cost": name, **found})
+        print(name, found, flush=True)
+        change = found["evaluations by unit"] / found["evaluations by number"] - 1
+        costs.append(
+            [name, found["evaluations by number"], found["evaluations by unit"], f"{change:+.0%}",
+             f"{found['error by number']:.1e}", f"{found['error by unit']:.1e}"]
+        )  # fmt: skip
+    text = _common.markdown_table(["run", "error by", *(f"{s:g}" for s in starts)], errors)
+    head = ["run", "evaluations by number", "by unit", "change", "error by number", "by unit"]
+    text += "\n\n" + _common.markdown_table(head, costs)
+    print(text)
+    if not args.quick:
+        _common.save("scale", results, text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,220 @@
+r"""The error that one step may make in each number of the state, at every scale of the weights.
+
+A relative tolerance says what an error counts against. Against each number alone it is too much:
+numbers pass through zero, and nothing depends on their digits there. Against a fixed size it is too
+little: weights begin at 1e-3 or at 1e-20, and what is below that size has no error control. Here an
+error counts against the hidden unit that the number belongs to. For a unit g let
+
+- $S_0$ be the root mean square of its numbers at t = 0 (that of the whole network if it is 0),
+- $S$ that of the larger of each number's sizes at both ends of the step,
+- $D$ that of the step's changes.
+
+With rounding $\epsilon$ the error allowed to each of its numbers is
+
+$$\text{scale}_g = \max\bigl(\text{rtol} \max(\min(S, \max(10 D, 100 S_0)), 10^{-12} S_0),
+  \; 64 \epsilon S \bigr),$$
+
+and a step is accepted where the root mean square of error / scale over all numbers is below one.
+
+- S: relative to the unit, whatever its size.
+- $\min(S, \max(10 D, 100 S_0))$: a unit that has grown a hundredfold counts by what it moves. On a
+  plateau the next mode is hidden in units of size one, 1e-6 or 1e-12 of them; what is left of their
+  velocity is that mode, so that an error relative to the change is one relative to the mode.
+- $64 \epsilon S$: below rounding no step is short enough.
+- $10^{-12} S_0$: of units that vanish.
+
+The constants are measured: `benchmarks/scale.py`.
+"""
+
+import abc
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, PyTree
+
+from flowlin._tools.numerics import as_tree, like
+from flowlin.training.problem import Problem
+
+Owners = tuple[tuple[str, int | None], ...]
+
+STEPS = 10.0  # changes of a unit in a step, against which errors count where it has grown
+GROWN = 100.0  # times its start
+FLOOR = 1e-12  # of its start, for units that vanish
+ROUNDINGS = 64.0
+
+
+class AbstractAllowed(eqx.Module):
+    """What error a step may make.
+
+    - `rtol`, `atol`: as a solver with tolerances of its own takes them.
+    """
+
+    rtol: eqx.AbstractVar[Any]
+    atol: eqx.AbstractVar[Any]
+
+    @abc.abstractmethod
+    def __call__(self, y0: PyTree, y1: PyTree) -> PyTree:
+        """By the numbers at both ends of a step; not differentiated."""
+
+
+class ByNumber(AbstractAllowed):
+    """`atol` + `rtol` |y|, where the user gives an `atol`."""
+
+    rtol: Any
+    atol: Any
+
+    def __call__(self, y0: PyTree, y1: PyTree) -> PyTree:
+        """The larger of both ends counts."""
+
+        def scale(a, b):
+            return self.atol + self.rtol * jnp.maximum(jnp.abs(a), jnp.abs(b))
+
+        return lax.stop_gradient(jax.tree.map(scale, y0, y1))
+
+
+class ByUnit(AbstractAllowed):
+    """Relative to hidden units: see the top of this file.
+
+    - `owners`: of each array of the state, whose numbers it holds, and along which axis.
+    - `start`: $S_0$ by the owner.
+    - `moved`: whether a unit that has grown counts by what it moves.
+    """
+
+    rtol: Any
+    owners: Owners = eqx.field(static=True)
+    start: dict[str, Array]
+    moved: bool = eqx.field(static=True)
+
+    @staticmethod
+    def of(problem: Problem, rtol: Any, moved: bool) -> "ByUnit":
+        """For the flow of a problem."""
+        network = problem.network
+        owners = tuple(network.owners)
+        start = _sizes(jax.tree.leaves(network.parameters), owners)
+        whole = _sizes(jax.tree.leaves(network.parameters), (("", None),) * len(owners))[""]
+        start = {name: jnp.where(size > 0, size, whole) for name, size in start.items()}
+        if problem.trained is not None:
+            owners = tuple(o for o, moves in zip(owners, problem.trained, strict=True) if moves)
+        return ByUnit(rtol, owners, lax.stop_gradient(start), moved)  # pyright: ignore
+
+    @property
+    def atol(self) -> Array:
+        """A hundredth of `rtol` of the smallest unit at the start."""
+        return self.rtol / 100 * jnp.min(jnp.stack([jnp.min(s) for s in self.start.values()]))
+
+    def __call__(self, y0: PyTree, y1: PyTree) -> PyTree:
+        """One for all numbers of a unit."""
+        y0, y1 = lax.stop_gradient((y0, y1))
+        before, structure = jax.tree.flatten(as_tree(y0))
+        after = jax.tree.leaves(as_tree(y1))
+        both = list(zip(before, after, strict=True))
+        size = _sizes([jnp.maximum(jnp.abs(a), jnp.abs(b)) for a, b in both], self.owners)
+        change = _sizes([b - a for a, b in both], self.owners)
+        scale = {name: self._of(size[name], change[name], self.start[name]) for name in size}
+        return like(y0, jax.tree.unflatten(structure, _spread(scale, self.owners, before)))
+
+    def at_start(self, y0: PyTree) -> PyTree:
+        """By which the first step is chosen: a state of zeros has no size but that of $S_0$."""
+        leaves, structure = jax.tree.flatten(as_tree(y0))
+        tiny = jnp.finfo(leaves[0].dtype).tiny
+        size = _sizes(leaves, self.owners)
+        sizes = {
+            name: self.rtol * jnp.maximum(size[name], self.start[name]) + 1e4 * tiny
+            for name in size
+        }
+        return like(y0, jax.tree.unflatten(structure, _spread(sizes, self.owners, leaves)))
+
+    def _of(self, size: Array, change: Array, start: Array) -> Array:
+        """The scale of units of this size, with this change and start."""
+        info = jnp.finfo(size.dtype)
+        by = jnp.minimum(size, jnp.maximum(STEPS * change, GROWN * start)) if self.moved else size
+        relative = self.rtol * jnp.maximum(by, FLOOR * start)
+        return jnp.maximum(relative, ROUNDINGS * info.eps * size) + 1e4 * info.tiny
+
+
+def _sizes(leaves: list[Array], owners: Owners) -> dict[str, Array]:
+    """Root mean squares of the numbers of each owner, (units,) or ()."""
+    # Squares relative to the largest number, or those of small weights would be 0.
+    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in leaves if leaf.size]))
+    unit = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1)
+    squares: dict[str, Array] = {}
+    counts: dict[str, int] = {}
+    for leaf, (name, axis) in zip(leaves, owners, strict=True):
+        rest = tuple(k for k in range(leaf.ndim) if axis is None or k != axis % leaf.ndim)
+        found = jnp.sum((leaf / unit) ** 2, axis=rest)
+        squares[name] = squares[name] + found if name in squares else found
+        counts[name] = counts.get(name, 0) + leaf.size // max(found.size, 1)
+    return {name: unit * jnp.sqrt(squares[name] / max(counts[name], 1)) for name in squares}
+
+
+def _spread(values: dict[str, Array], owners: Owners, leaves: list[Array]) -> list[Array]:
+    """Values of units, for every number of the arrays."""
+
+    def along(name: str, axis: int | None, leaf: Array) -> Array:
+        own = values[name]
+        shape = [1] * leaf.ndim
+        if axis is not None:
+            shape[axis] = own.size
+        return jnp.broadcast_to(own.reshape(shape), leaf.shape)
+
+    return [along(*owner, leaf) for owner, leaf in zip(owners, leaves, strict=True)]
+
+
+class Scaled(diffrax.AbstractAdaptiveStepSizeController):
+    """diffrax's PID controller, of errors that are counted by what is `allowed`.
+
+    - `pid`: with tolerances rtol = 0 and atol = 1, of errors that are ratios.
+    """
+
+    pid: diffrax.PIDController
+    allowed: ByUnit
+
+    @staticmethod
+    def of(problem: Problem, rtol: Any, moved: bool = True) -> "Scaled":
+        """For the flow of a problem."""
+        ratios = diffrax.PIDController(rtol=0.0, atol=1.0)
+        return Scaled(ratios, ByUnit.of(problem, rtol, moved))  # pyright: ignore
+
+    @property
+    def rtol(self):  # pyright: ignore
+        """What the user says."""
+        return self.allowed.rtol
+
+    @property
+    def atol(self):  # pyright: ignore
+        """For methods that solve equations to a tolerance."""
+        return self.allowed.atol
+
+    @property
+    def norm(self):  # pyright: ignore
+        """The root mean square."""
+        return self.pid.norm
+
+    def wrap(self, direction):
+        """Nothing to do."""
+        del direction
+        return self
+
+    def init(self, terms, t0, t1, y0, dt0, args, func, error_order):
+        """diffrax's choice of a first step, in units of what is allowed."""
+        unit = self.allowed.at_start(y0)
+
+        def scaled(terms, t, y, args):
+            velocity = func(terms, t, jax.tree.map(jnp.multiply, y, unit), args)
+            return jax.tree.map(jnp.divide, velocity, unit)
+
+        start = jax.tree.map(jnp.divide, y0, unit)
+        return self.pid.init(terms, t0, t1, start, dt0, args, scaled, error_order)
+
+    def adapt_step_size(self, t0, t1, y0, y1_candidate, args, y_error, error_order, state):  # pyright: ignore
+        """diffrax's, of ratios."""
+        fine = jnp.all(jnp.stack([jnp.all(jnp.isfinite(a)) for a in jax.tree.leaves(y1_candidate)]))
+        # Beyond where the field is defined.
+        y1 = jax.tree.map(lambda a, b: jnp.where(fine, b, a), y0, y1_candidate)
+        ratios = jax.tree.map(jnp.divide, y_error, self.allowed(y0, y1))
+        none = jax.tree.map(jnp.zeros_like, y0)
+        return self.pid.adapt_step_size(t0, t1, none, none, args, ratios, error_order, state)

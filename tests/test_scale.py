@@ -1,0 +1,183 @@
+"""Flows from small weights: as exact as from ordinary ones, by every solver and kind of network."""
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.integrate import solve_ivp
+
+import flowlin as fl
+from tests.tolerances import of_time
+
+STARTS = [1e-6, 1e-12, 1e-20]
+ONE = fl.Task([[1.0]], [[1.0]])
+
+
+def half_time(start, depth=2):
+    """Of a balanced mode with s = d = 1 and this strength, by its closed form."""
+    return float(fl.theory.deep_hitting_time(0.5, 1.0, 1.0, start, float(depth)))
+
+
+def weights(start, layers=2):
+    return [np.full((1, 1), start ** (1 / layers))] * layers
+
+
+def two_ways(start):
+    w = np.full((1, 1), (start / 2) ** 0.5)
+    return fl.GatedGraph({("in", "a"): w, ("a", "out"): w, ("in", "b"): w, ("b", "out"): w})
+
+
+class Product(eqx.Module):
+    """Two weights, as a module of the user's."""
+
+    weights: list
+
+    def __call__(self, x):
+        return self.weights[1] @ (self.weights[0] @ x)
+
+
+def module(start):
+    return Product([jnp.asarray(w) for w in weights(start)])
+
+
+def linear(start):
+    return fl.LinearNetwork(weights(start))
+
+
+def relu(start):
+    return fl.ReLUNetwork(weights(start))
+
+
+KINDS = {
+    "linear": (linear, {}, of_time()),
+    "graph": (two_ways, {}, of_time()),
+    "module": (module, {}, of_time()),
+    "exact walk": (relu, {"kinks": fl.ExactKinks(), "solver": diffrax.Tsit5()}, of_time()),
+    "averaged gates": (relu, {"kinks": fl.AveragedKinks()}, 1e-4),
+    "smooth kinks": (relu, {"kinks": fl.SmoothKinks(1e-30), "solver": diffrax.Tsit5()}, of_time()),
+    "RKC": (linear, {"solver": fl.RKC(), "rtol": 1e-6}, 1e-4),
+    "RecycledBDF": (linear, {"solver": fl.RecycledBDF(), "rtol": 1e-6}, 1e-5),
+}
+FIRST = ("linear", "graph")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[k if k in FIRST else pytest.param(k, marks=pytest.mark.slow) for k in KINDS],
+)
+def times(request):
+    """Found and exact times from all starts, and their allowed error; one program."""
+    make, options, error = KINDS[request.param]
+    exact = [half_time(start) for start in STARTS]
+    runs = [
+        fl.gradient_flow(make(start), ONE, 1.5 * t, events=fl.LossBelow(0.125), **options)
+        for start, t in zip(STARTS, exact, strict=True)
+    ]
+    return [float(run.events.first("loss")) for run in runs], exact, error
+
+
+def test_half_times_are_those_of_the_closed_form(times):
+    """Where the loss is an eighth, a quarter of its start."""
+    found, exact, error = times
+    np.testing.assert_allclose(found, exact, rtol=error)
+
+
+@pytest.mark.parametrize("start", [1e-40, 1e-100, 1e-200])
+def test_a_scalar_mode_of_any_size(start):
+    exact = half_time(start)
+    run = fl.gradient_flow(linear(start), ONE, 1.5 * exact, events=fl.LossBelow(0.125))
+    assert float(run.events.first("loss")) == pytest.approx(exact, rel=of_time())
+    assert int(run.stats["num_steps"]) < 2000
+
+
+def test_an_atol_counts_against_single_numbers():
+    """Below it nothing is controlled."""
+    exact = half_time(1e-20)
+    run = fl.gradient_flow(linear(1e-20), ONE, 1.5 * exact, events=fl.LossBelow(0.125), atol=1e-10)
+    assert abs(float(run.events.first("loss")) / exact - 1) > 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("solver", [None, fl.RKC(), fl.RecycledBDF()])
+def test_modes_hidden_in_units_that_have_grown(solver, start):
+    """Each in turn is 1e-12 of the units that carry those before it."""
+    task = fl.tasks.teacher(20, (2.0, 1.0, 0.5), whiten=True)
+    modes = fl.theory.modes(task)
+    half = 0.5 * modes.full_strength
+    product = (modes.u * start) @ modes.v.T
+    key = jax.random.key(0)
+    network = fl.LinearNetwork.balanced(task, 4, bias=False, product=product, key=key)
+    exact = np.asarray(fl.theory.hitting_time(half, modes.s, modes.d, jnp.asarray(start)))
+    rtol = 1e-8 if solver is None else 1e-6
+    run = fl.gradient_flow(
+        network, task, 1.2 * float(exact.max()), events=fl.ModeHits(modes, half), solver=solver,
+        rtol=rtol,
+    )  # fmt: skip
+    np.testing.assert_allclose(run.events.first("mode"), exact, rtol=of_time(rtol))
+
+
+class Diagonal(eqx.Module):
+    """u^2 - v^2 as the weights of a linear model."""
+
+    u: jax.Array
+    v: jax.Array
+
+    def __call__(self, x):
+        return jnp.sum((self.u**2 - self.v**2) * x, keepdims=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", [*STARTS, 1e-40])
+def test_a_diagonal_network_in_logarithms(start):
+    """Against SciPy's Radau of log u and log v, (log u)' = 2 g and (log v)' = -2 g."""
+    x, beta = np.random.default_rng(0).normal(size=(6, 3)), np.array([1.0, -0.5, 0.7])
+    task, alpha, s = fl.Task(x, (x @ beta)[:, None]), start**0.5, x.T @ x / 6
+
+    def velocity(_, z):
+        g = s @ (beta - np.exp(2 * z[:3]) + np.exp(2 * z[3:]))
+        return np.concatenate([2 * g, -2 * g])
+
+    def jacobian(_, z):
+        slope = s @ np.c_[np.diag(-2 * np.exp(2 * z[:3])), np.diag(2 * np.exp(2 * z[3:]))]
+        return np.r_[2 * slope, -2 * slope]
+
+    def first(_, z):
+        return np.exp(2 * z[0]) - np.exp(2 * z[3]) - 0.5
+
+    begin, tight = np.full(6, np.log(alpha)), {"rtol": 1e-11, "atol": 1e-11, "jac": jacobian}
+    span = 0, 40 - 20 * np.log(alpha)
+    with np.errstate(over="ignore", invalid="ignore"):  # in steps that Radau takes back
+        found = solve_ivp(velocity, span, begin, "Radau", events=first, **tight)
+    exact = found.t_events[0][0]
+
+    def weight(model, task):
+        return model.u[0] ** 2 - model.v[0] ** 2
+
+    model = Diagonal(jnp.full(3, alpha), jnp.full(3, alpha))
+    run = fl.gradient_flow(model, task, 1.2 * exact, events=fl.Crossing(weight, 0.5))
+    assert float(run.events.first("crossing")) == pytest.approx(exact, rel=of_time())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bias", [False, True])
+def test_no_step_is_too_short_long_after_convergence(bias, tree):
+    """Nor where units are zero, or all of them are."""
+    for network in (
+        fl.LinearNetwork.init(tree, 8, 1e-2, bias=bias, key=jax.random.key(0)),
+        fl.LinearNetwork((np.zeros((3, 8)), np.zeros((15, 3)))),
+        fl.LinearNetwork((np.r_[np.zeros((2, 8)), 0.1 * np.ones((1, 8))], 0.1 * np.ones((15, 3)))),
+    ):
+        run = fl.gradient_flow(network, tree, 1e6)
+        assert float(run.end) == 1e6
+        assert int(run.stats["num_steps"]) < 5000
+
+
+@pytest.mark.slow
+def test_float32_from_small_weights():
+    network, task = linear(1e-20).astype("float32"), ONE.astype("float32")
+    exact = half_time(1e-20)
+    run = fl.gradient_flow(network, task, 1.5 * exact, events=fl.LossBelow(0.125))
+    assert float(run.events.first("loss")) == pytest.approx(exact, rel=1e-3)
