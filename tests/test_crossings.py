@@ -2,7 +2,6 @@
 
 import io
 from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any
 
 import diffrax
@@ -24,6 +23,7 @@ from flowlin.events.search import Brackets, Part
 from flowlin.events.watch import Observer, Path
 from flowlin.record.event_log import Unresolved
 from flowlin.training.objective import FullData
+from flowlin.training.problem import Problem
 from flowlin.training.rules import GradientField
 
 # One mode whose strength a(t) rises from 0.01 to 1: a = 1 / (1 + 99 exp(-2 t)).
@@ -46,9 +46,9 @@ def small():
     return fl.LinearNetwork((np.full((1, 1), 0.1), np.full((1, 1), 0.1)))
 
 
-def posed(network, task) -> Any:
+def posed(network, task):
     """What an event is asked to watch."""
-    return SimpleNamespace(network=network, task=task)
+    return Problem(network, task, fl.SquaredError(), jnp.ones(()))
 
 
 class Swing(eqx.Module):
