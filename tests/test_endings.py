@@ -65,6 +65,10 @@ def test_the_norm_is_that_of_all_that_moves():
 
     slopes = [(loss(weights + d) - loss(weights - d)) / 2e-5 for d in 1e-5 * np.eye(weights.size)]
     np.testing.assert_allclose(np.linalg.norm(slopes), 1e-4, rtol=1e-5)
+    low = fl.GradientBelow(1e-9, terminate=True)  # below what the steps' errors leave
+    with pytest.warns(fl.CrossingsWarning, match="event 'gradient'"):
+        flow = fl.gradient_flow(NETWORK, TREE, None, events=low)
+    assert np.isinf(flow.events.uncertainty[0])
     zero = jax.tree.map(jnp.zeros_like, NETWORK)
     flow = fl.gradient_flow(zero, TREE, float("inf"), events=REST)
     assert float(flow.end) == 0
@@ -91,6 +95,8 @@ def test_an_extension_without_an_end_ends_at_its_event():
     whole = fl.gradient_flow(NETWORK, TREE, None, events=REST)
     short = fl.gradient_flow(NETWORK, TREE, None, events=REST, max_steps=20, throw=False)
     assert np.array_equal(short.extend(None).end, whole.end)
+    (one,) = fl.sweep([NETWORK], TREE, None, events=REST)
+    assert np.array_equal(one.end, whole.end)
 
 
 def last_row(flow, ts, end):

@@ -67,8 +67,6 @@ LONG = {
     "flowlin/_tools/arguments.py",
     "flowlin/engine/kinks/walk.py",
     "flowlin/record/event_log.py",
-    "flowlin/record/trajectory.py",
-    "flowlin/runs/gradient_descent.py",
     "flowlin/theory/race.py",
     "tests/test_deep.py",
     "tests/test_flow.py",

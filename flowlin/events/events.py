@@ -268,19 +268,27 @@ class LossBelow(AbstractEvent):
         del kinks
         # The loss of a gradient flow never rises, so it is monotone; a modified flow's may,
         # and so may the loss on the data where weights decay.
-        return [
-            _watch(
-                objective.value,
-                (),
-                self.level,
-                problem.network.dtype,
-                name=self.name,
-                direction="down",
-                terminate=self.terminate,
-                monotone=objective.falls,
-                from_start=True,
-            )
-        ]
+        return [_falling(self, objective.value, problem, monotone=objective.falls)]
+
+
+def _falling(
+    event: "LossBelow | GradientBelow",
+    function: Callable[[AbstractModel], Array],
+    problem: Problem,
+    monotone: bool = False,
+) -> Watch:
+    """Watch a number that falls to the event's level, or begins below it."""
+    return _watch(
+        function,
+        (),
+        event.level,
+        problem.network.dtype,
+        name=event.name,
+        direction="down",
+        terminate=event.terminate,
+        monotone=monotone,
+        from_start=True,
+    )
 
 
 class _GradientNorm(eqx.Module):
@@ -303,9 +311,13 @@ class GradientBelow(AbstractEvent):
     more. A plateau can be as flat as the end: a level below its gradient tells the two apart. The
     gradient of a ReLU network jumps at kinks, over a level too.
 
+    The steps' errors leave a gradient of their own, of about `rtol` times the weights times the
+    curvature. When a level as low as that is reached is not determined, and its `uncertainty` is
+    inf; take a smaller `rtol` or a higher level.
+
     **Arguments:** `level` of the norm, `terminate` and `name` as for `Crossing`; for several levels
     in one run, give each a name. With `terminate=True` a run needs no other end:
-    `fl.gradient_flow(network, task, None, events=fl.GradientBelow(1e-6, terminate=True))`.
+    `fl.gradient_flow(network, task, None, events=fl.GradientBelow(1e-4, terminate=True))`.
     """
 
     level: ArrayLike
@@ -315,18 +327,7 @@ class GradientBelow(AbstractEvent):
     def watches(self, problem, objective, kinks) -> list[Watch]:
         """One watch: the norm minus the level, falling."""
         del kinks
-        return [
-            _watch(
-                _GradientNorm(objective, problem.trained),
-                (),
-                self.level,
-                problem.network.dtype,
-                name=self.name,
-                direction="down",
-                terminate=self.terminate,
-                from_start=True,
-            )
-        ]
+        return [_falling(self, _GradientNorm(objective, problem.trained), problem)]
 
 
 def _ends(kinks: AbstractKinks) -> list[tuple[int, int, int]]:

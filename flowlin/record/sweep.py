@@ -12,7 +12,8 @@ from flowlin._tools.files import Row
 from flowlin._tools.printing import ADVICE, Summary, clipped, plural, shown, span
 from flowlin.record.event_log import COLUMNS, MOST_ROWS
 from flowlin.record.results import RESULTS, okay
-from flowlin.record.trajectory import MOST_STARS, Trajectory, _maxima, _outcome
+from flowlin.record.trajectory import Trajectory
+from flowlin.record.trajectory_summary import MOST_STARS, maxima, outcome
 
 
 def sweep(runs: Any) -> Summary:
@@ -37,10 +38,10 @@ def sweep(runs: Any) -> Summary:
     ]
     if flow.events.channels:
         rows.append(("events", f"{span([len(run.events) for run in runs])} per run"))
-    found = [_maxima(run) for run in runs]
-    labels = [label for label in found[0] if all(label in maxima for maxima in found)]
+    found = [maxima(run) for run in runs]
+    labels = [label for label in found[0] if all(label in one for one in found)]
     for label in labels[:MOST_STARS]:
-        rows.append((label, span([maxima[label].time for maxima in found])))
+        rows.append((label, span([one[label].time for one in found])))
     return Summary(title, rows)
 
 
@@ -68,7 +69,7 @@ def _spans(losses: list[np.ndarray]) -> str:
 def _failed(runs: Any) -> str:
     """Which runs failed, the first with its reason."""
     fine = {RESULTS[RESULTS.successful], RESULTS[RESULTS.event_occurred]}
-    bad = {k: _outcome(run) for k, run in enumerate(runs) if RESULTS[run.result] not in fine}
+    bad = {k: outcome(run) for k, run in enumerate(runs) if RESULTS[run.result] not in fine}
     if not bad:
         return "none"
     listed = [*map(str, list(bad)[:MOST_ROWS]), *["..."] * (len(bad) > MOST_ROWS)]

@@ -1,6 +1,5 @@
 """What a run returns, continuous or discrete."""
 
-import re
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -23,16 +22,9 @@ from flowlin._tools.arguments import (
 from flowlin._tools.arrays import Numbers, Parameters, PathLike, copied, is_traced
 from flowlin._tools.files import require_place, storable, write
 from flowlin._tools.printing import (
-    ADVICE,
     Progress,
-    Summary,
     bar_or_lines,
-    clipped,
-    known,
-    number,
-    plural,
     shown,
-    times_of,
 )
 from flowlin.measures.along import along
 from flowlin.measures.modes import Modes
@@ -40,139 +32,17 @@ from flowlin.networks.base import AbstractModel
 from flowlin.networks.graph import AbstractGraph
 from flowlin.networks.kinds import ReLUNetwork
 from flowlin.networks.modules import ForeignModel
-from flowlin.record.event_log import EventLog, channel_names, channel_sizes, warn_unresolved, within
+from flowlin.record.event_log import EventLog, warn_unresolved
 from flowlin.record.linearization import (
     Linearization,
-    Maximum,
     UnitCounts,
     linearization_of_counts,
     linearization_of_log,
-    logged,
-    maximum,
-    stepped,
 )
-from flowlin.record.results import OKAY, RESULTS, RunError, is_one_of, okay
+from flowlin.record.results import OKAY, RunError, is_one_of, okay
+from flowlin.record.trajectory_summary import summary
 from flowlin.tasks.task import Task
 from flowlin.training.losses import Loss
-
-MOST_NAMES = 6  # of events or observables in a line
-
-
-def named_counts(log: Any) -> str:
-    """Events by name with their counts; sizes where they are not counted."""
-    if known(log.time, 1) is None:
-        sizes = channel_sizes(log)
-        words = [f"{clipped(name)} of {plural(n, 'component')}" for name, n in sizes.items()]
-    else:
-        found = channel_names(log)[np.isfinite(np.asarray(log.time))]
-        words = [f"{clipped(name)} {np.sum(found == name):,}" for name in channel_sizes(log)]
-    return ", ".join([*words[:MOST_NAMES], *["..."] * (len(words) > MOST_NAMES)])
-
-
-def unresolved(log: Any) -> str:
-    """Of how many stretches it is not known whether all crossings were found."""
-    count = None if log.unresolved is None else known(log.unresolved.count, 0)
-    if not count:
-        return ""
-    return f"crossings may be missing in {plural(int(count), 'place')}: see events.unresolved"
-
-
-MOST_STARS = 6  # values of t*, for layers, quantiles and conventions
-
-
-def trajectory(flow: Any) -> Summary:
-    """Network and task, times, loss, events, t*, what was chosen and why, and the end."""
-    labels, known_task = dict(flow.labels), flow.reference.task
-    rows = [
-        ("network", clipped(repr(flow.model), ADVICE)),
-        ("task", f"unknown, {plural(flow.samples, 'sample')}"),
-        ("saved", _saved(flow)),
-        ("loss", f"{_from_to(flow.losses)}, {clipped(repr(flow.reference.loss))}"),
-    ]
-    if known_task is not None:
-        rows[1] = ("task", clipped(repr(known_task), ADVICE))
-    if flow.events.channels:
-        rows.append(("events", named_counts(flow.events)))
-    if doubts := unresolved(flow.events):
-        rows.append(("unresolved", doubts))
-    rows += _linearized(flow)
-    chosen = [name for name in ("kinks", "solver") if labels.get(name, "none") != "none"]
-    for name in chosen:
-        why = labels.get(f"{name}_because")
-        rows.append((name, clipped(labels[name] + (f": {why}" if why else ""), ADVICE)))
-    rows.append(("end", _end(flow)))
-    return Summary("Trajectory", rows)
-
-
-def _saved(flow: Any) -> str:
-    """The saved times, and what was saved there."""
-    times = known(flow.ts, 1)
-    what = ["networks"] if flow.saved is not None else [clipped(name) for name in flow.observed]
-    what = [*what[:MOST_NAMES], *["..."] * (len(what) > MOST_NAMES)]
-    if flow.dense is not None:
-        what.append("dense output")
-    when = number(flow.ts) if times is None else times_of(times)
-    return f"{when}: {', '.join(what)}"
-
-
-def _from_to(losses: Any) -> str:
-    found = known(losses, 1)
-    if found is None:
-        return number(losses)
-    if not len(found):
-        return "no time saved"
-    return f"{number(found[0])} -> {number(found[-1])}"
-
-
-def _end(flow: Any) -> str:
-    """When and how a run ended."""
-    steps = number(flow.counts["num_steps"])
-    steps += " step" if steps == "1" else " steps"
-    return f"t = {number(flow.end)} after {steps}: {_outcome(flow)}"
-
-
-def _outcome(flow: Any) -> str:
-    """How it ended, in words; at which event."""
-    (value,) = jax.tree.leaves(flow.result)
-    if known(value, 0) is None:
-        return f"outcome {number(value)}"
-    said = " ".join(RESULTS[flow.result].split())
-    if said == RESULTS[RESULTS.event_occurred]:
-        name, time = channel_names(flow.events), known(flow.events.time, 1)
-        last = [] if time is None else name[time >= float(flow.end)]
-        said += "".join(f", {clipped(name)!r}" for name in sorted(set(last)))
-    return clipped(said, ADVICE)
-
-
-def _linearized(flow: Any) -> list[tuple[str, ...]]:
-    """t* of every hidden layer and quantile that the run recorded."""
-    return [(label, _maximum(found)) for label, found in _maxima(flow).items()][:MOST_STARS]
-
-
-def _maxima(flow: Any) -> dict[str, Maximum]:
-    """t* by quantile, layer and convention; a discrete run has no conventions."""
-    found, layers = {}, len(flow.model.hidden)
-
-    def label(quantile: str, layer: int) -> str:
-        return f"t*{quantile}" + (f" of layer {layer}" if layers > 1 else "")
-
-    if known(flow.events.time, 1) is None:
-        return {}
-    for (layer, quantile), counts in sorted((flow.step_counts or {}).items()):
-        suffix = f"({quantile:g})" if quantile else ""
-        found[label(suffix, layer)] = maximum(stepped(counts))
-    for k, channel in enumerate(flow.events.channels):
-        logs = re.fullmatch(r"gate|always_on(\(.*\))?", channel.name)
-        if logs and channel.prefix:
-            star = label(logs[1] or "", channel.prefix[0])
-            for side, lowest in (("open", 1), ("closed", 0)):
-                found[f"{star} {side}"] = maximum(logged(flow.events, k, lowest))
-    return found
-
-
-def _maximum(found: Maximum) -> str:
-    lasting = ", still so at the end" if found.lasting else ""
-    return f"{within(found.time, found.uncertainty)} (fraction {found.fraction:.4g}{lasting})"
 
 
 class Reference:
@@ -245,7 +115,7 @@ FIXED = (
 WindowCounts = dict[tuple[int, float, int], tuple[UnitCounts, UnitCounts]]
 
 
-@shown(trajectory)
+@shown(summary)
 @storable(tau=None, discrete=None, window_counts=None, renamed={"final": "model"})
 class Trajectory(eqx.Module):
     """A run of gradient flow or descent.

@@ -189,8 +189,7 @@ def gradient_flow(
     problem = Problem(network, task, loss, tau, decay, moves)
     check_modified(problem, modified_rate)
     method, choice = chosen_method(problem, kinks, solver, modified_rate, tolerances, adjoint)
-    watches = _watches(problem, method, events)
-    require_ending(t1, watches)
+    watches = _watches(problem, method, events, t1)
     free = solver is None and not dense  # another one may take over
     run = Run(
         problem=problem,
@@ -210,12 +209,17 @@ def gradient_flow(
 
 
 def _watches(
-    problem: Problem, method: Method, events: Sequence[AbstractEvent]
+    problem: Problem, method: Method, events: Sequence[AbstractEvent], t1: Any
 ) -> tuple[Watch, ...]:
-    """What is looked at in every step: gates, where these are logged, and the user's events."""
+    """What is looked at in every step: gates, where these are logged, and the user's events.
+
+    **Raises:** `ValueError` for a run that nothing ends.
+    """
     network, task, kinks = problem.network, problem.task, method.kinks
     logged = (GateSwitches(),) if logs_gates(network, task, events, kinks) else ()
-    return tuple(user_watches((*logged, *events), problem, method.objective, kinks))
+    watches = tuple(user_watches((*logged, *events), problem, method.objective, kinks))
+    require_ending(t1, watches)
+    return watches
 
 
 def _require_saved(network: AbstractModel, ts: Any, observe: Observe | None) -> None:

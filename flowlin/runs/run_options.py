@@ -68,7 +68,7 @@ def require_ending(t1: Any, watches: Sequence[Any]) -> None:
     if not is_traced(t1) and t1 == math.inf and not any(watch.terminate for watch in watches):
         raise ValueError(
             "`t1` is inf, and no event ends the run; give a finite `t1`, or one that does, such as "
-            "`events=fl.GradientBelow(1e-6, terminate=True)`."
+            "`events=fl.GradientBelow(1e-4, terminate=True)`."
         )
 
 

@@ -22,6 +22,7 @@ from jaxtyping import ArrayLike
 from flowlin._tools.arguments import (
     WORDS,
     checked,
+    final_time,
     function_of,
     instance,
     refuse,
@@ -136,7 +137,7 @@ def _number(name: str, value: Any) -> float | int | bool:
 
 
 def prints(
-    members: list[tuple[AbstractModel, Task]], t1: ArrayLike, options: dict[str, Any]
+    members: list[tuple[AbstractModel, Task]], t1: ArrayLike | None, options: dict[str, Any]
 ) -> list[str]:
     """A fingerprint of each run: of its network, task, end and options, and of this version.
 
@@ -176,6 +177,7 @@ def _tasks(name: str, value: Any) -> Any:
 @checked(
     networks=_listed,
     tasks=_tasks,
+    t1=final_time,
     grid=instance(Grid, "an fl.Grid", "make one by fl.grid(seed=range(3))"),
     record=function_of("flow"),
     batch=whole(1),
@@ -184,7 +186,7 @@ def _tasks(name: str, value: Any) -> Any:
 def sweep(
     networks: Sequence[eqx.Module] | Callable[..., eqx.Module],
     tasks: Task | Sequence[Task] | Callable[..., Task],
-    t1: float,
+    t1: float | None,
     *,
     grid: Grid | None = None,
     record: Callable[[Trajectory], dict[str, Any]] | None = None,

@@ -1,0 +1,436 @@
+"""A run of descent: how far it goes, what is saved, and what comes of that."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int
+
+from flowlin._tools.arrays import (
+    copied,
+    end_to_end,
+    first_rows,
+)
+from flowlin.engine.descend import (
+    Descent,
+    Outcome,
+    Rows,
+    State,
+    Stops,
+    advanced,
+    outcome,
+    row,
+    updated,
+)
+from flowlin.engine.observables import Observables
+from flowlin.events.watch import named
+from flowlin.networks.base import AbstractModel
+from flowlin.record.linearization import UnitCounts
+from flowlin.record.results import RESULTS, is_one_of
+from flowlin.record.trajectory import Continuation, Reference, Trajectory, WindowCounts
+from flowlin.runs.run import AbstractRun, Effort, Limits, started
+from flowlin.tasks.task import Task
+from flowlin.training.objective import AbstractObjective, dot
+from flowlin.training.problem import Problem
+
+STEPS = 2**12  # of which the counts of units come back from one program
+FEWEST, MOST = 2**8, 2**10  # rows that do; the fewest where they are small
+SMALL = 2**14  # bytes of a row
+
+
+class Choice(NamedTuple):
+    """What `flow.stats` says of it."""
+
+    solver: str
+
+    @property
+    def labels(self) -> tuple[tuple[str, str], ...]:
+        """Names and what stands under them."""
+        return tuple(self._asdict().items())
+
+
+class Plan(NamedTuple):
+    """How far a run goes, and at which steps it is saved.
+
+    - `steps`: the last one.
+    - `every`: how many from one saved step to the next; the first and the last are saved too.
+    - `at`: (T,), the saved ones, where they were asked for.
+
+    A run is looked at where it is saved, at its start and at its end.
+    """
+
+    steps: int
+    every: int
+    at: Int[np.ndarray, " T"] | None
+
+    @property
+    def rows(self) -> int:
+        """How often the run is looked at."""
+        return 2 + (self.steps // self.every if self.at is None else len(self.at))
+
+    def looks(self, after: int, most: int) -> Int[np.ndarray, " R"]:
+        """The next steps that are looked at, at most so many."""
+        if self.at is None:
+            found = (after // self.every + 1 + np.arange(most)) * self.every
+        else:
+            found = np.union1d(0, self.at)
+            found = found[np.searchsorted(found, after, side="right") :]
+        return np.append(found[found < self.steps], self.steps)[:most]
+
+    def since(self, steps: Int[np.ndarray, " R"]) -> Int[np.ndarray, " R"]:
+        """How many steps each of the looks comes after the one before it."""
+        if self.at is None:
+            return np.full(len(steps), self.every)
+        found = np.union1d([0, self.steps], self.at)
+        place = np.searchsorted(found, steps)
+        return found[place] - found[np.maximum(place - 1, 0)]
+
+    def saved(self, steps: Int[np.ndarray, " R"]) -> Bool[np.ndarray, " R"]:
+        """Which of the looks are saved."""
+        return np.ones(len(steps), bool) if self.at is None else np.isin(steps, self.at)
+
+
+class _Part(NamedTuple):
+    """Arrays of a trajectory, of NumPy or JAX: what is saved, and (on, off) counts of units."""
+
+    ts: Any
+    losses: Any
+    observed: Any
+    looked: Any
+    grain: Any
+    counts: Any
+    steps: np.ndarray  # of the counts
+
+
+class DescentRun(AbstractRun):
+    """A descent that can be driven.
+
+    - `descent`: what is compiled.
+    - `plan`: how far it goes; None in what is compiled.
+    - `rows`: room for so many in one program.
+    """
+
+    descent: Descent
+    plan: Plan | None
+    rows: int = eqx.field(static=True)
+    capacity: int = eqx.field(static=True)
+    reference: Reference = eqx.field(static=True)
+
+    @staticmethod
+    def of(descent: Descent, plan: Plan, capacity: int, reference: Reference) -> "DescentRun":
+        """A run of this descent; small rows share the programs of all lengths."""
+        size = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(descent.network.parameters))
+        small = descent.observe.functions is None and size <= SMALL
+        rows = max(FEWEST if small else 1, min(plan.rows, MOST))
+        kind = "descent" if descent.batch_size is None else "stochastic descent"
+        return DescentRun(
+            descent=descent,
+            plan=plan,
+            rows=1 << (rows - 1).bit_length(),
+            capacity=capacity,
+            reference=reference.told(choice=Choice(kind)),
+        )
+
+    @property
+    def problem(self) -> Problem:
+        """What it approximates the flow of."""
+        return self.descent.problem
+
+    @property
+    def network(self) -> AbstractModel:
+        """The network at t = 0."""
+        return self.descent.network
+
+    @property
+    def parameters(self) -> Any:
+        """What moves, at t = 0."""
+        return self.descent.problem.parameters
+
+    @property
+    def task(self) -> Task:
+        """What it is trained on."""
+        return self.descent.task
+
+    @property
+    def objective(self) -> AbstractObjective:
+        """What it descends."""
+        return self.descent.objective
+
+    @property
+    def observables(self) -> Observables:
+        """The user's."""
+        return self.descent.observe
+
+    @property
+    def horizon(self) -> float:
+        """The time of its last step."""
+        assert self.plan is not None
+        return self.plan.steps * float(self.descent.clock)
+
+    @property
+    def anonymous(self) -> "DescentRun":
+        """The same run without its length, its reference, and names of events and observables."""
+        nobody = Reference(None, self.descent.problem.loss)
+        return copied(self, descent=self.descent.unnamed, plan=None, rows=0, reference=nobody)
+
+    @property
+    def effort(self) -> Effort:
+        """What a step costs."""
+        return Effort(self.descent.batch_size or self.task.samples, 2e-5)
+
+    @property
+    def switched(self) -> bool:
+        """Never: there is one way to go down."""
+        return False
+
+    def resumed(self, capacity: int, switched: bool) -> "DescentRun":
+        """The run as it was when it was written to a file."""
+        if switched:
+            raise ValueError("a descent has no other solver to go over to")
+        return self.with_capacity(capacity)
+
+    def arguments(self) -> dict[str, Any]:
+        """By name what it was asked for; functions count by what they are called."""
+        descent, plan = self.descent, self.plan
+        assert plan is not None
+        look, problem = descent.look, descent.problem
+        watched = [(w.channel, w.direction, w.terminate) for w in look.observer.watches]
+        counted = (watched, look.quantiles, *look.windows)
+        key = descent.key
+        return {
+            "network": (self.network.kind, self.network),
+            "task": self.task,
+            "loss": repr(problem.loss),
+            "tau": problem.tau,
+            "weight_decay": problem.decay,
+            "trainable": repr(problem.trained),
+            "learning_rate": descent.learning_rate,
+            "optimiser": _nature(descent),
+            "batch_size": repr(descent.batch_size),
+            "key": None if key is None else _numbers(key),
+            "events": (repr(counted), eqx.filter(look, eqx.is_array)),
+            "interpolate": repr(descent.interpolate),
+            "observe": repr(sorted(self.observables.functions or ["networks"])),
+            "steps": repr(plan.steps),
+            "save_every": repr(plan.every),
+            "ts": plan.at,
+        }
+
+    def begin(self) -> Continuation:
+        """Where it stands before its first step."""
+        state = self.descent.start(self.capacity)
+        end = jnp.zeros_like(self.descent.clock)
+        return _continuation(state, end, self.descent.objective.value(self.network))
+
+    def ahead(
+        self, start: Continuation | None, first: bool, budget: int, limits: Limits
+    ) -> Trajectory:
+        """The next steps, at most `budget`, with those rows that an earlier part has not saved."""
+        del limits
+        assert self.plan is not None
+        start = started(self.anonymous) if start is None else start
+        state = copied(start.solver, parameters=start.parameters)
+        at, parts, loss = int(start.counts["num_steps"]), [], start.loss
+        descent = self.descent.unnamed
+        after, goal, ended = -1 if first else at, min(at + budget, self.plan.steps), False
+        while after < goal and not ended:
+            stops = self._stops(at, after, goal)
+            state, rows = advanced(descent, state, jax.device_put(stops), self._room)
+            ended = bool(np.isfinite(np.asarray(state.end)))
+            parts.append(self._kept(stops, rows, int(state.step), ended, after < 0))
+            at = after = int(stops.at[-1])
+            if np.any(stops.looks):  # else it stays that of the last look
+                loss = jax.device_put(np.asarray(rows.losses)[int(np.sum(stops.looks)) - 1])
+        flow = self._trajectory(end_to_end(*parts), state, outcome(descent, state))
+        paused = goal < self.plan.steps and not ended
+        if paused and not is_one_of(flow.result, RESULTS.event_overflow):
+            flow = copied(flow, result=RESULTS.max_steps_reached)
+        return copied(flow, continuation=_continuation(state, flow.end, loss))
+
+    def traced(self) -> Trajectory:
+        """The whole run in loops of fixed length, under `jit`, `vmap` and derivatives."""
+        plan = self.plan
+        assert plan is not None
+        looks, every = plan.looks(-1, plan.rows), self.descent.batch_size is None
+        gaps = np.diff(looks)
+        stops = Stops(
+            at=jnp.asarray(looks, jnp.int32),
+            looks=jnp.ones(len(gaps), bool),
+            count=len(gaps),
+            longest=int(np.max(gaps)),
+            even=bool(np.all(gaps == gaps[0])),
+        )
+        start, descent = started(self.anonymous), self.descent.unnamed
+        state = copied(start.solver, parameters=start.parameters)
+        first = row(descent, state)
+        state, rows = advanced(descent, state, stops, plan.steps)
+        found, clock = outcome(descent, state), descent.clock
+
+        def joined(first: Any, rows: Any) -> Any:
+            return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, rows)
+
+        saved = joined(first[:3], rows[:3])
+        looked = clock * jnp.arange(plan.steps + 1, dtype=clock.dtype) if every else saved[0]
+        # Rows after a terminating event repeat its state, which is saved once, as the last row.
+        asked, ends = plan.saved(looks), any(w.terminate for w in descent.look.observer.watches)
+        chosen = asked | ends & (looks == plan.steps)
+        ts, losses, observed = jax.tree.map(lambda a: a[chosen], saved)
+        kept = jnp.concatenate([jnp.ones(1, bool), ts[1:] > ts[:-1]])
+        kept = kept & (asked[chosen] | (found.result == RESULTS.event_occurred))
+        since = self._since(np.arange(plan.steps + 1) if every else looks)
+        part = _Part(
+            ts=jnp.where(kept, ts, jnp.inf),
+            losses=losses,
+            observed=observed,
+            looked=jnp.where(looked <= found.end, looked, jnp.inf),
+            grain=clock * since.astype(clock.dtype),
+            counts=rows.counts if every else joined(first.counts, rows.counts),
+            steps=np.arange(plan.steps + 1) if every else looks,
+        )
+        return self._trajectory(part, state, found)
+
+    @property
+    def _room(self) -> int:
+        """For the counts of so many steps."""
+        every_step = self.descent.batch_size is None and self.descent.look.counters
+        return STEPS if every_step else 0
+
+    def _stops(self, at: int, after: int, goal: int) -> Stops:
+        """The next stops, as many as one program has room for, up to a step or the next pause."""
+        assert self.plan is not None
+        last = min(goal, at + self._room) if self._room else goal
+        looks = self.plan.looks(after, self.rows)
+        looks = looks[looks <= last]
+        pauses = len(looks) < self.rows and (not len(looks) or looks[-1] < last)
+        stops = np.append(looks, last) if pauses else looks
+        filled = np.full(self.rows + 1, stops[-1], np.int32)
+        filled[: len(stops) + 1] = [at, *stops]
+        return Stops(
+            at=filled,
+            looks=np.arange(self.rows) < len(looks),
+            count=np.asarray(len(stops), np.int32),
+        )
+
+    def _kept(self, stops: Stops, rows: Rows, end: int, ended: bool, first: bool) -> _Part:
+        """What a trajectory keeps of some rows, of a run that is at the step `end`, or ended it."""
+        assert self.plan is not None
+        count, at = int(stops.count), np.asarray(stops.at)
+        before, steps = at[:count], at[1 : count + 1]
+        # Rows after a terminating event repeat its state.
+        looked = np.asarray(stops.looks)[:count] & ((before < end) | (steps == 0))
+        saved = looked & ((self.plan.saved(steps) & (steps <= end)) | (ended & (steps >= end)))
+        ts, losses, observed = _rows(rows[:3], saved)
+        if self.descent.batch_size is None:
+            own = np.arange(int(at[0]) + (not first), end + 1)
+            times = own.astype(ts.dtype) * np.asarray(self.descent.clock)
+            counts = _rows(rows.counts, np.arange(end - at[0] + 1) >= (not first))
+        else:
+            own = steps[looked]
+            times, counts = _rows((rows.ts, rows.counts), looked)
+        grain = self._since(own).astype(ts.dtype) * np.asarray(self.descent.clock)
+        return _Part(ts, losses, observed, times, grain, counts, own)
+
+    def _since(self, steps: Int[np.ndarray, " R"]) -> Int[np.ndarray, " R"]:
+        """How many steps each of the looks comes after the one before it."""
+        assert self.plan is not None
+        if self.descent.batch_size is None:  # every step is looked at
+            return np.ones(len(steps), int)
+        return self.plan.since(steps)
+
+    def _window_counts(self, part: _Part, counts: Any) -> WindowCounts:
+        """Open and closed counts of every window, which stand for it from its start on.
+
+        A unit that is linear in a window became so in it or in the one before.
+        """
+        hidden, clock, found = self.network.hidden, self.descent.clock, {}
+        pairs = iter(counts)
+        for quantile, length in self.descent.look.windows:
+            ends = np.flatnonzero((part.steps > 0) & (part.steps % length == 0))
+            width = jnp.full(len(ends), length, clock.dtype) * clock
+            for layer, units in enumerate(hidden):
+                both = [next(pairs), next(pairs)]
+                found[layer, quantile, length] = tuple(
+                    UnitCounts(part.looked[ends] - width, width, on[ends], off[ends], units)
+                    for on, off in both
+                )
+        return found
+
+    def _trajectory(self, part: _Part, state: State, found: Outcome) -> Trajectory:
+        """The trajectory of a run that stands there."""
+        look, hidden = self.descent.look, self.network.hidden
+        keys = [(layer, q) for q in look.quantiles for layer in range(len(hidden))]
+        networks = self.observables.functions is None
+        counts = {"num_steps": state.step}
+        if look.observer.watches:
+            counts["unresolved_crossings"] = state.doubts.count
+        return Trajectory(
+            ts=part.ts,
+            losses=part.losses,
+            observed={} if networks else self.observables.named(part.observed),
+            events=named(found.events, look.observer.watches),
+            model=self.network.with_parameters(state.parameters),
+            end=found.end,
+            result=found.result,
+            saved=part.observed if networks else None,
+            counts=counts,
+            labels=self.reference.choice.labels,
+            dense=None,
+            step_counts={
+                (layer, q): UnitCounts(part.looked, part.grain, on, off, hidden[layer])
+                for (layer, q), (on, off) in zip(keys, part.counts, strict=False)
+            },
+            window_counts=self._window_counts(part, part.counts[len(keys) :]),
+            samples=self.task.samples,
+            tau=self.descent.problem.tau,
+            discrete=True,
+            reference=self.reference,
+            continuation=None,
+        )
+
+
+def _continuation(state: State, end: Array, loss: Array) -> Continuation:
+    return Continuation(
+        t=end,
+        parameters=state.parameters,
+        solver=copied(state, parameters=()),
+        controller=(),
+        counts={name: state.step for name in ("num_steps", "num_accepted_steps")},
+        loss=loss,
+    )
+
+
+def _rows(tree: Any, kept: Bool[np.ndarray, " R"]) -> Any:
+    """Those rows of every array."""
+    return jax.tree.map(lambda a: a[kept], first_rows(tree, len(kept)))
+
+
+def _numbers(key: Any) -> np.ndarray:
+    return np.asarray(jax.random.key_data(key))
+
+
+def _nature(descent: Descent) -> Any:
+    """What an optimiser does in three steps: it is made of functions that do not tell.
+
+    Down from the parameters, half the sum of whose squares has them as its gradient.
+    """
+    optimiser, parameters = descent.optimiser, descent.network.parameters
+    if optimiser is None:
+        return None
+
+    def half_square(parameters: Any) -> Any:
+        return dot(parameters, parameters) / 2
+
+    @eqx.filter_jit
+    def tried(parameters: Any) -> Any:
+        state, found = optimiser.init(parameters), []
+        for _ in range(3):  # the first one does not show how rates decay
+            updates, state = updated(optimiser, parameters, state, parameters, half_square)
+            found.append(updates)
+        return found, state
+
+    found = tried(parameters)
+    numbers = [a for a in jax.tree.leaves(found) if eqx.is_array(a)]
+    numbers = [_numbers(a) if jnp.issubdtype(a.dtype, jax.dtypes.prng_key) else a for a in numbers]
+    return str(jax.tree.structure(found)), numbers
