@@ -1,6 +1,5 @@
 """Parts that no run shows alone: of solvers, of the field behind them, of compiling."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import diffrax
@@ -19,6 +18,7 @@ from flowlin.engine.solvers.newton_krylov import Ritz
 from flowlin.engine.solvers.rkc import stability_interval
 from flowlin.engine.solvers.wrapped import ROWS, Explicit, History
 from flowlin.training import objective as chunks
+from flowlin.training.problem import Problem
 from flowlin.training.rules import GradientField, objective
 
 # ---- Stability of Runge-Kutta-Chebyshev.
@@ -256,7 +256,7 @@ def test_the_loss_of_a_modified_flow_is_looked_at_inside_steps():
     network = fl.LinearNetwork((np.full((1, 1), 0.1),) * 2)
     task = fl.Task(np.ones((1, 1)), np.ones((1, 1)))
     plain = objective(network, task, fl.SquaredError(), 1e-4)
-    problem: Any = SimpleNamespace(network=network, task=task)
+    problem = Problem(network, task, fl.SquaredError(), jnp.asarray(1.0))
     (watch,) = fl.LossBelow(0.3).watches(problem, plain, fl.SmoothKinks())
     assert watch.monotone
     flow = fl.gradient_flow(

@@ -213,7 +213,12 @@ def test_ctrl_c_from_outside_is_heard_without_anything_that_pauses(whole, alone)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_sweep_hands_back_what_was_begun(workers):
     networks = [fl.LinearNetwork.init(TASK, 2, 0.5, key=jax.random.key(k)) for k in range(4)]
-    how: dict[str, Any] = {"solver": diffrax.Tsit5(), "rtol": RTOL, "workers": workers}
+    how: dict[str, Any] = {
+        "solver": diffrax.Tsit5(),
+        "rtol": RTOL,
+        "max_steps": None,
+        "workers": workers,
+    }
     press_later(8.0)  # to compile, and until the first pause
     with pytest.raises(KeyboardInterrupt) as stopped:
         fl.sweep(networks, TASK, 1e9, **how)
