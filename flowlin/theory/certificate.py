@@ -82,7 +82,7 @@ class Certificate(eqx.Module):
     - `alignment`: overlaps of the hidden vectors $p = W_2^T u$, $q = W_1 v$ of different modes; of
       more layers entries of the product, $W_1^T W_1$ and $W_L W_L^T$ beside their diagonals.
     - `coupling`: what $\Sigma_x$ and $\Sigma_{yx}$ mix, once the modes are learnt.
-    - `rounding`: rounding of the weights; inf for a mode that is to be learnt from nothing.
+    - `rounding`: rounding of the weights; above 1 for a mode that is to be learnt from nothing.
 
     And
 
