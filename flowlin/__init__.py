@@ -49,6 +49,7 @@ from flowlin.runs.largest_learning_rate import Accuracy as Accuracy
 from flowlin.runs.largest_learning_rate import RateCertificate as RateCertificate
 from flowlin.runs.largest_learning_rate import largest_learning_rate as largest_learning_rate
 from flowlin.runs.load import load as load
+from flowlin.runs.modified_edge import RateWarning as RateWarning
 from flowlin.runs.run_options import PrecisionWarning as PrecisionWarning
 from flowlin.runs.step_clock import Convention as Convention
 from flowlin.runs.step_clock import StepClock as StepClock

@@ -117,6 +117,18 @@ def errors(found, expected):
 
 def product_by_integrator(ts, network, task, tau=1.0, rtol=1e-11):
     """End-to-end matrix of a linear network of any depth, by DOP853; biases in front."""
+    stages = weights_by_integrator(ts, network, task, tau, rtol)
+    return np.array([functools.reduce(lambda product, w: w @ product, one) for one in stages])
+
+
+def gram_by_integrator(ts, network, task, tau=1.0):
+    """Q Q^T with Q = [W_1^T; W_2] of two layers, by DOP853; the bias in front."""
+    stacks = [np.concatenate([a.T, b]) for a, b in weights_by_integrator(ts, network, task, tau)]
+    return np.array([q @ q.T for q in stacks])
+
+
+def weights_by_integrator(ts, network, task, tau=1.0, rtol=1e-11):
+    """Weights of a linear network of any depth at times ts, by DOP853; biases in front."""
     weights = [np.asarray(w) for w in network.weights]
     x, y = np.asarray(task.x), np.asarray(task.y)
     if network.biases[0] is not None:
@@ -141,4 +153,4 @@ def product_by_integrator(ts, network, task, tau=1.0, rtol=1e-11):
 
     start, atol = np.concatenate([w.ravel() for w in weights]), rtol / 100
     run = solve_ivp(velocity, (0, ts[-1]), start, "DOP853", t_eval=ts, rtol=rtol, atol=atol)
-    return np.array([whole(split(z), len(s_x)) for z in run.y.T])
+    return [split(z) for z in run.y.T]

@@ -259,9 +259,10 @@ def test_the_loss_of_a_modified_flow_is_looked_at_inside_steps():
     problem = Problem(network, task, fl.SquaredError(), jnp.asarray(1.0))
     (watch,) = fl.LossBelow(0.3).watches(problem, plain, fl.SmoothKinks())
     assert watch.monotone
-    flow = fl.gradient_flow(
-        network, task, 5.0, modified_rate=6.0, ts=np.linspace(0, 5, 9), solver=diffrax.Tsit5()
-    )
+    with pytest.warns(fl.RateWarning):
+        flow = fl.gradient_flow(
+            network, task, 5.0, modified_rate=6.0, ts=np.linspace(0, 5, 9), solver=diffrax.Tsit5()
+        )
     assert np.all(np.diff(flow.losses) > 0)
     changed = chunks.Modified(plain, jnp.asarray(6.0))
     (watch,) = fl.LossBelow(0.3).watches(problem, changed, fl.SmoothKinks())

@@ -62,7 +62,7 @@ def velocity(w, rate):
     return -slope - rate / 2 * np.imag(gradient(w + 1e-30j * slope)) / 1e-30
 
 
-@pytest.mark.parametrize("rate", [NONE, 0.05, 0.5])
+@pytest.mark.parametrize("rate", [NONE, 0.05, 0.4])
 def test_the_modified_flow_descends_the_modified_loss(modified, rate):
     network, run = modified
     tight = {"method": "DOP853", "rtol": 1e-11, "atol": 1e-13}
@@ -70,6 +70,31 @@ def test_the_modified_flow_descends_the_modified_loss(modified, rate):
     flow = run(rate)
     np.testing.assert_allclose(flat(flow.final.parameters), exact.y[:, -1], atol=of_flow(1e-10))
     assert flow.stats["objective"].endswith(", modified")
+
+
+def hessian(network):
+    """Eigenvalues of the loss's Hessian, by central differences."""
+    w, h = flat(network.parameters), 1e-5
+    moves = [velocity(w - h * e, 0.0) - velocity(w + h * e, 0.0) for e in np.eye(len(w))]
+    return np.linalg.eigvalsh(np.array(moves) / (2 * h))
+
+
+def test_a_rate_past_the_edge_of_stability_warns(modified):
+    """At the start, or at the end, with the number that is measured."""
+    network, run = modified
+    radius = np.max(np.abs(hessian(network)))
+    with pytest.warns(
+        fl.RateWarning, match=r"`modified_rate` = 0.6 times .* at t = 0, past"
+    ) as told:
+        run(0.6)
+    (one,) = told
+    size = float(str(one.message).split("Hessian is ")[1].split()[0])
+    assert size == pytest.approx(0.6 * radius, rel=0.02)
+    small = network.with_parameters(jax.tree.map(lambda a: a / 10, network.parameters))
+    assert 1.2 * np.max(np.abs(hessian(small))) < 2
+    with pytest.warns(fl.RateWarning, match="at the end, t = 16, past") as told:
+        fl.gradient_flow(small, SMALL, 4 * T1, modified_rate=1.2, rtol=1e-10)
+    assert len(told) == 1
 
 
 # ---- The second tier: descent against the modified flow.

@@ -272,7 +272,8 @@ def test_a_solution_says_whether_it_is_exact_and_why():
     assert text[0] == "Solution: isolated modes, not exact"
     assert text[1].startswith("  why      no exact solution: the weights are neither")
     rows = repr(found.certificate).splitlines()
-    assert [row.split()[0] for row in rows] == ["Certificate", "task", "weights", "modes", "a0"]
+    titles = ["Certificate", "task", "inputs", "weights", "modes", "a0"]
+    assert [row.split()[0] for row in rows] == titles
     assert all(len(row) <= 100 for row in text + rows)
 
 

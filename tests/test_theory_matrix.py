@@ -16,7 +16,7 @@ single_layer = fl.theory.single_layer
 mode_strength = elementwise(fl.theory.mode_strength)
 
 
-def gram(ts, w1, w2, s_yx, variance=1.0, balance=0.0, tau=1.0):
+def gram(ts, w1, w2, s_yx, variance=1.0, balance=0.0, tau=1.0, check=True):
     """By one program for each shape: at eight times, and of four units.
 
     Fewer than these are filled up with zeros, as which they stay; not so where they cannot be
@@ -25,7 +25,7 @@ def gram(ts, w1, w2, s_yx, variance=1.0, balance=0.0, tau=1.0):
     missing = max(4 - len(w1), 0) if balance == 0 else 0
     w1, w2 = np.pad(w1, ((0, missing), (0, 0))), np.pad(w2, ((0, 0), (0, missing)))
     found = fl.theory.balanced_gram(
-        np.resize(ts, 8), w1, w2, s_yx, variance=variance, balance=balance, tau=tau
+        np.resize(ts, 8), w1, w2, s_yx, variance=variance, balance=balance, tau=tau, check=check
     )
     return np.asarray(found)[: len(ts)]
 
@@ -147,7 +147,7 @@ def test_riccati_from_singular_weights():
         np.testing.assert_allclose(found, expected, atol=1e-14)
     assert not np.any(gram(ts, 0 * w1, 0 * w2, s_yx))
     # One layer in one mode, the other layer zero: p + q grows, p - q decays; balanced it is not.
-    assert np.all(np.isfinite(gram(ts, w1, 0 * w2, s_yx)))
+    assert np.all(np.isfinite(gram(ts, w1, 0 * w2, s_yx, check=False)))
 
 
 @pytest.mark.parametrize("s", [(1.0, 0.5, 0.5), (0.5, 0.5, 0.5), (0.5, 0.5, 0.0)])
@@ -181,7 +181,25 @@ def test_lambda_to_zero():
     w1, w2 = network_for(task, 4, 0.0).weights
     limit = gram(ts, w1, w2, s_yx)
     for balance, bound in ((1e-5, 1e-4), (1e-12, 1e-11), (-1e-12, 1e-11)):
-        assert errors(gram(ts, w1, w2, s_yx, 1.0, balance), limit) < bound
+        assert errors(gram(ts, w1, w2, s_yx, 1.0, balance, check=False), limit) < bound
+
+
+@pytest.mark.parametrize("balance", [0.7, -0.4])
+def test_the_balance_of_weights_is_measured(balance):
+    """With lambda left out it is that of the weights; a formula for balance 0 is far off."""
+    s_yx = targets(5, 3, 3)
+    task = white_task(s_yx, 1.0)
+    w1, w2 = map(np.asarray, network_for(task, 3, balance).weights)
+    ts = np.array([0.0, 0.3, 2.0, 8.0])
+    expected = gram_by_integrator(ts, w1, w2, s_yx, np.eye(5), 1.0)
+    measured = fl.theory.balanced_gram(ts, w1, w2, s_yx)
+    assert errors(measured, expected) < 1e-11
+    plain = fl.theory.balanced_gram(ts, w1, w2, s_yx, balance=0.0, check=False)
+    assert errors(plain, expected) > 0.1
+    with pytest.raises(ValueError, match=r"not balanced: .* is off 0 times the identity by 0\.\d"):
+        fl.theory.balanced_gram(ts, w1, w2, s_yx, balance=0.0)
+    with pytest.raises(ValueError, match=r"`theory\.solve"):
+        fl.theory.balanced_product(ts, w1, 2 * w2, s_yx)
 
 
 @pytest.mark.slow

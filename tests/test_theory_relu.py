@@ -291,7 +291,9 @@ def test_linear_model_of_the_always_on_units():
     w1, w2 = arrays(net)
     found = theory.after_linearization(net, SMALL, 2.0)
     np.testing.assert_array_equal(found.always_on, [True] * 3 + [False] * 2)
-    assert found.solution.exact
+    # To rounding the weights have one mode; the others would grow out of it, and not be aligned.
+    assert not found.solution.exact
+    assert "rounding of the weights decides" in found.solution.why
     fewer = theory.after_linearization(net, SMALL, always_on=found.always_on & (w1[:, 0] > 0.06))
     np.testing.assert_array_equal(fewer.always_on, [True, True, False, False, False])
     ts = np.array([0.0, 1.0, 2.0, 3.0])

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from tests.closed_forms import errors, product_by_integrator, targets, white_task
+from tests.closed_forms import (
+    errors,
+    gram_by_integrator,
+    product_by_integrator,
+    targets,
+    white_task,
+)
 
 INF = float("inf")
 KEY = jax.random.key(0)
@@ -58,10 +64,12 @@ def test_solve_takes_the_riccati_solution(balance, riccati):
     assert (solution.name, solution.exact) == ("Riccati", True)
     found = certificate(solution)
     assert found.whiteness < 1e-14
-    assert found.spread < 1e-14
+    assert found.spread.shape == (4,)
+    assert np.max(found.spread) < 1e-13
     np.testing.assert_allclose([found.variance, found.balance], [0.64, balance], atol=1e-13)
     expected = product_by_integrator(TS, network, task, 1.2)
     assert errors(solution.product(TS), expected) < 1e-9
+    assert errors(solution.gram(TS), gram_by_integrator(TS, network, task, 1.2)) < 1e-9
 
 
 @pytest.mark.slow
@@ -102,6 +110,8 @@ def test_solve_takes_modes_of_any_imbalance(mixed):
     network = fl.LinearNetwork((q @ v[:, :3].T, u @ p.T))
     solution = solve(network, task, tau=0.7)
     error = errors(solution.product(TS), product_by_integrator(TS, network, task, 0.7))
+    gram = errors(solution.gram(TS), gram_by_integrator(TS, network, task, 0.7))
+    assert gram > 1e-3 if mixed else gram < 1e-10
     assert solution.exact != mixed
     assert solution.name == ("isolated modes" if mixed else "modes")
     assert error > 1e-3 if mixed else error < 1e-10
@@ -120,7 +130,7 @@ def test_solve_takes_decoupled_modes(decoupled, aligned):
     solution, expected = decoupled
     assert (solution.name, solution.exact) == ("modes", True)
     assert certificate(solution).negative == 0
-    assert certificate(solution).alignment < 1e-12
+    assert np.max(certificate(solution).alignment) < 1e-12
     found = np.asarray(solution.product(np.array([*TS[:3], INF])))
     assert errors(found[:3], expected[:3]) < 1e-9
     _, modes = aligned
@@ -180,7 +190,7 @@ def test_solve_takes_deep_modes_in_the_basis_of_the_weights(tree, hidden):
     solution = solve(network, tree)
     assert (solution.name, solution.exact) == ("deep modes", True)
     certified = certificate(solution)
-    assert max(certified.imbalance, certified.inner, certified.alignment) < 1e-13
+    assert np.max([*certified.imbalance, *certified.alignment, certified.inner]) < 1e-12
     assert certified.balance is None
     np.testing.assert_allclose(np.sort(certified.a0), np.sort(a0), atol=1e-15)
     expected = product_by_integrator(TS, network, tree)
@@ -267,6 +277,48 @@ def test_solve_refuses_what_it_has_no_solution_for(tree):
         jax.jit(lambda task: solve(fl.LinearNetwork((w1, w2)), task).product(1.0))(tree)
 
 
+def test_grams_are_of_two_layers(decoupled):
+    """What the weights do beside the modes is in them; the product is a block."""
+    solution, _ = decoupled
+    gram, product = np.asarray(solution.gram(TS)), solution.product(TS)
+    np.testing.assert_allclose(gram[:, 9:, :9], product, atol=1e-14)
+    at_end = solution.gram(INF)
+    assert at_end.shape == (24, 24)
+    single = solve(fl.LinearNetwork((np.eye(2),)), fl.Task(np.eye(2), np.eye(2)))
+    with pytest.raises(ValueError, match=r"`gram` is of two layers of weights, and .* of one"):
+        single.gram(1.0)
+
+
+def test_gram_of_weights_beside_the_modes():
+    """A unit that listens to an input without a target, and is not heard, rests."""
+    task = white_task(np.diag([1.0, 0.5, 0.0])[:2], 1.0)
+    w1, w2 = np.diag([0.3, 0.2, 0.4]), np.diag([0.2, 0.5, 0.0])[:2]
+    network = fl.LinearNetwork((w1, w2))
+    solution = solve(network, task)
+    assert (solution.name, solution.exact) == ("modes", True)
+    assert errors(solution.gram(TS), gram_by_integrator(TS, network, task)) < 1e-10
+
+
+@pytest.fixture(scope="module")
+def resting():
+    """A run of zero weights, which rest."""
+    task = white_task(targets(3, 2, 2), 1.0)
+    zeros = fl.LinearNetwork((np.zeros((2, 3)), np.zeros((2, 2))))
+    return zeros, task, fl.gradient_descent(zeros, task, 0.5, 2)
+
+
+def test_errors_of_zero_weights_are_numbers(resting):
+    """Zero weights rest, as their solution does; another one is off by all of its own size."""
+    zeros, task, flow = resting
+    solution = solve(zeros, task)
+    assert solution.exact
+    np.testing.assert_array_equal(solution.error(flow), 0.0)
+    moving = solve(fl.LinearNetwork.balanced(task, 2, bias=False, key=KEY), task)
+    error = moving.error(flow, check=False)
+    assert np.max(error) == 1
+    assert np.all(np.isfinite(error))
+
+
 @pytest.mark.slow
 def test_only_runs_of_linear_networks_have_an_error(tree, decoupled):
     run = fl.gradient_descent(fl.ReLUNetwork.init(tree, 4, key=KEY), tree, 0.1, 1)
@@ -284,9 +336,9 @@ def solution_named(name):
         return solve(fl.LinearNetwork([0.1 * np.asarray(task.y.T @ task.x)]), task)
     if name == "isolated modes":
         return solve(fl.LinearNetwork.init(task, 5, key=KEY), task)
-    sizes = (5, 5) if name == "deep modes" else 5
+    sizes = (8, 8) if name == "deep modes" else 8
     modes = fl.theory.modes(task, 1.0)
-    u, v = np.asarray(modes.u)[:, :3], np.asarray(modes.v)[:, :3]
+    u, v = np.asarray(modes.u)[:, :8], np.asarray(modes.v)[:, :8]  # all that are driven
     product = None if name == "Riccati" else 0.01 * u @ v.T
     bias = name != "Riccati"
     return solve(fl.LinearNetwork.balanced(task, sizes, bias=bias, product=product, key=KEY), task)

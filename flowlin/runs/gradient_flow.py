@@ -28,6 +28,7 @@ from flowlin.networks.modules import model
 from flowlin.record.results import RESULTS, hand_back, is_one_of
 from flowlin.record.trajectory import Reference, Trajectory, finished
 from flowlin.runs.checkpoint import driven_from
+from flowlin.runs.modified_edge import warn_past_edge
 from flowlin.runs.progress import SILENT, by_clock, progress_meter
 from flowlin.runs.run import AbstractPause, AbstractRun, Limits, driven
 from flowlin.runs.run_options import (
@@ -117,7 +118,8 @@ def gradient_flow(
       times, events among them, are those of descent up to O(eps^2), with k steps at t = k eps
       tau; compare them with `fl.gradient_descent(..., interpolate=True)`. Losses stay those of L.
       For smooth networks: a ReLU network needs `SmoothKinks`, and the rounded network is then
-      meant.
+      meant. The rate times the spectral radius of the Hessian is measured at the start and at the
+      end; from 2 on, the edge of stability, it warns (`fl.RateWarning`).
     - `events`: `Crossing`, `ModeHits`, `LossBelow`, `GradientBelow`, `UnitSwitches`; one or
       several, no two of one name. A ReLU network with up to 10,000 (unit, sample) pairs logs its
       gates besides.
@@ -204,7 +206,10 @@ def gradient_flow(
     )
     solve = _traced if is_traced(run) else _driven
     limits = Limits(cast(int, max_steps), max_events)
+    told = warn_past_edge(run)
     flow = solve(run, dense, limits, progress, checkpoint)
+    if not told:
+        warn_past_edge(run, flow)
     return finished(flow, throw, lambda f: _failure(f, limits, method.kinks))
 
 

@@ -10,10 +10,20 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from flowlin._tools.arrays import mean_product
-from flowlin._tools.printing import Summary, first, number, shown
+from flowlin._tools.printing import Summary, first, known, number, shown
 from flowlin.measures.modes import modes
 from flowlin.networks.kinds import LinearNetwork
 from flowlin.tasks.task import Task
+from flowlin.theory.deviations import (
+    Moments,
+    coupled,
+    course_of_two,
+    deep,
+    hidden_vectors,
+    misaligned,
+    rounded,
+    unwhite,
+)
 
 
 def certificate(found: Any) -> Summary:
@@ -21,41 +31,63 @@ def certificate(found: Any) -> Summary:
 
     def numbers(*names: str) -> str:
         values = {name: getattr(found, name) for name in names}
-        return ", ".join(f"{name} {number(x, 4)}" for name, x in values.items() if x is not None)
+        said = [f"{name} {_worst(x)}" for name, x in values.items() if x is not None]
+        return ", ".join(said)
 
     rows = [("task", numbers("commutator", "completeness", "condition", "whiteness", "variance"))]
-    if weights := numbers("outside", "imbalance", "balance", "spread", "inner"):
-        rows.append(("weights", weights))
-    if modewise := numbers("alignment", "coupling", "negative"):
-        rows.append(("modes", modewise))
+    parts = {
+        "inputs": ("colour", "outside"),
+        "weights": ("imbalance", "balance", "spread", "inner"),
+        "modes": ("alignment", "coupling", "rounding", "negative"),
+    }
+    rows += [(title, said) for title, names in parts.items() if (said := numbers(*names))]
     if found.a0 is not None:
         rows.append(("a0", first(found.a0, 4)))
     return Summary("Certificate", rows)
+
+
+def _worst(value: Any) -> str:
+    """A number, or the largest of one per mode, and of which."""
+    if np.ndim(value) == 0:
+        return number(value, 4)
+    found = known(value, 1)
+    if found is None or not len(found):
+        return number(value, 4)
+    return f"{number(np.max(found), 4)} ({np.argmax(found)})"
 
 
 @shown(certificate)
 class Certificate(eqx.Module):
     r"""The numbers that decide which solution is exact; all but `balance` and `a0` are relative.
 
-    With a bias the first layer is [b, W_1] and the inputs are [c; x]. Sizes are
-    $\sum_l \|W_l\|^2$. Weights' numbers are None for a single layer, `outside`, `balance` and
-    `spread` for three and more.
+    With a bias the first layer is [b, W_1] and the inputs are [c; x]. Weights' numbers are None for
+    a single layer.
+
+    Of the task:
 
     - `commutator`: of Sigma_x with Sigma_yx^T Sigma_yx, and `completeness` of the modes: `Modes`.
     - `condition`: largest over smallest nonzero eigenvalue of Sigma_x.
     - `whiteness`: $\|\Sigma_x^2 - d \Sigma_x\| / \|\Sigma_x\|^2$, 0 where $\Sigma_x$ is a multiple
       d of the identity, or of a projector; `variance` is d.
-    - `outside`: share of W_1 that acts on inputs the data do not have.
-    - `imbalance`: norm of all $B_l = W_{l+1}^T W_{l+1} - W_l W_l^T$, over the size.
-    - `balance`: $\lambda = \mathrm{tr} B_1 / H$, and `spread`: $\|B_1 - \lambda I\|$, like
-      `imbalance`.
+
+    Of the weights, one number per mode, (K,): by what share of itself a condition that fails moves
+    that mode, estimated to first order over its whole course (`flowlin.theory.deviations`). 0 where
+    the condition holds, for a mode that is not there, too; inf where the mode is at its mercy.
+
+    - `colour`, for two layers: inputs that are not white.
+    - `outside`, for two layers: what W_1 does to inputs that the data do not have.
+    - `imbalance`: all $B_l = W_{l+1}^T W_{l+1} - W_l W_l^T$.
+    - `spread`, for two layers: $B_1 - \lambda I$, with the `balance`
+      $\lambda = \mathrm{tr} B_1 / H$, a number.
+    - `alignment`: overlaps of the hidden vectors $p = W_2^T u$, $q = W_1 v$ of different modes; of
+      more layers entries of the product, $W_1^T W_1$ and $W_L W_L^T$ beside their diagonals.
+    - `coupling`: what $\Sigma_x$ and $\Sigma_{yx}$ mix, once the modes are learnt.
+    - `rounding`: rounding of the weights; above 1 for a mode that is to be learnt from nothing.
+
+    And
+
     - `inner`: largest commutator of $W_{l+1}^T W_{l+1}$ and $W_l W_l^T$, over the product of their
       norms; 0 where neighbours share their inner singular vectors, as balanced ones do.
-    - `alignment`: 0 where the weights are aligned to the modes. For two layers the norm of the
-      inner products of hidden vectors $p = W_2^T u$, $q = W_1 v$ of different modes, over the size;
-      for more what the product, $W_1^T W_1$ and $W_L W_L^T$ are beside $\sum_k a_k u_k v_k^T$,
-      $\sum_k \|W_1 v_k\|^2 v_k v_k^T$ and $\sum_k \|W_L^T u_k\|^2 u_k u_k^T$, each over its norm.
-    - `coupling`: how far $\Sigma_x$ mixes the modes that the weights have.
     - `a0`: raw strengths $u^T W_L \cdots W_1 v$, (K,), among modes of equal s and d in the basis
       that suits the weights, and `negative`: how many are below zero.
     """
@@ -65,13 +97,15 @@ class Certificate(eqx.Module):
     condition: float
     whiteness: float
     variance: float
-    outside: float | None = None
-    imbalance: float | None = None
+    colour: np.ndarray | None = None
+    outside: np.ndarray | None = None
+    imbalance: np.ndarray | None = None
     balance: float | None = None
-    spread: float | None = None
+    spread: np.ndarray | None = None
     inner: float | None = None
-    alignment: float | None = None
-    coupling: float | None = None
+    alignment: np.ndarray | None = None
+    coupling: np.ndarray | None = None
+    rounding: np.ndarray | None = None
     a0: np.ndarray | None = None
     negative: int | None = None
 
@@ -97,10 +131,18 @@ class Problem:
         return jnp.asarray(value, self.network.dtype)
 
     def lacks(self, **conditions: str) -> str:
-        """What the conditions, by their name in the certificate, say where they do not hold."""
-        values = {name: getattr(self.certificate, name) for name in conditions}
-        failed = [name for name, value in values.items() if value > self.tolerance]
-        return ", ".join(f"{conditions[name]} ({values[name]:.2g})" for name in failed)
+        """What the conditions, by their name in the certificate, say where they do not hold.
+
+        Of numbers per mode the largest counts, and which mode's it is.
+        """
+        said = []
+        for name, words in conditions.items():
+            values = np.atleast_1d(getattr(self.certificate, name))
+            worst = int(np.argmax(values)) if len(values) else 0
+            if not np.all(values <= self.tolerance):
+                of = f", mode {worst}" if len(values) > 1 else ""
+                said.append(f"{words} ({values[worst]:.2g}{of})")
+        return ", ".join(said)
 
 
 def end_to_end(matrices: list[Any]) -> Any:
@@ -142,11 +184,12 @@ def examined(network: LinearNetwork, task: Task, tau: ArrayLike, tolerance: floa
         "whiteness": float(_ratio(np.linalg.norm(s_x @ s_x - variance * s_x), np.sum(s_x**2))),
         "variance": variance,
     }
+    eps = float(jnp.finfo(network.dtype).eps)
     if len(weights) > 1:
-        u, v = _turned(u, s, v, d, end_to_end(weights), float(jnp.finfo(network.dtype).eps))
-        numbers |= _weight_numbers(weights, s_x, u, v, d)
-    if len(weights) == 2:
-        numbers |= _balance_numbers(weights[0], weights[1], s_x, variance)
+        u, v = _turned(u, s, v, d, end_to_end(weights), eps)
+        smallest = float(kept[0]) if len(kept) else 0.0
+        data = Moments(s_yx, s_x, u, s, v, d, smallest)
+        numbers |= _weight_numbers(weights, data, eps, variance)
     certificate = Certificate(**numbers)
     return Problem(
         network=network,
@@ -186,61 +229,31 @@ def _turned(
 
 
 def _weight_numbers(
-    weights: list[np.ndarray], s_x: np.ndarray, u: np.ndarray, v: np.ndarray, d: np.ndarray
+    weights: list[np.ndarray], data: Moments, eps: float, variance: float
 ) -> dict[str, Any]:
     """The part of the certificate that two and more layers of weights decide."""
-    norm, first, last, product = np.linalg.norm, weights[0], weights[-1], end_to_end(weights)
-    size = sum(np.sum(w**2) for w in weights)
+    norm = np.linalg.norm
     grams = [(b.T @ b, a @ a.T) for a, b in pairwise(weights)]
-    p, q = last.T @ u, first @ v
-    a0 = np.sum(u * (product @ v), axis=0)
-    sizes = np.sum(p**2, axis=0) + np.sum(q**2, axis=0)
-    mixing = sizes[:, None] * (v.T @ s_x - d[:, None] * v.T)
-    if len(weights) == 2:
-        alignment = _ratio(_overlap(p, q, last - u @ p.T, first - q @ v.T), size)
+    inner = max(_ratio(norm(b @ a - a @ b), norm(a) * norm(b)) for a, b in grams)
+    if len(weights) > 2:
+        found = deep(weights, data, eps)
+        own, a0 = found.course, found.a0
+        numbers = {name: getattr(found, name) for name in ("rounding", "imbalance", "alignment")}
     else:
-        inputs, outputs = first.T @ first, last @ last.T
-        alignment = np.linalg.norm(
-            [
-                _ratio(norm(product - (u * a0) @ v.T), norm(product)),
-                _ratio(norm(inputs - (v * np.sum(q**2, axis=0)) @ v.T), norm(inputs)),
-                _ratio(norm(outputs - (u * np.sum(p**2, axis=0)) @ u.T), norm(outputs)),
-            ]
-        )
-    numbers = {
-        "imbalance": _ratio(norm([norm(after - before) for after, before in grams]), size),
-        "inner": max(_ratio(norm(b @ a - a @ b), norm(a) * norm(b)) for a, b in grams),
-        "alignment": alignment,
-        "coupling": _ratio(norm(mixing), norm(sizes) * norm(s_x)),
+        own, (p, q) = course_of_two(weights, data), hidden_vectors(weights, data)
+        a0 = np.sum(p * q, axis=0)
+        balance = float(np.trace(grams[0][0] - grams[0][1])) / len(weights[0])
+        numbers = unwhite(weights, data, own, variance, balance)._asdict() | {
+            "balance": balance,
+            "rounding": rounded(weights, data, own, eps),
+            "alignment": misaligned(weights, data, own),
+        }
+    return numbers | {
+        "inner": float(inner),
+        "coupling": coupled(data, own),
+        "a0": a0,
         "negative": int(np.sum(a0 < 0)),
     }
-    return {name: np.asarray(value).item() for name, value in numbers.items()} | {"a0": a0}
-
-
-def _balance_numbers(
-    w1: np.ndarray, w2: np.ndarray, s_x: np.ndarray, variance: float
-) -> dict[str, float]:
-    """What the matrix Riccati solution asks of two layers."""
-    norm, conserved = np.linalg.norm, w2.T @ w2 - w1 @ w1.T
-    balance = float(np.trace(conserved)) / len(w1)
-    spread = norm(conserved - balance * np.eye(len(w1)))
-    return {
-        "outside": float(_ratio(norm(w1 - _ratio(w1 @ s_x, variance)), norm(w1))),
-        "balance": balance,
-        "spread": float(_ratio(spread, np.sum(w1**2) + np.sum(w2**2))),
-    }
-
-
-def _overlap(p: np.ndarray, q: np.ndarray, rest2: np.ndarray, rest1: np.ndarray) -> Any:
-    """Norm of the inner products of hidden vectors (H, K) of different modes.
-
-    The rests are what W_2 and W_1 do beside the modes; among themselves they may do anything that
-    does not reach the outputs.
-    """
-    off = 1 - np.eye(p.shape[1])
-    products = [off * (p.T @ p), off * (q.T @ q), off * (p.T @ q)]
-    products += [rest2 @ p, rest2 @ q, p.T @ rest1, q.T @ rest1, rest2 @ rest1]
-    return np.linalg.norm([np.linalg.norm(one) for one in products])
 
 
 def _ratio(value: Any, scale: ArrayLike) -> Any:

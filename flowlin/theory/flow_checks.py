@@ -10,6 +10,7 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from flowlin._tools.arguments import refuse, require_single
 from flowlin._tools.arrays import is_traced
+from flowlin._tools.numerics import quotient
 from flowlin.measures.modes import of_data
 from flowlin.tasks.task import Task
 from flowlin.training.losses import Loss, SquaredError
@@ -29,6 +30,8 @@ def of_run(name: str, value: Any) -> Any:
 def distance(closed: Array, numerical: Array) -> Float[Array, " T"]:
     """Norm of the difference of matrices (T, N, M), over the largest norm of the run's, (T,).
 
+    A run of zeros has no size: over the largest norm of the closed form there, and 0 of two zeros.
+
     **Raises:** `ValueError` for a run whose numbers are not as many as those of the closed form.
     """
     if closed.shape != numerical.shape:
@@ -37,7 +40,8 @@ def distance(closed: Array, numerical: Array) -> Float[Array, " T"]:
             f"{numerical.shape[1:]} numbers at every time, which has {closed.shape[1:]}."
         )
     difference = jnp.linalg.norm(closed - numerical, axis=(1, 2))
-    return difference / jnp.max(jnp.linalg.norm(numerical, axis=(1, 2)))
+    size, own = (jnp.max(jnp.linalg.norm(z, axis=(1, 2))) for z in (numerical, closed))
+    return quotient(difference, jnp.where(size > 0, size, own), 0.0)
 
 
 def require_problem(

@@ -25,7 +25,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float
 
-from flowlin._tools.arrays import floating, with_axes
+from flowlin._tools.arguments import array, checked, flag
+from flowlin._tools.arrays import floating, is_traced, with_axes
 from flowlin._tools.numerics import decayed
 from flowlin.theory.closed_form import Range, closed_form
 
@@ -36,7 +37,7 @@ SINGLE = {
 }
 
 
-@closed_form(axes=MATRICES, **SINGLE)
+@checked(balance=array, check=flag)
 def balanced_product(
     t: ArrayLike,
     w1: ArrayLike,
@@ -44,18 +45,19 @@ def balanced_product(
     s_yx: ArrayLike,
     *,
     variance: ArrayLike = 1.0,
-    balance: ArrayLike = 0.0,
+    balance: ArrayLike | None = None,
     tau: ArrayLike = 1.0,
+    check: bool = True,
 ) -> Float[Array, "... N_out N_in"]:
     r"""End-to-end matrix $W_2 W_1(t)$ of a (lambda-)balanced two-layer network, white inputs.
 
     The lower left block of `balanced_gram`, where the arguments and the source are.
     """
-    inner, outer = _factors(t, w1, w2, s_yx, variance, balance, tau)
-    return outer @ jnp.swapaxes(inner, -1, -2)
+    balance = _balance(w1, w2, balance, check)
+    return _product(t, w1, w2, s_yx, variance=variance, balance=balance, tau=tau)
 
 
-@closed_form(axes=MATRICES, **SINGLE)
+@checked(balance=array, check=flag)
 def balanced_gram(
     t: ArrayLike,
     w1: ArrayLike,
@@ -63,8 +65,9 @@ def balanced_gram(
     s_yx: ArrayLike,
     *,
     variance: ArrayLike = 1.0,
-    balance: ArrayLike = 0.0,
+    balance: ArrayLike | None = None,
     tau: ArrayLike = 1.0,
+    check: bool = True,
 ) -> Float[Array, "... N N"]:
     r"""$Q Q^T(t)$ with $Q = [W_1^T; W_2]$ of a (lambda-)balanced two-layer network, white inputs.
 
@@ -73,7 +76,8 @@ def balanced_gram(
 
     $$\Sigma_x = d\, I, \qquad W_2^T W_2 - W_1 W_1^T = \lambda I$$
 
-    at t = 0, and is another function where these do not hold; `theory.solve` checks them.
+    at t = 0, and is another function where these do not hold. The second is measured here, the
+    first by `theory.solve`.
 
     **Arguments:**
 
@@ -81,21 +85,72 @@ def balanced_gram(
     - `w1`, `w2`: weights at t = 0, (H, N_in) and (N_out, H); any sizes and ranks.
     - `s_yx`: $\Sigma_{yx}$, (N_out, N_in).
     - `variance`: d.
-    - `balance`: lambda, of either sign.
+    - `balance`: lambda, of either sign; None takes that of the weights,
+      $\mathrm{tr}(W_2^T W_2 - W_1 W_1^T) / H$.
     - `tau`: time constant.
+    - `check`: whether concrete weights of another balance are refused: the norm of
+      $W_2^T W_2 - W_1 W_1^T - \lambda I$ may be half the digits of $\|W_1\|^2 + \|W_2\|^2$.
 
     Differentiable in all but `s_yx`. Components of the weights along modes that are below their
     rounding, 64 eps, count as zero (they would stay so), and singular values of `s_yx` that are
     equal up to rounding count as equal.
 
-    **Raises:** `ValueError` for shapes that do not chain.
+    **Raises:** `ValueError` for shapes that do not chain, and for weights that are not balanced so.
 
     Source: Fukumizu (1998); Braun et al. (2022), Theorem 3.1, whose $F^{-1}$ exists for square
     targets of full rank alone, while the integral always does; Domine et al. (2024) for lambda.
     """
+    balance = _balance(w1, w2, balance, check)
+    return _gram(t, w1, w2, s_yx, variance=variance, balance=balance, tau=tau)
+
+
+@closed_form(axes=MATRICES, **SINGLE)
+def _product(t, w1, w2, s_yx, *, variance, balance, tau) -> Array:
+    inner, outer = _factors(t, w1, w2, s_yx, variance, balance, tau)
+    return outer @ jnp.swapaxes(inner, -1, -2)
+
+
+@closed_form(axes=MATRICES, **SINGLE)
+def _gram(t, w1, w2, s_yx, *, variance, balance, tau) -> Array:
     inner, outer = _factors(t, w1, w2, s_yx, variance, balance, tau)
     q = jnp.concatenate([inner, outer], axis=-2)
     return q @ jnp.swapaxes(q, -1, -2)
+
+
+def _balance(w1: ArrayLike, w2: ArrayLike, balance: ArrayLike | None, check: bool) -> ArrayLike:
+    """Lambda, measured where it is not given.
+
+    **Raises:** `ValueError` for concrete weights of another one.
+    """
+    first, second = (floating(array(name, w)) for name, w in (("w1", w1), ("w2", w2)))
+    if first.ndim != 2 or second.ndim != 2 or first.shape[0] != second.shape[1]:
+        return 0.0 if balance is None else balance  # the formula says what is wrong
+    if balance is None:
+        measured, rounding = _measured(first, second)
+        balance = jnp.where(jnp.abs(measured) > rounding, measured, 0 * measured)
+    if check and not np.ndim(balance) and not is_traced((first, second, balance)):
+        _require_balanced(np.asarray(first), np.asarray(second), float(np.asarray(balance)))
+    return balance
+
+
+@jax.jit
+def _measured(w1: Array, w2: Array) -> tuple[Array, Array]:
+    """Lambda of weights, and below which size it is rounding."""
+    noise = 64 * jnp.finfo(w1.dtype).eps * (jnp.sum(w1**2) + jnp.sum(w2**2))
+    return (jnp.sum(w2**2) - jnp.sum(w1**2)) / w1.shape[0], noise
+
+
+def _require_balanced(w1: np.ndarray, w2: np.ndarray, balance: float) -> None:
+    """Raise `ValueError` for weights whose balance is another, up to half of their digits."""
+    off = np.linalg.norm(w2.T @ w2 - w1 @ w1.T - balance * np.eye(len(w1)))
+    size = np.sum(w1**2) + np.sum(w2**2)
+    if off > np.finfo(w1.dtype).eps ** 0.5 * size:
+        raise ValueError(
+            f"`w1` and `w2` are not balanced: W2^T W2 - W1 W1^T is off {balance:.6g} times the "
+            f"identity by {off / size:.2g} of the squared weights. Leave `balance` out to have it "
+            "measured; if it was, use `theory.solve(network, task)`, which takes the solution that "
+            "applies, or `fl.gradient_flow`; or pass `check=False` where the formula is meant."
+        )
 
 
 @jax.jit

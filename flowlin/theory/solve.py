@@ -25,8 +25,10 @@ from flowlin.theory.certificate import (
 from flowlin.theory.closed_form import TIME
 from flowlin.theory.flow_checks import distance, of_run, require_problem, require_start
 from flowlin.theory.mode import Mode
-from flowlin.theory.riccati import balanced_product, single_layer
-from flowlin.theory.two_layer import imbalance
+from flowlin.theory.riccati import balanced_gram, balanced_product, single_layer
+from flowlin.theory.two_layer import imbalance, mode_vectors
+
+ROUNDING = "rounding of the weights decides when a mode is learnt"
 
 
 def solution(found: Any) -> Summary:
@@ -55,7 +57,8 @@ class Solution(eqx.Module):
     ```
 
     - `name`: which.
-    - `exact`: whether it solves the flow, up to `tolerance` of `solve` in its conditions.
+    - `exact`: whether it solves the flow of every mode, for all times, up to `tolerance` of `solve`
+      in what its conditions do to that mode.
     - `why`: what decided.
     - `certificate`: the measured conditions.
     - `task`: what the network is trained on; `bias_strength` c, None without biases.
@@ -67,6 +70,7 @@ class Solution(eqx.Module):
     why: str = eqx.field(static=True)
     certificate: Certificate
     form: Partial
+    gram_form: Partial | None
     task: Task
     bias_strength: Array | None
     tau: Array
@@ -83,6 +87,26 @@ class Solution(eqx.Module):
         **Raises:** `ValueError` for concrete times below zero.
         """
         return self.form(jnp.asarray(t, jnp.result_type(float)))
+
+    @checked(t=TIME)
+    def gram(self, t: ArrayLike) -> Float[Array, "... M M"]:
+        r"""$Q Q^T(t)$ with $Q = [W_1^T; W_2]$, at times `t` (T,): (T, M, M), M = N + N_out.
+
+        Its blocks are $W_1^T W_1$, the product $W_2 W_1$ and its transpose, and $W_2 W_2^T$: all of
+        a network of two layers but a rotation of its hidden units. With a bias N is 1 + N_in, the
+        raw bias in front. As exact as the solution; see `product` for times.
+
+        **Raises:** `ValueError` for a network that has not two layers, and for concrete times below
+        zero.
+
+        Source: `balanced_gram`, and `mode_vectors` mode by mode.
+        """
+        if self.gram_form is None:
+            raise ValueError(
+                "`gram` is of two layers of weights, and this solution is of "
+                f"{'one' if self.name == 'single layer' else 'more'}; use `product`."
+            )
+        return self.gram_form(jnp.asarray(t, jnp.result_type(float)))
 
     @checked(t=TIME)
     def outputs(self, t: ArrayLike) -> Float[Array, "... P N_out"]:
@@ -106,7 +130,8 @@ class Solution(eqx.Module):
     def error(self, flow: Any, *, check: bool = True) -> Float[Array, " T"]:
         """Distance from a numerical flow, a `fl.Trajectory`, at `flow.ts`, (T,).
 
-        The Frobenius norm of the difference of the products, over the largest norm of the flow's.
+        The Frobenius norm of the difference of the products, over the largest norm of the flow's;
+        where that is zero throughout, over the largest of the closed form, and 0 where both are.
         It counts the flow's own error too. The flow must be of the same problem as far as that is
         known: task, tau, loss (a sum at the speed of the mean is one), weights at t = 0, nothing
         added to the loss and no array held fixed. `check=False` compares with any other.
@@ -142,7 +167,8 @@ def solve(
     the sum divide tau by P). In this order:
 
     1. `single layer`: exact for every task (`single_layer`).
-    2. `Riccati`: two layers, white inputs, (lambda-)balanced weights (`balanced_product`).
+    2. `Riccati`: two layers, white inputs, (lambda-)balanced weights (`balanced_product`). Not
+       exact where rounding of the weights decides when a mode is learnt.
     3. `modes`: two layers of weights aligned to modes that decouple, balanced or not, of either
        sign, for inputs of any covariance (`unbalanced_strength`).
     4. `deep modes`: three and more layers, balanced and aligned to modes that decouple, none of
@@ -159,8 +185,8 @@ def solve(
     - `network`: a `fl.LinearNetwork` of any depth, with a bias on the first layer or none.
     - `task`: inputs and targets.
     - `tau`: time constant.
-    - `tolerance`: of the relative conditions; None is eps^(2/3), 4e-11 in float64. Deviations
-      grow like the weights do.
+    - `tolerance`: of the conditions; None is eps^(2/3), 4e-11 in float64. A condition that fails
+      for one mode, over that mode's own size, fails: see `Certificate`.
 
     **Raises:** `ValueError` for other networks, for a tau that is not positive or a tolerance below
     zero, NaN or infinite, and under `jit`: the choice needs numbers. The
@@ -204,7 +230,14 @@ def _check(network: AbstractNetwork, task: Task) -> None:
         )
 
 
-def _solution(problem: Problem, name: str, exact: bool, why: str, form: Partial) -> Solution:
+def _solution(
+    problem: Problem,
+    name: str,
+    exact: bool,
+    why: str,
+    form: Partial,
+    gram_form: Partial | None = None,
+) -> Solution:
     """The form of a problem."""
     network = problem.network
     return Solution(
@@ -213,6 +246,7 @@ def _solution(problem: Problem, name: str, exact: bool, why: str, form: Partial)
         why=why,
         certificate=problem.certificate,
         form=form,
+        gram_form=gram_form,
         task=problem.task,
         bias_strength=None if network.biases[0] is None else network.bias_strength,
         tau=problem.array(problem.tau),
@@ -224,7 +258,7 @@ def _riccati(problem: Problem) -> tuple[Solution | None, str]:
     """The matrix Riccati solution, or None and what it lacks."""
     found = problem.certificate
     lacks = problem.lacks(
-        whiteness="the inputs are not white",
+        colour="the inputs are not white",
         outside="the first layer acts on inputs that the data do not have",
         spread="the weights are neither balanced nor lambda-balanced",
     )
@@ -232,18 +266,30 @@ def _riccati(problem: Problem) -> tuple[Solution | None, str]:
         return None, lacks
     balanced = not problem.lacks(imbalance="not balanced")
     w1, w2 = matrices(problem.network)
-    form = Partial(
-        balanced_product,
-        w1=w1,
-        w2=w2,
-        s_yx=problem.array(problem.s_yx),
-        variance=problem.array(found.variance),
-        balance=problem.array(0.0 if balanced else found.balance),
-        tau=problem.tau,
-    )
+    given = {
+        "w1": w1,
+        "w2": w2,
+        "s_yx": problem.array(problem.s_yx),
+        "variance": problem.array(found.variance),
+        "balance": problem.array(0.0 if balanced else found.balance),
+        "tau": problem.tau,
+    }
+    forms = [Partial(one, **given) for one in (riccati_product, riccati_gram)]
     name = "balanced" if balanced else f"lambda-balanced, lambda = {found.balance:.6g}"
     why = f"the inputs are white and the weights {name}"
-    return _solution(problem, "Riccati", True, why, form), ""
+    unsure = problem.lacks(rounding=ROUNDING)
+    why = f"{why}, but {unsure}" if unsure else why
+    return _solution(problem, "Riccati", not unsure, why, *forms), ""
+
+
+def riccati_product(t: ArrayLike, **given: Any) -> Array:
+    """`balanced_product` of weights that the certificate has looked at."""
+    return balanced_product(t, check=False, **given)
+
+
+def riccati_gram(t: ArrayLike, **given: Any) -> Array:
+    """`balanced_gram` of weights that the certificate has looked at."""
+    return balanced_gram(t, check=False, **given)
 
 
 def _modewise(problem: Problem, first: str) -> Solution:
@@ -251,17 +297,20 @@ def _modewise(problem: Problem, first: str) -> Solution:
     lacks = problem.lacks(
         alignment="the weights are not aligned to the modes",
         coupling="the inputs couple the modes",
+        rounding=ROUNDING,
     )
     w1, w2 = matrices(problem.network)
     u, s, v, d = (problem.array(z) for z in (problem.u, problem.s, problem.v, problem.d))
     p, q = w2.T @ u, w1 @ v
     mode = Mode(s, d, jnp.sum(p * q, axis=0), 2, imbalance(p.T, q.T), problem.tau)
     form = Partial(modewise, mode=mode, u=u, v=v)
+    rest1, rest2 = w1 - q @ v.T, w2 - u @ p.T
+    whole = Partial(modewise_gram, mode=mode, p=p, q=q, u=u, v=v, rest1=rest1, rest2=rest2)
     if lacks:
         why = f"no exact solution: {first}; {lacks}"
-        return _solution(problem, "isolated modes", False, why, form)
+        return _solution(problem, "isolated modes", False, why, form, whole)
     why = f"{first}, but the modes decouple and the weights are aligned to them"
-    return _solution(problem, "modes", True, why, form)
+    return _solution(problem, "modes", True, why, form, whole)
 
 
 def _deep(problem: Problem) -> Solution:
@@ -272,6 +321,7 @@ def _deep(problem: Problem) -> Solution:
         inner="neighbouring layers are not aligned",
         alignment="the weights are not aligned to the modes",
         coupling="the inputs couple the modes",
+        rounding=ROUNDING,
     )
     assert found.a0 is not None
     # A mode that the weights do not have is zero up to rounding.
@@ -296,3 +346,19 @@ def modewise(t: ArrayLike, mode: Mode, u: Array, v: Array) -> Array:
 def _of_modes(t: ArrayLike, mode: Mode, u: Array, v: Array) -> Array:
     a = mode.strength(jnp.asarray(t)[..., None])
     return (with_axes(u, a.ndim - 1) * a[..., None, :]) @ v.T
+
+
+def modewise_gram(t: ArrayLike, **given: Any) -> Array:
+    """Q Q^T of modes that do not see each other, beside which the weights stay."""
+    return _gram_of_modes(t, **given)
+
+
+@jax.jit
+def _gram_of_modes(
+    t: Array, mode: Mode, p: Array, q: Array, u: Array, v: Array, rest1: Array, rest2: Array
+) -> Array:
+    p, q = mode_vectors(t[..., None], mode.s, mode.d, p.T, q.T, mode.tau)
+    axes = p.ndim - 2
+    u, v, rest1, rest2 = (with_axes(z, axes) for z in (u, v, rest1.T, rest2))
+    stacked = jnp.concatenate([v @ q + rest1, u @ p + rest2], axis=-2)
+    return stacked @ jnp.swapaxes(stacked, -1, -2)

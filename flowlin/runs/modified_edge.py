@@ -1,0 +1,64 @@
+"""Whether a modified flow still is descent: its rate against the edge of stability, measured."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from flowlin._tools.arguments import warn
+from flowlin._tools.arrays import Parameters, is_traced
+from flowlin.engine.integrate import Run
+from flowlin.engine.solvers.rkc import direction, spectral_radius
+from flowlin.networks.base import moving
+from flowlin.record.trajectory import Trajectory
+from flowlin.training.objective import Modified
+from flowlin.training.problem import Problem
+
+EDGE = 2.0  # rate times curvature, from which on descent of a parabola does not fall
+ITERATIONS = 100  # of the power iteration
+
+
+class RateWarning(UserWarning):
+    """A modified flow is not that of descent: its rate is past the edge of stability."""
+
+
+def warn_past_edge(run: Run, flow: Trajectory | None = None) -> bool:
+    r"""Warn (`RateWarning`) of a modified flow whose rate is past the edge of stability.
+
+    The modified loss is an expansion in eps h, h the curvature. Along a direction of curvature h a
+    step of descent multiplies by 1 - eps h, and the modified flow in that time by
+    $e^{-\epsilon h - (\epsilon h)^2 / 2}$: at eps h = 2 by -1 and by 0.02. Looks at the start, or
+    at the end of `flow`; at nothing under `jit` and `vmap`.
+
+    **Returns:** whether it warned.
+    """
+    goal = run.method.objective
+    if not isinstance(goal, Modified) or is_traced((run, flow)):
+        return False
+    network = run.problem.network if flow is None else flow.model
+    size = float(goal.learning_rate * _radius(run.problem, goal, network.parameters))
+    if size >= EDGE:
+        at = "t = 0" if flow is None else f"the end, t = {float(flow.end):.6g}"
+        rate = float(goal.learning_rate)
+        warn(
+            f"`modified_rate` = {rate:.6g} times the spectral radius of the Hessian is {size:.3g} "
+            f"at {at}, past the edge of stability at 2. The modified flow is an expansion in this "
+            "number, and there it is not what descent does. Take a rate well below "
+            f"{EDGE * rate / size:.3g}, or run `fl.gradient_descent` itself.",
+            RateWarning,
+        )
+    return size >= EDGE
+
+
+@eqx.filter_jit
+def _radius(problem: Problem, goal: Modified, parameters: Parameters) -> Float[Array, ""]:
+    """Spectral radius of the plain loss's Hessian by what moves, as a lower bound."""
+    at = moving(parameters, problem.trained)
+
+    def slope(part: Parameters) -> Parameters:
+        return goal.plain.gradient(problem.network, part)
+
+    _, product = jax.linearize(slope, at)
+    nothing = jax.tree.map(jnp.zeros_like, at)
+    start = direction(at), jnp.zeros((), problem.network.dtype)
+    return spectral_radius(product, nothing, nothing, *start, ITERATIONS, "lax")[1]

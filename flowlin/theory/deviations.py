@@ -1,0 +1,324 @@
+r"""How far each mode is from a closed form, relative to its own size: the certificate's arrays.
+
+In the modes' bases let $P = W_2^T U$ and $Q = W_1 V$, with columns p_k and q_k. Then
+
+$$\tau \dot P = Q R^T, \quad \tau \dot Q = P R, \quad R = S - P^T Q D, \quad
+  S = U^T \Sigma_{yx} V, \quad D = V^T \Sigma_x V,$$
+
+and the isolated modes are the solution while P^T P, Q^T Q, P^T Q, S and D are diagonal. What is not
+diagonal moves the pair (k, l) by itself, to first order. In their two planes it falls as
+$d_k M_{lk}^2 + d_l M_{kl}^2$ does, M = P^T Q, and grows at most as fast as the modes themselves, at
+the rates r_k and r_l. So a part of p_l or q_l in the plane of mode k keeps its size **relative to
+that of mode l**, which is what is measured here:
+
+- the start, A_l: the part of the weights that grows, $\|p_l + q_l\|^2 / 4$, for balanced modes a_0;
+- the reach, m_l: the largest $(\|p_l\|^2 + \|q_l\|^2) / 2 = \sqrt{a_l^2 + \lambda_l^2 / 4}$ of all
+  times, with s / d for a mode that is yet to be learnt.
+
+An overlap of weights counts over $2 \sqrt{A_k A_l}$. An entry of D pushes q_l by
+$m_k D_{kl} \sqrt{m_k}$ against a damping of $d_l m_k$, and counts over $d_l$ times
+$\sqrt{A_l / m_k}$: two small modes that the inputs couple disturb each other only once they are
+learnt, but then by all that they have.
+
+Modes of weights that are not aligned start with what is theirs alone (`unaligned`). These are
+first-order estimates, and no proof: `tests/test_theory_certificates.py` holds them against the flow
+of a thousand random networks.
+"""
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+EMPTY = 64  # times eps: below this share of the largest a mode that nothing drives is not there
+SAME = 32  # times eps: singular values closer than this share of the largest count as equal
+
+Matrix = np.ndarray
+
+
+class Moments(NamedTuple):
+    """What the data say, in double precision, with the modes (u, s, v, d) as they are used."""
+
+    s_yx: Matrix
+    s_x: Matrix
+    u: Matrix
+    s: Matrix
+    v: Matrix
+    d: Matrix
+    smallest: float  # nonzero eigenvalue of s_x
+
+    @property
+    def driven(self) -> Matrix:
+        """Which modes have a singular value above rounding, (K,)."""
+        return self.s > SAME * np.finfo(float).eps * np.max(self.s, initial=0.0)
+
+
+class Course(NamedTuple):
+    """What K modes go through by themselves; sizes are those of strengths."""
+
+    start: Matrix  # A, of a mode that nothing drives its size
+    reach: Matrix  # m
+    there: Matrix  # bool: whether a mode is more than rounding, or driven
+    driven: Matrix  # bool
+
+    @property
+    def growth(self) -> Matrix:
+        """1 + log(m / A): how many times its own rate's time a mode takes, about."""
+        ratio = over(self.reach, self.start)
+        return 1 + np.log(np.where(ratio > 1, ratio, 1.0))
+
+
+def over(value: Matrix | float, scale: Matrix | float) -> Matrix:
+    """A quotient in which nothing over nothing is 0, and something over nothing inf."""
+    value, scale = np.broadcast_arrays(np.asarray(value, float), np.asarray(scale, float))
+    none = np.where(value == 0, 0.0, np.inf)
+    return np.where(scale > 0, value / np.where(scale > 0, scale, 1.0), none)
+
+
+def course(start: Matrix, size: Matrix, imbalance: Matrix, data: Moments) -> Course:
+    """Of modes that start with these sizes, of which `start` grows."""
+    full = np.hypot(over(data.s * data.driven, data.d), imbalance / 2)
+    reach = np.where(size > 0, np.maximum(size, np.where(data.driven, full, 0.0)), 0.0)
+    rounding = EMPTY * np.finfo(float).eps * np.max(reach, initial=0.0)
+    there = data.driven | (size > rounding)
+    return Course(np.where(data.driven, start, size), reach, there, data.driven)
+
+
+# ---- Two layers.
+
+
+def hidden_vectors(weights: list[Matrix], data: Moments) -> tuple[Matrix, Matrix]:
+    """P and Q, (H, K)."""
+    return weights[1].T @ data.u, weights[0] @ data.v
+
+
+def course_of_two(weights: list[Matrix], data: Moments) -> Course:
+    """Of the modes of two layers, by themselves."""
+    p, q = hidden_vectors(weights, data)
+    plus, minus = (np.sum(z**2, axis=0) / 4 for z in (p + q, p - q))
+    return course(plus, plus + minus, 4 * np.sqrt(plus * minus), data)
+
+
+def unaligned(weights: list[Matrix], data: Moments, own: Course) -> Course:
+    """The course of modes whose starts are their distances from the span of the others'.
+
+    What a mode shares with those that are learnt before it is taken by them. Where there are fewer
+    units than driven modes, of the strongest that fit; the others keep what they have.
+    """
+    p, q = hidden_vectors(weights, data)
+    first = np.flatnonzero(own.driven)[np.argsort(-data.s[own.driven], kind="stable")]
+    first = first[: len(p)]
+    left, sizes, _ = np.linalg.svd((p + q)[:, first].T / 2, full_matrices=False)
+    start = own.start.copy()
+    start[first] = over(1.0, np.sum(over(left**2, sizes**2), axis=1))
+    return own._replace(start=start)
+
+
+def rounded(weights: list[Matrix], data: Moments, own: Course, eps: float) -> Float[Matrix, " K"]:
+    r"""What rounding of the weights, $\epsilon \|W\|$, is to the part of a mode that grows.
+
+    inf for a driven mode that is not there: rounding decides when, and whether, it starts.
+    """
+    own = unaligned(weights, data, own)
+    size = np.sqrt(sum(np.sum(w**2) for w in weights))
+    return np.where(own.driven, over(eps * size, 2 * np.sqrt(own.start)), 0.0)
+
+
+def misaligned(weights: list[Matrix], data: Moments, own: Course) -> Float[Matrix, " K"]:
+    """Overlaps of each mode's hidden vectors with all others', over both starts, (K,).
+
+    What the weights do beside the modes may do anything that does not reach the outputs.
+    """
+    p, q = hidden_vectors(weights, data)
+    rest1, rest2 = weights[0] - q @ data.v.T, weights[1] - data.u @ p.T
+    overlaps = np.sqrt((p.T @ p) ** 2 + (q.T @ q) ** 2 + (p.T @ q) ** 2 + (q.T @ p) ** 2)
+    beside = [rest2 @ p, rest2 @ q, rest1.T @ p, rest1.T @ q]
+    rest = np.sqrt(sum(np.sum(z**2, axis=0) for z in beside))
+    static = float(np.linalg.norm(rest2 @ rest1))
+    return _together(
+        over(overlaps, 2 * _scale(own)),
+        over(rest, 2 * np.sqrt(own.start * own.reach)),
+        over(static, np.max(own.reach, initial=0.0)),
+        own,
+    )
+
+
+def coupled(data: Moments, own: Course) -> Float[Matrix, " K"]:
+    """How far what Sigma_x and Sigma_yx mix moves each mode, (K,); see the module."""
+    mixed_d = np.abs(data.v.T @ data.s_x @ data.v)
+    mixed_s = np.abs(data.u.T @ data.s_yx @ data.v)
+    reach = np.where(own.there, own.reach, 0.0)[:, None]
+    lift = np.sqrt(over(reach, np.where(own.there, own.start, reach)))  # sqrt(m_k / A_l)
+    varies = data.d > len(data.s_x) * np.finfo(float).eps * np.max(data.d, initial=0.0)
+    by_d = np.where(varies, over(mixed_d, data.d), 0.0)
+    apart, fastest = np.abs(data.s[:, None] - data.s), np.maximum(data.s[:, None], data.s)
+    gap = np.maximum(apart, fastest / np.maximum(own.growth[:, None], own.growth))
+    damping = np.where(varies, data.d, 0.0) * reach
+    by_s = over(mixed_s, gap) + np.where(damping > 0, over(mixed_s, damping), 0.0)
+    pairs = _product(lift, by_d + np.where(fastest > 0, by_s, 0.0))
+    beside = data.s_x @ data.v
+    beside = np.linalg.norm(beside - data.v @ (data.v.T @ beside), axis=0)
+    return _together(pairs + pairs.T, over(beside, data.smallest), 0.0, own)
+
+
+def _scale(own: Course) -> Float[Matrix, "K K"]:
+    """sqrt(A_k A_l); where one is not there sqrt(A_k m_k) of the other."""
+    pairs = np.sqrt(own.start[:, None] * own.start)
+    alone = np.sqrt(own.start * own.reach)
+    pairs = np.where(own.there[:, None], pairs, alone)
+    return np.where(own.there, pairs, alone[:, None])
+
+
+def _product(a: Matrix | float, b: Matrix | float) -> Matrix:
+    """a b, where nothing times anything is nothing."""
+    a, b = np.broadcast_arrays(np.asarray(a, float), np.asarray(b, float))
+    nothing = (a == 0) | (b == 0)
+    return np.where(nothing, 0.0, np.where(nothing, 0.0, a) * np.where(nothing, 0.0, b))
+
+
+def _together(
+    pairs: Matrix, beside: Matrix, static: Matrix | float, own: Course
+) -> Float[Matrix, " K"]:
+    """Norm over what a mode meets, 0 for modes that are not there."""
+    pairs = np.where(np.eye(len(pairs), dtype=bool), 0.0, pairs)
+    found = np.sqrt(np.sum(pairs**2, axis=1) + beside**2 + np.asarray(static) ** 2)
+    return np.where(own.there, found, 0.0)
+
+
+# ---- Two layers whose modes need not be aligned: white inputs.
+
+
+class Unwhite(NamedTuple):
+    """What the matrix Riccati solution leaves out, over the size of each mode, (K,)."""
+
+    colour: Matrix
+    outside: Matrix
+    imbalance: Matrix
+    spread: Matrix
+
+
+def unwhite(
+    weights: list[Matrix], data: Moments, own: Course, variance: float, balance: float
+) -> Unwhite:
+    r"""Deviations from white inputs and from lambda-balanced weights, and what they do to modes.
+
+    With $C = W_2^T W_2 - W_1 W_1^T - \lambda I$ hidden vectors move at rates that are off by
+    d C / 2, for as long as a mode takes: `Course.growth` over its rate. Where there are fewer units
+    than driven modes these compete, at the difference of their rates.
+    """
+    norm, (w1, w2) = _largest, weights
+    conserved = w2.T @ w2 - w1 @ w1.T
+    spread = conserved - balance * np.eye(len(w1))
+    off = over(data.s_x @ data.s_x - variance * data.s_x, variance)
+    beside = norm(w1 - over(w1 @ data.s_x, variance))
+    own = unaligned(weights, data, own)
+    time = own.growth * over(1.0, _rates(len(w1), data, own, variance))
+    lift = np.sqrt(over(np.max(own.reach, initial=0.0), own.start)) * own.growth
+    static = over(beside, np.sqrt(own.start))
+    found = (
+        _product(lift, over(norm(off), variance)),
+        static + _product(variance * beside**2, time),
+        _product(variance * norm(conserved) / 2, time),
+        _product(variance * norm(spread) / 2, time),
+    )
+    return Unwhite(*(np.where(own.there, one, 0.0) for one in found))
+
+
+def _rates(units: int, data: Moments, own: Course, variance: float) -> Float[Matrix, " K"]:
+    """At what rate each mode moves, or at least the slowest competition for units."""
+    rates = np.where(own.driven, data.s, variance * own.start)
+    s = np.sort(data.s[own.driven])
+    if units >= len(s):
+        return rates
+    gaps = np.diff(s)
+    gaps = gaps[gaps > SAME * np.finfo(float).eps * s[-1]]
+    return np.minimum(rates, np.min(gaps, initial=s[0]))
+
+
+def _largest(matrix: Matrix) -> float:
+    """Largest singular value; 0 of nothing."""
+    return float(np.linalg.norm(matrix, 2)) if matrix.size else 0.0
+
+
+# ---- Three and more layers.
+
+
+class Deep(NamedTuple):
+    """Numbers of a deep network, (K,), and the modes' course."""
+
+    a0: Matrix
+    course: Course
+    rounding: Matrix
+    imbalance: Matrix
+    alignment: Matrix
+
+
+def deep(weights: list[Matrix], data: Moments, eps: float) -> Deep:
+    """How far deep weights are from balanced modes, each over its own size.
+
+    Vectors go through the layers one by one: a product of matrices would bury a weak mode's
+    strength under the rounding of the strongest. A mode that starts late by a share x of its time
+    is off by about (m / a_0)^b x, b = 1 - 2/L, as it comes.
+    """
+    stages = [data.v]
+    for matrix in weights:
+        stages.append(matrix @ stages[-1])
+    a0 = np.sum(data.u * stages[-1], axis=0)
+    own = course(np.abs(a0), np.abs(a0), np.zeros(len(a0)), data)
+    layers = len(weights)
+    late = np.where(own.driven, over(own.reach, own.start) ** (1 - 2 / layers), 1.0)
+    root = own.start ** (1 / layers)
+    largest = max(_largest(matrix) for matrix in weights)
+    rounding = np.where(own.driven, _product(late, layers * over(eps * largest, root)), 0.0)
+    return Deep(
+        a0=a0,
+        course=own,
+        rounding=rounding,
+        imbalance=_product(late, _unbalanced(weights, stages, own)),
+        alignment=_misaligned_deep(weights, stages[-1], data, own),
+    )
+
+
+def _unbalanced(weights: list[Matrix], stages: list[Matrix], own: Course) -> Float[Matrix, " K"]:
+    """Norm over the layers of B_l = W_{l+1}^T W_{l+1} - W_l W_l^T in the modes' hidden directions.
+
+    Each entry over the sizes of its two modes.
+    """
+    found = np.zeros(len(own.start))
+    for (before, after), stage in zip(pairwise(weights), stages[1:-1], strict=True):
+        there = own.there & np.any(stage != 0, axis=0)
+        hidden = stage / np.where(there, np.linalg.norm(stage, axis=0), 1.0) * there
+        moved = (after.T @ after - before @ before.T) @ hidden
+        size = np.linalg.norm(after @ hidden, axis=0)
+        among = hidden.T @ moved
+        beside = np.linalg.norm(moved - hidden @ among, axis=0)
+        pairs = np.sum(over(np.abs(among), size[:, None] * size) ** 2 * there, axis=1)
+        found += np.where(there, pairs + over(beside, size**2) ** 2, 0.0)
+    return np.sqrt(found)
+
+
+def _misaligned_deep(
+    weights: list[Matrix], ends: Matrix, data: Moments, own: Course
+) -> Float[Matrix, " K"]:
+    """Entries beside the diagonals of the product, W_1^T W_1 and W_L W_L^T, over their modes'."""
+    q, p = weights[0] @ data.v, weights[-1].T @ data.u
+    rows = data.u.T
+    for matrix in reversed(weights):
+        rows = rows @ matrix
+    product = np.sqrt((data.u.T @ ends) ** 2 + (rows @ data.v).T ** 2)
+    ends, rows = ends - data.u @ (data.u.T @ ends), rows - (rows @ data.v) @ data.v.T
+    beside = np.hypot(np.linalg.norm(ends, axis=0), np.linalg.norm(rows, axis=1))
+    inputs, outputs = (weights[0] - q @ data.v.T).T @ q, (weights[-1] - data.u @ p.T) @ p
+    return np.sqrt(
+        _entries(product, beside, own) ** 2
+        + _entries(q.T @ q, np.linalg.norm(inputs, axis=0), own) ** 2
+        + _entries(p.T @ p, np.linalg.norm(outputs, axis=0), own) ** 2
+    )
+
+
+def _entries(matrix: Matrix, beside: Matrix, own: Course) -> Float[Matrix, " K"]:
+    """Norm of each mode's entries, over the root of both diagonal ones; `beside` over its own."""
+    size = np.abs(np.diag(matrix))
+    scale = np.where(own.there, np.sqrt(size[:, None] * size), size[:, None])
+    return _together(over(np.abs(matrix), scale), over(beside, size), 0.0, own)
