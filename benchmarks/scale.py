@@ -1,6 +1,6 @@
 """Exactness at every scale of the initial weights, and what it costs at ordinary ones.
 
-    python benchmarks/scale.py [--quick]
+    python benchmarks/scale.py [--quick] [--aligning]
 
 Errors: from starts between 1 and 1e-40, the largest relative error of the times at which modes are
 half learnt, or a loss falls: with default arguments, and with errors that count against single
@@ -11,6 +11,12 @@ Cost: evaluations of the field, and the relative error of the parameters at the 
 `rtol` = 1e-12, for starts with variance 2e-4, both ways.
 
 Writes `scale.json` and `scale.md` to `benchmarks/results/`.
+
+With `--aligning` instead: 200 ReLU units without biases on 75 samples of 150 inputs, where pairs
+slide while the units align, by averaged gates at several tolerances against descent. Descent is
+done at rates of .002 and .001 and extrapolated; the difference of both says how far that goes.
+Also the tree with 16 units by averaged gates against the exact walk, and long after convergence.
+Writes `scale_aligning.json` and `scale_aligning.md` (a quarter of an hour on one core).
 """
 
 import functools
@@ -208,6 +214,122 @@ def per_number(how: dict[str, Any]) -> dict[str, Any]:
     return how | {"atol": rtol / 100}
 
 
+# ---- Samples in more dimensions than there are of them: units align while their pairs slide.
+
+FALLS = (0.9, 0.5, 0.25)
+TOLERANCES = (1e-3, 1e-4, 1e-5)
+ALIGNING = (1e-6, 1e-10, 1e-20)
+WALKED = (1e-6, 1e-8, 1e-10, 1e-20, 1e-40)
+
+
+def aligning(
+    start: float, samples: int = 75, inputs: int = 150, units: int = 200
+) -> tuple[fl.Task, fl.ReLUNetwork]:
+    """Samples of size 0.1 sqrt(inputs), a sum of 6 units, balanced weights of size `start`."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(samples, inputs)) * 0.1
+    directions = rng.normal(size=(6, inputs))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    y = np.maximum(x @ directions.T, 0) @ rng.choice([-1.0, 1.0], 6)
+    y /= np.linalg.norm(x.T @ y) / samples
+    w = rng.normal(size=(units, inputs)) * start / np.sqrt(units * inputs)
+    a = np.linalg.norm(w, axis=1) * rng.choice([-1.0, 1.0], units)
+    return fl.Task(x, y[:, None]), fl.ReLUNetwork((w, a[None]))
+
+
+def descended(start: float, rate: float) -> np.ndarray:
+    """Times at which the loss has fallen by descent in NumPy's conventions, relu'(0) = 0."""
+    task, network = aligning(start)
+    (w, a), x, y = network.weights, task.x, task.y[:, 0]
+    steps = int((12 - 2.75 * np.log(start)) / rate)
+
+    def step(state: Any, _: None) -> tuple[Any, jax.Array]:
+        w, a = state
+        z = x @ w.T
+        h = jnp.maximum(z, 0)
+        error = (y - h @ a) / len(y)
+        dw = (jnp.where(z > 0, 1.0, 0.0) * error[:, None] * a).T @ x
+        return (w + rate * dw, a + rate * error @ h), jnp.sum(error**2) * len(y) / 2
+
+    run = jax.jit(lambda state: jax.lax.scan(step, state, None, length=steps)[1])
+    losses = np.asarray(run((w, a[0])))
+    # Between two steps, on a line.
+    found = []
+    for fall in FALLS:
+        k = int(np.argmax(losses < fall * losses[0]))
+        assert k > 0, f"descent did not get to {fall} of the loss"
+        before, after = losses[k - 1], losses[k]
+        found.append((k - 1 + (before - fall * losses[0]) / (before - after)) * rate)
+    return np.array(found)
+
+
+def by_averages(network: Any, task: fl.Task, t1: float, falls: Any, **how: Any) -> Any:
+    """Times at which the loss falls below these shares of its start, and the run."""
+    first = float(fl.measures.loss(network, task))
+    events = [fl.LossBelow(fall * first, name=f"{fall}") for fall in falls]
+    flow = fl.gradient_flow(network, task, t1, events=events, **how)
+    return np.array([float(flow.events.first(event.name)) for event in events]), flow
+
+
+def steps_of(flow: Any) -> str:
+    """Tried steps, and those of them that were rejected."""
+    return f"{int(flow.stats['num_steps'])} ({int(flow.stats['num_rejected_steps'])})"
+
+
+def aligning_rows() -> tuple[list[dict[str, Any]], str]:
+    """Results and tables of `--aligning`."""
+    results, rows = [], []
+    for start in ALIGNING:
+        coarse, fine = descended(start, 2e-3), descended(start, 1e-3)
+        known = 2 * fine - coarse
+        shift = float(np.max(np.abs(fine / known - 1)))
+        results.append({"start": start, "descent": known.tolist(), "rate .001 is off by": shift})
+        cells = []
+        for rtol in TOLERANCES:
+            task, network = aligning(start)
+            end = 1.1 * float(known[-1])
+            how = {"kinks": fl.AveragedKinks(), "rtol": rtol}
+            found, flow = by_averages(network, task, end, FALLS, **how)
+            results.append({"start": start, "rtol": rtol, "found": found.tolist()})
+            results[-1] |= {"steps (rejected)": steps_of(flow), "error": worst(found, known)}
+            cells.append(f"{worst(found, known):.1e} : {steps_of(flow)}")
+        times = ", ".join(f"{t:.3f}" for t in known)
+        rows.append([f"{start:g}", times, f"{shift:.0e}", *cells])
+        print(rows[-1], flush=True)
+    head = ["size", "descent, extrapolated", "by", *(f"rtol {rtol:g}" for rtol in TOLERANCES)]
+    text = _common.markdown_table(head, rows)
+    walked, more = walked_rows()
+    return results + walked, f"{text}\n\n{more}"
+
+
+def walked_rows() -> tuple[list[dict[str, Any]], str]:
+    """The tree by averaged gates against the exact walk, and how long it takes to go on."""
+    results, rows = [], []
+    for start in WALKED:
+        network = fl.ReLUNetwork.init(TREE, 16, start**2, key=jax.random.key(0))
+        end = 20 - 1.2 * np.log(start)
+        known, _ = by_averages(network, TREE, end, (0.8, 0.6), kinks=fl.ExactKinks())
+        found, flow = by_averages(network, TREE, end, (0.8, 0.6), kinks=fl.AveragedKinks())
+        results.append({"tree": start, "exact": known.tolist(), "averaged": found.tolist()})
+        rows.append(
+            [f"{start:g}", *(f"{t:.5f}" for t in known), f"{worst(found, known):.1e}",
+             steps_of(flow)]
+        )  # fmt: skip
+        print(rows[-1], flush=True)
+    head = ["tree, std", "exact, .8", ".6", "averaged, worst error", "steps (rejected)"]
+    text, rows = _common.markdown_table(head, rows), []
+    network = fl.ReLUNetwork.init(TREE, 16, 1e-12, key=jax.random.key(0))
+    for t1 in (1e3, 1e4, 1e6):
+        events, kinks = fl.UnitSwitches(), fl.AveragedKinks()
+        flow = fl.gradient_flow(network, TREE, t1, kinks=kinks, events=events)
+        evaluations = int(flow.stats["evaluations"])
+        results.append({"tree until": t1, "evaluations": evaluations})
+        rows.append([f"{t1:g}", steps_of(flow), evaluations, flow.stats["solver"]])
+        print(rows[-1], flush=True)
+    head = ["tree, std 1e-6, until", "steps (rejected)", "evaluations", "solver"]
+    return results, f"{text}\n\n{_common.markdown_table(head, rows)}"
+
+
 # ---- Ordinary starts.
 
 
@@ -259,7 +381,14 @@ def cost(network: Any, task: fl.Task, t1: float, how: dict[str, Any]) -> dict[st
 
 def main() -> None:
     """Both tables."""
-    args = _common.parser(__doc__).parse_args()
+    parser = _common.parser(__doc__)
+    parser.add_argument("--aligning", action="store_true", help="these runs alone")
+    args = parser.parse_args()
+    if args.aligning:
+        results, text = aligning_rows()
+        print(text)
+        _common.save("scale_aligning", results, "Worst error : steps (rejected).\n\n" + text)
+        return
     starts = STARTS[1:3] if args.quick else STARTS
     names = list(RUNS)[3:5] if args.quick else list(RUNS)
     results, errors, costs = [], [], []

@@ -8,6 +8,7 @@ import pytest
 
 import flowlin as fl
 from flowlin.engine.kinks.averaged import AveragedGates, gated_integral, grazes, quadratic
+from flowlin.engine.kinks.slides import Slides, after, held
 from flowlin.training.rules import GradientField, objective
 from tests import numpy_walk
 from tests.zoo import distance
@@ -81,6 +82,33 @@ def test_integrals_over_the_on_part_and_grazes():
     turns = same & (inside > 0) & (inside < len(s) - 1) & (nearest > 1e-6)
     assert 5 < np.sum(turns) < 100
     np.testing.assert_allclose(near, np.where(turns, nearest, np.inf), atol=1e-6)
+
+
+def test_what_slides_ends_its_step_at_the_kink():
+    """Pairs of one sample each, kappa = 2, C = -1, pushed by q: z' = q + 2 g C."""
+    h, own = jnp.asarray(0.1), jnp.asarray([[2.0]])
+    # Falls and stays; rises and stays; rises and passes; falls and passes; is far away.
+    z = jnp.asarray([[0.05, -0.05, -0.05, 0.05, 1.0]])
+    q = jnp.asarray([[1.0, 1.0, 2.5, -0.5, 1.0]])
+    gates = (z > 0).astype(z.dtype)
+    ungated = -jnp.ones_like(z)
+    velocity = q + own * gates * ungated
+    predicted = z + h * velocity
+    before = Slides.none(gates * ungated)
+    now = held(before, h, h, (ungated, ungated), (predicted, velocity), own, jnp.zeros(()))
+    assert now.pairs.tolist() == [[True, True, False, False, False]]
+    ends = z + h * (q + own * now.mean)
+    np.testing.assert_allclose(ends[0, :2], 0, atol=1e-15)
+    np.testing.assert_allclose((q + own * now.end)[0, :2], 0, atol=1e-15)
+
+    # What goes on sliding is damped by what the correction has been seen to do.
+    moved = jnp.where(now.pairs, 3 * own * (now.mean - now.predicted), 0.0)
+    told = after(before, now, h, jnp.where(now.pairs, 0.0, ends), moved, ungated, gates)
+    np.testing.assert_allclose(told.strength, jnp.where(now.pairs, now.end, gates * ungated))
+    assert told.coupling.tolist() == [1, 1, 1, 1, 1]  # none had been sliding before
+    again = held(told, h, h, (ungated, ungated), (0.01 + 0 * z, 0.1 + 0 * z), own, jnp.zeros(()))
+    moved = 1.5 * own * (again.mean - again.predicted)
+    assert after(told, again, h, 0 * z, moved, ungated, gates).coupling[0] == 1  # of one pair
 
 
 SMALL = fl.tasks.teacher(60, (1.0, 0.5, 0.2), key=jax.random.key(2))

@@ -181,3 +181,65 @@ def test_float32_from_small_weights():
     exact = half_time(1e-20)
     run = fl.gradient_flow(network, task, 1.5 * exact, events=fl.LossBelow(0.125))
     assert float(run.events.first("loss")) == pytest.approx(exact, rel=1e-3)
+
+
+def aligning(n=10, d=20, m=16, start=1e-6):
+    """More inputs than samples and no biases: pairs slide while the units align."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n, d)) * 0.1
+    directions = rng.normal(size=(6, d))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    y = np.maximum(x @ directions.T, 0) @ rng.choice([-1.0, 1.0], 6)
+    y /= np.linalg.norm(x.T @ y) / n
+    w = rng.normal(size=(m, d)) * start / np.sqrt(m * d)
+    a = np.linalg.norm(w, axis=1) * rng.choice([-1.0, 1.0], m)
+    return fl.Task(x, y[:, None]), fl.ReLUNetwork((w, a[None]))
+
+
+def aligned(start, t1, **options):
+    """When the loss is 0.9, 0.5 and 0.25 of its start, and the run."""
+    task, network = aligning(start=start)
+    first = float(fl.measures.loss(network, task))
+    events = [fl.LossBelow(k * first, name=f"{k}") for k in (0.9, 0.5, 0.25)]
+    run = fl.gradient_flow(network, task, t1, events=events, **options)
+    return np.array([float(run.events.first(e.name)) for e in events]), run
+
+
+# By the exact walk, which `test_pairs_that_slide_do_not_bound_the_steps` repeats.
+ALIGNED = np.array([16.14313985, 17.27083003, 17.86245821])
+
+
+@pytest.mark.slow
+def test_averaged_gates_while_pairs_slide():
+    """Of this run 40,000 steps were too few before slides had gates of their own."""
+    found, run = aligned(1e-6, 20.0, kinks=fl.AveragedKinks())
+    np.testing.assert_allclose(found, ALIGNED, rtol=1e-4)
+    assert int(run.stats["num_steps"]) < 2000
+    assert int(run.stats["num_rejected_steps"]) < int(run.stats["num_steps"]) / 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", [1e-6, 1e-10, 1e-20])
+def test_pairs_that_slide_do_not_bound_the_steps(start):
+    """Against the exact walk; errors fall with the tolerance."""
+    end = 5 - 1.08 * np.log(start)
+    exact, _ = aligned(start, end, kinks=fl.ExactKinks())
+    assert np.all(np.isfinite(exact))
+    if start == 1e-6:
+        np.testing.assert_allclose(exact, ALIGNED, rtol=1e-8)
+    errors = []
+    for rtol in (1e-3, 1e-5):
+        found, run = aligned(start, end, kinks=fl.AveragedKinks(), rtol=rtol)
+        errors.append(np.max(np.abs(found / exact - 1)))
+        assert int(run.stats["num_steps"]) < 4000
+    assert errors[0] < 1e-3
+    assert errors[1] < errors[0] / 10
+
+
+@pytest.mark.slow
+def test_averaged_gates_long_after_convergence(tree):
+    """Without switches a solver for stiff flows takes over."""
+    network = fl.ReLUNetwork.init(tree, 16, 1e-12, key=jax.random.key(0))
+    run = fl.gradient_flow(network, tree, 1e6, kinks=fl.AveragedKinks(), events=fl.UnitSwitches())
+    assert run.stats["solver"] == "AveragedGates, then RKC"
+    assert int(run.stats["num_steps"]) < 20_000

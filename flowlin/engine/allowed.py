@@ -174,10 +174,12 @@ class Scaled(diffrax.AbstractAdaptiveStepSizeController):
     allowed: ByUnit
 
     @staticmethod
-    def of(problem: Problem, rtol: Any, moved: bool = True) -> "Scaled":
-        """For the flow of a problem."""
-        ratios = diffrax.PIDController(rtol=0.0, atol=1.0)
-        return Scaled(ratios, ByUnit.of(problem, rtol, moved))  # pyright: ignore
+    def of(
+        problem: Problem, rtol: Any, moved: bool = True, gains: tuple[float, float] = (0.0, 1.0)
+    ) -> "Scaled":
+        """For the flow of a problem, with this proportional and integral gain."""
+        pid = diffrax.PIDController(rtol=0.0, atol=1.0, pcoeff=gains[0], icoeff=gains[1])
+        return Scaled(pid, ByUnit.of(problem, rtol, moved))  # pyright: ignore
 
     @property
     def rtol(self):  # pyright: ignore

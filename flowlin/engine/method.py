@@ -129,7 +129,7 @@ class Method(eqx.Module):
         """What chooses the steps."""
         if not self.by_unit:
             return self.controller
-        return Scaled.of(problem, self.controller.rtol, self.kinks.growing)
+        return Scaled.of(problem, self.controller.rtol, self.kinks.growing, self.kinks.gains)
 
     @property
     def exchangeable(self) -> bool:
@@ -138,11 +138,13 @@ class Method(eqx.Module):
 
     def for_stiff(self, problem: Problem) -> diffrax.AbstractSolver:
         """What to go on with where a run becomes stiff; see `benchmarks/implicit.py`."""
-        smooth = problem.network.about_kinks[0] == "none" and not problem.tau.ndim
+        crossed = self.kinks.needs_gates and self.kinks.width is None
+        known = problem.network.about_kinks[0] == "none"
+        smooth = known and not crossed and not problem.tau.ndim
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(problem.parameters))
         fine = float(self.controller.rtol) <= IMPLICIT
-        known = isinstance(self.controller, diffrax.PIDController)
-        return RecycledBDF() if smooth and fine and known and size < LARGE else RKC()
+        usual = isinstance(self.controller, diffrax.PIDController)
+        return RecycledBDF() if smooth and fine and usual and size < LARGE else RKC()
 
     def field(self, problem: Problem) -> GradientField:
         """The vector field without a walk's gates."""

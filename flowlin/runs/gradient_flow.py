@@ -139,8 +139,8 @@ def gradient_flow(
       rounded or ignored or unknown kinks, and from 32 MB of parameters on) where stiffness is
       measured during the run and that solver comes further per evaluation (not under `jit` or
       `vmap`, with `dense`, or with exact kinks). `AveragedKinks`
-      has its own, and goes on with `fl.RKC()` in that way at an rtol from 1e-3 on. `flow.stats`
-      says which and why.
+      has its own, and goes on with `fl.RKC()` in that way, below an rtol of 1e-3 after 4096 steps
+      or more. `flow.stats` says which and why.
     - `rtol`: the relative error of a step; None is 1e-8 in float64 (1e-5 with `AveragedKinks`,
       which goes no finer) and 1e-4 in float32 (1e-5 with `ExactKinks`). It counts against the
       hidden unit that a weight belongs to, at every scale of the weights, and where that has grown

@@ -18,8 +18,9 @@ from flowlin.record.trajectory import Continuation, Trajectory
 from flowlin.runs.run import AbstractPause, AbstractRun, Limits, is_paused, segment
 
 # Accepted steps before the first look; the next ones come at twice as many each. Runs of averaged
-# gates take few steps, unless they are stiff.
-FIRST, FIRST_AVERAGED = 256, 128
+# gates take few steps, unless they are stiff or switches bound them, as they do where rtol is fine.
+FIRST, FIRST_AVERAGED, FIRST_FINE = 256, 128, 4096
+LOOSE = 1e-3  # from which rtol on steps of averaged gates are rarely bounded by switches
 # Accepted steps: so many to find step size and order, and so many that count.
 WARM, TRIAL = {RKC: 16, RecycledBDF: 48}, 16
 SHORT = 8  # both, after averaged gates
@@ -41,6 +42,8 @@ class StiffnessCheck(AbstractPause):
     Averaged gates are looked at after 128 steps and tried against `RKC` for 16. Their steps are
     bounded by 2 over the radius. Kinks cost RKC an order, but with some ten stages a step little
     else, so that at loose tolerances stiffness counts for more: `benchmarks/averaged_stiff.py`.
+    Below an rtol of 1e-3 the first look is after 4096: what it is for there is a flow that has
+    converged, has no more switches, and goes on for long.
     """
 
     by_clock = False
@@ -48,7 +51,9 @@ class StiffnessCheck(AbstractPause):
     def __init__(self, run: Run):
         self.switched = run.switched
         self.averaged = isinstance(run.method.solver, AveragedGates)
-        self.first = FIRST_AVERAGED if self.averaged else FIRST
+        fine = float(run.method.controller.rtol) < LOOSE
+        averaged = FIRST_FINE if fine else FIRST_AVERAGED
+        self.first = averaged if self.averaged else FIRST
 
     def budget(self, accepted: int) -> int | None:
         """Steps to the next look."""
@@ -83,6 +88,8 @@ class StiffnessCheck(AbstractPause):
         standard = run.method.solver
         each = per_step(standard)
         assert each is not None
+        if self.averaged:
+            step = min(step, 2 / radius)  # the one due may be longer, and be rejected
         gain = _advance(before, tried) * each / step
         name = type(standard).__name__
         because += f", where {kind.__name__} came {gain:.2g} times as far per evaluation as {name}"

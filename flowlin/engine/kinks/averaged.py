@@ -10,6 +10,7 @@ from jax import lax
 from jaxtyping import Array, Float, PyTree
 
 from flowlin._tools.arrays import Parameters
+from flowlin.engine.kinks.slides import Held, Slides, after, held
 from flowlin.engine.solvers.rkc import SecondOrder
 from flowlin.engine.solvers.wrapped import AbstractReporting, Report
 from flowlin.networks.kinds import ReLUNetwork
@@ -97,11 +98,16 @@ class Drive(eqx.Module):
     readout: Float[Array, "N_out H"]
     offset: Float[Array, " N_out"] | None
 
+    def with_strength(self, strength: Array) -> "Drive":
+        """The same with another one."""
+        return Drive(strength, self.readout, self.offset)
+
 
 class AveragedState(AbstractReporting):
     """What one step hands to the next.
 
     - `z`, `drive`, `velocity`: at the step's start; the drive's strength without gates.
+    - `slides`: the pairs that slide there, with the gates of a slide in the velocity.
     - `earlier`: the velocity one step before.
     - `length`: of the step before, inf at first.
     - `margin`: the smallest grazing margin so far.
@@ -110,6 +116,7 @@ class AveragedState(AbstractReporting):
     z: Float[Array, "P H"]
     drive: Drive
     velocity: Moving
+    slides: Slides
     earlier: Moving
     length: Float[Array, ""]
     margin: Float[Array, ""]
@@ -138,6 +145,10 @@ class AveragedGates(SecondOrder[AveragedState]):
     the readout moves by Simpson's rule. Two evaluations a step (pairs of large products, X W^T and
     M^T X): for this correction, and of the velocity at the corrected end. The error estimate is
     the correction minus the prediction, dense output is cubic Hermite.
+
+    Pairs that slide are told apart, see `flowlin.engine.kinks.slides`. With their gates off or on
+    the prediction, and with it the error estimate, would be off by $h\, \kappa\, C$ in every step
+    for as long as they slide, while the correction is right.
 
     Order 2 while a pair's velocity changes little within the step in which it switches; that
     change is of order 1/P, and for steps so short that the rest is smaller, the order is 1 again.
@@ -169,12 +180,15 @@ class AveragedGates(SecondOrder[AveragedState]):
         """Preactivations and velocity at the start."""
         del terms, t1, args
         (z,) = self.network.with_parameters(y0).preactivations(self.task.x)
-        drive, velocity = self._evaluate((z, y0))
+        drive = self._drive((z, y0))
+        slides = Slides.none(self.network.gate(0, z) * drive.strength)
+        velocity = self._velocity(drive.with_strength(slides.strength), (z, y0))
         far = jnp.full((), jnp.inf, jnp.result_type(t0, z))
         return AveragedState(
             z=z,
             drive=drive,
             velocity=velocity,
+            slides=slides,
             earlier=velocity,
             length=far,
             margin=far.astype(z.dtype),
@@ -194,18 +208,22 @@ class AveragedGates(SecondOrder[AveragedState]):
         drives = (state.drive, self._drive(middle), self._drive(end))
         path = quadratic(state.z, middle[0], end[0])
         mean = start if self.decay is None else _simpson(start, middle, end)
-        average = self._velocity(self._average(path, drives), mean)
+        now = self._held(state, h, drives, (end[0], v0[0] + h * slope[0]))
+        average = self._velocity(self._average(path, drives, now), mean)
         corrected = jax.tree.map(lambda y, v: y + h * v, start, average)
         error = jax.tree.map(jnp.subtract, corrected[1], end[1])
-        drive, v1 = self._evaluate(corrected)
-        near = grazes(state.z, corrected[0], h * v0[0], h * v1[0])
+        drive, z1 = self._drive(corrected), corrected[0]
+        gates, moved = self.network.gate(0, z1), (z1 - end[0]) / h
+        slides = after(state.slides, now, h, z1, moved, drive.strength, gates)
+        v1 = self._velocity(drive.with_strength(slides.strength), corrected)
+        near = grazes(state.z, z1, h * v0[0], h * v1[0])
         margin = jnp.minimum(state.margin, self._margin(near, drives[1].strength, y0))
-        after = AveragedState(
-            z=corrected[0], drive=drive, velocity=v1, earlier=v0, length=h, margin=margin
+        reached = AveragedState(
+            z=z1, drive=drive, velocity=v1, slides=slides, earlier=v0, length=h, margin=margin
         )
         k0, k1 = (jax.tree.map(lambda v: h * v, v[1]) for v in (v0, v1))
         dense = {"y0": y0, "y1": corrected[1], "k0": k0, "k1": k1}
-        return corrected[1], error, dense, after, diffrax.RESULTS.successful
+        return corrected[1], error, dense, reached, diffrax.RESULTS.successful
 
     def _drive(self, point: Moving) -> Drive:
         """At a point, without gates in the strength. No large product."""
@@ -233,18 +251,30 @@ class AveragedGates(SecondOrder[AveragedState]):
         z = jnp.zeros_like(drive.strength) if w is None else x @ w.T
         return z if b is None else z + (c * b)[None], velocity
 
-    def _evaluate(self, point: Moving) -> tuple[Drive, Moving]:
-        """The drive without gates, and the velocity."""
-        drive = self._drive(point)
-        gates = self.network.gate(0, point[0])
-        gated = Drive(gates * drive.strength, drive.readout, drive.offset)
-        return drive, self._velocity(gated, point)
+    def _held(
+        self, state: AveragedState, h: Array, drives: tuple[Drive, Drive, Drive], predicted: Any
+    ) -> Held:
+        """The pairs that slide in a step, from z and its velocity as `predicted` for the end."""
+        ungated = _simpson(*drives).strength, drives[2].strength
+        own, slope = self._own(state.z.dtype), self.network.slope
+        return held(state.slides, h, state.length, ungated, predicted, own, slope)
 
-    def _average(self, path: Quadratic, drives: tuple[Drive, Drive, Drive]) -> Drive:
+    def _own(self, dtype: Any) -> Array:
+        """How fast a pair of strength one moves its own z, (P, H) or (1, 1) where nothing does."""
+        ones = jax.tree.map(jnp.ones_like, self.network.parameters)
+        (w, _), (b, _) = paced(ones, self.tau)
+        own = jnp.zeros((1, 1), dtype)
+        if w is not None:
+            samples = jnp.sum(self.task.x**2, axis=1)
+            own = own + samples[:, None] * jnp.mean(w, axis=1)[None]
+        return own if b is None else own + self.network.bias_strength**2 * b[None]
+
+    def _average(self, path: Quadratic, drives: tuple[Drive, Drive, Drive], now: Held) -> Drive:
         """Over a step, from the drives at its start, middle and end."""
         strength = quadratic(*(drive.strength for drive in drives))
         simpson = _simpson(*drives)
         gated = gated_integral(path, strength, self.network.slope)
+        gated = jnp.where(now.pairs, now.mean, gated)
         return Drive(gated, simpson.readout, simpson.offset)
 
     def _margin(self, near: Array, strength: Array, parameters: Parameters) -> Array:

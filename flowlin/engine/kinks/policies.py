@@ -23,6 +23,7 @@ from flowlin.training.problem import Problem
 MANY_PAIRS = 10_000  # (unit, sample) pairs beyond which each one's switches are too many
 DEFAULT = "the default; stiffness was not measured"
 ASKED = "as asked for"
+PLAIN = (0.0, 1.0)  # gains of a step size control without memory
 # Made once: modules take longer to make than to use.
 BOSH3, TSIT5, DOPRI8 = diffrax.Bosh3(), diffrax.Tsit5(), diffrax.Dopri8()
 
@@ -39,6 +40,7 @@ class AbstractKinks(eqx.Module):
     - `finest`: the finest rtol that is of use.
     - `growing`: whether a unit's error counts against what it moves, once it has grown; see
       `flowlin.engine.allowed`.
+    - `gains`: of the step size control, proportional and integral.
     """
 
     width: AbstractVar[ArrayLike | None]
@@ -48,6 +50,7 @@ class AbstractKinks(eqx.Module):
     narrow: AbstractClassVar[float]
     finest: AbstractClassVar[float]
     growing: AbstractClassVar[bool]
+    gains: AbstractClassVar[tuple[float, float]]
 
     @abc.abstractmethod
     def method(
@@ -94,6 +97,7 @@ class IgnoreKinks(AbstractKinks):
     narrow: ClassVar[float] = 1e-4
     finest: ClassVar[float] = 0.0
     growing: ClassVar[bool] = True
+    gains: ClassVar[tuple[float, float]] = PLAIN
 
     def method(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
         """Low order for a ReLU network, high order for one without kinks."""
@@ -145,6 +149,7 @@ class SmoothKinks(AbstractKinks):
     narrow: ClassVar[float] = 1e-4
     finest: ClassVar[float] = 0.0
     growing: ClassVar[bool] = True
+    gains: ClassVar[tuple[float, float]] = PLAIN
 
     def method(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
         """Low order: a high one would have to resolve the width."""
@@ -169,18 +174,16 @@ class AveragedKinks(AbstractKinks):
     `flowlin.engine.kinks.averaged.AveragedGates`, the run's solver (`solver` must be None).
 
     The steps are explicit: where the flow is stiff, as with a strong bias on images, they are
-    bounded by about 2 over the sharpness. At an `rtol` of 1e-3 and more such a run goes on with
-    `RKC` across the kinks, where that comes further per evaluation (not under `jit` or `vmap`, or
-    with `dense`): the loss curve hardly knows single kinks, the parameters do. At 1e-2 the steps
+    bounded by about 2 over the sharpness. Such a run goes on with `RKC` across kinks, where that
+    comes further per evaluation (not under `jit` or `vmap`, or with `dense`): at an `rtol` of 1e-3
+    and more this is tried after 128 steps, at a finer one, where there are kinks, it rarely does,
+    and is tried after 4096, for flows that have converged and go on for long. At 1e-2 the steps
     before that may err by more than 1 % of the loss; where it is all that counts,
     `kinks=fl.IgnoreKinks()` with `solver=fl.RKC()` is stable from the start.
 
-    Pairs that slide for long leave an error of first order in every step. Where many do, as in a
-    network without biases that aligns to fewer samples than inputs, the number of steps grows as
-    1 / `rtol`, and an `rtol` of 1e-3 is enough.
-
-    Below `rtol` = 1e-5, the default in float64, the steps creep from switch to switch, so a finer
-    `rtol` is floored there, with a `KinksWarning`.
+    Pairs that slide have the gates of their slide, see `flowlin.engine.kinks.slides`, and do not
+    bound the steps. Others that switch do: below `rtol` = 1e-5, the default in float64, steps creep
+    from switch to switch, so a finer `rtol` is floored there, with a `KinksWarning`.
 
     `flow.stats["accepted_evaluations"]` counts pairs of large products of accepted steps.
     `flow.stats["grazing_margin"]` says how nearly a pair missed a kink that repels (one with
@@ -197,10 +200,14 @@ class AveragedKinks(AbstractKinks):
     width: ClassVar[None] = None
     needs_gates: ClassVar[bool] = True
     walks: ClassVar[bool] = False
-    handover: ClassVar[float] = 1e-3  # see `benchmarks/averaged_stiff.py`
+    handover: ClassVar[float] = 0.0
     narrow: ClassVar[float] = 1e-4
     finest: ClassVar[float] = FINEST
     growing: ClassVar[bool] = False  # its steps would creep
+    gains: ClassVar[tuple[float, float]] = (
+        0.3,
+        0.3,
+    )  # switches come one by one: `benchmarks/scale.py`
 
     def method(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
         """Its own solver."""
@@ -269,6 +276,7 @@ class ExactKinks(AbstractKinks):
     narrow: ClassVar[float] = 1e-5  # finer, which spares events that are errors of the steps
     finest: ClassVar[float] = 0.0
     growing: ClassVar[bool] = True
+    gains: ClassVar[tuple[float, float]] = PLAIN
 
     def method(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
         """An explicit Runge-Kutta method, of low order since pieces are short.

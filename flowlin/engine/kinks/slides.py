@@ -1,0 +1,132 @@
+r"""Pairs that slide, in steps whose gates are averages: what gates they have.
+
+A pair of unit j and sample i moves its own preactivation by $\kappa\, m$, with its strength m = g C
+and
+
+$$\kappa = |x_i|^2 / \tau_W + c^2 / \tau_b .$$
+
+The rest of its velocity, $q = \dot z - \kappa m$, is due to all others. Where $C < 0$ and
+
+$$q + \kappa\, s\, C > 0 > q + \kappa\, C$$
+
+(s the slope of a gate that is off) it is pushed back from both sides of its kink, and slides. Its
+gate is then the fraction with $q + \kappa m = 0$ (Filippov), and over a step of length h that ends
+in a slide its mean strength is the one with which the step ends at z = 0, whenever it got there.
+
+The others of the unit that slide do the same at the same time, so that in all one step is one of
+Jacobi's method for the unit's sliding pairs, which goes on from step to step. It would diverge
+where the largest eigenvalue $\rho$ of their $\kappa^{-1} K$, $K = \tilde X \tilde X^T$, is above
+4/3, and is damped by $1 / \rho$. This is the largest Rayleigh quotient that the steps have shown,
+and comes at no cost: with a correction $\delta$ of the strengths, that of z is $h K \delta$. An
+unstable direction grows until the quotient shows it.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float
+
+FADES = 0.95  # what a step leaves of the damping that is no longer shown to be needed
+
+
+class Slides(eqx.Module):
+    """What one step hands to the next.
+
+    - `strength`, `earlier`: with gates, at the step's start and one step before.
+    - `held`: pairs whose gates there are those of a slide.
+    - `coupling`: rho of the units.
+    """
+
+    strength: Float[Array, "P H"]
+    earlier: Float[Array, "P H"]
+    held: Bool[Array, "P H"]
+    coupling: Float[Array, " H"]
+
+    @staticmethod
+    def none(strength: Array) -> "Slides":
+        """Before the first step, with this strength."""
+        return Slides(
+            strength=strength,
+            earlier=strength,
+            held=jnp.zeros_like(strength, bool),
+            coupling=jnp.ones_like(strength[0]),
+        )
+
+
+class Held(NamedTuple):
+    """Over one step.
+
+    - `pairs`: which slide at its end, or have at its start; `old`: the latter.
+    - `predicted`, `mean`: their mean strength in the prediction, and as it should be.
+    - `end`: their strength at the end.
+    - `own`: kappa.
+    """
+
+    pairs: Array
+    old: Array
+    predicted: Array
+    mean: Array
+    end: Array
+    own: Array
+
+
+def held(
+    before: Slides,
+    h: Array,
+    length: Array,
+    ungated: tuple[Array, Array],
+    predicted: tuple[Array, Array],
+    own: Array,
+    slope: Array,
+) -> Held:
+    """The pairs that slide in a step of length h after one of this length.
+
+    - `ungated`: C, its mean over the step and at the end.
+    - `predicted`: z and its velocity at the end.
+    """
+    (mean, end), (z, velocity) = ungated, predicted
+    rate = (before.strength - before.earlier) / length
+    during, last = before.strength + h / 2 * rate, before.strength + h * rate
+    rest, free = z - h * own * during, velocity - own * last
+    stays = (end < 0) & (free + own * slope * end > 0) & (free + own * end < 0)
+    reached = (rest + h * own * slope * mean > 0) & (rest + h * own * mean < 0)
+    old = before.held & (end < 0)
+    damping = jnp.where(old, 1 / before.coupling, 1.0)
+    return Held(
+        pairs=old | stays & reached,
+        old=old,
+        predicted=during,
+        mean=jnp.clip(during - damping * _ratio(z, h * own), mean, slope * mean),
+        end=jnp.clip(last - damping * _ratio(velocity, own), end, slope * end),
+        own=own,
+    )
+
+
+def after(
+    before: Slides, now: Held, h: Array, z: Array, moved: Array, ungated: Array, gates: Array
+) -> Slides:
+    """What the next step is told.
+
+    - `z`, `ungated`, `gates`: at the step's end, with C and the gates of pairs that do not slide.
+    - `moved`: by which the correction has moved z, per time.
+    """
+    pairs = now.pairs & (jnp.abs(z) < h * now.own * jnp.abs(ungated))
+    delta = jnp.where(now.old, now.mean - now.predicted, 0.0)
+    quotient = _ratio(jnp.sum(delta * moved, axis=0), jnp.sum(now.own * delta**2, axis=0))
+    trace = jnp.sum(now.pairs, axis=0, dtype=quotient.dtype)  # a bound
+    shown = jnp.clip(quotient, 1.0, jnp.maximum(trace, 1.0))
+    coupling = jnp.maximum(shown, 1 + FADES * (before.coupling - 1))
+    return Slides(
+        strength=jnp.where(pairs, now.end, gates * ungated),
+        earlier=before.strength,
+        held=pairs,
+        coupling=lax.stop_gradient(coupling),
+    )
+
+
+def _ratio(numerator: Array, denominator: Array) -> Array:
+    """The quotient, 0 where the denominator is."""
+    none = denominator == 0
+    return jnp.where(none, 0.0, numerator / jnp.where(none, 1.0, denominator))
