@@ -162,7 +162,10 @@ def surveyed(kind, seed, count, smallest):
     return exact, np.array(error)
 
 
-@pytest.mark.parametrize(("kind", "smallest"), [("modes", -8), ("white", -8), ("deep", -1)])
+@pytest.mark.parametrize(
+    ("kind", "smallest"),
+    [("modes", -8), ("white", -8), pytest.param("deep", -1, marks=pytest.mark.slow)],
+)
 def test_none_is_exact_and_off(kind, smallest, seed):
     exact, error = surveyed(kind, seed, 24, smallest)
     assert np.all(error[exact] < 1e-8)
