@@ -12,14 +12,16 @@ import pytest
 import flowlin as fl
 from flowlin._tools import numerics
 from flowlin._tools.numerics import earlier, jit_by_array
-from flowlin.engine import signals
+from flowlin.engine import mode_frame, signals
 from flowlin.engine.solvers.bdf_formulas import NordsieckInterpolation, polynomial
 from flowlin.engine.solvers.newton_krylov import Ritz
 from flowlin.engine.solvers.rkc import stability_interval
 from flowlin.engine.solvers.wrapped import ROWS, Explicit, History
+from flowlin.runs.hidden_modes import size_between
 from flowlin.training import objective as chunks
 from flowlin.training.problem import Problem
 from flowlin.training.rules import GradientField, objective
+from tests.tolerances import of_flow
 
 # ---- Stability of Runge-Kutta-Chebyshev.
 
@@ -268,6 +270,74 @@ def test_the_loss_of_a_modified_flow_is_looked_at_inside_steps():
     (watch,) = fl.LossBelow(0.3).watches(problem, changed, fl.SmoothKinks())
     assert not watch.monotone
     assert flow.stats["objective"] == "FullData, modified"
+
+
+# ---- The coordinates of a linear network's modes.
+
+RTOL = 1e-12
+TURNED = {
+    "wide": (5, 3, False, {}),
+    "tall": (3, 6, False, {"weight_decay": [0.1, 0.2]}),
+    "bias": (4, 4, True, {"tau": [1.0, 2.0], "weight_decay": 0.1}),
+    "modified": (5, 3, True, {"modified_rate": 0.01, "loss": fl.SquaredError("sum"), "tau": 20.0}),
+}
+
+
+@pytest.mark.parametrize(
+    "which", ["bias", *(pytest.param(k, marks=pytest.mark.slow) for k in TURNED if k != "bias")]
+)
+def test_the_flow_in_the_coordinates_of_its_modes_is_the_same(which, monkeypatch):
+    """From ordinary weights both keep all digits."""
+    inputs, outputs, bias, how = TURNED[which]
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(20, inputs)) + 0.3, rng.normal(size=(20, outputs))
+    task = fl.Task(x, y, weights=rng.uniform(0.5, 1.5, 20))
+    key = jax.random.key(1)
+    network = fl.LinearNetwork.init(task, 7, 0.05, [bias, False], 1.5, key=key)
+    events = fl.ModeHits(fl.theory.modes(task, network), share=0.3)
+
+    def run():
+        ts = np.linspace(0, 20, 5)
+        return fl.gradient_flow(
+            network, task, 20.0, ts=ts, events=events, dense=True, rtol=RTOL, **how
+        )
+
+    plain = run()
+    monkeypatch.setattr(mode_frame, "_is_tiny", lambda network, task: True)
+    turned = run()
+    assert "coordinates" in turned.stats["objective"]
+    assert "coordinates" not in plain.stats["objective"]
+    bound = of_flow(RTOL, 1000)
+    for one, other in (
+        (turned.networks, plain.networks),
+        (turned.network(7.3), plain.network(7.3)),
+    ):
+        for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+            np.testing.assert_allclose(a, b, rtol=bound, atol=bound)
+    np.testing.assert_allclose(turned.losses, plain.losses, rtol=bound)
+    found, expected = (flow.events.first("mode") for flow in (turned, plain))
+    assert np.any(np.isfinite(expected))
+    np.testing.assert_allclose(found, expected, rtol=10 * bound)
+
+
+def test_a_turn_is_orthogonal_and_has_the_columns_given(seed):
+    columns = np.linalg.qr(np.random.default_rng(seed).normal(size=(7, 3)))[0]
+    turn = mode_frame.Turn.to(columns, np.float64)
+    q = np.asarray(turn(jnp.eye(7)))
+    np.testing.assert_allclose(q @ q.T, np.eye(7), atol=1e-14)
+    np.testing.assert_allclose(np.abs(np.sum(q[:, :3] * columns, axis=0)), 1, rtol=1e-13)
+    np.testing.assert_allclose(turn.back(jnp.asarray(q)), np.eye(7), atol=1e-14)
+
+
+@pytest.mark.parametrize("layers", [2, 3])
+def test_the_size_of_a_mode_between_its_start_and_its_hit(layers):
+    """Against the closed form of a mode far below its full strength."""
+    a0, full, s = 1e-12, 1e6, 1.0
+    late, early = (
+        fl.theory.deep_hitting_time(level, s, s / full, a0, float(layers)) for level in (1e-3, 1e-8)
+    )
+    size = size_between(a0 ** (1 / layers), 1e-3 ** (1 / layers), float(early / late), layers)
+    assert size == pytest.approx(1e-8 ** (1 / layers), rel=1e-6)
 
 
 # ---- How programs are compiled.

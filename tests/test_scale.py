@@ -99,6 +99,49 @@ def test_an_atol_counts_against_single_numbers():
     assert abs(float(run.events.first("loss")) / exact - 1) > 1e-4
 
 
+# ---- Modes of which each is less than a rounding of those before it.
+
+
+def of_a_tree(start, hidden=(16,)):
+    """Eight aligned modes of this strength, and their half times by the closed form."""
+    task = fl.tasks.hierarchy()
+    modes = fl.theory.modes(task)
+    half = 0.5 * modes.full_strength
+    product, key = (modes.u * start) @ modes.v.T, jax.random.key(1)
+    network = fl.LinearNetwork.balanced(task, hidden, bias=False, product=product, key=key)
+    depth = float(len(network.weights))
+    exact = np.asarray(fl.theory.deep_hitting_time(half, modes.s, modes.d, start, depth))
+    return network, task, fl.ModeHits(modes, half), exact
+
+
+@pytest.mark.parametrize("start", [1e-20, 1e-40, 1e-100])
+def test_hidden_modes_keep_their_digits_in_coordinates_of_their_own(start):
+    network, task, events, exact = of_a_tree(start)
+    run = fl.gradient_flow(network, task, 1.2 * np.max(exact), events=events)
+    np.testing.assert_allclose(run.events.first("mode"), exact, rtol=of_time())
+    assert run.stats["objective"].endswith("in the coordinates of the modes")
+    assert int(run.stats["num_steps"]) < 1000
+
+
+@pytest.mark.slow
+def test_modes_that_rounding_hides_are_named():
+    """An implicit method keeps hidden units' coordinates: there they are sums of all modes."""
+    network, task, events, exact = of_a_tree(1e-40)
+    how = {"solver": fl.RecycledBDF(), "rtol": 1e-6, "events": events}
+    with pytest.warns(fl.PrecisionWarning, match=r"'mode': modes 4, 5, 6, 7 had about 4e-16"):
+        run = fl.gradient_flow(network, task, 1.2 * np.max(exact), **how)
+    off = np.abs(run.events.first("mode") / exact - 1)
+    assert np.max(off[4:]) > 10 * np.max(off[:4])
+
+
+@pytest.mark.slow
+def test_modes_that_rounding_hides_between_layers_are_named():
+    network, task, events, exact = of_a_tree(1e-20, (16, 16))
+    with pytest.warns(fl.PrecisionWarning, match="few digits or none with 3 layers"):
+        run = fl.gradient_flow(network, task, 1.2 * np.max(exact), events=events)
+    assert np.max(np.abs(run.events.first("mode") / exact - 1)) > 1e-5
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize("solver", [None, fl.RKC(), fl.RecycledBDF()])

@@ -167,6 +167,11 @@ def mean_product(a: Any, b: Any, weights: Any) -> Any:
     return weighted(a, weights).T @ b / (len(a) if weights is None else weights.sum())
 
 
+def as_parameters(back: Callable[[Parameters], Parameters] | None, state: Parameters) -> Parameters:
+    """The parameters of a solver's state, by the way back from its coordinates if it has others."""
+    return state if back is None else back(state)
+
+
 # ---- Copies of Equinox modules.
 
 Module = TypeVar("Module", bound=eqx.Module)

@@ -93,7 +93,7 @@ class ByUnit(AbstractAllowed):
     def of(problem: Problem, rtol: Any, moved: bool) -> "ByUnit":
         """For the flow of a problem."""
         network = problem.network
-        owners = tuple(network.owners)
+        owners = problem.owners
         start = _sizes(jax.tree.leaves(network.parameters), owners)
         whole = _sizes(jax.tree.leaves(network.parameters), (("", None),) * len(owners))[""]
         start = {name: jnp.where(size > 0, size, whole) for name, size in start.items()}

@@ -11,11 +11,12 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from flowlin._tools.arrays import Parameters, copied
-from flowlin._tools.numerics import as_tree, jit_by_array
+from flowlin._tools.arrays import Parameters, as_parameters, copied
+from flowlin._tools.numerics import jit_by_array
 from flowlin.engine.kinks.sides import NO_SLOTS, UNSOLVED
 from flowlin.engine.kinks.walk import WalkState
 from flowlin.engine.method import Method, nature
+from flowlin.engine.mode_frame import Dense, Turned
 from flowlin.engine.observables import Observables
 from flowlin.engine.recorder import Recorder, RecorderState, event_log
 from flowlin.engine.signals import PAUSED
@@ -31,7 +32,7 @@ from flowlin.engine.step_control import (
     shortest,
 )
 from flowlin.events.watch import Observer, Watch, named, unnamed
-from flowlin.networks.base import AbstractModel
+from flowlin.networks.base import AbstractModel, moving
 from flowlin.record.event_log import Buffer, gate_log
 from flowlin.record.results import RESULTS, okay
 from flowlin.record.trajectory import Continuation, Reference, Trajectory, trimmed
@@ -50,12 +51,14 @@ class _Save(eqx.Module):
     network: AbstractModel
     task: Task
     observe: Observables
+    trained: tuple[bool, ...] | None = eqx.field(static=True)
+    back: Callable[[Parameters], Parameters] | None
 
     def __call__(self, t: Any, parameters: Parameters, args: Any) -> tuple[Array, Any]:
         del t, args
-        parameters = as_tree(parameters)
-        network = self.network.with_parameters(parameters)
-        return self.objective.value(network), self.observe(network, parameters, self.task)
+        network = self.network.with_parameters(as_parameters(self.back, parameters))
+        kept = moving(network.parameters, self.trained)
+        return self.objective.value(network), self.observe(network, kept, self.task)
 
 
 class Allowance(eqx.Module):
@@ -83,6 +86,7 @@ class Run(AbstractRun):
     - `t1`, `ts`: the end, and the times to save; None saves both ends.
     - `capacity`: of the logs.
     - `reference`: what travels with the trajectory.
+    - `turned`: the same in the coordinates of its modes, where that is what is solved.
     """
 
     problem: Problem
@@ -94,6 +98,24 @@ class Run(AbstractRun):
     meter: diffrax.AbstractProgressMeter
     capacity: int = eqx.field(static=True)
     reference: Reference = eqx.field(static=True)
+    turned: Turned | None = None
+
+    @property
+    def solved_by(self) -> tuple[Problem, Method]:
+        """What is solved, and how."""
+        if self.turned is None:
+            return self.problem, self.method
+        goal = self.turned.objective
+        return self.turned.problem, copied(self.method, objective=goal)
+
+    @property
+    def back(self) -> Callable[[Parameters], Parameters] | None:
+        """The way from states to parameters, where they are not the same."""
+        return None if self.turned is None else self.turned.frame.back
+
+    def at(self, state: Parameters) -> AbstractModel:
+        """The network at a state."""
+        return self.network.with_parameters(as_parameters(self.back, state))
 
     @property
     def network(self) -> AbstractModel:
@@ -138,7 +160,8 @@ class Run(AbstractRun):
     @property
     def save(self) -> "_Save":
         """What is saved at each time."""
-        return _Save(self.method.objective, self.network, self.problem.task, self.observe)
+        goal, problem = self.method.objective, self.problem
+        return _Save(goal, self.network, problem.task, self.observe, problem.trained, self.back)
 
     @property
     def observer(self) -> Observer:
@@ -152,7 +175,8 @@ class Run(AbstractRun):
 
     def gone_over(self) -> "Run":
         """The same run by a solver for stiff flows."""
-        method = copied(self.method, solver=self.method.for_stiff(self.problem))
+        stiff = self.method.for_stiff(self.problem) if self.turned is None else RKC()
+        method = copied(self.method, solver=stiff)
         return copied(self, method=method, reference=self.reference.told(switched=True))
 
     def resumed(self, capacity: int, switched: bool) -> "Run":
@@ -199,10 +223,11 @@ class Run(AbstractRun):
 
     def equation(self) -> tuple[diffrax.ODETerm, diffrax.AbstractSolver]:
         """What is solved, and the solver in its wrappings."""
-        field, solver = self.method.equation(self.problem, self.capacity)
+        problem, method = self.solved_by
+        field, solver = method.equation(problem, self.capacity)
         if self.watches:
             observer = self.observer
-            solver = Recorder(solver, observer, self.capacity, self.method.loop)
+            solver = Recorder(solver, observer, self.capacity, self.method.loop, self.back)
         if isinstance(self.method.solver, (RKC, RecycledBDF)) or self.method.kinks.walks:
             solver = Counting(solver)
         return diffrax.ODETerm(field), solver
@@ -210,9 +235,10 @@ class Run(AbstractRun):
     def begin(self, t: Array | None = None, parameters: Parameters | None = None) -> Continuation:
         """Where a run stands before its first step, at t = 0 with the network's parameters."""
         term, solver = self.equation()
+        problem, method = self.solved_by
         t = jnp.zeros_like(self.t1) if t is None else t
-        parameters = self.method.state(self.problem) if parameters is None else parameters
-        ahead, inner = self.method.steps(self.problem).init(
+        parameters = method.state(problem) if parameters is None else parameters
+        ahead, inner = method.steps(problem).init(
             term, t, self.t1, parameters, None, None, solver.func, solver.error_order(term)
         )
         ahead = jnp.maximum(ahead, t + 2 * shortest(t))  # diffrax knows no time but 0 to begin at
@@ -224,7 +250,7 @@ class Run(AbstractRun):
             state,
             PausingState.fresh(inner, jnp.asarray(ahead)),
             none | begun(self.method.solver, state),
-            self.method.objective.value(self.network.with_parameters(parameters)),
+            self.method.objective.value(self.at(parameters)),
         )
         # Of the types that come out of a solve, so that what goes on compiles no more.
         return jax.tree.map(lambda a: jnp.asarray(a) if eqx.is_array_like(a) else a, start)
@@ -265,7 +291,7 @@ class Run(AbstractRun):
         else:
             rows = diffrax.SubSaveAt(ts=_after(self.ts, start.t, self.t1), fn=self.save)
         limits = allowance.accepted, allowance.tried
-        steps = self.method.steps(self.problem)
+        steps = self.method.steps(self.solved_by[0])
         controller = Pausing(steps, self.t1, *limits, start.controller)  # pyright: ignore
         solution = diffrax.diffeqsolve(
             term,
@@ -325,12 +351,15 @@ class Run(AbstractRun):
         if doubts is not None:
             more_counts["unresolved_crossings"] = doubts.count
         networks = self.observe.functions is None
+        whole = solution.interpolation if dense else None
+        if whole is not None and self.turned is not None:
+            whole = Dense(whole, self.turned.frame)
         return Trajectory(
             ts=jnp.where(kept, ts, jnp.inf),
             losses=jnp.where(kept, losses, jnp.inf),
             observed=more if networks else more | observed,
             events=events,
-            model=self.network.with_parameters(found.final),
+            model=self.at(found.final),
             end=found.end,
             result=found.unless(~finite, RESULTS.not_finite).result,
             saved=observed if networks else None,
@@ -338,7 +367,7 @@ class Run(AbstractRun):
             labels=(),
             tau=self.problem.tau,
             discrete=False,
-            dense=solution.interpolation if dense else None,
+            dense=whole,
             step_counts=None,
             window_counts=None,
             samples=self.problem.task.samples,
@@ -349,7 +378,7 @@ class Run(AbstractRun):
                 solution.solver_state,
                 solution.controller_state.rested(),
                 counts,
-                self.method.objective.value(self.network.with_parameters(y)),
+                self.method.objective.value(self.at(y)),
             ),
         )
 

@@ -14,7 +14,7 @@ from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PyTree
 
-from flowlin._tools.arrays import Parameters
+from flowlin._tools.arrays import Parameters, as_parameters
 from flowlin._tools.numerics import while_loop
 from flowlin._tools.series import bracketed_root
 from flowlin.engine.signals import EVENT
@@ -106,10 +106,11 @@ class Recorder(Wrapped[RecorderState]):
     loop: str = eqx.field(
         static=True
     )  # kind of the loop over events, see `flowlin._tools.numerics`
+    back: Callable[[Parameters], Parameters] | None = None  # from states to parameters
 
     def init(self, terms, t0, t1, y0, args) -> RecorderState:
         """Inner state, watched values at the start, and a log of what is met there."""
-        values = self.observer(y0)
+        values = self.observer(as_parameters(self.back, y0))
         dtype = jnp.result_type(t0, values)
         log, end = self.observer.started(Buffer.empty(self.capacity, dtype), values)
         return RecorderState(
@@ -132,8 +133,9 @@ class Recorder(Wrapped[RecorderState]):
         y1, error, dense, inner, result = self.solver.step(
             terms, t0, t1, y0, args, solver_state.inner, made_jump
         )
-        path = Path(self.solver.interpolation_cls, t0, t1, dense, y0)
-        step = Step(self.observer, path, y1, error, solver_state.values)
+        path = Path(self.solver.interpolation_cls, t0, t1, dense, y0, self.back)
+        reached, off = (None if y is None else as_parameters(self.back, y) for y in (y1, error))
+        step = Step(self.observer, path, reached, off, solver_state.values)
         found = Brackets.empty(solver_state.values.shape[0], solver_state.doubts)
         found, values = step.looked_through(found)
         log, end = self._logged(step, found, (solver_state.log, solver_state.end))
@@ -142,7 +144,7 @@ class Recorder(Wrapped[RecorderState]):
         if solver_state.stopped is not None:
             # y1 itself stays the step's own: the controller judges the step by it.
             ends = jnp.isfinite(end)
-            stopped = lax.cond(ends, lambda: path(end), lambda: y1)
+            stopped = lax.cond(ends, lambda: path.state(end), lambda: y1)
             fine = result == diffrax.RESULTS.successful
             result = diffrax.RESULTS.where(ends & fine, EVENT, result)
         state = RecorderState(

@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
-from flowlin._tools.arrays import Parameters, copied, with_axes
+from flowlin._tools.arrays import Parameters, as_parameters, copied, with_axes
 from flowlin.engine.solvers.bdf_formulas import NordsieckInterpolation
 from flowlin.measures.modes import ModeStrengths
 from flowlin.networks.base import AbstractModel
@@ -41,7 +41,8 @@ DEGREES = {
 class Path(eqx.Module):
     """Dense output of one step, from `t0` to `t1`.
 
-    `dense` is what the solver hands to its interpolation, and `start` the parameters at `t0`.
+    `dense` is what the solver hands to its interpolation, and `start` the state at `t0`. `back` is
+    the linear map from states to parameters, where a run is solved in other coordinates.
     """
 
     interpolation_cls: Callable[..., Any] = eqx.field(static=True)
@@ -49,9 +50,14 @@ class Path(eqx.Module):
     t1: Any
     dense: dict[str, PyTree]
     start: Parameters
+    back: Callable[[Parameters], Parameters] | None = None
 
     def __call__(self, t: ArrayLike) -> Parameters:
         """The parameters at time t."""
+        return as_parameters(self.back, self.state(t))
+
+    def state(self, t: ArrayLike) -> Parameters:
+        """The solver's state at time t."""
         return self._evaluate(self.dense, t)
 
     @property
@@ -90,10 +96,11 @@ class Path(eqx.Module):
         """
         if not all(self._adds(part) for part in self.dense.values()):
             return lambda t: affine(self(t))
-        rest = affine(jax.tree.map(jnp.zeros_like, self.start))
+        rest = affine(as_parameters(self.back, jax.tree.map(jnp.zeros_like, self.start)))
 
         def linear(part: PyTree) -> Image:
-            return jax.tree.map(jnp.subtract, affine(part), rest)
+            image = affine(as_parameters(self.back, part))
+            return jax.tree.map(jnp.subtract, image, rest)
 
         images = {
             name: linear(part) if self._is_one(part) else jax.vmap(linear)(part)

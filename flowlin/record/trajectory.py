@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any, cast
 
-import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -141,7 +140,7 @@ class Trajectory(eqx.Module):
     saved: Parameters | None
     counts: dict[str, Any]
     labels: tuple[tuple[str, Any], ...] = eqx.field(static=True)
-    dense: diffrax.DenseInterpolation | None
+    dense: Any  # what has `evaluate(t)`, the parameters at a time, or None
     step_counts: dict[tuple[int, float], UnitCounts] | None
     window_counts: WindowCounts | None
     samples: int = eqx.field(static=True)

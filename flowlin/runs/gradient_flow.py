@@ -19,6 +19,7 @@ from flowlin.engine.integrate import Allowance, Run
 from flowlin.engine.kinks.policies import AbstractKinks
 from flowlin.engine.kinks.walk import ExactWalk
 from flowlin.engine.method import Method, chosen_method, chosen_tolerances
+from flowlin.engine.mode_frame import turned
 from flowlin.engine.observables import Observables, Observe
 from flowlin.engine.solvers.wrapped import evaluations, is_explicit
 from flowlin.events.events import AbstractEvent, GateSwitches, logs_gates, user_watches
@@ -28,6 +29,7 @@ from flowlin.networks.modules import model
 from flowlin.record.results import RESULTS, hand_back, is_one_of
 from flowlin.record.trajectory import Reference, Trajectory, finished
 from flowlin.runs.checkpoint import driven_from
+from flowlin.runs.hidden_modes import warn_hidden
 from flowlin.runs.modified_edge import warn_past_edge
 from flowlin.runs.progress import SILENT, by_clock, progress_meter
 from flowlin.runs.run import AbstractPause, AbstractRun, Limits, driven
@@ -192,6 +194,10 @@ def gradient_flow(
     check_modified(problem, modified_rate)
     method, choice = chosen_method(problem, kinks, solver, modified_rate, tolerances, adjoint)
     watches = _watches(problem, method, events, t1)
+    in_modes = turned(problem, method)
+    if in_modes is not None:
+        label = in_modes.objective.label
+        choice = choice._replace(objective=f"{label}, in the coordinates of the modes")
     free = solver is None and not dense  # another one may take over
     run = Run(
         problem=problem,
@@ -203,6 +209,7 @@ def gradient_flow(
         meter=SILENT,
         capacity=first_capacity(watches, max_events),
         reference=Reference(given, loss, None, extended, choice, exchangeable=free),
+        turned=in_modes,
     )
     solve = _traced if is_traced(run) else _driven
     limits = Limits(cast(int, max_steps), max_events)
@@ -210,6 +217,7 @@ def gradient_flow(
     flow = solve(run, dense, limits, progress, checkpoint)
     if not told:
         warn_past_edge(run, flow)
+    warn_hidden(run, flow)
     return finished(flow, throw, lambda f: _failure(f, limits, method.kinks))
 
 

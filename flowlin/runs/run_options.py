@@ -263,7 +263,7 @@ _told = False
 
 
 class PrecisionWarning(UserWarning):
-    """A run is in float32 and has fewer digits than it could."""
+    """A run has fewer digits than it could: in float32, or of modes that rounding hides."""
 
 
 def tell_digits(network: DTypeLike, task: DTypeLike, asked: bool) -> None:

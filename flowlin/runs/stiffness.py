@@ -151,7 +151,8 @@ def _advance(before: Trajectory, after: Trajectory) -> float:
 @jit_by_array
 def _radius(run: Run, at: Continuation) -> tuple[Float[Array, ""], Int[Array, ""]]:
     """Spectral radius of the field's Jacobian, from scratch, and how many evaluations it took."""
-    velocity = functools.partial(run.method.field(run.problem), at.t, args=None)
+    problem, method = run.solved_by
+    velocity = functools.partial(method.field(problem), at.t, args=None)
     y = at.parameters
     start = jnp.zeros((), run.network.dtype)
     found = spectral_radius(velocity, y, velocity(y), direction(y), start, ITERATIONS, "lax")

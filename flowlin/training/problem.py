@@ -16,6 +16,8 @@ class Problem(eqx.Module):
 
     - `tau`: one time constant, or one per layer (L,).
     - `trained`: which of the network's arrays move, in the order of its leaves; None for all.
+    - `groups`: whose numbers the arrays hold where it is not the network's hidden units, as
+      `AbstractModel.owners` says it.
     """
 
     network: AbstractModel
@@ -24,11 +26,17 @@ class Problem(eqx.Module):
     tau: Array
     decay: Decay | None = None
     trained: tuple[bool, ...] | None = eqx.field(static=True, default=None)
+    groups: tuple[tuple[str, int | None], ...] | None = eqx.field(static=True, default=None)
 
     @property
     def parameters(self) -> PyTree:
         """What moves, at t = 0; None in place of what does not."""
         return moving(self.network.parameters, self.trained)
+
+    @property
+    def owners(self) -> tuple[tuple[str, int | None], ...]:
+        """Of each of the network's parameter arrays, whose numbers it holds."""
+        return tuple(self.network.owners) if self.groups is None else self.groups
 
     @property
     def constants(self) -> PyTree:

@@ -1,0 +1,208 @@
+r"""The coordinates of a linear network's modes, in which a run from tiny weights is computed.
+
+Turn inputs and outputs by orthogonal matrices, $x' = V^T x$ and $y' = U^T y$, and the weights of a
+linear network with them, $W_1' = W_1 V$ and $W_2' = U^T W_2$. Under the squared error the loss does
+not change, nor does the length of anything, so gradient flow of the turned weights on the turned
+task is the same flow (Saxe et al. 2014, Sec. 1.1, for U and V of the singular value decomposition
+of $\Sigma_{yx}$).
+
+Rounding is not the same. Let the first mode be learnt, and a later one still be 3e-16 of it. As a
+sum of both, every number of W has but the first one's digits, and the later mode is rewritten with
+every step. In the modes' coordinates it has a column of $W_1'$ and a row of $W_2'$ for itself, and
+keeps all its digits. Errors count against these columns and rows, in place of hidden units.
+
+With more layers this is of no use: matrices between hidden layers hold all modes still, and on
+plateaus as long as theirs only an implicit method gets on. Implicit methods solve for all columns
+at once, to a rounding of the largest number, and creep where they are to resolve the smallest.
+"""
+
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from flowlin._tools.arrays import Parameters, augment, copied, is_traced, mean_product
+from flowlin._tools.numerics import as_tree
+from flowlin.engine.method import Method
+from flowlin.engine.solvers.rkc import RKC
+from flowlin.engine.solvers.wrapped import is_explicit
+from flowlin.networks.kinds import LinearNetwork
+from flowlin.tasks.task import Task
+from flowlin.training.losses import SquaredError
+from flowlin.training.objective import AbstractObjective, Modified, decayed
+from flowlin.training.problem import Problem
+from flowlin.training.statistics import Expansion, Statistics, expanded
+
+
+class Turn(eqx.Module):
+    r"""An orthogonal matrix $Q = I - Y T Y^T$ as a product of reflections, by rows.
+
+    Of as many reflections as there are modes, so that turning n rows costs n x N x modes and not
+    n x N x N (Schreiber and Van Loan 1989).
+    """
+
+    y: Float[Array, "N K"]
+    t: Float[Array, "K K"]
+
+    @staticmethod
+    def to(columns: np.ndarray, dtype: Any) -> "Turn":
+        """With these orthonormal first columns (N, K), up to their signs."""
+        packed, scales = np.linalg.qr(columns, mode="raw")
+        y = np.tril(packed.T, -1) + np.eye(*columns.shape)
+        t = np.zeros((len(scales), len(scales)))
+        for k, scale in enumerate(scales):
+            t[:k, k] = -scale * t[:k, :k] @ (y[:, :k].T @ y[:, k])
+            t[k, k] = scale
+        return Turn(jnp.asarray(y, dtype), jnp.asarray(t, dtype))
+
+    def __call__(self, rows: Float[Array, "*n N"]) -> Float[Array, "*n N"]:
+        """Rows times Q."""
+        return rows - ((rows @ self.y) @ self.t) @ self.y.T
+
+    def back(self, rows: Float[Array, "*n N"]) -> Float[Array, "*n N"]:
+        """Rows times its transpose."""
+        return rows - ((rows @ self.y) @ self.t.T) @ self.y.T
+
+
+class ModeFrame(eqx.Module):
+    """The orthogonal matrices of inputs and outputs.
+
+    - `biased`: whether the inputs are [c; x], and the hidden bias is a column of the weights.
+    """
+
+    inputs: Turn
+    outputs: Turn
+    bias_strength: Array
+    biased: bool = eqx.field(static=True)
+
+    def turned(self, parameters: Parameters) -> Parameters:
+        """Weights and biases in these coordinates."""
+        (first, last), (bias, _) = parameters
+        if self.biased:
+            first = jnp.concatenate([bias[:, None], first], axis=1)
+        return (self.inputs(first), self.outputs(last.T).T), (None, None)
+
+    def back(self, parameters: Parameters) -> Parameters:
+        """Weights and biases as the user has them; linear."""
+        (first, last), _ = as_tree(parameters)
+        first = self.inputs.back(first)
+        last = jnp.swapaxes(self.outputs.back(jnp.swapaxes(last, -1, -2)), -1, -2)
+        if not self.biased:
+            return (first, last), (None, None)
+        return (first[..., 1:], last), (first[..., 0], None)
+
+    def task(self, task: Task) -> Task:
+        """The task in these coordinates."""
+        x = augment(task.x, self.bias_strength) if self.biased else task.x
+        return copied(task, x=self.inputs(x), y=self.outputs(task.y))
+
+
+class Turned(eqx.Module):
+    """A run in its modes' coordinates: what is solved, and the way back."""
+
+    problem: Problem
+    objective: AbstractObjective
+    frame: ModeFrame
+
+
+class Dense(eqx.Module):
+    """Dense output of a run in a frame, as the user's parameters."""
+
+    solved: diffrax.DenseInterpolation
+    frame: ModeFrame
+
+    def evaluate(self, t: Array) -> Parameters:
+        """At a time."""
+        return self.frame.back(self.solved.evaluate(t))
+
+
+GROUPS = (("input", -1), ("output", -2))  # columns and rows, as `AbstractModel.owners` says it
+MOST = 1024  # inputs, whose correlations are a matrix
+NOISE = 64.0  # roundings of the largest number, below which correlations are zero
+
+
+def turned(problem: Problem, method: Method) -> Turned | None:
+    r"""The same in the coordinates of its modes, where rounding would hide some; else None.
+
+    That is for a linear network of two layers without an output bias, of which all moves, under
+    the squared error, whose weights at t = 0 are below $\sqrt\epsilon$ of what they come to: a mode
+    is then less than a rounding of the product. Not with implicit solvers or with an `atol`, nor
+    for more than 1024 inputs, nor under `jit` and `vmap`, which do not know how small the weights
+    are.
+    """
+    network, task, loss = problem.network, problem.task, problem.loss
+    if not isinstance(network, LinearNetwork) or not isinstance(loss, SquaredError):
+        return None
+    if len(network.weights) != 2 or network.biases[1] is not None or problem.trained is not None:
+        return None
+    solver, asked = method.solver, method.objective
+    explicit = is_explicit(solver) or isinstance(solver, RKC)
+    if not explicit or not method.by_unit or is_traced((problem, method)):
+        return None
+    if task.inputs > MOST or not task.x.is_fully_addressable or not _is_tiny(network, task):
+        return None
+    frame = _frame(network, task)
+    weights, there, goal = _turned(frame, network, task, loss)
+    moved = LinearNetwork(weights, None, network.bias_strength)
+    goal = decayed(goal, problem.decay)
+    if isinstance(asked, Modified):
+        goal = copied(asked, plain=goal)
+    return Turned(copied(problem, network=moved, task=there, groups=GROUPS), goal, frame)
+
+
+def _is_tiny(network: LinearNetwork, task: Task) -> bool:
+    """Whether the weights are below the root of a rounding of what they come to, about."""
+    largest = max(float(np.max(np.abs(np.asarray(w)))) for w in network.weights)
+    if largest > 1e-2:  # without a look at the task
+        return False
+    inputs, targets = (np.mean(np.asarray(a, float) ** 2) for a in (task.x, task.y))
+    ratio = float(targets / inputs) if inputs > 0 else 0.0
+    return largest < float(np.finfo(network.dtype).eps) ** 0.5 * ratio**0.25
+
+
+@eqx.filter_jit
+def _turned(
+    frame: ModeFrame, network: LinearNetwork, task: Task, loss: SquaredError
+) -> tuple[Any, Task, Statistics]:
+    """Weights, task and loss in the frame."""
+    there = frame.task(task)
+    return frame.turned(network.parameters)[0], there, _statistics(there, loss)
+
+
+def _statistics(task: Task, loss: SquaredError) -> Statistics:
+    """Those of a task in the frame, without the rounding of its correlations.
+
+    What couples modes by a rounding would be noise for those that are smaller than one.
+    """
+
+    def regression(rows: PyTree) -> tuple[Array, Array, Array | None]:
+        x, y, weights = rows
+        return x, y, weights
+
+    rows, weight = (task.x, task.y, task.weights), loss.weight(task.mass)
+    found = expanded(regression, rows, weight, task.inputs, task.shards)
+    x, m = (_without_noise(a, jnp.max(jnp.abs(a))) for a in (found.sigma_x, found.solution))
+    slope = _without_noise(found.slope, jnp.max(jnp.abs(m @ x)))
+
+    def beside_nothing(a: Array) -> Array:
+        return jnp.pad(a, ((0, 0), (1, 0)))  # no biases, no offset
+
+    sigma_x = jnp.pad(x, ((1, 0), (1, 0)))
+    return Statistics(Expansion(sigma_x, beside_nothing(m), beside_nothing(slope), found.floor))
+
+
+def _without_noise(a: Array, largest: Array) -> Array:
+    return jnp.where(jnp.abs(a) > NOISE * jnp.finfo(a.dtype).eps * largest, a, 0.0)
+
+
+def _frame(network: LinearNetwork, task: Task) -> ModeFrame:
+    """From the correlations of the data."""
+    biased = network.biases[0] is not None
+    x = augment(task.x, network.bias_strength) if biased else task.x
+    product = np.asarray(mean_product(task.y, x, task.weights), float)
+    u, _, vt = np.linalg.svd(product, full_matrices=False)
+    inputs, outputs = (Turn.to(columns, network.dtype) for columns in (vt.T, u))
+    return ModeFrame(inputs, outputs, network.bias_strength, biased)

@@ -1,0 +1,83 @@
+r"""Whether rounding may have rewritten modes that a run watched.
+
+Let A be the size of a mode in the weights, its strength to the power 1/L with L layers. When
+another mode has been learnt, weights are of size one, and their velocity has a rounding of about
+$\epsilon$. That of the mode is $\dot A = s A^{L-1}$ (Saxe et al. 2014, Eq. 14): below
+$10^3 \epsilon$ it is lost in rounding, and the time of its hit with it.
+
+How large it was when the first mode was learnt, at $t_1$, follows from its size at t = 0 and at
+its own hit: ln A is linear in time with two layers, and $A^{2-L}$ with more.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from flowlin._tools.arguments import warn
+from flowlin._tools.arrays import is_traced
+from flowlin.engine.integrate import Run
+from flowlin.events.watch import ModeGaps
+from flowlin.networks.layered import AbstractLayered
+from flowlin.record.results import okay
+from flowlin.record.trajectory import Trajectory
+from flowlin.runs.run_options import PrecisionWarning
+
+LOST = 1e3  # roundings
+LATE = 1e300  # a time that never came
+
+
+def warn_hidden(run: Run, flow: Trajectory) -> None:
+    """Warn (`PrecisionWarning`) of modes that were rounded away before their hits.
+
+    In a run that failed also of those that were not hit: it may have failed over them. Of nothing
+    under `jit` and `vmap`, nor in the coordinates of the modes, where none is hidden.
+    """
+    watches = [watch for watch in run.watches if isinstance(watch.function, ModeGaps)]
+    if not watches or run.turned is not None or is_traced((run, flow)):
+        return
+    network = run.network
+    layers = len(network.weights) if isinstance(network, AbstractLayered) else 2
+    leaves = [np.asarray(a, float) for a in jax.tree.leaves(network.parameters)]
+    start = np.sqrt(sum(np.sum(a**2) for a in leaves) / sum(a.size for a in leaves))
+    for watch in watches:
+        assert isinstance(watch.function, ModeGaps)
+        times = np.asarray(flow.events.first(watch.channel.name), float)
+        levels = np.broadcast_to(np.asarray(watch.function.level, float), times.shape)
+        times = np.where(levels > 0, times, np.nan)
+        if not bool(okay(flow.result)):
+            times = np.where(np.isinf(times), LATE, times)
+        _warn(watch.channel.name, times, levels, float(start), layers, network.dtype)
+
+
+def _warn(
+    name: str, times: np.ndarray, levels: np.ndarray, start: float, layers: int, dtype: Any
+) -> None:
+    """Of one event's modes, by their hits (..., K) of levels; nan for none that is asked for."""
+    late = np.isfinite(times) & (times > 0)
+    if layers < 2 or start <= 0 or not np.any(late):
+        return
+    learnt = np.unravel_index(np.argmin(np.where(late, times, np.inf)), times.shape)
+    sizes = np.where(late, levels, 1.0) ** (1 / layers)
+    share = times[learnt] / np.where(late, times, np.inf)
+    ratio = size_between(start, sizes, share, layers) / sizes[learnt]
+    lost = late & (share < 1) & (ratio ** (layers - 1) < LOST * float(np.finfo(dtype).eps))
+    modes = sorted(set(np.nonzero(lost)[-1].tolist()))
+    if not modes:
+        return
+    wider = "Start from larger weights" + ("" if dtype == np.float64 else ", or take float64")
+    warn(
+        f"event {name!r}: mode{'s' * (len(modes) > 1)} {', '.join(map(str, modes))} had about "
+        f"{np.min(ratio[lost]):.1g} of the size of mode {learnt[-1]} in the weights when that was "
+        f"learnt, at t = {times[learnt]:.6g}. Of so little {np.dtype(dtype).name} keeps few digits "
+        f"or none with {layers} layers, so their times may be off. {wider}.",
+        PrecisionWarning,
+    )
+
+
+def size_between(start: float, end: Any, share: Any, layers: int) -> Any:
+    """The size of a mode at a share of the time from its size at t = 0 to that at its hit."""
+    if layers == 2:
+        return start ** (1 - share) * end**share
+    power = 2 - layers
+    return ((1 - share) * start**power + share * end**power) ** (1 / power)
