@@ -283,9 +283,8 @@ TURNED = {
 }
 
 
-@pytest.mark.parametrize(
-    "which", ["bias", *(pytest.param(k, marks=pytest.mark.slow) for k in TURNED if k != "bias")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("which", TURNED)
 def test_the_flow_in_the_coordinates_of_its_modes_is_the_same(which, monkeypatch):
     """From ordinary weights both keep all digits."""
     inputs, outputs, bias, how = TURNED[which]

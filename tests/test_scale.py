@@ -114,6 +114,7 @@ def of_a_tree(start, hidden=(16,)):
     return network, task, fl.ModeHits(modes, half), exact
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [1e-20, 1e-40, 1e-100])
 def test_hidden_modes_keep_their_digits_in_coordinates_of_their_own(start):
     network, task, events, exact = of_a_tree(start)

@@ -16,9 +16,11 @@ from flowlin._tools.arguments import warn
 from flowlin._tools.arrays import copied, in_dtype, is_traced
 from flowlin._tools.numerics import Flat
 from flowlin.engine.allowed import AbstractAllowed, ByNumber, ByUnit, Scaled
+from flowlin.engine.kinks.averaged import AveragedGates
 from flowlin.engine.kinks.policies import (
     ASKED,
     IGNORED,
+    PLAIN,
     AbstractKinks,
     KinksWarning,
     suitable_kinks,
@@ -129,7 +131,9 @@ class Method(eqx.Module):
         """What chooses the steps."""
         if not self.by_unit:
             return self.controller
-        return Scaled.of(problem, self.controller.rtol, self.kinks.growing, self.kinks.gains)
+        # What goes on across kinks has them no longer one by one.
+        gains = self.kinks.gains if isinstance(self.solver, AveragedGates) else PLAIN
+        return Scaled.of(problem, self.controller.rtol, self.kinks.growing, gains)
 
     @property
     def exchangeable(self) -> bool:
