@@ -147,8 +147,10 @@ def gradient_flow(
       which goes no finer) and 1e-4 in float32 (1e-5 with `ExactKinks`). It counts against the
       hidden unit that a weight belongs to, at every scale of the weights, and where that has grown
       a hundredfold against what it moves (see `flowlin.engine.allowed`); in modules that are not
-      flowlin's against an array. The first run while JAX is set to float32, or of a float32 network
-      on a float64 task without an `rtol`, warns (`fl.PrecisionWarning`) of the digits to expect.
+      flowlin's against an array. Linear networks of two layers from tiny weights flow in the
+      coordinates of their modes (see `flowlin.engine.mode_frame`); elsewhere a run warns of modes
+      that rounding hides (`fl.PrecisionWarning`), as the first run does while JAX is set to
+      float32, or of a float32 network on a float64 task without an `rtol`.
     - `atol`: None, or an absolute error: errors then count against `atol` + `rtol` |w| for each
       number w, and what is smaller than `atol` is not controlled.
     - `stepsize_controller`: an adaptive one of diffrax in place of `rtol` and `atol`, such as
