@@ -303,6 +303,7 @@ def test_the_flow_in_the_coordinates_of_its_modes_is_the_same(which, monkeypatch
 
     plain = run()
     monkeypatch.setattr(mode_frame, "_is_tiny", lambda network, task: True)
+    monkeypatch.setattr(mode_frame, "_decouple", lambda sigma_x, strength: True)
     turned = run()
     assert "coordinates" in turned.stats["objective"]
     assert "coordinates" not in plain.stats["objective"]

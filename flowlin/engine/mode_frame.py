@@ -11,6 +11,9 @@ sum of both, every number of W has but the first one's digits, and the later mod
 every step. In the modes' coordinates it has a column of $W_1'$ and a row of $W_2'$ for itself, and
 keeps all its digits. Errors count against these columns and rows, in place of hidden units.
 
+Where the inputs couple modes ($V^T \Sigma_x V$ is not diagonal) a learnt mode has a part in the
+columns of others, and drives them, so that they are not as small. Coordinates are of no use then.
+
 With more layers this is of no use: matrices between hidden layers hold all modes still, and on
 plateaus as long as theirs only an implicit method gets on. Implicit methods solve for all columns
 at once, to a rounding of the largest number, and creep where they are to resolve the smallest.
@@ -24,11 +27,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from flowlin._tools.arrays import Parameters, augment, copied, is_traced, mean_product
+from flowlin._tools.arrays import Parameters, augment, copied, is_traced
 from flowlin._tools.numerics import as_tree
 from flowlin.engine.method import Method
 from flowlin.engine.solvers.rkc import RKC
 from flowlin.engine.solvers.wrapped import is_explicit
+from flowlin.measures.modes import LARGEST, modes
 from flowlin.networks.kinds import LinearNetwork
 from flowlin.tasks.task import Task
 from flowlin.training.losses import SquaredError
@@ -128,10 +132,10 @@ def turned(problem: Problem, method: Method) -> Turned | None:
     r"""The same in the coordinates of its modes, where rounding would hide some; else None.
 
     That is for a linear network of two layers without an output bias, of which all moves, under
-    the squared error, whose weights at t = 0 are below $\sqrt\epsilon$ of what they come to: a mode
-    is then less than a rounding of the product. Not with implicit solvers or with an `atol`, nor
-    for more than 1024 inputs, nor under `jit` and `vmap`, which do not know how small the weights
-    are.
+    the squared error, on a task whose inputs couple no modes, from weights below
+    $\sqrt\epsilon$ of what they come to: a mode is then less than a rounding of the product. Not
+    with implicit solvers or with an `atol`, nor for more than 1024 inputs, nor under `jit` and
+    `vmap`, which do not know how small the weights are.
     """
     network, task, loss = problem.network, problem.task, problem.loss
     if not isinstance(network, LinearNetwork) or not isinstance(loss, SquaredError):
@@ -144,8 +148,13 @@ def turned(problem: Problem, method: Method) -> Turned | None:
         return None
     if task.inputs > MOST or not task.x.is_fully_addressable or not _is_tiny(network, task):
         return None
-    frame = _frame(network, task)
+    own = modes(task, network)
+    biased = network.biases[0] is not None
+    inputs, outputs = (Turn.to(np.asarray(a, float), network.dtype) for a in (own.v, own.u))
+    frame = ModeFrame(inputs, outputs, network.bias_strength, biased)
     weights, there, goal = _turned(frame, network, task, loss)
+    if not _decouple(goal.expansion.sigma_x[1:, 1:], own.s):
+        return None
     moved = LinearNetwork(weights, None, network.bias_strength)
     goal = decayed(goal, problem.decay)
     if isinstance(asked, Modified):
@@ -153,14 +162,23 @@ def turned(problem: Problem, method: Method) -> Turned | None:
     return Turned(copied(problem, network=moved, task=there, groups=GROUPS), goal, frame)
 
 
+def _decouple(sigma_x: Array, strength: Array) -> bool:
+    """Whether the inputs couple no mode, the first ones, to anything else."""
+    rows = np.array(sigma_x)[: int(np.sum(np.asarray(strength) > 0))]
+    np.fill_diagonal(rows, 0.0)
+    return not np.any(rows)
+
+
 def _is_tiny(network: LinearNetwork, task: Task) -> bool:
     """Whether the weights are below the root of a rounding of what they come to, about."""
     largest = max(float(np.max(np.abs(np.asarray(w)))) for w in network.weights)
-    if largest > 1e-2:  # without a look at the task
+    biased, c = network.biases[0] is not None, float(network.bias_strength)
+    if largest > 1e-2 or (biased and c == 0):  # without a look at the task
         return False
     inputs, targets = (np.mean(np.asarray(a, float) ** 2) for a in (task.x, task.y))
-    ratio = float(targets / inputs) if inputs > 0 else 0.0
-    return largest < float(np.finfo(network.dtype).eps) ** 0.5 * ratio**0.25
+    if not 0 < inputs < LARGEST or not targets < LARGEST or c > LARGEST:
+        return False
+    return largest < float(np.finfo(network.dtype).eps ** 0.5 * (targets / inputs) ** 0.25)
 
 
 @eqx.filter_jit
@@ -196,13 +214,3 @@ def _statistics(task: Task, loss: SquaredError) -> Statistics:
 
 def _without_noise(a: Array, largest: Array) -> Array:
     return jnp.where(jnp.abs(a) > NOISE * jnp.finfo(a.dtype).eps * largest, a, 0.0)
-
-
-def _frame(network: LinearNetwork, task: Task) -> ModeFrame:
-    """From the correlations of the data."""
-    biased = network.biases[0] is not None
-    x = augment(task.x, network.bias_strength) if biased else task.x
-    product = np.asarray(mean_product(task.y, x, task.weights), float)
-    u, _, vt = np.linalg.svd(product, full_matrices=False)
-    inputs, outputs = (Turn.to(columns, network.dtype) for columns in (vt.T, u))
-    return ModeFrame(inputs, outputs, network.bias_strength, biased)
