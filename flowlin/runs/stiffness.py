@@ -39,9 +39,10 @@ class StiffnessCheck(AbstractPause):
     fine, else `RKC` for 32. There is no way back: the sharpness of a flow that has
     become stiff rarely falls.
 
-    Averaged gates are looked at after 128 steps and tried against `RKC` for 16. Their steps are
-    bounded by 2 over the radius. Kinks cost RKC an order, but with some ten stages a step little
-    else, so that at loose tolerances stiffness counts for more: `benchmarks/averaged_stiff.py`.
+    Averaged gates are looked at after 128 steps, and both go on for 16, of which those of averaged
+    gates are kept where `RKC` gains too little. Their steps are bounded by 2 over the radius. Kinks
+    cost RKC an order, but with some ten stages a step little else, so that at loose tolerances
+    stiffness counts for more: `benchmarks/averaged_stiff.py`.
     Below an rtol of 1e-3 the first look is after 4096: what it is for there is a flow that has
     converged, has no more switches, and goes on for long.
     """
@@ -88,17 +89,20 @@ class StiffnessCheck(AbstractPause):
         standard = run.method.solver
         each = per_step(standard)
         assert each is not None
-        if self.averaged:
-            step = min(step, 2 / radius)  # the one due may be longer, and be rejected
-        gain = _advance(before, tried) * each / step
+        own, stayed = step / each, flow
+        if self.averaged:  # the step due may be one that will be rejected
+            run, stayed = segment(run, flow, at, TRIAL, limits)
+            own = _advance(flow, stayed)
+        gain = _advance(before, tried) / own
         name = type(standard).__name__
         because += f", where {kind.__name__} came {gain:.2g} times as far per evaluation as {name}"
         failed = not (is_paused(tried, limits) or is_one_of(tried.result, *OKAY))
         if gain < GAIN or failed:
-            return run.told(solver_because=because), _charged(flow, _spent(flow, tried))
+            return run.told(solver_because=because), _charged(stayed, _spent(flow, tried))
         self.switched = True
         chosen = f"{name}, then {kind.__name__}"
-        return stiff.told(solver=chosen, solver_because=because), tried
+        stiff = stiff.told(solver=chosen, solver_because=because)
+        return stiff, _charged(tried, _spent(flow, stayed))
 
     def end(self, run: AbstractRun, flow: Trajectory) -> Trajectory:
         """As it is."""
