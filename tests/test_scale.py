@@ -125,6 +125,19 @@ def test_hidden_modes_keep_their_digits_in_coordinates_of_their_own(start):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("start", [1e-20, 1e-40])
+def test_modes_that_the_inputs_couple_have_no_coordinates_of_their_own(start, seed):
+    """Steps that kept their digits would creep: a learnt one is a part of the others."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(20, 5)) * np.linspace(1, 0.3, 5)
+    task = fl.Task(x, x @ rng.normal(size=(5, 2)))
+    network = fl.LinearNetwork.init(task, 6, start, bias=False, key=jax.random.key(seed))
+    run = fl.gradient_flow(network, task, 400.0)
+    assert "coordinates" not in run.stats["objective"]
+    assert int(run.stats["num_steps"]) < 5000
+
+
+@pytest.mark.slow
 def test_modes_that_rounding_hides_are_named():
     """An implicit method keeps hidden units' coordinates: there they are sums of all modes."""
     network, task, events, exact = of_a_tree(1e-40)
