@@ -338,6 +338,7 @@ def test_the_size_of_a_mode_between_its_start_and_its_hit(layers):
     )
     size = size_between(a0 ** (1 / layers), 1e-3 ** (1 / layers), float(early / late), layers)
     assert size == pytest.approx(1e-8 ** (1 / layers), rel=1e-6)
+    assert size_between(1e-200, 1.0, 0.5, layers + 2) < 1e-100
 
 
 # ---- How programs are compiled.

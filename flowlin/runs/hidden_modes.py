@@ -38,8 +38,9 @@ def warn_hidden(run: Run, flow: Trajectory) -> None:
         return
     network = run.network
     layers = len(network.weights) if isinstance(network, AbstractLayered) else 2
-    leaves = [np.asarray(a, float) for a in jax.tree.leaves(network.parameters)]
-    start = np.sqrt(sum(np.sum(a**2) for a in leaves) / sum(a.size for a in leaves))
+    numbers = np.concatenate([np.ravel(a) for a in jax.tree.leaves(network.parameters)])
+    largest = float(np.max(np.abs(numbers)))  # squares of small weights would be 0
+    start = largest and largest * float(np.sqrt(np.mean((numbers / largest) ** 2)))
     for watch in watches:
         assert isinstance(watch.function, ModeGaps)
         times = np.asarray(flow.events.first(watch.channel.name), float)
@@ -47,7 +48,7 @@ def warn_hidden(run: Run, flow: Trajectory) -> None:
         times = np.where(levels > 0, times, np.nan)
         if not bool(okay(flow.result)):
             times = np.where(np.isinf(times), LATE, times)
-        _warn(watch.channel.name, times, levels, float(start), layers, network.dtype)
+        _warn(watch.channel.name, times, levels, start, layers, network.dtype)
 
 
 def _warn(
@@ -80,4 +81,5 @@ def size_between(start: float, end: Any, share: Any, layers: int) -> Any:
     if layers == 2:
         return start ** (1 - share) * end**share
     power = 2 - layers
-    return ((1 - share) * start**power + share * end**power) ** (1 / power)
+    with np.errstate(over="ignore"):  # then it is 0
+        return ((1 - share) * np.float64(start) ** power + share * end**power) ** (1 / power)
