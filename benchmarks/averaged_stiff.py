@@ -7,8 +7,8 @@ contender the largest relative error of the loss along the run and the number of
 of large products, those spent on the spectral radius included. `AveragedKinks` alone is held at an
 rtol just below 1e-3, from which on it hands over to RKC where it becomes stiff. Descent has the
 rate 2 over the largest spectral radius along the most exact run by RKC, its stability edge. The
-reference is Heun's method with fixed steps, done twice; MNIST (2,000 images, H = 128, in float32) is read
-from the folder that `FLOWLIN_DATA` names. 15 minutes on one core.
+reference is Heun's method with fixed steps, done twice; MNIST (2,000 images, H = 128, in float32)
+is read from the folder that `FLOWLIN_DATA` names. 15 minutes on one core.
 """
 
 import time
