@@ -329,6 +329,7 @@ def test_a_turn_is_orthogonal_and_has_the_columns_given(seed):
     np.testing.assert_allclose(turn.back(jnp.asarray(q)), np.eye(7), atol=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [2, 3])
 def test_the_size_of_a_mode_between_its_start_and_its_hit(layers):
     """Against the closed form of a mode far below its full strength."""

@@ -84,6 +84,7 @@ def test_half_times_are_those_of_the_closed_form(times):
     np.testing.assert_allclose(found, exact, rtol=error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [1e-40, 1e-100, 1e-200])
 def test_a_scalar_mode_of_any_size(start):
     exact = half_time(start)

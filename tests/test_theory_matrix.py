@@ -184,6 +184,7 @@ def test_lambda_to_zero():
         assert errors(gram(ts, w1, w2, s_yx, 1.0, balance, check=False), limit) < bound
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("balance", [0.7, -0.4])
 def test_the_balance_of_weights_is_measured(balance):
     """With lambda left out it is that of the weights; a formula for balance 0 is far off."""

@@ -307,6 +307,7 @@ def resting():
     return zeros, task, fl.gradient_descent(zeros, task, 0.5, 2)
 
 
+@pytest.mark.slow
 def test_errors_of_zero_weights_are_numbers(resting):
     """Zero weights rest, as their solution does; another one is off by all of its own size."""
     zeros, task, flow = resting
