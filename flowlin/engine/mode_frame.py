@@ -111,6 +111,11 @@ class Turned(eqx.Module):
     objective: AbstractObjective
     frame: ModeFrame
 
+    @property
+    def label(self) -> str:
+        """Its name in `flow.stats`."""
+        return f"{self.objective.label}, in the coordinates of the modes"
+
 
 class Dense(eqx.Module):
     """Dense output of a run in a frame, as the user's parameters."""

@@ -180,26 +180,21 @@ def gradient_flow(
     """
     # As `checked` leaves them.
     network, events, loss = cast(AbstractModel, network), cast(tuple, events), cast(Loss, loss)
-    network.require_fit(task)
-    require_numbers("network", network.module)
     tolerances = chosen_tolerances(rtol, atol, stepsize_controller)
     check_options(network, tolerances.rtol, modified_rate, kinks)
     ts = chosen_times(t1, ts)
+    _require_fit(network, task, ts, observe)
     tell_digits(network.dtype, task.x.dtype, tolerances.rtol is not None)
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     # A name is no part of what is compiled.
     given, task = task, copied(task, name="")
-    _require_saved(network, ts, observe)
-    decay = chosen_decay(network, weight_decay)
-    tau, moves = in_dtype(tau, network.dtype), trained(network, trainable)
-    problem = Problem(network, task, loss, tau, decay, moves)
+    decay, moves = chosen_decay(network, weight_decay), trained(network, trainable)
+    problem = Problem(network, task, loss, in_dtype(tau, network.dtype), decay, moves)
     check_modified(problem, modified_rate)
     method, choice = chosen_method(problem, kinks, solver, modified_rate, tolerances, adjoint)
     watches = _watches(problem, method, events, t1)
     in_modes = turned(problem, method)
-    if in_modes is not None:
-        label = in_modes.objective.label
-        choice = choice._replace(objective=f"{label}, in the coordinates of the modes")
+    choice = choice if in_modes is None else choice._replace(objective=in_modes.label)
     free = solver is None and not dense  # another one may take over
     run = Run(
         problem=problem,
@@ -213,14 +208,10 @@ def gradient_flow(
         reference=Reference(given, loss, None, extended, choice, exchangeable=free),
         turned=in_modes,
     )
+    limits, told = Limits(cast(int, max_steps), max_events), warn_past_edge(run)
     solve = _traced if is_traced(run) else _driven
-    limits = Limits(cast(int, max_steps), max_events)
-    told = warn_past_edge(run)
     flow = solve(run, dense, limits, progress, checkpoint)
-    if not told:
-        warn_past_edge(run, flow)
-    warn_hidden(run, flow)
-    return finished(flow, throw, lambda f: _failure(f, limits, method.kinks))
+    return _told(run, flow, throw, limits, past_edge=told)
 
 
 def _watches(
@@ -237,8 +228,13 @@ def _watches(
     return watches
 
 
-def _require_saved(network: AbstractModel, ts: Any, observe: Observe | None) -> None:
-    """Raise `ValueError` where the networks at so many times do not fit into memory."""
+def _require_fit(network: AbstractModel, task: Task, ts: Any, observe: Observe | None) -> None:
+    """Raise `ValueError` for a network that is not the task's, or holds NaN.
+
+    Also where the networks at so many times do not fit into memory.
+    """
+    network.require_fit(task)
+    require_numbers("network", network.module)
     if ts is not None and observe is None:
         require_room(network, len(ts), "ts", f"{len(ts)} times", "Save fewer, or use `observe`")
 
@@ -253,8 +249,20 @@ def extended(
     run = copied(run, t1=jnp.asarray(t1, dtype), ts=None if ts is None else jnp.asarray(ts, dtype))
     limits = Limits(int(at.counts["num_steps"]) + max_steps, max_events)
     longer = driven(run, limits, _pauses(run, progress, float(at.t)), at, flow)
-    own = Limits(max_steps, max_events)
-    return finished(longer, throw, lambda f: _failure(f, own, run.method.kinks))
+    return _told(run, longer, throw, Limits(max_steps, max_events))
+
+
+def _told(
+    run: Run, flow: Trajectory, throw: bool, limits: Limits, past_edge: bool = False
+) -> Trajectory:
+    """A flow with the warnings that its end calls for; raises where it failed.
+
+    `past_edge`: whether the user knows of that already.
+    """
+    if not past_edge:
+        warn_past_edge(run, flow)
+    warn_hidden(run, flow)
+    return finished(flow, throw, lambda f: _failure(f, limits, run.method.kinks))
 
 
 def _traced(
