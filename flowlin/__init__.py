@@ -56,7 +56,7 @@ from flowlin.runs.step_clock import StepClock as StepClock
 from flowlin.runs.sweep import sweep as sweep
 from flowlin.tasks.images import DataError as DataError
 from flowlin.tasks.task import Task as Task
-from flowlin.theory.race import RaceHits as RaceHits
+from flowlin.theory.race_hits import RaceHits as RaceHits
 from flowlin.theory.rectified import Rectified as Rectified
 from flowlin.theory.rectified import rectified as rectified
 from flowlin.theory.rectified_parts import RectifiedPathway as RectifiedPathway

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin._tools.arguments import PASSED_THROUGH
+from flowlin._tools.warn import PASSED_THROUGH
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FILES = sorted((ROOT / "flowlin").rglob("*.py"))
@@ -64,10 +64,6 @@ LONGEST = 500  # lines
 # Files that are longer, and are to be cut.
 LONG = {
     "examples/paper/c_1_svd.py",
-    "flowlin/_tools/arguments.py",
-    "flowlin/engine/kinks/walk.py",
-    "flowlin/record/event_log.py",
-    "flowlin/theory/race.py",
     "tests/test_deep.py",
     "tests/test_flow.py",
     "tests/test_messages.py",

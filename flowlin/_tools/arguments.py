@@ -6,7 +6,6 @@ library adds the word that goes with it (`WORDS["network"] = ...`). A check is c
 `check(name, value)`, raises `ValueError` (what, got, remedy) and returns the value to go on with.
 """
 
-import contextlib
 import difflib
 import functools
 import inspect
@@ -14,21 +13,17 @@ import math
 import numbers as numeric
 import operator
 import os
-import sys
-import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, overload
 
-import diffrax
-import equinox
 import equinox as eqx
 import jax
 import jax.core
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 
 from flowlin._tools.arrays import is_traced, require_finite
+from flowlin._tools.memory import require_memory
 
 # ---- The door that every public function is entered through, and how its refusals read.
 
@@ -150,38 +145,6 @@ def an(word: str) -> str:
 def refuse(name: str, wanted: str, value: Any, remedy: str = "") -> ValueError:
     """The error for an argument: what it must be, what came, what to do."""
     return ValueError(f"`{name}` must be {wanted}, got {shown(value)}{remedy and '; '}{remedy}.")
-
-
-# ---- Whether what somebody asks for can fit into memory: asked before it is allocated.
-#
-# An allocation beyond it does not raise: XLA aborts, or the system kills, the whole process.
-
-CGROUP = "/sys/fs/cgroup/memory.max"  # of a container
-
-
-def available_memory() -> int:
-    """Bytes of memory that arrays may take: of the accelerators, or of the machine."""
-    stats = [device.memory_stats() or {} for device in jax.local_devices()]
-    if limits := [found["bytes_limit"] for found in stats if "bytes_limit" in found]:
-        return sum(limits)
-    try:
-        whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):  # not a system that says
-        return sys.maxsize
-    try:
-        with open(CGROUP, encoding="ascii") as file:
-            return min(whole, int(file.read()))
-    except (OSError, ValueError):  # none, or "max"
-        return whole
-
-
-def require_memory(name: str, value: Any, size: int, remedy: str) -> None:
-    """Raise `ValueError` where an argument asks for more bytes than there are."""
-    if size > available_memory():
-        raise ValueError(
-            f"`{name}` = {value} asks for {size / 2**30:.3g} GiB of memory, and there are "
-            f"{available_memory() / 2**30:.3g} GiB. {remedy}."
-        )
 
 
 def _is_real(value: Any) -> bool:
@@ -455,52 +418,6 @@ def precision(name: str, value: Any) -> Any:
     return value
 
 
-@contextlib.contextmanager
-def calling(what: str, remedy: str = "mend the function") -> Iterator[None]:
-    """Whatever a user's own function raises within is told as a `ValueError`: `what` fails."""
-    try:
-        yield
-    except Exception as error:
-        why = " ".join(f"{type(error).__name__}: {error}".split())
-        why = why if len(why) <= 300 else f"{why[:297]}..."
-        if isinstance(error, jax.errors.JAXTypeError):
-            remedy = "it is traced: compute with jax.numpy, and choose with jnp.where"
-        raise ValueError(f"{what}: {why}; {remedy}.") from error
-
-
-def returned(what: str, function: Callable[..., Any], *args: Any) -> Any:
-    """Shapes and types of what a user's function returns, checked as `recordable`.
-
-    **Raises:** `ValueError` for a function that fails, too.
-    """
-    with calling(f"{what} fails"):
-        found = eqx.filter_eval_shape(function, *args)
-    return recordable(what, found)
-
-
-def recordable(what: str, value: Any) -> Any:
-    """What a user's function returned: numbers, arrays, trees of them.
-
-    **Raises:** `ValueError` for something else, or nothing.
-    """
-    leaves = jax.tree.leaves(value)
-    odd = [leaf for leaf in leaves if not _is_recordable(leaf)]
-    if odd or not leaves:
-        found = shown(odd[0]) if odd else "nothing"
-        # Of a module, say, that holds functions besides its arrays.
-        more = odd and len(odd) < len(leaves)
-        remedy = "; of a module return eqx.filter(module, eqx.is_array)" if more else ""
-        raise ValueError(f"{what} must return numbers or arrays, and returns {found}{remedy}.")
-    return value
-
-
-def _is_recordable(leaf: Any) -> bool:
-    dtype = getattr(leaf, "dtype", None)
-    if dtype is None:
-        return isinstance(leaf, (bool, int, float))
-    return jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_)
-
-
 def random_key(name: str, value: Any) -> Any:
     """A key of `jax.random`, of the new kind or the old."""
     dtype = getattr(value, "dtype", None)
@@ -560,20 +477,3 @@ WORDS.update(
     throw=flag,
     window=whole(2, "one step alone cannot flicker"),
 )
-
-
-# ---- Warnings that point at the line of the user's own code.
-
-LIBRARY = os.path.dirname(os.path.dirname(__file__))  # all of its rooms
-PASSED_THROUGH = (
-    LIBRARY + os.sep,
-    *(os.path.dirname(m.__file__ or "") + os.sep for m in (diffrax, equinox, jax, jaxtyping)),
-)
-
-
-def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn at whoever called into the library, however many calls ago."""
-    frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(PASSED_THROUGH):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, category, stacklevel=level)

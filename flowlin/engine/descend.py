@@ -21,7 +21,8 @@ from flowlin.engine.recorder import event_log
 from flowlin.events.watch import Observer, unnamed
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.kinds import ReLUNetwork
-from flowlin.record.event_log import Buffer, EventLog, Unresolved
+from flowlin.record.buffer import Buffer
+from flowlin.record.event_log import EventLog, Unresolved
 from flowlin.record.results import RESULTS
 from flowlin.tasks.task import Task
 from flowlin.training.objective import AbstractObjective, FullData, decayed

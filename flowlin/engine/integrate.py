@@ -33,7 +33,8 @@ from flowlin.engine.step_control import (
 )
 from flowlin.events.watch import Observer, Watch, named, unnamed
 from flowlin.networks.base import AbstractModel, moving
-from flowlin.record.event_log import Buffer, gate_log
+from flowlin.record.buffer import Buffer
+from flowlin.record.event_log import gate_log
 from flowlin.record.results import RESULTS, okay
 from flowlin.record.trajectory import Continuation, Reference, Trajectory, trimmed
 from flowlin.runs.run import ROOM, AbstractRun, Effort, Limits, is_paused

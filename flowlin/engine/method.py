@@ -12,9 +12,9 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import ArrayLike
 
-from flowlin._tools.arguments import warn
 from flowlin._tools.arrays import copied, in_dtype, is_traced
 from flowlin._tools.numerics import Flat
+from flowlin._tools.warn import warn
 from flowlin.engine.allowed import AbstractAllowed, ByNumber, ByUnit, Scaled
 from flowlin.engine.kinks.averaged import AveragedGates
 from flowlin.engine.kinks.policies import (

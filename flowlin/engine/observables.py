@@ -7,8 +7,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from flowlin._tools.arguments import calling, recordable
 from flowlin._tools.arrays import Parameters
+from flowlin._tools.user_functions import calling, recordable
 from flowlin.measures.modes import Modes
 from flowlin.networks.base import AbstractModel
 from flowlin.tasks.task import Task

@@ -22,7 +22,8 @@ from flowlin.engine.solvers.wrapped import Wrapped
 from flowlin.events.crossings import Step
 from flowlin.events.search import Brackets
 from flowlin.events.watch import AbstractWatched, Observer, Path
-from flowlin.record.event_log import Buffer, Channel, EventLog, Unresolved
+from flowlin.record.buffer import Buffer
+from flowlin.record.event_log import Channel, EventLog, Unresolved
 
 NOISE = 4.0  # times the step's error: what is smaller than that throughout a step is rounding
 

@@ -20,7 +20,6 @@ from flowlin._tools.arguments import (
     finite_array,
     function_of,
     instance,
-    returned,
     sequence_of,
     shown,
 )
@@ -28,6 +27,7 @@ from flowlin._tools.arrays import require_finite
 from flowlin._tools.numerics import jit_by_array
 from flowlin._tools.printing import Summary, number, plural
 from flowlin._tools.printing import shown as printed
+from flowlin._tools.user_functions import returned
 from flowlin.engine.kinks.policies import MANY_PAIRS, AbstractKinks, pairs
 from flowlin.events.watch import (
     Direction,

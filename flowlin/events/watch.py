@@ -19,7 +19,8 @@ from flowlin.measures.modes import ModeStrengths
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.kinds import AbstractNetwork, LinearNetwork
 from flowlin.networks.layered import forward
-from flowlin.record.event_log import Buffer, Channel, EventLog
+from flowlin.record.buffer import Buffer
+from flowlin.record.event_log import Channel, EventLog
 from flowlin.tasks.task import Task
 
 # ---- The network's parameters along one step of a solver.

@@ -10,16 +10,9 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike
 
-from flowlin._tools.arguments import (
-    WORDS,
-    checked,
-    finite_array,
-    floating,
-    function_of,
-    refuse,
-    returned,
-)
+from flowlin._tools.arguments import WORDS, checked, finite_array, floating, function_of, refuse
 from flowlin._tools.arrays import require_finite
+from flowlin._tools.user_functions import returned
 from flowlin.measures.modes import Modes
 from flowlin.networks.base import AbstractModel, AbstractOwn, require_inputs
 from flowlin.networks.kinds import AbstractNetwork

@@ -9,16 +9,9 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
-from flowlin._tools.arguments import (
-    flag,
-    floating,
-    not_negative,
-    refuse,
-    require_memory,
-    shown,
-    whole,
-)
+from flowlin._tools.arguments import flag, floating, not_negative, refuse, shown, whole
 from flowlin._tools.arrays import in_dtype, is_traced, require_finite
+from flowlin._tools.memory import require_memory
 from flowlin._tools.numerics import jit_by_array
 from flowlin.networks import graph_parts
 from flowlin.networks.graph_parts import EDGES, Edge, Variances

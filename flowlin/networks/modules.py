@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
-from flowlin._tools.arguments import WORDS, an, calling, refuse, require_runnable
+from flowlin._tools.arguments import WORDS, an, refuse, require_runnable
 from flowlin._tools.arrays import Product
 from flowlin._tools.files import storable
 from flowlin._tools.printing import Summary, plural, shown
+from flowlin._tools.user_functions import calling
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.graph import GatedGraph
 from flowlin.networks.kinds import AbstractNetwork

@@ -22,12 +22,12 @@ from flowlin._tools.arguments import (
     instance,
     number,
     refuse,
-    require_memory,
     sequence_of,
     text,
     whole,
 )
 from flowlin._tools.arguments import array as numbers
+from flowlin._tools.memory import require_memory
 from flowlin.networks.graph import AbstractGraph
 from flowlin.networks.kinds import GatedLinearNetwork, LinearNetwork, ReLUNetwork
 from flowlin.record.trajectory import Trajectory

@@ -11,75 +11,13 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, ScalarLike
 
-from flowlin._tools.arguments import checked, moment, refuse, warn
+from flowlin._tools.arguments import checked, moment, refuse
 from flowlin._tools.arrays import data_frame, is_traced
 from flowlin._tools.files import storable
-from flowlin._tools.printing import Summary, clipped, known, number, plural, shown, span
-
-MOST_ROWS = 8  # of a table
-
-
-MOST_EVENTS = 5  # of a log, listed one by one
-
-
-def channel_names(log: Any) -> np.ndarray:
-    """What crossed, per event."""
-    names = np.array([channel.name for channel in log.channels], dtype=object)
-    place = np.searchsorted(log.offsets[1:], np.asarray(log.component), side="right")
-    return names[np.minimum(place, len(names) - 1)]
-
-
-def channel_sizes(log: Any) -> dict[str, int]:
-    """Numbers of components by name."""
-    sizes: dict[str, int] = {}
-    for channel in log.channels:
-        sizes[channel.name] = sizes.get(channel.name, 0) + channel.size
-    return sizes
-
-
-def within(value: float, uncertainty: float) -> str:
-    """A number, and how far it may be off."""
-    return f"{value:.6g} ± {uncertainty:.1g}" if uncertainty else f"{value:.6g}"
-
-
-def event_log(log: Any) -> Summary:
-    """Events by name: how many, of how many components, when; and the first of them."""
-    time = known(log.time, 1)
-    sizes = list(channel_sizes(log).items())
-    if time is None:
-        rows = [(clipped(name), "of " + plural(n, "component")) for name, n in sizes]
-        return Summary(f"EventLog: times {number(log.time)}", rows[:MOST_ROWS])
-    kept = np.isfinite(time)
-    count, found = int(np.sum(kept)), channel_names(log)[kept] if sizes else np.array([])
-    title = f"EventLog: {plural(count, 'event')}"
-    if int(log.count) > count:
-        title += f", the first found of {number(log.count)}"
-    rows = []
-    for name, size in sizes[:MOST_ROWS]:
-        mine = time[kept][found == name]
-        when = f"t = {span(mine)}" if len(mine) else ""
-        rows.append((clipped(name), f"{len(mine):,}", "of " + plural(size, "component"), when))
-    rows += [("...", "", "", "")] * (len(sizes) > MOST_ROWS)
-    return Summary(title, rows + _listed(log, min(count, MOST_EVENTS), count > MOST_EVENTS))
-
-
-def _listed(log: Any, count: int, more: bool) -> list[tuple[str, ...]]:
-    """The first events one by one: what crossed, when, and from which side to which."""
-    columns = (log.component, log.time, log.uncertainty, log.old, log.new)
-    kept, rows = [np.asarray(column)[:count].tolist() for column in columns], []
-    for k, time, off, old, new in zip(*kept, strict=True):
-        rows.append((_component(log, k), f"t = {within(time, off)}", f"{old:+d} -> {new:+d}"))
-    return rows + [("...", "", "")] * more
-
-
-def _component(log: Any, k: int) -> str:
-    """Name and index of a component, as `EventLog.name` and `EventLog.index` have them."""
-    place = int(np.searchsorted(log.offsets[1:], k, side="right"))
-    channel, local = log.channels[place], k - log.offsets[place]
-    inner = np.unravel_index(local, channel.shape) if channel.shape else ()
-    index = ", ".join(str(int(i)) for i in (*channel.prefix, *inner))
-    return clipped(channel.name) + (f"[{index}]" if index else "")
-
+from flowlin._tools.printing import shown
+from flowlin._tools.warn import warn
+from flowlin.record.buffer import Buffer
+from flowlin.record.event_log_summary import event_log
 
 COLUMNS = ("time", "uncertainty", "name", "index", "old", "new")  # of a table of events
 
@@ -418,77 +356,6 @@ def warn_unresolved(log: EventLog) -> None:
         "throughout, or a smoother one, or lower `rtol`.",
         CrossingsWarning,
     )
-
-
-# ---- What fills up during a run: changes of whatever is watched, in order of discovery.
-
-
-class Buffer(eqx.Module):
-    """Changes from a side `old` to a side `new`; slots beyond `count` hold time = inf."""
-
-    time: Float[Array, " K"]
-    uncertainty: Float[Array, " K"]
-    component: Int[Array, " K"]
-    old: Int[Array, " K"]
-    new: Int[Array, " K"]
-    count: Int[Array, ""]
-
-    @staticmethod
-    def empty(capacity: int, dtype: DTypeLike) -> "Buffer":
-        """With room for `capacity` changes."""
-        return Buffer(
-            time=jnp.full(capacity, jnp.inf, dtype),
-            uncertainty=jnp.zeros(capacity, dtype),
-            component=jnp.zeros(capacity, jnp.int32),
-            old=jnp.zeros(capacity, jnp.int8),
-            new=jnp.zeros(capacity, jnp.int8),
-            count=jnp.zeros((), jnp.int32),
-        )
-
-    @property
-    def overflowed(self) -> Bool[Array, ""]:
-        """Whether more has happened than there is room for."""
-        return self.count > self.time.shape[0]
-
-    def grown(self, capacity: int) -> "Buffer":
-        """The same with more room; after an overflow what did not fit is missing."""
-        more = Buffer.empty(capacity - self.time.shape[0], self.time.dtype)
-        return jax.tree.map(lambda a, b: jnp.concatenate([a, b]) if a.ndim else a, self, more)
-
-    def append(
-        self,
-        time: ArrayLike,
-        uncertainty: ArrayLike,
-        component: Int[Array, " m"],
-        old: Int[Array, " m"],
-        new: Int[Array, " m"],
-    ) -> "Buffer":
-        """With those of m components that change; beyond the capacity counted and dropped.
-
-        Times and uncertainties are one for all, or one each.
-        """
-        changed = old != new
-        rank = self.count + jnp.cumsum(changed, dtype=self.count.dtype) - 1
-        at = jnp.where(changed, rank, self.time.shape[0])
-
-        def put(column: Array, values: ArrayLike) -> Array:
-            values = jnp.asarray(values).astype(column.dtype)
-            return column.at[at].set(values, mode="drop", wrap_negative_indices=False)
-
-        return Buffer(
-            time=put(self.time, time),
-            uncertainty=put(self.uncertainty, uncertainty),
-            component=put(self.component, component),
-            old=put(self.old, old),
-            new=put(self.new, new),
-            count=self.count + jnp.sum(changed, dtype=jnp.int32),
-        )
-
-    def until(self, end: Array) -> tuple[Float[Array, " K"], Int[Array, ""]]:
-        """Times and count without what happened after `end`."""
-        time = jnp.where(self.time <= end, self.time, jnp.inf)
-        late = jnp.sum(jnp.isfinite(self.time)) - jnp.sum(jnp.isfinite(time))
-        return time, self.count.astype(int) - late
 
 
 def gate_log(

@@ -10,12 +10,14 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from flowlin._tools.arguments import checked, flag, warn
+from flowlin._tools.arguments import checked, flag
 from flowlin._tools.arrays import is_traced
 from flowlin._tools.files import storable
 from flowlin._tools.numerics import jit_by_array
 from flowlin._tools.printing import Summary, known, number, plural, shown
-from flowlin.record.event_log import EventLog, within
+from flowlin._tools.warn import warn
+from flowlin.record.event_log import EventLog
+from flowlin.record.event_log_summary import within
 
 
 def linearization_time_summary(found: Any) -> Summary:

@@ -10,7 +10,8 @@ from flowlin._tools.arguments import WORDS, checked, function_of, refuse, sequen
 from flowlin._tools.arrays import data_frame
 from flowlin._tools.files import Row
 from flowlin._tools.printing import ADVICE, Summary, clipped, plural, shown, span
-from flowlin.record.event_log import COLUMNS, MOST_ROWS
+from flowlin.record.event_log import COLUMNS
+from flowlin.record.event_log_summary import MOST_ROWS
 from flowlin.record.results import RESULTS, okay
 from flowlin.record.trajectory import Trajectory
 from flowlin.record.trajectory_summary import MOST_STARS, maxima, outcome

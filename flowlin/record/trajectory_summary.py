@@ -15,7 +15,7 @@ from flowlin._tools.printing import (
     plural,
     times_of,
 )
-from flowlin.record.event_log import channel_names, channel_sizes, within
+from flowlin.record.event_log_summary import channel_names, channel_sizes, within
 from flowlin.record.linearization import Maximum, logged, maximum, stepped
 from flowlin.record.results import RESULTS
 

@@ -19,7 +19,6 @@ from flowlin._tools.arguments import (
     positive,
     positive_at_run_time,
     refuse,
-    require_memory,
 )
 from flowlin._tools.arrays import (
     Numbers,
@@ -29,6 +28,7 @@ from flowlin._tools.arrays import (
     is_traced,
     require_numbers,
 )
+from flowlin._tools.memory import require_memory
 from flowlin._tools.printing import Progress, bar_or_lines
 from flowlin.engine.descend import (
     Descent,

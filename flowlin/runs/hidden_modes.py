@@ -14,8 +14,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from flowlin._tools.arguments import warn
 from flowlin._tools.arrays import is_traced
+from flowlin._tools.warn import warn
 from flowlin.engine.integrate import Run
 from flowlin.events.watch import ModeGaps
 from flowlin.networks.layered import AbstractLayered

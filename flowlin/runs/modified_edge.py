@@ -5,8 +5,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flowlin._tools.arguments import warn
 from flowlin._tools.arrays import Parameters, is_traced
+from flowlin._tools.warn import warn
 from flowlin.engine.integrate import Run
 from flowlin.engine.solvers.rkc import direction, spectral_radius
 from flowlin.networks.base import moving

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flowlin._tools.arrays import copied, end_to_end
 from flowlin._tools.numerics import jit_by_array
 from flowlin.networks.base import AbstractModel
-from flowlin.record.event_log import Buffer
+from flowlin.record.buffer import Buffer
 from flowlin.record.results import RESULTS, hand_back, is_one_of
 from flowlin.record.trajectory import Continuation, Reference, Trajectory
 from flowlin.tasks.task import Task

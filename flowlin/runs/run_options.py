@@ -22,11 +22,11 @@ from flowlin._tools.arguments import (
     positive,
     positive_at_run_time,
     refuse,
-    require_memory,
-    warn,
 )
 from flowlin._tools.arrays import ENABLE_X64, Numbers, floating, is_traced
+from flowlin._tools.memory import require_memory
 from flowlin._tools.printing import LogProgress
+from flowlin._tools.warn import warn
 from flowlin.engine.kinks.policies import AbstractKinks
 from flowlin.measures.modes import Modes
 from flowlin.networks.base import AbstractModel

@@ -28,13 +28,13 @@ from flowlin._tools.arguments import (
     refuse,
     require_known,
     sequence_of,
-    warn,
     whole,
 )
 from flowlin._tools.arrays import PathLike, automatic, copied, require_numbers
 from flowlin._tools.files import GrowingTable, Row, require_place
 from flowlin._tools.printing import tqdm_bar
 from flowlin._tools.version import __version__
+from flowlin._tools.warn import warn
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.modules import model
 from flowlin.record.results import RESULTS, okay

@@ -8,16 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from flowlin._tools.arguments import (
-    checked,
-    flag,
-    floating,
-    known,
-    not_negative,
-    require_memory,
-    whole,
-)
+from flowlin._tools.arguments import checked, flag, floating, known, not_negative, whole
 from flowlin._tools.arrays import require_finite
+from flowlin._tools.memory import require_memory
 from flowlin.tasks.task import Task
 
 

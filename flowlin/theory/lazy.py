@@ -20,8 +20,9 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
-from flowlin._tools.arguments import an, checked, finite_array, positive, refuse, require_memory
+from flowlin._tools.arguments import an, checked, finite_array, positive, refuse
 from flowlin._tools.arrays import is_traced, with_axes
+from flowlin._tools.memory import require_memory
 from flowlin._tools.numerics import decayed
 from flowlin._tools.printing import ADVICE, Summary, clipped, known, number, shown, span
 from flowlin.networks.base import AbstractModel, moving, trained

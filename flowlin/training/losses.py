@@ -10,18 +10,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from flowlin._tools.arguments import (
-    WORDS,
-    array,
-    calling,
-    checked,
-    function_of,
-    instance,
-    one_of,
-    refuse,
-)
+from flowlin._tools.arguments import WORDS, array, checked, function_of, instance, one_of, refuse
 from flowlin._tools.arrays import lowest
 from flowlin._tools.files import storable
+from flowlin._tools.user_functions import calling
 
 
 class Loss(eqx.Module):

@@ -57,7 +57,7 @@ from flowlin.engine.kinks.sides import (
     solve,
     take,
 )
-from flowlin.record.event_log import Buffer
+from flowlin.record.buffer import Buffer
 
 BLOCK_PASSES = 12  # in which all wrong sides change at once, before the last one alone
 STARTS = 32  # of a choice

@@ -25,7 +25,7 @@ from flowlin.engine.kinks.sides import (
     slots_of,
 )
 from flowlin.networks.kinds import ReLUNetwork
-from flowlin.record.event_log import Buffer
+from flowlin.record.buffer import Buffer
 from flowlin.tasks.task import Task
 from flowlin.training.losses import Loss
 from flowlin.training.objective import Decay, slowed

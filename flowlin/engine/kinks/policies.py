@@ -9,8 +9,9 @@ import jax.numpy as jnp
 from equinox import AbstractClassVar, AbstractVar
 from jaxtyping import ArrayLike
 
-from flowlin._tools.arguments import WORDS, checked, instance, known, positive, warn, whole
+from flowlin._tools.arguments import WORDS, checked, instance, known, positive, whole
 from flowlin._tools.arrays import ENABLE_X64
+from flowlin._tools.warn import warn
 from flowlin.engine.allowed import AbstractAllowed
 from flowlin.engine.kinks.averaged import FINEST, AveragedGates
 from flowlin.engine.kinks.walk import ExactWalk, rule_for

@@ -13,7 +13,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree, Shaped
 
 from flowlin._tools.arrays import Parameters, copied, places
 from flowlin._tools.numerics import pseudo_inverse, rounding_in
-from flowlin.record.event_log import Buffer
+from flowlin.record.buffer import Buffer
 
 OFF, SLIDING, ON = -1, 0, 1
 # What can go wrong at an event.

@@ -1,0 +1,38 @@
+"""Whether what somebody asks for can fit into memory: asked before it is allocated.
+
+An allocation beyond it does not raise: XLA aborts, or the system kills, the whole process.
+"""
+
+import os
+import sys
+from typing import Any
+
+import jax
+import jax.core
+
+CGROUP = "/sys/fs/cgroup/memory.max"  # of a container
+
+
+def available_memory() -> int:
+    """Bytes of memory that arrays may take: of the accelerators, or of the machine."""
+    stats = [device.memory_stats() or {} for device in jax.local_devices()]
+    if limits := [found["bytes_limit"] for found in stats if "bytes_limit" in found]:
+        return sum(limits)
+    try:
+        whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # not a system that says
+        return sys.maxsize
+    try:
+        with open(CGROUP, encoding="ascii") as file:
+            return min(whole, int(file.read()))
+    except (OSError, ValueError):  # none, or "max"
+        return whole
+
+
+def require_memory(name: str, value: Any, size: int, remedy: str) -> None:
+    """Raise `ValueError` where an argument asks for more bytes than there are."""
+    if size > available_memory():
+        raise ValueError(
+            f"`{name}` = {value} asks for {size / 2**30:.3g} GiB of memory, and there are "
+            f"{available_memory() / 2**30:.3g} GiB. {remedy}."
+        )

@@ -1,0 +1,58 @@
+"""Functions that a user hands in: how their failures read, and what they may return."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.core
+import jax.numpy as jnp
+
+from flowlin._tools.arguments import shown
+
+
+@contextlib.contextmanager
+def calling(what: str, remedy: str = "mend the function") -> Iterator[None]:
+    """Whatever a user's own function raises within is told as a `ValueError`: `what` fails."""
+    try:
+        yield
+    except Exception as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        why = why if len(why) <= 300 else f"{why[:297]}..."
+        if isinstance(error, jax.errors.JAXTypeError):
+            remedy = "it is traced: compute with jax.numpy, and choose with jnp.where"
+        raise ValueError(f"{what}: {why}; {remedy}.") from error
+
+
+def returned(what: str, function: Callable[..., Any], *args: Any) -> Any:
+    """Shapes and types of what a user's function returns, checked as `recordable`.
+
+    **Raises:** `ValueError` for a function that fails, too.
+    """
+    with calling(f"{what} fails"):
+        found = eqx.filter_eval_shape(function, *args)
+    return recordable(what, found)
+
+
+def recordable(what: str, value: Any) -> Any:
+    """What a user's function returned: numbers, arrays, trees of them.
+
+    **Raises:** `ValueError` for something else, or nothing.
+    """
+    leaves = jax.tree.leaves(value)
+    odd = [leaf for leaf in leaves if not _is_recordable(leaf)]
+    if odd or not leaves:
+        found = shown(odd[0]) if odd else "nothing"
+        # Of a module, say, that holds functions besides its arrays.
+        more = odd and len(odd) < len(leaves)
+        remedy = "; of a module return eqx.filter(module, eqx.is_array)" if more else ""
+        raise ValueError(f"{what} must return numbers or arrays, and returns {found}{remedy}.")
+    return value
+
+
+def _is_recordable(leaf: Any) -> bool:
+    dtype = getattr(leaf, "dtype", None)
+    if dtype is None:
+        return isinstance(leaf, (bool, int, float))
+    return jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_)

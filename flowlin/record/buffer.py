@@ -1,0 +1,75 @@
+"""What fills up during a run: changes of whatever is watched, in order of discovery."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
+
+
+class Buffer(eqx.Module):
+    """Changes from a side `old` to a side `new`; slots beyond `count` hold time = inf."""
+
+    time: Float[Array, " K"]
+    uncertainty: Float[Array, " K"]
+    component: Int[Array, " K"]
+    old: Int[Array, " K"]
+    new: Int[Array, " K"]
+    count: Int[Array, ""]
+
+    @staticmethod
+    def empty(capacity: int, dtype: DTypeLike) -> "Buffer":
+        """With room for `capacity` changes."""
+        return Buffer(
+            time=jnp.full(capacity, jnp.inf, dtype),
+            uncertainty=jnp.zeros(capacity, dtype),
+            component=jnp.zeros(capacity, jnp.int32),
+            old=jnp.zeros(capacity, jnp.int8),
+            new=jnp.zeros(capacity, jnp.int8),
+            count=jnp.zeros((), jnp.int32),
+        )
+
+    @property
+    def overflowed(self) -> Bool[Array, ""]:
+        """Whether more has happened than there is room for."""
+        return self.count > self.time.shape[0]
+
+    def grown(self, capacity: int) -> "Buffer":
+        """The same with more room; after an overflow what did not fit is missing."""
+        more = Buffer.empty(capacity - self.time.shape[0], self.time.dtype)
+        return jax.tree.map(lambda a, b: jnp.concatenate([a, b]) if a.ndim else a, self, more)
+
+    def append(
+        self,
+        time: ArrayLike,
+        uncertainty: ArrayLike,
+        component: Int[Array, " m"],
+        old: Int[Array, " m"],
+        new: Int[Array, " m"],
+    ) -> "Buffer":
+        """With those of m components that change; beyond the capacity counted and dropped.
+
+        Times and uncertainties are one for all, or one each.
+        """
+        changed = old != new
+        rank = self.count + jnp.cumsum(changed, dtype=self.count.dtype) - 1
+        at = jnp.where(changed, rank, self.time.shape[0])
+
+        def put(column: Array, values: ArrayLike) -> Array:
+            values = jnp.asarray(values).astype(column.dtype)
+            return column.at[at].set(values, mode="drop", wrap_negative_indices=False)
+
+        return Buffer(
+            time=put(self.time, time),
+            uncertainty=put(self.uncertainty, uncertainty),
+            component=put(self.component, component),
+            old=put(self.old, old),
+            new=put(self.new, new),
+            count=self.count + jnp.sum(changed, dtype=jnp.int32),
+        )
+
+    def until(self, end: Array) -> tuple[Float[Array, " K"], Int[Array, ""]]:
+        """Times and count without what happened after `end`."""
+        time = jnp.where(self.time <= end, self.time, jnp.inf)
+        late = jnp.sum(jnp.isfinite(self.time)) - jnp.sum(jnp.isfinite(time))
+        return time, self.count.astype(int) - late

@@ -1,0 +1,88 @@
+"""Runs of a race, and the event of its pathways reaching a level."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike
+
+from flowlin._tools.arguments import checked, finite_array
+from flowlin._tools.printing import Summary, plural, shown
+from flowlin.events.events import AbstractEvent, event_summary
+from flowlin.events.watch import Direction, Minus, Watch
+from flowlin.networks.base import AbstractModel
+from flowlin.networks.graph import AbstractGraph
+from flowlin.record.event_log import Channel
+from flowlin.runs.gradient_flow import gradient_flow
+from flowlin.theory.race import ABOVE, Race
+
+
+def race_hits(found: Any) -> Summary:
+    """Of how many pathways and modes, and what was said of them."""
+    pathways, modes = found.race.s.shape[-2:]
+    return event_summary(found, f"{plural(pathways, 'pathway')} for {plural(modes, 'mode')}")
+
+
+class Shares(eqx.Module):
+    """Strengths of pathways over those at which they would end alone, (n, K)."""
+
+    race: Race
+
+    def __call__(self, network: AbstractModel) -> Array:
+        assert isinstance(network, AbstractGraph)
+        alone = self.race.alone
+        driven = alone != 0
+        return jnp.where(driven, self.race.strengths(network) / jnp.where(driven, alone, 1.0), 0.0)
+
+
+@checked(rho=finite_array)
+@shown(race_hits)
+class RaceHits(AbstractEvent):
+    """Hitting times of a race: strengths of pathways reaching a share of what each has alone.
+
+    `race.hits(rho)` is `RaceHits(race, rho)`, and says what is counted.
+
+    **Arguments:**
+
+    - `race`: from `theory.race(network, task)`, of the run's network.
+    - `rho`: a share, or an array (n, K) of them, by pathways and modes.
+    - `direction`, `terminate`, `name`: as for `Crossing`.
+
+    **Raises:** `ValueError` for a share that is not finite; in a run of another graph, or for a
+    share of another shape.
+    """
+
+    race: Race
+    rho: ArrayLike
+    direction: Direction = eqx.field(static=True, default=None)
+    terminate: bool = eqx.field(static=True, default=False)
+    name: str = eqx.field(static=True, default="race")
+
+    def watches(self, problem, objective, kinks) -> list[Watch]:
+        """One watch: the shares minus their levels."""
+        del objective, kinks
+        network: Any = problem.network
+        edges = getattr(network, "edges", None)
+        if edges != self.race.network.edges:
+            raise ValueError(
+                f"`events` holds hits of a race of {self.race.network!r}, and `network` is "
+                f"{network!r}; make the race of this one."
+            )
+        shape = self.race.s.shape
+        level = jnp.asarray(self.rho, network.dtype)
+        if level.shape not in ((), shape):
+            raise ValueError(
+                f"`rho` must be a number or have shape {shape}, by pathways and modes, got "
+                f"{level.shape}."
+            )
+        channel = Channel(self.name, shape)
+        function = Minus(Shares(self.race), level)
+        return [Watch(function, channel, direction=self.direction, terminate=self.terminate)]
+
+
+def raced(race: Race, t1: ArrayLike, **options: Any) -> Any:
+    """The run of a race."""
+    return gradient_flow(race.start, race.reduced, t1, **options)
+
+
+ABOVE.update(flow=raced, hits=RaceHits)
