@@ -82,24 +82,27 @@ class ByUnit(AbstractAllowed):
     - `owners`: of each array of the state, whose numbers it holds, and along which axis.
     - `start`: $S_0$ by the owner.
     - `moved`: whether a unit that has grown counts by what it moves.
+    - `apart`: whether owners have one array each, and may be so far apart in size that the squares
+      of the smaller are 0 beside the larger.
     """
 
     rtol: Any
     owners: Owners = eqx.field(static=True)
     start: dict[str, Array]
     moved: bool = eqx.field(static=True)
+    apart: bool = eqx.field(static=True, default=False)
 
     @staticmethod
     def of(problem: Problem, rtol: Any, moved: bool) -> "ByUnit":
         """For the flow of a problem."""
-        network = problem.network
-        owners = problem.owners
-        start = _sizes(jax.tree.leaves(network.parameters), owners)
-        whole = _sizes(jax.tree.leaves(network.parameters), (("", None),) * len(owners))[""]
+        network, owners, apart = problem.network, problem.owners, problem.groups is not None
+        leaves = jax.tree.leaves(network.parameters)
+        start = (_sizes_apart if apart else _sizes)(leaves, owners)
+        whole = _sizes(leaves, (("", None),) * len(owners))[""]
         start = {name: jnp.where(size > 0, size, whole) for name, size in start.items()}
         if problem.trained is not None:
             owners = tuple(o for o, moves in zip(owners, problem.trained, strict=True) if moves)
-        return ByUnit(rtol, owners, lax.stop_gradient(start), moved)  # pyright: ignore
+        return ByUnit(rtol, owners, lax.stop_gradient(start), moved, apart)  # pyright: ignore
 
     @property
     def atol(self) -> Array:
@@ -112,8 +115,8 @@ class ByUnit(AbstractAllowed):
         before, structure = jax.tree.flatten(as_tree(y0))
         after = jax.tree.leaves(as_tree(y1))
         both = list(zip(before, after, strict=True))
-        size = _sizes([jnp.maximum(jnp.abs(a), jnp.abs(b)) for a, b in both], self.owners)
-        change = _sizes([b - a for a, b in both], self.owners)
+        size = self._sizes([jnp.maximum(jnp.abs(a), jnp.abs(b)) for a, b in both])
+        change = self._sizes([b - a for a, b in both])
         scale = {name: self._of(size[name], change[name], self.start[name]) for name in size}
         return like(y0, jax.tree.unflatten(structure, _spread(scale, self.owners, before)))
 
@@ -121,12 +124,15 @@ class ByUnit(AbstractAllowed):
         """By which the first step is chosen: a state of zeros has no size but that of $S_0$."""
         leaves, structure = jax.tree.flatten(as_tree(y0))
         tiny = jnp.finfo(leaves[0].dtype).tiny
-        size = _sizes(leaves, self.owners)
+        size = self._sizes(leaves)
         sizes = {
             name: self.rtol * jnp.maximum(size[name], self.start[name]) + 1e4 * tiny
             for name in size
         }
         return like(y0, jax.tree.unflatten(structure, _spread(sizes, self.owners, leaves)))
+
+    def _sizes(self, leaves: list[Array]) -> dict[str, Array]:
+        return (_sizes_apart if self.apart else _sizes)(leaves, self.owners)
 
     def _of(self, size: Array, change: Array, start: Array) -> Array:
         """The scale of units of this size, with this change and start."""
@@ -149,6 +155,19 @@ def _sizes(leaves: list[Array], owners: Owners) -> dict[str, Array]:
         squares[name] = squares[name] + found if name in squares else found
         counts[name] = counts.get(name, 0) + leaf.size // max(found.size, 1)
     return {name: unit * jnp.sqrt(squares[name] / max(counts[name], 1)) for name in squares}
+
+
+def _sizes_apart(leaves: list[Array], owners: Owners) -> dict[str, Array]:
+    """The same, each number of an owner relative to its largest."""
+    found = {}
+    for leaf, (name, axis) in zip(leaves, owners, strict=True):
+        assert axis is not None
+        rows = jnp.moveaxis(jnp.abs(leaf), axis, 0)
+        rest = tuple(range(1, rows.ndim))
+        largest = jnp.max(rows, axis=rest, keepdims=True)
+        unit = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1)
+        found[name] = jnp.ravel(unit) * jnp.sqrt(jnp.mean((rows / unit) ** 2, axis=rest))
+    return found
 
 
 def _spread(values: dict[str, Array], owners: Owners, leaves: list[Array]) -> list[Array]:
