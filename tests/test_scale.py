@@ -241,6 +241,18 @@ def test_float32_from_small_weights():
     assert float(run.events.first("loss")) == pytest.approx(exact, rel=1e-3)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("start", [1e-20, 1e-36])
+def test_hidden_modes_in_float32(start):
+    """Squares of the smallest columns are 0 beside the largest."""
+    network, task, _, exact = of_a_tree(start)
+    network, task = network.astype("float32"), task.astype("float32")
+    events = fl.ModeHits(fl.theory.modes(task), share=0.5)
+    run = fl.gradient_flow(network, task, 1.2 * np.max(exact), events=events)
+    np.testing.assert_allclose(run.events.first("mode"), exact, rtol=1e-3)
+    assert int(run.stats["num_steps"]) < 1000
+
+
 def aligning(n=10, d=20, m=16, start=1e-6):
     """More inputs than samples and no biases: pairs slide while the units align."""
     rng = np.random.default_rng(0)
