@@ -16,7 +16,7 @@ import flowlin as fl
 warnings.filterwarnings("ignore", r"os\.fork\(\) was called")
 
 KINDS = ("exact", "averaged", "linear", "descent")
-FASTER = 600  # a clock's half minute between two checkpoints is a twentieth of a second
+FASTER = 150
 
 
 def run(kind: str, path: str) -> None:
