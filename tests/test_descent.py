@@ -255,9 +255,8 @@ def test_stochastic_runs_time_the_same_events(tree):
 
 @pytest.mark.data
 @pytest.mark.slow
-@pytest.mark.parametrize("load", [fl.tasks.mnist, fl.tasks.cifar10])
-def test_descent_converges_to_the_flow_on_real_images(data_folder, load):
-    task = load(100)
+def test_descent_converges_to_the_flow_on_real_images(data_folder):
+    task = fl.tasks.mnist(100)
     network = fl.LinearNetwork.init(task, 16, bias_strength=10.0, key=jax.random.key(0))
     modes = fl.theory.modes(task, 10.0)
     hits = fl.ModeHits(modes, 0.25 * modes.full_strength)

@@ -252,7 +252,7 @@ def test_loss_below_uses_the_runs_loss(tree, key):
 
 
 @pytest.mark.slow
-def test_padding_under_vmap_and_jit(tree):
+def test_padding_under_jit_and_vmap(tree):
     keys = jax.random.split(jax.random.key(0), 3)
     networks = jax.vmap(lambda k: fl.LinearNetwork.init(tree, 8, key=k))(keys)
     modes = fl.theory.modes(tree, 1.0)
@@ -272,7 +272,3 @@ def test_padding_under_vmap_and_jit(tree):
         assert np.allclose(first[i], single.events.first("mode"), rtol=1e-9)
         assert np.all(np.isinf(np.asarray(batch.events.time[i, count:])))
         assert np.allclose(batch.final.weights[0][i], single.final.weights[0], rtol=1e-8)
-    jitted = jax.jit(run)(jax.tree.map(lambda a: a[0], networks))
-    assert jitted.events.time.shape == (20,)
-    assert int(jitted.events.count) == int(batch.events.count[0])
-    assert jitted.events.select("mode").time.shape[0] <= 20

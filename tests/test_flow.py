@@ -548,37 +548,3 @@ def test_what_a_stiff_solver_cannot_do_is_said():
     for solver in (fl.RKC(), fl.RecycledBDF()):
         with pytest.raises(ValueError, match="walks with explicit Runge-Kutta solvers"):
             fl.gradient_flow(relu, TREE, 1.0, kinks=fl.ExactKinks(), solver=solver)
-
-
-@slow
-@pytest.mark.parametrize("solver", [fl.RKC(), fl.RecycledBDF()], ids=["RKC", "RecycledBDF"])
-def test_a_stiff_run_with_events_that_is_stopped_and_resumed(tree, aligned, tmp_path, solver):
-    """Equal to one that was not, bit for bit, and to the closed form."""
-    network, modes = aligned
-    rho, ts = 0.5 * modes.full_strength, np.linspace(0, 60, 7)
-
-    def run(name, **options):
-        return fl.gradient_flow(
-            network, tree, 60.0, ts=ts, solver=solver, rtol=1e-6,
-            events=fl.ModeHits(modes, rho), observe={"strengths": modes},
-            checkpoint=tmp_path / name, throw=False, **options,
-        )  # fmt: skip
-
-    stopped = run("a", max_steps=50)
-    assert float(stopped.end) < 60
-    again, flow = run("a"), run("b")
-    assert int(again.stats["num_rejected_steps"]) > 0
-    mine, other = (
-        jax.tree.leaves((f.final, f.losses, f.events.time, f.counts)) for f in (again, flow)
-    )
-    for a, b in zip(mine, other, strict=True):
-        np.testing.assert_array_equal(a, b)
-    a0 = modes.strengths(network, tree)
-    exact = fl.theory.hitting_time(rho, modes.s, modes.d, a0)
-    hits = flow.events.select("mode")
-    assert len(hits) >= 5
-    for time, (k,) in zip(hits.time, hits.index, strict=True):
-        assert float(time) == pytest.approx(float(exact[k]), rel=1e-4)
-    strengths = np.asarray(fl.theory.mode_strength(ts[:, None], modes.s, modes.d, a0))
-    gap = np.abs(np.asarray(flow.observed["strengths"]) - strengths)[:, np.asarray(modes.s) > 0]
-    assert np.max(gap) < 1e-3

@@ -158,11 +158,10 @@ def test_modes_that_rounding_hides_between_layers_are_named():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize("solver", [None, fl.RKC(), fl.RecycledBDF()])
-def test_modes_hidden_in_units_that_have_grown(solver, start):
+def test_modes_hidden_in_units_that_have_grown(solver):
     """Each in turn is 1e-12 of the units that carry those before it."""
-    task = fl.tasks.teacher(20, (2.0, 1.0, 0.5), whiten=True)
+    task, start = fl.tasks.teacher(20, (2.0, 1.0, 0.5), whiten=True), 1e-20
     modes = fl.theory.modes(task)
     half = 0.5 * modes.full_strength
     product = (modes.u * start) @ modes.v.T

@@ -1,7 +1,8 @@
 """Runs under jit, vmap and derivatives by c, tau, an event's level and t1.
 
 Averaged gates, which have no derivative to speak of on few samples, are in tests/test_averaged.py;
-runs over smoothed kinks go the way of the linear ones.
+runs over smoothed kinks go the way of the linear ones. Every other kind is differentiated by the
+scale of its weights in tests/test_contracts.py.
 """
 
 import warnings
@@ -37,7 +38,6 @@ class Kind(NamedTuple):
 RELU, LINEAR = fl.ReLUNetwork, fl.LinearNetwork
 KINDS = {
     "linear": Kind(LINEAR, {"rtol": 1e-10}, 1e-5),
-    "stiff": Kind(LINEAR, {"solver": fl.RKC(), "rtol": 1e-7}, 1e-2),
     "exact": Kind(RELU, {"solver": diffrax.Bosh3(), "rtol": 1e-6}, 2e-2),
 }
 
@@ -99,8 +99,6 @@ def test_forward_derivatives_are_finite_differences(grid):
     np.testing.assert_allclose(slopes[0], finite, atol=kind.error * np.max(np.abs(finite)))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("grid", ["linear", "exact"], indirect=True)  # RKC's: tests/test_rkc.py
 def test_reverse_derivatives_are_those_of_forward_mode(grid):
     kind, values, slopes = grid
     weigh = jnp.linspace(1.0, 2.0, values.shape[1])
