@@ -181,8 +181,9 @@ class Crossing(AbstractEvent):
 class ModeHits(AbstractEvent):
     """Hitting times: mode strengths a_alpha reaching a level (lead paper Sec. 5.4).
 
-    `flow.events.first("mode")` are the first times, (K,). Hits of several levels in one run are
-    told apart by their names: `[ModeHits(modes, share=q, name=f"{q:.0%}") for q in (0.1, 0.9)]`.
+    `flow.events.first("mode")` are the first times, (K,); equal modes (`modes.groups`) have one time,
+    since their strength is the group's. Hits of several levels in one run are told apart by their
+    names: `[ModeHits(modes, share=q, name=f"{q:.0%}") for q in (0.1, 0.9)]`.
 
     **Arguments:**
 

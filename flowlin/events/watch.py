@@ -299,18 +299,28 @@ class ModeGaps(AbstractWatched):
         return jnp.ravel(self(network))[k]
 
     def along(self, network: AbstractModel, path: Path, k: Array) -> Callable[[ArrayLike], Array]:
-        """Of a linear network one input and one output matter: two vectors instead of matrices."""
+        """Of a linear network one input and one output matter: two vectors instead of matrices.
+
+        As many pairs of them as there are modes that are equal to this one.
+        """
         if not isinstance(network, LinearNetwork):
             return _time_by_time(self, network, path, k)
-        seen = path.image(
-            lambda part: self.strengths.seen_by(network.with_parameters(part).parameters, k)
-        )
+        which, shares = (jnp.asarray(table)[k] for table in self.strengths.members)
+
+        def pairs(part: Parameters) -> Parameters:
+            parameters = network.with_parameters(part).parameters
+            return jax.vmap(lambda j: self.strengths.seen_by(parameters, j))(which)
+
+        seen = path.image(pairs)
         one = jnp.ones((1, 1), network.dtype)
         level = jnp.broadcast_to(self.level, self.strengths.u.shape[1:])[k]
 
+        def strength(parameters: Parameters) -> Array:
+            outputs, _ = forward(parameters, network.bias_strength, one, network.activation)
+            return outputs[0, 0]
+
         def gap(t):
-            outputs, _ = forward(seen(t), network.bias_strength, one, network.activation)
-            return outputs[0, 0] - level
+            return jnp.sum(shares.astype(network.dtype) * jax.vmap(strength)(seen(t))) - level
 
         return gap
 

@@ -39,14 +39,23 @@ def modes_summary(found: Any) -> Summary:
     if s is None or d is None:
         rows = [("s", number(found.s)), ("d", number(found.d))]
     else:
-        rows = [("mode", "s", "d", "s/d")]
-        for k in range(min(count, MOST_MODES)):
+        rows, groups = [("mode", "s", "d", "s/d")], found.groups
+        for group in groups[:MOST_MODES]:
+            k = group[0]
             share = s[k] / d[k] if s[k] > 0 and d[k] > 0 else 0.0
-            rows.append((str(k), number(s[k]), number(d[k]), number(share)))
-        rows += [("...", "", "", "")] * (count > MOST_MODES)
+            rows.append((group_name(group), number(s[k]), number(d[k]), number(share)))
+        rows += [("...", "", "", "")] * (len(groups) > MOST_MODES)
     rows.append(("commutator", f"{number(found.commutator, 4)}, 0 where modes decouple"))
     rows.append(("completeness", f"{number(found.completeness)}, 1 where modes span the inputs"))
     return Summary(title, rows)
+
+
+Group = tuple[int, ...]
+
+
+def group_name(group: Group) -> str:
+    """The numbers of equal modes: `3`, or `4-7` of several."""
+    return str(group[0]) if len(group) == 1 else f"{group[0]}-{group[-1]}"
 
 
 # ---- What modes were made from, and whether a network and a task are of it.
@@ -181,6 +190,9 @@ def _is_elsewhere(task: Task) -> bool:
     return isinstance(task.x, jax.Array) and not task.x.is_fully_addressable
 
 
+# Of the largest: singular values, and variances, that are closer are equal.
+SAME = {"float64": 1e-10, "float32": 1e-4}
+ZERO = 1e-10  # of the largest: what is smaller is zero
 LARGEST = 1e19  # its square is what float32 holds; in float64 norms of products of correlations
 
 
@@ -195,6 +207,11 @@ class Modes(eqx.Module):
     (Eqs. 3-4 of the lead paper); c = 0 adds no coordinate. K = min(N_out, N), where N counts
     the input coordinates; modes with s = 0 are kept.
 
+    Modes of the same s > 0 and d are *equal*: any rotation among them leaves the task as it is, so
+    that single ones mean nothing. The strength of each is the mean of
+    its group's, $\frac{1}{m} tr\, U^T (\hat Y^T X / P) V / d$, which no rotation changes; so all
+    of a group reach a level at one time. Their directions follow from the span alone (`settled`).
+
     - `u`: (N_out, K), orthonormal output directions.
     - `s`: (K,), singular values.
     - `v`: (N, K), orthonormal input directions.
@@ -204,6 +221,7 @@ class Modes(eqx.Module):
       decoupled modes (Eq. 4) are exact only where it is zero up to rounding.
     - `completeness`: the share of tr Sigma_x that the v span, in [0, 1]. Below 1, an input
       direction without a mode takes part in the dynamics of large initial weights.
+    - `equal`: the numbers of modes that are equal, such as ((1, 2), (4, 5, 6, 7)).
     - `fingerprint`: (4,), by which other data are told. Modes of one task are not taken for those
       of another, nor those of one c for those of another, wherever a network or a task meets them,
       unless `check=False` says that it is meant. Under `jit` and `vmap` only shapes are compared.
@@ -217,6 +235,13 @@ class Modes(eqx.Module):
     commutator: Float[Array, ""]
     completeness: Float[Array, ""]
     fingerprint: Float[Array, " 4"] | None = None
+    equal: tuple[Group, ...] = eqx.field(static=True, default=())
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The numbers of all modes in order, equal ones together: ((0,), (1, 2), (3,))."""
+        member = {k: group for group in self.equal for k in group}
+        return tuple(dict.fromkeys(member.get(k, (k,)) for k in range(self.s.shape[-1])))
 
     @property
     def full_strength(self) -> Float[Array, " K"]:
@@ -293,18 +318,21 @@ def _mode_strengths(modes: Modes, x: Array, weights: Array | None, linear: bool)
     scaled = jnp.where(d > 0, modes.v / jnp.where(d > 0, d, 1.0), 0.0)
     mass = len(x) if weights is None else weights.sum()
     projected = weighted(modes.augmented(x) @ scaled, weights) / mass
-    return ModeStrengths(modes.u, augment(x, 1.0).T @ projected if linear else projected)
+    projected = augment(x, 1.0).T @ projected if linear else projected
+    return ModeStrengths(modes.u, projected, modes.equal)
 
 
 class ModeStrengths(eqx.Module):
     """Mode strengths of a network, with the task's part multiplied out beforehand.
 
     `projected` is X v / (P d), shape (P, K); for linear networks, whose function is affine,
-    [1; X]^T X v / (P d), shape (1 + N_in, K), so that no sample is looked at again.
+    [1; X]^T X v / (P d), shape (1 + N_in, K), so that no sample is looked at again. `equal` as in
+    `Modes`.
     """
 
     u: Float[Array, "N_out K"]
     projected: Float[Array, "... K"]
+    equal: tuple[Group, ...] = eqx.field(static=True, default=())
 
     def response(self, network: eqx.Module, task: Task) -> Float[Array, "N_out K"]:
         """Outputs' correlation with the modes' inputs, (Yhat^T X / P) v / d, (N_out, K)."""
@@ -322,13 +350,32 @@ class ModeStrengths(eqx.Module):
         return model("network", network).outputs(task.x).T @ self.projected
 
     def __call__(self, network: eqx.Module, task: Task) -> Float[Array, " K"]:
-        """Strengths (K,) of the network's modes."""
-        return jnp.sum(self.u * self.response(network, task), axis=0)
+        """Strengths (K,) of the network's modes; equal modes have the mean of theirs."""
+        strengths = jnp.sum(self.u * self.response(network, task), axis=0)
+        for group in self.equal:
+            members = np.asarray(group)
+            strengths = strengths.at[members].set(jnp.mean(strengths[members]))
+        return strengths
+
+    @property
+    def members(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of every mode the modes that are equal to it, itself included, and their weights, (K, M).
+
+        Rows of fewer than M are filled up by itself, with weight 0.
+        """
+        count = self.u.shape[-1]
+        most = max(map(len, self.equal), default=1)
+        which = np.repeat(np.arange(count)[:, None], most, axis=1)
+        weights = np.eye(1, most).repeat(count, axis=0)
+        for group in self.equal:
+            rows = np.asarray(group)
+            which[rows, : len(group)], weights[rows, : len(group)] = rows, 1 / len(group)
+        return which, weights
 
     def seen_by(self, parameters: Parameters, k: int | Array) -> Parameters:
-        """A linear network as mode k sees it: linear in its parameters, one input, one output.
+        """A linear network as direction k sees it: linear in its parameters, one input, one output.
 
-        Its output for the input 1 is the mode's strength.
+        Its output for the input 1 is the strength along u_k and v_k.
         """
         weights, biases = parameters
         u, scale, direction = self.u[:, k], self.projected[0, k], self.projected[1:, k]
@@ -361,8 +408,9 @@ def modes(task: Task, bias_strength: float | AbstractOwn = 0.0) -> Modes:
 
     Within a group of equal singular values the basis is free; the one that diagonalises Sigma_x
     there is taken, so that modes decouple wherever Sigma_x commutes with Sigma_yx^T Sigma_yx.
-    Where Sigma_x is alike in the group as well (orthonormal inputs, say) the basis is LAPACK's and
-    differs between machines: only the group's span means something, not a hit of one of its modes.
+    Where Sigma_x is alike in the group as well (orthonormal inputs, say) modes are equal, and what
+    is reported of them is the group's: see `Modes`. Numbers are alike that are closer than 1e-10 of
+    the largest, 1e-4 of it in float32. Singular values below 1e-10 of the largest are zero.
 
     **Arguments:**
 
@@ -400,7 +448,7 @@ def modes(task: Task, bias_strength: float | AbstractOwn = 0.0) -> Modes:
     syx, sx = mean_product(y, x, weights), mean_product(x, x, weights)
     rounding = 32 * float(jnp.finfo(task.x.dtype).eps)
     noise = rounding * np.sqrt(np.trace(sx) * average(np.sum(y**2, axis=1), weights))
-    u, s, v, d = _diagonalised(syx, sx, noise)
+    u, s, v, d, groups = _triples(syx, sx, noise, SAME[jnp.dtype(task.x.dtype).name])
     d = np.where(d > rounding * np.trace(sx), d, 0.0)
     square = (v * s**2) @ v.T
     scale = np.linalg.norm(square) * np.linalg.norm(sx)
@@ -414,27 +462,74 @@ def modes(task: Task, bias_strength: float | AbstractOwn = 0.0) -> Modes:
         commutator=jnp.asarray(commutator, task.x.dtype),
         completeness=jnp.asarray(completeness, task.x.dtype),
         fingerprint=jnp.asarray(fingerprint(task)[0], task.x.dtype),
+        equal=tuple(group for group in groups if len(group) > 1),
     )
 
 
-def _diagonalised(
-    syx: np.ndarray, sx: np.ndarray, noise: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """SVD of Sigma_yx whose bases of equal singular values diagonalise Sigma_x."""
+def _triples(
+    syx: np.ndarray, sx: np.ndarray, noise: float, same: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, tuple[Group, ...]]:
+    """SVD of Sigma_yx in a basis that no machine changes, and which modes are equal.
+
+    Singular values closer than `same` times the largest are equal; below that, or `noise`, they
+    are zero. What is zero up to rounding is zero, so that s/d does not become noise over noise.
+    """
     u, s, vt = np.linalg.svd(syx, full_matrices=False)
-    v = vt.T
-    start = 0
-    while start < len(s):
-        stop = start + 1
-        while stop < len(s) and s[start] - s[stop] <= noise:
-            stop += 1
-        if stop - start > 1:
-            block = slice(start, stop)
-            # The same rotation on both sides keeps u diag(s) v^T for equal s.
-            _, rotation = np.linalg.eigh(v[:, block].T @ sx @ v[:, block])
-            rotation = rotation[:, ::-1]
-            v[:, block], u[:, block] = v[:, block] @ rotation, u[:, block] @ rotation
-        start = stop
+    v, s = vt.T, np.where(s > max(noise, ZERO * s[0]), s, 0.0)
+    driven = int(np.sum(s > 0))
+    for group in _runs(s[:driven], same * s[0]):
+        # The same rotation on both sides keeps u diag(s) v^T for equal s.
+        rotation = _turning(v[:, group], sx)
+        u[:, group], v[:, group] = u[:, group] @ rotation, v[:, group] @ rotation
+    if driven < len(s):
+        rest = np.linalg.qr(v[:, :driven], mode="complete")[0][:, driven:]
+        v[:, driven:] = (rest @ _turning(rest, sx))[:, : len(s) - driven]
+        rest = np.linalg.qr(u[:, :driven], mode="complete")[0][:, driven:]
+        u[:, driven:] = settled(rest, len(s) - driven)
     d = np.einsum("ik,ij,jk->k", v, sx, v)
-    # What is zero up to rounding is zero, so that s/d does not become noise over noise.
-    return u, np.where(s > noise, s, 0.0), v, d
+    groups: list[Group] = []
+    for block in _runs(s, same * s[0]):
+        for run in _runs(d[block], same * np.max(d, initial=0.0)):
+            group = block[run]
+            basis = settled(v[:, group])
+            if s[group[0]] > 0:
+                u[:, group] = u[:, group] @ (v[:, group].T @ basis)
+                groups.append(tuple(group.tolist()))
+            else:  # any of them may go with any other
+                groups += [(k,) for k in group.tolist()]
+            v[:, group] = basis
+    return u, s, v, d, tuple(groups)
+
+
+def _turning(span: np.ndarray, sx: np.ndarray) -> np.ndarray:
+    """The rotation of a basis (N, m) that makes its variances diagonal, largest first."""
+    if span.shape[1] < 2:
+        return np.eye(span.shape[1])
+    return np.linalg.eigh(span.T @ sx @ span)[1][:, ::-1]
+
+
+def _runs(values: np.ndarray, same: float) -> list[np.ndarray]:
+    """Numbers of neighbours that are equal, none farther than `same` from the next."""
+    steps = np.flatnonzero(np.abs(np.diff(values)) > same)
+    return np.split(np.arange(len(values)), steps + 1) if len(values) else []
+
+
+TIE = 1e-4  # lengths so close to each other are equal
+
+
+def settled(span: np.ndarray, count: int | None = None) -> np.ndarray:
+    """An orthonormal basis of a span that depends on nothing but the span, (N, count).
+
+    Every coordinate axis has a projection onto the span. The longest, the first one of several,
+    is the first vector; then the same in what is orthogonal to it, and so on.
+
+    **Arguments:** `span`, (N, m) orthonormal; `count` of vectors, None for m.
+    """
+    basis = []
+    for _ in range(span.shape[1] if count is None else count):
+        length = np.linalg.norm(span, axis=1)
+        longest = int(np.argmax(length >= (1 - TIE) * np.max(length)))
+        along = span[longest] / length[longest]
+        basis.append(span @ along)
+        span = span - np.outer(span @ along, along)
+    return np.stack(basis, axis=1) if basis else np.zeros((len(span), 0))

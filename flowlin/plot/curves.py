@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from flowlin._tools.arguments import array as numbers
 from flowlin._tools.arguments import checked, flag, refuse
-from flowlin.measures.modes import Modes
+from flowlin.measures.modes import Modes, group_name
 from flowlin.plot.style import (
     MARKERS,
     TIME,
@@ -112,7 +112,8 @@ def modes(
       times in its log.
     - `closed`: (T, K), a closed form at `flow.ts`, dotted.
     - `share`: draw a d/s, the share of the full strength s/d.
-    - `shown`: which modes, of 0 ... K - 1; None is the first five that the data drive.
+    - `shown`: which modes, of 0 ... K - 1; None is the first five that the data drive, of equal
+      ones the first.
     - `label`: one name for all curves; None names every mode.
 
     **Returns:** the Axes.
@@ -121,7 +122,9 @@ def modes(
     hitting times are asked for that were not watched, or for modes that do not exist.
     """
     full = np.asarray(modes.full_strength)
-    which = list(np.flatnonzero(full > 0)[:5] if shown is None else shown)
+    names = {k: group_name(group) for group in modes.groups for k in group}
+    driven = [group[0] for group in modes.groups if full[group[0]] > 0]
+    which = list(driven[:5] if shown is None else shown)
     if not which or not set(which) <= set(range(len(full))):
         raise ValueError(f"`shown` must be some of the modes 0 ... {len(full) - 1}, got {which}.")
     ax = axes(ax)
@@ -129,9 +132,9 @@ def modes(
     strengths = _strengths(flow, modes) / scale
     how = look(kind_of(flow.final))
     for n, (k, colour) in enumerate(zip(which, shades(how["color"], len(which)), strict=True)):
-        name = f"mode {k}" if label is None else (None if n else label)
+        name = f"mode{'s' * ('-' in names[k])} {names[k]}" if label is None else label
         how["color"] = colour
-        ax.plot(ts, strengths[:, k], **how, label=name)
+        ax.plot(ts, strengths[:, k], **how, label=None if n and label is not None else name)
         ax.axhline(1.0 if share else float(full[k]), color="0.75", linewidth=0.7, zorder=0)
     if closed is not None:
         theory = array("closed", closed, f"{len(ts)} {len(full)}") / scale
