@@ -11,6 +11,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 import jax
 import jaxtyping
+import numpy as np
 import pytest
 
 jax.config.update("jax_enable_x64", True)
@@ -60,11 +61,14 @@ def tree():
     return fl.tasks.hierarchy()
 
 
+ALIGNED = 1e-3 * np.array([1.0, 1.25, 1.5, 1.5, 2.0, 2.0, 2.0, 2.0, 3.0])
+
+
 @pytest.fixture(scope="session")
 def aligned(tree):
-    """A balanced network aligned to the tree's modes, and the modes."""
+    """A balanced network aligned to the tree's modes, equal ones equally strong, and the modes."""
     modes = fl.theory.modes(tree, 1.0)
-    product = (modes.u * jax.numpy.linspace(1e-3, 3e-3, 9)[None]) @ modes.v.T
+    product = (modes.u * ALIGNED[None]) @ modes.v.T
     return fl.LinearNetwork.balanced(tree, product=product, key=jax.random.key(1)), modes
 
 

@@ -58,6 +58,14 @@ def group_name(group: Group) -> str:
     return str(group[0]) if len(group) == 1 else f"{group[0]}-{group[-1]}"
 
 
+def shared(values: Array, equal: tuple[Group, ...]) -> Array:
+    """Numbers per mode (K,), of equal modes their mean."""
+    for group in equal:
+        members = np.asarray(group)
+        values = values.at[members].set(jnp.mean(values[members]))
+    return values
+
+
 # ---- What modes were made from, and whether a network and a task are of it.
 
 MEANT = "or pass `check=False` where other modes are meant, as for a control"
@@ -351,11 +359,7 @@ class ModeStrengths(eqx.Module):
 
     def __call__(self, network: eqx.Module, task: Task) -> Float[Array, " K"]:
         """Strengths (K,) of the network's modes; equal modes have the mean of theirs."""
-        strengths = jnp.sum(self.u * self.response(network, task), axis=0)
-        for group in self.equal:
-            members = np.asarray(group)
-            strengths = strengths.at[members].set(jnp.mean(strengths[members]))
-        return strengths
+        return shared(jnp.sum(self.u * self.response(network, task), axis=0), self.equal)
 
     @property
     def members(self) -> tuple[np.ndarray, np.ndarray]:

@@ -34,7 +34,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from flowlin._tools.arguments import checked
 from flowlin._tools.numerics import arrays, decayed, hypot, in_units, log_growth, quotient, root
-from flowlin.measures.modes import Modes, require_origin
+from flowlin.measures.modes import Modes, require_origin, shared
 from flowlin.networks.kinds import AbstractNetwork
 from flowlin.theory.closed_form import FRACTION, SIZE, START, closed_form
 
@@ -406,7 +406,7 @@ def balanced_strength(network: AbstractNetwork, modes: Modes) -> Float[Array, " 
 
     The a0 to start the closed forms from. The raw strength $u^T W_2 W_1 v$ of a random
     initialisation is negative for about half of the modes, and Eq. 7 then blows up; the balanced
-    part is what grows. With a bias, W_1 is [b, W_1].
+    part is what grows. With a bias, W_1 is [b, W_1]. Equal modes have the mean of theirs.
 
     **Raises:** `ValueError` for a network that has not exactly one hidden layer, or modes of
     another c.
@@ -418,4 +418,4 @@ def balanced_strength(network: AbstractNetwork, modes: Modes) -> Float[Array, " 
     if modes.bias_strength:
         w1 = jnp.concatenate([b1[:, None], w1], axis=1)  # pyright: ignore
     halves = (network.weights[1].T @ modes.u + w1 @ modes.v) / 2
-    return jnp.sum(halves**2, axis=0)
+    return shared(jnp.sum(halves**2, axis=0), modes.equal)

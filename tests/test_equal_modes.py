@@ -1,0 +1,136 @@
+"""Equal modes: a group has one strength and one time, and a basis that no machine changes."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from matplotlib import pyplot as plt
+
+import flowlin as fl
+from tests.tolerances import ROUNDING
+
+TREE = fl.tasks.hierarchy()
+GROUPS = ((0,), (1,), (2, 3), (4, 5, 6, 7))
+NETWORK = fl.LinearNetwork.init(TREE, 16, bias=False, variance=1e-3, key=jax.random.key(0))
+
+
+def noisy(task, size, seed):
+    noise = np.random.default_rng(seed).standard_normal(task.y.shape)
+    return fl.Task(task.x, task.y + size * noise)
+
+
+def turned(modes, seed):
+    """With another basis of every group, as another machine might find it."""
+    rng = np.random.default_rng(seed)
+    u, v = np.array(modes.u), np.array(modes.v)
+    for group in modes.groups:
+        rotation = np.linalg.qr(rng.normal(size=(len(group), len(group))))[0]
+        columns = np.asarray(group)
+        u[:, columns], v[:, columns] = u[:, columns] @ rotation, v[:, columns] @ rotation
+    return eqx.tree_at(lambda m: (m.u, m.v), modes, (jnp.asarray(u), jnp.asarray(v)))
+
+
+@pytest.mark.parametrize("c", [0.0, 1.0])
+def test_the_tree_has_groups(c):
+    modes = fl.theory.modes(TREE, c)
+    assert modes.groups == (*GROUPS, (8,))[: 5 if c else 4]
+    assert modes.equal == ((2, 3), (4, 5, 6, 7))
+    assert "4-7" in repr(modes)
+    x = np.asarray(modes.augmented(TREE.x))
+    syx = np.asarray(TREE.y).T @ x / TREE.samples
+    np.testing.assert_allclose((modes.u * modes.s) @ modes.v.T, syx, atol=ROUNDING)
+    for basis in (modes.u, modes.v):
+        np.testing.assert_allclose(basis.T @ basis, np.eye(len(modes.s)), atol=ROUNDING)
+    np.testing.assert_allclose(
+        np.asarray(modes.v.T @ x.T @ x @ modes.v) / TREE.samples, np.diag(modes.d), atol=ROUNDING
+    )
+
+
+def test_modes_of_one_variance_and_other_strengths_are_not_equal():
+    """Nor those of one strength and other variances, whose directions the inputs tell."""
+    x = np.diag([2.0, 2.0, 1.0, 1.0])
+    modes = fl.theory.modes(fl.Task(x, np.diag([1.0, 0.5, 2.0, 2.0])))
+    assert modes.equal == ((0, 1),)
+    same = fl.theory.modes(fl.Task(x, np.diag([1.0, 1.0, 2.0, 2.0])))
+    np.testing.assert_allclose(same.s, np.full(4, 0.5))
+    assert same.equal == ((0, 1), (2, 3))
+    np.testing.assert_allclose(same.v, np.eye(4), atol=ROUNDING)
+
+
+@pytest.mark.parametrize("size", [1e-14, 1e-12])
+def test_noise_in_the_targets_moves_nothing(size, seed):
+    modes, other = (fl.theory.modes(task, 1.0) for task in (TREE, noisy(TREE, size, seed)))
+    assert other.groups == modes.groups
+    for field in ("u", "s", "v", "d", "full_strength"):
+        np.testing.assert_allclose(getattr(other, field), getattr(modes, field), atol=1e3 * size)
+
+
+@pytest.fixture(scope="module")
+def hits():
+    """When modes have half of their strength, in bases of other machines, and with some noise."""
+
+    def run(task, modes):
+        events = fl.ModeHits(modes, share=0.5)
+        flow = fl.gradient_flow(NETWORK, task, 12.0, events=events, rtol=1e-10)
+        return np.asarray(flow.events.first("mode"))
+
+    modes, near = fl.theory.modes(TREE), noisy(TREE, 1e-12, 1)
+    found = run(TREE, modes), run(TREE, turned(modes, 0)), run(near, fl.theory.modes(near))
+    return found
+
+
+def test_a_group_has_one_time_that_no_basis_changes(hits):
+    first, another, near = hits
+    assert np.all(np.isfinite(first))
+    for group in GROUPS:
+        assert len(set(first[list(group)])) == 1
+    np.testing.assert_allclose(another, first, rtol=1e-9)
+    np.testing.assert_allclose(near, first, rtol=1e-9)
+
+
+def test_strengths_are_the_groups(seed):
+    modes = fl.theory.modes(TREE)
+    strengths = modes.strengths(NETWORK, TREE)
+    for group in modes.groups:
+        columns = np.asarray(group)
+        u, v = modes.u[:, columns], modes.v[:, columns]
+        product = NETWORK.weights[1] @ NETWORK.weights[0]
+        mean = np.trace(u.T @ product @ v) / len(group)
+        np.testing.assert_allclose(strengths[columns], mean, rtol=1e-10, atol=1e-14)
+    for other in (turned(modes, seed), turned(modes, seed + 1)):
+        np.testing.assert_allclose(other.strengths(NETWORK, TREE), strengths, rtol=1e-10)
+        balanced = [fl.theory.balanced_strength(NETWORK, m) for m in (other, modes)]
+        np.testing.assert_allclose(*balanced, rtol=1e-10)
+
+
+def test_a_basis_follows_from_its_span(seed):
+    rng = np.random.default_rng(seed)
+    span = np.linalg.qr(rng.normal(size=(6, 3)))[0]
+    task = fl.Task(np.eye(6), span @ span.T)
+    modes = [fl.theory.modes(noisy(task, 1e-13, k)) for k in (seed, seed + 1)]
+    assert modes[0].equal == ((0, 1, 2),)
+    for one in modes:
+        np.testing.assert_allclose(one.v[:, :3] @ one.v[:, :3].T, span @ span.T, atol=1e-10)
+        np.testing.assert_allclose(one.u, modes[0].u, atol=1e-9)
+        np.testing.assert_allclose(one.v, modes[0].v, atol=1e-9)
+        # The longest projection of an axis is the first vector.
+        lengths = np.linalg.norm(span, axis=1)
+        np.testing.assert_allclose(one.v[np.argmax(lengths), 0], np.max(lengths), rtol=1e-9)
+
+
+def test_float32_has_groups_too():
+    modes = fl.theory.modes(TREE.astype(jnp.float32))
+    assert modes.groups == GROUPS
+    near = fl.theory.modes(noisy(TREE, 1e-6, 0).astype(jnp.float32))
+    assert near.groups == GROUPS
+    np.testing.assert_allclose(near.v, modes.v, atol=1e-4)
+
+
+def test_a_picture_has_one_curve_for_a_group():
+    modes = fl.theory.modes(TREE)
+    flow = fl.gradient_flow(NETWORK, TREE, 12.0, ts=[0.0, 6.0, 12.0], observe={"modes": modes})
+    ax = fl.plot.modes(flow, modes)
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert labels[:4] == ["mode 0", "mode 1", "modes 2-3", "modes 4-7"]
+    plt.close(ax.figure)
