@@ -11,7 +11,6 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 import jax
 import jaxtyping
-import numpy as np
 import pytest
 
 jax.config.update("jax_enable_x64", True)
@@ -20,6 +19,7 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 import flowlin as fl
+from tests.zoo import ALIGNED
 
 pytest_plugins = ["tests.budget"]
 
@@ -59,9 +59,6 @@ def key():
 def tree():
     """The semantic tree, 8 items and 15 features."""
     return fl.tasks.hierarchy()
-
-
-ALIGNED = 1e-3 * np.array([1.0, 1.25, 1.5, 1.5, 2.0, 2.0, 2.0, 2.0, 3.0])
 
 
 @pytest.fixture(scope="session")

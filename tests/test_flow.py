@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 
 import flowlin as fl
 from tests.tolerances import ROUNDING, of_flow, of_time
-from tests.zoo import distance
+from tests.zoo import ALIGNED, distance
 
 TREE = fl.tasks.hierarchy(2)
 X, Y = np.asarray(TREE.x), np.asarray(TREE.y)
@@ -446,10 +446,10 @@ def test_balanced_strength_starts_the_closed_form(tree):
     """A random network: some raw strengths are negative, the balanced parts give hitting times."""
     modes = fl.theory.modes(tree, 1.0)
     rho = 0.5 * modes.full_strength
-    product = (modes.u * np.linspace(1e-3, 3e-3, 9)[None]) @ modes.v.T
+    product = (modes.u * ALIGNED[None]) @ modes.v.T
     network = fl.LinearNetwork.balanced(tree, product=product, key=jax.random.key(1))
     balanced = fl.theory.balanced_strength(network, modes)
-    np.testing.assert_allclose(balanced[:8], np.linspace(1e-3, 3e-3, 9)[:8], rtol=1e-10)
+    np.testing.assert_allclose(balanced[:8], ALIGNED[:8], rtol=1e-10)
     random = fl.LinearNetwork.init(tree, key=jax.random.key(0))
     assert np.any(np.asarray(modes.strengths(random, tree))[:8] < 0)
     a0 = fl.theory.balanced_strength(random, modes)

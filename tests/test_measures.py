@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import flowlin as fl
+from tests.zoo import ALIGNED
 
 measures = fl.measures
 TS = np.array([0.0, 0.4, 0.9999, 1.0, 1.0001, 2.0])
@@ -315,7 +316,7 @@ def test_hidden_vectors_and_their_alignment(tree, aligned):
 
     network, modes = aligned
     (p, q), cosines, _ = at_once(every, network, tree, modes)
-    np.testing.assert_allclose(np.sum(p * q, 1), np.linspace(1e-3, 3e-3, 9), rtol=1e-12)
+    np.testing.assert_allclose(np.sum(p * q, 1), ALIGNED, rtol=1e-12)
     np.testing.assert_allclose(fl.theory.imbalance(p, q), 0, atol=1e-15)
     np.testing.assert_allclose(cosines, 1, rtol=1e-12)
     relu = fl.ReLUNetwork.init(tree, 16, 0.1, bias_strength=2.0, key=jax.random.key(2))

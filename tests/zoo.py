@@ -10,6 +10,9 @@ import flowlin as fl
 
 distance = functools.partial(fl.distance, relative=True)
 
+# Strengths of the tree's nine modes, equal ones' equal.
+ALIGNED = 1e-3 * np.array([1.0, 1.25, 1.5, 1.5, 2.0, 2.0, 2.0, 2.0, 3.0])
+
 
 def times(t1):
     """151 times from 0 to the end: runs that save as many share their programs."""

@@ -103,7 +103,8 @@ def _signed(name: str, tree: np.ndarray) -> np.ndarray:
 def modes_of(name: str, c: float) -> Any:
     """The modes of a toy task that the data can drive: as many for every c."""
     modes, number = fl.theory.modes(task_of(name), c), min(task_of(name).y.shape)
-    cut = {"u": modes.u[:, :number], "s": modes.s[:number]}
+    equal = tuple(group for group in modes.equal if group[-1] < number)
+    cut = {"u": modes.u[:, :number], "s": modes.s[:number], "equal": equal}
     return dataclasses.replace(modes, **cut, v=modes.v[:, :number], d=modes.d[:number])
 
 

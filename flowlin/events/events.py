@@ -181,7 +181,7 @@ class Crossing(AbstractEvent):
 class ModeHits(AbstractEvent):
     """Hitting times: mode strengths a_alpha reaching a level (lead paper Sec. 5.4).
 
-    `flow.events.first("mode")` are the first times, (K,); equal modes (`modes.groups`) have one time,
+    `flow.events.first("mode")` are the first times, (K,). Equal modes (`modes.groups`) have one,
     since their strength is the group's. Hits of several levels in one run are told apart by their
     names: `[ModeHits(modes, share=q, name=f"{q:.0%}") for q in (0.1, 0.9)]`.
 

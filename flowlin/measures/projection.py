@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, cast
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from flowlin._tools.arguments import WORDS, checked, flag, refuse
@@ -12,7 +13,7 @@ from flowlin._tools.arrays import average, widest
 from flowlin._tools.files import storable
 from flowlin._tools.numerics import root
 from flowlin.measures.along import task_or_none, whole
-from flowlin.measures.modes import Modes, require_origin
+from flowlin.measures.modes import Modes, require_origin, shared
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.graph import GatedGraph
 from flowlin.networks.kinds import AbstractNetwork
@@ -28,8 +29,9 @@ def mode_matrix(
     v_\beta / d_\beta$, (K, K).
 
     For a linear network on modes that decouple it is $U^T W V$ with the end-to-end matrix W. Its
-    diagonal are the strengths of `modes.strengths`, which the closed forms speak of; what is off it
-    they drop. Zero in columns with d = 0.
+    diagonal are the strengths, which the closed forms speak of; what is off it they drop. Among
+    equal modes it depends on their basis, but for its trace: their mean is `modes.strengths`. Zero
+    in columns with d = 0.
 
     **Arguments:** `network`, of flowlin or any Equinox module of one sample; `task` and its `modes`
     (bind them with `functools.partial`);
@@ -57,7 +59,8 @@ def mode_shares(network: eqx.Module, task: Task, modes: Modes, *, check: bool = 
 
     With A of `mode_matrix`, $\hat Y$ (P, N_out) and $S = \|\hat Y\|_F^2 / P$:
 
-    - `diagonal`: $\sum_\alpha A_{\alpha\alpha}^2 d_\alpha / S$, the modes by themselves;
+    - `diagonal`: $\sum_\alpha A_{\alpha\alpha}^2 d_\alpha / S$, the modes by themselves, a group of
+      equal modes as a block;
     - `off_diagonal`: $\sum_{\alpha \ne \beta} A_{\alpha\beta}^2 d_\beta / S$, one mode's input in
       another's output;
     - `outside`: $\|\hat Y - X V A^T U^T\|_F^2 / P S$, other outputs and inputs, and what is not
@@ -75,10 +78,13 @@ def mode_shares(network: eqx.Module, task: Task, modes: Modes, *, check: bool = 
     matrix = mode_matrix(network, task, modes, check=check)
     outputs = cast(AbstractModel, network).outputs(task.x)
     squares, total = matrix**2 * modes.d[None], average(jnp.sum(outputs**2, axis=1), task.weights)
-    diagonal = jnp.sum(jnp.diagonal(squares))
+    own = np.eye(len(squares), dtype=bool)
+    for group in modes.equal:
+        own[np.ix_(group, group)] = True
+    diagonal = jnp.sum(jnp.where(own, squares, 0.0))
     rest = outputs - modes.augmented(task.x) @ modes.v @ matrix.T @ modes.u.T
     outside = average(jnp.sum(rest**2, axis=1), task.weights)
-    off = jnp.sum(jnp.where(jnp.eye(len(squares), dtype=bool), 0.0, squares))
+    off = jnp.sum(jnp.where(own, 0.0, squares))
     return ModeShares(diagonal / total, off / total, outside / total)
 
 
@@ -119,15 +125,18 @@ def alignment(
     r"""Cosine $p \cdot q / \|p\| \|q\|$ between the two hidden vectors of every mode, (K,).
 
     Near 0 at a random start, 1 once the mode has grown from small weights: p + q grows while p - q
-    decays. nan for a zero vector.
+    decays. Equal modes have that of their group, with sums over it in place of each product. nan
+    for a zero vector.
 
     **Arguments:** as for `hidden_vectors`.
 
     **Raises:** `ValueError` as `hidden_vectors` does.
     """
     p, q = hidden_vectors(network, task, modes, check=check)
-    size = root(jnp.sum(p**2, axis=1)) * root(jnp.sum(q**2, axis=1))
-    return jnp.sum(p * q, axis=1) / size
+    product, first, second = (
+        shared(jnp.sum(a * b, axis=1), modes.equal) for a, b in ((p, q), (p, p), (q, q))
+    )
+    return product / (root(first) * root(second))
 
 
 # ---- How far apart two networks are in their parameters.
