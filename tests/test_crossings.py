@@ -19,8 +19,9 @@ from flowlin.engine.kinks.policies import IgnoreKinks
 from flowlin.engine.recorder import Recorder
 from flowlin.events.crossings import Step
 from flowlin.events.events import GateSwitches, user_watches
+from flowlin.events.path import Path
 from flowlin.events.search import Brackets, Part
-from flowlin.events.watch import Observer, Path
+from flowlin.events.watch import Observer
 from flowlin.record.event_log import Unresolved
 from flowlin.training.objective import FullData
 from flowlin.training.problem import Problem

@@ -44,7 +44,7 @@ CLIMBS = {
     "flowlin/_tools/files imports flowlin.record.results",
     "flowlin/engine/integrate imports flowlin.runs.run",
     "flowlin/events/events imports flowlin.engine.kinks.policies",
-    "flowlin/events/watch imports flowlin.engine.solvers.bdf_formulas",
+    "flowlin/events/path imports flowlin.engine.solvers.bdf_formulas",
     "flowlin/record/trajectory imports flowlin.measures.along",
     "flowlin/record/trajectory imports flowlin.measures.modes",
 }

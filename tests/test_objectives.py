@@ -22,7 +22,7 @@ from flowlin.engine.kinks.deep_flow import DeepFlow
 from flowlin.engine.kinks.deep_switching import NetworkRule
 from flowlin.engine.solvers.rkc import direction, spectral_radius
 from flowlin.events.order_statistics import Units
-from flowlin.events.watch import Path
+from flowlin.events.path import Path
 from flowlin.networks.base import moving
 from flowlin.networks.modules import ForeignModel
 from flowlin.networks.pathways import count

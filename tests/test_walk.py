@@ -21,7 +21,7 @@ from flowlin.engine.kinks.one_layer import GatedFlow
 from flowlin.engine.kinks.sides import Hyperplanes, box_qp
 from flowlin.engine.kinks.walk import Pieces
 from flowlin.engine.kinks.walk_piece import _Curve, _points
-from flowlin.events.watch import SLOTS, Path
+from flowlin.events.path import SLOTS, Path
 from flowlin.training.problem import Problem
 from tests import numpy_walk
 from tests.tolerances import ROUNDING, of_flow

@@ -20,8 +20,9 @@ from flowlin._tools.series import bracketed_root
 from flowlin.engine.signals import EVENT
 from flowlin.engine.solvers.wrapped import Wrapped
 from flowlin.events.crossings import Step
+from flowlin.events.path import Path
 from flowlin.events.search import Brackets
-from flowlin.events.watch import AbstractWatched, Observer, Path
+from flowlin.events.watch import AbstractWatched, Observer
 from flowlin.record.buffer import Buffer
 from flowlin.record.event_log import Channel, EventLog, Unresolved
 

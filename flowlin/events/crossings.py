@@ -12,8 +12,9 @@ from jaxtyping import Array, Float
 from flowlin._tools.arrays import Parameters, places
 from flowlin._tools.series import evaluated, fitting, nodes
 from flowlin.events.order_statistics import Statistics, Units, crossings
+from flowlin.events.path import Path
 from flowlin.events.search import Brackets, Components, Directions, first_look, searched
-from flowlin.events.watch import Observer, OrderStatistic, Path
+from flowlin.events.watch import Observer, OrderStatistic
 from flowlin.networks.kinds import AbstractNetwork
 
 # ---- How each watched function is looked at within a step.

@@ -22,8 +22,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from flowlin._tools.arrays import Parameters, places
 from flowlin._tools.series import fitting, magnitude, monotone, nodes, restricted
+from flowlin.events.path import Path
 from flowlin.events.search import Brackets, Directions, Part, deepest
-from flowlin.events.watch import Path
 from flowlin.networks.kinds import AbstractNetwork
 
 # ---- Crossings of order statistics: of how many polynomials of a row are positive.

@@ -21,6 +21,7 @@ from flowlin._tools.arrays import (
 from flowlin._tools.files import storable
 from flowlin._tools.numerics import jit_by_array
 from flowlin._tools.printing import Summary, known, number, plural, shown
+from flowlin.measures.singular_triples import SAME, Group, singular_triples
 from flowlin.networks.base import AbstractModel, AbstractOwn
 from flowlin.networks.graph import AbstractGraph
 from flowlin.networks.kinds import AbstractNetwork, GatedLinearNetwork, LinearNetwork
@@ -48,9 +49,6 @@ def modes_summary(found: Any) -> Summary:
     rows.append(("commutator", f"{number(found.commutator, 4)}, 0 where modes decouple"))
     rows.append(("completeness", f"{number(found.completeness)}, 1 where modes span the inputs"))
     return Summary(title, rows)
-
-
-Group = tuple[int, ...]
 
 
 def group_name(group: Group) -> str:
@@ -198,9 +196,6 @@ def _is_elsewhere(task: Task) -> bool:
     return isinstance(task.x, jax.Array) and not task.x.is_fully_addressable
 
 
-# Of the largest: singular values, and variances, that are closer are equal.
-SAME = {"float64": 1e-10, "float32": 1e-4}
-ZERO = 1e-10  # of the largest: what is smaller is zero
 LARGEST = 1e19  # its square is what float32 holds; in float64 norms of products of correlations
 
 
@@ -452,7 +447,7 @@ def modes(task: Task, bias_strength: float | AbstractOwn = 0.0) -> Modes:
     syx, sx = mean_product(y, x, weights), mean_product(x, x, weights)
     rounding = 32 * float(jnp.finfo(task.x.dtype).eps)
     noise = rounding * np.sqrt(np.trace(sx) * average(np.sum(y**2, axis=1), weights))
-    u, s, v, d, groups = _triples(syx, sx, noise, SAME[jnp.dtype(task.x.dtype).name])
+    u, s, v, d, groups = singular_triples(syx, sx, noise, SAME[jnp.dtype(task.x.dtype).name])
     d = np.where(d > rounding * np.trace(sx), d, 0.0)
     square = (v * s**2) @ v.T
     scale = np.linalg.norm(square) * np.linalg.norm(sx)
@@ -468,72 +463,3 @@ def modes(task: Task, bias_strength: float | AbstractOwn = 0.0) -> Modes:
         fingerprint=jnp.asarray(fingerprint(task)[0], task.x.dtype),
         equal=tuple(group for group in groups if len(group) > 1),
     )
-
-
-def _triples(
-    syx: np.ndarray, sx: np.ndarray, noise: float, same: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, tuple[Group, ...]]:
-    """SVD of Sigma_yx in a basis that no machine changes, and which modes are equal.
-
-    Singular values closer than `same` times the largest are equal; below that, or `noise`, they
-    are zero. What is zero up to rounding is zero, so that s/d does not become noise over noise.
-    """
-    u, s, vt = np.linalg.svd(syx, full_matrices=False)
-    v, s = vt.T, np.where(s > max(noise, ZERO * s[0]), s, 0.0)
-    driven = int(np.sum(s > 0))
-    for group in _runs(s[:driven], same * s[0]):
-        # The same rotation on both sides keeps u diag(s) v^T for equal s.
-        rotation = _turning(v[:, group], sx)
-        u[:, group], v[:, group] = u[:, group] @ rotation, v[:, group] @ rotation
-    if driven < len(s):
-        rest = np.linalg.qr(v[:, :driven], mode="complete")[0][:, driven:]
-        v[:, driven:] = (rest @ _turning(rest, sx))[:, : len(s) - driven]
-        rest = np.linalg.qr(u[:, :driven], mode="complete")[0][:, driven:]
-        u[:, driven:] = settled(rest, len(s) - driven)
-    d = np.einsum("ik,ij,jk->k", v, sx, v)
-    groups: list[Group] = []
-    for block in _runs(s, same * s[0]):
-        for run in _runs(d[block], same * np.max(d, initial=0.0)):
-            group = block[run]
-            basis = settled(v[:, group])
-            if s[group[0]] > 0:
-                u[:, group] = u[:, group] @ (v[:, group].T @ basis)
-                groups.append(tuple(group.tolist()))
-            else:  # any of them may go with any other
-                groups += [(k,) for k in group.tolist()]
-            v[:, group] = basis
-    return u, s, v, d, tuple(groups)
-
-
-def _turning(span: np.ndarray, sx: np.ndarray) -> np.ndarray:
-    """The rotation of a basis (N, m) that makes its variances diagonal, largest first."""
-    if span.shape[1] < 2:
-        return np.eye(span.shape[1])
-    return np.linalg.eigh(span.T @ sx @ span)[1][:, ::-1]
-
-
-def _runs(values: np.ndarray, same: float) -> list[np.ndarray]:
-    """Numbers of neighbours that are equal, none farther than `same` from the next."""
-    steps = np.flatnonzero(np.abs(np.diff(values)) > same)
-    return np.split(np.arange(len(values)), steps + 1) if len(values) else []
-
-
-TIE = 1e-4  # lengths so close to each other are equal
-
-
-def settled(span: np.ndarray, count: int | None = None) -> np.ndarray:
-    """An orthonormal basis of a span that depends on nothing but the span, (N, count).
-
-    Every coordinate axis has a projection onto the span. The longest, the first one of several,
-    is the first vector; then the same in what is orthogonal to it, and so on.
-
-    **Arguments:** `span`, (N, m) orthonormal; `count` of vectors, None for m.
-    """
-    basis = []
-    for _ in range(span.shape[1] if count is None else count):
-        length = np.linalg.norm(span, axis=1)
-        longest = int(np.argmax(length >= (1 - TIE) * np.max(length)))
-        along = span[longest] / length[longest]
-        basis.append(span @ along)
-        span = span - np.outer(span @ along, along)
-    return np.stack(basis, axis=1) if basis else np.zeros((len(span), 0))

@@ -1,0 +1,127 @@
+"""The network's parameters along one step of a solver."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import ArrayLike, PyTree
+
+from flowlin._tools.arrays import Parameters, as_parameters, with_axes
+from flowlin.engine.solvers.bdf_formulas import NordsieckInterpolation
+
+Image = TypeVar("Image")
+
+SLOTS = 8  # equal parts of a step of several pieces, each within one of them
+
+DEGREES = {
+    diffrax.LocalLinearInterpolation: 1,
+    diffrax.ThirdOrderHermitePolynomialInterpolation: 3,
+    diffrax.Dopri5.interpolation_cls: 4,
+    diffrax.Tsit5.interpolation_cls: 4,
+    NordsieckInterpolation: 5,
+    diffrax.Dopri8.interpolation_cls: 6,
+}
+
+
+class Path(eqx.Module):
+    """Dense output of one step, from `t0` to `t1`.
+
+    `dense` is what the solver hands to its interpolation, and `start` the state at `t0`. `back` is
+    the linear map from states to parameters, where a run is solved in other coordinates.
+    """
+
+    interpolation_cls: Callable[..., Any] = eqx.field(static=True)
+    t0: Any
+    t1: Any
+    dense: dict[str, PyTree]
+    start: Parameters
+    back: Callable[[Parameters], Parameters] | None = None
+
+    def __call__(self, t: ArrayLike) -> Parameters:
+        """The parameters at time t."""
+        return as_parameters(self.back, self.state(t))
+
+    def state(self, t: ArrayLike) -> Parameters:
+        """The solver's state at time t."""
+        return self._evaluate(self.dense, t)
+
+    @property
+    def degree(self) -> int | None:
+        """The degree of the parameters as a polynomial in time; None where that is not known."""
+        # The Hermite cubic comes as the bound method that takes stages.
+        kind = getattr(self.interpolation_cls, "__self__", self.interpolation_cls)
+        return DEGREES.get(kind)
+
+    def times(self, fractions: ArrayLike) -> Any:
+        """The times at fractions (n,) of the step's *parts*.
+
+        Where the step is a chain of pieces, whose joints are kinks, these are spread so that
+        each multiple of an eighth lies within one piece or at a joint.
+        """
+        if "pieces" not in self.dense:
+            return self.t0 + (self.t1 - self.t0) * fractions
+        starts, ends = self.dense["pieces"].starts, self.dense["pieces"].ends
+        count = jnp.maximum(jnp.sum(jnp.isfinite(starts)), 1)
+        pieces, parts = (jnp.asarray(table)[count - 1] for table in _spread(len(starts)))
+        marks = starts[pieces] + (ends[pieces] - starts[pieces]) * parts.astype(starts.dtype)
+        marks = jnp.append(marks, ends[count - 1])
+        # Linear in between: hat functions, each one at a mark and zero at all others.
+        at = jnp.asarray(fractions)[..., None] * SLOTS
+        slots = with_axes(np.arange(SLOTS + 1, dtype=at.dtype), at.ndim - 1)
+        away = jnp.abs(at - slots)
+        hats = jnp.maximum(1 - away, 0).astype(marks.dtype)
+        return jnp.matmul(hats, marks, precision="highest")
+
+    def image(self, affine: Callable[[Parameters], Image]) -> Callable[[Any], Image]:
+        """`affine` of the parameters, an affine map, as a function of time.
+
+        A dense output that adds states and velocities with coefficients in time commutes with
+        the map's linear part, which is then taken of each of these once, however often the time
+        is asked for. What does not move makes the rest, the map of no parameters.
+        """
+        if not all(self._adds(part) for part in self.dense.values()):
+            return lambda t: affine(self(t))
+        rest = affine(as_parameters(self.back, jax.tree.map(jnp.zeros_like, self.start)))
+
+        def linear(part: PyTree) -> Image:
+            image = affine(as_parameters(self.back, part))
+            return jax.tree.map(jnp.subtract, image, rest)
+
+        images = {
+            name: linear(part) if self._is_one(part) else jax.vmap(linear)(part)
+            for name, part in self.dense.items()
+        }
+        return lambda t: jax.tree.map(jnp.add, self._evaluate(images, t), rest)
+
+    def _evaluate(self, dense: dict[str, PyTree], t: ArrayLike) -> Any:
+        return self.interpolation_cls(t0=self.t0, t1=self.t1, **dense).evaluate(t)
+
+    def _adds(self, part: PyTree) -> bool:
+        """Whether this is one state or velocity, or a stack of them."""
+        return self._is_one(part) or self._is_one(jax.eval_shape(_first, part))
+
+    def _is_one(self, part: PyTree) -> bool:
+        same = jax.tree.structure(part) == jax.tree.structure(self.start)
+        return same and _shapes(part) == _shapes(self.start)
+
+
+@functools.cache
+def _spread(most: int) -> tuple[np.ndarray, np.ndarray]:
+    """For 1 to `most` pieces, the piece in which each slot begins, and at which part of it."""
+    count, slot = np.arange(1, most + 1)[:, None], np.arange(SLOTS)
+    piece = slot * count // SLOTS
+    first, after = -(-piece * SLOTS // count), -(-(piece + 1) * SLOTS // count)
+    return piece, (slot - first) / (after - first)
+
+
+def _first(part: PyTree) -> Any:
+    return jax.tree.map(lambda a: a[0] if a.ndim else a, part)
+
+
+def _shapes(tree: PyTree) -> list[tuple[int, ...]]:
+    return [a.shape for a in jax.tree.leaves(tree)]

@@ -1,0 +1,79 @@
+"""Singular value decompositions in a basis that no machine changes."""
+
+import numpy as np
+
+Group = tuple[int, ...]  # the numbers of triples that are equal
+
+# Of the largest: singular values, and variances, that are closer are equal.
+SAME = {"float64": 1e-10, "float32": 1e-4}
+ZERO = 1e-10  # of the largest: what is smaller is zero
+TIE = 1e-4  # lengths so close to each other are equal
+
+
+def singular_triples(
+    syx: np.ndarray, sx: np.ndarray, noise: float, same: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, tuple[Group, ...]]:
+    """SVD of Sigma_yx in a basis that no machine changes, and which modes are equal.
+
+    Neighbours that are closer than `same` of the largest are equal, singular values as variances.
+    Singular values below `ZERO` of the largest, or `noise`, are zero, so that s/d does not become
+    noise over noise; there inputs and outputs are turned by themselves.
+
+    **Returns:** `u`, `s`, `v`, the variances `d` of the v, and the groups, most of them of one.
+    """
+    u, s, vt = np.linalg.svd(syx, full_matrices=False)
+    v, s = vt.T, np.where(s > max(noise, ZERO * s[0]), s, 0.0)
+    driven = int(np.sum(s > 0))
+    for group in _runs(s[:driven], same * s[0]):
+        # The same rotation on both sides keeps u diag(s) v^T for equal s.
+        rotation = _turning(v[:, group], sx)
+        u[:, group], v[:, group] = u[:, group] @ rotation, v[:, group] @ rotation
+    if driven < len(s):
+        rest = np.linalg.qr(v[:, :driven], mode="complete")[0][:, driven:]
+        v[:, driven:] = (rest @ _turning(rest, sx))[:, : len(s) - driven]
+        rest = np.linalg.qr(u[:, :driven], mode="complete")[0][:, driven:]
+        u[:, driven:] = settled(rest, len(s) - driven)
+    d = np.einsum("ik,ij,jk->k", v, sx, v)
+    groups: list[Group] = []
+    for block in _runs(s, same * s[0]):
+        for run in _runs(d[block], same * np.max(d, initial=0.0)):
+            group = block[run]
+            basis = settled(v[:, group])
+            if s[group[0]] > 0:
+                u[:, group] = u[:, group] @ (v[:, group].T @ basis)
+                groups.append(tuple(group.tolist()))
+            else:  # any of them may go with any other
+                groups += [(k,) for k in group.tolist()]
+            v[:, group] = basis
+    return u, s, v, d, tuple(groups)
+
+
+def _turning(span: np.ndarray, sx: np.ndarray) -> np.ndarray:
+    """The rotation of a basis (N, m) that makes its variances diagonal, largest first."""
+    if span.shape[1] < 2:
+        return np.eye(span.shape[1])
+    return np.linalg.eigh(span.T @ sx @ span)[1][:, ::-1]
+
+
+def _runs(values: np.ndarray, same: float) -> list[np.ndarray]:
+    """Numbers of neighbours that are equal, none farther than `same` from the next."""
+    steps = np.flatnonzero(np.abs(np.diff(values)) > same)
+    return np.split(np.arange(len(values)), steps + 1) if len(values) else []
+
+
+def settled(span: np.ndarray, count: int | None = None) -> np.ndarray:
+    """An orthonormal basis of a span that depends on nothing but the span, (N, count).
+
+    Every coordinate axis has a projection onto the span. The longest, the first one of several,
+    is the first vector; then the same in what is orthogonal to it, and so on.
+
+    **Arguments:** `span`, (N, m) orthonormal; `count` of vectors, None for m.
+    """
+    basis = []
+    for _ in range(span.shape[1] if count is None else count):
+        length = np.linalg.norm(span, axis=1)
+        longest = int(np.argmax(length >= (1 - TIE) * np.max(length)))
+        along = span[longest] / length[longest]
+        basis.append(span @ along)
+        span = span - np.outer(span @ along, along)
+    return np.stack(basis, axis=1) if basis else np.zeros((len(span), 0))
