@@ -148,11 +148,14 @@ def report(runs: list[Run], given: argparse.Namespace) -> None:
         hits = [np.asarray(ran.events.first("mode")) for ran in (run.flow, run.descent)]
         exact = np.asarray(fl.theory.hitting_time(run.rho, run.modes.s, run.modes.d, run.a0))
         exact = np.where(exact <= given.t1, exact, np.inf)
-        for mode, (f, e, d) in enumerate(zip(hits[0], exact, hits[1], strict=True)):
+        for group in run.modes.groups:  # equal modes have one time
+            mode = group[0]
             if run.modes.s[mode] == 0:
                 continue
+            f, e, d = hits[0][mode], exact[mode], hits[1][mode]
+            name = str(mode) if len(group) == 1 else f"{mode}-{group[-1]}"
             print(
-                f"{run.name:<16}{mode:>5}{float(run.modes.s[mode]):>9.4f}{cell(f):>12}"
+                f"{run.name:<16}{name:>5}{float(run.modes.s[mode]):>9.4f}{cell(f):>12}"
                 f"{cell(e):>13}{percent(e, f):>9}{cell(d):>12}{percent(d, f):>9}"
             )
     for modes in (runs[0].modes, runs[2].modes):
@@ -224,7 +227,7 @@ def draw_modes(ax: plt.Axes, runs: list[Run]) -> None:
     handles.append(Line2D([], [], color="0.3", marker="o", markerfacecolor="white", linestyle="",
                           label="located hit"))  # fmt: skip
     ax.legend(handles=handles, frameon=False, fontsize=8, loc="lower right")
-    ax.set_title("with bias: first five modes")
+    ax.set_title("with bias: the first modes")
 
 
 def draw_ratios(ax: plt.Axes, runs: list[Run], most: int = 10) -> None:
@@ -233,16 +236,15 @@ def draw_ratios(ax: plt.Axes, runs: list[Run], most: int = 10) -> None:
     The loss, a sum over modes, hides that modes without bias are late or early by unlike factors.
     """
     for bias, face, dash in ((True, None, "-"), (False, "white", "--")):
-        linear, relu = (
-            np.asarray(next(r for r in runs if (r.kind, r.bias) == (kind, bias)).flow.events.first(
-                "mode")) for kind in ("linear", "ReLU")
-        )  # fmt: skip
-        known = np.flatnonzero(np.isfinite(linear) & np.isfinite(relu))[:most]
+        pair = [next(r for r in runs if (r.kind, r.bias) == (k, bias)) for k in ("linear", "ReLU")]
+        linear, relu = (np.asarray(run.flow.events.first("mode")) for run in pair)
+        firsts = np.array([group[0] for group in pair[0].modes.groups])
+        known = firsts[np.isfinite(linear[firsts]) & np.isfinite(relu[firsts])][:most]
         ax.plot(known + 1, relu[known] / linear[known], "o", linestyle=dash,
                 color=fl.plot.COLOURS["relu"], markerfacecolor=face,
                 label="with bias" if bias else "without bias")  # fmt: skip
     ax.axhline(1, color="0.6", linewidth=0.8, zorder=0)
-    ax.set(xlabel="mode, by singular value", ylabel="hitting time, ReLU / linear",
+    ax.set(xlabel="mode (of equal ones the first)", ylabel="hitting time, ReLU / linear",
            title="by which factor ReLU networks are late", xlim=(0.5, None))  # fmt: skip
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.legend(frameon=False, fontsize=8, ncols=2)
