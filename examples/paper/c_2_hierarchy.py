@@ -100,8 +100,7 @@ def compute(size: Size) -> Data:
         start = jax.tree.map(lambda z: z[0], flow.networks)
         a0 = fl.theory.balanced_strength(start, modes)
         closed["Eq. 13, balanced part"].append(fl.theory.hitting_time(rho, modes.s, modes.d, a0))
-        p, q = fl.measures.hidden_vectors(start, None, modes)
-        raw, lam = jnp.sum(p * q, axis=1), fl.theory.imbalance(p, q)
+        raw, lam = fl.theory.mode_starts(start, modes)
         closed["modes of any imbalance"].append(
             fl.theory.unbalanced_hitting_time(rho, modes.s, modes.d, raw, lam)
         )

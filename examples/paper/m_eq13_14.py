@@ -79,9 +79,9 @@ def compute(size: Size) -> Data:
     raw, imbalance, clock = [], [], []
     for seed in range(size.seeds):
         network = start(Case("tree", "relu", 1.0, seed), size.setting)
-        p, q = fl.measures.hidden_vectors(network, task, modes)
-        raw.append(np.sum(p * q, axis=1))
-        imbalance.append(fl.theory.imbalance(p, q))
+        strength, between = fl.theory.mode_starts(network, modes)
+        raw.append(strength)
+        imbalance.append(between)
         if seed < size.clocks:
             slowed = fl.theory.slowed_clock(fl.theory.early_phase(network, task), modes)
             clock.append(float(slowed.delays(0.5 * modes.full_strength)[0]))
@@ -112,7 +112,7 @@ def _hits(size: Size, setting: Setting) -> Hits:
 def _aligned(size: Size) -> tuple[np.ndarray, np.ndarray]:
     """Hits and a_0 of balanced weights that are aligned to the modes."""
     modes, task = modes_of("tree", 1.0), task_of("tree")
-    a0 = np.linspace(1e-3, 8e-3, len(modes.s))
+    a0 = 1e-3 * np.array([group[0] + 1.0 for group in modes.groups for _ in group])
     network = fl.LinearNetwork.balanced(
         task,
         hidden=(size.setting.hidden,),

@@ -39,6 +39,7 @@ from flowlin.theory.two_layer import gating_delay as gating_delay
 from flowlin.theory.two_layer import hitting_time as hitting_time
 from flowlin.theory.two_layer import imbalance as imbalance
 from flowlin.theory.two_layer import inflection_levels as inflection_levels
+from flowlin.theory.two_layer import mode_starts as mode_starts
 from flowlin.theory.two_layer import mode_strength as mode_strength
 from flowlin.theory.two_layer import mode_vectors as mode_vectors
 from flowlin.theory.two_layer import mode_weights as mode_weights

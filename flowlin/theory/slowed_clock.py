@@ -28,11 +28,11 @@ from flowlin._tools.arguments import array, checked, number
 from flowlin._tools.arrays import is_traced
 from flowlin._tools.printing import Summary, first, shown
 from flowlin.engine.kinks.sides import ON
-from flowlin.measures.modes import Modes, require_origin
+from flowlin.measures.modes import Modes, require_origin, shared
 from flowlin.record.linearization import LinearizationTime
 from flowlin.theory.closed_form import TIME, nan_of, unless
 from flowlin.theory.early_phase import EarlyPhase, compiled, early_phase_summary
-from flowlin.theory.two_layer import imbalance, unbalanced_hitting_time
+from flowlin.theory.two_layer import mode_starts, unbalanced_hitting_time
 
 
 def slowed_clock_summary(found: Any) -> Summary:
@@ -165,6 +165,7 @@ class SlowedClock(eqx.Module):
         growth = jnp.exp(jnp.outer(self.modes.s, held) / self.early.mode_tau)
         plus = jnp.sum(jnp.where(on[None], (p + q) / 2 * growth, 0.0) ** 2, axis=1)
         minus = jnp.sum(jnp.where(on[None], (p - q) / 2 / growth, 0.0) ** 2, axis=1)
+        plus, minus = (shared(part, self.modes.equal) for part in (plus, minus))
         return plus - minus, 4 * jnp.sqrt(plus * minus)
 
     @checked(rho=array, share=_share)
@@ -176,8 +177,7 @@ class SlowedClock(eqx.Module):
         there. In place of `gating_delay`, which takes live units for always-on ones.
         """
         rho = self._levels(rho)
-        p, q = self.modes.hidden_vectors(self.early.start)
-        start = jnp.sum(p * q, axis=1), imbalance(p, q)
+        start = mode_starts(self.early.start, self.modes)
         linear = unbalanced_hitting_time(
             rho, self.modes.s, self.modes.d, *start, self.early.mode_tau
         )

@@ -419,3 +419,24 @@ def balanced_strength(network: AbstractNetwork, modes: Modes) -> Float[Array, " 
         w1 = jnp.concatenate([b1[:, None], w1], axis=1)  # pyright: ignore
     halves = (network.weights[1].T @ modes.u + w1 @ modes.v) / 2
     return shared(jnp.sum(halves**2, axis=0), modes.equal)
+
+
+@checked
+def mode_starts(
+    network: AbstractNetwork, modes: Modes, *, check: bool = True
+) -> tuple[Float[Array, " K"], Float[Array, " K"]]:
+    r"""Strength $a_0 = p \cdot q$ and imbalance of a two-layer network's modes, (K,) each.
+
+    What `unbalanced_strength` and its kin start from, of the hidden vectors $p = W_2^T u$ and
+    $q = W_1 v$. Of equal modes squares and products are means over the group, which no basis
+    changes: $\lambda^2 = \langle \|p + q\|^2 \rangle \langle \|p - q\|^2 \rangle$.
+
+    **Raises:** `ValueError` for a network that has not exactly one hidden layer, and for modes of
+    another c, unless `check=False`.
+    """
+    p, q = modes.hidden_vectors(network, check=check)
+    plus, minus, strength = (
+        shared(jnp.sum(a * b, axis=1), modes.equal)
+        for a, b in ((p + q, p + q), (p - q, p - q), (p, q))
+    )
+    return strength, root(plus) * root(minus)
