@@ -87,6 +87,7 @@ class RecorderState(eqx.Module):
 
     inner: PyTree
     values: Float[Array, " C"]  # watched values at the start of the next step
+    speed: Float[Array, " C"]  # how fast they changed in the last one
     log: Buffer  # its sides are signs; see `event_log`
     end: Float[Array, ""]  # time of the first terminating event, else inf
     doubts: Unresolved
@@ -118,6 +119,7 @@ class Recorder(Wrapped[RecorderState]):
         return RecorderState(
             inner=self.solver.init(terms, t0, t1, y0, args),
             values=values,
+            speed=jnp.full_like(values, jnp.inf),
             log=log,
             end=end,
             doubts=Unresolved.none(dtype),
@@ -137,7 +139,8 @@ class Recorder(Wrapped[RecorderState]):
         )
         path = Path(self.solver.interpolation_cls, t0, t1, dense, y0, self.back)
         reached, off = (None if y is None else as_parameters(self.back, y) for y in (y1, error))
-        step = Step(self.observer, path, reached, off, solver_state.values)
+        before = solver_state.values
+        step = Step(self.observer, path, reached, off, before, solver_state.speed)
         found = Brackets.empty(solver_state.values.shape[0], solver_state.doubts)
         found, values = step.looked_through(found)
         log, end = self._logged(step, found, (solver_state.log, solver_state.end))
@@ -152,6 +155,7 @@ class Recorder(Wrapped[RecorderState]):
         state = RecorderState(
             inner=inner,
             values=values,
+            speed=lax.stop_gradient(jnp.abs(values - before) / (t1 - t0)).astype(values.dtype),
             log=log,
             end=end,
             doubts=found.closed(t0, t1),

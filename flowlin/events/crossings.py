@@ -29,6 +29,7 @@ class Plan(NamedTuple):
     - `counted`: order statistics of polynomials, in groups of the same polynomials.
     - `exact`: polynomials that are sampled together with others.
     - `apart`: polynomials that are sampled by themselves, by the number of nodes that it takes.
+    - `calm`: what moves no faster than the run itself, see `NEAR`.
     - `smooth`: all others.
     - `points`: nodes at which `exact` and `smooth` are sampled.
     """
@@ -37,6 +38,7 @@ class Plan(NamedTuple):
     counted: list[list[int]]
     exact: list[int]
     apart: dict[int, list[int]]
+    calm: list[int]
     smooth: list[int]
     points: int
 
@@ -47,7 +49,7 @@ class Plan(NamedTuple):
         A polynomial of degree k in the parameters is one of degree k p in time where the dense
         output has degree p, so k p + 1 nodes tell all of it.
         """
-        ends, exact, smooth, points = [], [], [], LEAST
+        ends, exact, calm, smooth, points = [], [], [], [], LEAST
         groups: dict[tuple[int, int], list[int]] = {}
         apart: dict[int, list[int]] = {}
         network, times = observer.network, jax.ShapeDtypeStruct((1,), jnp.result_type(path.t0))
@@ -58,7 +60,7 @@ class Plan(NamedTuple):
             if watch.monotone:
                 ends.append(i)
             elif degree is None or path.degree is None:
-                smooth.append(i)
+                (calm if function.calm else smooth).append(i)
             elif isinstance(function, OrderStatistic):
                 rows = function.preactivations
                 groups.setdefault((rows.end, rows.layer), []).append(i)
@@ -67,7 +69,7 @@ class Plan(NamedTuple):
                 points = max(points, degree * path.degree + 1)
             else:
                 apart.setdefault(degree * path.degree + 1, []).append(i)
-        return Plan(ends, list(groups.values()), exact, apart, smooth, points)
+        return Plan(ends, list(groups.values()), exact, apart, calm, smooth, points)
 
     @property
     def together(self) -> list[int]:
@@ -80,6 +82,10 @@ class Plan(NamedTuple):
         return [(self.points, self.exact)][: len(self.exact)] + list(self.apart.items())
 
 
+# What is calm is looked at within a step only if it came nearer to zero than so many times what it
+# changed by in this step, or would have at the speed of the one before: a look may cost as much as
+# the step, and far from its level a smooth function has no root.
+NEAR = 2.0
 NODES = 9  # points per part of a step, where functions that are not polynomials are searched
 # How much may be beyond what the points show: see `expansion.looked_at`.
 AT_FIRST, IN_PARTS, EXACTLY = 100.0, 16.0, 0.0
@@ -92,7 +98,8 @@ class Step(eqx.Module):
 
     - `path`: its dense output; `end`: the parameters at its end.
     - `error`: the estimate of their error, or None.
-    - `before`: (C,), watched values at its start.
+    - `before`: (C,), watched values at its start; `speed`: (C,), how fast they changed in the step
+      before, inf if there was none.
     """
 
     observer: Observer
@@ -100,6 +107,7 @@ class Step(eqx.Module):
     end: Parameters
     error: Parameters | None
     before: Float[Array, " C"]
+    speed: Float[Array, " C"]
 
     def looked_through(self, found: Brackets) -> tuple[Brackets, Float[Array, " C"]]:
         """Brackets of all crossings, and the watched values at the end; blind to derivatives."""
@@ -113,7 +121,10 @@ class Step(eqx.Module):
         found = self._monotone(plan.ends, after, found)
         for count, which in plan.polynomials:
             found = self._exact(count, which, values, after, found)
-        found = self._smooth(plan, values, after, found)
+        if plan.smooth:
+            table = jnp.concatenate([values[i] for i in plan.smooth], axis=1)
+            found = self._smooth(plan.smooth, plan.points, table, after, found)
+        found = self._calm(plan.calm, after, found)
         for group in plan.counted:
             found = self._counted(group, values[group[0]], after, found)
         return found, after
@@ -159,7 +170,7 @@ class Step(eqx.Module):
 
     def _after(self, plan: Plan, values: dict[int, Array]) -> Float[Array, " C"]:
         """The watched values at the end of the step."""
-        ends = {i: self.observer.of([i], self.end) for i in plan.ends}
+        ends = {i: self.observer.of([i], self.end) for i in plan.ends + plan.calm}
         for group in plan.counted:
             ends |= {i: self._statistic(i).excess(values[group[0]]) for i in group}
         parts = [ends[i] if i in ends else values[i][-1] for i in range(len(self.observer.watches))]
@@ -250,14 +261,26 @@ class Step(eqx.Module):
 
         return jax.vmap(lambda k: self.observer.switch(k, moved))(number)
 
-    def _smooth(
-        self, plan: Plan, values: dict[int, Array], after: Array, found: Brackets
-    ) -> Brackets:
-        """With the crossings of what is no polynomial."""
-        if not plan.smooth:
+    def _calm(self, which: list[int], after: Array, found: Brackets) -> Brackets:
+        """With the crossings of what is calm, by looks within the step only where it is near."""
+        if not which:
             return found
-        number = self.observer.numbers(plan.smooth)
-        table = jnp.concatenate([values[i] for i in plan.smooth], axis=1)
+        number = self.observer.numbers(which)
+        before, end, length = self.before[number], after[number], self.path.t1 - self.path.t0
+        moved = jnp.maximum(jnp.abs(end - before), self.speed[number] * length)
+        far = jnp.minimum(jnp.abs(before), jnp.abs(end)) > NEAR * moved
+
+        def looked() -> Brackets:
+            table = lax.map(lambda t: self._at(t, which), self._nodes(LEAST))
+            return self._smooth(which, LEAST, table.astype(self.before.dtype), after, found)
+
+        return lax.cond(jnp.all(far), lambda: found, looked)
+
+    def _smooth(
+        self, which: list[int], points: int, table: Array, after: Array, found: Brackets
+    ) -> Brackets:
+        """With the crossings of what is no polynomial, by its values at all nodes but the first."""
+        number = self.observer.numbers(which)
         table = jnp.concatenate([self.before[number][None], table])
 
         def times(low, high):
@@ -265,18 +288,18 @@ class Step(eqx.Module):
             return self.path.times(low + (high - low) * fractions).astype(table.dtype)
 
         def sample(low, high, wanted):
-            return lax.map(lambda t: self._wanted(plan.smooth, wanted, t), times(low, high))
+            return lax.map(lambda t: self._wanted(which, wanted, t), times(low, high))
 
         them = self._components(number, after, sample, times, IN_PARTS)
         start = jnp.asarray(self.path.t0, table.dtype)[None]
-        first = jnp.concatenate([start, self._nodes(plan.points)])
+        first = jnp.concatenate([start, self._nodes(points)])
         todo, found = first_look(them, table, first, AT_FIRST, found)
 
         def error():
             if self.error is None:
                 return jnp.zeros(number.shape, table.dtype)
             off = jax.tree.map(jnp.add, self.end, self.error)
-            return jnp.abs(self.observer.of(plan.smooth, off) - after[number])
+            return jnp.abs(self.observer.of(which, off) - after[number])
 
         moved = lax.cond(jnp.any(todo), error, lambda: jnp.zeros(number.shape, table.dtype))
         moved = moved + self._rounding(after)[number]

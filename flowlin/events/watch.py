@@ -36,6 +36,11 @@ class AbstractWatched(eqx.Module):
         """Its degree as a polynomial in the parameters; None for other functions."""
 
     @property
+    def calm(self) -> bool:
+        """Whether it moves no faster than what the run itself descends, whose steps resolve it."""
+        return False
+
+    @property
     @abc.abstractmethod
     def scale(self) -> ArrayLike:
         """Size of the level that was taken off: the rounding of values near zero is of this."""
@@ -152,6 +157,9 @@ class OnTask(eqx.Module):
         return self.function(network.module, self.task)
 
 
+MANY_SAMPLES = 1000  # from which on a mode of a network that is not linear is calm
+
+
 class ModeGaps(AbstractWatched):
     """Mode strengths minus a level, shape (K,)."""
 
@@ -166,6 +174,11 @@ class ModeGaps(AbstractWatched):
     def scale(self) -> ArrayLike:
         """The largest level's: weak modes are differences of what strong ones are made of."""
         return jnp.max(jnp.abs(self.level), initial=0.0)
+
+    @property
+    def calm(self) -> bool:
+        """As averages over many samples are, to which one sample's kinks are nothing."""
+        return self.task.samples >= MANY_SAMPLES
 
     def degree(self, network: AbstractModel) -> int | None:
         """That of a product of as many matrices as there are layers, for linear networks."""
