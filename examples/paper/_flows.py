@@ -1,0 +1,190 @@
+"""Gradient flows of ReLU networks on all images: one small file for each, which the figures read.
+
+A flow takes from minutes to an hour on two cores. `flows.py` runs those that are missing, and each
+is saved in `results/flows` as soon as it ends; what is under way goes on from its checkpoint.
+
+Times of events are those that the run located: half times of the first ten modes, and when the loss
+fell to `LEVELS`. The `error` of a flow is the largest relative difference of these times between it
+and a run at a `FINER` tolerance, which is made for the first seed of each kind and stands for all.
+"""
+
+import dataclasses
+import json
+import pathlib
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from _paper import RESULTS, fl
+from diffrax import Bosh3
+from scipy.interpolate import CubicSpline
+
+FLOWS = RESULTS / "flows"
+CHECKPOINTS = pathlib.Path("figures/paper/flows")
+LEVELS = (0.45, 0.4, 0.35, 0.3)
+MODES = 10
+FINER = 0.1  # times the tolerance
+# Both by `benchmarks/image_tolerance.py`: errors of times below a percent.
+AVERAGED, ACROSS = 1e-4, 1e-5
+
+
+@dataclasses.dataclass(frozen=True)
+class Flow:
+    """Which flow it is.
+
+    - `data`: "mnist" or "cifar10" (grayscale); `samples` of a stratified subset, None for all.
+    - `preprocessing`: "pixel" subtracts every pixel's mean, "global" one mean, and divides by one
+      standard deviation.
+    - `c`, `seed`, `hidden`, `variance`: of the network; c = 0 is without bias.
+    - `end`: flow time.
+    - `finer`: whether at a tolerance that is `FINER`.
+    """
+
+    data: str
+    preprocessing: str
+    c: float
+    seed: int
+    hidden: tuple[int, ...]
+    end: float
+    samples: int | None = None
+    variance: float = 2e-4
+    finer: bool = False
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        parts = [self.data, self.preprocessing, f"c{self.c:g}", "x".join(map(str, self.hidden))]
+        parts += [f"seed{self.seed}"] + [f"{self.samples}"] * (self.samples is not None)
+        return "-".join(parts + ["finer"] * self.finer)
+
+    @property
+    def path(self) -> pathlib.Path:
+        """Its file."""
+        return FLOWS / f"{self.name}.json"
+
+    @property
+    def rtol(self) -> float:
+        """Its tolerance."""
+        rtol = AVERAGED if len(self.hidden) == 1 else ACROSS
+        return rtol * FINER if self.finer else rtol
+
+    @property
+    def method(self) -> dict[str, Any]:
+        """Averaged gates where there is one hidden layer, else Bosh3 across the kinks."""
+        if len(self.hidden) == 1:
+            return {"kinks": fl.AveragedKinks(), "rtol": self.rtol}
+        return {"kinks": fl.IgnoreKinks(), "solver": Bosh3(), "rtol": self.rtol}
+
+    @property
+    def times(self) -> np.ndarray:
+        """Of its rows: evenly in log t, from before the first mode."""
+        return np.append(0, np.geomspace(1e-3, self.end, 60))
+
+    def task(self) -> fl.Task:
+        """The images, in float32."""
+        maker = {"mnist": fl.tasks.mnist, "cifar10": fl.tasks.cifar10}[self.data]
+        whole = self.preprocessing == "global"
+        return maker(self.samples, center=not whole, standardise=whole).astype(jnp.float32)
+
+    def network(self, task: fl.Task) -> fl.ReLUNetwork:
+        """The initial weights of its seed, which the figures' descents start from too."""
+        how = {"bias": True, "bias_strength": self.c, "key": jax.random.key(self.seed)}
+        return fl.ReLUNetwork.init(task, self.hidden, self.variance, **how)
+
+    def run(self, task: fl.Task) -> dict[str, Any]:
+        """What its file holds; goes on from a checkpoint."""
+        network, start = self.network(task), time.monotonic()
+        modes = fl.theory.modes(task, network)
+        levels = {f"{level:g}": fl.LossBelow(level, name=f"{level:g}") for level in LEVELS}
+        CHECKPOINTS.mkdir(parents=True, exist_ok=True)
+        checkpoint = CHECKPOINTS / f"{self.name}.npz"
+        flow = fl.gradient_flow(
+            network, task, self.end, ts=self.times, events=[fl.ModeHits(modes, share=0.5),
+            *levels.values()], observe={"modes": modes}, checkpoint=checkpoint,
+            progress=fl.LogProgress(60.0), **self.method,
+        )  # fmt: skip
+        checkpoint.unlink(missing_ok=True)
+        return {
+            **{k: v for k, v in dataclasses.asdict(self).items() if k != "samples"},
+            "images": task.samples,
+            "rtol": self.rtol,
+            "half times": [finite(t) for t in flow.events.first("mode")[:MODES]],
+            "loss levels": {k: finite(flow.events.first(k)) for k in levels},
+            "evaluations": int(flow.stats["evaluations"]),
+            "steps": int(flow.stats["num_accepted_steps"]),
+            "rejected": int(flow.stats["num_rejected_steps"]),
+            "solver": str(flow.stats["solver"]),
+            "kinks": str(flow.stats["kinks"]),
+            "seconds since it was last started": round(time.monotonic() - start),
+            "t": rounded(flow.ts),
+            "loss": rounded(flow.losses),
+            "modes": [rounded(row) for row in np.asarray(flow.observed["modes"])[:, :MODES]],
+        }
+
+    def found(self) -> dict[str, Any]:
+        """What its file holds, with its `error`.
+
+        **Raises:** `FileNotFoundError` if it was not run.
+        """
+        if not self.path.exists():
+            raise FileNotFoundError(
+                f"{self.path} is missing; run `python examples/paper/flows.py --only {self.name}`."
+            )
+        return json.loads(self.path.read_text()) | {"error": self.error()}
+
+    def error(self) -> float | None:
+        """Relative, of the worst event; None where no finer run of its kind was made."""
+        first = dataclasses.replace(self, seed=0, finer=False)
+        finer = dataclasses.replace(first, finer=True)
+        if not (first.path.exists() and finer.path.exists()):
+            return None
+        times = [event_times(json.loads(flow.path.read_text())) for flow in (first, finer)]
+        apart = np.abs(times[0] / times[1] - 1)
+        return float(np.nanmax(apart)) if np.any(np.isfinite(apart)) else None
+
+    def losses(self, ts: np.ndarray) -> np.ndarray:
+        """At other times than its rows', by cubic splines in log t."""
+        file = self.found()
+        t, loss = (np.asarray(file[name], float) for name in ("t", "loss"))
+        spline = CubicSpline(np.log(t[1:]), loss[1:])
+        first = loss[0] + (loss[1] - loss[0]) * np.minimum(ts / t[1], 1)
+        return np.where(ts < t[1], first, spline(np.log(np.maximum(ts, t[1]))))
+
+
+def finite(t: Any) -> float | None:
+    """A time, or None for never."""
+    return float(t) if np.isfinite(t) else None
+
+
+def rounded(values: Any) -> list[float]:
+    """As many digits as float32 has."""
+    return [float(f"{value:.7g}") for value in np.asarray(values, float)]
+
+
+def event_times(file: dict[str, Any]) -> np.ndarray:
+    """Half times and times of levels, NaN for never."""
+    times = [*file["half times"], *file["loss levels"].values()]
+    return np.array([np.nan if t is None else t for t in times])
+
+
+def all_flows() -> list[Flow]:
+    """Those of the figures, in the order in which they are run.
+
+    Seed 0 of every kind first, then the other seeds, then the finer ones.
+    """
+    kinds = [
+        *(("mnist", "pixel", c, (512,), 24.0, 5) for c in (10.0, 0.0)),
+        *(("cifar10", "pixel", c, (512, 512), 16.0, 5) for c in (10.0, 0.0)),
+        *(("cifar10", "pixel", c, (1024,), 16.0, 3) for c in (10.0, 0.0)),
+        *(("mnist", "global", c, (512,), 24.0, 5) for c in (10.0, 0.0)),
+        *(("cifar10", "global", c, (1024,), 16.0, 3) for c in (10.0, 0.0)),
+    ]
+    flows = [
+        Flow(data, way, c, seed, hidden, end)
+        for seed in range(5)
+        for data, way, c, hidden, end, seeds in kinds
+        if seed < seeds
+    ]
+    return flows + [dataclasses.replace(flow, finer=True) for flow in flows if flow.seed == 0]
