@@ -17,6 +17,7 @@ import flowlin as fl
 from flowlin._tools.series import bracketed_root
 from flowlin.engine.kinks.policies import IgnoreKinks
 from flowlin.engine.recorder import Recorder
+from flowlin.events import watch
 from flowlin.events.crossings import Step
 from flowlin.events.events import GateSwitches, user_watches
 from flowlin.events.path import Path
@@ -429,3 +430,58 @@ def test_the_log_of_a_run_that_pauses_grows():
     paused = swinging(4000.0, progress=fl.LogProgress(1e-12, io.StringIO()))
     assert len(plain.events) > 1200
     assert np.array_equal(plain.events.time, paused.events.time)
+
+
+# ---- Modes over many samples, which are looked at within a step only where they are near.
+
+
+@pytest.mark.slow
+def test_looks_where_modes_are_near_find_what_looks_everywhere_find(monkeypatch, seed):
+    """On 1,200 samples; steps as large as a loose tolerance makes them, levels up and down."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(1200, 5)) + 0.5
+    task = fl.Task(x, np.maximum(x @ rng.normal(size=(5, 3)), 0) + 0.1 * rng.normal(size=(1200, 3)))
+    network = fl.ReLUNetwork.init(task, 12, 1e-2, key=jax.random.key(seed))
+    modes = fl.theory.modes(task, network)
+    events = [fl.ModeHits(modes, share=q, name=f"{q}") for q in (0.1, 0.5, 0.9)]
+
+    def run(**how):
+        return fl.gradient_flow(
+            network, task, 20.0, kinks=fl.IgnoreKinks(), solver=diffrax.Bosh3(), rtol=1e-3,
+            events=events, **how,
+        )  # fmt: skip
+
+    near = run()
+    monkeypatch.setattr(watch, "MANY_SAMPLES", 10**9)
+    everywhere = run(max_events=3000)  # another room is another program
+    assert len(everywhere.events) > 4
+    assert near.events.index == everywhere.events.index
+    np.testing.assert_allclose(near.events.time, everywhere.events.time, rtol=1e-9)
+
+
+@pytest.mark.slow
+def test_a_calm_mode_is_looked_at_by_its_speed_before():
+    """A step at whose ends it is equal, with a peak beyond the level in between."""
+    task = fl.Task(np.ones((1000, 1)), np.ones((1000, 1)))
+    network = fl.ReLUNetwork((jnp.ones((1, 1)), jnp.ones((1, 1))))
+    hits = fl.ModeHits(fl.theory.modes(task), 1.2)
+    observer = Observer(
+        tuple(hits.watches(posed(network, task), None, None)),  # pyright: ignore
+        network,
+    )
+
+    def moved(a):
+        return jax.tree.map(lambda z: a * jnp.ones_like(z), network.parameters)
+
+    dense = {"y0": moved(1.0), "y1": moved(1.0), "k0": moved(1.0), "k1": moved(-1.0)}
+    kind = diffrax.ThirdOrderHermitePolynomialInterpolation
+    path = Path(kind, jnp.asarray(0.0), jnp.asarray(1.0), dense, moved(1.0))
+    before = observer(moved(1.0))
+
+    def found(speed):
+        step = Step(observer, path, moved(1.0), None, before, jnp.full_like(before, speed))
+        return int(step.looked_through(Brackets.empty(1, Unresolved.none(before.dtype)))[0].count)
+
+    # a = w^2 with w = 1 + t (1 - t): 1.56 in the middle, slope 2 at the ends.
+    assert found(2.0) == 2
+    assert found(0.0) == 0
