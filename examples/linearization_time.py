@@ -24,7 +24,6 @@ jax.config.update("jax_enable_x64", True)
 
 import matplotlib.pyplot as plt
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 
 import flowlin as fl
 
@@ -133,6 +132,11 @@ def cell(value: float, digits: int = 4) -> str:
     return f"{value:.{digits}f}" if np.isfinite(value) else "-"
 
 
+def name_of(group: tuple[int, ...]) -> str:
+    """Of equal modes."""
+    return str(group[0]) if len(group) == 1 else f"{group[0]}-{group[-1]}"
+
+
 def percent(value: float, reference: float) -> str:
     """Relative difference in percent."""
     fine = np.isfinite(value) and np.isfinite(reference)
@@ -153,9 +157,8 @@ def report(runs: list[Run], given: argparse.Namespace) -> None:
             if run.modes.s[mode] == 0:
                 continue
             f, e, d = hits[0][mode], exact[mode], hits[1][mode]
-            name = str(mode) if len(group) == 1 else f"{mode}-{group[-1]}"
             print(
-                f"{run.name:<16}{name:>5}{float(run.modes.s[mode]):>9.4f}{cell(f):>12}"
+                f"{run.name:<16}{name_of(group):>5}{float(run.modes.s[mode]):>9.4f}{cell(f):>12}"
                 f"{cell(e):>13}{percent(e, f):>9}{cell(d):>12}{percent(d, f):>9}"
             )
     for modes in (runs[0].modes, runs[2].modes):
@@ -238,15 +241,17 @@ def draw_ratios(ax: plt.Axes, runs: list[Run], most: int = 10) -> None:
     for bias, face, dash in ((True, None, "-"), (False, "white", "--")):
         pair = [next(r for r in runs if (r.kind, r.bias) == (k, bias)) for k in ("linear", "ReLU")]
         linear, relu = (np.asarray(run.flow.events.first("mode")) for run in pair)
-        firsts = np.array([group[0] for group in pair[0].modes.groups])
-        known = firsts[np.isfinite(linear[firsts]) & np.isfinite(relu[firsts])][:most]
-        ax.plot(known + 1, relu[known] / linear[known], "o", linestyle=dash,
+        groups = pair[0].modes.groups[:most]
+        firsts = np.array([group[0] for group in groups])
+        known = np.flatnonzero(np.isfinite(linear[firsts]) & np.isfinite(relu[firsts]))
+        which = firsts[known]
+        ax.plot(known, relu[which] / linear[which], "o", linestyle=dash,
                 color=fl.plot.COLOURS["relu"], markerfacecolor=face,
                 label="with bias" if bias else "without bias")  # fmt: skip
     ax.axhline(1, color="0.6", linewidth=0.8, zorder=0)
-    ax.set(xlabel="mode (of equal ones the first)", ylabel="hitting time, ReLU / linear",
-           title="by which factor ReLU networks are late", xlim=(0.5, None))  # fmt: skip
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.set(xlabel="mode, equal ones together", ylabel="hitting time, ReLU / linear",
+           title="by which factor ReLU networks are late")  # fmt: skip
+    ax.set_xticks(range(len(groups)), map(name_of, groups))
     ax.legend(frameon=False, fontsize=8, ncols=2)
 
 

@@ -102,9 +102,8 @@ def by_steps(draws, ends):
     """
     s, d = np.stack([draw.s for draw in draws]), np.stack([draw.d for draw in draws])
     weights = [np.stack(one) for one in zip(*(draw.weights for draw in draws), strict=True)]
-    layers, stages = len(weights), DOP853.n_stages
-    fastest = [layers * max(3.0, np.sum(draw.weights[0] ** 2)) for draw in draws]
-    steps = int(np.ceil(np.max(ends * fastest) / (0.25 * (TIMES - 1))))
+    stages = DOP853.n_stages
+    steps = int(np.ceil(np.max(ends * [fastest(draw) for draw in draws]) / (0.25 * (TIMES - 1))))
     h = (ends / (steps * (TIMES - 1)))[:, None, None]
     found = [whole(weights)]
     for _ in range(TIMES - 1):
@@ -122,6 +121,20 @@ def by_steps(draws, ends):
             ]
         found.append(whole(weights))
     return np.stack(found, axis=1)
+
+
+def fastest(draw):
+    """About the largest rate of a flow."""
+    return len(draw.weights) * max(3.0, np.sum(draw.weights[0] ** 2))
+
+
+def by_like_steps(draws, ends):
+    """The same, in batches of draws that need about as many steps: one may need a thousand times
+    those of another."""
+    order, found = np.argsort(ends * [fastest(draw) for draw in draws]), {}
+    for batch in np.array_split(order, -(-len(draws) // 25)):
+        found |= zip(batch.tolist(), by_steps([draws[k] for k in batch], ends[batch]), strict=True)
+    return [found[k] for k in range(len(draws))]
 
 
 def end(draw):
@@ -156,7 +169,7 @@ def surveyed(kind, seed, count, smallest):
     error = [
         off(draw, expected, np.asarray(solution.product(np.linspace(0, last, TIMES))))
         for draw, expected, solution, last in zip(
-            draws, by_steps(draws, ends), solutions, ends, strict=True
+            draws, by_like_steps(draws, ends), solutions, ends, strict=True
         )
     ]
     return exact, np.array(error)
@@ -174,13 +187,13 @@ def test_none_is_exact_and_off(kind, smallest, seed):
 
 
 # Three layers learn a mode of 1e-5 in a hundred time constants.
-HUNDREDS = {"modes": (200, -8), "white": (300, -8), "deep": (100, -5)}
+THOUSAND = {"modes": (500, -8), "white": (400, -8), "deep": (100, -5)}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_none_of_hundreds_is_exact_and_off(kind, seed):
-    exact, error = surveyed(kind, seed + 1, *HUNDREDS[kind])
+def test_none_of_a_thousand_is_exact_and_off(kind, seed):
+    exact, error = surveyed(kind, seed + 1, *THOUSAND[kind])
     assert np.all(error[exact] < 1e-8)
     assert np.mean(exact) > 0.15
     assert np.mean(error > 1e-3) > 0.1

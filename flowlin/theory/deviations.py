@@ -22,7 +22,7 @@ learnt, but then by all that they have.
 
 Modes of weights that are not aligned start with what is theirs alone (`unaligned`). These are
 first-order estimates, and no proof: `tests/test_theory_certificates.py` holds them against the flow
-of hundreds of random networks.
+of a thousand random networks.
 """
 
 from itertools import pairwise
