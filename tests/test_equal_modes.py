@@ -102,6 +102,12 @@ def test_strengths_are_the_groups(seed):
         np.testing.assert_allclose(other.strengths(NETWORK, TREE), strengths, rtol=1e-10)
         balanced = [fl.theory.balanced_strength(NETWORK, m) for m in (other, modes)]
         np.testing.assert_allclose(*balanced, rtol=1e-10)
+        starts = [np.stack(fl.theory.mode_starts(NETWORK, m)) for m in (other, modes)]
+        np.testing.assert_allclose(*starts, rtol=1e-10)
+    raw, between = map(np.asarray, fl.theory.mode_starts(NETWORK, modes))
+    np.testing.assert_allclose(raw, strengths, rtol=1e-10)
+    alone = np.asarray(fl.theory.imbalance(*modes.hidden_vectors(NETWORK)))[:2]
+    np.testing.assert_allclose(between[:2], alone, rtol=1e-10)
 
 
 def test_a_basis_follows_from_its_span(seed):

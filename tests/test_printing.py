@@ -90,10 +90,12 @@ def test_modes_are_a_table():
           completeness  1, 1 where modes span the inputs
         """,
     )
-    many = repr(fl.theory.modes(fl.tasks.hierarchy(), 1.0)).splitlines()
-    assert many[0] == "Modes: 9 of 9 inputs and 15 outputs, c = 1"
+    many = repr(fl.theory.modes(fl.Task(np.eye(9), np.diag(np.arange(1.0, 10.0))))).splitlines()
+    assert many[0] == "Modes: 9 of 9 inputs and 9 outputs, c = 0"
     assert many[10] == "  ..."
     assert len(many) == 13
+    equal = repr(fl.theory.modes(fl.tasks.hierarchy(), 1.0)).splitlines()
+    assert [line.split()[0] for line in equal[2:7]] == ["0", "1", "2-3", "4-7", "8"]
 
 
 # ---- Runs.

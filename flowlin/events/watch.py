@@ -36,9 +36,9 @@ class AbstractWatched(eqx.Module):
         """Its degree as a polynomial in the parameters; None for other functions."""
 
     @property
+    @abc.abstractmethod
     def calm(self) -> bool:
         """Whether it moves no faster than what the run itself descends, whose steps resolve it."""
-        return False
 
     @property
     @abc.abstractmethod
@@ -60,6 +60,11 @@ class AbstractWatched(eqx.Module):
 
 class AbstractOpaque(AbstractWatched):
     """What is not known to be a polynomial in the parameters."""
+
+    @property
+    def calm(self) -> bool:
+        """Nothing is known of it."""
+        return False
 
     def degree(self, network: AbstractModel) -> int | None:
         """None."""
@@ -243,6 +248,11 @@ class Preactivations(AbstractWatched):
             network.rounded_activation(self.width),
         )
         return preactivations[self.layer].T - self.level
+
+    @property
+    def calm(self) -> bool:
+        """Each sample's by itself."""
+        return False
 
     def degree(self, network: AbstractModel) -> int | None:
         """Linear in the first layer; above it the gates are in the way."""
