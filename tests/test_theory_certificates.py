@@ -125,7 +125,7 @@ def by_steps(draws, ends):
 
 def fastest(draw):
     """About the largest rate of a flow."""
-    return len(draw.weights) * max(3.0, np.sum(draw.weights[0] ** 2))
+    return len(draw.weights) * max(3.0, *(np.sum(w**2) for w in draw.weights))
 
 
 def by_like_steps(draws, ends):

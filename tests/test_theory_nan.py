@@ -23,7 +23,7 @@ MATRICES = {
 }  # fmt: skip
 OTHERS = {
     "after_linearization", "balanced_strength", "bias_mode", "early_phase", "lazy",
-    "learning_coefficient", "modes", "race", "slowed_clock", "solve",
+    "learning_coefficient", "mode_starts", "modes", "race", "slowed_clock", "solve",
 }  # fmt: skip
 # One of numbers, one of vectors, one of matrices, and what else is soon compiled; all go through
 # the same door, and the second tier has the others.

@@ -32,7 +32,7 @@ from flowlin._tools.numerics import as_tree
 from flowlin.engine.method import Method
 from flowlin.engine.solvers.rkc import RKC
 from flowlin.engine.solvers.wrapped import is_explicit
-from flowlin.measures.modes import LARGEST, modes
+from flowlin.measures.modes import LARGEST, modes_within
 from flowlin.networks.kinds import LinearNetwork
 from flowlin.tasks.task import Task
 from flowlin.training.losses import SquaredError
@@ -153,7 +153,7 @@ def turned(problem: Problem, method: Method) -> Turned | None:
         return None
     if task.inputs > MOST or not task.x.is_fully_addressable or not _is_tiny(network, task):
         return None
-    own = modes(task, network)
+    own = modes_within(task, network)  # modes however weak
     biased = network.biases[0] is not None
     inputs, outputs = (Turn.to(np.asarray(a, float), network.dtype) for a in (own.v, own.u))
     frame = ModeFrame(inputs, outputs, network.bias_strength, biased)

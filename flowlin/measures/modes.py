@@ -21,7 +21,7 @@ from flowlin._tools.arrays import (
 from flowlin._tools.files import storable
 from flowlin._tools.numerics import jit_by_array
 from flowlin._tools.printing import Summary, known, number, plural, shown
-from flowlin.measures.singular_triples import SAME, Group, singular_triples
+from flowlin.measures.singular_triples import SAME, ZERO, Group, singular_triples
 from flowlin.networks.base import AbstractModel, AbstractOwn
 from flowlin.networks.graph import AbstractGraph
 from flowlin.networks.kinds import AbstractNetwork, GatedLinearNetwork, LinearNetwork
@@ -423,6 +423,12 @@ def modes(task: Task, bias_strength: float | AbstractOwn = 0.0) -> Modes:
 
     Source: lead paper Eqs. 3-4 and 16; Saxe et al. (2014, 2019).
     """
+    return modes_within(task, bias_strength, SAME[jnp.dtype(task.x.dtype).name], ZERO)
+
+
+def modes_within(task: Task, bias_strength: Any, same: float = 0.0, zero: float = 0.0) -> Modes:
+    """Modes that are equal within `same` of the largest, and zero below `zero` of it, if that is
+    more than rounding."""
     c: Any = bias_strength
     if isinstance(c, AbstractOwn):
         c.require_fit(task)
@@ -447,7 +453,7 @@ def modes(task: Task, bias_strength: float | AbstractOwn = 0.0) -> Modes:
     syx, sx = mean_product(y, x, weights), mean_product(x, x, weights)
     rounding = 32 * float(jnp.finfo(task.x.dtype).eps)
     noise = rounding * np.sqrt(np.trace(sx) * average(np.sum(y**2, axis=1), weights))
-    u, s, v, d, groups = singular_triples(syx, sx, noise, SAME[jnp.dtype(task.x.dtype).name])
+    u, s, v, d, groups = singular_triples(syx, sx, noise, same, zero)
     d = np.where(d > rounding * np.trace(sx), d, 0.0)
     square = (v * s**2) @ v.T
     scale = np.linalg.norm(square) * np.linalg.norm(sx)

@@ -11,20 +11,20 @@ TIE = 1e-4  # lengths so close to each other are equal
 
 
 def singular_triples(
-    syx: np.ndarray, sx: np.ndarray, noise: float, same: float
+    syx: np.ndarray, sx: np.ndarray, noise: float, same: float, zero: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, tuple[Group, ...]]:
     """SVD of Sigma_yx in a basis that no machine changes, and which modes are equal.
 
     Neighbours that are closer than `same` of the largest are equal, singular values as variances.
-    Singular values below `ZERO` of the largest, or `noise`, are zero, so that s/d does not become
+    Singular values below `zero` of the largest, or `noise`, are zero, so that s/d does not become
     noise over noise; there inputs and outputs are turned by themselves.
 
     **Returns:** `u`, `s`, `v`, the variances `d` of the v, and the groups, most of them of one.
     """
     u, s, vt = np.linalg.svd(syx, full_matrices=False)
-    v, s = vt.T, np.where(s > max(noise, ZERO * s[0]), s, 0.0)
+    v, s = vt.T, np.where(s > max(noise, zero * s[0]), s, 0.0)
     driven = int(np.sum(s > 0))
-    for group in _runs(s[:driven], same * s[0]):
+    for group in _runs(s[:driven], max(noise, same * s[0])):
         # The same rotation on both sides keeps u diag(s) v^T for equal s.
         rotation = _turning(v[:, group], sx)
         u[:, group], v[:, group] = u[:, group] @ rotation, v[:, group] @ rotation
@@ -35,7 +35,7 @@ def singular_triples(
         u[:, driven:] = settled(rest, len(s) - driven)
     d = np.einsum("ik,ij,jk->k", v, sx, v)
     groups: list[Group] = []
-    for block in _runs(s, same * s[0]):
+    for block in _runs(s, max(noise, same * s[0])):
         for run in _runs(d[block], same * np.max(d, initial=0.0)):
             group = block[run]
             basis = settled(v[:, group])

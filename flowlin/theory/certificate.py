@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike
 
 from flowlin._tools.arrays import mean_product
 from flowlin._tools.printing import Summary, first, known, number, shown
-from flowlin.measures.modes import modes
+from flowlin.measures.modes import modes_within
 from flowlin.networks.kinds import LinearNetwork
 from flowlin.tasks.task import Task
 from flowlin.theory.deviations import (
@@ -165,7 +165,7 @@ def examined(network: LinearNetwork, task: Task, tau: ArrayLike, tolerance: floa
     """The modes and moments of a task, and the certificate of a network on it."""
     c = 0.0 if network.biases[0] is None else float(network.bias_strength)
     task = task.astype(network.dtype)
-    found = modes(task, c)
+    found = modes_within(task, c)  # a weak mode is judged by its own size, so to rounding
     x, y = np.asarray(task.x, np.float64), np.asarray(task.y, np.float64)
     u, s, v, d = (np.asarray(z, np.float64) for z in (found.u, found.s, found.v, found.d))
     if network.biases[0] is not None:
