@@ -139,4 +139,4 @@ def test_a_picture_has_one_curve_for_a_group():
     ax = fl.plot.modes(flow, modes)
     labels = [text.get_text() for text in ax.get_legend().get_texts()]
     assert labels[:4] == ["mode 0", "mode 1", "modes 2-3", "modes 4-7"]
-    plt.close(ax.figure)
+    plt.close("all")

@@ -38,7 +38,7 @@ def modes_summary(found: Any) -> Summary:
     title += f", c = {number(found.bias_strength)}"
     s, d = known(found.s, 1), known(found.d, 1)
     if s is None or d is None:
-        rows = [("s", number(found.s)), ("d", number(found.d))]
+        rows: list[tuple[str, ...]] = [("s", number(found.s)), ("d", number(found.d))]
     else:
         rows, groups = [("mode", "s", "d", "s/d")], found.groups
         for group in groups[:MOST_MODES]:
