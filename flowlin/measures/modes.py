@@ -37,10 +37,12 @@ def modes_summary(found: Any) -> Summary:
     title = f"Modes: {count} of {plural(inputs, 'input')} and {plural(outputs, 'output')}"
     title += f", c = {number(found.bias_strength)}"
     s, d = known(found.s, 1), known(found.d, 1)
+    rows: list[tuple[str, ...]]
     if s is None or d is None:
-        rows: list[tuple[str, ...]] = [("s", number(found.s)), ("d", number(found.d))]
+        rows = [("s", number(found.s)), ("d", number(found.d))]
     else:
-        rows, groups = [("mode", "s", "d", "s/d")], found.groups
+        groups = found.groups
+        rows = [("mode", "s", "d", "s/d")]
         for group in groups[:MOST_MODES]:
             k = group[0]
             share = s[k] / d[k] if s[k] > 0 and d[k] > 0 else 0.0
