@@ -132,11 +132,6 @@ def cell(value: float, digits: int = 4) -> str:
     return f"{value:.{digits}f}" if np.isfinite(value) else "-"
 
 
-def name_of(group: tuple[int, ...]) -> str:
-    """Of equal modes."""
-    return str(group[0]) if len(group) == 1 else f"{group[0]}-{group[-1]}"
-
-
 def percent(value: float, reference: float) -> str:
     """Relative difference in percent."""
     fine = np.isfinite(value) and np.isfinite(reference)
@@ -152,13 +147,13 @@ def report(runs: list[Run], given: argparse.Namespace) -> None:
         hits = [np.asarray(ran.events.first("mode")) for ran in (run.flow, run.descent)]
         exact = np.asarray(fl.theory.hitting_time(run.rho, run.modes.s, run.modes.d, run.a0))
         exact = np.where(exact <= given.t1, exact, np.inf)
-        for group in run.modes.groups:  # equal modes have one time
-            mode = group[0]
+        # Equal modes have one time.
+        for name, (mode, *_) in zip(run.modes.names, run.modes.groups, strict=True):
             if run.modes.s[mode] == 0:
                 continue
             f, e, d = hits[0][mode], exact[mode], hits[1][mode]
             print(
-                f"{run.name:<16}{name_of(group):>5}{float(run.modes.s[mode]):>9.4f}{cell(f):>12}"
+                f"{run.name:<16}{name:>5}{float(run.modes.s[mode]):>9.4f}{cell(f):>12}"
                 f"{cell(e):>13}{percent(e, f):>9}{cell(d):>12}{percent(d, f):>9}"
             )
     for modes in (runs[0].modes, runs[2].modes):
@@ -251,7 +246,7 @@ def draw_ratios(ax: plt.Axes, runs: list[Run], most: int = 10) -> None:
     ax.axhline(1, color="0.6", linewidth=0.8, zorder=0)
     ax.set(xlabel="mode, equal ones together", ylabel="hitting time, ReLU / linear",
            title="by which factor ReLU networks are late")  # fmt: skip
-    ax.set_xticks(range(len(groups)), map(name_of, groups))
+    ax.set_xticks(range(len(groups)), pair[0].modes.names[:most])
     ax.legend(frameon=False, fontsize=8, ncols=2)
 
 

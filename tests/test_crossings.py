@@ -378,7 +378,8 @@ def wild_step(observer, network, key):
     dense = {"y0": y0, "y1": y1, "k0": k0, "k1": k1}
     kind = diffrax.ThirdOrderHermitePolynomialInterpolation
     path = Path(kind, jnp.asarray(1.0), jnp.asarray(3.0), dense, y0)
-    return Step(observer, path, y1, None, before := observer(y0), jnp.full_like(before, jnp.inf))
+    before = observer(y0)
+    return Step(observer, path, y1, None, before, jnp.full_like(before, jnp.inf))
 
 
 def found_and_true(events, network, keys, grid=2001):

@@ -125,6 +125,16 @@ def test_a_basis_follows_from_its_span(seed):
         np.testing.assert_allclose(one.v[np.argmax(lengths), 0], np.max(lengths), rtol=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "s"), [(jnp.float32, (1.0, 5e-5, 3e-5)), (jnp.float64, (1.0, 3e-10, 2.5e-10))]
+)
+def test_weak_modes_are_not_equal_because_they_are_weak(dtype, s):
+    """Though they are within 1e-4, or 1e-10, of the largest of each other."""
+    modes = fl.theory.modes(fl.Task(np.eye(3), np.diag(s)).astype(dtype))
+    assert modes.equal == ()
+    np.testing.assert_allclose(3 * modes.s, s, rtol=1e-3)
+
+
 def test_float32_has_groups_too():
     modes = fl.theory.modes(TREE.astype(jnp.float32))
     assert modes.groups == GROUPS

@@ -104,8 +104,7 @@ formula = fl.theory.hitting_time(half, modes.s, modes.d, balanced)
 print(
     f"{'mode':>4}{'s':>8}{'raw a0':>11}{'balanced a0':>13}{'located':>9}{'formula':>9}{'error':>8}"
 )
-for group in modes.groups:
-    k, name = group[0], "-".join(map(str, sorted({group[0], group[-1]})))
+for name, (k, *_) in zip(modes.names, modes.groups, strict=True):
     if k not in driven:
         continue
     off = 100 * float(formula[k] / located[k] - 1)

@@ -41,21 +41,14 @@ def modes_summary(found: Any) -> Summary:
     if s is None or d is None:
         rows = [("s", number(found.s)), ("d", number(found.d))]
     else:
-        groups = found.groups
         rows = [("mode", "s", "d", "s/d")]
-        for group in groups[:MOST_MODES]:
-            k = group[0]
+        for name, (k, *_) in list(zip(found.names, found.groups, strict=True))[:MOST_MODES]:
             share = s[k] / d[k] if s[k] > 0 and d[k] > 0 else 0.0
-            rows.append((group_name(group), number(s[k]), number(d[k]), number(share)))
-        rows += [("...", "", "", "")] * (len(groups) > MOST_MODES)
+            rows.append((name, number(s[k]), number(d[k]), number(share)))
+        rows += [("...", "", "", "")] * (len(found.groups) > MOST_MODES)
     rows.append(("commutator", f"{number(found.commutator, 4)}, 0 where modes decouple"))
     rows.append(("completeness", f"{number(found.completeness)}, 1 where modes span the inputs"))
     return Summary(title, rows)
-
-
-def group_name(group: Group) -> str:
-    """The numbers of equal modes: `3`, or `4-7` of several."""
-    return str(group[0]) if len(group) == 1 else f"{group[0]}-{group[-1]}"
 
 
 def shared(values: Array, equal: tuple[Group, ...]) -> Array:
@@ -213,9 +206,11 @@ class Modes(eqx.Module):
     the input coordinates; modes with s = 0 are kept.
 
     Modes of the same s > 0 and d are *equal*: any rotation among them leaves the task as it is, so
-    that single ones mean nothing. The strength of each is the mean of
-    its group's, $\frac{1}{m} tr\, U^T (\hat Y^T X / P) V / d$, which no rotation changes; so all
-    of a group reach a level at one time. Their directions follow from the span alone (`settled`).
+    that single ones mean nothing. The strength of each is the mean of the group's m,
+    $\frac{1}{m} tr\, U^T (\hat Y^T X / P) V / d$, which no rotation changes, so that they reach a
+    level at one time; a group of which a narrow network learns a part stays below s/d. Directions
+    within a group follow from its span alone: of the coordinate axes' projections onto the span
+    the longest is the first v, and likewise in what is left.
 
     - `u`: (N_out, K), orthonormal output directions.
     - `s`: (K,), singular values.
@@ -247,6 +242,11 @@ class Modes(eqx.Module):
         """The numbers of all modes in order, equal ones together: ((0,), (1, 2), (3,))."""
         member = {k: group for group in self.equal for k in group}
         return tuple(dict.fromkeys(member.get(k, (k,)) for k in range(self.s.shape[-1])))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the groups, for tables and pictures: ("0", "1-2", "3")."""
+        return tuple("-".join(map(str, sorted({g[0], g[-1]}))) for g in self.groups)
 
     @property
     def full_strength(self) -> Float[Array, " K"]:
@@ -411,7 +411,8 @@ def modes(task: Task, bias_strength: float | AbstractOwn = 0.0) -> Modes:
     there is taken, so that modes decouple wherever Sigma_x commutes with Sigma_yx^T Sigma_yx.
     Where Sigma_x is alike in the group as well (orthonormal inputs, say) modes are equal, and what
     is reported of them is the group's: see `Modes`. Numbers are alike that are closer than 1e-10 of
-    the largest, 1e-4 of it in float32. Singular values below 1e-10 of the largest are zero.
+    the largest (1e-4 of it in float32) and than a thousandth of themselves. Singular values below
+    1e-10 of the largest are zero.
 
     **Arguments:**
 

@@ -4,8 +4,10 @@ import numpy as np
 
 Group = tuple[int, ...]  # the numbers of triples that are equal
 
-# Of the largest: singular values, and variances, that are closer are equal.
+# Of the largest: singular values, and variances, that are closer are equal, if they are as close as
+# `OWN` of themselves, too: two weak ones may differ by a factor within this of the largest.
 SAME = {"float64": 1e-10, "float32": 1e-4}
+OWN = 1e-3
 ZERO = 1e-10  # of the largest: what is smaller is zero
 TIE = 1e-4  # lengths so close to each other are equal
 
@@ -15,7 +17,8 @@ def singular_triples(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, tuple[Group, ...]]:
     """SVD of Sigma_yx in a basis that no machine changes, and which modes are equal.
 
-    Neighbours that are closer than `same` of the largest are equal, singular values as variances.
+    Neighbours that are closer than `same` of the largest, and `OWN` of themselves, are equal,
+    singular values as variances; with `same` = 0 singular values that are closer than `noise`.
     Singular values below `zero` of the largest, or `noise`, are zero, so that s/d does not become
     noise over noise; there inputs and outputs are turned by themselves.
 
@@ -24,7 +27,8 @@ def singular_triples(
     u, s, vt = np.linalg.svd(syx, full_matrices=False)
     v, s = vt.T, np.where(s > max(noise, zero * s[0]), s, 0.0)
     driven = int(np.sum(s > 0))
-    for group in _runs(s[:driven], max(noise, same * s[0])):
+    close = _closeness(s, same) if same else np.full(s.shape, noise)
+    for group in _runs(s[:driven], close[:driven]):
         # The same rotation on both sides keeps u diag(s) v^T for equal s.
         rotation = _turning(v[:, group], sx)
         u[:, group], v[:, group] = u[:, group] @ rotation, v[:, group] @ rotation
@@ -35,8 +39,8 @@ def singular_triples(
         u[:, driven:] = settled(rest, len(s) - driven)
     d = np.einsum("ik,ij,jk->k", v, sx, v)
     groups: list[Group] = []
-    for block in _runs(s, max(noise, same * s[0])):
-        for run in _runs(d[block], same * np.max(d, initial=0.0)):
+    for block in _runs(s, close):
+        for run in _runs(d[block], _closeness(d[block], same)):
             group = block[run]
             basis = settled(v[:, group])
             if s[group[0]] > 0:
@@ -55,9 +59,14 @@ def _turning(span: np.ndarray, sx: np.ndarray) -> np.ndarray:
     return np.linalg.eigh(span.T @ sx @ span)[1][:, ::-1]
 
 
-def _runs(values: np.ndarray, same: float) -> list[np.ndarray]:
-    """Numbers of neighbours that are equal, none farther than `same` from the next."""
-    steps = np.flatnonzero(np.abs(np.diff(values)) > same)
+def _closeness(values: np.ndarray, same: float) -> np.ndarray:
+    """How far equal ones may be from the one before, (n,)."""
+    return np.minimum(same * np.max(values, initial=0.0), OWN * values)
+
+
+def _runs(values: np.ndarray, close: np.ndarray) -> list[np.ndarray]:
+    """Numbers of neighbours that are equal: no farther than `close` (n,) from the one before."""
+    steps = np.flatnonzero(np.abs(np.diff(values)) > close[1:])
     return np.split(np.arange(len(values)), steps + 1) if len(values) else []
 
 

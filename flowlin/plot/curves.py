@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from flowlin._tools.arguments import array as numbers
 from flowlin._tools.arguments import checked, flag, refuse
-from flowlin.measures.modes import Modes, group_name
+from flowlin.measures.modes import Modes
 from flowlin.plot.style import (
     MARKERS,
     TIME,
@@ -122,7 +122,8 @@ def modes(
     hitting times are asked for that were not watched, or for modes that do not exist.
     """
     full = np.asarray(modes.full_strength)
-    names = {k: group_name(group) for group in modes.groups for k in group}
+    pairs = zip(modes.names, modes.groups, strict=True)
+    names = {k: name for name, group in pairs for k in group}
     driven = [group[0] for group in modes.groups if full[group[0]] > 0]
     which = list(driven[:5] if shown is None else shown)
     if not which or not set(which) <= set(range(len(full))):
