@@ -34,7 +34,7 @@ def start(task, hidden, seed, **options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("slope", "tau"), [(0.0, 2.0), (0.2, ((2.0, 0.5), (None, None))), (0.0, ((None, 3.0), 2.0))]
+    ("slope", "tau"), [(0.2, ((2.0, 0.5), (None, None))), (0.0, ((None, 3.0), 2.0))]
 )
 def test_with_one_hidden_layer_it_is_the_walk_unit_by_unit(slope, tau):
     task = gaussian()
@@ -606,15 +606,14 @@ def test_float32(walked):
 
 @pytest.mark.slow
 @pytest.mark.data
-@pytest.mark.parametrize(("seed", "t1"), [(3, 0.5), (8, 3.4), (5, 2.0), (9, 1.5)])
+@pytest.mark.parametrize(("seed", "t1"), [(3, 0.5), (8, 3.4), (5, 2.0)])
 def test_without_biases_it_goes_on_where_a_layer_sends_nothing(data_folder, seed, t1):
     """The last unit of a layer turns off for a sample, whose z above are then zero for good.
 
     Sides above a unit at its kink are those that it has when that rises: by rounding they flipped
     without end. Pairs of two layers that chose one by one from below chased each other. Seed 8 has,
-    at t = 3.36, a pair with a range while it is off and none while it slides. In seeds 5, at 1.64,
-    and 9, at 1.06, two units that feed a sample are at their kinks: each would give the layers
-    above other gates.
+    at t = 3.36, a pair with a range while it is off and none while it slides. In seed 5, at 1.64,
+    two units that feed a sample are at their kinks: each would give the layers above other gates.
     """
     del data_folder
     task = fl.tasks.mnist(40).astype("float64")

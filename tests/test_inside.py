@@ -276,7 +276,6 @@ def test_the_loss_of_a_modified_flow_is_looked_at_inside_steps():
 
 RTOL = 1e-12
 TURNED = {
-    "wide": (5, 3, False, {}),
     "tall": (3, 6, True, {"tau": [1.0, 2.0], "weight_decay": [0.1, 0.2]}),
     "modified": (5, 3, True, {"modified_rate": 0.01, "loss": fl.SquaredError("sum"), "tau": 20.0}),
 }
