@@ -145,13 +145,26 @@ class Flow:
         apart = np.abs(times[0] / times[1] - 1)
         return float(np.nanmax(apart)) if np.any(np.isfinite(apart)) else None
 
-    def losses(self, ts: np.ndarray) -> np.ndarray:
-        """At other times than its rows', by cubic splines in log t."""
-        file = self.found()
-        t, loss = (np.asarray(file[name], float) for name in ("t", "loss"))
-        spline = CubicSpline(np.log(t[1:]), loss[1:])
-        first = loss[0] + (loss[1] - loss[0]) * np.minimum(ts / t[1], 1)
-        return np.where(ts < t[1], first, spline(np.log(np.maximum(ts, t[1]))))
+
+def losses_at(found: dict[str, Any], ts: np.ndarray) -> np.ndarray:
+    """Of a file, at other times than its rows', by cubic splines in log t."""
+    t, loss = (np.asarray(found[name], float) for name in ("t", "loss"))
+    spline = CubicSpline(np.log(t[1:]), loss[1:])
+    first = loss[0] + (loss[1] - loss[0]) * np.minimum(ts / t[1], 1)
+    return np.where(ts < t[1], first, spline(np.log(np.maximum(ts, t[1]))))
+
+
+def summary(found: dict[str, Any], until: float) -> dict[str, Any]:
+    """What a figure quotes of a file; events that come after the figure's end are None."""
+
+    def early(t: float | None) -> float | None:
+        return None if t is None or t > until else t
+
+    names = ("data", "preprocessing", "c", "seed", "hidden", "evaluations", "rtol", "error")
+    return {name: found[name] for name in names} | {
+        "half times": [early(t) for t in found["half times"]],
+        "loss levels": {level: early(t) for level, t in found["loss levels"].items()},
+    }
 
 
 def finite(t: Any) -> float | None:
@@ -168,6 +181,20 @@ def event_times(file: dict[str, Any]) -> np.ndarray:
     """Half times and times of levels, NaN for never."""
     times = [*file["half times"], *file["loss levels"].values()]
     return np.array([np.nan if t is None else t for t in times])
+
+
+def flow_of(
+    data: str, preprocessing: str, c: float, seed: int, hidden: tuple[int, ...], until: float
+) -> Flow:
+    """That of a figure; figures share those that go far enough.
+
+    **Raises:** `LookupError` if none of `all_flows` is.
+    """
+    for flow in all_flows():
+        what = (flow.data, flow.preprocessing, flow.c, flow.seed, flow.hidden)
+        if what == (data, preprocessing, c, seed, hidden) and flow.end >= until and not flow.finer:
+            return flow
+    raise LookupError(f"no flow of {data}, {preprocessing}, c = {c:g}, seed {seed}, {hidden}.")
 
 
 def all_flows() -> list[Flow]:

@@ -20,6 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from _flows import Flow, flow_of, losses_at
 from _judge import LOSSES
 from _paper import fl
 from tqdm import tqdm
@@ -42,8 +43,8 @@ class Setting:
     - `early`: flow time up to which the losses are compared as early ones.
     - `end`: flow time that the runs end at.
     - `looks`: saved losses, evenly in the root of time.
-    - `flow_seeds`, `rtol`: the ReLU network's flow, with averaged gates; that of linear networks is
-      run for all seeds. None for no flow.
+    - `flow_seeds`: seeds of the ReLU network's flow, of all images read from `results/flows`; that
+      of linear networks is run for all seeds. None for no flow.
     - `mean_seeds`, `mean_end`: descent on the mean over the batch, 64 times as many steps.
     - `kept`: whether runs are kept; see above.
     """
@@ -60,10 +61,9 @@ class Setting:
     early: float = 4.0
     end: float = 24.0
     looks: int = 20
-    flow_seeds: int | None = 0
+    flow_seeds: int | None = None
     mean_seeds: int = 0
     mean_end: float = 1.0
-    rtol: float = 1e-3
     kept: bool = True
 
     @property
@@ -180,13 +180,31 @@ def descend(network: Any, task: fl.Task, setting: Setting, seed: int, **how: Any
     )
 
 
-def flow(network: Any, task: fl.Task, setting: Setting) -> fl.Trajectory:
+def linear_flow(network: fl.LinearNetwork, task: fl.Task, setting: Setting) -> fl.Trajectory:
     """Gradient flow, at the same times."""
     ts = setting.ts
-    how: dict[str, Any] = {"rtol": setting.rtol} if isinstance(network, fl.ReLUNetwork) else {}
-    if isinstance(network, fl.ReLUNetwork) and len(network.hidden) == 1:
-        how["kinks"] = fl.AveragedKinks()
-    return fl.gradient_flow(network, task, float(ts[-1]), ts=ts, observe={}, **how)
+    return fl.gradient_flow(network, task, float(ts[-1]), ts=ts, observe={})
+
+
+def relu_flow(
+    task: fl.Task, setting: Setting, seed: int, c: float, standardise: bool
+) -> dict[str, Any]:
+    """The file of the ReLU network's flow from the initial weights of a seed.
+
+    Of all images it is read; of fewer, where it takes minutes, it is run.
+    """
+    way, hidden = "global" if standardise else "pixel", setting.hidden
+    if setting.samples is None:
+        return flow_of(setting.data, way, c, seed, hidden, setting.end).found()
+    flow = Flow(setting.data, way, c, seed, hidden, setting.end, setting.samples, setting.variance)
+    return flow.run(task) | {"error": None}
+
+
+def closed_form(network: fl.LinearNetwork, task: fl.Task, setting: Setting) -> np.ndarray:
+    """Losses of the linear network by the closed form of its modes, as if the inputs did not couple
+    them; each mode with the imbalance of its own initial weights (`fl.theory.solve`)."""
+    solution = fl.theory.solve(network.astype(jnp.float64), task.astype(jnp.float64))
+    return np.asarray(solution.loss(setting.ts))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,7 +214,9 @@ class Early:
     - `rate`: flow time per step.
     - `early`: flow time up to which losses are early ones.
     - `descents`: of all networks.
-    - `flows`: likewise, of "relu" with fewer seeds.
+    - `flows`: likewise, of "relu" with fewer seeds; `files`, by seed, what is known of those.
+    - `closed`: by seed, the closed form's losses of the linear network of the same width, if it has
+      one hidden layer.
     - `means`: descent on the mean over the batch, fewer seeds, up to an earlier time.
     - `zero`: the loss of the network that is zero: 1/2 for classes. Losses are in shares of it.
     """
@@ -208,6 +228,8 @@ class Early:
     flows: dict[str, list[Run]]
     means: dict[str, list[Run]]
     zero: float
+    files: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    closed: list[np.ndarray] = dataclasses.field(default_factory=list)
 
 
 def early(
@@ -222,6 +244,7 @@ def early(
     with some more options. `standardise` says how the task was made."""
     labels = ("relu", *shares)
     descents, flows, means = ({label: [] for label in labels} for _ in range(3))
+    closed = []
     slow = {
         "learning_rate": setting.learning_rate,
         "ts": setting.ts[setting.ts <= setting.mean_end],
@@ -235,12 +258,19 @@ def early(
             descent = partial(descend, network, task, setting, seed)
             made = kept(setting, partial(descent, **more), "descent", *what, sorted(more))
             descents[label].append(made)
-            if setting.flow_seeds is not None and (share or seed < setting.flow_seeds):
-                made = kept(setting, partial(flow, network, task, setting), "flow", *what)
-                flows[label].append(made)
+            if share and setting.flow_seeds is not None:
+                made = partial(linear_flow, network, task, setting)
+                flows[label].append(kept(setting, made, "flow", *what))
+            if share == 1 and len(setting.hidden) == 1:
+                closed.append(closed_form(network, task, setting))
             if seed < setting.mean_seeds:
                 means[label].append(kept(setting, partial(descent, **slow), "mean", *what))
-    return Early(c, setting.rate, setting.early, descents, flows, means, scale(task))
+    files = [
+        relu_flow(task, setting, seed, c, standardise) for seed in range(setting.flow_seeds or 0)
+    ]
+    flows["relu"] = [Run(setting.ts, losses_at(file, setting.ts), {}) for file in files]
+    zero = scale(task)
+    return Early(c, setting.rate, setting.early, descents, flows, means, zero, files, closed)
 
 
 def scale(task: fl.Task) -> float:

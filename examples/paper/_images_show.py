@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from _flows import losses_at, summary
 from _images import LINEAR, Early, Run, gaps, partings
 from _judge import half_widths
 from _paper import WITHOUT, fl
@@ -25,9 +26,22 @@ def curves(phase: Early) -> dict[str, Any]:
             if members:
                 found[f"{kind} {label}"] = np.stack([m.losses for m in members])
     linear = [label for label in phase.descents if label != "relu"]
+    if phase.closed:
+        found["closed form linear"] = np.stack(phase.closed)
     found["mean gap until 90 % down, shares of 1/2"] = {k: gaps(phase, k) for k in linear}
     found["time of parting for good"] = {k: partings(phase, k) for k in linear}
     return found
+
+
+def flow_entries(phase: Early) -> list[dict[str, Any]]:
+    """The ReLU networks' flows as a figure's numbers quote them: event times, cost and error."""
+    return [summary(file, float(phase.descents["relu"][0].ts[-1])) for file in phase.files]
+
+
+def error_words(phases: list[Early]) -> str:
+    """The largest error of the events of some flows, as far as it is known."""
+    errors = [f["error"] for phase in phases for f in phase.files if f["error"] is not None]
+    return f", events to {100 * max(errors):.1g} %" if errors else ""
 
 
 def draw_runs(phase: Early, ax: Any, shown: dict[str, str], bias: bool) -> None:
@@ -46,9 +60,16 @@ def draw_runs(phase: Early, ax: Any, shown: dict[str, str], bias: bool) -> None:
         half = half_widths(losses)
         ax.fill_between(ts, losses.mean(axis=0) - half, losses.mean(axis=0) + half, lw=0,
                         color=look["color"], alpha=0.2)  # fmt: skip
-        if flows:
-            line = {"color": look["color"], "linestyle": more.get("linestyle", "-")} | faint
-            ax.plot(ts, stacked(flows).mean(axis=0), lw=1.6, **line)
+        line = {"color": look["color"], "linestyle": more.get("linestyle", "-"), "lw": 1.6} | faint
+        if name == "relu" and phase.files:
+            fine = np.linspace(0, ts[-1] ** 0.5, 400) ** 2
+            found = np.stack([losses_at(file, fine) for file in phase.files])
+            ax.plot(fine, found.mean(axis=0), **line)
+        elif flows:
+            ax.plot(ts, stacked(flows).mean(axis=0), **line)
+    if phase.closed:
+        ax.plot(ts, np.mean(phase.closed, axis=0), ":", color="0.2", lw=1.2,
+                label="linear, closed form of its modes")  # fmt: skip
     ax.set_xscale("function", functions=(lambda t: np.sqrt(np.maximum(t, 0)), np.square))
     end = ts[-1]
     ticks = [t for t in (0, 0.25, 1, 2, 4, 8, 12, 16, 24, 32, 48) if t <= end * 1.001]
