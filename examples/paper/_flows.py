@@ -98,21 +98,18 @@ class Flow:
         """What its file holds; goes on from a checkpoint."""
         network, start = self.network(task), time.monotonic()
         modes = fl.theory.modes(task, network)
-        levels = {f"{level:g}": fl.LossBelow(level, name=f"{level:g}") for level in LEVELS}
         CHECKPOINTS.mkdir(parents=True, exist_ok=True)
         checkpoint = CHECKPOINTS / f"{self.name}.npz"
         flow = fl.gradient_flow(
-            network, task, self.end, ts=self.times, events=[fl.ModeHits(modes, share=0.5),
-            *levels.values()], observe={"modes": modes}, checkpoint=checkpoint,
-            progress=fl.LogProgress(60.0), **self.method,
+            network, task, self.end, ts=self.times, events=watched(modes), checkpoint=checkpoint,
+            observe={"modes": modes}, progress=fl.LogProgress(60.0), **self.method,
         )  # fmt: skip
         checkpoint.unlink(missing_ok=True)
         return {
             **{k: v for k, v in dataclasses.asdict(self).items() if k != "samples"},
             "images": task.samples,
             "rtol": self.rtol,
-            "half times": [finite(t) for t in flow.events.first("mode")[:MODES]],
-            "loss levels": {k: finite(flow.events.first(k)) for k in levels},
+            **timed(flow),
             "evaluations": int(flow.stats["evaluations"]),
             "steps": int(flow.stats["num_accepted_steps"]),
             "rejected": int(flow.stats["num_rejected_steps"]),
@@ -122,6 +119,37 @@ class Flow:
             "t": rounded(flow.ts),
             "loss": rounded(flow.losses),
             "modes": [rounded(row) for row in np.asarray(flow.observed["modes"])[:, :MODES]],
+        }
+
+    @property
+    def descent_path(self) -> pathlib.Path:
+        """The file of its descents."""
+        return FLOWS / f"{self.name}-descent.json"
+
+    def descents(self, task: fl.Task, rate: float, until: float) -> dict[str, Any]:
+        """Its events by descent on all images at a rate and at half of it, and extrapolated.
+
+        Descent's times are off by the first power of the rate, so twice those at half the rate
+        less those at the whole rate are right up to its second power (Richardson). Between two
+        steps they are interpolated.
+        """
+        network = self.network(task)
+        modes = fl.theory.modes(task, network)
+        how = {"events": watched(modes), "interpolate": True, "observe": {}, "t1": until}
+        CHECKPOINTS.mkdir(parents=True, exist_ok=True)
+        found = []
+        for one in (rate, rate / 2):
+            checkpoint = CHECKPOINTS / f"{self.name}-descent-{one:g}.npz"
+            descent = fl.gradient_descent(
+                network, task, one, checkpoint=checkpoint, progress=fl.LogProgress(60.0), **how
+            )
+            checkpoint.unlink(missing_ok=True)
+            found.append(event_times(timed(descent)))
+        off = 2 * found[1] - found[0]
+        return {
+            "rates": [rate, rate / 2],
+            "until": until,
+            "events": [[finite(t) for t in times] for times in (*found, off)],
         }
 
     def found(self) -> dict[str, Any]:
@@ -164,6 +192,20 @@ def summary(found: dict[str, Any], until: float) -> dict[str, Any]:
     return {name: found[name] for name in names} | {
         "half times": [early(t) for t in found["half times"]],
         "loss levels": {level: early(t) for level, t in found["loss levels"].items()},
+    }
+
+
+def watched(modes: fl.theory.Modes) -> list[Any]:
+    """The events of a flow: modes come to half their strength, the loss falls to `LEVELS`."""
+    levels = [fl.LossBelow(level, name=f"{level:g}") for level in LEVELS]
+    return [fl.ModeHits(modes, share=0.5), *levels]
+
+
+def timed(flow: fl.Trajectory) -> dict[str, Any]:
+    """When they came, None for never."""
+    return {
+        "half times": [finite(t) for t in np.asarray(flow.events.first("mode"))[:MODES]],
+        "loss levels": {f"{k:g}": finite(flow.events.first(f"{k:g}")) for k in LEVELS},
     }
 
 
