@@ -3,7 +3,6 @@
 import time
 import warnings
 
-import diffrax
 import jax
 import numpy as np
 import optax
@@ -15,7 +14,7 @@ import flowlin as fl
 # These processes are forked from one that has imported all this, and has no device yet.
 warnings.filterwarnings("ignore", r"os\.fork\(\) was called")
 
-KINDS = ("exact", "averaged", "linear", "descent")
+KINDS = ("exact", "averaged", "descent")
 FASTER = 150
 
 
@@ -25,15 +24,15 @@ def run(kind: str, path: str) -> None:
     time.monotonic = lambda: FASTER * clock()
     task = fl.tasks.hierarchy()
     key = jax.random.key(0)
-    relu = fl.ReLUNetwork.init(task, 6, variance=1e-2, key=key)
-    linear = fl.LinearNetwork.init(task, 6, variance=1e-2, key=key)
-    below, norms = fl.LossBelow(1.2), {"norms": fl.measures.norms}
+    norms = {"norms": fl.measures.norms}
     if kind == "descent":
-        options = {"batch_size": 3, "key": key, "optimiser": optax.adam(1e-4)}
+        linear = fl.LinearNetwork.init(task, 6, variance=1e-2, key=key)
+        options = {"batch_size": 3, "key": key, "optimiser": optax.adam(1e-4), "observe": norms}
         fl.stochastic_gradient_descent(
-            linear, task, 1e-3, t1=100.0, events=below, observe=norms, checkpoint=path, **options
+            linear, task, 1e-3, t1=100.0, events=fl.LossBelow(1.2), checkpoint=path, **options
         )
         return
+    relu = fl.ReLUNetwork.init(task, 6, variance=1e-2, key=key)
     measures = norms | {
         "x": lambda n, t: [n.outputs(t.x)[0]],
         "activity": fl.measures.activity,
@@ -41,10 +40,5 @@ def run(kind: str, path: str) -> None:
     network, t1, options = {
         "exact": (relu, 100.0, {"rtol": 1e-9, "observe": measures}),
         "averaged": (relu, 10.0, {"kinks": fl.AveragedKinks()}),
-        "linear": (
-            linear,
-            4e3,
-            {"solver": diffrax.Tsit5(), "rtol": 1e-6, "events": below, "observe": norms},
-        ),
     }[kind]
     fl.gradient_flow(network, task, t1, ts=np.linspace(0, t1, 20), checkpoint=path, **options)

@@ -5,6 +5,7 @@ import pathlib
 import sys
 from typing import Any
 
+import diffrax
 import jax
 import numpy as np
 import pytest
@@ -126,7 +127,8 @@ def one_process(port: str, process: int, folder: str) -> None:
     assert not shared.x.is_fully_addressable
     network = fl.ReLUNetwork.init(whole, 6, 0.1, key=jax.random.key(1))
     options = {
-        "kinks": fl.AveragedKinks(),
+        "kinks": fl.IgnoreKinks(),
+        "solver": diffrax.Bosh3(),
         "events": (fl.LossBelow(0.4), fl.UnitSwitches()),
         "rtol": 1e-3,
     }

@@ -193,15 +193,3 @@ def test_a_run_that_handed_over_resumes_to_the_bit(tmp_path):
     resumed = averaged(checkpoint=tmp_path / "run.npz")
     for a, b in zip(jax.tree.leaves(resumed.final), jax.tree.leaves(whole.final), strict=True):
         assert np.array_equal(a, b)
-
-
-@pytest.mark.slow
-def test_averaged_gates_with_decay_and_tau_per_layer_hand_over():
-    """To the same flow: against plain integration at a finer tolerance."""
-    options = {"tau": (1.0, 2.0), "weight_decay": 1e-3, "ts": SPAN}
-    chosen = averaged(**options)
-    plain = fl.gradient_flow(
-        BIASED, DIGITS, LATE, kinks=fl.IgnoreKinks(), solver=diffrax.Bosh3(), rtol=1e-5, **options
-    )
-    assert chosen.stats["solver"] == "AveragedGates, then RKC"
-    assert np.allclose(chosen.losses, plain.losses, rtol=0.01)
