@@ -58,7 +58,7 @@ class Pace:
 
     def __init__(self, seconds: float, steps: int = 16):
         self.seconds = seconds
-        self.steps = steps  # the first ones include compilation
+        self.steps = steps  # the first segment's seconds include compilation
         self.waited = 0.0  # since it was last due
         self.clock, self.accepted = 0.0, 0  # at the segment's start
 
@@ -141,12 +141,26 @@ class Bar(AbstractPaced):
 
 
 class Lines(AbstractPaced):
-    """What `LogProgress` writes."""
+    """What `LogProgress` writes.
+
+    The time that is left is told at the speed since the last line, or since the first pause, before
+    which the run is compiled.
+    """
 
     def __init__(self, run: AbstractRun, start: float, log: LogProgress):
         self.log, self.horizon, self.pace = log, run.horizon, Pace(log.every)
         self.began = self.clock = time.monotonic()
-        self.t, self.steps = start, 0  # at the last line
+        self.t, self.steps, self.compiled = start, 0, False  # at the last line
+
+    def pause(
+        self, run: AbstractRun, flow: Trajectory, limits: Limits
+    ) -> tuple[AbstractRun, Trajectory]:
+        """A line if it is time."""
+        found = super().pause(run, flow, limits)
+        if not self.compiled:
+            self._mark(flow)
+            self.compiled = True
+        return found
 
     def look(self, run: AbstractRun, flow: Trajectory) -> None:
         """Say how far it is."""
@@ -166,17 +180,22 @@ class Lines(AbstractPaced):
         stream = sys.stderr if self.log.stream is None else self.log.stream
         print(line, file=stream, flush=True)
 
+    def _mark(self, flow: Trajectory) -> tuple[float, float, int]:
+        """The clock, flow time and steps, from which the next line counts."""
+        assert flow.continuation is not None
+        steps = int(flow.continuation.counts["num_steps"])
+        self.clock, self.t, self.steps = time.monotonic(), float(flow.end), steps
+        return self.clock, self.t, self.steps
+
     def _line(self, flow: Trajectory) -> str:
-        at = flow.continuation
-        assert at is not None
-        now, t, steps = time.monotonic(), float(flow.end), int(at.counts["num_steps"])
-        spent = max(now - self.clock, 1e-9)
-        speed, left, share = (steps - self.steps) / spent, "unknown", ""
+        before, since, taken = self.clock, self.t, self.steps
+        now, t, steps = self._mark(flow)
+        spent = max(now - before, 1e-9)
+        speed, left, share = (steps - taken) / spent, "unknown", ""
         if math.isfinite(self.horizon):
             share = f" of {self.horizon:.4g} ({t / self.horizon:.0%})"
-            if t > self.t:
-                left = _clock((self.horizon - t) / (t - self.t) * spent)
-        self.clock, self.t, self.steps = now, t, steps
+            if t > since:
+                left = _clock((self.horizon - t) / (t - since) * spent)
         return (
             f"t = {t:.4g}{share}, {_loss(flow)}, {steps:,} steps, {speed:.3g}/s, "
             f"{_clock(now - self.began)} passed, {left} left"
