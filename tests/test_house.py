@@ -64,6 +64,7 @@ LONGEST = 500  # lines
 # Files that are longer, and are to be cut.
 LONG = {
     "examples/paper/c_1_svd.py",
+    "examples/paper/c_6_rectified.py",
     "tests/test_deep.py",
     "tests/test_flow.py",
     "tests/test_messages.py",

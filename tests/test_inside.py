@@ -18,6 +18,7 @@ from flowlin.engine.solvers.newton_krylov import Ritz
 from flowlin.engine.solvers.rkc import stability_interval
 from flowlin.engine.solvers.wrapped import ROWS, Explicit, History
 from flowlin.runs.hidden_modes import size_between
+from flowlin.runs.progress import Forecast
 from flowlin.training import objective as chunks
 from flowlin.training.problem import Problem
 from flowlin.training.rules import GradientField, objective
@@ -387,3 +388,27 @@ def test_earlier_floats_are_those_of_numpy(dtype):
             before = np.nextafter(before, dtype(-np.inf))
         assert back(t) == before
         assert back(t).dtype == dtype
+
+
+# ---- The time that is left.
+
+
+@pytest.mark.parametrize(
+    ("step", "steady"),
+    [
+        (lambda t: 0.01, True),
+        (lambda t: 0.01, False),
+        (lambda t: 0.02 * max(t, 1e-3) ** 0.5, False),
+    ],
+)
+def test_the_time_left_is_right_within_a_factor_of_two(step, steady):
+    """From the first hundredth on, however steps grow with time: a step takes a second."""
+    t, clock, horizon = step(0.0), 1.0, 10.0
+    forecast, told = Forecast(t, clock), []
+    while t < horizon - step(t):
+        t, clock = t + step(t), clock + 1.0
+        if clock % 8 == 0:
+            told.append((t, clock, forecast.left(t, clock, horizon, steady)))
+    for at, when, left in told:
+        if 0.01 * horizon < at < 0.95 * horizon:
+            assert 0.5 < left / (clock - when) < 2

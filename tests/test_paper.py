@@ -43,9 +43,36 @@ def test_committed_results_hold_valid_verdicts(studies, verdicts):
         rows = verdicts.quoted(study)  # Row refuses what is no verdict
         assert rows
         assert all(row.claim and row.source for row in rows)
+        assert not any("± 0 " in row.measured for row in rows)
         assert (verdicts.RESULTS / f"{study.name}.png").read_bytes().startswith(b"\x89PNG")
         total += len(rows)
     assert total >= 40
+
+
+def named(numbers, word):
+    """All that stands under names with a word in them."""
+    for name, value in numbers.items():
+        if word in name and value:
+            yield value
+        if isinstance(value, dict):
+            yield from named(value, word)
+
+
+def test_a_figure_that_speaks_of_a_flow_has_one(studies, verdicts):
+    """In its numbers; of a ReLU network on images with its events, cost and error."""
+    for name in studies:
+        record = json.loads((verdicts.RESULTS / f"{name}.json").read_text())
+        says = record.get("figure says", [])
+        if not any("flow" in words for words in says):
+            continue
+        assert any(named(record["numbers"], "flow")), name
+        if any("images" in words for words in says):
+            flows = record["numbers"]["flow relu"]
+            assert flows, name
+            for flow in flows:
+                assert {"data", "preprocessing", "c", "seed", "hidden", "rtol"} <= set(flow)
+                assert flow["error"] is not None, name
+                assert any(t is not None for t in flow["half times"]), name
 
 
 def test_results_are_those_of_studies(studies, verdicts):
@@ -53,19 +80,42 @@ def test_results_are_those_of_studies(studies, verdicts):
 
 
 def test_committed_table_is_up_to_date(studies, verdicts):
-    table = verdicts.table(verdicts.entries(list(studies), verdicts.quoted), verdicts.RESULTS)
+    tables = verdicts.tables(verdicts.entries(list(studies), verdicts.quoted), verdicts.RESULTS)
     committed = (verdicts.RESULTS / "verdicts.md").read_text()
-    assert committed == table, "run examples/paper/verdicts.py --quoted and commit the table"
+    assert committed == tables, "run examples/paper/verdicts.py --quoted and commit the table"
 
 
-def test_row_refuses_unknown_verdict(verdicts):
-    with pytest.raises(ValueError, match="`verdict`"):
-        verdicts.Row("claim", "source", "measured", "nearly holds")
+def test_rows_are_refused_that_say_too_little(verdicts):
+    with pytest.raises(ValueError, match="`verdict` must start with"):
+        verdicts.Row("claim", "source", "measured", "nearly holds", "so it is")
+    with pytest.raises(ValueError, match="`kind` must start with"):
+        verdicts.Row("claim", "source", "measured", "holds", "so it is", "guess")
+    with pytest.raises(ValueError, match="`quote` is missing: where does source say 'claim'"):
+        verdicts.Row("claim", "source", "measured", "holds")
+    row = verdicts.Row("claim", "source", "measured", "measured: 3", kind="control")
+    assert verdicts.Row.of(row.record) == row
+    assert (row.record["class"], row.record["outcome"]) == ("control", "measured")
+
+
+def test_verdicts_that_margins_move_are_told(studies, verdicts):
+    judge = importlib.import_module("_judge")
+    study = next(iter(studies.values()))
+
+    def judged(distance):
+        found = judge.verdict(judge.same(distance + np.array([0, 1e-3, 2e-3]), judge.LOSSES))
+        return [verdicts.Row("claim", "source", "measured", found, "so it is")]
+
+    (row,) = dataclasses.replace(study, judge=judged).rows(0.01)
+    assert (row.verdict, row.moves) == ("holds", "")
+    (row,) = dataclasses.replace(study, judge=judged).rows(0.04)
+    assert (row.verdict, row.moves) == ("holds", "at half the margins: undecided")
+    (row,) = dataclasses.replace(study, judge=judged).rows(0.12)
+    assert (row.verdict, row.moves) == ("refuted as stated", "at twice the margins: undecided")
 
 
 def test_quoting_marks_the_size(studies, verdicts, tmp_path):
     study = dataclasses.replace(next(iter(studies.values())), name="images")
-    row = {"claim": "a", "source": "b", "measured": "c", "verdict": "holds: never"}
+    row = verdicts.Row("a", "b", "c", "holds", "a is so").record
     size = {"name": "default", "mnist": {"samples": 2000}, "seeds": 5}
     record = {"study": "images", "size": size, "numbers": {}, "verdicts": [row]}
     (tmp_path / "images.json").write_text(json.dumps(record))
@@ -75,24 +125,28 @@ def test_quoting_marks_the_size(studies, verdicts, tmp_path):
         verdicts.quoted(dataclasses.replace(study, name="nothing"), tmp_path)
 
 
-def test_table_escapes_and_counts(verdicts, tmp_path):
+def test_tables_escape_and_count(verdicts, tmp_path):
+    script = "examples/paper/errata.py"
     rows = [
-        verdicts.Entry("|y|", "M", "a*b\nc", "holds", "examples/paper/errata.py"),
-        verdicts.Entry("x", "M", "1", "does not hold", "examples/paper/errata.py"),
+        verdicts.Entry("|y|", "M", "a*b\nc", "holds", script, "so |y|", moves="at half: no"),
+        verdicts.Entry("x", "M", "1", "refuted as stated", script, "x is so"),
+        verdicts.Entry("z", "M", "1", "measured: 2", script, kind="control"),
     ]
-    text = verdicts.table(rows, verdicts.RESULTS)
-    line = text.splitlines()[2]
+    text = verdicts.tables(rows, verdicts.RESULTS)
+    line = text.splitlines()[4]
     assert len(re.findall(r"(?<!\\)\|", line)) == 6
-    assert r"a\*b c" in line
-    assert "[errata](../errata.py)" in line
-    assert "2 claims in 1 studies: 1 holds; 1 does not hold." in text
+    for part in (r"a\*b c", "[errata](../errata.py)", r"“so \|y\|”", "holds<br>at half: no"):
+        assert part in line
+    assert text.splitlines()[0] == "## M, the lead paper"
+    assert "In all 2 claims in 1 studies: 1 holds; 1 refuted as stated." in text
+    assert "1 rows in 1 studies: 1 measured." in text
 
 
 def test_a_failing_study_is_a_row(verdicts, capsys):
     def rows_of(study):
         if study.name == "errata":
             raise RuntimeError("no luck")
-        return [verdicts.Row("a", "b", "c", "holds")]
+        return [verdicts.Row("a", "b", "c", "holds", "a is so")]
 
     failed, good = verdicts.entries(["errata", "m_prop1"], rows_of)
     assert failed.verdict == verdicts.FAILED
@@ -102,28 +156,37 @@ def test_a_failing_study_is_a_row(verdicts, capsys):
     assert "no luck" in capsys.readouterr().err
 
 
+ERRATUM = ("5 Eq. 10", "claim", "source", "measured")
+
+
 @pytest.mark.parametrize("condition", [None, ("c = 1", 0.0), ("c = 1", 0.5)])
 def test_errata_are_judged_by_their_errors(verdicts, condition):
     finding = importlib.import_module("_errata").Finding
-    words = ("5 Eq. 10", "claim", "source", "measured")
-    assert finding(*words, 1e-9, 0.0, condition).row.verdict == "holds"
+    row = finding(*ERRATUM, 1e-9, 0.0, condition, quote="so it is").row
+    assert (row.verdict, row.quote, row.kind) == ("holds", "so it is", "claim")
     right = condition is not None and condition[1] == 0
-    expected = "holds under a condition: c = 1" if right else "does not hold"
-    assert finding(*words, 0.7, 0.0, condition).row.verdict == expected
+    expected = "holds in part, refuted as stated: c = 1" if right else "refuted as stated"
+    row = finding(*ERRATUM, 0.7, 0.0, condition, quote="so it is").row
+    assert row.verdict == expected
+    assert row.measured.startswith("measured: error as printed 0.7, right form 0")
+    row = finding(*ERRATUM, 0.7, 0.0, condition, left_open=True, quote="so it is").row
+    assert row.verdict == ("holds under a condition: c = 1" if right else "refuted as stated")
+    with pytest.raises(ValueError, match="`quote` is missing"):
+        _ = finding(*ERRATUM, 1e-9).row
 
 
-def test_what_a_correction_mends_is_a_misprint(verdicts):
+def test_what_the_one_correction_mends_is_a_misprint(verdicts):
     finding = importlib.import_module("_errata").Finding
-    words = ("5 Eq. 10", "claim", "source", "measured", 0.7)
-    assert finding(*words, 0.0, correction="with c").row.verdict == "misprint: with c"
-    assert finding(*words, 0.5, correction="with c").row.verdict == "does not hold"
+    how = {"correction": "with c", "quote": "so it is"}
+    assert finding(*ERRATUM, 0.7, 0.0, **how).row.verdict == "misprint: with c"
+    assert finding(*ERRATUM, 0.7, 0.5, **how).row.verdict == "refuted as stated"
+    assert finding(*ERRATUM, 0.0, 0.0, **how).row.verdict == "holds"
 
 
 def test_what_nobody_claims_is_a_control(verdicts):
     finding = importlib.import_module("_errata").Finding
-    row = finding("4 losses", "claim", "source", "measured", 0.7, control="no").row
-    assert (row.kind, row.verdict) == ("control", "control: no")
-    assert "as printed" not in row.measured
+    row = finding(*ERRATUM, 0.7, found="no", kind="control", formula=False).row
+    assert (row.kind, row.verdict, row.measured) == ("control", "measured: no", "measured")
 
 
 def test_one_claim_is_one_row(studies, verdicts):
@@ -165,12 +228,25 @@ def test_rules_say_when_they_cannot_tell(verdicts):
     assert judge.usual([False] * 10) is False
 
 
-def test_the_verdict_is_that_of_the_first_reading_that_holds(verdicts):
+def test_the_verdict_is_the_worst_of_all_readings(verdicts):
     words = importlib.import_module("_judge").verdict
+    part = ("c = 1", True)
     assert words(True, ("c = 1", False)) == "holds"
-    assert words(None, ("c = 0", False), ("c = 1", True)) == "holds under a condition: c = 1"
-    assert words(False, ("c = 1", None)) == "does not hold"
+    assert words({"a": True, "b": True}) == "holds"
+    assert words({"a": False, "b": True, "c": None}, part) == "holds under a condition: b"
+    assert words({"a": False, "b": None}) == "undecided"
+    assert words(False, part) == "holds in part, refuted as stated: c = 1"
+    assert words(None, part) == "undecided"
+    assert words(False, ("c = 1", None)) == "refuted as stated"
     assert words(None) == "undecided"
+
+
+def test_distances_of_both_signs_are_not_the_same(verdicts):
+    judge = importlib.import_module("_judge")
+    signs = np.resize([1.0, -1.0], 10)
+    assert judge.same(0.3 * signs, judge.LOSSES) is False
+    assert judge.same(0.01 * signs, judge.LOSSES) is True
+    assert judge.interval(np.ones(4)) == "1 in all 4 seeds"
 
 
 def test_a_stretch_of_time_is_told_from_a_shift(verdicts):
@@ -219,11 +295,42 @@ def test_images_losses_are_judged_for_both_widths(verdicts):
     down = images.down_time(with_bias.descents[same][0], with_bias)
     np.testing.assert_allclose(images.gaps(with_bias, same), 0.04 * down / 2)
     pair = {"bias": with_bias, "no bias": without}
-    assert rows.helped(pair, "claim", "source").verdict == "holds"
-    assert rows.helped({"bias": without, "no bias": with_bias}, "a", "b").kind != "holds"
-    part = rows.part(images.Setting(end=4.0), pair, "claim", "source")
+    words = ("claim", "source", "so it is")
+    part = rows.part(images.Setting(end=4.0), pair, *words)
     assert part.verdict == "holds"
-    assert part.measured.count("2.5 ± 0 (2 seeds) with bias") == 1
+    assert part.measured.count("same width 2.5 in all 2 seeds with bias") == 1
+    assert "per batch mean" not in part.measured
+    assert rows.closer({"plain": without, "fine": with_bias}, *words).verdict == "holds"
+    assert rows.closer({"plain": with_bias, "fine": without}, *words).outcome != "holds"
+    assert "closer with bias" in rows.aligned(pair, *words).measured
+
+
+def test_images_flows_stand_for_the_rate_per_mean(verdicts):
+    images, rows = (importlib.import_module(name) for name in ("_images", "_images_rows"))
+    ts, (same, half) = np.linspace(0, 4, 41), images.LINEAR
+    loss = 0.5 * np.exp(-ts)
+
+    def phase(level, flow_level, half_level=0.0):
+        """Two seeds whose ReLU losses are that far from linear ones, in descent and flow."""
+
+        def runs(by):
+            return [images.Run(ts, loss + by * noise, {}) for noise in (1.0, 1.001)]
+
+        descents = {"relu": runs(0.0), same: runs(level), half: runs(half_level)}
+        flows = {"relu": runs(0.0), same: runs(flow_level), half: runs(half_level)}
+        flows[half] = flows[half] * 2  # flows of linear networks are run for more seeds
+        return images.Early(10.0, 0.1, 4.0, descents, flows, {}, zero=0.5)
+
+    words = ("claim", "source", "so it is")
+    with_bias = phase(0.01, 0.01)
+    row = rows.aligned({"bias": with_bias, "no bias": phase(0.1, 0.1, 0.1)}, *words)
+    assert row.verdict == "holds"
+    assert "per batch mean (the flow): same width 0.02" in row.measured
+    row = rows.aligned({"bias": with_bias, "no bias": phase(0.1, 0.0, 0.1)}, *words)
+    assert row.verdict == "holds under a condition: the rate is per batch sum"
+    row = rows.aligned({"bias": phase(0.1, 0.1), "no bias": phase(0.01, 0.01, 0.1)}, *words)
+    assert row.verdict == f"holds in part, refuted as stated: {rows.HALF_WIDTH}"
+    assert "further apart with bias" in row.measured
 
 
 def test_kept_runs_are_read_again(verdicts, tmp_path, monkeypatch):

@@ -10,42 +10,31 @@ import pathlib
 from collections import Counter
 
 import verdicts
-from _judge import CLASSES
+from _judge import CLASSES, OUTCOMES
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-PAPERS = {
-    "M": "M, the lead paper",
-    "W": "W, its workshop version",
-    "C": "C, the curriculum on deep linear networks",
-    "B": "B, the bias after ReLU",
-    "L": "L, effective weights",
-    "other": "other papers",
-}
 CONTROLS = """\
 <form class="verdict-controls" role="search">
 <label>Search <input type="search" name="words" placeholder="mode, t*, erratum ..."></label>
 <label>Verdict <select name="verdict"><option value="">all</option>{verdicts}</select></label>
 <label>Paper <select name="paper"><option value="">all</option>{papers}</select></label>
-<output>{number} claims</output>
+<label>Kind <select name="kind"><option value="">all</option>{kinds}</select></label>
+<output>{number} rows</output>
 </form>
 """
-HEAD = "<thead><tr><th>claim</th><th>source</th><th>measured</th><th>verdict</th></tr></thead>"
+HEAD = (
+    "<thead><tr><th>what is said</th><th>source</th><th>measured</th><th>verdict</th></tr></thead>"
+)
 ROW = """\
-<tr data-verdict="{class}" data-paper="{paper}">
-<td data-name="claim">{claim}</td>
+<tr data-verdict="{outcome}" data-paper="{paper}" data-kind="{class}">
+<td data-name="claim">{quoted}{claim}</td>
 <td data-name="source">{source}<br><code>{study}.py</code></td>
 <td data-name="measured">{measured}<br><small>{size}</small></td>
-<td data-name="verdict"><span class="verdict">{verdict}</span></td>
+<td data-name="verdict"><span class="verdict">{verdict}</span><br><small>{moves}</small></td>
 </tr>
 """
-
-
-def paper_of(source: str) -> str:
-    """The paper that a source names by its letter."""
-    letter = source.replace(";", " ").replace(",", " ").split()[0]
-    return letter if letter in PAPERS else "other"
 
 
 def records() -> list[dict[str, str]]:
@@ -55,7 +44,7 @@ def records() -> list[dict[str, str]]:
         record = json.loads((verdicts.RESULTS / f"{study}.json").read_text())
         more = {"study": study, "size": verdicts.size_text(record["size"])}
         for row in record["verdicts"]:
-            found.append(row | more | {"paper": paper_of(row["source"])})
+            found.append(row | more | {"paper": verdicts.paper_of(row["source"])})
     return found
 
 
@@ -69,14 +58,22 @@ def options(names: dict[str, str], counts: Counter[str]) -> str:
 
 def table(rows: list[dict[str, str]]) -> str:
     """The table with its controls, as HTML."""
-    kinds = {kind: kind for kind in CLASSES}
+    counts = {key: Counter(row[key] for row in rows) for key in ("outcome", "paper", "class")}
     controls = CONTROLS.format(
-        verdicts=options(kinds, Counter(row["class"] for row in rows)),
-        papers=options(PAPERS, Counter(row["paper"] for row in rows)),
+        verdicts=options({k: k for k in OUTCOMES}, counts["outcome"]),
+        papers=options(verdicts.PAPERS, counts["paper"]),
+        kinds=options({k: k for k in CLASSES}, counts["class"]),
         number=len(rows),
     )
-    lines = [ROW.format_map({k: html.escape(v) for k, v in row.items()}) for row in rows]
+    lines = [line(row) for row in rows]
     return f'{controls}<table class="verdicts">{HEAD}<tbody>{"".join(lines)}</tbody></table>'
+
+
+def line(row: dict[str, str]) -> str:
+    """A row; the sentence of the source first, where there is one."""
+    safe = {k: html.escape(v) for k, v in row.items()}
+    quoted = f"<q>{safe['quote']}</q><br>" if row["quote"] else ""
+    return ROW.format_map(safe | {"quoted": quoted})
 
 
 class VerdictTable(SphinxDirective):

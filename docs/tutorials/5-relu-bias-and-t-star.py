@@ -130,10 +130,10 @@ for seed in range(6):
 
 # %% [markdown]
 # Over 100 seeds with 64 units the largest always-on fraction is 0.477 ± 0.012 open and 0.781 ±
-# 0.011 closed (mean and 95 per cent interval). There is a majority in 30 of the 100 seeds if
-# sliding pairs count as off, and in all if they count as on. Descent at the paper's rate, whose
-# count flickers between the two, has one in 20 of 20 (`examples/paper/results/m_fig3.json`). A
-# claim about $t^*$ needs the convention said.
+# 0.011 closed (mean and 95 per cent interval). Before the second singular value is half learned
+# there is a majority in 30 of the 100 seeds if sliding pairs count as off, and in 99 if they count
+# as on. Descent at the paper's rate, whose count flickers between the two, has one in 19 of 20
+# (`examples/paper/results/m_fig3.json`). A claim about $t^*$ needs the convention said.
 #
 # ## Which units come on?
 #
@@ -148,8 +148,8 @@ for seed in range(6):
 #
 # as long as its gates hold. So it grows along the top singular pair $(u, v)$ of $M_j$: into the
 # half-space in which $u$ points where $u \cdot \tilde w_j + v \cdot a_j > 0$ at the start, and out
-# of it where that is negative. (The paper's Eq. 11 leaves out $a_j$ at the start and a factor of
-# time; see [the errata](../explanation/errata.md). {py:obj}`flowlin.theory.early_phase` follows the
+# of it where that is negative. (The paper's Eq. 11 leaves out $a_j$ at the start; see
+# [the errata](../explanation/errata.md). {py:obj}`flowlin.theory.early_phase` follows the
 # gates' changes too.)
 
 # %%
@@ -223,9 +223,9 @@ with fl.plot.style():
 # Over 20 seeds the difference from the open $t^*$ on is 1.3 ± 0.3 per cent of the loss at $t = 0$,
 # and the closed form of the whole linear network from $t = 0$ is off by 7.3 ± 0.5
 # (`examples/paper/results/m_fig4.json`). The paper's explanation of the delay by dead units, its
-# Eq. 14 ({py:obj}`flowlin.theory.gating_delay`), is a lower bound: it predicts 29 steps for the
-# bias mode where 179 ± 15 are measured, since units that are on for some samples only slow the
-# start down as well (`examples/paper/results/m_eq13_14.json`).
+# Eq. 14 ({py:obj}`flowlin.theory.gating_delay`) with the share of live units, is a lower bound: it
+# predicts 29 ± 3 steps for the bias mode where 179 ± 15 are measured, since units that are on for
+# some samples only slow the start down as well (`examples/paper/results/m_eq13_14.json`).
 #
 # ## Exercises
 #

@@ -38,8 +38,8 @@ import flowlin as fl
 #   W_{\text{eff}} = W_L D_{L-1} W_{L-1} \cdots D_1 W_1,$$
 #
 # and the offset collects the biases on their way through the later layers. It is exact at every
-# $x$, and off the kinks $W_{\text{eff}}$ is the Jacobian. (Ye's Eq. 4 puts a gate on the output
-# too, which is right for the last hidden layer and wrong for the output: [the
+# $x$, and off the kinks $W_{\text{eff}}$ is the Jacobian. (Ye's Eq. 4 puts a gate on the last
+# layer too, as on every layer of that text; a network whose output is linear has none there: [the
 # errata](../explanation/errata.md).) {py:obj}`flowlin.measures.effective_map` takes a task or any
 # inputs.
 
@@ -142,9 +142,9 @@ with fl.plot.style():
 # is on, slides or is off. Right: the share of (unit, sample) pairs that have one side at both of
 # two times; where a block is one, a single gated linear network does for all of it. So a ReLU
 # network learns as a gated deep linear network *if* the gates switch, and slide, as the ReLU run
-# tells; the replay agrees to 1e-9 in 50 runs of the study. "A single constant gating does" is true
+# tells; the replay agrees to 2e-9 in 176 runs of the study. "A single constant gating does" is true
 # of the later part only: on XOR the gates can be frozen with 37.5 per cent of the fall still ahead,
-# on the tree with 45 (`examples/paper/results/c_6_rectified.json`).
+# on the tree with 43.8 (`examples/paper/results/c_6_rectified.json`).
 #
 # ## What is known of effective maps in larger networks
 #

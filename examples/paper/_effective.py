@@ -96,16 +96,21 @@ def gram_of(rows: np.ndarray) -> np.ndarray:
     return np.asarray(rows @ rows.T, np.float64)
 
 
+def distances(gram: np.ndarray) -> np.ndarray:
+    """Of all pairs, from inner products."""
+    squares = np.diag(gram)
+    return np.sqrt(np.maximum(squares[:, None] + squares - 2 * gram, 0))
+
+
 def geometry(gram: np.ndarray, classes: np.ndarray) -> Geometry:
     """Distances and neighbours by class, from inner products."""
-    squares = np.diag(gram)
-    apart = np.sqrt(np.maximum(squares[:, None] + squares - 2 * gram, 0))
+    apart = distances(gram)
     alone = np.eye(len(gram), dtype=bool)
     same = classes[:, None] == classes
     nearest = np.argsort(np.where(alone, np.inf, apart), axis=1)[:, :NEIGHBOURS]
     shares = np.eye(10)[classes[nearest]].mean(axis=1)
     neighbours = np.stack([shares[classes == k].mean(axis=0) for k in range(10)])
-    norm = float(np.sqrt(squares.mean()))
+    norm = float(np.sqrt(np.diag(gram).mean()))
     return Geometry(norm, apart[same & ~alone].mean(), apart[~same].mean(), neighbours)
 
 
@@ -127,19 +132,30 @@ def split(gram: np.ndarray, draws: int) -> Split:
     return Split(found, np.array([clusters(rows)[0] for rows in normal]), labels)
 
 
+def nearness(gram: np.ndarray, ones: np.ndarray, labels: np.ndarray) -> float:
+    """Mean distance of two clusters of the ones over that of ones from other digits.
+
+    `gram`: of all samples; `ones`: which of them are; `labels`: the ones' clusters.
+    """
+    apart = distances(gram)
+    across = apart[np.ix_(ones, ones)][labels[:, None] != labels]
+    return float(across.mean() / apart[np.ix_(ones, ~ones)].mean())
+
+
 def slant_and_foot(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of upright digits: shear of the ink; width of the lowest fifth over that of the middle."""
+    """Of ones: shear of the ink; largest width of a row in the lowest fifth over the stem's."""
     images = (x - x.min()) / (x.max() - x.min())
     images = images.reshape(-1, 28, 28)
     slants, feet = [], []
     for image in images:
         r, c = np.nonzero(image > 0.3)
-        ink = image[r, c]
+        ink, rows = image[r, c], np.unique(r)
         dr, dc = r - np.average(r, weights=ink), c - np.average(c, weights=ink)
         slants.append(-np.sum(ink * dr * dc) / np.sum(ink * dr**2))
-        height = (r - r.min()) / max(np.ptp(r), 1)
-        low, middle = c[height >= 0.8], c[(height > 0.35) & (height < 0.65)]
-        feet.append((np.ptp(low) + 1) / (np.ptp(middle) + 1))
+        widths = np.array([np.ptp(c[r == row]) + 1 for row in rows])
+        height = (rows - rows[0]) / max(np.ptp(rows), 1)
+        stem = np.median(widths[(height > 0.3) & (height < 0.7)])
+        feet.append(widths[height >= 0.8].max() / stem)
     return np.array(slants), np.array(feet)
 
 
@@ -174,6 +190,22 @@ class Deep(eqx.Module):
             h = h + new if self.residual else new
         return self.head @ h
 
+    def product(self, x: jax.Array) -> jax.Array:
+        """M of f(x) = M x: the weights, and what activations and norms multiply by at a sample."""
+        h, m = self._through(self.first, x, jnp.eye(len(x), dtype=x.dtype))
+        for block in self.blocks:
+            new, further = self._through(block, h, m)
+            h, m = (h + new, m + further) if self.residual else (new, further)
+        return self.head @ m
+
+    def _through(self, w: jax.Array, h: jax.Array, m: jax.Array) -> tuple[jax.Array, jax.Array]:
+        z = w @ h
+        h = self.activation(z)
+        m = (h / z)[:, None] * (w @ m)
+        if self.norm:
+            m = (m - m.mean(axis=0)) / jnp.sqrt(h.var() + 1e-5)
+        return self._normalised(h), m
+
     def _normalised(self, h: jax.Array) -> jax.Array:
         if not self.norm:
             return h
@@ -184,6 +216,12 @@ def deep(task: fl.Task, width: int, seed: int, activation: Any, **how: bool) -> 
     """With PyTorch's initial weights."""
     first, *blocks, head = start(task, (width,) * 3, seed, bias=False).weights
     return Deep(first, jnp.stack(blocks), head, activation, **how)
+
+
+def product_error(network: Deep, x: jax.Array) -> float:
+    """Largest error of its product, in shares of the largest output."""
+    found = jax.vmap(lambda one: network.product(one) @ one - network(one))(x)
+    return float(jnp.max(jnp.abs(found)) / jnp.max(jnp.abs(jax.vmap(network)(x))))
 
 
 def curvature(network: Any, x: jax.Array, step: float = 0.1) -> float:

@@ -4,14 +4,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from _errata import Finding, Size, off, slope
+from _errata import EXACT, Finding, Size, off, slope
 from _paper import fl, initial
 from _tree import task_of
 from scipy.integrate import solve_ivp
 
 
 def rank(size: Size, rng: np.random.Generator) -> list[Finding]:
-    """B.1: sign, extremes and zeros of the effective rank, and the Gram matrix."""
+    """B.1: sign and extremes of the effective rank, and the Gram matrix."""
 
     def printed(a: np.ndarray) -> float:
         s = np.linalg.svd(a, compute_uv=False)
@@ -30,11 +30,7 @@ def rank(size: Size, rng: np.random.Generator) -> list[Finding]:
     task = task_of("tree")
     hidden = np.asarray(fl.measures.hidden(initial(task, 0), task))
     of_hidden, of_gram = float(right(hidden)), float(right(hidden.T @ hidden))
-    # What a program gives for exact zeros, such as those of units that are off for all samples.
-    zeros = np.diag([1.0, 1.0, 0.0])
-    with np.errstate(all="ignore"):
-        s = np.diag(zeros) / 2
-        undefined = float(np.exp(-np.sum(s * np.log(s))))
+    less = "smaller" if of_gram < of_hidden else "not smaller"
     return [
         Finding("1 Eq. 1", "The effective rank is rho = -exp(-sum s log s), maximal when all "
                 "singular values are equal", "M Eq. 1, erratum B.1",
@@ -42,15 +38,14 @@ def rank(size: Size, rng: np.random.Generator) -> list[Finding]:
                 f"from {values[0].min():.3g} to {values[0].max():.3g}; of {size.draws} random "
                 f"spectra {wrong[0]:.0%} exceed the equal one, {wrong[1]:.0%} without the sign",
                 off(values[0], count), off(values[1], count),
-                correction="without the minus sign before exp"),
-        Finding("1 zeros", "It is defined for every matrix", "M Eq. 1, erratum B.1",
-                "singular values 1, 1, 0, as units that are off for all samples give",
-                off(undefined, 2.0), off(right(zeros), 2.0),
-                ("0 log 0 = 0, and not all values 0", off(right(zeros), 2.0)), formula=False),
-        Finding("1 Gram", "rho(H^T H) against rho(H)", "M Sec. 3, caption of Fig. 1; erratum B.1",
+                correction="without the minus sign before exp",
+                quote="the effective rank of a matrix is defined as: ... rho(A) = -exp(-sum_i "
+                "s_i log(s_i)) ... The measure is maximized when all singular values are equal"),
+        Finding("1 Gram", "Whether the effective rank of H^T H is that of H",
+                "M Sec. 3, caption of Fig. 1; erratum B.1",
                 f"initial network on the hierarchy: H {of_hidden:.3g}, H^T H {of_gram:.3g}",
-                off(of_gram, of_hidden),
-                control="the former is that of the squared singular values, and smaller"),
+                off(of_gram, of_hidden), formula=False, kind="control",
+                found=f"no, it is that of the squared singular values, and {less}"),
     ]  # fmt: skip
 
 
@@ -74,12 +69,14 @@ def diagonal(size: Size, rng: np.random.Generator) -> list[Finding]:
     at = {"tree": errors(tree), "XOR": errors(xor), "tree without its last item": errors(cut)}
     found = "; ".join(f"{name} {v[0]:.1g}, {v[1]:.1g}" for name, v in at.items())
     return [
-        Finding("6 Eq. 4", "Sigma_yx = U S V^T and Sigma_x = V D V^T, exactly so in the one-hot "
-                "experiments", "M Eq. 4, erratum B.6",
+        Finding("6 Eq. 4", "Sigma_yx = U S V^T and Sigma_x = V D V^T hold exactly in the paper's "
+                "experiments with one-hot inputs or labels", "M Eq. 4, erratum B.6",
                 "commutator of Sigma_yx^T Sigma_yx and Sigma_x, which has to vanish, and error of "
                 f"V D V^T, c = 1: {found}. V needs as many columns as there are inputs: with those "
                 f"of Sigma_yx's modes alone the error is {at['XOR'][2]:.2g} on XOR",
-                max(at["tree"][1], at["XOR"][1]), formula=False),
+                max(at["tree"][1], at["XOR"][1]), formula=False,
+                quote="We work under the standard simultaneous-diagonalization condition of Saxe "
+                "et al. (2014), which holds exactly in our one-hot experiments"),
     ]  # fmt: skip
 
 
@@ -109,7 +106,10 @@ def rules(size: Size, rng: np.random.Generator) -> list[Finding]:
                 f"as printed: {text}; the smallest and the largest of the right form",
                 float(every[..., 0].min()), float(every[..., 1].max()),
                 correction="eps P W2^T (Sigma_yx - W2 W1 Sigma_x) and eps P (Sigma_yx - W2 W1 "
-                "Sigma_x) W1^T"),
+                "Sigma_x) W1^T",
+                quote="Considering the quadratic loss from the setup section this implies updates "
+                "of ... Delta W^1 = epsilon P W^2 Sigma^yx - W^2 W^1 Sigma^x; Delta W^2 = epsilon "
+                "P (Sigma^yx - W^2 W^1 Sigma^x) W^1"),
     ]  # fmt: skip
 
 
@@ -147,7 +147,10 @@ def modes_rule(size: Size, rng: np.random.Generator) -> list[Finding]:
         Finding("3 Eq. 21", "tau dw/dt = 2 w (s - w), with Eq. 22 as its solution",
                 "M Eq. 21, erratum B.3", f"against the slope of Eq. 22, {size.draws} draws",
                 printed, right, ("d = 1", errors(np.ones(size.draws))[0]),
-                correction="tau dw/dt = 2 w (s - d w)"),
+                correction="tau dw/dt = 2 w (s - d w)",
+                quote="We can then track the general strength of a particular mode of the dataset "
+                "that is being learned via a scalar ... tau d/dt omega_alpha = 2 omega_alpha "
+                "(s_alpha - omega_alpha) ... Integrating this equation and rearranging terms"),
     ]  # fmt: skip
 
 
@@ -185,20 +188,22 @@ def clocks(size: Size, rng: np.random.Generator) -> list[Finding]:
     text = ", ".join(f"{c.name.lower()} {n:.5g}" for c, n in measured.items())
     half_sum, batch_sum = (measured[c] for c in (conventions.HALF_SUM, conventions.BATCH_HALF_SUM))
     tau = 1 / (p * rate)
+    same = [c.name.lower() for c, n in measured.items() if abs(tau / n - 1) < EXACT]
     return [
-        Finding("4 tau", "tau = 1/(P eps), in Eq. 22 1/(N eps), N being the number of samples "
-                "there", "M App. B after Eq. 18, Eq. 22; erratum B.4",
-                f"half the summed squared error, {p} samples, measured {half_sum:.5g} steps",
-                abs(tau / half_sum - 1), abs(clock[conventions.HALF_SUM] / half_sum - 1)),
-        Finding("4 epochs", "t gives the units of learning in terms of epochs",
-                "M App. B, erratum B.4",
-                f"half the sum over {batch} of {p} samples, {p // batch} steps an epoch",
-                abs(tau / (batch_sum * batch / p) - 1),
-                abs(clock[conventions.BATCH_HALF_SUM] / batch_sum - 1)),
+        Finding("4 tau", "tau is 1/(P eps) steps, and t is in epochs",
+                "M App. B after Eq. 18, Eq. 22; W App. A; erratum B.4",
+                f"half the summed squared error: {half_sum:.5g} steps measured with all {p} "
+                f"samples in a step, {batch_sum:.5g} with {batch} in each of the {p // batch} "
+                "steps of an epoch; Eq. 22 and W write N, the number of samples there, for P",
+                max(abs(tau / half_sum - 1), abs(tau / (batch_sum * batch / p) - 1)),
+                max(abs(clock[c] / measured[c] - 1)
+                    for c in (conventions.HALF_SUM, conventions.BATCH_HALF_SUM)),
+                quote="Here tau = 1/(P epsilon) is the learning time constant and t give the "
+                "units of learning in terms of epochs."),
         Finding("4 losses", "tau for other losses and batches", "M App. B, App. E; erratum B.4",
-                f"measured steps by loss: {text}; 1/(P eps) and the clock's",
-                max(abs(tau / n - 1) for n in measured.values()), right,
-                control="1/(P eps) is right for half the sum over all samples and for no other"),
+                f"steps by loss: {text}; the clock of this library is off by {right:.1g}",
+                max(abs(tau / n - 1) for n in measured.values()), right, formula=False,
+                kind="control", found=f"1/(P eps) steps for {' and '.join(same)} alone"),
     ]  # fmt: skip
 
 
@@ -235,19 +240,25 @@ def augmentation(size: Size, rng: np.random.Generator) -> list[Finding]:
     text = "initial network on the hierarchy, c = 3"
     return [
         Finding("5 Eq. 2", "The ReLU network is W2 sigma(W~1 x + b)",
-                "M Eq. 2, App. C.3; erratum B.5",
+                "M Eq. 2, App. C.3; W Sec. 2, App. B; erratum B.5",
                 f"{text}; W~1 x read as W~1 x~, else it is undefined; outputs against sigma(W~1 "
                 "x~), the definition below it", at["double"], at["outputs"],
-                correction="W1 without the tilde, or no b"),
+                correction="W1 without the tilde; or W~1 x~ without b, as the text says below it",
+                quote="We consider two layer linear networks and ReLU networks, ... y^_i^(ReLU) = "
+                "W^2 sigma(W~^1 x_i + b)"),
         Finding("5 Eqs. 6, 15", "The network is W2 W~1 x, without the tilde on x",
                 "M Eq. 6, Eq. 15; erratum B.5", f"{text}, linear; x filled up with a zero",
-                at["tilde"], at["right linear"], correction="x~ in place of x"),
+                at["tilde"], at["right linear"], correction="x~ in place of x",
+                quote="by writing the network mapping in terms of the dataset singular vectors ... "
+                "y^_i^(lin) = W^2(t) (W^1(t) x_i + b(t)) = W^2(t) W~^1(t) x_i = U A(t) V^T x_i"),
         Finding("5 Eq. 10", "The bias flows as in Eq. 10", "M Eq. 10, erratum B.5",
                 f"{text}; against differences of the loss; with the factor c that is missing; c b "
                 f"itself flows with c^2 ({at['right effective']:.1g})",
                 at["rate"], at["right rate"],
-                ("c = 1, which is the default of Sec. 5; else a factor c is missing", one["rate"]),
-                enough=1e-4),
+                ("c = 1, the default of Sec. 5.1, for which z = W1 x + b of Sec. 5.3 stands",
+                 one["rate"]), left_open=True, enough=1e-4,
+                quote="Writing z_i = W^1 x_i + b, ... then full-batch gradient flow gives ... "
+                "b' = epsilon ([W^2T (Y - W^2 H)] . sigma'(Z)) 1"),
     ]  # fmt: skip
 
 
@@ -270,7 +281,9 @@ def zero_modes(size: Size, rng: np.random.Generator) -> list[Finding]:
                 f"s = 0, d = 1 and s = d = 0, as modes of the completed V have; a0 = {a0}, t up to "
                 "5, against Runge-Kutta; right form: a0/(1 + 2 a0 d t)",
                 max(zero[0], still[0]), max(zero[1], still[1]),
-                ("s > 0", errors(0.5, 1.0)[0])),
+                ("s > 0", errors(0.5, 1.0)[0]),
+                quote="whose diagonal entries evolve as ... a_alpha(t) = (s_alpha / d_alpha) / (1 "
+                "- (1 - s_alpha / (d_alpha a_0)) exp(-2 s_alpha t / tau))"),
     ]  # fmt: skip
 
 
@@ -298,16 +311,17 @@ def gating(size: Size, rng: np.random.Generator) -> list[Finding]:
     gated = w2 * live @ augmented
     frozen = fl.LinearNetwork((w1 * np.expand_dims(live, 1), w2), (b * live, None))
     matrix, offset = map(np.asarray, frozen.affine())
+    bare, mended = (off(w, np.c_[offset, matrix]) for w in (w2 @ augmented, gated))
     return [
-        Finding("12 Eq. 25", "A trained network's map is U sqrt(S) R^T R sqrt(S) V^T",
+        Finding("12 Eq. 25", "The maps are U sqrt(S) R^T R sqrt(S) V^T, and W2 W1 with gates",
                 "M Eq. 25, erratum B.12",
-                "against least squares; right form: A = S/D in place of S",
-                printed, right, ("whitened inputs (D = 1)", errors(white=True)[0]),
-                correction="sqrt(A), A = S/D, in place of sqrt(S), as in the next display"),
-        Finding("12 gates", "Y-hat_relu = W2 W1, with G on the right-hand side alone",
-                "M Eq. 25, erratum B.12",
-                f"initial network on the hierarchy, {1 - np.mean(live):.0%} of the units dead, "
-                "against the network without them; right form: W2 G W1",
-                off(w2 @ augmented, np.c_[offset, matrix]), off(gated, np.c_[offset, matrix]),
-                correction="W2 G W1"),
+                f"S, against least squares {printed:.2g}, with A = S/D {right:.2g} (whitened "
+                f"inputs, D = 1: S {errors(white=True)[0]:.1g}); gates, initial network on the "
+                f"hierarchy against the one without its dead units ({1 - np.mean(live):.0%}): W2 "
+                f"W1 {bare:.2g}, W2 G W1 {mended:.2g}; the larger ones",
+                max(printed, bare), max(right, mended),
+                correction="sqrt(A), A = S/D, in place of sqrt(S), and W2 G W1, both as in the "
+                "next displays",
+                quote="To begin we define two network mappings: ... Y^_linear = W_2 W_1 = U "
+                "sqrt(S) R^T R sqrt(S) V^T; Y^_relu = W_2 W_1 = U sqrt(S) R~^T G R~ sqrt(S) V^T"),
     ]  # fmt: skip

@@ -43,11 +43,13 @@ def _tasks(data: Any, axes: Any) -> None:
         _losses(data.runs, "tree", c, axes[0, n])
         if c:
             look = fl.plot.look("theory")
-            axes[0, n].plot(data.size.setting.ts, data.exact["isolated"][0], label="exact", **look)
+            axes[0, n].plot(
+                data.size.setting.ts, data.exact["tree", "isolated"][0], label="exact", **look
+            )
         axes[0, n].set(title=f"B. {title}", xlim=(0, 40))
         _losses(data.small, "tree", c, axes[1, n])
         small = data.size.small.variance
-        axes[1, n].set(title=f"B from variance {small:g}, {title}", xlim=(0, 80))
+        axes[1, n].set(title=f"as B from variance {small:g}, {title}", xlim=(0, 80))
         _losses(data.runs, "xor", c, axes[2, n])
         axes[2, n].set(title=f"D. XOR, {title}", xlim=(0, 40), ylim=(0, 0.52))
         for row in (0, 1):
@@ -92,6 +94,6 @@ def _half_times(data: Any, ax: Axes) -> None:
     ax.axhline(1, color="0.6", linewidth=0.8, linestyle="-")
     ax.set(
         xlabel="singular value of the tree, largest first", ylabel="half time, ReLU over linear",
-        title="when the stages come", ylim=(0.7, 1.75), xticks=range(1, 5),
+        title="as B: when the stages come", ylim=(0.7, 1.75), xticks=range(1, 5),
     )  # fmt: skip
     ax.legend(fontsize="small", frameon=False, loc="upper right")

@@ -258,10 +258,10 @@ def early(
             descent = partial(descend, network, task, setting, seed)
             made = kept(setting, partial(descent, **more), "descent", *what, sorted(more))
             descents[label].append(made)
-            if share and setting.flow_seeds is not None:
+            if isinstance(network, fl.LinearNetwork) and setting.flow_seeds is not None:
                 made = partial(linear_flow, network, task, setting)
                 flows[label].append(kept(setting, made, "flow", *what))
-            if share == 1 and len(setting.hidden) == 1:
+            if isinstance(network, fl.LinearNetwork) and share == 1 and len(setting.hidden) == 1:
                 closed.append(closed_form(network, task, setting))
             if seed < setting.mean_seeds:
                 means[label].append(kept(setting, partial(descent, **slow), "mean", *what))

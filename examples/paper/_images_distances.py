@@ -66,7 +66,7 @@ def distances(
     for index in tqdm(list(np.ndindex(found.shape)), desc="rates and batches", unit="run"):
         b, r, draw = index
         made = partial(
-            fl.stochastic_gradient_descent, network, task, rates[r], t1=float(ts[-1]), ts=ts,
+            fl.stochastic_gradient_descent, network, task, float(rates[r]), t1=float(ts[-1]), ts=ts,
             batch_size=batches[b], key=jax.random.key(2000 + draw), observe={},
         )  # fmt: skip
         run = kept(setting, made, "distance", standardise, c, batches[b], r, draw, len(ts))
@@ -92,4 +92,4 @@ def draw_distances(distances: Distances, ax: Any, title: str) -> None:
     ax.minorticks_off()
     ax.set_xlabel("flow time per step")
     ax.set_ylabel(f"distance of losses, $t$ < {distances.early:g} (/ 0.5)")
-    ax.legend(frameon=False, fontsize="small")
+    ax.legend(frameon=False, fontsize="small", loc="lower right")

@@ -5,10 +5,13 @@
 - They diverge where they come to the difference margin for good; one pair sooner than another.
 - Descent follows the flow where the largest distance of losses is the same, for all curves.
 
-Each is asked for the linear network of the same width, as the paper states, and for that of half
-of it, which is then a condition.
+The lead paper states one width for both kinds of networks, which is judged; that of half of it for
+the linear one is a weaker statement, not its own. It does not say whether the rate is for the
+batch's sum or mean: both are judged where the ReLU network's flow was run, which stands for the
+mean, else the sum alone, and the row says so.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -18,85 +21,112 @@ from _judge import LOSSES, apart, both, interval, more, same, verdict
 from _paper import Row
 
 SAME, HALF = LINEAR
-HALF_WIDTH = "the linear network has half the width"
+SUM, MEAN = "the rate is per batch sum", "the rate is per batch mean (the flow)"
+HALF_WIDTH = "where the linear network has half the width, as in W"
 GAP = "mean distance of the losses (share of 1/2) until the linear network is 90 % down"
+NAMES = {"bias": "with bias", "no bias": "without"}
+WORDS = {True: "yes", False: "no", None: "undecided"}
+Phases = dict[str, Early]  # by "bias" and "no bias", or what else is compared
+Rule = Callable[[Any, Any], bool | None]
 
 
-def by_width(found: dict[str, bool | None]) -> str:
-    """The verdict by the linear network's width."""
-    return verdict(found[SAME], (HALF_WIDTH, found[HALF]))
+def ways(phases: Phases) -> dict[str, list[Early]]:
+    """The phases by how the batch is taken: the descents, and the flows in their place."""
+    found = {SUM: list(phases.values())}
+    seeds = min(len(phase.flows.get("relu", [])) for phase in found[SUM])
+    if seeds > 1:
+        found[MEAN] = [
+            dataclasses.replace(
+                phase, descents={label: runs[:seeds] for label, runs in phase.flows.items()}
+            )
+            for phase in found[SUM]
+        ]
+    return found
 
 
-def pairs(with_bias: dict[str, Any], without: dict[str, Any]) -> str:
-    """Numbers of both widths, with bias and without."""
-    names = {SAME: "same width", HALF: "half the width"}
+def pairs(first: dict[str, Any], second: dict[str, Any], phases: Phases) -> str:
+    """Numbers of both widths, of two phases."""
+    widths = {SAME: "same width", HALF: "half the width"}
+    one, other = (NAMES.get(name, name) for name in phases)
     return "; ".join(
-        f"{names[k]}: {interval(with_bias[k])} with bias, {interval(without[k])} without"
-        for k in LINEAR
+        f"{widths[k]} {interval(first[k])} {one}, {interval(second[k])} {other}" for k in LINEAR
     )
 
 
-def gap_rule(phases: dict[str, Early], rule: Callable[..., bool | None]) -> tuple[str, str]:
-    """What was measured, and the verdict of a rule of the gaps with bias and without."""
-    with_bias, without = ({k: gaps(phases[p], k) for k in LINEAR} for p in ("bias", "no bias"))
-    found = {k: rule(with_bias[k], without[k]) for k in LINEAR}
-    return f"{GAP}: {pairs(with_bias, without)}", by_width(found)
+def judged(
+    phases: Phases, rule: Rule, number: Callable[[Early, str], np.ndarray] = gaps
+) -> tuple[str, str]:
+    """What was measured, and the verdict of a rule of a number of two phases."""
+    texts, found = [], {}
+    for way, members in ways(phases).items():
+        first, second = ({k: number(phase, k) for k in LINEAR} for phase in members)
+        found[way] = {k: rule(first[k], second[k]) for k in LINEAR}
+        texts.append(f"{way}: {pairs(first, second, phases)}")
+    half = both(*(by_width[HALF] for by_width in found.values()))
+    word = verdict({way: by_width[SAME] for way, by_width in found.items()}, (HALF_WIDTH, half))
+    return "; ".join(texts), word
 
 
-def aligned(phases: dict[str, Early], claim: str, source: str) -> Row:
+def order(phases: Phases) -> str:
+    """Which of the two losses at the same width are further apart, in words."""
+    first, second = (gaps(phase, SAME) for phase in phases.values())
+    words = {True: "closer", False: "further apart", None: "not told to be closer"}
+    return f"at the same width, which the text states, {words[more(second, first)]} with bias"
+
+
+def aligned(phases: Phases, claim: str, source: str, quote: str) -> Row:
     """With bias the early losses agree, and more so than without."""
-    measured, word = gap_rule(phases, lambda a, b: both(same(a, LOSSES), more(b, a)))
+    measured, word = judged(phases, lambda a, b: both(same(a, LOSSES), more(b, a)))
     criterion = f"criterion: with bias {LOSSES}, and less than without, paired by seed"
-    return Row(claim, source, f"{measured}; {criterion}", word)
+    return Row(claim, source, f"{GAP}, {measured}; {order(phases)}; {criterion}", word, quote)
 
 
-def helped(phases: dict[str, Early], claim: str, source: str) -> Row:
-    """Bias brings the early losses closer together."""
-    measured, word = gap_rule(phases, lambda a, b: more(b, a))
-    return Row(claim, source, f"{measured}; criterion: less with bias, paired by seed", word)
+def driven(phases: Phases, claim: str, source: str, quote: str, why: str) -> Row:
+    """Bias brings the early losses closer together, and without it they do not agree."""
+    measured, word = judged(phases, lambda a, b: both(more(b, a), apart(b, LOSSES)))
+    close = same(gaps(phases["bias"], SAME), LOSSES)
+    criterion = f"criterion: less with bias, paired by seed, and without it apart, {LOSSES}"
+    beside = f"with bias at the same width the same: {WORDS[close]}"
+    return Row(claim, source, f"{GAP}, {measured}; {criterion} ({beside}); {why}", word, quote)
 
 
-def insufficient(phases: dict[str, Early], claim: str, source: str, why: str) -> Row:
-    """Without bias the early losses do not agree."""
-    measured, word = gap_rule(phases, lambda _, b: apart(b, LOSSES))
-    return Row(claim, source, f"{measured}; criterion: without bias {LOSSES}; {why}", word)
-
-
-def independent(phases: dict[str, Early], claim: str, source: str) -> Row:
-    """Early losses agree with bias and without."""
+def independent(phases: Phases, claim: str, source: str, quote: str) -> Row:
+    """Early losses agree with bias and without, and as well."""
 
     def rule(a: Any, b: Any) -> bool | None:
-        return both(same(a, LOSSES, of=2), same(b, LOSSES, of=2))
+        return both(*(same(v, LOSSES, of=3) for v in (a, b, b - a)))
 
-    measured, word = gap_rule(phases, rule)
-    return Row(claim, source, f"{measured}; criterion: both {LOSSES}, two comparisons", word)
-
-
-def indifferent(phases: dict[str, Early], claim: str, source: str) -> Row:
-    """Early losses agree as well without bias as with it."""
-    measured, word = gap_rule(phases, lambda a, b: same(b - a, LOSSES))
-    criterion = f"criterion: the difference of the two, paired by seed, {LOSSES}"
-    return Row(claim, source, f"{measured}; {criterion}", word)
+    measured, word = judged(phases, rule)
+    criterion = f"criterion: both, and their difference by seed, {LOSSES}, three comparisons"
+    return Row(claim, source, f"{GAP}, {measured}; {criterion}", word, quote)
 
 
-def part(setting: Setting, phases: dict[str, Early], claim: str, source: str) -> Row:
+def closer(phases: Phases, claim: str, source: str, quote: str) -> Row:
+    """The early losses of the second phases are closer together than those of the first."""
+    measured, word = judged(phases, lambda a, b: more(a, b))
+    criterion = f"criterion: less with {list(phases)[1]}, paired by seed"
+    return Row(claim, source, f"{GAP}, {measured}; {criterion}", word, quote)
+
+
+def part(setting: Setting, phases: Phases, claim: str, source: str, quote: str) -> Row:
     """The losses diverge, sooner without bias than with it."""
-    with_bias, without = ({k: partings(phases[p], k) for k in LINEAR} for p in ("bias", "no bias"))
-    found = {
-        k: both(bool(np.all(without[k] < setting.end)) or None, more(with_bias[k], without[k]))
-        for k in LINEAR
-    }
+
+    def rule(a: Any, b: Any) -> bool | None:
+        return both(bool(np.all(b < setting.end)) or None, more(a, b))
+
+    measured, word = judged(phases, rule, partings)
     return Row(
         claim,
         source,
         f"flow time from which the losses are {LOSSES.apart:g} of 1/2 apart for good, at most "
-        f"{setting.end:g}: {pairs(with_bias, without)}; criterion: in all seeds, and sooner than "
-        "with bias, paired by seed",
-        by_width(found),
+        f"{setting.end:g}, {measured}; criterion: in all seeds, and sooner than with bias, paired "
+        "by seed",
+        word,
+        quote,
     )
 
 
-def followed(setting: Setting, phases: dict[str, Early], source: str) -> Row:
+def followed(setting: Setting, phases: Phases, source: str) -> Row:
     """Whether descent follows the flow, for all curves and both ways to take the batch."""
     found: dict[str, dict[str, np.ndarray]] = {"sum": {}, "mean": {}}
     for name, phase in phases.items():
@@ -117,12 +147,13 @@ def followed(setting: Setting, phases: dict[str, Early], source: str) -> Row:
         if curves
     }
     return Row(
-        f"Descent at rate {setting.learning_rate:g} and batches of {setting.batch} follows "
+        f"Whether descent at rate {setting.learning_rate:g} and batches of {setting.batch} follows "
         "gradient flow",
         source,
         "largest distance of the losses (share of 1/2); rate for the sum over the batch, up to "
         f"flow time {setting.early:g}: {words['sum']}; for the mean, up to "
         f"{setting.mean_end:g}: {words['mean'] or 'not run'}; where a ReLU network's flow was not "
         f"run, its descent on the mean is in its place; criterion: all {LOSSES}",
-        verdict(holds["sum"], ("the rate is per batch mean", holds.get("mean"))),
+        "measured: " + ", ".join(f"per batch {way} {WORDS[v]}" for way, v in holds.items()),
+        kind="control",
     )

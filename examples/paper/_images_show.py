@@ -79,6 +79,17 @@ def draw_runs(phase: Early, ax: Any, shown: dict[str, str], bias: bool) -> None:
     ax.set_ylabel("loss $L$")
 
 
+def draw_half_times(phases: list[Early], ax: Any, title: str) -> None:
+    """Half times of the first modes along the ReLU networks' flows, by seed, where reached."""
+    for phase in phases:
+        times = np.array([f["half times"] for f in phase.files], float)
+        look = ({} if phase.c else WITHOUT) | {"linestyle": "none", "marker": "o", "ms": 4}
+        labels = [f"c = {phase.c:g}" if phase.c else "without bias", *[None] * (len(times) - 1)]
+        ax.plot(times.T, color=fl.plot.COLOURS["relu"], label=labels, **look)
+    ax.set(title=title, xlabel="mode", ylabel="flow time of half strength", yscale="log")
+    ax.legend(frameon=False, fontsize="small")
+
+
 def draw_early(phase: Early, ax: Any, title: str, bias: bool, floor: float | None = None) -> None:
     """The same of all three networks; the loss of the best linear function of all images."""
     draw_runs(phase, ax, {name: name for name in LOOKS}, bias)

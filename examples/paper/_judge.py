@@ -1,43 +1,74 @@
 """How verdicts are reached: one rule for each kind of claim, and the margins of each quantity.
 
 A rule answers with True, False, or None where the numbers do not tell. Two things are "the same"
-where the whole 95 % interval of their distance is within the equivalence margin of that quantity,
-"apart" where all of it is beyond its difference margin (Schuirmann 1987, two one-sided tests);
-what is between is undecided. One is "more" than the other where the interval of the paired
-differences is above zero. Intervals of means are Student's, of shares Wilson's (1927). Where one
-claim is read off several comparisons at once, `of` is their number: every interval then has the
-level 1 - .05 / of (Bonferroni).
+where the whole 95 % interval of their distance, its absolute value seed by seed, is within the
+equivalence margin of that quantity, "apart" where all of it is beyond its difference margin
+(Schuirmann 1987, two one-sided tests); what is between is undecided. One is "more" than the other
+where the interval of the paired differences is above zero. Intervals of means are Student's, of
+shares Wilson's (1927). Where one claim is read off several comparisons at once, `of` is their
+number: every interval then has the level 1 - .05 / of (Bonferroni).
 """
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
-CLASSES = {
+OUTCOMES = {
     "holds": "as it stands",
-    "holds under a condition": "that the paper does not state; the condition follows",
-    "misprint": "does not hold as printed; the correction that holds follows",
-    "does not hold": "refuted by what was measured",
-    "control": "no claim of the papers, but what a claim is compared with",
+    "holds under a condition": "where the text leaves this open: in the readings that follow",
+    "holds in part, refuted as stated": "not as the text says it; what holds follows",
+    "refuted as stated": "and nothing of it was found to hold",
+    "misprint": "wrong as printed, and the one correction that follows holds",
+    "not decidable from the text": "for want of words or data that could be tested",
     "undecided": "between the margins, or too few seeds",
-    "not testable here": "for want of data, or of words that could be tested",
+    "measured": "what was found, where nothing is claimed",
 }
+CLASSES = {
+    "claim": "a sentence of a source, quoted",
+    "control": "what a claim is compared with, or what was asked beside it",
+    "theorem": "of a textbook, or derived here",
+    "test": "of the library by itself",
+}
+MARGINS_TIMES = ContextVar("MARGINS_TIMES", default=1.0)
+
+
+@contextlib.contextmanager
+def margins_times(factor: float) -> Iterator[None]:
+    """Within it all margins are wider by this factor: does a verdict move?"""
+    token = MARGINS_TIMES.set(factor)
+    try:
+        yield
+    finally:
+        MARGINS_TIMES.reset(token)
 
 
 @dataclasses.dataclass(frozen=True)
 class Margins:
     """Of one quantity.
 
-    - `same`: two are equivalent up to this distance.
-    - `apart`: they differ from this distance on.
+    - `near`: two are equivalent up to this distance.
+    - `far`: they differ from this distance on.
     - `unit`: in words, such as "of L(0)".
     """
 
-    same: float
-    apart: float
+    near: float
+    far: float
     unit: str
+
+    @property
+    def same(self) -> float:
+        """`near`, or within `margins_times` that much wider."""
+        return MARGINS_TIMES.get() * self.near
+
+    @property
+    def apart(self) -> float:
+        """`far`, likewise."""
+        return MARGINS_TIMES.get() * self.far
 
     def __str__(self) -> str:
         return f"same up to {self.same:g}, apart from {self.apart:g} {self.unit}"
@@ -69,8 +100,11 @@ def half_widths(values: Any) -> np.ndarray:
 
 
 def interval(values: Any, digits: int = 3) -> str:
-    """Mean and 95 % confidence interval over seeds, with their number."""
+    """Mean and 95 % confidence interval over seeds, with their number; without one where all seeds
+    agree, as counts may: then no width is known, and least of all is it zero."""
     values = np.asarray(values, float)
+    if len(values) > 1 and np.ptp(values) == 0:
+        return f"{values[0]:.{digits}g} in all {len(values)} seeds"
     return f"{values.mean():.{digits}g} ± {half_width(values):.2g} ({len(values)} seeds)"
 
 
@@ -94,8 +128,13 @@ def sign(values: Any, of: int = 1) -> int:
 
 
 def same(distances: Any, margins: Margins, of: int = 1) -> bool | None:
-    """Whether two are the same; False where they are apart. `distances`: by seed, of any sign."""
-    middle, half = abs(np.mean(distances)), half_width(distances, of)
+    """Whether two are the same; False where they are apart.
+
+    `distances`: by seed, of any sign. Their absolute values count: pairs that are far apart one by
+    one are not the same because they are so in both directions.
+    """
+    distances = np.abs(np.asarray(distances, float))
+    middle, half = np.mean(distances), half_width(distances, of)
     if middle + half <= margins.same:
         return True
     return False if middle - half >= margins.apart else None
@@ -125,14 +164,23 @@ def both(*found: bool | None) -> bool | None:
     return False if False in found else None if None in found else True
 
 
-def verdict(plain: bool | None, *conditions: tuple[str, bool | None]) -> str:
-    """The verdict's words: of the plain reading, else of the first condition under which it holds.
+def verdict(found: bool | Mapping[str, bool | None] | None, *parts: tuple[str, bool | None]) -> str:
+    """The outcome's words.
 
-    Refuted if no reading holds and the plain one does not; undecided if that is.
+    - `found`: whether the claim holds; where the text leaves open how it is to be read, by reading,
+      in words. It holds where all do, and under a condition where some do.
+    - `parts`: weaker statements, which the text does not make, and whether they hold; looked at
+      where all that it does say is refuted.
     """
-    if plain:
+    readings = found if isinstance(found, Mapping) else {"": found}
+    right = [words for words, holds in readings.items() if holds]
+    if len(right) == len(readings):
         return "holds"
-    for condition, found in conditions:
-        if found:
-            return f"holds under a condition: {condition}"
-    return "undecided" if plain is None else "does not hold"
+    if right:
+        return f"holds under a condition: {' or '.join(right)}"
+    if None in readings.values():
+        return "undecided"
+    for words, holds in parts:
+        if holds:
+            return f"holds in part, refuted as stated: {words}"
+    return "refuted as stated"

@@ -19,7 +19,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from _judge import CLASSES
+from _judge import CLASSES, OUTCOMES, margins_times
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -37,33 +37,51 @@ RESULTS = pathlib.Path(__file__).parent / "results"
 class Row:
     """A claim and what became of it.
 
-    - `claim`: what the paper says, in a sentence.
-    - `source`: where, such as "M Fig. 3C".
+    - `claim`: what is asked, in a sentence of ours.
+    - `source`: where it stands, such as "M Fig. 3C".
     - `measured`: the numbers, with interval, seeds and size.
-    - `verdict`: one of `CLASSES`; for a condition, a misprint or a control followed by ": " and
-      the condition, the correction that holds, or what it shows.
+    - `verdict`: one of `OUTCOMES`; for a condition, a part, a misprint or what was measured,
+      followed by ": " and the condition, the part that holds, the correction, or what was found.
+    - `quote`: the sentence of the source, word for word; "..." where words are left out.
+    - `kind`: one of `CLASSES`. A claim has a quote.
+    - `moves`: what the verdict is with margins half and twice as wide, where it is another.
     """
 
     claim: str
     source: str
     measured: str
     verdict: str
+    quote: str = ""
+    kind: str = "claim"
+    moves: str = ""
 
     def __post_init__(self) -> None:
-        if self.kind not in CLASSES:
-            raise ValueError(
-                f"`verdict` must start with one of {tuple(CLASSES)}, got {self.verdict!r}."
-            )
+        for name, value, known in (
+            ("verdict", self.outcome, OUTCOMES),
+            ("kind", self.kind, CLASSES),
+        ):
+            if value not in known:
+                raise ValueError(f"`{name}` must start with one of {tuple(known)}, got {value!r}.")
+        if self.kind == "claim" and not self.quote:
+            raise ValueError(f"`quote` is missing: where does {self.source} say {self.claim!r}?")
 
     @property
-    def kind(self) -> str:
-        """The verdict's class: one of `CLASSES`."""
+    def outcome(self) -> str:
+        """The verdict without what follows: one of `OUTCOMES`."""
         return self.verdict.split(":")[0]
 
     @property
     def record(self) -> dict[str, str]:
         """As it is saved."""
-        return dataclasses.asdict(self) | {"class": self.kind}
+        record = dataclasses.asdict(self) | {"class": self.kind, "outcome": self.outcome}
+        del record["kind"]
+        return record
+
+    @classmethod
+    def of(cls, record: dict[str, str]) -> "Row":
+        """What was saved."""
+        known = {k: v for k, v in record.items() if k not in ("class", "outcome")}
+        return cls(**known, kind=record["class"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +107,20 @@ class Study:
     judge: Callable[[Any], list[Row]]
     heavy: bool = False
 
+    def rows(self, data: Any) -> list[Row]:
+        """The claims' verdicts, with what they are at half and at twice the margins."""
+        found = self.judge(data)
+        others = {}
+        for factor, words in ((0.5, "at half the margins"), (2.0, "at twice the margins")):
+            with margins_times(factor):
+                others[words] = self.judge(data)
+        moves = (
+            "; ".join(f"{words}: {other[k].verdict}" for words, other in others.items()
+                      if other[k].verdict != row.verdict)
+            for k, row in enumerate(found)
+        )  # fmt: skip
+        return [dataclasses.replace(row, moves=m) for row, m in zip(found, moves, strict=True)]
+
     def main(self, doc: str | None) -> None:
         """The command line: runs, prints the verdicts, saves figure and numbers."""
         parser = argparse.ArgumentParser(
@@ -107,20 +139,31 @@ class Study:
         out.mkdir(parents=True, exist_ok=True)
         started = time.perf_counter()
         data = self.compute(self.sizes[name])
-        rows = self.judge(data)
+        rows = self.rows(data)
         record = {
             "study": self.name,
             "size": {"name": name} | dataclasses.asdict(self.sizes[name]),
             "numbers": self.numbers(data),
             "verdicts": [row.record for row in rows],
         }
-        (out / f"{self.name}.json").write_text(json.dumps(record, indent=1, default=plain) + "\n")
         with fl.plot.style():
-            save(self.draw(data), out / f"{self.name}.png")
+            figure = self.draw(data)
+            record["figure says"] = titles(figure)
+            save(figure, out / f"{self.name}.png")
+        (out / f"{self.name}.json").write_text(json.dumps(record, indent=1, default=plain) + "\n")
         for row in rows:
-            print(f"{row.source}: {row.claim}\n    {row.measured}\n    {row.verdict}")
+            told = [f"{row.source}: {row.claim}", row.quote, row.measured, row.verdict, row.moves]
+            print("\n    ".join(filter(None, told)))
         print(f"{out / self.name}.png and .json after {time.perf_counter() - started:.0f} s")
         sys.stdout.flush()
+
+
+def titles(figure: Figure) -> list[str]:
+    """What stands above its panels and in their legends."""
+    legends = [ax.get_legend() for ax in figure.axes]
+    texts = [text.get_text() for one in legends if one is not None for text in one.get_texts()]
+    found = [figure.get_suptitle(), *(ax.get_title() for ax in figure.axes), *texts]
+    return list(dict.fromkeys(filter(None, found)))
 
 
 def save(figure: Figure, path: pathlib.Path) -> None:

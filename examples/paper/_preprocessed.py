@@ -4,7 +4,8 @@ import dataclasses
 from typing import Any
 
 from _images import Early, Setting, early, first_mode, load
-from _images_show import curves, draw_early
+from _images_distances import Distances, distances, draw_distances
+from _images_show import curves, draw_early, error_words, flow_entries
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
@@ -15,16 +16,18 @@ BIAS = {"bias": "with bias", "no bias": "without bias"}
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """Everything that is shown: phases by preprocessing and "bias" or "no bias"; modes by c."""
+    """Everything that is shown: phases by preprocessing and "bias" or "no bias"; modes by c;
+    descent's distance from the flow, with bias."""
 
     size: Setting
     phases: dict[str, dict[str, Early]]
     modes: dict[str, dict[float, dict[str, Any]]]
+    distances: dict[str, Distances]
 
 
 def compute(size: Setting) -> Data:
     """The runs, those on the batch's mean only with one mean and deviation; modes of all images."""
-    phases, modes = {}, {}
+    phases, modes, apart = {}, {}, {}
     cs = {"bias": size.bias_strength, "no bias": 0.0}
     for how, standardise in HOW.items():
         setting = size if standardise else dataclasses.replace(size, mean_seeds=0)
@@ -32,12 +35,19 @@ def compute(size: Setting) -> Data:
         modes[how] = {c: first_mode(whole, c) for c in cs.values()}
         task = whole if size.samples == size.statistics else load(size, size.samples, standardise)
         phases[how] = {label: early(task, setting, c, standardise) for label, c in cs.items()}
-    return Data(size, phases, modes)
+        file = phases[how]["bias"].files[0]
+        apart[how] = distances(task, setting, size.bias_strength, standardise, file)
+    return Data(size, phases, modes, apart)
 
 
 def numbers(data: Data) -> dict[str, Any]:
     """Curves and modes."""
+    every = [phase for phases in data.phases.values() for phase in phases.values()]
     return {
+        "flow relu": [entry for phase in every for entry in flow_entries(phase)],
+        "distance of descent from the flow": {
+            how: found.numbers for how, found in data.distances.items()
+        },
         "losses": {
             how: {label: curves(phase) for label, phase in phases.items()}
             for how, phases in data.phases.items()
@@ -59,20 +69,23 @@ def modes_at_0(data: Data, how: str) -> str:
 
 
 def draw(data: Data) -> Figure:
-    """Losses: a row per preprocessing, with bias and without."""
-    figure, axes = plt.subplots(2, 2, figsize=(8.6, 6.6), sharey="row")
+    """A row per preprocessing: losses with bias and without, descent's distance from the flow."""
+    figure, axes = plt.subplots(2, 3, figsize=(12.6, 6.6))
     for row, (how, phases) in zip(axes, data.phases.items(), strict=True):
-        for ax, (label, phase) in zip(row, phases.items(), strict=True):
+        row[1].sharey(row[0])
+        for ax, (label, phase) in zip(row, phases.items(), strict=False):
             draw_early(phase, ax, f"{how}, {BIAS[label]}", label == "bias")
         row[1].set_ylabel("")
+        draw_distances(data.distances[how], row[2], "descent's distance from the flow, with bias")
     for ax in axes[0]:
         ax.set_xlabel("")
     axes[0, 0].legend(frameon=False, fontsize="small")
     size = data.size
+    words = error_words([phase for phases in data.phases.values() for phase in phases.values()])
     name = {"mnist": "MNIST", "cifar10": "CIFAR-10, grey"}[size.data]
     number = size.samples or {"mnist": 60_000, "cifar10": 50_000}[size.data]
     figure.suptitle(
         f"{name}, {number:,} images, H = {size.hidden[0]}, {size.seeds} seeds: "
-        "descent (markers) and flow (lines)"
+        f"descent (markers) and flow (lines{words})"
     )
     return figure

@@ -9,10 +9,28 @@ import numpy as np
 from _paper import fl
 
 
+def _leaky(z: jax.Array) -> jax.Array:
+    return jax.nn.leaky_relu(z, 0.5)
+
+
+def _identity(z: jax.Array) -> jax.Array:
+    return z
+
+
+# By name, and the mean over that of ReLU for symmetric preactivations: how much they shift.
+ACTIVATIONS = {
+    "|z|": (jnp.abs, 2.0),
+    "ReLU": (jax.nn.relu, 1.0),
+    "leaky ReLU of slope .5": (_leaky, 0.5),
+    "tanh": (jnp.tanh, 0.0),
+    "identity": (_identity, 0.0),
+}
+
+
 class Residual(eqx.Module):
     r"""Residual blocks, $h \leftarrow N(h + W_2 (\mathrm{ReLU}(W_1 h) - b))$, N after the sum.
 
-    N divides by the root mean square over units.
+    N divides by the root mean square over units. Another `activation` may stand for ReLU.
 
     - `inner`: (depth, hidden, width), and `outer`: (depth, width, hidden).
     - `b`: the bias after ReLU, one number that is not trained.
@@ -21,13 +39,14 @@ class Residual(eqx.Module):
     inner: jax.Array
     outer: jax.Array
     b: jax.Array
+    activation: Any = eqx.field(static=True, default=jax.nn.relu)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """One sample (width,)."""
 
         def block(h: jax.Array, weights: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
             inner, outer = weights
-            h = h + outer @ (jax.nn.relu(inner @ h) - self.b)
+            h = h + outer @ (self.activation(inner @ h) - self.b)
             return h / jnp.sqrt(jnp.mean(h**2) + 1e-6), None
 
         return jax.lax.scan(block, x, (self.inner, self.outer))[0]

@@ -275,13 +275,13 @@ class Pace:
 
     @property
     def uneven(self) -> np.ndarray:
-        """By how much the ratio of one singular value exceeds that of another, (seeds,).
+        """By how much the ratios of two singular values differ in each seed, (seeds,).
 
         Of the two whose mean ratios are largest and smallest: the largest and smallest of each
         seed would add the seeds' noise.
         """
         order = np.argsort(self.ratios.mean(axis=0))
-        return self.ratios[:, order[-1]] / self.ratios[:, order[0]] - 1
+        return np.abs(self.ratios[:, order[-1]] / self.ratios[:, order[0]] - 1)
 
     @property
     def after_factor(self) -> np.ndarray:

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 from _errata import EXACT
-from _judge import MAPS, TIMES, both, interval, more, same, verdict
+from _judge import MAPS, TIMES, apart, both, interval, more, same, verdict
 from _paper import Row, Study, fl
 from _tree import thin
 from matplotlib.figure import Figure
@@ -328,11 +328,96 @@ def _pairs(data: Data) -> np.ndarray:
 
 
 def judge(data: Data) -> list[Row]:
-    """Verdicts: change of variables, depth, what sets time course and fixed point."""
-    return [*_decoupling_rows(data), *_depth_rows(data), *_course_rows(data)]
+    """Verdicts: depth, what sets time course and fixed point; change of variables."""
+    return [*_depth_rows(data), _course_row(data), *_theorem_rows(data), _random_row(data)]
 
 
-def _decoupling_rows(data: Data) -> list[Row]:
+def twice(value: float) -> tuple[float, float]:
+    """A number that is the same for all seeds, as that of an aligned start, for `same`."""
+    return value, value
+
+
+def _depth_rows(data: Data) -> list[Row]:
+    spreads = {k: spread(data, k) for k in data.size.depths}
+    sharp = {k: sharpness(data, k) for k in data.size.depths}
+    deep = [k for k in data.size.depths if k > 1]
+    far = [apart(twice(spreads[k] - 1), TIMES) for k in deep]
+    steeper = [both(sharp[k] < sharp[1], apart(twice(sharp[k] / sharp[1] - 1), TIMES))
+               for k in deep]  # fmt: skip
+    convex = data.hump[1] <= 1e-12
+    return [
+        Row(
+            claim="A linear network does not have linear training dynamics: with depth its loss is "
+            "not convex in the weights",
+            quote="“linear network” ≠ “linear training dynamics” because depth makes training "
+            "non-convex and highly structured",
+            source="C, confusing things; C, the essentials",
+            measured="product of the flow from the mean of two starts against the mean of the two "
+            f"products, relative: one layer {data.bent[1].max():.1e}, two layers "
+            f"{data.bent[2].min():.2f} to {data.bent[2].max():.2f} (three pairs); largest excess "
+            "of the loss over its chord, halfway between two weights, over L(0): "
+            + ", ".join(f"{NAMES[k]} {v:.2g}" for k, v in data.hump.items())
+            + "; criterion: one layer linear and convex, deeper ones neither (how they are "
+            "structured is in the next rows)",
+            verdict=verdict(
+                both(
+                    bool(data.bent[1].max() < EXACT),
+                    more(data.bent[2], EXACT),
+                    convex and min(data.hump[k] for k in deep) > 0,
+                )
+            ),
+        ),
+        Row(
+            claim="Depth changes the dynamics: modes are learned one after the other",
+            quote="why depth changes dynamics",
+            source="C, the essentials",
+            measured=f"half-time at s = {data.size.s[-1]:g} over that at s = {data.size.s[0]:g}, "
+            f"d = {data.size.d[1]:g}: "
+            + ", ".join(f"{NAMES[k]} {v:.3g}" for k, v in spreads.items())
+            + "; time from 10 to 90 % over the half-time: "
+            + ", ".join(f"{sharp[k]:.3g}" for k in sharp)
+            + f"; criterion: one layer the same, deeper ones apart and steeper, {TIMES}",
+            verdict=verdict(both(same(twice(spreads[1] - 1), TIMES), *far, *steeper)),
+        ),
+    ]
+
+
+def _course_row(data: Data) -> Row:
+    """What doubling s, or d, changes of half-times and of final strengths, from two layers on."""
+    size, modes = data.size, fl.theory.modes(task_of(data.size))
+    times = {depth: exponents(size, data.hits[depth][1]) for depth in size.depths}
+    final = {depth: exponents(size, ends(data, depth)) for depth in size.depths}
+    course, end = (
+        np.abs(2.0 ** np.array([powers[k] for k in powers if k > 1]) - 1)
+        for powers in (times, final)
+    )
+    on = both(*(apart(twice(v), TIMES) for v in (*course[:, 0], *end[:, 1])))
+    alone = [same(twice(v), TIMES) for v in (*course[:, 1], *end[:, 0])]
+    rate = np.log(10) / (data.early[1] - data.early[0]) / 2
+    off = np.max(np.abs(rate / np.asarray(modes.s) - 1))
+    told = {
+        name: ", ".join(f"{NAMES[k]} ~ s^{a:.3f} d^{b:.3f}" for k, (a, b) in powers.items())
+        for name, powers in (("half", times), ("end", final))
+    }
+    return Row(
+        claim="The time course of deep linear networks depends on the singular values of Sigma_yx, "
+        "the fixed point on Sigma_x",
+        quote="the time course depends on Σ_yx singular values while the fixed point depends on "
+        "Σ_x",
+        source="C, semantic development; M Sec. 5.2; erratum B.19",
+        measured=f"half-times of nine modes, a_0 = {size.start:g}: {told['half']} (two layers keep "
+        "a logarithm of the ratio of full to initial strength, which holds d; an early mode's rate "
+        f"is 2 s up to {off:.2g}); final strengths: {told['end']}: s/d, so on Sigma_yx as well; "
+        "criterion: from two layers on doubling s changes half-times and doubling d the end, and, "
+        f"where 'depends on' means on nothing else, not the other way round, {TIMES}",
+        verdict=verdict({
+            "'depends on' leaves room for more: the end depends on both": on,
+            "'depends on' means on nothing else": both(on, *alone),
+        }),
+    )  # fmt: skip
+
+
+def _theorem_rows(data: Data) -> list[Row]:
     size = data.size
     moved = {name: float(rows.max()) for name, rows in data.moved.items()}
     aligned, turned = moved["aligned"], moved["aligned, Sigma_x turned"]
@@ -340,39 +425,42 @@ def _decoupling_rows(data: Data) -> list[Row]:
     falls = more(data.moved[f"random, distinct, variance {max(size.variances):g}"],
                  data.moved[f"random, distinct, variance {min(size.variances):g}"])  # fmt: skip
     drift = _drift(data)
+    source = "C, exact dynamics (Saxe, McClelland and Ganguli 2014)"
     return [
         Row(
-            "In the coordinates of the SVD of Sigma_yx the modes decouple",
-            "C Sec. 1, exact dynamics",
-            "largest change of another mode when the strongest mode's initial weights are doubled, "
-            f"over that one's full strength: {', '.join(f'{k} {v:.1e}' for k, v in moved.items())} "
-            f"(two layers, {size.seeds} random starts; relative commutator of the covariances "
-            f"{commutators[0]:.0e}, turned {commutators[1]:.2f})",
-            verdict(
-                max(moved.values()) < EXACT,
-                (
-                    "Sigma_x diagonal in the modes and weights aligned to them; random small "
-                    "weights couple modes by a share that falls with the variance",
-                    both(aligned < EXACT, turned > EXACT, falls),
-                ),
-            ),
+            claim="In the coordinates of the SVD of Sigma_yx the modes decouple, if Sigma_x is "
+            "diagonal in them and weights are aligned to them; small weights that are not couple "
+            "them the less, the smaller they are",
+            quote="the SVD change of variables, balanced solutions, mode decoupling",
+            source=source,
+            measured="largest change of another mode when the strongest mode's initial weights are "
+            "doubled, over that one's full strength: "
+            + ", ".join(f"{k} {v:.1e}" for k, v in moved.items())
+            + f" (two layers, {size.seeds} random starts; relative commutator of the covariances "
+            f"{commutators[0]:.0e}, turned {commutators[1]:.2f}); criterion: below {EXACT:g} only "
+            "where both conditions hold",
+            verdict=verdict(both(aligned < EXACT, turned > EXACT, falls)),
+            kind="theorem",
         ),
         Row(
-            "Singular values have closed-form trajectories",
-            "C Sec. 1, exact dynamics",
-            "largest error relative to the flow (rtol 1e-10): "
+            claim="Singular values have closed-form trajectories",
+            quote="closed-form singular-value trajectories",
+            source=source,
+            measured="largest error relative to the flow (rtol 1e-10): "
             + ", ".join(f"{k} {v:.1e}" for k, v in data.exact.items()),
-            verdict(max(data.exact.values()) < EXACT),
+            verdict=verdict(max(data.exact.values()) < EXACT),
+            kind="theorem",
         ),
-        _random_row(data),
         Row(
-            "Balanced solutions: a balanced start stays balanced",
-            "C Sec. 1, exact dynamics",
-            "largest entry of W_{l+1}^T W_{l+1} - W_l W_l^T along the runs of two and more layers: "
-            f"{drift:.1e}",
-            verdict(drift < EXACT),
+            claim="A balanced start stays balanced",
+            quote="balanced solutions",
+            source=source,
+            measured="largest entry of W_{l+1}^T W_{l+1} - W_l W_l^T along the runs of two and "
+            f"more layers: {drift:.1e}",
+            verdict=verdict(drift < EXACT),
+            kind="theorem",
         ),
-    ]
+    ]  # fmt: skip
 
 
 def _random_row(data: Data) -> Row:
@@ -384,26 +472,23 @@ def _random_row(data: Data) -> Row:
     )
     close = {kind: same(rows[-1], MAPS, of=3) for kind, rows in data.errors.items()}
     fades = more(data.errors["distinct"][0], data.errors["distinct"][-1])
+    words = {
+        "distinct": "singular values apart",
+        "pairs": "equal ones in threes, which grow together in a basis that the start sets",
+        "turned": "Sigma_x not diagonal in the modes",
+    }
+    found = {True: "near", False: "far", None: "undecided"}
     return Row(
-        "The closed forms describe small random starts",
-        "C Sec. 1, exact dynamics; erratum: raw a0 may be negative",
-        f"largest error of isolated modes along the run, median over {size.seeds} seeds, at "
-        f"variances {', '.join(f'{v:g}' for v in size.variances)}: {curves}; means at the "
+        claim="Whether the closed forms describe small random starts",
+        source="C, exact dynamics; erratum: raw a0 may be negative",
+        measured=f"largest error of isolated modes along the run, median over {size.seeds} seeds, "
+        f"at variances {', '.join(f'{v:g}' for v in size.variances)}: {curves}; means at the "
         f"smallest {', '.join(f'{k} {interval(v[-1])}' for k, v in data.errors.items())}; "
-        f"criterion: falls with the variance and {MAPS} at the smallest",
-        verdict(
-            both(fades, *close.values()),
-            (
-                "Sigma_x diagonal in the modes; closely if singular values are apart (equal "
-                "ones grow together in a basis that the start sets)",
-                both(fades, close["distinct"], close["pairs"]),
-            ),
-            (
-                "Sigma_x diagonal in the modes and singular values apart (equal ones grow "
-                "together in a basis that the start sets)",
-                both(fades, close["distinct"]),
-            ),
-        ),
+        f"criterion: {MAPS} at the smallest",
+        verdict="measured: "
+        + "; ".join(f"{words[kind]}: {found[near]}" for kind, near in close.items())
+        + {True: "; nearer the smaller", False: "; not nearer the smaller", None: ""}[fades],
+        kind="control",
     )
 
 
@@ -415,86 +500,6 @@ def _drift(data: Data) -> float:
             measure = functools.partial(fl.measures.conserved_matrix, layer=layer)
             largest = max(largest, float(jnp.max(jnp.abs(fl.measures.along(flow, measure)))))
     return largest
-
-
-def _depth_rows(data: Data) -> list[Row]:
-    spreads = {k: spread(data, k) for k in data.size.depths}
-    sharp = {k: sharpness(data, k) for k in data.size.depths}
-    deep = [k for k in data.size.depths if k > 1]
-    return [
-        Row(
-            "A linear network does not have linear training dynamics",
-            "C, confusing things",
-            "product of the flow from the mean of two starts against the mean of the two products, "
-            f"relative: one layer {data.bent[1].max():.1e}, two layers {data.bent[2].min():.2f} to "
-            f"{data.bent[2].max():.2f} (three pairs)",
-            verdict(both(data.bent[1].max() < EXACT, more(data.bent[2], EXACT))),
-        ),
-        Row(
-            "The loss is not convex in the weights: depth makes it so",
-            "C Sec. 1, the essentials",
-            "largest excess of the loss over its chord, halfway between two weights, over L(0): "
-            + ", ".join(f"{NAMES[k]} {v:.2g}" for k, v in data.hump.items()),
-            verdict(data.hump[1] <= 1e-12 and min(data.hump[k] for k in deep) > 0),
-        ),
-        Row(
-            "Depth changes the dynamics: modes are learned one after the other",
-            "C Sec. 1, the essentials",
-            f"half-time at s = {data.size.s[-1]:g} over that at s = {data.size.s[0]:g}, d = "
-            f"{data.size.d[1]:g}: "
-            + ", ".join(f"{NAMES[k]} {v:.3g}" for k, v in spreads.items())
-            + "; time from 10 to 90 % over the half-time: "
-            + ", ".join(f"{sharp[k]:.3g}" for k in sharp)
-            + f"; criterion: one layer the same, deeper ones apart and steeper, {TIMES}",
-            verdict(
-                abs(spreads[1] - 1) <= TIMES.same
-                and all(abs(spreads[k] - 1) >= TIMES.apart for k in deep)
-                and all(sharp[k] <= (1 - TIMES.apart) * sharp[1] for k in deep)
-            ),
-        ),
-    ]
-
-
-def _course_rows(data: Data) -> list[Row]:
-    size = data.size
-    modes = fl.theory.modes(task_of(size))
-    course = {depth: exponents(size, data.hits[depth][1]) for depth in size.depths}
-    # What doubling s, or d, changes of the half-time.
-    double = {depth: np.abs(2.0**powers - 1) for depth, powers in course.items()}
-    sets = [s >= TIMES.apart and d <= TIMES.same for k, (s, d) in double.items() if k > 1]
-    rows = [
-        Row(
-            "The time course of deep linear networks depends on the singular values of Sigma_yx",
-            "C Sec. 1, erratum B.19",
-            f"half-times of nine modes, a_0 = {size.start:g}: "
-            + ", ".join(f"{NAMES[k]} ~ s^{a:.3f} d^{b:.3f}" for k, (a, b) in course.items())
-            + f"; criterion: from two layers on doubling s changes them, doubling d does not, "
-            f"{TIMES} (two layers keep a logarithm of the ratio of full to initial strength, which "
-            "holds d; one layer is the control)",
-            verdict(all(sets)),
-        )
-    ]
-    rate = np.log(10) / (data.early[1] - data.early[0]) / 2
-    off = np.max(np.abs(rate / np.asarray(modes.s) - 1))
-    powers = {depth: exponents(size, ends(data, depth)) for depth in size.depths}
-    return [
-        *rows,
-        Row(
-            "Two layers: an early mode grows at the rate 2 s / tau, whatever d",
-            "C Sec. 1, erratum B.19",
-            f"rate from 2 to 20 a_0 over 2s - 1: at most {off:.2g}; ~ s^"
-            f"{exponents(size, rate)[0]:.3f} d^{exponents(size, rate)[1]:.3f}; criterion: {TIMES}",
-            verdict(bool(off <= TIMES.same)),
-        ),
-        Row(
-            "The fixed point depends on Sigma_x",
-            "C Sec. 1, erratum B.19",
-            "final strength ~ "
-            + ", ".join(f"s^{a:.3f} d^{b:.3f} ({NAMES[k]})" for k, (a, b) in powers.items())
-            + ": it is s/d, so on Sigma_yx as well",
-            verdict(all(abs(2.0**b - 1) >= TIMES.apart for _, b in powers.values())),
-        ),
-    ]
 
 
 def draw(data: Data) -> Figure:

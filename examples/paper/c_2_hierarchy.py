@@ -20,8 +20,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from _judge import TIMES, both, interval, same, share, usual, verdict, wilson
 from _paper import Row, Study, fl
+from _separation import splits
 from _tree import PAPER, SHARES, Setting, levels_of, many, modes_of, task_of, thin
-from m_fig2 import splits
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
@@ -231,49 +231,37 @@ def _strengths(flow: fl.Trajectory) -> np.ndarray:
 
 def judge(data: Data) -> list[Row]:
     """Verdicts: order, closed forms, races."""
-    return [*_tree_rows(data), *_time_rows(data), *_order_rows(data), *_race_rows(data)]
+    return [_tree_row(data), *_race_rows(data), _order_row(data), *_time_rows(data)]
 
 
-def _tree_rows(data: Data) -> list[Row]:
+def _tree_row(data: Data) -> Row:
+    """Modes, and with them representations, level by level."""
     modes, ordered = modes_of("tree", 0.0), in_order(data.times[:, HALF])
     s = np.unique(np.round(np.asarray(modes.s), 4))[::-1]
     by_group = [data.times[:, HALF, list(g)].mean(axis=1) for g in GROUPS]
     split = np.array([splits(flow) for flow in data.runs])
     down = (split[:, 2] < split[:, 1]) & (split[:, 1] < split[:, 0])
-    return [
-        Row(
-            "Hierarchies emerge mode by mode, in the order of the singular values of Sigma_yx",
-            "C Sec. 1, semantic development",
-            "half-times of the levels' modes "
-            + ", ".join(f"{name} (s = {v:g}) {interval(rows)}" for name, v, rows in
-                        zip(LEVELS, s, by_group, strict=True))
-            + f"; all of a level before all of the next in {share(ordered)} seeds; criterion: in "
-            "most",
-            verdict(usual(ordered)),
-        ),
-        Row(
-            "Progressive differentiation: hidden representations split from the root downwards",
-            "C Sec. 1, semantic development",
-            "half of the final distance is reached across the root at "
-            f"{interval(split[:, 2])}, between cousins at {interval(split[:, 1])}, between "
-            f"siblings at {interval(split[:, 0])}; in this order in {share(down)} seeds; criterion:"
-            " in most",
-            verdict(usual(down)),
-        ),
-    ]  # fmt: skip
+    return Row(
+        claim="Hierarchies emerge mode by mode: the levels' modes in the order of their singular "
+        "values, and with them the hidden representations, which split from the root downwards",
+        quote="how hierarchies emerge mode-by-mode",
+        source="C, semantic development (Saxe, McClelland and Ganguli 2019)",
+        measured="half-times of the levels' modes "
+        + ", ".join(
+            f"{name} (s = {v:g}) {interval(rows)}"
+            for name, v, rows in zip(LEVELS, s, by_group, strict=True)
+        )
+        + f"; all of a level before all of the next in {share(ordered)} seeds; half of the final "
+        f"distance of hidden representations is reached across the root at "
+        f"{interval(split[:, 2])}, between cousins at {interval(split[:, 1])}, between siblings at "
+        f"{interval(split[:, 0])}, in this order in {share(down)} seeds; criterion: both in most "
+        "seeds",
+        verdict=verdict(both(usual(ordered), usual(down))),
+    )
 
 
 def _time_rows(data: Data) -> list[Row]:
     exact = float(np.max(np.abs(data.aligned[0] / data.aligned[1] - 1)))
-    rows = [
-        Row(
-            "Located hitting times equal the closed form",
-            "C Sec. 1, singular-value races",
-            f"balanced start aligned to the modes, a_0 = 1e-3: largest relative difference "
-            f"{exact:.1e}, 8 modes, {len(SHARES)} levels",
-            verdict(exact < 1e-6),
-        )
-    ]
     known = np.isfinite(data.times)
     off = {name: np.abs(closed / np.where(known, data.times, np.nan) - 1)
            for name, closed in data.closed.items()}  # fmt: skip
@@ -284,18 +272,26 @@ def _time_rows(data: Data) -> list[Row]:
         for name, v in off.items()
     )
     return [
-        *rows,
         Row(
-            "From small random weights as well",
-            "C Sec. 1, singular-value races; erratum: raw a0 may be negative",
-            f"relative error: {text} (8 modes, levels {SHARES}; {known.mean():.1%} of the levels "
-            f"are reached); criterion: means by seed, {TIMES}, {len(off)} comparisons",
-            verdict(both(*(same(v, TIMES, len(means)) for v in means.values()))),
+            claim="Located hitting times equal the closed form",
+            source="C, singular-value races",
+            measured="balanced start aligned to the modes, a_0 = 1e-3: largest relative difference "
+            f"{exact:.1e}, 8 modes, {len(SHARES)} levels",
+            verdict=verdict(exact < 1e-6),
+            kind="test",
+        ),
+        Row(
+            claim="The closed form holds closely from small random weights as well",
+            source="C, singular-value races; erratum: raw a0 may be negative",
+            measured=f"relative error: {text} (8 modes, levels {SHARES}; {known.mean():.1%} of the "
+            f"levels are reached); criterion: means by seed, {TIMES}, {len(off)} comparisons",
+            verdict=verdict(both(*(same(v, TIMES, len(means)) for v in means.values()))),
+            kind="control",
         ),
     ]
 
 
-def _order_rows(data: Data) -> list[Row]:
+def _order_row(data: Data) -> Row:
     texts, found = [], []
     for depth, variances in data.size.variances:
         ordered = [in_order(data.order[depth, v]) for v in variances]
@@ -303,51 +299,58 @@ def _order_rows(data: Data) -> list[Row]:
             f"{v:g}: {share(o)}" for v, o in zip(variances, ordered, strict=True)))  # fmt: skip
         large, small = (usual(ordered[k], SURE) for k in (0, -1))
         found.append(both(small, None if large is None else not large))
-    return [
-        Row(
-            "Small initial weights make the order sure",
-            "C Sec. 1, semantic development",
-            f"seeds in the order of the tree's levels, by variance, {data.size.order_hidden} units;"
-            f" {'; '.join(texts)}; criterion: more than {SURE:.0%} of the seeds at the smallest "
-            "variance, fewer at the largest",
-            verdict(both(*found)),
-        )
-    ]
+    return Row(
+        claim="Small initial weights make the order sure",
+        source="C, semantic development",
+        measured="seeds in the order of the tree's levels, by variance, "
+        f"{data.size.order_hidden} units; {'; '.join(texts)}; criterion: more than {SURE:.0%} of "
+        "the seeds at the smallest variance, fewer at the largest",
+        verdict=verdict(both(*found)),
+        kind="control",
+    )
 
 
 def _race_rows(data: Data) -> list[Row]:
-    size, wins, heads, need = data.size, {}, [], []
+    """Who wins from equal starts, and from which head start the other one does."""
+    size, wins, heads, need, told = data.size, {}, [], [], []
     for depth, found in data.races.items():
-        theory = race_theory(size, depth)
-        weaker, told = found[..., 1] < found[..., 0], theory[..., 1] < theory[..., 0]
+        theory, layers = race_theory(size, depth), f"{depth} layer{'s' * (depth > 1)}"
+        weaker = found[..., 1] < found[..., 0]
         # By how much the stronger one is ahead from equal starts, as a share of the weaker's time.
         ahead = 1 - found[:, 0, 0] / found[:, 0, 1]
         wins[depth] = bool(np.all(ahead > 1e-6))
-        heads.append(f"{depth} layer{'s' * (depth > 1)} {ahead.min():.2g} to {ahead.max():.2g}")
+        heads.append(f"{layers} {ahead.min():.2g} to {ahead.max():.2g}")
+        off = float(np.max(np.abs(found / theory - 1)))
+        alike = float(np.mean(weaker == (theory[..., 1] < theory[..., 0])))
+        told.append(off < 1e-5 and alike == 1)
         at = [float(head_start(0.5, a, depth)) if depth > 1 else 1.0
               for a in (size.start, size.start**2)]  # fmt: skip
         need.append(
-            f"{depth} layer{'s' * (depth > 1)}: {at[0]:.3g} at a_0 = {size.start:g}, {at[1]:.3g} "
-            f"at {size.start**2:g} (the weaker one wins {weaker.mean():.0%} of {weaker.size} races "
-            f"with head starts of {size.boosts[0]:g} to {size.boosts[-1]:g}, times within "
-            f"{np.max(np.abs(found / theory - 1)):.1e} of the closed form, winners "
-            f"{np.mean(weaker == told):.1%} equal)"
+            f"{layers}: {at[0]:.3g} at a_0 = {size.start:g}, {at[1]:.3g} at {size.start**2:g} (the "
+            f"weaker one wins {weaker.mean():.0%} of {weaker.size} races with head starts of "
+            f"{size.boosts[0]:g} to {size.boosts[-1]:g}, times within {off:.1e} of the closed "
+            f"form, winners {alike:.1%} equal)"
         )
     return [
         Row(
-            "From equal starts the mode with the largest singular value wins",
-            "C Sec. 1, singular-value races",
-            f"by how much it is ahead in {len(size.weak)} races, as a share of the other's "
-            f"half-time: {'; '.join(heads)}; criterion: ahead in every race of two layers and more "
-            "(one layer, the control, has ties: its time course is that of d)",
-            verdict(both(*(won for depth, won in wins.items() if depth > 1))),
+            claim="From equal starts the mode with the largest singular value wins",
+            quote="which modes win first",
+            source="C, first paragraph and singular-value races",
+            measured=f"by how much it is ahead in {len(size.weak)} races, as a share of the "
+            f"other's half-time: {'; '.join(heads)}; criterion: ahead in every race of two layers "
+            "and more (one layer, the control, has ties: its time course is that of d)",
+            verdict=verdict(both(*(won for depth, won in wins.items() if depth > 1))),
+            kind="theorem",
         ),
         Row(
-            "The head start that a weaker mode needs",
-            "C Sec. 1, singular-value races (derived here)",
-            f"for s_2 = s_1/2, {'; '.join(need)}",
-            "control: for two layers a_0^(s_2/s_1 - 1), which grows as starts shrink, for more "
-            "about (s_1/s_2)^(L/(L-2)), however small the start",
+            claim="A weaker mode wins from the head start on that the closed form tells: for two "
+            "layers it grows as starts shrink, as a_0^(s_2/s_1 - 1), for more it stays below "
+            "(s_1/s_2)^(L/(L-2))",
+            source="C, singular-value races (derived here)",
+            measured=f"for s_2 = s_1/2, {'; '.join(need)}; criterion: times within 1e-5 of the "
+            "closed form and all winners as it says",
+            verdict=verdict(all(told)),
+            kind="theorem",
         ),
     ]
 

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
-from _judge import MAPS, apart, both, interval, more, same, verdict
+from _judge import COEFFICIENTS, MAPS, apart, both, interval, more, same, verdict
 from _paper import Row, Study, fl
 from _tree import thin
 from matplotlib.figure import Figure
@@ -266,12 +266,18 @@ def missed(one: Run) -> float:
 
 
 def judge(data: Data) -> list[Row]:
-    """Verdicts: small starts, depth, what is left at convergence, generalisation."""
-    return [_small_row(data), *_depth_rows(data), *_end_rows(data), *_noise_rows(data)]
+    """Verdicts: small starts, what is left at convergence, generalisation, depth."""
+    return [_small_row(data), _end_row(data), *_depth_rows(data), *_determined_rows(data)]
 
 
 def _listed(values: dict[int, np.ndarray]) -> str:
     return ", ".join(f"{_layers(k)} {interval(v)}" for k, v in values.items())
+
+
+def _steps(found: list[bool | None]) -> str:
+    """What `falls` says, in words."""
+    words = {True: "lower than", False: "higher than", None: "not seen to differ from"}
+    return ", ".join(f"{_layers(k + 1)} {words[f]} {_layers(k)}" for k, f in enumerate(found, 1))
 
 
 def _small_row(data: Data) -> Row:
@@ -287,102 +293,127 @@ def _small_row(data: Data) -> Row:
     deep = [same(far[k, size.norms[-1]], MAPS, len(size.depths)) for k in size.depths[1:]]
     shallow = apart(far[size.depths[0], size.norms[-1]], MAPS, len(size.depths))
     return Row(
-        "From small starts deep linear networks pass through solutions of rank 1, 2, 3",
-        "C Sec. 1, low-rank simplicity bias",
-        "least relative distance from the teacher's best maps of rank 1 to 3, the largest of the "
-        f"three, by layers and initial norm, and median effective ranks there: {'; '.join(texts)}; "
-        f"the best maps have {', '.join(f'{v:.3g}' for v in target[:-1])}; criterion: at the "
-        f"smallest norm two and more layers near, one layer not, {MAPS}",
-        verdict(both(*deep, shallow)),
+        claim="Low-rank structure emerges: from small starts deep linear networks pass through "
+        "solutions of rank 1, 2, 3",
+        quote="why low-rank, semantic structure emerges",
+        source="C, first paragraph",
+        measured="least relative distance from the teacher's best maps of rank 1 to 3, the largest "
+        "of the three, by layers and initial norm, and median effective ranks there: "
+        f"{'; '.join(texts)}; the best maps have {', '.join(f'{v:.3g}' for v in target[:-1])}; "
+        f"criterion: at the smallest norm two and more layers near, one layer not, {MAPS}, "
+        f"{len(size.depths)} comparisons",
+        verdict=verdict(both(*deep, shallow)),
+    )
+
+
+def _end_row(data: Data) -> Row:
+    """Rank and error at convergence where the data leave room: matrix completion."""
+    size, deep = data.size, data.size.depths[1:]
+    rank, error, left = (
+        {k: over(runs, what) for k, runs in data.completion.items()}
+        for what in (lambda r: r.rank[-1], missed, lambda r: r.losses[-1] / r.losses[0])
+    )
+    found = [
+        more(values[size.depths[0]], values[k], 2 * len(deep))
+        for values in (rank, error)
+        for k in deep
+    ]
+    return Row(
+        claim="Deep linear networks have a bias to low rank, which helps generalisation",
+        quote="“low-rank simplicity bias” and its consequences for feature learning and "
+        "generalization in linear (and near-linear) regimes",
+        source="C, low-rank simplicity bias (Huh et al. 2023)",
+        measured=f"matrix completion, {size.side} x {size.side}, rank 2, {size.measured} of "
+        f"{size.side**2} entries measured, initial norm {size.noisy_norm:g}, losses at most "
+        f"{max(v.max() for v in left.values()):.1g} of the first: effective rank {_listed(rank)} "
+        f"(the matrix itself: 1.96); squared error of the map over that of zero {_listed(error)}; "
+        f"criterion: both lower for two and more layers than for one, paired, {len(found)} "
+        "comparisons",
+        verdict=verdict(both(*found)),
     )
 
 
 def _depth_rows(data: Data) -> list[Row]:
+    """Does more depth do more: during training, at the start, with early stopping."""
     size = data.size
     means = {
         norm: {k: over(data.runs[k, norm], midway) for k in size.depths}
         for norm in (size.norms[0], size.norms[-1])
     }
-    large, small = (falls(mean.values(), of=2) for mean in means.values())
+    during = {norm: falls(mean.values(), of=2) for norm, mean in means.items()}
     names = [f"norm {norm:g}: {_listed(mean)}" for norm, mean in means.items()]
-    return [
-        Row(
-            "Depth strengthens the bias to low rank during training",
-            "C Sec. 1, low-rank simplicity bias",
-            f"effective rank between 90 and 10 % of the initial loss, by initial {'; '.join(names)}"
-            "; criterion: falls with every layer, paired",
-            verdict(
-                both(*large, *small),
-                ("from starts that are not small; from small ones from one layer to two, not "
-                 "beyond", both(*large, small[0])),
-            ),
-        ),
-        Row(
-            "Depth lowers the effective rank of random starts already",
-            "C Sec. 1, low-rank simplicity bias (Huh et al. 2023)",
-            f"products of random 32 x 32 matrices (seeds: draws): {_listed(data.starts)}; "
-            "criterion: falls with every layer",
-            verdict(both(*falls(data.starts.values()))),
-        ),
-    ]  # fmt: skip
-
-
-def _end_rows(data: Data) -> list[Row]:
-    """Matrix completion, and the task that leaves no room."""
-    size = data.size
-    rank = {k: over(runs, lambda r: r.rank[-1]) for k, runs in data.completion.items()}
-    error = {k: over(runs, missed) for k, runs in data.completion.items()}
-    left = {k: over(runs, lambda r: r.losses[-1] / r.losses[0]) for k, runs in
-            data.completion.items()}  # fmt: skip
-    last = {k: over(data.runs[k, size.norms[-1]], lambda r: r.rank[-1]) for k in size.depths}
-    what = (
-        f"matrix completion, {size.side} x {size.side}, rank 2, {size.measured} of "
-        f"{size.side**2} entries measured, initial norm {size.noisy_norm:g}, losses at most "
-        f"{max(v.max() for v in left.values()):.1g} of the first"
-    )
-    source, deep = "C Sec. 1, low-rank simplicity bias", size.depths[1:]
-    ranks, errors = (
-        [more(values[size.depths[0]], values[k], len(deep)) for k in deep]
-        for values in (rank, error)
-    )
-    return [
-        Row("The bias of deep networks to low rank persists at convergence",
-            f"{source} (Huh et al. 2023)",
-            f"{what}: effective rank {_listed(rank)} (the matrix itself: 1.96); criterion: every "
-            "deeper one lower than one layer, paired",
-            verdict(both(*ranks))),
-        Row("It helps generalisation at convergence",
-            "C Sec. 1, consequences for generalization",
-            f"{what}: squared error of the map over that of zero {_listed(error)}; criterion: "
-            "every deeper one lower than one layer, paired",
-            verdict(both(*errors))),
-        Row("The rank at convergence where least squares is determined",
-            f"{source} (Huh et al. 2023)",
-            f"teacher of rank 4, more samples than inputs: {_listed(last)}",
-            "control: the same at every depth, a bias has no room"),
-    ]  # fmt: skip
-
-
-def _noise_rows(data: Data) -> list[Row]:
     best = {k: over(runs, lambda r: r.test.min()) for k, runs in data.noisy.items()}
+    source = "C, low-rank simplicity bias (Huh et al. 2023)"
+    return [
+        Row(
+            claim="Whether every further layer strengthens the bias to low rank during training",
+            source=source,
+            measured="effective rank between 90 and 10 % of the initial loss, by initial "
+            f"{'; '.join(names)}; criterion: falls with every layer, paired",
+            verdict="measured: "
+            + "; ".join(f"from norm {norm:g} {_steps(found)}" for norm, found in during.items()),
+            kind="control",
+        ),
+        Row(
+            claim="Depth lowers the effective rank of random starts already",
+            source=source,
+            measured=f"products of random 32 x 32 matrices (seeds: draws): {_listed(data.starts)}; "
+            "criterion: falls with every layer",
+            verdict=verdict(both(*falls(data.starts.values()))),
+            kind="control",
+        ),
+        Row(
+            claim="Whether early stopping finds a better map in deeper networks",
+            source=source,
+            measured=f"least test error along the run ({_noisy(size)}): {_listed(best)}; criterion:"
+            " falls with every layer, paired",
+            verdict=f"measured: {_steps(falls(best.values()))}",
+            kind="control",
+        ),
+    ]
+
+
+def _noisy(size: Size) -> str:
+    return (
+        f"rank-2 teacher, {size.noisy_samples} samples of {size.noisy_inputs} inputs, noise "
+        f"{size.noise:g}, initial norm {size.noisy_norm:g}"
+    )
+
+
+def _determined_rows(data: Data) -> list[Row]:
+    """Where least squares, and a small start, leave no room for a bias at convergence."""
+    size = data.size
+    final = {k: over(data.runs[k, size.norms[-1]], lambda r: r.rank[-1]) for k in size.depths}
     last = {k: over(runs, lambda r: r.test[-1]) for k, runs in data.noisy.items()}
     rank = {k: over(runs, lambda r: r.rank[-1]) for k, runs in data.noisy.items()}
-    found = falls(best.values())
-    what = (
-        f"rank-2 teacher, {data.size.noisy_samples} samples of {data.size.noisy_inputs} inputs, "
-        f"noise {data.size.noise:g}, initial norm {data.size.noisy_norm:g}"
-    )
+
+    def alike(values: dict[int, np.ndarray]) -> str:
+        one, *deeper = values.values()
+        found = both(*(same(v / one - 1, COEFFICIENTS, len(deeper)) for v in deeper))
+        words = {True: "the same at every depth", False: "not the same", None: "undecided"}
+        return f"measured: {words[found]}"
+
+    how = f"criterion: relative difference from one layer, which is least squares, {COEFFICIENTS}"
+
     return [
-        Row("The bias helps generalisation: early stopping finds a better map in deeper networks",
-            "C Sec. 1, consequences for generalization",
-            f"least test error along the run ({what}): {_listed(best)}; criterion: falls with every"
-            " layer, paired",
-            verdict(both(*found), ("from one layer to two, not beyond", found[0]))),
-        Row("The test error at convergence where least squares and a small start determine the map",
-            "C Sec. 1, consequences for generalization",
-            f"{what}: {_listed(last)}; effective rank there {_listed(rank)}",
-            "control: small starts of every depth end at the interpolation of least norm"),
-    ]  # fmt: skip
+        Row(
+            claim="The rank at convergence where least squares is determined, and a bias has no "
+            "room",
+            source="C, low-rank simplicity bias (Huh et al. 2023)",
+            measured=f"teacher of rank 4, more samples than inputs: {_listed(final)}; {how}",
+            verdict=alike(final),
+            kind="control",
+        ),
+        Row(
+            claim="The test error at convergence where least squares and a small start determine "
+            "the map: the interpolation of least norm",
+            source="C, consequences for generalization",
+            measured=f"{_noisy(size)}: {_listed(last)}; effective rank there {_listed(rank)}; "
+            f"{how}",
+            verdict=alike(last),
+            kind="control",
+        ),
+    ]
 
 
 def draw(data: Data) -> Figure:

@@ -4,8 +4,8 @@ Exact ReLU runs are cut at their switches; between two of them the network is a 
 Asked is whether the gated flow with the switching times handed over is the ReLU flow, how long one
 constant gating would do, how many pathways carry the fall of the loss, whether they are mixed
 selective on a contextual task (Jarvis, Klein, Rosman and Saxe 2024, whom the text quotes), where
-the solution of the offset XOR task becomes linear, and whether the gates say how much slower
-bias-free ReLU networks are than linear ones (`_half_width.py`).
+the solution of the offset XOR task becomes linear without and with bias, and whether the gates say
+how much slower bias-free ReLU networks are than linear ones (`_half_width.py`).
 
 Cut: one hidden layer (the replay of gates is for one), 32 units on the contextual task.
 
@@ -29,6 +29,10 @@ from tqdm import tqdm
 
 REPLAYED = 1e-7  # relative distance of weights that counts as the same run, at rtol 1e-9
 DOES = 0.05  # largest distance of outputs, over the targets' size, up to which one gating does
+# The networks of the offset XOR task: with bias or not; the XOR's inputs 0 and 1, or -1 and 1.
+WITH, WITHOUT = "bias, inputs -1 and 1", "no bias, inputs -1 and 1"
+OFFSETS = {WITHOUT: (False, False), "no bias, inputs 0 and 1": (False, True), WITH: (True, False)}
+QUARTER = {False: 0.5, True: 0.25}  # of the side of the XOR's square, by whether inputs are 0 and 1
 OUTPUTS: Any = {"outputs": lambda network, task: network.outputs(task.x)}
 
 
@@ -38,7 +42,7 @@ class Size:
 
     - `seeds`: of every kind of run.
     - `levels`, `hidden`, `t1`: of the tree.
-    - `xor_hidden`, `deltas`: of the offset XOR task; without offset it is XOR.
+    - `xor_hidden`, `deltas`: of the offset XOR tasks; without offset it is XOR.
     - `contexts`, `units`, `context_t1`: of the contextual tasks.
     - `symmetric`: seeds of the bias-free networks, on symmetric data and on the tree.
     """
@@ -58,7 +62,7 @@ class Size:
 SIZES = {
     "quick": Size(1, levels=2, hidden=8, t1=20.0, xor_hidden=8, deltas=(0.0, 2.0), contexts=(),
                   symmetric=0),
-    "default": Size(5),
+    "default": Size(8),
     "full": Size(20, contexts=(2, 3, 4, 5), symmetric=20),
 }  # fmt: skip
 
@@ -72,7 +76,8 @@ class Read:
     - `shares`: of the pathways, in falling order.
     - `sides`: (pathways, P) of those.
     - `lasting`: the share of the run's fall of loss that is still ahead where its gates, kept
-      constant from there on, first give the run's own outputs at all later times.
+      constant from there on, first give the run's own outputs at all later times; nan where it
+      is not asked.
     - `always`: share of the loss's fall carried by units that are on for all samples.
     - `curved`: of the last outputs' variance between the samples' corners, see `curved`.
     """
@@ -89,19 +94,20 @@ class Read:
 
 @dataclasses.dataclass
 class Data:
-    """All runs; and the first seed's rectified tree run, for the picture."""
+    """All runs, those of offset XOR by `OFFSETS` and Delta; and the first seed's rectified tree
+    run, for the picture."""
 
     size: Size
     tree: list[Read]
-    offset: dict[float, list[Read]]
+    offset: dict[str, dict[float, list[Read]]]
     contexts: dict[int, list[Read]]
     growth: dict[str, list[half.Growth]]
     shown: Any
 
     @property
     def xor(self) -> list[Read]:
-        """The runs without offset."""
-        return self.offset[0.0]
+        """The runs with bias and without offset."""
+        return self.offset[WITH][0.0]
 
 
 # Runs
@@ -113,8 +119,8 @@ def relu(task: fl.Task, hidden: int, variance: float, seed: int, bias: bool = Tr
     return fl.ReLUNetwork.init(task, (hidden,), variance, bias, key=key)
 
 
-def read(task: fl.Task, network: Any, t1: float) -> tuple[Read, Any]:
-    """A run, read as gated linear networks."""
+def read(task: fl.Task, network: Any, t1: float, lasts: bool) -> tuple[Read, Any]:
+    """A run, read as gated linear networks; `lasts`: whether `Read.lasting` is asked."""
     flow = fl.gradient_flow(network, task, t1, kinks=fl.ExactKinks(), rtol=1e-9)
     found = fl.rectified(flow, task)
     length = np.diff(found.times)
@@ -126,7 +132,7 @@ def read(task: fl.Task, network: Any, t1: float) -> tuple[Read, Any]:
         sliding=float(np.sum(length[found.sliding > 0]) / np.sum(length)),
         shares=np.array([one.share for one in ways]),
         sides=np.array([one.sides for one in ways]),
-        lasting=lasting(found, task),
+        lasting=lasting(found, task) if lasts else float("nan"),
         always=float(always),
         curved=curved(flow.final, task),
     ), found
@@ -151,10 +157,15 @@ def lasting(found: Any, task: fl.Task, points: int = 9) -> float:
 
 
 def curved(network: Any, task: fl.Task, points: int = 500) -> float:
-    """Share of the outputs' variance in the box around the inputs that no affine map has."""
+    """Share of the outputs' variance in the box around the inputs that no affine map has.
+
+    Of what tells the outputs apart: their mean over outputs is taken off. One-hot targets have a
+    sum of one, which without bias no affine map gives.
+    """
     low, high = np.asarray(task.x).min(axis=0), np.asarray(task.x).max(axis=0)
     x = np.random.default_rng(0).uniform(low, high, (points, task.inputs))
     y = np.asarray(network.outputs(jnp.asarray(x)))
+    y = y - y.mean(axis=1, keepdims=True)
     fit = np.linalg.lstsq(np.c_[np.ones(points), x], y, rcond=None)[0]
     rest = y - np.c_[np.ones(points), x] @ fit
     return float(np.sum(rest**2) / np.sum((y - y.mean(axis=0)) ** 2))
@@ -166,22 +177,27 @@ def compute(size: Size) -> Data:
     tasks: dict[Any, tuple[fl.Task, int, float, bool, float]] = {
         "tree": (tree, size.hidden, 2e-4, True, size.t1)
     }
-    for delta in size.deltas:
-        tasks[f"offset {delta}"] = fl.tasks.offset_xor(delta), size.xor_hidden, 1e-2, True, 60.0
+    for kind, (bias, binary) in OFFSETS.items():
+        for delta in size.deltas:
+            offset = fl.tasks.offset_xor(delta, binary)
+            tasks[kind, delta] = offset, size.xor_hidden, 1e-2, bias, 60.0
     for count in size.contexts:
         tasks[count] = contextual(count, size.levels), size.units, 1e-2, False, size.context_t1
     found: dict[Any, list[Read]] = {name: [] for name in tasks}
     jobs = [(name, seed) for name in tasks for seed in range(size.seeds)]
     shown = None
     for name, seed in tqdm(jobs, desc="runs", disable=None):
+        if seed == 0:  # a program takes memory maps, of which Linux gives a process some 65,000
+            jax.clear_caches()
         task, hidden, variance, bias, t1 = tasks[name]
-        one, rectified = read(task, relu(task, hidden, variance, seed, bias), t1)
+        lasts = name in ("tree", (WITH, 0.0))
+        one, rectified = read(task, relu(task, hidden, variance, seed, bias), t1, lasts)
         shown = rectified if shown is None else shown
         found[name].append(one)
     return Data(
         size,
         found["tree"],
-        {delta: found[f"offset {delta}"] for delta in size.deltas},
+        {kind: {delta: found[kind, delta] for delta in size.deltas} for kind in OFFSETS},
         {count: found[count] for count in size.contexts},
         half.compute(size.symmetric, tree) if size.symmetric else {},
         shown,
@@ -239,7 +255,9 @@ def numbers(data: Data) -> dict[str, Any]:
         found[f"{name}: intervals"] = [r.intervals for r in runs]
         found[f"{name}: share of the time with sliding"] = [r.sliding for r in runs]
         found[f"{name}: pathways for 99 %"] = [needed(r) for r in runs]
-        found[f"{name}: share of the fall ahead where one gating does"] = [r.lasting for r in runs]
+        if not np.isnan(runs[0].lasting):
+            lasts = [r.lasting for r in runs]
+            found[f"{name}: share of the fall ahead where one gating does"] = lasts
         found[f"{name}: share of the fall by units on for all samples"] = [r.always for r in runs]
         found[f"{name}: curved share of the outputs"] = [r.curved for r in runs]
     for count, runs in data.contexts.items():
@@ -264,130 +282,166 @@ def _named(data: Data) -> list[tuple[str, list[Read]]]:
     return [
         ("tree", data.tree),
         *((f"{count} contexts", runs) for count, runs in data.contexts.items()),
-        *((f"offset XOR, Delta = {delta:g}", runs) for delta, runs in data.offset.items()),
+        *(
+            (f"offset XOR, {kind}, Delta = {delta:g}", runs)
+            for kind, by_delta in data.offset.items()
+            for delta, runs in by_delta.items()
+        ),
     ]
 
 
 def judge(data: Data) -> list[Row]:
-    """Verdicts: equivalence, constant gating, pathways, offset XOR, contexts, symmetric data."""
-    rows = [*_reading_rows(data), *_offset_rows(data)]
+    """Verdicts: equivalence, offset XOR, pathways, contexts, symmetric data."""
+    rows = [_reading_row(data), *_offset_rows(data), _ways_row(data)]
     rows += _context_rows(data) if data.contexts else []
     return rows + (half.rows(data.growth) if data.growth else [])
 
 
-def _reading_rows(data: Data) -> list[Row]:
+def _reading_row(data: Data) -> Row:
     runs = [one for _, group in _named(data) for one in group]
     worst = max(one.replay for one in runs)
     slides = 100 * float(np.median([one.sliding for one in runs]))
     lasts = {name: np.array([r.lasting for r in group]) for name, group in
              (("tree", data.tree), ("XOR", data.xor))}  # fmt: skip
-    ways = {name: np.array([needed(r) for r in group]) for name, group in
-            (("tree", data.tree), ("XOR", data.xor))}  # fmt: skip
-    return [
-        Row(
-            "A ReLU network learns as a gated deep linear network does (its ReLN)",
-            "C Sec. 2, ReLU and GDLN equivalence (Jarvis et al. 2024)",
-            "final weights of a gated linear flow with the switching times and sliding fractions "
-            f"handed over, relative distance at most {worst:.1g} in {len(runs)} runs; pairs slide "
-            f"in {slides:.0f} % of the time (median), where the gates are fractions that move",
-            verdict(None if worst < REPLAYED else False,
-                    ("the gates switch, and slide, as the ReLU run tells", worst < REPLAYED)),
-        ),
-        Row(
-            "From when on one constant gating does",
-            "C Sec. 2, asked by treating a ReLU network as one GDLN",
-            "share of the fall of the loss still ahead when the gates, kept as they are, first "
-            f"give the run's outputs at all later times within {100 * DOES:.0f} %: "
-            + ", ".join(f"{name} {interval(v)}" for name, v in lasts.items()),
-            "control: not from the start; from a point on that the share tells",
-        ),
-        Row(
-            "A few pathways explain what a ReLU network learns",
-            "C Sec. 2, ReLN pathways (Jarvis et al. 2024)",
-            "pathways (sets of units with one gating, as long as it lasts) for 99 % of the fall: "
-            + ", ".join(f"{name} {interval(v)} of {_count(group)}" for (name, v), group in
-                        zip(ways.items(), (data.tree, data.xor), strict=True)),
-            "not testable here",
-        ),
-    ]  # fmt: skip
+    fixed = both(*(same(1 - v, SHARES, len(lasts)) for v in lasts.values()))
+    return Row(
+        claim="A ReLU network learns as a gated deep linear network does (its ReLN)",
+        quote="the ReLU↔︎GDLN equivalence via Rectified Linear Networks (ReLNs)",
+        source="C, ReLU and GDLN (Jarvis et al. 2024)",
+        measured="final weights of a gated linear flow with the switching times and sliding "
+        f"fractions handed over, relative distance at most {worst:.1g} in {len(runs)} runs "
+        f"(criterion: {REPLAYED:g}); pairs slide in {slides:.0f} % of the time (median), where the "
+        "gates are fractions that move; share of the fall of the loss still ahead when the gates, "
+        "kept constant from there on, first give the run's outputs at all later times within "
+        f"{100 * DOES:.0f} %: "
+        + ", ".join(f"{name} {interval(v)}" for name, v in lasts.items())
+        + f" (criterion: from all of it {SHARES}, {len(lasts)} comparisons); the text does not say "
+        "whether the gates may move",
+        verdict=verdict({
+            "gates that switch, and slide, as the ReLU run tells": worst < REPLAYED,
+            "one constant gating": fixed,
+        }),
+    )  # fmt: skip
 
 
-def _count(runs: list[Read]) -> str:
-    return f"{np.median([len(r.shares) for r in runs]):.0f}"
+def _ways_row(data: Data) -> Row:
+    ways = {name: (np.array([needed(r) for r in group]), np.median([len(r.shares) for r in group]))
+            for name, group in (("tree", data.tree), ("XOR", data.xor))}  # fmt: skip
+    return Row(
+        claim="How many pathways explain what a ReLU network learns",
+        source="C, ReLU and GDLN (Jarvis et al. 2024)",
+        measured="pathways (sets of units with one gating, as long as it lasts) for 99 % of the "
+        "fall of the loss: "
+        + ", ".join(f"{name} {interval(v)} of {all_:.0f}" for name, (v, all_) in ways.items()),
+        verdict="measured: "
+        + ", ".join(f"{name} {v.mean():.0f} of {all_:.0f}" for name, (v, all_) in ways.items()),
+        kind="control",
+    )
 
 
 def _context_rows(data: Data) -> list[Row]:
-    shares = {count: np.array([profile(r, count) for r in runs])
-              for count, runs in data.contexts.items()}  # fmt: skip
-    random = {count: np.array([chance(r, count) for r in runs])
-              for count, runs in data.contexts.items()}  # fmt: skip
+    shares, random = (
+        {n: np.array([what(r, n) for r in runs]) for n, runs in data.contexts.items()}
+        for what in (profile, chance)
+    )
     single = {count: own[:, 1] for count, own in shares.items()}
     mixed = {count: own[:, 2:].sum(axis=1) for count, own in shares.items()}
     by_chance = {count: own[:, 2:].sum(axis=1) for count, own in random.items()}
+    over = {n: np.array([structure(r, n) for r in runs]) for n, runs in data.contexts.items()}
     text = "; ".join(
         f"{count} contexts: one {interval(single[count])}, several {interval(mixed[count])}, "
         f"several if samples are shuffled {np.mean(by_chance[count]):.2g}"
         for count in mixed
     )
-    over = {count: np.array([structure(r, count) for r in runs])
-            for count, runs in data.contexts.items()}  # fmt: skip
-    number = len(mixed)
+    few, most, number = min(mixed), max(mixed), 2 * len(mixed) + 2
+    step, shuffled = single[few] - single[most], random[few][:, 1] - random[most][:, 1]
+    grows = both(more(step, of=number), more(step, shuffled, number))
     prefer = both(*(more(mixed[count], single[count], number) for count in mixed))
     beyond = both(*(more(mixed[count], by_chance[count], number) for count in mixed))
-    rows = [
+    return [
         Row(
-            "On contextual tasks ReLU networks prefer units used in several contexts (mixed "
-            "selectivity) to modules of one context",
-            "Jarvis et al. 2024, abstract (quoted in C Sec. 1)",
-            "share of the fall of the loss carried by pathways whose units are on for more than "
-            f"half of the items in one context, or in several: {text}; criterion: several more "
-            f"than one, and more than by chance, paired, {number} comparisons",
-            verdict(both(prefer, beyond), ("more than modules, not more than by chance", prefer)),
+            claim="On contextual tasks ReLU networks prefer units used in several contexts (mixed "
+            "selectivity) to modules of one context, the more so the more contexts there are",
+            source="Jarvis et al. 2024, abstract (named in C, M and W)",
+            measured="share of the fall of the loss carried by pathways whose units are on for "
+            f"more than half of the items in one context, or in several: {text}; share of one "
+            f"context, {few} minus {most} contexts, same seeds: {interval(step)}, with shuffled "
+            f"samples {interval(shuffled)}; criterion: several more than one, and more than by "
+            f"chance, and the share of one falls, more than by chance, paired, {number} "
+            "comparisons",
+            verdict=verdict(
+                both(prefer, beyond, grows),
+                ("modules lose more with the number of contexts than by chance", grows),
+            ),
+            kind="control",
         ),
         Row(
-            "These representations are structured by context",
-            "Jarvis et al. 2024, abstract",
-            "variance between contexts of the share of items for which a pathway is on, over that "
-            "of shuffled samples: "
+            claim="These representations are structured by context",
+            source="Jarvis et al. 2024, abstract (named in C, M and W)",
+            measured="variance between contexts of the share of items for which a pathway is on, "
+            "over that of shuffled samples: "
             + ", ".join(f"{count} contexts {interval(v)}" for count, v in over.items())
-            + f"; criterion: above 1, {number} comparisons",
-            verdict(both(*(more(v, 1.0, number) for v in over.values()))),
+            + f"; criterion: above 1, {len(over)} comparisons",
+            verdict=verdict(both(*(more(v, 1.0, len(over)) for v in over.values()))),
+            kind="control",
         ),
     ]
-    return [*rows, _growth_row(single, random)] if len(single) > 1 else rows
-
-
-def _growth_row(single: dict[int, np.ndarray], random: dict[int, np.ndarray]) -> Row:
-    few, most = min(single), max(single)
-    step = single[few] - single[most]
-    shuffled = random[few][:, 1] - random[most][:, 1]
-    return Row(
-        "The preference grows with the number of contexts",
-        "Jarvis et al. 2024, abstract",
-        f"share of pathways of one context, {few} minus {most} contexts, same seeds: "
-        f"{interval(step)}; with shuffled samples {interval(shuffled)}; criterion: above zero and "
-        "more than shuffled, paired",
-        verdict(both(more(step), more(step, shuffled))),
-    )
 
 
 def _offset_rows(data: Data) -> list[Row]:
-    shares = {delta: np.array([r.curved for r in runs]) for delta, runs in data.offset.items()}
-    number, first = len(shares), min(shares)
-    turned = [delta for delta, v in shares.items() if same(v, SHARES, number)]
+    """Without bias, which is what the sentence is about; and with bias beside it."""
+    shares = {
+        kind: {delta: np.array([r.curved for r in runs]) for delta, runs in by_delta.items()}
+        for kind, by_delta in data.offset.items()
+    }
+    bare = [kind for kind, (bias, _) in OFFSETS.items() if not bias]
+    largest, number, found = max(data.size.deltas), 2 * len(bare), {}
+    for kind in bare:
+        well = QUARTER[OFFSETS[kind][1]]
+        found[kind] = both(
+            same(shares[kind][largest], SHARES, number),
+            apart(shares[kind][well], SHARES, number) if well in shares[kind] else None,
+        )
+    what = (
+        "share of the variance of the last outputs, in the box around the inputs, that no affine "
+        "map has (of the difference between outputs; their sum, one for all inputs, is left out)"
+    )
+    listed = {
+        kind: ", ".join(f"{delta:g}: {interval(v)}" for delta, v in rows.items())
+        for kind, rows in shares.items()
+    }
     return [
         Row(
-            "On the offset XOR task the solution turns from non-linear to linear as Delta grows",
-            "Jarvis et al. 2024, as M Fig. 11 quotes it",
-            "share of the variance of the last outputs, in the box around the inputs, that no "
-            "affine map has, by Delta: "
-            + ", ".join(f"{delta:g}: {interval(v)}" for delta, v in shares.items())
-            + f"; none at Delta = {', '.join(f'{d:g}' for d in turned) or 'none'}; criterion: at "
-            f"the least Delta apart from none, at some larger one the same, {SHARES}, {number} "
-            "comparisons",
-            verdict(both(apart(shares[first], SHARES, number), bool(turned) or None)),
-        )
+            claim="The solution that ReLU networks without bias find of the offset XOR task turns "
+            "from linear to non-linear well before the task stops being linearly solvable, which "
+            "is at Delta = 0",
+            quote="ReLU networks transition to non-linear solutions well before the problem "
+            "becomes not linearly solvable",
+            source="M Sec. 6.1 (of Jarvis et al. 2025), Fig. 11",
+            measured=f"{what}, by Delta; "
+            + "; ".join(f"{kind}: {listed[kind]}" for kind in bare)
+            + f"; criterion: none at Delta = {largest:g}, apart from none where Delta is a quarter "
+            f"of the side of the XOR's square, {SHARES}, {number} comparisons",
+            verdict=verdict(found),
+        ),
+        _bias_row(shares, what, listed),
     ]
+
+
+def _bias_row(shares: dict[str, dict[float, np.ndarray]], what: str, listed: Any) -> Row:
+    bias, none = (shares[kind] for kind in (WITH, WITHOUT))
+    number = len(bias)
+    less = [f"{d:g}" for d in bias if more(none[d], bias[d], number)]
+    linear = [f"{d:g}" for d in bias if same(bias[d], SHARES, number)]
+    return Row(
+        claim="Where the solution of offset XOR is linear with bias",
+        source="M Sec. 6.1, Fig. 11",
+        measured=f"{what}, by Delta; {WITH}: {listed[WITH]}; criterion: {SHARES}, and less than "
+        f"without bias, paired, {number} comparisons",
+        verdict=f"measured: at Delta = {', '.join(linear) or 'none'}; less curved than without "
+        f"bias at {', '.join(less) or 'none'}",
+        kind="control",
+    )
 
 
 # The figure
@@ -437,15 +491,16 @@ def _draw_contexts(ax: Any, data: Data) -> None:
 
 
 def _draw_offset(ax: Any, data: Data) -> None:
-    for name, word, colour in (("curved", "curved share of the outputs", "C0"),
-                               ("always", "fall by units on for all samples", "C1")):  # fmt: skip
-        values = {delta: [getattr(r, name) for r in runs] for delta, runs in data.offset.items()}
+    looks = {WITH: ("C0", "o", "-"), WITHOUT: ("C1", "s", "--")}
+    for kind, by_delta in data.offset.items():
+        colour, mark, dash = looks.get(kind, ("C2", "D", ":"))
+        values = {delta: [r.curved for r in runs] for delta, runs in by_delta.items()}
         for delta, some in values.items():
-            ax.plot([delta] * len(some), some, "o", color=colour, alpha=0.5, markersize=4)
+            ax.plot([delta] * len(some), some, mark, color=colour, alpha=0.5, markersize=4)
         means = [np.mean(some) for some in values.values()]
-        ax.plot(list(values), means, "-", color=colour, label=word)
+        ax.plot(list(values), means, color=colour, linestyle=dash, label=kind)
     ax.axhline(SHARES.same, color="0.5", linewidth=0.8)
-    ax.set(xlabel=r"offset $\Delta$", ylabel="share", ylim=(-0.03, 1.35),
+    ax.set(xlabel=r"offset $\Delta$", ylabel="curved share of the outputs", ylim=(-0.03, 1.35),
            title="offset XOR: from non-linear to linear")  # fmt: skip
     ax.legend(loc="upper right", fontsize=8)
 

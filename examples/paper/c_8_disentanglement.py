@@ -138,7 +138,7 @@ def numbers(data: Data) -> dict[str, Any]:
 
 def judge(data: Data) -> list[Row]:
     """Verdicts."""
-    return [_blind_row(data), _unit_row(data), _mode_row(data)]
+    return [_unit_row(data), _blind_row(data), _mode_row(data)]
 
 
 def _blind_row(data: Data) -> Row:
@@ -152,18 +152,22 @@ def _blind_row(data: Data) -> Row:
         for kind in ("linear", "relu")
     }
     return Row(
-        "The linear flow cannot tell factors from their rotations",
-        "C, confusing things (Locatello et al. 2019)",
-        f"largest difference of losses from those at {first:g} degrees, same initial weights, in "
-        f"shares of the first loss: linear {off['linear']:.1e}, ReLU {off['relu']:.2g}, "
-        f"{data.size.seeds} seeds",
-        verdict(off["linear"] < 1e-6),
+        claim="The linear flow cannot tell factors from their rotations, as it sees the data's "
+        "covariances only",
+        source="C, confusing things (Locatello et al. 2019)",
+        measured=f"largest difference of losses from those at {first:g} degrees, same initial "
+        f"weights, in shares of the first loss: linear {off['linear']:.1e}, ReLU "
+        f"{off['relu']:.2g}, {data.size.seeds} seeds",
+        verdict=verdict(off["linear"] < 1e-6),
+        kind="theorem",
     )
 
 
 def _by_angle(data: Data, found: list[np.ndarray]) -> str:
+    """Means by angle, to the solver's accuracy."""
     return ", ".join(
-        f"{angle:g}: {interval(v)}" for angle, v in zip(data.size.angles, found, strict=True)
+        f"{angle:g}: {interval(v.round(8))}"
+        for angle, v in zip(data.size.angles, found, strict=True)
     )
 
 
@@ -176,14 +180,16 @@ def _unit_row(data: Data) -> Row:
         for kind, rows in found.items()
     )
     return Row(
-        "Disentanglement is not the default of hidden units",
-        "C, confusing things (Locatello et al. 2019, Jarvis et al. 2024)",
-        f"disentanglement (1: one factor per unit) by angle of the factors: {text}; random units "
-        f"at {data.size.angles[0]:g} {interval(chance)}; criterion: at {data.size.angles[0]:g}, "
-        f"where units could lie on the factors, 1 apart: {LIKENESS}, two comparisons (more than by "
-        f"chance, paired: ReLU {_word(more(found['relu'][0], chance, 2))}, linear "
+        claim="Disentanglement is not the default of hidden units",
+        quote="disentanglement is not necessarily the default inductive bias",
+        source="C, confusing things (Locatello et al. 2019, Jarvis et al. 2024)",
+        measured=f"disentanglement (1: one factor per unit) by angle of the factors: {text}; "
+        f"random units at {data.size.angles[0]:g} {interval(chance)}; criterion: at "
+        f"{data.size.angles[0]:g}, where units could lie on the factors, 1 apart: {LIKENESS}, two "
+        "comparisons (more than by chance, paired: ReLU "
+        f"{_word(more(found['relu'][0], chance, 2))}, linear "
         f"{_word(more(found['linear'][0], chance, 2))})",
-        verdict(both(*(apart(1 - rows[0], LIKENESS, 2) for rows in found.values()))),
+        verdict=verdict(both(*(apart(1 - rows[0], LIKENESS, 2) for rows in found.values()))),
     )
 
 
@@ -192,13 +198,16 @@ def _word(found: bool | None) -> str:
 
 
 def _mode_row(data: Data) -> Row:
-    found = [data.modes[angle] for angle in data.size.angles]
-    only = both(same(1 - found[0], LIKENESS, 2), apart(1 - found[-1], LIKENESS, 2))
+    found, angles = [data.modes[angle] for angle in data.size.angles], data.size.angles
+    first, last = (_word(same(1 - found[k], LIKENESS, 2)) for k in (0, -1))
     return Row(
-        "Whether the modes that a linear network learns one by one are the factors",
-        "C, SVD change of variables",
-        f"disentanglement of u . yhat by angle: {_by_angle(data, found)}; criterion: {LIKENESS}",
-        "control: " + ("where these lie along the principal axes" if only else _word(only)),
+        claim="Whether the modes that a linear network learns one by one are the factors",
+        source="C, the SVD change of variables",
+        measured=f"disentanglement of u . yhat by angle: {_by_angle(data, found)}; at "
+        f"{angles[0]:g} the factors lie along the principal axes; criterion: {LIKENESS}, two "
+        "comparisons",
+        verdict=f"measured: at {angles[0]:g} degrees {first}, at {angles[-1]:g} {last}",
+        kind="control",
     )
 
 

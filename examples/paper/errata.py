@@ -5,8 +5,8 @@ Apps. D and E of the lead paper, the effective weights' Eq. 3 (L), and ReLU minu
 fixed points and time courses depend on (B.19) is in c_1_svd.py. References are finite differences
 of the loss, counting, least squares, Runge-Kutta solutions and flows of the hierarchy task; every
 error is relative to what the formula stands for, and one that is undefined counts as 1. What is
-wrong as printed and right when corrected is a misprint; a printed form that is right under a
-condition is computed under it too. Rows that no paper claims are controls.
+wrong as printed and right by the one correction that there is is a misprint; a printed form that
+is right under a condition is computed under it too. Rows that no paper claims are controls.
 
     python examples/paper/errata.py [--quick | --full]
 """
@@ -38,7 +38,7 @@ from _errata_relu import (
 from _paper import Row, Study
 from matplotlib.figure import Figure
 
-SIZES = {"quick": Size(), "default": Size(), "full": Size()}
+SIZES = {"quick": Size(seeds=3), "default": Size(), "full": Size()}
 PARTS = (
     rank, rules, modes_rule, clocks, augmentation, diagonal, zero_modes, early_law, growth, gating,
     linearization_times, explained, labels, effective_weights, tied,
@@ -57,7 +57,7 @@ def numbers(data: list[Finding]) -> dict[str, Any]:
 
 
 def judge(data: list[Finding]) -> list[Row]:
-    """One verdict per erratum."""
+    """One row per erratum."""
     return [one.row for one in data]
 
 

@@ -7,8 +7,9 @@ distances; here are distances within and between classes, relative to the norm o
 classes of the ten nearest neighbours, of the maps to the logits and to the last hidden layer
 ("backbone"). Beside them: the same of raw inputs and of activations; training on shuffled labels;
 biases; gates and weights taken from different times; and normal samples with the covariance of the
-class "1", which have clusters by chance alone. The gradient flow is of 40 images in 16 units per
-layer, exact, through every switch.
+class "1", which have clusters by chance alone. Whether that class has clusters before training is
+looked at in more networks. The gradient flow is of 40 images in 16 units per layer, exact, through
+every switch.
 
     python examples/paper/l_effective_weights.py [--quick | --full]
 """
@@ -30,7 +31,9 @@ from _effective import (
     exactness,
     geometry,
     gram_of,
+    nearness,
     points,
+    product_error,
     shuffled,
     slant_and_foot,
     split,
@@ -53,6 +56,7 @@ class Size:
     - `tests`, `hidden`, `steps` (at which networks are saved, in steps of Adam).
     - `seeds`: of the networks without biases; `others` those with biases, shuffled labels, and of
       residual, smooth and normalised modules.
+    - `starts`: untrained networks whose class "1" is looked at.
     - `draws`: normal samples that the clusters of a class are compared with.
     - `flow_samples`, `flow_hidden`, `flow_time`, `flow_seeds`: of the gradient flow.
     - `pictures`: steps at which maps are drawn, of seed 0.
@@ -64,6 +68,7 @@ class Size:
     steps: tuple[int, ...] = (0, 100, 1_000, 2_814)
     seeds: int = 8
     others: int = 4
+    starts: int = 100
     draws: int = 20
     flow_samples: int = 40
     flow_hidden: int = 16
@@ -73,7 +78,7 @@ class Size:
 
 
 SIZES = {
-    "quick": Size(2_000, 200, 12, (0, 60), 2, 2, 4, 20, 3, 0.5, 2, (0, 60)),
+    "quick": Size(2_000, 200, 12, (0, 60), 2, 2, 3, 4, 20, 3, 0.5, 2, (0, 60)),
     "default": Size(),
     "full": Size(
         hidden=256, steps=(0, 30, 100, 300, 1_000, 2_814, 14_070), pictures=(0, 300, 14_070)
@@ -91,9 +96,12 @@ class Data:
     - `mixed`: per seed, by "gates" and "weights": geometry of backbone maps with the others of the
       start and these of the end.
     - `ones`: clusters of the class "1" in backbone maps per seed, at the start and at the end.
+    - `near`: how near they are to each other, likewise.
+    - `untrained`: its clusters in more networks at the start.
     - `raw`: clusters of its raw inputs; `slant` and `foot` of its images.
     - `exact`: (error, share of the offset) by kind of network, of every seed.
-    - `bent`: how far tangents are off at a distance, likewise.
+    - `bent`: how far tangents are off at a distance, likewise; `products`: errors of the products
+      of weights and of what activations multiply by.
     - `flows`: per seed, {space: geometries over time}; `switches`: located in each;
       `flow_errors`: on the training images at the end.
     - `pictures`: {step: backbone maps as points whose distances are theirs}.
@@ -105,11 +113,14 @@ class Data:
     errors: dict[str, np.ndarray]
     mixed: list[dict[str, Geometry]]
     ones: list[tuple[Split, Split]]
+    near: list[tuple[float, float]]
+    untrained: list[Split]
     raw: Split
     slant: np.ndarray
     foot: np.ndarray
     exact: dict[str, list[tuple[float, float]]]
     bent: dict[str, list[float]]
+    products: dict[str, list[float]]
     flows: list[dict[str, list[Geometry]]]
     switches: list[int]
     flow_errors: list[float]
@@ -143,8 +154,11 @@ def compute(size: Size) -> Data:
              "shuffled labels": (shuffled(task), False, size.others)}  # fmt: skip
     one = np.asarray(test.x)[classes == 1]
     slant, foot = slant_and_foot(one)
-    data = Data(size, classes, {}, {}, [], [], split(gram_of(one), size.draws), slant, foot,
-                {}, {}, [], [], [], {})  # fmt: skip
+    data = Data(size, classes, {}, {}, [], [], [], [], split(gram_of(one), size.draws), slant, foot,
+                {}, {}, {}, [], [], [], {})  # fmt: skip
+    for seed in tqdm(range(size.starts), desc="untrained", disable=None):
+        first = start(task, (size.hidden,) * 3, seed, bias=False)
+        data.untrained.append(split(gram_of(points(first, one, "backbone")), size.draws))
     for kind, (trained, bias, seeds) in kinds.items():
         data.runs[kind], errors, data.exact[kind] = [], [], []
         for seed in tqdm(range(seeds), desc=kind, disable=None):
@@ -174,9 +188,14 @@ def _look_closely(data: Data, networks: list[Any], test: fl.Task, seed: int) -> 
         name: geometry(gram_of(points(one, test.x, "backbone")), data.classes)
         for name, one in crossed.items()
     })  # fmt: skip
-    ones = np.asarray(test.x)[data.classes == 1]
-    both = [split(gram_of(points(n, ones, "backbone")), data.size.draws) for n in (first, final)]
-    data.ones.append((both[0], both[1]))
+    one = data.classes == 1
+    splits, near = [], []
+    for network in (first, final):
+        gram = gram_of(points(network, test.x, "backbone"))
+        splits.append(split(gram[np.ix_(one, one)], data.size.draws))
+        near.append(nearness(gram, one, splits[-1].labels))
+    data.ones.append((splits[0], splits[1]))
+    data.near.append((near[0], near[1]))
     if seed:
         return
     for step in data.size.pictures:
@@ -197,13 +216,14 @@ def _other_modules(data: Data, task: fl.Task, test: fl.Task) -> None:
     }
     x = test.x[:100].astype(jnp.float64)
     for kind, (activation, residual, norm) in kinds.items():
-        data.exact[kind], data.bent[kind] = [], []
+        data.exact[kind], data.bent[kind], data.products[kind] = [], [], []
         for seed in range(data.size.others):
             one = deep(task, 64, seed, activation, residual=residual, norm=norm)
             one = train(one, task, (0, min(1_000, data.size.steps[-1])), seed).final
             one = jax.tree.map(lambda a: a.astype(jnp.float64), one)
             data.exact[kind].append(exactness(one, x))
             data.bent[kind].append(curvature(one, x))
+            data.products[kind].append(product_error(one, x))
 
 
 def _flow(data: Data) -> None:

@@ -1,4 +1,4 @@
-r"""Every claim of the papers with what was measured and the verdict, in one table.
+r"""Every claim of the papers with what was measured and the verdict, one table for each paper.
 
 Runs all studies of this folder, one after the other in one process, so that those which share
 tasks share runs and compiled programs. Studies of images are quoted from their committed results
@@ -25,24 +25,56 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from _judge import CLASSES
+from _judge import OUTCOMES
 from _paper import RESULTS, Row, Study
 from tqdm import tqdm
 
 HERE = pathlib.Path(__file__).resolve().parent
 FAILED = "failed"
-FIELDS = dataclasses.fields(Row)
+# How the sources of claims are named, in the order of the tables.
+PAPERS = {
+    "M": "M, the lead paper",
+    "W": "W, its workshop version",
+    "C": "C, the curriculum on deep linear networks",
+    "B": "B, the bias after ReLU",
+    "L": "L, effective weights",
+    "other": "Other papers that these name",
+}
+ASIDE = {
+    "control": "Controls, and what was asked beside the claims",
+    "theorem": "Theorems",
+    "test": "Tests of the library",
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A line of the table; `script` is relative to the repository's root."""
+    """A line of a table; `script` is relative to the repository's root."""
 
     claim: str
     source: str
     measured: str
     verdict: str
     script: str
+    quote: str = ""
+    kind: str = "claim"
+    moves: str = ""
+
+    @property
+    def outcome(self) -> str:
+        """The verdict without what follows."""
+        return self.verdict.split(":")[0]
+
+    @property
+    def heading(self) -> str:
+        """Of the table that it stands in."""
+        return PAPERS[paper_of(self.source)] if self.kind == "claim" else ASIDE[self.kind]
+
+
+def paper_of(source: str) -> str:
+    """The paper that a source names by its letter."""
+    letter = re.split(r"[ ;,]", source)[0]
+    return letter if letter in PAPERS else "other"
 
 
 def names() -> list[str]:
@@ -62,7 +94,7 @@ def study_of(name: str) -> Study:
 
 def computed(study: Study, size: str) -> list[Row]:
     """The verdicts on a study that is run now."""
-    return study.judge(study.compute(study.sizes[size]))
+    return study.rows(study.compute(study.sizes[size]))
 
 
 def quoted(study: Study, folder: pathlib.Path = RESULTS) -> list[Row]:
@@ -72,7 +104,7 @@ def quoted(study: Study, folder: pathlib.Path = RESULTS) -> list[Row]:
         raise FileNotFoundError(f"no results to quote: run {study.name}.py and commit {path.name}.")
     record = json.loads(path.read_text())
     mark = f"quoted, {size_text(record['size'])}: "
-    rows = [Row(*(row[f.name] for f in FIELDS)) for row in record["verdicts"]]
+    rows = map(Row.of, record["verdicts"])
     return [dataclasses.replace(row, measured=mark + row.measured) for row in rows]
 
 
@@ -106,24 +138,48 @@ def entries(scripts: Sequence[str], rows_of: Callable[[Study], list[Row]]) -> li
         except Exception as error:  # one failure must not hide the other studies
             traceback.print_exc()
             text = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            found.append(Entry("The study can be computed", name, text, FAILED, script))
+            found.append(
+                Entry("The study can be computed", name, text, FAILED, script, kind="test")
+            )
         else:
             found += [Entry(**dataclasses.asdict(row), script=script) for row in rows]
     return found
 
 
+def tables(rows: Sequence[Entry], folder: pathlib.Path) -> str:
+    """One table for each paper, then those of what is no claim of theirs, as Markdown.
+
+    Links work from a folder. Below each the number of its rows by outcome.
+    """
+    parts = []
+    for title in (*PAPERS.values(), *ASIDE.values()):
+        some = [row for row in rows if row.heading == title]
+        if some:
+            parts.append(f"## {title}\n\n{table(some, folder)}\n\n{counted(some)}\n")
+    claims = [row for row in rows if row.kind == "claim"]
+    return "\n".join([*parts, f"In all {counted(claims)}\n"])
+
+
 def table(rows: Sequence[Entry], folder: pathlib.Path) -> str:
-    """The table as Markdown, with links that work from a folder, and the verdicts' numbers."""
-    lines = ["| claim | source | measured | verdict | script |", "|---|---|---|---|---|"]
+    """The rows of one table."""
+    lines = ["| what is said | source | measured | verdict | script |", "|---|---|---|---|---|"]
     for row in rows:
         script = HERE.parents[1] / row.script
         link = pathlib.PurePath(os.path.relpath(script, folder.resolve())).as_posix()
-        cells = [cell(text) for text in (row.claim, row.source, row.measured, row.verdict)]
-        lines.append("| " + " | ".join([*cells, f"[{script.stem}]({link})"]) + " |")
-    counts = Counter(row.verdict.split(":")[0] for row in rows)
-    number = "; ".join(f"{counts[v]} {v}" for v in (*CLASSES, FAILED) if counts[v])
-    studies = len({row.script for row in rows})
-    return "\n".join([*lines, "", f"{len(rows)} claims in {studies} studies: {number}."]) + "\n"
+        said = f"{cell(row.claim)}<br>“{cell(row.quote)}”" if row.quote else cell(row.claim)
+        verdict = cell(row.verdict) + (f"<br>{cell(row.moves)}" if row.moves else "")
+        cells = [said, cell(row.source), cell(row.measured), verdict, f"[{script.stem}]({link})"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def counted(rows: Sequence[Entry]) -> str:
+    """The number of rows by outcome."""
+    counts = Counter(row.outcome for row in rows)
+    number = "; ".join(f"{counts[v]} {v}" for v in (*OUTCOMES, FAILED) if counts[v])
+    kinds = {row.kind for row in rows}
+    what = "claims" if kinds == {"claim"} else "rows"
+    return f"{len(rows)} {what} in {len({row.script for row in rows})} studies: {number}."
 
 
 def cell(text: str) -> str:
@@ -139,7 +195,7 @@ def main() -> int:
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--quick", action="store_true", help="toy tasks at quick size")
     how.add_argument("--quoted", action="store_true", help="quote all; computes nothing")
-    parser.add_argument("--out", type=pathlib.Path, help="the table")
+    parser.add_argument("--out", type=pathlib.Path, help="the tables")
     parser.add_argument("--json", type=pathlib.Path, help="write its rows there as well")
     given = parser.parse_args()
     size = "quick" if given.quick else "default"
@@ -149,7 +205,7 @@ def main() -> int:
         return quoted(study) if given.quoted or study.heavy else computed(study, size)
 
     rows = entries(names(), rows_of)
-    text = table(rows, out.parent)
+    text = tables(rows, out.parent)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(text)
     if given.json:

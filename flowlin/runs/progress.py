@@ -84,6 +84,7 @@ class AbstractPaced(AbstractPause):
 
     by_clock = True
     pace: Pace
+    first: tuple[float, float, int] | None = None  # flow time, clock and steps at the first pause
 
     @abc.abstractmethod
     def look(self, run: AbstractRun, flow: Trajectory) -> None:
@@ -100,6 +101,7 @@ class AbstractPaced(AbstractPause):
         assert flow.continuation is not None
         if self.pace.due(flow.continuation):
             self.look(run, flow)
+        self.first = self.first or (float(flow.end), float(time.monotonic()), _steps(flow))
         return run, flow
 
 
@@ -140,27 +142,51 @@ class Bar(AbstractPaced):
         self.bar.update(float(flow.end) - self.bar.n)
 
 
+MOST = 0.5  # power of t with which speed is expected to grow
+
+
+class Forecast:
+    r"""The time that is left, from the speeds in flow time so far.
+
+    The steps of a flow grow with t until stability bounds them. If its speed goes on growing as
+    t^p, with the p of the last two stretches, from r at time t on, there is left
+
+    $$\int_t^T \frac{ds}{r\, (s / t)^p}
+      = \frac{t}{(1 - p)\, r} \big( (T / t)^{1 - p} - 1 \big).$$
+
+    p is at most a half, between steps that are bounded from now on (p = 0) and steps that grow as t
+    (p = 1): which it will be is not known beforehand, so that the time may be up to four times off.
+    Descent has p = 0.
+    """
+
+    def __init__(self, t: float, clock: float):
+        self.t, self.clock = t, clock
+        self.middle, self.speed = 0.0, 0.0  # of the stretch before; none yet
+
+    def left(self, t: float, clock: float, horizon: float, steady: bool) -> float:
+        """Seconds until the horizon, inf if nothing has moved; the next stretch begins here."""
+        middle, speed = (self.t + t) / 2, (t - self.t) / max(clock - self.clock, 1e-9)
+        power = 0.0 if steady else MOST
+        if self.speed > 0 and speed > 0 and middle > self.middle:
+            seen = math.log(speed / self.speed) / math.log(middle / self.middle)
+            power = min(max(seen, 0.0), power)
+        self.t, self.clock, self.middle, self.speed = t, clock, middle, speed
+        if speed <= 0:
+            return math.inf
+        now = speed * (t / middle) ** power
+        return t / ((1 - power) * now) * ((horizon / t) ** (1 - power) - 1)
+
+
 class Lines(AbstractPaced):
     """What `LogProgress` writes.
 
-    The time that is left is told at the speed since the last line, or since the first pause, before
-    which the run is compiled.
+    The first pause, before which the run is compiled, does not count for the time that is left.
     """
 
     def __init__(self, run: AbstractRun, start: float, log: LogProgress):
         self.log, self.horizon, self.pace = log, run.horizon, Pace(log.every)
-        self.began = self.clock = time.monotonic()
-        self.t, self.steps, self.compiled = start, 0, False  # at the last line
-
-    def pause(
-        self, run: AbstractRun, flow: Trajectory, limits: Limits
-    ) -> tuple[AbstractRun, Trajectory]:
-        """A line if it is time."""
-        found = super().pause(run, flow, limits)
-        if not self.compiled:
-            self._mark(flow)
-            self.compiled = True
-        return found
+        self.began = self.clock = float(time.monotonic())
+        self.forecast, self.steps, self.told = Forecast(start, self.began), 0, False
 
     def look(self, run: AbstractRun, flow: Trajectory) -> None:
         """Say how far it is."""
@@ -180,26 +206,28 @@ class Lines(AbstractPaced):
         stream = sys.stderr if self.log.stream is None else self.log.stream
         print(line, file=stream, flush=True)
 
-    def _mark(self, flow: Trajectory) -> tuple[float, float, int]:
-        """The clock, flow time and steps, from which the next line counts."""
-        assert flow.continuation is not None
-        steps = int(flow.continuation.counts["num_steps"])
-        self.clock, self.t, self.steps = time.monotonic(), float(flow.end), steps
-        return self.clock, self.t, self.steps
-
     def _line(self, flow: Trajectory) -> str:
-        before, since, taken = self.clock, self.t, self.steps
-        now, t, steps = self._mark(flow)
-        spent = max(now - before, 1e-9)
-        speed, left, share = (steps - taken) / spent, "unknown", ""
+        now, t, steps = float(time.monotonic()), float(flow.end), _steps(flow)
+        if not self.told and self.first is not None:
+            at, self.clock, self.steps = self.first
+            self.forecast = Forecast(at, self.clock)
+        self.told = True
+        speed, left, share = (steps - self.steps) / max(now - self.clock, 1e-9), "unknown", ""
+        self.clock, self.steps = now, steps
         if math.isfinite(self.horizon):
             share = f" of {self.horizon:.4g} ({t / self.horizon:.0%})"
-            if t > since:
-                left = _clock((self.horizon - t) / (t - since) * spent)
+            seconds = self.forecast.left(t, now, self.horizon, flow.discrete)
+            left = _clock(seconds) if math.isfinite(seconds) else left
         return (
             f"t = {t:.4g}{share}, {_loss(flow)}, {steps:,} steps, {speed:.3g}/s, "
             f"{_clock(now - self.began)} passed, {left} left"
         )
+
+
+def _steps(flow: Trajectory) -> int:
+    """How many were tried."""
+    assert flow.continuation is not None
+    return int(flow.continuation.counts["num_steps"])
 
 
 def _loss(flow: Trajectory) -> str:

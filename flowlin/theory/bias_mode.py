@@ -68,7 +68,7 @@ class BiasMode(eqx.Module):
 
     - `input_residual`: $\|C v_0\| / \|C\|$.
     - `target_residual`: $\|C^T \bar y\| / \|C\| \|\bar y\|$; for one-hot inputs 0 iff
-      $y_i \cdot \bar y$ is the same for all i, which the proposition leaves out (errata B.6a).
+      $y_i \cdot \bar y$ is the same for all i, which Eq. 4 implies (errata B.6a).
     - `eigen_residual`: share of $\Sigma_x v_0$ that is not along v_0; 0 for one-hot inputs.
     - `singular_residual`: share of $\Sigma_{yx}^T \Sigma_{yx} v_0$ that is not along v_0; 0 where
       the first two are.

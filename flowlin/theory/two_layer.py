@@ -352,9 +352,8 @@ def hitting_time(
     $$\hat t = \frac{\tau}{2s} \log \frac{\rho (s - d a_0)}{a_0 (s - d \rho)}
              = \frac{\tau}{2s} \log\Big(1 + s\, \frac{\rho - a_0}{a_0 (s - d\rho)}\Big).$$
 
-    Needs rho between a0 and s/d, from either side (errata B.10: rho >= a0 alone is not enough);
-    returns inf where the mode never gets there, as for every a0 <= 0, and 0 where rho = a0. At
-    s = 0 the limit
+    Needs rho between a0 and s/d, from either side (errata B.10); returns inf where the mode never
+    gets there, as for every a0 <= 0, and 0 where rho = a0. At s = 0 the limit
     $\tau (a_0 - \rho) / (2 d a_0 \rho)$ holds, a mode that decays.
 
     **Arguments:** (arrays that broadcast) `rho` the level, the others as in `mode_strength`.
