@@ -16,16 +16,19 @@ import jax.monitoring
 import pytest
 
 SECONDS = 3.0  # of processor time, for a test of the first tier
-# Seconds summed over all workers, of a compiler that has both cores; beside another one it takes
-# `BESIDE` times as long.
-COMPILING = {"not slow": 240.0, "slow": 1200.0}
-BESIDE = 1.5
+# Seconds summed over all workers, each of which takes half as long again beside the other.
+COMPILING = {"not slow": 420.0, "slow": 2100.0}
 LOOP = 0.08  # seconds of `_loop` on a quiet machine
 
 PROGRAMS = 1000  # that a worker keeps: up to 25 memory maps each, of which Linux allows 65,530
 
 # Tests of the first tier that need more, with their seconds and the reason.
-EXCEPTIONS: dict[str, tuple[float, str]] = {}
+EXCEPTIONS: dict[str, tuple[float, str]] = {
+    "tests/test_lazy.py::test_against_the_exponential_of_the_whole_linear_flow[random features]": (
+        4.0,
+        "the oracle is the whole flow's matrix exponential, with programs of its own",
+    )
+}
 
 USED = pytest.StashKey[float]()  # processor time of a test, without its fixtures
 COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -103,10 +106,8 @@ def pytest_testnodedown(node, error) -> None:
 
 
 def _allowed(config: pytest.Config) -> float:
-    """Seconds of compiling that the tier has, or both of them, with so many workers."""
-    both = sum(COMPILING.values())
-    alone = (getattr(config.option, "numprocesses", None) or 1) < 2
-    return COMPILING.get(config.option.markexpr, both) * (1.0 if alone else BESIDE)
+    """Seconds of compiling that the tier has, or both of them."""
+    return COMPILING.get(config.option.markexpr, sum(COMPILING.values()))
 
 
 @pytest.hookimpl(tryfirst=True)
