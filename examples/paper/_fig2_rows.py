@@ -186,7 +186,7 @@ def _closed_row(data: Any, far: dict[str, dict[str, list[float]]], number: int) 
         f"largest difference of the losses of Eq. 7 and of the linear runs ({LOSSES}): {text}. The "
         f"diagonal of U^T W_2 W_1 V itself is negative for {np.mean(data.negative):.2g} of the "
         "tree's 8 modes, where Eq. 7 has no use",
-        verdict(found, *([part] if False in found.values() else [])),
+        verdict(found, part),
         "a_0 are the singular values at initialization ... gives full evolution of network weights "
         "for deep linear networks",
     )
@@ -216,7 +216,7 @@ def _match_row(data: Any, late: dict[str, np.ndarray], number: int) -> Row:
         f"losses of ReLU networks differ from those of Eq. 7 from the singular values at the start "
         f"({LOSSES}): {text}. Slight: half times are later than those of linear networks by less "
         f"than {TIMES.apart:g} of them",
-        verdict(found, *([part] if False in found.values() else [])),
+        verdict(found, part),
         "exact solutions developed for linear networks provide an almost perfect match (although "
         "with a slight time shift)",
     )
@@ -287,7 +287,7 @@ def _xor_rows(data: Any) -> list[Row]:
             "On XOR the early match is exact",
             "W Sec. 2",
             f"{text}. Criterion: without a shift, of which the text does not speak there, {EXACT}",
-            verdict(exactly, *(shifted if False in exactly.values() else [])),
+            verdict(exactly, *shifted),
             "even for non-linear problems bias-ReLU and bias-linear network dynamics are exactly "
             "matched in early training",
         ),

@@ -150,7 +150,7 @@ def _few_row(data: Any) -> Row:
         f"share of units that are not on for all samples when most are (t*): {text}. Units that "
         f"become dead later than at the start: {interval(dead)} at the end, with those that were "
         f"dead at the start {interval(data.flow['open off end'])}. Criterion, small: {SHARES}",
-        verdict(found, *([part] if False in found.values() else [])),
+        verdict(found, part),
         "Apart from a small subset of neurons that become dead neurons ... or stay in the "
         "nonlinear regime, the majority of neurons therefore rapidly enter a linear regime",
     )

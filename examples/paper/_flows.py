@@ -26,7 +26,7 @@ CHECKPOINTS = pathlib.Path("figures/paper/flows")
 LEVELS = (0.45, 0.4, 0.35, 0.3)
 MODES = 10
 FINER, FINEST = 0.1, 2e-6  # times the tolerance, but not beyond what float32 holds
-# Tolerances of averaged gates and of Bosh3, to be chosen by `benchmarks/image_tolerance.py`: errors
+# Tolerances of averaged gates and of Bosh3, by `benchmarks/image_tolerance.py` on MNIST: errors
 # of times below a percent.
 AVERAGED, ACROSS = 1e-3, 1e-5
 

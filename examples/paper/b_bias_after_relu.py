@@ -365,7 +365,7 @@ def _curves_row(data: Data) -> Row:
         verdict=verdict(
             both(fast, smooth),
             ("smooth, and faster than at both ends of the range, not than where Delta is higher in "
-             "between", fast is False and both(ends, smooth)),
+             "between", both(ends, smooth)),
         ),
     )  # fmt: skip
 

@@ -2,8 +2,8 @@
 
     python examples/paper/flows.py [--only WORD] [--list] [--descent] [--quick]
 
-Runs those that have no file in `results/flows` yet, one after the other, some nine hours on two
-cores in all. It can be stopped at any time: each flow has its checkpoint, and the next call goes on
+Runs those that have no file in `results/flows` yet, one after the other, hours on two cores
+in all. It can be stopped at any time: each flow has its checkpoint, and the next call goes on
 there. `--only` takes those whose name holds a word, and `--list` says what there is. `--descent`
 checks the flows of seed 0 that there are by descent on all images at two rates, half and a quarter
 of the paper's, extrapolated to the rate zero, up to flow time 4. `--quick` runs one on 200 images
