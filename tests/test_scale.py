@@ -311,3 +311,12 @@ def test_averaged_gates_long_after_convergence(tree):
     run = fl.gradient_flow(network, tree, 1e6, kinks=fl.AveragedKinks(), events=fl.UnitSwitches())
     assert run.stats["solver"] == "AveragedGates, then RKC"
     assert int(run.stats["num_steps"]) < 20_000
+
+
+def test_a_variance_that_float32_does_not_hold_is_refused():
+    task = ONE.astype("float32")
+    with pytest.raises(ValueError, match=r"`variance` = 1e-40 is below 1\.2e-38"):
+        fl.ReLUNetwork.init(task, 2, variance=1e-40, key=jax.random.key(0))
+    network = fl.ReLUNetwork.init(task, 2, variance=1e-36, key=jax.random.key(0))
+    assert np.all(network.weights[0] != 0)
+    assert np.all(fl.ReLUNetwork.init(ONE, 2, variance=1e-40, key=jax.random.key(0)).weights[0])

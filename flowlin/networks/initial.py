@@ -37,6 +37,7 @@ def normal(
     variances = _per_layer("variance", variance, layers)
     for value in variances:
         not_negative("variance", value)
+        _require_held(value, task)
     if isinstance(bias, (bool, np.bool_)):
         bias = [bool(bias)] * len(widths) + [False]
     flags = [flag("bias", value) for value in _per_layer("bias", bias, layers)]
@@ -44,6 +45,17 @@ def normal(
     shapes = tuple(zip(sizes, takes, strict=True))
     as_array = jnp.asarray if is_traced(variances) else in_dtype
     return _drawn(key, as_array(variances, task.x.dtype), shapes, tuple(flags))
+
+
+def _require_held(variance: Any, task: Task) -> None:
+    """Refuse a variance that is zero in the task's precision: so would be all weights."""
+    least = float(jnp.finfo(task.x.dtype).tiny)
+    if not is_traced(variance) and 0 < float(variance) < least:
+        raise ValueError(
+            f"`variance` = {float(variance):g} is below {least:.2g}, the smallest that "
+            f"{task.x.dtype} holds, and all weights would be 0; make the task in float64, or scale "
+            "the weights of a network of larger variance."
+        )
 
 
 @jit_by_array
