@@ -4,9 +4,9 @@
 
 Runs those that have no file in `results/flows` yet, one after the other, hours on two cores
 in all. It can be stopped at any time: each flow has its checkpoint, and the next call goes on
-there. `--only` takes those whose name holds a word, and `--list` says what there is. `--descent`
-checks the flows of seed 0 that there are by descent on all images at two rates, half and a quarter
-of the paper's, extrapolated to the rate zero, up to flow time 4. `--quick` runs one on 200 images
+there. Last come those to the stops of Fig. 1B and C. `--only` takes those whose name holds a word, and `--list` says what there is. `--descent`
+checks the flows of seed 0 that there are by descent on all images at two rates, a quarter and an
+eighth of the paper's, extrapolated to the rate zero, up to flow time 8. `--quick` runs one on 200 images
 and saves nothing.
 """
 
@@ -15,7 +15,7 @@ import dataclasses
 import json
 
 import numpy as np
-from _flows import FLOWS, Flow, all_flows, event_times
+from _flows import FLOWS, Flow, Stopped, all_flows, all_stopped, event_times
 
 
 def saved(flow: Flow) -> str:
@@ -23,6 +23,8 @@ def saved(flow: Flow) -> str:
     if not flow.path.exists():
         return f"{flow.name}: not run"
     file = json.loads(flow.path.read_text())
+    if isinstance(flow, Stopped):
+        return f"{flow.name}: {file['evaluations']} evaluations; stops at {file['stops']}"
     found = event_times(file)
     times = ", ".join(f"{t:.4g}" for t in found)
     words = f"{flow.name}: {file['evaluations']} evaluations; events at {times}"
@@ -36,8 +38,8 @@ def descended(flows: list[Flow]) -> None:
     """The descents of those flows of seed 0 that were run."""
     for flow in flows:
         if flow.seed == 0 and flow.path.exists() and not (flow.finer or flow.descent_path.exists()):
-            rate = 32 * (5e-4 if flow.data == "mnist" else 2e-4)
-            found = flow.descents(flow.task(), rate, 4.0)
+            rate = 16 * (5e-4 if flow.data == "mnist" else 2e-4)
+            found = flow.descents(flow.task(), rate, 8.0)
             flow.descent_path.write_text(json.dumps(found) + "\n")
             print(saved(flow), flush=True)
 
@@ -55,13 +57,15 @@ def main() -> None:
     if given.quick:
         flow = Flow("mnist", "pixel", 10.0, 0, (16,), 1.0, samples=200)
         task = flow.task()
-        print(json.dumps([flow.run(task), flow.descents(task, 0.02, 1.0)])[:2000])
+        stopped = Stopped("mnist", "pixel", 10.0, 0, (16,), 20.0, samples=200)
+        found = [flow.run(task), stopped.run(task), flow.descents(task, 0.02, 1.0)]
+        print(json.dumps(found)[:2000])
         return
     if given.descent:
         descended([flow for flow in all_flows() if given.only in flow.name])
         return
     kind, task = None, None
-    for flow in all_flows():
+    for flow in all_flows() + all_stopped():
         if given.only not in flow.name:
             continue
         if not (given.list or flow.path.exists()):

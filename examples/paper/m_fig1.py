@@ -24,6 +24,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from _flows import STOPS, all_stopped, rank_of
 from _images import (
     QUICK,
     Early,
@@ -46,8 +47,6 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
-# What 0.025 may mean, in terms of half the squared error per sample.
-STOPS = {"half squared error": 0.025, "squared error / 10": 0.125}
 SEEN = ("rank", "few", "every")
 
 
@@ -93,13 +92,21 @@ class Data:
     distances: Distances
 
 
-def rank_of(network: Any, task: fl.Task) -> Any:
-    """Effective rank of the Gram matrix of hidden representations."""
-    return fl.measures.effective_rank_of_gram(fl.measures.hidden(network, task))
-
-
 def trained(size: Size, task: fl.Task, loss: float, between: tuple[int, int]) -> dict[str, Stop]:
     """Descends to a stop, with bias and without, and looks for it between two steps."""
+    found = {}
+    for label, c in {"bias": size.bias_strength, "no bias": 0.0}.items():
+        seeds = tqdm(range(size.seeds), desc=f"to {loss:g}, {label}", unit="seed")
+        runs = [stopped_run(size, task, loss, between, seed, c) for seed in seeds]
+        found[label] = at_stop(runs, loss, size, task)
+    return found
+
+
+def stopped_run(
+    size: Size, task: fl.Task, loss: float, between: tuple[int, int], seed: int, c: float
+) -> Run:
+    """Descent of a seed to a stop, with the rank and the errors from the first step on between
+    which it is looked for."""
     on, measures = fl.measures.OnTask, fl.measures
     few, every = (load(size, n, False, test=True) for n in (size.test, size.all_test))
     looks = 1 + round(np.log(between[1] / between[0]) / np.log(1.1))
@@ -113,14 +120,8 @@ def trained(size: Size, task: fl.Task, loss: float, between: tuple[int, int]) ->
         },
     }
     what = ("stop", loss, task.samples, few.samples, every.samples, between)
-    found = {}
-    for label, c in {"bias": size.bias_strength, "no bias": 0.0}.items():
-        runs = []
-        for seed in tqdm(range(size.seeds), desc=f"to {loss:g}, {label}", unit="seed"):
-            make = partial(descend, relu(task, size, seed, c), task, size, seed, **how)
-            runs.append(kept(size, make, *what, seed, c))
-        found[label] = at_stop(runs, loss, size, task)
-    return found
+    make = partial(descend, relu(task, size, seed, c), task, size, seed, **how)
+    return kept(size, make, *what, seed, c)
 
 
 def at_stop(runs: list[Run], loss: float, size: Size, task: fl.Task) -> Stop:
