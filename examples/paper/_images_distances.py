@@ -39,8 +39,7 @@ class Distances:
 
     @property
     def slopes(self) -> dict[int, float]:
-        """By batch, that of the logarithm of the distance in that of the rate: 1 is the step's
-        error, 1/2 is noise."""
+        """By batch, that of the logarithm of the distance in that of the rate."""
         logs = np.log(self.found.mean(axis=2))
         return {
             batch: float(np.polyfit(np.log(self.rates), row, 1)[0])
@@ -48,9 +47,19 @@ class Distances:
         }
 
     @property
+    def batch_slope(self) -> float:
+        """That in the logarithm of the batch, at the largest rate, of the three smallest batches:
+        0 is the step's error, -1/2 is noise one way or the other, -1 is its variance."""
+        logs = np.log(self.found.mean(axis=2)[:3, 0])
+        return float(np.polyfit(np.log(self.batches[:3]), logs, 1)[0])
+
+    @property
     def numbers(self) -> dict[str, Any]:
         """As JSON holds them."""
-        return dataclasses.asdict(self) | {"slopes": {str(k): v for k, v in self.slopes.items()}}
+        return dataclasses.asdict(self) | {
+            "slopes": {str(k): v for k, v in self.slopes.items()},
+            "slope in the batch": self.batch_slope,
+        }
 
 
 def distances(
@@ -82,12 +91,11 @@ def draw_distances(distances: Distances, ax: Any, title: str) -> None:
         label = f"batches of {batch:,}, slope {distances.slopes[batch]:.2f}"
         ax.plot(distances.rates, row.mean(axis=1), "o-", color=colour, markersize=4, label=label)
         ax.fill_between(distances.rates, low, high, color=colour, alpha=0.15, lw=0)
-    last = distances.found[-1].mean(axis=1)
     ends = np.array([distances.rates.min(), distances.rates.max()])
-    ax.plot(
-        ends, last[0] * ends / ends[1], ":", color="0.5", lw=1, label="slope 1: the step's error"
-    )
-    ax.set(xscale="log", yscale="log", title=title)
+    first = distances.found[0].mean(axis=1)[0]
+    ax.plot(ends, 1.5 * first * ends / ends[1], ":", color="0.5", lw=1, label="slope 1")
+    # Room for the legend below the lines.
+    ax.set(xscale="log", yscale="log", title=title, ylim=(distances.found.min() / 15, None))
     ax.set_xticks(distances.rates, [f"{rate:.3g}" for rate in distances.rates])
     ax.minorticks_off()
     ax.set_xlabel("flow time per step")

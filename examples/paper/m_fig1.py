@@ -20,6 +20,7 @@ version has it, is run beside. The floors and modes are those of all 60,000 imag
 """
 
 import dataclasses
+import json
 from functools import partial
 from typing import Any
 
@@ -80,12 +81,13 @@ class Stop:
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """Everything that is shown; stops by bias and by the stop's name; all images' number; descent's
-    distance from the flow, with bias."""
+    """Everything that is shown; stops by bias and by the stop's name, of descent and, with all
+    images, of the flow; all images' number; descent's distance from the flow, with bias."""
 
     size: Size
     phases: dict[str, Early]
     stops: dict[tuple[str, str], Stop]
+    flow_stops: dict[tuple[str, str], Stop]
     floors: dict[str, float]
     modes: dict[float, dict[str, Any]]
     images: int
@@ -139,6 +141,25 @@ def at_stop(runs: list[Run], loss: float, size: Size, task: fl.Task) -> Stop:
     return Stop(task.samples, np.array(seeds, int), *columns)
 
 
+def flow_stops(size: Size) -> dict[tuple[str, str], Stop]:
+    """What the flows had at the stops, interpolated in log t between rows; steps are their flow
+    time in steps of descent. None is run of fewer than all images."""
+    if size.samples is not None:
+        return {}
+    found = {}
+    for label, c in {"bias": size.bias_strength, "no bias": 0.0}.items():
+        files = [json.loads(flow.path.read_text()) for flow in all_stopped() if flow.c == c]
+        for stop in STOPS:
+            ends = [file["stops"][stop] for file in files]
+            columns = [
+                [np.interp(np.log(end), np.log(file["t"][1:]), file[name][1:]) for name in SEEN]
+                for end, file in zip(ends, files, strict=True)
+            ]
+            steps, seeds = np.array(ends) / size.rate, np.arange(len(files))
+            found[label, stop] = Stop(files[0]["images"], seeds, steps, *np.array(columns).T)
+    return found
+
+
 def compute(size: Size) -> Data:
     """Losses to compare, runs to the stops, floors."""
     cs = {"bias": size.bias_strength, "no bias": 0.0}
@@ -160,7 +181,7 @@ def compute(size: Size) -> Data:
     modes = {c: first_mode(whole, c) for c in (0.0, 1.0, size.bias_strength)}
     file = phases["bias"].files[0]
     apart = distances(task, size, size.bias_strength, False, file)
-    return Data(size, phases, stops, floors, modes, whole.samples, apart)
+    return Data(size, phases, stops, flow_stops(size), floors, modes, whole.samples, apart)
 
 
 def numbers(data: Data) -> dict[str, Any]:
@@ -170,6 +191,9 @@ def numbers(data: Data) -> dict[str, Any]:
         "distance of descent from the flow": data.distances.numbers,
         "losses": {label: curves(phase) for label, phase in data.phases.items()},
         "stops": {", ".join(k): dataclasses.asdict(v) for k, v in data.stops.items()},
+        "stops of the flow": {
+            ", ".join(k): dataclasses.asdict(v) for k, v in data.flow_stops.items()
+        },
         "linear floors": data.floors,
         "modes by c": {f"{c:g}": found for c, found in data.modes.items()},
     }
@@ -261,6 +285,36 @@ def stopped(data: Data) -> list[Row]:
             "display a stronger simplicity bias as evidenced by lower-rank representations and "
             "improved generalization.",
         ),
+        *flow_at_stops(data),
+    ]
+
+
+def flow_at_stops(data: Data) -> list[Row]:
+    """The same of the flow, which the paper did not train by."""
+    if not data.flow_stops:
+        return []
+    found, rank, error = [], {}, {}
+    for stop in STOPS:
+        one, other = (data.flow_stops[label, stop] for label in ("bias", "no bias"))
+        rank[f"0.025 is the {stop}"] = lower_rank(one.rank, other.rank)
+        error[f"0.025 is the {stop}"] = lower_error(one.every, other.every, 1 / data.size.test)
+        pairs = ((interval(getattr(one, k)), interval(getattr(other, k))) for k in SEEN[::2])
+        ranks, errors = (f"{a} with bias, {b} without" for a, b in pairs)
+        less = interval(other.every - one.every, 2)
+        times = " and ".join(interval(data.size.rate * v.steps) for v in (one, other))
+        apart = paired(data, stop, "rank")[0].mean() / one.rank.mean()
+        found.append(
+            f"0.025 = {stop}, at flow time {times}: rank {ranks}, with bias descent's is "
+            f"{apart:.2g} times the flow's; error {errors}, less with bias by {less}"
+        )
+    return [
+        Row(
+            "Rank and test error where the gradient flow comes to the stop",
+            "M Fig. 1B, C, Sec. 3",
+            f"{'; '.join(found)}; {one.samples:,} images, errors on all test images",
+            f"measured: {said('rank', rank)}; {said('error', error)}",
+            kind="control",
+        )
     ]
 
 
@@ -364,10 +418,15 @@ def draw_stops(data: Data, name: str, ax: Any, title: str) -> None:
             ax.bar(x, v.mean(), 0.34, yerr=half_width(v), capsize=4, **look,
                    label=label if k == 0 else None)  # fmt: skip
         ax.plot([k - 0.2, k + 0.2], values, "o-", color="0.25", lw=0.7, markersize=3)
+        flows = [getattr(data.flow_stops[label, stop], name) for label in data.phases] if (
+            data.flow_stops) else []
+        for x, v in zip((k - 0.06, k + 0.34), flows, strict=False):
+            ax.plot(np.full(len(v), x), unit * v, "D", color="black",
+                    markersize=3.5, label="flow" if (k, x) == (0, -0.06) else None)  # fmt: skip
     words = [f"0.025 =\n{k}\n{data.stops['bias', k].samples:,} images" for k in STOPS]
     ax.set_xticks(range(len(STOPS)), words)
     ax.set(title=title, ylim=(0, 1.25 * ax.get_ylim()[1]))
-    ax.legend(frameon=False, fontsize="small", ncols=2, loc="upper center")
+    ax.legend(frameon=False, fontsize="small", ncols=3, loc="upper center")
 
 
 STEPS: dict[str, Any] = {"high": (300, 300, 2_000), "low": (300, 1_000, 20_000)}

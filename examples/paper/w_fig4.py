@@ -244,7 +244,7 @@ SIZES = {
     ),
     "full": Size(
         Setting(samples=None, end=8.0, seeds=10, **EVERY),
-        Setting(samples=None, hidden=(512, 512), seeds=16, **CIFAR, **EVERY),
+        Setting(samples=None, hidden=(512, 512), seeds=5, **CIFAR, **EVERY),
     ),
 }
 STUDY = Study("w_fig4", SIZES, compute, draw, numbers, judge, heavy=True)
