@@ -18,7 +18,7 @@ from _images import Setting, kept, relu, scale
 from _paper import fl
 from tqdm import tqdm
 
-BATCHES = (16, 64, 256, 1024)
+BATCHES = {"mnist": (16, 64, 256, 1024), "cifar10": (16, 64, 256)}
 DRAWS = 3
 
 
@@ -70,7 +70,7 @@ def distances(
     ts = setting.ts[setting.ts <= setting.early]
     reference, zero = losses_at(file, ts), scale(task)
     rates = setting.rate / 2 ** np.arange(4)
-    batches = tuple(batch for batch in BATCHES if batch <= task.samples)
+    batches = tuple(batch for batch in BATCHES[setting.data] if batch <= task.samples)
     found = np.empty((len(batches), len(rates), DRAWS))
     for index in tqdm(list(np.ndindex(found.shape)), desc="rates and batches", unit="run"):
         b, r, draw = index
