@@ -30,7 +30,7 @@ class Problem(NamedTuple):
     """A flow: which images, and from which weights until when."""
 
     data: str
-    samples: int
+    samples: int | None
     standardise: bool
     hidden: tuple[int, ...]
     c: float

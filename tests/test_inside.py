@@ -364,6 +364,18 @@ def test_an_array_that_occurs_twice_is_handed_over_once():
     assert np.array_equal(out["z"], np.asarray(b) ** 2)
 
 
+def test_runs_take_full_products_unless_told_otherwise():
+    """JAX rounds the factors of float32 products to 11 bits on a GPU by default."""
+
+    @jit_by_array
+    def product(x):
+        return jax.config.jax_default_matmul_precision, x @ x
+
+    assert product(jnp.ones((2, 2)))[0] == "highest"
+    with jax.default_matmul_precision("tensorfloat32"):
+        assert product(jnp.ones((2, 2)))[0] == "tensorfloat32"
+
+
 def test_small_arrays_have_an_option_and_others_none(monkeypatch):
     """An option that XLA does not know shows where it is handed over, and is left out there."""
     monkeypatch.setattr(numerics, "OLDER_LOOPS", {"xla_unknown": True})

@@ -274,5 +274,20 @@ def test_cpu_and_gpu_agree(kind):
 
 @pytest.mark.gpu
 @gpu
+def test_a_flow_in_float32_is_as_right_on_a_gpu():
+    """With factors rounded to 11 bits (TF32) the loss would be off by 1e-4."""
+    x, y = (jax.random.normal(jax.random.key(k), (512, n)) for k, n in ((1, 128), (2, 8)))
+    task = fl.Task(x, y).astype(jnp.float32)
+    network = fl.LinearNetwork.init(task, 128, key=jax.random.key(0))
+    losses = []
+    for device in (jax.devices("cpu")[0], jax.devices()[0]):
+        with jax.default_device(device):
+            run = fl.gradient_flow(*jax.device_put((network, task), device), 2.0)
+        losses.append(jax.device_get(run.losses))
+    assert jnp.allclose(*losses, rtol=1e-5)
+
+
+@pytest.mark.gpu
+@gpu
 def test_main_job_runs_on_gpu(tmp_path):
     test_main_job_prints_its_tables_and_saves_its_figure(tmp_path)

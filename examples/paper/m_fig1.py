@@ -418,8 +418,11 @@ def draw_stops(data: Data, name: str, ax: Any, title: str) -> None:
             ax.bar(x, v.mean(), 0.34, yerr=half_width(v), capsize=4, **look,
                    label=label if k == 0 else None)  # fmt: skip
         ax.plot([k - 0.2, k + 0.2], values, "o-", color="0.25", lw=0.7, markersize=3)
-        flows = [getattr(data.flow_stops[label, stop], name) for label in data.phases] if (
-            data.flow_stops) else []
+        flows = (
+            [getattr(data.flow_stops[label, stop], name) for label in data.phases]
+            if (data.flow_stops)
+            else []
+        )
         for x, v in zip((k - 0.06, k + 0.34), flows, strict=False):
             ax.plot(np.full(len(v), x), unit * v, "D", color="black",
                     markersize=3.5, label="flow" if (k, x) == (0, -0.06) else None)  # fmt: skip

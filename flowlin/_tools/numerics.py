@@ -221,7 +221,7 @@ def in_full_precision() -> contextlib.AbstractContextManager[None]:
     (TF32) and to 8 on TPUs, so a gradient is off by 1e-4 of itself whatever the tolerance
     (`jax.lax.Precision`). CPUs round nothing.
     """
-    if jax.config.jax_default_matmul_precision is not None:
+    if jax.config.jax_default_matmul_precision is not None:  # pyright: ignore
         return contextlib.nullcontext()
     return jax.default_matmul_precision("highest")
 
