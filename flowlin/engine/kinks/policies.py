@@ -42,6 +42,8 @@ class AbstractKinks(eqx.Module):
     - `growing`: whether a unit's error counts against what it moves, once it has grown; see
       `flowlin.engine.allowed`.
     - `gains`: of the step size control, proportional and integral.
+    - `slack`: by what its step's error estimate, counted by units, is larger than one that counts
+      by numbers where it is as right; see `benchmarks/scale.py --cost`.
     """
 
     width: AbstractVar[ArrayLike | None]
@@ -52,6 +54,7 @@ class AbstractKinks(eqx.Module):
     finest: AbstractClassVar[float]
     growing: AbstractClassVar[bool]
     gains: AbstractClassVar[tuple[float, float]]
+    slack: AbstractClassVar[float]
 
     @abc.abstractmethod
     def method(
@@ -99,6 +102,7 @@ class IgnoreKinks(AbstractKinks):
     finest: ClassVar[float] = 0.0
     growing: ClassVar[bool] = True
     gains: ClassVar[tuple[float, float]] = PLAIN
+    slack: ClassVar[float] = 1.0
 
     def method(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
         """Low order for a ReLU network, high order for one without kinks."""
@@ -151,6 +155,7 @@ class SmoothKinks(AbstractKinks):
     finest: ClassVar[float] = 0.0
     growing: ClassVar[bool] = True
     gains: ClassVar[tuple[float, float]] = PLAIN
+    slack: ClassVar[float] = 1.0
 
     def method(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
         """Low order: a high one would have to resolve the width."""
@@ -206,6 +211,7 @@ class AveragedKinks(AbstractKinks):
     finest: ClassVar[float] = FINEST
     growing: ClassVar[bool] = False  # its steps would creep
     gains: ClassVar[tuple[float, float]] = (0.3, 0.3)  # as many steps fail with PLAIN as succeed
+    slack: ClassVar[float] = 1.2
 
     def method(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
         """Its own solver."""
@@ -275,6 +281,7 @@ class ExactKinks(AbstractKinks):
     finest: ClassVar[float] = 0.0
     growing: ClassVar[bool] = True
     gains: ClassVar[tuple[float, float]] = PLAIN
+    slack: ClassVar[float] = 1.0
 
     def method(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
         """An explicit Runge-Kutta method, of low order since pieces are short.
