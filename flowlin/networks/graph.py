@@ -375,8 +375,8 @@ class GatedGraph(AbstractGraph):
         - `bias_strength`: the constant c that multiplies every bias.
         - `key`: of `jax.random`.
 
-        **Raises:** `ValueError` as for the class, for a negative variance, a width below 1, or a
-        task of another shape.
+        **Raises:** `ValueError` as for the class, for a variance that is negative or so small that
+        the task's precision holds none of it, a width below 1, or a task of another shape.
         """
         weights, biases = drawn(task, nodes, edges, variance, bias, key)
         network = cls(

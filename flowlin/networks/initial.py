@@ -220,6 +220,8 @@ def drawn(
     pairs = _edges(edges, sizes)
     biased = _biased(bias, pairs, sizes)
     variances = _variances(variance, pairs)
+    for value in variances.values():
+        _require_held(value, task)
     size = sum(sizes[a] * sizes[b] for a, b in pairs)
     require_memory("nodes", sizes, 2 * size * task.x.dtype.itemsize, "Take fewer units")
     weights, biases, dtype = {}, {}, task.x.dtype
