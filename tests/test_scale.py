@@ -318,8 +318,8 @@ def test_a_variance_that_float32_does_not_hold_is_refused():
     with pytest.raises(ValueError, match=r"`variance` = 1e-40 is below 1\.2e-38"):
         fl.ReLUNetwork.init(task, 2, variance=1e-40, key=jax.random.key(0))
     nodes = {"x": task.inputs, "h": 2, "y": task.outputs}
+    pairs = [("x", "h"), ("h", "y")]
     with pytest.raises(ValueError, match="`variance` = 1e-40"):
-        pairs = [("x", "h"), ("h", "y")]
         fl.GatedGraph.init(task, nodes, pairs, variance=1e-40, key=jax.random.key(0))
     network = fl.ReLUNetwork.init(task, 2, variance=1e-36, key=jax.random.key(0))
     assert np.all(network.weights[0] != 0)
