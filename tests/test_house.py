@@ -39,16 +39,6 @@ FLOORS = (
     {"plot": "pictures and films"},
     {"__init__": "the public names"},
 )
-# Imports of higher floors that are still to be cut.
-CLIMBS = {
-    "flowlin/_tools/files imports flowlin.record.results",
-    "flowlin/engine/integrate imports flowlin.runs.run",
-    "flowlin/events/events imports flowlin.engine.kinks.policies",
-    "flowlin/events/path imports flowlin.engine.solvers.bdf_formulas",
-    "flowlin/record/trajectory imports flowlin.measures.along",
-    "flowlin/record/trajectory imports flowlin.measures.modes",
-}
-
 # Tests that look inside; all others use public names.
 INSIDERS = {
     "sharded_checks.py",
@@ -134,7 +124,7 @@ def test_files_import_downwards_and_never_inside_a_function():
         for module, inside in library(path)
         if inside or climbs(own(path), module)
     ]
-    assert set(wrong) == CLIMBS
+    assert not wrong
     assert climbs(("flowlin", "tasks", "x"), ("flowlin", "record", "y"))  # the rule can fail
     assert not climbs(("flowlin", "plot", "x"), ("flowlin", "runs", "y"))
 

@@ -29,7 +29,6 @@ from jaxtyping import jaxtyped
 from flowlin._tools.arguments import path as require_path
 from flowlin._tools.arrays import ENABLE_X64, PathLike
 from flowlin._tools.version import __version__
-from flowlin.record.results import RESULTS, named, outcome
 
 # ---- Values as JSON and plain arrays, and back, without pickle.
 #
@@ -45,6 +44,10 @@ Node = dict[str, Any]
 Kind = TypeVar("Kind", bound=type)
 
 CLASSES: dict[str, type] = {}
+
+
+# Results of runs: their type, the name of one, and the one of a name.
+RESULTS: list[tuple[type, Callable[[Any], str], Callable[[Any], Any]]] = []
 
 
 LATER: dict[type, dict[str, Any]] = {}  # fields that files of an earlier version lack
@@ -67,6 +70,14 @@ def storable(renamed: dict[str, str] | None = None, **later: Any) -> Callable[[K
     return decorate
 
 
+def store_results(kind: type, name_of: Callable[[Any], str], of_name: Callable[[Any], Any]) -> None:
+    """Files may hold results of runs, instances of `kind`, by their names.
+
+    `of_name` raises `ValueError` for what is no name.
+    """
+    RESULTS.append((kind, name_of, of_name))
+
+
 def encoded(value: Any, arrays: dict[str, np.ndarray], where: str) -> Node:
     """The node of a value, its arrays put aside under names that say where they belong.
 
@@ -76,8 +87,9 @@ def encoded(value: Any, arrays: dict[str, np.ndarray], where: str) -> Node:
     def inner(item: Any, name: Any) -> Node:
         return encoded(item, arrays, f"{where}.{name}")
 
-    if isinstance(value, type(RESULTS.successful)):
-        return {"result": named(value)}
+    for kind, name_of, _ in RESULTS:
+        if isinstance(value, kind):
+            return {"result": name_of(value)}
     if CLASSES.get(type(value).__name__) is type(value):
         fields = {name: getattr(value, name) for name in _fields(type(value))}
         fields = value._stored(fields) if hasattr(value, "_stored") else fields
@@ -133,7 +145,8 @@ def decoded(node: Any, arrays: dict[str, np.ndarray]) -> Any:
         case "value" if body is None or isinstance(body, (bool, int, float)):
             return body
         case "result":
-            return outcome(body)
+            ((_, _, of_name),) = RESULTS
+            return of_name(body)
         case "list" | "tuple" if isinstance(body, list):
             items = [decoded(item, arrays) for item in body]
             return items if kind == "list" else tuple(items)

@@ -19,6 +19,7 @@ from flowlin.engine.method import Method, nature
 from flowlin.engine.mode_frame import Dense, Turned
 from flowlin.engine.observables import Observables
 from flowlin.engine.recorder import Recorder, RecorderState, event_log
+from flowlin.engine.run import ROOM, AbstractRun, Effort, Limits, is_paused
 from flowlin.engine.signals import PAUSED
 from flowlin.engine.solvers.recycled_bdf import RecycledBDF
 from flowlin.engine.solvers.rkc import RKC
@@ -37,7 +38,6 @@ from flowlin.record.buffer import Buffer
 from flowlin.record.event_log import gate_log
 from flowlin.record.results import RESULTS, okay
 from flowlin.record.trajectory import Continuation, Reference, Trajectory, trimmed
-from flowlin.runs.run import ROOM, AbstractRun, Effort, Limits, is_paused
 from flowlin.tasks.task import Task
 from flowlin.training.objective import AbstractObjective, Modified
 from flowlin.training.problem import Problem

@@ -10,6 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from equinox import AbstractClassVar, AbstractVar
 from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike
 
@@ -28,7 +29,6 @@ from flowlin._tools.numerics import jit_by_array
 from flowlin._tools.printing import Summary, number, plural
 from flowlin._tools.printing import shown as printed
 from flowlin._tools.user_functions import returned
-from flowlin.engine.kinks.policies import MANY_PAIRS, AbstractKinks, pairs
 from flowlin.events.watch import (
     Direction,
     Minus,
@@ -40,7 +40,7 @@ from flowlin.events.watch import (
 )
 from flowlin.measures.modes import Modes, ModeStrengths
 from flowlin.networks.base import AbstractModel, moving
-from flowlin.networks.kinds import AbstractNetwork, ReLUNetwork
+from flowlin.networks.kinds import AbstractNetwork
 from flowlin.record.event_log import Channel
 from flowlin.record.linearization import unit_channel
 from flowlin.tasks.task import Task
@@ -65,12 +65,24 @@ def event_summary(found: Any, of: str) -> Summary:
     return Summary(type(found).__name__, rows, inline=True)
 
 
+class AbstractTreatment(eqx.Module):
+    """How a run treats kinks, as far as events ask.
+
+    - `width`: a pair counts as off for z < -width, on for z > width, and at its kink in between;
+      None where kinks are as they are.
+    - `walks`: whether steps end at switches, which the solver then logs itself.
+    """
+
+    width: AbstractVar[ArrayLike | None]
+    walks: AbstractClassVar[bool]
+
+
 class AbstractEvent(eqx.Module):
     """Base class of the events that users pass to a run."""
 
     @abc.abstractmethod
     def watches(
-        self, problem: Problem, objective: AbstractObjective, kinks: AbstractKinks
+        self, problem: Problem, objective: AbstractObjective, kinks: AbstractTreatment
     ) -> list[Watch]:
         """What a run has to watch for this event."""
 
@@ -336,7 +348,7 @@ class GradientBelow(AbstractEvent):
         return [_falling(self, _GradientNorm(objective, problem.trained), problem)]
 
 
-def _ends(kinks: AbstractKinks) -> list[tuple[int, int, int]]:
+def _ends(kinks: AbstractTreatment) -> list[tuple[int, int, int]]:
     """(end of the width, side below, side above): one at a bare kink, two of a smoothed one."""
     return [(0, -1, 1)] if kinks.width is None else [(-1, -1, 0), (1, 0, 1)]
 
@@ -440,7 +452,7 @@ def user_watches(
     events: Sequence[AbstractEvent],
     problem: Problem,
     objective: AbstractObjective,
-    kinks: AbstractKinks,
+    kinks: AbstractTreatment,
 ) -> list[Watch]:
     """What a run watches for the user's events.
 
@@ -468,15 +480,3 @@ def _take_names(owners: dict[str, str], event: AbstractEvent, names: set[str]) -
             f"tell them apart; {remedy}."
         )
     owners.update(dict.fromkeys(names, kind))
-
-
-def logs_gates(
-    network: AbstractModel, task: Task, events: Sequence[AbstractEvent], kinks: AbstractKinks
-) -> bool:
-    """Whether a run watches every gate: a ReLU network with few pairs, unless units are asked for.
-
-    A walk logs its gates itself.
-    """
-    units = any(isinstance(event, UnitSwitches) for event in events)
-    watched = isinstance(network, ReLUNetwork) and not kinks.walks
-    return watched and pairs(network, task) <= MANY_PAIRS and not units

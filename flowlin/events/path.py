@@ -12,18 +12,17 @@ import numpy as np
 from jaxtyping import ArrayLike, PyTree
 
 from flowlin._tools.arrays import Parameters, as_parameters, with_axes
-from flowlin.engine.solvers.bdf_formulas import NordsieckInterpolation
 
 Image = TypeVar("Image")
 
 SLOTS = 8  # equal parts of a step of several pieces, each within one of them
 
+# Of diffrax's dense outputs; the library's own say theirs as `degree`.
 DEGREES = {
     diffrax.LocalLinearInterpolation: 1,
     diffrax.ThirdOrderHermitePolynomialInterpolation: 3,
     diffrax.Dopri5.interpolation_cls: 4,
     diffrax.Tsit5.interpolation_cls: 4,
-    NordsieckInterpolation: 5,
     diffrax.Dopri8.interpolation_cls: 6,
 }
 
@@ -55,7 +54,7 @@ class Path(eqx.Module):
         """The degree of the parameters as a polynomial in time; None where that is not known."""
         # The Hermite cubic comes as the bound method that takes stages.
         kind = getattr(self.interpolation_cls, "__self__", self.interpolation_cls)
-        return DEGREES.get(kind)
+        return getattr(kind, "degree", DEGREES.get(kind))
 
     def times(self, fractions: ArrayLike) -> Any:
         """The times at fractions (n,) of the step's *parts*.

@@ -1,34 +1,30 @@
 """Measures over a whole trajectory, and on a task other than the run's."""
 
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
-from jaxtyping import Array, ArrayLike
+from jaxtyping import Array
 
-from flowlin._tools.arguments import WORDS, checked, finite_array, floating, function_of, refuse
+from flowlin._tools.arguments import WORDS, checked, floating, refuse
 from flowlin._tools.arrays import require_finite
-from flowlin._tools.user_functions import returned
-from flowlin.measures.modes import Modes
 from flowlin.networks.base import AbstractModel, AbstractOwn, require_inputs
 from flowlin.networks.kinds import AbstractNetwork
 from flowlin.networks.modules import ForeignModel
+from flowlin.record.measured import (
+    MEASURE,
+    AbstractPreparedMeasure,
+    Measure,
+    Samples,
+    measured,
+    require_samples,
+)
+from flowlin.record.trajectory import Trajectory
 from flowlin.tasks.task import Task
 
-# ---- What measures are called with.
-
-Samples = Task | ArrayLike | None
-
 ROUNDING = 8  # units in the last place by which equal representations may differ
-
-
-def samples(name: str, value: Any) -> Any:
-    """A task, an array of inputs in its place, or None where no sample is looked at."""
-    return value if value is None or isinstance(value, Task) else finite_array(name, value)
 
 
 def task_or_none(name: str, value: Any) -> Any:
@@ -53,15 +49,6 @@ def inputs_of(network: AbstractModel, task: Samples) -> Array:
         raise ValueError("`task` has no samples.")
     require_finite("task.x", x)
     return x
-
-
-def whole(network: AbstractModel, task: Any) -> Task:
-    """The task, where targets are needed too."""
-    task = WORDS["task"]("task", task)
-    network.require_fit(task)
-    require_finite("task.x", task.x)
-    require_finite("task.y", task.y)
-    return task
 
 
 def require_layer(network: AbstractNetwork, layer: int) -> None:
@@ -98,18 +85,9 @@ def centred(array: Array) -> Array:
     return jnp.where(constant, 0.0, off)
 
 
-Measure = Callable[[Any, Any], Any]
-MEASURE = function_of("network", "task")
-
-
-def _measure_or_modes(name: str, value: Any) -> Any:
-    """A function of (network, task), or modes."""
-    return value if isinstance(value, Modes) else MEASURE(name, value)
-
-
 def _trajectory_or_stacked(name: str, value: Any) -> Any:
     """A trajectory, or networks stacked on a leading axis."""
-    if hasattr(type(value), "networks"):  # a trajectory, whose class lies above measures
+    if isinstance(value, Trajectory):
         return value
     if not isinstance(value, eqx.Module):
         raise refuse(name, "a trajectory, or stacked networks", value)
@@ -124,8 +102,8 @@ def _trajectory_or_stacked(name: str, value: Any) -> Any:
     return value
 
 
-@checked(flow=_trajectory_or_stacked, measure=_measure_or_modes, task=samples)
-def along(flow: Any, measure: Measure | Modes, task: Samples = None) -> Any:
+@checked(flow=_trajectory_or_stacked, measure=MEASURE, task=require_samples)
+def along(flow: Any, measure: Measure | AbstractPreparedMeasure, task: Samples = None) -> Any:
     """A measure at all saved times of a trajectory, in one call.
 
     The same numbers as `observe={name: measure}` records during the run. One network after the
@@ -144,29 +122,9 @@ def along(flow: Any, measure: Measure | Modes, task: Samples = None) -> Any:
     **Raises:** `ValueError` if the run recorded observables instead of networks, for networks that
     are not stacked, and for a measure that returns no arrays.
     """
-    networks = flow
-    if not isinstance(flow, AbstractModel):
-        networks, task = flow.models, flow.reference.task if task is None else task
-    if isinstance(measure, Modes):
-        first = _first(networks)
-        measure = measure.observable(first, whole(first, task))
-    return _mapped(measure, networks, task)
-
-
-def _first(networks: AbstractModel) -> AbstractModel:
-    """The first of stacked networks; zeros of its shape where there is none."""
-
-    def first(leaf: Array) -> Array:
-        return leaf[0] if leaf.shape[0] else jnp.zeros(leaf.shape[1:], leaf.dtype)
-
-    return jax.tree.map(first, networks)
-
-
-@eqx.filter_jit
-def _mapped(measure: Measure, networks: AbstractModel, task: Samples) -> Any:
-    first = _first(networks)
-    returned("`measure`", measure, first.module, task)
-    return lax.map(lambda network: measure(network.module, task), networks)
+    if isinstance(flow, Trajectory):
+        return flow.along(measure, task)
+    return measured(measure, flow, task)
 
 
 @checked(measure=MEASURE)

@@ -10,10 +10,11 @@ from jaxtyping import Array, Float
 
 from flowlin._tools.arguments import checked, floating, index
 from flowlin._tools.files import storable
-from flowlin.measures.along import Samples, inputs_of, require_layer, samples, whole
+from flowlin.measures.along import inputs_of, require_layer
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.kinds import AbstractNetwork
 from flowlin.networks.modules import ForeignModel, model
+from flowlin.record.measured import Samples, require_samples, whole
 from flowlin.tasks.task import Task
 from flowlin.training.losses import AnyLoss, Loss, SquaredError
 from flowlin.training.objective import FullData, summed
@@ -63,7 +64,7 @@ def error_rate(network: eqx.Module, task: Task) -> Float[Array, ""]:
     return wrongs.astype(own.dtype) / jnp.asarray(task.mass, own.dtype)
 
 
-@checked(network=model, task=samples, axes=None, average=index)
+@checked(network=model, task=require_samples, axes=None, average=index)
 def on_grid(
     network: eqx.Module,
     task: Samples = None,
@@ -142,7 +143,7 @@ class EffectiveMap(NamedTuple):
     offset: Array
 
 
-@checked(network=model, task=samples)
+@checked(network=model, task=require_samples)
 def effective_map(network: eqx.Module, task: Samples, *, layer: int | None = None) -> EffectiveMap:
     r"""The affine map that the network is at every sample, $f(x) = W_{eff}(x)\, x + b_{eff}(x)$.
 

@@ -13,16 +13,17 @@ from flowlin._tools.arguments import checked, finite_array, floating, function_o
 from flowlin._tools.arrays import Numbers, Parameters
 from flowlin._tools.files import storable
 from flowlin._tools.numerics import root
-from flowlin.measures.along import Samples, inputs_of, require_layer, samples, whole
+from flowlin.measures.along import inputs_of, require_layer
 from flowlin.networks.kinds import AbstractNetwork
 from flowlin.record.linearization import Activity
+from flowlin.record.measured import Samples, require_samples, whole
 from flowlin.tasks.task import Task
 from flowlin.training.losses import AnyLoss, Loss, SquaredError
 from flowlin.training.objective import FullData, summed
 from flowlin.training.rules import GradientField
 
 
-@checked(task=samples)
+@checked(task=require_samples)
 def hidden(network: AbstractNetwork, task: Samples, *, layer: int = 0) -> Float[Array, "P H"]:
     """Activations h = g z of a hidden layer, (P, H): the representation of the samples.
 
@@ -34,7 +35,7 @@ def hidden(network: AbstractNetwork, task: Samples, *, layer: int = 0) -> Float[
     return network.activation(layer, network.preactivations(inputs_of(network, task))[layer])
 
 
-@checked(task=samples)
+@checked(task=require_samples)
 def activity(
     network: AbstractNetwork, task: Samples, *, quantile: float = 0.0, layer: int = 0
 ) -> Activity:
@@ -69,7 +70,7 @@ def activity(
     return Activity(always, 1 - always - never, never)
 
 
-@checked(task=samples)
+@checked(task=require_samples)
 def kink_positions(
     network: AbstractNetwork, task: Samples = None, *, layer: int = 0
 ) -> Float[Array, " H"]:
@@ -157,7 +158,7 @@ class Norms(NamedTuple):
     biases: tuple[Array | None, ...]
 
 
-@checked(task=samples)
+@checked(task=require_samples)
 def norms(network: AbstractNetwork, task: Samples = None) -> Norms:
     """Frobenius norm of every weight matrix and Euclidean norm of every (raw) bias vector.
 
@@ -172,7 +173,7 @@ def norms(network: AbstractNetwork, task: Samples = None) -> Norms:
 # ---- What gradient flow conserves, and how far a run departs from it.
 
 
-@checked(task=samples, tau=finite_array)
+@checked(task=require_samples, tau=finite_array)
 def conserved(
     network: AbstractNetwork, task: Samples = None, *, layer: int = 0, tau: Numbers = 1.0
 ) -> Float[Array, " H"]:
@@ -205,7 +206,7 @@ def conserved(
     return taus[layer] * into - taus[layer + 1] * out_of
 
 
-@checked(task=samples)
+@checked(task=require_samples)
 def conserved_matrix(
     network: AbstractNetwork, task: Samples = None, *, layer: int = 0
 ) -> Float[Array, "H H"]:

@@ -26,6 +26,7 @@ from flowlin.networks.base import AbstractModel, AbstractOwn
 from flowlin.networks.graph import AbstractGraph
 from flowlin.networks.kinds import AbstractNetwork, GatedLinearNetwork, LinearNetwork
 from flowlin.networks.modules import model
+from flowlin.record.measured import AbstractPreparedMeasure
 from flowlin.tasks.task import Task
 
 MOST_MODES = 8
@@ -196,7 +197,7 @@ LARGEST = 1e19  # its square is what float32 holds; in float64 norms of products
 
 @shown(modes_summary)
 @storable()
-class Modes(eqx.Module):
+class Modes(AbstractPreparedMeasure):
     r"""Singular triples of $\Sigma_{yx} = Y^T X / P$ with the matching variances of the inputs.
 
     Of weighted samples this and all that follows are the weighted averages.

@@ -12,12 +12,13 @@ from flowlin._tools.arguments import WORDS, checked, flag, refuse
 from flowlin._tools.arrays import average, widest
 from flowlin._tools.files import storable
 from flowlin._tools.numerics import root
-from flowlin.measures.along import task_or_none, whole
+from flowlin.measures.along import task_or_none
 from flowlin.measures.modes import Modes, require_origin, shared
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.graph import GatedGraph
 from flowlin.networks.kinds import AbstractNetwork
 from flowlin.networks.modules import model
+from flowlin.record.measured import whole
 from flowlin.tasks.task import Task
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import diffrax
 from jaxtyping import Array
 
+from flowlin._tools.files import store_results
+
 with warnings.catch_warnings():
     # Equinox warns where an inherited outcome is put into other words.
     warnings.simplefilter("ignore")
@@ -79,6 +81,9 @@ def outcome(name: Any) -> RESULTS:
     if not isinstance(name, str) or name not in RESULTS._name_to_item:
         raise ValueError(f"{name!r} is no result of a run")
     return RESULTS._name_to_item[name]  # pyright: ignore
+
+
+store_results(type(RESULTS.successful), named, outcome)
 
 
 class RunError(RuntimeError):

@@ -25,8 +25,6 @@ from flowlin._tools.printing import (
     bar_or_lines,
     shown,
 )
-from flowlin.measures.along import along
-from flowlin.measures.modes import Modes
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.graph import AbstractGraph
 from flowlin.networks.kinds import ReLUNetwork
@@ -37,6 +35,14 @@ from flowlin.record.linearization import (
     UnitCounts,
     linearization_of_counts,
     linearization_of_log,
+)
+from flowlin.record.measured import (
+    MEASURE,
+    AbstractPreparedMeasure,
+    Measure,
+    Samples,
+    measured,
+    require_samples,
 )
 from flowlin.record.results import OKAY, RunError, is_one_of, okay
 from flowlin.record.trajectory_summary import summary
@@ -286,10 +292,10 @@ class Trajectory(eqx.Module):
             )
         return self.networks.product(pathway)
 
-    @checked(measure=None, task=None)
-    def along(self, measure: Callable[..., Any] | Modes, task: Any = None) -> Any:
+    @checked(measure=MEASURE, task=require_samples)
+    def along(self, measure: Measure | AbstractPreparedMeasure, task: Samples = None) -> Any:
         """A measure at all saved times, or the strengths of modes: see `fl.measures.along`."""
-        return along(self, measure, task)
+        return measured(measure, self.models, self.reference.task if task is None else task)
 
     @checked(t1=final_time, progress=bar_or_lines)
     def extend(

@@ -23,10 +23,11 @@ from flowlin._tools.files import (
 )
 from flowlin._tools.numerics import jit_by_array
 from flowlin._tools.version import __version__
+from flowlin.engine.run import AbstractRun, Limits, is_paused
 from flowlin.record.trajectory import Continuation, Trajectory
 from flowlin.runs.load import check_trajectory
 from flowlin.runs.progress import AbstractPaced, Pace
-from flowlin.runs.run import AbstractPause, AbstractRun, Limits, driven, is_paused, started
+from flowlin.runs.run import AbstractPause, driven, started
 
 SECONDS = 30.0  # between two checkpoints, about, and more where
 SHARE = 0.02  # of the time is not enough to write them

@@ -25,12 +25,13 @@ from flowlin.engine.descend import (
     updated,
 )
 from flowlin.engine.observables import Observables
+from flowlin.engine.run import AbstractRun, Effort, Limits
 from flowlin.events.watch import named
 from flowlin.networks.base import AbstractModel
 from flowlin.record.linearization import UnitCounts
 from flowlin.record.results import RESULTS, is_one_of
 from flowlin.record.trajectory import Continuation, Reference, Trajectory, WindowCounts
-from flowlin.runs.run import AbstractRun, Effort, Limits, started
+from flowlin.runs.run import started
 from flowlin.tasks.task import Task
 from flowlin.training.objective import AbstractObjective, dot
 from flowlin.training.problem import Problem

@@ -37,6 +37,7 @@ from flowlin.engine.descend import (
 )
 from flowlin.engine.kinks.policies import IGNORED
 from flowlin.engine.observables import Observables, Observe
+from flowlin.engine.run import ROOM, Limits
 from flowlin.events.events import AbstractEvent, UnitSwitches, user_watches
 from flowlin.events.watch import Observer
 from flowlin.networks.base import trained
@@ -47,7 +48,7 @@ from flowlin.record.trajectory import Reference, Trajectory, finished
 from flowlin.runs.checkpoint import driven_from
 from flowlin.runs.descent_run import DescentRun, Plan
 from flowlin.runs.progress import by_clock
-from flowlin.runs.run import ROOM, Limits, driven
+from flowlin.runs.run import driven
 from flowlin.runs.run_options import (
     chosen_decay,
     chosen_times,

@@ -16,15 +16,17 @@ from flowlin._tools.arrays import Numbers, PathLike, copied, in_dtype, is_traced
 from flowlin._tools.numerics import SMALL, reverse_only, told_by_name
 from flowlin._tools.printing import Progress
 from flowlin.engine.integrate import Allowance, Run
-from flowlin.engine.kinks.policies import AbstractKinks
+from flowlin.engine.kinks.policies import MANY_PAIRS, AbstractKinks, pairs
 from flowlin.engine.kinks.walk import ExactWalk
 from flowlin.engine.method import Method, chosen_method, chosen_tolerances
 from flowlin.engine.mode_frame import turned
 from flowlin.engine.observables import Observables, Observe
+from flowlin.engine.run import AbstractRun, Limits
 from flowlin.engine.solvers.wrapped import evaluations, is_explicit
-from flowlin.events.events import AbstractEvent, GateSwitches, logs_gates, user_watches
+from flowlin.events.events import AbstractEvent, GateSwitches, UnitSwitches, user_watches
 from flowlin.events.watch import Watch
 from flowlin.networks.base import AbstractModel, trained
+from flowlin.networks.kinds import ReLUNetwork
 from flowlin.networks.modules import model
 from flowlin.record.results import RESULTS, hand_back, is_one_of
 from flowlin.record.trajectory import Reference, Trajectory, finished
@@ -32,7 +34,7 @@ from flowlin.runs.checkpoint import driven_from
 from flowlin.runs.hidden_modes import warn_hidden
 from flowlin.runs.modified_edge import warn_past_edge
 from flowlin.runs.progress import SILENT, by_clock, progress_meter
-from flowlin.runs.run import AbstractPause, AbstractRun, Limits, driven
+from flowlin.runs.run import AbstractPause, driven
 from flowlin.runs.run_options import (
     check_modified,
     check_options,
@@ -222,7 +224,7 @@ def _watches(
     **Raises:** `ValueError` for a run that nothing ends.
     """
     network, task, kinks = problem.network, problem.task, method.kinks
-    logged = (GateSwitches(),) if logs_gates(network, task, events, kinks) else ()
+    logged = (GateSwitches(),) if _logs_gates(network, task, events, kinks) else ()
     watches = tuple(user_watches((*logged, *events), problem, method.objective, kinks))
     require_ending(t1, watches)
     return watches
@@ -373,3 +375,15 @@ def _failure(flow: Trajectory, limits: Limits, kinks: AbstractKinks) -> str:
             "Increase it, watch fewer components, or end the run earlier."
         )
     return f"{RESULTS[flow.result]}, at {reached}{remedy if kinks.walks else ''}."
+
+
+def _logs_gates(
+    network: AbstractModel, task: Task, events: Sequence[AbstractEvent], kinks: AbstractKinks
+) -> bool:
+    """Whether a run watches every gate: a ReLU network with few pairs, unless units are asked for.
+
+    A walk logs its gates itself.
+    """
+    units = any(isinstance(event, UnitSwitches) for event in events)
+    watched = isinstance(network, ReLUNetwork) and not kinks.walks
+    return watched and pairs(network, task) <= MANY_PAIRS and not units

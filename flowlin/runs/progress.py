@@ -15,9 +15,10 @@ import diffrax
 import jax
 
 from flowlin._tools.printing import LogProgress, Progress, tqdm_bar
+from flowlin.engine.run import AbstractRun, Limits
 from flowlin.networks.base import AbstractModel
 from flowlin.record.trajectory import Continuation, Trajectory
-from flowlin.runs.run import AbstractPause, AbstractRun, Limits
+from flowlin.runs.run import AbstractPause
 
 
 class QuietMeter(diffrax.TqdmProgressMeter):

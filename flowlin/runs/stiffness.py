@@ -10,12 +10,13 @@ from flowlin._tools.arrays import copied
 from flowlin._tools.numerics import jit_by_array
 from flowlin.engine.integrate import Run
 from flowlin.engine.kinks.averaged import AveragedGates
+from flowlin.engine.run import AbstractRun, Limits, is_paused
 from flowlin.engine.solvers.recycled_bdf import RecycledBDF
 from flowlin.engine.solvers.rkc import RKC, direction, spectral_radius
 from flowlin.engine.step_control import per_step
 from flowlin.record.results import OKAY, is_one_of
 from flowlin.record.trajectory import Continuation, Trajectory
-from flowlin.runs.run import AbstractPause, AbstractRun, Limits, is_paused, segment
+from flowlin.runs.run import AbstractPause, segment
 
 # Accepted steps before the first look; the next ones come at twice as many each. Runs of averaged
 # gates take few steps, unless they are stiff or switches bound them, as they do where rtol is fine.

@@ -6,8 +6,7 @@ from typing import Any, ClassVar
 import diffrax
 import equinox as eqx
 import jax.numpy as jnp
-from equinox import AbstractClassVar, AbstractVar
-from jaxtyping import ArrayLike
+from equinox import AbstractClassVar
 
 from flowlin._tools.arguments import WORDS, checked, instance, known, positive, whole
 from flowlin._tools.arrays import ENABLE_X64
@@ -16,6 +15,7 @@ from flowlin.engine.allowed import AbstractAllowed
 from flowlin.engine.kinks.averaged import FINEST, AveragedGates
 from flowlin.engine.kinks.walk import ExactWalk, rule_for
 from flowlin.engine.solvers.wrapped import Explicit, is_explicit
+from flowlin.events.events import AbstractTreatment
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.kinds import ReLUNetwork
 from flowlin.tasks.task import Task
@@ -29,13 +29,10 @@ PLAIN = (0.0, 1.0)  # gains of a step size control without memory
 BOSH3, TSIT5, DOPRI8 = diffrax.Bosh3(), diffrax.Tsit5(), diffrax.Dopri8()
 
 
-class AbstractKinks(eqx.Module):
-    """Base class of the ways to treat kinks.
+class AbstractKinks(AbstractTreatment):
+    """Base class of the ways to treat kinks, with `width` and `walks` as events ask for them.
 
-    - `width`: a pair counts as off for z < -width, on for z > width, and at its kink in between;
-      None where kinks are as they are.
     - `needs_gates`: whether it asks the network for its preactivations or gates.
-    - `walks`: whether steps end at switches, which the solver then logs itself.
     - `handover`: the rtol from which on another solver may take over where the flow becomes stiff.
     - `narrow`: the default rtol in float32.
     - `finest`: the finest rtol that is of use.
@@ -46,9 +43,7 @@ class AbstractKinks(eqx.Module):
       by numbers where it is as right; see `benchmarks/scale.py --cost`.
     """
 
-    width: AbstractVar[ArrayLike | None]
     needs_gates: AbstractClassVar[bool]
-    walks: AbstractClassVar[bool]
     handover: AbstractClassVar[float]
     narrow: AbstractClassVar[float]
     finest: AbstractClassVar[float]

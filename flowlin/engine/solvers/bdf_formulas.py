@@ -8,7 +8,7 @@ CVODE (`cvSetBDF`, `cvSetTqBDF`, `cvIncreaseBDF`, `cvDecreaseBDF`); Byrne and Hi
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import diffrax
 import equinox as eqx
@@ -111,6 +111,8 @@ class NordsieckInterpolation(diffrax.AbstractLocalInterpolation):
 
     - `y1`: its value at t1; `rows`: its coefficients of x, x^2 ... x^5.
     """
+
+    degree: ClassVar[int] = 5
 
     t0: Any
     t1: Any
