@@ -1,6 +1,5 @@
 """The neural race reduction: a gated graph's flow, mode by mode, as a race of its pathways."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -25,8 +24,10 @@ from flowlin.measures.modes import MOST_MODES
 from flowlin.networks.graph import AbstractGraph, GatedGraph, ModeGraph, require_one
 from flowlin.networks.graph_parts import Columns, Edge
 from flowlin.networks.pathways import Pathway
+from flowlin.runs.gradient_flow import gradient_flow
 from flowlin.tasks.task import Task
 from flowlin.theory.joint_modes import Block, common_modes, grown, improved
+from flowlin.theory.race_hits import AbstractRace, RaceHits
 
 
 def race_certificate(found: Any) -> Summary:
@@ -46,9 +47,6 @@ def race_summary(found: Any) -> Summary:
     for p, row in list(zip(found.pathways, alone, strict=True))[:MOST_MODES]:
         rows.append((" -> ".join(p.nodes), f"alone to {first(row, 4)}"))
     return Summary(title, rows + [("...", "")] * (count > MOST_MODES))
-
-
-ABOVE: dict[str, Callable[..., Any]] = {}  # what rooms above do with a race, as they enter it
 
 
 @shown(race_certificate)
@@ -95,7 +93,7 @@ class Lead(NamedTuple):
 
 
 @shown(race_summary)
-class Race(eqx.Module):
+class Race(AbstractRace):
     r"""A gated graph's flow as a race of pathways for the modes of a task.
 
     With bases that the statistics share, $\Sigma_{yx}(p) = U_{t(p)} S(p) V_{s(p)}^T$ and
@@ -244,7 +242,7 @@ class Race(eqx.Module):
         and `flow.product(p)` those of a pathway. Its losses are those of the network's flow less
         `unexplained`.
         """
-        return ABOVE["flow"](self, t1, **options)
+        return gradient_flow(self.start, self.reduced, t1, **options)
 
     def hits(self, rho: ArrayLike, **options: Any) -> Any:
         """An event for runs of the network, or of `flow`: strengths reaching a share of their own.
@@ -256,7 +254,7 @@ class Race(eqx.Module):
         **Arguments:** `rho`, a share or an array (n, K) of them; `direction`, `terminate` and
         `name` ("race") as for `fl.Crossing`.
         """
-        return ABOVE["hits"](self, rho, **options)
+        return RaceHits(self, rho, **options)
 
     @checked(flow=_run, source=text, target=text)
     def winner(self, flow: Any, source: str | None = None, target: str | None = None) -> Lead:
@@ -439,8 +437,9 @@ def _race(
     )  # fmt: skip
     reduced = Task(x, y, f"{task.name}, modes", weights=task.weights)
     return Race(
-        network, task, by_node, network.pathways, strength, variance, graph, reduced, certificate
-    )
+        network=network, task=task, bases=by_node, pathways=network.pathways, s=strength,
+        d=variance, start=graph, reduced=reduced, certificate=certificate,
+    )  # fmt: skip
 
 
 def _mean_square(rows: Array, weights: Array | None) -> Array:

@@ -1,20 +1,36 @@
-"""Runs of a race, and the event of its pathways reaching a level."""
+"""The event of a race's pathways reaching a level."""
 
+import abc
 from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike
+from equinox import AbstractVar
+from jaxtyping import Array, ArrayLike, Float
 
 from flowlin._tools.arguments import checked, finite_array
 from flowlin._tools.printing import Summary, plural, shown
 from flowlin.events.events import AbstractEvent, event_summary
 from flowlin.events.watch import Direction, Minus, Watch
 from flowlin.networks.base import AbstractModel
-from flowlin.networks.graph import AbstractGraph
+from flowlin.networks.graph import AbstractGraph, GatedGraph
 from flowlin.record.event_log import Channel
-from flowlin.runs.gradient_flow import gradient_flow
-from flowlin.theory.race import ABOVE, Race
+
+
+class AbstractRace(eqx.Module):
+    """What the event asks of a race, (n, K) by pathways and modes; see `Race`."""
+
+    network: AbstractVar[GatedGraph]
+    s: AbstractVar[Float[Array, "n K"]]
+
+    @property
+    @abc.abstractmethod
+    def alone(self) -> Float[Array, "n K"]:
+        """The strengths at which pathways alone would end; 0 where none drives."""
+
+    @abc.abstractmethod
+    def strengths(self, network: AbstractGraph) -> Float[Array, "n K"]:
+        """Strengths of all pathways and modes."""
 
 
 def race_hits(found: Any) -> Summary:
@@ -26,7 +42,7 @@ def race_hits(found: Any) -> Summary:
 class Shares(eqx.Module):
     """Strengths of pathways over those at which they would end alone, (n, K)."""
 
-    race: Race
+    race: AbstractRace
 
     def __call__(self, network: AbstractModel) -> Array:
         assert isinstance(network, AbstractGraph)
@@ -52,7 +68,7 @@ class RaceHits(AbstractEvent):
     share of another shape.
     """
 
-    race: Race
+    race: AbstractRace
     rho: ArrayLike
     direction: Direction = eqx.field(static=True, default=None)
     terminate: bool = eqx.field(static=True, default=False)
@@ -78,11 +94,3 @@ class RaceHits(AbstractEvent):
         channel = Channel(self.name, shape)
         function = Minus(Shares(self.race), level)
         return [Watch(function, channel, direction=self.direction, terminate=self.terminate)]
-
-
-def raced(race: Race, t1: ArrayLike, **options: Any) -> Any:
-    """The run of a race."""
-    return gradient_flow(race.start, race.reduced, t1, **options)
-
-
-ABOVE.update(flow=raced, hits=RaceHits)
