@@ -329,7 +329,7 @@ theory.solve(graph, task) > `network` must be a flowlin network, whose hidden un
 theory.solve(biased, task) > `network` has a bias beyond its first layer, for which there is no
 theory.solve(linear, task, tolerance=-1) > `tolerance` must be finite and zero or positive, got
 theory.solve(linear, task).product(-1.0) > `t` must be zero or positive: it is the time since the
-theory.solve(linear, task).error(linear) > `flow` must be a trajectory, as `fl.gradient_flow`
+theory.solve(linear, task).error(linear) > `flow` must be a trajectory, which runs return, got a
 traced(lambda c: theory.solve(fl.LinearNetwork([c * w2 @ w1]), task)) > `solve` needs a concrete
 theory.balanced_strength(deep, modes) > `balanced_strength` needs one hidden layer and no bias on
 theory.lazy(linear, task, loss=fl.CrossEntropy()) > `loss` must be fl.SquaredError(): other flows

@@ -19,6 +19,7 @@ from flowlin.record.measured import (
     Measure,
     Samples,
     measured,
+    require_measure,
     require_samples,
 )
 from flowlin.record.trajectory import Trajectory
@@ -102,7 +103,7 @@ def _trajectory_or_stacked(name: str, value: Any) -> Any:
     return value
 
 
-@checked(flow=_trajectory_or_stacked, measure=MEASURE, task=require_samples)
+@checked(flow=_trajectory_or_stacked, measure=require_measure, task=require_samples)
 def along(flow: Any, measure: Measure | AbstractPreparedMeasure, task: Samples = None) -> Any:
     """A measure at all saved times of a trajectory, in one call.
 

@@ -19,6 +19,7 @@ from flowlin.networks.graph import GatedGraph
 from flowlin.networks.kinds import AbstractNetwork
 from flowlin.networks.modules import model
 from flowlin.record.measured import whole
+from flowlin.record.trajectory import Trajectory
 from flowlin.tasks.task import Task
 
 
@@ -149,7 +150,7 @@ def _parameters(name: str, value: Any) -> Any:
         return WORDS["network"](name, value).parameters
     if isinstance(value, GatedGraph):
         return WORDS["graph"](name, value).parameters
-    if hasattr(type(value), "networks"):  # a trajectory, whose class lies above measures
+    if isinstance(value, Trajectory):
         raise refuse(name, "a network, or a tree of parameters", value, "pass `flow.final`")
     found = jax.tree.map(lambda leaf: leaf if _floats(leaf) else None, value)
     if not jax.tree.leaves(found):

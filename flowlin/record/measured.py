@@ -29,6 +29,11 @@ class AbstractPreparedMeasure(eqx.Module):
         """The same measure of networks such as this one, on this task alone."""
 
 
+def require_measure(name: str, value: Any) -> Any:
+    """A function of (network, task), or modes."""
+    return value if isinstance(value, AbstractPreparedMeasure) else MEASURE(name, value)
+
+
 def require_samples(name: str, value: Any) -> Any:
     """A task, an array of inputs in its place, or None where no sample is looked at."""
     return value if value is None or isinstance(value, Task) else finite_array(name, value)

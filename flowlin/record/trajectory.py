@@ -37,11 +37,11 @@ from flowlin.record.linearization import (
     linearization_of_log,
 )
 from flowlin.record.measured import (
-    MEASURE,
     AbstractPreparedMeasure,
     Measure,
     Samples,
     measured,
+    require_measure,
     require_samples,
 )
 from flowlin.record.results import OKAY, RunError, is_one_of, okay
@@ -292,7 +292,7 @@ class Trajectory(eqx.Module):
             )
         return self.networks.product(pathway)
 
-    @checked(measure=MEASURE, task=require_samples)
+    @checked(measure=require_measure, task=require_samples)
     def along(self, measure: Measure | AbstractPreparedMeasure, task: Samples = None) -> Any:
         """A measure at all saved times, or the strengths of modes: see `fl.measures.along`."""
         return measured(measure, self.models, self.reference.task if task is None else task)

@@ -13,10 +13,11 @@ from flowlin._tools.arrays import is_traced
 from flowlin._tools.printing import ADVICE, Summary, clipped, known, number, plural, shown
 from flowlin.networks.base import check_fit
 from flowlin.networks.kinds import LinearNetwork, ReLUNetwork
+from flowlin.record.trajectory import Trajectory
 from flowlin.tasks.task import Task
 from flowlin.theory.certificate import Certificate
 from flowlin.theory.closed_form import TIME
-from flowlin.theory.flow_checks import distance, of_run, require_problem
+from flowlin.theory.flow_checks import distance, require_problem
 from flowlin.theory.solve import Solution, solution, solution_title, solve
 
 
@@ -79,8 +80,8 @@ class AfterLinearization(eqx.Module):
         """Half the mean squared error at times t."""
         return self.solution.loss(t)
 
-    @checked(flow=of_run)
-    def error(self, flow: Any, *, check: bool = True) -> Float[Array, " T"]:
+    @checked
+    def error(self, flow: Trajectory, *, check: bool = True) -> Float[Array, " T"]:
         """Distance of the outputs from those of a flow that starts at t*, at `flow.ts`, (T,).
 
         The Frobenius norm of the difference over the largest norm of the flow's outputs. `flow`

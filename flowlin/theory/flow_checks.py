@@ -8,23 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
-from flowlin._tools.arguments import refuse, require_single
 from flowlin._tools.arrays import is_traced
 from flowlin._tools.numerics import quotient
 from flowlin.measures.modes import of_data
+from flowlin.record.trajectory import Trajectory
 from flowlin.tasks.task import Task
 from flowlin.training.losses import Loss, SquaredError
 
 MEANT = "or pass `check=False` where the comparison is meant"
-PARTS = ("ts", "networks", "models", "final", "tau", "reference", "labels")
-
-
-def of_run(name: str, value: Any) -> Any:
-    """A trajectory, by what closed forms compare themselves with; theory knows of no flows."""
-    if not all(hasattr(value, part) for part in PARTS):
-        raise refuse(name, "a trajectory, as `fl.gradient_flow` returns it", value)
-    require_single(name, np.ndim(value.ts), 1, "runs")
-    return value
 
 
 def distance(closed: Array, numerical: Array) -> Float[Array, " T"]:
@@ -45,7 +36,7 @@ def distance(closed: Array, numerical: Array) -> Float[Array, " T"]:
 
 
 def require_problem(
-    flow: Any,
+    flow: Trajectory,
     task: Task,
     tau: ArrayLike,
     loss: SquaredError = SquaredError(),
@@ -80,7 +71,7 @@ def require_problem(
         )
 
 
-def _require_loss(flow: Any, task: Task, tau: ArrayLike, loss: SquaredError) -> None:
+def _require_loss(flow: Trajectory, task: Task, tau: ArrayLike, loss: SquaredError) -> None:
     """Raise `ValueError` unless it goes down the squared error at the closed form's speed.
 
     Sum and mean are one curve: the sum at tau is the mean at tau over the weight of all samples.
@@ -102,7 +93,7 @@ def _require_loss(flow: Any, task: Task, tau: ArrayLike, loss: SquaredError) -> 
         )
 
 
-def require_start(flow: Any, own: PyTree, part: Callable[[Any], PyTree]) -> None:
+def require_start(flow: Trajectory, own: PyTree, part: Callable[[Any], PyTree]) -> None:
     """Raise `ValueError` unless a run starts where the closed form does, where that is known.
 
     `part` of the model that it starts from is compared with `own`, up to half the digits of the

@@ -27,9 +27,10 @@ from flowlin._tools.numerics import decayed
 from flowlin._tools.printing import ADVICE, Summary, clipped, known, number, shown, span
 from flowlin.networks.base import AbstractModel, moving, trained
 from flowlin.networks.modules import model
+from flowlin.record.trajectory import Trajectory
 from flowlin.tasks.task import Task
 from flowlin.theory.closed_form import TIME
-from flowlin.theory.flow_checks import distance, of_run, require_problem, require_start
+from flowlin.theory.flow_checks import distance, require_problem, require_start
 from flowlin.training.losses import SquaredError
 
 
@@ -212,8 +213,8 @@ class Lazy(eqx.Module):
         start = jax.tree.map(jnp.copy, self.start)  # one array at two places would count as tied
         return ScaledModel(_weights(self), start, self.alpha)
 
-    @checked(flow=of_run)
-    def error(self, flow: Any, *, check: bool = True) -> Float[Array, " T"]:
+    @checked
+    def error(self, flow: Trajectory, *, check: bool = True) -> Float[Array, " T"]:
         """How lazy a flow of `scaled` is: distance of its outputs from these at `flow.ts`, (T,).
 
         The Frobenius norm of the difference over the largest norm of the flow's outputs. It goes to

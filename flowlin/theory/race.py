@@ -15,7 +15,6 @@ from flowlin._tools.arguments import (
     finite_array,
     instance,
     not_negative,
-    refuse,
     text,
 )
 from flowlin._tools.arrays import is_traced, with_axes
@@ -24,6 +23,7 @@ from flowlin.measures.modes import MOST_MODES
 from flowlin.networks.graph import AbstractGraph, GatedGraph, ModeGraph, require_one
 from flowlin.networks.graph_parts import Columns, Edge
 from flowlin.networks.pathways import Pathway
+from flowlin.record.trajectory import Trajectory
 from flowlin.runs.gradient_flow import gradient_flow
 from flowlin.tasks.task import Task
 from flowlin.theory.joint_modes import Block, common_modes, grown, improved
@@ -70,13 +70,6 @@ class RaceCertificate(NamedTuple):
     def exact(self) -> bool:
         """Whether outputs, inputs and alignment are zero up to the tolerance."""
         return max(self.outputs, self.inputs, self.alignment) <= self.tolerance
-
-
-def _run(name: str, value: Any) -> Any:
-    """A trajectory, whose class lies above, or what has its networks at times."""
-    if not hasattr(type(value), "networks"):
-        raise refuse(name, "a trajectory of the network, or of `race.flow`", value)
-    return value
 
 
 class Lead(NamedTuple):
@@ -166,8 +159,10 @@ class Race(AbstractRace):
         rows = [jnp.sum(self.bases[p.target] * seen[p.edges], axis=0) for p in self.pathways]
         return jnp.stack(rows)
 
-    @checked(pathway=None, flow=_run)
-    def product(self, pathway: Pathway, flow: Any = None) -> Float[Array, "... N_sink N_source"]:
+    @checked(pathway=None)
+    def product(
+        self, pathway: Pathway, flow: Trajectory | None = None
+    ) -> Float[Array, "... N_sink N_source"]:
         r"""The matrix $U_{t(p)} B_p V_{s(p)}^T$ of a pathway by the race, (N_sink, N_source).
 
         Where the race is exact it is `network.product(pathway)`, at the start and along the flow;
@@ -256,8 +251,10 @@ class Race(AbstractRace):
         """
         return RaceHits(self, rho, **options)
 
-    @checked(flow=_run, source=text, target=text)
-    def winner(self, flow: Any, source: str | None = None, target: str | None = None) -> Lead:
+    @checked(source=text, target=text)
+    def winner(
+        self, flow: Trajectory, source: str | None = None, target: str | None = None
+    ) -> Lead:
         """Which pathways from a source to a sink carry the modes in a run, and since when.
 
         A pathway's share of a mode is B_p S(p) over the sum of all, what is negative left out.

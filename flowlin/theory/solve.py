@@ -13,6 +13,7 @@ from flowlin._tools.arrays import augment, is_traced, with_axes
 from flowlin._tools.printing import ADVICE, Summary, clipped, shown
 from flowlin.networks.base import check_fit
 from flowlin.networks.kinds import AbstractNetwork, LinearNetwork
+from flowlin.record.trajectory import Trajectory
 from flowlin.tasks.task import Task
 from flowlin.theory.certificate import (
     Certificate,
@@ -23,7 +24,7 @@ from flowlin.theory.certificate import (
     matrices,
 )
 from flowlin.theory.closed_form import TIME
-from flowlin.theory.flow_checks import distance, of_run, require_problem, require_start
+from flowlin.theory.flow_checks import distance, require_problem, require_start
 from flowlin.theory.mode import Mode
 from flowlin.theory.riccati import balanced_gram, balanced_product, single_layer
 from flowlin.theory.two_layer import imbalance, mode_vectors
@@ -126,8 +127,8 @@ class Solution(eqx.Module):
             squares = squares * with_axes(weights.astype(outputs.dtype), squares.ndim - 1)
         return jnp.sum(squares, axis=-1) / (2 * self.task.mass)
 
-    @checked(flow=of_run)
-    def error(self, flow: Any, *, check: bool = True) -> Float[Array, " T"]:
+    @checked
+    def error(self, flow: Trajectory, *, check: bool = True) -> Float[Array, " T"]:
         """Distance from a numerical flow, a `fl.Trajectory`, at `flow.ts`, (T,).
 
         The Frobenius norm of the difference of the products, over the largest norm of the flow's;
