@@ -95,7 +95,7 @@ def draw_distances(distances: Distances, ax: Any, title: str) -> None:
     first = distances.found[0].mean(axis=1)[0]
     ax.plot(ends, 1.5 * first * ends / ends[1], ":", color="0.5", lw=1, label="slope 1")
     # Room for the legend below the lines.
-    ax.set(xscale="log", yscale="log", title=title, ylim=(distances.found.min() / 15, None))
+    ax.set(xscale="log", yscale="log", title=title, ylim=(distances.found.min() / 40, None))
     ax.set_xticks(distances.rates, [f"{rate:.3g}" for rate in distances.rates])
     ax.minorticks_off()
     ax.set_xlabel("flow time per step")
