@@ -4,6 +4,7 @@ The clock that runs pause by is the standard library's, and stands still here un
 it; log lines every trillionth of a second let a run pause after each of its steps.
 """
 
+import hashlib
 import io
 import multiprocessing
 import os
@@ -507,3 +508,43 @@ def ended_by_an_event():
 def test_what_cannot_be_extended_says_why(make, options, message):
     with pytest.raises(ValueError, match=message):
         make().extend(**options)
+
+
+# ---- Checkpoints of other versions.
+
+STATES = {1: "bda32df7fd32"}  # of formats, what `state_of` finds
+
+
+def states(path):
+    """Shapes and types of the arrays that runs of several solvers keep between two steps."""
+    optimiser = optax.adam(1e-2)
+    relu = fl.ReLUNetwork.init(TASK, 2, key=jax.random.key(0))
+    flows = {"exact": (relu, fl.ExactKinks(), None), "averaged": (relu, fl.AveragedKinks(), None)}
+    flows |= {s: (LINEAR, None, getattr(fl, s)()) for s in ("RKC", "RecycledBDF")}
+    for name, (network, kinks, solver) in flows.items():
+        file = path / name
+        fl.gradient_flow(network, TASK, 1.0, kinks=kinks, solver=solver, checkpoint=file)
+        yield name, state_of(file)
+    file = path / "descent"
+    fl.gradient_descent(LINEAR, TASK, 0.1, 5, optimiser=optimiser, checkpoint=file)
+    yield "descent", state_of(file)
+
+
+def state_of(file):
+    with np.load(file) as held:
+        names = [name for name in held.files if name.startswith("content.state.")]
+        return [(held[n].shape, held[n].dtype.str) for n in sorted(names, key=lambda n: int(n[14:]))]
+
+
+@pytest.mark.slow
+def test_the_format_of_a_state_changes_with_it(tmp_path):
+    found = hashlib.sha256(repr(dict(states(tmp_path))).encode()).hexdigest()[:12]
+    assert STATES[max(STATES)] == found, "raise STATE in flowlin/runs/checkpoint.py"
+    assert max(STATES) == fl.runs.checkpoint.STATE
+
+
+def test_a_checkpoint_with_another_state_is_refused(tmp_path, monkeypatch):
+    run(checkpoint=tmp_path / "run")
+    monkeypatch.setattr(fl.runs.checkpoint, "STATE", 2)
+    with pytest.raises(ValueError, match=r"another state .* \(format 1, not 2\); finish the run"):
+        run(checkpoint=tmp_path / "run")

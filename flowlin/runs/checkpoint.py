@@ -29,11 +29,12 @@ from flowlin.runs.load import check_trajectory
 from flowlin.runs.progress import AbstractPaced, Pace
 from flowlin.runs.run import AbstractPause, driven, started
 
+STATE = 1  # raised with every change of what a run's state is made of, which a test tells
 SECONDS = 30.0  # between two checkpoints, about, and more where
 SHARE = 0.02  # of the time is not enough to write them
 
 
-@storable()
+@storable(state_format=0)
 class CheckpointFile(NamedTuple):
     """What is written.
 
@@ -43,6 +44,7 @@ class CheckpointFile(NamedTuple):
     - `switched`: whether it has gone over to a solver for stiff flows.
     - `flow`: the trajectory so far.
     - `state`: the leaves of its `Continuation`; see `_stored`.
+    - `state_format`: `STATE` of the version that wrote it; 0 until flowlin 0.2.
     """
 
     prints: dict[str, str]
@@ -51,6 +53,7 @@ class CheckpointFile(NamedTuple):
     switched: bool
     flow: Trajectory
     state: list[jax.Array]
+    state_format: int
 
 
 class Resumed(NamedTuple):
@@ -93,7 +96,7 @@ class Checkpoint(AbstractPaced):
         """Where the run of the file stands; None if there is no file yet.
 
         **Raises:** `ValueError` for a file of another run, naming what differs, and for a damaged
-        one or one of another version of flowlin.
+        one or one whose state has another format.
         """
         if not self.path.exists():
             return None
@@ -113,14 +116,14 @@ class Checkpoint(AbstractPaced):
         """What the file holds, which is of this run."""
         where = f"`checkpoint` = {str(self.path)!r}"
         found, _, written_by = read("checkpoint", self.path)
-        if written_by.get("flowlin") != __version__:
-            raise ValueError(
-                f"{where} was written by flowlin {written_by.get('flowlin')}, and a run's state "
-                f"is not kept across versions (this is {__version__}); finish the run "
-                "with that one, or remove the file to start anew."
-            )
         if not isinstance(found, CheckpointFile):
             raise ValueError(f"{where} holds no checkpoint but a {type(found).__name__}.")
+        if found.state_format != STATE:
+            raise ValueError(
+                f"{where} was written by flowlin {written_by.get('flowlin')}, whose runs have "
+                f"another state than those of {__version__} (format {found.state_format}, not "
+                f"{STATE}); finish the run with that one, or remove the file to start anew."
+            )
         with naming("checkpoint", self.path):
             check(found, CheckpointFile, "checkpoint")
         other = [name for name, print_ in self.prints.items() if found.prints.get(name) != print_]
@@ -147,6 +150,7 @@ class Checkpoint(AbstractPaced):
             switched=run.switched,
             flow=flow.of(run),
             state=_stored(flow.continuation),
+            state_format=STATE,
         )
         write(self.path, content)
         self.pace.seconds = max(SECONDS, (time.monotonic() - began) / SHARE)
