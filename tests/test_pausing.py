@@ -533,7 +533,8 @@ def states(path):
 def state_of(file):
     with np.load(file) as held:
         names = [name for name in held.files if name.startswith("content.state.")]
-        return [(held[n].shape, held[n].dtype.str) for n in sorted(names, key=lambda n: int(n[14:]))]
+        arrays = [held[name] for name in sorted(names, key=lambda name: int(name[14:]))]
+    return [(array.shape, array.dtype.str) for array in arrays]
 
 
 @pytest.mark.slow
