@@ -53,6 +53,20 @@ def posed(network, task):
     return Problem(network, task, fl.SquaredError(), jnp.ones(()))
 
 
+def test_what_several_events_ask_of_a_network_is_computed_once():
+    """Four levels of one loss cost no more products than one."""
+    network, task = small(), RISING
+    objective = FullData(task, fl.SquaredError())
+
+    def products(*levels):
+        events = [fl.LossBelow(level, name=str(level)) for level in levels]
+        watches = user_watches(events, posed(network, task), objective, IgnoreKinks())
+        observer = Observer(tuple(watches), network)
+        return str(jax.make_jaxpr(observer)(network.parameters)).count("dot_general")
+
+    assert products(0.4, 0.3, 0.2, 0.1) == products(0.4) > 0
+
+
 class Swing(eqx.Module):
     """sin(k a), whose k is data: one compilation serves all."""
 

@@ -170,7 +170,8 @@ class Step(eqx.Module):
 
     def _after(self, plan: Plan, values: dict[int, Array]) -> Float[Array, " C"]:
         """The watched values at the end of the step."""
-        ends = {i: self.observer.of([i], self.end) for i in plan.ends + plan.calm}
+        at_ends = plan.ends + plan.calm
+        ends = dict(zip(at_ends, self.observer.values(at_ends, self.end), strict=True))
         for group in plan.counted:
             ends |= {i: self._statistic(i).excess(values[group[0]]) for i in group}
         parts = [ends[i] if i in ends else values[i][-1] for i in range(len(self.observer.watches))]

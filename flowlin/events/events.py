@@ -98,11 +98,12 @@ def _watch(
     terminate: bool,
     monotone: bool = False,
     from_start: bool = False,
+    quantity: str | None = None,
 ) -> Watch:
     """Watch a function with values of a shape against a level; the rest is as in `Watch`."""
     level = jnp.asarray(level, dtype)
     return Watch(
-        Minus(function, level),
+        Minus(function, level, quantity),
         Channel(name, np.broadcast_shapes(shape, level.shape)),
         direction=direction,
         terminate=terminate,
@@ -306,6 +307,7 @@ def _falling(
         terminate=event.terminate,
         monotone=monotone,
         from_start=True,
+        quantity=type(event).__name__,
     )
 
 

@@ -130,10 +130,14 @@ def named(log: EventLog, watches: tuple[Watch, ...]) -> EventLog:
 
 
 class Minus(AbstractOpaque):
-    """A function of the network minus a level."""
+    """A function of the network minus a level.
+
+    `quantity` is the function's name where all watches of a run that say it have the same one.
+    """
 
     function: Callable[[AbstractModel], Array]
     level: Array
+    quantity: str | None = eqx.field(static=True, default=None)
 
     def __call__(self, network: AbstractModel) -> Array:
         return jnp.asarray(self.function(network)) - self.level
@@ -348,6 +352,7 @@ class OrderStatistic(AbstractOpaque):
 
 # ---- All watched values of a network, laid end to end.
 
+
 Found = TypeVar("Found")
 
 
@@ -363,9 +368,29 @@ class Observer(eqx.Module):
 
     def of(self, which: range | list[int], parameters: Parameters) -> Float[Array, " c"]:
         """The values of some of the watches."""
+        none = jnp.zeros(0, self.network.dtype)
+        return jnp.concatenate([none, *self.values(which, parameters)])
+
+    def values(self, which: range | list[int], parameters: Parameters) -> list[Array]:
+        """The values of each of some watches.
+
+        What several compare with levels of their own, as several `LossBelow` do, is computed once:
+        on many samples it costs as much as half an evaluation of the gradient, and XLA does not
+        merge their loops over chunks.
+        """
         network = self.network.with_parameters(parameters)
-        values = [jnp.ravel(self.watches[i].function(network)) for i in which]
-        return jnp.concatenate([jnp.zeros(0, network.dtype), *values]).astype(network.dtype)
+        known: dict[str, Array] = {}
+        values = []
+        for i in which:
+            function = self.watches[i].function
+            if isinstance(function, Minus) and function.quantity is not None:
+                if function.quantity not in known:
+                    known[function.quantity] = jnp.asarray(function.function(network))
+                value = known[function.quantity] - function.level
+            else:
+                value = function(network)
+            values.append(jnp.ravel(value).astype(network.dtype))
+        return values
 
     @property
     def starts(self) -> list[int]:
