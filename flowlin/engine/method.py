@@ -132,9 +132,8 @@ class Method(eqx.Module):
         if not self.by_unit:
             return self.controller
         # What goes on across kinks has them no longer one by one.
-        how = self.kinks.gains, self.kinks.slack
-        gains, slack = how if isinstance(self.solver, AveragedGates) else (PLAIN, 1.0)
-        return Scaled.of(problem, self.controller.rtol, self.kinks.growing, gains, slack)
+        gains = self.kinks.gains if isinstance(self.solver, AveragedGates) else PLAIN
+        return Scaled.of(problem, self.controller.rtol, self.kinks.growing, gains)
 
     @property
     def exchangeable(self) -> bool:
