@@ -369,7 +369,7 @@ def test_runs_take_full_products_unless_told_otherwise():
 
     @jit_by_array
     def product(x):
-        return jax.config.jax_default_matmul_precision, x @ x
+        return jax.config.jax_default_matmul_precision, x @ x  # pyright: ignore
 
     assert product(jnp.ones((2, 2)))[0] == "highest"
     with jax.default_matmul_precision("tensorfloat32"):

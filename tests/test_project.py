@@ -282,7 +282,8 @@ def test_a_flow_in_float32_is_as_right_on_a_gpu():
     losses = []
     for device in (jax.devices("cpu")[0], jax.devices()[0]):
         with jax.default_device(device):
-            run = fl.gradient_flow(*jax.device_put((network, task), device), 2.0)
+            own, there = jax.device_put((network, task), device)
+            run = fl.gradient_flow(own, there, 2.0)
         losses.append(jax.device_get(run.losses))
     assert jnp.allclose(*losses, rtol=1e-5)
 
