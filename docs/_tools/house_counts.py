@@ -18,7 +18,7 @@ from typing import NamedTuple
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 # Participles that do not end in -ed, and words in -ed and -ing that are none.
 IRREGULAR = {
-    *("begun", "beside", "bound", "broken", "built", "chosen", "come", "done", "drawn", "driven"),
+    *("begun", "bound", "broken", "built", "chosen", "come", "done", "drawn", "driven"),
     *("found", "given", "gone", "grown", "held", "kept", "known", "left", "lost", "made", "met"),
     *("said", "seen", "sent", "shown", "spread", "sunk", "taken", "thrown", "told", "worn"),
     *("woven", "written"),
