@@ -186,7 +186,8 @@ def _spread(values: dict[str, Array], owners: Owners, leaves: list[Array]) -> li
 class Scaled(diffrax.AbstractAdaptiveStepSizeController):
     """diffrax's PID controller, of errors that are counted by what is `allowed`.
 
-    - `pid`: with tolerances rtol = 0 and atol = 1, of errors that are ratios.
+    - `pid`: of errors that are ratios, with tolerances rtol = 0 and atol = 1, or the slack of a
+      method whose estimate is too large.
     """
 
     pid: diffrax.PIDController
@@ -194,10 +195,14 @@ class Scaled(diffrax.AbstractAdaptiveStepSizeController):
 
     @staticmethod
     def of(
-        problem: Problem, rtol: Any, moved: bool = True, gains: tuple[float, float] = (0.0, 1.0)
+        problem: Problem,
+        rtol: Any,
+        moved: bool = True,
+        gains: tuple[float, float] = (0.0, 1.0),
+        slack: float = 1.0,
     ) -> "Scaled":
         """For the flow of a problem, with this proportional and integral gain."""
-        pid = diffrax.PIDController(rtol=0.0, atol=1.0, pcoeff=gains[0], icoeff=gains[1])
+        pid = diffrax.PIDController(rtol=0.0, atol=slack, pcoeff=gains[0], icoeff=gains[1])
         return Scaled(pid, ByUnit.of(problem, rtol, moved))  # pyright: ignore
 
     @property

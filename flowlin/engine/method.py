@@ -132,8 +132,9 @@ class Method(eqx.Module):
         if not self.by_unit:
             return self.controller
         # What goes on across kinks has them no longer one by one.
-        gains = self.kinks.gains if isinstance(self.solver, AveragedGates) else PLAIN
-        return Scaled.of(problem, self.controller.rtol, self.kinks.growing, gains)
+        how = self.kinks.gains, self.kinks.slack
+        gains, slack = how if isinstance(self.solver, AveragedGates) else (PLAIN, 1.0)
+        return Scaled.of(problem, self.controller.rtol, self.kinks.growing, gains, slack)
 
     @property
     def exchangeable(self) -> bool:

@@ -3,6 +3,7 @@
 import functools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Int
 
@@ -14,6 +15,7 @@ from flowlin.engine.run import AbstractRun, Limits, is_paused
 from flowlin.engine.solvers.recycled_bdf import RecycledBDF
 from flowlin.engine.solvers.rkc import RKC, direction, spectral_radius
 from flowlin.engine.step_control import per_step
+from flowlin.networks.kinds import ReLUNetwork
 from flowlin.record.results import OKAY, is_one_of
 from flowlin.record.trajectory import Continuation, Trajectory
 from flowlin.runs.run import AbstractPause, segment
@@ -155,10 +157,19 @@ def _advance(before: Trajectory, after: Trajectory) -> float:
 
 @jit_by_array
 def _radius(run: Run, at: Continuation) -> tuple[Float[Array, ""], Int[Array, ""]]:
-    """Spectral radius of the field's Jacobian, from scratch, and how many evaluations it took."""
+    """Spectral radius of the field's Jacobian, from scratch, and how many evaluations it took.
+
+    The Jacobian of a ReLU network is that of its gates as they stand, by derivatives. Differences
+    would cross the kinks of the pairs that slide, where the field jumps: their quotient is then
+    the jump over the increment, of any size, and a step further nothing.
+    """
     problem, method = run.solved_by
     velocity = functools.partial(method.field(problem), at.t, args=None)
-    y = at.parameters
-    start = jnp.zeros((), run.network.dtype)
+    y, start = at.parameters, jnp.zeros((), run.network.dtype)
+    if isinstance(run.network, ReLUNetwork):
+        _, product = jax.linearize(velocity, y)
+        nothing = jax.tree.map(jnp.zeros_like, y)
+        found = spectral_radius(product, nothing, nothing, direction(y), start, ITERATIONS, "lax")
+        return found[1], 2 * found[2] + 1
     found = spectral_radius(velocity, y, velocity(y), direction(y), start, ITERATIONS, "lax")
     return found[1], found[2] + 1

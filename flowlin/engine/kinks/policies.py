@@ -39,6 +39,8 @@ class AbstractKinks(AbstractTreatment):
     - `growing`: whether a unit's error counts against what it moves, once it has grown; see
       `flowlin.engine.allowed`.
     - `gains`: of the step size control, proportional and integral.
+    - `slack`: by what its step's error estimate, counted by units, is larger than one that counts
+      by numbers where it is as right; see `benchmarks/scale.py --cost`.
     """
 
     needs_gates: AbstractClassVar[bool]
@@ -47,6 +49,7 @@ class AbstractKinks(AbstractTreatment):
     finest: AbstractClassVar[float]
     growing: AbstractClassVar[bool]
     gains: AbstractClassVar[tuple[float, float]]
+    slack: AbstractClassVar[float]
 
     @abc.abstractmethod
     def method(
@@ -94,6 +97,7 @@ class IgnoreKinks(AbstractKinks):
     finest: ClassVar[float] = 0.0
     growing: ClassVar[bool] = True
     gains: ClassVar[tuple[float, float]] = PLAIN
+    slack: ClassVar[float] = 1.0
 
     def method(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
         """Low order for a ReLU network, high order for one without kinks."""
@@ -146,6 +150,7 @@ class SmoothKinks(AbstractKinks):
     finest: ClassVar[float] = 0.0
     growing: ClassVar[bool] = True
     gains: ClassVar[tuple[float, float]] = PLAIN
+    slack: ClassVar[float] = 1.0
 
     def method(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
         """Low order: a high one would have to resolve the width."""
@@ -201,6 +206,7 @@ class AveragedKinks(AbstractKinks):
     finest: ClassVar[float] = FINEST
     growing: ClassVar[bool] = False  # its steps would creep
     gains: ClassVar[tuple[float, float]] = (0.3, 0.3)  # as many steps fail with PLAIN as succeed
+    slack: ClassVar[float] = 1.2
 
     def method(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
         """Its own solver."""
@@ -270,6 +276,7 @@ class ExactKinks(AbstractKinks):
     finest: ClassVar[float] = 0.0
     growing: ClassVar[bool] = True
     gains: ClassVar[tuple[float, float]] = PLAIN
+    slack: ClassVar[float] = 1.0
 
     def method(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
         """An explicit Runge-Kutta method, of low order since pieces are short.
