@@ -3,7 +3,8 @@
     python -m tests.goldens FILE      records, or compares if the file is there
 
 For changes that shall leave every number as it is, to the last bit. The numbers are this machine's
-and this JAX's: a file is made for one change, and none is committed. Exits with 1 where one differs.
+and this JAX's: a file is made for one change, and none is committed. Exits with 1 where one
+differs.
 """
 
 import pathlib

@@ -9,6 +9,7 @@ import pytest
 import flowlin as fl
 from flowlin.engine.kinks.averaged import AveragedGates, gated_integral, grazes, quadratic
 from flowlin.engine.kinks.slides import Slides, after, held
+from flowlin.training.objective import Decay
 from flowlin.training.rules import GradientField, objective
 from tests import numpy_walk
 from tests.zoo import distance
@@ -147,6 +148,29 @@ def test_it_is_the_second_walk_up_to_its_tolerance(small):
     for time, unit, sample, old, new in second.switches:
         if 0 not in (old, new):
             assert np.min(np.abs(np.array(times[unit, sample]) - time)) < 5e-3
+
+
+def test_what_is_known_along_a_step_is_what_a_pass_over_the_inputs_finds(digits):
+    """Outputs and loss from the preactivations at the step's ends, biases and decay included."""
+    task, network = digits
+    decay = Decay(jnp.asarray(0.1))
+    solver = AveragedGates(network, task, fl.SquaredError(), jnp.asarray(2.0), decay)
+    t0, t1 = jnp.asarray(0.0), jnp.asarray(0.5)
+
+    @jax.jit
+    def both(fraction):
+        before = solver.init(None, t0, t1, network.parameters, None)
+        *_, dense, after, _ = solver.step(None, t0, t1, network.parameters, None, before, False)
+        t = t0 + fraction * (t1 - t0)
+        parameters = solver.interpolation_cls(t0=t0, t1=t1, **dense).evaluate(t)
+        known = solver.quantities_along(t0, t1, before, after)(t, parameters)
+        outputs = network.with_parameters(parameters).outputs(task.x)
+        return known, {"outputs": outputs, "loss": solver.loss(outputs, task.y)}
+
+    for fraction in 0.0, 0.3, 1.0:
+        known, expected = both(jnp.asarray(fraction))
+        for name, value in expected.items():
+            np.testing.assert_allclose(known[name], value, rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.slow

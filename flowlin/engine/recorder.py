@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, PyTree
 from flowlin._tools.arrays import Parameters, as_parameters
 from flowlin._tools.numerics import while_loop
 from flowlin._tools.series import bracketed_root
+from flowlin.engine.kinks.averaged import AveragedGates
 from flowlin.engine.signals import EVENT
 from flowlin.engine.solvers.wrapped import Wrapped
 from flowlin.events.crossings import Step
@@ -137,7 +138,10 @@ class Recorder(Wrapped[RecorderState]):
         y1, error, dense, inner, result = self.solver.step(
             terms, t0, t1, y0, args, solver_state.inner, made_jump
         )
-        path = Path(self.solver.interpolation_cls, t0, t1, dense, y0, self.back)
+        known = None
+        if isinstance(self.solver, AveragedGates):
+            known = self.solver.quantities_along(t0, t1, solver_state.inner, inner)
+        path = Path(self.solver.interpolation_cls, t0, t1, dense, y0, self.back, known)
         reached, off = (None if y is None else as_parameters(self.back, y) for y in (y1, error))
         before = solver_state.values
         step = Step(self.observer, path, reached, off, before, solver_state.speed)

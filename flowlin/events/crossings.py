@@ -161,7 +161,7 @@ class Step(eqx.Module):
         """Values of watches at time t."""
         last = t == self.path.t1
         parameters = jax.tree.map(lambda a, b: jnp.where(last, a, b), self.end, self.path(t))
-        return self.observer.of(which, parameters)
+        return self.observer.of(which, parameters, self.path.known(t, parameters))
 
     def _statistic(self, i: int) -> OrderStatistic:
         function = self.observer.watches[i].function
@@ -171,7 +171,8 @@ class Step(eqx.Module):
     def _after(self, plan: Plan, values: dict[int, Array]) -> Float[Array, " C"]:
         """The watched values at the end of the step."""
         at_ends = plan.ends + plan.calm
-        ends = dict(zip(at_ends, self.observer.values(at_ends, self.end), strict=True))
+        known = self.path.known(self.path.t1, self.end) if at_ends else {}
+        ends = dict(zip(at_ends, self.observer.values(at_ends, self.end, known), strict=True))
         for group in plan.counted:
             ends |= {i: self._statistic(i).excess(values[group[0]]) for i in group}
         parts = [ends[i] if i in ends else values[i][-1] for i in range(len(self.observer.watches))]
@@ -308,16 +309,20 @@ class Step(eqx.Module):
 
     def _wanted(self, which: list[int], wanted: Array, t: Array) -> Array:
         """Values at time t of those watches of which any component is wanted."""
+        parameters = self.path(t)
+        known = self.path.known(t, parameters)
         if len(which) == 1:
-            return self.observer.of(which, self.path(t))
-        values, start, parameters = [], 0, self.path(t)
+            return self.observer.of(which, parameters, known)
+        values, start = [], 0
         for i in which:
             size = self.observer.watches[i].channel.size
             mine = jnp.any(wanted[start : start + size])
             none = jnp.zeros(size, self.before.dtype)
             values.append(
                 lax.cond(
-                    mine, lambda i=i: self.observer.of([i], parameters), lambda none=none: none
+                    mine,
+                    lambda i=i: self.observer.of([i], parameters, known),
+                    lambda none=none: none,
                 )
             )
             start += size

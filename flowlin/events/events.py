@@ -287,13 +287,14 @@ class LossBelow(AbstractEvent):
         del kinks
         # The loss of a gradient flow never rises, so it is monotone; a modified flow's may,
         # and so may the loss on the data where weights decay.
-        return [_falling(self, objective.value, problem, monotone=objective.falls)]
+        return [_falling(self, objective.value, problem, "loss", objective.falls)]
 
 
 def _falling(
     event: "LossBelow | GradientBelow",
     function: Callable[[AbstractModel], Array],
     problem: Problem,
+    quantity: str,
     monotone: bool = False,
 ) -> Watch:
     """Watch a number that falls to the event's level, or begins below it."""
@@ -307,7 +308,7 @@ def _falling(
         terminate=event.terminate,
         monotone=monotone,
         from_start=True,
-        quantity=type(event).__name__,
+        quantity=quantity,
     )
 
 
@@ -347,7 +348,7 @@ class GradientBelow(AbstractEvent):
     def watches(self, problem, objective, kinks) -> list[Watch]:
         """One watch: the norm minus the level, falling."""
         del kinks
-        return [_falling(self, _GradientNorm(objective, problem.trained), problem)]
+        return [_falling(self, _GradientNorm(objective, problem.trained), problem, "gradient norm")]
 
 
 def _ends(kinks: AbstractTreatment) -> list[tuple[int, int, int]]:

@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike, PyTree
+from jaxtyping import Array, ArrayLike, PyTree
 
 from flowlin._tools.arrays import Parameters, as_parameters, with_axes
 
@@ -32,6 +32,8 @@ class Path(eqx.Module):
 
     `dense` is what the solver hands to its interpolation, and `start` the state at `t0`. `back` is
     the linear map from states to parameters, where a run is solved in other coordinates.
+    `quantities` are what the solver can tell of the network at a time and its parameters without a
+    pass over the inputs, by name: "outputs" (P, N_out) and the run's own "loss"; None of any other.
     """
 
     interpolation_cls: Callable[..., Any] = eqx.field(static=True)
@@ -40,6 +42,11 @@ class Path(eqx.Module):
     dense: dict[str, PyTree]
     start: Parameters
     back: Callable[[Parameters], Parameters] | None = None
+    quantities: Callable[[ArrayLike, Parameters], dict[str, Array]] | None = None
+
+    def known(self, t: ArrayLike, parameters: Parameters) -> dict[str, Array]:
+        """Return what the solver can tell at time t, where the parameters are these."""
+        return {} if self.quantities is None else self.quantities(t, parameters)
 
     def __call__(self, t: ArrayLike) -> Parameters:
         """The parameters at time t."""

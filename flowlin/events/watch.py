@@ -57,6 +57,11 @@ class AbstractWatched(eqx.Module):
     def along(self, network: AbstractModel, path: Path, k: Array) -> Callable[[ArrayLike], Array]:
         """Component k as a function of time, for locating its root within a step."""
 
+    def from_known(self, known: dict[str, Array]) -> Array | None:
+        """Return all components from known quantities (see `Path`), or None if they need more."""
+        del known
+        return None
+
 
 class AbstractOpaque(AbstractWatched):
     """What is not known to be a polynomial in the parameters."""
@@ -81,7 +86,15 @@ def _time_by_time(
     watched: AbstractWatched, network: AbstractModel, path: Path, k: Array
 ) -> Callable[[ArrayLike], Array]:
     """Component k as a function of time, of the network at that time."""
-    return lambda t: watched.component(network.with_parameters(path(t)), k)
+
+    def component(t: ArrayLike) -> Array:
+        parameters = path(t)
+        values = watched.from_known(path.known(t, parameters))
+        if values is None:
+            return watched.component(network.with_parameters(parameters), k)
+        return jnp.ravel(values)[k]
+
+    return component
 
 
 class Watch(eqx.Module):
@@ -142,6 +155,10 @@ class Minus(AbstractOpaque):
     def __call__(self, network: AbstractModel) -> Array:
         return jnp.asarray(self.function(network)) - self.level
 
+    def from_known(self, known: dict[str, Array]) -> Array | None:
+        """Return the quantity minus the level, if it is known."""
+        return None if self.quantity not in known else known[self.quantity] - self.level
+
     @property
     def scale(self) -> ArrayLike:
         """The largest level's."""
@@ -178,6 +195,12 @@ class ModeGaps(AbstractWatched):
 
     def __call__(self, network: AbstractModel) -> Array:
         return self.strengths(network, self.task) - self.level
+
+    def from_known(self, known: dict[str, Array]) -> Array | None:
+        """Return the gaps from the network's outputs, if they are known."""
+        if "outputs" not in known:
+            return None
+        return self.strengths.of_outputs(known["outputs"]) - self.level
 
     @property
     def scale(self) -> ArrayLike:
@@ -366,29 +389,37 @@ class Observer(eqx.Module):
         """The values at these parameters."""
         return self.of(range(len(self.watches)), parameters)
 
-    def of(self, which: range | list[int], parameters: Parameters) -> Float[Array, " c"]:
-        """The values of some of the watches."""
+    def of(
+        self,
+        which: range | list[int],
+        parameters: Parameters,
+        known: dict[str, Array] | None = None,
+    ) -> Float[Array, " c"]:
+        """The values of some of the watches, end to end; `known` as for `values`."""
         none = jnp.zeros(0, self.network.dtype)
-        return jnp.concatenate([none, *self.values(which, parameters)])
+        return jnp.concatenate([none, *self.values(which, parameters, known)])
 
-    def values(self, which: range | list[int], parameters: Parameters) -> list[Array]:
-        """The values of each of some watches.
+    def values(
+        self,
+        which: range | list[int],
+        parameters: Parameters,
+        known: dict[str, Array] | None = None,
+    ) -> list[Array]:
+        """The values of each of some watches, from `known` quantities where these suffice.
 
         What several compare with levels of their own, as several `LossBelow` do, is computed once:
         on many samples it costs as much as half an evaluation of the gradient, and XLA does not
         merge their loops over chunks.
         """
         network = self.network.with_parameters(parameters)
-        known: dict[str, Array] = {}
+        known = dict(known or {})
         values = []
         for i in which:
             function = self.watches[i].function
-            if isinstance(function, Minus) and function.quantity is not None:
-                if function.quantity not in known:
-                    known[function.quantity] = jnp.asarray(function.function(network))
-                value = known[function.quantity] - function.level
-            else:
-                value = function(network)
+            if isinstance(function, Minus) and function.quantity not in {None, *known}:
+                known[str(function.quantity)] = jnp.asarray(function.function(network))
+            value = function.from_known(known)
+            value = function(network) if value is None else value
             values.append(jnp.ravel(value).astype(network.dtype))
         return values
 

@@ -355,6 +355,10 @@ class ModeStrengths(eqx.Module):
             return offset[:, None] * self.projected[:1] + matrix @ self.projected[1:]
         return model("network", network).outputs(task.x).T @ self.projected
 
+    def of_outputs(self, outputs: Float[Array, "P N_out"]) -> Float[Array, " K"]:
+        """Strengths (K,) of a network that is not linear, from its outputs on the task."""
+        return shared(jnp.sum(self.u * (outputs.T @ self.projected), axis=0), self.equal)
+
     def __call__(self, network: eqx.Module, task: Task) -> Float[Array, " K"]:
         """Strengths (K,) of the network's modes; equal modes have the mean of theirs."""
         return shared(jnp.sum(self.u * self.response(network, task), axis=0), self.equal)

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from flowlin._tools.arrays import Parameters
 from flowlin.engine.kinks.slides import Held, Slides, after, held
@@ -127,6 +127,40 @@ class AveragedState(AbstractReporting):
         return {"grazing_margin": self.margin}, {}
 
 
+class Quantities(eqx.Module):
+    """What is known of the network along a step, without a pass over the inputs.
+
+    - `z0`, `z1`, `k0`, `k1`: (P, H), preactivations at the step's ends and their velocities times
+      its length. They are linear in the first layer, so their Hermite cubic is the one that the
+      dense output's weights give.
+    """
+
+    network: ReLUNetwork
+    task: Task
+    loss: Loss
+    t0: Array
+    t1: Array
+    z0: Float[Array, "P H"]
+    z1: Float[Array, "P H"]
+    k0: Float[Array, "P H"]
+    k1: Float[Array, "P H"]
+
+    def __call__(self, t: ArrayLike, parameters: Parameters) -> dict[str, Array]:
+        """The network's outputs and the loss at time t, where the parameters are these."""
+        cubic = diffrax.ThirdOrderHermitePolynomialInterpolation
+        z = cubic(t0=self.t0, t1=self.t1, y0=self.z0, y1=self.z1, k0=self.k0, k1=self.k1)
+        outputs = _outputs(self.network.with_parameters(parameters), z.evaluate(jnp.asarray(t)))[1]
+        return {"outputs": outputs, "loss": self.loss(outputs, self.task.y, self.task.weights)}
+
+
+def _outputs(network: ReLUNetwork, z: Float[Array, "P H"]) -> tuple[Array, Array]:
+    """Return the hidden activations and the outputs for given preactivations."""
+    (_, readout), (_, offset) = network.parameters
+    h = network.activation(0, z)
+    outputs = h @ readout.T
+    return h, outputs if offset is None else outputs + network.bias_strength * offset[None]
+
+
 class AveragedGates(SecondOrder[AveragedState]):
     r"""Steps whose gates are averages over the step, for ReLU networks with one hidden layer.
 
@@ -225,16 +259,21 @@ class AveragedGates(SecondOrder[AveragedState]):
         dense = {"y0": y0, "y1": corrected[1], "k0": k0, "k1": k1}
         return corrected[1], error, dense, reached, diffrax.RESULTS.successful
 
+    def quantities_along(
+        self, t0: Array, t1: Array, start: AveragedState, end: AveragedState
+    ) -> Quantities:
+        """Return what is known of the network along a step, from its states at both ends."""
+        k0, k1 = ((t1 - t0) * state.velocity[0] for state in (start, end))
+        return Quantities(self.network, self.task, self.loss, t0, t1, start.z, end.z, k0, k1)
+
     def _drive(self, point: Moving) -> Drive:
         """At a point, without gates in the strength. No large product."""
         z, parameters = point
-        (_, readout), (_, offset) = self.network.with_parameters(parameters).parameters
-        c, h = self.network.bias_strength, self.network.activation(0, z)
-        outputs = h @ readout.T
-        if offset is not None:
-            outputs = outputs + c * offset[None]
+        network = self.network.with_parameters(parameters)
+        (_, readout), (_, offset) = network.parameters
+        h, outputs = _outputs(network, z)
         error = -jax.grad(self.loss)(outputs, self.task.y, self.task.weights)
-        pull = None if offset is None else c * jnp.sum(error, axis=0)
+        pull = None if offset is None else network.bias_strength * jnp.sum(error, axis=0)
         return Drive(error @ readout, error.T @ h, pull)
 
     def _velocity(self, drive: Drive, point: Moving) -> Moving:
