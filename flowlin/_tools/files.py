@@ -57,10 +57,9 @@ RENAMED: dict[type, dict[str, str]] = {}  # what files call fields that had anot
 def storable(renamed: dict[str, str] | None = None, **later: Any) -> Callable[[Kind], Kind]:
     """Decorate a dataclass or a NamedTuple of the library, so that files may hold it, by its name.
 
-    `later` gives values to the fields that files of an earlier version lack. `renamed` gives
-    fields of such files, by the names that they have there, the names of today. A class may have
-    two methods: `_stored` turns its fields into those that are written, `_restored` turns them
-    back.
+    `later` gives values to the fields that files of an earlier version lack. `renamed` maps the
+    names that all files use for some fields to the names that the class has for them. A class may
+    have two methods: `_stored` turns its fields into those that are written, `_restored` back.
     """
 
     def decorate(kind: Kind) -> Kind:

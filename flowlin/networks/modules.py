@@ -192,7 +192,7 @@ class ForeignModel(AbstractModel):
     def output_of(self, inputs: int, of: str) -> jax.ShapeDtypeStruct:
         """Return the shape and type of one sample's output, which must be numbers (N_out,).
 
-        The sample has shape (`inputs`,); in errors `of` says whose it is.
+        The sample has shape (`inputs`,); in errors, `of` says in words whose it is.
         """
         x = jax.ShapeDtypeStruct((inputs,), self.dtype)
         what = f"`network`, {self.name}, fails on one sample {of}, of shape {x.shape}"
