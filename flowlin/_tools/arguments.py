@@ -1,4 +1,4 @@
-"""One layer of argument checks: every public function is entered through `checked`.
+"""One layer of argument checks: every public function is decorated by `checked`.
 
 The same word means the same thing wherever it stands, so an argument is checked by its name:
 `WORDS` says what each word may be. Plain words stand here; a module that defines a class of the
@@ -25,14 +25,14 @@ import numpy as np
 from flowlin._tools.arrays import is_traced, require_finite
 from flowlin._tools.memory import require_memory
 
-# ---- The door that every public function is entered through, and how its refusals read.
+# ---- The decorator of every public function, and how its errors read.
 
 Check = Callable[[str, Any], Any]
 Thing = TypeVar("Thing", bound=Callable[..., Any])
 
 WORDS: dict[str, Check] = {}
-# Words that are asked for where another one is meant, or another function: that word, and why;
-# of one function alone as "function.word". A module adds those of its own functions.
+# By an argument that callers may give by mistake, or by "function.argument": the argument that
+# they mean, and why it is another one. A module adds those of its own functions.
 INSTEAD = {
     "learning_rate": (
         "modified_rate",
@@ -47,12 +47,12 @@ def checked(thing: Thing, /) -> Thing: ...
 @overload
 def checked(**checks: Check | None) -> Callable[[Thing], Thing]: ...
 def checked(thing: Any = None, /, **checks: Check | None) -> Any:
-    """Decorate a function, a method or a class: its arguments are checked before it is entered.
+    """Decorate a function, a method or a class, so that its arguments are checked before it runs.
 
     Each argument is checked by its own name in `WORDS`, or by the check that is given here for it
     (None: not at all). An argument left at its default is not checked, so None passes where it is
-    the default. Unknown, missing and surplus arguments are told by `TypeError`, with the name that
-    may have been meant.
+    the default. Unknown, missing and surplus arguments raise a `TypeError` that says which name may
+    have been meant.
     """
     if thing is None:
         return functools.partial(checked, **checks)
@@ -63,6 +63,7 @@ def checked(thing: Any = None, /, **checks: Check | None) -> Any:
 
 
 def _entered(function: Any, checks: dict[str, Check | None], title: str = "") -> Any:
+    """Wrap a function so that its arguments are checked; errors call it `title`."""
     signature = inspect.signature(function)
     title = title or function.__qualname__
 
@@ -94,7 +95,7 @@ def require_known(options: dict[str, Any], function: Any, *, of: Any) -> None:
 def _unbound(
     title: str, signature: inspect.Signature, args: Any, kwargs: Any, error: TypeError
 ) -> str:
-    """Why a call does not fit a signature, and what may have been meant."""
+    """Explain why a call does not fit a signature, and what may have been meant."""
     names = _named(signature)
     for word in kwargs:
         if word not in signature.parameters:
@@ -103,6 +104,7 @@ def _unbound(
 
 
 def _unknown(title: str, word: str, names: list[str]) -> str:
+    """Explain that a function has no argument `word`, and what may have been meant."""
     instead, why = INSTEAD.get(f"{title}.{word}", INSTEAD.get(word, ("", "")))
     if instead in names:
         return f"{title}() has no argument `{word}`: {why}"
@@ -112,13 +114,13 @@ def _unknown(title: str, word: str, names: list[str]) -> str:
 
 
 def _named(signature: inspect.Signature) -> list[str]:
-    """The arguments that can be given by name."""
+    """List the arguments that can be given by name."""
     parameters = [p for p in signature.parameters.values() if p.name not in ("self", "cls")]
     return [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
 def shown(value: Any) -> str:
-    """A value as messages quote it: short, and never an array's numbers."""
+    """Describe a value as messages quote it: short, and never an array's numbers."""
     if isinstance(value, jax.core.Tracer):
         return f"a traced array of shape {value.shape}"
     if isinstance(value, (jax.Array, np.ndarray)) and (value.ndim or not _plain(value)):
@@ -132,23 +134,23 @@ def shown(value: Any) -> str:
 
 
 def _plain(value: Any) -> bool:
-    """Whether an array without axes is one number; keys of `jax.random` are none."""
+    """Tell whether an array without axes is one number; keys of `jax.random` are none."""
     return isinstance(value.dtype, np.dtype)
 
 
 def an(word: str) -> str:
-    """With its article: an `EventLog`, a `Task`, and an `MLP`, which is spelt out."""
+    """Put the article before a word: an `EventLog`, a `Task`, an `MLP` (which is spelt out)."""
     spelt = word[:2].isupper()
     return f"{'an' if word[:1] in ('AEFHILMNORSX' if spelt else 'aeiouAEIOU') else 'a'} {word}"
 
 
 def refuse(name: str, wanted: str, value: Any, remedy: str = "") -> ValueError:
-    """The error for an argument: what it must be, what came, what to do."""
+    """Return the error for an argument: what it must be, what came, what to do."""
     return ValueError(f"`{name}` must be {wanted}, got {shown(value)}{remedy and '; '}{remedy}.")
 
 
 def _is_real(value: Any) -> bool:
-    """Whether it is one real number, traced or not; truth values and text are none."""
+    """Tell whether a value is one real number, traced or not; truth values and text are none."""
     if isinstance(value, (bool, np.bool_, str, bytes)):
         return False
     if isinstance(value, numeric.Real):
@@ -161,7 +163,7 @@ def _is_real(value: Any) -> bool:
 
 
 def _float(value: Any) -> float:
-    """As a `float`, infinite where that is too small."""
+    """Convert a number to a `float`, infinite where it is too large for one."""
     try:
         return float(value)
     except OverflowError:
@@ -169,7 +171,7 @@ def _float(value: Any) -> float:
 
 
 def number(wanted: str, fine: Callable[[float], bool], remedy: str = "") -> Check:
-    """A check for one real number that is `fine`, in words `wanted`; a traced one passes."""
+    """Make a check for one real number that is `fine`, in words `wanted`; a traced one passes."""
 
     def check(name: str, value: Any) -> Any:
         if not _is_real(value):
@@ -193,7 +195,7 @@ moment = number("a time, or inf for the end", lambda v: v > -math.inf)
 
 
 def positive_at_run_time(name: str, value: Any) -> Any:
-    """`positive`, and a traced number is looked at when the program runs."""
+    """Check as `positive`, and a traced number when the program runs."""
     value = positive(name, value)
     if not isinstance(value, jax.core.Tracer):
         return value
@@ -202,14 +204,14 @@ def positive_at_run_time(name: str, value: Any) -> Any:
 
 
 def final_time(name: str, value: Any) -> Any:
-    """Where a run ends: a positive time, or at an event, where it is None or inf."""
+    """Return the positive time at which a run ends; inf (or None) leaves the end to an event."""
     if value is None or (not is_traced(value) and np.ndim(value) == 0 and value == math.inf):
         return math.inf
     return positive_at_run_time(name, value)
 
 
 def within(low: float, high: float, remedy: str = "") -> Check:
-    """A check for one number in [low, high), returned as a `float`."""
+    """Make a check for one number in [low, high), returned as a `float`."""
 
     def check(name: str, value: Any) -> float:
         if not _is_real(value) or is_traced(value) or not low <= _float(value) < high:
@@ -221,7 +223,7 @@ def within(low: float, high: float, remedy: str = "") -> Check:
 
 
 def known(check: Check) -> Check:
-    """A check that passes no traced value: what decides on a program. Numbers become Python's."""
+    """Make a check that no traced value passes, for what decides on a program."""
 
     def checked_known(name: str, value: Any) -> Any:
         if is_traced(value):
@@ -234,7 +236,7 @@ def known(check: Check) -> Check:
 
 
 def whole(low: int, remedy: str = "", high: int | float = math.inf) -> Check:
-    """A check for a whole number from `low` to `high`, returned as an `int`."""
+    """Make a check for a whole number from `low` to `high`, returned as an `int`."""
     wanted = f"a whole number of {low} or more"
     if high < math.inf:
         wanted = f"a whole number from {low} to {high}"
@@ -253,28 +255,28 @@ MOST_STEPS = 2**30  # what counters of 32 bits hold with room to spare
 
 
 def step_limit(name: str, value: Any) -> int:
-    """Where a run gives up; None is the largest there is, which is none."""
+    """Return the number of steps at which a run gives up; None is the largest there is."""
     if value is None:
         return MOST_STEPS
     return whole(1, "None is no limit", MOST_STEPS)(name, value)
 
 
 def event_limit(name: str, value: Any) -> int:
-    """Room for a log, which has to fit into memory."""
+    """Return the number of events that a log has room for, if so many fit into memory."""
     value = whole(1)(name, value)
     require_memory(name, value, 32 * value, "Lower it, or watch fewer components")
     return value
 
 
 def flag(name: str, value: Any) -> bool:
-    """True or False."""
+    """Check for True or False, Python's or NumPy's; returned as a `bool`."""
     if not isinstance(value, (bool, np.bool_)):
         raise refuse(name, "True or False", value)
     return bool(value)
 
 
 def one_of(*options: Any) -> Check:
-    """A check for one of a few words, or None where that is one of them."""
+    """Make a check for one of a few words, or None where that is one of them."""
     wanted = ", ".join(f'"{o}"' if isinstance(o, str) else repr(o) for o in options[:-1])
     wanted += (" or " if wanted else "") + (
         f'"{options[-1]}"' if isinstance(options[-1], str) else repr(options[-1])
@@ -289,14 +291,14 @@ def one_of(*options: Any) -> Check:
 
 
 def text(name: str, value: Any) -> str:
-    """A string."""
+    """Check for a string."""
     if not isinstance(value, str):
         raise refuse(name, "a string", value)
     return value
 
 
 def instance(kinds: Any, wanted: str, remedy: str = "") -> Check:
-    """A check for an object of a class; a class in its place is told to be called."""
+    """Make a check for an object of a class; the class itself is answered with how to make one."""
 
     def check(name: str, value: Any) -> Any:
         if isinstance(value, kinds):
@@ -309,7 +311,7 @@ def instance(kinds: Any, wanted: str, remedy: str = "") -> Check:
 
 
 def sequence_of(check: Check, wanted: str) -> Check:
-    """A check for a sequence of what `check` passes, returned as a tuple; a single one is one."""
+    """Make a check for a sequence of what `check` passes, returned as a tuple; one item will do."""
 
     def checked_items(name: str, value: Any) -> tuple:
         if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
@@ -324,7 +326,7 @@ def sequence_of(check: Check, wanted: str) -> Check:
 
 
 def function_of(*arguments: str) -> Check:
-    """A check for a function of these, by position."""
+    """Make a check for a function that can be called with these arguments by position."""
     wanted = f"a function of ({', '.join(arguments)})"
 
     def check(name: str, value: Any) -> Any:
@@ -335,7 +337,7 @@ def function_of(*arguments: str) -> Check:
         except TypeError:
             takes = inspect.signature(value)
             raise ValueError(f"`{name}` must be {wanted}, and takes {takes}.") from None
-        except ValueError:  # built-in functions do not all tell
+        except ValueError:  # not all built-in functions have a signature
             pass
         return value
 
@@ -343,7 +345,7 @@ def function_of(*arguments: str) -> Check:
 
 
 def array(name: str, value: Any) -> Any:
-    """Real numbers of any shape, traced or not; the value as it came, and lists as arrays."""
+    """Check for real numbers of any shape, traced or not; lists are returned as arrays."""
     dtype = _dtype(name, value)
     if not (jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)):
         raise refuse(name, "an array of real numbers", value)
@@ -353,7 +355,7 @@ def array(name: str, value: Any) -> Any:
 
 
 def _dtype(name: str, value: Any) -> Any:
-    """The type of what would be an array of numbers; ragged lists and objects are none."""
+    """Return the dtype of what would be an array of numbers; ragged lists and objects are none."""
     try:
         if isinstance(value, (jax.Array, np.ndarray, np.generic)):
             return jnp.result_type(value)
@@ -365,7 +367,7 @@ def _dtype(name: str, value: Any) -> Any:
 
 
 def finite_array(name: str, value: Any) -> Any:
-    """As `array`, and none of the numbers is NaN or infinite."""
+    """Check as `array`, and that no number is NaN or infinite."""
     value = array(name, value)
     if np.ndim(value) == 0:
         return finite(name, value)
@@ -374,7 +376,7 @@ def finite_array(name: str, value: Any) -> Any:
 
 
 def floating(name: str, value: Any, exact: bool = False) -> jax.Array:
-    """Numbers as an array of float32 or float64.
+    """Return numbers as an array of float32 or float64.
 
     Whole numbers, truth values and half precision take JAX's default float; half precision is
     refused where the precision is meant to be kept (`exact`).
@@ -390,16 +392,13 @@ def floating(name: str, value: Any, exact: bool = False) -> jax.Array:
 
 
 def require_runnable(name: str, value: Any) -> None:
-    """Raise `ValueError` unless it is an array of float32 or float64; only its type is looked at.
-
-    The library's own objects hold such arrays. Those in which a tree map left others do not.
-    """
+    """Raise `ValueError` unless a value is, by its dtype, an array of float32 or float64."""
     if getattr(value, "dtype", None) not in (jnp.float32, jnp.float64):
         raise refuse(name, "an array of float32 or float64", value, "runs need one of the two")
 
 
 def require_single(name: str, axes: int, wanted: int, kind: str) -> None:
-    """Raise `ValueError` for a stack of things, one of which has so many axes."""
+    """Raise `ValueError` for a stack of things (`kind`): more axes than the `wanted` of one."""
     if axes != wanted:
         raise ValueError(
             f"`{name}` is a stack of {kind}; take one, as in jax.tree.map(lambda a: a[0], {name}), "
@@ -408,7 +407,7 @@ def require_single(name: str, axes: int, wanted: int, kind: str) -> None:
 
 
 def precision(name: str, value: Any) -> Any:
-    """float32 or float64, in any way that NumPy and JAX write them."""
+    """Check for float32 or float64, in any way that NumPy and JAX write them."""
     try:
         found = jnp.dtype(value)
     except TypeError:
@@ -419,7 +418,7 @@ def precision(name: str, value: Any) -> Any:
 
 
 def random_key(name: str, value: Any) -> Any:
-    """A key of `jax.random`, of the new kind or the old."""
+    """Check for a key of `jax.random`, of the new kind or the old."""
     dtype = getattr(value, "dtype", None)
     if dtype is not None:
         if jnp.issubdtype(dtype, jax.dtypes.prng_key) and value.ndim == 0:
@@ -431,14 +430,14 @@ def random_key(name: str, value: Any) -> Any:
 
 
 def path(name: str, value: Any) -> Any:
-    """Where a file lies."""
+    """Check for a path of a file, a string or a `pathlib.Path`."""
     if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
         raise refuse(name, "a path, as a string or a pathlib.Path", value)
     return value
 
 
 def index(name: str, value: Any) -> int:
-    """A whole number of 0 or more that counts from 0, such as a layer."""
+    """Check for a whole number of 0 or more that counts from 0, such as a layer."""
     try:
         found = operator.index(value) if not isinstance(value, (bool, np.bool_)) else -1
     except TypeError:

@@ -46,7 +46,7 @@ Kind = TypeVar("Kind", bound=type)
 CLASSES: dict[str, type] = {}
 
 
-# Results of runs: their type, the name of one, and the one of a name.
+# Results of runs: their type, a function to the name of one, and one from a name to the result.
 RESULTS: list[tuple[type, Callable[[Any], str], Callable[[Any], Any]]] = []
 
 
@@ -55,12 +55,11 @@ RENAMED: dict[type, dict[str, str]] = {}  # what files call fields that had anot
 
 
 def storable(renamed: dict[str, str] | None = None, **later: Any) -> Callable[[Kind], Kind]:
-    """Decorate a dataclass or a NamedTuple of the library: files may hold it, by its name.
+    """Decorate a dataclass or a NamedTuple of the library, so that files may hold it, by its name.
 
-    `later` are the fields that files of an earlier version lack, with what they then are;
-    `renamed` are the names in files of fields that now have another one, by that name. A class
-    with methods `_stored` and `_restored` says by them what is written for its fields, and what
-    the fields are that were so written.
+    `later` gives values to the fields that files of an earlier version lack. `renamed` maps the
+    names that all files use for some fields to the names that the class has for them. A class may
+    have two methods: `_stored` turns its fields into those that are written, `_restored` back.
     """
 
     def decorate(kind: Kind) -> Kind:
@@ -71,7 +70,7 @@ def storable(renamed: dict[str, str] | None = None, **later: Any) -> Callable[[K
 
 
 def store_results(kind: type, name_of: Callable[[Any], str], of_name: Callable[[Any], Any]) -> None:
-    """Files may hold results of runs, instances of `kind`, by their names.
+    """Let files hold results of runs, instances of `kind`, by their names.
 
     `of_name` raises `ValueError` for what is no name.
     """
@@ -79,7 +78,7 @@ def store_results(kind: type, name_of: Callable[[Any], str], of_name: Callable[[
 
 
 def encoded(value: Any, arrays: dict[str, np.ndarray], where: str) -> Node:
-    """The node of a value, its arrays put aside under names that say where they belong.
+    """Return the node of a value; its arrays go into `arrays`, named after where they belong.
 
     **Raises:** `ValueError` for what cannot be kept, naming it.
     """
@@ -125,10 +124,10 @@ def require_storable(shapes: Any, where: str) -> None:
 
 
 def decoded(node: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """The value of a node.
+    """Return the value of a node, its arrays taken from `arrays`.
 
     **Raises:** `ValueError` for what no node looks like, arrays that are not there, and classes
-    that this version does not know. Fields are of any type yet: see `check`.
+    that this version does not know. The types of fields are not checked here: see `check`.
     """
     if not isinstance(node, dict) or not node:
         raise ValueError(f"{_short(node)} is no node")
@@ -158,7 +157,7 @@ def decoded(node: Any, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _object(name: Any, nodes: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """An object as it was, so made without `__init__` and its checks."""
+    """Make an object with the fields that it had, without `__init__` and its checks."""
     if not isinstance(name, str) or name not in CLASSES:
         raise ValueError(f"the class {_short(name)} is not known")
     kind = CLASSES[name]
@@ -178,7 +177,7 @@ def _object(name: Any, nodes: Any, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _pair(item: Any, arrays: dict[str, np.ndarray]) -> tuple[Any, Any]:
-    """A key and its value."""
+    """Return a key and its value from their two nodes."""
     if not isinstance(item, list) or len(item) != 2:
         raise ValueError(f"{_short(item)} is no pair of a key and its value")
     key, value = (decoded(part, arrays) for part in item)
@@ -192,14 +191,14 @@ def _pair(item: Any, arrays: dict[str, np.ndarray]) -> tuple[Any, Any]:
 def check(value: Any, kind: Any, where: str) -> None:
     """Raise `ValueError` unless a value is what a type annotation says, fields of objects included.
 
-    Shapes that are named alike in one class must agree. What stands in a field of type Any is not
-    looked at.
+    Shapes that are named alike in one class must agree. A field of type Any may hold anything.
     """
     if not _fits(value, kind, where):
         raise ValueError(f"`{where}` is {_described(value)}, not {_name(kind)}")
 
 
 def _fits(value: Any, kind: Any, where: str) -> bool:
+    """Tell whether a value is what an annotation says; errors of its fields begin with `where`."""
     arguments = get_args(kind)
     match get_origin(kind):
         case None:
@@ -227,6 +226,7 @@ def _fits(value: Any, kind: Any, where: str) -> bool:
 
 
 def _is_a(value: Any, kind: Any) -> bool:
+    """Tell whether a value is of a class; an int passes for a float, a bool for no number."""
     if kind is float:
         return type(value) in (int, float)
     if kind is int:
@@ -235,7 +235,7 @@ def _is_a(value: Any, kind: Any) -> bool:
 
 
 def _fits_inside(value: Any, where: str) -> bool:
-    """Whether an object's fields are what its class says; says itself which one is not."""
+    """Return True if an object's fields are what its class says; else raise, naming the first."""
     if type(value) in CLASSES.values():
         hints = get_type_hints(type(value))
         with jaxtyped("context"):  # pyright: ignore
@@ -245,29 +245,32 @@ def _fits_inside(value: Any, where: str) -> bool:
 
 
 def _fields(kind: Any) -> list[str]:
-    """Names of the fields of a dataclass or a NamedTuple."""
+    """List the names of the fields of a dataclass or a NamedTuple."""
     if issubclass(kind, tuple):
         return list(kind._fields)  # pyright: ignore
     return [field.name for field in dataclasses.fields(kind)]
 
 
 def _is_plain(dtype: DTypeLike) -> bool:
-    """Whether a dtype is NumPy's own, of numbers or truth values."""
+    """Tell whether a dtype is NumPy's own, of numbers or truth values."""
     return isinstance(dtype, np.dtype) and dtype.kind in "biufc"
 
 
 def _described(value: Any) -> str:
+    """Name the type of a value, and an array's shape, for messages."""
     if isinstance(value, jax.Array):
         return f"{value.dtype}{list(value.shape)}"
     return f"a {type(value).__name__}"
 
 
 def _name(kind: Any) -> str:
+    """Write a type annotation as messages do, without the modules of its parts."""
     text = str(kind) if get_args(kind) else getattr(kind, "__name__", str(kind))
     return text.replace("jaxtyping.", "").replace("typing.", "")
 
 
 def _short(node: Any) -> str:
+    """Quote a node in at most 60 characters."""
     text = repr(node)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -276,7 +279,7 @@ FORMAT = 2
 
 
 class Stored(NamedTuple):
-    """What a file holds, the version of its format, and by which versions it was written."""
+    """Content of a file, the version of its format, and the versions by which it was written."""
 
     content: Any
     format: int
@@ -284,7 +287,7 @@ class Stored(NamedTuple):
 
 
 def require_place(name: str, path: Any) -> pathlib.Path:
-    """Where a file can be written.
+    """Return the path at which a file can be written.
 
     **Raises:** `ValueError` for anything but a path, a directory, or a folder that is not there.
     """
@@ -310,7 +313,7 @@ def write(path: pathlib.Path, content: Any) -> None:
     data = io.BytesIO()
     text = np.frombuffer(json.dumps(header).encode(), np.uint8)
     np.savez(data, header=text, **arrays)  # pyright: ignore
-    # Of the same name always, so that one which a killed process has left is written over.
+    # Always the same name, so that the next write replaces what a killed process has left.
     temporary = path.with_name(f"{path.name}.part")
     try:
         with open(temporary, "wb") as file:
@@ -323,7 +326,7 @@ def write(path: pathlib.Path, content: Any) -> None:
 
 
 def read(name: str, path: Any) -> Stored:
-    """What `write` has written, by this version or an earlier one; `name` is the argument's.
+    """Return what `write` has written, by this version or an earlier one; `name` is the argument's.
 
     **Raises:** `ValueError` for other files, damaged ones, and those of later versions;
     `FileNotFoundError` if there is none.
@@ -352,7 +355,7 @@ def read(name: str, path: Any) -> Stored:
 
 
 def _entries(name: str, place: pathlib.Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The header of a file and its arrays."""
+    """Return the header of a file and its arrays."""
     if place.exists() and not zipfile.is_zipfile(place):
         raise _damaged(name, place, "it is no archive of arrays, or cut off")
     try:
@@ -370,6 +373,7 @@ def _entries(name: str, place: pathlib.Path) -> tuple[dict[str, Any], dict[str, 
 
 
 def _damaged(name: str, path: PathLike, why: str) -> ValueError:
+    """Return the error for a file that cannot be read, which says why."""
     why = " ".join(why.split())
     return ValueError(
         f"`{name}` = {os.fspath(path)!r} was not written by flowlin, or is damaged: {why}. Give "
@@ -379,7 +383,7 @@ def _damaged(name: str, path: PathLike, why: str) -> ValueError:
 
 @contextlib.contextmanager
 def naming(name: str, path: PathLike) -> Iterator[None]:
-    """Errors within say in which file something is wrong."""
+    """Let errors that are raised within say which file is damaged."""
     try:
         yield
     except (ValueError, RecursionError) as error:
@@ -395,7 +399,7 @@ Row = dict[str, Cell]
 class GrowingTable:
     """A CSV file: a header, and a row for every result, written at once and kept by the disk.
 
-    A row that a killed process has left half written is none, and is cut off before the next one.
+    A row that a killed process has left half written is cut off before the next one is written.
     Numbers are read as they were written, to the last bit.
 
     - `name`: of the argument that says where it lies.
@@ -445,12 +449,14 @@ class GrowingTable:
             raise self._other([*first, "...", *last])
 
     def _other(self, wanted: list[str]) -> ValueError:
+        """Return the error for columns that are not the table's."""
         return ValueError(
             f"`{self.name}` = {str(self.place)!r} is a table of {', '.join(self.columns or [])}, "
             f"and the rows to write have {', '.join(wanted)}; choose another file."
         )
 
     def _read(self) -> None:
+        """Read the header and the whole rows, and note where they end."""
         data = self.place.read_bytes()
         self._whole = data.rfind(b"\n") + 1
         try:
@@ -465,6 +471,7 @@ class GrowingTable:
         self.rows = [dict(zip(self.columns, map(_parsed, row), strict=True)) for row in found[1:]]
 
     def _damaged(self, why: str) -> ValueError:
+        """Return the error for a file that is no table of results, which says why."""
         return ValueError(
             f"`{self.name}` = {str(self.place)!r} is no table of results ({why}); choose another "
             "file, or remove it."
@@ -476,7 +483,7 @@ def _is_number(cell: Cell) -> bool:
 
 
 def _parsed(text: str) -> Cell:
-    """A number or a truth value where it reads as one."""
+    """Read a cell as a number or a truth value, where it is one."""
     if text in ("True", "False"):
         return text == "True"
     for kind in (int, float):

@@ -1,4 +1,4 @@
-"""How objects print: a few lines of text, or a small table in notebooks."""
+"""Printing of objects: a few lines of text, or a small table in notebooks."""
 
 import html
 import textwrap
@@ -14,6 +14,7 @@ from flowlin._tools.arguments import checked, positive, refuse
 
 
 def times_of(times: np.ndarray) -> str:
+    """Write how many times there are, and the first and the last."""
     if not len(times):
         return "no time"
     return f"{plural(len(times), 'time')} from {number(times[0])} to {number(times[-1])}"
@@ -26,7 +27,7 @@ ADVICE = 200  # of what happened, why, and what to do about it
 
 
 class Summary(NamedTuple):
-    """What an object prints: a title, and rows of cells of which the first is a label.
+    """The text that an object prints: a title, and rows of cells, the first of which is a label.
 
     Rows of equally many cells are aligned. An `inline` summary is one line of text,
     `title(cell, cell, ...)`, without the labels; in notebooks it is a table as well.
@@ -42,6 +43,7 @@ class Summary(NamedTuple):
         return "\n".join([self.title, *self._lines()])
 
     def _lines(self) -> list[str]:
+        """Lay out the rows as lines of at most 100 characters, equal columns aligned."""
         columns: dict[int, list[int]] = {}
         for row in self.rows:
             widths = columns.setdefault(len(row), [0] * len(row))
@@ -59,7 +61,7 @@ class Summary(NamedTuple):
         return lines
 
     def html(self) -> str:
-        """A table whose caption is the title; every cell is escaped."""
+        """Write an HTML table whose caption is the title; every cell is escaped."""
         columns = max((len(row) for row in self.rows), default=1)
         lines = [_html_row(row, columns) for row in self.rows]
         caption = f"<caption>{html.escape(self.title)}</caption>"
@@ -67,7 +69,7 @@ class Summary(NamedTuple):
 
 
 def _html_row(row: tuple[str, ...], columns: int) -> str:
-    """One row, whose last cell fills it up."""
+    """Write one row of an HTML table; the last cell spans the columns that are left."""
     left = 'style="text-align: left"'
     cells = [f"<th {left}>{html.escape(row[0])}</th>"]
     for k, cell in enumerate(row[1:], start=2):
@@ -77,7 +79,7 @@ def _html_row(row: tuple[str, ...], columns: int) -> str:
 
 
 def shown(describe: Callable[[Any], Summary]) -> Callable[[C], C]:
-    """Class decorator: objects print what `describe` says of them.
+    """Decorate a class, so that its objects print what `describe` says of them.
 
     Inside tree maps and other people's transformations a field may hold anything; an object that
     cannot be described prints as Equinox would print it.
@@ -103,14 +105,14 @@ def shown(describe: Callable[[Any], Summary]) -> Callable[[C], C]:
 
 
 def _plain(thing: Any) -> str:
-    """The fields of a dataclass with its arrays' shapes; no more than the type of others."""
+    """Write the fields of a dataclass with its arrays' shapes; no more than the type of others."""
     if hasattr(thing, "__dataclass_fields__"):
         return eqx.tree_pformat(thing, struct_as_array=True)
     return object.__repr__(thing)
 
 
 def known(array: Any, dimensions: int) -> np.ndarray | None:
-    """The numbers of an array of so many dimensions; None for tracers, stacks and other things."""
+    """Return the numbers of an array of so many axes; None for tracers, stacks, other things."""
     if isinstance(array, jax.core.Tracer):
         return None
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
@@ -122,7 +124,7 @@ def known(array: Any, dimensions: int) -> np.ndarray | None:
 
 
 def number(value: Any, digits: int = 6) -> str:
-    """A number to so many digits; of anything else its type and shape, such as `f64[5]`."""
+    """Write a number to so many digits; of anything else its type and shape, such as `f64[5]`."""
     found = known(value, 0)
     if found is None:
         return eqx.tree_pformat(value, struct_as_array=True)
@@ -130,7 +132,7 @@ def number(value: Any, digits: int = 6) -> str:
 
 
 def span(values: Any) -> str:
-    """The range of some numbers, `low to high`, without those that are NaN."""
+    """Write the range of some numbers, `low to high`, without those that are NaN."""
     values = np.asarray(values)
     values = values[~np.isnan(values)]
     if not len(values):
@@ -140,7 +142,7 @@ def span(values: Any) -> str:
 
 
 def first(values: Any, digits: int = 6, most: int = 6) -> str:
-    """The first of some numbers (K,)."""
+    """Write the first `most` of some numbers (K,), with commas."""
     found = known(values, 1)
     if found is None:
         return number(values)
@@ -149,13 +151,13 @@ def first(values: Any, digits: int = 6, most: int = 6) -> str:
 
 
 def clipped(words: Any, longest: int = LONGEST) -> str:
-    """A user's words in one line, cut where they are long."""
+    """Write a user's words in one line, cut where they are long."""
     line = " ".join(str(words).split())
     return line if len(line) <= longest else f"{line[: longest - 3]}..."
 
 
 def plural(count: int, thing: str) -> str:
-    """`1 run`, `2 runs`."""
+    """Write a count with what is counted: `1 run`, `2 runs`."""
     return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
@@ -163,7 +165,7 @@ def plural(count: int, thing: str) -> str:
 
 
 def _stream(name: str, value: Any) -> Any:
-    """Something that lines can be written to."""
+    """Check for something that lines can be written to, or None."""
     if value is not None and not (hasattr(value, "write") and hasattr(value, "flush")):
         raise refuse(name, "None or an open text file", value, "open('run.log', 'a') makes one")
     return value
@@ -189,14 +191,14 @@ Progress = bool | LogProgress
 
 
 def bar_or_lines(name: str, value: Any) -> Any:
-    """Whether there is a bar or lines of a log."""
+    """Check for a way to show progress: True for a bar, False for none, or lines of a log."""
     if not isinstance(value, (bool, LogProgress)):
         raise refuse(name, "True, False or fl.LogProgress()", value)
     return value
 
 
 def tqdm_bar(total: int | float | None, **options: Any) -> Any:
-    """A tqdm bar, silent where standard error is not a terminal.
+    """Return a tqdm bar, silent where standard error is not a terminal.
 
     **Raises:** `ImportError` if tqdm is missing, saying how to get it.
     """

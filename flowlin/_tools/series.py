@@ -1,4 +1,4 @@
-"""A bracketing root find that is cheap, robust and blind to derivatives."""
+"""A bracketing root find, and Chebyshev series that certify how many roots there are."""
 
 import functools
 from collections.abc import Callable
@@ -18,7 +18,7 @@ def bracketed_root(
     tolerance: ArrayLike,
     known: Array | tuple[Array, Array] | None = None,
 ) -> tuple[Array, Array]:
-    """Bracket of a sign change of `f` no wider than `tolerance`, by the ITP method.
+    """Shrink a bracket of a sign change of `f` to a width of `tolerance`, by the ITP method.
 
     Interpolate, truncate, project (Oliveira and Takahashi, ACM Trans. Math. Softw. 2021): the
     secant point, pulled towards the midpoint so that the worst case is bisection's. `upward` says
@@ -84,24 +84,24 @@ def bracketed_root(
 
 @functools.cache
 def nodes(count: int) -> np.ndarray:
-    """Chebyshev-Lobatto points in [-1, 1], ascending, both ends included."""
+    """Return the Chebyshev-Lobatto points in [-1, 1], (count,), ascending, both ends included."""
     return -np.cos(np.pi * np.arange(count) / (count - 1))
 
 
 @functools.cache
 def fitting(count: int, degree: int, first: int = 0) -> np.ndarray:
-    """Coefficients (degree + 1) from values at `nodes(count)[first:]`: a matrix."""
+    """Return the matrix from values at `nodes(count)[first:]` to coefficients (degree + 1)."""
     return np.linalg.pinv(chebyshev.chebvander(nodes(count)[first:], degree))
 
 
 @functools.cache
 def slopes(degree: int) -> np.ndarray:
-    """The derivative's coefficients from a polynomial's: a matrix (degree, degree + 1)."""
+    """Return the matrix (degree, degree + 1) from a polynomial's coefficients to its slope's."""
     return chebyshev.chebder(np.eye(degree + 1))
 
 
 def restricted(coefficients: Float[Array, "n ..."], low: Array, high: Array) -> Array:
-    """Coefficients (n, ...) of the same polynomials on the part [low, high] of [0, 1]."""
+    """Return coefficients (n, ...) of the same polynomials on the part [low, high] of [0, 1]."""
     count = coefficients.shape[0]
     return jnp.tensordot(
         jnp.asarray(fitting(count, count - 1), coefficients.dtype),
@@ -111,7 +111,7 @@ def restricted(coefficients: Float[Array, "n ..."], low: Array, high: Array) -> 
 
 
 def evaluated(coefficients: Array, low: Array, high: Array, count: int) -> Array:
-    """Values (count, ...) at the nodes of the part [low, high] of [0, 1]."""
+    """Evaluate polynomials at the nodes of the part [low, high] of [0, 1]: values (count, ...)."""
     at = jnp.asarray(1 + nodes(count))
     x = 2 * (low.astype(at.dtype) + (high - low).astype(at.dtype) * at / 2) - 1
     angle = jnp.arccos(jnp.clip(x, -1, 1))[:, None]
@@ -120,12 +120,12 @@ def evaluated(coefficients: Array, low: Array, high: Array, count: int) -> Array
 
 
 def magnitude(coefficients: Float[Array, "n ..."]) -> Array:
-    """The sum of |c_k| but for the first: how far a polynomial strays from c_0."""
+    """Add up |c_k| but for the first: a bound on how far a polynomial strays from c_0."""
     return jnp.sum(jnp.abs(coefficients[1:]), axis=0)
 
 
 def monotone(coefficients: Float[Array, "n ..."], error: Array) -> tuple[Array, Array]:
-    """Whether what is within `error` of the polynomials certainly rises, or certainly falls.
+    """Tell whether all functions within `error` of the polynomials rise, and whether they all fall.
 
     The error's derivative is bounded as that of a polynomial of the same degree would be by
     Markov's inequality.
@@ -139,7 +139,7 @@ def monotone(coefficients: Float[Array, "n ..."], error: Array) -> tuple[Array, 
 def looked_at(
     values: Float[Array, "n C"], factor: float
 ) -> tuple[Bool[Array, " C"], Bool[Array, " C"], Bool[Array, " C"]]:
-    """Whether functions with these values at the nodes certainly have no root, or but one.
+    """Certify, from their values at the nodes, which functions have no root, and which at most one.
 
     What is beyond the interpolating polynomial is taken to be less than `factor` times the
     largest of the upper half of the coefficients: 0 for what is a polynomial. That is safe where

@@ -14,7 +14,7 @@ from flowlin._tools.arguments import shown
 
 @contextlib.contextmanager
 def calling(what: str, remedy: str = "mend the function") -> Iterator[None]:
-    """Whatever a user's own function raises within is told as a `ValueError`: `what` fails."""
+    """Turn whatever a user's own function raises within into a `ValueError` that says `what`."""
     try:
         yield
     except Exception as error:
@@ -26,7 +26,9 @@ def calling(what: str, remedy: str = "mend the function") -> Iterator[None]:
 
 
 def returned(what: str, function: Callable[..., Any], *args: Any) -> Any:
-    """Shapes and types of what a user's function returns, checked as `recordable`.
+    """Return the shapes and types of what a user's function returns, without running it.
+
+    They are checked as `recordable` checks values.
 
     **Raises:** `ValueError` for a function that fails, too.
     """
@@ -36,7 +38,7 @@ def returned(what: str, function: Callable[..., Any], *args: Any) -> Any:
 
 
 def recordable(what: str, value: Any) -> Any:
-    """What a user's function returned: numbers, arrays, trees of them.
+    """Return what a user's function gave, if it is numbers, arrays, or a tree of them.
 
     **Raises:** `ValueError` for something else, or nothing.
     """
@@ -52,6 +54,7 @@ def recordable(what: str, value: Any) -> Any:
 
 
 def _is_recordable(leaf: Any) -> bool:
+    """Tell whether a leaf is a number, a truth value, or an array of either."""
     dtype = getattr(leaf, "dtype", None)
     if dtype is None:
         return isinstance(leaf, (bool, int, float))

@@ -1,4 +1,4 @@
-"""What a run needs of whatever flows: a function of its inputs, and arrays that move."""
+"""The abstract model that a run trains: a function of one sample, and arrays that move."""
 
 import abc
 from typing import Any, TypeVar
@@ -28,25 +28,25 @@ class AbstractModel(eqx.Module):
     @property
     @abc.abstractmethod
     def module(self) -> Any:
-        """The user's own object: what a run hands out, and calls observables with."""
+        """The user's own object, which a run hands out and calls observables with."""
 
     @property
     @abc.abstractmethod
     def kind(self) -> str:
-        """What it is but for its arrays, in words that another process says too."""
+        """A name for all of the model but its arrays, the same in every process."""
 
     @property
     @abc.abstractmethod
     def parameters(self) -> PyTree:
-        """The arrays that can be trained, in a tree."""
+        """The arrays that can be trained, as a tree."""
 
     @abc.abstractmethod
     def parameters_of(self, module: Any) -> PyTree:
-        """The same arrays of another object like `module`; None where that has none."""
+        """Return the same arrays of another object like `module`, with None for those it lacks."""
 
     @abc.abstractmethod
     def with_parameters(self: M, parameters: PyTree) -> M:
-        """The same model with other parameters; those that are None stay."""
+        """Return the same model with other parameters; those that are None stay."""
 
     @property
     @abc.abstractmethod
@@ -61,16 +61,17 @@ class AbstractModel(eqx.Module):
     @property
     @abc.abstractmethod
     def owners(self) -> list[tuple[str, int | None]]:
-        """Of each parameter array, in the order of the leaves: whose numbers it holds.
+        """Owner of each parameter array, in the order of the leaves: whose numbers it holds.
 
-        A name of units, and the axis along which they lie; None where all are one owner's. A hidden
-        unit owns what comes in, its bias, and in the last hidden layer what goes out.
+        An owner is a layer of units (by name) with the axis along which they lie; the axis is None
+        where one owner has the whole array. A hidden unit owns its incoming weights, its bias, and
+        in the last hidden layer its outgoing weights.
         """
 
     @property
     @abc.abstractmethod
     def about_kinks(self) -> tuple[str, str]:
-        """What `flow.stats` says of the kinks of a model without a policy for them, and why."""
+        """A word and a reason for `flow.stats`: the kinks of a model without a policy for them."""
 
     @property
     @abc.abstractmethod
@@ -79,51 +80,54 @@ class AbstractModel(eqx.Module):
 
     @abc.abstractmethod
     def with_sample_gates(self: M, gates: tuple[Array | None, ...]) -> M:
-        """The same model with these in place of `sample_gates`, for other samples."""
+        """Return the same model with these in place of `sample_gates`, for other samples."""
 
     @abc.abstractmethod
     def outputs(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N_out"]:
-        """Outputs for all samples at once."""
+        """Compute the outputs for all samples at once."""
 
     @abc.abstractmethod
     def rounded(
         self, x: Float[Array, "P N_in"], width: ArrayLike | None, product: Product
     ) -> Float[Array, "P N_out"]:
-        """Outputs, h W^T by a `product` of h and W; kinks rounded off over a width, if any."""
+        """Compute the outputs with kinks rounded off over a width, if any.
+
+        A `product` of h (P, N) and W (M, N) gives h W^T.
+        """
 
     @abc.abstractmethod
     def held(self, task: Task) -> int:
-        """How many numbers per sample of a task a forward pass holds at once, about."""
+        """Estimate how many numbers per sample of a task a forward pass holds at once."""
 
     @abc.abstractmethod
     def require_fit(self, task: Task) -> None:
-        """Raise `ValueError` unless it takes the task's inputs and gives its outputs."""
+        """Raise `ValueError` unless the model takes the task's inputs and gives its outputs."""
 
     @abc.abstractmethod
     def time_constants(self, tau: Array) -> PyTree:
-        """One per parameter array, for one of all, or one per layer (L,).
+        """Spread tau over the parameter arrays: one number for all, or one per layer (L,).
 
         **Raises:** `ValueError` for a number of them that does not go with the layers.
         """
 
     @abc.abstractmethod
     def packed(self, parameters: PyTree) -> Any:
-        """Parameters, some of them None, as a file holds them."""
+        """Return parameters, some of them None, in the form that a file holds."""
 
     @abc.abstractmethod
     def unpacked(self, stored: Any) -> PyTree:
-        """Parameters that were so packed."""
+        """Return the parameters that `packed` has put into the form of a file."""
 
     @abc.abstractmethod
     def restored(self, stored: "AbstractModel", name: str) -> "AbstractModel":
-        """The model of a file, which is of this one's kind; `name` is this one's argument.
+        """Return the model of a file, which is of this one's kind; `name` is this one's argument.
 
         **Raises:** `ValueError` where shapes or precisions differ, naming which.
         """
 
 
 def trained(model: AbstractModel, trainable: Any) -> tuple[bool, ...] | None:
-    """Which of a model's parameter arrays a filter spec says are trained; None for all.
+    """Tell which of a model's parameter arrays a filter spec trains; None for all.
 
     **Arguments:** `trainable` as for `gradient_flow`: None, a tree of truth values, or a function
     of a leaf, as `eqx.partition` takes them. What cannot be trained is not, whatever it says.
@@ -149,7 +153,7 @@ def trained(model: AbstractModel, trainable: Any) -> tuple[bool, ...] | None:
 
 
 def _spec(name: str, value: Any) -> Any:
-    """A filter spec, as far as it can be told without the network."""
+    """Check a filter spec, as far as that can be done without the network."""
     leaves = jax.tree_util.tree_flatten_with_path(value)[0]
     if not leaves:
         wanted = "a function of a leaf, or a tree of truth values like the network"
@@ -166,7 +170,7 @@ WORDS["trainable"] = _spec
 
 
 def moving(parameters: PyTree, trained: tuple[bool, ...] | None) -> PyTree:
-    """A tree like the parameters with None in place of what is not trained."""
+    """Return a tree like the parameters, with None in place of what is not trained."""
     if trained is None:
         return parameters
     leaves, structure = jax.tree.flatten(parameters)
@@ -178,7 +182,7 @@ def moving(parameters: PyTree, trained: tuple[bool, ...] | None) -> PyTree:
 
 
 def inputs(name: str, value: Any) -> Any:
-    """An array of inputs; as for JAX, a list is none."""
+    """Check for an array of inputs; as for JAX, a list is none."""
     if not isinstance(value, (jax.Array, np.ndarray)):
         raise refuse(name, "an array", value, f"pass jnp.asarray({name})")
     return array(name, value)
@@ -199,7 +203,7 @@ def require_inputs(network: Any, x: Array, name: str = "x", axes: int = 2) -> No
 
 
 def require_one(network: Any, name: str = "network") -> None:
-    """Raise `ValueError` for a stack of networks, or one without arrays."""
+    """Raise `ValueError` for a stack of networks, or for one without arrays."""
     axes = getattr(network.weights[0], "ndim", None)
     if axes is None:
         raise ValueError(f"`{name}` holds no arrays; pass one whose weights and biases are there.")
@@ -236,7 +240,7 @@ O = TypeVar("O", bound="AbstractOwn")  # noqa: E741
 
 
 class AbstractOwn(AbstractModel):
-    """A tree of weights, one of biases, and the constant c in front of the biases."""
+    """Base of flowlin's own networks: weights, biases, and the constant c in front of biases."""
 
     weights: AbstractVar[Any]
     biases: AbstractVar[Any]
@@ -254,37 +258,37 @@ class AbstractOwn(AbstractModel):
 
     @property
     def parameters(self) -> Parameters:
-        """What is trained: the weights and the biases."""
+        """The weights and the biases, which are trained."""
         return self.weights, self.biases
 
     def parameters_of(self, module: "AbstractOwn") -> Parameters:
-        """Its weights and biases."""
+        """Return the weights and biases of another network."""
         return module.parameters
 
     def with_parameters(self: O, parameters: Parameters) -> O:
-        """The same network with other weights and biases; those that are None stay."""
+        """Return the same network with other weights and biases; those that are None stay."""
         weights, biases = eqx.combine(as_tree(parameters), self.parameters)
         return copied(self, weights=weights, biases=biases)
 
     @checked
     def astype(self: O, dtype: DTypeLike) -> O:
-        """The same network in another floating-point precision, float32 or float64."""
+        """Return the same network in another floating-point precision, float32 or float64."""
         return jax.tree.map(lambda array: array.astype(dtype), self)
 
     @property
     def about_kinks(self) -> tuple[str, str]:
-        """There are none, but for ReLU networks, which have a policy."""
+        """No kinks; ReLU networks, which have some, always have a policy for them."""
         return "none", "the network has no kinks"
 
     def packed(self, parameters: Parameters) -> Parameters:
-        """As they are."""
+        """Return the parameters as they are."""
         return parameters
 
     def unpacked(self, stored: Parameters) -> Parameters:
-        """As they are."""
+        """Return the parameters as they are."""
         return stored
 
     def restored(self, stored: AbstractModel, name: str) -> AbstractModel:
-        """What the file holds, which needs nothing of this one but to be of its kind."""
+        """Return the file's network, which needs nothing of this one but to be of its kind."""
         require_alike(self, stored, name)
         return stored

@@ -19,7 +19,7 @@ from flowlin.tasks.task import Task
 
 
 def _gates(value: Any) -> Array:
-    """Gates (P, M)."""
+    """Check for gates (P, M)."""
     found = floating("gates", value)
     if found.ndim != 2 or 0 in found.shape:
         raise refuse("gates", "an array (P, M), one row of M gates per sample", value)
@@ -84,7 +84,7 @@ class GloballyGatedNetwork(AbstractLayered):
         bias_strength: float = 1.0,
         key: PRNGKeyArray,
     ) -> "GloballyGatedNetwork":
-        """Weights and biases i.i.d. normal; other arguments as in `ReLUNetwork.init`.
+        """Draw weights and biases i.i.d. normal; other arguments as in `ReLUNetwork.init`.
 
         `gates` are an array (P, M), or a function of the inputs, as `fl.HalfSpaces` is one.
 
@@ -100,7 +100,7 @@ class GloballyGatedNetwork(AbstractLayered):
         return cls(weights, biases, bias_strength, gates=gates)
 
     def activation(self, layer: int, z: Float[Array, "P H"]) -> Float[Array, "P MH"]:
-        """What the next layer's matrices take: M copies of h, each times its gate."""
+        """Return the inputs of the next layer's matrices: M copies of h, each times its gate."""
         del layer
         if len(self.gates) != len(z):
             raise ValueError(
@@ -110,13 +110,13 @@ class GloballyGatedNetwork(AbstractLayered):
         return (self.gates[:, :, None] * z[:, None, :]).reshape(len(z), -1)
 
     def rounded_activation(self, width: ArrayLike | None) -> Activation:
-        """Its own: there are no kinks."""
+        """Return the activation itself, which has no kinks."""
         del width
         return self.activation
 
     @checked(x=inputs)
     def outputs(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N_out"]:
-        """Outputs for all samples at once.
+        """Compute the outputs for all samples at once.
 
         **Raises:** `ValueError` for other inputs, or another number of samples than the gates'.
         """
@@ -125,14 +125,14 @@ class GloballyGatedNetwork(AbstractLayered):
 
     @checked(x=inputs, gates=None)
     def __call__(self, x: Float[Array, " N_in"], gates: Any = None) -> Float[Array, " N_out"]:
-        """Output of one sample, with its `gates` (M,) in place of the network's own."""
+        """Compute one sample's output, with its `gates` (M,) in place of the network's own."""
         require_inputs(self, x, axes=1)
         network = self if gates is None else self.with_gates(array("gates", gates)[None])
         return network.outputs(x[None])[0]
 
     @checked(gates=None)
     def with_gates(self, gates: Any) -> "GloballyGatedNetwork":
-        """The same network with gates (P, M) of other samples, such as those of a test set."""
+        """Return the network with gates (P, M) of other samples, such as those of a test set."""
         found = _gates(gates).astype(self.dtype)
         if found.shape[1] != self.gates.shape[1]:
             wanted = f"an array (P, {self.gates.shape[1]}), one column per gate"
@@ -145,7 +145,7 @@ class GloballyGatedNetwork(AbstractLayered):
         return (self.gates,)
 
     def with_sample_gates(self, gates: tuple[Array | None, ...]) -> "GloballyGatedNetwork":
-        """The same network with these in place of `sample_gates`."""
+        """Return the same network with these in place of `sample_gates`."""
         (own,) = gates
         return self if own is None else eqx.tree_at(lambda network: network.gates, self, own)
 
@@ -154,14 +154,14 @@ class GloballyGatedNetwork(AbstractLayered):
 
 
 def _summary(found: Any) -> Summary:
-    """How many gates, of how many inputs."""
+    """Summarise gates of inputs: how many there are, and of how many inputs."""
     gates, inputs = (found.normals if hasattr(found, "normals") else found.centres).shape
     rows = [("gates", f"{gates} gates"), ("inputs", f"{inputs} inputs")]
     return Summary(type(found).__name__, rows, inline=True)
 
 
 def _rows(x: Any, inputs: int) -> Array:
-    """Inputs (P, N_in)."""
+    """Check for inputs (P, N_in)."""
     if jnp.ndim(x) != 2 or jnp.shape(x)[1] != inputs:
         wanted = f"(P, {inputs}), one row per sample"
         raise ValueError(f"`x` must have shape {wanted}, got {jnp.shape(x)}.")
@@ -169,6 +169,7 @@ def _rows(x: Any, inputs: int) -> Array:
 
 
 def _matrix(name: str, value: Any) -> Array:
+    """Check for a finite matrix (M, N_in)."""
     found = floating(name, value)
     if found.ndim != 2 or 0 in found.shape:
         raise ValueError(f"`{name}` must be a matrix (M, N_in), got shape {found.shape}.")
@@ -205,13 +206,13 @@ class HalfSpaces(eqx.Module):
     @staticmethod
     @checked(number=whole(1))
     def random(task: Task, number: int, *, key: PRNGKeyArray) -> "HalfSpaces":
-        """So many, with normals i.i.d. standard normal, through the mean of the task's inputs."""
+        """Draw so many normals i.i.d. standard normal; the planes go through the inputs' mean."""
         normals = jax.random.normal(key, (number, task.inputs), task.x.dtype)
         return HalfSpaces(normals, normals @ jnp.mean(task.x, axis=0))
 
     @checked(x=array)
     def __call__(self, x: Float[Array, "P N_in"]) -> Float[Array, "P M"]:
-        """The gates of these inputs."""
+        """Return the gates (P, M) of inputs (P, N_in)."""
         x = _rows(x, self.normals.shape[1])
         return (x @ self.normals.T > self.thresholds[None]).astype(self.normals.dtype)
 
@@ -234,7 +235,7 @@ class Clusters(eqx.Module):
     @staticmethod
     @checked(number=whole(1), seed=whole(0))
     def of(task: Task, number: int, *, seed: int = 0) -> "Clusters":
-        """So many clusters of the task's inputs, by scikit-learn's k-means.
+        """Find so many clusters of the task's inputs, by scikit-learn's k-means.
 
         **Raises:** `ImportError` without scikit-learn; `ValueError` for more clusters than samples.
         """
@@ -253,7 +254,7 @@ class Clusters(eqx.Module):
 
     @checked(x=array)
     def __call__(self, x: Float[Array, "P N_in"]) -> Float[Array, "P M"]:
-        """The gates of these inputs."""
+        """Return the gates (P, M) of inputs (P, N_in)."""
         x = _rows(x, self.centres.shape[1])
         # |x|^2 is the same for all centres.
         far = jnp.sum(self.centres**2, axis=1)[None] - 2 * x @ self.centres.T

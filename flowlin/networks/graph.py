@@ -33,7 +33,7 @@ from flowlin.tasks.task import Task
 
 
 def graph(found: Any) -> Summary:
-    """Kind, nodes and edges, what has gates and biases, number of parameters, precision."""
+    """Summarise a graph: nodes and edges, gates, biases, number of parameters, precision."""
     stack = found.bias_strength.shape
     edges = [f"{a} -> {b}" for a in found.order for c, b in found.weights if c == a]
     rows = [("edges", ", ".join(edges) if len(edges) <= 6 else plural(len(edges), "edge"))]
@@ -65,7 +65,7 @@ G = TypeVar("G", bound="AbstractGraph")
 
 
 class AbstractGraph(AbstractOwn):
-    r"""What flows along the edges of an acyclic graph, with gates on nodes and edges.
+    r"""Network on an acyclic graph, with gates on nodes and edges.
 
     $h_v = g_v (\sum_{e \to v} g_e W_e h_{s(e)} + c\, b_v)$; a source has columns of x in the place
     of the bracket, and the sinks' h are the columns of y. Dictionaries are in the order of their
@@ -82,15 +82,15 @@ class AbstractGraph(AbstractOwn):
 
     @abc.abstractmethod
     def _through(self, h: Float[Array, "P N_from"], w: Array, product: Product) -> Array:
-        """What an edge with these weights makes of an activation, by a `product` of h and W."""
+        """Apply an edge's weights to an activation, by a `product` of h and W."""
 
     @abc.abstractmethod
     def _product(self, pathway: Pathway) -> Array:
-        """The product of the weights along a pathway of its own."""
+        """Return the product of the weights along a pathway of its own."""
 
     @checked(pathway=None)
     def product(self, pathway: Pathway) -> Array:
-        """The product of the weights along a pathway, (N_sink, N_source); of a stack one each.
+        """Return the product of weights along a pathway, (N_sink, N_source); of a stack one each.
 
         In the runs of a race, whose weights are mode strengths, (K,).
 
@@ -120,13 +120,13 @@ class AbstractGraph(AbstractOwn):
         return gates[0].shape[-1] if gates else None
 
     def gate(self, name: str | Edge) -> Array | None:
-        """The gate (P,) of a node or an edge; None where it has none and is one."""
+        """Return the gate (P,) of a node or an edge; None where it has none and is one."""
         found = self.node_gates if isinstance(name, str) else self.edge_gates
         return found.get(name)  # pyright: ignore
 
     @checked(x=array)
     def activations(self, x: Float[Array, "P N_in"]) -> dict[str, Float[Array, "P N"]]:
-        """Activations h of all nodes.
+        """Compute the activations h of all nodes.
 
         **Raises:** `ValueError` for other inputs, or another number of samples than the gates'.
         """
@@ -134,7 +134,7 @@ class AbstractGraph(AbstractOwn):
         return self._activations(x, plain)
 
     def _activations(self, x: Array, product: Product) -> dict[str, Array]:
-        """Activations, with h W^T by a `product` of h and W."""
+        """Compute the activations of all nodes, with h W^T by a `product` of h and W."""
         self._require_rows(x)
         found = {node: self._gated(node, x[:, a:b]) for node, a, b in self.sources}
         for node in self.order:
@@ -143,7 +143,7 @@ class AbstractGraph(AbstractOwn):
         return found
 
     def _into(self, node: str, found: Mapping[str, Array], product: Product) -> Array:
-        """The bracket of a node that edges go into."""
+        """Add up what comes along the edges into a node, and its bias."""
         total: Any = 0.0
         for edge, w in self.weights.items():
             if edge[1] == node:
@@ -153,11 +153,12 @@ class AbstractGraph(AbstractOwn):
         return total + (self.bias_strength * self.biases[node])[None]
 
     def _gated(self, name: str | Edge, h: Array) -> Array:
+        """Multiply an activation by the gate of a node or an edge, if it has one."""
         gate = self.gate(name)
         return h if gate is None else gate[:, None] * h
 
     def _require_rows(self, x: Array) -> None:
-        """Raise `ValueError` for gates of other samples than these."""
+        """Raise `ValueError` where the gates are for another number of samples."""
         rows = self.gated_samples
         if rows is not None and rows != x.shape[0]:
             raise ValueError(
@@ -177,14 +178,14 @@ class AbstractGraph(AbstractOwn):
     def rounded(
         self, x: Float[Array, "P N_in"], width: ArrayLike | None, product: Product
     ) -> Float[Array, "P N_out"]:
-        """Outputs, with h W^T by a `product` of h and W; there are no kinks to round off."""
+        """Compute the outputs, h W^T by a `product` of h and W; there are no kinks to round off."""
         del width
         found = self._activations(x, product)
         return jnp.concatenate([found[node] for node, _, _ in self.sinks], axis=1)
 
     @checked(x=array)
     def outputs(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N_out"]:
-        """Outputs for all samples at once, with the network's gates.
+        """Compute the outputs for all samples at once, with the network's gates.
 
         **Raises:** `ValueError` for other inputs, or another number of samples than the gates'.
         """
@@ -193,7 +194,7 @@ class AbstractGraph(AbstractOwn):
 
     @checked(x=array, gates=None)
     def __call__(self, x: Float[Array, " N_in"], gates: Any = None) -> Float[Array, " N_out"]:
-        """Output of one sample.
+        """Compute the output of one sample.
 
         `gates`, a number by the name of each node and edge that has a gate, as in
         `{"a": 1.0, ("a", "out"): 0.0}`, replaces the network's own and is required where it has
@@ -205,7 +206,7 @@ class AbstractGraph(AbstractOwn):
         return self._of_sample(gates).outputs(x[None])[0]
 
     def _of_sample(self: G, given: Any) -> G:
-        """The same network with one sample's gates."""
+        """Return the same network with one sample's gates."""
         given = graph_parts.mapping("gates", given, "a number by the name of each gate")
         names = [*self.node_gates, *self.edge_gates]
         if set(given) != set(names):
@@ -230,7 +231,7 @@ class AbstractGraph(AbstractOwn):
 
     @property
     def hidden(self) -> tuple[int, ...]:
-        """None that stand in layers."""
+        """No widths, since no units stand in layers."""
         return ()
 
     @property
@@ -239,7 +240,7 @@ class AbstractGraph(AbstractOwn):
         return (*self.node_gates.values(), *self.edge_gates.values())
 
     def with_sample_gates(self: G, gates: tuple[Array | None, ...]) -> G:
-        """The same network with these in place of `sample_gates`."""
+        """Return the same network with these in place of `sample_gates`."""
         count = len(self.node_gates)
         nodes = dict(zip(self.node_gates, gates[:count], strict=True))
         edges = dict(zip(self.edge_gates, gates[count:], strict=True))
@@ -248,7 +249,7 @@ class AbstractGraph(AbstractOwn):
     def require_fit(self, task: Task) -> None:
         """Raise `ValueError` unless it takes the task's inputs and samples, and gives its outputs.
 
-        Gates of another number of samples than the task's are told here, before a run.
+        Gates for another number of samples than the task's raise here, before a run.
         """
         require_one(self)
         takes, gives = self.sources[-1][-1], self.sinks[-1][-1]
@@ -260,7 +261,7 @@ class AbstractGraph(AbstractOwn):
         self._require_rows(task.x)
 
     def time_constants(self, tau: Array) -> Parameters:
-        """One for all arrays."""
+        """Return tau, which must be one number, for every array."""
         if tau.ndim:
             raise ValueError(
                 f"`tau` must be one number for a {self.kind}, got shape {tau.shape}: a graph has "
@@ -270,7 +271,7 @@ class AbstractGraph(AbstractOwn):
 
 
 def require_one(network: AbstractGraph, name: str = "network") -> None:
-    """Raise `ValueError` for a stack of networks, or one without arrays."""
+    """Raise `ValueError` for a stack of networks, or for one without arrays."""
     w = next(iter(network.weights.values()), None)
     if getattr(w, "ndim", None) is None:
         raise ValueError(f"`{name}` holds no arrays; pass one whose weights and biases are there.")
@@ -358,7 +359,7 @@ class GatedGraph(AbstractGraph):
         outputs: Any = None,
         key: PRNGKeyArray,
     ) -> "GatedGraph":
-        """Weights and biases i.i.d. normal.
+        """Draw weights and biases i.i.d. normal.
 
         The same key gives a chain, its edges in order, and a `LinearNetwork` of its shape the same
         parameters.
@@ -387,11 +388,11 @@ class GatedGraph(AbstractGraph):
         return network
 
     def _through(self, h: Float[Array, "P N_from"], w: Array, product: Product) -> Array:
-        """h W^T."""
+        """Return h W^T."""
         return product(h, w)
 
     def held(self, task: Task) -> int:
-        """The widest node's."""
+        """Return the width of the widest node."""
         del task
         return max(graph_parts.widths(self.weights).values())
 
@@ -406,7 +407,7 @@ class GatedGraph(AbstractGraph):
 
     @checked
     def pathway_statistics(self, task: Task) -> PathwayStatistics:
-        r"""The correlations by pathways that the loss is made of.
+        r"""Compute the correlations by pathways that the loss is made of.
 
         `.yx[p]` is $\langle g_p\, y x_p^T \rangle$ and `.x[j, p]` is
         $\langle g_j x_j x_p^T g_p \rangle$, where y are the columns of p's sink and x_p those of
@@ -424,7 +425,7 @@ class GatedGraph(AbstractGraph):
         return correlations(self, task)
 
     def _product(self, pathway: Pathway) -> Float[Array, "... N_sink N_source"]:
-        """The product of the matrices along a pathway."""
+        """Return the product of the matrices along a pathway."""
         found: Any = None
         for edge in pathway.edges:
             w = matrix(self, edge)
@@ -433,14 +434,14 @@ class GatedGraph(AbstractGraph):
 
 
 def matrix(network: GatedGraph, edge: Edge) -> Array:
-    """The matrix of an edge; that of the constant source is c b as a column."""
+    """Return the matrix of an edge; that of the constant source is c b as a column."""
     if edge[0] == graph_parts.CONSTANT:
         return network.bias_strength[..., None, None] * network.biases[edge[1]][..., None]
     return network.weights[edge]
 
 
 def _graph(name: str, value: Any) -> GatedGraph:
-    """One graph, and no stack of them, of a precision that runs can have."""
+    """Check for one graph, and no stack of them, of a precision that runs can have."""
     remedy = "make one by fl.GatedGraph.init(task, nodes=..., edges=..., key=key)"
     value = instance(GatedGraph, "an fl.GatedGraph", remedy)(name, value)
     require_one(value, name)
@@ -477,18 +478,18 @@ class ModeGraph(AbstractGraph):
     sinks: Columns = eqx.field(static=True)
 
     def _through(self, h: Float[Array, "P K"], w: Array, product: Product) -> Array:
-        """B h, mode by mode."""
+        """Return B h, mode by mode."""
         del product
         return h * w[None]
 
     def _product(self, pathway: Pathway) -> Float[Array, "... K"]:
-        """The product of the strengths along a pathway, mode by mode."""
+        """Return the product of the strengths along a pathway, mode by mode."""
         found: Any = 1.0
         for edge in pathway.edges:
             found = found * self.weights[edge]
         return found
 
     def held(self, task: Task) -> int:
-        """K."""
+        """Return the number K of modes."""
         del task
         return next(iter(self.weights.values())).shape[-1]

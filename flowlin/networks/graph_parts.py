@@ -21,7 +21,7 @@ EDGES = 'pairs of nodes, (from, to), such as ("in", "a")'
 
 @functools.lru_cache(maxsize=1024)
 def ordered(edges: tuple[Edge, ...]) -> tuple[str, ...]:
-    """The nodes of a graph, each after all those that it takes from.
+    """Sort the nodes of a graph, each after all those that it takes from.
 
     **Raises:** `ValueError` that names a cycle.
     """
@@ -38,7 +38,7 @@ def ordered(edges: tuple[Edge, ...]) -> tuple[str, ...]:
 
 
 def edge(name: str, value: Any) -> Edge:
-    """A pair of names of nodes."""
+    """Check for an edge, a pair of names of nodes."""
     pair = tuple(value) if isinstance(value, (tuple, list)) else ()
     if len(pair) != 2 or not all(isinstance(end, str) and end for end in pair):
         raise refuse(name, EDGES, value)
@@ -51,7 +51,7 @@ def edge(name: str, value: Any) -> Edge:
 
 
 def mapping(name: str, value: Any, wanted: str) -> dict[Any, Any]:
-    """A dictionary; None is an empty one."""
+    """Check for a dictionary; None is an empty one."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -60,7 +60,7 @@ def mapping(name: str, value: Any, wanted: str) -> dict[Any, Any]:
 
 
 def matrices(weights: Any) -> dict[Edge, Array]:
-    """Weights by edge, matrices that meet at the nodes."""
+    """Check weights by edge, and return them as matrices that meet at the nodes."""
     given = mapping("weights", weights, "a matrix (N_to, N_from) by each edge (from, to)")
     if not given:
         raise ValueError("`weights` is empty; give at least one edge its matrix (N_to, N_from).")
@@ -79,7 +79,7 @@ def matrices(weights: Any) -> dict[Edge, Array]:
 
 
 def widths(weights: Mapping[Edge, Array]) -> dict[str, int]:
-    """The width of every node.
+    """Return the width of every node.
 
     **Raises:** `ValueError` for matrices of which two do not agree on a node's.
     """
@@ -96,7 +96,7 @@ def widths(weights: Mapping[Edge, Array]) -> dict[str, int]:
 
 
 def ends(edges: Iterable[Edge]) -> tuple[list[str], list[str]]:
-    """The nodes that nothing goes into, and those that nothing goes out of, in order."""
+    """Return the nodes that no edge goes into, and those that none goes out of, in order."""
     edges = tuple(edges)
     order = ordered(edges)
     into, out = {target for _, target in edges}, {source for source, _ in edges}
@@ -106,7 +106,7 @@ def ends(edges: Iterable[Edge]) -> tuple[list[str], list[str]]:
 def columns(
     name: str, value: Any, known: list[str], sizes: Mapping[str, int], side: str
 ) -> Columns:
-    """Which columns of x (or y) the sources (or sinks) `known` take; `sizes` are the nodes' widths.
+    """Assign columns of x (or y) to the sources (or sinks) `known`; `sizes` are the nodes' widths.
 
     **Raises:** `ValueError` for a node that is none of them or is left out, for slices of another
     length than the node's width, that overlap, or that leave columns out.
@@ -167,7 +167,7 @@ def _require_covered(name: str, rows: list[tuple[str, int, int]], total: int, si
 
 
 def offsets(biases: Any, weights: Mapping[Edge, Array]) -> dict[str, Array]:
-    """Biases by node, (N,) each, of nodes that edges go into."""
+    """Check biases by node, and return them, (N,) each; edges go into all these nodes."""
     dtype, sizes, found = next(iter(weights.values())).dtype, widths(weights), {}
     given = mapping("biases", biases, "an array (N,) by each node that has one")
     takers = {target for _, target in weights}
@@ -186,7 +186,7 @@ def offsets(biases: Any, weights: Mapping[Edge, Array]) -> dict[str, Array]:
 
 
 def gates(name: str, value: Any, known: Iterable[Any], dtype: np.dtype) -> dict[Any, Array]:
-    """Gates (P,) by node or edge, which must be known."""
+    """Check gates (P,) by node or edge, which must be known, and return them."""
     known, found = list(known), {}
     given = mapping(name, value, "an array (P,), one number per sample, by each name")
     for key, one in given.items():
@@ -217,7 +217,7 @@ def require_one_length(gates: Mapping[str, Array]) -> None:
 def owners(
     weights: Mapping[Edge, Array], biases: Mapping[str, Array], sources: Columns, sinks: Columns
 ) -> list[tuple[str, int | None]]:
-    """Whose numbers the edges' and then the biases' arrays hold: see `AbstractModel.owners`."""
+    """Return whose numbers the edges', then the biases' arrays hold: see `AbstractModel.owners`."""
     first, last = ({node for node, *_ in ends} for ends in (sources, sinks))
 
     def owner(edge: Edge, w: Array) -> tuple[str, int | None]:

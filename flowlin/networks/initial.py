@@ -26,7 +26,7 @@ def normal(
     key: PRNGKeyArray,
     copies: int = 1,
 ) -> tuple[list[Array], list[Array | None]]:
-    """Weights and biases i.i.d. normal; arguments as in `ReLUNetwork.init`.
+    """Draw weights and biases i.i.d. normal; arguments as in `ReLUNetwork.init`.
 
     All layers but the first take so many `copies` of what the one below gives.
     """
@@ -48,7 +48,7 @@ def normal(
 
 
 def _require_held(variance: Any, task: Task) -> None:
-    """Refuse a variance that is zero in the task's precision: so would be all weights."""
+    """Raise `ValueError` for a variance that the task's precision rounds to zero."""
     least = float(jnp.finfo(task.x.dtype).tiny)
     if not is_traced(variance) and 0 < float(variance) < least:
         raise ValueError(
@@ -62,7 +62,7 @@ def _require_held(variance: Any, task: Task) -> None:
 def _drawn(
     key: PRNGKeyArray, variances: Array, shapes: Sequence[tuple[int, int]], biased: Sequence[bool]
 ) -> tuple[list[Array], list[Array | None]]:
-    """The draws of `normal` as one program: one by one, every shape would be compiled by itself."""
+    """Make the draws of `normal` in one program: one by one, each shape would be compiled alone."""
 
     def draw(key, variance, shape):
         # Scaled after the draw, to the bit: else the compiler would merge two factors.
@@ -88,7 +88,7 @@ def balanced(
     product: ArrayLike | None,
     key: PRNGKeyArray,
 ) -> tuple[list[Array], list[Array | None]]:
-    """Balanced or lambda-balanced factors; arguments as in `LinearNetwork.balanced`.
+    """Draw balanced or lambda-balanced factors; arguments as in `LinearNetwork.balanced`.
 
     With the product's singular value decomposition U diag(a) V^T and orthonormal R_l,
     W_l = R_l diag(sigma_l) R_{l-1}^T, R_0 = V, R_L = U: sigma_l = a^(1/L) balances; for two
@@ -130,7 +130,7 @@ def balanced(
 
 
 def _bases(product: Array, widths: list[int], key: PRNGKeyArray) -> list[Array]:
-    """Orthogonal matrices V, R_1, ..., R_{L-1}, U: singular vectors and random rotations."""
+    """Return orthogonal V, R_1, ..., R_{L-1}, U: singular vectors and random rotations."""
     u, _, vt = jnp.linalg.svd(product, full_matrices=True)
     rotations = [
         jnp.linalg.qr(jax.random.normal(k, (width, width), product.dtype))[0]
@@ -142,7 +142,7 @@ def _bases(product: Array, widths: list[int], key: PRNGKeyArray) -> list[Array]:
 def _singular_values(
     product: Array, widths: list[int], balance: float, layers: int, rank: int
 ) -> list[Array]:
-    """Singular values of every layer, zero-padded to the width."""
+    """Return the singular values of every layer, zero-padded to the width."""
     a = jnp.linalg.svd(product, compute_uv=False)[:rank]
     if balance == 0:
         return [a ** (1.0 / layers)] * layers
@@ -166,7 +166,7 @@ def _singular_values(
 
 
 def _rank(product: Array) -> int:
-    """Rank of a concrete product up to rounding; the largest possible one of a traced product."""
+    """Return a concrete product's rank up to rounding; the largest possible one if it is traced."""
     if is_traced(product):
         return min(product.shape)
     require_finite("product", product)
@@ -174,6 +174,7 @@ def _rank(product: Array) -> int:
 
 
 def _widths(hidden: int | Sequence[int]) -> list[int]:
+    """Check the widths of hidden layers, and list them; one integer is one layer."""
     several = isinstance(hidden, Sequence) and not isinstance(hidden, (str, bytes))
     listed = several or getattr(hidden, "ndim", 0)
     try:
@@ -195,6 +196,7 @@ def _require_room(hidden: Any, numbers: int, task: Task) -> None:
 
 
 def _per_layer(name: str, value: Any, layers: int) -> list[Any]:
+    """List a value per layer: one that is given for all, or those of a list."""
     single = isinstance(value, str) or np.ndim(value) == 0
     values = [value] * layers if single else list(value)
     if len(values) != layers:
@@ -215,7 +217,7 @@ def drawn(
     bias: Any,
     key: PRNGKeyArray,
 ) -> tuple[dict[Edge, Array], dict[str, Array]]:
-    """Weights and biases i.i.d. normal; arguments as in `GatedGraph.init`."""
+    """Draw a graph's weights and biases i.i.d. normal; arguments as in `GatedGraph.init`."""
     sizes = _sizes(nodes)
     pairs = _edges(edges, sizes)
     biased = _biased(bias, pairs, sizes)
@@ -235,7 +237,7 @@ def drawn(
 
 
 def _sizes(nodes: Any) -> dict[str, int]:
-    """The width of every node."""
+    """Check the widths of the nodes, and return them by name."""
     given = graph_parts.mapping("nodes", nodes, "a width by each node")
     odd = [node for node in given if not isinstance(node, str) or not node]
     if odd or not given:
@@ -245,7 +247,7 @@ def _sizes(nodes: Any) -> dict[str, int]:
 
 
 def _edges(edges: Any, sizes: Mapping[str, int]) -> list[Edge]:
-    """Pairs of known nodes, each once, that go in no circle and leave no node alone."""
+    """List the edges, checked: pairs of known nodes, in no circle, that leave no node alone."""
     if isinstance(edges, (str, bytes)) or not hasattr(edges, "__iter__"):
         raise refuse("edges", f"a list of {EDGES}", edges)
     pairs = [graph_parts.edge(f"edges[{k}]", pair) for k, pair in enumerate(edges)]
@@ -271,7 +273,7 @@ def _edges(edges: Any, sizes: Mapping[str, int]) -> list[Edge]:
 
 
 def _biased(bias: Any, pairs: list[Edge], sizes: Mapping[str, int]) -> set[str]:
-    """The nodes that have a bias."""
+    """Return the nodes that have a bias."""
     if isinstance(bias, (bool, np.bool_)):
         first, last = graph_parts.ends(pairs)
         return set(sizes) - set(first) - set(last) if bias else set()
@@ -287,7 +289,7 @@ def _biased(bias: Any, pairs: list[Edge], sizes: Mapping[str, int]) -> set[str]:
 
 
 def _variances(variance: Variances, pairs: list[Edge]) -> dict[Edge, Any]:
-    """The variance of every edge."""
+    """Return the variance of every edge."""
     if not isinstance(variance, Mapping):
         return dict.fromkeys(pairs, not_negative("variance", variance))
     if set(variance) != set(pairs):

@@ -1,4 +1,4 @@
-"""What flowlin's own networks have in common as models: weights and biases, layer by layer."""
+"""Networks of layers: the forward pass that they share; their weights, biases, gates checked."""
 
 import abc
 import math
@@ -29,7 +29,7 @@ from flowlin.tasks.task import Task
 
 
 def network(found: Any) -> Summary:
-    """Kind, widths, bias, number of parameters, precision."""
+    """Summarise a network: kind, widths, bias, number of parameters, precision."""
     weights, biases = found.weights, found.biases
     stack = weights[0].shape[:-2]
     rows = [("widths", " -> ".join(map(str, found.widths))), ("bias", _biased(biases))]
@@ -51,7 +51,7 @@ def network(found: Any) -> Summary:
 
 
 def _biased(biases: tuple[Any, ...]) -> str:
-    """Which layers have a bias."""
+    """Write which layers have a bias."""
     having = [layer for layer, b in enumerate(biases) if b is not None]
     if not having:
         return "no bias"
@@ -64,7 +64,7 @@ def _biased(biases: tuple[Any, ...]) -> str:
 
 
 def product(h: Array, w: Array) -> Array:
-    """h W^T."""
+    """Return h W^T for activations h (P, N) and weights W (M, N)."""
     return h @ w.T
 
 
@@ -75,7 +75,7 @@ def forward(
     activation: Activation,
     product: Callable[[Array, Array], Array] = product,
 ) -> tuple[Array, tuple[Array, ...]]:
-    """Outputs (P, N_out) and the hidden layers' preactivations (P, H) of inputs (P, N_in).
+    """Compute outputs (P, N_out) and hidden preactivations (P, H) of inputs (P, N_in).
 
     Every network of the library runs through here; they differ in their gates g alone:
     `activation(layer, z)` is g z, or what a policy for kinks puts in its place.
@@ -92,7 +92,7 @@ def forward(
 
 
 class AbstractLayered(AbstractOwn):
-    """Weights (N_out_l, N_in_l), biases (N_out_l,) or None, and the constant c in front of them."""
+    """Networks of layers: weights (N_out_l, N_in_l), biases (N_out_l,) or None, and c in front."""
 
     weights: AbstractVar[Weights]
     biases: AbstractVar[Biases]
@@ -100,17 +100,17 @@ class AbstractLayered(AbstractOwn):
 
     @abc.abstractmethod
     def rounded_activation(self, width: ArrayLike | None) -> Activation:
-        """The activation with kinks rounded off over |z| < width, its own without one."""
+        """Return the activation with kinks rounded off over |z| < width, its own without one."""
 
     def rounded(
         self, x: Float[Array, "P N_in"], width: ArrayLike | None, product: Product
     ) -> Float[Array, "P N_out"]:
-        """Outputs, h W^T by a `product` of h and W; kinks rounded off over a width, if any."""
+        """Compute the outputs with kinks rounded off over a width, if any; h W^T by `product`."""
         activation = self.rounded_activation(width)
         return forward(self.parameters, self.bias_strength, x, activation, product)[0]
 
     def held(self, task: Task) -> int:
-        """The most that a layer takes from the one below."""
+        """Return the most inputs that a layer takes from the one below."""
         return max((w.shape[-1] for w in self.weights[1:]), default=task.outputs)
 
     def require_fit(self, task: Task) -> None:
@@ -118,7 +118,7 @@ class AbstractLayered(AbstractOwn):
         check_fit(self, task)
 
     def time_constants(self, tau: Array) -> Parameters:
-        """One for all arrays, or one per layer (L,), which a layer's weights and bias share."""
+        """Spread tau over the arrays: one for all, or one per layer (L,), shared with its bias."""
         own = len(self.weights)
         if tau.ndim and tau.shape != (own,):
             raise ValueError(
@@ -160,13 +160,13 @@ class AbstractLayered(AbstractOwn):
 
 
 def off_gate(name: str, value: Any) -> Any:
-    """The gate of a unit that is off."""
+    """Check for a slope, the gate of a unit that is off, in [0, 1)."""
     check = finite if is_traced(value) else within(0.0, 1.0, "0 is plain ReLU")
     return check(name, value)
 
 
 def per_layer(name: str, value: Any, wanted: str) -> list[Any]:
-    """The entries of a list, one per layer."""
+    """Check for a list with one entry per layer."""
     if isinstance(value, (list, tuple)) or np.ndim(value) > 2:
         return list(value)
     remedy = f"wrap it, as in {name}=[...]" if hasattr(value, "dtype") else ""
@@ -176,7 +176,7 @@ def per_layer(name: str, value: Any, wanted: str) -> list[Any]:
 def layers(
     weights: Any, biases: Any, bias_strength: ArrayLike, copies: int = 1
 ) -> tuple[tuple, tuple, Array]:
-    """Weights, biases and c as arrays of one precision, with shapes that chain.
+    """Check weights, biases and c, and return them as arrays of one precision.
 
     A layer may take several `copies` of what the one below gives, each with its own gate.
     """
@@ -205,7 +205,7 @@ def layers(
 
 
 def matrices(weights: Any, copies: int = 1) -> list[Array]:
-    """Weights as matrices that chain."""
+    """Check that weights are matrices whose shapes chain, and return them as arrays."""
     listed = per_layer("weights", weights, "one matrix (N_out, N_in) per layer")
     found = [floating(f"weights[{k}]", w, exact=True) for k, w in enumerate(listed)]
     if not found:
@@ -224,7 +224,7 @@ def matrices(weights: Any, copies: int = 1) -> list[Array]:
 
 
 def given_gates(gates: Numbers, hidden: tuple[int, ...], dtype: np.dtype) -> tuple[Array, ...]:
-    """Gates (H,) or (P, H) of the hidden layers, as arrays of a precision."""
+    """Check gates (H,) or (P, H) of the hidden layers, and return them as arrays of a precision."""
     listed = per_layer("gates", gates, "one array per hidden layer")
     found = tuple(floating(f"gates[{k}]", g).astype(dtype) for k, g in enumerate(listed))
     if len(found) != len(hidden):
@@ -244,7 +244,7 @@ def given_gates(gates: Numbers, hidden: tuple[int, ...], dtype: np.dtype) -> tup
 
 
 def rounded_off(slope: Array, width: ArrayLike) -> Activation:
-    r"""(Leaky) ReLU with each kink rounded off over |z| < width by a quadratic.
+    r"""Return (leaky) ReLU with each kink rounded off over |z| < width by a quadratic.
 
     $$\sigma_w(z) = \frac{(z + w)^2}{4 w} \quad (|z| < w), \qquad \max(z, 0) \text{ outside},$$
 

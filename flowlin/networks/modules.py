@@ -1,4 +1,4 @@
-"""Any Equinox module as a model: nothing is known of it but its outputs and its arrays."""
+"""Any Equinox module as a model, of which only its outputs and its arrays are known."""
 
 import functools
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ ONE_SAMPLE = (
 
 
 def _summary(found: Any) -> Summary:
-    """Its kind, number of parameters, precision."""
+    """Summarise a module: its kind, number of parameters, precision."""
     arrays = jax.tree.leaves(found.inexact)
     rows = [("parameters", plural(sum(a.size for a in arrays), "parameter"))]
     rows.append(("precision", str(arrays[0].dtype)))
@@ -36,7 +36,7 @@ def _summary(found: Any) -> Summary:
 
 
 class Rest:
-    """What a module holds besides arrays, as a part of what is compiled.
+    """All that a module holds besides arrays, as a static part of what is compiled.
 
     Compared by all that is in it, so that lists and dictionaries have a hash here.
     """
@@ -45,6 +45,7 @@ class Rest:
         self.tree = tree
 
     def _key(self) -> tuple[Any, ...]:
+        """Return all that is in it, in a form that can be compared."""
         leaves, structure = jax.tree.flatten(self.tree)
         return structure, tuple((type(leaf), leaf) for leaf in leaves)
 
@@ -71,7 +72,7 @@ class ForeignModel(AbstractModel):
 
     @staticmethod
     def of(name: str, module: eqx.Module) -> "ForeignModel":
-        """The model of a module, the argument `name`.
+        """Make the model of a module, the argument `name`.
 
         **Raises:** `ValueError` for a module that cannot be called, holds no floating-point array,
         arrays of several precisions or of complex numbers, one array at two places, or what cannot
@@ -89,7 +90,7 @@ class ForeignModel(AbstractModel):
 
     @property
     def module(self) -> Any:
-        """The module, put together again."""
+        """The user's module, put together again."""
         return eqx.combine(self.inexact, self.fixed, self.rest.tree)
 
     @property
@@ -101,17 +102,17 @@ class ForeignModel(AbstractModel):
 
     @property
     def name(self) -> str:
-        """That of its class."""
+        """The name of its class."""
         return self.words[0][1]
 
     @property
     def kind(self) -> str:
-        """Its words as one: `Lambda(fn=tanh)`."""
+        """Its class and all that it holds besides arrays, in one word: `Lambda(fn=tanh)`."""
         return f"{self.name}({', '.join(f'{place[1:]}={word}' for place, word in self.words[1:])})"
 
     @property
     def owners(self) -> list[tuple[str, int | None]]:
-        """Every array owns itself: units are not known."""
+        """One owner per array, since units are not known."""
         return [(f"array {k}", None) for k in range(len(jax.tree.leaves(self.inexact)))]
 
     @property
@@ -120,11 +121,11 @@ class ForeignModel(AbstractModel):
         return self.inexact
 
     def parameters_of(self, module: Any) -> PyTree:
-        """Its floating-point arrays."""
+        """Return the floating-point arrays of another module."""
         return eqx.filter(module, eqx.is_inexact_array)
 
     def with_parameters(self, parameters: PyTree) -> "ForeignModel":
-        """The same module with other arrays; those that are None stay."""
+        """Return the same module with other arrays; those that are None stay."""
         return ForeignModel(eqx.combine(parameters, self.inexact), self.fixed, self.rest)
 
     @property
@@ -134,43 +135,43 @@ class ForeignModel(AbstractModel):
 
     @property
     def hidden(self) -> tuple[int, ...]:
-        """None are known."""
+        """No widths, since hidden layers are not known."""
         return ()
 
     @property
     def about_kinks(self) -> tuple[str, str]:
-        """Nothing is known."""
+        """The word that kinks are unknown, and why."""
         kind = self.name
         return "unknown", f"nothing is known of a model's kinks that is not flowlin's own ({kind})"
 
     @property
     def sample_gates(self) -> tuple[Array | None, ...]:
-        """None are known."""
+        """No gates, since none are known."""
         return ()
 
     def with_sample_gates(self, gates: tuple[Array | None, ...]) -> "ForeignModel":
-        """The model itself."""
+        """Return the model itself, which has no gates."""
         del gates
         return self
 
     def outputs(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N_out"]:
-        """Outputs for all samples, as `vmap` of the module gives them."""
+        """Compute the outputs for all samples, by `vmap` of the module."""
         return jax.vmap(self.module)(x)
 
     def rounded(
         self, x: Float[Array, "P N_in"], width: ArrayLike | None, product: Product
     ) -> Float[Array, "P N_out"]:
-        """Its outputs: kinks cannot be rounded off that are not known."""
+        """Compute the outputs: kinks cannot be rounded off that are not known."""
         del width, product
         return self.outputs(x)
 
     def held(self, task: Task) -> int:
-        """The largest array that its forward pass makes of one sample more."""
+        """Return the size of the largest array that grows with the samples, per sample."""
         two, three = (self._sizes(samples, task) for samples in (2, 3))
         return max(1, *(b - a for a, b in zip(two, three, strict=False)))
 
     def _sizes(self, samples: int, task: Task) -> list[int]:
-        """Sizes of all arrays that a forward pass makes, in order."""
+        """List the sizes of all arrays that a forward pass makes, in order."""
         x = jax.ShapeDtypeStruct((samples, task.inputs), self.dtype)
         found, left = [], [jax.make_jaxpr(self.outputs)(x).jaxpr]
         while left:
@@ -189,7 +190,10 @@ class ForeignModel(AbstractModel):
             raise self._refused(found, (task.outputs,), task.inputs, of)
 
     def output_of(self, inputs: int, of: str) -> jax.ShapeDtypeStruct:
-        """What one sample (N_in,) gives, which must be numbers (N_out,); `of` says whose it is."""
+        """Return the shape and type of one sample's output, which must be numbers (N_out,).
+
+        The sample has shape (`inputs`,); in errors, `of` says in words whose it is.
+        """
         x = jax.ShapeDtypeStruct((inputs,), self.dtype)
         what = f"`network`, {self.name}, fails on one sample {of}, of shape {x.shape}"
         with calling(what, ONE_SAMPLE):
@@ -200,7 +204,7 @@ class ForeignModel(AbstractModel):
         return found
 
     def _refused(self, found: Any, wanted: Any, inputs: int, of: str) -> ValueError:
-        """The error of a module that gives something else than wanted."""
+        """Return the error for a module that gives something else than wanted."""
         dtype = getattr(found, "dtype", None)
         got = f"{dtype}{list(found.shape)}" if dtype is not None else f"a {type(found).__name__}"
         alone = getattr(found, "shape", None) == ()
@@ -211,7 +215,7 @@ class ForeignModel(AbstractModel):
         )
 
     def time_constants(self, tau: Array) -> PyTree:
-        """One for all arrays."""
+        """Return tau, which must be one number, for every array."""
         if tau.ndim:
             raise ValueError(
                 f"`tau` must be one number for {an(self.name)}, got shape "
@@ -220,11 +224,11 @@ class ForeignModel(AbstractModel):
         return jax.tree.map(lambda _: tau, self.inexact)
 
     def packed(self, parameters: PyTree) -> list[Array | None]:
-        """A list of them, in the tree's order."""
+        """List the parameters in the tree's order."""
         return jax.tree.structure(self.inexact).flatten_up_to(parameters)
 
     def unpacked(self, stored: Any) -> PyTree:
-        """Of such a list, or of one with rows of each array."""
+        """Return the tree of such a list, or of one that holds rows of each array."""
         own = jax.tree.leaves(self.inexact)
         listed = stored if isinstance(stored, list) else []
         fine = len(listed) == len(own) and all(
@@ -237,12 +241,12 @@ class ForeignModel(AbstractModel):
 
     @staticmethod
     def _stored(fields: dict[str, Any]) -> dict[str, Any]:
-        """What a file holds: arrays in the tree's order, and what kind of module they are of."""
+        """Return a file's fields: arrays in the tree's order, and the names of all the rest."""
         arrays = {name: jax.tree.leaves(fields[name]) for name in ("inexact", "fixed")}
         return arrays | {"rest": ForeignModel(**fields).words}
 
     def restored(self, stored: AbstractModel, name: str) -> AbstractModel:
-        """This module with the arrays that a file holds by their places."""
+        """Return this module with the arrays that a file holds by their places."""
         if not isinstance(stored, ForeignModel):
             raise ValueError(
                 f"`{name}` is {an(self.name)}, and the file holds {stored!r}; leave it out."
@@ -260,7 +264,7 @@ class ForeignModel(AbstractModel):
 
 
 def _parts(thing: Any) -> dict[str, Any]:
-    """What a thing holds directly, static or not, by place; empty for a leaf."""
+    """Return what a thing holds directly, static or not, by place; nothing for a leaf."""
     if isinstance(thing, functools.partial):
         return {".func": thing.func, ".args": thing.args, ".keywords": thing.keywords}
     if _is_object(thing):
@@ -270,18 +274,19 @@ def _parts(thing: Any) -> dict[str, Any]:
 
 
 def _is_object(thing: Any) -> bool:
+    """Tell whether a thing is an object of a dataclass, and no class."""
     return is_dataclass(thing) and not isinstance(thing, type)
 
 
 def _places(thing: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Place and thing, of itself and of all that it holds."""
+    """Walk through a thing and all that it holds, each with its place."""
     yield place, thing
     for where, part in _parts(thing).items():
         yield from _places(part, place + where)
 
 
 def _words(thing: Any) -> Iterator[tuple[str, str]]:
-    """Place and name of all that is no array, functions by their names."""
+    """Walk through all that is no array, each with its place and its name."""
     for place, part in _places(thing):
         nameless = part is None or isinstance(part, (jax.Array, np.ndarray, list, tuple, dict))
         if not nameless:
@@ -289,7 +294,7 @@ def _words(thing: Any) -> Iterator[tuple[str, str]]:
 
 
 def _hashed(part: Any) -> dict[str, Any]:
-    """What needs a hash, by place: the static fields of an object, and leaves."""
+    """Return what needs a hash, by place: the static fields of an object, or a leaf."""
     if _is_object(part):
         static = [field.name for field in fields(part) if field.metadata.get("static")]
         return {f".{name}": getattr(part, name, None) for name in static}
@@ -298,7 +303,7 @@ def _hashed(part: Any) -> dict[str, Any]:
 
 
 def _require_hashes(name: str, rest: Any) -> None:
-    """Raise `ValueError` for what a compiled program cannot be known by, naming its place."""
+    """Raise `ValueError`, naming the place, for a static thing without a hash to compile by."""
     for place, part in _places(rest):
         for where, value in _hashed(part).items():
             try:
@@ -310,7 +315,7 @@ def _require_hashes(name: str, rest: Any) -> None:
 
 
 def _name(thing: Any) -> str:
-    """Of a function, of the class of something else; numbers and words are their own."""
+    """Return the name of a function, or of a thing's class; numbers and words are their own."""
     if isinstance(thing, (bool, int, float, complex, str)):
         return repr(thing)
     found = getattr(thing, "__name__", type(thing).__name__)
@@ -318,7 +323,7 @@ def _name(thing: Any) -> str:
 
 
 def _filled(name: str, own: PyTree, stored: Any) -> PyTree:
-    """A tree with other arrays, of the same shapes and types."""
+    """Return a tree with other arrays, of the same shapes and types."""
     listed = stored if isinstance(stored, list) else []
     places, structure = jax.tree_util.tree_flatten_with_path(own)
     if len(listed) != len(places):
@@ -354,7 +359,7 @@ def _require_one_precision(name: str, module: Any, inexact: PyTree) -> None:
 
 
 def _require_apart(name: str, inexact: PyTree) -> None:
-    """Raise `ValueError` for one array at two places, which would part: JAX knows no such tie."""
+    """Raise `ValueError` for one array at two places, which JAX would train as two."""
     first: dict[int, str] = {}
     for place, leaf in jax.tree_util.tree_flatten_with_path(inexact)[0]:
         where = f"{name}{jax.tree_util.keystr(place)}"
@@ -368,7 +373,7 @@ def _require_apart(name: str, inexact: PyTree) -> None:
 
 
 def model(name: str, value: Any) -> AbstractModel:
-    """A network of flowlin, or any other Equinox module as a model."""
+    """Return the model behind an argument: a network of flowlin, or any other Equinox module."""
     if isinstance(value, AbstractNetwork):
         return WORDS["network"](name, value)
     if isinstance(value, GatedGraph):

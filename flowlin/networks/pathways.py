@@ -1,4 +1,4 @@
-"""Pathways through a gated graph, from a source along edges to a sink, and what they correlate."""
+"""Pathways through a gated graph, from a source along edges to a sink, and their correlations."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -19,7 +19,7 @@ MOST = 10_000  # of pathways that are listed
 
 
 def _summary(found: "Pathway") -> Summary:
-    """Its nodes, and where it is open."""
+    """Summarise a pathway: its nodes, and where it is open."""
     rows = [("nodes", " -> ".join(found.nodes))]
     gate = known(found.gate, 1)
     if gate is not None:
@@ -43,7 +43,7 @@ class Pathway(eqx.Module):
 
     @property
     def source(self) -> str:
-        """Where it begins; "bias" is the constant one."""
+        """The node where it begins; "bias" is the constant one."""
         return self.edges[0][0]
 
     @property
@@ -64,18 +64,18 @@ class Pathway(eqx.Module):
 
 
 def edges_of(network: Any) -> tuple[Edge, ...]:
-    """Its edges, those from the constant source to nodes with a bias included."""
+    """Return a graph's edges, with those from the constant source to nodes with a bias."""
     return (*network.weights, *((CONSTANT, node) for node in network.biases))
 
 
 def starts(network: Any) -> tuple[str, ...]:
-    """Where pathways begin."""
+    """Return the nodes where pathways begin."""
     sources = tuple(node for node, _, _ in network.sources)
     return (*sources, CONSTANT) if network.biases else sources
 
 
 def count(network: Any) -> int:
-    """The number of its pathways, without listing them."""
+    """Count the pathways of a graph, without listing them."""
     edges = edges_of(network)
     ways = {node: 1 for node, _, _ in network.sinks}
     for node in reversed(ordered(edges)):
@@ -86,7 +86,7 @@ def count(network: Any) -> int:
 
 
 def enumerated(network: Any) -> tuple[Pathway, ...]:
-    """All pathways, source by source.
+    """List all pathways of a graph, source by source.
 
     **Raises:** `ValueError` for more than are listed.
     """
@@ -105,7 +105,7 @@ def enumerated(network: Any) -> tuple[Pathway, ...]:
 
 
 def _ways(node: str, edges: tuple[Edge, ...]) -> Iterator[tuple[Edge, ...]]:
-    """All ways from a node to sinks."""
+    """Walk through all ways from a node to sinks."""
     out = [edge for edge in edges if edge[0] == node]
     if not out:
         yield ()
@@ -115,7 +115,7 @@ def _ways(node: str, edges: tuple[Edge, ...]) -> Iterator[tuple[Edge, ...]]:
 
 
 def gate_along(network: Any, way: tuple[Edge, ...]) -> Array:
-    """The product of the gates along a way, (P,); (1,) without any."""
+    """Multiply the gates along a way, (P,); (1,) in a graph without any."""
     names = [way[0][0], *(name for edge in way for name in (edge, edge[1]))]
     found = jnp.ones(network.gated_samples or 1, network.dtype)
     for name in names:
@@ -125,7 +125,7 @@ def gate_along(network: Any, way: tuple[Edge, ...]) -> Array:
 
 
 def inputs_at(network: Any, source: str, x: Array) -> Array:
-    """The columns of x (P, N_in) that a source takes; ones (P, 1) for the constant source."""
+    """Return the columns of x (P, N_in) that a source takes; ones (P, 1) for the constant one."""
     if source == CONSTANT:
         return jnp.ones((len(x), 1), x.dtype)
     start, stop = columns_of(network.sources, source)
@@ -133,12 +133,12 @@ def inputs_at(network: Any, source: str, x: Array) -> Array:
 
 
 def columns_of(columns: Any, node: str) -> tuple[int, int]:
-    """First column of a source or a sink, and the one after its last."""
+    """Return the first column of a source or a sink, and the one after its last."""
     return next((start, stop) for name, start, stop in columns if name == node)
 
 
 class PathwayStatistics(eqx.Module):
-    r"""What the squared error of a gated graph sees of a task, by pathways.
+    r"""Correlations of a task by pathways: all that a gated graph's squared error sees of it.
 
     - `pathways`: of the graph.
     - `yx`: by pathway p, $\langle g_p\, y x_p^T \rangle$, (N_sink, N_source).
@@ -165,7 +165,7 @@ class PathwayStatistics(eqx.Module):
 
     @property
     def commutator(self) -> Float[Array, ""]:
-        r"""How far the correlations are from having one set of singular vectors at each end.
+        r"""The distance of the correlations from sharing singular vectors at each end.
 
         The largest $\|[A, B]\|_F / (\|A\| \|B\|)$ of any two of the $\Sigma_{yx}^T \Sigma_{yx}$ and
         $\Sigma_x$ of pathways from one source, and of the $\Sigma_{yx} \Sigma_{yx}^T$ of pathways
@@ -199,7 +199,7 @@ class Pairs(Mapping):
 
 
 def _commutator(matrices: list[Array]) -> Array:
-    """The largest commutator of any two symmetric matrices, over their norms."""
+    """Return the largest commutator of any two symmetric matrices, over their norms."""
     found = jnp.stack(matrices)
     sizes = jnp.linalg.norm(found, axis=(1, 2))
 
@@ -214,7 +214,7 @@ def _commutator(matrices: list[Array]) -> Array:
 
 @jax.jit
 def correlations(network: Any, task: Task) -> PathwayStatistics:
-    """The statistics of a task by the pathways of a graph."""
+    """Compute the statistics of a task by the pathways of a graph."""
     pathways = enumerated(network)
     x = jnp.asarray(task.x, network.dtype)
     y = jnp.asarray(task.y, network.dtype)

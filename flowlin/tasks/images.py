@@ -53,7 +53,7 @@ class DataError(ValueError):
 
 
 def data_folder() -> Path | None:
-    """The folder that `FLOWLIN_DATA` names, or None.
+    """Return the folder that `FLOWLIN_DATA` names, or None.
 
     **Raises:** `DataError` if it names no folder.
     """
@@ -70,7 +70,7 @@ def data_folder() -> Path | None:
 
 
 def mnist_arrays(test: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Images (P, 784) as bytes and labels (P,), from the IDX files."""
+    """Read MNIST's IDX files: images (P, 784) as bytes, and labels (P,)."""
     part = "t10k" if test else "train"
     images = _idx(_mnist_file(f"{part}-images-idx3-ubyte.gz"))
     labels = _idx(_mnist_file(f"{part}-labels-idx1-ubyte.gz"))
@@ -78,7 +78,7 @@ def mnist_arrays(test: bool) -> tuple[np.ndarray, np.ndarray]:
 
 
 def cifar10_arrays(test: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Images (P, 3072) as bytes, red then green then blue plane, and labels (P,)."""
+    """Read CIFAR-10: images (P, 3072) as bytes, planes red, green, blue, and labels (P,)."""
     names = ["test_batch"] if test else [f"data_batch_{i}" for i in range(1, 6)]
     members = _cifar10_members(names)
     batches = [pickle.loads(members[name], encoding="bytes") for name in names]
@@ -87,7 +87,7 @@ def cifar10_arrays(test: bool) -> tuple[np.ndarray, np.ndarray]:
 
 
 def verified(content: bytes, sha256: str, where: str) -> bytes:
-    """`content` if its checksum is right.
+    """Return `content` if its checksum is right.
 
     **Raises:** `DataError` otherwise; nothing is parsed or unpickled before this.
     """
@@ -101,6 +101,7 @@ def verified(content: bytes, sha256: str, where: str) -> bytes:
 
 
 def _mnist_file(name: str) -> bytes:
+    """Read a file of MNIST, from the folder of the data or from the cache, and verify it."""
     folder = data_folder()
     if folder is None:
         path = _downloaded(name, MNIST_MIRRORS, MNIST_SHA256[name])
@@ -110,7 +111,7 @@ def _mnist_file(name: str) -> bytes:
 
 
 def _cifar10_members(names: list[str]) -> dict[str, bytes]:
-    """The checked bytes of the named batches, from the extracted folder or the archive."""
+    """Read the named batches, from the extracted folder or the archive, and verify them."""
     folder = data_folder()
     if folder is None:
         path = _downloaded(CIFAR10_ARCHIVE, CIFAR10_MIRRORS, CIFAR10_ARCHIVE_MD5)
@@ -142,7 +143,7 @@ def _cifar10_members(names: list[str]) -> dict[str, bytes]:
 
 
 def _member(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> bytes:
-    """The bytes of a member, which is a file: the original archive has no links."""
+    """Read a member of the archive, which is a file: the original archive has no links."""
     stream = archive.extractfile(member) if member.isreg() else None
     if stream is None:
         raise DataError(
@@ -153,6 +154,7 @@ def _member(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> by
 
 
 def _content(path: Path) -> bytes:
+    """Read a file."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -160,6 +162,7 @@ def _content(path: Path) -> bytes:
 
 
 def _first(candidates: list[Path]) -> Path:
+    """Return the first path at which there is something."""
     for path in candidates:
         if path.exists():
             return path
@@ -171,7 +174,7 @@ def _first(candidates: list[Path]) -> Path:
 
 
 def _downloaded(name: str, mirrors: tuple[str, ...], known_hash: str) -> Path:
-    """The file in the cache folder; downloaded, with a bar in a terminal, if it is not there."""
+    """Return the file in the cache folder; download it, with a bar in a terminal, if missing."""
     try:
         import pooch
     except ImportError as error:
@@ -199,7 +202,7 @@ def _downloaded(name: str, mirrors: tuple[str, ...], known_hash: str) -> Path:
 
 
 def _idx(compressed: bytes) -> np.ndarray:
-    """An IDX file of bytes: magic 0x0000080d, d big-endian sizes, then the values."""
+    """Parse an IDX file of bytes: magic 0x0000080d, d big-endian sizes, then the values."""
     raw = gzip.decompress(compressed)
     dimensions = raw[3]
     shape = np.frombuffer(raw, ">i4", count=dimensions, offset=4)
@@ -232,7 +235,7 @@ def mnist(
     standardise: bool = False,
     one_hot: bool = True,
 ) -> Task:
-    """Handwritten digits: 784 inputs, 10 classes, 60,000 training or 10,000 test images.
+    """Load handwritten digits: 784 inputs, 10 classes, 60,000 training or 10,000 test images.
 
     The original IDX files are read from the folder `FLOWLIN_DATA` names (itself or its subfolder
     `mnist`), else from the download cache, which is filled with pooch on first use.
@@ -282,7 +285,7 @@ def cifar10(
     standardise: bool = False,
     one_hot: bool = True,
 ) -> Task:
-    """Small photographs: 1,024 inputs (3,072 in colour), 10 classes, 50,000 or 10,000 images.
+    """Load small photographs: 1,024 inputs (3,072 in colour), 10 classes, 50,000 or 10,000 images.
 
     Read from the folder `FLOWLIN_DATA` names (itself or its subfolder `cifar10`): the archive
     `cifar-10-python.tar.gz` or its extracted folder. What counts are the checksums of the batches
@@ -331,7 +334,7 @@ def digits(
     standardise: bool = False,
     one_hot: bool = True,
 ) -> Task:
-    """scikit-learn's real 8 x 8 digits: 64 inputs, 10 classes, 1,797 images, no download.
+    """Load scikit-learn's real 8 x 8 digits: 64 inputs, 10 classes, 1,797 images, no download.
 
     **Arguments:** as for `mnist`; there is one split, and pixels run
     from 0 to 16, so `scale` divides by 16.
@@ -360,6 +363,7 @@ def digits(
 
 
 def _check(center: bool, standardise: bool) -> None:
+    """Raise `ValueError` if both ways of centring are asked for."""
     if center and standardise:
         raise ValueError(
             "`center` and `standardise` exclude each other; pass `center=False, standardise=True` "
@@ -380,7 +384,11 @@ def _image_task(
     one_hot: bool,
     white: float = 255.0,
 ) -> Task:
-    """The shared part: subset, scaling, centring or standardising by `reference`, targets."""
+    """Make the task of a set of images: the part that all three have in common.
+
+    It takes a subset, scales, and centres or standardises by the images of `reference`; a white
+    pixel is `white`.
+    """
     if samples is not None:
         chosen = stratified(labels, samples, seed)
         images, labels = images[chosen], labels[chosen]
@@ -399,7 +407,7 @@ def _image_task(
 
 
 def stratified(labels: np.ndarray, samples: int, seed: int) -> np.ndarray:
-    """Indices of a random subset with every class in proportion, in the original order.
+    """Draw indices of a random subset with every class in proportion, in the original order.
 
     Class sizes are the exact proportions rounded so that they add up (largest remainders).
 

@@ -26,7 +26,7 @@ from flowlin._tools.printing import Summary, clipped, plural, shown
 
 
 def task(found: Any) -> Summary:
-    """Name, numbers of samples, inputs and outputs, precision, devices."""
+    """Summarise a task: name, numbers of samples, inputs and outputs, precision, devices."""
     *stack, samples, inputs = found.x.shape
     rows = [
         ("name", repr(clipped(found.name))),
@@ -107,7 +107,7 @@ class Task(eqx.Module):
 
     @property
     def mass(self) -> Array | int:
-        """Sum of the samples' weights; P without. One for a batch whose weights are all zero."""
+        """Sum of the samples' weights, or P without; 1 for a batch whose weights are all zero."""
         if self.weights is None:
             return self.samples
         mass = jnp.sum(self.weights)
@@ -122,7 +122,7 @@ class Task(eqx.Module):
 
     @checked(axis=text)
     def sharded(self, mesh: Mesh, axis: str | None = None) -> "Task":
-        """The same task with its samples split among the devices of a mesh (data parallel).
+        """Return the same task with its samples split among a mesh's devices (data parallel).
 
         Runs on it are ordinary ones: XLA splits the work over the samples and adds up what the
         devices have. With several processes (`jax.distributed`) every process gives the same whole
@@ -152,12 +152,12 @@ class Task(eqx.Module):
 
     @checked
     def astype(self, dtype: DTypeLike) -> "Task":
-        """The same task in another floating-point precision, float32 or float64."""
+        """Return the same task in another floating-point precision, float32 or float64."""
         return jax.tree.map(lambda array: array.astype(dtype), self)
 
     @checked(indices=None)
     def take(self, indices: Any) -> "Task":
-        """The task on some of its samples (a mini-batch, a subset).
+        """Return the task on some of its samples (a mini-batch, a subset).
 
         **Arguments:** `indices`, whole numbers (B,) in [-P, P), or truth values (P,). Under `jit`
         what lies outside is clamped.
@@ -173,7 +173,7 @@ class Task(eqx.Module):
 
 
 def _weights(value: Any, samples: int) -> Array:
-    """Weights (P,) of samples, zero or positive and not all zero."""
+    """Check for weights (P,) of samples, zero or positive and not all zero."""
     found = floating("weights", value)
     if found.shape != (samples,):
         raise ValueError(
@@ -188,7 +188,7 @@ def _weights(value: Any, samples: int) -> Array:
 
 
 def _samples(indices: Any, samples: int) -> Any:
-    """Indices (B,) of samples, checked where they are known."""
+    """Return indices (B,) of samples, checked where they are known."""
     if is_traced(indices):
         return indices
     if isinstance(indices, slice):
@@ -211,7 +211,7 @@ WORDS["mesh"] = instance(Mesh, "a jax.sharding.Mesh", "make one by jax.make_mesh
 
 
 def _task(name: str, value: Any) -> Task:
-    """One task, and no stack of tasks."""
+    """Check for one task, and no stack of tasks."""
     value = instance(Task, "an fl.Task", "make one by fl.Task(x, y)")(name, value)
     for part, rows in ((f"{name}.x", value.x), (f"{name}.y", value.y)):
         require_runnable(part, rows)

@@ -1,4 +1,4 @@
-"""Toy tasks."""
+"""Toy tasks: a few points, a tree, a linear teacher."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from flowlin.tasks.task import Task
 
 @checked(levels=whole(1), branching=whole(2))
 def hierarchy(levels: int = 3, branching: int = 2) -> Task:
-    """The semantic tree (lead paper Fig. 2A; Saxe et al. 2019): items are its leaves.
+    """Make the semantic tree (lead paper Fig. 2A; Saxe et al. 2019), whose items are its leaves.
 
     One-hot inputs, one per leaf; one feature per node of the tree, which is 1 for the leaves below
     that node (the leaf itself and the root included). Three binary levels: 8 inputs, 15 features.
@@ -40,18 +40,19 @@ def hierarchy(levels: int = 3, branching: int = 2) -> Task:
 
 
 def _corners(binary: bool) -> np.ndarray:
-    """The four points 00, 01, 10, 11, as 0/1 or as -1/+1."""
+    """Return the four points 00, 01, 10, 11, (4, 2), as 0/1 or as -1/+1."""
     corners = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], dtype=float)
     return corners if binary else 2 * corners - 1
 
 
 def _one_hot(classes: np.ndarray, number: int) -> np.ndarray:
+    """Return rows (P, number) with a one in the column of each class."""
     return (classes[:, None] == np.arange(number)).astype(float)
 
 
 @checked(binary=flag)
 def xor(binary: bool = False) -> Task:
-    """XOR on four points with one-hot labels (lead paper Fig. 2C).
+    """Make XOR on four points with one-hot labels (lead paper Fig. 2C).
 
     Inputs in the order 00, 01, 10, 11; targets [1, 0] where the coordinates agree, [0, 1] where
     they differ. (App. E lists the labels as [1,0], [1,0], [0,1], [0,1], which in this order is a
@@ -67,7 +68,7 @@ def xor(binary: bool = False) -> Task:
 
 @checked(delta=known(not_negative), binary=flag)
 def offset_xor(delta: float = 0.5, binary: bool = False) -> Task:
-    """The extended XOR: a third coordinate +-delta makes the classes linearly separable.
+    """Make the extended XOR, which a third coordinate +-delta makes linearly separable.
 
     Lead paper Figs. 5 and 11 (after Jarvis et al. 2025). Margin 2 delta; the linear solution
     exists for delta > 0. `binary` as in `xor`.
@@ -81,7 +82,7 @@ def offset_xor(delta: float = 0.5, binary: bool = False) -> Task:
 
 @checked(one_hot=flag, binary=flag)
 def parallel(one_hot: bool = True, binary: bool = False) -> Task:
-    """A linear and a non-linear task on the same four points (lead paper Fig. 6A, App. D).
+    """Put a linear and a non-linear task on the same points (lead paper Fig. 6A, App. D).
 
     Points in the order 00, 01, 10, 11; the linear (simple) label is s = 1, 1, 0, 0, the non-linear
     (complex) one c = 1, 0, 0, 1.
@@ -116,7 +117,7 @@ def teacher(
     noise: float = 0.0,
     key: PRNGKeyArray | None = None,
 ) -> Task:
-    """A linear teacher of chosen spectrum on Gaussian inputs.
+    """Draw a linear teacher of chosen spectrum, and its targets on Gaussian inputs.
 
     y = W x + noise with W = U diag(spectrum) V^T, U and V random orthonormal, x standard normal.
 
