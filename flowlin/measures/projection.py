@@ -160,6 +160,7 @@ def _parameters(name: str, value: Any) -> Any:
 
 
 def _floats(leaf: Any) -> bool:
+    """Tell whether a leaf is an array of floating-point numbers."""
     return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
 
 

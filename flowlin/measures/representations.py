@@ -89,10 +89,9 @@ def linear_cka(a: ArrayLike, b: ArrayLike, *, debiased: bool = False) -> Float[A
     $$\mathrm{CKA} = \frac{\mathrm{HSIC}(A, B)}{\sqrt{\mathrm{HSIC}(A, A)\, \mathrm{HSIC}(B, B)}}$$
 
     (Kornblith et al. 2019), in [0, 1], with linear kernels: rotations and the scale of either do
-    not change it. By default with the biased
-    $\mathrm{HSIC} \propto \|\tilde A^T \tilde B\|_F^2$ of centred features. That is positive even
-    for independent ones, towards 1 for few samples in many dimensions; `debiased` uses the
-    unbiased estimator (Song et al. 2012), which for centred
+    not change it. The default takes the biased $\mathrm{HSIC} \propto \|\tilde A^T \tilde B\|_F^2$
+    of centred features. That is positive even for independent ones, towards 1 for few samples in
+    many dimensions; `debiased` uses the unbiased estimator (Song et al. 2012), which for centred
     features with squared row norms $\alpha_i, \beta_i$ is
 
     $$\mathrm{HSIC} \propto \|\tilde A^T \tilde B\|_F^2 - \frac{P}{P - 2} \sum_i \alpha_i \beta_i

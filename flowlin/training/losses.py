@@ -248,7 +248,8 @@ class LinearizedLoss(Loss):
 
     @property
     def _loss(self) -> Loss:
-        return cast(Loss, self.loss)  # as `checked` leaves it
+        """Return the inner loss, typed as `checked` leaves it."""
+        return cast(Loss, self.loss)
 
 
 def _loss(name: str, value: Any) -> Loss:
