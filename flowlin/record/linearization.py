@@ -137,7 +137,8 @@ def linearization_time(counts: UnitCounts, end: Array) -> LinearizationTime:
     after = jnp.where(jnp.any(changed), counts.time[jnp.argmax(changed)], end)
     time, half = counts.time[best], counts.uncertainty[best]
     bracket = jnp.stack([jnp.maximum(time - half, 0.0), jnp.minimum(time + half, end)])
-    # Not by a constant, whose inverse XLA would multiply by: 3 of 5 shall be 0.6.
+    # The barrier hides that the number is constant: XLA would multiply by its inverse, and 3 of 5
+    # units would not be 0.6.
     units = lax.optimization_barrier(jnp.asarray(counts.units, time.dtype))
     return LinearizationTime(time, on[best].astype(units.dtype) / units, bracket, after - time)
 
@@ -330,7 +331,8 @@ def logged(log: Any, channel: int, lowest: int) -> Counts:
     unit = (component - start) // samples
     change = (new >= lowest).astype(int) - (old >= lowest)
     initial = np.asarray(log.initial)[start:stop].reshape(units, samples) >= lowest
-    number = _within(unit, change) + initial.sum(axis=1)[unit]  # of the unit's samples, afterwards
+    # Samples of the event's unit that are on after the event.
+    number = _within(unit, change) + initial.sum(axis=1)[unit]
     gained = (number == samples).astype(int) - (number - change == samples)
     first = int(np.sum(initial.all(axis=1)))
     on = np.concatenate([[first], first + np.cumsum(gained)])

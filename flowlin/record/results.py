@@ -11,13 +11,13 @@ from jaxtyping import Array
 from flowlin._tools.files import store_results
 
 with warnings.catch_warnings():
-    # Equinox warns where an inherited outcome is put into other words.
+    # Equinox warns where a subclass words an inherited outcome anew, as is done here.
     warnings.simplefilter("ignore")
 
     class RESULTS(diffrax.RESULTS):  # pyright: ignore
         """The ways in which a run ends: diffrax's results and flowlin's own."""
 
-        __module__ = "flowlin"  # prints as fl.RESULTS is known
+        __module__ = "flowlin"  # printed as flowlin.RESULTS
 
         successful = "ended at its final time"
         event_occurred = "ended at an event"

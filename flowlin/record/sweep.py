@@ -111,7 +111,7 @@ class Sweep(Sequence[Any]):
         if isinstance(index, slice):
             rows = None if self._rows is None else self._rows[index]
             return Sweep(self.flows[index], self.points[index], rows)
-        if not -len(self) <= index < len(self):  # what sequences raise, which ends loops over them
+        if not -len(self) <= index < len(self):  # `Sequence` loops until IndexError
             raise IndexError(f"`index` = {index} is out of range: the sweep has {len(self)} runs.")
         return self._kept[index]
 

@@ -116,7 +116,7 @@ FIXED = (
 )
 
 
-# Open and closed, by layer, quantile and number of steps.
+# Counts (open, closed) by layer, quantile and number of steps in a window.
 WindowCounts = dict[tuple[int, float, int], tuple[UnitCounts, UnitCounts]]
 
 
@@ -188,7 +188,7 @@ class Trajectory(eqx.Module):
         **Raises:** `ValueError` if the run recorded observables instead.
         """
         if self.saved is None:
-            # What is recorded are arrays, and other modules hold functions too.
+            # Observables are arrays, and modules other than flowlin's hold functions too.
             foreign = isinstance(self.model, ForeignModel)
             whole = "eqx.filter(network, eqx.is_array)" if foreign else "network"
             raise ValueError(

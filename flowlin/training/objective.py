@@ -22,8 +22,9 @@ from flowlin.training.losses import Loss
 
 Sums = TypeVar("Sums")
 
-# Bytes per array of one chunk, and rows at least, by `benchmarks/evaluation.py --chunks`: a CPU
-# keeps a chunk's arrays in its cache. Accelerators want large products; theirs is not measured.
+# Bytes per array of one chunk, and its samples at least, as `benchmarks/evaluation.py --chunks`
+# measured: a CPU keeps a chunk's arrays in its cache. Accelerators want large products; theirs is
+# not measured.
 BYTES, BYTES_ELSEWHERE, ROWS = {"cpu": 2**21}, 2**28, 512
 
 
@@ -87,7 +88,8 @@ def norm(tree: PyTree) -> Array:
     unit = jnp.where((largest > 0) & jnp.isfinite(largest), largest, jnp.ones_like(largest))
     scaled = jax.tree.map(lambda a: a / unit, leaves)
     square = dot(scaled, scaled)
-    # The root has no derivative at zero: both branches of `where` must be finite there.
+    # The root has no finite derivative at zero, and `where` passes NaN on from the branch that is not
+    # taken: the inner one keeps the root away from zero.
     return unit * jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1.0)), 0.0)
 
 

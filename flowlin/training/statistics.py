@@ -30,7 +30,7 @@ class Expansion(eqx.Module):
     $$L(M) = L^* + \langle G^*, \Delta\rangle + \tfrac12 \langle \Delta\, \Sigma_x, \Delta\rangle,
       \qquad \Delta = M - M^*,\; G^* = M^* \Sigma_x - \Sigma_{yx}.$$
 
-    Exact for any M*, since L and G* are those of M* itself.
+    It is exact for any M*, since L* and G* are the loss and its gradient at that M*.
     """
 
     sigma_x: Float[Array, "N N"]
