@@ -145,6 +145,6 @@ class OnTask(eqx.Module):
     task: Task
 
     def __call__(self, network: Any, task: Samples = None) -> Any:
-        """Return the measure of the network on `self.task`; the other task is left aside."""
+        """Return the measure of the network on `self.task`; the other task is not used."""
         del task
         return self.measure(network, self.task)

@@ -98,8 +98,8 @@ def velocity(
 ) -> Parameters:
     r"""Return the velocity $-\nabla L / \tau$ of the parameters by gradient flow, at given gates.
 
-    A ReLU network's gates are those of the signs of z. A pair that slides on its kink has a gate
-    in between, which only the exact walk knows.
+    The gates of a ReLU network follow from the signs of z. A pair that slides on its kink has a
+    gate in between, which only the exact walk knows.
 
     **Arguments:** `network`, `task`, `loss` and time constant `tau` of the flow.
     """

@@ -95,7 +95,7 @@ def _projected(rows: Array) -> np.ndarray:
 def require_origin(
     modes: Any, network: AbstractModel, task: Task | None = None, check: bool = True
 ) -> None:
-    """Raise `ValueError` unless modes go with a network and, where it is given, a task.
+    """Raise `ValueError` unless modes belong to a network and, where one is given, to a task.
 
     Shapes are always compared. The bias strength and the task's statistics are where `check` is
     True and the numbers are known, which they are not under `jit` and `vmap`.
@@ -133,7 +133,7 @@ def own_bias_strength(network: AbstractOwn) -> Array | float:
 def _biased(network: AbstractOwn) -> tuple[bool, bool]:
     """Tell whether there are biases where the inputs come in, and whether there are any further on.
 
-    Of a graph the first are those of nodes that a source goes into.
+    In a graph the first are the biases of nodes that a source goes into.
     """
     if isinstance(network, AbstractGraph):
         sources = {node for node, _, _ in network.sources}
@@ -183,6 +183,7 @@ def of_data(one: Task, other: Task) -> bool:
 
 def _agree(known: Array, task: Task) -> bool:
     """Tell whether a fingerprint is a task's, up to the rounding of the coarser precision."""
+    # Means that are summed in another order or precision differ by some roundings of their terms.
     numbers, sizes = fingerprint(task)
     eps = max(np.finfo(array.dtype).eps for array in (known, task.x))
     return bool(np.all(np.abs(np.asarray(known) - numbers) <= 1e3 * eps * sizes))  # NaN is none
@@ -193,7 +194,9 @@ def _is_elsewhere(task: Task) -> bool:
     return isinstance(task.x, jax.Array) and not task.x.is_fully_addressable
 
 
-LARGEST = 1e19  # its square is what float32 holds; in float64 norms of products of correlations
+# Largest number of a task: its square, a correlation, is within float32, and norms of products of
+# correlations are within float64, in which modes are computed.
+LARGEST = 1e19
 
 
 @shown(modes_summary)
@@ -224,9 +227,9 @@ class Modes(AbstractPreparedMeasure):
     - `completeness`: the share of tr Sigma_x that the v span, in [0, 1]. Below 1, an input
       direction without a mode takes part in the dynamics of large initial weights.
     - `equal`: the numbers of modes that are equal, such as ((1, 2), (4, 5, 6, 7)).
-    - `fingerprint`: (4,), by which other data are told. Modes of one task are not taken for those
-      of another, nor those of one c for those of another, wherever a network or a task meets them,
-      unless `check=False` says that it is meant. Under `jit` and `vmap` only shapes are compared.
+    - `fingerprint`: (4,), numbers that differ between tasks. Wherever a network or a task meets
+      modes of another task or of another c, a `ValueError` is raised, unless `check=False` says
+      that they are meant. Under `jit` and `vmap` only shapes are compared.
     """
 
     u: Float[Array, "N_out K"]
@@ -333,9 +336,9 @@ def _mode_strengths(modes: Modes, x: Array, weights: Array | None, linear: bool)
 class ModeStrengths(eqx.Module):
     """Mode strengths of a network, with the task's part multiplied out beforehand.
 
-    `projected` is X v / (P d), shape (P, K); for linear networks, whose function is affine,
-    [1; X]^T X v / (P d), shape (1 + N_in, K), so that no sample is looked at again. `equal` as in
-    `Modes`.
+    `projected` is X v / (P d), shape (P, K); for linear networks, whose function is affine, it is
+    [1; X]^T X v / (P d), shape (1 + N_in, K), so that no sample is needed again. `equal` is that
+    of `Modes`.
     """
 
     u: Float[Array, "N_out K"]

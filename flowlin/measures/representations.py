@@ -118,7 +118,7 @@ def linear_cka(a: ArrayLike, b: ArrayLike, *, debiased: bool = False) -> Float[A
         raise ValueError(f"the unbiased estimator needs at least 4 samples, got {samples}.")
     axes = max(a.ndim, b.ndim)
     x, y = (with_axes(m, axes - m.ndim) for m in (a, b))
-    # The ratio knows no scale; without one nothing overflows.
+    # CKA does not change with the scales of x and y: without them fourth powers do not overflow.
     scales = [lax.stop_gradient(jnp.max(jnp.abs(m), axis=(-2, -1), keepdims=True)) for m in (x, y)]
     x, y = x / scales[0], y / scales[1]
     hsic = partial(_hsic, debiased=debiased)
@@ -163,7 +163,9 @@ def variance_explained(hidden: ArrayLike, features: ArrayLike) -> Float[Array, "
             f"(P, q) or (P,), got shape {features.shape}."
         )
     u, s, _ = jnp.linalg.svd(centred(features), full_matrices=False)
-    size = jnp.sqrt(jnp.sum(features**2))  # a constant feature centres to rounding of its size
+    # Singular values are cut relative to the features before they are centred: a constant feature,
+    # centred, is the rounding of its own size and explains nothing.
+    size = jnp.sqrt(jnp.sum(features**2))
     kept = s > max(features.shape) * jnp.finfo(s.dtype).eps * size
     explained = jnp.sum(((u * kept.astype(u.dtype)[None]).T @ hidden) ** 2, axis=(-2, -1))
     return explained / jnp.sum(hidden**2, axis=(-2, -1))
@@ -258,7 +260,7 @@ def effective_rank(matrix: ArrayLike) -> Float[Array, "..."]:
 def effective_rank_of_gram(hidden: ArrayLike) -> Float[Array, "..."]:
     r"""Return the effective rank of the Gram matrix $H^T H$ (or $H H^T$), in [1, rank H].
 
-    That of the lead paper's Figs. 1B and 6C. The Gram matrix has the singular values s_i^2 of H,
+    The lead paper's Figs. 1B and 6C show it. The Gram matrix has the singular values s_i^2 of H,
     so this is smaller than `effective_rank(hidden)`; it is taken from H, which keeps the digits,
     and is differentiable even where H is not of full rank.
 

@@ -4,12 +4,13 @@ import numpy as np
 
 Group = tuple[int, ...]  # the numbers of triples that are equal
 
-# Of the largest: singular values, and variances, that are closer are equal, if they are as close as
-# `OWN` of themselves, too: two weak ones may differ by a factor within this of the largest.
+# Singular values, and variances, count as equal if they differ by less than the first share of the
+# largest and the second share of themselves: the first alone would join weak ones that differ by
+# factors.
 SAME = {"float64": 1e-10, "float32": 1e-4}
 OWN = 1e-3
-ZERO = 1e-10  # of the largest: what is smaller is zero
-TIE = 1e-4  # lengths so close to each other are equal
+ZERO = 1e-10  # of the largest; smaller singular values count as zero
+TIE = 1e-4  # relative; lengths as close as this tie, and the first one is taken
 
 
 def singular_triples(
@@ -46,7 +47,7 @@ def singular_triples(
             if s[group[0]] > 0:
                 u[:, group] = u[:, group] @ (v[:, group].T @ basis)
                 groups.append(tuple(group.tolist()))
-            else:  # any of them may go with any other
+            else:  # with s = 0 any u may stand beside any v
                 groups += [(k,) for k in group.tolist()]
             v[:, group] = basis
     return u, s, v, d, tuple(groups)

@@ -52,7 +52,7 @@ def activity(
     **Raises:** `ValueError` for another part or convention, and those of `flow.linearization`.
     """
     ax, found = axes(ax), flow.linearization(quantile, layer=layer)
-    kind, scale = ("descent", 0.35) if is_descent(flow) else ("relu", 1.0)  # it flickers
+    kind, scale = ("descent", 0.35) if is_descent(flow) else ("relu", 1.0)  # descent flickers
     colour = colour or COLOURS[kind]
     for convention in conventions:
         counts: UnitCounts = getattr(found, f"{convention}_counts")

@@ -200,7 +200,7 @@ def _units(units: tuple[int, ...], most: int = 4) -> str:
 def overlap(rectified: Rectified, ax: Axes | None = None, *, times: Numbers | None = None) -> Axes:
     """Draw the share of (unit, sample) pairs that have one side at both of two times.
 
-    Where a block is one, a single gated linear network is the whole run there.
+    Within a block of share 1 a single gated linear network describes the whole run.
 
     **Arguments:**
 

@@ -104,7 +104,7 @@ COLOURS = {
     "gated": "#009E73",
     "descent": "#56B4E9",
     "theory": "#000000",
-    "other": "#AA4499",  # of Tol's, since the last of theirs is too pale for tones
+    "other": "#AA4499",  # Tol's: the last one of Okabe and Ito is too pale for lighter tones
 }
 # For what has no kind: items, contenders.
 CYCLE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
