@@ -81,7 +81,7 @@ class Unresolved(eqx.Module):
         end = jnp.broadcast_to(jnp.asarray(end).astype(dtype), shape)
         component = jnp.broadcast_to(jnp.asarray(component).astype(jnp.int32), shape)
         before = self.end[None]
-        # The end of one step and the start of the next may differ by rounding: a few eps of the time.
+        # The end of one step and the start of the next may differ by a few roundings of the time.
         off = jnp.abs(start[:, None] - before) / jnp.maximum(jnp.abs(before), 1e-30)
         follows = (off <= 8 * jnp.finfo(dtype).eps) & (component[:, None] == self.component[None])
         follows = follows & wanted[:, None]

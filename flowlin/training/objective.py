@@ -88,8 +88,8 @@ def norm(tree: PyTree) -> Array:
     unit = jnp.where((largest > 0) & jnp.isfinite(largest), largest, jnp.ones_like(largest))
     scaled = jax.tree.map(lambda a: a / unit, leaves)
     square = dot(scaled, scaled)
-    # The root has no finite derivative at zero, and `where` passes NaN on from the branch that is not
-    # taken: the inner one keeps the root away from zero.
+    # The root has no finite derivative at zero, and `where` passes on the NaN of a branch that is
+    # not taken: the inner `where` keeps the root away from zero.
     return unit * jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1.0)), 0.0)
 
 
