@@ -29,12 +29,12 @@ ROUNDING = 8  # units in the last place by which equal representations may diffe
 
 
 def task_or_none(name: str, value: Any) -> Any:
-    """A task, or None."""
+    """Accept a task, or None."""
     return value if value is None else WORDS["task"](name, value)
 
 
 def inputs_of(network: AbstractModel, task: Samples) -> Array:
-    """Inputs (P, N_in) of a task, or the array of them that was given in its place."""
+    """Return the inputs (P, N_in) of a task, or the array of them that was given in its place."""
     if task is None:
         raise ValueError(
             "this measure looks at samples: pass a `task`, or inputs of shape (P, N_in). A "
@@ -62,7 +62,7 @@ def require_layer(network: AbstractNetwork, layer: int) -> None:
 
 
 def rows(name: str, value: Any) -> Array:
-    """A representation (..., P, H)."""
+    """Accept a representation (..., P, H), and return it in floating point."""
     found = floating(name, value)
     if found.ndim < 2:
         raise ValueError(
@@ -75,9 +75,9 @@ def rows(name: str, value: Any) -> Array:
 
 
 def centred(array: Array) -> Array:
-    """Without the mean over samples, (..., P, H); zero where all samples agree up to rounding.
+    """Subtract the mean over samples, (..., P, H); zero where all samples agree up to rounding.
 
-    One sample is subtracted before the mean, whose own rounding is then that of the differences.
+    One sample is subtracted before the mean, so that the mean is rounded as the differences are.
     """
     off = array - array[..., :1, :]
     off = off - off.mean(axis=-2, keepdims=True)
@@ -87,7 +87,7 @@ def centred(array: Array) -> Array:
 
 
 def _trajectory_or_stacked(name: str, value: Any) -> Any:
-    """A trajectory, or networks stacked on a leading axis."""
+    """Accept a trajectory, or networks stacked on a leading axis."""
     if isinstance(value, Trajectory):
         return value
     if not isinstance(value, eqx.Module):
@@ -105,10 +105,10 @@ def _trajectory_or_stacked(name: str, value: Any) -> Any:
 
 @checked(flow=_trajectory_or_stacked, measure=require_measure, task=require_samples)
 def along(flow: Any, measure: Measure | AbstractPreparedMeasure, task: Samples = None) -> Any:
-    """A measure at all saved times of a trajectory, in one call.
+    """Return a measure at all saved times of a trajectory, in one call.
 
-    The same numbers as `observe={name: measure}` records during the run. One network after the
-    other, so that memory does not grow with the number of times.
+    These are the numbers that `observe={name: measure}` records during the run. Networks are
+    measured one after the other, so that memory does not grow with the number of times.
 
     **Arguments:**
 
@@ -145,6 +145,6 @@ class OnTask(eqx.Module):
     task: Task
 
     def __call__(self, network: Any, task: Samples = None) -> Any:
-        """The measure of the network on `self.task`; the other task is left aside."""
+        """Return the measure of the network on `self.task`; the other task is not used."""
         del task
         return self.measure(network, self.task)

@@ -19,12 +19,12 @@ from flowlin.tasks.task import Task
 from flowlin.training.losses import AnyLoss, Loss, SquaredError
 from flowlin.training.objective import FullData, summed
 
-GRID = 2**22  # points of a grid beyond which nobody has meant it
+GRID = 2**22  # points of a grid; more are taken for a mistake
 
 
 @checked(network=model)
 def loss(network: eqx.Module, task: Task, *, loss: AnyLoss = SquaredError()) -> Float[Array, ""]:
-    """The loss of a network on a task, such as held-out samples.
+    """Return the loss of a network on a task, such as held-out samples.
 
     **Arguments:** `network`, of flowlin or any Equinox module of one sample; `task`, and the `loss`
     function.
@@ -35,10 +35,10 @@ def loss(network: eqx.Module, task: Task, *, loss: AnyLoss = SquaredError()) -> 
 
 @checked(network=model)
 def error_rate(network: eqx.Module, task: Task) -> Float[Array, ""]:
-    """Classification error: share of the samples, by their weights, whose largest
-    output is not their class.
+    """Return the share of samples whose largest output is not their class, the error rate.
 
-    The class is the largest target; of equal outputs or targets the first counts.
+    Samples count by their weights. The class is the largest target; of equal outputs or targets
+    the first counts.
 
     **Arguments:** `network`, of flowlin or any Equinox module of one sample; `task` with one
     output per class.
@@ -72,7 +72,7 @@ def on_grid(
     axes: Any = None,
     average: int | None = None,
 ) -> Float[Array, "..."]:
-    """The network's outputs at all points of a grid in input space.
+    """Return the network's outputs at all points of a grid in input space.
 
     Fig. 5C of the lead paper: the network "on all points in the cube", averaged over one
     dimension. The paper does not say which points; by default 21 per coordinate from -1 to 1, ends
@@ -81,8 +81,8 @@ def on_grid(
     **Arguments:**
 
     - `network`, of flowlin or any Equinox module of one sample.
-    - `task`: says how many inputs a module has that is not flowlin's, where `axes` do not, and is
-      not looked at otherwise.
+    - `task`: tells how many inputs a module has that is not flowlin's, where `axes` do not; it is
+      not used otherwise.
     - `axes`: the points (n,) of every input coordinate, or a tuple of such arrays, one per
       coordinate; taken to the network's precision.
     - `average`: the input coordinate to average over; None for none.
@@ -118,7 +118,7 @@ def on_grid(
 
 
 def _inputs(network: AbstractModel, task: Samples, axes: Any) -> int:
-    """How many inputs a network has, as far as that is known."""
+    """Count a network's inputs; raise `ValueError` where nothing tells how many it has."""
     if isinstance(network, AbstractNetwork):
         return network.weights[0].shape[1]
     if task is not None:
@@ -145,7 +145,7 @@ class EffectiveMap(NamedTuple):
 
 @checked(network=model, task=require_samples)
 def effective_map(network: eqx.Module, task: Samples, *, layer: int | None = None) -> EffectiveMap:
-    r"""The affine map that the network is at every sample, $f(x) = W_{eff}(x)\, x + b_{eff}(x)$.
+    r"""Return the affine map that the network is at each sample, $W_{eff}(x)\, x + b_{eff}(x)$.
 
     With the gates $D_l = \mathrm{diag}(g_l(x))$ of the hidden layers and the readout L
 
@@ -191,7 +191,7 @@ def effective_map(network: eqx.Module, task: Samples, *, layer: int | None = Non
 
 
 def _gated_maps(network: AbstractNetwork, x: Array, layer: int | None) -> EffectiveMap:
-    """The maps to a hidden layer, or to the outputs, from the gates of the samples."""
+    """Return the maps to a hidden layer, or to the outputs, from the gates of the samples."""
     gates = network.gates(x)
     top = len(network.weights) - 1 if layer is None else layer
 
@@ -213,7 +213,7 @@ def _gated_maps(network: AbstractNetwork, x: Array, layer: int | None) -> Effect
 
 
 def _tangents(network: ForeignModel, x: Array) -> EffectiveMap:
-    """The tangents at the samples, by as many derivatives as there are outputs, or inputs."""
+    """Return the tangents at the samples, by one derivative per output, or per input."""
     outputs = network.output_of(x.shape[1], "of `task`").shape[0]
     jacobian = jax.jacrev if outputs <= x.shape[1] else jax.jacfwd
 
@@ -229,7 +229,7 @@ def _tangents(network: ForeignModel, x: Array) -> EffectiveMap:
 
 
 def _columns(network: AbstractModel, x: Array) -> EffectiveMap:
-    """The maps of a network with gates that belong to samples, all samples' columns at once."""
+    """Return the maps of a network whose gates belong to samples, column by column."""
 
     def column(direction: Array) -> Array:
         along = jnp.broadcast_to(direction, x.shape)

@@ -25,7 +25,7 @@ from flowlin.training.rules import GradientField
 
 @checked(task=require_samples)
 def hidden(network: AbstractNetwork, task: Samples, *, layer: int = 0) -> Float[Array, "P H"]:
-    """Activations h = g z of a hidden layer, (P, H): the representation of the samples.
+    """Return the activations h = g z of a hidden layer, (P, H): the samples' representations.
 
     **Arguments:** `network`; `task` or inputs (P, N_in); `layer`, 0 the first hidden one.
 
@@ -39,10 +39,10 @@ def hidden(network: AbstractNetwork, task: Samples, *, layer: int = 0) -> Float[
 def activity(
     network: AbstractNetwork, task: Samples, *, quantile: float = 0.0, layer: int = 0
 ) -> Activity:
-    """Always-on, gating and off fractions of a hidden layer's units, from the signs of z.
+    """Return the always-on, gating and off fractions of a hidden layer's units, by the signs of z.
 
     A pair is on where z > 0. On its kink z is zero up to rounding, of either sign, so where pairs
-    slide the numbers to quote are those of `flow.linearization().activity(t)`, which knows modes.
+    slide the numbers to quote are those of `flow.linearization().activity(t)`, which knows sides.
 
     **Arguments:**
 
@@ -74,13 +74,13 @@ def activity(
 def kink_positions(
     network: AbstractNetwork, task: Samples = None, *, layer: int = 0
 ) -> Float[Array, " H"]:
-    r"""Distance $k_j = -c\, b_j / \|w_j\|$ of every unit's kink from the origin, along w_j, (H,).
+    r"""Return the distance $k_j = -c\, b_j / \|w_j\|$ of every unit's kink from the origin, (H,).
 
     Lead paper Sec. 5.3 and Fig. 12, with the bias strength c that is missing there: the kink is
-    the plane w_j . h + c b_j = 0. Negative where the unit is on at the origin. 0 without a
-    bias; -+inf (0/0: nan) for w_j = 0.
+    the plane w_j . h + c b_j = 0, and distance counts along w_j. Negative where the unit is on at
+    the origin. 0 without a bias; -+inf (0/0: nan) for w_j = 0.
 
-    **Arguments:** `network`; `task` is not looked at; `layer`, 0 the first hidden one.
+    **Arguments:** `network`; `task` is not used; `layer`, 0 the first hidden one.
 
     **Raises:** `ValueError` for a layer out of range.
     """
@@ -96,10 +96,10 @@ def kink_positions(
 def velocity(
     network: AbstractNetwork, task: Task, *, loss: AnyLoss = SquaredError(), tau: Numbers = 1.0
 ) -> Parameters:
-    r"""Velocity $-\nabla L / \tau$ of the weights and biases under gradient flow, at given gates.
+    r"""Return the velocity $-\nabla L / \tau$ of the parameters by gradient flow, at given gates.
 
-    A ReLU network's gates are those of the signs of z. A pair that slides on its kink has a gate
-    in between, which only the exact walk knows.
+    The gates of a ReLU network follow from the signs of z. A pair that slides on its kink has a
+    gate in between, which only the exact walk knows.
 
     **Arguments:** `network`, `task`, `loss` and time constant `tau` of the flow.
     """
@@ -116,7 +116,7 @@ def kink_rates(
     layer: int = 0,
     velocity: Callable[[AbstractNetwork, Task], Parameters] = velocity,
 ) -> Float[Array, " H"]:
-    r"""Velocity of every unit's kink, (H,), in units of flow time.
+    r"""Return the velocity of every unit's kink, (H,), per unit of flow time.
 
     $$\dot k_j = -\frac{c\, \dot b_j}{\|w_j\|} + \frac{c\, b_j\, w_j \cdot \dot w_j}{\|w_j\|^3}$$
 
@@ -141,7 +141,7 @@ def kink_rates(
 
 
 def _of_parameters(found: Any, network: AbstractNetwork) -> Parameters:
-    """What a function of the user's returned for velocities, (weights, biases)."""
+    """Accept velocities of a user's function, (weights, biases), of the network's shapes."""
     pair = isinstance(found, tuple) and len(found) == 2
     shapes = [[np.shape(a) for a in jax.tree.leaves(t)] for t in (found, network.parameters)]
     if not pair or shapes[0] != shapes[1]:
@@ -160,11 +160,11 @@ class Norms(NamedTuple):
 
 @checked(task=require_samples)
 def norms(network: AbstractNetwork, task: Samples = None) -> Norms:
-    """Frobenius norm of every weight matrix and Euclidean norm of every (raw) bias vector.
+    """Return the norm of every weight matrix (Frobenius) and of every raw bias vector (Euclidean).
 
     Lead paper Fig. 3A. The bias that acts is c b: its norm is c times as large.
 
-    **Arguments:** `network`; `task` is not looked at.
+    **Arguments:** `network`; `task` is not used.
     """
     del task
     return Norms(*jax.tree.map(lambda a: root(jnp.sum(a**2)), network.parameters))
@@ -177,7 +177,7 @@ def norms(network: AbstractNetwork, task: Samples = None) -> Norms:
 def conserved(
     network: AbstractNetwork, task: Samples = None, *, layer: int = 0, tau: Numbers = 1.0
 ) -> Float[Array, " H"]:
-    r"""Conserved quantity $\|w_j\|^2 + b_j^2 - \|a_j\|^2$ of every unit of a hidden layer, (H,).
+    r"""Return the conserved $\|w_j\|^2 + b_j^2 - \|a_j\|^2$ of every unit of a hidden layer, (H,).
 
     w_j are the weights into unit j, b_j its raw bias, a_j the weights out of it. Conserved by the
     gradient flow of every loss, for linear, (leaky) ReLU and gated networks of any depth and
@@ -191,7 +191,7 @@ def conserved(
     Source: Du et al. (2018), with biases. With one time constant per layer the squares of layer l
     count tau_l times; nothing is conserved where only one of the two layers moves.
 
-    **Arguments:** `network`; `task` is not looked at; `layer`, 0 the first hidden one; `tau` of the
+    **Arguments:** `network`; `task` is not used; `layer`, 0 the first hidden one; `tau` of the
     flow, where it is one per layer (L,).
 
     **Raises:** `ValueError` for a layer out of range, or another number of time constants.
@@ -210,13 +210,13 @@ def conserved(
 def conserved_matrix(
     network: AbstractNetwork, task: Samples = None, *, layer: int = 0
 ) -> Float[Array, "H H"]:
-    r"""$W_l W_l^T + b_l b_l^T - W_{l+1}^T W_{l+1}$ of a hidden layer, (H, H).
+    r"""Return $W_l W_l^T + b_l b_l^T - W_{l+1}^T W_{l+1}$ of a hidden layer, (H, H).
 
     Conserved by the flow of linear networks (Arora et al. 2018), zero for balanced weights and
     $-\lambda I$ for lambda-balanced ones (`LinearNetwork.balanced`). Its diagonal, `conserved`, is
     what other networks conserve of it.
 
-    **Arguments:** `network`; `task` is not looked at; `layer`, 0 the first hidden one.
+    **Arguments:** `network`; `task` is not used; `layer`, 0 the first hidden one.
 
     **Raises:** `ValueError` for a layer out of range.
     """
@@ -229,7 +229,7 @@ def conserved_matrix(
 
 @checked
 def drift(values: ArrayLike) -> Float[Array, " T"]:
-    """Largest departure of any component from its value at the first time, (T,).
+    """Return the largest departure of any component from its value at the first time, (T,).
 
     **Arguments:** `values` (T, ...), such as `along(flow, conserved)`.
 

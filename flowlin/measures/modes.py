@@ -33,7 +33,7 @@ MOST_MODES = 8
 
 
 def modes_summary(found: Any) -> Summary:
-    """Strengths and variances of the first modes, and the certificate."""
+    """Summarise strengths and variances of the first modes, and the certificate."""
     (inputs, count), outputs = found.v.shape[-2:], found.u.shape[-2]
     title = f"Modes: {count} of {plural(inputs, 'input')} and {plural(outputs, 'output')}"
     title += f", c = {number(found.bias_strength)}"
@@ -53,7 +53,7 @@ def modes_summary(found: Any) -> Summary:
 
 
 def shared(values: Array, equal: tuple[Group, ...]) -> Array:
-    """Numbers per mode (K,), of equal modes their mean."""
+    """Give each group of equal modes the mean of its numbers, (K,)."""
     for group in equal:
         members = np.asarray(group)
         values = values.at[members].set(jnp.mean(values[members]))
@@ -66,7 +66,7 @@ MEANT = "or pass `check=False` where other modes are meant, as for a control"
 
 
 def fingerprint(task: Task) -> tuple[np.ndarray, np.ndarray]:
-    r"""Four numbers that tell Sigma_yx and Sigma_x of one task from those of another, (4,).
+    r"""Return four numbers, (4,), that tell Sigma_yx and Sigma_x of one task from another's.
 
     Fixed projections, $r^T \Sigma_{yx} q$ and $q^T \Sigma_x q'$: of the samples, but not of their
     order, and the same in every precision up to its rounding.
@@ -86,7 +86,7 @@ def fingerprint(task: Task) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _projected(rows: Array) -> np.ndarray:
-    """Rows (P, N) along two fixed directions, (2, P)."""
+    """Project rows (P, N) on two fixed directions, (2, P)."""
     values = np.asarray(rows)
     directions = np.cos(np.outer(np.sqrt([2.0, 3.0]), np.arange(1, values.shape[1] + 1)))
     return directions.astype(values.dtype) @ values.T
@@ -95,7 +95,7 @@ def _projected(rows: Array) -> np.ndarray:
 def require_origin(
     modes: Any, network: AbstractModel, task: Task | None = None, check: bool = True
 ) -> None:
-    """Raise `ValueError` unless modes go with a network and, where it is given, a task.
+    """Raise `ValueError` unless modes belong to a network and, where one is given, to a task.
 
     Shapes are always compared. The bias strength and the task's statistics are where `check` is
     True and the numbers are known, which they are not under `jit` and `vmap`.
@@ -109,6 +109,7 @@ def require_origin(
 
 
 def _require_shapes(modes: Any, network: AbstractModel, task: Task | None) -> None:
+    """Raise `ValueError` unless modes have the inputs and outputs of the task, or the network."""
     if task is not None:
         network.require_fit(task)
     own = modes.v.shape[-2] - bool(modes.bias_strength), modes.u.shape[-2]
@@ -125,14 +126,14 @@ def _require_shapes(modes: Any, network: AbstractModel, task: Task | None) -> No
 
 
 def own_bias_strength(network: AbstractOwn) -> Array | float:
-    """The c of a network's modes: 0 without a bias where the inputs come in."""
+    """Return the c of a network's modes: 0 without a bias where the inputs come in."""
     return network.bias_strength if _biased(network)[0] else 0.0
 
 
 def _biased(network: AbstractOwn) -> tuple[bool, bool]:
-    """Whether there are biases where the inputs come in, and whether there are any further on.
+    """Tell whether there are biases where the inputs come in, and whether there are any further on.
 
-    Of a graph the first are those of nodes that a source goes into.
+    In a graph the first are the biases of nodes that a source goes into.
     """
     if isinstance(network, AbstractGraph):
         sources = {node for node, _, _ in network.sources}
@@ -142,7 +143,7 @@ def _biased(network: AbstractOwn) -> tuple[bool, bool]:
 
 
 def _require_bias_strength(modes: Any, network: AbstractOwn) -> None:
-    """The c of the modes is that of the network: 0 without a bias where the inputs come in."""
+    """Raise `ValueError` unless the modes' c is the network's, as `own_bias_strength` has it."""
     c, own = modes.bias_strength, network.bias_strength
     first, later = _biased(network)
     if c and not (first or later):
@@ -160,7 +161,7 @@ def _require_bias_strength(modes: Any, network: AbstractOwn) -> None:
 
 
 def _require_data(modes: Any, task: Task) -> None:
-    """The task's statistics are those of the modes."""
+    """Raise `ValueError` unless the task has the statistics of the modes, as far as known."""
     known = modes.fingerprint
     if known is None or is_traced((known, task)) or known.ndim != 1:
         return
@@ -175,24 +176,27 @@ def _require_data(modes: Any, task: Task) -> None:
 
 
 def of_data(one: Task, other: Task) -> bool:
-    """Whether two tasks of one shape have the same statistics, as far as this process knows."""
+    """Tell whether two tasks of one shape have the same statistics, as far as known here."""
     held = [task for task in (one, other) if not _is_elsewhere(task)]
     return len(held) < 2 or _agree(jnp.asarray(fingerprint(one)[0], one.x.dtype), other)
 
 
 def _agree(known: Array, task: Task) -> bool:
-    """Whether a fingerprint is a task's, up to the rounding of the coarser precision."""
+    """Tell whether a fingerprint is a task's, up to the rounding of the coarser precision."""
+    # Means that are summed in another order or precision differ by some roundings of their terms.
     numbers, sizes = fingerprint(task)
     eps = max(np.finfo(array.dtype).eps for array in (known, task.x))
     return bool(np.all(np.abs(np.asarray(known) - numbers) <= 1e3 * eps * sizes))  # NaN is none
 
 
 def _is_elsewhere(task: Task) -> bool:
-    """Whether other processes hold a part of it."""
+    """Tell whether other processes hold a part of the task."""
     return isinstance(task.x, jax.Array) and not task.x.is_fully_addressable
 
 
-LARGEST = 1e19  # its square is what float32 holds; in float64 norms of products of correlations
+# Largest number of a task: its square, a correlation, is within float32, and norms of products of
+# correlations are within float64, in which modes are computed.
+LARGEST = 1e19
 
 
 @shown(modes_summary)
@@ -223,9 +227,9 @@ class Modes(AbstractPreparedMeasure):
     - `completeness`: the share of tr Sigma_x that the v span, in [0, 1]. Below 1, an input
       direction without a mode takes part in the dynamics of large initial weights.
     - `equal`: the numbers of modes that are equal, such as ((1, 2), (4, 5, 6, 7)).
-    - `fingerprint`: (4,), by which other data are told. Modes of one task are not taken for those
-      of another, nor those of one c for those of another, wherever a network or a task meets them,
-      unless `check=False` says that it is meant. Under `jit` and `vmap` only shapes are compared.
+    - `fingerprint`: (4,), numbers that differ between tasks. Wherever a network or a task meets
+      modes of another task or of another c, a `ValueError` is raised, unless `check=False` says
+      that they are meant. Under `jit` and `vmap` only shapes are compared.
     """
 
     u: Float[Array, "N_out K"]
@@ -240,24 +244,24 @@ class Modes(AbstractPreparedMeasure):
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """The numbers of all modes in order, equal ones together: ((0,), (1, 2), (3,))."""
+        """Return the numbers of all modes in order, equal ones together: ((0,), (1, 2), (3,))."""
         member = {k: group for group in self.equal for k in group}
         return tuple(dict.fromkeys(member.get(k, (k,)) for k in range(self.s.shape[-1])))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the groups, for tables and pictures: ("0", "1-2", "3")."""
+        """Return the names of the groups, for tables and pictures: ("0", "1-2", "3")."""
         return tuple("-".join(map(str, sorted({g[0], g[-1]}))) for g in self.groups)
 
     @property
     def full_strength(self) -> Float[Array, " K"]:
-        """Strength s/d at convergence, (K,); 0 for modes that the data do not drive."""
+        """Return the strength s/d at convergence, (K,); 0 for modes that the data do not drive."""
         driven = (self.s > 0) & (self.d > 0)
         return jnp.where(driven, self.s / jnp.where(driven, self.d, 1.0), 0.0)
 
     @checked(x=array)
     def augmented(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N"]:
-        """Inputs in the modes' coordinates: [c; x], or x for c = 0."""
+        """Return inputs in the modes' coordinates: [c; x], or x for c = 0."""
         inputs = self.v.shape[-2] - bool(self.bias_strength)
         if np.shape(x)[1:] != (inputs,):
             raise ValueError(f"`x` must have shape (P, {inputs}), got {np.shape(x)}.")
@@ -267,7 +271,7 @@ class Modes(AbstractPreparedMeasure):
     def strengths(
         self, network: eqx.Module, task: Task, *, check: bool = True
     ) -> Float[Array, " K"]:
-        r"""Mode strengths $a_\alpha = u^T (\hat Y^T X / P) v / d$ of any network.
+        r"""Return the mode strengths $a_\alpha = u^T (\hat Y^T X / P) v / d$ of any network, (K,).
 
         For a linear network whose modes are aligned to its inputs this is $u^T W v$ with the
         end-to-end matrix W. Modes with d = 0 are not seen by the data and get 0.
@@ -280,7 +284,7 @@ class Modes(AbstractPreparedMeasure):
     def hidden_vectors(
         self, network: AbstractNetwork, *, check: bool = True
     ) -> tuple[Float[Array, "K H"], Float[Array, "K H"]]:
-        r"""Hidden vectors $p = W_2^T u$ and $q = \tilde W_1 v$ of every mode, (K, H) each.
+        r"""Return hidden vectors $p = W_2^T u$ and $q = \tilde W_1 v$ of every mode, (K, H) each.
 
         $\tilde W_1 = [b, W_1]$ where the modes have a bias coordinate. Gates (H,) of a gated
         network multiply q; those that differ from sample to sample are left out.
@@ -305,7 +309,7 @@ class Modes(AbstractPreparedMeasure):
 
     @checked(network=model)
     def observable(self, network: eqx.Module, task: Task, *, check: bool = True) -> "ModeStrengths":
-        """The mode strengths as a function of the network that costs no more than it must.
+        """Return the mode strengths as a function of the network that costs no more than it must.
 
         **Raises:** `ValueError` for modes of another c or other data, unless `check=False`.
         """
@@ -317,9 +321,10 @@ WORDS["modes"] = instance(Modes, "modes, as `theory.modes(task, network)` return
 WORDS["check"] = flag
 
 
+# Compiled, since every call of `gradient_flow` with mode hits comes here.
 @jit_by_array
 def _mode_strengths(modes: Modes, x: Array, weights: Array | None, linear: bool) -> "ModeStrengths":
-    """Compiled, since every call of `gradient_flow` with mode hits comes here."""
+    """Multiply the task's part of the strengths out, X v / (P d), once for all networks."""
     d = modes.d[None]
     scaled = jnp.where(d > 0, modes.v / jnp.where(d > 0, d, 1.0), 0.0)
     mass = len(x) if weights is None else weights.sum()
@@ -331,9 +336,9 @@ def _mode_strengths(modes: Modes, x: Array, weights: Array | None, linear: bool)
 class ModeStrengths(eqx.Module):
     """Mode strengths of a network, with the task's part multiplied out beforehand.
 
-    `projected` is X v / (P d), shape (P, K); for linear networks, whose function is affine,
-    [1; X]^T X v / (P d), shape (1 + N_in, K), so that no sample is looked at again. `equal` as in
-    `Modes`.
+    `projected` is X v / (P d), shape (P, K); for linear networks, whose function is affine, it is
+    [1; X]^T X v / (P d), shape (1 + N_in, K), so that no sample is needed again. `equal` is that
+    of `Modes`.
     """
 
     u: Float[Array, "N_out K"]
@@ -341,7 +346,7 @@ class ModeStrengths(eqx.Module):
     equal: tuple[Group, ...] = eqx.field(static=True, default=())
 
     def response(self, network: eqx.Module, task: Task) -> Float[Array, "N_out K"]:
-        """Outputs' correlation with the modes' inputs, (Yhat^T X / P) v / d, (N_out, K)."""
+        """Return the correlation of outputs and modes' inputs, (Yhat^T X / P) v / d, (N_out, K)."""
         linear = isinstance(network, LinearNetwork)
         rows = 1 + network.weights[0].shape[-1] if linear else task.samples
         if len(self.projected) != rows:
@@ -360,12 +365,12 @@ class ModeStrengths(eqx.Module):
         return shared(jnp.sum(self.u * (outputs.T @ self.projected), axis=0), self.equal)
 
     def __call__(self, network: eqx.Module, task: Task) -> Float[Array, " K"]:
-        """Strengths (K,) of the network's modes; equal modes have the mean of theirs."""
+        """Return the strengths (K,) of the network's modes; equal modes have the mean of theirs."""
         return shared(jnp.sum(self.u * self.response(network, task), axis=0), self.equal)
 
     @property
     def members(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of every mode the modes that are equal to it, itself included, and their weights, (K, M).
+        """Return for every mode its equal modes, itself included, and their weights, (K, M).
 
         Rows of fewer than M are filled up by itself, with weight 0.
         """
@@ -379,9 +384,10 @@ class ModeStrengths(eqx.Module):
         return which, weights
 
     def seen_by(self, parameters: Parameters, k: int | Array) -> Parameters:
-        """A linear network as direction k sees it: linear in its parameters, one input, one output.
+        """Reduce a linear network to one input and one output, those of mode k.
 
-        Its output for the input 1 is the strength along u_k and v_k.
+        The result is linear in the parameters; its output for the input 1 is the strength along u_k
+        and v_k.
         """
         weights, biases = parameters
         u, scale, direction = self.u[:, k], self.projected[0, k], self.projected[1:, k]
@@ -392,7 +398,7 @@ class ModeStrengths(eqx.Module):
 
 
 def _given_or_own(name: str, value: Any) -> Any:
-    """A bias strength, or the network whose own it is."""
+    """Accept a bias strength, or the network whose own it is."""
     if isinstance(value, AbstractOwn):
         return model("network", value)
     if isinstance(value, eqx.Module):
@@ -410,7 +416,7 @@ INSTEAD["modes.network"] = (
 
 @checked(bias_strength=_given_or_own)
 def modes(task: Task, bias_strength: float | AbstractOwn = 0.0) -> Modes:
-    """The task's modes, strongest first.
+    """Return the task's modes, strongest first.
 
     Within a group of equal singular values the basis is free; the one that diagonalises Sigma_x
     there is taken, so that modes decouple wherever Sigma_x commutes with Sigma_yx^T Sigma_yx.
@@ -435,8 +441,10 @@ def modes(task: Task, bias_strength: float | AbstractOwn = 0.0) -> Modes:
 
 
 def modes_within(task: Task, bias_strength: Any, same: float = 0.0, zero: float = 0.0) -> Modes:
-    """Modes that are equal within `same` of the largest, and zero below `zero` of it, if that is
-    more than rounding."""
+    """Return modes that are equal within `same` of the largest, and zero below `zero` of it.
+
+    Singular values below rounding are zero in any case.
+    """
     c: Any = bias_strength
     if isinstance(c, AbstractOwn):
         c.require_fit(task)

@@ -27,8 +27,9 @@ from flowlin.tasks.task import Task
 def mode_matrix(
     network: eqx.Module, task: Task, modes: Modes, *, check: bool = True
 ) -> Float[Array, "K K"]:
-    r"""The network's function between the modes, $A_{\alpha\beta} = u_\alpha^T (\hat Y^T X / P)
-    v_\beta / d_\beta$, (K, K).
+    r"""Return the network's function between the modes, the matrix A (K, K).
+
+    $A_{\alpha\beta} = u_\alpha^T (\hat Y^T X / P) v_\beta / d_\beta$, with $\hat Y$ the outputs.
 
     For a linear network on modes that decouple it is $U^T W V$ with the end-to-end matrix W. Its
     diagonal are the strengths, which the closed forms speak of; what is off it they drop. Among
@@ -57,7 +58,7 @@ class ModeShares(NamedTuple):
 
 @checked(network=model)
 def mode_shares(network: eqx.Module, task: Task, modes: Modes, *, check: bool = True) -> ModeShares:
-    r"""How much of the network's function on the task lies in the modes.
+    r"""Measure how much of the network's function on the task lies in the modes.
 
     With A of `mode_matrix`, $\hat Y$ (P, N_out) and $S = \|\hat Y\|_F^2 / P$:
 
@@ -102,16 +103,16 @@ class HiddenVectors(NamedTuple):
 def hidden_vectors(
     network: AbstractNetwork, task: Task | None, modes: Modes, *, check: bool = True
 ) -> HiddenVectors:
-    r"""Hidden vectors $p = W_2^T u$ and $q = \tilde W_1 v$ of every mode, (K, H) each.
+    r"""Return the hidden vectors $p = W_2^T u$ and $q = \tilde W_1 v$ of every mode, (K, H) each.
 
     The mode's strength in a linear network is p . q, its balanced part $\|p + q\|^2 / 4$.
     $\tilde W_1 = [b, W_1]$ where the modes have a bias coordinate. Gates (H,) of a gated network,
     such as `network.always_on(task)`, multiply q (erratum to Fig. 4 of the lead paper); gates that
     differ from sample to sample have no place here and are left out.
 
-    **Arguments:** `network` with one hidden layer; `task`, which may be None: only whether the
-    modes are its own is looked at; `modes`; `check=False` where those of another c or other data
-    are meant.
+    **Arguments:** `network` with one hidden layer; `task`, which may be None and only serves to
+    check that the modes are its own; `modes`; `check=False` where those of another c or of other
+    data are meant.
 
     **Raises:** `ValueError` for another number of hidden layers, and for such modes otherwise.
     """
@@ -124,7 +125,7 @@ def hidden_vectors(
 def alignment(
     network: AbstractNetwork, task: Task | None, modes: Modes, *, check: bool = True
 ) -> Float[Array, " K"]:
-    r"""Cosine $p \cdot q / \|p\| \|q\|$ between the two hidden vectors of every mode, (K,).
+    r"""Return the cosine $p \cdot q / \|p\| \|q\|$ of the two hidden vectors of every mode, (K,).
 
     Near 0 at a random start, 1 once the mode has grown from small weights: p + q grows while p - q
     decays. Equal modes have that of their group, with sums over it in place of each product. nan
@@ -145,7 +146,7 @@ def alignment(
 
 
 def _parameters(name: str, value: Any) -> Any:
-    """Weights and biases of a network, or the floating-point arrays of any other pytree."""
+    """Accept a network, and return weights and biases, or any pytree's floating-point arrays."""
     if isinstance(value, AbstractNetwork):
         return WORDS["network"](name, value).parameters
     if isinstance(value, GatedGraph):
@@ -159,12 +160,13 @@ def _parameters(name: str, value: Any) -> Any:
 
 
 def _floats(leaf: Any) -> bool:
+    """Tell whether a leaf is an array of floating-point numbers."""
     return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
 
 
 @checked(a=_parameters, b=_parameters, relative=flag)
 def distance(a: Any, b: Any, *, relative: bool = False) -> Float[Array, ""]:
-    r"""Euclidean distance $\|w_a - w_b\|$ of all weights and biases of two networks.
+    r"""Return the Euclidean distance $\|w_a - w_b\|$ of the parameters of two networks.
 
     Works under `jit` and `vmap` (`jax.vmap(fl.distance)` for stacked networks); its derivatives at
     a = b are zero.
@@ -190,7 +192,7 @@ def distance(a: Any, b: Any, *, relative: bool = False) -> Float[Array, ""]:
 
 @jax.jit
 def _norms(a: list[Array], b: list[Array]) -> tuple[Array, Array]:
-    """Norms of the difference and of b."""
+    """Return the norms of the difference and of b."""
     dtype = widest(*a, *b)
     off = sum(jnp.sum((x.astype(dtype) - y.astype(dtype)) ** 2) for x, y in zip(a, b, strict=True))
     return root(jnp.asarray(off)), root(jnp.asarray(sum(jnp.sum(y**2) for y in b)))

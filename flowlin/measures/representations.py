@@ -18,7 +18,7 @@ from flowlin.measures.along import centred, rows
 
 @checked(hidden=None)
 def gram(hidden: ArrayLike) -> Float[Array, "... P P"]:
-    """Similarity matrix H H^T, the inner products of all pairs of samples' representations.
+    """Return the similarity matrix H H^T of all pairs of samples' representations.
 
     **Arguments:** `hidden` (..., P, H).
     """
@@ -28,7 +28,7 @@ def gram(hidden: ArrayLike) -> Float[Array, "... P P"]:
 
 @checked(hidden=None)
 def distances(hidden: ArrayLike) -> Float[Array, "... P P"]:
-    """Euclidean distances of all pairs of samples' representations.
+    """Return the Euclidean distances of all pairs of samples' representations.
 
     From differences, so that close representations far from the origin keep their digits.
 
@@ -39,12 +39,13 @@ def distances(hidden: ArrayLike) -> Float[Array, "... P P"]:
 
 @partial(jnp.vectorize, signature="(p,h)->(p,p)")
 def _distances(hidden: Array) -> Array:
+    """Return the distances (P, P), row by row, so that memory holds P H numbers at a time."""
     return lax.map(lambda one: root(jnp.sum((hidden - one[None]) ** 2, axis=1)), hidden)
 
 
 @checked(hidden=None)
 def distance_ratio(hidden: ArrayLike, classes: ArrayLike) -> Float[Array, "..."]:
-    """Mean distance within classes over mean distance between them.
+    """Return the mean distance within classes over the mean distance between them.
 
     Falls as the representations of a class come together and those of different classes part, as
     Ye (2025) reads off t-SNE, which keeps no distances. For effective weights pass
@@ -73,7 +74,7 @@ def distance_ratio(hidden: ArrayLike, classes: ArrayLike) -> Float[Array, "..."]
 
 
 def _labels(classes: ArrayLike) -> Array:
-    """Labels as an array of numbers or truth values."""
+    """Return labels as an array of numbers or truth values."""
     if not isinstance(classes, jax.Array):
         classes = np.asarray(classes)
         if classes.dtype.kind not in "biuf":
@@ -83,14 +84,14 @@ def _labels(classes: ArrayLike) -> Array:
 
 @checked(debiased=flag)
 def linear_cka(a: ArrayLike, b: ArrayLike, *, debiased: bool = False) -> Float[Array, "..."]:
-    r"""Centred kernel alignment of two representations of the same samples, with linear kernels.
+    r"""Return the centred kernel alignment of two representations of the same samples.
 
     $$\mathrm{CKA} = \frac{\mathrm{HSIC}(A, B)}{\sqrt{\mathrm{HSIC}(A, A)\, \mathrm{HSIC}(B, B)}}$$
 
-    (Kornblith et al. 2019), in [0, 1], invariant to rotations and to the scale of either. By
-    default with the biased $\mathrm{HSIC} \propto \|\tilde A^T \tilde B\|_F^2$ of centred
-    features. That is positive even for independent ones, towards 1 for few samples in many
-    dimensions; `debiased` uses the unbiased estimator (Song et al. 2012), which for centred
+    (Kornblith et al. 2019), in [0, 1], with linear kernels: rotations and the scale of either do
+    not change it. The default takes the biased $\mathrm{HSIC} \propto \|\tilde A^T \tilde B\|_F^2$
+    of centred features. That is positive even for independent ones, towards 1 for few samples in
+    many dimensions; `debiased` uses the unbiased estimator (Song et al. 2012), which for centred
     features with squared row norms $\alpha_i, \beta_i$ is
 
     $$\mathrm{HSIC} \propto \|\tilde A^T \tilde B\|_F^2 - \frac{P}{P - 2} \sum_i \alpha_i \beta_i
@@ -117,7 +118,7 @@ def linear_cka(a: ArrayLike, b: ArrayLike, *, debiased: bool = False) -> Float[A
         raise ValueError(f"the unbiased estimator needs at least 4 samples, got {samples}.")
     axes = max(a.ndim, b.ndim)
     x, y = (with_axes(m, axes - m.ndim) for m in (a, b))
-    # The ratio knows no scale; without one nothing overflows.
+    # CKA does not change with the scales of x and y: without them fourth powers do not overflow.
     scales = [lax.stop_gradient(jnp.max(jnp.abs(m), axis=(-2, -1), keepdims=True)) for m in (x, y)]
     x, y = x / scales[0], y / scales[1]
     hsic = partial(_hsic, debiased=debiased)
@@ -125,7 +126,7 @@ def linear_cka(a: ArrayLike, b: ArrayLike, *, debiased: bool = False) -> Float[A
 
 
 def _hsic(a: Array, b: Array, debiased: bool) -> Array:
-    """HSIC of centred features up to a factor."""
+    """Return the HSIC of centred features, up to a factor."""
     total = jnp.sum((a.mT @ b) ** 2, axis=(-2, -1))
     if not debiased:
         return total
@@ -137,7 +138,7 @@ def _hsic(a: Array, b: Array, debiased: bool) -> Array:
 
 @checked(hidden=None)
 def variance_explained(hidden: ArrayLike, features: ArrayLike) -> Float[Array, "..."]:
-    r"""Share of a representation's variance that a linear regression on features explains.
+    r"""Return the share of a representation's variance that a regression on features explains.
 
     $$R^2 = 1 - \frac{\|\tilde H - \tilde X \hat W\|_F^2}{\|\tilde H\|_F^2}, \qquad
       \hat W = \arg\min_W \|\tilde H - \tilde X W\|_F,$$
@@ -162,7 +163,9 @@ def variance_explained(hidden: ArrayLike, features: ArrayLike) -> Float[Array, "
             f"(P, q) or (P,), got shape {features.shape}."
         )
     u, s, _ = jnp.linalg.svd(centred(features), full_matrices=False)
-    size = jnp.sqrt(jnp.sum(features**2))  # a constant feature centres to rounding of its size
+    # Singular values are cut relative to the features before they are centred: a constant feature,
+    # centred, is the rounding of its own size and explains nothing.
+    size = jnp.sqrt(jnp.sum(features**2))
     kept = s > max(features.shape) * jnp.finfo(s.dtype).eps * size
     explained = jnp.sum(((u * kept.astype(u.dtype)[None]).T @ hidden) ** 2, axis=(-2, -1))
     return explained / jnp.sum(hidden**2, axis=(-2, -1))
@@ -185,7 +188,7 @@ class Embedding(NamedTuple):
 
 @checked(hidden=None, dimensions=whole(1))
 def mds(hidden: ArrayLike, dimensions: int = 2) -> Embedding:
-    r"""Classical multidimensional scaling of a representation over training, all times jointly.
+    r"""Embed a representation over training by multidimensional scaling, all times jointly.
 
     The points of all samples at all times are embedded together: their coordinates are the
     eigenvectors of the doubly centred matrix of squared distances, scaled by the roots of its
@@ -229,12 +232,12 @@ def mds(hidden: ArrayLike, dimensions: int = 2) -> Embedding:
 
 @checked
 def spectral_entropy(matrix: ArrayLike) -> Float[Array, "..."]:
-    r"""Entropy of the singular values, $-\sum_i \bar s_i \log \bar s_i$, $\bar s_i = s_i/\sum s_j$.
+    r"""Return the entropy of the singular values, $-\sum_i \bar s_i \log \bar s_i$.
 
-    The effective rank of Huh et al. (2023), in [0, log rank]; that of Roy and Vetterli (2007)
-    is its exponential, `effective_rank`. Values below rounding, max(m, n) eps s_max, count as zero
-    and 0 log 0 = 0. The derivative is zero in the directions of those values: there the entropy has
-    an infinite slope.
+    $\bar s_i = s_i/\sum s_j$ are the shares. This is the effective rank of Huh et al. (2023), in
+    [0, log rank]; that of Roy and Vetterli (2007) is its exponential, `effective_rank`. Values
+    below rounding, max(m, n) eps s_max, count as zero and 0 log 0 = 0. The derivative is zero in
+    the directions of those values: there the entropy has an infinite slope.
 
     **Arguments:** `matrix` (..., m, n). An all-zero one has no entropy: nan.
     """
@@ -243,7 +246,7 @@ def spectral_entropy(matrix: ArrayLike) -> Float[Array, "..."]:
 
 @checked
 def effective_rank(matrix: ArrayLike) -> Float[Array, "..."]:
-    r"""Effective rank $\rho(A) = \exp(-\sum_i \bar s_i \log \bar s_i)$, in [1, rank A].
+    r"""Return the effective rank $\rho(A) = \exp(-\sum_i \bar s_i \log \bar s_i)$, in [1, rank A].
 
     The number of equal singular values that have the entropy of those of A (Roy and Vetterli 2007;
     Eq. 1 of the lead paper, printed with the wrong sign). See `spectral_entropy`.
@@ -255,9 +258,9 @@ def effective_rank(matrix: ArrayLike) -> Float[Array, "..."]:
 
 @checked
 def effective_rank_of_gram(hidden: ArrayLike) -> Float[Array, "..."]:
-    r"""Effective rank of the Gram matrix $H^T H$ (equally $H H^T$), in [1, rank H].
+    r"""Return the effective rank of the Gram matrix $H^T H$ (or $H H^T$), in [1, rank H].
 
-    That of the lead paper's Figs. 1B and 6C. The Gram matrix has the singular values s_i^2 of H,
+    The lead paper's Figs. 1B and 6C show it. The Gram matrix has the singular values s_i^2 of H,
     so this is smaller than `effective_rank(hidden)`; it is taken from H, which keeps the digits,
     and is differentiable even where H is not of full rank.
 
@@ -267,6 +270,7 @@ def effective_rank_of_gram(hidden: ArrayLike) -> Float[Array, "..."]:
 
 
 def _singular_values(name: str, matrix: ArrayLike) -> Array:
+    """Return the singular values of matrices, with zeros in place of rounding."""
     matrix = rows(name, matrix)
     s = jnp.linalg.svd(matrix, compute_uv=False)
     rounding = max(matrix.shape[-2:]) * jnp.finfo(s.dtype).eps
@@ -274,7 +278,7 @@ def _singular_values(name: str, matrix: ArrayLike) -> Array:
 
 
 def _entropy(values: Array) -> Array:
-    """Entropy of non-negative values (..., K), normalised; nan if none is positive."""
+    """Return the entropy of non-negative values (..., K), normalised; nan if none is positive."""
     some, total = values > 0, jnp.sum(values, axis=-1, keepdims=True)
     share = jnp.where(some, values, 1.0) / jnp.where(total > 0, total, 1.0)
     terms = jnp.where(some, share * jnp.log(share), 0.0)

@@ -4,18 +4,19 @@ import numpy as np
 
 Group = tuple[int, ...]  # the numbers of triples that are equal
 
-# Of the largest: singular values, and variances, that are closer are equal, if they are as close as
-# `OWN` of themselves, too: two weak ones may differ by a factor within this of the largest.
+# Singular values, and variances, count as equal if they differ by less than the first share of the
+# largest and the second share of themselves: the first alone would join weak ones that differ by
+# factors.
 SAME = {"float64": 1e-10, "float32": 1e-4}
 OWN = 1e-3
-ZERO = 1e-10  # of the largest: what is smaller is zero
-TIE = 1e-4  # lengths so close to each other are equal
+ZERO = 1e-10  # of the largest; smaller singular values count as zero
+TIE = 1e-4  # relative; lengths as close as this tie, and the first one is taken
 
 
 def singular_triples(
     syx: np.ndarray, sx: np.ndarray, noise: float, same: float, zero: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, tuple[Group, ...]]:
-    """SVD of Sigma_yx in a basis that no machine changes, and which modes are equal.
+    """Decompose Sigma_yx in a basis that no machine changes, and group equal modes.
 
     Neighbours that are closer than `same` of the largest, and `OWN` of themselves, are equal,
     singular values as variances; with `same` = 0 singular values that are closer than `noise`.
@@ -46,32 +47,32 @@ def singular_triples(
             if s[group[0]] > 0:
                 u[:, group] = u[:, group] @ (v[:, group].T @ basis)
                 groups.append(tuple(group.tolist()))
-            else:  # any of them may go with any other
+            else:  # with s = 0 any u may stand beside any v
                 groups += [(k,) for k in group.tolist()]
             v[:, group] = basis
     return u, s, v, d, tuple(groups)
 
 
 def _turning(span: np.ndarray, sx: np.ndarray) -> np.ndarray:
-    """The rotation of a basis (N, m) that makes its variances diagonal, largest first."""
+    """Return the rotation of a basis (N, m) that makes its variances diagonal, largest first."""
     if span.shape[1] < 2:
         return np.eye(span.shape[1])
     return np.linalg.eigh(span.T @ sx @ span)[1][:, ::-1]
 
 
 def _closeness(values: np.ndarray, same: float) -> np.ndarray:
-    """How far equal ones may be from the one before, (n,)."""
+    """Return how far equal values may be from the one before, (n,)."""
     return np.minimum(same * np.max(values, initial=0.0), OWN * values)
 
 
 def _runs(values: np.ndarray, close: np.ndarray) -> list[np.ndarray]:
-    """Numbers of neighbours that are equal: no farther than `close` (n,) from the one before."""
+    """Group neighbours that are equal, no farther than `close` (n,) from the one before."""
     steps = np.flatnonzero(np.abs(np.diff(values)) > close[1:])
     return np.split(np.arange(len(values)), steps + 1) if len(values) else []
 
 
 def settled(span: np.ndarray, count: int | None = None) -> np.ndarray:
-    """An orthonormal basis of a span that depends on nothing but the span, (N, count).
+    """Return an orthonormal basis (N, count) of a span that depends on nothing but the span.
 
     Every coordinate axis has a projection onto the span. The longest, the first one of several,
     is the first vector; then the same in what is orthogonal to it, and so on.

@@ -1,4 +1,4 @@
-"""Gates: activity of a hidden layer, and the modes of its (unit, sample) pairs."""
+"""Activity of a hidden layer, and the sides of its (unit, sample) pairs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -30,7 +30,7 @@ def activity(
     label: str | None = None,
     colour: str | None = None,
 ) -> Axes:
-    """Fractions of a hidden layer's units that are always on, gating and off, with t*.
+    """Draw the fractions of a hidden layer's units that are always on, gating and off, with t*.
 
     Exact steps at the logged times. Open (a sliding pair counts as off) solid, closed (as on)
     dashed. A triangle on a thin line marks t* and the maximum of the always-on fraction, upwards
@@ -52,7 +52,7 @@ def activity(
     **Raises:** `ValueError` for another part or convention, and those of `flow.linearization`.
     """
     ax, found = axes(ax), flow.linearization(quantile, layer=layer)
-    kind, scale = ("descent", 0.35) if is_descent(flow) else ("relu", 1.0)  # it flickers
+    kind, scale = ("descent", 0.35) if is_descent(flow) else ("relu", 1.0)  # descent flickers
     colour = colour or COLOURS[kind]
     for convention in conventions:
         counts: UnitCounts = getattr(found, f"{convention}_counts")
@@ -75,7 +75,7 @@ def activity(
 
 
 def _steps(counts: UnitCounts, part: str, end: float) -> tuple[np.ndarray, np.ndarray]:
-    """Times of the changes of a fraction, and its values from then on; the run's end last."""
+    """Return the times at which a fraction changes, and its values from then on; the end last."""
     time = np.asarray(counts.time)
     time = time[np.isfinite(time)]
     value = np.asarray(getattr(counts.activity(jnp.asarray(time)), part))
@@ -84,7 +84,7 @@ def _steps(counts: UnitCounts, part: str, end: float) -> tuple[np.ndarray, np.nd
 
 
 def _mark_time(ax: Axes, found: LinearizationTime, up: bool, label: str, colour: str) -> None:
-    """A line from the time axis to a triangle at (t*, fraction)."""
+    """Draw a line from the time axis to a triangle at (t*, fraction)."""
     time, top = float(found.time), float(found.fraction)
     ax.plot(
         [time, time], [0.0, top], color=colour, linewidth=0.8, zorder=4,
@@ -95,7 +95,7 @@ def _mark_time(ax: Axes, found: LinearizationTime, up: bool, label: str, colour:
 
 @checked(t=finite)
 def gates(flow: Trajectory, t: float, ax: Axes | None = None, *, layer: int = 0) -> Axes:
-    """Mode of every (unit, sample) pair at one time: on, off, or sliding on its kink.
+    """Draw the side of every (unit, sample) pair at one time: on, off, or sliding on its kink.
 
     **Arguments:**
 
@@ -128,7 +128,7 @@ def gate_history(
     units: Sequence[int] | None = None,
     layer: int = 0,
 ) -> Axes:
-    """Modes of (unit, sample) pairs over time, one row per pair, exact at the logged times.
+    """Draw the sides of (unit, sample) pairs over time, one row per pair, exact at logged times.
 
     **Arguments:**
 
@@ -165,7 +165,7 @@ def gate_history(
 
 
 def _gate_log(flow: Trajectory, layer: int) -> tuple[tuple[int, int], np.ndarray, Any]:
-    """(units, samples) of a layer, its pairs' modes at 0, and its changes: time, pair, mode."""
+    """Return (units, samples) of a layer, its pairs' sides at 0, and changes: time, pair, side."""
     log = flow.events
     k = log.gate_channel(layer)
     start, stop = log.offsets[k], log.offsets[k + 1]
@@ -177,7 +177,7 @@ def _gate_log(flow: Trajectory, layer: int) -> tuple[tuple[int, int], np.ndarray
 
 
 def _raster(ax: Axes, x: np.ndarray, y: np.ndarray, modes: np.ndarray) -> None:
-    """Cells between edges x and y, with a legend above."""
+    """Draw cells between edges x and y, with a legend above."""
     colours = ListedColormap([colour for _, colour in _MODES.values()])
     ax.pcolormesh(x, y, modes, cmap=colours, vmin=-1.5, vmax=1.5)
     handles = [

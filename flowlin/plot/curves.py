@@ -35,7 +35,7 @@ from flowlin.record.trajectory import Trajectory
 def losses(
     runs: Mapping[str, Trajectory | Sweep | Sequence[Trajectory]], ax: Axes | None = None
 ) -> Axes:
-    """Loss over time of several runs: flows as lines, descent as hollow markers.
+    """Draw the loss over time of several runs: flows as lines, descent as hollow markers.
 
     Colour and line style tell the kind of network, shade and marker the runs of one kind. Several
     runs under one label, a `Sweep` over seeds, say, become their mean with a band of one standard
@@ -76,7 +76,7 @@ def losses(
 
 
 def _members(label: Any, given: Any) -> list[Trajectory]:
-    """The trajectories under a label."""
+    """Return the trajectories under a label."""
     if isinstance(given, Trajectory):
         return [given]
     members = list(given) if isinstance(given, (Sweep, list, tuple)) else []
@@ -97,7 +97,7 @@ def modes(
     shown: Sequence[int] | None = None,
     label: str | None = None,
 ) -> Axes:
-    """Mode strengths over time, with full strengths (thin lines) and hitting times (markers).
+    """Draw mode strengths over time, with full strengths (thin lines) and hits (markers).
 
     The modes are shades of the network kind's colour, dark to light, so that several networks fit
     on one Axes, each with its own `label`.
@@ -150,7 +150,7 @@ def modes(
 
 
 def _levels(rho: Data | float, number: int) -> np.ndarray:
-    """One level for every mode, (K,)."""
+    """Return one level for every mode, (K,)."""
     levels = np.asarray(rho)
     if levels.shape not in ((), (1,), (number,)):
         raise ValueError(
@@ -160,7 +160,7 @@ def _levels(rho: Data | float, number: int) -> np.ndarray:
 
 
 def _strengths(flow: Trajectory, modes: Modes) -> np.ndarray:
-    """Mode strengths at the saved times, (T, K)."""
+    """Return mode strengths at the saved times, (T, K)."""
     if "modes" in flow.observed:
         return array("flow.observed['modes']", flow.observed["modes"], f"T {len(modes.s)}")
     if flow.saved is None or flow.reference.task is None:
@@ -169,7 +169,7 @@ def _strengths(flow: Trajectory, modes: Modes) -> np.ndarray:
 
 
 def _mark_hits(ax: Axes, flow: Trajectory, level: np.ndarray, shown: Sequence[int]) -> None:
-    """A marker at every logged hit of a shown mode."""
+    """Draw a marker at every logged hit of a shown mode."""
     log = flow.events.select("mode")
     times, which = np.asarray(log.time), np.array([k for (k,) in log.index], int)
     how = look(kind_of(flow.final))
@@ -183,7 +183,7 @@ def _mark_hits(ax: Axes, flow: Trajectory, level: np.ndarray, shown: Sequence[in
 
 @checked(ts=None, positions=None)
 def kinks(ts: Data, positions: Data, ax: Axes | None = None, **look_: Any) -> Axes:
-    r"""Kink positions $k_j = -c\, b_j / \|w_j\|$ over time, one line per hidden unit.
+    r"""Draw kink positions $k_j = -c\, b_j / \|w_j\|$ over time, one line per hidden unit.
 
     A unit's kink is a hyperplane of inputs; its position is its signed distance from the origin
     along the unit's weights (lead paper Eq. 12 and Fig. 12, with the factor c that is missing
@@ -210,5 +210,5 @@ def kinks(ts: Data, positions: Data, ax: Axes | None = None, **look_: Any) -> Ax
 
 
 def _every(ts: Data) -> int:
-    """Stride of about 25 markers along a curve."""
+    """Return the stride that leaves about 25 markers along a curve."""
     return max(1, len(ts) // 25)

@@ -31,7 +31,7 @@ def animate(
     dpi: int = 100,
     progress: bool = False,
 ) -> pathlib.Path:
-    """A film whose frames a function draws, as GIF or MP4.
+    """Make a film whose frames a function draws, as GIF or MP4.
 
     ```python
     ts = np.linspace(0, float(flow.end), 100)
@@ -83,7 +83,7 @@ def animate(
 
 
 def _writer(path: pathlib.Path, fps: float) -> animation.AbstractMovieWriter:
-    """What writes a file of this name."""
+    """Return the writer of files of this ending."""
     if path.suffix == ".gif":
         return animation.PillowWriter(fps=fps)  # pyright: ignore[reportArgumentType]
     if path.suffix != ".mp4":

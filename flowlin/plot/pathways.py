@@ -30,7 +30,7 @@ def pathways(
     shown: Sequence[int] | None = None,
     graph: Axes | None = None,
 ) -> Axes:
-    """Strengths of pathways over time in one mode, with the graph on which they race.
+    """Draw strengths of pathways over time in one mode, with the graph on which they race.
 
     A thin line is what a pathway would end at alone, a marker a hit of `race.hits` in the run's
     log. In the graph every pathway is a line through its nodes, as wide as it is strong at the end.
@@ -68,7 +68,7 @@ def pathways(
 
 
 def _strengths(flow: Trajectory, race: Race, mode: int) -> np.ndarray:
-    """Strengths of all pathways at the saved times, (T, n)."""
+    """Return the strengths of all pathways in a mode at the saved times, (T, n)."""
     modes = race.s.shape[1]
     if mode >= modes:
         raise ValueError(f"`mode` must be one of 0 ... {modes - 1}, got {mode}.")
@@ -78,7 +78,7 @@ def _strengths(flow: Trajectory, race: Race, mode: int) -> np.ndarray:
 
 
 def _which(shown: Sequence[int] | None, strengths: np.ndarray) -> list[int]:
-    """The numbers of the pathways to draw."""
+    """Return the numbers of the pathways to draw."""
     count = strengths.shape[1]
     if shown is None:
         return sorted(np.argsort(-np.abs(strengths[-1]), kind="stable")[:MOST].tolist())
@@ -88,11 +88,12 @@ def _which(shown: Sequence[int] | None, strengths: np.ndarray) -> list[int]:
 
 
 def _look(n: int) -> dict[str, Any]:
+    """Return colour and line style of the n-th pathway that is drawn."""
     return {"color": CYCLE[n % len(CYCLE)], "linestyle": DASHES[n % len(DASHES)]}
 
 
 def _mark(ax: Axes, flow: Trajectory, which: tuple[int, int], row: np.ndarray, colour: str) -> None:
-    """Markers where the pathway hits its level in the mode."""
+    """Draw markers where the pathway hits its level in the mode."""
     log = flow.events.select("race") if "race" in set(flow.events.name) else None
     if log is not None:
         times = [t for t, at in zip(np.asarray(log.time), log.index, strict=True) if at == which]
@@ -101,7 +102,7 @@ def _mark(ax: Axes, flow: Trajectory, which: tuple[int, int], row: np.ndarray, c
 
 
 def _places(network: AbstractGraph) -> dict[str, tuple[float, float]]:
-    """Where nodes stand: to the right of all that they take from, evenly spread upwards."""
+    """Place nodes to the right of all that they take from, evenly spread upwards."""
     depth: dict[str, int] = {}
     for node in network.order:
         depth[node] = max((depth[a] + 1 for a, b in network.edges if b == node), default=0)
@@ -117,7 +118,7 @@ def _places(network: AbstractGraph) -> dict[str, tuple[float, float]]:
 
 
 def _draw(ax: Axes, race: Race, which: Sequence[int], strengths: np.ndarray) -> None:
-    """Nodes, edges, and the pathways as lines side by side through them."""
+    """Draw nodes, edges, and the pathways as lines side by side through them."""
     places = _places(race.network)
     for a, b in race.network.edges:
         ax.plot(
@@ -141,7 +142,7 @@ def _draw(ax: Axes, race: Race, which: Sequence[int], strengths: np.ndarray) -> 
 
 
 def _name(ax: Axes, places: Mapping[str, tuple[float, float]]) -> None:
-    """The nodes' names, in boxes."""
+    """Write the nodes' names, in boxes."""
     box = {"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": "0.4"}
     for node, (x, y) in places.items():
         ax.text(x, y, node, ha="center", va="center", fontsize="small", bbox=box, zorder=3)
@@ -152,7 +153,7 @@ def _name(ax: Axes, places: Mapping[str, tuple[float, float]]) -> None:
 
 @checked(most=whole(1))
 def lifetimes(rectified: Rectified, ax: Axes | None = None, *, most: int = 20) -> Axes:
-    """When each pathway of a ReLU run lives, and how much of the loss's fall it carries.
+    """Draw when each pathway of a ReLU run lives, and its share of the loss's fall.
 
     One bar per pathway from its start to its end, the largest share on top, darker for a larger
     share; beside it the samples on which its units are on (filled), slide (a ring) or off (a dot).
@@ -190,16 +191,16 @@ def lifetimes(rectified: Rectified, ax: Axes | None = None, *, most: int = 20) -
 
 
 def _units(units: tuple[int, ...], most: int = 4) -> str:
-    """The units of a pathway, the first ones where there are many."""
+    """List the units of a pathway, the first ones where there are many."""
     named = ", ".join(map(str, units[:most]))
     return named if len(units) <= most else f"{named}, ... ({len(units)})"
 
 
 @checked(times=None)
 def overlap(rectified: Rectified, ax: Axes | None = None, *, times: Numbers | None = None) -> Axes:
-    """The share of (unit, sample) pairs that have one side at both of two times.
+    """Draw the share of (unit, sample) pairs that have one side at both of two times.
 
-    Where a block is one, a single gated linear network is the whole run there.
+    Within a block of share 1 a single gated linear network describes the whole run.
 
     **Arguments:**
 

@@ -21,7 +21,7 @@ def representations(
     labels: Sequence[str] | None = None,
     colours: Sequence[str] | None = None,
 ) -> Axes:
-    """Paths of the samples' hidden representations in the plane, from their start to their end.
+    """Draw paths of the samples' hidden representations in the plane, from start to end.
 
     A hollow marker is the start, a full one the end; for the state at a time, cut `points` there.
 
@@ -69,7 +69,7 @@ def cube(
     label: str = "output",
     limits: tuple[float, float] | None = None,
 ) -> Axes:
-    """A function of three inputs on a cube: a mean or a slice along one, or all points.
+    """Draw a function of three inputs on a cube: a mean or a slice along one, or all points.
 
     The lead paper's Fig. 5C averages over one coordinate. The black line is where a mean or slice
     is zero.
@@ -114,7 +114,7 @@ def cube(
 
 
 def _points(block: np.ndarray, edge: np.ndarray, ax: Any, label: str, limits: Any) -> Axes:
-    """All points of the cube."""
+    """Draw all points of the cube."""
     ax = axes(ax, projection="3d")
     if ax.name != "3d":
         raise ValueError("`ax` must have `projection='3d'`, or give `axis` for a flat picture.")

@@ -38,12 +38,12 @@ def sweep_map(
     names: tuple[str, str, str],
     level: float | None = None,
 ) -> Axes:
-    """A quantity over two swept parameters, as cells of one size labelled with the parameters.
+    """Draw a quantity over two swept parameters, as cells labelled with the parameters.
 
-    With a `level` a phase diagram: in every row of cells a point where, from the left, the quantity
-    passes this value first, between neighbouring cells in proportion. Of several repetitions cells
-    show the mean of those that did not fail, and the points have bars: the 95 % interval over
-    repetitions, by drawing them anew 400 times.
+    Cells have one size. With a `level` it is a phase diagram: every row of cells has a point where
+    the quantity, from the left, passes this value first, between neighbouring cells in proportion.
+    Of several repetitions cells show the mean of those that did not fail, and the points have bars:
+    the 95 % interval over repetitions, by drawing them anew 400 times.
 
     **Arguments:**
 
@@ -78,7 +78,7 @@ def sweep_map(
 
 
 def _boundary(ax: Axes, runs: np.ndarray, level: float) -> None:
-    """Where rows of cells (N, M, R) pass a level, in cells from the left, with intervals."""
+    """Mark where rows of cells (N, M, R) pass a level, in cells from the left, with intervals."""
     rng, repetitions = np.random.default_rng(0), runs.shape[-1]
     places, rows = np.array([_passes(row, level) for row in runs]), np.arange(len(runs))
     ax.plot(places, rows, "o-", color="white", markersize=4, linewidth=1, label="boundary")
@@ -92,7 +92,7 @@ def _boundary(ax: Axes, runs: np.ndarray, level: float) -> None:
 
 
 def _passes(row: np.ndarray, level: float) -> float:
-    """Where the mean of a row of cells (M, R) passes a level first; NaN if it does not."""
+    """Return where the mean of a row of cells (M, R) passes a level first; NaN if it does not."""
     off = np.ma.masked_invalid(row).mean(axis=1) - level
     off = np.ma.filled(off, np.nan)
     (found,) = np.nonzero(off[:-1] * off[1:] <= 0)
@@ -112,7 +112,7 @@ def sweep_line(
     label: str | None = None,
     **look: Any,
 ) -> Axes:
-    """A quantity over one swept parameter: its mean, a band of one standard error, every run.
+    """Draw a quantity over one swept parameter: mean, a band of one standard error, every run.
 
     **Arguments:**
 
@@ -149,7 +149,7 @@ def work_precision(
     error: str = "relative error",
     looks: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Axes:
-    """Error against work of several methods, both on logarithmic scales; lower left is better.
+    """Draw error against work of several methods, on logarithmic scales; lower left is better.
 
     **Arguments:**
 
@@ -181,7 +181,7 @@ def work_precision(
 
 
 def _pair(name: Any, given: Any) -> tuple[Data, Data]:
-    """Work and error of a contender."""
+    """Accept a pair, work and error of a contender."""
     if not isinstance(given, (tuple, list)) or len(given) != 2:
         raise refuse(f"contenders[{name!r}]", "a pair, (work, error)", given)
     return given[0], given[1]

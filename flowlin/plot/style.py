@@ -1,4 +1,4 @@
-"""How things look: one colour and line style per kind of network, legible without colour."""
+"""The looks of pictures: one colour and line style per kind of network, clear without colour."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -38,19 +38,19 @@ axes_given = instance(Axes, "matplotlib Axes", "make them by plt.subplots(), or 
 
 
 def colour(name: str, value: Any) -> Any:
-    """A colour in any way that matplotlib knows."""
+    """Accept a colour in any way that matplotlib knows."""
     if not is_color_like(value):
         raise refuse(name, "a colour that matplotlib knows", value, 'such as "C0" or "#D55E00"')
     return value
 
 
 def named(name: str, value: Any) -> str:
-    """A name of one thing among many: a string or a number."""
+    """Accept a name of one thing among many, a string or a number, as a string."""
     return str(value) if isinstance(value, int) else text(name, value)
 
 
 def mapping(what: str) -> Callable[[str, Any], Any]:
-    """A check for a dictionary that is not empty; `what` says what of."""
+    """Make a check for a dictionary that is not empty; `what` says what of."""
 
     def check(name: str, value: Any) -> Any:
         if not isinstance(value, Mapping):
@@ -63,7 +63,7 @@ def mapping(what: str) -> Callable[[str, Any], Any]:
 
 
 def some_of(known: tuple[str, ...]) -> Callable[[str, Any], tuple[str, ...]]:
-    """A check for some of a few words, at least one."""
+    """Make a check for some of a few words, at least one."""
 
     def check(name: str, value: Any) -> tuple[str, ...]:
         single = isinstance(value, str) or not isinstance(value, Iterable)
@@ -76,7 +76,7 @@ def some_of(known: tuple[str, ...]) -> Callable[[str, Any], tuple[str, ...]]:
 
 
 def exactly(count: int, check: Callable[[str, Any], Any], wanted: str) -> Callable[[str, Any], Any]:
-    """A check for a tuple of so many."""
+    """Make a check for a tuple of so many."""
 
     def checked_items(name: str, value: Any) -> tuple:
         found = sequence_of(check, wanted)(name, value)
@@ -104,7 +104,7 @@ COLOURS = {
     "gated": "#009E73",
     "descent": "#56B4E9",
     "theory": "#000000",
-    "other": "#AA4499",  # of Tol's, since the last of theirs is too pale for tones
+    "other": "#AA4499",  # Tol's: the last one of Okabe and Ito is too pale for lighter tones
 }
 # For what has no kind: items, contenders.
 CYCLE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
@@ -147,7 +147,7 @@ _STYLE: Any = {
 
 
 def style() -> AbstractContextManager[None]:
-    """Context in which figures look as in the project: `with fl.plot.style(): ...`.
+    """Return a context in which figures look as in the project: `with fl.plot.style(): ...`.
 
     Line styles change along with the colours, so that curves stay apart in print without colour.
     matplotlib's settings are as before when it ends.
@@ -156,17 +156,17 @@ def style() -> AbstractContextManager[None]:
 
 
 def kind_of(network: Any) -> str:
-    """Key of `COLOURS` for a network: relu, linear, gated, or other than flowlin's own."""
+    """Return a network's key of `COLOURS`: relu, linear, gated, or other than flowlin's own."""
     return next((kind for kind, cls in _KINDS.items() if isinstance(network, cls)), "other")
 
 
 def is_descent(run: Trajectory) -> bool:
-    """Whether a trajectory is discrete."""
+    """Tell whether a trajectory is discrete."""
     return run.discrete
 
 
 def _kind(name: str, value: Any) -> str:
-    """A key of `COLOURS`."""
+    """Accept a key of `COLOURS`."""
     if not isinstance(value, str) or value not in COLOURS:
         raise ValueError(f"`{name}` = {value!r} is unknown; choose one of {sorted(COLOURS)}.")
     return value
@@ -174,7 +174,7 @@ def _kind(name: str, value: Any) -> str:
 
 @checked(kind=_kind, n=index, points=flag)
 def look(kind: str, n: int = 0, *, points: bool = False) -> dict[str, Any]:
-    """Keywords of `Axes.plot` for the n-th curve of a kind.
+    """Return keywords of `Axes.plot` for the n-th curve of a kind.
 
     **Arguments:**
 
@@ -198,7 +198,7 @@ def look(kind: str, n: int = 0, *, points: bool = False) -> dict[str, Any]:
 
 
 def overridden(look_: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Keywords of `Axes.plot` with the user's in their place, who may say `lw` for `linewidth`.
+    """Return keywords of `Axes.plot` with the user's in their place; `lw` is `linewidth`.
 
     **Raises:** `ValueError` for keywords or values that are none of a line.
     """
@@ -211,12 +211,13 @@ def overridden(look_: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
 
 
 def _colour_or_kind(name: str, value: Any) -> Any:
+    """Accept a colour, or a key of `COLOURS`."""
     return value if isinstance(value, str) and value in COLOURS else colour(name, value)
 
 
 @checked(colour=_colour_or_kind, number=whole(0))
 def shades(colour: str, number: int) -> list[str]:
-    """`number` shades of a colour or a kind's colour, dark to light, for a family of curves."""
+    """Return `number` shades of a colour or a kind's colour, dark to light, for many curves."""
     require_memory("number", number, 128 * number, "Take fewer")
     base = COLOURS.get(colour, colour)
     half = np.linspace(-0.5, 0.45, number) if number > 1 else np.zeros(1)
@@ -224,6 +225,7 @@ def shades(colour: str, number: int) -> list[str]:
 
 
 def _mixed(colour: str, other: str, share: float) -> str:
+    """Mix two colours; `share` is that of the other."""
     mixed = (1 - share) * np.asarray(to_rgb(colour)) + share * np.asarray(to_rgb(other))
     return to_hex(tuple(mixed))
 
@@ -236,14 +238,14 @@ TIME = r"flow time $t$ (units of $\tau$)"
 
 
 def axes(ax: Axes | None, **subplot: Any) -> Axes:
-    """The given Axes, or those of a new figure."""
+    """Return the given Axes, or those of a new figure."""
     if ax is not None:
         return ax
     return plt.figure(layout="constrained").add_subplot(**subplot)
 
 
 def array(name: str, value: Data, shape: str) -> np.ndarray:
-    """`value` as an array with as many axes as `shape`, such as "T P 2", names.
+    """Return `value` as an array with the axes that `shape` names, such as "T P 2".
 
     A number in `shape` must be met; so must equal letters, if `value` has them twice.
 
@@ -264,7 +266,7 @@ def array(name: str, value: Data, shape: str) -> np.ndarray:
 
 
 def time_label(run: Trajectory) -> str:
-    """Label of the time axis; a run with another tau than 1 has its unit of time."""
+    """Return the label of the time axis; a run with another tau than 1 has its unit of time."""
     if run.tau.ndim:  # one per layer
         return r"flow time $t$"
     tau = float(run.tau)
@@ -272,13 +274,13 @@ def time_label(run: Trajectory) -> str:
 
 
 def legend(ax: Axes, **place: Any) -> None:
-    """A legend, if anything has a label."""
+    """Draw a legend, if anything has a label."""
     if ax.get_legend_handles_labels()[1]:
         ax.legend(framealpha=0.85, edgecolor="none", fontsize="small", **place).set_zorder(6)
 
 
 def band(ax: Axes, x: Data, rows: np.ndarray, **look: Any) -> None:
-    """Mean of rows (R, N) over x (N,), with a band of one standard error; NaNs are left out."""
+    """Draw the mean of rows (R, N) over x (N,) with a band of one standard error, without NaNs."""
     kept = np.ma.masked_invalid(rows)
     mean = kept.mean(axis=0)
     (line,) = ax.plot(np.asarray(x), mean.filled(np.nan), **look)

@@ -1,4 +1,4 @@
-"""What fills up during a run: changes of whatever is watched, in order of discovery."""
+"""A buffer that a run fills: changes of whatever is watched, in order of discovery."""
 
 import equinox as eqx
 import jax
@@ -19,7 +19,7 @@ class Buffer(eqx.Module):
 
     @staticmethod
     def empty(capacity: int, dtype: DTypeLike) -> "Buffer":
-        """With room for `capacity` changes."""
+        """Make a buffer with room for `capacity` changes."""
         return Buffer(
             time=jnp.full(capacity, jnp.inf, dtype),
             uncertainty=jnp.zeros(capacity, dtype),
@@ -31,11 +31,11 @@ class Buffer(eqx.Module):
 
     @property
     def overflowed(self) -> Bool[Array, ""]:
-        """Whether more has happened than there is room for."""
+        """Tell whether more has happened than there is room for."""
         return self.count > self.time.shape[0]
 
     def grown(self, capacity: int) -> "Buffer":
-        """The same with more room; after an overflow what did not fit is missing."""
+        """Return the buffer with more room; after an overflow what did not fit is missing."""
         more = Buffer.empty(capacity - self.time.shape[0], self.time.dtype)
         return jax.tree.map(lambda a, b: jnp.concatenate([a, b]) if a.ndim else a, self, more)
 
@@ -47,7 +47,7 @@ class Buffer(eqx.Module):
         old: Int[Array, " m"],
         new: Int[Array, " m"],
     ) -> "Buffer":
-        """With those of m components that change; beyond the capacity counted and dropped.
+        """Append those of m components that change; beyond the capacity they are only counted.
 
         Times and uncertainties are one for all, or one each.
         """
@@ -69,7 +69,7 @@ class Buffer(eqx.Module):
         )
 
     def until(self, end: Array) -> tuple[Float[Array, " K"], Int[Array, ""]]:
-        """Times and count without what happened after `end`."""
+        """Return times and count without what happened after `end`."""
         time = jnp.where(self.time <= end, self.time, jnp.inf)
         late = jnp.sum(jnp.isfinite(self.time)) - jnp.sum(jnp.isfinite(time))
         return time, self.count.astype(int) - late

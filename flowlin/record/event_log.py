@@ -35,7 +35,7 @@ class Channel(eqx.Module):
 
     @property
     def size(self) -> int:
-        """Number of components."""
+        """Return the number of components."""
         return math.prod(self.shape)
 
 
@@ -61,26 +61,27 @@ class Unresolved(eqx.Module):
 
     @staticmethod
     def none(dtype: DTypeLike, room: int = 16) -> "Unresolved":
-        """None so far."""
+        """Make a list of no stretches, with room for some."""
         far = jnp.full(room, jnp.inf, dtype)
         return Unresolved(far, far, jnp.zeros(room, jnp.int32), jnp.zeros((), jnp.int32))
 
     def shifted(self, first: int) -> "Unresolved":
-        """The same with components counted on from `first`."""
+        """Return the stretches with components counted on from `first`."""
         return eqx.tree_at(lambda u: u.component, self, self.component + first)
 
     def put(
         self, wanted: Array, start: ArrayLike, end: ArrayLike, component: ArrayLike
     ) -> "Unresolved":
-        """With a stretch for each that is `wanted` (n,); beyond the room they are counted.
+        """Append a stretch for each that is `wanted` (n,); beyond the room they are only counted.
 
-        One that begins where another of its component ends makes that one longer.
+        A stretch that begins where another of its component ends makes that one longer.
         """
         dtype, shape = self.start.dtype, wanted.shape
         start = jnp.broadcast_to(jnp.asarray(start).astype(dtype), shape)
         end = jnp.broadcast_to(jnp.asarray(end).astype(dtype), shape)
         component = jnp.broadcast_to(jnp.asarray(component).astype(jnp.int32), shape)
         before = self.end[None]
+        # The end of one step and the start of the next may differ by a few roundings of the time.
         off = jnp.abs(start[:, None] - before) / jnp.maximum(jnp.abs(before), 1e-30)
         follows = (off <= 8 * jnp.finfo(dtype).eps) & (component[:, None] == self.component[None])
         follows = follows & wanted[:, None]
@@ -117,7 +118,7 @@ class EventLog(eqx.Module):
     - `initial`: (C,), the side of every component at t = 0.
     - `unresolved`: where crossings may be missing (`Unresolved`); None where nothing was watched.
 
-    What was met from the start (`LossBelow`) is an event at t = 0 with `old` equal to `new`. A NaN
+    A level met from the start (`LossBelow`) is an event at t = 0 with `old` equal to `new`. A NaN
     has no side: nothing is logged on the way into it or out of it, and the time between is
     unresolved. At t = 0 its `initial` is -1.
     """
@@ -146,25 +147,25 @@ class EventLog(eqx.Module):
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Where each channel starts among the components; one entry more than channels."""
+        """Return where each channel starts among the components; one entry more than channels."""
         return (0, *np.cumsum([channel.size for channel in self.channels]).tolist())
 
     @property
     def channel(self) -> Int[Array, " K"]:
-        """(K,), which channel each event belongs to."""
+        """Return which channel each event belongs to, (K,)."""
         starts = jnp.asarray(self.offsets[1:], dtype=self.component.dtype)
         found = jnp.searchsorted(starts, self.component, side="right")
         return jnp.minimum(found, len(self.channels) - 1)
 
     @property
     def name(self) -> list[str]:
-        """What crossed, per event (outside `jit`)."""
+        """Return the name of what crossed, per event (outside `jit`)."""
         self._require_known("events.name")
         return [self.channels[k].name for k in np.asarray(self.channel)]
 
     @property
     def index(self) -> list[tuple[int, ...]]:
-        """Which component crossed, per event; for gates (layer, unit, sample) (outside `jit`)."""
+        """Return the index of each event; of gates (layer, unit, sample) (outside `jit`)."""
         self._require_known("events.index")
         rows = []
         for k, component in zip(np.asarray(self.channel), np.asarray(self.component), strict=True):
@@ -175,7 +176,7 @@ class EventLog(eqx.Module):
 
     @checked(t=moment)
     def sides(self, t: ScalarLike) -> Int[Array, " C"]:
-        """The side of every component at time t, right-continuous; see `initial`.
+        """Return the side of every component at time t, right-continuous; see `initial`.
 
         **Raises:** `ValueError` for several times; use `jax.vmap`.
         """
@@ -188,7 +189,7 @@ class EventLog(eqx.Module):
 
     @checked(t=moment)
     def gates(self, t: ScalarLike, layer: int = 0) -> Int[Array, "P H"]:
-        """Sides of a hidden layer's (sample, unit) pairs at time t: 1 on, 0 sliding, -1 off.
+        """Return sides of a hidden layer's (sample, unit) pairs at t: 1 on, 0 sliding, -1 off.
 
         Exact where the signs of stored preactivations are not: those of sliding pairs are rounding.
 
@@ -200,7 +201,7 @@ class EventLog(eqx.Module):
         return own.reshape(self.channels[k].shape).T
 
     def gate_channel(self, layer: int) -> int:
-        """Which channel holds the gates of a layer, of shape (H, P)."""
+        """Return which channel holds the gates of a layer, of shape (H, P)."""
         found = [k for k, c in enumerate(self.channels) if (c.name, c.prefix) == ("gate", (layer,))]
         if not found:
             raise ValueError(
@@ -211,7 +212,7 @@ class EventLog(eqx.Module):
 
     @checked
     def select(self, name: str) -> "EventLog":
-        """The events of one name.
+        """Return the events of one name.
 
         **Raises:** `ValueError` if nothing of that name was watched.
         """
@@ -221,7 +222,7 @@ class EventLog(eqx.Module):
         return self.where(mask)
 
     def _named(self, name: str) -> list[int]:
-        """Which channels have a name."""
+        """Return which channels have a name."""
         found = [k for k, channel in enumerate(self.channels) if channel.name == name]
         if not found:
             known = sorted({channel.name for channel in self.channels})
@@ -232,7 +233,7 @@ class EventLog(eqx.Module):
 
     @checked
     def first(self, name: str) -> Float[Array, "..."]:
-        """First time of every component of the events of one name; inf where none happened.
+        """Return the first time of every component of one name's events; inf where none happened.
 
         In the shape of what was watched: (K,) for the hits of K modes, () for a loss, the
         observable's for a `Crossing`, (H, P) for the gates of one hidden layer. Works under `jit`
@@ -259,7 +260,7 @@ class EventLog(eqx.Module):
 
     @checked(mask=None)
     def where(self, mask: Bool[Array, " K"]) -> "EventLog":
-        """The events under a mask; others are dropped, or padded with inf under `jit`.
+        """Return the events under a mask; others are dropped, or padded with inf under `jit`.
 
         **Raises:** `ValueError` for what is no mask of truth values (K,).
         """
@@ -273,7 +274,7 @@ class EventLog(eqx.Module):
         return eqx.tree_at(lambda log: log.time, log, padded).trimmed()
 
     def mapped(self, f: Callable[[Array], Array], count: Array) -> "EventLog":
-        """The same function applied to every column."""
+        """Apply a function to every column (K,)."""
         return EventLog(
             time=f(self.time),
             uncertainty=f(self.uncertainty),
@@ -287,7 +288,7 @@ class EventLog(eqx.Module):
         )
 
     def merged(self, other: "EventLog") -> "EventLog":
-        """The events of both, whose channels are distinct; the other's channels come last."""
+        """Join the events of both, whose channels are distinct; the other's channels come last."""
         shift = self.offsets[-1]
         order = jnp.argsort(jnp.concatenate([self.time, other.time]))
 
@@ -307,7 +308,7 @@ class EventLog(eqx.Module):
         )
 
     def trimmed(self) -> "EventLog":
-        """Without the padding, where the number of events is known."""
+        """Return the log without its padding, where the number of events is known."""
         if is_traced(self.time):
             return self
         k = len(self)
@@ -317,14 +318,14 @@ class EventLog(eqx.Module):
         return self.mapped(lambda a: jax.device_put(np.asarray(a)[:k].copy()), self.count)
 
     def table(self) -> list[dict[str, Any]]:
-        """One dictionary per event, for `pandas.DataFrame` or `csv.DictWriter`."""
+        """Return one dictionary per event, for `pandas.DataFrame` or `csv.DictWriter`."""
         self._require_known("events.table")
         columns = (getattr(self, name) for name in COLUMNS)
         plain = [c if isinstance(c, list) else np.asarray(c).tolist() for c in columns]
         return [dict(zip(COLUMNS, row, strict=True)) for row in zip(*plain, strict=True)]
 
     def to_pandas(self) -> Any:
-        """`table()` as a `pandas.DataFrame`, one row per event (outside `jit`).
+        """Return `table()` as a `pandas.DataFrame`, one row per event (outside `jit`).
 
         **Raises:** `ImportError` if pandas is missing.
         """
@@ -361,7 +362,7 @@ def warn_unresolved(log: EventLog) -> None:
 def gate_log(
     found: Buffer, initial: Int[Array, "H P"], hidden: tuple[int, ...], end: Array
 ) -> EventLog:
-    """Gates' changes in channels "gate", one per layer, without what happened after `end`.
+    """Make the log of gates' changes until `end`, in channels "gate", one per layer.
 
     With several layers, channels "branch" hold where the flow may not have been unique: one per
     layer but the last, whose pairs cannot branch.

@@ -1,4 +1,4 @@
-"""What a log of events prints."""
+"""The lines that a log of events prints."""
 
 from typing import Any
 
@@ -13,14 +13,14 @@ MOST_EVENTS = 5  # of a log, listed one by one
 
 
 def channel_names(log: Any) -> np.ndarray:
-    """What crossed, per event."""
+    """Return the name of what crossed, per event."""
     names = np.array([channel.name for channel in log.channels], dtype=object)
     place = np.searchsorted(log.offsets[1:], np.asarray(log.component), side="right")
     return names[np.minimum(place, len(names) - 1)]
 
 
 def channel_sizes(log: Any) -> dict[str, int]:
-    """Numbers of components by name."""
+    """Count components by the name of what is watched."""
     sizes: dict[str, int] = {}
     for channel in log.channels:
         sizes[channel.name] = sizes.get(channel.name, 0) + channel.size
@@ -28,12 +28,12 @@ def channel_sizes(log: Any) -> dict[str, int]:
 
 
 def within(value: float, uncertainty: float) -> str:
-    """A number, and how far it may be off."""
+    """Format a number, and how far it may be off."""
     return f"{value:.6g} ± {uncertainty:.1g}" if uncertainty else f"{value:.6g}"
 
 
 def event_log(log: Any) -> Summary:
-    """Events by name: how many, of how many components, when; and the first of them."""
+    """Summarise events by name: how many, of how many components, when; and the first of them."""
     time = known(log.time, 1)
     sizes = list(channel_sizes(log).items())
     if time is None:
@@ -54,7 +54,7 @@ def event_log(log: Any) -> Summary:
 
 
 def _listed(log: Any, count: int, more: bool) -> list[tuple[str, ...]]:
-    """The first events one by one: what crossed, when, and from which side to which."""
+    """List the first events one by one: what crossed, when, and from which side to which."""
     columns = (log.component, log.time, log.uncertainty, log.old, log.new)
     kept, rows = [np.asarray(column)[:count].tolist() for column in columns], []
     for k, time, off, old, new in zip(*kept, strict=True):
@@ -63,7 +63,7 @@ def _listed(log: Any, count: int, more: bool) -> list[tuple[str, ...]]:
 
 
 def _component(log: Any, k: int) -> str:
-    """Name and index of a component, as `EventLog.name` and `EventLog.index` have them."""
+    """Format name and index of a component, as `EventLog.name` and `EventLog.index` have them."""
     place = int(np.searchsorted(log.offsets[1:], k, side="right"))
     channel, local = log.channels[place], k - log.offsets[place]
     inner = np.unravel_index(local, channel.shape) if channel.shape else ()

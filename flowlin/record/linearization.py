@@ -21,12 +21,12 @@ from flowlin.record.event_log_summary import within
 
 
 def linearization_time_summary(found: Any) -> Summary:
-    """t*, its fraction, and how long it lasts."""
+    """Summarise t*, its fraction, and how long it lasts."""
     return Summary("LinearizationTime", _t_star(found), inline=True)
 
 
 def linearization(found: Any) -> Summary:
-    """t* in both conventions."""
+    """Summarise t* in both conventions."""
     rows = [(name, *(cell for _, cell in _t_star(getattr(found, name)))) for name in SIDES]
     return Summary(f"Linearization of {plural(found.open_counts.units, 'unit')}", rows)
 
@@ -35,7 +35,7 @@ SIDES = ("open", "closed")
 
 
 def _t_star(found: Any) -> list[tuple[str, ...]]:
-    """t* = time ± half its bracket, the fraction, how long it lasts."""
+    """Format t* = time ± half its bracket, the fraction, how long it lasts."""
     time, bracket = known(found.time, 0), known(found.bracket, 1)
     when = number(found.time)
     if time is not None and bracket is not None:
@@ -48,7 +48,7 @@ def _t_star(found: Any) -> list[tuple[str, ...]]:
 
 
 def unit_channel(name: str, quantile: float) -> str:
-    """Channel name of unit switches, which tells quantiles apart."""
+    """Return the channel name of unit switches, which tells quantiles apart."""
     return name if quantile == 0 else f"{name}({quantile:g})"
 
 
@@ -77,7 +77,7 @@ class UnitCounts(eqx.Module):
     units: int = eqx.field(static=True)
 
     def activity(self, t: Array) -> Activity:
-        """Fractions at times t of any shape, right-continuous."""
+        """Return the fractions at times t of any shape, right-continuous."""
         at = jnp.clip(jnp.searchsorted(self.time, t, side="right") - 1, 0)
         on, off = self.on[at] / self.units, self.off[at] / self.units
         return Activity(on, 1 - on - off, off)
@@ -119,17 +119,17 @@ class Linearization(eqx.Module):
 
     @checked(closed=flag)
     def activity(self, t: ArrayLike, closed: bool = False) -> Activity:
-        """Always-on, gating and off fractions at times t, exact step functions."""
+        """Return the always-on, gating and off fractions at times t, exact step functions."""
         counts = self.closed_counts if closed else self.open_counts
         return counts.activity(jnp.asarray(t))
 
 
 class LinearizationWarning(UserWarning):
-    """The maximum at which t* is read off stands when the run ends: t* may move if it goes on."""
+    """The maximum at which t* is read off lasts until the run ends: t* may move if it goes on."""
 
 
 def linearization_time(counts: UnitCounts, end: Array) -> LinearizationTime:
-    """First time of the maximal always-on count before `end`."""
+    """Find the first time of the maximal always-on count before `end`."""
     real = jnp.isfinite(counts.time)
     on = jnp.where(real, counts.on, -1)
     best = jnp.argmax(on)  # the first of equals
@@ -137,20 +137,21 @@ def linearization_time(counts: UnitCounts, end: Array) -> LinearizationTime:
     after = jnp.where(jnp.any(changed), counts.time[jnp.argmax(changed)], end)
     time, half = counts.time[best], counts.uncertainty[best]
     bracket = jnp.stack([jnp.maximum(time - half, 0.0), jnp.minimum(time + half, end)])
-    # Not by a constant, whose inverse XLA would multiply by: 3 of 5 shall be 0.6.
+    # The barrier hides that the number is constant: XLA would multiply by its inverse, and 3 of 5
+    # units would not be 0.6.
     units = lax.optimization_barrier(jnp.asarray(counts.units, time.dtype))
     return LinearizationTime(time, on[best].astype(units.dtype) / units, bracket, after - time)
 
 
 def linearization_of_counts(counts: tuple[UnitCounts, UnitCounts], end: Array) -> Linearization:
-    """t* in both conventions from the (open, closed) counts of a run that ended at `end`."""
+    """Return t* in both conventions from the (open, closed) counts of a run until `end`."""
     return _told(_of_counts(counts, end), end)
 
 
 def linearization_of_log(
     log: EventLog, layer: int, samples: int, quantile: float, end: Array
 ) -> Linearization:
-    """t* in both conventions from a log of gates, or of unit switches at this quantile.
+    """Return t* in both conventions from a log of gates, or of unit switches at a quantile.
 
     **Raises:** `ValueError` if the run logged neither.
     """
@@ -170,7 +171,7 @@ def linearization_of_log(
 
 
 def _told(found: Linearization, end: Array) -> Linearization:
-    """The same, once it is said where the maximum may not be the last."""
+    """Warn where the maximum still holds when the run ends; return t* unchanged."""
     if is_traced(found):
         return found
     for label, t_star in (("open", found.open), ("closed", found.closed)):
@@ -186,7 +187,7 @@ def _told(found: Linearization, end: Array) -> Linearization:
 
 
 def _padded(log: EventLog) -> EventLog:
-    """Padded to a power of two, so that few lengths are ever compiled."""
+    """Pad a log to a power of two, so that few lengths are ever compiled."""
     k = log.time.shape[0]
     room = max(64, 1 << (k - 1).bit_length()) - k if k else 64
 
@@ -202,24 +203,26 @@ def _padded(log: EventLog) -> EventLog:
 
 @jit_by_array
 def _of_counts(counts: tuple[UnitCounts, UnitCounts], end: Array) -> Linearization:
-    """Both conventions in one program, as those below."""
+    """Return t* in both conventions from their counts, in one program."""
     opened, closed = (linearization_time(c, end) for c in counts)
     return Linearization(opened, closed, *counts)
 
 
 @jit_by_array
 def _of_gates(log: EventLog, channel: int, k: int, end: Array) -> Linearization:
+    """Return t* from gates, where a unit with at most k samples off counts as linear."""
     return _of_counts((_count_gates(log, channel, k, 1), _count_gates(log, channel, k, 0)), end)
 
 
 @jit_by_array
 def _of_units(log: EventLog, bottom: int, top: int, end: Array) -> Linearization:
+    """Return t* from switches of units: `bottom` always on, `top` always off."""
     counts = _count_units(log, bottom, top, 1), _count_units(log, bottom, top, 0)
     return _of_counts(counts, end)
 
 
 def _count_gates(log: EventLog, channel: int, k: int, lowest: int) -> UnitCounts:
-    """Counts from gates, on where the side is at least `lowest` (1 open, 0 closed).
+    """Count units from gates, on where the side is at least `lowest` (1 open, 0 closed).
 
     A unit is linear with at most k samples off, and off with at most k on.
     """
@@ -242,7 +245,7 @@ def _count_gates(log: EventLog, channel: int, k: int, lowest: int) -> UnitCounts
 
 
 def _count_units(log: EventLog, bottom: int, top: int, lowest: int) -> UnitCounts:
-    """Counts from unit switches: every event moves one unit in or out."""
+    """Count units from their switches: every event moves one unit in or out."""
     (units,) = log.channels[bottom].shape
     on, off = [
         log.initial[log.offsets[c] : log.offsets[c] + units] >= lowest for c in (bottom, top)
@@ -257,12 +260,13 @@ def _count_units(log: EventLog, bottom: int, top: int, lowest: int) -> UnitCount
 
 
 def _change(log: EventLog, lowest: int) -> Array:
-    """+1 where a component comes on, -1 where it goes off, 0 otherwise and in the padding."""
+    """Return +1 where a component comes on, -1 where it goes off, else 0, in the padding too."""
     change = (log.new >= lowest).astype(int) - (log.old >= lowest).astype(int)
     return jnp.where(jnp.isfinite(log.time), change, 0)
 
 
 def _unit_counts(log: EventLog, first, rest, units: int) -> UnitCounts:
+    """Join counts at t = 0 with those after every event."""
     joined = [jnp.concatenate([jnp.atleast_1d(a), b]) for a, b in zip(first, rest, strict=True)]
     zero = jnp.zeros(1, log.time.dtype)
     return UnitCounts(
@@ -297,7 +301,7 @@ class Maximum(NamedTuple):
 
 
 def maximum(counts: Counts) -> Maximum:
-    """t* of the counts of a run."""
+    """Return t* of the counts of a run."""
     best = int(np.argmax(counts.on))  # the first of equals
     time, fraction = float(counts.time[best]), float(counts.on[best] / counts.units)
     lasting = time > 0 and bool(np.all(counts.on[best:] == counts.on[best]))
@@ -305,7 +309,7 @@ def maximum(counts: Counts) -> Maximum:
 
 
 def stepped(counts: Any) -> Counts:
-    """Those that a discrete run counted."""
+    """Return the counts of a discrete run, step by step, without padding."""
     kept = np.isfinite(np.asarray(counts.time))
     columns = (counts.time, counts.uncertainty, counts.on)
     time, uncertainty, on = (np.asarray(column)[kept] for column in columns)
@@ -313,9 +317,9 @@ def stepped(counts: Any) -> Counts:
 
 
 def logged(log: Any, channel: int, lowest: int) -> Counts:
-    """Those of a channel of gates (H, P), or of always-on units (H,).
+    """Return the counts of a channel of gates (H, P), or of always-on units (H,).
 
-    On is what has a side of at least `lowest`: 1 open, 0 closed.
+    A pair is on where its side is at least `lowest`: 1 open, 0 closed.
     """
     shape, start = log.channels[channel].shape, log.offsets[channel]
     stop = log.offsets[channel + 1]
@@ -327,7 +331,8 @@ def logged(log: Any, channel: int, lowest: int) -> Counts:
     unit = (component - start) // samples
     change = (new >= lowest).astype(int) - (old >= lowest)
     initial = np.asarray(log.initial)[start:stop].reshape(units, samples) >= lowest
-    number = _within(unit, change) + initial.sum(axis=1)[unit]  # of the unit's samples, afterwards
+    # Samples of the event's unit that are on after the event.
+    number = _within(unit, change) + initial.sum(axis=1)[unit]
     gained = (number == samples).astype(int) - (number - change == samples)
     first = int(np.sum(initial.all(axis=1)))
     on = np.concatenate([[first], first + np.cumsum(gained)])
@@ -335,7 +340,7 @@ def logged(log: Any, channel: int, lowest: int) -> Counts:
 
 
 def _within(group: np.ndarray, change: np.ndarray) -> np.ndarray:
-    """Running sums of the changes, one for each group."""
+    """Return running sums of the changes, one for each group."""
     order = np.argsort(group, kind="stable")
     group, change = group[order], change[order]
     total = np.cumsum(change)

@@ -26,21 +26,21 @@ class AbstractPreparedMeasure(eqx.Module):
 
     @abc.abstractmethod
     def observable(self, network: eqx.Module, task: Task, *, check: bool = True) -> Measure:
-        """The same measure of networks such as this one, on this task alone."""
+        """Return the same measure of networks such as this one, on this task alone."""
 
 
 def require_measure(name: str, value: Any) -> Any:
-    """A function of (network, task), or modes."""
+    """Accept a function of (network, task), or modes."""
     return value if isinstance(value, AbstractPreparedMeasure) else MEASURE(name, value)
 
 
 def require_samples(name: str, value: Any) -> Any:
-    """A task, an array of inputs in its place, or None where no sample is looked at."""
+    """Accept a task, an array of inputs in its place, or None where no sample is needed."""
     return value if value is None or isinstance(value, Task) else finite_array(name, value)
 
 
 def whole(network: AbstractModel, task: Any) -> Task:
-    """The task, where targets are needed too."""
+    """Return the task; raise `ValueError` unless inputs and targets fit and are finite."""
     task = WORDS["task"]("task", task)
     network.require_fit(task)
     require_finite("task.x", task.x)
@@ -51,7 +51,7 @@ def whole(network: AbstractModel, task: Any) -> Task:
 def measured(
     measure: Measure | AbstractPreparedMeasure, networks: AbstractModel, task: Samples
 ) -> Any:
-    """The measure of stacked networks, with their leading axis; memory does not grow with it."""
+    """Measure stacked networks, (T, ...); memory does not grow with T."""
     if isinstance(measure, AbstractPreparedMeasure):
         first = _first(networks)
         measure = measure.observable(first, whole(first, task))
@@ -59,7 +59,7 @@ def measured(
 
 
 def _first(networks: AbstractModel) -> AbstractModel:
-    """The first of stacked networks; zeros of its shape where there is none."""
+    """Return the first of stacked networks; zeros of its shape where there is none."""
 
     def first(leaf: Array) -> Array:
         return leaf[0] if leaf.shape[0] else jnp.zeros(leaf.shape[1:], leaf.dtype)
@@ -69,6 +69,7 @@ def _first(networks: AbstractModel) -> AbstractModel:
 
 @eqx.filter_jit
 def _mapped(measure: Measure, networks: AbstractModel, task: Samples) -> Any:
+    """Call the measure on one stacked network after the other."""
     first = _first(networks)
     returned("`measure`", measure, first.module, task)
     return lax.map(lambda network: measure(network.module, task), networks)

@@ -1,4 +1,4 @@
-"""What a sweep returns."""
+"""The runs of a sweep, or what was recorded of them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ from flowlin.record.trajectory_summary import MOST_STARS, maxima, outcome
 
 
 def sweep(runs: Any) -> Summary:
-    """How many runs, which failed, and the ranges of their ends, losses, events and t*."""
+    """Summarise how many runs, which failed, the ranges of their ends, losses, events and t*."""
     title = f"Sweep of {plural(len(runs), 'run')}"
     if not len(runs):
         return Summary(title, [])
@@ -47,7 +47,7 @@ def sweep(runs: Any) -> Summary:
 
 
 def _recorded(title: str, runs: Any) -> Summary:
-    """The ranges of all columns, and which runs failed."""
+    """Summarise the ranges of all columns, and which runs failed."""
     failed = list(runs.failed)
     listed = f"{len(failed)}, run {failed[0]} first: {runs.failed[failed[0]]}" if failed else "none"
     rows = [(clipped(name), _range(values)) for name, values in runs.columns.items()]
@@ -55,12 +55,12 @@ def _recorded(title: str, runs: Any) -> Summary:
 
 
 def _range(values: np.ndarray) -> str:
-    """Of numbers; of words how many there are."""
+    """Format the range of numbers, or how many different words there are."""
     return plural(len(set(values)), "value") if values.dtype.kind == "U" else span(values)
 
 
 def _spans(losses: list[np.ndarray]) -> str:
-    """The ranges of the first and the last saved losses."""
+    """Format the ranges of the first and the last saved losses."""
     saved = [rows for rows in losses if len(rows)]
     if not saved:
         return "not saved"
@@ -68,7 +68,7 @@ def _spans(losses: list[np.ndarray]) -> str:
 
 
 def _failed(runs: Any) -> str:
-    """Which runs failed, the first with its reason."""
+    """Format which runs failed, the first with its reason."""
     fine = {RESULTS[RESULTS.successful], RESULTS[RESULTS.event_occurred]}
     bad = {k: outcome(run) for k, run in enumerate(runs) if RESULTS[run.result] not in fine}
     if not bad:
@@ -99,6 +99,7 @@ class Sweep(Sequence[Any]):
 
     @property
     def _kept(self) -> tuple[Any, ...]:
+        """Return the runs, or the rows that were recorded instead."""
         return self.flows if self._rows is None else self._rows
 
     def __len__(self) -> int:
@@ -110,7 +111,7 @@ class Sweep(Sequence[Any]):
         if isinstance(index, slice):
             rows = None if self._rows is None else self._rows[index]
             return Sweep(self.flows[index], self.points[index], rows)
-        if not -len(self) <= index < len(self):  # what sequences raise, which ends loops over them
+        if not -len(self) <= index < len(self):  # `Sequence` loops until IndexError
             raise IndexError(f"`index` = {index} is out of range: the sweep has {len(self)} runs.")
         return self._kept[index]
 
@@ -119,7 +120,7 @@ class Sweep(Sequence[Any]):
 
     @property
     def failed(self) -> dict[int, str]:
-        """Which runs did not reach their end, and why."""
+        """Return which runs did not reach their end, and why."""
         if self._rows is not None:
             return {k: str(row["failed"]) for k, row in enumerate(self._rows) if row["failed"]}
         return {
@@ -128,7 +129,7 @@ class Sweep(Sequence[Any]):
 
     @property
     def columns(self) -> dict[str, np.ndarray]:
-        """By name what was recorded, (runs,), and the values of the grid.
+        """Return by name what was recorded, (runs,), and the values of the grid.
 
         **Raises:** `ValueError` if the sweep recorded nothing.
         """
@@ -140,12 +141,12 @@ class Sweep(Sequence[Any]):
 
     @checked(function=function_of("flow"))
     def map(self, function: Callable[[Any], Any]) -> Any:
-        """A function of every run, or row; its arrays stacked along a leading axis (runs, ...)."""
+        """Apply a function to every run, or row; its arrays are stacked, (runs, ...)."""
         rows = [function(flow) for flow in self]
         return jax.tree.map(lambda *leaves: np.stack([np.asarray(x) for x in leaves]), *rows)
 
     def table(self) -> list[dict[str, Any]]:
-        """A list of rows, each a dictionary led by `run` and the values of the grid.
+        """Return a list of rows, each a dictionary led by `run` and the values of the grid.
 
         Of what was recorded, one per run, with `failed` at the end, empty where a run did not fail;
         otherwise the events of all runs, one each, as `EventLog.table`.
@@ -160,7 +161,7 @@ class Sweep(Sequence[Any]):
         ]
 
     def to_pandas(self) -> Any:
-        """`table()` as a `pandas.DataFrame`.
+        """Return `table()` as a `pandas.DataFrame`.
 
         **Raises:** `ImportError` if pandas is missing.
         """

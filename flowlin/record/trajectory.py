@@ -1,4 +1,4 @@
-"""What a run returns, continuous or discrete."""
+"""The trajectory that a run returns, continuous or discrete."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -53,7 +53,7 @@ from flowlin.training.losses import Loss
 class Reference:
     """A task and a loss that travel with a trajectory without becoming its arrays.
 
-    Compared by the task's identity, so that a batch of trajectories does not hold a batch of
+    It compares by the task's identity, so that a batch of trajectories does not hold a batch of
     tasks. `task` is None where it is not known: under `jit` with the task as an argument. `run` is
     what defines a run, `extended` the function that carries it on, and `choice` says what was
     chosen for it and why; `exchangeable` says whether another solver may take over where the run
@@ -79,7 +79,7 @@ class Reference:
         self.switched = switched
 
     def told(self, **changed: Any) -> "Reference":
-        """The same with something else in it."""
+        """Return a copy with other values of some fields."""
         return Reference(**{**vars(self), **changed})
 
     def __eq__(self, other: object) -> bool:
@@ -93,7 +93,7 @@ class Reference:
 
 
 class Continuation(eqx.Module):
-    """Where a run stands between two steps: all that the next one needs.
+    """The state of a run between two steps: all that the next one needs.
 
     - `t`, `parameters`: time and state.
     - `solver`, `controller`: the states of the solver, logs included, and of the step size
@@ -116,7 +116,7 @@ FIXED = (
 )
 
 
-# Open and closed, by layer, quantile and number of steps.
+# Counts (open, closed) by layer, quantile and number of steps in a window.
 WindowCounts = dict[tuple[int, float, int], tuple[UnitCounts, UnitCounts]]
 
 
@@ -157,7 +157,7 @@ class Trajectory(eqx.Module):
 
     @property
     def stats(self) -> dict[str, Any]:
-        """Numbers of steps, and what was chosen: solver, kinks, objective.
+        """Return numbers of steps, and what was chosen: solver, kinks, objective.
 
         With explicit solvers and `RecycledBDF` two numbers more: `evaluations`, how often the
         vector field was evaluated, in rejected steps, for the first step's length, in products
@@ -170,12 +170,12 @@ class Trajectory(eqx.Module):
 
     @property
     def final(self) -> Any:
-        """The network at the end (at the event that ended the run, if one did)."""
+        """Return the network at the end (at the event that ended the run, if one did)."""
         return self.model.module
 
     @property
     def networks(self) -> Any:
-        """The networks at `ts`, one network whose arrays have a leading axis T.
+        """Return the networks at `ts`, one network whose arrays have a leading axis T.
 
         **Raises:** `ValueError` if the run recorded observables instead.
         """
@@ -183,12 +183,12 @@ class Trajectory(eqx.Module):
 
     @property
     def models(self) -> AbstractModel:
-        """`networks` as the library handles them.
+        """Return `networks` as the library handles them.
 
         **Raises:** `ValueError` if the run recorded observables instead.
         """
         if self.saved is None:
-            # What is recorded are arrays, and other modules hold functions too.
+            # Observables are arrays, and modules other than flowlin's hold functions too.
             foreign = isinstance(self.model, ForeignModel)
             whole = "eqx.filter(network, eqx.is_array)" if foreign else "network"
             raise ValueError(
@@ -198,13 +198,13 @@ class Trajectory(eqx.Module):
         return _stacked(self.model, self.saved, self.ts.shape[0])
 
     def of(self, run: Any) -> "Trajectory":
-        """The same trajectory, known to be of this run."""
+        """Return the trajectory with this run as its own, and with its labels."""
         labels = run.reference.choice.labels
         return copied(self, reference=run.reference.told(run=run), labels=labels)
 
     @staticmethod
     def _stored(fields: dict[str, Any]) -> dict[str, Any]:
-        """What a file holds: neither dense output, nor the task, nor what `extend` needs."""
+        """Return what a file holds: no dense output, no task, and nothing that `extend` needs."""
         loss, saved = fields["reference"].loss, fields["saved"]
         saved = None if saved is None else fields["model"].packed(saved)
         left_out = {"dense": None, "continuation": None}
@@ -212,7 +212,7 @@ class Trajectory(eqx.Module):
 
     @staticmethod
     def _restored(fields: dict[str, Any]) -> dict[str, Any]:
-        """The fields that were so stored."""
+        """Return the fields of a trajectory from those of a file."""
         loss = fields["reference"]
         if not isinstance(loss, Loss):
             raise ValueError(f"a run's loss is a {type(loss).__name__}")
@@ -225,7 +225,7 @@ class Trajectory(eqx.Module):
         return {**fields, "reference": Reference(None, loss)}
 
     def restored(self, like: AbstractModel, name: str) -> "Trajectory":
-        """The run of a file with its model put together as one of the kind of `like`.
+        """Put the model of a file's run together as one of the kind of `like`.
 
         **Raises:** `ValueError` for a model of another kind; `name` is the argument's.
         """
@@ -234,33 +234,33 @@ class Trajectory(eqx.Module):
         return copied(self, model=model, saved=saved)
 
     def __getstate__(self):
-        """Pickled without what `extend` needs, which may hold functions of the user's."""
+        """Leave out what `extend` needs, which may hold functions of the user's."""
         return {**vars(self), "continuation": None}
 
     def __deepcopy__(self, memo: Any) -> "Trajectory":
-        """Other containers of the same arrays, which nobody can change, and the same task."""
+        """Return new containers of the same arrays, which nobody can change, and the same task."""
         return jax.tree.map(lambda a: a, self)
 
     def __copy__(self) -> "Trajectory":
-        """As `__deepcopy__`."""
+        """Copy as `__deepcopy__` does."""
         return self.__deepcopy__({})
 
     def with_rows(self, select: Callable[[Array], Array]) -> "Trajectory":
-        """The same run with the function applied to everything that was saved at `ts`."""
+        """Apply a function to everything that was saved at `ts`."""
         rows = (self.ts, self.losses, self.observed, self.saved)
         ts, losses, observed, saved = jax.tree.map(select, rows)
         return copied(self, ts=ts, losses=losses, observed=observed, saved=saved)
 
     @checked
     def network(self, t: ArrayLike) -> Any:
-        """The network at time t in [0, end]; for an array of times, stacked.
+        """Return the network at time t in [0, end]; for an array of times, stacked.
 
         **Raises:** `ValueError` without `dense=True`, or for a time outside the run.
         """
         return self.model_at(t).module
 
     def model_at(self, t: ArrayLike) -> AbstractModel:
-        """`network(t)` as the library handles it."""
+        """Return `network(t)` as the library handles it."""
         if self.dense is None:
             raise ValueError("`flow.network(t)` needs a run with `dense=True`.")
         t = jnp.asarray(t, self.ts.dtype)
@@ -280,7 +280,7 @@ class Trajectory(eqx.Module):
 
     @checked(pathway=None)
     def product(self, pathway: Any) -> Float[Array, "T ..."]:
-        """The product of the weights along a pathway of a gated graph, at the saved times.
+        """Return the product of the weights along a pathway of a gated graph, at the saved times.
 
         (T, N_sink, N_source), or (T, K) in the run of a race.
 
@@ -294,7 +294,7 @@ class Trajectory(eqx.Module):
 
     @checked(measure=require_measure, task=require_samples)
     def along(self, measure: Measure | AbstractPreparedMeasure, task: Samples = None) -> Any:
-        """A measure at all saved times, or the strengths of modes: see `fl.measures.along`."""
+        """Return a measure, or modes' strengths, at all saved times: see `fl.measures.along`."""
         return measured(measure, self.models, self.reference.task if task is None else task)
 
     @checked(t1=final_time, progress=bar_or_lines)
@@ -308,7 +308,7 @@ class Trajectory(eqx.Module):
         progress: Progress = False,
         throw: bool = True,
     ) -> "Trajectory":
-        """The run up to a later `t1`: it goes on where it ended, with the solver's state.
+        """Go on with the run from where it ended to a later `t1`, with the solver's state.
 
         Equal to a run to the later end that has a step end at the earlier one. A run that failed
         for `max_steps` goes on likewise. A descent ends at the step nearest to `t1`, at least one
@@ -357,7 +357,7 @@ class Trajectory(eqx.Module):
     def linearization(
         self, quantile: float = 0.0, *, layer: int = 0, window: int | None = None
     ) -> Linearization:
-        """Linearization time t* and activity fractions of a hidden layer.
+        """Return the linearization time t* and activity fractions of a hidden layer.
 
         Warns (`fl.LinearizationWarning`) if the maximum still stands when the run ends.
 
@@ -400,7 +400,7 @@ class Trajectory(eqx.Module):
         return linearization_of_log(self.events, layer, self.samples, quantile, self.end)
 
     def _windows(self, layer: int, quantile: float, window: int) -> tuple[UnitCounts, UnitCounts]:
-        """Those of a descent.
+        """Return the counts of a descent over windows of steps, open and closed.
 
         **Raises:** `ValueError` for a flow, and where they were not counted.
         """
@@ -421,7 +421,7 @@ class Trajectory(eqx.Module):
 
 
 def _flow(name: str, value: Any) -> Trajectory:
-    """One trajectory, and no stack of them."""
+    """Accept one trajectory, and no stack of them."""
     value = instance(Trajectory, "a trajectory, which runs return")(name, value)
     require_single(name, np.ndim(value.ts), 1, "runs")
     return value
@@ -431,13 +431,13 @@ WORDS["flow"] = WORDS["descent"] = _flow
 
 
 def _stacked(template: AbstractModel, parameters: Parameters, length: int) -> Any:
-    """`template` with stacked parameters, its other arrays repeated along the same axis."""
+    """Give `template` stacked parameters, its other arrays repeated along the same axis."""
     repeated = jax.tree.map(lambda a: jnp.broadcast_to(a, (length, *a.shape)), template)
     return repeated.with_parameters(parameters)
 
 
 def trimmed(run: Trajectory) -> Trajectory:
-    """The run without its padding; a traced one as it is."""
+    """Return the run without its padding; a traced one as it is."""
     if is_traced(run):
         return run
     kept = int(np.sum(np.isfinite(np.asarray(run.ts))))
@@ -448,7 +448,7 @@ def trimmed(run: Trajectory) -> Trajectory:
 
 
 def finished(run: Trajectory, throw: bool, failure: Callable[[Trajectory], str]) -> Trajectory:
-    """The run without its padding; raises if it failed and failures raise."""
+    """Return the run without its padding; raise if it failed and failures raise."""
     if is_traced(run):
         message = "A run failed; with `throw=False` its `.result` says how."
         return eqx.error_if(run, ~okay(run.result), message) if throw else run

@@ -1,4 +1,4 @@
-"""What a trajectory prints: network and task, times, loss, events, t*, and how it ended."""
+"""The lines that a trajectory prints: network, task, times, loss, events, t*, and the end."""
 
 import re
 from typing import Any
@@ -23,7 +23,7 @@ MOST_NAMES = 6  # of events or observables in a line
 
 
 def named_counts(log: Any) -> str:
-    """Events by name with their counts; sizes where they are not counted."""
+    """Format events by name with their counts; sizes where they are not counted."""
     if known(log.time, 1) is None:
         sizes = channel_sizes(log)
         words = [f"{clipped(name)} of {plural(n, 'component')}" for name, n in sizes.items()]
@@ -34,7 +34,7 @@ def named_counts(log: Any) -> str:
 
 
 def unresolved(log: Any) -> str:
-    """Of how many stretches it is not known whether all crossings were found."""
+    """Describe in how many stretches crossings may be missing; empty where in none."""
     count = None if log.unresolved is None else known(log.unresolved.count, 0)
     if not count:
         return ""
@@ -45,7 +45,7 @@ MOST_STARS = 6  # values of t*, for layers, quantiles and conventions
 
 
 def summary(flow: Any) -> Summary:
-    """Network and task, times, loss, events, t*, what was chosen and why, and the end."""
+    """Summarise network and task, times, loss, events, t*, what was chosen and why, the end."""
     labels, known_task = dict(flow.labels), flow.reference.task
     rows = [
         ("network", clipped(repr(flow.model), ADVICE)),
@@ -69,7 +69,7 @@ def summary(flow: Any) -> Summary:
 
 
 def _saved(flow: Any) -> str:
-    """The saved times, and what was saved there."""
+    """Format the saved times, and what was saved there."""
     times = known(flow.ts, 1)
     what = ["networks"] if flow.saved is not None else [clipped(name) for name in flow.observed]
     what = [*what[:MOST_NAMES], *["..."] * (len(what) > MOST_NAMES)]
@@ -80,6 +80,7 @@ def _saved(flow: Any) -> str:
 
 
 def _from_to(losses: Any) -> str:
+    """Format the first and the last loss."""
     found = known(losses, 1)
     if found is None:
         return number(losses)
@@ -89,14 +90,14 @@ def _from_to(losses: Any) -> str:
 
 
 def _end(flow: Any) -> str:
-    """When and how a run ended."""
+    """Format when and how a run ended."""
     steps = number(flow.counts["num_steps"])
     steps += " step" if steps == "1" else " steps"
     return f"t = {number(flow.end)} after {steps}: {outcome(flow)}"
 
 
 def outcome(flow: Any) -> str:
-    """How it ended, in words; at which event."""
+    """Describe how a run ended, and at which event."""
     (value,) = jax.tree.leaves(flow.result)
     if known(value, 0) is None:
         return f"outcome {number(value)}"
@@ -109,12 +110,12 @@ def outcome(flow: Any) -> str:
 
 
 def _linearized(flow: Any) -> list[tuple[str, ...]]:
-    """t* of every hidden layer and quantile that the run recorded."""
+    """List t* of every hidden layer and quantile that the run recorded."""
     return [(label, _maximum(found)) for label, found in maxima(flow).items()][:MOST_STARS]
 
 
 def maxima(flow: Any) -> dict[str, Maximum]:
-    """t* by quantile, layer and convention; a discrete run has no conventions."""
+    """Return t* by quantile, layer and convention; a discrete run has no conventions."""
     found, layers = {}, len(flow.model.hidden)
 
     def label(quantile: str, layer: int) -> str:
@@ -135,5 +136,6 @@ def maxima(flow: Any) -> dict[str, Maximum]:
 
 
 def _maximum(found: Maximum) -> str:
+    """Format t*, how far it may be off, the fraction, and whether it lasts."""
     lasting = ", still so at the end" if found.lasting else ""
     return f"{within(found.time, found.uncertainty)} (fraction {found.fraction:.4g}{lasting})"

@@ -21,7 +21,7 @@ class Loss(eqx.Module):
 
     @abc.abstractmethod
     def weight(self, mass: ArrayLike) -> Any:
-        """The factor of each sample's own loss, where the weights of all samples sum to `mass`.
+        """Return the factor of each sample's own loss, where the samples' weights sum to `mass`.
 
         Samples without weights count one each: their mass is P.
         """
@@ -33,11 +33,11 @@ class Loss(eqx.Module):
         targets: Float[Array, "P N_out"],
         weights: Float[Array, " P"] | None = None,
     ) -> Float[Array, ""]:
-        """The sum over samples, by their weights; each counts one without."""
+        """Return the sum of the samples' own losses, times `weights` (P,) where they are given."""
 
     @abc.abstractmethod
     def require_fit(self, targets: Float[Array, "P N_out"]) -> None:
-        """Raise `ValueError` where it is no loss of such samples, as far as they are known."""
+        """Raise `ValueError` for targets, where known, that the loss is not made for."""
 
     @checked(outputs=array, targets=array, weights=array)
     def __call__(
@@ -46,7 +46,7 @@ class Loss(eqx.Module):
         targets: Float[Array, "P N_out"],
         weights: Float[Array, " P"] | None = None,
     ) -> Float[Array, ""]:
-        """The loss of outputs (P, N_out) against targets of the same shape.
+        """Return the loss of outputs (P, N_out) against targets of the same shape.
 
         **Arguments:** `weights` (P,) of the samples, as those of `fl.Task`.
 
@@ -91,7 +91,7 @@ class SquaredError(Loss):
     reduction: Literal["mean", "sum"] = eqx.field(static=True, default="mean")
 
     def weight(self, mass: ArrayLike) -> Any:
-        """The factor of each sample's half squared error: 1 over the mass, or 1."""
+        """Return the factor of each sample's half squared error: 1 over the mass, or 1."""
         return 1.0 / mass if self.reduction == "mean" else 1.0
 
     def total(
@@ -100,12 +100,12 @@ class SquaredError(Loss):
         targets: Float[Array, "P N_out"],
         weights: Float[Array, " P"] | None = None,
     ) -> Float[Array, ""]:
-        """The sum over samples, by their weights."""
+        """Return the sum over samples of half the squared errors, by their weights."""
         squares = (targets - outputs) ** 2
         return 0.5 * jnp.sum(squares if weights is None else weights[:, None] * squares)
 
     def require_fit(self, targets: Float[Array, "P N_out"]) -> None:
-        """It fits all targets."""
+        """Accept all targets."""
 
 
 @checked
@@ -116,11 +116,11 @@ class CrossEntropy(Loss):
 
     Targets have two columns or more, none of them negative: the loss has no lower bound otherwise,
     and is zero whatever a single output is. Rows need not sum to one: several classes may be
-    marked, as in `fl.tasks.hierarchy`. Traced targets are not looked at.
+    marked, as in `fl.tasks.hierarchy`. Traced targets are not checked.
     """
 
     def weight(self, mass: ArrayLike) -> Any:
-        """The factor of each sample's cross-entropy: 1 over the mass."""
+        """Return 1 over the mass, the factor of each sample's cross-entropy."""
         return 1.0 / mass
 
     def total(
@@ -129,7 +129,7 @@ class CrossEntropy(Loss):
         targets: Float[Array, "P N_out"],
         weights: Float[Array, " P"] | None = None,
     ) -> Float[Array, ""]:
-        """The sum over samples, by their weights."""
+        """Return the sum over samples of the cross-entropies, by their weights."""
         shares = targets * jax.nn.log_softmax(outputs, axis=-1)
         return -jnp.sum(shares if weights is None else weights[:, None] * shares)
 
@@ -154,7 +154,7 @@ class CrossEntropy(Loss):
 class FunctionLoss(Loss):
     r"""Mean of a user's function of one sample, $L = \frac{1}{P} \sum_p \ell(\hat y_p, y_p)$.
 
-    What a function that is passed as `loss` becomes. The same function is the same compiled
+    A function that is passed as `loss` becomes one. The same function is the same compiled
     program. Files and pickles keep its `name` alone: `function` is None then.
     """
 
@@ -163,12 +163,12 @@ class FunctionLoss(Loss):
 
     @staticmethod
     def of(function: Callable[..., Any]) -> "FunctionLoss":
-        """The loss of a function, named as that is."""
+        """Make the loss of a function (output, target) -> scalar; it takes the function's name."""
         inner = getattr(function, "func", function)  # a functools.partial has no name
         return FunctionLoss(function, getattr(inner, "__name__", type(inner).__name__))
 
     def weight(self, mass: ArrayLike) -> Any:
-        """The factor of each sample's own loss: 1 over the mass."""
+        """Return 1 over the mass, the factor of each sample's own loss."""
         return 1.0 / mass
 
     def total(
@@ -177,7 +177,7 @@ class FunctionLoss(Loss):
         targets: Float[Array, "P N_out"],
         weights: Float[Array, " P"] | None = None,
     ) -> Float[Array, ""]:
-        """The sum over samples, by their weights."""
+        """Return the sum over samples of the function's values, by their weights."""
         losses = jax.vmap(self._known())(outputs, targets)
         return jnp.sum(losses if weights is None else weights * losses, dtype=outputs.dtype)
 
@@ -198,6 +198,7 @@ class FunctionLoss(Loss):
             )
 
     def _known(self) -> Callable[..., Any]:
+        """Return the function; raise `ValueError` where a file kept its name alone."""
         if self.function is None:
             raise ValueError(
                 f"the loss {self.name} was read from a file, which keeps a function's name alone; "
@@ -206,6 +207,7 @@ class FunctionLoss(Loss):
         return self.function
 
     def _stored(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Leave the function out of what a file holds."""
         return {**fields, "function": None}
 
     def __reduce__(self):
@@ -226,7 +228,7 @@ class LinearizedLoss(Loss):
     loss: AnyLoss
 
     def weight(self, mass: ArrayLike) -> Any:
-        """The factor of each sample's own loss, that of the loss."""
+        """Return the factor of each sample's own loss, that of the inner loss."""
         return self._loss.weight(mass)
 
     def total(
@@ -235,22 +237,23 @@ class LinearizedLoss(Loss):
         targets: Float[Array, "P N_out"],
         weights: Float[Array, " P"] | None = None,
     ) -> Float[Array, ""]:
-        """The sum over samples, by their weights."""
+        """Return the sum over samples of the losses made linear, by their weights."""
         total = jax.value_and_grad(self._loss.total)
         value, slope = total(jnp.zeros_like(targets), targets, weights)
         return value + jnp.sum(slope * outputs)
 
     def require_fit(self, targets: Float[Array, "P N_out"]) -> None:
-        """Raise `ValueError` where the loss does not fit."""
+        """Raise `ValueError` for targets that the inner loss is not made for."""
         self._loss.require_fit(targets)
 
     @property
     def _loss(self) -> Loss:
-        return cast(Loss, self.loss)  # as `checked` leaves it
+        """Return the inner loss, typed as `checked` leaves it."""
+        return cast(Loss, self.loss)
 
 
 def _loss(name: str, value: Any) -> Loss:
-    """A loss of the library, or a function of one sample, as one."""
+    """Turn a loss of the library, or a function of one sample, into a `Loss`."""
     if isinstance(value, Loss):
         return value
     wanted = "a loss of flowlin or a function of (output, target) of one sample"

@@ -22,19 +22,20 @@ from flowlin.training.losses import Loss
 
 Sums = TypeVar("Sums")
 
-# Bytes per array of one chunk, and rows at least, by `benchmarks/evaluation.py --chunks`: a CPU
-# keeps a chunk's arrays in its cache. Accelerators want large products; theirs is not measured.
+# Bytes per array of one chunk, and its samples at least, as `benchmarks/evaluation.py --chunks`
+# measured: a CPU keeps a chunk's arrays in its cache. Accelerators want large products; theirs is
+# not measured.
 BYTES, BYTES_ELSEWHERE, ROWS = {"cpu": 2**21}, 2**28, 512
 
 
 def pieces(samples: int, width: int, itemsize: int) -> int:
-    """Number of chunks for arrays (samples, width); 1 is a single pass."""
+    """Return the number of chunks for arrays (samples, width); 1 is a single pass."""
     room = BYTES.get(jax.default_backend(), BYTES_ELSEWHERE)
     return max(1, samples // max(ROWS, room // (width * itemsize)))
 
 
 def summed(function: Callable[[PyTree], Sums], rows: PyTree, width: int, shards: int = 1) -> Sums:
-    """`function` of the rows, a tree of sums over samples, with the samples taken in chunks.
+    """Return `function` of all rows, a tree of sums over samples, added up chunk by chunk.
 
     Reverse mode recomputes every chunk instead of keeping its arrays.
 
@@ -58,7 +59,8 @@ def summed(function: Callable[[PyTree], Sums], rows: PyTree, width: int, shards:
         cut = jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, start, size, axis=1), blocks)
         return jax.vmap(function)(cut)
 
-    # The cut is inside: reverse mode would keep every chunk's rows, a copy of the task.
+    # The rows are cut inside the checkpoint: cut outside, reverse mode would keep every chunk's
+    # rows, a copy of the task.
     chunk = jax.checkpoint(chunk, static_argnums=1)
 
     def body(total: PyTree, k: Array) -> tuple[PyTree, None]:
@@ -75,18 +77,19 @@ def summed(function: Callable[[PyTree], Sums], rows: PyTree, width: int, shards:
 
 
 def dot(a: PyTree, b: PyTree) -> Array:
-    """The scalar product of two trees."""
+    """Return the scalar product of two trees of arrays."""
     return functools.reduce(jnp.add, jax.tree.leaves(jax.tree.map(jnp.vdot, a, b)))
 
 
 def norm(tree: PyTree) -> Array:
-    """The Euclidean norm of a tree of arrays; squares do not underflow."""
+    """Return the Euclidean norm of a tree of arrays; squares do not underflow."""
     leaves = [a for a in jax.tree.leaves(tree) if a.size]
     largest = lax.stop_gradient(jnp.max(jnp.stack([jnp.max(jnp.abs(a)) for a in leaves])))
     unit = jnp.where((largest > 0) & jnp.isfinite(largest), largest, jnp.ones_like(largest))
     scaled = jax.tree.map(lambda a: a / unit, leaves)
     square = dot(scaled, scaled)
-    # The root has no derivative at zero.
+    # The root has no finite derivative at zero, and `where` passes on the NaN of a branch that is
+    # not taken: the inner `where` keeps the root away from zero.
     return unit * jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1.0)), 0.0)
 
 
@@ -96,51 +99,51 @@ class AbstractObjective(eqx.Module):
     @property
     @abc.abstractmethod
     def label(self) -> str:
-        """Its name in `flow.stats`."""
+        """Return the objective's name in `flow.stats`."""
 
     @property
     @abc.abstractmethod
     def falls(self) -> bool:
-        """Whether the loss can only fall along the flow of minus the gradient."""
+        """Tell whether the loss can only fall along the flow of minus the gradient."""
 
     @abc.abstractmethod
     def value(self, network: AbstractModel) -> Float[Array, ""]:
-        """The run's own loss."""
+        """Return the run's own loss, the one that is recorded and watched."""
 
     @abc.abstractmethod
     def descended(self, network: AbstractModel, parameters: Parameters = None) -> Float[Array, ""]:
-        """What `gradient` is the gradient of, at the parameters given."""
+        """Return the number whose gradient `gradient` returns, at the parameters given."""
 
     @abc.abstractmethod
     def gradient(self, network: AbstractModel, parameters: Parameters = None) -> Parameters:
-        """Gradient of the loss, by all parameters of the network, or at and by those given.
+        """Return the gradient by all parameters of the network, or at and by those given.
 
-        Given ones that are None rest as the network has them.
+        Parameters given as None stay as the network has them.
         """
 
 
 class AbstractPlain(AbstractObjective):
-    """Objectives whose value is what their gradient is the gradient of."""
+    """Objectives that descend the run's own loss, with nothing added to it."""
 
     @property
     def label(self) -> str:
-        """The name of its class."""
+        """Return the name of the class."""
         return type(self).__name__
 
     @property
     def falls(self) -> bool:
-        """It falls."""
+        """Tell that the loss falls along the flow."""
         return True
 
     def descended(self, network: AbstractModel, parameters: Parameters = None) -> Float[Array, ""]:
-        """The loss."""
+        """Return the loss."""
         return self.value(network if parameters is None else network.with_parameters(parameters))
 
 
 class FullData(AbstractPlain):
     """The loss on all samples, by a forward and a backward pass over chunks of them.
 
-    - `width`: over which kinks are rounded off, if they are, see `flowlin.networks.layered`.
+    - `width`: z over which kinks are rounded off, or None; see `flowlin.networks.layered`.
     - `shards`: devices among which the samples are split.
     """
 
@@ -153,21 +156,21 @@ class FullData(AbstractPlain):
         self.loss.require_fit(self.task.y)
 
     def value(self, network: AbstractModel) -> Float[Array, ""]:
-        """The loss on the task."""
+        """Return the loss on the task."""
         return self._summed(self._loss, network, None)
 
     def gradient(self, network: AbstractModel, parameters: Parameters = None) -> Parameters:
-        """Gradient of the loss on the task."""
+        """Return the gradient of the loss on the task."""
         return self.value_and_gradient(network, parameters)[1]
 
     def value_and_gradient(
         self, network: AbstractModel, parameters: Parameters = None
     ) -> tuple[Array, Parameters]:
-        """Both in one pass over the samples."""
+        """Return both, from one pass over the samples."""
         return self._summed(jax.value_and_grad(self._loss), network, parameters)
 
     def _loss(self, parameters: Parameters, network: AbstractModel, rows: PyTree) -> Array:
-        """The part of the loss that comes from some of the samples."""
+        """Return the part of the loss that some samples, (x, y, gates, weights), contribute."""
         x, y, gates, weights = rows
         network = network.with_parameters(parameters).with_sample_gates(gates)
         fast = _product if x.shape[0] < self.task.samples and x.dtype == jnp.float64 else product
@@ -177,7 +180,7 @@ class FullData(AbstractPlain):
     def _summed(
         self, function: Callable[..., PyTree], network: AbstractModel, parameters: Parameters
     ) -> Any:
-        """A function such as `_loss`, added up over all samples."""
+        """Add a function of (parameters, network, rows) up over all samples, chunk by chunk."""
         rows = (self.task.x, self.task.y, network.sample_gates, self.task.weights)
         parameters = network.parameters if parameters is None else parameters
 
@@ -188,7 +191,7 @@ class FullData(AbstractPlain):
 
 
 def _product(h: Array, w: Array) -> Array:
-    """h W^T, laid out so that XLA's fast kernel for CPUs takes its derivative by W too.
+    """Return h W^T, laid out so that XLA's fast kernel for CPUs takes the derivative by W too.
 
     In chunks and float64 a quarter faster over all; in float32 slower (`benchmarks/evaluation.py`).
     """
@@ -196,28 +199,28 @@ def _product(h: Array, w: Array) -> Array:
 
 
 class AbstractAltered(AbstractObjective):
-    """A loss with something added to what is descended; `value` stays the plain loss."""
+    """Objectives that descend the loss with something added; the run's own loss stays plain."""
 
     plain: AbstractVar[AbstractObjective]
     alteration: AbstractClassVar[str]
 
     @property
     def label(self) -> str:
-        """That of the plain one, and how it is altered."""
+        """Join the name of the plain objective and that of the addition."""
         return f"{self.plain.label}, {self.alteration}"
 
     @property
     def falls(self) -> bool:
-        """No: the flow goes down something else."""
+        """Tell that the loss may rise: the flow descends another function."""
         return False
 
     def value(self, network: AbstractModel) -> Float[Array, ""]:
-        """The plain loss."""
+        """Return the plain loss."""
         return self.plain.value(network)
 
 
 class Modified(AbstractAltered):
-    r"""What descent with a finite step descends, by backward error analysis.
+    r"""The loss that descent with a finite step descends, by backward error analysis.
 
     Steps $w_{k+1} = w_k - \epsilon \nabla L$ follow, at the times $k \epsilon \tau$ and up to
     $O(\epsilon^2)$, the flow of
@@ -227,7 +230,7 @@ class Modified(AbstractAltered):
 
     (Barrett and Dherin 2021, Sec. 2; Hairer, Lubich and Wanner 2006, IX.1 for any method), which
     needs a gradient that is smooth. The Hessian enters as one forward derivative of the gradient.
-    `value` stays the plain loss, which need not fall where the curvature is below -2 / eps:
+    The run's own loss stays L, which need not fall where the curvature is below -2 / eps:
     $\tau \dot L = -g \cdot (1 + \frac{\epsilon}{2} \nabla^2 L)\, g$.
     """
 
@@ -237,13 +240,13 @@ class Modified(AbstractAltered):
     alteration: ClassVar[str] = "modified"
 
     def descended(self, network: AbstractModel, parameters: Parameters = None) -> Float[Array, ""]:
-        """The modified loss."""
+        """Return the modified loss."""
         slope = self.plain.gradient(network, parameters)
         added = self.learning_rate / 4 * dot(slope, slope)
         return self.plain.descended(network, parameters) + added
 
     def gradient(self, network: AbstractModel, parameters: Parameters = None) -> Parameters:
-        """Gradient of the modified loss."""
+        """Return the gradient of the modified loss."""
         parameters = network.parameters if parameters is None else parameters
 
         def plain(parameters: Parameters) -> Parameters:
@@ -258,7 +261,7 @@ class Modified(AbstractAltered):
 
 
 class Decay(eqx.Module):
-    r"""The gradient $\lambda w$ of $\frac{\lambda}{2} \|w\|^2$, weights and biases alike.
+    r"""Weight decay $\frac{\lambda}{2} \|w\|^2$, by its gradient $\lambda w$; biases decay alike.
 
     - `rate`: $\lambda \ge 0$, a number for all parameters, or (L,) one per layer.
     """
@@ -266,7 +269,7 @@ class Decay(eqx.Module):
     rate: Float[Array, "*L"]
 
     def pull(self, parameters: Parameters) -> Parameters:
-        r"""$\lambda w$ of all parameters."""
+        r"""Return $\lambda w$ of all parameters, the gradient of the decay."""
         if self.rate.ndim == 0:
             return jax.tree.map(lambda w: self.rate * w, parameters)
         weights, biases = parameters
@@ -277,22 +280,22 @@ class Decay(eqx.Module):
         return tuple(w for w, _ in pulled), tuple(b for _, b in pulled)
 
     def first(self) -> Float[Array, ""]:
-        r"""$\lambda$ of the first layer."""
+        r"""Return $\lambda$ of the first layer."""
         return self.rate if self.rate.ndim == 0 else self.rate[0]
 
 
 def slowed(velocity: Parameters, decay: Decay | None, parameters: Parameters) -> Parameters:
-    """A velocity of the parameters with the decay's, $-\\lambda w$, where there is one."""
+    r"""Add the decay's velocity $-\lambda w$ to the parameters' own, where there is one."""
     if decay is None:
         return velocity
     return jax.tree.map(jnp.subtract, velocity, decay.pull(parameters))
 
 
 class Decayed(AbstractAltered):
-    r"""What a run with weight decay descends, $L + \frac{\lambda}{2} \|w\|^2$.
+    r"""The loss that a run with weight decay descends, $L + \frac{\lambda}{2} \|w\|^2$.
 
-    `value` stays the loss on the data, which may rise: $\tau \dot L = -|g|^2 - \lambda\, g \cdot w$
-    with its gradient g.
+    The run's own loss stays L, which may rise: $\tau \dot L = -|g|^2 - \lambda\, g \cdot w$ with
+    its gradient g.
     """
 
     plain: AbstractObjective
@@ -301,18 +304,18 @@ class Decayed(AbstractAltered):
     alteration: ClassVar[str] = "with weight decay"
 
     def descended(self, network: AbstractModel, parameters: Parameters = None) -> Float[Array, ""]:
-        """The loss with the decay."""
+        """Return the loss with the decay."""
         parameters = network.parameters if parameters is None else parameters
         energy = dot(self.decay.pull(parameters), parameters) / 2
         return self.plain.descended(network, parameters) + energy
 
     def gradient(self, network: AbstractModel, parameters: Parameters = None) -> Parameters:
-        """Gradient of the loss with the decay."""
+        """Return the gradient of the loss with the decay."""
         parameters = network.parameters if parameters is None else parameters
         gradient: Parameters = self.plain.gradient(network, parameters)
         return jax.tree.map(jnp.add, gradient, self.decay.pull(parameters))
 
 
 def decayed(plain: AbstractObjective, decay: Decay | None) -> AbstractObjective:
-    """An objective with the decay, where there is one."""
+    """Add the decay to an objective, where there is one."""
     return plain if decay is None else Decayed(plain, decay)

@@ -1,4 +1,4 @@
-"""Time constants: one for all parameters, one per array, or none for what does not move."""
+"""Time constants of the parameters, the choice of an objective, the vector field of a run."""
 
 import equinox as eqx
 import jax
@@ -17,12 +17,12 @@ from flowlin.training.statistics import GraphStatistics, Statistics, is_cheaper
 
 
 def is_none(node: PyTree) -> bool:
-    """Whether it stands for what does not move."""
+    """Tell whether a node is None, which stands for parameters that rest."""
     return node is None
 
 
 def spread(tau: PyTree, parameters: PyTree) -> PyTree:
-    """The time constant of every array, for a prefix `tau` of the tree; None where it rests."""
+    """Return the time constant of every array, from a prefix `tau` of the tree; None for rest."""
 
     def each(one: Array | None, part: PyTree) -> PyTree:
         return jax.tree.map(lambda _: one, part)
@@ -31,13 +31,13 @@ def spread(tau: PyTree, parameters: PyTree) -> PyTree:
 
 
 def layer_moves(tau: PyTree, network: AbstractModel) -> list[tuple[bool, bool]]:
-    """Whether the weights and the bias of each layer of a network move; a missing bias does not."""
+    """Tell of each layer whether its weights and its bias move; a missing bias does not."""
     weights, biases = spread(tau, network.parameters)
     return [(w is not None, b is not None) for w, b in zip(weights, biases, strict=True)]
 
 
 def paced(force: PyTree, tau: PyTree) -> PyTree:
-    """The velocity that a force gives, force / tau; None for what rests."""
+    """Return the velocity force / tau that a force gives; None for what rests."""
 
     def each(one: Array | None, part: PyTree) -> PyTree:
         return None if one is None else jax.tree.map(lambda f: f / one, part)
@@ -55,13 +55,13 @@ def objective(
     width: ArrayLike | None = None,
     decay: Decay | None = None,
 ) -> AbstractObjective:
-    """The cheapest exact objective: from statistics where that is cheaper, under squared error.
+    """Choose the cheapest exact objective: statistics where they cost less, for squared error.
 
-    `width`: over which kinks are rounded off, if they are.
+    `width`: z over which kinks are rounded off, or None.
     """
     plain: AbstractObjective = FullData(task, loss, width, task.shards)
     if isinstance(loss, SquaredError):
-        # With fewer samples than inputs the samples are the smaller statistic.
+        # With fewer samples than inputs the samples hold fewer numbers than Sigma_x.
         if isinstance(network, LinearNetwork) and task.samples > task.inputs:
             plain = Statistics.of(task, loss)
         elif isinstance(network, GatedGraph) and is_cheaper(network, task):
@@ -81,7 +81,7 @@ class GradientField(eqx.Module):
     tau: PyTree
 
     def __call__(self, t: ArrayLike | None, parameters: Parameters, args: PyTree) -> Parameters:
-        """Velocity of the parameters, of those that are there."""
+        """Return the velocity of the parameters, of those that are there."""
         del t, args
         gradient = self.objective.gradient(self.network, as_tree(parameters))
         return like(parameters, paced(jax.tree.map(jnp.negative, gradient), self.tau))

@@ -1,4 +1,4 @@
-"""The loss of a linear network from sufficient statistics."""
+"""Losses from sufficient statistics, of linear networks and of gated graphs."""
 
 from collections.abc import Callable
 from functools import partial
@@ -30,7 +30,7 @@ class Expansion(eqx.Module):
     $$L(M) = L^* + \langle G^*, \Delta\rangle + \tfrac12 \langle \Delta\, \Sigma_x, \Delta\rangle,
       \qquad \Delta = M - M^*,\; G^* = M^* \Sigma_x - \Sigma_{yx}.$$
 
-    Exact for any M*, since L and G* are those of M* itself.
+    It is exact for any M*, since L* and G* are the loss and its gradient at that M*.
     """
 
     sigma_x: Float[Array, "N N"]
@@ -39,12 +39,12 @@ class Expansion(eqx.Module):
     floor: Float[Array, ""]
 
     def value(self, product: Float[Array, "N_out N"]) -> Float[Array, ""]:
-        """The loss of a map."""
+        """Return the loss of a map M."""
         delta = product - self.solution
         return self.floor + jnp.sum((self.slope + 0.5 * delta @ self.sigma_x) * delta)
 
     def gradient(self, product: Float[Array, "N_out N"]) -> Float[Array, "N_out N"]:
-        """Gradient of the loss by the map."""
+        """Return the gradient of the loss by the map M."""
         return self.slope + (product - self.solution) @ self.sigma_x
 
 
@@ -55,14 +55,15 @@ def expanded(
     width: int,
     shards: int,
 ) -> Expansion:
-    """The expansion of a regression over samples, taken chunk by chunk.
+    """Expand the squared error of a regression over samples, which are taken chunk by chunk.
 
     **Arguments:**
 
     - `regression`: of rows (P', ...), the regressors (P', N), targets (P', N_out), and weights.
     - `rows`: the tree of arrays with all samples.
     - `weight`: of the sum over samples in the loss.
-    - `width`, `shards`: the number N of regressors, and as for `summed`.
+    - `width`: the number N of regressors.
+    - `shards`: number of devices among which the samples are split.
     """
 
     def moments(rows):
@@ -72,9 +73,10 @@ def expanded(
 
     sigma_x, sigma_yx = (weight * m for m in summed(moments, rows, width, shards))
     values, vectors = jnp.linalg.eigh(sigma_x)
+    # Directions of the inputs below rounding get no inverse.
     cut = values[-1] * len(values) * jnp.finfo(sigma_x.dtype).eps
     inverse = jnp.where(values > cut, 1 / jnp.where(values > cut, values, 1.0), 0.0)
-    # Whatever it is, what follows is exact: no derivative has to go through the eigenproblem.
+    # The loss is exact for any solution: no derivative has to go through the eigenproblem.
     solution = lax.stop_gradient((sigma_yx @ vectors) * inverse[None] @ vectors.T)
 
     def residuals(rows):
@@ -97,15 +99,15 @@ class Statistics(AbstractPlain):
 
     @staticmethod
     def of(task: Task, loss: SquaredError) -> "Statistics":
-        """Statistics of a task; two passes over its chunks and one N x N eigenproblem."""
+        """Make the statistics of a task: two passes over its chunks, one N x N eigenproblem."""
         return Statistics(_expansion(task, loss, task.shards))
 
     def value(self, network: AbstractModel) -> Float[Array, ""]:
-        """The loss on the task."""
+        """Return the loss on the task."""
         return self.expansion.value(_end_to_end(network.parameters, network))
 
     def gradient(self, network: AbstractModel, parameters: Parameters = None) -> Parameters:
-        """Gradient of the loss on the task."""
+        """Return the gradient of the loss on the task."""
         parameters = network.parameters if parameters is None else parameters
         product, pull_back = jax.vjp(lambda p: _end_to_end(p, network), parameters)
         return pull_back(self.expansion.gradient(product))[0]
@@ -113,7 +115,7 @@ class Statistics(AbstractPlain):
 
 @partial(jax.jit, static_argnames="shards")
 def _expansion(task: Task, loss: SquaredError, shards: int) -> Expansion:
-    """The samples are augmented chunk by chunk."""
+    """Expand the loss by the end-to-end map of [1; x], which is augmented chunk by chunk."""
 
     def regression(rows: PyTree) -> tuple[Array, Array, Array | None]:
         x, y, weights = rows
@@ -124,6 +126,7 @@ def _expansion(task: Task, loss: SquaredError, shards: int) -> Expansion:
 
 
 def _end_to_end(parameters: Parameters, network: AbstractModel) -> Array:
+    """Return the affine map of a network as one matrix [offset, matrix], (N_out, 1 + N_in)."""
     linear = network.with_parameters(parameters)
     assert isinstance(linear, LinearNetwork)
     matrix, offset = linear.affine()
@@ -132,10 +135,10 @@ def _end_to_end(parameters: Parameters, network: AbstractModel) -> Array:
 
 # ---- The loss of a gated graph from the statistics of its pathways.
 
-MOST = 512  # bundles that are worth a look
+MOST = 512  # bundles; with more the samples are taken
 
 
-Lead = tuple[str, tuple[str | Edge, ...]]  # to a sink, and the gates until there
+Lead = tuple[str, tuple[str | Edge, ...]]  # the sink, and the gates on the way to it
 
 
 class Bundle(NamedTuple):
@@ -154,7 +157,7 @@ class GraphStatistics(AbstractPlain):
 
     The loss is a linear regression for each sink, on the regressors $[g_p x_p]$ of the pathways
     that end there (those with the same source and gates taken together), whose coefficients are the
-    products $W_p$ along them. It is expanded as for linear networks, see `Statistics`.
+    products $W_p$ along them. It is expanded about a solution as for linear networks.
     """
 
     bundles: tuple[tuple[Bundle, ...], ...] = eqx.field(static=True)
@@ -162,7 +165,7 @@ class GraphStatistics(AbstractPlain):
 
     @staticmethod
     def of(network: GatedGraph, task: Task, loss: SquaredError) -> "GraphStatistics":
-        """Statistics of a task by the pathways of a graph."""
+        """Make the statistics of a task by the pathways of a graph."""
         ahead = leads(network)
         assert ahead is not None
         found = bundles(ahead, network)
@@ -171,19 +174,19 @@ class GraphStatistics(AbstractPlain):
         return GraphStatistics(each, expansions)
 
     def value(self, network: AbstractModel) -> Float[Array, ""]:
-        """The loss on the task."""
+        """Return the loss on the task."""
         pairs = zip(self.expansions, self._products(network, network.parameters), strict=True)
         return sum((one.value(product) for one, product in pairs), jnp.zeros((), network.dtype))
 
     def gradient(self, network: AbstractModel, parameters: Parameters = None) -> Parameters:
-        """Gradient of the loss on the task."""
+        """Return the gradient of the loss on the task."""
         parameters = network.parameters if parameters is None else parameters
         products, pull_back = jax.vjp(lambda p: self._products(network, p), parameters)
         pairs = zip(self.expansions, products, strict=True)
         return pull_back([one.gradient(product) for one, product in pairs])[0]
 
     def _products(self, network: AbstractModel, parameters: Parameters) -> list[Array]:
-        """By sink, the sums of products of all bundles side by side, (N_sink, N)."""
+        """Return by sink the sums of products of its bundles, side by side, (N_sink, N)."""
         graph = network.with_parameters(parameters)
         assert isinstance(graph, GatedGraph)
         found = summed_products(graph)
@@ -194,7 +197,7 @@ class GraphStatistics(AbstractPlain):
 def _graph_expansion(
     network: GatedGraph, task: Task, loss: SquaredError, bundles: tuple[Bundle, ...], shards: int
 ) -> Expansion:
-    """The loss at one sink as a function of what its bundles do."""
+    """Expand the loss at one sink by the sums of products of its bundles."""
     start, stop = columns_of(network.sinks, bundles[0].sink)
     width = sum(_width(network, b.source) for b in bundles)
 
@@ -208,7 +211,7 @@ def _graph_expansion(
 
 
 def regressors(network: GatedGraph, bundles: tuple[Bundle, ...], x: Array) -> Array:
-    """What bundles act on, g x side by side, (P, N)."""
+    """Return the gated inputs g x of bundles side by side, (P, N)."""
     found = []
     for bundle in bundles:
         part = inputs_at(network, bundle.source, x)
@@ -219,6 +222,7 @@ def regressors(network: GatedGraph, bundles: tuple[Bundle, ...], x: Array) -> Ar
 
 
 def _width(network: GatedGraph, source: str) -> int:
+    """Count the inputs of a source; the constant of the biases is one."""
     if source == CONSTANT:
         return 1
     start, stop = columns_of(network.sources, source)
@@ -226,17 +230,17 @@ def _width(network: GatedGraph, source: str) -> int:
 
 
 def _own(network: GatedGraph, *names: str | Edge) -> tuple[str | Edge, ...]:
-    """Those of some nodes and edges that have gates."""
+    """Return those of some nodes and edges that have gates."""
     return tuple(name for name in names if network.gate(name) is not None)
 
 
 def _joined(names: tuple[str | Edge, ...], more: tuple[str | Edge, ...]) -> tuple[str | Edge, ...]:
-    """Names of gates, in order."""
+    """Join names of gates, in order."""
     return tuple(sorted((*names, *more), key=str))
 
 
 def leads(network: GatedGraph) -> dict[str, set[Lead]] | None:
-    """What every node leads to, by sink and gates from there on; None for too many."""
+    """Return all sinks and gates on the ways from every node; None for too many."""
     found: dict[str, set[Lead]] = {
         node: {(node, _own(network, node))} for node, _, _ in network.sinks
     }
@@ -253,16 +257,16 @@ def leads(network: GatedGraph) -> dict[str, set[Lead]] | None:
 
 
 def bundles(ahead: dict[str, set[Lead]], network: GatedGraph) -> list[Bundle]:
-    """All bundles, in an order."""
+    """List all bundles of a graph, in an order."""
     found = [Bundle(sink, n, g) for n, _, _ in network.sources for sink, g in ahead[n]]
     found += {Bundle(sink, CONSTANT, g) for n in network.biases for sink, g in ahead[n]}
     return sorted(found, key=str)
 
 
 def summed_products(network: GatedGraph) -> dict[Bundle, Array]:
-    """The products of the weights along pathways, summed over those of one bundle.
+    """Return the products of the weights along pathways, summed over those of one bundle.
 
-    From the sinks backwards: each edge meets once every bundle of ways that lead on from it.
+    Goes from the sinks backwards: each edge is multiplied once for every bundle of ways ahead.
     """
     ahead: dict[str, dict[Lead, Any]] = {node: {} for node in network.order}
     for node, _, _ in network.sinks:
@@ -284,17 +288,17 @@ def summed_products(network: GatedGraph) -> dict[Bundle, Array]:
 
 
 def _add(found: dict[Any, Any], key: Any, product: Array | None, w: Array) -> None:
-    """Add the product, of which None is one, with W to what is found under the key."""
+    """Add product @ W to the sum under a key; None stands for the identity."""
     new = w if product is None else product @ w
     found[key] = found[key] + new if key in found else new
 
 
 def operations(network: GatedGraph, task: Task) -> tuple[int, int] | None:
-    """Products of two numbers in a forward pass, from statistics and from the samples.
+    """Count multiplications of a forward pass, from statistics and from the samples.
 
-    From the samples every edge's matrix meets all samples; from statistics it meets the products
-    of what leads on from it, and these meet the regressors' correlations. None for too many bundles
-    to look at.
+    From the samples every edge's matrix multiplies all samples; from statistics it multiplies the
+    products of the ways ahead, and these multiply the regressors' correlations. None for too many
+    bundles.
     """
     ahead = leads(network)
     if ahead is None:
@@ -314,9 +318,9 @@ def operations(network: GatedGraph, task: Task) -> tuple[int, int] | None:
 
 
 def is_cheaper(network: GatedGraph, task: Task) -> bool:
-    """Whether an evaluation from statistics costs less than one from the samples.
+    """Tell whether an evaluation from statistics costs less than one from the samples.
 
-    By the operations of their forward passes, since backwards both cost about twice as much again
+    Compares the forward passes, since backwards both cost about twice as much again
     (`benchmarks/gated_graph.py`).
     """
     found = operations(network, task)
