@@ -76,6 +76,7 @@ def compare(flow: Trajectory, descent: Trajectory) -> Comparison:
             "`flow` and `descent` are of networks of other shapes, with parameters "
             f"{shapes[0]} and {shapes[1]}; compare runs from one network."
         )
+    # Both runs may have rounded the same times otherwise.
     kept = np.asarray(descent.ts) <= float(flow.end) * (1 + 1e-12)
     ts = jnp.minimum(descent.ts[kept], flow.end)
     others = jax.tree.map(lambda a: a[kept], descent.models)

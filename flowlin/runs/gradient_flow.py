@@ -99,11 +99,11 @@ def gradient_flow(
 
     - `network`: the initial network, of flowlin, whose weights and biases move and nothing else;
       or any Equinox module whose call takes one sample, (N_in,) to (N_out,), whose floating-point
-      arrays move. What is handed out, and what functions are called with, is then such a module.
+      arrays move. `flow.final` and the networks that functions are called with are then of its kind.
     - `task`: what it is trained on; taken to the network's precision.
     - `t1`: final time, in the units of tau (see `fl.StepClock` for descent steps); None, or inf,
       for a run that ends at an event with `terminate=True`, such as `fl.GradientBelow`.
-    - `trainable`: which arrays move, where it is not all: a tree of truth values like the network,
+    - `trainable`: which arrays move; None is all of them. Else a tree of truth values like the network,
       or a function of a leaf, as `eqx.partition` takes them. The others stay as they are, to the
       bit, in exact walks too.
     - `ts`: times to save, ascending in [0, t1] (up to rounding); None saves 0 and the end. A run
@@ -159,7 +159,7 @@ def gradient_flow(
       number w, and what is smaller than `atol` is not controlled.
     - `stepsize_controller`: an adaptive one of diffrax in place of `rtol` and `atol`, such as
       `diffrax.PIDController(rtol=1e-6, atol=1e-8, dtmax=0.1)`.
-    - `max_steps`, `max_events`: where to give up; `max_steps=None` is 2^30, which is nowhere.
+    - `max_steps`, `max_events`: where to give up; `max_steps=None` is 2^30, in effect no limit.
     - `adjoint`: how derivatives are taken; the default is reverse mode, `diffrax.ForwardMode()`
       for `jax.jvp`. Reverse mode keeps about sqrt(2 `max_steps`) checkpoints, each with the
       parameters and the log: give it `max_steps` and `max_events` near to what the run needs.

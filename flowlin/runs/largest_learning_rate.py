@@ -110,6 +110,8 @@ def _measured(
     rate, step = (jnp.asarray(value, run.clock.dtype) for value in (clock / tau, clock))
     run = copied(run, learning_rate=rate, clock=step)
     sliding = _sliding(flow.events, clock * stops)
+    # Near the edge of stability descent crosses a level more often than the flow; where even this
+    # log overflows, the error of the events counts as inf.
     room = 1024 + 4 * len(flow.events) if watches else 0
     ends = jnp.asarray([*stops[1:], beyond])
     assert flow.dense is not None
