@@ -85,7 +85,7 @@ def gradient_descent(
     checkpoint: PathLike | None = None,
     throw: bool = True,
 ) -> Trajectory:
-    r"""Full-batch gradient descent, $w_{k+1} = w_k - \epsilon \nabla L(w_k)$.
+    r"""Run full-batch gradient descent, $w_{k+1} = w_k - \epsilon \nabla L(w_k)$.
 
     Same results as `gradient_flow`; step k is at time t = k eps tau. Timings are step-grained: an
     event's time is that of the first step on the other side, its uncertainty one step; t* is the
@@ -154,7 +154,7 @@ def stochastic_gradient_descent(
     checkpoint: PathLike | None = None,
     throw: bool = True,
 ) -> Trajectory:
-    """Mini-batch gradient descent; every epoch is a fresh random order of the samples.
+    """Run mini-batch gradient descent; every epoch is a fresh random order of the samples.
 
     Batches are drawn without replacement; where the batch size does not divide P, an epoch's last,
     incomplete batch is left out. The loss's reduction is over the batch: `SquaredError()` averages

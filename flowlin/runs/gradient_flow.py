@@ -93,17 +93,17 @@ def gradient_flow(
     checkpoint: PathLike | None = None,
     throw: bool = True,
 ) -> Trajectory:
-    r"""Gradient flow $\tau\, \dot w = -\nabla L(w)$ from t = 0 to `t1`.
+    r"""Solve the gradient flow $\tau\, \dot w = -\nabla L(w)$ from t = 0 to `t1`.
 
     **Arguments:**
 
     - `network`: the initial network, of flowlin, whose weights and biases move and nothing else;
       or any Equinox module whose call takes one sample, (N_in,) to (N_out,), whose floating-point
-      arrays move. `flow.final` and the networks that functions are called with are then of its kind.
+      arrays move. `flow.final` and the networks that functions are called with are then such ones.
     - `task`: what it is trained on; taken to the network's precision.
     - `t1`: final time, in the units of tau (see `fl.StepClock` for descent steps); None, or inf,
       for a run that ends at an event with `terminate=True`, such as `fl.GradientBelow`.
-    - `trainable`: which arrays move; None is all of them. Else a tree of truth values like the network,
+    - `trainable`: which arrays move, where not all do: a tree of truth values like the network,
       or a function of a leaf, as `eqx.partition` takes them. The others stay as they are, to the
       bit, in exact walks too.
     - `ts`: times to save, ascending in [0, t1] (up to rounding); None saves 0 and the end. A run

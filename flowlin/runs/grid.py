@@ -71,7 +71,7 @@ class Grid(Sequence[dict[str, Cell]]):
 
 
 def grid(**axes: Any) -> Grid:
-    """All combinations of some values, for `fl.sweep(grid=...)`.
+    """Make a grid of all combinations of some values, for `fl.sweep(grid=...)`.
 
     **Arguments:** by name, a list of numbers, truth values or words; a single one is a list of one.
 

@@ -110,8 +110,8 @@ def _measured(
     rate, step = (jnp.asarray(value, run.clock.dtype) for value in (clock / tau, clock))
     run = copied(run, learning_rate=rate, clock=step)
     sliding = _sliding(flow.events, clock * stops)
-    # Near the edge of stability descent crosses a level more often than the flow; where even this
-    # log overflows, the error of the events counts as inf.
+    # Descent may cross a level more often than the flow; where even this log overflows, the error
+    # of the events counts as inf.
     room = 1024 + 4 * len(flow.events) if watches else 0
     ends = jnp.asarray([*stops[1:], beyond])
     assert flow.dense is not None
@@ -334,9 +334,9 @@ def largest_learning_rate(
     max_steps: int = 2**18,
     progress: bool = False,
 ) -> RateCertificate:
-    r"""The largest learning rates at which descent stays within a share of the flow over [0, t1].
+    r"""Find the largest learning rates at which descent stays within a share of the flow.
 
-    Measured, not extrapolated: descent is run at every rate that counts. From the edge of
+    It measures over [0, t1] and does not extrapolate: descent is run at every rate that counts. From the edge of
     stability on the rate falls by factors of four until all errors are within the limit, and once
     more by two; then each quantity's largest rate is bisected in log eps. Parameters, function and
     loss are compared at 128 times; events at their own times, descent's interpolated between

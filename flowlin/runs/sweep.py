@@ -203,7 +203,7 @@ def sweep(
     progress: bool = False,
     **options: Any,
 ) -> Sweep:
-    """Gradient flow of many networks: seeds, variances, c, widths, tasks.
+    """Solve the gradient flow of many networks: seeds, variances, c, widths, tasks.
 
     On a CPU the members run one by one in threads: an adaptive run's cost is in small operations,
     which `vmap` does not make cheaper, and it makes every run wait for the slowest

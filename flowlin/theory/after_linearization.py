@@ -113,7 +113,7 @@ def after_linearization(
     always_on: Any = None,
     tolerance: float | None = None,
 ) -> AfterLinearization:
-    r"""The gated linear model of a ReLU network that starts at its linearization time.
+    r"""Return the gated linear model of a ReLU network that starts at its linearization time.
 
     The units that are on for every sample are a linear network as long as they stay on; the
     others are left out. Of each mode, $p = G W_2^T u$ and $q = G \tilde W_1 v$ give the exact
