@@ -340,8 +340,9 @@ def largest_learning_rate(
     From the edge of stability on the rate falls by factors of four until all errors are within the
     limit, and once more by two; then each quantity's largest rate is bisected in log eps.
     Parameters, function and loss are compared at 128 times; events at their own times, descent's
-    interpolated between steps. Where a ReLU flow slides on its kinks descent chatters about them, and the width of that
-    is measured at every step, over the pairs that slide from one of the 128 times to the next.
+    interpolated between steps. Where a ReLU flow slides on its kinks descent chatters about them,
+    and the width of that is measured at every step, over the pairs that slide from one of the 128
+    times to the next.
 
     **Arguments:**
 
