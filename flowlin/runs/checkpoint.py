@@ -1,4 +1,4 @@
-"""Checkpoints of long runs."""
+"""Checkpoints of long runs: a file with all that a run needs to go on to the bit."""
 
 import hashlib
 import time
@@ -29,22 +29,23 @@ from flowlin.runs.load import check_trajectory
 from flowlin.runs.progress import AbstractPaced, Pace
 from flowlin.runs.run import AbstractPause, driven, started
 
-STATE = 1  # raised with every change of what a run's state is made of, which a test tells
-SECONDS = 30.0  # between two checkpoints, about, and more where
-SHARE = 0.02  # of the time is not enough to write them
+# The format of a run's state: raised with every change of its leaves, which a test notices.
+STATE = 1
+SECONDS = 30.0  # about so long between two checkpoints; longer where writing one would take
+SHARE = 0.02  # more than this share of the time
 
 
 @storable(state_format=0)
 class CheckpointFile(NamedTuple):
-    """What is written.
+    """The content of a checkpoint's file.
 
-    - `prints`: what the run is of; see `_prints`.
-    - `slope`: how it begins; see `_slope`.
-    - `capacity`: of its logs.
-    - `switched`: whether it has gone over to a solver for stiff flows.
+    - `prints`: by name, a fingerprint of each argument of the run.
+    - `slope`: loss and gradient norms at t = 0, which tell apart functions of the same name.
+    - `capacity`: room of the run's event logs.
+    - `switched`: whether the run has changed to a solver for stiff flows.
     - `flow`: the trajectory so far.
-    - `state`: the leaves of its `Continuation`; see `_stored`.
-    - `state_format`: `STATE` of the version that wrote it; 0 until flowlin 0.2.
+    - `state`: the leaves of the run's state; random keys among them as numbers.
+    - `state_format`: the format of the state in the version that wrote it; 0 until flowlin 0.2.
     """
 
     prints: dict[str, str]
@@ -57,7 +58,7 @@ class CheckpointFile(NamedTuple):
 
 
 class Resumed(NamedTuple):
-    """Where a checkpointed run stands: the run, its state, and the trajectory so far."""
+    """A run as its checkpoint has it: the run, its state, and the trajectory so far."""
 
     run: AbstractRun
     start: Continuation
@@ -65,9 +66,9 @@ class Resumed(NamedTuple):
 
 
 class Checkpoint(AbstractPaced):
-    """Writes a run's state and its trajectory so far to a file, every half minute and at the end.
+    """A pause that writes state and trajectory to a file, every half minute and at the end.
 
-    Less often where writing would take more than 2 % of the time.
+    It writes less often where that would take more than 2 % of the time.
 
     The file is replaced atomically; see `flowlin._tools.files` for its format. Since pauses
     change no step, a run that was killed and resumed equals one that was not, bit for bit.
@@ -83,17 +84,17 @@ class Checkpoint(AbstractPaced):
             require_storable(shapes, "observe")
 
     def end(self, run: AbstractRun, flow: Trajectory) -> Trajectory:
-        """Write what came out."""
+        """Write the whole run to the file, and return its trajectory."""
         self.look(run, flow)
         return flow
 
     def broken_off(self, run: AbstractRun, flow: Trajectory | None) -> None:
-        """Write how far it came."""
+        """Write the run as far as it came before Ctrl-C or an error."""
         if flow is not None:
             self.look(run, flow)
 
     def resumed(self, run: AbstractRun) -> Resumed | None:
-        """Where the run of the file stands; None if there is no file yet.
+        """Read the run, its state and its trajectory from the file; None if there is no file yet.
 
         **Raises:** `ValueError` for a file of another run, naming what differs, and for a damaged
         one or one whose state has another format.
@@ -113,7 +114,7 @@ class Checkpoint(AbstractPaced):
         return Resumed(run, start, copied(found.flow, continuation=start))
 
     def _found(self) -> CheckpointFile:
-        """What the file holds, which is of this run."""
+        """Read the file, and refuse one that is damaged or of another run."""
         where = f"`checkpoint` = {str(self.path)!r}"
         found, _, written_by = read("checkpoint", self.path)
         if not isinstance(found, CheckpointFile):
@@ -141,7 +142,7 @@ class Checkpoint(AbstractPaced):
         return found
 
     def look(self, run: AbstractRun, flow: Trajectory) -> None:
-        """Write how it stands."""
+        """Write the run as it stands, and adapt the pace to the time that writing takes."""
         began = time.monotonic()
         content = CheckpointFile(
             prints=self.prints,
@@ -162,10 +163,10 @@ def driven_from(
     limits: Limits,
     pauses: Callable[..., list[AbstractPause]],
 ) -> Trajectory:
-    """Run to the end, keeping to a file and from where that stands; None: from t = 0, no file.
+    """Run to the end with a checkpoint, from where its file stands; without a path from t = 0.
 
-    `pauses(run, t=)`: who else looks at the run from time t on. They come first, so that the file
-    holds what they chose.
+    `pauses(run, t=)` makes the other pauses of the run from time t on. They come first, so that
+    the file holds what they chose.
     """
     if path is None:
         return driven(run, limits, pauses(run, t=0.0))
@@ -184,15 +185,15 @@ def _is_key(leaf: Any) -> bool:
 
 
 def _stored(start: Continuation | None) -> list[jax.Array]:
-    """The leaves of a state; keys of `jax.random`, which an optimiser may hold, as numbers."""
+    """Return the leaves of a state; keys of `jax.random`, as optimisers hold them, as numbers."""
     leaves = jax.tree.leaves(start)
     return [jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in leaves]
 
 
 def _restored(run: AbstractRun, leaves: list[jax.Array]) -> Continuation:
-    """The state that was stored so.
+    """Return the state of a run from its leaves in a file.
 
-    **Raises:** `ValueError` if it is of another run.
+    **Raises:** `ValueError` for leaves whose shapes or dtypes are not those of this run.
     """
     like = eqx.filter_eval_shape(type(run).begin, run.anonymous)
     wanted = eqx.filter_eval_shape(_stored, like)
@@ -208,15 +209,15 @@ def _restored(run: AbstractRun, leaves: list[jax.Array]) -> Continuation:
 
 
 def _prints(run: AbstractRun) -> dict[str, str]:
-    """A fingerprint of each argument of a run."""
+    """Return, by name, a fingerprint of each argument of a run."""
     return {name: _hash(part) for name, part in run.arguments().items()}
 
 
 @jit_by_array
 def _slope(run: AbstractRun) -> Float[Array, " N"]:
-    """The loss at t = 0 and the lengths of its gradient's arrays.
+    """Return the loss at t = 0 and the norms of the arrays of its gradient, (1 + arrays,).
 
-    They tell functions apart of which prints know no more than a name, such as `<lambda>`.
+    They tell apart functions that fingerprints know by name alone, such as `<lambda>`.
     """
     gradient = jax.tree.leaves(run.objective.gradient(run.network, run.parameters))
     lengths = [jnp.linalg.norm(jnp.ravel(array)) for array in gradient]
@@ -224,7 +225,7 @@ def _slope(run: AbstractRun) -> Float[Array, " N"]:
 
 
 def _is_near(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether two such are equal, up to what another machine rounds otherwise."""
+    """Tell whether losses and gradient norms are equal, up to another machine's rounding."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     size = np.abs(np.append(b[0], np.full(len(b) - 1, np.max(b[1:]))))

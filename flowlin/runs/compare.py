@@ -1,4 +1,4 @@
-"""A continuous and a discrete run laid side by side."""
+"""Distances between a continuous and a discrete run over time."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ from flowlin.training.losses import Loss
 
 
 def comparison(found: Any) -> Summary:
-    """The distances at the last time, and the largest."""
+    """Print each distance at the last time, and the largest."""
     times, rows = known(found.ts, 1), []
     for name in ("parameters", "function", "loss"):
         values = known(getattr(found, name), 1)
@@ -35,7 +35,7 @@ def comparison(found: Any) -> Summary:
 @shown(comparison)
 @storable()
 class Comparison(eqx.Module):
-    """Distances between two runs at the times `ts` (T,) of the second.
+    """Distances between two runs at the times `ts` (T,) of the second, as `compare` returns them.
 
     - `parameters`: norm of the difference of all weights and biases over the first run's norm.
     - `function`: root mean square of the difference of the outputs over that of the first run's
@@ -51,9 +51,9 @@ class Comparison(eqx.Module):
 
 @checked
 def compare(flow: Trajectory, descent: Trajectory) -> Comparison:
-    """Distance in parameters, function and loss over time between two runs of one task.
+    """Measure how far two runs of one task are apart over time: parameters, function and loss.
 
-    Usually a flow and a descent from the same network; any two trajectories will do.
+    The two are usually a flow and a descent from the same network; any trajectories will do.
 
     **Arguments:** `flow` with `dense=True`, or saved at the times of `descent`
     (`ts=descent.ts`); `descent` with saved networks. Times of `descent` after the end of `flow`
@@ -76,6 +76,7 @@ def compare(flow: Trajectory, descent: Trajectory) -> Comparison:
             "`flow` and `descent` are of networks of other shapes, with parameters "
             f"{shapes[0]} and {shapes[1]}; compare runs from one network."
         )
+    # Both runs may have rounded the same times otherwise.
     kept = np.asarray(descent.ts) <= float(flow.end) * (1 + 1e-12)
     ts = jnp.minimum(descent.ts[kept], flow.end)
     others = jax.tree.map(lambda a: a[kept], descent.models)
@@ -88,7 +89,7 @@ def compare(flow: Trajectory, descent: Trajectory) -> Comparison:
 def distances(
     networks: AbstractModel, others: AbstractModel, task: Task, loss: Loss
 ) -> tuple[Float[Array, " T"], Float[Array, " T"], Float[Array, " T"]]:
-    """What a `Comparison` holds, of stacked networks; nothing is no distance from nothing."""
+    """Return distances (T,) of parameters, function, loss of stacked networks; 0 of two zeros."""
 
     def relative(off: Real, size: Real) -> Array:
         return jnp.where(off == 0, 0.0, jnp.sqrt(off / jnp.where(off == 0, 1.0, size)))
@@ -109,6 +110,7 @@ def distances(
 
 
 def _at(flow: Trajectory, ts: Array):
+    """Return the saved networks of a flow at times (T,), stacked; `ValueError` if not saved."""
     saved = np.asarray(flow.ts)
     place = np.searchsorted(saved, np.asarray(ts) * (1 - 1e-12))
     place = np.minimum(place, len(saved) - 1)

@@ -1,4 +1,4 @@
-"""A run of descent: how far it goes, what is saved, and what comes of that."""
+"""A run of descent: its length, the steps that it saves, and the trajectory that it makes."""
 
 from typing import Any, NamedTuple
 
@@ -36,30 +36,32 @@ from flowlin.tasks.task import Task
 from flowlin.training.objective import AbstractObjective, dot
 from flowlin.training.problem import Problem
 
-STEPS = 2**12  # of which the counts of units come back from one program
-FEWEST, MOST = 2**8, 2**10  # rows that do; the fewest where they are small
-SMALL = 2**14  # bytes of a row
+STEPS = 2**12  # steps in one program, whose counts of units all come back from it
+# Rows in one program. At least the fewest where rows are small, so that short runs of many
+# lengths share one program.
+FEWEST, MOST = 2**8, 2**10
+SMALL = 2**14  # bytes of a small row
 
 
 class Choice(NamedTuple):
-    """What `flow.stats` says of it."""
+    """The words that `flow.stats` has for a descent."""
 
     solver: str
 
     @property
     def labels(self) -> tuple[tuple[str, str], ...]:
-        """Names and what stands under them."""
+        """Pairs of a name and the words under it."""
         return tuple(self._asdict().items())
 
 
 class Plan(NamedTuple):
-    """How far a run goes, and at which steps it is saved.
+    """The length of a run, and the steps at which it saves a row.
 
-    - `steps`: the last one.
-    - `every`: how many from one saved step to the next; the first and the last are saved too.
-    - `at`: (T,), the saved ones, where they were asked for.
+    - `steps`: the number of the last step.
+    - `every`: steps from one saved row to the next; the first and the last are saved too.
+    - `at`: (T,), the saved steps, where the user asked for them.
 
-    A run is looked at where it is saved, at its start and at its end.
+    A run computes a row at every saved step, at its start and at its end.
     """
 
     steps: int
@@ -68,11 +70,11 @@ class Plan(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How often the run is looked at."""
+        """The number of rows that the run computes, at most."""
         return 2 + (self.steps // self.every if self.at is None else len(self.at))
 
     def looks(self, after: int, most: int) -> Int[np.ndarray, " R"]:
-        """The next steps that are looked at, at most so many."""
+        """Return the next steps with a row after the step `after`, at most `most` of them."""
         if self.at is None:
             found = (after // self.every + 1 + np.arange(most)) * self.every
         else:
@@ -81,7 +83,7 @@ class Plan(NamedTuple):
         return np.append(found[found < self.steps], self.steps)[:most]
 
     def since(self, steps: Int[np.ndarray, " R"]) -> Int[np.ndarray, " R"]:
-        """How many steps each of the looks comes after the one before it."""
+        """Return for each step with a row how many steps it comes after the row before it."""
         if self.at is None:
             return np.full(len(steps), self.every)
         found = np.union1d([0, self.steps], self.at)
@@ -89,12 +91,15 @@ class Plan(NamedTuple):
         return found[place] - found[np.maximum(place - 1, 0)]
 
     def saved(self, steps: Int[np.ndarray, " R"]) -> Bool[np.ndarray, " R"]:
-        """Which of the looks are saved."""
+        """Tell for each step with a row whether the trajectory keeps it."""
         return np.ones(len(steps), bool) if self.at is None else np.isin(steps, self.at)
 
 
 class _Part(NamedTuple):
-    """Arrays of a trajectory, of NumPy or JAX: what is saved, and (on, off) counts of units."""
+    """Rows of a trajectory and (on, off) counts of its units, in arrays of NumPy or JAX.
+
+    `looked` are the times of the counts, `grain` how far each is from the one before, in time.
+    """
 
     ts: Any
     losses: Any
@@ -106,11 +111,11 @@ class _Part(NamedTuple):
 
 
 class DescentRun(AbstractRun):
-    """A descent that can be driven.
+    """A descent that can be run from pause to pause.
 
-    - `descent`: what is compiled.
-    - `plan`: how far it goes; None in what is compiled.
-    - `rows`: room for so many in one program.
+    - `descent`: the part that is compiled.
+    - `plan`: length and saved steps; None in what is compiled.
+    - `rows`: room for rows in one program.
     """
 
     descent: Descent
@@ -121,7 +126,7 @@ class DescentRun(AbstractRun):
 
     @staticmethod
     def of(descent: Descent, plan: Plan, capacity: int, reference: Reference) -> "DescentRun":
-        """A run of this descent; small rows share the programs of all lengths."""
+        """Make a run of a descent; where rows are small, runs of all lengths share programs."""
         size = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(descent.network.parameters))
         small = descent.observe.functions is None and size <= SMALL
         rows = max(FEWEST if small else 1, min(plan.rows, MOST))
@@ -136,7 +141,7 @@ class DescentRun(AbstractRun):
 
     @property
     def problem(self) -> Problem:
-        """What it approximates the flow of."""
+        """The problem whose flow the descent approximates."""
         return self.descent.problem
 
     @property
@@ -146,22 +151,22 @@ class DescentRun(AbstractRun):
 
     @property
     def parameters(self) -> Any:
-        """What moves, at t = 0."""
+        """The parameters that move, at t = 0."""
         return self.descent.problem.parameters
 
     @property
     def task(self) -> Task:
-        """What it is trained on."""
+        """The task that the network is trained on."""
         return self.descent.task
 
     @property
     def objective(self) -> AbstractObjective:
-        """What it descends."""
+        """The objective that is descended."""
         return self.descent.objective
 
     @property
     def observables(self) -> Observables:
-        """The user's."""
+        """The functions that the user observes."""
         return self.descent.observe
 
     @property
@@ -178,22 +183,22 @@ class DescentRun(AbstractRun):
 
     @property
     def effort(self) -> Effort:
-        """What a step costs."""
+        """The cost of a step: its samples, and the seconds that it takes at least."""
         return Effort(self.descent.batch_size or self.task.samples, 2e-5)
 
     @property
     def switched(self) -> bool:
-        """Never: there is one way to go down."""
+        """Always False: a descent has no other solver."""
         return False
 
     def resumed(self, capacity: int, switched: bool) -> "DescentRun":
-        """The run as it was when it was written to a file."""
+        """Return the run with the capacity that a checkpoint has."""
         if switched:
             raise ValueError("a descent has no other solver to go over to")
         return self.with_capacity(capacity)
 
     def arguments(self) -> dict[str, Any]:
-        """By name what it was asked for; functions count by what they are called."""
+        """Return by name what the user asked for; functions count by their names."""
         descent, plan = self.descent, self.plan
         assert plan is not None
         look, problem = descent.look, descent.problem
@@ -220,7 +225,7 @@ class DescentRun(AbstractRun):
         }
 
     def begin(self) -> Continuation:
-        """Where it stands before its first step."""
+        """Return the state before the first step."""
         state = self.descent.start(self.capacity)
         end = jnp.zeros_like(self.descent.clock)
         return _continuation(state, end, self.descent.objective.value(self.network))
@@ -228,7 +233,7 @@ class DescentRun(AbstractRun):
     def ahead(
         self, start: Continuation | None, first: bool, budget: int, limits: Limits
     ) -> Trajectory:
-        """The next steps, at most `budget`, with those rows that an earlier part has not saved."""
+        """Take the next steps, at most `budget`; keep the rows that no earlier part has saved."""
         del limits
         assert self.plan is not None
         start = started(self.anonymous) if start is None else start
@@ -251,7 +256,7 @@ class DescentRun(AbstractRun):
         return copied(flow, continuation=_continuation(state, flow.end, loss))
 
     def traced(self) -> Trajectory:
-        """The whole run in loops of fixed length, under `jit`, `vmap` and derivatives."""
+        """Run as a whole in loops of fixed length, under `jit`, `vmap` and derivatives."""
         plan = self.plan
         assert plan is not None
         looks, every = plan.looks(-1, plan.rows), self.descent.batch_size is None
@@ -294,12 +299,12 @@ class DescentRun(AbstractRun):
 
     @property
     def _room(self) -> int:
-        """For the counts of so many steps."""
+        """The steps of one program, where it counts units at every step; 0 where it does not."""
         every_step = self.descent.batch_size is None and self.descent.look.counters
         return STEPS if every_step else 0
 
     def _stops(self, at: int, after: int, goal: int) -> Stops:
-        """The next stops, as many as one program has room for, up to a step or the next pause."""
+        """Return the next stops that one program has room for, up to the step `goal`."""
         assert self.plan is not None
         last = min(goal, at + self._room) if self._room else goal
         looks = self.plan.looks(after, self.rows)
@@ -315,7 +320,7 @@ class DescentRun(AbstractRun):
         )
 
     def _kept(self, stops: Stops, rows: Rows, end: int, ended: bool, first: bool) -> _Part:
-        """What a trajectory keeps of some rows, of a run that is at the step `end`, or ended it."""
+        """Select the rows that a trajectory keeps of a program's, when the run is at step `end`."""
         assert self.plan is not None
         count, at = int(stops.count), np.asarray(stops.at)
         before, steps = at[:count], at[1 : count + 1]
@@ -334,14 +339,14 @@ class DescentRun(AbstractRun):
         return _Part(ts, losses, observed, times, grain, counts, own)
 
     def _since(self, steps: Int[np.ndarray, " R"]) -> Int[np.ndarray, " R"]:
-        """How many steps each of the looks comes after the one before it."""
+        """Return for each count how many steps it comes after the one before it."""
         assert self.plan is not None
-        if self.descent.batch_size is None:  # every step is looked at
+        if self.descent.batch_size is None:  # counted at every step
             return np.ones(len(steps), int)
         return self.plan.since(steps)
 
     def _window_counts(self, part: _Part, counts: Any) -> WindowCounts:
-        """Open and closed counts of every window, which stand for it from its start on.
+        """Return open and closed counts of every window, at the time of the window's start.
 
         A unit that is linear in a window became so in it or in the one before.
         """
@@ -359,7 +364,7 @@ class DescentRun(AbstractRun):
         return found
 
     def _trajectory(self, part: _Part, state: State, found: Outcome) -> Trajectory:
-        """The trajectory of a run that stands there."""
+        """Make the trajectory of a run from its rows, its state and its outcome."""
         look, hidden = self.descent.look, self.network.hidden
         keys = [(layer, q) for q in look.quantiles for layer in range(len(hidden))]
         networks = self.observables.functions is None
@@ -403,7 +408,7 @@ def _continuation(state: State, end: Array, loss: Array) -> Continuation:
 
 
 def _rows(tree: Any, kept: Bool[np.ndarray, " R"]) -> Any:
-    """Those rows of every array."""
+    """Return of every array the rows where `kept` is True."""
     return jax.tree.map(lambda a: a[kept], first_rows(tree, len(kept)))
 
 
@@ -412,9 +417,10 @@ def _numbers(key: Any) -> np.ndarray:
 
 
 def _nature(descent: Descent) -> Any:
-    """What an optimiser does in three steps: it is made of functions that do not tell.
+    """Return the updates of an optimiser in three steps, by which two of them are told apart.
 
-    Down from the parameters, half the sum of whose squares has them as its gradient.
+    An optimiser is made of functions, which cannot be compared. It goes down half the sum of the
+    squares of the parameters, whose gradient they are.
     """
     optimiser, parameters = descent.optimiser, descent.network.parameters
     if optimiser is None:

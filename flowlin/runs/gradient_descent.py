@@ -85,7 +85,7 @@ def gradient_descent(
     checkpoint: PathLike | None = None,
     throw: bool = True,
 ) -> Trajectory:
-    r"""Full-batch gradient descent, $w_{k+1} = w_k - \epsilon \nabla L(w_k)$.
+    r"""Run full-batch gradient descent, $w_{k+1} = w_k - \epsilon \nabla L(w_k)$.
 
     Same results as `gradient_flow`; step k is at time t = k eps tau. Timings are step-grained: an
     event's time is that of the first step on the other side, its uncertainty one step; t* is the
@@ -154,7 +154,7 @@ def stochastic_gradient_descent(
     checkpoint: PathLike | None = None,
     throw: bool = True,
 ) -> Trajectory:
-    """Mini-batch gradient descent; every epoch is a fresh random order of the samples.
+    """Run mini-batch gradient descent; every epoch is a fresh random order of the samples.
 
     Batches are drawn without replacement; where the batch size does not divide P, an epoch's last,
     incomplete batch is left out. The loss's reduction is over the batch: `SquaredError()` averages
@@ -163,7 +163,7 @@ def stochastic_gradient_descent(
 
     **Arguments:** as for `gradient_descent`, and `batch_size` and a `key` of `jax.random`. Losses,
     events and unit counts are of the whole task; since that costs more than a step, events and
-    counts are looked at at saved steps only, which is then their grain.
+    counts are computed at saved steps only, and their times are no finer than these.
 
     **Raises:** as `gradient_descent`; `ValueError` for a batch size not in [1, P].
     """
@@ -182,12 +182,13 @@ def stochastic_gradient_descent(
 
 
 def _problem(network, task, loss, tau, weight_decay, trainable) -> Problem:
+    """Make the problem of a descent from the user's arguments."""
     decay, moves = chosen_decay(network, weight_decay), trained(network, trainable)
     return Problem(network, task, loss, in_dtype(tau, network.dtype), decay, moves)
 
 
 class Rule(NamedTuple):
-    """What a step is; see `gradient_descent`. `clock` is the flow time that it takes."""
+    """A step of descent, as in `gradient_descent`; `clock` is the flow time that it takes."""
 
     learning_rate: Any
     clock: Any
@@ -197,7 +198,7 @@ class Rule(NamedTuple):
 
 
 class Watched(NamedTuple):
-    """What is looked at on the way; see `gradient_descent`."""
+    """The events and observables of a run, as in `gradient_descent`."""
 
     events: Sequence[AbstractEvent] = ()
     interpolate: bool = False
@@ -205,7 +206,7 @@ class Watched(NamedTuple):
 
 
 class _Length(NamedTuple):
-    """How far a run goes and what is saved; see `gradient_descent`."""
+    """The end of a run and the times to save, as in `gradient_descent`."""
 
     steps: int | None
     t1: float | None
@@ -214,7 +215,7 @@ class _Length(NamedTuple):
 
 
 class _Options(NamedTuple):
-    """How it is run; see `gradient_descent`."""
+    """The limits, progress and file of a run, as in `gradient_descent`."""
 
     max_events: int
     progress: Progress
@@ -225,7 +226,7 @@ class _Options(NamedTuple):
 def _run(
     problem: Problem, rule: Rule, watched: Watched, length: _Length, options: _Options
 ) -> Trajectory:
-    """The run that both public functions ask for."""
+    """Run a descent, full-batch or stochastic, and return its trajectory."""
     network, task = problem.network, problem.task
     network.require_fit(task)
     require_numbers("network", network.module)
@@ -244,7 +245,7 @@ def _run(
 
 
 def _plan(length: _Length, rule: Rule) -> Plan:
-    """The last step, and the saved ones."""
+    """Return the last step and the saved ones; `ValueError` for arguments that contradict."""
     steps, t1, ts, save_every = length
     if (steps is None) == (t1 is None):
         got = "neither" if steps is None else "both"
@@ -270,7 +271,7 @@ def _plan(length: _Length, rule: Rule) -> Plan:
 
 
 def _steps_to(t1: Any, clock: float) -> int:
-    """The number of steps that ends nearest to a time, at least one."""
+    """Return the number of steps that ends nearest to a time, at least one."""
     steps = float(t1) / clock if clock else math.inf
     if steps > MOST_STEPS:
         raise ValueError(
@@ -281,7 +282,7 @@ def _steps_to(t1: Any, clock: float) -> int:
 
 
 def _steps_at(ts: Any, t1: Any, steps: int, clock: float, first: int) -> np.ndarray:
-    """The steps nearest to the times to save, from the step `first` on."""
+    """Return the steps (T,) nearest to the times to save, from the step `first` on."""
     if is_traced(ts):
         raise refuse("ts", "known when the program is made", ts, "do not trace it")
     last = max(steps * clock, 0.0 if t1 is None else float(t1))
@@ -308,7 +309,7 @@ def _require_memory(descent: Descent, plan: Plan, by_times: bool) -> None:
 
 
 def described(problem: Problem, rule: Rule, watched: Watched) -> Descent:
-    """The descent of a problem: what a step is and what is looked at."""
+    """Make the descent of a problem from its step and from what is watched and observed."""
     network, task, dtype = problem.network, problem.task, problem.network.dtype
     goal = objective(network, task, problem.loss, decay=problem.decay)
     switches = [e for e in watched.events if isinstance(e, UnitSwitches)]
@@ -339,19 +340,19 @@ def described(problem: Problem, rule: Rule, watched: Watched) -> Descent:
 
 
 def _traced(run: DescentRun, options: _Options) -> Trajectory:
-    """A run under `jit`, `vmap` or a derivative."""
+    """Run a descent under `jit`, `vmap` or a derivative, without pauses."""
     if options.checkpoint is not None:
         raise ValueError("`checkpoint` is for runs outside of `jit` and `vmap`; leave it out.")
     return run.with_capacity(_limits(run, options.max_events).events).traced()
 
 
 def _limits(run: DescentRun, max_events: int) -> Limits:
-    """Where it gives up: never for its steps, and where nothing is watched there is no log."""
+    """Return where a descent gives up: at `max_events`, if it watches any, never for its steps."""
     return Limits(ROOM, max_events if run.descent.look.observer.watches else 0)
 
 
 def _driven(run: DescentRun, options: _Options) -> Trajectory:
-    """A run outside of them, which can pause."""
+    """Run a descent outside of `jit` and `vmap`, with pauses."""
     pauses = functools.partial(by_clock, progress=options.progress)
     return driven_from(options.checkpoint, run, _limits(run, options.max_events), pauses)
 
@@ -359,7 +360,7 @@ def _driven(run: DescentRun, options: _Options) -> Trajectory:
 def extended(
     flow: Trajectory, t1: float, ts: Any, max_steps: int, max_events: int, progress: Progress, throw
 ) -> Trajectory:
-    """See `Trajectory.extend`."""
+    """Continue a descent to a later time, as `Trajectory.extend` says."""
     del max_steps  # `t1` says how many
     t1 = positive_at_run_time("t1", t1)
     run, at, ts = require_extendable(flow, t1, ts)
@@ -377,7 +378,7 @@ def extended(
 
 
 def _failure(descent: Trajectory, max_events: int) -> str:
-    """What went wrong and what to do about it."""
+    """Return in words what went wrong and what to do about it."""
     if is_one_of(descent.result, RESULTS.event_overflow):
         return (
             f"{int(descent.events.count)} events happened and `max_events` = {max_events}. "

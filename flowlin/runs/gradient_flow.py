@@ -1,4 +1,4 @@
-"""Gradient flow: the continuous run."""
+"""Gradient flow: the continuous run, solved as an ordinary differential equation."""
 
 import functools
 import math
@@ -53,7 +53,9 @@ from flowlin.tasks.task import Task
 from flowlin.training.losses import AnyLoss, Loss, SquaredError
 from flowlin.training.problem import Problem
 
-DENSE_ROOM = 64  # steps that dense output of few parameters has room for; short runs take fewer
+# Steps that dense output of few parameters has room for at least: where it takes next to no
+# memory, all short runs share one program.
+DENSE_ROOM = 64
 
 
 @checked(
@@ -91,17 +93,17 @@ def gradient_flow(
     checkpoint: PathLike | None = None,
     throw: bool = True,
 ) -> Trajectory:
-    r"""Gradient flow $\tau\, \dot w = -\nabla L(w)$ from t = 0 to `t1`.
+    r"""Solve the gradient flow $\tau\, \dot w = -\nabla L(w)$ from t = 0 to `t1`.
 
     **Arguments:**
 
     - `network`: the initial network, of flowlin, whose weights and biases move and nothing else;
       or any Equinox module whose call takes one sample, (N_in,) to (N_out,), whose floating-point
-      arrays move. What is handed out, and what functions are called with, is then such a module.
+      arrays move. `flow.final` and the networks that functions are called with are then such ones.
     - `task`: what it is trained on; taken to the network's precision.
     - `t1`: final time, in the units of tau (see `fl.StepClock` for descent steps); None, or inf,
       for a run that ends at an event with `terminate=True`, such as `fl.GradientBelow`.
-    - `trainable`: which arrays move, where it is not all: a tree of truth values like the network,
+    - `trainable`: which arrays move, where not all do: a tree of truth values like the network,
       or a function of a leaf, as `eqx.partition` takes them. The others stay as they are, to the
       bit, in exact walks too.
     - `ts`: times to save, ascending in [0, t1] (up to rounding); None saves 0 and the end. A run
@@ -157,7 +159,7 @@ def gradient_flow(
       number w, and what is smaller than `atol` is not controlled.
     - `stepsize_controller`: an adaptive one of diffrax in place of `rtol` and `atol`, such as
       `diffrax.PIDController(rtol=1e-6, atol=1e-8, dtmax=0.1)`.
-    - `max_steps`, `max_events`: where to give up; `max_steps=None` is 2^30, which is nowhere.
+    - `max_steps`, `max_events`: where to give up; `max_steps=None` is 2^30, in effect no limit.
     - `adjoint`: how derivatives are taken; the default is reverse mode, `diffrax.ForwardMode()`
       for `jax.jvp`. Reverse mode keeps about sqrt(2 `max_steps`) checkpoints, each with the
       parameters and the log: give it `max_steps` and `max_events` near to what the run needs.
@@ -219,7 +221,7 @@ def gradient_flow(
 def _watches(
     problem: Problem, method: Method, events: Sequence[AbstractEvent], t1: Any
 ) -> tuple[Watch, ...]:
-    """What is looked at in every step: gates, where these are logged, and the user's events.
+    """Return what is watched in every step: gates, where they are logged, and the user's events.
 
     **Raises:** `ValueError` for a run that nothing ends.
     """
@@ -244,7 +246,7 @@ def _require_fit(network: AbstractModel, task: Task, ts: Any, observe: Observe |
 def extended(
     flow: Trajectory, t1: float, ts: Any, max_steps: int, max_events: int, progress: Progress, throw
 ) -> Trajectory:
-    """See `Trajectory.extend`."""
+    """Continue a flow to a later time, as `Trajectory.extend` says."""
     run, at, ts = require_extendable(flow, t1, ts)
     require_ending(t1, run.watches)
     dtype = run.network.dtype
@@ -257,9 +259,9 @@ def extended(
 def _told(
     run: Run, flow: Trajectory, throw: bool, limits: Limits, past_edge: bool = False
 ) -> Trajectory:
-    """A flow with the warnings that its end calls for; raises where it failed.
+    """Warn of what the end of a flow shows, raise where it failed, and return it.
 
-    `past_edge`: whether the user knows of that already.
+    `past_edge`: whether the user was warned at the start that the rate is past the edge.
     """
     if not past_edge:
         warn_past_edge(run, flow)
@@ -274,7 +276,7 @@ def _traced(
     progress: Progress | diffrax.AbstractProgressMeter,
     checkpoint: PathLike | None,
 ) -> Trajectory:
-    """A run under `jit`, `vmap` or a derivative: one solve with all the room it may need."""
+    """Run a flow under `jit`, `vmap` or a derivative: one solve with all the room it may need."""
     if checkpoint is not None:
         raise ValueError("`checkpoint` is for runs outside of `jit` and `vmap`; leave it out.")
     if dense and limits.steps > 2**14:
@@ -299,7 +301,7 @@ def _driven(
     progress: Progress | diffrax.AbstractProgressMeter,
     checkpoint: PathLike | None,
 ) -> Trajectory:
-    """A run outside of them, which can pause."""
+    """Run a flow outside of `jit` and `vmap`, with pauses."""
     if dense and checkpoint is not None:
         raise ValueError("`checkpoint` does not keep dense output; save at `ts` instead.")
     if run.exchangeable:
@@ -313,7 +315,7 @@ def _driven(
 def _pauses(
     run: AbstractRun, progress: Progress | diffrax.AbstractProgressMeter, t: float
 ) -> list[AbstractPause]:
-    """Who looks at a run from time t on."""
+    """Return the pauses of a run from time t on: stiffness, Ctrl-C, progress."""
     assert isinstance(run, Run)
     pauses: list[AbstractPause] = [StiffnessCheck(run)] if run.exchangeable else []
     if not isinstance(progress, diffrax.AbstractProgressMeter):
@@ -322,13 +324,13 @@ def _pauses(
 
 
 def with_dense(flow: Trajectory, steps: int) -> Trajectory:
-    """The same run with dense output, solved again with at most so many steps.
+    """Solve a run again with dense output, in at most `steps` steps.
 
-    diffrax reserves memory for every step that could happen; here it is known what did.
+    diffrax reserves memory for every step that could happen; from the first run it is known how
+    many do.
     """
     run = copied(flow.reference.run, meter=SILENT)
-    # A power of two, so that few numbers of steps are a program of their own; where that takes
-    # next to no memory none below `DENSE_ROOM` is.
+    # Rounded up to a power of two, so that there are few programs.
     room = 2 ** math.ceil(math.log2(int(flow.counts["num_steps"]) + 1))
     size = sum(a.size for a in jax.tree.leaves(run.network.parameters))
     room = max(room, DENSE_ROOM) if size <= SMALL else room
@@ -351,7 +353,7 @@ def _require_dense(run: Run, steps: int) -> None:
 
 
 def _failure(flow: Trajectory, limits: Limits, kinks: AbstractKinks) -> str:
-    """What went wrong and what to do about it."""
+    """Return in words what went wrong and what to do about it."""
     reached = f"t = {float(flow.end):.6g} after {int(flow.counts['num_steps'])} steps"
     remedy = kinks.remedy(flow.model)
     if is_one_of(flow.result, RESULTS.max_steps_reached):
@@ -380,9 +382,9 @@ def _failure(flow: Trajectory, limits: Limits, kinks: AbstractKinks) -> str:
 def _logs_gates(
     network: AbstractModel, task: Task, events: Sequence[AbstractEvent], kinks: AbstractKinks
 ) -> bool:
-    """Whether a run watches every gate: a ReLU network with few pairs, unless units are asked for.
+    """Tell whether a run watches all gates: ReLU with few pairs, and no units asked for.
 
-    A walk logs its gates itself.
+    An exact walk logs its gates itself.
     """
     units = any(isinstance(event, UnitSwitches) for event in events)
     watched = isinstance(network, ReLUNetwork) and not kinks.walks

@@ -1,4 +1,4 @@
-"""Grids: which values are swept over, and the networks and tasks that functions make of them."""
+"""Grids of the values that a sweep covers, and the networks and tasks made from them."""
 
 import inspect
 import itertools
@@ -15,11 +15,11 @@ from flowlin._tools.printing import Summary, plural, shown
 from flowlin.record.event_log import COLUMNS
 from flowlin.tasks.task import Task
 
-TAKEN = {"run", "failed", "key", *COLUMNS}  # columns of a sweep's own
+TAKEN = {"run", "failed", "key", *COLUMNS}  # columns that the tables of a sweep have themselves
 
 
 def _summary(found: Any) -> Summary:
-    """How many values of what."""
+    """Print the number of points, and the values of each axis."""
     rows = [(name, ", ".join(map(str, _clipped(values)))) for name, values in found.axes.items()]
     return Summary(f"Grid of {plural(len(found), 'point')}", rows)
 
@@ -48,7 +48,7 @@ class Grid(Sequence[dict[str, Cell]]):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """How many values each axis has."""
+        """The number of values of each axis, in order."""
         return tuple(map(len, self.axes.values()))
 
     def __len__(self) -> int:
@@ -71,7 +71,7 @@ class Grid(Sequence[dict[str, Cell]]):
 
 
 def grid(**axes: Any) -> Grid:
-    """All combinations of some values, for `fl.sweep(grid=...)`.
+    """Make a grid of all combinations of some values, for `fl.sweep(grid=...)`.
 
     **Arguments:** by name, a list of numbers, truth values or words; a single one is a list of one.
 
@@ -86,7 +86,7 @@ def grid(**axes: Any) -> Grid:
 
 
 def _values(name: str, given: Any) -> tuple[Cell, ...]:
-    """Values of an axis, as Python's own."""
+    """Return the values of an axis as Python's own; a single one is a list of one."""
     wanted = "a list of numbers, truth values or words"
     if isinstance(given, (bool, int, float, str, np.generic)) or np.ndim(given) == 0:
         given = (given,)
@@ -99,7 +99,7 @@ def _values(name: str, given: Any) -> tuple[Cell, ...]:
 
 
 def cell(name: str, value: Any) -> Cell:
-    """A number, a truth value or a word, as Python's own."""
+    """Return a number, a truth value or a word as Python's own; `ValueError` for anything else."""
     if getattr(value, "ndim", None) == 0:
         value = value.item()
     if not isinstance(value, (bool, int, float, str)):
@@ -108,13 +108,13 @@ def cell(name: str, value: Any) -> Cell:
 
 
 def is_made(value: Any) -> bool:
-    """Whether it is a function of a grid's values, and neither a network nor a task."""
+    """Tell whether a value is a function of a grid's values, and neither a network nor a task."""
     known = isinstance(value, (eqx.Module, Task)) or inspect.isclass(value)
     return callable(value) and not known
 
 
 def made(points: Sequence[dict[str, Cell]], **given: Any) -> tuple[Any, ...]:
-    """Each of the given, with functions of the points' values replaced by what they make.
+    """Return all arguments, of functions of the points' values the list of what they return.
 
     **Raises:** `ValueError` for functions without points, those that ask for what is no axis, and
     for axes that no function takes.
@@ -138,7 +138,7 @@ def made(points: Sequence[dict[str, Cell]], **given: Any) -> tuple[Any, ...]:
 
 
 def _takes(name: str, function: Callable[..., Any], axes: list[str]) -> list[str]:
-    """Which of the axes a function has arguments for."""
+    """Return the axes that a function has arguments for."""
     parameters = inspect.signature(function).parameters.values()
     if any(p.kind == p.VAR_KEYWORD for p in parameters):
         return axes
@@ -152,7 +152,7 @@ def _takes(name: str, function: Callable[..., Any], axes: list[str]) -> list[str
 
 
 def _each(function: Callable[..., Any], takes: list[str], points: Sequence[dict]) -> list[Any]:
-    """What a function makes of every point, once of the same values."""
+    """Call a function at every point, once for the same values, and return the list of results."""
     made: dict[tuple, Any] = {}
     for point in points:
         values = tuple(point[name] for name in takes)

@@ -1,4 +1,4 @@
-r"""Whether rounding may have rewritten modes that a run watched.
+r"""A warning where rounding may have rewritten modes that a run watched.
 
 Let A be the size of a mode in the weights, its strength to the power 1/L with L layers. When
 another mode has been learnt, weights are of size one, and their velocity has a rounding of about
@@ -23,15 +23,15 @@ from flowlin.record.results import okay
 from flowlin.record.trajectory import Trajectory
 from flowlin.runs.run_options import PrecisionWarning
 
-LOST = 1e3  # roundings
-LATE = 1e300  # a time that never came
+LOST = 1e3  # a velocity below so many roundings is lost in them
+LATE = 1e300  # the time of a hit that did not happen
 
 
 def warn_hidden(run: Run, flow: Trajectory) -> None:
     """Warn (`PrecisionWarning`) of modes that were rounded away before their hits.
 
-    In a run that failed also of those that were not hit: it may have failed over them. Of nothing
-    under `jit` and `vmap`, nor in the coordinates of the modes, where none is hidden.
+    Modes without a hit count in runs that failed, which may have failed over them. There is no
+    warning under `jit` and `vmap`, nor in the coordinates of the modes, where rounding hides none.
     """
     watches = [watch for watch in run.watches if isinstance(watch.function, ModeGaps)]
     if not watches or run.turned is not None or is_traced((run, flow)):
@@ -54,7 +54,7 @@ def warn_hidden(run: Run, flow: Trajectory) -> None:
 def _warn(
     name: str, times: np.ndarray, levels: np.ndarray, start: float, layers: int, dtype: Any
 ) -> None:
-    """Of one event's modes, by their hits (..., K) of levels; nan for none that is asked for."""
+    """Warn of the modes of one event by its times (..., K) at `levels`; nan for those left out."""
     late = np.isfinite(times) & (times > 0)
     if layers < 2 or start <= 0 or not np.any(late):
         return
@@ -77,7 +77,7 @@ def _warn(
 
 
 def size_between(start: float, end: Any, share: Any, layers: int) -> Any:
-    """The size of a mode at a share of the time from its size at t = 0 to that at its hit."""
+    """Return the size of a mode at a share of the time from its `start` to its `end` at the hit."""
     if layers == 2:
         return start ** (1 - share) * end**share
     power = 2 - layers

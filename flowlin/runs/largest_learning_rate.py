@@ -1,4 +1,4 @@
-"""How large a learning rate may be for descent to stay near to the flow: measured, by descent."""
+"""The largest learning rates at which descent stays near to the flow, measured by descent."""
 
 import dataclasses
 import functools
@@ -38,7 +38,7 @@ from flowlin.training.problem import Problem
 
 
 def accuracy(found: Any) -> Summary:
-    """Largest rate, slope, errors."""
+    """Print the largest rate, the slope and the errors of one quantity."""
     rows = [
         ("rate", f"rate {number(found.rate)}"),
         ("slope", f"slope {number(found.slope)}"),
@@ -48,7 +48,7 @@ def accuracy(found: Any) -> Summary:
 
 
 def rate_certificate(found: Any) -> Summary:
-    """The largest rate of every quantity, and what limits it."""
+    """Print the rates tried, and the largest one of every quantity with what limits it."""
     share = f"{100 * found.within:g} % of the flow up to t = {number(found.t1)}"
     steps = plural(len(found.rates), "rate")
     rows = [
@@ -65,11 +65,11 @@ def rate_certificate(found: Any) -> Summary:
     return Summary(f"RateCertificate: descent within {share}", rows)
 
 
-# ---- How far descent at one rate is from the flow.
+# ---- The distance of descent at one rate from the flow.
 
 ROWS = 128  # times in [0, t1] at which the two runs are compared
 ITERATIONS = 100  # of the power iteration, at each of the times
-NEAR = 0.95  # share of the edge of stability from which on a rate is at the edge
+NEAR = 0.95  # a rate of at least this share of the edge of stability is called the edge
 QUANTITIES = ("parameters", "function", "loss", "events")
 
 
@@ -91,7 +91,7 @@ class Accuracy:
 
 
 class _Errors(NamedTuple):
-    """What one descent found; `events` and `chattering` nan where there is nothing to compare."""
+    """Errors of one descent; `events` and `chattering` are nan where nothing can be compared."""
 
     parameters: float
     function: float
@@ -103,13 +103,15 @@ class _Errors(NamedTuple):
 def _measured(
     run: Descent, flow: Trajectory, t1: float, tau: float, within: float, steps: int
 ) -> _Errors:
-    """One descent of so many steps over [0, t1], and some more for the events due there."""
+    """Measure one descent of `steps` steps over [0, t1], and some more for late events."""
     watches, clock = run.look.observer.watches, t1 / steps
     stops = (np.arange(ROWS + 1) * steps) // ROWS
     beyond = steps + (math.ceil(within * steps) + 1 if watches else 0)
     rate, step = (jnp.asarray(value, run.clock.dtype) for value in (clock / tau, clock))
     run = copied(run, learning_rate=rate, clock=step)
     sliding = _sliding(flow.events, clock * stops)
+    # Descent may cross a level more often than the flow; where even this log overflows, the error
+    # of the events counts as inf.
     room = 1024 + 4 * len(flow.events) if watches else 0
     ends = jnp.asarray([*stops[1:], beyond])
     assert flow.dense is not None
@@ -141,7 +143,7 @@ def _descended(
     sliding: tuple[Bool[Array, "rows_and_1 P H"], ...],
     room: int,
 ) -> tuple[tuple[Array, Array, Array], tuple[EventLog, Array]]:
-    """Distances of descent from the flow at all ends but the last, its events and its chatter."""
+    """Descend to all ends; return distances from the flow at all but the last, events, chatter."""
 
     def width(parameters: Parameters, masks: PyTree) -> Array:
         network = run.network.with_parameters(parameters)
@@ -176,9 +178,9 @@ def _descended(
 
 @eqx.filter_jit
 def _sharpness(run: Descent, flow: Trajectory, t1: float) -> Array:
-    """Largest spectral radius of the Hessian at the rows' times, gates as they are.
+    """Return the largest spectral radius of the Hessian at 129 times in [0, t1], gates fixed.
 
-    As a lower bound; by products with the Hessian, which know nothing of the kinks nearby.
+    A lower bound, from products with the Hessian: these do not see the kinks nearby.
     """
     dense = flow.dense
     assert dense is not None
@@ -199,7 +201,7 @@ def _sharpness(run: Descent, flow: Trajectory, t1: float) -> Array:
 
 
 def _times(log: EventLog, names: set[str]) -> dict[tuple, list[float]]:
-    """Times of the events of these names, ascending, by component and direction."""
+    """Return ascending times of the events of these names, by component and direction."""
     found: dict[tuple, list[float]] = {}
     for name in sorted(names):
         mine = log.select(name)
@@ -213,7 +215,7 @@ def _times(log: EventLog, names: set[str]) -> dict[tuple, list[float]]:
 def _lateness(
     flow: dict[tuple, list[float]], descent: dict[tuple, list[float]], t1: float
 ) -> float:
-    """Largest relative difference of times; inf if one before t1 has no partner, nan of none."""
+    """Return the largest relative time error; inf if an event has no partner, nan of no events."""
     off: list[float] = []
     for key in flow.keys() | descent.keys():
         ours, theirs = flow.get(key, []), descent.get(key, [])
@@ -226,9 +228,9 @@ def _lateness(
 
 
 def _sliding(log: EventLog, times: Float[np.ndarray, " T"]) -> tuple[Array, ...]:
-    """Per hidden layer, which pairs slide from each time to the next, (T, P, H); last, none.
+    """Tell per hidden layer which pairs slide from each time to the next, (T, P, H) of bool.
 
-    Empty where no gates are logged or none slides.
+    None slides from the last time on. Empty where no gates are logged or none slides.
     """
     gates = [k for k, channel in enumerate(log.channels) if channel.name == "gate"]
     if not gates or not np.any(np.asarray(log.new) == 0):
@@ -250,13 +252,13 @@ def _sliding(log: EventLog, times: Float[np.ndarray, " T"]) -> tuple[Array, ...]
     return tuple(parts)
 
 
-FACTOR = 4  # between the rates that bracket
+FACTOR = 4  # between two rates while the largest one is bracketed
 
 
 @shown(rate_certificate)
 @dataclasses.dataclass(frozen=True)
 class RateCertificate:
-    r"""At which learning rates descent stays within a share of the flow.
+    r"""The learning rates at which descent stays within a share of the flow.
 
     - `rates`: (R,), learning rates tried, ascending.
     - `steps`: (R,), the whole numbers of steps in which they reach t1.
@@ -305,7 +307,7 @@ class RateCertificate:
 
 
 def _share(name: str, value: Any) -> float:
-    """A relative error in (0, 0.5)."""
+    """Check that an argument is a relative error in (0, 0.5)."""
     value = known(positive)(name, value)
     if value >= 0.5:
         raise refuse(name, "a relative error below 0.5", value)
@@ -332,14 +334,15 @@ def largest_learning_rate(
     max_steps: int = 2**18,
     progress: bool = False,
 ) -> RateCertificate:
-    r"""The largest learning rates at which descent stays within a share of the flow over [0, t1].
+    r"""Find the largest learning rates at which descent stays within a share of the flow.
 
-    Measured, not extrapolated: descent is run at every rate that counts. From the edge of
-    stability on the rate falls by factors of four until all errors are within the limit, and once
-    more by two; then each quantity's largest rate is bisected in log eps. Parameters, function and
-    loss are compared at 128 times; events at their own times, descent's interpolated between
-    steps. Where a ReLU flow slides on its kinks descent chatters about them, and the width of that
-    is measured at every step, over the pairs that slide from one of the 128 times to the next.
+    It measures over [0, t1], and extrapolates nothing: descent is run at every rate that counts.
+    From the edge of stability on the rate falls by factors of four until all errors are within the
+    limit, and once more by two; then each quantity's largest rate is bisected in log eps.
+    Parameters, function and loss are compared at 128 times; events at their own times, descent's
+    interpolated between steps. Where a ReLU flow slides on its kinks descent chatters about them,
+    and the width of that is measured at every step, over the pairs that slide from one of the 128
+    times to the next.
 
     **Arguments:**
 
@@ -417,7 +420,7 @@ def _require_motion(network: AbstractModel, flow: Trajectory, run: Descent) -> N
 def _searched(
     measured: Callable[[int], _Errors], first: int, last: int, within: float, precision: float
 ) -> dict[int, _Errors]:
-    """Errors by number of steps: bracketing by factors, then bisection for each quantity."""
+    """Return errors by number of steps: bracket by factors, then bisect for each quantity."""
     steps, found = first, {first: measured(first)}
 
     def fails(errors: _Errors, quantity: str) -> bool:
@@ -443,7 +446,7 @@ def _searched(
 def _certificate(
     found: dict[int, _Errors], t1: float, tau: float, within: float, edge: float
 ) -> RateCertificate:
-    """What the descents found, in terms of rates."""
+    """Make the certificate of the errors that descents have, by number of steps."""
     numbers = sorted(found, reverse=True)
     rates = t1 / (tau * np.array(numbers))
 

@@ -26,11 +26,11 @@ from flowlin.training.losses import Loss
 
 @checked(like=model)
 def load(path: PathLike, like: eqx.Module | None = None) -> Trajectory:
-    """A trajectory that `flow.save(path)` has written.
+    """Read a trajectory that `flow.save(path)` has written.
 
     It has everything but dense output, the task, and what `extend` needs; of a function that was
-    its loss it has the name. Reads NumPy arrays and
-    JSON alone; nothing in the file is executed. Files of earlier versions of flowlin are read too.
+    its loss it has the name. NumPy arrays and JSON alone are read; nothing in the file is
+    executed. Files of earlier versions of flowlin are read too.
 
     **Arguments:**
 
@@ -41,10 +41,9 @@ def load(path: PathLike, like: eqx.Module | None = None) -> Trajectory:
       functions are compared with those that were saved, functions by name; of files of flowlin
       0.2.0 and before the class alone.
 
-    **Raises:** `ValueError` for a missing `like`, one of another kind or with other arrays; for
-    another file, a
-    damaged one, one of a later version, or one in float64 while JAX is set to float32;
-    `FileNotFoundError` if there is none.
+    **Raises:** `ValueError` for a missing `like`, one of another kind or with other arrays; for a
+    file that is damaged, of another kind or of a later version, or in float64 while JAX is set to
+    float32; `FileNotFoundError` if there is none.
     """
     found = read("path", path).content
     if not isinstance(found, Trajectory):
@@ -65,7 +64,7 @@ def load(path: PathLike, like: eqx.Module | None = None) -> Trajectory:
 
 
 def check_trajectory(flow: Trajectory) -> None:
-    """Raise `ValueError` unless a trajectory that was read holds together."""
+    """Raise `ValueError` unless the fields of a trajectory from a file fit each other."""
     check(flow, Trajectory, "trajectory")
     if not isinstance(flow.result, type(RESULTS.successful)):
         raise ValueError("`trajectory.result` is no result of a run")
@@ -95,7 +94,7 @@ def check_trajectory(flow: Trajectory) -> None:
 
 
 def _is_saved(saved: Any, parameters: Any, length: int) -> bool:
-    """Whether rows of parameters fit them; those that did not move have none."""
+    """Tell whether saved rows fit the parameters; those that did not move have no rows."""
     structure = jax.tree.structure(parameters)
     try:
         found = structure.flatten_up_to(saved)
@@ -130,7 +129,7 @@ def _check_network(network: AbstractLayered, samples: int) -> None:
 
 
 def _check_graph(network: GatedGraph, samples: int) -> None:
-    """Raise `ValueError` unless the parts of a graph go together."""
+    """Raise `ValueError` unless the parts of a graph fit each other and the samples."""
     slices = [
         {name: slice(a, b) for name, a, b in part} for part in (network.sources, network.sinks)
     ]
@@ -143,7 +142,7 @@ def _check_graph(network: GatedGraph, samples: int) -> None:
 
 
 def _check_events(log: EventLog, hidden: tuple[int, ...], samples: int) -> None:
-    """Raise `ValueError` unless the events are of components that there are."""
+    """Raise `ValueError` unless all events belong to components that exist."""
     sizes = [channel.shape for channel in log.channels]
     fine = all(size >= 0 for shape in sizes for size in shape)
     fine = fine and log.initial.shape == (sum(math.prod(shape) for shape in sizes),)

@@ -1,4 +1,4 @@
-"""Whether a modified flow still is descent: its rate against the edge of stability, measured."""
+"""A warning where a modified flow is no longer descent: its rate is past the edge of stability."""
 
 import equinox as eqx
 import jax
@@ -14,7 +14,7 @@ from flowlin.record.trajectory import Trajectory
 from flowlin.training.objective import Modified
 from flowlin.training.problem import Problem
 
-EDGE = 2.0  # rate times curvature, from which on descent of a parabola does not fall
+EDGE = 2.0  # rate times curvature; from here on descent does not go down a parabola
 ITERATIONS = 100  # of the power iteration
 
 
@@ -27,8 +27,8 @@ def warn_past_edge(run: Run, flow: Trajectory | None = None) -> bool:
 
     The modified loss is an expansion in eps h, h the curvature. Along a direction of curvature h a
     step of descent multiplies by 1 - eps h, and the modified flow in that time by
-    $e^{-\epsilon h - (\epsilon h)^2 / 2}$: at eps h = 2 by -1 and by 0.02. Looks at the start, or
-    at the end of `flow`; at nothing under `jit` and `vmap`.
+    $e^{-\epsilon h - (\epsilon h)^2 / 2}$: at eps h = 2 by -1 and by 0.02. It is measured at the
+    start, or at the end of `flow`; under `jit` and `vmap` not at all.
 
     **Returns:** whether it warned.
     """
@@ -52,7 +52,7 @@ def warn_past_edge(run: Run, flow: Trajectory | None = None) -> bool:
 
 @eqx.filter_jit
 def _radius(problem: Problem, goal: Modified, parameters: Parameters) -> Float[Array, ""]:
-    """Spectral radius of the plain loss's Hessian by what moves, as a lower bound."""
+    """Return a lower bound on the spectral radius of the plain loss's Hessian in what moves."""
     at = moving(parameters, problem.trained)
 
     def slope(part: Parameters) -> Parameters:

@@ -1,4 +1,4 @@
-"""Progress of long runs."""
+"""Pauses of long runs that go by the clock: progress bars, log lines, Ctrl-C."""
 
 import abc
 import contextlib
@@ -37,7 +37,7 @@ SILENT = diffrax.NoProgressMeter()
 def progress_meter(
     progress: Progress | diffrax.AbstractProgressMeter,
 ) -> diffrax.AbstractProgressMeter:
-    """The diffrax meter for `progress=` where a run cannot pause: a tqdm bar for True.
+    """Return the diffrax meter for `progress=` where a run cannot pause: a tqdm bar for True.
 
     **Raises:** `ValueError` for log lines, which need pauses; `ImportError` if tqdm is missing.
     """
@@ -55,21 +55,24 @@ def progress_meter(
 
 
 class Pace:
-    """Accepted steps that take about so many seconds, by the speed of the last segment."""
+    """The number of accepted steps that take about `seconds`, by the last segment's speed."""
 
     def __init__(self, seconds: float, steps: int = 16):
         self.seconds = seconds
         self.steps = steps  # the first segment's seconds include compilation
-        self.waited = 0.0  # since it was last due
+        self.waited = 0.0  # seconds since it was last due
         self.clock, self.accepted = 0.0, 0  # at the segment's start
 
     def budget(self, accepted: int) -> int:
-        """Steps until the next pause, which are about to begin."""
+        """Start the clock of a segment, and return its number of steps."""
         self.clock, self.accepted = time.monotonic(), accepted
         return self.steps
 
     def due(self, at: Continuation) -> bool:
-        """Whether the time has come, at a segment's end; if so it starts to count anew."""
+        """Measure the speed of a segment that has ended, and tell whether the seconds are over.
+
+        If so the next ones begin.
+        """
         spent = max(time.monotonic() - self.clock, 1e-9)
         speed = (int(at.counts["num_accepted_steps"]) - self.accepted) / spent
         self.steps = int(min(max(speed * self.seconds, 1), 4 * self.steps))
@@ -81,7 +84,7 @@ class Pace:
 
 
 class AbstractPaced(AbstractPause):
-    """What looks at a run every so many seconds."""
+    """A pause that comes every so many seconds."""
 
     by_clock = True
     pace: Pace
@@ -89,16 +92,16 @@ class AbstractPaced(AbstractPause):
 
     @abc.abstractmethod
     def look(self, run: AbstractRun, flow: Trajectory) -> None:
-        """It is time."""
+        """Show or write the state of the run; called when the seconds are over."""
 
     def budget(self, accepted: int) -> int | None:
-        """About as many steps as that takes."""
+        """Return the number of steps that the seconds are enough for."""
         return self.pace.budget(accepted)
 
     def pause(
         self, run: AbstractRun, flow: Trajectory, limits: Limits
     ) -> tuple[AbstractRun, Trajectory]:
-        """Look if it is time."""
+        """Show or write the state of the run if the seconds are over."""
         assert flow.continuation is not None
         if self.pace.due(flow.continuation):
             self.look(run, flow)
@@ -124,17 +127,17 @@ class Bar(AbstractPaced):
         )
 
     def end(self, run: AbstractRun, flow: Trajectory) -> Trajectory:
-        """Show the end."""
+        """Show the end of the run, and close the bar."""
         self.look(run, flow)
         self.bar.close()
         return flow
 
     def broken_off(self, run: AbstractRun, flow: Trajectory | None) -> None:
-        """Leave the bar where it is."""
+        """Close the bar where it is."""
         self.bar.close()
 
     def look(self, run: AbstractRun, flow: Trajectory) -> None:
-        """Show how far it is."""
+        """Move the bar, and show loss, steps and speed."""
         at = flow.continuation
         assert at is not None
         steps = int(at.counts["num_steps"])
@@ -156,7 +159,7 @@ class Forecast:
       = \frac{t}{(1 - p)\, r} \big( (T / t)^{1 - p} - 1 \big).$$
 
     p is at most a half, between steps that are bounded from now on (p = 0) and steps that grow as t
-    (p = 1): which it will be is not known beforehand, so that the time may be up to four times off.
+    (p = 1): which of the two will happen is not known, so the time may be up to four times off.
     Descent has p = 0.
     """
 
@@ -165,7 +168,7 @@ class Forecast:
         self.middle, self.speed = 0.0, 0.0  # of the stretch before; none yet
 
     def left(self, t: float, clock: float, horizon: float, steady: bool) -> float:
-        """Seconds until the horizon, inf if nothing has moved; the next stretch begins here."""
+        """Return the seconds to the horizon, inf if t has not moved, and begin a new stretch."""
         middle, speed = (self.t + t) / 2, (t - self.t) / max(clock - self.clock, 1e-9)
         power = 0.0 if steady else MOST
         if self.speed > 0 and speed > 0 and middle > self.middle:
@@ -179,9 +182,9 @@ class Forecast:
 
 
 class Lines(AbstractPaced):
-    """What `LogProgress` writes.
+    """Lines of a log, as `LogProgress` asks for them, one every so many seconds.
 
-    The first pause, before which the run is compiled, does not count for the time that is left.
+    The time that is left does not count the first segment, in which the run is compiled.
     """
 
     def __init__(self, run: AbstractRun, start: float, log: LogProgress):
@@ -190,16 +193,16 @@ class Lines(AbstractPaced):
         self.forecast, self.steps, self.told = Forecast(start, self.began), 0, False
 
     def look(self, run: AbstractRun, flow: Trajectory) -> None:
-        """Say how far it is."""
+        """Write a line with time, loss, steps, speed and the time that is left."""
         self._write(self._line(flow))
 
     def end(self, run: AbstractRun, flow: Trajectory) -> Trajectory:
-        """Say that it is over."""
+        """Write a line that says that the run has ended."""
         self._write(f"{self._line(flow)}, ended")
         return flow
 
     def broken_off(self, run: AbstractRun, flow: Trajectory | None) -> None:
-        """Say how far it came."""
+        """Write a line that says where the run was broken off."""
         if flow is not None:
             self._write(f"{self._line(flow)}, broken off")
 
@@ -226,13 +229,13 @@ class Lines(AbstractPaced):
 
 
 def _steps(flow: Trajectory) -> int:
-    """How many were tried."""
+    """Return the number of tried steps."""
     assert flow.continuation is not None
     return int(flow.continuation.counts["num_steps"])
 
 
 def _loss(flow: Trajectory) -> str:
-    """The loss where a run stands; a descent's is that of its last saved step, which is told."""
+    """Return the loss as text; a descent's is that of its last saved step, whose time is named."""
     assert flow.continuation is not None
     text = f"loss {float(flow.continuation.loss):.4g}"
     saved = float(flow.ts[-1]) if len(flow.ts) else 0.0
@@ -240,24 +243,25 @@ def _loss(flow: Trajectory) -> str:
 
 
 def _clock(seconds: float) -> str:
-    """Such as 1:02:03."""
+    """Return a duration as text, such as 1:02:03."""
     return str(datetime.timedelta(seconds=round(min(seconds, 1e9))))
 
 
-# ---- Letting a run be interrupted: a compiled program hears nothing until it returns.
+# ---- Ctrl-C in a run: a compiled program hears nothing until it returns.
 
-SECONDS = 2.0  # between two pauses, about
-# Until the first pause; what pauses is compiled anew, so a run of a few seconds does not.
+SECONDS = 2.0  # about so long between two pauses
+# About so long until the first pause. What comes after a pause is another program, whose compiling
+# is not worth it in a run of a few seconds.
 FIRST_SECONDS = 4.0
 
 _asked: contextvars.ContextVar[threading.Event | None] = contextvars.ContextVar("asked")
 
 
 class Interruptible(AbstractPause):
-    """Comes back to Python every other second, where Ctrl-C is heard.
+    """A pause every other second, in which Python hears Ctrl-C.
 
-    The first pause is after a number of steps that takes a few seconds by an estimate of their
-    work, so always the same one; the later ones go by the clock.
+    The first pause is after a number of steps that take a few seconds by an estimate of their
+    work, so it is the same in every run; the later ones go by the clock.
     """
 
     by_clock = False
@@ -267,7 +271,7 @@ class Interruptible(AbstractPause):
         self.pace = Pace(SECONDS, max(int(FIRST_SECONDS / step), 1))
 
     def budget(self, accepted: int) -> int | None:
-        """Steps that take about two seconds, unless another thread wants the run to end."""
+        """Return the steps of about two seconds; raise if another thread wants the run to end."""
         asked = _asked.get(None)
         if asked is not None and asked.is_set():
             raise KeyboardInterrupt
@@ -276,13 +280,13 @@ class Interruptible(AbstractPause):
     def pause(
         self, run: AbstractRun, flow: Trajectory, limits: Limits
     ) -> tuple[AbstractRun, Trajectory]:
-        """See how fast it goes."""
+        """Measure the speed of the run."""
         assert flow.continuation is not None
         self.pace.due(flow.continuation)
         return run, flow
 
     def end(self, run: AbstractRun, flow: Trajectory) -> Trajectory:
-        """As it is."""
+        """Return the trajectory as it is."""
         return flow
 
     def broken_off(self, run: AbstractRun, flow: Trajectory | None) -> None:
@@ -290,7 +294,7 @@ class Interruptible(AbstractPause):
 
 
 def by_clock(run: AbstractRun, progress: Progress, t: float) -> list[AbstractPause]:
-    """What looks at a run from time t on every now and then, whatever its steps."""
+    """Return the pauses of a run from time t on that go by the clock: Ctrl-C and progress."""
     pauses: list[AbstractPause] = []
     if jax.process_count() == 1:  # several would pause at different steps
         pauses.append(Interruptible(run))
@@ -303,9 +307,9 @@ def by_clock(run: AbstractRun, progress: Progress, t: float) -> list[AbstractPau
 
 @contextlib.contextmanager
 def broken_off_by(event: threading.Event) -> Iterator[None]:
-    """Runs within, in this thread, break off at their next pause once the event is set.
+    """Break off the runs within, in this thread, at their next pause once the event is set.
 
-    Python tells a Ctrl-C to its main thread alone.
+    It hands a Ctrl-C on to threads: Python raises it in the main thread alone.
     """
     token = _asked.set(event)
     try:
@@ -315,7 +319,7 @@ def broken_off_by(event: threading.Event) -> Iterator[None]:
 
 
 def seconds(network: AbstractModel, samples: int, least: float) -> float:
-    """About how long a step takes: what it costs however small, and products with the samples."""
+    """Estimate the seconds of a step: at least `least`, and products of weights and samples."""
     products = sum(a.size for a in jax.tree.leaves(network.parameters) if a.ndim > 1) * samples
     if jax.default_backend() != "cpu":
         return 1e-3 + 1e-11 * products

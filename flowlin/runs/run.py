@@ -1,4 +1,4 @@
-"""Driving a run: segments between pauses, joined to one trajectory."""
+"""The loop over the segments of a run, with pauses between them; one trajectory of all."""
 
 import abc
 from collections.abc import Sequence
@@ -16,30 +16,30 @@ from flowlin.record.trajectory import Continuation, Trajectory
 
 
 class AbstractPause(abc.ABC):
-    """Something that wants a run to pause now and then.
+    """A reason to pause a run now and then, and what is done in the pause.
 
-    `by_clock`: its first pause is not always at the same step.
+    `by_clock`: whether the step of its first pause differs from run to run.
     """
 
     by_clock: ClassVar[bool]
 
     @abc.abstractmethod
     def budget(self, accepted: int) -> int | None:
-        """Steps until its next pause, after so many accepted ones; None for no matter how many."""
+        """Return the steps until its next pause, after `accepted` ones; None if it needs none."""
 
     @abc.abstractmethod
     def pause(
         self, run: AbstractRun, flow: Trajectory, limits: Limits
     ) -> tuple[AbstractRun, Trajectory]:
-        """Look at the run so far, which may go on as another one from here."""
+        """Act in a pause; return the run and trajectory to go on with, which may be others."""
 
     @abc.abstractmethod
     def end(self, run: AbstractRun, flow: Trajectory) -> Trajectory:
-        """The run has ended."""
+        """Act at the end of the run, and return its trajectory."""
 
     @abc.abstractmethod
     def broken_off(self, run: AbstractRun, flow: Trajectory | None) -> None:
-        """The run ends here, by Ctrl-C or an error; None before its first pause."""
+        """Act on Ctrl-C or an error; `flow` is the run so far, None before its first pause."""
 
 
 def driven(
@@ -49,7 +49,10 @@ def driven(
     start: Continuation | None = None,
     before: Trajectory | None = None,
 ) -> Trajectory:
-    """Run to the end, pausing where somebody wants to, from a `start` or from t = 0."""
+    """Run to the end, from a `start` with the trajectory `before` it or from t = 0, with pauses.
+
+    An error carries the trajectory so far.
+    """
     flow = before
     try:
         if start is None and any(pause.by_clock for pause in pauses):
@@ -81,7 +84,7 @@ def _advanced(
     pauses: Sequence[AbstractPause],
     limits: Limits,
 ) -> tuple[AbstractRun, Trajectory]:
-    """The run up to its next pause, and what those who pause it made of it."""
+    """Run to the next pause, and return the run and trajectory as the pauses leave them."""
     accepted = 0 if start is None else int(start.counts["num_accepted_steps"])
     wanted = [pause.budget(accepted) for pause in pauses]
     budget = min((steps for steps in wanted if steps is not None), default=limits.steps)
@@ -99,7 +102,7 @@ def segment(
     budget: int,
     limits: Limits,
 ) -> tuple[AbstractRun, Trajectory]:
-    """One segment joined to what came before, and the run, whose logs may have had to grow."""
+    """Run one segment; return the run, with larger logs if needed, and the trajectory so far."""
     first = before is None
     flow = run.ahead(start, first, budget, limits)
     if run.capacity < limits.events and is_one_of(flow.result, RESULTS.event_overflow):
@@ -111,14 +114,14 @@ def segment(
 
 @jit_by_array
 def started(run: AbstractRun) -> Continuation:
-    """Where a run stands before its first step, compiled apart from its steps."""
+    """Return the state of a run before its first step, compiled apart from its steps."""
     return run.begin()
 
 
 def _joined(before: Trajectory, flow: Trajectory) -> Trajectory:
-    """A segment with the rows, and the counts of units, that there were before it.
+    """Return a segment with the rows and unit counts of the trajectory before it in front.
 
-    What only later segments observed is NaN before.
+    Observables that only the segment has are NaN before it.
     """
 
     def observed(name: str) -> Any:
@@ -139,7 +142,7 @@ def _joined(before: Trajectory, flow: Trajectory) -> Trajectory:
 
 
 def _grown(start: Continuation, capacity: int) -> Continuation:
-    """With room for more events in its logs."""
+    """Return a state with room for `capacity` events in its logs."""
 
     def is_log(node: Any) -> bool:
         return isinstance(node, Buffer)

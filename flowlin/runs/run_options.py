@@ -1,4 +1,4 @@
-"""Arguments of a flow that need more than one look: whether what is given can be run."""
+"""Checks of a run's arguments: those that depend on each other, and diffrax's own kinds."""
 
 import inspect
 import math
@@ -43,7 +43,7 @@ def check_options(
     modified_rate: ArrayLike | None,
     kinks: AbstractKinks | None,
 ) -> None:
-    """Raise `ValueError` for a tolerance or a modified flow that cannot be."""
+    """Raise `ValueError` for a tolerance that is too fine, or a modified flow of a kinked one."""
     if rtol is not None:
         _check_rtol(rtol, network.dtype)
     if modified_rate is not None:
@@ -64,7 +64,7 @@ def _check_rtol(rtol: Any, dtype: DTypeLike) -> None:
 
 
 def require_ending(t1: Any, watches: Sequence[Any]) -> None:
-    """Raise `ValueError` for a run without an end."""
+    """Raise `ValueError` for a run to t = inf that no event ends."""
     if not is_traced(t1) and t1 == math.inf and not any(watch.terminate for watch in watches):
         raise ValueError(
             "`t1` is inf, and no event ends the run; give a finite `t1`, or one that does, such as "
@@ -73,7 +73,7 @@ def require_ending(t1: Any, watches: Sequence[Any]) -> None:
 
 
 def chosen_times(t1: Any, ts: Any) -> Any:
-    """The times to save, which lie in [0, t1], ascending; what is past t1 by rounding is t1."""
+    """Return the times to save, ascending in [0, t1]; those past t1 by rounding become t1."""
     if ts is None or is_traced(ts):
         return ts
     times = np.asarray(ts, float)
@@ -96,15 +96,15 @@ def chosen_times(t1: Any, ts: Any) -> Any:
 
 
 def first_capacity(watches: Sequence[Any], max_events: int) -> int:
-    """Of the first logs; they grow where that does not suffice."""
+    """Return the room of the first event logs, which grow where that is not enough."""
     components = sum(watch.channel.size for watch in watches)
     return min(max_events, 2 ** math.ceil(math.log2(max(1024, 2 * components))))
 
 
 def require_extendable(flow: Trajectory, t1: float, ts: Any) -> tuple[Any, Continuation, Any]:
-    """The run behind a trajectory, where it stands, and the times to save.
+    """Return the run behind a trajectory, its state, and the times to save.
 
-    **Raises:** `ValueError` where it cannot be extended so.
+    **Raises:** `ValueError` where the trajectory cannot be extended to `t1`, or saved at `ts`.
     """
     run, at = flow.reference.run, flow.continuation
     if run is None or at is None or is_traced(flow):
@@ -135,7 +135,7 @@ def check_modified(problem: Problem, modified_rate: ArrayLike | None) -> None:
 
 
 def time_constants(name: str, value: Any) -> Any:
-    """One, or one per layer in a list, all positive; traced ones when the program runs."""
+    """Check time constants, one or one per layer: positive; traced ones when the program runs."""
     if np.ndim(value) == 0 and not isinstance(value, (list, tuple)):
         return positive_at_run_time(name, value)
     value = array(name, value)
@@ -151,8 +151,8 @@ def time_constants(name: str, value: Any) -> Any:
 def _check_modified(network: AbstractModel, kinks: AbstractKinks | None) -> None:
     """Raise `ValueError` for a modified flow that does not exist.
 
-    Where a step crosses a kink, descent keeps the old gate until its end: for a share of the step
-    that depends on where the step began. Its distance from any flow is of first order there.
+    Where a step crosses a kink, descent keeps the old gate until the end of the step: for a share
+    of it that depends on where it began. Its distance from any flow is of first order there.
     """
     if isinstance(network, ReLUNetwork) and (kinks is None or kinks.width is None):
         raise ValueError(
@@ -164,7 +164,7 @@ def _check_modified(network: AbstractModel, kinks: AbstractKinks | None) -> None
 
 
 def chosen_decay(network: AbstractModel, weight_decay: Numbers | None) -> Decay | None:
-    """The weight decay of a run: one rate, or one per layer of weights (L,)."""
+    """Return the weight decay of a run: one rate, or one per layer of weights (L,); or None."""
     if weight_decay is None:
         return None
     rate = jnp.asarray(weight_decay, network.dtype)
@@ -189,7 +189,7 @@ def require_room(network: AbstractModel, rows: int, name: str, value: Any, remed
 
 
 def _solver(name: str, value: Any) -> diffrax.AbstractSolver:
-    """A solver of ordinary differential equations that estimates its error."""
+    """Check that an argument is a solver of an ODE in one term that estimates its error."""
     said = "pass one such as diffrax.Tsit5() or diffrax.Kvaerno5()"
     value = instance(diffrax.AbstractSolver, "a diffrax solver", said)(name, value)
     term = value.term_structure
@@ -204,14 +204,14 @@ def _solver(name: str, value: Any) -> diffrax.AbstractSolver:
 
 
 def _adjoint(name: str, value: Any) -> diffrax.AbstractAdjoint:
-    """How derivatives are taken: the ways that go through all that a run records."""
+    """Check that an argument is an adjoint that goes through all that a run records."""
     kinds = (diffrax.RecursiveCheckpointAdjoint, diffrax.DirectAdjoint, diffrax.ForwardMode)
     wanted = "diffrax.RecursiveCheckpointAdjoint(), ForwardMode() or DirectAdjoint()"
     return instance(kinds, wanted)(name, value)
 
 
 def _observe(name: str, value: Any) -> dict[str, Any]:
-    """Functions of (network, task), or modes, by name."""
+    """Check that an argument holds functions of (network, task), or modes, by name."""
     named = isinstance(value, dict) and all(isinstance(key, str) for key in value)
     if not named:
         wanted = "a dictionary of functions of (network, task), named by strings"
@@ -224,7 +224,7 @@ def _observe(name: str, value: Any) -> dict[str, Any]:
 
 
 def meter(name: str, value: Any) -> Any:
-    """Whether there is a bar or lines of a log, or which bar."""
+    """Check that an argument asks for a bar, for lines of a log, or for neither."""
     if not isinstance(value, (bool, LogProgress, diffrax.AbstractProgressMeter)):
         wanted = "True, False, fl.LogProgress() or a diffrax progress meter"
         raise refuse(name, wanted, value)
@@ -232,9 +232,9 @@ def meter(name: str, value: Any) -> Any:
 
 
 def _weight_decay(name: str, value: Any) -> Any:
-    """Numbers that are finite and zero or positive; the shape goes with the network.
+    """Check that numbers are finite and zero or positive, of any shape.
 
-    Traced ones are looked at when the program runs.
+    Traced ones are checked when the program runs.
     """
     value = finite_array(name, value)
     if is_traced(value):
@@ -257,20 +257,21 @@ WORDS.update(adjoint=_adjoint, observe=_observe, solver=_solver, ts=array)
 WORDS.update(stepsize_controller=_controller, weight_decay=_weight_decay)
 
 
-# ---- What digits a run can have.
+# ---- The digits that a run in float32 can have.
 
 _told = False
 
 
 class PrecisionWarning(UserWarning):
-    """A run has fewer digits than it could: in float32, or of modes that rounding hides."""
+    """A run has fewer digits than it could: it is in float32, or rounding hides modes."""
 
 
 def tell_digits(network: DTypeLike, task: DTypeLike, asked: bool) -> None:
     """Warn, once per process, of a run in float32 that may not be meant.
 
-    That is, where JAX is not set to float64; and where it is, of a network in float32 on a task in
-    float64, as one is that was made before, unless a tolerance was `asked` for.
+    It warns where JAX is set to float32. Where it is set to float64, it warns of a network in
+    float32 on a task in float64, which may have been made before; not if a tolerance was `asked`
+    for.
     """
     global _told
     if _told or network == jnp.float64:

@@ -12,7 +12,7 @@ from flowlin._tools.arrays import floating
 
 
 class Convention(enum.Enum):
-    """What a discrete training loop calls its loss (errata, B.4 of the source survey).
+    """The loss that a discrete training loop means (errata, B.4 of the source survey).
 
     The sums run over samples p and outputs k; P samples, B of them in a mini-batch.
     """
@@ -25,7 +25,7 @@ class Convention(enum.Enum):
 
 
 def _convention(name: str, value: Any) -> Convention:
-    """One of the conventions, by itself and not by its name."""
+    """Check that an argument is one of the conventions, not its name."""
     if not isinstance(value, Convention):
         named = isinstance(value, str) and value in Convention.__members__
         known = value if named else "HALF_MEAN"
@@ -106,5 +106,5 @@ class StepClock(eqx.Module):
 
 
 def _real(value: Any) -> Any:
-    """The value, whole numbers of JAX as floats."""
+    """Return a value, integers of JAX as floats."""
     return floating(value) if isinstance(value, jax.Array) else value

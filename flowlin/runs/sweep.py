@@ -1,4 +1,4 @@
-"""Many runs in one call."""
+"""Sweeps: many runs in one call, in threads or under `vmap`, with rows kept in a file."""
 
 import contextlib
 import hashlib
@@ -45,17 +45,17 @@ from flowlin.runs.grid import TAKEN, Grid, is_made, made
 from flowlin.runs.progress import broken_off_by
 from flowlin.tasks.task import Task
 
-# ---- What a sweep records of each run: a row of numbers, kept in a file as it comes.
+# ---- The rows of a sweep: numbers of each run, written to a file as the run ends.
 
 OWN = ["failed", "key"]  # the last columns of a file
 
 
 class Records:
-    """The rows of a sweep: of each run what `record` returns, and how it failed, if it did.
+    """The rows of a sweep: what `record` returns of each run, and why it failed, if it did.
 
-    With a `path` they are written as they come, each with a fingerprint of its run, its `key`, by
-    which the same run is known when it is asked for again; rows of other runs stay where they are.
-    Each of several processes writes a file of its own, and reads those of all.
+    With a `path` each is written as its run ends, with a fingerprint of the run, its `key`, by
+    which a later call knows the run; rows of other runs stay in the file. Each of several
+    processes writes a file of its own, and reads those of all.
     """
 
     def __init__(self, record: Callable[[Trajectory], Any], points: tuple[Row, ...], path: Any):
@@ -69,7 +69,7 @@ class Records:
                 table.require_columns(list(points[0]) if points else [], OWN)
 
     def known(self, keys: list[str]) -> dict[int, Row]:
-        """By place, the rows of runs that the files have already."""
+        """Return, by place in `keys`, the rows of runs that the files have already."""
         if self.file is None:
             return {}
         own = {*(self.points[0] if self.points else ()), "key"}
@@ -81,7 +81,7 @@ class Records:
         return {place: found[key] for place, key in enumerate(keys) if key in found}
 
     def row(self, place: int, key: str, flow: Trajectory) -> Row:
-        """What is recorded of a run, which is then in the file."""
+        """Record a run: return its row, and write it to the file."""
         found = self._recorded(flow)
         found["failed"] = "" if okay(flow.result) else " ".join(RESULTS[flow.result].split())
         if self.file is not None:
@@ -90,7 +90,7 @@ class Records:
         return found
 
     def _recorded(self, flow: Trajectory) -> Row:
-        """What the user's function says of a run, checked."""
+        """Call the user's function on a run, and check the numbers that it returns."""
         found = self.record(flow)
         if not isinstance(found, dict) or not found:
             raise refuse("record", "a function that returns a dictionary of numbers", found)
@@ -102,7 +102,10 @@ class Records:
 
 
 def _places(path: PathLike) -> tuple[pathlib.Path, list[pathlib.Path]]:
-    """The table that this process writes, `runs.process-0.csv` for one of several, and others'."""
+    """Return the path of this process's table, and those of other processes beside it.
+
+    Of several processes the first writes `runs.process-0.csv` for `runs.csv`.
+    """
     whole = require_place("checkpoint", path)
     mine = whole
     if jax.process_count() > 1:
@@ -113,12 +116,12 @@ def _places(path: PathLike) -> tuple[pathlib.Path, list[pathlib.Path]]:
 
 
 def share(members: int) -> range:
-    """Which of the runs are this process's: every n-th, of n processes."""
+    """Return the places of the runs that this process makes: every n-th, of n processes."""
     return range(jax.process_index(), members, jax.process_count())
 
 
 def exchanged(rows: dict[int, Row]) -> dict[int, Row]:
-    """The rows of all processes, by place; each gives its own."""
+    """Gather the rows of all processes, by place; each process gives its own."""
     if jax.process_count() == 1:
         return rows
     text = np.frombuffer(json.dumps(list(rows.items())).encode(), np.uint8)
@@ -129,7 +132,7 @@ def exchanged(rows: dict[int, Row]) -> dict[int, Row]:
 
 
 def _number(name: str, value: Any) -> float | int | bool:
-    """One number or truth value, as Python's own."""
+    """Return a number or truth value as Python's own; `ValueError` for anything else."""
     found = value.item() if getattr(value, "ndim", None) == 0 else value
     if not isinstance(found, (bool, int, float)):
         raise refuse(f"record[{name!r}]", "a number", value)
@@ -139,7 +142,7 @@ def _number(name: str, value: Any) -> float | int | bool:
 def prints(
     members: list[tuple[AbstractModel, Task]], t1: ArrayLike | None, options: dict[str, Any]
 ) -> list[str]:
-    """A fingerprint of each run: of its network, task, end and options, and of this version.
+    """Return a fingerprint of each run: of network, task, end, options, and this version.
 
     Functions among the options count by their names.
     """
@@ -149,7 +152,7 @@ def prints(
 
 
 def _print(*parts: Any) -> str:
-    """A hash of text, numbers and arrays."""
+    """Return a hash of text, numbers and arrays, in hexadecimal digits."""
     made = hashlib.sha256()
     for leaf in jax.tree.leaves(parts):
         if isinstance(leaf, str):
@@ -161,14 +164,17 @@ def _print(*parts: Any) -> str:
 
 
 def _listed(name: str, value: Any) -> Any:
-    """Networks in a list, or a function that makes them; one alone is none: it may be a stack."""
+    """Check that an argument is a list of networks, or a function that makes them.
+
+    A network alone is refused, since it may be a stack.
+    """
     if isinstance(value, eqx.Module):  # some of which can be iterated over
         raise ValueError("`networks` must be a list of networks; unstack it with `jax.tree.map`.")
     return value if is_made(value) else sequence_of(model, "a list of networks")(name, value)
 
 
 def _tasks(name: str, value: Any) -> Any:
-    """One task, several in a list, or a function that makes them."""
+    """Check that an argument is a task, a list of tasks, or a function that makes them."""
     if isinstance(value, Task) or is_made(value):
         return value
     return sequence_of(WORDS["task"], "a task or a list of tasks")(name, value)
@@ -197,7 +203,7 @@ def sweep(
     progress: bool = False,
     **options: Any,
 ) -> Sweep:
-    """Gradient flow of many networks: seeds, variances, c, widths, tasks.
+    """Solve the gradient flow of many networks: seeds, variances, c, widths, tasks.
 
     On a CPU the members run one by one in threads: an adaptive run's cost is in small operations,
     which `vmap` does not make cheaper, and it makes every run wait for the slowest
@@ -274,7 +280,7 @@ def sweep(
 
 
 def _check(options: dict[str, Any], record: Any, checkpoint: Any, mesh: Mesh | None) -> None:
-    """Raise for what a sweep does not take, or not without something else."""
+    """Raise for options that a sweep does not take, or not in this combination."""
     require_known(options, gradient_flow, of=sweep)
     if "throw" in options:
         raise ValueError("`throw` is not for sweeps; look at `sweep.failed`.")
@@ -291,14 +297,14 @@ def _check(options: dict[str, Any], record: Any, checkpoint: Any, mesh: Mesh | N
 
 
 def _cores() -> int:
-    """How many cores this process may use, which on a cluster are fewer than the machine has."""
+    """Return the number of cores that this process may use, on a cluster not all there are."""
     if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _alike(places: list[int], members: list, batch: int) -> list[list[list[int]]]:
-    """Places in chunks of a batch, in one list for all members of one kind and shape."""
+    """Group places by the kind and shape of their members, in chunks of at most `batch`."""
     groups: dict[Any, list[int]] = {}
     for k in places:
         network, task = members[k]
@@ -314,9 +320,9 @@ def _all(
     workers: int,
     total: int | None,
 ) -> None:
-    """Run all chunks of all groups; what comes out goes to its place in `kept`.
+    """Run all chunks of all groups in threads, and put each result at its place in `kept`.
 
-    Of a run that is broken off, the trajectory so far. `total` asks for a progress bar.
+    An interrupted run leaves its trajectory so far there. `total` asks for a progress bar.
     """
     asked = threading.Event()
     bar = None if total is None else tqdm_bar(total, unit="run", initial=len(kept))
@@ -354,7 +360,7 @@ def _all(
 
 @contextlib.contextmanager
 def _interrupted(name: str, kept: dict[int, Any]) -> Iterator[None]:
-    """An interrupt carries what is kept by then, under a name."""
+    """Attach what is in `kept` to a `KeyboardInterrupt`, as an attribute of this name."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -367,7 +373,7 @@ def _interrupted(name: str, kept: dict[int, Any]) -> Iterator[None]:
 
 
 def _members(networks, tasks, points) -> list[tuple[AbstractModel, Task]]:
-    """Pairs of network and task, one per point of a grid."""
+    """Return pairs of network and task, one per run; `ValueError` for numbers that do not fit."""
     networks = [model(f"networks[{k}]", one) for k, one in enumerate(networks)]
     for k, network in enumerate(networks):
         require_numbers(f"networks[{k}]", network.module)
@@ -389,12 +395,12 @@ def _members(networks, tasks, points) -> list[tuple[AbstractModel, Task]]:
 
 
 def _unnamed(task: Task) -> Task:
-    """The task without its name, which is part of its structure."""
+    """Return the task without its name, which is part of its structure under JAX."""
     return copied(task, name="")
 
 
 def _together(chunk, t1, mesh, options) -> list[Trajectory]:
-    """The runs of one chunk: one alone, or several under `vmap` and among a mesh's devices."""
+    """Run one chunk: one member alone, or several under `vmap` and among a mesh's devices."""
 
     def one(network, task):
         return gradient_flow(network, task, t1, throw=False, **options)

@@ -22,7 +22,7 @@ from flowlin.theory.solve import Solution, solution, solution_title, solve
 
 
 def after_linearization_summary(found: Any) -> Summary:
-    """How many units it is of, which solution, whether it is exact, why, and the conditions."""
+    """Print the number of always-on units, the solution, whether it is exact, and why."""
     on = known(found.always_on, 1)
     units = plural(found.always_on.shape[-1], "unit")
     count = number(found.always_on) if on is None else str(np.sum(on))
@@ -40,11 +40,11 @@ def after_linearization_summary(found: Any) -> Summary:
 class AfterLinearization(eqx.Module):
     r"""The closed form of $\hat y = W_2 G \tilde W_1 \tilde x$ (lead paper Eq. 15).
 
-    Times are counted from the network that it was made from.
+    Times count from the network that it was made from.
 
-    - `solution`: of the always-on units as a linear network; its `why` says what is exact about
-      it for that network.
-    - `always_on`: (H,), G.
+    - `solution`: that of the always-on units as a linear network; its `why` says whether it is
+      exact for that network.
+    - `always_on`: (H,), the diagonal of G.
     """
 
     solution: Solution
@@ -52,7 +52,7 @@ class AfterLinearization(eqx.Module):
 
     @property
     def task(self) -> Task:
-        """What it is trained on."""
+        """The task that the network is trained on."""
         return self.solution.task
 
     @property
@@ -97,7 +97,7 @@ class AfterLinearization(eqx.Module):
 
 
 def _gates(name: str, value: Any) -> Array:
-    """Truth values, or numbers that are zero or one."""
+    """Check that an argument holds truth values, or numbers that are zero or one."""
     given = floating(name, value)
     if not is_traced(given) and not np.isin(np.asarray(given), (0, 1)).all():
         raise refuse(name, "an array of True and False", value)
@@ -113,7 +113,7 @@ def after_linearization(
     always_on: Any = None,
     tolerance: float | None = None,
 ) -> AfterLinearization:
-    r"""The gated linear model of a ReLU network that starts at its linearization time.
+    r"""Return the gated linear model of a ReLU network that starts at its linearization time.
 
     The units that are on for every sample are a linear network as long as they stay on; the
     others are left out. Of each mode, $p = G W_2^T u$ and $q = G \tilde W_1 v$ give the exact

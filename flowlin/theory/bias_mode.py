@@ -35,7 +35,7 @@ from flowlin.tasks.task import Task
 
 
 def bias_mode_summary(found: Any) -> Summary:
-    """Strength and variance, rank among the task's modes, and how well the conditions hold."""
+    """Print strength, variance, rank among the task's modes, and how well conditions hold."""
     if number(found.rank) == "0":
         return Summary("BiasMode: none, the inputs' mean is zero and so is c", [])
     conditions = ("input", "target", "eigen", "singular")
@@ -53,7 +53,7 @@ def bias_mode_summary(found: Any) -> Summary:
 
 @shown(bias_mode_summary)
 class BiasMode(eqx.Module):
-    r"""The mode that learns the mean target, what the task must fulfil for it, and its rank.
+    r"""The mode that learns the mean target, the conditions that make it one, and its rank.
 
     The direction is that of the mean augmented input, $v_0 = [c; \bar x] / m$; for one-hot inputs
     the paper's $[1; \mathbf 1 / (cP)]$. It is zero, and there is no bias mode, for centred inputs
@@ -76,12 +76,12 @@ class BiasMode(eqx.Module):
       decide it (B.6b, B.6c).
     - `first_from`: the c from which `margin` is at least 1; 0 where it always is.
 
-    Where they fail the bias is part of several modes. What the task's modes do in fact, modes of
-    equal strength taken as one:
+    Where they fail the bias is part of several modes. Measured among the task's modes, with modes
+    of equal strength taken as one:
 
-    - `rank`: 1 + how many modes are stronger than the one with the largest overlap with v_0; 0 if
-      there is no such direction. `overlap` is that overlap, 1 where v_0 is singular, and `ties` how
-      many modes have this strength: 2 for XOR at c = 0.
+    - `rank`: 1 + the number of modes stronger than the one with the largest overlap with v_0; 0
+      if v_0 is zero. `overlap` is that overlap, 1 where v_0 is singular, and `ties` the number of
+      modes of this strength: 2 for XOR at c = 0.
     - `bias_rank`, `mean_rank`: likewise for the largest overlap with the bias coordinate and, on
       the output side, with the mean target.
     """
@@ -103,37 +103,38 @@ class BiasMode(eqx.Module):
     mean_rank: Int[Array, ""]
 
     def _holds(self, residual: Array) -> Bool[Array, ""]:
+        """Tell whether a residual is zero up to sqrt(eps), and there is a bias mode."""
         return (self.rank > 0) & (residual <= jnp.sqrt(jnp.finfo(residual.dtype).eps))
 
     @property
     def is_eigenvector(self) -> Bool[Array, ""]:
-        """Whether v_0 is an eigenvector of Sigma_x, up to sqrt(eps)."""
+        """Tell whether v_0 is an eigenvector of Sigma_x, up to sqrt(eps)."""
         return self._holds(self.eigen_residual)
 
     @property
     def is_singular(self) -> Bool[Array, ""]:
-        """Whether v_0 is a right singular vector of Sigma_yx, up to sqrt(eps)."""
+        """Tell whether v_0 is a right singular vector of Sigma_yx, up to sqrt(eps)."""
         return self._holds(self.singular_residual)
 
     @property
     def is_first(self) -> Bool[Array, ""]:
-        """Whether the second condition holds, `margin` >= 1 up to sqrt(eps).
+        """Tell whether the second condition holds, `margin` >= 1 up to sqrt(eps).
 
         Where v_0 is singular by the two conditions this is `rank` == 1. Where it is not, the
-        condition compares parts that mix: `rank` and `overlap` say what comes first.
+        condition compares parts that mix: `rank` and `overlap` say which mode comes first.
         """
         return self._holds(1 - self.margin)
 
 
 @checked
 def bias_mode(task: Task, bias_strength: ArrayLike) -> BiasMode:
-    """Proposition 1: the bias mode, its conditions and its rank, for any inputs.
+    """Return the bias mode of Proposition 1, its conditions and its rank, for any inputs.
 
     **Arguments:**
 
     - `task`: inputs and targets.
-    - `bias_strength`: c; 0 asks what the inputs alone do. Under `jax.vmap` over many c the samples
-      are looked at once.
+    - `bias_strength`: c; 0 is for the inputs alone. Under `jax.vmap` over many c the means and
+      covariances are computed once.
 
     **Raises:** `ValueError` for c that is not a finite number.
 
@@ -190,7 +191,7 @@ def bias_mode(task: Task, bias_strength: ArrayLike) -> BiasMode:
 
 
 def _rank(values: Array, overlaps: Array, noise: Array) -> tuple[Array, Array, Array]:
-    """Rank from 1, overlap and size of the group of equal values that overlaps most."""
+    """Return rank (from 1), overlap and size of the group of equal values that overlaps most."""
     starts = jnp.concatenate([jnp.ones(1, bool), values[:-1] - values[1:] > noise])
     group = jnp.cumsum(starts) - 1
     shares = jax.ops.segment_sum(overlaps**2, group, num_segments=len(values))
@@ -199,17 +200,17 @@ def _rank(values: Array, overlaps: Array, noise: Array) -> tuple[Array, Array, A
 
 
 def _share(part: Array, whole: Array) -> Array:
-    """Part over whole, zero of nothing."""
+    """Return part over whole, 0 where the whole is 0."""
     return part / jnp.where(whole > 0, whole, 1.0)
 
 
 def _beside(image: Array, v: Array) -> Float[Array, ""]:
-    """Share of `image` that is orthogonal to `v`."""
+    """Return the share of `image` that is orthogonal to `v`."""
     return _share(jnp.linalg.norm(image - v * (v @ image)), jnp.linalg.norm(image))
 
 
 def _threshold(largest: Array, length: Array, mean_square: Array) -> Array:
-    """c with (c^2 + |xbar|^2) |ybar|^2 = sigma_max^2, or 0 below it; inf for no mean target."""
+    """Return the c of (c^2 + |xbar|^2) |ybar|^2 = sigma_max^2, at least 0; inf for ybar = 0."""
     needed = largest / jnp.where(length > 0, length, 1.0)
     c = jnp.sqrt(jnp.maximum(needed**2 - mean_square, 0.0))
     return jnp.where(length > 0, c, jnp.where(largest > 0, jnp.inf, 0.0))

@@ -27,7 +27,7 @@ from flowlin.theory.deviations import (
 
 
 def certificate(found: Any) -> Summary:
-    """The conditions, of the task and of the weights, and the strengths at t = 0."""
+    """Print the conditions of the task and of the weights, and the strengths at t = 0."""
 
     def numbers(*names: str) -> str:
         values = {name: getattr(found, name) for name in names}
@@ -47,7 +47,7 @@ def certificate(found: Any) -> Summary:
 
 
 def _worst(value: Any) -> str:
-    """A number, or the largest of one per mode, and of which."""
+    """Return a number as text, or the largest of one per mode with the mode's number."""
     if np.ndim(value) == 0:
         return number(value, 4)
     found = known(value, 1)
@@ -70,18 +70,18 @@ class Certificate(eqx.Module):
     - `whiteness`: $\|\Sigma_x^2 - d \Sigma_x\| / \|\Sigma_x\|^2$, 0 where $\Sigma_x$ is a multiple
       d of the identity, or of a projector; `variance` is d.
 
-    Of the weights, one number per mode, (K,): by what share of itself a condition that fails moves
-    that mode, estimated to first order over its whole course (`flowlin.theory.deviations`). 0 where
-    the condition holds, for a mode that is not there, too; inf where the mode is at its mercy.
+    Of the weights, one number per mode, (K,): the share of its own size by which a condition that
+    fails moves that mode, to first order over its whole course (`flowlin.theory.deviations`). 0
+    where the condition holds, and for a mode that is absent; inf where it alone decides the mode.
 
     - `colour`, for two layers: inputs that are not white.
-    - `outside`, for two layers: what W_1 does to inputs that the data do not have.
+    - `outside`, for two layers: the part of W_1 that acts on inputs that the data do not have.
     - `imbalance`: all $B_l = W_{l+1}^T W_{l+1} - W_l W_l^T$.
     - `spread`, for two layers: $B_1 - \lambda I$, with the `balance`
       $\lambda = \mathrm{tr} B_1 / H$, a number.
     - `alignment`: overlaps of the hidden vectors $p = W_2^T u$, $q = W_1 v$ of different modes; of
       more layers entries of the product, $W_1^T W_1$ and $W_L W_L^T$ beside their diagonals.
-    - `coupling`: what $\Sigma_x$ and $\Sigma_{yx}$ mix, once the modes are learnt.
+    - `coupling`: entries of $\Sigma_x$ and $\Sigma_{yx}$ that mix modes, once these are learnt.
     - `rounding`: rounding of the weights; above 1 for a mode that is to be learnt from nothing.
 
     And
@@ -89,7 +89,7 @@ class Certificate(eqx.Module):
     - `inner`: largest commutator of $W_{l+1}^T W_{l+1}$ and $W_l W_l^T$, over the product of their
       norms; 0 where neighbours share their inner singular vectors, as balanced ones do.
     - `a0`: raw strengths $u^T W_L \cdots W_1 v$, (K,), among modes of equal s and d in the basis
-      that suits the weights, and `negative`: how many are below zero.
+      that suits the weights, and `negative`: the number of those below zero.
     """
 
     commutator: float
@@ -112,14 +112,14 @@ class Certificate(eqx.Module):
 
 @dataclasses.dataclass
 class Problem:
-    """What the rules look at, in numpy and double precision."""
+    """A network and a task as `solve` compares them, in NumPy and double precision."""
 
     network: LinearNetwork
     task: Task  # in the network's precision
     weights: list[np.ndarray]  # [b, W_1], W_2, ...
     s_yx: np.ndarray
     s_x: np.ndarray
-    u: np.ndarray  # the modes, turned as far as the weights leave it open
+    u: np.ndarray  # modes of equal s and d in the basis that suits the weights
     s: np.ndarray
     v: np.ndarray
     d: np.ndarray
@@ -128,12 +128,14 @@ class Problem:
     certificate: Certificate
 
     def array(self, value: Any) -> Array:
+        """Return an array of JAX in the network's precision."""
         return jnp.asarray(value, self.network.dtype)
 
     def lacks(self, **conditions: str) -> str:
-        """What the conditions, by their name in the certificate, say where they do not hold.
+        """Return the words of those conditions that do not hold, with their numbers; "" of none.
 
-        Of numbers per mode the largest counts, and which mode's it is.
+        `conditions` are words by the name in the certificate. Of numbers per mode the largest
+        counts, and the mode is named.
         """
         said = []
         for name, words in conditions.items():
@@ -146,7 +148,7 @@ class Problem:
 
 
 def end_to_end(matrices: list[Any]) -> Any:
-    """W_L ... W_1."""
+    """Return the product W_L ... W_1 of [W_1, ..., W_L]."""
     product = matrices[0]
     for matrix in matrices[1:]:
         product = matrix @ product
@@ -154,7 +156,7 @@ def end_to_end(matrices: list[Any]) -> Any:
 
 
 def matrices(network: LinearNetwork) -> list[Array]:
-    """The weights, the first with its raw bias as the first column."""
+    """Return the weights, the first with its raw bias as the first column."""
     first, bias = network.weights[0], network.biases[0]
     if bias is not None:
         first = jnp.concatenate([bias[:, None], first], axis=1)
@@ -162,7 +164,7 @@ def matrices(network: LinearNetwork) -> list[Array]:
 
 
 def examined(network: LinearNetwork, task: Task, tau: ArrayLike, tolerance: float) -> Problem:
-    """The modes and moments of a task, and the certificate of a network on it."""
+    """Return modes and moments of a task, with the certificate of a network on it."""
     c = 0.0 if network.biases[0] is None else float(network.bias_strength)
     task = task.astype(network.dtype)
     found = modes_within(task, c)  # a weak mode is judged by its own size, so to rounding
@@ -210,10 +212,10 @@ def examined(network: LinearNetwork, task: Task, tau: ArrayLike, tolerance: floa
 def _turned(
     u: np.ndarray, s: np.ndarray, v: np.ndarray, d: np.ndarray, product: np.ndarray, eps: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Modes (u, v) whose basis, among modes with the same s and d, suits the product.
+    """Return modes (u, v) in the basis, among modes of the same s and d, that suits the product.
 
-    Modes of the same s > 0 and d can be turned together, which diagonalises the symmetric part of
-    the product among them; where s = 0 both sides can be turned by themselves.
+    Modes of the same s > 0 and d can be rotated together, which diagonalises the symmetric part
+    of the product among them; where s = 0 each side can be rotated by itself.
     """
     u, v = u.copy(), v.copy()
     steps = (np.abs(np.diff(s)) > 1e3 * eps * s[0]) | (np.abs(np.diff(d)) > 1e3 * eps * np.max(d))
@@ -231,7 +233,7 @@ def _turned(
 def _weight_numbers(
     weights: list[np.ndarray], data: Moments, eps: float, variance: float
 ) -> dict[str, Any]:
-    """The part of the certificate that two and more layers of weights decide."""
+    """Return the numbers of the certificate that networks of two and more layers have."""
     norm = np.linalg.norm
     grams = [(b.T @ b, a @ a.T) for a, b in pairwise(weights)]
     inner = max(_ratio(norm(b @ a - a @ b), norm(a) * norm(b)) for a, b in grams)
@@ -257,4 +259,5 @@ def _weight_numbers(
 
 
 def _ratio(value: Any, scale: ArrayLike) -> Any:
+    """Return value over scale; the value itself, which is then zero, for a scale of zero."""
     return value / scale if scale else value

@@ -1,8 +1,9 @@
-"""The door of the closed forms: what their arguments may be, and NaN stays NaN.
+"""The decorator of closed forms: it checks their arguments, and keeps NaN as NaN.
 
-A formula is full of comparisons, and a comparison with NaN is False: it would come out as if a mode
-were never to get there, say. So NaNs are put aside before a formula is worked out, and put back
-where they belong. Their derivative is zero, so that sums over the other elements keep theirs.
+A formula is full of comparisons, and a comparison with NaN is False: the result would say, for
+example, that a mode is never learnt. So each NaN is replaced by a number before a formula is worked
+out, and the result is set to NaN there. Its derivative is zero, so that sums over the other
+elements keep theirs.
 """
 
 import functools
@@ -19,20 +20,20 @@ from jaxtyping import Array, ArrayLike
 from flowlin._tools.arguments import array, checked, refuse
 from flowlin._tools.arrays import is_traced, with_axes
 
-STAND_IN = np.e  # for NaN while a formula is worked out: what every argument may be
+STAND_IN = np.e  # in place of NaN while a formula is worked out; in the range of every argument
 
 
 class Range:
-    """Where an argument's numbers may lie, in words and as a function of an array of them.
+    """The range of an argument, in words and as a test of an array of its numbers.
 
-    `single` ones are no arrays.
+    A `single` argument is one number, no array.
     """
 
     def __init__(self, wanted: str, fine: Callable[[np.ndarray], Any], single: bool = False):
         self.wanted, self.fine, self.single = wanted, fine, single
 
     def __call__(self, name: str, value: Any) -> Any:
-        """The value, checked where it is known; NaN passes, and so does a tracer."""
+        """Check a value where its numbers are known, and return it; NaN and tracers pass."""
         value = array(name, value)
         if self.single and np.ndim(value):
             raise ValueError(f"`{name}` must be a single number, got shape {np.shape(value)}.")
@@ -109,7 +110,7 @@ def closed_form(function: Any = None, /, *, axes: dict[str, int] | None = None, 
 
 
 def nan_of(*given: ArrayLike) -> Array:
-    """Where one of the numbers is NaN."""
+    """Tell where one of the given numbers, which broadcast, is NaN."""
     found = jnp.zeros((), bool)
     for value in given:
         found |= jnp.isnan(value)
@@ -117,18 +118,19 @@ def nan_of(*given: ArrayLike) -> Array:
 
 
 def unless(nan: Array, value: Array) -> Array:
-    """The value, NaN where `nan` is True; `nan` lacks the value's last axes."""
+    """Return the value, NaN where `nan` is True; `nan` lacks the value's last axes."""
     return jnp.where(nan.reshape(nan.shape + (1,) * (value.ndim - nan.ndim)), jnp.nan, value)
 
 
 def _may_be_nan(value: ArrayLike) -> bool:
+    """Tell whether a value holds NaN; of tracers, whether it could."""
     if isinstance(value, jax.core.Tracer):
         return bool(jnp.issubdtype(value.dtype, jnp.floating))
     return bool(np.any(np.isnan(np.asarray(value))))
 
 
 def common(given: Mapping[str, ArrayLike], axes: dict[str, int]) -> tuple[int, ...]:
-    """The shape to which the arguments broadcast, without their own axes."""
+    """Return the shape to which the arguments broadcast, without their own last axes."""
     shapes = {name: np.shape(value) for name, value in given.items()}
     for name, number in axes.items():
         if len(shapes[name]) < number:

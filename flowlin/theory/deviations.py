@@ -1,4 +1,4 @@
-r"""How far each mode is from a closed form, relative to its own size: the certificate's arrays.
+r"""Distances of each mode from a closed form, relative to its own size, for the certificate.
 
 In the modes' bases let $P = W_2^T U$ and $Q = W_1 V$, with columns p_k and q_k. Then
 
@@ -9,7 +9,7 @@ and the isolated modes are the solution while P^T P, Q^T Q, P^T Q, S and D are d
 diagonal moves the pair (k, l) by itself, to first order. In their two planes it falls as
 $d_k M_{lk}^2 + d_l M_{kl}^2$ does, M = P^T Q, and grows at most as fast as the modes themselves, at
 the rates r_k and r_l. So a part of p_l or q_l in the plane of mode k keeps its size **relative to
-that of mode l**, which is what is measured here:
+that of mode l**, and this relative size is measured here:
 
 - the start, A_l: the part of the weights that grows, $\|p_l + q_l\|^2 / 4$, for balanced modes a_0;
 - the reach, m_l: the largest $(\|p_l\|^2 + \|q_l\|^2) / 2 = \sqrt{a_l^2 + \lambda_l^2 / 4}$ of all
@@ -18,11 +18,11 @@ that of mode l**, which is what is measured here:
 An overlap of weights counts over $2 \sqrt{A_k A_l}$. An entry of D pushes q_l by
 $m_k D_{kl} \sqrt{m_k}$ against a damping of $d_l m_k$, and counts over $d_l$ times
 $\sqrt{A_l / m_k}$: two small modes that the inputs couple disturb each other only once they are
-learnt, but then by all that they have.
+learnt, but then by their whole size.
 
-Modes of weights that are not aligned start with what is theirs alone (`unaligned`). These are
-first-order estimates, and no proof: `tests/test_theory_certificates.py` holds them against the flow
-of a thousand random networks.
+Modes of weights that are not aligned start with the part of their vectors that no other mode has.
+These are first-order estimates, and no proof: `tests/test_theory_certificates.py` compares them
+with the flow of a thousand random networks.
 """
 
 from itertools import pairwise
@@ -31,14 +31,14 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-EMPTY = 64  # times eps: below this share of the largest a mode that nothing drives is not there
+EMPTY = 64  # times eps: below this share of the largest, a mode that nothing drives is absent
 SAME = 32  # times eps: singular values closer than this share of the largest count as equal
 
 Matrix = np.ndarray
 
 
 class Moments(NamedTuple):
-    """What the data say, in double precision, with the modes (u, s, v, d) as they are used."""
+    """The moments of a task in double precision, with the modes (u, s, v, d) in use."""
 
     s_yx: Matrix
     s_x: Matrix
@@ -50,34 +50,34 @@ class Moments(NamedTuple):
 
     @property
     def driven(self) -> Matrix:
-        """Which modes have a singular value above rounding, (K,)."""
+        """Tell which modes have a singular value above rounding, (K,)."""
         return self.s > SAME * np.finfo(float).eps * np.max(self.s, initial=0.0)
 
 
 class Course(NamedTuple):
-    """What K modes go through by themselves; sizes are those of strengths."""
+    """The course of K modes without the others, (K,) each; sizes are those of strengths."""
 
-    start: Matrix  # A, of a mode that nothing drives its size
+    start: Matrix  # A; the size of a mode that nothing drives
     reach: Matrix  # m
-    there: Matrix  # bool: whether a mode is more than rounding, or driven
-    driven: Matrix  # bool
+    there: Matrix  # bool: whether a mode is larger than rounding, or driven
+    driven: Matrix  # bool: whether its singular value is above rounding
 
     @property
     def growth(self) -> Matrix:
-        """1 + log(m / A): how many times its own rate's time a mode takes, about."""
+        """1 + log(m / A): the time that a mode takes, roughly, in units of 1 over its rate."""
         ratio = over(self.reach, self.start)
         return 1 + np.log(np.where(ratio > 1, ratio, 1.0))
 
 
 def over(value: Matrix | float, scale: Matrix | float) -> Matrix:
-    """A quotient in which nothing over nothing is 0, and something over nothing inf."""
+    """Return a quotient in which 0 over 0 is 0, and anything else over 0 is inf."""
     value, scale = np.broadcast_arrays(np.asarray(value, float), np.asarray(scale, float))
     none = np.where(value == 0, 0.0, np.inf)
     return np.where(scale > 0, value / np.where(scale > 0, scale, 1.0), none)
 
 
 def course(start: Matrix, size: Matrix, imbalance: Matrix, data: Moments) -> Course:
-    """Of modes that start with these sizes, of which `start` grows."""
+    """Return the course of modes of these sizes and imbalances, (K,), of which `start` grows."""
     full = np.hypot(over(data.s * data.driven, data.d), imbalance / 2)
     reach = np.where(size > 0, np.maximum(size, np.where(data.driven, full, 0.0)), 0.0)
     rounding = EMPTY * np.finfo(float).eps * np.max(reach, initial=0.0)
@@ -89,22 +89,22 @@ def course(start: Matrix, size: Matrix, imbalance: Matrix, data: Moments) -> Cou
 
 
 def hidden_vectors(weights: list[Matrix], data: Moments) -> tuple[Matrix, Matrix]:
-    """P and Q, (H, K)."""
+    """Return P = W_2^T U and Q = W_1 V, (H, K)."""
     return weights[1].T @ data.u, weights[0] @ data.v
 
 
 def course_of_two(weights: list[Matrix], data: Moments) -> Course:
-    """Of the modes of two layers, by themselves."""
+    """Return the course of the modes of two layers, each without the others."""
     p, q = hidden_vectors(weights, data)
     plus, minus = (np.sum(z**2, axis=0) / 4 for z in (p + q, p - q))
     return course(plus, plus + minus, 4 * np.sqrt(plus * minus), data)
 
 
 def unaligned(weights: list[Matrix], data: Moments, own: Course) -> Course:
-    """The course of modes whose starts are their distances from the span of the others'.
+    """Return the course with starts that are distances from the span of the other modes' starts.
 
-    What a mode shares with those that are learnt before it is taken by them. Where there are fewer
-    units than driven modes, of the strongest that fit; the others keep what they have.
+    The part that a mode shares with modes that are learnt before it goes to these. Where there
+    are fewer units than driven modes, the strongest that fit count; the others keep their starts.
     """
     p, q = hidden_vectors(weights, data)
     first = np.flatnonzero(own.driven)[np.argsort(-data.s[own.driven], kind="stable")]
@@ -116,9 +116,9 @@ def unaligned(weights: list[Matrix], data: Moments, own: Course) -> Course:
 
 
 def rounded(weights: list[Matrix], data: Moments, own: Course, eps: float) -> Float[Matrix, " K"]:
-    r"""What rounding of the weights, $\epsilon \|W\|$, is to the part of a mode that grows.
+    r"""Return the rounding of the weights, $\epsilon \|W\|$, over the part of each mode that grows.
 
-    inf for a driven mode that is not there: rounding decides when, and whether, it starts.
+    inf for a driven mode of start zero: rounding decides when, and whether, it starts.
     """
     own = unaligned(weights, data, own)
     size = np.sqrt(sum(np.sum(w**2) for w in weights))
@@ -126,9 +126,10 @@ def rounded(weights: list[Matrix], data: Moments, own: Course, eps: float) -> Fl
 
 
 def misaligned(weights: list[Matrix], data: Moments, own: Course) -> Float[Matrix, " K"]:
-    """Overlaps of each mode's hidden vectors with all others', over both starts, (K,).
+    """Return overlaps of each mode's hidden vectors with all others', over both starts, (K,).
 
-    What the weights do beside the modes may do anything that does not reach the outputs.
+    The part of the weights outside of the modes counts where it meets the modes, or reaches the
+    outputs by itself.
     """
     p, q = hidden_vectors(weights, data)
     rest1, rest2 = weights[0] - q @ data.v.T, weights[1] - data.u @ p.T
@@ -145,7 +146,7 @@ def misaligned(weights: list[Matrix], data: Moments, own: Course) -> Float[Matri
 
 
 def coupled(data: Moments, own: Course) -> Float[Matrix, " K"]:
-    """How far what Sigma_x and Sigma_yx mix moves each mode, (K,); see the module."""
+    """Return by how much entries of Sigma_x and Sigma_yx between modes move each mode, (K,)."""
     mixed_d = np.abs(data.v.T @ data.s_x @ data.v)
     mixed_s = np.abs(data.u.T @ data.s_yx @ data.v)
     reach = np.where(own.there, own.reach, 0.0)[:, None]
@@ -163,7 +164,7 @@ def coupled(data: Moments, own: Course) -> Float[Matrix, " K"]:
 
 
 def _scale(own: Course) -> Float[Matrix, "K K"]:
-    """sqrt(A_k A_l); where one is not there sqrt(A_k m_k) of the other."""
+    """Return sqrt(A_k A_l); where one mode is absent, sqrt(A_k m_k) of the other."""
     pairs = np.sqrt(own.start[:, None] * own.start)
     alone = np.sqrt(own.start * own.reach)
     pairs = np.where(own.there[:, None], pairs, alone)
@@ -171,7 +172,7 @@ def _scale(own: Course) -> Float[Matrix, "K K"]:
 
 
 def _product(a: Matrix | float, b: Matrix | float) -> Matrix:
-    """a b, where nothing times anything is nothing."""
+    """Return a b, where 0 times anything, inf included, is 0."""
     a, b = np.broadcast_arrays(np.asarray(a, float), np.asarray(b, float))
     nothing = (a == 0) | (b == 0)
     return np.where(nothing, 0.0, np.where(nothing, 0.0, a) * np.where(nothing, 0.0, b))
@@ -180,7 +181,7 @@ def _product(a: Matrix | float, b: Matrix | float) -> Matrix:
 def _together(
     pairs: Matrix, beside: Matrix, static: Matrix | float, own: Course
 ) -> Float[Matrix, " K"]:
-    """Norm over what a mode meets, 0 for modes that are not there."""
+    """Return the norm of all that a mode meets: pairs, `beside`, `static`; 0 for absent modes."""
     pairs = np.where(np.eye(len(pairs), dtype=bool), 0.0, pairs)
     found = np.sqrt(np.sum(pairs**2, axis=1) + beside**2 + np.asarray(static) ** 2)
     return np.where(own.there, found, 0.0)
@@ -190,7 +191,7 @@ def _together(
 
 
 class Unwhite(NamedTuple):
-    """What the matrix Riccati solution leaves out, over the size of each mode, (K,)."""
+    """The deviations that the matrix Riccati solution leaves out, over each mode's size, (K,)."""
 
     colour: Matrix
     outside: Matrix
@@ -201,11 +202,11 @@ class Unwhite(NamedTuple):
 def unwhite(
     weights: list[Matrix], data: Moments, own: Course, variance: float, balance: float
 ) -> Unwhite:
-    r"""Deviations from white inputs and from lambda-balanced weights, and what they do to modes.
+    r"""Return by how much inputs that are not white, and unbalanced weights, move each mode.
 
     With $C = W_2^T W_2 - W_1 W_1^T - \lambda I$ hidden vectors move at rates that are off by
-    d C / 2, for as long as a mode takes: `Course.growth` over its rate. Where there are fewer units
-    than driven modes these compete, at the difference of their rates.
+    d C / 2, for the time that a mode takes: (1 + log(m / A)) over its rate. Where there are fewer
+    units than driven modes these compete, at the difference of their rates.
     """
     norm, (w1, w2) = _largest, weights
     conserved = w2.T @ w2 - w1 @ w1.T
@@ -226,7 +227,7 @@ def unwhite(
 
 
 def _rates(units: int, data: Moments, own: Course, variance: float) -> Float[Matrix, " K"]:
-    """At what rate each mode moves, or at least the slowest competition for units."""
+    """Return each mode's rate, (K,), at most that of the slowest competition for units."""
     rates = np.where(own.driven, data.s, variance * own.start)
     s = np.sort(data.s[own.driven])
     if units >= len(s):
@@ -237,7 +238,7 @@ def _rates(units: int, data: Moments, own: Course, variance: float) -> Float[Mat
 
 
 def _largest(matrix: Matrix) -> float:
-    """Largest singular value; 0 of nothing."""
+    """Return the largest singular value; 0 for a matrix without entries."""
     return float(np.linalg.norm(matrix, 2)) if matrix.size else 0.0
 
 
@@ -255,11 +256,11 @@ class Deep(NamedTuple):
 
 
 def deep(weights: list[Matrix], data: Moments, eps: float) -> Deep:
-    """How far deep weights are from balanced modes, each over its own size.
+    """Measure how far deep weights are from balanced modes, each over its own size.
 
-    Vectors go through the layers one by one: a product of matrices would bury a weak mode's
-    strength under the rounding of the strongest. A mode that starts late by a share x of its time
-    is off by about (m / a_0)^b x, b = 1 - 2/L, as it comes.
+    Vectors go through the layers one by one: in a product of matrices a weak mode's strength
+    would drown in the rounding of the strongest. A mode that starts late by a share x of its time
+    is off by about (m / a_0)^b x, b = 1 - 2/L, while it is learnt.
     """
     stages = [data.v]
     for matrix in weights:
@@ -281,9 +282,9 @@ def deep(weights: list[Matrix], data: Moments, eps: float) -> Deep:
 
 
 def _unbalanced(weights: list[Matrix], stages: list[Matrix], own: Course) -> Float[Matrix, " K"]:
-    """Norm over the layers of B_l = W_{l+1}^T W_{l+1} - W_l W_l^T in the modes' hidden directions.
+    """Return the norm over layers of B_l = W_{l+1}^T W_{l+1} - W_l W_l^T in the modes, (K,).
 
-    Each entry over the sizes of its two modes.
+    B_l is taken in the modes' hidden directions, each entry over the sizes of its two modes.
     """
     found = np.zeros(len(own.start))
     for (before, after), stage in zip(pairwise(weights), stages[1:-1], strict=True):
@@ -301,7 +302,7 @@ def _unbalanced(weights: list[Matrix], stages: list[Matrix], own: Course) -> Flo
 def _misaligned_deep(
     weights: list[Matrix], ends: Matrix, data: Moments, own: Course
 ) -> Float[Matrix, " K"]:
-    """Entries beside the diagonals of the product, W_1^T W_1 and W_L W_L^T, over their modes'."""
+    """Return off-diagonal entries of the product, W_1^T W_1 and W_L W_L^T, over diagonal ones."""
     q, p = weights[0] @ data.v, weights[-1].T @ data.u
     rows = data.u.T
     for matrix in reversed(weights):
@@ -318,7 +319,7 @@ def _misaligned_deep(
 
 
 def _entries(matrix: Matrix, beside: Matrix, own: Course) -> Float[Matrix, " K"]:
-    """Norm of each mode's entries, over the root of both diagonal ones; `beside` over its own."""
+    """Return norms of off-diagonal entries over roots of diagonal ones, `beside` over its own."""
     size = np.abs(np.diag(matrix))
     scale = np.where(own.there, np.sqrt(size[:, None] * size), size[:, None])
     return _together(over(np.abs(matrix), scale), over(beside, size), 0.0, own)

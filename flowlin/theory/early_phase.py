@@ -1,4 +1,4 @@
-"""The early phase of a ReLU network as users see it: weights, fates, t*."""
+"""The early phase of a ReLU network, for users: its weights, fates of units, and t*."""
 
 import functools
 from collections.abc import Callable
@@ -36,7 +36,7 @@ from flowlin.training.losses import LinearizedLoss, SquaredError
 
 
 def early_phase_summary(found: Any) -> Summary:
-    """How far it goes, of what, where the units are turned to, and when their gates change."""
+    """Print network, task, the fates of the units, and the times at which their gates change."""
     rows = [("network", clipped(found.start, ADVICE)), ("task", clipped(found.task, ADVICE))]
     fate, change = known(found.fate, 1), known(found.first_change, 1)
     if fate is not None and change is not None:
@@ -50,7 +50,7 @@ def early_phase_summary(found: Any) -> Summary:
 
 
 def compiled(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of a module that is compiled once for all its arguments, which are numbers."""
+    """Decorate a method of a module whose arguments are numbers: compile it once for all."""
     inner = eqx.filter_jit(method)
 
     @functools.wraps(method)
@@ -70,17 +70,18 @@ class EarlyPhase(eqx.Module):
     - `component`: (H,), $(u \cdot \tilde w_j + v \cdot a_j) / 2$ along the top singular pair, with
       its sign taken such that u points to the active side: $\sum_i u \cdot \tilde x_i > 0$ over the
       active samples. Positive ones grow into their half-space, negative ones are turned out of it.
-    - `fate`: (H,), where that turns it to, with the gates as they are: 1 on for all samples, -1 for
-      none (dead units too), 0 to a direction that has samples on either side. Gates that change on
-      the way change the direction: `final_codes` tells where the unit does get to.
+    - `fate`: (H,), the side that this direction leads to, with the gates as they are: 1 is on for
+      all samples, -1 for none (dead units too), 0 for some. Gates that change on the way change
+      the direction: `final_codes` has the sides in the end.
     - `first_change`: (H,), time at which the unit's first gate changes; inf if none does.
 
     Of the whole walk:
 
     - `final_codes`: (H, P), 1 on, 0 sliding, -1 off, at the end.
     - `trouble`: (H,), nonzero where more pairs slid than there are slots.
-    - `reached`: (H,), how far each unit was followed: t1, but where its pieces did not suffice.
-    - `pieces`, `t1`, `start`, `task`, `tau`, `loss`: what it is made of.
+    - `reached`: (H,), the time up to which each unit was followed: t1, or earlier where the pieces
+      were too few.
+    - `pieces`, `t1`, `start`, `task`, `tau`, `loss`: the parts that it is made of.
 
     Times outside [0, t1] give nan.
     """
@@ -123,7 +124,7 @@ class EarlyPhase(eqx.Module):
 
     @checked(t=not_negative)
     def codes(self, t: ArrayLike) -> Int[Array, "H P"]:
-        """Modes of the pairs at a time t: 1 on, 0 sliding, -1 off.
+        """Sides of the pairs at a time t, (H, P): 1 on, 0 sliding, -1 off.
 
         **Raises:** `ValueError` for a known time outside [0, t1].
         """
@@ -145,6 +146,7 @@ class EarlyPhase(eqx.Module):
         return self._last_change(t)
 
     def _require_inside(self, name: str, t: Any) -> None:
+        """Raise `ValueError` for a known time after t1."""
         if not is_traced((t, self.t1)) and t > self.t1 * (1 + 4 * jnp.finfo(self.t1.dtype).eps):
             raise ValueError(
                 f"`{name}` = {float(t):g} lies outside the early phase, [0, {float(self.t1):.6g}]."
@@ -156,17 +158,17 @@ class EarlyPhase(eqx.Module):
         return self.pieces.start[jnp.arange(len(k)), k]
 
     def _piece(self, t: Array) -> Array:
-        """Each unit's piece at time t, (H,)."""
+        """Return the number of each unit's piece at time t, (H,)."""
         after = jnp.sum(self.pieces.start <= t, axis=1) - 1
         return jnp.maximum(after, 0)
 
     @checked(t=array)
     @compiled
     def overlap(self, t: ArrayLike) -> Float[Array, "..."]:
-        r"""How much of the targets the outputs have grown to, at times t of any shape.
+        r"""The share of the targets that the outputs have reached, at times t of any shape.
 
-        $\sum_i y_i \cdot \hat y_i / \sum_i |y_i|^2$. It never falls. The early phase leaves out
-        what is of its order, and means nothing any more where it is one.
+        $\sum_i y_i \cdot \hat y_i / \sum_i |y_i|^2$. It never falls. The early phase neglects terms
+        of its order, and means nothing any more where it is one.
         """
         t = jnp.asarray(t, self.start.dtype)
         if t.ndim:
@@ -178,7 +180,7 @@ class EarlyPhase(eqx.Module):
     def linearization(self, end: Any = None) -> Linearization:
         """The predicted t*, as `flow.linearization()` gives the measured one.
 
-        **Arguments:** `end` of the time over which the maximum is taken; None is t1.
+        **Arguments:** `end`, the end of the time over which the maximum is taken; None is t1.
 
         **Raises:** `ValueError` for a known end outside [0, t1].
         """
@@ -190,7 +192,10 @@ class EarlyPhase(eqx.Module):
         return Linearization(opened, closed, *counts)
 
     def _counts(self, lowest: int, end: Array) -> UnitCounts:
-        """Numbers of units that are on for all and for no samples, after every change."""
+        """Return the numbers of units on for all and for no samples, after every change.
+
+        A pair counts as on from the side `lowest` on.
+        """
         start = jnp.where(self.pieces.start <= end, self.pieces.start, jnp.inf)
         sides = self.pieces.codes >= lowest
         states = [jnp.all(sides, axis=2), ~jnp.any(sides, axis=2)]
@@ -221,9 +226,9 @@ def early_phase(
     slots: int = 16,
     max_pieces: int = 64,
 ) -> EarlyPhase:
-    r"""The early phase of a ReLU network with one hidden layer: exact but for the outputs.
+    r"""Follow a ReLU network with one hidden layer through its early phase, exactly.
 
-    The gradient flow with the outputs left out of the errors, which decouples the units
+    It is the gradient flow with the outputs left out of the errors, which decouples the units
     (`flowlin.theory.early_units`), followed through every change of a gate and along kinks
     (Filippov's rule, as in `fl.ExactKinks`). Between two changes it is the exponential of a matrix
     in closed form; the changes are roots of sums of exponentials, none of which is missed. No
@@ -235,11 +240,11 @@ def early_phase(
     - `network`: a `fl.ReLUNetwork` with one hidden layer, without a bias on the readout.
     - `task`: inputs and targets.
     - `tau`: time constant.
-    - `t1`: how far the units are followed; None is to where `overlap` would reach one if all
-      gates held.
+    - `t1`: the time up to which the units are followed; None is that at which `overlap` would be
+      one if all gates held.
     - `loss`: `fl.SquaredError`, mean or sum.
-    - `slots`: how many pairs of a unit may slide at once, as in `fl.ExactKinks`.
-    - `max_pieces`: how many pieces a unit may have, one more than its changes.
+    - `slots`: the number of pairs of a unit that may slide at once, as in `fl.ExactKinks`.
+    - `max_pieces`: the number of pieces that a unit may have, one more than its changes.
 
     **Returns:** an `EarlyPhase`. Works under `jit` and `vmap` (where a walk that does not get to t1
     ends before it, with `reached` below it), and can be differentiated in either mode.
@@ -273,20 +278,20 @@ def early_phase(
 
 
 def _counted(task: Task) -> Array:
-    """Targets by the samples' weights."""
+    """Return the targets times the samples' weights, (P, N_out)."""
     return weighted(task.y, task.weights)
 
 
 @eqx.filter_jit
 def _walked(flow: GatedFlow, t1: ArrayLike | None, slots: int, max_pieces: int):
-    """The walk, and its end."""
+    """Walk the units to t1, or to the end of the phase if that is None; return walk and end."""
     target = jnp.sum(_counted(flow.task) * flow.task.y)
     end = _span(flow, target) if t1 is None else jnp.asarray(t1, flow.network.dtype)
     return walked(flow, end, slots, max_pieces), end
 
 
 def _span(flow: GatedFlow, target: Array) -> Array:
-    """Time at which the outputs would reach the targets if all gates held; inf if never."""
+    """Return the time at which outputs would reach targets if all gates held; inf if never."""
     units = units_of(flow.network.parameters)
     at_start = initial_sides(flow, flow.network.parameters, 1)
     parts = triples(drives(flow, at_start))
@@ -296,7 +301,8 @@ def _span(flow: GatedFlow, target: Array) -> Array:
     there = (size > 0) & (rate > jnp.finfo(rate.dtype).eps * jnp.max(rate))
     size, rate = jnp.where(there, size, 1.0), jnp.where(there, rate, 1.0)
     level = jnp.log(target) - jnp.log(size)
-    # One term alone gets there last, and an equal share of all first.
+    # The sum of exponentials reaches the level before any one term does alone, and not before
+    # the first one reaches an equal share of it: the root lies between the two.
     high = jnp.min(jnp.where(there, level / rate, jnp.inf))
     low = jnp.min(jnp.where(there, (level - jnp.log(len(level))) / rate, jnp.inf))
 
@@ -307,17 +313,17 @@ def _span(flow: GatedFlow, target: Array) -> Array:
         return jnp.where(over, low, middle), jnp.where(over, middle, high)
 
     end = lax.fori_loop(0, 60, body, (low, high))[1]
-    # Not zero: the walk then has a first piece, which holds the start.
+    # Not zero: the walk then has a first piece, from which the start is read.
     end = jnp.maximum(end, jnp.finfo(end.dtype).tiny)
     return lax.stop_gradient(jnp.where(jnp.any(there), end, jnp.inf))
 
 
 def _start(flow: GatedFlow, pieces: Pieces) -> tuple[Array, Array, Array, Array]:
-    """Rates, component, fate and first change."""
+    """Return the fields `rates`, `component`, `fate` and `first_change` of an early phase."""
     parts = jax.tree.map(lambda all_: all_[:, 0], pieces.parts)
     u, s = parts.u, parts.s
     grows, _ = jax.vmap(split)(parts, pieces.w[:, 0], pieces.a[:, 0])
-    z = u[:, :, 0] @ flow.kinks.x.T  # (H, P): where the top pair leads
+    z = u[:, :, 0] @ flow.kinks.x.T  # (H, P): preactivations along the top pair
     active = pieces.codes[:, 0] == ON
     side = jnp.where(jnp.sum(jnp.where(active, z, 0.0), axis=1) >= 0, 1.0, -1.0)
     component, z = side * grows[:, 0], side[:, None] * z
@@ -331,6 +337,7 @@ def _start(flow: GatedFlow, pieces: Pieces) -> tuple[Array, Array, Array, Array]
 
 
 def _check(network: AbstractNetwork, task: Task, loss: Any) -> None:
+    """Raise `ValueError` for a network or a loss that has no early phase here."""
     check_fit(network, task)
     if not isinstance(loss, SquaredError):
         raise ValueError(f"`loss` must be fl.SquaredError(), got {type(loss).__name__}.")
@@ -347,6 +354,7 @@ def _check(network: AbstractNetwork, task: Task, loss: Any) -> None:
 
 
 def _complain(found: EarlyPhase, slots: int, max_pieces: int) -> None:
+    """Raise `ValueError` for a walk without an end, or with too few slots or pieces."""
     if not bool(jnp.isfinite(found.t1)):
         raise ValueError("no unit of `network` grows on this `task`; pass `t1`.")
     if float(found.t1) <= jnp.finfo(found.t1.dtype).tiny:

@@ -9,7 +9,7 @@ $$\tau \frac{d}{dt} \begin{bmatrix} \tilde w_j \\ a_j \end{bmatrix} =
   \begin{bmatrix} \tilde w_j \\ a_j \end{bmatrix}, \qquad
   M_j = \sum_i g_{ji}\, \tilde x_i e_i^T,$$
 
-of which every singular triple $(u, \sigma, v)$ of $M_j$ takes its own part: $u \cdot \tilde w_j +
+in which every singular triple $(u, \sigma, v)$ of $M_j$ moves its own part: $u \cdot \tilde w_j +
 v \cdot a_j$ grows and $u \cdot \tilde w_j - v \cdot a_j$ decays, both at the rate $\sigma / \tau$,
 and the rest stands still (lead paper Eqs. 8-11, which drop the initial readout and a factor of t;
 Maennel et al. 2018 for the limit of small weights). A unit that slides along kinks S does the same
@@ -47,25 +47,25 @@ class Triples(NamedTuple):
 
 
 def triples(m: Float[Array, "*H N N_out"]) -> Triples:
-    """Singular triples of M, constant to derivatives: `evolved` knows its own."""
+    """Return the singular triples of M, constant to derivatives, which are taken by M itself."""
     u, s, vt = jnp.linalg.svd(lax.stop_gradient(m), full_matrices=False)
     return Triples(u, s, jnp.swapaxes(vt, -1, -2))
 
 
 def split(parts: Triples, w: Array, a: Array) -> tuple[Array, Array]:
-    """Half the sum and half the difference of u.w and v.a: what grows and what decays, (K,)."""
+    """Return half the sum of u.w and v.a, which grows, and half the difference, which decays."""
     left, right = parts.u.T @ w, parts.v.T @ a
     return (left + right) / 2, (left - right) / 2
 
 
 @jax.custom_jvp
 def evolved(m: Array, parts: Triples, w: Array, a: Array, t: Array) -> tuple[Array, Array]:
-    r"""The unit (w, a) after a time t at constant M, $e^{A t}$ applied to it.
+    r"""Return the unit (w, a) after a time t at constant M: $e^{A t}$ applied to it.
 
-    Through the singular triples of M, with no exponential of a matrix; no term cancels, so the
-    result is accurate to rounding of its own size, for any t short of overflow. Differentiable
-    also where singular values coincide, which makes the derivative of the triples infinite: the
-    derivative is that in M.
+    It goes through the singular triples of M, with no exponential of a matrix; no term cancels, so
+    the result is accurate to rounding of its own size, for any t short of overflow. It can be
+    differentiated also where singular values coincide, and the derivative of the triples is
+    infinite: the derivative is taken by M.
     """
     u, s, v = parts
     grows, decays = split(parts, w, a)
@@ -75,7 +75,9 @@ def evolved(m: Array, parts: Triples, w: Array, a: Array, t: Array) -> tuple[Arr
 
 @evolved.defjvp
 def _evolved_jvp(primals, tangents):
-    r"""Daleckii and Krein: with $A = Q \Lambda Q^T$ the derivative of $e^{A t}$ along dA is
+    r"""Differentiate the evolution of a unit by the formula of Daleckii and Krein.
+
+    With $A = Q \Lambda Q^T$ the derivative of $e^{A t}$ along dA is
     $Q\, (\Phi \circ Q^T dA\, Q)\, Q^T$, $\Phi_{kl}$ the divided differences of $e^{\lambda t}$.
     """
     m, parts, w, a, t = primals
@@ -107,7 +109,7 @@ def _evolved_jvp(primals, tangents):
 
 
 def _sinhc(x: Array) -> Array:
-    """sinh(x) / x."""
+    """Return sinh(x) / x; by its series near 0, where the quotient loses its digits."""
     small = jnp.abs(x) < 1e-2
     safe = jnp.where(small, 1.0, x)
     z = jnp.where(small, x, 0.0) ** 2
@@ -115,26 +117,26 @@ def _sinhc(x: Array) -> Array:
 
 
 class Units(NamedTuple):
-    """The units' weights as rows: [b; w] (H, N), a (H, N_out)."""
+    """The weights of all units as rows: w is [b; w] (H, N), a is (H, N_out)."""
 
     w: Array
     a: Array
 
 
 def units_of(parameters: Parameters) -> Units:
-    """A network's units, the raw bias in front."""
+    """Return the units of a network's parameters, the raw bias in front."""
     (w, readout), (b, _) = parameters
     return Units(w if b is None else jnp.concatenate([b[:, None], w], axis=1), readout.T)
 
 
 def parameters_of(units: Units, biased: bool) -> Parameters:
-    """The parameters that these are the units of."""
+    """Return the parameters of a network that has these units."""
     w, b = (units.w[:, 1:], units.w[:, 0]) if biased else (units.w, None)
     return (w, units.a.T), (b, None)
 
 
 def drives(flow: GatedFlow, sides: Sides) -> Float[Array, "H N N_out"]:
-    """M of every unit over tau, of sliding ones projected."""
+    """Return M over tau of every unit; for units that slide, projected off their kinks."""
     error = -jax.grad(flow.loss)(jnp.zeros_like(flow.task.y), flow.task.y, flow.task.weights)
     frozen = flow.freeze(sides)
     m = jnp.einsum("hp,pn,po->hno", frozen.gates, flow.kinks.x, error)
@@ -143,26 +145,27 @@ def drives(flow: GatedFlow, sides: Sides) -> Float[Array, "H N N_out"]:
 
 
 class Search(NamedTuple):
-    """Margins of one piece as sums of exponentials: constant + sum_k part_k exp(rate_k t)."""
+    """Margins on one piece as sums of exponentials: constant + sum_k part_k exp(rate_k t)."""
 
     constant: Array  # (H, 2P)
     parts: Array  # (H, 2K, 2P)
     rates: Array  # (H, 2K)
-    tied: Array  # (H, 2P): at its kink already
+    tied: Array  # (H, 2P): whether the pair is at its kink already
 
     def at(self, t: Array, order: int = 0) -> Array:
-        """The margins' derivative of this order at the units' times t (H,), (H, 2P)."""
+        """Return the margins' derivative of this order at the units' times t (H,), (H, 2P)."""
         weights = self.rates**order * jnp.exp(self.rates * t[:, None])
         value = jnp.einsum("hk,hkp->hp", weights, self.parts)
         return value if order else value + self.constant
 
 
 def search(flow: GatedFlow, units: Units, frozen: Frozen, parts: Triples) -> Search:
-    """The margins of every unit's kinks over the piece that starts here.
+    """Return the margins of every unit's kinks over the piece that starts here.
 
-    They are linear in the unit, so each component of its motion has its own. What is within
-    rounding of zero is zero, for it would grow. Pairs that are at their kinks already, because
-    they have just come there, get a head start of the rounding.
+    They are linear in the unit, so each component of its motion has margins of its own. A part
+    within rounding of zero is set to zero, since it would grow. Pairs that are at their kinks
+    already, because they have just come there, get a head start of the rounding, so that they do
+    not fire at once.
     """
     units, frozen = lax.stop_gradient((units, frozen))
     biased = flow.network.biases[0] is not None
@@ -193,11 +196,11 @@ def search(flow: GatedFlow, units: Units, frozen: Frozen, parts: Triples) -> Sea
 
 
 def first_event(found: Search, limit: Float[Array, " H"]) -> Float[Array, " H"]:
-    """The first time at which one of a unit's margins is zero, or `limit`.
+    """Return the first time at which a margin of each unit is zero, or `limit`, (H,).
 
-    Steps that cannot jump over a root: the second derivative is bounded from below by its
-    negative terms, so that the margin stays above a parabola, to whose root the step goes. Near
-    a simple root these are Newton's steps from the safe side.
+    No step can jump over a root: the second derivative is bounded from below by its negative
+    terms, so that the margin stays above a parabola, to whose root the step goes. Near a simple
+    root these are Newton's steps from the safe side.
     """
     fastest = jnp.max(found.rates, axis=1, initial=0.0)
     longest = jnp.where(fastest > 0, 0.5 / jnp.where(fastest > 0, fastest, 1.0), jnp.inf)
@@ -230,7 +233,7 @@ def first_event(found: Search, limit: Float[Array, " H"]) -> Float[Array, " H"]:
 
 
 class Pieces(eqx.Module):
-    """The units' pieces, each between two changes of the unit's sides; inf in empty starts."""
+    """The pieces of all units, between changes of a unit's sides; `start` is inf where empty."""
 
     start: Float[Array, "H *S"]
     w: Float[Array, "H *S N"]
@@ -244,17 +247,17 @@ class Pieces(eqx.Module):
 
 
 class Walk(NamedTuple):
-    """Where the units have got to, each at its own time."""
+    """The state of the walk: all units, each at its own time, and their pieces so far."""
 
     t: Float[Array, " H"]
     units: Units
     sides: Sides
     pieces: Pieces
-    number: Array  # of pieces, of the unit that has most
+    number: Array  # the pieces of the unit that has most
 
 
 def walked(flow: GatedFlow, t1: Array, slots: int, max_pieces: int) -> Walk:
-    """The units of `flow.network` up to t1, or up to their piece number `max_pieces`."""
+    """Walk the units of `flow.network` up to t1, or over at most `max_pieces` pieces."""
     network = flow.network
     units = units_of(network.parameters)
     sides = initial_sides(flow, network.parameters, slots)
@@ -288,7 +291,7 @@ def walked(flow: GatedFlow, t1: Array, slots: int, max_pieces: int) -> Walk:
 
 
 def _next(flow: GatedFlow, state: Walk, t1: Array) -> Walk:
-    """Every unit that is not there yet up to its next event, and its sides after it."""
+    """Walk every unit that is not at t1 yet to its next event, and choose its sides there."""
     t, units, sides = state.t, state.units, state.sides
     m = drives(flow, sides)
     frozen, parts = flow.freeze(sides), triples(m)
@@ -328,7 +331,7 @@ def _next(flow: GatedFlow, state: Walk, t1: Array) -> Walk:
 
 
 def _decided(flow: GatedFlow, at: Situation, fired: Bool[Array, "H P"], slots: int) -> Sides:
-    """Filippov's rule for every unit."""
+    """Choose by Filippov's rule the sides of every unit, whose pairs have `fired`."""
     units = jnp.arange(fired.shape[0])
     return jax.vmap(lambda unit, row: decide(flow, at, unit, row, slots))(units, fired)
 
@@ -336,7 +339,7 @@ def _decided(flow: GatedFlow, at: Situation, fired: Bool[Array, "H P"], slots: i
 def _located(
     flow: GatedFlow, found: Search, units: Units, frozen: Frozen, m: Array, parts: Triples, far
 ) -> tuple[Array, Array]:
-    """The event's time with its derivative, by one Newton step, and which margin it is of."""
+    """Return the event's time with its derivative, by one Newton step, and its margin's number."""
     biased = flow.network.biases[0] is not None
     which = jnp.argmin(found.at(far), axis=1)
     near = Units(*jax.vmap(evolved)(m, parts, *units, far))
@@ -350,7 +353,8 @@ def _located(
     value = margin(near)
     _, slope = jax.jvp(margin, (lax.stop_gradient(near),), (lax.stop_gradient(speed),))
     slope = lax.stop_gradient(slope)
-    # Where the pair had a head start it fires below zero; only the derivative moves it.
+    # A pair with a head start fires below zero: its value must not move the time, its derivative
+    # must.
     tied = jnp.take_along_axis(found.tied, which[:, None], axis=1)[:, 0]
     value = jnp.where(tied, value - lax.stop_gradient(value), value)
     safe = slope < 0

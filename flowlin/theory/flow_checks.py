@@ -1,4 +1,4 @@
-"""A run beside a closed form: whether both are of one problem, and how far they are apart."""
+"""Checks that a run and a closed form are of one problem, and the distance between the two."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,9 +19,9 @@ MEANT = "or pass `check=False` where the comparison is meant"
 
 
 def distance(closed: Array, numerical: Array) -> Float[Array, " T"]:
-    """Norm of the difference of matrices (T, N, M), over the largest norm of the run's, (T,).
+    """Return the norm of the difference of matrices (T, N, M) over the run's largest norm, (T,).
 
-    A run of zeros has no size: over the largest norm of the closed form there, and 0 of two zeros.
+    For a run of zeros it is taken over the largest norm of the closed form; 0 of two zeros.
 
     **Raises:** `ValueError` for a run whose numbers are not as many as those of the closed form.
     """
@@ -44,7 +44,7 @@ def require_problem(
 ) -> None:
     """Raise `ValueError` unless a run solves the closed form's problem, as far as it is known.
 
-    A loaded run knows neither its task nor what it held fixed, and a traced one no numbers.
+    A loaded run knows neither its task nor which arrays it held fixed, and a traced one no numbers.
     """
     _require_loss(flow, task, tau, loss)
     run, own = flow.reference.run, flow.reference.task
@@ -72,9 +72,9 @@ def require_problem(
 
 
 def _require_loss(flow: Trajectory, task: Task, tau: ArrayLike, loss: SquaredError) -> None:
-    """Raise `ValueError` unless it goes down the squared error at the closed form's speed.
+    """Raise `ValueError` unless a run descends the squared error at the closed form's speed.
 
-    Sum and mean are one curve: the sum at tau is the mean at tau over the weight of all samples.
+    Sum and mean give one curve: the sum at tau is the mean at tau over the weight of all samples.
     """
     own: Loss = flow.reference.loss
     if not isinstance(own, SquaredError):
@@ -96,8 +96,8 @@ def _require_loss(flow: Trajectory, task: Task, tau: ArrayLike, loss: SquaredErr
 def require_start(flow: Trajectory, own: PyTree, part: Callable[[Any], PyTree]) -> None:
     """Raise `ValueError` unless a run starts where the closed form does, where that is known.
 
-    `part` of the model that it starts from is compared with `own`, up to half the digits of the
-    coarser precision: products of many numbers lose some.
+    `part` of the run's first network is compared with `own`, up to half the digits of the coarser
+    precision, since products of many numbers lose some.
     """
     if is_traced((flow.ts, own)):
         return

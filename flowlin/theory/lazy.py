@@ -35,7 +35,7 @@ from flowlin.training.losses import SquaredError
 
 
 def lazy_summary(found: Any) -> Summary:
-    """Of what, at which scale, how many components of the error move, how fast, and what stays."""
+    """Print the scale, how many components of the error move and how fast, and what stays."""
     rows = [
         ("network", clipped(repr(found.start), ADVICE)),
         ("task", clipped(found.task, ADVICE)),
@@ -52,7 +52,7 @@ def lazy_summary(found: Any) -> Summary:
 
 
 def lazy_certificate(found: Any) -> Summary:
-    """Its residuals, and what its digits depend on."""
+    """Print the residuals, and the numbers that the digits depend on."""
     names = ("outputs", "kernel", "condition", "tolerance")
     rows = [(name, f"{name} {number(getattr(found, name), 4)}") for name in names]
     rows.insert(2, ("rank", f"rank {found.rank}"))
@@ -66,7 +66,7 @@ class ScaledModel(eqx.Module):
     r"""The function $f_\alpha(w) = f(w_0) + \alpha\, (f(w) - f(w_0))$ of one sample.
 
     - `parameters`: w, which moves; None for arrays of the model that do not.
-    - `start`: the model at w_0, and `alpha`; neither has a derivative, so runs leave them alone.
+    - `start`: the model at w_0, and `alpha`; neither has a derivative, so runs do not move them.
     """
 
     parameters: PyTree
@@ -85,11 +85,11 @@ class ScaledModel(eqx.Module):
         return first + alpha * (start.with_parameters(self.parameters).outputs(x[None])[0] - first)
 
 
-ROOM = 2**28  # bytes for derivatives that are taken side by side
+ROOM = 2**28  # bytes for derivatives that are taken at once
 
 
 def _inputs(name: str, value: Any) -> Any:
-    """Rows of inputs."""
+    """Check that an argument holds rows of inputs, (P, N_in)."""
     value = finite_array(name, value)
     if np.ndim(value) != 2 or not np.shape(value)[0]:
         raise refuse(name, "an array (P, N_in), one row per sample", value)
@@ -98,21 +98,22 @@ def _inputs(name: str, value: Any) -> Any:
 
 @shown(lazy_certificate)
 class LazyCertificate(NamedTuple):
-    r"""How far a linearised model is from the model on the way that its weights take to t = inf.
+    r"""Distances of a linearised model from the model on the way of its weights to t = inf.
 
-    The closed form is exact for the linear model whatever the numbers say. It is the flow of the
+    The closed form is exact for the linear model whatever these numbers are. It is the flow of the
     model where the outputs are linear in the weights along the way, which is measured at its end:
 
     - `outputs`: distance of the outputs of the model there, scaled by alpha, from the linear ones,
-      over how far these moved; falls as 1 / alpha.
-    - `kernel`: how far the tangent kernel there is from that at the start, over its norm; likewise.
+      over the distance that these moved; falls as 1 / alpha.
+    - `kernel`: distance of the tangent kernel there from that at the start, over its norm; falls
+      as 1 / alpha, too.
 
-    And on what the closed form's own digits depend:
+    And the numbers that the closed form's own digits depend on:
 
-    - `rank`: how many components of the error move, of n = P N_out.
-    - `condition`: largest over smallest rate of these. So many times the rounding of the kernel is
-      the relative error of the slowest.
-    - `tolerance`: up to which `outputs` and `kernel` count as zero, eps^(2/3).
+    - `rank`: the number of components of the error that move, of n = P N_out.
+    - `condition`: largest over smallest rate of these. The relative error of the slowest is the
+      rounding of the kernel times this number.
+    - `tolerance`: the number up to which `outputs` and `kernel` count as zero, eps^(2/3).
     """
 
     outputs: float
@@ -123,7 +124,7 @@ class LazyCertificate(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Whether outputs and kernel are those of the linear model, up to the tolerance."""
+        """Tell whether outputs and kernel are those of the linear model, up to the tolerance."""
         return max(self.outputs, self.kernel) <= self.tolerance
 
 
@@ -136,11 +137,11 @@ class Lazy(eqx.Module):
 
     - `kernel`: (n, n), the tangent kernel $J J^T$ at the start.
     - `eigenvalues`: (n,), of the kernel with the samples' factors in the loss, largest first: a
-      component of the error decays at the rate eigenvalue / tau. Zero up to the kernel's rounding
-      is zero: such components stay.
+      component of the error decays at the rate eigenvalue / tau. Eigenvalues within the kernel's
+      rounding are set to zero: such components stay.
     - `error0`: (n,), the components of the error at t = 0, whose squares add up to twice the loss.
-    - `vectors`: (n, n), what the components are of, as columns.
-    - `start`, `task`, `loss_function`, `tau`, `alpha`: what it is made of.
+    - `vectors`: (n, n), the eigenvectors, as columns; components count along these.
+    - `start`, `task`, `loss_function`, `tau`, `alpha`: the parts that it is made of.
     """
 
     kernel: Float[Array, "n n"]
@@ -185,7 +186,7 @@ class Lazy(eqx.Module):
 
     @property
     def certificate(self) -> LazyCertificate:
-        """When the linear model is the model: see `LazyCertificate`. It costs a kernel more.
+        """The numbers that say whether the linear model is the model; they cost one more kernel.
 
         **Raises:** `ValueError` under `jit` and `vmap`.
         """
@@ -215,7 +216,7 @@ class Lazy(eqx.Module):
 
     @checked
     def error(self, flow: Trajectory, *, check: bool = True) -> Float[Array, " T"]:
-        """How lazy a flow of `scaled` is: distance of its outputs from these at `flow.ts`, (T,).
+        """Distance of the outputs of a flow of `scaled` from the linear ones, at `flow.ts`, (T,).
 
         The Frobenius norm of the difference over the largest norm of the flow's outputs. It goes to
         zero as 1 / alpha. The flow must be that of `scaled` from t = 0 on, at alpha^2 tau, as far
@@ -239,7 +240,7 @@ class Lazy(eqx.Module):
 
 
 def _squared(name: str, value: Any) -> SquaredError:
-    """The loss whose flow of a linear model has a closed form."""
+    """Check that an argument is the loss for which a linear model's flow has a closed form."""
     if not isinstance(value, SquaredError):
         raise refuse(name, "fl.SquaredError(): other flows have no closed form", value)
     return value
@@ -255,9 +256,9 @@ def lazy(
     alpha: ArrayLike = 1.0,
     trainable: PyTree = None,
 ) -> Lazy:
-    r"""The lazy limit of a flow: that of the model linearised at its initial weights.
+    r"""Return the lazy limit of a flow: that of the model linearised at its initial weights.
 
-    Outputs, weights and losses at all times in closed form, at the width that the model has. It
+    It has outputs, weights and losses at all times in closed form, at the model's own width. It
     is the flow itself where outputs are linear in the weights that move (one layer of them, or
     `trainable` for the readout alone), as `Lazy.certificate` says; elsewhere `Lazy.error` of a flow
     says how lazy that is.
@@ -300,7 +301,7 @@ def lazy(
 
 @eqx.filter_jit
 def _found(start: AbstractModel, task: Task, loss: SquaredError, tau: Array, alpha: Array, moves):
-    """The closed form, by the eigenvectors of the kernel."""
+    """Make the closed form from the eigenvectors of the kernel."""
     gram = tangent_kernel(start, moving(start.parameters, moves), task)
     factors = _factors(task, loss)
     values, vectors = jnp.linalg.eigh(factors[:, None] * gram * factors[None])
@@ -322,7 +323,7 @@ def _found(start: AbstractModel, task: Task, loss: SquaredError, tau: Array, alp
 
 
 def _certified(found: Lazy) -> LazyCertificate:
-    """The model at the end of the lazy way against the linear one."""
+    """Compare the model at the end of the lazy way with the linear one."""
     start, task, never = found.start, found.task, jnp.asarray(jnp.inf, found.start.dtype)
     end, first, linear = _models(found, never), start.outputs(task.x), found.outputs(never)
     outputs = first + found.alpha * (end.outputs(task.x) - first)
@@ -338,24 +339,24 @@ def _certified(found: Lazy) -> LazyCertificate:
 
 
 def _relative(part: Array, whole: Array) -> float:
-    """Norm over norm; zero where nothing is there."""
+    """Return the norm of a part over that of the whole; 0 where the whole is 0."""
     size = float(jnp.linalg.norm(whole))
     return float(jnp.linalg.norm(part)) / size if size else 0.0
 
 
 def _factors(task: Task, loss: SquaredError) -> Float[Array, " n"]:
-    """Square roots of the factors of all squares in twice the loss."""
+    """Return the square roots of the factors of all squares in twice the loss, (n,)."""
     counted = jnp.ones_like(task.x[:, 0]) if task.weights is None else task.weights
     return jnp.repeat(jnp.sqrt(loss.weight(task.mass) * counted), task.outputs)
 
 
 def _function(start: AbstractModel, x: Array) -> Callable[[PyTree], Array]:
-    """Outputs (P, N_out) as a function of the weights that move."""
+    """Return the outputs (P, N_out) as a function of the weights that move."""
     return lambda weights: start.with_parameters(weights).outputs(x)
 
 
 def tangent_kernel(start: AbstractModel, weights: PyTree, task: Task) -> Float[Array, "n n"]:
-    """J J^T at the weights, n = P N_out, a few columns at a time."""
+    """Return J J^T at the weights, n = P N_out, computed a few columns at a time."""
     function = _function(start, task.x)
     outputs, back = jax.vjp(function, weights)
 
@@ -369,25 +370,25 @@ def tangent_kernel(start: AbstractModel, weights: PyTree, task: Task) -> Float[A
 
 
 def _beside(start: AbstractModel, weights: PyTree, task: Task, samples: int) -> int:
-    """How many derivatives of so many samples are taken side by side."""
+    """Return the number of derivatives, of so many samples each, that fit into memory at once."""
     numbers = sum(a.size for a in jax.tree.leaves(weights)) + samples * start.held(task)
     return max(1, ROOM // (numbers * start.dtype.itemsize))
 
 
 def _weights(found: Lazy) -> PyTree:
-    """What moves, at t = 0; None in place of what does not."""
+    """Return the weights that move, at t = 0; None in place of those that do not."""
     return moving(found.start.parameters, found.trained)
 
 
 def _left(found: Lazy, t: Array) -> Float[Array, "... n"]:
-    """What is left of each component of the error at times t."""
+    """Return the share of each component of the error that is left at times t, (..., n)."""
     rates = with_axes(found.eigenvalues / found.tau, t.ndim)
     still = rates == 0
     return jnp.where(still, 1.0, jnp.exp(-jnp.where(still, 1.0, rates) * t[..., None]))
 
 
 def _moved(found: Lazy) -> Callable[[Array], PyTree]:
-    """How far the weights have moved at a time, at alpha = 1."""
+    """Return a function of time: the displacement of the weights at alpha = 1."""
     _, back = jax.vjp(_function(found.start, found.task.x), _weights(found))
     factors, still = _factors(found.task, found.loss_function), found.eigenvalues == 0
     rates = jnp.where(still, 1.0, found.eigenvalues) / found.tau
@@ -402,7 +403,7 @@ def _moved(found: Lazy) -> Callable[[Array], PyTree]:
 
 @eqx.filter_jit
 def _models(found: Lazy, t: Array) -> AbstractModel:
-    """The models at times t."""
+    """Return the model with its weights at times t, stacked over these."""
     if t.ndim:
         return jax.vmap(lambda one: _models(found, one))(t)
     step = _moved(found)(t)
@@ -412,7 +413,7 @@ def _models(found: Lazy, t: Array) -> AbstractModel:
 
 @eqx.filter_jit
 def _outputs(found: Lazy, t: Array, x: Array) -> Array:
-    """Outputs at times t, by one derivative backward and one forward each."""
+    """Return outputs at times t, by one derivative backward and one forward each."""
     function, weights, moved = _function(found.start, x), _weights(found), _moved(found)
     first = function(weights)
 

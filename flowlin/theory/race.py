@@ -31,7 +31,7 @@ from flowlin.theory.race_hits import AbstractRace, RaceHits
 
 
 def race_certificate(found: Any) -> Summary:
-    """Its residuals."""
+    """Print the residuals, and the tolerance."""
     names = ("commutator", "outputs", "inputs", "alignment")
     rows = [(name, f"{name} {number(getattr(found, name), 4)}") for name in names]
     rows.append(("tolerance", f"tolerance {number(found.tolerance, 4)}"))
@@ -39,7 +39,7 @@ def race_certificate(found: Any) -> Summary:
 
 
 def race_summary(found: Any) -> Summary:
-    """Who races for how many modes, whether it is exact, and what each would reach alone."""
+    """Print pathways and modes, whether it is exact, and what each pathway would reach alone."""
     count, modes = found.s.shape
     title = f"Race of {plural(count, 'pathway')} for {plural(modes, 'mode')}"
     rows = [("exact", "yes" if found.exact else "no"), ("residuals", str(found.certificate))]
@@ -51,13 +51,13 @@ def race_summary(found: Any) -> Summary:
 
 @shown(race_certificate)
 class RaceCertificate(NamedTuple):
-    """How far a race is from being exact: relative residuals, all of them zero where it is.
+    """Relative residuals of a race, all of them zero where it is exact.
 
     - `commutator`: of the pathways' statistics, see `PathwayStatistics`.
     - `outputs`: the largest part of any Sigma_yx(p) that leaves the modes, over the largest norm.
     - `inputs`: likewise of any Sigma_x(j, p) of two pathways into one sink.
     - `alignment`: norm of what the weights are beside R_t B_e R_s^T, over the weights' norm.
-    - `tolerance`: up to which the last three count as zero.
+    - `tolerance`: the number up to which the last three count as zero.
     """
 
     commutator: float
@@ -68,16 +68,16 @@ class RaceCertificate(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Whether outputs, inputs and alignment are zero up to the tolerance."""
+        """Tell whether outputs, inputs and alignment are zero up to the tolerance."""
         return max(self.outputs, self.inputs, self.alignment) <= self.tolerance
 
 
 class Lead(NamedTuple):
-    """Which pathways from a source to a sink carry the modes.
+    """The pathways from a source to a sink that carry the modes at the end of a run.
 
     - `pathways`: by mode, the one with the largest share at the end.
-    - `share`: (K,), its share of what all of them do for the mode.
-    - `since`: (K,), the first saved time from which it has led until the end.
+    - `share`: (K,), its share of the sum over all pathways between the two.
+    - `since`: (K,), the saved time from which on its share is the largest until the end.
     """
 
     pathways: tuple[Pathway, ...]
@@ -103,7 +103,7 @@ class Race(AbstractRace):
     - `d`: (n, n, K), D(j, p), zero for pathways to different sinks.
     - `start`: the strengths B_e of the network, on the edges of a graph of modes.
     - `reduced`: the task in the modes' coordinates, which `start` flows on.
-    - `certificate`: how far it is from being exact.
+    - `certificate`: the residuals, which are zero where it is exact.
 
     Source: Saxe, Sodhani and Lewallen, "The Neural Race Reduction" (2022).
     """
@@ -120,7 +120,7 @@ class Race(AbstractRace):
 
     @property
     def exact(self) -> bool:
-        """Whether the flow of the network is that of the race, up to the solvers' tolerances."""
+        """Tell whether the network's flow is that of the race, up to the solvers' tolerances."""
         return self.certificate.exact
 
     @property
@@ -187,7 +187,7 @@ class Race(AbstractRace):
 
     @checked(strength=None)
     def aligned(self, strength: Any = None, *, key: PRNGKeyArray) -> GatedGraph:
-        """A network of which the race is exact, as far as the task allows.
+        """Return a network for which the race is exact, as far as the task allows.
 
         W_e = R_t B_e R_s^T with random orthonormal R at hidden nodes.
 
@@ -214,6 +214,7 @@ class Race(AbstractRace):
         return self.network.with_parameters((weights, self.network.biases))
 
     def _strengths_by_edge(self, given: Any) -> dict[Edge, Array]:
+        """Return strengths B_e by edge, each a number or (K,), from what `aligned` was given."""
         edges, modes = self.network.edges, self.s.shape[1]
         if given is None:
             return self.start.weights
@@ -240,11 +241,11 @@ class Race(AbstractRace):
         return gradient_flow(self.start, self.reduced, t1, **options)
 
     def hits(self, rho: ArrayLike, **options: Any) -> Any:
-        """An event for runs of the network, or of `flow`: strengths reaching a share of their own.
+        """Make an event for runs of the network or of `flow`: pathways that hit modes.
 
-        Pathway n hits mode k when its strength reaches `rho` times `alone[n, k]`, what it would
-        end at without the others: with `rho` above 1/2 none of two that do the same can, when the
-        other has. Index (n, k), of `pathways` and modes; pathways that are not driven do not hit.
+        Pathway n hits mode k when its strength reaches `rho` times `alone[n, k]`, at which it
+        would end without the others: with `rho` above 1/2 only one of two equal pathways can.
+        The index is (n, k), of `pathways` and modes; pathways that are not driven do not hit.
 
         **Arguments:** `rho`, a share or an array (n, K) of them; `direction`, `terminate` and
         `name` ("race") as for `fl.Crossing`.
@@ -255,7 +256,7 @@ class Race(AbstractRace):
     def winner(
         self, flow: Trajectory, source: str | None = None, target: str | None = None
     ) -> Lead:
-        """Which pathways from a source to a sink carry the modes in a run, and since when.
+        """Find the pathways from a source to a sink that carry the modes in a run, and since when.
 
         A pathway's share of a mode is B_p S(p) over the sum of all, what is negative left out.
 
@@ -279,7 +280,7 @@ class Race(AbstractRace):
         )
 
     def _between(self, source: str | None, target: str | None) -> np.ndarray:
-        """The numbers of the pathways from a source to a sink."""
+        """Return the numbers of the pathways from a source to a sink."""
         pairs = sorted({(p.source, p.target) for p in self.pathways})
         fitting = [(a, b) for a, b in pairs if source in (None, a) and target in (None, b)]
         if len(fitting) != 1:
@@ -292,22 +293,22 @@ class Race(AbstractRace):
 
 @eqx.filter_jit
 def strengths_along(race: Race, networks: AbstractGraph) -> Float[Array, "T n K"]:
-    """Strengths of stacked networks."""
+    """Return the strengths (T, n, K) of stacked networks."""
     return jax.vmap(race.strengths)(networks)
 
 
 @checked(network=WORDS["graph"], tolerance=not_negative)
 def race(network: GatedGraph, task: Task, *, tolerance: float | None = None) -> Race:
-    r"""The neural race reduction of a gated graph: its pathways race for the modes of the task.
+    r"""Reduce the flow of a gated graph to a race of its pathways for the modes of the task.
 
-    Bases are looked for in which all pathways' statistics are diagonal, and at hidden nodes bases
-    in which the weights are. Where they are found up to rounding, the race is exact (`race.exact`,
-    `race.certificate`); else it starts from the part of the weights that fits.
+    At sources and sinks it finds bases in which all pathways' statistics are diagonal, and at
+    hidden nodes bases in which the weights are. Where these exist, up to rounding, the race is
+    exact (`race.exact`, `race.certificate`); else it starts from the part of the weights that fits.
 
     **Arguments:**
 
-    - `network`: the initial network, without biases: a source with a constant column of x, a node
-      of its own, does what they do.
+    - `network`: the initial network, without biases; a source of its own with a constant column of
+      x has the same effect.
     - `task`: what it is trained on, by squared error.
     - `tolerance`: of the certificate's residuals; None is eps^(2/3), 4e-11 in float64.
 
@@ -348,17 +349,18 @@ def race(network: GatedGraph, task: Task, *, tolerance: float | None = None) -> 
 
 
 def _rounded(strengths: np.ndarray, dtype: DTypeLike) -> np.ndarray:
-    """With what is zero up to rounding as zero, so that no ratio of it is taken."""
+    """Set strengths within rounding of zero to zero, so that no ratio of rounding is taken."""
     noise = 32 * float(jnp.finfo(dtype).eps) * np.max(np.abs(strengths))
     return np.where(np.abs(strengths) > noise, strengths, 0.0)
 
 
 def _meet(j: Pathway, p: Pathway) -> bool:
+    """Tell whether two pathways end at one sink."""
     return j.target == p.target
 
 
 def _terminals(network: GatedGraph) -> dict[str, int]:
-    """Widths of sources and sinks."""
+    """Return the widths of sources and sinks, by node."""
     return {node: stop - start for node, start, stop in (*network.sources, *network.sinks)}
 
 
@@ -369,7 +371,7 @@ def _edge_blocks(network: GatedGraph) -> list[Block]:
 def _bases(
     network: GatedGraph, outputs: list[Block], inputs: list[Block], tolerance: float
 ) -> dict[str, np.ndarray]:
-    """A basis at every node, of the modes that the task drives most first."""
+    """Return a basis at every node, with the modes that the task drives most first."""
     sizes, blocks = _terminals(network), outputs + inputs
     bases = common_modes(blocks, sizes, {node for node, _, _ in network.sinks})
     if not next(iter(bases.values())).shape[1]:
@@ -386,7 +388,7 @@ def _bases(
 
 
 def _left(blocks: list[Block], bases: dict[str, np.ndarray]) -> float:
-    """The largest part of any block that leaves the modes at one end, over the largest norm."""
+    """Return the largest part of any block that leaves the modes, over the largest norm."""
     parts = []
     for a, b, m in blocks:
         diagonal = Block(a, b, m).diagonal(bases)
@@ -399,7 +401,7 @@ def _left(blocks: list[Block], bases: dict[str, np.ndarray]) -> float:
 
 
 def _misaligned(edges: list[Block], bases: dict[str, np.ndarray]) -> float:
-    """Norm of what weights are beside the modes, over theirs."""
+    """Return the norm of the part of the weights outside of the modes, over their norm."""
     rest = [e.matrix - (bases[e.a] * e.diagonal(bases)) @ bases[e.b].T for e in edges]
     size = np.sqrt(sum(np.sum(e.matrix**2) for e in edges))
     return float(np.sqrt(sum(np.sum(part**2) for part in rest)) / size) if size else 0.0
@@ -414,7 +416,7 @@ def _race(
     start: dict[Edge, np.ndarray],
     certificate: RaceCertificate,
 ) -> Race:
-    """The race as arrays of the network's precision, with the task in the modes' coordinates."""
+    """Make the race in the network's precision, with the task in the modes' coordinates."""
     found = (bases, s, d, start)
     by_node, strength, variance, first = jax.tree.map(
         lambda a: jnp.asarray(a, network.dtype), found
@@ -440,7 +442,7 @@ def _race(
 
 
 def _mean_square(rows: Array, weights: Array | None) -> Array:
-    """Average square norm of rows."""
+    """Return the (weighted) average of the square norms of rows."""
     return jnp.average(jnp.sum(rows**2, axis=1), weights=weights)
 
 

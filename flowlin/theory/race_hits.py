@@ -1,4 +1,4 @@
-"""The event of a race's pathways reaching a level."""
+"""The event that a pathway of a race reaches a level."""
 
 import abc
 from typing import Any
@@ -18,7 +18,7 @@ from flowlin.record.event_log import Channel
 
 
 class AbstractRace(eqx.Module):
-    """What the event asks of a race, (n, K) by pathways and modes; see `Race`."""
+    """The part of a `Race` that the event needs; arrays are (n, K), by pathways and modes."""
 
     network: AbstractVar[GatedGraph]
     s: AbstractVar[Float[Array, "n K"]]
@@ -34,7 +34,7 @@ class AbstractRace(eqx.Module):
 
 
 def race_hits(found: Any) -> Summary:
-    """Of how many pathways and modes, and what was said of them."""
+    """Print the numbers of pathways and modes, and the options of the event."""
     pathways, modes = found.race.s.shape[-2:]
     return event_summary(found, f"{plural(pathways, 'pathway')} for {plural(modes, 'mode')}")
 
@@ -75,7 +75,7 @@ class RaceHits(AbstractEvent):
     name: str = eqx.field(static=True, default="race")
 
     def watches(self, problem, objective, kinks) -> list[Watch]:
-        """One watch: the shares minus their levels."""
+        """Return one watch: the shares minus their levels, (n, K)."""
         del objective, kinks
         network: Any = problem.network
         edges = getattr(network, "edges", None)

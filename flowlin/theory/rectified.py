@@ -43,7 +43,7 @@ from flowlin.training.problem import Problem
 
 
 def rectified_summary(found: Any) -> Summary:
-    """Intervals, groups, and in how much of the time pairs slide."""
+    """Print intervals, groups, and the share of the time in which pairs slide."""
     length = np.diff(found.times)
     slides = float(np.sum(length[found.sliding > 0]) / np.sum(length))
     groups = ", ".join(str(len(own)) for own in found.groups)
@@ -77,12 +77,12 @@ class Rectified:
 
     @property
     def times(self) -> np.ndarray:
-        """(K + 1,), t = 0, the times of the switches, the end: interval k is [k, k + 1]."""
+        """Times of t = 0, the switches and the end, (K + 1,): interval k is times k to k + 1."""
         return self.history.times
 
     @property
     def intervals(self) -> int:
-        """Their number K."""
+        """The number K of intervals."""
         return len(self.times) - 1
 
     @functools.cached_property
@@ -95,7 +95,7 @@ class Rectified:
 
     @property
     def sliding(self) -> np.ndarray:
-        """(K,), how many (unit, sample) pairs slide on each interval, of all hidden layers."""
+        """The number of (unit, sample) pairs that slide on each interval, (K,), of all layers."""
         sides = self.history.sides
         return np.sum([np.sum(own == SLIDING, axis=(1, 2)) for own in sides], axis=0)
 
@@ -145,6 +145,7 @@ class Rectified:
         return graph_of(self.network(start), gates, self.groups)
 
     def _require_one_layer(self, what: str, k: int) -> None:
+        """Raise `ValueError` where pairs slide on interval k and there are several layers."""
         if len(self.history.sides) > 1 and self.sliding[k]:
             raise ValueError(
                 f"`{what}`: on interval {k} {self.sliding[k]} pairs slide, and with several hidden "
@@ -154,7 +155,7 @@ class Rectified:
 
     @functools.cached_property
     def _gated(self) -> tuple[GatedFlow, int]:
-        """The flow at given sides of the one hidden layer, and how many kinks a unit slides on."""
+        """The flow at given sides of one hidden layer, and room for kinks that a unit slides on."""
         if len(self.history.sides) > 1:
             raise ValueError(
                 f"the run's network has {len(self.history.sides)} hidden layers; pathways, shares "
@@ -172,11 +173,10 @@ class Rectified:
 
     @functools.cached_property
     def work(self) -> np.ndarray:
-        r"""(K, H + 1): by how much each unit lowers the loss on each interval; the readout's bias
-        last.
+        r"""The fall of the loss by each unit on each interval, (K, H + 1), the readout's bias last.
 
-        $\int \tau |\dot w|^2 dt$ over the unit's weights, whose sum is L(0) - L(t1); one hidden
-        layer. With weight decay L is what is descended.
+        It is $\int \tau |\dot w|^2 dt$ over the unit's weights, and sums up to L(0) - L(t1); one
+        hidden layer. With weight decay L includes the decay.
         """
         gated, slots = self._gated
         return work(gated, self.flow.dense, self.history, slots)
@@ -204,7 +204,7 @@ class Rectified:
     def overlap(self, times: Numbers) -> np.ndarray:
         """(T, T): the share of (unit, sample) pairs on one side at both of two `times` (T,).
 
-        One where a single constant gating would do. All hidden layers count.
+        It is one where constant gates would do. All hidden layers count.
         """
         at = np.atleast_1d(np.asarray(times, float))
         if at.ndim != 1 or not np.all((at >= 0) & (at <= self.times[-1])):
@@ -217,9 +217,10 @@ class Rectified:
     def replay(self, rtol: float | None = None) -> ReLUNetwork:
         """The network at the end of a gated linear flow that has the run's gates g(t).
 
-        From the run's start through all its intervals, with the switching times and the fractions
-        of sliding pairs handed over, and nothing of the weights. Its distance from `flow.final`
-        says how far the run is one of a gated linear network. One hidden layer.
+        It goes from the run's start through all its intervals. Of the run it takes the switching
+        times and the fractions of sliding pairs, and no weights but those at the start. Its
+        distance from `flow.final` measures how nearly the run is that of a gated linear network.
+        One hidden layer.
 
         `rtol` is the solver's; None is 1e-10 in float64 and 1e-5 in float32.
         """
@@ -232,12 +233,13 @@ class Rectified:
 
 @eqx.filter_jit
 def _gates(flow: GatedFlow, parameters, codes, slots: int):
+    """Return the gates (H, P) of a layer at given parameters and sides."""
     return effective_gates(flow, parameters, sides_of(flow.kinks, jnp.asarray(codes), slots))
 
 
 @checked
 def rectified(flow: Trajectory, task: Task) -> Rectified:
-    """An exact ReLU run read as gated linear networks, one between any two of its switches.
+    """Read an exact ReLU run as gated linear networks, one between any two of its switches.
 
     **Arguments:** `flow` of a `ReLUNetwork` under `fl.ExactKinks()` (the default), computed in
     this process; without `dense=True` it is solved once more. `task` is what it was trained on.

@@ -13,7 +13,7 @@ so that with time in units of tau and $\Phi(t) = \int_0^t e^{2Fs} ds$
 $$Q Q^T(t) = e^{Ft} Q_0\, [I + d\, Q_0^T \Phi(t)\, Q_0]^{-1} Q_0^T e^{Ft}.$$
 
 The inverse is that of a matrix $\geq I$: no alignment, no full rank and no equal sizes are needed.
-What is left is not to overflow. In the eigenbasis of F, with eigenvalues f and $P = V^T Q_0$, the
+What remains is to avoid overflow. In the eigenbasis of F, with eigenvalues f and $P = V^T Q_0$, the
 rows of $e^{Ft} P$ grow at different rates. Gram-Schmidt with the longest grown row first gives
 $P = L U^T$, U orthonormal; scaling each column of L to the length of its pivot row leaves entries
 that are at most one, and the exponentials only ever appear divided by larger ones.
@@ -49,9 +49,9 @@ def balanced_product(
     tau: ArrayLike = 1.0,
     check: bool = True,
 ) -> Float[Array, "... N_out N_in"]:
-    r"""End-to-end matrix $W_2 W_1(t)$ of a (lambda-)balanced two-layer network, white inputs.
+    r"""Return the matrix $W_2 W_1(t)$ of a (lambda-)balanced two-layer network, white inputs.
 
-    The lower left block of `balanced_gram`, where the arguments and the source are.
+    It is the lower left block of `balanced_gram`, which has the arguments and the source.
     """
     balance = _balance(w1, w2, balance, check)
     return _product(t, w1, w2, s_yx, variance=variance, balance=balance, tau=tau)
@@ -69,15 +69,15 @@ def balanced_gram(
     tau: ArrayLike = 1.0,
     check: bool = True,
 ) -> Float[Array, "... N N"]:
-    r"""$Q Q^T(t)$ with $Q = [W_1^T; W_2]$ of a (lambda-)balanced two-layer network, white inputs.
+    r"""Return $Q Q^T(t)$, $Q = [W_1^T; W_2]$, of a (lambda-)balanced network with white inputs.
 
     Its blocks are $W_1^T W_1$, $W_2 W_1$ and its transpose, $W_2 W_2^T$: everything but a rotation
     of the hidden units. Formula and derivation: see the module. Solves the flow for
 
     $$\Sigma_x = d\, I, \qquad W_2^T W_2 - W_1 W_1^T = \lambda I$$
 
-    at t = 0, and is another function where these do not hold. The second is measured here, the
-    first by `theory.solve`.
+    at t = 0, and is not the flow where these do not hold. The second is measured here, the first
+    by `theory.solve`.
 
     **Arguments:**
 
@@ -106,21 +106,23 @@ def balanced_gram(
 
 @closed_form(axes=MATRICES, **SINGLE)
 def _product(t, w1, w2, s_yx, *, variance, balance, tau) -> Array:
+    """Return `balanced_product` for a balance that is a number."""
     inner, outer = _factors(t, w1, w2, s_yx, variance, balance, tau)
     return outer @ jnp.swapaxes(inner, -1, -2)
 
 
 @closed_form(axes=MATRICES, **SINGLE)
 def _gram(t, w1, w2, s_yx, *, variance, balance, tau) -> Array:
+    """Return `balanced_gram` for a balance that is a number."""
     inner, outer = _factors(t, w1, w2, s_yx, variance, balance, tau)
     q = jnp.concatenate([inner, outer], axis=-2)
     return q @ jnp.swapaxes(q, -1, -2)
 
 
 def _balance(w1: ArrayLike, w2: ArrayLike, balance: ArrayLike | None, check: bool) -> ArrayLike:
-    """Lambda, measured where it is not given.
+    """Return lambda, measured where it is None.
 
-    **Raises:** `ValueError` for concrete weights of another one.
+    **Raises:** `ValueError` for concrete weights with another one, if `check`.
     """
     first, second = (floating(array(name, w)) for name, w in (("w1", w1), ("w2", w2)))
     if first.ndim != 2 or second.ndim != 2 or first.shape[0] != second.shape[1]:
@@ -135,7 +137,7 @@ def _balance(w1: ArrayLike, w2: ArrayLike, balance: ArrayLike | None, check: boo
 
 @jax.jit
 def _measured(w1: Array, w2: Array) -> tuple[Array, Array]:
-    """Lambda of weights, and below which size it is rounding."""
+    """Return the lambda of weights, and the size below which it is rounding."""
     noise = 64 * jnp.finfo(w1.dtype).eps * (jnp.sum(w1**2) + jnp.sum(w2**2))
     return (jnp.sum(w2**2) - jnp.sum(w1**2)) / w1.shape[0], noise
 
@@ -155,7 +157,7 @@ def _require_balanced(w1: np.ndarray, w2: np.ndarray, balance: float) -> None:
 
 @jax.jit
 def _factors(t, w1, w2, s_yx, variance, balance, tau) -> tuple[Array, Array]:
-    """W_1(t)^T and W_2(t) up to a common rotation, (..., N_in, k) and (..., N_out, k)."""
+    """Return W_1(t)^T, W_2(t) up to a common rotation, (..., N_in, k) and (..., N_out, k)."""
     w1, w2, s_yx = (floating(z) for z in (w1, w2, s_yx))
     if w2.shape[1] != w1.shape[0] or s_yx.shape != (w2.shape[0], w1.shape[1]):
         raise ValueError(
@@ -164,7 +166,7 @@ def _factors(t, w1, w2, s_yx, variance, balance, tau) -> tuple[Array, Array]:
         )
     f, into, out = _eigenbasis(s_yx, jnp.asarray(variance * balance / 2, s_yx.dtype))
     rows = into.T @ w1.T + out.T @ w2
-    # Later, nothing moves by more than rounding, and exponents f t would have no digits left.
+    # Past the cap nothing moves by more than rounding, and exponents f t would have no digits left.
     fastest, info = jnp.max(jnp.abs(f)), jnp.finfo(s_yx.dtype)
     cap = jnp.minimum(1 / (info.eps * fastest), jnp.sqrt(info.max) / (1 + variance))
     times = jnp.minimum(jnp.asarray(t, s_yx.dtype) / tau, lax.stop_gradient(cap))
@@ -174,7 +176,7 @@ def _factors(t, w1, w2, s_yx, variance, balance, tau) -> tuple[Array, Array]:
 
 
 def _eigenbasis(s_yx: Array, beta: Array) -> tuple[Array, Array, Array]:
-    r"""Eigenvalues (N,) of F, and the upper and lower parts of its eigenvectors.
+    r"""Return the eigenvalues (N,) of F, and the upper and lower parts of its eigenvectors.
 
     A singular triple (s, u, v) gives $\pm\rho = \pm\sqrt{s^2 + \beta^2}$ with
     $(v \sin\theta, u \cos\theta)$ and $(v \cos\theta, -u \sin\theta)$, $\tan 2\theta = s/\beta$;
@@ -200,7 +202,7 @@ def _eigenbasis(s_yx: Array, beta: Array) -> tuple[Array, Array, Array]:
 
 
 def _solution(t: Array, f: Array, rows: Array, variance: ArrayLike) -> Float[Array, "N k"]:
-    """A factor Z of V^T Q Q^T V = Z Z^T at one time; `rows` is P = V^T Q_0."""
+    """Return a factor Z of V^T Q Q^T V = Z Z^T at one time; `rows` is P = V^T Q_0."""
     up, down = jnp.maximum(f, 0), jnp.minimum(f, 0)  # f = 0 is both, half each to derivatives
     growth, fading = up * t, jnp.exp(down * t)
     drag = variance * decayed(2 * (up - down), t)  # d Phi = drag e^{2 growth}
@@ -214,7 +216,7 @@ def _solution(t: Array, f: Array, rows: Array, variance: ArrayLike) -> Float[Arr
 
 
 def _triangular(rows: Array, length: Array) -> tuple[Float[Array, "N k"], Float[Array, " k"]]:
-    """L of P = L U^T, and the log of each pivot row's grown length.
+    """Return L of P = L U^T, and the log of each pivot row's grown length.
 
     `length` is the log of the factors by which the rows have grown. Every choice of pivots gives
     the same solution, so they are constants to derivatives.
@@ -227,7 +229,7 @@ def _triangular(rows: Array, length: Array) -> tuple[Float[Array, "N k"], Float[
         left, basis = carry
         sizes = jnp.linalg.norm(lax.stop_gradient(left), axis=1)
         there = sizes > noise
-        # What is zero up to rounding must not grow; its derivative does.
+        # A row that is zero up to rounding must not grow, or rounding would; its derivative grows.
         left = jnp.where(there[:, None], left, left - lax.stop_gradient(left))
         grown = jnp.where(there, length + jnp.log(jnp.where(there, sizes, 1.0)), -jnp.inf)
         pivot, some = jnp.argmax(grown), jnp.any(there)
@@ -250,7 +252,7 @@ def _triangular(rows: Array, length: Array) -> tuple[Float[Array, "N k"], Float[
 def single_layer(
     t: ArrayLike, w0: ArrayLike, s_yx: ArrayLike, s_x: ArrayLike, *, tau: ArrayLike = 1.0
 ) -> Float[Array, "... N_out N_in"]:
-    r"""Weights W(t) of a single linear layer, $\tau \dot W = \Sigma_{yx} - W \Sigma_x$.
+    r"""Return the weights W(t) of one linear layer, $\tau \dot W = \Sigma_{yx} - W \Sigma_x$.
 
     $$W(t) = W_0\, e^{-\Sigma_x t / \tau} + \Sigma_{yx} \int_0^{t / \tau} e^{-\Sigma_x s} ds,$$
 

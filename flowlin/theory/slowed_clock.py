@@ -1,6 +1,6 @@
 r"""The early phase on a slowed clock: ReLU networks up to their leading mode's plateau.
 
-What ends the early phase is its leading mode. While the outputs are $\kappa$ times that mode's
+The early phase is ended by its leading mode. While the outputs are $\kappa$ times that mode's
 targets, and only they drive the units, every error is $(1 - \kappa)$ times its initial value,
 whatever a unit's gates: **all units run through their early phase at the rate $1 - \kappa$**,
 
@@ -9,9 +9,9 @@ $$\frac{d\theta}{dt} = 1 - \kappa(\theta), \qquad
   t(\theta) = \int_0^\theta \frac{d\theta'}{1 - \kappa(\theta')},$$
 
 with $a_0(\theta)$ the strength that the leading mode has at $\theta$ in the early phase. It is
-exact where the outputs stay in proportion to the targets. Otherwise the other modes' part is
-slowed where it should not be: the error is of their rate against the leading one's, and grows as
-$\kappa$ comes to one.
+exact where the outputs stay in proportion to the targets. Otherwise the other modes are slowed
+too, and should not be: the error is of the order of their rate over the leading one's, and grows
+as $\kappa$ comes to one.
 """
 
 import math
@@ -36,7 +36,7 @@ from flowlin.theory.two_layer import mode_starts, unbalanced_hitting_time
 
 
 def slowed_clock_summary(found: Any) -> Summary:
-    """The leading mode, and the early phase whose clock it slows down."""
+    """Print the leading mode, and the early phase whose clock it slows down."""
     s, d = first(found.modes.s, most=1), first(found.modes.d, most=1)
     s, d = (word.removesuffix(", ...") for word in (s, d))
     title = f"SlowedClock by the leading mode, s = {s}, d = {d}"
@@ -75,8 +75,8 @@ class SlowedClock(eqx.Module):
     def time(self, theta: ArrayLike) -> Float[Array, "..."]:
         """Time t(theta), for readings of any shape in [0, t1]; inf once the share reaches one.
 
-        NaN outside.
-        By Gauss's rule in 64 cells, to about 1e-6: cells in which gates change limit it.
+        NaN outside. It is computed by Gauss's rule in 64 cells, to about 1e-6; cells in which gates
+        change limit the accuracy.
         """
         theta = jnp.asarray(theta, self.early.t1.dtype)
         if theta.ndim:
@@ -97,7 +97,8 @@ class SlowedClock(eqx.Module):
     def reading(self, share: ArrayLike) -> Float[Array, ""]:
         """The first reading theta at which the share of the leading mode is `share`; inf if none.
 
-        Found between 257 readings, in which a share that only touches the level is missed.
+        It is searched for between 257 readings: a share that only touches the level between two of
+        them is missed.
         """
         share = jnp.asarray(share, self.early.t1.dtype)
         still = lax.stop_gradient(self)
@@ -124,13 +125,13 @@ class SlowedClock(eqx.Module):
     def hitting_times(self, rho: ArrayLike, *, share: ArrayLike = 0.9) -> Float[Array, " K"]:
         r"""Times at which the modes' strengths reach `rho`, one level or one per mode, (K,).
 
-        The leading mode by the clock. The others from the units that are always on where the
-        leading one is learned to `share`: of such a unit each mode's hidden vectors grow for
-        themselves, without the clock's slowing, since its last gate opened; from there on
-        isolated modes (`unbalanced_hitting_time`). Units that are on for some samples are left out,
-        and so are gates that close later on. inf where the early phase does not get there.
+        The leading mode follows the clock. The others start from the units that are always on
+        when the leading one is learned to `share`: since the last gate of such a unit opened, each
+        mode's hidden vectors in it grow by themselves, not slowed by the clock; from there on they
+        are isolated modes (`unbalanced_hitting_time`). Units that are on for some samples are left
+        out, and so are gates that close later on. inf where the early phase ends before.
 
-        **Arguments:** `rho` levels, (K,) or scalar; `share` as said, below one.
+        **Arguments:** `rho`, levels, (K,) or scalar; `share`, the share above, below one.
         """
         modes, nan = self.modes, nan_of(rho, share)
         rho = self._levels(rho)
@@ -143,7 +144,7 @@ class SlowedClock(eqx.Module):
         return unless(nan, jnp.where(jnp.arange(len(rho)) == 0, first, rest))
 
     def _levels(self, rho: ArrayLike) -> Array:
-        """One level for every mode, (K,)."""
+        """Return one level for every mode, (K,)."""
         rho, shape = jnp.asarray(rho, self.early.t1.dtype), self.modes.s.shape
         if rho.shape not in ((), (1,), shape):
             raise ValueError(
@@ -152,15 +153,16 @@ class SlowedClock(eqx.Module):
         return jnp.broadcast_to(rho, shape)
 
     def _finite_time(self, theta: Array) -> Array:
+        """Return the time at a reading; inf, with no derivative, at inf."""
         there = jnp.isfinite(theta)
         return jnp.where(there, self.time(jnp.where(there, theta, 0.0)), jnp.inf)
 
     def _later(self, theta: Array) -> tuple[Array, Array]:
-        """Strength and imbalance of every mode at this reading, from the always-on units."""
+        """Return strength and imbalance of every mode at a reading, of the always-on units."""
         p, q = self.modes.hidden_vectors(self.early.network(theta))
         on = jnp.all(self.early.codes(theta) == ON, axis=1)
         since = jnp.minimum(self.early.last_change(theta), theta)
-        # Time that the clock held back since then, in which the other modes grew.
+        # The time that the clock was slow since then, in which the other modes grew.
         held = self.time(theta) - self.time(since) - (theta - since)
         growth = jnp.exp(jnp.outer(self.modes.s, held) / self.early.mode_tau)
         plus = jnp.sum(jnp.where(on[None], (p + q) / 2 * growth, 0.0) ** 2, axis=1)
@@ -171,10 +173,10 @@ class SlowedClock(eqx.Module):
     @checked(rho=array, share=_share)
     @compiled
     def delays(self, rho: ArrayLike, *, share: ArrayLike = 0.9) -> Float[Array, " K"]:
-        """How much later than the linear network with the same weights modes reach `rho`, (K,).
+        """Delays of the modes against the linear network with the same weights, (K,).
 
-        `hitting_times` minus those of the linear network's isolated modes. NaN where neither gets
-        there. In place of `gating_delay`, which takes live units for always-on ones.
+        They are `hitting_times` minus those of the linear network's isolated modes; NaN where
+        neither reaches `rho`. `gating_delay` takes live units for always-on ones, this does not.
         """
         rho = self._levels(rho)
         start = mode_starts(self.early.start, self.modes)
@@ -188,9 +190,9 @@ class SlowedClock(eqx.Module):
     def linearization(self, share: ArrayLike = 0.9) -> tuple[LinearizationTime, LinearizationTime]:
         """The predicted t*, open and closed, as `flow.linearization()` has the measured ones.
 
-        The always-on fraction's maximum over the time in which the leading mode is learned up to
-        `share`; beyond it other modes pull units off again. `bracket` is not an uncertainty here:
-        the prediction knows its time exactly, and not how good it is.
+        It is the always-on fraction's maximum over the time in which the leading mode is learned up
+        to `share`; beyond it other modes turn units off again. `bracket` is not an uncertainty
+        here: the predicted time is exact, and its distance from the flow's is not known.
         """
         reading = self.reading(share)
         end = jnp.minimum(reading, self.early.t1)
@@ -206,11 +208,12 @@ class SlowedClock(eqx.Module):
 
 @checked
 def slowed_clock(early: EarlyPhase, modes: Modes) -> SlowedClock:
-    """The clock of a network's early phase.
+    """Make the slowed clock of a network's early phase.
 
     **Arguments:**
 
-    - `early`: from `theory.early_phase`, far enough: where its `overlap` is one all is over.
+    - `early`: from `theory.early_phase`, long enough: up to an `overlap` of one, beyond which it
+      says nothing.
     - `modes`: from `theory.modes(task, network)`.
 
     **Raises:** `ValueError` for modes of another c or other data, or whose leading one has s = 0 or

@@ -33,7 +33,7 @@ ROUNDING = "rounding of the weights decides when a mode is learnt"
 
 
 def solution(found: Any) -> Summary:
-    """Which it is, whether it is exact, why, and the conditions."""
+    """Print the solution's name, whether it is exact, why, and the conditions."""
     why = ("why", clipped(found.why, ADVICE))
     return Summary(
         f"Solution: {solution_title(found)}", [why, *certificate(found.certificate).rows]
@@ -41,7 +41,7 @@ def solution(found: Any) -> Summary:
 
 
 def solution_title(found: Any) -> str:
-    """Which solution it is, and whether it is exact."""
+    """Return the name of a solution, and whether it is exact, as text."""
     return f"{found.name}, {'exact' if found.exact else 'not exact'}"
 
 
@@ -49,7 +49,7 @@ def solution_title(found: Any) -> str:
 class Solution(eqx.Module):
     """A closed form of the gradient flow of one network on one task, exact or labelled otherwise.
 
-    An approximation does not know its own error; a numerical flow of the same network measures it:
+    The error of an approximation is measured by a numerical flow of the same network:
 
     ```python
     solution = fl.theory.solve(network, task)
@@ -57,12 +57,12 @@ class Solution(eqx.Module):
     print(solution.name, solution.exact, solution.error(flow).max())
     ```
 
-    - `name`: which.
-    - `exact`: whether it solves the flow of every mode, for all times, up to `tolerance` of `solve`
-      in what its conditions do to that mode.
-    - `why`: what decided.
+    - `name`: the name of the solution, one of those of `solve`.
+    - `exact`: whether it solves the flow of every mode, for all times: no condition moves a mode by
+      more than the `tolerance` of `solve`.
+    - `why`: the conditions that decided.
     - `certificate`: the measured conditions.
-    - `task`: what the network is trained on; `bias_strength` c, None without biases.
+    - `task`: the task that the network is trained on; `bias_strength` c, None without biases.
     - `tau`: the time constant; `start`, (N_out, N), the network's end-to-end matrix.
     """
 
@@ -81,9 +81,9 @@ class Solution(eqx.Module):
     def product(self, t: ArrayLike) -> Float[Array, "... N_out N"]:
         """End-to-end matrix at times `t` (T,): (T, N_out, N_in).
 
-        With a bias (T, N_out, 1 + N_in), to be applied to [c; x]: in front the raw bias as the
-        later layers pass it on, W_L ... W_2 b, as in `LinearNetwork.balanced`. Any shape of `t`
-        works, inf does, and it can be differentiated.
+        With a bias it is (T, N_out, 1 + N_in), to be applied to [c; x]: its first column is the raw
+        bias as the later layers pass it on, W_L ... W_2 b, as in `LinearNetwork.balanced`. Times
+        may have any shape and be inf, and it can be differentiated.
 
         **Raises:** `ValueError` for concrete times below zero.
         """
@@ -154,7 +154,7 @@ class Solution(eqx.Module):
 
 
 def _product(network: LinearNetwork) -> Float[Array, "N_out N"]:
-    """The end-to-end matrix, the raw bias in front."""
+    """Return the end-to-end matrix of a network, the raw bias in front."""
     return end_to_end(matrices(network))
 
 
@@ -162,10 +162,10 @@ def _product(network: LinearNetwork) -> Float[Array, "N_out N"]:
 def solve(
     network: AbstractNetwork, task: Task, tau: ArrayLike = 1.0, *, tolerance: float | None = None
 ) -> Solution:
-    r"""The strongest exact solution that applies, or a labelled approximation.
+    r"""Return the strongest exact solution that applies, or a labelled approximation.
 
-    For the flow $\tau \dot w = -\nabla L$ of the mean half squared error (`fl.SquaredError()`; for
-    the sum divide tau by P). In this order:
+    It is for the flow $\tau \dot w = -\nabla L$ of the mean half squared error
+    (`fl.SquaredError()`; for the sum divide tau by P). The first of these that applies is taken:
 
     1. `single layer`: exact for every task (`single_layer`).
     2. `Riccati`: two layers, white inputs, (lambda-)balanced weights (`balanced_product`). Not
@@ -174,9 +174,9 @@ def solve(
        sign, for inputs of any covariance (`unbalanced_strength`).
     4. `deep modes`: three and more layers, balanced and aligned to modes that decouple, none of
        them of negative strength (`deep_strength`).
-    5. `isolated modes`: not exact. Every mode as if the others were not there; of three and more
-       layers, as if the layers were balanced, and a mode of negative strength as if it were zero.
-       `Solution.error` of a numerical flow says how good it is.
+    5. `isolated modes`: not exact. Every mode as if there were no others; of three and more layers,
+       as if the layers were balanced, and a mode of negative strength as if it were zero.
+       `Solution.error` of a numerical flow measures its error.
 
     Where modes have the same s and d the basis that the weights are aligned to is taken, if there
     is one.
@@ -213,6 +213,7 @@ def solve(
 
 
 def _check(network: AbstractNetwork, task: Task) -> None:
+    """Raise `ValueError` for a network without closed forms, or one that is traced."""
     check_fit(network, task)
     if not isinstance(network, LinearNetwork):
         raise ValueError(
@@ -239,7 +240,7 @@ def _solution(
     form: Partial,
     gram_form: Partial | None = None,
 ) -> Solution:
-    """The form of a problem."""
+    """Make the solution of a problem from its form, under a name."""
     network = problem.network
     return Solution(
         name=name,
@@ -256,7 +257,7 @@ def _solution(
 
 
 def _riccati(problem: Problem) -> tuple[Solution | None, str]:
-    """The matrix Riccati solution, or None and what it lacks."""
+    """Return the matrix Riccati solution, or None with the conditions that do not hold."""
     found = problem.certificate
     lacks = problem.lacks(
         colour="the inputs are not white",
@@ -284,17 +285,20 @@ def _riccati(problem: Problem) -> tuple[Solution | None, str]:
 
 
 def riccati_product(t: ArrayLike, **given: Any) -> Array:
-    """`balanced_product` of weights that the certificate has looked at."""
+    """Return `balanced_product` without its check, which the certificate has made."""
     return balanced_product(t, check=False, **given)
 
 
 def riccati_gram(t: ArrayLike, **given: Any) -> Array:
-    """`balanced_gram` of weights that the certificate has looked at."""
+    """Return `balanced_gram` without its check, which the certificate has made."""
     return balanced_gram(t, check=False, **given)
 
 
 def _modewise(problem: Problem, first: str) -> Solution:
-    """Every mode by itself: exact for weights aligned to modes that decouple."""
+    """Solve mode by mode: exact for weights aligned to modes that decouple.
+
+    `first` says why no earlier solution applies.
+    """
     lacks = problem.lacks(
         alignment="the weights are not aligned to the modes",
         coupling="the inputs couple the modes",
@@ -315,7 +319,7 @@ def _modewise(problem: Problem, first: str) -> Solution:
 
 
 def _deep(problem: Problem) -> Solution:
-    """Three and more layers: exact for balanced ones aligned to modes that decouple."""
+    """Solve three and more layers mode by mode: exact for balanced and aligned weights."""
     found = problem.certificate
     lacks = problem.lacks(
         imbalance="the layers are not balanced",
@@ -325,7 +329,7 @@ def _deep(problem: Problem) -> Solution:
         rounding=ROUNDING,
     )
     assert found.a0 is not None
-    # A mode that the weights do not have is zero up to rounding.
+    # The strength of a mode that the weights do not have is zero up to rounding, of either sign.
     if problem.tolerance * max(abs(found.a0)) < -min(found.a0):
         lacks += ", " * bool(lacks) + f"{found.negative} modes start with negative strength"
     u, s, v, d = (problem.array(z) for z in (problem.u, problem.s, problem.v, problem.d))
@@ -339,8 +343,8 @@ def _deep(problem: Problem) -> Solution:
 
 
 def modewise(t: ArrayLike, mode: Mode, u: Array, v: Array) -> Array:
-    """The product u diag(a(t)) v^T of modes that do not see each other, (..., N_out, N)."""
-    return _of_modes(t, mode, u, v)  # by its own name, or solutions could not be pickled
+    """Return the product u diag(a(t)) v^T of modes that do not interact, (..., N_out, N)."""
+    return _of_modes(t, mode, u, v)  # a plain function by name, so that solutions can be pickled
 
 
 @jax.jit
@@ -350,7 +354,7 @@ def _of_modes(t: ArrayLike, mode: Mode, u: Array, v: Array) -> Array:
 
 
 def modewise_gram(t: ArrayLike, **given: Any) -> Array:
-    """Q Q^T of modes that do not see each other, beside which the weights stay."""
+    """Return Q Q^T of modes that do not interact; the rest of the weights stays."""
     return _gram_of_modes(t, **given)
 
 
