@@ -1,4 +1,4 @@
-"""The crossings of everything that is watched, within one step of a solver."""
+"""Find the crossings of all watches within one step of a solver."""
 
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ LEAST = 5  # points per step, both ends included, at which anything but a monoto
 
 
 class Plan(NamedTuple):
-    """The watches, by number, according to how they are looked at.
+    """The watches of a run, by number, in groups that are searched in the same way.
 
     - `ends`: what is monotone, at the step's ends alone.
     - `counted`: order statistics of polynomials, in groups of the same polynomials.
@@ -44,7 +44,7 @@ class Plan(NamedTuple):
 
     @staticmethod
     def of(observer: Observer, path: Path) -> "Plan":
-        """For the steps of a solver, of which `path` is one.
+        """Plan how steps like `path` are searched.
 
         A polynomial of degree k in the parameters is one of degree k p in time where the dense
         output has degree p, so k p + 1 nodes tell all of it.
@@ -73,12 +73,12 @@ class Plan(NamedTuple):
 
     @property
     def together(self) -> list[int]:
-        """What is sampled together, besides the order statistics' polynomials."""
+        """Return the watches that are sampled at the plan's own nodes, in one loop over times."""
         return sorted(self.exact + self.smooth)
 
     @property
     def polynomials(self) -> list[tuple[int, list[int]]]:
-        """What is exact, with the number of nodes at which it is sampled."""
+        """Return the groups of polynomials, each with the number of nodes that determines them."""
         return [(self.points, self.exact)][: len(self.exact)] + list(self.apart.items())
 
 
@@ -94,7 +94,7 @@ BATCH = 16  # polynomials that are searched together
 
 
 class Step(eqx.Module):
-    """A step of a solver, with what is watched.
+    """One step of a solver in which all crossings are searched for.
 
     - `path`: its dense output; `end`: the parameters at its end.
     - `error`: the estimate of their error, or None.
@@ -110,11 +110,15 @@ class Step(eqx.Module):
     speed: Float[Array, " C"]
 
     def looked_through(self, found: Brackets) -> tuple[Brackets, Float[Array, " C"]]:
-        """Brackets of all crossings, and the watched values at the end; blind to derivatives."""
+        """Return brackets of all crossings, and the watched values (C,) at the end of the step.
+
+        Neither carries derivatives: locating the crossings afterwards does.
+        """
         still = jax.tree.map(lambda a: lax.stop_gradient(a) if eqx.is_array(a) else a, self)
         return lax.stop_gradient(still._looked_through(found))
 
     def _looked_through(self, found: Brackets) -> tuple[Brackets, Array]:
+        """Search group by group, each in the cheapest way that finds all its crossings."""
         plan = Plan.of(self.observer, self.path)
         values = self._sampled(plan)
         after = self._after(plan, values)
@@ -130,7 +134,7 @@ class Step(eqx.Module):
         return found, after
 
     def _sampled(self, plan: Plan) -> dict[int, Array]:
-        """Values (n - 1, c) at all nodes but the first, by watch.
+        """Return values (n - 1, c) by watch, at all nodes but the first.
 
         For a group of order statistics under its first one, the preactivations (H, P) at the end.
         """
@@ -151,25 +155,26 @@ class Step(eqx.Module):
         return {i: value.astype(self.before.dtype) for i, value in values.items()}
 
     def _nodes(self, count: int) -> Array:
-        """Times of all nodes but the first."""
+        """Return the times (count - 1,) of all nodes but the first."""
         at, start = jnp.asarray(1 + nodes(count)[1:]), self.path.t0
         length = (self.path.t1 - start).astype(at.dtype)
         times = start.astype(at.dtype) + length * at / 2
         return times.astype(self.before.dtype).at[-1].set(self.path.t1)
 
     def _at(self, t: Array, which: list[int]) -> Float[Array, " c"]:
-        """Values of watches at time t."""
+        """Return the values of some watches at time t, end to end."""
         last = t == self.path.t1
         parameters = jax.tree.map(lambda a, b: jnp.where(last, a, b), self.end, self.path(t))
         return self.observer.of(which, parameters)
 
     def _statistic(self, i: int) -> OrderStatistic:
+        """Return the function of watch i, an order statistic."""
         function = self.observer.watches[i].function
         assert isinstance(function, OrderStatistic)
         return function
 
     def _after(self, plan: Plan, values: dict[int, Array]) -> Float[Array, " C"]:
-        """The watched values at the end of the step."""
+        """Return the watched values at the end of the step."""
         at_ends = plan.ends + plan.calm
         ends = dict(zip(at_ends, self.observer.values(at_ends, self.end), strict=True))
         for group in plan.counted:
@@ -180,7 +185,7 @@ class Step(eqx.Module):
     def _components(
         self, number: np.ndarray | Array, after: Array, sample: Any, times: Any, factor: float
     ) -> Components:
-        """The search for components of these numbers, as yet without their errors."""
+        """Return the components of these numbers as a search takes them, with errors of zero."""
         touches = jnp.asarray(self.observer.each(lambda watch: watch.touches))
         number = jnp.asarray(number, jnp.int32)
         return Components(
@@ -196,7 +201,7 @@ class Step(eqx.Module):
         )
 
     def _monotone(self, ends: list[int], after: Array, found: Brackets) -> Brackets:
-        """With the crossings of what needs no look inside."""
+        """Add the crossings of monotone watches: their signs at both ends of the step tell all."""
         number = self.observer.numbers(ends)
         if not number.size:
             return found
@@ -208,7 +213,10 @@ class Step(eqx.Module):
     def _exact(
         self, count: int, which: list[int], values: dict[int, Array], after: Array, found: Brackets
     ) -> Brackets:
-        """With the crossings of polynomials that `count` nodes determine."""
+        """Add the crossings of polynomials that `count` nodes determine.
+
+        A first pass settles most; the rest is searched `BATCH` polynomials at a time.
+        """
         number = jnp.asarray(self.observer.numbers(which), jnp.int32)
         table = jnp.concatenate([values[i] for i in which], axis=1)
         table = jnp.concatenate([self.before[number][None], table])
@@ -240,7 +248,7 @@ class Step(eqx.Module):
         return lax.while_loop(lambda carry: jnp.any(carry[0]), batch, (todo, found))[1]
 
     def _rounding(self, after: Array) -> Float[Array, " C"]:
-        """What components may owe to rounding, from the sizes of those of the same watch."""
+        """Return the part of each component's value that may be rounding, by its watch's size."""
         starts, parts = self.observer.starts, []
         for i, watch in enumerate(self.observer.watches):
             both = jnp.stack([self.before, after])[:, starts[i] : starts[i + 1]]
@@ -249,7 +257,7 @@ class Step(eqx.Module):
         return ROUNDING * jnp.finfo(self.before.dtype).eps * jnp.concatenate(parts)
 
     def _error(self, number: Array) -> Array:
-        """How much the step's error moves components of these numbers."""
+        """Return how far the step's error moves components of these numbers."""
         if self.error is None:
             return jnp.zeros(number.shape, self.before.dtype)
         network = self.observer.network
@@ -263,7 +271,7 @@ class Step(eqx.Module):
         return jax.vmap(lambda k: self.observer.switch(k, moved))(number)
 
     def _calm(self, which: list[int], after: Array, found: Brackets) -> Brackets:
-        """With the crossings of what is calm, by looks within the step only where it is near."""
+        """Add the crossings of slow watches, which are sampled only where they came near zero."""
         if not which:
             return found
         number = self.observer.numbers(which)
@@ -280,7 +288,7 @@ class Step(eqx.Module):
     def _smooth(
         self, which: list[int], points: int, table: Array, after: Array, found: Brackets
     ) -> Brackets:
-        """With the crossings of what is no polynomial, by its values at all nodes but the first."""
+        """Add the crossings of what is no polynomial, by its values at all nodes but the first."""
         number = self.observer.numbers(which)
         table = jnp.concatenate([self.before[number][None], table])
 
@@ -307,7 +315,7 @@ class Step(eqx.Module):
         return searched(eqx.tree_at(lambda c: c.error, them, moved), todo, found)
 
     def _wanted(self, which: list[int], wanted: Array, t: Array) -> Array:
-        """Values at time t of those watches of which any component is wanted."""
+        """Evaluate at time t the watches of which any component is wanted; others are zero."""
         if len(which) == 1:
             return self.observer.of(which, self.path(t))
         values, start, parameters = [], 0, self.path(t)
@@ -324,7 +332,7 @@ class Step(eqx.Module):
         return jnp.concatenate(values)
 
     def _counted(self, group: list[int], end: Array, after: Array, found: Brackets) -> Brackets:
-        """With the crossings of order statistics of the same preactivations (H, P)."""
+        """Add the crossings of order statistics of the same preactivations, `end` (H, P)."""
         behind, network = self._statistic(group[0]).preactivations, self.observer.network
         degree = self.path.degree
         assert degree is not None
