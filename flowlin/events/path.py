@@ -28,7 +28,7 @@ DEGREES = {
 
 
 class Path(eqx.Module):
-    """Dense output of one step, from `t0` to `t1`.
+    """Dense output of one step from `t0` to `t1`, as a function of time.
 
     `dense` is what the solver hands to its interpolation, and `start` the state at `t0`. `back` is
     the linear map from states to parameters, where a run is solved in other coordinates.
@@ -42,22 +42,22 @@ class Path(eqx.Module):
     back: Callable[[Parameters], Parameters] | None = None
 
     def __call__(self, t: ArrayLike) -> Parameters:
-        """The parameters at time t."""
+        """Return the parameters at time t."""
         return as_parameters(self.back, self.state(t))
 
     def state(self, t: ArrayLike) -> Parameters:
-        """The solver's state at time t."""
+        """Return the solver's state at time t."""
         return self._evaluate(self.dense, t)
 
     @property
     def degree(self) -> int | None:
-        """The degree of the parameters as a polynomial in time; None where that is not known."""
+        """The degree of the parameters as a polynomial in time; None where it is not known."""
         # The Hermite cubic comes as the bound method that takes stages.
         kind = getattr(self.interpolation_cls, "__self__", self.interpolation_cls)
         return getattr(kind, "degree", DEGREES.get(kind))
 
     def times(self, fractions: ArrayLike) -> Any:
-        """The times at fractions (n,) of the step's *parts*.
+        """Return the times at fractions (n,) of the step's *parts*.
 
         Where the step is a chain of pieces, whose joints are kinks, these are spread so that
         each multiple of an eighth lies within one piece or at a joint.
@@ -77,7 +77,7 @@ class Path(eqx.Module):
         return jnp.matmul(hats, marks, precision="highest")
 
     def image(self, affine: Callable[[Parameters], Image]) -> Callable[[Any], Image]:
-        """`affine` of the parameters, an affine map, as a function of time.
+        """Return an affine map of the parameters as a function of time.
 
         A dense output that adds states and velocities with coefficients in time commutes with
         the map's linear part, which is then taken of each of these once, however often the time
@@ -98,20 +98,22 @@ class Path(eqx.Module):
         return lambda t: jax.tree.map(jnp.add, self._evaluate(images, t), rest)
 
     def _evaluate(self, dense: dict[str, PyTree], t: ArrayLike) -> Any:
+        """Evaluate the solver's interpolation with this dense output at time t."""
         return self.interpolation_cls(t0=self.t0, t1=self.t1, **dense).evaluate(t)
 
     def _adds(self, part: PyTree) -> bool:
-        """Whether this is one state or velocity, or a stack of them."""
+        """Tell whether a part of the dense output is one state or velocity, or a stack of them."""
         return self._is_one(part) or self._is_one(jax.eval_shape(_first, part))
 
     def _is_one(self, part: PyTree) -> bool:
+        """Tell whether a part of the dense output is shaped like one state."""
         same = jax.tree.structure(part) == jax.tree.structure(self.start)
         return same and _shapes(part) == _shapes(self.start)
 
 
 @functools.cache
 def _spread(most: int) -> tuple[np.ndarray, np.ndarray]:
-    """For 1 to `most` pieces, the piece in which each slot begins, and at which part of it."""
+    """Place the eighths of a step of 1 to `most` pieces: each one's piece, and its part of it."""
     count, slot = np.arange(1, most + 1)[:, None], np.arange(SLOTS)
     piece = slot * count // SLOTS
     first, after = -(-piece * SLOTS // count), -(-(piece + 1) * SLOTS // count)
@@ -119,8 +121,10 @@ def _spread(most: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _first(part: PyTree) -> Any:
+    """Return the first entries of all arrays, scalars as they are."""
     return jax.tree.map(lambda a: a[0] if a.ndim else a, part)
 
 
 def _shapes(tree: PyTree) -> list[tuple[int, ...]]:
+    """Return the shapes of all arrays of a tree."""
     return [a.shape for a in jax.tree.leaves(tree)]
