@@ -53,7 +53,7 @@ class Turn(eqx.Module):
 
     @staticmethod
     def to(columns: np.ndarray, dtype: Any) -> "Turn":
-        """With these orthonormal first columns (N, K), up to their signs."""
+        """Make the matrix with these orthonormal first columns (N, K), up to their signs."""
         packed, scales = np.linalg.qr(columns, mode="raw")
         y = np.tril(packed.T, -1) + np.eye(*columns.shape)
         t = np.zeros((len(scales), len(scales)))
@@ -63,16 +63,16 @@ class Turn(eqx.Module):
         return Turn(jnp.asarray(y, dtype), jnp.asarray(t, dtype))
 
     def __call__(self, rows: Float[Array, "*n N"]) -> Float[Array, "*n N"]:
-        """Rows times Q."""
+        """Return rows times Q."""
         return rows - ((rows @ self.y) @ self.t) @ self.y.T
 
     def back(self, rows: Float[Array, "*n N"]) -> Float[Array, "*n N"]:
-        """Rows times its transpose."""
+        """Return rows times the transpose of Q."""
         return rows - ((rows @ self.y) @ self.t.T) @ self.y.T
 
 
 class ModeFrame(eqx.Module):
-    """The orthogonal matrices of inputs and outputs.
+    """The orthogonal matrices that turn inputs and outputs into modes.
 
     - `biased`: whether the inputs are [c; x], and the hidden bias is a column of the weights.
     """
@@ -83,14 +83,14 @@ class ModeFrame(eqx.Module):
     biased: bool = eqx.field(static=True)
 
     def turned(self, parameters: Parameters) -> Parameters:
-        """Weights and biases in these coordinates."""
+        """Turn the user's weights and biases into these coordinates."""
         (first, last), (bias, _) = parameters
         if self.biased:
             first = jnp.concatenate([bias[:, None], first], axis=1)
         return (self.inputs(first), self.outputs(last.T).T), (None, None)
 
     def back(self, parameters: Parameters) -> Parameters:
-        """Weights and biases as the user has them; linear."""
+        """Turn weights of these coordinates into the user's weights and biases; linear."""
         (first, last), _ = as_tree(parameters)
         first = self.inputs.back(first)
         last = jnp.swapaxes(self.outputs.back(jnp.swapaxes(last, -1, -2)), -1, -2)
@@ -99,13 +99,13 @@ class ModeFrame(eqx.Module):
         return (first[..., 1:], last), (first[..., 0], None)
 
     def task(self, task: Task) -> Task:
-        """The task in these coordinates."""
+        """Turn the task into these coordinates."""
         x = augment(task.x, self.bias_strength) if self.biased else task.x
         return copied(task, x=self.inputs(x), y=self.outputs(task.y))
 
 
 class Turned(eqx.Module):
-    """A run in its modes' coordinates: what is solved, and the way back."""
+    """A problem in its modes' coordinates, with its objective and the frame that leads back."""
 
     problem: Problem
     objective: AbstractObjective
@@ -113,7 +113,7 @@ class Turned(eqx.Module):
 
     @property
     def label(self) -> str:
-        """Its name in `flow.stats`."""
+        """The objective's name in `flow.stats`."""
         return f"{self.objective.label}, in the coordinates of the modes"
 
 
@@ -124,7 +124,7 @@ class Dense(eqx.Module):
     frame: ModeFrame
 
     def evaluate(self, t: Array) -> Parameters:
-        """At a time."""
+        """Return the user's parameters at a time."""
         return self.frame.back(self.solved.evaluate(t))
 
 
@@ -134,7 +134,7 @@ NOISE = 64.0  # roundings of the largest number, below which correlations are ze
 
 
 def turned(problem: Problem, method: Method) -> Turned | None:
-    r"""The same in the coordinates of its modes, where rounding would hide some; else None.
+    r"""Return the problem in its modes' coordinates, where rounding would hide some; else None.
 
     That is for a linear network of two layers without an output bias, of which all moves, under
     the squared error, on a task whose inputs couple no modes, from weights below
@@ -168,14 +168,14 @@ def turned(problem: Problem, method: Method) -> Turned | None:
 
 
 def _decouple(sigma_x: Array, strength: Array) -> bool:
-    """Whether the inputs couple no mode, the first ones, to anything else."""
+    """Tell whether the inputs couple no mode, the first ones, to anything else."""
     rows = np.array(sigma_x)[: int(np.sum(np.asarray(strength) > 0))]
     np.fill_diagonal(rows, 0.0)
     return not np.any(rows)
 
 
 def _is_tiny(network: LinearNetwork, task: Task) -> bool:
-    """Whether the weights are below the root of a rounding of what they come to, about."""
+    """Tell whether the weights are below about the root of a rounding of what they come to."""
     largest = max(float(np.max(np.abs(np.asarray(w)))) for w in network.weights)
     biased, c = network.biases[0] is not None, float(network.bias_strength)
     if largest > 1e-2 or (biased and c == 0):  # without a look at the task
@@ -190,13 +190,13 @@ def _is_tiny(network: LinearNetwork, task: Task) -> bool:
 def _turned(
     frame: ModeFrame, network: LinearNetwork, task: Task, loss: SquaredError
 ) -> tuple[Any, Task, Statistics]:
-    """Weights, task and loss in the frame."""
+    """Return the weights, the task and the loss's statistics in the frame."""
     there = frame.task(task)
     return frame.turned(network.parameters)[0], there, _statistics(there, loss)
 
 
 def _statistics(task: Task, loss: SquaredError) -> Statistics:
-    """Those of a task in the frame, without the rounding of its correlations.
+    """Return the statistics of a task in the frame, without the rounding of its correlations.
 
     What couples modes by a rounding would be noise for those that are smaller than one.
     """
@@ -218,4 +218,5 @@ def _statistics(task: Task, loss: SquaredError) -> Statistics:
 
 
 def _without_noise(a: Array, largest: Array) -> Array:
+    """Replace by zero what is a few roundings of the largest number."""
     return jnp.where(jnp.abs(a) > NOISE * jnp.finfo(a.dtype).eps * largest, a, 0.0)
