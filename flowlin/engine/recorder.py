@@ -32,7 +32,7 @@ NOISE = 4.0  # times the step's error: what is smaller than that throughout a st
 def event_log(
     log: Buffer | None, observer: Observer, end: Array, doubts: Unresolved | None = None
 ) -> EventLog:
-    """The log sorted by time and in terms of channels, without what happened after `end`."""
+    """Return the log sorted by time, by channels, without what happened after `end`."""
     channels: list[Channel] = []
     maps, initial = [], []
     values = observer(observer.network.parameters) if observer.watches else jnp.zeros(0)
@@ -83,7 +83,7 @@ def event_log(
 
 
 class RecorderState(eqx.Module):
-    """Carried from step to step, and rolled back by diffrax when a step is rejected."""
+    """State of a recorder, which diffrax rolls back when a step is rejected."""
 
     inner: PyTree
     values: Float[Array, " C"]  # watched values at the start of the next step
@@ -112,7 +112,7 @@ class Recorder(Wrapped[RecorderState]):
     back: Callable[[Parameters], Parameters] | None = None  # from states to parameters
 
     def init(self, terms, t0, t1, y0, args) -> RecorderState:
-        """Inner state, watched values at the start, and a log of what is met there."""
+        """Return the inner state, the watched values at the start, and a log of events there."""
         values = self.observer(as_parameters(self.back, y0))
         dtype = jnp.result_type(t0, values)
         log, end = self.observer.started(Buffer.empty(self.capacity, dtype), values)
@@ -127,13 +127,14 @@ class Recorder(Wrapped[RecorderState]):
         )
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
-        """One step of the inner solver, then the events in it."""
+        """Take one step of the inner solver, then log the events in it."""
         # Compiled by itself, as far as tracing goes: diffrax traces a step three times.
         t0, t1 = jnp.asarray(t0), jnp.asarray(t1)
         return self._recorded(terms, t0, t1, y0, args, solver_state, made_jump)
 
     @eqx.filter_jit
     def _recorded(self, terms, t0, t1, y0, args, solver_state, made_jump):
+        """Search the step's dense output for crossings, log them, and stop at a terminating one."""
         y1, error, dense, inner, result = self.solver.step(
             terms, t0, t1, y0, args, solver_state.inner, made_jump
         )
@@ -166,7 +167,10 @@ class Recorder(Wrapped[RecorderState]):
     def _logged(
         self, step: Step, found: Brackets, known: tuple[Buffer, Array]
     ) -> tuple[Buffer, Array]:
-        """The log with every crossing that was bracketed, and when the first one ends the run."""
+        """Log every crossing that was bracketed.
+
+        **Returns:** the log, and the time of the first terminating event, else inf.
+        """
         terminating = self.observer.terminating
 
         def body(carry):
@@ -187,7 +191,7 @@ class Recorder(Wrapped[RecorderState]):
         return log, end
 
     def _locate(self, step: Step, found: Brackets, k: Array) -> tuple[Array, Array]:
-        """Time of one crossing and its uncertainty."""
+        """Locate crossing number k: its time, and its uncertainty."""
         path, y1, error = step.path, step.end, step.error
         still = lax.stop_gradient(path)
         low, high, spread = found.spans[k]
@@ -225,5 +229,5 @@ class Recorder(Wrapped[RecorderState]):
 
 
 def _in(dtype: DTypeLike, function: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """The function with its values in the run's precision, whatever the user's is."""
+    """Return the function with its values in the run's precision, whatever the user's is."""
     return lambda t: function(t).astype(dtype)
