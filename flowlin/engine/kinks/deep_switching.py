@@ -1,4 +1,4 @@
-r"""Which sides all layers take up at an event: Filippov's rule for any number of layers.
+r"""Choose sides in all layers at an event: Filippov's rule for any number of layers.
 
 **The set.** Near its kinks the loss is, but for a smooth part, a piecewise-linear function $\ell$
 of the z of the pairs there. Let $w_p$ be the mean signal that a pair p sends back, its gate times
@@ -66,7 +66,7 @@ PASSES = 300  # before a choice of sides counts as unsolved
 
 
 class _Choice(eqx.Module):
-    """Sides under way."""
+    """Sides while they are chosen, pass by pass."""
 
     codes: Int[Array, "H P"]
     rates: Float[Array, "H P"]  # dz/dt at these sides
@@ -75,7 +75,7 @@ class _Choice(eqx.Module):
 
 
 class _Silent(eqx.Module):
-    """What is above pairs at their kinks in samples of which their layer sends nothing."""
+    """Pairs without inputs, above pairs at their kinks in a layer that sends nothing."""
 
     above: Bool[Array, "H P"]  # the pairs without inputs
     feeds: Bool[Array, "H P"]  # those at their kinks, below them
@@ -85,7 +85,7 @@ class _Silent(eqx.Module):
 
 
 class _Event(eqx.Module):
-    """Where some pairs had their event, and all that was before it."""
+    """An event: the point at which some pairs had it, and all that held before it."""
 
     parameters: Parameters
     sides: LayerSides
@@ -102,7 +102,7 @@ class NetworkRule(AbstractRule):
     slots: int = eqx.field(static=True)  # of the network
 
     def start(self, parameters: Parameters) -> LayerSides:
-        """Sides at the start: the signs of z; what starts at its kink as for one layer."""
+        """Return the sides at the start: signs of z; what starts at its kink as for one layer."""
         flow, parameters = self.flow, lax.stop_gradient(parameters)
         z, near = jnp.concatenate(flow.forward(parameters, None).z), flow.near(parameters)
         codes = flow.follow(jnp.where((z > 0) & ~near, ON, OFF).astype(jnp.int8))
@@ -117,7 +117,7 @@ class NetworkRule(AbstractRule):
         )
 
     def switch(self, piece: Piece, sides: LayerSides, log: Buffer) -> tuple[LayerSides, Buffer]:
-        """New sides after the event at the end of a piece, and the log of what changed.
+        """Return the sides after the event at the end of a piece, and the log of what changed.
 
         A branch is logged as a change of the component that is H P beyond its pair's.
         """
@@ -135,7 +135,7 @@ class NetworkRule(AbstractRule):
     def _decide(
         self, parameters: Parameters, sides: LayerSides, fired: Array
     ) -> tuple[LayerSides, Bool[Array, "H P"]]:
-        """New sides, and which pairs left where the flow may not be unique."""
+        """Return the new sides, and the pairs that left where the flow may not be unique."""
         flow, frozen = self.flow, self.flow.freeze(sides)
         before = flow.pressed(parameters, frozen)
         event = _Event(parameters, sides, *before, fired, flow.near(parameters))
@@ -154,7 +154,7 @@ class NetworkRule(AbstractRule):
         return copied(new, certificate=first), branch
 
     def _new(self, event: _Event, silent: _Silent | None = None) -> LayerSides:
-        """New sides after an event."""
+        """Return the new sides after an event."""
         flow, sides, u = self.flow, event.sides, event.u
         fired, near = event.fired, event.near
         strength, slides = flow.strength(event.at.c), (sides.codes == SLIDING) & flow.leads
@@ -168,7 +168,7 @@ class NetworkRule(AbstractRule):
         return self._settled(event.parameters, codes, open_, crosses, silent)
 
     def _fed(self, event: _Event) -> LayerSides:
-        """New sides where inputs of pairs may be zero (`flowlin.engine.kinks.unfed`).
+        """Return the new sides where inputs of pairs may be zero (`flowlin.engine.kinks.unfed`).
 
         What only pairs at their kinks feed reaches z = 0 with them: the event is theirs, and it
         chooses with them. The loss is not convex there, and the choice may run in circles; then it
@@ -218,7 +218,7 @@ class NetworkRule(AbstractRule):
         set_: Array,
         silent: _Silent | None,
     ) -> LayerSides:
-        """Sides where the open pairs chose among each other, after those that are `set_`.
+        """Let the open pairs choose among each other, after the pairs that are `set_`.
 
         What others chose may push one of the latter back to where it came from: then it is one of
         those to choose.
@@ -236,7 +236,7 @@ class NetworkRule(AbstractRule):
     def _chosen(
         self, parameters: Parameters, codes: Array, open_: Array, silent: _Silent | None = None
     ) -> tuple[LayerSides, Float[Array, "H P"]]:
-        """Sides with those that the open pairs choose among each other, and dz/dt of all there.
+        """Choose the open pairs' sides among each other; return them, and dz/dt of all there.
 
         All of them slide at first; then every pair on a wrong side changes it, after
         `BLOCK_PASSES` the last one alone, until none is. Bounds depend on the layers above alone:
@@ -282,7 +282,7 @@ class NetworkRule(AbstractRule):
         count: Array,
         silent: _Silent | None,
     ) -> tuple[Int[Array, " m"], Bool[Array, " m"], Float[Array, "H P"]]:
-        """Sides that the chosen pairs want at these sides, which of them are others, and dz/dt.
+        """Return the sides that the chosen pairs want, which of them are others, and dz/dt.
 
         A pair whose range is empty (C >= 0) leaves its slide to off first and, if its z then rises,
         from there to on: sent on at once, it could revive a unit that is dead. Its range may be
@@ -324,7 +324,7 @@ class NetworkRule(AbstractRule):
     def _pushed(
         self, parameters: Parameters, codes: Array, rates: Array, silent: _Silent
     ) -> Float[Array, "H P"]:
-        """dz/dt, of pairs without inputs as those at their kinks below them push them.
+        """Return dz/dt, of pairs without inputs as those at their kinks below them push them.
 
         What leaves its slide starts at rest, and yet rises.
         """
@@ -336,14 +336,14 @@ class NetworkRule(AbstractRule):
     def _torn(
         self, parameters: Parameters, codes: Array, above: Array, feeds: Array
     ) -> Bool[Array, "H P"]:
-        """Which of the pairs `above` may slide: those that are pushed both ways."""
+        """Tell which of the pairs `above` may slide: those that are pushed both ways."""
         flow = self.flow
         tied = flow.freeze(self._sides(jnp.where(above, SLIDING, codes)))
         several = flow.by_sample(unfed.several, feeds)
         return above & several & (flow.reach(parameters, tied)[0] < 0)
 
     def _leaving(self, event: _Event, fired: Bool[Array, "H P"]) -> Float[Array, "H P"]:
-        """The ray along which pairs leave their slides together, zero for all others."""
+        """Return the ray along which pairs leave their slides together, zero for all others."""
         flow, at, u = self.flow, event.at, event.u
         margin, ray = flow.joint(event.parameters, event.sides.codes, at, u)
         alone = jnp.minimum(u, flow.bound(flow.strength(at.c)) - u)
@@ -351,13 +351,14 @@ class NetworkRule(AbstractRule):
         return jnp.where(leaves, ray, 0.0)
 
     def _holds(self, parameters: Parameters, sides: LayerSides) -> Bool[Array, ""]:
-        """Whether no two sliding pairs would rather rise together."""
+        """Tell whether no two sliding pairs would rather rise together."""
         frozen = self.flow.freeze(sides)
         at, u = self.flow.pressed(parameters, frozen)
         margin = self.flow.joint(parameters, sides.codes, at, u)[0]
         return jnp.all(margin > -self.flow.tolerances(parameters, frozen))
 
     def _sides(self, codes: Array, trouble: ArrayLike = FINE) -> LayerSides:
+        """Return the sides to these codes, with the slots of the pairs that slide."""
         codes, trouble = codes.astype(jnp.int8), jnp.asarray(trouble, jnp.int8)
         slides = (codes == SLIDING) & self.flow.leads
         never = jnp.full((), jnp.nan, self.flow.task.x.dtype)
