@@ -33,7 +33,7 @@ def walk_piece(
     inner: PyTree,
     made_jump: Any,
 ) -> Piece:
-    """One step of `solver` from t towards t1 with frozen sides, ended by the first event in it.
+    """Take one step of `solver` from t towards t1 at frozen sides, and end it at its first event.
 
     `flow` is a `GatedFlow` or a `DeepFlow`.
 
@@ -92,7 +92,7 @@ def walk_piece(
 
 
 def _first_event(curve, before, after, inside, tolerance) -> tuple[Array, Array, Array, Array]:
-    """Where the first margin ends, as a bracket in fractions of the step, and whose it is.
+    """Bracket the time at which the first margin ends, in fractions of the step, and say whose.
 
     Who fires is read off the dense output: after the second step a dead pair, which waits at its
     tolerance for ever, could be lowest. Ties are pairs that began `inside` and are at their kinks.
@@ -104,12 +104,12 @@ def _first_event(curve, before, after, inside, tolerance) -> tuple[Array, Array,
 
 
 def _points(count: int) -> np.ndarray:
-    """Chebyshev points in a step, as fractions, both ends included."""
+    """Return Chebyshev points in a step, as fractions, both ends included."""
     return (1 - np.cos(np.pi * np.linspace(0, 1, count))) / 2
 
 
 def _along(function, flow, frozen, path, t, t1, points) -> Float[Array, "n *some H P"]:
-    """A function of parameters and sides at fractions of a step, blind to derivatives."""
+    """Evaluate a function of parameters and sides at fractions of a step, without derivatives."""
     function, frozen, path, t, t1 = lax.stop_gradient((function, frozen, path, t, t1))
     times = t + (t1 - t) * jnp.asarray(points, t.dtype)
 
@@ -120,13 +120,13 @@ def _along(function, flow, frozen, path, t, t1, points) -> Float[Array, "n *some
 
 
 def _coefficients(points: np.ndarray, values: Float[Array, "n *some"]) -> Float[Array, "n *some"]:
-    """Chebyshev's, of the polynomials through values at `points`."""
+    """Return Chebyshev coefficients of the polynomials through values at `points`."""
     inverse = np.linalg.inv(chebyshev.chebvander(2 * points - 1, points.size - 1))
     return jnp.tensordot(jnp.asarray(inverse, values.dtype), values, 1)
 
 
 def _basis(at: Float[Array, "*some"], count: int) -> Float[Array, "*some n"]:
-    """The first Chebyshev polynomials, T_k(cos a) = cos(k a), at fractions of the step."""
+    """Evaluate the first Chebyshev polynomials, T_k(cos a) = cos(k a), at fractions of the step."""
     cosine = jnp.clip(2 * at - 1, -1.0, 1.0)
     angle = jnp.arctan2(jnp.sqrt((1 - cosine) * (1 + cosine)), cosine)  # quicker to compile
     degrees = with_axes(np.arange(count, dtype=angle.dtype), angle.ndim)
@@ -143,24 +143,24 @@ class _Curve(eqx.Module):
 
     @staticmethod
     def through(points: np.ndarray, values: Float[Array, "n 2 H P"]) -> "_Curve":
-        """The polynomials through values at Chebyshev points."""
+        """Return the polynomials through values at Chebyshev points."""
         return _Curve(_coefficients(points, values))
 
     def finer(
         self, points: np.ndarray, values: Float[Array, "n H P"], where: Bool[Array, "H P"]
     ) -> "_Curve":
-        """With the first of two replaced, where so said, by those through more values."""
+        """Replace the first of two, where so said, by the polynomials through more values."""
         fine = _coefficients(points, values)
         more = [(0, points.size - self.coefficients.shape[0]), (0, 0), (0, 0), (0, 0)]
         first, second = jnp.pad(self.coefficients, more).swapaxes(0, 1)
         return _Curve(jnp.stack([jnp.where(where[None], fine, first), second], axis=1))
 
     def __call__(self, at: Array) -> Float[Array, "2 H P"]:
-        """All of them, at a fraction of the step."""
+        """Return all margins at a fraction of the step."""
         return jnp.tensordot(_basis(at, self.coefficients.shape[0]), self.coefficients, 1)
 
     def first_fall(self) -> tuple[Array, Array, Array]:
-        """Whether any of them falls to zero, and fractions of the step before and after it does.
+        """Tell whether any margin falls to zero, and at which fractions before and after.
 
         Looked at on a grid, and where one turns between two of its points, at the bottom of the
         dip: a pair that grazes its kink and misses it by a hair goes another way than one that
@@ -189,7 +189,7 @@ class _Curve(eqx.Module):
         return falls | dipped, before, jnp.where(dipped, bottom, grid[fall + 1])
 
     def first_root(self, low: Array, high: Array) -> tuple[Array, Array]:
-        """Bracket of the first root of any, all positive at `low` and one not at `high`.
+        """Bracket the first root of any margin, all positive at `low` and one not at `high`.
 
         One polynomial at a time, the lowest at the end of what is left: much cheaper than looking
         at all of them in every step of the root find. Somebody else may have been first, before
@@ -222,7 +222,7 @@ class _Curve(eqx.Module):
 
 
 def _slack(margins: Array, tolerance: Array) -> Array:
-    """How far below zero each margin has to fall to count, from the margins at the start.
+    """Return how far below zero each margin has to fall to count, by the margins at the start.
 
     Zero, but for pairs within rounding of their kinks (they have just switched, or belong to a
     dead unit): those have to leave by more than rounding.
@@ -234,7 +234,7 @@ def _slack(margins: Array, tolerance: Array) -> Array:
 def _correct(
     flow, frozen, y, velocity, error, first, slack, length
 ) -> tuple[Array, Parameters, Array]:
-    """Newton's step along the flow onto the kink of the pair `first`.
+    """Take Newton's step along the flow onto the kink of the pair `first`.
 
     **Returns:** the change of time, the state there, and the uncertainty of the time.
     """
