@@ -17,20 +17,20 @@ from flowlin.events.search import Brackets, Components, Directions, first_look, 
 from flowlin.events.watch import Observer, OrderStatistic
 from flowlin.networks.kinds import AbstractNetwork
 
-# ---- How each watched function is looked at within a step.
+# ---- The plan by which each watched function is searched within a step.
 
-LEAST = 5  # points per step, both ends included, at which anything but a monotone value is looked
+LEAST = 5  # nodes per step, both ends included, of everything that is not monotone
 
 
 class Plan(NamedTuple):
     """The watches of a run, by number, in groups that are searched in the same way.
 
-    - `ends`: what is monotone, at the step's ends alone.
+    - `ends`: monotone functions, whose signs at the step's ends tell all.
     - `counted`: order statistics of polynomials, in groups of the same polynomials.
     - `exact`: polynomials that are sampled together with others.
     - `apart`: polynomials that are sampled by themselves, by the number of nodes that it takes.
-    - `calm`: what moves no faster than the run itself, see `NEAR`.
-    - `smooth`: all others.
+    - `calm`: functions that move no faster than the run itself, see `NEAR`.
+    - `smooth`: all others, which need not be smooth.
     - `points`: nodes at which `exact` and `smooth` are sampled.
     """
 
@@ -82,14 +82,14 @@ class Plan(NamedTuple):
         return [(self.points, self.exact)][: len(self.exact)] + list(self.apart.items())
 
 
-# What is calm is looked at within a step only if it came nearer to zero than so many times what it
-# changed by in this step, or would have at the speed of the one before: a look may cost as much as
-# the step, and far from its level a smooth function has no root.
+# A calm function is sampled within a step only if it came nearer to zero than so many times its
+# change in this step, or the change that it would make at the speed of the step before: sampling
+# may cost as much as the step, and far from its level a smooth function has no root.
 NEAR = 2.0
 NODES = 9  # points per part of a step, where functions that are not polynomials are searched
-# How much may be beyond what the points show: see `expansion.looked_at`.
+# How much a function may do beyond its series through the nodes: see `looked_at`.
 AT_FIRST, IN_PARTS, EXACTLY = 100.0, 16.0, 0.0
-ROUNDING = 64.0  # machine epsilons: what a value near zero may owe to rounding
+ROUNDING = 64.0  # machine epsilons of its watch's size that a value near zero may be rounding
 BATCH = 16  # polynomials that are searched together
 
 
@@ -151,7 +151,7 @@ class Step(eqx.Module):
                 values[i] = function.sampled(self.observer.network, self.path, times)  # pyright: ignore
         there = self.observer.network.with_parameters(self.end)
         values |= {i: self._statistic(i).preactivations(there) for i, *_ in plan.counted}
-        # In the run's precision, whatever that of what is watched.
+        # In the run's precision, whatever that of the user's function.
         return {i: value.astype(self.before.dtype) for i, value in values.items()}
 
     def _nodes(self, count: int) -> Array:

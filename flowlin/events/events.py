@@ -196,9 +196,9 @@ class ModeHits(AbstractEvent):
 
     `flow.events.first("mode")` are the first times, (K,). Equal modes (`modes.groups`) have one,
     since their strength is the group's. All crossings are found, but one kind: of a network that is
-    not linear, on 1,000 samples and more, a step is looked into only where a strength comes nearer
-    to its level than twice what it changes in this step, or would at the speed of the step before;
-    each look there is a pass over all samples.
+    not linear, on 1,000 samples and more, a step is searched only where a strength comes nearer
+    to its level than twice its change in this step, or at the speed of the step before; each
+    sample of a strength there is a pass over all samples of the task.
 
     Hits of several levels in one run are told apart by their names:
     `[ModeHits(modes, share=q, name=f"{q:.0%}") for q in (0.1, 0.9)]`.
@@ -261,7 +261,7 @@ def _of_full_strength(
 ) -> tuple[Array, ModeStrengths]:
     """Return levels (K,) at a share of each mode's full strength, and the strengths to compare."""
     full = modes.full_strength.astype(share.dtype)
-    # What has no strength to reach is seen to stay below the others' levels.
+    # Modes without a strength to reach stay at zero, below the others' levels.
     level = jnp.where(full > 0, share * full, jnp.max(jnp.abs(share * full)))
     seen = jnp.where((full > 0)[None], strengths.u, 0.0)
     return level, eqx.tree_at(lambda s: s.u, strengths, seen)
@@ -443,7 +443,7 @@ class UnitSwitches(AbstractEvent):
         ]
 
 
-# Names that the log of a run keeps for what it holds without being asked.
+# Names of what a run logs without being asked, which no event may have.
 LOGGED = {"gate": "a run's gates", "branch": "a run's branches"}
 
 _event = instance(AbstractEvent, "an event", "wrap a function as fl.Crossing(function)")

@@ -26,9 +26,9 @@ from flowlin.events.path import Path
 from flowlin.events.search import Brackets, Directions, Part, deepest
 from flowlin.networks.kinds import AbstractNetwork
 
-# ---- Crossings of order statistics: of how many polynomials of a row are positive.
+# ---- Crossings of one unit's order statistic: of its number of positive polynomials.
 
-PARTS = 4096  # looked at in a step and for one row at most
+PARTS = 4096  # of a step, for one unit; after so many the rest is unresolved
 
 
 def certain(first: Any, stray: Any) -> tuple[Array, Array]:
@@ -115,7 +115,7 @@ class Units(eqx.Module):
     """The first layer's units along one step, whose preactivations are polynomials in time.
 
     - `path`: its dense output, a polynomial of this `degree`; `error`: of its end, or None.
-    - `x`, `network`: inputs (P, N), and what the parameters that move are of.
+    - `x`, `network`: inputs (P, N), and the network whose parameters move along the path.
     - `ends`: (U, P), preactivations at the step's end.
     """
 
@@ -154,7 +154,7 @@ class Units(eqx.Module):
         """Return the Chebyshev coefficients of chosen units' preactivations."""
         w, b = self.coefficients(chosen)
         later = w[1:] @ self.x.T + (0.0 if b is None else b[1:, :, None])
-        # They add up to the value at the end.
+        # At the end T_k(1) = 1: the coefficients add up to the value there, which is exact.
         first = self.ends[chosen] - jnp.sum(later, axis=0)
         return jnp.concatenate([first[None], later]).astype(self.ends.dtype)
 

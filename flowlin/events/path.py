@@ -15,9 +15,9 @@ from flowlin._tools.arrays import Parameters, as_parameters, with_axes
 
 Image = TypeVar("Image")
 
-SLOTS = 8  # equal parts of a step of several pieces, each within one of them
+SLOTS = 8  # parts into which a step of several pieces is cut, so that no part holds a joint
 
-# Of diffrax's dense outputs; the library's own say theirs as `degree`.
+# Degrees in time of diffrax's dense outputs; the library's own have an attribute `degree`.
 DEGREES = {
     diffrax.LocalLinearInterpolation: 1,
     diffrax.ThirdOrderHermitePolynomialInterpolation: 3,
@@ -52,7 +52,7 @@ class Path(eqx.Module):
     @property
     def degree(self) -> int | None:
         """The degree of the parameters as a polynomial in time; None where it is not known."""
-        # The Hermite cubic comes as the bound method that takes stages.
+        # diffrax hands over the Hermite cubic as a bound method of its class.
         kind = getattr(self.interpolation_cls, "__self__", self.interpolation_cls)
         return getattr(kind, "degree", DEGREES.get(kind))
 
@@ -80,8 +80,8 @@ class Path(eqx.Module):
         """Return an affine map of the parameters as a function of time.
 
         A dense output that adds states and velocities with coefficients in time commutes with
-        the map's linear part, which is then taken of each of these once, however often the time
-        is asked for. What does not move makes the rest, the map of no parameters.
+        the map's linear part. This is applied to each of them once, for however many times.
+        Parameters that do not move make the rest: the map of zeros.
         """
         if not all(self._adds(part) for part in self.dense.values()):
             return lambda t: affine(self(t))

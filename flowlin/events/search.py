@@ -13,7 +13,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from flowlin._tools.series import looked_at
 from flowlin.record.event_log import Unresolved
 
-# ---- Walking through the parts of [0, 1] from left to right, each halved as often as it has to be.
+# ---- Parts of [0, 1] from left to right, each halved as often as its functions need.
 
 
 def deepest(dtype: DTypeLike) -> int:
@@ -146,14 +146,14 @@ class Brackets(eqx.Module):
         return self.doubts.put(full, start, end, self.marks[-1, 0])
 
 
-PARTS = 4096  # looked at in a step at most; what is then left is looked at coarsely
+PARTS = 4096  # of a step; after so many the rest is not halved any more, and is unresolved
 
 
 class Components(eqx.Module):
     """Components of the watched values that are searched side by side, along one step.
 
-    - `sample`: their values (n, C) at the nodes of a part of the step, given as two fractions,
-      where `wanted` (C,); others may be anything.
+    - `sample`: function of a part of the step, as two fractions, and of flags `wanted` (C,) that
+      returns the values (n, C) at the part's nodes; those that are not wanted may be anything.
     - `times`: the times at the nodes of a part.
     - `number`: (C,), which component of all each is.
     - `above`, `above_end`: (C,), whether positive at the step's start and end.
@@ -176,11 +176,12 @@ class Components(eqx.Module):
 class _Search(eqx.Module):
     """State of the search of one step, part by part from left to right.
 
-    - `until`: (C,), up to where each component is done.
+    - `until`: (C,), the fraction of the step up to which each component is done.
     - `above`: (C,), its side there.
-    - `since`, `least`, `bottom`: (C,), since when it has been within its error (inf: it has not,
-      -inf: nobody wants to know), the least size there, and when.
-    - `parts`: how many parts were looked at.
+    - `since`, `least`, `bottom`: (C,), the time since which it has been within its error (inf: it
+      is not; -inf: it was so from the start, or changed sign there), its least size there, and the
+      time of that.
+    - `parts`: the number of parts searched.
     """
 
     part: Part

@@ -89,10 +89,10 @@ class Watch(eqx.Module):
 
     `below` and `above` are the sides of the channel's component that the signs stand for. Two
     watches of one event with sides (-1, 0) and (0, 1) enclose a kink and share a channel; no two
-    events do, since their names differ. What is `monotone`
-    along a flow needs no look inside a step: its sign at the step's ends tells all. With
-    `touches`, a dip into the step's error that comes out on the same side counts as a pair of
-    crossings. With `from_start`, not being above at t = 0 is an event there.
+    events do, since their names differ. A function that is `monotone` along a flow is not sampled
+    inside a step: its signs at the ends tell all. With `touches`, a dip into the step's error
+    that comes out on the same side counts as a pair of crossings. With `from_start`, not being
+    above at t = 0 is an event there.
     """
 
     function: AbstractWatched
@@ -166,7 +166,7 @@ class OnTask(eqx.Module):
         return self.function(network.module, self.task)
 
 
-MANY_SAMPLES = 1000  # from which on a mode of a network that is not linear is calm
+MANY_SAMPLES = 1000  # in the task, from which on mode strengths count as slow despite of kinks
 
 
 class ModeGaps(AbstractWatched):
@@ -236,7 +236,7 @@ class Preactivations(AbstractWatched):
 
     task: Task
     width: ArrayLike | None
-    end: int = eqx.field(static=True)  # of the width that is the level: -1, 1, or 0 without one
+    end: int = eqx.field(static=True)  # level = end * width: -1, 1, or 0 without a width
     layer: int = eqx.field(static=True)
 
     @property
@@ -352,7 +352,7 @@ class OrderStatistic(AbstractOpaque):
         return sign * lax.top_k(sign * z, self.k + 1)[0][-1]
 
 
-# ---- All watched values of a network, laid end to end.
+# ---- All watched values of a network, end to end in one array.
 
 
 Found = TypeVar("Found")
@@ -376,9 +376,9 @@ class Observer(eqx.Module):
     def values(self, which: range | list[int], parameters: Parameters) -> list[Array]:
         """Return the values of some of the watches, one array for each.
 
-        What several compare with levels of their own, as several `LossBelow` do, is computed once:
-        on many samples it costs as much as half an evaluation of the gradient, and XLA does not
-        merge their loops over chunks.
+        A quantity that several watches compare with their own levels, as several `LossBelow` do, is
+        computed once: on many samples it costs as much as half an evaluation of the gradient, and
+        XLA does not merge their loops over chunks.
         """
         network = self.network.with_parameters(parameters)
         known: dict[str, Array] = {}
