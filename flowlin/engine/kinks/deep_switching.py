@@ -60,7 +60,7 @@ from flowlin.engine.kinks.sides import (
 from flowlin.record.buffer import Buffer
 
 BLOCK_PASSES = 12  # in which all wrong sides change at once, before the last one alone
-STARTS = 32  # of a choice
+STARTS = 32  # of one choice at most, each with another selection of rising pairs
 PATIENCE = 100  # passes in which a pair with an empty range has to be off before it is on
 PASSES = 300  # before a choice of sides counts as unsolved
 
@@ -78,7 +78,7 @@ class _Silent(eqx.Module):
     """Pairs without inputs, above pairs at their kinks in a layer that sends nothing."""
 
     above: Bool[Array, "H P"]  # the pairs without inputs
-    feeds: Bool[Array, "H P"]  # those at their kinks, below them
+    feeds: Bool[Array, "H P"]  # pairs at their kinks, below the former
     first: Int[Array, "H P"]  # sides that a choice begins with
     torn: Bool[Array, "H P"]  # pairs above that may slide
     ray: Float[Array, "H P"]  # along which pairs leave their slides together
@@ -99,7 +99,7 @@ class NetworkRule(AbstractRule):
     """Filippov's rule for all layers together, since all pairs at kinks push each other's z."""
 
     flow: DeepFlow
-    slots: int = eqx.field(static=True)  # of the network
+    slots: int = eqx.field(static=True)  # sliding pairs of all layers at most
 
     def start(self, parameters: Parameters) -> LayerSides:
         """Return the sides at the start: signs of z; what starts at its kink as for one layer."""
@@ -170,9 +170,9 @@ class NetworkRule(AbstractRule):
     def _fed(self, event: _Event) -> LayerSides:
         """Return the new sides where inputs of pairs may be zero (`flowlin.engine.kinks.unfed`).
 
-        What only pairs at their kinks feed reaches z = 0 with them: the event is theirs, and it
-        chooses with them. The loss is not convex there, and the choice may run in circles; then it
-        begins again where some of those that feed rise, one selection of them after another.
+        A pair that only pairs at their kinks feed reaches z = 0 with them: the event is theirs, and
+        it chooses with them. The loss is not convex there, and the choice may run in circles; it
+        then begins again where some feeding pairs rise, one selection of them after another.
         """
         flow, parameters, codes = self.flow, event.parameters, event.sides.codes
         fired, near = event.fired, event.near
@@ -205,7 +205,7 @@ class NetworkRule(AbstractRule):
             return (count == 0) | ((new.trouble == UNSOLVED) & (count < STARTS))
 
         new = lax.while_loop(unsolved, once, (event.sides, jnp.zeros((), int)))[0]
-        # What slid, and has no inputs any more, cannot.
+        # A pair that slid and has no inputs any more cannot slide.
         idle = flow.unfed(new.codes) & (new.codes == SLIDING)
         codes = flow.follow(jnp.where(idle, OFF, new.codes).astype(jnp.int8))
         return self._sides(codes, new.trouble)
@@ -250,14 +250,14 @@ class NetworkRule(AbstractRule):
             given = open_ | (follow & (silent.first != SLIDING))
             base = jnp.where(given, silent.first, base)
         base = self.flow.follow(base.astype(jnp.int8))
-        # At their kinks, or the little that a pair's h adds counts where the loss is rounding.
+        # With z = 0 exactly: else the rest of a pair's h counts where the loss is all rounding.
         parameters, _ = self.flow.settle(parameters, self.flow.freeze(self._sides(base)))
 
         def once(choice: _Choice) -> _Choice:
             side, moved, rates = self._turned(
                 parameters, choice.codes, chosen, choice.count, silent
             )
-            # The last one is of the highest layer: what it does to the bounds below is then done.
+            # The last one is of the highest layer: bounds below depend on it, none above does.
             last = jnp.arange(moved.size) == moved.size - 1 - jnp.argmax(moved[::-1])
             stays = moved & ~last & (choice.count >= BLOCK_PASSES)
             side = jnp.where(stays, take(choice.codes, chosen), side)

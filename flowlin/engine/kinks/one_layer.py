@@ -226,7 +226,7 @@ def by_unit(matrices: Float[Array, "H n m"], vectors: Float[Array, "H m"]) -> Fl
     return jnp.einsum("hnm,hm->hn", matrices, vectors, precision="highest")
 
 
-# ---- Which sides the units of one hidden layer take up at an event: Filippov's rule.
+# ---- Sides of the units of one hidden layer after an event: Filippov's rule.
 
 
 class Situation(eqx.Module):
@@ -327,7 +327,7 @@ class UnitRule(AbstractRule):
     """Filippov's rule, unit by unit: one hidden layer, whose units do not push each other's z."""
 
     flow: GatedFlow
-    slots: int = eqx.field(static=True)  # of one unit
+    slots: int = eqx.field(static=True)  # sliding pairs of one unit at most
     loop: str = eqx.field(static=True)  # kind of loops, see `flowlin._tools.numerics`
 
     def start(self, parameters: Parameters) -> Sides:
@@ -358,8 +358,7 @@ class UnitRule(AbstractRule):
         return sides, log
 
 
-# ---- The gates of one hidden layer with the fractions of its sliding pairs, and what each unit
-# does.
+# ---- Gates of one hidden layer with the fractions of its sliding pairs; each unit's dissipation.
 #
 # A pair that slides is on for the share $u / |C|$ of its gate's range, which Filippov's rule above
 # fixes. With these gates the exact flow is the flow of a gated linear network whose gates depend on

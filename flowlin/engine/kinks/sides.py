@@ -16,7 +16,7 @@ from flowlin._tools.numerics import pseudo_inverse, rounding_in
 from flowlin.record.buffer import Buffer
 
 OFF, SLIDING, ON = -1, 0, 1
-# What can go wrong at an event.
+# Failures at an event: none, too few slots, no sides found.
 FINE, NO_SLOTS, UNSOLVED = 0, 1, 2
 
 
@@ -47,11 +47,11 @@ class Hyperplanes(eqx.Module):
         gram = still @ still.T
         square = jnp.diagonal(gram)
         ratio = gram / jnp.where(square > 0, square, 1.0)[:, None]  # of k to i: row i, column k
-        off = lax.map(  # row by row, for memory's sake
+        off = lax.map(  # row by row: all at once would take P x P x N numbers
             lambda row: jnp.max(jnp.abs(still - row[0][:, None] * row[1][None]), axis=-1),
             (ratio, still),
         )
-        # 64 ulps: exact copies and multiples, as rounding leaves them.
+        # Within 64 ulps: exact copies and multiples, as rounding leaves them, and nothing else.
         close = off <= 64 * jnp.finfo(x.dtype).eps * jnp.sqrt(square)[None]
         parallel = close & (square > 0)[:, None] & (square > 0)[None]
         if share == "ray":
@@ -174,7 +174,7 @@ def held(x: Float[Array, "m N"]) -> tuple[Float[Array, "m N"], Float[Array, "N N
 
 # ---- Sides of the pairs of all layers, and the equations of those that slide, in slots.
 
-FEW = 16  # pairs that slide at once
+FEW = 16  # slots of the smallest system that is solved
 
 
 class LayerSides(eqx.Module):
@@ -304,7 +304,8 @@ def box_qp(
         def refined(u):
             return u + jax.scipy.linalg.cho_solve(factor, jnp.where(free, q - k @ u, 0.0))
 
-        u = refined(refined(fixed))  # the first time leaves the ridge's share
+        # The first solve errs by the ridge; the second one corrects for it.
+        u = refined(refined(fixed))
         return u, q - k @ u
 
     def body(state):
@@ -326,7 +327,7 @@ def box_qp(
     return u, settled
 
 
-# ---- What an exact walk needs to know of the sides.
+# ---- The interface between an exact walk and the rule that chooses sides.
 
 
 class Piece(eqx.Module):

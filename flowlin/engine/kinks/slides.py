@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-FADES = 0.95  # what a step leaves of the damping that is no longer shown to be needed
+FADES = 0.95  # factor per step of damping that no Rayleigh quotient shows to be needed
 
 
 class Slides(eqx.Module):
@@ -115,7 +115,7 @@ def after(
     pairs = now.pairs & (jnp.abs(z) < h * now.own * jnp.abs(ungated))
     delta = jnp.where(now.old, now.mean - now.predicted, 0.0)
     quotient = _ratio(jnp.sum(delta * moved, axis=0), jnp.sum(now.own * delta**2, axis=0))
-    trace = jnp.sum(now.pairs, axis=0, dtype=quotient.dtype)  # a bound
+    trace = jnp.sum(now.pairs, axis=0, dtype=quotient.dtype)  # bounds the eigenvalue
     shown = jnp.clip(quotient, 1.0, jnp.maximum(trace, 1.0))
     coupling = jnp.maximum(shown, 1 + FADES * (before.coupling - 1))
     return Slides(

@@ -132,7 +132,7 @@ def joint(
     Loss and pressure along y >= 0 are $\ell(y) - u \cdot y$, which is piecewise linear. Its least
     slope between two of the units is along one of them (`alone`), or where a unit above, pushed
     both ways, stays at its kink: $y \propto (|W_{kj}|, |W_{ki}|)$. Of more than three units in one
-    sample the first three are looked at, and of several layers above only the first one's kinks.
+    sample the first three are compared, and of several layers above only the first one's kinks.
 
     **Returns:** $\ell - u \cdot y$ at the lowest such y, whose largest entry is one, for the two
     units it belongs to, else infinity; and y, else zero.

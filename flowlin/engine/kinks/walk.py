@@ -124,8 +124,8 @@ class ExactWalk(Forwarding[WalkState]):
     them. The error reported is the largest of the steps **tried**, each of which aims at the
     step's end: pieces are as short as the events are dense, and their own errors would tell the
     controller to take steps that are too long for the flow in between. It is raised where that
-    is needed for the next step to end within its pieces; `allowed` says what the controller makes
-    of it.
+    is needed for the next step to end within its pieces; `allowed` is the scale by which the
+    controller judges it.
     """
 
     solver: Explicit
@@ -162,7 +162,7 @@ class ExactWalk(Forwarding[WalkState]):
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         """Walk from t0 to t1."""
         del args
-        # Compiled by itself, as far as tracing goes: diffrax traces a step three times.
+        # Under its own jit, which caches the trace: diffrax traces a step three times.
         return self._walked(terms, jnp.asarray(t0), jnp.asarray(t1), y0, solver_state, made_jump)
 
     @eqx.filter_jit

@@ -18,8 +18,8 @@ from flowlin.engine.solvers.wrapped import (
     Explicit,
 )
 
-CHECKS = 6  # least number of points per step, both ends included, through which margins are put
-GRID = np.linspace(0.0, 1.0, 11)  # where signs and turns are looked at
+CHECKS = 6  # points per step at least, both ends included, that margins are interpolated at
+GRID = np.linspace(0.0, 1.0, 11)  # fractions of a step at which signs and slopes are compared
 
 
 def walk_piece(
@@ -42,7 +42,7 @@ def walk_piece(
     the flow; the correction also carries the derivative of the event's time.
     """
 
-    # The first stage, which the steps tried from here share.
+    # The first stage is the same for the step to t1 and for the one to the event.
     velocity = solver.first(terms, t, y, frozen, inner, made_jump)
 
     def step(end):
@@ -94,8 +94,9 @@ def walk_piece(
 def _first_event(curve, before, after, inside, tolerance) -> tuple[Array, Array, Array, Array]:
     """Bracket the time at which the first margin ends, in fractions of the step, and say whose.
 
-    Who fires is read off the dense output: after the second step a dead pair, which waits at its
-    tolerance for ever, could be lowest. Ties are pairs that began `inside` and are at their kinks.
+    The pair that fires is read off the dense output: after the second step a dead pair, which waits
+    at its tolerance for ever, could be lowest. Ties are pairs that began `inside` and are at their
+    kinks.
     """
     low, high = lax.stop_gradient(curve.first_root(before, after))
     there = curve(high)
@@ -149,7 +150,7 @@ class _Curve(eqx.Module):
     def finer(
         self, points: np.ndarray, values: Float[Array, "n H P"], where: Bool[Array, "H P"]
     ) -> "_Curve":
-        """Replace the first of two, where so said, by the polynomials through more values."""
+        """Replace the first of two margins, at pairs `where`, by those through more values."""
         fine = _coefficients(points, values)
         more = [(0, points.size - self.coefficients.shape[0]), (0, 0), (0, 0), (0, 0)]
         first, second = jnp.pad(self.coefficients, more).swapaxes(0, 1)
@@ -162,9 +163,9 @@ class _Curve(eqx.Module):
     def first_fall(self) -> tuple[Array, Array, Array]:
         """Tell whether any margin falls to zero, and at which fractions before and after.
 
-        Looked at on a grid, and where one turns between two of its points, at the bottom of the
-        dip: a pair that grazes its kink and misses it by a hair goes another way than one that
-        meets it.
+        Margins are evaluated on a grid, and where one turns between two of its points, at the
+        bottom of the dip: a pair that grazes its kink and misses it by a hair goes another way
+        than one that meets it.
         """
         flat = self.coefficients.reshape(self.coefficients.shape[0], -1)
         all_, s = np.eye(flat.shape[0]), 2 * GRID - 1
@@ -191,8 +192,8 @@ class _Curve(eqx.Module):
     def first_root(self, low: Array, high: Array) -> tuple[Array, Array]:
         """Bracket the first root of any margin, all positive at `low` and one not at `high`.
 
-        One polynomial at a time, the lowest at the end of what is left: much cheaper than looking
-        at all of them in every step of the root find. Somebody else may have been first, before
+        One polynomial at a time, the lowest at the end of what is left: much cheaper than to
+        evaluate all of them in every step of the root find. Another one may have been first, before
         the bracket found. Every round but the last leaves one root less before it, so there are no
         more rounds than roots, and none where the bracket is down to rounding.
         """
@@ -242,7 +243,7 @@ def _correct(
     slides = jnp.any(jnp.any(first, axis=0) & (frozen.codes == SLIDING))
 
     def margin(y):
-        # Of a pair on a side, |z|, without solving for those that slide.
+        # The margin of a pair on a side is |z|, which takes no solve for the sliding pairs.
         return lax.cond(
             slides,
             lambda y: jnp.sum(jnp.where(first, flow.margins(y, frozen) + slack, 0.0)),
@@ -257,7 +258,7 @@ def _correct(
     value, (slope, off) = jax.vmap(along, out_axes=(None, 0))(ways)
     slope = lax.stop_gradient(jnp.where(slope < 0, slope, -jnp.inf))
     fixed = lax.stop_gradient(value)
-    # A tangential event could send Newton far off.
+    # Clipped, since at a tangential event the slope is near zero and Newton's step far too long.
     shift = jnp.clip(-fixed / slope, -1e-2 * length, 1e-2 * length) - (value - fixed) / slope
     y = jax.tree.map(lambda a, v: a + shift * v, y, velocity)
     return shift, y, jnp.abs(off / slope)
