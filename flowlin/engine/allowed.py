@@ -42,9 +42,9 @@ from flowlin.training.problem import Problem
 Owners = tuple[tuple[str, int | None], ...]
 
 STEPS = 10.0  # changes of a unit in a step, against which errors count where it has grown
-GROWN = 100.0  # times its start
-FLOOR = 1e-12  # of its start, for units that vanish
-ROUNDINGS = 64.0
+GROWN = 100.0  # times a unit's start, from which on it counts by what it moves
+FLOOR = 1e-12  # of a unit's start: the least size of units that vanish
+ROUNDINGS = 64.0  # of a unit's size, below which no step is short enough
 
 
 class AbstractAllowed(eqx.Module):
@@ -238,7 +238,7 @@ class Scaled(diffrax.AbstractAdaptiveStepSizeController):
     def adapt_step_size(self, t0, t1, y0, y1_candidate, args, y_error, error_order, state):  # pyright: ignore
         """Choose the next step as diffrax does, by ratios of errors to what is allowed."""
         fine = jnp.all(jnp.stack([jnp.all(jnp.isfinite(a)) for a in jax.tree.leaves(y1_candidate)]))
-        # Beyond where the field is defined.
+        # A stage outside of the field's domain: the error is NaN, its scale shall not be.
         y1 = jax.tree.map(lambda a, b: jnp.where(fine, b, a), y0, y1_candidate)
         ratios = jax.tree.map(jnp.divide, y_error, self.allowed(y0, y1))
         none = jax.tree.map(jnp.zeros_like, y0)

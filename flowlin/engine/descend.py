@@ -142,8 +142,8 @@ class State(eqx.Module):
     doubts: Unresolved
     end: Array  # time of the first terminating event, else inf
     step: Array
-    looked: Array  # the step of the last look
-    finite: Array  # whether the loss was, at all looks
+    looked: Array  # the step at which values were last compared
+    finite: Array  # whether the loss was finite at all rows
     order: Array  # the epoch's order of the samples, for mini-batches
     gates: tuple[Gates, ...] = ()  # one for each length of windows
 
@@ -152,11 +152,11 @@ class Stops(eqx.Module):
     """The steps at which a descent stops for a row, from the step where it stands.
 
     - `at`: (R + 1,), ascending; the first is where it stands.
-    - `looks`: (R,), whether it is looked at there; else the run only pauses.
-    - `count`: how many of the R there are; the others fill the array.
-    - `longest`: the most steps from one to the next, for loops of fixed length, which alone have
-      derivatives in reverse; None for as many as there are.
-    - `even`: whether all are as many.
+    - `looks`: (R,), whether a row is saved there; else the run only pauses.
+    - `count`: the number of stops; other entries only fill the array.
+    - `longest`: the most steps from one stop to the next, for loops of fixed length, which alone
+      have derivatives in reverse; None for loops of any length.
+    - `even`: whether all stretches are as long.
     """
 
     at: Int[Array | np.ndarray, " R_and_1"]
@@ -364,7 +364,7 @@ class Descent(eqx.Module):
                     state = self.unless_ended(state, looked)
                 return state, at_stop(seen, state, k)
 
-            # It may cost as much as many steps, so not where the run only pauses.
+            # A row may cost as much as many steps, so a mere pause saves none.
             looks = jnp.asarray(stops.looks)[k]
             state, seen = lax.cond(looks, look, lambda *same: same, state, seen)
             return state, (found, seen)

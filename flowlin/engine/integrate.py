@@ -83,11 +83,11 @@ class Run(AbstractRun):
     """A run of gradient flow, so that it can be compiled and attempted again.
 
     - `problem`, `method`: what is solved, and how.
-    - `watches`, `observe`: what is looked at, in every step and at the saved times.
+    - `watches`, `observe`: functions evaluated in every step, and at the saved times.
     - `t1`, `ts`: the end, and the times to save; None saves both ends.
     - `capacity`: of the logs.
-    - `reference`: what travels with the trajectory.
-    - `turned`: the same in the coordinates of its modes, where that is what is solved.
+    - `reference`: facts of the run that travel with the trajectory.
+    - `turned`: the problem in its modes' coordinates, where it is solved in these.
     """
 
     problem: Problem
@@ -242,7 +242,8 @@ class Run(AbstractRun):
         ahead, inner = method.steps(problem).init(
             term, t, self.t1, parameters, None, None, solver.func, solver.error_order(term)
         )
-        ahead = jnp.maximum(ahead, t + 2 * shortest(t))  # diffrax knows no time but 0 to begin at
+        # diffrax chooses the first step without regard to t, beside which it may vanish.
+        ahead = jnp.maximum(ahead, t + 2 * shortest(t))
         state = solver.init(term, t, jnp.minimum(ahead, self.t1), parameters, None)
         none = {name: jnp.zeros((), int) for name in COUNTS}
         start = Continuation(
@@ -253,7 +254,7 @@ class Run(AbstractRun):
             none | begun(self.method.solver, state),
             self.method.objective.value(self.at(parameters)),
         )
-        # Of the types that come out of a solve, so that what goes on compiles no more.
+        # Types as they come out of a solve, so that a later part runs the same program.
         return jax.tree.map(lambda a: jnp.asarray(a) if eqx.is_array_like(a) else a, start)
 
     def ahead(
@@ -391,10 +392,10 @@ class Run(AbstractRun):
     ) -> tuple[Array, Any]:
         """Return saved times and rows, and the end where it is saved; inf where none is due."""
         if self.ts is None:
-            # A look may cost as much as many steps, and at a pause nobody wants it.
+            # A row may cost as much as many steps, and at a pause it is not saved.
             last = _unless(paused, lambda: self.save(found.end, found.final, None))
             return _put((ts, rows), (found.end, last), jnp.asarray(len(ts)))
-        # Rows beyond those that were still to come only fill the array.
+        # `_after` filled the array up with t1: those rows are not due.
         ts = jnp.where(jnp.arange(len(ts)) < _due(self.ts, start.t), ts, jnp.inf)
         if not any(watch.terminate for watch in self.watches):
             return ts, rows

@@ -33,7 +33,7 @@ from flowlin.training.objective import AbstractObjective, Modified
 from flowlin.training.problem import Problem
 from flowlin.training.rules import GradientField, objective
 
-# Solvers that ask nothing of the state but that it is a tree of arrays.
+# Solvers for which any tree of arrays is a state, one flat vector too.
 OWN = (diffrax.Bosh3, diffrax.Tsit5, diffrax.Dopri8, RKC, RecycledBDF)
 
 
@@ -80,7 +80,7 @@ def chosen_tolerances(
 class Method(eqx.Module):
     """The way to solve a problem.
 
-    - `kinks`: the policy for kinks; `objective`: what is descended.
+    - `kinks`: the policy for kinks; `objective`: the function that is descended.
     - `solver`, `controller`: diffrax's, as yet without the library's wrappings.
     - `by_unit`: whether the controller's `rtol` counts against hidden units and its `atol` for
       nothing, see `flowlin.engine.allowed`; else both count against single numbers.
@@ -131,7 +131,7 @@ class Method(eqx.Module):
         """Return the controller that chooses the steps."""
         if not self.by_unit:
             return self.controller
-        # What goes on across kinks has them no longer one by one.
+        # A solver that takes over across kinks averages none: it gets a control without memory.
         gains = self.kinks.gains if isinstance(self.solver, AveragedGates) else PLAIN
         return Scaled.of(problem, self.controller.rtol, self.kinks.growing, gains)
 

@@ -129,7 +129,7 @@ class Dense(eqx.Module):
 
 
 GROUPS = (("input", -1), ("output", -2))  # columns and rows, as `AbstractModel.owners` says it
-MOST = 1024  # inputs, whose correlations are a matrix
+MOST = 1024  # inputs: their correlations are held as a matrix
 NOISE = 64.0  # roundings of the largest number, below which correlations are zero
 
 
@@ -178,7 +178,7 @@ def _is_tiny(network: LinearNetwork, task: Task) -> bool:
     """Tell whether the weights are below about the root of a rounding of what they come to."""
     largest = max(float(np.max(np.abs(np.asarray(w)))) for w in network.weights)
     biased, c = network.biases[0] is not None, float(network.bias_strength)
-    if largest > 1e-2 or (biased and c == 0):  # without a look at the task
+    if largest > 1e-2 or (biased and c == 0):  # most networks: spares the pass over the task
         return False
     inputs, targets = (np.mean(np.asarray(a, float) ** 2) for a in (task.x, task.y))
     if not 0 < inputs < LARGEST or not targets < LARGEST or c > LARGEST:

@@ -17,7 +17,7 @@ Observe = Mapping[str, Callable[..., Any] | Modes]
 
 
 class _Said:
-    """Words for messages, which are no part of what is compiled: all of them count as equal."""
+    """Names for messages, all equal to each other, so that other names compile no other program."""
 
     def __init__(self, words: dict[str, str]):
         self.words = words

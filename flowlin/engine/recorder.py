@@ -26,7 +26,7 @@ from flowlin.events.watch import AbstractWatched, Observer
 from flowlin.record.buffer import Buffer
 from flowlin.record.event_log import Channel, EventLog, Unresolved
 
-NOISE = 4.0  # times the step's error: what is smaller than that throughout a step is rounding
+NOISE = 4.0  # times the step's error: a value smaller than this all step long is noise
 
 
 def event_log(
@@ -128,7 +128,7 @@ class Recorder(Wrapped[RecorderState]):
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         """Take one step of the inner solver, then log the events in it."""
-        # Compiled by itself, as far as tracing goes: diffrax traces a step three times.
+        # Under its own jit, which caches the trace: diffrax traces a step three times.
         t0, t1 = jnp.asarray(t0), jnp.asarray(t1)
         return self._recorded(terms, t0, t1, y0, args, solver_state, made_jump)
 
@@ -203,7 +203,7 @@ class Recorder(Wrapped[RecorderState]):
         def find(watched: AbstractWatched, k: Array) -> tuple[Array, Array]:
             network = self.observer.network
             value = _in(network.dtype, watched.along(network, still, k))
-            # Every place that calls it is compiled anew: as few as possible.
+            # XLA compiles `value` at every place that calls it: one loop for all four times.
             known = lax.map(value, jnp.stack([low, high, *ends]))
             bracket = bracketed_root(value, low, high, rising > 0, tolerance, known[:2])
             middle = lax.stop_gradient((bracket[0] + bracket[1]) / 2)
@@ -219,7 +219,7 @@ class Recorder(Wrapped[RecorderState]):
                 there = lax.stop_gradient(jax.tree.map(jnp.add, y1, error))
                 later = watched.component(network.with_parameters(there), k).astype(g.dtype)
                 off = jnp.abs(later - known[3])
-                # A value that all step long is not known to differ from zero crosses any time.
+                # A value that is within its error all step long may cross at any time.
                 noise = jnp.max(jnp.abs(known[2:])) <= NOISE * (off + rounding * watched.scale)
                 shift = jnp.where(noise, jnp.inf, off / jnp.abs(slope))
             width = bracket[1] - bracket[0]

@@ -12,7 +12,8 @@ from flowlin.record.trajectory import Continuation, Reference, Trajectory
 from flowlin.tasks.task import Task
 from flowlin.training.objective import AbstractObjective
 
-# No limit, and none that is compiled: nothing is reserved for steps that only go forwards.
+# No limit on tried steps. As a constant it compiles no other program, and forward steps reserve
+# no memory for it.
 ROOM = 2**30
 
 Driven = TypeVar("Driven", bound="AbstractRun")
@@ -36,7 +37,7 @@ class AbstractRun(eqx.Module):
     """A run that can be driven from pause to pause: a flow, or a descent.
 
     - `capacity`: of its logs.
-    - `reference`: what travels with the trajectory.
+    - `reference`: facts of the run that travel with the trajectory.
     """
 
     capacity: eqx.AbstractVar[int]
@@ -82,7 +83,7 @@ class AbstractRun(eqx.Module):
     @property
     @abc.abstractmethod
     def anonymous(self) -> "AbstractRun":
-        """The same run without what must not be compiled: whose it is, and how long."""
+        """The same run without names and reference, which must not be compiled."""
 
     @property
     @abc.abstractmethod

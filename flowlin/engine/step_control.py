@@ -21,7 +21,7 @@ from flowlin.engine.solvers.wrapped import (
     is_explicit,
 )
 
-SHORTEST = 16  # roundings of the time
+SHORTEST = 16  # roundings of the time: a shorter step would hardly move it
 
 
 def shortest(t: Any) -> Array:
@@ -46,7 +46,7 @@ class PausingState(eqx.Module):
 
     - `inner`: the wrapped controller's state.
     - `attempts`, `accepted`: steps since the last pause.
-    - `spent`: evaluations in them, as far as steps tell.
+    - `spent`: evaluations in these steps, where the solver counts them.
     - `ahead`: where the next step would end if the run did not end before.
     """
 
@@ -128,7 +128,7 @@ class Pausing(diffrax.AbstractAdaptiveStepSizeController[PausingState, None]):
         attempts = state.attempts + 1
         accepted = state.accepted + jnp.where(keep, 1, 0).astype(jnp.int32)
         tired = (keep & (accepted >= self.budget)) | (attempts >= self.attempts)
-        # One that ends nowhere (its error was NaN) would be tried for ever.
+        # A step without a length (its error was NaN) would be tried for ever.
         stuck = ~(ahead - t_next > shortest(t_next)) & (result == diffrax.RESULTS.successful)
         result = diffrax.RESULTS.where(stuck, diffrax.RESULTS.dt_min_reached, result)
         fine = result == diffrax.RESULTS.successful
@@ -143,9 +143,9 @@ class Pausing(diffrax.AbstractAdaptiveStepSizeController[PausingState, None]):
         )
 
 
-# ---- How many evaluations of the vector field a run takes, those of rejected steps included.
+# ---- Counts of a run's evaluations of the vector field, those of rejected steps included.
 
-FIRST_STEP = 2  # for choosing its length
+FIRST_STEP = 2  # evaluations by which diffrax chooses the first step's length
 
 
 class Counting(Wrapped[Any]):
@@ -190,7 +190,7 @@ def begun(solver: diffrax.AbstractSolver, state: PyTree) -> dict[str, Array]:
         return {"evaluations": jnp.asarray(FIRST_STEP + counted(state), int)}
     if per_step(solver) is None:
         return {}
-    # A method whose last stage is the next step's first one begins without it.
+    # With "first same as last", each step counts one stage less; the first one takes it, too.
     tableau: Any = getattr(solver, "tableau", None)
     first = 1 if tableau is None else tableau.fsal
     return {"evaluations": jnp.asarray(FIRST_STEP + first, int)}
