@@ -427,7 +427,7 @@ def updated(
 ) -> tuple[Any, Any]:
     """Return updates and the new state of an optimiser, which may ask for the descended value.
 
-    Where it does not, the compiled program has no value in it.
+    Where it does not ask, the compiled program computes no value.
     """
     extra = {"value": descended(parameters), "grad": gradient, "value_fn": descended}
     asked = optax.with_extra_args_support(optimiser)

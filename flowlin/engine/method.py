@@ -200,8 +200,8 @@ def chosen_method(
 def _is_flat(problem: Problem, kinks: AbstractKinks, solver: diffrax.AbstractSolver) -> bool:
     """Tell whether the state may be one vector: where nobody but the library sees it, in whole.
 
-    Not with solvers or controllers of the user's, which may look at its parts, nor with arrays
-    that are split among devices; the rule of deep walks and other models go by trees, too.
+    It is a tree for the user's own solvers and controllers, which may look at its parts, for arrays
+    that are split among devices, for walks of several layers, and for any other Equinox module.
     """
     network = problem.network
     deep = kinks.walks and len(network.hidden) > 1

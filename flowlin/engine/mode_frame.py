@@ -136,7 +136,7 @@ NOISE = 64.0  # roundings of the largest number, below which correlations are ze
 def turned(problem: Problem, method: Method) -> Turned | None:
     r"""Return the problem in its modes' coordinates, where rounding would hide some; else None.
 
-    That is for a linear network of two layers without an output bias, of which all moves, under
+    This holds for a linear network of two layers without an output bias, all of which moves, under
     the squared error, on a task whose inputs couple no modes, from weights below
     $\sqrt\epsilon$ of what they come to: a mode is then less than a rounding of the product. Not
     with implicit solvers or with an `atol`, nor for more than 1024 inputs, nor under `jit` and
@@ -198,7 +198,7 @@ def _turned(
 def _statistics(task: Task, loss: SquaredError) -> Statistics:
     """Return the statistics of a task in the frame, without the rounding of its correlations.
 
-    What couples modes by a rounding would be noise for those that are smaller than one.
+    Correlations of the size of a rounding would drive modes that are smaller than one.
     """
 
     def regression(rows: PyTree) -> tuple[Array, Array, Array | None]:

@@ -151,7 +151,7 @@ FIRST_STEP = 2  # evaluations by which diffrax chooses the first step's length
 class Counting(Wrapped[Any]):
     """A solver whose steps hand over, with their error, how many evaluations they took.
 
-    For solvers whose steps differ in that; they count in their state.
+    It serves solvers whose steps take different numbers, and which count them in their state.
     """
 
     solver: diffrax.AbstractSolver

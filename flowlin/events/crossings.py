@@ -47,7 +47,7 @@ class Plan(NamedTuple):
         """Plan how steps like `path` are searched.
 
         A polynomial of degree k in the parameters is one of degree k p in time where the dense
-        output has degree p, so k p + 1 nodes tell all of it.
+        output has degree p, so k p + 1 nodes determine it.
         """
         ends, exact, calm, smooth, points = [], [], [], [], LEAST
         groups: dict[tuple[int, int], list[int]] = {}
@@ -136,7 +136,7 @@ class Step(eqx.Module):
     def _sampled(self, plan: Plan) -> dict[int, Array]:
         """Return values (n - 1, c) by watch, at all nodes but the first.
 
-        For a group of order statistics under its first one, the preactivations (H, P) at the end.
+        A group of order statistics has the preactivations (H, P) at the end, under its first watch.
         """
         watches, which = self.observer.watches, plan.together
         times = self._nodes(plan.points)

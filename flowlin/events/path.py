@@ -59,8 +59,8 @@ class Path(eqx.Module):
     def times(self, fractions: ArrayLike) -> Any:
         """Return the times at fractions (n,) of the step's *parts*.
 
-        Where the step is a chain of pieces, whose joints are kinks, these are spread so that
-        each multiple of an eighth lies within one piece or at a joint.
+        Where the step is a chain of pieces, whose joints are kinks, times are spread so that each
+        eighth of the fractions lies within one piece, with joints at its ends.
         """
         if "pieces" not in self.dense:
             return self.t0 + (self.t1 - self.t0) * fractions

@@ -170,7 +170,10 @@ class DeepFlow(eqx.Module):
     ) -> tuple[Bool[Array, "H P"], Float[Array, "H P"]]:
         """Find pairs that alone feed a sliding pair which shares its kink with pairs of C > 0.
 
-        They turn when it leaves: the flow may then not be unique (`unfed.shared`).
+        Pairs of C > 0 turn when the sliding one leaves: the flow may then not be unique
+        (`unfed.shared`).
+
+        **Returns:** flags of the pairs that feed, and the largest such C.
         """
         strength = self.strength(self.pressed(parameters, self.freeze(sides))[0].c)
         codes = self.split(sides.codes)
@@ -341,7 +344,7 @@ class DeepFlow(eqx.Module):
     ) -> Float[Array, "H P"]:
         """Return dz/dt of unfed pairs where pairs below leave their kinks at the rates `rising`.
 
-        Zero for pairs that are fed, those below which none rises, and where it is rounding.
+        It is zero for fed pairs, for pairs below which none rises, and where it is rounding.
         """
         weights = self.whole(parameters)[0]
         return jnp.concatenate(unfed.push(weights, self.split(unfed_), self.split(rising)))

@@ -220,8 +220,8 @@ class NetworkRule(AbstractRule):
     ) -> LayerSides:
         """Let the open pairs choose among each other, after the pairs that are `set_`.
 
-        What others chose may push one of the latter back to where it came from: then it is one of
-        those to choose.
+        The sides chosen may push one of the latter back to where it came from: then it is opened,
+        too, and all choose again.
         """
 
         def once(state):
@@ -282,13 +282,13 @@ class NetworkRule(AbstractRule):
         count: Array,
         silent: _Silent | None,
     ) -> tuple[Int[Array, " m"], Bool[Array, " m"], Float[Array, "H P"]]:
-        """Return the sides that the chosen pairs want, which of them are others, and dz/dt.
+        """Return the sides that the chosen pairs want, flags of changes, and dz/dt of all pairs.
 
         A pair whose range is empty (C >= 0) leaves its slide to off first and, if its z then rises,
         from there to on: sent on at once, it could revive a unit that is dead. Its range may be
         empty while it slides, and not while it is off: after `PATIENCE` passes it may go on.
 
-        Where none is another, those at an end of their ranges get the side of that end.
+        Where no side changes, pairs at an end of their ranges get the side of that end.
         """
         flow, slack = self.flow, rounding_in(self.flow.task.x.dtype).slack
         free = flow.run(parameters, flow.gates(codes))
@@ -324,9 +324,9 @@ class NetworkRule(AbstractRule):
     def _pushed(
         self, parameters: Parameters, codes: Array, rates: Array, silent: _Silent
     ) -> Float[Array, "H P"]:
-        """Return dz/dt, of pairs without inputs as those at their kinks below them push them.
+        """Return dz/dt, where pairs without inputs move as pairs below leave their kinks.
 
-        What leaves its slide starts at rest, and yet rises.
+        A pair that leaves its slide starts at rest: it counts as rising at a tiny rate.
         """
         above, least = silent.above, jnp.sqrt(jnp.finfo(rates.dtype).tiny)
         rising = jnp.where(silent.ray > 0, least * silent.ray, jnp.maximum(rates, least))

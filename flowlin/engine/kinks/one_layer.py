@@ -183,8 +183,8 @@ class GatedFlow(eqx.Module):
     def margins(self, parameters: Parameters, frozen: Frozen) -> Float[Array, "2 H P"]:
         """Return each kink's distance from an event, in two smooth functions of the parameters.
 
-        |z| and one; for a sliding kink u and its distance from its bound. Both are one for
-        samples that follow another's.
+        These are |z| and one; for a sliding kink u and its distance from its bound. Both are one
+        for samples that follow another's kink.
         """
         forces = self.forces(parameters, frozen.gates)
         u, bound = self.fractions(forces, frozen)

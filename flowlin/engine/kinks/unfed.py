@@ -65,9 +65,9 @@ def alone(
     gates: Layers,
     error: Float[Array, "N_out P"],
 ) -> Layers:
-    """Return C, of units in a layer that sends nothing for a sample as if each rose by itself.
+    """Return C; where a layer sends nothing for a sample, each unit's as if it rose by itself.
 
-    What a unit then feeds is the same for all samples but for its size.
+    Units above are then on or off by the signs of the weights alone, whatever the sample.
     """
     found = list(c)
     for k, gate in enumerate(gates[:-1]):

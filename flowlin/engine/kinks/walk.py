@@ -46,7 +46,7 @@ def rule_for(problem: Problem, slots: int, loop: str) -> AbstractRule:
 class Pieces(eqx.Module):
     """The pieces of one step, stacked; starts beyond the last are inf.
 
-    Untyped, since inside a loop equinox wraps the buffers' leaves.
+    Fields are untyped, since inside a loop Equinox wraps the buffers' leaves.
     """
 
     starts: Any
