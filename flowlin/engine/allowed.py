@@ -42,13 +42,13 @@ from flowlin.training.problem import Problem
 Owners = tuple[tuple[str, int | None], ...]
 
 STEPS = 10.0  # changes of a unit in a step, against which errors count where it has grown
-GROWN = 100.0  # times its start
-FLOOR = 1e-12  # of its start, for units that vanish
-ROUNDINGS = 64.0
+GROWN = 100.0  # times a unit's start, from which on it counts by what it moves
+FLOOR = 1e-12  # of a unit's start: the least size of units that vanish
+ROUNDINGS = 64.0  # of a unit's size, below which no step is short enough
 
 
 class AbstractAllowed(eqx.Module):
-    """What error a step may make.
+    """The error that a step may make in each number of the state.
 
     - `rtol`, `atol`: as a solver with tolerances of its own takes them.
     """
@@ -58,17 +58,17 @@ class AbstractAllowed(eqx.Module):
 
     @abc.abstractmethod
     def __call__(self, y0: PyTree, y1: PyTree) -> PyTree:
-        """By the numbers at both ends of a step; not differentiated."""
+        """Return each number's allowed error, by both ends of a step; not differentiated."""
 
 
 class ByNumber(AbstractAllowed):
-    """`atol` + `rtol` |y|, where the user gives an `atol`."""
+    """The error `atol` + `rtol` |y|, where the user gives an `atol`."""
 
     rtol: Any
     atol: Any
 
     def __call__(self, y0: PyTree, y1: PyTree) -> PyTree:
-        """The larger of both ends counts."""
+        """Return the error by the larger of each number's sizes at both ends."""
 
         def scale(a, b):
             return self.atol + self.rtol * jnp.maximum(jnp.abs(a), jnp.abs(b))
@@ -77,7 +77,7 @@ class ByNumber(AbstractAllowed):
 
 
 class ByUnit(AbstractAllowed):
-    """Relative to hidden units: see the top of this file.
+    """The error relative to hidden units: see the top of this file.
 
     - `owners`: of each array of the state, whose numbers it holds, and along which axis.
     - `start`: $S_0$ by the owner.
@@ -94,7 +94,7 @@ class ByUnit(AbstractAllowed):
 
     @staticmethod
     def of(problem: Problem, rtol: Any, moved: bool) -> "ByUnit":
-        """For the flow of a problem."""
+        """Measure the units of a problem's network at t = 0."""
         network, owners, apart = problem.network, problem.owners, problem.groups is not None
         leaves = jax.tree.leaves(network.parameters)
         start = (_sizes_apart if apart else _sizes)(leaves, owners)
@@ -110,7 +110,7 @@ class ByUnit(AbstractAllowed):
         return self.rtol / 100 * jnp.min(jnp.stack([jnp.min(s) for s in self.start.values()]))
 
     def __call__(self, y0: PyTree, y1: PyTree) -> PyTree:
-        """One for all numbers of a unit."""
+        """Return one error for all numbers of a unit, from the states at both ends of a step."""
         y0, y1 = lax.stop_gradient((y0, y1))
         before, structure = jax.tree.flatten(as_tree(y0))
         after = jax.tree.leaves(as_tree(y1))
@@ -121,7 +121,7 @@ class ByUnit(AbstractAllowed):
         return like(y0, jax.tree.unflatten(structure, _spread(scale, self.owners, before)))
 
     def at_start(self, y0: PyTree) -> PyTree:
-        """By which the first step is chosen: a state of zeros has no size but that of $S_0$."""
+        """Return the scale of the first step; a state of zeros has no size but that of $S_0$."""
         leaves, structure = jax.tree.flatten(as_tree(y0))
         tiny = jnp.finfo(leaves[0].dtype).tiny
         size = self._sizes(leaves)
@@ -132,10 +132,11 @@ class ByUnit(AbstractAllowed):
         return like(y0, jax.tree.unflatten(structure, _spread(sizes, self.owners, leaves)))
 
     def _sizes(self, leaves: list[Array]) -> dict[str, Array]:
+        """Return the size of each owner's units, by arrays in the order of the owners."""
         return (_sizes_apart if self.apart else _sizes)(leaves, self.owners)
 
     def _of(self, size: Array, change: Array, start: Array) -> Array:
-        """The scale of units of this size, with this change and start."""
+        """Return the scale of units of this size, with this change in the step and this start."""
         info = jnp.finfo(size.dtype)
         by = jnp.minimum(size, jnp.maximum(STEPS * change, GROWN * start)) if self.moved else size
         relative = self.rtol * jnp.maximum(by, FLOOR * start)
@@ -143,7 +144,7 @@ class ByUnit(AbstractAllowed):
 
 
 def _sizes(leaves: list[Array], owners: Owners) -> dict[str, Array]:
-    """Root mean squares of the numbers of each owner, (units,) or ()."""
+    """Return the root mean square of each owner's numbers, (units,) or ()."""
     # Squares relative to the largest number, or those of small weights would be 0.
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in leaves if leaf.size]))
     unit = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1)
@@ -158,7 +159,10 @@ def _sizes(leaves: list[Array], owners: Owners) -> dict[str, Array]:
 
 
 def _sizes_apart(leaves: list[Array], owners: Owners) -> dict[str, Array]:
-    """The same, each number of an owner relative to its largest."""
+    """Return the same root mean squares, with squares relative to each unit's own largest number.
+
+    Owners have one array each here.
+    """
     found = {}
     for leaf, (name, axis) in zip(leaves, owners, strict=True):
         assert axis is not None
@@ -171,7 +175,7 @@ def _sizes_apart(leaves: list[Array], owners: Owners) -> dict[str, Array]:
 
 
 def _spread(values: dict[str, Array], owners: Owners, leaves: list[Array]) -> list[Array]:
-    """Values of units, for every number of the arrays."""
+    """Broadcast the values of units to every number of the arrays."""
 
     def along(name: str, axis: int | None, leaf: Array) -> Array:
         own = values[name]
@@ -184,7 +188,7 @@ def _spread(values: dict[str, Array], owners: Owners, leaves: list[Array]) -> li
 
 
 class Scaled(diffrax.AbstractAdaptiveStepSizeController):
-    """diffrax's PID controller, of errors that are counted by what is `allowed`.
+    """diffrax's PID controller of errors that are ratios to what is `allowed`.
 
     - `pid`: of errors that are ratios, with tolerances rtol = 0 and atol = 1, or the slack of a
       method whose estimate is too large.
@@ -201,18 +205,18 @@ class Scaled(diffrax.AbstractAdaptiveStepSizeController):
         gains: tuple[float, float] = (0.0, 1.0),
         slack: float = 1.0,
     ) -> "Scaled":
-        """For the flow of a problem, with this proportional and integral gain."""
+        """Make the controller for a problem's flow, with this proportional and integral gain."""
         pid = diffrax.PIDController(rtol=0.0, atol=slack, pcoeff=gains[0], icoeff=gains[1])
         return Scaled(pid, ByUnit.of(problem, rtol, moved))  # pyright: ignore
 
     @property
     def rtol(self):  # pyright: ignore
-        """What the user says."""
+        """The tolerance that the user gives."""
         return self.allowed.rtol
 
     @property
     def atol(self):  # pyright: ignore
-        """For methods that solve equations to a tolerance."""
+        """An absolute tolerance for methods that solve equations to one."""
         return self.allowed.atol
 
     @property
@@ -221,12 +225,12 @@ class Scaled(diffrax.AbstractAdaptiveStepSizeController):
         return self.pid.norm
 
     def wrap(self, direction):
-        """Nothing to do."""
+        """Return the controller itself: runs go forwards only."""
         del direction
         return self
 
     def init(self, terms, t0, t1, y0, dt0, args, func, error_order):
-        """diffrax's choice of a first step, in units of what is allowed."""
+        """Choose the first step as diffrax does, in units of what is allowed."""
         unit = self.allowed.at_start(y0)
 
         def scaled(terms, t, y, args):
@@ -237,9 +241,9 @@ class Scaled(diffrax.AbstractAdaptiveStepSizeController):
         return self.pid.init(terms, t0, t1, start, dt0, args, scaled, error_order)
 
     def adapt_step_size(self, t0, t1, y0, y1_candidate, args, y_error, error_order, state):  # pyright: ignore
-        """diffrax's, of ratios."""
+        """Choose the next step as diffrax does, by ratios of errors to what is allowed."""
         fine = jnp.all(jnp.stack([jnp.all(jnp.isfinite(a)) for a in jax.tree.leaves(y1_candidate)]))
-        # Beyond where the field is defined.
+        # A stage outside of the field's domain: the error is NaN, its scale shall not be.
         y1 = jax.tree.map(lambda a, b: jnp.where(fine, b, a), y0, y1_candidate)
         ratios = jax.tree.map(jnp.divide, y_error, self.allowed(y0, y1))
         none = jax.tree.map(jnp.zeros_like, y0)

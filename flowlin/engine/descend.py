@@ -1,4 +1,4 @@
-"""Steps of descent, the one loop over them, and what is looked at on the way."""
+"""Steps of descent, the one loop over them, and what is watched on the way."""
 
 import functools
 import itertools
@@ -34,7 +34,7 @@ FLICKER = 2  # switches within a window from which on a pair counts as sliding
 
 
 class Window(NamedTuple):
-    """Steps over which gates are watched, and the quantile of samples at which units count."""
+    """Steps over which gates are counted, and the quantile of samples at which units count."""
 
     quantile: float
     steps: int
@@ -61,12 +61,12 @@ class Gates(eqx.Module):
 
     @staticmethod
     def of(network: AbstractModel, task: Task) -> "Gates":
-        """At the start."""
+        """Start to count at a network's gates."""
         on = gates(network, task)
         return Gates(on, tuple(jnp.zeros(g.shape, jnp.int32) for g in on))
 
     def after(self, on: tuple[Array, ...], begins: Array) -> "Gates":
-        """One step later; `begins` says whether a window began with it."""
+        """Count one more step, to the pairs `on`; `begins` tells whether a window began with it."""
         pairs = zip(self.on, on, self.switches, strict=True)
         switches = tuple(
             jnp.where(begins, 0, n) + (new != old).astype(n.dtype) for old, new, n in pairs
@@ -74,7 +74,7 @@ class Gates(eqx.Module):
         return Gates(on, switches)
 
     def counts(self, quantile: float) -> tuple[tuple[Array, Array], ...]:
-        """(on, off) units, per layer with sliding pairs first as off, then as on."""
+        """Return (on, off) units, per layer with sliding pairs first as off, then as on."""
         found = []
         for on, switches in zip(self.on, self.switches, strict=True):
             slides = switches >= FLICKER
@@ -87,7 +87,7 @@ class Gates(eqx.Module):
 
 
 def gates(network: AbstractModel, task: Task) -> tuple[Bool[Array, "P H"], ...]:
-    """Which pairs are on, per layer."""
+    """Return which pairs are on, (P, H) per layer."""
     assert isinstance(network, ReLUNetwork)
     return tuple(z > 0 for z in jax.tree.leaves(network.preactivations(task.x)))
 
@@ -99,7 +99,7 @@ Counts = tuple[tuple[Array, Array], ...]  # (on, off) units, per quantile and la
 
 
 class Look(eqx.Module):
-    """What is looked at as the run goes: watched values, and counts of linear units."""
+    """Everything watched as a descent goes: values for events, and counts of linear units."""
 
     observer: Observer
     counters: tuple[Observer, ...] = ()  # order statistics, per quantile: see `UnitSwitches`
@@ -108,17 +108,17 @@ class Look(eqx.Module):
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Of the windows, each once."""
+        """The numbers of steps of the windows, each once."""
         return tuple(sorted({window.steps for window in self.windows}))
 
     def all_counts(self, state: "State") -> Counts:
-        """`counts`, then those of every window, each per layer open and closed."""
+        """Return `counts`, then those of every window, each per layer open and closed."""
         gates = dict(zip(self.lengths, state.gates, strict=True))
         found = [gates[window.steps].counts(window.quantile) for window in self.windows]
         return (*self.counts(state.parameters), *itertools.chain(*found))
 
     def counts(self, parameters: Parameters) -> Counts:
-        """(on, off) unit counts, per quantile and layer."""
+        """Return the numbers of (on, off) units, per quantile and layer."""
         found = []
         for counter in self.counters:
             network = counter.network.with_parameters(parameters)
@@ -133,7 +133,7 @@ class Look(eqx.Module):
 
 
 class State(eqx.Module):
-    """Carried from step to step."""
+    """State of a descent, carried from step to step."""
 
     parameters: PyTree  # `Parameters`; () within a `Continuation`, which has them itself
     optimiser: PyTree
@@ -142,21 +142,21 @@ class State(eqx.Module):
     doubts: Unresolved
     end: Array  # time of the first terminating event, else inf
     step: Array
-    looked: Array  # the step of the last look
-    finite: Array  # whether the loss was, at all looks
+    looked: Array  # the step at which values were last compared
+    finite: Array  # whether the loss was finite at all rows
     order: Array  # the epoch's order of the samples, for mini-batches
     gates: tuple[Gates, ...] = ()  # one for each length of windows
 
 
 class Stops(eqx.Module):
-    """The steps at which a run stops for a row, from where it stands on.
+    """The steps at which a descent stops for a row, from the step where it stands.
 
     - `at`: (R + 1,), ascending; the first is where it stands.
-    - `looks`: (R,), whether it is looked at there; else the run only pauses.
-    - `count`: how many of the R there are; the others fill the array.
-    - `longest`: the most steps from one to the next, for loops of fixed length, which alone have
-      derivatives in reverse; None for as many as there are.
-    - `even`: whether all are as many.
+    - `looks`: (R,), whether a row is saved there; else the run only pauses.
+    - `count`: the number of stops; other entries only fill the array.
+    - `longest`: the most steps from one stop to the next, for loops of fixed length, which alone
+      have derivatives in reverse; None for loops of any length.
+    - `even`: whether all stretches are as long.
     """
 
     at: Int[Array | np.ndarray, " R_and_1"]
@@ -166,7 +166,7 @@ class Stops(eqx.Module):
     even: bool = eqx.field(static=True, default=False)
 
     def steps(self, row: PyTree, one: Callable[[Any, Found], Found], found: Found) -> Found:
-        """`one(k, found)` for all steps k from one stop to the next."""
+        """Apply `found = one(k, found)` for all steps k from one stop to the next."""
         at = jnp.asarray(self.at)
         first, last = at[row], at[row + 1]
         if self.longest is None:
@@ -182,7 +182,7 @@ class Stops(eqx.Module):
 
 
 class Rows(NamedTuple):
-    """What was found on the way.
+    """Rows of a stretch of descent.
 
     - `ts`, `losses`, `observed`: at the stops, (R, ...).
     - `counts`: at the stops of mini-batches, else where the run stood and after every step.
@@ -195,7 +195,7 @@ class Rows(NamedTuple):
 
 
 class Descent(eqx.Module):
-    """Everything that defines a step, and what is looked at."""
+    """Everything that defines a step of descent, and what is watched."""
 
     problem: Problem
     objective: AbstractObjective
@@ -222,11 +222,11 @@ class Descent(eqx.Module):
 
     @property
     def task(self) -> Task:
-        """What it is trained on."""
+        """The task that it is trained on."""
         return self.problem.task
 
     def start(self, capacity: int) -> State:
-        """The state before the first step."""
+        """Return the state before the first step."""
         parameters = self.problem.parameters
         values = self.values(parameters)
         empty = Buffer.empty(capacity, self.clock.dtype)
@@ -246,17 +246,17 @@ class Descent(eqx.Module):
         )
 
     def time(self, steps: ArrayLike) -> Array:
-        """Flow time of so many steps."""
+        """Return the flow time of so many steps."""
         return jnp.asarray(steps).astype(self.clock.dtype) * self.clock
 
     def values(self, parameters: Parameters) -> Array:
-        """Watched values."""
+        """Return the watched values (C,)."""
         if not self.look.observer.watches:
             return jnp.zeros(0, self.network.dtype)
         return self.look.observer(parameters)
 
     def update(self, state: State) -> State:
-        """One step, nothing looked at."""
+        """Take one step, without a look at events."""
         network, order = self.network, state.order
         goal = self.objective
         if self.batch_size is not None:
@@ -278,7 +278,7 @@ class Descent(eqx.Module):
         )
 
     def _batch(self, state: State) -> tuple[Array, Array]:
-        """The epoch's order of the samples, and those of the step's batch."""
+        """Return the epoch's order of the samples, and the samples of the step's batch."""
         assert self.key is not None
         assert self.batch_size is not None
         batches = self.task.samples // self.batch_size
@@ -292,7 +292,7 @@ class Descent(eqx.Module):
         return order, lax.dynamic_slice(order, (place * self.batch_size,), (self.batch_size,))
 
     def record(self, state: State, since: ArrayLike) -> State:
-        """With the crossings since the last look in the log; what is NaN crosses nothing."""
+        """Log the crossings of the last `since` steps; what is NaN crosses nothing."""
         values = self.values(state.parameters)
         log, doubts, first = state.log, state.doubts, state.end
         if values.shape[0]:
@@ -318,7 +318,7 @@ class Descent(eqx.Module):
         return copied(state, values=values, log=log, doubts=doubts, end=first, looked=state.step)
 
     def watch(self, state: State) -> State:
-        """With the gates of the step just taken."""
+        """Count the gates of the step just taken."""
         if not self.look.lengths:
             return state
         on = gates(self.network.with_parameters(state.parameters), self.task)
@@ -327,7 +327,7 @@ class Descent(eqx.Module):
         return copied(state, gates=seen)
 
     def unless_ended(self, state: State, new: State) -> State:
-        """The new state, but for a run that has ended: it stands still."""
+        """Return the new state, or the old one for a run that has ended: it stands still."""
         if not any(watch.terminate for watch in self.look.observer.watches):
             return new
         done = jnp.isfinite(state.end)
@@ -341,10 +341,10 @@ class Descent(eqx.Module):
         each: Callable[[Found, State, Any, Any], Found],
         at_stop: Callable[[Seen, State, Any], Seen],
     ) -> tuple[State, tuple[Found, Seen]]:
-        """All steps up to the last stop.
+        """Take all steps up to the last stop.
 
-        What is found goes, its first part through `each(part, state, step, stop)` after every
-        step, its second through `at_stop(part, state, stop)` where it is looked at.
+        The first part of `found` becomes `each(part, state, step, stop)` after every step, the
+        second `at_stop(part, state, stop)` at every stop where a row is saved.
         """
 
         def block(k: ArrayLike, carry: tuple[State, tuple[Found, Seen]]) -> Any:
@@ -364,7 +364,7 @@ class Descent(eqx.Module):
                     state = self.unless_ended(state, looked)
                 return state, at_stop(seen, state, k)
 
-            # It may cost as much as many steps, so not where the run only pauses.
+            # A row may cost as much as many steps, so a mere pause saves none.
             looks = jnp.asarray(stops.looks)[k]
             state, seen = lax.cond(looks, look, lambda *same: same, state, seen)
             return state, (found, seen)
@@ -372,7 +372,7 @@ class Descent(eqx.Module):
         return lax.fori_loop(0, stops.count, block, (state, found))
 
     def row(self, state: State) -> Rows:
-        """What is found at one stop."""
+        """Return the row at one stop."""
         network = self.network.with_parameters(state.parameters)
         value = self.objective.value(network)
         seen = self.observe(network, state.parameters, self.task)
@@ -380,9 +380,9 @@ class Descent(eqx.Module):
         return Rows(self.time(state.step), value, seen, counts)
 
     def advance(self, state: State, stops: Stops, room: int) -> tuple[State, Rows]:
-        """All steps up to the last stop, of which there is room for so many, and what was found.
+        """Take all steps up to the last stop, `room` at most, and return their rows.
 
-        Stands still once a terminating event came.
+        A run stands still once a terminating event came.
         """
         rows, every = stops.looks.shape[0], self.batch_size is None
         before = jnp.asarray(stops.at)[0] - 1
@@ -405,7 +405,7 @@ class Descent(eqx.Module):
         return copied(state, finite=finite), found
 
     def outcome(self, state: State) -> "Outcome":
-        """How a run stands, in terms of the user's."""
+        """Return the end, the result and the events of a run that stands at this state."""
         end = self.time(state.step)
         result: Any = RESULTS.successful
         for happened, outcome in (
@@ -425,9 +425,9 @@ def updated(
     parameters: Any,
     descended: Callable[[Any], Array],
 ) -> tuple[Any, Any]:
-    """Updates and the new state, of an optimiser that may ask for the value of what is descended.
+    """Return updates and the new state of an optimiser, which may ask for the descended value.
 
-    Where it does not, the compiled program has no value in it.
+    Where it does not ask, the compiled program computes no value.
     """
     extra = {"value": descended(parameters), "grad": gradient, "value_fn": descended}
     asked = optax.with_extra_args_support(optimiser)
@@ -436,7 +436,7 @@ def updated(
 
 
 class Outcome(NamedTuple):
-    """How a run stands: the time reached, its result, and its events."""
+    """The end of a descent: the time reached, its result, and its events."""
 
     end: Array
     result: Any
@@ -444,7 +444,7 @@ class Outcome(NamedTuple):
 
 
 def written(rows: PyTree, place: ArrayLike, row: PyTree) -> Any:
-    """With one row in its place; a scatter would cost more than a small step."""
+    """Write one row in its place; a scatter would cost more than a small step."""
     return jax.tree.map(
         lambda a, b: lax.dynamic_update_index_in_dim(a, jnp.asarray(b, a.dtype), place, 0),
         rows,
@@ -453,7 +453,7 @@ def written(rows: PyTree, place: ArrayLike, row: PyTree) -> Any:
 
 
 def _empty(shapes: Any, rows: int) -> Any:
-    """Room for so many rows of this shape."""
+    """Return room for so many rows of this shape."""
     return jax.tree.map(lambda a: jnp.zeros((rows, *a.shape), a.dtype), shapes)
 
 

@@ -1,4 +1,4 @@
-"""A run of gradient flow: what defines it, its solve, and what comes of that."""
+"""A run of gradient flow: what defines it, its solve, and the trajectory that comes of it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -46,7 +46,7 @@ COUNTS = ("num_steps", "num_accepted_steps", "num_rejected_steps")
 
 
 class _Save(eqx.Module):
-    """What is saved at each time: the loss and the observables."""
+    """The function of a saved time that returns the loss and the observables there."""
 
     objective: AbstractObjective
     network: AbstractModel
@@ -63,7 +63,7 @@ class _Save(eqx.Module):
 
 
 class Allowance(eqx.Module):
-    """How far one solve may go.
+    """Limits of one solve: how many steps it may take before it comes back.
 
     - `accepted`, `tried`: after so many steps it comes back.
     - `room`: for so many tried steps memory is reserved where that is needed.
@@ -75,19 +75,19 @@ class Allowance(eqx.Module):
 
     @staticmethod
     def whole(steps: int, room: int) -> "Allowance":
-        """For a run that does not pause."""
+        """Return limits for a run that does not pause."""
         return Allowance(jnp.asarray(steps), jnp.asarray(steps), room)
 
 
 class Run(AbstractRun):
-    """Everything that defines a flow, so that it can be jitted and attempted again.
+    """A run of gradient flow, so that it can be compiled and attempted again.
 
     - `problem`, `method`: what is solved, and how.
-    - `watches`, `observe`: what is looked at, in every step and at the saved times.
+    - `watches`, `observe`: functions evaluated in every step, and at the saved times.
     - `t1`, `ts`: the end, and the times to save; None saves both ends.
     - `capacity`: of the logs.
-    - `reference`: what travels with the trajectory.
-    - `turned`: the same in the coordinates of its modes, where that is what is solved.
+    - `reference`: facts of the run that travel with the trajectory.
+    - `turned`: the problem in its modes' coordinates, where it is solved in these.
     """
 
     problem: Problem
@@ -103,7 +103,7 @@ class Run(AbstractRun):
 
     @property
     def solved_by(self) -> tuple[Problem, Method]:
-        """What is solved, and how."""
+        """The problem that is solved, and the method."""
         if self.turned is None:
             return self.problem, self.method
         goal = self.turned.objective
@@ -111,11 +111,11 @@ class Run(AbstractRun):
 
     @property
     def back(self) -> Callable[[Parameters], Parameters] | None:
-        """The way from states to parameters, where they are not the same."""
+        """The map from solver states to parameters; None where they are the same."""
         return None if self.turned is None else self.turned.frame.back
 
     def at(self, state: Parameters) -> AbstractModel:
-        """The network at a state."""
+        """Return the network at a solver's state."""
         return self.network.with_parameters(as_parameters(self.back, state))
 
     @property
@@ -125,22 +125,22 @@ class Run(AbstractRun):
 
     @property
     def parameters(self) -> Any:
-        """What moves, at t = 0."""
+        """The parameters that move, at t = 0."""
         return self.problem.parameters
 
     @property
     def task(self) -> Task:
-        """What it is trained on."""
+        """The task that it is trained on."""
         return self.problem.task
 
     @property
     def objective(self) -> AbstractObjective:
-        """What it descends."""
+        """The objective that it descends."""
         return self.method.objective
 
     @property
     def observables(self) -> Observables:
-        """The user's."""
+        """The user's observables."""
         return self.observe
 
     @property
@@ -150,43 +150,43 @@ class Run(AbstractRun):
 
     @property
     def effort(self) -> Effort:
-        """What a step costs."""
+        """The cost of a step."""
         return Effort(self.problem.task.samples, 5e-4 if self.method.kinks.walks else 1e-4)
 
     @property
     def switched(self) -> bool:
-        """Whether it has gone over to a solver for stiff flows."""
+        """Tell whether it has gone over to a solver for stiff flows."""
         return self.reference.switched
 
     @property
     def save(self) -> "_Save":
-        """What is saved at each time."""
+        """The function that is called at each saved time."""
         goal, problem = self.method.objective, self.problem
         return _Save(goal, self.network, problem.task, self.observe, problem.trained, self.back)
 
     @property
     def observer(self) -> Observer:
-        """What is watched."""
+        """The watched values as one function of the parameters."""
         return Observer(self.watches, self.network)
 
     @property
     def exchangeable(self) -> bool:
-        """Whether another solver may take over where the run becomes stiff."""
+        """Tell whether another solver may take over where the run becomes stiff."""
         return self.reference.exchangeable and self.method.exchangeable
 
     def gone_over(self) -> "Run":
-        """The same run by a solver for stiff flows."""
+        """Return the same run by a solver for stiff flows."""
         stiff = self.method.for_stiff(self.problem) if self.turned is None else RKC()
         method = copied(self.method, solver=stiff)
         return copied(self, method=method, reference=self.reference.told(switched=True))
 
     def resumed(self, capacity: int, switched: bool) -> "Run":
-        """The run as it was when it was written to a file."""
+        """Return the run as it was when it was written to a file."""
         run = self.with_capacity(capacity)
         return run.gone_over() if switched else run
 
     def arguments(self) -> dict[str, Any]:
-        """By name what it was asked for; functions count by what they are called."""
+        """Return what the run was asked for by name; functions count by what they are called."""
         problem, method = self.problem, self.method
         goal = method.objective
         watched = [(watch.channel, watch.direction, watch.terminate) for watch in self.watches]
@@ -223,7 +223,7 @@ class Run(AbstractRun):
         )
 
     def equation(self) -> tuple[diffrax.ODETerm, diffrax.AbstractSolver]:
-        """What is solved, and the solver in its wrappings."""
+        """Return the term to solve, and the solver in its wrappings."""
         problem, method = self.solved_by
         field, solver = method.equation(problem, self.capacity)
         if self.watches:
@@ -234,7 +234,7 @@ class Run(AbstractRun):
         return diffrax.ODETerm(field), solver
 
     def begin(self, t: Array | None = None, parameters: Parameters | None = None) -> Continuation:
-        """Where a run stands before its first step, at t = 0 with the network's parameters."""
+        """Return the state before the first step; t = 0 and the network's parameters if None."""
         term, solver = self.equation()
         problem, method = self.solved_by
         t = jnp.zeros_like(self.t1) if t is None else t
@@ -242,7 +242,8 @@ class Run(AbstractRun):
         ahead, inner = method.steps(problem).init(
             term, t, self.t1, parameters, None, None, solver.func, solver.error_order(term)
         )
-        ahead = jnp.maximum(ahead, t + 2 * shortest(t))  # diffrax knows no time but 0 to begin at
+        # diffrax chooses the first step without regard to t, beside which it may vanish.
+        ahead = jnp.maximum(ahead, t + 2 * shortest(t))
         state = solver.init(term, t, jnp.minimum(ahead, self.t1), parameters, None)
         none = {name: jnp.zeros((), int) for name in COUNTS}
         start = Continuation(
@@ -253,13 +254,16 @@ class Run(AbstractRun):
             none | begun(self.method.solver, state),
             self.method.objective.value(self.at(parameters)),
         )
-        # Of the types that come out of a solve, so that what goes on compiles no more.
+        # Types as they come out of a solve, so that a later part runs the same program.
         return jax.tree.map(lambda a: jnp.asarray(a) if eqx.is_array_like(a) else a, start)
 
     def ahead(
         self, start: Continuation | None, first: bool, budget: int, limits: Limits
     ) -> Trajectory:
-        """The next steps, at most `budget`, with those rows that an earlier part has not saved."""
+        """Take at most `budget` steps from `start`, and return them with their rows.
+
+        Rows that an earlier part has saved are left out: `first` tells that there is none.
+        """
         taken = 0 if start is None else int(start.counts["num_steps"])
         allowance = Allowance(jnp.asarray(budget), jnp.asarray(limits.steps - taken), ROOM)
         flow = trimmed(self.solved(start, allowance))
@@ -271,7 +275,7 @@ class Run(AbstractRun):
     def solved(
         self, start: Continuation | None, allowance: Allowance, dense: bool = False
     ) -> Trajectory:
-        """What `solve` finds, under the run's own names."""
+        """Return the trajectory of `solve`, under the user's own names."""
         flow = self.anonymous.solve(start, allowance, dense)
         events, observed = named(flow.events, self.watches), self.observe.named(flow.observed)
         return copied(flow, events=events, observed=observed)
@@ -283,7 +287,7 @@ class Run(AbstractRun):
         allowance: Allowance,
         dense: bool = False,
     ) -> Trajectory:
-        """From `start` (None: t = 0) to t1, or as far as is allowed."""
+        """Integrate from `start` (None: t = 0) to t1, or as far as is allowed."""
         # Compiled together with the solve, since most runs never pause.
         start = self.begin() if start is None else start
         term, solver = self.equation()
@@ -320,13 +324,13 @@ class Run(AbstractRun):
         return self._trajectory(start, solution, paused, dense)
 
     def _at_start(self, t: Array, parameters: Parameters, args: Any) -> tuple[Array, Any]:
-        """What is saved at t = 0; zeros where a run that has paused goes on."""
+        """Return the row at t = 0; zeros where a run that has paused goes on."""
         return _unless(t > 0, lambda: self.save(t, parameters, args))
 
     def _trajectory(
         self, start: Continuation, solution: Any, paused: Array, dense: bool
     ) -> Trajectory:
-        """The solution with what the recorder and the walk found."""
+        """Make a trajectory of the solution and of what recorder and walk have logged."""
         (ts, (t,)), (rows, last) = solution.ts, solution.ys
         y = jax.tree.map(lambda a: a[0], last)
         state = solution.solver_state
@@ -386,12 +390,12 @@ class Run(AbstractRun):
     def _all_rows(
         self, start: Continuation, ts: Array, rows: Any, found: "_Found", paused: Array
     ) -> tuple[Array, Any]:
-        """Saved times and rows, with the end where it is saved; inf where none is due."""
+        """Return saved times and rows, and the end where it is saved; inf where none is due."""
         if self.ts is None:
-            # A look may cost as much as many steps, and at a pause nobody wants it.
+            # A row may cost as much as many steps, and at a pause it is not saved.
             last = _unless(paused, lambda: self.save(found.end, found.final, None))
             return _put((ts, rows), (found.end, last), jnp.asarray(len(ts)))
-        # Rows beyond those that were still to come only fill the array.
+        # `_after` filled the array up with t1: those rows are not due.
         ts = jnp.where(jnp.arange(len(ts)) < _due(self.ts, start.t), ts, jnp.inf)
         if not any(watch.terminate for watch in self.watches):
             return ts, rows
@@ -406,12 +410,12 @@ class Run(AbstractRun):
 
 
 def _put(rows: Any, row: Any, place: Array) -> Any:
-    """One row more, in its place; what was there is lost, and it stands at the end, too."""
+    """Insert a row at a place, which loses what was there; the row stands at the end, too."""
     return jax.tree.map(lambda a, b: jnp.append(a, b[None], axis=0).at[place].set(b), rows, row)
 
 
 def _unless(skipped: Array, value: Callable[[], Any]) -> Any:
-    """A tree of arrays, or zeros in its place."""
+    """Return a tree of arrays, or zeros in its place where it is skipped."""
     shapes = jax.eval_shape(value)
 
     def zeros() -> Any:
@@ -421,18 +425,18 @@ def _unless(skipped: Array, value: Callable[[], Any]) -> Any:
 
 
 def _due(ts: Array, t: Array) -> Array:
-    """How many of the times are not yet saved at t, where the start itself is still due."""
+    """Count the times that are not yet saved at t, where the start itself is still due."""
     return jnp.sum(jnp.where(t > 0, ts > t, True))
 
 
 def _after(ts: Array, t: Array, t1: Array) -> Array:
-    """The times that are due at t, filled up with t1."""
+    """Return the times that are due at t, filled up with t1."""
     place, due = jnp.arange(len(ts)), _due(ts, t)
     return jnp.where(place < due, ts[(place - due) % len(ts)], t1)
 
 
 class _Found(eqx.Module):
-    """How a run ended, as far as is known: its result, when, where, and the user's events."""
+    """The end of a run as far as it is known: its result, when, where, and the user's events."""
 
     result: Any
     end: Array
@@ -440,7 +444,7 @@ class _Found(eqx.Module):
     log: Buffer | None
 
     def unless(self, failed: Array, why: Any) -> "_Found":
-        """With the result `why` where something `failed` that was fine, or paused, until now.
+        """Return it with the result `why` where a run `failed` that was fine or paused.
 
         A log that overflows before a pause must be seen at that pause: what did not fit is lost.
         """
@@ -449,7 +453,7 @@ class _Found(eqx.Module):
         return _Found(result, self.end, self.final, self.log)
 
     def recorded(self, state: RecorderState) -> "_Found":
-        """With what a recorder found: its log, and the event that ended the run if one did."""
+        """Return it with a recorder's log, and the event that ended the run if one did."""
         log, result, end, final = state.log, self.result, self.end, self.final
         if state.stopped is not None:
             ended = jnp.isfinite(state.end)
@@ -460,7 +464,7 @@ class _Found(eqx.Module):
         return found.unless(log.overflowed, RESULTS.event_overflow)
 
     def walked(self, state: WalkState) -> "_Found":
-        """With what an exact walk found: the event that it could not decide, if one was."""
+        """Return it with the undecided event that stopped an exact walk, if one did."""
         found = self.unless(state.log.overflowed, RESULTS.event_overflow)
         result = found.result
         for trouble, why in (

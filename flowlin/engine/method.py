@@ -1,4 +1,4 @@
-"""How a flow is solved, where its caller leaves it open, and why so."""
+"""Choose how a flow is solved, where its caller leaves it open, and say why."""
 
 import dataclasses
 import re
@@ -33,7 +33,7 @@ from flowlin.training.objective import AbstractObjective, Modified
 from flowlin.training.problem import Problem
 from flowlin.training.rules import GradientField, objective
 
-# Solvers that ask nothing of the state but that it is a tree of arrays.
+# Solvers for which any tree of arrays is a state, one flat vector too.
 OWN = (diffrax.Bosh3, diffrax.Tsit5, diffrax.Dopri8, RKC, RecycledBDF)
 
 
@@ -42,7 +42,7 @@ LARGE = 2**25  # bytes of parameters from which on it is not: it keeps 60 times 
 
 
 class Choice(NamedTuple):
-    """What was chosen and why, for `flow.stats`: told beside what is compiled, no part of it."""
+    """The choices of a run and their reasons, for `flow.stats`; no part of what is compiled."""
 
     solver: str
     solver_because: str
@@ -52,12 +52,12 @@ class Choice(NamedTuple):
 
     @property
     def labels(self) -> tuple[tuple[str, str], ...]:
-        """Names and what stands under them."""
+        """Pairs of a name and the text that stands under it."""
         return tuple(self._asdict().items())
 
 
 class Tolerances(NamedTuple):
-    """What is said of the size of steps: None is the default."""
+    """The user's tolerances and step size control; None stands for the default."""
 
     rtol: Any
     atol: Any
@@ -67,7 +67,7 @@ class Tolerances(NamedTuple):
 def chosen_tolerances(
     rtol: Any, atol: Any, controller: diffrax.AbstractAdaptiveStepSizeController | None
 ) -> Tolerances:
-    """Tolerances, or a controller that has its own; `ValueError` for both."""
+    """Return tolerances, or a controller with its own; `ValueError` for both."""
     if controller is None:
         return Tolerances(rtol, atol, None)
     if rtol is not None or atol is not None:
@@ -78,9 +78,9 @@ def chosen_tolerances(
 
 
 class Method(eqx.Module):
-    """How a problem is solved.
+    """The way to solve a problem.
 
-    - `kinks`: the policy for kinks; `objective`: what is descended.
+    - `kinks`: the policy for kinks; `objective`: the function that is descended.
     - `solver`, `controller`: diffrax's, as yet without the library's wrappings.
     - `by_unit`: whether the controller's `rtol` counts against hidden units and its `atol` for
       nothing, see `flowlin.engine.allowed`; else both count against single numbers.
@@ -97,7 +97,7 @@ class Method(eqx.Module):
     by_unit: bool = eqx.field(static=True)
 
     def state(self, problem: Problem) -> Any:
-        """What the solver moves, at t = 0."""
+        """Return the state that the solver moves, at t = 0."""
         return Flat.of(problem.parameters) if self.flat else problem.parameters
 
     @property
@@ -107,7 +107,7 @@ class Method(eqx.Module):
         return "lax" if forward else "checkpointed"
 
     def equation(self, problem: Problem, capacity: int) -> tuple[Any, diffrax.AbstractSolver]:
-        """The vector field, and the solver that follows it, logs with this room included."""
+        """Return the vector field, and the solver that follows it with room for so many events."""
         solver, allowed = self.solver, self.allowed(problem)
         if isinstance(solver, RKC):
             solver = RKC(solver.max_stages, self.loop)
@@ -122,27 +122,27 @@ class Method(eqx.Module):
         return self.field(problem), solver
 
     def allowed(self, problem: Problem) -> AbstractAllowed:
-        """The error that a step may make."""
+        """Return the error that a step may make."""
         if self.by_unit:
             return ByUnit.of(problem, self.controller.rtol, self.kinks.growing)
         return ByNumber(self.controller.rtol, self.controller.atol)
 
     def steps(self, problem: Problem) -> diffrax.AbstractAdaptiveStepSizeController:
-        """What chooses the steps."""
+        """Return the controller that chooses the steps."""
         if not self.by_unit:
             return self.controller
-        # What goes on across kinks has them no longer one by one.
+        # A solver that takes over across kinks averages none: it gets a control without memory.
         how = self.kinks.gains, self.kinks.slack
         gains, slack = how if isinstance(self.solver, AveragedGates) else (PLAIN, 1.0)
         return Scaled.of(problem, self.controller.rtol, self.kinks.growing, gains, slack)
 
     @property
     def exchangeable(self) -> bool:
-        """Whether another solver may take over where the run becomes stiff."""
+        """Tell whether another solver may take over where the run becomes stiff."""
         return float(self.controller.rtol) >= self.kinks.handover
 
     def for_stiff(self, problem: Problem) -> diffrax.AbstractSolver:
-        """What to go on with where a run becomes stiff; see `benchmarks/implicit.py`."""
+        """Return the solver to go on with if a run becomes stiff; see `benchmarks/implicit.py`."""
         crossed = self.kinks.needs_gates and self.kinks.width is None
         known = problem.network.about_kinks[0] == "none"
         smooth = known and not crossed and not problem.tau.ndim
@@ -152,7 +152,7 @@ class Method(eqx.Module):
         return RecycledBDF() if smooth and fine and usual and size < LARGE else RKC()
 
     def field(self, problem: Problem) -> GradientField:
-        """The vector field without a walk's gates."""
+        """Return the vector field without a walk's gates."""
         return GradientField(self.objective, problem.network, problem.constants)
 
 
@@ -164,7 +164,7 @@ def chosen_method(
     tolerances: Tolerances,
     adjoint: diffrax.AbstractAdjoint,
 ) -> tuple[Method, Choice]:
-    """The method for a problem."""
+    """Choose the method for a problem, and say why: the user's choices first, else by its facts."""
     network, dtype = problem.network, problem.network.dtype
     known, kinks_because = network.about_kinks
     _require_known(kinks, known, kinks_because)
@@ -199,10 +199,10 @@ def chosen_method(
 
 
 def _is_flat(problem: Problem, kinks: AbstractKinks, solver: diffrax.AbstractSolver) -> bool:
-    """Whether the state may be one vector: where nobody but the library sees it, in whole.
+    """Tell whether the state may be one vector: where nobody but the library sees it, in whole.
 
-    Not with solvers or controllers of the user's, which may look at its parts, nor with arrays
-    that are split among devices; the rule of deep walks and other models go by trees, too.
+    It is a tree for the user's own solvers and controllers, which may look at its parts, for arrays
+    that are split among devices, for walks of several layers, and for any other Equinox module.
     """
     network = problem.network
     deep = kinks.walks and len(network.hidden) > 1
@@ -223,7 +223,7 @@ def _require_known(kinks: AbstractKinks | None, known: str, why: str) -> None:
 def _given(
     controller: diffrax.AbstractAdaptiveStepSizeController | None, dtype: DTypeLike
 ) -> diffrax.AbstractAdaptiveStepSizeController | None:
-    """The user's step size control, with its tolerances as `controller` has them."""
+    """Return the user's step size control, its tolerances as arrays like those of `controller`."""
     if not isinstance(controller, diffrax.PIDController):
         return controller
     rtol, atol = in_dtype(controller.rtol, dtype), in_dtype(controller.atol, dtype)
@@ -231,21 +231,21 @@ def _given(
 
 
 def controller(rtol: Any, atol: Any, dtype: DTypeLike) -> diffrax.PIDController:
-    """Step size control. Tolerances are arrays: another one is not another compilation."""
+    """Return step size control whose tolerances are arrays: other ones compile no other program."""
     return diffrax.PIDController(
         rtol=in_dtype(rtol, dtype), atol=in_dtype(0.0 if atol is None else atol, dtype)
     )
 
 
 def nature(thing: eqx.Module) -> tuple[str, list[np.ndarray]]:
-    """What an object of options goes by: its kind, its options by name, and its numbers."""
+    """Describe an object of options by its kind and options, as text, and by its numbers."""
     options = re.sub(r" at 0x[0-9a-f]+", "", eqx.tree_pformat(thing))
     numbers = [np.asarray(a) for a in jax.tree.leaves(thing) if eqx.is_array_like(a)]
     return options, numbers
 
 
 def tolerance(tolerances: Tolerances, kinks: AbstractKinks, dtype: DTypeLike) -> Any:
-    """The run's rtol: its default (`benchmarks/precision.py`), and not finer than is of use."""
+    """Return the run's rtol: its default (`benchmarks/precision.py`), none finer than is of use."""
     rtol, finest = tolerances.rtol, kinks.finest
     if rtol is None:
         return max(1e-8, finest) if dtype == jnp.float64 else kinks.narrow

@@ -53,7 +53,7 @@ class Turn(eqx.Module):
 
     @staticmethod
     def to(columns: np.ndarray, dtype: Any) -> "Turn":
-        """With these orthonormal first columns (N, K), up to their signs."""
+        """Make the matrix with these orthonormal first columns (N, K), up to their signs."""
         packed, scales = np.linalg.qr(columns, mode="raw")
         y = np.tril(packed.T, -1) + np.eye(*columns.shape)
         t = np.zeros((len(scales), len(scales)))
@@ -63,16 +63,16 @@ class Turn(eqx.Module):
         return Turn(jnp.asarray(y, dtype), jnp.asarray(t, dtype))
 
     def __call__(self, rows: Float[Array, "*n N"]) -> Float[Array, "*n N"]:
-        """Rows times Q."""
+        """Return rows times Q."""
         return rows - ((rows @ self.y) @ self.t) @ self.y.T
 
     def back(self, rows: Float[Array, "*n N"]) -> Float[Array, "*n N"]:
-        """Rows times its transpose."""
+        """Return rows times the transpose of Q."""
         return rows - ((rows @ self.y) @ self.t.T) @ self.y.T
 
 
 class ModeFrame(eqx.Module):
-    """The orthogonal matrices of inputs and outputs.
+    """The orthogonal matrices that turn inputs and outputs into modes.
 
     - `biased`: whether the inputs are [c; x], and the hidden bias is a column of the weights.
     """
@@ -83,14 +83,14 @@ class ModeFrame(eqx.Module):
     biased: bool = eqx.field(static=True)
 
     def turned(self, parameters: Parameters) -> Parameters:
-        """Weights and biases in these coordinates."""
+        """Turn the user's weights and biases into these coordinates."""
         (first, last), (bias, _) = parameters
         if self.biased:
             first = jnp.concatenate([bias[:, None], first], axis=1)
         return (self.inputs(first), self.outputs(last.T).T), (None, None)
 
     def back(self, parameters: Parameters) -> Parameters:
-        """Weights and biases as the user has them; linear."""
+        """Turn weights of these coordinates into the user's weights and biases; linear."""
         (first, last), _ = as_tree(parameters)
         first = self.inputs.back(first)
         last = jnp.swapaxes(self.outputs.back(jnp.swapaxes(last, -1, -2)), -1, -2)
@@ -99,13 +99,13 @@ class ModeFrame(eqx.Module):
         return (first[..., 1:], last), (first[..., 0], None)
 
     def task(self, task: Task) -> Task:
-        """The task in these coordinates."""
+        """Turn the task into these coordinates."""
         x = augment(task.x, self.bias_strength) if self.biased else task.x
         return copied(task, x=self.inputs(x), y=self.outputs(task.y))
 
 
 class Turned(eqx.Module):
-    """A run in its modes' coordinates: what is solved, and the way back."""
+    """A problem in its modes' coordinates, with its objective and the frame that leads back."""
 
     problem: Problem
     objective: AbstractObjective
@@ -113,7 +113,7 @@ class Turned(eqx.Module):
 
     @property
     def label(self) -> str:
-        """Its name in `flow.stats`."""
+        """The objective's name in `flow.stats`."""
         return f"{self.objective.label}, in the coordinates of the modes"
 
 
@@ -124,19 +124,19 @@ class Dense(eqx.Module):
     frame: ModeFrame
 
     def evaluate(self, t: Array) -> Parameters:
-        """At a time."""
+        """Return the user's parameters at a time."""
         return self.frame.back(self.solved.evaluate(t))
 
 
 GROUPS = (("input", -1), ("output", -2))  # columns and rows, as `AbstractModel.owners` says it
-MOST = 1024  # inputs, whose correlations are a matrix
+MOST = 1024  # inputs: their correlations are held as a matrix
 NOISE = 64.0  # roundings of the largest number, below which correlations are zero
 
 
 def turned(problem: Problem, method: Method) -> Turned | None:
-    r"""The same in the coordinates of its modes, where rounding would hide some; else None.
+    r"""Return the problem in its modes' coordinates, where rounding would hide some; else None.
 
-    That is for a linear network of two layers without an output bias, of which all moves, under
+    This holds for a linear network of two layers without an output bias, all of which moves, under
     the squared error, on a task whose inputs couple no modes, from weights below
     $\sqrt\epsilon$ of what they come to: a mode is then less than a rounding of the product. Not
     with implicit solvers or with an `atol`, nor for more than 1024 inputs, nor under `jit` and
@@ -168,17 +168,17 @@ def turned(problem: Problem, method: Method) -> Turned | None:
 
 
 def _decouple(sigma_x: Array, strength: Array) -> bool:
-    """Whether the inputs couple no mode, the first ones, to anything else."""
+    """Tell whether the inputs couple no mode, the first ones, to anything else."""
     rows = np.array(sigma_x)[: int(np.sum(np.asarray(strength) > 0))]
     np.fill_diagonal(rows, 0.0)
     return not np.any(rows)
 
 
 def _is_tiny(network: LinearNetwork, task: Task) -> bool:
-    """Whether the weights are below the root of a rounding of what they come to, about."""
+    """Tell whether the weights are below about the root of a rounding of what they come to."""
     largest = max(float(np.max(np.abs(np.asarray(w)))) for w in network.weights)
     biased, c = network.biases[0] is not None, float(network.bias_strength)
-    if largest > 1e-2 or (biased and c == 0):  # without a look at the task
+    if largest > 1e-2 or (biased and c == 0):  # most networks: spares the pass over the task
         return False
     inputs, targets = (np.mean(np.asarray(a, float) ** 2) for a in (task.x, task.y))
     if not 0 < inputs < LARGEST or not targets < LARGEST or c > LARGEST:
@@ -190,15 +190,15 @@ def _is_tiny(network: LinearNetwork, task: Task) -> bool:
 def _turned(
     frame: ModeFrame, network: LinearNetwork, task: Task, loss: SquaredError
 ) -> tuple[Any, Task, Statistics]:
-    """Weights, task and loss in the frame."""
+    """Return the weights, the task and the loss's statistics in the frame."""
     there = frame.task(task)
     return frame.turned(network.parameters)[0], there, _statistics(there, loss)
 
 
 def _statistics(task: Task, loss: SquaredError) -> Statistics:
-    """Those of a task in the frame, without the rounding of its correlations.
+    """Return the statistics of a task in the frame, without the rounding of its correlations.
 
-    What couples modes by a rounding would be noise for those that are smaller than one.
+    Correlations of the size of a rounding would drive modes that are smaller than one.
     """
 
     def regression(rows: PyTree) -> tuple[Array, Array, Array | None]:
@@ -218,4 +218,5 @@ def _statistics(task: Task, loss: SquaredError) -> Statistics:
 
 
 def _without_noise(a: Array, largest: Array) -> Array:
+    """Replace by zero what is a few roundings of the largest number."""
     return jnp.where(jnp.abs(a) > NOISE * jnp.finfo(a.dtype).eps * largest, a, 0.0)

@@ -1,4 +1,4 @@
-"""What a run records at the saved times, by the user's names."""
+"""The user's observables, which a run records by name at the saved times."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,7 +17,7 @@ Observe = Mapping[str, Callable[..., Any] | Modes]
 
 
 class _Said:
-    """Words for messages, which are no part of what is compiled: all of them count as equal."""
+    """Names for messages, all equal to each other, so that other names compile no other program."""
 
     def __init__(self, words: dict[str, str]):
         self.words = words
@@ -30,7 +30,7 @@ class _Said:
 
 
 class Observables(eqx.Module):
-    """The user's observables as one function; None for the parameters that the network has.
+    """The user's observables as one function of a network; with None, of its parameters alone.
 
     `said`: what messages call them, where they are `unnamed`.
     """
@@ -40,7 +40,7 @@ class Observables(eqx.Module):
 
     @staticmethod
     def of(observe: Observe | None, network: AbstractModel, task: Task) -> "Observables":
-        """Of what the user names; of modes their strengths."""
+        """Make observables of functions by name; modes stand for their strengths."""
         if observe is None:
             return Observables(None)
         return Observables(
@@ -52,12 +52,12 @@ class Observables(eqx.Module):
 
     @property
     def _places(self) -> dict[str, str]:
-        """What takes the place of each name."""
+        """The place that stands for each name in compiled programs."""
         return {name: f"#{k}" for k, name in enumerate(self.functions or ())}
 
     @property
     def unnamed(self) -> "Observables":
-        """The same under their places in place of their names, which are not compiled then."""
+        """The same observables by place, so that other names compile no other program."""
         if self.functions is None:
             return self
         places = self._places
@@ -65,12 +65,13 @@ class Observables(eqx.Module):
         return Observables(functions, _Said({place: name for name, place in places.items()}))
 
     def named(self, found: dict[str, Any]) -> dict[str, Any]:
-        """What the unnamed ones found, and whatever is beside it, by name."""
+        """Give recorded values their names back; whatever else is recorded beside them stays."""
         own = {name: found[place] for name, place in self._places.items() if place in found}
         beside = {name: value for name, value in found.items() if not name.startswith("#")}
         return dict(sorted((beside | own).items()))
 
     def __call__(self, network: AbstractModel, parameters: Parameters, task: Task) -> Any:
+        """Return all observables as arrays, by name; without observables the parameters."""
         if self.functions is None:
             return parameters
         found = {}

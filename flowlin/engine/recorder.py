@@ -27,13 +27,13 @@ from flowlin.events.watch import AbstractWatched, Observer
 from flowlin.record.buffer import Buffer
 from flowlin.record.event_log import Channel, EventLog, Unresolved
 
-NOISE = 4.0  # times the step's error: what is smaller than that throughout a step is rounding
+NOISE = 4.0  # times the step's error: a value smaller than this all step long is noise
 
 
 def event_log(
     log: Buffer | None, observer: Observer, end: Array, doubts: Unresolved | None = None
 ) -> EventLog:
-    """The log sorted by time and in terms of channels, without what happened after `end`."""
+    """Return the log sorted by time, by channels, without what happened after `end`."""
     channels: list[Channel] = []
     maps, initial = [], []
     values = observer(observer.network.parameters) if observer.watches else jnp.zeros(0)
@@ -84,7 +84,7 @@ def event_log(
 
 
 class RecorderState(eqx.Module):
-    """Carried from step to step, and rolled back by diffrax when a step is rejected."""
+    """State of a recorder, which diffrax rolls back when a step is rejected."""
 
     inner: PyTree
     values: Float[Array, " C"]  # watched values at the start of the next step
@@ -113,7 +113,7 @@ class Recorder(Wrapped[RecorderState]):
     back: Callable[[Parameters], Parameters] | None = None  # from states to parameters
 
     def init(self, terms, t0, t1, y0, args) -> RecorderState:
-        """Inner state, watched values at the start, and a log of what is met there."""
+        """Return the inner state, the watched values at the start, and a log of events there."""
         values = self.observer(as_parameters(self.back, y0))
         dtype = jnp.result_type(t0, values)
         log, end = self.observer.started(Buffer.empty(self.capacity, dtype), values)
@@ -128,13 +128,14 @@ class Recorder(Wrapped[RecorderState]):
         )
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
-        """One step of the inner solver, then the events in it."""
-        # Compiled by itself, as far as tracing goes: diffrax traces a step three times.
+        """Take one step of the inner solver, then log the events in it."""
+        # Under its own jit, which caches the trace: diffrax traces a step three times.
         t0, t1 = jnp.asarray(t0), jnp.asarray(t1)
         return self._recorded(terms, t0, t1, y0, args, solver_state, made_jump)
 
     @eqx.filter_jit
     def _recorded(self, terms, t0, t1, y0, args, solver_state, made_jump):
+        """Search the step's dense output for crossings, log them, and stop at a terminating one."""
         y1, error, dense, inner, result = self.solver.step(
             terms, t0, t1, y0, args, solver_state.inner, made_jump
         )
@@ -170,7 +171,10 @@ class Recorder(Wrapped[RecorderState]):
     def _logged(
         self, step: Step, found: Brackets, known: tuple[Buffer, Array]
     ) -> tuple[Buffer, Array]:
-        """The log with every crossing that was bracketed, and when the first one ends the run."""
+        """Log every crossing that was bracketed.
+
+        **Returns:** the log, and the time of the first terminating event, else inf.
+        """
         terminating = self.observer.terminating
 
         def body(carry):
@@ -191,7 +195,7 @@ class Recorder(Wrapped[RecorderState]):
         return log, end
 
     def _locate(self, step: Step, found: Brackets, k: Array) -> tuple[Array, Array]:
-        """Time of one crossing and its uncertainty."""
+        """Locate crossing number k: its time, and its uncertainty."""
         path, y1, error = step.path, step.end, step.error
         still = lax.stop_gradient(path)
         low, high, spread = found.spans[k]
@@ -203,7 +207,7 @@ class Recorder(Wrapped[RecorderState]):
         def find(watched: AbstractWatched, k: Array) -> tuple[Array, Array]:
             network = self.observer.network
             value = _in(network.dtype, watched.along(network, still, k))
-            # Every place that calls it is compiled anew: as few as possible.
+            # XLA compiles `value` at every place that calls it: one loop for all four times.
             known = lax.map(value, jnp.stack([low, high, *ends]))
             bracket = bracketed_root(value, low, high, rising > 0, tolerance, known[:2])
             middle = lax.stop_gradient((bracket[0] + bracket[1]) / 2)
@@ -219,7 +223,7 @@ class Recorder(Wrapped[RecorderState]):
                 there = lax.stop_gradient(jax.tree.map(jnp.add, y1, error))
                 later = watched.component(network.with_parameters(there), k).astype(g.dtype)
                 off = jnp.abs(later - known[3])
-                # A value that all step long is not known to differ from zero crosses any time.
+                # A value that is within its error all step long may cross at any time.
                 noise = jnp.max(jnp.abs(known[2:])) <= NOISE * (off + rounding * watched.scale)
                 shift = jnp.where(noise, jnp.inf, off / jnp.abs(slope))
             width = bracket[1] - bracket[0]
@@ -229,5 +233,5 @@ class Recorder(Wrapped[RecorderState]):
 
 
 def _in(dtype: DTypeLike, function: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """The function with its values in the run's precision, whatever the user's is."""
+    """Return the function with its values in the run's precision, whatever the user's is."""
     return lambda t: function(t).astype(dtype)

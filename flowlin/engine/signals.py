@@ -1,9 +1,9 @@
-"""How a step ends a run that did not fail: diffrax stops where a step or its controller says so.
+"""Results by which a step ends a run that did not fail.
 
 diffrax knows one end from within, `event_occurred`, and overwrites it by the controller's
 `successful`. So these are failures that can come from nowhere else in the runs of this library;
-what they stand for is told apart by what is kept beside them (`tests/test_signals.py` pins what
-diffrax makes of them: the step is kept, and so is the solver's state).
+state kept beside them says which end it was (`tests/test_signals.py` pins what diffrax makes of
+them: the step is kept, and so is the solver's state).
 """
 
 import diffrax

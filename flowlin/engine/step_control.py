@@ -21,11 +21,11 @@ from flowlin.engine.solvers.wrapped import (
     is_explicit,
 )
 
-SHORTEST = 16  # roundings of the time
+SHORTEST = 16  # roundings of the time: a shorter step would hardly move it
 
 
 def shortest(t: Any) -> Array:
-    """The step at time t that hardly moves on: shorter ones have lost the race against rounding."""
+    """Return the step at time t that hardly moves on: shorter ones are lost in rounding."""
     return SHORTEST * jnp.finfo(jnp.result_type(t)).eps * jnp.abs(t)
 
 
@@ -42,11 +42,11 @@ class Costly(eqx.Module):
 
 
 class PausingState(eqx.Module):
-    """Of `Pausing`.
+    """State of a `Pausing` controller.
 
     - `inner`: the wrapped controller's state.
     - `attempts`, `accepted`: steps since the last pause.
-    - `spent`: evaluations in them, as far as steps tell.
+    - `spent`: evaluations in these steps, where the solver counts them.
     - `ahead`: where the next step would end if the run did not end before.
     """
 
@@ -58,17 +58,17 @@ class PausingState(eqx.Module):
 
     @staticmethod
     def fresh(inner: PyTree, ahead: Array) -> "PausingState":
-        """Right after a pause."""
+        """Return the state right after a pause."""
         none = jnp.zeros((), jnp.int32)
         return PausingState(inner, none, none, none, ahead)
 
     def rested(self) -> "PausingState":
-        """With nothing counted."""
+        """Return the same state with all counts at zero."""
         return PausingState.fresh(self.inner, self.ahead)
 
 
 class Pausing(diffrax.AbstractAdaptiveStepSizeController[PausingState, None]):
-    """Wraps a controller, changes none of its decisions, and stops after so many steps.
+    """A controller that wraps another one, changes no decision, and stops after so many steps.
 
     It stops, too, where there is no next step: where rounding or a NaN has left none.
 
@@ -91,25 +91,25 @@ class Pausing(diffrax.AbstractAdaptiveStepSizeController[PausingState, None]):
 
     @property
     def rtol(self):  # pyright: ignore
-        """Forwarded."""
+        """The wrapped controller's `rtol`."""
         return self.controller.rtol
 
     @property
     def atol(self):  # pyright: ignore
-        """Forwarded."""
+        """The wrapped controller's `atol`."""
         return self.controller.atol
 
     @property
     def norm(self):  # pyright: ignore
-        """Forwarded."""
+        """The wrapped controller's norm."""
         return self.controller.norm
 
     def wrap(self, direction):
-        """Forwarded."""
+        """Wrap the inner controller for a direction of time."""
         return eqx.tree_at(lambda p: p.controller, self, self.controller.wrap(direction))
 
     def init(self, terms, t0, t1, y0, dt0, args, func, error_order):
-        """The step that was due."""
+        """Return the end of the step that was due at the last pause, and the state from then."""
         # diffrax takes the last step to the very end from 100 roundings before it on; where a
         # solve starts it does not, so that is done here.
         floor = earlier(self.t1, 100)
@@ -117,7 +117,7 @@ class Pausing(diffrax.AbstractAdaptiveStepSizeController[PausingState, None]):
         return jnp.where(ahead > floor, self.t1, ahead), self.paused
 
     def adapt_step_size(self, t0, t1, y0, y1_candidate, args, y_error, error_order, state):  # pyright: ignore
-        """The wrapped controller's decision, and whether to pause."""
+        """Return the wrapped controller's decision, and stop the run where it is to pause."""
         spent = state.spent
         if isinstance(y_error, Costly):
             spent = spent + y_error.evaluations.astype(spent.dtype)
@@ -128,7 +128,7 @@ class Pausing(diffrax.AbstractAdaptiveStepSizeController[PausingState, None]):
         attempts = state.attempts + 1
         accepted = state.accepted + jnp.where(keep, 1, 0).astype(jnp.int32)
         tired = (keep & (accepted >= self.budget)) | (attempts >= self.attempts)
-        # One that ends nowhere (its error was NaN) would be tried for ever.
+        # A step without a length (its error was NaN) would be tried for ever.
         stuck = ~(ahead - t_next > shortest(t_next)) & (result == diffrax.RESULTS.successful)
         result = diffrax.RESULTS.where(stuck, diffrax.RESULTS.dt_min_reached, result)
         fine = result == diffrax.RESULTS.successful
@@ -143,25 +143,25 @@ class Pausing(diffrax.AbstractAdaptiveStepSizeController[PausingState, None]):
         )
 
 
-# ---- How many evaluations of the vector field a run takes, those of rejected steps included.
+# ---- Counts of a run's evaluations of the vector field, those of rejected steps included.
 
-FIRST_STEP = 2  # for choosing its length
+FIRST_STEP = 2  # evaluations by which diffrax chooses the first step's length
 
 
 class Counting(Wrapped[Any]):
-    """Hands over with the error of each step how many evaluations it took.
+    """A solver whose steps hand over, with their error, how many evaluations they took.
 
-    For solvers whose steps differ in that; they count in their state.
+    It serves solvers whose steps take different numbers, and which count them in their state.
     """
 
     solver: diffrax.AbstractSolver
 
     def init(self, terms, t0, t1, y0, args) -> Any:
-        """Forwarded."""
+        """Return the inner solver's state."""
         return self.solver.init(terms, t0, t1, y0, args)
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
-        """Forwarded, but for the error."""
+        """Take the inner solver's step, and put its evaluations beside its error."""
         y1, error, dense, state, result = self.solver.step(
             terms, t0, t1, y0, args, solver_state, made_jump
         )
@@ -170,34 +170,34 @@ class Counting(Wrapped[Any]):
 
 
 def inner(state: PyTree) -> Any:
-    """The state of the solver itself."""
+    """Return the solver's own state, without a recorder's around it."""
     return state.inner if isinstance(state, RecorderState) else state
 
 
 def counts(state: PyTree) -> bool:
-    """Whether a solver's state counts evaluations."""
+    """Tell whether a solver's state counts evaluations."""
     return isinstance(inner(state), AbstractCounting)
 
 
 def counted(state: PyTree) -> Int[Array, ""]:
-    """Evaluations in accepted steps, where the state counts them."""
+    """Return the evaluations in accepted steps that a state has counted."""
     return inner(state).evaluations
 
 
 def begun(solver: diffrax.AbstractSolver, state: PyTree) -> dict[str, Array]:
-    """`evaluations` before the first step; nothing where those of a step are not known."""
+    """Return `evaluations` before the first step; nothing where those of a step are not known."""
     if counts(state):
         return {"evaluations": jnp.asarray(FIRST_STEP + counted(state), int)}
     if per_step(solver) is None:
         return {}
-    # A method whose last stage is the next step's first one begins without it.
+    # With "first same as last", each step counts one stage less; the first one takes it, too.
     tableau: Any = getattr(solver, "tableau", None)
     first = 1 if tableau is None else tableau.fsal
     return {"evaluations": jnp.asarray(FIRST_STEP + first, int)}
 
 
 def gone(before: dict[str, Array], solver: Any, solution: diffrax.Solution) -> dict[str, Array]:
-    """`evaluations` after a solve that began with so many `before`."""
+    """Return `evaluations` after a solve that began with so many `before`."""
     if "evaluations" not in before:
         return {}
     if counts(solution.solver_state):
@@ -208,7 +208,7 @@ def gone(before: dict[str, Array], solver: Any, solution: diffrax.Solution) -> d
 
 
 def per_step(solver: diffrax.AbstractSolver) -> int | None:
-    """Evaluations per tried step, where that is a number; None where it is not known."""
+    """Return the evaluations of each tried step; None where their number is not known."""
     if isinstance(solver, AveragedGates):
         return EVALUATIONS
     return evaluations(solver) if is_explicit(solver) else None
@@ -217,7 +217,7 @@ def per_step(solver: diffrax.AbstractSolver) -> int | None:
 def reported(
     solver: diffrax.AbstractSolver, state: PyTree, accepted: Array, ts: Array, tau: Array
 ) -> Report:
-    """Counts and observables (T, ...) of a solve by `solver`, which ended in this state."""
+    """Return counts and observables (T, ...) of a solve by `solver` that ended in this state."""
     each = per_step(solver)
     known = {} if each is None else {"accepted_evaluations": 1 + each * accepted}
     if not isinstance(state, AbstractReporting):

@@ -1,4 +1,4 @@
-"""The crossings of everything that is watched, within one step of a solver."""
+"""Find the crossings of all watches within one step of a solver."""
 
 from typing import Any, NamedTuple
 
@@ -17,20 +17,20 @@ from flowlin.events.search import Brackets, Components, Directions, first_look, 
 from flowlin.events.watch import Observer, OrderStatistic
 from flowlin.networks.kinds import AbstractNetwork
 
-# ---- How each watched function is looked at within a step.
+# ---- The plan by which each watched function is searched within a step.
 
-LEAST = 5  # points per step, both ends included, at which anything but a monotone value is looked
+LEAST = 5  # nodes per step, both ends included, of everything that is not monotone
 
 
 class Plan(NamedTuple):
-    """The watches, by number, according to how they are looked at.
+    """The watches of a run, by number, in groups that are searched in the same way.
 
-    - `ends`: what is monotone, at the step's ends alone.
+    - `ends`: monotone functions, whose signs at the step's ends tell all.
     - `counted`: order statistics of polynomials, in groups of the same polynomials.
     - `exact`: polynomials that are sampled together with others.
     - `apart`: polynomials that are sampled by themselves, by the number of nodes that it takes.
-    - `calm`: what moves no faster than the run itself, see `NEAR`.
-    - `smooth`: all others.
+    - `calm`: functions that move no faster than the run itself, see `NEAR`.
+    - `smooth`: all others, which need not be smooth.
     - `points`: nodes at which `exact` and `smooth` are sampled.
     """
 
@@ -44,10 +44,10 @@ class Plan(NamedTuple):
 
     @staticmethod
     def of(observer: Observer, path: Path) -> "Plan":
-        """For the steps of a solver, of which `path` is one.
+        """Plan how steps like `path` are searched.
 
         A polynomial of degree k in the parameters is one of degree k p in time where the dense
-        output has degree p, so k p + 1 nodes tell all of it.
+        output has degree p, so k p + 1 nodes determine it.
         """
         ends, exact, calm, smooth, points = [], [], [], [], LEAST
         groups: dict[tuple[int, int], list[int]] = {}
@@ -73,28 +73,28 @@ class Plan(NamedTuple):
 
     @property
     def together(self) -> list[int]:
-        """What is sampled together, besides the order statistics' polynomials."""
+        """Return the watches that are sampled at the plan's own nodes, in one loop over times."""
         return sorted(self.exact + self.smooth)
 
     @property
     def polynomials(self) -> list[tuple[int, list[int]]]:
-        """What is exact, with the number of nodes at which it is sampled."""
+        """Return the groups of polynomials, each with the number of nodes that determines them."""
         return [(self.points, self.exact)][: len(self.exact)] + list(self.apart.items())
 
 
-# What is calm is looked at within a step only if it came nearer to zero than so many times what it
-# changed by in this step, or would have at the speed of the one before: a look may cost as much as
-# the step, and far from its level a smooth function has no root.
+# A calm function is sampled within a step only if it came nearer to zero than so many times its
+# change in this step, or the change that it would make at the speed of the step before: sampling
+# may cost as much as the step, and far from its level a smooth function has no root.
 NEAR = 2.0
 NODES = 9  # points per part of a step, where functions that are not polynomials are searched
-# How much may be beyond what the points show: see `expansion.looked_at`.
+# How much a function may do beyond its series through the nodes: see `looked_at`.
 AT_FIRST, IN_PARTS, EXACTLY = 100.0, 16.0, 0.0
-ROUNDING = 64.0  # machine epsilons: what a value near zero may owe to rounding
+ROUNDING = 64.0  # machine epsilons of its watch's size that a value near zero may be rounding
 BATCH = 16  # polynomials that are searched together
 
 
 class Step(eqx.Module):
-    """A step of a solver, with what is watched.
+    """One step of a solver in which all crossings are searched for.
 
     - `path`: its dense output; `end`: the parameters at its end.
     - `error`: the estimate of their error, or None.
@@ -110,11 +110,15 @@ class Step(eqx.Module):
     speed: Float[Array, " C"]
 
     def looked_through(self, found: Brackets) -> tuple[Brackets, Float[Array, " C"]]:
-        """Brackets of all crossings, and the watched values at the end; blind to derivatives."""
+        """Return brackets of all crossings, and the watched values (C,) at the end of the step.
+
+        Neither carries derivatives: locating the crossings afterwards does.
+        """
         still = jax.tree.map(lambda a: lax.stop_gradient(a) if eqx.is_array(a) else a, self)
         return lax.stop_gradient(still._looked_through(found))
 
     def _looked_through(self, found: Brackets) -> tuple[Brackets, Array]:
+        """Search group by group, each in the cheapest way that finds all its crossings."""
         plan = Plan.of(self.observer, self.path)
         values = self._sampled(plan)
         after = self._after(plan, values)
@@ -130,9 +134,9 @@ class Step(eqx.Module):
         return found, after
 
     def _sampled(self, plan: Plan) -> dict[int, Array]:
-        """Values (n - 1, c) at all nodes but the first, by watch.
+        """Return values (n - 1, c) by watch, at all nodes but the first.
 
-        For a group of order statistics under its first one, the preactivations (H, P) at the end.
+        A group of order statistics has the preactivations (H, P) at the end, under its first watch.
         """
         watches, which = self.observer.watches, plan.together
         times = self._nodes(plan.points)
@@ -147,29 +151,30 @@ class Step(eqx.Module):
                 values[i] = function.sampled(self.observer.network, self.path, times)  # pyright: ignore
         there = self.observer.network.with_parameters(self.end)
         values |= {i: self._statistic(i).preactivations(there) for i, *_ in plan.counted}
-        # In the run's precision, whatever that of what is watched.
+        # In the run's precision, whatever that of the user's function.
         return {i: value.astype(self.before.dtype) for i, value in values.items()}
 
     def _nodes(self, count: int) -> Array:
-        """Times of all nodes but the first."""
+        """Return the times (count - 1,) of all nodes but the first."""
         at, start = jnp.asarray(1 + nodes(count)[1:]), self.path.t0
         length = (self.path.t1 - start).astype(at.dtype)
         times = start.astype(at.dtype) + length * at / 2
         return times.astype(self.before.dtype).at[-1].set(self.path.t1)
 
     def _at(self, t: Array, which: list[int]) -> Float[Array, " c"]:
-        """Values of watches at time t."""
+        """Return the values of some watches at time t, end to end."""
         last = t == self.path.t1
         parameters = jax.tree.map(lambda a, b: jnp.where(last, a, b), self.end, self.path(t))
         return self.observer.of(which, parameters, self.path.known(t, parameters))
 
     def _statistic(self, i: int) -> OrderStatistic:
+        """Return the function of watch i, an order statistic."""
         function = self.observer.watches[i].function
         assert isinstance(function, OrderStatistic)
         return function
 
     def _after(self, plan: Plan, values: dict[int, Array]) -> Float[Array, " C"]:
-        """The watched values at the end of the step."""
+        """Return the watched values at the end of the step."""
         at_ends = plan.ends + plan.calm
         known = self.path.known(self.path.t1, self.end) if at_ends else {}
         ends = dict(zip(at_ends, self.observer.values(at_ends, self.end, known), strict=True))
@@ -181,7 +186,7 @@ class Step(eqx.Module):
     def _components(
         self, number: np.ndarray | Array, after: Array, sample: Any, times: Any, factor: float
     ) -> Components:
-        """The search for components of these numbers, as yet without their errors."""
+        """Return the components of these numbers as a search takes them, with errors of zero."""
         touches = jnp.asarray(self.observer.each(lambda watch: watch.touches))
         number = jnp.asarray(number, jnp.int32)
         return Components(
@@ -197,7 +202,7 @@ class Step(eqx.Module):
         )
 
     def _monotone(self, ends: list[int], after: Array, found: Brackets) -> Brackets:
-        """With the crossings of what needs no look inside."""
+        """Add the crossings of monotone watches: their signs at both ends of the step tell all."""
         number = self.observer.numbers(ends)
         if not number.size:
             return found
@@ -209,7 +214,10 @@ class Step(eqx.Module):
     def _exact(
         self, count: int, which: list[int], values: dict[int, Array], after: Array, found: Brackets
     ) -> Brackets:
-        """With the crossings of polynomials that `count` nodes determine."""
+        """Add the crossings of polynomials that `count` nodes determine.
+
+        A first pass settles most; the rest is searched `BATCH` polynomials at a time.
+        """
         number = jnp.asarray(self.observer.numbers(which), jnp.int32)
         table = jnp.concatenate([values[i] for i in which], axis=1)
         table = jnp.concatenate([self.before[number][None], table])
@@ -241,7 +249,7 @@ class Step(eqx.Module):
         return lax.while_loop(lambda carry: jnp.any(carry[0]), batch, (todo, found))[1]
 
     def _rounding(self, after: Array) -> Float[Array, " C"]:
-        """What components may owe to rounding, from the sizes of those of the same watch."""
+        """Return the part of each component's value that may be rounding, by its watch's size."""
         starts, parts = self.observer.starts, []
         for i, watch in enumerate(self.observer.watches):
             both = jnp.stack([self.before, after])[:, starts[i] : starts[i + 1]]
@@ -250,7 +258,7 @@ class Step(eqx.Module):
         return ROUNDING * jnp.finfo(self.before.dtype).eps * jnp.concatenate(parts)
 
     def _error(self, number: Array) -> Array:
-        """How much the step's error moves components of these numbers."""
+        """Return how far the step's error moves components of these numbers."""
         if self.error is None:
             return jnp.zeros(number.shape, self.before.dtype)
         network = self.observer.network
@@ -264,7 +272,7 @@ class Step(eqx.Module):
         return jax.vmap(lambda k: self.observer.switch(k, moved))(number)
 
     def _calm(self, which: list[int], after: Array, found: Brackets) -> Brackets:
-        """With the crossings of what is calm, by looks within the step only where it is near."""
+        """Add the crossings of slow watches, which are sampled only where they came near zero."""
         if not which:
             return found
         number = self.observer.numbers(which)
@@ -281,7 +289,7 @@ class Step(eqx.Module):
     def _smooth(
         self, which: list[int], points: int, table: Array, after: Array, found: Brackets
     ) -> Brackets:
-        """With the crossings of what is no polynomial, by its values at all nodes but the first."""
+        """Add the crossings of what is no polynomial, by its values at all nodes but the first."""
         number = self.observer.numbers(which)
         table = jnp.concatenate([self.before[number][None], table])
 
@@ -308,7 +316,7 @@ class Step(eqx.Module):
         return searched(eqx.tree_at(lambda c: c.error, them, moved), todo, found)
 
     def _wanted(self, which: list[int], wanted: Array, t: Array) -> Array:
-        """Values at time t of those watches of which any component is wanted."""
+        """Evaluate at time t the watches of which any component is wanted; others are zero."""
         parameters = self.path(t)
         known = self.path.known(t, parameters)
         if len(which) == 1:
@@ -329,7 +337,7 @@ class Step(eqx.Module):
         return jnp.concatenate(values)
 
     def _counted(self, group: list[int], end: Array, after: Array, found: Brackets) -> Brackets:
-        """With the crossings of order statistics of the same preactivations (H, P)."""
+        """Add the crossings of order statistics of the same preactivations, `end` (H, P)."""
         behind, network = self._statistic(group[0]).preactivations, self.observer.network
         degree = self.path.degree
         assert degree is not None

@@ -49,13 +49,13 @@ from flowlin.training.problem import Problem
 
 
 def mode_hits(found: Any) -> Summary:
-    """Of how many modes and which c, and what was said of them."""
+    """Summarise a `ModeHits`: its number of modes and its c, then its other arguments."""
     count, c = found.modes.s.shape[-1], number(found.modes.bias_strength)
     return event_summary(found, f"{plural(count, 'mode')}, c = {c}")
 
 
 def event_summary(found: Any, of: str) -> Summary:
-    """An event: of what, and all arguments but the first that are not left at their defaults."""
+    """Summarise an event: what it is `of`, then its other arguments but those at their defaults."""
     rows = [("of", of)]
     for field in dataclasses.fields(found)[1:]:
         value = getattr(found, field.name)
@@ -66,7 +66,7 @@ def event_summary(found: Any, of: str) -> Summary:
 
 
 class AbstractTreatment(eqx.Module):
-    """How a run treats kinks, as far as events ask.
+    """Base class of the policies for kinks, with what events have to know of one.
 
     - `width`: a pair counts as off for z < -width, on for z > width, and at its kink in between;
       None where kinks are as they are.
@@ -84,7 +84,7 @@ class AbstractEvent(eqx.Module):
     def watches(
         self, problem: Problem, objective: AbstractObjective, kinks: AbstractTreatment
     ) -> list[Watch]:
-        """What a run has to watch for this event."""
+        """Return what a run has to watch for this event."""
 
 
 def _watch(
@@ -100,7 +100,7 @@ def _watch(
     from_start: bool = False,
     quantity: str | None = None,
 ) -> Watch:
-    """Watch a function with values of a shape against a level; the rest is as in `Watch`."""
+    """Return a watch of a function with values of this shape against a level; see `Watch`."""
     level = jnp.asarray(level, dtype)
     return Watch(
         Minus(function, level, quantity),
@@ -113,7 +113,7 @@ def _watch(
 
 
 def _observed(what: str, function: Any, network: AbstractModel, level: ArrayLike) -> Any:
-    """Shape and type of an observable, which a level goes with."""
+    """Return shape and dtype of an observable; `ValueError` if the level does not fit to it."""
     found = returned(what, function, network)
     if isinstance(found, dict) or (len(jax.tree.leaves(found)) > 1 and not isinstance(found, list)):
         raise ValueError(f"{what} must return one array, and returns {shown(found)}.")
@@ -166,7 +166,7 @@ class Crossing(AbstractEvent):
     name: str = eqx.field(static=True, default="crossing")
 
     def watches(self, problem, objective, kinks) -> list[Watch]:
-        """One watch: the observable minus the level."""
+        """Return one watch: the observable minus the level."""
         del objective, kinks
         network, task = problem.network, problem.task
         function = OnTask(self.observable, task)
@@ -196,9 +196,9 @@ class ModeHits(AbstractEvent):
 
     `flow.events.first("mode")` are the first times, (K,). Equal modes (`modes.groups`) have one,
     since their strength is the group's. All crossings are found, but one kind: of a network that is
-    not linear, on 1,000 samples and more, a step is looked into only where a strength comes nearer
-    to its level than twice what it changes in this step, or would at the speed of the step before;
-    each look there is a pass over all samples.
+    not linear, on 1,000 samples and more, a step is searched only where a strength comes nearer
+    to its level than twice its change in this step, or at the speed of the step before; each
+    sample of a strength there is a pass over all samples of the task.
 
     Hits of several levels in one run are told apart by their names:
     `[ModeHits(modes, share=q, name=f"{q:.0%}") for q in (0.1, 0.9)]`.
@@ -232,7 +232,7 @@ class ModeHits(AbstractEvent):
             raise ValueError(f"`rho` or `share` must be given, one of them, got {given}.")
 
     def watches(self, problem, objective, kinks) -> list[Watch]:
-        """One watch: the mode strengths minus their levels."""
+        """Return one watch: the mode strengths minus their levels."""
         del objective, kinks
         network, task = problem.network, problem.task
         name = "rho" if self.share is None else "share"
@@ -245,7 +245,7 @@ class ModeHits(AbstractEvent):
         return [Watch(function, channel, direction=self.direction, terminate=self.terminate)]
 
     def _per_mode(self, name: str, dtype: DTypeLike) -> Array:
-        """An argument, which is one number or one per mode (K,)."""
+        """Return the argument of this name, one number or one per mode (K,), as an array."""
         value, shape = jnp.asarray(getattr(self, name), dtype), self.modes.s.shape
         require_finite(name, value)
         if value.shape not in ((), (1,), shape):
@@ -259,9 +259,9 @@ class ModeHits(AbstractEvent):
 def _of_full_strength(
     modes: Modes, share: Array, strengths: ModeStrengths
 ) -> tuple[Array, ModeStrengths]:
-    """Levels at a share of each mode's full strength, and the strengths that are held to them."""
+    """Return levels (K,) at a share of each mode's full strength, and the strengths to compare."""
     full = modes.full_strength.astype(share.dtype)
-    # What has no strength to reach is seen to stay below the others' levels.
+    # Modes without a strength to reach stay at zero, below the others' levels.
     level = jnp.where(full > 0, share * full, jnp.max(jnp.abs(share * full)))
     seen = jnp.where((full > 0)[None], strengths.u, 0.0)
     return level, eqx.tree_at(lambda s: s.u, strengths, seen)
@@ -283,7 +283,7 @@ class LossBelow(AbstractEvent):
     name: str = eqx.field(static=True, default="loss")
 
     def watches(self, problem, objective, kinks) -> list[Watch]:
-        """One watch: the run's loss minus the level, falling."""
+        """Return one watch: the run's loss minus the level, falling."""
         del kinks
         # The loss of a gradient flow never rises, so it is monotone; a modified flow's may,
         # and so may the loss on the data where weights decay.
@@ -297,7 +297,7 @@ def _falling(
     quantity: str,
     monotone: bool = False,
 ) -> Watch:
-    """Watch a number that falls to the event's level, or begins below it."""
+    """Return a watch of a number that falls to the event's level, or begins below it."""
     return _watch(
         function,
         (),
@@ -313,7 +313,7 @@ def _falling(
 
 
 class _GradientNorm(eqx.Module):
-    """The Euclidean norm of the gradient by what moves."""
+    """Euclidean norm of the gradient by the parameters that move, as a function of the network."""
 
     objective: AbstractObjective
     trained: tuple[bool, ...] | None = eqx.field(static=True)
@@ -346,13 +346,13 @@ class GradientBelow(AbstractEvent):
     name: str = eqx.field(static=True, default="gradient")
 
     def watches(self, problem, objective, kinks) -> list[Watch]:
-        """One watch: the norm minus the level, falling."""
+        """Return one watch: the gradient's norm minus the level, falling."""
         del kinks
         return [_falling(self, _GradientNorm(objective, problem.trained), problem, "gradient norm")]
 
 
 def _ends(kinks: AbstractTreatment) -> list[tuple[int, int, int]]:
-    """(end of the width, side below, side above): one at a bare kink, two of a smoothed one."""
+    """Return (end of the width, side below, side above): one level at a bare kink, else two."""
     return [(0, -1, 1)] if kinks.width is None else [(-1, -1, 0), (1, 0, 1)]
 
 
@@ -363,7 +363,7 @@ class GateSwitches(AbstractEvent):
     """
 
     def watches(self, problem, objective, kinks) -> list[Watch]:
-        """One watch per layer and level of the preactivations."""
+        """Return one watch per layer and level of the preactivations."""
         del objective
         network, task = problem.network, problem.task
         return [
@@ -405,7 +405,7 @@ class UnitSwitches(AbstractEvent):
     window: int | None = eqx.field(static=True, default=None)
 
     def watches(self, problem, objective, kinks) -> list[Watch]:
-        """One watch per layer, level and end of the order; none where all gates are logged.
+        """Return one watch per layer, level and end of the order; none where all gates are logged.
 
         **Raises:** `ValueError` for a model whose hidden units are not known.
         """
@@ -444,7 +444,7 @@ class UnitSwitches(AbstractEvent):
         ]
 
 
-# Names that the log of a run keeps for what it holds without being asked.
+# Names of what a run logs without being asked, which no event may have.
 LOGGED = {"gate": "a run's gates", "branch": "a run's branches"}
 
 _event = instance(AbstractEvent, "an event", "wrap a function as fl.Crossing(function)")
@@ -457,7 +457,7 @@ def user_watches(
     objective: AbstractObjective,
     kinks: AbstractTreatment,
 ) -> list[Watch]:
-    """What a run watches for the user's events.
+    """Return what a run watches for the user's events.
 
     **Raises:** `ValueError` for two events of one name.
     """
@@ -472,7 +472,7 @@ def user_watches(
 
 
 def _take_names(owners: dict[str, str], event: AbstractEvent, names: set[str]) -> None:
-    """Enter an event as the owner of names, unless another one has one of them."""
+    """Enter an event as the owner of names; `ValueError` for a name that another event owns."""
     kind = type(event).__name__
     for name in sorted(names & owners.keys()):
         remedy = "leave one out"

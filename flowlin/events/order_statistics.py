@@ -1,4 +1,4 @@
-"""Crossings of order statistics of hidden units, most of which a bound excludes.
+"""Find crossings of order statistics of hidden units, most of which a bound excludes.
 
 A preactivation of the first layer is linear in the unit's weights w and c b. Along a step these
 are $\\sum_k C_k T_k(s)$ with vectors C_k, so that it is never farther from what it is at the end
@@ -26,13 +26,13 @@ from flowlin.events.path import Path
 from flowlin.events.search import Brackets, Directions, Part, deepest
 from flowlin.networks.kinds import AbstractNetwork
 
-# ---- Crossings of order statistics: of how many polynomials of a row are positive.
+# ---- Crossings of one unit's order statistic: of its number of positive polynomials.
 
-PARTS = 4096  # looked at in a step and for one row at most
+PARTS = 4096  # of a step, for one unit; after so many the rest is unresolved
 
 
 def certain(first: Any, stray: Any) -> tuple[Array, Array]:
-    """Whether polynomials are certainly positive, and certainly negative, on [-1, 1].
+    """Tell where polynomials are certainly positive, and where certainly negative, on [-1, 1].
 
     `stray` is how far they stray from their `first` coefficients.
     """
@@ -41,7 +41,7 @@ def certain(first: Any, stray: Any) -> tuple[Array, Array]:
 
 
 class Row(eqx.Module):
-    """One row: positive while more than `most` of its polynomials are.
+    """The polynomials of one unit: the unit is positive while more than `most` of them are.
 
     - `coefficients`: (n, Q), on the step.
     - `error`: (Q,), below which a value is not known to differ from zero.
@@ -56,7 +56,7 @@ class Row(eqx.Module):
 
 
 class _Count(eqx.Module):
-    """How far the search has come; the side there."""
+    """State of the search of one unit: the next part of the step, and the unit's side before it."""
 
     part: Part
     above: Bool[Array, ""]
@@ -67,7 +67,7 @@ class _Count(eqx.Module):
 def crossed(
     row: Row, component: Array, up: Array, down: Array, t0: Array, length: Array, found: Brackets
 ) -> Brackets:
-    """With the crossings of a row, in a step from t0 of this length.
+    """Add the crossings of one unit's order statistic, in a step from t0 of this length.
 
     A part is done if the bounds of the count are on one side of the threshold, or if all
     polynomials that may cross in it do so in the same direction, the count being monotone then;
@@ -95,7 +95,7 @@ def crossed(
 
 
 def _decided(c: Float[Array, "n Q"], row: Row) -> Array:
-    """Whether a part needs no halving."""
+    """Tell whether a part of the step needs no halving, from its coefficients c."""
     up, down = certain(c[0], magnitude(c))
     open_ = ~up & ~down
     decided = (jnp.sum(up) > row.most) | (jnp.sum(~down) <= row.most)
@@ -112,10 +112,10 @@ Incoming = tuple[Float[Array, "... N"], Float[Array, "..."] | None]  # w and c b
 
 
 class Units(eqx.Module):
-    """The first layer's units along a step.
+    """The first layer's units along one step, whose preactivations are polynomials in time.
 
     - `path`: its dense output, a polynomial of this `degree`; `error`: of its end, or None.
-    - `x`, `network`: inputs (P, N), and what the parameters that move are of.
+    - `x`, `network`: inputs (P, N), and the network whose parameters move along the path.
     - `ends`: (U, P), preactivations at the step's end.
     """
 
@@ -127,13 +127,13 @@ class Units(eqx.Module):
     ends: Float[Array, "U P"]
 
     def incoming(self, parameters: Parameters, chosen: Any) -> Incoming:
-        """Weights and c b of chosen units."""
+        """Return weights w (..., N) and biases c b (...) of chosen units."""
         network = self.network.with_parameters(parameters)
         w, b = network.weights[0], network.biases[0]
         return w[chosen], None if b is None else network.bias_strength * b[chosen]
 
     def coefficients(self, chosen: Any) -> Incoming:
-        """Those of chosen units' weights and c b along the step, n first."""
+        """Fit Chebyshev coefficients, n first, to chosen units' weights and c b along the step."""
         dtype, count = self.ends.dtype, self.degree + 1
         fractions = jnp.asarray((1 + nodes(count)) / 2, dtype)
         times = self.path.t0 + (self.path.t1 - self.path.t0) * fractions
@@ -142,7 +142,7 @@ class Units(eqx.Module):
         return jax.tree.map(lambda v: jnp.tensordot(fit, v, 1).astype(dtype), values)
 
     def counts(self) -> Counts:
-        """How many of each unit's preactivations are positive all step long, and ever."""
+        """Count each unit's preactivations that are positive all step long, and somewhere in it."""
         w, b = self.coefficients(slice(None))
         samples = jnp.sqrt(1 + jnp.sum(self.x**2, axis=1))
         sizes = jnp.sqrt(jnp.sum(w**2, axis=2) + (0.0 if b is None else b**2))
@@ -151,15 +151,15 @@ class Units(eqx.Module):
         return counted(self.ends > stray, self.ends < -stray)
 
     def rows(self, chosen: Int[Array, " B"]) -> Float[Array, "n B P"]:
-        """Coefficients of chosen units' preactivations."""
+        """Return the Chebyshev coefficients of chosen units' preactivations."""
         w, b = self.coefficients(chosen)
         later = w[1:] @ self.x.T + (0.0 if b is None else b[1:, :, None])
-        # They add up to the value at the end.
+        # At the end T_k(1) = 1: the coefficients add up to the value there, which is exact.
         first = self.ends[chosen] - jnp.sum(later, axis=0)
         return jnp.concatenate([first[None], later]).astype(self.ends.dtype)
 
     def moved(self, unit: Array) -> Float[Array, " P"]:
-        """How much the step's error moves a unit's preactivations."""
+        """Return how far the step's error moves a unit's preactivations."""
         if self.error is None:
             return jnp.zeros(len(self.x), self.ends.dtype)
         moved, rest = (self.incoming(e, unit) for e in (self.error, _nothing(self.error)))
@@ -168,16 +168,17 @@ class Units(eqx.Module):
 
 
 def _nothing(error: Parameters) -> Parameters:
+    """Return parameters of zeros."""
     return jax.tree.map(jnp.zeros_like, error)
 
 
 def counted(up: Bool[Array, "U P"], down: Bool[Array, "U P"]) -> Counts:
-    """From what is certainly positive, and certainly negative."""
+    """Count positive preactivations, from those certainly positive and certainly negative."""
     return jnp.sum(up, axis=1), up.shape[1] - jnp.sum(down, axis=1)
 
 
 class Statistics(eqx.Module):
-    """Order statistics of the same units, T of each.
+    """Order statistics of the same units, T of each unit.
 
     - `most`: (T, 1), each is positive while more than so many of the unit's preactivations are.
     - `number`: (T, U), which component of all each is.
@@ -190,12 +191,12 @@ class Statistics(eqx.Module):
     above_end: Bool[Array, "T U"]
 
     def undecided(self, counts: Counts) -> Bool[Array, "T U"]:
-        """Which may cross."""
+        """Tell which order statistics may cross zero in the step."""
         sure, possible = (count[None] for count in counts)
         return ~((sure > self.most) | (possible <= self.most)) | (self.above != self.above_end)
 
     def of(self, units: Int[Array, " B"]) -> "Statistics":
-        """Those of some units."""
+        """Return the order statistics of some units alone."""
         sides = self.above[:, units], self.above_end[:, units]
         return Statistics(self.most, self.number[:, units], *sides)
 
@@ -203,7 +204,7 @@ class Statistics(eqx.Module):
 def crossings(
     statistics: Statistics, units: Units, directions: Directions, found: Brackets
 ) -> Brackets:
-    """With the crossings of all order statistics."""
+    """Add the crossings of all order statistics, `BATCH` units at a time."""
     todo = statistics.undecided(units.counts())
     size = min(BATCH, todo.shape[1])
 
@@ -230,7 +231,7 @@ def _one_by_one(
     todo: Bool[Array, "T B"],
     found: Brackets,
 ) -> Brackets:
-    """With the crossings of order statistics of chosen units."""
+    """Add the crossings of the order statistics of chosen units, one after the other."""
     t0, length = units.path.t0, units.path.t1 - units.path.t0
 
     def one(carry):

@@ -15,9 +15,9 @@ from flowlin._tools.arrays import Parameters, as_parameters, with_axes
 
 Image = TypeVar("Image")
 
-SLOTS = 8  # equal parts of a step of several pieces, each within one of them
+SLOTS = 8  # parts into which a step of several pieces is cut, so that no part holds a joint
 
-# Of diffrax's dense outputs; the library's own say theirs as `degree`.
+# Degrees in time of diffrax's dense outputs; the library's own have an attribute `degree`.
 DEGREES = {
     diffrax.LocalLinearInterpolation: 1,
     diffrax.ThirdOrderHermitePolynomialInterpolation: 3,
@@ -28,7 +28,7 @@ DEGREES = {
 
 
 class Path(eqx.Module):
-    """Dense output of one step, from `t0` to `t1`.
+    """Dense output of one step from `t0` to `t1`, as a function of time.
 
     `dense` is what the solver hands to its interpolation, and `start` the state at `t0`. `back` is
     the linear map from states to parameters, where a run is solved in other coordinates.
@@ -49,25 +49,25 @@ class Path(eqx.Module):
         return {} if self.quantities is None else self.quantities(t, parameters)
 
     def __call__(self, t: ArrayLike) -> Parameters:
-        """The parameters at time t."""
+        """Return the parameters at time t."""
         return as_parameters(self.back, self.state(t))
 
     def state(self, t: ArrayLike) -> Parameters:
-        """The solver's state at time t."""
+        """Return the solver's state at time t."""
         return self._evaluate(self.dense, t)
 
     @property
     def degree(self) -> int | None:
-        """The degree of the parameters as a polynomial in time; None where that is not known."""
-        # The Hermite cubic comes as the bound method that takes stages.
+        """The degree of the parameters as a polynomial in time; None where it is not known."""
+        # diffrax hands over the Hermite cubic as a bound method of its class.
         kind = getattr(self.interpolation_cls, "__self__", self.interpolation_cls)
         return getattr(kind, "degree", DEGREES.get(kind))
 
     def times(self, fractions: ArrayLike) -> Any:
-        """The times at fractions (n,) of the step's *parts*.
+        """Return the times at fractions (n,) of the step's *parts*.
 
-        Where the step is a chain of pieces, whose joints are kinks, these are spread so that
-        each multiple of an eighth lies within one piece or at a joint.
+        Where the step is a chain of pieces, whose joints are kinks, times are spread so that each
+        eighth of the fractions lies within one piece, with joints at its ends.
         """
         if "pieces" not in self.dense:
             return self.t0 + (self.t1 - self.t0) * fractions
@@ -84,11 +84,11 @@ class Path(eqx.Module):
         return jnp.matmul(hats, marks, precision="highest")
 
     def image(self, affine: Callable[[Parameters], Image]) -> Callable[[Any], Image]:
-        """`affine` of the parameters, an affine map, as a function of time.
+        """Return an affine map of the parameters as a function of time.
 
         A dense output that adds states and velocities with coefficients in time commutes with
-        the map's linear part, which is then taken of each of these once, however often the time
-        is asked for. What does not move makes the rest, the map of no parameters.
+        the map's linear part. This is applied to each of them once, for however many times.
+        Parameters that do not move make the rest: the map of zeros.
         """
         if not all(self._adds(part) for part in self.dense.values()):
             return lambda t: affine(self(t))
@@ -105,20 +105,22 @@ class Path(eqx.Module):
         return lambda t: jax.tree.map(jnp.add, self._evaluate(images, t), rest)
 
     def _evaluate(self, dense: dict[str, PyTree], t: ArrayLike) -> Any:
+        """Evaluate the solver's interpolation with this dense output at time t."""
         return self.interpolation_cls(t0=self.t0, t1=self.t1, **dense).evaluate(t)
 
     def _adds(self, part: PyTree) -> bool:
-        """Whether this is one state or velocity, or a stack of them."""
+        """Tell whether a part of the dense output is one state or velocity, or a stack of them."""
         return self._is_one(part) or self._is_one(jax.eval_shape(_first, part))
 
     def _is_one(self, part: PyTree) -> bool:
+        """Tell whether a part of the dense output is shaped like one state."""
         same = jax.tree.structure(part) == jax.tree.structure(self.start)
         return same and _shapes(part) == _shapes(self.start)
 
 
 @functools.cache
 def _spread(most: int) -> tuple[np.ndarray, np.ndarray]:
-    """For 1 to `most` pieces, the piece in which each slot begins, and at which part of it."""
+    """Place the eighths of a step of 1 to `most` pieces: each one's piece, and its part of it."""
     count, slot = np.arange(1, most + 1)[:, None], np.arange(SLOTS)
     piece = slot * count // SLOTS
     first, after = -(-piece * SLOTS // count), -(-(piece + 1) * SLOTS // count)
@@ -126,8 +128,10 @@ def _spread(most: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _first(part: PyTree) -> Any:
+    """Return the first entries of all arrays, scalars as they are."""
     return jax.tree.map(lambda a: a[0] if a.ndim else a, part)
 
 
 def _shapes(tree: PyTree) -> list[tuple[int, ...]]:
+    """Return the shapes of all arrays of a tree."""
     return [a.shape for a in jax.tree.leaves(tree)]

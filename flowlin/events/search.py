@@ -1,4 +1,4 @@
-"""Crossings of functions of time that can only be sampled."""
+"""Search crossings of functions of time that can only be sampled."""
 
 import math
 from collections.abc import Callable
@@ -13,11 +13,11 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from flowlin._tools.series import looked_at
 from flowlin.record.event_log import Unresolved
 
-# ---- Walking through the parts of [0, 1] from left to right, each halved as often as it has to be.
+# ---- Parts of [0, 1] from left to right, each halved as often as its functions need.
 
 
 def deepest(dtype: DTypeLike) -> int:
-    """How often an interval is halved at most: down to about eps^0.6."""
+    """Return how often an interval is halved at most: down to about eps^0.6."""
     return min(int(-0.6 * math.log2(jnp.finfo(dtype).eps)), 30)
 
 
@@ -29,11 +29,11 @@ class Part(eqx.Module):
 
     @staticmethod
     def whole() -> "Part":
-        """All of it."""
+        """Return all of [0, 1]."""
         return Part(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
 
     def ends(self, dtype: DTypeLike) -> tuple[Array, Array]:
-        """Where it begins and ends."""
+        """Return the fractions of the step at which the part begins and ends."""
         # Not `exp2`, which rounds: neighbours have to meet.
         width = 1 / jnp.left_shift(1, self.level).astype(dtype)
         index = self.index.astype(dtype)
@@ -41,11 +41,13 @@ class Part(eqx.Module):
 
     @property
     def is_inside(self) -> Array:
-        """Whether it is still a part of [0, 1]."""
+        """Tell whether the part still lies in [0, 1]."""
         return (self.index >> self.level) == 0
 
     def following(self, split: Array) -> "Part":
-        """Its left half if it is to be split, else the largest part that begins where it ends.
+        """Return the left half if the part is to be split, else the largest that begins at its end.
+
+        That one is the right half of the smallest part before it that was split.
 
         That one is the right half of the smallest part before it that was split.
         """
@@ -63,23 +65,23 @@ SPARE = 1024  # crossings within one step, besides one per component
 
 
 class Directions(eqx.Module):
-    """Per component: whether rising, and whether falling, counts."""
+    """Two flags per component: whether its rising, and whether its falling, counts."""
 
     up: Bool[Array, " C"]
     down: Bool[Array, " C"]
 
     def of(self, number: ArrayLike) -> "Directions":
-        """Of components of these numbers."""
+        """Return the flags of components of these numbers."""
         return Directions(self.up[number], self.down[number])
 
     def counts(self, rising: Array) -> Array:
-        """Whether crossings in these directions count."""
+        """Tell which crossings in these directions count."""
         up, down = (jnp.broadcast_to(way, rising.shape) for way in (self.up, self.down))
         return jnp.where(rising, up, down)
 
 
 class Brackets(eqx.Module):
-    """Crossings found so far within a step, each between two times.
+    """Crossings within a step, each between two times, and stretches that stay unresolved.
 
     - `spans`: (R, 3), the times, and an uncertainty that is known beforehand (0: it is not).
     - `marks`: (R, 2), the component, and 1 where it rises.
@@ -92,14 +94,14 @@ class Brackets(eqx.Module):
 
     @staticmethod
     def empty(components: int, doubts: Unresolved) -> "Brackets":
-        """No crossings yet."""
+        """Return room for the crossings of one step, none entered yet."""
         room = components + SPARE
         spans, marks = jnp.zeros((room, 3), doubts.start.dtype), jnp.zeros((room, 2), jnp.int32)
         return Brackets(spans, marks, jnp.zeros((), jnp.int32), doubts)
 
     @property
     def room(self) -> int:
-        """How many there is room for."""
+        """The number of crossings that there is room for."""
         return self.spans.shape[0]
 
     def put(
@@ -111,7 +113,7 @@ class Brackets(eqx.Module):
         rising: ArrayLike,
         spread: ArrayLike = 0.0,
     ) -> "Brackets":
-        """Those that are `wanted`; arrays of one shape, or what broadcasts to it."""
+        """Append the crossings that are `wanted`; the other arguments broadcast to its shape."""
         flat = wanted.ravel()
         at = jnp.where(flat, self.count + jnp.cumsum(flat, dtype=jnp.int32) - 1, self.room)
 
@@ -130,7 +132,7 @@ class Brackets(eqx.Module):
         )
 
     def doubted(self, wanted: Array, low: Array, high: Array, component: ArrayLike) -> "Brackets":
-        """With stretches of time in which the crossings of components are not known."""
+        """Append stretches of time in which crossings of components stay unresolved."""
         doubts = lax.cond(
             jnp.any(wanted),
             lambda: self.doubts.put(wanted, low, high, component),
@@ -139,19 +141,19 @@ class Brackets(eqx.Module):
         return Brackets(self.spans, self.marks, self.count, doubts)
 
     def closed(self, start: ArrayLike, end: ArrayLike) -> Unresolved:
-        """The doubts, with the whole step among them if there was no room for its crossings."""
+        """Return the unresolved stretches; the whole step is one if crossings did not fit."""
         full = jnp.asarray(self.count > self.room)[None]
         return self.doubts.put(full, start, end, self.marks[-1, 0])
 
 
-PARTS = 4096  # looked at in a step at most; what is then left is looked at coarsely
+PARTS = 4096  # of a step; after so many the rest is not halved any more, and is unresolved
 
 
 class Components(eqx.Module):
-    """What is searched: components side by side, along one step.
+    """Components of the watched values that are searched side by side, along one step.
 
-    - `sample`: their values (n, C) at the nodes of a part of the step, given as two fractions,
-      where `wanted` (C,); others may be anything.
+    - `sample`: function of a part of the step, as two fractions, and of flags `wanted` (C,) that
+      returns the values (n, C) at the part's nodes; those that are not wanted may be anything.
     - `times`: the times at the nodes of a part.
     - `number`: (C,), which component of all each is.
     - `above`, `above_end`: (C,), whether positive at the step's start and end.
@@ -172,13 +174,14 @@ class Components(eqx.Module):
 
 
 class _Search(eqx.Module):
-    """How far the search has come.
+    """State of the search of one step, part by part from left to right.
 
-    - `until`: (C,), up to where each component is done.
+    - `until`: (C,), the fraction of the step up to which each component is done.
     - `above`: (C,), its side there.
-    - `since`, `least`, `bottom`: (C,), since when it has been within its error (inf: it has not,
-      -inf: nobody wants to know), the least size there, and when.
-    - `parts`: how many parts were looked at.
+    - `since`, `least`, `bottom`: (C,), the time since which it has been within its error (inf: it
+      is not; -inf: it was so from the start, or changed sign there), its least size there, and the
+      time of that.
+    - `parts`: the number of parts searched.
     """
 
     part: Part
@@ -192,7 +195,7 @@ class _Search(eqx.Module):
 
 
 def searched(them: Components, todo: Bool[Array, " C"], found: Brackets) -> Brackets:
-    """With the crossings of the components that are `todo`.
+    """Add the crossings of the components that are `todo`.
 
     A part is done for a component that certainly has no root in it, or one; the others go on
     with its halves. Values that stay within the error are done as well: they cross if they come
@@ -220,7 +223,7 @@ def searched(them: Components, todo: Bool[Array, " C"], found: Brackets) -> Brac
 
 
 def _looked(them: Components, search: _Search) -> _Search:
-    """One part further."""
+    """Search one part further."""
     dtype = them.error.dtype
     low, high = search.part.ends(dtype)
     wanted = search.until <= low
@@ -259,7 +262,7 @@ def _looked(them: Components, search: _Search) -> _Search:
 
 
 def _once(signs: Bool[Array, "n C"]) -> Bool[Array, "n C"]:
-    """The same at both ends with one change at most, the first there is."""
+    """Return signs that are those of both ends, with one change at most, at the first there is."""
     left = lax.cummax((signs != signs[:1]).astype(jnp.int8)).astype(bool)
     return jnp.where(left & (signs[-1:] != signs[:1]), signs[-1:], signs[:1])
 
@@ -271,7 +274,7 @@ def _recorded(
     changed: Array,
     times: Array,
 ) -> Brackets:
-    """With the changes between neighbouring nodes."""
+    """Append the changes of sign between neighbouring nodes."""
     counts = changed & them.directions.counts(signs[1:])
 
     def record() -> Brackets:
@@ -289,7 +292,7 @@ def _dips(
     values: Array,
     times: Array,
 ) -> _Search:
-    """With the dips into the error and out of it again that this part ends."""
+    """Append the dips into the error and out of it again that this part ends."""
     quiet, leaves = done & quiet, done & ~quiet
     touched = leaves & jnp.isfinite(search.since) & them.touches
 
@@ -325,7 +328,10 @@ def first_look(
     factor: float,
     found: Brackets,
 ) -> tuple[Bool[Array, " C"], Brackets]:
-    """Which components a look at the whole step leaves to do, and the crossings of the others."""
+    """Search the whole step in one pass.
+
+    **Returns:** which components it leaves to do, and the crossings with those of the others.
+    """
     clear, single, _ = looked_at(values, factor)
     fine = clear | single
     signs = (values > 0).at[0].set(them.above).at[-1].set(them.above_end)

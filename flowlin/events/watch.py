@@ -1,4 +1,4 @@
-"""Functions of the network whose signs a run watches, and how their roots are looked for."""
+"""Watched functions of the network, whose signs a run follows and whose roots it locates."""
 
 import abc
 from collections.abc import Callable
@@ -29,33 +29,33 @@ class AbstractWatched(eqx.Module):
 
     @abc.abstractmethod
     def __call__(self, network: AbstractModel) -> Array:
-        """All components; nothing but their signs is used."""
+        """Return all components; nothing but their signs is used."""
 
     @abc.abstractmethod
     def degree(self, network: AbstractModel) -> int | None:
-        """Its degree as a polynomial in the parameters; None for other functions."""
+        """Return the degree as a polynomial in the parameters; None for other functions."""
 
     @property
     @abc.abstractmethod
     def calm(self) -> bool:
-        """Whether it moves no faster than what the run itself descends, whose steps resolve it."""
+        """Tell whether it moves no faster than the run's own loss, which the steps resolve."""
 
     @property
     @abc.abstractmethod
     def scale(self) -> ArrayLike:
-        """Size of the level that was taken off: the rounding of values near zero is of this."""
+        """The size of the level that was taken off, whose rounding values near zero have."""
 
     @abc.abstractmethod
     def sampled(self, network: AbstractModel, path: Path, times: Array) -> Array | None:
-        """All components (n, C) along a step, where that costs less than time by time."""
+        """Return all components (n, C) along a step; None where time by time is as cheap."""
 
     @abc.abstractmethod
     def component(self, network: AbstractModel, k: Array) -> Array:
-        """Component k of the flattened array, continuous."""
+        """Return component k of the flattened array, continuous."""
 
     @abc.abstractmethod
     def along(self, network: AbstractModel, path: Path, k: Array) -> Callable[[ArrayLike], Array]:
-        """Component k as a function of time, for locating its root within a step."""
+        """Return component k as a function of time, for locating its root within a step."""
 
     def from_known(self, known: dict[str, Array]) -> Array | None:
         """Return all components from known quantities (see `Path`), or None if they need more."""
@@ -64,20 +64,20 @@ class AbstractWatched(eqx.Module):
 
 
 class AbstractOpaque(AbstractWatched):
-    """What is not known to be a polynomial in the parameters."""
+    """Base class of functions that are not known to be polynomials in the parameters."""
 
     @property
     def calm(self) -> bool:
-        """Nothing is known of it."""
+        """False: nothing is known of how fast it moves."""
         return False
 
     def degree(self, network: AbstractModel) -> int | None:
-        """None."""
+        """Return None: it is not known to be a polynomial."""
         del network
         return None
 
     def sampled(self, network: AbstractModel, path: Path, times: Array) -> Array | None:
-        """None: time by time."""
+        """Return None: it is evaluated time by time."""
         del network, path, times
         return None
 
@@ -85,7 +85,7 @@ class AbstractOpaque(AbstractWatched):
 def _time_by_time(
     watched: AbstractWatched, network: AbstractModel, path: Path, k: Array
 ) -> Callable[[ArrayLike], Array]:
-    """Component k as a function of time, of the network at that time."""
+    """Return component k as a function of time, by evaluating the whole network at each time."""
 
     def component(t: ArrayLike) -> Array:
         parameters = path(t)
@@ -98,14 +98,14 @@ def _time_by_time(
 
 
 class Watch(eqx.Module):
-    """An array-valued function of the network; its components' sign changes are the events.
+    """A watched function of the network; the sign changes of its components are the events.
 
     `below` and `above` are the sides of the channel's component that the signs stand for. Two
     watches of one event with sides (-1, 0) and (0, 1) enclose a kink and share a channel; no two
-    events do, since their names differ. What is `monotone`
-    along a flow needs no look inside a step: its sign at the step's ends tells all. With
-    `touches`, a dip into the step's error that comes out on the same side counts as a pair of
-    crossings. With `from_start`, not being above at t = 0 is an event there.
+    events do, since their names differ. A function that is `monotone` along a flow is not sampled
+    inside a step: its signs at the ends tell all. With `touches`, a dip into the step's error
+    that comes out on the same side counts as a pair of crossings. With `from_start`, not being
+    above at t = 0 is an event there.
     """
 
     function: AbstractWatched
@@ -120,13 +120,13 @@ class Watch(eqx.Module):
 
 
 def _places(watches: tuple[Watch, ...]) -> dict[str, str]:
-    """What takes the place of each channel's name."""
+    """Map each channel's name to the place that stands for it in compiled programs."""
     names = dict.fromkeys(watch.channel.name for watch in watches)
     return {name: f"#{k}" for k, name in enumerate(names)}
 
 
 def unnamed(watches: tuple[Watch, ...]) -> tuple[Watch, ...]:
-    """The same with places in place of names, which are not compiled then."""
+    """Replace the channels' names by places, so that other names compile no other program."""
     places = _places(watches)
 
     def moved(watch: Watch) -> Watch:
@@ -136,7 +136,7 @@ def unnamed(watches: tuple[Watch, ...]) -> tuple[Watch, ...]:
 
 
 def named(log: EventLog, watches: tuple[Watch, ...]) -> EventLog:
-    """A log of unnamed watches with their names, and with whatever is beside them."""
+    """Give the channels of a log their names back, by the watches that were run without them."""
     names = {place: name for name, place in _places(watches).items()}
     channels = [copied(c, name=names.get(c.name, c.name)) for c in log.channels]
     return copied(log, channels=tuple(channels))
@@ -161,15 +161,15 @@ class Minus(AbstractOpaque):
 
     @property
     def scale(self) -> ArrayLike:
-        """The largest level's."""
+        """The size of the largest level."""
         return jnp.max(jnp.abs(self.level), initial=0.0)
 
     def component(self, network: AbstractModel, k: Array) -> Array:
-        """One of all."""
+        """Return component k of all."""
         return jnp.ravel(self(network))[k]
 
     def along(self, network: AbstractModel, path: Path, k: Array) -> Callable[[ArrayLike], Array]:
-        """Time by time."""
+        """Evaluate the whole function time by time."""
         return _time_by_time(self, network, path, k)
 
 
@@ -183,7 +183,7 @@ class OnTask(eqx.Module):
         return self.function(network.module, self.task)
 
 
-MANY_SAMPLES = 1000  # from which on a mode of a network that is not linear is calm
+MANY_SAMPLES = 1000  # in the task, from which on mode strengths count as slow despite of kinks
 
 
 class ModeGaps(AbstractWatched):
@@ -204,32 +204,33 @@ class ModeGaps(AbstractWatched):
 
     @property
     def scale(self) -> ArrayLike:
-        """The largest level's: weak modes are differences of what strong ones are made of."""
+        """The largest level's size: weak modes are differences of what strong ones are made of."""
         return jnp.max(jnp.abs(self.level), initial=0.0)
 
     @property
     def calm(self) -> bool:
-        """As averages over many samples are, to which one sample's kinks are nothing."""
+        """Tell whether one sample's kink is nothing to an average over all samples."""
         return self.task.samples >= MANY_SAMPLES
 
     def degree(self, network: AbstractModel) -> int | None:
-        """That of a product of as many matrices as there are layers, for linear networks."""
+        """Return a linear network's number of layers, whose product it follows; else None."""
         return len(network.weights) if isinstance(network, LinearNetwork) else None
 
     def sampled(self, network: AbstractModel, path: Path, times: Array) -> Array | None:
-        """Of a linear network, at all times in one product."""
+        """Return the differences of a linear network, at all times in one product; else None."""
         if not isinstance(network, LinearNetwork):
             return None
         return jax.vmap(lambda t: self(network.with_parameters(path(t))))(times)
 
     def component(self, network: AbstractModel, k: Array) -> Array:
-        """One of all."""
+        """Return component k of all."""
         return jnp.ravel(self(network))[k]
 
     def along(self, network: AbstractModel, path: Path, k: Array) -> Callable[[ArrayLike], Array]:
-        """Of a linear network one input and one output matter: two vectors instead of matrices.
+        """Return one mode's difference as a function of time.
 
-        As many pairs of them as there are modes that are equal to this one.
+        In a linear network one input and one output matter: two vectors instead of matrices, and as
+        many pairs of them as there are modes that are equal to this one.
         """
         if not isinstance(network, LinearNetwork):
             return _time_by_time(self, network, path, k)
@@ -254,16 +255,16 @@ class ModeGaps(AbstractWatched):
 
 
 class Preactivations(AbstractWatched):
-    """z - level of a hidden layer, shape (H, P), with kinks rounded off over a width, if any."""
+    """z minus a level of a hidden layer, shape (H, P), with kinks rounded off over a width."""
 
     task: Task
     width: ArrayLike | None
-    end: int = eqx.field(static=True)  # of the width that is the level: -1, 1, or 0 without one
+    end: int = eqx.field(static=True)  # level = end * width: -1, 1, or 0 without a width
     layer: int = eqx.field(static=True)
 
     @property
     def level(self) -> ArrayLike:
-        """What is taken off."""
+        """The level that is taken off: zero, or an end of the width."""
         return 0.0 if self.width is None else self.end * self.width
 
     def __call__(self, network: AbstractModel) -> Array:
@@ -278,11 +279,11 @@ class Preactivations(AbstractWatched):
 
     @property
     def calm(self) -> bool:
-        """Each sample's by itself."""
+        """False: each sample moves by itself."""
         return False
 
     def degree(self, network: AbstractModel) -> int | None:
-        """Linear in the first layer; above it the gates are in the way."""
+        """Return 1 for the first layer; None for others, which have gates below them."""
         del network
         return None if self.layer else 1
 
@@ -292,12 +293,12 @@ class Preactivations(AbstractWatched):
         return 0.0
 
     def sampled(self, network: AbstractModel, path: Path, times: Array) -> Array | None:
-        """None: time by time."""
+        """Return None: it is evaluated time by time."""
         del network, path, times
         return None
 
     def unit(self, network: AbstractModel, j: Array) -> Array:
-        """The row (P,) of unit j; in the first layer without the other units."""
+        """Return the row (P,) of unit j, in the first layer without the other units."""
         if self.layer:
             return self(network)[j]
         return _first_layer(network, self.task.x, j) - self.level
@@ -305,19 +306,19 @@ class Preactivations(AbstractWatched):
     def unit_along(
         self, network: AbstractModel, path: Path, j: Array
     ) -> Callable[[ArrayLike], Array]:
-        """The row (P,) of unit j as a function of time; the first layer's is linear."""
+        """Return the row (P,) of unit j as a function of time; the first layer's is linear."""
         if self.layer:
             return lambda t: self.unit(network.with_parameters(path(t)), j)
         row = path.image(lambda p: _first_layer(network.with_parameters(p), self.task.x, j))
         return lambda t: row(t) - self.level
 
     def component(self, network: AbstractModel, k: Array) -> Array:
-        """One pair's preactivation."""
+        """Return one pair's preactivation."""
         samples = self.task.samples
         return self.unit(network, k // samples)[k % samples]
 
     def along(self, network: AbstractModel, path: Path, k: Array) -> Callable[[ArrayLike], Array]:
-        """One pair's preactivation; in the first layer that sample's alone."""
+        """Return one pair's preactivation in time; in the first layer by that sample alone."""
         if self.layer:
             return _time_by_time(self, network, path, k)
         j, x = k // self.task.samples, self.task.x[k % self.task.samples]
@@ -326,7 +327,7 @@ class Preactivations(AbstractWatched):
 
 
 def _first_layer(network: AbstractModel, x: Array, j: Array) -> Array:
-    """Preactivation of unit j for inputs (..., N_in), affine in the parameters that move."""
+    """Return unit j's preactivation for inputs (..., N_in), affine in the moving parameters."""
     assert isinstance(network, AbstractNetwork)
     biases = network.biases[0]
     bias = 0.0 if biases is None else network.bias_strength * biases[j]
@@ -346,47 +347,48 @@ class OrderStatistic(AbstractOpaque):
 
     @property
     def scale(self) -> ArrayLike:
-        """As for the preactivations."""
+        """The size of the preactivations' level."""
         return self.preactivations.scale
 
     def excess(self, preactivations: Array) -> Array:
-        """A number per unit, from its preactivations (H, P), that has the statistic's sign."""
+        """Return a number per unit with the sign of its statistic, from preactivations (H, P)."""
         return jnp.sum(preactivations > 0, axis=1).astype(preactivations.dtype) - self.most - 0.5
 
     @property
     def most(self) -> int:
-        """It is positive while more than so many of the unit's preactivations are."""
+        """The count of positive preactivations of a unit above which its statistic is positive."""
         samples = self.preactivations.task.samples
         return self.k if self.largest else samples - self.k - 1
 
     def component(self, network: AbstractModel, k: Array) -> Array:
-        """One unit's order statistic."""
+        """Return one unit's order statistic."""
         return self._of(self.preactivations.unit(network, k))
 
     def along(self, network: AbstractModel, path: Path, k: Array) -> Callable[[ArrayLike], Array]:
-        """One unit's order statistic; the samples are gone through once for all times."""
+        """Return one unit's order statistic in time; its samples are mapped once for all times."""
         z = self.preactivations.unit_along(network, path, k)
         return lambda t: self._of(z(t))
 
     def _of(self, z: Array) -> Array:
+        """Select the order statistic from a unit's preactivations (P,)."""
         sign = 1.0 if self.largest else -1.0
         return sign * lax.top_k(sign * z, self.k + 1)[0][-1]
 
 
-# ---- All watched values of a network, laid end to end.
+# ---- All watched values of a network, end to end in one array.
 
 
 Found = TypeVar("Found")
 
 
 class Observer(eqx.Module):
-    """All watched values of a state, laid end to end: shape (C,)."""
+    """All watched values of a network's parameters, end to end: shape (C,)."""
 
     watches: tuple[Watch, ...]
     network: AbstractModel
 
     def __call__(self, parameters: Parameters) -> Float[Array, " C"]:
-        """The values at these parameters."""
+        """Return the values (C,) at these parameters."""
         return self.of(range(len(self.watches)), parameters)
 
     def of(
@@ -395,7 +397,7 @@ class Observer(eqx.Module):
         parameters: Parameters,
         known: dict[str, Array] | None = None,
     ) -> Float[Array, " c"]:
-        """The values of some of the watches, end to end; `known` as for `values`."""
+        """Return the values of some of the watches, end to end; `known` as for `values`."""
         none = jnp.zeros(0, self.network.dtype)
         return jnp.concatenate([none, *self.values(which, parameters, known)])
 
@@ -405,11 +407,11 @@ class Observer(eqx.Module):
         parameters: Parameters,
         known: dict[str, Array] | None = None,
     ) -> list[Array]:
-        """The values of each of some watches, from `known` quantities where these suffice.
+        """Return the values of some of the watches, from `known` quantities where these suffice.
 
-        What several compare with levels of their own, as several `LossBelow` do, is computed once:
-        on many samples it costs as much as half an evaluation of the gradient, and XLA does not
-        merge their loops over chunks.
+        A quantity that several watches compare with their own levels, as several `LossBelow` do, is
+        computed once: on many samples it costs as much as half an evaluation of the gradient, and
+        XLA does not merge their loops over chunks.
         """
         network = self.network.with_parameters(parameters)
         known = dict(known or {})
@@ -425,16 +427,16 @@ class Observer(eqx.Module):
 
     @property
     def starts(self) -> list[int]:
-        """Where each watch's components begin; one entry more than watches."""
+        """The number of each watch's first component, and the number of all components last."""
         return np.cumsum([0] + [watch.channel.size for watch in self.watches]).tolist()
 
     def numbers(self, which: list[int]) -> np.ndarray:
-        """The components of some of the watches."""
+        """Return the numbers of the components of some of the watches."""
         starts = self.starts
         return np.concatenate([np.arange(0), *(np.arange(starts[i], starts[i + 1]) for i in which)])
 
     def switch(self, k: Array, found: Callable[[AbstractWatched, Array], Found]) -> Found:
-        """`found` of the watched function that value k belongs to, and of its component."""
+        """Apply `found` to the watched function of value k, and to that function's component."""
         starts = self.starts
         which = jnp.searchsorted(jnp.asarray(starts[1:], jnp.result_type(k)), k, side="right")
         branches = [
@@ -444,25 +446,25 @@ class Observer(eqx.Module):
         return lax.switch(which, branches, k)
 
     def each(self, value: Callable[[Watch], bool]) -> Bool[np.ndarray, " C"]:
-        """A property of the watches, per component."""
+        """Repeat a property of each watch for all its components."""
         each = [np.full(w.channel.size, value(w)) for w in self.watches]
         return np.concatenate([np.zeros(0, bool), *each])
 
     @property
     def directions(self) -> tuple[Array, Array]:
-        """Per component: whether rising, and whether falling, counts."""
+        """Two flags per component: whether its rising, and whether its falling, counts."""
         up = self.each(lambda watch: watch.direction != "down")
         return jnp.asarray(up), jnp.asarray(self.each(lambda watch: watch.direction != "up"))
 
     @property
     def terminating(self) -> Bool[Array, " C"]:
-        """Per component: whether its event ends the run."""
+        """A flag per component: whether its event ends the run."""
         return jnp.asarray(self.each(lambda watch: watch.terminate))
 
     def started(self, found: Buffer, values: Float[Array, " C"]) -> tuple[Buffer, Array]:
-        """With an event at t = 0 for all that is watched from there and met; whether it ends then.
+        """Log an event at t = 0 for every component that is watched from there and not above.
 
-        As a time: zero, or inf.
+        **Returns:** the log, and when such an event ends the run: at zero, or at inf.
         """
         from_start = np.asarray(self.each(lambda watch: watch.from_start), bool)
         met = from_start & (values <= 0)

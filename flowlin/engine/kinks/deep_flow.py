@@ -36,7 +36,7 @@ Layers = list[Array]  # one array (H_l, P) per hidden layer
 
 
 class Forward(eqx.Module):
-    """A forward pass; arrays per layer, with samples as columns."""
+    """A forward pass at given gates, (H_l, P) per layer."""
 
     z: Layers
     h: Layers  # inputs of each layer, the task's first
@@ -44,7 +44,7 @@ class Forward(eqx.Module):
 
 
 class Pass(Forward):
-    """One forward and one backward pass."""
+    """A forward and a backward pass at given gates, (H_l, P) per layer."""
 
     c: Layers  # C = -dL/dh of each hidden layer
     sent: Layers  # what each layer sends back, -dL/dz; that of the outputs last
@@ -108,7 +108,7 @@ class DeepFlow(eqx.Module):
 
     @property
     def speeds(self) -> Parameters:
-        """1 / tau of every array, zero for what does not move."""
+        """1 / tau of every array, zero for arrays that do not move."""
 
         def speed(tau: Any) -> Any:
             return jnp.zeros((), self.task.x.dtype) if tau is None else 1.0 / tau
@@ -117,7 +117,7 @@ class DeepFlow(eqx.Module):
         return spread(speeds, self.network.parameters)
 
     def moving(self, parameters: Parameters) -> Parameters:
-        """A tree like the parameters, without what does not move."""
+        """Return a tree like the parameters, without the arrays that do not move."""
         constants = spread(self.tau, self.network.parameters)
 
         def kept(tau: Any, own: Any) -> Any:
@@ -126,51 +126,54 @@ class DeepFlow(eqx.Module):
         return jax.tree.map(kept, constants, parameters, is_leaf=is_none)
 
     def whole(self, parameters: Parameters) -> Parameters:
-        """With the parameters that do not move."""
+        """Return all parameters, with those that do not move."""
         return self.network.with_parameters(parameters).parameters
 
     @property
     def degree(self) -> int:
-        """Of z as a polynomial of the parameters."""
+        """The degree of z as a polynomial of the parameters."""
         return len(self.network.hidden)
 
     @property
     def leads(self) -> Bool[Array, "H P"]:
-        """Whether a pair is the leader of its kink."""
+        """Flags (H, P) of pairs that lead their kinks."""
         pairs = zip(self.kinks, self.network.hidden, strict=True)
         return jnp.concatenate([jnp.broadcast_to(k.leads, (h, k.leads.size)) for k, h in pairs])
 
     def split(self, pairs: Array) -> Layers:
-        """(H, P) by layers."""
+        """Split (H, P) into layers (H_l, P)."""
         return jnp.split(pairs, np.cumsum(self.network.hidden)[:-1].tolist())
 
     def by_sample(self, function: Any, pairs: Array) -> Array:
-        """A function of the list of layers' pairs that gives such a list."""
+        """Apply a function that maps the list of layers' pairs to such a list."""
         return jnp.concatenate(function(self.split(pairs)))
 
     def each(self, function: Any, pairs: Array) -> Array:
-        """A function of (kinks, layer's pairs) applied layer by layer."""
+        """Apply a function of (kinks, layer's pairs) layer by layer."""
         layers = zip(self.kinks, self.split(pairs), strict=True)
         return jnp.concatenate([function(kinks, one) for kinks, one in layers])
 
     def follow(self, codes: Int[Array, "H P"]) -> Int[Array, "H P"]:
-        """Sides of all samples from those of the leaders."""
+        """Return the sides of all samples from those of the leaders."""
         return self.each(lambda kinks, one: kinks.follow(one), codes)
 
     def strength(self, c: Layers) -> Float[Array, "H P"]:
-        """C of each kink, at its leader."""
+        """Sum C over the samples of each kink, at its leader."""
         return jnp.concatenate([k.strength(one) for k, one in zip(self.kinks, c, strict=True)])
 
     def bound(self, strength: Array) -> Array:
-        """Largest u, negative where nothing slides."""
+        """Return the largest u of each kink, negative where nothing slides."""
         return -(1 - self.network.slope) * strength
 
     def repelled(
         self, parameters: Parameters, sides: LayerSides
     ) -> tuple[Bool[Array, "H P"], Float[Array, "H P"]]:
-        """Pairs that alone feed a sliding pair whose kink it shares with pairs of C > 0; these C.
+        """Find pairs that alone feed a sliding pair which shares its kink with pairs of C > 0.
 
-        They turn when it leaves: the flow may then not be unique (`unfed.shared`).
+        Pairs of C > 0 turn when the sliding one leaves: the flow may then not be unique
+        (`unfed.shared`).
+
+        **Returns:** flags of the pairs that feed, and the largest such C.
         """
         strength = self.strength(self.pressed(parameters, self.freeze(sides))[0].c)
         codes = self.split(sides.codes)
@@ -189,15 +192,15 @@ class DeepFlow(eqx.Module):
         return jnp.concatenate(found) > 0, jnp.concatenate(found)
 
     def gates(self, codes: Int[Array, "H P"]) -> Float[Array, "H P"]:
-        """Gates to the sides, those of sliding pairs off."""
+        """Return the gates to the sides, those of sliding pairs off."""
         return self.each(lambda kinks, one: kinks.gates(one, self.network.slope), codes)
 
     def freeze(self, sides: LayerSides) -> DeepFrozen:
-        """The sides as the vector field wants them."""
+        """Return the sides as the vector field reads them."""
         return DeepFrozen(sides.codes, self.gates(sides.codes), sides.slots)
 
     def forward(self, parameters: Parameters, gates: Array | None) -> Forward:
-        """The forward pass; without gates, with those of the signs of z."""
+        """Run the forward pass; without gates, with those of the signs of z."""
         (*weights, _), (*biases, _) = self.whole(parameters)
         below, split = self.task.x.T, None if gates is None else self.split(gates)
         zs, hs, used = [], [below], []
@@ -209,7 +212,7 @@ class DeepFlow(eqx.Module):
         return Forward(zs, hs, used)
 
     def run(self, parameters: Parameters, gates: Array | None) -> Pass:
-        """The two passes; without gates, with those of the signs of z."""
+        """Run both passes; without gates, with those of the signs of z."""
         at = self.forward(parameters, gates)
         (*_, readout), (*_, offset) = self.whole(parameters)
         outputs = at.h[-1].T @ readout.T
@@ -225,7 +228,7 @@ class DeepFlow(eqx.Module):
         error: Float[Array, "N_out P"],
         u: Float[Array, "H P"] | None,
     ) -> Pass:
-        """The backward pass of the outputs' errors, with the u of the sliding pairs."""
+        """Run the backward pass of the outputs' errors, with the u of the sliding pairs."""
         weights, (*biases, _) = self.whole(parameters)
         pushes = None if u is None else self.split(u)
         cs, sent = [], [error]
@@ -237,7 +240,7 @@ class DeepFlow(eqx.Module):
         return Pass(at.z, at.h, at.gates, cs, sent, error)
 
     def velocity(self, parameters: Parameters, at: Pass, decay: Decay | None = None) -> Parameters:
-        """The velocity of all parameters that a pass makes, with a decay's."""
+        """Return the velocity of all parameters that a pass makes, with a decay's."""
         biases, strength = self.whole(parameters)[1], self.network.bias_strength
         force = (
             tuple(sent @ h.T for sent, h in zip(at.sent, at.h, strict=True)),
@@ -250,7 +253,7 @@ class DeepFlow(eqx.Module):
         return jax.tree.map(jnp.multiply, force, self.speeds)
 
     def rates(self, parameters: Parameters, at: Pass) -> Float[Array, "H P"]:
-        """dz/dt along the velocity of a pass."""
+        """Return dz/dt along the velocity of a pass."""
         below, rates = None, []
         velocity = self.velocity(parameters, at, self.decay)
         layers = zip(*self.whole(parameters), *velocity, at.gates, strict=False)
@@ -262,7 +265,7 @@ class DeepFlow(eqx.Module):
         return jnp.concatenate(rates)
 
     def gram(self, parameters: Parameters, at: Forward, slots: Int[Array, " m"]) -> Array:
-        r"""$\Phi D \Phi^T$ (m, m) of the pairs in the slots, zero in empty ones.
+        r"""Return $\Phi D \Phi^T$ (m, m) of the pairs in the slots, zero in empty ones.
 
         A pair's gradient is, layer by layer, the outer product of dz/dz_k, found backwards from
         its unit, and the layer's inputs.
@@ -290,7 +293,7 @@ class DeepFlow(eqx.Module):
     def solved(
         self, parameters: Parameters, at: Forward, slots: Int[Array, " m"], q: Float[Array, "H P"]
     ) -> Float[Array, "H P"]:
-        r"""Solution u of $\Phi D \Phi^T u = q$ for the sliding pairs; zero elsewhere."""
+        r"""Solve $\Phi D \Phi^T u = q$ for the u of the sliding pairs; zero elsewhere."""
 
         def found(slots):
             return solve(self.gram(parameters, at, slots), take(q, slots))
@@ -298,13 +301,13 @@ class DeepFlow(eqx.Module):
         return put(of_used(found, slots, q.size), slots, q.shape)
 
     def pressed(self, parameters: Parameters, frozen: DeepFrozen) -> tuple[Pass, Array]:
-        """The pass of the projected velocity, and the sliding pairs' u (H, P), else zero."""
+        """Return the pass of the projected velocity, and u (H, P) of sliding pairs, else zero."""
         free = self.run(parameters, frozen.gates)
         u = self.solved(parameters, free, frozen.slots, self.rates(parameters, free))
         return self.back(parameters, free, free.error, u), u
 
     def reach(self, parameters: Parameters, frozen: DeepFrozen) -> tuple[Array, Array]:
-        """Bounds (H, P) of each kink's C over all choices of the gates of sliding pairs above it.
+        """Bound each kink's C from below and above over all gates of the sliding pairs above it.
 
         By interval arithmetic, layer by layer down: a sliding pair sends back g C with any g from
         the slope to one. Where the upper bound is negative for all sliding pairs of a sample, the
@@ -327,41 +330,41 @@ class DeepFlow(eqx.Module):
     def __call__(
         self, t: ArrayLike | None, parameters: Parameters, frozen: DeepFrozen | None
     ) -> Parameters:
-        """Velocity of the parameters; without sides, that of the signs of z."""
+        """Return the velocity of the parameters; without sides, at those of the signs of z."""
         del t
         at = self.run(parameters, None) if frozen is None else self.pressed(parameters, frozen)[0]
         return self.moving(self.velocity(parameters, at, self.decay))
 
     def unfed(self, codes: Int[Array, "H P"]) -> Bool[Array, "H P"]:
-        """Pairs whose inputs are zero at these sides (`flowlin.engine.kinks.unfed`)."""
+        """Tell which pairs have inputs of zero at these sides (`flowlin.engine.kinks.unfed`)."""
         return jnp.concatenate(unfed.pairs(self.network, self.split(codes)))
 
     def push(
         self, parameters: Parameters, unfed_: Bool[Array, "H P"], rising: Float[Array, "H P"]
     ) -> Float[Array, "H P"]:
-        """dz/dt of unfed pairs where the pairs below rise at the rates `rising` from their kinks.
+        """Return dz/dt of unfed pairs where pairs below leave their kinks at the rates `rising`.
 
-        Zero for pairs that are fed, those below which none rises, and where it is rounding.
+        It is zero for fed pairs, for pairs below which none rises, and where it is rounding.
         """
         weights = self.whole(parameters)[0]
         return jnp.concatenate(unfed.push(weights, self.split(unfed_), self.split(rising)))
 
     @property
     def feeds_all(self) -> bool:
-        """Whether biases keep every pair fed."""
+        """Tell whether biases keep every pair fed."""
         return all(b is not None for b in self.network.biases[1:-1])
 
     def distances(self, parameters: Parameters, frozen: DeepFrozen) -> Float[Array, "H P"]:
-        """|z| of pairs on their sides that have a margin, as `margins` has it."""
+        """Return |z| of pairs on their sides that have a margin, as `margins` has it."""
         z = jnp.concatenate(self.forward(parameters, frozen.gates).z)
         return jnp.where(self.counts(frozen.codes), jnp.where(frozen.codes == OFF, -z, z), 1.0)
 
     def counts(self, codes: Int[Array, "H P"]) -> Bool[Array, "H P"]:
-        """Pairs that have a margin: leaders of their kinks, if fed."""
+        """Tell which pairs have a margin: leaders of their kinks, if fed."""
         return self.leads if self.feeds_all else self.leads & ~self.unfed(codes)
 
     def margins(self, parameters: Parameters, frozen: DeepFrozen) -> Float[Array, "2 H P"]:
-        """How far each kink is from an event; see `GatedFlow.margins`. Unfed pairs have none."""
+        """Return each kink's distance from an event (`GatedFlow.margins`), none of unfed pairs."""
         at, u = self.pressed(parameters, frozen)
         z, slides = jnp.concatenate(at.z), frozen.codes == SLIDING
         side = jnp.where(frozen.codes == OFF, -z, z)
@@ -374,7 +377,7 @@ class DeepFlow(eqx.Module):
     def joint(
         self, parameters: Parameters, codes: Int[Array, "H P"], at: Pass, u: Float[Array, "H P"]
     ) -> tuple[Float[Array, "H P"], Float[Array, "H P"]]:
-        """Margin and ray of sliding pairs that would rise together; see `unfed.joint`."""
+        """Return margin and ray of sliding pairs that would rise together; see `unfed.joint`."""
         weights, biases = self.whole(parameters)
         idle = self.unfed(codes)
         silent = self.each(
@@ -396,7 +399,7 @@ class DeepFlow(eqx.Module):
         return lax.cond(jnp.any(feeds), found, none)
 
     def settle(self, parameters: Parameters, frozen: DeepFrozen) -> tuple[Parameters, Array]:
-        """The sliding pairs brought back to their kinks by one Gauss-Newton step.
+        """Move the sliding pairs back to their kinks by one Gauss-Newton step.
 
         **Returns:** the parameters, and whether they moved.
         """
@@ -408,13 +411,13 @@ class DeepFlow(eqx.Module):
         return jax.tree.map(jnp.add, parameters, self.moving(back)), moved
 
     def near(self, parameters: Parameters) -> Bool[Array, "H P"]:
-        """Whether a leader's |z| may be rounding, but for units without any input."""
+        """Tell where a leader's |z| may be rounding; nowhere for units without any input."""
         z = jnp.concatenate(self.forward(parameters, None).z)
         size = self.sizes(parameters)
         return (jnp.abs(z) <= self.rounding(size)) & (size > 0) & self.leads
 
     def sizes(self, parameters: Parameters) -> Float[Array, "H P"]:
-        """Of a pair's weights times its inputs."""
+        """Return the size of each pair's weights times its inputs', the scale of z's rounding."""
         parameters = lax.stop_gradient(parameters)
         at, sizes = self.forward(parameters, None), []
         for w, b, h in zip(*self.whole(parameters), at.h[:-1], strict=False):
@@ -425,13 +428,13 @@ class DeepFlow(eqx.Module):
         return jnp.concatenate(sizes)
 
     def rounding(self, sizes: Float[Array, "H P"]) -> Float[Array, "H P"]:
-        """|z| of pairs of these sizes that may be rounding."""
+        """Return the |z| of pairs of these sizes that may be rounding."""
         eps = jnp.finfo(self.task.x.dtype).eps
         tiny = jnp.finfo(self.task.x.dtype).tiny / eps
         return rounding_in(self.task.x.dtype).z * sizes + tiny
 
     def noise(self, parameters: Parameters) -> Float[Array, "H 1"]:
-        """|C| of every unit's pairs that may be rounding, however small the loss."""
+        """Return the |C| of every unit's pairs that may be rounding, however small the loss."""
         scale, scales = self.error_scale * jnp.ones(self.task.outputs, self.task.x.dtype), []
         for w in reversed(self.whole(lax.stop_gradient(parameters))[0][1:]):
             scale = jnp.sqrt(jnp.sum((w * scale[:, None]) ** 2, axis=0))
@@ -439,7 +442,7 @@ class DeepFlow(eqx.Module):
         return 5 * jnp.finfo(scale.dtype).eps * jnp.concatenate(scales)[:, None]
 
     def tolerances(self, parameters: Parameters, frozen: DeepFrozen) -> Float[Array, "H P"]:
-        """Margins that may be rounding."""
+        """Return the margins that may be rounding."""
         parameters = lax.stop_gradient(parameters)
         at = self.run(parameters, frozen.gates)
         eps = jnp.finfo(self.task.x.dtype).eps

@@ -1,4 +1,4 @@
-r"""Which sides all layers take up at an event: Filippov's rule for any number of layers.
+r"""Choose sides in all layers at an event: Filippov's rule for any number of layers.
 
 **The set.** Near its kinks the loss is, but for a smooth part, a piecewise-linear function $\ell$
 of the z of the pairs there. Let $w_p$ be the mean signal that a pair p sends back, its gate times
@@ -60,13 +60,13 @@ from flowlin.engine.kinks.sides import (
 from flowlin.record.buffer import Buffer
 
 BLOCK_PASSES = 12  # in which all wrong sides change at once, before the last one alone
-STARTS = 32  # of a choice
+STARTS = 32  # of one choice at most, each with another selection of rising pairs
 PATIENCE = 100  # passes in which a pair with an empty range has to be off before it is on
 PASSES = 300  # before a choice of sides counts as unsolved
 
 
 class _Choice(eqx.Module):
-    """Sides under way."""
+    """Sides while they are chosen, pass by pass."""
 
     codes: Int[Array, "H P"]
     rates: Float[Array, "H P"]  # dz/dt at these sides
@@ -75,17 +75,17 @@ class _Choice(eqx.Module):
 
 
 class _Silent(eqx.Module):
-    """What is above pairs at their kinks in samples of which their layer sends nothing."""
+    """Pairs without inputs, above pairs at their kinks in a layer that sends nothing."""
 
     above: Bool[Array, "H P"]  # the pairs without inputs
-    feeds: Bool[Array, "H P"]  # those at their kinks, below them
+    feeds: Bool[Array, "H P"]  # pairs at their kinks, below the former
     first: Int[Array, "H P"]  # sides that a choice begins with
     torn: Bool[Array, "H P"]  # pairs above that may slide
     ray: Float[Array, "H P"]  # along which pairs leave their slides together
 
 
 class _Event(eqx.Module):
-    """Where some pairs had their event, and all that was before it."""
+    """An event: the point at which some pairs had it, and all that held before it."""
 
     parameters: Parameters
     sides: LayerSides
@@ -99,10 +99,10 @@ class NetworkRule(AbstractRule):
     """Filippov's rule for all layers together, since all pairs at kinks push each other's z."""
 
     flow: DeepFlow
-    slots: int = eqx.field(static=True)  # of the network
+    slots: int = eqx.field(static=True)  # sliding pairs of all layers at most
 
     def start(self, parameters: Parameters) -> LayerSides:
-        """Sides at the start: the signs of z; what starts at its kink as for one layer."""
+        """Return the sides at the start: signs of z; what starts at its kink as for one layer."""
         flow, parameters = self.flow, lax.stop_gradient(parameters)
         z, near = jnp.concatenate(flow.forward(parameters, None).z), flow.near(parameters)
         codes = flow.follow(jnp.where((z > 0) & ~near, ON, OFF).astype(jnp.int8))
@@ -117,7 +117,7 @@ class NetworkRule(AbstractRule):
         )
 
     def switch(self, piece: Piece, sides: LayerSides, log: Buffer) -> tuple[LayerSides, Buffer]:
-        """New sides after the event at the end of a piece, and the log of what changed.
+        """Return the sides after the event at the end of a piece, and the log of what changed.
 
         A branch is logged as a change of the component that is H P beyond its pair's.
         """
@@ -135,7 +135,7 @@ class NetworkRule(AbstractRule):
     def _decide(
         self, parameters: Parameters, sides: LayerSides, fired: Array
     ) -> tuple[LayerSides, Bool[Array, "H P"]]:
-        """New sides, and which pairs left where the flow may not be unique."""
+        """Return the new sides, and the pairs that left where the flow may not be unique."""
         flow, frozen = self.flow, self.flow.freeze(sides)
         before = flow.pressed(parameters, frozen)
         event = _Event(parameters, sides, *before, fired, flow.near(parameters))
@@ -154,7 +154,7 @@ class NetworkRule(AbstractRule):
         return copied(new, certificate=first), branch
 
     def _new(self, event: _Event, silent: _Silent | None = None) -> LayerSides:
-        """New sides after an event."""
+        """Return the new sides after an event."""
         flow, sides, u = self.flow, event.sides, event.u
         fired, near = event.fired, event.near
         strength, slides = flow.strength(event.at.c), (sides.codes == SLIDING) & flow.leads
@@ -168,11 +168,11 @@ class NetworkRule(AbstractRule):
         return self._settled(event.parameters, codes, open_, crosses, silent)
 
     def _fed(self, event: _Event) -> LayerSides:
-        """New sides where inputs of pairs may be zero (`flowlin.engine.kinks.unfed`).
+        """Return the new sides where inputs of pairs may be zero (`flowlin.engine.kinks.unfed`).
 
-        What only pairs at their kinks feed reaches z = 0 with them: the event is theirs, and it
-        chooses with them. The loss is not convex there, and the choice may run in circles; then it
-        begins again where some of those that feed rise, one selection of them after another.
+        A pair that only pairs at their kinks feed reaches z = 0 with them: the event is theirs, and
+        it chooses with them. The loss is not convex there, and the choice may run in circles; it
+        then begins again where some feeding pairs rise, one selection of them after another.
         """
         flow, parameters, codes = self.flow, event.parameters, event.sides.codes
         fired, near = event.fired, event.near
@@ -205,7 +205,7 @@ class NetworkRule(AbstractRule):
             return (count == 0) | ((new.trouble == UNSOLVED) & (count < STARTS))
 
         new = lax.while_loop(unsolved, once, (event.sides, jnp.zeros((), int)))[0]
-        # What slid, and has no inputs any more, cannot.
+        # A pair that slid and has no inputs any more cannot slide.
         idle = flow.unfed(new.codes) & (new.codes == SLIDING)
         codes = flow.follow(jnp.where(idle, OFF, new.codes).astype(jnp.int8))
         return self._sides(codes, new.trouble)
@@ -218,10 +218,10 @@ class NetworkRule(AbstractRule):
         set_: Array,
         silent: _Silent | None,
     ) -> LayerSides:
-        """Sides where the open pairs chose among each other, after those that are `set_`.
+        """Let the open pairs choose among each other, after the pairs that are `set_`.
 
-        What others chose may push one of the latter back to where it came from: then it is one of
-        those to choose.
+        The sides chosen may push one of the latter back to where it came from: then it is opened,
+        too, and all choose again.
         """
 
         def once(state):
@@ -236,7 +236,7 @@ class NetworkRule(AbstractRule):
     def _chosen(
         self, parameters: Parameters, codes: Array, open_: Array, silent: _Silent | None = None
     ) -> tuple[LayerSides, Float[Array, "H P"]]:
-        """Sides with those that the open pairs choose among each other, and dz/dt of all there.
+        """Choose the open pairs' sides among each other; return them, and dz/dt of all there.
 
         All of them slide at first; then every pair on a wrong side changes it, after
         `BLOCK_PASSES` the last one alone, until none is. Bounds depend on the layers above alone:
@@ -250,14 +250,14 @@ class NetworkRule(AbstractRule):
             given = open_ | (follow & (silent.first != SLIDING))
             base = jnp.where(given, silent.first, base)
         base = self.flow.follow(base.astype(jnp.int8))
-        # At their kinks, or the little that a pair's h adds counts where the loss is rounding.
+        # With z = 0 exactly: else the rest of a pair's h counts where the loss is all rounding.
         parameters, _ = self.flow.settle(parameters, self.flow.freeze(self._sides(base)))
 
         def once(choice: _Choice) -> _Choice:
             side, moved, rates = self._turned(
                 parameters, choice.codes, chosen, choice.count, silent
             )
-            # The last one is of the highest layer: what it does to the bounds below is then done.
+            # The last one is of the highest layer: bounds below depend on it, none above does.
             last = jnp.arange(moved.size) == moved.size - 1 - jnp.argmax(moved[::-1])
             stays = moved & ~last & (choice.count >= BLOCK_PASSES)
             side = jnp.where(stays, take(choice.codes, chosen), side)
@@ -282,13 +282,13 @@ class NetworkRule(AbstractRule):
         count: Array,
         silent: _Silent | None,
     ) -> tuple[Int[Array, " m"], Bool[Array, " m"], Float[Array, "H P"]]:
-        """Sides that the chosen pairs want at these sides, which of them are others, and dz/dt.
+        """Return the sides that the chosen pairs want, flags of changes, and dz/dt of all pairs.
 
         A pair whose range is empty (C >= 0) leaves its slide to off first and, if its z then rises,
         from there to on: sent on at once, it could revive a unit that is dead. Its range may be
         empty while it slides, and not while it is off: after `PATIENCE` passes it may go on.
 
-        Where none is another, those at an end of their ranges get the side of that end.
+        Where no side changes, pairs at an end of their ranges get the side of that end.
         """
         flow, slack = self.flow, rounding_in(self.flow.task.x.dtype).slack
         free = flow.run(parameters, flow.gates(codes))
@@ -324,9 +324,9 @@ class NetworkRule(AbstractRule):
     def _pushed(
         self, parameters: Parameters, codes: Array, rates: Array, silent: _Silent
     ) -> Float[Array, "H P"]:
-        """dz/dt, of pairs without inputs as those at their kinks below them push them.
+        """Return dz/dt, where pairs without inputs move as pairs below leave their kinks.
 
-        What leaves its slide starts at rest, and yet rises.
+        A pair that leaves its slide starts at rest: it counts as rising at a tiny rate.
         """
         above, least = silent.above, jnp.sqrt(jnp.finfo(rates.dtype).tiny)
         rising = jnp.where(silent.ray > 0, least * silent.ray, jnp.maximum(rates, least))
@@ -336,14 +336,14 @@ class NetworkRule(AbstractRule):
     def _torn(
         self, parameters: Parameters, codes: Array, above: Array, feeds: Array
     ) -> Bool[Array, "H P"]:
-        """Which of the pairs `above` may slide: those that are pushed both ways."""
+        """Tell which of the pairs `above` may slide: those that are pushed both ways."""
         flow = self.flow
         tied = flow.freeze(self._sides(jnp.where(above, SLIDING, codes)))
         several = flow.by_sample(unfed.several, feeds)
         return above & several & (flow.reach(parameters, tied)[0] < 0)
 
     def _leaving(self, event: _Event, fired: Bool[Array, "H P"]) -> Float[Array, "H P"]:
-        """The ray along which pairs leave their slides together, zero for all others."""
+        """Return the ray along which pairs leave their slides together, zero for all others."""
         flow, at, u = self.flow, event.at, event.u
         margin, ray = flow.joint(event.parameters, event.sides.codes, at, u)
         alone = jnp.minimum(u, flow.bound(flow.strength(at.c)) - u)
@@ -351,13 +351,14 @@ class NetworkRule(AbstractRule):
         return jnp.where(leaves, ray, 0.0)
 
     def _holds(self, parameters: Parameters, sides: LayerSides) -> Bool[Array, ""]:
-        """Whether no two sliding pairs would rather rise together."""
+        """Tell whether no two sliding pairs would rather rise together."""
         frozen = self.flow.freeze(sides)
         at, u = self.flow.pressed(parameters, frozen)
         margin = self.flow.joint(parameters, sides.codes, at, u)[0]
         return jnp.all(margin > -self.flow.tolerances(parameters, frozen))
 
     def _sides(self, codes: Array, trouble: ArrayLike = FINE) -> LayerSides:
+        """Return the sides to these codes, with the slots of the pairs that slide."""
         codes, trouble = codes.astype(jnp.int8), jnp.asarray(trouble, jnp.int8)
         slides = (codes == SLIDING) & self.flow.leads
         never = jnp.full((), jnp.nan, self.flow.task.x.dtype)

@@ -33,7 +33,7 @@ from flowlin.training.rules import layer_moves, paced, spread
 
 
 class Frozen(eqx.Module):
-    """What a vector field needs of the sides, constant along a piece."""
+    """Sides as a vector field reads them, constant along a piece."""
 
     codes: Int[Array, "H P"]
     gates: Float[Array, "H P"]
@@ -44,7 +44,7 @@ class Frozen(eqx.Module):
 
 
 class Forces(eqx.Module):
-    """What drives the units at one point."""
+    """Everything that drives the units at one point."""
 
     z: Float[Array, "H P"]
     h: Float[Array, "H P"]
@@ -53,7 +53,7 @@ class Forces(eqx.Module):
 
 
 class GatedFlow(eqx.Module):
-    r"""Velocity and switching conditions at given sides.
+    r"""Velocity and switching conditions at given sides, for one hidden layer.
 
     With gates g, weights $\tilde w_j = [b_j; w_j]$ and inputs $\tilde x_i = [c; x_i]$,
 
@@ -104,7 +104,7 @@ class GatedFlow(eqx.Module):
         self.error_scale = jnp.max(jnp.linalg.norm(at_zero, axis=1))
 
     def freeze(self, sides: Sides) -> Frozen:
-        """The sides as the vector field wants them."""
+        """Return the sides as the vector field reads them."""
         slides = (sides.codes == SLIDING) & self.kinks.leads[None]
         slot = jnp.clip(jnp.cumsum(slides, axis=1) - 1, 0, sides.slots.shape[1] - 1)
         gates = self.kinks.gates(sides.codes, self.network.slope)
@@ -119,17 +119,17 @@ class GatedFlow(eqx.Module):
         )
 
     def whole(self, parameters: Parameters) -> Parameters:
-        """With the parameters that do not move."""
+        """Return all parameters, with those that do not move."""
         return self.network.with_parameters(parameters).parameters
 
     def preactivations(self, parameters: Parameters) -> Float[Array, "H P"]:
-        """z = w . x + c b."""
+        """Return z = w . x + c b."""
         (w, *_), (b, *_) = self.whole(parameters)
         z = w @ self.task.x.T
         return z if b is None else z + (self.network.bias_strength * b)[:, None]
 
     def forces(self, parameters: Parameters, gates: Float[Array, "H P"] | None) -> Forces:
-        """Preactivations, activations, errors and C; gates from the signs of z if None."""
+        """Return preactivations, activations, errors and C; gates from the signs of z if None."""
         (_, readout), (_, offset) = self.whole(parameters)
         z = self.preactivations(parameters)
         h = z * (jnp.where(z > 0, 1.0, self.network.slope) if gates is None else gates)
@@ -142,7 +142,7 @@ class GatedFlow(eqx.Module):
     def __call__(
         self, t: ArrayLike | None, parameters: Parameters, frozen: Frozen | None
     ) -> Parameters:
-        """Velocity of the parameters; without sides, that of the signs of z."""
+        """Return the velocity of the parameters; without sides, at those of the signs of z."""
         del t
         forces = self.forces(parameters, None if frozen is None else frozen.gates)
         if frozen is None:
@@ -165,26 +165,26 @@ class GatedFlow(eqx.Module):
         return like(parameters, paced(force, self.tau))
 
     def bound(self, strength: Array) -> Array:
-        """Largest u: (1 - s) |C| where C < 0; at C > 0 negative, nothing slides."""
+        """Return the largest u: (1 - s) |C| where C < 0; at C > 0 negative, nothing slides."""
         return -(1 - self.network.slope) * strength
 
     def fractions(self, forces: Forces, frozen: Frozen) -> tuple[Array, Array]:
-        """u of the sliding pairs and its bound, (H, P); of no meaning elsewhere."""
+        """Return u of the sliding pairs and its bound, (H, P); of no meaning elsewhere."""
         free = (frozen.gates * forces.c) @ self.kinks.x
         u = by_unit(frozen.solve, free)
         bound = self.bound(self.kinks.strength(forces.c))
         return jnp.take_along_axis(u, frozen.slot, axis=1), bound
 
     def distances(self, parameters: Parameters, frozen: Frozen) -> Float[Array, "H P"]:
-        """|z| of pairs on their sides, as `margins` has it."""
+        """Return |z| of pairs on their sides, as `margins` has it."""
         z = self.preactivations(parameters)
         return jnp.where(self.kinks.leads[None], jnp.where(frozen.codes == OFF, -z, z), 1.0)
 
     def margins(self, parameters: Parameters, frozen: Frozen) -> Float[Array, "2 H P"]:
-        """How far each kink is from an event, in two smooth functions of the parameters.
+        """Return each kink's distance from an event, in two smooth functions of the parameters.
 
-        |z| and one; for a sliding kink u and its distance from its bound. Both are one for
-        samples that follow another's.
+        These are |z| and one; for a sliding kink u and its distance from its bound. Both are one
+        for samples that follow another's kink.
         """
         forces = self.forces(parameters, frozen.gates)
         u, bound = self.fractions(forces, frozen)
@@ -194,7 +194,7 @@ class GatedFlow(eqx.Module):
         return jnp.where(self.kinks.leads[None, None], margins, 1.0)
 
     def settle(self, parameters: Parameters, frozen: Frozen) -> tuple[Parameters, Array]:
-        """The sliding pairs brought back to their kinks, which they never leave here.
+        """Return the parameters as they are: sliding pairs never leave their kinks here.
 
         **Returns:** the parameters, and whether they moved.
         """
@@ -202,7 +202,7 @@ class GatedFlow(eqx.Module):
         return parameters, jnp.asarray(False)
 
     def rounding(self, parameters: Parameters) -> Float[Array, "H P"]:
-        """|z| that may be rounding."""
+        """Return the |z| that may be rounding."""
         (w, *_), (b, *_) = self.whole(parameters)
         square = jnp.sum(w**2, axis=1) if b is None else jnp.sum(w**2, axis=1) + b**2
         sizes = jnp.sqrt(square)[:, None] * self.lengths[None]
@@ -210,7 +210,7 @@ class GatedFlow(eqx.Module):
         return lax.stop_gradient(rounding_in(sizes.dtype).z * sizes + tiny / eps)
 
     def tolerances(self, parameters: Parameters, frozen: Frozen) -> Float[Array, "H P"]:
-        """Margins that may be rounding."""
+        """Return the margins that may be rounding."""
         parameters = lax.stop_gradient(parameters)
         forces = self.forces(parameters, frozen.gates)
         eps = jnp.finfo(forces.c.dtype).eps
@@ -222,15 +222,15 @@ class GatedFlow(eqx.Module):
 
 
 def by_unit(matrices: Float[Array, "H n m"], vectors: Float[Array, "H m"]) -> Float[Array, "H n"]:
-    """Every unit's matrix times its vector; on a CPU faster as a product than as a sum."""
+    """Multiply every unit's vector by its matrix; on a CPU faster as a product than as a sum."""
     return jnp.einsum("hnm,hm->hn", matrices, vectors, precision="highest")
 
 
-# ---- Which sides the units of one hidden layer take up at an event: Filippov's rule.
+# ---- Sides of the units of one hidden layer after an event: Filippov's rule.
 
 
 class Situation(eqx.Module):
-    """All that decisions at one point read, for all units."""
+    """The point at which sides are chosen: all that the choice reads, for all units."""
 
     codes: Int[Array, "H P"]
     c: Float[Array, "H P"]
@@ -240,7 +240,7 @@ class Situation(eqx.Module):
 
 
 def situation(flow: GatedFlow, parameters: Parameters, sides: Sides) -> Situation:
-    """The situation at these parameters, with the sides up to now."""
+    """Return the situation at these parameters, with the sides up to now."""
     parameters = lax.stop_gradient(parameters)
     frozen = lax.stop_gradient(flow.freeze(sides))
     forces: Forces = flow.forces(parameters, frozen.gates)
@@ -253,7 +253,7 @@ def situation(flow: GatedFlow, parameters: Parameters, sides: Sides) -> Situatio
 
 
 def side_of(u: Float[Array, " m"], bound: Float[Array, " m"]) -> Int[Array, " m"]:
-    """Sides that u says, in the range from zero to its bound."""
+    """Return the sides that u says, in the range from zero to its bound."""
     snap = rounding_in(u.dtype).snap
     return jnp.where(u <= snap * bound, OFF, jnp.where(u >= (1 - snap) * bound, ON, SLIDING))
 
@@ -261,7 +261,7 @@ def side_of(u: Float[Array, " m"], bound: Float[Array, " m"]) -> Int[Array, " m"
 def decide(
     flow: GatedFlow, at: Situation, unit: Array, fired: Bool[Array, " P"], slots: int
 ) -> Sides:
-    """New sides of one unit, of which the leaders under `fired` had their event.
+    """Choose new sides of one unit, of which the leaders under `fired` had their event.
 
     A pair that ends its slide leaves at the end that its u reached. Where C >= 0 nothing slides:
     a fired pair crosses in the direction it came from, another one keeps its side. All others at
@@ -295,7 +295,7 @@ def decide(
 
 
 def initial_sides(flow: GatedFlow, parameters: Parameters, slots: int) -> Sides:
-    """Sides at the start: the signs of z, and Filippov's rule for what starts at its kink.
+    """Choose sides at the start: the signs of z, and Filippov's rule for pairs at their kinks.
 
     Where C >= 0 a pair at its kink is on if its z rises while it is off, else off
     (relu'(0) = 0): several flows may start there, and this is the one that descent takes.
@@ -327,15 +327,15 @@ class UnitRule(AbstractRule):
     """Filippov's rule, unit by unit: one hidden layer, whose units do not push each other's z."""
 
     flow: GatedFlow
-    slots: int = eqx.field(static=True)  # of one unit
+    slots: int = eqx.field(static=True)  # sliding pairs of one unit at most
     loop: str = eqx.field(static=True)  # kind of loops, see `flowlin._tools.numerics`
 
     def start(self, parameters: Parameters) -> Sides:
-        """Sides at the start."""
+        """Return the sides at the start."""
         return initial_sides(self.flow, parameters, min(self.slots, self.flow.task.samples))
 
     def switch(self, piece: Piece, sides: Sides, log: Buffer) -> tuple[Sides, Buffer]:
-        """New sides for every unit with a fired pair, and the log of what changed."""
+        """Return new sides for every unit with a fired pair, and the log of what changed."""
         at = situation(self.flow, piece.y1, sides)
 
         def body(carry):
@@ -358,8 +358,7 @@ class UnitRule(AbstractRule):
         return sides, log
 
 
-# ---- The gates of one hidden layer with the fractions of its sliding pairs, and what each unit
-# does.
+# ---- Gates of one hidden layer with the fractions of its sliding pairs; each unit's dissipation.
 #
 # A pair that slides is on for the share $u / |C|$ of its gate's range, which Filippov's rule above
 # fixes. With these gates the exact flow is the flow of a gated linear network whose gates depend on
@@ -367,7 +366,7 @@ class UnitRule(AbstractRule):
 
 
 def sides_of(kinks: Hyperplanes, codes: Int[Array, "H P"], slots: int) -> Sides:
-    """The sides that codes say, with room for so many sliding pairs of a unit."""
+    """Return the sides to these codes, with room for so many sliding pairs of a unit."""
     codes = codes.astype(jnp.int8)
     chosen = jax.vmap(lambda row: slots_of((row == SLIDING) & kinks.leads, slots))(codes)
     solve, projector = jax.vmap(lambda some: held(gather(kinks.x, some)))(chosen)
@@ -376,7 +375,7 @@ def sides_of(kinks: Hyperplanes, codes: Int[Array, "H P"], slots: int) -> Sides:
 
 
 def effective_gates(flow: GatedFlow, parameters: Parameters, sides: Sides) -> Float[Array, "H P"]:
-    """Gates of all pairs, those that slide by their fractions.
+    """Return the gates of all pairs, those that slide by their fractions.
 
     A sample that follows another's kink against its direction is off where that one is on.
     """
@@ -388,10 +387,10 @@ def effective_gates(flow: GatedFlow, parameters: Parameters, sides: Sides) -> Fl
 
 
 def powers(flow: GatedFlow, parameters: Parameters, sides: Sides) -> Float[Array, "H1"]:
-    r"""What each unit contributes to $-dL/dt = \sum \tau |\dot w|^2$, and the readout's bias last.
+    r"""Return each unit's part of $-dL/dt = \sum \tau |\dot w|^2$, and the readout's bias last.
 
-    A unit's are its weights from the inputs, its bias and its weights to the outputs. With weight
-    decay L includes it.
+    A unit's part is that of its weights from the inputs, its bias and its weights to the outputs.
+    With weight decay L includes it.
     """
     velocity = flow(None, parameters, flow.freeze(sides))
     power = jax.tree.map(lambda tau, v: tau * v**2, spread(flow.tau, parameters), velocity)

@@ -1,4 +1,4 @@
-"""How a ReLU flow treats its kinks, the sets z = 0 of the (unit, sample) pairs."""
+"""Policies for the kinks of a ReLU flow, the sets z = 0 of the (unit, sample) pairs."""
 
 import abc
 from typing import Any, ClassVar
@@ -30,7 +30,7 @@ BOSH3, TSIT5, DOPRI8 = diffrax.Bosh3(), diffrax.Tsit5(), diffrax.Dopri8()
 
 
 class AbstractKinks(AbstractTreatment):
-    """Base class of the ways to treat kinks, with `width` and `walks` as events ask for them.
+    """Base class of the policies for kinks, with `width` and `walks` as events ask for them.
 
     - `needs_gates`: whether it asks the network for its preactivations or gates.
     - `handover`: the rtol from which on another solver may take over where the flow becomes stiff.
@@ -55,7 +55,7 @@ class AbstractKinks(AbstractTreatment):
     def method(
         self, problem: Problem, solver: diffrax.AbstractSolver | None, rtol: Any
     ) -> tuple[diffrax.AbstractSolver, str]:
-        """The solver for a problem, the given one where it suits, and why.
+        """Choose the solver for a problem, the given one where it suits, and say why.
 
         **Raises:** `ValueError` for one that does not suit.
         """
@@ -69,15 +69,15 @@ class AbstractKinks(AbstractTreatment):
         capacity: int,
         loop: str,
     ) -> ExactWalk | None:
-        """The solver wrapped so that it walks; None where it does not."""
+        """Wrap the solver so that it walks; None where it does not."""
 
     @abc.abstractmethod
     def remedy(self, network: AbstractModel) -> str:
-        """What else may help a run that failed, to go on with after a comma or a semicolon."""
+        """Return what else may help a run that failed, to follow a comma or a semicolon."""
 
 
 def _low_order(rtol: Any) -> diffrax.AbstractSolver:
-    """For kinks, which limit the order, or in walks the steps; see `benchmarks/solvers.py`."""
+    """Return a low-order solver: kinks limit the order; see `benchmarks/solvers.py`."""
     return BOSH3 if rtol > 1e-6 else TSIT5
 
 
@@ -100,7 +100,7 @@ class IgnoreKinks(AbstractKinks):
     slack: ClassVar[float] = 1.0
 
     def method(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
-        """Low order for a ReLU network, high order for one without kinks."""
+        """Choose low order for a ReLU network, high order for one without kinks."""
         if solver is not None:
             return solver, ASKED
         if isinstance(problem.network, ReLUNetwork):
@@ -108,10 +108,10 @@ class IgnoreKinks(AbstractKinks):
         return DOPRI8 if rtol <= 1e-6 else TSIT5, DEFAULT
 
     def walk(self, problem, solver, allowed, capacity, loop) -> None:
-        """Does not walk."""
+        """Return None: it does not walk."""
 
     def remedy(self, network: AbstractModel) -> str:
-        """Not to ignore them."""
+        """Return advice against ignoring kinks."""
         if isinstance(network, ReLUNetwork):
             return "; a ReLU flow that slides on its kinks needs `kinks=fl.SmoothKinks(...)`"
         if network.about_kinks[0] == "none":
@@ -153,14 +153,14 @@ class SmoothKinks(AbstractKinks):
     slack: ClassVar[float] = 1.0
 
     def method(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
-        """Low order: a high one would have to resolve the width."""
+        """Choose low order: a high one would have to resolve the width."""
         return (_low_order(rtol), DEFAULT) if solver is None else (solver, ASKED)
 
     def walk(self, problem, solver, allowed, capacity, loop) -> None:
-        """Does not walk."""
+        """Return None: it does not walk."""
 
     def remedy(self, network: AbstractModel) -> str:
-        """Nothing else."""
+        """Return nothing."""
         del network
         return ""
 
@@ -209,7 +209,7 @@ class AveragedKinks(AbstractKinks):
     slack: ClassVar[float] = 1.2
 
     def method(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
-        """Its own solver."""
+        """Choose its own solver; `ValueError` for another one."""
         del rtol
         if solver is not None:
             raise ValueError(
@@ -223,10 +223,10 @@ class AveragedKinks(AbstractKinks):
         return own, "the solver of averaged kinks"
 
     def walk(self, problem, solver, allowed, capacity, loop) -> None:
-        """Does not walk."""
+        """Return None: it does not walk."""
 
     def remedy(self, network: AbstractModel) -> str:
-        """Nothing else."""
+        """Return nothing."""
         del network
         return ""
 
@@ -279,7 +279,7 @@ class ExactKinks(AbstractKinks):
     slack: ClassVar[float] = 1.0
 
     def method(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
-        """An explicit Runge-Kutta method, of low order since pieces are short.
+        """Choose an explicit Runge-Kutta method, of low order since pieces are short.
 
         Of high order for several hidden layers at fine tolerances: as fast, and with a sixth of
         the error (`benchmarks/solvers.py`).
@@ -295,13 +295,13 @@ class ExactKinks(AbstractKinks):
         return solver, ASKED
 
     def walk(self, problem, solver, allowed, capacity, loop) -> ExactWalk:
-        """The walk with a rule for the network's depth."""
+        """Wrap the solver in a walk by the rule for the network's depth."""
         assert is_explicit(solver)
         rule = rule_for(problem, self.slots, loop)
         return ExactWalk(Explicit(solver), rule, allowed, capacity, loop=loop)
 
     def remedy(self, network: AbstractModel) -> str:
-        """More digits."""
+        """Advise to take more digits."""
         if network.dtype == jnp.float64:
             return ""
         return f"; events may be too close for float32; before any array is made: {ENABLE_X64}"
@@ -319,14 +319,14 @@ class KinksWarning(UserWarning):
 
 
 def pairs(network: AbstractModel, task: Task) -> int:
-    """How many (unit, sample) pairs there are, each with its kink."""
+    """Count the (unit, sample) pairs, each with its kink."""
     return sum(network.hidden) * task.samples
 
 
 def suitable_kinks(
     network: ReLUNetwork, task: Task, solver: diffrax.AbstractSolver | None
 ) -> tuple[AbstractKinks, str]:
-    """The kinks for a run that was given none, and why.
+    """Choose the policy for a run that was given none, and say why.
 
     Warns where that is not `ExactKinks`. Its border was measured by `benchmarks/border.py`: at a
     parameter error of 1e-6 plain integration takes more than ten times as long or does not get

@@ -16,7 +16,7 @@ from flowlin._tools.numerics import pseudo_inverse, rounding_in
 from flowlin.record.buffer import Buffer
 
 OFF, SLIDING, ON = -1, 0, 1
-# What can go wrong at an event.
+# Failures at an event: none, too few slots, no sides found.
 FINE, NO_SLOTS, UNSOLVED = 0, 1, 2
 
 
@@ -38,7 +38,7 @@ class Hyperplanes(eqx.Module):
 
     @staticmethod
     def of(x: Float[Array, "P N"], share: str = "line") -> "Hyperplanes":
-        """The kinks of inputs x~; a zero input has none.
+        """Find the kinks of inputs x~; a zero input has none.
 
         Samples share one where their inputs lie on one `"line"`, or only on one `"ray"` (the
         second layer of a network without biases), or are `"equal"`.
@@ -47,11 +47,11 @@ class Hyperplanes(eqx.Module):
         gram = still @ still.T
         square = jnp.diagonal(gram)
         ratio = gram / jnp.where(square > 0, square, 1.0)[:, None]  # of k to i: row i, column k
-        off = lax.map(  # row by row, for memory's sake
+        off = lax.map(  # row by row: all at once would take P x P x N numbers
             lambda row: jnp.max(jnp.abs(still - row[0][:, None] * row[1][None]), axis=-1),
             (ratio, still),
         )
-        # 64 ulps: exact copies and multiples, as rounding leaves them.
+        # Within 64 ulps: exact copies and multiples, as rounding leaves them, and nothing else.
         close = off <= 64 * jnp.finfo(x.dtype).eps * jnp.sqrt(square)[None]
         parallel = close & (square > 0)[:, None] & (square > 0)[None]
         if share == "ray":
@@ -70,7 +70,7 @@ class Hyperplanes(eqx.Module):
         )
 
     def within(self, moves: list[bool]) -> "Hyperplanes":
-        """The same kinks where only these coordinates of a unit's weights move.
+        """Return the same kinks where only these coordinates of a unit's weights move.
 
         The others of x~ are zero; a kink that can then not move has no leader.
         """
@@ -82,11 +82,11 @@ class Hyperplanes(eqx.Module):
 
     @property
     def single(self) -> Bool[Array, " P"]:
-        """Whether a sample shares its kink with no other."""
+        """Tell which samples share their kink with no other."""
         return jnp.sum(self.leader[:, None] == self.leader[None], axis=1) == 1
 
     def strength(self, c: Float[Array, "H P"]) -> Float[Array, "H P"]:
-        """C summed over the samples of each kink, at its leader."""
+        """Sum C over the samples of each kink, at its leader."""
 
         def summed(c):
             member = self.leader[:, None] == jnp.arange(self.leader.shape[0])[None]
@@ -95,12 +95,12 @@ class Hyperplanes(eqx.Module):
         return lax.cond(self.shared, summed, lambda c: c, c)
 
     def follow(self, codes: Int[Array, "... P"]) -> Int[Array, "... P"]:
-        """Sides of all samples from those of the leaders."""
+        """Return the sides of all samples from those of the leaders."""
         sign = jnp.sign(self.scale).astype(codes.dtype)
         return codes[..., self.leader] * jnp.broadcast_to(sign, codes.shape)
 
     def gates(self, codes: Int[Array, "... P"], slope: ArrayLike) -> Float[Array, "... P"]:
-        """Gates to the sides. A sliding kink counts as on its leader's off side.
+        """Return the gates to the sides. A sliding kink counts as on its leader's off side.
 
         The rest of its gate acts through the projection of the velocity.
         """
@@ -131,12 +131,12 @@ class Sides(eqx.Module):
 
     @property
     def report(self) -> dict[str, Array]:
-        """What a run's `stats` say of them: nothing, since with one layer the flow is unique."""
+        """Statistics for a run's `stats`: none, since with one layer the flow is unique."""
         return {}
 
     @staticmethod
     def of(codes: Int[Array, "H P"], slots: int, x: Float[Array, "P N"]) -> "Sides":
-        """Sides of which none slides, for inputs x~."""
+        """Return sides of which none slides, for inputs x~."""
         units, samples = codes.shape
         solve, projector = held(jnp.zeros((slots, x.shape[1]), x.dtype))
         if projector is not None:
@@ -151,17 +151,17 @@ class Sides(eqx.Module):
 
 
 def slots_of(chosen: Bool[Array, " P"], slots: int) -> Int[Array, " m"]:
-    """The chosen samples in ascending order, padded with P."""
+    """Return the chosen samples in ascending order, padded with P."""
     return places(chosen, slots, chosen.shape[0])
 
 
 def gather(rows: Float[Array, "P ..."], slots: Int[Array, "*s"]) -> Array:
-    """The slots' rows, zero in empty slots."""
+    """Return the slots' rows, zero in empty slots."""
     return rows.at[slots].get(mode="fill", fill_value=0)
 
 
 def held(x: Float[Array, "m N"]) -> tuple[Float[Array, "m N"], Float[Array, "N N"] | None]:
-    """`solve` and `projector` of a unit whose sliding pairs have the inputs x (see `Sides`).
+    """Return `solve` and `projector` of a unit whose sliding pairs have the inputs x (see `Sides`).
 
     The pseudo-inverse B of K = x x^T gets the derivative of an inverse as 2B - B K B.
     """
@@ -174,7 +174,7 @@ def held(x: Float[Array, "m N"]) -> tuple[Float[Array, "m N"], Float[Array, "N N
 
 # ---- Sides of the pairs of all layers, and the equations of those that slide, in slots.
 
-FEW = 16  # pairs that slide at once
+FEW = 16  # slots of the smallest system that is solved
 
 
 class LayerSides(eqx.Module):
@@ -194,12 +194,12 @@ class LayerSides(eqx.Module):
 
     @property
     def report(self) -> dict[str, Array]:
-        """What a run's `stats` say of them."""
+        """Statistics for a run's `stats`."""
         return {"branch_certificate": self.certificate}
 
 
 class DeepFrozen(eqx.Module):
-    """What a vector field needs of the sides, constant along a piece."""
+    """Sides as a vector field reads them, constant along a piece."""
 
     codes: Int[Array, "H P"]
     gates: Float[Array, "H P"]
@@ -207,26 +207,26 @@ class DeepFrozen(eqx.Module):
 
 
 def take(pairs: Shaped[Array, "H P"], slots: Int[Array, " m"]) -> Shaped[Array, " m"]:
-    """The slots' entries, zero in empty slots."""
+    """Return the slots' entries, zero in empty slots."""
     there = pairs.ravel().at[slots].get(mode="clip", wrap_negative_indices=False)
     return jnp.where(slots < pairs.size, there, jnp.zeros((), pairs.dtype))
 
 
 def columns(matrix: Shaped[Array, "n P"], which: Int[Array, " m"]) -> Shaped[Array, "n m"]:
-    """These columns, all of which there are."""
+    """Return the columns of these numbers, all of which exist."""
     return matrix.at[:, which].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
 def put(
     values: Float[Array, " m"], slots: Int[Array, " m"], shape: tuple[int, ...]
 ) -> Float[Array, "H P"]:
-    """Zero but for the slots' entries."""
+    """Return zeros but for the slots' entries."""
     flat = jnp.zeros(math.prod(shape), values.dtype).at[slots]
     return flat.set(values, mode="drop", wrap_negative_indices=False).reshape(shape)
 
 
 def of_used(function: Any, slots: Int[Array, " m"], empty: int) -> PyTree:
-    """A function of the slots, of as few of them as hold all in use; results padded with zeros.
+    """Apply a function to as few slots as hold all in use, and pad its results with zeros.
 
     Slots in use come first, the others are `empty`. Mostly few pairs slide, and what their Gram
     matrix costs grows with the cube of its size: `FEW`, four times as many, and so on.
@@ -247,7 +247,7 @@ def of_used(function: Any, slots: Int[Array, " m"], empty: int) -> PyTree:
 
 
 def solve(gram: Float[Array, "m m"], q: Float[Array, " m"]) -> Float[Array, " m"]:
-    """Solution of gram u = q, for q in its range; zero in empty slots.
+    """Solve gram u = q, for q in its range; zero in empty slots.
 
     A little is added to the diagonal, so that dependent gradients do no harm; what that changes
     of gram u is of the size of rounding.
@@ -271,7 +271,7 @@ def box_qp(
     active: Bool[Array, " m"],
     max_steps: int = 500,
 ) -> tuple[Float[Array, " m"], Bool[Array, ""]]:
-    r"""Minimiser of $\tfrac12 u^T K u - q^T u$ over $0 \le u \le \beta$; K positive semi-definite.
+    r"""Minimise $\tfrac12 u^T K u - q^T u$ over $0 \le u \le \beta$; K is positive semi-definite.
 
     Its optimality conditions are Filippov's rule for the velocity $v = q - K u$ of several pairs
     at their kinks: v < 0 with u = 0 (off), v > 0 with u = beta (on), or v = 0 in between
@@ -304,7 +304,8 @@ def box_qp(
         def refined(u):
             return u + jax.scipy.linalg.cho_solve(factor, jnp.where(free, q - k @ u, 0.0))
 
-        u = refined(refined(fixed))  # the first time leaves the ridge's share
+        # The first solve errs by the ridge; the second one corrects for it.
+        u = refined(refined(fixed))
         return u, q - k @ u
 
     def body(state):
@@ -326,11 +327,11 @@ def box_qp(
     return u, settled
 
 
-# ---- What an exact walk needs to know of the sides.
+# ---- The interface between an exact walk and the rule that chooses sides.
 
 
 class Piece(eqx.Module):
-    """A piece from `start` to `end`; sides change at its end where `fired`."""
+    """A piece of a step from `start` to `end`; sides change at its end where `fired`."""
 
     start: Array
     end: Array
@@ -344,14 +345,14 @@ class Piece(eqx.Module):
 
 
 class AbstractRule(eqx.Module):
-    """Chooses the sides at the start and at every event of `flow`."""
+    """Base class of Filippov's rule, which chooses sides at the start and every event of `flow`."""
 
     flow: AbstractVar[Any]  # `GatedFlow` or `DeepFlow`
 
     @abc.abstractmethod
     def start(self, parameters: Parameters) -> Any:
-        """Sides at the start."""
+        """Return the sides at the start."""
 
     @abc.abstractmethod
     def switch(self, piece: Piece, sides: Any, log: Buffer) -> tuple[Any, Buffer]:
-        """Sides after the event at the end of a piece, and the log with what changed."""
+        """Return the sides after the event at the end of a piece, and the log with what changed."""

@@ -1,4 +1,4 @@
-r"""Pairs that slide, in steps whose gates are averages: what gates they have.
+r"""Gates of pairs that slide, in steps whose gates are averages.
 
 A pair of unit j and sample i moves its own preactivation by $\kappa\, m$, with its strength m = g C
 and
@@ -28,11 +28,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-FADES = 0.95  # what a step leaves of the damping that is no longer shown to be needed
+FADES = 0.95  # factor per step of damping that no Rayleigh quotient shows to be needed
 
 
 class Slides(eqx.Module):
-    """What one step hands to the next.
+    """Sliding pairs as one step hands them to the next.
 
     - `strength`, `earlier`: with gates, at the step's start and one step before.
     - `held`: pairs whose gates there are those of a slide.
@@ -46,7 +46,7 @@ class Slides(eqx.Module):
 
     @staticmethod
     def none(strength: Array) -> "Slides":
-        """Before the first step, with this strength."""
+        """Return what there is before the first step, with this strength."""
         return Slides(
             strength=strength,
             earlier=strength,
@@ -56,7 +56,7 @@ class Slides(eqx.Module):
 
 
 class Held(NamedTuple):
-    """Over one step.
+    """Sliding pairs over one step.
 
     - `pairs`: which slide at its end, or have at its start; `old`: the latter.
     - `predicted`, `mean`: their mean strength in the prediction, and as it should be.
@@ -81,7 +81,7 @@ def held(
     own: Array,
     slope: Array,
 ) -> Held:
-    """The pairs that slide in a step of length h after one of this length.
+    """Find the pairs that slide in a step of length h after one of this length.
 
     - `ungated`: C, its mean over the step and at the end.
     - `predicted`: z and its velocity at the end.
@@ -107,7 +107,7 @@ def held(
 def after(
     before: Slides, now: Held, h: Array, z: Array, moved: Array, ungated: Array, gates: Array
 ) -> Slides:
-    """What the next step is told.
+    """Return the sliding pairs that the next step begins with.
 
     - `z`, `ungated`, `gates`: at the step's end, with C and the gates of pairs that do not slide.
     - `moved`: by which the correction has moved z, per time.
@@ -115,7 +115,7 @@ def after(
     pairs = now.pairs & (jnp.abs(z) < h * now.own * jnp.abs(ungated))
     delta = jnp.where(now.old, now.mean - now.predicted, 0.0)
     quotient = _ratio(jnp.sum(delta * moved, axis=0), jnp.sum(now.own * delta**2, axis=0))
-    trace = jnp.sum(now.pairs, axis=0, dtype=quotient.dtype)  # a bound
+    trace = jnp.sum(now.pairs, axis=0, dtype=quotient.dtype)  # bounds the eigenvalue
     shown = jnp.clip(quotient, 1.0, jnp.maximum(trace, 1.0))
     coupling = jnp.maximum(shown, 1 + FADES * (before.coupling - 1))
     return Slides(
@@ -127,6 +127,6 @@ def after(
 
 
 def _ratio(numerator: Array, denominator: Array) -> Array:
-    """The quotient, 0 where the denominator is."""
+    """Return the quotient, 0 where the denominator is."""
     none = denominator == 0
     return jnp.where(none, 0.0, numerator / jnp.where(none, 1.0, denominator))

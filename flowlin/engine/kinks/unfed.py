@@ -1,4 +1,4 @@
-r"""What several layers do without biases: pairs without inputs, and kinks that samples share.
+r"""Pairs without inputs, and kinks that samples share, in several layers without biases.
 
 **Pairs without inputs.** Where all units of a layer are off or at their kinks for a sample, z of
 the layers above is zero, whatever their weights, and stays so: such a pair neither moves nor
@@ -35,7 +35,7 @@ Layers = list[Array]
 
 
 def pairs(network: ReLUNetwork, codes: Layers) -> Layers:
-    """Which they are, at these sides."""
+    """Tell which pairs have no inputs at these sides."""
     empty = jnp.zeros(codes[0].shape[1], bool)
     found = []
     for k, own in enumerate(codes):
@@ -47,7 +47,7 @@ def pairs(network: ReLUNetwork, codes: Layers) -> Layers:
 
 
 def push(weights: Sequence[Array], unfed: Layers, rising: Layers) -> Layers:
-    """See `DeepFlow.push`."""
+    """Return dz/dt of unfed pairs; see `DeepFlow.push`."""
     below, found = None, []
     for w, unfed_, up in zip(weights, unfed, rising, strict=False):
         own = jnp.zeros_like(up) if below is None else w @ below
@@ -65,9 +65,9 @@ def alone(
     gates: Layers,
     error: Float[Array, "N_out P"],
 ) -> Layers:
-    """C, of units in a layer that sends nothing for a sample as if each rose by itself.
+    """Return C; where a layer sends nothing for a sample, each unit's as if it rose by itself.
 
-    What a unit then feeds is the same for all samples but for its size.
+    Units above are then on or off by the signs of the weights alone, whatever the sample.
     """
     found = list(c)
     for k, gate in enumerate(gates[:-1]):
@@ -81,13 +81,13 @@ def alone(
 
 
 def several(pairs: Layers) -> Layers:
-    """Whether more than one of these is of the same sample, in whatever layer."""
+    """Tell which pairs are of a sample with more than one of these, in whatever layer."""
     count = sum(jnp.sum(own, axis=0) for own in pairs)
     return [jnp.broadcast_to(count > 1, own.shape) for own in pairs]
 
 
 def sole(network: ReLUNetwork, codes: Layers) -> Layers:
-    """Pairs that alone are on in their layer, for a layer above without biases."""
+    """Tell which pairs alone are on in their layer, for a layer above without biases."""
     found = []
     for k, own in enumerate(codes):
         on, fed = own == ON, k + 1 == len(codes) or network.biases[k + 1] is not None
@@ -97,7 +97,7 @@ def sole(network: ReLUNetwork, codes: Layers) -> Layers:
 
 
 def shared(network: ReLUNetwork, codes: Layers, values: Layers, z: Layers) -> Layers:
-    """Sums of values over the samples that share a kink, in units of each one's inputs.
+    """Sum values over the samples that share a kink, in units of each one's inputs.
 
     Samples for which one unit alone is on below send proportional inputs: each unit above is at its
     kink for all of them at once. Zero where none is shared.
@@ -111,12 +111,12 @@ def shared(network: ReLUNetwork, codes: Layers, values: Layers, z: Layers) -> La
 
 
 def any_in_layer(pairs: Layers) -> Layers:
-    """Whether any pair of the same layer and sample is one of these."""
+    """Tell whether any pair of the same layer and sample is one of these."""
     return [jnp.broadcast_to(jnp.any(own, axis=0), own.shape) for own in pairs]
 
 
 def any_above(pairs: Layers) -> Layers:
-    """Whether any pair of the same sample in a higher layer is one of these."""
+    """Tell whether any pair of the same sample in a higher layer is one of these."""
     found, above = [], jnp.zeros(pairs[0].shape[1], bool)
     for own in reversed(pairs):
         found = [jnp.broadcast_to(above, own.shape), *found]
@@ -127,12 +127,12 @@ def any_above(pairs: Layers) -> Layers:
 def joint(
     weights: Weights, biases: Biases, feeds: Layers, u: Layers, error: Float[Array, "N_out P"]
 ) -> tuple[Layers, Layers]:
-    r"""How far sliding pairs `feeds` are from rising two at a time, and on which ray they would.
+    r"""Find how far sliding pairs `feeds` are from rising two at a time, and on which ray.
 
     Loss and pressure along y >= 0 are $\ell(y) - u \cdot y$, which is piecewise linear. Its least
     slope between two of the units is along one of them (`alone`), or where a unit above, pushed
     both ways, stays at its kink: $y \propto (|W_{kj}|, |W_{ki}|)$. Of more than three units in one
-    sample the first three are looked at, and of several layers above only the first one's kinks.
+    sample the first three are compared, and of several layers above only the first one's kinks.
 
     **Returns:** $\ell - u \cdot y$ at the lowest such y, whose largest entry is one, for the two
     units it belongs to, else infinity; and y, else zero.
@@ -153,7 +153,7 @@ def joint(
 def _between(
     weights: Sequence[Array], two: Sequence[Array], press: Array, error: Array
 ) -> tuple[Array, Array]:
-    """Margin and ray (H, P) of two units of each sample, given as rows of ones and zeros."""
+    """Return margin and ray (H, P) of two units of each sample, given as rows of ones and zeros."""
     push = [weights[0] @ one for one in two]  # (K, P)
     torn = push[0] * push[1] < 0
     scale = jnp.where(torn, jnp.maximum(jnp.abs(push[0]), jnp.abs(push[1])), 1.0)
@@ -180,17 +180,17 @@ def _between(
 
 
 def _lower(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, Array]:
-    """The lower of two margins for each sample, and its ray."""
+    """Return the lower of two margins for each sample, and its ray."""
     least = [jnp.min(margin, axis=0, keepdims=True) for margin, _ in (one, other)]
     lower = least[1] < least[0]
     return jnp.where(lower, other[0], one[0]), jnp.where(lower, other[1], one[1])
 
 
 def any_below(pairs: Layers) -> Layers:
-    """Whether any pair of the same sample in a lower layer is one of these."""
+    """Tell whether any pair of the same sample in a lower layer is one of these."""
     return any_above(pairs[::-1])[::-1]
 
 
 def rank(pairs: Layers) -> Layers:
-    """Of each of these pairs among those of the same layer and sample, from 0."""
+    """Number these pairs among those of the same layer and sample, from 0."""
     return [jnp.cumsum(own, axis=0) - 1 for own in pairs]

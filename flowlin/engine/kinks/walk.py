@@ -33,7 +33,7 @@ from flowlin.training.problem import Problem
 
 
 def rule_for(problem: Problem, slots: int, loop: str) -> AbstractRule:
-    """The rule, and with it the flow, for a network's number of hidden layers."""
+    """Choose the rule, and with it the flow, by a network's number of hidden layers."""
     network = problem.network
     assert isinstance(network, ReLUNetwork)
     what = network, problem.task, problem.loss, problem.constants, problem.decay
@@ -46,7 +46,7 @@ def rule_for(problem: Problem, slots: int, loop: str) -> AbstractRule:
 class Pieces(eqx.Module):
     """The pieces of one step, stacked; starts beyond the last are inf.
 
-    Untyped, since inside a loop equinox wraps the buffers' leaves.
+    Fields are untyped, since inside a loop Equinox wraps the buffers' leaves.
     """
 
     starts: Any
@@ -54,7 +54,7 @@ class Pieces(eqx.Module):
     infos: PyTree
 
     def put(self, k: Array, piece: Piece) -> "Pieces":
-        """With `piece` as number k."""
+        """Return the pieces with `piece` as number k."""
         return Pieces(
             self.starts.at[k].set(piece.start),
             self.ends.at[k].set(piece.end),
@@ -72,7 +72,7 @@ class PiecewiseInterpolation(diffrax.AbstractLocalInterpolation):
     inner: Callable[..., diffrax.AbstractLocalInterpolation] = eqx.field(static=True)
 
     def evaluate(self, t0, t1=None, left=True):
-        """The state at t0, or the increment from t0 to t1."""
+        """Return the state at t0, or the increment from t0 to t1."""
         if t1 is not None:
             return jax.tree.map(jnp.subtract, self.evaluate(t1), self.evaluate(t0))
         # By counting, and without looking for negative indices: the first costs a search two
@@ -85,12 +85,12 @@ class PiecewiseInterpolation(diffrax.AbstractLocalInterpolation):
 
 @functools.cache
 def _interpolation(inner):
-    """The interpolation over pieces of `inner`; cached, since diffrax compares by identity."""
+    """Return the interpolation over pieces; cached, since diffrax compares by identity."""
     return functools.partial(PiecewiseInterpolation, inner=inner)
 
 
 class WalkState(AbstractCounting):
-    """Carried from step to step, and rolled back by diffrax when a step is rejected."""
+    """State of a walk, which diffrax rolls back when a step is rejected."""
 
     inner: PyTree
     sides: PyTree
@@ -101,13 +101,13 @@ class WalkState(AbstractCounting):
     evaluations: Int[Array, ""]  # of the velocity, up to here
 
     def report(self, ts: Array, tau: Array) -> Report:
-        """What the rule says of its sides."""
+        """Return the evaluations so far, and what the sides report."""
         del ts, tau
         return {"accepted_evaluations": self.evaluations, **self.sides.report}, {}
 
 
 class _Walk(eqx.Module):
-    """Where a step has got to."""
+    """State within one step: the time, the parameters, and the pieces so far."""
 
     t: Array
     y: Parameters
@@ -124,8 +124,8 @@ class ExactWalk(Forwarding[WalkState]):
     them. The error reported is the largest of the steps **tried**, each of which aims at the
     step's end: pieces are as short as the events are dense, and their own errors would tell the
     controller to take steps that are too long for the flow in between. It is raised where that
-    is needed for the next step to end within its pieces; `allowed` says what the controller makes
-    of it.
+    is needed for the next step to end within its pieces; `allowed` is the scale by which the
+    controller judges it.
     """
 
     solver: Explicit
@@ -139,11 +139,11 @@ class ExactWalk(Forwarding[WalkState]):
 
     @property
     def interpolation_cls(self):  # pyright: ignore
-        """Over several pieces."""
+        """The interpolation over several pieces."""
         return _interpolation(self.solver.interpolation_cls)
 
     def init(self, terms, t0, t1, y0, args) -> WalkState:
-        """Sides at the start, and an empty log."""
+        """Return the sides at the start, and an empty log."""
         del args
         sides = self.rule.start(y0)
         inner = self.solver.init(terms, t0, t1, y0, self.rule.flow.freeze(sides))
@@ -162,11 +162,12 @@ class ExactWalk(Forwarding[WalkState]):
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         """Walk from t0 to t1."""
         del args
-        # Compiled by itself, as far as tracing goes: diffrax traces a step three times.
+        # Under its own jit, which caches the trace: diffrax traces a step three times.
         return self._walked(terms, jnp.asarray(t0), jnp.asarray(t1), y0, solver_state, made_jump)
 
     @eqx.filter_jit
     def _walked(self, terms, t0, t1, y0, solver_state, made_jump):
+        """Take one step: a chain of pieces, until t1 or until there is no point in going on."""
         state = copied(solver_state, jump=solver_state.jump | made_jump)
         start = _Walk(
             t=t0,
@@ -206,7 +207,7 @@ class ExactWalk(Forwarding[WalkState]):
         return walk.y, error, {"pieces": walk.pieces}, walk.state, result
 
     def _past(self, walk: _Walk, piece: Piece) -> _Walk:
-        """The walk past a piece, with the sides that hold after the event at its end."""
+        """Move the walk past a piece, to the sides that hold after the event at its end."""
         sides, log = self.rule.switch(piece, walk.state.sides, walk.state.log)
         end = jnp.where(jnp.any(sides.trouble != FINE), piece.end, walk.state.end)
         # A piece cut at an event takes a second step, and the next one a first stage.
@@ -235,13 +236,13 @@ class ExactWalk(Forwarding[WalkState]):
         )
 
     def _norm(self, error: Parameters, y0: Parameters, y1: Parameters) -> Array:
-        """The controller's norm of an error; a step is accepted below one."""
+        """Return the controller's norm of an error; a step is accepted below one."""
         ratios = jax.tree.map(jnp.divide, lax.stop_gradient(error), self.allowed(y0, y1))
         flat = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(ratios)])
         return jnp.sqrt(jnp.mean(flat**2))
 
     def _raised(self, walk: _Walk, order, t0: Array, t1: Array, y0: Parameters) -> Parameters:
-        """The error, raised so that the next step takes about half of the pieces.
+        """Raise the error so that the next step takes about half of the pieces.
 
         The controller multiplies a step by 0.9 norm^(-1/order). A chain that ended early is thus
         tried again at half of the length that it reached: a chain that fails costs all its pieces,
@@ -259,7 +260,7 @@ class ExactWalk(Forwarding[WalkState]):
         )
 
     def _no_pieces(self, terms, t0, t1, y0, state: WalkState) -> Pieces:
-        """Room for the pieces of a step."""
+        """Return room for the pieces of a step."""
         frozen = self.rule.flow.freeze(state.sides)
         _, _, dense, _, _ = eqx.filter_eval_shape(
             self.solver.step, terms, t0, t1, y0, frozen, state.inner, state.jump

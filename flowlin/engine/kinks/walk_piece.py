@@ -18,8 +18,8 @@ from flowlin.engine.solvers.wrapped import (
     Explicit,
 )
 
-CHECKS = 6  # least number of points per step, both ends included, through which margins are put
-GRID = np.linspace(0.0, 1.0, 11)  # where signs and turns are looked at
+CHECKS = 6  # points per step at least, both ends included, that margins are interpolated at
+GRID = np.linspace(0.0, 1.0, 11)  # fractions of a step at which signs and slopes are compared
 
 
 def walk_piece(
@@ -33,7 +33,7 @@ def walk_piece(
     inner: PyTree,
     made_jump: Any,
 ) -> Piece:
-    """One step of `solver` from t towards t1 with frozen sides, ended by the first event in it.
+    """Take one step of `solver` from t towards t1 at frozen sides, and end it at its first event.
 
     `flow` is a `GatedFlow` or a `DeepFlow`.
 
@@ -42,7 +42,7 @@ def walk_piece(
     the flow; the correction also carries the derivative of the event's time.
     """
 
-    # The first stage, which the steps tried from here share.
+    # The first stage is the same for the step to t1 and for the one to the event.
     velocity = solver.first(terms, t, y, frozen, inner, made_jump)
 
     def step(end):
@@ -92,10 +92,11 @@ def walk_piece(
 
 
 def _first_event(curve, before, after, inside, tolerance) -> tuple[Array, Array, Array, Array]:
-    """Where the first margin ends, as a bracket in fractions of the step, and whose it is.
+    """Bracket the time at which the first margin ends, in fractions of the step, and say whose.
 
-    Who fires is read off the dense output: after the second step a dead pair, which waits at its
-    tolerance for ever, could be lowest. Ties are pairs that began `inside` and are at their kinks.
+    The pair that fires is read off the dense output: after the second step a dead pair, which waits
+    at its tolerance for ever, could be lowest. Ties are pairs that began `inside` and are at their
+    kinks.
     """
     low, high = lax.stop_gradient(curve.first_root(before, after))
     there = curve(high)
@@ -104,12 +105,12 @@ def _first_event(curve, before, after, inside, tolerance) -> tuple[Array, Array,
 
 
 def _points(count: int) -> np.ndarray:
-    """Chebyshev points in a step, as fractions, both ends included."""
+    """Return Chebyshev points in a step, as fractions, both ends included."""
     return (1 - np.cos(np.pi * np.linspace(0, 1, count))) / 2
 
 
 def _along(function, flow, frozen, path, t, t1, points) -> Float[Array, "n *some H P"]:
-    """A function of parameters and sides at fractions of a step, blind to derivatives."""
+    """Evaluate a function of parameters and sides at fractions of a step, without derivatives."""
     function, frozen, path, t, t1 = lax.stop_gradient((function, frozen, path, t, t1))
     times = t + (t1 - t) * jnp.asarray(points, t.dtype)
 
@@ -120,13 +121,13 @@ def _along(function, flow, frozen, path, t, t1, points) -> Float[Array, "n *some
 
 
 def _coefficients(points: np.ndarray, values: Float[Array, "n *some"]) -> Float[Array, "n *some"]:
-    """Chebyshev's, of the polynomials through values at `points`."""
+    """Return Chebyshev coefficients of the polynomials through values at `points`."""
     inverse = np.linalg.inv(chebyshev.chebvander(2 * points - 1, points.size - 1))
     return jnp.tensordot(jnp.asarray(inverse, values.dtype), values, 1)
 
 
 def _basis(at: Float[Array, "*some"], count: int) -> Float[Array, "*some n"]:
-    """The first Chebyshev polynomials, T_k(cos a) = cos(k a), at fractions of the step."""
+    """Evaluate the first Chebyshev polynomials, T_k(cos a) = cos(k a), at fractions of the step."""
     cosine = jnp.clip(2 * at - 1, -1.0, 1.0)
     angle = jnp.arctan2(jnp.sqrt((1 - cosine) * (1 + cosine)), cosine)  # quicker to compile
     degrees = with_axes(np.arange(count, dtype=angle.dtype), angle.ndim)
@@ -143,28 +144,28 @@ class _Curve(eqx.Module):
 
     @staticmethod
     def through(points: np.ndarray, values: Float[Array, "n 2 H P"]) -> "_Curve":
-        """The polynomials through values at Chebyshev points."""
+        """Return the polynomials through values at Chebyshev points."""
         return _Curve(_coefficients(points, values))
 
     def finer(
         self, points: np.ndarray, values: Float[Array, "n H P"], where: Bool[Array, "H P"]
     ) -> "_Curve":
-        """With the first of two replaced, where so said, by those through more values."""
+        """Replace the first of two margins, at pairs `where`, by those through more values."""
         fine = _coefficients(points, values)
         more = [(0, points.size - self.coefficients.shape[0]), (0, 0), (0, 0), (0, 0)]
         first, second = jnp.pad(self.coefficients, more).swapaxes(0, 1)
         return _Curve(jnp.stack([jnp.where(where[None], fine, first), second], axis=1))
 
     def __call__(self, at: Array) -> Float[Array, "2 H P"]:
-        """All of them, at a fraction of the step."""
+        """Return all margins at a fraction of the step."""
         return jnp.tensordot(_basis(at, self.coefficients.shape[0]), self.coefficients, 1)
 
     def first_fall(self) -> tuple[Array, Array, Array]:
-        """Whether any of them falls to zero, and fractions of the step before and after it does.
+        """Tell whether any margin falls to zero, and at which fractions before and after.
 
-        Looked at on a grid, and where one turns between two of its points, at the bottom of the
-        dip: a pair that grazes its kink and misses it by a hair goes another way than one that
-        meets it.
+        Margins are evaluated on a grid, and where one turns between two of its points, at the
+        bottom of the dip: a pair that grazes its kink and misses it by a hair goes another way
+        than one that meets it.
         """
         flat = self.coefficients.reshape(self.coefficients.shape[0], -1)
         all_, s = np.eye(flat.shape[0]), 2 * GRID - 1
@@ -189,10 +190,10 @@ class _Curve(eqx.Module):
         return falls | dipped, before, jnp.where(dipped, bottom, grid[fall + 1])
 
     def first_root(self, low: Array, high: Array) -> tuple[Array, Array]:
-        """Bracket of the first root of any, all positive at `low` and one not at `high`.
+        """Bracket the first root of any margin, all positive at `low` and one not at `high`.
 
-        One polynomial at a time, the lowest at the end of what is left: much cheaper than looking
-        at all of them in every step of the root find. Somebody else may have been first, before
+        One polynomial at a time, the lowest at the end of what is left: much cheaper than to
+        evaluate all of them in every step of the root find. Another one may have been first, before
         the bracket found. Every round but the last leaves one root less before it, so there are no
         more rounds than roots, and none where the bracket is down to rounding.
         """
@@ -222,7 +223,7 @@ class _Curve(eqx.Module):
 
 
 def _slack(margins: Array, tolerance: Array) -> Array:
-    """How far below zero each margin has to fall to count, from the margins at the start.
+    """Return how far below zero each margin has to fall to count, by the margins at the start.
 
     Zero, but for pairs within rounding of their kinks (they have just switched, or belong to a
     dead unit): those have to leave by more than rounding.
@@ -234,7 +235,7 @@ def _slack(margins: Array, tolerance: Array) -> Array:
 def _correct(
     flow, frozen, y, velocity, error, first, slack, length
 ) -> tuple[Array, Parameters, Array]:
-    """Newton's step along the flow onto the kink of the pair `first`.
+    """Take Newton's step along the flow onto the kink of the pair `first`.
 
     **Returns:** the change of time, the state there, and the uncertainty of the time.
     """
@@ -242,7 +243,7 @@ def _correct(
     slides = jnp.any(jnp.any(first, axis=0) & (frozen.codes == SLIDING))
 
     def margin(y):
-        # Of a pair on a side, |z|, without solving for those that slide.
+        # The margin of a pair on a side is |z|, which takes no solve for the sliding pairs.
         return lax.cond(
             slides,
             lambda y: jnp.sum(jnp.where(first, flow.margins(y, frozen) + slack, 0.0)),
@@ -257,7 +258,7 @@ def _correct(
     value, (slope, off) = jax.vmap(along, out_axes=(None, 0))(ways)
     slope = lax.stop_gradient(jnp.where(slope < 0, slope, -jnp.inf))
     fixed = lax.stop_gradient(value)
-    # A tangential event could send Newton far off.
+    # Clipped, since at a tangential event the slope is near zero and Newton's step far too long.
     shift = jnp.clip(-fixed / slope, -1e-2 * length, 1e-2 * length) - (value - fixed) / slope
     y = jax.tree.map(lambda a, v: a + shift * v, y, velocity)
     return shift, y, jnp.abs(off / slope)
