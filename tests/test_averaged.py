@@ -7,10 +7,15 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin.engine.kinks.averaged import AveragedGates, gated_integral, grazes, quadratic
-from flowlin.engine.kinks.slides import Slides, after, held
+from flowlin.engine.kinks.averaged import (
+    AveragedGates,
+    integral_with_gate,
+    nearest_approach,
+    quadratic_through,
+)
+from flowlin.engine.kinks.slides import SlideState, slides_after, slides_in_step
 from flowlin.training.objective import Decay
-from flowlin.training.rules import GradientField, objective
+from flowlin.training.rules import VectorField, choose_objective
 from tests import numpy_walk
 from tests.zoo import distance
 
@@ -39,8 +44,8 @@ class Solve:
 
     def __init__(self, network, task, t1, solver=None, loss=fl.SquaredError(), tau=1.0):
         self.t1, tau = t1, jnp.asarray(tau, network.dtype)
-        goal = objective(network, task, loss)
-        self.term = diffrax.ODETerm(GradientField(goal, network, tau))
+        goal = choose_objective(network, task, loss)
+        self.term = diffrax.ODETerm(VectorField(goal, network, tau))
         self.solver = AveragedGates(network, task, loss, tau) if solver is None else solver
 
     def fixed(self, network, steps):
@@ -61,9 +66,9 @@ class Solve:
 @jax.jit
 def integrated(z, force):
     """Integrals over the on-part, and how near the paths come to zero without crossing it."""
-    path, push = quadratic(*z), quadratic(*force)
-    near = grazes(path[0], path[0] + path[1] + path[2], path[1], path[1] + 2 * path[2])
-    return gated_integral(path, push, jnp.asarray(0.2)), near, jnp.stack(path), jnp.stack(push)
+    path, push = quadratic_through(*z), quadratic_through(*force)
+    near = nearest_approach(path[0], path[0] + path[1] + path[2], path[1], path[1] + 2 * path[2])
+    return integral_with_gate(path, push, jnp.asarray(0.2)), near, jnp.stack(path), jnp.stack(push)
 
 
 def test_integrals_over_the_on_part_and_grazes():
@@ -95,21 +100,27 @@ def test_what_slides_ends_its_step_at_the_kink():
     ungated = -jnp.ones_like(z)
     velocity = q + own * gates * ungated
     predicted = z + h * velocity
-    before = Slides.none(gates * ungated)
-    now = held(before, h, h, (ungated, ungated), (predicted, velocity), own, jnp.zeros(()))
+    before = SlideState.without_slides(gates * ungated)
+    now = slides_in_step(
+        before, h, h, (ungated, ungated), (predicted, velocity), own, jnp.zeros(())
+    )
     assert now.pairs.tolist() == [[True, True, False, False, False]]
-    ends = z + h * (q + own * now.mean)
+    ends = z + h * (q + own * now.mean_signal)
     np.testing.assert_allclose(ends[0, :2], 0, atol=1e-15)
-    np.testing.assert_allclose((q + own * now.end)[0, :2], 0, atol=1e-15)
+    np.testing.assert_allclose((q + own * now.end_signal)[0, :2], 0, atol=1e-15)
 
     # What goes on sliding is damped by what the correction has been seen to do.
-    moved = jnp.where(now.pairs, 3 * own * (now.mean - now.predicted), 0.0)
-    told = after(before, now, h, jnp.where(now.pairs, 0.0, ends), moved, ungated, gates)
-    np.testing.assert_allclose(told.strength, jnp.where(now.pairs, now.end, gates * ungated))
+    moved = jnp.where(now.pairs, 3 * own * (now.mean_signal - now.predicted_signal), 0.0)
+    told = slides_after(before, now, h, jnp.where(now.pairs, 0.0, ends), moved, ungated, gates)
+    np.testing.assert_allclose(told.signal, jnp.where(now.pairs, now.end_signal, gates * ungated))
     assert told.coupling.tolist() == [1, 1, 1, 1, 1]  # none had been sliding before
-    again = held(told, h, h, (ungated, ungated), (0.01 + 0 * z, 0.1 + 0 * z), own, jnp.zeros(()))
-    moved = 1.5 * own * (again.mean - again.predicted)
-    assert after(told, again, h, 0 * z, moved, ungated, gates).coupling[0] == 1  # of one pair
+    again = slides_in_step(
+        told, h, h, (ungated, ungated), (0.01 + 0 * z, 0.1 + 0 * z), own, jnp.zeros(())
+    )
+    moved = 1.5 * own * (again.mean_signal - again.predicted_signal)
+    assert (
+        slides_after(told, again, h, 0 * z, moved, ungated, gates).coupling[0] == 1
+    )  # of one pair
 
 
 SMALL = fl.tasks.teacher(60, (1.0, 0.5, 0.2), key=jax.random.key(2))

@@ -387,7 +387,7 @@ def test_the_smoothed_relu_loss_falls_by_the_integral_of_the_squared_gradient(tr
     kinks = fl.SmoothKinks(1e-3)
 
     def speed(network, task):
-        rounded = network.rounded_activation(kinks.width)
+        rounded = network.smooth_activation(kinks.width)
 
         def loss(parameters):
             (w1, w2), (b, _) = parameters

@@ -38,7 +38,7 @@ def is_traced(tree: PyTree) -> bool:
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
 
 
-def floating(value: Any) -> Array:
+def as_float_array(value: Any) -> Array:
     """Return `value` as a floating-point array; integers and booleans take JAX's default float."""
     array = jnp.asarray(value)
     if not jnp.issubdtype(array.dtype, jnp.floating):
@@ -46,13 +46,13 @@ def floating(value: Any) -> Array:
     return array
 
 
-def in_dtype(number: Numbers, dtype: DTypeLike) -> Array:
+def as_dtype(number: Numbers, dtype: DTypeLike) -> Array:
     """Return `jnp.asarray(number, dtype)`, at half the cost for what is no array yet."""
     array = isinstance(number, jax.Array)
     return jnp.asarray(number, dtype) if array else jnp.asarray(np.asarray(number, dtype))
 
 
-def widest(*arrays: Array) -> Any:
+def widest_dtype(*arrays: Array) -> Any:
     """Return the dtype that holds the numbers of all arrays, also where JAX promotes strictly."""
     with jax.numpy_dtype_promotion("standard"):
         return jnp.result_type(*arrays)
@@ -63,7 +63,7 @@ def with_axes(array: Any, number: int) -> Any:
     return array.reshape((1,) * number + array.shape)
 
 
-def places(chosen: Bool[Array, " n"], size: int, fill: int) -> Int[Array, " size"]:
+def first_true_indices(chosen: Bool[Array, " n"], size: int, fill: int) -> Int[Array, " size"]:
     """Return the indices of the first `size` true entries, ascending, padded with `fill`.
 
     It does what `jnp.nonzero` does by a fourth of the operations, which XLA compiles at every use.
@@ -76,7 +76,7 @@ def places(chosen: Bool[Array, " n"], size: int, fill: int) -> Int[Array, " size
 
 def require_finite(name: str, array: Array | np.ndarray) -> None:
     """Raise `ValueError` if a concrete array holds a NaN or an infinity."""
-    bad = 0 if is_traced(array) else _count(array, lambda a, np: ~np.isfinite(a))
+    bad = 0 if is_traced(array) else _count_where(array, lambda a, np: ~np.isfinite(a))
     if bad:
         raise ValueError(
             f"`{name}` holds {bad} value(s) that are NaN or infinite; "
@@ -84,7 +84,7 @@ def require_finite(name: str, array: Array | np.ndarray) -> None:
         )
 
 
-def require_numbers(name: str, module: PyTree) -> None:
+def require_no_nan(name: str, module: PyTree) -> None:
     """Raise `ValueError` that names the first concrete array of a module that holds a NaN.
 
     Constructors check their arrays, but a tree map does not, nor need a user's own module.
@@ -92,7 +92,7 @@ def require_numbers(name: str, module: PyTree) -> None:
     """
     for place, leaf in jax.tree_util.tree_flatten_with_path(module)[0]:
         real = eqx.is_inexact_array(leaf) and not is_traced(leaf)
-        bad = _count(leaf, lambda a, np: np.isnan(a)) if real else 0
+        bad = _count_where(leaf, lambda a, np: np.isnan(a)) if real else 0
         if bad:
             raise ValueError(
                 f"`{name}{jax.tree_util.keystr(place)}` holds {bad} NaN among {leaf.size} numbers; "
@@ -100,21 +100,21 @@ def require_numbers(name: str, module: PyTree) -> None:
             )
 
 
-def _count(array: Array | np.ndarray, odd: Callable[[Any, Any], Any]) -> int:
+def _count_where(array: Array | np.ndarray, odd: Callable[[Any, Any], Any]) -> int:
     """Count the numbers of a concrete array that are `odd`, by JAX only if processes share it."""
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
         return int(jnp.sum(odd(array, jnp)))
     return int(np.sum(odd(np.asarray(array), np)))
 
 
-def lowest(array: Array | np.ndarray) -> float:
+def smallest_value(array: Array | np.ndarray) -> float:
     """Return the smallest number of a concrete array that this process holds whole; else inf."""
-    if is_traced(array) or _is_apart(array) or not array.size:
+    if is_traced(array) or _is_distributed(array) or not array.size:
         return float("inf")
     return float(np.min(np.asarray(array)))
 
 
-def automatic(mesh: Mesh) -> Mesh:
+def automatic_mesh(mesh: Mesh) -> Mesh:
     """Return a mesh whose axes XLA partitions by itself.
 
     `jax.make_mesh` makes explicit ones, which ask for a sharding of every intermediate array.
@@ -128,51 +128,53 @@ def first_rows(tree: PyTree, rows: int) -> PyTree:
     By NumPy, since JAX compiles a program for every number of them; not so for an array of which
     other processes hold a part.
     """
-    return jax.tree.map(lambda a: a[:rows] if _is_apart(a) else np.asarray(a)[:rows], tree)
+    return jax.tree.map(lambda a: a[:rows] if _is_distributed(a) else np.asarray(a)[:rows], tree)
 
 
-def end_to_end(*trees: PyTree) -> PyTree:
+def join_rows(*trees: PyTree) -> PyTree:
     """Join the arrays of trees of one structure along their rows; by NumPy, as `first_rows`."""
 
-    def joined(*arrays: Any) -> Array:
-        if any(map(_is_apart, arrays)):
+    def join_arrays(*arrays: Any) -> Array:
+        if any(map(_is_distributed, arrays)):
             return jnp.concatenate(arrays)
         return jax.device_put(np.concatenate([np.asarray(a) for a in arrays]))
 
-    return jax.tree.map(joined, *trees)
+    return jax.tree.map(join_arrays, *trees)
 
 
-def _is_apart(array: Any) -> bool:
+def _is_distributed(array: Any) -> bool:
     """Tell whether other processes hold a part of an array that this one does not."""
     if not isinstance(array, Array):
         return False
     return not (array.is_fully_addressable or array.is_fully_replicated)
 
 
-def augment(x: Array, bias_strength: ArrayLike) -> Array:
+def prepend_constant(x: Array, bias_strength: ArrayLike) -> Array:
     """Put the constant in front of the inputs (P, N_in): rows `[c; x]`, shape (P, 1 + N_in)."""
     constant = jnp.full((x.shape[0], 1), bias_strength, dtype=x.dtype)
     return jnp.concatenate([constant, x], axis=1)
 
 
-def weighted(rows: Any, weights: Any) -> Any:
+def weight_rows(rows: Any, weights: Any) -> Any:
     """Multiply rows of samples, (P,) or (P, N), by weights (P,); None leaves them as they are."""
     return rows if weights is None else (rows.T * weights[(None,) * (rows.ndim - 1)]).T
 
 
-def average(rows: Any, weights: Any) -> Any:
+def sample_mean(rows: Any, weights: Any) -> Any:
     """Average the samples' rows, (P,) or (P, N), by their weights (P,), or evenly without."""
     return rows.mean(axis=0) if weights is None else weights @ rows / weights.sum()
 
 
-def mean_product(a: Any, b: Any, weights: Any) -> Any:
+def sample_correlation(a: Any, b: Any, weights: Any) -> Any:
     r"""Average $a_p b_p^T$ over samples p, the rows of a (P, M) and b (P, N), by their weights."""
-    return weighted(a, weights).T @ b / (len(a) if weights is None else weights.sum())
+    return weight_rows(a, weights).T @ b / (len(a) if weights is None else weights.sum())
 
 
-def as_parameters(back: Callable[[Parameters], Parameters] | None, state: Parameters) -> Parameters:
+def as_parameters(
+    to_parameters: Callable[[Parameters], Parameters] | None, state: Parameters
+) -> Parameters:
     """Return the parameters of a solver's state, by the way `back` from its coordinates, if any."""
-    return state if back is None else back(state)
+    return state if to_parameters is None else to_parameters(state)
 
 
 # ---- Copies of Equinox modules.
@@ -180,7 +182,7 @@ def as_parameters(back: Callable[[Parameters], Parameters] | None, state: Parame
 Module = TypeVar("Module", bound=eqx.Module)
 
 
-def copied(module: Module, **fields: Any) -> Module:
+def replace_fields(module: Module, **fields: Any) -> Module:
     """Copy a module with other `fields`, as `dataclasses.replace` without the constructor.
 
     The fields of a module have passed its constructor already, which takes a tenth of a millisecond

@@ -17,7 +17,7 @@ PASSED_THROUGH = (
 )
 
 
-def warn(message: str, category: type[Warning] = UserWarning) -> None:
+def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     """Issue a warning at the line of the user's that called into the library.
 
     Frames of flowlin, and of the packages that it calls through, are passed over, however many.

@@ -5,18 +5,18 @@ from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 
-from flowlin._tools.arrays import copied
+from flowlin._tools.arrays import replace_fields
 from flowlin.networks.base import AbstractModel
-from flowlin.record.results import RESULTS, is_one_of
-from flowlin.record.trajectory import Continuation, Reference, Trajectory
+from flowlin.record.results import RESULTS, result_is
+from flowlin.record.trajectory import Origin, RunState, Trajectory
 from flowlin.tasks.task import Task
 from flowlin.training.objective import AbstractObjective
 
 # No limit on tried steps. As a constant it compiles no other program, and forward steps reserve
 # no memory for it.
-ROOM = 2**30
+UNLIMITED_STEPS = 2**30
 
-Driven = TypeVar("Driven", bound="AbstractRun")
+AnyRun = TypeVar("Driven", bound="AbstractRun")
 
 
 class Limits(NamedTuple):
@@ -26,11 +26,11 @@ class Limits(NamedTuple):
     events: int
 
 
-class Effort(NamedTuple):
+class StepCost(NamedTuple):
     """The cost of a step: the samples that it sees, and the seconds that it takes at least."""
 
     samples: int
-    least: float
+    least_seconds: float
 
 
 class AbstractRun(eqx.Module):
@@ -41,7 +41,7 @@ class AbstractRun(eqx.Module):
     """
 
     capacity: eqx.AbstractVar[int]
-    reference: eqx.AbstractVar[Reference]
+    reference: eqx.AbstractVar[Origin]
 
     def __getattribute__(self, name: str) -> Any:
         """Look up an attribute as for any object.
@@ -82,26 +82,26 @@ class AbstractRun(eqx.Module):
 
     @property
     @abc.abstractmethod
-    def anonymous(self) -> "AbstractRun":
+    def without_names(self) -> "AbstractRun":
         """The same run without names and reference, which must not be compiled."""
 
     @property
     @abc.abstractmethod
-    def effort(self) -> Effort:
+    def step_cost(self) -> StepCost:
         """The cost of a step."""
 
     @property
     @abc.abstractmethod
-    def switched(self) -> bool:
+    def has_switched_solver(self) -> bool:
         """Tell whether it has gone over to another solver than it began with."""
 
     @abc.abstractmethod
-    def begin(self) -> Continuation:
+    def initial_state(self) -> RunState:
         """Return the state before the first step."""
 
     @abc.abstractmethod
-    def ahead(
-        self, start: Continuation | None, first: bool, budget: int, limits: Limits
+    def advance(
+        self, start: RunState | None, first: bool, budget: int, limits: Limits
     ) -> Trajectory:
         """Take at most `budget` steps from `start`, and return them with their rows.
 
@@ -109,27 +109,27 @@ class AbstractRun(eqx.Module):
         """
 
     @abc.abstractmethod
-    def resumed(self, capacity: int, switched: bool) -> "AbstractRun":
+    def as_saved(self, capacity: int, switched: bool) -> "AbstractRun":
         """Return the run as it was when it was written to a file.
 
         **Raises:** `ValueError` for what this run cannot have been.
         """
 
     @abc.abstractmethod
-    def arguments(self) -> dict[str, Any]:
+    def arguments_by_name(self) -> dict[str, Any]:
         """Return what the run was asked for by name, as trees of arrays and strings."""
 
-    def with_capacity(self: Driven, capacity: int) -> Driven:
+    def with_capacity(self: AnyRun, capacity: int) -> AnyRun:
         """Return the same run with room for so many events."""
-        return copied(self, capacity=capacity)
+        return replace_fields(self, capacity=capacity)
 
-    def told(self: Driven, **changed: str) -> Driven:
+    def with_choice(self: AnyRun, **changed: str) -> AnyRun:
         """Return the same run with other words about what was chosen; see `Reference`."""
         choice = self.reference.choice._replace(**changed)
-        return copied(self, reference=self.reference.told(choice=choice))
+        return replace_fields(self, reference=self.reference.with_changes(choice=choice))
 
 
 def is_paused(flow: Trajectory, limits: Limits) -> bool:
     """Tell whether a run stopped because its budget was spent, and may go on."""
-    stopped = is_one_of(flow.result, RESULTS.max_steps_reached)
+    stopped = result_is(flow.result, RESULTS.max_steps_reached)
     return stopped and int(flow.counts["num_steps"]) < limits.steps

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, PyTree
 
-from flowlin._tools.numerics import earlier
-from flowlin.engine.kinks.averaged import EVALUATIONS, AveragedGates
+from flowlin._tools.numerics import previous_float
+from flowlin.engine.kinks.averaged import EVALUATIONS_PER_STEP, AveragedGates
 from flowlin.engine.recorder import RecorderState
 from flowlin.engine.signals import PAUSED
 from flowlin.engine.solvers.wrapped import (
@@ -21,15 +21,15 @@ from flowlin.engine.solvers.wrapped import (
     is_explicit,
 )
 
-SHORTEST = 16  # roundings of the time: a shorter step would hardly move it
+SHORTEST_ROUNDINGS = 16  # roundings of the time: a shorter step would hardly move it
 
 
-def shortest(t: Any) -> Array:
+def shortest_step(t: Any) -> Array:
     """Return the step at time t that hardly moves on: shorter ones are lost in rounding."""
-    return SHORTEST * jnp.finfo(jnp.result_type(t)).eps * jnp.abs(t)
+    return SHORTEST_ROUNDINGS * jnp.finfo(jnp.result_type(t)).eps * jnp.abs(t)
 
 
-class Costly(eqx.Module):
+class CountedError(eqx.Module):
     """The error of a step, and how many evaluations of the vector field the step took.
 
     diffrax rolls the solver's state back when a step is rejected, and what it counts with it; the
@@ -53,21 +53,21 @@ class PausingState(eqx.Module):
     inner: PyTree
     attempts: Int[Array, ""]
     accepted: Int[Array, ""]
-    spent: Int[Array, ""]
-    ahead: Float[Array, ""]
+    spent_evaluations: Int[Array, ""]
+    next_end: Float[Array, ""]
 
     @staticmethod
-    def fresh(inner: PyTree, ahead: Array) -> "PausingState":
+    def after_pause(inner: PyTree, ahead: Array) -> "PausingState":
         """Return the state right after a pause."""
         none = jnp.zeros((), jnp.int32)
         return PausingState(inner, none, none, none, ahead)
 
-    def rested(self) -> "PausingState":
+    def reset_counts(self) -> "PausingState":
         """Return the same state with all counts at zero."""
-        return PausingState.fresh(self.inner, self.ahead)
+        return PausingState.after_pause(self.inner, self.next_end)
 
 
-class Pausing(diffrax.AbstractAdaptiveStepSizeController[PausingState, None]):
+class PausingController(diffrax.AbstractAdaptiveStepSizeController[PausingState, None]):
     """A controller that wraps another one, changes no decision, and stops after so many steps.
 
     It stops, too, where there is no next step: where rounding or a NaN has left none.
@@ -85,9 +85,9 @@ class Pausing(diffrax.AbstractAdaptiveStepSizeController[PausingState, None]):
 
     controller: diffrax.AbstractAdaptiveStepSizeController
     t1: Float[Array, ""]
-    budget: Int[Array, ""]
-    attempts: Int[Array, ""]
-    paused: PausingState
+    accepted_budget: Int[Array, ""]
+    tried_budget: Int[Array, ""]
+    resume_state: PausingState
 
     @property
     def rtol(self):  # pyright: ignore
@@ -112,14 +112,14 @@ class Pausing(diffrax.AbstractAdaptiveStepSizeController[PausingState, None]):
         """Return the end of the step that was due at the last pause, and the state from then."""
         # diffrax takes the last step to the very end from 100 roundings before it on; where a
         # solve starts it does not, so that is done here.
-        floor = earlier(self.t1, 100)
-        ahead = self.paused.ahead
-        return jnp.where(ahead > floor, self.t1, ahead), self.paused
+        floor = previous_float(self.t1, 100)
+        ahead = self.resume_state.next_end
+        return jnp.where(ahead > floor, self.t1, ahead), self.resume_state
 
     def adapt_step_size(self, t0, t1, y0, y1_candidate, args, y_error, error_order, state):  # pyright: ignore
         """Return the wrapped controller's decision, and stop the run where it is to pause."""
-        spent = state.spent
-        if isinstance(y_error, Costly):
+        spent = state.spent_evaluations
+        if isinstance(y_error, CountedError):
             spent = spent + y_error.evaluations.astype(spent.dtype)
             y_error = y_error.error
         keep, t_next, ahead, jumped, inner, result = self.controller.adapt_step_size(
@@ -127,9 +127,9 @@ class Pausing(diffrax.AbstractAdaptiveStepSizeController[PausingState, None]):
         )
         attempts = state.attempts + 1
         accepted = state.accepted + jnp.where(keep, 1, 0).astype(jnp.int32)
-        tired = (keep & (accepted >= self.budget)) | (attempts >= self.attempts)
+        tired = (keep & (accepted >= self.accepted_budget)) | (attempts >= self.tried_budget)
         # A step without a length (its error was NaN) would be tried for ever.
-        stuck = ~(ahead - t_next > shortest(t_next)) & (result == diffrax.RESULTS.successful)
+        stuck = ~(ahead - t_next > shortest_step(t_next)) & (result == diffrax.RESULTS.successful)
         result = diffrax.RESULTS.where(stuck, diffrax.RESULTS.dt_min_reached, result)
         fine = result == diffrax.RESULTS.successful
         result = diffrax.RESULTS.where((t_next < self.t1) & tired & fine, PAUSED, result)
@@ -145,10 +145,10 @@ class Pausing(diffrax.AbstractAdaptiveStepSizeController[PausingState, None]):
 
 # ---- Counts of a run's evaluations of the vector field, those of rejected steps included.
 
-FIRST_STEP = 2  # evaluations by which diffrax chooses the first step's length
+FIRST_STEP_EVALUATIONS = 2  # evaluations by which diffrax chooses the first step's length
 
 
-class Counting(Wrapped[Any]):
+class CountingSolver(Wrapped[Any]):
     """A solver whose steps hand over, with their error, how many evaluations they took.
 
     It serves solvers whose steps take different numbers, and which count them in their state.
@@ -165,60 +165,62 @@ class Counting(Wrapped[Any]):
         y1, error, dense, state, result = self.solver.step(
             terms, t0, t1, y0, args, solver_state, made_jump
         )
-        spent = counted(state) - counted(solver_state)
-        return y1, Costly(error, lax.stop_gradient(spent.astype(float))), dense, state, result
+        spent = evaluation_count(state) - evaluation_count(solver_state)
+        return y1, CountedError(error, lax.stop_gradient(spent.astype(float))), dense, state, result
 
 
-def inner(state: PyTree) -> Any:
+def inner_state(state: PyTree) -> Any:
     """Return the solver's own state, without a recorder's around it."""
     return state.inner if isinstance(state, RecorderState) else state
 
 
-def counts(state: PyTree) -> bool:
+def counts_evaluations(state: PyTree) -> bool:
     """Tell whether a solver's state counts evaluations."""
-    return isinstance(inner(state), AbstractCounting)
+    return isinstance(inner_state(state), AbstractCounting)
 
 
-def counted(state: PyTree) -> Int[Array, ""]:
+def evaluation_count(state: PyTree) -> Int[Array, ""]:
     """Return the evaluations in accepted steps that a state has counted."""
-    return inner(state).evaluations
+    return inner_state(state).evaluations
 
 
-def begun(solver: diffrax.AbstractSolver, state: PyTree) -> dict[str, Array]:
+def evaluations_before(solver: diffrax.AbstractSolver, state: PyTree) -> dict[str, Array]:
     """Return `evaluations` before the first step; nothing where those of a step are not known."""
-    if counts(state):
-        return {"evaluations": jnp.asarray(FIRST_STEP + counted(state), int)}
-    if per_step(solver) is None:
+    if counts_evaluations(state):
+        return {"evaluations": jnp.asarray(FIRST_STEP_EVALUATIONS + evaluation_count(state), int)}
+    if evaluations_per_step(solver) is None:
         return {}
     # With "first same as last", each step counts one stage less; the first one takes it, too.
     tableau: Any = getattr(solver, "tableau", None)
     first = 1 if tableau is None else tableau.fsal
-    return {"evaluations": jnp.asarray(FIRST_STEP + first, int)}
+    return {"evaluations": jnp.asarray(FIRST_STEP_EVALUATIONS + first, int)}
 
 
-def gone(before: dict[str, Array], solver: Any, solution: diffrax.Solution) -> dict[str, Array]:
+def evaluations_after(
+    before: dict[str, Array], solver: Any, solution: diffrax.Solution
+) -> dict[str, Array]:
     """Return `evaluations` after a solve that began with so many `before`."""
     if "evaluations" not in before:
         return {}
-    if counts(solution.solver_state):
-        spent = solution.controller_state.spent  # pyright: ignore
+    if counts_evaluations(solution.solver_state):
+        spent = solution.controller_state.spent_evaluations  # pyright: ignore
     else:
-        spent = per_step(solver) * solution.stats["num_steps"]
+        spent = evaluations_per_step(solver) * solution.stats["num_steps"]
     return {"evaluations": before["evaluations"] + jnp.asarray(spent).astype(int)}
 
 
-def per_step(solver: diffrax.AbstractSolver) -> int | None:
+def evaluations_per_step(solver: diffrax.AbstractSolver) -> int | None:
     """Return the evaluations of each tried step; None where their number is not known."""
     if isinstance(solver, AveragedGates):
-        return EVALUATIONS
+        return EVALUATIONS_PER_STEP
     return evaluations(solver) if is_explicit(solver) else None
 
 
-def reported(
+def solver_report(
     solver: diffrax.AbstractSolver, state: PyTree, accepted: Array, ts: Array, tau: Array
 ) -> Report:
     """Return counts and observables (T, ...) of a solve by `solver` that ended in this state."""
-    each = per_step(solver)
+    each = evaluations_per_step(solver)
     known = {} if each is None else {"accepted_evaluations": 1 + each * accepted}
     if not isinstance(state, AbstractReporting):
         return known, {}

@@ -15,57 +15,59 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike
 
 from flowlin._tools.arguments import (
-    WORDS,
+    CHECKS_BY_NAME,
     checked,
+    describe_value,
     finite,
     finite_array,
     function_of,
-    instance,
+    instance_of,
     sequence_of,
-    shown,
 )
 from flowlin._tools.arrays import require_finite
 from flowlin._tools.numerics import jit_by_array
-from flowlin._tools.printing import Summary, number, plural
-from flowlin._tools.printing import shown as printed
-from flowlin._tools.user_functions import returned
+from flowlin._tools.printing import Summary, format_count, format_number
+from flowlin._tools.printing import print_by as printed
+from flowlin._tools.user_functions import shapes_of_result
 from flowlin.events.watch import (
+    BoundToTask,
     Direction,
-    Minus,
-    ModeGaps,
-    OnTask,
+    LevelDifference,
+    ModeStrengthDifference,
     OrderStatistic,
     Preactivations,
     Watch,
 )
 from flowlin.measures.modes import Modes, ModeStrengths
-from flowlin.networks.base import AbstractModel, moving
+from flowlin.networks.base import AbstractModel, trainable_part
 from flowlin.networks.kinds import AbstractNetwork
 from flowlin.record.event_log import Channel
 from flowlin.record.linearization import unit_channel
 from flowlin.tasks.task import Task
-from flowlin.training.objective import AbstractObjective, norm
+from flowlin.training.objective import AbstractObjective, tree_norm
 from flowlin.training.problem import Problem
 
 
-def mode_hits(found: Any) -> Summary:
+def mode_hits_summary(event: Any) -> Summary:
     """Summarise a `ModeHits`: its number of modes and its c, then its other arguments."""
-    count, c = found.modes.s.shape[-1], number(found.modes.bias_strength)
-    return event_summary(found, f"{plural(count, 'mode')}, c = {c}")
+    count, c = event.modes.s.shape[-1], format_number(event.modes.bias_strength)
+    return event_summary(event, f"{format_count(count, 'mode')}, c = {c}")
 
 
-def event_summary(found: Any, of: str) -> Summary:
+def event_summary(event: Any, about: str) -> Summary:
     """Summarise an event: what it is `of`, then its other arguments but those at their defaults."""
-    rows = [("of", of)]
-    for field in dataclasses.fields(found)[1:]:
-        value = getattr(found, field.name)
+    rows = [("of", about)]
+    for field in dataclasses.fields(event)[1:]:
+        value = getattr(event, field.name)
         if value is not field.default:
             plain = value is None or isinstance(value, (bool, str))
-            rows.append((field.name, f"{field.name}={repr(value) if plain else number(value)}"))
-    return Summary(type(found).__name__, rows, inline=True)
+            rows.append(
+                (field.name, f"{field.name}={repr(value) if plain else format_number(value)}")
+            )
+    return Summary(type(event).__name__, rows, inline=True)
 
 
-class AbstractTreatment(eqx.Module):
+class AbstractKinkTraits(eqx.Module):
     """Base class of the policies for kinks, with what events have to know of one.
 
     - `width`: a pair counts as off for z < -width, on for z > width, and at its kink in between;
@@ -82,12 +84,12 @@ class AbstractEvent(eqx.Module):
 
     @abc.abstractmethod
     def watches(
-        self, problem: Problem, objective: AbstractObjective, kinks: AbstractTreatment
+        self, problem: Problem, objective: AbstractObjective, kinks: AbstractKinkTraits
     ) -> list[Watch]:
         """Return what a run has to watch for this event."""
 
 
-def _watch(
+def _level_watch(
     function: Callable[[AbstractModel], Array],
     shape: tuple[int, ...],
     level: ArrayLike,
@@ -103,7 +105,7 @@ def _watch(
     """Return a watch of a function with values of this shape against a level; see `Watch`."""
     level = jnp.asarray(level, dtype)
     return Watch(
-        Minus(function, level, quantity),
+        LevelDifference(function, level, quantity),
         Channel(name, np.broadcast_shapes(shape, level.shape)),
         direction=direction,
         terminate=terminate,
@@ -112,11 +114,11 @@ def _watch(
     )
 
 
-def _observed(what: str, function: Any, network: AbstractModel, level: ArrayLike) -> Any:
+def _observable_shape(what: str, function: Any, network: AbstractModel, level: ArrayLike) -> Any:
     """Return shape and dtype of an observable; `ValueError` if the level does not fit to it."""
-    found = returned(what, function, network)
+    found = shapes_of_result(what, function, network)
     if isinstance(found, dict) or (len(jax.tree.leaves(found)) > 1 and not isinstance(found, list)):
-        raise ValueError(f"{what} must return one array, and returns {shown(found)}.")
+        raise ValueError(f"{what} must return one array, and returns {describe_value(found)}.")
     raw = jax.eval_shape(lambda n: jnp.asarray(function(n)), network)
     try:
         np.broadcast_shapes(raw.shape, np.shape(level))
@@ -169,15 +171,17 @@ class Crossing(AbstractEvent):
         """Return one watch: the observable minus the level."""
         del objective, kinks
         network, task = problem.network, problem.task
-        function = OnTask(self.observable, task)
-        raw = _observed(f"`observable` of event {self.name!r}", function, network, self.level)
+        function = BoundToTask(self.observable, task)
+        raw = _observable_shape(
+            f"`observable` of event {self.name!r}", function, network, self.level
+        )
         if not jnp.issubdtype(raw.dtype, jnp.floating):
             raise ValueError(
                 f"`observable` of event {self.name!r} returns {raw.dtype}; return a floating-point "
                 "array whose components cross the level continuously."
             )
         return [
-            _watch(
+            _level_watch(
                 function,
                 raw.shape,
                 self.level,
@@ -190,7 +194,7 @@ class Crossing(AbstractEvent):
 
 
 @checked(rho=finite_array, share=finite_array)
-@printed(mode_hits)
+@printed(mode_hits_summary)
 class ModeHits(AbstractEvent):
     """Hitting times: mode strengths a_alpha reaching a level (lead paper Sec. 5.4).
 
@@ -239,9 +243,9 @@ class ModeHits(AbstractEvent):
         level = self._per_mode(name, network.dtype)
         strengths = self.modes.observable(network, task, check=self.check)
         if self.share is not None:
-            level, strengths = _of_full_strength(self.modes, level, strengths)
+            level, strengths = _full_strength_levels(self.modes, level, strengths)
         channel = Channel(self.name, self.modes.s.shape)
-        function = ModeGaps(strengths, task, level)
+        function = ModeStrengthDifference(strengths, task, level)
         return [Watch(function, channel, direction=self.direction, terminate=self.terminate)]
 
     def _per_mode(self, name: str, dtype: DTypeLike) -> Array:
@@ -256,7 +260,7 @@ class ModeHits(AbstractEvent):
 
 
 @jit_by_array
-def _of_full_strength(
+def _full_strength_levels(
     modes: Modes, share: Array, strengths: ModeStrengths
 ) -> tuple[Array, ModeStrengths]:
     """Return levels (K,) at a share of each mode's full strength, and the strengths to compare."""
@@ -287,10 +291,10 @@ class LossBelow(AbstractEvent):
         del kinks
         # The loss of a gradient flow never rises, so it is monotone; a modified flow's may,
         # and so may the loss on the data where weights decay.
-        return [_falling(self, objective.value, problem, "loss", objective.falls)]
+        return [_downward_watch(self, objective.loss_value, problem, "loss", objective.is_monotone)]
 
 
-def _falling(
+def _downward_watch(
     event: "LossBelow | GradientBelow",
     function: Callable[[AbstractModel], Array],
     problem: Problem,
@@ -298,7 +302,7 @@ def _falling(
     monotone: bool = False,
 ) -> Watch:
     """Return a watch of a number that falls to the event's level, or begins below it."""
-    return _watch(
+    return _level_watch(
         function,
         (),
         event.level,
@@ -316,10 +320,10 @@ class _GradientNorm(eqx.Module):
     """Euclidean norm of the gradient by the parameters that move, as a function of the network."""
 
     objective: AbstractObjective
-    trained: tuple[bool, ...] | None = eqx.field(static=True)
+    trainable_flags: tuple[bool, ...] | None = eqx.field(static=True)
 
     def __call__(self, network: AbstractModel) -> Array:
-        return norm(moving(self.objective.gradient(network), self.trained))
+        return tree_norm(trainable_part(self.objective.gradient(network), self.trainable_flags))
 
 
 @checked(level=finite)
@@ -348,10 +352,14 @@ class GradientBelow(AbstractEvent):
     def watches(self, problem, objective, kinks) -> list[Watch]:
         """Return one watch: the gradient's norm minus the level, falling."""
         del kinks
-        return [_falling(self, _GradientNorm(objective, problem.trained), problem, "gradient norm")]
+        return [
+            _downward_watch(
+                self, _GradientNorm(objective, problem.trained), problem, "gradient norm"
+            )
+        ]
 
 
-def _ends(kinks: AbstractTreatment) -> list[tuple[int, int, int]]:
+def _kink_levels(kinks: AbstractKinkTraits) -> list[tuple[int, int, int]]:
     """Return (end of the width, side below, side above): one level at a bare kink, else two."""
     return [(0, -1, 1)] if kinks.width is None else [(-1, -1, 0), (1, 0, 1)]
 
@@ -375,7 +383,7 @@ class GateSwitches(AbstractEvent):
                 touches=False,
             )
             for layer, units in enumerate(network.hidden)
-            for end, below, above in _ends(kinks)
+            for end, below, above in _kink_levels(kinks)
         ]
 
 
@@ -417,7 +425,7 @@ class UnitSwitches(AbstractEvent):
                 "descents: a flow's log knows what slides, and mini-batches are not looked at "
                 "after every step; leave `window` out."
             )
-        about, why = network.about_kinks
+        about, why = network.kinks_and_reason
         if not isinstance(network, AbstractNetwork):
             why = why if about == "unknown" else f"a {network.kind} has no gates of their own"
             raise ValueError(
@@ -440,29 +448,29 @@ class UnitSwitches(AbstractEvent):
                 (unit_channel("always_on", self.quantile), False),
                 (unit_channel("always_off", self.quantile), True),
             )
-            for end, below, above in _ends(kinks)
+            for end, below, above in _kink_levels(kinks)
         ]
 
 
 # Names of what a run logs without being asked, which no event may have.
-LOGGED = {"gate": "a run's gates", "branch": "a run's branches"}
+RESERVED_NAMES = {"gate": "a run's gates", "branch": "a run's branches"}
 
-_event = instance(AbstractEvent, "an event", "wrap a function as fl.Crossing(function)")
-WORDS["events"] = sequence_of(_event, "a sequence of events")
+_event = instance_of(AbstractEvent, "an event", "wrap a function as fl.Crossing(function)")
+CHECKS_BY_NAME["events"] = sequence_of(_event, "a sequence of events")
 
 
 def user_watches(
     events: Sequence[AbstractEvent],
     problem: Problem,
     objective: AbstractObjective,
-    kinks: AbstractTreatment,
+    kinks: AbstractKinkTraits,
 ) -> list[Watch]:
     """Return what a run watches for the user's events.
 
     **Raises:** `ValueError` for two events of one name.
     """
     found: list[Watch] = []
-    owners = dict(LOGGED)
+    owners = dict(RESERVED_NAMES)
     for event in events:
         watches = event.watches(problem, objective, kinks)
         if not isinstance(event, GateSwitches):

@@ -11,13 +11,13 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from flowlin._tools.arrays import Parameters, copied
-from flowlin.events.path import Path
+from flowlin._tools.arrays import Parameters, replace_fields
+from flowlin.events.path import StepPath
 from flowlin.measures.modes import ModeStrengths
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.kinds import AbstractNetwork, LinearNetwork
-from flowlin.networks.layered import forward
-from flowlin.record.buffer import Buffer
+from flowlin.networks.layered import forward_pass
+from flowlin.record.buffer import EventBuffer
 from flowlin.record.event_log import Channel, EventLog
 from flowlin.tasks.task import Task
 
@@ -37,16 +37,16 @@ class AbstractWatched(eqx.Module):
 
     @property
     @abc.abstractmethod
-    def calm(self) -> bool:
+    def is_slow(self) -> bool:
         """Tell whether it moves no faster than the run's own loss, which the steps resolve."""
 
     @property
     @abc.abstractmethod
-    def scale(self) -> ArrayLike:
+    def level_scale(self) -> ArrayLike:
         """The size of the level that was taken off, whose rounding values near zero have."""
 
     @abc.abstractmethod
-    def sampled(self, network: AbstractModel, path: Path, times: Array) -> Array | None:
+    def sample_along(self, network: AbstractModel, path: StepPath, times: Array) -> Array | None:
         """Return all components (n, C) along a step; None where time by time is as cheap."""
 
     @abc.abstractmethod
@@ -54,7 +54,9 @@ class AbstractWatched(eqx.Module):
         """Return component k of the flattened array, continuous."""
 
     @abc.abstractmethod
-    def along(self, network: AbstractModel, path: Path, k: Array) -> Callable[[ArrayLike], Array]:
+    def function_of_time(
+        self, network: AbstractModel, path: StepPath, k: Array
+    ) -> Callable[[ArrayLike], Array]:
         """Return component k as a function of time, for locating its root within a step."""
 
     def from_known(self, known: dict[str, Array]) -> Array | None:
@@ -67,7 +69,7 @@ class AbstractOpaque(AbstractWatched):
     """Base class of functions that are not known to be polynomials in the parameters."""
 
     @property
-    def calm(self) -> bool:
+    def is_slow(self) -> bool:
         """False: nothing is known of how fast it moves."""
         return False
 
@@ -76,14 +78,14 @@ class AbstractOpaque(AbstractWatched):
         del network
         return None
 
-    def sampled(self, network: AbstractModel, path: Path, times: Array) -> Array | None:
+    def sample_along(self, network: AbstractModel, path: StepPath, times: Array) -> Array | None:
         """Return None: it is evaluated time by time."""
         del network, path, times
         return None
 
 
-def _time_by_time(
-    watched: AbstractWatched, network: AbstractModel, path: Path, k: Array
+def _evaluate_along(
+    watched: AbstractWatched, network: AbstractModel, path: StepPath, k: Array
 ) -> Callable[[ArrayLike], Array]:
     """Return component k as a function of time, by evaluating the whole network at each time."""
 
@@ -119,30 +121,32 @@ class Watch(eqx.Module):
     from_start: bool = eqx.field(static=True, default=False)
 
 
-def _places(watches: tuple[Watch, ...]) -> dict[str, str]:
+def _place_names(watches: tuple[Watch, ...]) -> dict[str, str]:
     """Map each channel's name to the place that stands for it in compiled programs."""
     names = dict.fromkeys(watch.channel.name for watch in watches)
     return {name: f"#{k}" for k, name in enumerate(names)}
 
 
-def unnamed(watches: tuple[Watch, ...]) -> tuple[Watch, ...]:
+def watches_without_names(watches: tuple[Watch, ...]) -> tuple[Watch, ...]:
     """Replace the channels' names by places, so that other names compile no other program."""
-    places = _places(watches)
+    places = _place_names(watches)
 
-    def moved(watch: Watch) -> Watch:
-        return copied(watch, channel=copied(watch.channel, name=places[watch.channel.name]))
+    def rename_channel(watch: Watch) -> Watch:
+        return replace_fields(
+            watch, channel=replace_fields(watch.channel, name=places[watch.channel.name])
+        )
 
-    return tuple(moved(watch) for watch in watches)
+    return tuple(rename_channel(watch) for watch in watches)
 
 
-def named(log: EventLog, watches: tuple[Watch, ...]) -> EventLog:
+def log_with_names(log: EventLog, watches: tuple[Watch, ...]) -> EventLog:
     """Give the channels of a log their names back, by the watches that were run without them."""
-    names = {place: name for name, place in _places(watches).items()}
-    channels = [copied(c, name=names.get(c.name, c.name)) for c in log.channels]
-    return copied(log, channels=tuple(channels))
+    names = {place: name for name, place in _place_names(watches).items()}
+    channels = [replace_fields(c, name=names.get(c.name, c.name)) for c in log.channels]
+    return replace_fields(log, channels=tuple(channels))
 
 
-class Minus(AbstractOpaque):
+class LevelDifference(AbstractOpaque):
     """A function of the network minus a level.
 
     `quantity` is the function's name where all watches of a run that say it have the same one.
@@ -160,7 +164,7 @@ class Minus(AbstractOpaque):
         return None if self.quantity not in known else known[self.quantity] - self.level
 
     @property
-    def scale(self) -> ArrayLike:
+    def level_scale(self) -> ArrayLike:
         """The size of the largest level."""
         return jnp.max(jnp.abs(self.level), initial=0.0)
 
@@ -168,12 +172,14 @@ class Minus(AbstractOpaque):
         """Return component k of all."""
         return jnp.ravel(self(network))[k]
 
-    def along(self, network: AbstractModel, path: Path, k: Array) -> Callable[[ArrayLike], Array]:
+    def function_of_time(
+        self, network: AbstractModel, path: StepPath, k: Array
+    ) -> Callable[[ArrayLike], Array]:
         """Evaluate the whole function time by time."""
-        return _time_by_time(self, network, path, k)
+        return _evaluate_along(self, network, path, k)
 
 
-class OnTask(eqx.Module):
+class BoundToTask(eqx.Module):
     """A user's function of network and task with the task filled in."""
 
     function: Callable[[AbstractModel, Task], Array]
@@ -186,7 +192,7 @@ class OnTask(eqx.Module):
 MANY_SAMPLES = 1000  # in the task, from which on mode strengths count as slow despite of kinks
 
 
-class ModeGaps(AbstractWatched):
+class ModeStrengthDifference(AbstractWatched):
     """Mode strengths minus a level, shape (K,)."""
 
     strengths: ModeStrengths
@@ -203,12 +209,12 @@ class ModeGaps(AbstractWatched):
         return self.strengths.of_outputs(known["outputs"]) - self.level
 
     @property
-    def scale(self) -> ArrayLike:
+    def level_scale(self) -> ArrayLike:
         """The largest level's size: weak modes are differences of what strong ones are made of."""
         return jnp.max(jnp.abs(self.level), initial=0.0)
 
     @property
-    def calm(self) -> bool:
+    def is_slow(self) -> bool:
         """Tell whether one sample's kink is nothing to an average over all samples."""
         return self.task.samples >= MANY_SAMPLES
 
@@ -216,7 +222,7 @@ class ModeGaps(AbstractWatched):
         """Return a linear network's number of layers, whose product it follows; else None."""
         return len(network.weights) if isinstance(network, LinearNetwork) else None
 
-    def sampled(self, network: AbstractModel, path: Path, times: Array) -> Array | None:
+    def sample_along(self, network: AbstractModel, path: StepPath, times: Array) -> Array | None:
         """Return the differences of a linear network, at all times in one product; else None."""
         if not isinstance(network, LinearNetwork):
             return None
@@ -226,32 +232,34 @@ class ModeGaps(AbstractWatched):
         """Return component k of all."""
         return jnp.ravel(self(network))[k]
 
-    def along(self, network: AbstractModel, path: Path, k: Array) -> Callable[[ArrayLike], Array]:
+    def function_of_time(
+        self, network: AbstractModel, path: StepPath, k: Array
+    ) -> Callable[[ArrayLike], Array]:
         """Return one mode's difference as a function of time.
 
         In a linear network one input and one output matter: two vectors instead of matrices, and as
         many pairs of them as there are modes that are equal to this one.
         """
         if not isinstance(network, LinearNetwork):
-            return _time_by_time(self, network, path, k)
-        which, shares = (jnp.asarray(table)[k] for table in self.strengths.members)
+            return _evaluate_along(self, network, path, k)
+        which, shares = (jnp.asarray(table)[k] for table in self.strengths.equal_modes)
 
-        def pairs(part: Parameters) -> Parameters:
+        def mode_vectors(part: Parameters) -> Parameters:
             parameters = network.with_parameters(part).parameters
-            return jax.vmap(lambda j: self.strengths.seen_by(parameters, j))(which)
+            return jax.vmap(lambda j: self.strengths.parameters_along(parameters, j))(which)
 
-        seen = path.image(pairs)
+        seen = path.map_affine(mode_vectors)
         one = jnp.ones((1, 1), network.dtype)
         level = jnp.broadcast_to(self.level, self.strengths.u.shape[1:])[k]
 
-        def strength(parameters: Parameters) -> Array:
-            outputs, _ = forward(parameters, network.bias_strength, one, network.activation)
+        def one_strength(parameters: Parameters) -> Array:
+            outputs, _ = forward_pass(parameters, network.bias_strength, one, network.activation)
             return outputs[0, 0]
 
-        def gap(t):
-            return jnp.sum(shares.astype(network.dtype) * jax.vmap(strength)(seen(t))) - level
+        def level_difference(t):
+            return jnp.sum(shares.astype(network.dtype) * jax.vmap(one_strength)(seen(t))) - level
 
-        return gap
+        return level_difference
 
 
 class Preactivations(AbstractWatched):
@@ -259,26 +267,26 @@ class Preactivations(AbstractWatched):
 
     task: Task
     width: ArrayLike | None
-    end: int = eqx.field(static=True)  # level = end * width: -1, 1, or 0 without a width
+    width_end: int = eqx.field(static=True)  # level = end * width: -1, 1, or 0 without a width
     layer: int = eqx.field(static=True)
 
     @property
     def level(self) -> ArrayLike:
         """The level that is taken off: zero, or an end of the width."""
-        return 0.0 if self.width is None else self.end * self.width
+        return 0.0 if self.width is None else self.width_end * self.width
 
     def __call__(self, network: AbstractModel) -> Array:
         assert isinstance(network, AbstractNetwork)
-        _, preactivations = forward(
+        _, preactivations = forward_pass(
             network.parameters,
             network.bias_strength,
             self.task.x,
-            network.rounded_activation(self.width),
+            network.smooth_activation(self.width),
         )
         return preactivations[self.layer].T - self.level
 
     @property
-    def calm(self) -> bool:
+    def is_slow(self) -> bool:
         """False: each sample moves by itself."""
         return False
 
@@ -288,45 +296,49 @@ class Preactivations(AbstractWatched):
         return None if self.layer else 1
 
     @property
-    def scale(self) -> ArrayLike:
+    def level_scale(self) -> ArrayLike:
         """Zero, for its level is zero or a narrow width."""
         return 0.0
 
-    def sampled(self, network: AbstractModel, path: Path, times: Array) -> Array | None:
+    def sample_along(self, network: AbstractModel, path: StepPath, times: Array) -> Array | None:
         """Return None: it is evaluated time by time."""
         del network, path, times
         return None
 
-    def unit(self, network: AbstractModel, j: Array) -> Array:
+    def unit_row(self, network: AbstractModel, j: Array) -> Array:
         """Return the row (P,) of unit j, in the first layer without the other units."""
         if self.layer:
             return self(network)[j]
-        return _first_layer(network, self.task.x, j) - self.level
+        return _first_layer_preactivation(network, self.task.x, j) - self.level
 
-    def unit_along(
-        self, network: AbstractModel, path: Path, j: Array
+    def unit_over_time(
+        self, network: AbstractModel, path: StepPath, j: Array
     ) -> Callable[[ArrayLike], Array]:
         """Return the row (P,) of unit j as a function of time; the first layer's is linear."""
         if self.layer:
-            return lambda t: self.unit(network.with_parameters(path(t)), j)
-        row = path.image(lambda p: _first_layer(network.with_parameters(p), self.task.x, j))
+            return lambda t: self.unit_row(network.with_parameters(path(t)), j)
+        row = path.map_affine(
+            lambda p: _first_layer_preactivation(network.with_parameters(p), self.task.x, j)
+        )
         return lambda t: row(t) - self.level
 
     def component(self, network: AbstractModel, k: Array) -> Array:
         """Return one pair's preactivation."""
         samples = self.task.samples
-        return self.unit(network, k // samples)[k % samples]
+        return self.unit_row(network, k // samples)[k % samples]
 
-    def along(self, network: AbstractModel, path: Path, k: Array) -> Callable[[ArrayLike], Array]:
+    def function_of_time(
+        self, network: AbstractModel, path: StepPath, k: Array
+    ) -> Callable[[ArrayLike], Array]:
         """Return one pair's preactivation in time; in the first layer by that sample alone."""
         if self.layer:
-            return _time_by_time(self, network, path, k)
+            return _evaluate_along(self, network, path, k)
         j, x = k // self.task.samples, self.task.x[k % self.task.samples]
-        z = path.image(lambda p: _first_layer(network.with_parameters(p), x, j))
+        z = path.map_affine(lambda p: _first_layer_preactivation(network.with_parameters(p), x, j))
         return lambda t: z(t) - self.level
 
 
-def _first_layer(network: AbstractModel, x: Array, j: Array) -> Array:
+def _first_layer_preactivation(network: AbstractModel, x: Array, j: Array) -> Array:
     """Return unit j's preactivation for inputs (..., N_in), affine in the moving parameters."""
     assert isinstance(network, AbstractNetwork)
     biases = network.biases[0]
@@ -343,33 +355,39 @@ class OrderStatistic(AbstractOpaque):
 
     def __call__(self, network: AbstractModel) -> Array:
         # Its sign, by counting: sorting all units would cost several times the forward pass.
-        return self.excess(self.preactivations(network))
+        return self.excess_count(self.preactivations(network))
 
     @property
-    def scale(self) -> ArrayLike:
+    def level_scale(self) -> ArrayLike:
         """The size of the preactivations' level."""
-        return self.preactivations.scale
+        return self.preactivations.level_scale
 
-    def excess(self, preactivations: Array) -> Array:
+    def excess_count(self, preactivations: Array) -> Array:
         """Return a number per unit with the sign of its statistic, from preactivations (H, P)."""
-        return jnp.sum(preactivations > 0, axis=1).astype(preactivations.dtype) - self.most - 0.5
+        return (
+            jnp.sum(preactivations > 0, axis=1).astype(preactivations.dtype)
+            - self.count_threshold
+            - 0.5
+        )
 
     @property
-    def most(self) -> int:
+    def count_threshold(self) -> int:
         """The count of positive preactivations of a unit above which its statistic is positive."""
         samples = self.preactivations.task.samples
         return self.k if self.largest else samples - self.k - 1
 
     def component(self, network: AbstractModel, k: Array) -> Array:
         """Return one unit's order statistic."""
-        return self._of(self.preactivations.unit(network, k))
+        return self._select_statistic(self.preactivations.unit_row(network, k))
 
-    def along(self, network: AbstractModel, path: Path, k: Array) -> Callable[[ArrayLike], Array]:
+    def function_of_time(
+        self, network: AbstractModel, path: StepPath, k: Array
+    ) -> Callable[[ArrayLike], Array]:
         """Return one unit's order statistic in time; its samples are mapped once for all times."""
-        z = self.preactivations.unit_along(network, path, k)
-        return lambda t: self._of(z(t))
+        z = self.preactivations.unit_over_time(network, path, k)
+        return lambda t: self._select_statistic(z(t))
 
-    def _of(self, z: Array) -> Array:
+    def _select_statistic(self, z: Array) -> Array:
         """Select the order statistic from a unit's preactivations (P,)."""
         sign = 1.0 if self.largest else -1.0
         return sign * lax.top_k(sign * z, self.k + 1)[0][-1]
@@ -378,7 +396,7 @@ class OrderStatistic(AbstractOpaque):
 # ---- All watched values of a network, end to end in one array.
 
 
-Found = TypeVar("Found")
+Selected = TypeVar("Found")
 
 
 class Observer(eqx.Module):
@@ -389,9 +407,9 @@ class Observer(eqx.Module):
 
     def __call__(self, parameters: Parameters) -> Float[Array, " C"]:
         """Return the values (C,) at these parameters."""
-        return self.of(range(len(self.watches)), parameters)
+        return self.flat_values(range(len(self.watches)), parameters)
 
-    def of(
+    def flat_values(
         self,
         which: range | list[int],
         parameters: Parameters,
@@ -399,9 +417,9 @@ class Observer(eqx.Module):
     ) -> Float[Array, " c"]:
         """Return the values of some of the watches, end to end; `known` as for `values`."""
         none = jnp.zeros(0, self.network.dtype)
-        return jnp.concatenate([none, *self.values(which, parameters, known)])
+        return jnp.concatenate([none, *self.watch_values(which, parameters, known)])
 
-    def values(
+    def watch_values(
         self,
         which: range | list[int],
         parameters: Parameters,
@@ -418,7 +436,7 @@ class Observer(eqx.Module):
         values = []
         for i in which:
             function = self.watches[i].function
-            if isinstance(function, Minus) and function.quantity not in {None, *known}:
+            if isinstance(function, LevelDifference) and function.quantity not in {None, *known}:
                 known[str(function.quantity)] = jnp.asarray(function.function(network))
             value = function.from_known(known)
             value = function(network) if value is None else value
@@ -426,49 +444,55 @@ class Observer(eqx.Module):
         return values
 
     @property
-    def starts(self) -> list[int]:
+    def component_starts(self) -> list[int]:
         """The number of each watch's first component, and the number of all components last."""
         return np.cumsum([0] + [watch.channel.size for watch in self.watches]).tolist()
 
-    def numbers(self, which: list[int]) -> np.ndarray:
+    def component_numbers(self, which: list[int]) -> np.ndarray:
         """Return the numbers of the components of some of the watches."""
-        starts = self.starts
+        starts = self.component_starts
         return np.concatenate([np.arange(0), *(np.arange(starts[i], starts[i + 1]) for i in which)])
 
-    def switch(self, k: Array, found: Callable[[AbstractWatched, Array], Found]) -> Found:
+    def select_watch(
+        self, k: Array, function: Callable[[AbstractWatched, Array], Selected]
+    ) -> Selected:
         """Apply `found` to the watched function of value k, and to that function's component."""
-        starts = self.starts
+        starts = self.component_starts
         which = jnp.searchsorted(jnp.asarray(starts[1:], jnp.result_type(k)), k, side="right")
         branches = [
-            lambda local, watch=watch, start=start: found(watch.function, local - start)
+            lambda local, watch=watch, start=start: function(watch.function, local - start)
             for watch, start in zip(self.watches, starts[:-1], strict=True)
         ]
         return lax.switch(which, branches, k)
 
-    def each(self, value: Callable[[Watch], bool]) -> Bool[np.ndarray, " C"]:
+    def per_component(self, value: Callable[[Watch], bool]) -> Bool[np.ndarray, " C"]:
         """Repeat a property of each watch for all its components."""
         each = [np.full(w.channel.size, value(w)) for w in self.watches]
         return np.concatenate([np.zeros(0, bool), *each])
 
     @property
-    def directions(self) -> tuple[Array, Array]:
+    def direction_flags(self) -> tuple[Array, Array]:
         """Two flags per component: whether its rising, and whether its falling, counts."""
-        up = self.each(lambda watch: watch.direction != "down")
-        return jnp.asarray(up), jnp.asarray(self.each(lambda watch: watch.direction != "up"))
+        up = self.per_component(lambda watch: watch.direction != "down")
+        return jnp.asarray(up), jnp.asarray(
+            self.per_component(lambda watch: watch.direction != "up")
+        )
 
     @property
-    def terminating(self) -> Bool[Array, " C"]:
+    def ends_run(self) -> Bool[Array, " C"]:
         """A flag per component: whether its event ends the run."""
-        return jnp.asarray(self.each(lambda watch: watch.terminate))
+        return jnp.asarray(self.per_component(lambda watch: watch.terminate))
 
-    def started(self, found: Buffer, values: Float[Array, " C"]) -> tuple[Buffer, Array]:
+    def log_initial_events(
+        self, buffer: EventBuffer, values: Float[Array, " C"]
+    ) -> tuple[EventBuffer, Array]:
         """Log an event at t = 0 for every component that is watched from there and not above.
 
         **Returns:** the log, and when such an event ends the run: at zero, or at inf.
         """
-        from_start = np.asarray(self.each(lambda watch: watch.from_start), bool)
+        from_start = np.asarray(self.per_component(lambda watch: watch.from_start), bool)
         met = from_start & (values <= 0)
         above = jnp.ones(met.shape, jnp.int8)
-        found = found.append(0.0, 0.0, jnp.arange(met.size), above, jnp.where(met, -above, above))
-        ends = jnp.any(met & self.terminating)
-        return found, jnp.where(ends, 0.0, jnp.inf).astype(found.time.dtype)
+        buffer = buffer.append(0.0, 0.0, jnp.arange(met.size), above, jnp.where(met, -above, above))
+        ends = jnp.any(met & self.ends_run)
+        return buffer, jnp.where(ends, 0.0, jnp.inf).astype(buffer.time.dtype)

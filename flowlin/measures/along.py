@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from flowlin._tools.arguments import WORDS, checked, floating, refuse
+from flowlin._tools.arguments import CHECKS_BY_NAME, argument_error, checked, float_array
 from flowlin._tools.arrays import require_finite
-from flowlin.networks.base import AbstractModel, AbstractOwn, require_inputs
+from flowlin.networks.base import AbstractModel, AbstractOwnModel, require_inputs
 from flowlin.networks.kinds import AbstractNetwork
 from flowlin.networks.modules import ForeignModel
 from flowlin.record.measured import (
@@ -18,19 +18,19 @@ from flowlin.record.measured import (
     AbstractPreparedMeasure,
     Measure,
     Samples,
-    measured,
+    measure_networks,
     require_measure,
     require_samples,
 )
 from flowlin.record.trajectory import Trajectory
 from flowlin.tasks.task import Task
 
-ROUNDING = 8  # units in the last place by which equal representations may differ
+EQUAL_ULPS = 8  # units in the last place by which equal representations may differ
 
 
 def task_or_none(name: str, value: Any) -> Any:
     """Accept a task, or None."""
-    return value if value is None else WORDS["task"](name, value)
+    return value if value is None else CHECKS_BY_NAME["task"](name, value)
 
 
 def inputs_of(network: AbstractModel, task: Samples) -> Array:
@@ -40,7 +40,7 @@ def inputs_of(network: AbstractModel, task: Samples) -> Array:
             "this measure looks at samples: pass a `task`, or inputs of shape (P, N_in). A "
             "trajectory that was loaded, or made under `jit`, does not know its own."
         )
-    x = task.x if isinstance(task, Task) else floating("task", task)
+    x = task.x if isinstance(task, Task) else float_array("task", task)
     name = "task.x" if isinstance(task, Task) else "task"
     if isinstance(network, AbstractNetwork):
         require_inputs(network, x, name)
@@ -61,9 +61,9 @@ def require_layer(network: AbstractNetwork, layer: int) -> None:
         )
 
 
-def rows(name: str, value: Any) -> Array:
+def require_representation(name: str, value: Any) -> Array:
     """Accept a representation (..., P, H), and return it in floating point."""
-    found = floating(name, value)
+    found = float_array(name, value)
     if found.ndim < 2:
         raise ValueError(
             f"`{name}` must have one row per sample, (..., P, H), got shape {found.shape}; reshape "
@@ -74,26 +74,26 @@ def rows(name: str, value: Any) -> Array:
     return found
 
 
-def centred(array: Array) -> Array:
+def centre_samples(array: Array) -> Array:
     """Subtract the mean over samples, (..., P, H); zero where all samples agree up to rounding.
 
     One sample is subtracted before the mean, so that the mean is rounded as the differences are.
     """
     off = array - array[..., :1, :]
     off = off - off.mean(axis=-2, keepdims=True)
-    rounding = ROUNDING * jnp.finfo(array.dtype).eps * jnp.abs(array).max(axis=-2, keepdims=True)
+    rounding = EQUAL_ULPS * jnp.finfo(array.dtype).eps * jnp.abs(array).max(axis=-2, keepdims=True)
     constant = jnp.all(jnp.abs(off) <= rounding, axis=(-2, -1), keepdims=True)
     return jnp.where(constant, 0.0, off)
 
 
-def _trajectory_or_stacked(name: str, value: Any) -> Any:
+def _trajectory_or_networks(name: str, value: Any) -> Any:
     """Accept a trajectory, or networks stacked on a leading axis."""
     if isinstance(value, Trajectory):
         return value
     if not isinstance(value, eqx.Module):
-        raise refuse(name, "a trajectory, or stacked networks", value)
-    if not isinstance(value, AbstractOwn):
-        return ForeignModel.of(name, value)
+        raise argument_error(name, "a trajectory, or stacked networks", value)
+    if not isinstance(value, AbstractOwnModel):
+        return ForeignModel.from_module(name, value)
     if np.ndim(value.bias_strength) != 1:
         raise ValueError(
             f"`{name}` must hold networks stacked on one leading axis, got weights of shape "
@@ -103,7 +103,7 @@ def _trajectory_or_stacked(name: str, value: Any) -> Any:
     return value
 
 
-@checked(flow=_trajectory_or_stacked, measure=require_measure, task=require_samples)
+@checked(flow=_trajectory_or_networks, measure=require_measure, task=require_samples)
 def along(flow: Any, measure: Measure | AbstractPreparedMeasure, task: Samples = None) -> Any:
     """Return a measure at all saved times of a trajectory, in one call.
 
@@ -125,7 +125,7 @@ def along(flow: Any, measure: Measure | AbstractPreparedMeasure, task: Samples =
     """
     if isinstance(flow, Trajectory):
         return flow.along(measure, task)
-    return measured(measure, flow, task)
+    return measure_networks(measure, flow, task)
 
 
 @checked(measure=MEASURE)

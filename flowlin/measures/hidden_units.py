@@ -9,18 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from flowlin._tools.arguments import checked, finite_array, floating, function_of, refuse
+from flowlin._tools.arguments import argument_error, checked, finite_array, float_array, function_of
 from flowlin._tools.arrays import Numbers, Parameters
-from flowlin._tools.files import storable
-from flowlin._tools.numerics import root
+from flowlin._tools.files import saveable
+from flowlin._tools.numerics import safe_sqrt
 from flowlin.measures.along import inputs_of, require_layer
 from flowlin.networks.kinds import AbstractNetwork
 from flowlin.record.linearization import Activity
-from flowlin.record.measured import Samples, require_samples, whole
+from flowlin.record.measured import Samples, require_samples, require_targets
 from flowlin.tasks.task import Task
 from flowlin.training.losses import AnyLoss, Loss, SquaredError
-from flowlin.training.objective import FullData, summed
-from flowlin.training.rules import GradientField
+from flowlin.training.objective import FullData, sum_over_samples
+from flowlin.training.rules import VectorField
 
 
 @checked(task=require_samples)
@@ -56,13 +56,13 @@ def activity(
     x = inputs_of(network, task)
     number, units = x.shape[0], jnp.asarray(network.hidden[layer], network.dtype)
 
-    def count(rows):
+    def count_on(rows):
         x, gates = rows
         z = network.with_sample_gates(gates).preactivations(x)[layer]
         return jnp.sum(z > 0, axis=0)
 
     shards = task.shards if isinstance(task, Task) else 1
-    on = summed(count, (x, network.sample_gates), max(network.hidden), shards)
+    on = sum_over_samples(count_on, (x, network.sample_gates), max(network.hidden), shards)
     few = math.floor(quantile * number)
     always, never = (
         jnp.sum(u).astype(units.dtype) / units for u in (on >= number - few, on <= few)
@@ -89,7 +89,7 @@ def kink_positions(
     w, b = network.weights[layer], network.biases[layer]
     if b is None:
         return jnp.zeros_like(w[:, 0])
-    return -network.bias_strength * b / root(jnp.sum(w**2, axis=1))
+    return -network.bias_strength * b / safe_sqrt(jnp.sum(w**2, axis=1))
 
 
 @checked
@@ -103,8 +103,8 @@ def velocity(
 
     **Arguments:** `network`, `task`, `loss` and time constant `tau` of the flow.
     """
-    objective = FullData(whole(network, task), cast(Loss, loss), shards=task.shards)
-    field = GradientField(objective, network, jnp.asarray(tau, network.dtype))
+    objective = FullData(require_targets(network, task), cast(Loss, loss), shards=task.shards)
+    field = VectorField(objective, network, jnp.asarray(tau, network.dtype))
     return field(None, network.parameters, None)
 
 
@@ -132,25 +132,25 @@ def kink_rates(
     network's parameters.
     """
     k = kink_positions(network, layer=layer)
-    weights, biases = _of_parameters(velocity(network, task), network)
+    weights, biases = _require_velocity(velocity(network, task), network)
     w, dw, db = network.weights[layer], weights[layer], biases[layer]
     if db is None:
         return k
-    size = root(jnp.sum(w**2, axis=1))
+    size = safe_sqrt(jnp.sum(w**2, axis=1))
     return -(network.bias_strength * db + k * jnp.sum(w * dw, axis=1) / size) / size
 
 
-def _of_parameters(found: Any, network: AbstractNetwork) -> Parameters:
+def _require_velocity(found: Any, network: AbstractNetwork) -> Parameters:
     """Accept velocities of a user's function, (weights, biases), of the network's shapes."""
     pair = isinstance(found, tuple) and len(found) == 2
     shapes = [[np.shape(a) for a in jax.tree.leaves(t)] for t in (found, network.parameters)]
     if not pair or shapes[0] != shapes[1]:
         wanted = "a function that returns (weights, biases), of the network's shapes"
-        raise refuse("velocity", wanted, found)
+        raise argument_error("velocity", wanted, found)
     return found
 
 
-@storable()
+@saveable()
 class Norms(NamedTuple):
     """Frobenius norms of a network's parameters, first layer first; None where there is no bias."""
 
@@ -167,7 +167,7 @@ def norms(network: AbstractNetwork, task: Samples = None) -> Norms:
     **Arguments:** `network`; `task` is not used.
     """
     del task
-    return Norms(*jax.tree.map(lambda a: root(jnp.sum(a**2)), network.parameters))
+    return Norms(*jax.tree.map(lambda a: safe_sqrt(jnp.sum(a**2)), network.parameters))
 
 
 # ---- What gradient flow conserves, and how far a run departs from it.
@@ -198,7 +198,7 @@ def conserved(
     """
     del task
     require_layer(network, layer)
-    taus = network.time_constants(floating("tau", tau))[0]
+    taus = network.time_constants(float_array("tau", tau))[0]
     b = network.biases[layer]
     into = jnp.sum(network.weights[layer] ** 2, axis=1)
     out_of = jnp.sum(network.weights[layer + 1] ** 2, axis=0)
@@ -235,7 +235,7 @@ def drift(values: ArrayLike) -> Float[Array, " T"]:
 
     **Raises:** `ValueError` for a single number, or no times.
     """
-    values = floating("values", values)
+    values = float_array("values", values)
     if not values.ndim or 0 in values.shape:
         raise ValueError(f"`values` must have a first axis of times, got shape {values.shape}.")
     return jnp.max(jnp.abs(values - values[:1]), axis=tuple(range(1, values.ndim)))

@@ -9,11 +9,11 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float
 
-from flowlin._tools.arguments import checked, flag, floating, refuse, whole
+from flowlin._tools.arguments import argument_error, boolean, checked, float_array, integer_from
 from flowlin._tools.arrays import with_axes
-from flowlin._tools.files import storable
-from flowlin._tools.numerics import root
-from flowlin.measures.along import centred, rows
+from flowlin._tools.files import saveable
+from flowlin._tools.numerics import safe_sqrt
+from flowlin.measures.along import centre_samples, require_representation
 
 
 @checked(hidden=None)
@@ -22,7 +22,7 @@ def gram(hidden: ArrayLike) -> Float[Array, "... P P"]:
 
     **Arguments:** `hidden` (..., P, H).
     """
-    hidden = rows("hidden", hidden)
+    hidden = require_representation("hidden", hidden)
     return hidden @ hidden.mT
 
 
@@ -34,13 +34,13 @@ def distances(hidden: ArrayLike) -> Float[Array, "... P P"]:
 
     **Arguments:** `hidden` (..., P, H).
     """
-    return _distances(rows("hidden", hidden))
+    return _pair_distances(require_representation("hidden", hidden))
 
 
 @partial(jnp.vectorize, signature="(p,h)->(p,p)")
-def _distances(hidden: Array) -> Array:
+def _pair_distances(hidden: Array) -> Array:
     """Return the distances (P, P), row by row, so that memory holds P H numbers at a time."""
-    return lax.map(lambda one: root(jnp.sum((hidden - one[None]) ** 2, axis=1)), hidden)
+    return lax.map(lambda one: safe_sqrt(jnp.sum((hidden - one[None]) ** 2, axis=1)), hidden)
 
 
 @checked(hidden=None)
@@ -58,7 +58,7 @@ def distance_ratio(hidden: ArrayLike, classes: ArrayLike) -> Float[Array, "..."]
 
     **Raises:** `ValueError` for a wrong number of labels.
     """
-    hidden, classes = rows("hidden", hidden), _labels(classes)
+    hidden, classes = require_representation("hidden", hidden), _class_labels(classes)
     samples = hidden.shape[-2]
     if classes.shape != (samples,):
         raise ValueError(f"`classes` must have shape ({samples},), got {classes.shape}.")
@@ -66,23 +66,23 @@ def distance_ratio(hidden: ArrayLike, classes: ArrayLike) -> Float[Array, "..."]
     within = same & ~jnp.eye(samples, dtype=bool)
     apart = distances(hidden)
 
-    def mean(pairs: Array) -> Array:
+    def mean_distance(pairs: Array) -> Array:
         share = jnp.broadcast_to(pairs, apart.shape).astype(apart.dtype)
         return jnp.sum(apart * share, axis=(-2, -1)) / jnp.sum(pairs).astype(apart.dtype)
 
-    return mean(within) / mean(~same)
+    return mean_distance(within) / mean_distance(~same)
 
 
-def _labels(classes: ArrayLike) -> Array:
+def _class_labels(classes: ArrayLike) -> Array:
     """Return labels as an array of numbers or truth values."""
     if not isinstance(classes, jax.Array):
         classes = np.asarray(classes)
         if classes.dtype.kind not in "biuf":
-            raise refuse("classes", "numbers, one per sample", classes, "number the labels")
+            raise argument_error("classes", "numbers, one per sample", classes, "number the labels")
     return jnp.asarray(classes)
 
 
-@checked(debiased=flag)
+@checked(debiased=boolean)
 def linear_cka(a: ArrayLike, b: ArrayLike, *, debiased: bool = False) -> Float[Array, "..."]:
     r"""Return the centred kernel alignment of two representations of the same samples.
 
@@ -107,7 +107,10 @@ def linear_cka(a: ArrayLike, b: ArrayLike, *, debiased: bool = False) -> Float[A
 
     **Raises:** `ValueError` for different numbers of samples, or too few of them.
     """
-    a, b = centred(rows("a", a)), centred(rows("b", b))
+    a, b = (
+        centre_samples(require_representation("a", a)),
+        centre_samples(require_representation("b", b)),
+    )
     samples = a.shape[-2]
     if b.shape[-2] != samples:
         raise ValueError(
@@ -155,14 +158,17 @@ def variance_explained(hidden: ArrayLike, features: ArrayLike) -> Float[Array, "
 
     **Raises:** `ValueError` for different numbers of samples.
     """
-    hidden, features = centred(rows("hidden", hidden)), floating("features", features)
+    hidden, features = (
+        centre_samples(require_representation("hidden", hidden)),
+        float_array("features", features),
+    )
     features = features[:, None] if features.ndim == 1 else features
     if features.ndim != 2 or features.shape[0] != hidden.shape[-2] or not features.size:
         raise ValueError(
             f"`features` must have one row for each of the {hidden.shape[-2]} samples of `hidden`, "
             f"(P, q) or (P,), got shape {features.shape}."
         )
-    u, s, _ = jnp.linalg.svd(centred(features), full_matrices=False)
+    u, s, _ = jnp.linalg.svd(centre_samples(features), full_matrices=False)
     # Singular values are cut relative to the features before they are centred: a constant feature,
     # centred, is the rounding of its own size and explains nothing.
     size = jnp.sqrt(jnp.sum(features**2))
@@ -174,7 +180,7 @@ def variance_explained(hidden: ArrayLike, features: ArrayLike) -> Float[Array, "
 # ---- Multidimensional scaling of representations over training.
 
 
-@storable()
+@saveable()
 class Embedding(NamedTuple):
     """Points in few dimensions.
 
@@ -186,7 +192,7 @@ class Embedding(NamedTuple):
     share: Array
 
 
-@checked(hidden=None, dimensions=whole(1))
+@checked(hidden=None, dimensions=integer_from(1))
 def mds(hidden: ArrayLike, dimensions: int = 2) -> Embedding:
     r"""Embed a representation over training by multidimensional scaling, all times jointly.
 
@@ -210,12 +216,12 @@ def mds(hidden: ArrayLike, dimensions: int = 2) -> Embedding:
 
     **Raises:** `ValueError` for K out of range.
     """
-    hidden = rows("hidden", hidden)
+    hidden = require_representation("hidden", hidden)
     width = hidden.shape[-1]
     if dimensions > width:
         raise ValueError(f"`dimensions` must lie between 1 and H = {width}, got {dimensions}.")
     stacked = hidden.reshape(-1, width)
-    off = centred(stacked)
+    off = centre_samples(stacked)
     values, vectors = jnp.linalg.eigh(off.T @ off)
     values, vectors = values[::-1][:dimensions], vectors[:, ::-1][:, :dimensions]
     points = off @ vectors
@@ -241,7 +247,7 @@ def spectral_entropy(matrix: ArrayLike) -> Float[Array, "..."]:
 
     **Arguments:** `matrix` (..., m, n). An all-zero one has no entropy: nan.
     """
-    return _entropy(_singular_values("matrix", matrix))
+    return _entropy_of_shares(_clean_singular_values("matrix", matrix))
 
 
 @checked
@@ -266,18 +272,18 @@ def effective_rank_of_gram(hidden: ArrayLike) -> Float[Array, "..."]:
 
     **Arguments:** `hidden` (..., P, H), a representation. An all-zero one has none: nan.
     """
-    return jnp.exp(_entropy(_singular_values("hidden", hidden) ** 2))
+    return jnp.exp(_entropy_of_shares(_clean_singular_values("hidden", hidden) ** 2))
 
 
-def _singular_values(name: str, matrix: ArrayLike) -> Array:
+def _clean_singular_values(name: str, matrix: ArrayLike) -> Array:
     """Return the singular values of matrices, with zeros in place of rounding."""
-    matrix = rows(name, matrix)
+    matrix = require_representation(name, matrix)
     s = jnp.linalg.svd(matrix, compute_uv=False)
     rounding = max(matrix.shape[-2:]) * jnp.finfo(s.dtype).eps
     return jnp.where(s > rounding * s[..., :1], s, 0.0)
 
 
-def _entropy(values: Array) -> Array:
+def _entropy_of_shares(values: Array) -> Array:
     """Return the entropy of non-negative values (..., K), normalised; nan if none is positive."""
     some, total = values > 0, jnp.sum(values, axis=-1, keepdims=True)
     share = jnp.where(some, values, 1.0) / jnp.where(total > 0, total, 1.0)

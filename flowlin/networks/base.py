@@ -10,8 +10,14 @@ from equinox import AbstractVar
 from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
-from flowlin._tools.arguments import WORDS, array, checked, refuse, require_single
-from flowlin._tools.arrays import Parameters, Product, copied
+from flowlin._tools.arguments import (
+    CHECKS_BY_NAME,
+    argument_error,
+    checked,
+    real_array,
+    require_single,
+)
+from flowlin._tools.arrays import Parameters, Product, replace_fields
 from flowlin._tools.numerics import as_tree
 from flowlin.tasks.task import Task
 
@@ -60,7 +66,7 @@ class AbstractModel(eqx.Module):
 
     @property
     @abc.abstractmethod
-    def owners(self) -> list[tuple[str, int | None]]:
+    def parameter_owners(self) -> list[tuple[str, int | None]]:
         """Owner of each parameter array, in the order of the leaves: whose numbers it holds.
 
         An owner is a layer of units (by name) with the axis along which they lie; the axis is None
@@ -70,7 +76,7 @@ class AbstractModel(eqx.Module):
 
     @property
     @abc.abstractmethod
-    def about_kinks(self) -> tuple[str, str]:
+    def kinks_and_reason(self) -> tuple[str, str]:
         """A word and a reason for `flow.stats`: the kinks of a model without a policy for them."""
 
     @property
@@ -87,7 +93,7 @@ class AbstractModel(eqx.Module):
         """Compute the outputs for all samples at once."""
 
     @abc.abstractmethod
-    def rounded(
+    def smooth_outputs(
         self, x: Float[Array, "P N_in"], width: ArrayLike | None, product: Product
     ) -> Float[Array, "P N_out"]:
         """Compute the outputs with kinks rounded off over a width, if any.
@@ -96,7 +102,7 @@ class AbstractModel(eqx.Module):
         """
 
     @abc.abstractmethod
-    def held(self, task: Task) -> int:
+    def numbers_per_sample(self, task: Task) -> int:
         """Estimate how many numbers per sample of a task a forward pass holds at once."""
 
     @abc.abstractmethod
@@ -111,22 +117,22 @@ class AbstractModel(eqx.Module):
         """
 
     @abc.abstractmethod
-    def packed(self, parameters: PyTree) -> Any:
+    def pack_parameters(self, parameters: PyTree) -> Any:
         """Return parameters, some of them None, in the form that a file holds."""
 
     @abc.abstractmethod
-    def unpacked(self, stored: Any) -> PyTree:
+    def unpack_parameters(self, stored: Any) -> PyTree:
         """Return the parameters that `packed` has put into the form of a file."""
 
     @abc.abstractmethod
-    def restored(self, stored: "AbstractModel", name: str) -> "AbstractModel":
+    def with_saved_arrays(self, stored: "AbstractModel", name: str) -> "AbstractModel":
         """Return the model of a file, which is of this one's kind; `name` is this one's argument.
 
         **Raises:** `ValueError` where shapes or precisions differ, naming which.
         """
 
 
-def trained(model: AbstractModel, trainable: Any) -> tuple[bool, ...] | None:
+def trainable_flags(model: AbstractModel, trainable: Any) -> tuple[bool, ...] | None:
     """Tell which of a model's parameter arrays a filter spec trains; None for all.
 
     **Arguments:** `trainable` as for `gradient_flow`: None, a tree of truth values, or a function
@@ -141,7 +147,7 @@ def trained(model: AbstractModel, trainable: Any) -> tuple[bool, ...] | None:
     except (TypeError, ValueError) as error:
         why = " ".join(str(error).split())[:100]
         wanted = f"a function of a leaf, or a tree of truth values like the network ({why})"
-        raise refuse("trainable", wanted, trainable) from None
+        raise argument_error("trainable", wanted, trainable) from None
     places = jax.tree.structure(model.parameters).flatten_up_to(kept)
     found = tuple(place is not None for place in places)
     if not any(found):
@@ -152,45 +158,45 @@ def trained(model: AbstractModel, trainable: Any) -> tuple[bool, ...] | None:
     return None if all(found) else found
 
 
-def _spec(name: str, value: Any) -> Any:
+def _filter_spec(name: str, value: Any) -> Any:
     """Check a filter spec, as far as that can be done without the network."""
     leaves = jax.tree_util.tree_flatten_with_path(value)[0]
     if not leaves:
         wanted = "a function of a leaf, or a tree of truth values like the network"
-        raise refuse(name, wanted, value)
+        raise argument_error(name, wanted, value)
     for path, leaf in leaves:
         if not callable(leaf) and not isinstance(leaf, (bool, np.bool_)):
             wanted = "True, False or a function of a leaf, or a tree of them like the network"
             remedy = "an array moves as a whole" if path and np.ndim(leaf) else ""
-            raise refuse(f"{name}{jax.tree_util.keystr(path)}", wanted, leaf, remedy)
+            raise argument_error(f"{name}{jax.tree_util.keystr(path)}", wanted, leaf, remedy)
     return value
 
 
-WORDS["trainable"] = _spec
+CHECKS_BY_NAME["trainable"] = _filter_spec
 
 
-def moving(parameters: PyTree, trained: tuple[bool, ...] | None) -> PyTree:
+def trainable_part(parameters: PyTree, trainable_flags: tuple[bool, ...] | None) -> PyTree:
     """Return a tree like the parameters, with None in place of what is not trained."""
-    if trained is None:
+    if trainable_flags is None:
         return parameters
     leaves, structure = jax.tree.flatten(parameters)
-    kept = [leaf if moves else None for leaf, moves in zip(leaves, trained, strict=True)]
+    kept = [leaf if moves else None for leaf, moves in zip(leaves, trainable_flags, strict=True)]
     return jax.tree.unflatten(structure, kept)
 
 
 # ---- Whether a network is one that a function takes: not stacked, and of a task's shapes.
 
 
-def inputs(name: str, value: Any) -> Any:
+def input_array(name: str, value: Any) -> Any:
     """Check for an array of inputs; as for JAX, a list is none."""
     if not isinstance(value, (jax.Array, np.ndarray)):
-        raise refuse(name, "an array", value, f"pass jnp.asarray({name})")
-    return array(name, value)
+        raise argument_error(name, "an array", value, f"pass jnp.asarray({name})")
+    return real_array(name, value)
 
 
 def require_inputs(network: Any, x: Array, name: str = "x", axes: int = 2) -> None:
     """Raise `ValueError` unless the network takes these inputs: many (P, N_in), or one (N_in,)."""
-    require_one(network)
+    require_unstacked(network)
     takes = network.weights[0].shape[1]
     if x.ndim == axes and x.shape[-1] == takes:
         return
@@ -202,7 +208,7 @@ def require_inputs(network: Any, x: Array, name: str = "x", axes: int = 2) -> No
     raise ValueError(f"`{name}` must have shape {wanted}, got {x.shape}{remedy}.")
 
 
-def require_one(network: Any, name: str = "network") -> None:
+def require_unstacked(network: Any, name: str = "network") -> None:
     """Raise `ValueError` for a stack of networks, or for one without arrays."""
     axes = getattr(network.weights[0], "ndim", None)
     if axes is None:
@@ -210,9 +216,9 @@ def require_one(network: Any, name: str = "network") -> None:
     require_single(name, axes, 2, "networks")
 
 
-def check_fit(network: Any, task: Task) -> None:
+def require_task_fit(network: Any, task: Task) -> None:
     """Raise `ValueError` unless the network takes the task's inputs and gives its outputs."""
-    require_one(network)
+    require_unstacked(network)
     takes, gives = network.weights[0].shape[-1], network.weights[-1].shape[-2]
     if (takes, gives) != (task.inputs, task.outputs):
         raise ValueError(
@@ -221,13 +227,13 @@ def check_fit(network: Any, task: Task) -> None:
         )
 
 
-def require_alike(network: Any, other: Any, name: str) -> None:
+def require_same_kind(network: Any, other: Any, name: str) -> None:
     """Raise `ValueError` unless a file's network has the kind and shapes of the one given."""
 
-    def kind(one: Any) -> Any:
+    def structure_and_shapes(one: Any) -> Any:
         return jax.tree.structure(one), [leaf.shape for leaf in jax.tree.leaves(one)]
 
-    if kind(network) != kind(other):
+    if structure_and_shapes(network) != structure_and_shapes(other):
         raise ValueError(
             f"`{name}` is {network!r}, and the file holds {other!r}; pass one of that kind, "
             "or none for a network of flowlin."
@@ -236,10 +242,10 @@ def require_alike(network: Any, other: Any, name: str) -> None:
 
 # ---- What flowlin's own networks have in common as models: weights, biases, and their strength.
 
-O = TypeVar("O", bound="AbstractOwn")  # noqa: E741
+O = TypeVar("O", bound="AbstractOwnModel")  # noqa: E741
 
 
-class AbstractOwn(AbstractModel):
+class AbstractOwnModel(AbstractModel):
     """Base of flowlin's own networks: weights, biases, and the constant c in front of biases."""
 
     weights: AbstractVar[Any]
@@ -261,14 +267,14 @@ class AbstractOwn(AbstractModel):
         """The weights and the biases, which are trained."""
         return self.weights, self.biases
 
-    def parameters_of(self, module: "AbstractOwn") -> Parameters:
+    def parameters_of(self, module: "AbstractOwnModel") -> Parameters:
         """Return the weights and biases of another network."""
         return module.parameters
 
     def with_parameters(self: O, parameters: Parameters) -> O:
         """Return the same network with other weights and biases; those that are None stay."""
         weights, biases = eqx.combine(as_tree(parameters), self.parameters)
-        return copied(self, weights=weights, biases=biases)
+        return replace_fields(self, weights=weights, biases=biases)
 
     @checked
     def astype(self: O, dtype: DTypeLike) -> O:
@@ -276,19 +282,19 @@ class AbstractOwn(AbstractModel):
         return jax.tree.map(lambda array: array.astype(dtype), self)
 
     @property
-    def about_kinks(self) -> tuple[str, str]:
+    def kinks_and_reason(self) -> tuple[str, str]:
         """No kinks; ReLU networks, which have some, always have a policy for them."""
         return "none", "the network has no kinks"
 
-    def packed(self, parameters: Parameters) -> Parameters:
+    def pack_parameters(self, parameters: Parameters) -> Parameters:
         """Return the parameters as they are."""
         return parameters
 
-    def unpacked(self, stored: Parameters) -> Parameters:
+    def unpack_parameters(self, stored: Parameters) -> Parameters:
         """Return the parameters as they are."""
         return stored
 
-    def restored(self, stored: AbstractModel, name: str) -> AbstractModel:
+    def with_saved_arrays(self, stored: AbstractModel, name: str) -> AbstractModel:
         """Return the file's network, which needs nothing of this one but to be of its kind."""
-        require_alike(self, stored, name)
+        require_same_kind(self, stored, name)
         return stored

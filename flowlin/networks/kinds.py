@@ -10,30 +10,30 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from flowlin._tools.arguments import (
-    WORDS,
-    array,
+    CHECKS_BY_NAME,
+    argument_error,
+    boolean,
     checked,
     finite,
-    flag,
-    instance,
-    known,
-    refuse,
-    require_runnable,
+    instance_of,
+    real_array,
+    require_float_array,
+    static_value,
 )
 from flowlin._tools.arrays import Activation, Biases, Numbers, Weights, require_finite
-from flowlin._tools.files import storable
-from flowlin._tools.printing import shown
+from flowlin._tools.files import saveable
+from flowlin._tools.printing import print_by
 from flowlin.networks import initial
-from flowlin.networks.base import AbstractOwn, inputs, require_inputs, require_one
+from flowlin.networks.base import AbstractOwnModel, input_array, require_inputs, require_unstacked
 from flowlin.networks.layered import (
     AbstractLayered,
-    forward,
-    given_gates,
-    layers,
-    network,
-    off_gate,
-    per_layer,
-    rounded_off,
+    forward_pass,
+    gate_arrays,
+    layer_arrays,
+    list_per_layer,
+    network_summary,
+    slope_value,
+    smooth_relu,
 )
 from flowlin.tasks.task import Task
 
@@ -61,19 +61,19 @@ class AbstractNetwork(AbstractLayered):
         gate = self.gate(layer, z)
         return (gate[None] if gate.ndim == 1 else gate) * z
 
-    @checked(x=inputs)
+    @checked(x=input_array)
     def outputs(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N_out"]:
         """Compute all samples' outputs, with the network's gates; no rows for no samples."""
         require_inputs(self, x)
-        return forward(self.parameters, self.bias_strength, x, self.activation)[0]
+        return forward_pass(self.parameters, self.bias_strength, x, self.activation)[0]
 
-    @checked(x=inputs)
+    @checked(x=input_array)
     def preactivations(self, x: Float[Array, "P N_in"]) -> tuple[Array, ...]:
         """Compute the preactivations z = W h + c b, one array (P, H) per hidden layer."""
         require_inputs(self, x)
-        return forward(self.parameters, self.bias_strength, x, self.activation)[1]
+        return forward_pass(self.parameters, self.bias_strength, x, self.activation)[1]
 
-    @checked(x=inputs)
+    @checked(x=input_array)
     def gates(self, x: Float[Array, "P N_in"]) -> tuple[Array, ...]:
         """Return the gates g = h / z, one array (P, H) per hidden layer."""
         return tuple(
@@ -83,14 +83,14 @@ class AbstractNetwork(AbstractLayered):
 
     def linear(self) -> "LinearNetwork":
         """Return the linear network with the same weights, biases and c: all gates are one."""
-        require_one(self)
+        require_unstacked(self)
         return LinearNetwork(self.weights, self.biases, self.bias_strength)
 
     @checked
     def frozen(self, task: Task) -> "GatedLinearNetwork":
         """Return the gated linear network with this network's (P, H) gates on the samples."""
         self._require_samples(task)
-        return self._gated(self.gates(task.x))
+        return self._with_gates(self.gates(task.x))
 
     @checked
     def always_on(self, task: Task) -> "GatedLinearNetwork":
@@ -100,14 +100,14 @@ class AbstractNetwork(AbstractLayered):
         """
         self._require_samples(task)
         gates = tuple(jnp.all(z > 0, axis=0).astype(z.dtype) for z in self.preactivations(task.x))
-        return self._gated(gates)
+        return self._with_gates(gates)
 
     def _require_samples(self, task: Task) -> None:
         """Raise `ValueError` unless the task's inputs have the network's shape and are finite."""
         require_inputs(self, task.x, "task.x")
         require_finite("task.x", task.x)  # a gate would take NaN for a unit that is off
 
-    def _gated(self, gates: tuple[Array, ...]) -> "GatedLinearNetwork":
+    def _with_gates(self, gates: tuple[Array, ...]) -> "GatedLinearNetwork":
         """Return the gated linear network with the same parameters and these gates."""
         return GatedLinearNetwork(self.weights, self.biases, self.bias_strength, gates=gates)
 
@@ -125,7 +125,7 @@ class AbstractSelfGated(AbstractNetwork):
         del gates
         return self
 
-    @checked(x=inputs)
+    @checked(x=input_array)
     def __call__(self, x: Float[Array, " N_in"]) -> Float[Array, " N_out"]:
         """Compute the output of one sample; use `jax.vmap` or `outputs` for many."""
         require_inputs(self, x, axes=1)
@@ -133,8 +133,8 @@ class AbstractSelfGated(AbstractNetwork):
 
 
 @checked(weights=None, biases=None)
-@shown(network)
-@storable()
+@print_by(network_summary)
+@saveable()
 class LinearNetwork(AbstractSelfGated):
     """Deep linear network: all gates are one.
 
@@ -157,14 +157,14 @@ class LinearNetwork(AbstractSelfGated):
         biases: Sequence[Numbers | None] | None = None,
         bias_strength: ArrayLike = 1.0,
     ):
-        self.weights, self.biases, self.bias_strength = layers(weights, biases, bias_strength)
+        self.weights, self.biases, self.bias_strength = layer_arrays(weights, biases, bias_strength)
 
     def gate(self, layer: int, z: Float[Array, "P H"]) -> Array:
         """Return one, the gate of every unit."""
         del layer
         return jnp.ones((), z.dtype)
 
-    def rounded_activation(self, width: ArrayLike | None) -> Activation:
+    def smooth_activation(self, width: ArrayLike | None) -> Activation:
         """Return the activation itself, which has no kinks."""
         del width
         return self.activation
@@ -196,11 +196,11 @@ class LinearNetwork(AbstractSelfGated):
 
         The same key gives a linear and a ReLU network of one shape the same parameters.
         """
-        weights, biases = initial.normal(task, hidden, variance, bias, key)
+        weights, biases = initial.draw_normal_layers(task, hidden, variance, bias, key)
         return cls(weights, biases, bias_strength)
 
     @classmethod
-    @checked(hidden=None, variance=None, balance=known(finite), product=None)
+    @checked(hidden=None, variance=None, balance=static_value(finite), product=None)
     def balanced(
         cls,
         task: Task,
@@ -230,15 +230,15 @@ class LinearNetwork(AbstractSelfGated):
 
         **Raises:** `ValueError` where no such factorisation exists.
         """
-        weights, biases = initial.balanced(
+        weights, biases = initial.draw_balanced_layers(
             task, hidden, variance, bias, balance=balance, product=product, key=key
         )
         return cls(weights, biases, bias_strength)
 
 
-@checked(weights=None, biases=None, slope=off_gate)
-@shown(network)
-@storable()
+@checked(weights=None, biases=None, slope=slope_value)
+@print_by(network_summary)
+@saveable()
 class ReLUNetwork(AbstractSelfGated):
     """ReLU network: gates slaved to the sign of the preactivation.
 
@@ -264,7 +264,7 @@ class ReLUNetwork(AbstractSelfGated):
         bias_strength: ArrayLike = 1.0,
         slope: ArrayLike = 0.0,
     ):
-        self.weights, self.biases, self.bias_strength = layers(weights, biases, bias_strength)
+        self.weights, self.biases, self.bias_strength = layer_arrays(weights, biases, bias_strength)
         self.slope = jnp.asarray(slope, dtype=self.weights[0].dtype)
 
     def gate(self, layer: int, z: Float[Array, "P H"]) -> Array:
@@ -272,9 +272,9 @@ class ReLUNetwork(AbstractSelfGated):
         del layer
         return jnp.where(z > 0, 1.0, self.slope)
 
-    def rounded_activation(self, width: ArrayLike | None) -> Activation:
+    def smooth_activation(self, width: ArrayLike | None) -> Activation:
         """Return ReLU, quadratic over |z| < width; see `flowlin.networks.layered`."""
-        return self.activation if width is None else rounded_off(self.slope, width)
+        return self.activation if width is None else smooth_relu(self.slope, width)
 
     @classmethod
     @checked(hidden=None, variance=None, bias=None, slope=None)
@@ -305,13 +305,13 @@ class ReLUNetwork(AbstractSelfGated):
         **Raises:** `ValueError` for a negative variance, a width below 1, or a wrong number of
         entries.
         """
-        weights, biases = initial.normal(task, hidden, variance, bias, key)
+        weights, biases = initial.draw_normal_layers(task, hidden, variance, bias, key)
         return cls(weights, biases, bias_strength, slope)
 
 
 @checked(weights=None, biases=None, gates=None)
-@shown(network)
-@storable()
+@print_by(network_summary)
+@saveable()
 class GatedLinearNetwork(AbstractNetwork):
     """Gated linear network, whose gates are given and fixed.
 
@@ -337,8 +337,8 @@ class GatedLinearNetwork(AbstractNetwork):
         *,
         gates: Numbers,
     ):
-        self.weights, self.biases, self.bias_strength = layers(weights, biases, bias_strength)
-        self.gates_ = given_gates(gates, self.hidden, self.dtype)
+        self.weights, self.biases, self.bias_strength = layer_arrays(weights, biases, bias_strength)
+        self.gates_ = gate_arrays(gates, self.hidden, self.dtype)
 
     def gate(self, layer: int, z: Float[Array, "P H"]) -> Array:
         """Return the given gates, (H,) or (P, H).
@@ -354,7 +354,7 @@ class GatedLinearNetwork(AbstractNetwork):
             )
         return gate
 
-    def rounded_activation(self, width: ArrayLike | None) -> Activation:
+    def smooth_activation(self, width: ArrayLike | None) -> Activation:
         """Return the activation itself: given gates have no kinks."""
         del width
         return self.activation
@@ -371,7 +371,7 @@ class GatedLinearNetwork(AbstractNetwork):
         )
         return eqx.tree_at(lambda network: network.gates_, self, merged)
 
-    @checked(x=inputs, gates=None)
+    @checked(x=input_array, gates=None)
     def __call__(
         self, x: Float[Array, " N_in"], gates: Numbers | None = None
     ) -> Float[Array, " N_out"]:
@@ -384,33 +384,33 @@ class GatedLinearNetwork(AbstractNetwork):
         if gates is None:
             return self.outputs(x[None])[0]
         given = (gates,) if hasattr(gates, "ndim") else gates
-        gates = per_layer("gates", given, "one array (H,) per hidden layer")
-        shapes = [np.shape(array(f"gates[{k}]", gate)) for k, gate in enumerate(gates)]
+        gates = list_per_layer("gates", given, "one array (H,) per hidden layer")
+        shapes = [np.shape(real_array(f"gates[{k}]", gate)) for k, gate in enumerate(gates)]
         if shapes != [(width,) for width in self.hidden]:
             raise ValueError(
                 f"`gates` needs one array (H,) per hidden layer, H = {self.hidden}, got arrays of "
                 f"shapes {shapes}."
             )
 
-        def activation(layer: int, z: Array) -> Array:
+        def activate_layer(layer: int, z: Array) -> Array:
             gate = jnp.asarray(gates[layer])
             real = jnp.issubdtype(gate.dtype, jnp.floating)
             return (gate if real else gate.astype(z.dtype))[None] * z
 
-        return forward(self.parameters, self.bias_strength, x[None], activation)[0][0]
+        return forward_pass(self.parameters, self.bias_strength, x[None], activate_layer)[0][0]
 
 
-def _network(name: str, value: Any) -> AbstractNetwork:
+def _single_network(name: str, value: Any) -> AbstractNetwork:
     """Check for one network, and no stack of them, of a precision that runs can have."""
     remedy = "make one by fl.ReLUNetwork.init(task, key=key)"
     if isinstance(value, eqx.Module) and not isinstance(value, AbstractNetwork):
-        where = "stand in layers" if isinstance(value, AbstractOwn) else "are known"
-        raise refuse(name, f"a flowlin network, whose hidden units {where}", value, remedy)
-    value = instance(AbstractNetwork, "a flowlin network", remedy)(name, value)
-    require_one(value, name)
-    require_runnable(f"{name}.weights[0]", value.weights[0])
+        where = "stand in layers" if isinstance(value, AbstractOwnModel) else "are known"
+        raise argument_error(name, f"a flowlin network, whose hidden units {where}", value, remedy)
+    value = instance_of(AbstractNetwork, "a flowlin network", remedy)(name, value)
+    require_unstacked(value, name)
+    require_float_array(f"{name}.weights[0]", value.weights[0])
     return value
 
 
-WORDS["network"] = _network
-WORDS["bias"] = flag
+CHECKS_BY_NAME["network"] = _single_network
+CHECKS_BY_NAME["bias"] = boolean

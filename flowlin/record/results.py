@@ -8,7 +8,7 @@ from typing import Any
 import diffrax
 from jaxtyping import Array
 
-from flowlin._tools.files import store_results
+from flowlin._tools.files import register_results
 
 with warnings.catch_warnings():
     # Equinox warns where a subclass words an inherited outcome anew, as is done here.
@@ -54,26 +54,26 @@ with warnings.catch_warnings():
         )
 
 
-OKAY = RESULTS.successful, RESULTS.event_occurred
+SUCCESSES = RESULTS.successful, RESULTS.event_occurred
 
 
-def okay(result: RESULTS) -> Array:
+def is_success(result: RESULTS) -> Array:
     """Tell whether a run ended as it should: at its final time or at a terminating event."""
-    return functools.reduce(operator.or_, [result == one for one in OKAY])
+    return functools.reduce(operator.or_, [result == one for one in SUCCESSES])
 
 
-def is_one_of(result: Any, *outcomes: Any) -> bool:
+def result_is(result: Any, *outcomes: Any) -> bool:
     """Tell whether a known result is one of these; compiles no program for every `==`."""
     return int(result._value) in [int(one._value) for one in outcomes]
 
 
-def named(result: RESULTS) -> str:
+def result_name(result: RESULTS) -> str:
     """Return the name of a result, such as "successful"."""
     names, value = RESULTS._name_to_item, int(result._value)
     return next(name for name, item in names.items() if int(item._value) == value)
 
 
-def outcome(name: Any) -> RESULTS:
+def result_from_name(name: Any) -> RESULTS:
     """Return the result of a name.
 
     **Raises:** `ValueError` if there is none.
@@ -83,7 +83,7 @@ def outcome(name: Any) -> RESULTS:
     return RESULTS._name_to_item[name]  # pyright: ignore
 
 
-store_results(type(RESULTS.successful), named, outcome)
+register_results(type(RESULTS.successful), result_name, result_from_name)
 
 
 class RunError(RuntimeError):
@@ -100,7 +100,7 @@ class RunError(RuntimeError):
         return RunError, (str(self), self.trajectory)
 
 
-def hand_back(error: BaseException, trajectory: Any) -> None:
+def attach_trajectory(error: BaseException, trajectory: Any) -> None:
     """Attach what was computed before a run broke off to the error, as `.trajectory`.
 
     Without a trajectory an error stays as it is, but for an interrupt: there it is None.

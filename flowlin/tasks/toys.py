@@ -8,13 +8,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from flowlin._tools.arguments import checked, flag, floating, known, not_negative, whole
+from flowlin._tools.arguments import (
+    boolean,
+    checked,
+    float_array,
+    integer_from,
+    not_negative,
+    static_value,
+)
 from flowlin._tools.arrays import require_finite
 from flowlin._tools.memory import require_memory
 from flowlin.tasks.task import Task
 
 
-@checked(levels=whole(1), branching=whole(2))
+@checked(levels=integer_from(1), branching=integer_from(2))
 def hierarchy(levels: int = 3, branching: int = 2) -> Task:
     """Make the semantic tree (lead paper Fig. 2A; Saxe et al. 2019), whose items are its leaves.
 
@@ -39,7 +46,7 @@ def hierarchy(levels: int = 3, branching: int = 2) -> Task:
     return Task(np.eye(len(leaves)), y.astype(float), name=f"hierarchy {levels} x {branching}")
 
 
-def _corners(binary: bool) -> np.ndarray:
+def _square_corners(binary: bool) -> np.ndarray:
     """Return the four points 00, 01, 10, 11, (4, 2), as 0/1 or as -1/+1."""
     corners = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], dtype=float)
     return corners if binary else 2 * corners - 1
@@ -50,7 +57,7 @@ def _one_hot(classes: np.ndarray, number: int) -> np.ndarray:
     return (classes[:, None] == np.arange(number)).astype(float)
 
 
-@checked(binary=flag)
+@checked(binary=boolean)
 def xor(binary: bool = False) -> Task:
     """Make XOR on four points with one-hot labels (lead paper Fig. 2C).
 
@@ -61,12 +68,12 @@ def xor(binary: bool = False) -> Task:
     **Arguments:** `binary` for coordinates 0/1; the paper does not say, the default is -1/+1,
     whose mean is zero.
     """
-    x = _corners(binary)
+    x = _square_corners(binary)
     name = "xor 0/1" if binary else "xor"
     return Task(x, _one_hot((x[:, 0] != x[:, 1]).astype(int), 2), name=name)
 
 
-@checked(delta=known(not_negative), binary=flag)
+@checked(delta=static_value(not_negative), binary=boolean)
 def offset_xor(delta: float = 0.5, binary: bool = False) -> Task:
     """Make the extended XOR, which a third coordinate +-delta makes linearly separable.
 
@@ -80,7 +87,7 @@ def offset_xor(delta: float = 0.5, binary: bool = False) -> Task:
     return Task(jnp.concatenate([plain.x, third], axis=1), plain.y, name=f"offset xor {delta:g}")
 
 
-@checked(one_hot=flag, binary=flag)
+@checked(one_hot=boolean, binary=boolean)
 def parallel(one_hot: bool = True, binary: bool = False) -> Task:
     """Put a linear and a non-linear task on the same points (lead paper Fig. 6A, App. D).
 
@@ -96,15 +103,15 @@ def parallel(one_hot: bool = True, binary: bool = False) -> Task:
     """
     simple, complex_ = np.array([1.0, 1, 0, 0]), np.array([1.0, 0, 0, 1])
     columns = [simple, 1 - simple, complex_, 1 - complex_] if one_hot else [simple, complex_]
-    return Task(_corners(binary), np.stack(columns, axis=1), name="parallel")
+    return Task(_square_corners(binary), np.stack(columns, axis=1), name="parallel")
 
 
 @checked(
-    samples=whole(1),
+    samples=integer_from(1),
     spectrum=None,
-    inputs=whole(1),
-    outputs=whole(1),
-    whiten=flag,
+    inputs=integer_from(1),
+    outputs=integer_from(1),
+    whiten=boolean,
     noise=not_negative,
 )
 def teacher(
@@ -134,7 +141,7 @@ def teacher(
     **Raises:** `ValueError` for sizes below the number of singular values or beyond the memory, or
     too few samples to whiten.
     """
-    values = floating("spectrum", spectrum).astype(jnp.result_type(float))
+    values = float_array("spectrum", spectrum).astype(jnp.result_type(float))
     require_finite("spectrum", values)
     if values.ndim != 1 or not values.size:
         raise ValueError(f"`spectrum` must be a list of numbers, got shape {values.shape}.")

@@ -12,55 +12,74 @@ from jax import lax
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from flowlin._tools.arguments import WORDS, array, checked, instance, not_negative, whole
-from flowlin._tools.arrays import is_traced, weighted
-from flowlin._tools.printing import ADVICE, Summary, clipped, known, number, plural, shown, span
-from flowlin.engine.kinks.one_layer import GatedFlow, initial_sides
-from flowlin.engine.kinks.sides import FINE, ON
-from flowlin.networks.base import check_fit
+from flowlin._tools.arguments import (
+    CHECKS_BY_NAME,
+    checked,
+    instance_of,
+    integer_from,
+    not_negative,
+    real_array,
+)
+from flowlin._tools.arrays import is_traced, weight_rows
+from flowlin._tools.printing import (
+    LONGEST_ADVICE,
+    Summary,
+    concrete_array,
+    format_count,
+    format_number,
+    format_range,
+    print_by,
+    shorten_text,
+)
+from flowlin.engine.kinks.one_layer import OneLayerFlow, initial_sides
+from flowlin.engine.kinks.sides import ON, RESOLVED
+from flowlin.networks.base import require_task_fit
 from flowlin.networks.kinds import AbstractNetwork, ReLUNetwork
 from flowlin.record.linearization import Linearization, UnitCounts, linearization_time
 from flowlin.tasks.task import Task
 from flowlin.theory.early_units import (
-    Pieces,
-    Units,
-    drives,
-    evolved,
+    UnitPieces,
+    UnitWeights,
+    drive_matrices,
+    evolve_unit,
+    matrix_triples,
     parameters_of,
-    split,
-    triples,
+    split_by_growth,
     units_of,
-    walked,
+    walk_units,
 )
 from flowlin.training.losses import LinearizedLoss, SquaredError
 
 
 def early_phase_summary(found: Any) -> Summary:
     """Print network, task, the fates of the units, and the times at which their gates change."""
-    rows = [("network", clipped(found.start, ADVICE)), ("task", clipped(found.task, ADVICE))]
-    fate, change = known(found.fate, 1), known(found.first_change, 1)
+    rows = [
+        ("network", shorten_text(found.start, LONGEST_ADVICE)),
+        ("task", shorten_text(found.task, LONGEST_ADVICE)),
+    ]
+    fate, change = concrete_array(found.fate, 1), concrete_array(found.first_change, 1)
     if fate is not None and change is not None:
         on, off, split = (np.sum(fate == side) for side in (1, -1, 0))
         rows.append(("fate", f"{on} on for all samples, {off} for none, {split} for some"))
         changing = change[np.isfinite(change)]
-        when = f", first at t = {span(changing)}" if len(changing) else ""
-        rows.append(("gates", f"change in {plural(len(changing), 'unit')}{when}"))
-    units = plural(found.fate.shape[-1], "unit")
-    return Summary(f"EarlyPhase of {units} up to t = {number(found.t1)}", rows)
+        when = f", first at t = {format_range(changing)}" if len(changing) else ""
+        rows.append(("gates", f"change in {format_count(len(changing), 'unit')}{when}"))
+    units = format_count(found.fate.shape[-1], "unit")
+    return Summary(f"EarlyPhase of {units} up to t = {format_number(found.t1)}", rows)
 
 
-def compiled(method: Callable[..., Any]) -> Callable[..., Any]:
+def compile_method(method: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a method of a module whose arguments are numbers: compile it once for all."""
     inner = eqx.filter_jit(method)
 
     @functools.wraps(method)
-    def call(self, *args, **kwargs):
+    def call_compiled(self, *args, **kwargs):
         return inner(self, *map(jnp.asarray, args), **jax.tree.map(jnp.asarray, kwargs))
 
-    return call
+    return call_compiled
 
 
-@shown(early_phase_summary)
+@print_by(early_phase_summary)
 class EarlyPhase(eqx.Module):
     r"""A ReLU network's flow as if its outputs stayed zero, from t = 0 to `t1`; see `early_phase`.
 
@@ -93,7 +112,7 @@ class EarlyPhase(eqx.Module):
     final_codes: Int[Array, "H P"]
     trouble: Int[Array, " H"]
     reached: Float[Array, " H"]
-    pieces: Pieces
+    pieces: UnitPieces
     t1: Float[Array, ""]
     start: ReLUNetwork
     task: Task
@@ -104,23 +123,23 @@ class EarlyPhase(eqx.Module):
     def mode_tau(self) -> Array:
         """Time constant of the modes, whose s and d are means: tau, or tau/P for a sum."""
         mass = self.task.mass
-        return self.tau / (mass * self.loss.weight(mass))
+        return self.tau / (mass * self.loss.factor_per_sample(mass))
 
-    @checked(t=array)
-    @compiled
+    @checked(t=real_array)
+    @compile_method
     def network(self, t: ArrayLike) -> ReLUNetwork:
         """The network at time t in [0, t1]; for an array of times (T,), stacked."""
         t = jnp.asarray(t, self.start.dtype)
         if t.ndim:
             return jax.vmap(self.network)(t)
-        k = self._piece(t)
+        k = self._piece_number(t)
         rows = jnp.arange(len(k))
         piece = jax.tree.map(lambda all_: all_[rows, k], self.pieces)
         inside = (t >= 0) & (t <= self.t1 * (1 + 4 * jnp.finfo(t.dtype).eps))
         passed = jnp.where(inside, t - piece.start, jnp.nan)
-        now = jax.vmap(evolved)(piece.m, piece.parts, piece.w, piece.a, passed)
+        now = jax.vmap(evolve_unit)(piece.m, piece.parts, piece.w, piece.a, passed)
         biased = self.start.biases[0] is not None
-        return self.start.with_parameters(parameters_of(Units(*now), biased))
+        return self.start.with_parameters(parameters_of(UnitWeights(*now), biased))
 
     @checked(t=not_negative)
     def codes(self, t: ArrayLike) -> Int[Array, "H P"]:
@@ -129,11 +148,11 @@ class EarlyPhase(eqx.Module):
         **Raises:** `ValueError` for a known time outside [0, t1].
         """
         self._require_inside("t", t)
-        return self._codes(t)
+        return self._sides_at(t)
 
-    @compiled
-    def _codes(self, t: ArrayLike) -> Int[Array, "H P"]:
-        k = self._piece(jnp.asarray(t, self.start.dtype))
+    @compile_method
+    def _sides_at(self, t: ArrayLike) -> Int[Array, "H P"]:
+        k = self._piece_number(jnp.asarray(t, self.start.dtype))
         return self.pieces.codes[jnp.arange(len(k)), k]
 
     @checked(t=not_negative)
@@ -143,7 +162,7 @@ class EarlyPhase(eqx.Module):
         **Raises:** `ValueError` for a known time outside [0, t1].
         """
         self._require_inside("t", t)
-        return self._last_change(t)
+        return self._last_change_at(t)
 
     def _require_inside(self, name: str, t: Any) -> None:
         """Raise `ValueError` for a known time after t1."""
@@ -152,18 +171,18 @@ class EarlyPhase(eqx.Module):
                 f"`{name}` = {float(t):g} lies outside the early phase, [0, {float(self.t1):.6g}]."
             )
 
-    @compiled
-    def _last_change(self, t: ArrayLike) -> Float[Array, " H"]:
-        k = self._piece(jnp.asarray(t, self.start.dtype))
+    @compile_method
+    def _last_change_at(self, t: ArrayLike) -> Float[Array, " H"]:
+        k = self._piece_number(jnp.asarray(t, self.start.dtype))
         return self.pieces.start[jnp.arange(len(k)), k]
 
-    def _piece(self, t: Array) -> Array:
+    def _piece_number(self, t: Array) -> Array:
         """Return the number of each unit's piece at time t, (H,)."""
         after = jnp.sum(self.pieces.start <= t, axis=1) - 1
         return jnp.maximum(after, 0)
 
-    @checked(t=array)
-    @compiled
+    @checked(t=real_array)
+    @compile_method
     def overlap(self, t: ArrayLike) -> Float[Array, "..."]:
         r"""The share of the targets that the outputs have reached, at times t of any shape.
 
@@ -173,7 +192,7 @@ class EarlyPhase(eqx.Module):
         t = jnp.asarray(t, self.start.dtype)
         if t.ndim:
             return jax.vmap(self.overlap)(t)
-        outputs, counted = self.network(t).outputs(self.task.x), _counted(self.task)
+        outputs, counted = self.network(t).outputs(self.task.x), _weight_targets(self.task)
         return jnp.sum(counted * outputs) / jnp.sum(counted * self.task.y)
 
     @checked(end=not_negative)
@@ -187,11 +206,11 @@ class EarlyPhase(eqx.Module):
         if end is not None:
             self._require_inside("end", end)
         end = self.t1 if end is None else jnp.asarray(end, self.start.dtype)
-        counts = [self._counts(lowest, end) for lowest in (1, 0)]
+        counts = [self._unit_counts(lowest, end) for lowest in (1, 0)]
         opened, closed = (linearization_time(c, end) for c in counts)
         return Linearization(opened, closed, *counts)
 
-    def _counts(self, lowest: int, end: Array) -> UnitCounts:
+    def _unit_counts(self, lowest: int, end: Array) -> UnitCounts:
         """Return the numbers of units on for all and for no samples, after every change.
 
         A pair counts as on from the side `lowest` on.
@@ -212,10 +231,12 @@ class EarlyPhase(eqx.Module):
         return UnitCounts(time, jnp.zeros_like(time), on, off, units=len(start))
 
 
-WORDS["early"] = instance(EarlyPhase, "an early phase, as `theory.early_phase` returns it")
+CHECKS_BY_NAME["early"] = instance_of(
+    EarlyPhase, "an early phase, as `theory.early_phase` returns it"
+)
 
 
-@checked(loss=None, slots=whole(1), max_pieces=whole(1))
+@checked(loss=None, slots=integer_from(1), max_pieces=integer_from(1))
 def early_phase(
     network: ReLUNetwork,
     task: Task,
@@ -255,15 +276,15 @@ def early_phase(
 
     Source: lead paper Sec. 5.3, with W_2(0) and the factor of time that its Eq. 11 lacks.
     """
-    _check(network, task, loss)
+    _require_early_network(network, task, loss)
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     tau = jnp.asarray(tau, network.dtype)
-    flow = GatedFlow(network, task, LinearizedLoss(loss), tau)
-    walked, t1 = _walked(flow, t1, min(slots, task.samples), max_pieces)
+    flow = OneLayerFlow(network, task, LinearizedLoss(loss), tau)
+    walked, t1 = _walk_to_end(flow, t1, min(slots, task.samples), max_pieces)
     found = EarlyPhase(
-        *_start(flow, walked.pieces),
+        *_describe_start(flow, walked.pieces),
         final_codes=walked.sides.codes,
-        trouble=walked.sides.trouble,
+        trouble=walked.sides.failure,
         pieces=walked.pieces,
         reached=walked.t,
         t1=t1,
@@ -273,30 +294,30 @@ def early_phase(
         loss=loss,
     )
     if not is_traced(found):
-        _complain(found, slots, max_pieces)
+        _require_finished_walk(found, slots, max_pieces)
     return found
 
 
-def _counted(task: Task) -> Array:
+def _weight_targets(task: Task) -> Array:
     """Return the targets times the samples' weights, (P, N_out)."""
-    return weighted(task.y, task.weights)
+    return weight_rows(task.y, task.weights)
 
 
 @eqx.filter_jit
-def _walked(flow: GatedFlow, t1: ArrayLike | None, slots: int, max_pieces: int):
+def _walk_to_end(flow: OneLayerFlow, t1: ArrayLike | None, slots: int, max_pieces: int):
     """Walk the units to t1, or to the end of the phase if that is None; return walk and end."""
-    target = jnp.sum(_counted(flow.task) * flow.task.y)
-    end = _span(flow, target) if t1 is None else jnp.asarray(t1, flow.network.dtype)
-    return walked(flow, end, slots, max_pieces), end
+    target = jnp.sum(_weight_targets(flow.task) * flow.task.y)
+    end = _end_of_phase(flow, target) if t1 is None else jnp.asarray(t1, flow.network.dtype)
+    return walk_units(flow, end, slots, max_pieces), end
 
 
-def _span(flow: GatedFlow, target: Array) -> Array:
+def _end_of_phase(flow: OneLayerFlow, target: Array) -> Array:
     """Return the time at which outputs would reach targets if all gates held; inf if never."""
     units = units_of(flow.network.parameters)
     at_start = initial_sides(flow, flow.network.parameters, 1)
-    parts = triples(drives(flow, at_start))
-    s, (grows, _) = parts.s, jax.vmap(split)(parts, *units)
-    size = (s * grows**2).ravel() * flow.tau / flow.loss.weight(flow.task.mass)
+    parts = matrix_triples(drive_matrices(flow, at_start))
+    s, (grows, _) = parts.s, jax.vmap(split_by_growth)(parts, *units)
+    size = (s * grows**2).ravel() * flow.tau / flow.loss.factor_per_sample(flow.task.mass)
     rate = 2 * s.ravel()
     there = (size > 0) & (rate > jnp.finfo(rate.dtype).eps * jnp.max(rate))
     size, rate = jnp.where(there, size, 1.0), jnp.where(there, rate, 1.0)
@@ -306,23 +327,23 @@ def _span(flow: GatedFlow, target: Array) -> Array:
     high = jnp.min(jnp.where(there, level / rate, jnp.inf))
     low = jnp.min(jnp.where(there, (level - jnp.log(len(level))) / rate, jnp.inf))
 
-    def body(_, bounds):
+    def halve_bracket(_, bounds):
         low, high = bounds
         middle = (low + high) / 2
         over = logsumexp(jnp.where(there, rate * middle - level, -jnp.inf)) > 0
         return jnp.where(over, low, middle), jnp.where(over, middle, high)
 
-    end = lax.fori_loop(0, 60, body, (low, high))[1]
+    end = lax.fori_loop(0, 60, halve_bracket, (low, high))[1]
     # Not zero: the walk then has a first piece, from which the start is read.
     end = jnp.maximum(end, jnp.finfo(end.dtype).tiny)
     return lax.stop_gradient(jnp.where(jnp.any(there), end, jnp.inf))
 
 
-def _start(flow: GatedFlow, pieces: Pieces) -> tuple[Array, Array, Array, Array]:
+def _describe_start(flow: OneLayerFlow, pieces: UnitPieces) -> tuple[Array, Array, Array, Array]:
     """Return the fields `rates`, `component`, `fate` and `first_change` of an early phase."""
     parts = jax.tree.map(lambda all_: all_[:, 0], pieces.parts)
     u, s = parts.u, parts.s
-    grows, _ = jax.vmap(split)(parts, pieces.w[:, 0], pieces.a[:, 0])
+    grows, _ = jax.vmap(split_by_growth)(parts, pieces.w[:, 0], pieces.a[:, 0])
     z = u[:, :, 0] @ flow.kinks.x.T  # (H, P): preactivations along the top pair
     active = pieces.codes[:, 0] == ON
     side = jnp.where(jnp.sum(jnp.where(active, z, 0.0), axis=1) >= 0, 1.0, -1.0)
@@ -336,9 +357,9 @@ def _start(flow: GatedFlow, pieces: Pieces) -> tuple[Array, Array, Array, Array]
     return s, jnp.where(dead, 0.0, component), fate, pieces.start[:, 1]
 
 
-def _check(network: AbstractNetwork, task: Task, loss: Any) -> None:
+def _require_early_network(network: AbstractNetwork, task: Task, loss: Any) -> None:
     """Raise `ValueError` for a network or a loss that has no early phase here."""
-    check_fit(network, task)
+    require_task_fit(network, task)
     if not isinstance(loss, SquaredError):
         raise ValueError(f"`loss` must be fl.SquaredError(), got {type(loss).__name__}.")
     if not isinstance(network, ReLUNetwork) or len(network.weights) != 2:
@@ -353,7 +374,7 @@ def _check(network: AbstractNetwork, task: Task, loss: Any) -> None:
         )
 
 
-def _complain(found: EarlyPhase, slots: int, max_pieces: int) -> None:
+def _require_finished_walk(found: EarlyPhase, slots: int, max_pieces: int) -> None:
     """Raise `ValueError` for a walk without an end, or with too few slots or pieces."""
     if not bool(jnp.isfinite(found.t1)):
         raise ValueError("no unit of `network` grows on this `task`; pass `t1`.")
@@ -362,7 +383,7 @@ def _complain(found: EarlyPhase, slots: int, max_pieces: int) -> None:
             "`network` is too large for an early phase: its outputs are the targets' size at "
             "t = 0. Give smaller weights, or pass `t1`."
         )
-    if bool(jnp.any(found.trouble != FINE)):
+    if bool(jnp.any(found.trouble != RESOLVED)):
         raise ValueError(f"more than `slots` = {slots} pairs of a unit slide at once; raise it.")
     if bool(jnp.any(found.reached < found.t1)):
         raise ValueError(

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-SEEN = 1e-7  # a part of a unit vector that is no longer than this counts as zero
-OWN = 0.5  # the share of a vector that must lie outside of the modes found, for another mode
-SWEEPS = 200
-STILL = 1e-12  # sweeps end once the gain grows by less than this share
+NEGLIGIBLE_PART = 1e-7  # a part of a unit vector that is no longer than this counts as zero
+OWN_PART = 0.5  # the share of a vector that must lie outside of the modes found, for another mode
+MOST_SWEEPS = 200
+SMALLEST_GAIN = 1e-12  # sweeps end once the gain grows by less than this share
 
 
 class Block(NamedTuple):
@@ -42,30 +42,32 @@ def common_modes(blocks: list[Block], sizes: Mapping[str, int], ends: set[str]) 
     - `ends`: the sinks; a driven mode has a part at one of them, and at another node.
     """
     starts = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
-    values, vectors = np.linalg.eigh(_combined(blocks, starts, sum(sizes.values())))
+    values, vectors = np.linalg.eigh(_combine_blocks(blocks, starts, sum(sizes.values())))
     modes: list[dict[str, np.ndarray]] = []
     for k in np.argsort(-values):
         parts = {node: vectors[starts[node] : starts[node] + n, k] for node, n in sizes.items()}
-        parts = {node: part for node, part in parts.items() if np.linalg.norm(part) > SEEN}
+        parts = {
+            node: part for node, part in parts.items() if np.linalg.norm(part) > NEGLIGIBLE_PART
+        }
         driven = ends & set(parts) and set(parts) - ends
-        if values[k] > SEEN * values[-1] and driven and _is_new(parts, modes):
+        if values[k] > NEGLIGIBLE_PART * values[-1] and driven and _is_new(parts, modes):
             free = (mode for mode in modes if not set(mode) & set(parts))
             place = next(free, None)
             if place is None:
                 modes.append(place := {})
             place |= {node: part / np.linalg.norm(part) for node, part in parts.items()}
     return {
-        node: orthonormal(_stacked([mode.get(node, np.zeros(n)) for mode in modes], n))
+        node: orthonormal_columns(_as_columns([mode.get(node, np.zeros(n)) for mode in modes], n))
         for node, n in sizes.items()
     }
 
 
-def _stacked(columns: list[np.ndarray], rows: int) -> np.ndarray:
+def _as_columns(columns: list[np.ndarray], rows: int) -> np.ndarray:
     """Return vectors as the columns of a matrix, which may have none."""
     return np.stack(columns, axis=1) if columns else np.zeros((rows, 0))
 
 
-def _combined(blocks: list[Block], starts: Mapping[str, int], size: int) -> np.ndarray:
+def _combine_blocks(blocks: list[Block], starts: Mapping[str, int], size: int) -> np.ndarray:
     """Return one symmetric matrix of all blocks, each with a random weight."""
     found, rng = np.zeros((size, size)), np.random.default_rng(0)
     scale = max((np.linalg.norm(block.matrix) for block in blocks), default=0.0) or 1.0
@@ -84,12 +86,12 @@ def _is_new(parts: Mapping[str, np.ndarray], modes: list[dict[str, np.ndarray]])
         for mode in modes:
             if node in mode:
                 rest = rest - (mode[node] @ part) * mode[node]
-        if np.linalg.norm(rest) < OWN * np.linalg.norm(part):
+        if np.linalg.norm(rest) < OWN_PART * np.linalg.norm(part):
             return False
     return True
 
 
-def orthonormal(vectors: np.ndarray) -> np.ndarray:
+def orthonormal_columns(vectors: np.ndarray) -> np.ndarray:
     """Return the nearest orthonormal columns; those that are zero, or too many, are zero."""
     found, kept = np.zeros_like(vectors), np.flatnonzero(np.any(vectors, axis=0))[: len(vectors)]
     if kept.size:
@@ -98,7 +100,7 @@ def orthonormal(vectors: np.ndarray) -> np.ndarray:
     return found
 
 
-def grown(blocks: list[Block], bases: Mapping, order: Iterable[str]) -> dict:
+def extend_bases(blocks: list[Block], bases: Mapping, order: Iterable[str]) -> dict:
     """Add bases of nodes that have none, in an order, from their blocks with known nodes."""
     found = dict(bases)
     modes = next(iter(bases.values())).shape[1]
@@ -106,23 +108,25 @@ def grown(blocks: list[Block], bases: Mapping, order: Iterable[str]) -> dict:
         led = [m @ found[b] for a, b, m in blocks if a == node and b in found]
         led += [m.T @ found[a] for a, b, m in blocks if b == node and a in found]
         if node not in found:
-            columns = [_main(np.stack([one[:, k] for one in led], axis=1)) for k in range(modes)]
-            found[node] = orthonormal(_stacked(columns, led[0].shape[0]))
+            columns = [
+                _main_direction(np.stack([one[:, k] for one in led], axis=1)) for k in range(modes)
+            ]
+            found[node] = orthonormal_columns(_as_columns(columns, led[0].shape[0]))
     return found
 
 
-def _main(vectors: np.ndarray) -> np.ndarray:
+def _main_direction(vectors: np.ndarray) -> np.ndarray:
     """Return the main direction of some vectors, up to sign; zero if all are zero."""
     return np.linalg.svd(vectors, full_matrices=False)[0][:, 0] * np.any(vectors)
 
 
-def improved(blocks: list[Block], bases: Mapping, free: Iterable[str]) -> dict:
+def refine_bases(blocks: list[Block], bases: Mapping, free: Iterable[str]) -> dict:
     """Improve the free bases so that more of the blocks lies on the diagonals.
 
     In turns each free basis takes the best columns, to first order, given all others (Procrustes).
     """
     found, free, before = dict(bases), list(free), -np.inf
-    for _ in range(SWEEPS):
+    for _ in range(MOST_SWEEPS):
         for node in free:
             pull = np.zeros_like(found[node])
             for block in blocks:
@@ -131,9 +135,11 @@ def improved(blocks: list[Block], bases: Mapping, free: Iterable[str]) -> dict:
                     led = m @ found[b] if node == a else m.T @ found[a]
                     pull += led * block.diagonal(found)
             # A column that no block acts on keeps its direction.
-            found[node] = orthonormal(pull + SEEN * np.max(np.abs(pull), initial=0) * found[node])
+            found[node] = orthonormal_columns(
+                pull + NEGLIGIBLE_PART * np.max(np.abs(pull), initial=0) * found[node]
+            )
         gain = sum(float(np.sum(block.diagonal(found) ** 2)) for block in blocks)
-        if gain <= before * (1 + STILL):
+        if gain <= before * (1 + SMALLEST_GAIN):
             break
         before = gain
     return found

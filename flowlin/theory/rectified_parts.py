@@ -13,22 +13,27 @@ from jaxtyping import Array
 
 from flowlin._tools.arrays import Parameters
 from flowlin._tools.numerics import as_tree
-from flowlin._tools.printing import Summary, clipped, number, shown
-from flowlin.engine.allowed import Scaled
-from flowlin.engine.kinks.one_layer import GatedFlow, effective_gates, powers, sides_of
+from flowlin._tools.printing import Summary, format_number, print_by, shorten_text
+from flowlin.engine.allowed import ErrorScaledController
+from flowlin.engine.kinks.one_layer import (
+    OneLayerFlow,
+    dissipation_per_unit,
+    effective_gates,
+    sides_with_slots,
+)
 from flowlin.networks.graph import GatedGraph
 from flowlin.networks.kinds import ReLUNetwork
 from flowlin.record.event_log import EventLog
 from flowlin.training.problem import Problem
-from flowlin.training.rules import GradientField, objective
+from flowlin.training.rules import VectorField, choose_objective
 
 
-def pathway(found: Any) -> Summary:
+def pathway_life_summary(found: Any) -> Summary:
     """Print units, samples, life and share of a pathway."""
     rows = [
-        ("units", clipped(f"units {list(found.units)}")),
-        ("samples", clipped(f"samples {list(found.samples)}")),
-        ("life", f"t = {number(found.start)} to {number(found.end)}"),
+        ("units", shorten_text(f"units {list(found.units)}")),
+        ("samples", shorten_text(f"samples {list(found.samples)}")),
+        ("life", f"t = {format_number(found.start)} to {format_number(found.end)}"),
         ("share", f"share {found.share:.3g}"),
     ]
     return Summary("RectifiedPathway", rows, inline=True)
@@ -70,7 +75,7 @@ def graph_of(network: ReLUNetwork, gates: tuple[Array, ...], groups: Groups) -> 
 SLIDING = 0  # a side in the log: 1 on, 0 sliding, -1 off
 
 
-class History(NamedTuple):
+class SideHistory(NamedTuple):
     """The sides of all pairs of a run, interval by interval.
 
     - `times`: (K + 1,), t = 0, the times of the switches, the end.
@@ -81,7 +86,7 @@ class History(NamedTuple):
     sides: tuple[np.ndarray, ...]
 
     @staticmethod
-    def of(log: EventLog, layers: int, end: float) -> "History":
+    def of(log: EventLog, layers: int, end: float) -> "SideHistory":
         """Read the sides from a log, of all hidden layers, up to the time `end`.
 
         **Raises:** `ValueError` for a log without the gates of a layer.
@@ -99,14 +104,16 @@ class History(NamedTuple):
                 now[component[event]] = new[event]
             codes[k], done = now, past
         places = [(log.offsets[c], log.offsets[c + 1], log.channels[c].shape) for c in channels]
-        return History(times, tuple(codes[:, i:j].reshape(-1, *shape) for i, j, shape in places))
+        return SideHistory(
+            times, tuple(codes[:, i:j].reshape(-1, *shape) for i, j, shape in places)
+        )
 
-    def interval(self, t: float) -> int:
+    def interval_at(self, t: float) -> int:
         """Return the number of a time's interval; a switch belongs to the one that it begins."""
         k = int(np.searchsorted(self.times, t, side="right")) - 1
         return min(max(k, 0), len(self.times) - 2)
 
-    def groups(self, layer: int) -> tuple[tuple[int, ...], ...]:
+    def unit_groups(self, layer: int) -> tuple[tuple[int, ...], ...]:
         """Return groups of units of a layer whose gates agree at all times, by their first unit.
 
         A unit with a pair that slides is alone: the fractions of two of them differ.
@@ -122,7 +129,7 @@ class History(NamedTuple):
 # ---- The pathways of a rectified linear network: samples through units, for a time.
 
 
-@shown(pathway)
+@print_by(pathway_life_summary)
 @dataclasses.dataclass(frozen=True, eq=False)
 class RectifiedPathway:
     """Units whose gates agree, as long as they do.
@@ -150,36 +157,36 @@ class RectifiedPathway:
         return self.end - self.start
 
 
-class _Living:
+class _OpenPathway:
     """A pathway that has not ended yet."""
 
     def __init__(self, start: float):
         self.start, self.units, self.work = start, set(), 0.0
 
-    def over(self, sides: np.ndarray, end: float, whole: float) -> RectifiedPathway:
+    def finish_pathway(self, sides: np.ndarray, end: float, whole: float) -> RectifiedPathway:
         """Return the pathway that ends now; `whole` is the fall of the loss."""
         units = tuple(sorted(self.units))
         return RectifiedPathway(sides, units, self.start, end, self.work / whole)
 
 
-def pathways_of(history: History, work: np.ndarray) -> tuple[RectifiedPathway, ...]:
+def pathways_of(history: SideHistory, work: np.ndarray) -> tuple[RectifiedPathway, ...]:
     """Return all pathways of a run, the largest share first, from the units' `work` (K, H + 1)."""
     whole, sides = float(np.sum(work)) or 1.0, history.sides[0]  # at rest all shares are zero
-    living: dict[bytes, _Living] = {}
+    living: dict[bytes, _OpenPathway] = {}
     found: list[RectifiedPathway] = []
 
-    def ended(names, end):
+    def end_pathways(names, end):
         for name in names:
-            found.append(living.pop(name).over(np.frombuffer(name, np.int8), end, whole))
+            found.append(living.pop(name).finish_pathway(np.frombuffer(name, np.int8), end, whole))
 
     for k, start in enumerate(history.times[:-1]):
         names = [row.tobytes() for row in sides[k]]
-        ended([name for name in living if name not in set(names)], float(start))
+        end_pathways([name for name in living if name not in set(names)], float(start))
         for unit, name in enumerate(names):
-            one = living.setdefault(name, _Living(float(start)))
+            one = living.setdefault(name, _OpenPathway(float(start)))
             one.units.add(unit)
             one.work += work[k, unit]
-    ended(list(living), float(history.times[-1]))
+    end_pathways(list(living), float(history.times[-1]))
     return tuple(sorted(found, key=lambda one: -one.share))
 
 
@@ -187,8 +194,8 @@ def pathways_of(history: History, work: np.ndarray) -> tuple[RectifiedPathway, .
 # ReLU run.
 
 
-def replayed(
-    problem: Problem, flow: GatedFlow, dense: Any, history: History, slots: int, rtol: float
+def replay_gates(
+    problem: Problem, flow: OneLayerFlow, dense: Any, history: SideHistory, slots: int, rtol: float
 ) -> Parameters:
     r"""Integrate the parameters from the start through all intervals, and return the last.
 
@@ -199,7 +206,7 @@ def replayed(
     parameters = problem.parameters
     spans = zip(history.times[:-1], history.times[1:], history.sides[0], strict=True)
     for start, end, codes in spans:
-        parameters = _through(
+        parameters = _replay_interval(
             problem, flow, dense, jnp.asarray(start), jnp.asarray(end), parameters,
             jnp.asarray(codes), slots, jnp.asarray(rtol),
         )  # fmt: skip
@@ -207,17 +214,17 @@ def replayed(
 
 
 @eqx.filter_jit
-def _through(problem, flow, dense, start, end, parameters, codes, slots, rtol):
+def _replay_interval(problem, flow, dense, start, end, parameters, codes, slots, rtol):
     """Integrate the parameters from the beginning of an interval to its end."""
-    sides = sides_of(flow.kinks, codes, slots)
+    sides = sides_with_slots(flow.kinks, codes, slots)
     network = problem.network
     blank = network.frozen(problem.task)
-    descended = objective(blank, problem.task, problem.loss, decay=problem.decay)
+    descended = choose_objective(blank, problem.task, problem.loss, decay=problem.decay)
 
     def velocity(t, y, args):
         gates = effective_gates(flow, lax.stop_gradient(as_tree(dense.evaluate(t))), sides)
         gated = blank.with_sample_gates((gates.T,))
-        return GradientField(descended, gated, problem.constants)(t, y, args)
+        return VectorField(descended, gated, problem.constants)(t, y, args)
 
     solution = diffrax.diffeqsolve(
         diffrax.ODETerm(velocity),  # pyright: ignore
@@ -226,7 +233,7 @@ def _through(problem, flow, dense, start, end, parameters, codes, slots, rtol):
         end,
         None,
         parameters,
-        stepsize_controller=Scaled.of(problem, rtol),
+        stepsize_controller=ErrorScaledController.from_problem(problem, rtol),
         saveat=diffrax.SaveAt(t1=True),
         max_steps=None,
         adjoint=diffrax.ForwardMode(),
@@ -247,10 +254,10 @@ def _through(problem, flow, dense, start, end, parameters, codes, slots, rtol):
 # without remainder. With weight decay L includes the decay.
 
 # Exact for polynomials of degree 15: the integrand's over a step, whose state has degree 4 or 7.
-NODES, WEIGHTS = np.polynomial.legendre.leggauss(8)
+GAUSS_NODES, GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(8)
 
 
-def work(flow: GatedFlow, dense, history: History, slots: int) -> np.ndarray:
+def unit_loss_falls(flow: OneLayerFlow, dense, history: SideHistory, slots: int) -> np.ndarray:
     """Return E (K, H + 1), intervals times units, readout's bias last, by Gauss's rule per step."""
     knots = np.asarray(dense.ts)
     knots = knots[np.isfinite(knots) & (knots > 0) & (knots < history.times[-1])]
@@ -261,7 +268,7 @@ def work(flow: GatedFlow, dense, history: History, slots: int) -> np.ndarray:
     more = round_up(len(interval)) - len(interval)
     edges = np.r_[edges, np.full(more, edges[-1])]
     codes = np.concatenate([codes, np.repeat(codes[-1:], more, axis=0)])
-    panels = _panels(flow, dense, edges[:-1], edges[1:], codes, slots)
+    panels = _panel_integrals(flow, dense, edges[:-1], edges[1:], codes, slots)
     panels = np.asarray(panels)[: len(interval)]
     found = np.zeros((len(history.times) - 1, panels.shape[1]))
     np.add.at(found, interval, panels)
@@ -269,25 +276,30 @@ def work(flow: GatedFlow, dense, history: History, slots: int) -> np.ndarray:
 
 
 @eqx.filter_jit
-def _panels(flow, dense, starts, ends, codes, slots):
+def _panel_integrals(flow, dense, starts, ends, codes, slots):
     """Return the integral over every panel, on which all gates keep their sides."""
 
-    def panel(one):
+    def panel_integral(one):
         start, end, codes = one
-        sides = sides_of(flow.kinks, codes, slots)
+        sides = sides_with_slots(flow.kinks, codes, slots)
 
-        def power(node):
+        def power_at(node):
             at = start + (end - start) * (1 + node) / 2
-            return powers(flow, as_tree(dense.evaluate(at)), sides)
+            return dissipation_per_unit(flow, as_tree(dense.evaluate(at)), sides)
 
-        return (end - start) / 2 * jnp.asarray(WEIGHTS) @ jax.vmap(power)(jnp.asarray(NODES))
+        return (
+            (end - start)
+            / 2
+            * jnp.asarray(GAUSS_WEIGHTS)
+            @ jax.vmap(power_at)(jnp.asarray(GAUSS_NODES))
+        )
 
-    return lax.map(panel, (jnp.asarray(starts), jnp.asarray(ends), jnp.asarray(codes)))
+    return lax.map(panel_integral, (jnp.asarray(starts), jnp.asarray(ends), jnp.asarray(codes)))
 
 
-def most_slots(flow: GatedFlow, history: History) -> int:
+def slots_needed(flow: OneLayerFlow, history: SideHistory) -> int:
     """Return room for the most kinks on which a unit slides at once, a power of two."""
-    slides = (history.sides[0] == SLIDING) & np.asarray(flow.kinks.leads)
+    slides = (history.sides[0] == SLIDING) & np.asarray(flow.kinks.is_leader)
     return min(slides.shape[-1], round_up(int(np.max(np.sum(slides, axis=-1)))))
 
 

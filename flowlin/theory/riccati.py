@@ -25,19 +25,21 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float
 
-from flowlin._tools.arguments import array, checked, flag
-from flowlin._tools.arrays import floating, is_traced, with_axes
-from flowlin._tools.numerics import decayed
-from flowlin.theory.closed_form import Range, closed_form
+from flowlin._tools.arguments import boolean, checked, real_array
+from flowlin._tools.arrays import as_float_array, is_traced, with_axes
+from flowlin._tools.numerics import decay_integral
+from flowlin.theory.closed_form import ArgumentRange, closed_form
 
 MATRICES = {"w1": 2, "w2": 2, "s_yx": 2}
 SINGLE = {
-    "variance": Range("zero or positive: it is that of the inputs", lambda d: d >= 0, single=True),
-    "balance": Range("finite", np.isfinite, single=True),
+    "variance": ArgumentRange(
+        "zero or positive: it is that of the inputs", lambda d: d >= 0, single=True
+    ),
+    "balance": ArgumentRange("finite", np.isfinite, single=True),
 }
 
 
-@checked(balance=array, check=flag)
+@checked(balance=real_array, check=boolean)
 def balanced_product(
     t: ArrayLike,
     w1: ArrayLike,
@@ -53,11 +55,11 @@ def balanced_product(
 
     It is the lower left block of `balanced_gram`, which has the arguments and the source.
     """
-    balance = _balance(w1, w2, balance, check)
-    return _product(t, w1, w2, s_yx, variance=variance, balance=balance, tau=tau)
+    balance = _choose_balance(w1, w2, balance, check)
+    return _product_form(t, w1, w2, s_yx, variance=variance, balance=balance, tau=tau)
 
 
-@checked(balance=array, check=flag)
+@checked(balance=real_array, check=boolean)
 def balanced_gram(
     t: ArrayLike,
     w1: ArrayLike,
@@ -100,35 +102,37 @@ def balanced_gram(
     Source: Fukumizu (1998); Braun et al. (2022), Theorem 3.1, whose $F^{-1}$ exists for square
     targets of full rank alone, while the integral always does; Domine et al. (2024) for lambda.
     """
-    balance = _balance(w1, w2, balance, check)
-    return _gram(t, w1, w2, s_yx, variance=variance, balance=balance, tau=tau)
+    balance = _choose_balance(w1, w2, balance, check)
+    return _gram_form(t, w1, w2, s_yx, variance=variance, balance=balance, tau=tau)
 
 
 @closed_form(axes=MATRICES, **SINGLE)
-def _product(t, w1, w2, s_yx, *, variance, balance, tau) -> Array:
+def _product_form(t, w1, w2, s_yx, *, variance, balance, tau) -> Array:
     """Return `balanced_product` for a balance that is a number."""
-    inner, outer = _factors(t, w1, w2, s_yx, variance, balance, tau)
+    inner, outer = _weight_factors(t, w1, w2, s_yx, variance, balance, tau)
     return outer @ jnp.swapaxes(inner, -1, -2)
 
 
 @closed_form(axes=MATRICES, **SINGLE)
-def _gram(t, w1, w2, s_yx, *, variance, balance, tau) -> Array:
+def _gram_form(t, w1, w2, s_yx, *, variance, balance, tau) -> Array:
     """Return `balanced_gram` for a balance that is a number."""
-    inner, outer = _factors(t, w1, w2, s_yx, variance, balance, tau)
+    inner, outer = _weight_factors(t, w1, w2, s_yx, variance, balance, tau)
     q = jnp.concatenate([inner, outer], axis=-2)
     return q @ jnp.swapaxes(q, -1, -2)
 
 
-def _balance(w1: ArrayLike, w2: ArrayLike, balance: ArrayLike | None, check: bool) -> ArrayLike:
+def _choose_balance(
+    w1: ArrayLike, w2: ArrayLike, balance: ArrayLike | None, check: bool
+) -> ArrayLike:
     """Return lambda, measured where it is None.
 
     **Raises:** `ValueError` for concrete weights with another one, if `check`.
     """
-    first, second = (floating(array(name, w)) for name, w in (("w1", w1), ("w2", w2)))
+    first, second = (as_float_array(real_array(name, w)) for name, w in (("w1", w1), ("w2", w2)))
     if first.ndim != 2 or second.ndim != 2 or first.shape[0] != second.shape[1]:
         return 0.0 if balance is None else balance  # the formula says what is wrong
     if balance is None:
-        measured, rounding = _measured(first, second)
+        measured, rounding = _measure_balance(first, second)
         balance = jnp.where(jnp.abs(measured) > rounding, measured, 0 * measured)
     if check and not np.ndim(balance) and not is_traced((first, second, balance)):
         _require_balanced(np.asarray(first), np.asarray(second), float(np.asarray(balance)))
@@ -136,7 +140,7 @@ def _balance(w1: ArrayLike, w2: ArrayLike, balance: ArrayLike | None, check: boo
 
 
 @jax.jit
-def _measured(w1: Array, w2: Array) -> tuple[Array, Array]:
+def _measure_balance(w1: Array, w2: Array) -> tuple[Array, Array]:
     """Return the lambda of weights, and the size below which it is rounding."""
     noise = 64 * jnp.finfo(w1.dtype).eps * (jnp.sum(w1**2) + jnp.sum(w2**2))
     return (jnp.sum(w2**2) - jnp.sum(w1**2)) / w1.shape[0], noise
@@ -156,9 +160,9 @@ def _require_balanced(w1: np.ndarray, w2: np.ndarray, balance: float) -> None:
 
 
 @jax.jit
-def _factors(t, w1, w2, s_yx, variance, balance, tau) -> tuple[Array, Array]:
+def _weight_factors(t, w1, w2, s_yx, variance, balance, tau) -> tuple[Array, Array]:
     """Return W_1(t)^T, W_2(t) up to a common rotation, (..., N_in, k) and (..., N_out, k)."""
-    w1, w2, s_yx = (floating(z) for z in (w1, w2, s_yx))
+    w1, w2, s_yx = (as_float_array(z) for z in (w1, w2, s_yx))
     if w2.shape[1] != w1.shape[0] or s_yx.shape != (w2.shape[0], w1.shape[1]):
         raise ValueError(
             f"`w1` {w1.shape}, `w2` {w2.shape} and `s_yx` {s_yx.shape} do not chain; they must be "
@@ -170,7 +174,7 @@ def _factors(t, w1, w2, s_yx, variance, balance, tau) -> tuple[Array, Array]:
     fastest, info = jnp.max(jnp.abs(f)), jnp.finfo(s_yx.dtype)
     cap = jnp.minimum(1 / (info.eps * fastest), jnp.sqrt(info.max) / (1 + variance))
     times = jnp.minimum(jnp.asarray(t, s_yx.dtype) / tau, lax.stop_gradient(cap))
-    z = jax.vmap(lambda time: _solution(time, f, rows, variance))(times.ravel())
+    z = jax.vmap(lambda time: _gram_factor(time, f, rows, variance))(times.ravel())
     z = z.reshape(*times.shape, *z.shape[1:])
     return into @ z, out @ z
 
@@ -201,13 +205,13 @@ def _eigenbasis(s_yx: Array, beta: Array) -> tuple[Array, Array, Array]:
     return f, jnp.concatenate(into, axis=1), jnp.concatenate(out, axis=1)
 
 
-def _solution(t: Array, f: Array, rows: Array, variance: ArrayLike) -> Float[Array, "N k"]:
+def _gram_factor(t: Array, f: Array, rows: Array, variance: ArrayLike) -> Float[Array, "N k"]:
     """Return a factor Z of V^T Q Q^T V = Z Z^T at one time; `rows` is P = V^T Q_0."""
     up, down = jnp.maximum(f, 0), jnp.minimum(f, 0)  # f = 0 is both, half each to derivatives
     growth, fading = up * t, jnp.exp(down * t)
-    drag = variance * decayed(2 * (up - down), t)  # d Phi = drag e^{2 growth}
+    drag = variance * decay_integral(2 * (up - down), t)  # d Phi = drag e^{2 growth}
     length = growth + jnp.log(drag + jnp.exp(-2 * growth)) / 2  # log of sqrt(1 + d Phi)
-    lower, scale = _triangular(rows, lax.stop_gradient(length))
+    lower, scale = _triangular_factor(rows, lax.stop_gradient(length))
     most = jnp.log(jnp.finfo(t.dtype).max) / 2  # no entry that is not zero comes near
     grown = lower * jnp.exp(jnp.minimum(growth[:, None] - scale[None], most))
     inside = jnp.diag(jnp.exp(-2 * scale)) + grown.T @ (drag[:, None] * grown)
@@ -215,7 +219,9 @@ def _solution(t: Array, f: Array, rows: Array, variance: ArrayLike) -> Float[Arr
     return lax.linalg.triangular_solve(root, fading[:, None] * grown, transpose_a=True, lower=True)
 
 
-def _triangular(rows: Array, length: Array) -> tuple[Float[Array, "N k"], Float[Array, " k"]]:
+def _triangular_factor(
+    rows: Array, length: Array
+) -> tuple[Float[Array, "N k"], Float[Array, " k"]]:
     """Return L of P = L U^T, and the log of each pivot row's grown length.
 
     `length` is the log of the factors by which the rows have grown. Every choice of pivots gives
@@ -225,7 +231,7 @@ def _triangular(rows: Array, length: Array) -> tuple[Float[Array, "N k"], Float[
     k = min(n, hidden)
     noise = 64 * jnp.finfo(rows.dtype).eps * jnp.linalg.norm(lax.stop_gradient(rows))
 
-    def step(carry, index):
+    def add_pivot(carry, index):
         left, basis = carry
         sizes = jnp.linalg.norm(lax.stop_gradient(left), axis=1)
         there = sizes > noise
@@ -240,7 +246,7 @@ def _triangular(rows: Array, length: Array) -> tuple[Float[Array, "N k"], Float[
         return (left, basis.at[index].set(u)), (along, jnp.where(some, grown[pivot], 0.0))
 
     start = rows, jnp.zeros((k, hidden), rows.dtype)
-    _, (columns, scale) = lax.scan(step, start, jnp.arange(k))
+    _, (columns, scale) = lax.scan(add_pivot, start, jnp.arange(k))
     return columns.T, scale
 
 
@@ -272,7 +278,7 @@ def single_layer(
 
     Source: linear regression; the per-mode form is Saxe et al. (2014), shallow network.
     """
-    w0, s_yx, s_x = (floating(z) for z in (w0, s_yx, s_x))
+    w0, s_yx, s_x = (as_float_array(z) for z in (w0, s_yx, s_x))
     if w0.shape != s_yx.shape or s_x.shape != (w0.shape[1],) * 2:
         raise ValueError(
             f"`w0` {w0.shape}, `s_yx` {s_yx.shape} and `s_x` {s_x.shape} must be (N_out, N_in), "
@@ -286,6 +292,6 @@ def single_layer(
     # Finite times at which every direction has arrived.
     arrived = 1 / (info.eps * jnp.where(varies, d, 1.0))
     times = jnp.minimum(t[..., None], arrived)
-    gain = jnp.where(varies, decayed(d, times), 0.0)[..., None, :]
+    gain = jnp.where(varies, decay_integral(d, times), 0.0)[..., None, :]
     start, driven = (with_axes(w @ v, t.ndim) for w in (w0, s_yx))
     return (start * jnp.exp(-d * times)[..., None, :] + driven * gain) @ v.T

@@ -10,24 +10,32 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from flowlin._tools.arguments import WORDS, array, checked, function_of, instance, one_of, refuse
-from flowlin._tools.arrays import lowest
-from flowlin._tools.files import storable
-from flowlin._tools.user_functions import calling
+from flowlin._tools.arguments import (
+    CHECKS_BY_NAME,
+    argument_error,
+    checked,
+    choice_of,
+    function_of,
+    instance_of,
+    real_array,
+)
+from flowlin._tools.arrays import smallest_value
+from flowlin._tools.files import saveable
+from flowlin._tools.user_functions import user_function_errors
 
 
 class Loss(eqx.Module):
     """A loss that is a weighted sum over samples."""
 
     @abc.abstractmethod
-    def weight(self, mass: ArrayLike) -> Any:
+    def factor_per_sample(self, mass: ArrayLike) -> Any:
         """Return the factor of each sample's own loss, where the samples' weights sum to `mass`.
 
         Samples without weights count one each: their mass is P.
         """
 
     @abc.abstractmethod
-    def total(
+    def total_loss(
         self,
         outputs: Float[Array, "P N_out"],
         targets: Float[Array, "P N_out"],
@@ -39,7 +47,7 @@ class Loss(eqx.Module):
     def require_fit(self, targets: Float[Array, "P N_out"]) -> None:
         """Raise `ValueError` for targets, where known, that the loss is not made for."""
 
-    @checked(outputs=array, targets=array, weights=array)
+    @checked(outputs=real_array, targets=real_array, weights=real_array)
     def __call__(
         self,
         outputs: Float[Array, "P N_out"],
@@ -60,20 +68,20 @@ class Loss(eqx.Module):
             )
         self.require_fit(targets)
         if weights is None:
-            return self.weight(targets.shape[0]) * self.total(outputs, targets)
+            return self.factor_per_sample(targets.shape[0]) * self.total_loss(outputs, targets)
         if jnp.shape(weights) != shapes[0][:1]:
             raise ValueError(
                 f"`weights` must have shape {shapes[0][:1]}, one per sample, got "
                 f"{jnp.shape(weights)}."
             )
-        return self.weight(jnp.sum(weights)) * self.total(outputs, targets, weights)
+        return self.factor_per_sample(jnp.sum(weights)) * self.total_loss(outputs, targets, weights)
 
 
 AnyLoss = Loss | Callable[..., Any]  # what users pass; `checked` makes a Loss of it
 
 
-@checked(reduction=one_of("mean", "sum"))
-@storable()
+@checked(reduction=choice_of("mean", "sum"))
+@saveable()
 class SquaredError(Loss):
     r"""Half the squared error, $L = \frac{1}{2P} \sum_p \|y_p - \hat y_p\|^2$.
 
@@ -90,11 +98,11 @@ class SquaredError(Loss):
 
     reduction: Literal["mean", "sum"] = eqx.field(static=True, default="mean")
 
-    def weight(self, mass: ArrayLike) -> Any:
+    def factor_per_sample(self, mass: ArrayLike) -> Any:
         """Return the factor of each sample's half squared error: 1 over the mass, or 1."""
         return 1.0 / mass if self.reduction == "mean" else 1.0
 
-    def total(
+    def total_loss(
         self,
         outputs: Float[Array, "P N_out"],
         targets: Float[Array, "P N_out"],
@@ -109,7 +117,7 @@ class SquaredError(Loss):
 
 
 @checked
-@storable()
+@saveable()
 class CrossEntropy(Loss):
     r"""Mean softmax cross-entropy, $L = -\frac{1}{P} \sum_p y_p \cdot \log
     \mathrm{softmax}(\hat y_p)$, for one-hot (or probability) targets.
@@ -119,11 +127,11 @@ class CrossEntropy(Loss):
     marked, as in `fl.tasks.hierarchy`. Traced targets are not checked.
     """
 
-    def weight(self, mass: ArrayLike) -> Any:
+    def factor_per_sample(self, mass: ArrayLike) -> Any:
         """Return 1 over the mass, the factor of each sample's cross-entropy."""
         return 1.0 / mass
 
-    def total(
+    def total_loss(
         self,
         outputs: Float[Array, "P N_out"],
         targets: Float[Array, "P N_out"],
@@ -142,15 +150,15 @@ class CrossEntropy(Loss):
                 "`one_hot=True` of the task or `jax.nn.one_hot(labels, classes)`, and a "
                 "probability p the two columns [1 - p, p]."
             )
-        if lowest(targets) < 0:
+        if smallest_value(targets) < 0:
             raise ValueError(
                 "`loss` = CrossEntropy() needs `targets` that are one-hot or probabilities, and "
-                f"they go down to {lowest(targets):g}, where it has no lower bound; make them "
-                "classes, or take fl.SquaredError()."
+                f"they go down to {smallest_value(targets):g}, where it has no lower bound; make "
+                "them classes, or take fl.SquaredError()."
             )
 
 
-@storable()
+@saveable()
 class FunctionLoss(Loss):
     r"""Mean of a user's function of one sample, $L = \frac{1}{P} \sum_p \ell(\hat y_p, y_p)$.
 
@@ -162,31 +170,31 @@ class FunctionLoss(Loss):
     name: str = eqx.field(static=True)
 
     @staticmethod
-    def of(function: Callable[..., Any]) -> "FunctionLoss":
+    def from_function(function: Callable[..., Any]) -> "FunctionLoss":
         """Make the loss of a function (output, target) -> scalar; it takes the function's name."""
         inner = getattr(function, "func", function)  # a functools.partial has no name
         return FunctionLoss(function, getattr(inner, "__name__", type(inner).__name__))
 
-    def weight(self, mass: ArrayLike) -> Any:
+    def factor_per_sample(self, mass: ArrayLike) -> Any:
         """Return 1 over the mass, the factor of each sample's own loss."""
         return 1.0 / mass
 
-    def total(
+    def total_loss(
         self,
         outputs: Float[Array, "P N_out"],
         targets: Float[Array, "P N_out"],
         weights: Float[Array, " P"] | None = None,
     ) -> Float[Array, ""]:
         """Return the sum over samples of the function's values, by their weights."""
-        losses = jax.vmap(self._known())(outputs, targets)
+        losses = jax.vmap(self._require_function())(outputs, targets)
         return jnp.sum(losses if weights is None else weights * losses, dtype=outputs.dtype)
 
     def require_fit(self, targets: Float[Array, "P N_out"]) -> None:
         """Raise `ValueError` unless the function makes one real number of one sample."""
         one = jax.ShapeDtypeStruct(targets.shape[1:], targets.dtype)
-        function = self._known()
+        function = self._require_function()
         what = f"`loss` = {self.name} fails on one sample's output and target, {one.shape} each"
-        with calling(what):
+        with user_function_errors(what):
             found = jax.eval_shape(function, one, one)
         shape, dtype = getattr(found, "shape", None), getattr(found, "dtype", None)
         if dtype is None or shape != () or not jnp.issubdtype(dtype, jnp.floating):
@@ -197,7 +205,7 @@ class FunctionLoss(Loss):
                 "outputs, not over samples."
             )
 
-    def _known(self) -> Callable[..., Any]:
+    def _require_function(self) -> Callable[..., Any]:
         """Return the function; raise `ValueError` where a file kept its name alone."""
         if self.function is None:
             raise ValueError(
@@ -206,7 +214,7 @@ class FunctionLoss(Loss):
             )
         return self.function
 
-    def _stored(self, fields: dict[str, Any]) -> dict[str, Any]:
+    def _fields_to_store(self, fields: dict[str, Any]) -> dict[str, Any]:
         """Leave the function out of what a file holds."""
         return {**fields, "function": None}
 
@@ -218,7 +226,7 @@ class FunctionLoss(Loss):
 
 
 @checked
-@storable()
+@saveable()
 class LinearizedLoss(Loss):
     r"""A loss made linear at zero outputs, $L(0) + \sum_i \nabla L(0)_i \cdot \hat y_i$.
 
@@ -227,46 +235,46 @@ class LinearizedLoss(Loss):
 
     loss: AnyLoss
 
-    def weight(self, mass: ArrayLike) -> Any:
+    def factor_per_sample(self, mass: ArrayLike) -> Any:
         """Return the factor of each sample's own loss, that of the inner loss."""
-        return self._loss.weight(mass)
+        return self._inner_loss.factor_per_sample(mass)
 
-    def total(
+    def total_loss(
         self,
         outputs: Float[Array, "P N_out"],
         targets: Float[Array, "P N_out"],
         weights: Float[Array, " P"] | None = None,
     ) -> Float[Array, ""]:
         """Return the sum over samples of the losses made linear, by their weights."""
-        total = jax.value_and_grad(self._loss.total)
+        total = jax.value_and_grad(self._inner_loss.total_loss)
         value, slope = total(jnp.zeros_like(targets), targets, weights)
         return value + jnp.sum(slope * outputs)
 
     def require_fit(self, targets: Float[Array, "P N_out"]) -> None:
         """Raise `ValueError` for targets that the inner loss is not made for."""
-        self._loss.require_fit(targets)
+        self._inner_loss.require_fit(targets)
 
     @property
-    def _loss(self) -> Loss:
+    def _inner_loss(self) -> Loss:
         """Return the inner loss, typed as `checked` leaves it."""
         return cast(Loss, self.loss)
 
 
-def _loss(name: str, value: Any) -> Loss:
+def _as_loss(name: str, value: Any) -> Loss:
     """Turn a loss of the library, or a function of one sample, into a `Loss`."""
     if isinstance(value, Loss):
         return value
     wanted = "a loss of flowlin or a function of (output, target) of one sample"
     if not callable(value) or inspect.isclass(value):
         remedy = "pass fl.SquaredError(), fl.CrossEntropy() or a function"
-        return instance(Loss, wanted, remedy)(name, value)
+        return instance_of(Loss, wanted, remedy)(name, value)
     function_of("output", "target")(name, value)
     try:
         hash(value)
     except TypeError:
         remedy = "wrap it: lambda output, target: loss(output, target)"
-        raise refuse(name, "a function that can be hashed", value, remedy) from None
-    return FunctionLoss.of(value)
+        raise argument_error(name, "a function that can be hashed", value, remedy) from None
+    return FunctionLoss.from_function(value)
 
 
-WORDS["loss"] = _loss
+CHECKS_BY_NAME["loss"] = _as_loss

@@ -8,28 +8,35 @@ import equinox as eqx
 import jax.numpy as jnp
 from equinox import AbstractClassVar
 
-from flowlin._tools.arguments import WORDS, checked, instance, known, positive, whole
+from flowlin._tools.arguments import (
+    CHECKS_BY_NAME,
+    checked,
+    instance_of,
+    integer_from,
+    positive,
+    static_value,
+)
 from flowlin._tools.arrays import ENABLE_X64
-from flowlin._tools.warn import warn
-from flowlin.engine.allowed import AbstractAllowed
-from flowlin.engine.kinks.averaged import FINEST, AveragedGates
-from flowlin.engine.kinks.walk import ExactWalk, rule_for
+from flowlin._tools.warn import warn_user
+from flowlin.engine.allowed import AbstractErrorScale
+from flowlin.engine.kinks.averaged import FINEST_RTOL, AveragedGates
+from flowlin.engine.kinks.walk import ExactWalk, choose_switching
 from flowlin.engine.solvers.wrapped import Explicit, is_explicit
-from flowlin.events.events import AbstractTreatment
+from flowlin.events.events import AbstractKinkTraits
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.kinds import ReLUNetwork
 from flowlin.tasks.task import Task
 from flowlin.training.problem import Problem
 
 MANY_PAIRS = 10_000  # (unit, sample) pairs beyond which each one's switches are too many
-DEFAULT = "the default; stiffness was not measured"
-ASKED = "as asked for"
-PLAIN = (0.0, 1.0)  # gains of a step size control without memory
+DEFAULT_REASON = "the default; stiffness was not measured"
+ASKED_REASON = "as asked for"
+PLAIN_GAINS = (0.0, 1.0)  # gains of a step size control without memory
 # Made once: modules take longer to make than to use.
 BOSH3, TSIT5, DOPRI8 = diffrax.Bosh3(), diffrax.Tsit5(), diffrax.Dopri8()
 
 
-class AbstractKinks(AbstractTreatment):
+class AbstractKinks(AbstractKinkTraits):
     """Base class of the policies for kinks, with `width` and `walks` as events ask for them.
 
     - `needs_gates`: whether it asks the network for its preactivations or gates.
@@ -44,15 +51,15 @@ class AbstractKinks(AbstractTreatment):
     """
 
     needs_gates: AbstractClassVar[bool]
-    handover: AbstractClassVar[float]
-    narrow: AbstractClassVar[float]
-    finest: AbstractClassVar[float]
-    growing: AbstractClassVar[bool]
-    gains: AbstractClassVar[tuple[float, float]]
+    handover_rtol: AbstractClassVar[float]
+    float32_rtol: AbstractClassVar[float]
+    finest_rtol: AbstractClassVar[float]
+    counts_change: AbstractClassVar[bool]
+    step_gains: AbstractClassVar[tuple[float, float]]
     slack: AbstractClassVar[float]
 
     @abc.abstractmethod
-    def method(
+    def choose_solver(
         self, problem: Problem, solver: diffrax.AbstractSolver | None, rtol: Any
     ) -> tuple[diffrax.AbstractSolver, str]:
         """Choose the solver for a problem, the given one where it suits, and say why.
@@ -61,13 +68,13 @@ class AbstractKinks(AbstractTreatment):
         """
 
     @abc.abstractmethod
-    def walk(
+    def wrap_solver(
         self,
         problem: Problem,
         solver: diffrax.AbstractSolver,
-        allowed: AbstractAllowed,
+        error_scale: AbstractErrorScale,
         capacity: int,
-        loop: str,
+        loop_kind: str,
     ) -> ExactWalk | None:
         """Wrap the solver so that it walks; None where it does not."""
 
@@ -76,7 +83,7 @@ class AbstractKinks(AbstractTreatment):
         """Return what else may help a run that failed, to follow a comma or a semicolon."""
 
 
-def _low_order(rtol: Any) -> diffrax.AbstractSolver:
+def _low_order_solver(rtol: Any) -> diffrax.AbstractSolver:
     """Return a low-order solver: kinks limit the order; see `benchmarks/solvers.py`."""
     return BOSH3 if rtol > 1e-6 else TSIT5
 
@@ -92,29 +99,29 @@ class IgnoreKinks(AbstractKinks):
     width: ClassVar[None] = None
     needs_gates: ClassVar[bool] = False
     walks: ClassVar[bool] = False
-    handover: ClassVar[float] = 0.0
-    narrow: ClassVar[float] = 1e-4
-    finest: ClassVar[float] = 0.0
-    growing: ClassVar[bool] = True
-    gains: ClassVar[tuple[float, float]] = PLAIN
+    handover_rtol: ClassVar[float] = 0.0
+    float32_rtol: ClassVar[float] = 1e-4
+    finest_rtol: ClassVar[float] = 0.0
+    counts_change: ClassVar[bool] = True
+    step_gains: ClassVar[tuple[float, float]] = PLAIN_GAINS
     slack: ClassVar[float] = 1.0
 
-    def method(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
+    def choose_solver(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
         """Choose low order for a ReLU network, high order for one without kinks."""
         if solver is not None:
-            return solver, ASKED
+            return solver, ASKED_REASON
         if isinstance(problem.network, ReLUNetwork):
-            return BOSH3, DEFAULT
-        return DOPRI8 if rtol <= 1e-6 else TSIT5, DEFAULT
+            return BOSH3, DEFAULT_REASON
+        return DOPRI8 if rtol <= 1e-6 else TSIT5, DEFAULT_REASON
 
-    def walk(self, problem, solver, allowed, capacity, loop) -> None:
+    def wrap_solver(self, problem, solver, allowed, capacity, loop) -> None:
         """Return None: it does not walk."""
 
     def remedy(self, network: AbstractModel) -> str:
         """Return advice against ignoring kinks."""
         if isinstance(network, ReLUNetwork):
             return "; a ReLU flow that slides on its kinks needs `kinks=fl.SmoothKinks(...)`"
-        if network.about_kinks[0] == "none":
+        if network.kinks_and_reason[0] == "none":
             return ""
         return (
             "; a model with kinks, such as those of a ReLU, may slide on them, which no steps "
@@ -122,7 +129,7 @@ class IgnoreKinks(AbstractKinks):
         )
 
 
-@checked(width=known(positive))
+@checked(width=static_value(positive))
 class SmoothKinks(AbstractKinks):
     r"""Round each kink off over |z| < width by a quadratic.
 
@@ -145,18 +152,20 @@ class SmoothKinks(AbstractKinks):
 
     needs_gates: ClassVar[bool] = True
     walks: ClassVar[bool] = False
-    handover: ClassVar[float] = 0.0
-    narrow: ClassVar[float] = 1e-4
-    finest: ClassVar[float] = 0.0
-    growing: ClassVar[bool] = True
-    gains: ClassVar[tuple[float, float]] = PLAIN
+    handover_rtol: ClassVar[float] = 0.0
+    float32_rtol: ClassVar[float] = 1e-4
+    finest_rtol: ClassVar[float] = 0.0
+    counts_change: ClassVar[bool] = True
+    step_gains: ClassVar[tuple[float, float]] = PLAIN_GAINS
     slack: ClassVar[float] = 1.0
 
-    def method(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
+    def choose_solver(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
         """Choose low order: a high one would have to resolve the width."""
-        return (_low_order(rtol), DEFAULT) if solver is None else (solver, ASKED)
+        return (
+            (_low_order_solver(rtol), DEFAULT_REASON) if solver is None else (solver, ASKED_REASON)
+        )
 
-    def walk(self, problem, solver, allowed, capacity, loop) -> None:
+    def wrap_solver(self, problem, solver, allowed, capacity, loop) -> None:
         """Return None: it does not walk."""
 
     def remedy(self, network: AbstractModel) -> str:
@@ -201,14 +210,17 @@ class AveragedKinks(AbstractKinks):
     width: ClassVar[None] = None
     needs_gates: ClassVar[bool] = True
     walks: ClassVar[bool] = False
-    handover: ClassVar[float] = 0.0
-    narrow: ClassVar[float] = 1e-4
-    finest: ClassVar[float] = FINEST
-    growing: ClassVar[bool] = False  # its steps would creep
-    gains: ClassVar[tuple[float, float]] = (0.3, 0.3)  # as many steps fail with PLAIN as succeed
+    handover_rtol: ClassVar[float] = 0.0
+    float32_rtol: ClassVar[float] = 1e-4
+    finest_rtol: ClassVar[float] = FINEST_RTOL
+    counts_change: ClassVar[bool] = False  # its steps would creep
+    step_gains: ClassVar[tuple[float, float]] = (
+        0.3,
+        0.3,
+    )  # as many steps fail with PLAIN as succeed
     slack: ClassVar[float] = 1.2
 
-    def method(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
+    def choose_solver(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
         """Choose its own solver; `ValueError` for another one."""
         del rtol
         if solver is not None:
@@ -218,11 +230,11 @@ class AveragedKinks(AbstractKinks):
             )
         network = problem.network
         assert isinstance(network, ReLUNetwork)
-        task, loss, tau = problem.task, problem.loss, problem.constants
+        task, loss, tau = problem.task, problem.loss, problem.time_constants
         own = AveragedGates(network, task, loss, tau, problem.decay)
         return own, "the solver of averaged kinks"
 
-    def walk(self, problem, solver, allowed, capacity, loop) -> None:
+    def wrap_solver(self, problem, solver, allowed, capacity, loop) -> None:
         """Return None: it does not walk."""
 
     def remedy(self, network: AbstractModel) -> str:
@@ -231,7 +243,7 @@ class AveragedKinks(AbstractKinks):
         return ""
 
 
-@checked(slots=whole(1))
+@checked(slots=integer_from(1))
 class ExactKinks(AbstractKinks):
     """Walk through the kinks exactly: every gate switches at a located event.
 
@@ -271,14 +283,14 @@ class ExactKinks(AbstractKinks):
     width: ClassVar[None] = None
     needs_gates: ClassVar[bool] = True
     walks: ClassVar[bool] = True
-    handover: ClassVar[float] = float("inf")
-    narrow: ClassVar[float] = 1e-5  # finer, which spares events that are errors of the steps
-    finest: ClassVar[float] = 0.0
-    growing: ClassVar[bool] = True
-    gains: ClassVar[tuple[float, float]] = PLAIN
+    handover_rtol: ClassVar[float] = float("inf")
+    float32_rtol: ClassVar[float] = 1e-5  # finer, which spares events that are errors of the steps
+    finest_rtol: ClassVar[float] = 0.0
+    counts_change: ClassVar[bool] = True
+    step_gains: ClassVar[tuple[float, float]] = PLAIN_GAINS
     slack: ClassVar[float] = 1.0
 
-    def method(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
+    def choose_solver(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
         """Choose an explicit Runge-Kutta method, of low order since pieces are short.
 
         Of high order for several hidden layers at fine tolerances: as fast, and with a sixth of
@@ -286,19 +298,19 @@ class ExactKinks(AbstractKinks):
         """
         if solver is None:
             fine = len(problem.network.hidden) > 1 and rtol <= 1e-9
-            return DOPRI8 if fine else _low_order(rtol), DEFAULT
+            return DOPRI8 if fine else _low_order_solver(rtol), DEFAULT_REASON
         if not is_explicit(solver):
             raise ValueError(
                 "`ExactKinks` walks with explicit Runge-Kutta solvers such as diffrax.Tsit5(); "
                 f"with `solver` = {type(solver).__name__} use `kinks=fl.SmoothKinks(1e-4)`."
             )
-        return solver, ASKED
+        return solver, ASKED_REASON
 
-    def walk(self, problem, solver, allowed, capacity, loop) -> ExactWalk:
+    def wrap_solver(self, problem, solver, allowed, capacity, loop) -> ExactWalk:
         """Wrap the solver in a walk by the rule for the network's depth."""
         assert is_explicit(solver)
-        rule = rule_for(problem, self.slots, loop)
-        return ExactWalk(Explicit(solver), rule, allowed, capacity, loop=loop)
+        rule = choose_switching(problem, self.slots, loop)
+        return ExactWalk(Explicit(solver), rule, allowed, capacity, loop_kind=loop)
 
     def remedy(self, network: AbstractModel) -> str:
         """Advise to take more digits."""
@@ -309,7 +321,7 @@ class ExactKinks(AbstractKinks):
 
 IGNORED = IgnoreKinks()
 
-WORDS["kinks"] = instance(
+CHECKS_BY_NAME["kinks"] = instance_of(
     AbstractKinks, "an object such as fl.ExactKinks()", "or fl.SmoothKinks(1e-4)"
 )
 
@@ -318,12 +330,12 @@ class KinksWarning(UserWarning):
     """A run treats its kinks otherwise than exactly without being told to, or than it was told."""
 
 
-def pairs(network: AbstractModel, task: Task) -> int:
+def pair_count(network: AbstractModel, task: Task) -> int:
     """Count the (unit, sample) pairs, each with its kink."""
     return sum(network.hidden) * task.samples
 
 
-def suitable_kinks(
+def choose_kinks(
     network: ReLUNetwork, task: Task, solver: diffrax.AbstractSolver | None
 ) -> tuple[AbstractKinks, str]:
     """Choose the policy for a run that was given none, and say why.
@@ -337,7 +349,7 @@ def suitable_kinks(
     1e-6, and descent takes 4 to 150 times as long. At 1e-4 smoothing is the faster one with digits
     and at 5,120 pairs, plain integration nowhere.
     """
-    count, depth = pairs(network, task), len(network.hidden)
+    count, depth = pair_count(network, task), len(network.hidden)
     if count > MANY_PAIRS:
         averaged = depth == 1 and solver is None
         kinks = AveragedKinks() if averaged else IGNORED
@@ -346,7 +358,7 @@ def suitable_kinks(
         kinks, why = SmoothKinks(), f"{type(solver).__name__} is not an explicit Runge-Kutta method"
     else:
         return ExactKinks(), f"{count} (unit, sample) pairs, no more than {MANY_PAIRS}"
-    warn(
+    warn_user(
         f"the kinks are not walked through exactly but by {kinks}: {why}. Pass `kinks` to choose "
         "yourself.",
         KinksWarning,
