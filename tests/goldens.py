@@ -40,7 +40,7 @@ def linear(task: fl.Task = TREE, hidden: Any = 4) -> fl.LinearNetwork:
     return fl.LinearNetwork.init(task, hidden, 0.05, key=KEY)
 
 
-def flow(network: Any, task: fl.Task = TREE, t1: float = 6.0, **how: Any) -> fl.Trajectory:
+def flow(network: Any, task: fl.Task = TREE, t1: float | None = 6.0, **how: Any) -> fl.Trajectory:
     """A flow with a level of its loss watched."""
     how = {"events": (LEVELS,), "rtol": 1e-6} | how
     return fl.gradient_flow(network, task, t1, **how)
@@ -48,7 +48,8 @@ def flow(network: Any, task: fl.Task = TREE, t1: float = 6.0, **how: Any) -> fl.
 
 def descent(network: Any, **how: Any) -> fl.Trajectory:
     """A descent with a level of its loss watched."""
-    return fl.gradient_descent(network, TREE, 0.05, 200, events=(LEVELS,), **how)
+    how = {"events": (LEVELS,)} | how
+    return fl.gradient_descent(network, TREE, 0.05, 200, **how)
 
 
 def perceptron() -> Any:
@@ -59,6 +60,12 @@ def perceptron() -> Any:
 def gated() -> fl.GatedLinearNetwork:
     """A network whose gates are those of a ReLU network at its start."""
     return relu().frozen(TREE)
+
+
+def first_alone(network: fl.LinearNetwork) -> Any:
+    """Which arrays move where only the first layer does."""
+    rests = jax.tree.map(lambda a: False, network)
+    return eqx.tree_at(lambda n: n.weights[0], rests, True)
 
 
 def single(tree: Any) -> Any:
@@ -77,7 +84,7 @@ RUNS: dict[str, Callable[[], fl.Trajectory]] = {
     "linear, deep": lambda: flow(linear(hidden=(4, 3)), t1=20.0),
     "linear, modified": lambda: flow(linear(), modified_rate=0.01),
     "linear, decay and tau": lambda: flow(linear(), weight_decay=0.01, tau=[1.0, 2.0]),
-    "linear, part": lambda: flow(linear(), trainable=lambda n: n.weights[0]),
+    "linear, part": lambda: flow(linear(), trainable=first_alone(linear())),
     "linear, implicit": lambda: flow(linear(), solver=diffrax.Kvaerno3()),
     "linear, RKC": lambda: flow(linear(), solver=fl.RKC(), t1=30.0, rtol=1e-4),
     "linear, recycled": lambda: flow(linear(), solver=fl.RecycledBDF(), t1=30.0),
@@ -90,7 +97,7 @@ RUNS: dict[str, Callable[[], fl.Trajectory]] = {
     "walk, modes": lambda: flow(relu(), kinks=EXACT, events=modes(relu())),
     "walk, decay": lambda: flow(relu(), kinks=EXACT, weight_decay=0.02, tau=[1.0, 2.0]),
     "averaged": lambda: flow(relu(), kinks=AVERAGED, rtol=1e-4, ts=TS),
-    "averaged, units": lambda: flow(relu(), kinks=AVERAGED, events=(fl.UnitSwitches(0.5),)),
+    "averaged, units": lambda: flow(relu(), kinks=AVERAGED, events=(fl.UnitSwitches(0.1),)),
     "smooth": lambda: flow(relu(), kinks=fl.SmoothKinks(1e-2)),
     "ignored": lambda: flow(relu(), kinks=fl.IgnoreKinks()),
     "gated": lambda: flow(gated()),
@@ -100,9 +107,9 @@ RUNS: dict[str, Callable[[], fl.Trajectory]] = {
     "float32": lambda: flow(single(linear()), single(TREE), rtol=1e-4),
     "traced": lambda: jax.jit(lambda n: flow(n, kinks=EXACT, max_events=128))(relu()),
     "descent": lambda: descent(linear()),
-    "descent, relu": lambda: descent(relu(), ts=TS, step_events=True),
+    "descent, relu": lambda: descent(relu(), ts=np.arange(4.0), events=(fl.UnitSwitches(0.0),)),
     "descent, adam": lambda: descent(linear(), optimiser=optax.adam(0.05)),
-    "batches": lambda: fl.stochastic_gradient_descent(relu(), TREE, 0.05, 100, batch=2, key=KEY),
+    "batches": lambda: fl.stochastic_gradient_descent(relu(), TREE, 0.05, 100, batch_size=2, key=KEY),
 }  # fmt: skip
 
 

@@ -92,8 +92,8 @@ def pairs_on(network: AbstractModel, task: Task) -> tuple[Bool[Array, "P H"], ..
     return tuple(z > 0 for z in jax.tree.leaves(network.preactivations(task.x)))
 
 
-AfterSteps = TypeVar("Found")
-AtStops = TypeVar("Seen")
+AfterSteps = TypeVar("AfterSteps")
+AtStops = TypeVar("AtStops")
 
 LinearUnitCounts = tuple[tuple[Array, Array], ...]  # (on, off) units, per quantile and layer
 

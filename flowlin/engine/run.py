@@ -16,7 +16,7 @@ from flowlin.training.objective import AbstractObjective
 # no memory for it.
 UNLIMITED_STEPS = 2**30
 
-AnyRun = TypeVar("Driven", bound="AbstractRun")
+AnyRun = TypeVar("AnyRun", bound="AbstractRun")
 
 
 class Limits(NamedTuple):

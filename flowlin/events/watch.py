@@ -396,7 +396,7 @@ class OrderStatistic(AbstractOpaque):
 # ---- All watched values of a network, end to end in one array.
 
 
-Selected = TypeVar("Found")
+Selected = TypeVar("Selected")
 
 
 class Observer(eqx.Module):
