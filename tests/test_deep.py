@@ -74,9 +74,9 @@ def started(rule, parameters):
     """Sides and velocity at a start, and which pairs there could slide."""
     sides, flow = rule.start(parameters), rule.flow
     near = flow.near(parameters)
-    tied = flow.freeze(rule._layer_sides(jnp.where(near, 0, sides.codes)))
+    tied = flow.fix_sides(rule._layer_sides(jnp.where(near, 0, sides.codes)))
     slidable = near & (flow.reach(parameters, tied)[0] < 0)
-    return sides, flow(None, parameters, flow.freeze(sides)), slidable
+    return sides, flow(None, parameters, flow.fix_sides(sides)), slidable
 
 
 # By the input of the other sample: sides of both units, velocity of (w1, b1, w2, b2, a).

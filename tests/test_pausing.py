@@ -536,7 +536,7 @@ def state_of(file):
 def test_the_format_of_a_state_changes_with_it(tmp_path):
     found = hashlib.sha256(repr(dict(states(tmp_path))).encode()).hexdigest()[:12]
     assert STATES[max(STATES)] == found, "raise STATE in flowlin/runs/checkpoint.py"
-    assert max(STATES) == fl.runs.checkpoint.STATE
+    assert max(STATE_FORMATS) == fl.runs.checkpoint.STATE
 
 
 def test_a_checkpoint_with_another_state_is_refused(tmp_path, monkeypatch):

@@ -97,7 +97,7 @@ def encode_value(value: Any, arrays: dict[str, np.ndarray], where: str) -> Node:
             return {"result": name_of(value)}
     if SAVEABLE_CLASSES.get(type(value).__name__) is type(value):
         fields = {name: getattr(value, name) for name in _field_names(type(value))}
-        fields = value._fields_to_store(fields) if hasattr(value, "_stored") else fields
+        fields = value._fields_to_store(fields) if hasattr(value, "_fields_to_store") else fields
         old = {new: old for old, new in OLD_FIELD_NAMES[type(value)].items()}
         nodes = {old.get(name, name): encode_part(field, name) for name, field in fields.items()}
         return {"object": type(value).__name__, "fields": nodes}
@@ -177,7 +177,7 @@ def _decode_object(name: Any, nodes: Any, arrays: dict[str, np.ndarray]) -> Any:
     if not isinstance(nodes, dict) or not set(wanted) - set(later) <= set(nodes) <= set(wanted):
         raise ValueError(f"a {name} has the fields {', '.join(wanted)}, not {_short_repr(nodes)}")
     fields = later | {wanted[field]: decode_node(node, arrays) for field, node in nodes.items()}
-    fields = kind._fields_from_file(fields) if hasattr(kind, "_restored") else fields  # pyright: ignore
+    fields = kind._fields_from_file(fields) if hasattr(kind, "_fields_from_file") else fields  # pyright: ignore
     if issubclass(kind, tuple):
         return kind(**fields)
     made = object.__new__(kind)

@@ -285,7 +285,11 @@ class Descent(eqx.Module):
             )
         parameters: PyTree = optax.apply_updates(before, updates)
         return replace_fields(
-            state, parameters=parameters, optimiser=optimiser, step=state.step + 1, order=order
+            state,
+            parameters=parameters,
+            optimiser=optimiser,
+            step=state.step + 1,
+            sample_order=order,
         )
 
     def _next_batch(self, state: DescentState) -> tuple[Array, Array]:
@@ -327,7 +331,7 @@ class Descent(eqx.Module):
             stops = jnp.any(crossed & self.observers.observer.ends_run)
             first = jnp.where(stops, jnp.minimum(first, end), first)
         return replace_fields(
-            state, values=values, log=log, unresolved=doubts, end=first, looked=state.step
+            state, values=values, log=log, unresolved=doubts, stop_time=first, last_look=state.step
         )
 
     def update_gates(self, state: DescentState) -> DescentState:

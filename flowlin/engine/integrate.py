@@ -486,5 +486,5 @@ class _FlowOutcome(eqx.Module):
             (NO_SLOTS, RESULTS.slide_overflow),
             (NO_SIDES, RESULTS.modes_unsolved),
         ):
-            result = RESULTS.where(jnp.any(state.sides.trouble == trouble), why, result)
+            result = RESULTS.where(jnp.any(state.sides.failure == trouble), why, result)
         return _FlowOutcome(result, jnp.minimum(self.end, state.failure_time), self.final, self.log)

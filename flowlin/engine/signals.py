@@ -9,5 +9,5 @@ them: the step is kept, and so is the solver's state).
 import diffrax
 
 EVENT = diffrax.RESULTS.max_steps_rejected  # a terminating event; the log's `end` is finite
-UNDECIDED = diffrax.RESULTS.internal_error  # an event of a walk; `sides.trouble` says why
+UNDECIDED = diffrax.RESULTS.internal_error  # an event of a walk; `sides.failure` says why
 PAUSED = diffrax.RESULTS.max_steps_reached  # fewer steps were taken than the run may take

@@ -200,7 +200,7 @@ class Trajectory(eqx.Module):
     def with_run(self, run: Any) -> "Trajectory":
         """Return the trajectory with this run as its own, and with its labels."""
         labels = run.reference.choice.labels
-        return replace_fields(self, reference=run.reference.told(run=run), labels=labels)
+        return replace_fields(self, reference=run.reference.with_changes(run=run), labels=labels)
 
     @staticmethod
     def _fields_to_store(fields: dict[str, Any]) -> dict[str, Any]:

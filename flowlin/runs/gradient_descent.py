@@ -380,9 +380,11 @@ def extend_descent(
     steps = max(_steps_to(t1, clock), taken + 1)
     plan = run.plan._replace(steps=steps)
     if ts is not None:
-        plan = plan._replace(at=np.append(taken, _steps_at(ts, t1, steps, clock, taken + 1)))
+        plan = plan._replace(
+            saved_steps=np.append(taken, _steps_at(ts, t1, steps, clock, taken + 1))
+        )
     elif plan.at is not None:
-        plan = plan._replace(at=np.array([taken, steps]))
+        plan = plan._replace(saved_steps=np.array([taken, steps]))
     run = replace_fields(run, plan=plan)
     limits = _run_limits(run, max_events)
     longer = drive_run(run, limits, clock_pauses(run, progress, float(at.t)), at, flow)

@@ -392,7 +392,7 @@ def largest_learning_rate(
     run = descent_of(Problem(network, *own, decay), rule, watched)
     if any(watch.terminate for watch in run.observers.observer.watches):
         raise ValueError("`events` must not end the run; pass them with `terminate=False`.")
-    run = replace_fields(run, look=DescentObserver(run.observers.observer))
+    run = replace_fields(run, observers=DescentObserver(run.observers.observer))
     flow = gradient_flow(
         network, task, t1 * (1 + 2 * within) if events else t1, loss=loss, tau=tau,
         weight_decay=weight_decay, events=events, kinks=kinks, solver=solver, rtol=rtol, dense=True,

@@ -198,7 +198,7 @@ class DeepSwitching(AbstractSwitching):
         ranks = flow.apply_across_layers(unfed.rank_in_layer, feeds)
         ray = self._exit_ray(event, fired)
         together = flow.apply_across_layers(unfed.several_in_sample, ray > 0)
-        event = dataclasses.replace(event, fired=fired | (ray > 0), near=near)
+        event = dataclasses.replace(event, fired=fired | (ray > 0), at_kink=near)
         torn = self._is_pushed_apart(parameters, codes, above, feeds)
 
         def choose_once(state):
@@ -211,11 +211,11 @@ class DeepSwitching(AbstractSwitching):
             new = self._new_sides(event, silent)
             holds = self._choice_holds(parameters, new)
             trouble = jnp.where(holds, new.failure, NO_SIDES).astype(new.failure.dtype)
-            return replace_fields(new, trouble=trouble), count + 1
+            return replace_fields(new, failure=trouble), count + 1
 
         def is_unsolved(state):
             new, count = state
-            return (count == 0) | ((new.trouble == NO_SIDES) & (count < MAX_STARTS))
+            return (count == 0) | ((new.failure == NO_SIDES) & (count < MAX_STARTS))
 
         new = lax.while_loop(is_unsolved, choose_once, (event.sides, jnp.zeros((), int)))[0]
         # A pair that slid and has no inputs any more cannot slide.

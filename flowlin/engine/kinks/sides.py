@@ -78,7 +78,7 @@ class Hyperplanes(eqx.Module):
             return self
         x = self.x * jnp.asarray(moves, self.x.dtype)[None]
         leads = self.is_leader & jnp.any(x != 0, axis=1)
-        return replace_fields(self, x=x, leads=leads)
+        return replace_fields(self, x=x, is_leader=leads)
 
     @property
     def is_unshared(self) -> Bool[Array, " P"]:

@@ -146,7 +146,7 @@ class ExactWalk(Forwarding[WalkState]):
         """Return the sides at the start, and an empty log."""
         del args
         sides = self.switching.start_sides(y0)
-        inner = self.solver.init(terms, t0, t1, y0, self.switching.flow.freeze(sides))
+        inner = self.solver.init(terms, t0, t1, y0, self.switching.flow.fix_sides(sides))
         log = EventBuffer.empty(self.capacity, jnp.result_type(t0))
         never = jnp.asarray(jnp.inf, log.time.dtype)
         return WalkState(
@@ -180,7 +180,7 @@ class ExactWalk(Forwarding[WalkState]):
 
         @jax.jit  # derivatives in reverse trace it many times
         def walk_one_piece(walk: _WalkProgress) -> _WalkProgress:
-            frozen = self.switching.flow.freeze(walk.state.sides)
+            frozen = self.switching.flow.fix_sides(walk.state.sides)
             piece = step_to_event(
                 self.switching.flow, self.solver, terms, walk.t, t1, walk.y, frozen,
                 walk.state.inner, walk.state.jump,
@@ -190,7 +190,7 @@ class ExactWalk(Forwarding[WalkState]):
         def goes_on(walk: _WalkProgress) -> Array:
             # A chain that the controller will reject for its error need not be walked on.
             hopeless = self._error_norm(walk.error, y0, walk.y) > 1.1
-            trouble = jnp.any(walk.state.sides.trouble != RESOLVED)
+            trouble = jnp.any(walk.state.sides.failure != RESOLVED)
             return (walk.t < t1) & (walk.count < self.pieces) & ~hopeless & ~trouble
 
         walk = while_loop(
@@ -201,7 +201,7 @@ class ExactWalk(Forwarding[WalkState]):
             max_steps=self.pieces,
             buffers=lambda w: w.pieces,
         )
-        trouble = jnp.any(walk.state.sides.trouble != RESOLVED)
+        trouble = jnp.any(walk.state.sides.failure != RESOLVED)
         error = self._next_step_error(walk, self.error_order(terms), t0, t1, y0)
         result = diffrax.RESULTS.where(trouble, UNDECIDED, diffrax.RESULTS.successful)
         return walk.y, error, {"pieces": walk.pieces}, walk.state, result
@@ -209,7 +209,7 @@ class ExactWalk(Forwarding[WalkState]):
     def _advance_past(self, walk: _WalkProgress, piece: Piece) -> _WalkProgress:
         """Move the walk past a piece, to the sides that hold after the event at its end."""
         sides, log = self.switching.switch_sides(piece, walk.state.sides, walk.state.log)
-        end = jnp.where(jnp.any(sides.trouble != RESOLVED), piece.end, walk.state.failure_time)
+        end = jnp.where(jnp.any(sides.failure != RESOLVED), piece.end, walk.state.failure_time)
         # A piece cut at an event takes a second step, and the next one a first stage.
         steps = jnp.where(jnp.any(piece.fired), 2, 1)
         spent = (
@@ -223,7 +223,7 @@ class ExactWalk(Forwarding[WalkState]):
             sides=sides,
             log=log,
             jump=piece.jump,
-            end=end,
+            failure_time=end,
             evaluations=spent,
         )
         return _WalkProgress(
@@ -254,7 +254,7 @@ class ExactWalk(Forwarding[WalkState]):
         growth = 0.5 * reached * self.pieces / jnp.maximum(walk.count, 1).astype(reached.dtype)
         norm = (0.9 / growth) ** order
         # A finished chain is accepted whatever comes next, an unfinished one rejected.
-        unfinished = (walk.t < t1) & jnp.all(walk.state.sides.trouble == RESOLVED)
+        unfinished = (walk.t < t1) & jnp.all(walk.state.sides.failure == RESOLVED)
         norm = jnp.where(unfinished, jnp.maximum(norm, 1.2), jnp.minimum(norm, 0.9))
         norm = lax.stop_gradient(norm)
         return jax.tree.map(
@@ -263,7 +263,7 @@ class ExactWalk(Forwarding[WalkState]):
 
     def _empty_pieces(self, terms, t0, t1, y0, state: WalkState) -> StepPieces:
         """Return room for the pieces of a step."""
-        frozen = self.switching.flow.freeze(state.sides)
+        frozen = self.switching.flow.fix_sides(state.sides)
         _, _, dense, _, _ = eqx.filter_eval_shape(
             self.solver.step, terms, t0, t1, y0, frozen, state.inner, state.jump
         )

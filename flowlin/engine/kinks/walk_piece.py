@@ -58,7 +58,7 @@ def step_to_event(
     # As many points as make z exact, a polynomial of the dense output; it costs little.
     count = cast(int, solver.order(terms)) * flow.degree + 1
     if count > FEWEST_POINTS:
-        z = _values_along(flow.distances, flow, frozen, path, t, t1, _chebyshev_points(count))
+        z = _values_along(flow.side_distances, flow, frozen, path, t, t1, _chebyshev_points(count))
         curve = curve.with_finer_first(
             _chebyshev_points(count), z + slack[:1], frozen.codes != SLIDING
         )
@@ -255,7 +255,7 @@ def _move_onto_kink(
         return lax.cond(
             slides,
             lambda y: jnp.sum(jnp.where(first, flow.margins(y, frozen) + slack, 0.0)),
-            lambda y: jnp.sum(jnp.where(first[0], flow.distances(y, frozen) + slack[0], 0.0)),
+            lambda y: jnp.sum(jnp.where(first[0], flow.side_distances(y, frozen) + slack[0], 0.0)),
             y,
         )
 
