@@ -217,7 +217,7 @@ class Descent(eqx.Module):
         observer = replace_fields(observer, watches=watches_without_names(observer.watches))
         return replace_fields(
             self,
-            look=replace_fields(self.observers, observer=observer),
+            observers=replace_fields(self.observers, observer=observer),
             observe=self.observe.without_names,
         )
 
