@@ -52,6 +52,11 @@ def descent(network: Any, **how: Any) -> fl.Trajectory:
     return fl.gradient_descent(network, TREE, 0.05, 200, **how)
 
 
+def mini_batches(network: Any) -> fl.Trajectory:
+    """A descent on batches of two."""
+    return fl.stochastic_gradient_descent(network, TREE, 0.05, 100, batch_size=2, key=KEY)
+
+
 def perceptron() -> Any:
     """A network that is not the library's."""
     return eqx.nn.MLP(TREE.inputs, TREE.outputs, 5, 1, activation=jnp.tanh, key=KEY)
@@ -109,7 +114,7 @@ RUNS: dict[str, Callable[[], fl.Trajectory]] = {
     "descent": lambda: descent(linear()),
     "descent, relu": lambda: descent(relu(), ts=np.arange(4.0), events=(fl.UnitSwitches(0.0),)),
     "descent, adam": lambda: descent(linear(), optimiser=optax.adam(0.05)),
-    "batches": lambda: fl.stochastic_gradient_descent(relu(), TREE, 0.05, 100, batch_size=2, key=KEY),
+    "batches": lambda: mini_batches(relu()),
 }  # fmt: skip
 
 

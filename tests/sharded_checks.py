@@ -55,7 +55,10 @@ def check_flows(task, shared) -> None:
     assert {e["name"] for e in found.events.table()} >= {"loss", "always_on(0.45)"}
     descent = {"run": fl.gradient_descent, "t": (0.1, 30)}
     statistics = same_run(task, shared, fl.LinearNetwork, events=(loss, hits), **descent)
-    assert choose_objective(statistics.final, shared, fl.SquaredError()).stats_label == "Statistics"
+    assert (
+        choose_objective(statistics.final, shared, fl.SquaredError()).stats_label
+        == "LinearStatistics"
+    )
     assert {e["name"] for e in statistics.events.table()} >= {"loss", "mode"}
     same_run(task, shared, **descent)
 

@@ -323,9 +323,8 @@ def test_a_mode_strength_along_a_step_needs_no_matrices(tree, hidden, solver):
     def both(t):
         path = one_step(network, solver)
         full = modes.strengths(network.with_parameters(path(t)), tree) - 0.3
-        return full, jax.vmap(lambda k: watch.function.function_of_time(network, path, k)(t))(
-            jnp.arange(9)
-        )
+        along = watch.function.function_of_time
+        return full, jax.vmap(lambda k: along(network, path, k)(t))(jnp.arange(9))
 
     for t in (0.0, 0.07, 0.1):
         full, along = both(t)
@@ -361,9 +360,8 @@ def test_one_component_agrees_with_all(hidden, kinks):
             return observer.select_watch(k, lambda watched, k: watched.component(there, k))
 
         def along(k):
-            return observer.select_watch(
-                k, lambda watched, k: watched.function_of_time(network, path, k)(0.03)
-            )
+            at = lambda watched, k: watched.function_of_time(network, path, k)(0.03)  # noqa: E731
+            return observer.select_watch(k, at)
 
         return every, *(jax.vmap(f)(jnp.arange(len(every))) for f in (component, along))
 
@@ -410,9 +408,8 @@ def found_and_true(events, network, keys, grid=2001):
         empty = Brackets.empty(step.start_values.shape[0], Unresolved.empty(jnp.float64))
         found, _ = step.find_crossings(empty)
         real = jnp.arange(found.capacity, dtype=found.count.dtype) < found.count
-        numbers = (
-            jnp.zeros(step.start_values.shape[0]).at[found.marks[:, 0]].add(real.astype(float))
-        )
+        none = jnp.zeros(step.start_values.shape[0])
+        numbers = none.at[found.marks[:, 0]].add(real.astype(float))
         above = jax.lax.map(lambda t: observer(step.path(t)) > 0, jnp.linspace(1.0, 3.0, grid))
         return numbers, jnp.sum(above[1:] != above[:-1], axis=0), found.unresolved.count
 

@@ -72,10 +72,10 @@ def test_with_one_hidden_layer_it_is_the_walk_unit_by_unit(slope, tau):
 @eqx.filter_jit
 def started(rule, parameters):
     """Sides and velocity at a start, and which pairs there could slide."""
-    sides, flow = rule.start(parameters), rule.flow
-    near = flow.near(parameters)
+    sides, flow = rule.start_sides(parameters), rule.flow
+    near = flow.is_at_kink(parameters)
     tied = flow.fix_sides(rule._layer_sides(jnp.where(near, 0, sides.codes)))
-    slidable = near & (flow.reach(parameters, tied)[0] < 0)
+    slidable = near & (flow.drive_bounds(parameters, tied)[0] < 0)
     return sides, flow(None, parameters, flow.fix_sides(sides)), slidable
 
 
@@ -193,7 +193,7 @@ def agrees_with_enumeration(starts):
     """By other formulas, all 729 choices of sides; how many slide in both layers at once."""
     slid = 0
     for trial, (network, task, found, velocity, slidable) in enumerate(starts):
-        assert found.trouble == 0
+        assert found.failure == 0
         codes = np.asarray(found.codes).reshape(2, 3, 3)
         slides = codes == 0
         slid += np.any(slides[0] & slides[1].any(axis=0))

@@ -235,7 +235,7 @@ def test_the_modified_gradient_is_that_of_the_modified_loss(tree, monkeypatch, c
     task = fl.Task(tree.x[:, :3] + 0.2, tree.y)  # more samples than inputs
     network = kind.init(task, 4, 0.3, key=jax.random.key(2))
     plain = choose_objective(network, task, fl.SquaredError(), 0.5)
-    assert type(plain).__name__ == ("FullData" if chunked else "Statistics")
+    assert type(plain).__name__ == ("FullData" if chunked else "LinearStatistics")
     assert (chunks.number_of_chunks(8, 4, 8) > 1) == chunked
     activation = network.smooth_activation(0.5)
 

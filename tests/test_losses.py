@@ -157,7 +157,7 @@ def test_the_same_function_is_the_same_flow(flow):
 @pytest.mark.slow
 def test_the_library_knows_it_by_statistics(flow):
     known = fl.gradient_flow(LINEAR, TASK, 3.0, **OPTIONS | {"loss": fl.SquaredError()})
-    assert known.stats["objective"] == "Statistics"
+    assert known.stats["objective"] == "LinearStatistics"
     np.testing.assert_allclose(flow.losses, known.losses, rtol=ROUNDING)
     assert fl.distance(flow.final, known.final) < ROUNDING
     np.testing.assert_allclose(flow.events.time, known.events.time, rtol=1e-9)

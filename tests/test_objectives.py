@@ -251,7 +251,7 @@ def both_ways(network, task):
         def by(goal):
             def value(gate):
                 other = network.with_sample_gates((gate, *network.sample_gates[1:]))
-                return goal(other).value(other)
+                return goal(other).loss_value(other)
 
             slope = jax.value_and_grad(value)(network.sample_gates[0])
             return goal(network).gradient(network), slope

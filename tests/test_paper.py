@@ -258,7 +258,7 @@ def test_distances_of_both_signs_are_not_the_same(verdicts):
     signs = np.resize([1.0, -1.0], 10)
     assert judge.same(0.3 * signs, judge.LOSSES) is False
     assert judge.same(0.01 * signs, judge.LOSSES) is True
-    assert judge.interval_at(np.ones(4)) == "1 in all 4 seeds"
+    assert judge.interval(np.ones(4)) == "1 in all 4 seeds"
 
 
 def test_a_stretch_of_time_is_told_from_a_shift(verdicts):

@@ -263,7 +263,7 @@ def test_parallel_inputs_share_a_kink():
     assert kinks.leader.tolist() == [0, 1, 0, 3, 0]
     assert kinks.scale.tolist() == [1.0, 1.0, -2.0, 1.0, 1.0]
     assert kinks.is_leader.tolist() == [True, False, False, True, False]
-    strength = kinks.strength(jnp.asarray([[1.0, 7.0, 3.0, 5.0, -2.0]]))
+    strength = kinks.kink_drive(jnp.asarray([[1.0, 7.0, 3.0, 5.0, -2.0]]))
     assert strength[0, [0, 3]].tolist() == [5.0, 5.0]
 
 

@@ -150,10 +150,10 @@ class Recorder(Wrapped[RecorderState]):
         step = StepCrossings(self.observer, path, reached, off, before, solver_state.speed)
         found = Brackets.empty(solver_state.values.shape[0], solver_state.unresolved)
         found, values = step.find_crossings(found)
-        log, end = self._log_crossings(step, found, (solver_state.log, solver_state.end))
+        log, end = self._log_crossings(step, found, (solver_state.log, solver_state.stop_time))
 
         stopped = None
-        if solver_state.stopped is not None:
+        if solver_state.stop_state is not None:
             # y1 itself stays the step's own: the controller judges the step by it.
             ends = jnp.isfinite(end)
             stopped = lax.cond(ends, lambda: path.state_at(end), lambda: y1)

@@ -253,7 +253,7 @@ def _search_part(components: Components, search: _SearchState) -> _SearchState:
     unsure = done & (unsure | jnp.any(lost, axis=0))
     moved = _append_changes(components, search.brackets, signs, changed, times)
     moved = moved.append_unresolved(unsure, times[0], times[-1], components.component)
-    search = eqx.tree_at(lambda s: s.found, search, moved)
+    search = eqx.tree_at(lambda s: s.brackets, search, moved)
     search = _append_dips(components, search, done, quiet, jnp.any(changed, axis=0), values, times)
     return _SearchState(
         part=search.part.next_part(jnp.any(wanted & ~done)),

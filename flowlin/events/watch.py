@@ -22,6 +22,7 @@ from flowlin.record.event_log import Channel, EventLog
 from flowlin.tasks.task import Task
 
 Direction = Literal["up", "down"] | None
+Known = dict[str, Array]  # quantities by name, see `StepPath`
 
 
 class AbstractWatched(eqx.Module):
@@ -59,10 +60,9 @@ class AbstractWatched(eqx.Module):
     ) -> Callable[[ArrayLike], Array]:
         """Return component k as a function of time, for locating its root within a step."""
 
-    def from_known(self, known: dict[str, Array]) -> Array | None:
-        """Return all components from known quantities (see `Path`), or None if they need more."""
-        del known
-        return None
+    @abc.abstractmethod
+    def from_known(self, known: Known) -> Array | None:
+        """Return all components from what `StepPath` says is known, or None if they need more."""
 
 
 class AbstractOpaque(AbstractWatched):
@@ -159,7 +159,7 @@ class LevelDifference(AbstractOpaque):
     def __call__(self, network: AbstractModel) -> Array:
         return jnp.asarray(self.function(network)) - self.level
 
-    def from_known(self, known: dict[str, Array]) -> Array | None:
+    def from_known(self, known: Known) -> Array | None:
         """Return the quantity minus the level, if it is known."""
         return None if self.quantity not in known else known[self.quantity] - self.level
 
@@ -202,7 +202,7 @@ class ModeStrengthDifference(AbstractWatched):
     def __call__(self, network: AbstractModel) -> Array:
         return self.strengths(network, self.task) - self.level
 
-    def from_known(self, known: dict[str, Array]) -> Array | None:
+    def from_known(self, known: Known) -> Array | None:
         """Return the gaps from the network's outputs, if they are known."""
         if "outputs" not in known:
             return None
@@ -322,6 +322,10 @@ class Preactivations(AbstractWatched):
         )
         return lambda t: row(t) - self.level
 
+    def from_known(self, known: Known) -> None:
+        """None: a pass over the inputs is needed."""
+        del known
+
     def component(self, network: AbstractModel, k: Array) -> Array:
         """Return one pair's preactivation."""
         samples = self.task.samples
@@ -376,6 +380,10 @@ class OrderStatistic(AbstractOpaque):
         samples = self.preactivations.task.samples
         return self.k if self.largest else samples - self.k - 1
 
+    def from_known(self, known: Known) -> None:
+        """None: a pass over the inputs is needed."""
+        del known
+
     def component(self, network: AbstractModel, k: Array) -> Array:
         """Return one unit's order statistic."""
         return self._select_statistic(self.preactivations.unit_row(network, k))
@@ -410,20 +418,14 @@ class Observer(eqx.Module):
         return self.flat_values(range(len(self.watches)), parameters)
 
     def flat_values(
-        self,
-        which: range | list[int],
-        parameters: Parameters,
-        known: dict[str, Array] | None = None,
+        self, which: range | list[int], parameters: Parameters, known: Known | None = None
     ) -> Float[Array, " c"]:
         """Return the values of some of the watches, end to end; `known` as for `values`."""
         none = jnp.zeros(0, self.network.dtype)
         return jnp.concatenate([none, *self.watch_values(which, parameters, known)])
 
     def watch_values(
-        self,
-        which: range | list[int],
-        parameters: Parameters,
-        known: dict[str, Array] | None = None,
+        self, which: range | list[int], parameters: Parameters, known: Known | None = None
     ) -> list[Array]:
         """Return the values of some of the watches, from `known` quantities where these suffice.
 

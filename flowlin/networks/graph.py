@@ -1,7 +1,6 @@
 """Gated deep linear networks on a graph."""
 
 import abc
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -22,10 +21,11 @@ from flowlin._tools.arguments import (
 )
 from flowlin._tools.arrays import Parameters, Product, replace_fields
 from flowlin._tools.files import saveable
-from flowlin._tools.printing import Summary, format_count, format_number, print_by
+from flowlin._tools.printing import print_by
 from flowlin.networks import graph_parts
 from flowlin.networks.base import AbstractOwnModel
 from flowlin.networks.graph_parts import Columns, Edge, Variances, graph_owners
+from flowlin.networks.graph_summary import graph_summary
 from flowlin.networks.initial import draw_normal_graph
 from flowlin.networks.layered import apply_weights as plain
 from flowlin.networks.pathways import (
@@ -36,36 +36,6 @@ from flowlin.networks.pathways import (
     pathway_correlations,
 )
 from flowlin.tasks.task import Task
-
-
-def graph_summary(graph: Any) -> Summary:
-    """Summarise a graph: nodes and edges, gates, biases, number of parameters, precision."""
-    stack = graph.bias_strength.shape
-    edges = [f"{a} -> {b}" for a in graph.order for c, b in graph.weights if c == a]
-    rows = [("edges", ", ".join(edges) if len(edges) <= 6 else format_count(len(edges), "edge"))]
-    sizes = {a: w.shape[-1] for (a, _), w in graph.weights.items()}
-    if next(iter(graph.weights.values())).ndim == len(stack) + 1:
-        rows.append(("modes", format_count(next(iter(sizes.values())), "mode")))
-    else:
-        sizes |= {b: w.shape[-2] for (_, b), w in graph.weights.items()}
-        rows.append(("widths", ", ".join(f"{node} {sizes[node]}" for node in graph.order)))
-    gates = (*graph.node_gates.values(), *graph.edge_gates.values())
-    if gates:
-        rows.append(
-            ("gates", f"{format_count(len(gates), 'gate')} for {gates[0].shape[-1]:,} samples")
-        )
-    rows.append(("bias", "no bias"))
-    if graph.biases:
-        where = f"bias in {', '.join(graph.biases)}"
-        rows[-1] = ("bias", f"{where}, c = {format_number(graph.bias_strength)}")
-    arrays = jax.tree.leaves((graph.weights, graph.biases))
-    count = sum(math.prod(a.shape[len(stack) :]) for a in arrays)
-    rows.append(("parameters", format_count(count, "parameter")))
-    rows.append(("precision", str(arrays[0].dtype)))
-    if stack:
-        rows.append(("stacked", f"stacked {stack}"))
-    return Summary(type(graph).__name__, rows, inline=True)
-
 
 # ---- What flows along the edges of an acyclic graph: the forward pass in the order of the nodes.
 

@@ -14,7 +14,6 @@ from flowlin._tools.arguments import (
     sequence_of,
 )
 from flowlin._tools.arrays import data_frame
-from flowlin._tools.files import TableRow
 from flowlin._tools.printing import (
     LONGEST_ADVICE,
     Summary,
@@ -23,6 +22,7 @@ from flowlin._tools.printing import (
     print_by,
     shorten_text,
 )
+from flowlin._tools.tables import TableRow
 from flowlin.record.event_log import EVENT_COLUMNS
 from flowlin.record.event_log_summary import MOST_ROWS
 from flowlin.record.results import RESULTS, is_success

@@ -199,7 +199,7 @@ class Trajectory(eqx.Module):
 
     def with_run(self, run: Any) -> "Trajectory":
         """Return the trajectory with this run as its own, and with its labels."""
-        labels = run.reference.choice.labels
+        labels = run.reference.choice.stat_labels
         return replace_fields(self, reference=run.reference.with_changes(run=run), labels=labels)
 
     @staticmethod

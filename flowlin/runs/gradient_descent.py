@@ -383,7 +383,7 @@ def extend_descent(
         plan = plan._replace(
             saved_steps=np.append(taken, _steps_at(ts, t1, steps, clock, taken + 1))
         )
-    elif plan.at is not None:
+    elif plan.saved_steps is not None:
         plan = plan._replace(saved_steps=np.array([taken, steps]))
     run = replace_fields(run, plan=plan)
     limits = _run_limits(run, max_events)

@@ -355,7 +355,9 @@ def with_dense(flow: Trajectory, steps: int) -> Trajectory:
     room = max(room, DENSE_STEPS) if size <= SMALL_TREE else room
     _require_dense(run, room)
     try:
-        again = run.solved(None, Budget.without_pause(steps, room), dense=True).of(run)
+        again = run.solve_with_names(None, Budget.without_pause(steps, room), dense=True).with_run(
+            run
+        )
     except (KeyboardInterrupt, Exception) as error:
         attach_trajectory(error, flow)
         raise

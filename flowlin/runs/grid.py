@@ -10,8 +10,8 @@ import equinox as eqx
 import numpy as np
 
 from flowlin._tools.arguments import argument_error
-from flowlin._tools.files import Cell
 from flowlin._tools.printing import Summary, format_count, print_by
+from flowlin._tools.tables import Cell
 from flowlin.record.event_log import EVENT_COLUMNS
 from flowlin.tasks.task import Task
 

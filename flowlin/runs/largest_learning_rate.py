@@ -18,10 +18,6 @@ from flowlin._tools.arguments import argument_error, checked, positive, static_v
 from flowlin._tools.arrays import Numbers, Parameters, replace_fields
 from flowlin._tools.numerics import as_tree
 from flowlin._tools.printing import (
-    Summary,
-    format_count,
-    format_number,
-    format_range,
     print_by,
     tqdm_bar,
 )
@@ -38,39 +34,11 @@ from flowlin.record.trajectory import Trajectory
 from flowlin.runs.compare import run_distances
 from flowlin.runs.gradient_descent import StepRule, WatchOptions, descent_of
 from flowlin.runs.gradient_flow import gradient_flow
+from flowlin.runs.rate_summary import accuracy_summary, rate_certificate_summary
 from flowlin.runs.run_options import decay_of
 from flowlin.tasks.task import Task
 from flowlin.training.losses import AnyLoss, Loss, SquaredError
 from flowlin.training.problem import Problem
-
-
-def accuracy_summary(found: Any) -> Summary:
-    """Print the largest rate, the slope and the errors of one quantity."""
-    rows = [
-        ("rate", f"rate {format_number(found.rate)}"),
-        ("slope", f"slope {format_number(found.slope)}"),
-        ("errors", f"errors {format_range(found.errors)}"),
-    ]
-    return Summary("Accuracy", rows, inline=True)
-
-
-def rate_certificate_summary(found: Any) -> Summary:
-    """Print the rates tried, and the largest one of every quantity with what limits it."""
-    share = f"{100 * found.within:g} % of the flow up to t = {format_number(found.t1)}"
-    steps = format_count(len(found.rates), "rate")
-    rows = [
-        ("tried", f"{steps}, {format_range(found.rates)} ({format_range(found.steps)} steps)"),
-        ("edge of stability", format_number(found.edge)),
-    ]
-    rows += [
-        (row["quantity"], f"rate {row['rate']:.6g}", f"slope {row['slope']:.4g}", row["limit"])
-        for row in found.table()
-    ]
-    if found.chattering is not None:
-        wide = f"|z| = {format_range(found.chattering.errors)}, slope {found.chattering.slope:.4g}"
-        rows.append(("chattering", wide))
-    return Summary(f"RateCertificate: descent within {share}", rows)
-
 
 # ---- The distance of descent at one rate from the flow.
 

@@ -31,8 +31,9 @@ from flowlin._tools.arguments import (
     sequence_of,
 )
 from flowlin._tools.arrays import PathLike, automatic_mesh, replace_fields, require_no_nan
-from flowlin._tools.files import GrowingTable, TableRow, writable_path
+from flowlin._tools.files import writable_path
 from flowlin._tools.printing import tqdm_bar
+from flowlin._tools.tables import GrowingTable, TableRow
 from flowlin._tools.version import __version__
 from flowlin._tools.warn import warn_user
 from flowlin.networks.base import AbstractModel

@@ -383,7 +383,7 @@ def _require_finished_walk(found: EarlyPhase, slots: int, max_pieces: int) -> No
             "`network` is too large for an early phase: its outputs are the targets' size at "
             "t = 0. Give smaller weights, or pass `t1`."
         )
-    if bool(jnp.any(found.failure != RESOLVED)):
+    if bool(jnp.any(found.trouble != RESOLVED)):
         raise ValueError(f"more than `slots` = {slots} pairs of a unit slide at once; raise it.")
     if bool(jnp.any(found.reached < found.t1)):
         raise ValueError(

@@ -19,7 +19,7 @@ from flowlin._tools.arguments import (
 )
 from flowlin._tools.arrays import is_traced, with_axes
 from flowlin._tools.printing import Summary, format_count, format_first, format_number, print_by
-from flowlin.measures.modes import MOST_MODES
+from flowlin.measures.modes_summary import MOST_MODES
 from flowlin.networks.graph import AbstractGraph, GatedGraph, ModeGraph, require_single_graph
 from flowlin.networks.graph_parts import Columns, Edge
 from flowlin.networks.pathways import Pathway

@@ -315,7 +315,7 @@ class AveragedGates(SecondOrder[AveragedState]):
         predicted: Any,
     ) -> StepSlides:
         """The pairs that slide in a step, from z and its velocity as `predicted` for the end."""
-        ungated = _simpson_average(*drives).strength, drives[2].pair_drive
+        ungated = _simpson_average(*drives).pair_drive, drives[2].pair_drive
         own, slope = self._own_response(state.z.dtype), self.network.slope
         return slides_in_step(state.slides, h, state.last_length, ungated, predicted, own, slope)
 
