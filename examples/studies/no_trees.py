@@ -27,8 +27,8 @@ class Size:
     - `spreads`: of R, whose width, variance, seeds and end are those of `order_parameter.py`.
     """
 
-    strengths: tuple[float, ...] = (0.02, 0.04, 0.07, 0.11, 0.17, 0.25, 0.35, 0.5, 0.8)
-    variances: tuple[float, ...] = (3e-7, 3e-6, 3e-5)
+    strengths: tuple[float, ...] = (0.02, 0.04, 0.07, 0.12, 0.2, 0.3, 0.45, 0.8)
+    variances: tuple[float, ...] = (3e-7, 3e-5)
     width: int = 32
     t1: float = 100.0
     seeds: int = 16
