@@ -134,8 +134,7 @@ def test_every_crossing_of_a_fast_observable_is_found(runs, k, number):
     assert len(log) == number
     signs = np.asarray(log.new)
     assert np.all(signs[1:] == -signs[:-1])
-    first = int(k * 0.01 / np.pi) + 1
-    levels = np.pi * np.arange(first, first + number) / k
+    levels = np.pi * (int(k * 0.01 / np.pi) + 1 + np.arange(number)) / k
     levels = levels[levels < 0.99]
     np.testing.assert_allclose(log.time[: len(levels)], at(levels), rtol=1e-6, atol=1e-5)
 
@@ -481,10 +480,8 @@ def test_a_calm_mode_is_looked_at_by_its_speed_before():
     task = fl.Task(np.ones((1000, 1)), np.ones((1000, 1)))
     network = fl.ReLUNetwork((jnp.ones((1, 1)), jnp.ones((1, 1))))
     hits = fl.ModeHits(fl.theory.modes(task), 1.2)
-    observer = Observer(
-        tuple(hits.watches(posed(network, task), None, None)),  # pyright: ignore
-        network,
-    )
+    watches = tuple(hits.watches(posed(network, task), None, None))  # pyright: ignore
+    observer = Observer(watches, network)
 
     def moved(a):
         return jax.tree.map(lambda z: a * jnp.ones_like(z), network.parameters)
