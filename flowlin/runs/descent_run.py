@@ -49,7 +49,7 @@ class DescentChoice(NamedTuple):
     solver: str
 
     @property
-    def labels(self) -> tuple[tuple[str, str], ...]:
+    def stat_labels(self) -> tuple[tuple[str, str], ...]:
         """Pairs of a name and the words under it."""
         return tuple(self._asdict().items())
 
@@ -398,7 +398,7 @@ class DescentRun(AbstractRun):
             result=found.result,
             saved=part.observed if networks else None,
             counts=counts,
-            labels=self.reference.choice.labels,
+            labels=self.reference.choice.stat_labels,
             dense=None,
             step_counts={
                 (layer, q): UnitCounts(part.count_times, part.count_widths, on, off, hidden[layer])

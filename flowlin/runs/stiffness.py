@@ -75,7 +75,7 @@ class StiffnessCheck(AbstractPause):
         found, spent = _jacobian_radius(run, at)
         flow = _add_evaluations(flow, spent)
         at = _state_of(flow)
-        step, radius = float(at.controller.ahead - at.t), float(found)
+        step, radius = float(at.controller.next_end - at.t), float(found)
         because = f"step x spectral radius = {step * radius:.2g} at t = {float(at.t):.4g}"
         run = run.with_choice(solver_because=because)
         if step * radius < 1:
