@@ -266,7 +266,7 @@ FORWARD_MODE_MESSAGE = (
 
 @contextlib.contextmanager
 def catch_forward_mode() -> Iterator[None]:
-    """Let JAX's error for forward mode, raised as a program is made, say `MESSAGE` instead."""
+    """Let JAX's error for forward mode, raised as a program is made, say `FORWARD_MODE_MESSAGE` instead."""
     try:
         yield
     except TypeError as error:
@@ -284,7 +284,7 @@ def reverse_only(tree: PyTree) -> PyTree:
 
 @jax.custom_jvp
 def _mark_array(x: PyTree) -> PyTree:
-    """Return the array itself; its derivative is marked by `_tangent`."""
+    """Return the array itself; its derivative is marked by `_tangent_mark`."""
     return x
 
 

@@ -28,7 +28,7 @@ def user_function_errors(what: str, remedy: str = "mend the function") -> Iterat
 def shapes_of_result(what: str, function: Callable[..., Any], *args: Any) -> Any:
     """Return the shapes and types of what a user's function returns, without running it.
 
-    They are checked as `recordable` checks values.
+    They are checked as `require_recordable` checks values.
 
     **Raises:** `ValueError` for a function that fails, too.
     """

@@ -135,7 +135,7 @@ class DescentObserver(eqx.Module):
 class DescentState(eqx.Module):
     """State of a descent, carried from step to step."""
 
-    parameters: PyTree  # `Parameters`; () within a `Continuation`, which has them itself
+    parameters: PyTree  # `Parameters`; () within a `RunState`, which has them itself
     optimiser: PyTree
     values: Array
     log: EventBuffer
@@ -156,7 +156,7 @@ class RowSchedule(eqx.Module):
     - `count`: the number of stops; other entries only fill the array.
     - `longest`: the most steps from one stop to the next, for loops of fixed length, which alone
       have derivatives in reverse; None for loops of any length.
-    - `even`: whether all stretches are as long.
+    - `is_even`: whether all stretches are as long.
     """
 
     stop_steps: Int[Array | np.ndarray, " R_and_1"]

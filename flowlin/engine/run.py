@@ -124,7 +124,7 @@ class AbstractRun(eqx.Module):
         return replace_fields(self, capacity=capacity)
 
     def with_choice(self: AnyRun, **changed: str) -> AnyRun:
-        """Return the same run with other words about what was chosen; see `Reference`."""
+        """Return the same run with other words about what was chosen; see `Origin`."""
         choice = self.reference.choice._replace(**changed)
         return replace_fields(self, reference=self.reference.with_changes(choice=choice))
 

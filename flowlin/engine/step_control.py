@@ -42,7 +42,7 @@ class CountedError(eqx.Module):
 
 
 class PausingState(eqx.Module):
-    """State of a `Pausing` controller.
+    """State of a `PausingController` controller.
 
     - `inner`: the wrapped controller's state.
     - `attempts`, `accepted`: steps since the last pause.

@@ -94,7 +94,7 @@ class SearchPlan(NamedTuple):
 # may cost as much as the step, and far from its level a smooth function has no root.
 NEAR_FACTOR = 2.0
 PART_NODES = 9  # points per part of a step, where functions that are not polynomials are searched
-# How much a function may do beyond its series through the nodes: see `looked_at`.
+# How much a function may do beyond its series through the nodes: see `certify_roots`.
 FIRST_FACTOR, PART_FACTOR, EXACT_FACTOR = 100.0, 16.0, 0.0
 ROUNDING_ULPS = 64.0  # machine epsilons of its watch's size that a value near zero may be rounding
 POLYNOMIAL_BATCH = 16  # polynomials that are searched together

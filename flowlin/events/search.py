@@ -166,7 +166,7 @@ class Components(eqx.Module):
 
     sample: Callable[[Array, Array, Array], Float[Array, "n C"]] | None
     times: Callable[[Array, Array], Float[Array, " n"]]
-    margin_factor: float  # see `looked_at`
+    margin_factor: float  # see `certify_roots`
     component: Int[Array, " C"]
     above: Bool[Array, " C"]
     above_end: Bool[Array, " C"]

@@ -122,7 +122,7 @@ class AbstractModel(eqx.Module):
 
     @abc.abstractmethod
     def unpack_parameters(self, stored: Any) -> PyTree:
-        """Return the parameters that `packed` has put into the form of a file."""
+        """Return the parameters that `pack_parameters` has put into the form of a file."""
 
     @abc.abstractmethod
     def with_saved_arrays(self, stored: "AbstractModel", name: str) -> "AbstractModel":

@@ -127,7 +127,7 @@ def gradient_flow(
       `LossBelow` stay those of L, the loss on the data, which need not fall all the way.
     - `modified_rate`: None for the flow itself. A rate eps gives the *modified* flow that descent
       with that rate follows to second order: of $L + (\epsilon/4) \|\nabla L\|^2$ (Barrett and
-      Dherin 2021; see `flowlin.training.objective.Modified`), at about three times the cost. Its
+      Dherin 2021; see `flowlin.training.objective.ModifiedLoss`), at about three times the cost. Its
       times, events among them, are those of descent up to O(eps^2), with k steps at t = k eps
       tau; compare them with `fl.gradient_descent(..., interpolate=True)`. Losses stay those of L.
       For smooth networks: a ReLU network needs `SmoothKinks`, and the rounded network is then
@@ -274,7 +274,7 @@ def _finish_flow(
 ) -> Trajectory:
     """Warn of what the end of a flow shows, raise where it failed, and return it.
 
-    `past_edge`: whether the user was warned at the start that the rate is past the edge.
+    `edge_known`: whether the user was warned at the start that the rate is past the edge.
     """
     if not edge_known:
         warn_past_edge(run, flow)

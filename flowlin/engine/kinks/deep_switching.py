@@ -231,7 +231,7 @@ class DeepSwitching(AbstractSwitching):
         fixed: Array,
         silent: _UnfedAbove | None,
     ) -> LayerSides:
-        """Let the open pairs choose among each other, after the pairs that are `set_`.
+        """Let the open pairs choose among each other, after the pairs that are `fixed`.
 
         The sides chosen may push one of the latter back to where it came from: then it is opened,
         too, and all choose again.
@@ -306,7 +306,7 @@ class DeepSwitching(AbstractSwitching):
 
         A pair whose range is empty (C >= 0) leaves its slide to off first and, if its z then rises,
         from there to on: sent on at once, it could revive a unit that is dead. Its range may be
-        empty while it slides, and not while it is off: after `PATIENCE` passes it may go on.
+        empty while it slides, and not while it is off: after `EMPTY_RANGE_PASSES` passes it may go on.
 
         Where no side changes, pairs at an end of their ranges get the side of that end.
         """

@@ -40,10 +40,10 @@ class AbstractKinks(AbstractKinkTraits):
     """Base class of the policies for kinks, with `width` and `walks` as events ask for them.
 
     - `needs_gates`: whether it asks the network for its preactivations or gates.
-    - `handover`: the rtol from which on another solver may take over where the flow becomes stiff.
-    - `narrow`: the default rtol in float32.
+    - `handover_rtol`: the rtol from which on another solver may take over where the flow becomes stiff.
+    - `float32_rtol`: the default rtol in float32.
     - `finest`: the finest rtol that is of use.
-    - `growing`: whether a unit's error counts against what it moves, once it has grown; see
+    - `counts_change`: whether a unit's error counts against what it moves, once it has grown; see
       `flowlin.engine.allowed`.
     - `gains`: of the step size control, proportional and integral.
     - `slack`: by what its step's error estimate, counted by units, is larger than one that counts

@@ -231,7 +231,7 @@ def map_used_slots(function: Any, slots: Int[Array, " m"], empty: int) -> PyTree
     """Apply a function to as few slots as hold all in use, and pad its results with zeros.
 
     Slots in use come first, the others are `empty`. Mostly few pairs slide, and what their Gram
-    matrix costs grows with the cube of its size: `FEW`, four times as many, and so on.
+    matrix costs grows with the cube of its size: `FEWEST_SLOTS`, four times as many, and so on.
     """
     most, counts = slots.size, [slots.size]
     while (few := FEWEST_SLOTS * 4 ** (len(counts) - 1)) < most:
@@ -349,7 +349,7 @@ class Piece(eqx.Module):
 class AbstractSwitching(eqx.Module):
     """Base class of Filippov's rule, which chooses sides at the start and every event of `flow`."""
 
-    flow: AbstractVar[Any]  # `GatedFlow` or `DeepFlow`
+    flow: AbstractVar[Any]  # `OneLayerFlow` or `DeepFlow`
 
     @abc.abstractmethod
     def start_sides(self, parameters: Parameters) -> Any:

@@ -7,7 +7,7 @@ the units at their kinks send. The loss near such a point is $\ell(y)$, piecewis
 slide with signals $w = -u$ while the origin is a local minimum of $\ell(y) - u \cdot y$:
 
 - along one unit, $-C \ge u$ with its own C (`alone`), pairs above having the signs of its weights;
-- between two units, where a pair above, pushed both ways, stays at its kink (`joint`). This may
+- between two units, where a pair above, pushed both ways, stays at its kink (`joint_exit`). This may
   fail first: then both rise together, the pair above sliding.
 
 What a rise gives the pairs above is the sign of $\sum_j W_{ij} \dot z_j$ (`push`).
@@ -16,7 +16,7 @@ What a rise gives the pairs above is the sign of $\sum_j W_{ij} \dot z_j$ (`push
 all reach the kink of unit i at once, where $W_{ij} = 0$. Each slides in its own range nevertheless.
 Where one of them has C > 0, it does not slide, and turns when the others leave, so that the local
 loss is not convex: the flow may not be unique there, and the log notes a branch, of the pair of j
-(`shared`, `sole`).
+(`shared`, `only_active`).
 
 Arrays are lists of one (H_l, P) per hidden layer.
 """

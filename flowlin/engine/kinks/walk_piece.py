@@ -35,7 +35,7 @@ def step_to_event(
 ) -> Piece:
     """Take one step of `solver` from t towards t1 at frozen sides, and end it at its first event.
 
-    `flow` is a `GatedFlow` or a `DeepFlow`.
+    `flow` is a `OneLayerFlow` or a `DeepFlow`.
 
     The event is found on the dense output. The state there is that of a second step which ends
     at it (the dense output has fewer digits), moved onto the kink by one Newton correction along
