@@ -5,8 +5,8 @@
 The gradient at one state, jitted, over numbers of samples: two gated ways of one hidden layer, two
 by two ways of two hidden layers (4 pathways), a shared middle of four sources and sinks with gates
 at the sinks (16 pathways), and one node per unit (16 pathways of width 1). Medians of runs in turns
-within one process, float64. `count_products` is the ratio, statistics over samples, that the library
-chooses by, and `time` what is measured; `once` is what the statistics themselves cost, in
+within one process, float64. `count_products` is the ratio, statistics over samples, that the
+library chooses by, and `time` what is measured; `once` is what the statistics themselves cost, in
 evaluations from samples. Writes `gated_graph.json` and the table `gated_graph.md` to
 `benchmarks/results/`.
 """

@@ -1,8 +1,8 @@
 """One layer of argument checks: every public function is decorated by `checked`.
 
 The same word means the same thing wherever it stands, so an argument is checked by its name:
-`CHECKS_BY_NAME` says what each word may be. Plain words stand here; a module that defines a class of the
-library adds the word that goes with it (`WORDS["network"] = ...`). A check is called as
+`CHECKS_BY_NAME` says what each word may be. Plain words stand here; a module that defines a class
+of the library adds the word that goes with it (`CHECKS_BY_NAME["network"] = ...`). A check is called as
 `check(name, value)`, raises `ValueError` (what, got, remedy) and returns the value to go on with.
 """
 
@@ -49,10 +49,10 @@ def checked(**checks: Check | None) -> Callable[[Thing], Thing]: ...
 def checked(thing: Any = None, /, **checks: Check | None) -> Any:
     """Decorate a function, a method or a class, so that its arguments are checked before it runs.
 
-    Each argument is checked by its own name in `CHECKS_BY_NAME`, or by the check that is given here for it
-    (None: not at all). An argument left at its default is not checked, so None passes where it is
-    the default. Unknown, missing and surplus arguments raise a `TypeError` that says which name may
-    have been meant.
+    Each argument is checked by its own name in `CHECKS_BY_NAME`, or by the check that is given
+    here for it (None: not at all). An argument left at its default is not checked, so None passes
+    where it is the default. Unknown, missing and surplus arguments raise a `TypeError` that says
+    which name may have been meant.
     """
     if thing is None:
         return functools.partial(checked, **checks)

@@ -334,7 +334,8 @@ def write_file(path: pathlib.Path, content: Any) -> None:
 
 
 def read_file(name: str, path: Any) -> FileContent:
-    """Return what `write_file` has written, by this version or an earlier one; `name` is the argument's.
+    """Return what `write_file` has written, by this version or an earlier one; `name` is the
+    argument's.
 
     **Raises:** `ValueError` for other files, damaged ones, and those of later versions;
     `FileNotFoundError` if there is none.

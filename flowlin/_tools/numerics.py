@@ -266,7 +266,7 @@ FORWARD_MODE_MESSAGE = (
 
 @contextlib.contextmanager
 def catch_forward_mode() -> Iterator[None]:
-    """Let JAX's error for forward mode, raised as a program is made, say `FORWARD_MODE_MESSAGE` instead."""
+    """Let JAX's error for forward mode, raised in tracing, say `FORWARD_MODE_MESSAGE` instead."""
     try:
         yield
     except TypeError as error:

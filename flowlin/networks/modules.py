@@ -68,7 +68,8 @@ class ForeignModel(AbstractModel):
 
     - `inexact`: its floating-point arrays, which can be trained.
     - `fixed`: its other arrays.
-    - `rest`: functions, numbers, and whatever else it holds, a `StaticPart`; of a file its `words` alone.
+    - `rest`: functions, numbers, and whatever else it holds, a `StaticPart`; of a file its `words`
+      alone.
     """
 
     inexact: Any

@@ -127,8 +127,8 @@ def gradient_flow(
       `LossBelow` stay those of L, the loss on the data, which need not fall all the way.
     - `modified_rate`: None for the flow itself. A rate eps gives the *modified* flow that descent
       with that rate follows to second order: of $L + (\epsilon/4) \|\nabla L\|^2$ (Barrett and
-      Dherin 2021; see `flowlin.training.objective.ModifiedLoss`), at about three times the cost. Its
-      times, events among them, are those of descent up to O(eps^2), with k steps at t = k eps
+      Dherin 2021; see `flowlin.training.objective.ModifiedLoss`), at about three times the cost.
+      Its times, events among them, are those of descent up to O(eps^2), with k steps at t = k eps
       tau; compare them with `fl.gradient_descent(..., interpolate=True)`. Losses stay those of L.
       For smooth networks: a ReLU network needs `SmoothKinks`, and the rounded network is then
       meant. The rate times the spectral radius of the Hessian is measured at the start and at the

@@ -66,9 +66,9 @@ class DeepFlow(eqx.Module):
     beside the span of the sliding pairs' gradients, in the metric of D. C_p depends on the u of
     the layers above (`flowlin.engine.kinks.deep_switching` has the derivation). Each layer has its
     own tau; D is zero for what does not move, and a unit whose z cannot move has no kinks. For one
-    hidden layer this is `OneLayerFlow`, where Phi does not change along a piece and units do not mix.
-    Here it does: z is no linear function of the parameters, and steps leave the kinks by their own
-    errors; `project_to_kinks` brings them back.
+    hidden layer this is `OneLayerFlow`, where Phi does not change along a piece and units do not
+    mix. Here it does: z is no linear function of the parameters, and steps leave the kinks by
+    their own errors; `project_to_kinks` brings them back.
 
     Weight decay is part of f. In the first layer, and with one rate in layers without biases, it
     moves z in proportion to z, not at all at a kink; a bias behind lower layers decays more slowly
@@ -392,7 +392,7 @@ class DeepFlow(eqx.Module):
         return self.is_leader if self.feeds_all else self.is_leader & ~self.is_unfed(codes)
 
     def margins(self, parameters: Parameters, frozen: FixedLayerSides) -> Float[Array, "2 H P"]:
-        """Return each kink's distance from an event (`OneLayerFlow.margins`), none of unfed pairs."""
+        """Return each kink's distance from an event, as `OneLayerFlow.margins`; none of unfed."""
         at, u = self.pass_with_slides(parameters, frozen)
         z, slides = jnp.concatenate(at.z), frozen.codes == SLIDING
         side = jnp.where(frozen.codes == OFF, -z, z)
@@ -405,7 +405,7 @@ class DeepFlow(eqx.Module):
     def joint_exit(
         self, parameters: Parameters, codes: Int[Array, "H P"], at: FullPass, u: Float[Array, "H P"]
     ) -> tuple[Float[Array, "H P"], Float[Array, "H P"]]:
-        """Return margin and ray of sliding pairs that would rise together; see `unfed.joint_exit`."""
+        """Return margin and ray of slides that would rise together; see `unfed.joint_exit`."""
         weights, biases = self.all_parameters(parameters)
         idle = self.is_unfed(codes)
         silent = self.apply_by_layer(

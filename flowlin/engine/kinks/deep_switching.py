@@ -306,7 +306,8 @@ class DeepSwitching(AbstractSwitching):
 
         A pair whose range is empty (C >= 0) leaves its slide to off first and, if its z then rises,
         from there to on: sent on at once, it could revive a unit that is dead. Its range may be
-        empty while it slides, and not while it is off: after `EMPTY_RANGE_PASSES` passes it may go on.
+        empty while it slides, and not while it is off: after `EMPTY_RANGE_PASSES` passes it may go
+        on.
 
         Where no side changes, pairs at an end of their ranges get the side of that end.
         """

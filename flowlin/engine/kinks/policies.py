@@ -40,7 +40,8 @@ class AbstractKinks(AbstractKinkTraits):
     """Base class of the policies for kinks, with `width` and `walks` as events ask for them.
 
     - `needs_gates`: whether it asks the network for its preactivations or gates.
-    - `handover_rtol`: the rtol from which on another solver may take over where the flow becomes stiff.
+    - `handover_rtol`: the rtol from which on another solver may take over where the flow becomes
+      stiff.
     - `float32_rtol`: the default rtol in float32.
     - `finest`: the finest rtol that is of use.
     - `counts_change`: whether a unit's error counts against what it moves, once it has grown; see

@@ -7,8 +7,8 @@ the units at their kinks send. The loss near such a point is $\ell(y)$, piecewis
 slide with signals $w = -u$ while the origin is a local minimum of $\ell(y) - u \cdot y$:
 
 - along one unit, $-C \ge u$ with its own C (`alone`), pairs above having the signs of its weights;
-- between two units, where a pair above, pushed both ways, stays at its kink (`joint_exit`). This may
-  fail first: then both rise together, the pair above sliding.
+- between two units, where a pair above, pushed both ways, stays at its kink (`joint_exit`). This
+  may fail first: then both rise together, the pair above sliding.
 
 What a rise gives the pairs above is the sign of $\sum_j W_{ij} \dot z_j$ (`push`).
 
