@@ -178,7 +178,7 @@ class StepCrossings(eqx.Module):
         parameters = jax.tree.map(
             lambda a, b: jnp.where(last, a, b), self.end_parameters, self.path(t)
         )
-        return self.observer.flat_values(which, parameters, self.path.known(t, parameters))
+        return self.observer.flat_values(which, parameters, self.path.quantities_at(t, parameters))
 
     def _order_statistic(self, i: int) -> OrderStatistic:
         """Return the function of watch i, an order statistic."""
@@ -189,7 +189,7 @@ class StepCrossings(eqx.Module):
     def _end_values(self, plan: SearchPlan, values: dict[int, Array]) -> Float[Array, " C"]:
         """Return the watched values at the end of the step."""
         at_ends = plan.monotone + plan.slow
-        known = self.path.known(self.path.t1, self.end_parameters) if at_ends else {}
+        known = self.path.quantities_at(self.path.t1, self.end_parameters) if at_ends else {}
         ends = dict(
             zip(
                 at_ends,
@@ -362,7 +362,7 @@ class StepCrossings(eqx.Module):
     def _values_where_wanted(self, which: list[int], wanted: Array, t: Array) -> Array:
         """Evaluate at time t the watches of which any component is wanted; others are zero."""
         parameters = self.path(t)
-        known = self.path.known(t, parameters)
+        known = self.path.quantities_at(t, parameters)
         if len(which) == 1:
             return self.observer.flat_values(which, parameters, known)
         values, start = [], 0

@@ -44,7 +44,7 @@ class StepPath(eqx.Module):
     to_parameters: Callable[[Parameters], Parameters] | None = None
     quantities: Callable[[ArrayLike, Parameters], dict[str, Array]] | None = None
 
-    def known(self, t: ArrayLike, parameters: Parameters) -> dict[str, Array]:
+    def quantities_at(self, t: ArrayLike, parameters: Parameters) -> dict[str, Array]:
         """Return what the solver can tell at time t, where the parameters are these."""
         return {} if self.quantities is None else self.quantities(t, parameters)
 

@@ -91,7 +91,7 @@ def _evaluate_along(
 
     def component(t: ArrayLike) -> Array:
         parameters = path(t)
-        values = watched.from_known(path.known(t, parameters))
+        values = watched.from_known(path.quantities_at(t, parameters))
         if values is None:
             return watched.component(network.with_parameters(parameters), k)
         return jnp.ravel(values)[k]
