@@ -3,7 +3,8 @@
 The same word means the same thing wherever it stands, so an argument is checked by its name:
 `CHECKS_BY_NAME` says what each word may be. Plain words stand here; a module that defines a class
 of the library adds the word that goes with it (`CHECKS_BY_NAME["network"] = ...`). A check is
-called as `check(name, value)`, raises `ValueError` (what, got, remedy) and returns the value to go on with.
+called as `check(name, value)`, raises `ValueError` (what, got, remedy) and returns the value to go
+on with.
 """
 
 import difflib
