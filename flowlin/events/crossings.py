@@ -247,7 +247,7 @@ class StepCrossings(eqx.Module):
     ) -> Brackets:
         """Add the crossings of polynomials that `count` nodes determine.
 
-        A first pass settles most; the rest is searched `BATCH` polynomials at a time.
+        A first pass settles most; the rest is searched `POLYNOMIAL_BATCH` polynomials at a time.
         """
         number = jnp.asarray(self.observer.component_numbers(which), jnp.int32)
         table = jnp.concatenate([values[i] for i in which], axis=1)

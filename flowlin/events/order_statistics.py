@@ -224,7 +224,7 @@ class OrderStatistics(eqx.Module):
 def order_statistic_crossings(
     statistics: OrderStatistics, units: FirstLayerUnits, directions: Directions, brackets: Brackets
 ) -> Brackets:
-    """Add the crossings of all order statistics, `BATCH` units at a time."""
+    """Add the crossings of all order statistics, `UNIT_BATCH` units at a time."""
     todo = statistics.may_cross(units.positive_counts())
     size = min(UNIT_BATCH, todo.shape[1])
 
