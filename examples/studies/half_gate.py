@@ -171,7 +171,8 @@ def descent_hits(setting: Setting, seeds: int) -> np.ndarray:
     event = fl.ModeHits(fl.theory.modes(task, setting.c), share=SHARE)
     times = np.zeros((1, 2, seeds))
     for kind, seed in np.ndindex(2, seeds):
-        start = network(**dataclasses.asdict(setting), relu=kind == 0, seed=seed)
+        how: dict[str, Any] = {**dataclasses.asdict(setting), "relu": kind == 0}
+        start = network(**how, seed=seed)
         run = fl.gradient_descent(
             start, task, IMAGES_RATE, t1=IMAGES_T1, ts=[IMAGES_T1], events=event, interpolate=True
         )
@@ -187,7 +188,7 @@ def groups(setting: Setting, seeds: int, given: Any) -> list[Group]:
         own, hits = own[:1], descent_hits(setting, seeds)
     else:
         hits = flow_hits(setting, own, seeds, given)
-    how = dataclasses.asdict(setting) | {"relu": True}
+    how: dict[str, Any] = {**dataclasses.asdict(setting), "relu": True}
     growing = [parts(network(**how, seed=seed), modes) for seed in range(seeds)]
     found = []
     for group, (relu, linear) in zip(own, hits, strict=True):
@@ -254,7 +255,7 @@ def draw(data: Data) -> Figure:
         right.set_title(f"{AXES[name]} = {value:g}")
     axes[0, 0].legend(fontsize=9, ncols=2)
     if data.elsewhere:
-        _draw_elsewhere(*axes[-1], data.elsewhere)
+        _draw_elsewhere(axes[-1, 0], axes[-1, 1], data.elsewhere)
     for left, right in axes:
         left.set_ylabel(r"gate $e^{-2 s \Delta t / \tau}$ of the mean delay")
         right.set(ylabel=r"delay $2 s \Delta t / \tau$, measured",

@@ -11,7 +11,7 @@ pairs, one step moves their preactivations by
 
 to first order in the rate eps. Whatever s is, this is the same rotation of z modulo the lattice
 eps K |C| Z^n, by g. Each pair is on in a share g of the steps, and where 1, g_1, ..., g_n are
-rationally independent, as but a null set of g is not, orbits fill a tile of that lattice evenly
+rationally independent, as all g are but a null set, orbits fill a tile of that lattice evenly
 (Guentuerk and Thao have such tiles of sigma-delta quantizers): the joint shares (all of a unit's
 pairs on: the unit counts as linear) are those of the tile, neither those of independent pairs nor
 free to choose. Where they are dependent, g = (0.6, 0.6) say, an orbit fills a part, and which one
