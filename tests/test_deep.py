@@ -51,7 +51,7 @@ def test_with_one_hidden_layer_it_is_the_walk_unit_by_unit(slope, tau):
     all_ = DeepSwitching(DeepFlow(network, task, loss, tau), 100)
     at = all_.flow.select_moving(network.parameters)
     modes: list[Any] = [eqx.filter_jit(rule.start_sides)(at) for rule in (one, all_)]
-    assert all(not np.any(m.trouble) for m in modes)
+    assert all(not np.any(m.failure) for m in modes)
     assert np.array_equal(modes[0].codes, modes[1].codes)
     # Where the biases alone move, a unit slides on one kink at most.
     alone = jax.tree.leaves(tau)[0] == 3.0
