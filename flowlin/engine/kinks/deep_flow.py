@@ -410,7 +410,7 @@ class DeepFlow(eqx.Module):
         idle = self.is_unfed(codes)
         silent = self.apply_by_layer(
             lambda kinks, own: (
-                (jnp.all(own <= SLIDING, axis=0) & kinks.single)[None] & (own == SLIDING)
+                (jnp.all(own <= SLIDING, axis=0) & kinks.is_unshared)[None] & (own == SLIDING)
             ),
             codes,
         )
