@@ -224,7 +224,7 @@ def _replay_interval(problem, flow, dense, start, end, parameters, codes, slots,
     def velocity(t, y, args):
         gates = effective_gates(flow, lax.stop_gradient(as_tree(dense.evaluate(t))), sides)
         gated = blank.with_sample_gates((gates.T,))
-        return VectorField(descended, gated, problem.constants)(t, y, args)
+        return VectorField(descended, gated, problem.time_constants)(t, y, args)
 
     solution = diffrax.diffeqsolve(
         diffrax.ODETerm(velocity),  # pyright: ignore
