@@ -13,8 +13,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 import flowlin as fl
-from flowlin.training.rules import GradientField, objective
-from flowlin.training.statistics import Statistics
+from flowlin.training.rules import VectorField, choose_objective
+from flowlin.training.statistics import LinearStatistics
 
 PATIENCE = 3  # descent may take this many times the cap
 
@@ -60,10 +60,10 @@ def field(problem: Problem) -> Callable[[Any], Any]:
     """
     network, loss = problem.network, fl.SquaredError()
     if isinstance(network, fl.LinearNetwork):
-        goal: Any = Statistics.of(problem.task, loss)
+        goal: Any = LinearStatistics.from_task(problem.task, loss)
     else:
-        goal = objective(network, problem.task, loss)
-    velocity = GradientField(goal, network, jnp.ones(()))
+        goal = choose_objective(network, problem.task, loss)
+    velocity = VectorField(goal, network, jnp.ones(()))
     unravel = ravel_pytree(network.parameters)[1]
     return lambda y: ravel_pytree(velocity(0.0, unravel(y), None))[0]
 

@@ -8,7 +8,7 @@ import numpy as np
 from _peers_problems import PATIENCE, Problem
 
 import flowlin as fl
-from flowlin.training.statistics import Statistics
+from flowlin.training.statistics import LinearStatistics
 
 
 class Unfinished(Exception):
@@ -38,8 +38,8 @@ def gradients(problem: Problem):
     network = problem.network
     c, biased = float(network.bias_strength), network.biases[0] is not None
     if isinstance(network, fl.LinearNetwork):
-        stats = Statistics.of(problem.task, fl.SquaredError()).expansion
-        arrays = (stats.sigma_x, stats.solution, stats.slope)
+        stats = LinearStatistics.from_task(problem.task, fl.SquaredError()).expansion
+        arrays = (stats.sigma_x, stats.solution, stats.gradient_at_solution)
         sigma, solution, slope = (torch.tensor(np.array(a)) for a in arrays)
 
         def linear(w1, w2, b1=None):

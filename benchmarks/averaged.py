@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import flowlin as fl
-from flowlin.training.rules import GradientField, objective
+from flowlin.training.rules import VectorField, choose_objective
 
 HERE = pathlib.Path(__file__).parent
 
@@ -50,8 +50,8 @@ def off(a: np.ndarray, b: np.ndarray) -> float:
 
 def heun(network, task, t1: float, steps: int) -> np.ndarray:
     """Parameters at t1 by Heun's method with fixed steps."""
-    goal = objective(network, task, fl.SquaredError())
-    field, h = GradientField(goal, network, jnp.ones(())), t1 / steps
+    goal = choose_objective(network, task, fl.SquaredError())
+    field, h = VectorField(goal, network, jnp.ones(())), t1 / steps
 
     def step(_, y):
         k0 = field(0.0, y, None)

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import flowlin as fl
-from flowlin.training.rules import GradientField, objective
+from flowlin.training.rules import VectorField, choose_objective
 
 ROWS = 400  # of the loss curve, after its start
 ALONE = 9e-4  # an rtol at which averaged gates do not hand over
@@ -42,8 +42,8 @@ def problems(quick: bool):
 
 def curve(network, task, t1: float, steps: int, stages: int) -> np.ndarray:
     """Losses at ROWS + 1 equidistant times, by Euler's (descent) or Heun's method."""
-    goal = objective(network, task, fl.SquaredError())
-    field = GradientField(goal, network, jnp.ones((), network.dtype))
+    goal = choose_objective(network, task, fl.SquaredError())
+    field = VectorField(goal, network, jnp.ones((), network.dtype))
     each, h = steps // ROWS, t1 / steps
 
     def moved(y, k, share=1.0):
@@ -57,9 +57,9 @@ def curve(network, task, t1: float, steps: int, stages: int) -> np.ndarray:
 
     def row(y, _):
         y = jax.lax.fori_loop(0, each, step, y)
-        return y, goal.value(network.with_parameters(y))
+        return y, goal.loss_value(network.with_parameters(y))
 
-    first = goal.value(network)
+    first = goal.loss_value(network)
     found = jax.jit(lambda y: jax.lax.scan(row, y, None, ROWS)[1])(network.parameters)
     return np.concatenate([[first], found])
 

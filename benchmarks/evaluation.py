@@ -43,7 +43,7 @@ def chunked_products(w: Any, x: Any, m: Any) -> Any:
         x, m = rows
         return m.T @ x, jnp.max(x @ w.T, axis=0)
 
-    return chunks.summed(part, (x, m), w.shape[0])
+    return chunks.sum_over_samples(part, (x, m), w.shape[0])
 
 
 def compiled(function: Any, *arguments: Any) -> tuple[Any, int]:
@@ -70,7 +70,7 @@ def row(size: tuple[int, int, int], dtype: Any, repeats: int) -> dict[str, Any]:
         "inputs": size[1],
         "hidden": size[2],
         "dtype": jnp.dtype(dtype).name,
-        "chunks": chunks.pieces(size[0], size[2], jnp.dtype(dtype).itemsize),
+        "chunks": chunks.number_of_chunks(size[0], size[2], jnp.dtype(dtype).itemsize),
         **{f"{name}, ms": 1e3 * t for name, t in times.items()},
         "ratio": times["field"] / best,
         "ratio with loss": times["field and loss"] / best,
@@ -86,7 +86,7 @@ def sizes_of_chunks(repeats: int) -> None:
             goal, network, _ = problem(*size, dtype)
             runs, memory = {}, {}
             for exponent in (18, 19, 20, 21, 22, 23, 40):
-                chunks.BYTES["cpu"], chunks.ROWS = 2**exponent, 1
+                chunks.CHUNK_BYTES["cpu"], chunks.MIN_CHUNK_ROWS = 2**exponent, 1
                 name = f"2^{exponent} bytes"
                 runs[name], memory[name] = compiled(lambda g, n: g.gradient(n), goal, network)
             for name, t in _common.alternated(runs, repeats).items():

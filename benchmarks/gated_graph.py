@@ -5,8 +5,8 @@
 The gradient at one state, jitted, over numbers of samples: two gated ways of one hidden layer, two
 by two ways of two hidden layers (4 pathways), a shared middle of four sources and sinks with gates
 at the sinks (16 pathways), and one node per unit (16 pathways of width 1). Medians of runs in turns
-within one process, float64. `operations` is the ratio, statistics over samples, that the library
-chooses by, and `time` what is measured; `once` is what the statistics themselves cost, in
+within one process, float64. `count_products` is the ratio, statistics over samples, that the
+library chooses by, and `time` what is measured; `once` is what the statistics themselves cost, in
 evaluations from samples. Writes `gated_graph.json` and the table `gated_graph.md` to
 `benchmarks/results/`.
 """
@@ -22,7 +22,7 @@ import numpy as np
 
 import flowlin as fl
 from flowlin.training.objective import FullData
-from flowlin.training.statistics import GraphStatistics, is_cheaper, operations
+from flowlin.training.statistics import GraphStatistics, count_products, is_cheaper
 
 SAMPLES = (16, 128, 1_000, 10_000)
 
@@ -71,7 +71,7 @@ def graphs(samples: int) -> dict[str, tuple[fl.Task, fl.GatedGraph]]:
 def row(name: str, task: fl.Task, network: fl.GatedGraph, repeats: int) -> dict[str, Any]:
     """Times of one graph and number of samples."""
     loss = fl.SquaredError()
-    made = jax.jit(lambda n, t: GraphStatistics.of(n, t, loss))
+    made = jax.jit(lambda n, t: GraphStatistics.from_graph(n, t, loss))
     fields = {"statistics": made(network, task), "samples": FullData(task, loss)}
     gradient = jax.jit(lambda goal, n: goal.gradient(n))
     runs: dict[str, Callable[[], Any]] = {
@@ -81,7 +81,7 @@ def row(name: str, task: fl.Task, network: fl.GatedGraph, repeats: int) -> dict[
     found = [run() for run in runs.values()][:2]
     pairs = zip(*map(jax.tree.leaves, found), strict=True)
     times = _common.alternated(runs, repeats)
-    counts = operations(network, task)
+    counts = count_products(network, task)
     assert counts is not None
     return {
         "graph": name,

@@ -25,8 +25,8 @@ from _peers_torch import optional
 from jax.flatten_util import ravel_pytree
 
 import flowlin as fl
-from flowlin.networks.modules import model
-from flowlin.training.rules import GradientField, objective
+from flowlin.networks.modules import as_model
+from flowlin.training.rules import VectorField, choose_objective
 
 cvode = optional("sksundae.cvode")
 
@@ -72,15 +72,15 @@ def by_flowlin(solver):
 
 def flat(network) -> np.ndarray:
     """All that moves."""
-    return np.asarray(ravel_pytree(model("network", network).parameters)[0])
+    return np.asarray(ravel_pytree(as_model("network", network).parameters)[0])
 
 
 class Field:
     """The field that the library solves, compiled once for all initial weights."""
 
     def __init__(self, network, task: fl.Task):
-        own = model("network", network)
-        velocity = GradientField(objective(own, task, fl.SquaredError()), own, jnp.ones(()))
+        own = as_model("network", network)
+        velocity = VectorField(choose_objective(own, task, fl.SquaredError()), own, jnp.ones(()))
         unravel = ravel_pytree(own.parameters)[1]
         self.compiled = jax.jit(lambda y: ravel_pytree(velocity(0.0, unravel(y), None))[0])
 

@@ -19,7 +19,7 @@ import lineax as lx
 import optimistix as optx
 
 import flowlin as fl
-from flowlin.training.rules import GradientField, objective
+from flowlin.training.rules import VectorField, choose_objective
 
 EVALUATIONS = {"Tsit5": 6, "Dopri8": 13}
 
@@ -39,8 +39,8 @@ def counted_solve(problem, solver, rtol):
     """Final network, attempted steps, evaluations and Jacobian-vector products as they happen."""
     _, network, task, kinks, t1 = problem
     calls = {"field": 0, "product": 0}
-    goal = objective(network, task, fl.SquaredError(), kinks.width if kinks else None)
-    field = GradientField(goal, network, jnp.ones(()))
+    goal = choose_objective(network, task, fl.SquaredError(), kinks.width if kinks else None)
+    field = VectorField(goal, network, jnp.ones(()))
 
     def count(kind):
         def called(*_):

@@ -43,7 +43,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="small and short, for tests")
     given = parser.parse_args()
     if given.quick:
-        given.images, given.hidden, given.t1, given.members = 200, 8, 0.5, 4
+        given.images, given.hidden, given.t1, given.equal_modes = 200, 8, 0.5, 4
         given.devices = given.devices or 2
     return given
 
@@ -97,7 +97,8 @@ def sweep(mesh: jax.sharding.Mesh) -> tuple[str, ...]:
     """Many networks, every device with its share of them."""
     task = fl.tasks.hierarchy()
     networks = [
-        fl.LinearNetwork.init(task, 16, key=jax.random.key(seed)) for seed in range(GIVEN.members)
+        fl.LinearNetwork.init(task, 16, key=jax.random.key(seed))
+        for seed in range(GIVEN.equal_modes)
     ]
     before = time.perf_counter()
     half = fl.LossBelow(0.5)
@@ -118,7 +119,7 @@ def walks() -> tuple[str, ...]:
     def record(flow: fl.Trajectory) -> dict[str, Any]:
         return {"switches": len(flow.events), "loss": flow.losses[-1]}
 
-    grid = fl.grid(c=[0.3, 1.0], seed=range(GIVEN.members))
+    grid = fl.grid(c=[0.3, 1.0], seed=range(GIVEN.equal_modes))
     before = time.perf_counter()
     runs = fl.sweep(
         network, task, 3 * GIVEN.t1, grid=grid, record=record, checkpoint=GIVEN.table, rtol=1e-6

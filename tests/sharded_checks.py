@@ -15,7 +15,7 @@ jax.config.update("jax_num_cpu_devices", 2 if sys.argv[1:] else 8)
 
 import flowlin as fl
 from flowlin.training import objective as chunks
-from flowlin.training.rules import objective
+from flowlin.training.rules import choose_objective
 
 SAMPLES = 1040  # 130 rows per device: chunks and a remainder
 
@@ -55,7 +55,10 @@ def check_flows(task, shared) -> None:
     assert {e["name"] for e in found.events.table()} >= {"loss", "always_on(0.45)"}
     descent = {"run": fl.gradient_descent, "t": (0.1, 30)}
     statistics = same_run(task, shared, fl.LinearNetwork, events=(loss, hits), **descent)
-    assert objective(statistics.final, shared, fl.SquaredError()).label == "Statistics"
+    assert (
+        choose_objective(statistics.final, shared, fl.SquaredError()).stats_label
+        == "LinearStatistics"
+    )
     assert {e["name"] for e in statistics.events.table()} >= {"loss", "mode"}
     same_run(task, shared, **descent)
 
@@ -65,7 +68,7 @@ def check_collectives(task, shared) -> None:
     network = fl.ReLUNetwork.init(task, 6, 0.1, key=jax.random.key(1))
     frozen = network.frozen(shared)
     for one in (network, frozen):
-        goal = objective(one, shared, fl.SquaredError())
+        goal = choose_objective(one, shared, fl.SquaredError())
         compiled = jax.jit(lambda goal, n: goal.gradient(n)).lower(goal, one).compile()
         text = compiled.as_text() or ""
         assert "all-gather" not in text
@@ -74,8 +77,8 @@ def check_collectives(task, shared) -> None:
         joined = [line for line in text.splitlines() if " all-reduce(" in line]
         assert joined
         assert not [line for line in joined if "while/body" in line]
-    goal = objective(frozen, shared, fl.SquaredError())
-    own = objective(network.frozen(task), task, fl.SquaredError())
+    goal = choose_objective(frozen, shared, fl.SquaredError())
+    own = choose_objective(network.frozen(task), task, fl.SquaredError())
     close(goal.gradient(frozen)[0][0], own.gradient(network.frozen(task))[0][0])
 
 
@@ -178,7 +181,7 @@ def check_recorded(task: fl.Task, networks: list, process: int, table: pathlib.P
 
 
 def main() -> None:
-    chunks.ROWS, chunks.BYTES["cpu"] = 16, 1
+    chunks.MIN_CHUNK_ROWS, chunks.CHUNK_BYTES["cpu"] = 16, 1
     if sys.argv[1:]:
         one_process(sys.argv[1], int(sys.argv[2]), sys.argv[3])
     else:

@@ -7,9 +7,15 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin.engine.kinks.averaged import AveragedGates, gated_integral, grazes, quadratic
-from flowlin.engine.kinks.slides import Slides, after, held
-from flowlin.training.rules import GradientField, objective
+from flowlin.engine.kinks.averaged import (
+    AveragedGates,
+    integral_with_gate,
+    nearest_approach,
+    quadratic_through,
+)
+from flowlin.engine.kinks.slides import SlideState, slides_after, slides_in_step
+from flowlin.training.objective import Decay
+from flowlin.training.rules import VectorField, choose_objective
 from tests import numpy_walk
 from tests.zoo import distance
 
@@ -38,8 +44,8 @@ class Solve:
 
     def __init__(self, network, task, t1, solver=None, loss=fl.SquaredError(), tau=1.0):
         self.t1, tau = t1, jnp.asarray(tau, network.dtype)
-        goal = objective(network, task, loss)
-        self.term = diffrax.ODETerm(GradientField(goal, network, tau))
+        goal = choose_objective(network, task, loss)
+        self.term = diffrax.ODETerm(VectorField(goal, network, tau))
         self.solver = AveragedGates(network, task, loss, tau) if solver is None else solver
 
     def fixed(self, network, steps):
@@ -60,9 +66,9 @@ class Solve:
 @jax.jit
 def integrated(z, force):
     """Integrals over the on-part, and how near the paths come to zero without crossing it."""
-    path, push = quadratic(*z), quadratic(*force)
-    near = grazes(path[0], path[0] + path[1] + path[2], path[1], path[1] + 2 * path[2])
-    return gated_integral(path, push, jnp.asarray(0.2)), near, jnp.stack(path), jnp.stack(push)
+    path, push = quadratic_through(*z), quadratic_through(*force)
+    near = nearest_approach(path[0], path[0] + path[1] + path[2], path[1], path[1] + 2 * path[2])
+    return integral_with_gate(path, push, jnp.asarray(0.2)), near, jnp.stack(path), jnp.stack(push)
 
 
 def test_integrals_over_the_on_part_and_grazes():
@@ -94,21 +100,27 @@ def test_what_slides_ends_its_step_at_the_kink():
     ungated = -jnp.ones_like(z)
     velocity = q + own * gates * ungated
     predicted = z + h * velocity
-    before = Slides.none(gates * ungated)
-    now = held(before, h, h, (ungated, ungated), (predicted, velocity), own, jnp.zeros(()))
+    before = SlideState.without_slides(gates * ungated)
+    now = slides_in_step(
+        before, h, h, (ungated, ungated), (predicted, velocity), own, jnp.zeros(())
+    )
     assert now.pairs.tolist() == [[True, True, False, False, False]]
-    ends = z + h * (q + own * now.mean)
+    ends = z + h * (q + own * now.mean_signal)
     np.testing.assert_allclose(ends[0, :2], 0, atol=1e-15)
-    np.testing.assert_allclose((q + own * now.end)[0, :2], 0, atol=1e-15)
+    np.testing.assert_allclose((q + own * now.end_signal)[0, :2], 0, atol=1e-15)
 
     # What goes on sliding is damped by what the correction has been seen to do.
-    moved = jnp.where(now.pairs, 3 * own * (now.mean - now.predicted), 0.0)
-    told = after(before, now, h, jnp.where(now.pairs, 0.0, ends), moved, ungated, gates)
-    np.testing.assert_allclose(told.strength, jnp.where(now.pairs, now.end, gates * ungated))
+    moved = jnp.where(now.pairs, 3 * own * (now.mean_signal - now.predicted_signal), 0.0)
+    told = slides_after(before, now, h, jnp.where(now.pairs, 0.0, ends), moved, ungated, gates)
+    np.testing.assert_allclose(told.signal, jnp.where(now.pairs, now.end_signal, gates * ungated))
     assert told.coupling.tolist() == [1, 1, 1, 1, 1]  # none had been sliding before
-    again = held(told, h, h, (ungated, ungated), (0.01 + 0 * z, 0.1 + 0 * z), own, jnp.zeros(()))
-    moved = 1.5 * own * (again.mean - again.predicted)
-    assert after(told, again, h, 0 * z, moved, ungated, gates).coupling[0] == 1  # of one pair
+    again = slides_in_step(
+        told, h, h, (ungated, ungated), (0.01 + 0 * z, 0.1 + 0 * z), own, jnp.zeros(())
+    )
+    moved = 1.5 * own * (again.mean_signal - again.predicted_signal)
+    assert (
+        slides_after(told, again, h, 0 * z, moved, ungated, gates).coupling[0] == 1
+    )  # of one pair
 
 
 SMALL = fl.tasks.teacher(60, (1.0, 0.5, 0.2), key=jax.random.key(2))
@@ -147,6 +159,29 @@ def test_it_is_the_second_walk_up_to_its_tolerance(small):
     for time, unit, sample, old, new in second.switches:
         if 0 not in (old, new):
             assert np.min(np.abs(np.array(times[unit, sample]) - time)) < 5e-3
+
+
+def test_what_is_known_along_a_step_is_what_a_pass_over_the_inputs_finds(digits):
+    """Outputs and loss from the preactivations at the step's ends, biases and decay included."""
+    task, network = digits
+    decay = Decay(jnp.asarray(0.1))
+    solver = AveragedGates(network, task, fl.SquaredError(), jnp.asarray(2.0), decay)
+    t0, t1 = jnp.asarray(0.0), jnp.asarray(0.5)
+
+    @jax.jit
+    def both(fraction):
+        before = solver.init(None, t0, t1, network.parameters, None)
+        *_, dense, after, _ = solver.step(None, t0, t1, network.parameters, None, before, False)
+        t = t0 + fraction * (t1 - t0)
+        parameters = solver.interpolation_cls(t0=t0, t1=t1, **dense).evaluate(t)
+        known = solver.quantities_along(t0, t1, before, after)(t, parameters)
+        outputs = network.with_parameters(parameters).outputs(task.x)
+        return known, {"outputs": outputs, "loss": solver.loss(outputs, task.y)}
+
+    for fraction in 0.0, 0.3, 1.0:
+        known, expected = both(jnp.asarray(fraction))
+        for name, value in expected.items():
+            np.testing.assert_allclose(known[name], value, rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.slow

@@ -274,4 +274,4 @@ def test_every_kind_has_a_row():
 
 
 ELSEWHERE = fl.RaceHits  # needs a task that drives modes: tests/test_race.py
-BASES = "AbstractOwn", "AbstractEvent", "AbstractKinks", "Loss", "AbstractSolver"
+BASES = "AbstractOwnModel", "AbstractEvent", "AbstractKinks", "Loss", "AbstractSolver"

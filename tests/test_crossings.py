@@ -14,19 +14,19 @@ import pytest
 from jax import Array
 
 import flowlin as fl
-from flowlin._tools.series import bracketed_root
+from flowlin._tools.series import bracket_root
 from flowlin.engine.kinks.policies import IgnoreKinks
 from flowlin.engine.recorder import Recorder
 from flowlin.events import watch
-from flowlin.events.crossings import Step
+from flowlin.events.crossings import StepCrossings
 from flowlin.events.events import GateSwitches, user_watches
-from flowlin.events.path import Path
-from flowlin.events.search import Brackets, Part
+from flowlin.events.path import StepPath
+from flowlin.events.search import Brackets, StepPart
 from flowlin.events.watch import Observer
 from flowlin.record.event_log import Unresolved
 from flowlin.training.objective import FullData
 from flowlin.training.problem import Problem
-from flowlin.training.rules import GradientField
+from flowlin.training.rules import VectorField
 
 # One mode whose strength a(t) rises from 0.01 to 1: a = 1 / (1 + 99 exp(-2 t)).
 RISING = fl.Task([[1.0]], [[1.0]])
@@ -134,8 +134,7 @@ def test_every_crossing_of_a_fast_observable_is_found(runs, k, number):
     assert len(log) == number
     signs = np.asarray(log.new)
     assert np.all(signs[1:] == -signs[:-1])
-    first = int(k * 0.01 / np.pi) + 1
-    levels = np.pi * np.arange(first, first + number) / k
+    levels = np.pi * (int(k * 0.01 / np.pi) + 1 + np.arange(number)) / k
     levels = levels[levels < 0.99]
     np.testing.assert_allclose(log.time[: len(levels)], at(levels), rtol=1e-6, atol=1e-5)
 
@@ -245,13 +244,13 @@ def test_a_loss_that_is_met_from_the_start(run, terminate):
 
 def test_parts_follow_each_other_without_gaps():
     """Whatever is split, the parts that are not cover [0, 1] from left to right."""
-    rng, end, part = np.random.default_rng(0), 0.0, Part.whole()
+    rng, end, part = np.random.default_rng(0), 0.0, StepPart.whole_step()
     while bool(part.is_inside):
         split = bool(part.level < 6) and rng.random() < 0.6
-        low, high = part.ends(jnp.float64)
+        low, high = part.part_ends(jnp.float64)
         assert float(low) == end
         end = end if split else float(high)
-        part = part.following(jnp.asarray(split))
+        part = part.next_part(jnp.asarray(split))
     assert end == 1.0
 
 
@@ -268,7 +267,7 @@ def test_two_crossings_within_one_step_are_found():
     watches = tuple(event.watches(posed(network, relaxing), goal, IgnoreKinks()))
     recorder = Recorder(diffrax.Dopri8(), Observer(watches, network), 8, "lax")
     solution = diffrax.diffeqsolve(
-        diffrax.ODETerm(GradientField(goal, network, jnp.ones(()))),
+        diffrax.ODETerm(VectorField(goal, network, jnp.ones(()))),
         recorder, 0.0, 4.0, 1.0, network.parameters,
         saveat=diffrax.SaveAt(solver_state=True),
         stepsize_controller=diffrax.ConstantStepSize(),
@@ -287,7 +286,7 @@ def test_bracketed_root_is_tight_and_cheap():
         (lambda t: 0.3 - t, 0.3),
     ):
         rises = bool(f(1.0) > 0)
-        found = jax.jit(lambda a, b, f=f, r=rises: bracketed_root(f, a, b, r, 1e-12))(0.0, 1.0)
+        found = jax.jit(lambda a, b, f=f, r=rises: bracket_root(f, a, b, r, 1e-12))(0.0, 1.0)
         low, high = map(float, found)
         assert 0 <= high - low <= 1e-12
         assert low - 1e-12 <= root <= high + 1e-12
@@ -299,7 +298,7 @@ def one_step(network, solver):
     span = jnp.array(0.0), jnp.array(0.1)
     state = solver.init(field, *span, network.parameters, None)
     dense = solver.step(field, *span, network.parameters, None, state, False)[2]
-    return Path(solver.interpolation_cls, *span, dense, network.parameters)
+    return StepPath(solver.interpolation_cls, *span, dense, network.parameters)
 
 
 WAYS = [(h, s) for h in ((), (5,), (5, 4)) for s in (diffrax.Euler(), diffrax.Dopri8(), fl.RKC())]
@@ -323,7 +322,8 @@ def test_a_mode_strength_along_a_step_needs_no_matrices(tree, hidden, solver):
     def both(t):
         path = one_step(network, solver)
         full = modes.strengths(network.with_parameters(path(t)), tree) - 0.3
-        return full, jax.vmap(lambda k: watch.function.along(network, path, k)(t))(jnp.arange(9))
+        along = watch.function.function_of_time
+        return full, jax.vmap(lambda k: along(network, path, k)(t))(jnp.arange(9))
 
     for t in (0.0, 0.07, 0.1):
         full, along = both(t)
@@ -356,10 +356,11 @@ def test_one_component_agrees_with_all(hidden, kinks):
         every = observer(path(0.03))
 
         def component(k):
-            return observer.switch(k, lambda watched, k: watched.component(there, k))
+            return observer.select_watch(k, lambda watched, k: watched.component(there, k))
 
         def along(k):
-            return observer.switch(k, lambda watched, k: watched.along(network, path, k)(0.03))
+            at = lambda watched, k: watched.function_of_time(network, path, k)(0.03)  # noqa: E731
+            return observer.select_watch(k, at)
 
         return every, *(jax.vmap(f)(jnp.arange(len(every))) for f in (component, along))
 
@@ -389,9 +390,9 @@ def wild_step(observer, network, key):
     y0, y1, k0, k1 = (like(k, s) for k, s in zip(ends, (0.5, 0.5, 4.0, 4.0), strict=True))
     dense = {"y0": y0, "y1": y1, "k0": k0, "k1": k1}
     kind = diffrax.ThirdOrderHermitePolynomialInterpolation
-    path = Path(kind, jnp.asarray(1.0), jnp.asarray(3.0), dense, y0)
+    path = StepPath(kind, jnp.asarray(1.0), jnp.asarray(3.0), dense, y0)
     before = observer(y0)
-    return Step(observer, path, y1, None, before, jnp.full_like(before, jnp.inf))
+    return StepCrossings(observer, path, y1, None, before, jnp.full_like(before, jnp.inf))
 
 
 def found_and_true(events, network, keys, grid=2001):
@@ -403,12 +404,13 @@ def found_and_true(events, network, keys, grid=2001):
     @jax.jit
     def one(key):
         step = wild_step(observer, network, key)
-        empty = Brackets.empty(step.before.shape[0], Unresolved.none(jnp.float64))
-        found, _ = step.looked_through(empty)
-        real = jnp.arange(found.room, dtype=found.count.dtype) < found.count
-        numbers = jnp.zeros(step.before.shape[0]).at[found.marks[:, 0]].add(real.astype(float))
+        empty = Brackets.empty(step.start_values.shape[0], Unresolved.empty(jnp.float64))
+        found, _ = step.find_crossings(empty)
+        real = jnp.arange(found.capacity, dtype=found.count.dtype) < found.count
+        none = jnp.zeros(step.start_values.shape[0])
+        numbers = none.at[found.marks[:, 0]].add(real.astype(float))
         above = jax.lax.map(lambda t: observer(step.path(t)) > 0, jnp.linspace(1.0, 3.0, grid))
-        return numbers, jnp.sum(above[1:] != above[:-1], axis=0), found.doubts.count
+        return numbers, jnp.sum(above[1:] != above[:-1], axis=0), found.unresolved.count
 
     numbers, true, doubts = jax.lax.map(one, keys)
     assert int(jnp.sum(doubts)) == 0
@@ -418,7 +420,7 @@ def found_and_true(events, network, keys, grid=2001):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gates", "units", "modes", "smooth"])
 def test_all_crossings_of_a_wild_step(kind, monkeypatch):
-    monkeypatch.setattr("flowlin.events.order_statistics.BATCH", 4)  # less than there are units
+    monkeypatch.setattr("flowlin.events.order_statistics.UNIT_BATCH", 4)  # less than there are units
     modes = fl.theory.modes(SAMPLES, 1.0)
     relu = fl.ReLUNetwork.init(SAMPLES, 6, key=jax.random.key(5))
     linear = fl.LinearNetwork.init(SAMPLES, (6, 5), key=jax.random.key(5))
@@ -478,22 +480,20 @@ def test_a_calm_mode_is_looked_at_by_its_speed_before():
     task = fl.Task(np.ones((1000, 1)), np.ones((1000, 1)))
     network = fl.ReLUNetwork((jnp.ones((1, 1)), jnp.ones((1, 1))))
     hits = fl.ModeHits(fl.theory.modes(task), 1.2)
-    observer = Observer(
-        tuple(hits.watches(posed(network, task), None, None)),  # pyright: ignore
-        network,
-    )
+    watches = tuple(hits.watches(posed(network, task), None, None))  # pyright: ignore
+    observer = Observer(watches, network)
 
     def moved(a):
         return jax.tree.map(lambda z: a * jnp.ones_like(z), network.parameters)
 
     dense = {"y0": moved(1.0), "y1": moved(1.0), "k0": moved(1.0), "k1": moved(-1.0)}
     kind = diffrax.ThirdOrderHermitePolynomialInterpolation
-    path = Path(kind, jnp.asarray(0.0), jnp.asarray(1.0), dense, moved(1.0))
+    path = StepPath(kind, jnp.asarray(0.0), jnp.asarray(1.0), dense, moved(1.0))
     before = observer(moved(1.0))
 
     def found(speed):
-        step = Step(observer, path, moved(1.0), None, before, jnp.full_like(before, speed))
-        return int(step.looked_through(Brackets.empty(1, Unresolved.none(before.dtype)))[0].count)
+        step = StepCrossings(observer, path, moved(1.0), None, before, jnp.full_like(before, speed))
+        return int(step.find_crossings(Brackets.empty(1, Unresolved.empty(before.dtype)))[0].count)
 
     # a = w^2 with w = 1 + t (1 - t): 1.56 in the middle, slope 2 at the ends.
     assert found(2.0) == 2

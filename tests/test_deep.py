@@ -16,8 +16,8 @@ import scipy.integrate
 import flowlin as fl
 from flowlin.engine.kinks import unfed
 from flowlin.engine.kinks.deep_flow import DeepFlow
-from flowlin.engine.kinks.deep_switching import NetworkRule
-from flowlin.engine.kinks.one_layer import GatedFlow, UnitRule
+from flowlin.engine.kinks.deep_switching import DeepSwitching
+from flowlin.engine.kinks.one_layer import OneLayerFlow, OneLayerSwitching
 from tests.test_walk import descended, exact, gaussian
 from tests.tolerances import ROUNDING
 from tests.zoo import distance, times
@@ -47,16 +47,16 @@ def test_with_one_hidden_layer_it_is_the_walk_unit_by_unit(slope, tau):
     network = network.with_parameters(((full[:, 1:], readout), (full[:, 0], None)))
     tau = jax.tree.map(jnp.asarray, tau)
     loss = fl.SquaredError()
-    one = UnitRule(GatedFlow(network, task, loss, tau), 4, "lax")
-    all_ = NetworkRule(DeepFlow(network, task, loss, tau), 100)
-    at = all_.flow.moving(network.parameters)
-    modes: list[Any] = [eqx.filter_jit(rule.start)(at) for rule in (one, all_)]
-    assert all(not np.any(m.trouble) for m in modes)
+    one = OneLayerSwitching(OneLayerFlow(network, task, loss, tau), 4, "lax")
+    all_ = DeepSwitching(DeepFlow(network, task, loss, tau), 100)
+    at = all_.flow.select_moving(network.parameters)
+    modes: list[Any] = [eqx.filter_jit(rule.start_sides)(at) for rule in (one, all_)]
+    assert all(not np.any(m.failure) for m in modes)
     assert np.array_equal(modes[0].codes, modes[1].codes)
     # Where the biases alone move, a unit slides on one kink at most.
     alone = jax.tree.leaves(tau)[0] == 3.0
     assert np.sum(modes[0].codes == 0) > (1 if alone else 3)
-    frozen: list[Any] = [rule.flow.freeze(m) for rule, m in zip((one, all_), modes, strict=True)]
+    frozen: list[Any] = [rule.flow.fix_sides(m) for rule, m in zip((one, all_), modes, strict=True)]
     for part in (lambda f, z: f(None, at, z), lambda f, z: f.margins(at, z)):
         a, b = (
             eqx.filter_jit(part)(rule.flow, z) for rule, z in zip((one, all_), frozen, strict=True)
@@ -65,18 +65,18 @@ def test_with_one_hidden_layer_it_is_the_walk_unit_by_unit(slope, tau):
             np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12)
     for rule, sides in zip((one, all_), frozen, strict=True):
         on_side = np.asarray(sides.codes) != 0
-        near, margins = rule.flow.distances(at, sides), rule.flow.margins(at, sides)
+        near, margins = rule.flow.side_distances(at, sides), rule.flow.margins(at, sides)
         np.testing.assert_allclose(near[on_side], margins[0][on_side], rtol=1e-12)
 
 
 @eqx.filter_jit
 def started(rule, parameters):
     """Sides and velocity at a start, and which pairs there could slide."""
-    sides, flow = rule.start(parameters), rule.flow
-    near = flow.near(parameters)
-    tied = flow.freeze(rule._sides(jnp.where(near, 0, sides.codes)))
-    slidable = near & (flow.reach(parameters, tied)[0] < 0)
-    return sides, flow(None, parameters, flow.freeze(sides)), slidable
+    sides, flow = rule.start_sides(parameters), rule.flow
+    near = flow.is_at_kink(parameters)
+    tied = flow.fix_sides(rule._layer_sides(jnp.where(near, 0, sides.codes)))
+    slidable = near & (flow.drive_bounds(parameters, tied)[0] < 0)
+    return sides, flow(None, parameters, flow.fix_sides(sides)), slidable
 
 
 # By the input of the other sample: sides of both units, velocity of (w1, b1, w2, b2, a).
@@ -104,7 +104,7 @@ def pairs_of_units():
             (np.array([[weight]]), np.ones((1, 1)), np.ones((1, 1))),
             (np.array([-weight]), np.zeros(1), None),
         )
-        rule = NetworkRule(DeepFlow(network, task, MEAN, jnp.asarray(1.0)), 4)
+        rule = DeepSwitching(DeepFlow(network, task, MEAN, jnp.asarray(1.0)), 4)
         sides, ((w1, w2, a), (b1, b2, _)), _ = started(rule, network.parameters)
         velocity = np.concatenate([np.ravel(v) for v in (w1, b1, w2, b2, a)])
         found[other] = sides.codes.tolist(), velocity
@@ -179,7 +179,7 @@ def starts(trials):
         z2 = (w2 + 0.5) @ np.maximum(z1, 0)
         biases = (z1 - w1 @ x)[:, 0], -z2[range(3), two], None
         network, task = fl.ReLUNetwork((w1, w2 + 0.5, a), biases), fl.Task(x.T, y.T)
-        rule = NetworkRule(DeepFlow(network, task, MEAN, jnp.asarray(1.0)), 18)
+        rule = DeepSwitching(DeepFlow(network, task, MEAN, jnp.asarray(1.0)), 18)
         found.append((network, task, *started(rule, network.parameters)))
     return found
 
@@ -193,7 +193,7 @@ def agrees_with_enumeration(starts):
     """By other formulas, all 729 choices of sides; how many slide in both layers at once."""
     slid = 0
     for trial, (network, task, found, velocity, slidable) in enumerate(starts):
-        assert found.trouble == 0
+        assert found.failure == 0
         codes = np.asarray(found.codes).reshape(2, 3, 3)
         slides = codes == 0
         slid += np.any(slides[0] & slides[1].any(axis=0))
@@ -256,14 +256,14 @@ def test_the_velocity_is_steepest_descent_of_the_loss_itself(walked):
     """
     _, flow = walked
     field = DeepFlow(flow.final, TREE, MEAN, jnp.asarray(1.0))
-    rule = NetworkRule(field, 64)
+    rule = DeepSwitching(field, 64)
     flat, shaped = jax.flatten_util.ravel_pytree(flow.final.parameters)
     directions = jax.random.normal(jax.random.key(0), (400, flat.size))
     directions = directions / jnp.linalg.norm(directions, axis=1, keepdims=True)
 
     @eqx.filter_jit
     def gaps(parameters, codes):
-        frozen = field.freeze(rule._sides(codes))
+        frozen = field.fix_sides(rule._layer_sides(codes))
         velocity, _ = jax.flatten_util.ravel_pytree(field(None, parameters, frozen))
         here, _ = jax.flatten_util.ravel_pytree(parameters)
 
@@ -377,7 +377,7 @@ def test_sliding_pairs_are_held_whatever_slots_there_are(walked):
     field = DeepFlow(network, TREE, MEAN, jnp.asarray(1.0))
     found = []
     for slots in (sliding, sliding + 1, 2 * sliding + 1, 5 * sliding, codes.size):
-        frozen = field.freeze(NetworkRule(field, slots)._sides(codes))
+        frozen = field.fix_sides(DeepSwitching(field, slots)._layer_sides(codes))
         found.append(eqx.filter_jit(field.margins)(parameters, frozen))
     for other in found[1:]:
         np.testing.assert_allclose(other, found[0], rtol=1e-9, atol=1e-13)
@@ -582,7 +582,7 @@ def test_the_velocity_of_sliding_pairs_has_a_transpose(walked):
     flat, shaped = jax.flatten_util.ravel_pytree(flow.final.parameters)
 
     def velocity(at):
-        frozen = field.freeze(NetworkRule(field, 64)._sides(jnp.asarray(codes)))
+        frozen = field.fix_sides(DeepSwitching(field, 64)._layer_sides(jnp.asarray(codes)))
         return jax.flatten_util.ravel_pytree(field(None, shaped(at), frozen))[0]
 
     along, weight = jax.random.normal(jax.random.key(0), (2, flat.size))
@@ -668,7 +668,7 @@ def test_two_units_rise_together_where_the_local_loss_falls():
         feeds[rng.choice(units, 2, replace=False), p] = True
     none = np.zeros((above, samples))
     layers, signals = [feeds, none.astype(bool)], [u, none]
-    joint = jax.jit(lambda *arrays: unfed.joint(arrays[0], (None,) * 3, *arrays[1:]))
+    joint = jax.jit(lambda *arrays: unfed.joint_exit(arrays[0], (None,) * 3, *arrays[1:]))
     margins, rays = joint(tuple(weights), layers, signals, error)
 
     def slope(y):  # of loss less pressure along y (units, P)

@@ -288,7 +288,7 @@ def test_statistics_keep_digits_at_the_floor():
 def test_linear_runs_choose_statistics_by_themselves():
     network = fl.LinearNetwork.init(MANY, 3, 0.1, key=jax.random.key(0))
     flow = fl.gradient_flow(network, MANY, 5.0, rtol=1e-11)
-    assert flow.stats["objective"] == "Statistics"
+    assert flow.stats["objective"] == "LinearStatistics"
     same = fl.gradient_flow(network.frozen(MANY), MANY, 5.0, rtol=1e-11)
     assert same.stats["objective"] == "FullData"
     assert distance(same.final, flow.final) < 1e-10
@@ -387,7 +387,7 @@ def test_the_smoothed_relu_loss_falls_by_the_integral_of_the_squared_gradient(tr
     kinks = fl.SmoothKinks(1e-3)
 
     def speed(network, task):
-        rounded = network.rounded_activation(kinks.width)
+        rounded = network.smooth_activation(kinks.width)
 
         def loss(parameters):
             (w1, w2), (b, _) = parameters

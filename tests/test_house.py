@@ -53,12 +53,12 @@ INSIDERS = {
 }
 # How the code reads: today's counts, on their way to the goals of docs/_tools/house_counts.py.
 COUNTS = {
-    "function names of one word, %": 76.2,
-    "function names that begin with a participle, %": 20.5,
-    "names defined in two files and more, %": 13.3,
+    "function names of one word, %": 22.2,
+    "function names that begin with a participle, %": 3.0,
+    "names defined in two files and more, %": 0.4,
     "public names in a file of another name, %": 66.3,
-    "lines with `Any`, per 1,000": 22.6,
-    "docstrings that begin with a fragment, %": 17.8,
+    "lines with `Any`, per 1,000": 21.8,
+    "docstrings that begin with a fragment, %": 1.0,
     "abstract members of the widest base class": 19,
 }
 LONGEST = 500  # lines
@@ -183,10 +183,10 @@ def test_methods_are_abstract_or_final():
     assert sum(inspect.isabstract(kind) for kind in classes()) > 7
 
     class Louder(fl.SquaredError):
-        def total(self, outputs, targets):
-            return 2.0 * super().total(outputs, targets)
+        def total_loss(self, outputs, targets):
+            return 2.0 * super().total_loss(outputs, targets)
 
-    assert list(overridden(Louder)) == ["Louder.total"]  # the rule can fail
+    assert list(overridden(Louder)) == ["Louder.total_loss"]  # the rule can fail
 
 
 def test_dir_lists_public_names_only():

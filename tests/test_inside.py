@@ -11,17 +11,17 @@ import pytest
 
 import flowlin as fl
 from flowlin._tools import numerics
-from flowlin._tools.numerics import earlier, jit_by_array
+from flowlin._tools.numerics import jit_by_array, previous_float
 from flowlin.engine import mode_frame, signals
 from flowlin.engine.solvers.bdf_formulas import NordsieckInterpolation, polynomial
 from flowlin.engine.solvers.newton_krylov import Ritz
 from flowlin.engine.solvers.rkc import stability_interval
 from flowlin.engine.solvers.wrapped import ROWS, Explicit, History
-from flowlin.runs.hidden_modes import size_between
+from flowlin.runs.hidden_modes import mode_size_between
 from flowlin.runs.progress import Forecast
 from flowlin.training import objective as chunks
 from flowlin.training.problem import Problem
-from flowlin.training.rules import GradientField, objective
+from flowlin.training.rules import VectorField, choose_objective
 from tests.tolerances import of_flow
 
 # ---- Stability of Runge-Kutta-Chebyshev.
@@ -205,13 +205,13 @@ def test_an_event_of_diffrax_own_would_not_be_heard():
 )
 def test_every_evaluation_is_counted(tree, monkeypatch, rtol, solvers):
     """Before the solver changes, to measure stiffness, in steps that were rejected, and after."""
-    calls, velocity = [], GradientField.__call__
+    calls, velocity = [], VectorField.__call__
 
     def reported(self, t, parameters, args):
         jax.debug.callback(lambda: calls.append(1))
         return velocity(self, t, parameters, args)
 
-    monkeypatch.setattr(GradientField, "__call__", reported)
+    monkeypatch.setattr(VectorField, "__call__", reported)
     network = fl.LinearNetwork.init(tree, 6, variance=1e-2, key=jax.random.key(0))
     flow = fl.gradient_flow(network, tree, 3e3, ts=np.linspace(0, 3e3, 7), rtol=rtol)
     jax.effects_barrier()
@@ -229,15 +229,15 @@ def flat(parameters):
 def test_the_modified_gradient_is_that_of_the_modified_loss(tree, monkeypatch, chunked):
     """Sufficient statistics and chunks of samples against the definition, by reverse mode."""
     if chunked:
-        monkeypatch.setattr(chunks, "BYTES", {"cpu": 1})
-        monkeypatch.setattr(chunks, "ROWS", 3)
+        monkeypatch.setattr(chunks, "CHUNK_BYTES", {"cpu": 1})
+        monkeypatch.setattr(chunks, "MIN_CHUNK_ROWS", 3)
     kind = fl.ReLUNetwork if chunked else fl.LinearNetwork
     task = fl.Task(tree.x[:, :3] + 0.2, tree.y)  # more samples than inputs
     network = kind.init(task, 4, 0.3, key=jax.random.key(2))
-    plain = objective(network, task, fl.SquaredError(), 0.5)
-    assert type(plain).__name__ == ("FullData" if chunked else "Statistics")
-    assert (chunks.pieces(8, 4, 8) > 1) == chunked
-    activation = network.rounded_activation(0.5)
+    plain = choose_objective(network, task, fl.SquaredError(), 0.5)
+    assert type(plain).__name__ == ("FullData" if chunked else "LinearStatistics")
+    assert (chunks.number_of_chunks(8, 4, 8) > 1) == chunked
+    activation = network.smooth_activation(0.5)
 
     def loss(parameters):
         (w1, w2), (b, _) = parameters
@@ -248,7 +248,7 @@ def test_the_modified_gradient_is_that_of_the_modified_loss(tree, monkeypatch, c
         gradient = jax.grad(loss)(parameters)
         return loss(parameters) + 0.3 / 4 * sum(jnp.sum(g**2) for g in jax.tree.leaves(gradient))
 
-    found = eqx.filter_jit(chunks.Modified(plain, jnp.asarray(0.3)).gradient)(network)
+    found = eqx.filter_jit(chunks.ModifiedLoss(plain, jnp.asarray(0.3)).gradient)(network)
     expected = jax.jit(jax.grad(modified))(network.parameters)
     np.testing.assert_allclose(flat(found), flat(expected), rtol=1e-10)
 
@@ -258,7 +258,7 @@ def test_the_loss_of_a_modified_flow_is_looked_at_inside_steps():
     """Near a maximum with curvature below -2 / eps the modified flow goes uphill: not monotone."""
     network = fl.LinearNetwork((np.full((1, 1), 0.1),) * 2)
     task = fl.Task(np.ones((1, 1)), np.ones((1, 1)))
-    plain = objective(network, task, fl.SquaredError(), 1e-4)
+    plain = choose_objective(network, task, fl.SquaredError(), 1e-4)
     problem = Problem(network, task, fl.SquaredError(), jnp.asarray(1.0))
     (watch,) = fl.LossBelow(0.3).watches(problem, plain, fl.SmoothKinks())
     assert watch.monotone
@@ -267,7 +267,7 @@ def test_the_loss_of_a_modified_flow_is_looked_at_inside_steps():
             network, task, 5.0, modified_rate=6.0, ts=np.linspace(0, 5, 9), solver=diffrax.Tsit5()
         )
     assert np.all(np.diff(flow.losses) > 0)
-    changed = chunks.Modified(plain, jnp.asarray(6.0))
+    changed = chunks.ModifiedLoss(plain, jnp.asarray(6.0))
     (watch,) = fl.LossBelow(0.3).watches(problem, changed, fl.SmoothKinks())
     assert not watch.monotone
     assert flow.stats["objective"] == "FullData, modified"
@@ -301,8 +301,8 @@ def test_the_flow_in_the_coordinates_of_its_modes_is_the_same(which, monkeypatch
         )
 
     plain = run()
-    monkeypatch.setattr(mode_frame, "_is_tiny", lambda network, task: True)
-    monkeypatch.setattr(mode_frame, "_decouple", lambda sigma_x, strength: True)
+    monkeypatch.setattr(mode_frame, "_weights_are_tiny", lambda network, task: True)
+    monkeypatch.setattr(mode_frame, "_inputs_decouple", lambda sigma_x, strength: True)
     turned = run()
     assert "coordinates" in turned.stats["objective"]
     assert "coordinates" not in plain.stats["objective"]
@@ -321,11 +321,11 @@ def test_the_flow_in_the_coordinates_of_its_modes_is_the_same(which, monkeypatch
 
 def test_a_turn_is_orthogonal_and_has_the_columns_given(seed):
     columns = np.linalg.qr(np.random.default_rng(seed).normal(size=(7, 3)))[0]
-    turn = mode_frame.Turn.to(columns, np.float64)
+    turn = mode_frame.ReflectionProduct.from_columns(columns, np.float64)
     q = np.asarray(turn(jnp.eye(7)))
     np.testing.assert_allclose(q @ q.T, np.eye(7), atol=1e-14)
     np.testing.assert_allclose(np.abs(np.sum(q[:, :3] * columns, axis=0)), 1, rtol=1e-13)
-    np.testing.assert_allclose(turn.back(jnp.asarray(q)), np.eye(7), atol=1e-14)
+    np.testing.assert_allclose(turn.apply_transpose(jnp.asarray(q)), np.eye(7), atol=1e-14)
 
 
 @pytest.mark.slow
@@ -336,9 +336,9 @@ def test_the_size_of_a_mode_between_its_start_and_its_hit(layers):
     late, early = (
         fl.theory.deep_hitting_time(level, s, s / full, a0, float(layers)) for level in (1e-3, 1e-8)
     )
-    size = size_between(a0 ** (1 / layers), 1e-3 ** (1 / layers), float(early / late), layers)
+    size = mode_size_between(a0 ** (1 / layers), 1e-3 ** (1 / layers), float(early / late), layers)
     assert size == pytest.approx(1e-8 ** (1 / layers), rel=1e-6)
-    assert size_between(1e-200, 1.0, 0.5, layers + 2) < 1e-100
+    assert mode_size_between(1e-200, 1.0, 0.5, layers + 2) < 1e-100
 
 
 # ---- How programs are compiled.
@@ -386,14 +386,14 @@ def test_small_arrays_have_an_option_and_others_none(monkeypatch):
     function = jit_by_array(jnp.sum)
     with pytest.raises(RuntimeError, match="xla_unknown"):
         function(jnp.ones(2))
-    assert float(function(jnp.ones(numerics.SMALL + 1))) == numerics.SMALL + 1
+    assert float(function(jnp.ones(numerics.SMALL_TREE + 1))) == numerics.SMALL_TREE + 1
     assert float(jax.jit(lambda: function(jnp.ones(2)))()) == 2
     assert float(jax.vmap(jax.grad(function))(jnp.ones((1, 2)))[0, 0]) == 1
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_earlier_floats_are_those_of_numpy(dtype):
-    back = jax.jit(lambda t: earlier(t, 100))
+    back = jax.jit(lambda t: previous_float(t, 100))
     for t in np.asarray([1e-30, 0.3, 1.0, 2.0**-3, 60.0, 1e20], dtype):
         before = t
         for _ in range(100):
@@ -420,7 +420,7 @@ def test_the_time_left_is_right_within_a_factor_of_two(step, steady):
     while t < horizon - step(t):
         t, clock = t + step(t), clock + 1.0
         if clock % 8 == 0:
-            told.append((t, clock, forecast.left(t, clock, horizon, steady)))
+            told.append((t, clock, forecast.seconds_left(t, clock, horizon, steady)))
     for at, when, left in told:
         if 0.01 * horizon < at < 0.95 * horizon:
             assert 0.5 < left / (clock - when) < 2

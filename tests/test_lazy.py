@@ -76,7 +76,7 @@ def test_against_the_exponential_of_the_whole_linear_flow(solved):
     (network, spec, task, loss), found, outputs, networks, losses = solved
     counted = np.ones(4) if task.weights is None else np.asarray(task.weights)
     for k, t in enumerate(TIMES):
-        w, y = linearised(network, spec, task, loss.weight(task.mass) * counted, t / 2.0)
+        w, y = linearised(network, spec, task, loss.factor_per_sample(task.mass) * counted, t / 2.0)
         own = jax.tree.map(lambda a, k=k: np.asarray(a[k]), eqx.filter(networks, eqx.is_array))
         leaves = jax.tree.leaves(eqx.filter(own, spec))
         np.testing.assert_allclose(np.concatenate([np.ravel(a) for a in leaves]), w, atol=1e-12)

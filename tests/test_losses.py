@@ -45,10 +45,12 @@ def test_squared_error_sums_over_samples_and_outputs(pair):
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_squared_error_weight_is_that_of_its_gradient(reduction, pair):
     loss = fl.SquaredError(reduction)
-    assert loss.weight(7) == {"mean": 1 / 7, "sum": 1.0}[reduction]
+    assert loss.factor_per_sample(7) == {"mean": 1 / 7, "sum": 1.0}[reduction]
     gradient = jax.jit(jax.grad(loss))(*pair)
     outputs, targets = (np.asarray(a) for a in pair)
-    np.testing.assert_allclose(gradient, loss.weight(7) * (outputs - targets), rtol=1e-13)
+    np.testing.assert_allclose(
+        gradient, loss.factor_per_sample(7) * (outputs - targets), rtol=1e-13
+    )
 
 
 @pytest.mark.parametrize("soft", [False, True])
@@ -155,7 +157,7 @@ def test_the_same_function_is_the_same_flow(flow):
 @pytest.mark.slow
 def test_the_library_knows_it_by_statistics(flow):
     known = fl.gradient_flow(LINEAR, TASK, 3.0, **OPTIONS | {"loss": fl.SquaredError()})
-    assert known.stats["objective"] == "Statistics"
+    assert known.stats["objective"] == "LinearStatistics"
     np.testing.assert_allclose(flow.losses, known.losses, rtol=ROUNDING)
     assert fl.distance(flow.final, known.final) < ROUNDING
     np.testing.assert_allclose(flow.events.time, known.events.time, rtol=1e-9)

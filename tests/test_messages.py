@@ -845,7 +845,7 @@ class Breaking(fl.SquaredError):
     hard: bool = False
 
     def total(self, outputs, targets, weights=None):
-        total, level = super().total(outputs, targets, weights), float(targets.shape[0])
+        total, level = super().total_loss(outputs, targets, weights), float(targets.shape[0])
         if self.hard:
             return jnp.where(total < level, jnp.sqrt(total - level), total)
         return jnp.where(total < level, jnp.nan, total)
@@ -893,10 +893,12 @@ def test_what_is_accepted(runs):
 
 # What runs hand to each other, with arguments of their own making.
 INNER = {
-    "activation", "gate", "gate_channel", "held", "mapped", "merged", "method", "model_at", "of",
-    "packed", "parameters_of", "remedy", "require_fit", "restored", "rounded", "rounded_activation",
-    "time_constants", "total", "unpacked", "walk", "watches", "weight", "with_parameters",
-    "with_rows", "with_sample_gates",
+    "activation", "gate", "gate_channel", "numbers_per_sample", "sliding", "map_columns",
+    "merge_with", "method", "choose_solver", "model_at", "of", "with_run", "from_function",
+    "pack_parameters", "parameters_of", "remedy", "require_fit", "with_module",
+    "with_saved_arrays", "smooth_outputs", "smooth_activation", "time_constants", "total_loss",
+    "unpack_parameters", "wrap_solver", "watches", "weight", "factor_per_sample",
+    "with_parameters", "with_rows", "with_sample_gates",
 }  # fmt: skip
 RETURNED = (
     Exception, fl.Accuracy, fl.Comparison, fl.Convention, fl.EventLog, fl.Grid, fl.Linearization,

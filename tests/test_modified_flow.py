@@ -116,7 +116,7 @@ def test_descent_follows_the_modified_flow_at_second_order(tree, case):
     """Against a plain loop: slope 2 in the parameters, where the plain flow's is 1."""
     kind, task, hidden, loss, kinks = CASES[case](tree)
     network = kind.init(task, hidden, 0.2, key=jax.random.key(1))
-    activation = network.rounded_activation(kinks.width if kinks else None)
+    activation = network.smooth_activation(kinks.width if kinks else None)
 
     def value(parameters):
         h = task.x

@@ -19,19 +19,19 @@ import flowlin as fl
 from flowlin.engine import descend
 from flowlin.engine.kinks.averaged import AveragedGates
 from flowlin.engine.kinks.deep_flow import DeepFlow
-from flowlin.engine.kinks.deep_switching import NetworkRule
+from flowlin.engine.kinks.deep_switching import DeepSwitching
 from flowlin.engine.solvers.rkc import direction, spectral_radius
-from flowlin.events.order_statistics import Units
-from flowlin.events.path import Path
-from flowlin.networks.base import moving
+from flowlin.events.order_statistics import FirstLayerUnits
+from flowlin.events.path import StepPath
+from flowlin.networks.base import trainable_part
 from flowlin.networks.modules import ForeignModel
-from flowlin.networks.pathways import count
-from flowlin.runs.gradient_descent import Rule, Watched, described
+from flowlin.networks.pathways import count_pathways
+from flowlin.runs.gradient_descent import StepRule, WatchOptions, descent_of
 from flowlin.training import objective as chunks
-from flowlin.training.objective import Decay, FullData, Modified, decayed
+from flowlin.training.objective import Decay, FullData, ModifiedLoss, with_decay
 from flowlin.training.problem import Problem
-from flowlin.training.rules import GradientField, objective
-from flowlin.training.statistics import GraphStatistics, bundles, is_cheaper, leads
+from flowlin.training.rules import VectorField, choose_objective
+from flowlin.training.statistics import GraphStatistics, all_bundles, is_cheaper, paths_ahead
 from tests.by_hand import COUNTS, ByHand, classes, linear, relu
 from tests.test_graph import TREE, diamond, graph_of
 from tests.tolerances import ROUNDING, of_slope
@@ -64,8 +64,8 @@ def deep(task, hidden=(6, 4)):
 
 def in_chunks(patch, rows=16):
     """Chunks of at least so many rows."""
-    patch.setattr(chunks, "ROWS", rows)
-    patch.setitem(chunks.BYTES, "cpu", 1)
+    patch.setattr(chunks, "MIN_CHUNK_ROWS", rows)
+    patch.setitem(chunks.CHUNK_BYTES, "cpu", 1)
 
 
 @pytest.fixture
@@ -97,10 +97,10 @@ def test_chunks_give_the_numbers_of_one_pass(name):
     def both(network):
         with pytest.MonkeyPatch.context() as patch:
             in_chunks(patch)
-            assert chunks.pieces(SAMPLES, 6, 8) == 8
-            many = goal.value_and_gradient(network), goal.value(network)
+            assert chunks.number_of_chunks(SAMPLES, 6, 8) == 8
+            many = goal.value_and_gradient(network), goal.loss_value(network)
             in_chunks(patch, 1000)
-            one = goal.value_and_gradient(network), goal.value(network)
+            one = goal.value_and_gradient(network), goal.loss_value(network)
         return many, one, loss(network.outputs(task.x), task.y)
 
     many, one, plain = both(make(task))
@@ -112,7 +112,7 @@ def test_chunks_give_the_numbers_of_one_pass(name):
 @pytest.mark.slow
 def test_small_tasks_are_one_pass():
     task = fl.tasks.digits()
-    assert chunks.pieces(task.samples, 64, 8) == 1
+    assert chunks.number_of_chunks(task.samples, 64, 8) == 1
     network = deep(task, (6,))
 
     @jax.jit
@@ -136,7 +136,7 @@ def test_gradient_is_the_slope_of_the_value_and_has_one_itself(small):
         return network.with_parameters(((w, network.weights[1]), network.biases))
 
     def value(step):
-        return many.value(moved(step))
+        return many.loss_value(moved(step))
 
     def squared(step):
         return jnp.sum(many.gradient(moved(step))[0][0] ** 2)
@@ -185,10 +185,10 @@ def test_memory_does_not_grow_with_the_samples(derivative, monkeypatch):
 
 @pytest.mark.slow
 def test_linear_statistics_take_no_copy_of_the_task(monkeypatch):
-    monkeypatch.setitem(chunks.BYTES, "cpu", 2**16)
+    monkeypatch.setitem(chunks.CHUNK_BYTES, "cpu", 2**16)
     task = data(20_000)
     network = fl.LinearNetwork.init(task, 4, key=jax.random.key(2))
-    used = memory(lambda t: objective(network, t, MEAN).expansion.sigma_x, task)  # pyright: ignore
+    used = memory(lambda t: choose_objective(network, t, MEAN).expansion.sigma_x, task)  # pyright: ignore
     assert used < 20_000 * 6 * 8
 
 
@@ -204,7 +204,7 @@ def test_a_foreign_module_tells_what_one_sample_takes():
             return jax.jit(lambda x: self.model(x))(x)
 
     for one in (model, Compiled(model)):
-        assert ForeignModel.of("network", one).held(task) == 9
+        assert ForeignModel.from_module("network", one).numbers_per_sample(task) == 9
 
 
 class Held(eqx.Module):
@@ -221,7 +221,7 @@ class Held(eqx.Module):
 def test_the_kind_of_a_foreign_module_names_what_is_static_and_bound_too():
     leaky = functools.partial(jax.nn.leaky_relu, negative_slope=0.1)
     first = Held(jnp.ones((2, 2)), jnp.tanh, (leaky, None, 0.5, "x"))
-    assert ForeignModel.of("network", first).kind == (
+    assert ForeignModel.from_module("network", first).kind == (
         "Held(act=tanh, rest[0]=partial, rest[0].func=leaky_relu, "
         "rest[0].keywords['negative_slope']=0.1, rest[2]=0.5, rest[3]='x')"
     )
@@ -233,12 +233,12 @@ def test_the_kind_of_a_foreign_module_names_what_is_static_and_bound_too():
 def test_linear_statistics_in_chunks_are_those_of_numpy(small):
     task = data()
     network = fl.LinearNetwork.init(task, 4, 0.3, key=jax.random.key(2))
-    found = objective(network, task, MEAN)
+    found = choose_objective(network, task, MEAN)
     x = np.concatenate([np.ones((SAMPLES, 1)), task.x], axis=1)
     close(found.expansion.sigma_x, x.T @ x / SAMPLES)  # pyright: ignore
     by_hand = ByHand(network, task)
     loss, velocity = by_hand(by_hand.start)
-    value, gradient = jax.jit(lambda n: (found.value(n), found.gradient(n)))(network)
+    value, gradient = jax.jit(lambda n: (found.loss_value(n), found.gradient(n)))(network)
     np.testing.assert_allclose(value, loss, rtol=ROUNDING)
     close(gradient, [-v for v in velocity])
 
@@ -251,12 +251,12 @@ def both_ways(network, task):
         def by(goal):
             def value(gate):
                 other = network.with_sample_gates((gate, *network.sample_gates[1:]))
-                return goal(other).value(other)
+                return goal(other).loss_value(other)
 
             slope = jax.value_and_grad(value)(network.sample_gates[0])
             return goal(network).gradient(network), slope
 
-        by_statistics = by(lambda n: GraphStatistics.of(n, task, MEAN))
+        by_statistics = by(lambda n: GraphStatistics.from_graph(n, task, MEAN))
         return by_statistics, by(lambda _: FullData(task, MEAN))
 
     return map(jax.tree.leaves, found(network))
@@ -270,9 +270,9 @@ def test_statistics_of_a_graph_and_its_samples_agree(size):
 
 
 def regressors(graph):
-    ahead = leads(graph)
+    ahead = paths_ahead(graph)
     assert ahead is not None
-    return bundles(ahead, graph)
+    return all_bundles(ahead, graph)
 
 
 @pytest.mark.slow
@@ -281,7 +281,7 @@ def test_statistics_are_chosen_where_they_are_cheaper():
     network, task = graph_of(200)
     assert is_cheaper(network, task)
     # Those of one source, sink and gates are one regressor.
-    assert len(regressors(network)) == 12 == count(network)
+    assert len(regressors(network)) == 12 == count_pathways(network)
     rng = np.random.default_rng(1)
     gates = {f"{side}{k}": rng.integers(0, 2, 8) for k in range(12) for side in "ab"}
     layers = [("in",), *((f"a{k}", f"b{k}") for k in range(12)), ("out",)]
@@ -290,8 +290,8 @@ def test_statistics_are_chosen_where_they_are_cheaper():
     graph = fl.GatedGraph(edges)
     assert len(regressors(graph)) == 1
     many = fl.GatedGraph(edges, node_gates=gates)
-    assert count(many) == 2**12
-    assert leads(many) is None
+    assert count_pathways(many) == 2**12
+    assert paths_ahead(many) is None
 
 
 # ---- Weight decay, the modified loss, and what optimisers see of them
@@ -303,13 +303,15 @@ def test_what_is_descended_is_what_the_gradient_is_of(rate):
     task = classes(COUNTS)
     network = linear(task)
     plain = FullData(task, MEAN)
-    both = decayed(plain, Decay(jnp.asarray(rate)))
-    goals = both, Modified(both, jnp.asarray(0.2))
+    both = with_decay(plain, Decay(jnp.asarray(rate)))
+    goals = both, ModifiedLoss(both, jnp.asarray(0.2))
 
     @jax.jit
     def slopes(at):
-        found = [jax.grad(lambda w, goal=goal: goal.descended(network, w))(at) for goal in goals]
-        value = goals[-1].value(network.with_parameters(at))
+        found = [
+            jax.grad(lambda w, goal=goal: goal.objective_value(network, w))(at) for goal in goals
+        ]
+        value = goals[-1].loss_value(network.with_parameters(at))
         return found, [goal.gradient(network, at) for goal in goals], value
 
     at = jax.tree.map(lambda w: 2 * np.asarray(w), network.parameters)
@@ -319,15 +321,15 @@ def test_what_is_descended_is_what_the_gradient_is_of(rate):
     loss, velocity = ByHand(network, task, decay=rates)(jax.tree.leaves(at))
     close(found[0], [-v for v in velocity])
     assert float(value) == pytest.approx(loss, rel=ROUNDING)  # that on the data
-    assert goals[-1].label == "FullData, with weight decay, modified"
+    assert goals[-1].stats_label == "FullData, with weight decay, modified"
 
 
 def test_the_modified_gradient_is_that_of_the_square_of_the_plain_one():
     r"""L + eps / 4 |grad L|^2 by central differences of the gradient by hand."""
     task = classes(COUNTS)
     network, rate, h = linear(task), 0.1, 1e-5
-    plain = decayed(FullData(task, MEAN), Decay(jnp.asarray((0.2, 0.05))))
-    goal = Modified(plain, jnp.asarray(rate))
+    plain = with_decay(FullData(task, MEAN), Decay(jnp.asarray((0.2, 0.05))))
+    goal = ModifiedLoss(plain, jnp.asarray(rate))
     found = jax.jit(lambda n: goal.gradient(n))(network)
     by_hand = ByHand(network, task, decay=(0.2, 0.05))
     start, (_, force) = by_hand.start, by_hand(by_hand.start)
@@ -348,8 +350,8 @@ def test_the_spectral_radius_counts_the_decay():
 
     @jax.jit
     def radius(decay):
-        goal = objective(network, task, MEAN, decay=Decay(decay))
-        velocity = functools.partial(GradientField(goal, network, tau), None, args=None)
+        goal = choose_objective(network, task, MEAN, decay=Decay(decay))
+        velocity = functools.partial(VectorField(goal, network, tau), None, args=None)
         y, start = network.parameters, jnp.zeros(())
         found = spectral_radius(velocity, y, velocity(y), direction(y), start, 200, "lax")
         return found[1]
@@ -367,9 +369,9 @@ def test_optimisers_that_do_not_ask_cost_no_value(monkeypatch):
 
     def flops():
         problem = Problem(network, task, MEAN, jnp.ones(()))
-        made = described(problem, Rule(0.1, 0.1, optax.adam(0.1)), Watched())
-        state = made.start(0)
-        cost = jax.jit(lambda s: made.update(s)).lower(state).compile().cost_analysis()
+        made = descent_of(problem, StepRule(0.1, 0.1, optax.adam(0.1)), WatchOptions())
+        state = made.initial_state(0)
+        cost = jax.jit(lambda s: made.take_step(s)).lower(state).compile().cost_analysis()
         return cost["flops"]  # pyright: ignore
 
     found = flops()
@@ -378,7 +380,7 @@ def test_optimisers_that_do_not_ask_cost_no_value(monkeypatch):
         with jax.numpy_dtype_promotion("standard"):  # which optax needs
             return optimiser.update(gradient, state, w)
 
-    monkeypatch.setattr(descend, "updated", plainly)
+    monkeypatch.setattr(descend, "optimiser_update", plainly)
     assert found == flops() > 0
 
 
@@ -404,9 +406,9 @@ def test_fields_and_averaged_gates_have_the_velocity_by_hand(moves):
 
     @jax.jit
     def velocities(y):
-        goal = decayed(FullData(task, MEAN), decay)
-        field = GradientField(goal, network, problem.constants)(None, y, None)
-        solver = AveragedGates(network, task, MEAN, problem.constants, decay)
+        goal = with_decay(FullData(task, MEAN), decay)
+        field = VectorField(goal, network, problem.time_constants)(None, y, None)
+        solver = AveragedGates(network, task, MEAN, problem.time_constants, decay)
         along = jax.jvp(
             lambda p: network.with_parameters(p).preactivations(task.x)[0], (y,), (field,)
         )[1]
@@ -447,8 +449,8 @@ def test_a_deep_flow_with_tau_per_layer_is_that_of_a_rescaled_network():
     @eqx.filter_jit
     def at(network, tau):
         flow = DeepFlow(network, task, MEAN, network.time_constants(tau))
-        sides = NetworkRule(flow, 100).start(network.parameters)
-        return sides.codes, flow(None, network.parameters, flow.freeze(sides))
+        sides = DeepSwitching(flow, 100).start_sides(network.parameters)
+        return sides.codes, flow(None, network.parameters, flow.fix_sides(sides))
 
     codes, velocity = at(network, jnp.asarray(tau))
     same_codes, other = at(rescaled(network, factors), jnp.ones(3))
@@ -470,11 +472,13 @@ def test_sliding_pairs_of_deep_walks_stay_at_their_kinks_under_decay():
 
     @jax.jit
     def found(parameters, codes):
-        frozen = flow.freeze(NetworkRule(flow, 4)._sides(codes, jnp.asarray(0, jnp.int8)))
-        parameters, _ = flow.settle(parameters, frozen)
-        at, _ = flow.pressed(parameters, frozen)
+        frozen = flow.fix_sides(
+            DeepSwitching(flow, 4)._layer_sides(codes, jnp.asarray(0, jnp.int8))
+        )
+        parameters, _ = flow.project_to_kinks(parameters, frozen)
+        at, _ = flow.pass_with_slides(parameters, frozen)
         velocity = flow(None, parameters, frozen)
-        rates = flow.rates(parameters, at)
+        rates = flow.preactivation_rates(parameters, at)
         pull = jax.tree.map(jnp.subtract, plain(None, parameters, frozen), velocity)
         return parameters, rates, jnp.concatenate(at.z), pull
 
@@ -489,7 +493,7 @@ def test_sliding_pairs_of_deep_walks_stay_at_their_kinks_under_decay():
 def test_what_is_watched_along_a_step_knows_the_weights_that_rest():
     task = classes()
     network = relu(task, width=5)
-    y0 = moving(network.parameters, (False, True, True, True))
+    y0 = trainable_part(network.parameters, (False, True, True, True))
     y1, error = (jax.tree.map(lambda a, f=f: f * a, y0) for f in (1.5, 0.01))
     dense = {"y0": y0, "y1": y1, "k0": error, "k1": error}
 
@@ -498,12 +502,17 @@ def test_what_is_watched_along_a_step_knows_the_weights_that_rest():
 
     @jax.jit
     def found(dense):
-        path = Path(diffrax.ThirdOrderHermitePolynomialInterpolation, 0.0, 1.0, dense, y0)
-        units = Units(path, 3, error, task.x, network, preactivations(y1).T)
-        images = [(path.image(preactivations)(t), preactivations(path(t))) for t in (0.3, 0.5)]
+        path = StepPath(diffrax.ThirdOrderHermitePolynomialInterpolation, 0.0, 1.0, dense, y0)
+        units = FirstLayerUnits(path, 3, error, task.x, network, preactivations(y1).T)
+        images = [(path.map_affine(preactivations)(t), preactivations(path(t))) for t in (0.3, 0.5)]
         off = preactivations(jax.tree.map(jnp.add, y1, error)) - preactivations(y1)
-        moved = units.moved(jnp.asarray(2)), jnp.abs(off[:, 2])
-        return images, moved, units.rows(jnp.arange(5)), units.ends
+        moved = units.error_effect(jnp.asarray(2)), jnp.abs(off[:, 2])
+        return (
+            images,
+            moved,
+            units.preactivation_coefficients(jnp.arange(5)),
+            units.end_preactivations,
+        )
 
     images, moved, rows, ends = found(dense)
     for image, wanted in (*images, moved):

@@ -535,12 +535,12 @@ def state_of(file):
 @pytest.mark.slow
 def test_the_format_of_a_state_changes_with_it(tmp_path):
     found = hashlib.sha256(repr(dict(states(tmp_path))).encode()).hexdigest()[:12]
-    assert STATES[max(STATES)] == found, "raise STATE in flowlin/runs/checkpoint.py"
-    assert max(STATES) == fl.runs.checkpoint.STATE
+    assert STATES[max(STATES)] == found, "raise STATE_FORMAT in flowlin/runs/checkpoint.py"
+    assert max(STATES) == fl.runs.checkpoint.STATE_FORMAT
 
 
 def test_a_checkpoint_with_another_state_is_refused(tmp_path, monkeypatch):
     run(checkpoint=tmp_path / "run")
-    monkeypatch.setattr(fl.runs.checkpoint, "STATE", 2)
+    monkeypatch.setattr(fl.runs.checkpoint, "STATE_FORMAT", 2)
     with pytest.raises(ValueError, match=r"another state .* \(format 1, not 2\); finish the run"):
         run(checkpoint=tmp_path / "run")

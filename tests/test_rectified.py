@@ -96,7 +96,7 @@ def test_groups_share_their_gates_and_pathways_their_units(rectified):
     for units in groups:
         assert np.all(sides[:, units] == sides[:, units[:1]])
     for one in rectified.pathways:
-        middle = rectified.history.interval((one.start + one.end) / 2)
+        middle = rectified.history.interval_at((one.start + one.end) / 2)
         rows = [tuple(row) for row in sides[middle]]
         assert tuple(one.sides) in rows
         assert one.lifetime > 0
@@ -111,7 +111,7 @@ def test_groups_share_their_gates_and_pathways_their_units(rectified):
 def test_overlap_of_two_times_counts_pairs(rectified):
     found = rectified.overlap([0.0, 1.0, T1])
     sides = rectified.history.sides[0]
-    own = np.mean(sides[0] == sides[rectified.history.interval(1.0)])
+    own = np.mean(sides[0] == sides[rectified.history.interval_at(1.0)])
     np.testing.assert_allclose(np.diagonal(found), 1.0)
     np.testing.assert_allclose(found, found.T)
     assert found[0, 1] == own < 1

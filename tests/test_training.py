@@ -91,7 +91,7 @@ def from_statistics(weighted):
 
 def test_a_linear_flow_with_everything_is_that_of_scipy(from_statistics, weighted):
     flow, network = from_statistics, linear(weighted)
-    assert flow.stats["objective"] == "Statistics, with weight decay"
+    assert flow.stats["objective"] == "LinearStatistics, with weight decay"
     by_hand = ByHand(network, weighted, squared, TAU, DECAY, rests=(0,))
     solution = by_hand.solution(T1)
     assert apart(flow.final, solution(T1)) < 1e-8

@@ -16,12 +16,12 @@ import pytest
 import scipy.integrate
 
 import flowlin as fl
-from flowlin._tools.arrays import places
-from flowlin.engine.kinks.one_layer import GatedFlow
-from flowlin.engine.kinks.sides import Hyperplanes, box_qp
-from flowlin.engine.kinks.walk import Pieces
-from flowlin.engine.kinks.walk_piece import _Curve, _points
-from flowlin.events.path import SLOTS, Path
+from flowlin._tools.arrays import first_true_indices
+from flowlin.engine.kinks.one_layer import OneLayerFlow
+from flowlin.engine.kinks.sides import Hyperplanes, minimise_in_box
+from flowlin.engine.kinks.walk import StepPieces
+from flowlin.engine.kinks.walk_piece import _chebyshev_points, _MarginCurve
+from flowlin.events.path import STEP_PARTS, StepPath
 from flowlin.training.problem import Problem
 from tests import numpy_walk
 from tests.tolerances import ROUNDING, of_flow
@@ -241,7 +241,7 @@ def brute_force(k, q, bound):
 
 def test_box_program_against_enumeration():
     rng = np.random.default_rng(0)
-    solve = jax.jit(box_qp)
+    solve = jax.jit(minimise_in_box)
     for trial in range(120):
         n, m = rng.integers(1, 6), 6
         x = rng.normal(size=(n, rng.integers(1, 5)))  # often singular
@@ -259,11 +259,11 @@ def test_box_program_against_enumeration():
 
 def test_parallel_inputs_share_a_kink():
     x = np.array([[1.0, 2.0], [0.0, 0.0], [-2.0, -4.0], [2.0, -1.0], [1.0, 2.0]])
-    kinks = jax.jit(Hyperplanes.of)(x)
+    kinks = jax.jit(Hyperplanes.from_inputs)(x)
     assert kinks.leader.tolist() == [0, 1, 0, 3, 0]
     assert kinks.scale.tolist() == [1.0, 1.0, -2.0, 1.0, 1.0]
-    assert kinks.leads.tolist() == [True, False, False, True, False]
-    strength = kinks.strength(jnp.asarray([[1.0, 7.0, 3.0, 5.0, -2.0]]))
+    assert kinks.is_leader.tolist() == [True, False, False, True, False]
+    strength = kinks.kink_drive(jnp.asarray([[1.0, 7.0, 3.0, 5.0, -2.0]]))
     assert strength[0, [0, 3]].tolist() == [5.0, 5.0]
 
 
@@ -286,8 +286,8 @@ def margins(at):
     "count", [30, *(pytest.param(n, marks=pytest.mark.slow) for n in (41, 65))]
 )
 def test_polynomials_of_high_degree_keep_their_digits(count):
-    points = _points(count)
-    curve = _Curve.through(points, jnp.asarray(margins(points)))
+    points = _chebyshev_points(count)
+    curve = _MarginCurve.through_points(points, jnp.asarray(margins(points)))
     for at in (0.0, 0.1234, 0.5, 0.97, 1.0):
         np.testing.assert_allclose(curve(jnp.asarray(at)), margins(at), atol=1e-12)
     found, before, after = curve.first_fall()
@@ -298,10 +298,10 @@ def test_polynomials_of_high_degree_keep_their_digits(count):
 
 
 def test_a_dip_between_grid_points_is_found_and_a_miss_is_not():
-    points = _points(9)
+    points = _chebyshev_points(9)
     for deep, found in ((1e-4, True), (-1e-4, False)):  # the bottom, at .537, lies so far below
         values = 20 * (points - 0.537) ** 2 - deep
-        curve = _Curve.through(
+        curve = _MarginCurve.through_points(
             points, jnp.asarray(values[:, None, None, None] + np.zeros((2, 1, 1)))
         )
         fell, before, after = curve.first_fall()
@@ -325,7 +325,7 @@ def test_solver_of_a_walk(tree, hidden, rtol, solver):
     weights = [np.ones(shape) for shape in zip(widths[1:], widths, strict=False)]
     network = fl.ReLUNetwork(weights)
     problem = Problem(network, tree, fl.SquaredError(), jnp.asarray(1.0))
-    assert isinstance(fl.ExactKinks().method(problem, None, rtol)[0], solver)
+    assert isinstance(fl.ExactKinks().choose_solver(problem, None, rtol)[0], solver)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
@@ -333,7 +333,7 @@ def test_places_are_those_of_nonzero(share):
     chosen = np.random.default_rng(0).random(20) < share
     for size in (4, 30):
         expected = np.append(np.flatnonzero(chosen), np.full(size, 99))[:size]
-        np.testing.assert_array_equal(places(jnp.asarray(chosen), size, 99), expected)
+        np.testing.assert_array_equal(first_true_indices(jnp.asarray(chosen), size, 99), expected)
 
 
 @pytest.mark.parametrize("count", [1, 3, 8])
@@ -341,20 +341,20 @@ def test_times_along_a_step_of_several_pieces(count):
     """Every piece has slots of its own, of equal length; an end of a piece is an end of a slot."""
     ends = np.sort(np.random.default_rng(count).uniform(3.0, 5.0, count))
     starts, far = np.append(3.0, ends[:-1]), np.full(8 - count, np.inf)
-    pieces = Pieces(jnp.append(starts, far), jnp.append(ends, far), {})
-    path = Path(
+    pieces = StepPieces(jnp.append(starts, far), jnp.append(ends, far), {})
+    path = StepPath(
         diffrax.LocalLinearInterpolation,
         jnp.asarray(3.0),
         jnp.asarray(ends[-1]),
         {"pieces": pieces},
         (),
     )
-    owners = [slot * count // SLOTS for slot in range(SLOTS)]
+    owners = [slot * count // STEP_PARTS for slot in range(STEP_PARTS)]
     marks = [np.linspace(starts[k], ends[k], owners.count(k), endpoint=False) for k in range(count)]
     marks = np.append(np.concatenate(marks), ends[-1])
     fractions = np.linspace(0, 1, 81)
-    expected = np.interp(fractions, np.linspace(0, 1, SLOTS + 1), marks)
-    np.testing.assert_allclose(path.times(fractions), expected, rtol=1e-15)
+    expected = np.interp(fractions, np.linspace(0, 1, STEP_PARTS + 1), marks)
+    np.testing.assert_allclose(path.part_times(fractions), expected, rtol=1e-15)
 
 
 # ---- The second tier: larger networks, the descent limit, derivatives.
@@ -621,13 +621,13 @@ def test_derivatives_of_event_times_t_star_and_final_state():
 @pytest.mark.slow
 def test_evaluations_are_counted(monkeypatch):
     """As many as there are when each reports itself, but for those of rejected steps."""
-    calls, velocity = [], GatedFlow.__call__
+    calls, velocity = [], OneLayerFlow.__call__
 
     def reported(self, t, parameters, frozen):
         jax.debug.callback(lambda: calls.append(1))
         return velocity(self, t, parameters, frozen)
 
-    monkeypatch.setattr(GatedFlow, "__call__", reported)
+    monkeypatch.setattr(OneLayerFlow, "__call__", reported)
     task = gaussian(8)
     network = fl.ReLUNetwork.init(task, 5, 0.1, key=jax.random.key(3))
     flow = exact(network, task, 3.0, rtol=1e-3, solver=diffrax.Bosh3())

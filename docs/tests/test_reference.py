@@ -21,11 +21,15 @@ ROOMS = {"flowlin": fl} | {
 INNER = re.findall(
     r"\w+",
     """
-    about_kinks held kind module owners packed parameters_of require_fit restored rounded
-    rounded_activation sample_gates time_constants unpacked with_sample_gates activation gate
-    finest handover method narrow needs_gates remedy walk walks watches width
-    total weight
-    channel gate_channel mapped merged offsets trimmed where model_at models of with_rows
+    kinks_and_reason numbers_per_sample sliding kind module owners parameter_owners
+    pack_parameters parameters_of require_fit with_module with_saved_arrays smooth_outputs
+    smooth_activation sample_gates time_constants unpack_parameters with_sample_gates
+    activation gate
+    finest_rtol handover_rtol method choose_solver float32_rtol needs_gates remedy
+    wrap_solver walks watches width
+    total_loss weight factor_per_sample
+    channel gate_channel map_columns merge_with offsets without_padding where model_at
+    models of with_run from_function with_rows
     """,
 )
 

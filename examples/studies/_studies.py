@@ -1,7 +1,8 @@
-"""What the studies share: the command line, intervals, saving. Switches JAX to float64."""
+"""What the studies share: tasks, the command line, intervals, saving. Switches JAX to float64."""
 
 import argparse
 import dataclasses
+import functools
 import json
 import pathlib
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import matplotlib
 import numpy as np
 
@@ -28,6 +30,52 @@ from _judge import share as share
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 TABLES = pathlib.Path("figures")  # of runs, which go on where they were
+LEAST = 1e-9  # singular values below are zero up to rounding
+NO_TREES = ("classes", "dense targets", "Gaussian inputs")
+
+
+@functools.cache
+def task_named(name: str) -> fl.Task:
+    """Return a task: a semantic tree, one that is none, or one with which findings end.
+
+    - "tree" of 8 leaves, "small tree" of 4.
+    - "classes": 8 orthogonal inputs, 4 classes of 4, 2, 1 and 1 of them, one-hot targets.
+    - "dense targets": 8 orthogonal inputs, 4 targets each, uniform in [0, 1].
+    - "Gaussian inputs": 16 of 12 dimensions, neighbours correlated by 1/2; such targets.
+    - "offset XOR", at Delta = 0.4: four inputs whose linear modes do not solve the task.
+    - "MNIST": 300 images, in float64.
+    """
+    rng = np.random.default_rng(0)
+    apart = np.abs(np.subtract.outer(np.arange(12), np.arange(12)))
+    match name:
+        case "tree":
+            return fl.tasks.hierarchy(levels=3)
+        case "small tree":
+            return fl.tasks.hierarchy(levels=2)
+        case "classes":
+            return _task(name, np.eye(8), np.repeat(np.eye(4), (4, 2, 1, 1), axis=0))
+        case "dense targets":
+            return _task(name, np.eye(8), rng.uniform(size=(8, 4)))
+        case "Gaussian inputs":
+            x = rng.normal(size=(16, 12)) @ np.linalg.cholesky(0.5**apart).T
+            return _task(name, x, rng.uniform(size=(16, 4)))
+        case "offset XOR":
+            return fl.tasks.offset_xor(0.4)
+        case "MNIST":
+            return fl.tasks.mnist(300).astype(jnp.float64)
+    raise ValueError(f"no task is named {name!r}; see `task_named`.")
+
+
+def _task(name: str, x: np.ndarray, y: np.ndarray) -> fl.Task:
+    return fl.Task(jnp.asarray(x), jnp.asarray(y), name=name)
+
+
+def driven_groups(modes: fl.theory.Modes) -> list[list[int]]:
+    """Return the modes that the targets drive, equal ones together: (G,) lists of numbers.
+
+    Equal modes have one strength, the mean of their trace, and one hit; single ones mean nothing.
+    """
+    return [list(group) for group in modes.groups if float(modes.s[group[0]]) > LEAST]
 
 
 def command(doc: str | None) -> argparse.ArgumentParser:

@@ -10,11 +10,14 @@ pairs, one step moves their preactivations by
     z -> z + eps (b - K |C| s),   s = 1[z > 0],   b = K |C| g,
 
 to first order in the rate eps. Whatever s is, this is the same rotation of z modulo the lattice
-eps K |C| Z^n: its orbits fill a tile of that lattice evenly, each pair is on in a share g of the
-steps, and the joint shares (all of a unit's pairs on: the unit counts as linear) are those of the
-tile, neither those of independent pairs nor free to choose. One pair alone switches 2 min(g, 1 - g)
-times a step. Nothing of this depends on eps, so the always-on fraction of single steps converges to
-nothing as eps falls, and its maximum over a run is that of a noise.
+eps K |C| Z^n, by g. Each pair is on in a share g of the steps, and where 1, g_1, ..., g_n are
+rationally independent, as all g are but a null set, orbits fill a tile of that lattice evenly
+(Guentuerk and Thao have such tiles of sigma-delta quantizers): the joint shares (all of a unit's
+pairs on: the unit counts as linear) are those of the tile, neither those of independent pairs nor
+free to choose. Where they are dependent, g = (0.6, 0.6) say, an orbit fills a part, and which one
+is told by the start. One pair alone switches 2 min(g, 1 - g) times a step. Nothing of this depends
+on eps, so the always-on fraction of single steps converges to nothing as eps falls, and its maximum
+over a run is that of a noise.
 
 Shown, without a parameter that was fitted:
 
@@ -23,6 +26,7 @@ Shown, without a parameter that was fitted:
 2. t* by windows (`descent.linearization(window=)`, w = 3 / sqrt(eps) steps, two switches in a
    window are sliding) against the exact flow's, open and closed, over seeds and rates; and on
    digits and MNIST.
+3. Joint shares of two pairs from many starts, with independent and with dependent fractions.
 """
 
 import dataclasses
@@ -45,6 +49,7 @@ class Size:
     - `states`: seeds and times at which the map is compared with descent.
     - `steps`: of descent there, at the rate `rate`.
     - `images`: samples of digits and MNIST; None leaves them out.
+    - `starts`: of orbits of two pairs.
     """
 
     seeds: int = 100
@@ -54,9 +59,12 @@ class Size:
     steps: int = 4_000
     rate: float = 2e-5
     images: int | None = 200
+    starts: int = 200
 
 
 TIMES = (1.0, 3.0, 8.0, 20.0)  # of the states
+# Of two pairs: rationally independent of 1 and each other, and not.
+FRACTIONS = ((0.35**0.5, 0.37**0.5), (0.6, 0.6), (0.5, 0.5))
 
 
 class Setting(NamedTuple):
@@ -112,13 +120,25 @@ class Chatter(NamedTuple):
     wide: float
 
 
-def rotation(kernel: np.ndarray, signals: np.ndarray, share: np.ndarray, steps: int) -> np.ndarray:
-    """z (steps, n) of the map z -> z + K |C| (g - s), once its start is forgotten."""
+def rotation(
+    kernel: np.ndarray, signals: np.ndarray, share: np.ndarray, steps: int, start: Any = 0.0
+) -> np.ndarray:
+    """z (steps, ..., n) of the map z -> z + K |C| (g - s) from one start (..., n) or some, after
+    as many steps before: it is in its tile."""
     drives = kernel * np.abs(signals)
-    z = np.zeros((2 * steps, len(share)))
+    z = np.zeros((2 * steps, *np.broadcast_shapes(np.shape(start), np.shape(share))))
+    z[0] = start
     for k in range(2 * steps - 1):
-        z[k + 1] = z[k] + drives @ (share - (z[k] > 0))
+        z[k + 1] = z[k] + (share - (z[k] > 0)) @ drives.T
     return z[steps:]
+
+
+def joint_shares(share: Any, size: Size) -> np.ndarray:
+    """Shares of steps in which both of two pairs are on, by start (starts,): orthonormal inputs,
+    c = 1, equal signals."""
+    starts = np.random.default_rng(0).uniform(-1, 1, size=(size.starts, 2))
+    z = rotation(1 + np.eye(2), np.ones(2), np.asarray(share), size.steps, starts)
+    return np.mean(np.all(z > 0, axis=-1), axis=0)
 
 
 def at_state(setting: Setting, seed: int, size: Size) -> list[tuple[float, list[Chatter], Any]]:
@@ -225,19 +245,24 @@ def estimate(
 
 @dataclasses.dataclass
 class Data:
-    """What was found; `states` by setting, `images` by task."""
+    """What was found; `states` by setting, `images` by task, `orbits` by fractions: the joint
+    share of every start."""
 
     size: Size
     states: dict[str, list[Any]]
     estimates: list[Estimate]
     images: dict[str, list[Estimate]]
+    orbits: dict[str, np.ndarray]
 
 
 def compute(size: Size) -> Data:
     """All runs."""
     warnings.simplefilter("ignore", fl.LinearizationWarning)
     kinds = settings()
-    data = Data(size, {kind.name: [] for kind in kinds}, [], {})
+    orbits = {
+        ", ".join(f"{g:.3g}" for g in share): joint_shares(share, size) for share in FRACTIONS
+    }
+    data = Data(size, {kind.name: [] for kind in kinds}, [], {}, orbits)
     for kind in tqdm(kinds[: 1 if size.images is None else None], desc="states"):
         for seed in range(size.states):
             data.states[kind.name] += at_state(kind, seed, size)
@@ -294,7 +319,11 @@ def findings(data: Data) -> list[str]:
     lines += _estimator_lines("tree", data.estimates, data.size.rates)
     for name, estimates in data.images.items():
         lines += _estimator_lines(name, estimates, (1e-2, 2.5e-3))
-    return lines
+    return lines + [
+        f"two pairs, g = ({name}): both on in {shares.min():.3f} to {shares.max():.3f} of the "
+        f"steps by the start ({len(shares)} of them)"
+        for name, shares in data.orbits.items()
+    ]
 
 
 def _estimator_lines(name: str, estimates: list[Estimate], rates: Any) -> list[str]:
@@ -391,7 +420,7 @@ def _draw_errors(ax: plt.Axes, data: Data) -> None:
 
 STUDY = Study(
     name="sliding",
-    quick=Size(3, (1e-2, 2.5e-3), 30.0, 1, 500, 1e-4, None),
+    quick=Size(3, (1e-2, 2.5e-3), 30.0, 1, 500, 1e-4, None, 20),
     default=Size(),
     compute=compute,
     findings=findings,

@@ -1,1 +1,1 @@
-"""What every room uses."""
+"""Helpers that every room uses."""

@@ -1,9 +1,10 @@
-"""One layer of argument checks: every public function is entered through `checked`.
+"""One layer of argument checks: every public function is decorated by `checked`.
 
 The same word means the same thing wherever it stands, so an argument is checked by its name:
-`WORDS` says what each word may be. Plain words stand here; a module that defines a class of the
-library adds the word that goes with it (`WORDS["network"] = ...`). A check is called as
-`check(name, value)`, raises `ValueError` (what, got, remedy) and returns the value to go on with.
+`CHECKS_BY_NAME` says what each word may be. Plain words stand here; a module that defines a class
+of the library adds the word that goes with it (`CHECKS_BY_NAME["network"] = ...`). A check is
+called as `check(name, value)`, raises `ValueError` (what, got, remedy) and returns the value to go
+on with.
 """
 
 import difflib
@@ -25,15 +26,15 @@ import numpy as np
 from flowlin._tools.arrays import is_traced, require_finite
 from flowlin._tools.memory import require_memory
 
-# ---- The door that every public function is entered through, and how its refusals read.
+# ---- The decorator of every public function, and how its errors read.
 
 Check = Callable[[str, Any], Any]
 Thing = TypeVar("Thing", bound=Callable[..., Any])
 
-WORDS: dict[str, Check] = {}
-# Words that are asked for where another one is meant, or another function: that word, and why;
-# of one function alone as "function.word". A module adds those of its own functions.
-INSTEAD = {
+CHECKS_BY_NAME: dict[str, Check] = {}
+# By an argument that callers may give by mistake, or by "function.argument": the argument that
+# they mean, and why it is another one. A module adds those of its own functions.
+ARGUMENT_HINTS = {
     "learning_rate": (
         "modified_rate",
         "a flow has no steps. `modified_rate` asks for the flow that descent with that rate "
@@ -47,63 +48,69 @@ def checked(thing: Thing, /) -> Thing: ...
 @overload
 def checked(**checks: Check | None) -> Callable[[Thing], Thing]: ...
 def checked(thing: Any = None, /, **checks: Check | None) -> Any:
-    """Decorate a function, a method or a class: its arguments are checked before it is entered.
+    """Decorate a function, a method or a class, so that its arguments are checked before it runs.
 
-    Each argument is checked by its own name in `WORDS`, or by the check that is given here for it
-    (None: not at all). An argument left at its default is not checked, so None passes where it is
-    the default. Unknown, missing and surplus arguments are told by `TypeError`, with the name that
-    may have been meant.
+    Each argument is checked by its own name in `CHECKS_BY_NAME`, or by the check that is given
+    here for it (None: not at all). An argument left at its default is not checked, so None passes
+    where it is the default. Unknown, missing and surplus arguments raise a `TypeError` that says
+    which name may have been meant.
     """
     if thing is None:
         return functools.partial(checked, **checks)
     if not inspect.isclass(thing):
-        return _entered(thing, checks)
-    thing.__init__ = _entered(thing.__init__, checks, thing.__name__)
+        return _wrap_call(thing, checks)
+    thing.__init__ = _wrap_call(thing.__init__, checks, thing.__name__)
     return thing
 
 
-def _entered(function: Any, checks: dict[str, Check | None], title: str = "") -> Any:
+def _wrap_call(function: Any, checks: dict[str, Check | None], title: str = "") -> Any:
+    """Wrap a function so that its arguments are checked; errors call it `title`."""
     signature = inspect.signature(function)
     title = title or function.__qualname__
 
     @functools.wraps(function)
-    def entered(*args: Any, **kwargs: Any) -> Any:
+    def check_and_call(*args: Any, **kwargs: Any) -> Any:
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise TypeError(_unbound(title, signature, args, kwargs, error)) from None
+            raise TypeError(_call_mismatch(title, signature, args, kwargs, error)) from None
         given = bound.arguments
         for name, value in given.items():
-            check = checks[name] if name in checks else WORDS.get(name)
+            check = checks[name] if name in checks else CHECKS_BY_NAME.get(name)
             if check is not None and value is not signature.parameters[name].default:
                 given[name] = check(name, value)
         return function(*bound.args, **bound.kwargs)
 
-    entered.checks = checks  # pyright: ignore[reportAttributeAccessIssue]
-    return entered
+    check_and_call.checks = checks  # pyright: ignore[reportAttributeAccessIssue]
+    return check_and_call
 
 
-def require_known(options: dict[str, Any], function: Any, *, of: Any) -> None:
+def require_known_options(options: dict[str, Any], function: Any, *, caller: Any) -> None:
     """Raise `TypeError` for options of one function that it cannot hand on to another."""
     names = list(inspect.signature(function).parameters)
     for word in options:
         if word not in names:
-            raise TypeError(_unknown(of.__qualname__, word, _named(inspect.signature(of)) + names))
+            raise TypeError(
+                _unknown_argument(
+                    caller.__qualname__, word, _keyword_names(inspect.signature(caller)) + names
+                )
+            )
 
 
-def _unbound(
+def _call_mismatch(
     title: str, signature: inspect.Signature, args: Any, kwargs: Any, error: TypeError
 ) -> str:
-    """Why a call does not fit a signature, and what may have been meant."""
-    names = _named(signature)
+    """Explain why a call does not fit a signature, and what may have been meant."""
+    names = _keyword_names(signature)
     for word in kwargs:
         if word not in signature.parameters:
-            return _unknown(title, word, names)
+            return _unknown_argument(title, word, names)
     return f"{title}(): {error}; it has {', '.join(names) or 'no arguments'}."
 
 
-def _unknown(title: str, word: str, names: list[str]) -> str:
-    instead, why = INSTEAD.get(f"{title}.{word}", INSTEAD.get(word, ("", "")))
+def _unknown_argument(title: str, word: str, names: list[str]) -> str:
+    """Explain that a function has no argument `word`, and what may have been meant."""
+    instead, why = ARGUMENT_HINTS.get(f"{title}.{word}", ARGUMENT_HINTS.get(word, ("", "")))
     if instead in names:
         return f"{title}() has no argument `{word}`: {why}"
     near = difflib.get_close_matches(word, names, 1)
@@ -111,44 +118,46 @@ def _unknown(title: str, word: str, names: list[str]) -> str:
     return f"{title}() has no argument `{word}`; {hint}"
 
 
-def _named(signature: inspect.Signature) -> list[str]:
-    """The arguments that can be given by name."""
+def _keyword_names(signature: inspect.Signature) -> list[str]:
+    """List the arguments that can be given by name."""
     parameters = [p for p in signature.parameters.values() if p.name not in ("self", "cls")]
     return [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
-def shown(value: Any) -> str:
-    """A value as messages quote it: short, and never an array's numbers."""
+def describe_value(value: Any) -> str:
+    """Describe a value as messages quote it: short, and never an array's numbers."""
     if isinstance(value, jax.core.Tracer):
         return f"a traced array of shape {value.shape}"
-    if isinstance(value, (jax.Array, np.ndarray)) and (value.ndim or not _plain(value)):
+    if isinstance(value, (jax.Array, np.ndarray)) and (value.ndim or not _has_numpy_dtype(value)):
         return f"an array of shape {value.shape} and dtype {value.dtype}"
     if inspect.isclass(value):
         return f"the class {value.__name__}"
     if isinstance(value, (str, bytes, int, float, complex, np.generic, jax.Array, type(None))):
         text = repr(value.item() if isinstance(value, (np.generic, jax.Array)) else value)
         return text if len(text) <= 60 else f"{text[:57]}..."
-    return an(type(value).__name__)
+    return with_article(type(value).__name__)
 
 
-def _plain(value: Any) -> bool:
-    """Whether an array without axes is one number; keys of `jax.random` are none."""
+def _has_numpy_dtype(value: Any) -> bool:
+    """Tell whether an array without axes is one number; keys of `jax.random` are none."""
     return isinstance(value.dtype, np.dtype)
 
 
-def an(word: str) -> str:
-    """With its article: an `EventLog`, a `Task`, and an `MLP`, which is spelt out."""
+def with_article(word: str) -> str:
+    """Put the article before a word: an `EventLog`, a `Task`, an `MLP` (which is spelt out)."""
     spelt = word[:2].isupper()
     return f"{'an' if word[:1] in ('AEFHILMNORSX' if spelt else 'aeiouAEIOU') else 'a'} {word}"
 
 
-def refuse(name: str, wanted: str, value: Any, remedy: str = "") -> ValueError:
-    """The error for an argument: what it must be, what came, what to do."""
-    return ValueError(f"`{name}` must be {wanted}, got {shown(value)}{remedy and '; '}{remedy}.")
+def argument_error(name: str, wanted: str, value: Any, remedy: str = "") -> ValueError:
+    """Return the error for an argument: what it must be, what came, what to do."""
+    return ValueError(
+        f"`{name}` must be {wanted}, got {describe_value(value)}{remedy and '; '}{remedy}."
+    )
 
 
 def _is_real(value: Any) -> bool:
-    """Whether it is one real number, traced or not; truth values and text are none."""
+    """Tell whether a value is one real number, traced or not; truth values and text are none."""
     if isinstance(value, (bool, np.bool_, str, bytes)):
         return False
     if isinstance(value, numeric.Real):
@@ -160,40 +169,40 @@ def _is_real(value: Any) -> bool:
     return real and getattr(value, "ndim", None) == 0
 
 
-def _float(value: Any) -> float:
-    """As a `float`, infinite where that is too small."""
+def _float_or_inf(value: Any) -> float:
+    """Convert a number to a `float`, infinite where it is too large for one."""
     try:
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf
 
 
-def number(wanted: str, fine: Callable[[float], bool], remedy: str = "") -> Check:
-    """A check for one real number that is `fine`, in words `wanted`; a traced one passes."""
+def number_where(wanted: str, is_valid: Callable[[float], bool], remedy: str = "") -> Check:
+    """Make a check for one real number that is `fine`, in words `wanted`; a traced one passes."""
 
-    def check(name: str, value: Any) -> Any:
+    def check_number(name: str, value: Any) -> Any:
         if not _is_real(value):
             if getattr(value, "ndim", 0):
                 raise ValueError(f"`{name}` must be a single number, got shape {value.shape}.")
             if isinstance(value, (list, tuple)):
-                raise refuse(name, "a single number", value, remedy)
-            raise refuse(name, f"a number, {wanted}", value, remedy)
-        if not isinstance(value, jax.core.Tracer) and not fine(_float(value)):
-            raise refuse(name, wanted, value, remedy)
+                raise argument_error(name, "a single number", value, remedy)
+            raise argument_error(name, f"a number, {wanted}", value, remedy)
+        if not isinstance(value, jax.core.Tracer) and not is_valid(_float_or_inf(value)):
+            raise argument_error(name, wanted, value, remedy)
         plain = isinstance(value, (int, float, np.generic, np.ndarray, jax.Array))
-        return value if plain else _float(value)  # a fraction, say, which JAX does not know
+        return value if plain else _float_or_inf(value)  # a fraction, say, which JAX does not know
 
-    return check
+    return check_number
 
 
-positive = number("finite and positive", lambda v: math.isfinite(v) and v > 0)
-not_negative = number("finite and zero or positive", lambda v: math.isfinite(v) and v >= 0)
-finite = number("finite", math.isfinite)
-moment = number("a time, or inf for the end", lambda v: v > -math.inf)
+positive = number_where("finite and positive", lambda v: math.isfinite(v) and v > 0)
+not_negative = number_where("finite and zero or positive", lambda v: math.isfinite(v) and v >= 0)
+finite = number_where("finite", math.isfinite)
+time_or_inf = number_where("a time, or inf for the end", lambda v: v > -math.inf)
 
 
 def positive_at_run_time(name: str, value: Any) -> Any:
-    """`positive`, and a traced number is looked at when the program runs."""
+    """Check as `positive`, and a traced number when the program runs."""
     value = positive(name, value)
     if not isinstance(value, jax.core.Tracer):
         return value
@@ -202,158 +211,162 @@ def positive_at_run_time(name: str, value: Any) -> Any:
 
 
 def final_time(name: str, value: Any) -> Any:
-    """Where a run ends: a positive time, or at an event, where it is None or inf."""
+    """Return the positive time at which a run ends; inf (or None) leaves the end to an event."""
     if value is None or (not is_traced(value) and np.ndim(value) == 0 and value == math.inf):
         return math.inf
     return positive_at_run_time(name, value)
 
 
-def within(low: float, high: float, remedy: str = "") -> Check:
-    """A check for one number in [low, high), returned as a `float`."""
+def number_in(low: float, high: float, remedy: str = "") -> Check:
+    """Make a check for one number in [low, high), returned as a `float`."""
 
-    def check(name: str, value: Any) -> float:
-        if not _is_real(value) or is_traced(value) or not low <= _float(value) < high:
+    def check_interval(name: str, value: Any) -> float:
+        if not _is_real(value) or is_traced(value) or not low <= _float_or_inf(value) < high:
             hint = f"{remedy and '; '}{remedy}"
-            raise ValueError(f"`{name}` must lie in [{low:g}, {high:g}), got {shown(value)}{hint}.")
+            raise ValueError(
+                f"`{name}` must lie in [{low:g}, {high:g}), got {describe_value(value)}{hint}."
+            )
         return float(value)
 
-    return check
+    return check_interval
 
 
-def known(check: Check) -> Check:
-    """A check that passes no traced value: what decides on a program. Numbers become Python's."""
+def static_value(check: Check) -> Check:
+    """Make a check that no traced value passes, for what decides on a program."""
 
-    def checked_known(name: str, value: Any) -> Any:
+    def check_static(name: str, value: Any) -> Any:
         if is_traced(value):
-            raise refuse(name, "known when the program is made", value, "do not trace it")
+            raise argument_error(name, "known when the program is made", value, "do not trace it")
         value = check(name, value)
         alone = isinstance(value, (np.generic, np.ndarray, jax.Array)) and value.ndim == 0
         return value.item() if alone else value
 
-    return checked_known
+    return check_static
 
 
-def whole(low: int, remedy: str = "", high: int | float = math.inf) -> Check:
-    """A check for a whole number from `low` to `high`, returned as an `int`."""
+def integer_from(low: int, remedy: str = "", high: int | float = math.inf) -> Check:
+    """Make a check for a whole number from `low` to `high`, returned as an `int`."""
     wanted = f"a whole number of {low} or more"
     if high < math.inf:
         wanted = f"a whole number from {low} to {high}"
 
-    def check(name: str, value: Any) -> int:
+    def check_integer(name: str, value: Any) -> int:
         if not _is_real(value) or isinstance(value, jax.core.Tracer):
-            raise refuse(name, wanted, value, remedy)
-        if math.isfinite(_float(value)) and int(value) == value and low <= value <= high:
+            raise argument_error(name, wanted, value, remedy)
+        if math.isfinite(_float_or_inf(value)) and int(value) == value and low <= value <= high:
             return int(value)
-        raise refuse(name, wanted, value, remedy)
+        raise argument_error(name, wanted, value, remedy)
 
-    return check
+    return check_integer
 
 
-MOST_STEPS = 2**30  # what counters of 32 bits hold with room to spare
+LARGEST_STEP_LIMIT = 2**30  # what counters of 32 bits hold with room to spare
 
 
 def step_limit(name: str, value: Any) -> int:
-    """Where a run gives up; None is the largest there is, which is none."""
+    """Return the number of steps at which a run gives up; None is the largest there is."""
     if value is None:
-        return MOST_STEPS
-    return whole(1, "None is no limit", MOST_STEPS)(name, value)
+        return LARGEST_STEP_LIMIT
+    return integer_from(1, "None is no limit", LARGEST_STEP_LIMIT)(name, value)
 
 
 def event_limit(name: str, value: Any) -> int:
-    """Room for a log, which has to fit into memory."""
-    value = whole(1)(name, value)
+    """Return the number of events that a log has room for, if so many fit into memory."""
+    value = integer_from(1)(name, value)
     require_memory(name, value, 32 * value, "Lower it, or watch fewer components")
     return value
 
 
-def flag(name: str, value: Any) -> bool:
-    """True or False."""
+def boolean(name: str, value: Any) -> bool:
+    """Check for True or False, Python's or NumPy's; returned as a `bool`."""
     if not isinstance(value, (bool, np.bool_)):
-        raise refuse(name, "True or False", value)
+        raise argument_error(name, "True or False", value)
     return bool(value)
 
 
-def one_of(*options: Any) -> Check:
-    """A check for one of a few words, or None where that is one of them."""
+def choice_of(*options: Any) -> Check:
+    """Make a check for one of a few words, or None where that is one of them."""
     wanted = ", ".join(f'"{o}"' if isinstance(o, str) else repr(o) for o in options[:-1])
     wanted += (" or " if wanted else "") + (
         f'"{options[-1]}"' if isinstance(options[-1], str) else repr(options[-1])
     )
 
-    def check(name: str, value: Any) -> Any:
+    def check_choice(name: str, value: Any) -> Any:
         if not any(type(value) is type(option) and value == option for option in options):
-            raise refuse(name, wanted, value)
+            raise argument_error(name, wanted, value)
         return value
 
-    return check
+    return check_choice
 
 
-def text(name: str, value: Any) -> str:
-    """A string."""
+def string(name: str, value: Any) -> str:
+    """Check for a string."""
     if not isinstance(value, str):
-        raise refuse(name, "a string", value)
+        raise argument_error(name, "a string", value)
     return value
 
 
-def instance(kinds: Any, wanted: str, remedy: str = "") -> Check:
-    """A check for an object of a class; a class in its place is told to be called."""
+def instance_of(kinds: Any, wanted: str, remedy: str = "") -> Check:
+    """Make a check for an object of a class; the class itself is answered with how to make one."""
 
-    def check(name: str, value: Any) -> Any:
+    def check_instance(name: str, value: Any) -> Any:
         if isinstance(value, kinds):
             return value
         if inspect.isclass(value) and issubclass(value, kinds):
-            raise refuse(name, wanted, value, f"make an object of it: {value.__name__}(...)")
-        raise refuse(name, wanted, value, remedy)
+            raise argument_error(
+                name, wanted, value, f"make an object of it: {value.__name__}(...)"
+            )
+        raise argument_error(name, wanted, value, remedy)
 
-    return check
+    return check_instance
 
 
 def sequence_of(check: Check, wanted: str) -> Check:
-    """A check for a sequence of what `check` passes, returned as a tuple; a single one is one."""
+    """Make a check for a sequence of what `check` passes, returned as a tuple; one item will do."""
 
-    def checked_items(name: str, value: Any) -> tuple:
+    def check_items(name: str, value: Any) -> tuple:
         if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
             return (check(name, value),)
         try:
             items = tuple(value)
         except TypeError:  # an array without axes
-            raise refuse(name, wanted, value) from None
+            raise argument_error(name, wanted, value) from None
         return tuple(check(f"{name}[{k}]", item) for k, item in enumerate(items))
 
-    return checked_items
+    return check_items
 
 
 def function_of(*arguments: str) -> Check:
-    """A check for a function of these, by position."""
+    """Make a check for a function that can be called with these arguments by position."""
     wanted = f"a function of ({', '.join(arguments)})"
 
-    def check(name: str, value: Any) -> Any:
+    def check_function(name: str, value: Any) -> Any:
         if not callable(value) or inspect.isclass(value):
-            raise refuse(name, wanted, value)
+            raise argument_error(name, wanted, value)
         try:
             inspect.signature(value).bind(*arguments)
         except TypeError:
             takes = inspect.signature(value)
             raise ValueError(f"`{name}` must be {wanted}, and takes {takes}.") from None
-        except ValueError:  # built-in functions do not all tell
+        except ValueError:  # not all built-in functions have a signature
             pass
         return value
 
-    return check
+    return check_function
 
 
-def array(name: str, value: Any) -> Any:
-    """Real numbers of any shape, traced or not; the value as it came, and lists as arrays."""
-    dtype = _dtype(name, value)
+def real_array(name: str, value: Any) -> Any:
+    """Check for real numbers of any shape, traced or not; lists are returned as arrays."""
+    dtype = _numeric_dtype(name, value)
     if not (jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)):
-        raise refuse(name, "an array of real numbers", value)
+        raise argument_error(name, "an array of real numbers", value)
     if isinstance(value, (list, tuple)):
         return (jnp if is_traced(value) else np).asarray(value)
     return value
 
 
-def _dtype(name: str, value: Any) -> Any:
-    """The type of what would be an array of numbers; ragged lists and objects are none."""
+def _numeric_dtype(name: str, value: Any) -> Any:
+    """Return the dtype of what would be an array of numbers; ragged lists and objects are none."""
     try:
         if isinstance(value, (jax.Array, np.ndarray, np.generic)):
             return jnp.result_type(value)
@@ -361,45 +374,44 @@ def _dtype(name: str, value: Any) -> Any:
     except (TypeError, ValueError):
         ragged = isinstance(value, (list, tuple))
         remedy = "rows of a list need one length and hold numbers" if ragged else ""
-        raise refuse(name, "an array of numbers", value, remedy) from None
+        raise argument_error(name, "an array of numbers", value, remedy) from None
 
 
 def finite_array(name: str, value: Any) -> Any:
-    """As `array`, and none of the numbers is NaN or infinite."""
-    value = array(name, value)
+    """Check as `array`, and that no number is NaN or infinite."""
+    value = real_array(name, value)
     if np.ndim(value) == 0:
         return finite(name, value)
     require_finite(name, value if is_traced(value) else np.asarray(value))
     return value
 
 
-def floating(name: str, value: Any, exact: bool = False) -> jax.Array:
-    """Numbers as an array of float32 or float64.
+def float_array(name: str, value: Any, exact: bool = False) -> jax.Array:
+    """Return numbers as an array of float32 or float64.
 
     Whole numbers, truth values and half precision take JAX's default float; half precision is
     refused where the precision is meant to be kept (`exact`).
     """
-    dtype = _dtype(name, value)
+    dtype = _numeric_dtype(name, value)
     if not jnp.issubdtype(dtype, jnp.bool_):
-        value = array(name, value)
+        value = real_array(name, value)
     if dtype in (jnp.float32, jnp.float64):
         return jnp.asarray(value)
     if exact and jnp.issubdtype(dtype, jnp.floating):
-        raise refuse(name, "of float32 or float64", value, "runs need one of the two")
+        raise argument_error(name, "of float32 or float64", value, "runs need one of the two")
     return jnp.asarray(value).astype(jnp.result_type(float))
 
 
-def require_runnable(name: str, value: Any) -> None:
-    """Raise `ValueError` unless it is an array of float32 or float64; only its type is looked at.
-
-    The library's own objects hold such arrays. Those in which a tree map left others do not.
-    """
+def require_float_array(name: str, value: Any) -> None:
+    """Raise `ValueError` unless a value is, by its dtype, an array of float32 or float64."""
     if getattr(value, "dtype", None) not in (jnp.float32, jnp.float64):
-        raise refuse(name, "an array of float32 or float64", value, "runs need one of the two")
+        raise argument_error(
+            name, "an array of float32 or float64", value, "runs need one of the two"
+        )
 
 
 def require_single(name: str, axes: int, wanted: int, kind: str) -> None:
-    """Raise `ValueError` for a stack of things, one of which has so many axes."""
+    """Raise `ValueError` for a stack of things (`kind`): more axes than the `wanted` of one."""
     if axes != wanted:
         raise ValueError(
             f"`{name}` is a stack of {kind}; take one, as in jax.tree.map(lambda a: a[0], {name}), "
@@ -407,19 +419,19 @@ def require_single(name: str, axes: int, wanted: int, kind: str) -> None:
         )
 
 
-def precision(name: str, value: Any) -> Any:
-    """float32 or float64, in any way that NumPy and JAX write them."""
+def float_precision(name: str, value: Any) -> Any:
+    """Check for float32 or float64, in any way that NumPy and JAX write them."""
     try:
         found = jnp.dtype(value)
     except TypeError:
         found = None
     if value is None or found not in (jnp.float32, jnp.float64):
-        raise refuse(name, "float32 or float64", value)
+        raise argument_error(name, "float32 or float64", value)
     return value
 
 
 def random_key(name: str, value: Any) -> Any:
-    """A key of `jax.random`, of the new kind or the old."""
+    """Check for a key of `jax.random`, of the new kind or the old."""
     dtype = getattr(value, "dtype", None)
     if dtype is not None:
         if jnp.issubdtype(dtype, jax.dtypes.prng_key) and value.ndim == 0:
@@ -427,53 +439,55 @@ def random_key(name: str, value: Any) -> Any:
         if dtype == jnp.uint32 and getattr(value, "shape", None) == (2,):
             return value
     seed = value if isinstance(value, int) and not isinstance(value, bool) else 0
-    raise refuse(name, "a key of jax.random", value, f"pass jax.random.key({seed})")
+    raise argument_error(name, "a key of jax.random", value, f"pass jax.random.key({seed})")
 
 
-def path(name: str, value: Any) -> Any:
-    """Where a file lies."""
+def file_path(name: str, value: Any) -> Any:
+    """Check for a path of a file, a string or a `pathlib.Path`."""
     if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
-        raise refuse(name, "a path, as a string or a pathlib.Path", value)
+        raise argument_error(name, "a path, as a string or a pathlib.Path", value)
     return value
 
 
-def index(name: str, value: Any) -> int:
-    """A whole number of 0 or more that counts from 0, such as a layer."""
+def index_from_zero(name: str, value: Any) -> int:
+    """Check for a whole number of 0 or more that counts from 0, such as a layer."""
     try:
         found = operator.index(value) if not isinstance(value, (bool, np.bool_)) else -1
     except TypeError:
         found = -1
     if found < 0:
-        raise refuse(name, "a whole number counted from 0", value)
+        raise argument_error(name, "a whole number counted from 0", value)
     return found
 
 
-WORDS.update(
+CHECKS_BY_NAME.update(
     atol=positive,
-    batch_size=whole(1),
+    batch_size=integer_from(1),
     bias_strength=finite,
-    checkpoint=path,
-    dense=flag,
-    direction=one_of(None, "up", "down"),
-    dtype=precision,
-    interpolate=flag,
+    checkpoint=file_path,
+    dense=boolean,
+    direction=choice_of(None, "up", "down"),
+    dtype=float_precision,
+    interpolate=boolean,
     key=random_key,
-    layer=index,
+    layer=index_from_zero,
     learning_rate=positive,
     level=finite_array,
     max_events=event_limit,
     max_steps=step_limit,
-    name=text,
-    path=path,
-    progress=flag,
-    quantile=within(0.0, 0.5),
+    name=string,
+    path=file_path,
+    progress=boolean,
+    quantile=number_in(0.0, 0.5),
     rtol=positive,
-    save_every=whole(1),
-    steps=whole(1, "to reach a time t1 it is round(t1 / (learning_rate * tau))", MOST_STEPS),
-    t=array,
+    save_every=integer_from(1),
+    steps=integer_from(
+        1, "to reach a time t1 it is round(t1 / (learning_rate * tau))", LARGEST_STEP_LIMIT
+    ),
+    t=real_array,
     t1=positive,
     tau=positive,
-    terminate=flag,
-    throw=flag,
-    window=whole(2, "one step alone cannot flicker"),
+    terminate=boolean,
+    throw=boolean,
+    window=integer_from(2, "one step alone cannot flicker"),
 )

@@ -1,4 +1,4 @@
-"""Small helpers for arrays: dtypes, tracers, and checks of user input."""
+"""Small helpers for arrays: dtypes, tracers, rows of samples, and checks of user input."""
 
 import dataclasses
 import os
@@ -14,9 +14,9 @@ from jax.sharding import AxisType, Mesh
 from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Bool, Int, PyTree
 
-# ---- Types that several rooms speak of.
+# ---- Types that several rooms share.
 #
-# `Any` is left to what checks look at, to what is handed on, and to a user's own modules.
+# `Any` stays for values that are checked, or only handed on, and for a user's own modules.
 
 Weights = tuple[Array, ...]
 Biases = tuple[Array | None, ...]
@@ -34,39 +34,39 @@ ENABLE_X64 = 'jax.config.update("jax_enable_x64", True)'
 
 
 def is_traced(tree: PyTree) -> bool:
-    """Whether any leaf is a tracer, so that its values cannot be looked at."""
+    """Tell whether any leaf is a tracer, so that its values cannot be looked at."""
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
 
 
-def floating(value: Any) -> Array:
-    """`value` as a floating-point array; integers and booleans take JAX's default float."""
+def as_float_array(value: Any) -> Array:
+    """Return `value` as a floating-point array; integers and booleans take JAX's default float."""
     array = jnp.asarray(value)
     if not jnp.issubdtype(array.dtype, jnp.floating):
         array = array.astype(jnp.result_type(float))
     return array
 
 
-def in_dtype(number: Numbers, dtype: DTypeLike) -> Array:
-    """`jnp.asarray(number, dtype)`, at half the cost for what is no array yet."""
+def as_dtype(number: Numbers, dtype: DTypeLike) -> Array:
+    """Return `jnp.asarray(number, dtype)`, at half the cost for what is no array yet."""
     array = isinstance(number, jax.Array)
     return jnp.asarray(number, dtype) if array else jnp.asarray(np.asarray(number, dtype))
 
 
-def widest(*arrays: Array) -> Any:
-    """The type that holds the numbers of all of them, where JAX itself is strict as well."""
+def widest_dtype(*arrays: Array) -> Any:
+    """Return the dtype that holds the numbers of all arrays, also where JAX promotes strictly."""
     with jax.numpy_dtype_promotion("standard"):
         return jnp.result_type(*arrays)
 
 
 def with_axes(array: Any, number: int) -> Any:
-    """An array with so many axes of length one in front, to meet one of more axes."""
+    """Put so many axes of length one in front of an array, to meet one of more axes."""
     return array.reshape((1,) * number + array.shape)
 
 
-def places(chosen: Bool[Array, " n"], size: int, fill: int) -> Int[Array, " size"]:
-    """The first places that are `chosen`, in ascending order, padded with `fill`.
+def first_true_indices(chosen: Bool[Array, " n"], size: int, fill: int) -> Int[Array, " size"]:
+    """Return the indices of the first `size` true entries, ascending, padded with `fill`.
 
-    As `jnp.nonzero`, in a fourth of its operations: they are compiled at every place of its use.
+    It does what `jnp.nonzero` does by a fourth of the operations, which XLA compiles at every use.
     """
     rank = jnp.where(chosen, jnp.cumsum(chosen, dtype=jnp.int32) - 1, size)
     numbers = jnp.arange(chosen.shape[0], dtype=jnp.int32)
@@ -76,7 +76,7 @@ def places(chosen: Bool[Array, " n"], size: int, fill: int) -> Int[Array, " size
 
 def require_finite(name: str, array: Array | np.ndarray) -> None:
     """Raise `ValueError` if a concrete array holds a NaN or an infinity."""
-    bad = 0 if is_traced(array) else _count(array, lambda a, np: ~np.isfinite(a))
+    bad = 0 if is_traced(array) else _count_where(array, lambda a, np: ~np.isfinite(a))
     if bad:
         raise ValueError(
             f"`{name}` holds {bad} value(s) that are NaN or infinite; "
@@ -84,15 +84,15 @@ def require_finite(name: str, array: Array | np.ndarray) -> None:
         )
 
 
-def require_numbers(name: str, module: PyTree) -> None:
+def require_no_nan(name: str, module: PyTree) -> None:
     """Raise `ValueError` that names the first concrete array of a module that holds a NaN.
 
-    Constructors look at what they are given; a tree map, and modules of somebody's own, need not.
+    Constructors check their arrays, but a tree map does not, nor need a user's own module.
     Infinities pass: a mask may be made of them.
     """
     for place, leaf in jax.tree_util.tree_flatten_with_path(module)[0]:
         real = eqx.is_inexact_array(leaf) and not is_traced(leaf)
-        bad = _count(leaf, lambda a, np: np.isnan(a)) if real else 0
+        bad = _count_where(leaf, lambda a, np: np.isnan(a)) if real else 0
         if bad:
             raise ValueError(
                 f"`{name}{jax.tree_util.keystr(place)}` holds {bad} NaN among {leaf.size} numbers; "
@@ -100,76 +100,81 @@ def require_numbers(name: str, module: PyTree) -> None:
             )
 
 
-def _count(array: Array | np.ndarray, odd: Callable[[Any, Any], Any]) -> int:
-    """How many numbers of a concrete array are `odd`, by NumPy, or by JAX across processes."""
+def _count_where(array: Array | np.ndarray, odd: Callable[[Any, Any], Any]) -> int:
+    """Count the numbers of a concrete array that are `odd`, by JAX only if processes share it."""
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
         return int(jnp.sum(odd(array, jnp)))
     return int(np.sum(odd(np.asarray(array), np)))
 
 
-def lowest(array: Array | np.ndarray) -> float:
-    """The smallest number of a concrete array that this process holds whole; else infinity."""
-    if is_traced(array) or _is_apart(array) or not array.size:
+def smallest_value(array: Array | np.ndarray) -> float:
+    """Return the smallest number of a concrete array that this process holds whole; else inf."""
+    if is_traced(array) or _is_distributed(array) or not array.size:
         return float("inf")
     return float(np.min(np.asarray(array)))
 
 
-def automatic(mesh: Mesh) -> Mesh:
-    """The mesh with axes that XLA partitions by itself; `jax.make_mesh` makes explicit ones."""
+def automatic_mesh(mesh: Mesh) -> Mesh:
+    """Return a mesh whose axes XLA partitions by itself.
+
+    `jax.make_mesh` makes explicit ones, which ask for a sharding of every intermediate array.
+    """
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
 
 
 def first_rows(tree: PyTree, rows: int) -> PyTree:
-    """Every array of a tree cut to its first rows.
+    """Cut every array of a tree to its first rows.
 
     By NumPy, since JAX compiles a program for every number of them; not so for an array of which
     other processes hold a part.
     """
-    return jax.tree.map(lambda a: a[:rows] if _is_apart(a) else np.asarray(a)[:rows], tree)
+    return jax.tree.map(lambda a: a[:rows] if _is_distributed(a) else np.asarray(a)[:rows], tree)
 
 
-def end_to_end(*trees: PyTree) -> PyTree:
-    """Arrays of trees of one structure, joined along their rows; as `first_rows`."""
+def join_rows(*trees: PyTree) -> PyTree:
+    """Join the arrays of trees of one structure along their rows; by NumPy, as `first_rows`."""
 
-    def joined(*arrays: Any) -> Array:
-        if any(map(_is_apart, arrays)):
+    def join_arrays(*arrays: Any) -> Array:
+        if any(map(_is_distributed, arrays)):
             return jnp.concatenate(arrays)
         return jax.device_put(np.concatenate([np.asarray(a) for a in arrays]))
 
-    return jax.tree.map(joined, *trees)
+    return jax.tree.map(join_arrays, *trees)
 
 
-def _is_apart(array: Any) -> bool:
-    """Whether other processes hold what this one does not."""
+def _is_distributed(array: Any) -> bool:
+    """Tell whether other processes hold a part of an array that this one does not."""
     if not isinstance(array, Array):
         return False
     return not (array.is_fully_addressable or array.is_fully_replicated)
 
 
-def augment(x: Array, bias_strength: ArrayLike) -> Array:
-    """Inputs with the constant in front: rows `[c; x]`, shape (P, 1 + N_in)."""
+def prepend_constant(x: Array, bias_strength: ArrayLike) -> Array:
+    """Put the constant in front of the inputs (P, N_in): rows `[c; x]`, shape (P, 1 + N_in)."""
     constant = jnp.full((x.shape[0], 1), bias_strength, dtype=x.dtype)
     return jnp.concatenate([constant, x], axis=1)
 
 
-def weighted(rows: Any, weights: Any) -> Any:
-    """Rows of samples, (P,) or (P, N), times the samples' weights (P,); themselves without."""
+def weight_rows(rows: Any, weights: Any) -> Any:
+    """Multiply rows of samples, (P,) or (P, N), by weights (P,); None leaves them as they are."""
     return rows if weights is None else (rows.T * weights[(None,) * (rows.ndim - 1)]).T
 
 
-def average(rows: Any, weights: Any) -> Any:
-    """Average over samples, the rows, by their weights."""
+def sample_mean(rows: Any, weights: Any) -> Any:
+    """Average the samples' rows, (P,) or (P, N), by their weights (P,), or evenly without."""
     return rows.mean(axis=0) if weights is None else weights @ rows / weights.sum()
 
 
-def mean_product(a: Any, b: Any, weights: Any) -> Any:
+def sample_correlation(a: Any, b: Any, weights: Any) -> Any:
     r"""Average $a_p b_p^T$ over samples p, the rows of a (P, M) and b (P, N), by their weights."""
-    return weighted(a, weights).T @ b / (len(a) if weights is None else weights.sum())
+    return weight_rows(a, weights).T @ b / (len(a) if weights is None else weights.sum())
 
 
-def as_parameters(back: Callable[[Parameters], Parameters] | None, state: Parameters) -> Parameters:
-    """The parameters of a solver's state, by the way back from its coordinates if it has others."""
-    return state if back is None else back(state)
+def as_parameters(
+    to_parameters: Callable[[Parameters], Parameters] | None, state: Parameters
+) -> Parameters:
+    """Return the parameters of a solver's state, by the way `back` from its coordinates, if any."""
+    return state if to_parameters is None else to_parameters(state)
 
 
 # ---- Copies of Equinox modules.
@@ -177,11 +182,11 @@ def as_parameters(back: Callable[[Parameters], Parameters] | None, state: Parame
 Module = TypeVar("Module", bound=eqx.Module)
 
 
-def copied(module: Module, **fields: Any) -> Module:
-    """The same module with other `fields`, as `dataclasses.replace` without the constructor.
+def replace_fields(module: Module, **fields: Any) -> Module:
+    """Copy a module with other `fields`, as `dataclasses.replace` without the constructor.
 
-    What a constructor checks or works out, the fields of a module have already gone through; for
-    the larger ones of a run it takes a tenth of a millisecond.
+    The fields of a module have passed its constructor already, which takes a tenth of a millisecond
+    for the larger modules of a run.
     """
     assert fields.keys() <= {field.name for field in dataclasses.fields(module)}, fields.keys()
     copy = object.__new__(type(module))
@@ -194,7 +199,7 @@ def copied(module: Module, **fields: Any) -> Module:
 
 
 def data_frame(rows: list[dict[str, Any]], columns: Sequence[str]) -> Any:
-    """A `pandas.DataFrame` of the rows, with these columns even where there are none.
+    """Make a `pandas.DataFrame` of the rows, with these columns even where there are no rows.
 
     **Raises:** `ImportError` if pandas is missing, which says how to get it.
     """

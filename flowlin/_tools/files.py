@@ -7,14 +7,12 @@ what it was written by, and knew fewer classes.
 """
 
 import contextlib
-import csv
 import dataclasses
 import io
 import json
 import os
 import pathlib
 import sys
-import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from types import NoneType, UnionType
@@ -26,7 +24,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import jaxtyped
 
-from flowlin._tools.arguments import path as require_path
+from flowlin._tools.arguments import file_path as require_path
 from flowlin._tools.arrays import ENABLE_X64, PathLike
 from flowlin._tools.version import __version__
 
@@ -43,69 +41,78 @@ from flowlin._tools.version import __version__
 Node = dict[str, Any]
 Kind = TypeVar("Kind", bound=type)
 
-CLASSES: dict[str, type] = {}
+SAVEABLE_CLASSES: dict[str, type] = {}
 
 
-# Results of runs: their type, the name of one, and the one of a name.
-RESULTS: list[tuple[type, Callable[[Any], str], Callable[[Any], Any]]] = []
+# Results of runs: their type, a function to the name of one, and one from a name to the result.
+RESULT_KINDS: list[tuple[type, Callable[[Any], str], Callable[[Any], Any]]] = []
 
 
-LATER: dict[type, dict[str, Any]] = {}  # fields that files of an earlier version lack
-RENAMED: dict[type, dict[str, str]] = {}  # what files call fields that had another name
+LATER_FIELDS: dict[type, dict[str, Any]] = {}  # fields that files of an earlier version lack
+OLD_FIELD_NAMES: dict[type, dict[str, str]] = {}  # what files call fields that had another name
 
 
-def storable(renamed: dict[str, str] | None = None, **later: Any) -> Callable[[Kind], Kind]:
-    """Decorate a dataclass or a NamedTuple of the library: files may hold it, by its name.
+def saveable(old_names: dict[str, str] | None = None, **later: Any) -> Callable[[Kind], Kind]:
+    """Decorate a dataclass or a NamedTuple of the library, so that files may hold it, by its name.
 
-    `later` are the fields that files of an earlier version lack, with what they then are;
-    `renamed` are the names in files of fields that now have another one, by that name. A class
-    with methods `_stored` and `_restored` says by them what is written for its fields, and what
-    the fields are that were so written.
+    `later` gives values to the fields that files of an earlier version lack. `renamed` maps the
+    names that all files use for some fields to the names that the class has for them. A class may
+    have two methods: `_stored` turns its fields into those that are written, `_restored` back.
     """
 
-    def decorate(kind: Kind) -> Kind:
-        CLASSES[kind.__name__], LATER[kind], RENAMED[kind] = kind, later, renamed or {}
+    def register_class(kind: Kind) -> Kind:
+        SAVEABLE_CLASSES[kind.__name__], LATER_FIELDS[kind], OLD_FIELD_NAMES[kind] = (
+            kind,
+            later,
+            old_names or {},
+        )
         return kind
 
-    return decorate
+    return register_class
 
 
-def store_results(kind: type, name_of: Callable[[Any], str], of_name: Callable[[Any], Any]) -> None:
-    """Files may hold results of runs, instances of `kind`, by their names.
+def register_results(
+    kind: type, name_of: Callable[[Any], str], of_name: Callable[[Any], Any]
+) -> None:
+    """Let files hold results of runs, instances of `kind`, by their names.
 
     `of_name` raises `ValueError` for what is no name.
     """
-    RESULTS.append((kind, name_of, of_name))
+    RESULT_KINDS.append((kind, name_of, of_name))
 
 
-def encoded(value: Any, arrays: dict[str, np.ndarray], where: str) -> Node:
-    """The node of a value, its arrays put aside under names that say where they belong.
+def encode_value(value: Any, arrays: dict[str, np.ndarray], where: str) -> Node:
+    """Return the node of a value; its arrays go into `arrays`, named after where they belong.
 
     **Raises:** `ValueError` for what cannot be kept, naming it.
     """
 
-    def inner(item: Any, name: Any) -> Node:
-        return encoded(item, arrays, f"{where}.{name}")
+    def encode_part(item: Any, name: Any) -> Node:
+        return encode_value(item, arrays, f"{where}.{name}")
 
-    for kind, name_of, _ in RESULTS:
+    for kind, name_of, _ in RESULT_KINDS:
         if isinstance(value, kind):
             return {"result": name_of(value)}
-    if CLASSES.get(type(value).__name__) is type(value):
-        fields = {name: getattr(value, name) for name in _fields(type(value))}
-        fields = value._stored(fields) if hasattr(value, "_stored") else fields
-        old = {new: old for old, new in RENAMED[type(value)].items()}
-        nodes = {old.get(name, name): inner(field, name) for name, field in fields.items()}
+    if SAVEABLE_CLASSES.get(type(value).__name__) is type(value):
+        fields = {name: getattr(value, name) for name in _field_names(type(value))}
+        fields = value._fields_to_store(fields) if hasattr(value, "_fields_to_store") else fields
+        old = {new: old for old, new in OLD_FIELD_NAMES[type(value)].items()}
+        nodes = {old.get(name, name): encode_part(field, name) for name, field in fields.items()}
         return {"object": type(value).__name__, "fields": nodes}
-    if isinstance(value, (jax.Array, np.ndarray, np.generic)) and _is_plain(value.dtype):
+    if isinstance(value, (jax.Array, np.ndarray, np.generic)) and _is_number_dtype(value.dtype):
         arrays[where] = np.asarray(value)
         return {"array": where}
     if value is None or type(value) in (bool, int, float, str):
         return {"value": value}
     if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
-        return {type(value).__name__: [inner(item, k) for k, item in enumerate(value)]}
+        return {type(value).__name__: [encode_part(item, k) for k, item in enumerate(value)]}
     if type(value) is dict:
         pairs = enumerate(value.items())
-        return {"dict": [[inner(key, f"{k}.key"), inner(item, k)] for k, (key, item) in pairs]}
+        return {
+            "dict": [
+                [encode_part(key, f"{k}.key"), encode_part(item, k)] for k, (key, item) in pairs
+            ]
+        }
     dtype = getattr(value, "dtype", None)
     kind = f"a {type(value).__name__}" if dtype is None else f"dtype {dtype}"
     raise ValueError(
@@ -114,29 +121,29 @@ def encoded(value: Any, arrays: dict[str, np.ndarray], where: str) -> Node:
     )
 
 
-def require_storable(shapes: Any, where: str) -> None:
+def require_saveable(shapes: Any, where: str) -> None:
     """Raise `ValueError` unless a tree of this structure, known by its shapes, can be encoded."""
 
-    def example(leaf: Any) -> Any:
-        known = isinstance(leaf, jax.ShapeDtypeStruct) and _is_plain(leaf.dtype)
+    def example_leaf(leaf: Any) -> Any:
+        known = isinstance(leaf, jax.ShapeDtypeStruct) and _is_number_dtype(leaf.dtype)
         return np.zeros((), leaf.dtype) if known else leaf
 
-    encoded(jax.tree.map(example, shapes), {}, where)
+    encode_value(jax.tree.map(example_leaf, shapes), {}, where)
 
 
-def decoded(node: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """The value of a node.
+def decode_node(node: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """Return the value of a node, its arrays taken from `arrays`.
 
     **Raises:** `ValueError` for what no node looks like, arrays that are not there, and classes
-    that this version does not know. Fields are of any type yet: see `check`.
+    that this version does not know. The types of fields are not checked here: see `check`.
     """
     if not isinstance(node, dict) or not node:
-        raise ValueError(f"{_short(node)} is no node")
+        raise ValueError(f"{_short_repr(node)} is no node")
     ((kind, body), *more) = node.items()
     match kind:
         case "array" if not isinstance(body, str) or body not in arrays:
-            raise ValueError(f"the array {_short(body)} is missing")
-        case "array" if _is_plain(arrays[body].dtype):
+            raise ValueError(f"the array {_short_repr(body)} is missing")
+        case "array" if _is_number_dtype(arrays[body].dtype):
             return jnp.asarray(arrays[body])
         case "array":
             raise ValueError(f"the array {body} is of dtype {arrays[body].dtype}")
@@ -145,30 +152,30 @@ def decoded(node: Any, arrays: dict[str, np.ndarray]) -> Any:
         case "value" if body is None or isinstance(body, (bool, int, float)):
             return body
         case "result":
-            ((_, _, of_name),) = RESULTS
+            ((_, _, of_name),) = RESULT_KINDS
             return of_name(body)
         case "list" | "tuple" if isinstance(body, list):
-            items = [decoded(item, arrays) for item in body]
+            items = [decode_node(item, arrays) for item in body]
             return items if kind == "list" else tuple(items)
         case "dict" if isinstance(body, list):
-            return dict(_pair(item, arrays) for item in body)
+            return dict(_decode_item(item, arrays) for item in body)
         case "object":
-            return _object(body, dict(more).get("fields"), arrays)
-    raise ValueError(f"{_short(node)} is no node")
+            return _decode_object(body, dict(more).get("fields"), arrays)
+    raise ValueError(f"{_short_repr(node)} is no node")
 
 
-def _object(name: Any, nodes: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """An object as it was, so made without `__init__` and its checks."""
-    if not isinstance(name, str) or name not in CLASSES:
-        raise ValueError(f"the class {_short(name)} is not known")
-    kind = CLASSES[name]
-    renamed = {new: old for old, new in RENAMED[kind].items()}
-    wanted = {renamed.get(name, name): name for name in _fields(kind)}
-    later = LATER[kind]
+def _decode_object(name: Any, nodes: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """Make an object with the fields that it had, without `__init__` and its checks."""
+    if not isinstance(name, str) or name not in SAVEABLE_CLASSES:
+        raise ValueError(f"the class {_short_repr(name)} is not known")
+    kind = SAVEABLE_CLASSES[name]
+    renamed = {new: old for old, new in OLD_FIELD_NAMES[kind].items()}
+    wanted = {renamed.get(name, name): name for name in _field_names(kind)}
+    later = LATER_FIELDS[kind]
     if not isinstance(nodes, dict) or not set(wanted) - set(later) <= set(nodes) <= set(wanted):
-        raise ValueError(f"a {name} has the fields {', '.join(wanted)}, not {_short(nodes)}")
-    fields = later | {wanted[field]: decoded(node, arrays) for field, node in nodes.items()}
-    fields = kind._restored(fields) if hasattr(kind, "_restored") else fields  # pyright: ignore
+        raise ValueError(f"a {name} has the fields {', '.join(wanted)}, not {_short_repr(nodes)}")
+    fields = later | {wanted[field]: decode_node(node, arrays) for field, node in nodes.items()}
+    fields = kind._fields_from_file(fields) if hasattr(kind, "_fields_from_file") else fields  # pyright: ignore
     if issubclass(kind, tuple):
         return kind(**fields)
     made = object.__new__(kind)
@@ -177,42 +184,42 @@ def _object(name: Any, nodes: Any, arrays: dict[str, np.ndarray]) -> Any:
     return made
 
 
-def _pair(item: Any, arrays: dict[str, np.ndarray]) -> tuple[Any, Any]:
-    """A key and its value."""
+def _decode_item(item: Any, arrays: dict[str, np.ndarray]) -> tuple[Any, Any]:
+    """Return a key and its value from their two nodes."""
     if not isinstance(item, list) or len(item) != 2:
-        raise ValueError(f"{_short(item)} is no pair of a key and its value")
-    key, value = (decoded(part, arrays) for part in item)
+        raise ValueError(f"{_short_repr(item)} is no pair of a key and its value")
+    key, value = (decode_node(part, arrays) for part in item)
     try:
         hash(key)
     except TypeError:
-        raise ValueError(f"{_short(item[0])} is no key") from None
+        raise ValueError(f"{_short_repr(item[0])} is no key") from None
     return key, value
 
 
-def check(value: Any, kind: Any, where: str) -> None:
+def require_type(value: Any, kind: Any, where: str) -> None:
     """Raise `ValueError` unless a value is what a type annotation says, fields of objects included.
 
-    Shapes that are named alike in one class must agree. What stands in a field of type Any is not
-    looked at.
+    Shapes that are named alike in one class must agree. A field of type Any may hold anything.
     """
-    if not _fits(value, kind, where):
-        raise ValueError(f"`{where}` is {_described(value)}, not {_name(kind)}")
+    if not _fits_type(value, kind, where):
+        raise ValueError(f"`{where}` is {_type_in_words(value)}, not {_annotation_name(kind)}")
 
 
-def _fits(value: Any, kind: Any, where: str) -> bool:
+def _fits_type(value: Any, kind: Any, where: str) -> bool:
+    """Tell whether a value is what an annotation says; errors of its fields begin with `where`."""
     arguments = get_args(kind)
     match get_origin(kind):
         case None:
-            return kind is Any or (_is_a(value, kind) and _fits_inside(value, where))
+            return kind is Any or (_is_instance(value, kind) and _fields_fit(value, where))
         case origin if origin in (Union, UnionType):
-            return any(_fits(value, part, where) for part in arguments)
+            return any(_fits_type(value, part, where) for part in arguments)
         case origin if origin is Literal:
             return value in arguments
         case origin if not isinstance(value, origin):
             return False
         case origin if origin is dict:
             return all(
-                _fits(part, kind, f"{where}[{key!r}]")
+                _fits_type(part, kind, f"{where}[{key!r}]")
                 for key, item in value.items()
                 for part, kind in zip((key, item), arguments, strict=True)
             )
@@ -221,12 +228,13 @@ def _fits(value: Any, kind: Any, where: str) -> bool:
     elif get_origin(kind) is list:
         arguments = arguments * len(value)
     return len(arguments) == len(value) and all(
-        _fits(item, part, f"{where}[{k}]")
+        _fits_type(item, part, f"{where}[{k}]")
         for k, (item, part) in enumerate(zip(value, arguments, strict=True))
     )
 
 
-def _is_a(value: Any, kind: Any) -> bool:
+def _is_instance(value: Any, kind: Any) -> bool:
+    """Tell whether a value is of a class; an int passes for a float, a bool for no number."""
     if kind is float:
         return type(value) in (int, float)
     if kind is int:
@@ -234,40 +242,43 @@ def _is_a(value: Any, kind: Any) -> bool:
     return isinstance(value, NoneType if kind is None else kind)
 
 
-def _fits_inside(value: Any, where: str) -> bool:
-    """Whether an object's fields are what its class says; says itself which one is not."""
-    if type(value) in CLASSES.values():
+def _fields_fit(value: Any, where: str) -> bool:
+    """Return True if an object's fields are what its class says; else raise, naming the first."""
+    if type(value) in SAVEABLE_CLASSES.values():
         hints = get_type_hints(type(value))
         with jaxtyped("context"):  # pyright: ignore
-            for name in _fields(type(value)):
-                check(getattr(value, name), hints[name], f"{where}.{name}")
+            for name in _field_names(type(value)):
+                require_type(getattr(value, name), hints[name], f"{where}.{name}")
     return True
 
 
-def _fields(kind: Any) -> list[str]:
-    """Names of the fields of a dataclass or a NamedTuple."""
+def _field_names(kind: Any) -> list[str]:
+    """List the names of the fields of a dataclass or a NamedTuple."""
     if issubclass(kind, tuple):
         return list(kind._fields)  # pyright: ignore
     return [field.name for field in dataclasses.fields(kind)]
 
 
-def _is_plain(dtype: DTypeLike) -> bool:
-    """Whether a dtype is NumPy's own, of numbers or truth values."""
+def _is_number_dtype(dtype: DTypeLike) -> bool:
+    """Tell whether a dtype is NumPy's own, of numbers or truth values."""
     return isinstance(dtype, np.dtype) and dtype.kind in "biufc"
 
 
-def _described(value: Any) -> str:
+def _type_in_words(value: Any) -> str:
+    """Name the type of a value, and an array's shape, for messages."""
     if isinstance(value, jax.Array):
         return f"{value.dtype}{list(value.shape)}"
     return f"a {type(value).__name__}"
 
 
-def _name(kind: Any) -> str:
+def _annotation_name(kind: Any) -> str:
+    """Write a type annotation as messages do, without the modules of its parts."""
     text = str(kind) if get_args(kind) else getattr(kind, "__name__", str(kind))
     return text.replace("jaxtyping.", "").replace("typing.", "")
 
 
-def _short(node: Any) -> str:
+def _short_repr(node: Any) -> str:
+    """Quote a node in at most 60 characters."""
     text = repr(node)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -275,16 +286,16 @@ def _short(node: Any) -> str:
 FORMAT = 2
 
 
-class Stored(NamedTuple):
-    """What a file holds, the version of its format, and by which versions it was written."""
+class FileContent(NamedTuple):
+    """Content of a file, the version of its format, and the versions by which it was written."""
 
     content: Any
     format: int
     written_by: dict[str, str]
 
 
-def require_place(name: str, path: Any) -> pathlib.Path:
-    """Where a file can be written.
+def writable_path(name: str, path: Any) -> pathlib.Path:
+    """Return the path at which a file can be written.
 
     **Raises:** `ValueError` for anything but a path, a directory, or a folder that is not there.
     """
@@ -298,19 +309,19 @@ def require_place(name: str, path: Any) -> pathlib.Path:
     return place
 
 
-def write(path: pathlib.Path, content: Any) -> None:
+def write_file(path: pathlib.Path, content: Any) -> None:
     """Write atomically: a reader sees the old file or the new one, whatever happens meanwhile."""
     arrays: dict[str, np.ndarray] = {}
     header = {
         "format": "flowlin",
         "version": FORMAT,
         "written_by": {"flowlin": __version__, "jax": jax.__version__},
-        "content": encoded(content, arrays, "content"),
+        "content": encode_value(content, arrays, "content"),
     }
     data = io.BytesIO()
     text = np.frombuffer(json.dumps(header).encode(), np.uint8)
     np.savez(data, header=text, **arrays)  # pyright: ignore
-    # Of the same name always, so that one which a killed process has left is written over.
+    # Always the same name, so that the next write replaces what a killed process has left.
     temporary = path.with_name(f"{path.name}.part")
     try:
         with open(temporary, "wb") as file:
@@ -322,8 +333,9 @@ def write(path: pathlib.Path, content: Any) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def read(name: str, path: Any) -> Stored:
-    """What `write` has written, by this version or an earlier one; `name` is the argument's.
+def read_file(name: str, path: Any) -> FileContent:
+    """Return what `write_file` has written, by this version or an earlier one; `name` is the
+    argument's.
 
     **Raises:** `ValueError` for other files, damaged ones, and those of later versions;
     `FileNotFoundError` if there is none.
@@ -331,10 +343,10 @@ def read(name: str, path: Any) -> Stored:
     place = pathlib.Path(require_path(name, path))
     if place.is_dir():
         raise ValueError(f"`{name}` = {str(place)!r} is a directory; give a file.")
-    header, arrays = _entries(name, place)
+    header, arrays = _read_entries(name, place)
     version = header.get("version")
     if type(version) is not int or version < 1:
-        raise _damaged(name, place, "its header has no version")
+        raise _damage_error(name, place, "its header has no version")
     if version > FORMAT:
         raise ValueError(
             f"`{name}` = {str(place)!r} was written by a later flowlin "
@@ -345,16 +357,16 @@ def read(name: str, path: Any) -> Stored:
         raise ValueError(
             f"`{name}` = {str(place)!r} holds float64; before any array is made: {ENABLE_X64}"
         )
-    with naming(name, place):
+    with file_errors(name, place):
         written_by = header.get("written_by", {"flowlin": "0.1"})
-        check(written_by, dict[str, str], "written_by")
-        return Stored(decoded(header.get("content"), arrays), version, written_by)
+        require_type(written_by, dict[str, str], "written_by")
+        return FileContent(decode_node(header.get("content"), arrays), version, written_by)
 
 
-def _entries(name: str, place: pathlib.Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The header of a file and its arrays."""
+def _read_entries(name: str, place: pathlib.Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return the header of a file and its arrays."""
     if place.exists() and not zipfile.is_zipfile(place):
-        raise _damaged(name, place, "it is no archive of arrays, or cut off")
+        raise _damage_error(name, place, "it is no archive of arrays, or cut off")
     try:
         with np.load(place, allow_pickle=False) as archive:
             arrays = dict(archive)
@@ -363,13 +375,14 @@ def _entries(name: str, place: pathlib.Path) -> tuple[dict[str, Any], dict[str, 
     except (FileNotFoundError, PermissionError):
         raise
     except Exception as error:  # NumPy, zipfile, zlib and json raise whatever they please
-        raise _damaged(name, place, str(error) or type(error).__name__) from None
+        raise _damage_error(name, place, str(error) or type(error).__name__) from None
     if not fine:
-        raise _damaged(name, place, f"its format is {header['format']!r}")
+        raise _damage_error(name, place, f"its format is {header['format']!r}")
     return header, arrays
 
 
-def _damaged(name: str, path: PathLike, why: str) -> ValueError:
+def _damage_error(name: str, path: PathLike, why: str) -> ValueError:
+    """Return the error for a file that cannot be read, which says why."""
     why = " ".join(why.split())
     return ValueError(
         f"`{name}` = {os.fspath(path)!r} was not written by flowlin, or is damaged: {why}. Give "
@@ -378,110 +391,9 @@ def _damaged(name: str, path: PathLike, why: str) -> ValueError:
 
 
 @contextlib.contextmanager
-def naming(name: str, path: PathLike) -> Iterator[None]:
-    """Errors within say in which file something is wrong."""
+def file_errors(name: str, path: PathLike) -> Iterator[None]:
+    """Let errors that are raised within say which file is damaged."""
     try:
         yield
     except (ValueError, RecursionError) as error:
-        raise _damaged(name, path, str(error)) from None
-
-
-# ---- A table on disk that grows by whole rows, as results come.
-
-Cell = float | int | bool | str
-Row = dict[str, Cell]
-
-
-class GrowingTable:
-    """A CSV file: a header, and a row for every result, written at once and kept by the disk.
-
-    A row that a killed process has left half written is none, and is cut off before the next one.
-    Numbers are read as they were written, to the last bit.
-
-    - `name`: of the argument that says where it lies.
-    - `columns`: None as long as there is no header.
-    - `rows`: those that were there when it was opened.
-
-    **Raises:** `ValueError` for a place that cannot be one, or a file that is no such table.
-    """
-
-    def __init__(self, name: str, path: PathLike):
-        self.name, self.place = name, require_place(name, path)
-        self.columns: list[str] | None = None
-        self.rows: list[Row] = []
-        self._whole, self._lock = 0, threading.Lock()
-        if self.place.exists():
-            self._read()
-
-    def append(self, row: Row) -> None:
-        """Write a row, whose names are the columns'; the first one makes the header.
-
-        **Raises:** `ValueError` for other columns than the table's.
-        """
-        with self._lock:
-            first = self.columns is None
-            self.columns = self.columns or list(row)
-            if self.columns != list(row):
-                raise self._other(list(row))
-            text = io.StringIO()
-            writer = csv.writer(text, lineterminator="\n")
-            if first:
-                writer.writerow(self.columns)
-            writer.writerow([repr(cell) if _is_number(cell) else cell for cell in row.values()])
-            with open(self.place, "ab") as file:
-                file.truncate(self._whole)
-                file.write(text.getvalue().encode())
-                file.flush()
-                os.fsync(file.fileno())
-                self._whole = file.tell()
-
-    def require_columns(self, first: list[str], last: list[str]) -> None:
-        """Raise `ValueError` unless the header begins and ends with these, where there is one."""
-        if self.columns is None:
-            return
-        inner = len(self.columns) - len(first) - len(last)
-        found = self.columns[: len(first)], self.columns[len(first) + max(inner, 0) :]
-        if inner < 0 or found != (first, last):
-            raise self._other([*first, "...", *last])
-
-    def _other(self, wanted: list[str]) -> ValueError:
-        return ValueError(
-            f"`{self.name}` = {str(self.place)!r} is a table of {', '.join(self.columns or [])}, "
-            f"and the rows to write have {', '.join(wanted)}; choose another file."
-        )
-
-    def _read(self) -> None:
-        data = self.place.read_bytes()
-        self._whole = data.rfind(b"\n") + 1
-        try:
-            found = list(csv.reader(io.StringIO(data[: self._whole].decode()), strict=True))
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise self._damaged(str(error)) from None
-        if not found:
-            return
-        self.columns = found[0]
-        if any(len(row) != len(self.columns) for row in found):
-            raise self._damaged("its rows are not of one length")
-        self.rows = [dict(zip(self.columns, map(_parsed, row), strict=True)) for row in found[1:]]
-
-    def _damaged(self, why: str) -> ValueError:
-        return ValueError(
-            f"`{self.name}` = {str(self.place)!r} is no table of results ({why}); choose another "
-            "file, or remove it."
-        )
-
-
-def _is_number(cell: Cell) -> bool:
-    return not isinstance(cell, str)
-
-
-def _parsed(text: str) -> Cell:
-    """A number or a truth value where it reads as one."""
-    if text in ("True", "False"):
-        return text == "True"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return text
+        raise _damage_error(name, path, str(error)) from None

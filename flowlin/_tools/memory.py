@@ -1,4 +1,4 @@
-"""Whether what somebody asks for can fit into memory: asked before it is allocated.
+"""Checks, before anything is allocated, that what somebody asks for fits into memory.
 
 An allocation beyond it does not raise: XLA aborts, or the system kills, the whole process.
 """
@@ -14,7 +14,7 @@ CGROUP = "/sys/fs/cgroup/memory.max"  # of a container
 
 
 def available_memory() -> int:
-    """Bytes of memory that arrays may take: of the accelerators, or of the machine."""
+    """Return the bytes that arrays may take: of the accelerators, or of the machine."""
     stats = [device.memory_stats() or {} for device in jax.local_devices()]
     if limits := [found["bytes_limit"] for found in stats if "bytes_limit" in found]:
         return sum(limits)
@@ -30,7 +30,7 @@ def available_memory() -> int:
 
 
 def require_memory(name: str, value: Any, size: int, remedy: str) -> None:
-    """Raise `ValueError` where an argument asks for more bytes than there are."""
+    """Raise `ValueError` where an argument asks for more bytes (`size`) than there are."""
     if size > available_memory():
         raise ValueError(
             f"`{name}` = {value} asks for {size / 2**30:.3g} GiB of memory, and there are "

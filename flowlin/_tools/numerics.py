@@ -1,4 +1,4 @@
-"""Numerics that any room may need: inverses, elementary functions with their limits."""
+"""Numerics that any room may need: inverses, elementary functions with their limits, compiling."""
 
 import contextlib
 import functools
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from equinox.internal import while_loop as while_loop
+from equinox.internal import while_loop as while_loop  # a loop that has derivatives
 from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
@@ -43,13 +43,15 @@ FLOAT64 = Rounding(z=512 * EPS, u=5e4 * EPS, snap=1e-9, slack=1e3 * EPS, cut=1e-
 FLOAT32 = Rounding(z=7.6e-6, u=6e-5, snap=1e-5, slack=1.2e-4, cut=1e-6, root=5e-7)
 
 
-def rounding_in(dtype: DTypeLike) -> Rounding:
-    """Of walks in float64, or in anything less."""
+def dtype_rounding(dtype: DTypeLike) -> Rounding:
+    """Return the sizes of rounding for walks in float64, or in any lower precision."""
     return FLOAT64 if dtype == jnp.float64 else FLOAT32
 
 
-def decayed(rate: Array, t: Array) -> Array:
-    """(1 - exp(-rate t)) / rate, its limit t at rate = 0, and 1 / rate at t = inf.
+def decay_integral(rate: Array, t: Array) -> Array:
+    """Integrate exp(-rate s) over s from 0 to t: (1 - exp(-rate t)) / rate.
+
+    The limits are t at rate = 0, and 1 / rate at t = inf.
 
     The quotient's value has no cancellation, but its derivative with respect to the rate does:
     for small rate t a series stands in.
@@ -59,6 +61,7 @@ def decayed(rate: Array, t: Array) -> Array:
     x = rate * finite
     tiny = jnp.abs(x) < 1e-3
     z = jnp.where(tiny, x, 0.0)  # so that the series' derivatives cannot overflow
+    # The next term, z^5 / 720, is below 2e-18.
     series = finite * (1 - z / 2 * (1 - z / 3 * (1 - z / 4 * (1 - z / 5))))
     safe = jnp.where(still | (tiny & ~forever), 1.0, rate)
     exact = jnp.where(forever, 1.0, -jnp.expm1(-safe * finite)) / safe
@@ -66,74 +69,76 @@ def decayed(rate: Array, t: Array) -> Array:
 
 
 def log_growth(rate: Array, q: Array) -> Array:
-    """log(1 + rate q) / rate, the inverse of expm1(rate t) / rate, and its limit q at rate = 0."""
+    """Return log(1 + rate q) / rate, the inverse of expm1(rate t) / rate; it is q at rate = 0."""
     x = rate * q
     tiny = jnp.abs(x) < 1e-5
     small = jnp.where(tiny, x, 0.0)
+    # The next term, small^4 / 5, is below 3e-21.
     series = q * (1 - small / 2 + small**2 / 3 - small**3 / 4)
     exact = jnp.log1p(jnp.where(tiny, 0.0, x)) / jnp.where(tiny, 1.0, rate)
     return jnp.where(tiny, series, exact)
 
 
-def root(square: Array) -> Array:
-    """Square root whose derivative at zero is zero: for even functions of the root."""
+def safe_sqrt(square: Array) -> Array:
+    """Take the square root, with derivative zero at zero: for even functions of the root."""
     info = jnp.finfo(square.dtype)
     zero = square <= info.tiny / info.eps**2
     return jnp.where(zero, 0.0, jnp.sqrt(jnp.where(zero, 1.0, square)))
 
 
 def hypot(x: Array, y: Array) -> Array:
-    """sqrt(x^2 + y^2) without overflow or underflow; its derivative at the origin is zero."""
+    """Return sqrt(x^2 + y^2) without overflow or underflow, with derivative zero at the origin."""
+    # The result does not depend on the scale, so neither do its derivatives.
     scale = lax.stop_gradient(jnp.maximum(jnp.abs(x), jnp.abs(y)))
     scale = jnp.where(scale > 0, scale, 1.0)
-    return scale * root((x / scale) ** 2 + (y / scale) ** 2)
+    return scale * safe_sqrt((x / scale) ** 2 + (y / scale) ** 2)
 
 
-def quotient(numerator: Array, denominator: Array, otherwise: ArrayLike) -> Array:
-    """Numerator over denominator, and `otherwise` (without a derivative) over zero."""
+def safe_divide(numerator: Array, denominator: Array, otherwise: ArrayLike) -> Array:
+    """Divide, and return `otherwise` (without a derivative) where the denominator is zero."""
     zero = denominator == 0
     return jnp.where(zero, otherwise, numerator / jnp.where(zero, 1.0, denominator))
 
 
 def pseudo_inverse(gram: Float[Array, "m m"]) -> Float[Array, "m m"]:
-    r"""Moore-Penrose inverse of a positive semi-definite matrix, constant to derivatives.
+    r"""Invert a positive semi-definite matrix (Moore-Penrose); constant to derivatives.
 
     Eigenvalues that may be rounding of the largest's are dropped.
     """
     values, vectors = jnp.linalg.eigh(lax.stop_gradient(gram))
-    cut = rounding_in(gram.dtype).cut
+    cut = dtype_rounding(gram.dtype).cut
     keep = values > cut * jnp.maximum(values[-1], jnp.finfo(gram.dtype).tiny)
     inverse = jnp.where(keep, 1 / jnp.where(keep, values, 1.0), 0.0)
     return (vectors * inverse[None]) @ vectors.T
 
 
-def arrays(*values: ArrayLike) -> tuple[Array, ...]:
-    """The values as arrays of JAX's default float."""
+def default_floats(*values: ArrayLike) -> tuple[Array, ...]:
+    """Return the values as arrays of JAX's default float."""
     return tuple(jnp.asarray(value, dtype=jnp.result_type(float)) for value in values)
 
 
-def in_units(t: Array, tau: Array) -> Array:
-    """t / tau, inf (without a derivative) at t = inf."""
+def time_over_tau(t: Array, tau: Array) -> Array:
+    """Divide a time by tau; inf (without a derivative) at t = inf."""
     forever = jnp.isinf(t)
     return jnp.where(forever, jnp.inf, jnp.where(forever, 0.0, t) / tau)
 
 
-def earlier(t: Float[Array, ""], roundings: int) -> Float[Array, ""]:
-    """The float so many before t > 0: of positive floats, the bits count up."""
+def previous_float(t: Float[Array, ""], count: int) -> Float[Array, ""]:
+    """Return the float that lies so many before t > 0: of positive floats, the bits count up."""
     t = lax.stop_gradient(t)
     bits = jnp.dtype(f"int{8 * t.dtype.itemsize}")
     whole = lax.bitcast_convert_type(t, bits)
-    return lax.bitcast_convert_type(whole - jnp.asarray(roundings, bits), t.dtype)
+    return lax.bitcast_convert_type(whole - jnp.asarray(count, bits), t.dtype)
 
 
-# ---- Parameters end to end in one vector, as the state of a solver: less to compile than a tree.
+# ---- Parameters joined in one vector, as the state of a solver: less to compile than a tree.
 
 
-class Flat(eqx.Module):
-    """A tree of arrays of one precision, end to end.
+class FlatTree(eqx.Module):
+    """A tree of arrays of one precision, joined end to end in one vector.
 
-    What is added up, scaled or compared number by number does so as one array; whoever wants
-    the arrays asks for `whole`. Like any tree it may have leading axes, for stacked states.
+    A solver adds, scales and compares all numbers as one array; `whole` gives the arrays back.
+    Like any tree it may have leading axes, for stacked states.
 
     - `vector`: all numbers, in the order of the tree's leaves.
     - `shapes`, `structure`: the tree's.
@@ -144,15 +149,15 @@ class Flat(eqx.Module):
     structure: Any = eqx.field(static=True)
 
     @staticmethod
-    def of(tree: PyTree) -> "Flat":
-        """Of a tree of arrays of one precision."""
+    def from_tree(tree: PyTree) -> "FlatTree":
+        """Join the arrays of a tree, all of one precision."""
         leaves, structure = jax.tree.flatten(tree)
         vector = jnp.concatenate([jnp.ravel(leaf) for leaf in leaves])
-        return Flat(vector, tuple(leaf.shape for leaf in leaves), structure)
+        return FlatTree(vector, tuple(leaf.shape for leaf in leaves), structure)
 
     @property
-    def whole(self) -> PyTree:
-        """The tree."""
+    def tree(self) -> PyTree:
+        """The tree of arrays, cut out of the vector."""
         leaves, start, stacked = [], 0, self.vector.shape[:-1]
         for shape in self.shapes:
             end = start + math.prod(shape)
@@ -161,14 +166,14 @@ class Flat(eqx.Module):
         return jax.tree.unflatten(self.structure, leaves)
 
 
-def as_tree(parameters: Parameters | Flat) -> Parameters:
-    """Parameters as a tree, whichever way they come."""
-    return parameters.whole if isinstance(parameters, Flat) else parameters
+def as_tree(parameters: Parameters | FlatTree) -> Parameters:
+    """Return parameters as a tree, whether they come as one or flat."""
+    return parameters.tree if isinstance(parameters, FlatTree) else parameters
 
 
-def like(parameters: Parameters | Flat, tree: Parameters) -> Parameters | Flat:
-    """A tree the way the parameters came."""
-    return Flat.of(tree) if isinstance(parameters, Flat) else tree
+def flatten_like(parameters: Parameters | FlatTree, tree: Parameters) -> Parameters | FlatTree:
+    """Return a tree in the form that the parameters have: flat, or as a tree."""
+    return FlatTree.from_tree(tree) if isinstance(parameters, FlatTree) else tree
 
 
 # ---- Compiling functions of large trees, such as a run.
@@ -179,11 +184,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 # in place of 5.6 s). Its program is faster by 5 % for small arrays, for large ones by up to a third
 # (averaged gates on digits): small ones are compiled without it, where this XLA knows the option.
 OLDER_LOOPS = {"xla_cpu_use_fusion_emitters": False}
-SMALL = 2**16  # numbers in all arrays of a tree that counts as small
+SMALL_TREE = 2**16  # numbers in all arrays of a tree that counts as small
 
 
 def jit_by_array(function: Function) -> Function:
-    """`eqx.filter_jit` of a function whose first argument may hold an array several times.
+    """Compile, as `eqx.filter_jit`, a function whose first argument may hold one array twice.
 
     A run's task is also its objective's, its solver's and its events'. A compiled program takes
     every leaf for another array and would compute with each of them anew, so every array is
@@ -191,15 +196,15 @@ def jit_by_array(function: Function) -> Function:
     `in_full_precision`.
     """
 
-    def whole(arrays, places, structure, *args, **options):
+    def call_on_tree(arrays, places, structure, *args, **options):
         tree = jax.tree.unflatten(structure, [arrays[place] for place in places])
         return function(tree, *args, **options)
 
-    for_large = eqx.filter_jit(whole)
-    for_small = eqx.filter_jit(whole, compiler_options=OLDER_LOOPS)  # pyright: ignore
+    for_large = eqx.filter_jit(call_on_tree)
+    for_small = eqx.filter_jit(call_on_tree, compiler_options=OLDER_LOOPS)  # pyright: ignore
 
     @functools.wraps(function)
-    def call(tree, *args, **options):
+    def call_compiled(tree, *args, **options):
         leaves, structure = jax.tree.flatten(tree)
         # Numbers and functions are part of the program, whichever object holds them.
         names = [id(leaf) if eqx.is_array(leaf) else ~k for k, leaf in enumerate(leaves)]
@@ -211,11 +216,11 @@ def jit_by_array(function: Function) -> Function:
         with in_full_precision():
             return compiled(list(arrays.values()), places, structure, *args, **options)
 
-    return call  # pyright: ignore
+    return call_compiled  # pyright: ignore
 
 
 def in_full_precision() -> contextlib.AbstractContextManager[None]:
-    """Products within are as precise as their arrays, unless JAX was told a precision.
+    """Make products within as precise as their arrays, unless JAX was told a precision.
 
     By default JAX rounds the factors of float32 products to 11 bits on NVIDIA GPUs since Ampere
     (TF32) and to 8 on TPUs, so a gradient is off by 1e-4 of itself whatever the tolerance
@@ -227,17 +232,19 @@ def in_full_precision() -> contextlib.AbstractContextManager[None]:
 
 
 def _is_small(arrays: Any, beside: Any) -> bool:
-    """Whether arrays, and some beside them, are small; within another program none are.
+    """Tell whether arrays, and some beside them, are small; within another program none are.
 
-    There nothing is left to choose, and all that is made is a tracer.
+    There every new array is a tracer, and the compiler's options are those of the outer program.
     """
     arrays = [a for a in arrays if eqx.is_array(a)]
-    return sum(a.size for a in arrays) <= SMALL and not is_traced((arrays, beside, lax.full((), 0)))
+    return sum(a.size for a in arrays) <= SMALL_TREE and not is_traced(
+        (arrays, beside, lax.full((), 0))
+    )
 
 
 @functools.cache
 def _knows_older_loops() -> bool:
-    """Whether the XLA that is installed takes `OLDER_LOOPS`; others are refused."""
+    """Tell whether the XLA that is installed takes `OLDER_LOOPS`; others raise for it."""
     if jax.default_backend() != "cpu":
         return False
     try:
@@ -247,54 +254,57 @@ def _knows_older_loops() -> bool:
     return True
 
 
-# ---- Loops that have derivatives: the only user of `equinox.internal`.
-
-
 # ---- Derivatives in forward mode, refused by name where a run has them in reverse mode only.
 #
 # JAX's own error speaks of a `custom_vjp` function, at whatever place it stumbles upon one.
 
-MESSAGE = (
+FORWARD_MODE_MESSAGE = (
     "derivatives in forward mode (jax.jvp, jax.jacfwd, jax.hessian) need "
     "`adjoint=diffrax.ForwardMode()` in the run, which has the default for reverse mode (jax.grad)."
 )
 
 
 @contextlib.contextmanager
-def told_by_name() -> Iterator[None]:
-    """JAX's error, where it notices forward mode as the program is made, says `MESSAGE` instead."""
+def catch_forward_mode() -> Iterator[None]:
+    """Let JAX's error for forward mode, raised in tracing, say `FORWARD_MODE_MESSAGE` instead."""
     try:
         yield
     except TypeError as error:
         if "forward-mode" not in str(error):
             raise
-        raise ValueError(MESSAGE) from None
+        raise ValueError(FORWARD_MODE_MESSAGE) from None
 
 
 def reverse_only(tree: PyTree) -> PyTree:
-    """The same arrays; a derivative in forward mode by any of them is a `ValueError`."""
-    return jax.tree.map(lambda leaf: _marked(leaf) if eqx.is_inexact_array(leaf) else leaf, tree)
+    """Return the same arrays; a derivative in forward mode by any of them is a `ValueError`."""
+    return jax.tree.map(
+        lambda leaf: _mark_array(leaf) if eqx.is_inexact_array(leaf) else leaf, tree
+    )
 
 
 @jax.custom_jvp
-def _marked(x: PyTree) -> PyTree:
+def _mark_array(x: PyTree) -> PyTree:
+    """Return the array itself; its derivative is marked by `_tangent_mark`."""
     return x
 
 
-@_marked.defjvp
-def _marked_jvp(primals: PyTree, tangents: PyTree) -> PyTree:
-    return _marked(primals[0]), _tangent.bind(tangents[0])  # marked for a derivative of this one
+@_mark_array.defjvp
+def _mark_array_jvp(primals: PyTree, tangents: PyTree) -> PyTree:
+    return _mark_array(primals[0]), _tangent_mark.bind(
+        tangents[0]
+    )  # marked for a derivative of this one
 
 
-def _refused(*args: Any, **kwargs: Any) -> Any:
+def _refuse_forward_mode(*args: Any, **kwargs: Any) -> Any:
+    """Raise the error for forward mode, as the program is evaluated or compiled."""
     del args, kwargs
-    raise ValueError(MESSAGE)
+    raise ValueError(FORWARD_MODE_MESSAGE)
 
 
 # The identity on tangents: transposed away in reverse mode, evaluated or compiled in forward mode.
-_tangent = Primitive("reverse_only")
-_tangent.def_impl(_refused)
-_tangent.def_abstract_eval(lambda tangent: tangent)
-ad.deflinear2(_tangent, lambda cotangent, tangent: [cotangent])
-batching.primitive_batchers[_tangent] = lambda args, axes: (_tangent.bind(*args), axes[0])
-mlir.register_lowering(_tangent, _refused)
+_tangent_mark = Primitive("reverse_only")
+_tangent_mark.def_impl(_refuse_forward_mode)
+_tangent_mark.def_abstract_eval(lambda tangent: tangent)
+ad.deflinear2(_tangent_mark, lambda cotangent, tangent: [cotangent])
+batching.primitive_batchers[_tangent_mark] = lambda args, axes: (_tangent_mark.bind(*args), axes[0])
+mlir.register_lowering(_tangent_mark, _refuse_forward_mode)

@@ -1,4 +1,4 @@
-"""How objects print: a few lines of text, or a small table in notebooks."""
+"""Printing of objects: a few lines of text, or a small table in notebooks."""
 
 import html
 import textwrap
@@ -10,23 +10,25 @@ import jax
 import jax.core
 import numpy as np
 
-from flowlin._tools.arguments import checked, positive, refuse
+from flowlin._tools.arguments import argument_error, checked, positive
 
 
-def times_of(times: np.ndarray) -> str:
+def format_times(times: np.ndarray) -> str:
+    """Write how many times there are, and the first and the last."""
     if not len(times):
         return "no time"
-    return f"{plural(len(times), 'time')} from {number(times[0])} to {number(times[-1])}"
+    first, last = format_number(times[0]), format_number(times[-1])
+    return f"{format_count(len(times), 'time')} from {first} to {last}"
 
 
 C = TypeVar("C", bound=type)
 WIDTH = 100  # of a line
-LONGEST = 60  # characters of a user's words
-ADVICE = 200  # of what happened, why, and what to do about it
+LONGEST_WORDS = 60  # characters of a user's words
+LONGEST_ADVICE = 200  # of what happened, why, and what to do about it
 
 
 class Summary(NamedTuple):
-    """What an object prints: a title, and rows of cells of which the first is a label.
+    """The text that an object prints: a title, and rows of cells, the first of which is a label.
 
     Rows of equally many cells are aligned. An `inline` summary is one line of text,
     `title(cell, cell, ...)`, without the labels; in notebooks it is a table as well.
@@ -39,9 +41,10 @@ class Summary(NamedTuple):
     def __str__(self) -> str:
         if self.inline:
             return f"{self.title}({', '.join(row[-1] for row in self.rows)})"
-        return "\n".join([self.title, *self._lines()])
+        return "\n".join([self.title, *self._lines_of_rows()])
 
-    def _lines(self) -> list[str]:
+    def _lines_of_rows(self) -> list[str]:
+        """Lay out the rows as lines of at most 100 characters, equal columns aligned."""
         columns: dict[int, list[int]] = {}
         for row in self.rows:
             widths = columns.setdefault(len(row), [0] * len(row))
@@ -58,8 +61,8 @@ class Summary(NamedTuple):
             )
         return lines
 
-    def html(self) -> str:
-        """A table whose caption is the title; every cell is escaped."""
+    def html_table(self) -> str:
+        """Write an HTML table whose caption is the title; every cell is escaped."""
         columns = max((len(row) for row in self.rows), default=1)
         lines = [_html_row(row, columns) for row in self.rows]
         caption = f"<caption>{html.escape(self.title)}</caption>"
@@ -67,7 +70,7 @@ class Summary(NamedTuple):
 
 
 def _html_row(row: tuple[str, ...], columns: int) -> str:
-    """One row, whose last cell fills it up."""
+    """Write one row of an HTML table; the last cell spans the columns that are left."""
     left = 'style="text-align: left"'
     cells = [f"<th {left}>{html.escape(row[0])}</th>"]
     for k, cell in enumerate(row[1:], start=2):
@@ -76,41 +79,41 @@ def _html_row(row: tuple[str, ...], columns: int) -> str:
     return f"<tr>{''.join(cells)}</tr>"
 
 
-def shown(describe: Callable[[Any], Summary]) -> Callable[[C], C]:
-    """Class decorator: objects print what `describe` says of them.
+def print_by(describe: Callable[[Any], Summary]) -> Callable[[C], C]:
+    """Decorate a class, so that its objects print what `describe` says of them.
 
     Inside tree maps and other people's transformations a field may hold anything; an object that
     cannot be described prints as Equinox would print it.
     """
 
-    def decorate(kind: C) -> C:
+    def set_repr(kind: C) -> C:
         def __repr__(self: Any) -> str:
             try:
                 return str(describe(self))
             except Exception:  # the repr of a broken object is needed most
-                return _plain(self)
+                return _plain_repr(self)
 
         def _repr_html_(self: Any) -> str:
             try:
-                return describe(self).html()
+                return describe(self).html_table()
             except Exception:
-                return f"<pre>{html.escape(_plain(self))}</pre>"
+                return f"<pre>{html.escape(_plain_repr(self))}</pre>"
 
         kind.__repr__, kind._repr_html_ = __repr__, _repr_html_  # pyright: ignore
         return kind
 
-    return decorate
+    return set_repr
 
 
-def _plain(thing: Any) -> str:
-    """The fields of a dataclass with its arrays' shapes; no more than the type of others."""
+def _plain_repr(thing: Any) -> str:
+    """Write the fields of a dataclass with its arrays' shapes; no more than the type of others."""
     if hasattr(thing, "__dataclass_fields__"):
         return eqx.tree_pformat(thing, struct_as_array=True)
     return object.__repr__(thing)
 
 
-def known(array: Any, dimensions: int) -> np.ndarray | None:
-    """The numbers of an array of so many dimensions; None for tracers, stacks and other things."""
+def concrete_array(array: Any, dimensions: int) -> np.ndarray | None:
+    """Return the numbers of an array of so many axes; None for tracers, stacks, other things."""
     if isinstance(array, jax.core.Tracer):
         return None
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
@@ -121,55 +124,57 @@ def known(array: Any, dimensions: int) -> np.ndarray | None:
     return numbers if numbers.ndim == dimensions else None
 
 
-def number(value: Any, digits: int = 6) -> str:
-    """A number to so many digits; of anything else its type and shape, such as `f64[5]`."""
-    found = known(value, 0)
+def format_number(value: Any, digits: int = 6) -> str:
+    """Write a number to so many digits; of anything else its type and shape, such as `f64[5]`."""
+    found = concrete_array(value, 0)
     if found is None:
         return eqx.tree_pformat(value, struct_as_array=True)
     return f"{found:,}" if found.dtype.kind in "iu" else f"{float(found):.{digits}g}"
 
 
-def span(values: Any) -> str:
-    """The range of some numbers, `low to high`, without those that are NaN."""
+def format_range(values: Any) -> str:
+    """Write the range of some numbers, `low to high`, without those that are NaN."""
     values = np.asarray(values)
     values = values[~np.isnan(values)]
     if not len(values):
         return "nan"
-    low, high = number(np.min(values)), number(np.max(values))
+    low, high = format_number(np.min(values)), format_number(np.max(values))
     return low if low == high else f"{low} to {high}"
 
 
-def first(values: Any, digits: int = 6, most: int = 6) -> str:
-    """The first of some numbers (K,)."""
-    found = known(values, 1)
+def format_first(values: Any, digits: int = 6, most: int = 6) -> str:
+    """Write the first `most` of some numbers (K,), with commas."""
+    found = concrete_array(values, 1)
     if found is None:
-        return number(values)
-    words = [number(value, digits) for value in found[:most]]
+        return format_number(values)
+    words = [format_number(value, digits) for value in found[:most]]
     return ", ".join(words + ["..."] * (len(found) > most))
 
 
-def clipped(words: Any, longest: int = LONGEST) -> str:
-    """A user's words in one line, cut where they are long."""
+def shorten_text(words: Any, longest: int = LONGEST_WORDS) -> str:
+    """Write a user's words in one line, cut where they are long."""
     line = " ".join(str(words).split())
     return line if len(line) <= longest else f"{line[: longest - 3]}..."
 
 
-def plural(count: int, thing: str) -> str:
-    """`1 run`, `2 runs`."""
+def format_count(count: int, thing: str) -> str:
+    """Write a count with what is counted: `1 run`, `2 runs`."""
     return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
 # ---- Progress of long work: bars, and lines for logs.
 
 
-def _stream(name: str, value: Any) -> Any:
-    """Something that lines can be written to."""
+def _check_stream(name: str, value: Any) -> Any:
+    """Check for something that lines can be written to, or None."""
     if value is not None and not (hasattr(value, "write") and hasattr(value, "flush")):
-        raise refuse(name, "None or an open text file", value, "open('run.log', 'a') makes one")
+        raise argument_error(
+            name, "None or an open text file", value, "open('run.log', 'a') makes one"
+        )
     return value
 
 
-@checked(every=positive, stream=_stream)
+@checked(every=positive, stream=_check_stream)
 class LogProgress(eqx.Module):
     """A line every so many seconds, for jobs without a terminal: `progress=fl.LogProgress()`.
 
@@ -188,15 +193,15 @@ class LogProgress(eqx.Module):
 Progress = bool | LogProgress
 
 
-def bar_or_lines(name: str, value: Any) -> Any:
-    """Whether there is a bar or lines of a log."""
+def progress_option(name: str, value: Any) -> Any:
+    """Check for a way to show progress: True for a bar, False for none, or lines of a log."""
     if not isinstance(value, (bool, LogProgress)):
-        raise refuse(name, "True, False or fl.LogProgress()", value)
+        raise argument_error(name, "True, False or fl.LogProgress()", value)
     return value
 
 
 def tqdm_bar(total: int | float | None, **options: Any) -> Any:
-    """A tqdm bar, silent where standard error is not a terminal.
+    """Return a tqdm bar, silent where standard error is not a terminal.
 
     **Raises:** `ImportError` if tqdm is missing, saying how to get it.
     """

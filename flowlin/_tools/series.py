@@ -1,4 +1,4 @@
-"""A bracketing root find that is cheap, robust and blind to derivatives."""
+"""A bracketing root find, and Chebyshev series that certify how many roots there are."""
 
 import functools
 from collections.abc import Callable
@@ -10,15 +10,15 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from numpy.polynomial import chebyshev
 
 
-def bracketed_root(
+def bracket_root(
     f: Callable[[Array], Array],
     low: Array,
     high: Array,
     upward: ArrayLike,
     tolerance: ArrayLike,
-    known: Array | tuple[Array, Array] | None = None,
+    end_values: Array | tuple[Array, Array] | None = None,
 ) -> tuple[Array, Array]:
-    """Bracket of a sign change of `f` no wider than `tolerance`, by the ITP method.
+    """Shrink a bracket of a sign change of `f` to a width of `tolerance`, by the ITP method.
 
     Interpolate, truncate, project (Oliveira and Takahashi, ACM Trans. Math. Softw. 2021): the
     secant point, pulled towards the midpoint so that the worst case is bisection's. `upward` says
@@ -31,7 +31,7 @@ def bracketed_root(
     width = jnp.maximum(high - low, tolerance)
     steps = jnp.ceil(jnp.log2(width / tolerance)) + 1
 
-    def body(state):
+    def shrink_bracket(state):
         low, high, f_low, f_high, k = state
         middle = (low + high) / 2
         # kappa_1 = 0.2 / width, kappa_2 = 2, n_0 = 1 of the paper.
@@ -60,13 +60,13 @@ def bracketed_root(
             k + 1,
         )
 
-    def unfinished(state):
+    def is_too_wide(state):
         low, high, _, _, k = state
         return (high - low > tolerance) & (k < steps + 2)
 
-    at_low, at_high = (f(low), f(high)) if known is None else known
+    at_low, at_high = (f(low), f(high)) if end_values is None else end_values
     start = (low, high, at_low, at_high, jnp.zeros((), low.dtype))
-    low, high, *_ = lax.while_loop(unfinished, body, start)
+    low, high, *_ = lax.while_loop(is_too_wide, shrink_bracket, start)
     return low, high
 
 
@@ -83,63 +83,63 @@ def bracketed_root(
 
 
 @functools.cache
-def nodes(count: int) -> np.ndarray:
-    """Chebyshev-Lobatto points in [-1, 1], ascending, both ends included."""
+def chebyshev_nodes(count: int) -> np.ndarray:
+    """Return the Chebyshev-Lobatto points in [-1, 1], (count,), ascending, both ends included."""
     return -np.cos(np.pi * np.arange(count) / (count - 1))
 
 
 @functools.cache
-def fitting(count: int, degree: int, first: int = 0) -> np.ndarray:
-    """Coefficients (degree + 1) from values at `nodes(count)[first:]`: a matrix."""
-    return np.linalg.pinv(chebyshev.chebvander(nodes(count)[first:], degree))
+def fit_matrix(count: int, degree: int, first: int = 0) -> np.ndarray:
+    """Return the matrix from values at `nodes(count)[first:]` to coefficients (degree + 1)."""
+    return np.linalg.pinv(chebyshev.chebvander(chebyshev_nodes(count)[first:], degree))
 
 
 @functools.cache
-def slopes(degree: int) -> np.ndarray:
-    """The derivative's coefficients from a polynomial's: a matrix (degree, degree + 1)."""
+def derivative_matrix(degree: int) -> np.ndarray:
+    """Return the matrix (degree, degree + 1) from a polynomial's coefficients to its slope's."""
     return chebyshev.chebder(np.eye(degree + 1))
 
 
-def restricted(coefficients: Float[Array, "n ..."], low: Array, high: Array) -> Array:
-    """Coefficients (n, ...) of the same polynomials on the part [low, high] of [0, 1]."""
+def restrict_series(coefficients: Float[Array, "n ..."], low: Array, high: Array) -> Array:
+    """Return coefficients (n, ...) of the same polynomials on the part [low, high] of [0, 1]."""
     count = coefficients.shape[0]
     return jnp.tensordot(
-        jnp.asarray(fitting(count, count - 1), coefficients.dtype),
-        evaluated(coefficients, low, high, count),
+        jnp.asarray(fit_matrix(count, count - 1), coefficients.dtype),
+        values_on_part(coefficients, low, high, count),
         1,
     )
 
 
-def evaluated(coefficients: Array, low: Array, high: Array, count: int) -> Array:
-    """Values (count, ...) at the nodes of the part [low, high] of [0, 1]."""
-    at = jnp.asarray(1 + nodes(count))
+def values_on_part(coefficients: Array, low: Array, high: Array, count: int) -> Array:
+    """Evaluate polynomials at the nodes of the part [low, high] of [0, 1]: values (count, ...)."""
+    at = jnp.asarray(1 + chebyshev_nodes(count))
     x = 2 * (low.astype(at.dtype) + (high - low).astype(at.dtype) * at / 2) - 1
     angle = jnp.arccos(jnp.clip(x, -1, 1))[:, None]
     basis = jnp.cos(np.arange(coefficients.shape[0], dtype=angle.dtype)[None] * angle)
     return jnp.tensordot(basis.astype(coefficients.dtype), coefficients, 1)
 
 
-def magnitude(coefficients: Float[Array, "n ..."]) -> Array:
-    """The sum of |c_k| but for the first: how far a polynomial strays from c_0."""
+def deviation_bound(coefficients: Float[Array, "n ..."]) -> Array:
+    """Add up |c_k| but for the first: a bound on how far a polynomial strays from c_0."""
     return jnp.sum(jnp.abs(coefficients[1:]), axis=0)
 
 
-def monotone(coefficients: Float[Array, "n ..."], error: Array) -> tuple[Array, Array]:
-    """Whether what is within `error` of the polynomials certainly rises, or certainly falls.
+def certify_monotone(coefficients: Float[Array, "n ..."], error: Array) -> tuple[Array, Array]:
+    """Tell whether all functions within `error` of the polynomials rise, and whether they all fall.
 
     The error's derivative is bounded as that of a polynomial of the same degree would be by
     Markov's inequality.
     """
     degree = coefficients.shape[0] - 1
-    d = jnp.tensordot(jnp.asarray(slopes(degree), coefficients.dtype), coefficients, 1)
-    spread = magnitude(d) + degree**2 * error
+    d = jnp.tensordot(jnp.asarray(derivative_matrix(degree), coefficients.dtype), coefficients, 1)
+    spread = deviation_bound(d) + degree**2 * error
     return d[0] > spread, d[0] < -spread
 
 
-def looked_at(
+def certify_roots(
     values: Float[Array, "n C"], factor: float
 ) -> tuple[Bool[Array, " C"], Bool[Array, " C"], Bool[Array, " C"]]:
-    """Whether functions with these values at the nodes certainly have no root, or but one.
+    """Certify, from their values at the nodes, which functions have no root, and which at most one.
 
     What is beyond the interpolating polynomial is taken to be less than `factor` times the
     largest of the upper half of the coefficients: 0 for what is a polynomial. That is safe where
@@ -151,11 +151,11 @@ def looked_at(
     **Returns:** `clear` (no root), `single` (monotone), and `rough`: the values look like noise.
     """
     count = values.shape[0]
-    c = jnp.tensordot(jnp.asarray(fitting(count, count - 1), values.dtype), values, 1)
+    c = jnp.tensordot(jnp.asarray(fit_matrix(count, count - 1), values.dtype), values, 1)
     size = jnp.max(jnp.abs(values), axis=0)
     upper = jnp.max(jnp.abs(c[count // 2 + 1 :]), axis=0, initial=0.0)
     error = factor * upper + 8 * jnp.finfo(values.dtype).eps * size
-    clear = jnp.abs(c[0]) > magnitude(c) + error
+    clear = jnp.abs(c[0]) > deviation_bound(c) + error
     clear = clear | jnp.all(values == jnp.inf, axis=0) | jnp.all(values == -jnp.inf, axis=0)
-    rises, falls = monotone(c, error)
+    rises, falls = certify_monotone(c, error)
     return clear, rises | falls, upper > 0.15 * size

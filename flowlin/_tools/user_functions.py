@@ -9,12 +9,12 @@ import jax
 import jax.core
 import jax.numpy as jnp
 
-from flowlin._tools.arguments import shown
+from flowlin._tools.arguments import describe_value
 
 
 @contextlib.contextmanager
-def calling(what: str, remedy: str = "mend the function") -> Iterator[None]:
-    """Whatever a user's own function raises within is told as a `ValueError`: `what` fails."""
+def user_function_errors(what: str, remedy: str = "mend the function") -> Iterator[None]:
+    """Turn whatever a user's own function raises within into a `ValueError` that says `what`."""
     try:
         yield
     except Exception as error:
@@ -25,25 +25,27 @@ def calling(what: str, remedy: str = "mend the function") -> Iterator[None]:
         raise ValueError(f"{what}: {why}; {remedy}.") from error
 
 
-def returned(what: str, function: Callable[..., Any], *args: Any) -> Any:
-    """Shapes and types of what a user's function returns, checked as `recordable`.
+def shapes_of_result(what: str, function: Callable[..., Any], *args: Any) -> Any:
+    """Return the shapes and types of what a user's function returns, without running it.
+
+    They are checked as `require_recordable` checks values.
 
     **Raises:** `ValueError` for a function that fails, too.
     """
-    with calling(f"{what} fails"):
+    with user_function_errors(f"{what} fails"):
         found = eqx.filter_eval_shape(function, *args)
-    return recordable(what, found)
+    return require_recordable(what, found)
 
 
-def recordable(what: str, value: Any) -> Any:
-    """What a user's function returned: numbers, arrays, trees of them.
+def require_recordable(what: str, value: Any) -> Any:
+    """Return what a user's function gave, if it is numbers, arrays, or a tree of them.
 
     **Raises:** `ValueError` for something else, or nothing.
     """
     leaves = jax.tree.leaves(value)
     odd = [leaf for leaf in leaves if not _is_recordable(leaf)]
     if odd or not leaves:
-        found = shown(odd[0]) if odd else "nothing"
+        found = describe_value(odd[0]) if odd else "nothing"
         # Of a module, say, that holds functions besides its arrays.
         more = odd and len(odd) < len(leaves)
         remedy = "; of a module return eqx.filter(module, eqx.is_array)" if more else ""
@@ -52,6 +54,7 @@ def recordable(what: str, value: Any) -> Any:
 
 
 def _is_recordable(leaf: Any) -> bool:
+    """Tell whether a leaf is a number, a truth value, or an array of either."""
     dtype = getattr(leaf, "dtype", None)
     if dtype is None:
         return isinstance(leaf, (bool, int, float))

@@ -17,8 +17,11 @@ PASSED_THROUGH = (
 )
 
 
-def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn at whoever called into the library, however many calls ago."""
+def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
+    """Issue a warning at the line of the user's that called into the library.
+
+    Frames of flowlin, and of the packages that it calls through, are passed over, however many.
+    """
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PASSED_THROUGH):
         frame, level = frame.f_back, level + 1

@@ -36,19 +36,19 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, PyTree
 
-from flowlin._tools.numerics import as_tree, like
+from flowlin._tools.numerics import as_tree, flatten_like
 from flowlin.training.problem import Problem
 
 Owners = tuple[tuple[str, int | None], ...]
 
-STEPS = 10.0  # changes of a unit in a step, against which errors count where it has grown
-GROWN = 100.0  # times its start
-FLOOR = 1e-12  # of its start, for units that vanish
-ROUNDINGS = 64.0
+CHANGE_FACTOR = 10.0  # changes of a unit in a step, against which errors count where it has grown
+GROWTH_FACTOR = 100.0  # times a unit's start, from which on it counts by what it moves
+VANISHING_FLOOR = 1e-12  # of a unit's start: the least size of units that vanish
+ERROR_ROUNDINGS = 64.0  # of a unit's size, below which no step is short enough
 
 
-class AbstractAllowed(eqx.Module):
-    """What error a step may make.
+class AbstractErrorScale(eqx.Module):
+    """The error that a step may make in each number of the state.
 
     - `rtol`, `atol`: as a solver with tolerances of its own takes them.
     """
@@ -58,26 +58,26 @@ class AbstractAllowed(eqx.Module):
 
     @abc.abstractmethod
     def __call__(self, y0: PyTree, y1: PyTree) -> PyTree:
-        """By the numbers at both ends of a step; not differentiated."""
+        """Return each number's allowed error, by both ends of a step; not differentiated."""
 
 
-class ByNumber(AbstractAllowed):
-    """`atol` + `rtol` |y|, where the user gives an `atol`."""
+class ErrorPerNumber(AbstractErrorScale):
+    """The error `atol` + `rtol` |y|, where the user gives an `atol`."""
 
     rtol: Any
     atol: Any
 
     def __call__(self, y0: PyTree, y1: PyTree) -> PyTree:
-        """The larger of both ends counts."""
+        """Return the error by the larger of each number's sizes at both ends."""
 
-        def scale(a, b):
+        def number_scale(a, b):
             return self.atol + self.rtol * jnp.maximum(jnp.abs(a), jnp.abs(b))
 
-        return lax.stop_gradient(jax.tree.map(scale, y0, y1))
+        return lax.stop_gradient(jax.tree.map(number_scale, y0, y1))
 
 
-class ByUnit(AbstractAllowed):
-    """Relative to hidden units: see the top of this file.
+class ErrorPerUnit(AbstractErrorScale):
+    """The error relative to hidden units: see the top of this file.
 
     - `owners`: of each array of the state, whose numbers it holds, and along which axis.
     - `start`: $S_0$ by the owner.
@@ -89,20 +89,20 @@ class ByUnit(AbstractAllowed):
     rtol: Any
     owners: Owners = eqx.field(static=True)
     start: dict[str, Array]
-    moved: bool = eqx.field(static=True)
-    apart: bool = eqx.field(static=True, default=False)
+    counts_change: bool = eqx.field(static=True)
+    one_array_each: bool = eqx.field(static=True, default=False)
 
     @staticmethod
-    def of(problem: Problem, rtol: Any, moved: bool) -> "ByUnit":
-        """For the flow of a problem."""
+    def from_problem(problem: Problem, rtol: Any, counts_change: bool) -> "ErrorPerUnit":
+        """Measure the units of a problem's network at t = 0."""
         network, owners, apart = problem.network, problem.owners, problem.groups is not None
         leaves = jax.tree.leaves(network.parameters)
-        start = (_sizes_apart if apart else _sizes)(leaves, owners)
-        whole = _sizes(leaves, (("", None),) * len(owners))[""]
+        start = (_rms_sizes_apart if apart else _rms_sizes)(leaves, owners)
+        whole = _rms_sizes(leaves, (("", None),) * len(owners))[""]
         start = {name: jnp.where(size > 0, size, whole) for name, size in start.items()}
         if problem.trained is not None:
             owners = tuple(o for o, moves in zip(owners, problem.trained, strict=True) if moves)
-        return ByUnit(rtol, owners, lax.stop_gradient(start), moved, apart)  # pyright: ignore
+        return ErrorPerUnit(rtol, owners, lax.stop_gradient(start), counts_change, apart)  # pyright: ignore
 
     @property
     def atol(self) -> Array:
@@ -110,40 +110,51 @@ class ByUnit(AbstractAllowed):
         return self.rtol / 100 * jnp.min(jnp.stack([jnp.min(s) for s in self.start.values()]))
 
     def __call__(self, y0: PyTree, y1: PyTree) -> PyTree:
-        """One for all numbers of a unit."""
+        """Return one error for all numbers of a unit, from the states at both ends of a step."""
         y0, y1 = lax.stop_gradient((y0, y1))
         before, structure = jax.tree.flatten(as_tree(y0))
         after = jax.tree.leaves(as_tree(y1))
         both = list(zip(before, after, strict=True))
-        size = self._sizes([jnp.maximum(jnp.abs(a), jnp.abs(b)) for a, b in both])
-        change = self._sizes([b - a for a, b in both])
-        scale = {name: self._of(size[name], change[name], self.start[name]) for name in size}
-        return like(y0, jax.tree.unflatten(structure, _spread(scale, self.owners, before)))
+        size = self._owner_sizes([jnp.maximum(jnp.abs(a), jnp.abs(b)) for a, b in both])
+        change = self._owner_sizes([b - a for a, b in both])
+        scale = {
+            name: self._unit_scale(size[name], change[name], self.start[name]) for name in size
+        }
+        return flatten_like(
+            y0, jax.tree.unflatten(structure, _broadcast_to_arrays(scale, self.owners, before))
+        )
 
-    def at_start(self, y0: PyTree) -> PyTree:
-        """By which the first step is chosen: a state of zeros has no size but that of $S_0$."""
+    def first_step_scale(self, y0: PyTree) -> PyTree:
+        """Return the scale of the first step; a state of zeros has no size but that of $S_0$."""
         leaves, structure = jax.tree.flatten(as_tree(y0))
         tiny = jnp.finfo(leaves[0].dtype).tiny
-        size = self._sizes(leaves)
+        size = self._owner_sizes(leaves)
         sizes = {
             name: self.rtol * jnp.maximum(size[name], self.start[name]) + 1e4 * tiny
             for name in size
         }
-        return like(y0, jax.tree.unflatten(structure, _spread(sizes, self.owners, leaves)))
+        return flatten_like(
+            y0, jax.tree.unflatten(structure, _broadcast_to_arrays(sizes, self.owners, leaves))
+        )
 
-    def _sizes(self, leaves: list[Array]) -> dict[str, Array]:
-        return (_sizes_apart if self.apart else _sizes)(leaves, self.owners)
+    def _owner_sizes(self, leaves: list[Array]) -> dict[str, Array]:
+        """Return the size of each owner's units, by arrays in the order of the owners."""
+        return (_rms_sizes_apart if self.one_array_each else _rms_sizes)(leaves, self.owners)
 
-    def _of(self, size: Array, change: Array, start: Array) -> Array:
-        """The scale of units of this size, with this change and start."""
+    def _unit_scale(self, size: Array, change: Array, start: Array) -> Array:
+        """Return the scale of units of this size, with this change in the step and this start."""
         info = jnp.finfo(size.dtype)
-        by = jnp.minimum(size, jnp.maximum(STEPS * change, GROWN * start)) if self.moved else size
-        relative = self.rtol * jnp.maximum(by, FLOOR * start)
-        return jnp.maximum(relative, ROUNDINGS * info.eps * size) + 1e4 * info.tiny
+        by = (
+            jnp.minimum(size, jnp.maximum(CHANGE_FACTOR * change, GROWTH_FACTOR * start))
+            if self.counts_change
+            else size
+        )
+        relative = self.rtol * jnp.maximum(by, VANISHING_FLOOR * start)
+        return jnp.maximum(relative, ERROR_ROUNDINGS * info.eps * size) + 1e4 * info.tiny
 
 
-def _sizes(leaves: list[Array], owners: Owners) -> dict[str, Array]:
-    """Root mean squares of the numbers of each owner, (units,) or ()."""
+def _rms_sizes(leaves: list[Array], owners: Owners) -> dict[str, Array]:
+    """Return the root mean square of each owner's numbers, (units,) or ()."""
     # Squares relative to the largest number, or those of small weights would be 0.
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in leaves if leaf.size]))
     unit = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1)
@@ -157,8 +168,11 @@ def _sizes(leaves: list[Array], owners: Owners) -> dict[str, Array]:
     return {name: unit * jnp.sqrt(squares[name] / max(counts[name], 1)) for name in squares}
 
 
-def _sizes_apart(leaves: list[Array], owners: Owners) -> dict[str, Array]:
-    """The same, each number of an owner relative to its largest."""
+def _rms_sizes_apart(leaves: list[Array], owners: Owners) -> dict[str, Array]:
+    """Return the same root mean squares, with squares relative to each unit's own largest number.
+
+    Owners have one array each here.
+    """
     found = {}
     for leaf, (name, axis) in zip(leaves, owners, strict=True):
         assert axis is not None
@@ -170,45 +184,52 @@ def _sizes_apart(leaves: list[Array], owners: Owners) -> dict[str, Array]:
     return found
 
 
-def _spread(values: dict[str, Array], owners: Owners, leaves: list[Array]) -> list[Array]:
-    """Values of units, for every number of the arrays."""
+def _broadcast_to_arrays(
+    values: dict[str, Array], owners: Owners, leaves: list[Array]
+) -> list[Array]:
+    """Broadcast the values of units to every number of the arrays."""
 
-    def along(name: str, axis: int | None, leaf: Array) -> Array:
+    def broadcast_one(name: str, axis: int | None, leaf: Array) -> Array:
         own = values[name]
         shape = [1] * leaf.ndim
         if axis is not None:
             shape[axis] = own.size
         return jnp.broadcast_to(own.reshape(shape), leaf.shape)
 
-    return [along(*owner, leaf) for owner, leaf in zip(owners, leaves, strict=True)]
+    return [broadcast_one(*owner, leaf) for owner, leaf in zip(owners, leaves, strict=True)]
 
 
-class Scaled(diffrax.AbstractAdaptiveStepSizeController):
-    """diffrax's PID controller, of errors that are counted by what is `allowed`.
+class ErrorScaledController(diffrax.AbstractAdaptiveStepSizeController):
+    """diffrax's PID controller of errors that are ratios to what is `allowed`.
 
-    - `pid`: with tolerances rtol = 0 and atol = 1, of errors that are ratios.
+    - `pid`: of errors that are ratios, with tolerances rtol = 0 and atol = 1, or the slack of a
+      method whose estimate is too large.
     """
 
     pid: diffrax.PIDController
-    allowed: ByUnit
+    error_scale: ErrorPerUnit
 
     @staticmethod
-    def of(
-        problem: Problem, rtol: Any, moved: bool = True, gains: tuple[float, float] = (0.0, 1.0)
-    ) -> "Scaled":
-        """For the flow of a problem, with this proportional and integral gain."""
-        pid = diffrax.PIDController(rtol=0.0, atol=1.0, pcoeff=gains[0], icoeff=gains[1])
-        return Scaled(pid, ByUnit.of(problem, rtol, moved))  # pyright: ignore
+    def from_problem(
+        problem: Problem,
+        rtol: Any,
+        counts_change: bool = True,
+        gains: tuple[float, float] = (0.0, 1.0),
+        slack: float = 1.0,
+    ) -> "ErrorScaledController":
+        """Make the controller for a problem's flow, with this proportional and integral gain."""
+        pid = diffrax.PIDController(rtol=0.0, atol=slack, pcoeff=gains[0], icoeff=gains[1])
+        return ErrorScaledController(pid, ErrorPerUnit.from_problem(problem, rtol, counts_change))  # pyright: ignore
 
     @property
     def rtol(self):  # pyright: ignore
-        """What the user says."""
-        return self.allowed.rtol
+        """The tolerance that the user gives."""
+        return self.error_scale.rtol
 
     @property
     def atol(self):  # pyright: ignore
-        """For methods that solve equations to a tolerance."""
-        return self.allowed.atol
+        """An absolute tolerance for methods that solve equations to one."""
+        return self.error_scale.atol
 
     @property
     def norm(self):  # pyright: ignore
@@ -216,26 +237,26 @@ class Scaled(diffrax.AbstractAdaptiveStepSizeController):
         return self.pid.norm
 
     def wrap(self, direction):
-        """Nothing to do."""
+        """Return the controller itself: runs go forwards only."""
         del direction
         return self
 
     def init(self, terms, t0, t1, y0, dt0, args, func, error_order):
-        """diffrax's choice of a first step, in units of what is allowed."""
-        unit = self.allowed.at_start(y0)
+        """Choose the first step as diffrax does, in units of what is allowed."""
+        unit = self.error_scale.first_step_scale(y0)
 
-        def scaled(terms, t, y, args):
+        def scale_velocity(terms, t, y, args):
             velocity = func(terms, t, jax.tree.map(jnp.multiply, y, unit), args)
             return jax.tree.map(jnp.divide, velocity, unit)
 
         start = jax.tree.map(jnp.divide, y0, unit)
-        return self.pid.init(terms, t0, t1, start, dt0, args, scaled, error_order)
+        return self.pid.init(terms, t0, t1, start, dt0, args, scale_velocity, error_order)
 
     def adapt_step_size(self, t0, t1, y0, y1_candidate, args, y_error, error_order, state):  # pyright: ignore
-        """diffrax's, of ratios."""
+        """Choose the next step as diffrax does, by ratios of errors to what is allowed."""
         fine = jnp.all(jnp.stack([jnp.all(jnp.isfinite(a)) for a in jax.tree.leaves(y1_candidate)]))
-        # Beyond where the field is defined.
+        # A stage outside of the field's domain: the error is NaN, its scale shall not be.
         y1 = jax.tree.map(lambda a, b: jnp.where(fine, b, a), y0, y1_candidate)
-        ratios = jax.tree.map(jnp.divide, y_error, self.allowed(y0, y1))
+        ratios = jax.tree.map(jnp.divide, y_error, self.error_scale(y0, y1))
         none = jax.tree.map(jnp.zeros_like, y0)
         return self.pid.adapt_step_size(t0, t1, none, none, args, ratios, error_order, state)

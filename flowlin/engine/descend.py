@@ -1,4 +1,4 @@
-"""Steps of descent, the one loop over them, and what is looked at on the way."""
+"""Steps of descent, the one loop over them, and what is watched on the way."""
 
 import functools
 import itertools
@@ -14,33 +14,33 @@ import optax
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Int, PRNGKeyArray, PyTree
 
-from flowlin._tools.arrays import Parameters, copied
+from flowlin._tools.arrays import Parameters, replace_fields
 from flowlin._tools.numerics import jit_by_array
 from flowlin.engine.observables import Observables
 from flowlin.engine.recorder import event_log
-from flowlin.events.watch import Observer, unnamed
+from flowlin.events.watch import Observer, watches_without_names
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.kinds import ReLUNetwork
-from flowlin.record.buffer import Buffer
+from flowlin.record.buffer import EventBuffer
 from flowlin.record.event_log import EventLog, Unresolved
 from flowlin.record.results import RESULTS
 from flowlin.tasks.task import Task
-from flowlin.training.objective import AbstractObjective, FullData, decayed
+from flowlin.training.objective import AbstractObjective, FullData, with_decay
 from flowlin.training.problem import Problem
 
 # ---- Gates of a descent over windows of steps: which pairs slide, read off steps that flicker.
 
-FLICKER = 2  # switches within a window from which on a pair counts as sliding
+FLICKER_SWITCHES = 2  # switches within a window from which on a pair counts as sliding
 
 
 class Window(NamedTuple):
-    """Steps over which gates are watched, and the quantile of samples at which units count."""
+    """Steps over which gates are counted, and the quantile of samples at which units count."""
 
     quantile: float
     steps: int
 
 
-class Gates(eqx.Module):
+class WindowGates(eqx.Module):
     r"""The gates of every hidden layer, and how often each switched since its window began.
 
     Where the flow slides along a kink, off drives the preactivation up and on drives it down, and
@@ -60,24 +60,24 @@ class Gates(eqx.Module):
     switches: tuple[Int[Array, "P H"], ...]
 
     @staticmethod
-    def of(network: AbstractModel, task: Task) -> "Gates":
-        """At the start."""
-        on = gates(network, task)
-        return Gates(on, tuple(jnp.zeros(g.shape, jnp.int32) for g in on))
+    def from_network(network: AbstractModel, task: Task) -> "WindowGates":
+        """Start to count at a network's gates."""
+        on = pairs_on(network, task)
+        return WindowGates(on, tuple(jnp.zeros(g.shape, jnp.int32) for g in on))
 
-    def after(self, on: tuple[Array, ...], begins: Array) -> "Gates":
-        """One step later; `begins` says whether a window began with it."""
+    def after_step(self, on: tuple[Array, ...], begins: Array) -> "WindowGates":
+        """Count one more step, to the pairs `on`; `begins` tells whether a window began with it."""
         pairs = zip(self.on, on, self.switches, strict=True)
         switches = tuple(
             jnp.where(begins, 0, n) + (new != old).astype(n.dtype) for old, new, n in pairs
         )
-        return Gates(on, switches)
+        return WindowGates(on, switches)
 
-    def counts(self, quantile: float) -> tuple[tuple[Array, Array], ...]:
-        """(on, off) units, per layer with sliding pairs first as off, then as on."""
+    def unit_counts(self, quantile: float) -> tuple[tuple[Array, Array], ...]:
+        """Return (on, off) units, per layer with sliding pairs first as off, then as on."""
         found = []
         for on, switches in zip(self.on, self.switches, strict=True):
-            slides = switches >= FLICKER
+            slides = switches >= FLICKER_SWITCHES
             samples = on.shape[0]
             k = math.floor(quantile * samples)
             for side in (on & ~slides, on | slides):
@@ -86,20 +86,20 @@ class Gates(eqx.Module):
         return tuple(found)
 
 
-def gates(network: AbstractModel, task: Task) -> tuple[Bool[Array, "P H"], ...]:
-    """Which pairs are on, per layer."""
+def pairs_on(network: AbstractModel, task: Task) -> tuple[Bool[Array, "P H"], ...]:
+    """Return which pairs are on, (P, H) per layer."""
     assert isinstance(network, ReLUNetwork)
     return tuple(z > 0 for z in jax.tree.leaves(network.preactivations(task.x)))
 
 
-Found = TypeVar("Found")
-Seen = TypeVar("Seen")
+AfterSteps = TypeVar("AfterSteps")
+AtStops = TypeVar("AtStops")
 
-Counts = tuple[tuple[Array, Array], ...]  # (on, off) units, per quantile and layer
+LinearUnitCounts = tuple[tuple[Array, Array], ...]  # (on, off) units, per quantile and layer
 
 
-class Look(eqx.Module):
-    """What is looked at as the run goes: watched values, and counts of linear units."""
+class DescentObserver(eqx.Module):
+    """Everything watched as a descent goes: values for events, and counts of linear units."""
 
     observer: Observer
     counters: tuple[Observer, ...] = ()  # order statistics, per quantile: see `UnitSwitches`
@@ -107,18 +107,18 @@ class Look(eqx.Module):
     windows: tuple[Window, ...] = eqx.field(static=True, default=())
 
     @property
-    def lengths(self) -> tuple[int, ...]:
-        """Of the windows, each once."""
+    def window_lengths(self) -> tuple[int, ...]:
+        """The numbers of steps of the windows, each once."""
         return tuple(sorted({window.steps for window in self.windows}))
 
-    def all_counts(self, state: "State") -> Counts:
-        """`counts`, then those of every window, each per layer open and closed."""
-        gates = dict(zip(self.lengths, state.gates, strict=True))
-        found = [gates[window.steps].counts(window.quantile) for window in self.windows]
-        return (*self.counts(state.parameters), *itertools.chain(*found))
+    def all_unit_counts(self, state: "DescentState") -> LinearUnitCounts:
+        """Return `counts`, then those of every window, each per layer open and closed."""
+        gates = dict(zip(self.window_lengths, state.gates, strict=True))
+        found = [gates[window.steps].unit_counts(window.quantile) for window in self.windows]
+        return (*self.linear_unit_counts(state.parameters), *itertools.chain(*found))
 
-    def counts(self, parameters: Parameters) -> Counts:
-        """(on, off) unit counts, per quantile and layer."""
+    def linear_unit_counts(self, parameters: Parameters) -> LinearUnitCounts:
+        """Return the numbers of (on, off) units, per quantile and layer."""
         found = []
         for counter in self.counters:
             network = counter.network.with_parameters(parameters)
@@ -132,57 +132,59 @@ class Look(eqx.Module):
         return tuple(found)
 
 
-class State(eqx.Module):
-    """Carried from step to step."""
+class DescentState(eqx.Module):
+    """State of a descent, carried from step to step."""
 
-    parameters: PyTree  # `Parameters`; () within a `Continuation`, which has them itself
+    parameters: PyTree  # `Parameters`; () within a `RunState`, which has them itself
     optimiser: PyTree
     values: Array
-    log: Buffer
-    doubts: Unresolved
-    end: Array  # time of the first terminating event, else inf
+    log: EventBuffer
+    unresolved: Unresolved
+    stop_time: Array  # time of the first terminating event, else inf
     step: Array
-    looked: Array  # the step of the last look
-    finite: Array  # whether the loss was, at all looks
-    order: Array  # the epoch's order of the samples, for mini-batches
-    gates: tuple[Gates, ...] = ()  # one for each length of windows
+    last_look: Array  # the step at which values were last compared
+    is_finite: Array  # whether the loss was finite at all rows
+    sample_order: Array  # the epoch's order of the samples, for mini-batches
+    gates: tuple[WindowGates, ...] = ()  # one for each length of windows
 
 
-class Stops(eqx.Module):
-    """The steps at which a run stops for a row, from where it stands on.
+class RowSchedule(eqx.Module):
+    """The steps at which a descent stops for a row, from the step where it stands.
 
     - `at`: (R + 1,), ascending; the first is where it stands.
-    - `looks`: (R,), whether it is looked at there; else the run only pauses.
-    - `count`: how many of the R there are; the others fill the array.
-    - `longest`: the most steps from one to the next, for loops of fixed length, which alone have
-      derivatives in reverse; None for as many as there are.
-    - `even`: whether all are as many.
+    - `looks`: (R,), whether a row is saved there; else the run only pauses.
+    - `count`: the number of stops; other entries only fill the array.
+    - `longest`: the most steps from one stop to the next, for loops of fixed length, which alone
+      have derivatives in reverse; None for loops of any length.
+    - `is_even`: whether all stretches are as long.
     """
 
-    at: Int[Array | np.ndarray, " R_and_1"]
-    looks: Bool[Array | np.ndarray, " R"]
-    count: Int[Array | np.ndarray, ""] | int
-    longest: int | None = eqx.field(static=True, default=None)
-    even: bool = eqx.field(static=True, default=False)
+    stop_steps: Int[Array | np.ndarray, " R_and_1"]
+    saves_row: Bool[Array | np.ndarray, " R"]
+    stop_count: Int[Array | np.ndarray, ""] | int
+    longest_stretch: int | None = eqx.field(static=True, default=None)
+    is_even: bool = eqx.field(static=True, default=False)
 
-    def steps(self, row: PyTree, one: Callable[[Any, Found], Found], found: Found) -> Found:
-        """`one(k, found)` for all steps k from one stop to the next."""
-        at = jnp.asarray(self.at)
+    def loop_to_next(
+        self, row: PyTree, take_step: Callable[[Any, AfterSteps], AfterSteps], carry: AfterSteps
+    ) -> AfterSteps:
+        """Apply `found = one(k, found)` for all steps k from one stop to the next."""
+        at = jnp.asarray(self.stop_steps)
         first, last = at[row], at[row + 1]
-        if self.longest is None:
-            return lax.fori_loop(first, last, one, found)
+        if self.longest_stretch is None:
+            return lax.fori_loop(first, last, take_step, carry)
 
-        def one_or_none(k: ArrayLike, found: Found) -> Found:
+        def step_or_skip(k: ArrayLike, found: AfterSteps) -> AfterSteps:
             step = first + k
-            if self.even:
-                return one(step, found)
-            return lax.cond(step < last, lambda: one(step, found), lambda: found)
+            if self.is_even:
+                return take_step(step, found)
+            return lax.cond(step < last, lambda: take_step(step, found), lambda: found)
 
-        return lax.fori_loop(0, self.longest, one_or_none, found)
+        return lax.fori_loop(0, self.longest_stretch, step_or_skip, carry)
 
 
 class Rows(NamedTuple):
-    """What was found on the way.
+    """Rows of a stretch of descent.
 
     - `ts`, `losses`, `observed`: at the stops, (R, ...).
     - `counts`: at the stops of mini-batches, else where the run stood and after every step.
@@ -191,15 +193,15 @@ class Rows(NamedTuple):
     ts: Array
     losses: Array
     observed: PyTree
-    counts: Counts
+    counts: LinearUnitCounts
 
 
 class Descent(eqx.Module):
-    """Everything that defines a step, and what is looked at."""
+    """Everything that defines a step of descent, and what is watched."""
 
     problem: Problem
     objective: AbstractObjective
-    look: Look
+    observers: DescentObserver
     observe: Observables
     learning_rate: Array
     clock: Array  # flow time per step
@@ -209,11 +211,15 @@ class Descent(eqx.Module):
     key: PRNGKeyArray | None
 
     @property
-    def unnamed(self) -> "Descent":
+    def without_names(self) -> "Descent":
         """The same without names of events and observables, which are not compiled then."""
-        observer = self.look.observer
-        observer = copied(observer, watches=unnamed(observer.watches))
-        return copied(self, look=copied(self.look, observer=observer), observe=self.observe.unnamed)
+        observer = self.observers.observer
+        observer = replace_fields(observer, watches=watches_without_names(observer.watches))
+        return replace_fields(
+            self,
+            observers=replace_fields(self.observers, observer=observer),
+            observe=self.observe.without_names,
+        )
 
     @property
     def network(self) -> AbstractModel:
@@ -222,47 +228,50 @@ class Descent(eqx.Module):
 
     @property
     def task(self) -> Task:
-        """What it is trained on."""
+        """The task that it is trained on."""
         return self.problem.task
 
-    def start(self, capacity: int) -> State:
-        """The state before the first step."""
+    def initial_state(self, capacity: int) -> DescentState:
+        """Return the state before the first step."""
         parameters = self.problem.parameters
-        values = self.values(parameters)
-        empty = Buffer.empty(capacity, self.clock.dtype)
-        log, end = self.look.observer.started(empty, values)
-        return State(
+        values = self.observer_values(parameters)
+        empty = EventBuffer.empty(capacity, self.clock.dtype)
+        log, end = self.observers.observer.log_initial_events(empty, values)
+        return DescentState(
             parameters=parameters,
             optimiser=() if self.optimiser is None else self.optimiser.init(parameters),
             values=values,
             log=log,
-            doubts=Unresolved.none(self.clock.dtype),
-            end=end,
+            unresolved=Unresolved.empty(self.clock.dtype),
+            stop_time=end,
             step=jnp.zeros((), jnp.int32),
-            looked=jnp.zeros((), jnp.int32),
-            finite=jnp.ones((), bool),
-            order=jnp.arange(self.task.samples),
-            gates=tuple(Gates.of(self.network, self.task) for _ in self.look.lengths),
+            last_look=jnp.zeros((), jnp.int32),
+            is_finite=jnp.ones((), bool),
+            sample_order=jnp.arange(self.task.samples),
+            gates=tuple(
+                WindowGates.from_network(self.network, self.task)
+                for _ in self.observers.window_lengths
+            ),
         )
 
-    def time(self, steps: ArrayLike) -> Array:
-        """Flow time of so many steps."""
+    def flow_time(self, steps: ArrayLike) -> Array:
+        """Return the flow time of so many steps."""
         return jnp.asarray(steps).astype(self.clock.dtype) * self.clock
 
-    def values(self, parameters: Parameters) -> Array:
-        """Watched values."""
-        if not self.look.observer.watches:
+    def observer_values(self, parameters: Parameters) -> Array:
+        """Return the watched values (C,)."""
+        if not self.observers.observer.watches:
             return jnp.zeros(0, self.network.dtype)
-        return self.look.observer(parameters)
+        return self.observers.observer(parameters)
 
-    def update(self, state: State) -> State:
-        """One step, nothing looked at."""
-        network, order = self.network, state.order
+    def take_step(self, state: DescentState) -> DescentState:
+        """Take one step, without a look at events."""
+        network, order = self.network, state.sample_order
         goal = self.objective
         if self.batch_size is not None:
-            order, chosen = self._batch(state)
+            order, chosen = self._next_batch(state)
             batch = FullData(self.task.take(chosen), self.problem.loss)
-            goal = decayed(batch, self.problem.decay)
+            goal = with_decay(batch, self.problem.decay)
             gates = jax.tree.map(lambda gate: gate[chosen], network.sample_gates)
             network = network.with_sample_gates(gates)
         optimiser, before = state.optimiser, cast(Any, state.parameters)
@@ -270,15 +279,21 @@ class Descent(eqx.Module):
         if self.optimiser is None:
             updates = jax.tree.map(lambda g: -self.learning_rate * g, gradient)
         else:
-            descended = functools.partial(goal.descended, network)
-            updates, optimiser = updated(self.optimiser, gradient, optimiser, before, descended)
+            descended = functools.partial(goal.objective_value, network)
+            updates, optimiser = optimiser_update(
+                self.optimiser, gradient, optimiser, before, descended
+            )
         parameters: PyTree = optax.apply_updates(before, updates)
-        return copied(
-            state, parameters=parameters, optimiser=optimiser, step=state.step + 1, order=order
+        return replace_fields(
+            state,
+            parameters=parameters,
+            optimiser=optimiser,
+            step=state.step + 1,
+            sample_order=order,
         )
 
-    def _batch(self, state: State) -> tuple[Array, Array]:
-        """The epoch's order of the samples, and those of the step's batch."""
+    def _next_batch(self, state: DescentState) -> tuple[Array, Array]:
+        """Return the epoch's order of the samples, and the samples of the step's batch."""
         assert self.key is not None
         assert self.batch_size is not None
         batches = self.task.samples // self.batch_size
@@ -287,23 +302,23 @@ class Descent(eqx.Module):
         order = lax.cond(
             place == 0,
             lambda: jax.random.permutation(key, self.task.samples),
-            lambda: state.order,
+            lambda: state.sample_order,
         )
         return order, lax.dynamic_slice(order, (place * self.batch_size,), (self.batch_size,))
 
-    def record(self, state: State, since: ArrayLike) -> State:
-        """With the crossings since the last look in the log; what is NaN crosses nothing."""
-        values = self.values(state.parameters)
-        log, doubts, first = state.log, state.doubts, state.end
+    def record_crossings(self, state: DescentState, since: ArrayLike) -> DescentState:
+        """Log the crossings of the last `since` steps; what is NaN crosses nothing."""
+        values = self.observer_values(state.parameters)
+        log, doubts, first = state.log, state.unresolved, state.stop_time
         if values.shape[0]:
             above, before = values > 0, state.values > 0
             lost = jnp.isnan(values) | jnp.isnan(state.values)
-            up, down = self.look.observer.directions
+            up, down = self.observers.observer.direction_flags
             crossed = ((above & ~before & up) | (~above & before & down)) & ~lost
-            end, grain = self.time(state.step), self.time(since)
+            end, grain = self.flow_time(state.step), self.flow_time(since)
             doubts = lax.cond(
                 jnp.any(lost),
-                lambda: doubts.put(lost, end - grain, end, jnp.arange(lost.size)),
+                lambda: doubts.append(lost, end - grain, end, jnp.arange(lost.size)),
                 lambda: doubts,
             )
             time = jnp.broadcast_to(end, values.shape)
@@ -313,138 +328,150 @@ class Descent(eqx.Module):
             new = jnp.where(above, 1, -1)
             old = jnp.where(crossed, -new, new)
             log = log.append(time, grain, jnp.arange(new.size), old, new)
-            stops = jnp.any(crossed & self.look.observer.terminating)
+            stops = jnp.any(crossed & self.observers.observer.ends_run)
             first = jnp.where(stops, jnp.minimum(first, end), first)
-        return copied(state, values=values, log=log, doubts=doubts, end=first, looked=state.step)
+        return replace_fields(
+            state, values=values, log=log, unresolved=doubts, stop_time=first, last_look=state.step
+        )
 
-    def watch(self, state: State) -> State:
-        """With the gates of the step just taken."""
-        if not self.look.lengths:
+    def update_gates(self, state: DescentState) -> DescentState:
+        """Count the gates of the step just taken."""
+        if not self.observers.window_lengths:
             return state
-        on = gates(self.network.with_parameters(state.parameters), self.task)
-        pairs = zip(self.look.lengths, state.gates, strict=True)
-        seen = tuple(g.after(on, (state.step - 1) % steps == 0) for steps, g in pairs)
-        return copied(state, gates=seen)
+        on = pairs_on(self.network.with_parameters(state.parameters), self.task)
+        pairs = zip(self.observers.window_lengths, state.gates, strict=True)
+        seen = tuple(g.after_step(on, (state.step - 1) % steps == 0) for steps, g in pairs)
+        return replace_fields(state, gates=seen)
 
-    def unless_ended(self, state: State, new: State) -> State:
-        """The new state, but for a run that has ended: it stands still."""
-        if not any(watch.terminate for watch in self.look.observer.watches):
+    def freeze_if_ended(self, state: DescentState, new: DescentState) -> DescentState:
+        """Return the new state, or the old one for a run that has ended: it stands still."""
+        if not any(watch.terminate for watch in self.observers.observer.watches):
             return new
-        done = jnp.isfinite(state.end)
+        done = jnp.isfinite(state.stop_time)
         return jax.tree.map(lambda a, b: jnp.where(done, a, b), state, new)
 
-    def through(
+    def run_steps(
         self,
-        state: State,
-        stops: Stops,
-        found: tuple[Found, Seen],
-        each: Callable[[Found, State, Any, Any], Found],
-        at_stop: Callable[[Seen, State, Any], Seen],
-    ) -> tuple[State, tuple[Found, Seen]]:
-        """All steps up to the last stop.
+        state: DescentState,
+        stops: RowSchedule,
+        results: tuple[AfterSteps, AtStops],
+        each: Callable[[AfterSteps, DescentState, Any, Any], AfterSteps],
+        at_stop: Callable[[AtStops, DescentState, Any], AtStops],
+    ) -> tuple[DescentState, tuple[AfterSteps, AtStops]]:
+        """Take all steps up to the last stop.
 
-        What is found goes, its first part through `each(part, state, step, stop)` after every
-        step, its second through `at_stop(part, state, stop)` where it is looked at.
+        The first part of `found` becomes `each(part, state, step, stop)` after every step, the
+        second `at_stop(part, state, stop)` at every stop where a row is saved.
         """
 
-        def block(k: ArrayLike, carry: tuple[State, tuple[Found, Seen]]) -> Any:
-            def one(step: ArrayLike, carry: tuple[State, Found]) -> tuple[State, Found]:
+        def run_block(k: ArrayLike, carry: tuple[DescentState, tuple[AfterSteps, AtStops]]) -> Any:
+            def step_once(
+                step: ArrayLike, carry: tuple[DescentState, AfterSteps]
+            ) -> tuple[DescentState, AfterSteps]:
                 state, found = carry
-                new = self.update(state)
+                new = self.take_step(state)
                 if self.batch_size is None:
-                    new = self.watch(self.record(new, 1))
-                return self.unless_ended(state, new), each(found, new, step, k)
+                    new = self.update_gates(self.record_crossings(new, 1))
+                return self.freeze_if_ended(state, new), each(found, new, step, k)
 
             state, (found, seen) = carry
-            state, found = stops.steps(k, one, (state, found))
+            state, found = stops.loop_to_next(k, step_once, (state, found))
 
-            def look(state: State, seen: Seen) -> tuple[State, Seen]:
+            def save_row(state: DescentState, seen: AtStops) -> tuple[DescentState, AtStops]:
                 if self.batch_size is not None:
-                    looked = self.record(state, state.step - state.looked)
-                    state = self.unless_ended(state, looked)
+                    looked = self.record_crossings(state, state.step - state.last_look)
+                    state = self.freeze_if_ended(state, looked)
                 return state, at_stop(seen, state, k)
 
-            # It may cost as much as many steps, so not where the run only pauses.
-            looks = jnp.asarray(stops.looks)[k]
-            state, seen = lax.cond(looks, look, lambda *same: same, state, seen)
+            # A row may cost as much as many steps, so a mere pause saves none.
+            looks = jnp.asarray(stops.saves_row)[k]
+            state, seen = lax.cond(looks, save_row, lambda *same: same, state, seen)
             return state, (found, seen)
 
-        return lax.fori_loop(0, stops.count, block, (state, found))
+        return lax.fori_loop(0, stops.stop_count, run_block, (state, results))
 
-    def row(self, state: State) -> Rows:
-        """What is found at one stop."""
+    def current_row(self, state: DescentState) -> Rows:
+        """Return the row at one stop."""
         network = self.network.with_parameters(state.parameters)
-        value = self.objective.value(network)
+        value = self.objective.loss_value(network)
         seen = self.observe(network, state.parameters, self.task)
-        counts = () if self.batch_size is None else self.look.counts(state.parameters)
-        return Rows(self.time(state.step), value, seen, counts)
+        counts = (
+            () if self.batch_size is None else self.observers.linear_unit_counts(state.parameters)
+        )
+        return Rows(self.flow_time(state.step), value, seen, counts)
 
-    def advance(self, state: State, stops: Stops, room: int) -> tuple[State, Rows]:
-        """All steps up to the last stop, of which there is room for so many, and what was found.
+    def advance_to_stop(
+        self, state: DescentState, stops: RowSchedule, room: int
+    ) -> tuple[DescentState, Rows]:
+        """Take all steps up to the last stop, `room` at most, and return their rows.
 
-        Stands still once a terminating event came.
+        A run stands still once a terminating event came.
         """
-        rows, every = stops.looks.shape[0], self.batch_size is None
-        before = jnp.asarray(stops.at)[0] - 1
+        rows, every = stops.saves_row.shape[0], self.batch_size is None
+        before = jnp.asarray(stops.stop_steps)[0] - 1
 
-        def counted(counts: Counts, state: State, step: ArrayLike, stop: ArrayLike) -> Counts:
+        def write_counts(
+            counts: LinearUnitCounts, state: DescentState, step: ArrayLike, stop: ArrayLike
+        ) -> LinearUnitCounts:
             del stop
-            return written(counts, step - before, self.look.all_counts(state))
+            return write_row(counts, step - before, self.observers.all_unit_counts(state))
 
-        def at_stop(found: Rows, state: State, stop: ArrayLike) -> Rows:
-            return written(found, stop, self.row(state))
+        def write_stop(found: Rows, state: DescentState, stop: ArrayLike) -> Rows:
+            return write_row(found, stop, self.current_row(state))
 
-        here = self.look.all_counts(state) if every else ()
-        counts = written(_empty(here, room + 1), 0, here)
-        empty = _empty(eqx.filter_eval_shape(self.row, state), rows)
-        each = counted if every else lambda counts, *_: counts
-        state, (counts, found) = self.through(state, stops, (counts, empty), each, at_stop)
+        here = self.observers.all_unit_counts(state) if every else ()
+        counts = write_row(_empty_rows(here, room + 1), 0, here)
+        empty = _empty_rows(eqx.filter_eval_shape(self.current_row, state), rows)
+        each = write_counts if every else lambda counts, *_: counts
+        state, (counts, found) = self.run_steps(state, stops, (counts, empty), each, write_stop)
         found = found._replace(counts=counts) if every else found
-        seen = (jnp.arange(rows, dtype=jnp.int32) < stops.count) & jnp.asarray(stops.looks)
-        finite = state.finite & jnp.all(jnp.isfinite(found.losses) | ~seen)
-        return copied(state, finite=finite), found
+        seen = (jnp.arange(rows, dtype=jnp.int32) < stops.stop_count) & jnp.asarray(stops.saves_row)
+        finite = state.is_finite & jnp.all(jnp.isfinite(found.losses) | ~seen)
+        return replace_fields(state, is_finite=finite), found
 
-    def outcome(self, state: State) -> "Outcome":
-        """How a run stands, in terms of the user's."""
-        end = self.time(state.step)
+    def run_outcome(self, state: DescentState) -> "DescentOutcome":
+        """Return the end, the result and the events of a run that stands at this state."""
+        end = self.flow_time(state.step)
         result: Any = RESULTS.successful
         for happened, outcome in (
-            (jnp.isfinite(state.end), RESULTS.event_occurred),
-            (state.log.overflowed, RESULTS.event_overflow),
-            (~state.finite, RESULTS.not_finite),
+            (jnp.isfinite(state.stop_time), RESULTS.event_occurred),
+            (state.log.has_overflowed, RESULTS.event_overflow),
+            (~state.is_finite, RESULTS.not_finite),
         ):
             result = RESULTS.where(happened, outcome, result)  # pyright: ignore
-        log = state.log if self.look.observer.watches else None
-        return Outcome(end, result, event_log(log, self.look.observer, end, state.doubts))
+        log = state.log if self.observers.observer.watches else None
+        return DescentOutcome(
+            end, result, event_log(log, self.observers.observer, end, state.unresolved)
+        )
 
 
-def updated(
+def optimiser_update(
     optimiser: optax.GradientTransformation,
     gradient: Any,
     state: Any,
     parameters: Any,
-    descended: Callable[[Any], Array],
+    descended_value: Callable[[Any], Array],
 ) -> tuple[Any, Any]:
-    """Updates and the new state, of an optimiser that may ask for the value of what is descended.
+    """Return updates and the new state of an optimiser, which may ask for the descended value.
 
-    Where it does not, the compiled program has no value in it.
+    Where it does not ask, the compiled program computes no value.
     """
-    extra = {"value": descended(parameters), "grad": gradient, "value_fn": descended}
+    extra = {"value": descended_value(parameters), "grad": gradient, "value_fn": descended_value}
     asked = optax.with_extra_args_support(optimiser)
     with jax.numpy_dtype_promotion("standard"):  # optax counts steps in int32, and mixes them in
         return asked.update(gradient, state, parameters, **extra)
 
 
-class Outcome(NamedTuple):
-    """How a run stands: the time reached, its result, and its events."""
+class DescentOutcome(NamedTuple):
+    """The end of a descent: the time reached, its result, and its events."""
 
     end: Array
     result: Any
     events: EventLog
 
 
-def written(rows: PyTree, place: ArrayLike, row: PyTree) -> Any:
-    """With one row in its place; a scatter would cost more than a small step."""
+def write_row(rows: PyTree, place: ArrayLike, row: PyTree) -> Any:
+    """Write one row in its place; a scatter would cost more than a small step."""
     return jax.tree.map(
         lambda a, b: lax.dynamic_update_index_in_dim(a, jnp.asarray(b, a.dtype), place, 0),
         rows,
@@ -452,11 +479,11 @@ def written(rows: PyTree, place: ArrayLike, row: PyTree) -> Any:
     )
 
 
-def _empty(shapes: Any, rows: int) -> Any:
-    """Room for so many rows of this shape."""
+def _empty_rows(shapes: Any, rows: int) -> Any:
+    """Return room for so many rows of this shape."""
     return jax.tree.map(lambda a: jnp.zeros((rows, *a.shape), a.dtype), shapes)
 
 
-advanced = jit_by_array(Descent.advance)
-row = jit_by_array(Descent.row)
-outcome = jit_by_array(Descent.outcome)
+jit_advance = jit_by_array(Descent.advance_to_stop)
+jit_row = jit_by_array(Descent.current_row)
+jit_outcome = jit_by_array(Descent.run_outcome)

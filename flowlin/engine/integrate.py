@@ -1,4 +1,4 @@
-"""A run of gradient flow: what defines it, its solve, and what comes of that."""
+"""A run of gradient flow: what defines it, its solve, and the trajectory that comes of it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,59 +11,59 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from flowlin._tools.arrays import Parameters, as_parameters, copied
+from flowlin._tools.arrays import Parameters, as_parameters, replace_fields
 from flowlin._tools.numerics import jit_by_array
-from flowlin.engine.kinks.sides import NO_SLOTS, UNSOLVED
+from flowlin.engine.kinks.sides import NO_SIDES, NO_SLOTS
 from flowlin.engine.kinks.walk import WalkState
-from flowlin.engine.method import Method, nature
-from flowlin.engine.mode_frame import Dense, Turned
+from flowlin.engine.method import Method, describe_options
+from flowlin.engine.mode_frame import DenseInModes, ProblemInModes
 from flowlin.engine.observables import Observables
 from flowlin.engine.recorder import Recorder, RecorderState, event_log
-from flowlin.engine.run import ROOM, AbstractRun, Effort, Limits, is_paused
+from flowlin.engine.run import UNLIMITED_STEPS, AbstractRun, Limits, StepCost, is_paused
 from flowlin.engine.signals import PAUSED
 from flowlin.engine.solvers.recycled_bdf import RecycledBDF
 from flowlin.engine.solvers.rkc import RKC
 from flowlin.engine.step_control import (
-    Counting,
-    Pausing,
+    CountingSolver,
+    PausingController,
     PausingState,
-    begun,
-    gone,
-    reported,
-    shortest,
+    evaluations_after,
+    evaluations_before,
+    shortest_step,
+    solver_report,
 )
-from flowlin.events.watch import Observer, Watch, named, unnamed
-from flowlin.networks.base import AbstractModel, moving
-from flowlin.record.buffer import Buffer
+from flowlin.events.watch import Observer, Watch, log_with_names, watches_without_names
+from flowlin.networks.base import AbstractModel, trainable_part
+from flowlin.record.buffer import EventBuffer
 from flowlin.record.event_log import gate_log
-from flowlin.record.results import RESULTS, okay
-from flowlin.record.trajectory import Continuation, Reference, Trajectory, trimmed
+from flowlin.record.results import RESULTS, is_success
+from flowlin.record.trajectory import Origin, RunState, Trajectory, trim_run
 from flowlin.tasks.task import Task
-from flowlin.training.objective import AbstractObjective, Modified
+from flowlin.training.objective import AbstractObjective, ModifiedLoss
 from flowlin.training.problem import Problem
 
-COUNTS = ("num_steps", "num_accepted_steps", "num_rejected_steps")
+STEP_COUNTS = ("num_steps", "num_accepted_steps", "num_rejected_steps")
 
 
 class _Save(eqx.Module):
-    """What is saved at each time: the loss and the observables."""
+    """The function of a saved time that returns the loss and the observables there."""
 
     objective: AbstractObjective
     network: AbstractModel
     task: Task
     observe: Observables
-    trained: tuple[bool, ...] | None = eqx.field(static=True)
-    back: Callable[[Parameters], Parameters] | None
+    trainable_flags: tuple[bool, ...] | None = eqx.field(static=True)
+    to_parameters: Callable[[Parameters], Parameters] | None
 
     def __call__(self, t: Any, parameters: Parameters, args: Any) -> tuple[Array, Any]:
         del t, args
-        network = self.network.with_parameters(as_parameters(self.back, parameters))
-        kept = moving(network.parameters, self.trained)
-        return self.objective.value(network), self.observe(network, kept, self.task)
+        network = self.network.with_parameters(as_parameters(self.to_parameters, parameters))
+        kept = trainable_part(network.parameters, self.trainable_flags)
+        return self.objective.loss_value(network), self.observe(network, kept, self.task)
 
 
-class Allowance(eqx.Module):
-    """How far one solve may go.
+class Budget(eqx.Module):
+    """Limits of one solve: how many steps it may take before it comes back.
 
     - `accepted`, `tried`: after so many steps it comes back.
     - `room`: for so many tried steps memory is reserved where that is needed.
@@ -74,20 +74,20 @@ class Allowance(eqx.Module):
     room: int = eqx.field(static=True)
 
     @staticmethod
-    def whole(steps: int, room: int) -> "Allowance":
-        """For a run that does not pause."""
-        return Allowance(jnp.asarray(steps), jnp.asarray(steps), room)
+    def without_pause(steps: int, room: int) -> "Budget":
+        """Return limits for a run that does not pause."""
+        return Budget(jnp.asarray(steps), jnp.asarray(steps), room)
 
 
-class Run(AbstractRun):
-    """Everything that defines a flow, so that it can be jitted and attempted again.
+class FlowRun(AbstractRun):
+    """A run of gradient flow, so that it can be compiled and attempted again.
 
     - `problem`, `method`: what is solved, and how.
-    - `watches`, `observe`: what is looked at, in every step and at the saved times.
+    - `watches`, `observe`: functions evaluated in every step, and at the saved times.
     - `t1`, `ts`: the end, and the times to save; None saves both ends.
     - `capacity`: of the logs.
-    - `reference`: what travels with the trajectory.
-    - `turned`: the same in the coordinates of its modes, where that is what is solved.
+    - `reference`: facts of the run that travel with the trajectory.
+    - `turned`: the problem in its modes' coordinates, where it is solved in these.
     """
 
     problem: Problem
@@ -96,27 +96,27 @@ class Run(AbstractRun):
     observe: Observables
     t1: Array
     ts: Array | None
-    meter: diffrax.AbstractProgressMeter
+    progress_meter: diffrax.AbstractProgressMeter
     capacity: int = eqx.field(static=True)
-    reference: Reference = eqx.field(static=True)
-    turned: Turned | None = None
+    reference: Origin = eqx.field(static=True)
+    in_modes: ProblemInModes | None = None
 
     @property
-    def solved_by(self) -> tuple[Problem, Method]:
-        """What is solved, and how."""
-        if self.turned is None:
+    def problem_and_method(self) -> tuple[Problem, Method]:
+        """The problem that is solved, and the method."""
+        if self.in_modes is None:
             return self.problem, self.method
-        goal = self.turned.objective
-        return self.turned.problem, copied(self.method, objective=goal)
+        goal = self.in_modes.objective
+        return self.in_modes.problem, replace_fields(self.method, objective=goal)
 
     @property
-    def back(self) -> Callable[[Parameters], Parameters] | None:
-        """The way from states to parameters, where they are not the same."""
-        return None if self.turned is None else self.turned.frame.back
+    def to_parameters(self) -> Callable[[Parameters], Parameters] | None:
+        """The map from solver states to parameters; None where they are the same."""
+        return None if self.in_modes is None else self.in_modes.frame.from_modes
 
-    def at(self, state: Parameters) -> AbstractModel:
-        """The network at a state."""
-        return self.network.with_parameters(as_parameters(self.back, state))
+    def network_at(self, state: Parameters) -> AbstractModel:
+        """Return the network at a solver's state."""
+        return self.network.with_parameters(as_parameters(self.to_parameters, state))
 
     @property
     def network(self) -> AbstractModel:
@@ -125,22 +125,22 @@ class Run(AbstractRun):
 
     @property
     def parameters(self) -> Any:
-        """What moves, at t = 0."""
+        """The parameters that move, at t = 0."""
         return self.problem.parameters
 
     @property
     def task(self) -> Task:
-        """What it is trained on."""
+        """The task that it is trained on."""
         return self.problem.task
 
     @property
     def objective(self) -> AbstractObjective:
-        """What it descends."""
+        """The objective that it descends."""
         return self.method.objective
 
     @property
     def observables(self) -> Observables:
-        """The user's."""
+        """The user's observables."""
         return self.observe
 
     @property
@@ -149,44 +149,48 @@ class Run(AbstractRun):
         return float(self.t1)
 
     @property
-    def effort(self) -> Effort:
-        """What a step costs."""
-        return Effort(self.problem.task.samples, 5e-4 if self.method.kinks.walks else 1e-4)
+    def step_cost(self) -> StepCost:
+        """The cost of a step."""
+        return StepCost(self.problem.task.samples, 5e-4 if self.method.kinks.walks else 1e-4)
 
     @property
-    def switched(self) -> bool:
-        """Whether it has gone over to a solver for stiff flows."""
+    def has_switched_solver(self) -> bool:
+        """Tell whether it has gone over to a solver for stiff flows."""
         return self.reference.switched
 
     @property
-    def save(self) -> "_Save":
-        """What is saved at each time."""
+    def save_function(self) -> "_Save":
+        """The function that is called at each saved time."""
         goal, problem = self.method.objective, self.problem
-        return _Save(goal, self.network, problem.task, self.observe, problem.trained, self.back)
+        return _Save(
+            goal, self.network, problem.task, self.observe, problem.trained, self.to_parameters
+        )
 
     @property
     def observer(self) -> Observer:
-        """What is watched."""
+        """The watched values as one function of the parameters."""
         return Observer(self.watches, self.network)
 
     @property
-    def exchangeable(self) -> bool:
-        """Whether another solver may take over where the run becomes stiff."""
-        return self.reference.exchangeable and self.method.exchangeable
+    def may_switch_solver(self) -> bool:
+        """Tell whether another solver may take over where the run becomes stiff."""
+        return self.reference.exchangeable and self.method.may_switch_solver
 
-    def gone_over(self) -> "Run":
-        """The same run by a solver for stiff flows."""
-        stiff = self.method.for_stiff(self.problem) if self.turned is None else RKC()
-        method = copied(self.method, solver=stiff)
-        return copied(self, method=method, reference=self.reference.told(switched=True))
+    def with_stiff_solver(self) -> "FlowRun":
+        """Return the same run by a solver for stiff flows."""
+        stiff = self.method.stiff_solver(self.problem) if self.in_modes is None else RKC()
+        method = replace_fields(self.method, solver=stiff)
+        return replace_fields(
+            self, method=method, reference=self.reference.with_changes(switched=True)
+        )
 
-    def resumed(self, capacity: int, switched: bool) -> "Run":
-        """The run as it was when it was written to a file."""
+    def as_saved(self, capacity: int, switched: bool) -> "FlowRun":
+        """Return the run as it was when it was written to a file."""
         run = self.with_capacity(capacity)
-        return run.gone_over() if switched else run
+        return run.with_stiff_solver() if switched else run
 
-    def arguments(self) -> dict[str, Any]:
-        """By name what it was asked for; functions count by what they are called."""
+    def arguments_by_name(self) -> dict[str, Any]:
+        """Return what the run was asked for by name; functions count by what they are called."""
         problem, method = self.problem, self.method
         goal = method.objective
         watched = [(watch.channel, watch.direction, watch.terminate) for watch in self.watches]
@@ -194,106 +198,119 @@ class Run(AbstractRun):
             "network": (problem.network.kind, problem.network),
             "task": problem.task,
             "loss": repr(problem.loss),
-            "kinks": nature(method.kinks),
+            "kinks": describe_options(method.kinks),
             "tau": problem.tau,
             "weight_decay": problem.decay,
             "trainable": repr(problem.trained),
-            "modified_rate": goal.learning_rate if isinstance(goal, Modified) else None,
+            "modified_rate": goal.learning_rate if isinstance(goal, ModifiedLoss) else None,
             "events": (repr(watched), eqx.filter(self.watches, eqx.is_array)),
             "observe": repr(sorted(self.observe.functions or ["networks"])),
-            "solver": nature(method.solver),
+            "solver": describe_options(method.solver),
             "rtol": np.asarray(method.controller.rtol),
             "atol": np.asarray(method.controller.atol),
-            "stepsize_controller": nature(method.controller),
+            "stepsize_controller": describe_options(method.controller),
             "t1": self.t1,
             "ts": self.ts,
         }
 
     @property
-    def anonymous(self) -> "Run":
+    def without_names(self) -> "FlowRun":
         """The same run without its reference, and without names of events and observables.
 
         One compilation serves all tasks of one shape, whatever the names.
         """
-        return copied(
+        return replace_fields(
             self,
-            watches=unnamed(self.watches),
-            observe=self.observe.unnamed,
-            reference=Reference(None, self.problem.loss),
+            watches=watches_without_names(self.watches),
+            observe=self.observe.without_names,
+            reference=Origin(None, self.problem.loss),
         )
 
     def equation(self) -> tuple[diffrax.ODETerm, diffrax.AbstractSolver]:
-        """What is solved, and the solver in its wrappings."""
-        problem, method = self.solved_by
+        """Return the term to solve, and the solver in its wrappings."""
+        problem, method = self.problem_and_method
         field, solver = method.equation(problem, self.capacity)
         if self.watches:
             observer = self.observer
-            solver = Recorder(solver, observer, self.capacity, self.method.loop, self.back)
+            solver = Recorder(
+                solver, observer, self.capacity, self.method.loop_kind, self.to_parameters
+            )
         if isinstance(self.method.solver, (RKC, RecycledBDF)) or self.method.kinks.walks:
-            solver = Counting(solver)
+            solver = CountingSolver(solver)
         return diffrax.ODETerm(field), solver
 
-    def begin(self, t: Array | None = None, parameters: Parameters | None = None) -> Continuation:
-        """Where a run stands before its first step, at t = 0 with the network's parameters."""
+    def initial_state(
+        self, t: Array | None = None, parameters: Parameters | None = None
+    ) -> RunState:
+        """Return the state before the first step; t = 0 and the network's parameters if None."""
         term, solver = self.equation()
-        problem, method = self.solved_by
+        problem, method = self.problem_and_method
         t = jnp.zeros_like(self.t1) if t is None else t
-        parameters = method.state(problem) if parameters is None else parameters
-        ahead, inner = method.steps(problem).init(
+        parameters = method.state_at_start(problem) if parameters is None else parameters
+        ahead, inner = method.step_controller(problem).init(
             term, t, self.t1, parameters, None, None, solver.func, solver.error_order(term)
         )
-        ahead = jnp.maximum(ahead, t + 2 * shortest(t))  # diffrax knows no time but 0 to begin at
+        # diffrax chooses the first step without regard to t, beside which it may vanish.
+        ahead = jnp.maximum(ahead, t + 2 * shortest_step(t))
         state = solver.init(term, t, jnp.minimum(ahead, self.t1), parameters, None)
-        none = {name: jnp.zeros((), int) for name in COUNTS}
-        start = Continuation(
+        none = {name: jnp.zeros((), int) for name in STEP_COUNTS}
+        start = RunState(
             t,
             parameters,
             state,
-            PausingState.fresh(inner, jnp.asarray(ahead)),
-            none | begun(self.method.solver, state),
-            self.method.objective.value(self.at(parameters)),
+            PausingState.after_pause(inner, jnp.asarray(ahead)),
+            none | evaluations_before(self.method.solver, state),
+            self.method.objective.loss_value(self.network_at(parameters)),
         )
-        # Of the types that come out of a solve, so that what goes on compiles no more.
+        # Types as they come out of a solve, so that a later part runs the same program.
         return jax.tree.map(lambda a: jnp.asarray(a) if eqx.is_array_like(a) else a, start)
 
-    def ahead(
-        self, start: Continuation | None, first: bool, budget: int, limits: Limits
+    def advance(
+        self, start: RunState | None, first: bool, budget: int, limits: Limits
     ) -> Trajectory:
-        """The next steps, at most `budget`, with those rows that an earlier part has not saved."""
+        """Take at most `budget` steps from `start`, and return them with their rows.
+
+        Rows that an earlier part has saved are left out: `first` tells that there is none.
+        """
         taken = 0 if start is None else int(start.counts["num_steps"])
-        allowance = Allowance(jnp.asarray(budget), jnp.asarray(limits.steps - taken), ROOM)
-        flow = trimmed(self.solved(start, allowance))
+        allowance = Budget(jnp.asarray(budget), jnp.asarray(limits.steps - taken), UNLIMITED_STEPS)
+        flow = trim_run(self.solve_with_names(start, allowance))
         wanted = slice(None if first else 1, -1 if is_paused(flow, limits) else None)
         if self.ts is None and wanted != slice(None):  # rows at the ends, but not at pauses
             flow = flow.with_rows(lambda a: a[wanted])
         return flow
 
-    def solved(
-        self, start: Continuation | None, allowance: Allowance, dense: bool = False
+    def solve_with_names(
+        self, start: RunState | None, budget: Budget, dense: bool = False
     ) -> Trajectory:
-        """What `solve` finds, under the run's own names."""
-        flow = self.anonymous.solve(start, allowance, dense)
-        events, observed = named(flow.events, self.watches), self.observe.named(flow.observed)
-        return copied(flow, events=events, observed=observed)
+        """Return the trajectory of `solve`, under the user's own names."""
+        flow = self.without_names.solve_segment(start, budget, dense)
+        events, observed = (
+            log_with_names(flow.events, self.watches),
+            self.observe.with_names(flow.observed),
+        )
+        return replace_fields(flow, events=events, observed=observed)
 
     @jit_by_array
-    def solve(
+    def solve_segment(
         self,
-        start: Continuation | None,
-        allowance: Allowance,
+        start: RunState | None,
+        budget: Budget,
         dense: bool = False,
     ) -> Trajectory:
-        """From `start` (None: t = 0) to t1, or as far as is allowed."""
+        """Integrate from `start` (None: t = 0) to t1, or as far as is allowed."""
         # Compiled together with the solve, since most runs never pause.
-        start = self.begin() if start is None else start
+        start = self.initial_state() if start is None else start
         term, solver = self.equation()
         if self.ts is None:
-            rows = diffrax.SubSaveAt(t0=True, fn=self._at_start)
+            rows = diffrax.SubSaveAt(t0=True, fn=self._start_row)
         else:
-            rows = diffrax.SubSaveAt(ts=_after(self.ts, start.t, self.t1), fn=self.save)
-        limits = allowance.accepted, allowance.tried
-        steps = self.method.steps(self.solved_by[0])
-        controller = Pausing(steps, self.t1, *limits, start.controller)  # pyright: ignore
+            rows = diffrax.SubSaveAt(
+                ts=_times_due(self.ts, start.t, self.t1), fn=self.save_function
+            )
+        limits = budget.accepted, budget.tried
+        steps = self.method.step_controller(self.problem_and_method[0])
+        controller = PausingController(steps, self.t1, *limits, start.controller)  # pyright: ignore
         solution = diffrax.diffeqsolve(
             term,
             solver,
@@ -309,60 +326,60 @@ class Run(AbstractRun):
             ),
             stepsize_controller=controller,
             adjoint=self.method.adjoint,
-            max_steps=allowance.room,
-            progress_meter=self.meter,
+            max_steps=budget.room,
+            progress_meter=self.progress_meter,
             solver_state=start.solver,
             controller_state=start.controller,
             throw=False,
         )
         paused = solution.result == PAUSED
-        paused = paused & (solution.stats["num_steps"] < allowance.tried)
-        return self._trajectory(start, solution, paused, dense)
+        paused = paused & (solution.stats["num_steps"] < budget.tried)
+        return self._make_trajectory(start, solution, paused, dense)
 
-    def _at_start(self, t: Array, parameters: Parameters, args: Any) -> tuple[Array, Any]:
-        """What is saved at t = 0; zeros where a run that has paused goes on."""
-        return _unless(t > 0, lambda: self.save(t, parameters, args))
+    def _start_row(self, t: Array, parameters: Parameters, args: Any) -> tuple[Array, Any]:
+        """Return the row at t = 0; zeros where a run that has paused goes on."""
+        return _value_or_zeros(t > 0, lambda: self.save_function(t, parameters, args))
 
-    def _trajectory(
-        self, start: Continuation, solution: Any, paused: Array, dense: bool
+    def _make_trajectory(
+        self, start: RunState, solution: Any, paused: Array, dense: bool
     ) -> Trajectory:
-        """The solution with what the recorder and the walk found."""
+        """Make a trajectory of the solution and of what recorder and walk have logged."""
         (ts, (t,)), (rows, last) = solution.ts, solution.ys
         y = jax.tree.map(lambda a: a[0], last)
         state = solution.solver_state
-        found = _Found(RESULTS.promote(solution.result), t, y, None)
+        found = _FlowOutcome(RESULTS.promote(solution.result), t, y, None)
         if self.watches:
-            found = found.recorded(state)
+            found = found.with_recorder(state)
             state = state.inner
-        doubts = solution.solver_state.doubts if self.watches else None
+        doubts = solution.solver_state.unresolved if self.watches else None
         events = event_log(found.log, self.observer, found.end, doubts)
         if isinstance(state, WalkState):
-            found = found.walked(state)
-            gates = gate_log(state.log, state.initial, self.network.hidden, found.end)
-            events = gates.merged(events)
-        ts, rows = self._all_rows(start, ts, rows, found, paused)
+            found = found.with_walk(state)
+            gates = gate_log(state.log, state.initial_sides, self.network.hidden, found.end)
+            events = gates.merge_with(events)
+        ts, rows = self._rows_with_end(start, ts, rows, found, paused)
         # Rows past the event that ended the run were saved before it was known.
         kept, (losses, observed) = ts <= found.end, rows
         finite = jnp.all(jnp.isfinite(losses) | ~kept)
         solver = self.method.solver
-        counts = {name: start.counts[name] + solution.stats[name] for name in COUNTS}
+        counts = {name: start.counts[name] + solution.stats[name] for name in STEP_COUNTS}
         accepted = counts["num_accepted_steps"]
-        more_counts, more = reported(solver, state, accepted, ts, self.problem.tau)
-        counts |= gone(start.counts, solver, solution)
+        more_counts, more = solver_report(solver, state, accepted, ts, self.problem.tau)
+        counts |= evaluations_after(start.counts, solver, solution)
         if doubts is not None:
             more_counts["unresolved_crossings"] = doubts.count
         networks = self.observe.functions is None
         whole = solution.interpolation if dense else None
-        if whole is not None and self.turned is not None:
-            whole = Dense(whole, self.turned.frame)
+        if whole is not None and self.in_modes is not None:
+            whole = DenseInModes(whole, self.in_modes.frame)
         return Trajectory(
             ts=jnp.where(kept, ts, jnp.inf),
             losses=jnp.where(kept, losses, jnp.inf),
             observed=more if networks else more | observed,
             events=events,
-            model=self.at(found.final),
+            model=self.network_at(found.final),
             end=found.end,
-            result=found.unless(~finite, RESULTS.not_finite).result,
+            result=found.with_failure(~finite, RESULTS.not_finite).result,
             saved=observed if networks else None,
             counts=counts | more_counts,
             labels=(),
@@ -373,99 +390,101 @@ class Run(AbstractRun):
             window_counts=None,
             samples=self.problem.task.samples,
             reference=self.reference,
-            continuation=Continuation(
+            continuation=RunState(
                 t,
                 y,
                 solution.solver_state,
-                solution.controller_state.rested(),
+                solution.controller_state.reset_counts(),
                 counts,
-                self.method.objective.value(self.at(y)),
+                self.method.objective.loss_value(self.network_at(y)),
             ),
         )
 
-    def _all_rows(
-        self, start: Continuation, ts: Array, rows: Any, found: "_Found", paused: Array
+    def _rows_with_end(
+        self, start: RunState, ts: Array, rows: Any, outcome: "_FlowOutcome", paused: Array
     ) -> tuple[Array, Any]:
-        """Saved times and rows, with the end where it is saved; inf where none is due."""
+        """Return saved times and rows, and the end where it is saved; inf where none is due."""
         if self.ts is None:
-            # A look may cost as much as many steps, and at a pause nobody wants it.
-            last = _unless(paused, lambda: self.save(found.end, found.final, None))
-            return _put((ts, rows), (found.end, last), jnp.asarray(len(ts)))
-        # Rows beyond those that were still to come only fill the array.
-        ts = jnp.where(jnp.arange(len(ts)) < _due(self.ts, start.t), ts, jnp.inf)
+            # A row may cost as much as many steps, and at a pause it is not saved.
+            last = _value_or_zeros(
+                paused, lambda: self.save_function(outcome.end, outcome.final, None)
+            )
+            return _insert_row((ts, rows), (outcome.end, last), jnp.asarray(len(ts)))
+        # `_after` filled the array up with t1: those rows are not due.
+        ts = jnp.where(jnp.arange(len(ts)) < _count_due(self.ts, start.t), ts, jnp.inf)
         if not any(watch.terminate for watch in self.watches):
             return ts, rows
-        ended = found.result == RESULTS.event_occurred
-        last = _unless(~ended, lambda: self.save(found.end, found.final, None))
+        ended = outcome.result == RESULTS.event_occurred
+        last = _value_or_zeros(~ended, lambda: self.save_function(outcome.end, outcome.final, None))
         # Rows past the event that ended the run were saved before it was known.
-        ts = jnp.where(ended & (ts >= found.end), jnp.inf, ts)
-        end = jnp.where(ended, found.end, jnp.inf)
+        ts = jnp.where(ended & (ts >= outcome.end), jnp.inf, ts)
+        end = jnp.where(ended, outcome.end, jnp.inf)
         place = jnp.sum(ts < end)
-        ts, rows = _put((ts, rows), (end, last), place)
+        ts, rows = _insert_row((ts, rows), (end, last), place)
         return jnp.where(jnp.arange(len(ts)) > place, jnp.inf, ts), rows
 
 
-def _put(rows: Any, row: Any, place: Array) -> Any:
-    """One row more, in its place; what was there is lost, and it stands at the end, too."""
+def _insert_row(rows: Any, row: Any, place: Array) -> Any:
+    """Insert a row at a place, which loses what was there; the row stands at the end, too."""
     return jax.tree.map(lambda a, b: jnp.append(a, b[None], axis=0).at[place].set(b), rows, row)
 
 
-def _unless(skipped: Array, value: Callable[[], Any]) -> Any:
-    """A tree of arrays, or zeros in its place."""
+def _value_or_zeros(skipped: Array, value: Callable[[], Any]) -> Any:
+    """Return a tree of arrays, or zeros in its place where it is skipped."""
     shapes = jax.eval_shape(value)
 
-    def zeros() -> Any:
+    def zeros_like_value() -> Any:
         return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
 
-    return lax.cond(skipped, zeros, value)
+    return lax.cond(skipped, zeros_like_value, value)
 
 
-def _due(ts: Array, t: Array) -> Array:
-    """How many of the times are not yet saved at t, where the start itself is still due."""
+def _count_due(ts: Array, t: Array) -> Array:
+    """Count the times that are not yet saved at t, where the start itself is still due."""
     return jnp.sum(jnp.where(t > 0, ts > t, True))
 
 
-def _after(ts: Array, t: Array, t1: Array) -> Array:
-    """The times that are due at t, filled up with t1."""
-    place, due = jnp.arange(len(ts)), _due(ts, t)
+def _times_due(ts: Array, t: Array, t1: Array) -> Array:
+    """Return the times that are due at t, filled up with t1."""
+    place, due = jnp.arange(len(ts)), _count_due(ts, t)
     return jnp.where(place < due, ts[(place - due) % len(ts)], t1)
 
 
-class _Found(eqx.Module):
-    """How a run ended, as far as is known: its result, when, where, and the user's events."""
+class _FlowOutcome(eqx.Module):
+    """The end of a run as far as it is known: its result, when, where, and the user's events."""
 
     result: Any
     end: Array
     final: Parameters
-    log: Buffer | None
+    log: EventBuffer | None
 
-    def unless(self, failed: Array, why: Any) -> "_Found":
-        """With the result `why` where something `failed` that was fine, or paused, until now.
+    def with_failure(self, failed: Array, why: Any) -> "_FlowOutcome":
+        """Return it with the result `why` where a run `failed` that was fine or paused.
 
         A log that overflows before a pause must be seen at that pause: what did not fit is lost.
         """
-        fine = okay(self.result) | (self.result == RESULTS.max_steps_reached)
+        fine = is_success(self.result) | (self.result == RESULTS.max_steps_reached)
         result = RESULTS.where(failed & fine, why, self.result)
-        return _Found(result, self.end, self.final, self.log)
+        return _FlowOutcome(result, self.end, self.final, self.log)
 
-    def recorded(self, state: RecorderState) -> "_Found":
-        """With what a recorder found: its log, and the event that ended the run if one did."""
+    def with_recorder(self, state: RecorderState) -> "_FlowOutcome":
+        """Return it with a recorder's log, and the event that ended the run if one did."""
         log, result, end, final = state.log, self.result, self.end, self.final
-        if state.stopped is not None:
-            ended = jnp.isfinite(state.end)
-            end = jnp.minimum(end, state.end)
+        if state.stop_state is not None:
+            ended = jnp.isfinite(state.stop_time)
+            end = jnp.minimum(end, state.stop_time)
             result = RESULTS.where(ended, RESULTS.event_occurred, result)  # pyright: ignore
-            final = jax.tree.map(lambda a, b: jnp.where(ended, a, b), state.stopped, final)
-        found = _Found(result, end, final, log)
-        return found.unless(log.overflowed, RESULTS.event_overflow)
+            final = jax.tree.map(lambda a, b: jnp.where(ended, a, b), state.stop_state, final)
+        found = _FlowOutcome(result, end, final, log)
+        return found.with_failure(log.has_overflowed, RESULTS.event_overflow)
 
-    def walked(self, state: WalkState) -> "_Found":
-        """With what an exact walk found: the event that it could not decide, if one was."""
-        found = self.unless(state.log.overflowed, RESULTS.event_overflow)
+    def with_walk(self, state: WalkState) -> "_FlowOutcome":
+        """Return it with the undecided event that stopped an exact walk, if one did."""
+        found = self.with_failure(state.log.has_overflowed, RESULTS.event_overflow)
         result = found.result
         for trouble, why in (
             (NO_SLOTS, RESULTS.slide_overflow),
-            (UNSOLVED, RESULTS.modes_unsolved),
+            (NO_SIDES, RESULTS.modes_unsolved),
         ):
-            result = RESULTS.where(jnp.any(state.sides.trouble == trouble), why, result)
-        return _Found(result, jnp.minimum(self.end, state.end), self.final, self.log)
+            result = RESULTS.where(jnp.any(state.sides.failure == trouble), why, result)
+        return _FlowOutcome(result, jnp.minimum(self.end, state.failure_time), self.final, self.log)

@@ -1,4 +1,4 @@
-"""How a flow is solved, where its caller leaves it open, and why so."""
+"""Choose how a flow is solved, where its caller leaves it open, and say why."""
 
 import dataclasses
 import re
@@ -12,37 +12,42 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import ArrayLike
 
-from flowlin._tools.arrays import copied, in_dtype, is_traced
-from flowlin._tools.numerics import Flat
-from flowlin._tools.warn import warn
-from flowlin.engine.allowed import AbstractAllowed, ByNumber, ByUnit, Scaled
+from flowlin._tools.arrays import as_dtype, is_traced, replace_fields
+from flowlin._tools.numerics import FlatTree
+from flowlin._tools.warn import warn_user
+from flowlin.engine.allowed import (
+    AbstractErrorScale,
+    ErrorPerNumber,
+    ErrorPerUnit,
+    ErrorScaledController,
+)
 from flowlin.engine.kinks.averaged import AveragedGates
 from flowlin.engine.kinks.policies import (
-    ASKED,
+    ASKED_REASON,
     IGNORED,
-    PLAIN,
+    PLAIN_GAINS,
     AbstractKinks,
     KinksWarning,
-    suitable_kinks,
+    choose_kinks,
 )
 from flowlin.engine.solvers.recycled_bdf import RecycledBDF
 from flowlin.engine.solvers.rkc import RKC
-from flowlin.networks.base import AbstractOwn
+from flowlin.networks.base import AbstractOwnModel
 from flowlin.networks.kinds import ReLUNetwork
-from flowlin.training.objective import AbstractObjective, Modified
+from flowlin.training.objective import AbstractObjective, ModifiedLoss
 from flowlin.training.problem import Problem
-from flowlin.training.rules import GradientField, objective
+from flowlin.training.rules import VectorField, choose_objective
 
-# Solvers that ask nothing of the state but that it is a tree of arrays.
-OWN = (diffrax.Bosh3, diffrax.Tsit5, diffrax.Dopri8, RKC, RecycledBDF)
+# Solvers for which any tree of arrays is a state, one flat vector too.
+TREE_SOLVERS = (diffrax.Bosh3, diffrax.Tsit5, diffrax.Dopri8, RKC, RecycledBDF)
 
 
-IMPLICIT = 1e-4  # the loosest rtol at which the implicit method is chosen
-LARGE = 2**25  # bytes of parameters from which on it is not: it keeps 60 times as many
+IMPLICIT_RTOL = 1e-4  # the loosest rtol at which the implicit method is chosen
+LARGE_BYTES = 2**25  # bytes of parameters from which on it is not: it keeps 60 times as many
 
 
 class Choice(NamedTuple):
-    """What was chosen and why, for `flow.stats`: told beside what is compiled, no part of it."""
+    """The choices of a run and their reasons, for `flow.stats`; no part of what is compiled."""
 
     solver: str
     solver_because: str
@@ -51,23 +56,23 @@ class Choice(NamedTuple):
     objective: str
 
     @property
-    def labels(self) -> tuple[tuple[str, str], ...]:
-        """Names and what stands under them."""
+    def stat_labels(self) -> tuple[tuple[str, str], ...]:
+        """Pairs of a name and the text that stands under it."""
         return tuple(self._asdict().items())
 
 
 class Tolerances(NamedTuple):
-    """What is said of the size of steps: None is the default."""
+    """The user's tolerances and step size control; None stands for the default."""
 
     rtol: Any
     atol: Any
     controller: diffrax.AbstractAdaptiveStepSizeController | None
 
 
-def chosen_tolerances(
+def validate_tolerances(
     rtol: Any, atol: Any, controller: diffrax.AbstractAdaptiveStepSizeController | None
 ) -> Tolerances:
-    """Tolerances, or a controller that has its own; `ValueError` for both."""
+    """Return tolerances, or a controller with its own; `ValueError` for both."""
     if controller is None:
         return Tolerances(rtol, atol, None)
     if rtol is not None or atol is not None:
@@ -78,9 +83,9 @@ def chosen_tolerances(
 
 
 class Method(eqx.Module):
-    """How a problem is solved.
+    """The way to solve a problem.
 
-    - `kinks`: the policy for kinks; `objective`: what is descended.
+    - `kinks`: the policy for kinks; `objective`: the function that is descended.
     - `solver`, `controller`: diffrax's, as yet without the library's wrappings.
     - `by_unit`: whether the controller's `rtol` counts against hidden units and its `atol` for
       nothing, see `flowlin.engine.allowed`; else both count against single numbers.
@@ -93,69 +98,74 @@ class Method(eqx.Module):
     solver: diffrax.AbstractSolver
     controller: diffrax.AbstractAdaptiveStepSizeController
     adjoint: diffrax.AbstractAdjoint
-    flat: bool = eqx.field(static=True)
-    by_unit: bool = eqx.field(static=True)
+    flat_state: bool = eqx.field(static=True)
+    error_by_unit: bool = eqx.field(static=True)
 
-    def state(self, problem: Problem) -> Any:
-        """What the solver moves, at t = 0."""
-        return Flat.of(problem.parameters) if self.flat else problem.parameters
+    def state_at_start(self, problem: Problem) -> Any:
+        """Return the state that the solver moves, at t = 0."""
+        return FlatTree.from_tree(problem.parameters) if self.flat_state else problem.parameters
 
     @property
-    def loop(self) -> str:
+    def loop_kind(self) -> str:
         """The kind of loops that the adjoint needs, see `flowlin._tools.numerics`."""
         forward = isinstance(self.adjoint, (diffrax.ForwardMode, diffrax.DirectAdjoint))
         return "lax" if forward else "checkpointed"
 
     def equation(self, problem: Problem, capacity: int) -> tuple[Any, diffrax.AbstractSolver]:
-        """The vector field, and the solver that follows it, logs with this room included."""
-        solver, allowed = self.solver, self.allowed(problem)
+        """Return the vector field, and the solver that follows it with room for so many events."""
+        solver, allowed = self.solver, self.error_scale(problem)
         if isinstance(solver, RKC):
-            solver = RKC(solver.max_stages, self.loop)
+            solver = RKC(solver.max_stages, self.loop_kind)
         if isinstance(solver, RecycledBDF):
-            solver = copied(
+            solver = replace_fields(
                 solver, rtol=allowed.rtol, atol=allowed.atol, allowed=allowed,
                 norm=self.controller.norm,
             )  # fmt: skip
-        walk = self.kinks.walk(problem, solver, allowed, capacity, self.loop)
+        walk = self.kinks.wrap_solver(problem, solver, allowed, capacity, self.loop_kind)
         if walk is not None:
-            return walk.rule.flow, walk
-        return self.field(problem), solver
+            return walk.switching.flow, walk
+        return self.vector_field(problem), solver
 
-    def allowed(self, problem: Problem) -> AbstractAllowed:
-        """The error that a step may make."""
-        if self.by_unit:
-            return ByUnit.of(problem, self.controller.rtol, self.kinks.growing)
-        return ByNumber(self.controller.rtol, self.controller.atol)
+    def error_scale(self, problem: Problem) -> AbstractErrorScale:
+        """Return the error that a step may make."""
+        if self.error_by_unit:
+            return ErrorPerUnit.from_problem(
+                problem, self.controller.rtol, self.kinks.counts_change
+            )
+        return ErrorPerNumber(self.controller.rtol, self.controller.atol)
 
-    def steps(self, problem: Problem) -> diffrax.AbstractAdaptiveStepSizeController:
-        """What chooses the steps."""
-        if not self.by_unit:
+    def step_controller(self, problem: Problem) -> diffrax.AbstractAdaptiveStepSizeController:
+        """Return the controller that chooses the steps."""
+        if not self.error_by_unit:
             return self.controller
-        # What goes on across kinks has them no longer one by one.
-        gains = self.kinks.gains if isinstance(self.solver, AveragedGates) else PLAIN
-        return Scaled.of(problem, self.controller.rtol, self.kinks.growing, gains)
+        # A solver that takes over across kinks averages none: it gets a control without memory.
+        how = self.kinks.step_gains, self.kinks.slack
+        gains, slack = how if isinstance(self.solver, AveragedGates) else (PLAIN_GAINS, 1.0)
+        return ErrorScaledController.from_problem(
+            problem, self.controller.rtol, self.kinks.counts_change, gains, slack
+        )
 
     @property
-    def exchangeable(self) -> bool:
-        """Whether another solver may take over where the run becomes stiff."""
-        return float(self.controller.rtol) >= self.kinks.handover
+    def may_switch_solver(self) -> bool:
+        """Tell whether another solver may take over where the run becomes stiff."""
+        return float(self.controller.rtol) >= self.kinks.handover_rtol
 
-    def for_stiff(self, problem: Problem) -> diffrax.AbstractSolver:
-        """What to go on with where a run becomes stiff; see `benchmarks/implicit.py`."""
+    def stiff_solver(self, problem: Problem) -> diffrax.AbstractSolver:
+        """Return the solver to go on with if a run becomes stiff; see `benchmarks/implicit.py`."""
         crossed = self.kinks.needs_gates and self.kinks.width is None
-        known = problem.network.about_kinks[0] == "none"
+        known = problem.network.kinks_and_reason[0] == "none"
         smooth = known and not crossed and not problem.tau.ndim
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(problem.parameters))
-        fine = float(self.controller.rtol) <= IMPLICIT
+        fine = float(self.controller.rtol) <= IMPLICIT_RTOL
         usual = isinstance(self.controller, diffrax.PIDController)
-        return RecycledBDF() if smooth and fine and usual and size < LARGE else RKC()
+        return RecycledBDF() if smooth and fine and usual and size < LARGE_BYTES else RKC()
 
-    def field(self, problem: Problem) -> GradientField:
-        """The vector field without a walk's gates."""
-        return GradientField(self.objective, problem.network, problem.constants)
+    def vector_field(self, problem: Problem) -> VectorField:
+        """Return the vector field without a walk's gates."""
+        return VectorField(self.objective, problem.network, problem.time_constants)
 
 
-def chosen_method(
+def choose_method(
     problem: Problem,
     kinks: AbstractKinks | None,
     solver: diffrax.AbstractSolver | None,
@@ -163,54 +173,56 @@ def chosen_method(
     tolerances: Tolerances,
     adjoint: diffrax.AbstractAdjoint,
 ) -> tuple[Method, Choice]:
-    """The method for a problem."""
+    """Choose the method for a problem, and say why: the user's choices first, else by its facts."""
     network, dtype = problem.network, problem.network.dtype
-    known, kinks_because = network.about_kinks
-    _require_known(kinks, known, kinks_because)
+    known, kinks_because = network.kinks_and_reason
+    _require_known_kinks(kinks, known, kinks_because)
     if isinstance(network, ReLUNetwork) and kinks is not None:
-        kinks_because = ASKED
+        kinks_because = ASKED_REASON
     elif isinstance(network, ReLUNetwork):
-        kinks, kinks_because = suitable_kinks(network, problem.task, solver)
+        kinks, kinks_because = choose_kinks(network, problem.task, solver)
     else:
         kinks = IGNORED
-    rtol = tolerance(tolerances, kinks, dtype)
-    chosen, because = kinks.method(problem, solver, rtol)
+    rtol = effective_rtol(tolerances, kinks, dtype)
+    chosen, because = kinks.choose_solver(problem, solver, rtol)
     if isinstance(chosen, RecycledBDF) and problem.tau.ndim:
         raise ValueError(
             "`solver` = RecycledBDF needs one `tau`: with one per layer the flow's Jacobian is not "
             "symmetric; use fl.RKC()."
         )
     policy = jax.tree.map(jnp.asarray, kinks)  # so that another width is no other program
-    goal = objective(network, problem.task, problem.loss, policy.width, problem.decay)
+    goal = choose_objective(network, problem.task, problem.loss, policy.width, problem.decay)
     if modified_rate is not None:
-        goal = Modified(goal, jnp.asarray(modified_rate, dtype))
+        goal = ModifiedLoss(goal, jnp.asarray(modified_rate, dtype))
     choice = Choice(
         solver=type(chosen).__name__,
         solver_because=because,
         kinks=repr(kinks) if isinstance(network, ReLUNetwork) else known,
         kinks_because=kinks_because,
-        objective=goal.label,
+        objective=goal.stats_label,
     )
-    steps = _given(tolerances.controller, dtype) or controller(rtol, tolerances.atol, dtype)
+    steps = _user_controller(tolerances.controller, dtype) or pid_controller(
+        rtol, tolerances.atol, dtype
+    )
     own = tolerances.controller is None
-    by_unit, flat = own and tolerances.atol is None, own and _is_flat(problem, kinks, chosen)
+    by_unit, flat = own and tolerances.atol is None, own and _has_flat_state(problem, kinks, chosen)
     return Method(policy, goal, chosen, steps, adjoint, flat, by_unit), choice
 
 
-def _is_flat(problem: Problem, kinks: AbstractKinks, solver: diffrax.AbstractSolver) -> bool:
-    """Whether the state may be one vector: where nobody but the library sees it, in whole.
+def _has_flat_state(problem: Problem, kinks: AbstractKinks, solver: diffrax.AbstractSolver) -> bool:
+    """Tell whether the state may be one vector: where nobody but the library sees it, in whole.
 
-    Not with solvers or controllers of the user's, which may look at its parts, nor with arrays
-    that are split among devices; the rule of deep walks and other models go by trees, too.
+    It is a tree for the user's own solvers and controllers, which may look at its parts, for arrays
+    that are split among devices, for walks of several layers, and for any other Equinox module.
     """
     network = problem.network
     deep = kinks.walks and len(network.hidden) > 1
-    known = isinstance(network, AbstractOwn) and type(solver) in OWN and not deep
+    known = isinstance(network, AbstractOwnModel) and type(solver) in TREE_SOLVERS and not deep
     arrays = [a for a in jax.tree.leaves(problem.parameters) if not is_traced(a)]
     return known and all(a.sharding.is_fully_replicated for a in arrays)
 
 
-def _require_known(kinks: AbstractKinks | None, known: str, why: str) -> None:
+def _require_known_kinks(kinks: AbstractKinks | None, known: str, why: str) -> None:
     """Raise `ValueError` for a policy that needs kinks where none are known."""
     if kinks is not None and kinks.needs_gates and known == "unknown":
         raise ValueError(
@@ -219,35 +231,35 @@ def _require_known(kinks: AbstractKinks | None, known: str, why: str) -> None:
         )
 
 
-def _given(
+def _user_controller(
     controller: diffrax.AbstractAdaptiveStepSizeController | None, dtype: DTypeLike
 ) -> diffrax.AbstractAdaptiveStepSizeController | None:
-    """The user's step size control, with its tolerances as `controller` has them."""
+    """Return the user's step size control, its tolerances as arrays like those of `controller`."""
     if not isinstance(controller, diffrax.PIDController):
         return controller
-    rtol, atol = in_dtype(controller.rtol, dtype), in_dtype(controller.atol, dtype)
+    rtol, atol = as_dtype(controller.rtol, dtype), as_dtype(controller.atol, dtype)
     return dataclasses.replace(controller, rtol=rtol, atol=atol)
 
 
-def controller(rtol: Any, atol: Any, dtype: DTypeLike) -> diffrax.PIDController:
-    """Step size control. Tolerances are arrays: another one is not another compilation."""
+def pid_controller(rtol: Any, atol: Any, dtype: DTypeLike) -> diffrax.PIDController:
+    """Return step size control whose tolerances are arrays: other ones compile no other program."""
     return diffrax.PIDController(
-        rtol=in_dtype(rtol, dtype), atol=in_dtype(0.0 if atol is None else atol, dtype)
+        rtol=as_dtype(rtol, dtype), atol=as_dtype(0.0 if atol is None else atol, dtype)
     )
 
 
-def nature(thing: eqx.Module) -> tuple[str, list[np.ndarray]]:
-    """What an object of options goes by: its kind, its options by name, and its numbers."""
+def describe_options(thing: eqx.Module) -> tuple[str, list[np.ndarray]]:
+    """Describe an object of options by its kind and options, as text, and by its numbers."""
     options = re.sub(r" at 0x[0-9a-f]+", "", eqx.tree_pformat(thing))
     numbers = [np.asarray(a) for a in jax.tree.leaves(thing) if eqx.is_array_like(a)]
     return options, numbers
 
 
-def tolerance(tolerances: Tolerances, kinks: AbstractKinks, dtype: DTypeLike) -> Any:
-    """The run's rtol: its default (`benchmarks/precision.py`), and not finer than is of use."""
-    rtol, finest = tolerances.rtol, kinks.finest
+def effective_rtol(tolerances: Tolerances, kinks: AbstractKinks, dtype: DTypeLike) -> Any:
+    """Return the run's rtol: its default (`benchmarks/precision.py`), none finer than is of use."""
+    rtol, finest = tolerances.rtol, kinks.finest_rtol
     if rtol is None:
-        return max(1e-8, finest) if dtype == jnp.float64 else kinks.narrow
+        return max(1e-8, finest) if dtype == jnp.float64 else kinks.float32_rtol
     if is_traced(rtol):
         return jnp.maximum(rtol, finest) if finest else rtol
     if rtol < finest and tolerances.controller is not None:
@@ -256,7 +268,7 @@ def tolerance(tolerances: Tolerances, kinks: AbstractKinks, dtype: DTypeLike) ->
             f"use; give it {finest:g}."
         )
     if rtol < finest:
-        warn(
+        warn_user(
             f"`rtol` = {rtol:g} is finer than `{type(kinks).__name__}` can use: its steps would "
             f"creep from switch to switch. {finest:g} is used instead.",
             KinksWarning,

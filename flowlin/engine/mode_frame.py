@@ -27,21 +27,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from flowlin._tools.arrays import Parameters, augment, copied, is_traced
+from flowlin._tools.arrays import Parameters, is_traced, prepend_constant, replace_fields
 from flowlin._tools.numerics import as_tree
 from flowlin.engine.method import Method
 from flowlin.engine.solvers.rkc import RKC
 from flowlin.engine.solvers.wrapped import is_explicit
-from flowlin.measures.modes import LARGEST, modes_within
+from flowlin.measures.modes import LARGEST_INPUT, modes_within
 from flowlin.networks.kinds import LinearNetwork
 from flowlin.tasks.task import Task
 from flowlin.training.losses import SquaredError
-from flowlin.training.objective import AbstractObjective, Modified, decayed
+from flowlin.training.objective import AbstractObjective, ModifiedLoss, with_decay
 from flowlin.training.problem import Problem
-from flowlin.training.statistics import Expansion, Statistics, expanded
+from flowlin.training.statistics import LinearStatistics, QuadraticLoss, expand_regression
 
 
-class Turn(eqx.Module):
+class ReflectionProduct(eqx.Module):
     r"""An orthogonal matrix $Q = I - Y T Y^T$ as a product of reflections, by rows.
 
     Of as many reflections as there are modes, so that turning n rows costs n x N x modes and not
@@ -52,60 +52,60 @@ class Turn(eqx.Module):
     t: Float[Array, "K K"]
 
     @staticmethod
-    def to(columns: np.ndarray, dtype: Any) -> "Turn":
-        """With these orthonormal first columns (N, K), up to their signs."""
+    def from_columns(columns: np.ndarray, dtype: Any) -> "ReflectionProduct":
+        """Make the matrix with these orthonormal first columns (N, K), up to their signs."""
         packed, scales = np.linalg.qr(columns, mode="raw")
         y = np.tril(packed.T, -1) + np.eye(*columns.shape)
         t = np.zeros((len(scales), len(scales)))
         for k, scale in enumerate(scales):
             t[:k, k] = -scale * t[:k, :k] @ (y[:, :k].T @ y[:, k])
             t[k, k] = scale
-        return Turn(jnp.asarray(y, dtype), jnp.asarray(t, dtype))
+        return ReflectionProduct(jnp.asarray(y, dtype), jnp.asarray(t, dtype))
 
     def __call__(self, rows: Float[Array, "*n N"]) -> Float[Array, "*n N"]:
-        """Rows times Q."""
+        """Return rows times Q."""
         return rows - ((rows @ self.y) @ self.t) @ self.y.T
 
-    def back(self, rows: Float[Array, "*n N"]) -> Float[Array, "*n N"]:
-        """Rows times its transpose."""
+    def apply_transpose(self, rows: Float[Array, "*n N"]) -> Float[Array, "*n N"]:
+        """Return rows times the transpose of Q."""
         return rows - ((rows @ self.y) @ self.t.T) @ self.y.T
 
 
 class ModeFrame(eqx.Module):
-    """The orthogonal matrices of inputs and outputs.
+    """The orthogonal matrices that turn inputs and outputs into modes.
 
     - `biased`: whether the inputs are [c; x], and the hidden bias is a column of the weights.
     """
 
-    inputs: Turn
-    outputs: Turn
+    inputs: ReflectionProduct
+    outputs: ReflectionProduct
     bias_strength: Array
     biased: bool = eqx.field(static=True)
 
-    def turned(self, parameters: Parameters) -> Parameters:
-        """Weights and biases in these coordinates."""
+    def to_modes(self, parameters: Parameters) -> Parameters:
+        """Turn the user's weights and biases into these coordinates."""
         (first, last), (bias, _) = parameters
         if self.biased:
             first = jnp.concatenate([bias[:, None], first], axis=1)
         return (self.inputs(first), self.outputs(last.T).T), (None, None)
 
-    def back(self, parameters: Parameters) -> Parameters:
-        """Weights and biases as the user has them; linear."""
+    def from_modes(self, parameters: Parameters) -> Parameters:
+        """Turn weights of these coordinates into the user's weights and biases; linear."""
         (first, last), _ = as_tree(parameters)
-        first = self.inputs.back(first)
-        last = jnp.swapaxes(self.outputs.back(jnp.swapaxes(last, -1, -2)), -1, -2)
+        first = self.inputs.apply_transpose(first)
+        last = jnp.swapaxes(self.outputs.apply_transpose(jnp.swapaxes(last, -1, -2)), -1, -2)
         if not self.biased:
             return (first, last), (None, None)
         return (first[..., 1:], last), (first[..., 0], None)
 
-    def task(self, task: Task) -> Task:
-        """The task in these coordinates."""
-        x = augment(task.x, self.bias_strength) if self.biased else task.x
-        return copied(task, x=self.inputs(x), y=self.outputs(task.y))
+    def task_in_modes(self, task: Task) -> Task:
+        """Turn the task into these coordinates."""
+        x = prepend_constant(task.x, self.bias_strength) if self.biased else task.x
+        return replace_fields(task, x=self.inputs(x), y=self.outputs(task.y))
 
 
-class Turned(eqx.Module):
-    """A run in its modes' coordinates: what is solved, and the way back."""
+class ProblemInModes(eqx.Module):
+    """A problem in its modes' coordinates, with its objective and the frame that leads back."""
 
     problem: Problem
     objective: AbstractObjective
@@ -113,30 +113,30 @@ class Turned(eqx.Module):
 
     @property
     def label(self) -> str:
-        """Its name in `flow.stats`."""
-        return f"{self.objective.label}, in the coordinates of the modes"
+        """The objective's name in `flow.stats`."""
+        return f"{self.objective.stats_label}, in the coordinates of the modes"
 
 
-class Dense(eqx.Module):
+class DenseInModes(eqx.Module):
     """Dense output of a run in a frame, as the user's parameters."""
 
     solved: diffrax.DenseInterpolation
     frame: ModeFrame
 
     def evaluate(self, t: Array) -> Parameters:
-        """At a time."""
-        return self.frame.back(self.solved.evaluate(t))
+        """Return the user's parameters at a time."""
+        return self.frame.from_modes(self.solved.evaluate(t))
 
 
-GROUPS = (("input", -1), ("output", -2))  # columns and rows, as `AbstractModel.owners` says it
-MOST = 1024  # inputs, whose correlations are a matrix
-NOISE = 64.0  # roundings of the largest number, below which correlations are zero
+MODE_GROUPS = (("input", -1), ("output", -2))  # columns and rows, as `AbstractModel.owners` says it
+MOST_INPUTS = 1024  # inputs: their correlations are held as a matrix
+CORRELATION_NOISE = 64.0  # roundings of the largest number, below which correlations are zero
 
 
-def turned(problem: Problem, method: Method) -> Turned | None:
-    r"""The same in the coordinates of its modes, where rounding would hide some; else None.
+def problem_in_modes(problem: Problem, method: Method) -> ProblemInModes | None:
+    r"""Return the problem in its modes' coordinates, where rounding would hide some; else None.
 
-    That is for a linear network of two layers without an output bias, of which all moves, under
+    This holds for a linear network of two layers without an output bias, all of which moves, under
     the squared error, on a task whose inputs couple no modes, from weights below
     $\sqrt\epsilon$ of what they come to: a mode is then less than a rounding of the product. Not
     with implicit solvers or with an `atol`, nor for more than 1024 inputs, nor under `jit` and
@@ -149,73 +149,84 @@ def turned(problem: Problem, method: Method) -> Turned | None:
         return None
     solver, asked = method.solver, method.objective
     explicit = is_explicit(solver) or isinstance(solver, RKC)
-    if not explicit or not method.by_unit or is_traced((problem, method)):
+    if not explicit or not method.error_by_unit or is_traced((problem, method)):
         return None
-    if task.inputs > MOST or not task.x.is_fully_addressable or not _is_tiny(network, task):
+    if (
+        task.inputs > MOST_INPUTS
+        or not task.x.is_fully_addressable
+        or not _weights_are_tiny(network, task)
+    ):
         return None
     own = modes_within(task, network)  # modes however weak
     biased = network.biases[0] is not None
-    inputs, outputs = (Turn.to(np.asarray(a, float), network.dtype) for a in (own.v, own.u))
+    inputs, outputs = (
+        ReflectionProduct.from_columns(np.asarray(a, float), network.dtype) for a in (own.v, own.u)
+    )
     frame = ModeFrame(inputs, outputs, network.bias_strength, biased)
-    weights, there, goal = _turned(frame, network, task, loss)
-    if not _decouple(goal.expansion.sigma_x[1:, 1:], own.s):
+    weights, there, goal = _convert_to_modes(frame, network, task, loss)
+    if not _inputs_decouple(goal.expansion.sigma_x[1:, 1:], own.s):
         return None
     moved = LinearNetwork(weights, None, network.bias_strength)
-    goal = decayed(goal, problem.decay)
-    if isinstance(asked, Modified):
-        goal = copied(asked, plain=goal)
-    return Turned(copied(problem, network=moved, task=there, groups=GROUPS), goal, frame)
+    goal = with_decay(goal, problem.decay)
+    if isinstance(asked, ModifiedLoss):
+        goal = replace_fields(asked, plain=goal)
+    return ProblemInModes(
+        replace_fields(problem, network=moved, task=there, groups=MODE_GROUPS), goal, frame
+    )
 
 
-def _decouple(sigma_x: Array, strength: Array) -> bool:
-    """Whether the inputs couple no mode, the first ones, to anything else."""
+def _inputs_decouple(sigma_x: Array, strength: Array) -> bool:
+    """Tell whether the inputs couple no mode, the first ones, to anything else."""
     rows = np.array(sigma_x)[: int(np.sum(np.asarray(strength) > 0))]
     np.fill_diagonal(rows, 0.0)
     return not np.any(rows)
 
 
-def _is_tiny(network: LinearNetwork, task: Task) -> bool:
-    """Whether the weights are below the root of a rounding of what they come to, about."""
+def _weights_are_tiny(network: LinearNetwork, task: Task) -> bool:
+    """Tell whether the weights are below about the root of a rounding of what they come to."""
     largest = max(float(np.max(np.abs(np.asarray(w)))) for w in network.weights)
     biased, c = network.biases[0] is not None, float(network.bias_strength)
-    if largest > 1e-2 or (biased and c == 0):  # without a look at the task
+    if largest > 1e-2 or (biased and c == 0):  # most networks: spares the pass over the task
         return False
     inputs, targets = (np.mean(np.asarray(a, float) ** 2) for a in (task.x, task.y))
-    if not 0 < inputs < LARGEST or not targets < LARGEST or c > LARGEST:
+    if not 0 < inputs < LARGEST_INPUT or not targets < LARGEST_INPUT or c > LARGEST_INPUT:
         return False
     return largest < float(np.finfo(network.dtype).eps ** 0.5 * (targets / inputs) ** 0.25)
 
 
 @eqx.filter_jit
-def _turned(
+def _convert_to_modes(
     frame: ModeFrame, network: LinearNetwork, task: Task, loss: SquaredError
-) -> tuple[Any, Task, Statistics]:
-    """Weights, task and loss in the frame."""
-    there = frame.task(task)
-    return frame.turned(network.parameters)[0], there, _statistics(there, loss)
+) -> tuple[Any, Task, LinearStatistics]:
+    """Return the weights, the task and the loss's statistics in the frame."""
+    there = frame.task_in_modes(task)
+    return frame.to_modes(network.parameters)[0], there, _statistics_in_modes(there, loss)
 
 
-def _statistics(task: Task, loss: SquaredError) -> Statistics:
-    """Those of a task in the frame, without the rounding of its correlations.
+def _statistics_in_modes(task: Task, loss: SquaredError) -> LinearStatistics:
+    """Return the statistics of a task in the frame, without the rounding of its correlations.
 
-    What couples modes by a rounding would be noise for those that are smaller than one.
+    Correlations of the size of a rounding would drive modes that are smaller than one.
     """
 
-    def regression(rows: PyTree) -> tuple[Array, Array, Array | None]:
+    def regression_rows(rows: PyTree) -> tuple[Array, Array, Array | None]:
         x, y, weights = rows
         return x, y, weights
 
-    rows, weight = (task.x, task.y, task.weights), loss.weight(task.mass)
-    found = expanded(regression, rows, weight, task.inputs, task.shards)
+    rows, weight = (task.x, task.y, task.weights), loss.factor_per_sample(task.mass)
+    found = expand_regression(regression_rows, rows, weight, task.inputs, task.shards)
     x, m = (_without_noise(a, jnp.max(jnp.abs(a))) for a in (found.sigma_x, found.solution))
-    slope = _without_noise(found.slope, jnp.max(jnp.abs(m @ x)))
+    slope = _without_noise(found.gradient_at_solution, jnp.max(jnp.abs(m @ x)))
 
-    def beside_nothing(a: Array) -> Array:
+    def pad_zero_column(a: Array) -> Array:
         return jnp.pad(a, ((0, 0), (1, 0)))  # no biases, no offset
 
     sigma_x = jnp.pad(x, ((1, 0), (1, 0)))
-    return Statistics(Expansion(sigma_x, beside_nothing(m), beside_nothing(slope), found.floor))
+    return LinearStatistics(
+        QuadraticLoss(sigma_x, pad_zero_column(m), pad_zero_column(slope), found.loss_at_solution)
+    )
 
 
 def _without_noise(a: Array, largest: Array) -> Array:
-    return jnp.where(jnp.abs(a) > NOISE * jnp.finfo(a.dtype).eps * largest, a, 0.0)
+    """Replace by zero what is a few roundings of the largest number."""
+    return jnp.where(jnp.abs(a) > CORRELATION_NOISE * jnp.finfo(a.dtype).eps * largest, a, 0.0)

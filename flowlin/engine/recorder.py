@@ -16,23 +16,24 @@ from jaxtyping import Array, Float, PyTree
 
 from flowlin._tools.arrays import Parameters, as_parameters
 from flowlin._tools.numerics import while_loop
-from flowlin._tools.series import bracketed_root
+from flowlin._tools.series import bracket_root
+from flowlin.engine.kinks.averaged import AveragedGates
 from flowlin.engine.signals import EVENT
 from flowlin.engine.solvers.wrapped import Wrapped
-from flowlin.events.crossings import Step
-from flowlin.events.path import Path
+from flowlin.events.crossings import StepCrossings
+from flowlin.events.path import StepPath
 from flowlin.events.search import Brackets
 from flowlin.events.watch import AbstractWatched, Observer
-from flowlin.record.buffer import Buffer
+from flowlin.record.buffer import EventBuffer
 from flowlin.record.event_log import Channel, EventLog, Unresolved
 
-NOISE = 4.0  # times the step's error: what is smaller than that throughout a step is rounding
+NOISE_FACTOR = 4.0  # times the step's error: a value smaller than this all step long is noise
 
 
 def event_log(
-    log: Buffer | None, observer: Observer, end: Array, doubts: Unresolved | None = None
+    log: EventBuffer | None, observer: Observer, end: Array, doubts: Unresolved | None = None
 ) -> EventLog:
-    """The log sorted by time and in terms of channels, without what happened after `end`."""
+    """Return the log sorted by time, by channels, without what happened after `end`."""
     channels: list[Channel] = []
     maps, initial = [], []
     values = observer(observer.network.parameters) if observer.watches else jnp.zeros(0)
@@ -60,7 +61,7 @@ def event_log(
         )
     below = jnp.concatenate([jnp.full(w.channel.size, w.below) for w in observer.watches])
     above = jnp.concatenate([jnp.full(w.channel.size, w.above) for w in observer.watches])
-    time, count = log.until(end)
+    time, count = log.times_until(end)
     order = jnp.argsort(time)
     watched, rising = log.component[order], log.new[order] > 0
     below, above = below[watched], above[watched]
@@ -83,15 +84,15 @@ def event_log(
 
 
 class RecorderState(eqx.Module):
-    """Carried from step to step, and rolled back by diffrax when a step is rejected."""
+    """State of a recorder, which diffrax rolls back when a step is rejected."""
 
     inner: PyTree
     values: Float[Array, " C"]  # watched values at the start of the next step
     speed: Float[Array, " C"]  # how fast they changed in the last one
-    log: Buffer  # its sides are signs; see `event_log`
-    end: Float[Array, ""]  # time of the first terminating event, else inf
-    doubts: Unresolved
-    stopped: Parameters | None  # the state at the terminating event; None if none can happen
+    log: EventBuffer  # its sides are signs; see `event_log`
+    stop_time: Float[Array, ""]  # time of the first terminating event, else inf
+    unresolved: Unresolved
+    stop_state: Parameters | None  # the state at the terminating event; None if none can happen
 
 
 class Recorder(Wrapped[RecorderState]):
@@ -106,50 +107,56 @@ class Recorder(Wrapped[RecorderState]):
     solver: diffrax.AbstractSolver
     observer: Observer
     capacity: int = eqx.field(static=True)
-    loop: str = eqx.field(
+    loop_kind: str = eqx.field(
         static=True
     )  # kind of the loop over events, see `flowlin._tools.numerics`
-    back: Callable[[Parameters], Parameters] | None = None  # from states to parameters
+    to_parameters: Callable[[Parameters], Parameters] | None = None  # from states to parameters
 
     def init(self, terms, t0, t1, y0, args) -> RecorderState:
-        """Inner state, watched values at the start, and a log of what is met there."""
-        values = self.observer(as_parameters(self.back, y0))
+        """Return the inner state, the watched values at the start, and a log of events there."""
+        values = self.observer(as_parameters(self.to_parameters, y0))
         dtype = jnp.result_type(t0, values)
-        log, end = self.observer.started(Buffer.empty(self.capacity, dtype), values)
+        log, end = self.observer.log_initial_events(EventBuffer.empty(self.capacity, dtype), values)
         return RecorderState(
             inner=self.solver.init(terms, t0, t1, y0, args),
             values=values,
             speed=jnp.full_like(values, jnp.inf),
             log=log,
-            end=end,
-            doubts=Unresolved.none(dtype),
-            stopped=y0 if any(watch.terminate for watch in self.observer.watches) else None,
+            stop_time=end,
+            unresolved=Unresolved.empty(dtype),
+            stop_state=y0 if any(watch.terminate for watch in self.observer.watches) else None,
         )
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
-        """One step of the inner solver, then the events in it."""
-        # Compiled by itself, as far as tracing goes: diffrax traces a step three times.
+        """Take one step of the inner solver, then log the events in it."""
+        # Under its own jit, which caches the trace: diffrax traces a step three times.
         t0, t1 = jnp.asarray(t0), jnp.asarray(t1)
-        return self._recorded(terms, t0, t1, y0, args, solver_state, made_jump)
+        return self._record_step(terms, t0, t1, y0, args, solver_state, made_jump)
 
     @eqx.filter_jit
-    def _recorded(self, terms, t0, t1, y0, args, solver_state, made_jump):
+    def _record_step(self, terms, t0, t1, y0, args, solver_state, made_jump):
+        """Search the step's dense output for crossings, log them, and stop at a terminating one."""
         y1, error, dense, inner, result = self.solver.step(
             terms, t0, t1, y0, args, solver_state.inner, made_jump
         )
-        path = Path(self.solver.interpolation_cls, t0, t1, dense, y0, self.back)
-        reached, off = (None if y is None else as_parameters(self.back, y) for y in (y1, error))
+        known = None
+        if isinstance(self.solver, AveragedGates):
+            known = self.solver.quantities_along(t0, t1, solver_state.inner, inner)
+        path = StepPath(self.solver.interpolation_cls, t0, t1, dense, y0, self.to_parameters, known)
+        reached, off = (
+            None if y is None else as_parameters(self.to_parameters, y) for y in (y1, error)
+        )
         before = solver_state.values
-        step = Step(self.observer, path, reached, off, before, solver_state.speed)
-        found = Brackets.empty(solver_state.values.shape[0], solver_state.doubts)
-        found, values = step.looked_through(found)
-        log, end = self._logged(step, found, (solver_state.log, solver_state.end))
+        step = StepCrossings(self.observer, path, reached, off, before, solver_state.speed)
+        found = Brackets.empty(solver_state.values.shape[0], solver_state.unresolved)
+        found, values = step.find_crossings(found)
+        log, end = self._log_crossings(step, found, (solver_state.log, solver_state.stop_time))
 
         stopped = None
-        if solver_state.stopped is not None:
+        if solver_state.stop_state is not None:
             # y1 itself stays the step's own: the controller judges the step by it.
             ends = jnp.isfinite(end)
-            stopped = lax.cond(ends, lambda: path.state(end), lambda: y1)
+            stopped = lax.cond(ends, lambda: path.state_at(end), lambda: y1)
             fine = result == diffrax.RESULTS.successful
             result = diffrax.RESULTS.where(ends & fine, EVENT, result)
         state = RecorderState(
@@ -157,53 +164,58 @@ class Recorder(Wrapped[RecorderState]):
             values=values,
             speed=lax.stop_gradient(jnp.abs(values - before) / (t1 - t0)).astype(values.dtype),
             log=log,
-            end=end,
-            doubts=found.closed(t0, t1),
-            stopped=stopped,
+            stop_time=end,
+            unresolved=found.finish(t0, t1),
+            stop_state=stopped,
         )
         return y1, error, dense, state, result
 
-    def _logged(
-        self, step: Step, found: Brackets, known: tuple[Buffer, Array]
-    ) -> tuple[Buffer, Array]:
-        """The log with every crossing that was bracketed, and when the first one ends the run."""
-        terminating = self.observer.terminating
+    def _log_crossings(
+        self, step: StepCrossings, brackets: Brackets, log_and_end: tuple[EventBuffer, Array]
+    ) -> tuple[EventBuffer, Array]:
+        """Log every crossing that was bracketed.
 
-        def body(carry):
+        **Returns:** the log, and the time of the first terminating event, else inf.
+        """
+        terminating = self.observer.ends_run
+
+        def log_one(carry):
             k, log, end = carry
-            time, uncertainty = self._locate(step, found, k)
-            component, rising = found.marks[k]
+            time, uncertainty = self._locate_crossing(step, brackets, k)
+            component, rising = brackets.marks[k]
             side = jnp.where(rising > 0, 1, -1)[None]
             log = log.append(time, uncertainty, component[None], -side, side)
             return k + 1, log, jnp.where(terminating[component], jnp.minimum(end, time), end)
 
         _, log, end = while_loop(
-            lambda carry: carry[0] < jnp.minimum(found.count, found.room),
-            body,
-            (jnp.zeros((), jnp.int32), *known),
-            kind=self.loop,  # pyright: ignore
-            max_steps=found.room,
+            lambda carry: carry[0] < jnp.minimum(brackets.count, brackets.capacity),
+            log_one,
+            (jnp.zeros((), jnp.int32), *log_and_end),
+            kind=self.loop_kind,  # pyright: ignore
+            max_steps=brackets.capacity,
         )
         return log, end
 
-    def _locate(self, step: Step, found: Brackets, k: Array) -> tuple[Array, Array]:
-        """Time of one crossing and its uncertainty."""
-        path, y1, error = step.path, step.end, step.error
+    def _locate_crossing(
+        self, step: StepCrossings, brackets: Brackets, k: Array
+    ) -> tuple[Array, Array]:
+        """Locate crossing number k: its time, and its uncertainty."""
+        path, y1, error = step.path, step.end_parameters, step.error
         still = lax.stop_gradient(path)
-        low, high, spread = found.spans[k]
-        component, rising = found.marks[k]
+        low, high, spread = brackets.spans[k]
+        component, rising = brackets.marks[k]
         ends = jnp.stack([still.t0, still.t1]).astype(low.dtype)
         rounding = 16 * jnp.finfo(low.dtype).eps
         tolerance = 1e-12 * (ends[1] - ends[0]) + 4 * jnp.finfo(low.dtype).eps * jnp.abs(high)
 
-        def find(watched: AbstractWatched, k: Array) -> tuple[Array, Array]:
+        def find_root(watched: AbstractWatched, k: Array) -> tuple[Array, Array]:
             network = self.observer.network
-            value = _in(network.dtype, watched.along(network, still, k))
-            # Every place that calls it is compiled anew: as few as possible.
+            value = _cast_values(network.dtype, watched.function_of_time(network, still, k))
+            # XLA compiles `value` at every place that calls it: one loop for all four times.
             known = lax.map(value, jnp.stack([low, high, *ends]))
-            bracket = bracketed_root(value, low, high, rising > 0, tolerance, known[:2])
+            bracket = bracket_root(value, low, high, rising > 0, tolerance, known[:2])
             middle = lax.stop_gradient((bracket[0] + bracket[1]) / 2)
-            moving = _in(network.dtype, watched.along(network, path, k))
+            moving = _cast_values(network.dtype, watched.function_of_time(network, path, k))
             g, slope = jax.jvp(moving, (middle,), (jnp.ones_like(middle),))
             g0 = lax.stop_gradient(g)
             slope = lax.stop_gradient(jnp.where((slope == 0) | (spread > 0), jnp.inf, slope))
@@ -215,15 +227,17 @@ class Recorder(Wrapped[RecorderState]):
                 there = lax.stop_gradient(jax.tree.map(jnp.add, y1, error))
                 later = watched.component(network.with_parameters(there), k).astype(g.dtype)
                 off = jnp.abs(later - known[3])
-                # A value that all step long is not known to differ from zero crosses any time.
-                noise = jnp.max(jnp.abs(known[2:])) <= NOISE * (off + rounding * watched.scale)
+                # A value that is within its error all step long may cross at any time.
+                noise = jnp.max(jnp.abs(known[2:])) <= NOISE_FACTOR * (
+                    off + rounding * watched.level_scale
+                )
                 shift = jnp.where(noise, jnp.inf, off / jnp.abs(slope))
             width = bracket[1] - bracket[0]
             return time, lax.stop_gradient(jnp.maximum(width + shift, spread))
 
-        return self.observer.switch(component, find)
+        return self.observer.select_watch(component, find_root)
 
 
-def _in(dtype: DTypeLike, function: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """The function with its values in the run's precision, whatever the user's is."""
+def _cast_values(dtype: DTypeLike, function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """Return the function with its values in the run's precision, whatever the user's is."""
     return lambda t: function(t).astype(dtype)

@@ -1,49 +1,53 @@
-"""What can be driven from pause to pause, and how far at most."""
+"""The base class of runs that are driven from pause to pause, and the limits of a run."""
 
 import abc
 from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 
-from flowlin._tools.arrays import copied
+from flowlin._tools.arrays import replace_fields
 from flowlin.networks.base import AbstractModel
-from flowlin.record.results import RESULTS, is_one_of
-from flowlin.record.trajectory import Continuation, Reference, Trajectory
+from flowlin.record.results import RESULTS, result_is
+from flowlin.record.trajectory import Origin, RunState, Trajectory
 from flowlin.tasks.task import Task
 from flowlin.training.objective import AbstractObjective
 
-# No limit, and none that is compiled: nothing is reserved for steps that only go forwards.
-ROOM = 2**30
+# No limit on tried steps. As a constant it compiles no other program, and forward steps reserve
+# no memory for it.
+UNLIMITED_STEPS = 2**30
 
-Driven = TypeVar("Driven", bound="AbstractRun")
+AnyRun = TypeVar("AnyRun", bound="AbstractRun")
 
 
 class Limits(NamedTuple):
-    """Where a run gives up: tried steps, those of an earlier part included, and events."""
+    """Numbers of tried steps, those of an earlier part included, and of events that end a run."""
 
     steps: int
     events: int
 
 
-class Effort(NamedTuple):
-    """What a step costs: the samples that it sees, and the seconds that it takes at least."""
+class StepCost(NamedTuple):
+    """The cost of a step: the samples that it sees, and the seconds that it takes at least."""
 
     samples: int
-    least: float
+    least_seconds: float
 
 
 class AbstractRun(eqx.Module):
-    """What can be driven from pause to pause: a flow, or a descent.
+    """A run that can be driven from pause to pause: a flow, or a descent.
 
     - `capacity`: of its logs.
-    - `reference`: what travels with the trajectory.
+    - `reference`: facts of the run that travel with the trajectory.
     """
 
     capacity: eqx.AbstractVar[int]
-    reference: eqx.AbstractVar[Reference]
+    reference: eqx.AbstractVar[Origin]
 
     def __getattribute__(self, name: str) -> Any:
-        """As of any object. Equinox makes a tree of every method, which no run needs."""
+        """Look up an attribute as for any object.
+
+        Equinox makes a tree of every method, which no run needs.
+        """
         return object.__getattribute__(self, name)
 
     @property
@@ -54,22 +58,22 @@ class AbstractRun(eqx.Module):
     @property
     @abc.abstractmethod
     def parameters(self) -> Any:
-        """What moves, at t = 0."""
+        """The parameters that move, at t = 0."""
 
     @property
     @abc.abstractmethod
     def task(self) -> Task:
-        """What it is trained on."""
+        """The task that it is trained on."""
 
     @property
     @abc.abstractmethod
     def objective(self) -> AbstractObjective:
-        """What it descends."""
+        """The objective that it descends."""
 
     @property
     @abc.abstractmethod
     def observables(self) -> Any:
-        """The user's, see `flowlin.engine.integrate.Observables`."""
+        """The user's observables, see `flowlin.engine.observables.Observables`."""
 
     @property
     @abc.abstractmethod
@@ -78,51 +82,54 @@ class AbstractRun(eqx.Module):
 
     @property
     @abc.abstractmethod
-    def anonymous(self) -> "AbstractRun":
-        """The same run without what must not be compiled: whose it is, and how long."""
+    def without_names(self) -> "AbstractRun":
+        """The same run without names and reference, which must not be compiled."""
 
     @property
     @abc.abstractmethod
-    def effort(self) -> Effort:
-        """What a step costs."""
+    def step_cost(self) -> StepCost:
+        """The cost of a step."""
 
     @property
     @abc.abstractmethod
-    def switched(self) -> bool:
-        """Whether it has gone over to another solver than it began with."""
+    def has_switched_solver(self) -> bool:
+        """Tell whether it has gone over to another solver than it began with."""
 
     @abc.abstractmethod
-    def begin(self) -> Continuation:
-        """Where it stands before its first step."""
+    def initial_state(self) -> RunState:
+        """Return the state before the first step."""
 
     @abc.abstractmethod
-    def ahead(
-        self, start: Continuation | None, first: bool, budget: int, limits: Limits
+    def advance(
+        self, start: RunState | None, first: bool, budget: int, limits: Limits
     ) -> Trajectory:
-        """The next steps, at most `budget`, with those rows that an earlier part has not saved."""
+        """Take at most `budget` steps from `start`, and return them with their rows.
+
+        Rows that an earlier part has saved are left out: `first` tells that there is none.
+        """
 
     @abc.abstractmethod
-    def resumed(self, capacity: int, switched: bool) -> "AbstractRun":
-        """The run as it was when it was written to a file.
+    def as_saved(self, capacity: int, switched: bool) -> "AbstractRun":
+        """Return the run as it was when it was written to a file.
 
         **Raises:** `ValueError` for what this run cannot have been.
         """
 
     @abc.abstractmethod
-    def arguments(self) -> dict[str, Any]:
-        """By name what it was asked for: trees of arrays and strings."""
+    def arguments_by_name(self) -> dict[str, Any]:
+        """Return what the run was asked for by name, as trees of arrays and strings."""
 
-    def with_capacity(self: Driven, capacity: int) -> Driven:
-        """The same run with room for so many events."""
-        return copied(self, capacity=capacity)
+    def with_capacity(self: AnyRun, capacity: int) -> AnyRun:
+        """Return the same run with room for so many events."""
+        return replace_fields(self, capacity=capacity)
 
-    def told(self: Driven, **changed: str) -> Driven:
-        """The same run, with something else said of what was chosen; see `Reference`."""
+    def with_choice(self: AnyRun, **changed: str) -> AnyRun:
+        """Return the same run with other words about what was chosen; see `Origin`."""
         choice = self.reference.choice._replace(**changed)
-        return copied(self, reference=self.reference.told(choice=choice))
+        return replace_fields(self, reference=self.reference.with_changes(choice=choice))
 
 
 def is_paused(flow: Trajectory, limits: Limits) -> bool:
-    """Whether a run stopped because somebody asked for it."""
-    stopped = is_one_of(flow.result, RESULTS.max_steps_reached)
+    """Tell whether a run stopped because its budget was spent, and may go on."""
+    stopped = result_is(flow.result, RESULTS.max_steps_reached)
     return stopped and int(flow.counts["num_steps"]) < limits.steps

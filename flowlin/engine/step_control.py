@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, PyTree
 
-from flowlin._tools.numerics import earlier
-from flowlin.engine.kinks.averaged import EVALUATIONS, AveragedGates
+from flowlin._tools.numerics import previous_float
+from flowlin.engine.kinks.averaged import EVALUATIONS_PER_STEP, AveragedGates
 from flowlin.engine.recorder import RecorderState
 from flowlin.engine.signals import PAUSED
 from flowlin.engine.solvers.wrapped import (
@@ -21,15 +21,15 @@ from flowlin.engine.solvers.wrapped import (
     is_explicit,
 )
 
-SHORTEST = 16  # roundings of the time
+SHORTEST_ROUNDINGS = 16  # roundings of the time: a shorter step would hardly move it
 
 
-def shortest(t: Any) -> Array:
-    """The step at time t that hardly moves on: shorter ones have lost the race against rounding."""
-    return SHORTEST * jnp.finfo(jnp.result_type(t)).eps * jnp.abs(t)
+def shortest_step(t: Any) -> Array:
+    """Return the step at time t that hardly moves on: shorter ones are lost in rounding."""
+    return SHORTEST_ROUNDINGS * jnp.finfo(jnp.result_type(t)).eps * jnp.abs(t)
 
 
-class Costly(eqx.Module):
+class CountedError(eqx.Module):
     """The error of a step, and how many evaluations of the vector field the step took.
 
     diffrax rolls the solver's state back when a step is rejected, and what it counts with it; the
@@ -42,33 +42,33 @@ class Costly(eqx.Module):
 
 
 class PausingState(eqx.Module):
-    """Of `Pausing`.
+    """State of a `PausingController` controller.
 
     - `inner`: the wrapped controller's state.
     - `attempts`, `accepted`: steps since the last pause.
-    - `spent`: evaluations in them, as far as steps tell.
+    - `spent`: evaluations in these steps, where the solver counts them.
     - `ahead`: where the next step would end if the run did not end before.
     """
 
     inner: PyTree
     attempts: Int[Array, ""]
     accepted: Int[Array, ""]
-    spent: Int[Array, ""]
-    ahead: Float[Array, ""]
+    spent_evaluations: Int[Array, ""]
+    next_end: Float[Array, ""]
 
     @staticmethod
-    def fresh(inner: PyTree, ahead: Array) -> "PausingState":
-        """Right after a pause."""
+    def after_pause(inner: PyTree, ahead: Array) -> "PausingState":
+        """Return the state right after a pause."""
         none = jnp.zeros((), jnp.int32)
         return PausingState(inner, none, none, none, ahead)
 
-    def rested(self) -> "PausingState":
-        """With nothing counted."""
-        return PausingState.fresh(self.inner, self.ahead)
+    def reset_counts(self) -> "PausingState":
+        """Return the same state with all counts at zero."""
+        return PausingState.after_pause(self.inner, self.next_end)
 
 
-class Pausing(diffrax.AbstractAdaptiveStepSizeController[PausingState, None]):
-    """Wraps a controller, changes none of its decisions, and stops after so many steps.
+class PausingController(diffrax.AbstractAdaptiveStepSizeController[PausingState, None]):
+    """A controller that wraps another one, changes no decision, and stops after so many steps.
 
     It stops, too, where there is no next step: where rounding or a NaN has left none.
 
@@ -85,41 +85,41 @@ class Pausing(diffrax.AbstractAdaptiveStepSizeController[PausingState, None]):
 
     controller: diffrax.AbstractAdaptiveStepSizeController
     t1: Float[Array, ""]
-    budget: Int[Array, ""]
-    attempts: Int[Array, ""]
-    paused: PausingState
+    accepted_budget: Int[Array, ""]
+    tried_budget: Int[Array, ""]
+    resume_state: PausingState
 
     @property
     def rtol(self):  # pyright: ignore
-        """Forwarded."""
+        """The wrapped controller's `rtol`."""
         return self.controller.rtol
 
     @property
     def atol(self):  # pyright: ignore
-        """Forwarded."""
+        """The wrapped controller's `atol`."""
         return self.controller.atol
 
     @property
     def norm(self):  # pyright: ignore
-        """Forwarded."""
+        """The wrapped controller's norm."""
         return self.controller.norm
 
     def wrap(self, direction):
-        """Forwarded."""
+        """Wrap the inner controller for a direction of time."""
         return eqx.tree_at(lambda p: p.controller, self, self.controller.wrap(direction))
 
     def init(self, terms, t0, t1, y0, dt0, args, func, error_order):
-        """The step that was due."""
+        """Return the end of the step that was due at the last pause, and the state from then."""
         # diffrax takes the last step to the very end from 100 roundings before it on; where a
         # solve starts it does not, so that is done here.
-        floor = earlier(self.t1, 100)
-        ahead = self.paused.ahead
-        return jnp.where(ahead > floor, self.t1, ahead), self.paused
+        floor = previous_float(self.t1, 100)
+        ahead = self.resume_state.next_end
+        return jnp.where(ahead > floor, self.t1, ahead), self.resume_state
 
     def adapt_step_size(self, t0, t1, y0, y1_candidate, args, y_error, error_order, state):  # pyright: ignore
-        """The wrapped controller's decision, and whether to pause."""
-        spent = state.spent
-        if isinstance(y_error, Costly):
+        """Return the wrapped controller's decision, and stop the run where it is to pause."""
+        spent = state.spent_evaluations
+        if isinstance(y_error, CountedError):
             spent = spent + y_error.evaluations.astype(spent.dtype)
             y_error = y_error.error
         keep, t_next, ahead, jumped, inner, result = self.controller.adapt_step_size(
@@ -127,9 +127,9 @@ class Pausing(diffrax.AbstractAdaptiveStepSizeController[PausingState, None]):
         )
         attempts = state.attempts + 1
         accepted = state.accepted + jnp.where(keep, 1, 0).astype(jnp.int32)
-        tired = (keep & (accepted >= self.budget)) | (attempts >= self.attempts)
-        # One that ends nowhere (its error was NaN) would be tried for ever.
-        stuck = ~(ahead - t_next > shortest(t_next)) & (result == diffrax.RESULTS.successful)
+        tired = (keep & (accepted >= self.accepted_budget)) | (attempts >= self.tried_budget)
+        # A step without a length (its error was NaN) would be tried for ever.
+        stuck = ~(ahead - t_next > shortest_step(t_next)) & (result == diffrax.RESULTS.successful)
         result = diffrax.RESULTS.where(stuck, diffrax.RESULTS.dt_min_reached, result)
         fine = result == diffrax.RESULTS.successful
         result = diffrax.RESULTS.where((t_next < self.t1) & tired & fine, PAUSED, result)
@@ -143,82 +143,84 @@ class Pausing(diffrax.AbstractAdaptiveStepSizeController[PausingState, None]):
         )
 
 
-# ---- How many evaluations of the vector field a run takes, those of rejected steps included.
+# ---- Counts of a run's evaluations of the vector field, those of rejected steps included.
 
-FIRST_STEP = 2  # for choosing its length
+FIRST_STEP_EVALUATIONS = 2  # evaluations by which diffrax chooses the first step's length
 
 
-class Counting(Wrapped[Any]):
-    """Hands over with the error of each step how many evaluations it took.
+class CountingSolver(Wrapped[Any]):
+    """A solver whose steps hand over, with their error, how many evaluations they took.
 
-    For solvers whose steps differ in that; they count in their state.
+    It serves solvers whose steps take different numbers, and which count them in their state.
     """
 
     solver: diffrax.AbstractSolver
 
     def init(self, terms, t0, t1, y0, args) -> Any:
-        """Forwarded."""
+        """Return the inner solver's state."""
         return self.solver.init(terms, t0, t1, y0, args)
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
-        """Forwarded, but for the error."""
+        """Take the inner solver's step, and put its evaluations beside its error."""
         y1, error, dense, state, result = self.solver.step(
             terms, t0, t1, y0, args, solver_state, made_jump
         )
-        spent = counted(state) - counted(solver_state)
-        return y1, Costly(error, lax.stop_gradient(spent.astype(float))), dense, state, result
+        spent = evaluation_count(state) - evaluation_count(solver_state)
+        return y1, CountedError(error, lax.stop_gradient(spent.astype(float))), dense, state, result
 
 
-def inner(state: PyTree) -> Any:
-    """The state of the solver itself."""
+def inner_state(state: PyTree) -> Any:
+    """Return the solver's own state, without a recorder's around it."""
     return state.inner if isinstance(state, RecorderState) else state
 
 
-def counts(state: PyTree) -> bool:
-    """Whether a solver's state counts evaluations."""
-    return isinstance(inner(state), AbstractCounting)
+def counts_evaluations(state: PyTree) -> bool:
+    """Tell whether a solver's state counts evaluations."""
+    return isinstance(inner_state(state), AbstractCounting)
 
 
-def counted(state: PyTree) -> Int[Array, ""]:
-    """Evaluations in accepted steps, where the state counts them."""
-    return inner(state).evaluations
+def evaluation_count(state: PyTree) -> Int[Array, ""]:
+    """Return the evaluations in accepted steps that a state has counted."""
+    return inner_state(state).evaluations
 
 
-def begun(solver: diffrax.AbstractSolver, state: PyTree) -> dict[str, Array]:
-    """`evaluations` before the first step; nothing where those of a step are not known."""
-    if counts(state):
-        return {"evaluations": jnp.asarray(FIRST_STEP + counted(state), int)}
-    if per_step(solver) is None:
+def evaluations_before(solver: diffrax.AbstractSolver, state: PyTree) -> dict[str, Array]:
+    """Return `evaluations` before the first step; nothing where those of a step are not known."""
+    if counts_evaluations(state):
+        return {"evaluations": jnp.asarray(FIRST_STEP_EVALUATIONS + evaluation_count(state), int)}
+    if evaluations_per_step(solver) is None:
         return {}
-    # A method whose last stage is the next step's first one begins without it.
+    # With "first same as last", each step counts one stage less; the first one takes it, too.
     tableau: Any = getattr(solver, "tableau", None)
     first = 1 if tableau is None else tableau.fsal
-    return {"evaluations": jnp.asarray(FIRST_STEP + first, int)}
+    return {"evaluations": jnp.asarray(FIRST_STEP_EVALUATIONS + first, int)}
 
 
-def gone(before: dict[str, Array], solver: Any, solution: diffrax.Solution) -> dict[str, Array]:
-    """`evaluations` after a solve that began with so many `before`."""
+def evaluations_after(
+    before: dict[str, Array], solver: Any, solution: diffrax.Solution
+) -> dict[str, Array]:
+    """Return `evaluations` after a solve that began with so many `before`."""
     if "evaluations" not in before:
         return {}
-    if counts(solution.solver_state):
-        spent = solution.controller_state.spent  # pyright: ignore
+    if counts_evaluations(solution.solver_state):
+        spent = solution.controller_state.spent_evaluations  # pyright: ignore
     else:
-        spent = per_step(solver) * solution.stats["num_steps"]
+        spent = evaluations_per_step(solver) * solution.stats["num_steps"]
     return {"evaluations": before["evaluations"] + jnp.asarray(spent).astype(int)}
 
 
-def per_step(solver: diffrax.AbstractSolver) -> int | None:
-    """Evaluations per tried step, where that is a number; None where it is not known."""
+def evaluations_per_step(solver: diffrax.AbstractSolver) -> int | None:
+    """Return the evaluations of each tried step; None where their number is not known."""
     if isinstance(solver, AveragedGates):
-        return EVALUATIONS
+        return EVALUATIONS_PER_STEP
     return evaluations(solver) if is_explicit(solver) else None
 
 
-def reported(
+def solver_report(
     solver: diffrax.AbstractSolver, state: PyTree, accepted: Array, ts: Array, tau: Array
 ) -> Report:
-    """Counts and observables (T, ...) of a solve by `solver`, which ended in this state."""
-    each = per_step(solver)
+    """Return counts and observables (T, ...) of a solve by `solver` that ended in this state."""
+    each = evaluations_per_step(solver)
     known = {} if each is None else {"accepted_evaluations": 1 + each * accepted}
     if not isinstance(state, AbstractReporting):
         return known, {}

@@ -1,4 +1,4 @@
-"""The crossings of everything that is watched, within one step of a solver."""
+"""Find the crossings of all watches within one step of a solver."""
 
 from typing import Any, NamedTuple
 
@@ -9,47 +9,51 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from flowlin._tools.arrays import Parameters, places
-from flowlin._tools.series import evaluated, fitting, nodes
-from flowlin.events.order_statistics import Statistics, Units, crossings
-from flowlin.events.path import Path
-from flowlin.events.search import Brackets, Components, Directions, first_look, searched
+from flowlin._tools.arrays import Parameters, first_true_indices
+from flowlin._tools.series import chebyshev_nodes, fit_matrix, values_on_part
+from flowlin.events.order_statistics import (
+    FirstLayerUnits,
+    OrderStatistics,
+    order_statistic_crossings,
+)
+from flowlin.events.path import StepPath
+from flowlin.events.search import Brackets, Components, Directions, first_pass, search_crossings
 from flowlin.events.watch import Observer, OrderStatistic
 from flowlin.networks.kinds import AbstractNetwork
 
-# ---- How each watched function is looked at within a step.
+# ---- The plan by which each watched function is searched within a step.
 
-LEAST = 5  # points per step, both ends included, at which anything but a monotone value is looked
+FEWEST_NODES = 5  # nodes per step, both ends included, of everything that is not monotone
 
 
-class Plan(NamedTuple):
-    """The watches, by number, according to how they are looked at.
+class SearchPlan(NamedTuple):
+    """The watches of a run, by number, in groups that are searched in the same way.
 
-    - `ends`: what is monotone, at the step's ends alone.
+    - `ends`: monotone functions, whose signs at the step's ends tell all.
     - `counted`: order statistics of polynomials, in groups of the same polynomials.
     - `exact`: polynomials that are sampled together with others.
     - `apart`: polynomials that are sampled by themselves, by the number of nodes that it takes.
-    - `calm`: what moves no faster than the run itself, see `NEAR`.
-    - `smooth`: all others.
+    - `calm`: functions that move no faster than the run itself, see `NEAR`.
+    - `smooth`: all others, which need not be smooth.
     - `points`: nodes at which `exact` and `smooth` are sampled.
     """
 
-    ends: list[int]
-    counted: list[list[int]]
+    monotone: list[int]
+    order_statistics: list[list[int]]
     exact: list[int]
-    apart: dict[int, list[int]]
-    calm: list[int]
-    smooth: list[int]
-    points: int
+    by_node_count: dict[int, list[int]]
+    slow: list[int]
+    non_polynomial: list[int]
+    node_count: int
 
     @staticmethod
-    def of(observer: Observer, path: Path) -> "Plan":
-        """For the steps of a solver, of which `path` is one.
+    def from_observer(observer: Observer, path: StepPath) -> "SearchPlan":
+        """Plan how steps like `path` are searched.
 
         A polynomial of degree k in the parameters is one of degree k p in time where the dense
-        output has degree p, so k p + 1 nodes tell all of it.
+        output has degree p, so k p + 1 nodes determine it.
         """
-        ends, exact, calm, smooth, points = [], [], [], [], LEAST
+        ends, exact, calm, smooth, points = [], [], [], [], FEWEST_NODES
         groups: dict[tuple[int, int], list[int]] = {}
         apart: dict[int, list[int]] = {}
         network, times = observer.network, jax.ShapeDtypeStruct((1,), jnp.result_type(path.t0))
@@ -60,41 +64,44 @@ class Plan(NamedTuple):
             if watch.monotone:
                 ends.append(i)
             elif degree is None or path.degree is None:
-                (calm if function.calm else smooth).append(i)
+                (calm if function.is_slow else smooth).append(i)
             elif isinstance(function, OrderStatistic):
                 rows = function.preactivations
-                groups.setdefault((rows.end, rows.layer), []).append(i)
-            elif jax.eval_shape(lambda t, f=function: f.sampled(network, path, t), times) is None:
+                groups.setdefault((rows.width_end, rows.layer), []).append(i)
+            elif (
+                jax.eval_shape(lambda t, f=function: f.sample_along(network, path, t), times)
+                is None
+            ):
                 exact.append(i)
                 points = max(points, degree * path.degree + 1)
             else:
                 apart.setdefault(degree * path.degree + 1, []).append(i)
-        return Plan(ends, list(groups.values()), exact, apart, calm, smooth, points)
+        return SearchPlan(ends, list(groups.values()), exact, apart, calm, smooth, points)
 
     @property
-    def together(self) -> list[int]:
-        """What is sampled together, besides the order statistics' polynomials."""
-        return sorted(self.exact + self.smooth)
+    def at_common_nodes(self) -> list[int]:
+        """Return the watches that are sampled at the plan's own nodes, in one loop over times."""
+        return sorted(self.exact + self.non_polynomial)
 
     @property
-    def polynomials(self) -> list[tuple[int, list[int]]]:
-        """What is exact, with the number of nodes at which it is sampled."""
-        return [(self.points, self.exact)][: len(self.exact)] + list(self.apart.items())
+    def polynomial_groups(self) -> list[tuple[int, list[int]]]:
+        """Return the groups of polynomials, each with the number of nodes that determines them."""
+        return [(self.node_count, self.exact)][: len(self.exact)] + list(self.by_node_count.items())
 
 
-# What is calm is looked at within a step only if it came nearer to zero than so many times what it
-# changed by in this step, or would have at the speed of the one before: a look may cost as much as
-# the step, and far from its level a smooth function has no root.
-NEAR = 2.0
-NODES = 9  # points per part of a step, where functions that are not polynomials are searched
-# How much may be beyond what the points show: see `expansion.looked_at`.
-AT_FIRST, IN_PARTS, EXACTLY = 100.0, 16.0, 0.0
-ROUNDING = 64.0  # machine epsilons: what a value near zero may owe to rounding
-BATCH = 16  # polynomials that are searched together
+# A calm function is sampled within a step only if it came nearer to zero than so many times its
+# change in this step, or the change that it would make at the speed of the step before: sampling
+# may cost as much as the step, and far from its level a smooth function has no root.
+NEAR_FACTOR = 2.0
+PART_NODES = 9  # points per part of a step, where functions that are not polynomials are searched
+# How much a function may do beyond its series through the nodes: see `certify_roots`.
+FIRST_FACTOR, PART_FACTOR, EXACT_FACTOR = 100.0, 16.0, 0.0
+ROUNDING_ULPS = 64.0  # machine epsilons of its watch's size that a value near zero may be rounding
+POLYNOMIAL_BATCH = 16  # polynomials that are searched together
 
 
-class Step(eqx.Module):
-    """A step of a solver, with what is watched.
+class StepCrossings(eqx.Module):
+    """One step of a solver in which all crossings are searched for.
 
     - `path`: its dense output; `end`: the parameters at its end.
     - `error`: the estimate of their error, or None.
@@ -103,235 +110,291 @@ class Step(eqx.Module):
     """
 
     observer: Observer
-    path: Path
-    end: Parameters
+    path: StepPath
+    end_parameters: Parameters
     error: Parameters | None
-    before: Float[Array, " C"]
+    start_values: Float[Array, " C"]
     speed: Float[Array, " C"]
 
-    def looked_through(self, found: Brackets) -> tuple[Brackets, Float[Array, " C"]]:
-        """Brackets of all crossings, and the watched values at the end; blind to derivatives."""
-        still = jax.tree.map(lambda a: lax.stop_gradient(a) if eqx.is_array(a) else a, self)
-        return lax.stop_gradient(still._looked_through(found))
+    def find_crossings(self, brackets: Brackets) -> tuple[Brackets, Float[Array, " C"]]:
+        """Return brackets of all crossings, and the watched values (C,) at the end of the step.
 
-    def _looked_through(self, found: Brackets) -> tuple[Brackets, Array]:
-        plan = Plan.of(self.observer, self.path)
-        values = self._sampled(plan)
-        after = self._after(plan, values)
-        found = self._monotone(plan.ends, after, found)
-        for count, which in plan.polynomials:
-            found = self._exact(count, which, values, after, found)
-        if plan.smooth:
-            table = jnp.concatenate([values[i] for i in plan.smooth], axis=1)
-            found = self._smooth(plan.smooth, plan.points, table, after, found)
-        found = self._calm(plan.calm, after, found)
-        for group in plan.counted:
-            found = self._counted(group, values[group[0]], after, found)
-        return found, after
-
-    def _sampled(self, plan: Plan) -> dict[int, Array]:
-        """Values (n - 1, c) at all nodes but the first, by watch.
-
-        For a group of order statistics under its first one, the preactivations (H, P) at the end.
+        Neither carries derivatives: locating the crossings afterwards does.
         """
-        watches, which = self.observer.watches, plan.together
-        times = self._nodes(plan.points)
+        still = jax.tree.map(lambda a: lax.stop_gradient(a) if eqx.is_array(a) else a, self)
+        return lax.stop_gradient(still._find_crossings(brackets))
+
+    def _find_crossings(self, brackets: Brackets) -> tuple[Brackets, Array]:
+        """Search group by group, each in the cheapest way that finds all its crossings."""
+        plan = SearchPlan.from_observer(self.observer, self.path)
+        values = self._values_at_nodes(plan)
+        after = self._end_values(plan, values)
+        brackets = self._monotone_crossings(plan.monotone, after, brackets)
+        for count, which in plan.polynomial_groups:
+            brackets = self._polynomial_crossings(count, which, values, after, brackets)
+        if plan.non_polynomial:
+            table = jnp.concatenate([values[i] for i in plan.non_polynomial], axis=1)
+            brackets = self._non_polynomial_crossings(
+                plan.non_polynomial, plan.node_count, table, after, brackets
+            )
+        brackets = self._slow_crossings(plan.slow, after, brackets)
+        for group in plan.order_statistics:
+            brackets = self._unit_crossings(group, values[group[0]], after, brackets)
+        return brackets, after
+
+    def _values_at_nodes(self, plan: SearchPlan) -> dict[int, Array]:
+        """Return values (n - 1, c) by watch, at all nodes but the first.
+
+        A group of order statistics has the preactivations (H, P) at the end, under its first watch.
+        """
+        watches, which = self.observer.watches, plan.at_common_nodes
+        times = self._node_times(plan.node_count)
         cuts = np.cumsum([watches[i].channel.size for i in which])[:-1].tolist()
         values: dict[int, Array] = {}
         if which:
-            table = lax.map(lambda t: self._at(t, which), times)
+            table = lax.map(lambda t: self._values_at(t, which), times)
             values = dict(zip(which, jnp.split(table, cuts, axis=1), strict=True))
-        for count, apart in plan.apart.items():
+        for count, apart in plan.by_node_count.items():
             for i in apart:
-                function, times = watches[i].function, self._nodes(count)
-                values[i] = function.sampled(self.observer.network, self.path, times)  # pyright: ignore
-        there = self.observer.network.with_parameters(self.end)
-        values |= {i: self._statistic(i).preactivations(there) for i, *_ in plan.counted}
-        # In the run's precision, whatever that of what is watched.
-        return {i: value.astype(self.before.dtype) for i, value in values.items()}
+                function, times = watches[i].function, self._node_times(count)
+                values[i] = function.sample_along(self.observer.network, self.path, times)  # pyright: ignore
+        there = self.observer.network.with_parameters(self.end_parameters)
+        values |= {
+            i: self._order_statistic(i).preactivations(there) for i, *_ in plan.order_statistics
+        }
+        # In the run's precision, whatever that of the user's function.
+        return {i: value.astype(self.start_values.dtype) for i, value in values.items()}
 
-    def _nodes(self, count: int) -> Array:
-        """Times of all nodes but the first."""
-        at, start = jnp.asarray(1 + nodes(count)[1:]), self.path.t0
+    def _node_times(self, count: int) -> Array:
+        """Return the times (count - 1,) of all nodes but the first."""
+        at, start = jnp.asarray(1 + chebyshev_nodes(count)[1:]), self.path.t0
         length = (self.path.t1 - start).astype(at.dtype)
         times = start.astype(at.dtype) + length * at / 2
-        return times.astype(self.before.dtype).at[-1].set(self.path.t1)
+        return times.astype(self.start_values.dtype).at[-1].set(self.path.t1)
 
-    def _at(self, t: Array, which: list[int]) -> Float[Array, " c"]:
-        """Values of watches at time t."""
+    def _values_at(self, t: Array, which: list[int]) -> Float[Array, " c"]:
+        """Return the values of some watches at time t, end to end."""
         last = t == self.path.t1
-        parameters = jax.tree.map(lambda a, b: jnp.where(last, a, b), self.end, self.path(t))
-        return self.observer.of(which, parameters)
+        parameters = jax.tree.map(
+            lambda a, b: jnp.where(last, a, b), self.end_parameters, self.path(t)
+        )
+        return self.observer.flat_values(which, parameters, self.path.quantities_at(t, parameters))
 
-    def _statistic(self, i: int) -> OrderStatistic:
+    def _order_statistic(self, i: int) -> OrderStatistic:
+        """Return the function of watch i, an order statistic."""
         function = self.observer.watches[i].function
         assert isinstance(function, OrderStatistic)
         return function
 
-    def _after(self, plan: Plan, values: dict[int, Array]) -> Float[Array, " C"]:
-        """The watched values at the end of the step."""
-        at_ends = plan.ends + plan.calm
-        ends = dict(zip(at_ends, self.observer.values(at_ends, self.end), strict=True))
-        for group in plan.counted:
-            ends |= {i: self._statistic(i).excess(values[group[0]]) for i in group}
+    def _end_values(self, plan: SearchPlan, values: dict[int, Array]) -> Float[Array, " C"]:
+        """Return the watched values at the end of the step."""
+        at_ends = plan.monotone + plan.slow
+        known = self.path.quantities_at(self.path.t1, self.end_parameters) if at_ends else {}
+        ends = dict(
+            zip(
+                at_ends,
+                self.observer.watch_values(at_ends, self.end_parameters, known),
+                strict=True,
+            )
+        )
+        for group in plan.order_statistics:
+            ends |= {i: self._order_statistic(i).excess_count(values[group[0]]) for i in group}
         parts = [ends[i] if i in ends else values[i][-1] for i in range(len(self.observer.watches))]
         return jnp.concatenate([jnp.ravel(part) for part in parts])
 
-    def _components(
-        self, number: np.ndarray | Array, after: Array, sample: Any, times: Any, factor: float
+    def _search_components(
+        self,
+        component: np.ndarray | Array,
+        end_values: Array,
+        sample: Any,
+        times: Any,
+        factor: float,
     ) -> Components:
-        """The search for components of these numbers, as yet without their errors."""
-        touches = jnp.asarray(self.observer.each(lambda watch: watch.touches))
-        number = jnp.asarray(number, jnp.int32)
+        """Return the components of these numbers as a search takes them, with errors of zero."""
+        touches = jnp.asarray(self.observer.per_component(lambda watch: watch.touches))
+        component = jnp.asarray(component, jnp.int32)
         return Components(
             sample=sample,
             times=times,
-            factor=factor,
-            number=number,
-            above=self.before[number] > 0,
-            above_end=after[number] > 0,
-            error=jnp.zeros(number.shape, self.before.dtype),
-            touches=touches[number],
-            directions=Directions(*self.observer.directions).of(number),
+            margin_factor=factor,
+            component=component,
+            above=self.start_values[component] > 0,
+            above_end=end_values[component] > 0,
+            error=jnp.zeros(component.shape, self.start_values.dtype),
+            touches=touches[component],
+            directions=Directions(*self.observer.direction_flags).of_components(component),
         )
 
-    def _monotone(self, ends: list[int], after: Array, found: Brackets) -> Brackets:
-        """With the crossings of what needs no look inside."""
-        number = self.observer.numbers(ends)
-        if not number.size:
-            return found
-        above = after[number] > 0
-        counts = Directions(*self.observer.directions).of(number).counts(above)
-        changed = (above != (self.before[number] > 0)) & counts
-        return found.put(changed, self.path.t0, self.path.t1, number, above)
-
-    def _exact(
-        self, count: int, which: list[int], values: dict[int, Array], after: Array, found: Brackets
+    def _monotone_crossings(
+        self, ends: list[int], end_values: Array, brackets: Brackets
     ) -> Brackets:
-        """With the crossings of polynomials that `count` nodes determine."""
-        number = jnp.asarray(self.observer.numbers(which), jnp.int32)
-        table = jnp.concatenate([values[i] for i in which], axis=1)
-        table = jnp.concatenate([self.before[number][None], table])
-        fit, dtype = jnp.asarray(fitting(count, count - 1), table.dtype), table.dtype
+        """Add the crossings of monotone watches: their signs at both ends of the step tell all."""
+        number = self.observer.component_numbers(ends)
+        if not number.size:
+            return brackets
+        above = end_values[number] > 0
+        counts = Directions(*self.observer.direction_flags).of_components(number).is_counted(above)
+        changed = (above != (self.start_values[number] > 0)) & counts
+        return brackets.append(changed, self.path.t0, self.path.t1, number, above)
 
-        def times(low, high):
-            fractions = low + (high - low) * jnp.asarray((1 + nodes(count)) / 2, dtype)
+    def _polynomial_crossings(
+        self,
+        count: int,
+        which: list[int],
+        values: dict[int, Array],
+        end_values: Array,
+        brackets: Brackets,
+    ) -> Brackets:
+        """Add the crossings of polynomials that `count` nodes determine.
+
+        A first pass settles most; the rest is searched `POLYNOMIAL_BATCH` polynomials at a time.
+        """
+        number = jnp.asarray(self.observer.component_numbers(which), jnp.int32)
+        table = jnp.concatenate([values[i] for i in which], axis=1)
+        table = jnp.concatenate([self.start_values[number][None], table])
+        fit, dtype = jnp.asarray(fit_matrix(count, count - 1), table.dtype), table.dtype
+
+        def node_times(low, high):
+            fractions = low + (high - low) * jnp.asarray((1 + chebyshev_nodes(count)) / 2, dtype)
             return (self.path.t0 + (self.path.t1 - self.path.t0) * fractions).astype(dtype)
 
-        them = self._components(number, after, None, times, EXACTLY)
-        todo, found = first_look(them, table, times(0.0, 1.0), EXACTLY, found)
+        them = self._search_components(number, end_values, None, node_times, EXACT_FACTOR)
+        todo, brackets = first_pass(them, table, node_times(0.0, 1.0), EXACT_FACTOR, brackets)
 
-        def batch(carry):
+        def search_batch(carry):
             todo, found = carry
-            chosen = places(todo, min(BATCH, number.size), 0)
-            real = todo[chosen] & (jnp.cumsum(todo)[chosen] <= BATCH)
+            chosen = first_true_indices(todo, min(POLYNOMIAL_BATCH, number.size), 0)
+            real = todo[chosen] & (jnp.cumsum(todo)[chosen] <= POLYNOMIAL_BATCH)
             real = real & (jnp.arange(chosen.size) < jnp.sum(todo))
             coefficients = jnp.tensordot(fit, table[:, chosen], 1)
 
-            def sample(low, high, wanted):
+            def sample_part(low, high, wanted):
                 del wanted
-                return evaluated(coefficients, low, high, count)
+                return values_on_part(coefficients, low, high, count)
 
-            own = self._components(number[chosen], after, sample, times, EXACTLY)
-            error = self._error(number[chosen]) + self._rounding(after)[number[chosen]]
+            own = self._search_components(
+                number[chosen], end_values, sample_part, node_times, EXACT_FACTOR
+            )
+            error = (
+                self._error_effect(number[chosen])
+                + self._value_rounding(end_values)[number[chosen]]
+            )
             own = eqx.tree_at(lambda c: c.error, own, error)
-            return todo.at[chosen].set(False), searched(own, real, found)
+            return todo.at[chosen].set(False), search_crossings(own, real, found)
 
-        return lax.while_loop(lambda carry: jnp.any(carry[0]), batch, (todo, found))[1]
+        return lax.while_loop(lambda carry: jnp.any(carry[0]), search_batch, (todo, brackets))[1]
 
-    def _rounding(self, after: Array) -> Float[Array, " C"]:
-        """What components may owe to rounding, from the sizes of those of the same watch."""
-        starts, parts = self.observer.starts, []
+    def _value_rounding(self, end_values: Array) -> Float[Array, " C"]:
+        """Return the part of each component's value that may be rounding, by its watch's size."""
+        starts, parts = self.observer.component_starts, []
         for i, watch in enumerate(self.observer.watches):
-            both = jnp.stack([self.before, after])[:, starts[i] : starts[i + 1]]
-            size = jnp.max(jnp.abs(both), initial=0.0) + watch.function.scale
-            parts.append(jnp.full(watch.channel.size, size, self.before.dtype))
-        return ROUNDING * jnp.finfo(self.before.dtype).eps * jnp.concatenate(parts)
+            both = jnp.stack([self.start_values, end_values])[:, starts[i] : starts[i + 1]]
+            size = jnp.max(jnp.abs(both), initial=0.0) + watch.function.level_scale
+            parts.append(jnp.full(watch.channel.size, size, self.start_values.dtype))
+        return ROUNDING_ULPS * jnp.finfo(self.start_values.dtype).eps * jnp.concatenate(parts)
 
-    def _error(self, number: Array) -> Array:
-        """How much the step's error moves components of these numbers."""
+    def _error_effect(self, component: Array) -> Array:
+        """Return how far the step's error moves components of these numbers."""
         if self.error is None:
-            return jnp.zeros(number.shape, self.before.dtype)
+            return jnp.zeros(component.shape, self.start_values.dtype)
         network = self.observer.network
-        there = network.with_parameters(self.end)
-        off = network.with_parameters(jax.tree.map(jnp.add, self.end, self.error))
+        there = network.with_parameters(self.end_parameters)
+        off = network.with_parameters(jax.tree.map(jnp.add, self.end_parameters, self.error))
 
-        def moved(watched, k):
+        def component_change(watched, k):
             change = watched.component(off, k) - watched.component(there, k)
-            return jnp.abs(change).astype(self.before.dtype)
+            return jnp.abs(change).astype(self.start_values.dtype)
 
-        return jax.vmap(lambda k: self.observer.switch(k, moved))(number)
+        return jax.vmap(lambda k: self.observer.select_watch(k, component_change))(component)
 
-    def _calm(self, which: list[int], after: Array, found: Brackets) -> Brackets:
-        """With the crossings of what is calm, by looks within the step only where it is near."""
+    def _slow_crossings(self, which: list[int], end_values: Array, brackets: Brackets) -> Brackets:
+        """Add the crossings of slow watches, which are sampled only where they came near zero."""
         if not which:
-            return found
-        number = self.observer.numbers(which)
-        before, end, length = self.before[number], after[number], self.path.t1 - self.path.t0
+            return brackets
+        number = self.observer.component_numbers(which)
+        before, end, length = (
+            self.start_values[number],
+            end_values[number],
+            self.path.t1 - self.path.t0,
+        )
         moved = jnp.maximum(jnp.abs(end - before), self.speed[number] * length)
-        far = jnp.minimum(jnp.abs(before), jnp.abs(end)) > NEAR * moved
+        far = jnp.minimum(jnp.abs(before), jnp.abs(end)) > NEAR_FACTOR * moved
 
-        def looked() -> Brackets:
-            table = lax.map(lambda t: self._at(t, which), self._nodes(LEAST))
-            return self._smooth(which, LEAST, table.astype(self.before.dtype), after, found)
+        def search_step() -> Brackets:
+            table = lax.map(lambda t: self._values_at(t, which), self._node_times(FEWEST_NODES))
+            return self._non_polynomial_crossings(
+                which, FEWEST_NODES, table.astype(self.start_values.dtype), end_values, brackets
+            )
 
-        return lax.cond(jnp.all(far), lambda: found, looked)
+        return lax.cond(jnp.all(far), lambda: brackets, search_step)
 
-    def _smooth(
-        self, which: list[int], points: int, table: Array, after: Array, found: Brackets
+    def _non_polynomial_crossings(
+        self, which: list[int], points: int, table: Array, end_values: Array, brackets: Brackets
     ) -> Brackets:
-        """With the crossings of what is no polynomial, by its values at all nodes but the first."""
-        number = self.observer.numbers(which)
-        table = jnp.concatenate([self.before[number][None], table])
+        """Add the crossings of what is no polynomial, by its values at all nodes but the first."""
+        number = self.observer.component_numbers(which)
+        table = jnp.concatenate([self.start_values[number][None], table])
 
-        def times(low, high):
-            fractions = jnp.asarray((1 + nodes(NODES)) / 2, table.dtype)
-            return self.path.times(low + (high - low) * fractions).astype(table.dtype)
+        def node_times(low, high):
+            fractions = jnp.asarray((1 + chebyshev_nodes(PART_NODES)) / 2, table.dtype)
+            return self.path.part_times(low + (high - low) * fractions).astype(table.dtype)
 
-        def sample(low, high, wanted):
-            return lax.map(lambda t: self._wanted(which, wanted, t), times(low, high))
+        def sample_part(low, high, wanted):
+            return lax.map(
+                lambda t: self._values_where_wanted(which, wanted, t), node_times(low, high)
+            )
 
-        them = self._components(number, after, sample, times, IN_PARTS)
+        them = self._search_components(number, end_values, sample_part, node_times, PART_FACTOR)
         start = jnp.asarray(self.path.t0, table.dtype)[None]
-        first = jnp.concatenate([start, self._nodes(points)])
-        todo, found = first_look(them, table, first, AT_FIRST, found)
+        first = jnp.concatenate([start, self._node_times(points)])
+        todo, brackets = first_pass(them, table, first, FIRST_FACTOR, brackets)
 
-        def error():
+        def error_effect():
             if self.error is None:
                 return jnp.zeros(number.shape, table.dtype)
-            off = jax.tree.map(jnp.add, self.end, self.error)
-            return jnp.abs(self.observer.of(which, off) - after[number])
+            off = jax.tree.map(jnp.add, self.end_parameters, self.error)
+            return jnp.abs(self.observer.flat_values(which, off) - end_values[number])
 
-        moved = lax.cond(jnp.any(todo), error, lambda: jnp.zeros(number.shape, table.dtype))
-        moved = moved + self._rounding(after)[number]
-        return searched(eqx.tree_at(lambda c: c.error, them, moved), todo, found)
+        moved = lax.cond(jnp.any(todo), error_effect, lambda: jnp.zeros(number.shape, table.dtype))
+        moved = moved + self._value_rounding(end_values)[number]
+        return search_crossings(eqx.tree_at(lambda c: c.error, them, moved), todo, brackets)
 
-    def _wanted(self, which: list[int], wanted: Array, t: Array) -> Array:
-        """Values at time t of those watches of which any component is wanted."""
+    def _values_where_wanted(self, which: list[int], wanted: Array, t: Array) -> Array:
+        """Evaluate at time t the watches of which any component is wanted; others are zero."""
+        parameters = self.path(t)
+        known = self.path.quantities_at(t, parameters)
         if len(which) == 1:
-            return self.observer.of(which, self.path(t))
-        values, start, parameters = [], 0, self.path(t)
+            return self.observer.flat_values(which, parameters, known)
+        values, start = [], 0
         for i in which:
             size = self.observer.watches[i].channel.size
             mine = jnp.any(wanted[start : start + size])
-            none = jnp.zeros(size, self.before.dtype)
+            none = jnp.zeros(size, self.start_values.dtype)
             values.append(
                 lax.cond(
-                    mine, lambda i=i: self.observer.of([i], parameters), lambda none=none: none
+                    mine,
+                    lambda i=i: self.observer.flat_values([i], parameters, known),
+                    lambda none=none: none,
                 )
             )
             start += size
         return jnp.concatenate(values)
 
-    def _counted(self, group: list[int], end: Array, after: Array, found: Brackets) -> Brackets:
-        """With the crossings of order statistics of the same preactivations (H, P)."""
-        behind, network = self._statistic(group[0]).preactivations, self.observer.network
+    def _unit_crossings(
+        self, group: list[int], end: Array, end_values: Array, brackets: Brackets
+    ) -> Brackets:
+        """Add the crossings of order statistics of the same preactivations, `end` (H, P)."""
+        behind, network = self._order_statistic(group[0]).preactivations, self.observer.network
         degree = self.path.degree
         assert degree is not None
         assert isinstance(network, AbstractNetwork)
-        units = Units(self.path, degree, self.error, behind.task.x, network, end)
-        number = jnp.asarray(self.observer.numbers(group), jnp.int32)
+        units = FirstLayerUnits(self.path, degree, self.error, behind.task.x, network, end)
+        number = jnp.asarray(self.observer.component_numbers(group), jnp.int32)
         number = number.reshape(len(group), -1)
-        most = np.array([self._statistic(i).most for i in group])[:, None]
-        statistics = Statistics(most, number, self.before[number] > 0, after[number] > 0)
-        return crossings(statistics, units, Directions(*self.observer.directions), found)
+        most = np.array([self._order_statistic(i).count_threshold for i in group])[:, None]
+        statistics = OrderStatistics(
+            most, number, self.start_values[number] > 0, end_values[number] > 0
+        )
+        return order_statistic_crossings(
+            statistics, units, Directions(*self.observer.direction_flags), brackets
+        )

@@ -15,58 +15,60 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike
 
 from flowlin._tools.arguments import (
-    WORDS,
+    CHECKS_BY_NAME,
     checked,
+    describe_value,
     finite,
     finite_array,
     function_of,
-    instance,
+    instance_of,
     sequence_of,
-    shown,
 )
 from flowlin._tools.arrays import require_finite
 from flowlin._tools.numerics import jit_by_array
-from flowlin._tools.printing import Summary, number, plural
-from flowlin._tools.printing import shown as printed
-from flowlin._tools.user_functions import returned
+from flowlin._tools.printing import Summary, format_count, format_number
+from flowlin._tools.printing import print_by as printed
+from flowlin._tools.user_functions import shapes_of_result
 from flowlin.events.watch import (
+    BoundToTask,
     Direction,
-    Minus,
-    ModeGaps,
-    OnTask,
+    LevelDifference,
+    ModeStrengthDifference,
     OrderStatistic,
     Preactivations,
     Watch,
 )
 from flowlin.measures.modes import Modes, ModeStrengths
-from flowlin.networks.base import AbstractModel, moving
+from flowlin.networks.base import AbstractModel, trainable_part
 from flowlin.networks.kinds import AbstractNetwork
 from flowlin.record.event_log import Channel
 from flowlin.record.linearization import unit_channel
 from flowlin.tasks.task import Task
-from flowlin.training.objective import AbstractObjective, norm
+from flowlin.training.objective import AbstractObjective, tree_norm
 from flowlin.training.problem import Problem
 
 
-def mode_hits(found: Any) -> Summary:
-    """Of how many modes and which c, and what was said of them."""
-    count, c = found.modes.s.shape[-1], number(found.modes.bias_strength)
-    return event_summary(found, f"{plural(count, 'mode')}, c = {c}")
+def mode_hits_summary(event: Any) -> Summary:
+    """Summarise a `ModeHits`: its number of modes and its c, then its other arguments."""
+    count, c = event.modes.s.shape[-1], format_number(event.modes.bias_strength)
+    return event_summary(event, f"{format_count(count, 'mode')}, c = {c}")
 
 
-def event_summary(found: Any, of: str) -> Summary:
-    """An event: of what, and all arguments but the first that are not left at their defaults."""
-    rows = [("of", of)]
-    for field in dataclasses.fields(found)[1:]:
-        value = getattr(found, field.name)
+def event_summary(event: Any, about: str) -> Summary:
+    """Summarise an event: what it is `of`, then its other arguments but those at their defaults."""
+    rows = [("of", about)]
+    for field in dataclasses.fields(event)[1:]:
+        value = getattr(event, field.name)
         if value is not field.default:
             plain = value is None or isinstance(value, (bool, str))
-            rows.append((field.name, f"{field.name}={repr(value) if plain else number(value)}"))
-    return Summary(type(found).__name__, rows, inline=True)
+            rows.append(
+                (field.name, f"{field.name}={repr(value) if plain else format_number(value)}")
+            )
+    return Summary(type(event).__name__, rows, inline=True)
 
 
-class AbstractTreatment(eqx.Module):
-    """How a run treats kinks, as far as events ask.
+class AbstractKinkTraits(eqx.Module):
+    """Base class of the policies for kinks, with what events have to know of one.
 
     - `width`: a pair counts as off for z < -width, on for z > width, and at its kink in between;
       None where kinks are as they are.
@@ -82,12 +84,12 @@ class AbstractEvent(eqx.Module):
 
     @abc.abstractmethod
     def watches(
-        self, problem: Problem, objective: AbstractObjective, kinks: AbstractTreatment
+        self, problem: Problem, objective: AbstractObjective, kinks: AbstractKinkTraits
     ) -> list[Watch]:
-        """What a run has to watch for this event."""
+        """Return what a run has to watch for this event."""
 
 
-def _watch(
+def _level_watch(
     function: Callable[[AbstractModel], Array],
     shape: tuple[int, ...],
     level: ArrayLike,
@@ -100,10 +102,10 @@ def _watch(
     from_start: bool = False,
     quantity: str | None = None,
 ) -> Watch:
-    """Watch a function with values of a shape against a level; the rest is as in `Watch`."""
+    """Return a watch of a function with values of this shape against a level; see `Watch`."""
     level = jnp.asarray(level, dtype)
     return Watch(
-        Minus(function, level, quantity),
+        LevelDifference(function, level, quantity),
         Channel(name, np.broadcast_shapes(shape, level.shape)),
         direction=direction,
         terminate=terminate,
@@ -112,11 +114,11 @@ def _watch(
     )
 
 
-def _observed(what: str, function: Any, network: AbstractModel, level: ArrayLike) -> Any:
-    """Shape and type of an observable, which a level goes with."""
-    found = returned(what, function, network)
+def _observable_shape(what: str, function: Any, network: AbstractModel, level: ArrayLike) -> Any:
+    """Return shape and dtype of an observable; `ValueError` if the level does not fit to it."""
+    found = shapes_of_result(what, function, network)
     if isinstance(found, dict) or (len(jax.tree.leaves(found)) > 1 and not isinstance(found, list)):
-        raise ValueError(f"{what} must return one array, and returns {shown(found)}.")
+        raise ValueError(f"{what} must return one array, and returns {describe_value(found)}.")
     raw = jax.eval_shape(lambda n: jnp.asarray(function(n)), network)
     try:
         np.broadcast_shapes(raw.shape, np.shape(level))
@@ -166,18 +168,20 @@ class Crossing(AbstractEvent):
     name: str = eqx.field(static=True, default="crossing")
 
     def watches(self, problem, objective, kinks) -> list[Watch]:
-        """One watch: the observable minus the level."""
+        """Return one watch: the observable minus the level."""
         del objective, kinks
         network, task = problem.network, problem.task
-        function = OnTask(self.observable, task)
-        raw = _observed(f"`observable` of event {self.name!r}", function, network, self.level)
+        function = BoundToTask(self.observable, task)
+        raw = _observable_shape(
+            f"`observable` of event {self.name!r}", function, network, self.level
+        )
         if not jnp.issubdtype(raw.dtype, jnp.floating):
             raise ValueError(
                 f"`observable` of event {self.name!r} returns {raw.dtype}; return a floating-point "
                 "array whose components cross the level continuously."
             )
         return [
-            _watch(
+            _level_watch(
                 function,
                 raw.shape,
                 self.level,
@@ -190,15 +194,15 @@ class Crossing(AbstractEvent):
 
 
 @checked(rho=finite_array, share=finite_array)
-@printed(mode_hits)
+@printed(mode_hits_summary)
 class ModeHits(AbstractEvent):
     """Hitting times: mode strengths a_alpha reaching a level (lead paper Sec. 5.4).
 
     `flow.events.first("mode")` are the first times, (K,). Equal modes (`modes.groups`) have one,
     since their strength is the group's. All crossings are found, but one kind: of a network that is
-    not linear, on 1,000 samples and more, a step is looked into only where a strength comes nearer
-    to its level than twice what it changes in this step, or would at the speed of the step before;
-    each look there is a pass over all samples.
+    not linear, on 1,000 samples and more, a step is searched only where a strength comes nearer
+    to its level than twice its change in this step, or at the speed of the step before; each
+    sample of a strength there is a pass over all samples of the task.
 
     Hits of several levels in one run are told apart by their names:
     `[ModeHits(modes, share=q, name=f"{q:.0%}") for q in (0.1, 0.9)]`.
@@ -232,20 +236,20 @@ class ModeHits(AbstractEvent):
             raise ValueError(f"`rho` or `share` must be given, one of them, got {given}.")
 
     def watches(self, problem, objective, kinks) -> list[Watch]:
-        """One watch: the mode strengths minus their levels."""
+        """Return one watch: the mode strengths minus their levels."""
         del objective, kinks
         network, task = problem.network, problem.task
         name = "rho" if self.share is None else "share"
         level = self._per_mode(name, network.dtype)
         strengths = self.modes.observable(network, task, check=self.check)
         if self.share is not None:
-            level, strengths = _of_full_strength(self.modes, level, strengths)
+            level, strengths = _full_strength_levels(self.modes, level, strengths)
         channel = Channel(self.name, self.modes.s.shape)
-        function = ModeGaps(strengths, task, level)
+        function = ModeStrengthDifference(strengths, task, level)
         return [Watch(function, channel, direction=self.direction, terminate=self.terminate)]
 
     def _per_mode(self, name: str, dtype: DTypeLike) -> Array:
-        """An argument, which is one number or one per mode (K,)."""
+        """Return the argument of this name, one number or one per mode (K,), as an array."""
         value, shape = jnp.asarray(getattr(self, name), dtype), self.modes.s.shape
         require_finite(name, value)
         if value.shape not in ((), (1,), shape):
@@ -256,12 +260,12 @@ class ModeHits(AbstractEvent):
 
 
 @jit_by_array
-def _of_full_strength(
+def _full_strength_levels(
     modes: Modes, share: Array, strengths: ModeStrengths
 ) -> tuple[Array, ModeStrengths]:
-    """Levels at a share of each mode's full strength, and the strengths that are held to them."""
+    """Return levels (K,) at a share of each mode's full strength, and the strengths to compare."""
     full = modes.full_strength.astype(share.dtype)
-    # What has no strength to reach is seen to stay below the others' levels.
+    # Modes without a strength to reach stay at zero, below the others' levels.
     level = jnp.where(full > 0, share * full, jnp.max(jnp.abs(share * full)))
     seen = jnp.where((full > 0)[None], strengths.u, 0.0)
     return level, eqx.tree_at(lambda s: s.u, strengths, seen)
@@ -283,21 +287,22 @@ class LossBelow(AbstractEvent):
     name: str = eqx.field(static=True, default="loss")
 
     def watches(self, problem, objective, kinks) -> list[Watch]:
-        """One watch: the run's loss minus the level, falling."""
+        """Return one watch: the run's loss minus the level, falling."""
         del kinks
         # The loss of a gradient flow never rises, so it is monotone; a modified flow's may,
         # and so may the loss on the data where weights decay.
-        return [_falling(self, objective.value, problem, monotone=objective.falls)]
+        return [_downward_watch(self, objective.loss_value, problem, "loss", objective.is_monotone)]
 
 
-def _falling(
+def _downward_watch(
     event: "LossBelow | GradientBelow",
     function: Callable[[AbstractModel], Array],
     problem: Problem,
+    quantity: str,
     monotone: bool = False,
 ) -> Watch:
-    """Watch a number that falls to the event's level, or begins below it."""
-    return _watch(
+    """Return a watch of a number that falls to the event's level, or begins below it."""
+    return _level_watch(
         function,
         (),
         event.level,
@@ -307,18 +312,18 @@ def _falling(
         terminate=event.terminate,
         monotone=monotone,
         from_start=True,
-        quantity=type(event).__name__,
+        quantity=quantity,
     )
 
 
 class _GradientNorm(eqx.Module):
-    """The Euclidean norm of the gradient by what moves."""
+    """Euclidean norm of the gradient by the parameters that move, as a function of the network."""
 
     objective: AbstractObjective
-    trained: tuple[bool, ...] | None = eqx.field(static=True)
+    trainable_flags: tuple[bool, ...] | None = eqx.field(static=True)
 
     def __call__(self, network: AbstractModel) -> Array:
-        return norm(moving(self.objective.gradient(network), self.trained))
+        return tree_norm(trainable_part(self.objective.gradient(network), self.trainable_flags))
 
 
 @checked(level=finite)
@@ -345,13 +350,17 @@ class GradientBelow(AbstractEvent):
     name: str = eqx.field(static=True, default="gradient")
 
     def watches(self, problem, objective, kinks) -> list[Watch]:
-        """One watch: the norm minus the level, falling."""
+        """Return one watch: the gradient's norm minus the level, falling."""
         del kinks
-        return [_falling(self, _GradientNorm(objective, problem.trained), problem)]
+        return [
+            _downward_watch(
+                self, _GradientNorm(objective, problem.trained), problem, "gradient norm"
+            )
+        ]
 
 
-def _ends(kinks: AbstractTreatment) -> list[tuple[int, int, int]]:
-    """(end of the width, side below, side above): one at a bare kink, two of a smoothed one."""
+def _kink_levels(kinks: AbstractKinkTraits) -> list[tuple[int, int, int]]:
+    """Return (end of the width, side below, side above): one level at a bare kink, else two."""
     return [(0, -1, 1)] if kinks.width is None else [(-1, -1, 0), (1, 0, 1)]
 
 
@@ -362,7 +371,7 @@ class GateSwitches(AbstractEvent):
     """
 
     def watches(self, problem, objective, kinks) -> list[Watch]:
-        """One watch per layer and level of the preactivations."""
+        """Return one watch per layer and level of the preactivations."""
         del objective
         network, task = problem.network, problem.task
         return [
@@ -374,7 +383,7 @@ class GateSwitches(AbstractEvent):
                 touches=False,
             )
             for layer, units in enumerate(network.hidden)
-            for end, below, above in _ends(kinks)
+            for end, below, above in _kink_levels(kinks)
         ]
 
 
@@ -404,7 +413,7 @@ class UnitSwitches(AbstractEvent):
     window: int | None = eqx.field(static=True, default=None)
 
     def watches(self, problem, objective, kinks) -> list[Watch]:
-        """One watch per layer, level and end of the order; none where all gates are logged.
+        """Return one watch per layer, level and end of the order; none where all gates are logged.
 
         **Raises:** `ValueError` for a model whose hidden units are not known.
         """
@@ -416,7 +425,7 @@ class UnitSwitches(AbstractEvent):
                 "descents: a flow's log knows what slides, and mini-batches are not looked at "
                 "after every step; leave `window` out."
             )
-        about, why = network.about_kinks
+        about, why = network.kinks_and_reason
         if not isinstance(network, AbstractNetwork):
             why = why if about == "unknown" else f"a {network.kind} has no gates of their own"
             raise ValueError(
@@ -439,29 +448,29 @@ class UnitSwitches(AbstractEvent):
                 (unit_channel("always_on", self.quantile), False),
                 (unit_channel("always_off", self.quantile), True),
             )
-            for end, below, above in _ends(kinks)
+            for end, below, above in _kink_levels(kinks)
         ]
 
 
-# Names that the log of a run keeps for what it holds without being asked.
-LOGGED = {"gate": "a run's gates", "branch": "a run's branches"}
+# Names of what a run logs without being asked, which no event may have.
+RESERVED_NAMES = {"gate": "a run's gates", "branch": "a run's branches"}
 
-_event = instance(AbstractEvent, "an event", "wrap a function as fl.Crossing(function)")
-WORDS["events"] = sequence_of(_event, "a sequence of events")
+_event = instance_of(AbstractEvent, "an event", "wrap a function as fl.Crossing(function)")
+CHECKS_BY_NAME["events"] = sequence_of(_event, "a sequence of events")
 
 
 def user_watches(
     events: Sequence[AbstractEvent],
     problem: Problem,
     objective: AbstractObjective,
-    kinks: AbstractTreatment,
+    kinks: AbstractKinkTraits,
 ) -> list[Watch]:
-    """What a run watches for the user's events.
+    """Return what a run watches for the user's events.
 
     **Raises:** `ValueError` for two events of one name.
     """
     found: list[Watch] = []
-    owners = dict(LOGGED)
+    owners = dict(RESERVED_NAMES)
     for event in events:
         watches = event.watches(problem, objective, kinks)
         if not isinstance(event, GateSwitches):
@@ -471,7 +480,7 @@ def user_watches(
 
 
 def _take_names(owners: dict[str, str], event: AbstractEvent, names: set[str]) -> None:
-    """Enter an event as the owner of names, unless another one has one of them."""
+    """Enter an event as the owner of names; `ValueError` for a name that another event owns."""
     kind = type(event).__name__
     for name in sorted(names & owners.keys()):
         remedy = "leave one out"

@@ -1,4 +1,4 @@
-"""Crossings of functions of time that can only be sampled."""
+"""Search crossings of functions of time that can only be sampled."""
 
 import math
 from collections.abc import Callable
@@ -10,30 +10,30 @@ from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from flowlin._tools.series import looked_at
+from flowlin._tools.series import certify_roots
 from flowlin.record.event_log import Unresolved
 
-# ---- Walking through the parts of [0, 1] from left to right, each halved as often as it has to be.
+# ---- Parts of [0, 1] from left to right, each halved as often as its functions need.
 
 
-def deepest(dtype: DTypeLike) -> int:
-    """How often an interval is halved at most: down to about eps^0.6."""
+def deepest_level(dtype: DTypeLike) -> int:
+    """Return how often an interval is halved at most: down to about eps^0.6."""
     return min(int(-0.6 * math.log2(jnp.finfo(dtype).eps)), 30)
 
 
-class Part(eqx.Module):
+class StepPart(eqx.Module):
     """The part [index, index + 1] / 2^level of [0, 1]; beyond 1 once all have been passed."""
 
     index: Int[Array, ""]
     level: Int[Array, ""]
 
     @staticmethod
-    def whole() -> "Part":
-        """All of it."""
-        return Part(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
+    def whole_step() -> "StepPart":
+        """Return all of [0, 1]."""
+        return StepPart(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
 
-    def ends(self, dtype: DTypeLike) -> tuple[Array, Array]:
-        """Where it begins and ends."""
+    def part_ends(self, dtype: DTypeLike) -> tuple[Array, Array]:
+        """Return the fractions of the step at which the part begins and ends."""
         # Not `exp2`, which rounds: neighbours have to meet.
         width = 1 / jnp.left_shift(1, self.level).astype(dtype)
         index = self.index.astype(dtype)
@@ -41,17 +41,19 @@ class Part(eqx.Module):
 
     @property
     def is_inside(self) -> Array:
-        """Whether it is still a part of [0, 1]."""
+        """Tell whether the part still lies in [0, 1]."""
         return (self.index >> self.level) == 0
 
-    def following(self, split: Array) -> "Part":
-        """Its left half if it is to be split, else the largest part that begins where it ends.
+    def next_part(self, split: Array) -> "StepPart":
+        """Return the left half if the part is to be split, else the largest that begins at its end.
+
+        That one is the right half of the smallest part before it that was split.
 
         That one is the right half of the smallest part before it that was split.
         """
         after = self.index + 1
         zeros = lax.population_count((after & -after) - 1)
-        return Part(
+        return StepPart(
             jnp.where(split, 2 * self.index, after >> jnp.minimum(zeros, self.level)),
             jnp.where(split, self.level + 1, jnp.maximum(self.level - zeros, 0)),
         )
@@ -59,27 +61,27 @@ class Part(eqx.Module):
 
 # ---- Brackets of the crossings within one step, and stretches where they stay unknown.
 
-SPARE = 1024  # crossings within one step, besides one per component
+SPARE_CROSSINGS = 1024  # crossings within one step, besides one per component
 
 
 class Directions(eqx.Module):
-    """Per component: whether rising, and whether falling, counts."""
+    """Two flags per component: whether its rising, and whether its falling, counts."""
 
     up: Bool[Array, " C"]
     down: Bool[Array, " C"]
 
-    def of(self, number: ArrayLike) -> "Directions":
-        """Of components of these numbers."""
-        return Directions(self.up[number], self.down[number])
+    def of_components(self, component: ArrayLike) -> "Directions":
+        """Return the flags of components of these numbers."""
+        return Directions(self.up[component], self.down[component])
 
-    def counts(self, rising: Array) -> Array:
-        """Whether crossings in these directions count."""
+    def is_counted(self, rising: Array) -> Array:
+        """Tell which crossings in these directions count."""
         up, down = (jnp.broadcast_to(way, rising.shape) for way in (self.up, self.down))
         return jnp.where(rising, up, down)
 
 
 class Brackets(eqx.Module):
-    """Crossings found so far within a step, each between two times.
+    """Crossings within a step, each between two times, and stretches that stay unresolved.
 
     - `spans`: (R, 3), the times, and an uncertainty that is known beforehand (0: it is not).
     - `marks`: (R, 2), the component, and 1 where it rises.
@@ -88,34 +90,34 @@ class Brackets(eqx.Module):
     spans: Float[Array, "R 3"]
     marks: Int[Array, "R 2"]
     count: Int[Array, ""]
-    doubts: Unresolved
+    unresolved: Unresolved
 
     @staticmethod
     def empty(components: int, doubts: Unresolved) -> "Brackets":
-        """No crossings yet."""
-        room = components + SPARE
+        """Return room for the crossings of one step, none entered yet."""
+        room = components + SPARE_CROSSINGS
         spans, marks = jnp.zeros((room, 3), doubts.start.dtype), jnp.zeros((room, 2), jnp.int32)
         return Brackets(spans, marks, jnp.zeros((), jnp.int32), doubts)
 
     @property
-    def room(self) -> int:
-        """How many there is room for."""
+    def capacity(self) -> int:
+        """The number of crossings that there is room for."""
         return self.spans.shape[0]
 
-    def put(
+    def append(
         self,
         wanted: Array,
         low: ArrayLike,
         high: ArrayLike,
         component: ArrayLike,
         rising: ArrayLike,
-        spread: ArrayLike = 0.0,
+        uncertainty: ArrayLike = 0.0,
     ) -> "Brackets":
-        """Those that are `wanted`; arrays of one shape, or what broadcasts to it."""
+        """Append the crossings that are `wanted`; the other arguments broadcast to its shape."""
         flat = wanted.ravel()
-        at = jnp.where(flat, self.count + jnp.cumsum(flat, dtype=jnp.int32) - 1, self.room)
+        at = jnp.where(flat, self.count + jnp.cumsum(flat, dtype=jnp.int32) - 1, self.capacity)
 
-        def into(table: Array, *columns: Any) -> Array:
+        def append_rows(table: Array, *columns: Any) -> Array:
             rows = [
                 jnp.broadcast_to(jnp.asarray(c).astype(table.dtype), wanted.shape).ravel()
                 for c in columns
@@ -123,35 +125,37 @@ class Brackets(eqx.Module):
             return table.at[at].set(jnp.stack(rows, axis=1), mode="drop")
 
         return Brackets(
-            into(self.spans, low, high, spread),
-            into(self.marks, component, rising),
+            append_rows(self.spans, low, high, uncertainty),
+            append_rows(self.marks, component, rising),
             self.count + jnp.sum(flat, dtype=jnp.int32),
-            self.doubts,
+            self.unresolved,
         )
 
-    def doubted(self, wanted: Array, low: Array, high: Array, component: ArrayLike) -> "Brackets":
-        """With stretches of time in which the crossings of components are not known."""
+    def append_unresolved(
+        self, wanted: Array, low: Array, high: Array, component: ArrayLike
+    ) -> "Brackets":
+        """Append stretches of time in which crossings of components stay unresolved."""
         doubts = lax.cond(
             jnp.any(wanted),
-            lambda: self.doubts.put(wanted, low, high, component),
-            lambda: self.doubts,
+            lambda: self.unresolved.append(wanted, low, high, component),
+            lambda: self.unresolved,
         )
         return Brackets(self.spans, self.marks, self.count, doubts)
 
-    def closed(self, start: ArrayLike, end: ArrayLike) -> Unresolved:
-        """The doubts, with the whole step among them if there was no room for its crossings."""
-        full = jnp.asarray(self.count > self.room)[None]
-        return self.doubts.put(full, start, end, self.marks[-1, 0])
+    def finish(self, start: ArrayLike, end: ArrayLike) -> Unresolved:
+        """Return the unresolved stretches; the whole step is one if crossings did not fit."""
+        full = jnp.asarray(self.count > self.capacity)[None]
+        return self.unresolved.append(full, start, end, self.marks[-1, 0])
 
 
-PARTS = 4096  # looked at in a step at most; what is then left is looked at coarsely
+MAX_STEP_PARTS = 4096  # of a step; after so many the rest is not halved any more, and is unresolved
 
 
 class Components(eqx.Module):
-    """What is searched: components side by side, along one step.
+    """Components of the watched values that are searched side by side, along one step.
 
-    - `sample`: their values (n, C) at the nodes of a part of the step, given as two fractions,
-      where `wanted` (C,); others may be anything.
+    - `sample`: function of a part of the step, as two fractions, and of flags `wanted` (C,) that
+      returns the values (n, C) at the part's nodes; those that are not wanted may be anything.
     - `times`: the times at the nodes of a part.
     - `number`: (C,), which component of all each is.
     - `above`, `above_end`: (C,), whether positive at the step's start and end.
@@ -162,8 +166,8 @@ class Components(eqx.Module):
 
     sample: Callable[[Array, Array, Array], Float[Array, "n C"]] | None
     times: Callable[[Array, Array], Float[Array, " n"]]
-    factor: float  # see `looked_at`
-    number: Int[Array, " C"]
+    margin_factor: float  # see `certify_roots`
+    component: Int[Array, " C"]
     above: Bool[Array, " C"]
     above_end: Bool[Array, " C"]
     error: Float[Array, " C"]
@@ -171,28 +175,31 @@ class Components(eqx.Module):
     directions: Directions
 
 
-class _Search(eqx.Module):
-    """How far the search has come.
+class _SearchState(eqx.Module):
+    """State of the search of one step, part by part from left to right.
 
-    - `until`: (C,), up to where each component is done.
+    - `until`: (C,), the fraction of the step up to which each component is done.
     - `above`: (C,), its side there.
-    - `since`, `least`, `bottom`: (C,), since when it has been within its error (inf: it has not,
-      -inf: nobody wants to know), the least size there, and when.
-    - `parts`: how many parts were looked at.
+    - `since`, `least`, `bottom`: (C,), the time since which it has been within its error (inf: it
+      is not; -inf: it was so from the start, or changed sign there), its least size there, and the
+      time of that.
+    - `parts`: the number of parts searched.
     """
 
-    part: Part
-    until: Float[Array, " C"]
+    part: StepPart
+    done_until: Float[Array, " C"]
     above: Bool[Array, " C"]
-    since: Float[Array, " C"]
-    least: Float[Array, " C"]
-    bottom: Float[Array, " C"]
-    parts: Int[Array, ""]
-    found: Brackets
+    quiet_since: Float[Array, " C"]
+    least_size: Float[Array, " C"]
+    least_time: Float[Array, " C"]
+    part_count: Int[Array, ""]
+    brackets: Brackets
 
 
-def searched(them: Components, todo: Bool[Array, " C"], found: Brackets) -> Brackets:
-    """With the crossings of the components that are `todo`.
+def search_crossings(
+    components: Components, todo: Bool[Array, " C"], brackets: Brackets
+) -> Brackets:
+    """Add the crossings of the components that are `todo`.
 
     A part is done for a component that certainly has no root in it, or one; the others go on
     with its halves. Values that stay within the error are done as well: they cross if they come
@@ -201,133 +208,142 @@ def searched(them: Components, todo: Bool[Array, " C"], found: Brackets) -> Brac
     crossing; several changes of sign there, or what is left when `PARTS` are used up, are doubts.
     So is all that is NaN, which has no side: nothing crosses on the way into it or out of it.
     """
-    dtype, far = them.error.dtype, jnp.full(todo.shape, jnp.inf, them.error.dtype)
-    start = _Search(
-        part=Part.whole(),
-        until=jnp.where(todo, 0.0, 1.0).astype(dtype),
-        above=them.above,
-        since=far,
-        least=far,
-        bottom=far,
-        parts=jnp.zeros((), jnp.int32),
-        found=found,
+    dtype, far = components.error.dtype, jnp.full(todo.shape, jnp.inf, components.error.dtype)
+    start = _SearchState(
+        part=StepPart.whole_step(),
+        done_until=jnp.where(todo, 0.0, 1.0).astype(dtype),
+        above=components.above,
+        quiet_since=far,
+        least_size=far,
+        least_time=far,
+        part_count=jnp.zeros((), jnp.int32),
+        brackets=brackets,
     )
 
-    def unfinished(search: _Search) -> Array:
-        return search.part.is_inside & jnp.any(search.until < 1)
+    def is_unfinished(search: _SearchState) -> Array:
+        return search.part.is_inside & jnp.any(search.done_until < 1)
 
-    return lax.while_loop(unfinished, lambda s: _looked(them, s), start).found
+    return lax.while_loop(is_unfinished, lambda s: _search_part(components, s), start).brackets
 
 
-def _looked(them: Components, search: _Search) -> _Search:
-    """One part further."""
-    dtype = them.error.dtype
-    low, high = search.part.ends(dtype)
-    wanted = search.until <= low
-    assert them.sample is not None
-    values, times = them.sample(low, high, wanted), them.times(low, high)
-    clear, single, rough = looked_at(values, them.factor)
+def _search_part(components: Components, search: _SearchState) -> _SearchState:
+    """Search one part further."""
+    dtype = components.error.dtype
+    low, high = search.part.part_ends(dtype)
+    wanted = search.done_until <= low
+    assert components.sample is not None
+    values, times = components.sample(low, high, wanted), components.times(low, high)
+    clear, single, rough = certify_roots(values, components.margin_factor)
     size = jnp.max(jnp.abs(values), axis=0)
-    quiet = (size <= them.error) & ~clear & ~single
+    quiet = (size <= components.error) & ~clear & ~single
     lost = jnp.isnan(values)
     fine = clear | single | quiet | jnp.all(lost, axis=0)
-    level, parts = search.part.level, search.parts + 1
-    last = (level >= deepest(dtype)) | (parts >= PARTS)
+    level, parts = search.part.level, search.part_count + 1
+    last = (level >= deepest_level(dtype)) | (parts >= MAX_STEP_PARTS)
     done = wanted & (fine | last)
 
     signs = (values > 0).at[0].set(search.above)
-    signs = signs.at[-1].set(jnp.where(high >= 1, them.above_end, signs[-1]))
-    signs = jnp.where(quiet[None], _once(signs), signs)
+    signs = signs.at[-1].set(jnp.where(high >= 1, components.above_end, signs[-1]))
+    signs = jnp.where(quiet[None], _with_one_change(signs), signs)
     changed = (signs[1:] != signs[:-1]) & ~lost[1:] & ~lost[:-1] & done[None]
     several = jnp.sum(changed, axis=0) > 1
-    unsure = (~fine & (several | (parts >= PARTS))) | (quiet & rough & (them.factor > 0))
+    unsure = (~fine & (several | (parts >= MAX_STEP_PARTS))) | (
+        quiet & rough & (components.margin_factor > 0)
+    )
     unsure = done & (unsure | jnp.any(lost, axis=0))
-    moved = _recorded(them, search.found, signs, changed, times)
-    moved = moved.doubted(unsure, times[0], times[-1], them.number)
-    search = eqx.tree_at(lambda s: s.found, search, moved)
-    search = _dips(them, search, done, quiet, jnp.any(changed, axis=0), values, times)
-    return _Search(
-        part=search.part.following(jnp.any(wanted & ~done)),
-        until=jnp.where(done, high, search.until),
+    moved = _append_changes(components, search.brackets, signs, changed, times)
+    moved = moved.append_unresolved(unsure, times[0], times[-1], components.component)
+    search = eqx.tree_at(lambda s: s.brackets, search, moved)
+    search = _append_dips(components, search, done, quiet, jnp.any(changed, axis=0), values, times)
+    return _SearchState(
+        part=search.part.next_part(jnp.any(wanted & ~done)),
+        done_until=jnp.where(done, high, search.done_until),
         above=jnp.where(done, signs[-1], search.above),
-        since=search.since,
-        least=search.least,
-        bottom=search.bottom,
-        parts=parts,
-        found=search.found,
+        quiet_since=search.quiet_since,
+        least_size=search.least_size,
+        least_time=search.least_time,
+        part_count=parts,
+        brackets=search.brackets,
     )
 
 
-def _once(signs: Bool[Array, "n C"]) -> Bool[Array, "n C"]:
-    """The same at both ends with one change at most, the first there is."""
+def _with_one_change(signs: Bool[Array, "n C"]) -> Bool[Array, "n C"]:
+    """Return signs that are those of both ends, with one change at most, at the first there is."""
     left = lax.cummax((signs != signs[:1]).astype(jnp.int8)).astype(bool)
     return jnp.where(left & (signs[-1:] != signs[:1]), signs[-1:], signs[:1])
 
 
-def _recorded(
-    them: Components,
-    found: Brackets,
+def _append_changes(
+    components: Components,
+    brackets: Brackets,
     signs: Array,
     changed: Array,
     times: Array,
 ) -> Brackets:
-    """With the changes between neighbouring nodes."""
-    counts = changed & them.directions.counts(signs[1:])
+    """Append the changes of sign between neighbouring nodes."""
+    counts = changed & components.directions.is_counted(signs[1:])
 
-    def record() -> Brackets:
-        return found.put(counts, times[:-1, None], times[1:, None], them.number, signs[1:])
+    def append_brackets() -> Brackets:
+        return brackets.append(
+            counts, times[:-1, None], times[1:, None], components.component, signs[1:]
+        )
 
-    return lax.cond(jnp.any(counts), record, lambda: found)
+    return lax.cond(jnp.any(counts), append_brackets, lambda: brackets)
 
 
-def _dips(
-    them: Components,
-    search: _Search,
+def _append_dips(
+    components: Components,
+    search: _SearchState,
     done: Array,
     quiet: Array,
     changed: Array,
     values: Array,
     times: Array,
-) -> _Search:
-    """With the dips into the error and out of it again that this part ends."""
+) -> _SearchState:
+    """Append the dips into the error and out of it again that this part ends."""
     quiet, leaves = done & quiet, done & ~quiet
-    touched = leaves & jnp.isfinite(search.since) & them.touches
+    touched = leaves & jnp.isfinite(search.quiet_since) & components.touches
 
-    def record() -> Brackets:
+    def append_pairs() -> Brackets:
         rising = jnp.stack([~search.above, search.above])
-        half = (times[0] - search.since) / 2
-        wanted = touched[None] & them.directions.counts(rising)
-        return search.found.put(wanted, search.bottom, search.bottom, them.number, rising, half)
+        half = (times[0] - search.quiet_since) / 2
+        wanted = touched[None] & components.directions.is_counted(rising)
+        return search.brackets.append(
+            wanted, search.least_time, search.least_time, components.component, rising, half
+        )
 
-    found = lax.cond(jnp.any(touched), record, lambda: search.found)
+    found = lax.cond(jnp.any(touched), append_pairs, lambda: search.brackets)
     never = changed | (search.part.index == 0)
-    entered = jnp.where(jnp.isposinf(search.since), times[0], search.since)
-    since = jnp.where(quiet, jnp.where(never, -jnp.inf, entered), search.since)
+    entered = jnp.where(jnp.isposinf(search.quiet_since), times[0], search.quiet_since)
+    since = jnp.where(quiet, jnp.where(never, -jnp.inf, entered), search.quiet_since)
     deepest_yet = jnp.min(jnp.abs(values), axis=0)
-    lower = quiet & (deepest_yet < search.least)
+    lower = quiet & (deepest_yet < search.least_size)
     here = times[jnp.argmin(jnp.abs(values), axis=0)]
-    return _Search(
+    return _SearchState(
         part=search.part,
-        until=search.until,
+        done_until=search.done_until,
         above=search.above,
-        since=jnp.where(leaves, jnp.inf, since),
-        least=jnp.where(leaves, jnp.inf, jnp.where(lower, deepest_yet, search.least)),
-        bottom=jnp.where(lower, here, search.bottom),
-        parts=search.parts,
-        found=found,
+        quiet_since=jnp.where(leaves, jnp.inf, since),
+        least_size=jnp.where(leaves, jnp.inf, jnp.where(lower, deepest_yet, search.least_size)),
+        least_time=jnp.where(lower, here, search.least_time),
+        part_count=search.part_count,
+        brackets=found,
     )
 
 
-def first_look(
-    them: Components,
+def first_pass(
+    components: Components,
     values: Float[Array, "n C"],
     times: Float[Array, " n"],
     factor: float,
-    found: Brackets,
+    brackets: Brackets,
 ) -> tuple[Bool[Array, " C"], Brackets]:
-    """Which components a look at the whole step leaves to do, and the crossings of the others."""
-    clear, single, _ = looked_at(values, factor)
+    """Search the whole step in one pass.
+
+    **Returns:** which components it leaves to do, and the crossings with those of the others.
+    """
+    clear, single, _ = certify_roots(values, factor)
     fine = clear | single
-    signs = (values > 0).at[0].set(them.above).at[-1].set(them.above_end)
+    signs = (values > 0).at[0].set(components.above).at[-1].set(components.above_end)
     changed = (signs[1:] != signs[:-1]) & fine[None]
-    return ~fine, _recorded(them, found, signs, changed, times)
+    return ~fine, _append_changes(components, brackets, signs, changed, times)

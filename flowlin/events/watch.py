@@ -1,4 +1,4 @@
-"""Functions of the network whose signs a run watches, and how their roots are looked for."""
+"""Watched functions of the network, whose signs a run follows and whose roots it locates."""
 
 import abc
 from collections.abc import Callable
@@ -11,17 +11,18 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from flowlin._tools.arrays import Parameters, copied
-from flowlin.events.path import Path
+from flowlin._tools.arrays import Parameters, replace_fields
+from flowlin.events.path import StepPath
 from flowlin.measures.modes import ModeStrengths
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.kinds import AbstractNetwork, LinearNetwork
-from flowlin.networks.layered import forward
-from flowlin.record.buffer import Buffer
+from flowlin.networks.layered import forward_pass
+from flowlin.record.buffer import EventBuffer
 from flowlin.record.event_log import Channel, EventLog
 from flowlin.tasks.task import Task
 
 Direction = Literal["up", "down"] | None
+Known = dict[str, Array]  # quantities by name, see `StepPath`
 
 
 class AbstractWatched(eqx.Module):
@@ -29,70 +30,84 @@ class AbstractWatched(eqx.Module):
 
     @abc.abstractmethod
     def __call__(self, network: AbstractModel) -> Array:
-        """All components; nothing but their signs is used."""
+        """Return all components; nothing but their signs is used."""
 
     @abc.abstractmethod
     def degree(self, network: AbstractModel) -> int | None:
-        """Its degree as a polynomial in the parameters; None for other functions."""
+        """Return the degree as a polynomial in the parameters; None for other functions."""
 
     @property
     @abc.abstractmethod
-    def calm(self) -> bool:
-        """Whether it moves no faster than what the run itself descends, whose steps resolve it."""
+    def is_slow(self) -> bool:
+        """Tell whether it moves no faster than the run's own loss, which the steps resolve."""
 
     @property
     @abc.abstractmethod
-    def scale(self) -> ArrayLike:
-        """Size of the level that was taken off: the rounding of values near zero is of this."""
+    def level_scale(self) -> ArrayLike:
+        """The size of the level that was taken off, whose rounding values near zero have."""
 
     @abc.abstractmethod
-    def sampled(self, network: AbstractModel, path: Path, times: Array) -> Array | None:
-        """All components (n, C) along a step, where that costs less than time by time."""
+    def sample_along(self, network: AbstractModel, path: StepPath, times: Array) -> Array | None:
+        """Return all components (n, C) along a step; None where time by time is as cheap."""
 
     @abc.abstractmethod
     def component(self, network: AbstractModel, k: Array) -> Array:
-        """Component k of the flattened array, continuous."""
+        """Return component k of the flattened array, continuous."""
 
     @abc.abstractmethod
-    def along(self, network: AbstractModel, path: Path, k: Array) -> Callable[[ArrayLike], Array]:
-        """Component k as a function of time, for locating its root within a step."""
+    def function_of_time(
+        self, network: AbstractModel, path: StepPath, k: Array
+    ) -> Callable[[ArrayLike], Array]:
+        """Return component k as a function of time, for locating its root within a step."""
+
+    @abc.abstractmethod
+    def from_known(self, known: Known) -> Array | None:
+        """Return all components from what `StepPath` says is known, or None if they need more."""
 
 
 class AbstractOpaque(AbstractWatched):
-    """What is not known to be a polynomial in the parameters."""
+    """Base class of functions that are not known to be polynomials in the parameters."""
 
     @property
-    def calm(self) -> bool:
-        """Nothing is known of it."""
+    def is_slow(self) -> bool:
+        """False: nothing is known of how fast it moves."""
         return False
 
     def degree(self, network: AbstractModel) -> int | None:
-        """None."""
+        """Return None: it is not known to be a polynomial."""
         del network
         return None
 
-    def sampled(self, network: AbstractModel, path: Path, times: Array) -> Array | None:
-        """None: time by time."""
+    def sample_along(self, network: AbstractModel, path: StepPath, times: Array) -> Array | None:
+        """Return None: it is evaluated time by time."""
         del network, path, times
         return None
 
 
-def _time_by_time(
-    watched: AbstractWatched, network: AbstractModel, path: Path, k: Array
+def _evaluate_along(
+    watched: AbstractWatched, network: AbstractModel, path: StepPath, k: Array
 ) -> Callable[[ArrayLike], Array]:
-    """Component k as a function of time, of the network at that time."""
-    return lambda t: watched.component(network.with_parameters(path(t)), k)
+    """Return component k as a function of time, by evaluating the whole network at each time."""
+
+    def component(t: ArrayLike) -> Array:
+        parameters = path(t)
+        values = watched.from_known(path.quantities_at(t, parameters))
+        if values is None:
+            return watched.component(network.with_parameters(parameters), k)
+        return jnp.ravel(values)[k]
+
+    return component
 
 
 class Watch(eqx.Module):
-    """An array-valued function of the network; its components' sign changes are the events.
+    """A watched function of the network; the sign changes of its components are the events.
 
     `below` and `above` are the sides of the channel's component that the signs stand for. Two
     watches of one event with sides (-1, 0) and (0, 1) enclose a kink and share a channel; no two
-    events do, since their names differ. What is `monotone`
-    along a flow needs no look inside a step: its sign at the step's ends tells all. With
-    `touches`, a dip into the step's error that comes out on the same side counts as a pair of
-    crossings. With `from_start`, not being above at t = 0 is an event there.
+    events do, since their names differ. A function that is `monotone` along a flow is not sampled
+    inside a step: its signs at the ends tell all. With `touches`, a dip into the step's error
+    that comes out on the same side counts as a pair of crossings. With `from_start`, not being
+    above at t = 0 is an event there.
     """
 
     function: AbstractWatched
@@ -106,30 +121,32 @@ class Watch(eqx.Module):
     from_start: bool = eqx.field(static=True, default=False)
 
 
-def _places(watches: tuple[Watch, ...]) -> dict[str, str]:
-    """What takes the place of each channel's name."""
+def _place_names(watches: tuple[Watch, ...]) -> dict[str, str]:
+    """Map each channel's name to the place that stands for it in compiled programs."""
     names = dict.fromkeys(watch.channel.name for watch in watches)
     return {name: f"#{k}" for k, name in enumerate(names)}
 
 
-def unnamed(watches: tuple[Watch, ...]) -> tuple[Watch, ...]:
-    """The same with places in place of names, which are not compiled then."""
-    places = _places(watches)
+def watches_without_names(watches: tuple[Watch, ...]) -> tuple[Watch, ...]:
+    """Replace the channels' names by places, so that other names compile no other program."""
+    places = _place_names(watches)
 
-    def moved(watch: Watch) -> Watch:
-        return copied(watch, channel=copied(watch.channel, name=places[watch.channel.name]))
+    def rename_channel(watch: Watch) -> Watch:
+        return replace_fields(
+            watch, channel=replace_fields(watch.channel, name=places[watch.channel.name])
+        )
 
-    return tuple(moved(watch) for watch in watches)
-
-
-def named(log: EventLog, watches: tuple[Watch, ...]) -> EventLog:
-    """A log of unnamed watches with their names, and with whatever is beside them."""
-    names = {place: name for name, place in _places(watches).items()}
-    channels = [copied(c, name=names.get(c.name, c.name)) for c in log.channels]
-    return copied(log, channels=tuple(channels))
+    return tuple(rename_channel(watch) for watch in watches)
 
 
-class Minus(AbstractOpaque):
+def log_with_names(log: EventLog, watches: tuple[Watch, ...]) -> EventLog:
+    """Give the channels of a log their names back, by the watches that were run without them."""
+    names = {place: name for name, place in _place_names(watches).items()}
+    channels = [replace_fields(c, name=names.get(c.name, c.name)) for c in log.channels]
+    return replace_fields(log, channels=tuple(channels))
+
+
+class LevelDifference(AbstractOpaque):
     """A function of the network minus a level.
 
     `quantity` is the function's name where all watches of a run that say it have the same one.
@@ -142,21 +159,27 @@ class Minus(AbstractOpaque):
     def __call__(self, network: AbstractModel) -> Array:
         return jnp.asarray(self.function(network)) - self.level
 
+    def from_known(self, known: Known) -> Array | None:
+        """Return the quantity minus the level, if it is known."""
+        return None if self.quantity not in known else known[self.quantity] - self.level
+
     @property
-    def scale(self) -> ArrayLike:
-        """The largest level's."""
+    def level_scale(self) -> ArrayLike:
+        """The size of the largest level."""
         return jnp.max(jnp.abs(self.level), initial=0.0)
 
     def component(self, network: AbstractModel, k: Array) -> Array:
-        """One of all."""
+        """Return component k of all."""
         return jnp.ravel(self(network))[k]
 
-    def along(self, network: AbstractModel, path: Path, k: Array) -> Callable[[ArrayLike], Array]:
-        """Time by time."""
-        return _time_by_time(self, network, path, k)
+    def function_of_time(
+        self, network: AbstractModel, path: StepPath, k: Array
+    ) -> Callable[[ArrayLike], Array]:
+        """Evaluate the whole function time by time."""
+        return _evaluate_along(self, network, path, k)
 
 
-class OnTask(eqx.Module):
+class BoundToTask(eqx.Module):
     """A user's function of network and task with the task filled in."""
 
     function: Callable[[AbstractModel, Task], Array]
@@ -166,10 +189,10 @@ class OnTask(eqx.Module):
         return self.function(network.module, self.task)
 
 
-MANY_SAMPLES = 1000  # from which on a mode of a network that is not linear is calm
+MANY_SAMPLES = 1000  # in the task, from which on mode strengths count as slow despite of kinks
 
 
-class ModeGaps(AbstractWatched):
+class ModeStrengthDifference(AbstractWatched):
     """Mode strengths minus a level, shape (K,)."""
 
     strengths: ModeStrengths
@@ -179,131 +202,148 @@ class ModeGaps(AbstractWatched):
     def __call__(self, network: AbstractModel) -> Array:
         return self.strengths(network, self.task) - self.level
 
+    def from_known(self, known: Known) -> Array | None:
+        """Return the gaps from the network's outputs, if they are known."""
+        if "outputs" not in known:
+            return None
+        return self.strengths.of_outputs(known["outputs"]) - self.level
+
     @property
-    def scale(self) -> ArrayLike:
-        """The largest level's: weak modes are differences of what strong ones are made of."""
+    def level_scale(self) -> ArrayLike:
+        """The largest level's size: weak modes are differences of what strong ones are made of."""
         return jnp.max(jnp.abs(self.level), initial=0.0)
 
     @property
-    def calm(self) -> bool:
-        """As averages over many samples are, to which one sample's kinks are nothing."""
+    def is_slow(self) -> bool:
+        """Tell whether one sample's kink is nothing to an average over all samples."""
         return self.task.samples >= MANY_SAMPLES
 
     def degree(self, network: AbstractModel) -> int | None:
-        """That of a product of as many matrices as there are layers, for linear networks."""
+        """Return a linear network's number of layers, whose product it follows; else None."""
         return len(network.weights) if isinstance(network, LinearNetwork) else None
 
-    def sampled(self, network: AbstractModel, path: Path, times: Array) -> Array | None:
-        """Of a linear network, at all times in one product."""
+    def sample_along(self, network: AbstractModel, path: StepPath, times: Array) -> Array | None:
+        """Return the differences of a linear network, at all times in one product; else None."""
         if not isinstance(network, LinearNetwork):
             return None
         return jax.vmap(lambda t: self(network.with_parameters(path(t))))(times)
 
     def component(self, network: AbstractModel, k: Array) -> Array:
-        """One of all."""
+        """Return component k of all."""
         return jnp.ravel(self(network))[k]
 
-    def along(self, network: AbstractModel, path: Path, k: Array) -> Callable[[ArrayLike], Array]:
-        """Of a linear network one input and one output matter: two vectors instead of matrices.
+    def function_of_time(
+        self, network: AbstractModel, path: StepPath, k: Array
+    ) -> Callable[[ArrayLike], Array]:
+        """Return one mode's difference as a function of time.
 
-        As many pairs of them as there are modes that are equal to this one.
+        In a linear network one input and one output matter: two vectors instead of matrices, and as
+        many pairs of them as there are modes that are equal to this one.
         """
         if not isinstance(network, LinearNetwork):
-            return _time_by_time(self, network, path, k)
-        which, shares = (jnp.asarray(table)[k] for table in self.strengths.members)
+            return _evaluate_along(self, network, path, k)
+        which, shares = (jnp.asarray(table)[k] for table in self.strengths.equal_modes)
 
-        def pairs(part: Parameters) -> Parameters:
+        def mode_vectors(part: Parameters) -> Parameters:
             parameters = network.with_parameters(part).parameters
-            return jax.vmap(lambda j: self.strengths.seen_by(parameters, j))(which)
+            return jax.vmap(lambda j: self.strengths.parameters_along(parameters, j))(which)
 
-        seen = path.image(pairs)
+        seen = path.map_affine(mode_vectors)
         one = jnp.ones((1, 1), network.dtype)
         level = jnp.broadcast_to(self.level, self.strengths.u.shape[1:])[k]
 
-        def strength(parameters: Parameters) -> Array:
-            outputs, _ = forward(parameters, network.bias_strength, one, network.activation)
+        def one_strength(parameters: Parameters) -> Array:
+            outputs, _ = forward_pass(parameters, network.bias_strength, one, network.activation)
             return outputs[0, 0]
 
-        def gap(t):
-            return jnp.sum(shares.astype(network.dtype) * jax.vmap(strength)(seen(t))) - level
+        def level_difference(t):
+            return jnp.sum(shares.astype(network.dtype) * jax.vmap(one_strength)(seen(t))) - level
 
-        return gap
+        return level_difference
 
 
 class Preactivations(AbstractWatched):
-    """z - level of a hidden layer, shape (H, P), with kinks rounded off over a width, if any."""
+    """z minus a level of a hidden layer, shape (H, P), with kinks rounded off over a width."""
 
     task: Task
     width: ArrayLike | None
-    end: int = eqx.field(static=True)  # of the width that is the level: -1, 1, or 0 without one
+    width_end: int = eqx.field(static=True)  # level = end * width: -1, 1, or 0 without a width
     layer: int = eqx.field(static=True)
 
     @property
     def level(self) -> ArrayLike:
-        """What is taken off."""
-        return 0.0 if self.width is None else self.end * self.width
+        """The level that is taken off: zero, or an end of the width."""
+        return 0.0 if self.width is None else self.width_end * self.width
 
     def __call__(self, network: AbstractModel) -> Array:
         assert isinstance(network, AbstractNetwork)
-        _, preactivations = forward(
+        _, preactivations = forward_pass(
             network.parameters,
             network.bias_strength,
             self.task.x,
-            network.rounded_activation(self.width),
+            network.smooth_activation(self.width),
         )
         return preactivations[self.layer].T - self.level
 
     @property
-    def calm(self) -> bool:
-        """Each sample's by itself."""
+    def is_slow(self) -> bool:
+        """False: each sample moves by itself."""
         return False
 
     def degree(self, network: AbstractModel) -> int | None:
-        """Linear in the first layer; above it the gates are in the way."""
+        """Return 1 for the first layer; None for others, which have gates below them."""
         del network
         return None if self.layer else 1
 
     @property
-    def scale(self) -> ArrayLike:
+    def level_scale(self) -> ArrayLike:
         """Zero, for its level is zero or a narrow width."""
         return 0.0
 
-    def sampled(self, network: AbstractModel, path: Path, times: Array) -> Array | None:
-        """None: time by time."""
+    def sample_along(self, network: AbstractModel, path: StepPath, times: Array) -> Array | None:
+        """Return None: it is evaluated time by time."""
         del network, path, times
         return None
 
-    def unit(self, network: AbstractModel, j: Array) -> Array:
-        """The row (P,) of unit j; in the first layer without the other units."""
+    def unit_row(self, network: AbstractModel, j: Array) -> Array:
+        """Return the row (P,) of unit j, in the first layer without the other units."""
         if self.layer:
             return self(network)[j]
-        return _first_layer(network, self.task.x, j) - self.level
+        return _first_layer_preactivation(network, self.task.x, j) - self.level
 
-    def unit_along(
-        self, network: AbstractModel, path: Path, j: Array
+    def unit_over_time(
+        self, network: AbstractModel, path: StepPath, j: Array
     ) -> Callable[[ArrayLike], Array]:
-        """The row (P,) of unit j as a function of time; the first layer's is linear."""
+        """Return the row (P,) of unit j as a function of time; the first layer's is linear."""
         if self.layer:
-            return lambda t: self.unit(network.with_parameters(path(t)), j)
-        row = path.image(lambda p: _first_layer(network.with_parameters(p), self.task.x, j))
+            return lambda t: self.unit_row(network.with_parameters(path(t)), j)
+        row = path.map_affine(
+            lambda p: _first_layer_preactivation(network.with_parameters(p), self.task.x, j)
+        )
         return lambda t: row(t) - self.level
 
-    def component(self, network: AbstractModel, k: Array) -> Array:
-        """One pair's preactivation."""
-        samples = self.task.samples
-        return self.unit(network, k // samples)[k % samples]
+    def from_known(self, known: Known) -> None:
+        """None: a pass over the inputs is needed."""
+        del known
 
-    def along(self, network: AbstractModel, path: Path, k: Array) -> Callable[[ArrayLike], Array]:
-        """One pair's preactivation; in the first layer that sample's alone."""
+    def component(self, network: AbstractModel, k: Array) -> Array:
+        """Return one pair's preactivation."""
+        samples = self.task.samples
+        return self.unit_row(network, k // samples)[k % samples]
+
+    def function_of_time(
+        self, network: AbstractModel, path: StepPath, k: Array
+    ) -> Callable[[ArrayLike], Array]:
+        """Return one pair's preactivation in time; in the first layer by that sample alone."""
         if self.layer:
-            return _time_by_time(self, network, path, k)
+            return _evaluate_along(self, network, path, k)
         j, x = k // self.task.samples, self.task.x[k % self.task.samples]
-        z = path.image(lambda p: _first_layer(network.with_parameters(p), x, j))
+        z = path.map_affine(lambda p: _first_layer_preactivation(network.with_parameters(p), x, j))
         return lambda t: z(t) - self.level
 
 
-def _first_layer(network: AbstractModel, x: Array, j: Array) -> Array:
-    """Preactivation of unit j for inputs (..., N_in), affine in the parameters that move."""
+def _first_layer_preactivation(network: AbstractModel, x: Array, j: Array) -> Array:
+    """Return unit j's preactivation for inputs (..., N_in), affine in the moving parameters."""
     assert isinstance(network, AbstractNetwork)
     biases = network.biases[0]
     bias = 0.0 if biases is None else network.bias_strength * biases[j]
@@ -319,123 +359,142 @@ class OrderStatistic(AbstractOpaque):
 
     def __call__(self, network: AbstractModel) -> Array:
         # Its sign, by counting: sorting all units would cost several times the forward pass.
-        return self.excess(self.preactivations(network))
+        return self.excess_count(self.preactivations(network))
 
     @property
-    def scale(self) -> ArrayLike:
-        """As for the preactivations."""
-        return self.preactivations.scale
+    def level_scale(self) -> ArrayLike:
+        """The size of the preactivations' level."""
+        return self.preactivations.level_scale
 
-    def excess(self, preactivations: Array) -> Array:
-        """A number per unit, from its preactivations (H, P), that has the statistic's sign."""
-        return jnp.sum(preactivations > 0, axis=1).astype(preactivations.dtype) - self.most - 0.5
+    def excess_count(self, preactivations: Array) -> Array:
+        """Return a number per unit with the sign of its statistic, from preactivations (H, P)."""
+        return (
+            jnp.sum(preactivations > 0, axis=1).astype(preactivations.dtype)
+            - self.count_threshold
+            - 0.5
+        )
 
     @property
-    def most(self) -> int:
-        """It is positive while more than so many of the unit's preactivations are."""
+    def count_threshold(self) -> int:
+        """The count of positive preactivations of a unit above which its statistic is positive."""
         samples = self.preactivations.task.samples
         return self.k if self.largest else samples - self.k - 1
 
+    def from_known(self, known: Known) -> None:
+        """None: a pass over the inputs is needed."""
+        del known
+
     def component(self, network: AbstractModel, k: Array) -> Array:
-        """One unit's order statistic."""
-        return self._of(self.preactivations.unit(network, k))
+        """Return one unit's order statistic."""
+        return self._select_statistic(self.preactivations.unit_row(network, k))
 
-    def along(self, network: AbstractModel, path: Path, k: Array) -> Callable[[ArrayLike], Array]:
-        """One unit's order statistic; the samples are gone through once for all times."""
-        z = self.preactivations.unit_along(network, path, k)
-        return lambda t: self._of(z(t))
+    def function_of_time(
+        self, network: AbstractModel, path: StepPath, k: Array
+    ) -> Callable[[ArrayLike], Array]:
+        """Return one unit's order statistic in time; its samples are mapped once for all times."""
+        z = self.preactivations.unit_over_time(network, path, k)
+        return lambda t: self._select_statistic(z(t))
 
-    def _of(self, z: Array) -> Array:
+    def _select_statistic(self, z: Array) -> Array:
+        """Select the order statistic from a unit's preactivations (P,)."""
         sign = 1.0 if self.largest else -1.0
         return sign * lax.top_k(sign * z, self.k + 1)[0][-1]
 
 
-# ---- All watched values of a network, laid end to end.
+# ---- All watched values of a network, end to end in one array.
 
 
-Found = TypeVar("Found")
+Selected = TypeVar("Selected")
 
 
 class Observer(eqx.Module):
-    """All watched values of a state, laid end to end: shape (C,)."""
+    """All watched values of a network's parameters, end to end: shape (C,)."""
 
     watches: tuple[Watch, ...]
     network: AbstractModel
 
     def __call__(self, parameters: Parameters) -> Float[Array, " C"]:
-        """The values at these parameters."""
-        return self.of(range(len(self.watches)), parameters)
+        """Return the values (C,) at these parameters."""
+        return self.flat_values(range(len(self.watches)), parameters)
 
-    def of(self, which: range | list[int], parameters: Parameters) -> Float[Array, " c"]:
-        """The values of some of the watches."""
+    def flat_values(
+        self, which: range | list[int], parameters: Parameters, known: Known | None = None
+    ) -> Float[Array, " c"]:
+        """Return the values of some of the watches, end to end; `known` as for `values`."""
         none = jnp.zeros(0, self.network.dtype)
-        return jnp.concatenate([none, *self.values(which, parameters)])
+        return jnp.concatenate([none, *self.watch_values(which, parameters, known)])
 
-    def values(self, which: range | list[int], parameters: Parameters) -> list[Array]:
-        """The values of each of some watches.
+    def watch_values(
+        self, which: range | list[int], parameters: Parameters, known: Known | None = None
+    ) -> list[Array]:
+        """Return the values of some of the watches, from `known` quantities where these suffice.
 
-        What several compare with levels of their own, as several `LossBelow` do, is computed once:
-        on many samples it costs as much as half an evaluation of the gradient, and XLA does not
-        merge their loops over chunks.
+        A quantity that several watches compare with their own levels, as several `LossBelow` do, is
+        computed once: on many samples it costs as much as half an evaluation of the gradient, and
+        XLA does not merge their loops over chunks.
         """
         network = self.network.with_parameters(parameters)
-        known: dict[str, Array] = {}
+        known = dict(known or {})
         values = []
         for i in which:
             function = self.watches[i].function
-            if isinstance(function, Minus) and function.quantity is not None:
-                if function.quantity not in known:
-                    known[function.quantity] = jnp.asarray(function.function(network))
-                value = known[function.quantity] - function.level
-            else:
-                value = function(network)
+            if isinstance(function, LevelDifference) and function.quantity not in {None, *known}:
+                known[str(function.quantity)] = jnp.asarray(function.function(network))
+            value = function.from_known(known)
+            value = function(network) if value is None else value
             values.append(jnp.ravel(value).astype(network.dtype))
         return values
 
     @property
-    def starts(self) -> list[int]:
-        """Where each watch's components begin; one entry more than watches."""
+    def component_starts(self) -> list[int]:
+        """The number of each watch's first component, and the number of all components last."""
         return np.cumsum([0] + [watch.channel.size for watch in self.watches]).tolist()
 
-    def numbers(self, which: list[int]) -> np.ndarray:
-        """The components of some of the watches."""
-        starts = self.starts
+    def component_numbers(self, which: list[int]) -> np.ndarray:
+        """Return the numbers of the components of some of the watches."""
+        starts = self.component_starts
         return np.concatenate([np.arange(0), *(np.arange(starts[i], starts[i + 1]) for i in which)])
 
-    def switch(self, k: Array, found: Callable[[AbstractWatched, Array], Found]) -> Found:
-        """`found` of the watched function that value k belongs to, and of its component."""
-        starts = self.starts
+    def select_watch(
+        self, k: Array, function: Callable[[AbstractWatched, Array], Selected]
+    ) -> Selected:
+        """Apply `found` to the watched function of value k, and to that function's component."""
+        starts = self.component_starts
         which = jnp.searchsorted(jnp.asarray(starts[1:], jnp.result_type(k)), k, side="right")
         branches = [
-            lambda local, watch=watch, start=start: found(watch.function, local - start)
+            lambda local, watch=watch, start=start: function(watch.function, local - start)
             for watch, start in zip(self.watches, starts[:-1], strict=True)
         ]
         return lax.switch(which, branches, k)
 
-    def each(self, value: Callable[[Watch], bool]) -> Bool[np.ndarray, " C"]:
-        """A property of the watches, per component."""
+    def per_component(self, value: Callable[[Watch], bool]) -> Bool[np.ndarray, " C"]:
+        """Repeat a property of each watch for all its components."""
         each = [np.full(w.channel.size, value(w)) for w in self.watches]
         return np.concatenate([np.zeros(0, bool), *each])
 
     @property
-    def directions(self) -> tuple[Array, Array]:
-        """Per component: whether rising, and whether falling, counts."""
-        up = self.each(lambda watch: watch.direction != "down")
-        return jnp.asarray(up), jnp.asarray(self.each(lambda watch: watch.direction != "up"))
+    def direction_flags(self) -> tuple[Array, Array]:
+        """Two flags per component: whether its rising, and whether its falling, counts."""
+        up = self.per_component(lambda watch: watch.direction != "down")
+        return jnp.asarray(up), jnp.asarray(
+            self.per_component(lambda watch: watch.direction != "up")
+        )
 
     @property
-    def terminating(self) -> Bool[Array, " C"]:
-        """Per component: whether its event ends the run."""
-        return jnp.asarray(self.each(lambda watch: watch.terminate))
+    def ends_run(self) -> Bool[Array, " C"]:
+        """A flag per component: whether its event ends the run."""
+        return jnp.asarray(self.per_component(lambda watch: watch.terminate))
 
-    def started(self, found: Buffer, values: Float[Array, " C"]) -> tuple[Buffer, Array]:
-        """With an event at t = 0 for all that is watched from there and met; whether it ends then.
+    def log_initial_events(
+        self, buffer: EventBuffer, values: Float[Array, " C"]
+    ) -> tuple[EventBuffer, Array]:
+        """Log an event at t = 0 for every component that is watched from there and not above.
 
-        As a time: zero, or inf.
+        **Returns:** the log, and when such an event ends the run: at zero, or at inf.
         """
-        from_start = np.asarray(self.each(lambda watch: watch.from_start), bool)
+        from_start = np.asarray(self.per_component(lambda watch: watch.from_start), bool)
         met = from_start & (values <= 0)
         above = jnp.ones(met.shape, jnp.int8)
-        found = found.append(0.0, 0.0, jnp.arange(met.size), above, jnp.where(met, -above, above))
-        ends = jnp.any(met & self.terminating)
-        return found, jnp.where(ends, 0.0, jnp.inf).astype(found.time.dtype)
+        buffer = buffer.append(0.0, 0.0, jnp.arange(met.size), above, jnp.where(met, -above, above))
+        ends = jnp.any(met & self.ends_run)
+        return buffer, jnp.where(ends, 0.0, jnp.inf).astype(buffer.time.dtype)

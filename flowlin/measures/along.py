@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from flowlin._tools.arguments import WORDS, checked, floating, refuse
+from flowlin._tools.arguments import CHECKS_BY_NAME, argument_error, checked, float_array
 from flowlin._tools.arrays import require_finite
-from flowlin.networks.base import AbstractModel, AbstractOwn, require_inputs
+from flowlin.networks.base import AbstractModel, AbstractOwnModel, require_inputs
 from flowlin.networks.kinds import AbstractNetwork
 from flowlin.networks.modules import ForeignModel
 from flowlin.record.measured import (
@@ -18,29 +18,29 @@ from flowlin.record.measured import (
     AbstractPreparedMeasure,
     Measure,
     Samples,
-    measured,
+    measure_networks,
     require_measure,
     require_samples,
 )
 from flowlin.record.trajectory import Trajectory
 from flowlin.tasks.task import Task
 
-ROUNDING = 8  # units in the last place by which equal representations may differ
+EQUAL_ULPS = 8  # units in the last place by which equal representations may differ
 
 
 def task_or_none(name: str, value: Any) -> Any:
-    """A task, or None."""
-    return value if value is None else WORDS["task"](name, value)
+    """Accept a task, or None."""
+    return value if value is None else CHECKS_BY_NAME["task"](name, value)
 
 
 def inputs_of(network: AbstractModel, task: Samples) -> Array:
-    """Inputs (P, N_in) of a task, or the array of them that was given in its place."""
+    """Return the inputs (P, N_in) of a task, or the array of them that was given in its place."""
     if task is None:
         raise ValueError(
             "this measure looks at samples: pass a `task`, or inputs of shape (P, N_in). A "
             "trajectory that was loaded, or made under `jit`, does not know its own."
         )
-    x = task.x if isinstance(task, Task) else floating("task", task)
+    x = task.x if isinstance(task, Task) else float_array("task", task)
     name = "task.x" if isinstance(task, Task) else "task"
     if isinstance(network, AbstractNetwork):
         require_inputs(network, x, name)
@@ -61,9 +61,9 @@ def require_layer(network: AbstractNetwork, layer: int) -> None:
         )
 
 
-def rows(name: str, value: Any) -> Array:
-    """A representation (..., P, H)."""
-    found = floating(name, value)
+def require_representation(name: str, value: Any) -> Array:
+    """Accept a representation (..., P, H), and return it in floating point."""
+    found = float_array(name, value)
     if found.ndim < 2:
         raise ValueError(
             f"`{name}` must have one row per sample, (..., P, H), got shape {found.shape}; reshape "
@@ -74,26 +74,26 @@ def rows(name: str, value: Any) -> Array:
     return found
 
 
-def centred(array: Array) -> Array:
-    """Without the mean over samples, (..., P, H); zero where all samples agree up to rounding.
+def centre_samples(array: Array) -> Array:
+    """Subtract the mean over samples, (..., P, H); zero where all samples agree up to rounding.
 
-    One sample is subtracted before the mean, whose own rounding is then that of the differences.
+    One sample is subtracted before the mean, so that the mean is rounded as the differences are.
     """
     off = array - array[..., :1, :]
     off = off - off.mean(axis=-2, keepdims=True)
-    rounding = ROUNDING * jnp.finfo(array.dtype).eps * jnp.abs(array).max(axis=-2, keepdims=True)
+    rounding = EQUAL_ULPS * jnp.finfo(array.dtype).eps * jnp.abs(array).max(axis=-2, keepdims=True)
     constant = jnp.all(jnp.abs(off) <= rounding, axis=(-2, -1), keepdims=True)
     return jnp.where(constant, 0.0, off)
 
 
-def _trajectory_or_stacked(name: str, value: Any) -> Any:
-    """A trajectory, or networks stacked on a leading axis."""
+def _trajectory_or_networks(name: str, value: Any) -> Any:
+    """Accept a trajectory, or networks stacked on a leading axis."""
     if isinstance(value, Trajectory):
         return value
     if not isinstance(value, eqx.Module):
-        raise refuse(name, "a trajectory, or stacked networks", value)
-    if not isinstance(value, AbstractOwn):
-        return ForeignModel.of(name, value)
+        raise argument_error(name, "a trajectory, or stacked networks", value)
+    if not isinstance(value, AbstractOwnModel):
+        return ForeignModel.from_module(name, value)
     if np.ndim(value.bias_strength) != 1:
         raise ValueError(
             f"`{name}` must hold networks stacked on one leading axis, got weights of shape "
@@ -103,12 +103,12 @@ def _trajectory_or_stacked(name: str, value: Any) -> Any:
     return value
 
 
-@checked(flow=_trajectory_or_stacked, measure=require_measure, task=require_samples)
+@checked(flow=_trajectory_or_networks, measure=require_measure, task=require_samples)
 def along(flow: Any, measure: Measure | AbstractPreparedMeasure, task: Samples = None) -> Any:
-    """A measure at all saved times of a trajectory, in one call.
+    """Return a measure at all saved times of a trajectory, in one call.
 
-    The same numbers as `observe={name: measure}` records during the run. One network after the
-    other, so that memory does not grow with the number of times.
+    These are the numbers that `observe={name: measure}` records during the run. Networks are
+    measured one after the other, so that memory does not grow with the number of times.
 
     **Arguments:**
 
@@ -125,7 +125,7 @@ def along(flow: Any, measure: Measure | AbstractPreparedMeasure, task: Samples =
     """
     if isinstance(flow, Trajectory):
         return flow.along(measure, task)
-    return measured(measure, flow, task)
+    return measure_networks(measure, flow, task)
 
 
 @checked(measure=MEASURE)
@@ -145,6 +145,6 @@ class OnTask(eqx.Module):
     task: Task
 
     def __call__(self, network: Any, task: Samples = None) -> Any:
-        """The measure of the network on `self.task`; the other task is left aside."""
+        """Return the measure of the network on `self.task`; the other task is not used."""
         del task
         return self.measure(network, self.task)

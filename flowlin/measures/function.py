@@ -8,37 +8,39 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flowlin._tools.arguments import checked, floating, index
-from flowlin._tools.files import storable
+from flowlin._tools.arguments import checked, float_array, index_from_zero
+from flowlin._tools.files import saveable
 from flowlin.measures.along import inputs_of, require_layer
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.kinds import AbstractNetwork
-from flowlin.networks.modules import ForeignModel, model
-from flowlin.record.measured import Samples, require_samples, whole
+from flowlin.networks.modules import ForeignModel, as_model
+from flowlin.record.measured import Samples, require_samples, require_targets
 from flowlin.tasks.task import Task
 from flowlin.training.losses import AnyLoss, Loss, SquaredError
-from flowlin.training.objective import FullData, summed
+from flowlin.training.objective import FullData, sum_over_samples
 
-GRID = 2**22  # points of a grid beyond which nobody has meant it
+MOST_POINTS = 2**22  # points of a grid; more are taken for a mistake
 
 
-@checked(network=model)
+@checked(network=as_model)
 def loss(network: eqx.Module, task: Task, *, loss: AnyLoss = SquaredError()) -> Float[Array, ""]:
-    """The loss of a network on a task, such as held-out samples.
+    """Return the loss of a network on a task, such as held-out samples.
 
     **Arguments:** `network`, of flowlin or any Equinox module of one sample; `task`, and the `loss`
     function.
     """
     own = cast(AbstractModel, network)  # as `checked` leaves it
-    return FullData(whole(own, task), cast(Loss, loss), shards=task.shards).value(own)
+    return FullData(require_targets(own, task), cast(Loss, loss), shards=task.shards).loss_value(
+        own
+    )
 
 
-@checked(network=model)
+@checked(network=as_model)
 def error_rate(network: eqx.Module, task: Task) -> Float[Array, ""]:
-    """Classification error: share of the samples, by their weights, whose largest
-    output is not their class.
+    """Return the share of samples whose largest output is not their class, the error rate.
 
-    The class is the largest target; of equal outputs or targets the first counts.
+    Samples count by their weights. The class is the largest target; of equal outputs or targets
+    the first counts.
 
     **Arguments:** `network`, of flowlin or any Equinox module of one sample; `task` with one
     output per class.
@@ -51,20 +53,20 @@ def error_rate(network: eqx.Module, task: Task) -> Float[Array, ""]:
             "give it one-hot targets."
         )
     own = cast(AbstractModel, network)  # as `checked` leaves it
-    whole(own, task)
+    require_targets(own, task)
 
-    def wrong(rows):
+    def wrong_weight(rows):
         x, y, gates, weights = rows
         outputs = own.with_sample_gates(gates).outputs(x)
         missed = jnp.argmax(outputs, axis=1) != jnp.argmax(y, axis=1)
         return jnp.sum(missed if weights is None else jnp.where(missed, weights, 0.0))
 
     rows = (task.x, task.y, own.sample_gates, task.weights)
-    wrongs = summed(wrong, rows, own.held(task), task.shards)
+    wrongs = sum_over_samples(wrong_weight, rows, own.numbers_per_sample(task), task.shards)
     return wrongs.astype(own.dtype) / jnp.asarray(task.mass, own.dtype)
 
 
-@checked(network=model, task=require_samples, axes=None, average=index)
+@checked(network=as_model, task=require_samples, axes=None, average=index_from_zero)
 def on_grid(
     network: eqx.Module,
     task: Samples = None,
@@ -72,7 +74,7 @@ def on_grid(
     axes: Any = None,
     average: int | None = None,
 ) -> Float[Array, "..."]:
-    """The network's outputs at all points of a grid in input space.
+    """Return the network's outputs at all points of a grid in input space.
 
     Fig. 5C of the lead paper: the network "on all points in the cube", averaged over one
     dimension. The paper does not say which points; by default 21 per coordinate from -1 to 1, ends
@@ -81,8 +83,8 @@ def on_grid(
     **Arguments:**
 
     - `network`, of flowlin or any Equinox module of one sample.
-    - `task`: says how many inputs a module has that is not flowlin's, where `axes` do not, and is
-      not looked at otherwise.
+    - `task`: tells how many inputs a module has that is not flowlin's, where `axes` do not; it is
+      not used otherwise.
     - `axes`: the points (n,) of every input coordinate, or a tuple of such arrays, one per
       coordinate; taken to the network's precision.
     - `average`: the input coordinate to average over; None for none.
@@ -93,21 +95,21 @@ def on_grid(
     4 million points.
     """
     own = cast(AbstractModel, network)  # as `checked` leaves it
-    inputs = _inputs(own, task, axes)
+    inputs = _number_of_inputs(own, task, axes)
     axes = jnp.linspace(-1.0, 1.0, 21, dtype=own.dtype) if axes is None else axes
     axes = tuple(axes) if isinstance(axes, (tuple, list)) else (axes,) * inputs
     if len(axes) != inputs:
         raise ValueError(f"`axes` needs one array for each of {inputs} inputs, got {len(axes)}.")
-    axes = [floating("axes", axis).astype(own.dtype) for axis in axes]
+    axes = [float_array("axes", axis).astype(own.dtype) for axis in axes]
     if any(axis.ndim != 1 or not axis.size for axis in axes):
         raise ValueError(
             "`axes` must be one-dimensional and not empty, got shapes "
             f"{[axis.shape for axis in axes]}."
         )
     shape = tuple(axis.shape[0] for axis in axes)
-    if math.prod(shape) > GRID:
+    if math.prod(shape) > MOST_POINTS:
         raise ValueError(
-            f"`axes` make a grid of {math.prod(shape):,} points, more than {GRID:,}; fix "
+            f"`axes` make a grid of {math.prod(shape):,} points, more than {MOST_POINTS:,}; fix "
             "coordinates by axes of a single point."
         )
     if average is not None and average >= inputs:
@@ -117,8 +119,8 @@ def on_grid(
     return values if average is None else jnp.mean(values, axis=average)
 
 
-def _inputs(network: AbstractModel, task: Samples, axes: Any) -> int:
-    """How many inputs a network has, as far as that is known."""
+def _number_of_inputs(network: AbstractModel, task: Samples, axes: Any) -> int:
+    """Count a network's inputs; raise `ValueError` where nothing tells how many it has."""
     if isinstance(network, AbstractNetwork):
         return network.weights[0].shape[1]
     if task is not None:
@@ -131,11 +133,11 @@ def _inputs(network: AbstractModel, task: Samples, axes: Any) -> int:
             "module takes that is not flowlin's own is not known."
         )
     if isinstance(network, ForeignModel):
-        network.output_of(found, "of the grid")
+        network.sample_output(found, "of the grid")
     return found
 
 
-@storable()
+@saveable()
 class EffectiveMap(NamedTuple):
     """Affine maps of samples: `matrix` (P, N_out, N_in) and `offset` (P, N_out)."""
 
@@ -143,9 +145,9 @@ class EffectiveMap(NamedTuple):
     offset: Array
 
 
-@checked(network=model, task=require_samples)
+@checked(network=as_model, task=require_samples)
 def effective_map(network: eqx.Module, task: Samples, *, layer: int | None = None) -> EffectiveMap:
-    r"""The affine map that the network is at every sample, $f(x) = W_{eff}(x)\, x + b_{eff}(x)$.
+    r"""Return the affine map that the network is at each sample, $W_{eff}(x)\, x + b_{eff}(x)$.
 
     With the gates $D_l = \mathrm{diag}(g_l(x))$ of the hidden layers and the readout L
 
@@ -182,20 +184,20 @@ def effective_map(network: eqx.Module, task: Samples, *, layer: int | None = Non
                 f"`layer` must be None for a network whose units do not stand in layers of "
                 f"flowlin's own, got {layer}; pass the module of its layers up to there."
             )
-        found = _tangents if isinstance(network, ForeignModel) else _columns
+        found = _tangent_maps if isinstance(network, ForeignModel) else _maps_from_columns
         return found(cast(Any, network), inputs_of(cast(Any, network), task))
     own = network
     if layer is not None:
         require_layer(own, layer)
-    return _gated_maps(own, inputs_of(own, task), layer)
+    return _maps_from_gates(own, inputs_of(own, task), layer)
 
 
-def _gated_maps(network: AbstractNetwork, x: Array, layer: int | None) -> EffectiveMap:
-    """The maps to a hidden layer, or to the outputs, from the gates of the samples."""
+def _maps_from_gates(network: AbstractNetwork, x: Array, layer: int | None) -> EffectiveMap:
+    """Return the maps to a hidden layer, or to the outputs, from the gates of the samples."""
     gates = network.gates(x)
     top = len(network.weights) - 1 if layer is None else layer
 
-    def one(gates: tuple[Array, ...]) -> EffectiveMap:
+    def map_of_sample(gates: tuple[Array, ...]) -> EffectiveMap:
         first = jnp.eye(network.weights[top].shape[0], dtype=network.dtype)
         matrix, offset = first, jnp.zeros_like(first[0])
         for k in range(top, -1, -1):
@@ -208,32 +210,34 @@ def _gated_maps(network: AbstractNetwork, x: Array, layer: int | None) -> Effect
         return EffectiveMap(matrix, offset)
 
     if not gates:  # a single layer: one map for all
-        return jax.tree.map(lambda a: jnp.broadcast_to(a, (x.shape[0], *a.shape)), one(()))
-    return jax.vmap(one)(gates)
+        return jax.tree.map(
+            lambda a: jnp.broadcast_to(a, (x.shape[0], *a.shape)), map_of_sample(())
+        )
+    return jax.vmap(map_of_sample)(gates)
 
 
-def _tangents(network: ForeignModel, x: Array) -> EffectiveMap:
-    """The tangents at the samples, by as many derivatives as there are outputs, or inputs."""
-    outputs = network.output_of(x.shape[1], "of `task`").shape[0]
+def _tangent_maps(network: ForeignModel, x: Array) -> EffectiveMap:
+    """Return the tangents at the samples, by one derivative per output, or per input."""
+    outputs = network.sample_output(x.shape[1], "of `task`").shape[0]
     jacobian = jax.jacrev if outputs <= x.shape[1] else jax.jacfwd
 
-    def valued(x: Array) -> tuple[Array, Array]:
+    def output_twice(x: Array) -> tuple[Array, Array]:
         value = network.module(x)
         return value, value
 
-    def one(x: Array) -> EffectiveMap:
-        matrix, value = jacobian(valued, has_aux=True)(x)
+    def tangent_of_sample(x: Array) -> EffectiveMap:
+        matrix, value = jacobian(output_twice, has_aux=True)(x)
         return EffectiveMap(matrix, value - matrix @ x)
 
-    return jax.vmap(one)(x)
+    return jax.vmap(tangent_of_sample)(x)
 
 
-def _columns(network: AbstractModel, x: Array) -> EffectiveMap:
-    """The maps of a network with gates that belong to samples, all samples' columns at once."""
+def _maps_from_columns(network: AbstractModel, x: Array) -> EffectiveMap:
+    """Return the maps of a network whose gates belong to samples, column by column."""
 
-    def column(direction: Array) -> Array:
+    def jacobian_column(direction: Array) -> Array:
         along = jnp.broadcast_to(direction, x.shape)
         return jax.jvp(network.outputs, (x,), (along,))[1]
 
-    matrix = jax.vmap(column, out_axes=-1)(jnp.eye(x.shape[1], dtype=x.dtype))
+    matrix = jax.vmap(jacobian_column, out_axes=-1)(jnp.eye(x.shape[1], dtype=x.dtype))
     return EffectiveMap(matrix, network.outputs(x) - jnp.einsum("poi,pi->po", matrix, x))

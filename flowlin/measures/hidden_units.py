@@ -9,23 +9,23 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from flowlin._tools.arguments import checked, finite_array, floating, function_of, refuse
+from flowlin._tools.arguments import argument_error, checked, finite_array, float_array, function_of
 from flowlin._tools.arrays import Numbers, Parameters
-from flowlin._tools.files import storable
-from flowlin._tools.numerics import root
+from flowlin._tools.files import saveable
+from flowlin._tools.numerics import safe_sqrt
 from flowlin.measures.along import inputs_of, require_layer
 from flowlin.networks.kinds import AbstractNetwork
 from flowlin.record.linearization import Activity
-from flowlin.record.measured import Samples, require_samples, whole
+from flowlin.record.measured import Samples, require_samples, require_targets
 from flowlin.tasks.task import Task
 from flowlin.training.losses import AnyLoss, Loss, SquaredError
-from flowlin.training.objective import FullData, summed
-from flowlin.training.rules import GradientField
+from flowlin.training.objective import FullData, sum_over_samples
+from flowlin.training.rules import VectorField
 
 
 @checked(task=require_samples)
 def hidden(network: AbstractNetwork, task: Samples, *, layer: int = 0) -> Float[Array, "P H"]:
-    """Activations h = g z of a hidden layer, (P, H): the representation of the samples.
+    """Return the activations h = g z of a hidden layer, (P, H): the samples' representations.
 
     **Arguments:** `network`; `task` or inputs (P, N_in); `layer`, 0 the first hidden one.
 
@@ -39,10 +39,10 @@ def hidden(network: AbstractNetwork, task: Samples, *, layer: int = 0) -> Float[
 def activity(
     network: AbstractNetwork, task: Samples, *, quantile: float = 0.0, layer: int = 0
 ) -> Activity:
-    """Always-on, gating and off fractions of a hidden layer's units, from the signs of z.
+    """Return the always-on, gating and off fractions of a hidden layer's units, by the signs of z.
 
     A pair is on where z > 0. On its kink z is zero up to rounding, of either sign, so where pairs
-    slide the numbers to quote are those of `flow.linearization().activity(t)`, which knows modes.
+    slide the numbers to quote are those of `flow.linearization().activity(t)`, which knows sides.
 
     **Arguments:**
 
@@ -56,13 +56,13 @@ def activity(
     x = inputs_of(network, task)
     number, units = x.shape[0], jnp.asarray(network.hidden[layer], network.dtype)
 
-    def count(rows):
+    def count_on(rows):
         x, gates = rows
         z = network.with_sample_gates(gates).preactivations(x)[layer]
         return jnp.sum(z > 0, axis=0)
 
     shards = task.shards if isinstance(task, Task) else 1
-    on = summed(count, (x, network.sample_gates), max(network.hidden), shards)
+    on = sum_over_samples(count_on, (x, network.sample_gates), max(network.hidden), shards)
     few = math.floor(quantile * number)
     always, never = (
         jnp.sum(u).astype(units.dtype) / units for u in (on >= number - few, on <= few)
@@ -74,13 +74,13 @@ def activity(
 def kink_positions(
     network: AbstractNetwork, task: Samples = None, *, layer: int = 0
 ) -> Float[Array, " H"]:
-    r"""Distance $k_j = -c\, b_j / \|w_j\|$ of every unit's kink from the origin, along w_j, (H,).
+    r"""Return the distance $k_j = -c\, b_j / \|w_j\|$ of every unit's kink from the origin, (H,).
 
     Lead paper Sec. 5.3 and Fig. 12, with the bias strength c that is missing there: the kink is
-    the plane w_j . h + c b_j = 0. Negative where the unit is on at the origin. 0 without a
-    bias; -+inf (0/0: nan) for w_j = 0.
+    the plane w_j . h + c b_j = 0, and distance counts along w_j. Negative where the unit is on at
+    the origin. 0 without a bias; -+inf (0/0: nan) for w_j = 0.
 
-    **Arguments:** `network`; `task` is not looked at; `layer`, 0 the first hidden one.
+    **Arguments:** `network`; `task` is not used; `layer`, 0 the first hidden one.
 
     **Raises:** `ValueError` for a layer out of range.
     """
@@ -89,22 +89,22 @@ def kink_positions(
     w, b = network.weights[layer], network.biases[layer]
     if b is None:
         return jnp.zeros_like(w[:, 0])
-    return -network.bias_strength * b / root(jnp.sum(w**2, axis=1))
+    return -network.bias_strength * b / safe_sqrt(jnp.sum(w**2, axis=1))
 
 
 @checked
 def velocity(
     network: AbstractNetwork, task: Task, *, loss: AnyLoss = SquaredError(), tau: Numbers = 1.0
 ) -> Parameters:
-    r"""Velocity $-\nabla L / \tau$ of the weights and biases under gradient flow, at given gates.
+    r"""Return the velocity $-\nabla L / \tau$ of the parameters by gradient flow, at given gates.
 
-    A ReLU network's gates are those of the signs of z. A pair that slides on its kink has a gate
-    in between, which only the exact walk knows.
+    The gates of a ReLU network follow from the signs of z. A pair that slides on its kink has a
+    gate in between, which only the exact walk knows.
 
     **Arguments:** `network`, `task`, `loss` and time constant `tau` of the flow.
     """
-    objective = FullData(whole(network, task), cast(Loss, loss), shards=task.shards)
-    field = GradientField(objective, network, jnp.asarray(tau, network.dtype))
+    objective = FullData(require_targets(network, task), cast(Loss, loss), shards=task.shards)
+    field = VectorField(objective, network, jnp.asarray(tau, network.dtype))
     return field(None, network.parameters, None)
 
 
@@ -116,7 +116,7 @@ def kink_rates(
     layer: int = 0,
     velocity: Callable[[AbstractNetwork, Task], Parameters] = velocity,
 ) -> Float[Array, " H"]:
-    r"""Velocity of every unit's kink, (H,), in units of flow time.
+    r"""Return the velocity of every unit's kink, (H,), per unit of flow time.
 
     $$\dot k_j = -\frac{c\, \dot b_j}{\|w_j\|} + \frac{c\, b_j\, w_j \cdot \dot w_j}{\|w_j\|^3}$$
 
@@ -132,25 +132,25 @@ def kink_rates(
     network's parameters.
     """
     k = kink_positions(network, layer=layer)
-    weights, biases = _of_parameters(velocity(network, task), network)
+    weights, biases = _require_velocity(velocity(network, task), network)
     w, dw, db = network.weights[layer], weights[layer], biases[layer]
     if db is None:
         return k
-    size = root(jnp.sum(w**2, axis=1))
+    size = safe_sqrt(jnp.sum(w**2, axis=1))
     return -(network.bias_strength * db + k * jnp.sum(w * dw, axis=1) / size) / size
 
 
-def _of_parameters(found: Any, network: AbstractNetwork) -> Parameters:
-    """What a function of the user's returned for velocities, (weights, biases)."""
+def _require_velocity(found: Any, network: AbstractNetwork) -> Parameters:
+    """Accept velocities of a user's function, (weights, biases), of the network's shapes."""
     pair = isinstance(found, tuple) and len(found) == 2
     shapes = [[np.shape(a) for a in jax.tree.leaves(t)] for t in (found, network.parameters)]
     if not pair or shapes[0] != shapes[1]:
         wanted = "a function that returns (weights, biases), of the network's shapes"
-        raise refuse("velocity", wanted, found)
+        raise argument_error("velocity", wanted, found)
     return found
 
 
-@storable()
+@saveable()
 class Norms(NamedTuple):
     """Frobenius norms of a network's parameters, first layer first; None where there is no bias."""
 
@@ -160,14 +160,14 @@ class Norms(NamedTuple):
 
 @checked(task=require_samples)
 def norms(network: AbstractNetwork, task: Samples = None) -> Norms:
-    """Frobenius norm of every weight matrix and Euclidean norm of every (raw) bias vector.
+    """Return the norm of every weight matrix (Frobenius) and of every raw bias vector (Euclidean).
 
     Lead paper Fig. 3A. The bias that acts is c b: its norm is c times as large.
 
-    **Arguments:** `network`; `task` is not looked at.
+    **Arguments:** `network`; `task` is not used.
     """
     del task
-    return Norms(*jax.tree.map(lambda a: root(jnp.sum(a**2)), network.parameters))
+    return Norms(*jax.tree.map(lambda a: safe_sqrt(jnp.sum(a**2)), network.parameters))
 
 
 # ---- What gradient flow conserves, and how far a run departs from it.
@@ -177,7 +177,7 @@ def norms(network: AbstractNetwork, task: Samples = None) -> Norms:
 def conserved(
     network: AbstractNetwork, task: Samples = None, *, layer: int = 0, tau: Numbers = 1.0
 ) -> Float[Array, " H"]:
-    r"""Conserved quantity $\|w_j\|^2 + b_j^2 - \|a_j\|^2$ of every unit of a hidden layer, (H,).
+    r"""Return the conserved $\|w_j\|^2 + b_j^2 - \|a_j\|^2$ of every unit of a hidden layer, (H,).
 
     w_j are the weights into unit j, b_j its raw bias, a_j the weights out of it. Conserved by the
     gradient flow of every loss, for linear, (leaky) ReLU and gated networks of any depth and
@@ -191,14 +191,14 @@ def conserved(
     Source: Du et al. (2018), with biases. With one time constant per layer the squares of layer l
     count tau_l times; nothing is conserved where only one of the two layers moves.
 
-    **Arguments:** `network`; `task` is not looked at; `layer`, 0 the first hidden one; `tau` of the
+    **Arguments:** `network`; `task` is not used; `layer`, 0 the first hidden one; `tau` of the
     flow, where it is one per layer (L,).
 
     **Raises:** `ValueError` for a layer out of range, or another number of time constants.
     """
     del task
     require_layer(network, layer)
-    taus = network.time_constants(floating("tau", tau))[0]
+    taus = network.time_constants(float_array("tau", tau))[0]
     b = network.biases[layer]
     into = jnp.sum(network.weights[layer] ** 2, axis=1)
     out_of = jnp.sum(network.weights[layer + 1] ** 2, axis=0)
@@ -210,13 +210,13 @@ def conserved(
 def conserved_matrix(
     network: AbstractNetwork, task: Samples = None, *, layer: int = 0
 ) -> Float[Array, "H H"]:
-    r"""$W_l W_l^T + b_l b_l^T - W_{l+1}^T W_{l+1}$ of a hidden layer, (H, H).
+    r"""Return $W_l W_l^T + b_l b_l^T - W_{l+1}^T W_{l+1}$ of a hidden layer, (H, H).
 
     Conserved by the flow of linear networks (Arora et al. 2018), zero for balanced weights and
     $-\lambda I$ for lambda-balanced ones (`LinearNetwork.balanced`). Its diagonal, `conserved`, is
     what other networks conserve of it.
 
-    **Arguments:** `network`; `task` is not looked at; `layer`, 0 the first hidden one.
+    **Arguments:** `network`; `task` is not used; `layer`, 0 the first hidden one.
 
     **Raises:** `ValueError` for a layer out of range.
     """
@@ -229,13 +229,13 @@ def conserved_matrix(
 
 @checked
 def drift(values: ArrayLike) -> Float[Array, " T"]:
-    """Largest departure of any component from its value at the first time, (T,).
+    """Return the largest departure of any component from its value at the first time, (T,).
 
     **Arguments:** `values` (T, ...), such as `along(flow, conserved)`.
 
     **Raises:** `ValueError` for a single number, or no times.
     """
-    values = floating("values", values)
+    values = float_array("values", values)
     if not values.ndim or 0 in values.shape:
         raise ValueError(f"`values` must have a first axis of times, got shape {values.shape}.")
     return jnp.max(jnp.abs(values - values[:1]), axis=tuple(range(1, values.ndim)))

@@ -8,52 +8,44 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from flowlin._tools.arguments import INSTEAD, WORDS, array, checked, flag, instance, refuse
+from flowlin._tools.arguments import (
+    ARGUMENT_HINTS,
+    CHECKS_BY_NAME,
+    argument_error,
+    boolean,
+    checked,
+    instance_of,
+    real_array,
+)
 from flowlin._tools.arrays import (
     Parameters,
-    augment,
-    average,
     is_traced,
-    mean_product,
+    prepend_constant,
     require_finite,
-    weighted,
+    sample_correlation,
+    sample_mean,
+    weight_rows,
 )
-from flowlin._tools.files import storable
+from flowlin._tools.files import saveable
 from flowlin._tools.numerics import jit_by_array
-from flowlin._tools.printing import Summary, known, number, plural, shown
-from flowlin.measures.singular_triples import SAME, ZERO, Group, singular_triples
-from flowlin.networks.base import AbstractModel, AbstractOwn
+from flowlin._tools.printing import print_by
+from flowlin.measures.modes_summary import modes_summary
+from flowlin.measures.singular_triples import (
+    EQUAL_TOLERANCE,
+    ZERO_TOLERANCE,
+    Group,
+    singular_triples,
+)
+from flowlin.networks.base import AbstractModel, AbstractOwnModel
 from flowlin.networks.graph import AbstractGraph
 from flowlin.networks.kinds import AbstractNetwork, GatedLinearNetwork, LinearNetwork
-from flowlin.networks.modules import model
+from flowlin.networks.modules import as_model
 from flowlin.record.measured import AbstractPreparedMeasure
 from flowlin.tasks.task import Task
 
-MOST_MODES = 8
 
-
-def modes_summary(found: Any) -> Summary:
-    """Strengths and variances of the first modes, and the certificate."""
-    (inputs, count), outputs = found.v.shape[-2:], found.u.shape[-2]
-    title = f"Modes: {count} of {plural(inputs, 'input')} and {plural(outputs, 'output')}"
-    title += f", c = {number(found.bias_strength)}"
-    s, d = known(found.s, 1), known(found.d, 1)
-    rows: list[tuple[str, ...]]
-    if s is None or d is None:
-        rows = [("s", number(found.s)), ("d", number(found.d))]
-    else:
-        rows = [("mode", "s", "d", "s/d")]
-        for name, (k, *_) in list(zip(found.names, found.groups, strict=True))[:MOST_MODES]:
-            share = s[k] / d[k] if s[k] > 0 and d[k] > 0 else 0.0
-            rows.append((name, number(s[k]), number(d[k]), number(share)))
-        rows += [("...", "", "", "")] * (len(found.groups) > MOST_MODES)
-    rows.append(("commutator", f"{number(found.commutator, 4)}, 0 where modes decouple"))
-    rows.append(("completeness", f"{number(found.completeness)}, 1 where modes span the inputs"))
-    return Summary(title, rows)
-
-
-def shared(values: Array, equal: tuple[Group, ...]) -> Array:
-    """Numbers per mode (K,), of equal modes their mean."""
+def mean_over_equal(values: Array, equal: tuple[Group, ...]) -> Array:
+    """Give each group of equal modes the mean of its numbers, (K,)."""
     for group in equal:
         members = np.asarray(group)
         values = values.at[members].set(jnp.mean(values[members]))
@@ -62,31 +54,31 @@ def shared(values: Array, equal: tuple[Group, ...]) -> Array:
 
 # ---- What modes were made from, and whether a network and a task are of it.
 
-MEANT = "or pass `check=False` where other modes are meant, as for a control"
+CHECK_REMEDY = "or pass `check=False` where other modes are meant, as for a control"
 
 
-def fingerprint(task: Task) -> tuple[np.ndarray, np.ndarray]:
-    r"""Four numbers that tell Sigma_yx and Sigma_x of one task from those of another, (4,).
+def task_fingerprint(task: Task) -> tuple[np.ndarray, np.ndarray]:
+    r"""Return four numbers, (4,), that tell Sigma_yx and Sigma_x of one task from another's.
 
     Fixed projections, $r^T \Sigma_{yx} q$ and $q^T \Sigma_x q'$: of the samples, but not of their
     order, and the same in every precision up to its rounding.
 
     **Returns:** the numbers, and what their rounding is relative to, (4,).
     """
-    (q, other), (r, another) = _projected(task.x), _projected(task.y)
+    (q, other), (r, another) = _project_rows(task.x), _project_rows(task.y)
     pairs = ((r, q), (another, other), (q, other), (q, q))
     weights = None if task.weights is None else np.asarray(task.weights)
 
-    def mean(values: np.ndarray) -> np.floating:
+    def sample_mean(values: np.ndarray) -> np.floating:
         return np.average(values, weights=weights)
 
-    numbers = [mean(a * b) for a, b in pairs]
-    sizes = [np.sqrt(mean(a**2) * mean(b**2)) for a, b in pairs]
+    numbers = [sample_mean(a * b) for a, b in pairs]
+    sizes = [np.sqrt(sample_mean(a**2) * sample_mean(b**2)) for a, b in pairs]
     return np.array(numbers), np.array(sizes)
 
 
-def _projected(rows: Array) -> np.ndarray:
-    """Rows (P, N) along two fixed directions, (2, P)."""
+def _project_rows(rows: Array) -> np.ndarray:
+    """Project rows (P, N) on two fixed directions, (2, P)."""
     values = np.asarray(rows)
     directions = np.cos(np.outer(np.sqrt([2.0, 3.0]), np.arange(1, values.shape[1] + 1)))
     return directions.astype(values.dtype) @ values.T
@@ -95,20 +87,21 @@ def _projected(rows: Array) -> np.ndarray:
 def require_origin(
     modes: Any, network: AbstractModel, task: Task | None = None, check: bool = True
 ) -> None:
-    """Raise `ValueError` unless modes go with a network and, where it is given, a task.
+    """Raise `ValueError` unless modes belong to a network and, where one is given, to a task.
 
     Shapes are always compared. The bias strength and the task's statistics are where `check` is
     True and the numbers are known, which they are not under `jit` and `vmap`.
     """
     _require_shapes(modes, network, task)
     if check:
-        if isinstance(network, AbstractOwn):  # others have no bias that is known
+        if isinstance(network, AbstractOwnModel):  # others have no bias that is known
             _require_bias_strength(modes, network)
         if task is not None:
             _require_data(modes, task)
 
 
 def _require_shapes(modes: Any, network: AbstractModel, task: Task | None) -> None:
+    """Raise `ValueError` unless modes have the inputs and outputs of the task, or the network."""
     if task is not None:
         network.require_fit(task)
     own = modes.v.shape[-2] - bool(modes.bias_strength), modes.u.shape[-2]
@@ -124,15 +117,15 @@ def _require_shapes(modes: Any, network: AbstractModel, task: Task | None) -> No
         )
 
 
-def own_bias_strength(network: AbstractOwn) -> Array | float:
-    """The c of a network's modes: 0 without a bias where the inputs come in."""
-    return network.bias_strength if _biased(network)[0] else 0.0
+def own_bias_strength(network: AbstractOwnModel) -> Array | float:
+    """Return the c of a network's modes: 0 without a bias where the inputs come in."""
+    return network.bias_strength if _has_biases(network)[0] else 0.0
 
 
-def _biased(network: AbstractOwn) -> tuple[bool, bool]:
-    """Whether there are biases where the inputs come in, and whether there are any further on.
+def _has_biases(network: AbstractOwnModel) -> tuple[bool, bool]:
+    """Tell whether there are biases where the inputs come in, and whether there are any further on.
 
-    Of a graph the first are those of nodes that a source goes into.
+    In a graph the first are the biases of nodes that a source goes into.
     """
     if isinstance(network, AbstractGraph):
         sources = {node for node, _, _ in network.sources}
@@ -141,62 +134,67 @@ def _biased(network: AbstractOwn) -> tuple[bool, bool]:
     return network.biases[0] is not None, any(bias is not None for bias in network.biases[1:])
 
 
-def _require_bias_strength(modes: Any, network: AbstractOwn) -> None:
-    """The c of the modes is that of the network: 0 without a bias where the inputs come in."""
+def _require_bias_strength(modes: Any, network: AbstractOwnModel) -> None:
+    """Raise `ValueError` unless the modes' c is the network's, as `own_bias_strength` has it."""
     c, own = modes.bias_strength, network.bias_strength
-    first, later = _biased(network)
+    first, later = _has_biases(network)
     if c and not (first or later):
         raise ValueError(
             f"`modes` are for c = {c:g} and the network has no bias; use `theory.modes(task, "
-            f"network)`, {MEANT}."
+            f"network)`, {CHECK_REMEDY}."
         )
     if is_traced(own) or np.ndim(own) or not (first or c):
         return
     if not np.isclose(c, float(own), rtol=1e-6):
         raise ValueError(
             f"`modes` are for c = {c:g} and the network has c = {float(own):g}; use "
-            f"`theory.modes(task, network)`, {MEANT}."
+            f"`theory.modes(task, network)`, {CHECK_REMEDY}."
         )
 
 
 def _require_data(modes: Any, task: Task) -> None:
-    """The task's statistics are those of the modes."""
+    """Raise `ValueError` unless the task has the statistics of the modes, as far as known."""
     known = modes.fingerprint
     if known is None or is_traced((known, task)) or known.ndim != 1:
         return
     if _is_elsewhere(task):
         return
-    if not _agree(known, task):
+    if not _fingerprint_agrees(known, task):
         named = f" {task.name!r}" if task.name else ""
         raise ValueError(
             f"`modes` are of other data than `task`{named}; use `theory.modes` of this task, "
-            f"{MEANT}."
+            f"{CHECK_REMEDY}."
         )
 
 
-def of_data(one: Task, other: Task) -> bool:
-    """Whether two tasks of one shape have the same statistics, as far as this process knows."""
+def same_statistics(one: Task, other: Task) -> bool:
+    """Tell whether two tasks of one shape have the same statistics, as far as known here."""
     held = [task for task in (one, other) if not _is_elsewhere(task)]
-    return len(held) < 2 or _agree(jnp.asarray(fingerprint(one)[0], one.x.dtype), other)
+    return len(held) < 2 or _fingerprint_agrees(
+        jnp.asarray(task_fingerprint(one)[0], one.x.dtype), other
+    )
 
 
-def _agree(known: Array, task: Task) -> bool:
-    """Whether a fingerprint is a task's, up to the rounding of the coarser precision."""
-    numbers, sizes = fingerprint(task)
+def _fingerprint_agrees(known: Array, task: Task) -> bool:
+    """Tell whether a fingerprint is a task's, up to the rounding of the coarser precision."""
+    # Means that are summed in another order or precision differ by some roundings of their terms.
+    numbers, sizes = task_fingerprint(task)
     eps = max(np.finfo(array.dtype).eps for array in (known, task.x))
     return bool(np.all(np.abs(np.asarray(known) - numbers) <= 1e3 * eps * sizes))  # NaN is none
 
 
 def _is_elsewhere(task: Task) -> bool:
-    """Whether other processes hold a part of it."""
+    """Tell whether other processes hold a part of the task."""
     return isinstance(task.x, jax.Array) and not task.x.is_fully_addressable
 
 
-LARGEST = 1e19  # its square is what float32 holds; in float64 norms of products of correlations
+# Largest number of a task: its square, a correlation, is within float32, and norms of products of
+# correlations are within float64, in which modes are computed.
+LARGEST_INPUT = 1e19
 
 
-@shown(modes_summary)
-@storable()
+@print_by(modes_summary)
+@saveable()
 class Modes(AbstractPreparedMeasure):
     r"""Singular triples of $\Sigma_{yx} = Y^T X / P$ with the matching variances of the inputs.
 
@@ -223,9 +221,9 @@ class Modes(AbstractPreparedMeasure):
     - `completeness`: the share of tr Sigma_x that the v span, in [0, 1]. Below 1, an input
       direction without a mode takes part in the dynamics of large initial weights.
     - `equal`: the numbers of modes that are equal, such as ((1, 2), (4, 5, 6, 7)).
-    - `fingerprint`: (4,), by which other data are told. Modes of one task are not taken for those
-      of another, nor those of one c for those of another, wherever a network or a task meets them,
-      unless `check=False` says that it is meant. Under `jit` and `vmap` only shapes are compared.
+    - `fingerprint`: (4,), numbers that differ between tasks. Wherever a network or a task meets
+      modes of another task or of another c, a `ValueError` is raised, unless `check=False` says
+      that they are meant. Under `jit` and `vmap` only shapes are compared.
     """
 
     u: Float[Array, "N_out K"]
@@ -240,34 +238,34 @@ class Modes(AbstractPreparedMeasure):
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """The numbers of all modes in order, equal ones together: ((0,), (1, 2), (3,))."""
+        """Return the numbers of all modes in order, equal ones together: ((0,), (1, 2), (3,))."""
         member = {k: group for group in self.equal for k in group}
         return tuple(dict.fromkeys(member.get(k, (k,)) for k in range(self.s.shape[-1])))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the groups, for tables and pictures: ("0", "1-2", "3")."""
+        """Return the names of the groups, for tables and pictures: ("0", "1-2", "3")."""
         return tuple("-".join(map(str, sorted({g[0], g[-1]}))) for g in self.groups)
 
     @property
     def full_strength(self) -> Float[Array, " K"]:
-        """Strength s/d at convergence, (K,); 0 for modes that the data do not drive."""
+        """Return the strength s/d at convergence, (K,); 0 for modes that the data do not drive."""
         driven = (self.s > 0) & (self.d > 0)
         return jnp.where(driven, self.s / jnp.where(driven, self.d, 1.0), 0.0)
 
-    @checked(x=array)
+    @checked(x=real_array)
     def augmented(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N"]:
-        """Inputs in the modes' coordinates: [c; x], or x for c = 0."""
+        """Return inputs in the modes' coordinates: [c; x], or x for c = 0."""
         inputs = self.v.shape[-2] - bool(self.bias_strength)
         if np.shape(x)[1:] != (inputs,):
             raise ValueError(f"`x` must have shape (P, {inputs}), got {np.shape(x)}.")
-        return augment(x, self.bias_strength) if self.bias_strength else x
+        return prepend_constant(x, self.bias_strength) if self.bias_strength else x
 
-    @checked(network=model)
+    @checked(network=as_model)
     def strengths(
         self, network: eqx.Module, task: Task, *, check: bool = True
     ) -> Float[Array, " K"]:
-        r"""Mode strengths $a_\alpha = u^T (\hat Y^T X / P) v / d$ of any network.
+        r"""Return the mode strengths $a_\alpha = u^T (\hat Y^T X / P) v / d$ of any network, (K,).
 
         For a linear network whose modes are aligned to its inputs this is $u^T W v$ with the
         end-to-end matrix W. Modes with d = 0 are not seen by the data and get 0.
@@ -280,7 +278,7 @@ class Modes(AbstractPreparedMeasure):
     def hidden_vectors(
         self, network: AbstractNetwork, *, check: bool = True
     ) -> tuple[Float[Array, "K H"], Float[Array, "K H"]]:
-        r"""Hidden vectors $p = W_2^T u$ and $q = \tilde W_1 v$ of every mode, (K, H) each.
+        r"""Return hidden vectors $p = W_2^T u$ and $q = \tilde W_1 v$ of every mode, (K, H) each.
 
         $\tilde W_1 = [b, W_1]$ where the modes have a bias coordinate. Gates (H,) of a gated
         network multiply q; those that differ from sample to sample are left out.
@@ -303,9 +301,9 @@ class Modes(AbstractPreparedMeasure):
             q = q * network.gates_[0][None]
         return p, q
 
-    @checked(network=model)
+    @checked(network=as_model)
     def observable(self, network: eqx.Module, task: Task, *, check: bool = True) -> "ModeStrengths":
-        """The mode strengths as a function of the network that costs no more than it must.
+        """Return the mode strengths as a function of the network that costs no more than it must.
 
         **Raises:** `ValueError` for modes of another c or other data, unless `check=False`.
         """
@@ -313,35 +311,36 @@ class Modes(AbstractPreparedMeasure):
         return _mode_strengths(self, task.x, task.weights, isinstance(network, LinearNetwork))
 
 
-WORDS["modes"] = instance(Modes, "modes, as `theory.modes(task, network)` returns them")
-WORDS["check"] = flag
+CHECKS_BY_NAME["modes"] = instance_of(Modes, "modes, as `theory.modes(task, network)` returns them")
+CHECKS_BY_NAME["check"] = boolean
 
 
+# Compiled, since every call of `gradient_flow` with mode hits comes here.
 @jit_by_array
 def _mode_strengths(modes: Modes, x: Array, weights: Array | None, linear: bool) -> "ModeStrengths":
-    """Compiled, since every call of `gradient_flow` with mode hits comes here."""
+    """Multiply the task's part of the strengths out, X v / (P d), once for all networks."""
     d = modes.d[None]
     scaled = jnp.where(d > 0, modes.v / jnp.where(d > 0, d, 1.0), 0.0)
     mass = len(x) if weights is None else weights.sum()
-    projected = weighted(modes.augmented(x) @ scaled, weights) / mass
-    projected = augment(x, 1.0).T @ projected if linear else projected
+    projected = weight_rows(modes.augmented(x) @ scaled, weights) / mass
+    projected = prepend_constant(x, 1.0).T @ projected if linear else projected
     return ModeStrengths(modes.u, projected, modes.equal)
 
 
 class ModeStrengths(eqx.Module):
     """Mode strengths of a network, with the task's part multiplied out beforehand.
 
-    `projected` is X v / (P d), shape (P, K); for linear networks, whose function is affine,
-    [1; X]^T X v / (P d), shape (1 + N_in, K), so that no sample is looked at again. `equal` as in
-    `Modes`.
+    `projected` is X v / (P d), shape (P, K); for linear networks, whose function is affine, it is
+    [1; X]^T X v / (P d), shape (1 + N_in, K), so that no sample is needed again. `equal` is that
+    of `Modes`.
     """
 
     u: Float[Array, "N_out K"]
     projected: Float[Array, "... K"]
     equal: tuple[Group, ...] = eqx.field(static=True, default=())
 
-    def response(self, network: eqx.Module, task: Task) -> Float[Array, "N_out K"]:
-        """Outputs' correlation with the modes' inputs, (Yhat^T X / P) v / d, (N_out, K)."""
+    def output_correlation(self, network: eqx.Module, task: Task) -> Float[Array, "N_out K"]:
+        """Return the correlation of outputs and modes' inputs, (Yhat^T X / P) v / d, (N_out, K)."""
         linear = isinstance(network, LinearNetwork)
         rows = 1 + network.weights[0].shape[-1] if linear else task.samples
         if len(self.projected) != rows:
@@ -353,15 +352,21 @@ class ModeStrengths(eqx.Module):
         if linear:
             matrix, offset = network.affine()
             return offset[:, None] * self.projected[:1] + matrix @ self.projected[1:]
-        return model("network", network).outputs(task.x).T @ self.projected
+        return as_model("network", network).outputs(task.x).T @ self.projected
+
+    def of_outputs(self, outputs: Float[Array, "P N_out"]) -> Float[Array, " K"]:
+        """Strengths (K,) of a network that is not linear, from its outputs on the task."""
+        return mean_over_equal(jnp.sum(self.u * (outputs.T @ self.projected), axis=0), self.equal)
 
     def __call__(self, network: eqx.Module, task: Task) -> Float[Array, " K"]:
-        """Strengths (K,) of the network's modes; equal modes have the mean of theirs."""
-        return shared(jnp.sum(self.u * self.response(network, task), axis=0), self.equal)
+        """Return the strengths (K,) of the network's modes; equal modes have the mean of theirs."""
+        return mean_over_equal(
+            jnp.sum(self.u * self.output_correlation(network, task), axis=0), self.equal
+        )
 
     @property
-    def members(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of every mode the modes that are equal to it, itself included, and their weights, (K, M).
+    def equal_modes(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return for every mode its equal modes, itself included, and their weights, (K, M).
 
         Rows of fewer than M are filled up by itself, with weight 0.
         """
@@ -374,10 +379,11 @@ class ModeStrengths(eqx.Module):
             which[rows, : len(group)], weights[rows, : len(group)] = rows, 1 / len(group)
         return which, weights
 
-    def seen_by(self, parameters: Parameters, k: int | Array) -> Parameters:
-        """A linear network as direction k sees it: linear in its parameters, one input, one output.
+    def parameters_along(self, parameters: Parameters, k: int | Array) -> Parameters:
+        """Reduce a linear network to one input and one output, those of mode k.
 
-        Its output for the input 1 is the strength along u_k and v_k.
+        The result is linear in the parameters; its output for the input 1 is the strength along u_k
+        and v_k.
         """
         weights, biases = parameters
         u, scale, direction = self.u[:, k], self.projected[0, k], self.projected[1:, k]
@@ -387,26 +393,26 @@ class ModeStrengths(eqx.Module):
         return (*seen[:-1], u[None] @ seen[-1]), (*own[:-1], last)
 
 
-def _given_or_own(name: str, value: Any) -> Any:
-    """A bias strength, or the network whose own it is."""
-    if isinstance(value, AbstractOwn):
-        return model("network", value)
+def _strength_or_network(name: str, value: Any) -> Any:
+    """Accept a bias strength, or the network whose own it is."""
+    if isinstance(value, AbstractOwnModel):
+        return as_model("network", value)
     if isinstance(value, eqx.Module):
         wanted = "a number c, or a flowlin network with a c of its own"
-        raise refuse(name, wanted, value, "give c itself, 0 for inputs without a bias")
-    return WORDS["bias_strength"](name, value)
+        raise argument_error(name, wanted, value, "give c itself, 0 for inputs without a bias")
+    return CHECKS_BY_NAME["bias_strength"](name, value)
 
 
-INSTEAD["modes.network"] = (
+ARGUMENT_HINTS["modes.network"] = (
     "bias_strength",
     "the network that modes are for stands in the place of `bias_strength`, as in "
     "`theory.modes(task, network)`.",
 )
 
 
-@checked(bias_strength=_given_or_own)
-def modes(task: Task, bias_strength: float | AbstractOwn = 0.0) -> Modes:
-    """The task's modes, strongest first.
+@checked(bias_strength=_strength_or_network)
+def modes(task: Task, bias_strength: float | AbstractOwnModel = 0.0) -> Modes:
+    """Return the task's modes, strongest first.
 
     Within a group of equal singular values the basis is free; the one that diagonalises Sigma_x
     there is taken, so that modes decouple wherever Sigma_x commutes with Sigma_yx^T Sigma_yx.
@@ -427,14 +433,18 @@ def modes(task: Task, bias_strength: float | AbstractOwn = 0.0) -> Modes:
 
     Source: lead paper Eqs. 3-4 and 16; Saxe et al. (2014, 2019).
     """
-    return modes_within(task, bias_strength, SAME[jnp.dtype(task.x.dtype).name], ZERO)
+    return modes_within(
+        task, bias_strength, EQUAL_TOLERANCE[jnp.dtype(task.x.dtype).name], ZERO_TOLERANCE
+    )
 
 
 def modes_within(task: Task, bias_strength: Any, same: float = 0.0, zero: float = 0.0) -> Modes:
-    """Modes that are equal within `same` of the largest, and zero below `zero` of it, if that is
-    more than rounding."""
+    """Return modes that are equal within `same` of the largest, and zero below `zero` of it.
+
+    Singular values below rounding are zero in any case.
+    """
     c: Any = bias_strength
-    if isinstance(c, AbstractOwn):
+    if isinstance(c, AbstractOwnModel):
         c.require_fit(task)
         c = own_bias_strength(c)
     if is_traced((task, c)):
@@ -446,17 +456,17 @@ def modes_within(task: Task, bias_strength: Any, same: float = 0.0, zero: float 
     require_finite("task.y", task.y)
     c = float(c)
     x, y = np.asarray(task.x, np.float64), np.asarray(task.y, np.float64)
-    if max(abs(c), np.max(np.abs(x)), np.max(np.abs(y))) > LARGEST:
+    if max(abs(c), np.max(np.abs(x)), np.max(np.abs(y))) > LARGEST_INPUT:
         raise ValueError(
-            f"`task` or `bias_strength` = {c:g} has numbers above {LARGEST:g}, whose correlations "
-            "overflow; scale it down."
+            f"`task` or `bias_strength` = {c:g} has numbers above {LARGEST_INPUT:g}, whose "
+            "correlations overflow; scale it down."
         )
     if c:
         x = np.concatenate([np.full((len(x), 1), c, x.dtype), x], axis=1)
     weights = None if task.weights is None else np.asarray(task.weights, np.float64)
-    syx, sx = mean_product(y, x, weights), mean_product(x, x, weights)
+    syx, sx = sample_correlation(y, x, weights), sample_correlation(x, x, weights)
     rounding = 32 * float(jnp.finfo(task.x.dtype).eps)
-    noise = rounding * np.sqrt(np.trace(sx) * average(np.sum(y**2, axis=1), weights))
+    noise = rounding * np.sqrt(np.trace(sx) * sample_mean(np.sum(y**2, axis=1), weights))
     u, s, v, d, groups = singular_triples(syx, sx, noise, same, zero)
     d = np.where(d > rounding * np.trace(sx), d, 0.0)
     square = (v * s**2) @ v.T
@@ -470,6 +480,6 @@ def modes_within(task: Task, bias_strength: Any, same: float = 0.0, zero: float 
         bias_strength=c,
         commutator=jnp.asarray(commutator, task.x.dtype),
         completeness=jnp.asarray(completeness, task.x.dtype),
-        fingerprint=jnp.asarray(fingerprint(task)[0], task.x.dtype),
+        fingerprint=jnp.asarray(task_fingerprint(task)[0], task.x.dtype),
         equal=tuple(group for group in groups if len(group) > 1),
     )

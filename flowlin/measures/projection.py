@@ -8,27 +8,28 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from flowlin._tools.arguments import WORDS, checked, flag, refuse
-from flowlin._tools.arrays import average, widest
-from flowlin._tools.files import storable
-from flowlin._tools.numerics import root
+from flowlin._tools.arguments import CHECKS_BY_NAME, argument_error, boolean, checked
+from flowlin._tools.arrays import sample_mean, widest_dtype
+from flowlin._tools.files import saveable
+from flowlin._tools.numerics import safe_sqrt
 from flowlin.measures.along import task_or_none
-from flowlin.measures.modes import Modes, require_origin, shared
+from flowlin.measures.modes import Modes, mean_over_equal, require_origin
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.graph import GatedGraph
 from flowlin.networks.kinds import AbstractNetwork
-from flowlin.networks.modules import model
-from flowlin.record.measured import whole
+from flowlin.networks.modules import as_model
+from flowlin.record.measured import require_targets
 from flowlin.record.trajectory import Trajectory
 from flowlin.tasks.task import Task
 
 
-@checked(network=model)
+@checked(network=as_model)
 def mode_matrix(
     network: eqx.Module, task: Task, modes: Modes, *, check: bool = True
 ) -> Float[Array, "K K"]:
-    r"""The network's function between the modes, $A_{\alpha\beta} = u_\alpha^T (\hat Y^T X / P)
-    v_\beta / d_\beta$, (K, K).
+    r"""Return the network's function between the modes, the matrix A (K, K).
+
+    $A_{\alpha\beta} = u_\alpha^T (\hat Y^T X / P) v_\beta / d_\beta$, with $\hat Y$ the outputs.
 
     For a linear network on modes that decouple it is $U^T W V$ with the end-to-end matrix W. Its
     diagonal are the strengths, which the closed forms speak of; what is off it they drop. Among
@@ -42,11 +43,11 @@ def mode_matrix(
     **Raises:** `ValueError` for such modes otherwise.
     """
     own = cast(AbstractModel, network)  # as `checked` leaves it
-    observable = modes.observable(own, whole(own, task), check=check)
-    return modes.u.T @ observable.response(own, task)
+    observable = modes.observable(own, require_targets(own, task), check=check)
+    return modes.u.T @ observable.output_correlation(own, task)
 
 
-@storable()
+@saveable()
 class ModeShares(NamedTuple):
     """Shares of the outputs' sum of squares; they add up to one where modes decouple."""
 
@@ -55,9 +56,9 @@ class ModeShares(NamedTuple):
     outside: Array
 
 
-@checked(network=model)
+@checked(network=as_model)
 def mode_shares(network: eqx.Module, task: Task, modes: Modes, *, check: bool = True) -> ModeShares:
-    r"""How much of the network's function on the task lies in the modes.
+    r"""Measure how much of the network's function on the task lies in the modes.
 
     With A of `mode_matrix`, $\hat Y$ (P, N_out) and $S = \|\hat Y\|_F^2 / P$:
 
@@ -79,18 +80,21 @@ def mode_shares(network: eqx.Module, task: Task, modes: Modes, *, check: bool = 
     """
     matrix = mode_matrix(network, task, modes, check=check)
     outputs = cast(AbstractModel, network).outputs(task.x)
-    squares, total = matrix**2 * modes.d[None], average(jnp.sum(outputs**2, axis=1), task.weights)
+    squares, total = (
+        matrix**2 * modes.d[None],
+        sample_mean(jnp.sum(outputs**2, axis=1), task.weights),
+    )
     own = np.eye(len(squares), dtype=bool)
     for group in modes.equal:
         own[np.ix_(group, group)] = True
     diagonal = jnp.sum(jnp.where(own, squares, 0.0))
     rest = outputs - modes.augmented(task.x) @ modes.v @ matrix.T @ modes.u.T
-    outside = average(jnp.sum(rest**2, axis=1), task.weights)
+    outside = sample_mean(jnp.sum(rest**2, axis=1), task.weights)
     off = jnp.sum(jnp.where(own, 0.0, squares))
     return ModeShares(diagonal / total, off / total, outside / total)
 
 
-@storable()
+@saveable()
 class HiddenVectors(NamedTuple):
     """Hidden vectors (K, H) of the modes, as `theory.mode_vectors` and `imbalance` take them."""
 
@@ -102,16 +106,16 @@ class HiddenVectors(NamedTuple):
 def hidden_vectors(
     network: AbstractNetwork, task: Task | None, modes: Modes, *, check: bool = True
 ) -> HiddenVectors:
-    r"""Hidden vectors $p = W_2^T u$ and $q = \tilde W_1 v$ of every mode, (K, H) each.
+    r"""Return the hidden vectors $p = W_2^T u$ and $q = \tilde W_1 v$ of every mode, (K, H) each.
 
     The mode's strength in a linear network is p . q, its balanced part $\|p + q\|^2 / 4$.
     $\tilde W_1 = [b, W_1]$ where the modes have a bias coordinate. Gates (H,) of a gated network,
     such as `network.always_on(task)`, multiply q (erratum to Fig. 4 of the lead paper); gates that
     differ from sample to sample have no place here and are left out.
 
-    **Arguments:** `network` with one hidden layer; `task`, which may be None: only whether the
-    modes are its own is looked at; `modes`; `check=False` where those of another c or other data
-    are meant.
+    **Arguments:** `network` with one hidden layer; `task`, which may be None and only serves to
+    check that the modes are its own; `modes`; `check=False` where those of another c or of other
+    data are meant.
 
     **Raises:** `ValueError` for another number of hidden layers, and for such modes otherwise.
     """
@@ -124,7 +128,7 @@ def hidden_vectors(
 def alignment(
     network: AbstractNetwork, task: Task | None, modes: Modes, *, check: bool = True
 ) -> Float[Array, " K"]:
-    r"""Cosine $p \cdot q / \|p\| \|q\|$ between the two hidden vectors of every mode, (K,).
+    r"""Return the cosine $p \cdot q / \|p\| \|q\|$ of the two hidden vectors of every mode, (K,).
 
     Near 0 at a random start, 1 once the mode has grown from small weights: p + q grows while p - q
     decays. Equal modes have that of their group, with sums over it in place of each product. nan
@@ -136,35 +140,36 @@ def alignment(
     """
     p, q = hidden_vectors(network, task, modes, check=check)
     product, first, second = (
-        shared(jnp.sum(a * b, axis=1), modes.equal) for a, b in ((p, q), (p, p), (q, q))
+        mean_over_equal(jnp.sum(a * b, axis=1), modes.equal) for a, b in ((p, q), (p, p), (q, q))
     )
-    return product / (root(first) * root(second))
+    return product / (safe_sqrt(first) * safe_sqrt(second))
 
 
 # ---- How far apart two networks are in their parameters.
 
 
-def _parameters(name: str, value: Any) -> Any:
-    """Weights and biases of a network, or the floating-point arrays of any other pytree."""
+def _arrays_to_compare(name: str, value: Any) -> Any:
+    """Accept a network, and return weights and biases, or any pytree's floating-point arrays."""
     if isinstance(value, AbstractNetwork):
-        return WORDS["network"](name, value).parameters
+        return CHECKS_BY_NAME["network"](name, value).parameters
     if isinstance(value, GatedGraph):
-        return WORDS["graph"](name, value).parameters
+        return CHECKS_BY_NAME["graph"](name, value).parameters
     if isinstance(value, Trajectory):
-        raise refuse(name, "a network, or a tree of parameters", value, "pass `flow.final`")
-    found = jax.tree.map(lambda leaf: leaf if _floats(leaf) else None, value)
+        raise argument_error(name, "a network, or a tree of parameters", value, "pass `flow.final`")
+    found = jax.tree.map(lambda leaf: leaf if _holds_floats(leaf) else None, value)
     if not jax.tree.leaves(found):
         raise ValueError(f"`{name}` holds no arrays of floats; pass a network, or its parameters.")
     return found
 
 
-def _floats(leaf: Any) -> bool:
+def _holds_floats(leaf: Any) -> bool:
+    """Tell whether a leaf is an array of floating-point numbers."""
     return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
 
 
-@checked(a=_parameters, b=_parameters, relative=flag)
+@checked(a=_arrays_to_compare, b=_arrays_to_compare, relative=boolean)
 def distance(a: Any, b: Any, *, relative: bool = False) -> Float[Array, ""]:
-    r"""Euclidean distance $\|w_a - w_b\|$ of all weights and biases of two networks.
+    r"""Return the Euclidean distance $\|w_a - w_b\|$ of the parameters of two networks.
 
     Works under `jit` and `vmap` (`jax.vmap(fl.distance)` for stacked networks); its derivatives at
     a = b are zero.
@@ -184,13 +189,13 @@ def distance(a: Any, b: Any, *, relative: bool = False) -> Float[Array, ""]:
         if shapes[0] == shapes[1]:
             got = "trees with other fields around arrays of the same shapes; pass those alone"
         raise ValueError(f"`a` and `b` must have parameters of one structure, got {got}.")
-    off, size = _norms(jax.tree.leaves(a), jax.tree.leaves(b))
+    off, size = _difference_norms(jax.tree.leaves(a), jax.tree.leaves(b))
     return jnp.where(off == 0, 0.0, off / jnp.where(off == 0, 1.0, size)) if relative else off
 
 
 @jax.jit
-def _norms(a: list[Array], b: list[Array]) -> tuple[Array, Array]:
-    """Norms of the difference and of b."""
-    dtype = widest(*a, *b)
+def _difference_norms(a: list[Array], b: list[Array]) -> tuple[Array, Array]:
+    """Return the norms of the difference and of b."""
+    dtype = widest_dtype(*a, *b)
     off = sum(jnp.sum((x.astype(dtype) - y.astype(dtype)) ** 2) for x, y in zip(a, b, strict=True))
-    return root(jnp.asarray(off)), root(jnp.asarray(sum(jnp.sum(y**2) for y in b)))
+    return safe_sqrt(jnp.asarray(off)), safe_sqrt(jnp.asarray(sum(jnp.sum(y**2) for y in b)))

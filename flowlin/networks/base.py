@@ -1,4 +1,4 @@
-"""What a run needs of whatever flows: a function of its inputs, and arrays that move."""
+"""The abstract model that a run trains: a function of one sample, and arrays that move."""
 
 import abc
 from typing import Any, TypeVar
@@ -10,8 +10,14 @@ from equinox import AbstractVar
 from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
-from flowlin._tools.arguments import WORDS, array, checked, refuse, require_single
-from flowlin._tools.arrays import Parameters, Product, copied
+from flowlin._tools.arguments import (
+    CHECKS_BY_NAME,
+    argument_error,
+    checked,
+    real_array,
+    require_single,
+)
+from flowlin._tools.arrays import Parameters, Product, replace_fields
 from flowlin._tools.numerics import as_tree
 from flowlin.tasks.task import Task
 
@@ -28,25 +34,25 @@ class AbstractModel(eqx.Module):
     @property
     @abc.abstractmethod
     def module(self) -> Any:
-        """The user's own object: what a run hands out, and calls observables with."""
+        """The user's own object, which a run hands out and calls observables with."""
 
     @property
     @abc.abstractmethod
     def kind(self) -> str:
-        """What it is but for its arrays, in words that another process says too."""
+        """A name for all of the model but its arrays, the same in every process."""
 
     @property
     @abc.abstractmethod
     def parameters(self) -> PyTree:
-        """The arrays that can be trained, in a tree."""
+        """The arrays that can be trained, as a tree."""
 
     @abc.abstractmethod
     def parameters_of(self, module: Any) -> PyTree:
-        """The same arrays of another object like `module`; None where that has none."""
+        """Return the same arrays of another object like `module`, with None for those it lacks."""
 
     @abc.abstractmethod
     def with_parameters(self: M, parameters: PyTree) -> M:
-        """The same model with other parameters; those that are None stay."""
+        """Return the same model with other parameters; those that are None stay."""
 
     @property
     @abc.abstractmethod
@@ -60,17 +66,18 @@ class AbstractModel(eqx.Module):
 
     @property
     @abc.abstractmethod
-    def owners(self) -> list[tuple[str, int | None]]:
-        """Of each parameter array, in the order of the leaves: whose numbers it holds.
+    def parameter_owners(self) -> list[tuple[str, int | None]]:
+        """Owner of each parameter array, in the order of the leaves: whose numbers it holds.
 
-        A name of units, and the axis along which they lie; None where all are one owner's. A hidden
-        unit owns what comes in, its bias, and in the last hidden layer what goes out.
+        An owner is a layer of units (by name) with the axis along which they lie; the axis is None
+        where one owner has the whole array. A hidden unit owns its incoming weights, its bias, and
+        in the last hidden layer its outgoing weights.
         """
 
     @property
     @abc.abstractmethod
-    def about_kinks(self) -> tuple[str, str]:
-        """What `flow.stats` says of the kinks of a model without a policy for them, and why."""
+    def kinks_and_reason(self) -> tuple[str, str]:
+        """A word and a reason for `flow.stats`: the kinks of a model without a policy for them."""
 
     @property
     @abc.abstractmethod
@@ -79,51 +86,54 @@ class AbstractModel(eqx.Module):
 
     @abc.abstractmethod
     def with_sample_gates(self: M, gates: tuple[Array | None, ...]) -> M:
-        """The same model with these in place of `sample_gates`, for other samples."""
+        """Return the same model with these in place of `sample_gates`, for other samples."""
 
     @abc.abstractmethod
     def outputs(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N_out"]:
-        """Outputs for all samples at once."""
+        """Compute the outputs for all samples at once."""
 
     @abc.abstractmethod
-    def rounded(
+    def smooth_outputs(
         self, x: Float[Array, "P N_in"], width: ArrayLike | None, product: Product
     ) -> Float[Array, "P N_out"]:
-        """Outputs, h W^T by a `product` of h and W; kinks rounded off over a width, if any."""
+        """Compute the outputs with kinks rounded off over a width, if any.
+
+        A `product` of h (P, N) and W (M, N) gives h W^T.
+        """
 
     @abc.abstractmethod
-    def held(self, task: Task) -> int:
-        """How many numbers per sample of a task a forward pass holds at once, about."""
+    def numbers_per_sample(self, task: Task) -> int:
+        """Estimate how many numbers per sample of a task a forward pass holds at once."""
 
     @abc.abstractmethod
     def require_fit(self, task: Task) -> None:
-        """Raise `ValueError` unless it takes the task's inputs and gives its outputs."""
+        """Raise `ValueError` unless the model takes the task's inputs and gives its outputs."""
 
     @abc.abstractmethod
     def time_constants(self, tau: Array) -> PyTree:
-        """One per parameter array, for one of all, or one per layer (L,).
+        """Spread tau over the parameter arrays: one number for all, or one per layer (L,).
 
         **Raises:** `ValueError` for a number of them that does not go with the layers.
         """
 
     @abc.abstractmethod
-    def packed(self, parameters: PyTree) -> Any:
-        """Parameters, some of them None, as a file holds them."""
+    def pack_parameters(self, parameters: PyTree) -> Any:
+        """Return parameters, some of them None, in the form that a file holds."""
 
     @abc.abstractmethod
-    def unpacked(self, stored: Any) -> PyTree:
-        """Parameters that were so packed."""
+    def unpack_parameters(self, stored: Any) -> PyTree:
+        """Return the parameters that `pack_parameters` has put into the form of a file."""
 
     @abc.abstractmethod
-    def restored(self, stored: "AbstractModel", name: str) -> "AbstractModel":
-        """The model of a file, which is of this one's kind; `name` is this one's argument.
+    def with_saved_arrays(self, stored: "AbstractModel", name: str) -> "AbstractModel":
+        """Return the model of a file, which is of this one's kind; `name` is this one's argument.
 
         **Raises:** `ValueError` where shapes or precisions differ, naming which.
         """
 
 
-def trained(model: AbstractModel, trainable: Any) -> tuple[bool, ...] | None:
-    """Which of a model's parameter arrays a filter spec says are trained; None for all.
+def trainable_flags(model: AbstractModel, trainable: Any) -> tuple[bool, ...] | None:
+    """Tell which of a model's parameter arrays a filter spec trains; None for all.
 
     **Arguments:** `trainable` as for `gradient_flow`: None, a tree of truth values, or a function
     of a leaf, as `eqx.partition` takes them. What cannot be trained is not, whatever it says.
@@ -137,7 +147,7 @@ def trained(model: AbstractModel, trainable: Any) -> tuple[bool, ...] | None:
     except (TypeError, ValueError) as error:
         why = " ".join(str(error).split())[:100]
         wanted = f"a function of a leaf, or a tree of truth values like the network ({why})"
-        raise refuse("trainable", wanted, trainable) from None
+        raise argument_error("trainable", wanted, trainable) from None
     places = jax.tree.structure(model.parameters).flatten_up_to(kept)
     found = tuple(place is not None for place in places)
     if not any(found):
@@ -148,45 +158,45 @@ def trained(model: AbstractModel, trainable: Any) -> tuple[bool, ...] | None:
     return None if all(found) else found
 
 
-def _spec(name: str, value: Any) -> Any:
-    """A filter spec, as far as it can be told without the network."""
+def _filter_spec(name: str, value: Any) -> Any:
+    """Check a filter spec, as far as that can be done without the network."""
     leaves = jax.tree_util.tree_flatten_with_path(value)[0]
     if not leaves:
         wanted = "a function of a leaf, or a tree of truth values like the network"
-        raise refuse(name, wanted, value)
+        raise argument_error(name, wanted, value)
     for path, leaf in leaves:
         if not callable(leaf) and not isinstance(leaf, (bool, np.bool_)):
             wanted = "True, False or a function of a leaf, or a tree of them like the network"
             remedy = "an array moves as a whole" if path and np.ndim(leaf) else ""
-            raise refuse(f"{name}{jax.tree_util.keystr(path)}", wanted, leaf, remedy)
+            raise argument_error(f"{name}{jax.tree_util.keystr(path)}", wanted, leaf, remedy)
     return value
 
 
-WORDS["trainable"] = _spec
+CHECKS_BY_NAME["trainable"] = _filter_spec
 
 
-def moving(parameters: PyTree, trained: tuple[bool, ...] | None) -> PyTree:
-    """A tree like the parameters with None in place of what is not trained."""
-    if trained is None:
+def trainable_part(parameters: PyTree, trainable_flags: tuple[bool, ...] | None) -> PyTree:
+    """Return a tree like the parameters, with None in place of what is not trained."""
+    if trainable_flags is None:
         return parameters
     leaves, structure = jax.tree.flatten(parameters)
-    kept = [leaf if moves else None for leaf, moves in zip(leaves, trained, strict=True)]
+    kept = [leaf if moves else None for leaf, moves in zip(leaves, trainable_flags, strict=True)]
     return jax.tree.unflatten(structure, kept)
 
 
 # ---- Whether a network is one that a function takes: not stacked, and of a task's shapes.
 
 
-def inputs(name: str, value: Any) -> Any:
-    """An array of inputs; as for JAX, a list is none."""
+def input_array(name: str, value: Any) -> Any:
+    """Check for an array of inputs; as for JAX, a list is none."""
     if not isinstance(value, (jax.Array, np.ndarray)):
-        raise refuse(name, "an array", value, f"pass jnp.asarray({name})")
-    return array(name, value)
+        raise argument_error(name, "an array", value, f"pass jnp.asarray({name})")
+    return real_array(name, value)
 
 
 def require_inputs(network: Any, x: Array, name: str = "x", axes: int = 2) -> None:
     """Raise `ValueError` unless the network takes these inputs: many (P, N_in), or one (N_in,)."""
-    require_one(network)
+    require_unstacked(network)
     takes = network.weights[0].shape[1]
     if x.ndim == axes and x.shape[-1] == takes:
         return
@@ -198,17 +208,17 @@ def require_inputs(network: Any, x: Array, name: str = "x", axes: int = 2) -> No
     raise ValueError(f"`{name}` must have shape {wanted}, got {x.shape}{remedy}.")
 
 
-def require_one(network: Any, name: str = "network") -> None:
-    """Raise `ValueError` for a stack of networks, or one without arrays."""
+def require_unstacked(network: Any, name: str = "network") -> None:
+    """Raise `ValueError` for a stack of networks, or for one without arrays."""
     axes = getattr(network.weights[0], "ndim", None)
     if axes is None:
         raise ValueError(f"`{name}` holds no arrays; pass one whose weights and biases are there.")
     require_single(name, axes, 2, "networks")
 
 
-def check_fit(network: Any, task: Task) -> None:
+def require_task_fit(network: Any, task: Task) -> None:
     """Raise `ValueError` unless the network takes the task's inputs and gives its outputs."""
-    require_one(network)
+    require_unstacked(network)
     takes, gives = network.weights[0].shape[-1], network.weights[-1].shape[-2]
     if (takes, gives) != (task.inputs, task.outputs):
         raise ValueError(
@@ -217,13 +227,13 @@ def check_fit(network: Any, task: Task) -> None:
         )
 
 
-def require_alike(network: Any, other: Any, name: str) -> None:
+def require_same_kind(network: Any, other: Any, name: str) -> None:
     """Raise `ValueError` unless a file's network has the kind and shapes of the one given."""
 
-    def kind(one: Any) -> Any:
+    def structure_and_shapes(one: Any) -> Any:
         return jax.tree.structure(one), [leaf.shape for leaf in jax.tree.leaves(one)]
 
-    if kind(network) != kind(other):
+    if structure_and_shapes(network) != structure_and_shapes(other):
         raise ValueError(
             f"`{name}` is {network!r}, and the file holds {other!r}; pass one of that kind, "
             "or none for a network of flowlin."
@@ -232,11 +242,11 @@ def require_alike(network: Any, other: Any, name: str) -> None:
 
 # ---- What flowlin's own networks have in common as models: weights, biases, and their strength.
 
-O = TypeVar("O", bound="AbstractOwn")  # noqa: E741
+O = TypeVar("O", bound="AbstractOwnModel")  # noqa: E741
 
 
-class AbstractOwn(AbstractModel):
-    """A tree of weights, one of biases, and the constant c in front of the biases."""
+class AbstractOwnModel(AbstractModel):
+    """Base of flowlin's own networks: weights, biases, and the constant c in front of biases."""
 
     weights: AbstractVar[Any]
     biases: AbstractVar[Any]
@@ -254,37 +264,37 @@ class AbstractOwn(AbstractModel):
 
     @property
     def parameters(self) -> Parameters:
-        """What is trained: the weights and the biases."""
+        """The weights and the biases, which are trained."""
         return self.weights, self.biases
 
-    def parameters_of(self, module: "AbstractOwn") -> Parameters:
-        """Its weights and biases."""
+    def parameters_of(self, module: "AbstractOwnModel") -> Parameters:
+        """Return the weights and biases of another network."""
         return module.parameters
 
     def with_parameters(self: O, parameters: Parameters) -> O:
-        """The same network with other weights and biases; those that are None stay."""
+        """Return the same network with other weights and biases; those that are None stay."""
         weights, biases = eqx.combine(as_tree(parameters), self.parameters)
-        return copied(self, weights=weights, biases=biases)
+        return replace_fields(self, weights=weights, biases=biases)
 
     @checked
     def astype(self: O, dtype: DTypeLike) -> O:
-        """The same network in another floating-point precision, float32 or float64."""
+        """Return the same network in another floating-point precision, float32 or float64."""
         return jax.tree.map(lambda array: array.astype(dtype), self)
 
     @property
-    def about_kinks(self) -> tuple[str, str]:
-        """There are none, but for ReLU networks, which have a policy."""
+    def kinks_and_reason(self) -> tuple[str, str]:
+        """No kinks; ReLU networks, which have some, always have a policy for them."""
         return "none", "the network has no kinks"
 
-    def packed(self, parameters: Parameters) -> Parameters:
-        """As they are."""
+    def pack_parameters(self, parameters: Parameters) -> Parameters:
+        """Return the parameters as they are."""
         return parameters
 
-    def unpacked(self, stored: Parameters) -> Parameters:
-        """As they are."""
+    def unpack_parameters(self, stored: Parameters) -> Parameters:
+        """Return the parameters as they are."""
         return stored
 
-    def restored(self, stored: AbstractModel, name: str) -> AbstractModel:
-        """What the file holds, which needs nothing of this one but to be of its kind."""
-        require_alike(self, stored, name)
+    def with_saved_arrays(self, stored: AbstractModel, name: str) -> AbstractModel:
+        """Return the file's network, which needs nothing of this one but to be of its kind."""
+        require_same_kind(self, stored, name)
         return stored

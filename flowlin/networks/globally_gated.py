@@ -8,28 +8,28 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
-from flowlin._tools.arguments import array, checked, floating, refuse, whole
+from flowlin._tools.arguments import argument_error, checked, float_array, integer_from, real_array
 from flowlin._tools.arrays import Activation, Biases, Numbers, Weights, require_finite
-from flowlin._tools.files import storable
-from flowlin._tools.printing import Summary, shown
+from flowlin._tools.files import saveable
+from flowlin._tools.printing import Summary, print_by
 from flowlin.networks import initial
-from flowlin.networks.base import inputs, require_inputs
-from flowlin.networks.layered import AbstractLayered, forward, layers, network
+from flowlin.networks.base import input_array, require_inputs
+from flowlin.networks.layered import AbstractLayered, forward_pass, layer_arrays, network_summary
 from flowlin.tasks.task import Task
 
 
-def _gates(value: Any) -> Array:
-    """Gates (P, M)."""
-    found = floating("gates", value)
+def _gate_rows(value: Any) -> Array:
+    """Check for gates (P, M)."""
+    found = float_array("gates", value)
     if found.ndim != 2 or 0 in found.shape:
-        raise refuse("gates", "an array (P, M), one row of M gates per sample", value)
+        raise argument_error("gates", "an array (P, M), one row of M gates per sample", value)
     require_finite("gates", found)
     return found
 
 
 @checked(weights=None, biases=None, gates=None)
-@shown(network)
-@storable()
+@print_by(network_summary)
+@saveable()
 class GloballyGatedNetwork(AbstractLayered):
     r"""Globally gated deep linear network (Li and Sompolinsky 2022).
 
@@ -65,8 +65,8 @@ class GloballyGatedNetwork(AbstractLayered):
         *,
         gates: Any,
     ):
-        found = _gates(gates)
-        self.weights, self.biases, self.bias_strength = layers(
+        found = _gate_rows(gates)
+        self.weights, self.biases, self.bias_strength = layer_arrays(
             weights, biases, bias_strength, found.shape[1]
         )
         self.gates = found.astype(self.weights[0].dtype)
@@ -84,23 +84,25 @@ class GloballyGatedNetwork(AbstractLayered):
         bias_strength: float = 1.0,
         key: PRNGKeyArray,
     ) -> "GloballyGatedNetwork":
-        """Weights and biases i.i.d. normal; other arguments as in `ReLUNetwork.init`.
+        """Draw weights and biases i.i.d. normal; other arguments as in `ReLUNetwork.init`.
 
         `gates` are an array (P, M), or a function of the inputs, as `fl.HalfSpaces` is one.
 
         **Raises:** `ValueError` as `ReLUNetwork.init`, and for gates of other samples.
         """
-        gates = _gates(gates(task.x) if callable(gates) else gates)
+        gates = _gate_rows(gates(task.x) if callable(gates) else gates)
         if len(gates) != task.samples:
             raise ValueError(
                 f"`gates` are for {len(gates)} samples and `task` {task.name!r} has "
                 f"{task.samples}; give one row of gates per sample."
             )
-        weights, biases = initial.normal(task, hidden, variance, bias, key, gates.shape[1])
+        weights, biases = initial.draw_normal_layers(
+            task, hidden, variance, bias, key, gates.shape[1]
+        )
         return cls(weights, biases, bias_strength, gates=gates)
 
     def activation(self, layer: int, z: Float[Array, "P H"]) -> Float[Array, "P MH"]:
-        """What the next layer's matrices take: M copies of h, each times its gate."""
+        """Return the inputs of the next layer's matrices: M copies of h, each times its gate."""
         del layer
         if len(self.gates) != len(z):
             raise ValueError(
@@ -109,34 +111,34 @@ class GloballyGatedNetwork(AbstractLayered):
             )
         return (self.gates[:, :, None] * z[:, None, :]).reshape(len(z), -1)
 
-    def rounded_activation(self, width: ArrayLike | None) -> Activation:
-        """Its own: there are no kinks."""
+    def smooth_activation(self, width: ArrayLike | None) -> Activation:
+        """Return the activation itself, which has no kinks."""
         del width
         return self.activation
 
-    @checked(x=inputs)
+    @checked(x=input_array)
     def outputs(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N_out"]:
-        """Outputs for all samples at once.
+        """Compute the outputs for all samples at once.
 
         **Raises:** `ValueError` for other inputs, or another number of samples than the gates'.
         """
         require_inputs(self, x)
-        return forward(self.parameters, self.bias_strength, x, self.activation)[0]
+        return forward_pass(self.parameters, self.bias_strength, x, self.activation)[0]
 
-    @checked(x=inputs, gates=None)
+    @checked(x=input_array, gates=None)
     def __call__(self, x: Float[Array, " N_in"], gates: Any = None) -> Float[Array, " N_out"]:
-        """Output of one sample, with its `gates` (M,) in place of the network's own."""
+        """Compute one sample's output, with its `gates` (M,) in place of the network's own."""
         require_inputs(self, x, axes=1)
-        network = self if gates is None else self.with_gates(array("gates", gates)[None])
+        network = self if gates is None else self.with_gates(real_array("gates", gates)[None])
         return network.outputs(x[None])[0]
 
     @checked(gates=None)
     def with_gates(self, gates: Any) -> "GloballyGatedNetwork":
-        """The same network with gates (P, M) of other samples, such as those of a test set."""
-        found = _gates(gates).astype(self.dtype)
+        """Return the network with gates (P, M) of other samples, such as those of a test set."""
+        found = _gate_rows(gates).astype(self.dtype)
         if found.shape[1] != self.gates.shape[1]:
             wanted = f"an array (P, {self.gates.shape[1]}), one column per gate"
-            raise refuse("gates", wanted, gates)
+            raise argument_error("gates", wanted, gates)
         return eqx.tree_at(lambda network: network.gates, self, found)
 
     @property
@@ -145,7 +147,7 @@ class GloballyGatedNetwork(AbstractLayered):
         return (self.gates,)
 
     def with_sample_gates(self, gates: tuple[Array | None, ...]) -> "GloballyGatedNetwork":
-        """The same network with these in place of `sample_gates`."""
+        """Return the same network with these in place of `sample_gates`."""
         (own,) = gates
         return self if own is None else eqx.tree_at(lambda network: network.gates, self, own)
 
@@ -153,23 +155,24 @@ class GloballyGatedNetwork(AbstractLayered):
 # ---- Gates that are functions of the inputs: half-spaces and clusters.
 
 
-def _summary(found: Any) -> Summary:
-    """How many gates, of how many inputs."""
+def _gates_summary(found: Any) -> Summary:
+    """Summarise gates of inputs: how many there are, and of how many inputs."""
     gates, inputs = (found.normals if hasattr(found, "normals") else found.centres).shape
     rows = [("gates", f"{gates} gates"), ("inputs", f"{inputs} inputs")]
     return Summary(type(found).__name__, rows, inline=True)
 
 
-def _rows(x: Any, inputs: int) -> Array:
-    """Inputs (P, N_in)."""
+def _input_rows(x: Any, inputs: int) -> Array:
+    """Check for inputs (P, N_in)."""
     if jnp.ndim(x) != 2 or jnp.shape(x)[1] != inputs:
         wanted = f"(P, {inputs}), one row per sample"
         raise ValueError(f"`x` must have shape {wanted}, got {jnp.shape(x)}.")
     return jnp.asarray(x)
 
 
-def _matrix(name: str, value: Any) -> Array:
-    found = floating(name, value)
+def _check_matrix(name: str, value: Any) -> Array:
+    """Check for a finite matrix (M, N_in)."""
+    found = float_array(name, value)
     if found.ndim != 2 or 0 in found.shape:
         raise ValueError(f"`{name}` must be a matrix (M, N_in), got shape {found.shape}.")
     require_finite(name, found)
@@ -177,7 +180,7 @@ def _matrix(name: str, value: Any) -> Array:
 
 
 @checked(normals=None, thresholds=None)
-@shown(_summary)
+@print_by(_gates_summary)
 class HalfSpaces(eqx.Module):
     r"""Gates that are one in a half-space: $g_m(x) = 1$ where $v_m \cdot x > \theta_m$, else 0.
 
@@ -192,10 +195,10 @@ class HalfSpaces(eqx.Module):
     thresholds: Float[Array, " M"]
 
     def __init__(self, normals: Numbers, thresholds: Numbers | None = None):
-        self.normals = _matrix("normals", normals)
+        self.normals = _check_matrix("normals", normals)
         count, dtype = self.normals.shape[0], self.normals.dtype
         given = jnp.zeros(count, dtype) if thresholds is None else thresholds
-        self.thresholds = floating("thresholds", given).astype(dtype)
+        self.thresholds = float_array("thresholds", given).astype(dtype)
         if self.thresholds.shape != (count,):
             raise ValueError(
                 f"`thresholds` must have shape ({count},), one per row of `normals`, got "
@@ -203,21 +206,21 @@ class HalfSpaces(eqx.Module):
             )
 
     @staticmethod
-    @checked(number=whole(1))
+    @checked(number=integer_from(1))
     def random(task: Task, number: int, *, key: PRNGKeyArray) -> "HalfSpaces":
-        """So many, with normals i.i.d. standard normal, through the mean of the task's inputs."""
+        """Draw so many normals i.i.d. standard normal; the planes go through the inputs' mean."""
         normals = jax.random.normal(key, (number, task.inputs), task.x.dtype)
         return HalfSpaces(normals, normals @ jnp.mean(task.x, axis=0))
 
-    @checked(x=array)
+    @checked(x=real_array)
     def __call__(self, x: Float[Array, "P N_in"]) -> Float[Array, "P M"]:
-        """The gates of these inputs."""
-        x = _rows(x, self.normals.shape[1])
+        """Return the gates (P, M) of inputs (P, N_in)."""
+        x = _input_rows(x, self.normals.shape[1])
         return (x @ self.normals.T > self.thresholds[None]).astype(self.normals.dtype)
 
 
 @checked(centres=None)
-@shown(_summary)
+@print_by(_gates_summary)
 class Clusters(eqx.Module):
     """Gates by nearest centre: one for the cluster that an input lies in, zero for all others.
 
@@ -229,12 +232,12 @@ class Clusters(eqx.Module):
     centres: Float[Array, "M N_in"]
 
     def __init__(self, centres: Numbers):
-        self.centres = _matrix("centres", centres)
+        self.centres = _check_matrix("centres", centres)
 
     @staticmethod
-    @checked(number=whole(1), seed=whole(0))
+    @checked(number=integer_from(1), seed=integer_from(0))
     def of(task: Task, number: int, *, seed: int = 0) -> "Clusters":
-        """So many clusters of the task's inputs, by scikit-learn's k-means.
+        """Find so many clusters of the task's inputs, by scikit-learn's k-means.
 
         **Raises:** `ImportError` without scikit-learn; `ValueError` for more clusters than samples.
         """
@@ -251,10 +254,10 @@ class Clusters(eqx.Module):
         found = KMeans(number, n_init="auto", random_state=seed).fit(task.x)
         return Clusters(jnp.asarray(found.cluster_centers_, task.x.dtype))
 
-    @checked(x=array)
+    @checked(x=real_array)
     def __call__(self, x: Float[Array, "P N_in"]) -> Float[Array, "P M"]:
-        """The gates of these inputs."""
-        x = _rows(x, self.centres.shape[1])
+        """Return the gates (P, M) of inputs (P, N_in)."""
+        x = _input_rows(x, self.centres.shape[1])
         # |x|^2 is the same for all centres.
         far = jnp.sum(self.centres**2, axis=1)[None] - 2 * x @ self.centres.T
         return jax.nn.one_hot(jnp.argmin(far, axis=1), len(self.centres), dtype=self.centres.dtype)

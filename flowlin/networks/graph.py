@@ -1,7 +1,6 @@
 """Gated deep linear networks on a graph."""
 
 import abc
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -12,60 +11,39 @@ from equinox import AbstractVar
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from flowlin._tools.arguments import (
-    WORDS,
-    array,
+    CHECKS_BY_NAME,
+    argument_error,
     checked,
-    instance,
-    refuse,
-    require_runnable,
+    instance_of,
+    real_array,
+    require_float_array,
     require_single,
 )
-from flowlin._tools.arrays import Parameters, Product, copied
-from flowlin._tools.files import storable
-from flowlin._tools.printing import Summary, number, plural, shown
+from flowlin._tools.arrays import Parameters, Product, replace_fields
+from flowlin._tools.files import saveable
+from flowlin._tools.printing import print_by
 from flowlin.networks import graph_parts
-from flowlin.networks.base import AbstractOwn
-from flowlin.networks.graph_parts import Columns, Edge, Variances, owners
-from flowlin.networks.initial import drawn
-from flowlin.networks.layered import product as plain
-from flowlin.networks.pathways import Pathway, PathwayStatistics, correlations, edges_of, enumerated
+from flowlin.networks.base import AbstractOwnModel
+from flowlin.networks.graph_parts import Columns, Edge, Variances, graph_owners
+from flowlin.networks.graph_summary import graph_summary
+from flowlin.networks.initial import draw_normal_graph
+from flowlin.networks.layered import apply_weights as plain
+from flowlin.networks.pathways import (
+    Pathway,
+    PathwayStatistics,
+    all_pathways,
+    edges_with_constant,
+    pathway_correlations,
+)
 from flowlin.tasks.task import Task
-
-
-def graph(found: Any) -> Summary:
-    """Kind, nodes and edges, what has gates and biases, number of parameters, precision."""
-    stack = found.bias_strength.shape
-    edges = [f"{a} -> {b}" for a in found.order for c, b in found.weights if c == a]
-    rows = [("edges", ", ".join(edges) if len(edges) <= 6 else plural(len(edges), "edge"))]
-    sizes = {a: w.shape[-1] for (a, _), w in found.weights.items()}
-    if next(iter(found.weights.values())).ndim == len(stack) + 1:
-        rows.append(("modes", plural(next(iter(sizes.values())), "mode")))
-    else:
-        sizes |= {b: w.shape[-2] for (_, b), w in found.weights.items()}
-        rows.append(("widths", ", ".join(f"{node} {sizes[node]}" for node in found.order)))
-    gates = (*found.node_gates.values(), *found.edge_gates.values())
-    if gates:
-        rows.append(("gates", f"{plural(len(gates), 'gate')} for {gates[0].shape[-1]:,} samples"))
-    rows.append(("bias", "no bias"))
-    if found.biases:
-        where = f"bias in {', '.join(found.biases)}"
-        rows[-1] = ("bias", f"{where}, c = {number(found.bias_strength)}")
-    arrays = jax.tree.leaves((found.weights, found.biases))
-    count = sum(math.prod(a.shape[len(stack) :]) for a in arrays)
-    rows.append(("parameters", plural(count, "parameter")))
-    rows.append(("precision", str(arrays[0].dtype)))
-    if stack:
-        rows.append(("stacked", f"stacked {stack}"))
-    return Summary(type(found).__name__, rows, inline=True)
-
 
 # ---- What flows along the edges of an acyclic graph: the forward pass in the order of the nodes.
 
 G = TypeVar("G", bound="AbstractGraph")
 
 
-class AbstractGraph(AbstractOwn):
-    r"""What flows along the edges of an acyclic graph, with gates on nodes and edges.
+class AbstractGraph(AbstractOwnModel):
+    r"""Network on an acyclic graph, with gates on nodes and edges.
 
     $h_v = g_v (\sum_{e \to v} g_e W_e h_{s(e)} + c\, b_v)$; a source has columns of x in the place
     of the bracket, and the sinks' h are the columns of y. Dictionaries are in the order of their
@@ -81,27 +59,27 @@ class AbstractGraph(AbstractOwn):
     sinks: AbstractVar[Columns]
 
     @abc.abstractmethod
-    def _through(self, h: Float[Array, "P N_from"], w: Array, product: Product) -> Array:
-        """What an edge with these weights makes of an activation, by a `product` of h and W."""
+    def _apply_edge(self, h: Float[Array, "P N_from"], w: Array, product: Product) -> Array:
+        """Apply an edge's weights to an activation, by a `product` of h and W."""
 
     @abc.abstractmethod
-    def _product(self, pathway: Pathway) -> Array:
-        """The product of the weights along a pathway of its own."""
+    def _pathway_product(self, pathway: Pathway) -> Array:
+        """Return the product of the weights along a pathway of its own."""
 
     @checked(pathway=None)
     def product(self, pathway: Pathway) -> Array:
-        """The product of the weights along a pathway, (N_sink, N_source); of a stack one each.
+        """Return the product of weights along a pathway, (N_sink, N_source); of a stack one each.
 
         In the runs of a race, whose weights are mode strengths, (K,).
 
         **Raises:** `ValueError` for a pathway that is not one of its own.
         """
         wanted = "one of `network.pathways`"
-        pathway = instance(Pathway, wanted)("pathway", pathway)
-        if not set(pathway.edges) <= set(edges_of(self)):
+        pathway = instance_of(Pathway, wanted)("pathway", pathway)
+        if not set(pathway.edges) <= set(edges_with_constant(self)):
             wrong = f"`pathway` must be {wanted}, got {pathway}, which takes other edges."
             raise ValueError(wrong)
-        return self._product(pathway)
+        return self._pathway_product(pathway)
 
     @property
     def edges(self) -> tuple[Edge, ...]:
@@ -111,7 +89,7 @@ class AbstractGraph(AbstractOwn):
     @property
     def order(self) -> tuple[str, ...]:
         """Its nodes, each after all those that it takes from."""
-        return graph_parts.ordered(self.edges)
+        return graph_parts.topological_order(self.edges)
 
     @property
     def gated_samples(self) -> int | None:
@@ -120,44 +98,45 @@ class AbstractGraph(AbstractOwn):
         return gates[0].shape[-1] if gates else None
 
     def gate(self, name: str | Edge) -> Array | None:
-        """The gate (P,) of a node or an edge; None where it has none and is one."""
+        """Return the gate (P,) of a node or an edge; None where it has none and is one."""
         found = self.node_gates if isinstance(name, str) else self.edge_gates
         return found.get(name)  # pyright: ignore
 
-    @checked(x=array)
+    @checked(x=real_array)
     def activations(self, x: Float[Array, "P N_in"]) -> dict[str, Float[Array, "P N"]]:
-        """Activations h of all nodes.
+        """Compute the activations h of all nodes.
 
         **Raises:** `ValueError` for other inputs, or another number of samples than the gates'.
         """
         self._require_inputs(x, 2)
-        return self._activations(x, plain)
+        return self._node_activations(x, plain)
 
-    def _activations(self, x: Array, product: Product) -> dict[str, Array]:
-        """Activations, with h W^T by a `product` of h and W."""
+    def _node_activations(self, x: Array, product: Product) -> dict[str, Array]:
+        """Compute the activations of all nodes, with h W^T by a `product` of h and W."""
         self._require_rows(x)
-        found = {node: self._gated(node, x[:, a:b]) for node, a, b in self.sources}
+        found = {node: self._apply_gate(node, x[:, a:b]) for node, a, b in self.sources}
         for node in self.order:
             if node not in found:
-                found[node] = self._gated(node, self._into(node, found, product))
+                found[node] = self._apply_gate(node, self._sum_inputs(node, found, product))
         return found
 
-    def _into(self, node: str, found: Mapping[str, Array], product: Product) -> Array:
-        """The bracket of a node that edges go into."""
+    def _sum_inputs(self, node: str, found: Mapping[str, Array], product: Product) -> Array:
+        """Add up what comes along the edges into a node, and its bias."""
         total: Any = 0.0
         for edge, w in self.weights.items():
             if edge[1] == node:
-                total = total + self._gated(edge, self._through(found[edge[0]], w, product))
+                total = total + self._apply_gate(edge, self._apply_edge(found[edge[0]], w, product))
         if node not in self.biases:
             return total
         return total + (self.bias_strength * self.biases[node])[None]
 
-    def _gated(self, name: str | Edge, h: Array) -> Array:
+    def _apply_gate(self, name: str | Edge, h: Array) -> Array:
+        """Multiply an activation by the gate of a node or an edge, if it has one."""
         gate = self.gate(name)
         return h if gate is None else gate[:, None] * h
 
     def _require_rows(self, x: Array) -> None:
-        """Raise `ValueError` for gates of other samples than these."""
+        """Raise `ValueError` where the gates are for another number of samples."""
         rows = self.gated_samples
         if rows is not None and rows != x.shape[0]:
             raise ValueError(
@@ -168,32 +147,32 @@ class AbstractGraph(AbstractOwn):
 
     def _require_inputs(self, x: Array, axes: int) -> None:
         """Raise `ValueError` unless it takes these inputs: many (P, N_in), or one (N_in,)."""
-        require_one(self)
+        require_single_graph(self)
         takes = self.sources[-1][-1]
         if x.ndim != axes or x.shape[-1] != takes:
             wanted = f"({takes},), one sample" if axes == 1 else f"(P, {takes}), one row per sample"
             raise ValueError(f"`x` must have shape {wanted}, got {x.shape}.")
 
-    def rounded(
+    def smooth_outputs(
         self, x: Float[Array, "P N_in"], width: ArrayLike | None, product: Product
     ) -> Float[Array, "P N_out"]:
-        """Outputs, with h W^T by a `product` of h and W; there are no kinks to round off."""
+        """Compute the outputs, h W^T by a `product` of h and W; there are no kinks to round off."""
         del width
-        found = self._activations(x, product)
+        found = self._node_activations(x, product)
         return jnp.concatenate([found[node] for node, _, _ in self.sinks], axis=1)
 
-    @checked(x=array)
+    @checked(x=real_array)
     def outputs(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N_out"]:
-        """Outputs for all samples at once, with the network's gates.
+        """Compute the outputs for all samples at once, with the network's gates.
 
         **Raises:** `ValueError` for other inputs, or another number of samples than the gates'.
         """
         self._require_inputs(x, 2)
-        return self.rounded(x, None, plain)
+        return self.smooth_outputs(x, None, plain)
 
-    @checked(x=array, gates=None)
+    @checked(x=real_array, gates=None)
     def __call__(self, x: Float[Array, " N_in"], gates: Any = None) -> Float[Array, " N_out"]:
-        """Output of one sample.
+        """Compute the output of one sample.
 
         `gates`, a number by the name of each node and edge that has a gate, as in
         `{"a": 1.0, ("a", "out"): 0.0}`, replaces the network's own and is required where it has
@@ -202,11 +181,11 @@ class AbstractGraph(AbstractOwn):
         self._require_inputs(x, 1)
         if gates is None:
             return self.outputs(x[None])[0]
-        return self._of_sample(gates).outputs(x[None])[0]
+        return self._with_sample_values(gates).outputs(x[None])[0]
 
-    def _of_sample(self: G, given: Any) -> G:
-        """The same network with one sample's gates."""
-        given = graph_parts.mapping("gates", given, "a number by the name of each gate")
+    def _with_sample_values(self: G, given: Any) -> G:
+        """Return the same network with one sample's gates."""
+        given = graph_parts.as_dictionary("gates", given, "a number by the name of each gate")
         names = [*self.node_gates, *self.edge_gates]
         if set(given) != set(names):
             raise ValueError(
@@ -215,7 +194,9 @@ class AbstractGraph(AbstractOwn):
         one = {name: jnp.asarray(value, self.dtype) for name, value in given.items()}
         odd = [name for name, value in one.items() if value.ndim]
         if odd:
-            raise refuse(f"gates[{odd[0]!r}]", "a number, that of one sample", given[odd[0]])
+            raise argument_error(
+                f"gates[{odd[0]!r}]", "a number, that of one sample", given[odd[0]]
+            )
         return self.with_sample_gates(tuple(one[name][None] for name in names))
 
     @property
@@ -224,13 +205,13 @@ class AbstractGraph(AbstractOwn):
         return next(iter(self.weights.values())).dtype
 
     @property
-    def owners(self) -> list[tuple[str, int | None]]:
+    def parameter_owners(self) -> list[tuple[str, int | None]]:
         """Units by nodes; an edge from a source to a sink, and a sink's bias, own themselves."""
-        return owners(self.weights, self.biases, self.sources, self.sinks)
+        return graph_owners(self.weights, self.biases, self.sources, self.sinks)
 
     @property
     def hidden(self) -> tuple[int, ...]:
-        """None that stand in layers."""
+        """No widths, since no units stand in layers."""
         return ()
 
     @property
@@ -239,18 +220,18 @@ class AbstractGraph(AbstractOwn):
         return (*self.node_gates.values(), *self.edge_gates.values())
 
     def with_sample_gates(self: G, gates: tuple[Array | None, ...]) -> G:
-        """The same network with these in place of `sample_gates`."""
+        """Return the same network with these in place of `sample_gates`."""
         count = len(self.node_gates)
         nodes = dict(zip(self.node_gates, gates[:count], strict=True))
         edges = dict(zip(self.edge_gates, gates[count:], strict=True))
-        return copied(self, node_gates=nodes, edge_gates=edges)
+        return replace_fields(self, node_gates=nodes, edge_gates=edges)
 
     def require_fit(self, task: Task) -> None:
         """Raise `ValueError` unless it takes the task's inputs and samples, and gives its outputs.
 
-        Gates of another number of samples than the task's are told here, before a run.
+        Gates for another number of samples than the task's raise here, before a run.
         """
-        require_one(self)
+        require_single_graph(self)
         takes, gives = self.sources[-1][-1], self.sinks[-1][-1]
         if (takes, gives) != (task.inputs, task.outputs):
             raise ValueError(
@@ -260,7 +241,7 @@ class AbstractGraph(AbstractOwn):
         self._require_rows(task.x)
 
     def time_constants(self, tau: Array) -> Parameters:
-        """One for all arrays."""
+        """Return tau, which must be one number, for every array."""
         if tau.ndim:
             raise ValueError(
                 f"`tau` must be one number for a {self.kind}, got shape {tau.shape}: a graph has "
@@ -269,8 +250,8 @@ class AbstractGraph(AbstractOwn):
         return jax.tree.map(lambda _: tau, self.parameters)
 
 
-def require_one(network: AbstractGraph, name: str = "network") -> None:
-    """Raise `ValueError` for a stack of networks, or one without arrays."""
+def require_single_graph(network: AbstractGraph, name: str = "network") -> None:
+    """Raise `ValueError` for a stack of networks, or for one without arrays."""
     w = next(iter(network.weights.values()), None)
     if getattr(w, "ndim", None) is None:
         raise ValueError(f"`{name}` holds no arrays; pass one whose weights and biases are there.")
@@ -278,8 +259,8 @@ def require_one(network: AbstractGraph, name: str = "network") -> None:
 
 
 @checked(weights=None, biases=None, node_gates=None, edge_gates=None, inputs=None, outputs=None)
-@shown(graph)
-@storable()
+@print_by(graph_summary)
+@saveable()
 class GatedGraph(AbstractGraph):
     r"""Gated deep linear network on a graph (Saxe, Sodhani and Lewallen 2022).
 
@@ -324,19 +305,22 @@ class GatedGraph(AbstractGraph):
         inputs: Any = None,
         outputs: Any = None,
     ):
-        self.weights = graph_parts.matrices(weights)
+        self.weights = graph_parts.edge_matrices(weights)
         dtype = next(iter(self.weights.values())).dtype
-        self.biases = graph_parts.offsets(biases, self.weights)
+        self.biases = graph_parts.node_biases(biases, self.weights)
         self.bias_strength = jnp.asarray(bias_strength, dtype)
-        sizes, (first, last) = graph_parts.widths(self.weights), graph_parts.ends(self.weights)
-        self.node_gates = graph_parts.gates("node_gates", node_gates, sizes, dtype)
-        self.edge_gates = graph_parts.gates("edge_gates", edge_gates, self.weights, dtype)
+        sizes, (first, last) = (
+            graph_parts.node_widths(self.weights),
+            graph_parts.sources_and_sinks(self.weights),
+        )
+        self.node_gates = graph_parts.gates_by_name("node_gates", node_gates, sizes, dtype)
+        self.edge_gates = graph_parts.gates_by_name("edge_gates", edge_gates, self.weights, dtype)
         named = [("node_gates", self.node_gates), ("edge_gates", self.edge_gates)]
         graph_parts.require_one_length(
             {f"{name}[{key!r}]": gate for name, found in named for key, gate in found.items()}
         )
-        self.sources = graph_parts.columns("inputs", inputs, first, sizes, "x")
-        self.sinks = graph_parts.columns("outputs", outputs, last, sizes, "y")
+        self.sources = graph_parts.assign_columns("inputs", inputs, first, sizes, "x")
+        self.sinks = graph_parts.assign_columns("outputs", outputs, last, sizes, "y")
 
     @classmethod
     @checked(
@@ -358,7 +342,7 @@ class GatedGraph(AbstractGraph):
         outputs: Any = None,
         key: PRNGKeyArray,
     ) -> "GatedGraph":
-        """Weights and biases i.i.d. normal.
+        """Draw weights and biases i.i.d. normal.
 
         The same key gives a chain, its edges in order, and a `LinearNetwork` of its shape the same
         parameters.
@@ -378,7 +362,7 @@ class GatedGraph(AbstractGraph):
         **Raises:** `ValueError` as for the class, for a variance that is negative or so small that
         the task's precision holds none of it, a width below 1, or a task of another shape.
         """
-        weights, biases = drawn(task, nodes, edges, variance, bias, key)
+        weights, biases = draw_normal_graph(task, nodes, edges, variance, bias, key)
         network = cls(
             weights, biases, bias_strength, node_gates=node_gates, edge_gates=edge_gates,
             inputs=inputs, outputs=outputs,
@@ -386,14 +370,14 @@ class GatedGraph(AbstractGraph):
         network.require_fit(task)
         return network
 
-    def _through(self, h: Float[Array, "P N_from"], w: Array, product: Product) -> Array:
-        """h W^T."""
+    def _apply_edge(self, h: Float[Array, "P N_from"], w: Array, product: Product) -> Array:
+        """Return h W^T."""
         return product(h, w)
 
-    def held(self, task: Task) -> int:
-        """The widest node's."""
+    def numbers_per_sample(self, task: Task) -> int:
+        """Return the width of the widest node."""
         del task
-        return max(graph_parts.widths(self.weights).values())
+        return max(graph_parts.node_widths(self.weights).values())
 
     @property
     def pathways(self) -> tuple[Pathway, ...]:
@@ -401,12 +385,12 @@ class GatedGraph(AbstractGraph):
 
         **Raises:** `ValueError` for more than 10,000.
         """
-        require_one(self)
-        return enumerated(self)
+        require_single_graph(self)
+        return all_pathways(self)
 
     @checked
     def pathway_statistics(self, task: Task) -> PathwayStatistics:
-        r"""The correlations by pathways that the loss is made of.
+        r"""Compute the correlations by pathways that the loss is made of.
 
         `.yx[p]` is $\langle g_p\, y x_p^T \rangle$ and `.x[j, p]` is
         $\langle g_j x_j x_p^T g_p \rangle$, where y are the columns of p's sink and x_p those of
@@ -421,42 +405,42 @@ class GatedGraph(AbstractGraph):
         Source: Saxe, Sodhani and Lewallen (2022).
         """
         self.require_fit(task)
-        return correlations(self, task)
+        return pathway_correlations(self, task)
 
-    def _product(self, pathway: Pathway) -> Float[Array, "... N_sink N_source"]:
-        """The product of the matrices along a pathway."""
+    def _pathway_product(self, pathway: Pathway) -> Float[Array, "... N_sink N_source"]:
+        """Return the product of the matrices along a pathway."""
         found: Any = None
         for edge in pathway.edges:
-            w = matrix(self, edge)
+            w = edge_matrix(self, edge)
             found = w if found is None else w @ found
         return found
 
 
-def matrix(network: GatedGraph, edge: Edge) -> Array:
-    """The matrix of an edge; that of the constant source is c b as a column."""
-    if edge[0] == graph_parts.CONSTANT:
+def edge_matrix(network: GatedGraph, edge: Edge) -> Array:
+    """Return the matrix of an edge; that of the constant source is c b as a column."""
+    if edge[0] == graph_parts.CONSTANT_SOURCE:
         return network.bias_strength[..., None, None] * network.biases[edge[1]][..., None]
     return network.weights[edge]
 
 
-def _graph(name: str, value: Any) -> GatedGraph:
-    """One graph, and no stack of them, of a precision that runs can have."""
+def _single_graph(name: str, value: Any) -> GatedGraph:
+    """Check for one graph, and no stack of them, of a precision that runs can have."""
     remedy = "make one by fl.GatedGraph.init(task, nodes=..., edges=..., key=key)"
-    value = instance(GatedGraph, "an fl.GatedGraph", remedy)(name, value)
-    require_one(value, name)
+    value = instance_of(GatedGraph, "an fl.GatedGraph", remedy)(name, value)
+    require_single_graph(value, name)
     for edge, w in value.weights.items():
-        require_runnable(f"{name}.weights[{edge}]", w)
+        require_float_array(f"{name}.weights[{edge}]", w)
     return value
 
 
-WORDS["graph"] = _graph
+CHECKS_BY_NAME["graph"] = _single_graph
 
 
 # ---- Gated graphs whose edges carry mode strengths instead of matrices.
 
 
-@shown(graph)
-@storable()
+@print_by(graph_summary)
+@saveable()
 class ModeGraph(AbstractGraph):
     r"""A gated graph of K modes that do not meet: an edge multiplies each by a strength of its own.
 
@@ -476,19 +460,19 @@ class ModeGraph(AbstractGraph):
     sources: Columns = eqx.field(static=True)
     sinks: Columns = eqx.field(static=True)
 
-    def _through(self, h: Float[Array, "P K"], w: Array, product: Product) -> Array:
-        """B h, mode by mode."""
+    def _apply_edge(self, h: Float[Array, "P K"], w: Array, product: Product) -> Array:
+        """Return B h, mode by mode."""
         del product
         return h * w[None]
 
-    def _product(self, pathway: Pathway) -> Float[Array, "... K"]:
-        """The product of the strengths along a pathway, mode by mode."""
+    def _pathway_product(self, pathway: Pathway) -> Float[Array, "... K"]:
+        """Return the product of the strengths along a pathway, mode by mode."""
         found: Any = 1.0
         for edge in pathway.edges:
             found = found * self.weights[edge]
         return found
 
-    def held(self, task: Task) -> int:
-        """K."""
+    def numbers_per_sample(self, task: Task) -> int:
+        """Return the number K of modes."""
         del task
         return next(iter(self.weights.values())).shape[-1]

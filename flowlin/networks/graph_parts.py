@@ -8,20 +8,22 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
-from flowlin._tools.arguments import floating, refuse, shown
-from flowlin._tools.arrays import require_finite, widest
+from flowlin._tools.arguments import argument_error, describe_value, float_array
+from flowlin._tools.arrays import require_finite, widest_dtype
 
 Edge = tuple[str, str]
 Variances = ArrayLike | Mapping[Edge, ArrayLike]  # of all edges, or of each
 Columns = tuple[tuple[str, int, int], ...]  # (node, first column, the one after the last)
 
-CONSTANT = "bias"  # the source whose only entry is one: a bias is the weight of an edge from it
-EDGES = 'pairs of nodes, (from, to), such as ("in", "a")'
+CONSTANT_SOURCE = (
+    "bias"  # the source whose only entry is one: a bias is the weight of an edge from it
+)
+EDGE_FORMAT = 'pairs of nodes, (from, to), such as ("in", "a")'
 
 
 @functools.lru_cache(maxsize=1024)
-def ordered(edges: tuple[Edge, ...]) -> tuple[str, ...]:
-    """The nodes of a graph, each after all those that it takes from.
+def topological_order(edges: tuple[Edge, ...]) -> tuple[str, ...]:
+    """Sort the nodes of a graph, each after all those that it takes from.
 
     **Raises:** `ValueError` that names a cycle.
     """
@@ -37,49 +39,49 @@ def ordered(edges: tuple[Edge, ...]) -> tuple[str, ...]:
         ) from None
 
 
-def edge(name: str, value: Any) -> Edge:
-    """A pair of names of nodes."""
+def edge_of_nodes(name: str, value: Any) -> Edge:
+    """Check for an edge, a pair of names of nodes."""
     pair = tuple(value) if isinstance(value, (tuple, list)) else ()
     if len(pair) != 2 or not all(isinstance(end, str) and end for end in pair):
-        raise refuse(name, EDGES, value)
-    if CONSTANT in pair:
+        raise argument_error(name, EDGE_FORMAT, value)
+    if CONSTANT_SOURCE in pair:
         raise ValueError(
-            f"`{name}` has a node {CONSTANT!r}, the name of the constant source of all biases; "
-            "give the node another name."
+            f"`{name}` has a node {CONSTANT_SOURCE!r}, the name of the constant source of all "
+            "biases; give the node another name."
         )
     return pair
 
 
-def mapping(name: str, value: Any, wanted: str) -> dict[Any, Any]:
-    """A dictionary; None is an empty one."""
+def as_dictionary(name: str, value: Any, wanted: str) -> dict[Any, Any]:
+    """Check for a dictionary; None is an empty one."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise refuse(name, f"a dictionary, {wanted}", value)
+        raise argument_error(name, f"a dictionary, {wanted}", value)
     return dict(value)
 
 
-def matrices(weights: Any) -> dict[Edge, Array]:
-    """Weights by edge, matrices that meet at the nodes."""
-    given = mapping("weights", weights, "a matrix (N_to, N_from) by each edge (from, to)")
+def edge_matrices(weights: Any) -> dict[Edge, Array]:
+    """Check weights by edge, and return them as matrices that meet at the nodes."""
+    given = as_dictionary("weights", weights, "a matrix (N_to, N_from) by each edge (from, to)")
     if not given:
         raise ValueError("`weights` is empty; give at least one edge its matrix (N_to, N_from).")
     found = {}
     for key, value in given.items():
-        key = edge("weights", key)
-        w = floating(f"weights[{key}]", value, exact=True)
+        key = edge_of_nodes("weights", key)
+        w = float_array(f"weights[{key}]", value, exact=True)
         if w.ndim != 2 or 0 in w.shape:
             raise ValueError(f"`weights[{key}]` must be a matrix (N_to, N_from), got {w.shape}.")
         require_finite(f"weights[{key}]", w)
         found[key] = w
-    dtype = widest(*found.values())
-    ordered(tuple(found))
-    widths(found)
+    dtype = widest_dtype(*found.values())
+    topological_order(tuple(found))
+    node_widths(found)
     return {key: w.astype(dtype) for key, w in sorted(found.items())}
 
 
-def widths(weights: Mapping[Edge, Array]) -> dict[str, int]:
-    """The width of every node.
+def node_widths(weights: Mapping[Edge, Array]) -> dict[str, int]:
+    """Return the width of every node.
 
     **Raises:** `ValueError` for matrices of which two do not agree on a node's.
     """
@@ -95,18 +97,18 @@ def widths(weights: Mapping[Edge, Array]) -> dict[str, int]:
     return {node: size for node, (size, _) in found.items()}
 
 
-def ends(edges: Iterable[Edge]) -> tuple[list[str], list[str]]:
-    """The nodes that nothing goes into, and those that nothing goes out of, in order."""
+def sources_and_sinks(edges: Iterable[Edge]) -> tuple[list[str], list[str]]:
+    """Return the nodes that no edge goes into, and those that none goes out of, in order."""
     edges = tuple(edges)
-    order = ordered(edges)
+    order = topological_order(edges)
     into, out = {target for _, target in edges}, {source for source, _ in edges}
     return [n for n in order if n not in into], [n for n in order if n not in out]
 
 
-def columns(
-    name: str, value: Any, known: list[str], sizes: Mapping[str, int], side: str
+def assign_columns(
+    name: str, value: Any, known: list[str], sizes: Mapping[str, int], variable: str
 ) -> Columns:
-    """Which columns of x (or y) the sources (or sinks) `known` take; `sizes` are the nodes' widths.
+    """Assign columns of x (or y) to the sources (or sinks) `known`; `sizes` are the nodes' widths.
 
     **Raises:** `ValueError` for a node that is none of them or is left out, for slices of another
     length than the node's width, that overlap, or that leave columns out.
@@ -114,70 +116,76 @@ def columns(
     total = sum(sizes[node] for node in known)
     if value is None and len(known) == 1:
         return ((known[0], 0, total),)
-    given = mapping(name, value, f"a slice of the columns of {side} by each of {known}")
+    given = as_dictionary(name, value, f"a slice of the columns of {variable} by each of {known}")
     found = []
     for node, part in given.items():
-        _require_end(name, node, known, sizes, side)
+        _require_end(name, node, known, sizes, variable)
         if not isinstance(part, slice) or part.step not in (None, 1):
-            raise refuse(f"{name}[{node!r}]", "a slice of columns, such as slice(0, 4)", part)
+            raise argument_error(
+                f"{name}[{node!r}]", "a slice of columns, such as slice(0, 4)", part
+            )
         start, stop, _ = part.indices(total)
         if stop - start != sizes[node]:
             raise ValueError(
-                f"`{name}[{node!r}]` takes {max(0, stop - start)} of {total} columns of {side}, "
-                f"and the node has {sizes[node]} units."
+                f"`{name}[{node!r}]` takes {max(0, stop - start)} of {total} columns of "
+                f"{variable}, and the node has {sizes[node]} units."
             )
         found.append((node, start, stop))
     missing = [node for node in known if node not in given]
     if missing:
-        takes = "takes no columns of x" if side == "x" else "gives no columns of y"
-        where = "no edge into it" if side == "x" else "no edge out of it"
+        takes = "takes no columns of x" if variable == "x" else "gives no columns of y"
+        where = "no edge into it" if variable == "x" else "no edge out of it"
         raise ValueError(
             f"`{name}` leaves out node {missing[0]!r}, which has {where} and so {takes}; give "
             "every such node its slice, or leave the node out."
         )
     found.sort(key=lambda row: row[1:])
-    _require_covered(name, found, total, side)
+    _require_covered(name, found, total, variable)
     return tuple(found)
 
 
-def _require_end(name: str, node: Any, known: list[str], sizes: Mapping, side: str) -> None:
+def _require_end(name: str, node: Any, known: list[str], sizes: Mapping, variable: str) -> None:
     """Raise `ValueError` unless a node is one of those that take x or give y."""
     if node in known:
         return
     if node not in sizes:
-        raise ValueError(f"`{name}` names {shown(node)}, which is no node; they are {list(sizes)}.")
-    way = ("has edges into it", "source") if side == "x" else ("has edges out of it", "sink")
+        raise ValueError(
+            f"`{name}` names {describe_value(node)}, which is no node; they are {list(sizes)}."
+        )
+    way = ("has edges into it", "source") if variable == "x" else ("has edges out of it", "sink")
     raise ValueError(f"`{name}` names {node!r}, which {way[0]}; a {way[1]} has none.")
 
 
-def _require_covered(name: str, rows: list[tuple[str, int, int]], total: int, side: str) -> None:
+def _require_covered(
+    name: str, rows: list[tuple[str, int, int]], total: int, variable: str
+) -> None:
     """Raise `ValueError` unless slices, in order, take every column once."""
     reached, before = 0, ""
     for node, start, stop in rows:
         if start < reached:
             raise ValueError(
-                f"`{name}[{node!r}]` and `{name}[{before!r}]` overlap at column {start} of {side}; "
-                "give each column to one node."
+                f"`{name}[{node!r}]` and `{name}[{before!r}]` overlap at column {start} of "
+                f"{variable}; give each column to one node."
             )
         if start > reached:
-            raise ValueError(f"`{name}` leaves out column {reached} of {side}.")
+            raise ValueError(f"`{name}` leaves out column {reached} of {variable}.")
         reached, before = stop, node
     if reached < total:
-        raise ValueError(f"`{name}` leaves out column {reached} of {side}.")
+        raise ValueError(f"`{name}` leaves out column {reached} of {variable}.")
 
 
-def offsets(biases: Any, weights: Mapping[Edge, Array]) -> dict[str, Array]:
-    """Biases by node, (N,) each, of nodes that edges go into."""
-    dtype, sizes, found = next(iter(weights.values())).dtype, widths(weights), {}
-    given = mapping("biases", biases, "an array (N,) by each node that has one")
+def node_biases(biases: Any, weights: Mapping[Edge, Array]) -> dict[str, Array]:
+    """Check biases by node, and return them, (N,) each; edges go into all these nodes."""
+    dtype, sizes, found = next(iter(weights.values())).dtype, node_widths(weights), {}
+    given = as_dictionary("biases", biases, "an array (N,) by each node that has one")
     takers = {target for _, target in weights}
     for node, value in given.items():
         if node not in takers:
             raise ValueError(
-                f"`biases` names {shown(node)}, which no edge goes into; those that have edges "
-                f"into them are {sorted(takers)}."
+                f"`biases` names {describe_value(node)}, which no edge goes into; those that have "
+                f"edges into them are {sorted(takers)}."
             )
-        b = floating(f"biases[{node!r}]", value).astype(dtype)
+        b = float_array(f"biases[{node!r}]", value).astype(dtype)
         if b.shape != (sizes[node],):
             raise ValueError(f"`biases[{node!r}]` must have shape ({sizes[node]},), got {b.shape}.")
         require_finite(f"biases[{node!r}]", b)
@@ -185,14 +193,14 @@ def offsets(biases: Any, weights: Mapping[Edge, Array]) -> dict[str, Array]:
     return dict(sorted(found.items()))
 
 
-def gates(name: str, value: Any, known: Iterable[Any], dtype: np.dtype) -> dict[Any, Array]:
-    """Gates (P,) by node or edge, which must be known."""
+def gates_by_name(name: str, value: Any, known: Iterable[Any], dtype: np.dtype) -> dict[Any, Array]:
+    """Check gates (P,) by node or edge, which must be known, and return them."""
     known, found = list(known), {}
-    given = mapping(name, value, "an array (P,), one number per sample, by each name")
+    given = as_dictionary(name, value, "an array (P,), one number per sample, by each name")
     for key, one in given.items():
         if key not in known:
             raise ValueError(f"`{name}` names {key!r:.60}, which is none of {known}.")
-        gate = floating(f"{name}[{key!r}]", one).astype(dtype)
+        gate = float_array(f"{name}[{key!r}]", one).astype(dtype)
         if gate.ndim != 1 or not gate.size:
             raise ValueError(
                 f"`{name}[{key!r}]` must have shape (P,), one number per sample, got {gate.shape}."
@@ -214,13 +222,13 @@ def require_one_length(gates: Mapping[str, Array]) -> None:
             )
 
 
-def owners(
+def graph_owners(
     weights: Mapping[Edge, Array], biases: Mapping[str, Array], sources: Columns, sinks: Columns
 ) -> list[tuple[str, int | None]]:
-    """Whose numbers the edges' and then the biases' arrays hold: see `AbstractModel.owners`."""
+    """Return whose numbers the edges', then the biases' arrays hold: see `AbstractModel.owners`."""
     first, last = ({node for node, *_ in ends} for ends in (sources, sinks))
 
-    def owner(edge: Edge, w: Array) -> tuple[str, int | None]:
+    def edge_owner(edge: Edge, w: Array) -> tuple[str, int | None]:
         a, b = edge
         if b not in last:
             return f"node {b}", 0
@@ -229,4 +237,4 @@ def owners(
         return f"edge {a} -> {b}", None if w.ndim > 1 else 0
 
     own = [(f"bias {b}", None) if b in last else (f"node {b}", 0) for b in sorted(biases)]
-    return [owner(edge, w) for edge, w in sorted(weights.items())] + own
+    return [edge_owner(edge, w) for edge, w in sorted(weights.items())] + own

@@ -9,16 +9,23 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
-from flowlin._tools.arguments import flag, floating, not_negative, refuse, shown, whole
-from flowlin._tools.arrays import in_dtype, is_traced, require_finite
+from flowlin._tools.arguments import (
+    argument_error,
+    boolean,
+    describe_value,
+    float_array,
+    integer_from,
+    not_negative,
+)
+from flowlin._tools.arrays import as_dtype, is_traced, require_finite
 from flowlin._tools.memory import require_memory
 from flowlin._tools.numerics import jit_by_array
 from flowlin.networks import graph_parts
-from flowlin.networks.graph_parts import EDGES, Edge, Variances
+from flowlin.networks.graph_parts import EDGE_FORMAT, Edge, Variances
 from flowlin.tasks.task import Task
 
 
-def normal(
+def draw_normal_layers(
     task: Task,
     hidden: int | Sequence[int],
     variance: float | Sequence[float],
@@ -26,29 +33,29 @@ def normal(
     key: PRNGKeyArray,
     copies: int = 1,
 ) -> tuple[list[Array], list[Array | None]]:
-    """Weights and biases i.i.d. normal; arguments as in `ReLUNetwork.init`.
+    """Draw weights and biases i.i.d. normal; arguments as in `ReLUNetwork.init`.
 
     All layers but the first take so many `copies` of what the one below gives.
     """
-    widths = _widths(hidden)
+    widths = _hidden_widths(hidden)
     sizes = [*widths, task.outputs]
     takes = [task.inputs, *(copies * width for width in widths)]
     layers = len(sizes)
-    variances = _per_layer("variance", variance, layers)
+    variances = _values_per_layer("variance", variance, layers)
     for value in variances:
         not_negative("variance", value)
-        _require_held(value, task)
+        _require_representable(value, task)
     if isinstance(bias, (bool, np.bool_)):
         bias = [bool(bias)] * len(widths) + [False]
-    flags = [flag("bias", value) for value in _per_layer("bias", bias, layers)]
-    _require_room(hidden, sum(m * (1 + n) for m, n in zip(sizes, takes, strict=True)), task)
+    flags = [boolean("bias", value) for value in _values_per_layer("bias", bias, layers)]
+    _require_layer_memory(hidden, sum(m * (1 + n) for m, n in zip(sizes, takes, strict=True)), task)
     shapes = tuple(zip(sizes, takes, strict=True))
-    as_array = jnp.asarray if is_traced(variances) else in_dtype
-    return _drawn(key, as_array(variances, task.x.dtype), shapes, tuple(flags))
+    as_array = jnp.asarray if is_traced(variances) else as_dtype
+    return _draw_layers(key, as_array(variances, task.x.dtype), shapes, tuple(flags))
 
 
-def _require_held(variance: Any, task: Task) -> None:
-    """Refuse a variance that is zero in the task's precision: so would be all weights."""
+def _require_representable(variance: Any, task: Task) -> None:
+    """Raise `ValueError` for a variance that the task's precision rounds to zero."""
     least = float(jnp.finfo(task.x.dtype).tiny)
     if not is_traced(variance) and 0 < float(variance) < least:
         raise ValueError(
@@ -59,12 +66,12 @@ def _require_held(variance: Any, task: Task) -> None:
 
 
 @jit_by_array
-def _drawn(
+def _draw_layers(
     key: PRNGKeyArray, variances: Array, shapes: Sequence[tuple[int, int]], biased: Sequence[bool]
 ) -> tuple[list[Array], list[Array | None]]:
-    """The draws of `normal` as one program: one by one, every shape would be compiled by itself."""
+    """Make the draws of `normal` in one program: one by one, each shape would be compiled alone."""
 
-    def draw(key, variance, shape):
+    def draw_array(key, variance, shape):
         # Scaled after the draw, to the bit: else the compiler would merge two factors.
         standard = lax.optimization_barrier(jax.random.normal(key, shape, variance.dtype))
         return jnp.sqrt(variance) * standard
@@ -73,12 +80,12 @@ def _drawn(
     keys = jax.random.split(key, len(shapes))
     for k, variance, shape, has_bias in zip(keys, variances, shapes, biased, strict=True):
         w_key, b_key = jax.random.split(k)  # the weights do not depend on whether there is a bias
-        weights.append(draw(w_key, variance, shape))
-        biases.append(draw(b_key, variance, shape[:1]) if has_bias else None)
+        weights.append(draw_array(w_key, variance, shape))
+        biases.append(draw_array(b_key, variance, shape[:1]) if has_bias else None)
     return weights, biases
 
 
-def balanced(
+def draw_balanced_layers(
     task: Task,
     hidden: int | Sequence[int],
     variance: float | Sequence[float],
@@ -88,37 +95,37 @@ def balanced(
     product: ArrayLike | None,
     key: PRNGKeyArray,
 ) -> tuple[list[Array], list[Array | None]]:
-    """Balanced or lambda-balanced factors; arguments as in `LinearNetwork.balanced`.
+    """Draw balanced or lambda-balanced factors; arguments as in `LinearNetwork.balanced`.
 
     With the product's singular value decomposition U diag(a) V^T and orthonormal R_l,
     W_l = R_l diag(sigma_l) R_{l-1}^T, R_0 = V, R_L = U: sigma_l = a^(1/L) balances; for two
     layers sigma_2^2 - sigma_1^2 = lambda and sigma_1 sigma_2 = a.
     """
     draw_key, key = jax.random.split(key)
-    widths = _widths(hidden)
+    widths = _hidden_widths(hidden)
     columns = task.inputs + bias
     shape = (task.outputs, columns)
-    _require_room(hidden, sum(n**2 for n in (columns, *widths, task.outputs)), task)
+    _require_layer_memory(hidden, sum(n**2 for n in (columns, *widths, task.outputs)), task)
     drawn_rank = min(*shape, *widths) if product is None else None
     if product is None:
         flags = [bias] + [False] * len(widths)
-        drawn, drawn_biases = normal(task, hidden, variance, flags, draw_key)
+        drawn, drawn_biases = draw_normal_layers(task, hidden, variance, flags, draw_key)
         if bias:
             drawn[0] = jnp.concatenate([drawn_biases[0][:, None], drawn[0]], axis=1)  # pyright: ignore
         product = drawn[0]
         for w in drawn[1:]:
             product = w @ product
-    product = floating("product", product).astype(task.x.dtype)
+    product = float_array("product", product).astype(task.x.dtype)
     if product.shape != shape:
         raise ValueError(f"`product` must have shape {shape}, got {product.shape}.")
-    rank = _rank(product) if drawn_rank is None else drawn_rank
+    rank = _product_rank(product) if drawn_rank is None else drawn_rank
     if balance == 0 and min(widths) < rank:
         raise ValueError(
             f"`hidden` has a layer of {min(widths)} units, but a product of rank {rank} needs at "
             f"least {rank}."
         )
-    bases = _bases(product, widths, key)
-    sigmas = _singular_values(product, widths, balance, len(bases) - 1, rank)
+    bases = _orthogonal_bases(product, widths, key)
+    sigmas = _layer_singular_values(product, widths, balance, len(bases) - 1, rank)
     weights: list[Array] = []
     for left, right, sigma in zip(bases[1:], bases[:-1], sigmas, strict=True):
         k = min(left.shape[1], right.shape[1], sigma.shape[0])
@@ -129,8 +136,8 @@ def balanced(
     return weights, biases
 
 
-def _bases(product: Array, widths: list[int], key: PRNGKeyArray) -> list[Array]:
-    """Orthogonal matrices V, R_1, ..., R_{L-1}, U: singular vectors and random rotations."""
+def _orthogonal_bases(product: Array, widths: list[int], key: PRNGKeyArray) -> list[Array]:
+    """Return orthogonal V, R_1, ..., R_{L-1}, U: singular vectors and random rotations."""
     u, _, vt = jnp.linalg.svd(product, full_matrices=True)
     rotations = [
         jnp.linalg.qr(jax.random.normal(k, (width, width), product.dtype))[0]
@@ -139,10 +146,10 @@ def _bases(product: Array, widths: list[int], key: PRNGKeyArray) -> list[Array]:
     return [vt.T, *rotations, u]
 
 
-def _singular_values(
+def _layer_singular_values(
     product: Array, widths: list[int], balance: float, layers: int, rank: int
 ) -> list[Array]:
-    """Singular values of every layer, zero-padded to the width."""
+    """Return the singular values of every layer, zero-padded to the width."""
     a = jnp.linalg.svd(product, compute_uv=False)[:rank]
     if balance == 0:
         return [a ** (1.0 / layers)] * layers
@@ -165,19 +172,20 @@ def _singular_values(
     return [small, large] if balance > 0 else [large, small]
 
 
-def _rank(product: Array) -> int:
-    """Rank of a concrete product up to rounding; the largest possible one of a traced product."""
+def _product_rank(product: Array) -> int:
+    """Return a concrete product's rank up to rounding; the largest possible one if it is traced."""
     if is_traced(product):
         return min(product.shape)
     require_finite("product", product)
     return int(np.linalg.matrix_rank(np.asarray(product)))
 
 
-def _widths(hidden: int | Sequence[int]) -> list[int]:
+def _hidden_widths(hidden: int | Sequence[int]) -> list[int]:
+    """Check the widths of hidden layers, and list them; one integer is one layer."""
     several = isinstance(hidden, Sequence) and not isinstance(hidden, (str, bytes))
     listed = several or getattr(hidden, "ndim", 0)
     try:
-        widths = [whole(1)("hidden", n) for n in (hidden if listed else [hidden])]  # pyright: ignore
+        widths = [integer_from(1)("hidden", n) for n in (hidden if listed else [hidden])]  # pyright: ignore
     except ValueError:
         widths = []
     if not widths:
@@ -188,13 +196,14 @@ def _widths(hidden: int | Sequence[int]) -> list[int]:
     return widths
 
 
-def _require_room(hidden: Any, numbers: int, task: Task) -> None:
+def _require_layer_memory(hidden: Any, numbers: int, task: Task) -> None:
     """Raise `ValueError` where so many numbers, and as many again, do not fit into memory."""
     size = 2 * numbers * task.x.dtype.itemsize
     require_memory("hidden", hidden, size, "Take fewer units")
 
 
-def _per_layer(name: str, value: Any, layers: int) -> list[Any]:
+def _values_per_layer(name: str, value: Any, layers: int) -> list[Any]:
+    """List a value per layer: one that is given for all, or those of a list."""
     single = isinstance(value, str) or np.ndim(value) == 0
     values = [value] * layers if single else list(value)
     if len(values) != layers:
@@ -207,7 +216,7 @@ def _per_layer(name: str, value: Any, layers: int) -> list[Any]:
 # ---- Initial weights of a gated graph: i.i.d. normal.
 
 
-def drawn(
+def draw_normal_graph(
     task: Task,
     nodes: Any,
     edges: Any,
@@ -215,13 +224,13 @@ def drawn(
     bias: Any,
     key: PRNGKeyArray,
 ) -> tuple[dict[Edge, Array], dict[str, Array]]:
-    """Weights and biases i.i.d. normal; arguments as in `GatedGraph.init`."""
-    sizes = _sizes(nodes)
-    pairs = _edges(edges, sizes)
-    biased = _biased(bias, pairs, sizes)
-    variances = _variances(variance, pairs)
+    """Draw a graph's weights and biases i.i.d. normal; arguments as in `GatedGraph.init`."""
+    sizes = _widths_by_node(nodes)
+    pairs = _edge_list(edges, sizes)
+    biased = _nodes_with_bias(bias, pairs, sizes)
+    variances = _edge_variances(variance, pairs)
     for value in variances.values():
-        _require_held(value, task)
+        _require_representable(value, task)
     size = sum(sizes[a] * sizes[b] for a, b in pairs)
     require_memory("nodes", sizes, 2 * size * task.x.dtype.itemsize, "Take fewer units")
     weights, biases, dtype = {}, {}, task.x.dtype
@@ -234,23 +243,23 @@ def drawn(
     return weights, biases
 
 
-def _sizes(nodes: Any) -> dict[str, int]:
-    """The width of every node."""
-    given = graph_parts.mapping("nodes", nodes, "a width by each node")
+def _widths_by_node(nodes: Any) -> dict[str, int]:
+    """Check the widths of the nodes, and return them by name."""
+    given = graph_parts.as_dictionary("nodes", nodes, "a width by each node")
     odd = [node for node in given if not isinstance(node, str) or not node]
     if odd or not given:
         wanted = "a dictionary of widths by the nodes' names"
-        raise refuse("nodes", wanted, odd[0] if odd else nodes)
-    return {node: whole(1)(f"nodes[{node!r}]", size) for node, size in given.items()}
+        raise argument_error("nodes", wanted, odd[0] if odd else nodes)
+    return {node: integer_from(1)(f"nodes[{node!r}]", size) for node, size in given.items()}
 
 
-def _edges(edges: Any, sizes: Mapping[str, int]) -> list[Edge]:
-    """Pairs of known nodes, each once, that go in no circle and leave no node alone."""
+def _edge_list(edges: Any, sizes: Mapping[str, int]) -> list[Edge]:
+    """List the edges, checked: pairs of known nodes, in no circle, that leave no node alone."""
     if isinstance(edges, (str, bytes)) or not hasattr(edges, "__iter__"):
-        raise refuse("edges", f"a list of {EDGES}", edges)
-    pairs = [graph_parts.edge(f"edges[{k}]", pair) for k, pair in enumerate(edges)]
+        raise argument_error("edges", f"a list of {EDGE_FORMAT}", edges)
+    pairs = [graph_parts.edge_of_nodes(f"edges[{k}]", pair) for k, pair in enumerate(edges)]
     if not pairs:
-        raise ValueError(f"`edges` is empty; give {EDGES}.")
+        raise ValueError(f"`edges` is empty; give {EDGE_FORMAT}.")
     for k, pair in enumerate(pairs):
         unknown = [node for node in pair if node not in sizes]
         if unknown:
@@ -260,7 +269,7 @@ def _edges(edges: Any, sizes: Mapping[str, int]) -> list[Edge]:
             )
         if pair in pairs[:k]:
             raise ValueError(f"`edges[{k}]` = {pair} is there twice.")
-    graph_parts.ordered(tuple(pairs))
+    graph_parts.topological_order(tuple(pairs))
     alone = [node for node in sizes if not any(node in pair for pair in pairs)]
     if alone:
         raise ValueError(
@@ -270,24 +279,24 @@ def _edges(edges: Any, sizes: Mapping[str, int]) -> list[Edge]:
     return pairs
 
 
-def _biased(bias: Any, pairs: list[Edge], sizes: Mapping[str, int]) -> set[str]:
-    """The nodes that have a bias."""
+def _nodes_with_bias(bias: Any, pairs: list[Edge], sizes: Mapping[str, int]) -> set[str]:
+    """Return the nodes that have a bias."""
     if isinstance(bias, (bool, np.bool_)):
-        first, last = graph_parts.ends(pairs)
+        first, last = graph_parts.sources_and_sinks(pairs)
         return set(sizes) - set(first) - set(last) if bias else set()
     if isinstance(bias, (str, bytes)) or not hasattr(bias, "__iter__"):
-        raise refuse("bias", "True, False or a list of nodes", bias)
+        raise argument_error("bias", "True, False or a list of nodes", bias)
     for node in bias:
         if not any(node == target for _, target in pairs):
             raise ValueError(
-                f"`bias` names {shown(node)}, which no edge goes into; name nodes that have edges "
-                "into them."
+                f"`bias` names {describe_value(node)}, which no edge goes into; name nodes that "
+                "have edges into them."
             )
     return set(bias)
 
 
-def _variances(variance: Variances, pairs: list[Edge]) -> dict[Edge, Any]:
-    """The variance of every edge."""
+def _edge_variances(variance: Variances, pairs: list[Edge]) -> dict[Edge, Any]:
+    """Return the variance of every edge."""
     if not isinstance(variance, Mapping):
         return dict.fromkeys(pairs, not_negative("variance", variance))
     if set(variance) != set(pairs):

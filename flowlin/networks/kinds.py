@@ -10,30 +10,30 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from flowlin._tools.arguments import (
-    WORDS,
-    array,
+    CHECKS_BY_NAME,
+    argument_error,
+    boolean,
     checked,
     finite,
-    flag,
-    instance,
-    known,
-    refuse,
-    require_runnable,
+    instance_of,
+    real_array,
+    require_float_array,
+    static_value,
 )
 from flowlin._tools.arrays import Activation, Biases, Numbers, Weights, require_finite
-from flowlin._tools.files import storable
-from flowlin._tools.printing import shown
+from flowlin._tools.files import saveable
+from flowlin._tools.printing import print_by
 from flowlin.networks import initial
-from flowlin.networks.base import AbstractOwn, inputs, require_inputs, require_one
+from flowlin.networks.base import AbstractOwnModel, input_array, require_inputs, require_unstacked
 from flowlin.networks.layered import (
     AbstractLayered,
-    forward,
-    given_gates,
-    layers,
-    network,
-    off_gate,
-    per_layer,
-    rounded_off,
+    forward_pass,
+    gate_arrays,
+    layer_arrays,
+    list_per_layer,
+    network_summary,
+    slope_value,
+    smooth_relu,
 )
 from flowlin.tasks.task import Task
 
@@ -41,7 +41,7 @@ N = TypeVar("N", bound="AbstractNetwork")
 
 
 class AbstractNetwork(AbstractLayered):
-    """What the three kinds of networks share.
+    """Base of the three kinds of networks whose hidden units have gates.
 
     A hidden unit has the preactivation z = W h + c b and the activation h = g z; readout is
     linear. `weights[l]` has shape (N_out_l, N_in_l), `biases[l]` shape (N_out_l,) or is None,
@@ -51,63 +51,64 @@ class AbstractNetwork(AbstractLayered):
 
     @abc.abstractmethod
     def gate(self, layer: int, z: Float[Array, "P H"]) -> Array:
-        """Gates g of hidden layer `layer`, (P, H) or what broadcasts, for its preactivations z.
+        """Return the gates g of hidden layer `layer`, (P, H) or what broadcasts, for its z.
 
         Constant between kinks: this is what the kinds of networks differ in.
         """
 
     def activation(self, layer: int, z: Float[Array, "P H"]) -> Float[Array, "P H"]:
-        """Activation h = g z of hidden layer `layer`, whose derivative is g."""
+        """Compute the activation h = g z of hidden layer `layer`, whose derivative is g."""
         gate = self.gate(layer, z)
         return (gate[None] if gate.ndim == 1 else gate) * z
 
-    @checked(x=inputs)
+    @checked(x=input_array)
     def outputs(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N_out"]:
-        """Outputs for all samples at once, with the network's gates; no rows for no samples."""
+        """Compute all samples' outputs, with the network's gates; no rows for no samples."""
         require_inputs(self, x)
-        return forward(self.parameters, self.bias_strength, x, self.activation)[0]
+        return forward_pass(self.parameters, self.bias_strength, x, self.activation)[0]
 
-    @checked(x=inputs)
+    @checked(x=input_array)
     def preactivations(self, x: Float[Array, "P N_in"]) -> tuple[Array, ...]:
-        """Preactivations z = W h + c b, one array (P, H) per hidden layer."""
+        """Compute the preactivations z = W h + c b, one array (P, H) per hidden layer."""
         require_inputs(self, x)
-        return forward(self.parameters, self.bias_strength, x, self.activation)[1]
+        return forward_pass(self.parameters, self.bias_strength, x, self.activation)[1]
 
-    @checked(x=inputs)
+    @checked(x=input_array)
     def gates(self, x: Float[Array, "P N_in"]) -> tuple[Array, ...]:
-        """Gates g = h / z, one array (P, H) per hidden layer."""
+        """Return the gates g = h / z, one array (P, H) per hidden layer."""
         return tuple(
             jnp.broadcast_to(self.gate(layer, z), z.shape)
             for layer, z in enumerate(self.preactivations(x))
         )
 
     def linear(self) -> "LinearNetwork":
-        """The linear network with the same weights, biases and c: all gates are one."""
-        require_one(self)
+        """Return the linear network with the same weights, biases and c: all gates are one."""
+        require_unstacked(self)
         return LinearNetwork(self.weights, self.biases, self.bias_strength)
 
     @checked
     def frozen(self, task: Task) -> "GatedLinearNetwork":
-        """Gated linear network with this network's (P, H) gates on the task's samples."""
+        """Return the gated linear network with this network's (P, H) gates on the samples."""
         self._require_samples(task)
-        return self._gated(self.gates(task.x))
+        return self._with_gates(self.gates(task.x))
 
     @checked
     def always_on(self, task: Task) -> "GatedLinearNetwork":
-        """Gated linear network with (H,) gates: 1 for units with z > 0 on all samples, else 0.
+        """Return the gated linear network with (H,) gates: 1 for units on for all samples, else 0.
 
         The linear model of Eq. 15 of the lead paper, G = diag(on for every sample).
         """
         self._require_samples(task)
         gates = tuple(jnp.all(z > 0, axis=0).astype(z.dtype) for z in self.preactivations(task.x))
-        return self._gated(gates)
+        return self._with_gates(gates)
 
     def _require_samples(self, task: Task) -> None:
-        """Raise `ValueError` unless the task's inputs are such that they have gates."""
+        """Raise `ValueError` unless the task's inputs have the network's shape and are finite."""
         require_inputs(self, task.x, "task.x")
         require_finite("task.x", task.x)  # a gate would take NaN for a unit that is off
 
-    def _gated(self, gates: tuple[Array, ...]) -> "GatedLinearNetwork":
+    def _with_gates(self, gates: tuple[Array, ...]) -> "GatedLinearNetwork":
+        """Return the gated linear network with the same parameters and these gates."""
         return GatedLinearNetwork(self.weights, self.biases, self.bias_strength, gates=gates)
 
 
@@ -116,24 +117,24 @@ class AbstractSelfGated(AbstractNetwork):
 
     @property
     def sample_gates(self) -> tuple[Array | None, ...]:
-        """None are given."""
+        """No gates, since none are given."""
         return ()
 
     def with_sample_gates(self: N, gates: tuple[Array | None, ...]) -> N:
-        """The network itself."""
+        """Return the network itself, which has no given gates."""
         del gates
         return self
 
-    @checked(x=inputs)
+    @checked(x=input_array)
     def __call__(self, x: Float[Array, " N_in"]) -> Float[Array, " N_out"]:
-        """Output of one sample; use `jax.vmap` or `outputs` for many."""
+        """Compute the output of one sample; use `jax.vmap` or `outputs` for many."""
         require_inputs(self, x, axes=1)
         return self.outputs(x[None])[0]
 
 
 @checked(weights=None, biases=None)
-@shown(network)
-@storable()
+@print_by(network_summary)
+@saveable()
 class LinearNetwork(AbstractSelfGated):
     """Deep linear network: all gates are one.
 
@@ -156,20 +157,20 @@ class LinearNetwork(AbstractSelfGated):
         biases: Sequence[Numbers | None] | None = None,
         bias_strength: ArrayLike = 1.0,
     ):
-        self.weights, self.biases, self.bias_strength = layers(weights, biases, bias_strength)
+        self.weights, self.biases, self.bias_strength = layer_arrays(weights, biases, bias_strength)
 
     def gate(self, layer: int, z: Float[Array, "P H"]) -> Array:
-        """One."""
+        """Return one, the gate of every unit."""
         del layer
         return jnp.ones((), z.dtype)
 
-    def rounded_activation(self, width: ArrayLike | None) -> Activation:
-        """Its own: there are no kinks."""
+    def smooth_activation(self, width: ArrayLike | None) -> Activation:
+        """Return the activation itself, which has no kinks."""
         del width
         return self.activation
 
     def affine(self) -> tuple[Float[Array, "N_out N_in"], Float[Array, " N_out"]]:
-        """The end-to-end map: matrix and offset with f(x) = matrix x + offset."""
+        """Return the end-to-end map: matrix and offset with f(x) = matrix x + offset."""
         matrix, offset = None, jnp.zeros_like(self.weights[-1][:, 0])
         for w, b in zip(reversed(self.weights), reversed(self.biases), strict=True):
             if b is not None:
@@ -191,15 +192,15 @@ class LinearNetwork(AbstractSelfGated):
         *,
         key: PRNGKeyArray,
     ) -> "LinearNetwork":
-        """Weights and biases i.i.d. normal, as in the lead paper (App. E); see `ReLUNetwork.init`.
+        """Draw weights and biases i.i.d. normal (lead paper, App. E); see `ReLUNetwork.init`.
 
         The same key gives a linear and a ReLU network of one shape the same parameters.
         """
-        weights, biases = initial.normal(task, hidden, variance, bias, key)
+        weights, biases = initial.draw_normal_layers(task, hidden, variance, bias, key)
         return cls(weights, biases, bias_strength)
 
     @classmethod
-    @checked(hidden=None, variance=None, balance=known(finite), product=None)
+    @checked(hidden=None, variance=None, balance=static_value(finite), product=None)
     def balanced(
         cls,
         task: Task,
@@ -212,7 +213,7 @@ class LinearNetwork(AbstractSelfGated):
         product: ArrayLike | None = None,
         key: PRNGKeyArray,
     ) -> "LinearNetwork":
-        r"""Weights with $W_{l+1}^T W_{l+1} - W_l W_l^T = \lambda I$ for a given product.
+        r"""Draw weights with $W_{l+1}^T W_{l+1} - W_l W_l^T = \lambda I$, for a given product.
 
         The conserved quantity of every linear flow, set to zero (balanced, Saxe et al. 2014;
         Arora et al. 2018) or, for two layers, to lambda (lambda-balanced, Domine et al. 2024).
@@ -229,15 +230,15 @@ class LinearNetwork(AbstractSelfGated):
 
         **Raises:** `ValueError` where no such factorisation exists.
         """
-        weights, biases = initial.balanced(
+        weights, biases = initial.draw_balanced_layers(
             task, hidden, variance, bias, balance=balance, product=product, key=key
         )
         return cls(weights, biases, bias_strength)
 
 
-@checked(weights=None, biases=None, slope=off_gate)
-@shown(network)
-@storable()
+@checked(weights=None, biases=None, slope=slope_value)
+@print_by(network_summary)
+@saveable()
 class ReLUNetwork(AbstractSelfGated):
     """ReLU network: gates slaved to the sign of the preactivation.
 
@@ -263,17 +264,17 @@ class ReLUNetwork(AbstractSelfGated):
         bias_strength: ArrayLike = 1.0,
         slope: ArrayLike = 0.0,
     ):
-        self.weights, self.biases, self.bias_strength = layers(weights, biases, bias_strength)
+        self.weights, self.biases, self.bias_strength = layer_arrays(weights, biases, bias_strength)
         self.slope = jnp.asarray(slope, dtype=self.weights[0].dtype)
 
     def gate(self, layer: int, z: Float[Array, "P H"]) -> Array:
-        """One where z > 0, the slope elsewhere."""
+        """Return one where z > 0, the slope elsewhere."""
         del layer
         return jnp.where(z > 0, 1.0, self.slope)
 
-    def rounded_activation(self, width: ArrayLike | None) -> Activation:
-        """Quadratic over |z| < width, see `flowlin.networks.layered`."""
-        return self.activation if width is None else rounded_off(self.slope, width)
+    def smooth_activation(self, width: ArrayLike | None) -> Activation:
+        """Return ReLU, quadratic over |z| < width; see `flowlin.networks.layered`."""
+        return self.activation if width is None else smooth_relu(self.slope, width)
 
     @classmethod
     @checked(hidden=None, variance=None, bias=None, slope=None)
@@ -288,7 +289,7 @@ class ReLUNetwork(AbstractSelfGated):
         *,
         key: PRNGKeyArray,
     ) -> "ReLUNetwork":
-        """Weights and biases i.i.d. normal, as in the lead paper (App. E).
+        """Draw weights and biases i.i.d. normal, as in the lead paper (App. E).
 
         **Arguments:**
 
@@ -304,15 +305,15 @@ class ReLUNetwork(AbstractSelfGated):
         **Raises:** `ValueError` for a negative variance, a width below 1, or a wrong number of
         entries.
         """
-        weights, biases = initial.normal(task, hidden, variance, bias, key)
+        weights, biases = initial.draw_normal_layers(task, hidden, variance, bias, key)
         return cls(weights, biases, bias_strength, slope)
 
 
 @checked(weights=None, biases=None, gates=None)
-@shown(network)
-@storable()
+@print_by(network_summary)
+@saveable()
 class GatedLinearNetwork(AbstractNetwork):
-    """Gated linear network: gates given and fixed.
+    """Gated linear network, whose gates are given and fixed.
 
     **Arguments:**
 
@@ -336,11 +337,11 @@ class GatedLinearNetwork(AbstractNetwork):
         *,
         gates: Numbers,
     ):
-        self.weights, self.biases, self.bias_strength = layers(weights, biases, bias_strength)
-        self.gates_ = given_gates(gates, self.hidden, self.dtype)
+        self.weights, self.biases, self.bias_strength = layer_arrays(weights, biases, bias_strength)
+        self.gates_ = gate_arrays(gates, self.hidden, self.dtype)
 
     def gate(self, layer: int, z: Float[Array, "P H"]) -> Array:
-        """The given ones, (H,) or (P, H).
+        """Return the given gates, (H,) or (P, H).
 
         **Raises:** `ValueError` for gates that were made for another number of samples.
         """
@@ -353,8 +354,8 @@ class GatedLinearNetwork(AbstractNetwork):
             )
         return gate
 
-    def rounded_activation(self, width: ArrayLike | None) -> Activation:
-        """Its own: the gates are given."""
+    def smooth_activation(self, width: ArrayLike | None) -> Activation:
+        """Return the activation itself: given gates have no kinks."""
         del width
         return self.activation
 
@@ -364,17 +365,17 @@ class GatedLinearNetwork(AbstractNetwork):
         return tuple(gate if gate.ndim == 2 else None for gate in self.gates_)
 
     def with_sample_gates(self, gates: tuple[Array | None, ...]) -> "GatedLinearNetwork":
-        """The same network with other gates where they are per sample."""
+        """Return the same network with other gates where they are per sample."""
         merged = tuple(
             own if new is None else new for own, new in zip(self.gates_, gates, strict=True)
         )
         return eqx.tree_at(lambda network: network.gates_, self, merged)
 
-    @checked(x=inputs, gates=None)
+    @checked(x=input_array, gates=None)
     def __call__(
         self, x: Float[Array, " N_in"], gates: Numbers | None = None
     ) -> Float[Array, " N_out"]:
-        """Output of one sample.
+        """Compute the output of one sample.
 
         `gates`, per hidden layer an array (H,) (or the bare array where there is one layer),
         replaces the network's own and is required where those are per sample.
@@ -383,33 +384,33 @@ class GatedLinearNetwork(AbstractNetwork):
         if gates is None:
             return self.outputs(x[None])[0]
         given = (gates,) if hasattr(gates, "ndim") else gates
-        gates = per_layer("gates", given, "one array (H,) per hidden layer")
-        shapes = [np.shape(array(f"gates[{k}]", gate)) for k, gate in enumerate(gates)]
+        gates = list_per_layer("gates", given, "one array (H,) per hidden layer")
+        shapes = [np.shape(real_array(f"gates[{k}]", gate)) for k, gate in enumerate(gates)]
         if shapes != [(width,) for width in self.hidden]:
             raise ValueError(
                 f"`gates` needs one array (H,) per hidden layer, H = {self.hidden}, got arrays of "
                 f"shapes {shapes}."
             )
 
-        def activation(layer: int, z: Array) -> Array:
+        def activate_layer(layer: int, z: Array) -> Array:
             gate = jnp.asarray(gates[layer])
             real = jnp.issubdtype(gate.dtype, jnp.floating)
             return (gate if real else gate.astype(z.dtype))[None] * z
 
-        return forward(self.parameters, self.bias_strength, x[None], activation)[0][0]
+        return forward_pass(self.parameters, self.bias_strength, x[None], activate_layer)[0][0]
 
 
-def _network(name: str, value: Any) -> AbstractNetwork:
-    """One network, and no stack of them, of a precision that runs can have."""
+def _single_network(name: str, value: Any) -> AbstractNetwork:
+    """Check for one network, and no stack of them, of a precision that runs can have."""
     remedy = "make one by fl.ReLUNetwork.init(task, key=key)"
     if isinstance(value, eqx.Module) and not isinstance(value, AbstractNetwork):
-        where = "stand in layers" if isinstance(value, AbstractOwn) else "are known"
-        raise refuse(name, f"a flowlin network, whose hidden units {where}", value, remedy)
-    value = instance(AbstractNetwork, "a flowlin network", remedy)(name, value)
-    require_one(value, name)
-    require_runnable(f"{name}.weights[0]", value.weights[0])
+        where = "stand in layers" if isinstance(value, AbstractOwnModel) else "are known"
+        raise argument_error(name, f"a flowlin network, whose hidden units {where}", value, remedy)
+    value = instance_of(AbstractNetwork, "a flowlin network", remedy)(name, value)
+    require_unstacked(value, name)
+    require_float_array(f"{name}.weights[0]", value.weights[0])
     return value
 
 
-WORDS["network"] = _network
-WORDS["bias"] = flag
+CHECKS_BY_NAME["network"] = _single_network
+CHECKS_BY_NAME["bias"] = boolean

@@ -1,4 +1,4 @@
-"""What flowlin's own networks have in common as models: weights and biases, layer by layer."""
+"""Networks of layers: the forward pass that they share; their weights, biases, gates checked."""
 
 import abc
 import math
@@ -11,7 +11,7 @@ import numpy as np
 from equinox import AbstractVar
 from jaxtyping import Array, ArrayLike, Float
 
-from flowlin._tools.arguments import finite, floating, refuse, within
+from flowlin._tools.arguments import argument_error, finite, float_array, number_in
 from flowlin._tools.arrays import (
     Activation,
     Biases,
@@ -21,37 +21,37 @@ from flowlin._tools.arrays import (
     Weights,
     is_traced,
     require_finite,
-    widest,
+    widest_dtype,
 )
-from flowlin._tools.printing import Summary, number, plural
-from flowlin.networks.base import AbstractOwn, check_fit
+from flowlin._tools.printing import Summary, format_count, format_number
+from flowlin.networks.base import AbstractOwnModel, require_task_fit
 from flowlin.tasks.task import Task
 
 
-def network(found: Any) -> Summary:
-    """Kind, widths, bias, number of parameters, precision."""
-    weights, biases = found.weights, found.biases
+def network_summary(network: Any) -> Summary:
+    """Summarise a network: kind, widths, bias, number of parameters, precision."""
+    weights, biases = network.weights, network.biases
     stack = weights[0].shape[:-2]
-    rows = [("widths", " -> ".join(map(str, found.widths))), ("bias", _biased(biases))]
+    rows = [("widths", " -> ".join(map(str, network.widths))), ("bias", _bias_in_words(biases))]
     if any(b is not None for b in biases):
-        rows[-1] = ("bias", f"{rows[-1][1]}, c = {number(found.bias_strength)}")
-    if hasattr(found, "slope") and number(found.slope) != "0":
-        rows.append(("slope", f"slope {number(found.slope)}"))
-    if hasattr(found, "gates_"):
-        shapes = [gate.shape[len(stack) :] for gate in found.gates_]
+        rows[-1] = ("bias", f"{rows[-1][1]}, c = {format_number(network.bias_strength)}")
+    if hasattr(network, "slope") and format_number(network.slope) != "0":
+        rows.append(("slope", f"slope {format_number(network.slope)}"))
+    if hasattr(network, "gates_"):
+        shapes = [gate.shape[len(stack) :] for gate in network.gates_]
         rows.append(("gates", f"gates {', '.join(map(str, shapes))}"))
-    if found.sample_gates and not hasattr(found, "gates_"):
-        rows.append(("gates", plural(found.gates.shape[-1], "global gate")))
+    if network.sample_gates and not hasattr(network, "gates_"):
+        rows.append(("gates", format_count(network.gates.shape[-1], "global gate")))
     sizes = [math.prod(a.shape[len(stack) :]) for a in jax.tree.leaves((weights, biases))]
-    rows.append(("parameters", plural(sum(sizes), "parameter")))
+    rows.append(("parameters", format_count(sum(sizes), "parameter")))
     rows.append(("precision", str(weights[0].dtype)))
     if stack:
         rows.append(("stacked", f"stacked {stack}"))
-    return Summary(type(found).__name__, rows, inline=True)
+    return Summary(type(network).__name__, rows, inline=True)
 
 
-def _biased(biases: tuple[Any, ...]) -> str:
-    """Which layers have a bias."""
+def _bias_in_words(biases: tuple[Any, ...]) -> str:
+    """Write which layers have a bias."""
     having = [layer for layer, b in enumerate(biases) if b is not None]
     if not having:
         return "no bias"
@@ -63,19 +63,19 @@ def _biased(biases: tuple[Any, ...]) -> str:
 # ---- The forward pass that all networks share.
 
 
-def product(h: Array, w: Array) -> Array:
-    """h W^T."""
+def apply_weights(h: Array, w: Array) -> Array:
+    """Return h W^T for activations h (P, N) and weights W (M, N)."""
     return h @ w.T
 
 
-def forward(
+def forward_pass(
     parameters: Parameters,
     bias_strength: ArrayLike,
     x: Array,
     activation: Activation,
-    product: Callable[[Array, Array], Array] = product,
+    product: Callable[[Array, Array], Array] = apply_weights,
 ) -> tuple[Array, tuple[Array, ...]]:
-    """Outputs (P, N_out) and the hidden layers' preactivations (P, H) of inputs (P, N_in).
+    """Compute outputs (P, N_out) and hidden preactivations (P, H) of inputs (P, N_in).
 
     Every network of the library runs through here; they differ in their gates g alone:
     `activation(layer, z)` is g z, or what a policy for kinks puts in its place.
@@ -91,34 +91,34 @@ def forward(
     return h, tuple(preactivations)
 
 
-class AbstractLayered(AbstractOwn):
-    """Weights (N_out_l, N_in_l), biases (N_out_l,) or None, and the constant c in front of them."""
+class AbstractLayered(AbstractOwnModel):
+    """Networks of layers: weights (N_out_l, N_in_l), biases (N_out_l,) or None, and c in front."""
 
     weights: AbstractVar[Weights]
     biases: AbstractVar[Biases]
     bias_strength: AbstractVar[Array]
 
     @abc.abstractmethod
-    def rounded_activation(self, width: ArrayLike | None) -> Activation:
-        """The activation with kinks rounded off over |z| < width, its own without one."""
+    def smooth_activation(self, width: ArrayLike | None) -> Activation:
+        """Return the activation with kinks rounded off over |z| < width, its own without one."""
 
-    def rounded(
+    def smooth_outputs(
         self, x: Float[Array, "P N_in"], width: ArrayLike | None, product: Product
     ) -> Float[Array, "P N_out"]:
-        """Outputs, h W^T by a `product` of h and W; kinks rounded off over a width, if any."""
-        activation = self.rounded_activation(width)
-        return forward(self.parameters, self.bias_strength, x, activation, product)[0]
+        """Compute the outputs with kinks rounded off over a width, if any; h W^T by `product`."""
+        activation = self.smooth_activation(width)
+        return forward_pass(self.parameters, self.bias_strength, x, activation, product)[0]
 
-    def held(self, task: Task) -> int:
-        """The most that a layer takes from the one below."""
+    def numbers_per_sample(self, task: Task) -> int:
+        """Return the most inputs that a layer takes from the one below."""
         return max((w.shape[-1] for w in self.weights[1:]), default=task.outputs)
 
     def require_fit(self, task: Task) -> None:
         """Raise `ValueError` unless it takes the task's inputs and gives its outputs."""
-        check_fit(self, task)
+        require_task_fit(self, task)
 
     def time_constants(self, tau: Array) -> Parameters:
-        """One for all arrays, or one per layer (L,), which a layer's weights and bias share."""
+        """Spread tau over the arrays: one for all, or one per layer (L,), shared with its bias."""
         own = len(self.weights)
         if tau.ndim and tau.shape != (own,):
             raise ValueError(
@@ -130,7 +130,7 @@ class AbstractLayered(AbstractOwn):
         return each, tuple(slow)
 
     @property
-    def owners(self) -> list[tuple[str, int | None]]:
+    def parameter_owners(self) -> list[tuple[str, int | None]]:
         """Units by layers; the output bias, and a single layer's weights, own themselves."""
         last = len(self.weights) - 1
         weights: list[tuple[str, int | None]] = [(f"layer {k}", -2) for k in range(last)]
@@ -159,32 +159,32 @@ class AbstractLayered(AbstractOwn):
 # ---- Weights, biases and gates as somebody gives them: arrays of one precision that fit together.
 
 
-def off_gate(name: str, value: Any) -> Any:
-    """The gate of a unit that is off."""
-    check = finite if is_traced(value) else within(0.0, 1.0, "0 is plain ReLU")
+def slope_value(name: str, value: Any) -> Any:
+    """Check for a slope, the gate of a unit that is off, in [0, 1)."""
+    check = finite if is_traced(value) else number_in(0.0, 1.0, "0 is plain ReLU")
     return check(name, value)
 
 
-def per_layer(name: str, value: Any, wanted: str) -> list[Any]:
-    """The entries of a list, one per layer."""
+def list_per_layer(name: str, value: Any, wanted: str) -> list[Any]:
+    """Check for a list with one entry per layer."""
     if isinstance(value, (list, tuple)) or np.ndim(value) > 2:
         return list(value)
     remedy = f"wrap it, as in {name}=[...]" if hasattr(value, "dtype") else ""
-    raise refuse(name, f"a list, {wanted}", value, remedy)
+    raise argument_error(name, f"a list, {wanted}", value, remedy)
 
 
-def layers(
+def layer_arrays(
     weights: Any, biases: Any, bias_strength: ArrayLike, copies: int = 1
 ) -> tuple[tuple, tuple, Array]:
-    """Weights, biases and c as arrays of one precision, with shapes that chain.
+    """Check weights, biases and c, and return them as arrays of one precision.
 
     A layer may take several `copies` of what the one below gives, each with its own gate.
     """
-    weights = matrices(weights, copies)
-    dtype = widest(*weights)
+    weights = weight_matrices(weights, copies)
+    dtype = widest_dtype(*weights)
     if biases is None:
         biases = (None,) * len(weights)
-    biases = per_layer("biases", biases, "one array (H,) or None per layer")
+    biases = list_per_layer("biases", biases, "one array (H,) or None per layer")
     if len(biases) != len(weights):
         raise ValueError(
             f"`biases` has {len(biases)} entries for {len(weights)} layers; use None for a "
@@ -193,7 +193,7 @@ def layers(
     checked = []
     for layer, (w, b) in enumerate(zip(weights, biases, strict=True)):
         if b is not None:
-            b = floating(f"biases[{layer}]", b).astype(dtype)
+            b = float_array(f"biases[{layer}]", b).astype(dtype)
             if b.shape != (w.shape[0],):
                 raise ValueError(
                     f"`biases[{layer}]` must have shape ({w.shape[0]},), got {b.shape}."
@@ -204,10 +204,10 @@ def layers(
     return tuple(w.astype(dtype) for w in weights), tuple(checked), c
 
 
-def matrices(weights: Any, copies: int = 1) -> list[Array]:
-    """Weights as matrices that chain."""
-    listed = per_layer("weights", weights, "one matrix (N_out, N_in) per layer")
-    found = [floating(f"weights[{k}]", w, exact=True) for k, w in enumerate(listed)]
+def weight_matrices(weights: Any, copies: int = 1) -> list[Array]:
+    """Check that weights are matrices whose shapes chain, and return them as arrays."""
+    listed = list_per_layer("weights", weights, "one matrix (N_out, N_in) per layer")
+    found = [float_array(f"weights[{k}]", w, exact=True) for k, w in enumerate(listed)]
     if not found:
         raise ValueError("`weights` is empty; give at least one matrix (N_out, N_in).")
     for layer, w in enumerate(found):
@@ -223,10 +223,10 @@ def matrices(weights: Any, copies: int = 1) -> list[Array]:
     return found
 
 
-def given_gates(gates: Numbers, hidden: tuple[int, ...], dtype: np.dtype) -> tuple[Array, ...]:
-    """Gates (H,) or (P, H) of the hidden layers, as arrays of a precision."""
-    listed = per_layer("gates", gates, "one array per hidden layer")
-    found = tuple(floating(f"gates[{k}]", g).astype(dtype) for k, g in enumerate(listed))
+def gate_arrays(gates: Numbers, hidden: tuple[int, ...], dtype: np.dtype) -> tuple[Array, ...]:
+    """Check gates (H,) or (P, H) of the hidden layers, and return them as arrays of a precision."""
+    listed = list_per_layer("gates", gates, "one array per hidden layer")
+    found = tuple(float_array(f"gates[{k}]", g).astype(dtype) for k, g in enumerate(listed))
     if len(found) != len(hidden):
         raise ValueError(
             f"`gates` needs one array per hidden layer, {len(hidden)}, got {len(found)}."
@@ -243,19 +243,19 @@ def given_gates(gates: Numbers, hidden: tuple[int, ...], dtype: np.dtype) -> tup
 # ---- ReLU with its kink rounded off.
 
 
-def rounded_off(slope: Array, width: ArrayLike) -> Activation:
-    r"""(Leaky) ReLU with each kink rounded off over |z| < width by a quadratic.
+def smooth_relu(slope: Array, width: ArrayLike) -> Activation:
+    r"""Return (leaky) ReLU with each kink rounded off over |z| < width by a quadratic.
 
     $$\sigma_w(z) = \frac{(z + w)^2}{4 w} \quad (|z| < w), \qquad \max(z, 0) \text{ outside},$$
 
     plus the slope's part where the network is leaky.
     """
 
-    def smooth(layer: int, z: Array) -> Array:
+    def activate_layer(layer: int, z: Array) -> Array:
         del layer
         rounded = jnp.where(z > 0, z, 0.0)
         inside = jnp.abs(z) < width
         rounded = jnp.where(inside, (jnp.where(inside, z, 0.0) + width) ** 2 / (4 * width), rounded)
         return slope * z + (1 - slope) * rounded
 
-    return smooth
+    return activate_layer

@@ -1,4 +1,4 @@
-"""Any Equinox module as a model: nothing is known of it but its outputs and its arrays."""
+"""Any Equinox module as a model, of which only its outputs and its arrays are known."""
 
 import functools
 from collections.abc import Iterator
@@ -11,11 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
-from flowlin._tools.arguments import WORDS, an, refuse, require_runnable
+from flowlin._tools.arguments import (
+    CHECKS_BY_NAME,
+    argument_error,
+    require_float_array,
+    with_article,
+)
 from flowlin._tools.arrays import Product
-from flowlin._tools.files import storable
-from flowlin._tools.printing import Summary, plural, shown
-from flowlin._tools.user_functions import calling
+from flowlin._tools.files import saveable
+from flowlin._tools.printing import Summary, format_count, print_by
+from flowlin._tools.user_functions import user_function_errors
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.graph import GatedGraph
 from flowlin.networks.kinds import AbstractNetwork
@@ -27,16 +32,16 @@ ONE_SAMPLE = (
 )
 
 
-def _summary(found: Any) -> Summary:
-    """Its kind, number of parameters, precision."""
-    arrays = jax.tree.leaves(found.inexact)
-    rows = [("parameters", plural(sum(a.size for a in arrays), "parameter"))]
+def _module_summary(model: Any) -> Summary:
+    """Summarise a module: its kind, number of parameters, precision."""
+    arrays = jax.tree.leaves(model.inexact)
+    rows = [("parameters", format_count(sum(a.size for a in arrays), "parameter"))]
     rows.append(("precision", str(arrays[0].dtype)))
-    return Summary(found.name, rows, inline=True)
+    return Summary(model.name, rows, inline=True)
 
 
-class Rest:
-    """What a module holds besides arrays, as a part of what is compiled.
+class StaticPart:
+    """All that a module holds besides arrays, as a static part of what is compiled.
 
     Compared by all that is in it, so that lists and dictionaries have a hash here.
     """
@@ -44,25 +49,27 @@ class Rest:
     def __init__(self, tree: Any):
         self.tree = tree
 
-    def _key(self) -> tuple[Any, ...]:
+    def _comparison_key(self) -> tuple[Any, ...]:
+        """Return all that is in it, in a form that can be compared."""
         leaves, structure = jax.tree.flatten(self.tree)
         return structure, tuple((type(leaf), leaf) for leaf in leaves)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Rest) and self._key() == other._key()
+        return isinstance(other, StaticPart) and self._comparison_key() == other._comparison_key()
 
     def __hash__(self) -> int:
-        return hash(self._key())
+        return hash(self._comparison_key())
 
 
-@shown(_summary)
-@storable()
+@print_by(_module_summary)
+@saveable()
 class ForeignModel(AbstractModel):
     """An Equinox module in three parts, each of its structure with None elsewhere.
 
     - `inexact`: its floating-point arrays, which can be trained.
     - `fixed`: its other arrays.
-    - `rest`: functions, numbers, and whatever else it holds, a `Rest`; of a file its `words` alone.
+    - `rest`: functions, numbers, and whatever else it holds, a `StaticPart`; of a file its `words`
+      alone.
     """
 
     inexact: Any
@@ -70,48 +77,55 @@ class ForeignModel(AbstractModel):
     rest: Any = eqx.field(static=True)
 
     @staticmethod
-    def of(name: str, module: eqx.Module) -> "ForeignModel":
-        """The model of a module, the argument `name`.
+    def from_module(name: str, module: eqx.Module) -> "ForeignModel":
+        """Make the model of a module, the argument `name`.
 
         **Raises:** `ValueError` for a module that cannot be called, holds no floating-point array,
         arrays of several precisions or of complex numbers, one array at two places, or what cannot
         be compared.
         """
         if not callable(module):
-            raise refuse(name, "a module that maps one sample", module, "give it a `__call__`")
+            raise argument_error(
+                name, "a module that maps one sample", module, "give it a `__call__`"
+            )
         inexact, others = eqx.partition(module, eqx.is_inexact_array)
         fixed, rest = eqx.partition(others, lambda a: eqx.is_array(a) or isinstance(a, np.ndarray))
         _require_one_precision(name, module, inexact)
-        _require_apart(name, inexact)
+        _require_no_sharing(name, inexact)
         _require_hashes(name, rest)
         inexact, fixed = jax.tree.map(jnp.asarray, (inexact, fixed))
-        return ForeignModel(inexact, fixed, Rest(rest))
+        return ForeignModel(inexact, fixed, StaticPart(rest))
 
     @property
     def module(self) -> Any:
-        """The module, put together again."""
+        """The user's module, put together again."""
         return eqx.combine(self.inexact, self.fixed, self.rest.tree)
 
     @property
-    def words(self) -> tuple[tuple[str, str], ...]:
+    def names_by_place(self) -> tuple[tuple[str, str], ...]:
         """Place and name of its class, and of all that it holds besides arrays, static or not."""
         if isinstance(self.rest, str):  # of a file of flowlin 0.2.0 or before: the class alone
             return (("", self.rest),)
-        return tuple(_words(self.rest.tree)) if isinstance(self.rest, Rest) else self.rest
+        return (
+            tuple(_names_of_parts(self.rest.tree))
+            if isinstance(self.rest, StaticPart)
+            else self.rest
+        )
 
     @property
     def name(self) -> str:
-        """That of its class."""
-        return self.words[0][1]
+        """The name of its class."""
+        return self.names_by_place[0][1]
 
     @property
     def kind(self) -> str:
-        """Its words as one: `Lambda(fn=tanh)`."""
-        return f"{self.name}({', '.join(f'{place[1:]}={word}' for place, word in self.words[1:])})"
+        """Its class and all that it holds besides arrays, in one word: `Lambda(fn=tanh)`."""
+        parts = (f"{place[1:]}={word}" for place, word in self.names_by_place[1:])
+        return f"{self.name}({', '.join(parts)})"
 
     @property
-    def owners(self) -> list[tuple[str, int | None]]:
-        """Every array owns itself: units are not known."""
+    def parameter_owners(self) -> list[tuple[str, int | None]]:
+        """One owner per array, since units are not known."""
         return [(f"array {k}", None) for k in range(len(jax.tree.leaves(self.inexact)))]
 
     @property
@@ -120,11 +134,11 @@ class ForeignModel(AbstractModel):
         return self.inexact
 
     def parameters_of(self, module: Any) -> PyTree:
-        """Its floating-point arrays."""
+        """Return the floating-point arrays of another module."""
         return eqx.filter(module, eqx.is_inexact_array)
 
     def with_parameters(self, parameters: PyTree) -> "ForeignModel":
-        """The same module with other arrays; those that are None stay."""
+        """Return the same module with other arrays; those that are None stay."""
         return ForeignModel(eqx.combine(parameters, self.inexact), self.fixed, self.rest)
 
     @property
@@ -134,43 +148,43 @@ class ForeignModel(AbstractModel):
 
     @property
     def hidden(self) -> tuple[int, ...]:
-        """None are known."""
+        """No widths, since hidden layers are not known."""
         return ()
 
     @property
-    def about_kinks(self) -> tuple[str, str]:
-        """Nothing is known."""
+    def kinks_and_reason(self) -> tuple[str, str]:
+        """The word that kinks are unknown, and why."""
         kind = self.name
         return "unknown", f"nothing is known of a model's kinks that is not flowlin's own ({kind})"
 
     @property
     def sample_gates(self) -> tuple[Array | None, ...]:
-        """None are known."""
+        """No gates, since none are known."""
         return ()
 
     def with_sample_gates(self, gates: tuple[Array | None, ...]) -> "ForeignModel":
-        """The model itself."""
+        """Return the model itself, which has no gates."""
         del gates
         return self
 
     def outputs(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N_out"]:
-        """Outputs for all samples, as `vmap` of the module gives them."""
+        """Compute the outputs for all samples, by `vmap` of the module."""
         return jax.vmap(self.module)(x)
 
-    def rounded(
+    def smooth_outputs(
         self, x: Float[Array, "P N_in"], width: ArrayLike | None, product: Product
     ) -> Float[Array, "P N_out"]:
-        """Its outputs: kinks cannot be rounded off that are not known."""
+        """Compute the outputs: kinks cannot be rounded off that are not known."""
         del width, product
         return self.outputs(x)
 
-    def held(self, task: Task) -> int:
-        """The largest array that its forward pass makes of one sample more."""
-        two, three = (self._sizes(samples, task) for samples in (2, 3))
+    def numbers_per_sample(self, task: Task) -> int:
+        """Return the size of the largest array that grows with the samples, per sample."""
+        two, three = (self._array_sizes(samples, task) for samples in (2, 3))
         return max(1, *(b - a for a, b in zip(two, three, strict=False)))
 
-    def _sizes(self, samples: int, task: Task) -> list[int]:
-        """Sizes of all arrays that a forward pass makes, in order."""
+    def _array_sizes(self, samples: int, task: Task) -> list[int]:
+        """List the sizes of all arrays that a forward pass makes, in order."""
         x = jax.ShapeDtypeStruct((samples, task.inputs), self.dtype)
         found, left = [], [jax.make_jaxpr(self.outputs)(x).jaxpr]
         while left:
@@ -184,47 +198,50 @@ class ForeignModel(AbstractModel):
     def require_fit(self, task: Task) -> None:
         """Raise `ValueError` unless one sample (N_in,) of the task gives (N_out,)."""
         of = f"of `task` {task.name!r}"
-        found = self.output_of(task.inputs, of)
+        found = self.sample_output(task.inputs, of)
         if found.shape != (task.outputs,):
-            raise self._refused(found, (task.outputs,), task.inputs, of)
+            raise self._output_error(found, (task.outputs,), task.inputs, of)
 
-    def output_of(self, inputs: int, of: str) -> jax.ShapeDtypeStruct:
-        """What one sample (N_in,) gives, which must be numbers (N_out,); `of` says whose it is."""
+    def sample_output(self, inputs: int, whose: str) -> jax.ShapeDtypeStruct:
+        """Return the shape and type of one sample's output, which must be numbers (N_out,).
+
+        The sample has shape (`inputs`,); in errors, `of` says in words whose it is.
+        """
         x = jax.ShapeDtypeStruct((inputs,), self.dtype)
-        what = f"`network`, {self.name}, fails on one sample {of}, of shape {x.shape}"
-        with calling(what, ONE_SAMPLE):
+        what = f"`network`, {self.name}, fails on one sample {whose}, of shape {x.shape}"
+        with user_function_errors(what, ONE_SAMPLE):
             found: Any = eqx.filter_eval_shape(self.module, x)
         dtype = cast(Any, getattr(found, "dtype", None))
         if len(getattr(found, "shape", ())) != 1 or not jnp.issubdtype(dtype, jnp.floating):
-            raise self._refused(found, "(N_out,)", inputs, of)
+            raise self._output_error(found, "(N_out,)", inputs, whose)
         return found
 
-    def _refused(self, found: Any, wanted: Any, inputs: int, of: str) -> ValueError:
-        """The error of a module that gives something else than wanted."""
+    def _output_error(self, found: Any, wanted: Any, inputs: int, whose: str) -> ValueError:
+        """Return the error for a module that gives something else than wanted."""
         dtype = getattr(found, "dtype", None)
         got = f"{dtype}{list(found.shape)}" if dtype is not None else f"a {type(found).__name__}"
         alone = getattr(found, "shape", None) == ()
         remedy = "return an array (1,), as of jnp.atleast_1d" if alone else ONE_SAMPLE
         return ValueError(
             f"`network`, {self.name}, must return an array of shape {wanted} for "
-            f"one sample {of}, of shape {(inputs,)}, got {got}; {remedy}."
+            f"one sample {whose}, of shape {(inputs,)}, got {got}; {remedy}."
         )
 
     def time_constants(self, tau: Array) -> PyTree:
-        """One for all arrays."""
+        """Return tau, which must be one number, for every array."""
         if tau.ndim:
             raise ValueError(
-                f"`tau` must be one number for {an(self.name)}, got shape "
+                f"`tau` must be one number for {with_article(self.name)}, got shape "
                 f"{tau.shape}: only flowlin's own networks have layers that are known."
             )
         return jax.tree.map(lambda _: tau, self.inexact)
 
-    def packed(self, parameters: PyTree) -> list[Array | None]:
-        """A list of them, in the tree's order."""
+    def pack_parameters(self, parameters: PyTree) -> list[Array | None]:
+        """List the parameters in the tree's order."""
         return jax.tree.structure(self.inexact).flatten_up_to(parameters)
 
-    def unpacked(self, stored: Any) -> PyTree:
-        """Of such a list, or of one with rows of each array."""
+    def unpack_parameters(self, stored: Any) -> PyTree:
+        """Return the tree of such a list, or of one that holds rows of each array."""
         own = jax.tree.leaves(self.inexact)
         listed = stored if isinstance(stored, list) else []
         fine = len(listed) == len(own) and all(
@@ -236,21 +253,22 @@ class ForeignModel(AbstractModel):
         return jax.tree.unflatten(jax.tree.structure(self.inexact), listed)
 
     @staticmethod
-    def _stored(fields: dict[str, Any]) -> dict[str, Any]:
-        """What a file holds: arrays in the tree's order, and what kind of module they are of."""
+    def _fields_to_store(fields: dict[str, Any]) -> dict[str, Any]:
+        """Return a file's fields: arrays in the tree's order, and the names of all the rest."""
         arrays = {name: jax.tree.leaves(fields[name]) for name in ("inexact", "fixed")}
-        return arrays | {"rest": ForeignModel(**fields).words}
+        return arrays | {"rest": ForeignModel(**fields).names_by_place}
 
-    def restored(self, stored: AbstractModel, name: str) -> AbstractModel:
-        """This module with the arrays that a file holds by their places."""
+    def with_saved_arrays(self, stored: AbstractModel, name: str) -> AbstractModel:
+        """Return this module with the arrays that a file holds by their places."""
         if not isinstance(stored, ForeignModel):
             raise ValueError(
-                f"`{name}` is {an(self.name)}, and the file holds {stored!r}; leave it out."
+                f"`{name}` is {with_article(self.name)}, and the file holds {stored!r}; "
+                "leave it out."
             )
-        inexact = _filled(name, self.inexact, stored.inexact)
-        fixed = _filled(name, self.fixed, stored.fixed)
-        theirs = dict(stored.words)  # another version of a class may have other fields
-        for place, word in self.words:
+        inexact = _fill_arrays(name, self.inexact, stored.inexact)
+        fixed = _fill_arrays(name, self.fixed, stored.fixed)
+        theirs = dict(stored.names_by_place)  # another version of a class may have other fields
+        for place, word in self.names_by_place:
             if theirs.get(place, word) != word:
                 raise ValueError(
                     f"`{name}{place}` is {word}, and the file has {theirs[place]} there; give a "
@@ -259,8 +277,8 @@ class ForeignModel(AbstractModel):
         return ForeignModel(inexact, fixed, self.rest)
 
 
-def _parts(thing: Any) -> dict[str, Any]:
-    """What a thing holds directly, static or not, by place; empty for a leaf."""
+def _direct_parts(thing: Any) -> dict[str, Any]:
+    """Return what a thing holds directly, static or not, by place; nothing for a leaf."""
     if isinstance(thing, functools.partial):
         return {".func": thing.func, ".args": thing.args, ".keywords": thing.keywords}
     if _is_object(thing):
@@ -270,55 +288,56 @@ def _parts(thing: Any) -> dict[str, Any]:
 
 
 def _is_object(thing: Any) -> bool:
+    """Tell whether a thing is an object of a dataclass, and no class."""
     return is_dataclass(thing) and not isinstance(thing, type)
 
 
-def _places(thing: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Place and thing, of itself and of all that it holds."""
+def _all_parts(thing: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Walk through a thing and all that it holds, each with its place."""
     yield place, thing
-    for where, part in _parts(thing).items():
-        yield from _places(part, place + where)
+    for where, part in _direct_parts(thing).items():
+        yield from _all_parts(part, place + where)
 
 
-def _words(thing: Any) -> Iterator[tuple[str, str]]:
-    """Place and name of all that is no array, functions by their names."""
-    for place, part in _places(thing):
+def _names_of_parts(thing: Any) -> Iterator[tuple[str, str]]:
+    """Walk through all that is no array, each with its place and its name."""
+    for place, part in _all_parts(thing):
         nameless = part is None or isinstance(part, (jax.Array, np.ndarray, list, tuple, dict))
         if not nameless:
-            yield place, _name(part)
+            yield place, _name_of_part(part)
 
 
-def _hashed(part: Any) -> dict[str, Any]:
-    """What needs a hash, by place: the static fields of an object, and leaves."""
+def _values_to_hash(part: Any) -> dict[str, Any]:
+    """Return what needs a hash, by place: the static fields of an object, or a leaf."""
     if _is_object(part):
         static = [field.name for field in fields(part) if field.metadata.get("static")]
         return {f".{name}": getattr(part, name, None) for name in static}
-    holds = _parts(part) or isinstance(part, (list, tuple, dict))
+    holds = _direct_parts(part) or isinstance(part, (list, tuple, dict))
     return {} if holds else {"": part}
 
 
 def _require_hashes(name: str, rest: Any) -> None:
-    """Raise `ValueError` for what a compiled program cannot be known by, naming its place."""
-    for place, part in _places(rest):
-        for where, value in _hashed(part).items():
+    """Raise `ValueError`, naming the place, for a static thing without a hash to compile by."""
+    for place, part in _all_parts(rest):
+        for where, value in _values_to_hash(part).items():
             try:
                 hash(value)
             except TypeError:
                 wanted = "something with a hash, as all that is static and no array"
                 remedy = "make it a tuple, or a field that is not static"
-                raise refuse(f"{name}{place}{where}", wanted, value, remedy) from None
+                raise argument_error(f"{name}{place}{where}", wanted, value, remedy) from None
 
 
-def _name(thing: Any) -> str:
-    """Of a function, of the class of something else; numbers and words are their own."""
+def _name_of_part(thing: Any) -> str:
+    """Return the name of a function, or of a thing's class; numbers and words are their own."""
     if isinstance(thing, (bool, int, float, complex, str)):
         return repr(thing)
     found = getattr(thing, "__name__", type(thing).__name__)
     return "<lambda>" if found == "_identity" else found  # Equinox has written it either way
 
 
-def _filled(name: str, own: PyTree, stored: Any) -> PyTree:
-    """A tree with other arrays, of the same shapes and types."""
+def _fill_arrays(name: str, own: PyTree, stored: Any) -> PyTree:
+    """Return a tree with other arrays, of the same shapes and types."""
     listed = stored if isinstance(stored, list) else []
     places, structure = jax.tree_util.tree_flatten_with_path(own)
     if len(listed) != len(places):
@@ -342,10 +361,10 @@ def _require_one_precision(name: str, module: Any, inexact: PyTree) -> None:
     """Raise `ValueError` unless all arrays that can be trained are float32, or all float64."""
     found = jax.tree_util.tree_flatten_with_path(inexact)[0]
     if not found:
-        raise refuse(name, "a module that holds arrays of float32 or float64", module)
+        raise argument_error(name, "a module that holds arrays of float32 or float64", module)
     for place, leaf in found:
         where = f"{name}{jax.tree_util.keystr(place)}"
-        require_runnable(where, leaf)
+        require_float_array(where, leaf)
         if leaf.dtype != found[0][1].dtype:
             raise ValueError(
                 f"`{where}` is {leaf.dtype} and the first array is {found[0][1].dtype}; runs need "
@@ -353,8 +372,8 @@ def _require_one_precision(name: str, module: Any, inexact: PyTree) -> None:
             )
 
 
-def _require_apart(name: str, inexact: PyTree) -> None:
-    """Raise `ValueError` for one array at two places, which would part: JAX knows no such tie."""
+def _require_no_sharing(name: str, inexact: PyTree) -> None:
+    """Raise `ValueError` for one array at two places, which JAX would train as two."""
     first: dict[int, str] = {}
     for place, leaf in jax.tree_util.tree_flatten_with_path(inexact)[0]:
         where = f"{name}{jax.tree_util.keystr(place)}"
@@ -367,15 +386,15 @@ def _require_apart(name: str, inexact: PyTree) -> None:
         first[id(leaf)] = where
 
 
-def model(name: str, value: Any) -> AbstractModel:
-    """A network of flowlin, or any other Equinox module as a model."""
+def as_model(name: str, value: Any) -> AbstractModel:
+    """Return the model behind an argument: a network of flowlin, or any other Equinox module."""
     if isinstance(value, AbstractNetwork):
-        return WORDS["network"](name, value)
+        return CHECKS_BY_NAME["network"](name, value)
     if isinstance(value, GatedGraph):
-        return WORDS["graph"](name, value)
+        return CHECKS_BY_NAME["graph"](name, value)
     if isinstance(value, AbstractModel):
         return value
     if not isinstance(value, eqx.Module):
         wanted = "a network of flowlin, or an Equinox module that maps one sample"
-        raise refuse(name, wanted, value, "make one by fl.ReLUNetwork.init(task, key=key)")
-    return ForeignModel.of(name, value)
+        raise argument_error(name, wanted, value, "make one by fl.ReLUNetwork.init(task, key=key)")
+    return ForeignModel.from_module(name, value)

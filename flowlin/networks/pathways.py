@@ -1,4 +1,4 @@
-"""Pathways through a gated graph, from a source along edges to a sink, and what they correlate."""
+"""Pathways through a gated graph, from a source along edges to a sink, and their correlations."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,18 +10,18 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from flowlin._tools.arrays import mean_product
-from flowlin._tools.printing import Summary, known, shown
-from flowlin.networks.graph_parts import CONSTANT, Edge, ordered
+from flowlin._tools.arrays import sample_correlation
+from flowlin._tools.printing import Summary, concrete_array, print_by
+from flowlin.networks.graph_parts import CONSTANT_SOURCE, Edge, topological_order
 from flowlin.tasks.task import Task
 
-MOST = 10_000  # of pathways that are listed
+MOST_PATHWAYS = 10_000  # of pathways that are listed
 
 
-def _summary(found: "Pathway") -> Summary:
-    """Its nodes, and where it is open."""
-    rows = [("nodes", " -> ".join(found.nodes))]
-    gate = known(found.gate, 1)
+def _pathway_summary(pathway: "Pathway") -> Summary:
+    """Summarise a pathway: its nodes, and where it is open."""
+    rows = [("nodes", " -> ".join(pathway.nodes))]
+    gate = concrete_array(pathway.gate, 1)
     if gate is not None:
         on = np.count_nonzero(gate)
         of = "always open" if on == len(gate) else f"open for {on:,} of {len(gate):,} samples"
@@ -29,7 +29,7 @@ def _summary(found: "Pathway") -> Summary:
     return Summary("Pathway", rows, inline=True)
 
 
-@shown(_summary)
+@print_by(_pathway_summary)
 class Pathway(eqx.Module):
     """A way through a gated graph. Two with the same edges are equal, whatever their gates.
 
@@ -43,7 +43,7 @@ class Pathway(eqx.Module):
 
     @property
     def source(self) -> str:
-        """Where it begins; "bias" is the constant one."""
+        """The node where it begins; "bias" is the constant one."""
         return self.edges[0][0]
 
     @property
@@ -63,59 +63,59 @@ class Pathway(eqx.Module):
         return hash(self.edges)
 
 
-def edges_of(network: Any) -> tuple[Edge, ...]:
-    """Its edges, those from the constant source to nodes with a bias included."""
-    return (*network.weights, *((CONSTANT, node) for node in network.biases))
+def edges_with_constant(network: Any) -> tuple[Edge, ...]:
+    """Return a graph's edges, with those from the constant source to nodes with a bias."""
+    return (*network.weights, *((CONSTANT_SOURCE, node) for node in network.biases))
 
 
-def starts(network: Any) -> tuple[str, ...]:
-    """Where pathways begin."""
+def pathway_sources(network: Any) -> tuple[str, ...]:
+    """Return the nodes where pathways begin."""
     sources = tuple(node for node, _, _ in network.sources)
-    return (*sources, CONSTANT) if network.biases else sources
+    return (*sources, CONSTANT_SOURCE) if network.biases else sources
 
 
-def count(network: Any) -> int:
-    """The number of its pathways, without listing them."""
-    edges = edges_of(network)
+def count_pathways(network: Any) -> int:
+    """Count the pathways of a graph, without listing them."""
+    edges = edges_with_constant(network)
     ways = {node: 1 for node, _, _ in network.sinks}
-    for node in reversed(ordered(edges)):
+    for node in reversed(topological_order(edges)):
         out = [target for source, target in edges if source == node]
         if out:
             ways[node] = sum(ways[target] for target in out)
-    return sum(ways[node] for node in starts(network))
+    return sum(ways[node] for node in pathway_sources(network))
 
 
-def enumerated(network: Any) -> tuple[Pathway, ...]:
-    """All pathways, source by source.
+def all_pathways(network: Any) -> tuple[Pathway, ...]:
+    """List all pathways of a graph, source by source.
 
     **Raises:** `ValueError` for more than are listed.
     """
-    number = count(network)
-    if number > MOST:
+    number = count_pathways(network)
+    if number > MOST_PATHWAYS:
         raise ValueError(
-            f"`network` has {number:,} pathways, and no more than {MOST:,} are listed; its flow "
-            "does not need the list."
+            f"`network` has {number:,} pathways, and no more than {MOST_PATHWAYS:,} are listed; "
+            "its flow does not need the list."
         )
-    edges = edges_of(network)
+    edges = edges_with_constant(network)
     return tuple(
         Pathway(way, gate_along(network, way))
-        for start in starts(network)
-        for way in _ways(start, edges)
+        for start in pathway_sources(network)
+        for way in _paths_to_sinks(start, edges)
     )
 
 
-def _ways(node: str, edges: tuple[Edge, ...]) -> Iterator[tuple[Edge, ...]]:
-    """All ways from a node to sinks."""
+def _paths_to_sinks(node: str, edges: tuple[Edge, ...]) -> Iterator[tuple[Edge, ...]]:
+    """Walk through all ways from a node to sinks."""
     out = [edge for edge in edges if edge[0] == node]
     if not out:
         yield ()
     for edge in out:
-        for rest in _ways(edge[1], edges):
+        for rest in _paths_to_sinks(edge[1], edges):
             yield (edge, *rest)
 
 
 def gate_along(network: Any, way: tuple[Edge, ...]) -> Array:
-    """The product of the gates along a way, (P,); (1,) without any."""
+    """Multiply the gates along a way, (P,); (1,) in a graph without any."""
     names = [way[0][0], *(name for edge in way for name in (edge, edge[1]))]
     found = jnp.ones(network.gated_samples or 1, network.dtype)
     for name in names:
@@ -124,21 +124,21 @@ def gate_along(network: Any, way: tuple[Edge, ...]) -> Array:
     return found
 
 
-def inputs_at(network: Any, source: str, x: Array) -> Array:
-    """The columns of x (P, N_in) that a source takes; ones (P, 1) for the constant source."""
-    if source == CONSTANT:
+def source_columns(network: Any, source: str, x: Array) -> Array:
+    """Return the columns of x (P, N_in) that a source takes; ones (P, 1) for the constant one."""
+    if source == CONSTANT_SOURCE:
         return jnp.ones((len(x), 1), x.dtype)
-    start, stop = columns_of(network.sources, source)
+    start, stop = columns_of_node(network.sources, source)
     return x[:, start:stop]
 
 
-def columns_of(columns: Any, node: str) -> tuple[int, int]:
-    """First column of a source or a sink, and the one after its last."""
+def columns_of_node(columns: Any, node: str) -> tuple[int, int]:
+    """Return the first column of a source or a sink, and the one after its last."""
     return next((start, stop) for name, start, stop in columns if name == node)
 
 
 class PathwayStatistics(eqx.Module):
-    r"""What the squared error of a gated graph sees of a task, by pathways.
+    r"""Correlations of a task by pathways: all that a gated graph's squared error sees of it.
 
     - `pathways`: of the graph.
     - `yx`: by pathway p, $\langle g_p\, y x_p^T \rangle$, (N_sink, N_source).
@@ -156,16 +156,16 @@ class PathwayStatistics(eqx.Module):
         return dict(zip(self.pathways, self.blocks, strict=True))
 
     @property
-    def x(self) -> "Pairs":
+    def x(self) -> "PathwayBlocks":
         """Correlations of inputs by two pathways."""
         widths = [block.shape[-1] for block in self.blocks]
         stops = np.cumsum(widths).tolist()
         places = [slice(b - n, b) for n, b in zip(widths, stops, strict=True)]
-        return Pairs(dict(zip(self.pathways, places, strict=True)), self.gram)
+        return PathwayBlocks(dict(zip(self.pathways, places, strict=True)), self.gram)
 
     @property
     def commutator(self) -> Float[Array, ""]:
-        r"""How far the correlations are from having one set of singular vectors at each end.
+        r"""The distance of the correlations from sharing singular vectors at each end.
 
         The largest $\|[A, B]\|_F / (\|A\| \|B\|)$ of any two of the $\Sigma_{yx}^T \Sigma_{yx}$ and
         $\Sigma_x$ of pathways from one source, and of the $\Sigma_{yx} \Sigma_{yx}^T$ of pathways
@@ -176,10 +176,10 @@ class PathwayStatistics(eqx.Module):
             ends.setdefault((p.source, True), []).extend([s.T @ s, self.x[p, p]])
             ends.setdefault((p.target, False), []).append(s @ s.T)
         zero = jnp.zeros((), self.gram.dtype)
-        return jnp.max(jnp.stack([zero, *map(_commutator, ends.values())]))
+        return jnp.max(jnp.stack([zero, *map(_largest_commutator, ends.values())]))
 
 
-class Pairs(Mapping):
+class PathwayBlocks(Mapping):
     """Blocks of a symmetric matrix by pairs of pathways, cut out when they are asked for."""
 
     def __init__(self, places: dict[Pathway, slice], gram: Array):
@@ -198,8 +198,8 @@ class Pairs(Mapping):
         return len(self.places) ** 2
 
 
-def _commutator(matrices: list[Array]) -> Array:
-    """The largest commutator of any two symmetric matrices, over their norms."""
+def _largest_commutator(matrices: list[Array]) -> Array:
+    """Return the largest commutator of any two symmetric matrices, over their norms."""
     found = jnp.stack(matrices)
     sizes = jnp.linalg.norm(found, axis=(1, 2))
 
@@ -213,16 +213,18 @@ def _commutator(matrices: list[Array]) -> Array:
 
 
 @jax.jit
-def correlations(network: Any, task: Task) -> PathwayStatistics:
-    """The statistics of a task by the pathways of a graph."""
-    pathways = enumerated(network)
+def pathway_correlations(network: Any, task: Task) -> PathwayStatistics:
+    """Compute the statistics of a task by the pathways of a graph."""
+    pathways = all_pathways(network)
     x = jnp.asarray(task.x, network.dtype)
     y = jnp.asarray(task.y, network.dtype)
-    rows = [p.gate[:, None] * inputs_at(network, p.source, x) for p in pathways]
-    ends = [columns_of(network.sinks, p.target) for p in pathways]
+    rows = [p.gate[:, None] * source_columns(network, p.source, x) for p in pathways]
+    ends = [columns_of_node(network.sinks, p.target) for p in pathways]
     blocks = [
-        mean_product(y[:, start:stop], row, task.weights)
+        sample_correlation(y[:, start:stop], row, task.weights)
         for row, (start, stop) in zip(rows, ends, strict=True)
     ]
     stacked = jnp.concatenate(rows, axis=1)
-    return PathwayStatistics(pathways, tuple(blocks), mean_product(stacked, stacked, task.weights))
+    return PathwayStatistics(
+        pathways, tuple(blocks), sample_correlation(stacked, stacked, task.weights)
+    )

@@ -1,4 +1,4 @@
-"""Gates: activity of a hidden layer, and the modes of its (unit, sample) pairs."""
+"""Activity of a hidden layer, and the sides of its (unit, sample) pairs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,12 +10,20 @@ from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
 
 from flowlin._tools.arguments import checked, finite
-from flowlin.plot.style import COLOURS, axes, indices, is_descent, legend, some_of, time_label
+from flowlin.plot.style import (
+    COLOURS,
+    axes_or_new,
+    draw_legend,
+    indices,
+    is_descent,
+    some_of,
+    time_label,
+)
 from flowlin.record.linearization import Activity, LinearizationTime, UnitCounts
 from flowlin.record.trajectory import Trajectory
 
-_PARTS = {"always_on": (None, 2.0), "gating": ("0.6", 1.4), "off": ("black", 1.0)}
-_MODES = {-1: ("off", "white"), 0: ("sliding", "#E69F00"), 1: ("on", "#404040")}
+_PART_LINES = {"always_on": (None, 2.0), "gating": ("0.6", 1.4), "off": ("black", 1.0)}
+_SIDE_COLOURS = {-1: ("off", "white"), 0: ("sliding", "#E69F00"), 1: ("on", "#404040")}
 
 
 @checked(parts=some_of(Activity._fields), conventions=some_of(("open", "closed")))
@@ -30,7 +38,7 @@ def activity(
     label: str | None = None,
     colour: str | None = None,
 ) -> Axes:
-    """Fractions of a hidden layer's units that are always on, gating and off, with t*.
+    """Draw the fractions of a hidden layer's units that are always on, gating and off, with t*.
 
     Exact steps at the logged times. Open (a sliding pair counts as off) solid, closed (as on)
     dashed. A triangle on a thin line marks t* and the maximum of the always-on fraction, upwards
@@ -51,31 +59,32 @@ def activity(
 
     **Raises:** `ValueError` for another part or convention, and those of `flow.linearization`.
     """
-    ax, found = axes(ax), flow.linearization(quantile, layer=layer)
-    kind, scale = ("descent", 0.35) if is_descent(flow) else ("relu", 1.0)  # it flickers
+    ax, found = axes_or_new(ax), flow.linearization(quantile, layer=layer)
+    kind, scale = ("descent", 0.35) if is_descent(flow) else ("relu", 1.0)  # descent flickers
     colour = colour or COLOURS[kind]
     for convention in conventions:
         counts: UnitCounts = getattr(found, f"{convention}_counts")
         named = label is None and convention == conventions[0]
         for part in parts:
-            shade, width = _PARTS[part]
+            shade, width = _PART_LINES[part]
             ax.step(
-                *_steps(counts, part, float(flow.end)), where="post", color=shade or colour,
-                linestyle="-" if convention == "open" else "--", linewidth=scale * width,
+                *_fraction_steps(counts, part, float(flow.end)), where="post",
+                color=shade or colour, linestyle="-" if convention == "open" else "--",
+                linewidth=scale * width,
                 label=part.replace("_", " ") if named else None,
             )  # fmt: skip
         if "always_on" in parts:
             name = ("" if label is None else f"{label}: ") + "$t^*$"
             name += f" ({convention})" if len(conventions) > 1 else ""
-            _mark_time(ax, getattr(found, convention), convention == "open", name, colour)
+            _mark_t_star(ax, getattr(found, convention), convention == "open", name, colour)
     ax.set(xlabel=time_label(flow), ylabel="fraction of hidden units")
     ax.set_ylim(0, 1.35 * ax.dataLim.y1 or 1.0)  # with room for the legend
-    legend(ax, **({"loc": "upper center", "ncols": 2} if label is None else {}))
+    draw_legend(ax, **({"loc": "upper center", "ncols": 2} if label is None else {}))
     return ax
 
 
-def _steps(counts: UnitCounts, part: str, end: float) -> tuple[np.ndarray, np.ndarray]:
-    """Times of the changes of a fraction, and its values from then on; the run's end last."""
+def _fraction_steps(counts: UnitCounts, part: str, end: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the times at which a fraction changes, and its values from then on; the end last."""
     time = np.asarray(counts.time)
     time = time[np.isfinite(time)]
     value = np.asarray(getattr(counts.activity(jnp.asarray(time)), part))
@@ -83,8 +92,8 @@ def _steps(counts: UnitCounts, part: str, end: float) -> tuple[np.ndarray, np.nd
     return np.append(time[kept], end), np.append(value[kept], value[-1])
 
 
-def _mark_time(ax: Axes, found: LinearizationTime, up: bool, label: str, colour: str) -> None:
-    """A line from the time axis to a triangle at (t*, fraction)."""
+def _mark_t_star(ax: Axes, found: LinearizationTime, up: bool, label: str, colour: str) -> None:
+    """Draw a line from the time axis to a triangle at (t*, fraction)."""
     time, top = float(found.time), float(found.fraction)
     ax.plot(
         [time, time], [0.0, top], color=colour, linewidth=0.8, zorder=4,
@@ -95,7 +104,7 @@ def _mark_time(ax: Axes, found: LinearizationTime, up: bool, label: str, colour:
 
 @checked(t=finite)
 def gates(flow: Trajectory, t: float, ax: Axes | None = None, *, layer: int = 0) -> Axes:
-    """Mode of every (unit, sample) pair at one time: on, off, or sliding on its kink.
+    """Draw the side of every (unit, sample) pair at one time: on, off, or sliding on its kink.
 
     **Arguments:**
 
@@ -110,10 +119,10 @@ def gates(flow: Trajectory, t: float, ax: Axes | None = None, *, layer: int = 0)
     """
     if not 0 <= t <= float(flow.end):
         raise ValueError(f"`t` = {t} lies outside the run, [0, {float(flow.end)}].")
-    ax = axes(ax)
+    ax = axes_or_new(ax)
     modes = np.asarray(flow.events.gates(t, layer))
     samples, units = modes.shape
-    _raster(ax, np.arange(units + 1) - 0.5, np.arange(samples + 1) - 0.5, modes)
+    _draw_sides(ax, np.arange(units + 1) - 0.5, np.arange(samples + 1) - 0.5, modes)
     ax.invert_yaxis()
     ax.set(xlabel="hidden unit", ylabel="sample")
     ax.set_title(f"$t$ = {t:.4g}", loc="left")
@@ -128,7 +137,7 @@ def gate_history(
     units: Sequence[int] | None = None,
     layer: int = 0,
 ) -> Axes:
-    """Modes of (unit, sample) pairs over time, one row per pair, exact at the logged times.
+    """Draw the sides of (unit, sample) pairs over time, one row per pair, exact at logged times.
 
     **Arguments:**
 
@@ -141,7 +150,7 @@ def gate_history(
 
     **Raises:** `ValueError` for units that do not exist, or a run that did not log its gates.
     """
-    (number, samples), now, steps = _gate_log(flow, layer)
+    (number, samples), now, steps = _side_changes(flow, layer)
     chosen = np.arange(number) if units is None else np.asarray(units)
     if chosen.size == 0 or chosen.max() >= number:
         raise ValueError(f"`units` must be some of 0 ... {number - 1}, got {units}.")
@@ -152,9 +161,9 @@ def gate_history(
         if pair in rows:
             times.append(float(time))
             columns.append(now[rows])
-    ax = axes(ax)
+    ax = axes_or_new(ax)
     edges = np.arange(rows.size + 1) / samples - 0.5
-    _raster(ax, np.array([*times, float(flow.end)]), edges, np.stack(columns, axis=1))
+    _draw_sides(ax, np.array([*times, float(flow.end)]), edges, np.stack(columns, axis=1))
     for edge in edges[samples:-1:samples]:
         ax.axhline(edge, color="0.5", linewidth=0.4)
     ax.invert_yaxis()
@@ -164,8 +173,8 @@ def gate_history(
     return ax
 
 
-def _gate_log(flow: Trajectory, layer: int) -> tuple[tuple[int, int], np.ndarray, Any]:
-    """(units, samples) of a layer, its pairs' modes at 0, and its changes: time, pair, mode."""
+def _side_changes(flow: Trajectory, layer: int) -> tuple[tuple[int, int], np.ndarray, Any]:
+    """Return (units, samples) of a layer, its pairs' sides at 0, and changes: time, pair, side."""
     log = flow.events
     k = log.gate_channel(layer)
     start, stop = log.offsets[k], log.offsets[k + 1]
@@ -176,13 +185,13 @@ def _gate_log(flow: Trajectory, layer: int) -> tuple[tuple[int, int], np.ndarray
     return (shape[0], shape[1]), np.asarray(log.initial)[start:stop], steps
 
 
-def _raster(ax: Axes, x: np.ndarray, y: np.ndarray, modes: np.ndarray) -> None:
-    """Cells between edges x and y, with a legend above."""
-    colours = ListedColormap([colour for _, colour in _MODES.values()])
+def _draw_sides(ax: Axes, x: np.ndarray, y: np.ndarray, modes: np.ndarray) -> None:
+    """Draw cells between edges x and y, with a legend above."""
+    colours = ListedColormap([colour for _, colour in _SIDE_COLOURS.values()])
     ax.pcolormesh(x, y, modes, cmap=colours, vmin=-1.5, vmax=1.5)
     handles = [
         Patch(facecolor=colour, edgecolor="black", linewidth=0.5, label=name)
-        for name, colour in _MODES.values()
+        for name, colour in _SIDE_COLOURS.values()
     ]
     ax.legend(handles=handles, ncols=3, loc="lower right", bbox_to_anchor=(1.0, 1.0),
               frameon=False, handlelength=1.2, borderaxespad=0.2)  # fmt: skip

@@ -7,23 +7,23 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from flowlin._tools.arguments import array as numbers
-from flowlin._tools.arguments import checked, flag, refuse
+from flowlin._tools.arguments import argument_error, boolean, checked
+from flowlin._tools.arguments import real_array as numbers
 from flowlin.measures.modes import Modes
 from flowlin.plot.style import (
     MARKERS,
-    TIME,
+    TIME_LABEL,
     Data,
-    array,
-    axes,
-    band,
+    array_of_shape,
+    axes_or_new,
+    dictionary_of,
+    draw_band,
+    draw_legend,
     indices,
     is_descent,
     kind_of,
-    legend,
     look,
-    mapping,
-    overridden,
+    override_look,
     shades,
     time_label,
 )
@@ -31,11 +31,11 @@ from flowlin.record.sweep import Sweep
 from flowlin.record.trajectory import Trajectory
 
 
-@checked(runs=mapping("{label: trajectory}"))
+@checked(runs=dictionary_of("{label: trajectory}"))
 def losses(
     runs: Mapping[str, Trajectory | Sweep | Sequence[Trajectory]], ax: Axes | None = None
 ) -> Axes:
-    """Loss over time of several runs: flows as lines, descent as hollow markers.
+    """Draw the loss over time of several runs: flows as lines, descent as hollow markers.
 
     Colour and line style tell the kind of network, shade and marker the runs of one kind. Several
     runs under one label, a `Sweep` over seeds, say, become their mean with a band of one standard
@@ -50,10 +50,10 @@ def losses(
 
     **Raises:** `ValueError` for no runs, or several under one label with different times or tau.
     """
-    ax, drawn = axes(ax), Counter()
+    ax, drawn = axes_or_new(ax), Counter()
     labels = set()
     for label, given in runs.items():
-        members = _members(label, given)
+        members = _runs_under_label(label, given)
         first = members[0]
         if any(not np.array_equal(m.ts, first.ts) for m in members):
             raise ValueError(
@@ -68,24 +68,24 @@ def losses(
         how = look(kind, drawn[kind, discrete], points=discrete)
         drawn[kind, discrete] += 1
         rows = np.stack([np.asarray(m.losses) for m in members])
-        band(ax, first.ts, rows, label=label, markevery=_every(first.ts), **how)
+        draw_band(ax, first.ts, rows, label=label, markevery=_marker_stride(first.ts), **how)
         labels.add(time_label(first))
-    ax.set(xlabel=labels.pop() if len(labels) == 1 else TIME, ylabel=r"loss $L$")
-    legend(ax)
+    ax.set(xlabel=labels.pop() if len(labels) == 1 else TIME_LABEL, ylabel=r"loss $L$")
+    draw_legend(ax)
     return ax
 
 
-def _members(label: Any, given: Any) -> list[Trajectory]:
-    """The trajectories under a label."""
+def _runs_under_label(label: Any, given: Any) -> list[Trajectory]:
+    """Return the trajectories under a label."""
     if isinstance(given, Trajectory):
         return [given]
     members = list(given) if isinstance(given, (Sweep, list, tuple)) else []
     if not members or not all(isinstance(member, Trajectory) for member in members):
-        raise refuse(f"runs[{label!r}]", "a trajectory, several of them, or a sweep", given)
+        raise argument_error(f"runs[{label!r}]", "a trajectory, several of them, or a sweep", given)
     return members
 
 
-@checked(rho=numbers, closed=None, share=flag, shown=indices)
+@checked(rho=numbers, closed=None, share=boolean, shown=indices)
 def modes(
     flow: Trajectory,
     modes: Modes,
@@ -97,7 +97,7 @@ def modes(
     shown: Sequence[int] | None = None,
     label: str | None = None,
 ) -> Axes:
-    """Mode strengths over time, with full strengths (thin lines) and hitting times (markers).
+    """Draw mode strengths over time, with full strengths (thin lines) and hits (markers).
 
     The modes are shades of the network kind's colour, dark to light, so that several networks fit
     on one Axes, each with its own `label`.
@@ -128,9 +128,9 @@ def modes(
     which = list(driven[:5] if shown is None else shown)
     if not which or not set(which) <= set(range(len(full))):
         raise ValueError(f"`shown` must be some of the modes 0 ... {len(full) - 1}, got {which}.")
-    ax = axes(ax)
+    ax = axes_or_new(ax)
     ts, scale = np.asarray(flow.ts), np.where(full > 0, full, np.nan) if share else np.ones(1)
-    strengths = _strengths(flow, modes) / scale
+    strengths = _strengths_over_time(flow, modes) / scale
     how = look(kind_of(flow.final))
     for n, (k, colour) in enumerate(zip(which, shades(how["color"], len(which)), strict=True)):
         name = f"mode{'s' * ('-' in names[k])} {names[k]}" if label is None else label
@@ -138,19 +138,19 @@ def modes(
         ax.plot(ts, strengths[:, k], **how, label=None if n and label is not None else name)
         ax.axhline(1.0 if share else float(full[k]), color="0.75", linewidth=0.7, zorder=0)
     if closed is not None:
-        theory = array("closed", closed, f"{len(ts)} {len(full)}") / scale
+        theory = array_of_shape("closed", closed, f"{len(ts)} {len(full)}") / scale
         for n, k in enumerate(which):
             ax.plot(ts, theory[:, k], **look("theory"), label=None if n else "closed form")
     if rho is not None:
-        _mark_hits(ax, flow, _levels(rho, len(full)) / scale, which)
+        _mark_hits(ax, flow, _level_per_mode(rho, len(full)) / scale, which)
     of = r"mode strength $a_\alpha d_\alpha / s_\alpha$" if share else r"mode strength $a_\alpha$"
     ax.set(xlabel=time_label(flow), ylabel=of)
-    legend(ax)
+    draw_legend(ax)
     return ax
 
 
-def _levels(rho: Data | float, number: int) -> np.ndarray:
-    """One level for every mode, (K,)."""
+def _level_per_mode(rho: Data | float, number: int) -> np.ndarray:
+    """Return one level for every mode, (K,)."""
     levels = np.asarray(rho)
     if levels.shape not in ((), (1,), (number,)):
         raise ValueError(
@@ -159,17 +159,17 @@ def _levels(rho: Data | float, number: int) -> np.ndarray:
     return np.broadcast_to(levels, (number,))
 
 
-def _strengths(flow: Trajectory, modes: Modes) -> np.ndarray:
-    """Mode strengths at the saved times, (T, K)."""
+def _strengths_over_time(flow: Trajectory, modes: Modes) -> np.ndarray:
+    """Return mode strengths at the saved times, (T, K)."""
     if "modes" in flow.observed:
-        return array("flow.observed['modes']", flow.observed["modes"], f"T {len(modes.s)}")
+        return array_of_shape("flow.observed['modes']", flow.observed["modes"], f"T {len(modes.s)}")
     if flow.saved is None or flow.reference.task is None:
         raise ValueError("the run holds no mode strengths; pass `observe={'modes': modes}` to it.")
     return np.asarray(flow.along(modes))
 
 
 def _mark_hits(ax: Axes, flow: Trajectory, level: np.ndarray, shown: Sequence[int]) -> None:
-    """A marker at every logged hit of a shown mode."""
+    """Draw a marker at every logged hit of a shown mode."""
     log = flow.events.select("mode")
     times, which = np.asarray(log.time), np.array([k for (k,) in log.index], int)
     how = look(kind_of(flow.final))
@@ -183,7 +183,7 @@ def _mark_hits(ax: Axes, flow: Trajectory, level: np.ndarray, shown: Sequence[in
 
 @checked(ts=None, positions=None)
 def kinks(ts: Data, positions: Data, ax: Axes | None = None, **look_: Any) -> Axes:
-    r"""Kink positions $k_j = -c\, b_j / \|w_j\|$ over time, one line per hidden unit.
+    r"""Draw kink positions $k_j = -c\, b_j / \|w_j\|$ over time, one line per hidden unit.
 
     A unit's kink is a hyperplane of inputs; its position is its signed distance from the origin
     along the unit's weights (lead paper Eq. 12 and Fig. 12, with the factor c that is missing
@@ -200,15 +200,15 @@ def kinks(ts: Data, positions: Data, ax: Axes | None = None, **look_: Any) -> Ax
 
     **Raises:** `ValueError` for other shapes.
     """
-    times = array("ts", ts, "T")
-    rows, ax = array("positions", positions, f"{len(times)} H"), axes(ax)
-    how = overridden({**look("relu"), "linewidth": 0.8, "alpha": 0.6}, look_)
+    times = array_of_shape("ts", ts, "T")
+    rows, ax = array_of_shape("positions", positions, f"{len(times)} H"), axes_or_new(ax)
+    how = override_look({**look("relu"), "linewidth": 0.8, "alpha": 0.6}, look_)
     ax.plot(times, rows, **how)
     ax.axhline(0.0, color="black", linestyle="--", linewidth=1.0, zorder=3)
-    ax.set(xlabel=TIME, ylabel=r"kink position $k_j$ (units of $x$)")
+    ax.set(xlabel=TIME_LABEL, ylabel=r"kink position $k_j$ (units of $x$)")
     return ax
 
 
-def _every(ts: Data) -> int:
-    """Stride of about 25 markers along a curve."""
+def _marker_stride(ts: Data) -> int:
+    """Return the stride that leaves about 25 markers along a curve."""
     return max(1, len(ts) // 25)

@@ -9,17 +9,17 @@ import matplotlib.pyplot as plt
 from matplotlib import animation
 from matplotlib.figure import Figure
 
-from flowlin._tools.arguments import checked, function_of, positive, whole
+from flowlin._tools.arguments import checked, function_of, integer_from, positive
 from flowlin._tools.printing import tqdm_bar
-from flowlin.plot.style import exactly
+from flowlin.plot.style import tuple_of
 
 
 @checked(
     draw=function_of("figure", "k"),
-    frames=whole(1),
-    size=exactly(2, positive, "two numbers, (width, height) in inches"),
+    frames=integer_from(1),
+    size=tuple_of(2, positive, "two numbers, (width, height) in inches"),
     fps=positive,
-    dpi=whole(1),
+    dpi=integer_from(1),
 )
 def animate(
     draw: Callable[[Figure, int], Any],
@@ -31,7 +31,7 @@ def animate(
     dpi: int = 100,
     progress: bool = False,
 ) -> pathlib.Path:
-    """A film whose frames a function draws, as GIF or MP4.
+    """Make a film whose frames a function draws, as GIF or MP4.
 
     ```python
     ts = np.linspace(0, float(flow.end), 100)
@@ -62,7 +62,7 @@ def animate(
     ffmpeg is not installed; `ImportError` for `progress=True` without tqdm.
     """
     path = pathlib.Path(path)
-    writer = _writer(path, fps)
+    writer = _film_writer(path, fps)
     bar = tqdm_bar(frames, unit="frame") if progress else None
     figure = plt.figure(figsize=size, layout="constrained")
     try:
@@ -82,8 +82,8 @@ def animate(
     return path
 
 
-def _writer(path: pathlib.Path, fps: float) -> animation.AbstractMovieWriter:
-    """What writes a file of this name."""
+def _film_writer(path: pathlib.Path, fps: float) -> animation.AbstractMovieWriter:
+    """Return the writer of files of this ending."""
     if path.suffix == ".gif":
         return animation.PillowWriter(fps=fps)  # pyright: ignore[reportArgumentType]
     if path.suffix != ".mp4":

@@ -7,10 +7,10 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 
-from flowlin._tools.arguments import checked, index
-from flowlin.plot.style import CYCLE, MARKERS, Data, array, axes, legend, texts
+from flowlin._tools.arguments import checked, index_from_zero
+from flowlin.plot.style import CYCLE, MARKERS, Data, array_of_shape, axes_or_new, draw_legend, texts
 from flowlin.plot.style import colours as is_colours
-from flowlin.plot.style import limits as is_limits
+from flowlin.plot.style import low_and_high as is_limits
 
 
 @checked(points=None, labels=texts, colours=is_colours)
@@ -21,7 +21,7 @@ def representations(
     labels: Sequence[str] | None = None,
     colours: Sequence[str] | None = None,
 ) -> Axes:
-    """Paths of the samples' hidden representations in the plane, from their start to their end.
+    """Draw paths of the samples' hidden representations in the plane, from start to end.
 
     A hollow marker is the start, a full one the end; for the state at a time, cut `points` there.
 
@@ -36,7 +36,7 @@ def representations(
 
     **Raises:** `ValueError` for another shape or number of labels or colours.
     """
-    paths, ax = array("points", points, "T P 2"), axes(ax)
+    paths, ax = array_of_shape("points", points, "T P 2"), axes_or_new(ax)
     number = paths.shape[1]
     for name, given in (("labels", labels), ("colours", colours)):
         if given is not None and len(given) != number:
@@ -54,11 +54,11 @@ def representations(
         ax.plot(x[-1:], y[-1:], **how, markersize=7, linestyle="none", label=name)
     ax.set_aspect("equal", adjustable="datalim")
     ax.set(xlabel="dimension 1", ylabel="dimension 2")
-    legend(ax)
+    draw_legend(ax)
     return ax
 
 
-@checked(values=None, grid=None, axis=index, at=index, limits=is_limits)
+@checked(values=None, grid=None, axis=index_from_zero, at=index_from_zero, limits=is_limits)
 def cube(
     values: Data,
     grid: Data,
@@ -69,7 +69,7 @@ def cube(
     label: str = "output",
     limits: tuple[float, float] | None = None,
 ) -> Axes:
-    """A function of three inputs on a cube: a mean or a slice along one, or all points.
+    """Draw a function of three inputs on a cube: a mean or a slice along one, or all points.
 
     The lead paper's Fig. 5C averages over one coordinate. The black line is where a mean or slice
     is zero.
@@ -90,16 +90,16 @@ def cube(
     **Raises:** `ValueError` for other shapes, an axis or index that does not exist, or flat Axes
     for points in space.
     """
-    edge = array("grid", grid, "n")
+    edge = array_of_shape("grid", grid, "n")
     n = len(edge)
-    block = array("values", values, f"{n} {n} {n}")
+    block = array_of_shape("values", values, f"{n} {n} {n}")
     if axis not in (None, 0, 1, 2):
         raise ValueError(f"`axis` must be 0, 1, 2 or None, got {axis}.")
     if at is not None and (axis is None or not 0 <= at < n):
         raise ValueError(f"`at` = {at} needs an `axis`, and must lie in 0 ... {n - 1}.")
     if axis is None:
-        return _points(block, edge, ax, label, limits)
-    ax = axes(ax)
+        return _draw_points(block, edge, ax, label, limits)
+    ax = axes_or_new(ax)
     face = block.mean(axis) if at is None else block.take(at, axis)
     low, high = limits or (None, None)
     shown = ax.pcolormesh(edge, edge, face.T, shading="nearest", cmap="cividis", vmin=low,
@@ -113,9 +113,9 @@ def cube(
     return ax
 
 
-def _points(block: np.ndarray, edge: np.ndarray, ax: Any, label: str, limits: Any) -> Axes:
-    """All points of the cube."""
-    ax = axes(ax, projection="3d")
+def _draw_points(block: np.ndarray, edge: np.ndarray, ax: Any, label: str, limits: Any) -> Axes:
+    """Draw all points of the cube."""
+    ax = axes_or_new(ax, projection="3d")
     if ax.name != "3d":
         raise ValueError("`ax` must have `projection='3d'`, or give `axis` for a flat picture.")
     low, high = limits or (None, None)

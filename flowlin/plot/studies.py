@@ -8,26 +8,26 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 
-from flowlin._tools.arguments import array as numbers
-from flowlin._tools.arguments import checked, number, refuse, text
+from flowlin._tools.arguments import argument_error, checked, number_where, string
+from flowlin._tools.arguments import real_array as numbers
 from flowlin.plot.style import (
     CYCLE,
     DASHES,
     MARKERS,
     Data,
-    array,
-    axes,
-    band,
-    exactly,
-    legend,
-    mapping,
-    overridden,
+    array_of_shape,
+    axes_or_new,
+    dictionary_of,
+    draw_band,
+    draw_legend,
+    override_look,
+    tuple_of,
 )
 
 
 @checked(
-    x=None, y=None, values=None, names=exactly(3, text, "three names, of x, y and values"),
-    level=number("finite", math.isfinite),
+    x=None, y=None, values=None, names=tuple_of(3, string, "three names, of x, y and values"),
+    level=number_where("finite", math.isfinite),
 )  # fmt: skip
 def sweep_map(
     x: Data,
@@ -38,12 +38,12 @@ def sweep_map(
     names: tuple[str, str, str],
     level: float | None = None,
 ) -> Axes:
-    """A quantity over two swept parameters, as cells of one size labelled with the parameters.
+    """Draw a quantity over two swept parameters, as cells labelled with the parameters.
 
-    With a `level` a phase diagram: in every row of cells a point where, from the left, the quantity
-    passes this value first, between neighbouring cells in proportion. Of several repetitions cells
-    show the mean of those that did not fail, and the points have bars: the 95 % interval over
-    repetitions, by drawing them anew 400 times.
+    Cells have one size. With a `level` it is a phase diagram: every row of cells has a point where
+    the quantity, from the left, passes this value first, between neighbouring cells in proportion.
+    Of several repetitions cells show the mean of those that did not fail, and the points have bars:
+    the 95 % interval over repetitions, by drawing them anew 400 times.
 
     **Arguments:**
 
@@ -58,9 +58,9 @@ def sweep_map(
 
     **Raises:** `ValueError` for other shapes.
     """
-    xs, ys, ax = array("x", x, "M"), array("y", y, "N"), axes(ax)
+    xs, ys, ax = array_of_shape("x", x, "M"), array_of_shape("y", y, "N"), axes_or_new(ax)
     several = np.ndim(numbers("values", values)) == 3
-    runs = array("values", values, f"{len(ys)} {len(xs)}" + several * " R")
+    runs = array_of_shape("values", values, f"{len(ys)} {len(xs)}" + several * " R")
     runs = runs if several else runs[..., None]
     cells = np.ma.masked_invalid(runs).mean(axis=-1)
     shown = ax.pcolormesh(
@@ -73,26 +73,26 @@ def sweep_map(
     ax.set(xlabel=names[0], ylabel=names[1])
     ax.figure.colorbar(shown, ax=ax, label=names[2])
     if level is not None:
-        _boundary(ax, runs, level)
+        _draw_boundary(ax, runs, level)
     return ax
 
 
-def _boundary(ax: Axes, runs: np.ndarray, level: float) -> None:
-    """Where rows of cells (N, M, R) pass a level, in cells from the left, with intervals."""
+def _draw_boundary(ax: Axes, runs: np.ndarray, level: float) -> None:
+    """Mark where rows of cells (N, M, R) pass a level, in cells from the left, with intervals."""
     rng, repetitions = np.random.default_rng(0), runs.shape[-1]
-    places, rows = np.array([_passes(row, level) for row in runs]), np.arange(len(runs))
+    places, rows = np.array([_first_passage(row, level) for row in runs]), np.arange(len(runs))
     ax.plot(places, rows, "o-", color="white", markersize=4, linewidth=1, label="boundary")
     if repetitions == 1:
         return
     again = rng.integers(repetitions, size=(400, repetitions))
-    draws = np.array([[_passes(row[:, which], level) for row in runs] for which in again])
+    draws = np.array([[_first_passage(row[:, which], level) for row in runs] for which in again])
     for n in np.flatnonzero(np.isfinite(places)):
         low, high = np.nanquantile([places[n], *draws[:, n]], (0.025, 0.975))
         ax.plot([low, high], [n, n], color="white", linewidth=1, marker="|", markersize=6)
 
 
-def _passes(row: np.ndarray, level: float) -> float:
-    """Where the mean of a row of cells (M, R) passes a level first; NaN if it does not."""
+def _first_passage(row: np.ndarray, level: float) -> float:
+    """Return where the mean of a row of cells (M, R) passes a level first; NaN if it does not."""
     off = np.ma.masked_invalid(row).mean(axis=1) - level
     off = np.ma.filled(off, np.nan)
     (found,) = np.nonzero(off[:-1] * off[1:] <= 0)
@@ -102,7 +102,7 @@ def _passes(row: np.ndarray, level: float) -> float:
     return k + (float(off[k] / (off[k] - off[k + 1])) if off[k] != off[k + 1] else 0.0)
 
 
-@checked(x=None, values=None, names=exactly(2, text, "two names, of x and values"))
+@checked(x=None, values=None, names=tuple_of(2, string, "two names, of x and values"))
 def sweep_line(
     x: Data,
     values: Data,
@@ -112,7 +112,7 @@ def sweep_line(
     label: str | None = None,
     **look: Any,
 ) -> Axes:
-    """A quantity over one swept parameter: its mean, a band of one standard error, every run.
+    """Draw a quantity over one swept parameter: mean, a band of one standard error, every run.
 
     **Arguments:**
 
@@ -127,19 +127,22 @@ def sweep_line(
 
     **Raises:** `ValueError` for other shapes.
     """
-    xs, ax = array("x", x, "M"), axes(ax)
-    rows = array("values", values, f"R {len(xs)}")
-    band(ax, xs, rows, label=label, **overridden({"marker": "o", "markersize": 4.0}, look))
+    xs, ax = array_of_shape("x", x, "M"), axes_or_new(ax)
+    rows = array_of_shape("values", values, f"R {len(xs)}")
+    draw_band(ax, xs, rows, label=label, **override_look({"marker": "o", "markersize": 4.0}, look))
     colour = ax.lines[-1].get_color()
     if len(rows) > 1:
         ax.plot(np.tile(xs, len(rows)), rows.ravel(), ".", color=colour, alpha=0.5, markersize=4)
     ax.set(xlabel=names[0], ylabel=names[1])
-    legend(ax)
+    draw_legend(ax)
     return ax
 
 
 @checked(
-    contenders=mapping("{name: (work, error)}"), unit=text, error=text, looks=mapping("of keywords")
+    contenders=dictionary_of("{name: (work, error)}"),
+    unit=string,
+    error=string,
+    looks=dictionary_of("of keywords"),
 )
 def work_precision(
     contenders: Mapping[str, tuple[Data, Data]],
@@ -149,7 +152,7 @@ def work_precision(
     error: str = "relative error",
     looks: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Axes:
-    """Error against work of several methods, both on logarithmic scales; lower left is better.
+    """Draw error against work of several methods, on logarithmic scales; lower left is better.
 
     **Arguments:**
 
@@ -163,25 +166,25 @@ def work_precision(
 
     **Raises:** `ValueError` for no contenders, or different numbers of works and errors.
     """
-    ax = axes(ax)
+    ax = axes_or_new(ax)
     for n, (name, pair) in enumerate(contenders.items()):
-        work, errors = _pair(name, pair)
-        x = array(f"contenders[{name!r}][0]", work, "N")
-        y = array(f"contenders[{name!r}][1]", errors, f"{len(x)}")
+        work, errors = _work_and_error(name, pair)
+        x = array_of_shape(f"contenders[{name!r}][0]", work, "N")
+        y = array_of_shape(f"contenders[{name!r}][1]", errors, f"{len(x)}")
         how: dict[str, Any] = {
             "color": CYCLE[n % len(CYCLE)],
             "linestyle": DASHES[n % len(DASHES)],
             "marker": MARKERS[n % len(MARKERS)],
         }
-        ax.loglog(x, y, label=name, **overridden(how, (looks or {}).get(name, {})))
+        ax.loglog(x, y, label=name, **override_look(how, (looks or {}).get(name, {})))
     ax.grid(True, which="major", color="0.92", linewidth=0.6)
     ax.set(xlabel=unit, ylabel=error)
-    legend(ax)
+    draw_legend(ax)
     return ax
 
 
-def _pair(name: Any, given: Any) -> tuple[Data, Data]:
-    """Work and error of a contender."""
+def _work_and_error(name: Any, given: Any) -> tuple[Data, Data]:
+    """Accept a pair, work and error of a contender."""
     if not isinstance(given, (tuple, list)) or len(given) != 2:
-        raise refuse(f"contenders[{name!r}]", "a pair, (work, error)", given)
+        raise argument_error(f"contenders[{name!r}]", "a pair, (work, error)", given)
     return given[0], given[1]

@@ -1,4 +1,4 @@
-"""How things look: one colour and line style per kind of network, legible without colour."""
+"""The looks of pictures: one colour and line style per kind of network, clear without colour."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -15,18 +15,18 @@ from matplotlib.colors import is_color_like, to_hex, to_rgb
 from matplotlib.lines import Line2D
 
 from flowlin._tools.arguments import (
-    WORDS,
+    CHECKS_BY_NAME,
+    argument_error,
+    boolean,
     checked,
-    flag,
-    index,
-    instance,
-    number,
-    refuse,
+    index_from_zero,
+    instance_of,
+    integer_from,
+    number_where,
     sequence_of,
-    text,
-    whole,
+    string,
 )
-from flowlin._tools.arguments import array as numbers
+from flowlin._tools.arguments import real_array as numbers
 from flowlin._tools.memory import require_memory
 from flowlin.networks.graph import AbstractGraph
 from flowlin.networks.kinds import GatedLinearNetwork, LinearNetwork, ReLUNetwork
@@ -34,67 +34,73 @@ from flowlin.record.trajectory import Trajectory
 
 # ---- What pictures are made of, as `flowlin._tools.arguments` checks it.
 
-axes_given = instance(Axes, "matplotlib Axes", "make them by plt.subplots(), or leave them out")
+require_axes = instance_of(
+    Axes, "matplotlib Axes", "make them by plt.subplots(), or leave them out"
+)
 
 
-def colour(name: str, value: Any) -> Any:
-    """A colour in any way that matplotlib knows."""
+def require_colour(name: str, value: Any) -> Any:
+    """Accept a colour in any way that matplotlib knows."""
     if not is_color_like(value):
-        raise refuse(name, "a colour that matplotlib knows", value, 'such as "C0" or "#D55E00"')
+        raise argument_error(
+            name, "a colour that matplotlib knows", value, 'such as "C0" or "#D55E00"'
+        )
     return value
 
 
-def named(name: str, value: Any) -> str:
-    """A name of one thing among many: a string or a number."""
-    return str(value) if isinstance(value, int) else text(name, value)
+def name_or_number(name: str, value: Any) -> str:
+    """Accept a name of one thing among many, a string or a number, as a string."""
+    return str(value) if isinstance(value, int) else string(name, value)
 
 
-def mapping(what: str) -> Callable[[str, Any], Any]:
-    """A check for a dictionary that is not empty; `what` says what of."""
+def dictionary_of(what: str) -> Callable[[str, Any], Any]:
+    """Make a check for a dictionary that is not empty; `what` says what of."""
 
-    def check(name: str, value: Any) -> Any:
+    def check_dictionary(name: str, value: Any) -> Any:
         if not isinstance(value, Mapping):
-            raise refuse(name, f"a dictionary, {what}", value)
+            raise argument_error(name, f"a dictionary, {what}", value)
         if not value:
             raise ValueError(f"`{name}` is empty; give at least one, as {what}.")
         return value
 
-    return check
+    return check_dictionary
 
 
 def some_of(known: tuple[str, ...]) -> Callable[[str, Any], tuple[str, ...]]:
-    """A check for some of a few words, at least one."""
+    """Make a check for some of a few words, at least one."""
 
-    def check(name: str, value: Any) -> tuple[str, ...]:
+    def check_words(name: str, value: Any) -> tuple[str, ...]:
         single = isinstance(value, str) or not isinstance(value, Iterable)
         given: tuple[Any, ...] = (value,) if single else tuple(value)
         if not given or not all(isinstance(word, str) and word in known for word in given):
             raise ValueError(f"`{name}` must be some of {known}, got {given}.")
         return given
 
-    return check
+    return check_words
 
 
-def exactly(count: int, check: Callable[[str, Any], Any], wanted: str) -> Callable[[str, Any], Any]:
-    """A check for a tuple of so many."""
+def tuple_of(
+    count: int, check: Callable[[str, Any], Any], wanted: str
+) -> Callable[[str, Any], Any]:
+    """Make a check for a tuple of so many."""
 
-    def checked_items(name: str, value: Any) -> tuple:
+    def check_items(name: str, value: Any) -> tuple:
         found = sequence_of(check, wanted)(name, value)
         if len(found) != count:
-            raise refuse(name, wanted, value)
+            raise argument_error(name, wanted, value)
         return found
 
-    return checked_items
+    return check_items
 
 
-indices = sequence_of(index, "a list of whole numbers counted from 0")
-texts = sequence_of(named, "a list of names")
-colours = sequence_of(colour, "a list of colours")
-limits = exactly(2, number("a number", lambda value: True), "two numbers, (low, high)")
+indices = sequence_of(index_from_zero, "a list of whole numbers counted from 0")
+texts = sequence_of(name_or_number, "a list of names")
+colours = sequence_of(require_colour, "a list of colours")
+low_and_high = tuple_of(2, number_where("a number", lambda value: True), "two numbers, (low, high)")
 
-WORDS["ax"] = axes_given
-WORDS["colour"] = colour
-WORDS["label"] = text
+CHECKS_BY_NAME["ax"] = require_axes
+CHECKS_BY_NAME["colour"] = require_colour
+CHECKS_BY_NAME["label"] = string
 
 
 # Colours of Okabe and Ito (2008), which the colour-blind tell apart; one per kind everywhere.
@@ -104,7 +110,7 @@ COLOURS = {
     "gated": "#009E73",
     "descent": "#56B4E9",
     "theory": "#000000",
-    "other": "#AA4499",  # of Tol's, since the last of theirs is too pale for tones
+    "other": "#AA4499",  # Tol's: the last one of Okabe and Ito is too pale for lighter tones
 }
 # For what has no kind: items, contenders.
 CYCLE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
@@ -147,7 +153,7 @@ _STYLE: Any = {
 
 
 def style() -> AbstractContextManager[None]:
-    """Context in which figures look as in the project: `with fl.plot.style(): ...`.
+    """Return a context in which figures look as in the project: `with fl.plot.style(): ...`.
 
     Line styles change along with the colours, so that curves stay apart in print without colour.
     matplotlib's settings are as before when it ends.
@@ -156,25 +162,25 @@ def style() -> AbstractContextManager[None]:
 
 
 def kind_of(network: Any) -> str:
-    """Key of `COLOURS` for a network: relu, linear, gated, or other than flowlin's own."""
+    """Return a network's key of `COLOURS`: relu, linear, gated, or other than flowlin's own."""
     return next((kind for kind, cls in _KINDS.items() if isinstance(network, cls)), "other")
 
 
 def is_descent(run: Trajectory) -> bool:
-    """Whether a trajectory is discrete."""
+    """Tell whether a trajectory is discrete."""
     return run.discrete
 
 
-def _kind(name: str, value: Any) -> str:
-    """A key of `COLOURS`."""
+def _require_kind(name: str, value: Any) -> str:
+    """Accept a key of `COLOURS`."""
     if not isinstance(value, str) or value not in COLOURS:
         raise ValueError(f"`{name}` = {value!r} is unknown; choose one of {sorted(COLOURS)}.")
     return value
 
 
-@checked(kind=_kind, n=index, points=flag)
+@checked(kind=_require_kind, n=index_from_zero, points=boolean)
 def look(kind: str, n: int = 0, *, points: bool = False) -> dict[str, Any]:
-    """Keywords of `Axes.plot` for the n-th curve of a kind.
+    """Return keywords of `Axes.plot` for the n-th curve of a kind.
 
     **Arguments:**
 
@@ -186,7 +192,7 @@ def look(kind: str, n: int = 0, *, points: bool = False) -> dict[str, Any]:
 
     **Raises:** `ValueError` for an unknown kind.
     """
-    colour = _mixed(COLOURS[kind], "white", 1 - 0.65 ** (n % TONES))
+    colour = _mix_colours(COLOURS[kind], "white", 1 - 0.65 ** (n % TONES))
     marker = MARKERS[(n + list(COLOURS).index(kind)) % len(MARKERS)]
     found = {"color": colour, **_LINES[kind]}
     if points:
@@ -197,8 +203,8 @@ def look(kind: str, n: int = 0, *, points: bool = False) -> dict[str, Any]:
     return found
 
 
-def overridden(look_: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Keywords of `Axes.plot` with the user's in their place, who may say `lw` for `linewidth`.
+def override_look(look_: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keywords of `Axes.plot` with the user's in their place; `lw` is `linewidth`.
 
     **Raises:** `ValueError` for keywords or values that are none of a line.
     """
@@ -211,19 +217,21 @@ def overridden(look_: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
 
 
 def _colour_or_kind(name: str, value: Any) -> Any:
-    return value if isinstance(value, str) and value in COLOURS else colour(name, value)
+    """Accept a colour, or a key of `COLOURS`."""
+    return value if isinstance(value, str) and value in COLOURS else require_colour(name, value)
 
 
-@checked(colour=_colour_or_kind, number=whole(0))
+@checked(colour=_colour_or_kind, number=integer_from(0))
 def shades(colour: str, number: int) -> list[str]:
-    """`number` shades of a colour or a kind's colour, dark to light, for a family of curves."""
+    """Return `number` shades of a colour or a kind's colour, dark to light, for many curves."""
     require_memory("number", number, 128 * number, "Take fewer")
     base = COLOURS.get(colour, colour)
     half = np.linspace(-0.5, 0.45, number) if number > 1 else np.zeros(1)
-    return [_mixed(base, "black" if x < 0 else "white", abs(x)) for x in half]
+    return [_mix_colours(base, "black" if x < 0 else "white", abs(x)) for x in half]
 
 
-def _mixed(colour: str, other: str, share: float) -> str:
+def _mix_colours(colour: str, other: str, share: float) -> str:
+    """Mix two colours; `share` is that of the other."""
     mixed = (1 - share) * np.asarray(to_rgb(colour)) + share * np.asarray(to_rgb(other))
     return to_hex(tuple(mixed))
 
@@ -232,18 +240,18 @@ def _mixed(colour: str, other: str, share: float) -> str:
 
 Data = Array | np.ndarray | Sequence[Any]
 
-TIME = r"flow time $t$ (units of $\tau$)"
+TIME_LABEL = r"flow time $t$ (units of $\tau$)"
 
 
-def axes(ax: Axes | None, **subplot: Any) -> Axes:
-    """The given Axes, or those of a new figure."""
+def axes_or_new(ax: Axes | None, **subplot: Any) -> Axes:
+    """Return the given Axes, or those of a new figure."""
     if ax is not None:
         return ax
     return plt.figure(layout="constrained").add_subplot(**subplot)
 
 
-def array(name: str, value: Data, shape: str) -> np.ndarray:
-    """`value` as an array with as many axes as `shape`, such as "T P 2", names.
+def array_of_shape(name: str, value: Data, shape: str) -> np.ndarray:
+    """Return `value` as an array with the axes that `shape` names, such as "T P 2".
 
     A number in `shape` must be met; so must equal letters, if `value` has them twice.
 
@@ -264,21 +272,21 @@ def array(name: str, value: Data, shape: str) -> np.ndarray:
 
 
 def time_label(run: Trajectory) -> str:
-    """Label of the time axis; a run with another tau than 1 has its unit of time."""
+    """Return the label of the time axis; a run with another tau than 1 has its unit of time."""
     if run.tau.ndim:  # one per layer
         return r"flow time $t$"
     tau = float(run.tau)
-    return TIME if tau == 1 else rf"flow time $t$ ($\tau$ = {tau:g})"
+    return TIME_LABEL if tau == 1 else rf"flow time $t$ ($\tau$ = {tau:g})"
 
 
-def legend(ax: Axes, **place: Any) -> None:
-    """A legend, if anything has a label."""
+def draw_legend(ax: Axes, **place: Any) -> None:
+    """Draw a legend, if anything has a label."""
     if ax.get_legend_handles_labels()[1]:
         ax.legend(framealpha=0.85, edgecolor="none", fontsize="small", **place).set_zorder(6)
 
 
-def band(ax: Axes, x: Data, rows: np.ndarray, **look: Any) -> None:
-    """Mean of rows (R, N) over x (N,), with a band of one standard error; NaNs are left out."""
+def draw_band(ax: Axes, x: Data, rows: np.ndarray, **look: Any) -> None:
+    """Draw the mean of rows (R, N) over x (N,) with a band of one standard error, without NaNs."""
     kept = np.ma.masked_invalid(rows)
     mean = kept.mean(axis=0)
     (line,) = ax.plot(np.asarray(x), mean.filled(np.nan), **look)

@@ -1,4 +1,4 @@
-"""What fills up during a run: changes of whatever is watched, in order of discovery."""
+"""A buffer that a run fills: changes of whatever is watched, in order of discovery."""
 
 import equinox as eqx
 import jax
@@ -7,7 +7,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 
-class Buffer(eqx.Module):
+class EventBuffer(eqx.Module):
     """Changes from a side `old` to a side `new`; slots beyond `count` hold time = inf."""
 
     time: Float[Array, " K"]
@@ -18,9 +18,9 @@ class Buffer(eqx.Module):
     count: Int[Array, ""]
 
     @staticmethod
-    def empty(capacity: int, dtype: DTypeLike) -> "Buffer":
-        """With room for `capacity` changes."""
-        return Buffer(
+    def empty(capacity: int, dtype: DTypeLike) -> "EventBuffer":
+        """Make a buffer with room for `capacity` changes."""
+        return EventBuffer(
             time=jnp.full(capacity, jnp.inf, dtype),
             uncertainty=jnp.zeros(capacity, dtype),
             component=jnp.zeros(capacity, jnp.int32),
@@ -30,13 +30,13 @@ class Buffer(eqx.Module):
         )
 
     @property
-    def overflowed(self) -> Bool[Array, ""]:
-        """Whether more has happened than there is room for."""
+    def has_overflowed(self) -> Bool[Array, ""]:
+        """Tell whether more has happened than there is room for."""
         return self.count > self.time.shape[0]
 
-    def grown(self, capacity: int) -> "Buffer":
-        """The same with more room; after an overflow what did not fit is missing."""
-        more = Buffer.empty(capacity - self.time.shape[0], self.time.dtype)
+    def with_capacity(self, capacity: int) -> "EventBuffer":
+        """Return the buffer with more room; after an overflow what did not fit is missing."""
+        more = EventBuffer.empty(capacity - self.time.shape[0], self.time.dtype)
         return jax.tree.map(lambda a, b: jnp.concatenate([a, b]) if a.ndim else a, self, more)
 
     def append(
@@ -46,8 +46,8 @@ class Buffer(eqx.Module):
         component: Int[Array, " m"],
         old: Int[Array, " m"],
         new: Int[Array, " m"],
-    ) -> "Buffer":
-        """With those of m components that change; beyond the capacity counted and dropped.
+    ) -> "EventBuffer":
+        """Append those of m components that change; beyond the capacity they are only counted.
 
         Times and uncertainties are one for all, or one each.
         """
@@ -55,21 +55,21 @@ class Buffer(eqx.Module):
         rank = self.count + jnp.cumsum(changed, dtype=self.count.dtype) - 1
         at = jnp.where(changed, rank, self.time.shape[0])
 
-        def put(column: Array, values: ArrayLike) -> Array:
+        def put_column(column: Array, values: ArrayLike) -> Array:
             values = jnp.asarray(values).astype(column.dtype)
             return column.at[at].set(values, mode="drop", wrap_negative_indices=False)
 
-        return Buffer(
-            time=put(self.time, time),
-            uncertainty=put(self.uncertainty, uncertainty),
-            component=put(self.component, component),
-            old=put(self.old, old),
-            new=put(self.new, new),
+        return EventBuffer(
+            time=put_column(self.time, time),
+            uncertainty=put_column(self.uncertainty, uncertainty),
+            component=put_column(self.component, component),
+            old=put_column(self.old, old),
+            new=put_column(self.new, new),
             count=self.count + jnp.sum(changed, dtype=jnp.int32),
         )
 
-    def until(self, end: Array) -> tuple[Float[Array, " K"], Int[Array, ""]]:
-        """Times and count without what happened after `end`."""
+    def times_until(self, end: Array) -> tuple[Float[Array, " K"], Int[Array, ""]]:
+        """Return times and count without what happened after `end`."""
         time = jnp.where(self.time <= end, self.time, jnp.inf)
         late = jnp.sum(jnp.isfinite(self.time)) - jnp.sum(jnp.isfinite(time))
         return time, self.count.astype(int) - late

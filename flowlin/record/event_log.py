@@ -11,18 +11,18 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, ScalarLike
 
-from flowlin._tools.arguments import checked, moment, refuse
+from flowlin._tools.arguments import argument_error, checked, time_or_inf
 from flowlin._tools.arrays import data_frame, is_traced
-from flowlin._tools.files import storable
-from flowlin._tools.printing import shown
-from flowlin._tools.warn import warn
-from flowlin.record.buffer import Buffer
-from flowlin.record.event_log_summary import event_log
+from flowlin._tools.files import saveable
+from flowlin._tools.printing import print_by
+from flowlin._tools.warn import warn_user
+from flowlin.record.buffer import EventBuffer
+from flowlin.record.event_log_summary import event_log_summary
 
-COLUMNS = ("time", "uncertainty", "name", "index", "old", "new")  # of a table of events
+EVENT_COLUMNS = ("time", "uncertainty", "name", "index", "old", "new")  # of a table of events
 
 
-@storable()
+@saveable()
 class Channel(eqx.Module):
     """Name and shape of one array whose components have a side: below, at, or above their level.
 
@@ -35,7 +35,7 @@ class Channel(eqx.Module):
 
     @property
     def size(self) -> int:
-        """Number of components."""
+        """Return the number of components."""
         return math.prod(self.shape)
 
 
@@ -43,7 +43,7 @@ class CrossingsWarning(UserWarning):
     """Not every crossing of an event is known to be in the log."""
 
 
-@storable()
+@saveable()
 class Unresolved(eqx.Module):
     """Stretches of time in which it is not certain that all crossings of a component were found.
 
@@ -60,27 +60,28 @@ class Unresolved(eqx.Module):
     count: Int[Array, ""]
 
     @staticmethod
-    def none(dtype: DTypeLike, room: int = 16) -> "Unresolved":
-        """None so far."""
+    def empty(dtype: DTypeLike, room: int = 16) -> "Unresolved":
+        """Make a list of no stretches, with room for some."""
         far = jnp.full(room, jnp.inf, dtype)
         return Unresolved(far, far, jnp.zeros(room, jnp.int32), jnp.zeros((), jnp.int32))
 
-    def shifted(self, first: int) -> "Unresolved":
-        """The same with components counted on from `first`."""
+    def shift_components(self, first: int) -> "Unresolved":
+        """Return the stretches with components counted on from `first`."""
         return eqx.tree_at(lambda u: u.component, self, self.component + first)
 
-    def put(
+    def append(
         self, wanted: Array, start: ArrayLike, end: ArrayLike, component: ArrayLike
     ) -> "Unresolved":
-        """With a stretch for each that is `wanted` (n,); beyond the room they are counted.
+        """Append a stretch for each that is `wanted` (n,); beyond the room they are only counted.
 
-        One that begins where another of its component ends makes that one longer.
+        A stretch that begins where another of its component ends makes that one longer.
         """
         dtype, shape = self.start.dtype, wanted.shape
         start = jnp.broadcast_to(jnp.asarray(start).astype(dtype), shape)
         end = jnp.broadcast_to(jnp.asarray(end).astype(dtype), shape)
         component = jnp.broadcast_to(jnp.asarray(component).astype(jnp.int32), shape)
         before = self.end[None]
+        # The end of one step and the start of the next may differ by a few roundings of the time.
         off = jnp.abs(start[:, None] - before) / jnp.maximum(jnp.abs(before), 1e-30)
         follows = (off <= 8 * jnp.finfo(dtype).eps) & (component[:, None] == self.component[None])
         follows = follows & wanted[:, None]
@@ -96,8 +97,8 @@ class Unresolved(eqx.Module):
         )
 
 
-@shown(event_log)
-@storable(unresolved=None)
+@print_by(event_log_summary)
+@saveable(unresolved=None)
 class EventLog(eqx.Module):
     """Crossings, sorted by time.
 
@@ -117,7 +118,7 @@ class EventLog(eqx.Module):
     - `initial`: (C,), the side of every component at t = 0.
     - `unresolved`: where crossings may be missing (`Unresolved`); None where nothing was watched.
 
-    What was met from the start (`LossBelow`) is an event at t = 0 with `old` equal to `new`. A NaN
+    A level met from the start (`LossBelow`) is an event at t = 0 with `old` equal to `new`. A NaN
     has no side: nothing is logged on the way into it or out of it, and the time between is
     unresolved. At t = 0 its `initial` is -1.
     """
@@ -135,36 +136,36 @@ class EventLog(eqx.Module):
     def __len__(self) -> int:
         if is_traced(self.time):
             raise ValueError("`len(events)` is not known under jit or vmap; use `events.count`.")
-        _require_one(self, "len(events)")
+        _require_single_log(self, "len(events)")
         return int(np.sum(np.isfinite(np.asarray(self.time))))
 
     def _require_known(self, what: str) -> None:
         """Raise `ValueError` unless this is one log whose events are known."""
         if is_traced(self.time):
             raise ValueError(f"`{what}` is not known under jit or vmap; call it outside.")
-        _require_one(self, what)
+        _require_single_log(self, what)
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Where each channel starts among the components; one entry more than channels."""
+        """Return where each channel starts among the components; one entry more than channels."""
         return (0, *np.cumsum([channel.size for channel in self.channels]).tolist())
 
     @property
     def channel(self) -> Int[Array, " K"]:
-        """(K,), which channel each event belongs to."""
+        """Return which channel each event belongs to, (K,)."""
         starts = jnp.asarray(self.offsets[1:], dtype=self.component.dtype)
         found = jnp.searchsorted(starts, self.component, side="right")
         return jnp.minimum(found, len(self.channels) - 1)
 
     @property
     def name(self) -> list[str]:
-        """What crossed, per event (outside `jit`)."""
+        """Return the name of what crossed, per event (outside `jit`)."""
         self._require_known("events.name")
         return [self.channels[k].name for k in np.asarray(self.channel)]
 
     @property
     def index(self) -> list[tuple[int, ...]]:
-        """Which component crossed, per event; for gates (layer, unit, sample) (outside `jit`)."""
+        """Return the index of each event; of gates (layer, unit, sample) (outside `jit`)."""
         self._require_known("events.index")
         rows = []
         for k, component in zip(np.asarray(self.channel), np.asarray(self.component), strict=True):
@@ -173,22 +174,22 @@ class EventLog(eqx.Module):
             rows.append((*channel.prefix, *(int(i) for i in inner)))
         return rows
 
-    @checked(t=moment)
+    @checked(t=time_or_inf)
     def sides(self, t: ScalarLike) -> Int[Array, " C"]:
-        """The side of every component at time t, right-continuous; see `initial`.
+        """Return the side of every component at time t, right-continuous; see `initial`.
 
         **Raises:** `ValueError` for several times; use `jax.vmap`.
         """
-        _require_one(self, "events.sides")
+        _require_single_log(self, "events.sides")
         k = jnp.where(
             (self.time <= t) & jnp.isfinite(self.time), jnp.arange(self.time.shape[0]), -1
         )
         last = jnp.full(self.initial.shape, -1).at[self.component].max(k)
         return jnp.where(last >= 0, self.new[last], self.initial) if k.size else self.initial
 
-    @checked(t=moment)
+    @checked(t=time_or_inf)
     def gates(self, t: ScalarLike, layer: int = 0) -> Int[Array, "P H"]:
-        """Sides of a hidden layer's (sample, unit) pairs at time t: 1 on, 0 sliding, -1 off.
+        """Return sides of a hidden layer's (sample, unit) pairs at t: 1 on, 0 sliding, -1 off.
 
         Exact where the signs of stored preactivations are not: those of sliding pairs are rounding.
 
@@ -200,7 +201,7 @@ class EventLog(eqx.Module):
         return own.reshape(self.channels[k].shape).T
 
     def gate_channel(self, layer: int) -> int:
-        """Which channel holds the gates of a layer, of shape (H, P)."""
+        """Return which channel holds the gates of a layer, of shape (H, P)."""
         found = [k for k, c in enumerate(self.channels) if (c.name, c.prefix) == ("gate", (layer,))]
         if not found:
             raise ValueError(
@@ -211,17 +212,17 @@ class EventLog(eqx.Module):
 
     @checked
     def select(self, name: str) -> "EventLog":
-        """The events of one name.
+        """Return the events of one name.
 
         **Raises:** `ValueError` if nothing of that name was watched.
         """
-        named = self._named(name)
+        named = self._channels_named(name)
         wanted = jnp.asarray([k in named for k in range(len(self.channels))])
         mask = wanted[self.channel] & jnp.isfinite(self.time)
         return self.where(mask)
 
-    def _named(self, name: str) -> list[int]:
-        """Which channels have a name."""
+    def _channels_named(self, name: str) -> list[int]:
+        """Return which channels have a name."""
         found = [k for k, channel in enumerate(self.channels) if channel.name == name]
         if not found:
             known = sorted({channel.name for channel in self.channels})
@@ -232,7 +233,7 @@ class EventLog(eqx.Module):
 
     @checked
     def first(self, name: str) -> Float[Array, "..."]:
-        """First time of every component of the events of one name; inf where none happened.
+        """Return the first time of every component of one name's events; inf where none happened.
 
         In the shape of what was watched: (K,) for the hits of K modes, () for a loss, the
         observable's for a `Crossing`, (H, P) for the gates of one hidden layer. Works under `jit`
@@ -240,8 +241,8 @@ class EventLog(eqx.Module):
 
         **Raises:** `ValueError` if nothing of that name was watched, or several things were.
         """
-        _require_one(self, "events.first")
-        k, *more = self._named(name)
+        _require_single_log(self, "events.first")
+        k, *more = self._channels_named(name)
         if more:
             raise ValueError(
                 f"`name` = {name!r}: {1 + len(more)} arrays of such events were watched, as gates "
@@ -259,21 +260,23 @@ class EventLog(eqx.Module):
 
     @checked(mask=None)
     def where(self, mask: Bool[Array, " K"]) -> "EventLog":
-        """The events under a mask; others are dropped, or padded with inf under `jit`.
+        """Return the events under a mask; others are dropped, or padded with inf under `jit`.
 
         **Raises:** `ValueError` for what is no mask of truth values (K,).
         """
-        _require_one(self, "events.where")
+        _require_single_log(self, "events.where")
         if np.shape(mask) != self.time.shape or getattr(mask, "dtype", 0) != jnp.bool_:
-            raise refuse("mask", f"an array of truth values of shape {self.time.shape}", mask)
+            raise argument_error(
+                "mask", f"an array of truth values of shape {self.time.shape}", mask
+            )
         order = jnp.argsort(jnp.where(mask, self.time, jnp.inf))
         kept = mask[order]
-        log = self.mapped(lambda a: a[order], jnp.sum(mask))
+        log = self.map_columns(lambda a: a[order], jnp.sum(mask))
         padded = jnp.where(kept, log.time, jnp.inf)
-        return eqx.tree_at(lambda log: log.time, log, padded).trimmed()
+        return eqx.tree_at(lambda log: log.time, log, padded).without_padding()
 
-    def mapped(self, f: Callable[[Array], Array], count: Array) -> "EventLog":
-        """The same function applied to every column."""
+    def map_columns(self, f: Callable[[Array], Array], count: Array) -> "EventLog":
+        """Apply a function to every column (K,)."""
         return EventLog(
             time=f(self.time),
             uncertainty=f(self.uncertainty),
@@ -286,52 +289,54 @@ class EventLog(eqx.Module):
             unresolved=self.unresolved,
         )
 
-    def merged(self, other: "EventLog") -> "EventLog":
-        """The events of both, whose channels are distinct; the other's channels come last."""
+    def merge_with(self, other: "EventLog") -> "EventLog":
+        """Join the events of both, whose channels are distinct; the other's channels come last."""
         shift = self.offsets[-1]
         order = jnp.argsort(jnp.concatenate([self.time, other.time]))
 
-        def join(mine: Array, others: Array) -> Array:
+        def join_columns(mine: Array, others: Array) -> Array:
             return jnp.concatenate([mine, others])[order]
 
         return EventLog(
-            time=join(self.time, other.time),
-            uncertainty=join(self.uncertainty, other.uncertainty),
-            component=join(self.component, other.component + shift),
-            old=join(self.old, other.old),
-            new=join(self.new, other.new),
+            time=join_columns(self.time, other.time),
+            uncertainty=join_columns(self.uncertainty, other.uncertainty),
+            component=join_columns(self.component, other.component + shift),
+            old=join_columns(self.old, other.old),
+            new=join_columns(self.new, other.new),
             count=self.count.astype(int) + other.count.astype(int),
             initial=jnp.concatenate([self.initial, other.initial]),
             channels=self.channels + other.channels,
-            unresolved=None if other.unresolved is None else other.unresolved.shifted(shift),
+            unresolved=None
+            if other.unresolved is None
+            else other.unresolved.shift_components(shift),
         )
 
-    def trimmed(self) -> "EventLog":
-        """Without the padding, where the number of events is known."""
+    def without_padding(self) -> "EventLog":
+        """Return the log without its padding, where the number of events is known."""
         if is_traced(self.time):
             return self
         k = len(self)
         if k == self.time.shape[0]:
             return self
         # Cut by NumPy, which takes microseconds; `jnp.asarray` would compile a program.
-        return self.mapped(lambda a: jax.device_put(np.asarray(a)[:k].copy()), self.count)
+        return self.map_columns(lambda a: jax.device_put(np.asarray(a)[:k].copy()), self.count)
 
     def table(self) -> list[dict[str, Any]]:
-        """One dictionary per event, for `pandas.DataFrame` or `csv.DictWriter`."""
+        """Return one dictionary per event, for `pandas.DataFrame` or `csv.DictWriter`."""
         self._require_known("events.table")
-        columns = (getattr(self, name) for name in COLUMNS)
+        columns = (getattr(self, name) for name in EVENT_COLUMNS)
         plain = [c if isinstance(c, list) else np.asarray(c).tolist() for c in columns]
-        return [dict(zip(COLUMNS, row, strict=True)) for row in zip(*plain, strict=True)]
+        return [dict(zip(EVENT_COLUMNS, row, strict=True)) for row in zip(*plain, strict=True)]
 
     def to_pandas(self) -> Any:
-        """`table()` as a `pandas.DataFrame`, one row per event (outside `jit`).
+        """Return `table()` as a `pandas.DataFrame`, one row per event (outside `jit`).
 
         **Raises:** `ImportError` if pandas is missing.
         """
-        return data_frame(self.table(), COLUMNS)
+        return data_frame(self.table(), EVENT_COLUMNS)
 
 
-def _require_one(log: EventLog, what: str) -> None:
+def _require_single_log(log: EventLog, what: str) -> None:
     """Raise `ValueError` for the logs of several runs, as `vmap` stacks them."""
     if np.ndim(log.time) != 1:
         raise ValueError(
@@ -348,7 +353,7 @@ def warn_unresolved(log: EventLog) -> None:
     component = int(doubts.component[0])
     channel = int(np.searchsorted(log.offsets[1:], component, side="right"))
     name, index = log.channels[channel].name, component - log.offsets[channel]
-    warn(
+    warn_user(
         f"crossings may be missing from the log, first those of component {index} of event "
         f"{name!r} between t = {float(doubts.start[0]):.9g} and {float(doubts.end[0]):.9g} "
         f"({int(doubts.count)} such stretches; see `flow.events.unresolved`): it is NaN there, or "
@@ -359,14 +364,14 @@ def warn_unresolved(log: EventLog) -> None:
 
 
 def gate_log(
-    found: Buffer, initial: Int[Array, "H P"], hidden: tuple[int, ...], end: Array
+    found: EventBuffer, initial: Int[Array, "H P"], hidden: tuple[int, ...], end: Array
 ) -> EventLog:
-    """Gates' changes in channels "gate", one per layer, without what happened after `end`.
+    """Make the log of gates' changes until `end`, in channels "gate", one per layer.
 
     With several layers, channels "branch" hold where the flow may not have been unique: one per
     layer but the last, whose pairs cannot branch.
     """
-    time, count = found.until(end)
+    time, count = found.times_until(end)
     gates, branches = (
         [Channel(name, (width, initial.shape[1]), (layer,)) for layer, width in enumerate(layers)]
         for name, layers in (("gate", hidden), ("branch", hidden[:-1]))

@@ -1,10 +1,17 @@
-"""What a log of events prints."""
+"""The lines that a log of events prints."""
 
 from typing import Any
 
 import numpy as np
 
-from flowlin._tools.printing import Summary, clipped, known, number, plural, span
+from flowlin._tools.printing import (
+    Summary,
+    concrete_array,
+    format_count,
+    format_number,
+    format_range,
+    shorten_text,
+)
 
 MOST_ROWS = 8  # of a table
 
@@ -12,60 +19,68 @@ MOST_ROWS = 8  # of a table
 MOST_EVENTS = 5  # of a log, listed one by one
 
 
-def channel_names(log: Any) -> np.ndarray:
-    """What crossed, per event."""
+def event_names(log: Any) -> np.ndarray:
+    """Return the name of what crossed, per event."""
     names = np.array([channel.name for channel in log.channels], dtype=object)
     place = np.searchsorted(log.offsets[1:], np.asarray(log.component), side="right")
     return names[np.minimum(place, len(names) - 1)]
 
 
 def channel_sizes(log: Any) -> dict[str, int]:
-    """Numbers of components by name."""
+    """Count components by the name of what is watched."""
     sizes: dict[str, int] = {}
     for channel in log.channels:
         sizes[channel.name] = sizes.get(channel.name, 0) + channel.size
     return sizes
 
 
-def within(value: float, uncertainty: float) -> str:
-    """A number, and how far it may be off."""
+def number_with_error(value: float, uncertainty: float) -> str:
+    """Format a number, and how far it may be off."""
     return f"{value:.6g} ± {uncertainty:.1g}" if uncertainty else f"{value:.6g}"
 
 
-def event_log(log: Any) -> Summary:
-    """Events by name: how many, of how many components, when; and the first of them."""
-    time = known(log.time, 1)
+def event_log_summary(log: Any) -> Summary:
+    """Summarise events by name: how many, of how many components, when; and the first of them."""
+    time = concrete_array(log.time, 1)
     sizes = list(channel_sizes(log).items())
     if time is None:
-        rows = [(clipped(name), "of " + plural(n, "component")) for name, n in sizes]
-        return Summary(f"EventLog: times {number(log.time)}", rows[:MOST_ROWS])
+        rows = [(shorten_text(name), "of " + format_count(n, "component")) for name, n in sizes]
+        return Summary(f"EventLog: times {format_number(log.time)}", rows[:MOST_ROWS])
     kept = np.isfinite(time)
-    count, found = int(np.sum(kept)), channel_names(log)[kept] if sizes else np.array([])
-    title = f"EventLog: {plural(count, 'event')}"
+    count, found = int(np.sum(kept)), event_names(log)[kept] if sizes else np.array([])
+    title = f"EventLog: {format_count(count, 'event')}"
     if int(log.count) > count:
-        title += f", the first found of {number(log.count)}"
+        title += f", the first found of {format_number(log.count)}"
     rows = []
     for name, size in sizes[:MOST_ROWS]:
         mine = time[kept][found == name]
-        when = f"t = {span(mine)}" if len(mine) else ""
-        rows.append((clipped(name), f"{len(mine):,}", "of " + plural(size, "component"), when))
+        when = f"t = {format_range(mine)}" if len(mine) else ""
+        rows.append(
+            (shorten_text(name), f"{len(mine):,}", "of " + format_count(size, "component"), when)
+        )
     rows += [("...", "", "", "")] * (len(sizes) > MOST_ROWS)
-    return Summary(title, rows + _listed(log, min(count, MOST_EVENTS), count > MOST_EVENTS))
+    return Summary(title, rows + _event_rows(log, min(count, MOST_EVENTS), count > MOST_EVENTS))
 
 
-def _listed(log: Any, count: int, more: bool) -> list[tuple[str, ...]]:
-    """The first events one by one: what crossed, when, and from which side to which."""
+def _event_rows(log: Any, count: int, more: bool) -> list[tuple[str, ...]]:
+    """List the first events one by one: what crossed, when, and from which side to which."""
     columns = (log.component, log.time, log.uncertainty, log.old, log.new)
     kept, rows = [np.asarray(column)[:count].tolist() for column in columns], []
     for k, time, off, old, new in zip(*kept, strict=True):
-        rows.append((_component(log, k), f"t = {within(time, off)}", f"{old:+d} -> {new:+d}"))
+        rows.append(
+            (
+                _component_name(log, k),
+                f"t = {number_with_error(time, off)}",
+                f"{old:+d} -> {new:+d}",
+            )
+        )
     return rows + [("...", "", "")] * more
 
 
-def _component(log: Any, k: int) -> str:
-    """Name and index of a component, as `EventLog.name` and `EventLog.index` have them."""
+def _component_name(log: Any, k: int) -> str:
+    """Format name and index of a component, as `EventLog.name` and `EventLog.index` have them."""
     place = int(np.searchsorted(log.offsets[1:], k, side="right"))
     channel, local = log.channels[place], k - log.offsets[place]
     inner = np.unravel_index(local, channel.shape) if channel.shape else ()
     index = ", ".join(str(int(i)) for i in (*channel.prefix, *inner))
-    return clipped(channel.name) + (f"[{index}]" if index else "")
+    return shorten_text(channel.name) + (f"[{index}]" if index else "")

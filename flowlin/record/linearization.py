@@ -10,49 +10,51 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from flowlin._tools.arguments import checked, flag
+from flowlin._tools.arguments import boolean, checked
 from flowlin._tools.arrays import is_traced
-from flowlin._tools.files import storable
+from flowlin._tools.files import saveable
 from flowlin._tools.numerics import jit_by_array
-from flowlin._tools.printing import Summary, known, number, plural, shown
-from flowlin._tools.warn import warn
+from flowlin._tools.printing import Summary, concrete_array, format_count, format_number, print_by
+from flowlin._tools.warn import warn_user
 from flowlin.record.event_log import EventLog
-from flowlin.record.event_log_summary import within
+from flowlin.record.event_log_summary import number_with_error
 
 
 def linearization_time_summary(found: Any) -> Summary:
-    """t*, its fraction, and how long it lasts."""
-    return Summary("LinearizationTime", _t_star(found), inline=True)
+    """Summarise t*, its fraction, and how long it lasts."""
+    return Summary("LinearizationTime", _t_star_rows(found), inline=True)
 
 
-def linearization(found: Any) -> Summary:
-    """t* in both conventions."""
-    rows = [(name, *(cell for _, cell in _t_star(getattr(found, name)))) for name in SIDES]
-    return Summary(f"Linearization of {plural(found.open_counts.units, 'unit')}", rows)
+def linearization_summary(found: Any) -> Summary:
+    """Summarise t* in both conventions."""
+    rows = [
+        (name, *(cell for _, cell in _t_star_rows(getattr(found, name)))) for name in CONVENTIONS
+    ]
+    return Summary(f"Linearization of {format_count(found.open_counts.units, 'unit')}", rows)
 
 
-SIDES = ("open", "closed")
+CONVENTIONS = ("open", "closed")
 
 
-def _t_star(found: Any) -> list[tuple[str, ...]]:
-    """t* = time ± half its bracket, the fraction, how long it lasts."""
-    time, bracket = known(found.time, 0), known(found.bracket, 1)
-    when = number(found.time)
+def _t_star_rows(found: Any) -> list[tuple[str, ...]]:
+    """Format t* = time ± half its bracket, the fraction, how long it lasts."""
+    time, bracket = concrete_array(found.time, 0), concrete_array(found.bracket, 1)
+    when = format_number(found.time)
     if time is not None and bracket is not None:
-        when = within(float(time), float(np.max(np.abs(bracket - time))))
+        when = number_with_error(float(time), float(np.max(np.abs(bracket - time))))
     return [
         ("time", f"t* = {when}"),
-        ("fraction", f"fraction {number(found.fraction)}"),
-        ("lasts", f"lasts {number(found.lasts)}"),
+        ("fraction", f"fraction {format_number(found.fraction)}"),
+        ("lasts", f"lasts {format_number(found.lasts)}"),
     ]
 
 
 def unit_channel(name: str, quantile: float) -> str:
-    """Channel name of unit switches, which tells quantiles apart."""
+    """Return the channel name of unit switches, which tells quantiles apart."""
     return name if quantile == 0 else f"{name}({quantile:g})"
 
 
-@storable()
+@saveable()
 class Activity(NamedTuple):
     """Fractions of a hidden layer's units; they sum to one."""
 
@@ -61,7 +63,7 @@ class Activity(NamedTuple):
     off: Array
 
 
-@storable()
+@saveable()
 class UnitCounts(eqx.Module):
     """Numbers of always-on and always-off units, constant from each time to the next.
 
@@ -77,14 +79,14 @@ class UnitCounts(eqx.Module):
     units: int = eqx.field(static=True)
 
     def activity(self, t: Array) -> Activity:
-        """Fractions at times t of any shape, right-continuous."""
+        """Return the fractions at times t of any shape, right-continuous."""
         at = jnp.clip(jnp.searchsorted(self.time, t, side="right") - 1, 0)
         on, off = self.on[at] / self.units, self.off[at] / self.units
         return Activity(on, 1 - on - off, off)
 
 
-@shown(linearization_time_summary)
-@storable()
+@print_by(linearization_time_summary)
+@saveable()
 class LinearizationTime(eqx.Module):
     """t* in one convention.
 
@@ -101,8 +103,8 @@ class LinearizationTime(eqx.Module):
     lasts: Float[Array, ""]
 
 
-@shown(linearization)
-@storable()
+@print_by(linearization_summary)
+@saveable()
 class Linearization(eqx.Module):
     """The linearization time of a hidden layer and the activity that it is read from.
 
@@ -117,19 +119,19 @@ class Linearization(eqx.Module):
     open_counts: UnitCounts
     closed_counts: UnitCounts
 
-    @checked(closed=flag)
+    @checked(closed=boolean)
     def activity(self, t: ArrayLike, closed: bool = False) -> Activity:
-        """Always-on, gating and off fractions at times t, exact step functions."""
+        """Return the always-on, gating and off fractions at times t, exact step functions."""
         counts = self.closed_counts if closed else self.open_counts
         return counts.activity(jnp.asarray(t))
 
 
 class LinearizationWarning(UserWarning):
-    """The maximum at which t* is read off stands when the run ends: t* may move if it goes on."""
+    """The maximum at which t* is read off lasts until the run ends: t* may move if it goes on."""
 
 
 def linearization_time(counts: UnitCounts, end: Array) -> LinearizationTime:
-    """First time of the maximal always-on count before `end`."""
+    """Find the first time of the maximal always-on count before `end`."""
     real = jnp.isfinite(counts.time)
     on = jnp.where(real, counts.on, -1)
     best = jnp.argmax(on)  # the first of equals
@@ -137,27 +139,28 @@ def linearization_time(counts: UnitCounts, end: Array) -> LinearizationTime:
     after = jnp.where(jnp.any(changed), counts.time[jnp.argmax(changed)], end)
     time, half = counts.time[best], counts.uncertainty[best]
     bracket = jnp.stack([jnp.maximum(time - half, 0.0), jnp.minimum(time + half, end)])
-    # Not by a constant, whose inverse XLA would multiply by: 3 of 5 shall be 0.6.
+    # The barrier hides that the number is constant: XLA would multiply by its inverse, and 3 of 5
+    # units would not be 0.6.
     units = lax.optimization_barrier(jnp.asarray(counts.units, time.dtype))
     return LinearizationTime(time, on[best].astype(units.dtype) / units, bracket, after - time)
 
 
 def linearization_of_counts(counts: tuple[UnitCounts, UnitCounts], end: Array) -> Linearization:
-    """t* in both conventions from the (open, closed) counts of a run that ended at `end`."""
-    return _told(_of_counts(counts, end), end)
+    """Return t* in both conventions from the (open, closed) counts of a run until `end`."""
+    return _warn_if_lasting(_both_conventions(counts, end), end)
 
 
 def linearization_of_log(
     log: EventLog, layer: int, samples: int, quantile: float, end: Array
 ) -> Linearization:
-    """t* in both conventions from a log of gates, or of unit switches at this quantile.
+    """Return t* in both conventions from a log of gates, or of unit switches at a quantile.
 
     **Raises:** `ValueError` if the run logged neither.
     """
-    log, names = _padded(log), [(c.name, c.prefix) for c in log.channels]
+    log, names = _pad_log(log), [(c.name, c.prefix) for c in log.channels]
     if ("gate", (layer,)) in names:
         k = math.floor(quantile * samples)
-        return _told(_of_gates(log, names.index(("gate", (layer,))), k, end), end)
+        return _warn_if_lasting(_both_from_gates(log, names.index(("gate", (layer,))), k, end), end)
     wanted = [(unit_channel(n, quantile), (layer,)) for n in ("always_on", "always_off")]
     if wanted[0] not in names:
         raise ValueError(
@@ -166,17 +169,17 @@ def linearization_of_log(
             f"`events=(fl.UnitSwitches({quantile:g}),)` to it."
         )
     bottom, top = (names.index(w) for w in wanted)
-    return _told(_of_units(log, bottom, top, end), end)
+    return _warn_if_lasting(_both_from_units(log, bottom, top, end), end)
 
 
-def _told(found: Linearization, end: Array) -> Linearization:
-    """The same, once it is said where the maximum may not be the last."""
+def _warn_if_lasting(found: Linearization, end: Array) -> Linearization:
+    """Warn where the maximum still holds when the run ends; return t* unchanged."""
     if is_traced(found):
         return found
     for label, t_star in (("open", found.open), ("closed", found.closed)):
         time, lasts = float(t_star.time), float(t_star.lasts)
         if time > 0 and time + lasts >= float(end):
-            warn(
+            warn_user(
                 f"the {label} always-on fraction is still at its maximum "
                 f"{float(t_star.fraction):.3g} when the run ends at t = {float(end):.6g}; t* "
                 "may move if the run goes on, so increase `t1` (or `steps`).",
@@ -185,41 +188,45 @@ def _told(found: Linearization, end: Array) -> Linearization:
     return found
 
 
-def _padded(log: EventLog) -> EventLog:
-    """Padded to a power of two, so that few lengths are ever compiled."""
+def _pad_log(log: EventLog) -> EventLog:
+    """Pad a log to a power of two, so that few lengths are ever compiled."""
     k = log.time.shape[0]
     room = max(64, 1 << (k - 1).bit_length()) - k if k else 64
 
-    def padded(column: Array, value: float = 0) -> Array:
+    def pad_column(column: Array, value: float = 0) -> Array:
         if is_traced(column):
             return jnp.pad(column, (0, room), constant_values=value)
         # By NumPy, which compiles nothing.
         return jax.device_put(np.pad(column, (0, room), constant_values=value))
 
-    time = padded(log.time, math.inf)
-    return eqx.tree_at(lambda log: log.time, log.mapped(padded, log.count), time)
+    time = pad_column(log.time, math.inf)
+    return eqx.tree_at(lambda log: log.time, log.map_columns(pad_column, log.count), time)
 
 
 @jit_by_array
-def _of_counts(counts: tuple[UnitCounts, UnitCounts], end: Array) -> Linearization:
-    """Both conventions in one program, as those below."""
+def _both_conventions(counts: tuple[UnitCounts, UnitCounts], end: Array) -> Linearization:
+    """Return t* in both conventions from their counts, in one program."""
     opened, closed = (linearization_time(c, end) for c in counts)
     return Linearization(opened, closed, *counts)
 
 
 @jit_by_array
-def _of_gates(log: EventLog, channel: int, k: int, end: Array) -> Linearization:
-    return _of_counts((_count_gates(log, channel, k, 1), _count_gates(log, channel, k, 0)), end)
+def _both_from_gates(log: EventLog, channel: int, k: int, end: Array) -> Linearization:
+    """Return t* from gates, where a unit with at most k samples off counts as linear."""
+    return _both_conventions(
+        (_count_gates(log, channel, k, 1), _count_gates(log, channel, k, 0)), end
+    )
 
 
 @jit_by_array
-def _of_units(log: EventLog, bottom: int, top: int, end: Array) -> Linearization:
+def _both_from_units(log: EventLog, bottom: int, top: int, end: Array) -> Linearization:
+    """Return t* from switches of units: `bottom` always on, `top` always off."""
     counts = _count_units(log, bottom, top, 1), _count_units(log, bottom, top, 0)
-    return _of_counts(counts, end)
+    return _both_conventions(counts, end)
 
 
 def _count_gates(log: EventLog, channel: int, k: int, lowest: int) -> UnitCounts:
-    """Counts from gates, on where the side is at least `lowest` (1 open, 0 closed).
+    """Count units from gates, on where the side is at least `lowest` (1 open, 0 closed).
 
     A unit is linear with at most k samples off, and off with at most k on.
     """
@@ -228,7 +235,7 @@ def _count_gates(log: EventLog, channel: int, k: int, lowest: int) -> UnitCounts
     initial = log.initial[start : start + units * samples].reshape(units, samples)
     number = jnp.sum(initial >= lowest, axis=1)
 
-    def step(number, event):
+    def count_event(number, event):
         component, change = event
         local = component - start
         mine = (local >= 0) & (local < units * samples)
@@ -236,19 +243,19 @@ def _count_gates(log: EventLog, channel: int, k: int, lowest: int) -> UnitCounts
         number = number.at[unit].add(jnp.where(mine, change, 0))
         return number, (jnp.sum(number >= samples - k), jnp.sum(number <= k))
 
-    _, (on, off) = lax.scan(step, number, (log.component, _change(log, lowest)))
+    _, (on, off) = lax.scan(count_event, number, (log.component, _change_per_event(log, lowest)))
     first = (jnp.sum(number >= samples - k), jnp.sum(number <= k))
     return _unit_counts(log, first, (on, off), units)
 
 
 def _count_units(log: EventLog, bottom: int, top: int, lowest: int) -> UnitCounts:
-    """Counts from unit switches: every event moves one unit in or out."""
+    """Count units from their switches: every event moves one unit in or out."""
     (units,) = log.channels[bottom].shape
     on, off = [
         log.initial[log.offsets[c] : log.offsets[c] + units] >= lowest for c in (bottom, top)
     ]
     first = (jnp.sum(on), units - jnp.sum(off))
-    change = _change(log, lowest)
+    change = _change_per_event(log, lowest)
     rest = (
         first[0] + jnp.cumsum(jnp.where(log.channel == bottom, change, 0)),
         first[1] - jnp.cumsum(jnp.where(log.channel == top, change, 0)),
@@ -256,13 +263,14 @@ def _count_units(log: EventLog, bottom: int, top: int, lowest: int) -> UnitCount
     return _unit_counts(log, first, rest, units)
 
 
-def _change(log: EventLog, lowest: int) -> Array:
-    """+1 where a component comes on, -1 where it goes off, 0 otherwise and in the padding."""
+def _change_per_event(log: EventLog, lowest: int) -> Array:
+    """Return +1 where a component comes on, -1 where it goes off, else 0, in the padding too."""
     change = (log.new >= lowest).astype(int) - (log.old >= lowest).astype(int)
     return jnp.where(jnp.isfinite(log.time), change, 0)
 
 
 def _unit_counts(log: EventLog, first, rest, units: int) -> UnitCounts:
+    """Join counts at t = 0 with those after every event."""
     joined = [jnp.concatenate([jnp.atleast_1d(a), b]) for a, b in zip(first, rest, strict=True)]
     zero = jnp.zeros(1, log.time.dtype)
     return UnitCounts(
@@ -278,7 +286,7 @@ def _unit_counts(log: EventLog, first, rest, units: int) -> UnitCounts:
 # The numbers are those of `Linearization` above.
 
 
-class Counts(NamedTuple):
+class AlwaysOnCounts(NamedTuple):
     """Always-on units of a hidden layer: `on` (K + 1,) from each `time` on, the first at t = 0."""
 
     time: np.ndarray
@@ -287,7 +295,7 @@ class Counts(NamedTuple):
     units: int
 
 
-class Maximum(NamedTuple):
+class CountMaximum(NamedTuple):
     """t*: where the count is first at its maximum, and whether it still is when the run ends."""
 
     time: float
@@ -296,26 +304,26 @@ class Maximum(NamedTuple):
     lasting: bool
 
 
-def maximum(counts: Counts) -> Maximum:
-    """t* of the counts of a run."""
+def first_maximum(counts: AlwaysOnCounts) -> CountMaximum:
+    """Return t* of the counts of a run."""
     best = int(np.argmax(counts.on))  # the first of equals
     time, fraction = float(counts.time[best]), float(counts.on[best] / counts.units)
     lasting = time > 0 and bool(np.all(counts.on[best:] == counts.on[best]))
-    return Maximum(time, float(counts.uncertainty[best]), fraction, lasting)
+    return CountMaximum(time, float(counts.uncertainty[best]), fraction, lasting)
 
 
-def stepped(counts: Any) -> Counts:
-    """Those that a discrete run counted."""
+def counts_of_steps(counts: Any) -> AlwaysOnCounts:
+    """Return the counts of a discrete run, step by step, without padding."""
     kept = np.isfinite(np.asarray(counts.time))
     columns = (counts.time, counts.uncertainty, counts.on)
     time, uncertainty, on = (np.asarray(column)[kept] for column in columns)
-    return Counts(time, uncertainty, on, counts.units)
+    return AlwaysOnCounts(time, uncertainty, on, counts.units)
 
 
-def logged(log: Any, channel: int, lowest: int) -> Counts:
-    """Those of a channel of gates (H, P), or of always-on units (H,).
+def counts_of_channel(log: Any, channel: int, lowest: int) -> AlwaysOnCounts:
+    """Return the counts of a channel of gates (H, P), or of always-on units (H,).
 
-    On is what has a side of at least `lowest`: 1 open, 0 closed.
+    A pair is on where its side is at least `lowest`: 1 open, 0 closed.
     """
     shape, start = log.channels[channel].shape, log.offsets[channel]
     stop = log.offsets[channel + 1]
@@ -327,15 +335,16 @@ def logged(log: Any, channel: int, lowest: int) -> Counts:
     unit = (component - start) // samples
     change = (new >= lowest).astype(int) - (old >= lowest)
     initial = np.asarray(log.initial)[start:stop].reshape(units, samples) >= lowest
-    number = _within(unit, change) + initial.sum(axis=1)[unit]  # of the unit's samples, afterwards
+    # Samples of the event's unit that are on after the event.
+    number = _sums_in_groups(unit, change) + initial.sum(axis=1)[unit]
     gained = (number == samples).astype(int) - (number - change == samples)
     first = int(np.sum(initial.all(axis=1)))
     on = np.concatenate([[first], first + np.cumsum(gained)])
-    return Counts(np.r_[0.0, time], np.r_[0.0, uncertainty], on, units)
+    return AlwaysOnCounts(np.r_[0.0, time], np.r_[0.0, uncertainty], on, units)
 
 
-def _within(group: np.ndarray, change: np.ndarray) -> np.ndarray:
-    """Running sums of the changes, one for each group."""
+def _sums_in_groups(group: np.ndarray, change: np.ndarray) -> np.ndarray:
+    """Return running sums of the changes, one for each group."""
     order = np.argsort(group, kind="stable")
     group, change = group[order], change[order]
     total = np.cumsum(change)

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, ArrayLike
 
-from flowlin._tools.arguments import WORDS, finite_array, function_of
+from flowlin._tools.arguments import CHECKS_BY_NAME, finite_array, function_of
 from flowlin._tools.arrays import require_finite
-from flowlin._tools.user_functions import returned
+from flowlin._tools.user_functions import shapes_of_result
 from flowlin.networks.base import AbstractModel
 from flowlin.tasks.task import Task
 
@@ -26,49 +26,50 @@ class AbstractPreparedMeasure(eqx.Module):
 
     @abc.abstractmethod
     def observable(self, network: eqx.Module, task: Task, *, check: bool = True) -> Measure:
-        """The same measure of networks such as this one, on this task alone."""
+        """Return the same measure of networks such as this one, on this task alone."""
 
 
 def require_measure(name: str, value: Any) -> Any:
-    """A function of (network, task), or modes."""
+    """Accept a function of (network, task), or modes."""
     return value if isinstance(value, AbstractPreparedMeasure) else MEASURE(name, value)
 
 
 def require_samples(name: str, value: Any) -> Any:
-    """A task, an array of inputs in its place, or None where no sample is looked at."""
+    """Accept a task, an array of inputs in its place, or None where no sample is needed."""
     return value if value is None or isinstance(value, Task) else finite_array(name, value)
 
 
-def whole(network: AbstractModel, task: Any) -> Task:
-    """The task, where targets are needed too."""
-    task = WORDS["task"]("task", task)
+def require_targets(network: AbstractModel, task: Any) -> Task:
+    """Return the task; raise `ValueError` unless inputs and targets fit and are finite."""
+    task = CHECKS_BY_NAME["task"]("task", task)
     network.require_fit(task)
     require_finite("task.x", task.x)
     require_finite("task.y", task.y)
     return task
 
 
-def measured(
+def measure_networks(
     measure: Measure | AbstractPreparedMeasure, networks: AbstractModel, task: Samples
 ) -> Any:
-    """The measure of stacked networks, with their leading axis; memory does not grow with it."""
+    """Measure stacked networks, (T, ...); memory does not grow with T."""
     if isinstance(measure, AbstractPreparedMeasure):
-        first = _first(networks)
-        measure = measure.observable(first, whole(first, task))
-    return _mapped(measure, networks, task)
+        first = _first_network(networks)
+        measure = measure.observable(first, require_targets(first, task))
+    return _map_networks(measure, networks, task)
 
 
-def _first(networks: AbstractModel) -> AbstractModel:
-    """The first of stacked networks; zeros of its shape where there is none."""
+def _first_network(networks: AbstractModel) -> AbstractModel:
+    """Return the first of stacked networks; zeros of its shape where there is none."""
 
-    def first(leaf: Array) -> Array:
+    def first_leaf(leaf: Array) -> Array:
         return leaf[0] if leaf.shape[0] else jnp.zeros(leaf.shape[1:], leaf.dtype)
 
-    return jax.tree.map(first, networks)
+    return jax.tree.map(first_leaf, networks)
 
 
 @eqx.filter_jit
-def _mapped(measure: Measure, networks: AbstractModel, task: Samples) -> Any:
-    first = _first(networks)
-    returned("`measure`", measure, first.module, task)
+def _map_networks(measure: Measure, networks: AbstractModel, task: Samples) -> Any:
+    """Call the measure on one stacked network after the other."""
+    first = _first_network(networks)
+    shapes_of_result("`measure`", measure, first.module, task)
     return lax.map(lambda network: measure(network.module, task), networks)

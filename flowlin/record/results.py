@@ -1,4 +1,4 @@
-"""How a run ended."""
+"""The ways in which a run ends."""
 
 import functools
 import operator
@@ -8,16 +8,16 @@ from typing import Any
 import diffrax
 from jaxtyping import Array
 
-from flowlin._tools.files import store_results
+from flowlin._tools.files import register_results
 
 with warnings.catch_warnings():
-    # Equinox warns where an inherited outcome is put into other words.
+    # Equinox warns where a subclass words an inherited outcome anew, as is done here.
     warnings.simplefilter("ignore")
 
     class RESULTS(diffrax.RESULTS):  # pyright: ignore
-        """How a run ended: diffrax's results and flowlin's own."""
+        """The ways in which a run ends: diffrax's results and flowlin's own."""
 
-        __module__ = "flowlin"  # prints as fl.RESULTS is known
+        __module__ = "flowlin"  # printed as flowlin.RESULTS
 
         successful = "ended at its final time"
         event_occurred = "ended at an event"
@@ -54,27 +54,27 @@ with warnings.catch_warnings():
         )
 
 
-OKAY = RESULTS.successful, RESULTS.event_occurred
+SUCCESSES = RESULTS.successful, RESULTS.event_occurred
 
 
-def okay(result: RESULTS) -> Array:
-    """Whether a run ended as it should: at its final time or at a terminating event."""
-    return functools.reduce(operator.or_, [result == one for one in OKAY])
+def is_success(result: RESULTS) -> Array:
+    """Tell whether a run ended as it should: at its final time or at a terminating event."""
+    return functools.reduce(operator.or_, [result == one for one in SUCCESSES])
 
 
-def is_one_of(result: Any, *outcomes: Any) -> bool:
-    """Whether a result that is known is one of these; without a program for every `==`."""
+def result_is(result: Any, *outcomes: Any) -> bool:
+    """Tell whether a known result is one of these; compiles no program for every `==`."""
     return int(result._value) in [int(one._value) for one in outcomes]
 
 
-def named(result: RESULTS) -> str:
-    """The name of a result, such as "successful"."""
+def result_name(result: RESULTS) -> str:
+    """Return the name of a result, such as "successful"."""
     names, value = RESULTS._name_to_item, int(result._value)
     return next(name for name, item in names.items() if int(item._value) == value)
 
 
-def outcome(name: Any) -> RESULTS:
-    """The result of a name.
+def result_from_name(name: Any) -> RESULTS:
+    """Return the result of a name.
 
     **Raises:** `ValueError` if there is none.
     """
@@ -83,7 +83,7 @@ def outcome(name: Any) -> RESULTS:
     return RESULTS._name_to_item[name]  # pyright: ignore
 
 
-store_results(type(RESULTS.successful), named, outcome)
+register_results(type(RESULTS.successful), result_name, result_from_name)
 
 
 class RunError(RuntimeError):
@@ -100,8 +100,8 @@ class RunError(RuntimeError):
         return RunError, (str(self), self.trajectory)
 
 
-def hand_back(error: BaseException, trajectory: Any) -> None:
-    """Let what was computed before a run broke off travel with the error, as `.trajectory`.
+def attach_trajectory(error: BaseException, trajectory: Any) -> None:
+    """Attach what was computed before a run broke off to the error, as `.trajectory`.
 
     Without a trajectory an error stays as it is, but for an interrupt: there it is None.
     """

@@ -1,4 +1,4 @@
-"""What a sweep returns."""
+"""The runs of a sweep, or what was recorded of them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -6,71 +6,89 @@ from typing import Any
 import jax
 import numpy as np
 
-from flowlin._tools.arguments import WORDS, checked, function_of, refuse, sequence_of
+from flowlin._tools.arguments import (
+    CHECKS_BY_NAME,
+    argument_error,
+    checked,
+    function_of,
+    sequence_of,
+)
 from flowlin._tools.arrays import data_frame
-from flowlin._tools.files import Row
-from flowlin._tools.printing import ADVICE, Summary, clipped, plural, shown, span
-from flowlin.record.event_log import COLUMNS
+from flowlin._tools.printing import (
+    LONGEST_ADVICE,
+    Summary,
+    format_count,
+    format_range,
+    print_by,
+    shorten_text,
+)
+from flowlin._tools.tables import TableRow
+from flowlin.record.event_log import EVENT_COLUMNS
 from flowlin.record.event_log_summary import MOST_ROWS
-from flowlin.record.results import RESULTS, okay
+from flowlin.record.results import RESULTS, is_success
 from flowlin.record.trajectory import Trajectory
-from flowlin.record.trajectory_summary import MOST_STARS, maxima, outcome
+from flowlin.record.trajectory_summary import MOST_STARS, describe_result, t_star_maxima
 
 
-def sweep(runs: Any) -> Summary:
-    """How many runs, which failed, and the ranges of their ends, losses, events and t*."""
-    title = f"Sweep of {plural(len(runs), 'run')}"
+def sweep_summary(runs: Any) -> Summary:
+    """Summarise how many runs, which failed, the ranges of their ends, losses, events and t*."""
+    title = f"Sweep of {format_count(len(runs), 'run')}"
     if not len(runs):
         return Summary(title, [])
     if not runs.flows:
-        return _recorded(title, runs)
+        return _summary_of_columns(title, runs)
     flow, tasks = runs[0], {id(run.reference.task) for run in runs}
     kinds: dict[str, str] = {}
     for run in runs:  # the first of each kind
         kinds.setdefault(run.model.kind, repr(run.model))
     of_task = repr(flow.reference.task) + (" and others" if len(tasks) > 1 else "")
     rows = [
-        ("networks", clipped("; ".join(kinds.values()), ADVICE)),
-        ("task", clipped(of_task, ADVICE)),
-        ("failed", _failed(runs)),
-        ("end", f"t = {span([float(run.end) for run in runs])}"),
-        ("loss", _spans([np.asarray(run.losses) for run in runs])),
-        ("steps", span([int(run.counts["num_steps"]) for run in runs])),
+        ("networks", shorten_text("; ".join(kinds.values()), LONGEST_ADVICE)),
+        ("task", shorten_text(of_task, LONGEST_ADVICE)),
+        ("failed", _list_failures(runs)),
+        ("end", f"t = {format_range([float(run.end) for run in runs])}"),
+        ("loss", _loss_ranges([np.asarray(run.losses) for run in runs])),
+        ("steps", format_range([int(run.counts["num_steps"]) for run in runs])),
     ]
     if flow.events.channels:
-        rows.append(("events", f"{span([len(run.events) for run in runs])} per run"))
-    found = [maxima(run) for run in runs]
+        rows.append(("events", f"{format_range([len(run.events) for run in runs])} per run"))
+    found = [t_star_maxima(run) for run in runs]
     labels = [label for label in found[0] if all(label in one for one in found)]
     for label in labels[:MOST_STARS]:
-        rows.append((label, span([one[label].time for one in found])))
+        rows.append((label, format_range([one[label].time for one in found])))
     return Summary(title, rows)
 
 
-def _recorded(title: str, runs: Any) -> Summary:
-    """The ranges of all columns, and which runs failed."""
+def _summary_of_columns(title: str, runs: Any) -> Summary:
+    """Summarise the ranges of all columns, and which runs failed."""
     failed = list(runs.failed)
     listed = f"{len(failed)}, run {failed[0]} first: {runs.failed[failed[0]]}" if failed else "none"
-    rows = [(clipped(name), _range(values)) for name, values in runs.columns.items()]
-    return Summary(title, [("failed", clipped(listed, ADVICE)), *rows])
+    rows = [(shorten_text(name), _column_range(values)) for name, values in runs.columns.items()]
+    return Summary(title, [("failed", shorten_text(listed, LONGEST_ADVICE)), *rows])
 
 
-def _range(values: np.ndarray) -> str:
-    """Of numbers; of words how many there are."""
-    return plural(len(set(values)), "value") if values.dtype.kind == "U" else span(values)
+def _column_range(values: np.ndarray) -> str:
+    """Format the range of numbers, or how many different words there are."""
+    return (
+        format_count(len(set(values)), "value")
+        if values.dtype.kind == "U"
+        else format_range(values)
+    )
 
 
-def _spans(losses: list[np.ndarray]) -> str:
-    """The ranges of the first and the last saved losses."""
+def _loss_ranges(losses: list[np.ndarray]) -> str:
+    """Format the ranges of the first and the last saved losses."""
     saved = [rows for rows in losses if len(rows)]
     if not saved:
         return "not saved"
-    return f"{span([rows[0] for rows in saved])} -> {span([rows[-1] for rows in saved])}"
+    first, last = (format_range([rows[k] for rows in saved]) for k in (0, -1))
+    return f"{first} -> {last}"
 
 
-def _failed(runs: Any) -> str:
-    """Which runs failed, the first with its reason."""
+def _list_failures(runs: Any) -> str:
+    """Format which runs failed, the first with its reason."""
     fine = {RESULTS[RESULTS.successful], RESULTS[RESULTS.event_occurred]}
-    bad = {k: outcome(run) for k, run in enumerate(runs) if RESULTS[run.result] not in fine}
+    bad = {k: describe_result(run) for k, run in enumerate(runs) if RESULTS[run.result] not in fine}
     if not bad:
         return "none"
     listed = [*map(str, list(bad)[:MOST_ROWS]), *["..."] * (len(bad) > MOST_ROWS)]
@@ -78,8 +96,10 @@ def _failed(runs: Any) -> str:
     return f"{len(bad)} ({runs_} {', '.join(listed)}): {next(iter(bad.values()))}"
 
 
-@checked(flows=sequence_of(WORDS["flow"], "a list of trajectories"), points=None, rows=None)
-@shown(sweep)
+@checked(
+    flows=sequence_of(CHECKS_BY_NAME["flow"], "a list of trajectories"), points=None, rows=None
+)
+@print_by(sweep_summary)
 class Sweep(Sequence[Any]):
     """The runs of a sweep, in the order of its networks: a trajectory each.
 
@@ -91,44 +111,47 @@ class Sweep(Sequence[Any]):
     def __init__(
         self,
         flows: Sequence[Trajectory],
-        points: Sequence[Row] = (),
-        rows: Sequence[Row] | None = None,
+        points: Sequence[TableRow] = (),
+        rows: Sequence[TableRow] | None = None,
     ):
         self.flows, self.points = tuple(flows), tuple(points)
         self._rows = None if rows is None else tuple(rows)
 
     @property
-    def _kept(self) -> tuple[Any, ...]:
+    def _all_entries(self) -> tuple[Any, ...]:
+        """Return the runs, or the rows that were recorded instead."""
         return self.flows if self._rows is None else self._rows
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._all_entries)
 
     def __getitem__(self, index) -> Any:
         if not isinstance(index, (int, np.integer, slice)):
-            raise refuse("index", "a whole number or a slice", index)
+            raise argument_error("index", "a whole number or a slice", index)
         if isinstance(index, slice):
             rows = None if self._rows is None else self._rows[index]
             return Sweep(self.flows[index], self.points[index], rows)
-        if not -len(self) <= index < len(self):  # what sequences raise, which ends loops over them
+        if not -len(self) <= index < len(self):  # `Sequence` loops until IndexError
             raise IndexError(f"`index` = {index} is out of range: the sweep has {len(self)} runs.")
-        return self._kept[index]
+        return self._all_entries[index]
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._kept)
+        return iter(self._all_entries)
 
     @property
     def failed(self) -> dict[int, str]:
-        """Which runs did not reach their end, and why."""
+        """Return which runs did not reach their end, and why."""
         if self._rows is not None:
             return {k: str(row["failed"]) for k, row in enumerate(self._rows) if row["failed"]}
         return {
-            k: RESULTS[flow.result] for k, flow in enumerate(self.flows) if not okay(flow.result)
+            k: RESULTS[flow.result]
+            for k, flow in enumerate(self.flows)
+            if not is_success(flow.result)
         }
 
     @property
     def columns(self) -> dict[str, np.ndarray]:
-        """By name what was recorded, (runs,), and the values of the grid.
+        """Return by name what was recorded, (runs,), and the values of the grid.
 
         **Raises:** `ValueError` if the sweep recorded nothing.
         """
@@ -140,12 +163,12 @@ class Sweep(Sequence[Any]):
 
     @checked(function=function_of("flow"))
     def map(self, function: Callable[[Any], Any]) -> Any:
-        """A function of every run, or row; its arrays stacked along a leading axis (runs, ...)."""
+        """Apply a function to every run, or row; its arrays are stacked, (runs, ...)."""
         rows = [function(flow) for flow in self]
         return jax.tree.map(lambda *leaves: np.stack([np.asarray(x) for x in leaves]), *rows)
 
     def table(self) -> list[dict[str, Any]]:
-        """A list of rows, each a dictionary led by `run` and the values of the grid.
+        """Return a list of rows, each a dictionary led by `run` and the values of the grid.
 
         Of what was recorded, one per run, with `failed` at the end, empty where a run did not fail;
         otherwise the events of all runs, one each, as `EventLog.table`.
@@ -160,11 +183,11 @@ class Sweep(Sequence[Any]):
         ]
 
     def to_pandas(self) -> Any:
-        """`table()` as a `pandas.DataFrame`.
+        """Return `table()` as a `pandas.DataFrame`.
 
         **Raises:** `ImportError` if pandas is missing.
         """
         rows, names = self.table(), list(self.points[0]) if self.points else []
         if self._rows is None:
-            return data_frame(rows, ("run", *names, *COLUMNS))
+            return data_frame(rows, ("run", *names, *EVENT_COLUMNS))
         return data_frame(rows, list(rows[0]) if rows else ("run", *names, "failed"))

@@ -1,4 +1,4 @@
-"""What a run returns, continuous or discrete."""
+"""The trajectory that a run returns, continuous or discrete."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -10,20 +10,20 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from flowlin._tools.arguments import (
-    WORDS,
-    an,
+    CHECKS_BY_NAME,
+    argument_error,
     checked,
     final_time,
-    instance,
-    refuse,
+    instance_of,
     require_single,
+    with_article,
 )
-from flowlin._tools.arrays import Numbers, Parameters, PathLike, copied, is_traced
-from flowlin._tools.files import require_place, storable, write
+from flowlin._tools.arrays import Numbers, Parameters, PathLike, is_traced, replace_fields
+from flowlin._tools.files import saveable, writable_path, write_file
 from flowlin._tools.printing import (
     Progress,
-    bar_or_lines,
-    shown,
+    print_by,
+    progress_option,
 )
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.graph import AbstractGraph
@@ -40,20 +40,20 @@ from flowlin.record.measured import (
     AbstractPreparedMeasure,
     Measure,
     Samples,
-    measured,
+    measure_networks,
     require_measure,
     require_samples,
 )
-from flowlin.record.results import OKAY, RunError, is_one_of, okay
-from flowlin.record.trajectory_summary import summary
+from flowlin.record.results import SUCCESSES, RunError, is_success, result_is
+from flowlin.record.trajectory_summary import trajectory_summary
 from flowlin.tasks.task import Task
 from flowlin.training.losses import Loss
 
 
-class Reference:
+class Origin:
     """A task and a loss that travel with a trajectory without becoming its arrays.
 
-    Compared by the task's identity, so that a batch of trajectories does not hold a batch of
+    It compares by the task's identity, so that a batch of trajectories does not hold a batch of
     tasks. `task` is None where it is not known: under `jit` with the task as an argument. `run` is
     what defines a run, `extended` the function that carries it on, and `choice` says what was
     chosen for it and why; `exchangeable` says whether another solver may take over where the run
@@ -78,22 +78,22 @@ class Reference:
         self.exchangeable = exchangeable
         self.switched = switched
 
-    def told(self, **changed: Any) -> "Reference":
-        """The same with something else in it."""
-        return Reference(**{**vars(self), **changed})
+    def with_changes(self, **changed: Any) -> "Origin":
+        """Return a copy with other values of some fields."""
+        return Origin(**{**vars(self), **changed})
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Reference) and self.task is other.task and self.loss == other.loss
+        return isinstance(other, Origin) and self.task is other.task and self.loss == other.loss
 
     def __hash__(self) -> int:
         return id(self.task)
 
     def __reduce__(self):
-        return Reference, (self.task, self.loss)  # without the run, which may hold functions
+        return Origin, (self.task, self.loss)  # without the run, which may hold functions
 
 
-class Continuation(eqx.Module):
-    """Where a run stands between two steps: all that the next one needs.
+class RunState(eqx.Module):
+    """The state of a run between two steps: all that the next one needs.
 
     - `t`, `parameters`: time and state.
     - `solver`, `controller`: the states of the solver, logs included, and of the step size
@@ -110,18 +110,18 @@ class Continuation(eqx.Module):
     loss: Float[Array, ""]
 
 
-FIXED = (
+NOT_EXTENDABLE = (
     "this trajectory cannot be extended: only runs that were computed here can, without "
     "`dense=True` and outside of `jit` and `vmap`. Rerun it with a later `t1`."
 )
 
 
-# Open and closed, by layer, quantile and number of steps.
+# Counts (open, closed) by layer, quantile and number of steps in a window.
 WindowCounts = dict[tuple[int, float, int], tuple[UnitCounts, UnitCounts]]
 
 
-@shown(summary)
-@storable(tau=None, discrete=None, window_counts=None, renamed={"final": "model"})
+@print_by(trajectory_summary)
+@saveable(tau=None, discrete=None, window_counts=None, old_names={"final": "model"})
 class Trajectory(eqx.Module):
     """A run of gradient flow or descent.
 
@@ -152,12 +152,12 @@ class Trajectory(eqx.Module):
     samples: int = eqx.field(static=True)
     tau: Array
     discrete: bool = eqx.field(static=True)
-    reference: Reference = eqx.field(static=True)
-    continuation: Continuation | None
+    reference: Origin = eqx.field(static=True)
+    continuation: RunState | None
 
     @property
     def stats(self) -> dict[str, Any]:
-        """Numbers of steps, and what was chosen: solver, kinks, objective.
+        """Return numbers of steps, and what was chosen: solver, kinks, objective.
 
         With explicit solvers and `RecycledBDF` two numbers more: `evaluations`, how often the
         vector field was evaluated, in rejected steps, for the first step's length, in products
@@ -170,12 +170,12 @@ class Trajectory(eqx.Module):
 
     @property
     def final(self) -> Any:
-        """The network at the end (at the event that ended the run, if one did)."""
+        """Return the network at the end (at the event that ended the run, if one did)."""
         return self.model.module
 
     @property
     def networks(self) -> Any:
-        """The networks at `ts`, one network whose arrays have a leading axis T.
+        """Return the networks at `ts`, one network whose arrays have a leading axis T.
 
         **Raises:** `ValueError` if the run recorded observables instead.
         """
@@ -183,36 +183,36 @@ class Trajectory(eqx.Module):
 
     @property
     def models(self) -> AbstractModel:
-        """`networks` as the library handles them.
+        """Return `networks` as the library handles them.
 
         **Raises:** `ValueError` if the run recorded observables instead.
         """
         if self.saved is None:
-            # What is recorded are arrays, and other modules hold functions too.
+            # Observables are arrays, and modules other than flowlin's hold functions too.
             foreign = isinstance(self.model, ForeignModel)
             whole = "eqx.filter(network, eqx.is_array)" if foreign else "network"
             raise ValueError(
                 "this run recorded `observe` instead of networks; add "
                 f"`observe={{..., 'network': lambda network, task: {whole}}}`, or use `dense=True`."
             )
-        return _stacked(self.model, self.saved, self.ts.shape[0])
+        return _stack_networks(self.model, self.saved, self.ts.shape[0])
 
-    def of(self, run: Any) -> "Trajectory":
-        """The same trajectory, known to be of this run."""
-        labels = run.reference.choice.labels
-        return copied(self, reference=run.reference.told(run=run), labels=labels)
+    def with_run(self, run: Any) -> "Trajectory":
+        """Return the trajectory with this run as its own, and with its labels."""
+        labels = run.reference.choice.stat_labels
+        return replace_fields(self, reference=run.reference.with_changes(run=run), labels=labels)
 
     @staticmethod
-    def _stored(fields: dict[str, Any]) -> dict[str, Any]:
-        """What a file holds: neither dense output, nor the task, nor what `extend` needs."""
+    def _fields_to_store(fields: dict[str, Any]) -> dict[str, Any]:
+        """Return what a file holds: no dense output, no task, and nothing that `extend` needs."""
         loss, saved = fields["reference"].loss, fields["saved"]
-        saved = None if saved is None else fields["model"].packed(saved)
+        saved = None if saved is None else fields["model"].pack_parameters(saved)
         left_out = {"dense": None, "continuation": None}
         return {**fields, **left_out, "reference": loss, "saved": saved}
 
     @staticmethod
-    def _restored(fields: dict[str, Any]) -> dict[str, Any]:
-        """The fields that were so stored."""
+    def _fields_from_file(fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of a trajectory from those of a file."""
         loss = fields["reference"]
         if not isinstance(loss, Loss):
             raise ValueError(f"a run's loss is a {type(loss).__name__}")
@@ -222,50 +222,50 @@ class Trajectory(eqx.Module):
                 raise ValueError("`labels` and `end` are not those of a run")
             descent = any("descent" in str(label) for label in labels)
             fields = {**fields, "discrete": descent, "tau": jnp.ones_like(fields["end"])}
-        return {**fields, "reference": Reference(None, loss)}
+        return {**fields, "reference": Origin(None, loss)}
 
-    def restored(self, like: AbstractModel, name: str) -> "Trajectory":
-        """The run of a file with its model put together as one of the kind of `like`.
+    def with_module(self, like: AbstractModel, name: str) -> "Trajectory":
+        """Put the model of a file's run together as one of the kind of `like`.
 
         **Raises:** `ValueError` for a model of another kind; `name` is the argument's.
         """
-        model = like.restored(self.model, name)
-        saved = None if self.saved is None else model.unpacked(self.saved)
-        return copied(self, model=model, saved=saved)
+        model = like.with_saved_arrays(self.model, name)
+        saved = None if self.saved is None else model.unpack_parameters(self.saved)
+        return replace_fields(self, model=model, saved=saved)
 
     def __getstate__(self):
-        """Pickled without what `extend` needs, which may hold functions of the user's."""
+        """Leave out what `extend` needs, which may hold functions of the user's."""
         return {**vars(self), "continuation": None}
 
     def __deepcopy__(self, memo: Any) -> "Trajectory":
-        """Other containers of the same arrays, which nobody can change, and the same task."""
+        """Return new containers of the same arrays, which nobody can change, and the same task."""
         return jax.tree.map(lambda a: a, self)
 
     def __copy__(self) -> "Trajectory":
-        """As `__deepcopy__`."""
+        """Copy as `__deepcopy__` does."""
         return self.__deepcopy__({})
 
     def with_rows(self, select: Callable[[Array], Array]) -> "Trajectory":
-        """The same run with the function applied to everything that was saved at `ts`."""
+        """Apply a function to everything that was saved at `ts`."""
         rows = (self.ts, self.losses, self.observed, self.saved)
         ts, losses, observed, saved = jax.tree.map(select, rows)
-        return copied(self, ts=ts, losses=losses, observed=observed, saved=saved)
+        return replace_fields(self, ts=ts, losses=losses, observed=observed, saved=saved)
 
     @checked
     def network(self, t: ArrayLike) -> Any:
-        """The network at time t in [0, end]; for an array of times, stacked.
+        """Return the network at time t in [0, end]; for an array of times, stacked.
 
         **Raises:** `ValueError` without `dense=True`, or for a time outside the run.
         """
         return self.model_at(t).module
 
     def model_at(self, t: ArrayLike) -> AbstractModel:
-        """`network(t)` as the library handles it."""
+        """Return `network(t)` as the library handles it."""
         if self.dense is None:
             raise ValueError("`flow.network(t)` needs a run with `dense=True`.")
         t = jnp.asarray(t, self.ts.dtype)
         if t.ndim > 1:
-            raise refuse("t", "a time or a list of times", t)
+            raise argument_error("t", "a time or a list of times", t)
         if not is_traced((t, self.end)):
             outside = ~((np.asarray(t) >= 0) & (np.asarray(t) <= np.asarray(self.end)))
             if np.any(outside):
@@ -276,11 +276,11 @@ class Trajectory(eqx.Module):
         evaluate = self.dense.evaluate
         if t.ndim == 0:
             return self.model.with_parameters(evaluate(t))
-        return _stacked(self.model, jax.vmap(evaluate)(t), t.shape[0])
+        return _stack_networks(self.model, jax.vmap(evaluate)(t), t.shape[0])
 
     @checked(pathway=None)
     def product(self, pathway: Any) -> Float[Array, "T ..."]:
-        """The product of the weights along a pathway of a gated graph, at the saved times.
+        """Return the product of the weights along a pathway of a gated graph, at the saved times.
 
         (T, N_sink, N_source), or (T, K) in the run of a race.
 
@@ -288,16 +288,16 @@ class Trajectory(eqx.Module):
         """
         if not isinstance(self.model, AbstractGraph):
             raise ValueError(
-                f"`product` is for gated graphs; this run is of {an(self.model.kind)}."
+                f"`product` is for gated graphs; this run is of {with_article(self.model.kind)}."
             )
         return self.networks.product(pathway)
 
     @checked(measure=require_measure, task=require_samples)
     def along(self, measure: Measure | AbstractPreparedMeasure, task: Samples = None) -> Any:
-        """A measure at all saved times, or the strengths of modes: see `fl.measures.along`."""
-        return measured(measure, self.models, self.reference.task if task is None else task)
+        """Return a measure, or modes' strengths, at all saved times: see `fl.measures.along`."""
+        return measure_networks(measure, self.models, self.reference.task if task is None else task)
 
-    @checked(t1=final_time, progress=bar_or_lines)
+    @checked(t1=final_time, progress=progress_option)
     def extend(
         self,
         t1: float | None,
@@ -308,7 +308,7 @@ class Trajectory(eqx.Module):
         progress: Progress = False,
         throw: bool = True,
     ) -> "Trajectory":
-        """The run up to a later `t1`: it goes on where it ended, with the solver's state.
+        """Go on with the run from where it ended to a later `t1`, with the solver's state.
 
         Equal to a run to the later end that has a step end at the earlier one. A run that failed
         for `max_steps` goes on likewise. A descent ends at the step nearest to `t1`, at least one
@@ -330,7 +330,7 @@ class Trajectory(eqx.Module):
         """
         extended = self.reference.extended
         if extended is None:
-            raise ValueError(FIXED)
+            raise ValueError(NOT_EXTENDABLE)
         return extended(self, t1, ts, cast(int, max_steps), max_events, progress, throw)
 
     @checked
@@ -351,13 +351,13 @@ class Trajectory(eqx.Module):
             raise ValueError("`save` writes numbers; call it outside of `jit` and `vmap`.")
         if self.ts.ndim != 1:
             raise ValueError("`save` writes one run; take it out of its batch with `jax.tree.map`.")
-        write(require_place("path", path), self)
+        write_file(writable_path("path", path), self)
 
     @checked
     def linearization(
         self, quantile: float = 0.0, *, layer: int = 0, window: int | None = None
     ) -> Linearization:
-        """Linearization time t* and activity fractions of a hidden layer.
+        """Return the linearization time t* and activity fractions of a hidden layer.
 
         Warns (`fl.LinearizationWarning`) if the maximum still stands when the run ends.
 
@@ -378,7 +378,8 @@ class Trajectory(eqx.Module):
         if not isinstance(self.final, ReLUNetwork):
             foreign = isinstance(self.model, ForeignModel)
             raise ValueError(
-                f"`linearization` is about gates that switch; of {an(type(self.final).__name__)} "
+                f"`linearization` is about gates that switch; of "
+                f"{with_article(type(self.final).__name__)} "
                 f"{'nothing is known of them' if foreign else 'there are none'}; run a "
                 "fl.ReLUNetwork."
             )
@@ -388,7 +389,7 @@ class Trajectory(eqx.Module):
                 "hidden layer(s), counted from 0."
             )
         if window is not None:
-            return linearization_of_counts(self._windows(layer, quantile, window), self.end)
+            return linearization_of_counts(self._window_counts(layer, quantile, window), self.end)
         if self.step_counts is not None:
             if (layer, quantile) not in self.step_counts:
                 raise ValueError(
@@ -399,8 +400,10 @@ class Trajectory(eqx.Module):
             return linearization_of_counts((counts, counts), self.end)
         return linearization_of_log(self.events, layer, self.samples, quantile, self.end)
 
-    def _windows(self, layer: int, quantile: float, window: int) -> tuple[UnitCounts, UnitCounts]:
-        """Those of a descent.
+    def _window_counts(
+        self, layer: int, quantile: float, window: int
+    ) -> tuple[UnitCounts, UnitCounts]:
+        """Return the counts of a descent over windows of steps, open and closed.
 
         **Raises:** `ValueError` for a flow, and where they were not counted.
         """
@@ -420,40 +423,42 @@ class Trajectory(eqx.Module):
         return found
 
 
-def _flow(name: str, value: Any) -> Trajectory:
-    """One trajectory, and no stack of them."""
-    value = instance(Trajectory, "a trajectory, which runs return")(name, value)
+def _single_trajectory(name: str, value: Any) -> Trajectory:
+    """Accept one trajectory, and no stack of them."""
+    value = instance_of(Trajectory, "a trajectory, which runs return")(name, value)
     require_single(name, np.ndim(value.ts), 1, "runs")
     return value
 
 
-WORDS["flow"] = WORDS["descent"] = _flow
+CHECKS_BY_NAME["flow"] = CHECKS_BY_NAME["descent"] = _single_trajectory
 
 
-def _stacked(template: AbstractModel, parameters: Parameters, length: int) -> Any:
-    """`template` with stacked parameters, its other arrays repeated along the same axis."""
+def _stack_networks(template: AbstractModel, parameters: Parameters, length: int) -> Any:
+    """Give `template` stacked parameters, its other arrays repeated along the same axis."""
     repeated = jax.tree.map(lambda a: jnp.broadcast_to(a, (length, *a.shape)), template)
     return repeated.with_parameters(parameters)
 
 
-def trimmed(run: Trajectory) -> Trajectory:
-    """The run without its padding; a traced one as it is."""
+def trim_run(run: Trajectory) -> Trajectory:
+    """Return the run without its padding; a traced one as it is."""
     if is_traced(run):
         return run
     kept = int(np.sum(np.isfinite(np.asarray(run.ts))))
     if kept < run.ts.shape[0]:
         run = run.with_rows(lambda a: a[:kept])
-    events = EventLog.trimmed(run.events)  # a bound method would be a tree
-    return run if events is run.events else copied(run, events=events)
+    events = EventLog.without_padding(run.events)  # a bound method would be a tree
+    return run if events is run.events else replace_fields(run, events=events)
 
 
-def finished(run: Trajectory, throw: bool, failure: Callable[[Trajectory], str]) -> Trajectory:
-    """The run without its padding; raises if it failed and failures raise."""
+def trim_and_raise(
+    run: Trajectory, throw: bool, failure: Callable[[Trajectory], str]
+) -> Trajectory:
+    """Return the run without its padding; raise if it failed and failures raise."""
     if is_traced(run):
         message = "A run failed; with `throw=False` its `.result` says how."
-        return eqx.error_if(run, ~okay(run.result), message) if throw else run
-    run = trimmed(run)
+        return eqx.error_if(run, ~is_success(run.result), message) if throw else run
+    run = trim_run(run)
     warn_unresolved(run.events)
-    if throw and not is_one_of(run.result, *OKAY):
+    if throw and not result_is(run.result, *SUCCESSES):
         raise RunError(f"{failure(run)} What was computed is in `error.trajectory`.", run)
     return run

@@ -1,4 +1,4 @@
-"""What a trajectory prints: network and task, times, loss, events, t*, and how it ended."""
+"""The lines that a trajectory prints: network, task, times, loss, events, t*, and the end."""
 
 import re
 from typing import Any
@@ -7,133 +7,149 @@ import jax
 import numpy as np
 
 from flowlin._tools.printing import (
-    ADVICE,
+    LONGEST_ADVICE,
     Summary,
-    clipped,
-    known,
-    number,
-    plural,
-    times_of,
+    concrete_array,
+    format_count,
+    format_number,
+    format_times,
+    shorten_text,
 )
-from flowlin.record.event_log_summary import channel_names, channel_sizes, within
-from flowlin.record.linearization import Maximum, logged, maximum, stepped
+from flowlin.record.event_log_summary import channel_sizes, event_names, number_with_error
+from flowlin.record.linearization import (
+    CountMaximum,
+    counts_of_channel,
+    counts_of_steps,
+    first_maximum,
+)
 from flowlin.record.results import RESULTS
 
 MOST_NAMES = 6  # of events or observables in a line
 
 
-def named_counts(log: Any) -> str:
-    """Events by name with their counts; sizes where they are not counted."""
-    if known(log.time, 1) is None:
+def counts_by_name(log: Any) -> str:
+    """Format events by name with their counts; sizes where they are not counted."""
+    if concrete_array(log.time, 1) is None:
         sizes = channel_sizes(log)
-        words = [f"{clipped(name)} of {plural(n, 'component')}" for name, n in sizes.items()]
+        words = [
+            f"{shorten_text(name)} of {format_count(n, 'component')}" for name, n in sizes.items()
+        ]
     else:
-        found = channel_names(log)[np.isfinite(np.asarray(log.time))]
-        words = [f"{clipped(name)} {np.sum(found == name):,}" for name in channel_sizes(log)]
+        found = event_names(log)[np.isfinite(np.asarray(log.time))]
+        words = [f"{shorten_text(name)} {np.sum(found == name):,}" for name in channel_sizes(log)]
     return ", ".join([*words[:MOST_NAMES], *["..."] * (len(words) > MOST_NAMES)])
 
 
-def unresolved(log: Any) -> str:
-    """Of how many stretches it is not known whether all crossings were found."""
-    count = None if log.unresolved is None else known(log.unresolved.count, 0)
+def note_unresolved(log: Any) -> str:
+    """Describe in how many stretches crossings may be missing; empty where in none."""
+    count = None if log.unresolved is None else concrete_array(log.unresolved.count, 0)
     if not count:
         return ""
-    return f"crossings may be missing in {plural(int(count), 'place')}: see events.unresolved"
+    return f"crossings may be missing in {format_count(int(count), 'place')}: see events.unresolved"
 
 
 MOST_STARS = 6  # values of t*, for layers, quantiles and conventions
 
 
-def summary(flow: Any) -> Summary:
-    """Network and task, times, loss, events, t*, what was chosen and why, and the end."""
+def trajectory_summary(flow: Any) -> Summary:
+    """Summarise network and task, times, loss, events, t*, what was chosen and why, the end."""
     labels, known_task = dict(flow.labels), flow.reference.task
     rows = [
-        ("network", clipped(repr(flow.model), ADVICE)),
-        ("task", f"unknown, {plural(flow.samples, 'sample')}"),
-        ("saved", _saved(flow)),
-        ("loss", f"{_from_to(flow.losses)}, {clipped(repr(flow.reference.loss))}"),
+        ("network", shorten_text(repr(flow.model), LONGEST_ADVICE)),
+        ("task", f"unknown, {format_count(flow.samples, 'sample')}"),
+        ("saved", _describe_saved(flow)),
+        ("loss", f"{_loss_range(flow.losses)}, {shorten_text(repr(flow.reference.loss))}"),
     ]
     if known_task is not None:
-        rows[1] = ("task", clipped(repr(known_task), ADVICE))
+        rows[1] = ("task", shorten_text(repr(known_task), LONGEST_ADVICE))
     if flow.events.channels:
-        rows.append(("events", named_counts(flow.events)))
-    if doubts := unresolved(flow.events):
+        rows.append(("events", counts_by_name(flow.events)))
+    if doubts := note_unresolved(flow.events):
         rows.append(("unresolved", doubts))
-    rows += _linearized(flow)
+    rows += _t_star_lines(flow)
     chosen = [name for name in ("kinks", "solver") if labels.get(name, "none") != "none"]
     for name in chosen:
         why = labels.get(f"{name}_because")
-        rows.append((name, clipped(labels[name] + (f": {why}" if why else ""), ADVICE)))
-    rows.append(("end", _end(flow)))
+        rows.append(
+            (name, shorten_text(labels[name] + (f": {why}" if why else ""), LONGEST_ADVICE))
+        )
+    rows.append(("end", _describe_end(flow)))
     return Summary("Trajectory", rows)
 
 
-def _saved(flow: Any) -> str:
-    """The saved times, and what was saved there."""
-    times = known(flow.ts, 1)
-    what = ["networks"] if flow.saved is not None else [clipped(name) for name in flow.observed]
+def _describe_saved(flow: Any) -> str:
+    """Format the saved times, and what was saved there."""
+    times = concrete_array(flow.ts, 1)
+    what = (
+        ["networks"] if flow.saved is not None else [shorten_text(name) for name in flow.observed]
+    )
     what = [*what[:MOST_NAMES], *["..."] * (len(what) > MOST_NAMES)]
     if flow.dense is not None:
         what.append("dense output")
-    when = number(flow.ts) if times is None else times_of(times)
+    when = format_number(flow.ts) if times is None else format_times(times)
     return f"{when}: {', '.join(what)}"
 
 
-def _from_to(losses: Any) -> str:
-    found = known(losses, 1)
+def _loss_range(losses: Any) -> str:
+    """Format the first and the last loss."""
+    found = concrete_array(losses, 1)
     if found is None:
-        return number(losses)
+        return format_number(losses)
     if not len(found):
         return "no time saved"
-    return f"{number(found[0])} -> {number(found[-1])}"
+    return f"{format_number(found[0])} -> {format_number(found[-1])}"
 
 
-def _end(flow: Any) -> str:
-    """When and how a run ended."""
-    steps = number(flow.counts["num_steps"])
+def _describe_end(flow: Any) -> str:
+    """Format when and how a run ended."""
+    steps = format_number(flow.counts["num_steps"])
     steps += " step" if steps == "1" else " steps"
-    return f"t = {number(flow.end)} after {steps}: {outcome(flow)}"
+    return f"t = {format_number(flow.end)} after {steps}: {describe_result(flow)}"
 
 
-def outcome(flow: Any) -> str:
-    """How it ended, in words; at which event."""
+def describe_result(flow: Any) -> str:
+    """Describe how a run ended, and at which event."""
     (value,) = jax.tree.leaves(flow.result)
-    if known(value, 0) is None:
-        return f"outcome {number(value)}"
+    if concrete_array(value, 0) is None:
+        return f"outcome {format_number(value)}"
     said = " ".join(RESULTS[flow.result].split())
     if said == RESULTS[RESULTS.event_occurred]:
-        name, time = channel_names(flow.events), known(flow.events.time, 1)
+        name, time = event_names(flow.events), concrete_array(flow.events.time, 1)
         last = [] if time is None else name[time >= float(flow.end)]
-        said += "".join(f", {clipped(name)!r}" for name in sorted(set(last)))
-    return clipped(said, ADVICE)
+        said += "".join(f", {shorten_text(name)!r}" for name in sorted(set(last)))
+    return shorten_text(said, LONGEST_ADVICE)
 
 
-def _linearized(flow: Any) -> list[tuple[str, ...]]:
-    """t* of every hidden layer and quantile that the run recorded."""
-    return [(label, _maximum(found)) for label, found in maxima(flow).items()][:MOST_STARS]
+def _t_star_lines(flow: Any) -> list[tuple[str, ...]]:
+    """List t* of every hidden layer and quantile that the run recorded."""
+    return [(label, _describe_maximum(found)) for label, found in t_star_maxima(flow).items()][
+        :MOST_STARS
+    ]
 
 
-def maxima(flow: Any) -> dict[str, Maximum]:
-    """t* by quantile, layer and convention; a discrete run has no conventions."""
+def t_star_maxima(flow: Any) -> dict[str, CountMaximum]:
+    """Return t* by quantile, layer and convention; a discrete run has no conventions."""
     found, layers = {}, len(flow.model.hidden)
 
-    def label(quantile: str, layer: int) -> str:
+    def t_star_label(quantile: str, layer: int) -> str:
         return f"t*{quantile}" + (f" of layer {layer}" if layers > 1 else "")
 
-    if known(flow.events.time, 1) is None:
+    if concrete_array(flow.events.time, 1) is None:
         return {}
     for (layer, quantile), counts in sorted((flow.step_counts or {}).items()):
         suffix = f"({quantile:g})" if quantile else ""
-        found[label(suffix, layer)] = maximum(stepped(counts))
+        found[t_star_label(suffix, layer)] = first_maximum(counts_of_steps(counts))
     for k, channel in enumerate(flow.events.channels):
         logs = re.fullmatch(r"gate|always_on(\(.*\))?", channel.name)
         if logs and channel.prefix:
-            star = label(logs[1] or "", channel.prefix[0])
+            star = t_star_label(logs[1] or "", channel.prefix[0])
             for side, lowest in (("open", 1), ("closed", 0)):
-                found[f"{star} {side}"] = maximum(logged(flow.events, k, lowest))
+                found[f"{star} {side}"] = first_maximum(counts_of_channel(flow.events, k, lowest))
     return found
 
 
-def _maximum(found: Maximum) -> str:
+def _describe_maximum(found: CountMaximum) -> str:
+    """Format t*, how far it may be off, the fraction, and whether it lasts."""
     lasting = ", still so at the end" if found.lasting else ""
-    return f"{within(found.time, found.uncertainty)} (fraction {found.fraction:.4g}{lasting})"
+    time = number_with_error(found.time, found.uncertainty)
+    return f"{time} (fraction {found.fraction:.4g}{lasting})"

@@ -1,4 +1,4 @@
-"""Checkpoints of long runs."""
+"""Checkpoints of long runs: a file with all that a run needs to go on to the bit."""
 
 import hashlib
 import time
@@ -11,40 +11,43 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from flowlin._tools.arrays import PathLike, copied
+from flowlin._tools.arrays import PathLike, replace_fields
 from flowlin._tools.files import (
-    check,
-    naming,
-    read,
-    require_place,
-    require_storable,
-    storable,
-    write,
+    file_errors,
+    read_file,
+    require_saveable,
+    require_type,
+    saveable,
+    writable_path,
+    write_file,
 )
 from flowlin._tools.numerics import jit_by_array
 from flowlin._tools.version import __version__
 from flowlin.engine.run import AbstractRun, Limits, is_paused
-from flowlin.record.trajectory import Continuation, Trajectory
+from flowlin.record.trajectory import RunState, Trajectory
 from flowlin.runs.load import check_trajectory
-from flowlin.runs.progress import AbstractPaced, Pace
-from flowlin.runs.run import AbstractPause, driven, started
+from flowlin.runs.progress import AbstractTimedPause, Pace
+from flowlin.runs.run import AbstractPause, compile_initial_state, drive_run
 
-STATE = 1  # raised with every change of what a run's state is made of, which a test tells
-SECONDS = 30.0  # between two checkpoints, about, and more where
-SHARE = 0.02  # of the time is not enough to write them
+# The format of a run's state: raised with every change of its leaves, which a test notices.
+STATE_FORMAT = 1
+CHECKPOINT_SECONDS = (
+    30.0  # about so long between two checkpoints; longer where writing one would take
+)
+WRITING_SHARE = 0.02  # more than this share of the time
 
 
-@storable(state_format=0)
+@saveable(state_format=0)
 class CheckpointFile(NamedTuple):
-    """What is written.
+    """The content of a checkpoint's file.
 
-    - `prints`: what the run is of; see `_prints`.
-    - `slope`: how it begins; see `_slope`.
-    - `capacity`: of its logs.
-    - `switched`: whether it has gone over to a solver for stiff flows.
+    - `prints`: by name, a fingerprint of each argument of the run.
+    - `slope`: loss and gradient norms at t = 0, which tell apart functions of the same name.
+    - `capacity`: room of the run's event logs.
+    - `switched`: whether the run has changed to a solver for stiff flows.
     - `flow`: the trajectory so far.
-    - `state`: the leaves of its `Continuation`; see `_stored`.
-    - `state_format`: `STATE` of the version that wrote it; 0 until flowlin 0.2.
+    - `state`: the leaves of the run's state; random keys among them as numbers.
+    - `state_format`: the format of the state in the version that wrote it; 0 until flowlin 0.2.
     """
 
     prints: dict[str, str]
@@ -56,83 +59,90 @@ class CheckpointFile(NamedTuple):
     state_format: int
 
 
-class Resumed(NamedTuple):
-    """Where a checkpointed run stands: the run, its state, and the trajectory so far."""
+class ResumePoint(NamedTuple):
+    """A run as its checkpoint has it: the run, its state, and the trajectory so far."""
 
     run: AbstractRun
-    start: Continuation
+    state: RunState
     flow: Trajectory
 
 
-class Checkpoint(AbstractPaced):
-    """Writes a run's state and its trajectory so far to a file, every half minute and at the end.
+class Checkpoint(AbstractTimedPause):
+    """A pause that writes state and trajectory to a file, every half minute and at the end.
 
-    Less often where writing would take more than 2 % of the time.
+    It writes less often where that would take more than 2 % of the time.
 
     The file is replaced atomically; see `flowlin._tools.files` for its format. Since pauses
     change no step, a run that was killed and resumed equals one that was not, bit for bit.
     """
 
     def __init__(self, path: PathLike, run: AbstractRun):
-        self.path, self.pace = require_place("checkpoint", path), Pace(SECONDS)
-        self.prints, self.slope = _prints(run), _slope(run.anonymous)
+        self.path, self.pace = writable_path("checkpoint", path), Pace(CHECKPOINT_SECONDS)
+        self.fingerprints, self.signature = (
+            _argument_fingerprints(run),
+            _start_signature(run.without_names),
+        )
         if jax.process_count() > 1:
             raise ValueError("`checkpoint` is for runs of one process; leave it out on several.")
         if run.observables.functions is not None:
             shapes = eqx.filter_eval_shape(run.observables, run.network, run.parameters, run.task)
-            require_storable(shapes, "observe")
+            require_saveable(shapes, "observe")
 
-    def end(self, run: AbstractRun, flow: Trajectory) -> Trajectory:
-        """Write what came out."""
-        self.look(run, flow)
+    def on_end(self, run: AbstractRun, flow: Trajectory) -> Trajectory:
+        """Write the whole run to the file, and return its trajectory."""
+        self.report_state(run, flow)
         return flow
 
-    def broken_off(self, run: AbstractRun, flow: Trajectory | None) -> None:
-        """Write how far it came."""
+    def on_interrupt(self, run: AbstractRun, flow: Trajectory | None) -> None:
+        """Write the run as far as it came before Ctrl-C or an error."""
         if flow is not None:
-            self.look(run, flow)
+            self.report_state(run, flow)
 
-    def resumed(self, run: AbstractRun) -> Resumed | None:
-        """Where the run of the file stands; None if there is no file yet.
+    def resume_point(self, run: AbstractRun) -> ResumePoint | None:
+        """Read the run, its state and its trajectory from the file; None if there is no file yet.
 
         **Raises:** `ValueError` for a file of another run, naming what differs, and for a damaged
         one or one whose state has another format.
         """
         if not self.path.exists():
             return None
-        found = self._found()
-        with naming("checkpoint", self.path):
-            found = found._replace(flow=found.flow.restored(run.network, "network"))
+        found = self._read_checkpoint()
+        with file_errors("checkpoint", self.path):
+            found = found._replace(flow=found.flow.with_module(run.network, "network"))
             check_trajectory(found.flow)
             if found.capacity < 0:
                 raise ValueError(f"`checkpoint.capacity` is {found.capacity}")
             if set(dict(found.flow.labels)) != set(run.reference.choice._fields):
                 raise ValueError("`checkpoint.flow.labels` do not say what was chosen")
-            run = run.resumed(found.capacity, found.switched).told(**dict(found.flow.labels))
-            start = _restored(run, found.state)
-        return Resumed(run, start, copied(found.flow, continuation=start))
+            run = run.as_saved(found.capacity, found.switched).with_choice(
+                **dict(found.flow.labels)
+            )
+            start = _state_from_leaves(run, found.state)
+        return ResumePoint(run, start, replace_fields(found.flow, continuation=start))
 
-    def _found(self) -> CheckpointFile:
-        """What the file holds, which is of this run."""
+    def _read_checkpoint(self) -> CheckpointFile:
+        """Read the file, and refuse one that is damaged or of another run."""
         where = f"`checkpoint` = {str(self.path)!r}"
-        found, _, written_by = read("checkpoint", self.path)
+        found, _, written_by = read_file("checkpoint", self.path)
         if not isinstance(found, CheckpointFile):
             raise ValueError(f"{where} holds no checkpoint but a {type(found).__name__}.")
-        if found.state_format != STATE:
+        if found.state_format != STATE_FORMAT:
             raise ValueError(
                 f"{where} was written by flowlin {written_by.get('flowlin')}, whose runs have "
                 f"another state than those of {__version__} (format {found.state_format}, not "
-                f"{STATE}); finish the run with that one, or remove the file to start anew."
+                f"{STATE_FORMAT}); finish the run with that one, or remove the file to start anew."
             )
-        with naming("checkpoint", self.path):
-            check(found, CheckpointFile, "checkpoint")
-        other = [name for name, print_ in self.prints.items() if found.prints.get(name) != print_]
+        with file_errors("checkpoint", self.path):
+            require_type(found, CheckpointFile, "checkpoint")
+        other = [
+            name for name, print_ in self.fingerprints.items() if found.prints.get(name) != print_
+        ]
         if other:
             raise ValueError(
                 f"{where} is of a run with another {', '.join(other)}; remove the file to start "
                 "anew, or choose another one."
             )
-        if not _is_near(np.asarray(found.slope), np.asarray(self.slope)):
+        if not _is_near(np.asarray(found.slope), np.asarray(self.signature)):
             raise ValueError(
                 f"{where} is of a run with another loss or gradient at t = 0: `network` or `loss` "
                 "holds another function of the same name; remove the file to start anew, or "
@@ -140,66 +150,66 @@ class Checkpoint(AbstractPaced):
             )
         return found
 
-    def look(self, run: AbstractRun, flow: Trajectory) -> None:
-        """Write how it stands."""
+    def report_state(self, run: AbstractRun, flow: Trajectory) -> None:
+        """Write the run as it stands, and adapt the pace to the time that writing takes."""
         began = time.monotonic()
         content = CheckpointFile(
-            prints=self.prints,
-            slope=self.slope,
+            prints=self.fingerprints,
+            slope=self.signature,
             capacity=run.capacity,
-            switched=run.switched,
-            flow=flow.of(run),
-            state=_stored(flow.continuation),
-            state_format=STATE,
+            switched=run.has_switched_solver,
+            flow=flow.with_run(run),
+            state=_state_leaves(flow.continuation),
+            state_format=STATE_FORMAT,
         )
-        write(self.path, content)
-        self.pace.seconds = max(SECONDS, (time.monotonic() - began) / SHARE)
+        write_file(self.path, content)
+        self.pace.seconds = max(CHECKPOINT_SECONDS, (time.monotonic() - began) / WRITING_SHARE)
 
 
-def driven_from(
+def drive_from_file(
     path: PathLike | None,
     run: AbstractRun,
     limits: Limits,
     pauses: Callable[..., list[AbstractPause]],
 ) -> Trajectory:
-    """Run to the end, keeping to a file and from where that stands; None: from t = 0, no file.
+    """Run to the end with a checkpoint, from where its file stands; without a path from t = 0.
 
-    `pauses(run, t=)`: who else looks at the run from time t on. They come first, so that the file
-    holds what they chose.
+    `pauses(run, t=)` makes the other pauses of the run from time t on. They come first, so that
+    the file holds what they chose.
     """
     if path is None:
-        return driven(run, limits, pauses(run, t=0.0))
+        return drive_run(run, limits, pauses(run, t=0.0))
     file = Checkpoint(path, run)
-    found = file.resumed(run)
+    found = file.resume_point(run)
     if found is None:
-        return driven(run, limits, [*pauses(run, t=0.0), file])
+        return drive_run(run, limits, [*pauses(run, t=0.0), file])
     if not is_paused(found.flow, limits):
-        return found.flow.of(found.run)
-    own = pauses(found.run, t=float(found.start.t))
-    return driven(found.run, limits, [*own, file], found.start, found.flow)
+        return found.flow.with_run(found.run)
+    own = pauses(found.run, t=float(found.state.t))
+    return drive_run(found.run, limits, [*own, file], found.state, found.flow)
 
 
 def _is_key(leaf: Any) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _stored(start: Continuation | None) -> list[jax.Array]:
-    """The leaves of a state; keys of `jax.random`, which an optimiser may hold, as numbers."""
+def _state_leaves(start: RunState | None) -> list[jax.Array]:
+    """Return the leaves of a state; keys of `jax.random`, as optimisers hold them, as numbers."""
     leaves = jax.tree.leaves(start)
     return [jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in leaves]
 
 
-def _restored(run: AbstractRun, leaves: list[jax.Array]) -> Continuation:
-    """The state that was stored so.
+def _state_from_leaves(run: AbstractRun, leaves: list[jax.Array]) -> RunState:
+    """Return the state of a run from its leaves in a file.
 
-    **Raises:** `ValueError` if it is of another run.
+    **Raises:** `ValueError` for leaves whose shapes or dtypes are not those of this run.
     """
-    like = eqx.filter_eval_shape(type(run).begin, run.anonymous)
-    wanted = eqx.filter_eval_shape(_stored, like)
+    like = eqx.filter_eval_shape(type(run).initial_state, run.without_names)
+    wanted = eqx.filter_eval_shape(_state_leaves, like)
     if [(a.shape, a.dtype) for a in leaves] != [(a.shape, a.dtype) for a in wanted]:
         raise ValueError("its state does not fit the run")
     if any(map(_is_key, jax.tree.leaves(like))):
-        kinds = jax.tree.leaves(started(run.anonymous))
+        kinds = jax.tree.leaves(compile_initial_state(run.without_names))
         leaves = [
             jax.random.wrap_key_data(a, impl=jax.random.key_impl(b)) if _is_key(b) else a
             for a, b in zip(leaves, kinds, strict=True)
@@ -207,24 +217,24 @@ def _restored(run: AbstractRun, leaves: list[jax.Array]) -> Continuation:
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
-def _prints(run: AbstractRun) -> dict[str, str]:
-    """A fingerprint of each argument of a run."""
-    return {name: _hash(part) for name, part in run.arguments().items()}
+def _argument_fingerprints(run: AbstractRun) -> dict[str, str]:
+    """Return, by name, a fingerprint of each argument of a run."""
+    return {name: _tree_hash(part) for name, part in run.arguments_by_name().items()}
 
 
 @jit_by_array
-def _slope(run: AbstractRun) -> Float[Array, " N"]:
-    """The loss at t = 0 and the lengths of its gradient's arrays.
+def _start_signature(run: AbstractRun) -> Float[Array, " N"]:
+    """Return the loss at t = 0 and the norms of the arrays of its gradient, (1 + arrays,).
 
-    They tell functions apart of which prints know no more than a name, such as `<lambda>`.
+    They tell apart functions that fingerprints know by name alone, such as `<lambda>`.
     """
     gradient = jax.tree.leaves(run.objective.gradient(run.network, run.parameters))
     lengths = [jnp.linalg.norm(jnp.ravel(array)) for array in gradient]
-    return jnp.stack([run.objective.value(run.network), *lengths])
+    return jnp.stack([run.objective.loss_value(run.network), *lengths])
 
 
 def _is_near(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether two such are equal, up to what another machine rounds otherwise."""
+    """Tell whether losses and gradient norms are equal, up to another machine's rounding."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     size = np.abs(np.append(b[0], np.full(len(b) - 1, np.max(b[1:]))))
@@ -232,7 +242,7 @@ def _is_near(a: np.ndarray, b: np.ndarray) -> bool:
     return bool(np.all(near)) or np.array_equal(a, b, equal_nan=True)
 
 
-def _hash(part: Any) -> str:
+def _tree_hash(part: Any) -> str:
     made = hashlib.sha256()
     for leaf in jax.tree.leaves(part):
         if isinstance(leaf, str):

@@ -1,4 +1,4 @@
-"""A run of descent: how far it goes, what is saved, and what comes of that."""
+"""A run of descent: its length, the steps that it saves, and the trajectory that it makes."""
 
 from typing import Any, NamedTuple
 
@@ -9,134 +9,145 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from flowlin._tools.arrays import (
-    copied,
-    end_to_end,
     first_rows,
+    join_rows,
+    replace_fields,
 )
 from flowlin.engine.descend import (
     Descent,
-    Outcome,
+    DescentOutcome,
+    DescentState,
     Rows,
-    State,
-    Stops,
-    advanced,
-    outcome,
-    row,
-    updated,
+    RowSchedule,
+    jit_advance,
+    jit_outcome,
+    jit_row,
+    optimiser_update,
 )
 from flowlin.engine.observables import Observables
-from flowlin.engine.run import AbstractRun, Effort, Limits
-from flowlin.events.watch import named
+from flowlin.engine.run import AbstractRun, Limits, StepCost
+from flowlin.events.watch import log_with_names
 from flowlin.networks.base import AbstractModel
 from flowlin.record.linearization import UnitCounts
-from flowlin.record.results import RESULTS, is_one_of
-from flowlin.record.trajectory import Continuation, Reference, Trajectory, WindowCounts
-from flowlin.runs.run import started
+from flowlin.record.results import RESULTS, result_is
+from flowlin.record.trajectory import Origin, RunState, Trajectory, WindowCounts
+from flowlin.runs.run import compile_initial_state
 from flowlin.tasks.task import Task
-from flowlin.training.objective import AbstractObjective, dot
+from flowlin.training.objective import AbstractObjective, tree_dot
 from flowlin.training.problem import Problem
 
-STEPS = 2**12  # of which the counts of units come back from one program
-FEWEST, MOST = 2**8, 2**10  # rows that do; the fewest where they are small
-SMALL = 2**14  # bytes of a row
+STEPS_PER_PROGRAM = 2**12  # steps in one program, whose counts of units all come back from it
+# Rows in one program. At least the fewest where rows are small, so that short runs of many
+# lengths share one program.
+FEWEST_ROWS, MOST_ROWS = 2**8, 2**10
+SMALL_ROW = 2**14  # bytes of a small row
 
 
-class Choice(NamedTuple):
-    """What `flow.stats` says of it."""
+class DescentChoice(NamedTuple):
+    """The words that `flow.stats` has for a descent."""
 
     solver: str
 
     @property
-    def labels(self) -> tuple[tuple[str, str], ...]:
-        """Names and what stands under them."""
+    def stat_labels(self) -> tuple[tuple[str, str], ...]:
+        """Pairs of a name and the words under it."""
         return tuple(self._asdict().items())
 
 
-class Plan(NamedTuple):
-    """How far a run goes, and at which steps it is saved.
+class DescentPlan(NamedTuple):
+    """The length of a run, and the steps at which it saves a row.
 
-    - `steps`: the last one.
-    - `every`: how many from one saved step to the next; the first and the last are saved too.
-    - `at`: (T,), the saved ones, where they were asked for.
+    - `steps`: the number of the last step.
+    - `every`: steps from one saved row to the next; the first and the last are saved too.
+    - `at`: (T,), the saved steps, where the user asked for them.
 
-    A run is looked at where it is saved, at its start and at its end.
+    A run computes a row at every saved step, at its start and at its end.
     """
 
     steps: int
-    every: int
-    at: Int[np.ndarray, " T"] | None
+    save_every: int
+    saved_steps: Int[np.ndarray, " T"] | None
 
     @property
-    def rows(self) -> int:
-        """How often the run is looked at."""
-        return 2 + (self.steps // self.every if self.at is None else len(self.at))
+    def row_count(self) -> int:
+        """The number of rows that the run computes, at most."""
+        return 2 + (
+            self.steps // self.save_every if self.saved_steps is None else len(self.saved_steps)
+        )
 
-    def looks(self, after: int, most: int) -> Int[np.ndarray, " R"]:
-        """The next steps that are looked at, at most so many."""
-        if self.at is None:
-            found = (after // self.every + 1 + np.arange(most)) * self.every
+    def next_row_steps(self, after: int, most: int) -> Int[np.ndarray, " R"]:
+        """Return the next steps with a row after the step `after`, at most `most` of them."""
+        if self.saved_steps is None:
+            found = (after // self.save_every + 1 + np.arange(most)) * self.save_every
         else:
-            found = np.union1d(0, self.at)
+            found = np.union1d(0, self.saved_steps)
             found = found[np.searchsorted(found, after, side="right") :]
         return np.append(found[found < self.steps], self.steps)[:most]
 
-    def since(self, steps: Int[np.ndarray, " R"]) -> Int[np.ndarray, " R"]:
-        """How many steps each of the looks comes after the one before it."""
-        if self.at is None:
-            return np.full(len(steps), self.every)
-        found = np.union1d([0, self.steps], self.at)
+    def steps_between(self, steps: Int[np.ndarray, " R"]) -> Int[np.ndarray, " R"]:
+        """Return for each step with a row how many steps it comes after the row before it."""
+        if self.saved_steps is None:
+            return np.full(len(steps), self.save_every)
+        found = np.union1d([0, self.steps], self.saved_steps)
         place = np.searchsorted(found, steps)
         return found[place] - found[np.maximum(place - 1, 0)]
 
-    def saved(self, steps: Int[np.ndarray, " R"]) -> Bool[np.ndarray, " R"]:
-        """Which of the looks are saved."""
-        return np.ones(len(steps), bool) if self.at is None else np.isin(steps, self.at)
+    def is_saved(self, steps: Int[np.ndarray, " R"]) -> Bool[np.ndarray, " R"]:
+        """Tell for each step with a row whether the trajectory keeps it."""
+        return (
+            np.ones(len(steps), bool)
+            if self.saved_steps is None
+            else np.isin(steps, self.saved_steps)
+        )
 
 
-class _Part(NamedTuple):
-    """Arrays of a trajectory, of NumPy or JAX: what is saved, and (on, off) counts of units."""
+class _RowBlock(NamedTuple):
+    """Rows of a trajectory and (on, off) counts of its units, in arrays of NumPy or JAX.
+
+    `looked` are the times of the counts, `grain` how far each is from the one before, in time.
+    """
 
     ts: Any
     losses: Any
     observed: Any
-    looked: Any
-    grain: Any
+    count_times: Any
+    count_widths: Any
     counts: Any
-    steps: np.ndarray  # of the counts
+    count_steps: np.ndarray  # of the counts
 
 
 class DescentRun(AbstractRun):
-    """A descent that can be driven.
+    """A descent that can be run from pause to pause.
 
-    - `descent`: what is compiled.
-    - `plan`: how far it goes; None in what is compiled.
-    - `rows`: room for so many in one program.
+    - `descent`: the part that is compiled.
+    - `plan`: length and saved steps; None in what is compiled.
+    - `rows`: room for rows in one program.
     """
 
     descent: Descent
-    plan: Plan | None
+    plan: DescentPlan | None
     rows: int = eqx.field(static=True)
     capacity: int = eqx.field(static=True)
-    reference: Reference = eqx.field(static=True)
+    reference: Origin = eqx.field(static=True)
 
     @staticmethod
-    def of(descent: Descent, plan: Plan, capacity: int, reference: Reference) -> "DescentRun":
-        """A run of this descent; small rows share the programs of all lengths."""
+    def of(descent: Descent, plan: DescentPlan, capacity: int, reference: Origin) -> "DescentRun":
+        """Make a run of a descent; where rows are small, runs of all lengths share programs."""
         size = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(descent.network.parameters))
-        small = descent.observe.functions is None and size <= SMALL
-        rows = max(FEWEST if small else 1, min(plan.rows, MOST))
+        small = descent.observe.functions is None and size <= SMALL_ROW
+        rows = max(FEWEST_ROWS if small else 1, min(plan.row_count, MOST_ROWS))
         kind = "descent" if descent.batch_size is None else "stochastic descent"
         return DescentRun(
             descent=descent,
             plan=plan,
             rows=1 << (rows - 1).bit_length(),
             capacity=capacity,
-            reference=reference.told(choice=Choice(kind)),
+            reference=reference.with_changes(choice=DescentChoice(kind)),
         )
 
     @property
     def problem(self) -> Problem:
-        """What it approximates the flow of."""
+        """The problem whose flow the descent approximates."""
         return self.descent.problem
 
     @property
@@ -146,22 +157,22 @@ class DescentRun(AbstractRun):
 
     @property
     def parameters(self) -> Any:
-        """What moves, at t = 0."""
+        """The parameters that move, at t = 0."""
         return self.descent.problem.parameters
 
     @property
     def task(self) -> Task:
-        """What it is trained on."""
+        """The task that the network is trained on."""
         return self.descent.task
 
     @property
     def objective(self) -> AbstractObjective:
-        """What it descends."""
+        """The objective that is descended."""
         return self.descent.objective
 
     @property
     def observables(self) -> Observables:
-        """The user's."""
+        """The functions that the user observes."""
         return self.descent.observe
 
     @property
@@ -171,32 +182,34 @@ class DescentRun(AbstractRun):
         return self.plan.steps * float(self.descent.clock)
 
     @property
-    def anonymous(self) -> "DescentRun":
+    def without_names(self) -> "DescentRun":
         """The same run without its length, its reference, and names of events and observables."""
-        nobody = Reference(None, self.descent.problem.loss)
-        return copied(self, descent=self.descent.unnamed, plan=None, rows=0, reference=nobody)
+        nobody = Origin(None, self.descent.problem.loss)
+        return replace_fields(
+            self, descent=self.descent.without_names, plan=None, rows=0, reference=nobody
+        )
 
     @property
-    def effort(self) -> Effort:
-        """What a step costs."""
-        return Effort(self.descent.batch_size or self.task.samples, 2e-5)
+    def step_cost(self) -> StepCost:
+        """The cost of a step: its samples, and the seconds that it takes at least."""
+        return StepCost(self.descent.batch_size or self.task.samples, 2e-5)
 
     @property
-    def switched(self) -> bool:
-        """Never: there is one way to go down."""
+    def has_switched_solver(self) -> bool:
+        """Always False: a descent has no other solver."""
         return False
 
-    def resumed(self, capacity: int, switched: bool) -> "DescentRun":
-        """The run as it was when it was written to a file."""
+    def as_saved(self, capacity: int, switched: bool) -> "DescentRun":
+        """Return the run with the capacity that a checkpoint has."""
         if switched:
             raise ValueError("a descent has no other solver to go over to")
         return self.with_capacity(capacity)
 
-    def arguments(self) -> dict[str, Any]:
-        """By name what it was asked for; functions count by what they are called."""
+    def arguments_by_name(self) -> dict[str, Any]:
+        """Return by name what the user asked for; functions count by their names."""
         descent, plan = self.descent, self.plan
         assert plan is not None
-        look, problem = descent.look, descent.problem
+        look, problem = descent.observers, descent.problem
         watched = [(w.channel, w.direction, w.terminate) for w in look.observer.watches]
         counted = (watched, look.quantiles, *look.windows)
         key = descent.key
@@ -208,178 +221,187 @@ class DescentRun(AbstractRun):
             "weight_decay": problem.decay,
             "trainable": repr(problem.trained),
             "learning_rate": descent.learning_rate,
-            "optimiser": _nature(descent),
+            "optimiser": _trial_updates(descent),
             "batch_size": repr(descent.batch_size),
-            "key": None if key is None else _numbers(key),
+            "key": None if key is None else _key_numbers(key),
             "events": (repr(counted), eqx.filter(look, eqx.is_array)),
             "interpolate": repr(descent.interpolate),
             "observe": repr(sorted(self.observables.functions or ["networks"])),
             "steps": repr(plan.steps),
-            "save_every": repr(plan.every),
-            "ts": plan.at,
+            "save_every": repr(plan.save_every),
+            "ts": plan.saved_steps,
         }
 
-    def begin(self) -> Continuation:
-        """Where it stands before its first step."""
-        state = self.descent.start(self.capacity)
+    def initial_state(self) -> RunState:
+        """Return the state before the first step."""
+        state = self.descent.initial_state(self.capacity)
         end = jnp.zeros_like(self.descent.clock)
-        return _continuation(state, end, self.descent.objective.value(self.network))
+        return _state_at_end(state, end, self.descent.objective.loss_value(self.network))
 
-    def ahead(
-        self, start: Continuation | None, first: bool, budget: int, limits: Limits
+    def advance(
+        self, start: RunState | None, first: bool, budget: int, limits: Limits
     ) -> Trajectory:
-        """The next steps, at most `budget`, with those rows that an earlier part has not saved."""
+        """Take the next steps, at most `budget`; keep the rows that no earlier part has saved."""
         del limits
         assert self.plan is not None
-        start = started(self.anonymous) if start is None else start
-        state = copied(start.solver, parameters=start.parameters)
+        start = compile_initial_state(self.without_names) if start is None else start
+        state = replace_fields(start.solver, parameters=start.parameters)
         at, parts, loss = int(start.counts["num_steps"]), [], start.loss
-        descent = self.descent.unnamed
+        descent = self.descent.without_names
         after, goal, ended = -1 if first else at, min(at + budget, self.plan.steps), False
         while after < goal and not ended:
-            stops = self._stops(at, after, goal)
-            state, rows = advanced(descent, state, jax.device_put(stops), self._room)
-            ended = bool(np.isfinite(np.asarray(state.end)))
-            parts.append(self._kept(stops, rows, int(state.step), ended, after < 0))
-            at = after = int(stops.at[-1])
-            if np.any(stops.looks):  # else it stays that of the last look
-                loss = jax.device_put(np.asarray(rows.losses)[int(np.sum(stops.looks)) - 1])
-        flow = self._trajectory(end_to_end(*parts), state, outcome(descent, state))
+            stops = self._next_schedule(at, after, goal)
+            state, rows = jit_advance(
+                descent, state, jax.device_put(stops), self._steps_per_program
+            )
+            ended = bool(np.isfinite(np.asarray(state.stop_time)))
+            parts.append(self._select_rows(stops, rows, int(state.step), ended, after < 0))
+            at = after = int(stops.stop_steps[-1])
+            if np.any(stops.saves_row):  # else it stays that of the last look
+                loss = jax.device_put(np.asarray(rows.losses)[int(np.sum(stops.saves_row)) - 1])
+        flow = self._to_trajectory(join_rows(*parts), state, jit_outcome(descent, state))
         paused = goal < self.plan.steps and not ended
-        if paused and not is_one_of(flow.result, RESULTS.event_overflow):
-            flow = copied(flow, result=RESULTS.max_steps_reached)
-        return copied(flow, continuation=_continuation(state, flow.end, loss))
+        if paused and not result_is(flow.result, RESULTS.event_overflow):
+            flow = replace_fields(flow, result=RESULTS.max_steps_reached)
+        return replace_fields(flow, continuation=_state_at_end(state, flow.end, loss))
 
-    def traced(self) -> Trajectory:
-        """The whole run in loops of fixed length, under `jit`, `vmap` and derivatives."""
+    def trace_whole_run(self) -> Trajectory:
+        """Run as a whole in loops of fixed length, under `jit`, `vmap` and derivatives."""
         plan = self.plan
         assert plan is not None
-        looks, every = plan.looks(-1, plan.rows), self.descent.batch_size is None
+        looks, every = plan.next_row_steps(-1, plan.row_count), self.descent.batch_size is None
         gaps = np.diff(looks)
-        stops = Stops(
-            at=jnp.asarray(looks, jnp.int32),
-            looks=jnp.ones(len(gaps), bool),
-            count=len(gaps),
-            longest=int(np.max(gaps)),
-            even=bool(np.all(gaps == gaps[0])),
+        stops = RowSchedule(
+            stop_steps=jnp.asarray(looks, jnp.int32),
+            saves_row=jnp.ones(len(gaps), bool),
+            stop_count=len(gaps),
+            longest_stretch=int(np.max(gaps)),
+            is_even=bool(np.all(gaps == gaps[0])),
         )
-        start, descent = started(self.anonymous), self.descent.unnamed
-        state = copied(start.solver, parameters=start.parameters)
-        first = row(descent, state)
-        state, rows = advanced(descent, state, stops, plan.steps)
-        found, clock = outcome(descent, state), descent.clock
+        start, descent = compile_initial_state(self.without_names), self.descent.without_names
+        state = replace_fields(start.solver, parameters=start.parameters)
+        first = jit_row(descent, state)
+        state, rows = jit_advance(descent, state, stops, plan.steps)
+        found, clock = jit_outcome(descent, state), descent.clock
 
-        def joined(first: Any, rows: Any) -> Any:
+        def prepend_row(first: Any, rows: Any) -> Any:
             return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, rows)
 
-        saved = joined(first[:3], rows[:3])
+        saved = prepend_row(first[:3], rows[:3])
         looked = clock * jnp.arange(plan.steps + 1, dtype=clock.dtype) if every else saved[0]
         # Rows after a terminating event repeat its state, which is saved once, as the last row.
-        asked, ends = plan.saved(looks), any(w.terminate for w in descent.look.observer.watches)
+        asked, ends = (
+            plan.is_saved(looks),
+            any(w.terminate for w in descent.observers.observer.watches),
+        )
         chosen = asked | ends & (looks == plan.steps)
         ts, losses, observed = jax.tree.map(lambda a: a[chosen], saved)
         kept = jnp.concatenate([jnp.ones(1, bool), ts[1:] > ts[:-1]])
         kept = kept & (asked[chosen] | (found.result == RESULTS.event_occurred))
-        since = self._since(np.arange(plan.steps + 1) if every else looks)
-        part = _Part(
+        since = self._steps_between(np.arange(plan.steps + 1) if every else looks)
+        part = _RowBlock(
             ts=jnp.where(kept, ts, jnp.inf),
             losses=losses,
             observed=observed,
-            looked=jnp.where(looked <= found.end, looked, jnp.inf),
-            grain=clock * since.astype(clock.dtype),
-            counts=rows.counts if every else joined(first.counts, rows.counts),
-            steps=np.arange(plan.steps + 1) if every else looks,
+            count_times=jnp.where(looked <= found.end, looked, jnp.inf),
+            count_widths=clock * since.astype(clock.dtype),
+            counts=rows.counts if every else prepend_row(first.counts, rows.counts),
+            count_steps=np.arange(plan.steps + 1) if every else looks,
         )
-        return self._trajectory(part, state, found)
+        return self._to_trajectory(part, state, found)
 
     @property
-    def _room(self) -> int:
-        """For the counts of so many steps."""
-        every_step = self.descent.batch_size is None and self.descent.look.counters
-        return STEPS if every_step else 0
+    def _steps_per_program(self) -> int:
+        """The steps of one program, where it counts units at every step; 0 where it does not."""
+        every_step = self.descent.batch_size is None and self.descent.observers.counters
+        return STEPS_PER_PROGRAM if every_step else 0
 
-    def _stops(self, at: int, after: int, goal: int) -> Stops:
-        """The next stops, as many as one program has room for, up to a step or the next pause."""
+    def _next_schedule(self, at: int, after: int, goal: int) -> RowSchedule:
+        """Return the next stops that one program has room for, up to the step `goal`."""
         assert self.plan is not None
-        last = min(goal, at + self._room) if self._room else goal
-        looks = self.plan.looks(after, self.rows)
+        last = min(goal, at + self._steps_per_program) if self._steps_per_program else goal
+        looks = self.plan.next_row_steps(after, self.rows)
         looks = looks[looks <= last]
         pauses = len(looks) < self.rows and (not len(looks) or looks[-1] < last)
         stops = np.append(looks, last) if pauses else looks
         filled = np.full(self.rows + 1, stops[-1], np.int32)
         filled[: len(stops) + 1] = [at, *stops]
-        return Stops(
-            at=filled,
-            looks=np.arange(self.rows) < len(looks),
-            count=np.asarray(len(stops), np.int32),
+        return RowSchedule(
+            stop_steps=filled,
+            saves_row=np.arange(self.rows) < len(looks),
+            stop_count=np.asarray(len(stops), np.int32),
         )
 
-    def _kept(self, stops: Stops, rows: Rows, end: int, ended: bool, first: bool) -> _Part:
-        """What a trajectory keeps of some rows, of a run that is at the step `end`, or ended it."""
+    def _select_rows(
+        self, stops: RowSchedule, rows: Rows, end: int, ended: bool, first: bool
+    ) -> _RowBlock:
+        """Select the rows that a trajectory keeps of a program's, when the run is at step `end`."""
         assert self.plan is not None
-        count, at = int(stops.count), np.asarray(stops.at)
+        count, at = int(stops.stop_count), np.asarray(stops.stop_steps)
         before, steps = at[:count], at[1 : count + 1]
         # Rows after a terminating event repeat its state.
-        looked = np.asarray(stops.looks)[:count] & ((before < end) | (steps == 0))
-        saved = looked & ((self.plan.saved(steps) & (steps <= end)) | (ended & (steps >= end)))
-        ts, losses, observed = _rows(rows[:3], saved)
+        looked = np.asarray(stops.saves_row)[:count] & ((before < end) | (steps == 0))
+        saved = looked & ((self.plan.is_saved(steps) & (steps <= end)) | (ended & (steps >= end)))
+        ts, losses, observed = _pick_rows(rows[:3], saved)
         if self.descent.batch_size is None:
             own = np.arange(int(at[0]) + (not first), end + 1)
             times = own.astype(ts.dtype) * np.asarray(self.descent.clock)
-            counts = _rows(rows.counts, np.arange(end - at[0] + 1) >= (not first))
+            counts = _pick_rows(rows.counts, np.arange(end - at[0] + 1) >= (not first))
         else:
             own = steps[looked]
-            times, counts = _rows((rows.ts, rows.counts), looked)
-        grain = self._since(own).astype(ts.dtype) * np.asarray(self.descent.clock)
-        return _Part(ts, losses, observed, times, grain, counts, own)
+            times, counts = _pick_rows((rows.ts, rows.counts), looked)
+        grain = self._steps_between(own).astype(ts.dtype) * np.asarray(self.descent.clock)
+        return _RowBlock(ts, losses, observed, times, grain, counts, own)
 
-    def _since(self, steps: Int[np.ndarray, " R"]) -> Int[np.ndarray, " R"]:
-        """How many steps each of the looks comes after the one before it."""
+    def _steps_between(self, steps: Int[np.ndarray, " R"]) -> Int[np.ndarray, " R"]:
+        """Return for each count how many steps it comes after the one before it."""
         assert self.plan is not None
-        if self.descent.batch_size is None:  # every step is looked at
+        if self.descent.batch_size is None:  # counted at every step
             return np.ones(len(steps), int)
-        return self.plan.since(steps)
+        return self.plan.steps_between(steps)
 
-    def _window_counts(self, part: _Part, counts: Any) -> WindowCounts:
-        """Open and closed counts of every window, which stand for it from its start on.
+    def _window_counts(self, part: _RowBlock, counts: Any) -> WindowCounts:
+        """Return open and closed counts of every window, at the time of the window's start.
 
         A unit that is linear in a window became so in it or in the one before.
         """
         hidden, clock, found = self.network.hidden, self.descent.clock, {}
         pairs = iter(counts)
-        for quantile, length in self.descent.look.windows:
-            ends = np.flatnonzero((part.steps > 0) & (part.steps % length == 0))
+        for quantile, length in self.descent.observers.windows:
+            ends = np.flatnonzero((part.count_steps > 0) & (part.count_steps % length == 0))
             width = jnp.full(len(ends), length, clock.dtype) * clock
             for layer, units in enumerate(hidden):
                 both = [next(pairs), next(pairs)]
                 found[layer, quantile, length] = tuple(
-                    UnitCounts(part.looked[ends] - width, width, on[ends], off[ends], units)
+                    UnitCounts(part.count_times[ends] - width, width, on[ends], off[ends], units)
                     for on, off in both
                 )
         return found
 
-    def _trajectory(self, part: _Part, state: State, found: Outcome) -> Trajectory:
-        """The trajectory of a run that stands there."""
-        look, hidden = self.descent.look, self.network.hidden
+    def _to_trajectory(
+        self, part: _RowBlock, state: DescentState, found: DescentOutcome
+    ) -> Trajectory:
+        """Make the trajectory of a run from its rows, its state and its outcome."""
+        look, hidden = self.descent.observers, self.network.hidden
         keys = [(layer, q) for q in look.quantiles for layer in range(len(hidden))]
         networks = self.observables.functions is None
         counts = {"num_steps": state.step}
         if look.observer.watches:
-            counts["unresolved_crossings"] = state.doubts.count
+            counts["unresolved_crossings"] = state.unresolved.count
         return Trajectory(
             ts=part.ts,
             losses=part.losses,
-            observed={} if networks else self.observables.named(part.observed),
-            events=named(found.events, look.observer.watches),
+            observed={} if networks else self.observables.with_names(part.observed),
+            events=log_with_names(found.events, look.observer.watches),
             model=self.network.with_parameters(state.parameters),
             end=found.end,
             result=found.result,
             saved=part.observed if networks else None,
             counts=counts,
-            labels=self.reference.choice.labels,
+            labels=self.reference.choice.stat_labels,
             dense=None,
             step_counts={
-                (layer, q): UnitCounts(part.looked, part.grain, on, off, hidden[layer])
+                (layer, q): UnitCounts(part.count_times, part.count_widths, on, off, hidden[layer])
                 for (layer, q), (on, off) in zip(keys, part.counts, strict=False)
             },
             window_counts=self._window_counts(part, part.counts[len(keys) :]),
@@ -391,47 +413,50 @@ class DescentRun(AbstractRun):
         )
 
 
-def _continuation(state: State, end: Array, loss: Array) -> Continuation:
-    return Continuation(
+def _state_at_end(state: DescentState, end: Array, loss: Array) -> RunState:
+    return RunState(
         t=end,
         parameters=state.parameters,
-        solver=copied(state, parameters=()),
+        solver=replace_fields(state, parameters=()),
         controller=(),
         counts={name: state.step for name in ("num_steps", "num_accepted_steps")},
         loss=loss,
     )
 
 
-def _rows(tree: Any, kept: Bool[np.ndarray, " R"]) -> Any:
-    """Those rows of every array."""
+def _pick_rows(tree: Any, kept: Bool[np.ndarray, " R"]) -> Any:
+    """Return of every array the rows where `kept` is True."""
     return jax.tree.map(lambda a: a[kept], first_rows(tree, len(kept)))
 
 
-def _numbers(key: Any) -> np.ndarray:
+def _key_numbers(key: Any) -> np.ndarray:
     return np.asarray(jax.random.key_data(key))
 
 
-def _nature(descent: Descent) -> Any:
-    """What an optimiser does in three steps: it is made of functions that do not tell.
+def _trial_updates(descent: Descent) -> Any:
+    """Return the updates of an optimiser in three steps, by which two of them are told apart.
 
-    Down from the parameters, half the sum of whose squares has them as its gradient.
+    An optimiser is made of functions, which cannot be compared. It goes down half the sum of the
+    squares of the parameters, whose gradient they are.
     """
     optimiser, parameters = descent.optimiser, descent.network.parameters
     if optimiser is None:
         return None
 
     def half_square(parameters: Any) -> Any:
-        return dot(parameters, parameters) / 2
+        return tree_dot(parameters, parameters) / 2
 
     @eqx.filter_jit
-    def tried(parameters: Any) -> Any:
+    def three_updates(parameters: Any) -> Any:
         state, found = optimiser.init(parameters), []
         for _ in range(3):  # the first one does not show how rates decay
-            updates, state = updated(optimiser, parameters, state, parameters, half_square)
+            updates, state = optimiser_update(optimiser, parameters, state, parameters, half_square)
             found.append(updates)
         return found, state
 
-    found = tried(parameters)
+    found = three_updates(parameters)
     numbers = [a for a in jax.tree.leaves(found) if eqx.is_array(a)]
-    numbers = [_numbers(a) if jnp.issubdtype(a.dtype, jax.dtypes.prng_key) else a for a in numbers]
+    numbers = [
+        _key_numbers(a) if jnp.issubdtype(a.dtype, jax.dtypes.prng_key) else a for a in numbers
+    ]
     return str(jax.tree.structure(found)), numbers

@@ -11,58 +11,58 @@ import optax
 from jaxtyping import PRNGKeyArray, PyTree
 
 from flowlin._tools.arguments import (
-    MOST_STEPS,
-    WORDS,
+    CHECKS_BY_NAME,
+    LARGEST_STEP_LIMIT,
+    argument_error,
     checked,
-    instance,
-    known,
+    instance_of,
     positive,
     positive_at_run_time,
-    refuse,
+    static_value,
 )
 from flowlin._tools.arrays import (
     Numbers,
     PathLike,
-    copied,
-    in_dtype,
+    as_dtype,
     is_traced,
-    require_numbers,
+    replace_fields,
+    require_no_nan,
 )
 from flowlin._tools.memory import require_memory
-from flowlin._tools.printing import Progress, bar_or_lines
+from flowlin._tools.printing import Progress, progress_option
 from flowlin.engine.descend import (
     Descent,
-    Look,
+    DescentObserver,
     Window,
 )
 from flowlin.engine.kinks.policies import IGNORED
 from flowlin.engine.observables import Observables, Observe
-from flowlin.engine.run import ROOM, Limits
+from flowlin.engine.run import UNLIMITED_STEPS, Limits
 from flowlin.events.events import AbstractEvent, UnitSwitches, user_watches
 from flowlin.events.watch import Observer
-from flowlin.networks.base import trained
+from flowlin.networks.base import trainable_flags
 from flowlin.networks.kinds import ReLUNetwork
-from flowlin.networks.modules import model
-from flowlin.record.results import RESULTS, is_one_of
-from flowlin.record.trajectory import Reference, Trajectory, finished
-from flowlin.runs.checkpoint import driven_from
-from flowlin.runs.descent_run import DescentRun, Plan
-from flowlin.runs.progress import by_clock
-from flowlin.runs.run import driven
+from flowlin.networks.modules import as_model
+from flowlin.record.results import RESULTS, result_is
+from flowlin.record.trajectory import Origin, Trajectory, trim_and_raise
+from flowlin.runs.checkpoint import drive_from_file
+from flowlin.runs.descent_run import DescentPlan, DescentRun
+from flowlin.runs.progress import clock_pauses
+from flowlin.runs.run import drive_run
 from flowlin.runs.run_options import (
-    chosen_decay,
-    chosen_times,
-    first_capacity,
+    decay_of,
+    initial_capacity,
     require_extendable,
-    require_room,
+    require_saved_memory,
+    validate_times,
 )
 from flowlin.tasks.task import Task
 from flowlin.training.losses import AnyLoss, SquaredError
 from flowlin.training.problem import Problem
-from flowlin.training.rules import objective
+from flowlin.training.rules import choose_objective
 
 
-@checked(network=model, t1=known(positive), progress=bar_or_lines)
+@checked(network=as_model, t1=static_value(positive), progress=progress_option)
 def gradient_descent(
     network: eqx.Module,
     task: Task,
@@ -85,7 +85,7 @@ def gradient_descent(
     checkpoint: PathLike | None = None,
     throw: bool = True,
 ) -> Trajectory:
-    r"""Full-batch gradient descent, $w_{k+1} = w_k - \epsilon \nabla L(w_k)$.
+    r"""Run full-batch gradient descent, $w_{k+1} = w_k - \epsilon \nabla L(w_k)$.
 
     Same results as `gradient_flow`; step k is at time t = k eps tau. Timings are step-grained: an
     event's time is that of the first step on the other side, its uncertainty one step; t* is the
@@ -120,16 +120,16 @@ def gradient_descent(
     **Raises:** `ValueError` for bad input; `fl.RunError` when the loss becomes NaN or infinite
     or there are more than `max_events` events.
     """
-    return _run(
-        _problem(network, task, loss, tau, weight_decay, trainable),
-        Rule(learning_rate, learning_rate * tau, optimiser),
-        Watched(cast(tuple, events), interpolate, observe),
-        _Length(steps, t1, ts, save_every),
-        _Options(max_events, progress, checkpoint, throw),
+    return _run_descent(
+        _descent_problem(network, task, loss, tau, weight_decay, trainable),
+        StepRule(learning_rate, learning_rate * tau, optimiser),
+        WatchOptions(cast(tuple, events), interpolate, observe),
+        _RunLength(steps, t1, ts, save_every),
+        _RunOptions(max_events, progress, checkpoint, throw),
     )
 
 
-@checked(network=model, t1=known(positive), progress=bar_or_lines)
+@checked(network=as_model, t1=static_value(positive), progress=progress_option)
 def stochastic_gradient_descent(
     network: eqx.Module,
     task: Task,
@@ -154,7 +154,7 @@ def stochastic_gradient_descent(
     checkpoint: PathLike | None = None,
     throw: bool = True,
 ) -> Trajectory:
-    """Mini-batch gradient descent; every epoch is a fresh random order of the samples.
+    """Run mini-batch gradient descent; every epoch is a fresh random order of the samples.
 
     Batches are drawn without replacement; where the batch size does not divide P, an epoch's last,
     incomplete batch is left out. The loss's reduction is over the batch: `SquaredError()` averages
@@ -163,7 +163,7 @@ def stochastic_gradient_descent(
 
     **Arguments:** as for `gradient_descent`, and `batch_size` and a `key` of `jax.random`. Losses,
     events and unit counts are of the whole task; since that costs more than a step, events and
-    counts are looked at at saved steps only, which is then their grain.
+    counts are computed at saved steps only, and their times are no finer than these.
 
     **Raises:** as `gradient_descent`; `ValueError` for a batch size not in [1, P].
     """
@@ -172,22 +172,23 @@ def stochastic_gradient_descent(
             f"`batch_size` must lie between 1 and the number of samples {task.samples}, got "
             f"{batch_size}."
         )
-    return _run(
-        _problem(network, task, loss, tau, weight_decay, trainable),
-        Rule(learning_rate, learning_rate * tau, optimiser, batch_size, key),
-        Watched(cast(tuple, events), interpolate, observe),
-        _Length(steps, t1, ts, save_every),
-        _Options(max_events, progress, checkpoint, throw),
+    return _run_descent(
+        _descent_problem(network, task, loss, tau, weight_decay, trainable),
+        StepRule(learning_rate, learning_rate * tau, optimiser, batch_size, key),
+        WatchOptions(cast(tuple, events), interpolate, observe),
+        _RunLength(steps, t1, ts, save_every),
+        _RunOptions(max_events, progress, checkpoint, throw),
     )
 
 
-def _problem(network, task, loss, tau, weight_decay, trainable) -> Problem:
-    decay, moves = chosen_decay(network, weight_decay), trained(network, trainable)
-    return Problem(network, task, loss, in_dtype(tau, network.dtype), decay, moves)
+def _descent_problem(network, task, loss, tau, weight_decay, trainable) -> Problem:
+    """Make the problem of a descent from the user's arguments."""
+    decay, moves = decay_of(network, weight_decay), trainable_flags(network, trainable)
+    return Problem(network, task, loss, as_dtype(tau, network.dtype), decay, moves)
 
 
-class Rule(NamedTuple):
-    """What a step is; see `gradient_descent`. `clock` is the flow time that it takes."""
+class StepRule(NamedTuple):
+    """A step of descent, as in `gradient_descent`; `clock` is the flow time that it takes."""
 
     learning_rate: Any
     clock: Any
@@ -196,16 +197,16 @@ class Rule(NamedTuple):
     key: PRNGKeyArray | None = None
 
 
-class Watched(NamedTuple):
-    """What is looked at on the way; see `gradient_descent`."""
+class WatchOptions(NamedTuple):
+    """The events and observables of a run, as in `gradient_descent`."""
 
     events: Sequence[AbstractEvent] = ()
     interpolate: bool = False
     observe: Observe | None = None
 
 
-class _Length(NamedTuple):
-    """How far a run goes and what is saved; see `gradient_descent`."""
+class _RunLength(NamedTuple):
+    """The end of a run and the times to save, as in `gradient_descent`."""
 
     steps: int | None
     t1: float | None
@@ -213,8 +214,8 @@ class _Length(NamedTuple):
     save_every: int | None
 
 
-class _Options(NamedTuple):
-    """How it is run; see `gradient_descent`."""
+class _RunOptions(NamedTuple):
+    """The limits, progress and file of a run, as in `gradient_descent`."""
 
     max_events: int
     progress: Progress
@@ -222,29 +223,33 @@ class _Options(NamedTuple):
     throw: bool
 
 
-def _run(
-    problem: Problem, rule: Rule, watched: Watched, length: _Length, options: _Options
+def _run_descent(
+    problem: Problem,
+    rule: StepRule,
+    watched: WatchOptions,
+    length: _RunLength,
+    options: _RunOptions,
 ) -> Trajectory:
-    """The run that both public functions ask for."""
+    """Run a descent, full-batch or stochastic, and return its trajectory."""
     network, task = problem.network, problem.task
     network.require_fit(task)
-    require_numbers("network", network.module)
-    plan = _plan(length, rule)
+    require_no_nan("network", network.module)
+    plan = _descent_plan(length, rule)
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     # A name is no part of what is compiled.
-    problem = copied(problem, task=copied(task, name=""))
-    descent = described(problem, rule, watched)
-    _require_memory(descent, plan, by_times=length.ts is not None)
-    reference = Reference(task, problem.loss, extended=extended)
-    watches = descent.look.observer.watches
-    capacity = first_capacity(watches, options.max_events) if watches else 0
+    problem = replace_fields(problem, task=replace_fields(task, name=""))
+    descent = descent_of(problem, rule, watched)
+    _require_row_memory(descent, plan, by_times=length.ts is not None)
+    reference = Origin(task, problem.loss, extended=extend_descent)
+    watches = descent.observers.observer.watches
+    capacity = initial_capacity(watches, options.max_events) if watches else 0
     run = DescentRun.of(descent, plan, capacity, reference)
-    flow = (_traced if is_traced(descent) else _driven)(run, options)
-    return finished(flow, options.throw, lambda f: _failure(f, options.max_events))
+    flow = (_trace_descent if is_traced(descent) else _drive_descent)(run, options)
+    return trim_and_raise(flow, options.throw, lambda f: _descent_failure(f, options.max_events))
 
 
-def _plan(length: _Length, rule: Rule) -> Plan:
-    """The last step, and the saved ones."""
+def _descent_plan(length: _RunLength, rule: StepRule) -> DescentPlan:
+    """Return the last step and the saved ones; `ValueError` for arguments that contradict."""
     steps, t1, ts, save_every = length
     if (steps is None) == (t1 is None):
         got = "neither" if steps is None else "both"
@@ -254,38 +259,40 @@ def _plan(length: _Length, rule: Rule) -> Plan:
     timed = t1 is not None or ts is not None
     if timed and is_traced(rule.clock):
         name = "learning_rate" if is_traced(rule.learning_rate) else "tau"
-        raise refuse(name, "known where `t1` or `ts` is given", rule.clock, "give `steps` alone")
+        raise argument_error(
+            name, "known where `t1` or `ts` is given", rule.clock, "give `steps` alone"
+        )
     clock = float(rule.clock) if timed else 0.0
     if steps is None:
         steps = _steps_to(t1, clock)
     if ts is not None:
-        return Plan(steps, steps, _steps_at(ts, t1, steps, clock, 0))
+        return DescentPlan(steps, steps, _steps_at(ts, t1, steps, clock, 0))
     if save_every is None:
         save_every = math.ceil(steps / 200)
     if save_every > steps:
         raise ValueError(
             f"`save_every` must lie between 1 and `steps` = {steps}, got {save_every}."
         )
-    return Plan(steps, save_every, None)
+    return DescentPlan(steps, save_every, None)
 
 
 def _steps_to(t1: Any, clock: float) -> int:
-    """The number of steps that ends nearest to a time, at least one."""
+    """Return the number of steps that ends nearest to a time, at least one."""
     steps = float(t1) / clock if clock else math.inf
-    if steps > MOST_STEPS:
+    if steps > LARGEST_STEP_LIMIT:
         raise ValueError(
             f"`t1` = {float(t1):g} takes {steps:.3g} steps of {clock:g} each, more than the "
-            f"{MOST_STEPS} that are counted; lower it, or raise `learning_rate`."
+            f"{LARGEST_STEP_LIMIT} that are counted; lower it, or raise `learning_rate`."
         )
     return max(1, round(steps))
 
 
 def _steps_at(ts: Any, t1: Any, steps: int, clock: float, first: int) -> np.ndarray:
-    """The steps nearest to the times to save, from the step `first` on."""
+    """Return the steps (T,) nearest to the times to save, from the step `first` on."""
     if is_traced(ts):
-        raise refuse("ts", "known when the program is made", ts, "do not trace it")
+        raise argument_error("ts", "known when the program is made", ts, "do not trace it")
     last = max(steps * clock, 0.0 if t1 is None else float(t1))
-    found = np.minimum(np.round(chosen_times(last, ts) / clock).astype(int), steps)
+    found = np.minimum(np.round(validate_times(last, ts) / clock).astype(int), steps)
     if found[0] < first or np.any(np.diff(found) == 0):
         raise ValueError(
             f"`ts` must fall on steps that are not saved yet, each {clock:g} long; leave out times "
@@ -294,23 +301,29 @@ def _steps_at(ts: Any, t1: Any, steps: int, clock: float, first: int) -> np.ndar
     return found
 
 
-def _require_memory(descent: Descent, plan: Plan, by_times: bool) -> None:
+def _require_row_memory(descent: Descent, plan: DescentPlan, by_times: bool) -> None:
     """Raise `ValueError` where the saved rows, or the counts of every step, are too many."""
-    rows = math.ceil(plan.steps / plan.every) if plan.at is None else len(plan.at)
+    rows = (
+        math.ceil(plan.steps / plan.save_every)
+        if plan.saved_steps is None
+        else len(plan.saved_steps)
+    )
     if descent.observe.functions is None:
-        name, value = "save_every", f"{plan.every}, {rows} rows,"
+        name, value = "save_every", f"{plan.save_every}, {rows} rows,"
         if by_times:
             name, value = "ts", f"{rows} times"
-        require_room(descent.network, rows, name, value, "Save fewer rows, or use `observe`")
+        require_saved_memory(
+            descent.network, rows, name, value, "Save fewer rows, or use `observe`"
+        )
     if descent.batch_size is None:
-        counts = 2 * len(descent.look.quantiles) * len(descent.network.hidden) * plan.steps
+        counts = 2 * len(descent.observers.quantiles) * len(descent.network.hidden) * plan.steps
         require_memory("steps", plan.steps, 16 * counts, "Take fewer")
 
 
-def described(problem: Problem, rule: Rule, watched: Watched) -> Descent:
-    """The descent of a problem: what a step is and what is looked at."""
+def descent_of(problem: Problem, rule: StepRule, watched: WatchOptions) -> Descent:
+    """Make the descent of a problem from its step and from what is watched and observed."""
     network, task, dtype = problem.network, problem.task, problem.network.dtype
-    goal = objective(network, task, problem.loss, decay=problem.decay)
+    goal = choose_objective(network, task, problem.loss, decay=problem.decay)
     switches = [e for e in watched.events if isinstance(e, UnitSwitches)]
     quantiles = {e.quantile for e in switches if e.window is None}
     windows = {Window(e.quantile, e.window) for e in switches if e.window is not None}
@@ -318,19 +331,19 @@ def described(problem: Problem, rule: Rule, watched: Watched) -> Descent:
     refused = [e for e in switches if e.window is not None and rule.batch_size is not None]
     others = [e for e in watched.events if not isinstance(e, UnitSwitches)] + refused
 
-    def observer(events: Sequence[AbstractEvent]) -> Observer:
+    def observer_of(events: Sequence[AbstractEvent]) -> Observer:
         return Observer(tuple(user_watches(events, problem, goal, IGNORED)), network)
 
-    counters = tuple(observer([UnitSwitches(q)]) for q in counted)
+    counters = tuple(observer_of([UnitSwitches(q)]) for q in counted)
     return Descent(
         problem=problem,
         objective=goal,
-        look=Look(
-            observer(others), counters, tuple(counted), tuple(sorted(windows)) if counted else ()
+        observers=DescentObserver(
+            observer_of(others), counters, tuple(counted), tuple(sorted(windows)) if counted else ()
         ),
-        observe=Observables.of(watched.observe, network, task),
-        learning_rate=in_dtype(rule.learning_rate, dtype),
-        clock=in_dtype(rule.clock, dtype),
+        observe=Observables.from_user(watched.observe, network, task),
+        learning_rate=as_dtype(rule.learning_rate, dtype),
+        clock=as_dtype(rule.clock, dtype),
         optimiser=rule.optimiser,
         interpolate=watched.interpolate,
         batch_size=rule.batch_size,
@@ -338,28 +351,28 @@ def described(problem: Problem, rule: Rule, watched: Watched) -> Descent:
     )
 
 
-def _traced(run: DescentRun, options: _Options) -> Trajectory:
-    """A run under `jit`, `vmap` or a derivative."""
+def _trace_descent(run: DescentRun, options: _RunOptions) -> Trajectory:
+    """Run a descent under `jit`, `vmap` or a derivative, without pauses."""
     if options.checkpoint is not None:
         raise ValueError("`checkpoint` is for runs outside of `jit` and `vmap`; leave it out.")
-    return run.with_capacity(_limits(run, options.max_events).events).traced()
+    return run.with_capacity(_run_limits(run, options.max_events).events).trace_whole_run()
 
 
-def _limits(run: DescentRun, max_events: int) -> Limits:
-    """Where it gives up: never for its steps, and where nothing is watched there is no log."""
-    return Limits(ROOM, max_events if run.descent.look.observer.watches else 0)
+def _run_limits(run: DescentRun, max_events: int) -> Limits:
+    """Return where a descent gives up: at `max_events`, if it watches any, never for its steps."""
+    return Limits(UNLIMITED_STEPS, max_events if run.descent.observers.observer.watches else 0)
 
 
-def _driven(run: DescentRun, options: _Options) -> Trajectory:
-    """A run outside of them, which can pause."""
-    pauses = functools.partial(by_clock, progress=options.progress)
-    return driven_from(options.checkpoint, run, _limits(run, options.max_events), pauses)
+def _drive_descent(run: DescentRun, options: _RunOptions) -> Trajectory:
+    """Run a descent outside of `jit` and `vmap`, with pauses."""
+    pauses = functools.partial(clock_pauses, progress=options.progress)
+    return drive_from_file(options.checkpoint, run, _run_limits(run, options.max_events), pauses)
 
 
-def extended(
+def extend_descent(
     flow: Trajectory, t1: float, ts: Any, max_steps: int, max_events: int, progress: Progress, throw
 ) -> Trajectory:
-    """See `Trajectory.extend`."""
+    """Continue a descent to a later time, as `Trajectory.extend` says."""
     del max_steps  # `t1` says how many
     t1 = positive_at_run_time("t1", t1)
     run, at, ts = require_extendable(flow, t1, ts)
@@ -367,18 +380,20 @@ def extended(
     steps = max(_steps_to(t1, clock), taken + 1)
     plan = run.plan._replace(steps=steps)
     if ts is not None:
-        plan = plan._replace(at=np.append(taken, _steps_at(ts, t1, steps, clock, taken + 1)))
-    elif plan.at is not None:
-        plan = plan._replace(at=np.array([taken, steps]))
-    run = copied(run, plan=plan)
-    limits = _limits(run, max_events)
-    longer = driven(run, limits, by_clock(run, progress, float(at.t)), at, flow)
-    return finished(longer, throw, lambda f: _failure(f, max_events))
+        plan = plan._replace(
+            saved_steps=np.append(taken, _steps_at(ts, t1, steps, clock, taken + 1))
+        )
+    elif plan.saved_steps is not None:
+        plan = plan._replace(saved_steps=np.array([taken, steps]))
+    run = replace_fields(run, plan=plan)
+    limits = _run_limits(run, max_events)
+    longer = drive_run(run, limits, clock_pauses(run, progress, float(at.t)), at, flow)
+    return trim_and_raise(longer, throw, lambda f: _descent_failure(f, max_events))
 
 
-def _failure(descent: Trajectory, max_events: int) -> str:
-    """What went wrong and what to do about it."""
-    if is_one_of(descent.result, RESULTS.event_overflow):
+def _descent_failure(descent: Trajectory, max_events: int) -> str:
+    """Return in words what went wrong and what to do about it."""
+    if result_is(descent.result, RESULTS.event_overflow):
         return (
             f"{int(descent.events.count)} events happened and `max_events` = {max_events}. "
             "Increase it, or watch fewer components."
@@ -388,6 +403,6 @@ def _failure(descent: Trajectory, max_events: int) -> str:
     return f"the loss is NaN or infinite from t = {first:.6g} on; lower `learning_rate`."
 
 
-WORDS["optimiser"] = instance(
+CHECKS_BY_NAME["optimiser"] = instance_of(
     optax.GradientTransformation, "an optax optimiser", "pass one such as optax.adam(1e-3)"
 )

@@ -1,4 +1,4 @@
-"""Gradient flow: the continuous run."""
+"""Gradient flow: the continuous run, solved as an ordinary differential equation."""
 
 import functools
 import math
@@ -12,58 +12,67 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike, PyTree
 
 from flowlin._tools.arguments import checked, final_time, positive_at_run_time
-from flowlin._tools.arrays import Numbers, PathLike, copied, in_dtype, is_traced, require_numbers
-from flowlin._tools.numerics import SMALL, reverse_only, told_by_name
+from flowlin._tools.arrays import (
+    Numbers,
+    PathLike,
+    as_dtype,
+    is_traced,
+    replace_fields,
+    require_no_nan,
+)
+from flowlin._tools.numerics import SMALL_TREE, catch_forward_mode, reverse_only
 from flowlin._tools.printing import Progress
-from flowlin.engine.integrate import Allowance, Run
-from flowlin.engine.kinks.policies import MANY_PAIRS, AbstractKinks, pairs
+from flowlin.engine.integrate import Budget, FlowRun
+from flowlin.engine.kinks.policies import MANY_PAIRS, AbstractKinks, pair_count
 from flowlin.engine.kinks.walk import ExactWalk
-from flowlin.engine.method import Method, chosen_method, chosen_tolerances
-from flowlin.engine.mode_frame import turned
+from flowlin.engine.method import Method, choose_method, validate_tolerances
+from flowlin.engine.mode_frame import problem_in_modes
 from flowlin.engine.observables import Observables, Observe
 from flowlin.engine.run import AbstractRun, Limits
 from flowlin.engine.solvers.wrapped import evaluations, is_explicit
 from flowlin.events.events import AbstractEvent, GateSwitches, UnitSwitches, user_watches
 from flowlin.events.watch import Watch
-from flowlin.networks.base import AbstractModel, trained
+from flowlin.networks.base import AbstractModel, trainable_flags
 from flowlin.networks.kinds import ReLUNetwork
-from flowlin.networks.modules import model
-from flowlin.record.results import RESULTS, hand_back, is_one_of
-from flowlin.record.trajectory import Reference, Trajectory, finished
-from flowlin.runs.checkpoint import driven_from
+from flowlin.networks.modules import as_model
+from flowlin.record.results import RESULTS, attach_trajectory, result_is
+from flowlin.record.trajectory import Origin, Trajectory, trim_and_raise
+from flowlin.runs.checkpoint import drive_from_file
 from flowlin.runs.hidden_modes import warn_hidden
 from flowlin.runs.modified_edge import warn_past_edge
-from flowlin.runs.progress import SILENT, by_clock, progress_meter
-from flowlin.runs.run import AbstractPause, driven
+from flowlin.runs.progress import SILENT_METER, clock_pauses, progress_meter
+from flowlin.runs.run import AbstractPause, drive_run
 from flowlin.runs.run_options import (
-    check_modified,
     check_options,
-    chosen_decay,
-    chosen_times,
-    first_capacity,
-    meter,
+    check_time_constants,
+    decay_of,
+    initial_capacity,
+    progress_argument,
     require_ending,
     require_extendable,
-    require_room,
-    tell_digits,
-    time_constants,
+    require_saved_memory,
+    time_constants_argument,
+    validate_times,
+    warn_precision,
 )
 from flowlin.runs.stiffness import TOO_SHORT, StiffnessCheck
 from flowlin.tasks.task import Task
 from flowlin.training.losses import AnyLoss, Loss, SquaredError
 from flowlin.training.problem import Problem
 
-DENSE_ROOM = 64  # steps that dense output of few parameters has room for; short runs take fewer
+# Steps that dense output of few parameters has room for at least: where it takes next to no
+# memory, all short runs share one program.
+DENSE_STEPS = 64
 
 
 @checked(
-    network=model,
+    network=as_model,
     t1=final_time,
-    tau=time_constants,
+    tau=time_constants_argument,
     modified_rate=positive_at_run_time,
     rtol=positive_at_run_time,
     atol=positive_at_run_time,
-    progress=meter,
+    progress=progress_argument,
 )
 def gradient_flow(
     network: eqx.Module,
@@ -91,17 +100,17 @@ def gradient_flow(
     checkpoint: PathLike | None = None,
     throw: bool = True,
 ) -> Trajectory:
-    r"""Gradient flow $\tau\, \dot w = -\nabla L(w)$ from t = 0 to `t1`.
+    r"""Solve the gradient flow $\tau\, \dot w = -\nabla L(w)$ from t = 0 to `t1`.
 
     **Arguments:**
 
     - `network`: the initial network, of flowlin, whose weights and biases move and nothing else;
       or any Equinox module whose call takes one sample, (N_in,) to (N_out,), whose floating-point
-      arrays move. What is handed out, and what functions are called with, is then such a module.
+      arrays move. `flow.final` and the networks that functions are called with are then such ones.
     - `task`: what it is trained on; taken to the network's precision.
     - `t1`: final time, in the units of tau (see `fl.StepClock` for descent steps); None, or inf,
       for a run that ends at an event with `terminate=True`, such as `fl.GradientBelow`.
-    - `trainable`: which arrays move, where it is not all: a tree of truth values like the network,
+    - `trainable`: which arrays move, where not all do: a tree of truth values like the network,
       or a function of a leaf, as `eqx.partition` takes them. The others stay as they are, to the
       bit, in exact walks too.
     - `ts`: times to save, ascending in [0, t1] (up to rounding); None saves 0 and the end. A run
@@ -118,8 +127,8 @@ def gradient_flow(
       `LossBelow` stay those of L, the loss on the data, which need not fall all the way.
     - `modified_rate`: None for the flow itself. A rate eps gives the *modified* flow that descent
       with that rate follows to second order: of $L + (\epsilon/4) \|\nabla L\|^2$ (Barrett and
-      Dherin 2021; see `flowlin.training.objective.Modified`), at about three times the cost. Its
-      times, events among them, are those of descent up to O(eps^2), with k steps at t = k eps
+      Dherin 2021; see `flowlin.training.objective.ModifiedLoss`), at about three times the cost.
+      Its times, events among them, are those of descent up to O(eps^2), with k steps at t = k eps
       tau; compare them with `fl.gradient_descent(..., interpolate=True)`. Losses stay those of L.
       For smooth networks: a ReLU network needs `SmoothKinks`, and the rounded network is then
       meant. The rate times the spectral radius of the Hessian is measured at the start and at the
@@ -157,7 +166,7 @@ def gradient_flow(
       number w, and what is smaller than `atol` is not controlled.
     - `stepsize_controller`: an adaptive one of diffrax in place of `rtol` and `atol`, such as
       `diffrax.PIDController(rtol=1e-6, atol=1e-8, dtmax=0.1)`.
-    - `max_steps`, `max_events`: where to give up; `max_steps=None` is 2^30, which is nowhere.
+    - `max_steps`, `max_events`: where to give up; `max_steps=None` is 2^30, in effect no limit.
     - `adjoint`: how derivatives are taken; the default is reverse mode, `diffrax.ForwardMode()`
       for `jax.jvp`. Reverse mode keeps about sqrt(2 `max_steps`) checkpoints, each with the
       parameters and the log: give it `max_steps` and `max_events` near to what the run needs.
@@ -182,44 +191,44 @@ def gradient_flow(
     """
     # As `checked` leaves them.
     network, events, loss = cast(AbstractModel, network), cast(tuple, events), cast(Loss, loss)
-    tolerances = chosen_tolerances(rtol, atol, stepsize_controller)
+    tolerances = validate_tolerances(rtol, atol, stepsize_controller)
     check_options(network, tolerances.rtol, modified_rate, kinks)
-    ts = chosen_times(t1, ts)
-    _require_fit(network, task, ts, observe)
-    tell_digits(network.dtype, task.x.dtype, tolerances.rtol is not None)
+    ts = validate_times(t1, ts)
+    _require_valid_start(network, task, ts, observe)
+    warn_precision(network.dtype, task.x.dtype, tolerances.rtol is not None)
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     # A name is no part of what is compiled.
-    given, task = task, copied(task, name="")
-    decay, moves = chosen_decay(network, weight_decay), trained(network, trainable)
-    problem = Problem(network, task, loss, in_dtype(tau, network.dtype), decay, moves)
-    check_modified(problem, modified_rate)
-    method, choice = chosen_method(problem, kinks, solver, modified_rate, tolerances, adjoint)
-    watches = _watches(problem, method, events, t1)
-    in_modes = turned(problem, method)
+    given, task = task, replace_fields(task, name="")
+    decay, moves = decay_of(network, weight_decay), trainable_flags(network, trainable)
+    problem = Problem(network, task, loss, as_dtype(tau, network.dtype), decay, moves)
+    check_time_constants(problem, modified_rate)
+    method, choice = choose_method(problem, kinks, solver, modified_rate, tolerances, adjoint)
+    watches = _step_watches(problem, method, events, t1)
+    in_modes = problem_in_modes(problem, method)
     choice = choice if in_modes is None else choice._replace(objective=in_modes.label)
     free = solver is None and not dense  # another one may take over
-    run = Run(
+    run = FlowRun(
         problem=problem,
         method=method,
         watches=watches,
-        observe=Observables.of(observe, network, task),
-        t1=in_dtype(cast(ArrayLike, t1), network.dtype),
+        observe=Observables.from_user(observe, network, task),
+        t1=as_dtype(cast(ArrayLike, t1), network.dtype),
         ts=None if ts is None else jnp.asarray(ts, network.dtype),
-        meter=SILENT,
-        capacity=first_capacity(watches, max_events),
-        reference=Reference(given, loss, None, extended, choice, exchangeable=free),
-        turned=in_modes,
+        progress_meter=SILENT_METER,
+        capacity=initial_capacity(watches, max_events),
+        reference=Origin(given, loss, None, extend_flow, choice, exchangeable=free),
+        in_modes=in_modes,
     )
     limits, told = Limits(cast(int, max_steps), max_events), warn_past_edge(run)
-    solve = _traced if is_traced(run) else _driven
+    solve = _trace_flow if is_traced(run) else _drive_flow
     flow = solve(run, dense, limits, progress, checkpoint)
-    return _told(run, flow, throw, limits, past_edge=told)
+    return _finish_flow(run, flow, throw, limits, edge_known=told)
 
 
-def _watches(
+def _step_watches(
     problem: Problem, method: Method, events: Sequence[AbstractEvent], t1: Any
 ) -> tuple[Watch, ...]:
-    """What is looked at in every step: gates, where these are logged, and the user's events.
+    """Return what is watched in every step: gates, where they are logged, and the user's events.
 
     **Raises:** `ValueError` for a run that nothing ends.
     """
@@ -230,51 +239,57 @@ def _watches(
     return watches
 
 
-def _require_fit(network: AbstractModel, task: Task, ts: Any, observe: Observe | None) -> None:
+def _require_valid_start(
+    network: AbstractModel, task: Task, ts: Any, observe: Observe | None
+) -> None:
     """Raise `ValueError` for a network that is not the task's, or holds NaN.
 
     Also where the networks at so many times do not fit into memory.
     """
     network.require_fit(task)
-    require_numbers("network", network.module)
+    require_no_nan("network", network.module)
     if ts is not None and observe is None:
-        require_room(network, len(ts), "ts", f"{len(ts)} times", "Save fewer, or use `observe`")
+        require_saved_memory(
+            network, len(ts), "ts", f"{len(ts)} times", "Save fewer, or use `observe`"
+        )
 
 
-def extended(
+def extend_flow(
     flow: Trajectory, t1: float, ts: Any, max_steps: int, max_events: int, progress: Progress, throw
 ) -> Trajectory:
-    """See `Trajectory.extend`."""
+    """Continue a flow to a later time, as `Trajectory.extend` says."""
     run, at, ts = require_extendable(flow, t1, ts)
     require_ending(t1, run.watches)
     dtype = run.network.dtype
-    run = copied(run, t1=jnp.asarray(t1, dtype), ts=None if ts is None else jnp.asarray(ts, dtype))
+    run = replace_fields(
+        run, t1=jnp.asarray(t1, dtype), ts=None if ts is None else jnp.asarray(ts, dtype)
+    )
     limits = Limits(int(at.counts["num_steps"]) + max_steps, max_events)
-    longer = driven(run, limits, _pauses(run, progress, float(at.t)), at, flow)
-    return _told(run, longer, throw, Limits(max_steps, max_events))
+    longer = drive_run(run, limits, _flow_pauses(run, progress, float(at.t)), at, flow)
+    return _finish_flow(run, longer, throw, Limits(max_steps, max_events))
 
 
-def _told(
-    run: Run, flow: Trajectory, throw: bool, limits: Limits, past_edge: bool = False
+def _finish_flow(
+    run: FlowRun, flow: Trajectory, throw: bool, limits: Limits, edge_known: bool = False
 ) -> Trajectory:
-    """A flow with the warnings that its end calls for; raises where it failed.
+    """Warn of what the end of a flow shows, raise where it failed, and return it.
 
-    `past_edge`: whether the user knows of that already.
+    `edge_known`: whether the user was warned at the start that the rate is past the edge.
     """
-    if not past_edge:
+    if not edge_known:
         warn_past_edge(run, flow)
     warn_hidden(run, flow)
-    return finished(flow, throw, lambda f: _failure(f, limits, run.method.kinks))
+    return trim_and_raise(flow, throw, lambda f: _flow_failure(f, limits, run.method.kinks))
 
 
-def _traced(
-    run: Run,
+def _trace_flow(
+    run: FlowRun,
     dense: bool,
     limits: Limits,
     progress: Progress | diffrax.AbstractProgressMeter,
     checkpoint: PathLike | None,
 ) -> Trajectory:
-    """A run under `jit`, `vmap` or a derivative: one solve with all the room it may need."""
+    """Run a flow under `jit`, `vmap` or a derivative: one solve with all the room it may need."""
     if checkpoint is not None:
         raise ValueError("`checkpoint` is for runs outside of `jit` and `vmap`; leave it out.")
     if dense and limits.steps > 2**14:
@@ -286,75 +301,85 @@ def _traced(
         _require_dense(run, limits.steps)
     if isinstance(run.method.adjoint, diffrax.RecursiveCheckpointAdjoint):
         run = reverse_only(run)
-    run = copied(run.with_capacity(limits.events), meter=progress_meter(progress))
-    with told_by_name():
-        flow = run.solved(None, Allowance.whole(limits.steps, limits.steps), dense=dense)
-    return copied(flow.of(run), reference=run.reference, continuation=None)
+    run = replace_fields(run.with_capacity(limits.events), progress_meter=progress_meter(progress))
+    with catch_forward_mode():
+        flow = run.solve_with_names(
+            None, Budget.without_pause(limits.steps, limits.steps), dense=dense
+        )
+    return replace_fields(flow.with_run(run), reference=run.reference, continuation=None)
 
 
-def _driven(
-    run: Run,
+def _drive_flow(
+    run: FlowRun,
     dense: bool,
     limits: Limits,
     progress: Progress | diffrax.AbstractProgressMeter,
     checkpoint: PathLike | None,
 ) -> Trajectory:
-    """A run outside of them, which can pause."""
+    """Run a flow outside of `jit` and `vmap`, with pauses."""
     if dense and checkpoint is not None:
         raise ValueError("`checkpoint` does not keep dense output; save at `ts` instead.")
-    if run.exchangeable:
-        run = run.told(solver_because=TOO_SHORT)
+    if run.may_switch_solver:
+        run = run.with_choice(solver_because=TOO_SHORT)
     if isinstance(progress, diffrax.AbstractProgressMeter):
-        run = copied(run, meter=progress)  # which would begin anew after each pause
-    flow = driven_from(checkpoint, run, limits, functools.partial(_pauses, progress=progress))
+        run = replace_fields(
+            run, progress_meter=progress
+        )  # which would begin anew after each pause
+    flow = drive_from_file(
+        checkpoint, run, limits, functools.partial(_flow_pauses, progress=progress)
+    )
     return with_dense(flow, limits.steps) if dense else flow
 
 
-def _pauses(
+def _flow_pauses(
     run: AbstractRun, progress: Progress | diffrax.AbstractProgressMeter, t: float
 ) -> list[AbstractPause]:
-    """Who looks at a run from time t on."""
-    assert isinstance(run, Run)
-    pauses: list[AbstractPause] = [StiffnessCheck(run)] if run.exchangeable else []
+    """Return the pauses of a run from time t on: stiffness, Ctrl-C, progress."""
+    assert isinstance(run, FlowRun)
+    pauses: list[AbstractPause] = [StiffnessCheck(run)] if run.may_switch_solver else []
     if not isinstance(progress, diffrax.AbstractProgressMeter):
-        pauses += by_clock(run, progress, t)
+        pauses += clock_pauses(run, progress, t)
     return pauses
 
 
 def with_dense(flow: Trajectory, steps: int) -> Trajectory:
-    """The same run with dense output, solved again with at most so many steps.
+    """Solve a run again with dense output, in at most `steps` steps.
 
-    diffrax reserves memory for every step that could happen; here it is known what did.
+    diffrax reserves memory for every step that could happen; from the first run it is known how
+    many do.
     """
-    run = copied(flow.reference.run, meter=SILENT)
-    # A power of two, so that few numbers of steps are a program of their own; where that takes
-    # next to no memory none below `DENSE_ROOM` is.
+    run = replace_fields(flow.reference.run, progress_meter=SILENT_METER)
+    # Rounded up to a power of two, so that there are few programs.
     room = 2 ** math.ceil(math.log2(int(flow.counts["num_steps"]) + 1))
     size = sum(a.size for a in jax.tree.leaves(run.network.parameters))
-    room = max(room, DENSE_ROOM) if size <= SMALL else room
+    room = max(room, DENSE_STEPS) if size <= SMALL_TREE else room
     _require_dense(run, room)
     try:
-        again = run.solved(None, Allowance.whole(steps, room), dense=True).of(run)
+        again = run.solve_with_names(None, Budget.without_pause(steps, room), dense=True).with_run(
+            run
+        )
     except (KeyboardInterrupt, Exception) as error:
-        hand_back(error, flow)
+        attach_trajectory(error, flow)
         raise
-    return copied(again, continuation=None)
+    return replace_fields(again, continuation=None)
 
 
-def _require_dense(run: Run, steps: int) -> None:
+def _require_dense(run: FlowRun, steps: int) -> None:
     """Raise `ValueError` where the dense output of so many steps does not fit into memory."""
     solver = run.method.solver
     stages = evaluations(solver) if is_explicit(solver) else 4
     pieces = ExactWalk.pieces if run.method.kinks.walks else 1
     remedy = "Lower `max_steps` or the end, or save at `ts` instead"
-    require_room(run.network, steps * stages * pieces, "dense", f"True for {steps} steps", remedy)
+    require_saved_memory(
+        run.network, steps * stages * pieces, "dense", f"True for {steps} steps", remedy
+    )
 
 
-def _failure(flow: Trajectory, limits: Limits, kinks: AbstractKinks) -> str:
-    """What went wrong and what to do about it."""
+def _flow_failure(flow: Trajectory, limits: Limits, kinks: AbstractKinks) -> str:
+    """Return in words what went wrong and what to do about it."""
     reached = f"t = {float(flow.end):.6g} after {int(flow.counts['num_steps'])} steps"
     remedy = kinks.remedy(flow.model)
-    if is_one_of(flow.result, RESULTS.max_steps_reached):
+    if result_is(flow.result, RESULTS.max_steps_reached):
         if flow.reference.run.horizon == math.inf:
             return (
                 f"`max_steps` = {limits.steps} reached at {reached}, and no event has ended the "
@@ -364,12 +389,12 @@ def _failure(flow: Trajectory, limits: Limits, kinks: AbstractKinks) -> str:
             f"`max_steps` = {limits.steps} reached at {reached}. Increase it, or loosen "
             f"`rtol`{remedy}."
         )
-    if is_one_of(flow.result, RESULTS.dt_min_reached):
+    if result_is(flow.result, RESULTS.dt_min_reached):
         return (
             f"the step size shrank to nothing at {reached}: the loss is not finite there, or its "
             f"gradient jumps{remedy}."
         )
-    if is_one_of(flow.result, RESULTS.event_overflow):
+    if result_is(flow.result, RESULTS.event_overflow):
         return (
             f"{int(flow.events.count)} events happened and `max_events` = {limits.events}. "
             "Increase it, watch fewer components, or end the run earlier."
@@ -380,10 +405,10 @@ def _failure(flow: Trajectory, limits: Limits, kinks: AbstractKinks) -> str:
 def _logs_gates(
     network: AbstractModel, task: Task, events: Sequence[AbstractEvent], kinks: AbstractKinks
 ) -> bool:
-    """Whether a run watches every gate: a ReLU network with few pairs, unless units are asked for.
+    """Tell whether a run watches all gates: ReLU with few pairs, and no units asked for.
 
-    A walk logs its gates itself.
+    An exact walk logs its gates itself.
     """
     units = any(isinstance(event, UnitSwitches) for event in events)
     watched = isinstance(network, ReLUNetwork) and not kinks.walks
-    return watched and pairs(network, task) <= MANY_PAIRS and not units
+    return watched and pair_count(network, task) <= MANY_PAIRS and not units

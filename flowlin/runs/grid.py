@@ -1,4 +1,4 @@
-"""Grids: which values are swept over, and the networks and tasks that functions make of them."""
+"""Grids of the values that a sweep covers, and the networks and tasks made from them."""
 
 import inspect
 import itertools
@@ -9,26 +9,33 @@ from typing import Any
 import equinox as eqx
 import numpy as np
 
-from flowlin._tools.arguments import refuse
-from flowlin._tools.files import Cell
-from flowlin._tools.printing import Summary, plural, shown
-from flowlin.record.event_log import COLUMNS
+from flowlin._tools.arguments import argument_error
+from flowlin._tools.printing import Summary, format_count, print_by
+from flowlin._tools.tables import Cell
+from flowlin.record.event_log import EVENT_COLUMNS
 from flowlin.tasks.task import Task
 
-TAKEN = {"run", "failed", "key", *COLUMNS}  # columns of a sweep's own
+RESERVED_COLUMNS = {
+    "run",
+    "failed",
+    "key",
+    *EVENT_COLUMNS,
+}  # columns that the tables of a sweep have themselves
 
 
-def _summary(found: Any) -> Summary:
-    """How many values of what."""
-    rows = [(name, ", ".join(map(str, _clipped(values)))) for name, values in found.axes.items()]
-    return Summary(f"Grid of {plural(len(found), 'point')}", rows)
+def _grid_summary(found: Any) -> Summary:
+    """Print the number of points, and the values of each axis."""
+    rows = [
+        (name, ", ".join(map(str, _shorten_values(values)))) for name, values in found.axes.items()
+    ]
+    return Summary(f"Grid of {format_count(len(found), 'point')}", rows)
 
 
-def _clipped(values: tuple) -> tuple:
+def _shorten_values(values: tuple) -> tuple:
     return values if len(values) <= 8 else (*values[:4], "...", *values[-3:])
 
 
-@shown(_summary)
+@print_by(_grid_summary)
 class Grid(Sequence[dict[str, Cell]]):
     """All combinations of some values, the last name's running fastest: a sequence of points.
 
@@ -48,7 +55,7 @@ class Grid(Sequence[dict[str, Cell]]):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """How many values each axis has."""
+        """The number of values of each axis, in order."""
         return tuple(map(len, self.axes.values()))
 
     def __len__(self) -> int:
@@ -58,7 +65,7 @@ class Grid(Sequence[dict[str, Cell]]):
         if isinstance(index, slice):
             return [self[k] for k in range(len(self))[index]]
         if not isinstance(index, (int, np.integer)):
-            raise refuse("index", "a whole number or a slice", index)
+            raise argument_error("index", "a whole number or a slice", index)
         if not -len(self) <= index < len(self):
             raise IndexError(f"`index` = {index} is out of range: the grid has {len(self)} points.")
         places = np.unravel_index(index % len(self), self.shape)
@@ -71,60 +78,60 @@ class Grid(Sequence[dict[str, Cell]]):
 
 
 def grid(**axes: Any) -> Grid:
-    """All combinations of some values, for `fl.sweep(grid=...)`.
+    """Make a grid of all combinations of some values, for `fl.sweep(grid=...)`.
 
     **Arguments:** by name, a list of numbers, truth values or words; a single one is a list of one.
 
     **Raises:** `ValueError` for no values or odd ones, and for names of a sweep's own columns.
     """
     for name in axes:
-        if name in TAKEN:
+        if name in RESERVED_COLUMNS:
             raise ValueError(
                 f"`{name}` is a column of a sweep's tables already; give the axis another name."
             )
-    return Grid({name: _values(name, values) for name, values in axes.items()})
+    return Grid({name: _axis_values(name, values) for name, values in axes.items()})
 
 
-def _values(name: str, given: Any) -> tuple[Cell, ...]:
-    """Values of an axis, as Python's own."""
+def _axis_values(name: str, given: Any) -> tuple[Cell, ...]:
+    """Return the values of an axis as Python's own; a single one is a list of one."""
     wanted = "a list of numbers, truth values or words"
     if isinstance(given, (bool, int, float, str, np.generic)) or np.ndim(given) == 0:
         given = (given,)
     if isinstance(given, dict) or np.ndim(given) > 1:
-        raise refuse(name, wanted, given)
-    values = tuple(cell(f"{name}[{k}]", one) for k, one in enumerate(given))
+        raise argument_error(name, wanted, given)
+    values = tuple(table_cell(f"{name}[{k}]", one) for k, one in enumerate(given))
     if not values:
-        raise refuse(name, wanted, given, "give at least one value")
+        raise argument_error(name, wanted, given, "give at least one value")
     return values
 
 
-def cell(name: str, value: Any) -> Cell:
-    """A number, a truth value or a word, as Python's own."""
+def table_cell(name: str, value: Any) -> Cell:
+    """Return a number, a truth value or a word as Python's own; `ValueError` for anything else."""
     if getattr(value, "ndim", None) == 0:
         value = value.item()
     if not isinstance(value, (bool, int, float, str)):
-        raise refuse(name, "a number, a truth value or a word", value)
+        raise argument_error(name, "a number, a truth value or a word", value)
     return value
 
 
-def is_made(value: Any) -> bool:
-    """Whether it is a function of a grid's values, and neither a network nor a task."""
+def is_value_function(value: Any) -> bool:
+    """Tell whether a value is a function of a grid's values, and neither a network nor a task."""
     known = isinstance(value, (eqx.Module, Task)) or inspect.isclass(value)
     return callable(value) and not known
 
 
-def made(points: Sequence[dict[str, Cell]], **given: Any) -> tuple[Any, ...]:
-    """Each of the given, with functions of the points' values replaced by what they make.
+def evaluate_on_grid(points: Sequence[dict[str, Cell]], **arguments: Any) -> tuple[Any, ...]:
+    """Return all arguments, of functions of the points' values the list of what they return.
 
     **Raises:** `ValueError` for functions without points, those that ask for what is no axis, and
     for axes that no function takes.
     """
-    functions = {name: value for name, value in given.items() if is_made(value)}
+    functions = {name: value for name, value in arguments.items() if is_value_function(value)}
     if functions and not points:
         name = next(iter(functions))
         raise ValueError(f"`{name}` is a function; pass `grid`, the values that it is called with.")
     axes = list(points[0]) if points else []
-    takes = {name: _takes(name, value, axes) for name, value in functions.items()}
+    takes = {name: _axis_arguments(name, value, axes) for name, value in functions.items()}
     idle = [axis for axis in axes if functions and not any(axis in t for t in takes.values())]
     if idle:
         raise ValueError(
@@ -132,13 +139,13 @@ def made(points: Sequence[dict[str, Cell]], **given: Any) -> tuple[Any, ...]:
             "leave it out, or give a function an argument of that name."
         )
     return tuple(
-        _each(value, takes[name], points) if name in functions else value
-        for name, value in given.items()
+        _value_per_point(value, takes[name], points) if name in functions else value
+        for name, value in arguments.items()
     )
 
 
-def _takes(name: str, function: Callable[..., Any], axes: list[str]) -> list[str]:
-    """Which of the axes a function has arguments for."""
+def _axis_arguments(name: str, function: Callable[..., Any], axes: list[str]) -> list[str]:
+    """Return the axes that a function has arguments for."""
     parameters = inspect.signature(function).parameters.values()
     if any(p.kind == p.VAR_KEYWORD for p in parameters):
         return axes
@@ -151,8 +158,10 @@ def _takes(name: str, function: Callable[..., Any], axes: list[str]) -> list[str
     return [axis for axis in axes if axis in named]
 
 
-def _each(function: Callable[..., Any], takes: list[str], points: Sequence[dict]) -> list[Any]:
-    """What a function makes of every point, once of the same values."""
+def _value_per_point(
+    function: Callable[..., Any], takes: list[str], points: Sequence[dict]
+) -> list[Any]:
+    """Call a function at every point, once for the same values, and return the list of results."""
     made: dict[tuple, Any] = {}
     for point in points:
         values = tuple(point[name] for name in takes)

@@ -1,4 +1,4 @@
-"""How large a learning rate may be for descent to stay near to the flow: measured, by descent."""
+"""The largest learning rates at which descent stays near to the flow, measured by descent."""
 
 import dataclasses
 import functools
@@ -14,66 +14,41 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from flowlin._tools.arguments import checked, known, positive, refuse
-from flowlin._tools.arrays import Numbers, Parameters, copied
+from flowlin._tools.arguments import argument_error, checked, positive, static_value
+from flowlin._tools.arrays import Numbers, Parameters, replace_fields
 from flowlin._tools.numerics import as_tree
-from flowlin._tools.printing import Summary, number, plural, shown, span, tqdm_bar
-from flowlin.engine.descend import Descent, Look, State, Stops, written
+from flowlin._tools.printing import (
+    print_by,
+    tqdm_bar,
+)
+from flowlin.engine.descend import Descent, DescentObserver, DescentState, RowSchedule, write_row
 from flowlin.engine.kinks.policies import AbstractKinks
 from flowlin.engine.recorder import event_log
 from flowlin.engine.solvers.rkc import direction, spectral_radius
 from flowlin.events.events import AbstractEvent, UnitSwitches
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.kinds import AbstractNetwork
-from flowlin.networks.modules import model
+from flowlin.networks.modules import as_model
 from flowlin.record.event_log import EventLog
 from flowlin.record.trajectory import Trajectory
-from flowlin.runs.compare import distances
-from flowlin.runs.gradient_descent import Rule, Watched, described
+from flowlin.runs.compare import run_distances
+from flowlin.runs.gradient_descent import StepRule, WatchOptions, descent_of
 from flowlin.runs.gradient_flow import gradient_flow
-from flowlin.runs.run_options import chosen_decay
+from flowlin.runs.rate_summary import accuracy_summary, rate_certificate_summary
+from flowlin.runs.run_options import decay_of
 from flowlin.tasks.task import Task
 from flowlin.training.losses import AnyLoss, Loss, SquaredError
 from flowlin.training.problem import Problem
 
+# ---- The distance of descent at one rate from the flow.
 
-def accuracy(found: Any) -> Summary:
-    """Largest rate, slope, errors."""
-    rows = [
-        ("rate", f"rate {number(found.rate)}"),
-        ("slope", f"slope {number(found.slope)}"),
-        ("errors", f"errors {span(found.errors)}"),
-    ]
-    return Summary("Accuracy", rows, inline=True)
-
-
-def rate_certificate(found: Any) -> Summary:
-    """The largest rate of every quantity, and what limits it."""
-    share = f"{100 * found.within:g} % of the flow up to t = {number(found.t1)}"
-    steps = plural(len(found.rates), "rate")
-    rows = [
-        ("tried", f"{steps}, {span(found.rates)} ({span(found.steps)} steps)"),
-        ("edge of stability", number(found.edge)),
-    ]
-    rows += [
-        (row["quantity"], f"rate {row['rate']:.6g}", f"slope {row['slope']:.4g}", row["limit"])
-        for row in found.table()
-    ]
-    if found.chattering is not None:
-        wide = f"|z| = {span(found.chattering.errors)}, slope {found.chattering.slope:.4g}"
-        rows.append(("chattering", wide))
-    return Summary(f"RateCertificate: descent within {share}", rows)
-
-
-# ---- How far descent at one rate is from the flow.
-
-ROWS = 128  # times in [0, t1] at which the two runs are compared
-ITERATIONS = 100  # of the power iteration, at each of the times
-NEAR = 0.95  # share of the edge of stability from which on a rate is at the edge
+COMPARISON_ROWS = 128  # times in [0, t1] at which the two runs are compared
+SHARPNESS_ITERATIONS = 100  # of the power iteration, at each of the times
+EDGE_SHARE = 0.95  # a rate of at least this share of the edge of stability is called the edge
 QUANTITIES = ("parameters", "function", "loss", "events")
 
 
-@shown(accuracy)
+@print_by(accuracy_summary)
 @dataclasses.dataclass(frozen=True)
 class Accuracy:
     """One quantity's errors at the rates of a `RateCertificate`.
@@ -90,8 +65,8 @@ class Accuracy:
     slope: float
 
 
-class _Errors(NamedTuple):
-    """What one descent found; `events` and `chattering` nan where there is nothing to compare."""
+class _RateErrors(NamedTuple):
+    """Errors of one descent; `events` and `chattering` are nan where nothing can be compared."""
 
     parameters: float
     function: float
@@ -100,30 +75,34 @@ class _Errors(NamedTuple):
     chattering: float
 
 
-def _measured(
+def _errors_at_rate(
     run: Descent, flow: Trajectory, t1: float, tau: float, within: float, steps: int
-) -> _Errors:
-    """One descent of so many steps over [0, t1], and some more for the events due there."""
-    watches, clock = run.look.observer.watches, t1 / steps
-    stops = (np.arange(ROWS + 1) * steps) // ROWS
+) -> _RateErrors:
+    """Measure one descent of `steps` steps over [0, t1], and some more for late events."""
+    watches, clock = run.observers.observer.watches, t1 / steps
+    stops = (np.arange(COMPARISON_ROWS + 1) * steps) // COMPARISON_ROWS
     beyond = steps + (math.ceil(within * steps) + 1 if watches else 0)
     rate, step = (jnp.asarray(value, run.clock.dtype) for value in (clock / tau, clock))
-    run = copied(run, learning_rate=rate, clock=step)
-    sliding = _sliding(flow.events, clock * stops)
+    run = replace_fields(run, learning_rate=rate, clock=step)
+    sliding = _slide_masks(flow.events, clock * stops)
+    # Descent may cross a level more often than the flow; where even this log overflows, the error
+    # of the events counts as inf.
     room = 1024 + 4 * len(flow.events) if watches else 0
     ends = jnp.asarray([*stops[1:], beyond])
     assert flow.dense is not None
-    off, (log, widest) = _descended(run, flow.dense, flow.model, ends, sliding, room)
+    off, (log, widest) = _descend_beside_flow(run, flow.dense, flow.model, ends, sliding, room)
     found = [float(np.max(np.where(np.isnan(e), np.inf, np.abs(e)))) for e in off]
     late = math.nan
     if watches:
         names = {watch.channel.name for watch in watches}
-        late = _lateness(_times(flow.events, names), _times(log.trimmed(), names), t1)
+        late = _largest_time_error(
+            _event_times(flow.events, names), _event_times(log.without_padding(), names), t1
+        )
         late = late if int(log.count) <= room else math.inf
     initial = float(flow.losses[0])
     chatters = any(np.any(mask) for mask in sliding)
     wide = float(widest) if np.isfinite(widest) else math.inf
-    return _Errors(
+    return _RateErrors(
         parameters=found[0],
         function=found[1],
         loss=found[2] / initial,
@@ -133,7 +112,7 @@ def _measured(
 
 
 @eqx.filter_jit
-def _descended(
+def _descend_beside_flow(
     run: Descent,
     dense: diffrax.DenseInterpolation,
     final: AbstractModel,
@@ -141,44 +120,48 @@ def _descended(
     sliding: tuple[Bool[Array, "rows_and_1 P H"], ...],
     room: int,
 ) -> tuple[tuple[Array, Array, Array], tuple[EventLog, Array]]:
-    """Distances of descent from the flow at all ends but the last, its events and its chatter."""
+    """Descend to all ends; return distances from the flow at all but the last, events, chatter."""
 
-    def width(parameters: Parameters, masks: PyTree) -> Array:
+    def chatter_width(parameters: Parameters, masks: PyTree) -> Array:
         network = run.network.with_parameters(parameters)
         assert isinstance(network, AbstractNetwork)
         layers = zip(network.preactivations(run.task.x), masks, strict=True)
         found = [jnp.max(jnp.where(mask, jnp.abs(z), 0.0)) for z, mask in layers]
         return functools.reduce(jnp.maximum, found)
 
-    def each(widest: Array, state: State, step: Array, stop: Array) -> Array:
+    def widest_so_far(widest: Array, state: DescentState, step: Array, stop: Array) -> Array:
         del step
         if not sliding:
             return widest
         masks = jax.tree.map(lambda a: a[stop], sliding)
-        return jnp.maximum(widest, width(state.parameters, masks))
+        return jnp.maximum(widest, chatter_width(state.parameters, masks))
 
-    def at_stop(found: Parameters, state: State, stop: Array) -> Parameters:
-        return written(found, stop, state.parameters)
+    def write_parameters(found: Parameters, state: DescentState, stop: Array) -> Parameters:
+        return write_row(found, stop, state.parameters)
 
     rows = len(ends)
-    stops = Stops(jnp.concatenate([jnp.zeros(1, ends.dtype), ends]), jnp.ones(rows, bool), rows)
+    stops = RowSchedule(
+        jnp.concatenate([jnp.zeros(1, ends.dtype), ends]), jnp.ones(rows, bool), rows
+    )
     empty = jax.tree.map(lambda a: jnp.zeros((rows, *a.shape), a.dtype), run.network.parameters)
     start = jnp.zeros((), run.network.dtype), empty
-    state, (widest, found) = run.through(run.start(room), stops, start, each, at_stop)
+    state, (widest, found) = run.run_steps(
+        run.initial_state(room), stops, start, widest_so_far, write_parameters
+    )
     parameters = jax.tree.map(lambda a: a[:-1], found)  # what comes after t1 is for the events
     times = jnp.minimum(ends[:-1].astype(run.clock.dtype) * run.clock, dense.t1)
     first = jax.vmap(lambda t: final.with_parameters(dense.evaluate(t)))(times)
     second = jax.vmap(run.network.with_parameters)(parameters)
-    events = state.log if run.look.observer.watches else None
-    log = event_log(events, run.look.observer, jnp.asarray(jnp.inf, run.clock.dtype))
-    return distances(first, second, run.task, run.problem.loss), (log, widest)
+    events = state.log if run.observers.observer.watches else None
+    log = event_log(events, run.observers.observer, jnp.asarray(jnp.inf, run.clock.dtype))
+    return run_distances(first, second, run.task, run.problem.loss), (log, widest)
 
 
 @eqx.filter_jit
-def _sharpness(run: Descent, flow: Trajectory, t1: float) -> Array:
-    """Largest spectral radius of the Hessian at the rows' times, gates as they are.
+def _largest_sharpness(run: Descent, flow: Trajectory, t1: float) -> Array:
+    """Return the largest spectral radius of the Hessian at 129 times in [0, t1], gates fixed.
 
-    As a lower bound; by products with the Hessian, which know nothing of the kinks nearby.
+    A lower bound, from products with the Hessian: these do not see the kinks nearby.
     """
     dense = flow.dense
     assert dense is not None
@@ -186,20 +169,22 @@ def _sharpness(run: Descent, flow: Trajectory, t1: float) -> Array:
     def gradient(parameters: Parameters) -> Parameters:
         return run.objective.gradient(run.network, parameters)
 
-    def radius(carry: Any, t: Array) -> tuple[Any, Array]:
+    def next_radius(carry: Any, t: Array) -> tuple[Any, Array]:
         _, product = jax.linearize(gradient, as_tree(dense.evaluate(t)))
         nothing = jax.tree.map(jnp.zeros_like, carry[0])
         vector, old = carry
-        found = spectral_radius(product, nothing, nothing, vector, old, ITERATIONS, "lax")
+        found = spectral_radius(product, nothing, nothing, vector, old, SHARPNESS_ITERATIONS, "lax")
         return found[:2], found[1]
 
     dtype = run.network.dtype
     start = direction(run.network.parameters), jnp.zeros((), dtype)
-    return jnp.max(lax.scan(radius, start, t1 * jnp.linspace(0, 1, ROWS + 1, dtype=dtype))[1])
+    return jnp.max(
+        lax.scan(next_radius, start, t1 * jnp.linspace(0, 1, COMPARISON_ROWS + 1, dtype=dtype))[1]
+    )
 
 
-def _times(log: EventLog, names: set[str]) -> dict[tuple, list[float]]:
-    """Times of the events of these names, ascending, by component and direction."""
+def _event_times(log: EventLog, names: set[str]) -> dict[tuple, list[float]]:
+    """Return ascending times of the events of these names, by component and direction."""
     found: dict[tuple, list[float]] = {}
     for name in sorted(names):
         mine = log.select(name)
@@ -210,10 +195,10 @@ def _times(log: EventLog, names: set[str]) -> dict[tuple, list[float]]:
     return found
 
 
-def _lateness(
+def _largest_time_error(
     flow: dict[tuple, list[float]], descent: dict[tuple, list[float]], t1: float
 ) -> float:
-    """Largest relative difference of times; inf if one before t1 has no partner, nan of none."""
+    """Return the largest relative time error; inf if an event has no partner, nan of no events."""
     off: list[float] = []
     for key in flow.keys() | descent.keys():
         ours, theirs = flow.get(key, []), descent.get(key, [])
@@ -225,10 +210,10 @@ def _lateness(
     return max(off, default=math.nan)
 
 
-def _sliding(log: EventLog, times: Float[np.ndarray, " T"]) -> tuple[Array, ...]:
-    """Per hidden layer, which pairs slide from each time to the next, (T, P, H); last, none.
+def _slide_masks(log: EventLog, times: Float[np.ndarray, " T"]) -> tuple[Array, ...]:
+    """Tell per hidden layer which pairs slide from each time to the next, (T, P, H) of bool.
 
-    Empty where no gates are logged or none slides.
+    None slides from the last time on. Empty where no gates are logged or none slides.
     """
     gates = [k for k, channel in enumerate(log.channels) if channel.name == "gate"]
     if not gates or not np.any(np.asarray(log.new) == 0):
@@ -250,13 +235,13 @@ def _sliding(log: EventLog, times: Float[np.ndarray, " T"]) -> tuple[Array, ...]
     return tuple(parts)
 
 
-FACTOR = 4  # between the rates that bracket
+RATE_FACTOR = 4  # between two rates while the largest one is bracketed
 
 
-@shown(rate_certificate)
+@print_by(rate_certificate_summary)
 @dataclasses.dataclass(frozen=True)
 class RateCertificate:
-    r"""At which learning rates descent stays within a share of the flow.
+    r"""The learning rates at which descent stays within a share of the flow.
 
     - `rates`: (R,), learning rates tried, ascending.
     - `steps`: (R,), the whole numbers of steps in which they reach t1.
@@ -295,7 +280,7 @@ class RateCertificate:
             limit = f"{100 * self.within:g} % of the flow"
             if accuracy.rate == self.rates[-1]:
                 limit = f"largest rate tried, {self.steps[-1]} step(s) to t1"
-                if accuracy.rate >= NEAR * self.edge:
+                if accuracy.rate >= EDGE_SHARE * self.edge:
                     limit = f"stability edge {self.edge:.3g}"
             elif math.isnan(accuracy.rate):
                 limit = f"no rate from {self.rates[0]:.3g} on is within {limit}"
@@ -304,16 +289,20 @@ class RateCertificate:
         return rows
 
 
-def _share(name: str, value: Any) -> float:
-    """A relative error in (0, 0.5)."""
-    value = known(positive)(name, value)
+def _within_argument(name: str, value: Any) -> float:
+    """Check that an argument is a relative error in (0, 0.5)."""
+    value = static_value(positive)(name, value)
     if value >= 0.5:
-        raise refuse(name, "a relative error below 0.5", value)
+        raise argument_error(name, "a relative error below 0.5", value)
     return value
 
 
 @checked(
-    network=model, t1=known(positive), within=_share, precision=known(positive), tau=known(positive)
+    network=as_model,
+    t1=static_value(positive),
+    within=_within_argument,
+    precision=static_value(positive),
+    tau=static_value(positive),
 )
 def largest_learning_rate(
     network: eqx.Module,
@@ -332,14 +321,15 @@ def largest_learning_rate(
     max_steps: int = 2**18,
     progress: bool = False,
 ) -> RateCertificate:
-    r"""The largest learning rates at which descent stays within a share of the flow over [0, t1].
+    r"""Find the largest learning rates at which descent stays within a share of the flow.
 
-    Measured, not extrapolated: descent is run at every rate that counts. From the edge of
-    stability on the rate falls by factors of four until all errors are within the limit, and once
-    more by two; then each quantity's largest rate is bisected in log eps. Parameters, function and
-    loss are compared at 128 times; events at their own times, descent's interpolated between
-    steps. Where a ReLU flow slides on its kinks descent chatters about them, and the width of that
-    is measured at every step, over the pairs that slide from one of the 128 times to the next.
+    It measures over [0, t1], and extrapolates nothing: descent is run at every rate that counts.
+    From the edge of stability on the rate falls by factors of four until all errors are within the
+    limit, and once more by two; then each quantity's largest rate is bisected in log eps.
+    Parameters, function and loss are compared at 128 times; events at their own times, descent's
+    interpolated between steps. Where a ReLU flow slides on its kinks descent chatters about them,
+    and the width of that is measured at every step, over the pairs that slide from one of the 128
+    times to the next.
 
     **Arguments:**
 
@@ -365,18 +355,18 @@ def largest_learning_rate(
             "switches do not converge. Pass events of observables."
         )
     own = task.astype(network.dtype), cast(Loss, loss), jnp.asarray(tau, network.dtype)
-    decay = chosen_decay(network, weight_decay)
-    rule, watched = Rule(learning_rate=1.0, clock=tau), Watched(events, interpolate=True)
-    run = described(Problem(network, *own, decay), rule, watched)
-    if any(watch.terminate for watch in run.look.observer.watches):
+    decay = decay_of(network, weight_decay)
+    rule, watched = StepRule(learning_rate=1.0, clock=tau), WatchOptions(events, interpolate=True)
+    run = descent_of(Problem(network, *own, decay), rule, watched)
+    if any(watch.terminate for watch in run.observers.observer.watches):
         raise ValueError("`events` must not end the run; pass them with `terminate=False`.")
-    run = copied(run, look=Look(run.look.observer))
+    run = replace_fields(run, observers=DescentObserver(run.observers.observer))
     flow = gradient_flow(
         network, task, t1 * (1 + 2 * within) if events else t1, loss=loss, tau=tau,
         weight_decay=weight_decay, events=events, kinks=kinks, solver=solver, rtol=rtol, dense=True,
     )  # fmt: skip
     _require_motion(network, flow, run)
-    sharpness = float(_sharpness(run, flow, t1))
+    sharpness = float(_largest_sharpness(run, flow, t1))
     edge = 2 / sharpness if sharpness > 0 else math.inf
     first = max(1, math.ceil(t1 / (tau * edge)))
     if first > max_steps:
@@ -386,16 +376,16 @@ def largest_learning_rate(
         )
     bar = tqdm_bar(None, unit="run") if progress else None
 
-    def measured(steps: int) -> "_Errors":
+    def count_and_measure(steps: int) -> "_RateErrors":
         if bar is not None:
             bar.set_postfix_str(f"eps = {t1 / (tau * steps):.3g}")
             bar.update()
-        return _measured(run, flow, t1, tau, within, steps)
+        return _errors_at_rate(run, flow, t1, tau, within, steps)
 
-    found = _searched(measured, first, max_steps, within, precision)
+    found = _bisect_rates(count_and_measure, first, max_steps, within, precision)
     if bar is not None:
         bar.close()
-    return _certificate(found, t1, tau, within, edge)
+    return _make_certificate(found, t1, tau, within, edge)
 
 
 def _require_motion(network: AbstractModel, flow: Trajectory, run: Descent) -> None:
@@ -405,8 +395,8 @@ def _require_motion(network: AbstractModel, flow: Trajectory, run: Descent) -> N
             "`network` does not move on this `task` until `t1`: where the gradient of its loss "
             "vanishes, descent of any rate rests as well. Start from other parameters."
         )
-    names = {watch.channel.name for watch in run.look.observer.watches}
-    for (name, index, _), times in _times(flow.events, names).items():
+    names = {watch.channel.name for watch in run.observers.observer.watches}
+    for (name, index, _), times in _event_times(flow.events, names).items():
         if times[0] <= 0:
             raise ValueError(
                 f"`events`: {name!r} {index} happens at t = 0, where no difference of times is "
@@ -414,40 +404,44 @@ def _require_motion(network: AbstractModel, flow: Trajectory, run: Descent) -> N
             )
 
 
-def _searched(
-    measured: Callable[[int], _Errors], first: int, last: int, within: float, precision: float
-) -> dict[int, _Errors]:
-    """Errors by number of steps: bracketing by factors, then bisection for each quantity."""
-    steps, found = first, {first: measured(first)}
+def _bisect_rates(
+    errors_after: Callable[[int], _RateErrors],
+    first: int,
+    last: int,
+    within: float,
+    precision: float,
+) -> dict[int, _RateErrors]:
+    """Return errors by number of steps: bracket by factors, then bisect for each quantity."""
+    steps, found = first, {first: errors_after(first)}
 
-    def fails(errors: _Errors, quantity: str) -> bool:
+    def exceeds_limit(errors: _RateErrors, quantity: str) -> bool:
         return getattr(errors, quantity) > within  # nan, where there is nothing, does not
 
-    while any(fails(found[steps], q) for q in QUANTITIES) and steps < last:
-        steps = min(FACTOR * steps, last)
-        found[steps] = measured(steps)
+    while any(exceeds_limit(found[steps], q) for q in QUANTITIES) and steps < last:
+        steps = min(RATE_FACTOR * steps, last)
+        found[steps] = errors_after(steps)
     if 2 * steps <= last:
-        found[2 * steps] = measured(2 * steps)
+        found[2 * steps] = errors_after(2 * steps)
     for quantity in QUANTITIES:
         while True:
-            failing = [n for n, errors in found.items() if fails(errors, quantity)]
+            failing = [n for n, errors in found.items() if exceeds_limit(errors, quantity)]
             low = max(failing, default=0)
             high = min((n for n in found if n > low), default=None)
             if low == 0 or high is None or high <= max(low + 1, low * (1 + precision)):
                 break
             middle = min(max(round(math.sqrt(low * high)), low + 1), high - 1)
-            found[middle] = measured(middle)
+            found[middle] = errors_after(middle)
     return found
 
 
-def _certificate(
-    found: dict[int, _Errors], t1: float, tau: float, within: float, edge: float
+def _make_certificate(
+    found: dict[int, _RateErrors], t1: float, tau: float, within: float, edge: float
 ) -> RateCertificate:
-    """What the descents found, in terms of rates."""
+    """Make the certificate of the errors that descents have, by number of steps."""
     numbers = sorted(found, reverse=True)
     rates = t1 / (tau * np.array(numbers))
 
-    def accuracy(quantity: str) -> Accuracy | None:
+    def quantity_accuracy(quantity: str) -> Accuracy | None:
         errors = np.array([getattr(found[n], quantity) for n in numbers])
         if np.all(np.isnan(errors)):
             return None
@@ -463,7 +457,7 @@ def _certificate(
             slope = float(np.polyfit(np.log(rates[near]), np.log(errors[near]), 1)[0])
         return Accuracy(rate, errors, slope)
 
-    parameters, function, loss = (accuracy(q) for q in QUANTITIES[:3])
+    parameters, function, loss = (quantity_accuracy(q) for q in QUANTITIES[:3])
     assert parameters is not None
     assert function is not None
     assert loss is not None
@@ -476,6 +470,6 @@ def _certificate(
         parameters=parameters,
         function=function,
         loss=loss,
-        events=accuracy("events"),
-        chattering=accuracy("chattering"),
+        events=quantity_accuracy("events"),
+        chattering=quantity_accuracy("chattering"),
     )

@@ -10,27 +10,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flowlin._tools.arguments import an, checked
+from flowlin._tools.arguments import checked, with_article
 from flowlin._tools.arrays import PathLike
-from flowlin._tools.files import check, naming, read
+from flowlin._tools.files import file_errors, read_file, require_type
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.globally_gated import GloballyGatedNetwork
 from flowlin.networks.graph import GatedGraph
 from flowlin.networks.layered import AbstractLayered
-from flowlin.networks.modules import ForeignModel, model
+from flowlin.networks.modules import ForeignModel, as_model
 from flowlin.record.event_log import EventLog
 from flowlin.record.results import RESULTS
 from flowlin.record.trajectory import Trajectory
 from flowlin.training.losses import Loss
 
 
-@checked(like=model)
+@checked(like=as_model)
 def load(path: PathLike, like: eqx.Module | None = None) -> Trajectory:
-    """A trajectory that `flow.save(path)` has written.
+    """Read a trajectory that `flow.save(path)` has written.
 
     It has everything but dense output, the task, and what `extend` needs; of a function that was
-    its loss it has the name. Reads NumPy arrays and
-    JSON alone; nothing in the file is executed. Files of earlier versions of flowlin are read too.
+    its loss it has the name. NumPy arrays and JSON alone are read; nothing in the file is
+    executed. Files of earlier versions of flowlin are read too.
 
     **Arguments:**
 
@@ -41,12 +41,11 @@ def load(path: PathLike, like: eqx.Module | None = None) -> Trajectory:
       functions are compared with those that were saved, functions by name; of files of flowlin
       0.2.0 and before the class alone.
 
-    **Raises:** `ValueError` for a missing `like`, one of another kind or with other arrays; for
-    another file, a
-    damaged one, one of a later version, or one in float64 while JAX is set to float32;
-    `FileNotFoundError` if there is none.
+    **Raises:** `ValueError` for a missing `like`, one of another kind or with other arrays; for a
+    file that is damaged, of another kind or of a later version, or in float64 while JAX is set to
+    float32; `FileNotFoundError` if there is none.
     """
-    found = read("path", path).content
+    found = read_file("path", path).content
     if not isinstance(found, Trajectory):
         raise ValueError(
             f"`path` = {os.fspath(path)!r} holds no trajectory but a {type(found).__name__}; give "
@@ -54,27 +53,27 @@ def load(path: PathLike, like: eqx.Module | None = None) -> Trajectory:
         )
     if like is None and isinstance(found.model, ForeignModel):
         raise ValueError(
-            f"`path` = {os.fspath(path)!r} holds a run of {an(found.model.name)}, of which a file "
-            "keeps the arrays only; pass `like`, a module of the same kind."
+            f"`path` = {os.fspath(path)!r} holds a run of {with_article(found.model.name)}, of "
+            "which a file keeps the arrays only; pass `like`, a module of the same kind."
         )
     if like is not None:
-        found = found.restored(cast(AbstractModel, like), "like")
-    with naming("path", path):
+        found = found.with_module(cast(AbstractModel, like), "like")
+    with file_errors("path", path):
         check_trajectory(found)
     return found
 
 
 def check_trajectory(flow: Trajectory) -> None:
-    """Raise `ValueError` unless a trajectory that was read holds together."""
-    check(flow, Trajectory, "trajectory")
+    """Raise `ValueError` unless the fields of a trajectory from a file fit each other."""
+    require_type(flow, Trajectory, "trajectory")
     if not isinstance(flow.result, type(RESULTS.successful)):
         raise ValueError("`trajectory.result` is no result of a run")
-    check(flow.counts, dict[str, jax.Array], "trajectory.counts")
-    check(flow.reference.loss, Loss, "trajectory.reference")
+    require_type(flow.counts, dict[str, jax.Array], "trajectory.counts")
+    require_type(flow.reference.loss, Loss, "trajectory.reference")
     counts = flow.counts.values()
     numbers = all(count.ndim == 0 and count.dtype.kind in "iuf" for count in counts)
-    _require("counts", "num_steps" in flow.counts and numbers)
-    _require("labels", "solver" in dict(flow.labels))
+    _require_fits("counts", "num_steps" in flow.counts and numbers)
+    _require_fits("labels", "solver" in dict(flow.labels))
     if isinstance(flow.model, AbstractLayered):
         _check_network(flow.model, flow.samples)
     if isinstance(flow.model, GatedGraph):
@@ -84,18 +83,18 @@ def check_trajectory(flow: Trajectory) -> None:
     if any(row != (length,) for row in rows):
         raise ValueError(f"`trajectory.observed` does not have a row for each of {length} times")
     if flow.saved is not None:
-        _require("saved", _is_saved(flow.saved, flow.model.parameters, length))
+        _require_fits("saved", _is_saved(flow.saved, flow.model.parameters, length))
     _check_events(flow.events, flow.model.hidden, flow.samples)
     for (layer, _), counts in (flow.step_counts or {}).items():
         hidden = dict(enumerate(flow.model.hidden))
-        _require("step_counts", hidden.get(layer) == counts.units)
+        _require_fits("step_counts", hidden.get(layer) == counts.units)
     for (layer, *_), pair in (flow.window_counts or {}).items():
         hidden = dict(enumerate(flow.model.hidden))
-        _require("window_counts", {hidden.get(layer)} == {counts.units for counts in pair})
+        _require_fits("window_counts", {hidden.get(layer)} == {counts.units for counts in pair})
 
 
 def _is_saved(saved: Any, parameters: Any, length: int) -> bool:
-    """Whether rows of parameters fit them; those that did not move have none."""
+    """Tell whether saved rows fit the parameters; those that did not move have no rows."""
     structure = jax.tree.structure(parameters)
     try:
         found = structure.flatten_up_to(saved)
@@ -112,25 +111,25 @@ def _check_network(network: AbstractLayered, samples: int) -> None:
     """Raise `ValueError` unless the shapes of a network chain."""
     weights, biases, copies = network.weights, network.biases, 1
     if isinstance(network, GloballyGatedNetwork):
-        _require("final.gates", network.gates.ndim == 2 and len(network.gates) == samples)
+        _require_fits("final.gates", network.gates.ndim == 2 and len(network.gates) == samples)
         copies = network.gates.shape[1]
     chain = all(w.ndim == 2 and w.size for w in weights) and all(
         w.shape[1] == copies * v.shape[0] for v, w in itertools.pairwise(weights)
     )
     fine = len(weights) > 0 and chain and len(biases) == len(weights)
-    _require("final.weights", fine)
+    _require_fits("final.weights", fine)
     for w, b in zip(weights, biases, strict=True):
-        _require("final.biases", b is None or b.shape == w.shape[:1])
+        _require_fits("final.biases", b is None or b.shape == w.shape[:1])
     numbers = network.bias_strength, getattr(network, "slope", network.bias_strength)
-    _require("final", not any(map(np.ndim, numbers)))
+    _require_fits("final", not any(map(np.ndim, numbers)))
     for gate, width in zip(getattr(network, "gates_", ()), network.hidden, strict=False):
-        _require("final.gates_", gate.shape in ((width,), (samples, width)))
+        _require_fits("final.gates_", gate.shape in ((width,), (samples, width)))
     dtypes = {a.dtype for a in jax.tree.leaves(network)}
-    _require("final", len(dtypes) == 1 and jnp.issubdtype(dtypes.pop(), jnp.floating))
+    _require_fits("final", len(dtypes) == 1 and jnp.issubdtype(dtypes.pop(), jnp.floating))
 
 
 def _check_graph(network: GatedGraph, samples: int) -> None:
-    """Raise `ValueError` unless the parts of a graph go together."""
+    """Raise `ValueError` unless the parts of a graph fit each other and the samples."""
     slices = [
         {name: slice(a, b) for name, a, b in part} for part in (network.sources, network.sinks)
     ]
@@ -138,26 +137,26 @@ def _check_graph(network: GatedGraph, samples: int) -> None:
         network.weights, network.biases, network.bias_strength, node_gates=network.node_gates,
         edge_gates=network.edge_gates, inputs=slices[0], outputs=slices[1],
     )  # fmt: skip
-    _require("final.node_gates", network.gated_samples in (None, samples))
-    _require("final", len({a.dtype for a in jax.tree.leaves(network)}) == 1)
+    _require_fits("final.node_gates", network.gated_samples in (None, samples))
+    _require_fits("final", len({a.dtype for a in jax.tree.leaves(network)}) == 1)
 
 
 def _check_events(log: EventLog, hidden: tuple[int, ...], samples: int) -> None:
-    """Raise `ValueError` unless the events are of components that there are."""
+    """Raise `ValueError` unless all events belong to components that exist."""
     sizes = [channel.shape for channel in log.channels]
     fine = all(size >= 0 for shape in sizes for size in shape)
     fine = fine and log.initial.shape == (sum(math.prod(shape) for shape in sizes),)
-    _require("events.channels", fine)
+    _require_fits("events.channels", fine)
     component = np.asarray(log.component)[np.isfinite(np.asarray(log.time))]
-    _require("events.component", np.all((component >= 0) & (component < log.initial.shape[0])))
+    _require_fits("events.component", np.all((component >= 0) & (component < log.initial.shape[0])))
     for side in ("old", "new", "initial"):
-        _require(f"events.{side}", np.all(np.abs(np.asarray(getattr(log, side))) <= 1))
+        _require_fits(f"events.{side}", np.all(np.abs(np.asarray(getattr(log, side))) <= 1))
     for channel in log.channels:
         if channel.name == "gate":
             layer = dict(enumerate(hidden)).get(*channel.prefix) if channel.prefix else None
-            _require("events.channels", channel.shape == (layer, samples))
+            _require_fits("events.channels", channel.shape == (layer, samples))
 
 
-def _require(field: str, fine: Any) -> None:
+def _require_fits(field: str, fine: Any) -> None:
     if not fine:
         raise ValueError(f"`trajectory.{field}` does not fit the rest of the run")

@@ -1,4 +1,4 @@
-"""Progress of long runs."""
+"""Pauses of long runs that go by the clock: progress bars, log lines, Ctrl-C."""
 
 import abc
 import contextlib
@@ -17,7 +17,7 @@ import jax
 from flowlin._tools.printing import LogProgress, Progress, tqdm_bar
 from flowlin.engine.run import AbstractRun, Limits
 from flowlin.networks.base import AbstractModel
-from flowlin.record.trajectory import Continuation, Trajectory
+from flowlin.record.trajectory import RunState, Trajectory
 from flowlin.runs.run import AbstractPause
 
 
@@ -31,13 +31,13 @@ class QuietMeter(diffrax.TqdmProgressMeter):
         )
 
 
-SILENT = diffrax.NoProgressMeter()
+SILENT_METER = diffrax.NoProgressMeter()
 
 
 def progress_meter(
     progress: Progress | diffrax.AbstractProgressMeter,
 ) -> diffrax.AbstractProgressMeter:
-    """The diffrax meter for `progress=` where a run cannot pause: a tqdm bar for True.
+    """Return the diffrax meter for `progress=` where a run cannot pause: a tqdm bar for True.
 
     **Raises:** `ValueError` for log lines, which need pauses; `ImportError` if tqdm is missing.
     """
@@ -49,64 +49,73 @@ def progress_meter(
     if isinstance(progress, diffrax.AbstractProgressMeter):
         return progress
     if not progress:
-        return SILENT
+        return SILENT_METER
     tqdm_bar(None).close()  # before anything is compiled, if tqdm is missing
     return QuietMeter()
 
 
 class Pace:
-    """Accepted steps that take about so many seconds, by the speed of the last segment."""
+    """The number of accepted steps that take about `seconds`, by the last segment's speed."""
 
     def __init__(self, seconds: float, steps: int = 16):
         self.seconds = seconds
         self.steps = steps  # the first segment's seconds include compilation
-        self.waited = 0.0  # since it was last due
+        self.seconds_waited = 0.0  # seconds since it was last due
         self.clock, self.accepted = 0.0, 0  # at the segment's start
 
-    def budget(self, accepted: int) -> int:
-        """Steps until the next pause, which are about to begin."""
+    def begin_segment(self, accepted: int) -> int:
+        """Start the clock of a segment, and return its number of steps."""
         self.clock, self.accepted = time.monotonic(), accepted
         return self.steps
 
-    def due(self, at: Continuation) -> bool:
-        """Whether the time has come, at a segment's end; if so it starts to count anew."""
+    def end_segment(self, at: RunState) -> bool:
+        """Measure the speed of a segment that has ended, and tell whether the seconds are over.
+
+        If so the next ones begin.
+        """
         spent = max(time.monotonic() - self.clock, 1e-9)
         speed = (int(at.counts["num_accepted_steps"]) - self.accepted) / spent
         self.steps = int(min(max(speed * self.seconds, 1), 4 * self.steps))
-        self.waited += spent
-        if self.waited < self.seconds / 2:
+        self.seconds_waited += spent
+        if self.seconds_waited < self.seconds / 2:
             return False
-        self.waited = 0.0
+        self.seconds_waited = 0.0
         return True
 
 
-class AbstractPaced(AbstractPause):
-    """What looks at a run every so many seconds."""
+class AbstractTimedPause(AbstractPause):
+    """A pause that comes every so many seconds."""
 
-    by_clock = True
+    goes_by_clock = True
     pace: Pace
-    first: tuple[float, float, int] | None = None  # flow time, clock and steps at the first pause
+    first_pause: tuple[float, float, int] | None = (
+        None  # flow time, clock and steps at the first pause
+    )
 
     @abc.abstractmethod
-    def look(self, run: AbstractRun, flow: Trajectory) -> None:
-        """It is time."""
+    def report_state(self, run: AbstractRun, flow: Trajectory) -> None:
+        """Show or write the state of the run; called when the seconds are over."""
 
-    def budget(self, accepted: int) -> int | None:
-        """About as many steps as that takes."""
-        return self.pace.budget(accepted)
+    def step_budget(self, accepted: int) -> int | None:
+        """Return the number of steps that the seconds are enough for."""
+        return self.pace.begin_segment(accepted)
 
-    def pause(
+    def on_pause(
         self, run: AbstractRun, flow: Trajectory, limits: Limits
     ) -> tuple[AbstractRun, Trajectory]:
-        """Look if it is time."""
+        """Show or write the state of the run if the seconds are over."""
         assert flow.continuation is not None
-        if self.pace.due(flow.continuation):
-            self.look(run, flow)
-        self.first = self.first or (float(flow.end), float(time.monotonic()), _steps(flow))
+        if self.pace.end_segment(flow.continuation):
+            self.report_state(run, flow)
+        self.first_pause = self.first_pause or (
+            float(flow.end),
+            float(time.monotonic()),
+            _step_count(flow),
+        )
         return run, flow
 
 
-class Bar(AbstractPaced):
+class ProgressBar(AbstractTimedPause):
     """A tqdm bar over flow time: loss, steps, speed, and the time that is left.
 
     Silent where standard error is not a terminal.
@@ -123,27 +132,27 @@ class Bar(AbstractPaced):
             dynamic_ncols=True,
         )
 
-    def end(self, run: AbstractRun, flow: Trajectory) -> Trajectory:
-        """Show the end."""
-        self.look(run, flow)
+    def on_end(self, run: AbstractRun, flow: Trajectory) -> Trajectory:
+        """Show the end of the run, and close the bar."""
+        self.report_state(run, flow)
         self.bar.close()
         return flow
 
-    def broken_off(self, run: AbstractRun, flow: Trajectory | None) -> None:
-        """Leave the bar where it is."""
+    def on_interrupt(self, run: AbstractRun, flow: Trajectory | None) -> None:
+        """Close the bar where it is."""
         self.bar.close()
 
-    def look(self, run: AbstractRun, flow: Trajectory) -> None:
-        """Show how far it is."""
+    def report_state(self, run: AbstractRun, flow: Trajectory) -> None:
+        """Move the bar, and show loss, steps and speed."""
         at = flow.continuation
         assert at is not None
         steps = int(at.counts["num_steps"])
         speed = steps / max(self.bar.format_dict["elapsed"] or 0, 1e-9)
-        self.bar.set_postfix_str(f"{_loss(flow)}, {steps} steps, {speed:.3g}/s", refresh=False)
+        self.bar.set_postfix_str(f"{_loss_text(flow)}, {steps} steps, {speed:.3g}/s", refresh=False)
         self.bar.update(float(flow.end) - self.bar.n)
 
 
-MOST = 0.5  # power of t with which speed is expected to grow
+STEEPEST_GROWTH = 0.5  # power of t with which speed is expected to grow
 
 
 class Forecast:
@@ -156,7 +165,7 @@ class Forecast:
       = \frac{t}{(1 - p)\, r} \big( (T / t)^{1 - p} - 1 \big).$$
 
     p is at most a half, between steps that are bounded from now on (p = 0) and steps that grow as t
-    (p = 1): which it will be is not known beforehand, so that the time may be up to four times off.
+    (p = 1): which of the two will happen is not known, so the time may be up to four times off.
     Descent has p = 0.
     """
 
@@ -164,10 +173,10 @@ class Forecast:
         self.t, self.clock = t, clock
         self.middle, self.speed = 0.0, 0.0  # of the stretch before; none yet
 
-    def left(self, t: float, clock: float, horizon: float, steady: bool) -> float:
-        """Seconds until the horizon, inf if nothing has moved; the next stretch begins here."""
+    def seconds_left(self, t: float, clock: float, horizon: float, steady: bool) -> float:
+        """Return the seconds to the horizon, inf if t has not moved, and begin a new stretch."""
         middle, speed = (self.t + t) / 2, (t - self.t) / max(clock - self.clock, 1e-9)
-        power = 0.0 if steady else MOST
+        power = 0.0 if steady else STEEPEST_GROWTH
         if self.speed > 0 and speed > 0 and middle > self.middle:
             seen = math.log(speed / self.speed) / math.log(middle / self.middle)
             power = min(max(seen, 0.0), power)
@@ -178,145 +187,146 @@ class Forecast:
         return t / ((1 - power) * now) * ((horizon / t) ** (1 - power) - 1)
 
 
-class Lines(AbstractPaced):
-    """What `LogProgress` writes.
+class LogLines(AbstractTimedPause):
+    """Lines of a log, as `LogProgress` asks for them, one every so many seconds.
 
-    The first pause, before which the run is compiled, does not count for the time that is left.
+    The time that is left does not count the first segment, in which the run is compiled.
     """
 
     def __init__(self, run: AbstractRun, start: float, log: LogProgress):
         self.log, self.horizon, self.pace = log, run.horizon, Pace(log.every)
         self.began = self.clock = float(time.monotonic())
-        self.forecast, self.steps, self.told = Forecast(start, self.began), 0, False
+        self.forecast, self.steps, self.has_begun = Forecast(start, self.began), 0, False
 
-    def look(self, run: AbstractRun, flow: Trajectory) -> None:
-        """Say how far it is."""
-        self._write(self._line(flow))
+    def report_state(self, run: AbstractRun, flow: Trajectory) -> None:
+        """Write a line with time, loss, steps, speed and the time that is left."""
+        self._write_line(self._progress_line(flow))
 
-    def end(self, run: AbstractRun, flow: Trajectory) -> Trajectory:
-        """Say that it is over."""
-        self._write(f"{self._line(flow)}, ended")
+    def on_end(self, run: AbstractRun, flow: Trajectory) -> Trajectory:
+        """Write a line that says that the run has ended."""
+        self._write_line(f"{self._progress_line(flow)}, ended")
         return flow
 
-    def broken_off(self, run: AbstractRun, flow: Trajectory | None) -> None:
-        """Say how far it came."""
+    def on_interrupt(self, run: AbstractRun, flow: Trajectory | None) -> None:
+        """Write a line that says where the run was broken off."""
         if flow is not None:
-            self._write(f"{self._line(flow)}, broken off")
+            self._write_line(f"{self._progress_line(flow)}, broken off")
 
-    def _write(self, line: str) -> None:
+    def _write_line(self, line: str) -> None:
         stream = sys.stderr if self.log.stream is None else self.log.stream
         print(line, file=stream, flush=True)
 
-    def _line(self, flow: Trajectory) -> str:
-        now, t, steps = float(time.monotonic()), float(flow.end), _steps(flow)
-        if not self.told and self.first is not None:
-            at, self.clock, self.steps = self.first
+    def _progress_line(self, flow: Trajectory) -> str:
+        now, t, steps = float(time.monotonic()), float(flow.end), _step_count(flow)
+        if not self.has_begun and self.first_pause is not None:
+            at, self.clock, self.steps = self.first_pause
             self.forecast = Forecast(at, self.clock)
-        self.told = True
+        self.has_begun = True
         speed, left, share = (steps - self.steps) / max(now - self.clock, 1e-9), "unknown", ""
         self.clock, self.steps = now, steps
         if math.isfinite(self.horizon):
             share = f" of {self.horizon:.4g} ({t / self.horizon:.0%})"
-            seconds = self.forecast.left(t, now, self.horizon, flow.discrete)
-            left = _clock(seconds) if math.isfinite(seconds) else left
+            seconds = self.forecast.seconds_left(t, now, self.horizon, flow.discrete)
+            left = _duration_text(seconds) if math.isfinite(seconds) else left
         return (
-            f"t = {t:.4g}{share}, {_loss(flow)}, {steps:,} steps, {speed:.3g}/s, "
-            f"{_clock(now - self.began)} passed, {left} left"
+            f"t = {t:.4g}{share}, {_loss_text(flow)}, {steps:,} steps, {speed:.3g}/s, "
+            f"{_duration_text(now - self.began)} passed, {left} left"
         )
 
 
-def _steps(flow: Trajectory) -> int:
-    """How many were tried."""
+def _step_count(flow: Trajectory) -> int:
+    """Return the number of tried steps."""
     assert flow.continuation is not None
     return int(flow.continuation.counts["num_steps"])
 
 
-def _loss(flow: Trajectory) -> str:
-    """The loss where a run stands; a descent's is that of its last saved step, which is told."""
+def _loss_text(flow: Trajectory) -> str:
+    """Return the loss as text; a descent's is that of its last saved step, whose time is named."""
     assert flow.continuation is not None
     text = f"loss {float(flow.continuation.loss):.4g}"
     saved = float(flow.ts[-1]) if len(flow.ts) else 0.0
     return f"{text} at t = {saved:.4g}" if flow.discrete and saved < float(flow.end) else text
 
 
-def _clock(seconds: float) -> str:
-    """Such as 1:02:03."""
+def _duration_text(seconds: float) -> str:
+    """Return a duration as text, such as 1:02:03."""
     return str(datetime.timedelta(seconds=round(min(seconds, 1e9))))
 
 
-# ---- Letting a run be interrupted: a compiled program hears nothing until it returns.
+# ---- Ctrl-C in a run: a compiled program hears nothing until it returns.
 
-SECONDS = 2.0  # between two pauses, about
-# Until the first pause; what pauses is compiled anew, so a run of a few seconds does not.
-FIRST_SECONDS = 4.0
+PAUSE_SECONDS = 2.0  # about so long between two pauses
+# About so long until the first pause. What comes after a pause is another program, whose compiling
+# is not worth it in a run of a few seconds.
+FIRST_PAUSE_SECONDS = 4.0
 
-_asked: contextvars.ContextVar[threading.Event | None] = contextvars.ContextVar("asked")
+_stop_request: contextvars.ContextVar[threading.Event | None] = contextvars.ContextVar("asked")
 
 
-class Interruptible(AbstractPause):
-    """Comes back to Python every other second, where Ctrl-C is heard.
+class InterruptPause(AbstractPause):
+    """A pause every other second, in which Python hears Ctrl-C.
 
-    The first pause is after a number of steps that takes a few seconds by an estimate of their
-    work, so always the same one; the later ones go by the clock.
+    The first pause is after a number of steps that take a few seconds by an estimate of their
+    work, so it is the same in every run; the later ones go by the clock.
     """
 
-    by_clock = False
+    goes_by_clock = False
 
     def __init__(self, run: AbstractRun):
-        step = seconds(run.network, *run.effort)
-        self.pace = Pace(SECONDS, max(int(FIRST_SECONDS / step), 1))
+        step = step_seconds(run.network, *run.step_cost)
+        self.pace = Pace(PAUSE_SECONDS, max(int(FIRST_PAUSE_SECONDS / step), 1))
 
-    def budget(self, accepted: int) -> int | None:
-        """Steps that take about two seconds, unless another thread wants the run to end."""
-        asked = _asked.get(None)
+    def step_budget(self, accepted: int) -> int | None:
+        """Return the steps of about two seconds; raise if another thread wants the run to end."""
+        asked = _stop_request.get(None)
         if asked is not None and asked.is_set():
             raise KeyboardInterrupt
-        return self.pace.budget(accepted)
+        return self.pace.begin_segment(accepted)
 
-    def pause(
+    def on_pause(
         self, run: AbstractRun, flow: Trajectory, limits: Limits
     ) -> tuple[AbstractRun, Trajectory]:
-        """See how fast it goes."""
+        """Measure the speed of the run."""
         assert flow.continuation is not None
-        self.pace.due(flow.continuation)
+        self.pace.end_segment(flow.continuation)
         return run, flow
 
-    def end(self, run: AbstractRun, flow: Trajectory) -> Trajectory:
-        """As it is."""
+    def on_end(self, run: AbstractRun, flow: Trajectory) -> Trajectory:
+        """Return the trajectory as it is."""
         return flow
 
-    def broken_off(self, run: AbstractRun, flow: Trajectory | None) -> None:
+    def on_interrupt(self, run: AbstractRun, flow: Trajectory | None) -> None:
         """Nothing to do."""
 
 
-def by_clock(run: AbstractRun, progress: Progress, t: float) -> list[AbstractPause]:
-    """What looks at a run from time t on every now and then, whatever its steps."""
+def clock_pauses(run: AbstractRun, progress: Progress, t: float) -> list[AbstractPause]:
+    """Return the pauses of a run from time t on that go by the clock: Ctrl-C and progress."""
     pauses: list[AbstractPause] = []
     if jax.process_count() == 1:  # several would pause at different steps
-        pauses.append(Interruptible(run))
+        pauses.append(InterruptPause(run))
     if isinstance(progress, LogProgress):
-        pauses.append(Lines(run, t, progress))
+        pauses.append(LogLines(run, t, progress))
     elif progress:
-        pauses.append(Bar(run, t))
+        pauses.append(ProgressBar(run, t))
     return pauses
 
 
 @contextlib.contextmanager
-def broken_off_by(event: threading.Event) -> Iterator[None]:
-    """Runs within, in this thread, break off at their next pause once the event is set.
+def interrupt_when_set(stop: threading.Event) -> Iterator[None]:
+    """Break off the runs within, in this thread, at their next pause once the event is set.
 
-    Python tells a Ctrl-C to its main thread alone.
+    It hands a Ctrl-C on to threads: Python raises it in the main thread alone.
     """
-    token = _asked.set(event)
+    token = _stop_request.set(stop)
     try:
         yield
     finally:
-        _asked.reset(token)
+        _stop_request.reset(token)
 
 
-def seconds(network: AbstractModel, samples: int, least: float) -> float:
-    """About how long a step takes: what it costs however small, and products with the samples."""
+def step_seconds(network: AbstractModel, samples: int, least_seconds: float) -> float:
+    """Estimate the seconds of a step: at least `least`, and products of weights and samples."""
     products = sum(a.size for a in jax.tree.leaves(network.parameters) if a.ndim > 1) * samples
     if jax.default_backend() != "cpu":
         return 1e-3 + 1e-11 * products
-    return least + 2e-10 * products
+    return least_seconds + 2e-10 * products

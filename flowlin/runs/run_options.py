@@ -1,4 +1,4 @@
-"""Arguments of a flow that need more than one look: whether what is given can be run."""
+"""Checks of a run's arguments: those that depend on each other, and diffrax's own kinds."""
 
 import inspect
 import math
@@ -14,25 +14,25 @@ from jax.typing import DTypeLike
 from jaxtyping import ArrayLike
 
 from flowlin._tools.arguments import (
-    WORDS,
-    array,
+    CHECKS_BY_NAME,
+    argument_error,
     finite_array,
     function_of,
-    instance,
+    instance_of,
     positive,
     positive_at_run_time,
-    refuse,
+    real_array,
 )
-from flowlin._tools.arrays import ENABLE_X64, Numbers, floating, is_traced
+from flowlin._tools.arrays import ENABLE_X64, Numbers, as_float_array, is_traced
 from flowlin._tools.memory import require_memory
 from flowlin._tools.printing import LogProgress
-from flowlin._tools.warn import warn
+from flowlin._tools.warn import warn_user
 from flowlin.engine.kinks.policies import AbstractKinks
 from flowlin.measures.modes import Modes
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.kinds import AbstractNetwork, ReLUNetwork
-from flowlin.record.results import RESULTS, is_one_of
-from flowlin.record.trajectory import FIXED, Continuation, Trajectory
+from flowlin.record.results import RESULTS, result_is
+from flowlin.record.trajectory import NOT_EXTENDABLE, RunState, Trajectory
 from flowlin.training.objective import Decay
 from flowlin.training.problem import Problem
 
@@ -43,11 +43,11 @@ def check_options(
     modified_rate: ArrayLike | None,
     kinks: AbstractKinks | None,
 ) -> None:
-    """Raise `ValueError` for a tolerance or a modified flow that cannot be."""
+    """Raise `ValueError` for a tolerance that is too fine, or a modified flow of a kinked one."""
     if rtol is not None:
         _check_rtol(rtol, network.dtype)
     if modified_rate is not None:
-        _check_modified(network, kinks)
+        _require_smooth_gradient(network, kinks)
 
 
 def _check_rtol(rtol: Any, dtype: DTypeLike) -> None:
@@ -64,7 +64,7 @@ def _check_rtol(rtol: Any, dtype: DTypeLike) -> None:
 
 
 def require_ending(t1: Any, watches: Sequence[Any]) -> None:
-    """Raise `ValueError` for a run without an end."""
+    """Raise `ValueError` for a run to t = inf that no event ends."""
     if not is_traced(t1) and t1 == math.inf and not any(watch.terminate for watch in watches):
         raise ValueError(
             "`t1` is inf, and no event ends the run; give a finite `t1`, or one that does, such as "
@@ -72,8 +72,8 @@ def require_ending(t1: Any, watches: Sequence[Any]) -> None:
         )
 
 
-def chosen_times(t1: Any, ts: Any) -> Any:
-    """The times to save, which lie in [0, t1], ascending; what is past t1 by rounding is t1."""
+def validate_times(t1: Any, ts: Any) -> Any:
+    """Return the times to save, ascending in [0, t1]; those past t1 by rounding become t1."""
     if ts is None or is_traced(ts):
         return ts
     times = np.asarray(ts, float)
@@ -82,7 +82,7 @@ def chosen_times(t1: Any, ts: Any) -> Any:
     if np.isnan(times).any():
         raise ValueError(f"`ts` holds {np.isnan(times).sum()} NaN among {times.size} times.")
     if not is_traced(t1):
-        ulp = max(float(jnp.finfo(floating(value).dtype).eps) for value in (ts[0], t1))
+        ulp = max(float(jnp.finfo(as_float_array(value).dtype).eps) for value in (ts[0], t1))
         past = (times > float(t1)) & (times <= float(t1) * (1 + 8 * ulp))
         times = np.where(past, float(t1), times)
     if not np.all(np.diff(times) > 0):
@@ -95,25 +95,25 @@ def chosen_times(t1: Any, ts: Any) -> Any:
     return times
 
 
-def first_capacity(watches: Sequence[Any], max_events: int) -> int:
-    """Of the first logs; they grow where that does not suffice."""
+def initial_capacity(watches: Sequence[Any], max_events: int) -> int:
+    """Return the room of the first event logs, which grow where that is not enough."""
     components = sum(watch.channel.size for watch in watches)
     return min(max_events, 2 ** math.ceil(math.log2(max(1024, 2 * components))))
 
 
-def require_extendable(flow: Trajectory, t1: float, ts: Any) -> tuple[Any, Continuation, Any]:
-    """The run behind a trajectory, where it stands, and the times to save.
+def require_extendable(flow: Trajectory, t1: float, ts: Any) -> tuple[Any, RunState, Any]:
+    """Return the run behind a trajectory, its state, and the times to save.
 
-    **Raises:** `ValueError` where it cannot be extended so.
+    **Raises:** `ValueError` where the trajectory cannot be extended to `t1`, or saved at `ts`.
     """
     run, at = flow.reference.run, flow.continuation
     if run is None or at is None or is_traced(flow):
-        raise ValueError(FIXED)
-    if is_one_of(flow.result, RESULTS.event_occurred):
+        raise ValueError(NOT_EXTENDABLE)
+    if result_is(flow.result, RESULTS.event_occurred):
         raise ValueError(
             "this run ended at a terminating event; to go beyond, run it with `terminate=False`."
         )
-    ts = chosen_times(t1, ts)
+    ts = validate_times(t1, ts)
     first = float(t1) if ts is None else float(np.asarray(ts)[0])
     if not first > float(flow.end):
         raise ValueError(
@@ -123,7 +123,7 @@ def require_extendable(flow: Trajectory, t1: float, ts: Any) -> tuple[Any, Conti
     return run, at, ts
 
 
-def check_modified(problem: Problem, modified_rate: ArrayLike | None) -> None:
+def check_time_constants(problem: Problem, modified_rate: ArrayLike | None) -> None:
     """Raise `ValueError` for a wrong number of time constants, or a modified flow of several."""
     if problem.tau.ndim and modified_rate is not None:
         raise ValueError(
@@ -134,13 +134,13 @@ def check_modified(problem: Problem, modified_rate: ArrayLike | None) -> None:
         problem.network.time_constants(problem.tau)
 
 
-def time_constants(name: str, value: Any) -> Any:
-    """One, or one per layer in a list, all positive; traced ones when the program runs."""
+def time_constants_argument(name: str, value: Any) -> Any:
+    """Check time constants, one or one per layer: positive; traced ones when the program runs."""
     if np.ndim(value) == 0 and not isinstance(value, (list, tuple)):
         return positive_at_run_time(name, value)
-    value = array(name, value)
+    value = real_array(name, value)
     if value.ndim != 1 or not value.size:
-        raise refuse(name, "a number, or one per layer", value)
+        raise argument_error(name, "a number, or one per layer", value)
     if is_traced(value):
         return eqx.error_if(value, ~(value > 0), f"`{name}` must be positive, and was not.")
     for layer, one in enumerate(np.asarray(value)):
@@ -148,11 +148,11 @@ def time_constants(name: str, value: Any) -> Any:
     return value
 
 
-def _check_modified(network: AbstractModel, kinks: AbstractKinks | None) -> None:
+def _require_smooth_gradient(network: AbstractModel, kinks: AbstractKinks | None) -> None:
     """Raise `ValueError` for a modified flow that does not exist.
 
-    Where a step crosses a kink, descent keeps the old gate until its end: for a share of the step
-    that depends on where the step began. Its distance from any flow is of first order there.
+    Where a step crosses a kink, descent keeps the old gate until the end of the step: for a share
+    of it that depends on where it began. Its distance from any flow is of first order there.
     """
     if isinstance(network, ReLUNetwork) and (kinks is None or kinks.width is None):
         raise ValueError(
@@ -163,8 +163,8 @@ def _check_modified(network: AbstractModel, kinks: AbstractKinks | None) -> None
         )
 
 
-def chosen_decay(network: AbstractModel, weight_decay: Numbers | None) -> Decay | None:
-    """The weight decay of a run: one rate, or one per layer of weights (L,)."""
+def decay_of(network: AbstractModel, weight_decay: Numbers | None) -> Decay | None:
+    """Return the weight decay of a run: one rate, or one per layer of weights (L,); or None."""
     if weight_decay is None:
         return None
     rate = jnp.asarray(weight_decay, network.dtype)
@@ -182,40 +182,42 @@ def chosen_decay(network: AbstractModel, weight_decay: Numbers | None) -> Decay 
     return Decay(rate)
 
 
-def require_room(network: AbstractModel, rows: int, name: str, value: Any, remedy: str) -> None:
+def require_saved_memory(
+    network: AbstractModel, rows: int, name: str, value: Any, remedy: str
+) -> None:
     """Raise `ValueError` where so many copies of the parameters do not fit into memory."""
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(network.parameters))
     require_memory(name, value, rows * size, remedy)
 
 
-def _solver(name: str, value: Any) -> diffrax.AbstractSolver:
-    """A solver of ordinary differential equations that estimates its error."""
+def _solver_argument(name: str, value: Any) -> diffrax.AbstractSolver:
+    """Check that an argument is a solver of an ODE in one term that estimates its error."""
     said = "pass one such as diffrax.Tsit5() or diffrax.Kvaerno5()"
-    value = instance(diffrax.AbstractSolver, "a diffrax solver", said)(name, value)
+    value = instance_of(diffrax.AbstractSolver, "a diffrax solver", said)(name, value)
     term = value.term_structure
     if not (inspect.isclass(term) and issubclass(diffrax.ODETerm, term)):
         wanted = "a solver of an ordinary differential equation in one term"
-        raise refuse(name, wanted, value, said)
+        raise argument_error(name, wanted, value, said)
     if not isinstance(value, diffrax.AbstractAdaptiveSolver):
         kind = type(value).__name__
         remedy = f"{said}, or diffrax.HalfSolver(diffrax.{kind}()), which makes one of it"
-        raise refuse(name, "a solver that estimates its error", value, remedy)
+        raise argument_error(name, "a solver that estimates its error", value, remedy)
     return value
 
 
-def _adjoint(name: str, value: Any) -> diffrax.AbstractAdjoint:
-    """How derivatives are taken: the ways that go through all that a run records."""
+def _adjoint_argument(name: str, value: Any) -> diffrax.AbstractAdjoint:
+    """Check that an argument is an adjoint that goes through all that a run records."""
     kinds = (diffrax.RecursiveCheckpointAdjoint, diffrax.DirectAdjoint, diffrax.ForwardMode)
     wanted = "diffrax.RecursiveCheckpointAdjoint(), ForwardMode() or DirectAdjoint()"
-    return instance(kinds, wanted)(name, value)
+    return instance_of(kinds, wanted)(name, value)
 
 
-def _observe(name: str, value: Any) -> dict[str, Any]:
-    """Functions of (network, task), or modes, by name."""
+def _observe_argument(name: str, value: Any) -> dict[str, Any]:
+    """Check that an argument holds functions of (network, task), or modes, by name."""
     named = isinstance(value, dict) and all(isinstance(key, str) for key in value)
     if not named:
         wanted = "a dictionary of functions of (network, task), named by strings"
-        raise refuse(name, wanted, value, "write it as {'norm': function}")
+        raise argument_error(name, wanted, value, "write it as {'norm': function}")
     check = function_of("network", "task")
     return {
         key: asked if isinstance(asked, Modes) else check(f"{name}[{key!r}]", asked)
@@ -223,18 +225,18 @@ def _observe(name: str, value: Any) -> dict[str, Any]:
     }
 
 
-def meter(name: str, value: Any) -> Any:
-    """Whether there is a bar or lines of a log, or which bar."""
+def progress_argument(name: str, value: Any) -> Any:
+    """Check that an argument asks for a bar, for lines of a log, or for neither."""
     if not isinstance(value, (bool, LogProgress, diffrax.AbstractProgressMeter)):
         wanted = "True, False, fl.LogProgress() or a diffrax progress meter"
-        raise refuse(name, wanted, value)
+        raise argument_error(name, wanted, value)
     return value
 
 
-def _weight_decay(name: str, value: Any) -> Any:
-    """Numbers that are finite and zero or positive; the shape goes with the network.
+def _weight_decay_argument(name: str, value: Any) -> Any:
+    """Check that numbers are finite and zero or positive, of any shape.
 
-    Traced ones are looked at when the program runs.
+    Traced ones are checked when the program runs.
     """
     value = finite_array(name, value)
     if is_traced(value):
@@ -243,52 +245,60 @@ def _weight_decay(name: str, value: Any) -> Any:
             value, odd, f"`{name}` must be finite and zero or positive, and was not."
         )
     if np.any(np.asarray(value) < 0):
-        raise refuse(name, "zero or positive", np.min(np.asarray(value)), "it pulls to zero")
+        raise argument_error(
+            name, "zero or positive", np.min(np.asarray(value)), "it pulls to zero"
+        )
     return value
 
 
-_controller = instance(
+_controller_argument = instance_of(
     diffrax.AbstractAdaptiveStepSizeController,
     "an adaptive step size controller of diffrax",
     "pass one such as diffrax.PIDController(rtol=1e-6, atol=1e-8)",
 )
 
-WORDS.update(adjoint=_adjoint, observe=_observe, solver=_solver, ts=array)
-WORDS.update(stepsize_controller=_controller, weight_decay=_weight_decay)
+CHECKS_BY_NAME.update(
+    adjoint=_adjoint_argument, observe=_observe_argument, solver=_solver_argument, ts=real_array
+)
+CHECKS_BY_NAME.update(stepsize_controller=_controller_argument, weight_decay=_weight_decay_argument)
 
 
-# ---- What digits a run can have.
+# ---- The digits that a run in float32 can have.
 
-_told = False
+_has_warned = False
 
 
 class PrecisionWarning(UserWarning):
-    """A run has fewer digits than it could: in float32, or of modes that rounding hides."""
+    """A run has fewer digits than it could: it is in float32, or rounding hides modes."""
 
 
-def tell_digits(network: DTypeLike, task: DTypeLike, asked: bool) -> None:
+def warn_precision(network: DTypeLike, task: DTypeLike, given_rtol: bool) -> None:
     """Warn, once per process, of a run in float32 that may not be meant.
 
-    That is, where JAX is not set to float64; and where it is, of a network in float32 on a task in
-    float64, as one is that was made before, unless a tolerance was `asked` for.
+    It warns where JAX is set to float32. Where it is set to float64, it warns of a network in
+    float32 on a task in float64, which may have been made before; not if a tolerance was `asked`
+    for.
     """
-    global _told
-    if _told or network == jnp.float64:
+    global _has_warned
+    if _has_warned or network == jnp.float64:
         return
     wide = jax.config.read("jax_enable_x64")
-    if wide and (task == network or asked):
+    if wide and (task == network or given_rtol):
         return
-    _told = True
-    warn(LATE if wide else f"JAX is set to float32: {DIGITS} {EARLY}", PrecisionWarning)
+    _has_warned = True
+    warn_user(
+        LATE_ADVICE if wide else f"JAX is set to float32: {FLOAT32_DIGITS} {EARLY_ADVICE}",
+        PrecisionWarning,
+    )
 
 
-DIGITS = (
+FLOAT32_DIGITS = (
     "expect three or four digits of weights, losses and event times, and less of what happens "
     "after the loss is down to rounding."
 )
-EARLY = f"For eight and more set it to float64 before any array is made: {ENABLE_X64}"
-LATE = (
-    f"`network` is of float32 and `task` of float64, so the run is in float32: {DIGITS} A network "
-    "that was made before JAX was set to float64 is made again, or cast, as in "
+EARLY_ADVICE = f"For eight and more set it to float64 before any array is made: {ENABLE_X64}"
+LATE_ADVICE = (
+    f"`network` is of float32 and `task` of float64, so the run is in float32: {FLOAT32_DIGITS} A "
+    "network that was made before JAX was set to float64 is made again, or cast, as in "
     "`network.astype('float64')`; where float32 is meant, cast the task or give `rtol`."
 )

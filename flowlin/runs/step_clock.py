@@ -7,12 +7,12 @@ import equinox as eqx
 import jax
 from jaxtyping import ArrayLike
 
-from flowlin._tools.arguments import array, checked, refuse, whole
-from flowlin._tools.arrays import floating
+from flowlin._tools.arguments import argument_error, checked, integer_from, real_array
+from flowlin._tools.arrays import as_float_array
 
 
 class Convention(enum.Enum):
-    """What a discrete training loop calls its loss (errata, B.4 of the source survey).
+    """The loss that a discrete training loop means (errata, B.4 of the source survey).
 
     The sums run over samples p and outputs k; P samples, B of them in a mini-batch.
     """
@@ -24,16 +24,16 @@ class Convention(enum.Enum):
     BATCH_HALF_SUM = "1/2 sum over the B samples of a mini-batch"
 
 
-def _convention(name: str, value: Any) -> Convention:
-    """One of the conventions, by itself and not by its name."""
+def _convention_argument(name: str, value: Any) -> Convention:
+    """Check that an argument is one of the conventions, not its name."""
     if not isinstance(value, Convention):
         named = isinstance(value, str) and value in Convention.__members__
         known = value if named else "HALF_MEAN"
-        raise refuse(name, "an fl.Convention", value, f"pass fl.Convention.{known}")
+        raise argument_error(name, "an fl.Convention", value, f"pass fl.Convention.{known}")
     return value
 
 
-@checked(convention=_convention, samples=whole(1), outputs=whole(1))
+@checked(convention=_convention_argument, samples=integer_from(1), outputs=integer_from(1))
 class StepClock(eqx.Module):
     r"""Converts between steps of gradient descent and time of the mean-loss flow.
 
@@ -94,17 +94,17 @@ class StepClock(eqx.Module):
         """Number of steps in a unit of flow time (with `tau=1`, the papers' tau)."""
         return 1.0 / (self.factor * self.learning_rate * self.tau)
 
-    @checked(steps=array)
+    @checked(steps=real_array)
     def time(self, steps: ArrayLike) -> Any:
         """Flow time reached after `steps` steps."""
-        return _real(steps) / self.steps_per_time
+        return _as_float(steps) / self.steps_per_time
 
-    @checked(time=array)
+    @checked(time=real_array)
     def steps(self, time: ArrayLike) -> Any:
         """Number of steps (not rounded) that reach flow time `time`."""
-        return _real(time) * self.steps_per_time
+        return _as_float(time) * self.steps_per_time
 
 
-def _real(value: Any) -> Any:
-    """The value, whole numbers of JAX as floats."""
-    return floating(value) if isinstance(value, jax.Array) else value
+def _as_float(value: Any) -> Any:
+    """Return a value, integers of JAX as floats."""
+    return as_float_array(value) if isinstance(value, jax.Array) else value

@@ -3,31 +3,33 @@
 import functools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from flowlin._tools.arrays import copied
+from flowlin._tools.arrays import replace_fields
 from flowlin._tools.numerics import jit_by_array
-from flowlin.engine.integrate import Run
+from flowlin.engine.integrate import FlowRun
 from flowlin.engine.kinks.averaged import AveragedGates
 from flowlin.engine.run import AbstractRun, Limits, is_paused
 from flowlin.engine.solvers.recycled_bdf import RecycledBDF
 from flowlin.engine.solvers.rkc import RKC, direction, spectral_radius
-from flowlin.engine.step_control import per_step
-from flowlin.record.results import OKAY, is_one_of
-from flowlin.record.trajectory import Continuation, Trajectory
-from flowlin.runs.run import AbstractPause, segment
+from flowlin.engine.step_control import evaluations_per_step
+from flowlin.networks.kinds import ReLUNetwork
+from flowlin.record.results import SUCCESSES, result_is
+from flowlin.record.trajectory import RunState, Trajectory
+from flowlin.runs.run import AbstractPause, run_segment
 
 # Accepted steps before the first look; the next ones come at twice as many each. Runs of averaged
 # gates take few steps, unless they are stiff or switches bound them, as they do where rtol is fine.
-FIRST, FIRST_AVERAGED, FIRST_FINE = 256, 128, 4096
-LOOSE = 1e-3  # from which rtol on steps of averaged gates are rarely bounded by switches
+FIRST_LOOK, FIRST_AVERAGED, FIRST_FINE = 256, 128, 4096
+LOOSE_RTOL = 1e-3  # from which rtol on steps of averaged gates are rarely bounded by switches
 # Accepted steps: so many to find step size and order, and so many that count.
 WARM, TRIAL = {RKC: 16, RecycledBDF: 48}, 16
-SHORT = 8  # both, after averaged gates
+SHORT_TRIAL = 8  # both, after averaged gates
 TOO_SHORT = "the default; the run was too short to measure stiffness"
-GAIN = 1.5  # how many times as far per evaluation the other one must come
-ITERATIONS = 100  # of the power iteration
+NEEDED_GAIN = 1.5  # how many times as far per evaluation the other one must come
+RADIUS_ITERATIONS = 100  # of the power iteration
 
 
 class StiffnessCheck(AbstractPause):
@@ -48,117 +50,130 @@ class StiffnessCheck(AbstractPause):
     converged, has no more switches, and goes on for long.
     """
 
-    by_clock = False
+    goes_by_clock = False
 
-    def __init__(self, run: Run):
-        self.switched = run.switched
+    def __init__(self, run: FlowRun):
+        self.switched = run.has_switched_solver
         self.averaged = isinstance(run.method.solver, AveragedGates)
-        fine = float(run.method.controller.rtol) < LOOSE
+        fine = float(run.method.controller.rtol) < LOOSE_RTOL
         averaged = FIRST_FINE if fine else FIRST_AVERAGED
-        self.first = averaged if self.averaged else FIRST
+        self.first = averaged if self.averaged else FIRST_LOOK
 
-    def budget(self, accepted: int) -> int | None:
+    def step_budget(self, accepted: int) -> int | None:
         """Steps to the next look."""
         return None if self.switched else max(self.first, 1 << accepted.bit_length()) - accepted
 
-    def pause(
+    def on_pause(
         self, run: AbstractRun, flow: Trajectory, limits: Limits
     ) -> tuple[AbstractRun, Trajectory]:
         """Measure, and try the other solver if the run may be stiff."""
-        assert isinstance(run, Run)
-        at = _at(flow)
+        assert isinstance(run, FlowRun)
+        at = _state_of(flow)
         accepted = int(at.counts["num_accepted_steps"])
         if self.switched or accepted < self.first or accepted & (accepted - 1):
             return run, flow
-        found, spent = _radius(run, at)
-        flow = _charged(flow, spent)
-        at = _at(flow)
-        step, radius = float(at.controller.ahead - at.t), float(found)
+        found, spent = _jacobian_radius(run, at)
+        flow = _add_evaluations(flow, spent)
+        at = _state_of(flow)
+        step, radius = float(at.controller.next_end - at.t), float(found)
         because = f"step x spectral radius = {step * radius:.2g} at t = {float(at.t):.4g}"
-        run = run.told(solver_because=because)
+        run = run.with_choice(solver_because=because)
         if step * radius < 1:
             return run, flow
-        stiff = run.gone_over()
-        start = _restarted(stiff, at, flow.counts["accepted_evaluations"])
+        stiff = run.with_stiff_solver()
+        start = _restart_with(stiff, at, flow.counts["accepted_evaluations"])
         kind = type(stiff.method.solver)
-        warm, trial = (SHORT, SHORT) if self.averaged else (WARM[kind], TRIAL)
-        stiff, tried = segment(stiff, flow, start, warm, limits)
+        warm, trial = (SHORT_TRIAL, SHORT_TRIAL) if self.averaged else (WARM[kind], TRIAL)
+        stiff, tried = run_segment(stiff, flow, start, warm, limits)
         before = flow
         if is_paused(tried, limits):
             before = tried
-            stiff, tried = segment(stiff, before, _at(before), trial, limits)
+            stiff, tried = run_segment(stiff, before, _state_of(before), trial, limits)
         standard = run.method.solver
-        each = per_step(standard)
+        each = evaluations_per_step(standard)
         assert each is not None
         own, stayed = step / each, flow
         if self.averaged:  # the step due may be one that will be rejected
-            run, stayed = segment(run, flow, at, TRIAL, limits)
-            own = _advance(flow, stayed)
-        gain = _advance(before, tried) / own
+            run, stayed = run_segment(run, flow, at, TRIAL, limits)
+            own = _time_per_evaluation(flow, stayed)
+        gain = _time_per_evaluation(before, tried) / own
         name = type(standard).__name__
         because += f", where {kind.__name__} came {gain:.2g} times as far per evaluation as {name}"
-        failed = not (is_paused(tried, limits) or is_one_of(tried.result, *OKAY))
-        if gain < GAIN or failed:
-            return run.told(solver_because=because), _charged(stayed, _spent(flow, tried))
+        failed = not (is_paused(tried, limits) or result_is(tried.result, *SUCCESSES))
+        if gain < NEEDED_GAIN or failed:
+            return run.with_choice(solver_because=because), _add_evaluations(
+                stayed, _evaluations_between(flow, tried)
+            )
         self.switched = True
         chosen = f"{name}, then {kind.__name__}"
-        stiff = stiff.told(solver=chosen, solver_because=because)
-        return stiff, _charged(tried, _spent(flow, stayed))
+        stiff = stiff.with_choice(solver=chosen, solver_because=because)
+        return stiff, _add_evaluations(tried, _evaluations_between(flow, stayed))
 
-    def end(self, run: AbstractRun, flow: Trajectory) -> Trajectory:
+    def on_end(self, run: AbstractRun, flow: Trajectory) -> Trajectory:
         """As it is."""
         return flow
 
-    def broken_off(self, run: AbstractRun, flow: Trajectory | None) -> None:
+    def on_interrupt(self, run: AbstractRun, flow: Trajectory | None) -> None:
         """Nothing to do."""
 
 
-def _at(flow: Trajectory) -> Continuation:
+def _state_of(flow: Trajectory) -> RunState:
     assert flow.continuation is not None
     return flow.continuation
 
 
 @jit_by_array
-def _restarted(run: Run, at: Continuation, spent: Array) -> Continuation:
+def _restart_with(run: FlowRun, at: RunState, spent: Array) -> RunState:
     """Where a run goes on with another solver, after so many evaluations; its log goes along."""
-    fresh = run.begin(at.t, at.parameters)
+    fresh = run.initial_state(at.t, at.parameters)
     inner = fresh.solver.inner if run.watches else fresh.solver
     whole = inner.evaluations + spent.astype(inner.evaluations.dtype)
-    solver = copied(inner, evaluations=whole)
+    solver = replace_fields(inner, evaluations=whole)
     if run.watches:
-        solver = copied(at.solver, inner=solver)
+        solver = replace_fields(at.solver, inner=solver)
     counts = at.counts | {"evaluations": at.counts["evaluations"] + fresh.counts["evaluations"]}
-    return copied(fresh, solver=solver, counts=counts)
+    return replace_fields(fresh, solver=solver, counts=counts)
 
 
-def _charged(flow: Trajectory, spent: ArrayLike) -> Trajectory:
+def _add_evaluations(flow: Trajectory, spent: ArrayLike) -> Trajectory:
     """The same run after so many evaluations more."""
 
-    def more(counts: dict[str, Any]) -> dict[str, Any]:
+    def with_more(counts: dict[str, Any]) -> dict[str, Any]:
         before = counts["evaluations"]
         return counts | {"evaluations": before + jnp.asarray(spent, jnp.asarray(before).dtype)}
 
-    at = _at(flow)
-    at = copied(at, counts=more(at.counts))
-    return copied(flow, counts=more(flow.counts), continuation=at)
+    at = _state_of(flow)
+    at = replace_fields(at, counts=with_more(at.counts))
+    return replace_fields(flow, counts=with_more(flow.counts), continuation=at)
 
 
-def _spent(before: Trajectory, after: Trajectory) -> int:
+def _evaluations_between(before: Trajectory, after: Trajectory) -> int:
     """Evaluations between two pauses."""
     return int(after.counts["evaluations"]) - int(before.counts["evaluations"])
 
 
-def _advance(before: Trajectory, after: Trajectory) -> float:
+def _time_per_evaluation(before: Trajectory, after: Trajectory) -> float:
     """Time advanced per evaluation between two pauses."""
-    return float(_at(after).t - _at(before).t) / _spent(before, after)
+    return float(_state_of(after).t - _state_of(before).t) / _evaluations_between(before, after)
 
 
 @jit_by_array
-def _radius(run: Run, at: Continuation) -> tuple[Float[Array, ""], Int[Array, ""]]:
-    """Spectral radius of the field's Jacobian, from scratch, and how many evaluations it took."""
-    problem, method = run.solved_by
-    velocity = functools.partial(method.field(problem), at.t, args=None)
-    y = at.parameters
-    start = jnp.zeros((), run.network.dtype)
-    found = spectral_radius(velocity, y, velocity(y), direction(y), start, ITERATIONS, "lax")
+def _jacobian_radius(run: FlowRun, at: RunState) -> tuple[Float[Array, ""], Int[Array, ""]]:
+    """Spectral radius of the field's Jacobian, from scratch, and how many evaluations it took.
+
+    The Jacobian of a ReLU network is that of its gates as they stand, by derivatives. Differences
+    would cross the kinks of the pairs that slide, where the field jumps: their quotient is then
+    the jump over the increment, of any size, and a step further nothing.
+    """
+    problem, method = run.problem_and_method
+    velocity = functools.partial(method.vector_field(problem), at.t, args=None)
+    y, start = at.parameters, jnp.zeros((), run.network.dtype)
+    if isinstance(run.network, ReLUNetwork):
+        _, product = jax.linearize(velocity, y)
+        nothing = jax.tree.map(jnp.zeros_like, y)
+        found = spectral_radius(
+            product, nothing, nothing, direction(y), start, RADIUS_ITERATIONS, "lax"
+        )
+        return found[1], 2 * found[2] + 1
+    found = spectral_radius(velocity, y, velocity(y), direction(y), start, RADIUS_ITERATIONS, "lax")
     return found[1], found[2] + 1

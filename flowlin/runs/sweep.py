@@ -1,4 +1,4 @@
-"""Many runs in one call."""
+"""Sweeps: many runs in one call, in threads or under `vmap`, with rows kept in a file."""
 
 import contextlib
 import hashlib
@@ -20,56 +20,59 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import ArrayLike
 
 from flowlin._tools.arguments import (
-    WORDS,
+    CHECKS_BY_NAME,
+    argument_error,
     checked,
     final_time,
     function_of,
-    instance,
-    refuse,
-    require_known,
+    instance_of,
+    integer_from,
+    require_known_options,
     sequence_of,
-    whole,
 )
-from flowlin._tools.arrays import PathLike, automatic, copied, require_numbers
-from flowlin._tools.files import GrowingTable, Row, require_place
+from flowlin._tools.arrays import PathLike, automatic_mesh, replace_fields, require_no_nan
+from flowlin._tools.files import writable_path
 from flowlin._tools.printing import tqdm_bar
+from flowlin._tools.tables import GrowingTable, TableRow
 from flowlin._tools.version import __version__
-from flowlin._tools.warn import warn
+from flowlin._tools.warn import warn_user
 from flowlin.networks.base import AbstractModel
-from flowlin.networks.modules import model
-from flowlin.record.results import RESULTS, okay
+from flowlin.networks.modules import as_model
+from flowlin.record.results import RESULTS, is_success
 from flowlin.record.sweep import Sweep
-from flowlin.record.trajectory import Trajectory, finished
+from flowlin.record.trajectory import Trajectory, trim_and_raise
 from flowlin.runs.gradient_flow import gradient_flow
-from flowlin.runs.grid import TAKEN, Grid, is_made, made
-from flowlin.runs.progress import broken_off_by
+from flowlin.runs.grid import RESERVED_COLUMNS, Grid, evaluate_on_grid, is_value_function
+from flowlin.runs.progress import interrupt_when_set
 from flowlin.tasks.task import Task
 
-# ---- What a sweep records of each run: a row of numbers, kept in a file as it comes.
+# ---- The rows of a sweep: numbers of each run, written to a file as the run ends.
 
-OWN = ["failed", "key"]  # the last columns of a file
+LAST_COLUMNS = ["failed", "key"]  # the last columns of a file
 
 
 class Records:
-    """The rows of a sweep: of each run what `record` returns, and how it failed, if it did.
+    """The rows of a sweep: what `record` returns of each run, and why it failed, if it did.
 
-    With a `path` they are written as they come, each with a fingerprint of its run, its `key`, by
-    which the same run is known when it is asked for again; rows of other runs stay where they are.
-    Each of several processes writes a file of its own, and reads those of all.
+    With a `path` each is written as its run ends, with a fingerprint of the run, its `key`, by
+    which a later call knows the run; rows of other runs stay in the file. Each of several
+    processes writes a file of its own, and reads those of all.
     """
 
-    def __init__(self, record: Callable[[Trajectory], Any], points: tuple[Row, ...], path: Any):
+    def __init__(
+        self, record: Callable[[Trajectory], Any], points: tuple[TableRow, ...], path: Any
+    ):
         self.record, self.points = record, points
         self.file, self.others = None, []
         if path is not None:
-            mine, others = _places(path)
+            mine, others = _table_paths(path)
             self.file = GrowingTable("checkpoint", mine)
             self.others = [GrowingTable("checkpoint", other) for other in others]
             for table in (self.file, *self.others):
-                table.require_columns(list(points[0]) if points else [], OWN)
+                table.require_columns(list(points[0]) if points else [], LAST_COLUMNS)
 
-    def known(self, keys: list[str]) -> dict[int, Row]:
-        """By place, the rows of runs that the files have already."""
+    def rows_on_file(self, keys: list[str]) -> dict[int, TableRow]:
+        """Return, by place in `keys`, the rows of runs that the files have already."""
         if self.file is None:
             return {}
         own = {*(self.points[0] if self.points else ()), "key"}
@@ -80,30 +83,33 @@ class Records:
         }
         return {place: found[key] for place, key in enumerate(keys) if key in found}
 
-    def row(self, place: int, key: str, flow: Trajectory) -> Row:
-        """What is recorded of a run, which is then in the file."""
-        found = self._recorded(flow)
-        found["failed"] = "" if okay(flow.result) else " ".join(RESULTS[flow.result].split())
+    def record_row(self, place: int, key: str, flow: Trajectory) -> TableRow:
+        """Record a run: return its row, and write it to the file."""
+        found = self._call_record(flow)
+        found["failed"] = "" if is_success(flow.result) else " ".join(RESULTS[flow.result].split())
         if self.file is not None:
             point = self.points[place] if self.points else {}
-            self.file.append({**point, **found, "key": key})
+            self.file.append_row({**point, **found, "key": key})
         return found
 
-    def _recorded(self, flow: Trajectory) -> Row:
-        """What the user's function says of a run, checked."""
+    def _call_record(self, flow: Trajectory) -> TableRow:
+        """Call the user's function on a run, and check the numbers that it returns."""
         found = self.record(flow)
         if not isinstance(found, dict) or not found:
-            raise refuse("record", "a function that returns a dictionary of numbers", found)
-        taken = TAKEN.union(*self.points[:1]).intersection(found)
+            raise argument_error("record", "a function that returns a dictionary of numbers", found)
+        taken = RESERVED_COLUMNS.union(*self.points[:1]).intersection(found)
         if taken:
             name = sorted(map(str, taken))[0]
             raise ValueError(f"`record` returns {name!r}, a column that the table has already.")
-        return {str(name): _number(str(name), value) for name, value in found.items()}
+        return {str(name): _python_number(str(name), value) for name, value in found.items()}
 
 
-def _places(path: PathLike) -> tuple[pathlib.Path, list[pathlib.Path]]:
-    """The table that this process writes, `runs.process-0.csv` for one of several, and others'."""
-    whole = require_place("checkpoint", path)
+def _table_paths(path: PathLike) -> tuple[pathlib.Path, list[pathlib.Path]]:
+    """Return the path of this process's table, and those of other processes beside it.
+
+    Of several processes the first writes `runs.process-0.csv` for `runs.csv`.
+    """
+    whole = writable_path("checkpoint", path)
     mine = whole
     if jax.process_count() > 1:
         mine = whole.with_suffix(f".process-{jax.process_index()}{whole.suffix}")
@@ -112,13 +118,13 @@ def _places(path: PathLike) -> tuple[pathlib.Path, list[pathlib.Path]]:
     return mine, sorted(one for one in found if one != mine)
 
 
-def share(members: int) -> range:
-    """Which of the runs are this process's: every n-th, of n processes."""
+def runs_of_process(members: int) -> range:
+    """Return the places of the runs that this process makes: every n-th, of n processes."""
     return range(jax.process_index(), members, jax.process_count())
 
 
-def exchanged(rows: dict[int, Row]) -> dict[int, Row]:
-    """The rows of all processes, by place; each gives its own."""
+def gather_rows(rows: dict[int, TableRow]) -> dict[int, TableRow]:
+    """Gather the rows of all processes, by place; each process gives its own."""
     if jax.process_count() == 1:
         return rows
     text = np.frombuffer(json.dumps(list(rows.items())).encode(), np.uint8)
@@ -128,28 +134,30 @@ def exchanged(rows: dict[int, Row]) -> dict[int, Row]:
     return {place: row for one in every for place, row in json.loads(one.tobytes())}
 
 
-def _number(name: str, value: Any) -> float | int | bool:
-    """One number or truth value, as Python's own."""
+def _python_number(name: str, value: Any) -> float | int | bool:
+    """Return a number or truth value as Python's own; `ValueError` for anything else."""
     found = value.item() if getattr(value, "ndim", None) == 0 else value
     if not isinstance(found, (bool, int, float)):
-        raise refuse(f"record[{name!r}]", "a number", value)
+        raise argument_error(f"record[{name!r}]", "a number", value)
     return found
 
 
-def prints(
+def run_fingerprints(
     members: list[tuple[AbstractModel, Task]], t1: ArrayLike | None, options: dict[str, Any]
 ) -> list[str]:
-    """A fingerprint of each run: of its network, task, end and options, and of this version.
+    """Return a fingerprint of each run: of network, task, end, options, and this version.
 
     Functions among the options count by their names.
     """
-    common = _print(__version__, eqx.tree_pformat(options), t1, options)
-    tasks = {id(task): _print(task.x, task.y, task.weights) for _, task in members}
-    return [_print(common, tasks[id(task)], model.kind, model)[:16] for model, task in members]
+    common = _hash_of_parts(__version__, eqx.tree_pformat(options), t1, options)
+    tasks = {id(task): _hash_of_parts(task.x, task.y, task.weights) for _, task in members}
+    return [
+        _hash_of_parts(common, tasks[id(task)], model.kind, model)[:16] for model, task in members
+    ]
 
 
-def _print(*parts: Any) -> str:
-    """A hash of text, numbers and arrays."""
+def _hash_of_parts(*parts: Any) -> str:
+    """Return a hash of text, numbers and arrays, in hexadecimal digits."""
     made = hashlib.sha256()
     for leaf in jax.tree.leaves(parts):
         if isinstance(leaf, str):
@@ -160,28 +168,35 @@ def _print(*parts: Any) -> str:
     return made.hexdigest()
 
 
-def _listed(name: str, value: Any) -> Any:
-    """Networks in a list, or a function that makes them; one alone is none: it may be a stack."""
+def _networks_argument(name: str, value: Any) -> Any:
+    """Check that an argument is a list of networks, or a function that makes them.
+
+    A network alone is refused, since it may be a stack.
+    """
     if isinstance(value, eqx.Module):  # some of which can be iterated over
         raise ValueError("`networks` must be a list of networks; unstack it with `jax.tree.map`.")
-    return value if is_made(value) else sequence_of(model, "a list of networks")(name, value)
+    return (
+        value
+        if is_value_function(value)
+        else sequence_of(as_model, "a list of networks")(name, value)
+    )
 
 
-def _tasks(name: str, value: Any) -> Any:
-    """One task, several in a list, or a function that makes them."""
-    if isinstance(value, Task) or is_made(value):
+def _tasks_argument(name: str, value: Any) -> Any:
+    """Check that an argument is a task, a list of tasks, or a function that makes them."""
+    if isinstance(value, Task) or is_value_function(value):
         return value
-    return sequence_of(WORDS["task"], "a task or a list of tasks")(name, value)
+    return sequence_of(CHECKS_BY_NAME["task"], "a task or a list of tasks")(name, value)
 
 
 @checked(
-    networks=_listed,
-    tasks=_tasks,
+    networks=_networks_argument,
+    tasks=_tasks_argument,
     t1=final_time,
-    grid=instance(Grid, "an fl.Grid", "make one by fl.grid(seed=range(3))"),
+    grid=instance_of(Grid, "an fl.Grid", "make one by fl.grid(seed=range(3))"),
     record=function_of("flow"),
-    batch=whole(1),
-    workers=whole(1),
+    batch=integer_from(1),
+    workers=integer_from(1),
 )
 def sweep(
     networks: Sequence[eqx.Module] | Callable[..., eqx.Module],
@@ -197,7 +212,7 @@ def sweep(
     progress: bool = False,
     **options: Any,
 ) -> Sweep:
-    """Gradient flow of many networks: seeds, variances, c, widths, tasks.
+    """Solve the gradient flow of many networks: seeds, variances, c, widths, tasks.
 
     On a CPU the members run one by one in threads: an adaptive run's cost is in small operations,
     which `vmap` does not make cheaper, and it makes every run wait for the slowest
@@ -237,45 +252,45 @@ def sweep(
     **Raises:** `ValueError` for no networks, or numbers that do not fit.
     """
     points = () if grid is None else tuple(grid)
-    every, of_every = made(points, networks=networks, tasks=tasks)
-    members = _members(every, of_every, points)
-    _check(options, record, checkpoint, mesh)
+    every, of_every = evaluate_on_grid(points, networks=networks, tasks=tasks)
+    members = _sweep_members(every, of_every, points)
+    _check_sweep(options, record, checkpoint, mesh)
     on_cpu = jax.default_backend() == "cpu"
     devices = 1 if mesh is None else mesh.devices.size
     batch = batch or devices * (1 if on_cpu else 256)
-    workers = workers or (_cores() if on_cpu and mesh is None else 1)
+    workers = workers or (_usable_cores() if on_cpu and mesh is None else 1)
     records = None if record is None else Records(record, points, checkpoint)
-    keys = [] if checkpoint is None else prints(members, t1, options)
+    keys = [] if checkpoint is None else run_fingerprints(members, t1, options)
     shared = records is not None and mesh is None
-    own = share(len(members)) if shared else range(len(members))
-    known = {} if records is None else records.known(keys)
+    own = runs_of_process(len(members)) if shared else range(len(members))
+    known = {} if records is None else records.rows_on_file(keys)
     kept: dict[int, Any] = {k: row for k, row in known.items() if k in own}
 
-    def run(places):
-        flows = _together([members[k] for k in places], t1, mesh, options)
+    def run_places(places):
+        flows = _run_batch([members[k] for k in places], t1, mesh, options)
         if records is None:
             return flows
         pairs = zip(places, flows, strict=True)
-        return [records.row(k, keys[k] if keys else "", flow) for k, flow in pairs]
+        return [records.record_row(k, keys[k] if keys else "", flow) for k, flow in pairs]
 
-    groups = _alike([k for k in own if k not in kept], members, batch)
-    with _interrupted("trajectories" if records is None else "rows", kept):
-        _all(run, groups, kept, workers, len(own) if progress else None)
-        kept = exchanged(kept) if shared else kept
+    groups = _group_alike([k for k in own if k not in kept], members, batch)
+    with _attach_on_interrupt("trajectories" if records is None else "rows", kept):
+        _run_groups(run_places, groups, kept, workers, len(own) if progress else None)
+        kept = gather_rows(kept) if shared else kept
     found = [kept[k] for k in range(len(members))]
     result = Sweep(found, points) if records is None else Sweep((), points, found)
     if result.failed:
         k, why = next(iter(result.failed.items()))
-        warn(
+        warn_user(
             f"{len(result.failed)} of {len(result)} runs failed, run {k} first: {why} "
             "`sweep.failed` lists them.",
         )
     return result
 
 
-def _check(options: dict[str, Any], record: Any, checkpoint: Any, mesh: Mesh | None) -> None:
-    """Raise for what a sweep does not take, or not without something else."""
-    require_known(options, gradient_flow, of=sweep)
+def _check_sweep(options: dict[str, Any], record: Any, checkpoint: Any, mesh: Mesh | None) -> None:
+    """Raise for options that a sweep does not take, or not in this combination."""
+    require_known_options(options, gradient_flow, caller=sweep)
     if "throw" in options:
         raise ValueError("`throw` is not for sweeps; look at `sweep.failed`.")
     if checkpoint is not None and record is None:
@@ -290,39 +305,39 @@ def _check(options: dict[str, Any], record: Any, checkpoint: Any, mesh: Mesh | N
         )
 
 
-def _cores() -> int:
-    """How many cores this process may use, which on a cluster are fewer than the machine has."""
+def _usable_cores() -> int:
+    """Return the number of cores that this process may use, on a cluster not all there are."""
     if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def _alike(places: list[int], members: list, batch: int) -> list[list[list[int]]]:
-    """Places in chunks of a batch, in one list for all members of one kind and shape."""
+def _group_alike(places: list[int], members: list, batch: int) -> list[list[list[int]]]:
+    """Group places by the kind and shape of their members, in chunks of at most `batch`."""
     groups: dict[Any, list[int]] = {}
     for k in places:
         network, task = members[k]
-        leaves, kind = jax.tree.flatten((network, _unnamed(task)))
+        leaves, kind = jax.tree.flatten((network, _without_name(task)))
         groups.setdefault((kind, *((a.shape, str(a.dtype)) for a in leaves)), []).append(k)
     return [[own[k : k + batch] for k in range(0, len(own), batch)] for own in groups.values()]
 
 
-def _all(
+def _run_groups(
     run: Callable[[list[int]], list[Any]],
     groups: list[list[list[int]]],
     kept: dict[int, Any],
     workers: int,
     total: int | None,
 ) -> None:
-    """Run all chunks of all groups; what comes out goes to its place in `kept`.
+    """Run all chunks of all groups in threads, and put each result at its place in `kept`.
 
-    Of a run that is broken off, the trajectory so far. `total` asks for a progress bar.
+    An interrupted run leaves its trajectory so far there. `total` asks for a progress bar.
     """
     asked = threading.Event()
     bar = None if total is None else tqdm_bar(total, unit="run", initial=len(kept))
 
-    def one(chunk: list[int]) -> None:
-        with broken_off_by(asked):
+    def run_chunk(chunk: list[int]) -> None:
+        with interrupt_when_set(asked):
             if asked.is_set():
                 return
             try:
@@ -332,7 +347,7 @@ def _all(
                 kept.update({} if begun is None else {chunk[0]: begun})
                 raise
 
-    def told(chunk: list[int]) -> None:
+    def update_bar(chunk: list[int]) -> None:
         if bar is not None:
             bar.update(len(chunk))
 
@@ -340,10 +355,10 @@ def _all(
         with ThreadPoolExecutor(workers) as pool:
             try:
                 for first, *others in groups:
-                    one(first)  # alone, since it compiles for its group
-                    told(first)
-                    for chunk, _ in zip(others, pool.map(one, others), strict=True):
-                        told(chunk)
+                    run_chunk(first)  # alone, since it compiles for its group
+                    update_bar(first)
+                    for chunk, _ in zip(others, pool.map(run_chunk, others), strict=True):
+                        update_bar(chunk)
             except BaseException:
                 asked.set()
                 raise
@@ -353,8 +368,8 @@ def _all(
 
 
 @contextlib.contextmanager
-def _interrupted(name: str, kept: dict[int, Any]) -> Iterator[None]:
-    """An interrupt carries what is kept by then, under a name."""
+def _attach_on_interrupt(name: str, kept: dict[int, Any]) -> Iterator[None]:
+    """Attach what is in `kept` to a `KeyboardInterrupt`, as an attribute of this name."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -366,11 +381,11 @@ def _interrupted(name: str, kept: dict[int, Any]) -> Iterator[None]:
         raise
 
 
-def _members(networks, tasks, points) -> list[tuple[AbstractModel, Task]]:
-    """Pairs of network and task, one per point of a grid."""
-    networks = [model(f"networks[{k}]", one) for k, one in enumerate(networks)]
+def _sweep_members(networks, tasks, points) -> list[tuple[AbstractModel, Task]]:
+    """Return pairs of network and task, one per run; `ValueError` for numbers that do not fit."""
+    networks = [as_model(f"networks[{k}]", one) for k, one in enumerate(networks)]
     for k, network in enumerate(networks):
-        require_numbers(f"networks[{k}]", network.module)
+        require_no_nan(f"networks[{k}]", network.module)
     if not networks:
         raise ValueError("`networks` is empty; give at least one.")
     if points and len(networks) != len(points):
@@ -384,36 +399,36 @@ def _members(networks, tasks, points) -> list[tuple[AbstractModel, Task]]:
             f"`tasks` holds {len(tasks)} tasks for {len(networks)} networks; give one per network, "
             "or one task for all."
         )
-    tasks = [WORDS["task"](f"tasks[{k}]", one) for k, one in enumerate(tasks)]
+    tasks = [CHECKS_BY_NAME["task"](f"tasks[{k}]", one) for k, one in enumerate(tasks)]
     return list(zip(networks, tasks, strict=True))
 
 
-def _unnamed(task: Task) -> Task:
-    """The task without its name, which is part of its structure."""
-    return copied(task, name="")
+def _without_name(task: Task) -> Task:
+    """Return the task without its name, which is part of its structure under JAX."""
+    return replace_fields(task, name="")
 
 
-def _together(chunk, t1, mesh, options) -> list[Trajectory]:
-    """The runs of one chunk: one alone, or several under `vmap` and among a mesh's devices."""
+def _run_batch(chunk, t1, mesh, options) -> list[Trajectory]:
+    """Run one chunk: one member alone, or several under `vmap` and among a mesh's devices."""
 
-    def one(network, task):
+    def run_one(network, task):
         return gradient_flow(network, task, t1, throw=False, **options)
 
     if len(chunk) == 1 and mesh is None:
-        return [one(*chunk[0])]
+        return [run_one(*chunk[0])]
     devices = 1 if mesh is None else mesh.devices.size
     missing = -len(chunk) % devices  # the last chunk repeats its last member
     networks, tasks = zip(*chunk, *[chunk[-1]] * missing, strict=True)
     networks = jax.tree.map(lambda *leaves: jnp.stack(leaves), *networks)
     if all(task is tasks[0] for task in tasks):  # closed over, so that trajectories know it
-        runs, stacked = jax.vmap(lambda network: one(network, tasks[0])), (networks,)
+        runs, stacked = jax.vmap(lambda network: run_one(network, tasks[0])), (networks,)
     else:
-        runs = jax.vmap(one)
-        unnamed = [_unnamed(task) for task in tasks]
+        runs = jax.vmap(run_one)
+        unnamed = [_without_name(task) for task in tasks]
         stacked = (networks, jax.tree.map(lambda *leaves: jnp.stack(leaves), *unnamed))
     if mesh is not None:
         # Mapped by hand: under one loop for all, every run would wait for the slowest of all.
-        mesh = automatic(mesh)
+        mesh = automatic_mesh(mesh)
         spec = PartitionSpec(mesh.axis_names)
         stacked = jax.device_put(stacked, NamedSharding(mesh, spec))
         runs = jax.shard_map(runs, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
@@ -421,4 +436,4 @@ def _together(chunk, t1, mesh, options) -> list[Trajectory]:
     if mesh is not None:  # every process has all of them
         flows = jax.device_put(flows, NamedSharding(mesh, PartitionSpec()))
     rows = [jax.tree.map(lambda a, k=k: a[k], flows) for k in range(len(chunk))]
-    return [finished(row, False, lambda flow: "") for row in rows]
+    return [trim_and_raise(row, False, lambda flow: "") for row in rows]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flowlin._tools.arguments import checked, flag, whole
+from flowlin._tools.arguments import boolean, checked, integer_from
 from flowlin.tasks.task import Task
 
 # ---- Finding, checking and reading the original files of MNIST and CIFAR-10.
@@ -53,7 +53,7 @@ class DataError(ValueError):
 
 
 def data_folder() -> Path | None:
-    """The folder that `FLOWLIN_DATA` names, or None.
+    """Return the folder that `FLOWLIN_DATA` names, or None.
 
     **Raises:** `DataError` if it names no folder.
     """
@@ -70,15 +70,15 @@ def data_folder() -> Path | None:
 
 
 def mnist_arrays(test: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Images (P, 784) as bytes and labels (P,), from the IDX files."""
+    """Read MNIST's IDX files: images (P, 784) as bytes, and labels (P,)."""
     part = "t10k" if test else "train"
-    images = _idx(_mnist_file(f"{part}-images-idx3-ubyte.gz"))
-    labels = _idx(_mnist_file(f"{part}-labels-idx1-ubyte.gz"))
+    images = _parse_idx(_mnist_file(f"{part}-images-idx3-ubyte.gz"))
+    labels = _parse_idx(_mnist_file(f"{part}-labels-idx1-ubyte.gz"))
     return images.reshape(len(images), -1), labels
 
 
 def cifar10_arrays(test: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Images (P, 3072) as bytes, red then green then blue plane, and labels (P,)."""
+    """Read CIFAR-10: images (P, 3072) as bytes, planes red, green, blue, and labels (P,)."""
     names = ["test_batch"] if test else [f"data_batch_{i}" for i in range(1, 6)]
     members = _cifar10_members(names)
     batches = [pickle.loads(members[name], encoding="bytes") for name in names]
@@ -86,8 +86,8 @@ def cifar10_arrays(test: bool) -> tuple[np.ndarray, np.ndarray]:
     return images, np.concatenate([np.asarray(batch[b"labels"]) for batch in batches])
 
 
-def verified(content: bytes, sha256: str, where: str) -> bytes:
-    """`content` if its checksum is right.
+def verify_checksum(content: bytes, sha256: str, where: str) -> bytes:
+    """Return `content` if its checksum is right.
 
     **Raises:** `DataError` otherwise; nothing is parsed or unpickled before this.
     """
@@ -101,33 +101,38 @@ def verified(content: bytes, sha256: str, where: str) -> bytes:
 
 
 def _mnist_file(name: str) -> bytes:
+    """Read a file of MNIST, from the folder of the data or from the cache, and verify it."""
     folder = data_folder()
     if folder is None:
-        path = _downloaded(name, MNIST_MIRRORS, MNIST_SHA256[name])
+        path = _download_file(name, MNIST_MIRRORS, MNIST_SHA256[name])
     else:
-        path = _first([folder / "mnist" / name, folder / "MNIST" / "raw" / name, folder / name])
-    return verified(_content(path), MNIST_SHA256[name], str(path))
+        path = _first_existing(
+            [folder / "mnist" / name, folder / "MNIST" / "raw" / name, folder / name]
+        )
+    return verify_checksum(_read_bytes(path), MNIST_SHA256[name], str(path))
 
 
 def _cifar10_members(names: list[str]) -> dict[str, bytes]:
-    """The checked bytes of the named batches, from the extracted folder or the archive."""
+    """Read the named batches, from the extracted folder or the archive, and verify them."""
     folder = data_folder()
     if folder is None:
-        path = _downloaded(CIFAR10_ARCHIVE, CIFAR10_MIRRORS, CIFAR10_ARCHIVE_MD5)
+        path = _download_file(CIFAR10_ARCHIVE, CIFAR10_MIRRORS, CIFAR10_ARCHIVE_MD5)
     else:
         homes = [folder / "cifar10", folder]
-        path = _first([h / part for h in homes for part in (CIFAR10_FOLDER, CIFAR10_ARCHIVE)])
+        path = _first_existing(
+            [h / part for h in homes for part in (CIFAR10_FOLDER, CIFAR10_ARCHIVE)]
+        )
     contents: dict[str, bytes] = {}
     if path.is_dir():
         for name in names:
-            contents[name] = _content(_first([path / name]))
+            contents[name] = _read_bytes(_first_existing([path / name]))
     else:
         try:
             with tarfile.open(path) as archive:
                 for member in archive:
                     name = Path(member.name).name
                     if name in names:
-                        contents[name] = _member(archive, member, path)
+                        contents[name] = _read_member(archive, member, path)
                     if len(contents) == len(names):
                         break
         except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
@@ -138,11 +143,11 @@ def _cifar10_members(names: list[str]) -> dict[str, bytes]:
     missing = sorted(set(names) - set(contents))
     if missing:
         raise DataError(f"{path} has no member {missing[0]}; it is not the CIFAR-10 archive.")
-    return {n: verified(contents[n], CIFAR10_SHA256[n], f"{path}: {n}") for n in names}
+    return {n: verify_checksum(contents[n], CIFAR10_SHA256[n], f"{path}: {n}") for n in names}
 
 
-def _member(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> bytes:
-    """The bytes of a member, which is a file: the original archive has no links."""
+def _read_member(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> bytes:
+    """Read a member of the archive, which is a file: the original archive has no links."""
     stream = archive.extractfile(member) if member.isreg() else None
     if stream is None:
         raise DataError(
@@ -152,14 +157,16 @@ def _member(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> by
     return stream.read()
 
 
-def _content(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
+    """Read a file."""
     try:
         return path.read_bytes()
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}); put the file there.") from error
 
 
-def _first(candidates: list[Path]) -> Path:
+def _first_existing(candidates: list[Path]) -> Path:
+    """Return the first path at which there is something."""
     for path in candidates:
         if path.exists():
             return path
@@ -170,8 +177,8 @@ def _first(candidates: list[Path]) -> Path:
     )
 
 
-def _downloaded(name: str, mirrors: tuple[str, ...], known_hash: str) -> Path:
-    """The file in the cache folder; downloaded, with a bar in a terminal, if it is not there."""
+def _download_file(name: str, mirrors: tuple[str, ...], known_hash: str) -> Path:
+    """Return the file in the cache folder; download it, with a bar in a terminal, if missing."""
     try:
         import pooch
     except ImportError as error:
@@ -198,30 +205,30 @@ def _downloaded(name: str, mirrors: tuple[str, ...], known_hash: str) -> Path:
     )
 
 
-def _idx(compressed: bytes) -> np.ndarray:
-    """An IDX file of bytes: magic 0x0000080d, d big-endian sizes, then the values."""
+def _parse_idx(compressed: bytes) -> np.ndarray:
+    """Parse an IDX file of bytes: magic 0x0000080d, d big-endian sizes, then the values."""
     raw = gzip.decompress(compressed)
     dimensions = raw[3]
     shape = np.frombuffer(raw, ">i4", count=dimensions, offset=4)
     return np.frombuffer(raw, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
 
 
-_checked = checked(
-    samples=whole(1),
-    seed=whole(0),
-    test=flag,
-    grayscale=flag,
-    scale=flag,
-    center=flag,
-    standardise=flag,
-    one_hot=flag,
+_check_image_options = checked(
+    samples=integer_from(1),
+    seed=integer_from(0),
+    test=boolean,
+    grayscale=boolean,
+    scale=boolean,
+    center=boolean,
+    standardise=boolean,
+    one_hot=boolean,
 )
 
 # ITU-R BT.601 luma, what PIL and torchvision call grayscale.
 LUMA = np.array([0.299, 0.587, 0.114])
 
 
-@_checked
+@_check_image_options
 def mnist(
     samples: int | None = None,
     *,
@@ -232,7 +239,7 @@ def mnist(
     standardise: bool = False,
     one_hot: bool = True,
 ) -> Task:
-    """Handwritten digits: 784 inputs, 10 classes, 60,000 training or 10,000 test images.
+    """Load handwritten digits: 784 inputs, 10 classes, 60,000 training or 10,000 test images.
 
     The original IDX files are read from the folder `FLOWLIN_DATA` names (itself or its subfolder
     `mnist`), else from the download cache, which is filled with pooch on first use.
@@ -252,7 +259,7 @@ def mnist(
     **Raises:** `ValueError` for impossible options, and (as its subclass `DataError`) for a file
     that is missing, damaged or cannot be downloaded, saying what to do.
     """
-    _check(center, standardise)
+    _require_one_centring(center, standardise)
     images, labels = mnist_arrays(test)
     reference = None
     if center or standardise:
@@ -270,7 +277,7 @@ def mnist(
     )
 
 
-@_checked
+@_check_image_options
 def cifar10(
     samples: int | None = None,
     *,
@@ -282,7 +289,7 @@ def cifar10(
     standardise: bool = False,
     one_hot: bool = True,
 ) -> Task:
-    """Small photographs: 1,024 inputs (3,072 in colour), 10 classes, 50,000 or 10,000 images.
+    """Load small photographs: 1,024 inputs (3,072 in colour), 10 classes, 50,000 or 10,000 images.
 
     Read from the folder `FLOWLIN_DATA` names (itself or its subfolder `cifar10`): the archive
     `cifar-10-python.tar.gz` or its extracted folder. What counts are the checksums of the batches
@@ -295,18 +302,18 @@ def cifar10(
 
     **Raises:** as `mnist`.
     """
-    _check(center, standardise)
+    _require_one_centring(center, standardise)
 
-    def pixels(images: np.ndarray) -> np.ndarray:
+    def pixel_rows(images: np.ndarray) -> np.ndarray:
         if not grayscale:
             return images
         planes = images.reshape(len(images), 3, -1)
         return np.einsum("c,pcn->pn", LUMA, planes)
 
     raw, labels = cifar10_arrays(test)
-    images, reference = pixels(raw), None
+    images, reference = pixel_rows(raw), None
     if center or standardise:
-        reference = pixels(cifar10_arrays(test=False)[0]) if test else images
+        reference = pixel_rows(cifar10_arrays(test=False)[0]) if test else images
     name = "cifar10 grayscale" if grayscale else "cifar10"
     return _image_task(
         name,
@@ -321,7 +328,7 @@ def cifar10(
     )
 
 
-@_checked
+@_check_image_options
 def digits(
     samples: int | None = None,
     *,
@@ -331,14 +338,14 @@ def digits(
     standardise: bool = False,
     one_hot: bool = True,
 ) -> Task:
-    """scikit-learn's real 8 x 8 digits: 64 inputs, 10 classes, 1,797 images, no download.
+    """Load scikit-learn's real 8 x 8 digits: 64 inputs, 10 classes, 1,797 images, no download.
 
     **Arguments:** as for `mnist`; there is one split, and pixels run
     from 0 to 16, so `scale` divides by 16.
 
     **Raises:** `ValueError` as `mnist`; `ImportError` without scikit-learn.
     """
-    _check(center, standardise)
+    _require_one_centring(center, standardise)
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
@@ -355,11 +362,12 @@ def digits(
         scale=scale,
         standardise=standardise,
         one_hot=one_hot,
-        white=16.0,
+        white_value=16.0,
     )
 
 
-def _check(center: bool, standardise: bool) -> None:
+def _require_one_centring(center: bool, standardise: bool) -> None:
+    """Raise `ValueError` if both ways of centring are asked for."""
     if center and standardise:
         raise ValueError(
             "`center` and `standardise` exclude each other; pass `center=False, standardise=True` "
@@ -378,14 +386,18 @@ def _image_task(
     scale: bool,
     standardise: bool,
     one_hot: bool,
-    white: float = 255.0,
+    white_value: float = 255.0,
 ) -> Task:
-    """The shared part: subset, scaling, centring or standardising by `reference`, targets."""
+    """Make the task of a set of images: the part that all three have in common.
+
+    It takes a subset, scales, and centres or standardises by the images of `reference`; a white
+    pixel is `white`.
+    """
     if samples is not None:
-        chosen = stratified(labels, samples, seed)
+        chosen = draw_stratified(labels, samples, seed)
         images, labels = images[chosen], labels[chosen]
     x = images.astype(np.float64)
-    unit = white if scale else 1.0
+    unit = white_value if scale else 1.0
     x /= unit
     if reference is not None:
         if standardise:
@@ -398,8 +410,8 @@ def _image_task(
     return Task(x, y, name=name)
 
 
-def stratified(labels: np.ndarray, samples: int, seed: int) -> np.ndarray:
-    """Indices of a random subset with every class in proportion, in the original order.
+def draw_stratified(labels: np.ndarray, samples: int, seed: int) -> np.ndarray:
+    """Draw indices of a random subset with every class in proportion, in the original order.
 
     Class sizes are the exact proportions rounded so that they add up (largest remainders).
 

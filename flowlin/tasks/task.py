@@ -11,41 +11,41 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from flowlin._tools.arguments import (
-    WORDS,
+    CHECKS_BY_NAME,
+    argument_error,
     checked,
-    floating,
-    instance,
-    refuse,
-    require_runnable,
+    float_array,
+    instance_of,
+    require_float_array,
     require_single,
-    text,
+    string,
 )
-from flowlin._tools.arrays import Numbers, automatic, is_traced, require_finite, widest
-from flowlin._tools.files import storable
-from flowlin._tools.printing import Summary, clipped, plural, shown
+from flowlin._tools.arrays import Numbers, automatic_mesh, is_traced, require_finite, widest_dtype
+from flowlin._tools.files import saveable
+from flowlin._tools.printing import Summary, format_count, print_by, shorten_text
 
 
-def task(found: Any) -> Summary:
-    """Name, numbers of samples, inputs and outputs, precision, devices."""
-    *stack, samples, inputs = found.x.shape
+def task_summary(task: Any) -> Summary:
+    """Summarise a task: name, numbers of samples, inputs and outputs, precision, devices."""
+    *stack, samples, inputs = task.x.shape
     rows = [
-        ("name", repr(clipped(found.name))),
-        ("samples", plural(samples, "sample")),
-        ("inputs", plural(inputs, "input")),
-        ("outputs", plural(found.y.shape[-1], "output")),
-        *([] if found.weights is None else [("weights", "weighted")]),
-        ("precision", str(found.x.dtype)),
+        ("name", repr(shorten_text(task.name))),
+        ("samples", format_count(samples, "sample")),
+        ("inputs", format_count(inputs, "input")),
+        ("outputs", format_count(task.y.shape[-1], "output")),
+        *([] if task.weights is None else [("weights", "weighted")]),
+        ("precision", str(task.x.dtype)),
     ]
     if stack:
         rows.append(("stacked", f"stacked {tuple(stack)}"))
-    elif isinstance(found.x, jax.Array) and found.shards > 1:
-        rows.append(("devices", f"split among {found.shards} devices"))
+    elif isinstance(task.x, jax.Array) and task.shards > 1:
+        rows.append(("devices", f"split among {task.shards} devices"))
     return Summary("Task", rows, inline=True)
 
 
 @checked(x=None, y=None, weights=None)
-@shown(task)
-@storable(weights=None)
+@print_by(task_summary)
+@saveable(weights=None)
 class Task(eqx.Module):
     r"""Inputs and targets, one **row** per sample (the papers put samples in columns).
 
@@ -71,7 +71,7 @@ class Task(eqx.Module):
     weights: Float[Array, " P"] | None
 
     def __init__(self, x: Numbers, y: Numbers, name: str = "task", *, weights: Any = None):
-        x, y = floating("x", x), floating("y", y)
+        x, y = float_array("x", x), float_array("y", y)
         for label, array in (("x", x), ("y", y)):
             if array.ndim != 2:
                 raise ValueError(
@@ -86,9 +86,9 @@ class Task(eqx.Module):
                 f"`x` has {x.shape[0]} samples and `y` has {y.shape[0]}; rows are samples, "
                 "transpose arrays that hold samples in columns."
             )
-        dtype = widest(x, y)
+        dtype = widest_dtype(x, y)
         self.x, self.y, self.name = x.astype(dtype), y.astype(dtype), name
-        self.weights = None if weights is None else _weights(weights, len(x)).astype(dtype)
+        self.weights = None if weights is None else _sample_weights(weights, len(x)).astype(dtype)
 
     @property
     def samples(self) -> int:
@@ -107,7 +107,7 @@ class Task(eqx.Module):
 
     @property
     def mass(self) -> Array | int:
-        """Sum of the samples' weights; P without. One for a batch whose weights are all zero."""
+        """Sum of the samples' weights, or P without; 1 for a batch whose weights are all zero."""
         if self.weights is None:
             return self.samples
         mass = jnp.sum(self.weights)
@@ -120,9 +120,9 @@ class Task(eqx.Module):
             return 1
         return self.samples // self.x.sharding.shard_shape(self.x.shape)[0]
 
-    @checked(axis=text)
+    @checked(axis=string)
     def sharded(self, mesh: Mesh, axis: str | None = None) -> "Task":
-        """The same task with its samples split among the devices of a mesh (data parallel).
+        """Return the same task with its samples split among a mesh's devices (data parallel).
 
         Runs on it are ordinary ones: XLA splits the work over the samples and adds up what the
         devices have. With several processes (`jax.distributed`) every process gives the same whole
@@ -147,24 +147,24 @@ class Task(eqx.Module):
                 f"{self.samples} samples; take {self.samples - self.samples % devices} of them, or "
                 "use fewer devices."
             )
-        placed = NamedSharding(automatic(mesh), PartitionSpec(axis))
+        placed = NamedSharding(automatic_mesh(mesh), PartitionSpec(axis))
         return jax.tree.map(lambda array: jax.device_put(array, placed), self)
 
     @checked
     def astype(self, dtype: DTypeLike) -> "Task":
-        """The same task in another floating-point precision, float32 or float64."""
+        """Return the same task in another floating-point precision, float32 or float64."""
         return jax.tree.map(lambda array: array.astype(dtype), self)
 
     @checked(indices=None)
     def take(self, indices: Any) -> "Task":
-        """The task on some of its samples (a mini-batch, a subset).
+        """Return the task on some of its samples (a mini-batch, a subset).
 
         **Arguments:** `indices`, whole numbers (B,) in [-P, P), or truth values (P,). Under `jit`
         what lies outside is clamped.
 
         **Raises:** `ValueError` for samples that are not there, or none.
         """
-        indices = _samples(indices, self.samples)
+        indices = _sample_indices(indices, self.samples)
         taken = jax.tree.map(lambda array: array[indices], self)
         weights = taken.weights
         if weights is not None and not is_traced(weights) and not bool(jnp.any(weights > 0)):
@@ -172,23 +172,23 @@ class Task(eqx.Module):
         return taken
 
 
-def _weights(value: Any, samples: int) -> Array:
-    """Weights (P,) of samples, zero or positive and not all zero."""
-    found = floating("weights", value)
+def _sample_weights(value: Any, samples: int) -> Array:
+    """Check for weights (P,) of samples, zero or positive and not all zero."""
+    found = float_array("weights", value)
     if found.shape != (samples,):
         raise ValueError(
             f"`weights` must have shape ({samples},), one per sample, got {found.shape}."
         )
     require_finite("weights", found)
     if not is_traced(found) and bool(jnp.any(found < 0)):
-        raise refuse("weights", "zero or positive", float(jnp.min(found)))
+        raise argument_error("weights", "zero or positive", float(jnp.min(found)))
     if not is_traced(found) and not bool(jnp.any(found > 0)):
         raise ValueError("`weights` are all zero; at least one sample must count.")
     return found
 
 
-def _samples(indices: Any, samples: int) -> Any:
-    """Indices (B,) of samples, checked where they are known."""
+def _sample_indices(indices: Any, samples: int) -> Any:
+    """Return indices (B,) of samples, checked where they are known."""
     if is_traced(indices):
         return indices
     if isinstance(indices, slice):
@@ -196,27 +196,29 @@ def _samples(indices: Any, samples: int) -> Any:
     found = np.asarray(indices)
     wanted = f"a list of whole numbers from {-samples} to {samples - 1}, one per sample taken"
     if found.ndim != 1 or not found.size or found.dtype.kind not in "iub":
-        raise refuse("indices", wanted, indices, "one sample k is taken by [k]")
+        raise argument_error("indices", wanted, indices, "one sample k is taken by [k]")
     if found.dtype.kind == "b":
         if found.shape != (samples,) or not found.any():
-            raise refuse("indices", f"a mask of shape ({samples},) that keeps a sample", indices)
+            raise argument_error(
+                "indices", f"a mask of shape ({samples},) that keeps a sample", indices
+            )
         return np.flatnonzero(found)
     odd = found[(found < -samples) | (found >= samples)]
     if odd.size:
-        raise refuse("indices", wanted, int(odd[0]))
+        raise argument_error("indices", wanted, int(odd[0]))
     return found
 
 
-WORDS["mesh"] = instance(Mesh, "a jax.sharding.Mesh", "make one by jax.make_mesh")
+CHECKS_BY_NAME["mesh"] = instance_of(Mesh, "a jax.sharding.Mesh", "make one by jax.make_mesh")
 
 
-def _task(name: str, value: Any) -> Task:
-    """One task, and no stack of tasks."""
-    value = instance(Task, "an fl.Task", "make one by fl.Task(x, y)")(name, value)
+def _single_task(name: str, value: Any) -> Task:
+    """Check for one task, and no stack of tasks."""
+    value = instance_of(Task, "an fl.Task", "make one by fl.Task(x, y)")(name, value)
     for part, rows in ((f"{name}.x", value.x), (f"{name}.y", value.y)):
-        require_runnable(part, rows)
+        require_float_array(part, rows)
         require_single(name, rows.ndim, 2, "tasks")
     return value
 
 
-WORDS["task"] = _task
+CHECKS_BY_NAME["task"] = _single_task

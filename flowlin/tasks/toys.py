@@ -1,4 +1,4 @@
-"""Toy tasks."""
+"""Toy tasks: a few points, a tree, a linear teacher."""
 
 import math
 from collections.abc import Sequence
@@ -8,15 +8,22 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from flowlin._tools.arguments import checked, flag, floating, known, not_negative, whole
+from flowlin._tools.arguments import (
+    boolean,
+    checked,
+    float_array,
+    integer_from,
+    not_negative,
+    static_value,
+)
 from flowlin._tools.arrays import require_finite
 from flowlin._tools.memory import require_memory
 from flowlin.tasks.task import Task
 
 
-@checked(levels=whole(1), branching=whole(2))
+@checked(levels=integer_from(1), branching=integer_from(2))
 def hierarchy(levels: int = 3, branching: int = 2) -> Task:
-    """The semantic tree (lead paper Fig. 2A; Saxe et al. 2019): items are its leaves.
+    """Make the semantic tree (lead paper Fig. 2A; Saxe et al. 2019), whose items are its leaves.
 
     One-hot inputs, one per leaf; one feature per node of the tree, which is 1 for the leaves below
     that node (the leaf itself and the root included). Three binary levels: 8 inputs, 15 features.
@@ -39,19 +46,20 @@ def hierarchy(levels: int = 3, branching: int = 2) -> Task:
     return Task(np.eye(len(leaves)), y.astype(float), name=f"hierarchy {levels} x {branching}")
 
 
-def _corners(binary: bool) -> np.ndarray:
-    """The four points 00, 01, 10, 11, as 0/1 or as -1/+1."""
+def _square_corners(binary: bool) -> np.ndarray:
+    """Return the four points 00, 01, 10, 11, (4, 2), as 0/1 or as -1/+1."""
     corners = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], dtype=float)
     return corners if binary else 2 * corners - 1
 
 
 def _one_hot(classes: np.ndarray, number: int) -> np.ndarray:
+    """Return rows (P, number) with a one in the column of each class."""
     return (classes[:, None] == np.arange(number)).astype(float)
 
 
-@checked(binary=flag)
+@checked(binary=boolean)
 def xor(binary: bool = False) -> Task:
-    """XOR on four points with one-hot labels (lead paper Fig. 2C).
+    """Make XOR on four points with one-hot labels (lead paper Fig. 2C).
 
     Inputs in the order 00, 01, 10, 11; targets [1, 0] where the coordinates agree, [0, 1] where
     they differ. (App. E lists the labels as [1,0], [1,0], [0,1], [0,1], which in this order is a
@@ -60,14 +68,14 @@ def xor(binary: bool = False) -> Task:
     **Arguments:** `binary` for coordinates 0/1; the paper does not say, the default is -1/+1,
     whose mean is zero.
     """
-    x = _corners(binary)
+    x = _square_corners(binary)
     name = "xor 0/1" if binary else "xor"
     return Task(x, _one_hot((x[:, 0] != x[:, 1]).astype(int), 2), name=name)
 
 
-@checked(delta=known(not_negative), binary=flag)
+@checked(delta=static_value(not_negative), binary=boolean)
 def offset_xor(delta: float = 0.5, binary: bool = False) -> Task:
-    """The extended XOR: a third coordinate +-delta makes the classes linearly separable.
+    """Make the extended XOR, which a third coordinate +-delta makes linearly separable.
 
     Lead paper Figs. 5 and 11 (after Jarvis et al. 2025). Margin 2 delta; the linear solution
     exists for delta > 0. `binary` as in `xor`.
@@ -79,9 +87,9 @@ def offset_xor(delta: float = 0.5, binary: bool = False) -> Task:
     return Task(jnp.concatenate([plain.x, third], axis=1), plain.y, name=f"offset xor {delta:g}")
 
 
-@checked(one_hot=flag, binary=flag)
+@checked(one_hot=boolean, binary=boolean)
 def parallel(one_hot: bool = True, binary: bool = False) -> Task:
-    """A linear and a non-linear task on the same four points (lead paper Fig. 6A, App. D).
+    """Put a linear and a non-linear task on the same points (lead paper Fig. 6A, App. D).
 
     Points in the order 00, 01, 10, 11; the linear (simple) label is s = 1, 1, 0, 0, the non-linear
     (complex) one c = 1, 0, 0, 1.
@@ -95,15 +103,15 @@ def parallel(one_hot: bool = True, binary: bool = False) -> Task:
     """
     simple, complex_ = np.array([1.0, 1, 0, 0]), np.array([1.0, 0, 0, 1])
     columns = [simple, 1 - simple, complex_, 1 - complex_] if one_hot else [simple, complex_]
-    return Task(_corners(binary), np.stack(columns, axis=1), name="parallel")
+    return Task(_square_corners(binary), np.stack(columns, axis=1), name="parallel")
 
 
 @checked(
-    samples=whole(1),
+    samples=integer_from(1),
     spectrum=None,
-    inputs=whole(1),
-    outputs=whole(1),
-    whiten=flag,
+    inputs=integer_from(1),
+    outputs=integer_from(1),
+    whiten=boolean,
     noise=not_negative,
 )
 def teacher(
@@ -116,7 +124,7 @@ def teacher(
     noise: float = 0.0,
     key: PRNGKeyArray | None = None,
 ) -> Task:
-    """A linear teacher of chosen spectrum on Gaussian inputs.
+    """Draw a linear teacher of chosen spectrum, and its targets on Gaussian inputs.
 
     y = W x + noise with W = U diag(spectrum) V^T, U and V random orthonormal, x standard normal.
 
@@ -133,7 +141,7 @@ def teacher(
     **Raises:** `ValueError` for sizes below the number of singular values or beyond the memory, or
     too few samples to whiten.
     """
-    values = floating("spectrum", spectrum).astype(jnp.result_type(float))
+    values = float_array("spectrum", spectrum).astype(jnp.result_type(float))
     require_finite("spectrum", values)
     if values.ndim != 1 or not values.size:
         raise ValueError(f"`spectrum` must be a list of numbers, got shape {values.shape}.")

@@ -8,43 +8,51 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from flowlin._tools.arguments import checked, floating, not_negative, refuse
+from flowlin._tools.arguments import argument_error, checked, float_array, not_negative
 from flowlin._tools.arrays import is_traced
-from flowlin._tools.printing import ADVICE, Summary, clipped, known, number, plural, shown
-from flowlin.networks.base import check_fit
+from flowlin._tools.printing import (
+    LONGEST_ADVICE,
+    Summary,
+    concrete_array,
+    format_count,
+    format_number,
+    print_by,
+    shorten_text,
+)
+from flowlin.networks.base import require_task_fit
 from flowlin.networks.kinds import LinearNetwork, ReLUNetwork
 from flowlin.record.trajectory import Trajectory
 from flowlin.tasks.task import Task
 from flowlin.theory.certificate import Certificate
-from flowlin.theory.closed_form import TIME
-from flowlin.theory.flow_checks import distance, require_problem
-from flowlin.theory.solve import Solution, solution, solution_title, solve
+from flowlin.theory.closed_form import TIME_RANGE
+from flowlin.theory.flow_checks import relative_distance, require_same_problem
+from flowlin.theory.solve import Solution, solution_summary, solution_title, solve
 
 
 def after_linearization_summary(found: Any) -> Summary:
-    """How many units it is of, which solution, whether it is exact, why, and the conditions."""
-    on = known(found.always_on, 1)
-    units = plural(found.always_on.shape[-1], "unit")
-    count = number(found.always_on) if on is None else str(np.sum(on))
+    """Print the number of always-on units, the solution, whether it is exact, and why."""
+    on = concrete_array(found.always_on, 1)
+    units = format_count(found.always_on.shape[-1], "unit")
+    count = format_number(found.always_on) if on is None else str(np.sum(on))
     rows = [
-        ("trained on", clipped(found.task, ADVICE)),
+        ("trained on", shorten_text(found.task, LONGEST_ADVICE)),
         ("solution", solution_title(found.solution)),
     ]
     if found.bias_strength is not None:
-        rows.insert(1, ("bias", f"c = {number(found.bias_strength)}"))
-    rows += solution(found.solution).rows
+        rows.insert(1, ("bias", f"c = {format_number(found.bias_strength)}"))
+    rows += solution_summary(found.solution).rows
     return Summary(f"AfterLinearization: {count} of {units} always on", rows)
 
 
-@shown(after_linearization_summary)
+@print_by(after_linearization_summary)
 class AfterLinearization(eqx.Module):
     r"""The closed form of $\hat y = W_2 G \tilde W_1 \tilde x$ (lead paper Eq. 15).
 
-    Times are counted from the network that it was made from.
+    Times count from the network that it was made from.
 
-    - `solution`: of the always-on units as a linear network; its `why` says what is exact about
-      it for that network.
-    - `always_on`: (H,), G.
+    - `solution`: that of the always-on units as a linear network; its `why` says whether it is
+      exact for that network.
+    - `always_on`: (H,), the diagonal of G.
     """
 
     solution: Solution
@@ -52,7 +60,7 @@ class AfterLinearization(eqx.Module):
 
     @property
     def task(self) -> Task:
-        """What it is trained on."""
+        """The task that the network is trained on."""
         return self.solution.task
 
     @property
@@ -65,17 +73,17 @@ class AfterLinearization(eqx.Module):
         """The measured conditions of the solution."""
         return self.solution.certificate
 
-    @checked(t=TIME)
+    @checked(t=TIME_RANGE)
     def product(self, t: ArrayLike) -> Float[Array, "... N_out N"]:
         """$W_2 G W_1$ at times t after the start, the raw bias in front: `Solution.product`."""
         return self.solution.product(t)
 
-    @checked(t=TIME)
+    @checked(t=TIME_RANGE)
     def outputs(self, t: ArrayLike) -> Float[Array, "... P N_out"]:
         """Outputs on the task's samples at times t, (T, P, N_out)."""
         return self.solution.outputs(t)
 
-    @checked(t=TIME)
+    @checked(t=TIME_RANGE)
     def loss(self, t: ArrayLike) -> Float[Array, "..."]:
         """Half the mean squared error at times t."""
         return self.solution.loss(t)
@@ -91,20 +99,20 @@ class AfterLinearization(eqx.Module):
         **Raises:** `ValueError` for a flow without networks, or of another task, tau or loss.
         """
         if check:
-            require_problem(flow, self.task, self.solution.tau)
+            require_same_problem(flow, self.task, self.solution.tau)
         numerical = jax.vmap(lambda network: network.outputs(self.task.x))(flow.networks)
-        return distance(self.outputs(flow.ts), numerical)
+        return relative_distance(self.outputs(flow.ts), numerical)
 
 
-def _gates(name: str, value: Any) -> Array:
-    """Truth values, or numbers that are zero or one."""
-    given = floating(name, value)
+def _gates_argument(name: str, value: Any) -> Array:
+    """Check that an argument holds truth values, or numbers that are zero or one."""
+    given = float_array(name, value)
     if not is_traced(given) and not np.isin(np.asarray(given), (0, 1)).all():
-        raise refuse(name, "an array of True and False", value)
+        raise argument_error(name, "an array of True and False", value)
     return given.astype(bool)
 
 
-@checked(always_on=_gates, tolerance=not_negative)
+@checked(always_on=_gates_argument, tolerance=not_negative)
 def after_linearization(
     network: ReLUNetwork,
     task: Task,
@@ -113,7 +121,7 @@ def after_linearization(
     always_on: Any = None,
     tolerance: float | None = None,
 ) -> AfterLinearization:
-    r"""The gated linear model of a ReLU network that starts at its linearization time.
+    r"""Return the gated linear model of a ReLU network that starts at its linearization time.
 
     The units that are on for every sample are a linear network as long as they stay on; the
     others are left out. Of each mode, $p = G W_2^T u$ and $q = G \tilde W_1 v$ give the exact
@@ -133,7 +141,7 @@ def after_linearization(
 
     Source: lead paper Sec. 5.4, Eq. 15.
     """
-    check_fit(network, task)
+    require_task_fit(network, task)
     if not isinstance(network, ReLUNetwork) or len(network.weights) != 2:
         raise ValueError("`network` must be a fl.ReLUNetwork with one hidden layer.")
     if is_traced((network, task, always_on)):

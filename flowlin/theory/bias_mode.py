@@ -29,31 +29,37 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from flowlin._tools.arguments import checked
-from flowlin._tools.arrays import average, mean_product
-from flowlin._tools.printing import Summary, number, shown
+from flowlin._tools.arrays import sample_correlation, sample_mean
+from flowlin._tools.printing import Summary, format_number, print_by
 from flowlin.tasks.task import Task
 
 
 def bias_mode_summary(found: Any) -> Summary:
-    """Strength and variance, rank among the task's modes, and how well the conditions hold."""
-    if number(found.rank) == "0":
+    """Print strength, variance, rank among the task's modes, and how well conditions hold."""
+    if format_number(found.rank) == "0":
         return Summary("BiasMode: none, the inputs' mean is zero and so is c", [])
     conditions = ("input", "target", "eigen", "singular")
-    residuals = ", ".join(f"{n} {number(getattr(found, f'{n}_residual'), 4)}" for n in conditions)
+    residuals = ", ".join(
+        f"{n} {format_number(getattr(found, f'{n}_residual'), 4)}" for n in conditions
+    )
     rows = [
-        ("rank", f"{number(found.rank)}, overlap {number(found.overlap, 4)}"),
-        ("ties", f"{number(found.ties)} of this strength"),
-        ("margin", f"{number(found.margin, 4)}, at least 1 from c = {number(found.first_from)}"),
+        ("rank", f"{format_number(found.rank)}, overlap {format_number(found.overlap, 4)}"),
+        ("ties", f"{format_number(found.ties)} of this strength"),
+        (
+            "margin",
+            f"{format_number(found.margin, 4)}, at least 1 from c = "
+            f"{format_number(found.first_from)}",
+        ),
         ("residuals", f"{residuals}, 0 where conditions hold"),
-        ("bias", f"most of it in rank {number(found.bias_rank)}"),
-        ("mean target", f"most of it in rank {number(found.mean_rank)}"),
+        ("bias", f"most of it in rank {format_number(found.bias_rank)}"),
+        ("mean target", f"most of it in rank {format_number(found.mean_rank)}"),
     ]
-    return Summary(f"BiasMode: s = {number(found.s)}, d = {number(found.d)}", rows)
+    return Summary(f"BiasMode: s = {format_number(found.s)}, d = {format_number(found.d)}", rows)
 
 
-@shown(bias_mode_summary)
+@print_by(bias_mode_summary)
 class BiasMode(eqx.Module):
-    r"""The mode that learns the mean target, what the task must fulfil for it, and its rank.
+    r"""The mode that learns the mean target, the conditions that make it one, and its rank.
 
     The direction is that of the mean augmented input, $v_0 = [c; \bar x] / m$; for one-hot inputs
     the paper's $[1; \mathbf 1 / (cP)]$. It is zero, and there is no bias mode, for centred inputs
@@ -76,12 +82,12 @@ class BiasMode(eqx.Module):
       decide it (B.6b, B.6c).
     - `first_from`: the c from which `margin` is at least 1; 0 where it always is.
 
-    Where they fail the bias is part of several modes. What the task's modes do in fact, modes of
-    equal strength taken as one:
+    Where they fail the bias is part of several modes. Measured among the task's modes, with modes
+    of equal strength taken as one:
 
-    - `rank`: 1 + how many modes are stronger than the one with the largest overlap with v_0; 0 if
-      there is no such direction. `overlap` is that overlap, 1 where v_0 is singular, and `ties` how
-      many modes have this strength: 2 for XOR at c = 0.
+    - `rank`: 1 + the number of modes stronger than the one with the largest overlap with v_0; 0
+      if v_0 is zero. `overlap` is that overlap, 1 where v_0 is singular, and `ties` the number of
+      modes of this strength: 2 for XOR at c = 0.
     - `bias_rank`, `mean_rank`: likewise for the largest overlap with the bias coordinate and, on
       the output side, with the mean target.
     """
@@ -102,38 +108,39 @@ class BiasMode(eqx.Module):
     bias_rank: Int[Array, ""]
     mean_rank: Int[Array, ""]
 
-    def _holds(self, residual: Array) -> Bool[Array, ""]:
+    def _is_negligible(self, residual: Array) -> Bool[Array, ""]:
+        """Tell whether a residual is zero up to sqrt(eps), and there is a bias mode."""
         return (self.rank > 0) & (residual <= jnp.sqrt(jnp.finfo(residual.dtype).eps))
 
     @property
     def is_eigenvector(self) -> Bool[Array, ""]:
-        """Whether v_0 is an eigenvector of Sigma_x, up to sqrt(eps)."""
-        return self._holds(self.eigen_residual)
+        """Tell whether v_0 is an eigenvector of Sigma_x, up to sqrt(eps)."""
+        return self._is_negligible(self.eigen_residual)
 
     @property
     def is_singular(self) -> Bool[Array, ""]:
-        """Whether v_0 is a right singular vector of Sigma_yx, up to sqrt(eps)."""
-        return self._holds(self.singular_residual)
+        """Tell whether v_0 is a right singular vector of Sigma_yx, up to sqrt(eps)."""
+        return self._is_negligible(self.singular_residual)
 
     @property
     def is_first(self) -> Bool[Array, ""]:
-        """Whether the second condition holds, `margin` >= 1 up to sqrt(eps).
+        """Tell whether the second condition holds, `margin` >= 1 up to sqrt(eps).
 
         Where v_0 is singular by the two conditions this is `rank` == 1. Where it is not, the
-        condition compares parts that mix: `rank` and `overlap` say what comes first.
+        condition compares parts that mix: `rank` and `overlap` say which mode comes first.
         """
-        return self._holds(1 - self.margin)
+        return self._is_negligible(1 - self.margin)
 
 
 @checked
 def bias_mode(task: Task, bias_strength: ArrayLike) -> BiasMode:
-    """Proposition 1: the bias mode, its conditions and its rank, for any inputs.
+    """Return the bias mode of Proposition 1, its conditions and its rank, for any inputs.
 
     **Arguments:**
 
     - `task`: inputs and targets.
-    - `bias_strength`: c; 0 asks what the inputs alone do. Under `jax.vmap` over many c the samples
-      are looked at once.
+    - `bias_strength`: c; 0 is for the inputs alone. Under `jax.vmap` over many c the means and
+      covariances are computed once.
 
     **Raises:** `ValueError` for c that is not a finite number.
 
@@ -142,13 +149,13 @@ def bias_mode(task: Task, bias_strength: ArrayLike) -> BiasMode:
     x, y, weights = task.x, task.y, task.weights
     c = jnp.asarray(bias_strength, x.dtype)
     eps = 32 * jnp.finfo(x.dtype).eps
-    mean, target = average(x, weights), average(y, weights)
+    mean, target = sample_mean(x, weights), sample_mean(y, weights)
     along = x @ mean
-    along_covariance = mean_product(along - average(along, weights), x, weights)
-    covariance = mean_product(y - target[None], x, weights)
+    along_covariance = sample_correlation(along - sample_mean(along, weights), x, weights)
+    covariance = sample_correlation(y - target[None], x, weights)
     size = jnp.sqrt(c**2 + jnp.sum(mean**2))
-    input_scale = jnp.sqrt(c**2 + average(jnp.sum(x**2, axis=1), weights))
-    output_scale = jnp.sqrt(average(jnp.sum(y**2, axis=1), weights))
+    input_scale = jnp.sqrt(c**2 + sample_mean(jnp.sum(x**2, axis=1), weights))
+    output_scale = jnp.sqrt(sample_mean(jnp.sum(y**2, axis=1), weights))
     noise = eps * input_scale * output_scale
     # Means and covariances that are zero up to rounding have no direction.
     zero = jnp.finfo(x.dtype).eps ** (2 / 3)
@@ -169,28 +176,28 @@ def bias_mode(task: Task, bias_strength: ArrayLike) -> BiasMode:
     spread, length = jnp.linalg.norm(covariance), jnp.linalg.norm(target)
     largest = jnp.linalg.norm(covariance, 2)
     unit = target / jnp.where(length > 0, length, 1.0)
-    rank, overlap, ties = _rank(values, vt_all @ v, noise)
+    rank, overlap, ties = _overlap_rank(values, vt_all @ v, noise)
     return BiasMode(
-        u=_share(response, s),
+        u=_safe_share(response, s),
         v=v,
         s=jnp.linalg.norm(response),
         d=v @ image,
-        input_residual=_share(jnp.linalg.norm(covariance @ v[1:]), spread),
-        target_residual=_share(jnp.linalg.norm(unit @ covariance), spread),
-        eigen_residual=_beside(image, v),
-        singular_residual=_beside(response @ syx, v),
-        margin=jnp.where(largest > 0, _share(size * length, largest), jnp.inf),
-        first_from=_threshold(largest, length, jnp.sum(mean**2)),
+        input_residual=_safe_share(jnp.linalg.norm(covariance @ v[1:]), spread),
+        target_residual=_safe_share(jnp.linalg.norm(unit @ covariance), spread),
+        eigen_residual=_orthogonal_share(image, v),
+        singular_residual=_orthogonal_share(response @ syx, v),
+        margin=jnp.where(largest > 0, _safe_share(size * length, largest), jnp.inf),
+        first_from=_least_bias_strength(largest, length, jnp.sum(mean**2)),
         rank=jnp.where(there, rank, 0),
         overlap=overlap,
         ties=jnp.where(there, ties, 0),
-        bias_rank=jnp.where(c != 0, _rank(values, vt_all[:, 0], noise)[0], 0),
-        mean_rank=jnp.where(target_there, _rank(values, unit @ u_all, noise)[0], 0),
+        bias_rank=jnp.where(c != 0, _overlap_rank(values, vt_all[:, 0], noise)[0], 0),
+        mean_rank=jnp.where(target_there, _overlap_rank(values, unit @ u_all, noise)[0], 0),
     )
 
 
-def _rank(values: Array, overlaps: Array, noise: Array) -> tuple[Array, Array, Array]:
-    """Rank from 1, overlap and size of the group of equal values that overlaps most."""
+def _overlap_rank(values: Array, overlaps: Array, noise: Array) -> tuple[Array, Array, Array]:
+    """Return rank (from 1), overlap and size of the group of equal values that overlaps most."""
     starts = jnp.concatenate([jnp.ones(1, bool), values[:-1] - values[1:] > noise])
     group = jnp.cumsum(starts) - 1
     shares = jax.ops.segment_sum(overlaps**2, group, num_segments=len(values))
@@ -198,18 +205,18 @@ def _rank(values: Array, overlaps: Array, noise: Array) -> tuple[Array, Array, A
     return jnp.argmax(members) + 1, jnp.sqrt(jnp.max(shares)), jnp.sum(members)
 
 
-def _share(part: Array, whole: Array) -> Array:
-    """Part over whole, zero of nothing."""
+def _safe_share(part: Array, whole: Array) -> Array:
+    """Return part over whole, 0 where the whole is 0."""
     return part / jnp.where(whole > 0, whole, 1.0)
 
 
-def _beside(image: Array, v: Array) -> Float[Array, ""]:
-    """Share of `image` that is orthogonal to `v`."""
-    return _share(jnp.linalg.norm(image - v * (v @ image)), jnp.linalg.norm(image))
+def _orthogonal_share(image: Array, v: Array) -> Float[Array, ""]:
+    """Return the share of `image` that is orthogonal to `v`."""
+    return _safe_share(jnp.linalg.norm(image - v * (v @ image)), jnp.linalg.norm(image))
 
 
-def _threshold(largest: Array, length: Array, mean_square: Array) -> Array:
-    """c with (c^2 + |xbar|^2) |ybar|^2 = sigma_max^2, or 0 below it; inf for no mean target."""
+def _least_bias_strength(largest: Array, length: Array, mean_square: Array) -> Array:
+    """Return the c of (c^2 + |xbar|^2) |ybar|^2 = sigma_max^2, at least 0; inf for ybar = 0."""
     needed = largest / jnp.where(length > 0, length, 1.0)
     c = jnp.sqrt(jnp.maximum(needed**2 - mean_square, 0.0))
     return jnp.where(length > 0, c, jnp.where(largest > 0, jnp.inf, 0.0))

@@ -9,54 +9,56 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
-from flowlin._tools.arrays import mean_product
-from flowlin._tools.printing import Summary, first, known, number, shown
+from flowlin._tools.arrays import sample_correlation
+from flowlin._tools.printing import Summary, concrete_array, format_first, format_number, print_by
 from flowlin.measures.modes import modes_within
 from flowlin.networks.kinds import LinearNetwork
 from flowlin.tasks.task import Task
 from flowlin.theory.deviations import (
     Moments,
-    coupled,
-    course_of_two,
-    deep,
-    hidden_vectors,
-    misaligned,
-    rounded,
-    unwhite,
+    deep_deviations,
+    deviation_by_alignment,
+    deviation_by_coupling,
+    deviation_by_rounding,
+    hidden_mode_vectors,
+    riccati_deviations,
+    two_layer_course,
 )
 
 
-def certificate(found: Any) -> Summary:
-    """The conditions, of the task and of the weights, and the strengths at t = 0."""
+def certificate_summary(found: Any) -> Summary:
+    """Print the conditions of the task and of the weights, and the strengths at t = 0."""
 
-    def numbers(*names: str) -> str:
+    def values_text(*names: str) -> str:
         values = {name: getattr(found, name) for name in names}
-        said = [f"{name} {_worst(x)}" for name, x in values.items() if x is not None]
+        said = [f"{name} {_largest_text(x)}" for name, x in values.items() if x is not None]
         return ", ".join(said)
 
-    rows = [("task", numbers("commutator", "completeness", "condition", "whiteness", "variance"))]
+    rows = [
+        ("task", values_text("commutator", "completeness", "condition", "whiteness", "variance"))
+    ]
     parts = {
         "inputs": ("colour", "outside"),
         "weights": ("imbalance", "balance", "spread", "inner"),
         "modes": ("alignment", "coupling", "rounding", "negative"),
     }
-    rows += [(title, said) for title, names in parts.items() if (said := numbers(*names))]
+    rows += [(title, said) for title, names in parts.items() if (said := values_text(*names))]
     if found.a0 is not None:
-        rows.append(("a0", first(found.a0, 4)))
+        rows.append(("a0", format_first(found.a0, 4)))
     return Summary("Certificate", rows)
 
 
-def _worst(value: Any) -> str:
-    """A number, or the largest of one per mode, and of which."""
+def _largest_text(value: Any) -> str:
+    """Return a number as text, or the largest of one per mode with the mode's number."""
     if np.ndim(value) == 0:
-        return number(value, 4)
-    found = known(value, 1)
+        return format_number(value, 4)
+    found = concrete_array(value, 1)
     if found is None or not len(found):
-        return number(value, 4)
-    return f"{number(np.max(found), 4)} ({np.argmax(found)})"
+        return format_number(value, 4)
+    return f"{format_number(np.max(found), 4)} ({np.argmax(found)})"
 
 
-@shown(certificate)
+@print_by(certificate_summary)
 class Certificate(eqx.Module):
     r"""The numbers that decide which solution is exact; all but `balance` and `a0` are relative.
 
@@ -70,18 +72,18 @@ class Certificate(eqx.Module):
     - `whiteness`: $\|\Sigma_x^2 - d \Sigma_x\| / \|\Sigma_x\|^2$, 0 where $\Sigma_x$ is a multiple
       d of the identity, or of a projector; `variance` is d.
 
-    Of the weights, one number per mode, (K,): by what share of itself a condition that fails moves
-    that mode, estimated to first order over its whole course (`flowlin.theory.deviations`). 0 where
-    the condition holds, for a mode that is not there, too; inf where the mode is at its mercy.
+    Of the weights, one number per mode, (K,): the share of its own size by which a condition that
+    fails moves that mode, to first order over its whole course (`flowlin.theory.deviations`). 0
+    where the condition holds, and for a mode that is absent; inf where it alone decides the mode.
 
     - `colour`, for two layers: inputs that are not white.
-    - `outside`, for two layers: what W_1 does to inputs that the data do not have.
+    - `outside`, for two layers: the part of W_1 that acts on inputs that the data do not have.
     - `imbalance`: all $B_l = W_{l+1}^T W_{l+1} - W_l W_l^T$.
     - `spread`, for two layers: $B_1 - \lambda I$, with the `balance`
       $\lambda = \mathrm{tr} B_1 / H$, a number.
     - `alignment`: overlaps of the hidden vectors $p = W_2^T u$, $q = W_1 v$ of different modes; of
       more layers entries of the product, $W_1^T W_1$ and $W_L W_L^T$ beside their diagonals.
-    - `coupling`: what $\Sigma_x$ and $\Sigma_{yx}$ mix, once the modes are learnt.
+    - `coupling`: entries of $\Sigma_x$ and $\Sigma_{yx}$ that mix modes, once these are learnt.
     - `rounding`: rounding of the weights; above 1 for a mode that is to be learnt from nothing.
 
     And
@@ -89,7 +91,7 @@ class Certificate(eqx.Module):
     - `inner`: largest commutator of $W_{l+1}^T W_{l+1}$ and $W_l W_l^T$, over the product of their
       norms; 0 where neighbours share their inner singular vectors, as balanced ones do.
     - `a0`: raw strengths $u^T W_L \cdots W_1 v$, (K,), among modes of equal s and d in the basis
-      that suits the weights, and `negative`: how many are below zero.
+      that suits the weights, and `negative`: the number of those below zero.
     """
 
     commutator: float
@@ -111,15 +113,15 @@ class Certificate(eqx.Module):
 
 
 @dataclasses.dataclass
-class Problem:
-    """What the rules look at, in numpy and double precision."""
+class LinearProblem:
+    """A network and a task as `solve` compares them, in NumPy and double precision."""
 
     network: LinearNetwork
     task: Task  # in the network's precision
     weights: list[np.ndarray]  # [b, W_1], W_2, ...
     s_yx: np.ndarray
     s_x: np.ndarray
-    u: np.ndarray  # the modes, turned as far as the weights leave it open
+    u: np.ndarray  # modes of equal s and d in the basis that suits the weights
     s: np.ndarray
     v: np.ndarray
     d: np.ndarray
@@ -127,13 +129,15 @@ class Problem:
     tolerance: float
     certificate: Certificate
 
-    def array(self, value: Any) -> Array:
+    def as_array(self, value: Any) -> Array:
+        """Return an array of JAX in the network's precision."""
         return jnp.asarray(value, self.network.dtype)
 
-    def lacks(self, **conditions: str) -> str:
-        """What the conditions, by their name in the certificate, say where they do not hold.
+    def unmet_conditions(self, **conditions: str) -> str:
+        """Return the words of those conditions that do not hold, with their numbers; "" of none.
 
-        Of numbers per mode the largest counts, and which mode's it is.
+        `conditions` are words by the name in the certificate. Of numbers per mode the largest
+        counts, and the mode is named.
         """
         said = []
         for name, words in conditions.items():
@@ -145,24 +149,26 @@ class Problem:
         return ", ".join(said)
 
 
-def end_to_end(matrices: list[Any]) -> Any:
-    """W_L ... W_1."""
+def chain_product(matrices: list[Any]) -> Any:
+    """Return the product W_L ... W_1 of [W_1, ..., W_L]."""
     product = matrices[0]
     for matrix in matrices[1:]:
         product = matrix @ product
     return product
 
 
-def matrices(network: LinearNetwork) -> list[Array]:
-    """The weights, the first with its raw bias as the first column."""
+def weights_with_bias(network: LinearNetwork) -> list[Array]:
+    """Return the weights, the first with its raw bias as the first column."""
     first, bias = network.weights[0], network.biases[0]
     if bias is not None:
         first = jnp.concatenate([bias[:, None], first], axis=1)
     return [first, *network.weights[1:]]
 
 
-def examined(network: LinearNetwork, task: Task, tau: ArrayLike, tolerance: float) -> Problem:
-    """The modes and moments of a task, and the certificate of a network on it."""
+def examine_problem(
+    network: LinearNetwork, task: Task, tau: ArrayLike, tolerance: float
+) -> LinearProblem:
+    """Return modes and moments of a task, with the certificate of a network on it."""
     c = 0.0 if network.biases[0] is None else float(network.bias_strength)
     task = task.astype(network.dtype)
     found = modes_within(task, c)  # a weak mode is judged by its own size, so to rounding
@@ -172,26 +178,28 @@ def examined(network: LinearNetwork, task: Task, tau: ArrayLike, tolerance: floa
         x = np.concatenate([np.full((len(x), 1), c), x], axis=1)
         v = v if c else np.concatenate([np.zeros((1, v.shape[1])), v])  # modes leave c = 0 out
     sampled = None if task.weights is None else np.asarray(task.weights, np.float64)
-    s_yx, s_x = mean_product(y, x, sampled), mean_product(x, x, sampled)
-    weights = [np.asarray(w, np.float64) for w in matrices(network)]
+    s_yx, s_x = sample_correlation(y, x, sampled), sample_correlation(x, x, sampled)
+    weights = [np.asarray(w, np.float64) for w in weights_with_bias(network)]
     eigenvalues = np.linalg.eigvalsh(s_x)
     kept = eigenvalues[eigenvalues > len(s_x) * np.finfo(np.float64).eps * eigenvalues[-1]]
-    variance = float(_ratio(np.sum(s_x**2), np.trace(s_x)))
+    variance = float(_relative_size(np.sum(s_x**2), np.trace(s_x)))
     numbers: dict[str, Any] = {
         "commutator": float(found.commutator),
         "completeness": float(found.completeness),
         "condition": float(kept[-1] / kept[0]) if len(kept) else 1.0,
-        "whiteness": float(_ratio(np.linalg.norm(s_x @ s_x - variance * s_x), np.sum(s_x**2))),
+        "whiteness": float(
+            _relative_size(np.linalg.norm(s_x @ s_x - variance * s_x), np.sum(s_x**2))
+        ),
         "variance": variance,
     }
     eps = float(jnp.finfo(network.dtype).eps)
     if len(weights) > 1:
-        u, v = _turned(u, s, v, d, end_to_end(weights), eps)
+        u, v = _align_degenerate(u, s, v, d, chain_product(weights), eps)
         smallest = float(kept[0]) if len(kept) else 0.0
         data = Moments(s_yx, s_x, u, s, v, d, smallest)
         numbers |= _weight_numbers(weights, data, eps, variance)
     certificate = Certificate(**numbers)
-    return Problem(
+    return LinearProblem(
         network=network,
         task=task,
         weights=weights,
@@ -207,13 +215,13 @@ def examined(network: LinearNetwork, task: Task, tau: ArrayLike, tolerance: floa
     )
 
 
-def _turned(
+def _align_degenerate(
     u: np.ndarray, s: np.ndarray, v: np.ndarray, d: np.ndarray, product: np.ndarray, eps: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Modes (u, v) whose basis, among modes with the same s and d, suits the product.
+    """Return modes (u, v) in the basis, among modes of the same s and d, that suits the product.
 
-    Modes of the same s > 0 and d can be turned together, which diagonalises the symmetric part of
-    the product among them; where s = 0 both sides can be turned by themselves.
+    Modes of the same s > 0 and d can be rotated together, which diagonalises the symmetric part
+    of the product among them; where s = 0 each side can be rotated by itself.
     """
     u, v = u.copy(), v.copy()
     steps = (np.abs(np.diff(s)) > 1e3 * eps * s[0]) | (np.abs(np.diff(d)) > 1e3 * eps * np.max(d))
@@ -231,30 +239,31 @@ def _turned(
 def _weight_numbers(
     weights: list[np.ndarray], data: Moments, eps: float, variance: float
 ) -> dict[str, Any]:
-    """The part of the certificate that two and more layers of weights decide."""
+    """Return the numbers of the certificate that networks of two and more layers have."""
     norm = np.linalg.norm
     grams = [(b.T @ b, a @ a.T) for a, b in pairwise(weights)]
-    inner = max(_ratio(norm(b @ a - a @ b), norm(a) * norm(b)) for a, b in grams)
+    inner = max(_relative_size(norm(b @ a - a @ b), norm(a) * norm(b)) for a, b in grams)
     if len(weights) > 2:
-        found = deep(weights, data, eps)
+        found = deep_deviations(weights, data, eps)
         own, a0 = found.course, found.a0
         numbers = {name: getattr(found, name) for name in ("rounding", "imbalance", "alignment")}
     else:
-        own, (p, q) = course_of_two(weights, data), hidden_vectors(weights, data)
+        own, (p, q) = two_layer_course(weights, data), hidden_mode_vectors(weights, data)
         a0 = np.sum(p * q, axis=0)
         balance = float(np.trace(grams[0][0] - grams[0][1])) / len(weights[0])
-        numbers = unwhite(weights, data, own, variance, balance)._asdict() | {
+        numbers = riccati_deviations(weights, data, own, variance, balance)._asdict() | {
             "balance": balance,
-            "rounding": rounded(weights, data, own, eps),
-            "alignment": misaligned(weights, data, own),
+            "rounding": deviation_by_rounding(weights, data, own, eps),
+            "alignment": deviation_by_alignment(weights, data, own),
         }
     return numbers | {
         "inner": float(inner),
-        "coupling": coupled(data, own),
+        "coupling": deviation_by_coupling(data, own),
         "a0": a0,
         "negative": int(np.sum(a0 < 0)),
     }
 
 
-def _ratio(value: Any, scale: ArrayLike) -> Any:
+def _relative_size(value: Any, scale: ArrayLike) -> Any:
+    """Return value over scale; the value itself, which is then zero, for a scale of zero."""
     return value / scale if scale else value

@@ -1,8 +1,9 @@
-"""The door of the closed forms: what their arguments may be, and NaN stays NaN.
+"""The decorator of closed forms: it checks their arguments, and keeps NaN as NaN.
 
-A formula is full of comparisons, and a comparison with NaN is False: it would come out as if a mode
-were never to get there, say. So NaNs are put aside before a formula is worked out, and put back
-where they belong. Their derivative is zero, so that sums over the other elements keep theirs.
+A formula is full of comparisons, and a comparison with NaN is False: the result would say, for
+example, that a mode is never learnt. So each NaN is replaced by a number before a formula is worked
+out, and the result is set to NaN there. Its derivative is zero, so that sums over the other
+elements keep theirs.
 """
 
 import functools
@@ -16,56 +17,58 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
-from flowlin._tools.arguments import array, checked, refuse
+from flowlin._tools.arguments import argument_error, checked, real_array
 from flowlin._tools.arrays import is_traced, with_axes
 
-STAND_IN = np.e  # for NaN while a formula is worked out: what every argument may be
+NAN_STAND_IN = np.e  # in place of NaN while a formula is worked out; in the range of every argument
 
 
-class Range:
-    """Where an argument's numbers may lie, in words and as a function of an array of them.
+class ArgumentRange:
+    """The range of an argument, in words and as a test of an array of its numbers.
 
-    `single` ones are no arrays.
+    A `single` argument is one number, no array.
     """
 
     def __init__(self, wanted: str, fine: Callable[[np.ndarray], Any], single: bool = False):
-        self.wanted, self.fine, self.single = wanted, fine, single
+        self.wanted, self.contains, self.single = wanted, fine, single
 
     def __call__(self, name: str, value: Any) -> Any:
-        """The value, checked where it is known; NaN passes, and so does a tracer."""
-        value = array(name, value)
+        """Check a value where its numbers are known, and return it; NaN and tracers pass."""
+        value = real_array(name, value)
         if self.single and np.ndim(value):
             raise ValueError(f"`{name}` must be a single number, got shape {np.shape(value)}.")
         if not is_traced(value):
             numbers = np.asarray(value)
-            bad = numbers[~(np.asarray(self.fine(numbers)) | np.isnan(numbers))]
+            bad = numbers[~(np.asarray(self.contains(numbers)) | np.isnan(numbers))]
             if bad.size:
-                raise refuse(name, self.wanted, bad[0])
+                raise argument_error(name, self.wanted, bad[0])
         return value
 
 
-TIME = Range("zero or positive: it is the time since the start", lambda t: t >= 0)
-SIZE = Range("zero or positive; flip the sign of the mode's u", lambda s: s >= 0)
-START = Range(
+TIME_RANGE = ArgumentRange("zero or positive: it is the time since the start", lambda t: t >= 0)
+SIZE_RANGE = ArgumentRange("zero or positive; flip the sign of the mode's u", lambda s: s >= 0)
+START_RANGE = ArgumentRange(
     "zero or positive: no other mode is balanced; take `theory.balanced_strength`, or the form for "
     "unbalanced modes",
     lambda a0: a0 >= 0,
 )
-DEPTH = Range("1, or 2 and more: layers of weights", lambda n: (n == 1) | (n >= 2))
-FRACTION = Range(  # a ratio of sums may be above one by rounding
+DEPTH_RANGE = ArgumentRange("1, or 2 and more: layers of weights", lambda n: (n == 1) | (n >= 2))
+FRACTION_RANGE = ArgumentRange(  # a ratio of sums may be above one by rounding
     "in [0, 1]: it is the fraction of live units", lambda g: (g >= 0) & (g <= 1 + 1e-6)
 )
-RANGES: dict[str, Range] = {
-    "t": TIME,
-    "d": Range(
+RANGES: dict[str, ArgumentRange] = {
+    "t": TIME_RANGE,
+    "d": ArgumentRange(
         "zero or positive: it is the variance of the inputs along the mode", lambda d: d >= 0
     ),
-    "tau": Range("positive: it is the time constant of the flow", lambda tau: tau > 0),
-    "depth": DEPTH,
+    "tau": ArgumentRange("positive: it is the time constant of the flow", lambda tau: tau > 0),
+    "depth": DEPTH_RANGE,
 }
 
 
-def closed_form(function: Any = None, /, *, axes: dict[str, int] | None = None, **ranges: Range):
+def closed_form(
+    function: Any = None, /, *, axes: dict[str, int] | None = None, **ranges: ArgumentRange
+):
     """Decorate a formula of arrays that broadcast: numbers in range, and NaN where one is NaN.
 
     `axes` are the last axes of an argument that do not broadcast, such as 1 of a vector: a NaN
@@ -77,17 +80,17 @@ def closed_form(function: Any = None, /, *, axes: dict[str, int] | None = None, 
     if function is None:
         return functools.partial(closed_form, axes=axes, **ranges)
     signature, own = inspect.signature(function), axes or {}
-    words = {name: ({**RANGES, **ranges}).get(name, array) for name in signature.parameters}
+    words = {name: ({**RANGES, **ranges}).get(name, real_array) for name in signature.parameters}
     several = [name for name, word in words.items() if not getattr(word, "single", False)]
     if 2 in own.values():  # a formula of matrices takes time alone as an array
         several = []
 
     @functools.wraps(function)
-    def formed(*args: Any, **kwargs: Any) -> Any:
+    def call_form(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         given = dict(bound.arguments)
-        shape = common(given, own)
+        shape = broadcast_shape(given, own)
         for name in several:  # as many axes for all, so that no rank is promoted
             axes = len(shape) + own.get(name, 0) - np.ndim(given[name])
             if axes:
@@ -99,36 +102,37 @@ def closed_form(function: Any = None, /, *, axes: dict[str, int] | None = None, 
         nan = jnp.zeros(shape, bool)
         for name in unknown:
             missing = jnp.isnan(given[name])
-            bound.arguments[name] = jnp.where(missing, STAND_IN, given[name])
+            bound.arguments[name] = jnp.where(missing, NAN_STAND_IN, given[name])
             missing = jnp.any(missing, axis=tuple(range(-own.get(name, 0), 0)))
             nan |= jnp.broadcast_to(missing, shape)
         found = function(*bound.args, **bound.kwargs)
-        return jax.tree.map(lambda one: unless(nan, one), found)
+        return jax.tree.map(lambda one: restore_nan(nan, one), found)
 
-    return checked(formed, **words)
+    return checked(call_form, **words)
 
 
-def nan_of(*given: ArrayLike) -> Array:
-    """Where one of the numbers is NaN."""
+def any_nan(*given: ArrayLike) -> Array:
+    """Tell where one of the given numbers, which broadcast, is NaN."""
     found = jnp.zeros((), bool)
     for value in given:
         found |= jnp.isnan(value)
     return found
 
 
-def unless(nan: Array, value: Array) -> Array:
-    """The value, NaN where `nan` is True; `nan` lacks the value's last axes."""
+def restore_nan(nan: Array, value: Array) -> Array:
+    """Return the value, NaN where `nan` is True; `nan` lacks the value's last axes."""
     return jnp.where(nan.reshape(nan.shape + (1,) * (value.ndim - nan.ndim)), jnp.nan, value)
 
 
 def _may_be_nan(value: ArrayLike) -> bool:
+    """Tell whether a value holds NaN; of tracers, whether it could."""
     if isinstance(value, jax.core.Tracer):
         return bool(jnp.issubdtype(value.dtype, jnp.floating))
     return bool(np.any(np.isnan(np.asarray(value))))
 
 
-def common(given: Mapping[str, ArrayLike], axes: dict[str, int]) -> tuple[int, ...]:
-    """The shape to which the arguments broadcast, without their own axes."""
+def broadcast_shape(given: Mapping[str, ArrayLike], axes: dict[str, int]) -> tuple[int, ...]:
+    """Return the shape to which the arguments broadcast, without their own last axes."""
     shapes = {name: np.shape(value) for name, value in given.items()}
     for name, number in axes.items():
         if len(shapes[name]) < number:

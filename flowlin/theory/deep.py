@@ -28,11 +28,17 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
-from flowlin._tools.arguments import checked, sequence_of, whole
-from flowlin._tools.files import storable
-from flowlin._tools.numerics import arrays, decayed, in_units, log_growth, quotient
-from flowlin._tools.series import bracketed_root
-from flowlin.theory.closed_form import SIZE, Range, closed_form
+from flowlin._tools.arguments import checked, integer_from, sequence_of
+from flowlin._tools.files import saveable
+from flowlin._tools.numerics import (
+    decay_integral,
+    default_floats,
+    log_growth,
+    safe_divide,
+    time_over_tau,
+)
+from flowlin._tools.series import bracket_root
+from flowlin.theory.closed_form import SIZE_RANGE, ArgumentRange, closed_form
 from flowlin.theory.two_layer import strength_at, time_until
 
 _TERMS = 18  # of geometric series with ratio 1/8 at most: the rest is below 1e-16
@@ -40,7 +46,7 @@ _NODES, _WEIGHTS = (z / 2 for z in np.polynomial.legendre.leggauss(14))
 _NODES = _NODES + 0.5
 
 
-@closed_form(s=SIZE)
+@closed_form(s=SIZE_RANGE)
 def deep_strength(
     t: ArrayLike, s: ArrayLike, d: ArrayLike, a0: ArrayLike, depth: ArrayLike, tau: ArrayLike = 1.0
 ) -> Float[Array, "..."]:
@@ -61,9 +67,9 @@ def deep_strength(
 
     **Raises:** `ValueError` for concrete values outside these ranges.
     """
-    t, s, d, a0, depth, tau = jnp.broadcast_arrays(*arrays(t, s, d, a0, depth, tau))
+    t, s, d, a0, depth, tau = jnp.broadcast_arrays(*default_floats(t, s, d, a0, depth, tau))
     b, layers, shallow = _depth(a0, depth)
-    time = in_units(t, tau)
+    time = time_over_tau(t, tau)
     forever = ~(time < jnp.finfo(time.dtype).max ** 0.4)
     finite = jnp.where(forever, 0.0, time)
     sigma = _clock_at(jnp.where(forever, jnp.inf, layers * finite), s, d, a0, b)
@@ -76,7 +82,7 @@ def deep_strength(
     return jnp.where(endless, limit, jnp.where(shallow, single, deep))
 
 
-@closed_form(s=SIZE)
+@closed_form(s=SIZE_RANGE)
 def deep_hitting_time(
     rho: ArrayLike,
     s: ArrayLike,
@@ -96,11 +102,11 @@ def deep_hitting_time(
 
     **Raises:** `ValueError` as `deep_strength` does.
     """
-    rho, s, d, a0, depth, tau = jnp.broadcast_arrays(*arrays(rho, s, d, a0, depth, tau))
+    rho, s, d, a0, depth, tau = jnp.broadcast_arrays(*default_floats(rho, s, d, a0, depth, tau))
     b, layers, shallow = _depth(a0, depth)
     change, left = rho - a0, s - d * rho
     ahead = shallow & ((change * left > 0) | ((change == 0) & (left != 0)))
-    single = log_growth(d, quotient(jnp.where(ahead, change, 0.0), left, 0.0))
+    single = log_growth(d, safe_divide(jnp.where(ahead, change, 0.0), left, 0.0))
     sigma = 2 * time_until(rho, s, d, a0)
     reached = jnp.isfinite(sigma) & (a0 > 0)
     deep = _clock(jnp.where(reached, sigma, 0.0), s, d, jnp.where(reached, a0, 1.0), b) / layers
@@ -109,19 +115,19 @@ def deep_hitting_time(
     return jnp.where(there, time, jnp.where(change == 0, 0.0, jnp.inf))
 
 
-@closed_form(s=SIZE)
+@closed_form(s=SIZE_RANGE)
 def deep_inflection_level(s: ArrayLike, d: ArrayLike, depth: ArrayLike) -> Float[Array, "..."]:
     r"""Strength $\frac{2L - 2}{3L - 2} \frac sd$ at which a deep balanced mode slows down.
 
     Half of the full strength for two layers, two thirds of it for very many; inf for d = 0. NaN for
     a single layer, which slows down from the start. Arguments as in `deep_strength`.
     """
-    s, d, depth = arrays(s, d, depth)
+    s, d, depth = default_floats(s, d, depth)
     b = 1 - 2 / depth
-    return jnp.where(depth > 1, quotient((1 + b) * s, (2 + b) * d, jnp.inf), jnp.nan)
+    return jnp.where(depth > 1, safe_divide((1 + b) * s, (2 + b) * d, jnp.inf), jnp.nan)
 
 
-@closed_form(s=SIZE)
+@closed_form(s=SIZE_RANGE)
 def deep_start(
     rho: ArrayLike, t: ArrayLike, s: ArrayLike, d: ArrayLike, depth: ArrayLike, tau: ArrayLike = 1.0
 ) -> Float[Array, "..."]:
@@ -137,15 +143,15 @@ def deep_start(
 
     **Raises:** `ValueError` for concrete values outside these ranges.
     """
-    rho, t, s, d, depth, tau = jnp.broadcast_arrays(*arrays(rho, t, s, d, depth, tau))
+    rho, t, s, d, depth, tau = jnp.broadcast_arrays(*default_floats(rho, t, s, d, depth, tau))
     b, layers, shallow = _depth(rho, depth, "rho")
-    time = in_units(t, tau)
+    time = time_over_tau(t, tau)
     forever = ~(time < jnp.finfo(time.dtype).max ** 0.4)
     finite = jnp.where(forever, 0.0, time)
     left = s - d * rho
     deep = _start(jnp.where(shallow, 1.0, rho), layers * finite, s, d, b)
     back = jnp.where(shallow, finite, 0.0)
-    single = rho - left * back * quotient(jnp.expm1(d * back), d * back, 1.0)
+    single = rho - left * back * safe_divide(jnp.expm1(d * back), d * back, 1.0)
     start = jnp.where(shallow, single, deep)
     # Backwards for ever: away from the fixed point.
     below = jnp.where(shallow, -jnp.inf, 0.0)
@@ -157,7 +163,9 @@ def _depth(a0: Array, depth: Array, name: str = "a0") -> tuple[Array, Array, Arr
     """b = 1 - 2/L, the factor L of time (1 for L = inf), and whether L = 1; checks the sign."""
     shallow = depth == 1
     signed = jnp.where(shallow, 0.0, a0)
-    Range("zero or positive: no other deep mode is balanced", lambda a: a >= 0)(name, signed)
+    ArgumentRange("zero or positive: no other deep mode is balanced", lambda a: a >= 0)(
+        name, signed
+    )
     layers = jnp.where(shallow, 2.0, depth)
     return 1 - 2 / layers, jnp.where(jnp.isinf(layers), 1.0, layers), shallow
 
@@ -166,7 +174,7 @@ def _one_layer(time: Array, s: Array, d: Array, a0: Array) -> Array:
     """a0 exp(-d t) + s (1 - exp(-d t)) / d, where time is inf only if d > 0."""
     forever = jnp.isinf(time)
     fading = jnp.exp(-d * jnp.where(forever, 0.0, time))
-    return a0 * jnp.where(forever, 0.0, fading) + s * decayed(d, time)
+    return a0 * jnp.where(forever, 0.0, fading) + s * decay_integral(d, time)
 
 
 def _clock(sigma: Array, s: Array, d: Array, a0: Array, b: Array) -> Array:
@@ -195,21 +203,21 @@ def _far_below(sigma: Array, s: Array, d: Array, a0: Array, b: Array) -> Array:
     """Integral of a^-b while a <= s/8d: powers of z = d a / s."""
     z = d * a0 / jnp.where(s > 0, s, 1.0)
     short = jnp.where(s > 0, jnp.minimum(sigma, 600 / jnp.where(s > 0, s, 1.0)), sigma)
-    growth = sigma - log_growth(s, z * decayed(-s, short))  # log(a / a0) / s
+    growth = sigma - log_growth(s, z * decay_integral(-s, short))  # log(a / a0) / s
     z = z * jnp.exp(jnp.minimum(s * growth, 600.0))
     n = _along(np.arange(1, _TERMS), z).astype(z.dtype)
     rates = (n - b[None]) * s[None]
-    rest = jnp.sum(_power(z[None], n) * decayed(rates, growth[None]), axis=0)
-    return a0**-b * (decayed(b * s, growth) + jnp.exp(-b * s * growth) * rest)
+    rest = jnp.sum(_power(z[None], n) * decay_integral(rates, growth[None]), axis=0)
+    return a0**-b * (decay_integral(b * s, growth) + jnp.exp(-b * s * growth) * rest)
 
 
 def _far_above(sigma: Array, s: Array, d: Array, a0: Array, b: Array) -> Array:
     """Integral of a^-b while a >= 8s/d: powers of s / (d a)."""
-    fall = jnp.log1p((d * a0 - s) * decayed(s, sigma))
+    fall = jnp.log1p((d * a0 - s) * decay_integral(s, sigma))
     a = a0 * jnp.exp(-fall)
     n = _along(np.arange(_TERMS), a).astype(a.dtype)
     rates = (1 + b)[None] + n
-    series = _power((s / (d * a))[None], n) * decayed(rates, fall[None])
+    series = _power((s / (d * a))[None], n) * decay_integral(rates, fall[None])
     return a ** -(1 + b) / d * jnp.sum(series, axis=0)
 
 
@@ -219,11 +227,13 @@ def _near(sigma: Array, s: Array, full: Array, a0: Array, b: Array) -> Array:
     $a_*^{-b} (\sigma + \frac1s \int (\zeta^b - 1) / (\zeta - 1)\, d\zeta)$, by Gauss's rule in
     $\log\zeta$: the integrand's poles are 2 pi i away and the range is at most 2 log 8.
     """
-    rise = -jnp.log1p((a0 / full - 1) * s * decayed(s, sigma))
+    rise = -jnp.log1p((a0 / full - 1) * s * decay_integral(s, sigma))
     log_zeta = jnp.log(full / a0)[None] - rise[None] * _along(_NODES, rise)
-    heights = decayed(-b[None] * log_zeta, jnp.ones(())) / decayed(log_zeta, jnp.ones(()))
+    heights = decay_integral(-b[None] * log_zeta, jnp.ones(())) / decay_integral(
+        log_zeta, jnp.ones(())
+    )
     mean = jnp.sum(_along(_WEIGHTS, rise) * heights, axis=0)
-    return full**-b * (sigma + quotient(b * rise * mean, s, 0.0))
+    return full**-b * (sigma + safe_divide(b * rise * mean, s, 0.0))
 
 
 @jax.custom_jvp
@@ -293,7 +303,7 @@ def _moving(
 def _bracket(time: Array, s: Array, d: Array, a0: Array, b: Array) -> tuple[Array, Array]:
     """Bounds of the clock: its rate is monotone, and slower with drag, faster with a drive."""
     initial = time * a0**b
-    final = time * quotient(s, d, jnp.inf) ** b
+    final = time * safe_divide(s, d, jnp.inf) ** b
     # Rising without drag (d = 0), perhaps to infinity; falling without a drive (s = 0).
     bounded = b * s * initial < 1
     free = jnp.where(bounded, log_growth(-b * s, jnp.where(bounded, initial, 0.0)), jnp.inf)
@@ -316,7 +326,7 @@ def _bracketed(
     tolerance = jnp.maximum(tolerance, 4 * jnp.finfo(high.dtype).eps * high)
 
     def one(low, high, tolerance, time, s, d, a0, b):
-        return bracketed_root(
+        return bracket_root(
             lambda sigma: _clock(sigma, s, d, a0, b) - time, low, high, True, tolerance
         )
 
@@ -352,7 +362,7 @@ def _start(rho: Array, time: Array, s: Array, d: Array, b: Array) -> Array:
         return _duration(rho, s, d, jnp.exp(y), b) - time
 
     def one(low, high, rising, *mode):
-        return bracketed_root(
+        return bracket_root(
             lambda y: late(y, *mode), low, high, ~rising, jnp.asarray(1e-6, rho.dtype)
         )
 
@@ -388,14 +398,14 @@ def _start_jvp(primals: PyTree, tangents: PyTree) -> tuple[Array, Array]:
     rest = (rho > 0) & (s == d * rho)
     still, turnover = jnp.where(rest, rho, 1.0), jnp.where(rest, rho ** (1 + b), 0.0)
     later = tangents[0] * jnp.exp(d * turnover * jnp.where(rest, time, 0.0))
-    pushed = turnover * (tangents[2] - still * tangents[3]) * decayed(-d * turnover, time)
+    pushed = turnover * (tangents[2] - still * tangents[3]) * decay_integral(-d * turnover, time)
     return a0, jnp.where(moving, change, jnp.where(rest, later - pushed, 0.0))
 
 
 # ---- Singular learning theory: the learning coefficient of deep linear networks.
 
 
-@storable()
+@saveable()
 class LearningCoefficient(NamedTuple):
     r"""How fast the volume of good weights vanishes, $V(\epsilon) \sim \epsilon^\lambda
     (-\log \epsilon)^{m - 1}$: `coefficient` lambda and `multiplicity` m."""
@@ -404,7 +414,9 @@ class LearningCoefficient(NamedTuple):
     multiplicity: int
 
 
-@checked(widths=sequence_of(whole(1), "widths, one per layer of units"), rank=whole(0))
+@checked(
+    widths=sequence_of(integer_from(1), "widths, one per layer of units"), rank=integer_from(0)
+)
 def learning_coefficient(widths: Sequence[int], rank: int) -> LearningCoefficient:
     r"""The learning coefficient of a deep linear network without biases whose task has some rank.
 

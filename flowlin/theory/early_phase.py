@@ -1,4 +1,4 @@
-"""The early phase of a ReLU network as users see it: weights, fates, t*."""
+"""The early phase of a ReLU network, for users: its weights, fates of units, and t*."""
 
 import functools
 from collections.abc import Callable
@@ -12,55 +12,74 @@ from jax import lax
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from flowlin._tools.arguments import WORDS, array, checked, instance, not_negative, whole
-from flowlin._tools.arrays import is_traced, weighted
-from flowlin._tools.printing import ADVICE, Summary, clipped, known, number, plural, shown, span
-from flowlin.engine.kinks.one_layer import GatedFlow, initial_sides
-from flowlin.engine.kinks.sides import FINE, ON
-from flowlin.networks.base import check_fit
+from flowlin._tools.arguments import (
+    CHECKS_BY_NAME,
+    checked,
+    instance_of,
+    integer_from,
+    not_negative,
+    real_array,
+)
+from flowlin._tools.arrays import is_traced, weight_rows
+from flowlin._tools.printing import (
+    LONGEST_ADVICE,
+    Summary,
+    concrete_array,
+    format_count,
+    format_number,
+    format_range,
+    print_by,
+    shorten_text,
+)
+from flowlin.engine.kinks.one_layer import OneLayerFlow, initial_sides
+from flowlin.engine.kinks.sides import ON, RESOLVED
+from flowlin.networks.base import require_task_fit
 from flowlin.networks.kinds import AbstractNetwork, ReLUNetwork
 from flowlin.record.linearization import Linearization, UnitCounts, linearization_time
 from flowlin.tasks.task import Task
 from flowlin.theory.early_units import (
-    Pieces,
-    Units,
-    drives,
-    evolved,
+    UnitPieces,
+    UnitWeights,
+    drive_matrices,
+    evolve_unit,
+    matrix_triples,
     parameters_of,
-    split,
-    triples,
+    split_by_growth,
     units_of,
-    walked,
+    walk_units,
 )
 from flowlin.training.losses import LinearizedLoss, SquaredError
 
 
 def early_phase_summary(found: Any) -> Summary:
-    """How far it goes, of what, where the units are turned to, and when their gates change."""
-    rows = [("network", clipped(found.start, ADVICE)), ("task", clipped(found.task, ADVICE))]
-    fate, change = known(found.fate, 1), known(found.first_change, 1)
+    """Print network, task, the fates of the units, and the times at which their gates change."""
+    rows = [
+        ("network", shorten_text(found.start, LONGEST_ADVICE)),
+        ("task", shorten_text(found.task, LONGEST_ADVICE)),
+    ]
+    fate, change = concrete_array(found.fate, 1), concrete_array(found.first_change, 1)
     if fate is not None and change is not None:
         on, off, split = (np.sum(fate == side) for side in (1, -1, 0))
         rows.append(("fate", f"{on} on for all samples, {off} for none, {split} for some"))
         changing = change[np.isfinite(change)]
-        when = f", first at t = {span(changing)}" if len(changing) else ""
-        rows.append(("gates", f"change in {plural(len(changing), 'unit')}{when}"))
-    units = plural(found.fate.shape[-1], "unit")
-    return Summary(f"EarlyPhase of {units} up to t = {number(found.t1)}", rows)
+        when = f", first at t = {format_range(changing)}" if len(changing) else ""
+        rows.append(("gates", f"change in {format_count(len(changing), 'unit')}{when}"))
+    units = format_count(found.fate.shape[-1], "unit")
+    return Summary(f"EarlyPhase of {units} up to t = {format_number(found.t1)}", rows)
 
 
-def compiled(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of a module that is compiled once for all its arguments, which are numbers."""
+def compile_method(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a method of a module whose arguments are numbers: compile it once for all."""
     inner = eqx.filter_jit(method)
 
     @functools.wraps(method)
-    def call(self, *args, **kwargs):
+    def call_compiled(self, *args, **kwargs):
         return inner(self, *map(jnp.asarray, args), **jax.tree.map(jnp.asarray, kwargs))
 
-    return call
+    return call_compiled
 
 
-@shown(early_phase_summary)
+@print_by(early_phase_summary)
 class EarlyPhase(eqx.Module):
     r"""A ReLU network's flow as if its outputs stayed zero, from t = 0 to `t1`; see `early_phase`.
 
@@ -70,17 +89,18 @@ class EarlyPhase(eqx.Module):
     - `component`: (H,), $(u \cdot \tilde w_j + v \cdot a_j) / 2$ along the top singular pair, with
       its sign taken such that u points to the active side: $\sum_i u \cdot \tilde x_i > 0$ over the
       active samples. Positive ones grow into their half-space, negative ones are turned out of it.
-    - `fate`: (H,), where that turns it to, with the gates as they are: 1 on for all samples, -1 for
-      none (dead units too), 0 to a direction that has samples on either side. Gates that change on
-      the way change the direction: `final_codes` tells where the unit does get to.
+    - `fate`: (H,), the side that this direction leads to, with the gates as they are: 1 is on for
+      all samples, -1 for none (dead units too), 0 for some. Gates that change on the way change
+      the direction: `final_codes` has the sides in the end.
     - `first_change`: (H,), time at which the unit's first gate changes; inf if none does.
 
     Of the whole walk:
 
     - `final_codes`: (H, P), 1 on, 0 sliding, -1 off, at the end.
     - `trouble`: (H,), nonzero where more pairs slid than there are slots.
-    - `reached`: (H,), how far each unit was followed: t1, but where its pieces did not suffice.
-    - `pieces`, `t1`, `start`, `task`, `tau`, `loss`: what it is made of.
+    - `reached`: (H,), the time up to which each unit was followed: t1, or earlier where the pieces
+      were too few.
+    - `pieces`, `t1`, `start`, `task`, `tau`, `loss`: the parts that it is made of.
 
     Times outside [0, t1] give nan.
     """
@@ -92,7 +112,7 @@ class EarlyPhase(eqx.Module):
     final_codes: Int[Array, "H P"]
     trouble: Int[Array, " H"]
     reached: Float[Array, " H"]
-    pieces: Pieces
+    pieces: UnitPieces
     t1: Float[Array, ""]
     start: ReLUNetwork
     task: Task
@@ -103,36 +123,36 @@ class EarlyPhase(eqx.Module):
     def mode_tau(self) -> Array:
         """Time constant of the modes, whose s and d are means: tau, or tau/P for a sum."""
         mass = self.task.mass
-        return self.tau / (mass * self.loss.weight(mass))
+        return self.tau / (mass * self.loss.factor_per_sample(mass))
 
-    @checked(t=array)
-    @compiled
+    @checked(t=real_array)
+    @compile_method
     def network(self, t: ArrayLike) -> ReLUNetwork:
         """The network at time t in [0, t1]; for an array of times (T,), stacked."""
         t = jnp.asarray(t, self.start.dtype)
         if t.ndim:
             return jax.vmap(self.network)(t)
-        k = self._piece(t)
+        k = self._piece_number(t)
         rows = jnp.arange(len(k))
         piece = jax.tree.map(lambda all_: all_[rows, k], self.pieces)
         inside = (t >= 0) & (t <= self.t1 * (1 + 4 * jnp.finfo(t.dtype).eps))
         passed = jnp.where(inside, t - piece.start, jnp.nan)
-        now = jax.vmap(evolved)(piece.m, piece.parts, piece.w, piece.a, passed)
+        now = jax.vmap(evolve_unit)(piece.m, piece.parts, piece.w, piece.a, passed)
         biased = self.start.biases[0] is not None
-        return self.start.with_parameters(parameters_of(Units(*now), biased))
+        return self.start.with_parameters(parameters_of(UnitWeights(*now), biased))
 
     @checked(t=not_negative)
     def codes(self, t: ArrayLike) -> Int[Array, "H P"]:
-        """Modes of the pairs at a time t: 1 on, 0 sliding, -1 off.
+        """Sides of the pairs at a time t, (H, P): 1 on, 0 sliding, -1 off.
 
         **Raises:** `ValueError` for a known time outside [0, t1].
         """
         self._require_inside("t", t)
-        return self._codes(t)
+        return self._sides_at(t)
 
-    @compiled
-    def _codes(self, t: ArrayLike) -> Int[Array, "H P"]:
-        k = self._piece(jnp.asarray(t, self.start.dtype))
+    @compile_method
+    def _sides_at(self, t: ArrayLike) -> Int[Array, "H P"]:
+        k = self._piece_number(jnp.asarray(t, self.start.dtype))
         return self.pieces.codes[jnp.arange(len(k)), k]
 
     @checked(t=not_negative)
@@ -142,55 +162,59 @@ class EarlyPhase(eqx.Module):
         **Raises:** `ValueError` for a known time outside [0, t1].
         """
         self._require_inside("t", t)
-        return self._last_change(t)
+        return self._last_change_at(t)
 
     def _require_inside(self, name: str, t: Any) -> None:
+        """Raise `ValueError` for a known time after t1."""
         if not is_traced((t, self.t1)) and t > self.t1 * (1 + 4 * jnp.finfo(self.t1.dtype).eps):
             raise ValueError(
                 f"`{name}` = {float(t):g} lies outside the early phase, [0, {float(self.t1):.6g}]."
             )
 
-    @compiled
-    def _last_change(self, t: ArrayLike) -> Float[Array, " H"]:
-        k = self._piece(jnp.asarray(t, self.start.dtype))
+    @compile_method
+    def _last_change_at(self, t: ArrayLike) -> Float[Array, " H"]:
+        k = self._piece_number(jnp.asarray(t, self.start.dtype))
         return self.pieces.start[jnp.arange(len(k)), k]
 
-    def _piece(self, t: Array) -> Array:
-        """Each unit's piece at time t, (H,)."""
+    def _piece_number(self, t: Array) -> Array:
+        """Return the number of each unit's piece at time t, (H,)."""
         after = jnp.sum(self.pieces.start <= t, axis=1) - 1
         return jnp.maximum(after, 0)
 
-    @checked(t=array)
-    @compiled
+    @checked(t=real_array)
+    @compile_method
     def overlap(self, t: ArrayLike) -> Float[Array, "..."]:
-        r"""How much of the targets the outputs have grown to, at times t of any shape.
+        r"""The share of the targets that the outputs have reached, at times t of any shape.
 
-        $\sum_i y_i \cdot \hat y_i / \sum_i |y_i|^2$. It never falls. The early phase leaves out
-        what is of its order, and means nothing any more where it is one.
+        $\sum_i y_i \cdot \hat y_i / \sum_i |y_i|^2$. It never falls. The early phase neglects terms
+        of its order, and means nothing any more where it is one.
         """
         t = jnp.asarray(t, self.start.dtype)
         if t.ndim:
             return jax.vmap(self.overlap)(t)
-        outputs, counted = self.network(t).outputs(self.task.x), _counted(self.task)
+        outputs, counted = self.network(t).outputs(self.task.x), _weight_targets(self.task)
         return jnp.sum(counted * outputs) / jnp.sum(counted * self.task.y)
 
     @checked(end=not_negative)
     def linearization(self, end: Any = None) -> Linearization:
         """The predicted t*, as `flow.linearization()` gives the measured one.
 
-        **Arguments:** `end` of the time over which the maximum is taken; None is t1.
+        **Arguments:** `end`, the end of the time over which the maximum is taken; None is t1.
 
         **Raises:** `ValueError` for a known end outside [0, t1].
         """
         if end is not None:
             self._require_inside("end", end)
         end = self.t1 if end is None else jnp.asarray(end, self.start.dtype)
-        counts = [self._counts(lowest, end) for lowest in (1, 0)]
+        counts = [self._unit_counts(lowest, end) for lowest in (1, 0)]
         opened, closed = (linearization_time(c, end) for c in counts)
         return Linearization(opened, closed, *counts)
 
-    def _counts(self, lowest: int, end: Array) -> UnitCounts:
-        """Numbers of units that are on for all and for no samples, after every change."""
+    def _unit_counts(self, lowest: int, end: Array) -> UnitCounts:
+        """Return the numbers of units on for all and for no samples, after every change.
+
+        A pair counts as on from the side `lowest` on.
+        """
         start = jnp.where(self.pieces.start <= end, self.pieces.start, jnp.inf)
         sides = self.pieces.codes >= lowest
         states = [jnp.all(sides, axis=2), ~jnp.any(sides, axis=2)]
@@ -207,10 +231,12 @@ class EarlyPhase(eqx.Module):
         return UnitCounts(time, jnp.zeros_like(time), on, off, units=len(start))
 
 
-WORDS["early"] = instance(EarlyPhase, "an early phase, as `theory.early_phase` returns it")
+CHECKS_BY_NAME["early"] = instance_of(
+    EarlyPhase, "an early phase, as `theory.early_phase` returns it"
+)
 
 
-@checked(loss=None, slots=whole(1), max_pieces=whole(1))
+@checked(loss=None, slots=integer_from(1), max_pieces=integer_from(1))
 def early_phase(
     network: ReLUNetwork,
     task: Task,
@@ -221,9 +247,9 @@ def early_phase(
     slots: int = 16,
     max_pieces: int = 64,
 ) -> EarlyPhase:
-    r"""The early phase of a ReLU network with one hidden layer: exact but for the outputs.
+    r"""Follow a ReLU network with one hidden layer through its early phase, exactly.
 
-    The gradient flow with the outputs left out of the errors, which decouples the units
+    It is the gradient flow with the outputs left out of the errors, which decouples the units
     (`flowlin.theory.early_units`), followed through every change of a gate and along kinks
     (Filippov's rule, as in `fl.ExactKinks`). Between two changes it is the exponential of a matrix
     in closed form; the changes are roots of sums of exponentials, none of which is missed. No
@@ -235,11 +261,11 @@ def early_phase(
     - `network`: a `fl.ReLUNetwork` with one hidden layer, without a bias on the readout.
     - `task`: inputs and targets.
     - `tau`: time constant.
-    - `t1`: how far the units are followed; None is to where `overlap` would reach one if all
-      gates held.
+    - `t1`: the time up to which the units are followed; None is that at which `overlap` would be
+      one if all gates held.
     - `loss`: `fl.SquaredError`, mean or sum.
-    - `slots`: how many pairs of a unit may slide at once, as in `fl.ExactKinks`.
-    - `max_pieces`: how many pieces a unit may have, one more than its changes.
+    - `slots`: the number of pairs of a unit that may slide at once, as in `fl.ExactKinks`.
+    - `max_pieces`: the number of pieces that a unit may have, one more than its changes.
 
     **Returns:** an `EarlyPhase`. Works under `jit` and `vmap` (where a walk that does not get to t1
     ends before it, with `reached` below it), and can be differentiated in either mode.
@@ -250,15 +276,15 @@ def early_phase(
 
     Source: lead paper Sec. 5.3, with W_2(0) and the factor of time that its Eq. 11 lacks.
     """
-    _check(network, task, loss)
+    _require_early_network(network, task, loss)
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     tau = jnp.asarray(tau, network.dtype)
-    flow = GatedFlow(network, task, LinearizedLoss(loss), tau)
-    walked, t1 = _walked(flow, t1, min(slots, task.samples), max_pieces)
+    flow = OneLayerFlow(network, task, LinearizedLoss(loss), tau)
+    walked, t1 = _walk_to_end(flow, t1, min(slots, task.samples), max_pieces)
     found = EarlyPhase(
-        *_start(flow, walked.pieces),
+        *_describe_start(flow, walked.pieces),
         final_codes=walked.sides.codes,
-        trouble=walked.sides.trouble,
+        trouble=walked.sides.failure,
         pieces=walked.pieces,
         reached=walked.t,
         t1=t1,
@@ -268,56 +294,57 @@ def early_phase(
         loss=loss,
     )
     if not is_traced(found):
-        _complain(found, slots, max_pieces)
+        _require_finished_walk(found, slots, max_pieces)
     return found
 
 
-def _counted(task: Task) -> Array:
-    """Targets by the samples' weights."""
-    return weighted(task.y, task.weights)
+def _weight_targets(task: Task) -> Array:
+    """Return the targets times the samples' weights, (P, N_out)."""
+    return weight_rows(task.y, task.weights)
 
 
 @eqx.filter_jit
-def _walked(flow: GatedFlow, t1: ArrayLike | None, slots: int, max_pieces: int):
-    """The walk, and its end."""
-    target = jnp.sum(_counted(flow.task) * flow.task.y)
-    end = _span(flow, target) if t1 is None else jnp.asarray(t1, flow.network.dtype)
-    return walked(flow, end, slots, max_pieces), end
+def _walk_to_end(flow: OneLayerFlow, t1: ArrayLike | None, slots: int, max_pieces: int):
+    """Walk the units to t1, or to the end of the phase if that is None; return walk and end."""
+    target = jnp.sum(_weight_targets(flow.task) * flow.task.y)
+    end = _end_of_phase(flow, target) if t1 is None else jnp.asarray(t1, flow.network.dtype)
+    return walk_units(flow, end, slots, max_pieces), end
 
 
-def _span(flow: GatedFlow, target: Array) -> Array:
-    """Time at which the outputs would reach the targets if all gates held; inf if never."""
+def _end_of_phase(flow: OneLayerFlow, target: Array) -> Array:
+    """Return the time at which outputs would reach targets if all gates held; inf if never."""
     units = units_of(flow.network.parameters)
     at_start = initial_sides(flow, flow.network.parameters, 1)
-    parts = triples(drives(flow, at_start))
-    s, (grows, _) = parts.s, jax.vmap(split)(parts, *units)
-    size = (s * grows**2).ravel() * flow.tau / flow.loss.weight(flow.task.mass)
+    parts = matrix_triples(drive_matrices(flow, at_start))
+    s, (grows, _) = parts.s, jax.vmap(split_by_growth)(parts, *units)
+    size = (s * grows**2).ravel() * flow.tau / flow.loss.factor_per_sample(flow.task.mass)
     rate = 2 * s.ravel()
     there = (size > 0) & (rate > jnp.finfo(rate.dtype).eps * jnp.max(rate))
     size, rate = jnp.where(there, size, 1.0), jnp.where(there, rate, 1.0)
     level = jnp.log(target) - jnp.log(size)
-    # One term alone gets there last, and an equal share of all first.
+    # The sum of exponentials reaches the level before any one term does alone, and not before
+    # the first one reaches an equal share of it: the root lies between the two.
     high = jnp.min(jnp.where(there, level / rate, jnp.inf))
     low = jnp.min(jnp.where(there, (level - jnp.log(len(level))) / rate, jnp.inf))
 
-    def body(_, bounds):
+    def halve_bracket(_, bounds):
         low, high = bounds
         middle = (low + high) / 2
         over = logsumexp(jnp.where(there, rate * middle - level, -jnp.inf)) > 0
         return jnp.where(over, low, middle), jnp.where(over, middle, high)
 
-    end = lax.fori_loop(0, 60, body, (low, high))[1]
-    # Not zero: the walk then has a first piece, which holds the start.
+    end = lax.fori_loop(0, 60, halve_bracket, (low, high))[1]
+    # Not zero: the walk then has a first piece, from which the start is read.
     end = jnp.maximum(end, jnp.finfo(end.dtype).tiny)
     return lax.stop_gradient(jnp.where(jnp.any(there), end, jnp.inf))
 
 
-def _start(flow: GatedFlow, pieces: Pieces) -> tuple[Array, Array, Array, Array]:
-    """Rates, component, fate and first change."""
+def _describe_start(flow: OneLayerFlow, pieces: UnitPieces) -> tuple[Array, Array, Array, Array]:
+    """Return the fields `rates`, `component`, `fate` and `first_change` of an early phase."""
     parts = jax.tree.map(lambda all_: all_[:, 0], pieces.parts)
     u, s = parts.u, parts.s
-    grows, _ = jax.vmap(split)(parts, pieces.w[:, 0], pieces.a[:, 0])
-    z = u[:, :, 0] @ flow.kinks.x.T  # (H, P): where the top pair leads
+    grows, _ = jax.vmap(split_by_growth)(parts, pieces.w[:, 0], pieces.a[:, 0])
+    z = u[:, :, 0] @ flow.kinks.x.T  # (H, P): preactivations along the top pair
     active = pieces.codes[:, 0] == ON
     side = jnp.where(jnp.sum(jnp.where(active, z, 0.0), axis=1) >= 0, 1.0, -1.0)
     component, z = side * grows[:, 0], side[:, None] * z
@@ -330,8 +357,9 @@ def _start(flow: GatedFlow, pieces: Pieces) -> tuple[Array, Array, Array, Array]
     return s, jnp.where(dead, 0.0, component), fate, pieces.start[:, 1]
 
 
-def _check(network: AbstractNetwork, task: Task, loss: Any) -> None:
-    check_fit(network, task)
+def _require_early_network(network: AbstractNetwork, task: Task, loss: Any) -> None:
+    """Raise `ValueError` for a network or a loss that has no early phase here."""
+    require_task_fit(network, task)
     if not isinstance(loss, SquaredError):
         raise ValueError(f"`loss` must be fl.SquaredError(), got {type(loss).__name__}.")
     if not isinstance(network, ReLUNetwork) or len(network.weights) != 2:
@@ -346,7 +374,8 @@ def _check(network: AbstractNetwork, task: Task, loss: Any) -> None:
         )
 
 
-def _complain(found: EarlyPhase, slots: int, max_pieces: int) -> None:
+def _require_finished_walk(found: EarlyPhase, slots: int, max_pieces: int) -> None:
+    """Raise `ValueError` for a walk without an end, or with too few slots or pieces."""
     if not bool(jnp.isfinite(found.t1)):
         raise ValueError("no unit of `network` grows on this `task`; pass `t1`.")
     if float(found.t1) <= jnp.finfo(found.t1.dtype).tiny:
@@ -354,7 +383,7 @@ def _complain(found: EarlyPhase, slots: int, max_pieces: int) -> None:
             "`network` is too large for an early phase: its outputs are the targets' size at "
             "t = 0. Give smaller weights, or pass `t1`."
         )
-    if bool(jnp.any(found.trouble != FINE)):
+    if bool(jnp.any(found.trouble != RESOLVED)):
         raise ValueError(f"more than `slots` = {slots} pairs of a unit slide at once; raise it.")
     if bool(jnp.any(found.reached < found.t1)):
         raise ValueError(

@@ -20,41 +20,55 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
-from flowlin._tools.arguments import an, checked, finite_array, positive, refuse
+from flowlin._tools.arguments import argument_error, checked, finite_array, positive, with_article
 from flowlin._tools.arrays import is_traced, with_axes
 from flowlin._tools.memory import require_memory
-from flowlin._tools.numerics import decayed
-from flowlin._tools.printing import ADVICE, Summary, clipped, known, number, shown, span
-from flowlin.networks.base import AbstractModel, moving, trained
-from flowlin.networks.modules import model
+from flowlin._tools.numerics import decay_integral
+from flowlin._tools.printing import (
+    LONGEST_ADVICE,
+    Summary,
+    concrete_array,
+    format_number,
+    format_range,
+    print_by,
+    shorten_text,
+)
+from flowlin.networks.base import AbstractModel, trainable_flags, trainable_part
+from flowlin.networks.modules import as_model
 from flowlin.record.trajectory import Trajectory
 from flowlin.tasks.task import Task
-from flowlin.theory.closed_form import TIME
-from flowlin.theory.flow_checks import distance, require_problem, require_start
+from flowlin.theory.closed_form import TIME_RANGE
+from flowlin.theory.flow_checks import relative_distance, require_same_problem, require_same_start
 from flowlin.training.losses import SquaredError
 
 
 def lazy_summary(found: Any) -> Summary:
-    """Of what, at which scale, how many components of the error move, how fast, and what stays."""
+    """Print the scale, how many components of the error move and how fast, and what stays."""
     rows = [
-        ("network", clipped(repr(found.start), ADVICE)),
-        ("task", clipped(found.task, ADVICE)),
+        ("network", shorten_text(repr(found.start), LONGEST_ADVICE)),
+        ("task", shorten_text(found.task, LONGEST_ADVICE)),
     ]
-    values, error = known(found.eigenvalues, 1), known(found.error0, 1)
+    values, error = concrete_array(found.eigenvalues, 1), concrete_array(found.error0, 1)
     if values is None or error is None:
-        return Summary("Lazy", [*rows, ("eigenvalues", number(found.eigenvalues))])
+        return Summary("Lazy", [*rows, ("eigenvalues", format_number(found.eigenvalues))])
     moving = values[values > 0]
-    rows.append(("kernel", f"rank {len(moving)} of {len(values)}, eigenvalues {span(moving)}"))
-    rows.append(("times", f"tau / eigenvalue {span(np.asarray(found.tau) / moving)}"))
+    rows.append(
+        ("kernel", f"rank {len(moving)} of {len(values)}, eigenvalues {format_range(moving)}")
+    )
+    rows.append(("times", f"tau / eigenvalue {format_range(np.asarray(found.tau) / moving)}"))
     left = np.sum(error[values == 0] ** 2)
-    rows.append(("loss", f"{number(np.sum(error**2) / 2)} -> {number(left / 2)} at t = inf"))
-    return Summary(f"Lazy: alpha = {number(found.alpha)}, tau = {number(found.tau)}", rows)
+    rows.append(
+        ("loss", f"{format_number(np.sum(error**2) / 2)} -> {format_number(left / 2)} at t = inf")
+    )
+    return Summary(
+        f"Lazy: alpha = {format_number(found.alpha)}, tau = {format_number(found.tau)}", rows
+    )
 
 
-def lazy_certificate(found: Any) -> Summary:
-    """Its residuals, and what its digits depend on."""
+def lazy_certificate_summary(found: Any) -> Summary:
+    """Print the residuals, and the numbers that the digits depend on."""
     names = ("outputs", "kernel", "condition", "tolerance")
-    rows = [(name, f"{name} {number(getattr(found, name), 4)}") for name in names]
+    rows = [(name, f"{name} {format_number(getattr(found, name), 4)}") for name in names]
     rows.insert(2, ("rank", f"rank {found.rank}"))
     return Summary("LazyCertificate", rows, inline=True)
 
@@ -66,7 +80,7 @@ class ScaledModel(eqx.Module):
     r"""The function $f_\alpha(w) = f(w_0) + \alpha\, (f(w) - f(w_0))$ of one sample.
 
     - `parameters`: w, which moves; None for arrays of the model that do not.
-    - `start`: the model at w_0, and `alpha`; neither has a derivative, so runs leave them alone.
+    - `start`: the model at w_0, and `alpha`; neither has a derivative, so runs do not move them.
     """
 
     parameters: PyTree
@@ -85,34 +99,35 @@ class ScaledModel(eqx.Module):
         return first + alpha * (start.with_parameters(self.parameters).outputs(x[None])[0] - first)
 
 
-ROOM = 2**28  # bytes for derivatives that are taken side by side
+DERIVATIVE_BYTES = 2**28  # bytes for derivatives that are taken at once
 
 
-def _inputs(name: str, value: Any) -> Any:
-    """Rows of inputs."""
+def _inputs_argument(name: str, value: Any) -> Any:
+    """Check that an argument holds rows of inputs, (P, N_in)."""
     value = finite_array(name, value)
     if np.ndim(value) != 2 or not np.shape(value)[0]:
-        raise refuse(name, "an array (P, N_in), one row per sample", value)
+        raise argument_error(name, "an array (P, N_in), one row per sample", value)
     return jnp.asarray(value)
 
 
-@shown(lazy_certificate)
+@print_by(lazy_certificate_summary)
 class LazyCertificate(NamedTuple):
-    r"""How far a linearised model is from the model on the way that its weights take to t = inf.
+    r"""Distances of a linearised model from the model on the way of its weights to t = inf.
 
-    The closed form is exact for the linear model whatever the numbers say. It is the flow of the
+    The closed form is exact for the linear model whatever these numbers are. It is the flow of the
     model where the outputs are linear in the weights along the way, which is measured at its end:
 
     - `outputs`: distance of the outputs of the model there, scaled by alpha, from the linear ones,
-      over how far these moved; falls as 1 / alpha.
-    - `kernel`: how far the tangent kernel there is from that at the start, over its norm; likewise.
+      over the distance that these moved; falls as 1 / alpha.
+    - `kernel`: distance of the tangent kernel there from that at the start, over its norm; falls
+      as 1 / alpha, too.
 
-    And on what the closed form's own digits depend:
+    And the numbers that the closed form's own digits depend on:
 
-    - `rank`: how many components of the error move, of n = P N_out.
-    - `condition`: largest over smallest rate of these. So many times the rounding of the kernel is
-      the relative error of the slowest.
-    - `tolerance`: up to which `outputs` and `kernel` count as zero, eps^(2/3).
+    - `rank`: the number of components of the error that move, of n = P N_out.
+    - `condition`: largest over smallest rate of these. The relative error of the slowest is the
+      rounding of the kernel times this number.
+    - `tolerance`: the number up to which `outputs` and `kernel` count as zero, eps^(2/3).
     """
 
     outputs: float
@@ -123,11 +138,11 @@ class LazyCertificate(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Whether outputs and kernel are those of the linear model, up to the tolerance."""
+        """Tell whether outputs and kernel are those of the linear model, up to the tolerance."""
         return max(self.outputs, self.kernel) <= self.tolerance
 
 
-@shown(lazy_summary)
+@print_by(lazy_summary)
 class Lazy(eqx.Module):
     """The flow of a model linearised at its start, from t = 0 to infinity; see `lazy`.
 
@@ -136,11 +151,11 @@ class Lazy(eqx.Module):
 
     - `kernel`: (n, n), the tangent kernel $J J^T$ at the start.
     - `eigenvalues`: (n,), of the kernel with the samples' factors in the loss, largest first: a
-      component of the error decays at the rate eigenvalue / tau. Zero up to the kernel's rounding
-      is zero: such components stay.
+      component of the error decays at the rate eigenvalue / tau. Eigenvalues within the kernel's
+      rounding are set to zero: such components stay.
     - `error0`: (n,), the components of the error at t = 0, whose squares add up to twice the loss.
-    - `vectors`: (n, n), what the components are of, as columns.
-    - `start`, `task`, `loss_function`, `tau`, `alpha`: what it is made of.
+    - `vectors`: (n, n), the eigenvectors, as columns; components count along these.
+    - `start`, `task`, `loss_function`, `tau`, `alpha`: the parts that it is made of.
     """
 
     kernel: Float[Array, "n n"]
@@ -152,14 +167,14 @@ class Lazy(eqx.Module):
     loss_function: SquaredError
     tau: Array
     alpha: Array
-    trained: tuple[bool, ...] | None = eqx.field(static=True)
+    trainable_flags: tuple[bool, ...] | None = eqx.field(static=True)
 
-    @checked(t=TIME)
+    @checked(t=TIME_RANGE)
     def network(self, t: ArrayLike) -> Any:
         """The model with its weights at time t; for times (T,) stacked, as `flow.networks` is."""
-        return _models(self, jnp.asarray(t, self.start.dtype)).module
+        return _models_at(self, jnp.asarray(t, self.start.dtype)).module
 
-    @checked(t=TIME, x=_inputs)
+    @checked(t=TIME_RANGE, x=_inputs_argument)
     def outputs(self, t: ArrayLike, x: Any = None) -> Float[Array, "... P N_out"]:
         """Outputs at times t, (T, P, N_out), of the linear model, the same for every alpha.
 
@@ -169,15 +184,17 @@ class Lazy(eqx.Module):
         """
         x = self.task.x if x is None else x.astype(self.start.dtype)
         if x.shape[1] != self.task.inputs:
-            raise refuse("x", f"of shape (P, {self.task.inputs}), one row per sample", x)
-        return _outputs(self, jnp.asarray(t, self.start.dtype), x)
+            raise argument_error("x", f"of shape (P, {self.task.inputs}), one row per sample", x)
+        return _outputs_at(self, jnp.asarray(t, self.start.dtype), x)
 
-    @checked(t=TIME)
+    @checked(t=TIME_RANGE)
     def loss(self, t: ArrayLike, task: Task | None = None) -> Float[Array, "..."]:
         """The loss at times t, (T,), on the task or on another, such as a test set."""
         t = jnp.asarray(t, self.start.dtype)
         if task is None:
-            return jnp.sum((_left(self, t) * with_axes(self.error0, t.ndim)) ** 2, axis=-1) / 2
+            return (
+                jnp.sum((_error_left(self, t) * with_axes(self.error0, t.ndim)) ** 2, axis=-1) / 2
+            )
         outputs, y = self.outputs(t, task.x), task.y.astype(self.start.dtype)
         rows = outputs.reshape(-1, *outputs.shape[-2:])
         found = jax.vmap(lambda one: self.loss_function(one, y, task.weights))(rows)
@@ -185,13 +202,13 @@ class Lazy(eqx.Module):
 
     @property
     def certificate(self) -> LazyCertificate:
-        """When the linear model is the model: see `LazyCertificate`. It costs a kernel more.
+        """The numbers that say whether the linear model is the model; they cost one more kernel.
 
         **Raises:** `ValueError` under `jit` and `vmap`.
         """
         if is_traced(self):
             raise ValueError("`certificate` holds numbers; ask for it outside of `jit` and `vmap`.")
-        return _certified(self)
+        return _measure_laziness(self)
 
     @property
     def scaled(self) -> Any:
@@ -211,11 +228,11 @@ class Lazy(eqx.Module):
                 "that could be scaled; leave `alpha` at 1."
             )
         start = jax.tree.map(jnp.copy, self.start)  # one array at two places would count as tied
-        return ScaledModel(_weights(self), start, self.alpha)
+        return ScaledModel(_weights_that_move(self), start, self.alpha)
 
     @checked
     def error(self, flow: Trajectory, *, check: bool = True) -> Float[Array, " T"]:
-        """How lazy a flow of `scaled` is: distance of its outputs from these at `flow.ts`, (T,).
+        """Distance of the outputs of a flow of `scaled` from the linear ones, at `flow.ts`, (T,).
 
         The Frobenius norm of the difference over the largest norm of the flow's outputs. It goes to
         zero as 1 / alpha. The flow must be that of `scaled` from t = 0 on, at alpha^2 tau, as far
@@ -225,27 +242,27 @@ class Lazy(eqx.Module):
         or start, with other arrays held fixed, or without networks.
         """
         if check:
-            own = model("network", self.scaled)
+            own = as_model("network", self.scaled)
             if flow.model.kind != own.kind:
                 raise ValueError(
-                    f"`flow` is of {an(flow.model.kind)}, and this is the limit of {an(own.kind)}; "
-                    "run `scaled`."
+                    f"`flow` is of {with_article(flow.model.kind)}, and this is the limit of "
+                    f"{with_article(own.kind)}; run `scaled`."
                 )
-            tau, moves = self.alpha**2 * self.tau, self.trained if self.alpha == 1 else None
-            require_problem(flow, self.task, tau, self.loss_function, moves)
-            require_start(flow, own.parameters, lambda model: model.parameters)
+            tau, moves = self.alpha**2 * self.tau, self.trainable_flags if self.alpha == 1 else None
+            require_same_problem(flow, self.task, tau, self.loss_function, moves)
+            require_same_start(flow, own.parameters, lambda model: model.parameters)
         numerical = jax.vmap(lambda one: one.outputs(self.task.x))(flow.models)
-        return distance(self.outputs(flow.ts), numerical)
+        return relative_distance(self.outputs(flow.ts), numerical)
 
 
-def _squared(name: str, value: Any) -> SquaredError:
-    """The loss whose flow of a linear model has a closed form."""
+def _loss_argument(name: str, value: Any) -> SquaredError:
+    """Check that an argument is the loss for which a linear model's flow has a closed form."""
     if not isinstance(value, SquaredError):
-        raise refuse(name, "fl.SquaredError(): other flows have no closed form", value)
+        raise argument_error(name, "fl.SquaredError(): other flows have no closed form", value)
     return value
 
 
-@checked(network=model, loss=_squared, tau=positive, alpha=positive)
+@checked(network=as_model, loss=_loss_argument, tau=positive, alpha=positive)
 def lazy(
     network: eqx.Module,
     task: Task,
@@ -255,9 +272,9 @@ def lazy(
     alpha: ArrayLike = 1.0,
     trainable: PyTree = None,
 ) -> Lazy:
-    r"""The lazy limit of a flow: that of the model linearised at its initial weights.
+    r"""Return the lazy limit of a flow: that of the model linearised at its initial weights.
 
-    Outputs, weights and losses at all times in closed form, at the width that the model has. It
+    It has outputs, weights and losses at all times in closed form, at the model's own width. It
     is the flow itself where outputs are linear in the weights that move (one layer of them, or
     `trainable` for the readout alone), as `Lazy.certificate` says; elsewhere `Lazy.error` of a flow
     says how lazy that is.
@@ -295,14 +312,16 @@ def lazy(
         4 * size**2 * task.x.dtype.itemsize, "Take fewer, by `task.take`",
     )  # fmt: skip
     tau, alpha = (jnp.asarray(one, start.dtype) for one in (tau, alpha))
-    return _found(start, task, loss, tau, alpha, trained(start, trainable))
+    return _diagonalise_kernel(start, task, loss, tau, alpha, trainable_flags(start, trainable))
 
 
 @eqx.filter_jit
-def _found(start: AbstractModel, task: Task, loss: SquaredError, tau: Array, alpha: Array, moves):
-    """The closed form, by the eigenvectors of the kernel."""
-    gram = tangent_kernel(start, moving(start.parameters, moves), task)
-    factors = _factors(task, loss)
+def _diagonalise_kernel(
+    start: AbstractModel, task: Task, loss: SquaredError, tau: Array, alpha: Array, flags
+):
+    """Make the closed form from the eigenvectors of the kernel."""
+    gram = tangent_kernel(start, trainable_part(start.parameters, flags), task)
+    factors = _loss_factors(task, loss)
     values, vectors = jnp.linalg.eigh(factors[:, None] * gram * factors[None])
     values, vectors = values[::-1], vectors[:, ::-1]
     rounding = len(values) * jnp.finfo(values.dtype).eps * values[0]
@@ -317,108 +336,116 @@ def _found(start: AbstractModel, task: Task, loss: SquaredError, tau: Array, alp
         loss_function=loss,
         tau=tau,
         alpha=alpha,
-        trained=moves,
+        trainable_flags=flags,
     )
 
 
-def _certified(found: Lazy) -> LazyCertificate:
-    """The model at the end of the lazy way against the linear one."""
+def _measure_laziness(found: Lazy) -> LazyCertificate:
+    """Compare the model at the end of the lazy way with the linear one."""
     start, task, never = found.start, found.task, jnp.asarray(jnp.inf, found.start.dtype)
-    end, first, linear = _models(found, never), start.outputs(task.x), found.outputs(never)
+    end, first, linear = _models_at(found, never), start.outputs(task.x), found.outputs(never)
     outputs = first + found.alpha * (end.outputs(task.x) - first)
-    kernel = eqx.filter_jit(tangent_kernel)(end, moving(end.parameters, found.trained), task)
+    kernel = eqx.filter_jit(tangent_kernel)(
+        end, trainable_part(end.parameters, found.trainable_flags), task
+    )
     rates = np.asarray(found.eigenvalues)[np.asarray(found.eigenvalues) > 0]
     return LazyCertificate(
-        _relative(outputs - linear, linear - first),
-        _relative(kernel - found.kernel, found.kernel),
+        _relative_norm(outputs - linear, linear - first),
+        _relative_norm(kernel - found.kernel, found.kernel),
         len(rates),
         float(rates[0] / rates[-1]) if len(rates) else 1.0,
         float(jnp.finfo(start.dtype).eps) ** (2 / 3),
     )
 
 
-def _relative(part: Array, whole: Array) -> float:
-    """Norm over norm; zero where nothing is there."""
+def _relative_norm(part: Array, whole: Array) -> float:
+    """Return the norm of a part over that of the whole; 0 where the whole is 0."""
     size = float(jnp.linalg.norm(whole))
     return float(jnp.linalg.norm(part)) / size if size else 0.0
 
 
-def _factors(task: Task, loss: SquaredError) -> Float[Array, " n"]:
-    """Square roots of the factors of all squares in twice the loss."""
+def _loss_factors(task: Task, loss: SquaredError) -> Float[Array, " n"]:
+    """Return the square roots of the factors of all squares in twice the loss, (n,)."""
     counted = jnp.ones_like(task.x[:, 0]) if task.weights is None else task.weights
-    return jnp.repeat(jnp.sqrt(loss.weight(task.mass) * counted), task.outputs)
+    return jnp.repeat(jnp.sqrt(loss.factor_per_sample(task.mass) * counted), task.outputs)
 
 
-def _function(start: AbstractModel, x: Array) -> Callable[[PyTree], Array]:
-    """Outputs (P, N_out) as a function of the weights that move."""
+def _output_function(start: AbstractModel, x: Array) -> Callable[[PyTree], Array]:
+    """Return the outputs (P, N_out) as a function of the weights that move."""
     return lambda weights: start.with_parameters(weights).outputs(x)
 
 
 def tangent_kernel(start: AbstractModel, weights: PyTree, task: Task) -> Float[Array, "n n"]:
-    """J J^T at the weights, n = P N_out, a few columns at a time."""
-    function = _function(start, task.x)
+    """Return J J^T at the weights, n = P N_out, computed a few columns at a time."""
+    function = _output_function(start, task.x)
     outputs, back = jax.vjp(function, weights)
 
-    def column(k: Array) -> Array:
+    def kernel_column(k: Array) -> Array:
         one = jax.nn.one_hot(k, outputs.size, dtype=outputs.dtype).reshape(outputs.shape)
         return jnp.ravel(jax.jvp(function, (weights,), back(one))[1])
 
-    beside = _beside(start, weights, task, task.samples)
-    gram = lax.map(column, jnp.arange(outputs.size), batch_size=beside)
+    beside = _derivatives_at_once(start, weights, task, task.samples)
+    gram = lax.map(kernel_column, jnp.arange(outputs.size), batch_size=beside)
     return (gram + gram.T) / 2
 
 
-def _beside(start: AbstractModel, weights: PyTree, task: Task, samples: int) -> int:
-    """How many derivatives of so many samples are taken side by side."""
-    numbers = sum(a.size for a in jax.tree.leaves(weights)) + samples * start.held(task)
-    return max(1, ROOM // (numbers * start.dtype.itemsize))
+def _derivatives_at_once(start: AbstractModel, weights: PyTree, task: Task, samples: int) -> int:
+    """Return the number of derivatives, of so many samples each, that fit into memory at once."""
+    numbers = sum(a.size for a in jax.tree.leaves(weights)) + samples * start.numbers_per_sample(
+        task
+    )
+    return max(1, DERIVATIVE_BYTES // (numbers * start.dtype.itemsize))
 
 
-def _weights(found: Lazy) -> PyTree:
-    """What moves, at t = 0; None in place of what does not."""
-    return moving(found.start.parameters, found.trained)
+def _weights_that_move(found: Lazy) -> PyTree:
+    """Return the weights that move, at t = 0; None in place of those that do not."""
+    return trainable_part(found.start.parameters, found.trainable_flags)
 
 
-def _left(found: Lazy, t: Array) -> Float[Array, "... n"]:
-    """What is left of each component of the error at times t."""
+def _error_left(found: Lazy, t: Array) -> Float[Array, "... n"]:
+    """Return the share of each component of the error that is left at times t, (..., n)."""
     rates = with_axes(found.eigenvalues / found.tau, t.ndim)
     still = rates == 0
     return jnp.where(still, 1.0, jnp.exp(-jnp.where(still, 1.0, rates) * t[..., None]))
 
 
-def _moved(found: Lazy) -> Callable[[Array], PyTree]:
-    """How far the weights have moved at a time, at alpha = 1."""
-    _, back = jax.vjp(_function(found.start, found.task.x), _weights(found))
-    factors, still = _factors(found.task, found.loss_function), found.eigenvalues == 0
+def _weight_displacement(found: Lazy) -> Callable[[Array], PyTree]:
+    """Return a function of time: the displacement of the weights at alpha = 1."""
+    _, back = jax.vjp(_output_function(found.start, found.task.x), _weights_that_move(found))
+    factors, still = _loss_factors(found.task, found.loss_function), found.eigenvalues == 0
     rates = jnp.where(still, 1.0, found.eigenvalues) / found.tau
 
-    def moved(t: Array) -> PyTree:
-        gone = jnp.where(still, 0.0, decayed(rates, t)) * found.error0 / found.tau
+    def displacement_at(t: Array) -> PyTree:
+        gone = jnp.where(still, 0.0, decay_integral(rates, t)) * found.error0 / found.tau
         pull = (factors * (found.vectors @ gone)).reshape(found.task.y.shape)
         return jax.tree.map(jnp.negative, back(pull)[0])
 
-    return moved
+    return displacement_at
 
 
 @eqx.filter_jit
-def _models(found: Lazy, t: Array) -> AbstractModel:
-    """The models at times t."""
+def _models_at(found: Lazy, t: Array) -> AbstractModel:
+    """Return the model with its weights at times t, stacked over these."""
     if t.ndim:
-        return jax.vmap(lambda one: _models(found, one))(t)
-    step = _moved(found)(t)
-    moved = jax.tree.map(lambda w, d: w + d / found.alpha, _weights(found), step)
+        return jax.vmap(lambda one: _models_at(found, one))(t)
+    step = _weight_displacement(found)(t)
+    moved = jax.tree.map(lambda w, d: w + d / found.alpha, _weights_that_move(found), step)
     return found.start.with_parameters(moved)
 
 
 @eqx.filter_jit
-def _outputs(found: Lazy, t: Array, x: Array) -> Array:
-    """Outputs at times t, by one derivative backward and one forward each."""
-    function, weights, moved = _function(found.start, x), _weights(found), _moved(found)
+def _outputs_at(found: Lazy, t: Array, x: Array) -> Array:
+    """Return outputs at times t, by one derivative backward and one forward each."""
+    function, weights, moved = (
+        _output_function(found.start, x),
+        _weights_that_move(found),
+        _weight_displacement(found),
+    )
     first = function(weights)
 
-    def at(one: Array) -> Array:
+    def outputs_at_time(one: Array) -> Array:
         return first + jax.jvp(function, (weights,), (moved(one),))[1]
 
-    beside = _beside(found.start, weights, found.task, len(x) + found.task.samples)
-    rows = lax.map(at, jnp.ravel(t), batch_size=beside)
+    beside = _derivatives_at_once(found.start, weights, found.task, len(x) + found.task.samples)
+    rows = lax.map(outputs_at_time, jnp.ravel(t), batch_size=beside)
     return rows.reshape(t.shape + first.shape)

@@ -7,11 +7,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from flowlin._tools.arguments import array, checked
+from flowlin._tools.arguments import checked, real_array
 from flowlin._tools.arrays import is_traced
-from flowlin._tools.numerics import arrays, quotient
-from flowlin._tools.printing import Summary, number, shown
-from flowlin.theory.closed_form import DEPTH, RANGES, SIZE, TIME, closed_form, common
+from flowlin._tools.numerics import default_floats, safe_divide
+from flowlin._tools.printing import Summary, format_number, print_by
+from flowlin.theory.closed_form import (
+    DEPTH_RANGE,
+    RANGES,
+    SIZE_RANGE,
+    TIME_RANGE,
+    broadcast_shape,
+    closed_form,
+)
 from flowlin.theory.deep import deep_hitting_time, deep_inflection_level, deep_strength
 from flowlin.theory.two_layer import inflection_levels, unbalanced_hitting_time, unbalanced_strength
 
@@ -19,12 +26,19 @@ from flowlin.theory.two_layer import inflection_levels, unbalanced_hitting_time,
 def mode(found: Any) -> Summary:
     """Its numbers."""
     names = ("s", "d", "a0", "depth", "imbalance", "tau")
-    said = [(name, f"{name} = {number(getattr(found, name))}") for name in names]
+    said = [(name, f"{name} = {format_number(getattr(found, name))}") for name in names]
     return Summary("Mode", said, inline=True)
 
 
-@checked(s=array, d=RANGES["d"], a0=array, depth=DEPTH, imbalance=array, tau=RANGES["tau"])
-@shown(mode)
+@checked(
+    s=real_array,
+    d=RANGES["d"],
+    a0=real_array,
+    depth=DEPTH_RANGE,
+    imbalance=real_array,
+    tau=RANGES["tau"],
+)
+@print_by(mode)
 class Mode(eqx.Module):
     r"""One mode of a linear network, or many side by side: strength, hitting time, half-time.
 
@@ -72,25 +86,25 @@ class Mode(eqx.Module):
     ):
         self.two_layers = not is_traced(depth) and bool(np.all(np.asarray(depth) == 2))
         if not self.two_layers:
-            SIZE("s", s)
+            SIZE_RANGE("s", s)
             if is_traced(imbalance) or np.any(np.asarray(imbalance) != 0):
                 raise ValueError(
                     "`imbalance` must be 0, and known to be, where `depth` is not 2: there is no "
                     "closed form for it; use fl.gradient_flow."
                 )
         given = {"s": s, "d": d, "a0": a0, "depth": depth, "imbalance": imbalance, "tau": tau}
-        common(given, {})
-        numbers = arrays(*given.values())
+        broadcast_shape(given, {})
+        numbers = default_floats(*given.values())
         self.s, self.d, self.a0, self.depth, self.imbalance, self.tau = numbers
 
-    @checked(t=TIME)
+    @checked(t=TIME_RANGE)
     def strength(self, t: ArrayLike) -> Float[Array, "..."]:
         """Strength a at times t, >= 0, that broadcast against the mode's numbers; inf allowed."""
         if self.two_layers:
             return unbalanced_strength(t, self.s, self.d, self.a0, self.imbalance, self.tau)
         return deep_strength(t, self.s, self.d, self.a0, self.depth, self.tau)
 
-    @checked(level=array)
+    @checked(level=real_array)
     def hitting_time(self, level: ArrayLike) -> Float[Array, "..."]:
         """Time at which the strength is at a level; inf if never, 0 where it starts there."""
         if self.two_layers:
@@ -104,7 +118,7 @@ class Mode(eqx.Module):
 
         inf for d = 0, and where the start is beyond it.
         """
-        return self._passing(quotient(self.s, 2 * self.d, jnp.inf))
+        return self._passing(safe_divide(self.s, 2 * self.d, jnp.inf))
 
     @property
     def inflection_level(self) -> Float[Array, "..."]:
@@ -150,7 +164,7 @@ def inflection_times(
     return mode._passing(inflection_levels(s, d, imbalance)[0]), mode.inflection_time
 
 
-@closed_form(s=SIZE)
+@closed_form(s=SIZE_RANGE)
 def deep_half_time(
     s: ArrayLike, d: ArrayLike, a0: ArrayLike, depth: ArrayLike, tau: ArrayLike = 1.0
 ) -> Float[Array, "..."]:
@@ -158,7 +172,7 @@ def deep_half_time(
     return Mode(s, d, a0, depth, tau=tau).half_time
 
 
-@closed_form(s=SIZE)
+@closed_form(s=SIZE_RANGE)
 def deep_inflection_time(
     s: ArrayLike, d: ArrayLike, a0: ArrayLike, depth: ArrayLike, tau: ArrayLike = 1.0
 ) -> Float[Array, "..."]:

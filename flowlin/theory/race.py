@@ -10,54 +10,54 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from flowlin._tools.arguments import (
-    WORDS,
+    CHECKS_BY_NAME,
     checked,
     finite_array,
-    instance,
+    instance_of,
     not_negative,
-    text,
+    string,
 )
 from flowlin._tools.arrays import is_traced, with_axes
-from flowlin._tools.printing import Summary, first, number, plural, shown
-from flowlin.measures.modes import MOST_MODES
-from flowlin.networks.graph import AbstractGraph, GatedGraph, ModeGraph, require_one
+from flowlin._tools.printing import Summary, format_count, format_first, format_number, print_by
+from flowlin.measures.modes_summary import MOST_MODES
+from flowlin.networks.graph import AbstractGraph, GatedGraph, ModeGraph, require_single_graph
 from flowlin.networks.graph_parts import Columns, Edge
 from flowlin.networks.pathways import Pathway
 from flowlin.record.trajectory import Trajectory
 from flowlin.runs.gradient_flow import gradient_flow
 from flowlin.tasks.task import Task
-from flowlin.theory.joint_modes import Block, common_modes, grown, improved
+from flowlin.theory.joint_modes import Block, common_modes, extend_bases, refine_bases
 from flowlin.theory.race_hits import AbstractRace, RaceHits
 
 
-def race_certificate(found: Any) -> Summary:
-    """Its residuals."""
+def race_certificate_summary(found: Any) -> Summary:
+    """Print the residuals, and the tolerance."""
     names = ("commutator", "outputs", "inputs", "alignment")
-    rows = [(name, f"{name} {number(getattr(found, name), 4)}") for name in names]
-    rows.append(("tolerance", f"tolerance {number(found.tolerance, 4)}"))
+    rows = [(name, f"{name} {format_number(getattr(found, name), 4)}") for name in names]
+    rows.append(("tolerance", f"tolerance {format_number(found.tolerance, 4)}"))
     return Summary("RaceCertificate", rows, inline=True)
 
 
 def race_summary(found: Any) -> Summary:
-    """Who races for how many modes, whether it is exact, and what each would reach alone."""
+    """Print pathways and modes, whether it is exact, and what each pathway would reach alone."""
     count, modes = found.s.shape
-    title = f"Race of {plural(count, 'pathway')} for {plural(modes, 'mode')}"
+    title = f"Race of {format_count(count, 'pathway')} for {format_count(modes, 'mode')}"
     rows = [("exact", "yes" if found.exact else "no"), ("residuals", str(found.certificate))]
     alone = np.asarray(found.s) / np.where((d := np.einsum("ppk->pk", found.d)) > 0, d, np.inf)
     for p, row in list(zip(found.pathways, alone, strict=True))[:MOST_MODES]:
-        rows.append((" -> ".join(p.nodes), f"alone to {first(row, 4)}"))
+        rows.append((" -> ".join(p.nodes), f"alone to {format_first(row, 4)}"))
     return Summary(title, rows + [("...", "")] * (count > MOST_MODES))
 
 
-@shown(race_certificate)
+@print_by(race_certificate_summary)
 class RaceCertificate(NamedTuple):
-    """How far a race is from being exact: relative residuals, all of them zero where it is.
+    """Relative residuals of a race, all of them zero where it is exact.
 
     - `commutator`: of the pathways' statistics, see `PathwayStatistics`.
     - `outputs`: the largest part of any Sigma_yx(p) that leaves the modes, over the largest norm.
     - `inputs`: likewise of any Sigma_x(j, p) of two pathways into one sink.
     - `alignment`: norm of what the weights are beside R_t B_e R_s^T, over the weights' norm.
-    - `tolerance`: up to which the last three count as zero.
+    - `tolerance`: the number up to which the last three count as zero.
     """
 
     commutator: float
@@ -68,16 +68,16 @@ class RaceCertificate(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Whether outputs, inputs and alignment are zero up to the tolerance."""
+        """Tell whether outputs, inputs and alignment are zero up to the tolerance."""
         return max(self.outputs, self.inputs, self.alignment) <= self.tolerance
 
 
 class Lead(NamedTuple):
-    """Which pathways from a source to a sink carry the modes.
+    """The pathways from a source to a sink that carry the modes at the end of a run.
 
     - `pathways`: by mode, the one with the largest share at the end.
-    - `share`: (K,), its share of what all of them do for the mode.
-    - `since`: (K,), the first saved time from which it has led until the end.
+    - `share`: (K,), its share of the sum over all pathways between the two.
+    - `since`: (K,), the saved time from which on its share is the largest until the end.
     """
 
     pathways: tuple[Pathway, ...]
@@ -85,7 +85,7 @@ class Lead(NamedTuple):
     since: np.ndarray
 
 
-@shown(race_summary)
+@print_by(race_summary)
 class Race(AbstractRace):
     r"""A gated graph's flow as a race of pathways for the modes of a task.
 
@@ -103,7 +103,7 @@ class Race(AbstractRace):
     - `d`: (n, n, K), D(j, p), zero for pathways to different sinks.
     - `start`: the strengths B_e of the network, on the edges of a graph of modes.
     - `reduced`: the task in the modes' coordinates, which `start` flows on.
-    - `certificate`: how far it is from being exact.
+    - `certificate`: the residuals, which are zero where it is exact.
 
     Source: Saxe, Sodhani and Lewallen, "The Neural Race Reduction" (2022).
     """
@@ -120,7 +120,7 @@ class Race(AbstractRace):
 
     @property
     def exact(self) -> bool:
-        """Whether the flow of the network is that of the race, up to the solvers' tolerances."""
+        """Tell whether the network's flow is that of the race, up to the solvers' tolerances."""
         return self.certificate.exact
 
     @property
@@ -141,8 +141,8 @@ class Race(AbstractRace):
 
         **Raises:** `ValueError` for a network on another graph.
         """
-        network = instance(AbstractGraph, "a gated graph, or a reduced one")("network", network)
-        require_one(network)
+        network = instance_of(AbstractGraph, "a gated graph, or a reduced one")("network", network)
+        require_single_graph(network)
         if network.edges != self.network.edges:
             raise ValueError(
                 f"`network` must have the race's edges, {list(self.network.edges)}, got "
@@ -176,7 +176,7 @@ class Race(AbstractRace):
 
         **Raises:** `ValueError` for a pathway that is not one of them, or a run of another graph.
         """
-        pathway = instance(Pathway, "one of `race.pathways`")("pathway", pathway)
+        pathway = instance_of(Pathway, "one of `race.pathways`")("pathway", pathway)
         if pathway not in self.pathways:
             raise ValueError(f"`pathway` must be one of `race.pathways`, got {pathway}.")
         stack = flow is not None
@@ -187,7 +187,7 @@ class Race(AbstractRace):
 
     @checked(strength=None)
     def aligned(self, strength: Any = None, *, key: PRNGKeyArray) -> GatedGraph:
-        """A network of which the race is exact, as far as the task allows.
+        """Return a network for which the race is exact, as far as the task allows.
 
         W_e = R_t B_e R_s^T with random orthonormal R at hidden nodes.
 
@@ -201,7 +201,7 @@ class Race(AbstractRace):
         """
         by_edge = self._strengths_by_edge(strength)
         bases, dtype = dict(self.bases), self.network.dtype
-        hidden = [node for node in bases if node not in _terminals(self.network)]
+        hidden = [node for node in bases if node not in _terminal_widths(self.network)]
         for node, one in zip(hidden, jax.random.split(key, max(1, len(hidden))), strict=False):
             width, modes = bases[node].shape
             kept = min(width, modes)
@@ -214,6 +214,7 @@ class Race(AbstractRace):
         return self.network.with_parameters((weights, self.network.biases))
 
     def _strengths_by_edge(self, given: Any) -> dict[Edge, Array]:
+        """Return strengths B_e by edge, each a number or (K,), from what `aligned` was given."""
         edges, modes = self.network.edges, self.s.shape[1]
         if given is None:
             return self.start.weights
@@ -240,22 +241,22 @@ class Race(AbstractRace):
         return gradient_flow(self.start, self.reduced, t1, **options)
 
     def hits(self, rho: ArrayLike, **options: Any) -> Any:
-        """An event for runs of the network, or of `flow`: strengths reaching a share of their own.
+        """Make an event for runs of the network or of `flow`: pathways that hit modes.
 
-        Pathway n hits mode k when its strength reaches `rho` times `alone[n, k]`, what it would
-        end at without the others: with `rho` above 1/2 none of two that do the same can, when the
-        other has. Index (n, k), of `pathways` and modes; pathways that are not driven do not hit.
+        Pathway n hits mode k when its strength reaches `rho` times `alone[n, k]`, at which it
+        would end without the others: with `rho` above 1/2 only one of two equal pathways can.
+        The index is (n, k), of `pathways` and modes; pathways that are not driven do not hit.
 
         **Arguments:** `rho`, a share or an array (n, K) of them; `direction`, `terminate` and
         `name` ("race") as for `fl.Crossing`.
         """
         return RaceHits(self, rho, **options)
 
-    @checked(source=text, target=text)
+    @checked(source=string, target=string)
     def winner(
         self, flow: Trajectory, source: str | None = None, target: str | None = None
     ) -> Lead:
-        """Which pathways from a source to a sink carry the modes in a run, and since when.
+        """Find the pathways from a source to a sink that carry the modes in a run, and since when.
 
         A pathway's share of a mode is B_p S(p) over the sum of all, what is negative left out.
 
@@ -264,7 +265,7 @@ class Race(AbstractRace):
         - `flow`: a run of the network or of `flow`, with saved networks.
         - `source`, `target`: may be left out where there is one of each.
         """
-        which = self._between(source, target)
+        which = self._pathways_between(source, target)
         strengths = np.asarray(strengths_along(self, flow.networks))[:, which]
         carried = np.maximum(strengths * np.asarray(self.s)[which], 0.0)
         total = carried.sum(axis=1, keepdims=True)
@@ -278,8 +279,8 @@ class Race(AbstractRace):
             np.asarray(flow.ts)[since],
         )
 
-    def _between(self, source: str | None, target: str | None) -> np.ndarray:
-        """The numbers of the pathways from a source to a sink."""
+    def _pathways_between(self, source: str | None, target: str | None) -> np.ndarray:
+        """Return the numbers of the pathways from a source to a sink."""
         pairs = sorted({(p.source, p.target) for p in self.pathways})
         fitting = [(a, b) for a, b in pairs if source in (None, a) and target in (None, b)]
         if len(fitting) != 1:
@@ -292,22 +293,22 @@ class Race(AbstractRace):
 
 @eqx.filter_jit
 def strengths_along(race: Race, networks: AbstractGraph) -> Float[Array, "T n K"]:
-    """Strengths of stacked networks."""
+    """Return the strengths (T, n, K) of stacked networks."""
     return jax.vmap(race.strengths)(networks)
 
 
-@checked(network=WORDS["graph"], tolerance=not_negative)
+@checked(network=CHECKS_BY_NAME["graph"], tolerance=not_negative)
 def race(network: GatedGraph, task: Task, *, tolerance: float | None = None) -> Race:
-    r"""The neural race reduction of a gated graph: its pathways race for the modes of the task.
+    r"""Reduce the flow of a gated graph to a race of its pathways for the modes of the task.
 
-    Bases are looked for in which all pathways' statistics are diagonal, and at hidden nodes bases
-    in which the weights are. Where they are found up to rounding, the race is exact (`race.exact`,
-    `race.certificate`); else it starts from the part of the weights that fits.
+    At sources and sinks it finds bases in which all pathways' statistics are diagonal, and at
+    hidden nodes bases in which the weights are. Where these exist, up to rounding, the race is
+    exact (`race.exact`, `race.certificate`); else it starts from the part of the weights that fits.
 
     **Arguments:**
 
-    - `network`: the initial network, without biases: a source with a constant column of x, a node
-      of its own, does what they do.
+    - `network`: the initial network, without biases; a source of its own with a constant column of
+      x has the same effect.
     - `task`: what it is trained on, by squared error.
     - `tolerance`: of the certificate's residuals; None is eps^(2/3), 4e-11 in float64.
 
@@ -329,36 +330,41 @@ def race(network: GatedGraph, task: Task, *, tolerance: float | None = None) -> 
     stats, pathways = network.pathway_statistics(task), network.pathways
     yx = [np.asarray(stats.yx[p], np.float64) for p in pathways]
     outputs = [Block(p.target, p.source, m) for p, m in zip(pathways, yx, strict=True)]
-    pairs = [(i, k) for i, k in np.ndindex(len(yx), len(yx)) if _meet(pathways[i], pathways[k])]
+    pairs = [
+        (i, k) for i, k in np.ndindex(len(yx), len(yx)) if _share_sink(pathways[i], pathways[k])
+    ]
     x = {(i, k): np.asarray(stats.x[pathways[i], pathways[k]], np.float64) for i, k in pairs}
     inputs = [Block(pathways[i].source, pathways[k].source, m) for (i, k), m in x.items()]
-    bases = _bases(network, outputs, inputs, small)
+    bases = _node_bases(network, outputs, inputs, small)
     s = np.stack([block.diagonal(bases) for block in outputs])
     d = np.zeros((len(yx), len(yx), s.shape[1]))
     for pair, block in zip(pairs, inputs, strict=True):
         d[pair] = block.diagonal(bases)
-    s, d = _rounded(s, network.dtype), _rounded(d, network.dtype)
+    s, d = _drop_rounding(s, network.dtype), _drop_rounding(d, network.dtype)
     edges = _edge_blocks(network)
     certificate = RaceCertificate(
-        float(stats.commutator), _left(outputs, bases), _left(inputs, bases),
-        _misaligned(edges, bases), small,
+        float(stats.commutator),
+        _largest_residual(outputs, bases),
+        _largest_residual(inputs, bases),
+        _alignment_residual(edges, bases), small,
     )  # fmt: skip
     start = {(b.b, b.a): b.diagonal(bases) for b in edges}
-    return _race(network, task, bases, s, d, start, certificate)
+    return _make_race(network, task, bases, s, d, start, certificate)
 
 
-def _rounded(strengths: np.ndarray, dtype: DTypeLike) -> np.ndarray:
-    """With what is zero up to rounding as zero, so that no ratio of it is taken."""
+def _drop_rounding(strengths: np.ndarray, dtype: DTypeLike) -> np.ndarray:
+    """Set strengths within rounding of zero to zero, so that no ratio of rounding is taken."""
     noise = 32 * float(jnp.finfo(dtype).eps) * np.max(np.abs(strengths))
     return np.where(np.abs(strengths) > noise, strengths, 0.0)
 
 
-def _meet(j: Pathway, p: Pathway) -> bool:
+def _share_sink(j: Pathway, p: Pathway) -> bool:
+    """Tell whether two pathways end at one sink."""
     return j.target == p.target
 
 
-def _terminals(network: GatedGraph) -> dict[str, int]:
-    """Widths of sources and sinks."""
+def _terminal_widths(network: GatedGraph) -> dict[str, int]:
+    """Return the widths of sources and sinks, by node."""
     return {node: stop - start for node, start, stop in (*network.sources, *network.sinks)}
 
 
@@ -366,27 +372,27 @@ def _edge_blocks(network: GatedGraph) -> list[Block]:
     return [Block(b, a, np.asarray(w, np.float64)) for (a, b), w in network.weights.items()]
 
 
-def _bases(
+def _node_bases(
     network: GatedGraph, outputs: list[Block], inputs: list[Block], tolerance: float
 ) -> dict[str, np.ndarray]:
-    """A basis at every node, of the modes that the task drives most first."""
-    sizes, blocks = _terminals(network), outputs + inputs
+    """Return a basis at every node, with the modes that the task drives most first."""
+    sizes, blocks = _terminal_widths(network), outputs + inputs
     bases = common_modes(blocks, sizes, {node for node, _, _ in network.sinks})
     if not next(iter(bases.values())).shape[1]:
         raise ValueError("`task` drives no mode: its outputs do not correlate with its inputs.")
-    if max(_left(outputs, bases), _left(inputs, bases)) > tolerance:
-        bases = improved(blocks, bases, sizes)
+    if max(_largest_residual(outputs, bases), _largest_residual(inputs, bases)) > tolerance:
+        bases = refine_bases(blocks, bases, sizes)
     strength = sum(np.abs(block.diagonal(bases)) for block in outputs)
     bases = {node: basis[:, np.argsort(-strength, kind="stable")] for node, basis in bases.items()}
     edges = _edge_blocks(network)
-    bases = grown(edges, bases, network.order)
-    if _misaligned(edges, bases) > tolerance:
-        bases = improved(edges, bases, [node for node in bases if node not in sizes])
+    bases = extend_bases(edges, bases, network.order)
+    if _alignment_residual(edges, bases) > tolerance:
+        bases = refine_bases(edges, bases, [node for node in bases if node not in sizes])
     return bases
 
 
-def _left(blocks: list[Block], bases: dict[str, np.ndarray]) -> float:
-    """The largest part of any block that leaves the modes at one end, over the largest norm."""
+def _largest_residual(blocks: list[Block], bases: dict[str, np.ndarray]) -> float:
+    """Return the largest part of any block that leaves the modes, over the largest norm."""
     parts = []
     for a, b, m in blocks:
         diagonal = Block(a, b, m).diagonal(bases)
@@ -398,14 +404,14 @@ def _left(blocks: list[Block], bases: dict[str, np.ndarray]) -> float:
     return float(max(np.linalg.norm(part) for part in parts) / size) if size else 0.0
 
 
-def _misaligned(edges: list[Block], bases: dict[str, np.ndarray]) -> float:
-    """Norm of what weights are beside the modes, over theirs."""
+def _alignment_residual(edges: list[Block], bases: dict[str, np.ndarray]) -> float:
+    """Return the norm of the part of the weights outside of the modes, over their norm."""
     rest = [e.matrix - (bases[e.a] * e.diagonal(bases)) @ bases[e.b].T for e in edges]
     size = np.sqrt(sum(np.sum(e.matrix**2) for e in edges))
     return float(np.sqrt(sum(np.sum(part**2) for part in rest)) / size) if size else 0.0
 
 
-def _race(
+def _make_race(
     network: GatedGraph,
     task: Task,
     bases: dict[str, np.ndarray],
@@ -414,20 +420,20 @@ def _race(
     start: dict[Edge, np.ndarray],
     certificate: RaceCertificate,
 ) -> Race:
-    """The race as arrays of the network's precision, with the task in the modes' coordinates."""
+    """Make the race in the network's precision, with the task in the modes' coordinates."""
     found = (bases, s, d, start)
     by_node, strength, variance, first = jax.tree.map(
         lambda a: jnp.asarray(a, network.dtype), found
     )
     modes = s.shape[1]
 
-    def turned(rows: Array, columns: Columns) -> tuple[Array, Columns]:
+    def in_mode_basis(rows: Array, columns: Columns) -> tuple[Array, Columns]:
         parts = [rows[:, a:b] @ by_node[node] for node, a, b in columns]
         places = [(node, n * modes, (n + 1) * modes) for n, (node, _, _) in enumerate(columns)]
         return jnp.concatenate(parts, axis=1), tuple(places)
 
-    x, sources = turned(task.x, network.sources)
-    y, sinks = turned(task.y, network.sinks)
+    x, sources = in_mode_basis(task.x, network.sources)
+    y, sinks = in_mode_basis(task.y, network.sinks)
     graph = ModeGraph(
         dict(sorted(first.items())), {}, jnp.ones((), network.dtype), network.node_gates,
         network.edge_gates, sources, sinks,
@@ -440,8 +446,8 @@ def _race(
 
 
 def _mean_square(rows: Array, weights: Array | None) -> Array:
-    """Average square norm of rows."""
+    """Return the (weighted) average of the square norms of rows."""
     return jnp.average(jnp.sum(rows**2, axis=1), weights=weights)
 
 
-WORDS["race"] = instance(Race, "a race, as `theory.race(network, task)` returns it")
+CHECKS_BY_NAME["race"] = instance_of(Race, "a race, as `theory.race(network, task)` returns it")

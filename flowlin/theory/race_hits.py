@@ -1,4 +1,4 @@
-"""The event of a race's pathways reaching a level."""
+"""The event that a pathway of a race reaches a level."""
 
 import abc
 from typing import Any
@@ -9,16 +9,16 @@ from equinox import AbstractVar
 from jaxtyping import Array, ArrayLike, Float
 
 from flowlin._tools.arguments import checked, finite_array
-from flowlin._tools.printing import Summary, plural, shown
+from flowlin._tools.printing import Summary, format_count, print_by
 from flowlin.events.events import AbstractEvent, event_summary
-from flowlin.events.watch import Direction, Minus, Watch
+from flowlin.events.watch import Direction, LevelDifference, Watch
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.graph import AbstractGraph, GatedGraph
 from flowlin.record.event_log import Channel
 
 
 class AbstractRace(eqx.Module):
-    """What the event asks of a race, (n, K) by pathways and modes; see `Race`."""
+    """The part of a `Race` that the event needs; arrays are (n, K), by pathways and modes."""
 
     network: AbstractVar[GatedGraph]
     s: AbstractVar[Float[Array, "n K"]]
@@ -33,13 +33,15 @@ class AbstractRace(eqx.Module):
         """Strengths of all pathways and modes."""
 
 
-def race_hits(found: Any) -> Summary:
-    """Of how many pathways and modes, and what was said of them."""
+def race_hits_summary(found: Any) -> Summary:
+    """Print the numbers of pathways and modes, and the options of the event."""
     pathways, modes = found.race.s.shape[-2:]
-    return event_summary(found, f"{plural(pathways, 'pathway')} for {plural(modes, 'mode')}")
+    return event_summary(
+        found, f"{format_count(pathways, 'pathway')} for {format_count(modes, 'mode')}"
+    )
 
 
-class Shares(eqx.Module):
+class StrengthShares(eqx.Module):
     """Strengths of pathways over those at which they would end alone, (n, K)."""
 
     race: AbstractRace
@@ -52,7 +54,7 @@ class Shares(eqx.Module):
 
 
 @checked(rho=finite_array)
-@shown(race_hits)
+@print_by(race_hits_summary)
 class RaceHits(AbstractEvent):
     """Hitting times of a race: strengths of pathways reaching a share of what each has alone.
 
@@ -75,7 +77,7 @@ class RaceHits(AbstractEvent):
     name: str = eqx.field(static=True, default="race")
 
     def watches(self, problem, objective, kinks) -> list[Watch]:
-        """One watch: the shares minus their levels."""
+        """Return one watch: the shares minus their levels, (n, K)."""
         del objective, kinks
         network: Any = problem.network
         edges = getattr(network, "edges", None)
@@ -92,5 +94,5 @@ class RaceHits(AbstractEvent):
                 f"{level.shape}."
             )
         channel = Channel(self.name, shape)
-        function = Minus(Shares(self.race), level)
+        function = LevelDifference(StrengthShares(self.race), level)
         return [Watch(function, channel, direction=self.direction, terminate=self.terminate)]

@@ -10,54 +10,57 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from flowlin._tools.arguments import (
-    WORDS,
+    CHECKS_BY_NAME,
+    argument_error,
     checked,
     finite_array,
-    index,
-    instance,
+    index_from_zero,
+    instance_of,
+    integer_from,
     not_negative,
-    refuse,
-    whole,
-    within,
+    number_in,
 )
 from flowlin._tools.arrays import Numbers, is_traced
-from flowlin._tools.printing import Summary, clipped, number, plural, shown
-from flowlin.engine.kinks.one_layer import GatedFlow, effective_gates, sides_of
+from flowlin._tools.printing import Summary, format_count, format_number, print_by, shorten_text
+from flowlin.engine.kinks.one_layer import OneLayerFlow, effective_gates, sides_with_slots
 from flowlin.networks.graph import GatedGraph
 from flowlin.networks.kinds import ReLUNetwork
-from flowlin.record.results import OKAY, is_one_of
+from flowlin.record.results import SUCCESSES, result_is
 from flowlin.record.trajectory import Trajectory
 from flowlin.runs.gradient_flow import with_dense
 from flowlin.tasks.task import Task
 from flowlin.theory.rectified_parts import (
     SLIDING,
-    History,
     RectifiedPathway,
+    SideHistory,
     graph_of,
-    most_slots,
     pathways_of,
-    replayed,
-    work,
+    replay_gates,
+    slots_needed,
+    unit_loss_falls,
 )
 from flowlin.training.problem import Problem
 
 
 def rectified_summary(found: Any) -> Summary:
-    """Intervals, groups, and in how much of the time pairs slide."""
+    """Print intervals, groups, and the share of the time in which pairs slide."""
     length = np.diff(found.times)
     slides = float(np.sum(length[found.sliding > 0]) / np.sum(length))
     groups = ", ".join(str(len(own)) for own in found.groups)
     units = ", ".join(str(own.shape[1]) for own in found.history.sides)
     rows = [
-        ("network", clipped(repr(found.flow.model))),
-        ("intervals", f"{plural(found.intervals, 'interval')} to t = {number(found.times[-1])}"),
+        ("network", shorten_text(repr(found.flow.model))),
+        (
+            "intervals",
+            f"{format_count(found.intervals, 'interval')} to t = {format_number(found.times[-1])}",
+        ),
         ("groups", f"{groups} of {units} units"),
         ("sliding", f"in {100 * slides:.3g} % of the time, up to {max(found.sliding)} pairs"),
     ]
     return Summary("Rectified", rows)
 
 
-@shown(rectified_summary)
+@print_by(rectified_summary)
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rectified:
     """A ReLU run between its switches, where it is the run of a gated linear network.
@@ -73,16 +76,16 @@ class Rectified:
 
     flow: Trajectory
     task: Task
-    history: History
+    history: SideHistory
 
     @property
     def times(self) -> np.ndarray:
-        """(K + 1,), t = 0, the times of the switches, the end: interval k is [k, k + 1]."""
+        """Times of t = 0, the switches and the end, (K + 1,): interval k is times k to k + 1."""
         return self.history.times
 
     @property
     def intervals(self) -> int:
-        """Their number K."""
+        """The number K of intervals."""
         return len(self.times) - 1
 
     @functools.cached_property
@@ -91,11 +94,11 @@ class Rectified:
 
         A unit with a pair that slides at some time is a group of its own.
         """
-        return tuple(self.history.groups(layer) for layer in range(len(self.history.sides)))
+        return tuple(self.history.unit_groups(layer) for layer in range(len(self.history.sides)))
 
     @property
     def sliding(self) -> np.ndarray:
-        """(K,), how many (unit, sample) pairs slide on each interval, of all hidden layers."""
+        """The number of (unit, sample) pairs that slide on each interval, (K,), of all layers."""
         sides = self.history.sides
         return np.sum([np.sum(own == SLIDING, axis=(1, 2)) for own in sides], axis=0)
 
@@ -111,16 +114,16 @@ class Rectified:
         **Raises:** `ValueError` for a time outside the run, or where pairs of a network with
         several hidden layers slide: the fractions of its lower layers are not determined.
         """
-        k = self.history.interval(t)
+        k = self.history.interval_at(t)
         network = self.network(t)
         if not self.sliding[k]:
             sides = jnp.asarray(self.history.sides[0][k].T)
             return jnp.where(sides > 0, 1.0, network.slope)
         self._require_one_layer("gates(t)", k)
-        gated, slots = self._gated
-        return _gates(gated, network.parameters, self.history.sides[0][k], slots).T
+        gated, slots = self._flow_and_slots
+        return _gates_at(gated, network.parameters, self.history.sides[0][k], slots).T
 
-    @checked(k=index)
+    @checked(k=index_from_zero)
     def graph(self, k: int) -> GatedGraph:
         """The gated graph on interval k, with the run's weights at its beginning.
 
@@ -134,7 +137,7 @@ class Rectified:
         """
         if k >= self.intervals:
             wanted = f"an interval, one of {self.intervals} counted from 0"
-            raise refuse("k", wanted, k, "see `rectified.times`")
+            raise argument_error("k", wanted, k, "see `rectified.times`")
         start = float(self.times[k])
         if len(self.groups) > 1:
             self._require_one_layer(f"graph({k})", k)
@@ -145,6 +148,7 @@ class Rectified:
         return graph_of(self.network(start), gates, self.groups)
 
     def _require_one_layer(self, what: str, k: int) -> None:
+        """Raise `ValueError` where pairs slide on interval k and there are several layers."""
         if len(self.history.sides) > 1 and self.sliding[k]:
             raise ValueError(
                 f"`{what}`: on interval {k} {self.sliding[k]} pairs slide, and with several hidden "
@@ -153,33 +157,34 @@ class Rectified:
             )
 
     @functools.cached_property
-    def _gated(self) -> tuple[GatedFlow, int]:
-        """The flow at given sides of the one hidden layer, and how many kinks a unit slides on."""
+    def _flow_and_slots(self) -> tuple[OneLayerFlow, int]:
+        """The flow at given sides of one hidden layer, and room for kinks that a unit slides on."""
         if len(self.history.sides) > 1:
             raise ValueError(
                 f"the run's network has {len(self.history.sides)} hidden layers; pathways, shares "
                 "and replay are for one, in deeper ones a weight belongs to two groups."
             )
-        problem = self._problem
+        problem = self._run_problem
         network = problem.network
         assert isinstance(network, ReLUNetwork)
-        gated = GatedFlow(network, self.task, problem.loss, problem.constants, problem.decay)
-        return gated, most_slots(gated, self.history)
+        gated = OneLayerFlow(
+            network, self.task, problem.loss, problem.time_constants, problem.decay
+        )
+        return gated, slots_needed(gated, self.history)
 
     @property
-    def _problem(self) -> Problem:
+    def _run_problem(self) -> Problem:
         return self.flow.reference.run.problem
 
     @functools.cached_property
     def work(self) -> np.ndarray:
-        r"""(K, H + 1): by how much each unit lowers the loss on each interval; the readout's bias
-        last.
+        r"""The fall of the loss by each unit on each interval, (K, H + 1), the readout's bias last.
 
-        $\int \tau |\dot w|^2 dt$ over the unit's weights, whose sum is L(0) - L(t1); one hidden
-        layer. With weight decay L is what is descended.
+        It is $\int \tau |\dot w|^2 dt$ over the unit's weights, and sums up to L(0) - L(t1); one
+        hidden layer. With weight decay L includes the decay.
         """
-        gated, slots = self._gated
-        return work(gated, self.flow.dense, self.history, slots)
+        gated, slots = self._flow_and_slots
+        return unit_loss_falls(gated, self.flow.dense, self.history, slots)
 
     @functools.cached_property
     def pathways(self) -> tuple[RectifiedPathway, ...]:
@@ -189,12 +194,12 @@ class Rectified:
         """
         return pathways_of(self.history, self.work)
 
-    @checked(n=whole(0))
+    @checked(n=integer_from(0))
     def explained(self, n: int) -> float:
         """Share of the fall of the loss that the n pathways with the largest shares carry."""
         return float(sum(pathway.share for pathway in self.pathways[:n]))
 
-    @checked(share=within(0.0, 1.0))
+    @checked(share=number_in(0.0, 1.0))
     def needed(self, share: float = 0.99) -> int:
         """The least number of pathways that explain a share of the fall of the loss."""
         sums = np.cumsum([pathway.share for pathway in self.pathways])
@@ -204,40 +209,44 @@ class Rectified:
     def overlap(self, times: Numbers) -> np.ndarray:
         """(T, T): the share of (unit, sample) pairs on one side at both of two `times` (T,).
 
-        One where a single constant gating would do. All hidden layers count.
+        It is one where constant gates would do. All hidden layers count.
         """
         at = np.atleast_1d(np.asarray(times, float))
         if at.ndim != 1 or not np.all((at >= 0) & (at <= self.times[-1])):
-            raise refuse("times", f"times (T,) in [0, {self.times[-1]:g}]", times)
+            raise argument_error("times", f"times (T,) in [0, {self.times[-1]:g}]", times)
         own = np.concatenate([own.reshape(len(own), -1) for own in self.history.sides], axis=1)
-        rows = own[[self.history.interval(t) for t in at]]
+        rows = own[[self.history.interval_at(t) for t in at]]
         return np.stack([np.mean(rows == row, axis=1) for row in rows])
 
-    @checked(rtol=within(1e-14, 1.0))
+    @checked(rtol=number_in(1e-14, 1.0))
     def replay(self, rtol: float | None = None) -> ReLUNetwork:
         """The network at the end of a gated linear flow that has the run's gates g(t).
 
-        From the run's start through all its intervals, with the switching times and the fractions
-        of sliding pairs handed over, and nothing of the weights. Its distance from `flow.final`
-        says how far the run is one of a gated linear network. One hidden layer.
+        It goes from the run's start through all its intervals. Of the run it takes the switching
+        times and the fractions of sliding pairs, and no weights but those at the start. Its
+        distance from `flow.final` measures how nearly the run is that of a gated linear network.
+        One hidden layer.
 
         `rtol` is the solver's; None is 1e-10 in float64 and 1e-5 in float32.
         """
         exact = self.times.dtype == np.float64
         rtol = (1e-10 if exact else 1e-5) if rtol is None else rtol
-        gated, slots = self._gated
-        end = replayed(self._problem, gated, self.flow.dense, self.history, slots, rtol)
+        gated, slots = self._flow_and_slots
+        end = replay_gates(self._run_problem, gated, self.flow.dense, self.history, slots, rtol)
         return self.network(0.0).with_parameters(end)
 
 
 @eqx.filter_jit
-def _gates(flow: GatedFlow, parameters, codes, slots: int):
-    return effective_gates(flow, parameters, sides_of(flow.kinks, jnp.asarray(codes), slots))
+def _gates_at(flow: OneLayerFlow, parameters, codes, slots: int):
+    """Return the gates (H, P) of a layer at given parameters and sides."""
+    return effective_gates(
+        flow, parameters, sides_with_slots(flow.kinks, jnp.asarray(codes), slots)
+    )
 
 
 @checked
 def rectified(flow: Trajectory, task: Task) -> Rectified:
-    """An exact ReLU run read as gated linear networks, one between any two of its switches.
+    """Read an exact ReLU run as gated linear networks, one between any two of its switches.
 
     **Arguments:** `flow` of a `ReLUNetwork` under `fl.ExactKinks()` (the default), computed in
     this process; without `dense=True` it is solved once more. `task` is what it was trained on.
@@ -252,14 +261,16 @@ def rectified(flow: Trajectory, task: Task) -> Rectified:
             "and `vmap`, and not loaded; run `fl.gradient_flow(network, task, t1)` again."
         )
     if not isinstance(flow.model, ReLUNetwork):
-        raise refuse("flow", "of a ReLUNetwork", flow.final, "of others no switch is known")
-    if not is_one_of(flow.result, *OKAY):
+        raise argument_error("flow", "of a ReLUNetwork", flow.final, "of others no switch is known")
+    if not result_is(flow.result, *SUCCESSES):
         raise ValueError("`flow` failed; what it computed has no end to read it to.")
     if not eqx.tree_equal(task, flow.reference.task):
         raise ValueError("`task` is not the one that `flow` was trained on; pass that one.")
-    history = History.of(flow.events, len(flow.model.hidden), float(flow.end))
+    history = SideHistory.of(flow.events, len(flow.model.hidden), float(flow.end))
     dense = flow if flow.dense is not None else with_dense(flow, 2**20)
     return Rectified(dense, task, history)
 
 
-WORDS["rectified"] = instance(Rectified, "a rectified run", "make one by fl.rectified(flow, task)")
+CHECKS_BY_NAME["rectified"] = instance_of(
+    Rectified, "a rectified run", "make one by fl.rectified(flow, task)"
+)

@@ -1,4 +1,4 @@
-"""A ReLU network at given gates as a gated graph of groups of units."""
+"""The parts of a rectified run: graphs, sides over time, pathways, replay, falls of the loss."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -13,22 +13,27 @@ from jaxtyping import Array
 
 from flowlin._tools.arrays import Parameters
 from flowlin._tools.numerics import as_tree
-from flowlin._tools.printing import Summary, clipped, number, shown
-from flowlin.engine.allowed import Scaled
-from flowlin.engine.kinks.one_layer import GatedFlow, effective_gates, powers, sides_of
+from flowlin._tools.printing import Summary, format_number, print_by, shorten_text
+from flowlin.engine.allowed import ErrorScaledController
+from flowlin.engine.kinks.one_layer import (
+    OneLayerFlow,
+    dissipation_per_unit,
+    effective_gates,
+    sides_with_slots,
+)
 from flowlin.networks.graph import GatedGraph
 from flowlin.networks.kinds import ReLUNetwork
 from flowlin.record.event_log import EventLog
 from flowlin.training.problem import Problem
-from flowlin.training.rules import GradientField, objective
+from flowlin.training.rules import VectorField, choose_objective
 
 
-def pathway(found: Any) -> Summary:
-    """Units, samples, life and share."""
+def pathway_life_summary(found: Any) -> Summary:
+    """Print units, samples, life and share of a pathway."""
     rows = [
-        ("units", clipped(f"units {list(found.units)}")),
-        ("samples", clipped(f"samples {list(found.samples)}")),
-        ("life", f"t = {number(found.start)} to {number(found.end)}"),
+        ("units", shorten_text(f"units {list(found.units)}")),
+        ("samples", shorten_text(f"samples {list(found.samples)}")),
+        ("life", f"t = {format_number(found.start)} to {format_number(found.end)}"),
         ("share", f"share {found.share:.3g}"),
     ]
     return Summary("RectifiedPathway", rows, inline=True)
@@ -38,7 +43,7 @@ Groups = tuple[tuple[tuple[int, ...], ...], ...]
 
 
 def graph_of(network: ReLUNetwork, gates: tuple[Array, ...], groups: Groups) -> GatedGraph:
-    """The graph whose nodes are the groups of every hidden layer, "layer.group", and "in", "out".
+    """Make the graph with a node for every group of units, "layer.group", and "in", "out".
 
     `gates` (P, H) per hidden layer; a group's are those of its first unit. Every group has an
     edge from each node of the layer below and to each of the layer above, with a block of the
@@ -65,13 +70,13 @@ def graph_of(network: ReLUNetwork, gates: tuple[Array, ...], groups: Groups) -> 
     )
 
 
-# ---- The sides of all pairs between the switches of a run, and which units share theirs.
+# ---- The sides of all pairs between the switches of a run, and the units that share them.
 
 SLIDING = 0  # a side in the log: 1 on, 0 sliding, -1 off
 
 
-class History(NamedTuple):
-    """The gates of a run, interval by interval.
+class SideHistory(NamedTuple):
+    """The sides of all pairs of a run, interval by interval.
 
     - `times`: (K + 1,), t = 0, the times of the switches, the end.
     - `sides`: per hidden layer (K, H, P), on each interval 1 on, 0 sliding, -1 off.
@@ -81,10 +86,10 @@ class History(NamedTuple):
     sides: tuple[np.ndarray, ...]
 
     @staticmethod
-    def of(log: EventLog, layers: int, end: float) -> "History":
-        """Of a log that holds the gates of all hidden layers.
+    def of(log: EventLog, layers: int, end: float) -> "SideHistory":
+        """Read the sides from a log, of all hidden layers, up to the time `end`.
 
-        **Raises:** `ValueError` if it does not.
+        **Raises:** `ValueError` for a log without the gates of a layer.
         """
         channels = [log.gate_channel(layer) for layer in range(layers)]
         time, component, new = (np.asarray(a) for a in (log.time, log.component, log.new))
@@ -99,15 +104,17 @@ class History(NamedTuple):
                 now[component[event]] = new[event]
             codes[k], done = now, past
         places = [(log.offsets[c], log.offsets[c + 1], log.channels[c].shape) for c in channels]
-        return History(times, tuple(codes[:, i:j].reshape(-1, *shape) for i, j, shape in places))
+        return SideHistory(
+            times, tuple(codes[:, i:j].reshape(-1, *shape) for i, j, shape in places)
+        )
 
-    def interval(self, t: float) -> int:
-        """Which interval a time lies in; a switch belongs to the one that it begins."""
+    def interval_at(self, t: float) -> int:
+        """Return the number of a time's interval; a switch belongs to the one that it begins."""
         k = int(np.searchsorted(self.times, t, side="right")) - 1
         return min(max(k, 0), len(self.times) - 2)
 
-    def groups(self, layer: int) -> tuple[tuple[int, ...], ...]:
-        """Units of a layer whose gates agree at all times, by their first unit.
+    def unit_groups(self, layer: int) -> tuple[tuple[int, ...], ...]:
+        """Return groups of units of a layer whose gates agree at all times, by their first unit.
 
         A unit with a pair that slides is alone: the fractions of two of them differ.
         """
@@ -119,10 +126,10 @@ class History(NamedTuple):
         return tuple(tuple(units) for units in found.values())
 
 
-# ---- The pathways of a rectified linear network: which samples go through which units, and when.
+# ---- The pathways of a rectified linear network: samples through units, for a time.
 
 
-@shown(pathway)
+@print_by(pathway_life_summary)
 @dataclasses.dataclass(frozen=True, eq=False)
 class RectifiedPathway:
     """Units whose gates agree, as long as they do.
@@ -130,7 +137,7 @@ class RectifiedPathway:
     - `sides`: (P,), of the units' pairs with the samples: 1 on, 0 sliding, -1 off.
     - `units`: those that were in it at some time of its life.
     - `start`, `end`: its life, in units of flow time: while any unit has these sides.
-    - `share`: of the fall of the loss over the whole run, what these units carry in that time.
+    - `share`: the part of the whole fall of the loss that these units carry in that time.
     """
 
     sides: np.ndarray
@@ -150,56 +157,56 @@ class RectifiedPathway:
         return self.end - self.start
 
 
-class _Living:
+class _OpenPathway:
     """A pathway that has not ended yet."""
 
     def __init__(self, start: float):
         self.start, self.units, self.work = start, set(), 0.0
 
-    def over(self, sides: np.ndarray, end: float, whole: float) -> RectifiedPathway:
-        """What became of it; `whole` is the fall of the loss."""
+    def finish_pathway(self, sides: np.ndarray, end: float, whole: float) -> RectifiedPathway:
+        """Return the pathway that ends now; `whole` is the fall of the loss."""
         units = tuple(sorted(self.units))
         return RectifiedPathway(sides, units, self.start, end, self.work / whole)
 
 
-def pathways_of(history: History, work: np.ndarray) -> tuple[RectifiedPathway, ...]:
-    """All of a run, the largest share first; `work` (K, H + 1) as `work()` returns it."""
+def pathways_of(history: SideHistory, work: np.ndarray) -> tuple[RectifiedPathway, ...]:
+    """Return all pathways of a run, the largest share first, from the units' `work` (K, H + 1)."""
     whole, sides = float(np.sum(work)) or 1.0, history.sides[0]  # at rest all shares are zero
-    living: dict[bytes, _Living] = {}
+    living: dict[bytes, _OpenPathway] = {}
     found: list[RectifiedPathway] = []
 
-    def ended(names, end):
+    def end_pathways(names, end):
         for name in names:
-            found.append(living.pop(name).over(np.frombuffer(name, np.int8), end, whole))
+            found.append(living.pop(name).finish_pathway(np.frombuffer(name, np.int8), end, whole))
 
     for k, start in enumerate(history.times[:-1]):
         names = [row.tobytes() for row in sides[k]]
-        ended([name for name in living if name not in set(names)], float(start))
+        end_pathways([name for name in living if name not in set(names)], float(start))
         for unit, name in enumerate(names):
-            one = living.setdefault(name, _Living(float(start)))
+            one = living.setdefault(name, _OpenPathway(float(start)))
             one.units.add(unit)
             one.work += work[k, unit]
-    ended(list(living), float(history.times[-1]))
+    end_pathways(list(living), float(history.times[-1]))
     return tuple(sorted(found, key=lambda one: -one.share))
 
 
-# ---- The flow of a gated linear network whose gates, and when they switch, are those of a ReLU
-# run.
+# ---- The flow of a gated linear network whose gates, and their switching times, are those of a
+# ReLU run.
 
 
-def replayed(
-    problem: Problem, flow: GatedFlow, dense: Any, history: History, slots: int, rtol: float
+def replay_gates(
+    problem: Problem, flow: OneLayerFlow, dense: Any, history: SideHistory, slots: int, rtol: float
 ) -> Parameters:
-    r"""Parameters at the end, from those at the start, through all intervals.
+    r"""Integrate the parameters from the start through all intervals, and return the last.
 
-    Nothing of the weights is handed over, only the gates g(t) of the run's own weights: the field
-    is that of a `GatedLinearNetwork`, by automatic differentiation. Where pairs slide their z is
-    zero in the run, and here only as exactly as g(t) makes it.
+    The run's weights enter through their gates g(t) alone: the field is that of a
+    `GatedLinearNetwork`, by automatic differentiation. Where pairs slide their z is zero in the
+    run, and here only as exactly as g(t) makes it.
     """
     parameters = problem.parameters
     spans = zip(history.times[:-1], history.times[1:], history.sides[0], strict=True)
     for start, end, codes in spans:
-        parameters = _through(
+        parameters = _replay_interval(
             problem, flow, dense, jnp.asarray(start), jnp.asarray(end), parameters,
             jnp.asarray(codes), slots, jnp.asarray(rtol),
         )  # fmt: skip
@@ -207,17 +214,17 @@ def replayed(
 
 
 @eqx.filter_jit
-def _through(problem, flow, dense, start, end, parameters, codes, slots, rtol):
-    """From the beginning of an interval to its end."""
-    sides = sides_of(flow.kinks, codes, slots)
+def _replay_interval(problem, flow, dense, start, end, parameters, codes, slots, rtol):
+    """Integrate the parameters from the beginning of an interval to its end."""
+    sides = sides_with_slots(flow.kinks, codes, slots)
     network = problem.network
     blank = network.frozen(problem.task)
-    descended = objective(blank, problem.task, problem.loss, decay=problem.decay)
+    descended = choose_objective(blank, problem.task, problem.loss, decay=problem.decay)
 
     def velocity(t, y, args):
         gates = effective_gates(flow, lax.stop_gradient(as_tree(dense.evaluate(t))), sides)
         gated = blank.with_sample_gates((gates.T,))
-        return GradientField(descended, gated, problem.constants)(t, y, args)
+        return VectorField(descended, gated, problem.time_constants)(t, y, args)
 
     solution = diffrax.diffeqsolve(
         diffrax.ODETerm(velocity),  # pyright: ignore
@@ -226,7 +233,7 @@ def _through(problem, flow, dense, start, end, parameters, codes, slots, rtol):
         end,
         None,
         parameters,
-        stepsize_controller=Scaled.of(problem, rtol),
+        stepsize_controller=ErrorScaledController.from_problem(problem, rtol),
         saveat=diffrax.SaveAt(t1=True),
         max_steps=None,
         adjoint=diffrax.ForwardMode(),
@@ -235,7 +242,7 @@ def _through(problem, flow, dense, start, end, parameters, codes, slots, rtol):
     return jax.tree.map(lambda a: a[0], solution.ys)
 
 
-# ---- How much of the fall of the loss every unit carries between two switches.
+# ---- The part of the fall of the loss that every unit carries between two switches.
 #
 # Along a gradient flow $-dL/dt = \sum_w \tau |\dot w|^2$ over all parameters, sliding pairs
 # included (their velocity is the negative subgradient of least norm), and every parameter of a
@@ -244,24 +251,24 @@ def _through(problem, flow, dense, start, end, parameters, codes, slots, rtol):
 # $$E_{jk} = \int_{t_k}^{t_{k+1}} \tau |\dot w_j|^2 + \tau |\dot a_j|^2\, dt \ge 0,
 #   \qquad \sum_{jk} E_{jk} = L(0) - L(t_1)$$
 #
-# with nothing left over. With weight decay L is what is descended, decay included.
+# without remainder. With weight decay L includes the decay.
 
 # Exact for polynomials of degree 15: the integrand's over a step, whose state has degree 4 or 7.
-NODES, WEIGHTS = np.polynomial.legendre.leggauss(8)
+GAUSS_NODES, GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(8)
 
 
-def work(flow: GatedFlow, dense, history: History, slots: int) -> np.ndarray:
-    """E (K, H + 1), intervals times units, the readout's bias last; over the steps by Gauss."""
+def unit_loss_falls(flow: OneLayerFlow, dense, history: SideHistory, slots: int) -> np.ndarray:
+    """Return E (K, H + 1), intervals times units, readout's bias last, by Gauss's rule per step."""
     knots = np.asarray(dense.ts)
     knots = knots[np.isfinite(knots) & (knots > 0) & (knots < history.times[-1])]
     edges = np.unique(np.r_[history.times, knots])
     interval = np.searchsorted(history.times, (edges[:-1] + edges[1:]) / 2) - 1
     codes = history.sides[0][interval]
-    # So many panels more, of length zero, that runs of like lengths share a program.
+    # Panels of length zero fill up to a power of two, so that runs of like lengths share a program.
     more = round_up(len(interval)) - len(interval)
     edges = np.r_[edges, np.full(more, edges[-1])]
     codes = np.concatenate([codes, np.repeat(codes[-1:], more, axis=0)])
-    panels = _panels(flow, dense, edges[:-1], edges[1:], codes, slots)
+    panels = _panel_integrals(flow, dense, edges[:-1], edges[1:], codes, slots)
     panels = np.asarray(panels)[: len(interval)]
     found = np.zeros((len(history.times) - 1, panels.shape[1]))
     np.add.at(found, interval, panels)
@@ -269,28 +276,33 @@ def work(flow: GatedFlow, dense, history: History, slots: int) -> np.ndarray:
 
 
 @eqx.filter_jit
-def _panels(flow, dense, starts, ends, codes, slots):
-    """The integral over every panel, on which all gates keep their sides."""
+def _panel_integrals(flow, dense, starts, ends, codes, slots):
+    """Return the integral over every panel, on which all gates keep their sides."""
 
-    def panel(one):
+    def panel_integral(one):
         start, end, codes = one
-        sides = sides_of(flow.kinks, codes, slots)
+        sides = sides_with_slots(flow.kinks, codes, slots)
 
-        def power(node):
+        def power_at(node):
             at = start + (end - start) * (1 + node) / 2
-            return powers(flow, as_tree(dense.evaluate(at)), sides)
+            return dissipation_per_unit(flow, as_tree(dense.evaluate(at)), sides)
 
-        return (end - start) / 2 * jnp.asarray(WEIGHTS) @ jax.vmap(power)(jnp.asarray(NODES))
+        return (
+            (end - start)
+            / 2
+            * jnp.asarray(GAUSS_WEIGHTS)
+            @ jax.vmap(power_at)(jnp.asarray(GAUSS_NODES))
+        )
 
-    return lax.map(panel, (jnp.asarray(starts), jnp.asarray(ends), jnp.asarray(codes)))
+    return lax.map(panel_integral, (jnp.asarray(starts), jnp.asarray(ends), jnp.asarray(codes)))
 
 
-def most_slots(flow: GatedFlow, history: History) -> int:
-    """Room for the largest number of kinks on which a unit slides at once, a power of two."""
-    slides = (history.sides[0] == SLIDING) & np.asarray(flow.kinks.leads)
+def slots_needed(flow: OneLayerFlow, history: SideHistory) -> int:
+    """Return room for the most kinks on which a unit slides at once, a power of two."""
+    slides = (history.sides[0] == SLIDING) & np.asarray(flow.kinks.is_leader)
     return min(slides.shape[-1], round_up(int(np.max(np.sum(slides, axis=-1)))))
 
 
 def round_up(number: int) -> int:
-    """The least power of two that is not below a number."""
+    """Return the least power of two that is not below a number."""
     return 2 ** max(0, int(number) - 1).bit_length()

@@ -13,7 +13,7 @@ so that with time in units of tau and $\Phi(t) = \int_0^t e^{2Fs} ds$
 $$Q Q^T(t) = e^{Ft} Q_0\, [I + d\, Q_0^T \Phi(t)\, Q_0]^{-1} Q_0^T e^{Ft}.$$
 
 The inverse is that of a matrix $\geq I$: no alignment, no full rank and no equal sizes are needed.
-What is left is not to overflow. In the eigenbasis of F, with eigenvalues f and $P = V^T Q_0$, the
+What remains is to avoid overflow. In the eigenbasis of F, with eigenvalues f and $P = V^T Q_0$, the
 rows of $e^{Ft} P$ grow at different rates. Gram-Schmidt with the longest grown row first gives
 $P = L U^T$, U orthonormal; scaling each column of L to the length of its pivot row leaves entries
 that are at most one, and the exponentials only ever appear divided by larger ones.
@@ -25,19 +25,21 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float
 
-from flowlin._tools.arguments import array, checked, flag
-from flowlin._tools.arrays import floating, is_traced, with_axes
-from flowlin._tools.numerics import decayed
-from flowlin.theory.closed_form import Range, closed_form
+from flowlin._tools.arguments import boolean, checked, real_array
+from flowlin._tools.arrays import as_float_array, is_traced, with_axes
+from flowlin._tools.numerics import decay_integral
+from flowlin.theory.closed_form import ArgumentRange, closed_form
 
 MATRICES = {"w1": 2, "w2": 2, "s_yx": 2}
 SINGLE = {
-    "variance": Range("zero or positive: it is that of the inputs", lambda d: d >= 0, single=True),
-    "balance": Range("finite", np.isfinite, single=True),
+    "variance": ArgumentRange(
+        "zero or positive: it is that of the inputs", lambda d: d >= 0, single=True
+    ),
+    "balance": ArgumentRange("finite", np.isfinite, single=True),
 }
 
 
-@checked(balance=array, check=flag)
+@checked(balance=real_array, check=boolean)
 def balanced_product(
     t: ArrayLike,
     w1: ArrayLike,
@@ -49,15 +51,15 @@ def balanced_product(
     tau: ArrayLike = 1.0,
     check: bool = True,
 ) -> Float[Array, "... N_out N_in"]:
-    r"""End-to-end matrix $W_2 W_1(t)$ of a (lambda-)balanced two-layer network, white inputs.
+    r"""Return the matrix $W_2 W_1(t)$ of a (lambda-)balanced two-layer network, white inputs.
 
-    The lower left block of `balanced_gram`, where the arguments and the source are.
+    It is the lower left block of `balanced_gram`, which has the arguments and the source.
     """
-    balance = _balance(w1, w2, balance, check)
-    return _product(t, w1, w2, s_yx, variance=variance, balance=balance, tau=tau)
+    balance = _choose_balance(w1, w2, balance, check)
+    return _product_form(t, w1, w2, s_yx, variance=variance, balance=balance, tau=tau)
 
 
-@checked(balance=array, check=flag)
+@checked(balance=real_array, check=boolean)
 def balanced_gram(
     t: ArrayLike,
     w1: ArrayLike,
@@ -69,15 +71,15 @@ def balanced_gram(
     tau: ArrayLike = 1.0,
     check: bool = True,
 ) -> Float[Array, "... N N"]:
-    r"""$Q Q^T(t)$ with $Q = [W_1^T; W_2]$ of a (lambda-)balanced two-layer network, white inputs.
+    r"""Return $Q Q^T(t)$, $Q = [W_1^T; W_2]$, of a (lambda-)balanced network with white inputs.
 
     Its blocks are $W_1^T W_1$, $W_2 W_1$ and its transpose, $W_2 W_2^T$: everything but a rotation
     of the hidden units. Formula and derivation: see the module. Solves the flow for
 
     $$\Sigma_x = d\, I, \qquad W_2^T W_2 - W_1 W_1^T = \lambda I$$
 
-    at t = 0, and is another function where these do not hold. The second is measured here, the
-    first by `theory.solve`.
+    at t = 0, and is not the flow where these do not hold. The second is measured here, the first
+    by `theory.solve`.
 
     **Arguments:**
 
@@ -100,33 +102,37 @@ def balanced_gram(
     Source: Fukumizu (1998); Braun et al. (2022), Theorem 3.1, whose $F^{-1}$ exists for square
     targets of full rank alone, while the integral always does; Domine et al. (2024) for lambda.
     """
-    balance = _balance(w1, w2, balance, check)
-    return _gram(t, w1, w2, s_yx, variance=variance, balance=balance, tau=tau)
+    balance = _choose_balance(w1, w2, balance, check)
+    return _gram_form(t, w1, w2, s_yx, variance=variance, balance=balance, tau=tau)
 
 
 @closed_form(axes=MATRICES, **SINGLE)
-def _product(t, w1, w2, s_yx, *, variance, balance, tau) -> Array:
-    inner, outer = _factors(t, w1, w2, s_yx, variance, balance, tau)
+def _product_form(t, w1, w2, s_yx, *, variance, balance, tau) -> Array:
+    """Return `balanced_product` for a balance that is a number."""
+    inner, outer = _weight_factors(t, w1, w2, s_yx, variance, balance, tau)
     return outer @ jnp.swapaxes(inner, -1, -2)
 
 
 @closed_form(axes=MATRICES, **SINGLE)
-def _gram(t, w1, w2, s_yx, *, variance, balance, tau) -> Array:
-    inner, outer = _factors(t, w1, w2, s_yx, variance, balance, tau)
+def _gram_form(t, w1, w2, s_yx, *, variance, balance, tau) -> Array:
+    """Return `balanced_gram` for a balance that is a number."""
+    inner, outer = _weight_factors(t, w1, w2, s_yx, variance, balance, tau)
     q = jnp.concatenate([inner, outer], axis=-2)
     return q @ jnp.swapaxes(q, -1, -2)
 
 
-def _balance(w1: ArrayLike, w2: ArrayLike, balance: ArrayLike | None, check: bool) -> ArrayLike:
-    """Lambda, measured where it is not given.
+def _choose_balance(
+    w1: ArrayLike, w2: ArrayLike, balance: ArrayLike | None, check: bool
+) -> ArrayLike:
+    """Return lambda, measured where it is None.
 
-    **Raises:** `ValueError` for concrete weights of another one.
+    **Raises:** `ValueError` for concrete weights with another one, if `check`.
     """
-    first, second = (floating(array(name, w)) for name, w in (("w1", w1), ("w2", w2)))
+    first, second = (as_float_array(real_array(name, w)) for name, w in (("w1", w1), ("w2", w2)))
     if first.ndim != 2 or second.ndim != 2 or first.shape[0] != second.shape[1]:
         return 0.0 if balance is None else balance  # the formula says what is wrong
     if balance is None:
-        measured, rounding = _measured(first, second)
+        measured, rounding = _measure_balance(first, second)
         balance = jnp.where(jnp.abs(measured) > rounding, measured, 0 * measured)
     if check and not np.ndim(balance) and not is_traced((first, second, balance)):
         _require_balanced(np.asarray(first), np.asarray(second), float(np.asarray(balance)))
@@ -134,8 +140,8 @@ def _balance(w1: ArrayLike, w2: ArrayLike, balance: ArrayLike | None, check: boo
 
 
 @jax.jit
-def _measured(w1: Array, w2: Array) -> tuple[Array, Array]:
-    """Lambda of weights, and below which size it is rounding."""
+def _measure_balance(w1: Array, w2: Array) -> tuple[Array, Array]:
+    """Return the lambda of weights, and the size below which it is rounding."""
     noise = 64 * jnp.finfo(w1.dtype).eps * (jnp.sum(w1**2) + jnp.sum(w2**2))
     return (jnp.sum(w2**2) - jnp.sum(w1**2)) / w1.shape[0], noise
 
@@ -154,9 +160,9 @@ def _require_balanced(w1: np.ndarray, w2: np.ndarray, balance: float) -> None:
 
 
 @jax.jit
-def _factors(t, w1, w2, s_yx, variance, balance, tau) -> tuple[Array, Array]:
-    """W_1(t)^T and W_2(t) up to a common rotation, (..., N_in, k) and (..., N_out, k)."""
-    w1, w2, s_yx = (floating(z) for z in (w1, w2, s_yx))
+def _weight_factors(t, w1, w2, s_yx, variance, balance, tau) -> tuple[Array, Array]:
+    """Return W_1(t)^T, W_2(t) up to a common rotation, (..., N_in, k) and (..., N_out, k)."""
+    w1, w2, s_yx = (as_float_array(z) for z in (w1, w2, s_yx))
     if w2.shape[1] != w1.shape[0] or s_yx.shape != (w2.shape[0], w1.shape[1]):
         raise ValueError(
             f"`w1` {w1.shape}, `w2` {w2.shape} and `s_yx` {s_yx.shape} do not chain; they must be "
@@ -164,17 +170,17 @@ def _factors(t, w1, w2, s_yx, variance, balance, tau) -> tuple[Array, Array]:
         )
     f, into, out = _eigenbasis(s_yx, jnp.asarray(variance * balance / 2, s_yx.dtype))
     rows = into.T @ w1.T + out.T @ w2
-    # Later, nothing moves by more than rounding, and exponents f t would have no digits left.
+    # Past the cap nothing moves by more than rounding, and exponents f t would have no digits left.
     fastest, info = jnp.max(jnp.abs(f)), jnp.finfo(s_yx.dtype)
     cap = jnp.minimum(1 / (info.eps * fastest), jnp.sqrt(info.max) / (1 + variance))
     times = jnp.minimum(jnp.asarray(t, s_yx.dtype) / tau, lax.stop_gradient(cap))
-    z = jax.vmap(lambda time: _solution(time, f, rows, variance))(times.ravel())
+    z = jax.vmap(lambda time: _gram_factor(time, f, rows, variance))(times.ravel())
     z = z.reshape(*times.shape, *z.shape[1:])
     return into @ z, out @ z
 
 
 def _eigenbasis(s_yx: Array, beta: Array) -> tuple[Array, Array, Array]:
-    r"""Eigenvalues (N,) of F, and the upper and lower parts of its eigenvectors.
+    r"""Return the eigenvalues (N,) of F, and the upper and lower parts of its eigenvectors.
 
     A singular triple (s, u, v) gives $\pm\rho = \pm\sqrt{s^2 + \beta^2}$ with
     $(v \sin\theta, u \cos\theta)$ and $(v \cos\theta, -u \sin\theta)$, $\tan 2\theta = s/\beta$;
@@ -199,13 +205,13 @@ def _eigenbasis(s_yx: Array, beta: Array) -> tuple[Array, Array, Array]:
     return f, jnp.concatenate(into, axis=1), jnp.concatenate(out, axis=1)
 
 
-def _solution(t: Array, f: Array, rows: Array, variance: ArrayLike) -> Float[Array, "N k"]:
-    """A factor Z of V^T Q Q^T V = Z Z^T at one time; `rows` is P = V^T Q_0."""
+def _gram_factor(t: Array, f: Array, rows: Array, variance: ArrayLike) -> Float[Array, "N k"]:
+    """Return a factor Z of V^T Q Q^T V = Z Z^T at one time; `rows` is P = V^T Q_0."""
     up, down = jnp.maximum(f, 0), jnp.minimum(f, 0)  # f = 0 is both, half each to derivatives
     growth, fading = up * t, jnp.exp(down * t)
-    drag = variance * decayed(2 * (up - down), t)  # d Phi = drag e^{2 growth}
+    drag = variance * decay_integral(2 * (up - down), t)  # d Phi = drag e^{2 growth}
     length = growth + jnp.log(drag + jnp.exp(-2 * growth)) / 2  # log of sqrt(1 + d Phi)
-    lower, scale = _triangular(rows, lax.stop_gradient(length))
+    lower, scale = _triangular_factor(rows, lax.stop_gradient(length))
     most = jnp.log(jnp.finfo(t.dtype).max) / 2  # no entry that is not zero comes near
     grown = lower * jnp.exp(jnp.minimum(growth[:, None] - scale[None], most))
     inside = jnp.diag(jnp.exp(-2 * scale)) + grown.T @ (drag[:, None] * grown)
@@ -213,8 +219,10 @@ def _solution(t: Array, f: Array, rows: Array, variance: ArrayLike) -> Float[Arr
     return lax.linalg.triangular_solve(root, fading[:, None] * grown, transpose_a=True, lower=True)
 
 
-def _triangular(rows: Array, length: Array) -> tuple[Float[Array, "N k"], Float[Array, " k"]]:
-    """L of P = L U^T, and the log of each pivot row's grown length.
+def _triangular_factor(
+    rows: Array, length: Array
+) -> tuple[Float[Array, "N k"], Float[Array, " k"]]:
+    """Return L of P = L U^T, and the log of each pivot row's grown length.
 
     `length` is the log of the factors by which the rows have grown. Every choice of pivots gives
     the same solution, so they are constants to derivatives.
@@ -223,11 +231,11 @@ def _triangular(rows: Array, length: Array) -> tuple[Float[Array, "N k"], Float[
     k = min(n, hidden)
     noise = 64 * jnp.finfo(rows.dtype).eps * jnp.linalg.norm(lax.stop_gradient(rows))
 
-    def step(carry, index):
+    def add_pivot(carry, index):
         left, basis = carry
         sizes = jnp.linalg.norm(lax.stop_gradient(left), axis=1)
         there = sizes > noise
-        # What is zero up to rounding must not grow; its derivative does.
+        # A row that is zero up to rounding must not grow, or rounding would; its derivative grows.
         left = jnp.where(there[:, None], left, left - lax.stop_gradient(left))
         grown = jnp.where(there, length + jnp.log(jnp.where(there, sizes, 1.0)), -jnp.inf)
         pivot, some = jnp.argmax(grown), jnp.any(there)
@@ -238,7 +246,7 @@ def _triangular(rows: Array, length: Array) -> tuple[Float[Array, "N k"], Float[
         return (left, basis.at[index].set(u)), (along, jnp.where(some, grown[pivot], 0.0))
 
     start = rows, jnp.zeros((k, hidden), rows.dtype)
-    _, (columns, scale) = lax.scan(step, start, jnp.arange(k))
+    _, (columns, scale) = lax.scan(add_pivot, start, jnp.arange(k))
     return columns.T, scale
 
 
@@ -250,7 +258,7 @@ def _triangular(rows: Array, length: Array) -> tuple[Float[Array, "N k"], Float[
 def single_layer(
     t: ArrayLike, w0: ArrayLike, s_yx: ArrayLike, s_x: ArrayLike, *, tau: ArrayLike = 1.0
 ) -> Float[Array, "... N_out N_in"]:
-    r"""Weights W(t) of a single linear layer, $\tau \dot W = \Sigma_{yx} - W \Sigma_x$.
+    r"""Return the weights W(t) of one linear layer, $\tau \dot W = \Sigma_{yx} - W \Sigma_x$.
 
     $$W(t) = W_0\, e^{-\Sigma_x t / \tau} + \Sigma_{yx} \int_0^{t / \tau} e^{-\Sigma_x s} ds,$$
 
@@ -270,7 +278,7 @@ def single_layer(
 
     Source: linear regression; the per-mode form is Saxe et al. (2014), shallow network.
     """
-    w0, s_yx, s_x = (floating(z) for z in (w0, s_yx, s_x))
+    w0, s_yx, s_x = (as_float_array(z) for z in (w0, s_yx, s_x))
     if w0.shape != s_yx.shape or s_x.shape != (w0.shape[1],) * 2:
         raise ValueError(
             f"`w0` {w0.shape}, `s_yx` {s_yx.shape} and `s_x` {s_x.shape} must be (N_out, N_in), "
@@ -284,6 +292,6 @@ def single_layer(
     # Finite times at which every direction has arrived.
     arrived = 1 / (info.eps * jnp.where(varies, d, 1.0))
     times = jnp.minimum(t[..., None], arrived)
-    gain = jnp.where(varies, decayed(d, times), 0.0)[..., None, :]
+    gain = jnp.where(varies, decay_integral(d, times), 0.0)[..., None, :]
     start, driven = (with_axes(w @ v, t.ndim) for w in (w0, s_yx))
     return (start * jnp.exp(-d * times)[..., None, :] + driven * gain) @ v.T

@@ -1,6 +1,6 @@
 r"""The early phase on a slowed clock: ReLU networks up to their leading mode's plateau.
 
-What ends the early phase is its leading mode. While the outputs are $\kappa$ times that mode's
+The early phase is ended by its leading mode. While the outputs are $\kappa$ times that mode's
 targets, and only they drive the units, every error is $(1 - \kappa)$ times its initial value,
 whatever a unit's gates: **all units run through their early phase at the rate $1 - \kappa$**,
 
@@ -9,9 +9,9 @@ $$\frac{d\theta}{dt} = 1 - \kappa(\theta), \qquad
   t(\theta) = \int_0^\theta \frac{d\theta'}{1 - \kappa(\theta')},$$
 
 with $a_0(\theta)$ the strength that the leading mode has at $\theta$ in the early phase. It is
-exact where the outputs stay in proportion to the targets. Otherwise the other modes' part is
-slowed where it should not be: the error is of their rate against the leading one's, and grows as
-$\kappa$ comes to one.
+exact where the outputs stay in proportion to the targets. Otherwise the other modes are slowed
+too, and should not be: the error is of the order of their rate over the leading one's, and grows
+as $\kappa$ comes to one.
 """
 
 import math
@@ -24,32 +24,34 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float
 
-from flowlin._tools.arguments import array, checked, number
+from flowlin._tools.arguments import checked, number_where, real_array
 from flowlin._tools.arrays import is_traced
-from flowlin._tools.printing import Summary, first, shown
+from flowlin._tools.printing import Summary, format_first, print_by
 from flowlin.engine.kinks.sides import ON
-from flowlin.measures.modes import Modes, require_origin, shared
+from flowlin.measures.modes import Modes, mean_over_equal, require_origin
 from flowlin.record.linearization import LinearizationTime
-from flowlin.theory.closed_form import TIME, nan_of, unless
-from flowlin.theory.early_phase import EarlyPhase, compiled, early_phase_summary
+from flowlin.theory.closed_form import TIME_RANGE, any_nan, restore_nan
+from flowlin.theory.early_phase import EarlyPhase, compile_method, early_phase_summary
 from flowlin.theory.two_layer import mode_starts, unbalanced_hitting_time
 
 
-def slowed_clock_summary(found: Any) -> Summary:
-    """The leading mode, and the early phase whose clock it slows down."""
-    s, d = first(found.modes.s, most=1), first(found.modes.d, most=1)
+def clock_summary(found: Any) -> Summary:
+    """Print the leading mode, and the early phase whose clock it slows down."""
+    s, d = format_first(found.modes.s, most=1), format_first(found.modes.d, most=1)
     s, d = (word.removesuffix(", ...") for word in (s, d))
     title = f"SlowedClock by the leading mode, s = {s}, d = {d}"
     early = early_phase_summary(found.early)
     return Summary(title, [("early phase", early.title), *early.rows])
 
 
-CELLS = 64  # of the integral, each with four Gauss points
+INTEGRAL_CELLS = 64  # of the integral, each with four Gauss points
 
-_share = number("a number in [0, 1)", lambda share: math.isnan(share) or 0 <= share < 1)
+_share_argument = number_where(
+    "a number in [0, 1)", lambda share: math.isnan(share) or 0 <= share < 1
+)
 
 
-@shown(slowed_clock_summary)
+@print_by(clock_summary)
 class SlowedClock(eqx.Module):
     """Time t of a ReLU network's flow at the clock reading theta of its early phase.
 
@@ -59,8 +61,8 @@ class SlowedClock(eqx.Module):
     early: EarlyPhase
     modes: Modes
 
-    @checked(theta=TIME)
-    @compiled
+    @checked(theta=TIME_RANGE)
+    @compile_method
     def share(self, theta: ArrayLike) -> Float[Array, "..."]:
         """Share kappa of the leading mode that is learned at readings `theta` of any shape."""
         theta = jnp.asarray(theta, self.early.t1.dtype)
@@ -70,34 +72,37 @@ class SlowedClock(eqx.Module):
         strengths = self.modes.strengths(self.early.network(theta), task)
         return strengths[0] * self.modes.d[0] / self.modes.s[0]
 
-    @checked(theta=TIME)
-    @compiled
+    @checked(theta=TIME_RANGE)
+    @compile_method
     def time(self, theta: ArrayLike) -> Float[Array, "..."]:
         """Time t(theta), for readings of any shape in [0, t1]; inf once the share reaches one.
 
-        NaN outside.
-        By Gauss's rule in 64 cells, to about 1e-6: cells in which gates change limit it.
+        NaN outside. It is computed by Gauss's rule in 64 cells, to about 1e-6; cells in which gates
+        change limit the accuracy.
         """
         theta = jnp.asarray(theta, self.early.t1.dtype)
         if theta.ndim:
             return jax.vmap(self.time)(theta)
         nodes, weights = np.polynomial.legendre.leggauss(4)
-        x = ((np.arange(CELLS)[:, None] + (nodes + 1) / 2) / CELLS).ravel()
+        x = ((np.arange(INTEGRAL_CELLS)[:, None] + (nodes + 1) / 2) / INTEGRAL_CELLS).ravel()
         # Finer towards the end, where the clock slows down.
         reading = theta * jnp.asarray(1 - (1 - x) ** 3, theta.dtype)
-        weight = jnp.asarray(np.tile(weights, CELLS) / (2 * CELLS) * 3 * (1 - x) ** 2, theta.dtype)
+        weight = jnp.asarray(
+            np.tile(weights, INTEGRAL_CELLS) / (2 * INTEGRAL_CELLS) * 3 * (1 - x) ** 2, theta.dtype
+        )
         left = 1 - self.share(reading)
         fine = jnp.all(left > 0)
         outside = jnp.any(jnp.isnan(left))
         whole = theta * jnp.sum(weight / jnp.where(left > 0, left, 1.0))
-        return unless(outside, jnp.where(fine, whole, jnp.inf))
+        return restore_nan(outside, jnp.where(fine, whole, jnp.inf))
 
-    @checked(share=number("a number", lambda share: True))
-    @compiled
+    @checked(share=number_where("a number", lambda share: True))
+    @compile_method
     def reading(self, share: ArrayLike) -> Float[Array, ""]:
         """The first reading theta at which the share of the leading mode is `share`; inf if none.
 
-        Found between 257 readings, in which a share that only touches the level is missed.
+        It is searched for between 257 readings: a share that only touches the level between two of
+        them is missed.
         """
         share = jnp.asarray(share, self.early.t1.dtype)
         still = lax.stop_gradient(self)
@@ -106,44 +111,44 @@ class SlowedClock(eqx.Module):
         k = jnp.argmax(over)
         bounds = grid[jnp.maximum(k - 1, 0)], grid[k]
 
-        def halve(_, bounds):
+        def halve_bracket(_, bounds):
             low, high = bounds
             middle = (low + high) / 2
             above = still.share(middle) >= lax.stop_gradient(share)
             return jnp.where(above, low, middle), jnp.where(above, middle, high)
 
-        theta = lax.stop_gradient(lax.fori_loop(0, 50, halve, bounds)[1])
+        theta = lax.stop_gradient(lax.fori_loop(0, 50, halve_bracket, bounds)[1])
         slope = jax.jvp(still.share, (theta,), (jnp.ones_like(theta),))[1]
         rising = jnp.any(over) & (k > 0) & (slope > 0)
         newton = (share - self.share(theta)) / jnp.where(rising, slope, 1.0)
         theta = jnp.where(rising, theta + newton, theta)
-        return unless(jnp.isnan(share), jnp.where(jnp.any(over), theta, jnp.inf))
+        return restore_nan(jnp.isnan(share), jnp.where(jnp.any(over), theta, jnp.inf))
 
-    @checked(rho=array, share=_share)
-    @compiled
+    @checked(rho=real_array, share=_share_argument)
+    @compile_method
     def hitting_times(self, rho: ArrayLike, *, share: ArrayLike = 0.9) -> Float[Array, " K"]:
         r"""Times at which the modes' strengths reach `rho`, one level or one per mode, (K,).
 
-        The leading mode by the clock. The others from the units that are always on where the
-        leading one is learned to `share`: of such a unit each mode's hidden vectors grow for
-        themselves, without the clock's slowing, since its last gate opened; from there on
-        isolated modes (`unbalanced_hitting_time`). Units that are on for some samples are left out,
-        and so are gates that close later on. inf where the early phase does not get there.
+        The leading mode follows the clock. The others start from the units that are always on
+        when the leading one is learned to `share`: since the last gate of such a unit opened, each
+        mode's hidden vectors in it grow by themselves, not slowed by the clock; from there on they
+        are isolated modes (`unbalanced_hitting_time`). Units that are on for some samples are left
+        out, and so are gates that close later on. inf where the early phase ends before.
 
-        **Arguments:** `rho` levels, (K,) or scalar; `share` as said, below one.
+        **Arguments:** `rho`, levels, (K,) or scalar; `share`, the share above, below one.
         """
-        modes, nan = self.modes, nan_of(rho, share)
-        rho = self._levels(rho)
+        modes, nan = self.modes, any_nan(rho, share)
+        rho = self._mode_levels(rho)
         first = self._finite_time(self.reading(rho[0] * modes.d[0] / modes.s[0]))
         theta = self.reading(share)
         there = jnp.isfinite(theta)
-        a, lam = self._later(jnp.where(there, theta, 0.0))
+        a, lam = self._always_on_start(jnp.where(there, theta, 0.0))
         rest = unbalanced_hitting_time(rho, modes.s, modes.d, a, lam, self.early.mode_tau)
         rest = jnp.where(there, self._finite_time(theta) + rest, jnp.inf)
-        return unless(nan, jnp.where(jnp.arange(len(rho)) == 0, first, rest))
+        return restore_nan(nan, jnp.where(jnp.arange(len(rho)) == 0, first, rest))
 
-    def _levels(self, rho: ArrayLike) -> Array:
-        """One level for every mode, (K,)."""
+    def _mode_levels(self, rho: ArrayLike) -> Array:
+        """Return one level for every mode, (K,)."""
         rho, shape = jnp.asarray(rho, self.early.t1.dtype), self.modes.s.shape
         if rho.shape not in ((), (1,), shape):
             raise ValueError(
@@ -152,65 +157,67 @@ class SlowedClock(eqx.Module):
         return jnp.broadcast_to(rho, shape)
 
     def _finite_time(self, theta: Array) -> Array:
+        """Return the time at a reading; inf, with no derivative, at inf."""
         there = jnp.isfinite(theta)
         return jnp.where(there, self.time(jnp.where(there, theta, 0.0)), jnp.inf)
 
-    def _later(self, theta: Array) -> tuple[Array, Array]:
-        """Strength and imbalance of every mode at this reading, from the always-on units."""
+    def _always_on_start(self, theta: Array) -> tuple[Array, Array]:
+        """Return strength and imbalance of every mode at a reading, of the always-on units."""
         p, q = self.modes.hidden_vectors(self.early.network(theta))
         on = jnp.all(self.early.codes(theta) == ON, axis=1)
         since = jnp.minimum(self.early.last_change(theta), theta)
-        # Time that the clock held back since then, in which the other modes grew.
+        # The time that the clock was slow since then, in which the other modes grew.
         held = self.time(theta) - self.time(since) - (theta - since)
         growth = jnp.exp(jnp.outer(self.modes.s, held) / self.early.mode_tau)
         plus = jnp.sum(jnp.where(on[None], (p + q) / 2 * growth, 0.0) ** 2, axis=1)
         minus = jnp.sum(jnp.where(on[None], (p - q) / 2 / growth, 0.0) ** 2, axis=1)
-        plus, minus = (shared(part, self.modes.equal) for part in (plus, minus))
+        plus, minus = (mean_over_equal(part, self.modes.equal) for part in (plus, minus))
         return plus - minus, 4 * jnp.sqrt(plus * minus)
 
-    @checked(rho=array, share=_share)
-    @compiled
+    @checked(rho=real_array, share=_share_argument)
+    @compile_method
     def delays(self, rho: ArrayLike, *, share: ArrayLike = 0.9) -> Float[Array, " K"]:
-        """How much later than the linear network with the same weights modes reach `rho`, (K,).
+        """Delays of the modes against the linear network with the same weights, (K,).
 
-        `hitting_times` minus those of the linear network's isolated modes. NaN where neither gets
-        there. In place of `gating_delay`, which takes live units for always-on ones.
+        They are `hitting_times` minus those of the linear network's isolated modes; NaN where
+        neither reaches `rho`. `gating_delay` takes live units for always-on ones, this does not.
         """
-        rho = self._levels(rho)
+        rho = self._mode_levels(rho)
         start = mode_starts(self.early.start, self.modes)
         linear = unbalanced_hitting_time(
             rho, self.modes.s, self.modes.d, *start, self.early.mode_tau
         )
         return self.hitting_times(rho, share=share) - linear
 
-    @checked(share=_share)
-    @compiled
+    @checked(share=_share_argument)
+    @compile_method
     def linearization(self, share: ArrayLike = 0.9) -> tuple[LinearizationTime, LinearizationTime]:
         """The predicted t*, open and closed, as `flow.linearization()` has the measured ones.
 
-        The always-on fraction's maximum over the time in which the leading mode is learned up to
-        `share`; beyond it other modes pull units off again. `bracket` is not an uncertainty here:
-        the prediction knows its time exactly, and not how good it is.
+        It is the always-on fraction's maximum over the time in which the leading mode is learned up
+        to `share`; beyond it other modes turn units off again. `bracket` is not an uncertainty
+        here: the predicted time is exact, and its distance from the flow's is not known.
         """
         reading = self.reading(share)
         end = jnp.minimum(reading, self.early.t1)
         line = self.early.linearization(end)
 
-        def timed(found: LinearizationTime) -> LinearizationTime:
+        def in_flow_time(found: LinearizationTime) -> LinearizationTime:
             begin, stop = self.time(jnp.stack([found.time, found.time + found.lasts]))
-            begin, stop = unless(jnp.isnan(share), jnp.stack([begin, stop]))
+            begin, stop = restore_nan(jnp.isnan(share), jnp.stack([begin, stop]))
             return LinearizationTime(begin, found.fraction, jnp.stack([begin, begin]), stop - begin)
 
-        return timed(line.open), timed(line.closed)
+        return in_flow_time(line.open), in_flow_time(line.closed)
 
 
 @checked
 def slowed_clock(early: EarlyPhase, modes: Modes) -> SlowedClock:
-    """The clock of a network's early phase.
+    """Make the slowed clock of a network's early phase.
 
     **Arguments:**
 
-    - `early`: from `theory.early_phase`, far enough: where its `overlap` is one all is over.
+    - `early`: from `theory.early_phase`, long enough: up to an `overlap` of one, beyond which it
+      says nothing.
     - `modes`: from `theory.modes(task, network)`.
 
     **Raises:** `ValueError` for modes of another c or other data, or whose leading one has s = 0 or

@@ -8,48 +8,48 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 from jaxtyping import Array, ArrayLike, Float
 
-from flowlin._tools.arguments import an, checked, not_negative
-from flowlin._tools.arrays import augment, is_traced, with_axes
-from flowlin._tools.printing import ADVICE, Summary, clipped, shown
-from flowlin.networks.base import check_fit
+from flowlin._tools.arguments import checked, not_negative, with_article
+from flowlin._tools.arrays import is_traced, prepend_constant, with_axes
+from flowlin._tools.printing import LONGEST_ADVICE, Summary, print_by, shorten_text
+from flowlin.networks.base import require_task_fit
 from flowlin.networks.kinds import AbstractNetwork, LinearNetwork
 from flowlin.record.trajectory import Trajectory
 from flowlin.tasks.task import Task
 from flowlin.theory.certificate import (
     Certificate,
-    Problem,
-    certificate,
-    end_to_end,
-    examined,
-    matrices,
+    LinearProblem,
+    certificate_summary,
+    chain_product,
+    examine_problem,
+    weights_with_bias,
 )
-from flowlin.theory.closed_form import TIME
-from flowlin.theory.flow_checks import distance, require_problem, require_start
+from flowlin.theory.closed_form import TIME_RANGE
+from flowlin.theory.flow_checks import relative_distance, require_same_problem, require_same_start
 from flowlin.theory.mode import Mode
 from flowlin.theory.riccati import balanced_gram, balanced_product, single_layer
 from flowlin.theory.two_layer import imbalance, mode_vectors
 
-ROUNDING = "rounding of the weights decides when a mode is learnt"
+ROUNDING_REASON = "rounding of the weights decides when a mode is learnt"
 
 
-def solution(found: Any) -> Summary:
-    """Which it is, whether it is exact, why, and the conditions."""
-    why = ("why", clipped(found.why, ADVICE))
+def solution_summary(found: Any) -> Summary:
+    """Print the solution's name, whether it is exact, why, and the conditions."""
+    why = ("why", shorten_text(found.why, LONGEST_ADVICE))
     return Summary(
-        f"Solution: {solution_title(found)}", [why, *certificate(found.certificate).rows]
+        f"Solution: {solution_title(found)}", [why, *certificate_summary(found.certificate).rows]
     )
 
 
 def solution_title(found: Any) -> str:
-    """Which solution it is, and whether it is exact."""
+    """Return the name of a solution, and whether it is exact, as text."""
     return f"{found.name}, {'exact' if found.exact else 'not exact'}"
 
 
-@shown(solution)
+@print_by(solution_summary)
 class Solution(eqx.Module):
     """A closed form of the gradient flow of one network on one task, exact or labelled otherwise.
 
-    An approximation does not know its own error; a numerical flow of the same network measures it:
+    The error of an approximation is measured by a numerical flow of the same network:
 
     ```python
     solution = fl.theory.solve(network, task)
@@ -57,12 +57,12 @@ class Solution(eqx.Module):
     print(solution.name, solution.exact, solution.error(flow).max())
     ```
 
-    - `name`: which.
-    - `exact`: whether it solves the flow of every mode, for all times, up to `tolerance` of `solve`
-      in what its conditions do to that mode.
-    - `why`: what decided.
+    - `name`: the name of the solution, one of those of `solve`.
+    - `exact`: whether it solves the flow of every mode, for all times: no condition moves a mode by
+      more than the `tolerance` of `solve`.
+    - `why`: the conditions that decided.
     - `certificate`: the measured conditions.
-    - `task`: what the network is trained on; `bias_strength` c, None without biases.
+    - `task`: the task that the network is trained on; `bias_strength` c, None without biases.
     - `tau`: the time constant; `start`, (N_out, N), the network's end-to-end matrix.
     """
 
@@ -77,19 +77,19 @@ class Solution(eqx.Module):
     tau: Array
     start: Float[Array, "N_out N"]
 
-    @checked(t=TIME)
+    @checked(t=TIME_RANGE)
     def product(self, t: ArrayLike) -> Float[Array, "... N_out N"]:
         """End-to-end matrix at times `t` (T,): (T, N_out, N_in).
 
-        With a bias (T, N_out, 1 + N_in), to be applied to [c; x]: in front the raw bias as the
-        later layers pass it on, W_L ... W_2 b, as in `LinearNetwork.balanced`. Any shape of `t`
-        works, inf does, and it can be differentiated.
+        With a bias it is (T, N_out, 1 + N_in), to be applied to [c; x]: its first column is the raw
+        bias as the later layers pass it on, W_L ... W_2 b, as in `LinearNetwork.balanced`. Times
+        may have any shape and be inf, and it can be differentiated.
 
         **Raises:** `ValueError` for concrete times below zero.
         """
         return self.form(jnp.asarray(t, jnp.result_type(float)))
 
-    @checked(t=TIME)
+    @checked(t=TIME_RANGE)
     def gram(self, t: ArrayLike) -> Float[Array, "... M M"]:
         r"""$Q Q^T(t)$ with $Q = [W_1^T; W_2]$, at times `t` (T,): (T, M, M), M = N + N_out.
 
@@ -109,15 +109,15 @@ class Solution(eqx.Module):
             )
         return self.gram_form(jnp.asarray(t, jnp.result_type(float)))
 
-    @checked(t=TIME)
+    @checked(t=TIME_RANGE)
     def outputs(self, t: ArrayLike) -> Float[Array, "... P N_out"]:
         """Outputs on the task's samples at times `t` (T,): (T, P, N_out); see `product`."""
         x = self.task.x
-        x = x if self.bias_strength is None else augment(x, self.bias_strength)
+        x = x if self.bias_strength is None else prepend_constant(x, self.bias_strength)
         product = self.product(t)
         return jnp.einsum("...on,pn->...po", product, x.astype(product.dtype))
 
-    @checked(t=TIME)
+    @checked(t=TIME_RANGE)
     def loss(self, t: ArrayLike) -> Float[Array, "..."]:
         """Half the mean squared error on the task at times `t` (T,): (T,); see `product`."""
         outputs, weights = self.outputs(t), self.task.weights
@@ -142,30 +142,30 @@ class Solution(eqx.Module):
         """
         if not isinstance(flow.final, LinearNetwork):
             raise ValueError(
-                f"`flow` is of {an(type(flow.final).__name__)}, which has no end-to-end matrix; "
-                "compare its outputs, or run a fl.LinearNetwork."
+                f"`flow` is of {with_article(type(flow.final).__name__)}, which has no end-to-end "
+                "matrix; compare its outputs, or run a fl.LinearNetwork."
             )
-        numerical = jax.vmap(_product)(flow.networks)
-        found = distance(self.product(flow.ts), numerical)
+        numerical = jax.vmap(_network_product)(flow.networks)
+        found = relative_distance(self.product(flow.ts), numerical)
         if check:
-            require_problem(flow, self.task, self.tau)
-            require_start(flow, self.start, _product)
+            require_same_problem(flow, self.task, self.tau)
+            require_same_start(flow, self.start, _network_product)
         return found
 
 
-def _product(network: LinearNetwork) -> Float[Array, "N_out N"]:
-    """The end-to-end matrix, the raw bias in front."""
-    return end_to_end(matrices(network))
+def _network_product(network: LinearNetwork) -> Float[Array, "N_out N"]:
+    """Return the end-to-end matrix of a network, the raw bias in front."""
+    return chain_product(weights_with_bias(network))
 
 
 @checked(tolerance=not_negative)
 def solve(
     network: AbstractNetwork, task: Task, tau: ArrayLike = 1.0, *, tolerance: float | None = None
 ) -> Solution:
-    r"""The strongest exact solution that applies, or a labelled approximation.
+    r"""Return the strongest exact solution that applies, or a labelled approximation.
 
-    For the flow $\tau \dot w = -\nabla L$ of the mean half squared error (`fl.SquaredError()`; for
-    the sum divide tau by P). In this order:
+    It is for the flow $\tau \dot w = -\nabla L$ of the mean half squared error
+    (`fl.SquaredError()`; for the sum divide tau by P). The first of these that applies is taken:
 
     1. `single layer`: exact for every task (`single_layer`).
     2. `Riccati`: two layers, white inputs, (lambda-)balanced weights (`balanced_product`). Not
@@ -174,9 +174,9 @@ def solve(
        sign, for inputs of any covariance (`unbalanced_strength`).
     4. `deep modes`: three and more layers, balanced and aligned to modes that decouple, none of
        them of negative strength (`deep_strength`).
-    5. `isolated modes`: not exact. Every mode as if the others were not there; of three and more
-       layers, as if the layers were balanced, and a mode of negative strength as if it were zero.
-       `Solution.error` of a numerical flow says how good it is.
+    5. `isolated modes`: not exact. Every mode as if there were no others; of three and more layers,
+       as if the layers were balanced, and a mode of negative strength as if it were zero.
+       `Solution.error` of a numerical flow measures its error.
 
     Where modes have the same s and d the basis that the weights are aligned to is taken, if there
     is one.
@@ -193,27 +193,30 @@ def solve(
     zero, NaN or infinite, and under `jit`: the choice needs numbers. The
     solution itself can be passed to functions under `jit`, and differentiated.
     """
-    _check(network, task)
+    _require_linear(network, task)
     assert isinstance(network, LinearNetwork)
     rounding = float(jnp.finfo(network.dtype).eps)
-    found = examined(network, task, tau, rounding ** (2 / 3) if tolerance is None else tolerance)
+    found = examine_problem(
+        network, task, tau, rounding ** (2 / 3) if tolerance is None else tolerance
+    )
     if len(network.weights) == 1:
         form = Partial(
             single_layer,
-            w0=matrices(network)[0],
-            s_yx=found.array(found.s_yx),
-            s_x=found.array(found.s_x),
+            w0=weights_with_bias(network)[0],
+            s_yx=found.as_array(found.s_yx),
+            s_x=found.as_array(found.s_x),
             tau=tau,
         )
-        return _solution(found, "single layer", True, "the flow is linear", form)
+        return _label_solution(found, "single layer", True, "the flow is linear", form)
     if len(network.weights) > 2:
-        return _deep(found)
-    solution, lacks = _riccati(found)
-    return _modewise(found, lacks) if solution is None else solution
+        return _solve_deep(found)
+    solution, lacks = _solve_riccati(found)
+    return _solve_modewise(found, lacks) if solution is None else solution
 
 
-def _check(network: AbstractNetwork, task: Task) -> None:
-    check_fit(network, task)
+def _require_linear(network: AbstractNetwork, task: Task) -> None:
+    """Raise `ValueError` for a network without closed forms, or one that is traced."""
+    require_task_fit(network, task)
     if not isinstance(network, LinearNetwork):
         raise ValueError(
             f"`network` is a {type(network).__name__}; closed forms are for linear ones; pass "
@@ -231,15 +234,15 @@ def _check(network: AbstractNetwork, task: Task) -> None:
         )
 
 
-def _solution(
-    problem: Problem,
+def _label_solution(
+    problem: LinearProblem,
     name: str,
     exact: bool,
     why: str,
     form: Partial,
     gram_form: Partial | None = None,
 ) -> Solution:
-    """The form of a problem."""
+    """Make the solution of a problem from its form, under a name."""
     network = problem.network
     return Solution(
         name=name,
@@ -250,112 +253,119 @@ def _solution(
         gram_form=gram_form,
         task=problem.task,
         bias_strength=None if network.biases[0] is None else network.bias_strength,
-        tau=problem.array(problem.tau),
-        start=_product(network),
+        tau=problem.as_array(problem.tau),
+        start=_network_product(network),
     )
 
 
-def _riccati(problem: Problem) -> tuple[Solution | None, str]:
-    """The matrix Riccati solution, or None and what it lacks."""
+def _solve_riccati(problem: LinearProblem) -> tuple[Solution | None, str]:
+    """Return the matrix Riccati solution, or None with the conditions that do not hold."""
     found = problem.certificate
-    lacks = problem.lacks(
+    lacks = problem.unmet_conditions(
         colour="the inputs are not white",
         outside="the first layer acts on inputs that the data do not have",
         spread="the weights are neither balanced nor lambda-balanced",
     )
     if lacks:
         return None, lacks
-    balanced = not problem.lacks(imbalance="not balanced")
-    w1, w2 = matrices(problem.network)
+    balanced = not problem.unmet_conditions(imbalance="not balanced")
+    w1, w2 = weights_with_bias(problem.network)
     given = {
         "w1": w1,
         "w2": w2,
-        "s_yx": problem.array(problem.s_yx),
-        "variance": problem.array(found.variance),
-        "balance": problem.array(0.0 if balanced else found.balance),
+        "s_yx": problem.as_array(problem.s_yx),
+        "variance": problem.as_array(found.variance),
+        "balance": problem.as_array(0.0 if balanced else found.balance),
         "tau": problem.tau,
     }
     forms = [Partial(one, **given) for one in (riccati_product, riccati_gram)]
     name = "balanced" if balanced else f"lambda-balanced, lambda = {found.balance:.6g}"
     why = f"the inputs are white and the weights {name}"
-    unsure = problem.lacks(rounding=ROUNDING)
+    unsure = problem.unmet_conditions(rounding=ROUNDING_REASON)
     why = f"{why}, but {unsure}" if unsure else why
-    return _solution(problem, "Riccati", not unsure, why, *forms), ""
+    return _label_solution(problem, "Riccati", not unsure, why, *forms), ""
 
 
 def riccati_product(t: ArrayLike, **given: Any) -> Array:
-    """`balanced_product` of weights that the certificate has looked at."""
+    """Return `balanced_product` without its check, which the certificate has made."""
     return balanced_product(t, check=False, **given)
 
 
 def riccati_gram(t: ArrayLike, **given: Any) -> Array:
-    """`balanced_gram` of weights that the certificate has looked at."""
+    """Return `balanced_gram` without its check, which the certificate has made."""
     return balanced_gram(t, check=False, **given)
 
 
-def _modewise(problem: Problem, first: str) -> Solution:
-    """Every mode by itself: exact for weights aligned to modes that decouple."""
-    lacks = problem.lacks(
+def _solve_modewise(problem: LinearProblem, first: str) -> Solution:
+    """Solve mode by mode: exact for weights aligned to modes that decouple.
+
+    `first` says why no earlier solution applies.
+    """
+    lacks = problem.unmet_conditions(
         alignment="the weights are not aligned to the modes",
         coupling="the inputs couple the modes",
-        rounding=ROUNDING,
+        rounding=ROUNDING_REASON,
     )
-    w1, w2 = matrices(problem.network)
-    u, s, v, d = (problem.array(z) for z in (problem.u, problem.s, problem.v, problem.d))
+    w1, w2 = weights_with_bias(problem.network)
+    u, s, v, d = (problem.as_array(z) for z in (problem.u, problem.s, problem.v, problem.d))
     p, q = w2.T @ u, w1 @ v
     mode = Mode(s, d, jnp.sum(p * q, axis=0), 2, imbalance(p.T, q.T), problem.tau)
-    form = Partial(modewise, mode=mode, u=u, v=v)
+    form = Partial(modewise_product, mode=mode, u=u, v=v)
     rest1, rest2 = w1 - q @ v.T, w2 - u @ p.T
     whole = Partial(modewise_gram, mode=mode, p=p, q=q, u=u, v=v, rest1=rest1, rest2=rest2)
     if lacks:
         why = f"no exact solution: {first}; {lacks}"
-        return _solution(problem, "isolated modes", False, why, form, whole)
+        return _label_solution(problem, "isolated modes", False, why, form, whole)
     why = f"{first}, but the modes decouple and the weights are aligned to them"
-    return _solution(problem, "modes", True, why, form, whole)
+    return _label_solution(problem, "modes", True, why, form, whole)
 
 
-def _deep(problem: Problem) -> Solution:
-    """Three and more layers: exact for balanced ones aligned to modes that decouple."""
+def _solve_deep(problem: LinearProblem) -> Solution:
+    """Solve three and more layers mode by mode: exact for balanced and aligned weights."""
     found = problem.certificate
-    lacks = problem.lacks(
+    lacks = problem.unmet_conditions(
         imbalance="the layers are not balanced",
         inner="neighbouring layers are not aligned",
         alignment="the weights are not aligned to the modes",
         coupling="the inputs couple the modes",
-        rounding=ROUNDING,
+        rounding=ROUNDING_REASON,
     )
     assert found.a0 is not None
-    # A mode that the weights do not have is zero up to rounding.
+    # The strength of a mode that the weights do not have is zero up to rounding, of either sign.
     if problem.tolerance * max(abs(found.a0)) < -min(found.a0):
         lacks += ", " * bool(lacks) + f"{found.negative} modes start with negative strength"
-    u, s, v, d = (problem.array(z) for z in (problem.u, problem.s, problem.v, problem.d))
-    a0 = jnp.maximum(problem.array(found.a0), 0.0)
+    u, s, v, d = (problem.as_array(z) for z in (problem.u, problem.s, problem.v, problem.d))
+    a0 = jnp.maximum(problem.as_array(found.a0), 0.0)
     mode = Mode(s, d, a0, len(problem.weights), tau=problem.tau)
-    form = Partial(modewise, mode=mode, u=u, v=v)
+    form = Partial(modewise_product, mode=mode, u=u, v=v)
     if lacks:
-        return _solution(problem, "isolated modes", False, f"no exact solution: {lacks}", form)
+        return _label_solution(
+            problem, "isolated modes", False, f"no exact solution: {lacks}", form
+        )
     why = "the layers are balanced and aligned to modes that decouple"
-    return _solution(problem, "deep modes", True, why, form)
+    return _label_solution(problem, "deep modes", True, why, form)
 
 
-def modewise(t: ArrayLike, mode: Mode, u: Array, v: Array) -> Array:
-    """The product u diag(a(t)) v^T of modes that do not see each other, (..., N_out, N)."""
-    return _of_modes(t, mode, u, v)  # by its own name, or solutions could not be pickled
+def modewise_product(t: ArrayLike, mode: Mode, u: Array, v: Array) -> Array:
+    """Return the product u diag(a(t)) v^T of modes that do not interact, (..., N_out, N)."""
+    return _mode_product(
+        t, mode, u, v
+    )  # a plain function by name, so that solutions can be pickled
 
 
 @jax.jit
-def _of_modes(t: ArrayLike, mode: Mode, u: Array, v: Array) -> Array:
+def _mode_product(t: ArrayLike, mode: Mode, u: Array, v: Array) -> Array:
     a = mode.strength(jnp.asarray(t)[..., None])
     return (with_axes(u, a.ndim - 1) * a[..., None, :]) @ v.T
 
 
 def modewise_gram(t: ArrayLike, **given: Any) -> Array:
-    """Q Q^T of modes that do not see each other, beside which the weights stay."""
-    return _gram_of_modes(t, **given)
+    """Return Q Q^T of modes that do not interact; the rest of the weights stays."""
+    return _mode_gram(t, **given)
 
 
 @jax.jit
-def _gram_of_modes(
+def _mode_gram(
     t: Array, mode: Mode, p: Array, q: Array, u: Array, v: Array, rest1: Array, rest2: Array
 ) -> Array:
     p, q = mode_vectors(t[..., None], mode.s, mode.d, p.T, q.T, mode.tau)

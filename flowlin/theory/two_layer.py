@@ -33,16 +33,24 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Float
 
 from flowlin._tools.arguments import checked
-from flowlin._tools.numerics import arrays, decayed, hypot, in_units, log_growth, quotient, root
-from flowlin.measures.modes import Modes, require_origin, shared
+from flowlin._tools.numerics import (
+    decay_integral,
+    default_floats,
+    hypot,
+    log_growth,
+    safe_divide,
+    safe_sqrt,
+    time_over_tau,
+)
+from flowlin.measures.modes import Modes, mean_over_equal, require_origin
 from flowlin.networks.kinds import AbstractNetwork
-from flowlin.theory.closed_form import FRACTION, SIZE, START, closed_form
+from flowlin.theory.closed_form import FRACTION_RANGE, SIZE_RANGE, START_RANGE, closed_form
 
 
 def _halves(a0: Array, imbalance: Array) -> tuple[Array, Array]:
     """A and B from A - B = a0 and 16 A B = imbalance^2, the smaller one without cancellation."""
     larger = (hypot(imbalance / 2, a0) + jnp.where(a0 >= 0, a0, -a0)) / 2
-    smaller = imbalance / 4 * quotient(imbalance / 4, larger, 0.0)
+    smaller = imbalance / 4 * safe_divide(imbalance / 4, larger, 0.0)
     return jnp.where(a0 >= 0, larger, smaller), jnp.where(a0 >= 0, smaller, larger)
 
 
@@ -50,7 +58,7 @@ def _rates(s: Array, d: Array, plus: Array, minus: Array) -> tuple[Array, Array,
     """R, R + s and R - s with R^2 = s^2 + 4 d^2 A B, without cancellation or overflow."""
     scale = lax.stop_gradient(jnp.maximum(jnp.abs(s), jnp.abs(d) * jnp.maximum(plus, minus)))
     scale = jnp.where(scale > 0, scale, 1.0)
-    rate = scale * root((s / scale) ** 2 + 4 * (d / scale * plus) * (d / scale * minus))
+    rate = scale * safe_sqrt((s / scale) ** 2 + 4 * (d / scale * plus) * (d / scale * minus))
     size = jnp.where(s >= 0, s, -s)
     some = rate > 0
     small = jnp.where(
@@ -73,7 +81,7 @@ def _growth(
     t = jnp.where(rate == 0, jnp.minimum(t, info.max**0.4), t)
     forever = jnp.isinf(t)
     fading = jnp.where(forever, 0.0, jnp.exp(-2 * rate * jnp.where(forever, 0.0, t)))
-    drag = decayed(2 * rate, t)
+    drag = decay_integral(2 * rate, t)
     over = fading + drag * (up + 2 * d * minus)
     under = fading + drag * (down + 2 * d * plus)
     floor = info.tiny**0.45  # of which the square, in derivatives, is a number
@@ -131,8 +139,8 @@ def unbalanced_strength(
 
     Source: Saxe et al. (2014), supplement; lead paper, Eq. 20.
     """
-    t, s, d, a0, imbalance, tau = arrays(t, s, d, a0, imbalance, tau)
-    return _strength(in_units(t, tau), s, d, a0, *_halves(a0, imbalance))
+    t, s, d, a0, imbalance, tau = default_floats(t, s, d, a0, imbalance, tau)
+    return _strength(time_over_tau(t, tau), s, d, a0, *_halves(a0, imbalance))
 
 
 @closed_form(axes={"p": 1, "q": 1})
@@ -145,8 +153,8 @@ def imbalance(p: ArrayLike, q: ArrayLike) -> Float[Array, "..."]:
 
     **Raises:** `ValueError` for hidden vectors of different size.
     """
-    p, q = _same_units(*arrays(p, q))
-    return root(jnp.sum((p + q) ** 2, axis=-1)) * root(jnp.sum((p - q) ** 2, axis=-1))
+    p, q = _same_units(*default_floats(p, q))
+    return safe_sqrt(jnp.sum((p + q) ** 2, axis=-1)) * safe_sqrt(jnp.sum((p - q) ** 2, axis=-1))
 
 
 @closed_form(axes={"p": 1, "q": 1})
@@ -168,11 +176,11 @@ def mode_vectors(
 
     **Raises:** `ValueError` for hidden vectors of different size, d < 0, or tau <= 0.
     """
-    t, s, d, p, q, tau = arrays(t, s, d, p, q, tau)
+    t, s, d, p, q, tau = default_floats(t, s, d, p, q, tau)
     p, q = _same_units(p, q)
     total, rest = p + q, p - q
     plus, minus = jnp.sum(total**2, axis=-1) / 4, jnp.sum(rest**2, axis=-1) / 4
-    log_x = _growth(in_units(t, tau), s, d, plus, minus)[0][..., None]
+    log_x = _growth(time_over_tau(t, tau), s, d, plus, minus)[0][..., None]
     total, rest = total * jnp.exp(log_x / 2), rest * jnp.exp(-log_x / 2)
     return (total + rest) / 2, (total - rest) / 2
 
@@ -199,7 +207,7 @@ def mode_weights(
     **Arguments:** (arrays that broadcast) `w1`, `w2` input and output weight at t = 0; the others
     as in `unbalanced_strength`.
     """
-    w1, w2 = arrays(w1, w2)
+    w1, w2 = default_floats(w1, w2)
     p, q = mode_vectors(t, s, d, w2[..., None], w1[..., None], tau)
     return q[..., 0], p[..., 0]
 
@@ -228,7 +236,7 @@ def unbalanced_hitting_time(
 
     **Raises:** `ValueError` for concrete t < 0, d < 0 or tau <= 0.
     """
-    rho, s, d, a0, lam, tau = arrays(rho, s, d, a0, imbalance, tau)
+    rho, s, d, a0, lam, tau = default_floats(rho, s, d, a0, imbalance, tau)
     # Mirrored, so that s >= 0.
     sign = jnp.where(s < 0, -1.0, 1.0)
     rho, s, a0 = sign * rho, sign * s, sign * a0
@@ -243,11 +251,11 @@ def unbalanced_hitting_time(
     rho = jnp.where(reached, rho, 0.0)
     level = hypot(lam / 2, rho)
     x = jnp.where(
-        rho >= 0, quotient(level + rho, 2 * plus, 1.0), quotient(2 * minus, level - rho, 1.0)
+        rho >= 0, safe_divide(level + rho, 2 * plus, 1.0), safe_divide(2 * minus, level - rho, 1.0)
     )
-    ahead = quotient(up * x + 2 * d * minus, up + 2 * d * minus, x)
+    ahead = safe_divide(up * x + 2 * d * minus, up + 2 * d * minus, x)
     steep = jnp.where(reached, 2 * (plus * x + minus) * left, 0.0)
-    q = quotient(jnp.where(reached, change, 0.0) * ahead, steep, 0.0)
+    q = safe_divide(jnp.where(reached, change, 0.0) * ahead, steep, 0.0)
     time = tau * log_growth(2 * rate, q)
     return jnp.where(reached, time, jnp.where(known & (change == 0), 0.0, jnp.inf))
 
@@ -272,8 +280,8 @@ def unbalanced_start(
 
     **Raises:** `ValueError` for concrete t < 0, d < 0 or tau <= 0.
     """
-    rho, t, s, d, lam, tau = arrays(rho, t, s, d, imbalance, tau)
-    return _strength(in_units(t, tau), -s, -d, rho, *_halves(rho, lam))
+    rho, t, s, d, lam, tau = default_floats(rho, t, s, d, imbalance, tau)
+    return _strength(time_over_tau(t, tau), -s, -d, rho, *_halves(rho, lam))
 
 
 @closed_form
@@ -288,13 +296,13 @@ def inflection_levels(s: ArrayLike, d: ArrayLike, imbalance: ArrayLike) -> tuple
     unbalanced mode learns like a single layer, slowing down from the start. Otherwise NaN; for
     d = 0 the upper one is inf. Balanced: 0 and s/2d. Measured along the sign of s.
     """
-    s, d, lam = arrays(s, d, imbalance)
+    s, d, lam = default_floats(s, d, imbalance)
     sign = jnp.where(s < 0, -1.0, 1.0)
     square = s**2 - 2 * d**2 * lam**2
     there = square >= 0
-    spread = jnp.where(s < 0, -s, s) + root(jnp.where(there, square, 0.0))
-    upper = sign * quotient(spread, 4 * d, jnp.inf)
-    lower = sign * quotient(d * lam**2, 2 * spread, 0.0)
+    spread = jnp.where(s < 0, -s, s) + safe_sqrt(jnp.where(there, square, 0.0))
+    upper = sign * safe_divide(spread, 4 * d, jnp.inf)
+    lower = sign * safe_divide(d * lam**2, 2 * spread, 0.0)
     return jnp.where(there, lower, jnp.nan), jnp.where(there, upper, jnp.nan)
 
 
@@ -305,7 +313,7 @@ def inflection_levels(s: ArrayLike, d: ArrayLike, imbalance: ArrayLike) -> tuple
 # and is differentiable, also where s or d is zero.
 
 
-@closed_form(s=SIZE, a0=START)
+@closed_form(s=SIZE_RANGE, a0=START_RANGE)
 def mode_strength(
     t: ArrayLike, s: ArrayLike, d: ArrayLike, a0: ArrayLike, tau: ArrayLike = 1.0
 ) -> Float[Array, "..."]:
@@ -326,7 +334,7 @@ def mode_strength(
 
     **Raises:** `ValueError` for concrete values outside these ranges.
     """
-    return strength_at(*arrays(t, s, d, a0, tau))
+    return strength_at(*default_floats(t, s, d, a0, tau))
 
 
 def strength_at(t: Array, s: Array, d: Array, a0: Array, tau: ArrayLike = 1.0) -> Array:
@@ -337,13 +345,13 @@ def strength_at(t: Array, s: Array, d: Array, a0: Array, tau: ArrayLike = 1.0) -
     decay = jnp.where(forever & (rate != 0), 0.0, fading)
     pull = 2 * d * a0 / tau
     idle = pull == 0
-    drag = pull * jnp.where(idle & ~jnp.isfinite(t), 0.0, decayed(rate, t))
+    drag = pull * jnp.where(idle & ~jnp.isfinite(t), 0.0, decay_integral(rate, t))
     whole = decay + drag
     empty = (a0 == 0) & (whole == 0)  # stays there; 0/0 once the exponential underflows
     return a0 / jnp.where(empty, 1.0, whole)
 
 
-@closed_form(s=SIZE)
+@closed_form(s=SIZE_RANGE)
 def hitting_time(
     rho: ArrayLike, s: ArrayLike, d: ArrayLike, a0: ArrayLike, tau: ArrayLike = 1.0
 ) -> Float[Array, "..."]:
@@ -360,7 +368,7 @@ def hitting_time(
 
     **Raises:** `ValueError` as `mode_strength` does.
     """
-    return time_until(*arrays(rho, s, d, a0, tau))
+    return time_until(*default_floats(rho, s, d, a0, tau))
 
 
 def time_until(rho: Array, s: Array, d: Array, a0: Array, tau: ArrayLike = 1.0) -> Array:
@@ -373,7 +381,7 @@ def time_until(rho: Array, s: Array, d: Array, a0: Array, tau: ArrayLike = 1.0) 
     return jnp.where(reached, tau / 2 * log_growth(s, q), jnp.where(change == 0, 0.0, jnp.inf))
 
 
-@closed_form(s=SIZE, a0=START, g=FRACTION)
+@closed_form(s=SIZE_RANGE, a0=START_RANGE, g=FRACTION_RANGE)
 def gating_delay(
     s: ArrayLike, d: ArrayLike, a0: ArrayLike, g: ArrayLike, tau: ArrayLike = 1.0
 ) -> Float[Array, "..."]:
@@ -395,7 +403,7 @@ def gating_delay(
 
     **Raises:** `ValueError` for concrete values outside these ranges.
     """
-    s, d, a0, g, tau = arrays(s, d, a0, g, tau)
+    s, d, a0, g, tau = default_floats(s, d, a0, g, tau)
     return tau / (2 * s) * (-jnp.log(g) + jnp.log1p(d * a0 * (1 - g) / (s - d * a0)))
 
 
@@ -417,7 +425,7 @@ def balanced_strength(network: AbstractNetwork, modes: Modes) -> Float[Array, " 
     if modes.bias_strength:
         w1 = jnp.concatenate([b1[:, None], w1], axis=1)  # pyright: ignore
     halves = (network.weights[1].T @ modes.u + w1 @ modes.v) / 2
-    return shared(jnp.sum(halves**2, axis=0), modes.equal)
+    return mean_over_equal(jnp.sum(halves**2, axis=0), modes.equal)
 
 
 @checked
@@ -435,7 +443,7 @@ def mode_starts(
     """
     p, q = modes.hidden_vectors(network, check=check)
     plus, minus, strength = (
-        shared(jnp.sum(a * b, axis=1), modes.equal)
+        mean_over_equal(jnp.sum(a * b, axis=1), modes.equal)
         for a, b in ((p + q, p + q), (p - q, p - q), (p, q))
     )
-    return strength, root(plus) * root(minus)
+    return strength, safe_sqrt(plus) * safe_sqrt(minus)

@@ -1,1 +1,1 @@
-"""What a flow follows: problem, objective, statistics."""
+"""The problem of a run: losses, objectives, statistics, time constants, vector field."""

@@ -10,43 +10,51 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from flowlin._tools.arguments import WORDS, array, checked, function_of, instance, one_of, refuse
-from flowlin._tools.arrays import lowest
-from flowlin._tools.files import storable
-from flowlin._tools.user_functions import calling
+from flowlin._tools.arguments import (
+    CHECKS_BY_NAME,
+    argument_error,
+    checked,
+    choice_of,
+    function_of,
+    instance_of,
+    real_array,
+)
+from flowlin._tools.arrays import smallest_value
+from flowlin._tools.files import saveable
+from flowlin._tools.user_functions import user_function_errors
 
 
 class Loss(eqx.Module):
     """A loss that is a weighted sum over samples."""
 
     @abc.abstractmethod
-    def weight(self, mass: ArrayLike) -> Any:
-        """The factor of each sample's own loss, where the weights of all samples sum to `mass`.
+    def factor_per_sample(self, mass: ArrayLike) -> Any:
+        """Return the factor of each sample's own loss, where the samples' weights sum to `mass`.
 
         Samples without weights count one each: their mass is P.
         """
 
     @abc.abstractmethod
-    def total(
+    def total_loss(
         self,
         outputs: Float[Array, "P N_out"],
         targets: Float[Array, "P N_out"],
         weights: Float[Array, " P"] | None = None,
     ) -> Float[Array, ""]:
-        """The sum over samples, by their weights; each counts one without."""
+        """Return the sum of the samples' own losses, times `weights` (P,) where they are given."""
 
     @abc.abstractmethod
     def require_fit(self, targets: Float[Array, "P N_out"]) -> None:
-        """Raise `ValueError` where it is no loss of such samples, as far as they are known."""
+        """Raise `ValueError` for targets, where known, that the loss is not made for."""
 
-    @checked(outputs=array, targets=array, weights=array)
+    @checked(outputs=real_array, targets=real_array, weights=real_array)
     def __call__(
         self,
         outputs: Float[Array, "P N_out"],
         targets: Float[Array, "P N_out"],
         weights: Float[Array, " P"] | None = None,
     ) -> Float[Array, ""]:
-        """The loss of outputs (P, N_out) against targets of the same shape.
+        """Return the loss of outputs (P, N_out) against targets of the same shape.
 
         **Arguments:** `weights` (P,) of the samples, as those of `fl.Task`.
 
@@ -60,20 +68,20 @@ class Loss(eqx.Module):
             )
         self.require_fit(targets)
         if weights is None:
-            return self.weight(targets.shape[0]) * self.total(outputs, targets)
+            return self.factor_per_sample(targets.shape[0]) * self.total_loss(outputs, targets)
         if jnp.shape(weights) != shapes[0][:1]:
             raise ValueError(
                 f"`weights` must have shape {shapes[0][:1]}, one per sample, got "
                 f"{jnp.shape(weights)}."
             )
-        return self.weight(jnp.sum(weights)) * self.total(outputs, targets, weights)
+        return self.factor_per_sample(jnp.sum(weights)) * self.total_loss(outputs, targets, weights)
 
 
 AnyLoss = Loss | Callable[..., Any]  # what users pass; `checked` makes a Loss of it
 
 
-@checked(reduction=one_of("mean", "sum"))
-@storable()
+@checked(reduction=choice_of("mean", "sum"))
+@saveable()
 class SquaredError(Loss):
     r"""Half the squared error, $L = \frac{1}{2P} \sum_p \|y_p - \hat y_p\|^2$.
 
@@ -90,46 +98,46 @@ class SquaredError(Loss):
 
     reduction: Literal["mean", "sum"] = eqx.field(static=True, default="mean")
 
-    def weight(self, mass: ArrayLike) -> Any:
-        """The factor of each sample's half squared error: 1 over the mass, or 1."""
+    def factor_per_sample(self, mass: ArrayLike) -> Any:
+        """Return the factor of each sample's half squared error: 1 over the mass, or 1."""
         return 1.0 / mass if self.reduction == "mean" else 1.0
 
-    def total(
+    def total_loss(
         self,
         outputs: Float[Array, "P N_out"],
         targets: Float[Array, "P N_out"],
         weights: Float[Array, " P"] | None = None,
     ) -> Float[Array, ""]:
-        """The sum over samples, by their weights."""
+        """Return the sum over samples of half the squared errors, by their weights."""
         squares = (targets - outputs) ** 2
         return 0.5 * jnp.sum(squares if weights is None else weights[:, None] * squares)
 
     def require_fit(self, targets: Float[Array, "P N_out"]) -> None:
-        """It fits all targets."""
+        """Accept all targets."""
 
 
 @checked
-@storable()
+@saveable()
 class CrossEntropy(Loss):
     r"""Mean softmax cross-entropy, $L = -\frac{1}{P} \sum_p y_p \cdot \log
     \mathrm{softmax}(\hat y_p)$, for one-hot (or probability) targets.
 
     Targets have two columns or more, none of them negative: the loss has no lower bound otherwise,
     and is zero whatever a single output is. Rows need not sum to one: several classes may be
-    marked, as in `fl.tasks.hierarchy`. Traced targets are not looked at.
+    marked, as in `fl.tasks.hierarchy`. Traced targets are not checked.
     """
 
-    def weight(self, mass: ArrayLike) -> Any:
-        """The factor of each sample's cross-entropy: 1 over the mass."""
+    def factor_per_sample(self, mass: ArrayLike) -> Any:
+        """Return 1 over the mass, the factor of each sample's cross-entropy."""
         return 1.0 / mass
 
-    def total(
+    def total_loss(
         self,
         outputs: Float[Array, "P N_out"],
         targets: Float[Array, "P N_out"],
         weights: Float[Array, " P"] | None = None,
     ) -> Float[Array, ""]:
-        """The sum over samples, by their weights."""
+        """Return the sum over samples of the cross-entropies, by their weights."""
         shares = targets * jax.nn.log_softmax(outputs, axis=-1)
         return -jnp.sum(shares if weights is None else weights[:, None] * shares)
 
@@ -142,19 +150,19 @@ class CrossEntropy(Loss):
                 "`one_hot=True` of the task or `jax.nn.one_hot(labels, classes)`, and a "
                 "probability p the two columns [1 - p, p]."
             )
-        if lowest(targets) < 0:
+        if smallest_value(targets) < 0:
             raise ValueError(
                 "`loss` = CrossEntropy() needs `targets` that are one-hot or probabilities, and "
-                f"they go down to {lowest(targets):g}, where it has no lower bound; make them "
-                "classes, or take fl.SquaredError()."
+                f"they go down to {smallest_value(targets):g}, where it has no lower bound; make "
+                "them classes, or take fl.SquaredError()."
             )
 
 
-@storable()
+@saveable()
 class FunctionLoss(Loss):
     r"""Mean of a user's function of one sample, $L = \frac{1}{P} \sum_p \ell(\hat y_p, y_p)$.
 
-    What a function that is passed as `loss` becomes. The same function is the same compiled
+    A function that is passed as `loss` becomes one. The same function is the same compiled
     program. Files and pickles keep its `name` alone: `function` is None then.
     """
 
@@ -162,31 +170,31 @@ class FunctionLoss(Loss):
     name: str = eqx.field(static=True)
 
     @staticmethod
-    def of(function: Callable[..., Any]) -> "FunctionLoss":
-        """The loss of a function, named as that is."""
+    def from_function(function: Callable[..., Any]) -> "FunctionLoss":
+        """Make the loss of a function (output, target) -> scalar; it takes the function's name."""
         inner = getattr(function, "func", function)  # a functools.partial has no name
         return FunctionLoss(function, getattr(inner, "__name__", type(inner).__name__))
 
-    def weight(self, mass: ArrayLike) -> Any:
-        """The factor of each sample's own loss: 1 over the mass."""
+    def factor_per_sample(self, mass: ArrayLike) -> Any:
+        """Return 1 over the mass, the factor of each sample's own loss."""
         return 1.0 / mass
 
-    def total(
+    def total_loss(
         self,
         outputs: Float[Array, "P N_out"],
         targets: Float[Array, "P N_out"],
         weights: Float[Array, " P"] | None = None,
     ) -> Float[Array, ""]:
-        """The sum over samples, by their weights."""
-        losses = jax.vmap(self._known())(outputs, targets)
+        """Return the sum over samples of the function's values, by their weights."""
+        losses = jax.vmap(self._require_function())(outputs, targets)
         return jnp.sum(losses if weights is None else weights * losses, dtype=outputs.dtype)
 
     def require_fit(self, targets: Float[Array, "P N_out"]) -> None:
         """Raise `ValueError` unless the function makes one real number of one sample."""
         one = jax.ShapeDtypeStruct(targets.shape[1:], targets.dtype)
-        function = self._known()
+        function = self._require_function()
         what = f"`loss` = {self.name} fails on one sample's output and target, {one.shape} each"
-        with calling(what):
+        with user_function_errors(what):
             found = jax.eval_shape(function, one, one)
         shape, dtype = getattr(found, "shape", None), getattr(found, "dtype", None)
         if dtype is None or shape != () or not jnp.issubdtype(dtype, jnp.floating):
@@ -197,7 +205,8 @@ class FunctionLoss(Loss):
                 "outputs, not over samples."
             )
 
-    def _known(self) -> Callable[..., Any]:
+    def _require_function(self) -> Callable[..., Any]:
+        """Return the function; raise `ValueError` where a file kept its name alone."""
         if self.function is None:
             raise ValueError(
                 f"the loss {self.name} was read from a file, which keeps a function's name alone; "
@@ -205,7 +214,8 @@ class FunctionLoss(Loss):
             )
         return self.function
 
-    def _stored(self, fields: dict[str, Any]) -> dict[str, Any]:
+    def _fields_to_store(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Leave the function out of what a file holds."""
         return {**fields, "function": None}
 
     def __reduce__(self):
@@ -216,7 +226,7 @@ class FunctionLoss(Loss):
 
 
 @checked
-@storable()
+@saveable()
 class LinearizedLoss(Loss):
     r"""A loss made linear at zero outputs, $L(0) + \sum_i \nabla L(0)_i \cdot \hat y_i$.
 
@@ -225,45 +235,46 @@ class LinearizedLoss(Loss):
 
     loss: AnyLoss
 
-    def weight(self, mass: ArrayLike) -> Any:
-        """The factor of each sample's own loss, that of the loss."""
-        return self._loss.weight(mass)
+    def factor_per_sample(self, mass: ArrayLike) -> Any:
+        """Return the factor of each sample's own loss, that of the inner loss."""
+        return self._inner_loss.factor_per_sample(mass)
 
-    def total(
+    def total_loss(
         self,
         outputs: Float[Array, "P N_out"],
         targets: Float[Array, "P N_out"],
         weights: Float[Array, " P"] | None = None,
     ) -> Float[Array, ""]:
-        """The sum over samples, by their weights."""
-        total = jax.value_and_grad(self._loss.total)
+        """Return the sum over samples of the losses made linear, by their weights."""
+        total = jax.value_and_grad(self._inner_loss.total_loss)
         value, slope = total(jnp.zeros_like(targets), targets, weights)
         return value + jnp.sum(slope * outputs)
 
     def require_fit(self, targets: Float[Array, "P N_out"]) -> None:
-        """Raise `ValueError` where the loss does not fit."""
-        self._loss.require_fit(targets)
+        """Raise `ValueError` for targets that the inner loss is not made for."""
+        self._inner_loss.require_fit(targets)
 
     @property
-    def _loss(self) -> Loss:
-        return cast(Loss, self.loss)  # as `checked` leaves it
+    def _inner_loss(self) -> Loss:
+        """Return the inner loss, typed as `checked` leaves it."""
+        return cast(Loss, self.loss)
 
 
-def _loss(name: str, value: Any) -> Loss:
-    """A loss of the library, or a function of one sample, as one."""
+def _as_loss(name: str, value: Any) -> Loss:
+    """Turn a loss of the library, or a function of one sample, into a `Loss`."""
     if isinstance(value, Loss):
         return value
     wanted = "a loss of flowlin or a function of (output, target) of one sample"
     if not callable(value) or inspect.isclass(value):
         remedy = "pass fl.SquaredError(), fl.CrossEntropy() or a function"
-        return instance(Loss, wanted, remedy)(name, value)
+        return instance_of(Loss, wanted, remedy)(name, value)
     function_of("output", "target")(name, value)
     try:
         hash(value)
     except TypeError:
         remedy = "wrap it: lambda output, target: loss(output, target)"
-        raise refuse(name, "a function that can be hashed", value, remedy) from None
-    return FunctionLoss.of(value)
+        raise argument_error(name, "a function that can be hashed", value, remedy) from None
+    return FunctionLoss.from_function(value)
 
 
-WORDS["loss"] = _loss
+CHECKS_BY_NAME["loss"] = _as_loss

@@ -1,9 +1,9 @@
-"""What a run solves."""
+"""The problem that a run solves: whose parameters move, on what, and how fast."""
 
 import equinox as eqx
 from jaxtyping import Array, PyTree
 
-from flowlin.networks.base import AbstractModel, moving
+from flowlin.networks.base import AbstractModel, trainable_part
 from flowlin.tasks.task import Task
 from flowlin.training.losses import Loss
 from flowlin.training.objective import Decay
@@ -30,17 +30,17 @@ class Problem(eqx.Module):
 
     @property
     def parameters(self) -> PyTree:
-        """What moves, at t = 0; None in place of what does not."""
-        return moving(self.network.parameters, self.trained)
+        """Return the parameters that move, at t = 0, with None in place of those that rest."""
+        return trainable_part(self.network.parameters, self.trained)
 
     @property
     def owners(self) -> tuple[tuple[str, int | None], ...]:
-        """Of each of the network's parameter arrays, whose numbers it holds."""
-        return tuple(self.network.owners) if self.groups is None else self.groups
+        """Return for every parameter array the name of its units, and their axis or None."""
+        return tuple(self.network.parameter_owners) if self.groups is None else self.groups
 
     @property
-    def constants(self) -> PyTree:
-        """The time constants as a prefix of the parameters' tree, None for what does not move."""
+    def time_constants(self) -> PyTree:
+        """Return the time constants as a prefix of the parameters' tree, None for what rests."""
         if self.trained is None and not self.tau.ndim:
             return self.tau
-        return moving(self.network.time_constants(self.tau), self.trained)
+        return trainable_part(self.network.time_constants(self.tau), self.trained)

@@ -1,4 +1,4 @@
-"""Time constants: one for all parameters, one per array, or none for what does not move."""
+"""Time constants of the parameters, the choice of an objective, the vector field of a run."""
 
 import equinox as eqx
 import jax
@@ -6,70 +6,70 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, PyTree
 
 from flowlin._tools.arrays import Parameters
-from flowlin._tools.numerics import as_tree, like
+from flowlin._tools.numerics import as_tree, flatten_like
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.graph import GatedGraph
 from flowlin.networks.kinds import LinearNetwork
 from flowlin.tasks.task import Task
 from flowlin.training.losses import Loss, SquaredError
-from flowlin.training.objective import AbstractObjective, Decay, FullData, decayed
-from flowlin.training.statistics import GraphStatistics, Statistics, is_cheaper
+from flowlin.training.objective import AbstractObjective, Decay, FullData, with_decay
+from flowlin.training.statistics import GraphStatistics, LinearStatistics, is_cheaper
 
 
 def is_none(node: PyTree) -> bool:
-    """Whether it stands for what does not move."""
+    """Tell whether a node is None, which stands for parameters that rest."""
     return node is None
 
 
-def spread(tau: PyTree, parameters: PyTree) -> PyTree:
-    """The time constant of every array, for a prefix `tau` of the tree; None where it rests."""
+def tau_per_array(tau: PyTree, parameters: PyTree) -> PyTree:
+    """Return the time constant of every array, from a prefix `tau` of the tree; None for rest."""
 
-    def each(one: Array | None, part: PyTree) -> PyTree:
+    def tau_of_part(one: Array | None, part: PyTree) -> PyTree:
         return jax.tree.map(lambda _: one, part)
 
-    return jax.tree.map(each, tau, parameters, is_leaf=is_none)
+    return jax.tree.map(tau_of_part, tau, parameters, is_leaf=is_none)
 
 
-def layer_moves(tau: PyTree, network: AbstractModel) -> list[tuple[bool, bool]]:
-    """Whether the weights and the bias of each layer of a network move; a missing bias does not."""
-    weights, biases = spread(tau, network.parameters)
+def layers_that_move(tau: PyTree, network: AbstractModel) -> list[tuple[bool, bool]]:
+    """Tell of each layer whether its weights and its bias move; a missing bias does not."""
+    weights, biases = tau_per_array(tau, network.parameters)
     return [(w is not None, b is not None) for w, b in zip(weights, biases, strict=True)]
 
 
-def paced(force: PyTree, tau: PyTree) -> PyTree:
-    """The velocity that a force gives, force / tau; None for what rests."""
+def divide_by_tau(force: PyTree, tau: PyTree) -> PyTree:
+    """Return the velocity force / tau that a force gives; None for what rests."""
 
-    def each(one: Array | None, part: PyTree) -> PyTree:
+    def divide_part(one: Array | None, part: PyTree) -> PyTree:
         return None if one is None else jax.tree.map(lambda f: f / one, part)
 
-    return jax.tree.map(each, tau, force, is_leaf=is_none)
+    return jax.tree.map(divide_part, tau, force, is_leaf=is_none)
 
 
 # ---- The vector field of a run, and the objective that it descends.
 
 
-def objective(
+def choose_objective(
     network: AbstractModel,
     task: Task,
     loss: Loss,
     width: ArrayLike | None = None,
     decay: Decay | None = None,
 ) -> AbstractObjective:
-    """The cheapest exact objective: from statistics where that is cheaper, under squared error.
+    """Choose the cheapest exact objective: statistics where they cost less, for squared error.
 
-    `width`: over which kinks are rounded off, if they are.
+    `width`: z over which kinks are rounded off, or None.
     """
     plain: AbstractObjective = FullData(task, loss, width, task.shards)
     if isinstance(loss, SquaredError):
-        # With fewer samples than inputs the samples are the smaller statistic.
+        # With fewer samples than inputs the samples hold fewer numbers than Sigma_x.
         if isinstance(network, LinearNetwork) and task.samples > task.inputs:
-            plain = Statistics.of(task, loss)
+            plain = LinearStatistics.from_task(task, loss)
         elif isinstance(network, GatedGraph) and is_cheaper(network, task):
-            plain = GraphStatistics.of(network, task, loss)
-    return decayed(plain, decay)
+            plain = GraphStatistics.from_graph(network, task, loss)
+    return with_decay(plain, decay)
 
 
-class GradientField(eqx.Module):
+class VectorField(eqx.Module):
     """The vector field dw/dt = -grad L / tau, with the signature that diffrax expects.
 
     `tau` is a prefix of the parameters' tree: one time constant for all parameters, one per
@@ -81,7 +81,9 @@ class GradientField(eqx.Module):
     tau: PyTree
 
     def __call__(self, t: ArrayLike | None, parameters: Parameters, args: PyTree) -> Parameters:
-        """Velocity of the parameters, of those that are there."""
+        """Return the velocity of the parameters, of those that are there."""
         del t, args
         gradient = self.objective.gradient(self.network, as_tree(parameters))
-        return like(parameters, paced(jax.tree.map(jnp.negative, gradient), self.tau))
+        return flatten_like(
+            parameters, divide_by_tau(jax.tree.map(jnp.negative, gradient), self.tau)
+        )

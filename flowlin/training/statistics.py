@@ -1,4 +1,4 @@
-"""The loss of a linear network from sufficient statistics."""
+"""Losses from sufficient statistics, of linear networks and of gated graphs."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,18 +10,18 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, PyTree
 
-from flowlin._tools.arrays import Parameters, augment, weighted
+from flowlin._tools.arrays import Parameters, prepend_constant, weight_rows
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.graph import GatedGraph
-from flowlin.networks.graph_parts import CONSTANT, Edge
+from flowlin.networks.graph_parts import CONSTANT_SOURCE, Edge
 from flowlin.networks.kinds import LinearNetwork
-from flowlin.networks.pathways import columns_of, inputs_at
+from flowlin.networks.pathways import columns_of_node, source_columns
 from flowlin.tasks.task import Task
 from flowlin.training.losses import SquaredError
-from flowlin.training.objective import AbstractPlain, summed
+from flowlin.training.objective import AbstractPlainObjective, sum_over_samples
 
 
-class Expansion(eqx.Module):
+class QuadraticLoss(eqx.Module):
     r"""The squared error of a linear map M as a function of M, about a least-squares solution M*.
 
     Quadratic in M, it is expanded about M*, which keeps its digits near convergence where
@@ -30,100 +30,109 @@ class Expansion(eqx.Module):
     $$L(M) = L^* + \langle G^*, \Delta\rangle + \tfrac12 \langle \Delta\, \Sigma_x, \Delta\rangle,
       \qquad \Delta = M - M^*,\; G^* = M^* \Sigma_x - \Sigma_{yx}.$$
 
-    Exact for any M*, since L and G* are those of M* itself.
+    It is exact for any M*, since L* and G* are the loss and its gradient at that M*.
     """
 
     sigma_x: Float[Array, "N N"]
     solution: Float[Array, "N_out N"]
-    slope: Float[Array, "N_out N"]
-    floor: Float[Array, ""]
+    gradient_at_solution: Float[Array, "N_out N"]
+    loss_at_solution: Float[Array, ""]
 
     def value(self, product: Float[Array, "N_out N"]) -> Float[Array, ""]:
-        """The loss of a map."""
+        """Return the loss of a map M."""
         delta = product - self.solution
-        return self.floor + jnp.sum((self.slope + 0.5 * delta @ self.sigma_x) * delta)
+        return self.loss_at_solution + jnp.sum(
+            (self.gradient_at_solution + 0.5 * delta @ self.sigma_x) * delta
+        )
 
     def gradient(self, product: Float[Array, "N_out N"]) -> Float[Array, "N_out N"]:
-        """Gradient of the loss by the map."""
-        return self.slope + (product - self.solution) @ self.sigma_x
+        """Return the gradient of the loss by the map M."""
+        return self.gradient_at_solution + (product - self.solution) @ self.sigma_x
 
 
-def expanded(
+def expand_regression(
     regression: Callable[[PyTree], tuple[Array, Array, Array | None]],
     rows: PyTree,
     weight: Array | float,
     width: int,
     shards: int,
-) -> Expansion:
-    """The expansion of a regression over samples, taken chunk by chunk.
+) -> QuadraticLoss:
+    """Expand the squared error of a regression over samples, which are taken chunk by chunk.
 
     **Arguments:**
 
     - `regression`: of rows (P', ...), the regressors (P', N), targets (P', N_out), and weights.
     - `rows`: the tree of arrays with all samples.
     - `weight`: of the sum over samples in the loss.
-    - `width`, `shards`: the number N of regressors, and as for `summed`.
+    - `width`: the number N of regressors.
+    - `shards`: number of devices among which the samples are split.
     """
 
-    def moments(rows):
+    def regression_moments(rows):
         x, y, weights = regression(rows)
-        counted = weighted(x, weights)
+        counted = weight_rows(x, weights)
         return counted.T @ x, y.T @ counted
 
-    sigma_x, sigma_yx = (weight * m for m in summed(moments, rows, width, shards))
+    sigma_x, sigma_yx = (
+        weight * m for m in sum_over_samples(regression_moments, rows, width, shards)
+    )
     values, vectors = jnp.linalg.eigh(sigma_x)
+    # Directions of the inputs below rounding get no inverse.
     cut = values[-1] * len(values) * jnp.finfo(sigma_x.dtype).eps
     inverse = jnp.where(values > cut, 1 / jnp.where(values > cut, values, 1.0), 0.0)
-    # Whatever it is, what follows is exact: no derivative has to go through the eigenproblem.
+    # The loss is exact for any solution: no derivative has to go through the eigenproblem.
     solution = lax.stop_gradient((sigma_yx @ vectors) * inverse[None] @ vectors.T)
 
-    def residuals(rows):
+    def residual_moments(rows):
         x, y, weights = regression(rows)
         residual = x @ solution.T - y
-        counted = weighted(residual, weights)
+        counted = weight_rows(residual, weights)
         return counted.T @ x, jnp.sum(counted * residual)
 
-    slope, squares = summed(residuals, rows, width, shards)
-    return Expansion(sigma_x, solution, weight * slope, 0.5 * weight * squares)
+    slope, squares = sum_over_samples(residual_moments, rows, width, shards)
+    return QuadraticLoss(sigma_x, solution, weight * slope, 0.5 * weight * squares)
 
 
-class Statistics(AbstractPlain):
+class LinearStatistics(AbstractPlainObjective):
     r"""Squared error of a linear network from sufficient statistics: no sample is seen again.
 
     The end-to-end map M = [offset, matrix] of inputs x~ = [1; x] is all that the loss depends on.
     """
 
-    expansion: Expansion
+    expansion: QuadraticLoss
 
     @staticmethod
-    def of(task: Task, loss: SquaredError) -> "Statistics":
-        """Statistics of a task; two passes over its chunks and one N x N eigenproblem."""
-        return Statistics(_expansion(task, loss, task.shards))
+    def from_task(task: Task, loss: SquaredError) -> "LinearStatistics":
+        """Make the statistics of a task: two passes over its chunks, one N x N eigenproblem."""
+        return LinearStatistics(_linear_loss(task, loss, task.shards))
 
-    def value(self, network: AbstractModel) -> Float[Array, ""]:
-        """The loss on the task."""
-        return self.expansion.value(_end_to_end(network.parameters, network))
+    def loss_value(self, network: AbstractModel) -> Float[Array, ""]:
+        """Return the loss on the task."""
+        return self.expansion.value(_map_with_offset(network.parameters, network))
 
     def gradient(self, network: AbstractModel, parameters: Parameters = None) -> Parameters:
-        """Gradient of the loss on the task."""
+        """Return the gradient of the loss on the task."""
         parameters = network.parameters if parameters is None else parameters
-        product, pull_back = jax.vjp(lambda p: _end_to_end(p, network), parameters)
+        product, pull_back = jax.vjp(lambda p: _map_with_offset(p, network), parameters)
         return pull_back(self.expansion.gradient(product))[0]
 
 
 @partial(jax.jit, static_argnames="shards")
-def _expansion(task: Task, loss: SquaredError, shards: int) -> Expansion:
-    """The samples are augmented chunk by chunk."""
+def _linear_loss(task: Task, loss: SquaredError, shards: int) -> QuadraticLoss:
+    """Expand the loss by the end-to-end map of [1; x], which is augmented chunk by chunk."""
 
-    def regression(rows: PyTree) -> tuple[Array, Array, Array | None]:
+    def linear_regression(rows: PyTree) -> tuple[Array, Array, Array | None]:
         x, y, weights = rows
-        return augment(x, 1.0), y, weights
+        return prepend_constant(x, 1.0), y, weights
 
     rows = (task.x, task.y, task.weights)
-    return expanded(regression, rows, loss.weight(task.mass), 1 + task.inputs, shards)
+    return expand_regression(
+        linear_regression, rows, loss.factor_per_sample(task.mass), 1 + task.inputs, shards
+    )
 
 
-def _end_to_end(parameters: Parameters, network: AbstractModel) -> Array:
+def _map_with_offset(parameters: Parameters, network: AbstractModel) -> Array:
+    """Return the affine map of a network as one matrix [offset, matrix], (N_out, 1 + N_in)."""
     linear = network.with_parameters(parameters)
     assert isinstance(linear, LinearNetwork)
     matrix, offset = linear.affine()
@@ -132,13 +141,13 @@ def _end_to_end(parameters: Parameters, network: AbstractModel) -> Array:
 
 # ---- The loss of a gated graph from the statistics of its pathways.
 
-MOST = 512  # bundles that are worth a look
+MOST_BUNDLES = 512  # bundles; with more the samples are taken
 
 
-Lead = tuple[str, tuple[str | Edge, ...]]  # to a sink, and the gates until there
+PathAhead = tuple[str, tuple[str | Edge, ...]]  # the sink, and the gates on the way to it
 
 
-class Bundle(NamedTuple):
+class PathwayBundle(NamedTuple):
     """All pathways of one source and one sink with the same gates: the data see their sum alone.
 
     `gates` are the names of nodes and edges, in order.
@@ -149,154 +158,167 @@ class Bundle(NamedTuple):
     gates: tuple[str | Edge, ...]
 
 
-class GraphStatistics(AbstractPlain):
+class GraphStatistics(AbstractPlainObjective):
     r"""Squared error of a gated graph from the statistics of its pathways: no sample is seen again.
 
     The loss is a linear regression for each sink, on the regressors $[g_p x_p]$ of the pathways
     that end there (those with the same source and gates taken together), whose coefficients are the
-    products $W_p$ along them. It is expanded as for linear networks, see `Statistics`.
+    products $W_p$ along them. It is expanded about a solution as for linear networks.
     """
 
-    bundles: tuple[tuple[Bundle, ...], ...] = eqx.field(static=True)
-    expansions: tuple[Expansion, ...]
+    bundles: tuple[tuple[PathwayBundle, ...], ...] = eqx.field(static=True)
+    expansions: tuple[QuadraticLoss, ...]
 
     @staticmethod
-    def of(network: GatedGraph, task: Task, loss: SquaredError) -> "GraphStatistics":
-        """Statistics of a task by the pathways of a graph."""
-        ahead = leads(network)
+    def from_graph(network: GatedGraph, task: Task, loss: SquaredError) -> "GraphStatistics":
+        """Make the statistics of a task by the pathways of a graph."""
+        ahead = paths_ahead(network)
         assert ahead is not None
-        found = bundles(ahead, network)
+        found = all_bundles(ahead, network)
         each = tuple(tuple(b for b in found if b.sink == sink) for sink, _, _ in network.sinks)
-        expansions = tuple(_graph_expansion(network, task, loss, one, task.shards) for one in each)
+        expansions = tuple(_loss_at_sink(network, task, loss, one, task.shards) for one in each)
         return GraphStatistics(each, expansions)
 
-    def value(self, network: AbstractModel) -> Float[Array, ""]:
-        """The loss on the task."""
-        pairs = zip(self.expansions, self._products(network, network.parameters), strict=True)
+    def loss_value(self, network: AbstractModel) -> Float[Array, ""]:
+        """Return the loss on the task."""
+        pairs = zip(
+            self.expansions, self._products_by_sink(network, network.parameters), strict=True
+        )
         return sum((one.value(product) for one, product in pairs), jnp.zeros((), network.dtype))
 
     def gradient(self, network: AbstractModel, parameters: Parameters = None) -> Parameters:
-        """Gradient of the loss on the task."""
+        """Return the gradient of the loss on the task."""
         parameters = network.parameters if parameters is None else parameters
-        products, pull_back = jax.vjp(lambda p: self._products(network, p), parameters)
+        products, pull_back = jax.vjp(lambda p: self._products_by_sink(network, p), parameters)
         pairs = zip(self.expansions, products, strict=True)
         return pull_back([one.gradient(product) for one, product in pairs])[0]
 
-    def _products(self, network: AbstractModel, parameters: Parameters) -> list[Array]:
-        """By sink, the sums of products of all bundles side by side, (N_sink, N)."""
+    def _products_by_sink(self, network: AbstractModel, parameters: Parameters) -> list[Array]:
+        """Return by sink the sums of products of its bundles, side by side, (N_sink, N)."""
         graph = network.with_parameters(parameters)
         assert isinstance(graph, GatedGraph)
-        found = summed_products(graph)
+        found = bundle_products(graph)
         return [jnp.concatenate([found[b] for b in one], axis=1) for one in self.bundles]
 
 
 @partial(jax.jit, static_argnames=("bundles", "shards"))
-def _graph_expansion(
-    network: GatedGraph, task: Task, loss: SquaredError, bundles: tuple[Bundle, ...], shards: int
-) -> Expansion:
-    """The loss at one sink as a function of what its bundles do."""
-    start, stop = columns_of(network.sinks, bundles[0].sink)
-    width = sum(_width(network, b.source) for b in bundles)
+def _loss_at_sink(
+    network: GatedGraph,
+    task: Task,
+    loss: SquaredError,
+    bundles: tuple[PathwayBundle, ...],
+    shards: int,
+) -> QuadraticLoss:
+    """Expand the loss at one sink by the sums of products of its bundles."""
+    start, stop = columns_of_node(network.sinks, bundles[0].sink)
+    width = sum(_source_width(network, b.source) for b in bundles)
 
-    def regression(rows: PyTree) -> tuple[Array, Array, Array | None]:
+    def sink_regression(rows: PyTree) -> tuple[Array, Array, Array | None]:
         x, y, gates, weights = rows
         own = network.with_sample_gates(gates)
-        return regressors(own, bundles, x), y[:, start:stop], weights
+        return bundle_regressors(own, bundles, x), y[:, start:stop], weights
 
     rows = (task.x, task.y, network.sample_gates, task.weights)
-    return expanded(regression, rows, loss.weight(task.mass), width, shards)
+    return expand_regression(
+        sink_regression, rows, loss.factor_per_sample(task.mass), width, shards
+    )
 
 
-def regressors(network: GatedGraph, bundles: tuple[Bundle, ...], x: Array) -> Array:
-    """What bundles act on, g x side by side, (P, N)."""
+def bundle_regressors(network: GatedGraph, bundles: tuple[PathwayBundle, ...], x: Array) -> Array:
+    """Return the gated inputs g x of bundles side by side, (P, N)."""
     found = []
     for bundle in bundles:
-        part = inputs_at(network, bundle.source, x)
+        part = source_columns(network, bundle.source, x)
         for name in bundle.gates:
             part = network.gate(name)[:, None] * part  # pyright: ignore
         found.append(part)
     return jnp.concatenate(found, axis=1)
 
 
-def _width(network: GatedGraph, source: str) -> int:
-    if source == CONSTANT:
+def _source_width(network: GatedGraph, source: str) -> int:
+    """Count the inputs of a source; the constant of the biases is one."""
+    if source == CONSTANT_SOURCE:
         return 1
-    start, stop = columns_of(network.sources, source)
+    start, stop = columns_of_node(network.sources, source)
     return stop - start
 
 
-def _own(network: GatedGraph, *names: str | Edge) -> tuple[str | Edge, ...]:
-    """Those of some nodes and edges that have gates."""
+def _names_with_gates(network: GatedGraph, *names: str | Edge) -> tuple[str | Edge, ...]:
+    """Return those of some nodes and edges that have gates."""
     return tuple(name for name in names if network.gate(name) is not None)
 
 
-def _joined(names: tuple[str | Edge, ...], more: tuple[str | Edge, ...]) -> tuple[str | Edge, ...]:
-    """Names of gates, in order."""
+def _merge_gate_names(
+    names: tuple[str | Edge, ...], more: tuple[str | Edge, ...]
+) -> tuple[str | Edge, ...]:
+    """Join names of gates, in order."""
     return tuple(sorted((*names, *more), key=str))
 
 
-def leads(network: GatedGraph) -> dict[str, set[Lead]] | None:
-    """What every node leads to, by sink and gates from there on; None for too many."""
-    found: dict[str, set[Lead]] = {
-        node: {(node, _own(network, node))} for node, _, _ in network.sinks
+def paths_ahead(network: GatedGraph) -> dict[str, set[PathAhead]] | None:
+    """Return all sinks and gates on the ways from every node; None for too many."""
+    found: dict[str, set[PathAhead]] = {
+        node: {(node, _names_with_gates(network, node))} for node, _, _ in network.sinks
     }
     for node in reversed(network.order):
         for source, target in network.weights:
             if source != node:
                 continue
-            between = _own(network, (source, target), node)
-            more = {(sink, _joined(gates, between)) for sink, gates in found[target]}
+            between = _names_with_gates(network, (source, target), node)
+            more = {(sink, _merge_gate_names(gates, between)) for sink, gates in found[target]}
             found[node] = found.get(node, set()) | more
-            if len(found[node]) > MOST:
+            if len(found[node]) > MOST_BUNDLES:
                 return None
     return found
 
 
-def bundles(ahead: dict[str, set[Lead]], network: GatedGraph) -> list[Bundle]:
-    """All bundles, in an order."""
-    found = [Bundle(sink, n, g) for n, _, _ in network.sources for sink, g in ahead[n]]
-    found += {Bundle(sink, CONSTANT, g) for n in network.biases for sink, g in ahead[n]}
+def all_bundles(ahead: dict[str, set[PathAhead]], network: GatedGraph) -> list[PathwayBundle]:
+    """List all bundles of a graph, in an order."""
+    found = [PathwayBundle(sink, n, g) for n, _, _ in network.sources for sink, g in ahead[n]]
+    found += {
+        PathwayBundle(sink, CONSTANT_SOURCE, g) for n in network.biases for sink, g in ahead[n]
+    }
     return sorted(found, key=str)
 
 
-def summed_products(network: GatedGraph) -> dict[Bundle, Array]:
-    """The products of the weights along pathways, summed over those of one bundle.
+def bundle_products(network: GatedGraph) -> dict[PathwayBundle, Array]:
+    """Return the products of the weights along pathways, summed over those of one bundle.
 
-    From the sinks backwards: each edge meets once every bundle of ways that lead on from it.
+    Goes from the sinks backwards: each edge is multiplied once for every bundle of ways ahead.
     """
-    ahead: dict[str, dict[Lead, Any]] = {node: {} for node in network.order}
+    ahead: dict[str, dict[PathAhead, Any]] = {node: {} for node in network.order}
     for node, _, _ in network.sinks:
-        ahead[node][node, _own(network, node)] = None  # the identity
+        ahead[node][node, _names_with_gates(network, node)] = None  # the identity
     for node in reversed(network.order):
         for (source, target), w in network.weights.items():
             if source == node:
-                between = _own(network, (source, target), node)
+                between = _names_with_gates(network, (source, target), node)
                 for (sink, gates), product in ahead[target].items():
-                    _add(ahead[node], (sink, _joined(gates, between)), product, w)
-    found: dict[Bundle, Any] = {}
+                    _add_product(ahead[node], (sink, _merge_gate_names(gates, between)), product, w)
+    found: dict[PathwayBundle, Any] = {}
     for node, _, _ in network.sources:
-        found |= {Bundle(sink, node, gates): m for (sink, gates), m in ahead[node].items()}
+        found |= {PathwayBundle(sink, node, gates): m for (sink, gates), m in ahead[node].items()}
     for node, b in network.biases.items():
         column = (network.bias_strength * b)[:, None]
         for (sink, gates), product in ahead[node].items():
-            _add(found, Bundle(sink, CONSTANT, gates), product, column)
+            _add_product(found, PathwayBundle(sink, CONSTANT_SOURCE, gates), product, column)
     return found
 
 
-def _add(found: dict[Any, Any], key: Any, product: Array | None, w: Array) -> None:
-    """Add the product, of which None is one, with W to what is found under the key."""
+def _add_product(found: dict[Any, Any], key: Any, product: Array | None, w: Array) -> None:
+    """Add product @ W to the sum under a key; None stands for the identity."""
     new = w if product is None else product @ w
     found[key] = found[key] + new if key in found else new
 
 
-def operations(network: GatedGraph, task: Task) -> tuple[int, int] | None:
-    """Products of two numbers in a forward pass, from statistics and from the samples.
+def count_products(network: GatedGraph, task: Task) -> tuple[int, int] | None:
+    """Count multiplications of a forward pass, from statistics and from the samples.
 
-    From the samples every edge's matrix meets all samples; from statistics it meets the products
-    of what leads on from it, and these meet the regressors' correlations. None for too many bundles
-    to look at.
+    From the samples every edge's matrix multiplies all samples; from statistics it multiplies the
+    products of the ways ahead, and these multiply the regressors' correlations. None for too many
+    bundles.
     """
-    ahead = leads(network)
+    ahead = paths_ahead(network)
     if ahead is None:
         return None
     outputs = {node: stop - start for node, start, stop in network.sinks}
@@ -307,17 +329,17 @@ def operations(network: GatedGraph, task: Task) -> tuple[int, int] | None:
         if target != sink
     )
     widths = dict.fromkeys(outputs, 0)
-    for bundle in bundles(ahead, network):
-        widths[bundle.sink] += _width(network, bundle.source)
+    for bundle in all_bundles(ahead, network):
+        widths[bundle.sink] += _source_width(network, bundle.source)
     regressions = sum(outputs[sink] * width**2 for sink, width in widths.items())
     return products + regressions, task.samples * sum(w.size for w in network.weights.values())
 
 
 def is_cheaper(network: GatedGraph, task: Task) -> bool:
-    """Whether an evaluation from statistics costs less than one from the samples.
+    """Tell whether an evaluation from statistics costs less than one from the samples.
 
-    By the operations of their forward passes, since backwards both cost about twice as much again
+    Compares the forward passes, since backwards both cost about twice as much again
     (`benchmarks/gated_graph.py`).
     """
-    found = operations(network, task)
+    found = count_products(network, task)
     return found is not None and found[0] < found[1]

@@ -7,62 +7,67 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from flowlin._tools.arrays import Parameters
-from flowlin.engine.kinks.slides import Held, Slides, after, held
+from flowlin.engine.kinks.slides import SlideState, StepSlides, slides_after, slides_in_step
 from flowlin.engine.solvers.rkc import SecondOrder
 from flowlin.engine.solvers.wrapped import AbstractReporting, Report
 from flowlin.networks.kinds import ReLUNetwork
 from flowlin.tasks.task import Task
 from flowlin.training.losses import Loss
-from flowlin.training.objective import Decay, slowed
-from flowlin.training.rules import paced
+from flowlin.training.objective import Decay, add_decay
+from flowlin.training.rules import divide_by_tau
 
 # ---- Quadratics in time on [0, 1]: when they are positive, and integrals over that part.
 
 Quadratic = tuple[Array, Array, Array]  # a0 + a1 s + a2 s^2, elementwise
 
 
-def quadratic(start: Array, middle: Array, end: Array) -> Quadratic:
+def quadratic_through(start: Array, middle: Array, end: Array) -> Quadratic:
     """The quadratic through its values at s = 0, 1/2 and 1."""
     return start, 4 * middle - 3 * start - end, 2 * (start + end) - 4 * middle
 
 
-def gated_integral(z: Quadratic, force: Quadratic, slope: Array) -> Array:
+def integral_with_gate(z: Quadratic, force: Quadratic, slope: Array) -> Array:
     r"""$\int_0^1 g(z(s))\, C(s)\, ds$ with the gate g one for z > 0 and `slope` elsewhere."""
     b0, b1, b2 = force
 
-    def primitive(s):
+    def force_primitive(s):
         return s * (b0 + s * (b1 / 2 + s * (b2 / 3)))
 
-    first, second = _roots(z)
+    first, second = _quadratic_roots(z)
     marks = (jnp.zeros_like(first), first, second, jnp.ones_like(first))
-    values = (jnp.zeros_like(first), primitive(first), primitive(second), b0 + b1 / 2 + b2 / 3)
+    values = (
+        jnp.zeros_like(first),
+        force_primitive(first),
+        force_primitive(second),
+        b0 + b1 / 2 + b2 / 3,
+    )
     total = jnp.zeros_like(first)
     for k in range(3):
-        gate = jnp.where(_at(z, (marks[k] + marks[k + 1]) / 2) > 0, 1.0, slope)
+        gate = jnp.where(_quadratic_at(z, (marks[k] + marks[k + 1]) / 2) > 0, 1.0, slope)
         total = total + gate * (values[k + 1] - values[k])
     return total
 
 
-def grazes(z0: Array, z1: Array, v0: Array, v1: Array) -> Array:
+def nearest_approach(z0: Array, z1: Array, v0: Array, v1: Array) -> Array:
     """How near z came to zero while it turned back; inf where it did not.
 
     It turns back if it is on one side at s = 0 and 1, with velocity v0 towards zero and v1 away.
     """
-    path = quadratic(z0, (z0 + z1) / 2 + (v0 - v1) / 8, z1)
-    turn = _at(path, _fraction(-path[1], 2 * path[2]))
+    path = quadratic_through(z0, (z0 + z1) / 2 + (v0 - v1) / 8, z1)
+    turn = _quadratic_at(path, _inner_fraction(-path[1], 2 * path[2]))
     turned = (z0 * v0 < 0) & (z1 * v1 > 0) & (z0 * z1 > 0) & (z0 * turn > 0)
     nearest = jnp.minimum(jnp.abs(turn), jnp.minimum(jnp.abs(z0), jnp.abs(z1)))
     return jnp.where(turned, nearest, jnp.inf)
 
 
-def _at(z: Quadratic, s: Array) -> Array:
+def _quadratic_at(z: Quadratic, s: Array) -> Array:
     return z[0] + s * (z[1] + s * z[2])
 
 
-def _roots(z: Quadratic) -> tuple[Array, Array]:
+def _quadratic_roots(z: Quadratic) -> tuple[Array, Array]:
     """The roots inside (0, 1) in order; 1 stands for those that are not."""
     a0, a1, a2 = z
     discriminant = a1**2 - 4 * a0 * a2
@@ -70,37 +75,39 @@ def _roots(z: Quadratic) -> tuple[Array, Array]:
     root = jnp.where(two, jnp.sqrt(jnp.where(two, discriminant, 1.0)), 0.0)
     # The larger root first, then the other from their product: no difference of close numbers.
     half = -(a1 + jnp.copysign(root, a1)) / 2
-    r, s = _fraction(half, a2), _fraction(a0, half)
+    r, s = _inner_fraction(half, a2), _inner_fraction(a0, half)
     r, s = jnp.where(real, r, 1.0), jnp.where(real, s, 1.0)
     return jnp.minimum(r, s), jnp.maximum(r, s)
 
 
-def _fraction(numerator: Array, denominator: Array) -> Array:
+def _inner_fraction(numerator: Array, denominator: Array) -> Array:
     """The quotient where it lies in (0, 1), else 1; safe to differentiate."""
     inside = (jnp.abs(numerator) < jnp.abs(denominator)) & ((numerator > 0) == (denominator > 0))
     return jnp.where(inside, numerator / jnp.where(inside, denominator, 1.0), 1.0)
 
 
-Moving = tuple[Array, Parameters]  # preactivations z (P, H) and parameters, or their velocities
+ZAndParameters = tuple[
+    Array, Parameters
+]  # preactivations z (P, H) and parameters, or their velocities
 
-EVALUATIONS = 2  # pairs of large products per step
-FINEST = 1e-5  # rtol below which the steps creep from switch to switch
+EVALUATIONS_PER_STEP = 2  # pairs of large products per step
+FINEST_RTOL = 1e-5  # rtol below which the steps creep from switch to switch
 
 
-class Drive(eqx.Module):
+class NetworkDrive(eqx.Module):
     """What moves the network at one point, or on average over a step.
 
     - `strength`: C, or g C where the gates are in, (P, H).
     - `readout`, `offset`: velocities of the last layer, (N_out, H) and (N_out,) or None.
     """
 
-    strength: Float[Array, "P H"]
+    pair_drive: Float[Array, "P H"]
     readout: Float[Array, "N_out H"]
     offset: Float[Array, " N_out"] | None
 
-    def with_strength(self, strength: Array) -> "Drive":
+    def with_pair_drive(self, strength: Array) -> "NetworkDrive":
         """The same with another one."""
-        return Drive(strength, self.readout, self.offset)
+        return NetworkDrive(strength, self.readout, self.offset)
 
 
 class AveragedState(AbstractReporting):
@@ -114,17 +121,51 @@ class AveragedState(AbstractReporting):
     """
 
     z: Float[Array, "P H"]
-    drive: Drive
-    velocity: Moving
-    slides: Slides
-    earlier: Moving
-    length: Float[Array, ""]
-    margin: Float[Array, ""]
+    drive: NetworkDrive
+    velocity: ZAndParameters
+    slides: SlideState
+    earlier_velocity: ZAndParameters
+    last_length: Float[Array, ""]
+    grazing_margin: Float[Array, ""]
 
     def report(self, ts: Array, tau: Array) -> Report:
         """The grazing margin."""
         del ts, tau
-        return {"grazing_margin": self.margin}, {}
+        return {"grazing_margin": self.grazing_margin}, {}
+
+
+class Quantities(eqx.Module):
+    """What is known of the network along a step, without a pass over the inputs.
+
+    - `z0`, `z1`, `k0`, `k1`: (P, H), preactivations at the step's ends and their velocities times
+      its length. They are linear in the first layer, so their Hermite cubic is the one that the
+      dense output's weights give.
+    """
+
+    network: ReLUNetwork
+    task: Task
+    loss: Loss
+    t0: Array
+    t1: Array
+    z0: Float[Array, "P H"]
+    z1: Float[Array, "P H"]
+    k0: Float[Array, "P H"]
+    k1: Float[Array, "P H"]
+
+    def __call__(self, t: ArrayLike, parameters: Parameters) -> dict[str, Array]:
+        """The network's outputs and the loss at time t, where the parameters are these."""
+        cubic = diffrax.ThirdOrderHermitePolynomialInterpolation
+        z = cubic(t0=self.t0, t1=self.t1, y0=self.z0, y1=self.z1, k0=self.k0, k1=self.k1)
+        outputs = _outputs(self.network.with_parameters(parameters), z.evaluate(jnp.asarray(t)))[1]
+        return {"outputs": outputs, "loss": self.loss(outputs, self.task.y, self.task.weights)}
+
+
+def _outputs(network: ReLUNetwork, z: Float[Array, "P H"]) -> tuple[Array, Array]:
+    """Return the hidden activations and the outputs for given preactivations."""
+    (_, readout), (_, offset) = network.parameters
+    h = network.activation(0, z)
+    outputs = h @ readout.T
+    return h, outputs if offset is None else outputs + network.bias_strength * offset[None]
 
 
 class AveragedGates(SecondOrder[AveragedState]):
@@ -180,18 +221,18 @@ class AveragedGates(SecondOrder[AveragedState]):
         """Preactivations and velocity at the start."""
         del terms, t1, args
         (z,) = self.network.with_parameters(y0).preactivations(self.task.x)
-        drive = self._drive((z, y0))
-        slides = Slides.none(self.network.gate(0, z) * drive.strength)
-        velocity = self._velocity(drive.with_strength(slides.strength), (z, y0))
+        drive = self._drive_at((z, y0))
+        slides = SlideState.without_slides(self.network.gate(0, z) * drive.pair_drive)
+        velocity = self._velocity_of(drive.with_pair_drive(slides.signal), (z, y0))
         far = jnp.full((), jnp.inf, jnp.result_type(t0, z))
         return AveragedState(
             z=z,
             drive=drive,
             velocity=velocity,
             slides=slides,
-            earlier=velocity,
-            length=far,
-            margin=far.astype(z.dtype),
+            earlier_velocity=velocity,
+            last_length=far,
+            grazing_margin=far.astype(z.dtype),
         )
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
@@ -199,85 +240,109 @@ class AveragedGates(SecondOrder[AveragedState]):
         del terms, args, made_jump  # the field does not depend on time
         state, h = solver_state, jnp.asarray(t1 - t0)
         start, v0 = (state.z, y0), state.velocity
-        slope = jax.tree.map(lambda v, u: (v - u) / state.length, v0, state.earlier)  # 0 at first
+        slope = jax.tree.map(
+            lambda v, u: (v - u) / state.last_length, v0, state.earlier_velocity
+        )  # 0 at first
 
-        def predicted(s):
+        def predict_at(s):
             return jax.tree.map(lambda y, v, a: y + s * h * (v + s * h / 2 * a), start, v0, slope)
 
-        middle, end = predicted(0.5), predicted(1.0)
-        drives = (state.drive, self._drive(middle), self._drive(end))
-        path = quadratic(state.z, middle[0], end[0])
-        mean = start if self.decay is None else _simpson(start, middle, end)
-        now = self._held(state, h, drives, (end[0], v0[0] + h * slope[0]))
-        average = self._velocity(self._average(path, drives, now), mean)
+        middle, end = predict_at(0.5), predict_at(1.0)
+        drives = (state.drive, self._drive_at(middle), self._drive_at(end))
+        path = quadratic_through(state.z, middle[0], end[0])
+        mean = start if self.decay is None else _simpson_average(start, middle, end)
+        now = self._slides_in_step(state, h, drives, (end[0], v0[0] + h * slope[0]))
+        average = self._velocity_of(self._average_drive(path, drives, now), mean)
         corrected = jax.tree.map(lambda y, v: y + h * v, start, average)
         error = jax.tree.map(jnp.subtract, corrected[1], end[1])
-        drive, z1 = self._drive(corrected), corrected[0]
+        drive, z1 = self._drive_at(corrected), corrected[0]
         gates, moved = self.network.gate(0, z1), (z1 - end[0]) / h
-        slides = after(state.slides, now, h, z1, moved, drive.strength, gates)
-        v1 = self._velocity(drive.with_strength(slides.strength), corrected)
-        near = grazes(state.z, z1, h * v0[0], h * v1[0])
-        margin = jnp.minimum(state.margin, self._margin(near, drives[1].strength, y0))
+        slides = slides_after(state.slides, now, h, z1, moved, drive.pair_drive, gates)
+        v1 = self._velocity_of(drive.with_pair_drive(slides.signal), corrected)
+        near = nearest_approach(state.z, z1, h * v0[0], h * v1[0])
+        margin = jnp.minimum(
+            state.grazing_margin, self._graze_margin(near, drives[1].pair_drive, y0)
+        )
         reached = AveragedState(
-            z=z1, drive=drive, velocity=v1, slides=slides, earlier=v0, length=h, margin=margin
+            z=z1,
+            drive=drive,
+            velocity=v1,
+            slides=slides,
+            earlier_velocity=v0,
+            last_length=h,
+            grazing_margin=margin,
         )
         k0, k1 = (jax.tree.map(lambda v: h * v, v[1]) for v in (v0, v1))
         dense = {"y0": y0, "y1": corrected[1], "k0": k0, "k1": k1}
         return corrected[1], error, dense, reached, diffrax.RESULTS.successful
 
-    def _drive(self, point: Moving) -> Drive:
+    def quantities_along(
+        self, t0: Array, t1: Array, start: AveragedState, end: AveragedState
+    ) -> Quantities:
+        """Return what is known of the network along a step, from its states at both ends."""
+        k0, k1 = ((t1 - t0) * state.velocity[0] for state in (start, end))
+        return Quantities(self.network, self.task, self.loss, t0, t1, start.z, end.z, k0, k1)
+
+    def _drive_at(self, point: ZAndParameters) -> NetworkDrive:
         """At a point, without gates in the strength. No large product."""
         z, parameters = point
-        (_, readout), (_, offset) = self.network.with_parameters(parameters).parameters
-        c, h = self.network.bias_strength, self.network.activation(0, z)
-        outputs = h @ readout.T
-        if offset is not None:
-            outputs = outputs + c * offset[None]
+        network = self.network.with_parameters(parameters)
+        (_, readout), (_, offset) = network.parameters
+        h, outputs = _outputs(network, z)
         error = -jax.grad(self.loss)(outputs, self.task.y, self.task.weights)
-        pull = None if offset is None else c * jnp.sum(error, axis=0)
-        return Drive(error @ readout, error.T @ h, pull)
+        pull = None if offset is None else network.bias_strength * jnp.sum(error, axis=0)
+        return NetworkDrive(error @ readout, error.T @ h, pull)
 
-    def _velocity(self, drive: Drive, point: Moving) -> Moving:
+    def _velocity_of(self, drive: NetworkDrive, point: ZAndParameters) -> ZAndParameters:
         """Of z and the parameters, for a drive with gates: one pair of large products.
 
         `point` is where weight decay pulls from.
         """
         x, c = self.task.x, self.network.bias_strength
-        b = None if self.network.biases[0] is None else c * jnp.sum(drive.strength, axis=0)
-        force = (drive.strength.T @ x, drive.readout), (b, drive.offset)
+        b = None if self.network.biases[0] is None else c * jnp.sum(drive.pair_drive, axis=0)
+        force = (drive.pair_drive.T @ x, drive.readout), (b, drive.offset)
         parameters = self.network.with_parameters(point[1]).parameters
-        velocity = paced(slowed(force, self.decay, parameters), self.tau)
+        velocity = divide_by_tau(add_decay(force, self.decay, parameters), self.tau)
         (w, _), (b, _) = velocity
-        z = jnp.zeros_like(drive.strength) if w is None else x @ w.T
+        z = jnp.zeros_like(drive.pair_drive) if w is None else x @ w.T
         return z if b is None else z + (c * b)[None], velocity
 
-    def _held(
-        self, state: AveragedState, h: Array, drives: tuple[Drive, Drive, Drive], predicted: Any
-    ) -> Held:
+    def _slides_in_step(
+        self,
+        state: AveragedState,
+        h: Array,
+        drives: tuple[NetworkDrive, NetworkDrive, NetworkDrive],
+        predicted: Any,
+    ) -> StepSlides:
         """The pairs that slide in a step, from z and its velocity as `predicted` for the end."""
-        ungated = _simpson(*drives).strength, drives[2].strength
-        own, slope = self._own(state.z.dtype), self.network.slope
-        return held(state.slides, h, state.length, ungated, predicted, own, slope)
+        ungated = _simpson_average(*drives).pair_drive, drives[2].pair_drive
+        own, slope = self._own_response(state.z.dtype), self.network.slope
+        return slides_in_step(state.slides, h, state.last_length, ungated, predicted, own, slope)
 
-    def _own(self, dtype: Any) -> Array:
+    def _own_response(self, dtype: Any) -> Array:
         """How fast a pair of strength one moves its own z, (P, H) or (1, 1) where nothing does."""
         ones = jax.tree.map(jnp.ones_like, self.network.parameters)
-        (w, _), (b, _) = paced(ones, self.tau)
+        (w, _), (b, _) = divide_by_tau(ones, self.tau)
         own = jnp.zeros((1, 1), dtype)
         if w is not None:
             samples = jnp.sum(self.task.x**2, axis=1)
             own = own + samples[:, None] * jnp.mean(w, axis=1)[None]
         return own if b is None else own + self.network.bias_strength**2 * b[None]
 
-    def _average(self, path: Quadratic, drives: tuple[Drive, Drive, Drive], now: Held) -> Drive:
+    def _average_drive(
+        self,
+        path: Quadratic,
+        drives: tuple[NetworkDrive, NetworkDrive, NetworkDrive],
+        now: StepSlides,
+    ) -> NetworkDrive:
         """Over a step, from the drives at its start, middle and end."""
-        strength = quadratic(*(drive.strength for drive in drives))
-        simpson = _simpson(*drives)
-        gated = gated_integral(path, strength, self.network.slope)
-        gated = jnp.where(now.pairs, now.mean, gated)
-        return Drive(gated, simpson.readout, simpson.offset)
+        strength = quadratic_through(*(drive.pair_drive for drive in drives))
+        simpson = _simpson_average(*drives)
+        gated = integral_with_gate(path, strength, self.network.slope)
+        gated = jnp.where(now.pairs, now.mean_signal, gated)
+        return NetworkDrive(gated, simpson.readout, simpson.offset)
 
-    def _margin(self, near: Array, strength: Array, parameters: Parameters) -> Array:
+    def _graze_margin(self, near: Array, strength: Array, parameters: Parameters) -> Array:
         """The smallest |z| / (|w~| |x~|) of the pairs with C > 0 that turned back."""
         (w, _), (b, _) = self.network.with_parameters(parameters).parameters
         units, samples = jnp.sum(w**2, axis=1), jnp.sum(self.task.x**2, axis=1)
@@ -287,6 +352,6 @@ class AveragedGates(SecondOrder[AveragedState]):
         return lax.stop_gradient(jnp.min(jnp.where(strength > 0, near / scale, jnp.inf)))
 
 
-def _simpson(start: PyTree, middle: PyTree, end: PyTree) -> Any:
+def _simpson_average(start: PyTree, middle: PyTree, end: PyTree) -> Any:
     """The average over a step."""
     return jax.tree.map(lambda a, b, c: (a + 4 * b + c) / 6, start, middle, end)

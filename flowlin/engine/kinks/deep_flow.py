@@ -11,44 +11,44 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 
-from flowlin._tools.arrays import Parameters, augment
-from flowlin._tools.numerics import rounding_in
+from flowlin._tools.arrays import Parameters, prepend_constant
+from flowlin._tools.numerics import dtype_rounding
 from flowlin.engine.kinks import unfed
 from flowlin.engine.kinks.sides import (
     OFF,
     SLIDING,
-    DeepFrozen,
+    FixedLayerSides,
     Hyperplanes,
     LayerSides,
-    columns,
-    of_used,
-    put,
-    solve,
-    take,
+    map_used_slots,
+    matrix_columns,
+    read_slots,
+    solve_gram,
+    write_slots,
 )
 from flowlin.networks.kinds import ReLUNetwork
 from flowlin.tasks.task import Task
 from flowlin.training.losses import Loss
-from flowlin.training.objective import Decay, slowed
-from flowlin.training.rules import is_none, layer_moves, spread
+from flowlin.training.objective import Decay, add_decay
+from flowlin.training.rules import is_none, layers_that_move, tau_per_array
 
 Layers = list[Array]  # one array (H_l, P) per hidden layer
 
 
-class Forward(eqx.Module):
-    """A forward pass; arrays per layer, with samples as columns."""
+class ForwardPass(eqx.Module):
+    """A forward pass at given gates, (H_l, P) per layer."""
 
     z: Layers
     h: Layers  # inputs of each layer, the task's first
     gates: Layers
 
 
-class Pass(Forward):
-    """One forward and one backward pass."""
+class FullPass(ForwardPass):
+    """A forward and a backward pass at given gates, (H_l, P) per layer."""
 
-    c: Layers  # C = -dL/dh of each hidden layer
-    sent: Layers  # what each layer sends back, -dL/dz; that of the outputs last
-    error: Float[Array, "N_out P"]  # -dL/d outputs
+    drive: Layers  # C = -dL/dh of each hidden layer
+    signals: Layers  # what each layer sends back, -dL/dz; that of the outputs last
+    output_error: Float[Array, "N_out P"]  # -dL/d outputs
 
 
 class DeepFlow(eqx.Module):
@@ -66,15 +66,15 @@ class DeepFlow(eqx.Module):
     beside the span of the sliding pairs' gradients, in the metric of D. C_p depends on the u of
     the layers above (`flowlin.engine.kinks.deep_switching` has the derivation). Each layer has its
     own tau; D is zero for what does not move, and a unit whose z cannot move has no kinks. For one
-    hidden layer this is `GatedFlow`, where Phi does not change along a piece and units do not mix.
-    Here it does: z is no linear function of the parameters, and steps leave the kinks by their own
-    errors; `settle` brings them back.
+    hidden layer this is `OneLayerFlow`, where Phi does not change along a piece and units do not
+    mix. Here it does: z is no linear function of the parameters, and steps leave the kinks by
+    their own errors; `project_to_kinks` brings them back.
 
     Weight decay is part of f. In the first layer, and with one rate in layers without biases, it
     moves z in proportion to z, not at all at a kink; a bias behind lower layers decays more slowly
     than what they send, and its kinks drift: q counts that.
 
-    `tau` is a prefix of the parameters' tree, as for `GatedFlow`.
+    `tau` is a prefix of the parameters' tree, as for `OneLayerFlow`.
     """
 
     network: ReLUNetwork
@@ -83,11 +83,11 @@ class DeepFlow(eqx.Module):
     tau: PyTree
     decay: Decay | None
     kinks: tuple[Hyperplanes, ...]  # per hidden layer
-    error_scale: Array  # size of e at zero outputs
+    zero_output_error: Array  # size of e at zero outputs
 
     # Batches of Cholesky factors, in two programs at a time, can wait for each other for ever:
     # XLA's kernel on CPUs shares a batch out among threads that both programs hold.
-    at_once = False
+    batches_margins = False
 
     def __init__(
         self, network: ReLUNetwork, task: Task, loss: Loss, tau: PyTree, decay: Decay | None = None
@@ -95,88 +95,97 @@ class DeepFlow(eqx.Module):
         self.network, self.task, self.loss, self.tau = network, task, loss, tau
         self.decay = decay
         biased = [b is not None for b in network.biases]
-        x = augment(task.x, network.bias_strength) if biased[0] else task.x
+        x = prepend_constant(task.x, network.bias_strength) if biased[0] else task.x
         shares = ["equal" if any(biased[: k + 1]) else "ray" for k in range(len(network.hidden))]
         # A pair moves if anything does in its layer or below.
-        moves = itertools.accumulate((any(m) for m in layer_moves(tau, network)), operator.or_)
+        moves = itertools.accumulate((any(m) for m in layers_that_move(tau, network)), operator.or_)
         self.kinks = tuple(
-            Hyperplanes.of(x, share).within([any_moves] * x.shape[1])
+            Hyperplanes.from_inputs(x, share).with_moving_inputs([any_moves] * x.shape[1])
             for share, any_moves in zip(["line", *shares[1:]], moves, strict=False)
         )
         at_zero = lax.stop_gradient(jax.grad(loss)(jnp.zeros_like(task.y), task.y, task.weights))
-        self.error_scale = jnp.max(jnp.linalg.norm(at_zero, axis=1))
+        self.zero_output_error = jnp.max(jnp.linalg.norm(at_zero, axis=1))
 
     @property
-    def speeds(self) -> Parameters:
-        """1 / tau of every array, zero for what does not move."""
+    def inverse_tau(self) -> Parameters:
+        """1 / tau of every array, zero for arrays that do not move."""
 
-        def speed(tau: Any) -> Any:
+        def one_inverse(tau: Any) -> Any:
             return jnp.zeros((), self.task.x.dtype) if tau is None else 1.0 / tau
 
-        speeds = jax.tree.map(speed, self.tau, is_leaf=is_none)  # of a prefix: few divisions
-        return spread(speeds, self.network.parameters)
+        speeds = jax.tree.map(one_inverse, self.tau, is_leaf=is_none)  # of a prefix: few divisions
+        return tau_per_array(speeds, self.network.parameters)
 
-    def moving(self, parameters: Parameters) -> Parameters:
-        """A tree like the parameters, without what does not move."""
-        constants = spread(self.tau, self.network.parameters)
+    def select_moving(self, parameters: Parameters) -> Parameters:
+        """Return a tree like the parameters, without the arrays that do not move."""
+        constants = tau_per_array(self.tau, self.network.parameters)
 
-        def kept(tau: Any, own: Any) -> Any:
+        def keep_moving(tau: Any, own: Any) -> Any:
             return None if tau is None else own
 
-        return jax.tree.map(kept, constants, parameters, is_leaf=is_none)
+        return jax.tree.map(keep_moving, constants, parameters, is_leaf=is_none)
 
-    def whole(self, parameters: Parameters) -> Parameters:
-        """With the parameters that do not move."""
+    def all_parameters(self, parameters: Parameters) -> Parameters:
+        """Return all parameters, with those that do not move."""
         return self.network.with_parameters(parameters).parameters
 
     @property
     def degree(self) -> int:
-        """Of z as a polynomial of the parameters."""
+        """The degree of z as a polynomial of the parameters."""
         return len(self.network.hidden)
 
     @property
-    def leads(self) -> Bool[Array, "H P"]:
-        """Whether a pair is the leader of its kink."""
+    def is_leader(self) -> Bool[Array, "H P"]:
+        """Flags (H, P) of pairs that lead their kinks."""
         pairs = zip(self.kinks, self.network.hidden, strict=True)
-        return jnp.concatenate([jnp.broadcast_to(k.leads, (h, k.leads.size)) for k, h in pairs])
+        return jnp.concatenate(
+            [jnp.broadcast_to(k.is_leader, (h, k.is_leader.size)) for k, h in pairs]
+        )
 
-    def split(self, pairs: Array) -> Layers:
-        """(H, P) by layers."""
+    def split_layers(self, pairs: Array) -> Layers:
+        """Split (H, P) into layers (H_l, P)."""
         return jnp.split(pairs, np.cumsum(self.network.hidden)[:-1].tolist())
 
-    def by_sample(self, function: Any, pairs: Array) -> Array:
-        """A function of the list of layers' pairs that gives such a list."""
-        return jnp.concatenate(function(self.split(pairs)))
+    def apply_across_layers(self, function: Any, pairs: Array) -> Array:
+        """Apply a function that maps the list of layers' pairs to such a list."""
+        return jnp.concatenate(function(self.split_layers(pairs)))
 
-    def each(self, function: Any, pairs: Array) -> Array:
-        """A function of (kinks, layer's pairs) applied layer by layer."""
-        layers = zip(self.kinks, self.split(pairs), strict=True)
+    def apply_by_layer(self, function: Any, pairs: Array) -> Array:
+        """Apply a function of (kinks, layer's pairs) layer by layer."""
+        layers = zip(self.kinks, self.split_layers(pairs), strict=True)
         return jnp.concatenate([function(kinks, one) for kinks, one in layers])
 
-    def follow(self, codes: Int[Array, "H P"]) -> Int[Array, "H P"]:
-        """Sides of all samples from those of the leaders."""
-        return self.each(lambda kinks, one: kinks.follow(one), codes)
+    def sides_of_followers(self, codes: Int[Array, "H P"]) -> Int[Array, "H P"]:
+        """Return the sides of all samples from those of the leaders."""
+        return self.apply_by_layer(lambda kinks, one: kinks.sides_of_followers(one), codes)
 
-    def strength(self, c: Layers) -> Float[Array, "H P"]:
-        """C of each kink, at its leader."""
-        return jnp.concatenate([k.strength(one) for k, one in zip(self.kinks, c, strict=True)])
+    def kink_drive(self, drive: Layers) -> Float[Array, "H P"]:
+        """Sum C over the samples of each kink, at its leader."""
+        return jnp.concatenate(
+            [k.kink_drive(one) for k, one in zip(self.kinks, drive, strict=True)]
+        )
 
-    def bound(self, strength: Array) -> Array:
-        """Largest u, negative where nothing slides."""
+    def slide_bound(self, strength: Array) -> Array:
+        """Return the largest u of each kink, negative where nothing slides."""
         return -(1 - self.network.slope) * strength
 
-    def repelled(
+    def drives_that_repel(
         self, parameters: Parameters, sides: LayerSides
     ) -> tuple[Bool[Array, "H P"], Float[Array, "H P"]]:
-        """Pairs that alone feed a sliding pair whose kink it shares with pairs of C > 0; these C.
+        """Find pairs that alone feed a sliding pair which shares its kink with pairs of C > 0.
 
-        They turn when it leaves: the flow may then not be unique (`unfed.shared`).
+        Pairs of C > 0 turn when the sliding one leaves: the flow may then not be unique
+        (`unfed.shared`).
+
+        **Returns:** flags of the pairs that feed, and the largest such C.
         """
-        strength = self.strength(self.pressed(parameters, self.freeze(sides))[0].c)
-        codes = self.split(sides.codes)
+        strength = self.kink_drive(
+            self.pass_with_slides(parameters, self.fix_sides(sides))[0].drive
+        )
+        codes = self.split_layers(sides.codes)
         others = jnp.where(sides.codes == SLIDING, 0.0, jnp.maximum(strength, 0.0))
-        z = self.forward(parameters, self.gates(sides.codes)).z
-        sums = unfed.shared(self.network, codes, self.split(others), z)
+        z = self.forward_pass(parameters, self.gates(sides.codes)).z
+        sums = unfed.sums_over_kinks(self.network, codes, self.split_layers(others), z)
         largest = [
             jnp.max(jnp.where(own == SLIDING, c, 0.0), 0)
             for own, c in zip(codes, sums, strict=True)
@@ -184,76 +193,78 @@ class DeepFlow(eqx.Module):
         above = [*largest[1:], jnp.zeros_like(largest[0])]
         found = [
             one.astype(c.dtype) * c[None]
-            for one, c in zip(unfed.sole(self.network, codes), above, strict=True)
+            for one, c in zip(unfed.only_active(self.network, codes), above, strict=True)
         ]
         return jnp.concatenate(found) > 0, jnp.concatenate(found)
 
     def gates(self, codes: Int[Array, "H P"]) -> Float[Array, "H P"]:
-        """Gates to the sides, those of sliding pairs off."""
-        return self.each(lambda kinks, one: kinks.gates(one, self.network.slope), codes)
+        """Return the gates to the sides, those of sliding pairs off."""
+        return self.apply_by_layer(lambda kinks, one: kinks.gates(one, self.network.slope), codes)
 
-    def freeze(self, sides: LayerSides) -> DeepFrozen:
-        """The sides as the vector field wants them."""
-        return DeepFrozen(sides.codes, self.gates(sides.codes), sides.slots)
+    def fix_sides(self, sides: LayerSides) -> FixedLayerSides:
+        """Return the sides as the vector field reads them."""
+        return FixedLayerSides(sides.codes, self.gates(sides.codes), sides.slots)
 
-    def forward(self, parameters: Parameters, gates: Array | None) -> Forward:
-        """The forward pass; without gates, with those of the signs of z."""
-        (*weights, _), (*biases, _) = self.whole(parameters)
-        below, split = self.task.x.T, None if gates is None else self.split(gates)
+    def forward_pass(self, parameters: Parameters, gates: Array | None) -> ForwardPass:
+        """Run the forward pass; without gates, with those of the signs of z."""
+        (*weights, _), (*biases, _) = self.all_parameters(parameters)
+        below, split = self.task.x.T, None if gates is None else self.split_layers(gates)
         zs, hs, used = [], [below], []
         for k, (w, b) in enumerate(zip(weights, biases, strict=True)):
             z = w @ below if b is None else w @ below + (self.network.bias_strength * b)[:, None]
             gate = jnp.where(z > 0, 1.0, self.network.slope) if split is None else split[k]
             below = gate * z
             zs, hs, used = [*zs, z], [*hs, below], [*used, gate]
-        return Forward(zs, hs, used)
+        return ForwardPass(zs, hs, used)
 
-    def run(self, parameters: Parameters, gates: Array | None) -> Pass:
-        """The two passes; without gates, with those of the signs of z."""
-        at = self.forward(parameters, gates)
-        (*_, readout), (*_, offset) = self.whole(parameters)
+    def both_passes(self, parameters: Parameters, gates: Array | None) -> FullPass:
+        """Run both passes; without gates, with those of the signs of z."""
+        at = self.forward_pass(parameters, gates)
+        (*_, readout), (*_, offset) = self.all_parameters(parameters)
         outputs = at.h[-1].T @ readout.T
         if offset is not None:
             outputs = outputs + (self.network.bias_strength * offset)[None]
         error = -jax.grad(self.loss)(outputs, self.task.y, self.task.weights).T
-        return self.back(parameters, at, error, None)
+        return self.backward_pass(parameters, at, error, None)
 
-    def back(
+    def backward_pass(
         self,
         parameters: Parameters,
-        at: Forward,
+        at: ForwardPass,
         error: Float[Array, "N_out P"],
         u: Float[Array, "H P"] | None,
-    ) -> Pass:
-        """The backward pass of the outputs' errors, with the u of the sliding pairs."""
-        weights, (*biases, _) = self.whole(parameters)
-        pushes = None if u is None else self.split(u)
+    ) -> FullPass:
+        """Run the backward pass of the outputs' errors, with the u of the sliding pairs."""
+        weights, (*biases, _) = self.all_parameters(parameters)
+        pushes = None if u is None else self.split_layers(u)
         cs, sent = [], [error]
         for k in reversed(range(len(at.z))):
             c = weights[k + 1].T @ sent[0]
             back = at.gates[k] * c
             cs, sent = [c, *cs], [back if pushes is None else back - pushes[k], *sent]
-        cs = unfed.alone(weights, biases, cs, at.gates, error)
-        return Pass(at.z, at.h, at.gates, cs, sent, error)
+        cs = unfed.drive_if_alone(weights, biases, cs, at.gates, error)
+        return FullPass(at.z, at.h, at.gates, cs, sent, error)
 
-    def velocity(self, parameters: Parameters, at: Pass, decay: Decay | None = None) -> Parameters:
-        """The velocity of all parameters that a pass makes, with a decay's."""
-        biases, strength = self.whole(parameters)[1], self.network.bias_strength
+    def velocity(
+        self, parameters: Parameters, at: FullPass, decay: Decay | None = None
+    ) -> Parameters:
+        """Return the velocity of all parameters that a pass makes, with a decay's."""
+        biases, strength = self.all_parameters(parameters)[1], self.network.bias_strength
         force = (
-            tuple(sent @ h.T for sent, h in zip(at.sent, at.h, strict=True)),
+            tuple(sent @ h.T for sent, h in zip(at.signals, at.h, strict=True)),
             tuple(
                 None if b is None else strength * jnp.sum(sent, 1)
-                for sent, b in zip(at.sent, biases, strict=True)
+                for sent, b in zip(at.signals, biases, strict=True)
             ),
         )
-        force = slowed(force, decay, self.whole(parameters))
-        return jax.tree.map(jnp.multiply, force, self.speeds)
+        force = add_decay(force, decay, self.all_parameters(parameters))
+        return jax.tree.map(jnp.multiply, force, self.inverse_tau)
 
-    def rates(self, parameters: Parameters, at: Pass) -> Float[Array, "H P"]:
-        """dz/dt along the velocity of a pass."""
+    def preactivation_rates(self, parameters: Parameters, at: FullPass) -> Float[Array, "H P"]:
+        """Return dz/dt along the velocity of a pass."""
         below, rates = None, []
         velocity = self.velocity(parameters, at, self.decay)
-        layers = zip(*self.whole(parameters), *velocity, at.gates, strict=False)
+        layers = zip(*self.all_parameters(parameters), *velocity, at.gates, strict=False)
         for k, (w, _, dw, db, gate) in enumerate(layers):
             rate = dw @ at.h[k]
             rate = rate if below is None else rate + w @ below
@@ -261,8 +272,10 @@ class DeepFlow(eqx.Module):
             rates, below = [*rates, rate], gate * rate
         return jnp.concatenate(rates)
 
-    def gram(self, parameters: Parameters, at: Forward, slots: Int[Array, " m"]) -> Array:
-        r"""$\Phi D \Phi^T$ (m, m) of the pairs in the slots, zero in empty ones.
+    def gram_matrix(
+        self, parameters: Parameters, at: ForwardPass, slots: Int[Array, " m"]
+    ) -> Array:
+        r"""Return $\Phi D \Phi^T$ (m, m) of the pairs in the slots, zero in empty ones.
 
         A pair's gradient is, layer by layer, the outer product of dz/dz_k, found backwards from
         its unit, and the layer's inputs.
@@ -274,46 +287,54 @@ class DeepFlow(eqx.Module):
         sample = slots - samples * unit
         pull, gram = None, jnp.zeros((slots.size, slots.size), self.task.x.dtype)
         firsts = np.cumsum((0, *self.network.hidden)).tolist()
-        weights = self.whole(parameters)[0]
+        weights = self.all_parameters(parameters)[0]
         for k in reversed(range(len(at.z))):
             own = np.arange(self.network.hidden[k], dtype=unit.dtype)
             here = (unit[:, None] - firsts[k] == own[None]).astype(gram.dtype)
             if pull is not None:
-                here = here + (pull @ weights[k + 1]) * columns(at.gates[k], sample).T
-            pull, inputs = here, columns(at.h[k], sample)
-            inner = self.speeds[0][k] * (inputs.T @ inputs)
+                here = here + (pull @ weights[k + 1]) * matrix_columns(at.gates[k], sample).T
+            pull, inputs = here, matrix_columns(at.h[k], sample)
+            inner = self.inverse_tau[0][k] * (inputs.T @ inputs)
             if self.network.biases[k] is not None:
-                inner = inner + self.speeds[1][k] * self.network.bias_strength**2
+                inner = inner + self.inverse_tau[1][k] * self.network.bias_strength**2
             gram = gram + (pull @ pull.T) * inner
         return gram
 
-    def solved(
-        self, parameters: Parameters, at: Forward, slots: Int[Array, " m"], q: Float[Array, "H P"]
+    def solve_slides(
+        self,
+        parameters: Parameters,
+        at: ForwardPass,
+        slots: Int[Array, " m"],
+        q: Float[Array, "H P"],
     ) -> Float[Array, "H P"]:
-        r"""Solution u of $\Phi D \Phi^T u = q$ for the sliding pairs; zero elsewhere."""
+        r"""Solve $\Phi D \Phi^T u = q$ for the u of the sliding pairs; zero elsewhere."""
 
-        def found(slots):
-            return solve(self.gram(parameters, at, slots), take(q, slots))
+        def solve_slots(slots):
+            return solve_gram(self.gram_matrix(parameters, at, slots), read_slots(q, slots))
 
-        return put(of_used(found, slots, q.size), slots, q.shape)
+        return write_slots(map_used_slots(solve_slots, slots, q.size), slots, q.shape)
 
-    def pressed(self, parameters: Parameters, frozen: DeepFrozen) -> tuple[Pass, Array]:
-        """The pass of the projected velocity, and the sliding pairs' u (H, P), else zero."""
-        free = self.run(parameters, frozen.gates)
-        u = self.solved(parameters, free, frozen.slots, self.rates(parameters, free))
-        return self.back(parameters, free, free.error, u), u
+    def pass_with_slides(
+        self, parameters: Parameters, frozen: FixedLayerSides
+    ) -> tuple[FullPass, Array]:
+        """Return the pass of the projected velocity, and u (H, P) of sliding pairs, else zero."""
+        free = self.both_passes(parameters, frozen.gates)
+        u = self.solve_slides(
+            parameters, free, frozen.slots, self.preactivation_rates(parameters, free)
+        )
+        return self.backward_pass(parameters, free, free.output_error, u), u
 
-    def reach(self, parameters: Parameters, frozen: DeepFrozen) -> tuple[Array, Array]:
-        """Bounds (H, P) of each kink's C over all choices of the gates of sliding pairs above it.
+    def drive_bounds(self, parameters: Parameters, frozen: FixedLayerSides) -> tuple[Array, Array]:
+        """Bound each kink's C from below and above over all gates of the sliding pairs above it.
 
         By interval arithmetic, layer by layer down: a sliding pair sends back g C with any g from
         the slope to one. Where the upper bound is negative for all sliding pairs of a sample, the
         flow is unique.
         """
-        at, slope = self.run(parameters, frozen.gates), self.network.slope
-        readouts = self.whole(parameters)[0][1:]
-        codes, gates = self.split(frozen.codes), self.split(frozen.gates)
-        low = high = at.c[-1]
+        at, slope = self.both_passes(parameters, frozen.gates), self.network.slope
+        readouts = self.all_parameters(parameters)[0][1:]
+        codes, gates = self.split_layers(frozen.codes), self.split_layers(frozen.gates)
+        low = high = at.drive[-1]
         reach = [(low, high)]
         for k in reversed(range(1, len(codes))):
             slides = codes[k] == SLIDING
@@ -322,130 +343,146 @@ class DeepFlow(eqx.Module):
             plus, minus = jnp.maximum(readouts[k - 1], 0).T, jnp.minimum(readouts[k - 1], 0).T
             low, high = plus @ least + minus @ most, plus @ most + minus @ least
             reach = [(low, high), *reach]
-        return self.strength([low for low, _ in reach]), self.strength([high for _, high in reach])
+        return self.kink_drive([low for low, _ in reach]), self.kink_drive(
+            [high for _, high in reach]
+        )
 
     def __call__(
-        self, t: ArrayLike | None, parameters: Parameters, frozen: DeepFrozen | None
+        self, t: ArrayLike | None, parameters: Parameters, frozen: FixedLayerSides | None
     ) -> Parameters:
-        """Velocity of the parameters; without sides, that of the signs of z."""
+        """Return the velocity of the parameters; without sides, at those of the signs of z."""
         del t
-        at = self.run(parameters, None) if frozen is None else self.pressed(parameters, frozen)[0]
-        return self.moving(self.velocity(parameters, at, self.decay))
+        at = (
+            self.both_passes(parameters, None)
+            if frozen is None
+            else self.pass_with_slides(parameters, frozen)[0]
+        )
+        return self.select_moving(self.velocity(parameters, at, self.decay))
 
-    def unfed(self, codes: Int[Array, "H P"]) -> Bool[Array, "H P"]:
-        """Pairs whose inputs are zero at these sides (`flowlin.engine.kinks.unfed`)."""
-        return jnp.concatenate(unfed.pairs(self.network, self.split(codes)))
+    def is_unfed(self, codes: Int[Array, "H P"]) -> Bool[Array, "H P"]:
+        """Tell which pairs have inputs of zero at these sides (`flowlin.engine.kinks.unfed`)."""
+        return jnp.concatenate(unfed.is_unfed(self.network, self.split_layers(codes)))
 
-    def push(
+    def rates_of_unfed(
         self, parameters: Parameters, unfed_: Bool[Array, "H P"], rising: Float[Array, "H P"]
     ) -> Float[Array, "H P"]:
-        """dz/dt of unfed pairs where the pairs below rise at the rates `rising` from their kinks.
+        """Return dz/dt of unfed pairs where pairs below leave their kinks at the rates `rising`.
 
-        Zero for pairs that are fed, those below which none rises, and where it is rounding.
+        It is zero for fed pairs, for pairs below which none rises, and where it is rounding.
         """
-        weights = self.whole(parameters)[0]
-        return jnp.concatenate(unfed.push(weights, self.split(unfed_), self.split(rising)))
+        weights = self.all_parameters(parameters)[0]
+        return jnp.concatenate(
+            unfed.rates_of_unfed(weights, self.split_layers(unfed_), self.split_layers(rising))
+        )
 
     @property
     def feeds_all(self) -> bool:
-        """Whether biases keep every pair fed."""
+        """Tell whether biases keep every pair fed."""
         return all(b is not None for b in self.network.biases[1:-1])
 
-    def distances(self, parameters: Parameters, frozen: DeepFrozen) -> Float[Array, "H P"]:
-        """|z| of pairs on their sides that have a margin, as `margins` has it."""
-        z = jnp.concatenate(self.forward(parameters, frozen.gates).z)
-        return jnp.where(self.counts(frozen.codes), jnp.where(frozen.codes == OFF, -z, z), 1.0)
+    def side_distances(
+        self, parameters: Parameters, frozen: FixedLayerSides
+    ) -> Float[Array, "H P"]:
+        """Return |z| of pairs on their sides that have a margin, as `margins` has it."""
+        z = jnp.concatenate(self.forward_pass(parameters, frozen.gates).z)
+        return jnp.where(self.has_margin(frozen.codes), jnp.where(frozen.codes == OFF, -z, z), 1.0)
 
-    def counts(self, codes: Int[Array, "H P"]) -> Bool[Array, "H P"]:
-        """Pairs that have a margin: leaders of their kinks, if fed."""
-        return self.leads if self.feeds_all else self.leads & ~self.unfed(codes)
+    def has_margin(self, codes: Int[Array, "H P"]) -> Bool[Array, "H P"]:
+        """Tell which pairs have a margin: leaders of their kinks, if fed."""
+        return self.is_leader if self.feeds_all else self.is_leader & ~self.is_unfed(codes)
 
-    def margins(self, parameters: Parameters, frozen: DeepFrozen) -> Float[Array, "2 H P"]:
-        """How far each kink is from an event; see `GatedFlow.margins`. Unfed pairs have none."""
-        at, u = self.pressed(parameters, frozen)
+    def margins(self, parameters: Parameters, frozen: FixedLayerSides) -> Float[Array, "2 H P"]:
+        """Return each kink's distance from an event, as `OneLayerFlow.margins`; none of unfed."""
+        at, u = self.pass_with_slides(parameters, frozen)
         z, slides = jnp.concatenate(at.z), frozen.codes == SLIDING
         side = jnp.where(frozen.codes == OFF, -z, z)
-        highest = self.bound(self.strength(at.c)) - u
+        highest = self.slide_bound(self.kink_drive(at.drive)) - u
         if not self.feeds_all:
-            highest = jnp.minimum(highest, self.joint(parameters, frozen.codes, at, u)[0])
+            highest = jnp.minimum(highest, self.joint_exit(parameters, frozen.codes, at, u)[0])
         margins = jnp.stack([jnp.where(slides, u, side), jnp.where(slides, highest, 1.0)])
-        return jnp.where(self.counts(frozen.codes)[None], margins, 1.0)
+        return jnp.where(self.has_margin(frozen.codes)[None], margins, 1.0)
 
-    def joint(
-        self, parameters: Parameters, codes: Int[Array, "H P"], at: Pass, u: Float[Array, "H P"]
+    def joint_exit(
+        self, parameters: Parameters, codes: Int[Array, "H P"], at: FullPass, u: Float[Array, "H P"]
     ) -> tuple[Float[Array, "H P"], Float[Array, "H P"]]:
-        """Margin and ray of sliding pairs that would rise together; see `unfed.joint`."""
-        weights, biases = self.whole(parameters)
-        idle = self.unfed(codes)
-        silent = self.each(
+        """Return margin and ray of slides that would rise together; see `unfed.joint_exit`."""
+        weights, biases = self.all_parameters(parameters)
+        idle = self.is_unfed(codes)
+        silent = self.apply_by_layer(
             lambda kinks, own: (
-                (jnp.all(own <= SLIDING, axis=0) & kinks.single)[None] & (own == SLIDING)
+                (jnp.all(own <= SLIDING, axis=0) & kinks.is_unshared)[None] & (own == SLIDING)
             ),
             codes,
         )
         feeds = silent & ~idle & (self.network.slope == 0)
-        feeds = feeds & self.by_sample(unfed.several, feeds)
+        feeds = feeds & self.apply_across_layers(unfed.several_in_sample, feeds)
 
-        def found():
-            both = unfed.joint(weights, biases, self.split(feeds), self.split(u), at.error)
+        def exit_margins():
+            both = unfed.joint_exit(
+                weights, biases, self.split_layers(feeds), self.split_layers(u), at.output_error
+            )
             return jnp.concatenate(both[0]), jnp.concatenate(both[1])
 
-        def none():
+        def no_exit():
             return jnp.full(u.shape, jnp.inf, u.dtype), jnp.zeros_like(u)
 
-        return lax.cond(jnp.any(feeds), found, none)
+        return lax.cond(jnp.any(feeds), exit_margins, no_exit)
 
-    def settle(self, parameters: Parameters, frozen: DeepFrozen) -> tuple[Parameters, Array]:
-        """The sliding pairs brought back to their kinks by one Gauss-Newton step.
+    def project_to_kinks(
+        self, parameters: Parameters, frozen: FixedLayerSides
+    ) -> tuple[Parameters, Array]:
+        """Move the sliding pairs back to their kinks by one Gauss-Newton step.
 
         **Returns:** the parameters, and whether they moved.
         """
-        at = self.forward(parameters, frozen.gates)
-        u = self.solved(parameters, at, frozen.slots, jnp.concatenate(at.z))
+        at = self.forward_pass(parameters, frozen.gates)
+        u = self.solve_slides(parameters, at, frozen.slots, jnp.concatenate(at.z))
         still = jnp.zeros((self.task.outputs, self.task.samples), u.dtype)
-        back = self.velocity(parameters, self.back(parameters, at, still, u))  # -Phi^T u
+        back = self.velocity(parameters, self.backward_pass(parameters, at, still, u))  # -Phi^T u
         moved = jnp.any(frozen.slots < frozen.codes.size)
-        return jax.tree.map(jnp.add, parameters, self.moving(back)), moved
+        return jax.tree.map(jnp.add, parameters, self.select_moving(back)), moved
 
-    def near(self, parameters: Parameters) -> Bool[Array, "H P"]:
-        """Whether a leader's |z| may be rounding, but for units without any input."""
-        z = jnp.concatenate(self.forward(parameters, None).z)
-        size = self.sizes(parameters)
-        return (jnp.abs(z) <= self.rounding(size)) & (size > 0) & self.leads
+    def is_at_kink(self, parameters: Parameters) -> Bool[Array, "H P"]:
+        """Tell where a leader's |z| may be rounding; nowhere for units without any input."""
+        z = jnp.concatenate(self.forward_pass(parameters, None).z)
+        size = self.pair_scales(parameters)
+        return (jnp.abs(z) <= self.z_rounding(size)) & (size > 0) & self.is_leader
 
-    def sizes(self, parameters: Parameters) -> Float[Array, "H P"]:
-        """Of a pair's weights times its inputs."""
+    def pair_scales(self, parameters: Parameters) -> Float[Array, "H P"]:
+        """Return the size of each pair's weights times its inputs', the scale of z's rounding."""
         parameters = lax.stop_gradient(parameters)
-        at, sizes = self.forward(parameters, None), []
-        for w, b, h in zip(*self.whole(parameters), at.h[:-1], strict=False):
+        at, sizes = self.forward_pass(parameters, None), []
+        for w, b, h in zip(*self.all_parameters(parameters), at.h[:-1], strict=False):
             square, inputs = jnp.sum(w**2, axis=1), jnp.sum(h**2, axis=0)
             if b is not None:
                 square, inputs = square + b**2, inputs + self.network.bias_strength**2
             sizes.append(jnp.sqrt(square[:, None] * inputs[None]))
         return jnp.concatenate(sizes)
 
-    def rounding(self, sizes: Float[Array, "H P"]) -> Float[Array, "H P"]:
-        """|z| of pairs of these sizes that may be rounding."""
+    def z_rounding(self, sizes: Float[Array, "H P"]) -> Float[Array, "H P"]:
+        """Return the |z| of pairs of these sizes that may be rounding."""
         eps = jnp.finfo(self.task.x.dtype).eps
         tiny = jnp.finfo(self.task.x.dtype).tiny / eps
-        return rounding_in(self.task.x.dtype).z * sizes + tiny
+        return dtype_rounding(self.task.x.dtype).z * sizes + tiny
 
-    def noise(self, parameters: Parameters) -> Float[Array, "H 1"]:
-        """|C| of every unit's pairs that may be rounding, however small the loss."""
-        scale, scales = self.error_scale * jnp.ones(self.task.outputs, self.task.x.dtype), []
-        for w in reversed(self.whole(lax.stop_gradient(parameters))[0][1:]):
+    def drive_rounding(self, parameters: Parameters) -> Float[Array, "H 1"]:
+        """Return the |C| of every unit's pairs that may be rounding, however small the loss."""
+        scale, scales = self.zero_output_error * jnp.ones(self.task.outputs, self.task.x.dtype), []
+        for w in reversed(self.all_parameters(lax.stop_gradient(parameters))[0][1:]):
             scale = jnp.sqrt(jnp.sum((w * scale[:, None]) ** 2, axis=0))
             scales = [scale, *scales]
         return 5 * jnp.finfo(scale.dtype).eps * jnp.concatenate(scales)[:, None]
 
-    def tolerances(self, parameters: Parameters, frozen: DeepFrozen) -> Float[Array, "H P"]:
-        """Margins that may be rounding."""
+    def margin_tolerances(
+        self, parameters: Parameters, frozen: FixedLayerSides
+    ) -> Float[Array, "H P"]:
+        """Return the margins that may be rounding."""
         parameters = lax.stop_gradient(parameters)
-        at = self.run(parameters, frozen.gates)
+        at = self.both_passes(parameters, frozen.gates)
         eps = jnp.finfo(self.task.x.dtype).eps
-        strength = self.strength([jnp.abs(c) for c in at.c])
-        slid = rounding_in(eps.dtype).u * strength + self.noise(parameters)
+        strength = self.kink_drive([jnp.abs(c) for c in at.drive])
+        slid = dtype_rounding(eps.dtype).u * strength + self.drive_rounding(parameters)
         tiny = jnp.finfo(eps).tiny / eps
         return jnp.where(
-            frozen.codes == SLIDING, slid + tiny, self.rounding(self.sizes(parameters))
+            frozen.codes == SLIDING, slid + tiny, self.z_rounding(self.pair_scales(parameters))
         )

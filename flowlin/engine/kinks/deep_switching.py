@@ -1,4 +1,4 @@
-r"""Which sides all layers take up at an event: Filippov's rule for any number of layers.
+r"""Choose sides in all layers at an event: Filippov's rule for any number of layers.
 
 **The set.** Near its kinks the loss is, but for a smooth part, a piecewise-linear function $\ell$
 of the z of the pairs there. Let $w_p$ be the mean signal that a pair p sends back, its gate times
@@ -37,36 +37,36 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from flowlin._tools.arrays import Parameters, copied
-from flowlin._tools.numerics import rounding_in
+from flowlin._tools.arrays import Parameters, replace_fields
+from flowlin._tools.numerics import dtype_rounding
 from flowlin.engine.kinks import unfed
-from flowlin.engine.kinks.deep_flow import DeepFlow, Pass
-from flowlin.engine.kinks.one_layer import side_of
+from flowlin.engine.kinks.deep_flow import DeepFlow, FullPass
+from flowlin.engine.kinks.one_layer import side_from_signal
 from flowlin.engine.kinks.sides import (
-    FINE,
+    NO_SIDES,
     NO_SLOTS,
     OFF,
     ON,
+    RESOLVED,
     SLIDING,
-    UNSOLVED,
-    AbstractRule,
+    AbstractSwitching,
     LayerSides,
     Piece,
-    put,
+    read_slots,
     slots_of,
-    solve,
-    take,
+    solve_gram,
+    write_slots,
 )
-from flowlin.record.buffer import Buffer
+from flowlin.record.buffer import EventBuffer
 
 BLOCK_PASSES = 12  # in which all wrong sides change at once, before the last one alone
-STARTS = 32  # of a choice
-PATIENCE = 100  # passes in which a pair with an empty range has to be off before it is on
-PASSES = 300  # before a choice of sides counts as unsolved
+MAX_STARTS = 32  # of one choice at most, each with another selection of rising pairs
+EMPTY_RANGE_PASSES = 100  # passes in which a pair with an empty range has to be off before it is on
+MAX_PASSES = 300  # before a choice of sides counts as unsolved
 
 
-class _Choice(eqx.Module):
-    """Sides under way."""
+class _SideChoice(eqx.Module):
+    """Sides while they are chosen, pass by pass."""
 
     codes: Int[Array, "H P"]
     rates: Float[Array, "H P"]  # dz/dt at these sides
@@ -74,169 +74,187 @@ class _Choice(eqx.Module):
     count: Int[Array, ""]
 
 
-class _Silent(eqx.Module):
-    """What is above pairs at their kinks in samples of which their layer sends nothing."""
+class _UnfedAbove(eqx.Module):
+    """Pairs without inputs, above pairs at their kinks in a layer that sends nothing."""
 
-    above: Bool[Array, "H P"]  # the pairs without inputs
-    feeds: Bool[Array, "H P"]  # those at their kinks, below them
-    first: Int[Array, "H P"]  # sides that a choice begins with
-    torn: Bool[Array, "H P"]  # pairs above that may slide
-    ray: Float[Array, "H P"]  # along which pairs leave their slides together
+    unfed: Bool[Array, "H P"]  # the pairs without inputs
+    feeds: Bool[Array, "H P"]  # pairs at their kinks, below the former
+    first_sides: Int[Array, "H P"]  # sides that a choice begins with
+    pushed_apart: Bool[Array, "H P"]  # pairs above that may slide
+    exit_ray: Float[Array, "H P"]  # along which pairs leave their slides together
 
 
 class _Event(eqx.Module):
-    """Where some pairs had their event, and all that was before it."""
+    """An event: the point at which some pairs had it, and all that held before it."""
 
     parameters: Parameters
     sides: LayerSides
-    at: Pass
+    full_pass: FullPass
     u: Float[Array, "H P"]  # of the sliding pairs
     fired: Bool[Array, "H P"]
-    near: Bool[Array, "H P"]  # |z| may be rounding
+    at_kink: Bool[Array, "H P"]  # |z| may be rounding
 
 
-class NetworkRule(AbstractRule):
+class DeepSwitching(AbstractSwitching):
     """Filippov's rule for all layers together, since all pairs at kinks push each other's z."""
 
     flow: DeepFlow
-    slots: int = eqx.field(static=True)  # of the network
+    slots: int = eqx.field(static=True)  # sliding pairs of all layers at most
 
-    def start(self, parameters: Parameters) -> LayerSides:
-        """Sides at the start: the signs of z; what starts at its kink as for one layer."""
+    def start_sides(self, parameters: Parameters) -> LayerSides:
+        """Return the sides at the start: signs of z; what starts at its kink as for one layer."""
         flow, parameters = self.flow, lax.stop_gradient(parameters)
-        z, near = jnp.concatenate(flow.forward(parameters, None).z), flow.near(parameters)
-        codes = flow.follow(jnp.where((z > 0) & ~near, ON, OFF).astype(jnp.int8))
-        tied = flow.freeze(self._sides(jnp.where(near, SLIDING, codes)))
-        can_slide = flow.reach(parameters, tied)[0] < 0  # for some gates above it
-        rises = flow.rates(parameters, flow.run(parameters, flow.gates(codes))) > 0
+        z, near = (
+            jnp.concatenate(flow.forward_pass(parameters, None).z),
+            flow.is_at_kink(parameters),
+        )
+        codes = flow.sides_of_followers(jnp.where((z > 0) & ~near, ON, OFF).astype(jnp.int8))
+        tied = flow.fix_sides(self._layer_sides(jnp.where(near, SLIDING, codes)))
+        can_slide = flow.drive_bounds(parameters, tied)[0] < 0  # for some gates above it
+        rises = (
+            flow.preactivation_rates(parameters, flow.both_passes(parameters, flow.gates(codes)))
+            > 0
+        )
         codes = jnp.where(near & ~can_slide & rises, ON, codes).astype(jnp.int8)
         return lax.cond(
             jnp.any(near & can_slide),
-            lambda: self._chosen(parameters, codes, near & can_slide)[0],
-            lambda: self._sides(flow.follow(codes)),
+            lambda: self._choose_open_sides(parameters, codes, near & can_slide)[0],
+            lambda: self._layer_sides(flow.sides_of_followers(codes)),
         )
 
-    def switch(self, piece: Piece, sides: LayerSides, log: Buffer) -> tuple[LayerSides, Buffer]:
-        """New sides after the event at the end of a piece, and the log of what changed.
+    def switch_sides(
+        self, piece: Piece, sides: LayerSides, log: EventBuffer
+    ) -> tuple[LayerSides, EventBuffer]:
+        """Return the sides after the event at the end of a piece, and the log of what changed.
 
         A branch is logged as a change of the component that is H P beyond its pair's.
         """
         pair = jnp.arange(sides.codes.size)
 
-        def changed():
-            new, branch = self._decide(lax.stop_gradient(piece.y1), sides, piece.fired)
+        def log_changes():
+            new, branch = self._decide_sides(lax.stop_gradient(piece.y1), sides, piece.fired)
             when = piece.end, piece.uncertainty
             more = log.append(*when, pair, sides.codes.ravel(), new.codes.ravel())
             branch = branch.ravel().astype(jnp.int8)
             return new, more.append(*when, pair + pair.size, jnp.zeros_like(branch), branch)
 
-        return lax.cond(jnp.any(piece.fired), changed, lambda: (sides, log))
+        return lax.cond(jnp.any(piece.fired), log_changes, lambda: (sides, log))
 
-    def _decide(
+    def _decide_sides(
         self, parameters: Parameters, sides: LayerSides, fired: Array
     ) -> tuple[LayerSides, Bool[Array, "H P"]]:
-        """New sides, and which pairs left where the flow may not be unique."""
-        flow, frozen = self.flow, self.flow.freeze(sides)
-        before = flow.pressed(parameters, frozen)
-        event = _Event(parameters, sides, *before, fired, flow.near(parameters))
-        new = self._new(event) if flow.feeds_all else self._fed(event)
-        slides = (sides.codes == SLIDING) & flow.leads
-        strength = flow.strength(event.at.c)
-        highest = flow.reach(parameters, frozen)[1]
-        doubtful = highest > rounding_in(highest.dtype).snap * jnp.abs(strength)
+        """Return the new sides, and the pairs that left where the flow may not be unique."""
+        flow, frozen = self.flow, self.flow.fix_sides(sides)
+        before = flow.pass_with_slides(parameters, frozen)
+        event = _Event(parameters, sides, *before, fired, flow.is_at_kink(parameters))
+        new = self._new_sides(event) if flow.feeds_all else self._choose_with_unfed(event)
+        slides = (sides.codes == SLIDING) & flow.is_leader
+        strength = flow.kink_drive(event.full_pass.drive)
+        highest = flow.drive_bounds(parameters, frozen)[1]
+        doubtful = highest > dtype_rounding(highest.dtype).snap * jnp.abs(strength)
         branch = slides & (new.codes == ON) & doubtful
         if not flow.feeds_all:
-            repelled, others = flow.repelled(parameters, new)
+            repelled, others = flow.drives_that_repel(parameters, new)
             branch = branch | (repelled & jnp.isnan(sides.certificate))  # the first ones only
             highest = jnp.where(repelled, jnp.maximum(highest, others), highest)
         first = jnp.max(jnp.where(branch, highest, -jnp.inf))
         first = jnp.where(jnp.any(branch) & jnp.isnan(sides.certificate), first, sides.certificate)
-        return copied(new, certificate=first), branch
+        return replace_fields(new, certificate=first), branch
 
-    def _new(self, event: _Event, silent: _Silent | None = None) -> LayerSides:
-        """New sides after an event."""
+    def _new_sides(self, event: _Event, silent: _UnfedAbove | None = None) -> LayerSides:
+        """Return the new sides after an event."""
         flow, sides, u = self.flow, event.sides, event.u
-        fired, near = event.fired, event.near
-        strength, slides = flow.strength(event.at.c), (sides.codes == SLIDING) & flow.leads
-        left = jnp.where(2 * u > flow.bound(strength), ON, OFF).astype(jnp.int8)
-        open_ = jnp.where(slides, ~fired, (fired | near) & (strength < 0)) & flow.leads
+        fired, near = event.fired, event.at_kink
+        strength, slides = (
+            flow.kink_drive(event.full_pass.drive),
+            (sides.codes == SLIDING) & flow.is_leader,
+        )
+        left = jnp.where(2 * u > flow.slide_bound(strength), ON, OFF).astype(jnp.int8)
+        open_ = jnp.where(slides, ~fired, (fired | near) & (strength < 0)) & flow.is_leader
         if silent is not None:
-            left = jnp.where(silent.ray > 0, ON, left)
-            open_ = open_ | ((silent.torn | silent.feeds & ~(fired & slides)) & flow.leads)
+            left = jnp.where(silent.exit_ray > 0, ON, left)
+            open_ = open_ | (
+                (silent.pushed_apart | silent.feeds & ~(fired & slides)) & flow.is_leader
+            )
         crosses = fired & ~slides & ~open_
         codes = jnp.where(fired & slides, left, jnp.where(crosses, -sides.codes, sides.codes))
-        return self._settled(event.parameters, codes, open_, crosses, silent)
+        return self._choose_around_fixed(event.parameters, codes, open_, crosses, silent)
 
-    def _fed(self, event: _Event) -> LayerSides:
-        """New sides where inputs of pairs may be zero (`flowlin.engine.kinks.unfed`).
+    def _choose_with_unfed(self, event: _Event) -> LayerSides:
+        """Return the new sides where inputs of pairs may be zero (`flowlin.engine.kinks.unfed`).
 
-        What only pairs at their kinks feed reaches z = 0 with them: the event is theirs, and it
-        chooses with them. The loss is not convex there, and the choice may run in circles; then it
-        begins again where some of those that feed rise, one selection of them after another.
+        A pair that only pairs at their kinks feed reaches z = 0 with them: the event is theirs, and
+        it chooses with them. The loss is not convex there, and the choice may run in circles; it
+        then begins again where some feeding pairs rise, one selection of them after another.
         """
         flow, parameters, codes = self.flow, event.parameters, event.sides.codes
-        fired, near = event.fired, event.near
-        idle = flow.unfed(jnp.where(fired | near, SLIDING, codes))
-        reached = near & (codes == ON) & flow.by_sample(unfed.any_above, fired & idle)
+        fired, near = event.fired, event.at_kink
+        idle = flow.is_unfed(jnp.where(fired | near, SLIDING, codes))
+        reached = near & (codes == ON) & flow.apply_across_layers(unfed.any_above, fired & idle)
         fired, near = (fired | reached) & ~idle, near & ~idle
         at_kinks = fired | near | ((codes == SLIDING) & ~idle)
-        above = idle & flow.by_sample(unfed.any_below, at_kinks)
-        feeds = at_kinks & flow.by_sample(unfed.any_above, above)
-        ranks = flow.by_sample(unfed.rank, feeds)
-        ray = self._leaving(event, fired)
-        together = flow.by_sample(unfed.several, ray > 0)
-        event = dataclasses.replace(event, fired=fired | (ray > 0), near=near)
-        torn = self._torn(parameters, codes, above, feeds)
+        above = idle & flow.apply_across_layers(unfed.any_below, at_kinks)
+        feeds = at_kinks & flow.apply_across_layers(unfed.any_above, above)
+        ranks = flow.apply_across_layers(unfed.rank_in_layer, feeds)
+        ray = self._exit_ray(event, fired)
+        together = flow.apply_across_layers(unfed.several_in_sample, ray > 0)
+        event = dataclasses.replace(event, fired=fired | (ray > 0), at_kink=near)
+        torn = self._is_pushed_apart(parameters, codes, above, feeds)
 
-        def once(state):
+        def choose_once(state):
             _, count = state
             rises = feeds & ((count == 0) | ((count >> jnp.maximum(ranks, 0)) % 2 == 1))
             along = jnp.where(together, ray, rises.astype(ray.dtype))
-            push = flow.push(parameters, above, along)
+            push = flow.rates_of_unfed(parameters, above, along)
             first = jnp.where((count > 0) & rises, ON, jnp.sign(push)).astype(codes.dtype)
-            silent = _Silent(above, feeds, first, torn & ((count > 0) | together), ray)
-            new = self._new(event, silent)
-            holds = self._holds(parameters, new)
-            trouble = jnp.where(holds, new.trouble, UNSOLVED).astype(new.trouble.dtype)
-            return copied(new, trouble=trouble), count + 1
+            silent = _UnfedAbove(above, feeds, first, torn & ((count > 0) | together), ray)
+            new = self._new_sides(event, silent)
+            holds = self._choice_holds(parameters, new)
+            trouble = jnp.where(holds, new.failure, NO_SIDES).astype(new.failure.dtype)
+            return replace_fields(new, failure=trouble), count + 1
 
-        def unsolved(state):
+        def is_unsolved(state):
             new, count = state
-            return (count == 0) | ((new.trouble == UNSOLVED) & (count < STARTS))
+            return (count == 0) | ((new.failure == NO_SIDES) & (count < MAX_STARTS))
 
-        new = lax.while_loop(unsolved, once, (event.sides, jnp.zeros((), int)))[0]
-        # What slid, and has no inputs any more, cannot.
-        idle = flow.unfed(new.codes) & (new.codes == SLIDING)
-        codes = flow.follow(jnp.where(idle, OFF, new.codes).astype(jnp.int8))
-        return self._sides(codes, new.trouble)
+        new = lax.while_loop(is_unsolved, choose_once, (event.sides, jnp.zeros((), int)))[0]
+        # A pair that slid and has no inputs any more cannot slide.
+        idle = flow.is_unfed(new.codes) & (new.codes == SLIDING)
+        codes = flow.sides_of_followers(jnp.where(idle, OFF, new.codes).astype(jnp.int8))
+        return self._layer_sides(codes, new.failure)
 
-    def _settled(
+    def _choose_around_fixed(
         self,
         parameters: Parameters,
         codes: Array,
         open_: Array,
-        set_: Array,
-        silent: _Silent | None,
+        fixed: Array,
+        silent: _UnfedAbove | None,
     ) -> LayerSides:
-        """Sides where the open pairs chose among each other, after those that are `set_`.
+        """Let the open pairs choose among each other, after the pairs that are `fixed`.
 
-        What others chose may push one of the latter back to where it came from: then it is one of
-        those to choose.
+        The sides chosen may push one of the latter back to where it came from: then it is opened,
+        too, and all choose again.
         """
 
-        def once(state):
+        def choose_once(state):
             sides, open_, _ = state
-            sides, rates = self._chosen(parameters, sides.codes, open_, silent)
-            back = set_ & ~open_ & self.flow.leads & (rates * sides.codes.astype(rates.dtype) <= 0)
+            sides, rates = self._choose_open_sides(parameters, sides.codes, open_, silent)
+            back = (
+                fixed
+                & ~open_
+                & self.flow.is_leader
+                & (rates * sides.codes.astype(rates.dtype) <= 0)
+            )
             return sides, open_ | back, jnp.any(back)
 
-        start = self._sides(codes), open_, jnp.asarray(True)
-        return lax.while_loop(lambda state: state[2], once, start)[0]
+        start = self._layer_sides(codes), open_, jnp.asarray(True)
+        return lax.while_loop(lambda state: state[2], choose_once, start)[0]
 
-    def _chosen(
-        self, parameters: Parameters, codes: Array, open_: Array, silent: _Silent | None = None
+    def _choose_open_sides(
+        self, parameters: Parameters, codes: Array, open_: Array, silent: _UnfedAbove | None = None
     ) -> tuple[LayerSides, Float[Array, "H P"]]:
-        """Sides with those that the open pairs choose among each other, and dz/dt of all there.
+        """Choose the open pairs' sides among each other; return them, and dz/dt of all there.
 
         All of them slide at first; then every pair on a wrong side changes it, after
         `BLOCK_PASSES` the last one alone, until none is. Bounds depend on the layers above alone:
@@ -244,121 +262,127 @@ class NetworkRule(AbstractRule):
         inputs that are not open follow what those below them do.
         """
         chosen = slots_of(open_.ravel(), self.slots)
-        follow: Any = False if silent is None else silent.above & ~open_
+        follow: Any = False if silent is None else silent.unfed & ~open_
         base = jnp.where(open_, SLIDING, codes)
         if silent is not None:
-            given = open_ | (follow & (silent.first != SLIDING))
-            base = jnp.where(given, silent.first, base)
-        base = self.flow.follow(base.astype(jnp.int8))
-        # At their kinks, or the little that a pair's h adds counts where the loss is rounding.
-        parameters, _ = self.flow.settle(parameters, self.flow.freeze(self._sides(base)))
+            given = open_ | (follow & (silent.first_sides != SLIDING))
+            base = jnp.where(given, silent.first_sides, base)
+        base = self.flow.sides_of_followers(base.astype(jnp.int8))
+        # With z = 0 exactly: else the rest of a pair's h counts where the loss is all rounding.
+        parameters, _ = self.flow.project_to_kinks(
+            parameters, self.flow.fix_sides(self._layer_sides(base))
+        )
 
-        def once(choice: _Choice) -> _Choice:
-            side, moved, rates = self._turned(
+        def turn_once(choice: _SideChoice) -> _SideChoice:
+            side, moved, rates = self._turn_wrong_sides(
                 parameters, choice.codes, chosen, choice.count, silent
             )
-            # The last one is of the highest layer: what it does to the bounds below is then done.
+            # The last one is of the highest layer: bounds below depend on it, none above does.
             last = jnp.arange(moved.size) == moved.size - 1 - jnp.argmax(moved[::-1])
             stays = moved & ~last & (choice.count >= BLOCK_PASSES)
-            side = jnp.where(stays, take(choice.codes, chosen), side)
+            side = jnp.where(stays, read_slots(choice.codes, chosen), side)
             new = choice.codes.ravel().at[chosen].set(side, mode="drop").reshape(base.shape)
             pushed = follow & (rates != 0)
             new = jnp.where(pushed, jnp.sign(rates).astype(new.dtype), new)
             settled = ~jnp.any(moved) & ~jnp.any(pushed & (new != choice.codes))
-            return _Choice(self.flow.follow(new), rates, settled, choice.count + 1)
+            return _SideChoice(self.flow.sides_of_followers(new), rates, settled, choice.count + 1)
 
         zero = jnp.zeros(base.shape, self.flow.task.x.dtype)
-        start = _Choice(base, zero, jnp.asarray(False), jnp.zeros((), int))
-        end = lax.while_loop(lambda c: ~c.settled & (c.count < PASSES), once, start)
+        start = _SideChoice(base, zero, jnp.asarray(False), jnp.zeros((), int))
+        end = lax.while_loop(lambda c: ~c.settled & (c.count < MAX_PASSES), turn_once, start)
         full = jnp.sum(open_) > self.slots
-        trouble = jnp.where(full, NO_SLOTS, jnp.where(end.settled, FINE, UNSOLVED))
-        return self._sides(end.codes, trouble), end.rates
+        trouble = jnp.where(full, NO_SLOTS, jnp.where(end.settled, RESOLVED, NO_SIDES))
+        return self._layer_sides(end.codes, trouble), end.rates
 
-    def _turned(
+    def _turn_wrong_sides(
         self,
         parameters: Parameters,
         codes: Array,
         chosen: Int[Array, " m"],
         count: Array,
-        silent: _Silent | None,
+        silent: _UnfedAbove | None,
     ) -> tuple[Int[Array, " m"], Bool[Array, " m"], Float[Array, "H P"]]:
-        """Sides that the chosen pairs want at these sides, which of them are others, and dz/dt.
+        """Return the sides that the chosen pairs want, flags of changes, and dz/dt of all pairs.
 
         A pair whose range is empty (C >= 0) leaves its slide to off first and, if its z then rises,
         from there to on: sent on at once, it could revive a unit that is dead. Its range may be
-        empty while it slides, and not while it is off: after `PATIENCE` passes it may go on.
+        empty while it slides, and not while it is off: after `EMPTY_RANGE_PASSES` passes it may go
+        on.
 
-        Where none is another, those at an end of their ranges get the side of that end.
+        Where no side changes, pairs at an end of their ranges get the side of that end.
         """
-        flow, slack = self.flow, rounding_in(self.flow.task.x.dtype).slack
-        free = flow.run(parameters, flow.gates(codes))
-        gram = flow.gram(parameters, free, chosen)
-        q = take(flow.rates(parameters, free), chosen)
-        there, side = chosen < codes.size, take(codes, chosen)
+        flow, slack = self.flow, dtype_rounding(self.flow.task.x.dtype).slack
+        free = flow.both_passes(parameters, flow.gates(codes))
+        gram = flow.gram_matrix(parameters, free, chosen)
+        q = read_slots(flow.preactivation_rates(parameters, free), chosen)
+        there, side = chosen < codes.size, read_slots(codes, chosen)
         slides = there & (side == SLIDING)
         both = slides[:, None] & slides[None]
-        u = solve(jnp.where(both, gram, 0.0), jnp.where(slides, q, 0.0))
-        at = flow.back(parameters, free, free.error, put(u, chosen, codes.shape))
-        bound, rate = take(flow.bound(flow.strength(at.c)), chosen), q - gram @ u
-        noise = take(jnp.broadcast_to(flow.noise(parameters), codes.shape), chosen)
+        u = solve_gram(jnp.where(both, gram, 0.0), jnp.where(slides, q, 0.0))
+        at = flow.backward_pass(
+            parameters, free, free.output_error, write_slots(u, chosen, codes.shape)
+        )
+        bound, rate = read_slots(flow.slide_bound(flow.kink_drive(at.drive)), chosen), q - gram @ u
+        noise = read_slots(jnp.broadcast_to(flow.drive_rounding(parameters), codes.shape), chosen)
         slack_rate = slack * jnp.abs(q) + jnp.abs(gram) @ (slack * jnp.abs(u) + noise)
         slack_u = slack * jnp.abs(bound) + noise
-        rates = flow.rates(parameters, at)
+        rates = flow.preactivation_rates(parameters, at)
         if silent is not None:
-            rates = self._pushed(parameters, codes, rates, silent)
-            above = take(silent.above, chosen)
-            rate = jnp.where(above, take(rates, chosen), rate)
+            rates = self._rates_with_push(parameters, codes, rates, silent)
+            above = read_slots(silent.unfed, chosen)
+            rate = jnp.where(above, read_slots(rates, chosen), rate)
             slack_rate = jnp.where(above, 0.0, slack_rate)
         empty = bound <= 0
-        low = slides & ((empty & (count < PATIENCE)) | (u < -slack_u))
+        low = slides & ((empty & (count < EMPTY_RANGE_PASSES)) | (u < -slack_u))
         high = slides & ~low & (u > bound + slack_u)
         rises = there & (side == OFF) & (rate > slack_rate)
         falls = there & (side == ON) & (rate < -slack_rate)
         moved = low | high | rises | falls
         off, on = low | (falls & empty), high | (rises & empty)
         wanted = jnp.where(off, OFF, jnp.where(on, ON, SLIDING))
-        end = jnp.where(slides, side_of(u, bound), side)
+        end = jnp.where(slides, side_from_signal(u, bound), side)
         side = jnp.where(moved, wanted, jnp.where(jnp.any(moved), side, end))
         return side.astype(codes.dtype), moved, rates
 
-    def _pushed(
-        self, parameters: Parameters, codes: Array, rates: Array, silent: _Silent
+    def _rates_with_push(
+        self, parameters: Parameters, codes: Array, rates: Array, silent: _UnfedAbove
     ) -> Float[Array, "H P"]:
-        """dz/dt, of pairs without inputs as those at their kinks below them push them.
+        """Return dz/dt, where pairs without inputs move as pairs below leave their kinks.
 
-        What leaves its slide starts at rest, and yet rises.
+        A pair that leaves its slide starts at rest: it counts as rising at a tiny rate.
         """
-        above, least = silent.above, jnp.sqrt(jnp.finfo(rates.dtype).tiny)
-        rising = jnp.where(silent.ray > 0, least * silent.ray, jnp.maximum(rates, least))
+        above, least = silent.unfed, jnp.sqrt(jnp.finfo(rates.dtype).tiny)
+        rising = jnp.where(silent.exit_ray > 0, least * silent.exit_ray, jnp.maximum(rates, least))
         rising = jnp.where((codes == ON) & ~above, rising, 0.0)
-        return jnp.where(above, self.flow.push(parameters, above, rising), rates)
+        return jnp.where(above, self.flow.rates_of_unfed(parameters, above, rising), rates)
 
-    def _torn(
+    def _is_pushed_apart(
         self, parameters: Parameters, codes: Array, above: Array, feeds: Array
     ) -> Bool[Array, "H P"]:
-        """Which of the pairs `above` may slide: those that are pushed both ways."""
+        """Tell which of the pairs `above` may slide: those that are pushed both ways."""
         flow = self.flow
-        tied = flow.freeze(self._sides(jnp.where(above, SLIDING, codes)))
-        several = flow.by_sample(unfed.several, feeds)
-        return above & several & (flow.reach(parameters, tied)[0] < 0)
+        tied = flow.fix_sides(self._layer_sides(jnp.where(above, SLIDING, codes)))
+        several = flow.apply_across_layers(unfed.several_in_sample, feeds)
+        return above & several & (flow.drive_bounds(parameters, tied)[0] < 0)
 
-    def _leaving(self, event: _Event, fired: Bool[Array, "H P"]) -> Float[Array, "H P"]:
-        """The ray along which pairs leave their slides together, zero for all others."""
-        flow, at, u = self.flow, event.at, event.u
-        margin, ray = flow.joint(event.parameters, event.sides.codes, at, u)
-        alone = jnp.minimum(u, flow.bound(flow.strength(at.c)) - u)
-        leaves = flow.by_sample(unfed.any_in_layer, fired & (margin < alone))
+    def _exit_ray(self, event: _Event, fired: Bool[Array, "H P"]) -> Float[Array, "H P"]:
+        """Return the ray along which pairs leave their slides together, zero for all others."""
+        flow, at, u = self.flow, event.full_pass, event.u
+        margin, ray = flow.joint_exit(event.parameters, event.sides.codes, at, u)
+        alone = jnp.minimum(u, flow.slide_bound(flow.kink_drive(at.drive)) - u)
+        leaves = flow.apply_across_layers(unfed.any_in_layer, fired & (margin < alone))
         return jnp.where(leaves, ray, 0.0)
 
-    def _holds(self, parameters: Parameters, sides: LayerSides) -> Bool[Array, ""]:
-        """Whether no two sliding pairs would rather rise together."""
-        frozen = self.flow.freeze(sides)
-        at, u = self.flow.pressed(parameters, frozen)
-        margin = self.flow.joint(parameters, sides.codes, at, u)[0]
-        return jnp.all(margin > -self.flow.tolerances(parameters, frozen))
+    def _choice_holds(self, parameters: Parameters, sides: LayerSides) -> Bool[Array, ""]:
+        """Tell whether no two sliding pairs would rather rise together."""
+        frozen = self.flow.fix_sides(sides)
+        at, u = self.flow.pass_with_slides(parameters, frozen)
+        margin = self.flow.joint_exit(parameters, sides.codes, at, u)[0]
+        return jnp.all(margin > -self.flow.margin_tolerances(parameters, frozen))
 
-    def _sides(self, codes: Array, trouble: ArrayLike = FINE) -> LayerSides:
+    def _layer_sides(self, codes: Array, trouble: ArrayLike = RESOLVED) -> LayerSides:
+        """Return the sides to these codes, with the slots of the pairs that slide."""
         codes, trouble = codes.astype(jnp.int8), jnp.asarray(trouble, jnp.int8)
-        slides = (codes == SLIDING) & self.flow.leads
+        slides = (codes == SLIDING) & self.flow.is_leader
         never = jnp.full((), jnp.nan, self.flow.task.x.dtype)
         return LayerSides(codes, slots_of(slides.ravel(), self.slots), trouble, never)

@@ -6,54 +6,54 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 
-from flowlin._tools.arrays import Parameters, augment, copied
-from flowlin._tools.numerics import like, rounding_in, while_loop
+from flowlin._tools.arrays import Parameters, prepend_constant, replace_fields
+from flowlin._tools.numerics import dtype_rounding, flatten_like, while_loop
 from flowlin.engine.kinks.sides import (
-    FINE,
+    NO_SIDES,
     NO_SLOTS,
     OFF,
     ON,
+    RESOLVED,
     SLIDING,
-    UNSOLVED,
-    AbstractRule,
+    AbstractSwitching,
     Hyperplanes,
     Piece,
     Sides,
-    box_qp,
-    gather,
-    held,
+    minimise_in_box,
+    rows_in_slots,
+    slide_constraint,
     slots_of,
 )
 from flowlin.networks.kinds import ReLUNetwork
-from flowlin.record.buffer import Buffer
+from flowlin.record.buffer import EventBuffer
 from flowlin.tasks.task import Task
 from flowlin.training.losses import Loss
-from flowlin.training.objective import Decay, slowed
-from flowlin.training.rules import layer_moves, paced, spread
+from flowlin.training.objective import Decay, add_decay
+from flowlin.training.rules import divide_by_tau, layers_that_move, tau_per_array
 
 
-class Frozen(eqx.Module):
-    """What a vector field needs of the sides, constant along a piece."""
+class FixedSides(eqx.Module):
+    """Sides as a vector field reads them, constant along a piece."""
 
     codes: Int[Array, "H P"]
     gates: Float[Array, "H P"]
     x: Float[Array, "H m N"]  # x~ of each unit's sliding pairs, zero in empty slots
-    solve: Float[Array, "H m N"]
+    slide_solver: Float[Array, "H m N"]
     projector: Float[Array, "H N N"] | None
-    slot: Int[Array, "H P"]  # where a sliding pair's slot is
+    slot_index: Int[Array, "H P"]  # where a sliding pair's slot is
 
 
 class Forces(eqx.Module):
-    """What drives the units at one point."""
+    """Everything that drives the units at one point."""
 
     z: Float[Array, "H P"]
     h: Float[Array, "H P"]
     error: Float[Array, "P N_out"]  # e_i = -dL / d yhat_i
-    c: Float[Array, "H P"]  # C_ji = a_j . e_i
+    drive: Float[Array, "H P"]  # C_ji = a_j . e_i
 
 
-class GatedFlow(eqx.Module):
-    r"""Velocity and switching conditions at given sides.
+class OneLayerFlow(eqx.Module):
+    r"""Velocity and switching conditions at given sides, for one hidden layer.
 
     With gates g, weights $\tilde w_j = [b_j; w_j]$ and inputs $\tilde x_i = [c; x_i]$,
 
@@ -85,10 +85,10 @@ class GatedFlow(eqx.Module):
     decay: Decay | None
     kinks: Hyperplanes
     lengths: Float[Array, " P"]  # |x~|, of all coordinates
-    error_scale: Array  # size of e at zero outputs
+    zero_output_error: Array  # size of e at zero outputs
 
     degree = 1  # of z as a polynomial of the parameters
-    at_once = True  # whether margins at many points are computed in one batch
+    batches_margins = True  # whether margins at many points are computed in one batch
 
     def __init__(
         self, network: ReLUNetwork, task: Task, loss: Loss, tau: PyTree, decay: Decay | None = None
@@ -96,41 +96,43 @@ class GatedFlow(eqx.Module):
         self.network, self.task, self.loss, self.tau = network, task, loss, tau
         self.decay = decay
         biased = network.biases[0] is not None
-        x = augment(task.x, network.bias_strength) if biased else task.x
-        weights, bias = layer_moves(tau, network)[0]
-        self.kinks = Hyperplanes.of(x).within([bias] * biased + [weights] * task.inputs)
+        x = prepend_constant(task.x, network.bias_strength) if biased else task.x
+        weights, bias = layers_that_move(tau, network)[0]
+        self.kinks = Hyperplanes.from_inputs(x).with_moving_inputs(
+            [bias] * biased + [weights] * task.inputs
+        )
         self.lengths = jnp.linalg.norm(x, axis=1)
         at_zero = lax.stop_gradient(jax.grad(loss)(jnp.zeros_like(task.y), task.y, task.weights))
-        self.error_scale = jnp.max(jnp.linalg.norm(at_zero, axis=1))
+        self.zero_output_error = jnp.max(jnp.linalg.norm(at_zero, axis=1))
 
-    def freeze(self, sides: Sides) -> Frozen:
-        """The sides as the vector field wants them."""
-        slides = (sides.codes == SLIDING) & self.kinks.leads[None]
+    def fix_sides(self, sides: Sides) -> FixedSides:
+        """Return the sides as the vector field reads them."""
+        slides = (sides.codes == SLIDING) & self.kinks.is_leader[None]
         slot = jnp.clip(jnp.cumsum(slides, axis=1) - 1, 0, sides.slots.shape[1] - 1)
         gates = self.kinks.gates(sides.codes, self.network.slope)
-        x = gather(self.kinks.x, sides.slots)
-        return Frozen(
+        x = rows_in_slots(self.kinks.x, sides.slots)
+        return FixedSides(
             codes=sides.codes,
             gates=gates,
             x=x,
-            solve=sides.solve,
+            slide_solver=sides.slide_solver,
             projector=sides.projector,
-            slot=slot,
+            slot_index=slot,
         )
 
-    def whole(self, parameters: Parameters) -> Parameters:
-        """With the parameters that do not move."""
+    def all_parameters(self, parameters: Parameters) -> Parameters:
+        """Return all parameters, with those that do not move."""
         return self.network.with_parameters(parameters).parameters
 
     def preactivations(self, parameters: Parameters) -> Float[Array, "H P"]:
-        """z = w . x + c b."""
-        (w, *_), (b, *_) = self.whole(parameters)
+        """Return z = w . x + c b."""
+        (w, *_), (b, *_) = self.all_parameters(parameters)
         z = w @ self.task.x.T
         return z if b is None else z + (self.network.bias_strength * b)[:, None]
 
-    def forces(self, parameters: Parameters, gates: Float[Array, "H P"] | None) -> Forces:
-        """Preactivations, activations, errors and C; gates from the signs of z if None."""
-        (_, readout), (_, offset) = self.whole(parameters)
+    def forces_at(self, parameters: Parameters, gates: Float[Array, "H P"] | None) -> Forces:
+        """Return preactivations, activations, errors and C; gates from the signs of z if None."""
+        (_, readout), (_, offset) = self.all_parameters(parameters)
         z = self.preactivations(parameters)
         h = z * (jnp.where(z > 0, 1.0, self.network.slope) if gates is None else gates)
         outputs = h.T @ readout.T
@@ -140,18 +142,18 @@ class GatedFlow(eqx.Module):
         return Forces(z, h, error, readout.T @ error.T)
 
     def __call__(
-        self, t: ArrayLike | None, parameters: Parameters, frozen: Frozen | None
+        self, t: ArrayLike | None, parameters: Parameters, frozen: FixedSides | None
     ) -> Parameters:
-        """Velocity of the parameters; without sides, that of the signs of z."""
+        """Return the velocity of the parameters; without sides, at those of the signs of z."""
         del t
-        forces = self.forces(parameters, None if frozen is None else frozen.gates)
+        forces = self.forces_at(parameters, None if frozen is None else frozen.gates)
         if frozen is None:
             gates = jnp.where(forces.z > 0, 1.0, self.network.slope)
-            unit = (gates * forces.c) @ self.kinks.x
+            unit = (gates * forces.drive) @ self.kinks.x
         else:
-            unit = (frozen.gates * forces.c) @ self.kinks.x
+            unit = (frozen.gates * forces.drive) @ self.kinks.x
             if frozen.projector is None:
-                u = by_unit(frozen.solve, unit)
+                u = by_unit(frozen.slide_solver, unit)
                 unit = unit - jnp.sum(u[:, :, None] * frozen.x, axis=1)
             else:
                 unit = by_unit(frozen.projector, unit)
@@ -161,107 +163,116 @@ class GatedFlow(eqx.Module):
             None if b is None else unit[:, 0],
             None if offset is None else self.network.bias_strength * jnp.sum(forces.error, axis=0),
         )
-        force = slowed((weights, biases), self.decay, self.whole(parameters))
-        return like(parameters, paced(force, self.tau))
+        force = add_decay((weights, biases), self.decay, self.all_parameters(parameters))
+        return flatten_like(parameters, divide_by_tau(force, self.tau))
 
-    def bound(self, strength: Array) -> Array:
-        """Largest u: (1 - s) |C| where C < 0; at C > 0 negative, nothing slides."""
-        return -(1 - self.network.slope) * strength
+    def slide_bound(self, kink_drive: Array) -> Array:
+        """Return the largest u: (1 - s) |C| where C < 0; at C > 0 negative, nothing slides."""
+        return -(1 - self.network.slope) * kink_drive
 
-    def fractions(self, forces: Forces, frozen: Frozen) -> tuple[Array, Array]:
-        """u of the sliding pairs and its bound, (H, P); of no meaning elsewhere."""
-        free = (frozen.gates * forces.c) @ self.kinks.x
-        u = by_unit(frozen.solve, free)
-        bound = self.bound(self.kinks.strength(forces.c))
-        return jnp.take_along_axis(u, frozen.slot, axis=1), bound
+    def slide_and_bound(self, forces: Forces, frozen: FixedSides) -> tuple[Array, Array]:
+        """Return u of the sliding pairs and its bound, (H, P); of no meaning elsewhere."""
+        free = (frozen.gates * forces.drive) @ self.kinks.x
+        u = by_unit(frozen.slide_solver, free)
+        bound = self.slide_bound(self.kinks.kink_drive(forces.drive))
+        return jnp.take_along_axis(u, frozen.slot_index, axis=1), bound
 
-    def distances(self, parameters: Parameters, frozen: Frozen) -> Float[Array, "H P"]:
-        """|z| of pairs on their sides, as `margins` has it."""
+    def side_distances(self, parameters: Parameters, frozen: FixedSides) -> Float[Array, "H P"]:
+        """Return |z| of pairs on their sides, as `margins` has it."""
         z = self.preactivations(parameters)
-        return jnp.where(self.kinks.leads[None], jnp.where(frozen.codes == OFF, -z, z), 1.0)
+        return jnp.where(self.kinks.is_leader[None], jnp.where(frozen.codes == OFF, -z, z), 1.0)
 
-    def margins(self, parameters: Parameters, frozen: Frozen) -> Float[Array, "2 H P"]:
-        """How far each kink is from an event, in two smooth functions of the parameters.
+    def margins(self, parameters: Parameters, frozen: FixedSides) -> Float[Array, "2 H P"]:
+        """Return each kink's distance from an event, in two smooth functions of the parameters.
 
-        |z| and one; for a sliding kink u and its distance from its bound. Both are one for
-        samples that follow another's.
+        These are |z| and one; for a sliding kink u and its distance from its bound. Both are one
+        for samples that follow another's kink.
         """
-        forces = self.forces(parameters, frozen.gates)
-        u, bound = self.fractions(forces, frozen)
+        forces = self.forces_at(parameters, frozen.gates)
+        u, bound = self.slide_and_bound(forces, frozen)
         slides = frozen.codes == SLIDING
         side = jnp.where(frozen.codes == OFF, -forces.z, forces.z)
         margins = jnp.stack([jnp.where(slides, u, side), jnp.where(slides, bound - u, 1.0)])
-        return jnp.where(self.kinks.leads[None, None], margins, 1.0)
+        return jnp.where(self.kinks.is_leader[None, None], margins, 1.0)
 
-    def settle(self, parameters: Parameters, frozen: Frozen) -> tuple[Parameters, Array]:
-        """The sliding pairs brought back to their kinks, which they never leave here.
+    def project_to_kinks(
+        self, parameters: Parameters, frozen: FixedSides
+    ) -> tuple[Parameters, Array]:
+        """Return the parameters as they are: sliding pairs never leave their kinks here.
 
         **Returns:** the parameters, and whether they moved.
         """
         del frozen
         return parameters, jnp.asarray(False)
 
-    def rounding(self, parameters: Parameters) -> Float[Array, "H P"]:
-        """|z| that may be rounding."""
-        (w, *_), (b, *_) = self.whole(parameters)
+    def z_rounding(self, parameters: Parameters) -> Float[Array, "H P"]:
+        """Return the |z| that may be rounding."""
+        (w, *_), (b, *_) = self.all_parameters(parameters)
         square = jnp.sum(w**2, axis=1) if b is None else jnp.sum(w**2, axis=1) + b**2
         sizes = jnp.sqrt(square)[:, None] * self.lengths[None]
         eps, tiny = jnp.finfo(sizes.dtype).eps, jnp.finfo(sizes.dtype).tiny
-        return lax.stop_gradient(rounding_in(sizes.dtype).z * sizes + tiny / eps)
+        return lax.stop_gradient(dtype_rounding(sizes.dtype).z * sizes + tiny / eps)
 
-    def tolerances(self, parameters: Parameters, frozen: Frozen) -> Float[Array, "H P"]:
-        """Margins that may be rounding."""
+    def margin_tolerances(self, parameters: Parameters, frozen: FixedSides) -> Float[Array, "H P"]:
+        """Return the margins that may be rounding."""
         parameters = lax.stop_gradient(parameters)
-        forces = self.forces(parameters, frozen.gates)
-        eps = jnp.finfo(forces.c.dtype).eps
-        strength = self.kinks.strength(jnp.abs(forces.c))
-        scale = self.error_scale * jnp.linalg.norm(self.whole(parameters)[0][1], axis=0)[:, None]
-        slid = rounding_in(eps.dtype).u * strength + 5 * eps * scale
+        forces = self.forces_at(parameters, frozen.gates)
+        eps = jnp.finfo(forces.drive.dtype).eps
+        strength = self.kinks.kink_drive(jnp.abs(forces.drive))
+        scale = (
+            self.zero_output_error
+            * jnp.linalg.norm(self.all_parameters(parameters)[0][1], axis=0)[:, None]
+        )
+        slid = dtype_rounding(eps.dtype).u * strength + 5 * eps * scale
         tiny = jnp.finfo(eps).tiny / eps
-        return jnp.where(frozen.codes == SLIDING, slid + tiny, self.rounding(parameters))
+        return jnp.where(frozen.codes == SLIDING, slid + tiny, self.z_rounding(parameters))
 
 
 def by_unit(matrices: Float[Array, "H n m"], vectors: Float[Array, "H m"]) -> Float[Array, "H n"]:
-    """Every unit's matrix times its vector; on a CPU faster as a product than as a sum."""
+    """Multiply every unit's vector by its matrix; on a CPU faster as a product than as a sum."""
     return jnp.einsum("hnm,hm->hn", matrices, vectors, precision="highest")
 
 
-# ---- Which sides the units of one hidden layer take up at an event: Filippov's rule.
+# ---- Sides of the units of one hidden layer after an event: Filippov's rule.
 
 
-class Situation(eqx.Module):
-    """All that decisions at one point read, for all units."""
+class PointState(eqx.Module):
+    """The point at which sides are chosen: all that the choice reads, for all units."""
 
     codes: Int[Array, "H P"]
-    c: Float[Array, "H P"]
-    strength: Float[Array, "H P"]  # C of each kink
-    near: Bool[Array, "H P"]  # |z| may be rounding
-    upper: Bool[Array, "H P"]  # u is nearer to its bound than to zero
+    drive: Float[Array, "H P"]
+    kink_drive: Float[Array, "H P"]  # C of each kink
+    at_kink: Bool[Array, "H P"]  # |z| may be rounding
+    nearer_bound: Bool[Array, "H P"]  # u is nearer to its bound than to zero
 
 
-def situation(flow: GatedFlow, parameters: Parameters, sides: Sides) -> Situation:
-    """The situation at these parameters, with the sides up to now."""
+def point_state(flow: OneLayerFlow, parameters: Parameters, sides: Sides) -> PointState:
+    """Return the situation at these parameters, with the sides up to now."""
     parameters = lax.stop_gradient(parameters)
-    frozen = lax.stop_gradient(flow.freeze(sides))
-    forces: Forces = flow.forces(parameters, frozen.gates)
-    u, bound = flow.fractions(forces, frozen)
-    strength = flow.kinks.strength(forces.c)
-    near = jnp.abs(forces.z) <= flow.rounding(parameters)
-    return Situation(
-        codes=sides.codes, c=forces.c, strength=strength, near=near, upper=2 * u > bound
+    frozen = lax.stop_gradient(flow.fix_sides(sides))
+    forces: Forces = flow.forces_at(parameters, frozen.gates)
+    u, bound = flow.slide_and_bound(forces, frozen)
+    strength = flow.kinks.kink_drive(forces.drive)
+    near = jnp.abs(forces.z) <= flow.z_rounding(parameters)
+    return PointState(
+        codes=sides.codes,
+        drive=forces.drive,
+        kink_drive=strength,
+        at_kink=near,
+        nearer_bound=2 * u > bound,
     )
 
 
-def side_of(u: Float[Array, " m"], bound: Float[Array, " m"]) -> Int[Array, " m"]:
-    """Sides that u says, in the range from zero to its bound."""
-    snap = rounding_in(u.dtype).snap
+def side_from_signal(u: Float[Array, " m"], bound: Float[Array, " m"]) -> Int[Array, " m"]:
+    """Return the sides that u says, in the range from zero to its bound."""
+    snap = dtype_rounding(u.dtype).snap
     return jnp.where(u <= snap * bound, OFF, jnp.where(u >= (1 - snap) * bound, ON, SLIDING))
 
 
-def decide(
-    flow: GatedFlow, at: Situation, unit: Array, fired: Bool[Array, " P"], slots: int
+def choose_unit_sides(
+    flow: OneLayerFlow, at: PointState, unit: Array, fired: Bool[Array, " P"], slots: int
 ) -> Sides:
-    """New sides of one unit, of which the leaders under `fired` had their event.
+    """Choose new sides of one unit, of which the leaders under `fired` had their event.
 
     A pair that ends its slide leaves at the end that its u reached. Where C >= 0 nothing slides:
     a fired pair crosses in the direction it came from, another one keeps its side. All others at
@@ -270,78 +281,80 @@ def decide(
     **Returns:** the unit's row of `Sides`.
     """
     still = lax.stop_gradient
-    codes, c, strength = at.codes[unit], at.c[unit], at.strength[unit]
+    codes, c, strength = at.codes[unit], at.drive[unit], at.kink_drive[unit]
     slides, x = codes == SLIDING, still(flow.kinks.x)
-    left = jnp.where(at.upper[unit], ON, OFF).astype(codes.dtype)
+    left = jnp.where(at.nearer_bound[unit], ON, OFF).astype(codes.dtype)
     codes = jnp.where(fired, jnp.where(slides, left, jnp.where(strength < 0, codes, -codes)), codes)
-    open_ = jnp.where(slides, ~fired, (fired | at.near[unit]) & (strength < 0))
-    open_ = open_ & flow.kinks.leads
+    open_ = jnp.where(slides, ~fired, (fired | at.at_kink[unit]) & (strength < 0))
+    open_ = open_ & flow.kinks.is_leader
 
     # The open pairs on their off sides, the others as they are.
-    at_base = flow.kinks.follow(jnp.where(open_, SLIDING, codes).astype(codes.dtype))
+    at_base = flow.kinks.sides_of_followers(jnp.where(open_, SLIDING, codes).astype(codes.dtype))
     velocity = (flow.kinks.gates(at_base, still(flow.network.slope)) * c) @ x
     chosen = slots_of(open_, slots)
-    rows, there = gather(x, chosen), chosen < codes.shape[0]
-    bound = still(flow.bound(gather(strength, chosen)))
-    u, settled = box_qp(rows @ rows.T, rows @ velocity, jnp.maximum(bound, 0.0), there)
-    side = side_of(u, bound).astype(codes.dtype)
+    rows, there = rows_in_slots(x, chosen), chosen < codes.shape[0]
+    bound = still(flow.slide_bound(rows_in_slots(strength, chosen)))
+    u, settled = minimise_in_box(rows @ rows.T, rows @ velocity, jnp.maximum(bound, 0.0), there)
+    side = side_from_signal(u, bound).astype(codes.dtype)
     codes = codes.at[chosen].set(side, mode="drop")
-    codes = flow.kinks.follow(codes)
+    codes = flow.kinks.sides_of_followers(codes)
 
-    sliding = slots_of((codes == SLIDING) & flow.kinks.leads, slots)
-    trouble = jnp.where(jnp.sum(open_) > slots, NO_SLOTS, jnp.where(settled, FINE, UNSOLVED))
-    rows = held(gather(flow.kinks.x, sliding))
+    sliding = slots_of((codes == SLIDING) & flow.kinks.is_leader, slots)
+    trouble = jnp.where(jnp.sum(open_) > slots, NO_SLOTS, jnp.where(settled, RESOLVED, NO_SIDES))
+    rows = slide_constraint(rows_in_slots(flow.kinks.x, sliding))
     return Sides(codes, sliding, *rows, trouble.astype(jnp.int8))
 
 
-def initial_sides(flow: GatedFlow, parameters: Parameters, slots: int) -> Sides:
-    """Sides at the start: the signs of z, and Filippov's rule for what starts at its kink.
+def initial_sides(flow: OneLayerFlow, parameters: Parameters, slots: int) -> Sides:
+    """Choose sides at the start: the signs of z, and Filippov's rule for pairs at their kinks.
 
     Where C >= 0 a pair at its kink is on if its z rises while it is off, else off
     (relu'(0) = 0): several flows may start there, and this is the one that descent takes.
     """
     z = lax.stop_gradient(flow.preactivations(parameters))
-    near = (jnp.abs(z) <= flow.rounding(parameters)) & flow.kinks.leads[None]
+    near = (jnp.abs(z) <= flow.z_rounding(parameters)) & flow.kinks.is_leader[None]
     codes = jnp.where((z > 0) & ~near, ON, OFF).astype(jnp.int8)
-    codes = flow.kinks.follow(codes)
-    sides = Sides.of(codes, slots, flow.kinks.x)
-    at = situation(flow, parameters, sides)
+    codes = flow.kinks.sides_of_followers(codes)
+    sides = Sides.none_sliding(codes, slots, flow.kinks.x)
+    at = point_state(flow, parameters, sides)
     gates = flow.kinks.gates(codes, lax.stop_gradient(flow.network.slope))
-    rises = (gates * at.c) @ flow.kinks.x @ flow.kinks.x.T > 0
-    ups = near & (at.strength >= 0) & rises
+    rises = (gates * at.drive) @ flow.kinks.x @ flow.kinks.x.T > 0
+    ups = near & (at.kink_drive >= 0) & rises
     codes = jnp.where(ups, ON, codes).astype(jnp.int8)
-    codes = flow.kinks.follow(codes)
-    at = copied(at, codes=codes)
+    codes = flow.kinks.sides_of_followers(codes)
+    at = replace_fields(at, codes=codes)
 
-    def one(unit):
+    def choose_unit(unit):
         none = jnp.zeros(codes.shape[1], bool)
-        return decide(flow, at, unit, none, slots)
+        return choose_unit_sides(flow, at, unit, none, slots)
 
-    tied = jnp.any(near & (at.strength < 0))
+    tied = jnp.any(near & (at.kink_drive < 0))
     units = jnp.arange(codes.shape[0])
-    sides = copied(sides, codes=codes)
-    return lax.cond(tied, lambda: lax.map(one, units), lambda: sides)
+    sides = replace_fields(sides, codes=codes)
+    return lax.cond(tied, lambda: lax.map(choose_unit, units), lambda: sides)
 
 
-class UnitRule(AbstractRule):
+class OneLayerSwitching(AbstractSwitching):
     """Filippov's rule, unit by unit: one hidden layer, whose units do not push each other's z."""
 
-    flow: GatedFlow
-    slots: int = eqx.field(static=True)  # of one unit
-    loop: str = eqx.field(static=True)  # kind of loops, see `flowlin._tools.numerics`
+    flow: OneLayerFlow
+    slots: int = eqx.field(static=True)  # sliding pairs of one unit at most
+    loop_kind: str = eqx.field(static=True)  # kind of loops, see `flowlin._tools.numerics`
 
-    def start(self, parameters: Parameters) -> Sides:
-        """Sides at the start."""
+    def start_sides(self, parameters: Parameters) -> Sides:
+        """Return the sides at the start."""
         return initial_sides(self.flow, parameters, min(self.slots, self.flow.task.samples))
 
-    def switch(self, piece: Piece, sides: Sides, log: Buffer) -> tuple[Sides, Buffer]:
-        """New sides for every unit with a fired pair, and the log of what changed."""
-        at = situation(self.flow, piece.y1, sides)
+    def switch_sides(
+        self, piece: Piece, sides: Sides, log: EventBuffer
+    ) -> tuple[Sides, EventBuffer]:
+        """Return new sides for every unit with a fired pair, and the log of what changed."""
+        at = point_state(self.flow, piece.y1, sides)
 
-        def body(carry):
+        def switch_unit(carry):
             left, sides, log = carry
             unit = jnp.argmax(left)
-            row = decide(self.flow, at, unit, piece.fired[unit], sides.slots.shape[1])
+            row = choose_unit_sides(self.flow, at, unit, piece.fired[unit], sides.slots.shape[1])
             first, old = unit * row.codes.size, sides.codes[unit]
             component = first + jnp.arange(old.size)
             log = log.append(piece.end, piece.uncertainty, component, old, row.codes)
@@ -350,51 +363,54 @@ class UnitRule(AbstractRule):
 
         _, sides, log = while_loop(
             lambda carry: jnp.any(carry[0]),
-            body,
+            switch_unit,
             (jnp.any(piece.fired, axis=1), sides, log),
-            kind=self.loop,  # pyright: ignore
+            kind=self.loop_kind,  # pyright: ignore
             max_steps=sides.codes.shape[0],
         )
         return sides, log
 
 
-# ---- The gates of one hidden layer with the fractions of its sliding pairs, and what each unit
-# does.
+# ---- Gates of one hidden layer with the fractions of its sliding pairs; each unit's dissipation.
 #
 # A pair that slides is on for the share $u / |C|$ of its gate's range, which Filippov's rule above
 # fixes. With these gates the exact flow is the flow of a gated linear network whose gates depend on
 # time.
 
 
-def sides_of(kinks: Hyperplanes, codes: Int[Array, "H P"], slots: int) -> Sides:
-    """The sides that codes say, with room for so many sliding pairs of a unit."""
+def sides_with_slots(kinks: Hyperplanes, codes: Int[Array, "H P"], slots: int) -> Sides:
+    """Return the sides to these codes, with room for so many sliding pairs of a unit."""
     codes = codes.astype(jnp.int8)
-    chosen = jax.vmap(lambda row: slots_of((row == SLIDING) & kinks.leads, slots))(codes)
-    solve, projector = jax.vmap(lambda some: held(gather(kinks.x, some)))(chosen)
-    fine = jnp.full(codes.shape[0], FINE, jnp.int8)
+    chosen = jax.vmap(lambda row: slots_of((row == SLIDING) & kinks.is_leader, slots))(codes)
+    solve, projector = jax.vmap(lambda some: slide_constraint(rows_in_slots(kinks.x, some)))(chosen)
+    fine = jnp.full(codes.shape[0], RESOLVED, jnp.int8)
     return Sides(codes, chosen, solve, projector, fine)
 
 
-def effective_gates(flow: GatedFlow, parameters: Parameters, sides: Sides) -> Float[Array, "H P"]:
-    """Gates of all pairs, those that slide by their fractions.
+def effective_gates(
+    flow: OneLayerFlow, parameters: Parameters, sides: Sides
+) -> Float[Array, "H P"]:
+    """Return the gates of all pairs, those that slide by their fractions.
 
     A sample that follows another's kink against its direction is off where that one is on.
     """
-    frozen = flow.freeze(sides)
-    u, bound = flow.fractions(flow.forces(parameters, frozen.gates), frozen)
+    frozen = flow.fix_sides(sides)
+    u, bound = flow.slide_and_bound(flow.forces_at(parameters, frozen.gates), frozen)
     share = (1 - flow.network.slope) * u / jnp.where(bound > 0, bound, 1.0)
     moved = share[:, flow.kinks.leader] * jnp.sign(flow.kinks.scale)[None]
     return frozen.gates + jnp.where(sides.codes == SLIDING, moved, 0.0)
 
 
-def powers(flow: GatedFlow, parameters: Parameters, sides: Sides) -> Float[Array, "H1"]:
-    r"""What each unit contributes to $-dL/dt = \sum \tau |\dot w|^2$, and the readout's bias last.
+def dissipation_per_unit(
+    flow: OneLayerFlow, parameters: Parameters, sides: Sides
+) -> Float[Array, "H1"]:
+    r"""Return each unit's part of $-dL/dt = \sum \tau |\dot w|^2$, and the readout's bias last.
 
-    A unit's are its weights from the inputs, its bias and its weights to the outputs. With weight
-    decay L includes it.
+    A unit's part is that of its weights from the inputs, its bias and its weights to the outputs.
+    With weight decay L includes it.
     """
-    velocity = flow(None, parameters, flow.freeze(sides))
-    power = jax.tree.map(lambda tau, v: tau * v**2, spread(flow.tau, parameters), velocity)
+    velocity = flow(None, parameters, flow.fix_sides(sides))
+    power = jax.tree.map(lambda tau, v: tau * v**2, tau_per_array(flow.tau, parameters), velocity)
     (inward, outward), (bias, offset) = power
     units = jnp.zeros(sides.codes.shape[0], flow.kinks.x.dtype)
     for part in (None if inward is None else jnp.sum(inward, axis=1), bias):

@@ -1,4 +1,4 @@
-"""How a ReLU flow treats its kinks, the sets z = 0 of the (unit, sample) pairs."""
+"""Policies for the kinks of a ReLU flow, the sets z = 0 of the (unit, sample) pairs."""
 
 import abc
 from typing import Any, ClassVar
@@ -8,73 +8,84 @@ import equinox as eqx
 import jax.numpy as jnp
 from equinox import AbstractClassVar
 
-from flowlin._tools.arguments import WORDS, checked, instance, known, positive, whole
+from flowlin._tools.arguments import (
+    CHECKS_BY_NAME,
+    checked,
+    instance_of,
+    integer_from,
+    positive,
+    static_value,
+)
 from flowlin._tools.arrays import ENABLE_X64
-from flowlin._tools.warn import warn
-from flowlin.engine.allowed import AbstractAllowed
-from flowlin.engine.kinks.averaged import FINEST, AveragedGates
-from flowlin.engine.kinks.walk import ExactWalk, rule_for
+from flowlin._tools.warn import warn_user
+from flowlin.engine.allowed import AbstractErrorScale
+from flowlin.engine.kinks.averaged import FINEST_RTOL, AveragedGates
+from flowlin.engine.kinks.walk import ExactWalk, choose_switching
 from flowlin.engine.solvers.wrapped import Explicit, is_explicit
-from flowlin.events.events import AbstractTreatment
+from flowlin.events.events import AbstractKinkTraits
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.kinds import ReLUNetwork
 from flowlin.tasks.task import Task
 from flowlin.training.problem import Problem
 
 MANY_PAIRS = 10_000  # (unit, sample) pairs beyond which each one's switches are too many
-DEFAULT = "the default; stiffness was not measured"
-ASKED = "as asked for"
-PLAIN = (0.0, 1.0)  # gains of a step size control without memory
+DEFAULT_REASON = "the default; stiffness was not measured"
+ASKED_REASON = "as asked for"
+PLAIN_GAINS = (0.0, 1.0)  # gains of a step size control without memory
 # Made once: modules take longer to make than to use.
 BOSH3, TSIT5, DOPRI8 = diffrax.Bosh3(), diffrax.Tsit5(), diffrax.Dopri8()
 
 
-class AbstractKinks(AbstractTreatment):
-    """Base class of the ways to treat kinks, with `width` and `walks` as events ask for them.
+class AbstractKinks(AbstractKinkTraits):
+    """Base class of the policies for kinks, with `width` and `walks` as events ask for them.
 
     - `needs_gates`: whether it asks the network for its preactivations or gates.
-    - `handover`: the rtol from which on another solver may take over where the flow becomes stiff.
-    - `narrow`: the default rtol in float32.
+    - `handover_rtol`: the rtol from which on another solver may take over where the flow becomes
+      stiff.
+    - `float32_rtol`: the default rtol in float32.
     - `finest`: the finest rtol that is of use.
-    - `growing`: whether a unit's error counts against what it moves, once it has grown; see
+    - `counts_change`: whether a unit's error counts against what it moves, once it has grown; see
       `flowlin.engine.allowed`.
     - `gains`: of the step size control, proportional and integral.
+    - `slack`: by what its step's error estimate, counted by units, is larger than one that counts
+      by numbers where it is as right; see `benchmarks/scale.py --cost`.
     """
 
     needs_gates: AbstractClassVar[bool]
-    handover: AbstractClassVar[float]
-    narrow: AbstractClassVar[float]
-    finest: AbstractClassVar[float]
-    growing: AbstractClassVar[bool]
-    gains: AbstractClassVar[tuple[float, float]]
+    handover_rtol: AbstractClassVar[float]
+    float32_rtol: AbstractClassVar[float]
+    finest_rtol: AbstractClassVar[float]
+    counts_change: AbstractClassVar[bool]
+    step_gains: AbstractClassVar[tuple[float, float]]
+    slack: AbstractClassVar[float]
 
     @abc.abstractmethod
-    def method(
+    def choose_solver(
         self, problem: Problem, solver: diffrax.AbstractSolver | None, rtol: Any
     ) -> tuple[diffrax.AbstractSolver, str]:
-        """The solver for a problem, the given one where it suits, and why.
+        """Choose the solver for a problem, the given one where it suits, and say why.
 
         **Raises:** `ValueError` for one that does not suit.
         """
 
     @abc.abstractmethod
-    def walk(
+    def wrap_solver(
         self,
         problem: Problem,
         solver: diffrax.AbstractSolver,
-        allowed: AbstractAllowed,
+        error_scale: AbstractErrorScale,
         capacity: int,
-        loop: str,
+        loop_kind: str,
     ) -> ExactWalk | None:
-        """The solver wrapped so that it walks; None where it does not."""
+        """Wrap the solver so that it walks; None where it does not."""
 
     @abc.abstractmethod
     def remedy(self, network: AbstractModel) -> str:
-        """What else may help a run that failed, to go on with after a comma or a semicolon."""
+        """Return what else may help a run that failed, to follow a comma or a semicolon."""
 
 
-def _low_order(rtol: Any) -> diffrax.AbstractSolver:
-    """For kinks, which limit the order, or in walks the steps; see `benchmarks/solvers.py`."""
+def _low_order_solver(rtol: Any) -> diffrax.AbstractSolver:
+    """Return a low-order solver: kinks limit the order; see `benchmarks/solvers.py`."""
     return BOSH3 if rtol > 1e-6 else TSIT5
 
 
@@ -89,28 +100,29 @@ class IgnoreKinks(AbstractKinks):
     width: ClassVar[None] = None
     needs_gates: ClassVar[bool] = False
     walks: ClassVar[bool] = False
-    handover: ClassVar[float] = 0.0
-    narrow: ClassVar[float] = 1e-4
-    finest: ClassVar[float] = 0.0
-    growing: ClassVar[bool] = True
-    gains: ClassVar[tuple[float, float]] = PLAIN
+    handover_rtol: ClassVar[float] = 0.0
+    float32_rtol: ClassVar[float] = 1e-4
+    finest_rtol: ClassVar[float] = 0.0
+    counts_change: ClassVar[bool] = True
+    step_gains: ClassVar[tuple[float, float]] = PLAIN_GAINS
+    slack: ClassVar[float] = 1.0
 
-    def method(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
-        """Low order for a ReLU network, high order for one without kinks."""
+    def choose_solver(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
+        """Choose low order for a ReLU network, high order for one without kinks."""
         if solver is not None:
-            return solver, ASKED
+            return solver, ASKED_REASON
         if isinstance(problem.network, ReLUNetwork):
-            return BOSH3, DEFAULT
-        return DOPRI8 if rtol <= 1e-6 else TSIT5, DEFAULT
+            return BOSH3, DEFAULT_REASON
+        return DOPRI8 if rtol <= 1e-6 else TSIT5, DEFAULT_REASON
 
-    def walk(self, problem, solver, allowed, capacity, loop) -> None:
-        """Does not walk."""
+    def wrap_solver(self, problem, solver, allowed, capacity, loop) -> None:
+        """Return None: it does not walk."""
 
     def remedy(self, network: AbstractModel) -> str:
-        """Not to ignore them."""
+        """Return advice against ignoring kinks."""
         if isinstance(network, ReLUNetwork):
             return "; a ReLU flow that slides on its kinks needs `kinks=fl.SmoothKinks(...)`"
-        if network.about_kinks[0] == "none":
+        if network.kinks_and_reason[0] == "none":
             return ""
         return (
             "; a model with kinks, such as those of a ReLU, may slide on them, which no steps "
@@ -118,7 +130,7 @@ class IgnoreKinks(AbstractKinks):
         )
 
 
-@checked(width=known(positive))
+@checked(width=static_value(positive))
 class SmoothKinks(AbstractKinks):
     r"""Round each kink off over |z| < width by a quadratic.
 
@@ -141,21 +153,24 @@ class SmoothKinks(AbstractKinks):
 
     needs_gates: ClassVar[bool] = True
     walks: ClassVar[bool] = False
-    handover: ClassVar[float] = 0.0
-    narrow: ClassVar[float] = 1e-4
-    finest: ClassVar[float] = 0.0
-    growing: ClassVar[bool] = True
-    gains: ClassVar[tuple[float, float]] = PLAIN
+    handover_rtol: ClassVar[float] = 0.0
+    float32_rtol: ClassVar[float] = 1e-4
+    finest_rtol: ClassVar[float] = 0.0
+    counts_change: ClassVar[bool] = True
+    step_gains: ClassVar[tuple[float, float]] = PLAIN_GAINS
+    slack: ClassVar[float] = 1.0
 
-    def method(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
-        """Low order: a high one would have to resolve the width."""
-        return (_low_order(rtol), DEFAULT) if solver is None else (solver, ASKED)
+    def choose_solver(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
+        """Choose low order: a high one would have to resolve the width."""
+        return (
+            (_low_order_solver(rtol), DEFAULT_REASON) if solver is None else (solver, ASKED_REASON)
+        )
 
-    def walk(self, problem, solver, allowed, capacity, loop) -> None:
-        """Does not walk."""
+    def wrap_solver(self, problem, solver, allowed, capacity, loop) -> None:
+        """Return None: it does not walk."""
 
     def remedy(self, network: AbstractModel) -> str:
-        """Nothing else."""
+        """Return nothing."""
         del network
         return ""
 
@@ -196,14 +211,18 @@ class AveragedKinks(AbstractKinks):
     width: ClassVar[None] = None
     needs_gates: ClassVar[bool] = True
     walks: ClassVar[bool] = False
-    handover: ClassVar[float] = 0.0
-    narrow: ClassVar[float] = 1e-4
-    finest: ClassVar[float] = FINEST
-    growing: ClassVar[bool] = False  # its steps would creep
-    gains: ClassVar[tuple[float, float]] = (0.3, 0.3)  # as many steps fail with PLAIN as succeed
+    handover_rtol: ClassVar[float] = 0.0
+    float32_rtol: ClassVar[float] = 1e-4
+    finest_rtol: ClassVar[float] = FINEST_RTOL
+    counts_change: ClassVar[bool] = False  # its steps would creep
+    step_gains: ClassVar[tuple[float, float]] = (
+        0.3,
+        0.3,
+    )  # as many steps fail with PLAIN as succeed
+    slack: ClassVar[float] = 1.2
 
-    def method(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
-        """Its own solver."""
+    def choose_solver(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
+        """Choose its own solver; `ValueError` for another one."""
         del rtol
         if solver is not None:
             raise ValueError(
@@ -212,20 +231,20 @@ class AveragedKinks(AbstractKinks):
             )
         network = problem.network
         assert isinstance(network, ReLUNetwork)
-        task, loss, tau = problem.task, problem.loss, problem.constants
+        task, loss, tau = problem.task, problem.loss, problem.time_constants
         own = AveragedGates(network, task, loss, tau, problem.decay)
         return own, "the solver of averaged kinks"
 
-    def walk(self, problem, solver, allowed, capacity, loop) -> None:
-        """Does not walk."""
+    def wrap_solver(self, problem, solver, allowed, capacity, loop) -> None:
+        """Return None: it does not walk."""
 
     def remedy(self, network: AbstractModel) -> str:
-        """Nothing else."""
+        """Return nothing."""
         del network
         return ""
 
 
-@checked(slots=whole(1))
+@checked(slots=integer_from(1))
 class ExactKinks(AbstractKinks):
     """Walk through the kinks exactly: every gate switches at a located event.
 
@@ -265,36 +284,37 @@ class ExactKinks(AbstractKinks):
     width: ClassVar[None] = None
     needs_gates: ClassVar[bool] = True
     walks: ClassVar[bool] = True
-    handover: ClassVar[float] = float("inf")
-    narrow: ClassVar[float] = 1e-5  # finer, which spares events that are errors of the steps
-    finest: ClassVar[float] = 0.0
-    growing: ClassVar[bool] = True
-    gains: ClassVar[tuple[float, float]] = PLAIN
+    handover_rtol: ClassVar[float] = float("inf")
+    float32_rtol: ClassVar[float] = 1e-5  # finer, which spares events that are errors of the steps
+    finest_rtol: ClassVar[float] = 0.0
+    counts_change: ClassVar[bool] = True
+    step_gains: ClassVar[tuple[float, float]] = PLAIN_GAINS
+    slack: ClassVar[float] = 1.0
 
-    def method(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
-        """An explicit Runge-Kutta method, of low order since pieces are short.
+    def choose_solver(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
+        """Choose an explicit Runge-Kutta method, of low order since pieces are short.
 
         Of high order for several hidden layers at fine tolerances: as fast, and with a sixth of
         the error (`benchmarks/solvers.py`).
         """
         if solver is None:
             fine = len(problem.network.hidden) > 1 and rtol <= 1e-9
-            return DOPRI8 if fine else _low_order(rtol), DEFAULT
+            return DOPRI8 if fine else _low_order_solver(rtol), DEFAULT_REASON
         if not is_explicit(solver):
             raise ValueError(
                 "`ExactKinks` walks with explicit Runge-Kutta solvers such as diffrax.Tsit5(); "
                 f"with `solver` = {type(solver).__name__} use `kinks=fl.SmoothKinks(1e-4)`."
             )
-        return solver, ASKED
+        return solver, ASKED_REASON
 
-    def walk(self, problem, solver, allowed, capacity, loop) -> ExactWalk:
-        """The walk with a rule for the network's depth."""
+    def wrap_solver(self, problem, solver, allowed, capacity, loop) -> ExactWalk:
+        """Wrap the solver in a walk by the rule for the network's depth."""
         assert is_explicit(solver)
-        rule = rule_for(problem, self.slots, loop)
-        return ExactWalk(Explicit(solver), rule, allowed, capacity, loop=loop)
+        rule = choose_switching(problem, self.slots, loop)
+        return ExactWalk(Explicit(solver), rule, allowed, capacity, loop_kind=loop)
 
     def remedy(self, network: AbstractModel) -> str:
-        """More digits."""
+        """Advise to take more digits."""
         if network.dtype == jnp.float64:
             return ""
         return f"; events may be too close for float32; before any array is made: {ENABLE_X64}"
@@ -302,7 +322,7 @@ class ExactKinks(AbstractKinks):
 
 IGNORED = IgnoreKinks()
 
-WORDS["kinks"] = instance(
+CHECKS_BY_NAME["kinks"] = instance_of(
     AbstractKinks, "an object such as fl.ExactKinks()", "or fl.SmoothKinks(1e-4)"
 )
 
@@ -311,15 +331,15 @@ class KinksWarning(UserWarning):
     """A run treats its kinks otherwise than exactly without being told to, or than it was told."""
 
 
-def pairs(network: AbstractModel, task: Task) -> int:
-    """How many (unit, sample) pairs there are, each with its kink."""
+def pair_count(network: AbstractModel, task: Task) -> int:
+    """Count the (unit, sample) pairs, each with its kink."""
     return sum(network.hidden) * task.samples
 
 
-def suitable_kinks(
+def choose_kinks(
     network: ReLUNetwork, task: Task, solver: diffrax.AbstractSolver | None
 ) -> tuple[AbstractKinks, str]:
-    """The kinks for a run that was given none, and why.
+    """Choose the policy for a run that was given none, and say why.
 
     Warns where that is not `ExactKinks`. Its border was measured by `benchmarks/border.py`: at a
     parameter error of 1e-6 plain integration takes more than ten times as long or does not get
@@ -330,7 +350,7 @@ def suitable_kinks(
     1e-6, and descent takes 4 to 150 times as long. At 1e-4 smoothing is the faster one with digits
     and at 5,120 pairs, plain integration nowhere.
     """
-    count, depth = pairs(network, task), len(network.hidden)
+    count, depth = pair_count(network, task), len(network.hidden)
     if count > MANY_PAIRS:
         averaged = depth == 1 and solver is None
         kinks = AveragedKinks() if averaged else IGNORED
@@ -339,7 +359,7 @@ def suitable_kinks(
         kinks, why = SmoothKinks(), f"{type(solver).__name__} is not an explicit Runge-Kutta method"
     else:
         return ExactKinks(), f"{count} (unit, sample) pairs, no more than {MANY_PAIRS}"
-    warn(
+    warn_user(
         f"the kinks are not walked through exactly but by {kinks}: {why}. Pass `kinks` to choose "
         "yourself.",
         KinksWarning,

@@ -11,13 +11,13 @@ from equinox import AbstractVar
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree, Shaped
 
-from flowlin._tools.arrays import Parameters, copied, places
-from flowlin._tools.numerics import pseudo_inverse, rounding_in
-from flowlin.record.buffer import Buffer
+from flowlin._tools.arrays import Parameters, first_true_indices, replace_fields
+from flowlin._tools.numerics import dtype_rounding, pseudo_inverse
+from flowlin.record.buffer import EventBuffer
 
 OFF, SLIDING, ON = -1, 0, 1
-# What can go wrong at an event.
-FINE, NO_SLOTS, UNSOLVED = 0, 1, 2
+# Failures at an event: none, too few slots, no sides found.
+RESOLVED, NO_SLOTS, NO_SIDES = 0, 1, 2
 
 
 class Hyperplanes(eqx.Module):
@@ -33,12 +33,12 @@ class Hyperplanes(eqx.Module):
     x: Float[Array, "P N"]  # rows x~, the constant in front if the hidden layer has a bias
     leader: Int[Array, " P"]
     scale: Float[Array, " P"]  # alpha
-    leads: Bool[Array, " P"]
-    shared: Bool[Array, ""]  # whether any kink has more than one sample
+    is_leader: Bool[Array, " P"]
+    any_shared: Bool[Array, ""]  # whether any kink has more than one sample
 
     @staticmethod
-    def of(x: Float[Array, "P N"], share: str = "line") -> "Hyperplanes":
-        """The kinks of inputs x~; a zero input has none.
+    def from_inputs(x: Float[Array, "P N"], share: str = "line") -> "Hyperplanes":
+        """Find the kinks of inputs x~; a zero input has none.
 
         Samples share one where their inputs lie on one `"line"`, or only on one `"ray"` (the
         second layer of a network without biases), or are `"equal"`.
@@ -47,11 +47,11 @@ class Hyperplanes(eqx.Module):
         gram = still @ still.T
         square = jnp.diagonal(gram)
         ratio = gram / jnp.where(square > 0, square, 1.0)[:, None]  # of k to i: row i, column k
-        off = lax.map(  # row by row, for memory's sake
+        off = lax.map(  # row by row: all at once would take P x P x N numbers
             lambda row: jnp.max(jnp.abs(still - row[0][:, None] * row[1][None]), axis=-1),
             (ratio, still),
         )
-        # 64 ulps: exact copies and multiples, as rounding leaves them.
+        # Within 64 ulps: exact copies and multiples, as rounding leaves them, and nothing else.
         close = off <= 64 * jnp.finfo(x.dtype).eps * jnp.sqrt(square)[None]
         parallel = close & (square > 0)[:, None] & (square > 0)[None]
         if share == "ray":
@@ -65,42 +65,42 @@ class Hyperplanes(eqx.Module):
             x=x,
             leader=leader,
             scale=scale,
-            leads=(leader == own) & (square > 0),
-            shared=jnp.any(leader != own),
+            is_leader=(leader == own) & (square > 0),
+            any_shared=jnp.any(leader != own),
         )
 
-    def within(self, moves: list[bool]) -> "Hyperplanes":
-        """The same kinks where only these coordinates of a unit's weights move.
+    def with_moving_inputs(self, moves: list[bool]) -> "Hyperplanes":
+        """Return the same kinks where only these coordinates of a unit's weights move.
 
         The others of x~ are zero; a kink that can then not move has no leader.
         """
         if all(moves):
             return self
         x = self.x * jnp.asarray(moves, self.x.dtype)[None]
-        leads = self.leads & jnp.any(x != 0, axis=1)
-        return copied(self, x=x, leads=leads)
+        leads = self.is_leader & jnp.any(x != 0, axis=1)
+        return replace_fields(self, x=x, is_leader=leads)
 
     @property
-    def single(self) -> Bool[Array, " P"]:
-        """Whether a sample shares its kink with no other."""
+    def is_unshared(self) -> Bool[Array, " P"]:
+        """Tell which samples share their kink with no other."""
         return jnp.sum(self.leader[:, None] == self.leader[None], axis=1) == 1
 
-    def strength(self, c: Float[Array, "H P"]) -> Float[Array, "H P"]:
-        """C summed over the samples of each kink, at its leader."""
+    def kink_drive(self, drive: Float[Array, "H P"]) -> Float[Array, "H P"]:
+        """Sum C over the samples of each kink, at its leader."""
 
-        def summed(c):
+        def sum_members(c):
             member = self.leader[:, None] == jnp.arange(self.leader.shape[0])[None]
             return (c * jnp.abs(self.scale)[None]) @ member.astype(c.dtype)
 
-        return lax.cond(self.shared, summed, lambda c: c, c)
+        return lax.cond(self.any_shared, sum_members, lambda c: c, drive)
 
-    def follow(self, codes: Int[Array, "... P"]) -> Int[Array, "... P"]:
-        """Sides of all samples from those of the leaders."""
+    def sides_of_followers(self, codes: Int[Array, "... P"]) -> Int[Array, "... P"]:
+        """Return the sides of all samples from those of the leaders."""
         sign = jnp.sign(self.scale).astype(codes.dtype)
         return codes[..., self.leader] * jnp.broadcast_to(sign, codes.shape)
 
     def gates(self, codes: Int[Array, "... P"], slope: ArrayLike) -> Float[Array, "... P"]:
-        """Gates to the sides. A sliding kink counts as on its leader's off side.
+        """Return the gates to the sides. A sliding kink counts as on its leader's off side.
 
         The rest of its gate acts through the projection of the velocity.
         """
@@ -125,43 +125,45 @@ class Sides(eqx.Module):
 
     codes: Int[Array, "*H P"]
     slots: Int[Array, "*H m"]
-    solve: Float[Array, "*H m N"]
+    slide_solver: Float[Array, "*H m N"]
     projector: Float[Array, "*H N N"] | None
-    trouble: Int[Array, "*H"]
+    failure: Int[Array, "*H"]
 
     @property
     def report(self) -> dict[str, Array]:
-        """What a run's `stats` say of them: nothing, since with one layer the flow is unique."""
+        """Statistics for a run's `stats`: none, since with one layer the flow is unique."""
         return {}
 
     @staticmethod
-    def of(codes: Int[Array, "H P"], slots: int, x: Float[Array, "P N"]) -> "Sides":
-        """Sides of which none slides, for inputs x~."""
+    def none_sliding(codes: Int[Array, "H P"], slots: int, x: Float[Array, "P N"]) -> "Sides":
+        """Return sides of which none slides, for inputs x~."""
         units, samples = codes.shape
-        solve, projector = held(jnp.zeros((slots, x.shape[1]), x.dtype))
+        solve, projector = slide_constraint(jnp.zeros((slots, x.shape[1]), x.dtype))
         if projector is not None:
             projector = jnp.broadcast_to(projector, (units, *projector.shape))
         return Sides(
             codes=codes.astype(jnp.int8),
             slots=jnp.full((units, slots), samples, jnp.int32),
-            solve=jnp.broadcast_to(solve, (units, *solve.shape)),
+            slide_solver=jnp.broadcast_to(solve, (units, *solve.shape)),
             projector=projector,
-            trouble=jnp.full(units, FINE, jnp.int8),
+            failure=jnp.full(units, RESOLVED, jnp.int8),
         )
 
 
 def slots_of(chosen: Bool[Array, " P"], slots: int) -> Int[Array, " m"]:
-    """The chosen samples in ascending order, padded with P."""
-    return places(chosen, slots, chosen.shape[0])
+    """Return the chosen samples in ascending order, padded with P."""
+    return first_true_indices(chosen, slots, chosen.shape[0])
 
 
-def gather(rows: Float[Array, "P ..."], slots: Int[Array, "*s"]) -> Array:
-    """The slots' rows, zero in empty slots."""
+def rows_in_slots(rows: Float[Array, "P ..."], slots: Int[Array, "*s"]) -> Array:
+    """Return the slots' rows, zero in empty slots."""
     return rows.at[slots].get(mode="fill", fill_value=0)
 
 
-def held(x: Float[Array, "m N"]) -> tuple[Float[Array, "m N"], Float[Array, "N N"] | None]:
-    """`solve` and `projector` of a unit whose sliding pairs have the inputs x (see `Sides`).
+def slide_constraint(
+    x: Float[Array, "m N"],
+) -> tuple[Float[Array, "m N"], Float[Array, "N N"] | None]:
+    """Return `solve` and `projector` of a unit whose sliding pairs have the inputs x (see `Sides`).
 
     The pseudo-inverse B of K = x x^T gets the derivative of an inverse as 2B - B K B.
     """
@@ -174,7 +176,7 @@ def held(x: Float[Array, "m N"]) -> tuple[Float[Array, "m N"], Float[Array, "N N
 
 # ---- Sides of the pairs of all layers, and the equations of those that slide, in slots.
 
-FEW = 16  # pairs that slide at once
+FEWEST_SLOTS = 16  # slots of the smallest system that is solved
 
 
 class LayerSides(eqx.Module):
@@ -189,65 +191,65 @@ class LayerSides(eqx.Module):
 
     codes: Int[Array, "H P"]
     slots: Int[Array, " m"]
-    trouble: Int[Array, ""]
+    failure: Int[Array, ""]
     certificate: Float[Array, ""]
 
     @property
     def report(self) -> dict[str, Array]:
-        """What a run's `stats` say of them."""
+        """Statistics for a run's `stats`."""
         return {"branch_certificate": self.certificate}
 
 
-class DeepFrozen(eqx.Module):
-    """What a vector field needs of the sides, constant along a piece."""
+class FixedLayerSides(eqx.Module):
+    """Sides as a vector field reads them, constant along a piece."""
 
     codes: Int[Array, "H P"]
     gates: Float[Array, "H P"]
     slots: Int[Array, " m"]
 
 
-def take(pairs: Shaped[Array, "H P"], slots: Int[Array, " m"]) -> Shaped[Array, " m"]:
-    """The slots' entries, zero in empty slots."""
+def read_slots(pairs: Shaped[Array, "H P"], slots: Int[Array, " m"]) -> Shaped[Array, " m"]:
+    """Return the slots' entries, zero in empty slots."""
     there = pairs.ravel().at[slots].get(mode="clip", wrap_negative_indices=False)
     return jnp.where(slots < pairs.size, there, jnp.zeros((), pairs.dtype))
 
 
-def columns(matrix: Shaped[Array, "n P"], which: Int[Array, " m"]) -> Shaped[Array, "n m"]:
-    """These columns, all of which there are."""
+def matrix_columns(matrix: Shaped[Array, "n P"], which: Int[Array, " m"]) -> Shaped[Array, "n m"]:
+    """Return the columns of these numbers, all of which exist."""
     return matrix.at[:, which].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
-def put(
+def write_slots(
     values: Float[Array, " m"], slots: Int[Array, " m"], shape: tuple[int, ...]
 ) -> Float[Array, "H P"]:
-    """Zero but for the slots' entries."""
+    """Return zeros but for the slots' entries."""
     flat = jnp.zeros(math.prod(shape), values.dtype).at[slots]
     return flat.set(values, mode="drop", wrap_negative_indices=False).reshape(shape)
 
 
-def of_used(function: Any, slots: Int[Array, " m"], empty: int) -> PyTree:
-    """A function of the slots, of as few of them as hold all in use; results padded with zeros.
+def map_used_slots(function: Any, slots: Int[Array, " m"], empty: int) -> PyTree:
+    """Apply a function to as few slots as hold all in use, and pad its results with zeros.
 
     Slots in use come first, the others are `empty`. Mostly few pairs slide, and what their Gram
-    matrix costs grows with the cube of its size: `FEW`, four times as many, and so on.
+    matrix costs grows with the cube of its size: `FEWEST_SLOTS`, four times as many, and so on.
     """
     most, counts = slots.size, [slots.size]
-    while (few := FEW * 4 ** (len(counts) - 1)) < most:
+    while (few := FEWEST_SLOTS * 4 ** (len(counts) - 1)) < most:
         counts.insert(-1, few)
 
-    def first(count: int) -> Any:
-        def found():
+    def over_first_slots(count: int) -> Any:
+        def result_with_padding():
             pad = (0, most - count)
             return jax.tree.map(lambda a: jnp.pad(a, pad), function(slots[:count]))
 
-        return found
+        return result_with_padding
 
     more = sum((slots[count] < empty).astype(int) for count in counts[:-1])
-    return lax.switch(more, [first(count) for count in counts])
+    return lax.switch(more, [over_first_slots(count) for count in counts])
 
 
-def solve(gram: Float[Array, "m m"], q: Float[Array, " m"]) -> Float[Array, " m"]:
-    """Solution of gram u = q, for q in its range; zero in empty slots.
+def solve_gram(gram: Float[Array, "m m"], q: Float[Array, " m"]) -> Float[Array, " m"]:
+    """Solve gram u = q, for q in its range; zero in empty slots.
 
     A little is added to the diagonal, so that dependent gradients do no harm; what that changes
     of gram u is of the size of rounding.
@@ -261,17 +263,17 @@ def solve(gram: Float[Array, "m m"], q: Float[Array, " m"]) -> Float[Array, " m"
 
 # ---- The box-constrained quadratic program that chooses gates at a kink.
 
-BLOCK_STEPS = 10  # block pivots before single ones
+BLOCK_PIVOTS = 10  # block pivots before single ones
 
 
-def box_qp(
+def minimise_in_box(
     k: Float[Array, "m m"],
     q: Float[Array, " m"],
     bound: Float[Array, " m"],
     active: Bool[Array, " m"],
     max_steps: int = 500,
 ) -> tuple[Float[Array, " m"], Bool[Array, ""]]:
-    r"""Minimiser of $\tfrac12 u^T K u - q^T u$ over $0 \le u \le \beta$; K positive semi-definite.
+    r"""Minimise $\tfrac12 u^T K u - q^T u$ over $0 \le u \le \beta$; K is positive semi-definite.
 
     Its optimality conditions are Filippov's rule for the velocity $v = q - K u$ of several pairs
     at their kinks: v < 0 with u = 0 (off), v > 0 with u = beta (on), or v = 0 in between
@@ -290,27 +292,28 @@ def box_qp(
     """
     q, bound = jnp.where(active, q, 0.0), jnp.where(active, bound, 0.0)
     k = jnp.where(active[:, None] & active[None], k, 0.0)
-    rounding = rounding_in(k.dtype)
+    rounding = dtype_rounding(k.dtype)
     slack_u = rounding.slack * bound
     slack_v = rounding.slack * (jnp.abs(q) + jnp.abs(k) @ bound)
     largest = jnp.max(jnp.diagonal(k))
     ridge = jnp.where(largest > 0, rounding.cut * largest, 1.0)
 
-    def solve(free, upper):
+    def solve_free(free, upper):
         fixed = jnp.where(upper, bound, 0.0)
         inner = jnp.where(free[:, None] & free[None], k, 0.0)
         factor = jax.scipy.linalg.cho_factor(inner + jnp.diag(jnp.where(free, ridge, 1.0)))
 
-        def refined(u):
+        def refine_once(u):
             return u + jax.scipy.linalg.cho_solve(factor, jnp.where(free, q - k @ u, 0.0))
 
-        u = refined(refined(fixed))  # the first time leaves the ridge's share
+        # The first solve errs by the ridge; the second one corrects for it.
+        u = refine_once(refine_once(fixed))
         return u, q - k @ u
 
-    def body(state):
+    def pivot_once(state):
         free, upper, _, step, _ = state
-        single = step >= BLOCK_STEPS
-        u, v = solve(free, upper)
+        single = step >= BLOCK_PIVOTS
+        u, v = solve_free(free, upper)
         low, high = free & (u < -slack_u), free & (u > bound + slack_u)
         freed = active & ~free & jnp.where(upper, v < -slack_v, v > slack_v)
         wrong = low | high | freed
@@ -322,15 +325,15 @@ def box_qp(
 
     none = jnp.zeros_like(active)
     start = (active, none, jnp.zeros_like(q), jnp.zeros((), int), jnp.asarray(False))
-    *_, u, _, settled = lax.while_loop(lambda s: ~s[-1] & (s[-2] < max_steps), body, start)
+    *_, u, _, settled = lax.while_loop(lambda s: ~s[-1] & (s[-2] < max_steps), pivot_once, start)
     return u, settled
 
 
-# ---- What an exact walk needs to know of the sides.
+# ---- The interface between an exact walk and the rule that chooses sides.
 
 
 class Piece(eqx.Module):
-    """A piece from `start` to `end`; sides change at its end where `fired`."""
+    """A piece of a step from `start` to `end`; sides change at its end where `fired`."""
 
     start: Array
     end: Array
@@ -343,15 +346,15 @@ class Piece(eqx.Module):
     uncertainty: Float[Array, ""]
 
 
-class AbstractRule(eqx.Module):
-    """Chooses the sides at the start and at every event of `flow`."""
+class AbstractSwitching(eqx.Module):
+    """Base class of Filippov's rule, which chooses sides at the start and every event of `flow`."""
 
-    flow: AbstractVar[Any]  # `GatedFlow` or `DeepFlow`
-
-    @abc.abstractmethod
-    def start(self, parameters: Parameters) -> Any:
-        """Sides at the start."""
+    flow: AbstractVar[Any]  # `OneLayerFlow` or `DeepFlow`
 
     @abc.abstractmethod
-    def switch(self, piece: Piece, sides: Any, log: Buffer) -> tuple[Any, Buffer]:
-        """Sides after the event at the end of a piece, and the log with what changed."""
+    def start_sides(self, parameters: Parameters) -> Any:
+        """Return the sides at the start."""
+
+    @abc.abstractmethod
+    def switch_sides(self, piece: Piece, sides: Any, log: EventBuffer) -> tuple[Any, EventBuffer]:
+        """Return the sides after the event at the end of a piece, and the log with what changed."""

@@ -1,4 +1,4 @@
-r"""Pairs that slide, in steps whose gates are averages: what gates they have.
+r"""Gates of pairs that slide, in steps whose gates are averages.
 
 A pair of unit j and sample i moves its own preactivation by $\kappa\, m$, with its strength m = g C
 and
@@ -28,35 +28,35 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-FADES = 0.95  # what a step leaves of the damping that is no longer shown to be needed
+DAMPING_DECAY = 0.95  # factor per step of damping that no Rayleigh quotient shows to be needed
 
 
-class Slides(eqx.Module):
-    """What one step hands to the next.
+class SlideState(eqx.Module):
+    """Sliding pairs as one step hands them to the next.
 
     - `strength`, `earlier`: with gates, at the step's start and one step before.
     - `held`: pairs whose gates there are those of a slide.
     - `coupling`: rho of the units.
     """
 
-    strength: Float[Array, "P H"]
-    earlier: Float[Array, "P H"]
-    held: Bool[Array, "P H"]
+    signal: Float[Array, "P H"]
+    earlier_signal: Float[Array, "P H"]
+    sliding: Bool[Array, "P H"]
     coupling: Float[Array, " H"]
 
     @staticmethod
-    def none(strength: Array) -> "Slides":
-        """Before the first step, with this strength."""
-        return Slides(
-            strength=strength,
-            earlier=strength,
-            held=jnp.zeros_like(strength, bool),
-            coupling=jnp.ones_like(strength[0]),
+    def without_slides(signal: Array) -> "SlideState":
+        """Return what there is before the first step, with this strength."""
+        return SlideState(
+            signal=signal,
+            earlier_signal=signal,
+            sliding=jnp.zeros_like(signal, bool),
+            coupling=jnp.ones_like(signal[0]),
         )
 
 
-class Held(NamedTuple):
-    """Over one step.
+class StepSlides(NamedTuple):
+    """Sliding pairs over one step.
 
     - `pairs`: which slide at its end, or have at its start; `old`: the latter.
     - `predicted`, `mean`: their mean strength in the prediction, and as it should be.
@@ -65,68 +65,80 @@ class Held(NamedTuple):
     """
 
     pairs: Array
-    old: Array
-    predicted: Array
-    mean: Array
-    end: Array
-    own: Array
+    sliding_before: Array
+    predicted_signal: Array
+    mean_signal: Array
+    end_signal: Array
+    own_response: Array
 
 
-def held(
-    before: Slides,
+def slides_in_step(
+    before: SlideState,
     h: Array,
     length: Array,
-    ungated: tuple[Array, Array],
+    drive: tuple[Array, Array],
     predicted: tuple[Array, Array],
-    own: Array,
+    own_response: Array,
     slope: Array,
-) -> Held:
-    """The pairs that slide in a step of length h after one of this length.
+) -> StepSlides:
+    """Find the pairs that slide in a step of length h after one of this length.
 
     - `ungated`: C, its mean over the step and at the end.
     - `predicted`: z and its velocity at the end.
     """
-    (mean, end), (z, velocity) = ungated, predicted
-    rate = (before.strength - before.earlier) / length
-    during, last = before.strength + h / 2 * rate, before.strength + h * rate
-    rest, free = z - h * own * during, velocity - own * last
-    stays = (end < 0) & (free + own * slope * end > 0) & (free + own * end < 0)
-    reached = (rest + h * own * slope * mean > 0) & (rest + h * own * mean < 0)
-    old = before.held & (end < 0)
+    (mean, end), (z, velocity) = drive, predicted
+    rate = (before.signal - before.earlier_signal) / length
+    during, last = before.signal + h / 2 * rate, before.signal + h * rate
+    rest, free = z - h * own_response * during, velocity - own_response * last
+    stays = (end < 0) & (free + own_response * slope * end > 0) & (free + own_response * end < 0)
+    reached = (rest + h * own_response * slope * mean > 0) & (rest + h * own_response * mean < 0)
+    old = before.sliding & (end < 0)
     damping = jnp.where(old, 1 / before.coupling, 1.0)
-    return Held(
+    return StepSlides(
         pairs=old | stays & reached,
-        old=old,
-        predicted=during,
-        mean=jnp.clip(during - damping * _ratio(z, h * own), mean, slope * mean),
-        end=jnp.clip(last - damping * _ratio(velocity, own), end, slope * end),
-        own=own,
+        sliding_before=old,
+        predicted_signal=during,
+        mean_signal=jnp.clip(
+            during - damping * _ratio_or_zero(z, h * own_response), mean, slope * mean
+        ),
+        end_signal=jnp.clip(
+            last - damping * _ratio_or_zero(velocity, own_response), end, slope * end
+        ),
+        own_response=own_response,
     )
 
 
-def after(
-    before: Slides, now: Held, h: Array, z: Array, moved: Array, ungated: Array, gates: Array
-) -> Slides:
-    """What the next step is told.
+def slides_after(
+    before: SlideState,
+    now: StepSlides,
+    h: Array,
+    z: Array,
+    moved: Array,
+    drive: Array,
+    gates: Array,
+) -> SlideState:
+    """Return the sliding pairs that the next step begins with.
 
     - `z`, `ungated`, `gates`: at the step's end, with C and the gates of pairs that do not slide.
     - `moved`: by which the correction has moved z, per time.
     """
-    pairs = now.pairs & (jnp.abs(z) < h * now.own * jnp.abs(ungated))
-    delta = jnp.where(now.old, now.mean - now.predicted, 0.0)
-    quotient = _ratio(jnp.sum(delta * moved, axis=0), jnp.sum(now.own * delta**2, axis=0))
-    trace = jnp.sum(now.pairs, axis=0, dtype=quotient.dtype)  # a bound
+    pairs = now.pairs & (jnp.abs(z) < h * now.own_response * jnp.abs(drive))
+    delta = jnp.where(now.sliding_before, now.mean_signal - now.predicted_signal, 0.0)
+    quotient = _ratio_or_zero(
+        jnp.sum(delta * moved, axis=0), jnp.sum(now.own_response * delta**2, axis=0)
+    )
+    trace = jnp.sum(now.pairs, axis=0, dtype=quotient.dtype)  # bounds the eigenvalue
     shown = jnp.clip(quotient, 1.0, jnp.maximum(trace, 1.0))
-    coupling = jnp.maximum(shown, 1 + FADES * (before.coupling - 1))
-    return Slides(
-        strength=jnp.where(pairs, now.end, gates * ungated),
-        earlier=before.strength,
-        held=pairs,
+    coupling = jnp.maximum(shown, 1 + DAMPING_DECAY * (before.coupling - 1))
+    return SlideState(
+        signal=jnp.where(pairs, now.end_signal, gates * drive),
+        earlier_signal=before.signal,
+        sliding=pairs,
         coupling=lax.stop_gradient(coupling),
     )
 
 
-def _ratio(numerator: Array, denominator: Array) -> Array:
-    """The quotient, 0 where the denominator is."""
+def _ratio_or_zero(numerator: Array, denominator: Array) -> Array:
+    """Return the quotient, 0 where the denominator is."""
     none = denominator == 0
     return jnp.where(none, 0.0, numerator / jnp.where(none, 1.0, denominator))

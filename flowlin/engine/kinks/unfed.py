@@ -1,4 +1,4 @@
-r"""What several layers do without biases: pairs without inputs, and kinks that samples share.
+r"""Pairs without inputs, and kinks that samples share, in several layers without biases.
 
 **Pairs without inputs.** Where all units of a layer are off or at their kinks for a sample, z of
 the layers above is zero, whatever their weights, and stays so: such a pair neither moves nor
@@ -7,8 +7,8 @@ the units at their kinks send. The loss near such a point is $\ell(y)$, piecewis
 slide with signals $w = -u$ while the origin is a local minimum of $\ell(y) - u \cdot y$:
 
 - along one unit, $-C \ge u$ with its own C (`alone`), pairs above having the signs of its weights;
-- between two units, where a pair above, pushed both ways, stays at its kink (`joint`). This may
-  fail first: then both rise together, the pair above sliding.
+- between two units, where a pair above, pushed both ways, stays at its kink (`joint_exit`). This
+  may fail first: then both rise together, the pair above sliding.
 
 What a rise gives the pairs above is the sign of $\sum_j W_{ij} \dot z_j$ (`push`).
 
@@ -16,7 +16,7 @@ What a rise gives the pairs above is the sign of $\sum_j W_{ij} \dot z_j$ (`push
 all reach the kink of unit i at once, where $W_{ij} = 0$. Each slides in its own range nevertheless.
 Where one of them has C > 0, it does not slide, and turns when the others leave, so that the local
 loss is not convex: the flow may not be unique there, and the log notes a branch, of the pair of j
-(`shared`, `sole`).
+(`shared`, `only_active`).
 
 Arrays are lists of one (H_l, P) per hidden layer.
 """
@@ -27,15 +27,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flowlin._tools.arrays import Biases, Weights
-from flowlin._tools.numerics import rounding_in
+from flowlin._tools.numerics import dtype_rounding
 from flowlin.engine.kinks.sides import ON, SLIDING
 from flowlin.networks.kinds import ReLUNetwork
 
-Layers = list[Array]
+LayerArrays = list[Array]
 
 
-def pairs(network: ReLUNetwork, codes: Layers) -> Layers:
-    """Which they are, at these sides."""
+def is_unfed(network: ReLUNetwork, codes: LayerArrays) -> LayerArrays:
+    """Tell which pairs have no inputs at these sides."""
     empty = jnp.zeros(codes[0].shape[1], bool)
     found = []
     for k, own in enumerate(codes):
@@ -46,48 +46,50 @@ def pairs(network: ReLUNetwork, codes: Layers) -> Layers:
     return found
 
 
-def push(weights: Sequence[Array], unfed: Layers, rising: Layers) -> Layers:
-    """See `DeepFlow.push`."""
+def rates_of_unfed(
+    weights: Sequence[Array], unfed: LayerArrays, rising: LayerArrays
+) -> LayerArrays:
+    """Return dz/dt of unfed pairs; see `DeepFlow.push`."""
     below, found = None, []
     for w, unfed_, up in zip(weights, unfed, rising, strict=False):
         own = jnp.zeros_like(up) if below is None else w @ below
         size = jnp.zeros_like(up) if below is None else jnp.abs(w) @ below
-        own = jnp.where(jnp.abs(own) > rounding_in(own.dtype).slack * size, own, 0.0)
+        own = jnp.where(jnp.abs(own) > dtype_rounding(own.dtype).slack * size, own, 0.0)
         found.append(jnp.where(unfed_, own, 0.0))
         below = jnp.where(unfed_, jnp.maximum(found[-1], 0.0), up)
     return found
 
 
-def alone(
+def drive_if_alone(
     weights: Weights,
     biases: Sequence[Array | None],
-    c: Layers,
-    gates: Layers,
+    drives: LayerArrays,
+    gates: LayerArrays,
     error: Float[Array, "N_out P"],
-) -> Layers:
-    """C, of units in a layer that sends nothing for a sample as if each rose by itself.
+) -> LayerArrays:
+    """Return C; where a layer sends nothing for a sample, each unit's as if it rose by itself.
 
-    What a unit then feeds is the same for all samples but for its size.
+    Units above are then on or off by the signs of the weights alone, whatever the sample.
     """
-    found = list(c)
+    found = list(drives)
     for k, gate in enumerate(gates[:-1]):
         if any(b is not None for b in biases[k + 1 :]):
             continue
         sent = weights[k + 1]
         for w in weights[k + 2 :]:
             sent = w @ jnp.maximum(sent, 0.0)
-        found[k] = jnp.where(jnp.all(gate == 0, axis=0)[None], sent.T @ error, c[k])
+        found[k] = jnp.where(jnp.all(gate == 0, axis=0)[None], sent.T @ error, drives[k])
     return found
 
 
-def several(pairs: Layers) -> Layers:
-    """Whether more than one of these is of the same sample, in whatever layer."""
+def several_in_sample(pairs: LayerArrays) -> LayerArrays:
+    """Tell which pairs are of a sample with more than one of these, in whatever layer."""
     count = sum(jnp.sum(own, axis=0) for own in pairs)
     return [jnp.broadcast_to(count > 1, own.shape) for own in pairs]
 
 
-def sole(network: ReLUNetwork, codes: Layers) -> Layers:
-    """Pairs that alone are on in their layer, for a layer above without biases."""
+def only_active(network: ReLUNetwork, codes: LayerArrays) -> LayerArrays:
+    """Tell which pairs alone are on in their layer, for a layer above without biases."""
     found = []
     for k, own in enumerate(codes):
         on, fed = own == ON, k + 1 == len(codes) or network.biases[k + 1] is not None
@@ -96,27 +98,29 @@ def sole(network: ReLUNetwork, codes: Layers) -> Layers:
     return found
 
 
-def shared(network: ReLUNetwork, codes: Layers, values: Layers, z: Layers) -> Layers:
-    """Sums of values over the samples that share a kink, in units of each one's inputs.
+def sums_over_kinks(
+    network: ReLUNetwork, codes: LayerArrays, values: LayerArrays, z: LayerArrays
+) -> LayerArrays:
+    """Sum values over the samples that share a kink, in units of each one's inputs.
 
     Samples for which one unit alone is on below send proportional inputs: each unit above is at its
     kink for all of them at once. Zero where none is shared.
     """
     found = [jnp.zeros_like(values[0])]
-    for below, own, sent in zip(sole(network, codes), values[1:], z, strict=False):
+    for below, own, sent in zip(only_active(network, codes), values[1:], z, strict=False):
         inputs = jnp.where(below, sent, 0.0)  # (H_below, P)
         size = jnp.where(jnp.any(below, axis=0), jnp.sum(inputs, axis=0), 1.0)
         found.append(((own @ inputs.T) @ below.astype(own.dtype)) / size[None])
     return found
 
 
-def any_in_layer(pairs: Layers) -> Layers:
-    """Whether any pair of the same layer and sample is one of these."""
+def any_in_layer(pairs: LayerArrays) -> LayerArrays:
+    """Tell whether any pair of the same layer and sample is one of these."""
     return [jnp.broadcast_to(jnp.any(own, axis=0), own.shape) for own in pairs]
 
 
-def any_above(pairs: Layers) -> Layers:
-    """Whether any pair of the same sample in a higher layer is one of these."""
+def any_above(pairs: LayerArrays) -> LayerArrays:
+    """Tell whether any pair of the same sample in a higher layer is one of these."""
     found, above = [], jnp.zeros(pairs[0].shape[1], bool)
     for own in reversed(pairs):
         found = [jnp.broadcast_to(above, own.shape), *found]
@@ -124,15 +128,19 @@ def any_above(pairs: Layers) -> Layers:
     return found
 
 
-def joint(
-    weights: Weights, biases: Biases, feeds: Layers, u: Layers, error: Float[Array, "N_out P"]
-) -> tuple[Layers, Layers]:
-    r"""How far sliding pairs `feeds` are from rising two at a time, and on which ray they would.
+def joint_exit(
+    weights: Weights,
+    biases: Biases,
+    feeds: LayerArrays,
+    u: LayerArrays,
+    error: Float[Array, "N_out P"],
+) -> tuple[LayerArrays, LayerArrays]:
+    r"""Find how far sliding pairs `feeds` are from rising two at a time, and on which ray.
 
     Loss and pressure along y >= 0 are $\ell(y) - u \cdot y$, which is piecewise linear. Its least
     slope between two of the units is along one of them (`alone`), or where a unit above, pushed
     both ways, stays at its kink: $y \propto (|W_{kj}|, |W_{ki}|)$. Of more than three units in one
-    sample the first three are looked at, and of several layers above only the first one's kinks.
+    sample the first three are compared, and of several layers above only the first one's kinks.
 
     **Returns:** $\ell - u \cdot y$ at the lowest such y, whose largest entry is one, for the two
     units it belongs to, else infinity; and y, else zero.
@@ -145,15 +153,15 @@ def joint(
             order = jnp.where(own, jnp.cumsum(own, axis=0), 0)
             for first, second in ((1, 2), (1, 3), (2, 3)):
                 two = (order == first).astype(press.dtype), (order == second).astype(press.dtype)
-                least = _lower(least, _between(weights[k + 1 :], two, press, error))
+                least = _lower_exit(least, _exit_of_two(weights[k + 1 :], two, press, error))
         margins, rays = [*margins, least[0]], [*rays, least[1]]
     return margins, rays
 
 
-def _between(
+def _exit_of_two(
     weights: Sequence[Array], two: Sequence[Array], press: Array, error: Array
 ) -> tuple[Array, Array]:
-    """Margin and ray (H, P) of two units of each sample, given as rows of ones and zeros."""
+    """Return margin and ray (H, P) of two units of each sample, given as rows of ones and zeros."""
     push = [weights[0] @ one for one in two]  # (K, P)
     torn = push[0] * push[1] < 0
     scale = jnp.where(torn, jnp.maximum(jnp.abs(push[0]), jnp.abs(push[1])), 1.0)
@@ -171,26 +179,26 @@ def _between(
     margin = jnp.where(torn, -gain - pressed, jnp.inf)
     lowest = jnp.argmin(margin, axis=0)
 
-    def there(rows):
+    def at_lowest(rows):
         return jnp.take_along_axis(rows, lowest[None], axis=0)
 
     own = (two[0] + two[1]) > 0
-    ray = two[0] * there(parts[0]) + two[1] * there(parts[1])
-    return jnp.where(own, there(margin), jnp.inf), ray
+    ray = two[0] * at_lowest(parts[0]) + two[1] * at_lowest(parts[1])
+    return jnp.where(own, at_lowest(margin), jnp.inf), ray
 
 
-def _lower(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, Array]:
-    """The lower of two margins for each sample, and its ray."""
+def _lower_exit(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Return the lower of two margins for each sample, and its ray."""
     least = [jnp.min(margin, axis=0, keepdims=True) for margin, _ in (one, other)]
     lower = least[1] < least[0]
     return jnp.where(lower, other[0], one[0]), jnp.where(lower, other[1], one[1])
 
 
-def any_below(pairs: Layers) -> Layers:
-    """Whether any pair of the same sample in a lower layer is one of these."""
+def any_below(pairs: LayerArrays) -> LayerArrays:
+    """Tell whether any pair of the same sample in a lower layer is one of these."""
     return any_above(pairs[::-1])[::-1]
 
 
-def rank(pairs: Layers) -> Layers:
-    """Of each of these pairs among those of the same layer and sample, from 0."""
+def rank_in_layer(pairs: LayerArrays) -> LayerArrays:
+    """Number these pairs among those of the same layer and sample, from 0."""
     return [jnp.cumsum(own, axis=0) - 1 for own in pairs]

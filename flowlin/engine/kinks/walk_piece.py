@@ -11,18 +11,18 @@ from jaxtyping import Array, Bool, Float, PyTree
 from numpy.polynomial import chebyshev
 
 from flowlin._tools.arrays import Parameters, with_axes
-from flowlin._tools.numerics import rounding_in
-from flowlin._tools.series import bracketed_root
+from flowlin._tools.numerics import dtype_rounding
+from flowlin._tools.series import bracket_root
 from flowlin.engine.kinks.sides import SLIDING, Piece
 from flowlin.engine.solvers.wrapped import (
     Explicit,
 )
 
-CHECKS = 6  # least number of points per step, both ends included, through which margins are put
-GRID = np.linspace(0.0, 1.0, 11)  # where signs and turns are looked at
+FEWEST_POINTS = 6  # points per step at least, both ends included, that margins are interpolated at
+STEP_GRID = np.linspace(0.0, 1.0, 11)  # fractions of a step at which signs and slopes are compared
 
 
-def walk_piece(
+def step_to_event(
     flow: Any,
     solver: Explicit,
     terms: Any,
@@ -33,42 +33,46 @@ def walk_piece(
     inner: PyTree,
     made_jump: Any,
 ) -> Piece:
-    """One step of `solver` from t towards t1 with frozen sides, ended by the first event in it.
+    """Take one step of `solver` from t towards t1 at frozen sides, and end it at its first event.
 
-    `flow` is a `GatedFlow` or a `DeepFlow`.
+    `flow` is a `OneLayerFlow` or a `DeepFlow`.
 
     The event is found on the dense output. The state there is that of a second step which ends
     at it (the dense output has fewer digits), moved onto the kink by one Newton correction along
     the flow; the correction also carries the derivative of the event's time.
     """
 
-    # The first stage, which the steps tried from here share.
+    # The first stage is the same for the step to t1 and for the one to the event.
     velocity = solver.first(terms, t, y, frozen, inner, made_jump)
 
-    def step(end):
+    def step_to(end):
         return solver.step_from(velocity, terms, t, end, y, frozen)
 
-    y1, error, dense, last = step(t1)
+    y1, error, dense, last = step_to(t1)
     path = solver.interpolation_cls(t0=t, t1=t1, **dense)
-    points = _points(CHECKS)
-    margins = _along(flow.margins, flow, frozen, path, t, t1, points)
-    tolerance = flow.tolerances(y, frozen)
-    slack = _slack(margins[0], tolerance)
-    curve = _Curve.through(points, margins + slack[None])
+    points = _chebyshev_points(FEWEST_POINTS)
+    margins = _values_along(flow.margins, flow, frozen, path, t, t1, points)
+    tolerance = flow.margin_tolerances(y, frozen)
+    slack = _event_tolerance(margins[0], tolerance)
+    curve = _MarginCurve.through_points(points, margins + slack[None])
     # As many points as make z exact, a polynomial of the dense output; it costs little.
     count = cast(int, solver.order(terms)) * flow.degree + 1
-    if count > CHECKS:
-        z = _along(flow.distances, flow, frozen, path, t, t1, _points(count))
-        curve = curve.finer(_points(count), z + slack[:1], frozen.codes != SLIDING)
+    if count > FEWEST_POINTS:
+        z = _values_along(flow.side_distances, flow, frozen, path, t, t1, _chebyshev_points(count))
+        curve = curve.with_finer_first(
+            _chebyshev_points(count), z + slack[:1], frozen.codes != SLIDING
+        )
     found, before, after = curve.first_fall()
 
     def to_event():
-        low, high, first, tied = _first_event(curve, before, after, slack <= 0, tolerance)
+        low, high, first, tied = _first_margin_event(curve, before, after, slack <= 0, tolerance)
         length = lax.stop_gradient(t1 - t)
         target = lax.stop_gradient(t) + high * length
-        ye, error_e, dense_e, last_e = step(target)
+        ye, error_e, dense_e, last_e = step_to(target)
         there = flow(None, ye, frozen) if inner is None else last_e
-        shift, ye, spread = _correct(flow, frozen, ye, there, error_e, first, slack, high * length)
+        shift, ye, spread = _move_onto_kink(
+            flow, frozen, ye, there, error_e, first, slack, high * length
+        )
         fired = jnp.any(first | tied, axis=0)
         return target + shift, ye, dense_e, last_e, fired, (high - low) * length + spread
 
@@ -77,7 +81,7 @@ def walk_piece(
         return t1 + jnp.zeros_like(t), y1, dense, last, none, jnp.zeros_like(t)
 
     end, y1, dense, last, fired, uncertainty = lax.cond(found, to_event, to_end)
-    y1, moved = flow.settle(y1, frozen)
+    y1, moved = flow.project_to_kinks(y1, frozen)
     return Piece(
         start=t,
         end=end,
@@ -91,11 +95,14 @@ def walk_piece(
     )
 
 
-def _first_event(curve, before, after, inside, tolerance) -> tuple[Array, Array, Array, Array]:
-    """Where the first margin ends, as a bracket in fractions of the step, and whose it is.
+def _first_margin_event(
+    curve, before, after, inside, tolerance
+) -> tuple[Array, Array, Array, Array]:
+    """Bracket the time at which the first margin ends, in fractions of the step, and say whose.
 
-    Who fires is read off the dense output: after the second step a dead pair, which waits at its
-    tolerance for ever, could be lowest. Ties are pairs that began `inside` and are at their kinks.
+    The pair that fires is read off the dense output: after the second step a dead pair, which waits
+    at its tolerance for ever, could be lowest. Ties are pairs that began `inside` and are at their
+    kinks.
     """
     low, high = lax.stop_gradient(curve.first_root(before, after))
     there = curve(high)
@@ -103,37 +110,39 @@ def _first_event(curve, before, after, inside, tolerance) -> tuple[Array, Array,
     return low, high, first, inside & (there <= tolerance[None])
 
 
-def _points(count: int) -> np.ndarray:
-    """Chebyshev points in a step, as fractions, both ends included."""
+def _chebyshev_points(count: int) -> np.ndarray:
+    """Return Chebyshev points in a step, as fractions, both ends included."""
     return (1 - np.cos(np.pi * np.linspace(0, 1, count))) / 2
 
 
-def _along(function, flow, frozen, path, t, t1, points) -> Float[Array, "n *some H P"]:
-    """A function of parameters and sides at fractions of a step, blind to derivatives."""
+def _values_along(function, flow, frozen, path, t, t1, points) -> Float[Array, "n *some H P"]:
+    """Evaluate a function of parameters and sides at fractions of a step, without derivatives."""
     function, frozen, path, t, t1 = lax.stop_gradient((function, frozen, path, t, t1))
     times = t + (t1 - t) * jnp.asarray(points, t.dtype)
 
-    def there(at):
+    def value_at(at):
         return function(path.evaluate(at), frozen)
 
-    return jax.vmap(there)(times) if flow.at_once else lax.map(there, times)
+    return jax.vmap(value_at)(times) if flow.batches_margins else lax.map(value_at, times)
 
 
-def _coefficients(points: np.ndarray, values: Float[Array, "n *some"]) -> Float[Array, "n *some"]:
-    """Chebyshev's, of the polynomials through values at `points`."""
+def _series_coefficients(
+    points: np.ndarray, values: Float[Array, "n *some"]
+) -> Float[Array, "n *some"]:
+    """Return Chebyshev coefficients of the polynomials through values at `points`."""
     inverse = np.linalg.inv(chebyshev.chebvander(2 * points - 1, points.size - 1))
     return jnp.tensordot(jnp.asarray(inverse, values.dtype), values, 1)
 
 
-def _basis(at: Float[Array, "*some"], count: int) -> Float[Array, "*some n"]:
-    """The first Chebyshev polynomials, T_k(cos a) = cos(k a), at fractions of the step."""
+def _chebyshev_basis(at: Float[Array, "*some"], count: int) -> Float[Array, "*some n"]:
+    """Evaluate the first Chebyshev polynomials, T_k(cos a) = cos(k a), at fractions of the step."""
     cosine = jnp.clip(2 * at - 1, -1.0, 1.0)
     angle = jnp.arctan2(jnp.sqrt((1 - cosine) * (1 + cosine)), cosine)  # quicker to compile
     degrees = with_axes(np.arange(count, dtype=angle.dtype), angle.ndim)
     return jnp.cos(degrees * angle[..., None])
 
 
-class _Curve(eqx.Module):
+class _MarginCurve(eqx.Module):
     """Margins along a step as Chebyshev series in s = 2 (t - t0) / (t1 - t0) - 1.
 
     Powers of s would lose all digits for networks of many layers, whose z are of high degree.
@@ -142,87 +151,87 @@ class _Curve(eqx.Module):
     coefficients: Float[Array, "n 2 H P"]
 
     @staticmethod
-    def through(points: np.ndarray, values: Float[Array, "n 2 H P"]) -> "_Curve":
-        """The polynomials through values at Chebyshev points."""
-        return _Curve(_coefficients(points, values))
+    def through_points(points: np.ndarray, values: Float[Array, "n 2 H P"]) -> "_MarginCurve":
+        """Return the polynomials through values at Chebyshev points."""
+        return _MarginCurve(_series_coefficients(points, values))
 
-    def finer(
+    def with_finer_first(
         self, points: np.ndarray, values: Float[Array, "n H P"], where: Bool[Array, "H P"]
-    ) -> "_Curve":
-        """With the first of two replaced, where so said, by those through more values."""
-        fine = _coefficients(points, values)
+    ) -> "_MarginCurve":
+        """Replace the first of two margins, at pairs `where`, by those through more values."""
+        fine = _series_coefficients(points, values)
         more = [(0, points.size - self.coefficients.shape[0]), (0, 0), (0, 0), (0, 0)]
         first, second = jnp.pad(self.coefficients, more).swapaxes(0, 1)
-        return _Curve(jnp.stack([jnp.where(where[None], fine, first), second], axis=1))
+        return _MarginCurve(jnp.stack([jnp.where(where[None], fine, first), second], axis=1))
 
     def __call__(self, at: Array) -> Float[Array, "2 H P"]:
-        """All of them, at a fraction of the step."""
-        return jnp.tensordot(_basis(at, self.coefficients.shape[0]), self.coefficients, 1)
+        """Return all margins at a fraction of the step."""
+        return jnp.tensordot(_chebyshev_basis(at, self.coefficients.shape[0]), self.coefficients, 1)
 
     def first_fall(self) -> tuple[Array, Array, Array]:
-        """Whether any of them falls to zero, and fractions of the step before and after it does.
+        """Tell whether any margin falls to zero, and at which fractions before and after.
 
-        Looked at on a grid, and where one turns between two of its points, at the bottom of the
-        dip: a pair that grazes its kink and misses it by a hair goes another way than one that
-        meets it.
+        Margins are evaluated on a grid, and where one turns between two of its points, at the
+        bottom of the dip: a pair that grazes its kink and misses it by a hair goes another way
+        than one that meets it.
         """
         flat = self.coefficients.reshape(self.coefficients.shape[0], -1)
-        all_, s = np.eye(flat.shape[0]), 2 * GRID - 1
+        all_, s = np.eye(flat.shape[0]), 2 * STEP_GRID - 1
         rates = chebyshev.chebder(all_, scl=2)  # with respect to the fraction
         on_grid = (chebyshev.chebval(s, series).T for series in (all_, rates))
         value, slope = (jnp.asarray(m, flat.dtype) @ flat for m in on_grid)
         below = value[1:] <= 0
         turns = (value[:-1] > 0) & ~below & (slope[:-1] < 0) & (slope[1:] > 0)
         part = jnp.where(turns, slope[:-1] / jnp.where(turns, slope[:-1] - slope[1:], 1.0), 0.0)
-        width = jnp.asarray(np.diff(GRID)[:, None])
+        width = jnp.asarray(np.diff(STEP_GRID)[:, None])
         start, fall, share = (a.astype(width.dtype) for a in (value[:-1], slope[:-1], part))
         dips = turns & (start + fall * width * share / 2 <= 0)
-        grid = jnp.asarray(GRID, flat.dtype)
+        grid = jnp.asarray(STEP_GRID, flat.dtype)
 
         falls, fall = jnp.any(below), jnp.argmax(jnp.any(below, axis=1))
         dip = jnp.argmax(jnp.any(dips, axis=1))
         who = jnp.argmax(dips[dip])
         bottom = grid[dip] + (grid[dip + 1] - grid[dip]) * part[dip, who]
-        dipped = jnp.any(dips) & (_basis(bottom, flat.shape[0]) @ flat[:, who] <= 0)
+        dipped = jnp.any(dips) & (_chebyshev_basis(bottom, flat.shape[0]) @ flat[:, who] <= 0)
         dipped = dipped & (~falls | (dip <= fall))
         before = jnp.where(dipped, grid[dip], grid[fall])
         return falls | dipped, before, jnp.where(dipped, bottom, grid[fall + 1])
 
     def first_root(self, low: Array, high: Array) -> tuple[Array, Array]:
-        """Bracket of the first root of any, all positive at `low` and one not at `high`.
+        """Bracket the first root of any margin, all positive at `low` and one not at `high`.
 
-        One polynomial at a time, the lowest at the end of what is left: much cheaper than looking
-        at all of them in every step of the root find. Somebody else may have been first, before
+        One polynomial at a time, the lowest at the end of what is left: much cheaper than to
+        evaluate all of them in every step of the root find. Another one may have been first, before
         the bracket found. Every round but the last leaves one root less before it, so there are no
         more rounds than roots, and none where the bracket is down to rounding.
         """
         flat = self.coefficients.reshape(self.coefficients.shape[0], -1)
-        tolerance = rounding_in(flat.dtype).root
+        tolerance = dtype_rounding(flat.dtype).root
 
-        def body(state):
+        def narrow_bracket(state):
             low, end, _, _, rounds = state
-            known = _basis(jnp.stack([low, end]), flat.shape[0]) @ flat
+            known = _chebyshev_basis(jnp.stack([low, end]), flat.shape[0]) @ flat
             lowest = jnp.argmin(known[1])
             own = flat[:, lowest]
 
-            def value(at):
-                return _basis(at, own.size) @ own
+            def lowest_margin(at):
+                return _chebyshev_basis(at, own.size) @ own
 
             known = known[:, lowest]
-            before, after = bracketed_root(value, low, end, False, tolerance, known)
+            before, after = bracket_root(lowest_margin, low, end, False, tolerance, known)
             again = (jnp.min(self(before)) <= 0) & (before > low) & (before < end)
             return low, before, after, again, rounds + 1
 
-        def unfinished(state):
+        def is_unfinished(state):
             return state[3] & (state[4] < flat.size)
 
         start = low, high, high, jnp.asarray(True), jnp.zeros((), int)
-        _, low, high, *_ = lax.while_loop(unfinished, body, start)
+        _, low, high, *_ = lax.while_loop(is_unfinished, narrow_bracket, start)
         return low, high
 
 
-def _slack(margins: Array, tolerance: Array) -> Array:
-    """How far below zero each margin has to fall to count, from the margins at the start.
+def _event_tolerance(margins: Array, tolerance: Array) -> Array:
+    """Return how far below zero each margin has to fall to count, by the margins at the start.
 
     Zero, but for pairs within rounding of their kinks (they have just switched, or belong to a
     dead unit): those have to leave by more than rounding.
@@ -231,33 +240,33 @@ def _slack(margins: Array, tolerance: Array) -> Array:
     return jnp.where(margins < tolerance, tolerance - jnp.minimum(margins, 0.0), 0.0)
 
 
-def _correct(
+def _move_onto_kink(
     flow, frozen, y, velocity, error, first, slack, length
 ) -> tuple[Array, Parameters, Array]:
-    """Newton's step along the flow onto the kink of the pair `first`.
+    """Take Newton's step along the flow onto the kink of the pair `first`.
 
     **Returns:** the change of time, the state there, and the uncertainty of the time.
     """
 
     slides = jnp.any(jnp.any(first, axis=0) & (frozen.codes == SLIDING))
 
-    def margin(y):
-        # Of a pair on a side, |z|, without solving for those that slide.
+    def first_margin(y):
+        # The margin of a pair on a side is |z|, which takes no solve for the sliding pairs.
         return lax.cond(
             slides,
             lambda y: jnp.sum(jnp.where(first, flow.margins(y, frozen) + slack, 0.0)),
-            lambda y: jnp.sum(jnp.where(first[0], flow.distances(y, frozen) + slack[0], 0.0)),
+            lambda y: jnp.sum(jnp.where(first[0], flow.side_distances(y, frozen) + slack[0], 0.0)),
             y,
         )
 
-    def along(way):
-        return jax.jvp(margin, (y,), (way,))
+    def derivative_along(way):
+        return jax.jvp(first_margin, (y,), (way,))
 
     ways = jax.tree.map(lambda *both: jnp.stack(both), velocity, lax.stop_gradient(error))
-    value, (slope, off) = jax.vmap(along, out_axes=(None, 0))(ways)
+    value, (slope, off) = jax.vmap(derivative_along, out_axes=(None, 0))(ways)
     slope = lax.stop_gradient(jnp.where(slope < 0, slope, -jnp.inf))
     fixed = lax.stop_gradient(value)
-    # A tangential event could send Newton far off.
+    # Clipped, since at a tangential event the slope is near zero and Newton's step far too long.
     shift = jnp.clip(-fixed / slope, -1e-2 * length, 1e-2 * length) - (value - fixed) / slope
     y = jax.tree.map(lambda a, v: a + shift * v, y, velocity)
     return shift, y, jnp.abs(off / slope)

@@ -11,9 +11,9 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
-from flowlin._tools.arguments import checked, positive_at_run_time, whole
-from flowlin._tools.arrays import copied
-from flowlin.engine.allowed import AbstractAllowed, ByNumber
+from flowlin._tools.arguments import checked, integer_from, positive_at_run_time
+from flowlin._tools.arrays import replace_fields
+from flowlin.engine.allowed import AbstractErrorScale, ErrorPerNumber
 from flowlin.engine.solvers.bdf_formulas import (
     MOST,
     Memory,
@@ -95,7 +95,7 @@ class BDFState(AbstractCounting):
     def restarted(self, slope: Float[Array, " N"], h: Float[Array, ""]) -> "BDFState":
         """At order 1, with h times the velocity; the Ritz vectors stay, since they turn slowly."""
         anew = BDFState.fresh(slope)
-        return copied(
+        return replace_fields(
             anew,
             rows=anew.rows.at[0].set(slope),
             scale=h,
@@ -123,12 +123,12 @@ class BDFState(AbstractCounting):
         values = values.astype(h.dtype)
         log = History.empty(t, values) if self.log is None else self.log
         spent = self.evaluations + 1 + times * (count + 1)
-        return copied(self, ritz=ritz, evaluations=spent, log=log.append(t, values))
+        return replace_fields(self, ritz=ritz, evaluations=spent, log=log.append(t, values))
 
 
 @checked(
-    max_order=whole(1, "", MOST),
-    eigenvalues=whole(0, "", VECTORS),
+    max_order=integer_from(1, "", MOST),
+    eigenvalues=integer_from(0, "", VECTORS),
     rtol=positive_at_run_time,
     atol=positive_at_run_time,
 )
@@ -175,7 +175,7 @@ class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
     rtol: Any = None
     atol: Any = None
     norm: Callable[[PyTree], Array] | None = eqx.field(static=True, default=None, init=False)
-    allowed: AbstractAllowed | None = eqx.field(default=None, init=False)
+    allowed: AbstractErrorScale | None = eqx.field(default=None, init=False)
 
     term_structure: ClassVar = diffrax.ODETerm
     interpolation_cls: ClassVar[Callable[..., Any]] = NordsieckInterpolation
@@ -207,7 +207,7 @@ class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
         state, count = BDFState.fresh(y).restarted(slope, h), self._followed(y)
         if not count:
             return state
-        state = copied(state, ritz=Ritz.scattered(min(VECTORS, y.size), y))
+        state = replace_fields(state, ritz=Ritz.scattered(min(VECTORS, y.size), y))
         return state.followed(Step(move, y, slope, jnp.ones_like(h)), h, t0, count, FIRST)
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
@@ -233,7 +233,7 @@ class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
         error = jnp.where(found.okay, lax.stop_gradient(error), jnp.inf)
         after = _after(state, h, table, correction, going, found, rule.lead)
         if count := self._followed(y):
-            after = after.followed(copied(step, start=table[0]), h, t1, count, 1)
+            after = after.followed(replace_fields(step, start=table[0]), h, t1, count, 1)
         # Only steps of fixed length are kept in spite of an infinite error.
         fine, failed = diffrax.RESULTS.successful, diffrax.RESULTS.dt_min_reached
         result = diffrax.RESULTS.where(found.okay, fine, failed)
@@ -245,7 +245,7 @@ class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
 
     def _scaled(self, y, y1, unravel):
         """The norm of a vector in units of the tolerance."""
-        allowed = self.allowed or ByNumber(self.rtol, self.atol)
+        allowed = self.allowed or ErrorPerNumber(self.rtol, self.atol)
         scale, _ = ravel_pytree(allowed(unravel(y), unravel(y1)))
         norm = self.norm
         if norm is None:

@@ -13,7 +13,7 @@ from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, PyTree
 
-from flowlin._tools.arguments import checked, one_of, whole
+from flowlin._tools.arguments import checked, choice_of, integer_from
 from flowlin._tools.numerics import while_loop
 from flowlin.engine.solvers.wrapped import AbstractCounting, History, Report
 
@@ -236,7 +236,7 @@ class RKCState(AbstractCounting):
         return {"accepted_evaluations": self.evaluations}, {"spectral_radius": self.log.at(ts)}
 
 
-@checked(max_stages=whole(2, "", MOST_STAGES), loop=one_of("checkpointed", "lax"))
+@checked(max_stages=integer_from(2, "", MOST_STAGES), loop=choice_of("checkpointed", "lax"))
 class RKC(SecondOrder[RKCState]):
     r"""Second-order Runge-Kutta-Chebyshev: explicit, stable far along the negative real axis.
 
