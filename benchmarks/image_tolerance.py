@@ -1,6 +1,6 @@
 """By which tolerance the events of a ReLU flow on images are right, and what events cost.
 
-    python benchmarks/image_tolerance.py [--quick] [--only WORD]
+    python benchmarks/image_tolerance.py [--quick] [--only WORD] [--policy WORD]
 
 Subsets of real images, networks of the papers' sizes from their initial weights (variance 2e-4,
 seed 0, float32). Errors: the largest relative error of the half times of the first ten modes and of
@@ -106,12 +106,17 @@ def worst(found: np.ndarray, known: np.ndarray) -> tuple[float, int]:
     return float(np.max(off)), int(np.argmax(off))
 
 
-def judged(problem: Problem) -> list[dict[str, Any]]:
-    """All policies on a problem."""
+def judged(problem: Problem, word: str, saved: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of the policies whose names hold a word; of the others what was saved of them."""
     task = problem.task
     network = problem.network(task)
-    events, known, rows = events_of(network, task), None, []
+    events, rows = events_of(network, task), []
+    kept = {row["policy"]: row for row in saved if word not in row["policy"]}
+    known = next((np.asarray(row["times"]) for row in kept.values()), None)  # the reference's
     for name, how in policies(problem):
+        if name in kept:
+            rows.append(kept[name])
+            continue
 
         def run(events: list[Any], how: dict[str, Any] = how) -> fl.Trajectory:
             return fl.gradient_flow(network, task, problem.t1, events=events, **how)
@@ -149,19 +154,22 @@ def table(results: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Problem by problem; with `--only`, the others stay as they were saved."""
+    """Problem by problem; with `--only` or `--policy`, the others stay as they were saved."""
     parser = _common.parser(__doc__)
     parser.add_argument("--only", default="", help="problems whose name holds this")
+    parser.add_argument("--policy", default="", help="policies whose name holds this")
     args = parser.parse_args()
     path, results = _common.RESULTS / "image_tolerance.json", []
-    if args.only and path.exists():
+    if (args.only or args.policy) and path.exists():
         results = json.loads(path.read_text())
     for name, problem in problems(200 if args.quick else 2000).items():
         if args.only not in name:
             continue
         print(name, flush=True)
         small = problem._replace(hidden=(16,) * len(problem.hidden), t1=2.0)
-        found = [{"problem": name, **row} for row in judged(small if args.quick else problem)]
+        saved = [row for row in results if row["problem"] == name]
+        rows = judged(small if args.quick else problem, args.policy, saved)
+        found = [{"problem": name, **row} for row in rows]
         results = [row for row in results if row["problem"] != name] + found
         if not args.quick:
             _common.save("image_tolerance", results, table(results))

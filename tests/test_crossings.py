@@ -420,7 +420,7 @@ def found_and_true(events, network, keys, grid=2001):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gates", "units", "modes", "smooth"])
 def test_all_crossings_of_a_wild_step(kind, monkeypatch):
-    monkeypatch.setattr("flowlin.events.order_statistics.UNIT_BATCH", 4)  # less than there are units
+    monkeypatch.setattr("flowlin.events.order_statistics.UNIT_BATCH", 4)  # below their number
     modes = fl.theory.modes(SAMPLES, 1.0)
     relu = fl.ReLUNetwork.init(SAMPLES, 6, key=jax.random.key(5))
     linear = fl.LinearNetwork.init(SAMPLES, (6, 5), key=jax.random.key(5))
