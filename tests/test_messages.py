@@ -844,7 +844,7 @@ class Breaking(fl.SquaredError):
 
     hard: bool = False
 
-    def total(self, outputs, targets, weights=None):
+    def total_loss(self, outputs, targets, weights=None):
         total, level = super().total_loss(outputs, targets, weights), float(targets.shape[0])
         if self.hard:
             return jnp.where(total < level, jnp.sqrt(total - level), total)
