@@ -14,9 +14,7 @@ from flowlin._tools.arrays import Parameters, with_axes
 from flowlin._tools.numerics import dtype_rounding
 from flowlin._tools.series import bracket_root
 from flowlin.engine.kinks.sides import SLIDING, Piece
-from flowlin.engine.solvers.wrapped import (
-    Explicit,
-)
+from flowlin.engine.solvers.wrapped import Explicit
 
 FEWEST_POINTS = 6  # points per step at least, both ends included, that margins are interpolated at
 STEP_GRID = np.linspace(0.0, 1.0, 11)  # fractions of a step at which signs and slopes are compared
@@ -41,7 +39,6 @@ def step_to_event(
     at it (the dense output has fewer digits), moved onto the kink by one Newton correction along
     the flow; the correction also carries the derivative of the event's time.
     """
-
     # The first stage is the same for the step to t1 and for the one to the event.
     velocity = solver.first(terms, t, y, frozen, inner, made_jump)
 
@@ -50,18 +47,9 @@ def step_to_event(
 
     y1, error, dense, last = step_to(t1)
     path = solver.interpolation_cls(t0=t, t1=t1, **dense)
-    points = _chebyshev_points(FEWEST_POINTS)
-    margins = _values_along(flow.margins, flow, frozen, path, t, t1, points)
     tolerance = flow.margin_tolerances(y, frozen)
-    slack = _event_tolerance(margins[0], tolerance)
-    curve = _MarginCurve.through_points(points, margins + slack[None])
-    # As many points as make z exact, a polynomial of the dense output; it costs little.
-    count = cast(int, solver.order(terms)) * flow.degree + 1
-    if count > FEWEST_POINTS:
-        z = _values_along(flow.side_distances, flow, frozen, path, t, t1, _chebyshev_points(count))
-        curve = curve.with_finer_first(
-            _chebyshev_points(count), z + slack[:1], frozen.codes != SLIDING
-        )
+    order = cast(int, solver.order(terms))
+    curve, slack = _margin_curve(flow, frozen, path, (t, t1), tolerance, order)
     found, before, after = curve.first_fall()
 
     def to_event():
@@ -93,6 +81,23 @@ def step_to_event(
         jump=jnp.any(fired) | moved,
         uncertainty=lax.stop_gradient(uncertainty),
     )
+
+
+def _margin_curve(
+    flow: Any, frozen: Any, path: Any, ends: tuple[Array, Array], tolerance: Array, order: int
+) -> tuple["_MarginCurve", Array]:
+    """Interpolate the margins along a step; also return the slack that was added to each."""
+    points = _chebyshev_points(FEWEST_POINTS)
+    margins = _values_along(flow.margins, flow, frozen, path, *ends, points)
+    slack = _event_tolerance(margins[0], tolerance)
+    curve = _MarginCurve.through_points(points, margins + slack[None])
+    # As many points as make z exact, a polynomial of the dense output; it costs little.
+    count = order * flow.degree + 1
+    if count > FEWEST_POINTS:
+        points = _chebyshev_points(count)
+        z = _values_along(flow.side_distances, flow, frozen, path, *ends, points)
+        curve = curve.with_finer_first(points, z + slack[:1], frozen.codes != SLIDING)
+    return curve, slack
 
 
 def _first_margin_event(
