@@ -86,9 +86,8 @@ def _inner_fraction(numerator: Array, denominator: Array) -> Array:
     return jnp.where(inside, numerator / jnp.where(inside, denominator, 1.0), 1.0)
 
 
-ZAndParameters = tuple[
-    Array, Parameters
-]  # preactivations z (P, H) and parameters, or their velocities
+# Preactivations z (P, H) and parameters, or their velocities.
+ZAndParameters = tuple[Array, Parameters]
 
 EVALUATIONS_PER_STEP = 2  # pairs of large products per step
 FINEST_RTOL = 1e-5  # rtol below which the steps creep from switch to switch
@@ -153,7 +152,7 @@ class Quantities(eqx.Module):
     k1: Float[Array, "P H"]
 
     def __call__(self, t: ArrayLike, parameters: Parameters) -> dict[str, Array]:
-        """The network's outputs and the loss at time t, where the parameters are these."""
+        """Return the network's outputs and the loss at time t, where the parameters are these."""
         cubic = diffrax.ThirdOrderHermitePolynomialInterpolation
         z = cubic(t0=self.t0, t1=self.t1, y0=self.z0, y1=self.z1, k0=self.k0, k1=self.k1)
         outputs = _outputs(self.network.with_parameters(parameters), z.evaluate(jnp.asarray(t)))[1]
@@ -240,9 +239,8 @@ class AveragedGates(SecondOrder[AveragedState]):
         del terms, args, made_jump  # the field does not depend on time
         state, h = solver_state, jnp.asarray(t1 - t0)
         start, v0 = (state.z, y0), state.velocity
-        slope = jax.tree.map(
-            lambda v, u: (v - u) / state.last_length, v0, state.earlier_velocity
-        )  # 0 at first
+        # The slope of the velocity over the step before; 0 at first, whose length was inf.
+        slope = jax.tree.map(lambda v, u: (v - u) / state.last_length, v0, state.earlier_velocity)
 
         def predict_at(s):
             return jax.tree.map(lambda y, v, a: y + s * h * (v + s * h / 2 * a), start, v0, slope)
