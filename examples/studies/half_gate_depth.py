@@ -44,7 +44,7 @@ import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
-from _studies import Study, bootstrap, fl, half_widths
+from _studies import Study, bootstrap, driven_groups, fl, half_widths
 from scipy.integrate import quad
 from scipy.optimize import root_scalar
 from tqdm import tqdm
@@ -178,12 +178,18 @@ def late(
 
 
 def half_times(network: eqx.Module, task: fl.Task, modes: fl.theory.Modes, size: Size) -> Any:
-    """Of all modes by descent, interpolated between steps; NaN where there is none by t1."""
+    """Of all modes, equal ones as one, by descent, interpolated between steps, (G,); NaN where
+    there is none by t1."""
     run = fl.gradient_descent(
         network, task, size.rate, t1=size.t1, interpolate=True, ts=[size.t1],
         events=fl.ModeHits(modes, share=0.5),
     )  # fmt: skip
-    times = np.asarray(run.events.first("mode"))[: min(task.y.shape)]
+    return mode_times(run, modes)
+
+
+def mode_times(run: fl.Trajectory, modes: fl.theory.Modes) -> np.ndarray:
+    """Of a run, (G,), equal modes as one."""
+    times = np.asarray(run.events.first("mode"))[[own[0] for own in driven_groups(modes)]]
     return np.where(np.isfinite(times), times, np.nan)
 
 
@@ -198,13 +204,14 @@ def own_units(
 
 @dataclasses.dataclass
 class Found:
-    """Half times (seeds, modes) of one setting.
+    """Half times (seeds, G) of one setting, whose groups of equal modes have s and d (G,).
 
     - `half`: of linear networks of half the width; `own`: of the ReLU network's own units, where
       all layers are ReLU, and `share`: how many these are, (seeds, layers).
     """
 
     name: str
+    groups: list[list[int]]
     s: np.ndarray
     d: np.ndarray
     gated: tuple[bool, ...]
@@ -214,29 +221,18 @@ class Found:
     own: np.ndarray
     share: np.ndarray
 
-    def groups(self) -> list[np.ndarray]:
-        """Modes of one singular value."""
-        s = np.round(self.s, 9)
-        return [np.flatnonzero(s == value) for value in sorted(set(s), reverse=True)]
-
     def factors(self, times: np.ndarray) -> np.ndarray:
-        """Times over those of the linear networks, geometric means of each group, (seeds, G)."""
-        logs = np.log(times / self.linear)
-        return np.exp(np.stack([logs[:, own].mean(axis=1) for own in self.groups()], axis=1))
-
-    def means(self) -> list[float]:
-        """The linear networks' mean half times by group."""
-        return [float(np.nanmean(self.linear[:, own])) for own in self.groups()]
+        """Times over those of the linear networks, (seeds, G)."""
+        return times / self.linear
 
     def law(self, group: int, aligned: bool) -> float:
         """What a law says of a group, from the linear networks' mean half time."""
-        k = self.groups()[group][0]
-        s, d = float(self.s[k]), float(self.d[k])
-        return late(self.gated, aligned, s, d, self.means()[group])
+        s, d = float(self.s[group]), float(self.d[group])
+        return late(self.gated, aligned, s, d, float(np.nanmean(self.linear[:, group])))
 
     def spread(self) -> np.ndarray:
         """The order parameter R, (seeds,)."""
-        return np.std(np.log(self.relu / self.linear), axis=1)
+        return np.std(np.log(self.factors(self.relu)), axis=1)
 
 
 def geometric(rows: np.ndarray) -> np.ndarray:
@@ -250,7 +246,7 @@ def measured(one: Setting, size: Size) -> Found:
     """All runs of a setting."""
     task = fl.tasks.hierarchy(levels=one.levels)
     modes = fl.theory.modes(task, one.c)
-    number = min(task.y.shape)
+    groups = driven_groups(modes)
     rows: dict[str, list[Any]] = {k: [] for k in ("relu", "linear", "half", "own", "share")}
     none = len(one.gated) * (False,)
     for seed in tqdm(range(size.seeds), one.name):
@@ -266,13 +262,13 @@ def measured(one: Setting, size: Size) -> Found:
         rows["half"].append(partly(narrow, none))
         whole = all(one.gated) and one.c > 0 and np.isfinite(relu[0])
         own = own_units(first, task, 2 * relu[0], size) if whole else None
-        nothing = np.full(number, np.nan)
+        nothing = np.full(len(groups), np.nan)
         rows["own"].append(nothing if own is None else half_times(own, task, modes, size))
         shares = [np.nan for _ in none] if own is None else [float(g.mean()) for g in own.gates_]
         rows["share"].append(shares)
     arrays = {k: np.array(v, dtype=float) for k, v in rows.items()}
-    s, d = (np.asarray(v)[:number] for v in (modes.s, modes.d))
-    return Found(one.name, s, d, one.gated, **arrays)
+    s, d = (np.asarray(v)[[own[0] for own in groups]] for v in (modes.s, modes.d))
+    return Found(one.name, groups, s, d, one.gated, **arrays)
 
 
 @dataclasses.dataclass
@@ -291,14 +287,13 @@ def walked(size: Size, found: Found) -> tuple[np.ndarray, np.ndarray]:
     """Half times by the exact walk, and by descent."""
     one = size.settings[0]
     task = fl.tasks.hierarchy(levels=one.levels)
-    event = fl.ModeHits(fl.theory.modes(task, one.c), share=0.5)
-    rows = []
+    modes, rows = fl.theory.modes(task, one.c), []
+    event = fl.ModeHits(modes, share=0.5)
     for seed in tqdm(range(size.walked), "exact"):
         flow = fl.gradient_flow(
             start(one, seed), task, size.walk, events=event, observe={}, rtol=1e-6
         )
-        times = np.asarray(flow.events.first("mode"))[: len(found.s)]
-        rows.append(np.where(np.isfinite(times), times, np.nan))
+        rows.append(mode_times(flow, modes))
     return np.array(rows), found.relu[: size.walked]
 
 
@@ -338,7 +333,7 @@ def described(found: Found) -> str:
     middle = geometric(factors)
     low, high = bootstrap(geometric, factors)
     parts = []
-    for k, group in enumerate(found.groups()):
+    for k, group in enumerate(found.groups):
         aligned, free = (found.law(k, one) / middle[k] for one in (True, False))
         text = (
             f"modes {group[0]}-{group[-1]} late by {middle[k]:.3f} ({low[k]:.3f} to {high[k]:.3f}),"
@@ -386,7 +381,7 @@ def _draw_modes(ax: plt.Axes, data: Data) -> None:
     shown = data.settings[:3]
     colours = fl.plot.shades("relu", len(shown) + 1)[1:]
     for k, (colour, found) in enumerate(zip(colours, shown, strict=True)):
-        at = np.arange(len(found.groups()))
+        at = np.arange(len(found.groups))
         _bars(ax, at + 0.06 * (k - 1), found.factors(found.relu), fmt="o", color=colour,
               label=_named(found))  # fmt: skip
         for aligned, mark in ((True, "^"), (False, "v")):
@@ -396,7 +391,7 @@ def _draw_modes(ax: plt.Axes, data: Data) -> None:
     first = shown[0]
     ax.plot(at, geometric(first.factors(first.half)), "x", color=fl.plot.COLOURS["linear"],
             label="linear, half the width")  # fmt: skip
-    names = [f"{own[0]}" if len(own) == 1 else f"{own[0]} to {own[-1]}" for own in first.groups()]
+    names = [f"{own[0]}" if len(own) == 1 else f"{own[0]} to {own[-1]}" for own in first.groups]
     ax.set_xticks(at, names)
     ax.set(xlabel="modes of one strength, strongest first", ylabel="half time over linear one's",
            title=r"A. Two layers of 32 ($\triangle$ aligned law, $\nabla$ Gaussian)")  # fmt: skip
@@ -413,9 +408,9 @@ def _draw_scales(ax: plt.Axes, data: Data) -> None:
     ]
     pairs.sort(key=lambda pair: pair[0])
     scales = [scale for scale, _ in pairs]
-    for k, colour in enumerate(fl.plot.shades("relu", len(pairs[0][1].groups()))):
+    for k, colour in enumerate(fl.plot.shades("relu", len(pairs[0][1].groups))):
         factors = np.stack([found.factors(found.relu)[:, k] for _, found in pairs], axis=1)
-        own = pairs[0][1].groups()[k]
+        own = pairs[0][1].groups[k]
         label = "bias mode" if k == 0 else f"modes {own[0]} to {own[-1]}"
         label = label if len(own) > 1 or k == 0 else f"mode {own[0]}"
         _bars(ax, scales, factors, fmt="-o", color=colour, label=label)

@@ -17,7 +17,7 @@ weights, $r_\alpha$, and their spread R (`order_parameter.py`), where closed for
 
   in units of H v (Cho and Saul 2009; Jacot et al. 2018), so that there are two ratios, that of the
   mode that is constant over samples and that of all others, and **the lazy limit of R is a number
-  of c and P alone**.
+  of c and of how many strengths there are** (equal modes count as one).
 - **lambda-balance**, $W_2^T W_2 - W_1 W_1^T = \lambda I$ (`LinearNetwork.balanced`), no bias: the
   linear network's exact solution is the matrix Riccati one, at every lambda (Domine et al. 2024).
   At positive lambda there are at most as many units as outputs, at negative ones as inputs; so the
@@ -41,7 +41,7 @@ import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
-from _studies import Study, fl, half_widths
+from _studies import Study, driven_groups, fl, half_widths
 from scipy.optimize import linprog, root_scalar
 from tqdm import tqdm
 
@@ -102,27 +102,28 @@ def balanced(task: fl.Task, balance: float, product: float, seed: int) -> fl.ReL
     return fl.ReLUNetwork(linear.weights)
 
 
-def first_times(flow: fl.Trajectory, number: int) -> np.ndarray:
-    """Of the mode events; NaN for none."""
-    times = np.asarray(flow.events.first("mode"))[:number]
+def first_times(flow: fl.Trajectory, modes: fl.theory.Modes) -> np.ndarray:
+    """Of the mode events, (G,), equal modes as one; NaN for none."""
+    times = np.asarray(flow.events.first("mode"))[[own[0] for own in driven_groups(modes)]]
     return np.where(np.isfinite(times), times, np.nan)
 
 
 def closed_times(
-    outputs: Callable[[Any], Any], task: fl.Task, modes: fl.theory.Modes, share: float, number: int
+    outputs: Callable[[Any], Any], task: fl.Task, modes: fl.theory.Modes, share: float
 ) -> np.ndarray:
     """The same of a closed form of the outputs: between points of a grid, and of a finer one."""
     inputs = modes.augmented(task.x) @ modes.v
-    level = share * np.asarray(modes.s)
+    level, groups = share * np.asarray(modes.s), driven_groups(modes)
 
     def gaps(ts: np.ndarray) -> np.ndarray:
         found = jnp.einsum("ok,tpo,pk->tk", modes.u, outputs(ts), inputs) / task.samples
-        return np.asarray(found)[:, :number] - level[:number]
+        gap = np.asarray(found) - level
+        return np.stack([gap[:, own].mean(axis=1) for own in groups], axis=1)
 
     coarse = np.concatenate([[0.0], np.geomspace(1e-5, 1e6, 999)])
     first = gaps(coarse)
     times = []
-    for k in range(number):
+    for k in range(len(groups)):
         at = int(np.argmax(first[:, k] >= 0))
         if first[at, k] < 0 or at == 0:
             times.append(np.nan if first[at, k] < 0 else 0.0)
@@ -134,9 +135,7 @@ def closed_times(
     return np.array(times)
 
 
-def lazy_times(
-    network: Any, task: fl.Task, modes: fl.theory.Modes, share: float, number: int
-) -> np.ndarray:
+def lazy_times(network: Any, task: fl.Task, modes: fl.theory.Modes, share: float) -> np.ndarray:
     """Those of the linearised model, by its components: cheap at any width."""
     lazy = fl.theory.lazy(network, task)
 
@@ -145,17 +144,17 @@ def lazy_times(
         error = np.sqrt(task.samples) * left @ lazy.vectors.T
         return task.y + error.reshape(len(ts), *task.y.shape)
 
-    return closed_times(outputs, task, modes, share, number)
+    return closed_times(outputs, task, modes, share)
 
 
 def four_times(
-    network: fl.ReLUNetwork, task: fl.Task, c: float, share: float, number: int, t1: float
+    network: fl.ReLUNetwork, task: fl.Task, c: float, share: float, t1: float
 ) -> np.ndarray:
-    """Times of all modes in the four kinds, (4, modes)."""
+    """Times of all modes in the four kinds, (4, G)."""
     modes = fl.theory.modes(task, c)
     events = fl.ModeHits(modes, share=share)
     both = network, network.linear()
-    lazy = [lazy_times(one, task, modes, share, number) for one in both]
+    lazy = [lazy_times(one, task, modes, share) for one in both]
     # Lazy runs are over long before the others.
     last = 20 * np.max(lazy)
     t1 = min(t1, last) if np.isfinite(last) else t1
@@ -163,7 +162,7 @@ def four_times(
         fl.gradient_flow(one, task, t1, events=events, observe={}, rtol=1e-7, throw=False)
         for one in both
     ]
-    return np.stack([*(first_times(flow, number) for flow in flows), *lazy])
+    return np.stack([*(first_times(flow, modes) for flow in flows), *lazy])
 
 
 def spread(times: np.ndarray, over: int = 0, under: int = 1) -> np.ndarray:
@@ -181,10 +180,11 @@ def lazy_ratios(c: float, samples: int) -> tuple[float, float]:
     return constant, 2 / (on - off)
 
 
-def lazy_spread(c: float, samples: int) -> float:
-    """R of these."""
-    constant, other = lazy_ratios(c, samples)
-    return np.sqrt(samples - 1) / samples * abs(np.log(constant / other))
+def lazy_spread(c: float, task: fl.Task) -> float:
+    """R of these, over the G strengths of a task."""
+    constant, other = lazy_ratios(c, task.samples)
+    number = len(driven_groups(fl.theory.modes(task, c)))
+    return np.sqrt(number - 1) / number * abs(np.log(constant / other))
 
 
 def cut_off(x: np.ndarray) -> list[tuple[int, ...]]:
@@ -247,7 +247,7 @@ def over_scale(c: float, size: Size) -> np.ndarray:
     return np.array(
         [
             [
-                four_times(mirrored(c, variance, size.width, seed), TREE, c, 0.5, 8, size.t1)
+                four_times(mirrored(c, variance, size.width, seed), TREE, c, 0.5, size.t1)
                 for seed in range(size.seeds)
             ]
             for variance in tqdm(size.variances, f"scale, c = {c:g}")
@@ -261,7 +261,7 @@ def over_width(c: float, size: Size) -> np.ndarray:
     for width in tqdm(size.widths, f"width, c = {c:g}"):
         starts = [mirrored(c, 1 / width, width, seed) for seed in range(size.seeds)]
         rows.append(
-            [[lazy_times(n, TREE, modes, 0.5, 8) for n in (one, one.linear())] for one in starts]
+            [[lazy_times(n, TREE, modes, 0.5) for n in (one, one.linear())] for one in starts]
         )
     return np.array(rows)
 
@@ -272,10 +272,10 @@ def over_balance(size: Size) -> tuple[np.ndarray, np.ndarray]:
     modes, found, exact = fl.theory.modes(task), [], []
     for balance in tqdm(size.lambdas, "lambda"):
         starts = [balanced(task, balance, size.product, seed) for seed in range(size.seeds)]
-        found.append([four_times(one, task, 0.0, 0.25, 4, size.t1) for one in starts])
+        found.append([four_times(one, task, 0.0, 0.25, size.t1) for one in starts])
         solutions = [fl.theory.solve(one.linear(), task) for one in starts]
         assert all(one.exact and one.name == "Riccati" for one in solutions)
-        exact.append([closed_times(one.outputs, task, modes, 0.25, 4) for one in solutions])
+        exact.append([closed_times(one.outputs, task, modes, 0.25) for one in solutions])
     return np.array(found), np.array(exact)
 
 
@@ -285,7 +285,7 @@ def over_delta(c: float, size: Size, variance: float = 2e-4) -> np.ndarray:
     for delta in tqdm(size.deltas, f"Delta, c = {c:g}"):
         task = fl.tasks.offset_xor(delta)
         modes = fl.theory.modes(task, c)
-        order = np.argsort(np.abs(np.asarray(modes.v)[0]))[::-1][:2]
+        order = np.argsort(np.abs(np.asarray(modes.v)[0]))[::-1]
         event = fl.ModeHits(modes, share=0.5)
         row = []
         for seed in range(size.seeds):
@@ -296,7 +296,7 @@ def over_delta(c: float, size: Size, variance: float = 2e-4) -> np.ndarray:
                 fl.gradient_flow(one, task, 2 * size.t1, events=event, observe={}, rtol=1e-7)
                 for one in (start, start.linear())
             ]
-            row.append([first_times(flow, len(modes.s))[order] for flow in flows])
+            row.append([first_times(flow, modes)[order] for flow in flows])
         rows.append(row)
     return np.array(rows)
 
@@ -346,7 +346,7 @@ def findings(data: Data) -> list[str]:
             ratios = own[:, 0] / own[:, 1]
             lines.append(
                 f"linearised, c = {c:g}{held}, width {width}: R {text(spread(own))}, derived "
-                f"{lazy_spread(c, 8):.4g}; r of the constant mode {text(ratios[:, 0])}, derived "
+                f"{lazy_spread(c, TREE):.4g}; r of the constant mode {text(ratios[:, 0])}, derived "
                 f"{constant:.4g}; of the others {text(ratios[:, 1:].mean(axis=1))}, derived "
                 f"{other:.4g}"
             )
@@ -356,7 +356,7 @@ def findings(data: Data) -> list[str]:
         lines.append(
             f"lambda = {value:g}: R {text(spread(own))}, of the linearised models "
             f"{text(spread(own, 2, 3))}; ReLU over Riccati {text(over(own, 0, 1))}, over its "
-            f"linearised model {text(over(own, 0, 2))}; a quarter of modes not reached: "
+            f"linearised model {text(over(own, 0, 2))}; a quarter of strengths not reached: "
             f"{int(np.isnan(own[:, 0]).sum())} of {own[:, 0].size}"
         )
     return lines + offset_findings(data)
@@ -415,7 +415,7 @@ def _draw_scale(axes: Any, data: Data) -> None:
         _line(axes[0], at, spread(found), fmt="-o", color=shade, label=f"flows, c = {c:g}")
         _line(axes[0], at, spread(found, 2, 3), fmt=":", color=shade,
               label=f"linearised, c = {c:g}")  # fmt: skip
-        axes[0].axhline(lazy_spread(c, 8), color=shade, linewidth=0.7, linestyle="--")
+        axes[0].axhline(lazy_spread(c, TREE), color=shade, linewidth=0.7, linestyle="--")
         _line(axes[1], at, over(found, 0, 1), fmt="-o", color=shade,
               label=f"linear, c = {c:g}")  # fmt: skip
         _line(axes[1], at, over(found, 0, 2), fmt=":s", color=shade,

@@ -9,7 +9,8 @@ $$r_\alpha = t_\alpha(\mathrm{ReLU}) / t_\alpha(\mathrm{linear}), \qquad
   R = \sqrt{\operatorname{Var}_\alpha \log r_\alpha},$$
 
 the spread R is zero for a linear network at another speed, whatever that is, and grows as modes
-are learned at speeds of their own. On the semantic tree, with the lead paper's initial weights:
+are learned at speeds of their own. Equal modes have one half time, that of their trace, and count
+as one. On the semantic tree, with the lead paper's initial weights:
 over the bias strength c, the initial variance and the balance of the layers (the first scaled by
 exp(delta), the readout by exp(-delta), their product as it was), in one and two hidden layers.
 
@@ -24,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
-from _studies import Study, fl, half_widths
+from _studies import Study, driven_groups, fl, half_widths
 from tqdm import tqdm
 
 
@@ -77,9 +78,10 @@ def ratios(
     hidden: tuple[int, ...] = (64,),
     variance: float = PAPER,
 ) -> np.ndarray:
-    """r_alpha of every mode (*grid.shape, modes); NaN where one is not learned in time."""
+    """r_alpha of every mode (*grid.shape, modes), equal ones as one; NaN where one is not learned
+    in time."""
     modes = fl.theory.modes(task, c)
-    number = min(task.y.shape)
+    own = driven_groups(modes)
     half = fl.ModeHits(modes, share=0.5)
 
     def relu(seed: int, variance: float = variance, delta: float = 0.0) -> fl.ReLUNetwork:
@@ -89,20 +91,16 @@ def ratios(
         return relu(seed, variance, delta).linear()
 
     def record(flow: fl.Trajectory) -> dict[str, Any]:
-        return dict(enumerated(flow.events.first("mode")[:number]))
+        hits = flow.events.first("mode")
+        return {f"t{k}": hits[group[0]] for k, group in enumerate(own)}
 
     both = [
         fl.sweep(kind, task, size.t1, grid=grid, record=record, events=half, observe={}, rtol=1e-6)
         for kind in (relu, linear)
     ]
-    times = [np.stack([runs.columns[f"t{k}"] for k in range(number)], axis=-1) for runs in both]
+    times = [np.stack([runs.columns[f"t{k}"] for k in range(len(own))], axis=-1) for runs in both]
     found = np.where(np.isfinite(times[0]) & np.isfinite(times[1]), times[0] / times[1], np.nan)
-    return found.reshape(*grid.shape, number)
-
-
-def enumerated(times: Any) -> list[tuple[str, Any]]:
-    """Names and times of the modes."""
-    return [(f"t{k}", t) for k, t in enumerate(times)]
+    return found.reshape(*grid.shape, len(own))
 
 
 def spread(found: np.ndarray) -> np.ndarray:
@@ -238,7 +236,9 @@ def _draw_modes(ax: plt.Axes, data: Data) -> None:
                     marker="o", markersize=4, capsize=2, color=colour,
                     label=f"c = {strengths[k]:g}", **mark(strengths[k]))  # fmt: skip
     ax.axhline(1, color="0.7", linewidth=0.8)
-    ax.set(xlabel=r"mode $\alpha$, strongest first",
+    names = fl.theory.modes(TREE, 1.0).names[: data.over_c.shape[-1]]
+    ax.set_xticks(range(len(names)), names)
+    ax.set(xlabel=r"mode $\alpha$, equal ones as one, strongest first",
            ylabel=r"$r_\alpha$ = half time, ReLU over linear",
            title="A. With bias all modes are late alike")  # fmt: skip
     ax.set_ylim(top=ax.get_ylim()[1] + 0.12)
