@@ -26,7 +26,6 @@ and a step is accepted where the root mean square of error / scale over all numb
 The constants are measured: `benchmarks/scale.py`.
 """
 
-import abc
 from typing import Any
 
 import diffrax
@@ -37,6 +36,7 @@ from jax import lax
 from jaxtyping import Array, PyTree
 
 from flowlin._tools.numerics import as_tree, like
+from flowlin.engine.solvers.allowed_error import AbstractAllowed
 from flowlin.training.problem import Problem
 
 Owners = tuple[tuple[str, int | None], ...]
@@ -45,35 +45,6 @@ STEPS = 10.0  # changes of a unit in a step, against which errors count where it
 GROWN = 100.0  # times its start
 FLOOR = 1e-12  # of its start, for units that vanish
 ROUNDINGS = 64.0
-
-
-class AbstractAllowed(eqx.Module):
-    """What error a step may make.
-
-    - `rtol`, `atol`: as a solver with tolerances of its own takes them.
-    """
-
-    rtol: eqx.AbstractVar[Any]
-    atol: eqx.AbstractVar[Any]
-
-    @abc.abstractmethod
-    def __call__(self, y0: PyTree, y1: PyTree) -> PyTree:
-        """By the numbers at both ends of a step; not differentiated."""
-
-
-class ByNumber(AbstractAllowed):
-    """`atol` + `rtol` |y|, where the user gives an `atol`."""
-
-    rtol: Any
-    atol: Any
-
-    def __call__(self, y0: PyTree, y1: PyTree) -> PyTree:
-        """The larger of both ends counts."""
-
-        def scale(a, b):
-            return self.atol + self.rtol * jnp.maximum(jnp.abs(a), jnp.abs(b))
-
-        return lax.stop_gradient(jax.tree.map(scale, y0, y1))
 
 
 class ByUnit(AbstractAllowed):

@@ -15,7 +15,7 @@ from jaxtyping import ArrayLike
 from flowlin._tools.arrays import copied, in_dtype, is_traced
 from flowlin._tools.numerics import Flat
 from flowlin._tools.warn import warn
-from flowlin.engine.allowed import AbstractAllowed, ByNumber, ByUnit, Scaled
+from flowlin.engine.allowed import ByUnit, Scaled
 from flowlin.engine.kinks.averaged import AveragedGates
 from flowlin.engine.kinks.policies import (
     ASKED,
@@ -25,6 +25,7 @@ from flowlin.engine.kinks.policies import (
     KinksWarning,
     suitable_kinks,
 )
+from flowlin.engine.solvers.allowed_error import AbstractAllowed, ByNumber
 from flowlin.engine.solvers.recycled_bdf import RecycledBDF
 from flowlin.engine.solvers.rkc import RKC
 from flowlin.networks.base import AbstractOwn
@@ -175,6 +176,11 @@ def chosen_method(
         kinks = IGNORED
     rtol = tolerance(tolerances, kinks, dtype)
     chosen, because = kinks.method(problem, solver, rtol)
+    if isinstance(chosen, RecycledBDF) and chosen.linear_solver is not None:
+        raise ValueError(
+            "`solver` = RecycledBDF has a `linear_solver`, which is for diffrax.diffeqsolve of "
+            "other equations; leave it out, since a flow's Jacobian is symmetric."
+        )
     if isinstance(chosen, RecycledBDF) and problem.tau.ndim:
         raise ValueError(
             "`solver` = RecycledBDF needs one `tau`: with one per layer the flow's Jacobian is not "

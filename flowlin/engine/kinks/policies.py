@@ -11,9 +11,9 @@ from equinox import AbstractClassVar
 from flowlin._tools.arguments import WORDS, checked, instance, known, positive, whole
 from flowlin._tools.arrays import ENABLE_X64
 from flowlin._tools.warn import warn
-from flowlin.engine.allowed import AbstractAllowed
 from flowlin.engine.kinks.averaged import FINEST, AveragedGates
 from flowlin.engine.kinks.walk import ExactWalk, rule_for
+from flowlin.engine.solvers.allowed_error import AbstractAllowed
 from flowlin.engine.solvers.wrapped import Explicit, is_explicit
 from flowlin.events.events import AbstractTreatment
 from flowlin.networks.base import AbstractModel

@@ -13,13 +13,13 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 
 from flowlin._tools.arrays import Parameters, copied
 from flowlin._tools.numerics import while_loop
-from flowlin.engine.allowed import AbstractAllowed
 from flowlin.engine.kinks.deep_flow import DeepFlow
 from flowlin.engine.kinks.deep_switching import NetworkRule
 from flowlin.engine.kinks.one_layer import GatedFlow, UnitRule
 from flowlin.engine.kinks.sides import FINE, AbstractRule, Piece
 from flowlin.engine.kinks.walk_piece import walk_piece
 from flowlin.engine.signals import UNDECIDED
+from flowlin.engine.solvers.allowed_error import AbstractAllowed
 from flowlin.engine.solvers.wrapped import (
     AbstractCounting,
     Explicit,

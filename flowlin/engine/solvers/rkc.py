@@ -9,13 +9,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from equinox.internal import while_loop
 from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, PyTree
 
-from flowlin._tools.arguments import checked, one_of, whole
-from flowlin._tools.numerics import while_loop
-from flowlin.engine.solvers.wrapped import AbstractCounting, History, Report
+from .wrapped import AbstractCounting, History, Report
 
 # ---- What the library's own second-order solvers have in common.
 
@@ -236,7 +235,6 @@ class RKCState(AbstractCounting):
         return {"accepted_evaluations": self.evaluations}, {"spectral_radius": self.log.at(ts)}
 
 
-@checked(max_stages=whole(2, "", MOST_STAGES), loop=one_of("checkpointed", "lax"))
 class RKC(SecondOrder[RKCState]):
     r"""Second-order Runge-Kutta-Chebyshev: explicit, stable far along the negative real axis.
 
