@@ -25,93 +25,116 @@ def control(rtol, atol):
 def end(field, solver, y0, t1, rtol, atol, args=None, **options):
     """The state at t1, and the steps that were tried."""
     found = diffrax.diffeqsolve(
-        diffrax.ODETerm(field), solver, 0.0, t1, None, jnp.asarray(y0), args,
+        diffrax.ODETerm(field), solver, jnp.zeros(()), jnp.asarray(t1), None, jnp.asarray(y0), args,
         stepsize_controller=control(rtol, atol), **options,
     )  # fmt: skip
     assert found.ys is not None
     return found.ys[0], found.stats["num_steps"]
 
 
-# ---- Heat: a symmetric Jacobian.
+# ---- Heat: a symmetric Jacobian, until a wind sets in.
 
-
-def heat(t, y, args):
-    """Heat on a bar with cold ends, in a wind that sets in at t = `since`."""
-    strength, since = args
-    return BAR @ y + jnp.where(t < since, 0.0, strength) * (WIND @ y)
-
-
-CALM, RTOL, ATOL = (0.0, 0.0), 1e-5, 1e-8
+RTOL, ATOL = 1e-5, 1e-8
 SOLVERS = {
     "RKC": (RKC(), 1e-3),  # of order 2: the error of a run goes as rtol^(2/3)
     "RecycledBDF": (RecycledBDF(rtol=RTOL, atol=ATOL), 5e-5),
     "RecycledBDF by LU": (RecycledBDF(rtol=RTOL, atol=ATOL, linear_solver=lx.LU()), 5e-5),
     "Kvaerno5": (diffrax.Kvaerno5(), 5e-5),
 }
+ASYMMETRIC = r"not symmetric.*RecycledBDF.*linear_solver=lineax\.LU\(\)"
+
+
+def heat(t, y, args):
+    """Heat on a bar with cold ends, in a wind of this strength from a time on."""
+    strength, since = args
+    return BAR @ y + jnp.where(t < since, 0.0, strength) * (WIND @ y)
+
+
+def warmed(name, t1=0.1, strength=0.0, since=0.0):
+    """The bar at t1, and steps; one program for each solver."""
+    args = jnp.asarray(strength), jnp.asarray(since)
+    return end(heat, SOLVERS[name][0], LUMP, t1, RTOL, ATOL, args)
+
+
+@pytest.fixture(scope="module")
+def bars():
+    return {name: warmed(name) for name in SOLVERS}
 
 
 @pytest.mark.parametrize("name", SOLVERS)
-def test_heat_follows_the_matrix_exponential(name):
-    solver, bound = SOLVERS[name]
-    y, steps = end(heat, solver, LUMP, 0.1, RTOL, ATOL, CALM)
+def test_heat_follows_the_matrix_exponential(name, bars):
+    y, steps = bars[name]
     exact = expm(0.1 * BAR) @ LUMP
-    assert np.linalg.norm(y - exact) < bound * np.linalg.norm(exact)
+    assert np.linalg.norm(y - exact) < SOLVERS[name][1] * np.linalg.norm(exact)
     # A step of an ordinary explicit method is stable up to about 3.3 over the radius.
     assert 2 * int(steps) < 0.1 * 4 / SPACING**2 / 3.3
 
 
-# ---- No symmetric Jacobian: refused, or solved by a solver of lineax.
+@pytest.mark.usefixtures("bars")
+@pytest.mark.parametrize("since", [0.0, 0.01])
+def test_what_is_not_symmetric_is_refused(since):
+    """From the start or on the way, rather than tried again in ever shorter steps."""
+    with pytest.raises(RuntimeError, match=ASYMMETRIC):
+        warmed("RecycledBDF", 0.02, 40.0, since)
 
-ASYMMETRIC = r"not symmetric.*RecycledBDF.*linear_solver=lineax\.LU\(\)"
+
+@pytest.mark.usefixtures("bars")
+def test_wind_is_no_trouble_with_a_linear_solver():
+    y, _ = warmed("RecycledBDF by LU", 0.02, 40.0, 0.01)
+    exact = expm(0.01 * (BAR + 40.0 * WIND)) @ expm(0.01 * BAR) @ LUMP
+    assert np.linalg.norm(y - exact) < 1e-3 * np.linalg.norm(exact)
+
+
+# ---- Robertson's reaction (1966): small, stiff, of any Jacobian.
+
+T_ROBERTSON, FINE, FINER = 1e4, 1e-6, 1e-10
+ANY = {
+    "LU": RecycledBDF(rtol=FINE, atol=FINER, linear_solver=lx.LU()),
+    "GMRES": RecycledBDF(rtol=FINE, atol=FINER, linear_solver=lx.GMRES(rtol=1e-3, atol=1e-3)),
+    "Kvaerno5": diffrax.Kvaerno5(),
+}
 
 
 def robertson(t, y, args):
-    """Robertson's reaction (1966)."""
     a, b, c = y
     slow, fast, back = 0.04 * a, 3e7 * b**2, 1e4 * b * c
     return jnp.stack([back - slow, slow - back - fast, fast])
 
 
-def robertson_by_scipy(t1):
+def reacted(solver):
+    return end(robertson, solver, [1.0, 0.0, 0.0], T_ROBERTSON, FINE, FINER)
+
+
+@pytest.fixture(scope="module")
+def reactions():
+    return {name: reacted(solver) for name, solver in ANY.items()}
+
+
+@pytest.fixture(scope="module")
+def known():
+    """By Radau, the field in Python."""
+
     def field(t, y):
         a, b, c = y
         slow, fast, back = 0.04 * a, 3e7 * b**2, 1e4 * b * c
         return [back - slow, slow - back - fast, fast]
 
     options = {"method": "Radau", "rtol": 1e-10, "atol": 1e-14}
-    return solve_ivp(field, (0.0, t1), [1.0, 0.0, 0.0], **options).y[:, -1]
+    return solve_ivp(field, (0.0, T_ROBERTSON), [1.0, 0.0, 0.0], **options).y[:, -1]
 
 
-@pytest.mark.parametrize("name", ["LU", "GMRES", "Kvaerno5"])
-def test_robertson_agrees_with_radau(name):
-    t1, rtol, atol = 1e4, 1e-6, 1e-10
-    solver = {
-        "LU": RecycledBDF(rtol=rtol, atol=atol, linear_solver=lx.LU()),
-        "GMRES": RecycledBDF(rtol=rtol, atol=atol, linear_solver=lx.GMRES(rtol=1e-3, atol=1e-3)),
-        "Kvaerno5": diffrax.Kvaerno5(),
-    }[name]
-    y, steps = end(robertson, solver, [1.0, 0.0, 0.0], t1, rtol, atol)
-    np.testing.assert_allclose(y, robertson_by_scipy(t1), rtol=2e-5)
-    # At t1 the fastest rate is 9e3.
-    assert int(steps) < 1000
+@pytest.mark.parametrize("name", ANY)
+def test_robertson_agrees_with_radau(name, reactions, known):
+    y, steps = reactions[name]
+    np.testing.assert_allclose(y, known, rtol=2e-5)
     np.testing.assert_allclose(np.sum(y), 1.0, atol=1e-8)
+    assert int(steps) < 1000  # the fastest rate at the end is 9e3
 
 
+@pytest.mark.slow
 def test_robertson_without_a_linear_solver_is_refused():
     with pytest.raises(RuntimeError, match=ASYMMETRIC):
-        end(robertson, RecycledBDF(rtol=1e-6, atol=1e-10), [1.0, 0.0, 0.0], 1e4, 1e-6, 1e-10)
-
-
-def test_what_loses_its_symmetry_on_the_way_is_refused():
-    """Rather than tried again in ever shorter steps; with a solver for any matrix it goes on."""
-    since, wind = 0.02, 100.0
-    args = (wind, since)
-    with pytest.raises(RuntimeError, match=ASYMMETRIC):
-        end(heat, RecycledBDF(rtol=RTOL, atol=ATOL), LUMP, 0.06, RTOL, ATOL, args)
-    able = RecycledBDF(rtol=RTOL, atol=ATOL, linear_solver=lx.LU())
-    y, _ = end(heat, able, LUMP, 0.06, RTOL, ATOL, args)
-    exact = expm(0.04 * (BAR + wind * WIND)) @ expm(since * BAR) @ LUMP
-    assert np.linalg.norm(y - exact) < 1e-3 * np.linalg.norm(exact)
+        reacted(RecycledBDF(rtol=FINE, atol=FINER))
 
 
 def test_arguments_that_cannot_work_say_so():
@@ -120,7 +143,7 @@ def test_arguments_that_cannot_work_say_so():
     with pytest.raises(ValueError, match=r"`eigenvalues` of fl\.RecycledBDF are those of a symm"):
         RecycledBDF(eigenvalues=2, rtol=1e-6, atol=1e-9, linear_solver=lx.LU())
     with pytest.raises(ValueError, match=r"`rtol` and `atol` of fl\.RecycledBDF are missing"):
-        end(heat, RecycledBDF(linear_solver=lx.LU()), LUMP, 0.1, RTOL, ATOL, CALM)
+        end(robertson, RecycledBDF(linear_solver=lx.LU()), [1.0, 0.0, 0.0], 1.0, FINE, FINER)
 
 
 # ---- Neural ODEs, whose derivatives are asked for.
@@ -205,6 +228,7 @@ def test_derivatives_of_a_neural_ode(name, mode):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["forward", "reverse"])
 def test_a_derivative_that_presumes_too_much_is_no_number(mode):
     """The Jacobian is symmetric where the solve starts, and so little off that no step fails."""

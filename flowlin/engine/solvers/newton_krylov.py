@@ -359,8 +359,8 @@ class ByLineax(eqx.Module):
 
 def _unless_far(x: Array, left: Array, size: Array) -> Array:
     """A solution, or NaN where too much is left of a right-hand side of this size."""
-    far = jnp.linalg.norm(left) > jnp.finfo(x.dtype).eps ** 0.25 * size
-    return x * jnp.where(far, jnp.nan, 1)
+    near = jnp.linalg.norm(left) <= jnp.finfo(x.dtype).eps ** 0.25 * size
+    return x * jnp.where(near, 1, jnp.nan)
 
 
 def is_asymmetric(move: Move, y: Float[Array, " N"]) -> Bool[Array, ""]:
