@@ -14,8 +14,8 @@ from flowlin.engine.kinks.policies import ExactKinks as ExactKinks
 from flowlin.engine.kinks.policies import IgnoreKinks as IgnoreKinks
 from flowlin.engine.kinks.policies import KinksWarning as KinksWarning
 from flowlin.engine.kinks.policies import SmoothKinks as SmoothKinks
-from flowlin.engine.solvers.recycled_bdf import RecycledBDF as RecycledBDF
-from flowlin.engine.solvers.rkc import RKC as RKC
+from flowlin.engine.solver_arguments import RKC as RKC
+from flowlin.engine.solver_arguments import RecycledBDF as RecycledBDF
 from flowlin.events.events import Crossing as Crossing
 from flowlin.events.events import GradientBelow as GradientBelow
 from flowlin.events.events import LossBelow as LossBelow
