@@ -11,7 +11,7 @@ from scipy.linalg import expm
 
 from flowlin import RKC, RecycledBDF
 
-N = 60
+N = 100
 SPACING = 1 / (N + 1)
 BAR = (np.eye(N, k=1) + np.eye(N, k=-1) - 2 * np.eye(N)) / SPACING**2
 WIND = (np.eye(N, k=-1) - np.eye(N, k=1)) / (2 * SPACING)

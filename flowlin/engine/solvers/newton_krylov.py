@@ -1,5 +1,6 @@
 """Newton's method for one implicit step, from Jacobian products alone or by a lineax solver."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -98,7 +99,10 @@ def conjugate_gradients(
             s.images.at[row].set(moved / size),
         )
 
-    return lax.while_loop(unfinished, body, start)
+    done = lax.while_loop(unfinished, body, start)
+    # Where b is small enough as it is, the preconditioned b and not zero is the solution, as in CVODE
+    # (`cvLsSolve`): a zero would pass for a step without an error, and the next be ten times as long.
+    return dataclasses.replace(done, x=jnp.where(done.count > 0, done.x, done.better))
 
 
 # ---- Leading eigenvectors of a symmetric Jacobian, from the directions that solves have
@@ -268,6 +272,7 @@ ENOUGH = 20  # solves by lineax, each of what the one before has left
 class Recycling(eqx.Module):
     """Conjugate gradients preconditioned by eigenvectors, for symmetric Jacobians.
 
+    - `ritz`: of h J, as the equations have it.
     - `room`: how many directions of a solve to keep.
     - `trusted`: whether the Jacobian is known to be symmetric, and not looked at.
     """

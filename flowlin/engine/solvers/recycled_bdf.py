@@ -249,7 +249,7 @@ class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
         table = jnp.concatenate([y[None], state.rows])
         table = predict_table(rescale_table(table, h / state.scale))
         step = Step(Move(terms, t1, control, args, unravel), table[0], table[1], rule.lead)
-        linear = self._newton_solver(state.ritz, self._error_scale(y, table[0], unravel))
+        linear = self._newton_solver(state.ritz, h, self._error_scale(y, table[0], unravel))
         found = solve_step(
             step, linear, self._scaled_norm(y, table[0], unravel), NEWTON / rule.error, state.rate
         )
@@ -284,10 +284,13 @@ class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
         """Tell whether the Jacobian is taken for symmetric without being known to be a flow's."""
         return self.linear_solver is None and self.allowed is None
 
-    def _newton_solver(self, ritz, scale) -> Recycling | ByLineax:
-        """The way to solve Newton's linear systems."""
+    def _newton_solver(self, ritz, h, scale) -> Recycling | ByLineax:
+        """The way to solve Newton's linear systems, whose matrix is 1 - h J / lead."""
         if self.linear_solver is None:
-            return Recycling(ritz, min(DIRECTIONS, scale.size), not self._presumes_symmetry)
+            values = ritz.values * lax.stop_gradient(h).astype(ritz.values.dtype)
+            return Recycling(
+                Ritz(ritz.vectors, values), min(DIRECTIONS, scale.size), not self._presumes_symmetry
+            )
         return ByLineax(self.linear_solver, scale)
 
     def _error_scale(self, y, y1, unravel):
