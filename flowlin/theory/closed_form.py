@@ -66,19 +66,37 @@ RANGES: dict[str, Range] = {
 
 
 def closed_form(function: Any = None, /, *, axes: dict[str, int] | None = None, **ranges: Range):
-    """Decorate a formula of arrays that broadcast: numbers in range, and NaN where one is NaN.
+    """Decorate a formula that users call: `elementwise`, with its numbers in range.
 
-    `axes` are the last axes of an argument that do not broadcast, such as 1 of a vector: a NaN
-    among them is one of the whole. `ranges` are those of single arguments beside `RANGES`.
+    `axes` as in `elementwise`. `ranges` are those of single arguments beside `RANGES`.
 
     **Raises** `ValueError` for what is no array of numbers, for known numbers out of range, and for
     shapes that do not broadcast.
     """
     if function is None:
         return functools.partial(closed_form, axes=axes, **ranges)
+    names = inspect.signature(function).parameters
+    words = {name: ({**RANGES, **ranges}).get(name, array) for name in names}
+    single = tuple(name for name, word in words.items() if getattr(word, "single", False))
+    return checked(elementwise(function, axes=axes, single=single), **words)
+
+
+def elementwise(
+    function: Any = None,
+    /,
+    *,
+    axes: dict[str, int] | None = None,
+    single: tuple[str, ...] = (),
+):
+    """Decorate a formula of arrays that broadcast: NaN where one of its numbers is.
+
+    `axes` are the last axes of an argument that do not broadcast, such as 1 of a vector: a NaN
+    among them is one of the whole. `single` arguments are no arrays.
+    """
+    if function is None:
+        return functools.partial(elementwise, axes=axes, single=single)
     signature, own = inspect.signature(function), axes or {}
-    words = {name: ({**RANGES, **ranges}).get(name, array) for name in signature.parameters}
-    several = [name for name, word in words.items() if not getattr(word, "single", False)]
+    several = [name for name in signature.parameters if name not in single]
     if 2 in own.values():  # a formula of matrices takes time alone as an array
         several = []
 
@@ -87,7 +105,7 @@ def closed_form(function: Any = None, /, *, axes: dict[str, int] | None = None, 
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         given = dict(bound.arguments)
-        shape = common(given, own)
+        shape = broadcast_shape(given, own)
         for name in several:  # as many axes for all, so that no rank is promoted
             axes = len(shape) + own.get(name, 0) - np.ndim(given[name])
             if axes:
@@ -103,21 +121,21 @@ def closed_form(function: Any = None, /, *, axes: dict[str, int] | None = None, 
             missing = jnp.any(missing, axis=tuple(range(-own.get(name, 0), 0)))
             nan |= jnp.broadcast_to(missing, shape)
         found = function(*bound.args, **bound.kwargs)
-        return jax.tree.map(lambda one: unless(nan, one), found)
+        return jax.tree.map(lambda one: restore_nan(nan, one), found)
 
-    return checked(formed, **words)
+    return formed
 
 
-def nan_of(*given: ArrayLike) -> Array:
-    """Where one of the numbers is NaN."""
+def any_nan(*given: ArrayLike) -> Array:
+    """Tell where one of the numbers is NaN."""
     found = jnp.zeros((), bool)
     for value in given:
         found |= jnp.isnan(value)
     return found
 
 
-def unless(nan: Array, value: Array) -> Array:
-    """The value, NaN where `nan` is True; `nan` lacks the value's last axes."""
+def restore_nan(nan: Array, value: Array) -> Array:
+    """Return the value, NaN where `nan` is True; `nan` lacks the value's last axes."""
     return jnp.where(nan.reshape(nan.shape + (1,) * (value.ndim - nan.ndim)), jnp.nan, value)
 
 
@@ -127,8 +145,11 @@ def _may_be_nan(value: ArrayLike) -> bool:
     return bool(np.any(np.isnan(np.asarray(value))))
 
 
-def common(given: Mapping[str, ArrayLike], axes: dict[str, int]) -> tuple[int, ...]:
-    """The shape to which the arguments broadcast, without their own axes."""
+def broadcast_shape(given: Mapping[str, ArrayLike], axes: dict[str, int]) -> tuple[int, ...]:
+    """Return the shape to which the arguments broadcast, without their own axes.
+
+    **Raises** `ValueError` that names them for shapes that do not.
+    """
     shapes = {name: np.shape(value) for name, value in given.items()}
     for name, number in axes.items():
         if len(shapes[name]) < number:

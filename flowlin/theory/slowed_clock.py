@@ -30,9 +30,10 @@ from flowlin._tools.printing import Summary, first, shown
 from flowlin.engine.kinks.sides import ON
 from flowlin.measures.modes import Modes, require_origin, shared
 from flowlin.record.linearization import LinearizationTime
-from flowlin.theory.closed_form import TIME, nan_of, unless
+from flowlin.theory.closed_form import TIME, any_nan, restore_nan
 from flowlin.theory.early_phase import EarlyPhase, compiled, early_phase_summary
-from flowlin.theory.two_layer import mode_starts, unbalanced_hitting_time
+from flowlin.theory.mode import Mode
+from flowlin.theory.two_layer import mode_starts
 
 
 def slowed_clock_summary(found: Any) -> Summary:
@@ -90,7 +91,7 @@ class SlowedClock(eqx.Module):
         fine = jnp.all(left > 0)
         outside = jnp.any(jnp.isnan(left))
         whole = theta * jnp.sum(weight / jnp.where(left > 0, left, 1.0))
-        return unless(outside, jnp.where(fine, whole, jnp.inf))
+        return restore_nan(outside, jnp.where(fine, whole, jnp.inf))
 
     @checked(share=number("a number", lambda share: True))
     @compiled
@@ -117,7 +118,7 @@ class SlowedClock(eqx.Module):
         rising = jnp.any(over) & (k > 0) & (slope > 0)
         newton = (share - self.share(theta)) / jnp.where(rising, slope, 1.0)
         theta = jnp.where(rising, theta + newton, theta)
-        return unless(jnp.isnan(share), jnp.where(jnp.any(over), theta, jnp.inf))
+        return restore_nan(jnp.isnan(share), jnp.where(jnp.any(over), theta, jnp.inf))
 
     @checked(rho=array, share=_share)
     @compiled
@@ -127,20 +128,21 @@ class SlowedClock(eqx.Module):
         The leading mode by the clock. The others from the units that are always on where the
         leading one is learned to `share`: of such a unit each mode's hidden vectors grow for
         themselves, without the clock's slowing, since its last gate opened; from there on
-        isolated modes (`unbalanced_hitting_time`). Units that are on for some samples are left out,
+        isolated modes (`theory.Mode`). Units that are on for some samples are left out,
         and so are gates that close later on. inf where the early phase does not get there.
 
         **Arguments:** `rho` levels, (K,) or scalar; `share` as said, below one.
         """
-        modes, nan = self.modes, nan_of(rho, share)
+        modes, nan = self.modes, any_nan(rho, share)
         rho = self._levels(rho)
         first = self._finite_time(self.reading(rho[0] * modes.d[0] / modes.s[0]))
         theta = self.reading(share)
         there = jnp.isfinite(theta)
         a, lam = self._later(jnp.where(there, theta, 0.0))
-        rest = unbalanced_hitting_time(rho, modes.s, modes.d, a, lam, self.early.mode_tau)
+        later = Mode(modes.s, modes.d, a, imbalance=lam, tau=self.early.mode_tau)
+        rest = later.hitting_time(rho)
         rest = jnp.where(there, self._finite_time(theta) + rest, jnp.inf)
-        return unless(nan, jnp.where(jnp.arange(len(rho)) == 0, first, rest))
+        return restore_nan(nan, jnp.where(jnp.arange(len(rho)) == 0, first, rest))
 
     def _levels(self, rho: ArrayLike) -> Array:
         """One level for every mode, (K,)."""
@@ -177,11 +179,9 @@ class SlowedClock(eqx.Module):
         there. In place of `gating_delay`, which takes live units for always-on ones.
         """
         rho = self._levels(rho)
-        start = mode_starts(self.early.start, self.modes)
-        linear = unbalanced_hitting_time(
-            rho, self.modes.s, self.modes.d, *start, self.early.mode_tau
-        )
-        return self.hitting_times(rho, share=share) - linear
+        a0, lam = mode_starts(self.early.start, self.modes)
+        linear = Mode(self.modes.s, self.modes.d, a0, imbalance=lam, tau=self.early.mode_tau)
+        return self.hitting_times(rho, share=share) - linear.hitting_time(rho)
 
     @checked(share=_share)
     @compiled
@@ -198,7 +198,7 @@ class SlowedClock(eqx.Module):
 
         def timed(found: LinearizationTime) -> LinearizationTime:
             begin, stop = self.time(jnp.stack([found.time, found.time + found.lasts]))
-            begin, stop = unless(jnp.isnan(share), jnp.stack([begin, stop]))
+            begin, stop = restore_nan(jnp.isnan(share), jnp.stack([begin, stop]))
             return LinearizationTime(begin, found.fraction, jnp.stack([begin, begin]), stop - begin)
 
         return timed(line.open), timed(line.closed)
