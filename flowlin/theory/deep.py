@@ -100,7 +100,7 @@ def deep_hitting_time(
 def deep_inflections(s: Array, d: Array, depth: Array) -> tuple[Array, Array]:
     r"""Return both strengths at which $\ddot a = 0$: 0 and $\frac{2L - 2}{3L - 2} \frac sd$.
 
-    The upper one is inf for d = 0; both are NaN for a single layer, which slows down from the start.
+    The upper one is inf for d = 0; a single layer, which slows down from the start, has NaN.
     """
     b = 1 - 2 / depth
     upper = jnp.where(depth > 1, quotient((1 + b) * s, (2 + b) * d, jnp.inf), jnp.nan)
@@ -139,7 +139,7 @@ def _one_layer(time: Array, s: Array, d: Array, a0: Array) -> Array:
 
 
 def _time_at(sigma: Array, s: Array, d: Array, a0: Array, b: Array) -> Array:
-    """Integral of a^-b over the clock from 0 to sigma (finite), for a0 > 0: L t / tau."""
+    """Return L t / tau, the integral of a^-b over the clock from 0 to sigma, for a0 > 0."""
     below = (8 * d * a0 < s) | (d == 0)
     above = ~below & (d * a0 > 8 * s)
     far = below | above
@@ -152,9 +152,8 @@ def _time_at(sigma: Array, s: Array, d: Array, a0: Array, b: Array) -> Array:
     start = jnp.where(far, a0, 1.0)
     slow = _far_below(jnp.where(below, early, 0.0), s, jnp.where(below, d, 0.0), start, b)
     fast = _far_above(jnp.where(above, early, 0.0), s, jnp.where(above, d, 1.0), start, b)
-    near = _near_full(
-        jnp.where(middle, sigma - early, 0.0), jnp.where(middle, s, 1.0), full, entry, b
-    )
+    late = jnp.where(middle, sigma - early, 0.0)
+    near = _near_full(late, jnp.where(middle, s, 1.0), full, entry, b)
     # Hardly moved, as for s = d = 0: to second order.
     change = (s - d * a0) * sigma
     hardly = jnp.maximum(s, d * a0) * sigma < 1e-9
@@ -210,13 +209,13 @@ def _whole_power_jvp(primals: PyTree, tangents: PyTree) -> tuple[Array, Array]:
 
 
 def _on_first_axis(values: np.ndarray, array: Array) -> Array:
-    """A leading axis of constants that broadcasts against `array`."""
+    """Put constants on a leading axis, to broadcast against `array`."""
     return jnp.asarray(values).reshape((-1,) + (1,) * array.ndim)
 
 
 @jax.custom_jvp
 def _clock_at(time: Array, s: Array, d: Array, a0: Array, b: Array) -> Array:
-    """The clock sigma at L t / tau: bracketed to 1e-6 of its scale, finished by Newton's method.
+    """Return the clock sigma at L t / tau: bracketed, and finished by Newton's method.
 
     inf if it never comes to rest before `time`, or at time = inf.
     """
@@ -254,7 +253,7 @@ def _clock_at_jvp(primals: PyTree, tangents: PyTree) -> tuple[Array, Array]:
 def _safe_numbers(
     time: Array, s: Array, d: Array, a0: Array
 ) -> tuple[Array, Array, tuple[Array, Array, Array, Array]]:
-    """Whether time has no end, whether the clock is to be sought, and harmless values if not."""
+    """Tell whether time ends, whether the clock is to be sought, and numbers harmless if not."""
     forever = ~(time < jnp.finfo(time.dtype).max ** 0.4)
     moving = (a0 > 0) & ~forever
     s, d, a0 = (jnp.where(moving, z, 1.0) for z in (s, d, a0))
@@ -262,7 +261,7 @@ def _safe_numbers(
 
 
 def _clock_bounds(time: Array, s: Array, d: Array, a0: Array, b: Array) -> tuple[Array, Array]:
-    """Bounds of the clock: its rate is monotone, and slower with drag, faster with a drive."""
+    """Bound the clock: its rate is monotone, and slower with drag, faster with a drive."""
     initial = time * a0**b
     final = time * quotient(s, d, jnp.inf) ** b
     # Rising without drag (d = 0), perhaps to infinity; falling without a drive (s = 0).
@@ -281,7 +280,7 @@ def _clock_bounds(time: Array, s: Array, d: Array, a0: Array, b: Array) -> tuple
 def _approximate_clock(
     low: Array, high: Array, time: Array, s: Array, d: Array, a0: Array, b: Array
 ) -> Array:
-    """The clock to about 1e-6 of the mode's own scale, from where Newton's method finishes."""
+    """Bracket the clock to 1e-6 of the mode's own scale, from where Newton's method finishes."""
     fastest = jnp.maximum(s, d * a0)
     tolerance = 1e-6 / jnp.where(fastest > 0, fastest, 1.0)
     tolerance = jnp.maximum(tolerance, 4 * jnp.finfo(high.dtype).eps * high)
@@ -296,13 +295,13 @@ def _approximate_clock(
 
 
 def _time_between(rho: Array, s: Array, d: Array, a0: Array, b: Array) -> Array:
-    """L t / tau from a0 to rho, which lies before the fixed point."""
+    """Return L t / tau from a0 to rho, which lies before the fixed point."""
     return _time_at(2 * time_until(rho, s, d, a0), s, d, a0, b)
 
 
 @jax.custom_jvp
 def _start_before(rho: Array, time: Array, s: Array, d: Array, b: Array) -> Array:
-    """a0 with `_time_between(rho, s, d, a0, b)` = time: inf if none is so late, 0 below all floats."""
+    """Return a0 from which it takes `time` to rho: inf if none is so late, 0 below all floats."""
     left = s - d * rho
     moving = (rho > 0) & (left != 0) & (time > 0)
     rho_, time_, s_, d_ = (jnp.where(moving, z, 1.0) for z in (rho, time, s, d))

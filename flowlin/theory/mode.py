@@ -65,14 +65,14 @@ class Mode(eqx.Module):
     mode.strength(ts[:, None]), mode.hitting_time(0.1), mode.half_time
     ```
 
-    Works under `jit`, `vmap` and `grad`, with respect to its fields too; NaN stays NaN, elementwise.
+    Works under `jit`, `vmap` and `grad`, by its fields too. NaN stays NaN, elementwise.
 
     **Arguments:** (arrays that broadcast)
 
     - `s`, `d`: singular value and input variance of the mode, d >= 0; s >= 0 unless two layers.
     - `a0`: strength at t = 0; >= 0 for three and more layers. None leaves the start open.
-    - `depth`: L, 1 or at least 2, not necessarily whole. inf is allowed: all times are then in units
-      of tau / L, that is, L times the time.
+    - `depth`: L, 1 or at least 2, not necessarily whole. For inf, all times are in units of
+      tau / L, that is, L times the time.
     - `imbalance`: conserved $\lambda$ of a lambda-balanced or scalar mode ($w_2^2 - w_1^2$), or
       `theory.imbalance` of two hidden vectors; its sign does not matter. 0 is a balanced mode.
     - `tau`: time constant.

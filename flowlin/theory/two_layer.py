@@ -28,6 +28,16 @@ $\big| \|p\|^2 - \|q\|^2 \big|$; it never turns. Zero imbalance is the balanced 
 `mode_strength` (a negative a0 then ends at the saddle); for $|\lambda| \gg |a|$ the mode relaxes
 exponentially like a single layer, $s/d + (a_0 - s/d) e^{-|\lambda| d t/\tau}$.
 
+At the level $\rho$ it is $x = (\rho + \sqrt{\rho^2 + 4 A B}) / 2A$. Inverting N / M = x gives the
+**hitting time**
+
+$$\hat t = \frac{\tau}{2 R} \log(1 + 2 R Q), \qquad
+  Q = \frac{\rho - a_0}{2\, (A x + B)\, (s - d\rho)}\,
+      \frac{(R + s) x + 2 d B}{R + s + 2 d B},$$
+
+for s >= 0, and its mirrored form, (a, s, A, B) -> (-a, -s, B, A), otherwise. The curve changes its
+curvature, $\ddot a = 0$, where $8 d a^2 - 4 s a + d \lambda^2 = 0$.
+
 Formulas take numbers in range; `theory.Mode` is where users meet them.
 """
 
@@ -129,15 +139,7 @@ def two_layer_start(
 def two_layer_hitting_time(
     level: Array, a0: Array, s: Array, d: Array, imbalance: Array, tau: Array
 ) -> Array:
-    r"""Invert N / M = x, where $x = (\rho + \sqrt{\rho^2 + 4 A B}) / 2A$ at the level $\rho$.
-
-    $$\hat t = \frac{\tau}{2 R} \log(1 + 2 R Q), \qquad
-      Q = \frac{\rho - a_0}{2\, (A x + B)\, (s - d\rho)}\,
-          \frac{(R + s) x + 2 d B}{R + s + 2 d B},$$
-
-    for s >= 0, and the mirrored form (a, s, A, B) -> (-a, -s, B, A) otherwise. A mode never turns,
-    so the time is unique: inf where it never gets there, 0 where level = a0.
-    """
+    """Return the hitting time, unique as a mode never turns: inf if never, 0 where level = a0."""
     # Mirrored, so that s >= 0.
     sign = jnp.where(s < 0, -1.0, 1.0)
     rho, s, a0 = sign * level, sign * s, sign * a0
@@ -163,13 +165,7 @@ def two_layer_hitting_time(
 
 @elementwise
 def two_layer_inflections(s: Array, d: Array, imbalance: Array) -> tuple[Array, Array]:
-    r"""Return both strengths at which $\ddot a = 0$, $8 d a^2 - 4 s a + d \lambda^2 = 0$.
-
-    $$a = \frac{s \pm \sqrt{s^2 - 2 d^2 \lambda^2}}{4 d},$$
-
-    measured along the sign of s; NaN where there are none, $d |\lambda| > s / \sqrt 2$, and for
-    d = 0 the upper one is inf. Balanced: 0 and s/2d.
-    """
+    """Return the lower and the upper inflection, along the sign of s; NaN where there are none."""
     sign = jnp.where(s < 0, -1.0, 1.0)
     square = s**2 - 2 * d**2 * imbalance**2
     there = square >= 0
