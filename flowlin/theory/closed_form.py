@@ -87,7 +87,7 @@ def elementwise(
     *,
     axes: dict[str, int] | None = None,
     single: tuple[str, ...] = (),
-):
+) -> Any:
     """Decorate a formula of arrays that broadcast: NaN where one of its numbers is.
 
     `axes` are the last axes of an argument that do not broadcast, such as 1 of a vector: a NaN
