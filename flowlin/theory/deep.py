@@ -104,7 +104,7 @@ def deep_inflections(s: Array, d: Array, depth: Array) -> tuple[Array, Array]:
     """
     b = 1 - 2 / depth
     upper = jnp.where(depth > 1, quotient((1 + b) * s, (2 + b) * d, jnp.inf), jnp.nan)
-    return jnp.where(depth > 1, 0.0 * s, jnp.nan), upper
+    return jnp.where(depth > 1, jnp.zeros_like(s), jnp.nan), upper
 
 
 @elementwise
