@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from flowlin import measures as measures
 from flowlin import tasks as tasks
 from flowlin import theory as theory
+from flowlin._tools.moved import missing_name as _missing_name
 from flowlin._tools.printing import LogProgress as LogProgress
 from flowlin._tools.version import __version__ as __version__
 from flowlin.engine.kinks.policies import AveragedKinks as AveragedKinks
@@ -71,7 +72,7 @@ def __getattr__(name: str):
     """`fl.plot`, imported when it is first used since it needs matplotlib."""
     if name == "plot":
         return _importlib.import_module("flowlin.plot")
-    raise AttributeError(f"module 'flowlin' has no attribute {name!r}")
+    raise _missing_name("flowlin", name, {})
 
 
 def __dir__() -> list[str]:

@@ -334,7 +334,7 @@ def test_the_size_of_a_mode_between_its_start_and_its_hit(layers):
     """Against the closed form of a mode far below its full strength."""
     a0, full, s = 1e-12, 1e6, 1.0
     late, early = (
-        fl.theory.deep_hitting_time(level, s, s / full, a0, float(layers)) for level in (1e-3, 1e-8)
+        fl.theory.Mode(s, s / full, a0, layers).hitting_time(level) for level in (1e-3, 1e-8)
     )
     size = mode_size_between(a0 ** (1 / layers), 1e-3 ** (1 / layers), float(early / late), layers)
     assert size == pytest.approx(1e-8 ** (1 / layers), rel=1e-6)
