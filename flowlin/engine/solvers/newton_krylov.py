@@ -100,8 +100,9 @@ def conjugate_gradients(
         )
 
     done = lax.while_loop(unfinished, body, start)
-    # Where b is small enough as it is, the preconditioned b and not zero is the solution, as in CVODE
-    # (`cvLsSolve`): a zero would pass for a step without an error, and the next be ten times as long.
+    # Where b is small enough as it is, the preconditioned b and not zero is the solution, as in
+    # CVODE (`cvLsSolve`): a zero would pass for a step without an error, and the next one would be
+    # ten times as long.
     return dataclasses.replace(done, x=jnp.where(done.count > 0, done.x, done.better))
 
 
