@@ -53,7 +53,7 @@ def linear(start: float, layers: int = 2, **how: Any) -> float:
     product = (MODES.u * start) @ MODES.v.T
     hidden, key = (16,) * (layers - 1), jax.random.key(1)
     network = fl.LinearNetwork.balanced(TREE, hidden, bias=False, product=product, key=key)
-    exact = fl.theory.deep_hitting_time(HALF, MODES.s, MODES.d, jnp.asarray(start), float(layers))
+    exact = fl.theory.Mode(MODES.s, MODES.d, start, layers).hitting_time(HALF)
     end = 1.2 * float(jnp.max(exact))
     flow = fl.gradient_flow(network, TREE, end, events=fl.ModeHits(MODES, HALF), **how)
     return worst(flow.events.first("mode"), exact)
@@ -77,7 +77,7 @@ def scalar(start: float, **how: Any) -> float:
 def deep(start: float, **how: Any) -> float:
     """Three layers of one unit, all weights start^(1/3): the half time."""
     one, w = fl.Task([[1.0]], [[1.0]]), np.full((1, 1), start ** (1 / 3))
-    exact = fl.theory.deep_hitting_time(0.5, 1.0, 1.0, start, 3.0)
+    exact = fl.theory.Mode(1.0, 1.0, start, 3).half_time
     events = fl.ModeHits(fl.theory.modes(one), 0.5)
     network, end = fl.LinearNetwork((w, w, w)), 1.5 * float(exact)
     flow = fl.gradient_flow(network, one, end, events=events, **how)

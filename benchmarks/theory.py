@@ -252,7 +252,8 @@ def timed(network: Any, task: fl.Task) -> dict[str, tuple[Any, Any]]:
     modes, depth = theory.modes(task, network), len(network.weights)
     _, _, a0, gap = (jnp.array(z) for z in zip(*numbers(network, task), strict=True))
     mode = theory.Mode(modes.s, modes.d, a0, depth, gap if depth == 2 else 0.0)
-    level = jnp.where(jnp.isfinite(mode.inflection_level), mode.inflection_level, 1e9)
+    upper = mode.inflection_levels[1]
+    level = jnp.where(jnp.isfinite(upper), upper, 1e9)
 
     def hits(levels: Any, name: str) -> Any:
         return fl.Crossing(modes.observable(network, task), levels, "up", name=name)
@@ -260,22 +261,22 @@ def timed(network: Any, task: fl.Task) -> dict[str, tuple[Any, Any]]:
     halves = jnp.where(modes.d > 0, modes.full_strength / 2, 1e9)
     return {
         "half time": (hits(halves, "half time"), mode.half_time),
-        "inflection": (hits(level, "inflection"), mode.inflection_time),
+        "inflection": (hits(level, "inflection"), mode.inflection_times[1]),
     }
 
 
 SPEEDS: dict[str, tuple[Callable[..., Any], Callable[[Any], Any]]] = {
     "balanced": (theory.mode_strength, lambda a: 2 * abs(a)),
     "lambda = 0.4": (
-        lambda t, s, d, a: theory.unbalanced_strength(t, s, d, a, 0.4),
+        lambda t, s, d, a: theory.Mode(s, d, a, imbalance=0.4).strength(t),
         lambda a: np.sqrt(0.16 + 4 * a**2),
     ),
-    "deep, L = 1": (lambda t, s, d, a: theory.deep_strength(t, s, d, a, 1), lambda a: 1.0),
+    "deep, L = 1": (lambda t, s, d, a: theory.Mode(s, d, a, 1).strength(t), lambda a: 1.0),
     "deep, L = 3": (
-        lambda t, s, d, a: theory.deep_strength(t, s, d, a, 3),
+        lambda t, s, d, a: theory.Mode(s, d, a, 3).strength(t),
         lambda a: 3 * abs(a) ** (4 / 3),
     ),
-    "deep, L = inf": (lambda t, s, d, a: theory.deep_strength(t, s, d, a, INF), lambda a: a**2),
+    "deep, L = inf": (lambda t, s, d, a: theory.Mode(s, d, a, INF).strength(t), lambda a: a**2),
 }
 
 
@@ -312,18 +313,26 @@ def limits(quick: bool) -> list[dict[str, Any]]:
             ("a0 = (1 - 1e-9) s/d", (s, d, (1 - 1e-9) * s / d)),
         ):
             add(name, limit, "DOP853", compiled(t, *mode), integrated(t, *mode, speed))
-    balanced, form = theory.mode_strength(t, s, d, a0), theory.unbalanced_strength
+    balanced = theory.mode_strength(t, s, d, a0)
+
+    def form(t: float, gap: float) -> Any:
+        return theory.Mode(s, d, a0, imbalance=gap).strength(t)
+
     for gap in (1e-9, -1e-9):
-        add("unbalanced", f"lambda = {gap:g}", "balanced", form(t, s, d, a0, gap), balanced)
+        add("unbalanced", f"lambda = {gap:g}", "balanced", form(t, gap), balanced)
     slow = s / d + (a0 - s / d) * np.exp(-d * t)
     for gap in (1e9, -1e9):
-        faster = form(t / 1e9, s, d, a0, gap)
+        faster = form(t / 1e9, gap)
         add("unbalanced", f"lambda = {gap:g}", "single layer", faster, slow)
     if not quick:
-        deep = theory.deep_strength
-        add("deep", "L = 2", "balanced", deep(t, s, d, a0, 2), balanced)
-        add("deep", "L = 2 + 1e-12", "balanced", deep(t, s, d, a0, 2 + 1e-12), balanced)
-        add("deep", "L = 1e12", "L = inf", deep(t / 1e12, s, d, a0, 1e12), deep(t, s, d, a0, INF))
+
+        @jax.jit  # where the depth is not known, that of two layers is one of many
+        def deep(t: float, depth: float) -> Any:
+            return theory.Mode(s, d, a0, depth).strength(t)
+
+        add("deep", "L = 2", "balanced", deep(t, 2.0), balanced)
+        add("deep", "L = 2 + 1e-12", "balanced", deep(t, 2 + 1e-12), balanced)
+        add("deep", "L = 1e12", "L = inf", deep(t / 1e12, 1e12), deep(t, INF))
         matrix_limits(add)
     return found
 

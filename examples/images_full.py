@@ -248,7 +248,9 @@ def report(
         print(f"{share:>10}{float(t_star.time):>10.4f}{float(t_star.fraction):>10.4f}")
 
 
-def draw(axes: Any, flow: fl.Trajectory, modes: fl.theory.Modes, start: Any, level: float) -> None:
+def draw(
+    axes: Any, flow: fl.Trajectory, modes: fl.theory.Modes, linear: fl.theory.Mode, level: float
+) -> None:
     """Loss with its events, always-on fractions, mode strengths against the closed form."""
     hits = np.asarray(flow.events.first("mode"))
     shown = np.flatnonzero(np.asarray(modes.s) > 1e-6)[:5]
@@ -269,7 +271,7 @@ def draw(axes: Any, flow: fl.Trajectory, modes: fl.theory.Modes, start: Any, lev
                 label=f"on for {100 * (1 - q):g} %", colour=colour,
             )  # fmt: skip
     axes[1].set_title("units on for a share of the images")
-    closed = fl.theory.unbalanced_strength(flow.ts[:, None], modes.s, modes.d, *start)
+    closed = linear.strength(flow.ts[:, None])
     rho = 0.5 * modes.full_strength
     fl.plot.modes(flow, modes, axes[2], rho=rho, closed=closed, share=True, shown=shown.tolist())
     axes[2].set_title("first five modes; dotted: linear, closed form")
@@ -304,15 +306,16 @@ def main() -> None:
     descent = descended(given, network, task, flow) if given.descent else None
     modes = fl.theory.modes(task, network)
     rho = 0.5 * modes.full_strength
-    start = fl.theory.mode_starts(network, modes)
-    closed = np.asarray(fl.theory.unbalanced_hitting_time(rho, modes.s, modes.d, *start))
+    a0, gap = fl.theory.mode_starts(network, modes)
+    linear = fl.theory.Mode(modes.s, modes.d, a0, imbalance=gap)
+    closed = np.asarray(linear.hitting_time(rho))
     report(flow, modes, closed)
     if descent is not None:
         report(descent, modes, closed, f"descent, batches of {BATCH}")
     given.out.mkdir(parents=True, exist_ok=True)
     saved(given, flow, modes, closed, descent)
     figure, axes = plt.subplots(1, 3, figsize=(15, 4.4), layout="constrained")
-    draw(axes, flow, modes, start, given.loss)
+    draw(axes, flow, modes, linear, given.loss)
     if descent is not None:
         fl.plot.losses({"descent": descent}, axes[0])
     if float(flow.end) > 50:  # most happens early

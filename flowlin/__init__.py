@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from flowlin import measures as measures
 from flowlin import tasks as tasks
 from flowlin import theory as theory
+from flowlin._tools.moved import missing_name as _missing_name
 from flowlin._tools.printing import LogProgress as LogProgress
 from flowlin._tools.version import __version__ as __version__
 from flowlin.engine.kinks.policies import AveragedKinks as AveragedKinks
@@ -14,8 +15,8 @@ from flowlin.engine.kinks.policies import ExactKinks as ExactKinks
 from flowlin.engine.kinks.policies import IgnoreKinks as IgnoreKinks
 from flowlin.engine.kinks.policies import KinksWarning as KinksWarning
 from flowlin.engine.kinks.policies import SmoothKinks as SmoothKinks
-from flowlin.engine.solvers.recycled_bdf import RecycledBDF as RecycledBDF
-from flowlin.engine.solvers.rkc import RKC as RKC
+from flowlin.engine.solver_arguments import RKC as RKC
+from flowlin.engine.solver_arguments import RecycledBDF as RecycledBDF
 from flowlin.events.events import Crossing as Crossing
 from flowlin.events.events import GradientBelow as GradientBelow
 from flowlin.events.events import LossBelow as LossBelow
@@ -71,7 +72,7 @@ def __getattr__(name: str):
     """`fl.plot`, imported when it is first used since it needs matplotlib."""
     if name == "plot":
         return _importlib.import_module("flowlin.plot")
-    raise AttributeError(f"module 'flowlin' has no attribute {name!r}")
+    raise _missing_name("flowlin", name, {})
 
 
 def __dir__() -> list[str]:

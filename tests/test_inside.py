@@ -13,7 +13,7 @@ import flowlin as fl
 from flowlin._tools import numerics
 from flowlin._tools.numerics import jit_by_array, previous_float
 from flowlin.engine import mode_frame, signals
-from flowlin.engine.solvers.bdf_formulas import NordsieckInterpolation, polynomial
+from flowlin.engine.solvers.bdf_formulas import NordsieckInterpolation, step_polynomial
 from flowlin.engine.solvers.newton_krylov import Ritz
 from flowlin.engine.solvers.rkc import stability_interval
 from flowlin.engine.solvers.wrapped import ROWS, Explicit, History
@@ -79,7 +79,7 @@ def test_dense_output_begins_and_ends_at_the_states():
 
     @jax.jit
     def looked_at(start):
-        dense = NordsieckInterpolation(t0=1.0, t1=1.5, **polynomial(start, table, lambda v: v))
+        dense = NordsieckInterpolation(t0=1.0, t1=1.5, **step_polynomial(start, table, lambda v: v))
         end, slope = jax.jvp(dense.evaluate, (1.5,), (1.0,))
         return dense.evaluate(1.0), end, slope, dense.evaluate(1.0, 1.5)
 
@@ -95,9 +95,9 @@ def test_vectors_stay_orthonormal_from_update_to_update(seed):
     rng = np.random.default_rng(seed)
     turn, _ = np.linalg.qr(rng.normal(size=(40, 40)))
     jacobian = -(turn * np.geomspace(300, 1e-3, 40)) @ turn.T
-    some = Ritz.scattered(6, jnp.zeros(40))
+    some = Ritz.arbitrary(6, jnp.zeros(40))
     some = Ritz(1.001 * some.vectors, some.values)
-    update = eqx.filter_jit(lambda some, rows: some.updated(rows, rows @ jacobian))
+    update = eqx.filter_jit(lambda some, rows: some.update(rows, rows @ jacobian))
     for _ in range(50):
         rows = rng.normal(size=(3, 40))
         some = update(some, rows / np.linalg.norm(rows, axis=1, keepdims=True))
@@ -334,7 +334,7 @@ def test_the_size_of_a_mode_between_its_start_and_its_hit(layers):
     """Against the closed form of a mode far below its full strength."""
     a0, full, s = 1e-12, 1e6, 1.0
     late, early = (
-        fl.theory.deep_hitting_time(level, s, s / full, a0, float(layers)) for level in (1e-3, 1e-8)
+        fl.theory.Mode(s, s / full, a0, layers).hitting_time(level) for level in (1e-3, 1e-8)
     )
     size = mode_size_between(a0 ** (1 / layers), 1e-3 ** (1 / layers), float(early / late), layers)
     assert size == pytest.approx(1e-8 ** (1 / layers), rel=1e-6)

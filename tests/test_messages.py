@@ -353,7 +353,7 @@ theory.hitting_time(0.5, 1, 1, 0.1, tau=0.0) > `tau` must be positive: it is the
 theory.hitting_time(0.5, 1j, 1, 0.1) > `s` must be an array of real numbers, got 1j
 theory.hitting_time(0.5, 1, 1, 0.1, tua=1.0) > hitting_time() has no argument `tua`; did you mean
 theory.gating_delay(1.0, 1.0, 0.1, 1.5) > `g` must be in [0, 1]: it is the fraction of live units,
-theory.deep_half_time(1.0, 1.0, 0.1, 1.5) > `depth` must be 1, or 2 and more: layers of weights,
+theory.Mode(1.0, 1.0, 0.1, 1.5) > `depth` must be 1, or 2 and more: layers of weights,
 theory.imbalance(0.1, [0.1, 0.2]) > `p` must hold vectors, got shape ()
 theory.imbalance([0.1, 0.2, 0.3], [0.1, 0.2]) > `p` and `q` must have the same last axis, the
 theory.single_layer(0.1, W, W, np.eye(3)) > `w0` (2, 2), `s_yx` (2, 2) and `s_x` (3, 3) must be

@@ -1,6 +1,7 @@
 """The project as a user meets it: import, README, main job, precision, GPU."""
 
 import contextlib
+import functools
 import io
 import itertools
 import json
@@ -85,6 +86,26 @@ def test_readme_example_runs(readme):
 def test_names_that_are_not_there():
     with pytest.raises(AttributeError, match="no attribute 'plots'"):
         fl.plots  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute 'strengh'"):
+        fl.theory.strengh  # noqa: B018
+
+
+def test_a_name_that_is_gone_says_what_to_write():
+    """The call that it became is one that there is."""
+    given = {"s": 1.5, "d": 1.0, "a0": 0.1, "tau": 1.0, "t": 0.5, "rho": 0.75, "imbalance": 0.1}
+    given |= {"depth": 3.0, "p": np.ones(2), "q": np.ones(2), "w1": 0.1, "w2": 0.2}
+    names = [
+        *("unbalanced_strength", "unbalanced_hitting_time", "unbalanced_start", "half_time"),
+        *("inflection_levels", "inflection_times", "mode_vectors", "mode_weights"),
+        *("deep_strength", "deep_hitting_time", "deep_start", "deep_half_time"),
+        *("deep_inflection_level", "deep_inflection_time"),
+    ]
+    for name in names:
+        with pytest.raises(AttributeError, match=f"`flowlin.theory.{name}` is gone") as told:
+            getattr(fl.theory, name)
+        call = str(told.value).split("write `")[1].removesuffix("`.")
+        answer = functools.partial(eval, call, {"theory": fl.theory, **given})
+        assert jax.tree.leaves(jax.eval_shape(answer)), call
 
 
 def test_readme_commands_exist():

@@ -17,7 +17,7 @@ ONE = fl.Task([[1.0]], [[1.0]])
 
 def half_time(start, depth=2):
     """Of a balanced mode with s = d = 1 and this strength, by its closed form."""
-    return float(fl.theory.deep_hitting_time(0.5, 1.0, 1.0, start, float(depth)))
+    return float(fl.theory.Mode(1.0, 1.0, start, depth).half_time)
 
 
 def weights(start, layers=2):
@@ -110,8 +110,8 @@ def of_a_tree(start, hidden=(16,)):
     half = 0.5 * modes.full_strength
     product, key = (modes.u * start) @ modes.v.T, jax.random.key(1)
     network = fl.LinearNetwork.balanced(task, hidden, bias=False, product=product, key=key)
-    depth = float(len(network.weights))
-    exact = np.asarray(fl.theory.deep_hitting_time(half, modes.s, modes.d, start, depth))
+    depth = len(network.weights)
+    exact = np.asarray(fl.theory.Mode(modes.s, modes.d, start, depth).hitting_time(half))
     return network, task, fl.ModeHits(modes, half), exact
 
 

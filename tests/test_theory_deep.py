@@ -20,11 +20,24 @@ from tests.closed_forms import (
 INF = float("inf")
 theory = fl.theory
 
-deep_strength = elementwise(theory.deep_strength)
-deep_hitting_time = elementwise(theory.deep_hitting_time)
+
+def strength_of(t, s, d, a0, depth, tau=1.0):
+    return theory.Mode(s, d, a0, depth, tau=tau).strength(t)
+
+
+def hitting_time_of(level, s, d, a0, depth, tau=1.0):
+    return theory.Mode(s, d, a0, depth, tau=tau).hitting_time(level)
+
+
+def start_of(level, t, s, d, depth, tau=1.0):
+    return theory.Mode(s, d, depth=depth, tau=tau).start_for(level, t)
+
+
+deep_strength = elementwise(strength_of)
+deep_hitting_time = elementwise(hitting_time_of)
 mode_strength = elementwise(theory.mode_strength)
-deep_slopes = derivatives(theory.deep_strength)
-deep_hitting_slopes = derivatives(theory.deep_hitting_time)
+deep_slopes = derivatives(strength_of)
+deep_hitting_slopes = derivatives(hitting_time_of)
 
 DEEP = columns(
     [
@@ -54,7 +67,7 @@ DEEP = columns(
 @elementwise
 def moved_start(*given):
     """A start and its change, of the six arguments and their changes."""
-    return jax.jvp(theory.deep_start, given[:6], given[6:])
+    return jax.jvp(start_of, given[:6], given[6:])
 
 
 def deep_start(*mode):
@@ -161,9 +174,13 @@ def test_deep_inflections_and_half_times():
         np.resize([0.01, 0.01, 0.01, -0.1, 1.1, 0.1], 18),
         depths,
     )
-    inflection, half = jax.jit(
-        lambda *z: (theory.deep_inflection_time(*z), theory.deep_half_time(*z))
-    )(*mode)
+
+    @jax.jit
+    def times(*numbers):
+        mode = theory.Mode(*numbers)
+        return mode.inflection_times[1], mode.half_time
+
+    inflection, half = times(*mode)
     levels = deep_strength(inflection, *mode, 1.0)
     np.testing.assert_allclose(levels[:3], [1, 8 / 7, 4 / 3], rtol=1e-12)
     assert inflection[3] == INF  # a single layer never accelerates
@@ -171,9 +188,8 @@ def test_deep_inflections_and_half_times():
     np.testing.assert_array_equal(half[4:6], INF)  # beyond it; no drag
     np.testing.assert_allclose(half[0], np.log(199) / 2, rtol=1e-14)  # two layers
     # The level is where the speed is largest.
-    for depth, level in zip(
-        depths[:3], theory.deep_inflection_level(1.0, 0.5, depths), strict=False
-    ):
+    found = theory.Mode(1.0, 0.5, depth=depths).inflection_levels[1]
+    for depth, level in zip(depths[:3], found, strict=False):
         near = deep_velocity(level * np.array([1 - 1e-3, 1, 1 + 1e-3]), 1.0, 0.5, depth, 1)
         assert np.argmax(near) == 1
 
@@ -242,7 +258,7 @@ def test_second_derivatives_of_a_deep_mode():
     s, d = 1.0, 0.7
 
     def by_time(t, a0):
-        return jax.jvp(lambda t: theory.deep_strength(t, s, d, a0, 3.0), (t,), (1.0,))[1]
+        return jax.jvp(lambda t: strength_of(t, s, d, a0, 3.0), (t,), (1.0,))[1]
 
     t, a0 = np.linspace(0.1, 3, 18), np.full(18, 0.1)
     a = np.asarray(deep_strength(t, s, d, a0, 3.0, 1.0))
@@ -266,9 +282,9 @@ def test_deep_slopes_are_numbers_at_every_end():
 @pytest.mark.parametrize(
     ("form", "message"),
     [
-        (lambda: theory.deep_strength(1.0, 1.0, 0.5, 0.1, 1.5), "`depth` must be"),
-        (lambda: theory.deep_strength(1.0, -1.0, 0.5, 0.1, 3), "`s` must be"),
-        (lambda: theory.deep_hitting_time(0.2, 1.0, 0.5, -0.1, 3), "`a0` must be"),
+        (lambda: theory.Mode(1.0, 0.5, 0.1, 1.5), "`depth` must be"),
+        (lambda: theory.Mode(-1.0, 0.5, 0.1, 3), "`s` must be"),
+        (lambda: theory.Mode(1.0, 0.5, -0.1, 3), "`a0` must be"),
     ],
 )
 def test_bad_input_is_named(form, message):

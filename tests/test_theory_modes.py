@@ -20,18 +20,51 @@ from tests.closed_forms import (
 INF = float("inf")
 theory = fl.theory
 
-strength = elementwise(theory.unbalanced_strength)
-hitting_time = elementwise(theory.unbalanced_hitting_time)
-start = elementwise(theory.unbalanced_start)
-mode_weights = elementwise(theory.mode_weights)
+
+def strength_of(t, s, d, a0, imbalance, tau=1.0):
+    return theory.Mode(s, d, a0, imbalance=imbalance, tau=tau).strength(t)
+
+
+def hitting_time_of(level, s, d, a0, imbalance, tau=1.0):
+    return theory.Mode(s, d, a0, imbalance=imbalance, tau=tau).hitting_time(level)
+
+
+def start_of(level, t, s, d, imbalance, tau=1.0):
+    return theory.Mode(s, d, imbalance=imbalance, tau=tau).start_for(level, t)
+
+
+def half_time_of(s, d, a0, imbalance=0.0, tau=1.0):
+    return theory.Mode(s, d, a0, imbalance=imbalance, tau=tau).half_time
+
+
+def levels_of(s, d, imbalance):
+    return theory.Mode(s, d, imbalance=imbalance).inflection_levels
+
+
+def inflections_of(s, d, a0, imbalance, tau):
+    return theory.Mode(s, d, a0, imbalance=imbalance, tau=tau).inflection_times
+
+
+def weights_of(t, s, d, w1, w2, tau=1.0):
+    return theory.Mode.of_weights(s, d, w1, w2, tau).weights(t)
+
+
+def vectors_of(t, s, d, p, q, tau=1.0):
+    return theory.Mode.of_vectors(s, d, p, q, tau).vectors(t)
+
+
+strength = elementwise(strength_of)
+hitting_time = elementwise(hitting_time_of)
+start = elementwise(start_of)
+mode_weights = elementwise(weights_of)
 mode_strength = elementwise(theory.mode_strength)
-half_time = elementwise(theory.half_time)
-inflection_levels = elementwise(theory.inflection_levels)
-inflection_times = elementwise(theory.inflection_times)
+half_time = elementwise(half_time_of)
+inflection_levels = elementwise(levels_of)
+inflection_times = elementwise(inflections_of)
 imbalance_of = jax.jit(theory.imbalance)
-vectors = jax.jit(theory.mode_vectors)
-strength_slopes = derivatives(theory.unbalanced_strength)
-hitting_slopes = derivatives(theory.unbalanced_hitting_time)
+vectors = jax.jit(vectors_of)
+strength_slopes = derivatives(strength_of)
+hitting_slopes = derivatives(hitting_time_of)
 
 MODES = columns(
     [
@@ -147,7 +180,7 @@ def test_unbalanced_strength_in_the_limits_of_its_parameters():
 def test_forms_broadcast():
     mode = (0.8, 0.3, -0.05, 0.2, 1.5)
     grid = np.linspace(0, 2, 18)
-    whole = jax.jit(theory.unbalanced_strength)(grid[:, None], 0.8, np.ones(4), *mode[2:])
+    whole = jax.jit(strength_of)(grid[:, None], 0.8, np.ones(4), *mode[2:])
     expected = strength(grid[:, None], 0.8, np.ones(4), *mode[2:])
     assert whole.shape == (18, 4)
     np.testing.assert_allclose(whole, expected, rtol=1e-13)
@@ -251,14 +284,12 @@ def test_gradients_of_the_unbalanced_strength():
 
 @pytest.mark.slow
 def test_the_unbalanced_strength_is_differentiated_forwards_and_mapped():
-    forward = jax.jit(
-        lambda *mode: jax.jvp(theory.unbalanced_strength, mode, jax.tree.map(jnp.ones_like, mode))
-    )
+    forward = jax.jit(lambda *mode: jax.jvp(strength_of, mode, jax.tree.map(jnp.ones_like, mode)))
     found, tangent = forward(*MODES)
     np.testing.assert_allclose(found, strength(*MODES), rtol=1e-13)
     expected = np.sum(strength_slopes(*MODES), axis=0)
     np.testing.assert_allclose(tangent, expected, rtol=1e-9, atol=1e-11)
-    mapped = jax.jit(jax.vmap(theory.unbalanced_strength))(*MODES)
+    mapped = jax.jit(jax.vmap(strength_of))(*MODES)
     np.testing.assert_allclose(mapped, found, rtol=1e-13)
 
 
@@ -280,12 +311,12 @@ def test_gradients_of_starts_and_half_times():
     """By what they invert: the start of a level is a0, the strength at half time is s/2d."""
 
     def again(t, s, d, a0, imbalance, tau):
-        rho = theory.unbalanced_strength(t, s, d, a0, imbalance, tau)
-        return theory.unbalanced_start(rho, t, s, d, imbalance, tau)
+        mode = theory.Mode(s, d, a0, imbalance=imbalance, tau=tau)
+        return mode.start_for(mode.strength(t), t)
 
     def half(t, s, d, a0, imbalance, tau):
-        time = theory.half_time(s, d, a0, imbalance, tau)
-        return theory.unbalanced_strength(time + 0 * t, s, d, a0, imbalance, tau)
+        mode = theory.Mode(s, d, a0, imbalance=imbalance, tau=tau)
+        return mode.strength(mode.half_time + 0 * t)
 
     points = MODES[:, [0, 1, 2, 3, 11, 16]]
     found = np.stack(derivatives(again)(*points))
@@ -315,7 +346,7 @@ def test_weights_are_smooth_where_the_strength_has_a_cone():
     """At w1 = 0 and balance, in the weights themselves."""
 
     def product(w1, w2):
-        w1, w2 = theory.mode_weights(1.3, 0.9, 0.6, w1, w2)
+        w1, w2 = weights_of(1.3, 0.9, 0.6, w1, w2)
         return w1 * w2
 
     w1, w2 = np.array([0.0, 0.2, 0.3, 0.0]), np.array([0.0, 0.2, -0.3, 0.5])
@@ -335,7 +366,7 @@ S, D, A0, TAU = np.array([1.0, 0.6]), np.array([0.5, 0.8]), np.array([0.02, 0.1]
 def everything(mode):
     """At one time and level, and the derivatives of the half-time."""
     slope = jax.grad(lambda mode: jnp.sum(mode.half_time))(mode)
-    times = mode.half_time, mode.inflection_time
+    times = mode.half_time, mode.inflection_times[1]
     return mode.strength(2.0), mode.hitting_time(0.2), *times, slope.s, slope.a0
 
 
@@ -377,7 +408,9 @@ def test_modes_map_and_depths_broadcast():
     single = jax.jit(jax.vmap(lambda s, d, a0: theory.Mode(s, d, a0, tau=TAU).half_time))(S, D, A0)
     np.testing.assert_allclose(single, everything(theory.Mode(S, D, A0, tau=TAU))[2], rtol=1e-12)
     deep = theory.Mode(1.0, 0.5, 0.1, depth=np.array([1.0, 2.0, np.inf]))
-    np.testing.assert_allclose(deep.inflection_level, [np.nan, 1.0, 4 / 3], rtol=1e-15)
+    lower, upper = deep.inflection_levels
+    np.testing.assert_allclose(upper, [np.nan, 1.0, 4 / 3], rtol=1e-15)
+    np.testing.assert_array_equal(lower, [np.nan, 0.0, 0.0])
     unknown = everything(theory.Mode(S, D, A0 * np.array([1.0, np.nan]), tau=TAU))
     assert np.isnan(unknown[2]).tolist() == [False, True]
     assert repr(theory.Mode(1.0, 0.5, 0.1)) == (
@@ -407,9 +440,18 @@ def test_modes_that_cannot_be(options, message):
 @pytest.mark.parametrize(
     ("form", "message"),
     [
-        (lambda: theory.unbalanced_strength(1.0, 1.0, -0.1, 0.1, 0.2), "`d` must be"),
-        (lambda: theory.unbalanced_hitting_time(1.0, 1.0, 0.5, 0.1, 0.2, 0.0), "`tau` must be"),
-        (lambda: theory.mode_vectors(1.0, 1.0, 0.5, np.ones(2), np.ones(1)), "`p` and `q` must"),
+        (lambda: theory.Mode(1.0, -0.1, 0.1, imbalance=0.2), "`d` must be"),
+        (lambda: theory.Mode(1.0, 0.5, 0.1, imbalance=0.2, tau=0.0), "`tau` must be"),
+        (lambda: theory.Mode.of_vectors(1.0, 0.5, np.ones(2), np.ones(1)), "`p` and `q` must"),
+        (lambda: theory.Mode.of_weights(S, 0.5, np.ones(3), 1.0), r"`w1` \(3,\)"),
+        (lambda: theory.Mode(1.0, 0.5).strength(1.0), "no start; pass `a0`"),
+        (lambda: theory.Mode(1.0, 0.5).half_time, "no start; pass `a0`"),
+        (lambda: theory.Mode(1.0, 0.5, 0.1).weights(1.0), "`theory.Mode.of_vectors`"),
+        (
+            lambda: theory.Mode.of_vectors(1.0, 0.5, np.ones(2), np.ones(2)).weights(1.0),
+            "has 2 hidden units",
+        ),
+        (lambda: theory.Mode(1.0, 0.5, depth=3).start_for(-0.1, 1.0), "`level` must be"),
     ],
 )
 def test_bad_input_is_named(form, message):

@@ -13,8 +13,8 @@ theory = fl.theory
 
 # A valid value of every argument; matrices are one for all times.
 VALUES = {
-    "t": 0.3, "rho": 0.2, "s": 1.2, "d": 0.8, "a0": 0.05, "imbalance": 0.1, "depth": 3.0,
-    "g": 0.5, "tau": 1.5, "w1": 0.2, "w2": 0.3, "variance": 0.9, "balance": 0.0,
+    "t": 0.3, "rho": 0.2, "level": 0.2, "s": 1.2, "d": 0.8, "a0": 0.05, "imbalance": 0.1,
+    "depth": 3.0, "g": 0.5, "tau": 1.5, "w1": 0.2, "w2": 0.3, "variance": 0.9, "balance": 0.0,
     "p": np.array([0.1, 0.2]), "q": np.array([0.3, -0.1]),
 }  # fmt: skip
 MATRICES = {
@@ -30,11 +30,72 @@ OTHERS = {
 FIRST = {"gating_delay", "hitting_time", "imbalance", "mode_strength", "single_layer"}
 
 
+def mode_vectors(t, s, d, p, q, tau):
+    return theory.Mode.of_vectors(s, d, p, q, tau).vectors(t)
+
+
+def mode_weights(t, s, d, w1, w2, tau):
+    return theory.Mode.of_weights(s, d, w1, w2, tau).weights(t)
+
+
+def unbalanced_strength(t, s, d, a0, imbalance, tau):
+    return theory.Mode(s, d, a0, imbalance=imbalance, tau=tau).strength(t)
+
+
+def unbalanced_hitting_time(level, s, d, a0, imbalance, tau):
+    return theory.Mode(s, d, a0, imbalance=imbalance, tau=tau).hitting_time(level)
+
+
+def unbalanced_start(level, t, s, d, imbalance, tau):
+    return theory.Mode(s, d, imbalance=imbalance, tau=tau).start_for(level, t)
+
+
+def unbalanced_levels(s, d, imbalance):
+    return theory.Mode(s, d, imbalance=imbalance).inflection_levels
+
+
+def unbalanced_times(s, d, a0, imbalance, tau):
+    mode = theory.Mode(s, d, a0, imbalance=imbalance, tau=tau)
+    return mode.half_time, mode.inflection_times
+
+
+def deep_strength(t, s, d, a0, depth, tau):
+    return theory.Mode(s, d, a0, depth, tau=tau).strength(t)
+
+
+def deep_hitting_time(level, s, d, a0, depth, tau):
+    return theory.Mode(s, d, a0, depth, tau=tau).hitting_time(level)
+
+
+def deep_start(level, t, s, d, depth, tau):
+    return theory.Mode(s, d, depth=depth, tau=tau).start_for(level, t)
+
+
+def deep_levels(s, d, depth):
+    return theory.Mode(s, d, depth=depth).inflection_levels
+
+
+def deep_times(s, d, a0, depth, tau):
+    mode = theory.Mode(s, d, a0, depth, tau=tau)
+    return mode.half_time, mode.inflection_times
+
+
+OF_MODES = (
+    mode_vectors, mode_weights, unbalanced_strength, unbalanced_hitting_time, unbalanced_start,
+    unbalanced_levels, unbalanced_times, deep_strength, deep_hitting_time, deep_start, deep_levels,
+    deep_times,
+)  # fmt: skip
+
+
 def closed_forms():
-    """All of `fl.theory` that is a function of numbers."""
-    for name, thing in vars(theory).items():
-        if callable(thing) and not inspect.isclass(thing) and name[0] != "_" and name not in OTHERS:
-            yield pytest.param(thing, id=name, marks=() if name in FIRST else pytest.mark.slow)
+    """All of `fl.theory` that is a function of numbers, and what `theory.Mode` makes of them."""
+    functions = {
+        name: thing
+        for name, thing in vars(theory).items()
+        if callable(thing) and not inspect.isclass(thing) and name[0] != "_" and name not in OTHERS
+    }
+    for name, form in (functions | {form.__name__: form for form in OF_MODES}).items():
+        yield pytest.param(form, id=name, marks=() if name in FIRST else pytest.mark.slow)
 
 
 def arguments(form) -> dict:
@@ -66,10 +127,9 @@ def test_nan_stays_nan(form):
                 np.testing.assert_array_equal(leaf[::2], before[::2], word)
 
 
-@pytest.mark.parametrize("name", ["hitting_time", "mode_vectors", "unbalanced_hitting_time"])
+@pytest.mark.parametrize("form", [theory.hitting_time, mode_vectors, unbalanced_hitting_time])
 @pytest.mark.slow
-def test_nan_leaves_the_derivatives_of_others_alone(name):
-    form = getattr(theory, name)
+def test_nan_leaves_the_derivatives_of_others_alone(form):
     given = arguments(form)
 
     @jax.jit

@@ -91,7 +91,7 @@ def of_sweep() -> Axes:
 def of_map() -> Axes:
     """The closed half time of a balanced mode over its singular value and its start."""
     strengths, starts = jnp.array([0.25, 0.5, 1.0, 2.0]), jnp.array([1e-4, 1e-3, 1e-2, 1e-1])
-    times = fl.theory.half_time(strengths[None, :], 1.0, starts[:, None])
+    times = fl.theory.Mode(strengths[None, :], 1.0, starts[:, None]).half_time
     names = ("singular value $s$", "start $a_0$", r"half time (units of $\tau$)")
     return fl.plot.sweep_map(strengths, starts, times, names=names)
 

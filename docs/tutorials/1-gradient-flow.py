@@ -106,7 +106,7 @@ print(flows["two layers"])
 # %% [markdown]
 # First the times. {py:obj}`flowlin.theory.hitting_time` is the logistic curve solved for $t$; for
 # one layer the exponential is quickly solved by hand. (For any depth there is
-# {py:obj}`flowlin.theory.deep_hitting_time`.)
+# {py:obj}`flowlin.theory.Mode`.)
 
 # %%
 half = modes.full_strength / 2
@@ -203,8 +203,8 @@ for rate in (0.1, 0.01, 0.001):
 # 1. Give the teacher inputs that are not white (`whiten=False`). Print `modes.commutator` and what
 #    {py:obj}`flowlin.theory.solve` says. Which of the steps of the derivation fails?
 # 2. Three layers: `fl.LinearNetwork.balanced(task, hidden=(8, 8), ...)` and
-#    `fl.theory.deep_strength(..., depth=3)`. Does depth sharpen the stages? Compare the times from
-#    10 to 90 per cent with the half-times.
+#    `fl.theory.Mode(..., depth=3).strength(ts)`. Does depth sharpen the stages? Compare the times
+#    from 10 to 90 per cent with the half-times.
 # 3. Start two layers from `product = 0`. What happens, and why does it not with one layer?
 #
 # Next: [hierarchy and the singular-value race](2-hierarchy-and-race.py). Source of the derivation:

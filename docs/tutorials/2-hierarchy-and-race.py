@@ -118,8 +118,8 @@ for name, (k, *_) in zip(modes.names, modes.groups, strict=True):
 # here; the modes come later than it says, as those learned before them share their hidden units.
 # With 64 units and over 20 seeds and four levels its error is 1.4 per cent in the median and 7.8
 # per cent in the worst twentieth; with the imbalance of $p$ and $q$ taken along
-# ({py:obj}`flowlin.theory.unbalanced_hitting_time`) 0.70 and 2.3; and from starts that are balanced
-# and aligned it is exact, to a relative 1.5e-9 (`examples/paper/results/c_2_hierarchy.json`).
+# ({py:obj}`flowlin.theory.Mode`) 0.70 and 2.3; and from starts that are balanced and aligned it
+# is exact, to a relative 1.5e-9 (`examples/paper/results/c_2_hierarchy.json`).
 #
 # In the paper's units: its loss is a sum over samples, descended at the rate $2 \cdot 10^{-4}$, and
 # a unit of flow time is then 625 steps.

@@ -234,4 +234,4 @@ with fl.plot.style():
 #    rank does the noisy task end at with `weight_decay=0.1` and two layers, and with one?
 #
 # Next: [gated networks and the race](4-gated-networks-and-the-race.py). Source: Huh et al. (2023);
-# for the deep mode, Saxe et al. (2014) and {py:obj}`flowlin.theory.deep_strength`.
+# for the deep mode, Saxe et al. (2014) and {py:obj}`flowlin.theory.Mode`.

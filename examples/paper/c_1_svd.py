@@ -552,7 +552,7 @@ def _draw_depths(data: Data, ax: Any) -> None:
     for n, (depth, flow) in enumerate(data.aligned.items()):
         a = strengths(flow, task_of(data.size))[:, k]
         ax.plot(flow.ts, a / full, color=f"C{n}", linestyle="-", label=NAMES[depth])
-        closed = fl.theory.deep_strength(flow.ts, modes.s[k], modes.d[k], data.size.start, depth)
+        closed = fl.theory.Mode(modes.s[k], modes.d[k], data.size.start, depth).strength(flow.ts)
         ax.plot(flow.ts, closed / full, **fl.plot.look("theory"),
                 label=None if n else "closed form")  # fmt: skip
     ax.set(
@@ -571,7 +571,7 @@ def _draw_times(data: Data, ax: Any) -> None:
             which = [mode_at(data, v, d) for v in data.size.s]
             ax.plot(data.size.s, data.hits[depth][1, which], "osD"[m], markersize=5,
                     color=f"C{n}")  # fmt: skip
-            ax.plot(s, fl.theory.deep_half_time(s, d, data.size.start, depth), linewidth=0.9,
+            ax.plot(s, fl.theory.Mode(s, d, data.size.start, depth).half_time, linewidth=0.9,
                     linestyle="-", color=f"C{n}")  # fmt: skip
         ax.plot([], [], color=f"C{n}", linestyle="-", label=NAMES[depth])
     for m, d in enumerate(data.size.d):

@@ -102,7 +102,7 @@ def compute(size: Size) -> Data:
         closed["Eq. 13, balanced part"].append(fl.theory.hitting_time(rho, modes.s, modes.d, a0))
         raw, lam = fl.theory.mode_starts(start, modes)
         closed["modes of any imbalance"].append(
-            fl.theory.unbalanced_hitting_time(rho, modes.s, modes.d, raw, lam)
+            fl.theory.Mode(modes.s, modes.d, raw, imbalance=lam).hitting_time(rho)
         )
     return Data(
         size,
@@ -183,8 +183,8 @@ def in_order(times: np.ndarray) -> np.ndarray:
 def race_theory(size: Size, depth: int) -> np.ndarray:
     """Closed half-times over the grid, (weak, boosts, 2)."""
     weak, boost = np.meshgrid(size.weak, size.boosts, indexing="ij")
-    one = fl.theory.deep_half_time(1.0, 1.0, size.start, depth)
-    other = fl.theory.deep_half_time(weak, 1.0, size.start * boost, depth)
+    one = fl.theory.Mode(1.0, 1.0, size.start, depth).half_time
+    other = fl.theory.Mode(weak, 1.0, size.start * boost, depth).half_time
     return np.stack([np.broadcast_to(one, weak.shape), other], axis=-1)
 
 
@@ -195,11 +195,11 @@ def head_start(weak: Any, start: float, depth: int) -> np.ndarray:
     (s_1/s_2)^(L/(L-2)) for more, which does not.
     """
     weak = np.asarray(weak, float)
-    goal = fl.theory.deep_half_time(1.0, 1.0, start, depth)
+    goal = fl.theory.Mode(1.0, 1.0, start, depth).half_time
     low, high = np.ones_like(weak), 0.499 * weak / start
     for _ in range(60):
         middle = np.sqrt(low * high)
-        late = np.asarray(fl.theory.deep_half_time(weak, 1.0, start * middle, depth) > goal)
+        late = np.asarray(fl.theory.Mode(weak, 1.0, start * middle, depth).half_time > goal)
         low, high = np.where(late, middle, low), np.where(late, high, middle)
     return np.sqrt(low * high)
 

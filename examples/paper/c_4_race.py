@@ -194,7 +194,7 @@ def closed_and_located(size: Size, domains: int, active: int) -> np.ndarray:
     located = run(race, size).events.first("race")[0]
     s, d = race.s[0], race.d[0, 0]
     fast, a0 = active * domains ** (1 / 3), np.sqrt(domains) * b**3
-    closed = fl.theory.deep_hitting_time(0.5 * s / d, fast * s, fast * d, a0, 3)
+    closed = fl.theory.Mode(fast * s, fast * d, a0, 3).half_time
     driven = np.asarray(race.alone[0]) > 0
     return np.stack([located, closed])[:, driven]
 

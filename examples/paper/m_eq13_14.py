@@ -137,9 +137,9 @@ def hitting_errors(data: Data) -> dict[str, np.ndarray]:
         "singular": fl.theory.hitting_time(rho, modes.s, modes.d, data.singular[:, None]),
         "raw": fl.theory.hitting_time(rho, modes.s, modes.d, a0[:, None]),
         "balanced": fl.theory.hitting_time(rho, modes.s, modes.d, data.paper.balanced[:, None]),
-        "unbalanced": fl.theory.unbalanced_hitting_time(
-            rho, modes.s, modes.d, data.raw[:, None], data.imbalance[:, None]
-        ),
+        "unbalanced": fl.theory.Mode(
+            modes.s, modes.d, data.raw[:, None], imbalance=data.imbalance[:, None]
+        ).hitting_time(rho),
     }
     return {name: np.asarray(t) / data.paper.linear - 1 for name, t in forms.items()}
 

@@ -23,8 +23,9 @@ What f is depends on what the weights between hidden layers are; $f_1 = g_1$, $f
   half the width: factors $\sqrt 2$ and 2.
 
 From weights that are not small the integral ends where a = s / 2d; w is then that of the balanced
-mode (`theory.deep_start`) with the linear network's half time. Nothing is fitted; but the Gaussian
-law was derived after the aligned one was seen to be late, so `fresh` settings are held out for it.
+mode (`theory.Mode.start_for`) with the linear network's half time. Nothing is fitted; but the
+Gaussian law was derived after the aligned one was seen to be late, so `fresh` settings are held out
+for it.
 
 Measured: half times of the modes of the semantic tree, in networks with a bias on the first layer
 and ReLU in all hidden layers or in some, over those of the linear networks with the same weights.
@@ -75,7 +76,6 @@ class Setting:
 
 
 BOTH, THREE = (True, True), (True, True, True)
-START = jax.jit(fl.theory.deep_start)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,12 +155,18 @@ def limit(gated: Sequence[bool], aligned: bool) -> float:
     return (len(f) / 2 - 1) * whole
 
 
+@jax.jit
+def start_of(s: float, d: float, depth: float, half_time: float) -> Any:
+    """Strength from which a balanced mode is half learned at this time."""
+    return fl.theory.Mode(s, d, depth=depth).start_for(s / (2 * d), half_time)
+
+
 def late(
     gated: Sequence[bool], aligned: bool, s: float, d: float, linear: float, share: float = 0.5
 ) -> float:
     """The same for a mode that the linear network half learns at the time `linear`."""
     f = layer_factors(gated, aligned, share)
-    w = float(START(s / (2 * d), linear, s, d, float(len(f)))) ** (1 / len(f))
+    w = float(start_of(s, d, float(len(f)), linear)) ** (1 / len(f))
 
     def strength(y: float) -> float:
         return float(np.sqrt(np.prod(w**2 * f + y)))

@@ -26,7 +26,6 @@ and a step is accepted where the root mean square of error / scale over all numb
 The constants are measured: `benchmarks/scale.py`.
 """
 
-import abc
 from typing import Any
 
 import diffrax
@@ -37,6 +36,7 @@ from jax import lax
 from jaxtyping import Array, PyTree
 
 from flowlin._tools.numerics import as_tree, flatten_like
+from flowlin.engine.solvers.error_scale import AbstractErrorScale
 from flowlin.training.problem import Problem
 
 Owners = tuple[tuple[str, int | None], ...]
@@ -45,35 +45,6 @@ CHANGE_FACTOR = 10.0  # changes of a unit in a step, against which errors count 
 GROWTH_FACTOR = 100.0  # times a unit's start, from which on it counts by what it moves
 VANISHING_FLOOR = 1e-12  # of a unit's start: the least size of units that vanish
 ERROR_ROUNDINGS = 64.0  # of a unit's size, below which no step is short enough
-
-
-class AbstractErrorScale(eqx.Module):
-    """The error that a step may make in each number of the state.
-
-    - `rtol`, `atol`: as a solver with tolerances of its own takes them.
-    """
-
-    rtol: eqx.AbstractVar[Any]
-    atol: eqx.AbstractVar[Any]
-
-    @abc.abstractmethod
-    def __call__(self, y0: PyTree, y1: PyTree) -> PyTree:
-        """Return each number's allowed error, by both ends of a step; not differentiated."""
-
-
-class ErrorPerNumber(AbstractErrorScale):
-    """The error `atol` + `rtol` |y|, where the user gives an `atol`."""
-
-    rtol: Any
-    atol: Any
-
-    def __call__(self, y0: PyTree, y1: PyTree) -> PyTree:
-        """Return the error by the larger of each number's sizes at both ends."""
-
-        def number_scale(a, b):
-            return self.atol + self.rtol * jnp.maximum(jnp.abs(a), jnp.abs(b))
-
-        return lax.stop_gradient(jax.tree.map(number_scale, y0, y1))
 
 
 class ErrorPerUnit(AbstractErrorScale):

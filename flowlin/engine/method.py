@@ -15,12 +15,7 @@ from jaxtyping import ArrayLike
 from flowlin._tools.arrays import as_dtype, is_traced, replace_fields
 from flowlin._tools.numerics import FlatTree
 from flowlin._tools.warn import warn_user
-from flowlin.engine.allowed import (
-    AbstractErrorScale,
-    ErrorPerNumber,
-    ErrorPerUnit,
-    ErrorScaledController,
-)
+from flowlin.engine.allowed import ErrorPerUnit, ErrorScaledController
 from flowlin.engine.kinks.averaged import AveragedGates
 from flowlin.engine.kinks.policies import (
     ASKED_REASON,
@@ -30,6 +25,7 @@ from flowlin.engine.kinks.policies import (
     KinksWarning,
     choose_kinks,
 )
+from flowlin.engine.solvers.error_scale import AbstractErrorScale, ErrorPerNumber
 from flowlin.engine.solvers.recycled_bdf import RecycledBDF
 from flowlin.engine.solvers.rkc import RKC
 from flowlin.networks.base import AbstractOwnModel
@@ -185,6 +181,11 @@ def choose_method(
         kinks = IGNORED
     rtol = effective_rtol(tolerances, kinks, dtype)
     chosen, because = kinks.choose_solver(problem, solver, rtol)
+    if isinstance(chosen, RecycledBDF) and chosen.linear_solver is not None:
+        raise ValueError(
+            "`solver` = RecycledBDF has a `linear_solver`, which is for diffrax.diffeqsolve of "
+            "other equations; leave it out, since a flow's Jacobian is symmetric."
+        )
     if isinstance(chosen, RecycledBDF) and problem.tau.ndim:
         raise ValueError(
             "`solver` = RecycledBDF needs one `tau`: with one per layer the flow's Jacobian is not "

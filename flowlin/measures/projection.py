@@ -96,7 +96,7 @@ def mode_shares(network: eqx.Module, task: Task, modes: Modes, *, check: bool = 
 
 @saveable()
 class HiddenVectors(NamedTuple):
-    """Hidden vectors (K, H) of the modes, as `theory.mode_vectors` and `imbalance` take them."""
+    """Hidden vectors (K, H) of the modes, as `theory.Mode.of_vectors` takes them."""
 
     p: Array
     q: Array

@@ -125,7 +125,7 @@ def after_linearization(
 
     The units that are on for every sample are a linear network as long as they stay on; the
     others are left out. Of each mode, $p = G W_2^T u$ and $q = G \tilde W_1 v$ give the exact
-    solution of an isolated mode, imbalance included (`unbalanced_strength`); the paper starts a
+    solution of an isolated mode, imbalance included (`Mode`); the paper starts a
     balanced mode from $a(t^*) = u^T W_2 G \tilde W_1 v$, which may be negative, and also drops what
     the modes have in common off the diagonal.
 

@@ -69,19 +69,37 @@ RANGES: dict[str, ArgumentRange] = {
 def closed_form(
     function: Any = None, /, *, axes: dict[str, int] | None = None, **ranges: ArgumentRange
 ):
-    """Decorate a formula of arrays that broadcast: numbers in range, and NaN where one is NaN.
+    """Decorate a formula that users call: `elementwise`, with its numbers in range.
 
-    `axes` are the last axes of an argument that do not broadcast, such as 1 of a vector: a NaN
-    among them is one of the whole. `ranges` are those of single arguments beside `RANGES`.
+    `axes` as in `elementwise`. `ranges` are those of single arguments beside `RANGES`.
 
     **Raises** `ValueError` for what is no array of numbers, for known numbers out of range, and for
     shapes that do not broadcast.
     """
     if function is None:
         return functools.partial(closed_form, axes=axes, **ranges)
+    names = inspect.signature(function).parameters
+    words = {name: ({**RANGES, **ranges}).get(name, real_array) for name in names}
+    single = tuple(name for name, word in words.items() if getattr(word, "single", False))
+    return checked(elementwise(function, axes=axes, single=single), **words)
+
+
+def elementwise(
+    function: Any = None,
+    /,
+    *,
+    axes: dict[str, int] | None = None,
+    single: tuple[str, ...] = (),
+) -> Any:
+    """Decorate a formula of arrays that broadcast: NaN where one of its numbers is.
+
+    `axes` are the last axes of an argument that do not broadcast, such as 1 of a vector: a NaN
+    among them is one of the whole. `single` arguments are no arrays.
+    """
+    if function is None:
+        return functools.partial(elementwise, axes=axes, single=single)
     signature, own = inspect.signature(function), axes or {}
-    words = {name: ({**RANGES, **ranges}).get(name, real_array) for name in signature.parameters}
-    several = [name for name, word in words.items() if not getattr(word, "single", False)]
+    several = [name for name in signature.parameters if name not in single]
     if 2 in own.values():  # a formula of matrices takes time alone as an array
         several = []
 
@@ -108,7 +126,7 @@ def closed_form(
         found = function(*bound.args, **bound.kwargs)
         return jax.tree.map(lambda one: restore_nan(nan, one), found)
 
-    return checked(call_form, **words)
+    return call_form
 
 
 def any_nan(*given: ArrayLike) -> Array:

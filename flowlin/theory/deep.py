@@ -26,19 +26,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, ArrayLike, Float, PyTree
+from jaxtyping import Array, ArrayLike, PyTree
 
 from flowlin._tools.arguments import checked, integer_from, sequence_of
+from flowlin._tools.arrays import is_traced
 from flowlin._tools.files import saveable
-from flowlin._tools.numerics import (
-    decay_integral,
-    default_floats,
-    log_growth,
-    safe_divide,
-    time_over_tau,
-)
+from flowlin._tools.numerics import decay_integral, log_growth, safe_divide, time_over_tau
 from flowlin._tools.series import bracket_root
-from flowlin.theory.closed_form import SIZE_RANGE, ArgumentRange, closed_form
+from flowlin.theory.closed_form import ArgumentRange, elementwise
 from flowlin.theory.two_layer import strength_at, time_until
 
 _TERMS = 18  # of geometric series with ratio 1/8 at most: the rest is below 1e-16
@@ -46,29 +41,32 @@ _NODES, _WEIGHTS = (z / 2 for z in np.polynomial.legendre.leggauss(14))
 _NODES = _NODES + 0.5
 
 
-@closed_form(s=SIZE_RANGE)
-def deep_strength(
-    t: ArrayLike, s: ArrayLike, d: ArrayLike, a0: ArrayLike, depth: ArrayLike, tau: ArrayLike = 1.0
-) -> Float[Array, "..."]:
-    r"""Strength a(t) of a balanced mode of a linear network of `depth` layers of weights.
+def require_balanced_sign(name: str, strength: ArrayLike, depth: ArrayLike) -> None:
+    """Raise `ValueError` for known strengths below zero, unless of a single layer."""
+    if not is_traced((strength, depth)):
+        signed = np.where(np.asarray(depth) == 1, 0.0, np.asarray(strength))
+        ArgumentRange("zero or positive: no other deep mode is balanced", lambda a: a >= 0)(
+            name, signed
+        )
 
-    Solves $\tau \dot a = L a^{2 - 2/L} (s - d a)$ as in the module's docstring: closed for L = 1,
-    2; otherwise the clock at time t is found by bracketing and Newton's method, through
-    which derivatives pass. Without drag (d = 0) and L > 2 the mode diverges at
+
+def _clock_rate(depth: Array) -> tuple[Array, Array, Array]:
+    """Return b = 1 - 2/L, the factor L of time (1 for L = inf), and whether L = 1."""
+    shallow = depth == 1
+    layers = jnp.where(shallow, 2.0, depth)
+    return 1 - 2 / layers, jnp.where(jnp.isinf(layers), 1.0, layers), shallow
+
+
+@elementwise
+def deep_strength(t: Array, a0: Array, s: Array, d: Array, depth: Array, tau: Array) -> Array:
+    r"""Solve $\tau \dot a = L a^{2 - 2/L} (s - d a)$ as in the module's docstring.
+
+    Closed for L = 1, 2; otherwise the clock at time t is found by bracketing and Newton's method,
+    through which derivatives pass. Without drag (d = 0) and L > 2 the mode diverges at
     $L t / \tau = a_0^{-b} / (b s)$, and is inf from there on.
-
-    **Arguments:** (arrays that broadcast)
-
-    - `t`: time, >= 0, inf allowed. For depth inf in units of tau / L, that is, L times the time.
-    - `s`, `d`: singular value and input variance of the mode, >= 0.
-    - `a0`: strength at t = 0, >= 0; of either sign for depth 1 alone.
-    - `depth`: L, 1 or at least 2, not necessarily whole; inf allowed.
-    - `tau`: time constant.
-
-    **Raises:** `ValueError` for concrete values outside these ranges.
     """
-    t, s, d, a0, depth, tau = jnp.broadcast_arrays(*default_floats(t, s, d, a0, depth, tau))
-    b, layers, shallow = _depth(a0, depth)
+    t, a0, s, d, depth, tau = jnp.broadcast_arrays(t, a0, s, d, depth, tau)
+    b, layers, shallow = _clock_rate(depth)
     time = time_over_tau(t, tau)
     forever = ~(time < jnp.finfo(time.dtype).max ** 0.4)
     finite = jnp.where(forever, 0.0, time)
@@ -82,74 +80,50 @@ def deep_strength(
     return jnp.where(endless, limit, jnp.where(shallow, single, deep))
 
 
-@closed_form(s=SIZE_RANGE)
+@elementwise
 def deep_hitting_time(
-    rho: ArrayLike,
-    s: ArrayLike,
-    d: ArrayLike,
-    a0: ArrayLike,
-    depth: ArrayLike,
-    tau: ArrayLike = 1.0,
-) -> Float[Array, "..."]:
-    r"""Time at which a balanced mode of a network of `depth` layers of weights reaches `rho`.
-
-    $$\hat t = \frac{\tau}{L} \int_{a_0}^{\rho} \frac{da}{a^{2 - 2/L} (s - d a)},$$
-
-    the clock's integral of the module's docstring; no root is sought. inf where the mode never
-    gets there, 0 where rho = a0.
-
-    **Arguments:** (arrays that broadcast) `rho` the level, the others as in `deep_strength`.
-
-    **Raises:** `ValueError` as `deep_strength` does.
-    """
-    rho, s, d, a0, depth, tau = jnp.broadcast_arrays(*default_floats(rho, s, d, a0, depth, tau))
-    b, layers, shallow = _depth(a0, depth)
+    level: Array, a0: Array, s: Array, d: Array, depth: Array, tau: Array
+) -> Array:
+    """Return the clock's integral up to a level: inf if never there, 0 where level = a0."""
+    rho, a0, s, d, depth, tau = jnp.broadcast_arrays(level, a0, s, d, depth, tau)
+    b, layers, shallow = _clock_rate(depth)
     change, left = rho - a0, s - d * rho
     ahead = shallow & ((change * left > 0) | ((change == 0) & (left != 0)))
     single = log_growth(d, safe_divide(jnp.where(ahead, change, 0.0), left, 0.0))
     sigma = 2 * time_until(rho, s, d, a0)
     reached = jnp.isfinite(sigma) & (a0 > 0)
-    deep = _clock(jnp.where(reached, sigma, 0.0), s, d, jnp.where(reached, a0, 1.0), b) / layers
+    deep = _time_at(jnp.where(reached, sigma, 0.0), s, d, jnp.where(reached, a0, 1.0), b) / layers
     time = tau * jnp.where(shallow, single, deep)
     there = jnp.where(shallow, ahead, reached)
     return jnp.where(there, time, jnp.where(change == 0, 0.0, jnp.inf))
 
 
-@closed_form(s=SIZE_RANGE)
-def deep_inflection_level(s: ArrayLike, d: ArrayLike, depth: ArrayLike) -> Float[Array, "..."]:
-    r"""Strength $\frac{2L - 2}{3L - 2} \frac sd$ at which a deep balanced mode slows down.
+@elementwise
+def deep_inflections(s: Array, d: Array, depth: Array) -> tuple[Array, Array]:
+    r"""Return both strengths at which $\ddot a = 0$: 0 and $\frac{2L - 2}{3L - 2} \frac sd$.
 
-    Half of the full strength for two layers, two thirds of it for very many; inf for d = 0. NaN for
-    a single layer, which slows down from the start. Arguments as in `deep_strength`.
+    The upper one is inf for d = 0; a single layer, which slows down from the start, has NaN.
     """
-    s, d, depth = default_floats(s, d, depth)
     b = 1 - 2 / depth
-    return jnp.where(depth > 1, safe_divide((1 + b) * s, (2 + b) * d, jnp.inf), jnp.nan)
+    upper = jnp.where(depth > 1, safe_divide((1 + b) * s, (2 + b) * d, jnp.inf), jnp.nan)
+    return jnp.where(depth > 1, jnp.zeros_like(s), jnp.nan), upper
 
 
-@closed_form(s=SIZE_RANGE)
-def deep_start(
-    rho: ArrayLike, t: ArrayLike, s: ArrayLike, d: ArrayLike, depth: ArrayLike, tau: ArrayLike = 1.0
-) -> Float[Array, "..."]:
-    r"""Strength a0 whose balanced mode of `depth` layers reaches `rho` at time t.
+@elementwise
+def deep_start(level: Array, t: Array, s: Array, d: Array, depth: Array, tau: Array) -> Array:
+    """Return a0 from which the strength is at a level at time t: `deep_hitting_time` inverted.
 
-    The inverse of `deep_hitting_time` in a0, sought in log a0 by bracketing and Newton's method,
-    through which derivatives pass. With rho = s/2d and `deep_inflection_level` also that of
-    `deep_half_time` and `deep_inflection_time`. A start below the fixed point exists for every
-    time; above it, inf where a mode from infinity would be there earlier.
-
-    **Arguments:** (arrays that broadcast) `rho` the level, >= 0 (of either sign for depth 1), `t`
-    the time, >= 0, inf allowed; the others as in `deep_strength`.
-
-    **Raises:** `ValueError` for concrete values outside these ranges.
+    Sought in log a0 by bracketing and Newton's method, through which derivatives pass. A start
+    below the fixed point exists for every time; above it, inf where a mode from infinity would be
+    there earlier.
     """
-    rho, t, s, d, depth, tau = jnp.broadcast_arrays(*default_floats(rho, t, s, d, depth, tau))
-    b, layers, shallow = _depth(rho, depth, "rho")
+    rho, t, s, d, depth, tau = jnp.broadcast_arrays(level, t, s, d, depth, tau)
+    b, layers, shallow = _clock_rate(depth)
     time = time_over_tau(t, tau)
     forever = ~(time < jnp.finfo(time.dtype).max ** 0.4)
     finite = jnp.where(forever, 0.0, time)
     left = s - d * rho
-    deep = _start(jnp.where(shallow, 1.0, rho), layers * finite, s, d, b)
+    deep = _start_before(jnp.where(shallow, 1.0, rho), layers * finite, s, d, b)
     back = jnp.where(shallow, finite, 0.0)
     single = rho - left * back * safe_divide(jnp.expm1(d * back), d * back, 1.0)
     start = jnp.where(shallow, single, deep)
@@ -159,17 +133,6 @@ def deep_start(
     return jnp.where(forever, first, start)
 
 
-def _depth(a0: Array, depth: Array, name: str = "a0") -> tuple[Array, Array, Array]:
-    """b = 1 - 2/L, the factor L of time (1 for L = inf), and whether L = 1; checks the sign."""
-    shallow = depth == 1
-    signed = jnp.where(shallow, 0.0, a0)
-    ArgumentRange("zero or positive: no other deep mode is balanced", lambda a: a >= 0)(
-        name, signed
-    )
-    layers = jnp.where(shallow, 2.0, depth)
-    return 1 - 2 / layers, jnp.where(jnp.isinf(layers), 1.0, layers), shallow
-
-
 def _one_layer(time: Array, s: Array, d: Array, a0: Array) -> Array:
     """a0 exp(-d t) + s (1 - exp(-d t)) / d, where time is inf only if d > 0."""
     forever = jnp.isinf(time)
@@ -177,8 +140,8 @@ def _one_layer(time: Array, s: Array, d: Array, a0: Array) -> Array:
     return a0 * jnp.where(forever, 0.0, fading) + s * decay_integral(d, time)
 
 
-def _clock(sigma: Array, s: Array, d: Array, a0: Array, b: Array) -> Array:
-    """Integral of a^-b over the clock from 0 to sigma (finite), for a0 > 0: L t / tau."""
+def _time_at(sigma: Array, s: Array, d: Array, a0: Array, b: Array) -> Array:
+    """Return L t / tau, the integral of a^-b over the clock from 0 to sigma, for a0 > 0."""
     below = (8 * d * a0 < s) | (d == 0)
     above = ~below & (d * a0 > 8 * s)
     far = below | above
@@ -191,7 +154,8 @@ def _clock(sigma: Array, s: Array, d: Array, a0: Array, b: Array) -> Array:
     start = jnp.where(far, a0, 1.0)
     slow = _far_below(jnp.where(below, early, 0.0), s, jnp.where(below, d, 0.0), start, b)
     fast = _far_above(jnp.where(above, early, 0.0), s, jnp.where(above, d, 1.0), start, b)
-    near = _near(jnp.where(middle, sigma - early, 0.0), jnp.where(middle, s, 1.0), full, entry, b)
+    late = jnp.where(middle, sigma - early, 0.0)
+    near = _near_full(late, jnp.where(middle, s, 1.0), full, entry, b)
     # Hardly moved, as for s = d = 0: to second order.
     change = (s - d * a0) * sigma
     hardly = jnp.maximum(s, d * a0) * sigma < 1e-9
@@ -205,9 +169,9 @@ def _far_below(sigma: Array, s: Array, d: Array, a0: Array, b: Array) -> Array:
     short = jnp.where(s > 0, jnp.minimum(sigma, 600 / jnp.where(s > 0, s, 1.0)), sigma)
     growth = sigma - log_growth(s, z * decay_integral(-s, short))  # log(a / a0) / s
     z = z * jnp.exp(jnp.minimum(s * growth, 600.0))
-    n = _along(np.arange(1, _TERMS), z).astype(z.dtype)
+    n = _on_first_axis(np.arange(1, _TERMS), z).astype(z.dtype)
     rates = (n - b[None]) * s[None]
-    rest = jnp.sum(_power(z[None], n) * decay_integral(rates, growth[None]), axis=0)
+    rest = jnp.sum(_whole_power(z[None], n) * decay_integral(rates, growth[None]), axis=0)
     return a0**-b * (decay_integral(b * s, growth) + jnp.exp(-b * s * growth) * rest)
 
 
@@ -215,58 +179,58 @@ def _far_above(sigma: Array, s: Array, d: Array, a0: Array, b: Array) -> Array:
     """Integral of a^-b while a >= 8s/d: powers of s / (d a)."""
     fall = jnp.log1p((d * a0 - s) * decay_integral(s, sigma))
     a = a0 * jnp.exp(-fall)
-    n = _along(np.arange(_TERMS), a).astype(a.dtype)
+    n = _on_first_axis(np.arange(_TERMS), a).astype(a.dtype)
     rates = (1 + b)[None] + n
-    series = _power((s / (d * a))[None], n) * decay_integral(rates, fall[None])
+    series = _whole_power((s / (d * a))[None], n) * decay_integral(rates, fall[None])
     return a ** -(1 + b) / d * jnp.sum(series, axis=0)
 
 
-def _near(sigma: Array, s: Array, full: Array, a0: Array, b: Array) -> Array:
+def _near_full(sigma: Array, s: Array, full: Array, a0: Array, b: Array) -> Array:
     r"""Integral of a^-b while s/8d <= a <= 8s/d, which may take for ever.
 
     $a_*^{-b} (\sigma + \frac1s \int (\zeta^b - 1) / (\zeta - 1)\, d\zeta)$, by Gauss's rule in
     $\log\zeta$: the integrand's poles are 2 pi i away and the range is at most 2 log 8.
     """
     rise = -jnp.log1p((a0 / full - 1) * s * decay_integral(s, sigma))
-    log_zeta = jnp.log(full / a0)[None] - rise[None] * _along(_NODES, rise)
+    log_zeta = jnp.log(full / a0)[None] - rise[None] * _on_first_axis(_NODES, rise)
     heights = decay_integral(-b[None] * log_zeta, jnp.ones(())) / decay_integral(
         log_zeta, jnp.ones(())
     )
-    mean = jnp.sum(_along(_WEIGHTS, rise) * heights, axis=0)
+    mean = jnp.sum(_on_first_axis(_WEIGHTS, rise) * heights, axis=0)
     return full**-b * (sigma + safe_divide(b * rise * mean, s, 0.0))
 
 
 @jax.custom_jvp
-def _power(x: Array, n: Array) -> Array:
+def _whole_power(x: Array, n: Array) -> Array:
     """x^n for constant n = 0, 1, 2, ..., in floats; its derivatives at x = 0 are numbers."""
     return x**n
 
 
-@_power.defjvp
-def _power_jvp(primals: PyTree, tangents: PyTree) -> tuple[Array, Array]:
+@_whole_power.defjvp
+def _whole_power_jvp(primals: PyTree, tangents: PyTree) -> tuple[Array, Array]:
     x, n = primals
-    return _power(x, n), tangents[0] * (n * _power(x, jnp.maximum(n - 1, 0.0)))
+    return _whole_power(x, n), tangents[0] * (n * _whole_power(x, jnp.maximum(n - 1, 0.0)))
 
 
-def _along(values: np.ndarray, array: Array) -> Array:
-    """A leading axis of constants that broadcasts against `array`."""
+def _on_first_axis(values: np.ndarray, array: Array) -> Array:
+    """Put constants on a leading axis, to broadcast against `array`."""
     return jnp.asarray(values).reshape((-1,) + (1,) * array.ndim)
 
 
 @jax.custom_jvp
 def _clock_at(time: Array, s: Array, d: Array, a0: Array, b: Array) -> Array:
-    """The clock sigma at L t / tau: bracketed to 1e-6 of its scale, finished by Newton's method.
+    """Return the clock sigma at L t / tau: bracketed, and finished by Newton's method.
 
     inf if it never comes to rest before `time`, or at time = inf.
     """
-    forever, moving, (time_, s_, d_, a_) = _moving(time, s, d, a0)
-    low, high = _bracket(time_, s_, d_, a_, b)
+    forever, moving, (time_, s_, d_, a_) = _safe_numbers(time, s, d, a0)
+    low, high = _clock_bounds(time_, s_, d_, a_, b)
     lost = jnp.isinf(high)
     low, high, time_ = (jnp.where(lost, 0.0, z) for z in (low, high, time_))
-    sigma = _bracketed(low, high, time_, s_, d_, a_, b)
+    sigma = _approximate_clock(low, high, time_, s_, d_, a_, b)
 
     def newton(_, sigma):
-        late = _clock(sigma, s_, d_, a_, b) - time_
+        late = _time_at(sigma, s_, d_, a_, b) - time_
         return sigma - late * strength_at(sigma / 2, s_, d_, a_) ** b
 
     sigma = lax.fori_loop(0, 3, newton, sigma)
@@ -281,27 +245,27 @@ def _clock_at_jvp(primals: PyTree, tangents: PyTree) -> tuple[Array, Array]:
     """By the implicit function theorem: d sigma = a^b (d time - what the clock changes by)."""
     time, s, d, a0, b = primals
     sigma = _clock_at(*primals)
-    _, moving, (_, *mode) = _moving(time, s, d, a0)
+    _, moving, (_, *mode) = _safe_numbers(time, s, d, a0)
     moving &= jnp.isfinite(sigma)
     finite = jnp.where(moving, sigma, 0.0)
-    _, late = jax.jvp(lambda *z: _clock(finite, *z), (*mode, b), tuple(tangents[1:]))
+    _, late = jax.jvp(lambda *z: _time_at(finite, *z), (*mode, b), tuple(tangents[1:]))
     change = strength_at(finite / 2, *mode) ** b * (tangents[0] - late)
     resting = jnp.where((a0 == 0) & (b == 0), tangents[0], 0.0)
     return sigma, jnp.where(moving, change, resting)
 
 
-def _moving(
+def _safe_numbers(
     time: Array, s: Array, d: Array, a0: Array
 ) -> tuple[Array, Array, tuple[Array, Array, Array, Array]]:
-    """Whether time has no end, whether the clock is to be sought, and harmless values if not."""
+    """Tell whether time ends, whether the clock is to be sought, and numbers harmless if not."""
     forever = ~(time < jnp.finfo(time.dtype).max ** 0.4)
     moving = (a0 > 0) & ~forever
     s, d, a0 = (jnp.where(moving, z, 1.0) for z in (s, d, a0))
     return forever, moving, (jnp.where(moving, time, 0.0), s, d, a0)
 
 
-def _bracket(time: Array, s: Array, d: Array, a0: Array, b: Array) -> tuple[Array, Array]:
-    """Bounds of the clock: its rate is monotone, and slower with drag, faster with a drive."""
+def _clock_bounds(time: Array, s: Array, d: Array, a0: Array, b: Array) -> tuple[Array, Array]:
+    """Bound the clock: its rate is monotone, and slower with drag, faster with a drive."""
     initial = time * a0**b
     final = time * safe_divide(s, d, jnp.inf) ** b
     # Rising without drag (d = 0), perhaps to infinity; falling without a drive (s = 0).
@@ -317,31 +281,31 @@ def _bracket(time: Array, s: Array, d: Array, a0: Array, b: Array) -> tuple[Arra
     )
 
 
-def _bracketed(
+def _approximate_clock(
     low: Array, high: Array, time: Array, s: Array, d: Array, a0: Array, b: Array
 ) -> Array:
-    """The clock to about 1e-6 of the mode's own scale, from where Newton's method finishes."""
+    """Bracket the clock to 1e-6 of the mode's own scale, from where Newton's method finishes."""
     fastest = jnp.maximum(s, d * a0)
     tolerance = 1e-6 / jnp.where(fastest > 0, fastest, 1.0)
     tolerance = jnp.maximum(tolerance, 4 * jnp.finfo(high.dtype).eps * high)
 
     def one(low, high, tolerance, time, s, d, a0, b):
         return bracket_root(
-            lambda sigma: _clock(sigma, s, d, a0, b) - time, low, high, True, tolerance
+            lambda sigma: _time_at(sigma, s, d, a0, b) - time, low, high, True, tolerance
         )
 
     found = jax.vmap(one)(*(jnp.ravel(z) for z in (low, high, tolerance, time, s, d, a0, b)))
     return jnp.reshape(sum(found) / 2, low.shape)
 
 
-def _duration(rho: Array, s: Array, d: Array, a0: Array, b: Array) -> Array:
-    """L t / tau from a0 to rho, which lies before the fixed point."""
-    return _clock(2 * time_until(rho, s, d, a0), s, d, a0, b)
+def _time_between(rho: Array, s: Array, d: Array, a0: Array, b: Array) -> Array:
+    """Return L t / tau from a0 to rho, which lies before the fixed point."""
+    return _time_at(2 * time_until(rho, s, d, a0), s, d, a0, b)
 
 
 @jax.custom_jvp
-def _start(rho: Array, time: Array, s: Array, d: Array, b: Array) -> Array:
-    """a0 with `_duration(rho, s, d, a0, b)` = time: inf if none is so late, 0 below all floats."""
+def _start_before(rho: Array, time: Array, s: Array, d: Array, b: Array) -> Array:
+    """Return a0 from which it takes `time` to rho: inf if none is so late, 0 below all floats."""
     left = s - d * rho
     moving = (rho > 0) & (left != 0) & (time > 0)
     rho_, time_, s_, d_ = (jnp.where(moving, z, 1.0) for z in (rho, time, s, d))
@@ -359,7 +323,7 @@ def _start(rho: Array, time: Array, s: Array, d: Array, b: Array) -> Array:
     high = jnp.where(rising, end, highest)
 
     def late(y, rho, time, s, d, b):
-        return _duration(rho, s, d, jnp.exp(y), b) - time
+        return _time_between(rho, s, d, jnp.exp(y), b) - time
 
     def one(low, high, rising, *mode):
         return bracket_root(
@@ -382,17 +346,17 @@ def _start(rho: Array, time: Array, s: Array, d: Array, b: Array) -> Array:
     return jnp.where(moving, start, rho)
 
 
-@_start.defjvp
-def _start_jvp(primals: PyTree, tangents: PyTree) -> tuple[Array, Array]:
+@_start_before.defjvp
+def _start_before_jvp(primals: PyTree, tangents: PyTree) -> tuple[Array, Array]:
     """By the implicit function theorem; at the fixed point by the flow's linearisation."""
     rho, time, s, d, b = primals
-    a0 = _start(*primals)
+    a0 = _start_before(*primals)
     moving = (a0 > 0) & jnp.isfinite(a0) & (s != d * rho) & (rho > 0)
     mode = [jnp.where(moving, z, 1.0) for z in (rho, s, d, a0)]
     mode[1] = jnp.where(moving, mode[1], 2.0)
     rho_, s_, d_, a_ = mode
     by = tuple(tangents[k] for k in (0, 2, 3, 4))
-    _, late = jax.jvp(lambda r, s, d, b: _duration(r, s, d, a_, b), (rho_, s_, d_, b), by)
+    _, late = jax.jvp(lambda r, s, d, b: _time_between(r, s, d, a_, b), (rho_, s_, d_, b), by)
     change = a_ ** (1 + b) * (s_ - d_ * a_) * (late - tangents[1])
     # At rest the distance from s/d grows by exp(d a^(1 + b) L t / tau) going back.
     rest = (rho > 0) & (s == d * rho)
@@ -459,7 +423,7 @@ def learning_coefficient(widths: Sequence[int], rank: int) -> LearningCoefficien
     total = sum(chosen)
     rest = total - (-(-total // count) - 1) * count  # `a`, from 1 to l
     pairs = sum(one * other for one, other in itertools.combinations(chosen, 2))
-    # In quarters of l, so that all is whole until the end.
+    # In quarters of l, so that all is integer_from until the end.
     quarters = 2 * count * rank * (widths[0] + widths[-1] - rank) + rest * (count - rest)
     quarters += 2 * count * pairs - (count - 1) * total**2
     return LearningCoefficient(quarters / (4 * count), rest * (count - rest) + 1)

@@ -1,5 +1,6 @@
-"""A mode that no other disturbs, as one object, and what follows from its closed forms."""
+"""One mode that no other disturbs: strength, times, weights; and the balanced one in functions."""
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -8,26 +9,44 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from flowlin._tools.arguments import checked, real_array
-from flowlin._tools.arrays import is_traced
+from flowlin._tools.arrays import is_traced, replace_fields
 from flowlin._tools.numerics import default_floats, safe_divide
 from flowlin._tools.printing import Summary, format_number, print_by
 from flowlin.theory.closed_form import (
     DEPTH_RANGE,
+    FRACTION_RANGE,
     RANGES,
     SIZE_RANGE,
+    START_RANGE,
     TIME_RANGE,
     broadcast_shape,
     closed_form,
 )
-from flowlin.theory.deep import deep_hitting_time, deep_inflection_level, deep_strength
-from flowlin.theory.two_layer import inflection_levels, unbalanced_hitting_time, unbalanced_strength
+from flowlin.theory.deep import (
+    deep_hitting_time,
+    deep_inflections,
+    deep_start,
+    deep_strength,
+    require_balanced_sign,
+)
+from flowlin.theory.two_layer import (
+    imbalance,
+    strength_at,
+    time_until,
+    two_layer_hitting_time,
+    two_layer_inflections,
+    two_layer_start,
+    two_layer_strength,
+    two_layer_vectors,
+)
 
 
-def mode(found: Any) -> Summary:
-    """Its numbers."""
+def _summarise_mode(mode: Any) -> Summary:
+    """Print the numbers of a mode."""
     names = ("s", "d", "a0", "depth", "imbalance", "tau")
-    said = [(name, f"{name} = {format_number(getattr(found, name))}") for name in names]
-    return Summary("Mode", said, inline=True)
+    given = {name: getattr(mode, name) for name in names if getattr(mode, name) is not None}
+    rows = [(name, f"{name} = {format_number(value)}") for name, value in given.items()]
+    return Summary("Mode", rows, inline=True)
 
 
 @checked(
@@ -38,52 +57,64 @@ def mode(found: Any) -> Summary:
     imbalance=real_array,
     tau=RANGES["tau"],
 )
-@print_by(mode)
+@print_by(_summarise_mode)
 class Mode(eqx.Module):
-    r"""One mode of a linear network, or many side by side: strength, hitting time, half-time.
+    r"""One mode of a linear network, or many side by side, in closed form.
 
     $$\tau \dot a = \sqrt{\lambda^2 + 4 a^2}\, (s - d a) \quad (L = 2), \qquad
       \tau \dot a = L\, a^{2 - 2/L} (s - d a).$$
 
-    Two layers may be unbalanced, and the strength of either sign (`unbalanced_strength`); of other
-    depths the mode is balanced (`deep_strength`).
+    Two layers may be unbalanced, and everything about them of either sign; of other depths the mode
+    is balanced. Where neither is, there is no closed form.
 
     ```python
     mode = fl.theory.Mode(modes.s, modes.d, fl.theory.balanced_strength(network, modes))
     mode.strength(ts[:, None]), mode.hitting_time(0.1), mode.half_time
     ```
 
-    Works under `jit`, `vmap` and `grad`, with respect to its fields too.
+    Works under `jit`, `vmap` and `grad`, by its fields too. NaN stays NaN, elementwise.
 
     **Arguments:** (arrays that broadcast)
 
     - `s`, `d`: singular value and input variance of the mode, d >= 0; s >= 0 unless two layers.
-    - `a0`: strength at t = 0; >= 0 for three and more layers.
-    - `depth`: L, 1 or at least 2, not necessarily whole; inf allowed (see `deep_strength`).
-    - `imbalance`: $\lambda$, as in `unbalanced_strength`; 0 is a balanced mode.
+    - `a0`: strength at t = 0; >= 0 for three and more layers. None leaves the start open.
+    - `depth`: L, 1 or at least 2, not necessarily whole. For inf, all times are in units of
+      tau / L, that is, L times the time.
+    - `imbalance`: conserved $\lambda$ of a lambda-balanced or scalar mode ($w_2^2 - w_1^2$), or
+      `theory.imbalance` of two hidden vectors; its sign does not matter. 0 is a balanced mode.
     - `tau`: time constant.
 
+    `of_vectors` and `of_weights` start two layers from weights. Derivatives pass through these;
+    in a0 and the imbalance the strength has a cone where both are zero, and its derivative there is
+    set from above.
+
     **Raises:** `ValueError` for concrete values outside these ranges, and for an imbalance of other
-    depths than two, which have no closed form then.
+    depths than two.
+
+    Source: Saxe et al. (2014) and its supplement; Arora et al. (2018); lead paper, Eq. 20.
     """
 
     s: Array
     d: Array
-    a0: Array
+    a0: Array | None
     depth: Array
     imbalance: Array
     tau: Array
+    p: Array | None  # hidden vectors (..., H) at t = 0, where they are known
+    q: Array | None
     two_layers: bool = eqx.field(static=True)  # known under `jit`, where the depth is not
 
     def __init__(
         self,
         s: ArrayLike,
         d: ArrayLike,
-        a0: ArrayLike,
+        a0: ArrayLike | None = None,
         depth: ArrayLike = 2,
         imbalance: ArrayLike = 0.0,
         tau: ArrayLike = 1.0,
     ):
+        given = {"s": s, "d": d, "depth": depth, "imbalance": imbalance, "tau": tau}
+        broadcast_shape(given if a0 is None else given | {"a0": a0}, {})
         self.two_layers = not is_traced(depth) and bool(np.all(np.asarray(depth) == 2))
         if not self.two_layers:
             SIZE_RANGE("s", s)
@@ -92,25 +123,68 @@ class Mode(eqx.Module):
                     "`imbalance` must be 0, and known to be, where `depth` is not 2: there is no "
                     "closed form for it; use fl.gradient_flow."
                 )
-        given = {"s": s, "d": d, "a0": a0, "depth": depth, "imbalance": imbalance, "tau": tau}
-        broadcast_shape(given, {})
-        numbers = default_floats(*given.values())
-        self.s, self.d, self.a0, self.depth, self.imbalance, self.tau = numbers
+            if a0 is not None:
+                require_balanced_sign("a0", a0, depth)
+        self.s, self.d, self.depth, self.imbalance, self.tau = default_floats(*given.values())
+        self.a0 = None if a0 is None else default_floats(a0)[0]
+        self.p = self.q = None
+
+    @staticmethod
+    @checked(s=real_array, d=RANGES["d"], p=real_array, q=real_array, tau=RANGES["tau"])
+    def of_vectors(
+        s: ArrayLike, d: ArrayLike, p: ArrayLike, q: ArrayLike, tau: ArrayLike = 1.0
+    ) -> "Mode":
+        """Make a two-layer mode that starts from hidden vectors p = W_2^T u, q = W_1 v, (..., H).
+
+        Exact for every isolated mode, whatever p and q: a0 = p . q, and their `theory.imbalance`.
+
+        **Raises:** `ValueError` for hidden vectors of different size, and as `Mode` does.
+        """
+        own = {"p": 1, "q": 1}
+        broadcast_shape({"s": s, "d": d, "p": p, "q": q, "tau": tau}, own)
+        p, q = default_floats(p, q)
+        gap = imbalance(p, q)  # looks at the vectors' sizes, too
+        return replace_fields(Mode(s, d, jnp.sum(p * q, axis=-1), 2, gap, tau), p=p, q=q)
+
+    @staticmethod
+    @checked(s=real_array, d=RANGES["d"], w1=real_array, w2=real_array, tau=RANGES["tau"])
+    def of_weights(
+        s: ArrayLike, d: ArrayLike, w1: ArrayLike, w2: ArrayLike, tau: ArrayLike = 1.0
+    ) -> "Mode":
+        """Make a mode of one hidden unit that starts from its input and output weight, any signs.
+
+        **Raises:** `ValueError` as `Mode` does.
+        """
+        broadcast_shape({"s": s, "d": d, "w1": w1, "w2": w2, "tau": tau}, {})
+        w1, w2 = default_floats(w1, w2)
+        return Mode.of_vectors(s, d, w2[..., None], w1[..., None], tau)
 
     @checked(t=TIME_RANGE)
     def strength(self, t: ArrayLike) -> Float[Array, "..."]:
-        """Strength a at times t, >= 0, that broadcast against the mode's numbers; inf allowed."""
-        if self.two_layers:
-            return unbalanced_strength(t, self.s, self.d, self.a0, self.imbalance, self.tau)
-        return deep_strength(t, self.s, self.d, self.a0, self.depth, self.tau)
+        """Strength a at times t, >= 0, that broadcast against the mode's numbers; inf allowed.
+
+        Without drag (d = 0) it may leave the range of floats, and is inf from there on.
+        """
+        return self._evaluate(two_layer_strength, deep_strength, t, self._start)
 
     @checked(level=real_array)
     def hitting_time(self, level: ArrayLike) -> Float[Array, "..."]:
         """Time at which the strength is at a level; inf if never, 0 where it starts there."""
-        if self.two_layers:
-            mode = self.s, self.d, self.a0, self.imbalance, self.tau
-            return unbalanced_hitting_time(level, *mode)
-        return deep_hitting_time(level, self.s, self.d, self.a0, self.depth, self.tau)
+        return self._evaluate(two_layer_hitting_time, deep_hitting_time, level, self._start)
+
+    @checked(level=real_array, t=TIME_RANGE)
+    def start_for(self, level: ArrayLike, t: ArrayLike) -> Float[Array, "..."]:
+        """Strength a0 from which such a mode is at a level at time t; its own start is not used.
+
+        With the level s/2d the start of a wanted `half_time`, with `inflection_levels` that of a
+        wanted inflection. Below the fixed point s/d every balanced mode has one; -inf where an
+        unbalanced mode or a single layer from there would be earlier; above it, inf likewise.
+
+        **Raises:** `ValueError` for levels below zero of three and more layers.
+        """
+        if not self.two_layers:
+            require_balanced_sign("level", level, self.depth)
+        return self._evaluate(two_layer_start, deep_start, level, t)
 
     @property
     def half_time(self) -> Float[Array, "..."]:
@@ -118,63 +192,149 @@ class Mode(eqx.Module):
 
         inf for d = 0, and where the start is beyond it.
         """
-        return self._passing(safe_divide(self.s, 2 * self.d, jnp.inf))
+        return self._time_of(safe_divide(self.s, 2 * self.d, jnp.inf))
 
     @property
-    def inflection_level(self) -> Float[Array, "..."]:
-        """Strength at which its learning curve begins to slow down.
+    def inflection_levels(self) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+        r"""Strengths (lower, upper) between which the learning curve accelerates.
 
-        NaN where it slows down from the start, inf for d = 0; see `inflection_levels` for two
-        layers, of which it is the upper one, and `deep_inflection_level`.
+        $$a = \frac{s \pm \sqrt{s^2 - 2 d^2 \lambda^2}}{4 d} \quad (L = 2), \qquad
+          a = 0,\ \frac{2L - 2}{3L - 2} \frac sd.$$
+
+        NaN for a single layer, which slows down from the start, and so does a mode as unbalanced as
+        $d |\lambda| > s / \sqrt 2$; for d = 0 the upper one is inf. Along the sign of s.
         """
         if self.two_layers:
-            return inflection_levels(self.s, self.d, self.imbalance)[1]
-        return deep_inflection_level(self.s, self.d, self.depth)
+            return two_layer_inflections(self.s, self.d, self.imbalance)
+        return deep_inflections(self.s, self.d, self.depth)
 
     @property
-    def inflection_time(self) -> Float[Array, "..."]:
-        """Time of `inflection_level`; inf where there is none, and where the start is beyond it."""
-        return self._passing(self.inflection_level)
+    def inflection_times(self) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+        """Times at which the curve starts to accelerate and at which it starts to slow down.
 
-    def _passing(self, level: Array) -> Array:
-        """Hitting time of a level that may be NaN or infinite: there is none then, which is inf."""
+        Those of `inflection_levels`; inf where there is no such level, or the start is beyond it.
+        """
+        lower, upper = self.inflection_levels
+        return self._time_of(lower), self._time_of(upper)
+
+    @checked(t=TIME_RANGE)
+    def vectors(self, t: ArrayLike) -> tuple[Float[Array, "... H"], Float[Array, "... H"]]:
+        """Hidden vectors (p, q) at times t, of a mode that starts from some (`of_vectors`).
+
+        Errors are relative to the norm of both. Where their product is much smaller than that,
+        `strength` keeps its digits.
+
+        **Raises:** `ValueError` for a mode that starts from a strength.
+        """
+        if self.p is None or self.q is None:
+            raise ValueError(
+                "this mode starts from a strength, which many weights have; make it by "
+                "`theory.Mode.of_vectors` or `theory.Mode.of_weights`."
+            )
+        return two_layer_vectors(*default_floats(t), self.s, self.d, self.p, self.q, self.tau)
+
+    @checked(t=TIME_RANGE)
+    def weights(self, t: ArrayLike) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+        """Weights (w1, w2) at times t of a mode with one hidden unit (`of_weights`).
+
+        **Raises:** `ValueError` for a mode of several units, or that starts from a strength.
+        """
+        p, q = self.vectors(t)
+        if p.shape[-1] != 1:
+            raise ValueError(f"this mode has {p.shape[-1]} hidden units; take `vectors`.")
+        return q[..., 0], p[..., 0]
+
+    @property
+    def _start(self) -> Array:
+        if self.a0 is None:
+            raise ValueError(
+                "this mode has no start; pass `a0`, or make it by `theory.Mode.of_vectors`."
+            )
+        return self.a0
+
+    def _evaluate(self, of_two_layers: Callable, of_any: Callable, *given: ArrayLike) -> Array:
+        """Evaluate the formula of the mode's kind."""
+        form, kind = (of_two_layers, self.imbalance) if self.two_layers else (of_any, self.depth)
+        return form(*default_floats(*given), self.s, self.d, kind, self.tau)
+
+    def _time_of(self, level: Array) -> Array:
+        """Return the hitting time of a level that may be NaN or infinite: there is none, inf."""
         known = jnp.isfinite(level)
-        time = self.hitting_time(jnp.where(known, level, self.a0))
+        time = self.hitting_time(jnp.where(known, level, self._start))
         return time + jnp.where(known, 0.0, jnp.inf)  # NaN where a number of the mode is
 
 
-@closed_form
-def half_time(
-    s: ArrayLike, d: ArrayLike, a0: ArrayLike, imbalance: ArrayLike = 0.0, tau: ArrayLike = 1.0
+# ---- The balanced two-layer mode in functions: strength, hitting time, delay by gating.
+#
+# $\tau \dot a = 2 a (s - d a)$ (Saxe et al. 2014; lead paper Eq. 21 with its missing d restored).
+# Differentiable, also where s or d is zero.
+
+
+@closed_form(s=SIZE_RANGE, a0=START_RANGE)
+def mode_strength(
+    t: ArrayLike, s: ArrayLike, d: ArrayLike, a0: ArrayLike, tau: ArrayLike = 1.0
 ) -> Float[Array, "..."]:
-    """`Mode.half_time` of two layers. Arguments as in `unbalanced_strength`."""
-    return Mode(s, d, a0, 2, imbalance, tau).half_time
+    r"""Strength a(t) of a balanced two-layer mode (lead paper Eq. 7 / 22).
 
+    $$a(t) = \frac{s/d}{1 - (1 - \frac{s}{d a_0}) e^{-2 s t / \tau}}
+           = \frac{a_0}{e^{-2st/\tau} + a_0 d\, (1 - e^{-2st/\tau}) / s},$$
 
-@closed_form
-def inflection_times(
-    s: ArrayLike, d: ArrayLike, a0: ArrayLike, imbalance: ArrayLike = 0.0, tau: ArrayLike = 1.0
-) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    """Times at which the curve starts to accelerate and at which it starts to slow down.
+    the second form having no quotient that vanishes: at s = 0 it is $a_0 / (1 + 2 a_0 d t/\tau)$,
+    at s = d = 0 the constant a0, at t = inf the fixed point s/d (errata B.7).
 
-    The hitting times of `inflection_levels`; inf where there is no such level, or where the mode
-    starts beyond it. Arguments as in `unbalanced_strength`.
+    **Arguments:** (arrays that broadcast)
+
+    - `t`: time, >= 0, inf allowed.
+    - `s`, `d`: singular value and input variance of the mode, >= 0.
+    - `a0`: strength at t = 0, >= 0; a negative one is not a balanced mode and blows up.
+    - `tau`: time constant.
+
+    **Raises:** `ValueError` for concrete values outside these ranges.
     """
-    mode = Mode(s, d, a0, 2, imbalance, tau)
-    return mode._passing(inflection_levels(s, d, imbalance)[0]), mode.inflection_time
+    return strength_at(*default_floats(t, s, d, a0, tau))
 
 
 @closed_form(s=SIZE_RANGE)
-def deep_half_time(
-    s: ArrayLike, d: ArrayLike, a0: ArrayLike, depth: ArrayLike, tau: ArrayLike = 1.0
+def hitting_time(
+    rho: ArrayLike, s: ArrayLike, d: ArrayLike, a0: ArrayLike, tau: ArrayLike = 1.0
 ) -> Float[Array, "..."]:
-    """`Mode.half_time` of a balanced mode. Arguments as in `deep_strength`."""
-    return Mode(s, d, a0, depth, tau=tau).half_time
+    r"""Time at which a balanced two-layer mode reaches `rho` (lead paper Eq. 13).
+
+    $$\hat t = \frac{\tau}{2s} \log \frac{\rho (s - d a_0)}{a_0 (s - d \rho)}
+             = \frac{\tau}{2s} \log\Big(1 + s\, \frac{\rho - a_0}{a_0 (s - d\rho)}\Big).$$
+
+    Needs rho between a0 and s/d, from either side (errata B.10); returns inf where the mode never
+    gets there, as for every a0 <= 0, and 0 where rho = a0. At s = 0 the limit
+    $\tau (a_0 - \rho) / (2 d a_0 \rho)$ holds, a mode that decays.
+
+    **Arguments:** (arrays that broadcast) `rho` the level, the others as in `mode_strength`.
+
+    **Raises:** `ValueError` as `mode_strength` does.
+    """
+    return time_until(*default_floats(rho, s, d, a0, tau))
 
 
-@closed_form(s=SIZE_RANGE)
-def deep_inflection_time(
-    s: ArrayLike, d: ArrayLike, a0: ArrayLike, depth: ArrayLike, tau: ArrayLike = 1.0
+@closed_form(s=SIZE_RANGE, a0=START_RANGE, g=FRACTION_RANGE)
+def gating_delay(
+    s: ArrayLike, d: ArrayLike, a0: ArrayLike, g: ArrayLike, tau: ArrayLike = 1.0
 ) -> Float[Array, "..."]:
-    """`Mode.inflection_time` of a balanced mode. Arguments as in `deep_strength`."""
-    return Mode(s, d, a0, depth, tau=tau).inflection_time
+    r"""Delay of a ReLU mode behind the linear one when a fraction g of the units is live.
+
+    Lead paper Eq. 14 / 27, in which rho cancels (errata B.11):
+
+    $$\Delta t = \frac{\tau}{2 s} \log \frac{s - d a_0 g}{g\, (s - d a_0)}.$$
+
+    Positive exactly for g < 1; the paper's further condition s > d rho is not needed. `g` is the
+    **live** fraction, the mean of g_j (the text calls it the rate of dead neurons). This is the
+    delay if live units are always on; partly active ones add to it, so it underestimates.
+
+    **Arguments:** (arrays that broadcast)
+
+    - `s`, `d`, `a0`: of the mode, with 0 < a0 < s/d.
+    - `g`: live fraction in [0, 1]; inf where none is.
+    - `tau`: time constant.
+
+    **Raises:** `ValueError` for concrete values outside these ranges.
+    """
+    s, d, a0, g, tau = default_floats(s, d, a0, g, tau)
+    return tau / (2 * s) * (-jnp.log(g) + jnp.log1p(d * a0 * (1 - g) / (s - d * a0)))

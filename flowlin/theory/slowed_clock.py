@@ -32,7 +32,8 @@ from flowlin.measures.modes import Modes, mean_over_equal, require_origin
 from flowlin.record.linearization import LinearizationTime
 from flowlin.theory.closed_form import TIME_RANGE, any_nan, restore_nan
 from flowlin.theory.early_phase import EarlyPhase, compile_method, early_phase_summary
-from flowlin.theory.two_layer import mode_starts, unbalanced_hitting_time
+from flowlin.theory.mode import Mode
+from flowlin.theory.two_layer import mode_starts
 
 
 def clock_summary(found: Any) -> Summary:
@@ -132,7 +133,7 @@ class SlowedClock(eqx.Module):
         The leading mode follows the clock. The others start from the units that are always on
         when the leading one is learned to `share`: since the last gate of such a unit opened, each
         mode's hidden vectors in it grow by themselves, not slowed by the clock; from there on they
-        are isolated modes (`unbalanced_hitting_time`). Units that are on for some samples are left
+        are isolated modes (`theory.Mode`). Units that are on for some samples are left
         out, and so are gates that close later on. inf where the early phase ends before.
 
         **Arguments:** `rho`, levels, (K,) or scalar; `share`, the share above, below one.
@@ -143,7 +144,8 @@ class SlowedClock(eqx.Module):
         theta = self.reading(share)
         there = jnp.isfinite(theta)
         a, lam = self._always_on_start(jnp.where(there, theta, 0.0))
-        rest = unbalanced_hitting_time(rho, modes.s, modes.d, a, lam, self.early.mode_tau)
+        later = Mode(modes.s, modes.d, a, imbalance=lam, tau=self.early.mode_tau)
+        rest = later.hitting_time(rho)
         rest = jnp.where(there, self._finite_time(theta) + rest, jnp.inf)
         return restore_nan(nan, jnp.where(jnp.arange(len(rho)) == 0, first, rest))
 
@@ -183,11 +185,9 @@ class SlowedClock(eqx.Module):
         neither reaches `rho`. `gating_delay` takes live units for always-on ones, this does not.
         """
         rho = self._mode_levels(rho)
-        start = mode_starts(self.early.start, self.modes)
-        linear = unbalanced_hitting_time(
-            rho, self.modes.s, self.modes.d, *start, self.early.mode_tau
-        )
-        return self.hitting_times(rho, share=share) - linear
+        a0, lam = mode_starts(self.early.start, self.modes)
+        linear = Mode(self.modes.s, self.modes.d, a0, imbalance=lam, tau=self.early.mode_tau)
+        return self.hitting_times(rho, share=share) - linear.hitting_time(rho)
 
     @checked(share=_share_argument)
     @compile_method

@@ -27,7 +27,6 @@ from flowlin.theory.closed_form import TIME_RANGE
 from flowlin.theory.flow_checks import relative_distance, require_same_problem, require_same_start
 from flowlin.theory.mode import Mode
 from flowlin.theory.riccati import balanced_gram, balanced_product, single_layer
-from flowlin.theory.two_layer import imbalance, mode_vectors
 
 ROUNDING_REASON = "rounding of the weights decides when a mode is learnt"
 
@@ -100,7 +99,7 @@ class Solution(eqx.Module):
         **Raises:** `ValueError` for a network that has not two layers, and for concrete times below
         zero.
 
-        Source: `balanced_gram`, and `mode_vectors` mode by mode.
+        Source: `balanced_gram`, and `Mode.vectors` mode by mode.
         """
         if self.gram_form is None:
             raise ValueError(
@@ -171,9 +170,9 @@ def solve(
     2. `Riccati`: two layers, white inputs, (lambda-)balanced weights (`balanced_product`). Not
        exact where rounding of the weights decides when a mode is learnt.
     3. `modes`: two layers of weights aligned to modes that decouple, balanced or not, of either
-       sign, for inputs of any covariance (`unbalanced_strength`).
+       sign, for inputs of any covariance (`Mode`).
     4. `deep modes`: three and more layers, balanced and aligned to modes that decouple, none of
-       them of negative strength (`deep_strength`).
+       them of negative strength (`Mode`).
     5. `isolated modes`: not exact. Every mode as if there were no others; of three and more layers,
        as if the layers were balanced, and a mode of negative strength as if it were zero.
        `Solution.error` of a numerical flow measures its error.
@@ -309,10 +308,10 @@ def _solve_modewise(problem: LinearProblem, first: str) -> Solution:
     w1, w2 = weights_with_bias(problem.network)
     u, s, v, d = (problem.as_array(z) for z in (problem.u, problem.s, problem.v, problem.d))
     p, q = w2.T @ u, w1 @ v
-    mode = Mode(s, d, jnp.sum(p * q, axis=0), 2, imbalance(p.T, q.T), problem.tau)
+    mode = Mode.of_vectors(s, d, p.T, q.T, problem.tau)
     form = Partial(modewise_product, mode=mode, u=u, v=v)
     rest1, rest2 = w1 - q @ v.T, w2 - u @ p.T
-    whole = Partial(modewise_gram, mode=mode, p=p, q=q, u=u, v=v, rest1=rest1, rest2=rest2)
+    whole = Partial(modewise_gram, mode=mode, u=u, v=v, rest1=rest1, rest2=rest2)
     if lacks:
         why = f"no exact solution: {first}; {lacks}"
         return _label_solution(problem, "isolated modes", False, why, form, whole)
@@ -365,10 +364,8 @@ def modewise_gram(t: ArrayLike, **given: Any) -> Array:
 
 
 @jax.jit
-def _mode_gram(
-    t: Array, mode: Mode, p: Array, q: Array, u: Array, v: Array, rest1: Array, rest2: Array
-) -> Array:
-    p, q = mode_vectors(t[..., None], mode.s, mode.d, p.T, q.T, mode.tau)
+def _mode_gram(t: Array, mode: Mode, u: Array, v: Array, rest1: Array, rest2: Array) -> Array:
+    p, q = mode.vectors(t[..., None])
     axes = p.ndim - 2
     u, v, rest1, rest2 = (with_axes(z, axes) for z in (u, v, rest1.T, rest2))
     stacked = jnp.concatenate([v @ q + rest1, u @ p + rest2], axis=-2)

@@ -25,7 +25,20 @@ $$s - d a = (s - d a_0)\, E / N M.$$
 The strength obeys $\tau \dot a = \sqrt{\lambda^2 + 4 a^2}\, (s - d a)$ with the conserved
 **imbalance** $|\lambda| = 4 \sqrt{A B} = \|p + q\| \|p - q\|$, for parallel vectors
 $\big| \|p\|^2 - \|q\|^2 \big|$; it never turns. Zero imbalance is the balanced mode of
-`mode_strength`.
+`mode_strength` (a negative a0 then ends at the saddle); for $|\lambda| \gg |a|$ the mode relaxes
+exponentially like a single layer, $s/d + (a_0 - s/d) e^{-|\lambda| d t/\tau}$.
+
+At the level $\rho$ it is $x = (\rho + \sqrt{\rho^2 + 4 A B}) / 2A$. Inverting N / M = x gives the
+**hitting time**
+
+$$\hat t = \frac{\tau}{2 R} \log(1 + 2 R Q), \qquad
+  Q = \frac{\rho - a_0}{2\, (A x + B)\, (s - d\rho)}\,
+      \frac{(R + s) x + 2 d B}{R + s + 2 d B},$$
+
+for s >= 0, and its mirrored form, (a, s, A, B) -> (-a, -s, B, A), otherwise. The curve changes its
+curvature, $\ddot a = 0$, where $8 d a^2 - 4 s a + d \lambda^2 = 0$.
+
+Formulas take numbers in range; `theory.Mode` is where users meet them.
 """
 
 import jax.numpy as jnp
@@ -44,18 +57,18 @@ from flowlin._tools.numerics import (
 )
 from flowlin.measures.modes import Modes, mean_over_equal, require_origin
 from flowlin.networks.kinds import AbstractNetwork
-from flowlin.theory.closed_form import FRACTION_RANGE, SIZE_RANGE, START_RANGE, closed_form
+from flowlin.theory.closed_form import closed_form, elementwise
 
 
-def _halves(a0: Array, imbalance: Array) -> tuple[Array, Array]:
-    """A and B from A - B = a0 and 16 A B = imbalance^2, the smaller one without cancellation."""
+def _plus_and_minus(a0: Array, imbalance: Array) -> tuple[Array, Array]:
+    """Return A and B of A - B = a0, 16 A B = imbalance^2, the smaller one without cancellation."""
     larger = (hypot(imbalance / 2, a0) + jnp.where(a0 >= 0, a0, -a0)) / 2
     smaller = imbalance / 4 * safe_divide(imbalance / 4, larger, 0.0)
     return jnp.where(a0 >= 0, larger, smaller), jnp.where(a0 >= 0, smaller, larger)
 
 
-def _rates(s: Array, d: Array, plus: Array, minus: Array) -> tuple[Array, Array, Array]:
-    """R, R + s and R - s with R^2 = s^2 + 4 d^2 A B, without cancellation or overflow."""
+def _relaxation_rates(s: Array, d: Array, plus: Array, minus: Array) -> tuple[Array, Array, Array]:
+    """Return R, R + s and R - s, R^2 = s^2 + 4 d^2 A B, without cancellation or overflow."""
     scale = lax.stop_gradient(jnp.maximum(jnp.abs(s), jnp.abs(d) * jnp.maximum(plus, minus)))
     scale = jnp.where(scale > 0, scale, 1.0)
     rate = scale * safe_sqrt((s / scale) ** 2 + 4 * (d / scale * plus) * (d / scale * minus))
@@ -67,16 +80,16 @@ def _rates(s: Array, d: Array, plus: Array, minus: Array) -> tuple[Array, Array,
     return rate, jnp.where(s >= 0, rate + size, small), jnp.where(s >= 0, small, rate + size)
 
 
-def _growth(
+def _growth_until(
     t: Array, s: Array, d: Array, plus: Array, minus: Array
 ) -> tuple[Array, Array, Array, Array]:
-    """Growth of p + q and relaxation of the strength at time t, in units of tau.
+    """Return by how much p + q has grown and the strength relaxed at time t, in units of tau.
 
     **Returns:** `(log_x, relaxed, gained, burst)`: log x; E / N M = (s - d a) / (s - d a0);
     (1 - E / N M) / d, a sum of terms of one sign; +1 where x has left the range of floats,
     -1 where 1/x has, else 0.
     """
-    rate, up, down = _rates(s, d, plus, minus)
+    rate, up, down = _relaxation_rates(s, d, plus, minus)
     info = jnp.finfo(rate.dtype)
     t = jnp.where(rate == 0, jnp.minimum(t, info.max**0.4), t)
     forever = jnp.isinf(t)
@@ -93,9 +106,10 @@ def _growth(
     return log_over - log_under, fading * inverse, gained, burst
 
 
-def _strength(t: Array, s: Array, d: Array, a0: Array, plus: Array, minus: Array) -> Array:
-    """Strength at time t in units of tau, in the form that cancels least."""
-    log_x, relaxed, gained, burst = _growth(t, s, d, plus, minus)
+def _strength_after(t: Array, s: Array, d: Array, a0: Array, imbalance: Array) -> Array:
+    """Return the strength at time t in units of tau, in the form that cancels least."""
+    plus, minus = _plus_and_minus(a0, imbalance)
+    log_x, relaxed, gained, burst = _growth_until(t, s, d, plus, minus)
     grown, shrunk = plus * jnp.exp(log_x), minus * jnp.exp(-log_x)
     towards = jnp.abs(a0) * relaxed + jnp.abs(s) * gained
     steady = towards <= grown + shrunk
@@ -104,43 +118,84 @@ def _strength(t: Array, s: Array, d: Array, a0: Array, plus: Array, minus: Array
     return jnp.where((burst < 0) & (minus > 0), -jnp.inf, a)
 
 
-@closed_form
-def unbalanced_strength(
-    t: ArrayLike,
-    s: ArrayLike,
-    d: ArrayLike,
-    a0: ArrayLike,
-    imbalance: ArrayLike,
-    tau: ArrayLike = 1.0,
-) -> Float[Array, "..."]:
-    r"""Strength a(t) of an isolated two-layer mode of any imbalance and sign.
+@elementwise
+def two_layer_strength(
+    t: Array, a0: Array, s: Array, d: Array, imbalance: Array, tau: Array
+) -> Array:
+    r"""Solve $\tau \dot a = \sqrt{\lambda^2 + 4 a^2}\, (s - d a)$ as in the module's docstring.
 
-    $$\tau \dot a = \sqrt{\lambda^2 + 4 a^2}\, (s - d a),$$
-
-    solved as in the module's docstring, with $A - B = a_0$ and $16 A B = \lambda^2$. For
-    imbalance 0 it is `mode_strength` (a negative a0 then ends at the saddle), for
-    $|\lambda| \gg |a|$ the exponential relaxation $s/d + (a_0 - s/d) e^{-|\lambda| d t/\tau}$ of a
-    single layer.
-
-    **Arguments:** (arrays that broadcast)
-
-    - `t`: time, >= 0, inf allowed.
-    - `s`: singular value of the mode, of either sign; `d`: input variance, >= 0.
-    - `a0`: strength at t = 0, of either sign.
-    - `imbalance`: conserved $\lambda$ of a lambda-balanced or scalar mode ($w_2^2 - w_1^2$), or
-      `imbalance` of two hidden vectors; its sign does not matter.
-    - `tau`: time constant.
-
-    At a0 = imbalance = 0 the strength has a cone in these variables, and its derivative is
-    set from above; it is smooth in the weights (`mode_weights`). Where a mode without drag (d = 0)
-    has grown by more than 1e138 (1e17 in float32) it is inf with zero derivative.
-
-    **Raises:** `ValueError` for concrete t < 0, d < 0 or tau <= 0.
-
-    Source: Saxe et al. (2014), supplement; lead paper, Eq. 20.
+    At a0 = imbalance = 0 the strength has a cone in these variables, and its derivative is set from
+    above; it is smooth in the weights (`two_layer_vectors`). Where a mode without drag (d = 0) has
+    grown by more than 1e138 (1e17 in float32) it is inf with zero derivative.
     """
-    t, s, d, a0, imbalance, tau = default_floats(t, s, d, a0, imbalance, tau)
-    return _strength(time_over_tau(t, tau), s, d, a0, *_halves(a0, imbalance))
+    return _strength_after(time_over_tau(t, tau), s, d, a0, imbalance)
+
+
+@elementwise
+def two_layer_start(
+    level: Array, t: Array, s: Array, d: Array, imbalance: Array, tau: Array
+) -> Array:
+    """Return a0 from which the strength is at a level at time t: the flow of (-s, -d) from there.
+
+    Where the backward flow diverges before t, as every unbalanced one does if d > 0, no finite
+    start arrives that late: -inf below the fixed point s/d, inf above it.
+    """
+    return _strength_after(time_over_tau(t, tau), -s, -d, level, imbalance)
+
+
+@elementwise
+def two_layer_hitting_time(
+    level: Array, a0: Array, s: Array, d: Array, imbalance: Array, tau: Array
+) -> Array:
+    """Return the hitting time, unique as a mode never turns: inf if never, 0 where level = a0."""
+    # Mirrored, so that s >= 0.
+    sign = jnp.where(s < 0, -1.0, 1.0)
+    rho, s, a0 = sign * level, sign * s, sign * a0
+    plus, minus = _plus_and_minus(a0, imbalance)
+    rate, up, _ = _relaxation_rates(s, d, plus, minus)
+    known = jnp.isfinite(rho)
+    rho = jnp.where(known, rho, 0.0)
+    change, left = rho - a0, s - d * rho
+    # Moving towards rho, which lies before the fixed point and, if balanced, before the saddle.
+    reached = (change * left > 0) | ((change == 0) & (left != 0))
+    reached &= known & ((imbalance != 0) | (jnp.sign(a0) * jnp.sign(rho) > 0))
+    rho = jnp.where(reached, rho, 0.0)
+    half = hypot(imbalance / 2, rho)
+    x = jnp.where(
+        rho >= 0, safe_divide(half + rho, 2 * plus, 1.0), safe_divide(2 * minus, half - rho, 1.0)
+    )
+    ahead = safe_divide(up * x + 2 * d * minus, up + 2 * d * minus, x)
+    steep = jnp.where(reached, 2 * (plus * x + minus) * left, 0.0)
+    q = safe_divide(jnp.where(reached, change, 0.0) * ahead, steep, 0.0)
+    time = tau * log_growth(2 * rate, q)
+    return jnp.where(reached, time, jnp.where(known & (change == 0), 0.0, jnp.inf))
+
+
+@elementwise
+def two_layer_inflections(s: Array, d: Array, imbalance: Array) -> tuple[Array, Array]:
+    """Return the lower and the upper inflection, along the sign of s; NaN where there are none."""
+    sign = jnp.where(s < 0, -1.0, 1.0)
+    square = s**2 - 2 * d**2 * imbalance**2
+    there = square >= 0
+    spread = jnp.where(s < 0, -s, s) + safe_sqrt(jnp.where(there, square, 0.0))
+    upper = sign * safe_divide(spread, 4 * d, jnp.inf)
+    lower = sign * safe_divide(d * imbalance**2, 2 * spread, 0.0)
+    return jnp.where(there, lower, jnp.nan), jnp.where(there, upper, jnp.nan)
+
+
+@elementwise(axes={"p": 1, "q": 1})
+def two_layer_vectors(
+    t: Array, s: Array, d: Array, p: Array, q: Array, tau: Array
+) -> tuple[Array, Array]:
+    r"""Return the hidden vectors (..., H) at time t, $p(t) \pm q(t) = x^{\pm 1/2}\, (p \pm q)$."""
+    total, rest = p + q, p - q
+    plus, minus = jnp.sum(total**2, axis=-1) / 4, jnp.sum(rest**2, axis=-1) / 4
+    log_x = _growth_until(time_over_tau(t, tau), s, d, plus, minus)[0][..., None]
+    total, rest = total * jnp.exp(log_x / 2), rest * jnp.exp(-log_x / 2)
+    return (total + rest) / 2, (total - rest) / 2
+
+
+# ---- Where two-layer modes start.
 
 
 @closed_form(axes={"p": 1, "q": 1})
@@ -153,258 +208,13 @@ def imbalance(p: ArrayLike, q: ArrayLike) -> Float[Array, "..."]:
 
     **Raises:** `ValueError` for hidden vectors of different size.
     """
-    p, q = _same_units(*default_floats(p, q))
-    return safe_sqrt(jnp.sum((p + q) ** 2, axis=-1)) * safe_sqrt(jnp.sum((p - q) ** 2, axis=-1))
-
-
-@closed_form(axes={"p": 1, "q": 1})
-def mode_vectors(
-    t: ArrayLike, s: ArrayLike, d: ArrayLike, p: ArrayLike, q: ArrayLike, tau: ArrayLike = 1.0
-) -> tuple[Float[Array, "... H"], Float[Array, "... H"]]:
-    r"""Hidden vectors p(t) = W_2^T u and q(t) = W_1 v of an isolated two-layer mode.
-
-    $$p(t) \pm q(t) = x^{\pm 1/2}\, (p \pm q), \qquad x = N / M,$$
-
-    as in the module's docstring; exact for every isolated mode, whatever p and q. Errors are
-    relative to the norm of both. The strength is their product; where it is much smaller than the
-    norms, `unbalanced_strength(t, s, d, p.q, imbalance(p, q))` keeps its digits.
-
-    **Arguments:** (arrays that broadcast)
-
-    - `t`, `s`, `d`, `tau`: (...), as in `unbalanced_strength`.
-    - `p`, `q`: (..., H), the vectors at t = 0.
-
-    **Raises:** `ValueError` for hidden vectors of different size, d < 0, or tau <= 0.
-    """
-    t, s, d, p, q, tau = default_floats(t, s, d, p, q, tau)
-    p, q = _same_units(p, q)
-    total, rest = p + q, p - q
-    plus, minus = jnp.sum(total**2, axis=-1) / 4, jnp.sum(rest**2, axis=-1) / 4
-    log_x = _growth(time_over_tau(t, tau), s, d, plus, minus)[0][..., None]
-    total, rest = total * jnp.exp(log_x / 2), rest * jnp.exp(-log_x / 2)
-    return (total + rest) / 2, (total - rest) / 2
-
-
-def _same_units(p: Array, q: Array) -> tuple[Array, Array]:
-    """Hidden vectors (..., H) of as many units."""
+    p, q = default_floats(p, q)
     if p.shape[-1] != q.shape[-1]:
         raise ValueError(
             f"`p` and `q` must have the same last axis, the hidden units; got {p.shape} and "
             f"{q.shape}."
         )
-    return p, q
-
-
-@closed_form
-def mode_weights(
-    t: ArrayLike, s: ArrayLike, d: ArrayLike, w1: ArrayLike, w2: ArrayLike, tau: ArrayLike = 1.0
-) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    r"""Weights (w1, w2) at time t of a scalar two-layer mode, of any signs.
-
-    $\tau \dot w_1 = w_2 (s - d w_1 w_2)$, $\tau \dot w_2 = w_1 (s - d w_1 w_2)$; the imbalance
-    $w_2^2 - w_1^2$ is conserved. `mode_vectors` with one hidden unit.
-
-    **Arguments:** (arrays that broadcast) `w1`, `w2` input and output weight at t = 0; the others
-    as in `unbalanced_strength`.
-    """
-    w1, w2 = default_floats(w1, w2)
-    p, q = mode_vectors(t, s, d, w2[..., None], w1[..., None], tau)
-    return q[..., 0], p[..., 0]
-
-
-@closed_form
-def unbalanced_hitting_time(
-    rho: ArrayLike,
-    s: ArrayLike,
-    d: ArrayLike,
-    a0: ArrayLike,
-    imbalance: ArrayLike,
-    tau: ArrayLike = 1.0,
-) -> Float[Array, "..."]:
-    r"""Time at which an isolated two-layer mode of any imbalance reaches `rho`.
-
-    With $x = (\rho + \sqrt{\rho^2 + 4 A B}) / 2A$ there, from inverting N / M = x:
-
-    $$\hat t = \frac{\tau}{2 R} \log(1 + 2 R Q), \qquad
-      Q = \frac{\rho - a_0}{2\, (A x + B)\, (s - d\rho)}\,
-          \frac{(R + s) x + 2 d B}{R + s + 2 d B},$$
-
-    for s >= 0, and the mirrored form (a, s, A, B) -> (-a, -s, B, A) otherwise. A mode never turns,
-    so the time is unique: inf where it never gets there, 0 where rho = a0.
-
-    **Arguments:** (arrays that broadcast) `rho` the level, the others as in `unbalanced_strength`.
-
-    **Raises:** `ValueError` for concrete t < 0, d < 0 or tau <= 0.
-    """
-    rho, s, d, a0, lam, tau = default_floats(rho, s, d, a0, imbalance, tau)
-    # Mirrored, so that s >= 0.
-    sign = jnp.where(s < 0, -1.0, 1.0)
-    rho, s, a0 = sign * rho, sign * s, sign * a0
-    plus, minus = _halves(a0, lam)
-    rate, up, _ = _rates(s, d, plus, minus)
-    known = jnp.isfinite(rho)
-    rho = jnp.where(known, rho, 0.0)
-    change, left = rho - a0, s - d * rho
-    # Moving towards rho, which lies before the fixed point and, if balanced, before the saddle.
-    reached = (change * left > 0) | ((change == 0) & (left != 0))
-    reached &= known & ((lam != 0) | (jnp.sign(a0) * jnp.sign(rho) > 0))
-    rho = jnp.where(reached, rho, 0.0)
-    level = hypot(lam / 2, rho)
-    x = jnp.where(
-        rho >= 0, safe_divide(level + rho, 2 * plus, 1.0), safe_divide(2 * minus, level - rho, 1.0)
-    )
-    ahead = safe_divide(up * x + 2 * d * minus, up + 2 * d * minus, x)
-    steep = jnp.where(reached, 2 * (plus * x + minus) * left, 0.0)
-    q = safe_divide(jnp.where(reached, change, 0.0) * ahead, steep, 0.0)
-    time = tau * log_growth(2 * rate, q)
-    return jnp.where(reached, time, jnp.where(known & (change == 0), 0.0, jnp.inf))
-
-
-@closed_form
-def unbalanced_start(
-    rho: ArrayLike,
-    t: ArrayLike,
-    s: ArrayLike,
-    d: ArrayLike,
-    imbalance: ArrayLike,
-    tau: ArrayLike = 1.0,
-) -> Float[Array, "..."]:
-    r"""Strength a0 whose mode reaches `rho` at time t: the flow backwards, (s, d) -> (-s, -d).
-
-    Where the backward flow diverges before t, as every unbalanced one does if d > 0, no finite
-    start arrives that late: -inf below the fixed point s/d, inf above it. With rho = s/2d it is the
-    start of a wanted `half_time`, with `inflection_levels` that of a wanted inflection; with
-    imbalance 0 that of a balanced mode.
-
-    **Arguments:** (arrays that broadcast) as in `unbalanced_hitting_time`, with `t` the time, >= 0.
-
-    **Raises:** `ValueError` for concrete t < 0, d < 0 or tau <= 0.
-    """
-    rho, t, s, d, lam, tau = default_floats(rho, t, s, d, imbalance, tau)
-    return _strength(time_over_tau(t, tau), -s, -d, rho, *_halves(rho, lam))
-
-
-@closed_form
-def inflection_levels(s: ArrayLike, d: ArrayLike, imbalance: ArrayLike) -> tuple[Array, Array]:
-    r"""Strengths (lower, upper) at which a two-layer mode's learning curve changes its curvature.
-
-    $\ddot a = 0$ at $8 d a^2 - 4 s a + d \lambda^2 = 0$:
-
-    $$a = \frac{s \pm \sqrt{s^2 - 2 d^2 \lambda^2}}{4 d}.$$
-
-    Between them the curve accelerates. They exist for $d |\lambda| \le s / \sqrt 2$ only: a more
-    unbalanced mode learns like a single layer, slowing down from the start. Otherwise NaN; for
-    d = 0 the upper one is inf. Balanced: 0 and s/2d. Measured along the sign of s.
-    """
-    s, d, lam = default_floats(s, d, imbalance)
-    sign = jnp.where(s < 0, -1.0, 1.0)
-    square = s**2 - 2 * d**2 * lam**2
-    there = square >= 0
-    spread = jnp.where(s < 0, -s, s) + safe_sqrt(jnp.where(there, square, 0.0))
-    upper = sign * safe_divide(spread, 4 * d, jnp.inf)
-    lower = sign * safe_divide(d * lam**2, 2 * spread, 0.0)
-    return jnp.where(there, lower, jnp.nan), jnp.where(there, upper, jnp.nan)
-
-
-# ---- The balanced two-layer mode: strength, hitting time, delay by gating.
-#
-# One mode of a balanced two-layer linear network obeys $\tau \dot a = 2 a (s - d a)$ (Saxe et al.
-# 2014; lead paper Eq. 21 with its missing d restored). Everything here is array-valued, broadcasts,
-# and is differentiable, also where s or d is zero.
-
-
-@closed_form(s=SIZE_RANGE, a0=START_RANGE)
-def mode_strength(
-    t: ArrayLike, s: ArrayLike, d: ArrayLike, a0: ArrayLike, tau: ArrayLike = 1.0
-) -> Float[Array, "..."]:
-    r"""Strength a(t) of a balanced two-layer mode (lead paper Eq. 7 / 22).
-
-    $$a(t) = \frac{s/d}{1 - (1 - \frac{s}{d a_0}) e^{-2 s t / \tau}}
-           = \frac{a_0}{e^{-2st/\tau} + a_0 d\, (1 - e^{-2st/\tau}) / s},$$
-
-    the second form having no quotient that vanishes: at s = 0 it is $a_0 / (1 + 2 a_0 d t/\tau)$,
-    at s = d = 0 the constant a0, at t = inf the fixed point s/d (errata B.7).
-
-    **Arguments:** (arrays that broadcast)
-
-    - `t`: time, >= 0, inf allowed.
-    - `s`, `d`: singular value and input variance of the mode, >= 0.
-    - `a0`: strength at t = 0, >= 0; a negative one is not a balanced mode and blows up.
-    - `tau`: time constant.
-
-    **Raises:** `ValueError` for concrete values outside these ranges.
-    """
-    return strength_at(*default_floats(t, s, d, a0, tau))
-
-
-def strength_at(t: Array, s: Array, d: Array, a0: Array, tau: ArrayLike = 1.0) -> Array:
-    """`mode_strength` of arrays that are in range."""
-    rate = 2 * s / tau
-    forever = jnp.isinf(t)
-    fading = jnp.exp(-rate * jnp.where(forever, 0.0, t))
-    decay = jnp.where(forever & (rate != 0), 0.0, fading)
-    pull = 2 * d * a0 / tau
-    idle = pull == 0
-    drag = pull * jnp.where(idle & ~jnp.isfinite(t), 0.0, decay_integral(rate, t))
-    whole = decay + drag
-    empty = (a0 == 0) & (whole == 0)  # stays there; 0/0 once the exponential underflows
-    return a0 / jnp.where(empty, 1.0, whole)
-
-
-@closed_form(s=SIZE_RANGE)
-def hitting_time(
-    rho: ArrayLike, s: ArrayLike, d: ArrayLike, a0: ArrayLike, tau: ArrayLike = 1.0
-) -> Float[Array, "..."]:
-    r"""Time at which a balanced two-layer mode reaches `rho` (lead paper Eq. 13).
-
-    $$\hat t = \frac{\tau}{2s} \log \frac{\rho (s - d a_0)}{a_0 (s - d \rho)}
-             = \frac{\tau}{2s} \log\Big(1 + s\, \frac{\rho - a_0}{a_0 (s - d\rho)}\Big).$$
-
-    Needs rho between a0 and s/d, from either side (errata B.10); returns inf where the mode never
-    gets there, as for every a0 <= 0, and 0 where rho = a0. At s = 0 the limit
-    $\tau (a_0 - \rho) / (2 d a_0 \rho)$ holds, a mode that decays.
-
-    **Arguments:** (arrays that broadcast) `rho` the level, the others as in `mode_strength`.
-
-    **Raises:** `ValueError` as `mode_strength` does.
-    """
-    return time_until(*default_floats(rho, s, d, a0, tau))
-
-
-def time_until(rho: Array, s: Array, d: Array, a0: Array, tau: ArrayLike = 1.0) -> Array:
-    """`hitting_time` of arrays that are in range."""
-    gap = a0 * (s - d * rho)
-    change = rho - a0
-    # Reached iff the mode moves towards rho and rho lies before the fixed point s/d.
-    reached = (a0 > 0) & ((change * gap > 0) | ((change == 0) & (gap != 0)))
-    q = jnp.where(reached, change, 0.0) / jnp.where(reached, gap, 1.0)
-    return jnp.where(reached, tau / 2 * log_growth(s, q), jnp.where(change == 0, 0.0, jnp.inf))
-
-
-@closed_form(s=SIZE_RANGE, a0=START_RANGE, g=FRACTION_RANGE)
-def gating_delay(
-    s: ArrayLike, d: ArrayLike, a0: ArrayLike, g: ArrayLike, tau: ArrayLike = 1.0
-) -> Float[Array, "..."]:
-    r"""Delay of a ReLU mode behind the linear one when a fraction g of the units is live.
-
-    Lead paper Eq. 14 / 27, in which rho cancels (errata B.11):
-
-    $$\Delta t = \frac{\tau}{2 s} \log \frac{s - d a_0 g}{g\, (s - d a_0)}.$$
-
-    Positive exactly for g < 1; the paper's further condition s > d rho is not needed. `g` is the
-    **live** fraction, the mean of g_j (the text calls it the rate of dead neurons). This is the
-    delay if live units are always on; partly active ones add to it, so it underestimates.
-
-    **Arguments:** (arrays that broadcast)
-
-    - `s`, `d`, `a0`: of the mode, with 0 < a0 < s/d.
-    - `g`: live fraction in [0, 1]; inf where none is.
-    - `tau`: time constant.
-
-    **Raises:** `ValueError` for concrete values outside these ranges.
-    """
-    s, d, a0, g, tau = default_floats(s, d, a0, g, tau)
-    return tau / (2 * s) * (-jnp.log(g) + jnp.log1p(d * a0 * (1 - g) / (s - d * a0)))
+    return safe_sqrt(jnp.sum((p + q) ** 2, axis=-1)) * safe_sqrt(jnp.sum((p - q) ** 2, axis=-1))
 
 
 @checked
@@ -434,9 +244,9 @@ def mode_starts(
 ) -> tuple[Float[Array, " K"], Float[Array, " K"]]:
     r"""Strength $a_0 = p \cdot q$ and imbalance of a two-layer network's modes, (K,) each.
 
-    What `unbalanced_strength` and its kin start from, of the hidden vectors $p = W_2^T u$ and
-    $q = W_1 v$. Of equal modes squares and products are means over the group, which no basis
-    changes: $\lambda^2 = \langle \|p + q\|^2 \rangle \langle \|p - q\|^2 \rangle$.
+    What a `theory.Mode` starts from, of the hidden vectors $p = W_2^T u$ and $q = W_1 v$. Of equal
+    modes squares and products are means over the group, which no basis changes:
+    $\lambda^2 = \langle \|p + q\|^2 \rangle \langle \|p - q\|^2 \rangle$.
 
     **Raises:** `ValueError` for a network that has not exactly one hidden layer, and for modes of
     another c, unless `check=False`.
@@ -447,3 +257,30 @@ def mode_starts(
         for a, b in ((p + q, p + q), (p - q, p - q), (p, q))
     )
     return strength, safe_sqrt(plus) * safe_sqrt(minus)
+
+
+# ---- The balanced one, $\tau \dot a = 2 a (s - d a)$, whose clock all depths share.
+
+
+def strength_at(t: Array, s: Array, d: Array, a0: Array, tau: ArrayLike = 1.0) -> Array:
+    """Return `mode_strength` of arrays that are in range."""
+    rate = 2 * s / tau
+    forever = jnp.isinf(t)
+    fading = jnp.exp(-rate * jnp.where(forever, 0.0, t))
+    decay = jnp.where(forever & (rate != 0), 0.0, fading)
+    pull = 2 * d * a0 / tau
+    idle = pull == 0
+    drag = pull * jnp.where(idle & ~jnp.isfinite(t), 0.0, decay_integral(rate, t))
+    whole = decay + drag
+    empty = (a0 == 0) & (whole == 0)  # stays there; 0/0 once the exponential underflows
+    return a0 / jnp.where(empty, 1.0, whole)
+
+
+def time_until(rho: Array, s: Array, d: Array, a0: Array, tau: ArrayLike = 1.0) -> Array:
+    """Return `hitting_time` of arrays that are in range."""
+    gap = a0 * (s - d * rho)
+    change = rho - a0
+    # Reached iff the mode moves towards rho and rho lies before the fixed point s/d.
+    reached = (a0 > 0) & ((change * gap > 0) | ((change == 0) & (gap != 0)))
+    q = jnp.where(reached, change, 0.0) / jnp.where(reached, gap, 1.0)
+    return jnp.where(reached, tau / 2 * log_growth(s, q), jnp.where(change == 0, 0.0, jnp.inf))

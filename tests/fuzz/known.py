@@ -45,7 +45,7 @@ KNOWN = (
 # Those that take longer.
 KNOWN_LONG = (
     "fl.compare(descent=other_flow)",
-    "fl.theory.deep_strength(t=nan)",
+    "fl.theory.Mode.strength(t=nan)",
     "fl.gradient_flow(network=single_relu, task=single_tree, t1=30.0)",
     "fl.gradient_flow(solver=diffrax.ItoMilstein())",
     "fl.gradient_flow(solver=diffrax.KenCarp4())",

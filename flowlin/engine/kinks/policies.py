@@ -18,9 +18,9 @@ from flowlin._tools.arguments import (
 )
 from flowlin._tools.arrays import ENABLE_X64
 from flowlin._tools.warn import warn_user
-from flowlin.engine.allowed import AbstractErrorScale
 from flowlin.engine.kinks.averaged import FINEST_RTOL, AveragedGates
 from flowlin.engine.kinks.walk import ExactWalk, choose_switching
+from flowlin.engine.solvers.error_scale import AbstractErrorScale
 from flowlin.engine.solvers.wrapped import Explicit, is_explicit
 from flowlin.events.events import AbstractKinkTraits
 from flowlin.networks.base import AbstractModel

@@ -13,13 +13,13 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 
 from flowlin._tools.arrays import Parameters, replace_fields
 from flowlin._tools.numerics import while_loop
-from flowlin.engine.allowed import AbstractErrorScale
 from flowlin.engine.kinks.deep_flow import DeepFlow
 from flowlin.engine.kinks.deep_switching import DeepSwitching
 from flowlin.engine.kinks.one_layer import OneLayerFlow, OneLayerSwitching
 from flowlin.engine.kinks.sides import RESOLVED, AbstractSwitching, Piece
 from flowlin.engine.kinks.walk_piece import step_to_event
 from flowlin.engine.signals import UNDECIDED
+from flowlin.engine.solvers.error_scale import AbstractErrorScale
 from flowlin.engine.solvers.wrapped import (
     AbstractCounting,
     Explicit,

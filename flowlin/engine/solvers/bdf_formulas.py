@@ -44,17 +44,21 @@ class Formula(eqx.Module):
         return self.corrector[1]
 
 
-def formula(order: Int[Array, ""], h: Float[Array, ""], steps: Float[Array, "5"]) -> Formula:
+def multistep_formula(
+    order: Int[Array, ""], h: Float[Array, ""], steps: Float[Array, "5"]
+) -> Formula:
     """The formula of a step of length h after `steps`, newest first."""
     q, j = order.astype(h.dtype), jnp.arange(1, MOST + 1, dtype=h.dtype)
     inverse = h / (h + jnp.concatenate([jnp.zeros(1, h.dtype), jnp.cumsum(steps)]))
     polynomial = jnp.zeros(MOST + 1, h.dtype).at[0].set(1)
     for k in range(MOST - 1):
-        polynomial = polynomial + jnp.where(k + 1 < order, inverse[k], 0) * _shifted(polynomial)
+        polynomial = polynomial + jnp.where(k + 1 < order, inverse[k], 0) * _shift_powers(
+            polynomial
+        )
     inner, last, after = polynomial[1], inverse[order - 1], inverse[order]
     alpha = -jnp.sum(jnp.where(j <= q, 1 / j, 0))
     star, hat = -inner - alpha, -inner - last
-    polynomial = polynomial + star * _shifted(polynomial)
+    polynomial = polynomial + star * _shift_powers(polynomial)
     a1 = 1 - hat + alpha
     a2 = 1 + q * a1
     a3 = jnp.where(order > 1, alpha + 1 / q, 1)
@@ -69,17 +73,17 @@ def formula(order: Int[Array, ""], h: Float[Array, ""], steps: Float[Array, "5"]
     )
 
 
-def predicted(table: Float[Array, "6 N"]) -> Float[Array, "6 N"]:
+def predict_table(table: Float[Array, "6 N"]) -> Float[Array, "6 N"]:
     """The polynomial one step later."""
     return jnp.matmul(jnp.asarray(_PASCAL, table.dtype), table, precision="highest")
 
 
-def rescaled(table: Float[Array, "6 N"], ratio: Float[Array, ""]) -> Float[Array, "6 N"]:
+def rescale_table(table: Float[Array, "6 N"], ratio: Float[Array, ""]) -> Float[Array, "6 N"]:
     """The same polynomial for a step that is longer by `ratio`."""
     return table * (ratio ** POWERS.astype(ratio.dtype))[:, None]
 
 
-def reordered(
+def change_order(
     table: Float[Array, "6 N"],
     order: Int[Array, ""],
     change: Int[Array, ""],
@@ -95,7 +99,7 @@ def reordered(
     count = order - jnp.where(up, 1, 2)  # factors x + place
     polynomial = jnp.zeros(MOST + 1, table.dtype).at[2].set(1)
     for k in range(MOST - 2):
-        longer = place[k] * polynomial + _shifted(polynomial)
+        longer = place[k] * polynomial + _shift_powers(polynomial)
         polynomial = jnp.where(k < count, longer, polynomial)
     k = jnp.arange(MOST, dtype=table.dtype)
     held = k < order.astype(k.dtype)
@@ -134,10 +138,10 @@ class NordsieckInterpolation(diffrax.AbstractLocalInterpolation):
         return jax.tree.map(at, self.y1, self.rows)
 
 
-def polynomial(
+def step_polynomial(
     y: Float[Array, " N"], table: Float[Array, "6 N"], unravel: Callable[[Array], PyTree]
 ) -> dict[str, PyTree]:
-    """What `NordsieckInterpolation` takes: the table bent so that the polynomial begins at y.
+    """Return `NordsieckInterpolation`'s fields: the table bent so that the polynomial begins at y.
 
     It would begin a local error away, which an event could fall into.
     """
@@ -146,7 +150,7 @@ def polynomial(
     return {"y1": unravel(table[0]), "rows": jax.vmap(unravel)(table[1:].at[1].add(gap))}
 
 
-def _shifted(polynomial: Array) -> Array:
+def _shift_powers(polynomial: Array) -> Array:
     """Times x."""
     return jnp.concatenate([jnp.zeros(1, polynomial.dtype), polynomial[:-1]])
 
@@ -165,7 +169,7 @@ Norm = Callable[[Float[Array, " N"]], Float[Array, ""]]
 
 
 class Memory(eqx.Module):
-    """What the choice goes by.
+    """Errors of the last step that the choice of an order goes by.
 
     - `wait`: steps until the order is looked at again.
     - `correction`, `ratio`: of the step before such a look.
@@ -182,14 +186,14 @@ class Memory(eqx.Module):
 
 
 class Next(eqx.Module):
-    """What was chosen: by how much the step changes, and the order by -1, 0 or 1."""
+    """A choice: by how much the step changes, and the order by -1, 0 or 1."""
 
     factor: Float[Array, ""]
     change: Int[Array, ""]
     memory: Memory
 
 
-def chosen(
+def choose_order(
     rule: Formula,
     order: Int[Array, ""],
     most: int | Int[Array, ""],
@@ -208,13 +212,13 @@ def chosen(
     """
     q = order.astype(table.dtype)
     error = norm(correction) * rule.error
-    same = _factor(BIAS * error, q + 1)
+    same = _step_factor(BIAS * error, q + 1)
     wait = memory.wait - 1
     look = wait <= 0
-    down = _factor(BIAS * norm(table[order]) * rule.lower, q)
+    down = _step_factor(BIAS * norm(table[order]) * rule.lower, q)
     known = jnp.where(memory.ratio > 0, memory.ratio, 1)
     high = correction - rule.ratio / known * stretch ** (q + 1) * memory.correction
-    up = _factor(BIAS_HIGHER * norm(high) * rule.higher, q + 2)
+    up = _step_factor(BIAS_HIGHER * norm(high) * rule.higher, q + 2)
     down = jnp.where(look & (order > 1), down, 0)
     up = jnp.where(look & (order < jnp.asarray(most, order.dtype)) & (memory.ratio > 0), up, 0)
     best = jnp.maximum(jnp.maximum(same, down), up)
@@ -234,6 +238,6 @@ def chosen(
     return Next(factor, change, memory)
 
 
-def _factor(error: Float[Array, ""], order: Float[Array, ""]) -> Float[Array, ""]:
+def _step_factor(error: Float[Array, ""], order: Float[Array, ""]) -> Float[Array, ""]:
     """By how much a step may be longer, from its error in units of the tolerance."""
     return 1 / (error ** (1 / order) + 1e-6)

@@ -1,22 +1,24 @@
-"""Newton's method for one implicit step, its linear systems solved from Jacobian products alone."""
+"""Newton's method for one implicit step, from Jacobian products alone or by a lineax solver."""
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import lineax as lx
 from jax import lax
 from jax.flatten_util import ravel_pytree
 from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Bool, Float, Float32, Int, PyTree
 
-from flowlin._tools.numerics import while_loop
-from flowlin.engine.solvers.rkc import direction
+from .rkc import direction
 
 # ---- Conjugate gradients that keep their last directions, for (1 - A) x = b with a symmetric A.
 
 Linear = Callable[[Float[Array, " N"]], Float[Array, " N"]]
+Test = Callable[[Float[Array, " N"]], Bool[Array, ""]]
 
 
 class Solve(eqx.Module):
@@ -26,7 +28,8 @@ class Solve(eqx.Module):
     - `better`: the residual, preconditioned; `product`: of the two.
     - `direction`: the next one.
     - `count`: products with A so far.
-    - `convex`: whether 1 - A was positive along every direction; if not the solve has failed.
+    - `convex`: whether 1 - A was positive along every direction; if not the solve has failed,
+      as one by lineax has that did not succeed.
     - `directions`, `images`: (M, N), of norm 1 those of the last M products, and A times them.
     """
 
@@ -40,12 +43,19 @@ class Solve(eqx.Module):
     directions: Float[Array, "M N"]
     images: Float[Array, "M N"]
 
+    @staticmethod
+    def at(x: Float[Array, " N"], convex: Bool[Array, ""], room: int) -> "Solve":
+        """Return a solution without a search, and with room for directions."""
+        zero, blank = jnp.zeros_like(x), jnp.zeros((room, x.size), x.dtype)
+        none = jnp.zeros((), jnp.int32)
+        return Solve(x, zero, zero, jnp.zeros((), x.dtype), zero, none, convex, blank, blank)
+
 
 def conjugate_gradients(
     image: Linear,
     b: Float[Array, " N"],
     preconditioner: Linear,
-    unsolved: Callable[[Float[Array, " N"]], Bool[Array, ""]],
+    unsolved: Test,
     most: int,
     room: int,
 ) -> Solve:
@@ -89,7 +99,11 @@ def conjugate_gradients(
             s.images.at[row].set(moved / size),
         )
 
-    return while_loop(unfinished, body, start, kind="lax")
+    done = lax.while_loop(unfinished, body, start)
+    # Where b is small enough as it is, the preconditioned b and not zero is the solution, as in
+    # CVODE (`cvLsSolve`): a zero would pass for a step without an error, and the next one would be
+    # ten times as long.
+    return dataclasses.replace(done, x=jnp.where(done.count > 0, done.x, done.better))
 
 
 # ---- Leading eigenvectors of a symmetric Jacobian, from the directions that solves have
@@ -115,19 +129,19 @@ class Ritz(eqx.Module):
         return Ritz(jnp.zeros((count, like.size), jnp.float32), jnp.zeros(count, jnp.float32))
 
     @staticmethod
-    def scattered(count: int, like: Float[Array, " N"]) -> "Ritz":
+    def arbitrary(count: int, like: Float[Array, " N"]) -> "Ritz":
         """Vectors without structure, to begin with."""
         noise = direction(jnp.zeros((count, like.size), jnp.float32))
         scale, turn = jnp.linalg.eigh(noise @ noise.T)
         return Ritz((turn / jnp.sqrt(scale)[None]).T @ noise, jnp.zeros(count, jnp.float32))
 
-    def solved(self, factor: Float[Array, ""], r: Float[Array, " N"]) -> Float[Array, " N"]:
+    def precondition(self, factor: Float[Array, ""], r: Float[Array, " N"]) -> Float[Array, " N"]:
         """About (1 - factor J)^-1 r: exact in these eigenvectors, r itself beside them."""
         weights = 1 / (1 - factor.astype(jnp.float32) * self.values) - 1
         change = (weights * (self.vectors @ r.astype(jnp.float32))) @ self.vectors
         return r + change.astype(r.dtype)
 
-    def followed(self, jacobian: Linear, count: int, dtype: DTypeLike) -> tuple["Ritz", Array]:
+    def follow(self, jacobian: Linear, count: int, dtype: DTypeLike) -> tuple["Ritz", Array]:
         """With products of the first vectors, and the values (count,) that these products give.
 
         A fixed direction without structure is multiplied too: what begins to stand out may lie
@@ -139,9 +153,9 @@ class Ritz(eqx.Module):
         size = jnp.linalg.norm(images, axis=1, keepdims=True)
         block = vectors[:count] @ images[:count].T
         values = jnp.linalg.eigvalsh((block + block.T) / 2)
-        return self.updated(vectors, images, images / jnp.where(size > 0, size, 1)), values
+        return self.update(vectors, images, images / jnp.where(size > 0, size, 1)), values
 
-    def updated(
+    def update(
         self,
         directions: Float[Array, "M N"],
         images: Float[Array, "M N"],
@@ -227,12 +241,12 @@ class Step(eqx.Module):
     lead: Float[Array, ""]
 
     def defect(self, here: Float[Array, " N"], x: Float[Array, " N"]) -> Float[Array, " N"]:
-        """What is left of the equation at start + x, where `here` is the move."""
+        """Return what is left of the equation at start + x, where `here` is the move."""
         return (here - self.slope) / self.lead - x
 
 
 class Found(eqx.Module):
-    """What Newton's method found.
+    """Solution that Newton's method found.
 
     - `x`: the correction; `size`: the norm of its last change.
     - `rate`: of convergence, as far as is known.
@@ -251,33 +265,148 @@ class Found(eqx.Module):
     evaluations: Int[Array, ""]
 
 
-def solved(
+# ---- Ways to solve Newton's linear systems.
+
+ENOUGH = 20  # solves by lineax, each of what the one before has left
+
+
+class Recycling(eqx.Module):
+    """Conjugate gradients preconditioned by eigenvectors, for symmetric Jacobians.
+
+    - `ritz`: of h J, as the equations have it.
+    - `room`: how many directions of a solve to keep.
+    - `trusted`: whether the Jacobian is known to be symmetric, and not looked at.
+    """
+
+    ritz: Ritz
+    room: int = eqx.field(static=True)
+    trusted: bool = eqx.field(static=True)
+
+    def solve_newton(self, step: Step, y: Array, here: Array, b: Array, unsolved: Test) -> Solve:
+        """Solve (1 - h J / lead) x = b at y, where `here` is the move."""
+        products = difference_products(step, y, here)
+        return conjugate_gradients(
+            products, b, lambda r: self.ritz.precondition(1 / step.lead, r), unsolved,
+            MOST_PRODUCTS, self.room,
+        )  # fmt: skip
+
+    def solve_tangent(self, step: Step, y: Array, b: Array) -> Array:
+        """Solve the same to nearly all digits, for derivatives; NaN where that fails."""
+        lead = lax.stop_gradient(step.lead)
+
+        def image(v: Array) -> Array:
+            return jax.jvp(step.move, (y,), (v,))[1] / lead
+
+        def solve(_: Any, b: Array) -> Array:
+            least, size = jnp.finfo(b.dtype).eps ** 0.75, jnp.linalg.norm(b)
+            found = conjugate_gradients(
+                image,
+                b,
+                lambda r: self.ritz.precondition(1 / lead, r),
+                lambda r: jnp.linalg.norm(r) > least * size,
+                DERIVATIVE_PRODUCTS,
+                1,
+            )
+            return _unless_far(found.x, found.better, size)
+
+        if not self.trusted:  # reverse mode takes the transposed system for the same
+            b = b * jnp.where(is_asymmetric(step.move, y), jnp.nan, 1)
+        return lax.custom_linear_solve(lambda v: v - image(v), b, solve, symmetric=True)
+
+
+class ByLineax(eqx.Module):
+    """A solver of lineax, for any Jacobian.
+
+    - `scale`: what is allowed to each number, in units of which it works.
+    """
+
+    solver: lx.AbstractLinearSolver
+    scale: Float[Array, " N"]
+    room: ClassVar[int] = 0
+
+    def solve_newton(self, step: Step, y: Array, here: Array, b: Array, unsolved: Test) -> Solve:
+        """Solve (1 - h J / lead) x = b at y, with exact products."""
+        del here, unsolved
+        push = jax.linearize(step.move, y)[1]
+        x, okay = self._solve(lambda v: v - push(v) / step.lead, self.scale, b)
+        return Solve.at(x, okay, self.room)
+
+    def solve_tangent(self, step: Step, y: Array, b: Array) -> Array:
+        """Solve the same to nearly all digits, for derivatives; NaN where that fails."""
+        lead = lax.stop_gradient(step.lead)
+
+        def refine(scale: Array, product: Linear, b: Array) -> Array:
+            least, size = jnp.finfo(b.dtype).eps ** 0.75, jnp.linalg.norm(b)
+
+            def unfinished(carry: tuple[Array, Array, Array]) -> Array:
+                return (carry[2] < ENOUGH) & (jnp.linalg.norm(carry[1]) > least * size)
+
+            def body(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+                x = carry[0] + self._solve(product, scale, carry[1])[0]
+                return x, b - product(x), carry[2] + 1
+
+            start = jnp.zeros_like(b), b, jnp.zeros((), jnp.int32)
+            x, left, _ = lax.while_loop(unfinished, body, start)
+            return _unless_far(x, left, size)
+
+        return lax.custom_linear_solve(
+            lambda v: v - jax.jvp(step.move, (y,), (v,))[1] / lead, b,
+            lambda product, b: refine(self.scale, product, b),
+            lambda product, b: refine(1 / self.scale, product, b),
+        )  # fmt: skip
+
+    def _solve(self, product: Linear, scale: Array, b: Array) -> tuple[Array, Bool[Array, ""]]:
+        """The solution, and whether there is one."""
+        like = jax.ShapeDtypeStruct(b.shape, b.dtype)
+        scaled = lx.FunctionLinearOperator(lambda v: product(v * scale) / scale, like)
+        found = lx.linear_solve(scaled, b / scale, self.solver, throw=False)
+        return found.value * scale, found.result == lx.RESULTS.successful
+
+
+def _unless_far(x: Array, left: Array, size: Array) -> Array:
+    """A solution, or NaN where too much is left of a right-hand side of this size."""
+    near = jnp.linalg.norm(left) <= jnp.finfo(x.dtype).eps ** 0.25 * size
+    return x * jnp.where(near, 1, jnp.nan)
+
+
+def is_asymmetric(move: Move, y: Float[Array, " N"]) -> Bool[Array, ""]:
+    """Tell whether u J v and v J u differ for two directions without structure.
+
+    By exact products: differences are as far from symmetric as the field is from linear.
+    """
+    move, y = jax.tree.map(
+        lambda a: lax.stop_gradient(a) if eqx.is_inexact_array(a) else a, (move, y)
+    )
+    u, v = direction(jnp.zeros((2, y.size), y.dtype))
+    image_of_u, image_of_v = (jax.jvp(move, (y,), (w,))[1] for w in (u, v))
+    sizes = jnp.linalg.norm(image_of_u) * jnp.linalg.norm(v)
+    sizes = sizes + jnp.linalg.norm(image_of_v) * jnp.linalg.norm(u)
+    gap = jnp.abs(jnp.vdot(u, image_of_v) - jnp.vdot(v, image_of_u))
+    return gap > jnp.sqrt(jnp.finfo(y.dtype).eps) * sizes
+
+
+def solve_step(
     step: Step,
-    ritz: Ritz,
+    linear: Recycling | ByLineax,
     norm: Callable[[Float[Array, " N"]], Float[Array, ""]],
     tolerance: Float[Array, ""],
     rate: Float[Array, ""],
-    room: int,
 ) -> Found:
-    """Solve a step's equation to a tolerance in `norm`; not differentiated, see `attached`.
+    """Solve a step's equation to a tolerance in `norm`; see `attach_derivatives`.
 
-    One iteration suffices where its correction times the `rate` of convergence is small.
+    The solve itself is not differentiated. One iteration suffices where its
+    correction times the `rate` of convergence is small.
     """
-    step, ritz, tolerance, rate = jax.tree.map(
+    step, linear, tolerance, rate = jax.tree.map(
         lambda a: lax.stop_gradient(a) if eqx.is_inexact_array(a) else a,
-        (step, ritz, tolerance, rate),
+        (step, linear, tolerance, rate),
     )
 
     def body(found: Found) -> Found:
         y = step.start + found.x
         here = step.move(y)
-        last = conjugate_gradients(
-            differences(step, y, here),
-            step.defect(here, found.x),
-            lambda r: ritz.solved(1 / step.lead, r),
-            lambda r: norm(r) > CLOSE * tolerance,
-            MOST_PRODUCTS,
-            room,
+        last = linear.solve_newton(
+            step, y, here, step.defect(here, found.x), lambda r: norm(r) > CLOSE * tolerance
         )
         size = norm(last.x)
         later = found.count > 0
@@ -291,18 +420,16 @@ def solved(
         )
 
     none, no = jnp.zeros((), jnp.int32), jnp.zeros((), bool)
-    zero, blank = jnp.zeros_like(step.start), jnp.zeros((room, step.start.size), step.start.dtype)
-    size = jnp.zeros_like(rate)
-    empty = Solve(zero, zero, zero, size, zero, none, ~no, blank, blank)
-    return while_loop(
+    zero, size = jnp.zeros_like(step.start), jnp.zeros_like(rate)
+    empty = Solve.at(zero, ~no, linear.room)
+    return lax.while_loop(
         lambda found: ~(found.okay | found.failed) & (found.count < MOST_ITERATIONS),
         body,
         Found(zero, size, rate, none, no, no, empty, none),
-        kind="lax",
     )
 
 
-def differences(step: Step, y: Array, here: Array) -> Linear:
+def difference_products(step: Step, y: Array, here: Array) -> Linear:
     """Products with h J / lead at y by differences, one evaluation each where jvp costs two."""
     size = jnp.linalg.norm(y)
     delta = jnp.sqrt(jnp.finfo(y.dtype).eps) * jnp.where(size > 0, size, 1)
@@ -315,38 +442,23 @@ def differences(step: Step, y: Array, here: Array) -> Linear:
 
 
 @eqx.filter_custom_jvp
-def attached(step: Step, x: Float[Array, " N"], ritz: Ritz) -> Float[Array, " N"]:
+def attach_derivatives(
+    step: Step, x: Float[Array, " N"], linear: Recycling | ByLineax
+) -> Float[Array, " N"]:
     """The solution x of a step's equation with its derivatives, by the implicit function theorem.
 
     Those are solved for anew, to nearly all digits, in forward and in reverse mode.
     """
-    del step, ritz
+    del step, linear
     return x
 
 
-@attached.def_jvp
-def _attached_jvp(primals: PyTree, tangents: PyTree) -> tuple[Array, Array]:
-    step, x, ritz = primals
+@attach_derivatives.def_jvp
+def _attach_derivatives_jvp(primals: PyTree, tangents: PyTree) -> tuple[Array, Array]:
+    step, x, linear = primals
 
     def defect(step: Step) -> Array:
         return step.defect(step.move(step.start + x), x)
 
     _, change = eqx.filter_jvp(defect, (step,), (tangents[0],))
-    y, lead = step.start + x, lax.stop_gradient(step.lead)
-
-    def image(v: Array) -> Array:
-        return jax.jvp(step.move, (y,), (v,))[1] / lead
-
-    def solve(_: Any, b: Array) -> Array:
-        least = jnp.finfo(b.dtype).eps ** 0.75 * jnp.linalg.norm(b)
-        return conjugate_gradients(
-            image,
-            b,
-            lambda r: ritz.solved(1 / lead, r),
-            lambda r: jnp.linalg.norm(r) > least,
-            DERIVATIVE_PRODUCTS,
-            1,
-        ).x
-
-    tangent = lax.custom_linear_solve(lambda v: v - image(v), change, solve, symmetric=True)
-    return x, tangent
+    return x, linear.solve_tangent(step, step.start + x, change)

@@ -1,5 +1,6 @@
-"""Implicit multistep integration of gradient flow that is stiff and smooth."""
+"""Implicit multistep integration of what is stiff and smooth, above all of gradient flow."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -7,35 +8,37 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import lineax as lx
 from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
-from flowlin._tools.arguments import checked, integer_from, positive_at_run_time
-from flowlin._tools.arrays import replace_fields
-from flowlin.engine.allowed import AbstractErrorScale, ErrorPerNumber
-from flowlin.engine.solvers.bdf_formulas import (
+from .bdf_formulas import (
     MOST,
     Memory,
     Next,
     NordsieckInterpolation,
-    chosen,
-    formula,
-    polynomial,
-    predicted,
-    reordered,
-    rescaled,
+    change_order,
+    choose_order,
+    multistep_formula,
+    predict_table,
+    rescale_table,
+    step_polynomial,
 )
-from flowlin.engine.solvers.newton_krylov import (
+from .error_scale import AbstractErrorScale, ErrorPerNumber
+from .newton_krylov import (
+    ByLineax,
     Found,
     Move,
+    Recycling,
     Ritz,
     Step,
-    attached,
-    differences,
-    solved,
+    attach_derivatives,
+    difference_products,
+    is_asymmetric,
+    solve_step,
 )
-from flowlin.engine.solvers.wrapped import AbstractCounting, History, Report
+from .wrapped import AbstractCounting, History, Report
 
 VECTORS, DIRECTIONS = 16, 8  # kept from step to step, and of one solve
 FIRST = 20  # products with each vector at the start, where eigenvalues are followed
@@ -44,10 +47,16 @@ NEWTON = 0.1  # what Newton's method may leave, in units of what the error test 
 UNLIKE = 1e-2  # of the length that was due: the table is of no use for a step so short
 # diffrax makes the next step longer by SAFETY / error^(1 / ERROR_ORDER).
 SAFETY, ERROR_ORDER = 0.9, 2
+ASYMMETRIC = (
+    "The Jacobian of the vector field is not symmetric, as that of a gradient flow is and as "
+    "fl.RecycledBDF presumes without a `linear_solver`: its conjugate gradients would fail and "
+    "its steps creep. Give it one for any matrix, as in fl.RecycledBDF(rtol=1e-6, atol=1e-9, "
+    "linear_solver=lineax.LU()), or take diffrax.Kvaerno5()."
+)
 
 
 class BDFState(AbstractCounting):
-    """What one step hands to the next.
+    """State that one step hands to the next.
 
     - `rows`: the Nordsieck table without the state, for steps of length `scale`.
     - `steps`: lengths of the last steps, newest first; `due`: the one proposed for the next.
@@ -76,8 +85,8 @@ class BDFState(AbstractCounting):
         return {"accepted_evaluations": self.evaluations}, followed
 
     @staticmethod
-    def fresh(y: Float[Array, " N"]) -> "BDFState":
-        """Before anything is known."""
+    def fresh(y: Float[Array, " N"], vectors: int) -> "BDFState":
+        """Before anything is known, with room for so many eigenvectors."""
         rows, zero = jnp.zeros((MOST, y.size), y.dtype), jnp.zeros((), y.dtype)
         return BDFState(
             rows=rows,
@@ -86,16 +95,16 @@ class BDFState(AbstractCounting):
             due=zero,
             order=jnp.ones((), jnp.int32),
             memory=Memory.fresh(y),
-            ritz=Ritz.none(min(VECTORS, y.size), y),
+            ritz=Ritz.none(vectors, y),
             rate=zero + 1,
             evaluations=jnp.zeros((), jnp.int32),
             log=None,
         )
 
-    def restarted(self, slope: Float[Array, " N"], h: Float[Array, ""]) -> "BDFState":
+    def restart(self, slope: Float[Array, " N"], h: Float[Array, ""]) -> "BDFState":
         """At order 1, with h times the velocity; the Ritz vectors stay, since they turn slowly."""
-        anew = BDFState.fresh(slope)
-        return replace_fields(
+        anew = BDFState.fresh(slope, len(self.ritz.values))
+        return dataclasses.replace(
             anew,
             rows=anew.rows.at[0].set(slope),
             scale=h,
@@ -105,33 +114,27 @@ class BDFState(AbstractCounting):
             log=self.log,
         )
 
-    def followed(self, step: Step, h: Float[Array, ""], t: Any, count: int, times: int):
+    def follow(self, step: Step, h: Float[Array, ""], t: Any, count: int, times: int):
         """With so many leading eigenvalues of the Jacobian at a step's `start`, logged for t.
 
         `times`: how often each vector is multiplied.
         """
-        step, ritz, h = _still((step, self.ritz, h))
-        product = differences(step, step.start, step.move(step.start))
+        step, ritz, h = _stop_gradient((step, self.ritz, h))
+        product = difference_products(step, step.start, step.move(step.start))
 
         def jacobian(v: Array) -> Array:
             return product(v) * step.lead / h
 
         start = ritz, ritz.values[:count]
         ritz, values = lax.fori_loop(
-            0, times, lambda _, found: found[0].followed(jacobian, count, h.dtype), start
+            0, times, lambda _, found: found[0].follow(jacobian, count, h.dtype), start
         )
         values = values.astype(h.dtype)
         log = History.empty(t, values) if self.log is None else self.log
         spent = self.evaluations + 1 + times * (count + 1)
-        return replace_fields(self, ritz=ritz, evaluations=spent, log=log.append(t, values))
+        return dataclasses.replace(self, ritz=ritz, evaluations=spent, log=log.append(t, values))
 
 
-@checked(
-    max_order=integer_from(1, "", MOST),
-    eigenvalues=integer_from(0, "", VECTORS),
-    rtol=positive_at_run_time,
-    atol=positive_at_run_time,
-)
 class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
     r"""Backward differentiation formulas of orders 1 to 5: implicit, for stiff and smooth flow.
 
@@ -146,10 +149,16 @@ class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
     rounded ones, limit its steps, and where a flow is not stiff explicit methods need fewer
     evaluations. One time constant only: with one per layer the Jacobian is not symmetric.
 
+    It solves other stiff equations in `diffrax.diffeqsolve`. Where their Jacobian is not symmetric
+    a solver of lineax takes the place of conjugate gradients and nothing is recycled:
+    `linear_solver=lineax.LU()` for some hundred unknowns. Without one the symmetry is looked at
+    where a solve starts, where Newton's method fails, and in derivatives.
+
     A step at which Newton's method fails, or along which two solutions part faster than in a step
     (negative curvature), is tried again at a fifth of its length. Derivatives, forward and reverse,
-    come from the implicit function theorem, by a linear solve of their own in each step. Memory is
-    about 60 times the parameters. In float32 its tolerances are of use down to about 1e-4.
+    come from the implicit function theorem, by a linear solve of their own in each step, and are
+    NaN where that fails. Memory is about 60 times the parameters. In float32 its tolerances are of
+    use down to about 1e-4.
 
     **Arguments:**
 
@@ -161,9 +170,14 @@ class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
     - `rtol`, `atol`: those of the step size controller, which `gradient_flow` fills in; for
       `diffrax.diffeqsolve` they must be given. The method's own steps are taken under a
       `diffrax.PIDController` with default coefficients.
+    - `linear_solver`: a solver of lineax for the equations of Newton's method, which come in units
+      of what the tolerances allow; its products are not among the evaluations that are counted.
+      Iterative ones, `lineax.GMRES(rtol=1e-3, atol=1e-3)`, are not preconditioned.
 
-    **Raises:** `ValueError` for another order, without tolerances, or (by `gradient_flow`) for
-    several time constants.
+    **Raises:** `ValueError` for another order, without tolerances, with a `linear_solver` beside
+    `eigenvalues`, or (by `gradient_flow`) for several time constants or a `linear_solver`.
+    `RuntimeError` of a solve in which it sees a Jacobian that is not symmetric and has no
+    `linear_solver`.
 
     Source: Hindmarsh et al. (2005). SUNDIALS. ACM Trans. Math. Softw. 31, 363-396; for recycling
     Parks et al. (2006), SIAM J. Sci. Comput. 28, 1651-1674, here for symmetric systems that change
@@ -174,11 +188,19 @@ class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
     eigenvalues: int = eqx.field(static=True, default=0)
     rtol: Any = None
     atol: Any = None
+    linear_solver: lx.AbstractLinearSolver | None = None
     norm: Callable[[PyTree], Array] | None = eqx.field(static=True, default=None, init=False)
     allowed: AbstractErrorScale | None = eqx.field(default=None, init=False)
 
     term_structure: ClassVar = diffrax.ODETerm
     interpolation_cls: ClassVar[Callable[..., Any]] = NordsieckInterpolation
+
+    def __check_init__(self):
+        if self.linear_solver is not None and self.eigenvalues:
+            raise ValueError(
+                "`eigenvalues` of fl.RecycledBDF are those of a symmetric Jacobian; leave them out "
+                "where a `linear_solver` is given."
+            )
 
     def order(self, terms):
         """The highest order."""
@@ -204,11 +226,16 @@ class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
         y, unravel = ravel_pytree(y0)
         move, h = Move(terms, t0, terms.contr(t0, t1), args, unravel), jnp.asarray(t1 - t0, y.dtype)
         slope = move(y)
-        state, count = BDFState.fresh(y).restarted(slope, h), self._followed(y)
+        if self._presumes_symmetry:
+            slope = eqx.error_if(slope, is_asymmetric(move, y), ASYMMETRIC)
+        state, count = (
+            BDFState.fresh(y, self._vector_count(y)).restart(slope, h),
+            self._eigenvalue_count(y),
+        )
         if not count:
             return state
-        state = replace_fields(state, ritz=Ritz.scattered(min(VECTORS, y.size), y))
-        return state.followed(Step(move, y, slope, jnp.ones_like(h)), h, t0, count, FIRST)
+        state = dataclasses.replace(state, ritz=Ritz.arbitrary(min(VECTORS, y.size), y))
+        return state.follow(Step(move, y, slope, jnp.ones_like(h)), h, t0, count, FIRST)
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         """One step, at the order that is due."""
@@ -217,57 +244,83 @@ class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
         here = Move(terms, t0, control, args, unravel)
         # The step size control may have shortened the step beyond what the table can tell.
         anew = made_jump | (h < UNLIKE * solver_state.due)
-        state = lax.cond(anew, lambda: solver_state.restarted(here(y), h), lambda: solver_state)
-        rule = formula(state.order, h, state.steps)
+        state = lax.cond(anew, lambda: solver_state.restart(here(y), h), lambda: solver_state)
+        rule = multistep_formula(state.order, h, state.steps)
         table = jnp.concatenate([y[None], state.rows])
-        table = predicted(rescaled(table, h / state.scale))
+        table = predict_table(rescale_table(table, h / state.scale))
         step = Step(Move(terms, t1, control, args, unravel), table[0], table[1], rule.lead)
-        found = solved(
-            step, state.ritz, self._scaled(y, table[0], unravel), NEWTON / rule.error, state.rate,
-            min(DIRECTIONS, y.size),
-        )  # fmt: skip
-        correction = attached(step, found.x, state.ritz)
+        linear = self._newton_solver(state.ritz, h, self._error_scale(y, table[0], unravel))
+        found = solve_step(
+            step, linear, self._scaled_norm(y, table[0], unravel), NEWTON / rule.error, state.rate
+        )
+        correction = attach_derivatives(step, found.x, linear)
+        if (
+            self._presumes_symmetry
+        ):  # or one failing step after the other would be tried again, ever shorter
+            failed = lax.cond(found.okay, lambda: ~found.okay, lambda: is_asymmetric(step.move, y))
+            correction = eqx.error_if(correction, failed, ASYMMETRIC)
         table = table + rule.corrector[:, None] * correction[None]
-        going = self._chosen(state, y, h, table, correction, rule, unravel)
-        error = self._error(y, table[0], correction, going.factor, unravel)
+        going = self._choose_order(state, y, h, table, correction, rule, unravel)
+        error = self._step_error(y, table[0], correction, going.factor, unravel)
         error = jnp.where(found.okay, lax.stop_gradient(error), jnp.inf)
-        after = _after(state, h, table, correction, going, found, rule.lead)
-        if count := self._followed(y):
-            after = after.followed(replace_fields(step, start=table[0]), h, t1, count, 1)
+        after = _state_after(state, h, table, correction, going, found, rule.lead)
+        if count := self._eigenvalue_count(y):
+            after = after.follow(dataclasses.replace(step, start=table[0]), h, t1, count, 1)
         # Only steps of fixed length are kept in spite of an infinite error.
         fine, failed = diffrax.RESULTS.successful, diffrax.RESULTS.dt_min_reached
         result = diffrax.RESULTS.where(found.okay, fine, failed)
-        return unravel(table[0]), unravel(error), polynomial(y, table, unravel), after, result
+        return unravel(table[0]), unravel(error), step_polynomial(y, table, unravel), after, result
 
-    def _followed(self, y) -> int:
-        """How many eigenvalues are followed."""
+    def _eigenvalue_count(self, y) -> int:
+        """Return how many eigenvalues are followed."""
         return min(self.eigenvalues, y.size)
 
-    def _scaled(self, y, y1, unravel):
-        """The norm of a vector in units of the tolerance."""
+    def _vector_count(self, y) -> int:
+        """Return how many eigenvectors are kept from step to step."""
+        return min(VECTORS, y.size) if self.linear_solver is None else 0
+
+    @property
+    def _presumes_symmetry(self) -> bool:
+        """Tell whether the Jacobian is taken for symmetric without being known to be a flow's."""
+        return self.linear_solver is None and self.allowed is None
+
+    def _newton_solver(self, ritz, h, scale) -> Recycling | ByLineax:
+        """The way to solve Newton's linear systems, whose matrix is 1 - h J / lead."""
+        if self.linear_solver is None:
+            values = ritz.values * lax.stop_gradient(h).astype(ritz.values.dtype)
+            return Recycling(
+                Ritz(ritz.vectors, values), min(DIRECTIONS, scale.size), not self._presumes_symmetry
+            )
+        return ByLineax(self.linear_solver, scale)
+
+    def _error_scale(self, y, y1, unravel):
+        """Return the error that a step may make in each number."""
         allowed = self.allowed or ErrorPerNumber(self.rtol, self.atol)
-        scale, _ = ravel_pytree(allowed(unravel(y), unravel(y1)))
-        norm = self.norm
+        return ravel_pytree(allowed(unravel(y), unravel(y1)))[0]
+
+    def _scaled_norm(self, y, y1, unravel):
+        """The norm of a vector in units of the tolerance."""
+        scale, norm = self._error_scale(y, y1, unravel), self.norm
         if norm is None:
             return lambda v: jnp.sqrt(jnp.mean((v / scale) ** 2))
         return lambda v: norm(unravel(v / scale))
 
-    def _chosen(self, state, y, h, table, correction, rule, unravel) -> Next:
+    def _choose_order(self, state, y, h, table, correction, rule, unravel) -> Next:
         """The next order and step; not differentiated."""
         rule, table, correction, y, h = lax.stop_gradient((rule, table, correction, y, h))
         stretch = h / jnp.where(state.steps[0] > 0, state.steps[0], h)
-        norm = self._scaled(y, table[0], unravel)
-        return chosen(
+        norm = self._scaled_norm(y, table[0], unravel)
+        return choose_order(
             rule, state.order, self.max_order, table, correction, norm, state.memory, stretch
         )
 
-    def _error(self, y, y1, correction, factor, unravel):
+    def _step_error(self, y, y1, correction, factor, unravel):
         """An error from which the step size control concludes this factor."""
-        size = self._scaled(y, y1, unravel)(correction)
+        size = self._scaled_norm(y, y1, unravel)(correction)
         return correction * (SAFETY / factor) ** ERROR_ORDER / jnp.where(size > 0, size, 1)
 
 
-def _after(
+def _state_after(
     state: BDFState,
     h: Float[Array, ""],
     table: Float[Array, "6 N"],
@@ -279,24 +332,27 @@ def _after(
     """The state after a step with this table and correction."""
     steps = jnp.concatenate([h[None], state.steps[:-1]])
 
-    def learned() -> Ritz:
+    def learn() -> Ritz:
         images = found.last.images * lax.stop_gradient(lead / h)
-        return lax.stop_gradient(state.ritz).updated(found.last.directions, images)
+        return lax.stop_gradient(state.ritz).update(found.last.directions, images)
 
+    ritz = state.ritz
+    if len(ritz.values):
+        ritz = lax.cond(found.last.count >= WORTHWHILE, learn, lambda: state.ritz)
     return BDFState(
-        rows=reordered(table, state.order, going.change, correction, steps)[1:],
+        rows=change_order(table, state.order, going.change, correction, steps)[1:],
         scale=h,
         steps=steps,
         due=going.factor * lax.stop_gradient(h),
         order=state.order + going.change,
         memory=going.memory,
-        ritz=lax.cond(found.last.count >= WORTHWHILE, learned, lambda: state.ritz),
+        ritz=ritz,
         rate=found.rate,
         evaluations=state.evaluations + found.evaluations,
         log=state.log,
     )
 
 
-def _still(tree: Any) -> Any:
+def _stop_gradient(tree: Any) -> Any:
     """Not differentiated."""
     return jax.tree.map(lambda a: lax.stop_gradient(a) if eqx.is_inexact_array(a) else a, tree)

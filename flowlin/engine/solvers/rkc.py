@@ -9,13 +9,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from equinox.internal import while_loop
 from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, PyTree
 
-from flowlin._tools.arguments import checked, choice_of, integer_from
-from flowlin._tools.numerics import while_loop
-from flowlin.engine.solvers.wrapped import AbstractCounting, History, Report
+from .wrapped import AbstractCounting, History, Report
 
 # ---- What the library's own second-order solvers have in common.
 
@@ -217,7 +216,7 @@ MOST_STAGES = 2048  # the coefficients of more overflow
 
 
 class RKCState(AbstractCounting):
-    """What one step hands to the next.
+    """State that one step hands to the next.
 
     - `velocity`, `vector`, `radius`: at the step's start.
     - `evaluations`: of the vector field so far, by accepted steps.
@@ -236,7 +235,6 @@ class RKCState(AbstractCounting):
         return {"accepted_evaluations": self.evaluations}, {"spectral_radius": self.log.at(ts)}
 
 
-@checked(max_stages=integer_from(2, "", MOST_STAGES), loop=choice_of("checkpointed", "lax"))
 class RKC(SecondOrder[RKCState]):
     r"""Second-order Runge-Kutta-Chebyshev: explicit, stable far along the negative real axis.
 

@@ -145,9 +145,10 @@ class Explicit(Wrapped[Any]):
 
 
 def is_explicit(solver: diffrax.AbstractSolver | None) -> TypeGuard[diffrax.AbstractERK]:
-    """Whether it is an explicit Runge-Kutta method; `diffrax.HalfSolver` of one only passes for it.
+    """Tell whether a solver is an explicit Runge-Kutta method.
 
-    diffrax forwards `isinstance` from a wrapper to what it wraps, but not the tableau.
+    `diffrax.HalfSolver` of one only passes for it: diffrax forwards `isinstance`
+    from a wrapper to what it wraps, but not the tableau.
     """
     return issubclass(type(solver), diffrax.AbstractERK)
 
@@ -187,12 +188,12 @@ class History(eqx.Module):
         stride = jnp.where(full, 2 * self.stride, self.stride)
         row = jnp.where(self.steps % stride == 0, self.steps // stride, ROWS)
 
-        def appended(rows, value):
+        def append_row(rows, value):
             half = jnp.concatenate([rows[::2], jnp.full_like(rows[ROWS // 2 :], jnp.inf)])
             return jnp.where(full, half, rows).at[row].set(value, mode="drop")
 
         return History(
-            appended(self.time, time), appended(self.value, value), self.steps + 1, stride
+            append_row(self.time, time), append_row(self.value, value), self.steps + 1, stride
         )
 
     def at(self, t: Float[Array, " T"]) -> Float[Array, "T ..."]:

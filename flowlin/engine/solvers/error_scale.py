@@ -1,0 +1,39 @@
+"""The error that a step may make: what controllers of steps and solvers both go by."""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import PyTree
+
+
+class AbstractErrorScale(eqx.Module):
+    """The error that a step may make in each number of the state.
+
+    - `rtol`, `atol`: as a solver with tolerances of its own takes them.
+    """
+
+    rtol: eqx.AbstractVar[Any]
+    atol: eqx.AbstractVar[Any]
+
+    @abc.abstractmethod
+    def __call__(self, y0: PyTree, y1: PyTree) -> PyTree:
+        """Return each number's allowed error, by both ends of a step; not differentiated."""
+
+
+class ErrorPerNumber(AbstractErrorScale):
+    """The error `atol` + `rtol` |y|, where the user gives an `atol`."""
+
+    rtol: Any
+    atol: Any
+
+    def __call__(self, y0: PyTree, y1: PyTree) -> PyTree:
+        """Return the error by the larger of each number's sizes at both ends."""
+
+        def number_scale(a, b):
+            return self.atol + self.rtol * jnp.maximum(jnp.abs(a), jnp.abs(b))
+
+        return lax.stop_gradient(jax.tree.map(number_scale, y0, y1))
