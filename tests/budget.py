@@ -3,8 +3,9 @@
 A test of the first tier has `SECONDS` of processor time, apart from what its fixtures take, in
 which tests share runs and programs; `EXCEPTIONS` lists those that need more and says why. A test of
 the second tier is marked `slow` and has no limit of its own. The seconds that JAX spends on
-compiling are summed over all workers, and a run of more than `COMPILING` fails. All are seconds of
-a quiet machine: before anything is called too slow, the clock of this one is read (`slowness`).
+compiling are summed over all workers, and a run of more than `COMPILING` fails; the tests that
+compile most, with their fixtures, are listed beside the slowest. All are seconds of a quiet
+machine: before anything is called too slow, the clock of this one is read (`slowness`).
 """
 
 import gc
@@ -20,6 +21,7 @@ SECONDS = 3.0  # of processor time, for a test of the first tier
 COMPILING = {"not slow": 420.0, "slow": 2100.0}
 LOOP = 0.08  # seconds of `_loop` on a quiet machine
 
+LISTED = 10  # tests that compile most
 PROGRAMS = 1000  # that a worker keeps: up to 25 memory maps each, of which Linux allows 65,530
 
 # Tests of the first tier that need more, with their seconds and the reason.
@@ -33,6 +35,7 @@ EXCEPTIONS: dict[str, tuple[float, str]] = {
 USED = pytest.StashKey[float]()  # processor time of a test, without its fixtures
 COMPILED = "/jax/core/compile/backend_compile_duration"
 spent: Counter[str] = Counter()  # of this process: "seconds" of compiling, in how many "programs"
+by_test: Counter[str] = Counter()  # seconds of compiling, of this process and of workers
 
 
 def _count(event: str, duration_secs: float, **_) -> None:
@@ -69,6 +72,15 @@ def excess(name: str, seconds: float, slow: float) -> str | None:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item):
+    before = spent["seconds"]
+    try:
+        return (yield)
+    finally:
+        by_test[item.nodeid] += spent["seconds"] - before
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item):
     start = time.process_time()
     try:
@@ -102,7 +114,9 @@ def _forget_compiled():
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node, error) -> None:
     """A worker is done: what it compiled is added up here."""
-    spent.update(getattr(node, "workeroutput", {}).get("spent", {}))
+    told = getattr(node, "workeroutput", {})
+    spent.update(told.get("spent", {}))
+    by_test.update(told.get("by_test", {}))
 
 
 def _allowed(config: pytest.Config) -> float:
@@ -114,7 +128,7 @@ def _allowed(config: pytest.Config) -> float:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     if hasattr(config, "workeroutput"):
-        config.workeroutput["spent"] = dict(spent)  # pyright: ignore
+        config.workeroutput |= {"spent": dict(spent), "by_test": dict(by_test)}  # pyright: ignore
     elif spent["seconds"] > _allowed(config) * slowness() and not session.exitstatus:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -125,3 +139,5 @@ def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
         f"compiling: {seconds:.0f} s in {spent['programs']:,} programs; this tier has {allowed:.0f}"
         + (" s of a quiet machine: TOO MUCH" if seconds > allowed * slowness() else " s")
     )
+    for name, seconds in by_test.most_common(LISTED):
+        terminalreporter.write_line(f"{seconds:7.1f} s of compiling: {name}")
