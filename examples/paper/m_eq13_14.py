@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import matplotlib.pyplot as plt
 import numpy as np
-from _eq14 import READINGS, Hits, by_value
+from _eq14 import NONLINEAR, READINGS, Hits, by_value
 from _eq14 import rows as delay_rows
 from _judge import TIMES, both, half_widths, interval, same, share, verdict
 from _paper import Row, Study, fl
@@ -103,15 +103,18 @@ def _hits(size: Size, setting: Setting) -> Hits:
     for seed, flow in enumerate(flows["relu"]):
         case = Case("tree", "linear", 1.0, seed)
         network = start(case, setting)
-        live = ~np.all(np.asarray(flow.events.gates(0.0)) < 0, axis=0)
+        sides = np.asarray(flow.events.gates(0.0))
+        live, always = ~np.all(sides < 0, axis=0), np.all(sides > 0, axis=0)
         (w1, w2), (b, _) = network.weights, network.biases
         left = fl.LinearNetwork((w1 * live[:, None], w2 * live), (b * live, None), case.c)
         hits = run_from(left, case, setting, setting.ts).events.first("mode")
         whole, kept = (fl.theory.balanced_strength(n, modes) for n in (network, left))
-        rows.append((hits, whole, kept / whole, [live.mean()]))
-    live, balanced, kept, on = (np.array(column) for column in zip(*rows, strict=True))
+        shares = [live.mean()], [always.mean()], [float(flow.linearization().open.fraction)]
+        rows.append((hits, whole, kept / whole, *shares))
+    live, balanced, kept, on, *always = (np.array(column) for column in zip(*rows, strict=True))
     relu, linear = (np.array([f.events.first("mode") for f in flows[k]]) for k in flows)
     g = {"live": on, "dead": 1 - on, "half": np.full_like(on, 0.5)}
+    g |= dict(zip(NONLINEAR, always, strict=True))
     return Hits(relu, linear, live, balanced, kept, g)
 
 
