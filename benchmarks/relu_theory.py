@@ -72,15 +72,15 @@ def early(network: Any, task: fl.Task, modes: Any, line: Any, at: dict, check: b
     for level, (t, true) in at["levels"].items():
         found[f"early {level:g}"] = float(fl.distance(phase.network(t), true, relative=True))
     truth = states(at["gates"])
-    fate, walk = np.asarray(phase.fate), states(np.asarray(phase.codes(clock.reading(0.9))).T)
+    fate, walk = np.asarray(phase.fate), states(np.asarray(phase.sides(clock.reading_at(0.9))).T)
     found["fate"] = [float(np.mean(fate == k)) for k in (1, 0, -1)]
     found["fate wrong"] = float(np.mean(fate != truth))
     found["fate reversed"] = float(np.mean(fate * truth < 0))
     found["walk wrong"] = float(np.mean(walk != truth))
     found["on"] = []
     for share in SHARES:
-        theta = clock.reading(share)
-        on = float(jnp.mean(jnp.all(phase.codes(theta) == 1, axis=1)))
+        theta = clock.reading_at(share)
+        on = float(jnp.mean(jnp.all(phase.sides(theta) == 1, axis=1)))
         real = float(line.activity(clock.time(theta)).always_on)
         found["on"].append([on, real])
     predicted = clock.linearization()[0]
@@ -148,7 +148,7 @@ def measured(network: Any, task: fl.Task, modes: Any, check: bool) -> dict[str, 
         k = int(np.searchsorted(ts, t))
         return jax.tree.map(lambda a: a[k], rows.networks)
 
-    gates = flow.events.gates(star)
+    gates = flow.events.sides(star)
     at = {"phase": phase, "clock": clock, "gates": gates}
     at["levels"] = {level: (t, network_at(t)) for level, t in zip(LEVELS, wanted, strict=True)}
     row = early(network, task, modes, line, at, check)

@@ -52,7 +52,7 @@ from flowlin.runs.largest_learning_rate import largest_learning_rate as largest_
 from flowlin.runs.load import load as load
 from flowlin.runs.modified_edge import RateWarning as RateWarning
 from flowlin.runs.run_options import PrecisionWarning as PrecisionWarning
-from flowlin.runs.step_clock import Convention as Convention
+from flowlin.runs.step_clock import LossConvention as LossConvention
 from flowlin.runs.step_clock import StepClock as StepClock
 from flowlin.runs.sweep import sweep as sweep
 from flowlin.tasks.images import DataError as DataError
@@ -72,7 +72,7 @@ def __getattr__(name: str):
     """`fl.plot`, imported when it is first used since it needs matplotlib."""
     if name == "plot":
         return _importlib.import_module("flowlin.plot")
-    raise _missing_name("flowlin", name, {})
+    raise _missing_name("flowlin", name, {"Convention": "fl.LossConvention"})
 
 
 def __dir__() -> list[str]:

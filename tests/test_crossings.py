@@ -235,7 +235,7 @@ def test_a_loss_that_is_met_from_the_start(run, terminate):
     found = run(events=(fl.LossBelow(0.6, terminate=terminate),))
     (row,) = found.events.table()
     assert (row["time"], row["old"], row["new"]) == (0.0, -1, -1)
-    assert int(found.events.sides(0.0)[0]) == -1
+    assert int(found.events.component_sides(0.0)[0]) == -1
     assert float(found.end) == (0.0 if terminate else pytest.approx(2.0))
     assert bool(found.result == fl.RESULTS.event_occurred) == terminate
     if terminate:

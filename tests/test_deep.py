@@ -223,7 +223,7 @@ def walked():
 
 def sides_at(flow, t, layers=(16, 16), samples=8):
     """Sides (H, P) of all layers at a time."""
-    return np.concatenate([np.asarray(flow.events.gates(t, k)).T for k in range(len(layers))])
+    return np.concatenate([np.asarray(flow.events.sides(t, k)).T for k in range(len(layers))])
 
 
 def test_it_slides_in_two_layers_and_keeps_what_a_flow_keeps(walked):
@@ -392,7 +392,7 @@ def test_branches_are_told(walked):
         layer, unit, sample = row["index"]
         assert layer == 0
         before, after = (
-            flow.events.gates(t, layer)[sample, unit]
+            flow.events.sides(t, layer)[sample, unit]
             for t in (np.nextafter(row["time"], 0), row["time"])
         )
         assert (before, after) == (0, 1)

@@ -134,10 +134,10 @@ def test_levels_names_and_the_loss(watched):
 def test_sides_at_a_time(watched):
     t = np.array([0.5, 4.0])
     sides = np.sign(np.sin(RATES * t[:, None] + 0.3))
-    assert np.array_equal(watched.events.sides(4.0)[:3], sides[1])
-    assert np.array_equal(jax.vmap(watched.events.sides)(t)[:, :3], sides)
+    assert np.array_equal(watched.events.component_sides(4.0)[:3], sides[1])
+    assert np.array_equal(jax.vmap(watched.events.component_sides)(t)[:, :3], sides)
     with pytest.raises(ValueError, match=r"`t` must be a single number, got shape \(2,\)"):
-        watched.events.sides(t)
+        watched.events.component_sides(t)
 
 
 def test_first_times_by_component(watched):

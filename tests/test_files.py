@@ -408,7 +408,7 @@ def test_dense_output_is_pickled_too():
 @pytest.mark.usefixtures("without_type_checks")
 def test_static_fields_are_plain_numbers():
     """An array in one made every later compilation of the process fail."""
-    half_sum = fl.Convention.HALF_SUM
+    half_sum = fl.LossConvention.HALF_SUM
 
     def one(value, kind=jnp.asarray) -> Any:
         return kind(value)

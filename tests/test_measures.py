@@ -329,7 +329,7 @@ def test_hidden_vectors_and_their_alignment(tree, aligned):
     relu = fl.ReLUNetwork.init(tree, 16, 0.1, bias_strength=2.0, key=jax.random.key(2))
     modes = fl.theory.modes(tree, 2.0)
     live = relu.always_on(tree)
-    assert 0 < np.sum(live.gates_[0]) < 16
+    assert 0 < np.sum(live.given_gates[0]) < 16
     (p, q), _, matrix = at_once(every, live, tree, modes)
     np.testing.assert_allclose(p @ q.T * (np.asarray(modes.d) > 0), matrix, atol=1e-14)
     (p, q), cosines, _ = at_once(every, relu, tree, modes)

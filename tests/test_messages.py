@@ -171,8 +171,8 @@ flow(1.0, loss=fl.SquaredError) > `loss` must be a loss ... got the class Square
 flow(1.0, loss=lambda a, b: a) > `loss` = <lambda> must make one floating-point number of one
 flow(1.0, loss=lambda a, b: np.abs(a)) > `loss` = <lambda> fails on ... ; it is traced: compute
 flow(1.0, loss=lambda a, b: 1 / 0) > `loss` = <lambda> fails on ... ZeroDivisionError: ... mend
-fl.StepClock(0.1, 'HALF_SUM') > `convention` must be an fl.Convention, got 'HALF_SUM'; pass
-fl.StepClock(0.1, fl.Convention.HALF_SUM) > Convention.HALF_SUM needs `samples`; pass it as a
+fl.StepClock(0.1, 'HALF_SUM') > `convention` must be an fl.LossConvention, got 'HALF_SUM'; pass
+fl.StepClock(0.1, fl.LossConvention.HALF_SUM) > LossConvention.HALF_SUM needs `samples`; pass it
 fl.StepClock(0.1, samples='3') > `samples` must be a whole number of 1 or more, got '3'
 fl.StepClock(0.1).time('a') > `steps` must be an array of real numbers, got 'a'
 """
@@ -467,13 +467,13 @@ flow.save(3) > `path` must be a path, as a string or a pathlib.Path, got 3
 flows.save('a.npz') > `save` writes one run; take it out of its batch with `jax.tree.map`
 flow.events.select(3) > `name` must be a string, got 3
 flow.events.select('mode') > `name` = 'mode': no such events were watched; the log has
-flow.events.sides([0.1]) > `t` must be a single number, got a list
-flow.events.sides(-inf) > `t` must be a time, or inf for the end, got -inf
-flow.events.gates(0.1, 'a') > `layer` must be a whole number counted from 0, got 'a'
-flow.events.gates(0.1) > `layer` = 0: the run logged no gates of it; only flows of ReLU networks
+flow.events.component_sides([0.1]) > `t` must be a single number, got a list
+flow.events.component_sides(-inf) > `t` must be a time, or inf for the end, got -inf
+flow.events.sides(0.1, 'a') > `layer` must be a whole number counted from 0, got 'a'
+flow.events.sides(0.1) > `layer` = 0: the run logged no gates of it; only flows of ReLU networks
 flow.events.where([True]) > `mask` must be an array of truth values of shape
 flows.events.name > `events.name` is of one log, and these are stacked, with times of shape (2,
-flows.events.sides(0.1) > `events.sides` is of one log, and these are stacked
+flows.events.component_sides(0.1) > `events.component_sides` is of one log, and these are stacked
 len(flows.events) > `len(events)` is of one log, and these are stacked
 jax.eval_shape(lambda log: log.name, flow.events) > `events.name` is not known under jit or vmap
 jax.eval_shape(lambda log: len(log), flow.events) > `len(events)` is not known under jit or vmap
@@ -491,7 +491,7 @@ plot.modes(steps, modes, rho=np.ones(2)) > `rho` must be a number or have shape 
 plot.modes(flow, modes) > the run holds no mode strengths; pass `observe={'modes': modes}` to it
 plot.losses({'a': [flow, steps]}) > the runs of 'a' have different saved times; give all the same
 plot.activity(steps, parts='dead') > `parts` must be some of
-plot.gates(flow, 9.0) > `t` = 9.0 lies outside the run, [0, 0.3]
+plot.sides(flow, 9.0) > `t` = 9.0 lies outside the run, [0, 0.3]
 """
 
 
@@ -901,8 +901,9 @@ INNER = {
     "with_parameters", "with_rows", "with_sample_gates",
 }  # fmt: skip
 RETURNED = (
-    Exception, fl.Accuracy, fl.Comparison, fl.Convention, fl.EventLog, fl.Grid, fl.Linearization,
-    fl.Pathway, fl.RESULTS, fl.RateCertificate, fl.Rectified, fl.RectifiedPathway, fl.Trajectory,
+    Exception, fl.Accuracy, fl.Comparison, fl.LossConvention, fl.EventLog, fl.Grid,
+    fl.Linearization, fl.Pathway, fl.RESULTS, fl.RateCertificate, fl.Rectified,
+    fl.RectifiedPathway, fl.Trajectory,
 )  # fmt: skip
 
 

@@ -97,7 +97,7 @@ def test_runs_of_any_model_are_drawn(task):
     expected = modes.u[:, 1] @ outputs.T @ task.x @ modes.v[:, 1] / 4 / modes.d[1]
     assert np.isclose(strengths[1], expected, rtol=1e-10)
     assert np.array_equal(drawn(fl.plot.losses({"MLP": run}), "MLP")[1], run.losses)
-    for draw in (fl.plot.activity, fl.plot.gate_history, lambda run: fl.plot.gates(run, 0.5)):
+    for draw in (fl.plot.activity, fl.plot.side_history, lambda run: fl.plot.sides(run, 0.5)):
         with pytest.raises(ValueError, match=r"MLP|gates"):
             draw(run)
 
@@ -212,7 +212,7 @@ def modes_of_pairs(flow, task, t, tolerance=1e-7):
 
 
 def test_gates_at_a_time_and_over_time(flow, task):
-    history = fl.plot.gate_history(flow, units=[4, 1])
+    history = fl.plot.side_history(flow, units=[4, 1])
     mesh: Any = history.collections[0]
     edges, states = mesh.get_coordinates()[0, :, 0], np.asarray(shown(history))
     assert edges[0] == 0
@@ -222,7 +222,7 @@ def test_gates_at_a_time_and_over_time(flow, task):
     seen = set()
     for t in np.asarray(flow.ts)[1::3]:
         expected, t = modes_of_pairs(flow, task, t)  # (P, H)
-        raster = shown(fl.plot.gates(flow, t))
+        raster = shown(fl.plot.sides(flow, t))
         assert np.array_equal(raster, expected)
         column = np.searchsorted(edges, t, side="right") - 1
         rows = np.concatenate([expected[:, 4], expected[:, 1]])
@@ -230,11 +230,11 @@ def test_gates_at_a_time_and_over_time(flow, task):
         seen |= set(expected.ravel().tolist())
     assert seen == {-1, 0, 1}
     with pytest.raises(ValueError, match="outside the run"):
-        fl.plot.gates(flow, END + 1)
+        fl.plot.sides(flow, END + 1)
     with pytest.raises(ValueError, match="`layer` = 1: the run logged no gates"):
-        fl.plot.gates(flow, 1.0, layer=1)
+        fl.plot.sides(flow, 1.0, layer=1)
     with pytest.raises(ValueError, match="`units` must be some of"):
-        fl.plot.gate_history(flow, units=[6])
+        fl.plot.side_history(flow, units=[6])
 
 
 def test_representations():

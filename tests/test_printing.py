@@ -303,7 +303,7 @@ def test_an_early_phase_and_its_clock_say_where_units_go():
     fate = jnp.asarray([1, -1, 0, 1, -1, -1])
     change = jnp.asarray([0.5, np.inf, 2.0, np.inf, np.inf, np.inf])
     early = fl.theory.EarlyPhase(
-        rates=None, component=None, final_codes=None, trouble=None,  # pyright: ignore
+        rates=None, component=None, final_sides=None, trouble=None,  # pyright: ignore
         reached=None, pieces=None, fate=fate, first_change=change,  # pyright: ignore
         t1=jnp.asarray(2.5), start=RELU, task=TASK, tau=jnp.asarray(1.0), loss=fl.SquaredError(),
     )  # fmt: skip

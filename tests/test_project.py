@@ -108,6 +108,30 @@ def test_a_name_that_is_gone_says_what_to_write():
         assert jax.tree.leaves(jax.eval_shape(answer)), call
 
 
+def test_an_attribute_that_is_gone_says_what_to_write():
+    gone = {
+        fl.EventLog: {"gates": "sides"},
+        fl.GatedLinearNetwork: {"gates_": "given_gates"},
+        fl.Rectified: {
+            "work": "loss_fall", "needed": "pathways_needed", "explained": "explained_share"
+        },
+        fl.theory.EarlyPhase: {"codes": "sides", "final_codes": "final_sides"},
+        fl.theory.Race: {"alone": "lone_strengths", "unexplained": "unexplained_loss"},
+        fl.theory.SlowedClock: {"reading": "reading_at"},
+    }  # fmt: skip
+    for kind, names in gone.items():
+        empty = object.__new__(kind)
+        for old, new in names.items():
+            assert hasattr(kind, new) or new in kind.__annotations__
+            with pytest.raises(AttributeError, match=f"`{kind.__name__}.{old}` is gone; .*`{new}`"):
+                getattr(empty, old)
+        with pytest.raises(AttributeError, match="object has no attribute 'strengh'"):
+            empty.strengh  # noqa: B018
+    for module, name in ((fl, "Convention"), (fl.theory, "Lead"), (fl.plot, "gate_history")):
+        with pytest.raises(AttributeError, match=f"{name}` is gone"):
+            getattr(module, name)
+
+
 def test_readme_commands_exist():
     text = (ROOT / "README.md").read_text()
     assert "python3 dev.py main" in text

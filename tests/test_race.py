@@ -63,7 +63,7 @@ def test_an_exact_race_is_the_networks_flow(race, both, tmp_path):
         for flow in both:
             np.testing.assert_allclose(race.product(p, flow), full.product(p), rtol=0, atol=1e-8)
         np.testing.assert_allclose(race.product(p), race.network.product(p), rtol=0, atol=1e-14)
-    np.testing.assert_allclose(full.losses, reduced.losses + race.unexplained, rtol=1e-8)
+    np.testing.assert_allclose(full.losses, reduced.losses + race.unexplained_loss, rtol=1e-8)
     other = fl.GatedGraph({("in", "c"): np.ones((2, 4)), ("c", "out"): np.ones((7, 2))})
     with pytest.raises(ValueError, match=r"`pathway` must be one of `race.pathways`"):
         race.product(other.pathways[0])

@@ -29,9 +29,9 @@ def rectified(flow, task):
 
 def test_shares_add_up_to_the_fall_of_the_loss(flow, rectified):
     fall = float(flow.losses[0] - flow.losses[-1])
-    assert rectified.work.shape == (rectified.intervals, 7)
-    assert np.all(rectified.work >= 0)
-    np.testing.assert_allclose(np.sum(rectified.work), fall, rtol=1e-9)
+    assert rectified.loss_fall.shape == (rectified.intervals, 7)
+    assert np.all(rectified.loss_fall >= 0)
+    np.testing.assert_allclose(np.sum(rectified.loss_fall), fall, rtol=1e-9)
     np.testing.assert_allclose(sum(one.share for one in rectified.pathways), 1.0, rtol=1e-9)
 
 
@@ -40,7 +40,7 @@ def test_intervals_are_those_of_the_log(flow, rectified):
     np.testing.assert_array_equal(rectified.times, [0.0, *switches, T1])
     for k in (0, 4, rectified.intervals - 1):
         middle = (rectified.times[k] + rectified.times[k + 1]) / 2
-        own = np.asarray(flow.events.gates(middle)).T
+        own = np.asarray(flow.events.sides(middle)).T
         np.testing.assert_array_equal(rectified.history.sides[0][k], own)
         assert rectified.sliding[k] == np.sum(own == 0)
 
@@ -102,10 +102,10 @@ def test_groups_share_their_gates_and_pathways_their_units(rectified):
         assert one.lifetime > 0
     shares = [one.share for one in rectified.pathways]
     assert shares == sorted(shares, reverse=True)
-    assert rectified.explained(0) == 0
-    assert rectified.explained(1) == shares[0]
-    needed = rectified.needed(0.9)
-    assert rectified.explained(needed) >= 0.9 > rectified.explained(needed - 1)
+    assert rectified.explained_share(0) == 0
+    assert rectified.explained_share(1) == shares[0]
+    needed = rectified.pathways_needed(0.9)
+    assert rectified.explained_share(needed) >= 0.9 > rectified.explained_share(needed - 1)
 
 
 def test_overlap_of_two_times_counts_pairs(rectified):
@@ -164,8 +164,8 @@ def test_what_it_refuses(flow, rectified, task):
         (lambda: rectified.graph(True), "`k`"),
         (lambda: rectified.gates(2 * T1), "outside the run"),
         (lambda: rectified.overlap([-1.0]), "`times`"),
-        (lambda: rectified.explained(-1), "`n`"),
-        (lambda: rectified.needed(1.5), "`share`"),
+        (lambda: rectified.explained_share(-1), "`n`"),
+        (lambda: rectified.pathways_needed(1.5), "`share`"),
     ]:
         with pytest.raises(ValueError, match=words):
             call()

@@ -161,7 +161,7 @@ def test_fate_is_where_the_first_gates_turn_a_unit_to(seed):
 
 
 def test_fates_and_the_walk(phase):
-    codes, fate = np.asarray(phase.final_codes), np.asarray(phase.fate)
+    codes, fate = np.asarray(phase.final_sides), np.asarray(phase.fate)
     on, none = np.all(codes == 1, axis=1), np.all(codes == -1, axis=1)
     assert np.all(fate[on] == 1)
     assert np.all(fate[none] == -1)
@@ -237,7 +237,7 @@ def test_clock_is_exact_for_one_sample():
     run = solve_ivp(
         field, (0, 9), np.concatenate([w, a]), events=hit, method="DOP853", rtol=1e-12, atol=1e-14
     )
-    theta = float(clock.reading(0.8))
+    theta = float(clock.reading_at(0.8))
     changes = np.unique(early.pieces.start[early.pieces.start < theta])
     exact = quad(lambda v: 1 / (1 - float(clock.share(v))), 0, theta, points=changes, epsrel=1e-10)[
         0
@@ -246,7 +246,7 @@ def test_clock_is_exact_for_one_sample():
     # Its own quadrature does not stop at the changes of gates.
     found = clock.hitting_times(0.8 * modes.full_strength)[0]
     assert float(found) == pytest.approx(exact, rel=1e-6)
-    end = np.concatenate([v.ravel() for v in arrays(early.network(clock.reading(0.8)))])
+    end = np.concatenate([v.ravel() for v in arrays(early.network(clock.reading_at(0.8)))])
     np.testing.assert_allclose(end, run.y[:, -1], rtol=1e-6, atol=1e-11)
     assert np.isinf(clock.hitting_times(1.01 * modes.full_strength)[0])
 
@@ -261,14 +261,14 @@ def test_clock_follows_a_network_to_its_plateau(phase):
     share = np.array([u @ a @ np.maximum(w @ x.T, 0) @ x @ v / 4 for w, a in path[::20]])
     share = share / float(modes.s[0])
     for level in (0.25, 0.5, 0.8):
-        theta = clock.reading(level)
+        theta = clock.reading_at(level)
         assert float(clock.share(theta)) == pytest.approx(level, rel=1e-9)
         measured = np.interp(level, share, np.linspace(0, t1, len(share)))
         assert float(clock.time(theta)) == pytest.approx(measured, rel=0.02)
         assert float(clock.time(theta)) > float(theta)
     opened, closed = clock.linearization()
     assert float(opened.fraction) <= float(closed.fraction)
-    assert 0 < float(opened.time) <= float(clock.time(clock.reading(0.9)))
+    assert 0 < float(opened.time) <= float(clock.time(clock.reading_at(0.9)))
     assert np.all(clock.delays(0.5 * modes.full_strength)[:2] > 0)
 
 

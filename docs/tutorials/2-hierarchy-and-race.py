@@ -125,7 +125,7 @@ for name, (k, *_) in zip(modes.names, modes.groups, strict=True):
 # a unit of flow time is then 625 steps.
 
 # %%
-clock = fl.StepClock(2e-4, fl.Convention.HALF_SUM, samples=task.samples)
+clock = fl.StepClock(2e-4, fl.LossConvention.HALF_SUM, samples=task.samples)
 print("half-times in steps:", np.round(clock.steps(located[driven])).astype(int))
 
 # %% [markdown]

@@ -162,7 +162,7 @@ for j in np.flatnonzero(active.any(axis=0)):
     inward = np.sign((mine @ u[:, 0]).sum())
     w, a = np.append(start.biases[0][j], start.weights[0][j]), start.weights[1][:, j]
     growth[j] = inward * (u[:, 0] @ w + vt[0] @ a)
-gates = np.asarray(flows["ReLU"].events.gates(line.closed.time))  # 1 on, 0 sliding, -1 off
+gates = np.asarray(flows["ReLU"].events.sides(line.closed.time))  # 1 on, 0 sliding, -1 off
 fate = {"on": (gates >= 0).all(axis=0), "off": (gates < 0).all(axis=0)}
 fate["gating"] = ~(fate["on"] | fate["off"])
 print(f"{'at the closed t*':<18}{'grows in':>10}{'turned out':>12}{'dead at t = 0':>15}")
@@ -188,7 +188,7 @@ for convention, level in (("open", 1), ("closed", 0)):
     times = t_star + (t1 - t_star) * jnp.linspace(0, 1, len(ts)) ** 2
     flow = fl.gradient_flow(start, task, t1, ts=times, events=events)
     at_t_star = jax.tree.map(lambda leaf: leaf[0], flow.networks)
-    on = jnp.all(flow.events.gates(t_star) >= level, axis=0)
+    on = jnp.all(flow.events.sides(t_star) >= level, axis=0)
     model = fl.theory.after_linearization(at_t_star, task, always_on=on)
     closed = model.loss(times - t_star)
     after[convention] = times, closed

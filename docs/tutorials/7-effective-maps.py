@@ -111,8 +111,9 @@ print(reading)
 print("switching times:", np.round(reading.times[:8], 3), "...")
 for pathway in reading.pathways[:5]:
     print(pathway)
-print(f"99 per cent of the fall: {reading.needed(0.99)} of {len(reading.pathways)} pathways")
-print(f"the first three carry {100 * reading.explained(3):.1f} per cent")
+needed, number = reading.pathways_needed(0.99), len(reading.pathways)
+print(f"99 per cent of the fall: {needed} of {number} pathways")
+print(f"the first three carry {100 * reading.explained_share(3):.1f} per cent")
 
 # %% [markdown]
 # Is that more than a way of speaking? `replay` hands the switching times and the fractions to a

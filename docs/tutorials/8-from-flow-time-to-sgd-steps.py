@@ -35,14 +35,14 @@ import flowlin as fl
 # flowlin's flow is $\tau \dot w = -\nabla L$ with $L = \frac{1}{2P} \sum_p \|y_p - \hat y_p\|^2$. A
 # step of rate $\epsilon$ on a loss $f L$ advances it by $f \epsilon \tau$. So what a unit of flow
 # time is in steps depends on what a training loop calls its loss; {py:obj}`flowlin.StepClock` knows
-# the conventions ({py:obj}`flowlin.Convention`). The lead paper's "tau" is this number of steps;
-# one of its equations has $1/(N \epsilon)$, N being the hidden size, where $1/(P \epsilon)$ is
-# right ([the errata](../explanation/errata.md)).
+# the conventions ({py:obj}`flowlin.LossConvention`). The lead paper's "tau" is this number of
+# steps; one of its equations has $1/(N \epsilon)$, N being the hidden size, where
+# $1/(P \epsilon)$ is right ([the errata](../explanation/errata.md)).
 
 # %%
 task = fl.tasks.hierarchy(levels=3)
 print(f"{'loss':<16}{'steps per unit of time, rate 2e-4':>35}")
-for convention in fl.Convention:
+for convention in fl.LossConvention:
     clock = fl.StepClock(2e-4, convention, samples=task.samples, outputs=task.outputs, batch_size=4)
     print(f"{convention.name:<16}{clock.steps_per_time:>35.0f}")
 

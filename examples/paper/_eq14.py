@@ -73,7 +73,8 @@ def rows(data: Any) -> list[Row]:
     """Verdicts on Eq. 14."""
     clock = steps_clock(task_of("tree"), data.size.learning_rate)
     return [*_formula_rows(), _always_row(data), _explain_row(data, clock), _implied_row(data),
-            _reading_row(data), _shift_row(data, clock), _small_row(data, clock), _told_row(data)]  # fmt: skip
+            _reading_row(data), _shift_row(data, clock), _small_row(data, clock),
+            _told_row(data)]  # fmt: skip
 
 
 def _formula_rows() -> list[Row]:

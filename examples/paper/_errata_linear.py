@@ -170,7 +170,7 @@ def clocks(size: Size, rng: np.random.Generator) -> list[Finding]:
 
     every = np.arange(p)
     flow = -slope(lambda m: 0.5 * squares(m, every) / p, w)
-    conventions = fl.Convention
+    conventions = fl.LossConvention
     steps = {
         conventions.HALF_SUM: step(lambda m: 0.5 * squares(m, every)),
         conventions.HALF_MEAN: step(lambda m: 0.5 * squares(m, every) / p),

@@ -186,8 +186,8 @@ def _drift_row(data: Any) -> Row:
 
 def _dead_row(data: Any) -> Row:
     theory, flow = 1 / (task_of("tree").samples + 1), data.flow
-    dead = [np.all(f.events.gates(0.0) < 0, axis=0) for f in data.relu]
-    last = [np.all(f.events.gates(np.inf) < 0, axis=0) for f in data.relu]
+    dead = [np.all(f.events.sides(0.0) < 0, axis=0) for f in data.relu]
+    last = [np.all(f.events.sides(np.inf) < 0, axis=0) for f in data.relu]
     stay = [bool(np.all(b[a])) for a, b in zip(dead, last, strict=True)]
     return Row(
         "Dead units, off for all samples at the start, stay inactive",

@@ -69,7 +69,7 @@ class Setting:
     @property
     def clock(self) -> fl.StepClock:
         """Steps on the batch's sum, against flow time."""
-        how = {"convention": fl.Convention.BATCH_HALF_SUM, "batch_size": self.batch}
+        how = {"convention": fl.LossConvention.BATCH_HALF_SUM, "batch_size": self.batch}
         return fl.StepClock(self.learning_rate, **how)
 
     @property

@@ -337,4 +337,4 @@ def thin(values: Any, most: int = 40) -> np.ndarray:
 
 def steps_clock(task: fl.Task, learning_rate: float) -> fl.StepClock:
     """The paper's steps: full-batch descent on half the summed squared error (App. E)."""
-    return fl.StepClock(learning_rate, fl.Convention.HALF_SUM, samples=task.samples)
+    return fl.StepClock(learning_rate, fl.LossConvention.HALF_SUM, samples=task.samples)

@@ -195,7 +195,7 @@ def closed_and_located(size: Size, domains: int, active: int) -> np.ndarray:
     s, d = race.s[0], race.d[0, 0]
     fast, a0 = active * domains ** (1 / 3), np.sqrt(domains) * b**3
     closed = fl.theory.Mode(fast * s, fast * d, a0, 3).half_time
-    driven = np.asarray(race.alone[0]) > 0
+    driven = np.asarray(race.lone_strengths[0]) > 0
     return np.stack([located, closed])[:, driven]
 
 
@@ -215,7 +215,7 @@ def shared(race: fl.theory.Race, flow: fl.Trajectory) -> np.ndarray:
     middle = np.array(["low" in p.nodes for p in race.pathways])
     pair = np.array([(p.source, p.target) == ("in0", "out0") for p in race.pathways])
     strengths = np.asarray(race.strengths(flow.final))
-    driven = np.asarray(race.alone)[pair & middle][0] > 0
+    driven = np.asarray(race.lone_strengths)[pair & middle][0] > 0
     return (strengths[pair & middle] / strengths[pair].sum(axis=0))[0][driven]
 
 
@@ -226,7 +226,7 @@ def random_share(size: Size, active: int, seed: int) -> float:
     race = fl.theory.race(network, task)
     final = fl.gradient_flow(network, task, end(race, size)).final
     strengths = np.asarray(race.strengths(final))[:, 0]
-    driven = np.asarray(race.alone)[:, 0] > 0
+    driven = np.asarray(race.lone_strengths)[:, 0] > 0
     middle = np.array(["low" in p.nodes for p in race.pathways])
     return float(strengths[driven & middle].sum() / strengths[driven].sum())
 
@@ -250,7 +250,7 @@ def against_ahead(race: fl.theory.Race, size: Size, active: int) -> np.ndarray:
 
     strengths = np.asarray(jax.jit(jax.vmap(final))(expected(size, active) * jnp.array(size.ahead)))
     middle = np.array(["low" in p.nodes for p in race.pathways])
-    driven = np.asarray(race.alone)[:, 0] > 0
+    driven = np.asarray(race.lone_strengths)[:, 0] > 0
     return strengths[:, middle & driven].sum(axis=1) / strengths[:, driven].sum(axis=1)
 
 
@@ -267,7 +267,7 @@ def agreement(race: fl.theory.Race, size: Size) -> float:
 def slopes(race: fl.theory.Race, size: Size) -> np.ndarray:
     """d t / d log b of the middle's half-times, b the strength of all other ways at t = 0."""
     n = next(n for n, p in enumerate(race.pathways) if "low" in p.nodes)
-    driven = np.flatnonzero(np.asarray(race.alone)[n] > 0)
+    driven = np.flatnonzero(np.asarray(race.lone_strengths)[n] > 0)
     t1 = end(race, size)
 
     def times(shift: Any) -> Any:

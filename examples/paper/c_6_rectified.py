@@ -140,7 +140,7 @@ def read(task: fl.Task, network: Any, t1: float, lasts: bool) -> tuple[Read, Any
 
 def lasting(found: Any, task: fl.Task, points: int = 9) -> float:
     """See `Read.lasting`: tried where shares 0, 1/8, ... of the fall are behind; 0 if none does."""
-    fallen = np.r_[0, np.cumsum(np.sum(found.work, axis=1))]
+    fallen = np.r_[0, np.cumsum(np.sum(found.loss_fall, axis=1))]
     end = float(found.times[-1])
     outputs = eqx.filter_jit(eqx.filter_vmap(lambda network: network.outputs(task.x)))
     for share in np.linspace(0, 1, points)[:-1]:

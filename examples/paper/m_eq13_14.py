@@ -103,7 +103,7 @@ def _hits(size: Size, setting: Setting) -> Hits:
     for seed, flow in enumerate(flows["relu"]):
         case = Case("tree", "linear", 1.0, seed)
         network = start(case, setting)
-        sides = np.asarray(flow.events.gates(0.0))
+        sides = np.asarray(flow.events.sides(0.0))
         live, always = ~np.all(sides < 0, axis=0), np.all(sides > 0, axis=0)
         (w1, w2), (b, _) = network.weights, network.biases
         left = fl.LinearNetwork((w1 * live[:, None], w2 * live), (b * live, None), case.c)

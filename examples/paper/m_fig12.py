@@ -72,7 +72,7 @@ def compute(size: Size) -> Data:
 
 def _live(flow: fl.Trajectory) -> np.ndarray:
     """Which units are not off for all samples, (T, H)."""
-    gates = np.stack([np.asarray(flow.events.gates(t)) for t in np.asarray(flow.ts)])
+    gates = np.stack([np.asarray(flow.events.sides(t)) for t in np.asarray(flow.ts)])
     return ~np.all(gates < 0, axis=1)
 
 

@@ -79,7 +79,7 @@ def compute(size: Size) -> Data:
         (flow,) = runs([case], size.setting)
         line = linearization(flow)
         for name, at in (("open", line.open), ("closed", line.closed)):
-            on = np.all(flow.events.gates(at.time) >= (1 if name == "open" else 0), axis=0)
+            on = np.all(flow.events.sides(at.time) >= (1 if name == "open" else 0), axis=0)
             found[name].append(_after(case, size.setting, float(at.time), on))
     return found
 
@@ -91,7 +91,7 @@ def _after(case: Case, setting: Setting, t_star: float, on: np.ndarray) -> After
     (w1, w2), (b, _) = (tuple(a if a is None else a[0] for a in group)
                         for group in flow.networks.parameters)  # fmt: skip
     linear = dataclasses.replace(case, kind="linear")
-    off = np.all(np.asarray(flow.events.gates(t_star)) < 0, axis=0)
+    off = np.all(np.asarray(flow.events.sides(t_star)) < 0, axis=0)
     some = np.random.default_rng(case.seed).permutation(np.flatnonzero(~off))[: on.sum()]
     sets = {"simulation": on, "random": np.isin(np.arange(len(on)), some)}
     gated = {

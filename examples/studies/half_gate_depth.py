@@ -270,7 +270,9 @@ def measured(one: Setting, size: Size) -> Found:
         own = own_units(first, task, 2 * relu[0], size) if whole else None
         nothing = np.full(len(groups), np.nan)
         rows["own"].append(nothing if own is None else half_times(own, task, modes, size))
-        shares = [np.nan for _ in none] if own is None else [float(g.mean()) for g in own.gates_]
+        shares = (
+            [np.nan for _ in none] if own is None else [float(g.mean()) for g in own.given_gates]
+        )
         rows["share"].append(shares)
     arrays = {k: np.array(v, dtype=float) for k, v in rows.items()}
     s, d = (np.asarray(v)[[own[0] for own in groups]] for v in (modes.s, modes.d))

@@ -148,7 +148,7 @@ def at_state(setting: Setting, seed: int, size: Size) -> list[tuple[float, list[
     run = fl.rectified(flow, task)
     for t in TIMES:
         network = flow.network(t)
-        sides, shares = np.asarray(flow.events.gates(t)), np.asarray(run.gates(t))
+        sides, shares = np.asarray(flow.events.sides(t)), np.asarray(run.gates(t))
         descent = fl.gradient_descent(network, task, size.rate, size.steps, save_every=1)
         z = jax.vmap(lambda n: n.preactivations(task.x)[0])(descent.networks)
         z = np.asarray(z)[size.steps // 4 :]  # (steps, P, H), its start forgotten

@@ -55,7 +55,7 @@ OLD_FIELD_NAMES: dict[type, dict[str, str]] = {}  # what files call fields that 
 def saveable(old_names: dict[str, str] | None = None, **later: Any) -> Callable[[Kind], Kind]:
     """Decorate a dataclass or a NamedTuple of the library, so that files may hold it, by its name.
 
-    `later` gives values to the fields that files of an earlier version lack. `renamed` maps the
+    `later` gives values to the fields that files of an earlier version lack. `old_names` maps the
     names that all files use for some fields to the names that the class has for them. A class may
     have two methods: `_stored` turns its fields into those that are written, `_restored` back.
     """

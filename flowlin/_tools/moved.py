@@ -1,6 +1,9 @@
-"""Names that are not there: what became of those that have moved."""
+"""Names that are not there: what became of those that have moved, for one version."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+Decorated = TypeVar("Decorated", bound=type)
 
 
 def missing_name(module: str, name: str, moved: Mapping[str, str]) -> AttributeError:
@@ -8,3 +11,18 @@ def missing_name(module: str, name: str, moved: Mapping[str, str]) -> AttributeE
     if name in moved:
         return AttributeError(f"`{module}.{name}` is gone; write `{moved[name]}`.")
     return AttributeError(f"module {module!r} has no attribute {name!r}")
+
+
+def moved_attributes(**moved: str) -> Callable[[Decorated], Decorated]:
+    """Decorate a class, so that attributes which are gone say what to write instead."""
+
+    def answer_old_names(kind: Decorated) -> Decorated:
+        def __getattr__(self: Any, name: str) -> Any:
+            if name in moved:
+                raise AttributeError(f"`{kind.__name__}.{name}` is gone; write `{moved[name]}`.")
+            raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
+
+        kind.__getattr__ = __getattr__
+        return kind
+
+    return answer_old_names

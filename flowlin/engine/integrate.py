@@ -484,7 +484,7 @@ class _FlowOutcome(eqx.Module):
         result = found.result
         for trouble, why in (
             (NO_SLOTS, RESULTS.slide_overflow),
-            (NO_SIDES, RESULTS.modes_unsolved),
+            (NO_SIDES, RESULTS.sides_unsolved),
         ):
             result = RESULTS.where(jnp.any(state.sides.failure == trouble), why, result)
         return _FlowOutcome(result, jnp.minimum(self.end, state.failure_time), self.final, self.log)

@@ -297,8 +297,8 @@ class Modes(AbstractPreparedMeasure):
             b = jnp.zeros_like(w1[:, 0]) if b is None else b
             w1 = jnp.concatenate([b[:, None], w1], axis=1)
         p, q = self.u.T @ w2, self.v.T @ w1.T
-        if isinstance(network, GatedLinearNetwork) and network.gates_[0].ndim == 1:
-            q = q * network.gates_[0][None]
+        if isinstance(network, GatedLinearNetwork) and network.given_gates[0].ndim == 1:
+            q = q * network.given_gates[0][None]
         return p, q
 
     @checked(network=as_model)

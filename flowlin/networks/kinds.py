@@ -22,6 +22,7 @@ from flowlin._tools.arguments import (
 )
 from flowlin._tools.arrays import Activation, Biases, Numbers, Weights, require_finite
 from flowlin._tools.files import saveable
+from flowlin._tools.moved import moved_attributes
 from flowlin._tools.printing import print_by
 from flowlin.networks import initial
 from flowlin.networks.base import AbstractOwnModel, input_array, require_inputs, require_unstacked
@@ -309,9 +310,10 @@ class ReLUNetwork(AbstractSelfGated):
         return cls(weights, biases, bias_strength, slope)
 
 
+@moved_attributes(gates_="given_gates")
 @checked(weights=None, biases=None, gates=None)
 @print_by(network_summary)
-@saveable()
+@saveable({"gates_": "given_gates"})
 class GatedLinearNetwork(AbstractNetwork):
     """Gated linear network, whose gates are given and fixed.
 
@@ -327,7 +329,7 @@ class GatedLinearNetwork(AbstractNetwork):
     weights: Weights
     biases: Biases
     bias_strength: Array
-    gates_: tuple[Array, ...]
+    given_gates: tuple[Array, ...]
 
     def __init__(
         self,
@@ -338,14 +340,14 @@ class GatedLinearNetwork(AbstractNetwork):
         gates: Numbers,
     ):
         self.weights, self.biases, self.bias_strength = layer_arrays(weights, biases, bias_strength)
-        self.gates_ = gate_arrays(gates, self.hidden, self.dtype)
+        self.given_gates = gate_arrays(gates, self.hidden, self.dtype)
 
     def gate(self, layer: int, z: Float[Array, "P H"]) -> Array:
         """Return the given gates, (H,) or (P, H).
 
         **Raises:** `ValueError` for gates that were made for another number of samples.
         """
-        gate, samples = self.gates_[layer], z.shape[0]
+        gate, samples = self.given_gates[layer], z.shape[0]
         if gate.ndim == 2 and gate.shape[0] != samples:
             raise ValueError(
                 f"`gates[{layer}]` are for {gate.shape[0]} samples and the inputs have "
@@ -362,14 +364,14 @@ class GatedLinearNetwork(AbstractNetwork):
     @property
     def sample_gates(self) -> tuple[Array | None, ...]:
         """The gates that are per sample, None for layers where they are (H,)."""
-        return tuple(gate if gate.ndim == 2 else None for gate in self.gates_)
+        return tuple(gate if gate.ndim == 2 else None for gate in self.given_gates)
 
     def with_sample_gates(self, gates: tuple[Array | None, ...]) -> "GatedLinearNetwork":
         """Return the same network with other gates where they are per sample."""
         merged = tuple(
-            own if new is None else new for own, new in zip(self.gates_, gates, strict=True)
+            own if new is None else new for own, new in zip(self.given_gates, gates, strict=True)
         )
-        return eqx.tree_at(lambda network: network.gates_, self, merged)
+        return eqx.tree_at(lambda network: network.given_gates, self, merged)
 
     @checked(x=input_array, gates=None)
     def __call__(

@@ -37,10 +37,10 @@ def network_summary(network: Any) -> Summary:
         rows[-1] = ("bias", f"{rows[-1][1]}, c = {format_number(network.bias_strength)}")
     if hasattr(network, "slope") and format_number(network.slope) != "0":
         rows.append(("slope", f"slope {format_number(network.slope)}"))
-    if hasattr(network, "gates_"):
-        shapes = [gate.shape[len(stack) :] for gate in network.gates_]
+    if hasattr(network, "given_gates"):
+        shapes = [gate.shape[len(stack) :] for gate in network.given_gates]
         rows.append(("gates", f"gates {', '.join(map(str, shapes))}"))
-    if network.sample_gates and not hasattr(network, "gates_"):
+    if network.sample_gates and not hasattr(network, "given_gates"):
         rows.append(("gates", format_count(network.gates.shape[-1], "global gate")))
     sizes = [math.prod(a.shape[len(stack) :]) for a in jax.tree.leaves((weights, biases))]
     rows.append(("parameters", format_count(sum(sizes), "parameter")))

@@ -10,9 +10,10 @@ try:
 except ImportError as error:
     raise ImportError("`fl.plot` needs matplotlib: pip install 'flowlin[plot]'.") from error
 
+from flowlin._tools.moved import missing_name as _missing_name
 from flowlin.plot.activity import activity as activity
-from flowlin.plot.activity import gate_history as gate_history
-from flowlin.plot.activity import gates as gates
+from flowlin.plot.activity import side_history as side_history
+from flowlin.plot.activity import sides as sides
 from flowlin.plot.curves import kinks as kinks
 from flowlin.plot.curves import losses as losses
 from flowlin.plot.curves import modes as modes
@@ -29,3 +30,9 @@ from flowlin.plot.style import COLOURS as COLOURS
 from flowlin.plot.style import look as look
 from flowlin.plot.style import shades as shades
 from flowlin.plot.style import style as style
+
+
+def __getattr__(name: str):
+    """Answer a name that is not there."""
+    moved = {"gates": "plot.sides", "gate_history": "plot.side_history"}
+    raise _missing_name("flowlin.plot", name, moved)

@@ -103,7 +103,7 @@ def _mark_t_star(ax: Axes, found: LinearizationTime, up: bool, label: str, colou
 
 
 @checked(t=finite)
-def gates(flow: Trajectory, t: float, ax: Axes | None = None, *, layer: int = 0) -> Axes:
+def sides(flow: Trajectory, t: float, ax: Axes | None = None, *, layer: int = 0) -> Axes:
     """Draw the side of every (unit, sample) pair at one time: on, off, or sliding on its kink.
 
     **Arguments:**
@@ -120,7 +120,7 @@ def gates(flow: Trajectory, t: float, ax: Axes | None = None, *, layer: int = 0)
     if not 0 <= t <= float(flow.end):
         raise ValueError(f"`t` = {t} lies outside the run, [0, {float(flow.end)}].")
     ax = axes_or_new(ax)
-    modes = np.asarray(flow.events.gates(t, layer))
+    modes = np.asarray(flow.events.sides(t, layer))
     samples, units = modes.shape
     _draw_sides(ax, np.arange(units + 1) - 0.5, np.arange(samples + 1) - 0.5, modes)
     ax.invert_yaxis()
@@ -130,7 +130,7 @@ def gates(flow: Trajectory, t: float, ax: Axes | None = None, *, layer: int = 0)
 
 
 @checked(units=indices)
-def gate_history(
+def side_history(
     flow: Trajectory,
     ax: Axes | None = None,
     *,

@@ -40,7 +40,7 @@ def animate(
         left, right = figure.subplots(1, 2)
         fl.plot.activity(flow, left)
         left.axvline(ts[k], color="black")
-        fl.plot.gates(flow, ts[k], right)
+        fl.plot.sides(flow, ts[k], right)
 
     fl.plot.animate(draw, len(ts), "training.gif", progress=True)
     ```

@@ -62,7 +62,7 @@ def pathways(
         figure = plt.figure(figsize=(8.0, 3.4), layout="constrained")
         ax, graph = figure.subplots(1, 2, width_ratios=(3, 2))
     ax = axes_or_new(ax)
-    full = np.asarray(race.alone)[:, mode]
+    full = np.asarray(race.lone_strengths)[:, mode]
     for n, k in enumerate(which):
         how = _look_by_order(n)
         ax.plot(flow.ts, strengths[:, k], label=" → ".join(race.pathways[k].nodes), **how)

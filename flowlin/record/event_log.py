@@ -14,6 +14,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, ScalarLike
 from flowlin._tools.arguments import argument_error, checked, time_or_inf
 from flowlin._tools.arrays import data_frame, is_traced
 from flowlin._tools.files import saveable
+from flowlin._tools.moved import moved_attributes
 from flowlin._tools.printing import print_by
 from flowlin._tools.warn import warn_user
 from flowlin.record.buffer import EventBuffer
@@ -97,6 +98,7 @@ class Unresolved(eqx.Module):
         )
 
 
+@moved_attributes(gates="sides")
 @print_by(event_log_summary)
 @saveable(unresolved=None)
 class EventLog(eqx.Module):
@@ -175,12 +177,12 @@ class EventLog(eqx.Module):
         return rows
 
     @checked(t=time_or_inf)
-    def sides(self, t: ScalarLike) -> Int[Array, " C"]:
+    def component_sides(self, t: ScalarLike) -> Int[Array, " C"]:
         """Return the side of every component at time t, right-continuous; see `initial`.
 
         **Raises:** `ValueError` for several times; use `jax.vmap`.
         """
-        _require_single_log(self, "events.sides")
+        _require_single_log(self, "events.component_sides")
         k = jnp.where(
             (self.time <= t) & jnp.isfinite(self.time), jnp.arange(self.time.shape[0]), -1
         )
@@ -188,7 +190,7 @@ class EventLog(eqx.Module):
         return jnp.where(last >= 0, self.new[last], self.initial) if k.size else self.initial
 
     @checked(t=time_or_inf)
-    def gates(self, t: ScalarLike, layer: int = 0) -> Int[Array, "P H"]:
+    def sides(self, t: ScalarLike, layer: int = 0) -> Int[Array, "P H"]:
         """Return sides of a hidden layer's (sample, unit) pairs at t: 1 on, 0 sliding, -1 off.
 
         Exact where the signs of stored preactivations are not: those of sliding pairs are rounding.
@@ -197,7 +199,7 @@ class EventLog(eqx.Module):
         times.
         """
         k = self.gate_channel(layer)
-        own = self.sides(t)[self.offsets[k] : self.offsets[k + 1]]
+        own = self.component_sides(t)[self.offsets[k] : self.offsets[k + 1]]
         return own.reshape(self.channels[k].shape).T
 
     def gate_channel(self, layer: int) -> int:

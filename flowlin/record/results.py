@@ -37,13 +37,9 @@ with warnings.catch_warnings():
             "More pairs slide at once than `ExactKinks` has slots for; increase "
             "`ExactKinks(slots=...)`."
         )
-        modes_unsolved = (
-            "No modes of the gates were found that satisfy Filippov's rule at an event; use "
+        sides_unsolved = (
+            "No sides were found that satisfy Filippov's rule at an event; use "
             "`kinks=fl.SmoothKinks(...)`."
-        )
-        slides_in_two_layers = (
-            "A sample slides on the kinks of two layers at once, where exact walks ended until "
-            "flowlin 0.2; run it again."
         )
         interrupted = (
             "The run was interrupted. What was computed until then is there, and `extend` goes on."

@@ -122,8 +122,8 @@ def _check_network(network: AbstractLayered, samples: int) -> None:
         _require_fits("final.biases", b is None or b.shape == w.shape[:1])
     numbers = network.bias_strength, getattr(network, "slope", network.bias_strength)
     _require_fits("final", not any(map(np.ndim, numbers)))
-    for gate, width in zip(getattr(network, "gates_", ()), network.hidden, strict=False):
-        _require_fits("final.gates_", gate.shape in ((width,), (samples, width)))
+    for gate, width in zip(getattr(network, "given_gates", ()), network.hidden, strict=False):
+        _require_fits("final.given_gates", gate.shape in ((width,), (samples, width)))
     dtypes = {a.dtype for a in jax.tree.leaves(network)}
     _require_fits("final", len(dtypes) == 1 and jnp.issubdtype(dtypes.pop(), jnp.floating))
 

@@ -11,7 +11,7 @@ from flowlin._tools.arguments import argument_error, checked, integer_from, real
 from flowlin._tools.arrays import as_float_array
 
 
-class Convention(enum.Enum):
+class LossConvention(enum.Enum):
     """The loss that a discrete training loop means (errata, B.4 of the source survey).
 
     The sums run over samples p and outputs k; P samples, B of them in a mini-batch.
@@ -24,12 +24,12 @@ class Convention(enum.Enum):
     BATCH_HALF_SUM = "1/2 sum over the B samples of a mini-batch"
 
 
-def _convention_argument(name: str, value: Any) -> Convention:
+def _convention_argument(name: str, value: Any) -> LossConvention:
     """Check that an argument is one of the conventions, not its name."""
-    if not isinstance(value, Convention):
-        named = isinstance(value, str) and value in Convention.__members__
+    if not isinstance(value, LossConvention):
+        named = isinstance(value, str) and value in LossConvention.__members__
         known = value if named else "HALF_MEAN"
-        raise argument_error(name, "an fl.Convention", value, f"pass fl.Convention.{known}")
+        raise argument_error(name, "an fl.LossConvention", value, f"pass fl.LossConvention.{known}")
     return value
 
 
@@ -63,7 +63,7 @@ class StepClock(eqx.Module):
     """
 
     learning_rate: float
-    convention: Convention = eqx.field(static=True, default=Convention.HALF_MEAN)
+    convention: LossConvention = eqx.field(static=True, default=LossConvention.HALF_MEAN)
     samples: int | None = eqx.field(static=True, default=None, kw_only=True)
     outputs: int | None = eqx.field(static=True, default=None, kw_only=True)
     batch_size: int | None = eqx.field(static=True, default=None, kw_only=True)
@@ -71,9 +71,9 @@ class StepClock(eqx.Module):
 
     def __check_init__(self):
         needed = {
-            Convention.HALF_SUM: "samples",
-            Convention.TORCH_MEAN: "outputs",
-            Convention.BATCH_HALF_SUM: "batch_size",
+            LossConvention.HALF_SUM: "samples",
+            LossConvention.TORCH_MEAN: "outputs",
+            LossConvention.BATCH_HALF_SUM: "batch_size",
         }.get(self.convention)
         if needed is not None and getattr(self, needed) is None:
             raise ValueError(f"{self.convention} needs `{needed}`; pass it as a keyword.")
@@ -82,11 +82,11 @@ class StepClock(eqx.Module):
     def factor(self) -> float:
         """f: the descended loss over the mean loss."""
         return {
-            Convention.HALF_MEAN: lambda: 1.0,
-            Convention.HALF_SUM: lambda: float(self.samples),  # pyright: ignore
-            Convention.MEAN: lambda: 2.0,
-            Convention.TORCH_MEAN: lambda: 2.0 / self.outputs,  # pyright: ignore
-            Convention.BATCH_HALF_SUM: lambda: float(self.batch_size),  # pyright: ignore
+            LossConvention.HALF_MEAN: lambda: 1.0,
+            LossConvention.HALF_SUM: lambda: float(self.samples),  # pyright: ignore
+            LossConvention.MEAN: lambda: 2.0,
+            LossConvention.TORCH_MEAN: lambda: 2.0 / self.outputs,  # pyright: ignore
+            LossConvention.BATCH_HALF_SUM: lambda: float(self.batch_size),  # pyright: ignore
         }[self.convention]()
 
     @property

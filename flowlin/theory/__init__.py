@@ -19,7 +19,7 @@ from flowlin.theory.mode import Mode as Mode
 from flowlin.theory.mode import gating_delay as gating_delay
 from flowlin.theory.mode import hitting_time as hitting_time
 from flowlin.theory.mode import mode_strength as mode_strength
-from flowlin.theory.race import Lead as Lead
+from flowlin.theory.race import LeadingPathways as LeadingPathways
 from flowlin.theory.race import Race as Race
 from flowlin.theory.race import RaceCertificate as RaceCertificate
 from flowlin.theory.race import race as race
@@ -52,6 +52,7 @@ _MOVED = {
     "deep_half_time": "theory.Mode(s, d, a0, depth, tau=tau).half_time",
     "deep_inflection_level": "theory.Mode(s, d, depth=depth).inflection_levels[1]",
     "deep_inflection_time": "theory.Mode(s, d, a0, depth, tau=tau).inflection_times[1]",
+    "Lead": "theory.LeadingPathways",
 }
 
 

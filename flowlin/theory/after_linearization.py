@@ -134,7 +134,7 @@ def after_linearization(
     - `network`: the ReLU network at t*, with one hidden layer.
     - `always_on`: (H,) bool, G. None takes the signs of the preactivations, which are rounding for
       pairs that slide, and for the unit that is just coming on at t* itself: of an exact walk pass
-      `jnp.all(flow.events.gates(t) > 0, axis=0)` (open), or with `>= 0` (closed).
+      `jnp.all(flow.events.sides(t) > 0, axis=0)` (open), or with `>= 0` (closed).
     - `task`, `tau`, `tolerance`: as in `theory.solve`.
 
     **Raises:** `ValueError` for other networks, or one without an always-on unit.

@@ -21,6 +21,7 @@ from flowlin._tools.arguments import (
     real_array,
 )
 from flowlin._tools.arrays import is_traced, weight_rows
+from flowlin._tools.moved import moved_attributes
 from flowlin._tools.printing import (
     LONGEST_ADVICE,
     Summary,
@@ -79,6 +80,7 @@ def compile_method(method: Callable[..., Any]) -> Callable[..., Any]:
     return call_compiled
 
 
+@moved_attributes(codes="sides", final_codes="final_sides")
 @print_by(early_phase_summary)
 class EarlyPhase(eqx.Module):
     r"""A ReLU network's flow as if its outputs stayed zero, from t = 0 to `t1`; see `early_phase`.
@@ -91,12 +93,12 @@ class EarlyPhase(eqx.Module):
       active samples. Positive ones grow into their half-space, negative ones are turned out of it.
     - `fate`: (H,), the side that this direction leads to, with the gates as they are: 1 is on for
       all samples, -1 for none (dead units too), 0 for some. Gates that change on the way change
-      the direction: `final_codes` has the sides in the end.
+      the direction: `final_sides` has the sides in the end.
     - `first_change`: (H,), time at which the unit's first gate changes; inf if none does.
 
     Of the whole walk:
 
-    - `final_codes`: (H, P), 1 on, 0 sliding, -1 off, at the end.
+    - `final_sides`: (H, P), 1 on, 0 sliding, -1 off, at the end.
     - `trouble`: (H,), nonzero where more pairs slid than there are slots.
     - `reached`: (H,), the time up to which each unit was followed: t1, or earlier where the pieces
       were too few.
@@ -109,7 +111,7 @@ class EarlyPhase(eqx.Module):
     component: Float[Array, " H"]
     fate: Int[Array, " H"]
     first_change: Float[Array, " H"]
-    final_codes: Int[Array, "H P"]
+    final_sides: Int[Array, "H P"]
     trouble: Int[Array, " H"]
     reached: Float[Array, " H"]
     pieces: UnitPieces
@@ -142,7 +144,7 @@ class EarlyPhase(eqx.Module):
         return self.start.with_parameters(parameters_of(UnitWeights(*now), biased))
 
     @checked(t=not_negative)
-    def codes(self, t: ArrayLike) -> Int[Array, "H P"]:
+    def sides(self, t: ArrayLike) -> Int[Array, "H P"]:
         """Sides of the pairs at a time t, (H, P): 1 on, 0 sliding, -1 off.
 
         **Raises:** `ValueError` for a known time outside [0, t1].
@@ -283,7 +285,7 @@ def early_phase(
     walked, t1 = _walk_to_end(flow, t1, min(slots, task.samples), max_pieces)
     found = EarlyPhase(
         *_describe_start(flow, walked.pieces),
-        final_codes=walked.sides.codes,
+        final_sides=walked.sides.codes,
         trouble=walked.sides.failure,
         pieces=walked.pieces,
         reached=walked.t,

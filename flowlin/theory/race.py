@@ -18,6 +18,7 @@ from flowlin._tools.arguments import (
     string,
 )
 from flowlin._tools.arrays import is_traced, with_axes
+from flowlin._tools.moved import moved_attributes
 from flowlin._tools.printing import Summary, format_count, format_first, format_number, print_by
 from flowlin.measures.modes_summary import MOST_MODES
 from flowlin.networks.graph import AbstractGraph, GatedGraph, ModeGraph, require_single_graph
@@ -72,7 +73,7 @@ class RaceCertificate(NamedTuple):
         return max(self.outputs, self.inputs, self.alignment) <= self.tolerance
 
 
-class Lead(NamedTuple):
+class LeadingPathways(NamedTuple):
     """The pathways from a source to a sink that carry the modes at the end of a run.
 
     - `pathways`: by mode, the one with the largest share at the end.
@@ -85,6 +86,7 @@ class Lead(NamedTuple):
     since: np.ndarray
 
 
+@moved_attributes(alone="lone_strengths", unexplained="unexplained_loss")
 @print_by(race_summary)
 class Race(AbstractRace):
     r"""A gated graph's flow as a race of pathways for the modes of a task.
@@ -124,13 +126,13 @@ class Race(AbstractRace):
         return self.certificate.exact
 
     @property
-    def alone(self) -> Float[Array, "n K"]:
+    def lone_strengths(self) -> Float[Array, "n K"]:
         """S(p) / D(p, p): the strength at which a pathway alone would end; 0 where none drives."""
         own = jnp.einsum("ppk->pk", self.d)
         return jnp.where(own > 0, self.s / jnp.where(own > 0, own, 1.0), 0.0)
 
     @property
-    def unexplained(self) -> Float[Array, ""]:
+    def unexplained_loss(self) -> Float[Array, ""]:
         """The loss on targets outside of the modes, which the reduced run's losses leave out."""
         whole = _mean_square(self.task.y, self.task.weights)
         return (whole - _mean_square(self.reduced.y, self.reduced.weights)) / 2
@@ -243,9 +245,9 @@ class Race(AbstractRace):
     def hits(self, rho: ArrayLike, **options: Any) -> Any:
         """Make an event for runs of the network or of `flow`: pathways that hit modes.
 
-        Pathway n hits mode k when its strength reaches `rho` times `alone[n, k]`, at which it
-        would end without the others: with `rho` above 1/2 only one of two equal pathways can.
-        The index is (n, k), of `pathways` and modes; pathways that are not driven do not hit.
+        Pathway n hits mode k when its strength reaches `rho` times `lone_strengths[n, k]`, at
+        which it would end without the others: with `rho` above 1/2 only one of two equal pathways
+        can. The index is (n, k), of `pathways` and modes; pathways that are not driven do not hit.
 
         **Arguments:** `rho`, a share or an array (n, K) of them; `direction`, `terminate` and
         `name` ("race") as for `fl.Crossing`.
@@ -255,7 +257,7 @@ class Race(AbstractRace):
     @checked(source=string, target=string)
     def winner(
         self, flow: Trajectory, source: str | None = None, target: str | None = None
-    ) -> Lead:
+    ) -> LeadingPathways:
         """Find the pathways from a source to a sink that carry the modes in a run, and since when.
 
         A pathway's share of a mode is B_p S(p) over the sum of all, what is negative left out.
@@ -273,7 +275,7 @@ class Race(AbstractRace):
         first = np.argmax(shares[-1], axis=0)
         leads = np.argmax(shares, axis=1) == first
         since = len(leads) - np.argmin(np.vstack([leads[::-1], np.zeros_like(first)]), axis=0)
-        return Lead(
+        return LeadingPathways(
             tuple(self.pathways[which[n]] for n in first),
             np.take_along_axis(shares[-1], first[None], axis=0)[0],
             np.asarray(flow.ts)[since],

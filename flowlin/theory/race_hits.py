@@ -25,8 +25,8 @@ class AbstractRace(eqx.Module):
 
     @property
     @abc.abstractmethod
-    def alone(self) -> Float[Array, "n K"]:
-        """The strengths at which pathways alone would end; 0 where none drives."""
+    def lone_strengths(self) -> Float[Array, "n K"]:
+        """Strengths at which pathways would end alone; 0 where none drives."""
 
     @abc.abstractmethod
     def strengths(self, network: AbstractGraph) -> Float[Array, "n K"]:
@@ -48,7 +48,7 @@ class StrengthShares(eqx.Module):
 
     def __call__(self, network: AbstractModel) -> Array:
         assert isinstance(network, AbstractGraph)
-        alone = self.race.alone
+        alone = self.race.lone_strengths
         driven = alone != 0
         return jnp.where(driven, self.race.strengths(network) / jnp.where(driven, alone, 1.0), 0.0)
 

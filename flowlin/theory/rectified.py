@@ -21,6 +21,7 @@ from flowlin._tools.arguments import (
     number_in,
 )
 from flowlin._tools.arrays import Numbers, is_traced
+from flowlin._tools.moved import moved_attributes
 from flowlin._tools.printing import Summary, format_count, format_number, print_by, shorten_text
 from flowlin.engine.kinks.one_layer import OneLayerFlow, effective_gates, sides_with_slots
 from flowlin.networks.graph import GatedGraph
@@ -60,6 +61,7 @@ def rectified_summary(found: Any) -> Summary:
     return Summary("Rectified", rows)
 
 
+@moved_attributes(work="loss_fall", needed="pathways_needed", explained="explained_share")
 @print_by(rectified_summary)
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rectified:
@@ -177,7 +179,7 @@ class Rectified:
         return self.flow.reference.run.problem
 
     @functools.cached_property
-    def work(self) -> np.ndarray:
+    def loss_fall(self) -> np.ndarray:
         r"""The fall of the loss by each unit on each interval, (K, H + 1), the readout's bias last.
 
         It is $\int \tau |\dot w|^2 dt$ over the unit's weights, and sums up to L(0) - L(t1); one
@@ -192,15 +194,15 @@ class Rectified:
 
         **Raises:** `ValueError` for networks with several hidden layers.
         """
-        return pathways_of(self.history, self.work)
+        return pathways_of(self.history, self.loss_fall)
 
     @checked(n=integer_from(0))
-    def explained(self, n: int) -> float:
+    def explained_share(self, n: int) -> float:
         """Share of the fall of the loss that the n pathways with the largest shares carry."""
         return float(sum(pathway.share for pathway in self.pathways[:n]))
 
     @checked(share=number_in(0.0, 1.0))
-    def needed(self, share: float = 0.99) -> int:
+    def pathways_needed(self, share: float = 0.99) -> int:
         """The least number of pathways that explain a share of the fall of the loss."""
         sums = np.cumsum([pathway.share for pathway in self.pathways])
         return int(np.searchsorted(sums, share)) + 1

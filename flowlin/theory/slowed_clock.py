@@ -26,6 +26,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from flowlin._tools.arguments import checked, number_where, real_array
 from flowlin._tools.arrays import is_traced
+from flowlin._tools.moved import moved_attributes
 from flowlin._tools.printing import Summary, format_first, print_by
 from flowlin.engine.kinks.sides import ON
 from flowlin.measures.modes import Modes, mean_over_equal, require_origin
@@ -52,6 +53,7 @@ _share_argument = number_where(
 )
 
 
+@moved_attributes(reading="reading_at")
 @print_by(clock_summary)
 class SlowedClock(eqx.Module):
     """Time t of a ReLU network's flow at the clock reading theta of its early phase.
@@ -99,7 +101,7 @@ class SlowedClock(eqx.Module):
 
     @checked(share=number_where("a number", lambda share: True))
     @compile_method
-    def reading(self, share: ArrayLike) -> Float[Array, ""]:
+    def reading_at(self, share: ArrayLike) -> Float[Array, ""]:
         """The first reading theta at which the share of the leading mode is `share`; inf if none.
 
         It is searched for between 257 readings: a share that only touches the level between two of
@@ -140,8 +142,8 @@ class SlowedClock(eqx.Module):
         """
         modes, nan = self.modes, any_nan(rho, share)
         rho = self._mode_levels(rho)
-        first = self._finite_time(self.reading(rho[0] * modes.d[0] / modes.s[0]))
-        theta = self.reading(share)
+        first = self._finite_time(self.reading_at(rho[0] * modes.d[0] / modes.s[0]))
+        theta = self.reading_at(share)
         there = jnp.isfinite(theta)
         a, lam = self._always_on_start(jnp.where(there, theta, 0.0))
         later = Mode(modes.s, modes.d, a, imbalance=lam, tau=self.early.mode_tau)
@@ -166,7 +168,7 @@ class SlowedClock(eqx.Module):
     def _always_on_start(self, theta: Array) -> tuple[Array, Array]:
         """Return strength and imbalance of every mode at a reading, of the always-on units."""
         p, q = self.modes.hidden_vectors(self.early.network(theta))
-        on = jnp.all(self.early.codes(theta) == ON, axis=1)
+        on = jnp.all(self.early.sides(theta) == ON, axis=1)
         since = jnp.minimum(self.early.last_change(theta), theta)
         # The time that the clock was slow since then, in which the other modes grew.
         held = self.time(theta) - self.time(since) - (theta - since)
@@ -198,7 +200,7 @@ class SlowedClock(eqx.Module):
         to `share`; beyond it other modes turn units off again. `bracket` is not an uncertainty
         here: the predicted time is exact, and its distance from the flow's is not known.
         """
-        reading = self.reading(share)
+        reading = self.reading_at(share)
         end = jnp.minimum(reading, self.early.t1)
         line = self.early.linearization(end)
 

@@ -38,7 +38,7 @@ RETURNED = {
     "fl.theory.EarlyPhase",
     "fl.theory.Lazy",
     "fl.theory.LazyCertificate",
-    "fl.theory.Lead",
+    "fl.theory.LeadingPathways",
     "fl.theory.Modes",
     "fl.theory.Race",
     "fl.theory.RaceCertificate",

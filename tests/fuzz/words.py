@@ -172,11 +172,13 @@ WORDS = {
     "window": Word("None", k.optional(k.Kind(lambda v: k.whole(v) and v >= 2, k.COUNTS))),
     "stream": Word("None", k.Kind(lambda v: v is None, ("'run.log'", "1", "[]"))),
     "eigenvalues": Word("2", k.WHOLE),
+    "linear_solver": Word("None", k.Kind(lambda v: v is None, ("'LU'", "1", "[]"))),
     "loop": Word("'checkpointed'", k.Kind(k.among("checkpointed", "bounded", "lax"), k.TEXT.near)),
     "reduction": Word("'sum'", k.Kind(k.among("mean", "sum"), ("'Mean'", "'none'"))),
-    "convention": Word("fl.Convention.MEAN", k.Kind(
-        k.of(k.fl.Convention), ("'HALF_SUM'", "'MEAN'", "fl.Convention", "fl.Convention.HALF_SUM",
-                                "fl.Convention.TORCH_MEAN", "fl.Convention.MEAN.value"))),
+    "convention": Word("fl.LossConvention.MEAN", k.Kind(
+        k.of(k.fl.LossConvention), ("'HALF_SUM'", "'MEAN'", *(
+            f"fl.LossConvention{name}" for name in ("", ".HALF_SUM", ".TORCH_MEAN", ".MEAN.value")
+        )))),
     # trajectories
     "flow": Word("flow", k.FLOW),
     "descent": Word("descent", k.FLOW),
@@ -292,7 +294,7 @@ OWN = {
     "fl.Rectified.gates.t": Word("0.5", k.Kind(lambda v: k.real(v) and 0 <= v <= 2, k.NUMBERS)),
     "fl.Rectified.overlap.times": Word("[0.1, 0.5]", k.Kind(k.times, ("[nan]", "'a'", "[9.0]"))),
     "fl.plot.overlap.times": Word("[0.1, 0.5]", k.optional(k.Kind(k.times, ("[nan]", "[9.0]")))),
-    "fl.Rectified.needed.share": Word("0.9", k.Kind(
+    "fl.Rectified.pathways_needed.share": Word("0.9", k.Kind(
         lambda v: k.real(v) and 0 <= v < 1, (*k.NUMBERS, "1", "-0.5"))),
     "fl.plot.lifetimes.most": Word("3", k.COUNT),
     "fl.Trajectory.product.pathway": Word("pathway", PATHWAY),
@@ -333,8 +335,7 @@ OWN = {
     "fl.ModeHits.share": Word("None", k.optional(k.ARRAY)),
     "fl.Trajectory.extend.t1": Word("4.0", k.POSITIVE),
     "fl.Trajectory.extend.ts": Word("[3.0, 4.0]", k.optional(k.TIMES)),
-    "fl.EventLog.gates.t": Word("0.5", k.NUMBER),
-    "fl.EventLog.sides.t": Word("0.5", k.NUMBER),
+    **{f"fl.EventLog.{name}.t": Word("0.5", k.NUMBER) for name in ("sides", "component_sides")},
     **{f"fl.EventLog.{method}.name": Word("'gate'", k.Kind(
         k.among("gate"), ("'Gate'", "['gate']"),
     )) for method in ("first", "select")},
@@ -397,7 +398,7 @@ OWN = {
     "fl.plot.look.points": Word("True", k.FLAG),
     "fl.plot.modes.rho": Word("0.1", k.optional(k.ARRAY)),
     "fl.plot.modes.closed": Word("np.ones((3, 4))", k.optional(k.ARRAY)),
-    "fl.plot.gates.t": Word("0.5", k.NUMBER),
+    "fl.plot.sides.t": Word("0.5", k.NUMBER),
 }  # fmt: skip
 
 OWN["fl.CrossEntropy.__call__.targets"] = Word("task.y", k.Kind(k.classes, k.ARRAYS))

@@ -266,7 +266,7 @@ class ExactKinks(AbstractKinks):
 
     Without biases a layer may send nothing for a sample, and units that are at their kinks there
     leave them one by one or two at a time, with what they feed. Where more than two would leave
-    together, sides that go on may not be found; the run ends there with `RESULTS.modes_unsolved`.
+    together, sides that go on may not be found; the run ends there with `RESULTS.sides_unsolved`.
     Samples for which one unit alone is on share the kinks above it. Where one of them repels
     (C > 0) the flow may not be unique either: a branch is logged when this is first seen.
 
