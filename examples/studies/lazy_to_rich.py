@@ -445,8 +445,10 @@ def _draw_balance(axes: Any, data: Data) -> None:
     axes[1].axhline(1, color="0.7", linewidth=0.8)
     axes[0].set_ylim(top=3.2)
     axes[1].set_ylim(0.02, 50)
+    axes[0].set(xlabel=axes[1].get_xlabel())
     for ax in axes:
         ax.set_xscale("symlog", linthresh=1)
+        ax.set_xlim(1.5 * at[0], 1.5 * at[-1])
         ax.legend(fontsize="small")
 
 

@@ -230,17 +230,19 @@ def mark(c: float) -> dict[str, Any]:
 def _draw_modes(ax: plt.Axes, data: Data) -> None:
     strengths = data.size.strengths
     shown = [k for k, c in enumerate(strengths) if c in data.size.few]
-    for colour, k in zip(fl.plot.shades("relu", len(shown) + 1)[1:], shown, strict=True):
-        own = data.over_c[k]
-        ax.errorbar(np.arange(own.shape[1]) + 0.05 * k, np.nanmean(own, axis=0), half_widths(own),
+    colours = fl.plot.shades("relu", len(shown) + 1)[1:]
+    for j, (colour, k) in enumerate(zip(colours, shown, strict=True)):
+        own, aside = data.over_c[k], 0.08 * (j - (len(shown) - 1) / 2)
+        ax.errorbar(np.arange(own.shape[1]) + aside, np.nanmean(own, axis=0), half_widths(own),
                     marker="o", markersize=4, capsize=2, color=colour,
                     label=f"c = {strengths[k]:g}", **mark(strengths[k]))  # fmt: skip
     ax.axhline(1, color="0.7", linewidth=0.8)
-    names = fl.theory.modes(TREE, 1.0).names[: data.over_c.shape[-1]]
+    groups = driven_groups(fl.theory.modes(TREE, 1.0))
+    names = [f"{own[0]}" if len(own) == 1 else f"{own[0]} to {own[-1]}" for own in groups]
     ax.set_xticks(range(len(names)), names)
     ax.set(xlabel=r"mode $\alpha$, equal ones as one, strongest first",
            ylabel=r"$r_\alpha$ = half time, ReLU over linear",
-           title="A. With bias all modes are late alike")  # fmt: skip
+           title="A. With strong bias all modes are late alike")  # fmt: skip
     ax.set_ylim(top=ax.get_ylim()[1] + 0.12)
     ax.legend(fontsize="small", frameon=False, ncols=2, loc="upper center")
 

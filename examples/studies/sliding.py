@@ -392,6 +392,7 @@ def _draw_map(shares: plt.Axes, switches: plt.Axes, data: Data) -> None:
     for ax, what in ((shares, "steps with all pairs on"), (switches, "switches per step and pair")):
         ax.axline((0.5, 0.5), slope=1, color="black", linewidth=0.7)
         ax.set(xlabel=f"{what}, from the flow's $g$", ylabel=f"{what}, descent")
+        ax.set_ylim(top=ax.get_ylim()[1] * 1.15)  # room for the legend
         ax.legend(fontsize="small", frameon=False, loc="upper left")
     shares.set_title("B. When a unit with sliding pairs is linear")
     switches.set_title("C. How often a sliding pair switches")

@@ -1,5 +1,4 @@
 """A valid value for every parameter of every public callable: by its annotation, or its name.
-
 What says enough of itself, a `bool` or a `Task`, needs nothing here, and a parameter of a known
 name neither. Another needs a line: its valid value, and what kind of thing it is. What stands
 behind `callable.parameter` goes before `parameter`, and that before the annotation.
