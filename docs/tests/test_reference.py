@@ -25,8 +25,7 @@ INNER = re.findall(
     pack_parameters parameters_of require_fit with_module with_saved_arrays smooth_outputs
     smooth_activation sample_gates time_constants unpack_parameters with_sample_gates
     activation gate
-    finest_rtol handover_rtol method choose_solver float32_rtol needs_gates remedy
-    wrap_solver walks watches width
+    choose_solver remedy traits wrap_solver walks watches width
     total_loss weight factor_per_sample
     channel gate_channel map_columns merge_with offsets without_padding where model_at
     models of with_run from_function with_rows

@@ -20,9 +20,9 @@ from flowlin.engine.kinks.averaged import AveragedGates
 from flowlin.engine.kinks.policies import (
     ASKED_REASON,
     IGNORED,
-    PLAIN_GAINS,
     AbstractKinks,
     KinksWarning,
+    StepTraits,
     choose_kinks,
 )
 from flowlin.engine.solvers.error_scale import AbstractErrorScale, ErrorPerNumber
@@ -126,7 +126,7 @@ class Method(eqx.Module):
         """Return the error that a step may make."""
         if self.error_by_unit:
             return ErrorPerUnit.from_problem(
-                problem, self.controller.rtol, self.kinks.counts_change
+                problem, self.controller.rtol, self.kinks.traits.counts_change
             )
         return ErrorPerNumber(self.controller.rtol, self.controller.atol)
 
@@ -135,20 +135,20 @@ class Method(eqx.Module):
         if not self.error_by_unit:
             return self.controller
         # A solver that takes over across kinks averages none: it gets a control without memory.
-        how = self.kinks.step_gains, self.kinks.slack
-        gains, slack = how if isinstance(self.solver, AveragedGates) else (PLAIN_GAINS, 1.0)
+        traits = self.kinks.traits if isinstance(self.solver, AveragedGates) else StepTraits()
+        changes = self.kinks.traits.counts_change
         return ErrorScaledController.from_problem(
-            problem, self.controller.rtol, self.kinks.counts_change, gains, slack
+            problem, self.controller.rtol, changes, traits.gains, traits.slack
         )
 
     @property
     def may_switch_solver(self) -> bool:
         """Tell whether another solver may take over where the run becomes stiff."""
-        return float(self.controller.rtol) >= self.kinks.handover_rtol
+        return float(self.controller.rtol) >= self.kinks.traits.handover_rtol
 
     def stiff_solver(self, problem: Problem) -> diffrax.AbstractSolver:
         """Return the solver to go on with if a run becomes stiff; see `benchmarks/implicit.py`."""
-        crossed = self.kinks.needs_gates and self.kinks.width is None
+        crossed = self.kinks.traits.needs_gates and self.kinks.width is None
         known = problem.network.kinks_and_reason[0] == "none"
         smooth = known and not crossed and not problem.tau.ndim
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(problem.parameters))
@@ -225,7 +225,7 @@ def _has_flat_state(problem: Problem, kinks: AbstractKinks, solver: diffrax.Abst
 
 def _require_known_kinks(kinks: AbstractKinks | None, known: str, why: str) -> None:
     """Raise `ValueError` for a policy that needs kinks where none are known."""
-    if kinks is not None and kinks.needs_gates and known == "unknown":
+    if kinks is not None and kinks.traits.needs_gates and known == "unknown":
         raise ValueError(
             f"`kinks` = {kinks} needs to know the kinks, and {why}; leave it out, or make an "
             "fl.ReLUNetwork of the same weights."
@@ -258,9 +258,9 @@ def describe_options(thing: eqx.Module) -> tuple[str, list[np.ndarray]]:
 
 def effective_rtol(tolerances: Tolerances, kinks: AbstractKinks, dtype: DTypeLike) -> Any:
     """Return the run's rtol: its default (`benchmarks/precision.py`), none finer than is of use."""
-    rtol, finest = tolerances.rtol, kinks.finest_rtol
+    rtol, finest = tolerances.rtol, kinks.traits.finest_rtol
     if rtol is None:
-        return max(1e-8, finest) if dtype == jnp.float64 else kinks.float32_rtol
+        return max(1e-8, finest) if dtype == jnp.float64 else kinks.traits.float32_rtol
     if is_traced(rtol):
         return jnp.maximum(rtol, finest) if finest else rtol
     if rtol < finest and tolerances.controller is not None:

@@ -1,7 +1,7 @@
 """Policies for the kinks of a ReLU flow, the sets z = 0 of the (unit, sample) pairs."""
 
 import abc
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import diffrax
 import equinox as eqx
@@ -31,19 +31,18 @@ from flowlin.training.problem import Problem
 MANY_PAIRS = 10_000  # (unit, sample) pairs beyond which each one's switches are too many
 DEFAULT_REASON = "the default; stiffness was not measured"
 ASKED_REASON = "as asked for"
-PLAIN_GAINS = (0.0, 1.0)  # gains of a step size control without memory
 # Made once: modules take longer to make than to use.
 BOSH3, TSIT5, DOPRI8 = diffrax.Bosh3(), diffrax.Tsit5(), diffrax.Dopri8()
 
 
-class AbstractKinks(AbstractKinkTraits):
-    """Base class of the policies for kinks, with `width` and `walks` as events ask for them.
+class StepTraits(NamedTuple):
+    """Properties of a policy that its steps are taken by; the defaults are plain integration's.
 
     - `needs_gates`: whether it asks the network for its preactivations or gates.
     - `handover_rtol`: the rtol from which on another solver may take over where the flow becomes
       stiff.
     - `float32_rtol`: the default rtol in float32.
-    - `finest`: the finest rtol that is of use.
+    - `finest_rtol`: the finest rtol that is of use.
     - `counts_change`: whether a unit's error counts against what it moves, once it has grown; see
       `flowlin.engine.allowed`.
     - `gains`: of the step size control, proportional and integral.
@@ -51,13 +50,22 @@ class AbstractKinks(AbstractKinkTraits):
       by numbers where it is as right; see `benchmarks/scale.py --cost`.
     """
 
-    needs_gates: AbstractClassVar[bool]
-    handover_rtol: AbstractClassVar[float]
-    float32_rtol: AbstractClassVar[float]
-    finest_rtol: AbstractClassVar[float]
-    counts_change: AbstractClassVar[bool]
-    step_gains: AbstractClassVar[tuple[float, float]]
-    slack: AbstractClassVar[float]
+    needs_gates: bool = True
+    handover_rtol: float = 0.0
+    float32_rtol: float = 1e-4
+    finest_rtol: float = 0.0
+    counts_change: bool = True
+    gains: tuple[float, float] = (0.0, 1.0)  # a control without memory
+    slack: float = 1.0
+
+
+class AbstractKinks(AbstractKinkTraits):
+    """Base class of the policies for kinks, with `width` and `walks` as events ask for them.
+
+    - `traits`: what its steps are taken by.
+    """
+
+    traits: AbstractClassVar[StepTraits]
 
     @abc.abstractmethod
     def choose_solver(
@@ -98,14 +106,8 @@ class IgnoreKinks(AbstractKinks):
     """
 
     width: ClassVar[None] = None
-    needs_gates: ClassVar[bool] = False
     walks: ClassVar[bool] = False
-    handover_rtol: ClassVar[float] = 0.0
-    float32_rtol: ClassVar[float] = 1e-4
-    finest_rtol: ClassVar[float] = 0.0
-    counts_change: ClassVar[bool] = True
-    step_gains: ClassVar[tuple[float, float]] = PLAIN_GAINS
-    slack: ClassVar[float] = 1.0
+    traits: ClassVar[StepTraits] = StepTraits(needs_gates=False)
 
     def choose_solver(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
         """Choose low order for a ReLU network, high order for one without kinks."""
@@ -151,14 +153,8 @@ class SmoothKinks(AbstractKinks):
 
     width: float = 1e-4  # pyright: ignore
 
-    needs_gates: ClassVar[bool] = True
     walks: ClassVar[bool] = False
-    handover_rtol: ClassVar[float] = 0.0
-    float32_rtol: ClassVar[float] = 1e-4
-    finest_rtol: ClassVar[float] = 0.0
-    counts_change: ClassVar[bool] = True
-    step_gains: ClassVar[tuple[float, float]] = PLAIN_GAINS
-    slack: ClassVar[float] = 1.0
+    traits: ClassVar[StepTraits] = StepTraits()
 
     def choose_solver(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
         """Choose low order: a high one would have to resolve the width."""
@@ -209,17 +205,13 @@ class AveragedKinks(AbstractKinks):
     """
 
     width: ClassVar[None] = None
-    needs_gates: ClassVar[bool] = True
     walks: ClassVar[bool] = False
-    handover_rtol: ClassVar[float] = 0.0
-    float32_rtol: ClassVar[float] = 1e-4
-    finest_rtol: ClassVar[float] = FINEST_RTOL
-    counts_change: ClassVar[bool] = False  # its steps would creep
-    step_gains: ClassVar[tuple[float, float]] = (
-        0.3,
-        0.3,
-    )  # as many steps fail with PLAIN as succeed
-    slack: ClassVar[float] = 1.2
+    traits: ClassVar[StepTraits] = StepTraits(
+        finest_rtol=FINEST_RTOL,
+        counts_change=False,  # its steps would creep
+        gains=(0.3, 0.3),  # as many steps fail without memory as succeed
+        slack=1.2,
+    )
 
     def choose_solver(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
         """Choose its own solver; `ValueError` for another one."""
@@ -282,14 +274,11 @@ class ExactKinks(AbstractKinks):
     slots: int = eqx.field(static=True, default=16)
 
     width: ClassVar[None] = None
-    needs_gates: ClassVar[bool] = True
     walks: ClassVar[bool] = True
-    handover_rtol: ClassVar[float] = float("inf")
-    float32_rtol: ClassVar[float] = 1e-5  # finer, which spares events that are errors of the steps
-    finest_rtol: ClassVar[float] = 0.0
-    counts_change: ClassVar[bool] = True
-    step_gains: ClassVar[tuple[float, float]] = PLAIN_GAINS
-    slack: ClassVar[float] = 1.0
+    traits: ClassVar[StepTraits] = StepTraits(
+        handover_rtol=float("inf"),
+        float32_rtol=1e-5,  # finer, which spares events that are errors of the steps
+    )
 
     def choose_solver(self, problem, solver, rtol) -> tuple[diffrax.AbstractSolver, str]:
         """Choose an explicit Runge-Kutta method, of low order since pieces are short.
