@@ -14,9 +14,11 @@ import pathlib
 import re
 import runpy
 import sys
+import traceback
 
 import diffrax
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -64,6 +66,8 @@ COUNTS = {
     "abstract members of the widest base class": 19,
 }
 LONGEST = 500  # lines
+MOST_FRAMES = 7
+SELF = "test_house.py:test_few_frames_lie_between_the_call_and_the_solver"
 # Files that are longer, and are to be cut.
 LONG = {
     "examples/paper/c_1_svd.py",
@@ -188,6 +192,25 @@ def test_solvers_import_nothing_of_the_library():
     homes = {getattr(thing, "__module__", None) or "" for thing in things}
     assert {"taken.rkc", "taken.recycled_bdf"} <= homes
     assert not [home for home in homes if home.split(".")[0] == "flowlin"]
+
+
+def test_few_frames_lie_between_the_call_and_the_solver(monkeypatch):
+    """Those of the library; a tracer enters them once."""
+    frames = []
+
+    def look(*args, **options):
+        names = [f"{frame.filename}:{frame.name}" for frame in traceback.extract_stack()]
+        start = max(k for k, name in enumerate(names) if name.endswith(SELF))
+        frames.append([name for name in names[start + 1 : -1] if "/flowlin/" in name])
+        return solve(*args, **options)
+
+    solve = diffrax.diffeqsolve
+    monkeypatch.setattr(diffrax, "diffeqsolve", look)
+    task = fl.Task(jnp.eye(3), jnp.eye(3), name="no other test's shapes")
+    network = fl.LinearNetwork.init(task, (7,), 1e-3, key=jax.random.key(0))
+    fl.gradient_flow(network, task, 1.0)
+    assert len(frames) == 1
+    assert 3 < len(frames[0]) <= MOST_FRAMES
 
 
 def classes():

@@ -181,7 +181,7 @@ def test_ctrl_c_hands_back_the_trajectory():
         run(progress=at_every_step(press))
     part = stopped.value.trajectory  # pyright: ignore
     assert part.result == fl.RESULTS.interrupted
-    assert int(part.stats["num_steps"]) == 16  # the last pause that was over
+    assert int(part.stats["num_steps"]) == 17  # all, those before the interrupted pause included
     assert f"What was computed until t = {float(part.end):.6g}" in stopped.value.__notes__[0]
     longer = part.extend(float(part.end) + 1.0)
     assert longer.result == fl.RESULTS.successful

@@ -274,7 +274,7 @@ class FlowRun(AbstractRun):
         """
         taken = 0 if start is None else int(start.counts["num_steps"])
         allowance = Budget(jnp.asarray(budget), jnp.asarray(limits.steps - taken), UNLIMITED_STEPS)
-        flow = trim_run(self.solve_with_names(start, allowance))
+        flow = trim_run(self._with_names(self.without_names.solve_segment(start, allowance)))
         wanted = slice(None if first else 1, -1 if is_paused(flow, limits) else None)
         if self.ts is None and wanted != slice(None):  # rows at the ends, but not at pauses
             flow = flow.with_rows(lambda a: a[wanted])
@@ -283,8 +283,11 @@ class FlowRun(AbstractRun):
     def solve_with_names(
         self, start: RunState | None, budget: Budget, dense: bool = False
     ) -> Trajectory:
-        """Return the trajectory of `solve`, under the user's own names."""
-        flow = self.without_names.solve_segment(start, budget, dense)
+        """Return the trajectory of `solve_segment`, under the user's own names."""
+        return self._with_names(self.without_names.solve_segment(start, budget, dense))
+
+    def _with_names(self, flow: Trajectory) -> Trajectory:
+        """Return a trajectory of `without_names` under the user's own names."""
         events, observed = (
             log_with_names(flow.events, self.watches),
             self.observe.with_names(flow.observed),

@@ -27,7 +27,7 @@ from flowlin.engine.run import AbstractRun, Limits, is_paused
 from flowlin.record.trajectory import RunState, Trajectory
 from flowlin.runs.load import check_trajectory
 from flowlin.runs.progress import AbstractTimedPause, Pace
-from flowlin.runs.run import AbstractPause, compile_initial_state, drive_run
+from flowlin.runs.run import AbstractPause, Outset, compile_initial_state
 
 # The format of a run's state: raised with every change of its leaves, which a test notices.
 STATE_FORMAT = 1
@@ -166,27 +166,27 @@ class Checkpoint(AbstractTimedPause):
         self.pace.seconds = max(CHECKPOINT_SECONDS, (time.monotonic() - began) / WRITING_SHARE)
 
 
-def drive_from_file(
+def outset_from_file(
     path: PathLike | None,
     run: AbstractRun,
     limits: Limits,
     pauses: Callable[..., list[AbstractPause]],
-) -> Trajectory:
-    """Run to the end with a checkpoint, from where its file stands; without a path from t = 0.
+) -> Outset:
+    """Return from where a run with a checkpoint goes on; without a path from t = 0.
 
     `pauses(run, t=)` makes the other pauses of the run from time t on. They come first, so that
     the file holds what they chose.
     """
     if path is None:
-        return drive_run(run, limits, pauses(run, t=0.0))
+        return Outset(run, pauses(run, t=0.0))
     file = Checkpoint(path, run)
     found = file.resume_point(run)
     if found is None:
-        return drive_run(run, limits, [*pauses(run, t=0.0), file])
+        return Outset(run, [*pauses(run, t=0.0), file])
     if not is_paused(found.flow, limits):
-        return found.flow.with_run(found.run)
+        return Outset(found.run, [], before=found.flow)
     own = pauses(found.run, t=float(found.state.t))
-    return drive_run(found.run, limits, [*own, file], found.state, found.flow)
+    return Outset(found.run, [*own, file], found.state, found.flow)
 
 
 def _is_key(leaf: Any) -> bool:

@@ -45,10 +45,10 @@ from flowlin.networks.kinds import ReLUNetwork
 from flowlin.networks.modules import as_model
 from flowlin.record.results import RESULTS, result_is
 from flowlin.record.trajectory import Origin, Trajectory, trim_and_raise
-from flowlin.runs.checkpoint import drive_from_file
+from flowlin.runs.checkpoint import outset_from_file
 from flowlin.runs.descent_run import DescentPlan, DescentRun
 from flowlin.runs.progress import clock_pauses
-from flowlin.runs.run import drive_run
+from flowlin.runs.run import Outset, drive_run
 from flowlin.runs.run_options import (
     decay_of,
     initial_capacity,
@@ -366,7 +366,8 @@ def _run_limits(run: DescentRun, max_events: int) -> Limits:
 def _drive_descent(run: DescentRun, options: _RunOptions) -> Trajectory:
     """Run a descent outside of `jit` and `vmap`, with pauses."""
     pauses = functools.partial(clock_pauses, progress=options.progress)
-    return drive_from_file(options.checkpoint, run, _run_limits(run, options.max_events), pauses)
+    limits = _run_limits(run, options.max_events)
+    return drive_run(outset_from_file(options.checkpoint, run, limits, pauses), limits)
 
 
 def extend_descent(
@@ -387,7 +388,8 @@ def extend_descent(
         plan = plan._replace(saved_steps=np.array([taken, steps]))
     run = replace_fields(run, plan=plan)
     limits = _run_limits(run, max_events)
-    longer = drive_run(run, limits, clock_pauses(run, progress, float(at.t)), at, flow)
+    outset = Outset(run, clock_pauses(run, progress, float(at.t)), at, flow)
+    longer = drive_run(outset, limits)
     return trim_and_raise(longer, throw, lambda f: _descent_failure(f, max_events))
 
 

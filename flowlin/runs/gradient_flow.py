@@ -37,11 +37,11 @@ from flowlin.networks.kinds import ReLUNetwork
 from flowlin.networks.modules import as_model
 from flowlin.record.results import RESULTS, attach_trajectory, result_is
 from flowlin.record.trajectory import Origin, Trajectory, trim_and_raise
-from flowlin.runs.checkpoint import drive_from_file
+from flowlin.runs.checkpoint import outset_from_file
 from flowlin.runs.hidden_modes import warn_hidden
 from flowlin.runs.modified_edge import warn_past_edge
 from flowlin.runs.progress import SILENT_METER, clock_pauses, progress_meter
-from flowlin.runs.run import AbstractPause, drive_run
+from flowlin.runs.run import AbstractPause, Outset, drive_run
 from flowlin.runs.run_options import (
     check_options,
     check_time_constants,
@@ -220,8 +220,11 @@ def gradient_flow(
         in_modes=in_modes,
     )
     limits, told = Limits(cast(int, max_steps), max_events), warn_past_edge(run)
-    solve = _trace_flow if is_traced(run) else _drive_flow
-    flow = solve(run, dense, limits, progress, checkpoint)
+    if is_traced(run):
+        flow = _trace_flow(run, dense, limits, progress, checkpoint)
+    else:
+        flow = drive_run(_flow_outset(run, dense, limits, progress, checkpoint), limits)
+        flow = with_dense(flow, limits.steps) if dense else flow
     return _finish_flow(run, flow, throw, limits, edge_known=told)
 
 
@@ -265,7 +268,8 @@ def extend_flow(
         run, t1=jnp.asarray(t1, dtype), ts=None if ts is None else jnp.asarray(ts, dtype)
     )
     limits = Limits(int(at.counts["num_steps"]) + max_steps, max_events)
-    longer = drive_run(run, limits, _flow_pauses(run, progress, float(at.t)), at, flow)
+    outset = Outset(run, _flow_pauses(run, progress, float(at.t)), at, flow)
+    longer = drive_run(outset, limits)
     return _finish_flow(run, longer, throw, Limits(max_steps, max_events))
 
 
@@ -309,14 +313,14 @@ def _trace_flow(
     return replace_fields(flow.with_run(run), reference=run.reference, continuation=None)
 
 
-def _drive_flow(
+def _flow_outset(
     run: FlowRun,
     dense: bool,
     limits: Limits,
     progress: Progress | diffrax.AbstractProgressMeter,
     checkpoint: PathLike | None,
-) -> Trajectory:
-    """Run a flow outside of `jit` and `vmap`, with pauses."""
+) -> Outset:
+    """Return from where a flow outside of `jit` and `vmap` goes on, and its pauses."""
     if dense and checkpoint is not None:
         raise ValueError("`checkpoint` does not keep dense output; save at `ts` instead.")
     if run.may_switch_solver:
@@ -325,10 +329,8 @@ def _drive_flow(
         run = replace_fields(
             run, progress_meter=progress
         )  # which would begin anew after each pause
-    flow = drive_from_file(
-        checkpoint, run, limits, functools.partial(_flow_pauses, progress=progress)
-    )
-    return with_dense(flow, limits.steps) if dense else flow
+    pauses = functools.partial(_flow_pauses, progress=progress)
+    return outset_from_file(checkpoint, run, limits, pauses)
 
 
 def _flow_pauses(

@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -42,17 +42,24 @@ class AbstractPause(abc.ABC):
         """Act on Ctrl-C or an error; `flow` is the run so far, None before its first pause."""
 
 
-def drive_run(
-    run: AbstractRun,
-    limits: Limits,
-    pauses: Sequence[AbstractPause],
-    start: RunState | None = None,
-    before: Trajectory | None = None,
-) -> Trajectory:
-    """Run to the end, from a `start` with the trajectory `before` it or from t = 0, with pauses.
+class Outset(NamedTuple):
+    """A run, its pauses, and from where it goes on.
 
-    An error carries the trajectory so far.
+    - `start`: the state, with the trajectory `before` it; from t = 0 there are none. A trajectory
+      without a state has come to its end.
     """
+
+    run: AbstractRun
+    pauses: Sequence[AbstractPause]
+    start: RunState | None = None
+    before: Trajectory | None = None
+
+
+def drive_run(outset: Outset, limits: Limits) -> Trajectory:
+    """Run to the end, with pauses; an error carries the trajectory so far."""
+    run, pauses, start, before = outset
+    if before is not None and start is None:
+        return before.with_run(run)
     flow = before
     try:
         if start is None and any(pause.goes_by_clock for pause in pauses):
@@ -60,7 +67,15 @@ def drive_run(
             # without, the start is compiled together with the first segment.
             start = compile_initial_state(run.without_names)
         while flow is None or flow is before or is_paused(flow, limits):
-            run, flow = _advance_to_pause(run, flow, start, pauses, limits)
+            budget = _steps_to_pause(pauses, start, limits)
+            segment = run.advance(start, flow is None, budget, limits)
+            if _has_outgrown_logs(run, segment, limits):
+                run, start = _with_full_logs(run, start, limits)
+                continue  # the segment is taken again
+            flow = segment if flow is None else _join_segments(flow, segment)
+            for pause in pauses:
+                if is_paused(flow, limits):
+                    run, flow = pause.on_pause(run, flow, limits)
             start = flow.continuation
         for pause in pauses:
             flow = pause.on_end(run, flow)
@@ -77,22 +92,11 @@ def drive_run(
     return Trajectory.with_run(flow, run)  # a bound method would be a tree
 
 
-def _advance_to_pause(
-    run: AbstractRun,
-    flow: Trajectory | None,
-    start: RunState | None,
-    pauses: Sequence[AbstractPause],
-    limits: Limits,
-) -> tuple[AbstractRun, Trajectory]:
-    """Run to the next pause, and return the run and trajectory as the pauses leave them."""
+def _steps_to_pause(pauses: Sequence[AbstractPause], start: RunState | None, limits: Limits) -> int:
+    """Return the steps from a state to the next pause; from t = 0 without one."""
     accepted = 0 if start is None else int(start.counts["num_accepted_steps"])
     wanted = [pause.step_budget(accepted) for pause in pauses]
-    budget = min((steps for steps in wanted if steps is not None), default=limits.steps)
-    run, flow = run_segment(run, flow, start, budget, limits)
-    for pause in pauses:
-        if is_paused(flow, limits):
-            run, flow = pause.on_pause(run, flow, limits)
-    return run, flow
+    return min((steps for steps in wanted if steps is not None), default=limits.steps)
 
 
 def run_segment(
@@ -103,13 +107,24 @@ def run_segment(
     limits: Limits,
 ) -> tuple[AbstractRun, Trajectory]:
     """Run one segment; return the run, with larger logs if needed, and the trajectory so far."""
-    first = before is None
-    flow = run.advance(start, first, budget, limits)
-    if run.capacity < limits.events and result_is(flow.result, RESULTS.event_overflow):
-        run = run.with_capacity(limits.events)
-        start = None if start is None else _with_log_capacity(start, limits.events)
-        flow = run.advance(start, first, budget, limits)
+    flow = run.advance(start, before is None, budget, limits)
+    if _has_outgrown_logs(run, flow, limits):
+        run, start = _with_full_logs(run, start, limits)
+        flow = run.advance(start, before is None, budget, limits)
     return run, flow if before is None else _join_segments(before, flow)
+
+
+def _has_outgrown_logs(run: AbstractRun, flow: Trajectory, limits: Limits) -> bool:
+    """Tell whether a segment ended since its logs were full, and they may grow."""
+    return run.capacity < limits.events and result_is(flow.result, RESULTS.event_overflow)
+
+
+def _with_full_logs(
+    run: AbstractRun, start: RunState | None, limits: Limits
+) -> tuple[AbstractRun, RunState | None]:
+    """Return a run and its state with room for all events that it may have."""
+    start = None if start is None else _with_log_capacity(start, limits.events)
+    return run.with_capacity(limits.events), start
 
 
 @jit_by_array
