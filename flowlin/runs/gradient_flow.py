@@ -219,13 +219,13 @@ def gradient_flow(
         reference=Origin(given, loss, None, extend_flow, choice, exchangeable=free),
         in_modes=in_modes,
     )
-    limits, told = Limits(cast(int, max_steps), max_events), warn_past_edge(run)
+    limits, edge_known = Limits(cast(int, max_steps), max_events), warn_past_edge(run)
     if is_traced(run):
         flow = _trace_flow(run, dense, limits, progress, checkpoint)
     else:
         flow = drive_run(_flow_outset(run, dense, limits, progress, checkpoint), limits)
         flow = with_dense(flow, limits.steps) if dense else flow
-    return _finish_flow(run, flow, throw, limits, edge_known=told)
+    return _finish_flow(run, flow, throw, limits, edge_known)
 
 
 def _step_watches(

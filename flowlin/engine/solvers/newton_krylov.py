@@ -75,7 +75,7 @@ def conjugate_gradients(
         jnp.zeros((), jnp.int32), jnp.ones((), bool), blank, blank,
     )  # fmt: skip
 
-    def unfinished(s: Solve) -> Bool[Array, ""]:
+    def is_unfinished(s: Solve) -> Bool[Array, ""]:
         return s.convex & (s.count < most) & unsolved(s.better)
 
     def body(s: Solve) -> Solve:
@@ -99,7 +99,7 @@ def conjugate_gradients(
             s.images.at[row].set(moved / size),
         )
 
-    done = lax.while_loop(unfinished, body, start)
+    done = lax.while_loop(is_unfinished, body, start)
     # Where b is small enough as it is, the preconditioned b and not zero is the solution, as in
     # CVODE (`cvLsSolve`): a zero would pass for a step without an error, and the next one would be
     # ten times as long.
@@ -338,7 +338,7 @@ class ByLineax(eqx.Module):
         def refine(scale: Array, product: Linear, b: Array) -> Array:
             least, size = jnp.finfo(b.dtype).eps ** 0.75, jnp.linalg.norm(b)
 
-            def unfinished(carry: tuple[Array, Array, Array]) -> Array:
+            def is_unfinished(carry: tuple[Array, Array, Array]) -> Array:
                 return (carry[2] < ENOUGH) & (jnp.linalg.norm(carry[1]) > least * size)
 
             def body(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
@@ -346,7 +346,7 @@ class ByLineax(eqx.Module):
                 return x, b - product(x), carry[2] + 1
 
             start = jnp.zeros_like(b), b, jnp.zeros((), jnp.int32)
-            x, left, _ = lax.while_loop(unfinished, body, start)
+            x, left, _ = lax.while_loop(is_unfinished, body, start)
             return _unless_far(x, left, size)
 
         return lax.custom_linear_solve(

@@ -150,14 +150,14 @@ def direction(like: PyTree) -> PyTree:
     leaves, structure = jax.tree.flatten(like)
     ends = np.cumsum([leaf.size for leaf in leaves])
     draws = [
-        _scrambled(jnp.arange(end - leaf.size, end, dtype=jnp.uint32)).astype(leaf.dtype)
+        _scramble(jnp.arange(end - leaf.size, end, dtype=jnp.uint32)).astype(leaf.dtype)
         for leaf, end in zip(leaves, ends, strict=True)
     ]
     draws = [draw.reshape(leaf.shape) for draw, leaf in zip(draws, leaves, strict=True)]
     return jax.tree.unflatten(structure, [draw / norm(draws) for draw in draws])
 
 
-def _scrambled(index: Array) -> Array:
+def _scramble(index: Array) -> Array:
     """Numbers in (-1/2, 1/2) from a multiplicative hash, which compiles faster than JAX's own."""
     mixed = (index + 1) * jnp.uint32(2654435769)
     mixed = (mixed ^ (mixed >> 15)) * jnp.uint32(2246822519)
@@ -187,7 +187,7 @@ def spectral_radius(
     start = jax.tree.map(lambda a, b: a + NOISE * b, vector, direction(vector))
     start = jax.tree.map(lambda a: a / norm(start), start)
 
-    def unfinished(carry):
+    def is_unfinished(carry):
         _, old, new, count = carry
         return (count == 0) | (jnp.abs(new - old) > CHANGE * new)
 
@@ -201,7 +201,7 @@ def spectral_radius(
         return v, old, new, count + 1
 
     vector, _, radius, count = while_loop(
-        unfinished,
+        is_unfinished,
         body,
         (start, radius, radius, jnp.zeros((), jnp.int32)),
         kind=loop,  # pyright: ignore
