@@ -48,7 +48,8 @@ KNOWN = set(names())
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
 def test_a_word_has_a_name_in_the_code_and_a_meaning(row):
     word, _, code, meaning = row
-    assert word and meaning
+    assert word
+    assert meaning
     assert len(quoted(code)) == 1
     # A statistic of a run has its name as a text.
     name = quoted(code)[0]
