@@ -63,6 +63,8 @@ from flowlin.theory.rectified import rectified as rectified
 from flowlin.theory.rectified_parts import RectifiedPathway as RectifiedPathway
 from flowlin.training.losses import CrossEntropy as CrossEntropy
 from flowlin.training.losses import SquaredError as SquaredError
+from flowlin.training.rules import AbstractRule as AbstractRule
+from flowlin.training.rules import Gradient as Gradient
 
 if _TYPE_CHECKING:
     from flowlin import plot as plot

@@ -73,6 +73,11 @@ class ErrorPerUnit(AbstractErrorScale):
         start = {name: jnp.where(size > 0, size, whole) for name, size in start.items()}
         if problem.trained is not None:
             owners = tuple(o for o, moves in zip(owners, problem.trained, strict=True) if moves)
+        # What a rule remembers counts array by array.
+        for k, memory in enumerate(jax.tree.leaves(problem.memory)):
+            size = jnp.sqrt(jnp.mean(memory**2))
+            start[f"memory {k}"] = jnp.where(size > 0, size, whole)
+            owners = (*owners, (f"memory {k}", None))
         return ErrorPerUnit(rtol, owners, lax.stop_gradient(start), counts_change, apart)  # pyright: ignore
 
     @property

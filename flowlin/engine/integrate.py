@@ -16,13 +16,14 @@ from flowlin._tools.numerics import jit_by_array
 from flowlin.engine.kinks.sides import NO_SIDES, NO_SLOTS
 from flowlin.engine.kinks.walk import WalkState
 from flowlin.engine.method import Method, describe_options
-from flowlin.engine.mode_frame import DenseInModes, ProblemInModes
+from flowlin.engine.mode_frame import ProblemInModes
 from flowlin.engine.observables import Observables
 from flowlin.engine.recorder import Recorder, RecorderState, event_log
 from flowlin.engine.run import UNLIMITED_STEPS, AbstractRun, Limits, StepCost, is_paused
 from flowlin.engine.signals import PAUSED
 from flowlin.engine.solvers.recycled_bdf import RecycledBDF
 from flowlin.engine.solvers.rkc import RKC
+from flowlin.engine.state_parameters import WITHOUT_MEMORY, DenseParameters
 from flowlin.engine.step_control import (
     CountingSolver,
     PausingController,
@@ -112,6 +113,8 @@ class FlowRun(AbstractRun):
     @property
     def to_parameters(self) -> Callable[[Parameters], Parameters] | None:
         """The map from solver states to parameters; None where they are the same."""
+        if self.problem.has_memory:
+            return WITHOUT_MEMORY
         return None if self.in_modes is None else self.in_modes.frame.from_modes
 
     def network_at(self, state: Parameters) -> AbstractModel:
@@ -206,6 +209,7 @@ class FlowRun(AbstractRun):
             "events": (repr(watched), eqx.filter(self.watches, eqx.is_array)),
             "observe": repr(sorted(self.observe.functions or ["networks"])),
             "solver": describe_options(method.solver),
+            "rule": describe_options(problem.rule),
             "rtol": np.asarray(method.controller.rtol),
             "atol": np.asarray(method.controller.atol),
             "stepsize_controller": describe_options(method.controller),
@@ -373,8 +377,8 @@ class FlowRun(AbstractRun):
             more_counts["unresolved_crossings"] = doubts.count
         networks = self.observe.functions is None
         whole = solution.interpolation if dense else None
-        if whole is not None and self.in_modes is not None:
-            whole = DenseInModes(whole, self.in_modes.frame)
+        if whole is not None and self.to_parameters is not None:
+            whole = DenseParameters(whole, self.to_parameters)
         return Trajectory(
             ts=jnp.where(kept, ts, jnp.inf),
             losses=jnp.where(kept, losses, jnp.inf),

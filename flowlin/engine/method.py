@@ -21,7 +21,9 @@ from flowlin.engine.kinks.policies import (
     ASKED_REASON,
     IGNORED,
     AbstractKinks,
+    IgnoreKinks,
     KinksWarning,
+    SmoothKinks,
     StepTraits,
     choose_kinks,
 )
@@ -32,7 +34,7 @@ from flowlin.networks.base import AbstractOwnModel
 from flowlin.networks.kinds import ReLUNetwork
 from flowlin.training.objective import AbstractObjective, ModifiedLoss
 from flowlin.training.problem import Problem
-from flowlin.training.rules import VectorField, choose_objective
+from flowlin.training.rules import AbstractRule, FieldWithMemory, VectorField, choose_objective
 
 # Solvers for which any tree of arrays is a state, one flat vector too.
 TREE_SOLVERS = (diffrax.Bosh3, diffrax.Tsit5, diffrax.Dopri8, RKC, RecycledBDF)
@@ -99,6 +101,8 @@ class Method(eqx.Module):
 
     def state_at_start(self, problem: Problem) -> Any:
         """Return the state that the solver moves, at t = 0."""
+        if problem.has_memory:
+            return problem.parameters, problem.memory
         return FlatTree.from_tree(problem.parameters) if self.flat_state else problem.parameters
 
     @property
@@ -156,8 +160,10 @@ class Method(eqx.Module):
         usual = isinstance(self.controller, diffrax.PIDController)
         return RecycledBDF() if smooth and fine and usual and size < LARGE_BYTES else RKC()
 
-    def vector_field(self, problem: Problem) -> VectorField:
+    def vector_field(self, problem: Problem) -> VectorField | FieldWithMemory:
         """Return the vector field without a walk's gates."""
+        if problem.has_memory:
+            return FieldWithMemory(self.objective, problem.network, problem.tau, problem.rule)
         return VectorField(self.objective, problem.network, problem.time_constants)
 
 
@@ -179,12 +185,24 @@ def choose_method(
         kinks, kinks_because = choose_kinks(network, problem.task, solver)
     else:
         kinks = IGNORED
+    if problem.has_memory:
+        kinks, kinks_because = _kinks_with_memory(kinks, kinks_because, problem.rule)
     rtol = effective_rtol(tolerances, kinks, dtype)
     chosen, because = kinks.choose_solver(problem, solver, rtol)
     if isinstance(chosen, RecycledBDF) and chosen.linear_solver is not None:
         raise ValueError(
             "`solver` = RecycledBDF has a `linear_solver`, which is for diffrax.diffeqsolve of "
             "other equations; leave it out, since a flow's Jacobian is symmetric."
+        )
+    if isinstance(chosen, RecycledBDF) and problem.has_memory:
+        raise ValueError(
+            f"`solver` = RecycledBDF is for symmetric Jacobians, and `rule` = {problem.rule} has a "
+            "memory; use fl.RKC() or leave the solver out."
+        )
+    if problem.has_memory and (problem.tau.ndim or modified_rate is not None):
+        raise ValueError(
+            f"`{'tau' if problem.tau.ndim else 'modified_rate'}` goes with gradient flow alone, "
+            f"and `rule` = {problem.rule} has a memory; pass one `tau` and no `modified_rate`."
         )
     if isinstance(chosen, RecycledBDF) and problem.tau.ndim:
         raise ValueError(
@@ -208,6 +226,23 @@ def choose_method(
     own = tolerances.controller is None
     by_unit, flat = own and tolerances.atol is None, own and _has_flat_state(problem, kinks, chosen)
     return Method(policy, goal, chosen, steps, adjoint, flat, by_unit), choice
+
+
+def _kinks_with_memory(
+    kinks: AbstractKinks, because: str, rule: AbstractRule
+) -> tuple[AbstractKinks, str]:
+    """Return a policy for a rule with a memory: smooth kinks, unless one across them was asked for.
+
+    **Raises:** `ValueError` for a policy whose steps know the kinks of gradient flow alone.
+    """
+    if isinstance(kinks, SmoothKinks | IgnoreKinks):
+        return kinks, because
+    if because == ASKED_REASON:
+        raise ValueError(
+            f"`kinks` = {kinks} is for gradient flow, and `rule` = {rule} has a memory; pass "
+            "`kinks=fl.SmoothKinks(1e-4)`."
+        )
+    return SmoothKinks(), "the rule has a memory, which no walk follows"
 
 
 def _has_flat_state(problem: Problem, kinks: AbstractKinks, solver: diffrax.AbstractSolver) -> bool:

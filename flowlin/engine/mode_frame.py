@@ -21,7 +21,6 @@ at once, to a rounding of the largest number, and creep where they are to resolv
 
 from typing import Any
 
-import diffrax
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
@@ -117,17 +116,6 @@ class ProblemInModes(eqx.Module):
         return f"{self.objective.stats_label}, in the coordinates of the modes"
 
 
-class DenseInModes(eqx.Module):
-    """Dense output of a run in a frame, as the user's parameters."""
-
-    solved: diffrax.DenseInterpolation
-    frame: ModeFrame
-
-    def evaluate(self, t: Array) -> Parameters:
-        """Return the user's parameters at a time."""
-        return self.frame.from_modes(self.solved.evaluate(t))
-
-
 MODE_GROUPS = (("input", -1), ("output", -2))  # columns and rows, as `AbstractModel.owners` says it
 MOST_INPUTS = 1024  # inputs: their correlations are held as a matrix
 CORRELATION_NOISE = 64.0  # roundings of the largest number, below which correlations are zero
@@ -144,6 +132,8 @@ def problem_in_modes(problem: Problem, method: Method) -> ProblemInModes | None:
     """
     network, task, loss = problem.network, problem.task, problem.loss
     if not isinstance(network, LinearNetwork) or not isinstance(loss, SquaredError):
+        return None
+    if problem.has_memory:
         return None
     if len(network.weights) != 2 or network.biases[1] is not None or problem.trained is not None:
         return None

@@ -59,6 +59,7 @@ from flowlin.runs.stiffness import TOO_SHORT, StiffnessCheck
 from flowlin.tasks.task import Task
 from flowlin.training.losses import AnyLoss, Loss, SquaredError
 from flowlin.training.problem import Problem
+from flowlin.training.rules import AbstractRule, Gradient
 
 # Steps that dense output of few parameters has room for at least: where it takes next to no
 # memory, all short runs share one program.
@@ -79,6 +80,7 @@ def gradient_flow(
     task: Task,
     t1: ArrayLike | None,
     *,
+    rule: AbstractRule = Gradient(),
     trainable: PyTree = None,
     ts: Numbers | None = None,
     dense: bool = False,
@@ -110,6 +112,8 @@ def gradient_flow(
     - `task`: what it is trained on; taken to the network's precision.
     - `t1`: final time, in the units of tau (see `fl.StepClock` for descent steps); None, or inf,
       for a run that ends at an event with `terminate=True`, such as `fl.GradientBelow`.
+    - `rule`: of training; see `flowlin.training.rules.AbstractRule` for what one has to say. One
+      with a memory takes one `tau`, and ReLU networks with rounded kinks.
     - `trainable`: which arrays move, where not all do: a tree of truth values like the network,
       or a function of a leaf, as `eqx.partition` takes them. The others stay as they are, to the
       bit, in exact walks too.
@@ -200,13 +204,14 @@ def gradient_flow(
     # A name is no part of what is compiled.
     given, task = task, replace_fields(task, name="")
     decay, moves = decay_of(network, weight_decay), trainable_flags(network, trainable)
-    problem = Problem(network, task, loss, as_dtype(tau, network.dtype), decay, moves)
+    tau = as_dtype(tau, network.dtype)
+    problem = Problem(network, task, loss, tau, decay, moves, rule=rule)
     check_time_constants(problem, modified_rate)
     method, choice = choose_method(problem, kinks, solver, modified_rate, tolerances, adjoint)
     watches = _step_watches(problem, method, events, t1)
     in_modes = problem_in_modes(problem, method)
     choice = choice if in_modes is None else choice._replace(objective=in_modes.label)
-    free = solver is None and not dense  # another one may take over
+    free = solver is None and not dense and not problem.has_memory  # another may take over
     run = FlowRun(
         problem=problem,
         method=method,

@@ -1,12 +1,14 @@
 """The problem that a run solves: whose parameters move, on what, and how fast."""
 
 import equinox as eqx
+import jax
 from jaxtyping import Array, PyTree
 
 from flowlin.networks.base import AbstractModel, trainable_part
 from flowlin.tasks.task import Task
 from flowlin.training.losses import Loss
 from flowlin.training.objective import Decay
+from flowlin.training.rules import AbstractRule, Gradient
 
 
 class Problem(eqx.Module):
@@ -18,6 +20,8 @@ class Problem(eqx.Module):
     - `trained`: which of the network's arrays move, in the order of its leaves; None for all.
     - `groups`: whose numbers the arrays hold where it is not the network's hidden units, as
       `AbstractModel.owners` says it.
+    - `rule`: of training. With another one than `Gradient` the flow is the rule's, of its force
+      $-\nabla L$.
     """
 
     network: AbstractModel
@@ -27,11 +31,22 @@ class Problem(eqx.Module):
     decay: Decay | None = None
     trained: tuple[bool, ...] | None = eqx.field(static=True, default=None)
     groups: tuple[tuple[str, int | None], ...] | None = eqx.field(static=True, default=None)
+    rule: AbstractRule = Gradient()
 
     @property
     def parameters(self) -> PyTree:
         """Return the parameters that move, at t = 0, with None in place of those that rest."""
         return trainable_part(self.network.parameters, self.trained)
+
+    @property
+    def memory(self) -> PyTree:
+        """Return what the rule remembers at t = 0; an empty tree for gradient flow."""
+        return self.rule.memory(self.parameters)
+
+    @property
+    def has_memory(self) -> bool:
+        """Tell whether the rule remembers anything; a solver's state is then a pair."""
+        return bool(jax.tree.leaves(self.memory))
 
     @property
     def owners(self) -> tuple[tuple[str, int | None], ...]:

@@ -1,10 +1,13 @@
-"""Time constants of the parameters, the choice of an objective, the vector field of a run."""
+"""Rules of training, time constants, the choice of an objective, the vector field of a run."""
+
+import abc
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, PyTree
 
+from flowlin._tools.arguments import CHECKS_BY_NAME, instance_of
 from flowlin._tools.arrays import Parameters
 from flowlin._tools.numerics import as_tree, flatten_like
 from flowlin.networks.base import AbstractModel
@@ -43,6 +46,46 @@ def divide_by_tau(force: PyTree, tau: PyTree) -> PyTree:
         return None if one is None else jax.tree.map(lambda f: f / one, part)
 
     return jax.tree.map(divide_part, tau, force, is_leaf=is_none)
+
+
+# ---- Rules of training: what moves the parameters, given the force on them.
+
+
+class AbstractRule(eqx.Module):
+    """A rule of training in continuous time.
+
+    What it remembers rides beside the parameters in the solver's state, so that events, dense
+    output, checkpoints and `vmap` see it by themselves.
+    """
+
+    @abc.abstractmethod
+    def memory(self, parameters: PyTree) -> PyTree:
+        """Return what it remembers at t = 0, a tree of arrays; an empty one for nothing."""
+
+    @abc.abstractmethod
+    def velocity(
+        self, t: ArrayLike | None, parameters: PyTree, memory: PyTree, force: PyTree
+    ) -> tuple[PyTree, PyTree]:
+        """Return how fast parameters and memory change at tau = 1, where the force is -grad L."""
+
+
+class Gradient(AbstractRule):
+    """Gradient flow: the velocity is the force, and nothing is remembered."""
+
+    def memory(self, parameters: PyTree) -> tuple[()]:
+        """Return nothing."""
+        del parameters
+        return ()
+
+    def velocity(
+        self, t: ArrayLike | None, parameters: PyTree, memory: PyTree, force: PyTree
+    ) -> tuple[PyTree, PyTree]:
+        """Return the force."""
+        del t, parameters
+        return force, memory
+
+
+CHECKS_BY_NAME["rule"] = instance_of(AbstractRule, "a rule of training", "such as fl.Gradient()")
 
 
 # ---- The vector field of a run, and the objective that it descends.
@@ -87,3 +130,26 @@ class VectorField(eqx.Module):
         return flatten_like(
             parameters, divide_by_tau(jax.tree.map(jnp.negative, gradient), self.tau)
         )
+
+
+class FieldWithMemory(eqx.Module):
+    """The vector field of a rule with a memory: of (parameters, memory).
+
+    All of it is divided by one time constant `tau`.
+    """
+
+    objective: AbstractObjective
+    network: AbstractModel
+    tau: Array
+    rule: AbstractRule
+
+    def __call__(
+        self, t: ArrayLike | None, state: tuple[Parameters, PyTree], args: PyTree
+    ) -> tuple[Parameters, PyTree]:
+        """Return the velocity of parameters and memory."""
+        del args
+        parameters, memory = state
+        gradient = self.objective.gradient(self.network, parameters)
+        force = jax.tree.map(jnp.negative, gradient)
+        moved = self.rule.velocity(t, parameters, memory, force)
+        return jax.tree.map(lambda a: a / self.tau, moved)

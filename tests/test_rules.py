@@ -1,0 +1,163 @@
+"""A rule of training with a memory: a heavy ball of a few lines, through all that a run can do."""
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.typing import ArrayLike
+from scipy.integrate import solve_ivp
+
+import flowlin as fl
+
+
+class HeavyBall(fl.AbstractRule):
+    r"""$\mu \ddot w + \dot w = -\nabla L$, remembering the velocity (Polyak 1964)."""
+
+    mass: ArrayLike
+
+    def memory(self, parameters):
+        return jax.tree.map(jnp.zeros_like, parameters)
+
+    def velocity(self, t, parameters, memory, force):
+        return memory, jax.tree.map(lambda f, v: (f - v) / self.mass, force, memory)
+
+
+MASS = 2.0
+RULE = HeavyBall(jnp.asarray(MASS))
+TASK = fl.tasks.hierarchy(levels=2)
+NETWORK = fl.LinearNetwork.init(TASK, (5,), 1e-2, bias=False, key=jax.random.key(0))
+MODES = fl.theory.modes(TASK, NETWORK)
+T1 = 16.0
+EVENTS = [fl.ModeHits(MODES, share=0.5), fl.LossBelow(0.3)]
+
+
+def run(t1=T1, rule: fl.AbstractRule = RULE, **how):
+    return fl.gradient_flow(NETWORK, TASK, t1, rule=rule, events=EVENTS, rtol=1e-9, **how)
+
+
+@pytest.fixture(scope="module")
+def ball():
+    return run(ts=np.linspace(0, T1, 161), dense=True)
+
+
+@pytest.fixture(scope="module")
+def known():
+    """By SciPy, with the gradient in NumPy."""
+    x, y = np.asarray(TASK.x), np.asarray(TASK.y)
+    start = [np.asarray(w) for w in NETWORK.weights]
+    shapes, sizes = [w.shape for w in start], [w.size for w in start]
+
+    def split(flat):
+        first, second = np.split(flat, [sizes[0]])
+        return first.reshape(shapes[0]), second.reshape(shapes[1])
+
+    def field(t, state):
+        w, v = np.split(state, 2)
+        w1, w2 = split(w)
+        error = (x @ w1.T @ w2.T - y) / len(x)
+        force = -np.concatenate([(w2.T @ error.T @ x).ravel(), (error.T @ x @ w1.T).ravel()])
+        return np.concatenate([v, (force - v) / MASS])
+
+    flat = np.concatenate([w.ravel() for w in start])
+    options = {"method": "DOP853", "rtol": 1e-11, "atol": 1e-13, "dense_output": True}
+    found = solve_ivp(field, (0, T1), np.concatenate([flat, 0 * flat]), **options)
+    return lambda t: split(np.split(found.sol(t), 2)[0])
+
+
+def test_it_follows_the_equation_of_second_order(ball, known):
+    for weights, wanted in zip(ball.final.weights, known(T1), strict=True):
+        np.testing.assert_allclose(weights, wanted, atol=1e-7)
+    assert np.any(np.diff(ball.losses) > 0)  # a ball overshoots; gradient flow cannot
+    assert ball.stats["solver"] == "Dopri8"
+
+
+def test_dense_output_is_that_of_the_parameters(ball, known):
+    for weights, wanted in zip(ball.network(3.3).weights, known(3.3), strict=True):
+        np.testing.assert_allclose(weights, wanted, atol=1e-7)
+
+
+def test_its_events_are_located(ball, known):
+    hit = float(ball.events.first("mode")[0])
+    w1, w2 = known(hit)
+    strength = MODES.u[:, 0] @ w2 @ w1 @ MODES.v[:, 0]
+    assert strength == pytest.approx(float(MODES.full_strength[0]) / 2, rel=1e-6)
+    assert float(ball.events.first("loss")) < T1
+
+
+@pytest.mark.slow
+def test_a_checkpoint_resumes_to_the_bit(tmp_path):
+    path = tmp_path / "ball.npz"
+    part = run(checkpoint=path, max_steps=12, throw=False)
+    assert int(part.stats["num_steps"]) == 12
+    resumed, whole = run(checkpoint=path), run()
+    assert all(map(np.array_equal, resumed.final.weights, whole.final.weights))
+    assert np.array_equal(resumed.events.time, whole.events.time)
+    with pytest.raises(ValueError, match="of a run with another rule"):
+        run(checkpoint=path, rule=HeavyBall(jnp.asarray(3.0)))
+
+
+@pytest.mark.slow
+def test_it_extends(ball):
+    longer = run(t1=T1 / 2).extend(T1)
+    for a, b in zip(longer.final.weights, ball.final.weights, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-7)
+
+
+@pytest.mark.slow
+def test_under_vmap_it_is_its_single_runs():
+    masses = jnp.array([0.5, 2.0])
+    together = jax.vmap(lambda mass: run(rule=HeavyBall(mass)).final.weights)(masses)
+    for k, mass in enumerate(masses):
+        for stacked, single in zip(together, run(rule=HeavyBall(mass)).final.weights, strict=True):
+            np.testing.assert_allclose(stacked[k], single, atol=1e-8)
+
+
+@pytest.mark.slow
+def test_its_mass_has_a_derivative():
+    def final_loss(mass):
+        return run(rule=HeavyBall(mass), adjoint=diffrax.ForwardMode()).losses[-1]
+
+    _, slope = jax.jvp(final_loss, (MASS,), (1.0,))
+    difference = (final_loss(MASS + 1e-4) - final_loss(MASS - 1e-4)) / 2e-4
+    assert float(slope) == pytest.approx(float(difference), rel=1e-4)
+
+
+@pytest.mark.slow
+def test_without_mass_it_is_the_gradient_flow():
+    light = run(rule=HeavyBall(jnp.asarray(1e-6)), solver=diffrax.Kvaerno5())
+    for a, b in zip(light.final.weights, run(rule=fl.Gradient()).final.weights, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_relu_networks_are_smoothed_for_it():
+    network = fl.ReLUNetwork.init(TASK, (5,), 1e-2, key=jax.random.key(0))
+    flow = fl.gradient_flow(network, TASK, 2.0, rule=RULE)
+    assert "SmoothKinks" in flow.stats["kinks"]
+    assert "no walk follows" in flow.stats["kinks_because"]
+    with pytest.raises(ValueError, match=r"`kinks` = ExactKinks\(.*has a memory"):
+        fl.gradient_flow(network, TASK, 2.0, rule=RULE, kinks=fl.ExactKinks())
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ({"rule": "heavy ball"}, r"`rule` must be a rule of training.*fl\.Gradient\(\)"),
+        ({"tau": [1.0, 2.0]}, "`tau` goes with gradient flow alone"),
+        ({"modified_rate": 0.1}, "`modified_rate` goes with gradient flow alone"),
+        ({"solver": fl.RecycledBDF()}, "RecycledBDF is for symmetric Jacobians"),
+    ],
+)
+def test_what_does_not_go_with_a_memory_says_so(how, text):
+    with pytest.raises(ValueError, match=text):
+        fl.gradient_flow(NETWORK, TASK, 1.0, **({"rule": RULE} | how))
+
+
+def test_a_gradient_is_the_flow_to_the_bit():
+    """A rule without a memory adds nothing to the program."""
+    plain = fl.gradient_flow(NETWORK, TASK, 2.0)
+    ruled = fl.gradient_flow(NETWORK, TASK, 2.0, rule=fl.Gradient())
+    assert all(map(np.array_equal, plain.final.weights, ruled.final.weights))
+    assert not jax.tree.leaves(eqx.filter(fl.Gradient().memory(NETWORK.parameters), eqx.is_array))
