@@ -137,7 +137,8 @@ class Ritz(eqx.Module):
 
     def precondition(self, factor: Float[Array, ""], r: Float[Array, " N"]) -> Float[Array, " N"]:
         """About (1 - factor J)^-1 r: exact in these eigenvectors, r itself beside them."""
-        weights = 1 / (1 - factor.astype(jnp.float32) * self.values) - 1
+        stiffness = jnp.minimum(1 - factor.astype(jnp.float32) * self.values, STIFFEST)
+        weights = 1 / stiffness - 1
         change = (weights * (self.vectors @ r.astype(jnp.float32))) @ self.vectors
         return r + change.astype(r.dtype)
 
@@ -206,6 +207,9 @@ def _inverse_root(scale: Float[Array, " K"]) -> Float[Array, " K"]:
     return jnp.where(kept, 1 / jnp.sqrt(jnp.where(kept, scale, 1)), 0)
 
 
+# Of 1 - h J in an eigenvector: beyond, what float32 leaves of a residual there is noise, and the
+# preconditioner no longer positive. A flow long after convergence, with steps of 1e8, then crept.
+STIFFEST = 1e3
 MOST_ITERATIONS = 3
 MOST_PRODUCTS = 60  # in one solve
 CLOSE = 0.02  # of the tolerance: looser, and noise in the high differences lowers the order
