@@ -126,13 +126,6 @@ def test_its_mass_has_a_derivative():
 
 
 @pytest.mark.slow
-def test_without_mass_it_is_the_gradient_flow():
-    light = run(rule=HeavyBall(jnp.asarray(1e-6)), solver=diffrax.Kvaerno5())
-    for a, b in zip(light.final.weights, run(rule=fl.Gradient()).final.weights, strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-4)
-
-
-@pytest.mark.slow
 def test_relu_networks_are_smoothed_for_it():
     network = fl.ReLUNetwork.init(TASK, (5,), 1e-2, key=jax.random.key(0))
     flow = fl.gradient_flow(network, TASK, 2.0, rule=RULE)
