@@ -898,7 +898,7 @@ INNER = {
     "pack_parameters", "parameters_of", "remedy", "require_fit", "with_module",
     "with_saved_arrays", "smooth_outputs", "smooth_activation", "time_constants", "total_loss",
     "unpack_parameters", "wrap_solver", "watches", "weight", "factor_per_sample",
-    "with_parameters", "with_rows", "with_sample_gates",
+    "with_parameters", "with_rows", "with_sample_gates", "memory", "velocity",
 }  # fmt: skip
 RETURNED = (
     Exception, fl.Accuracy, fl.Comparison, fl.LossConvention, fl.EventLog, fl.Grid,

@@ -40,7 +40,7 @@ def of_runs() -> dict[str, Callable[[], Axes]]:
         "losses": lambda: fl.plot.losses({"ReLU": flow, "linear": linear}),
         "modes": lambda: fl.plot.modes(linear, modes, shown=range(4), share=True),
         "activity": lambda: fl.plot.activity(flow),
-        "gates": lambda: fl.plot.sides(flow, 5.0),
+        "sides": lambda: fl.plot.sides(flow, 5.0),
         "side_history": lambda: fl.plot.side_history(flow, units=[0, 6, 7]),
         "kinks": lambda: fl.plot.kinks(flow.ts, flow.along(fl.measures.kink_positions)),
         "representations": lambda: fl.plot.representations(plane.points, labels=items),
