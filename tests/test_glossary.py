@@ -8,7 +8,7 @@ import runpy
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PAGE = (ROOT / "docs" / "reference" / "glossary.md").read_text()
+PAGE = (ROOT / "docs" / "explanation" / "glossary.md").read_text()
 FILES = sorted((ROOT / "flowlin").rglob("*.py"))
 TREES = [ast.parse(path.read_text()) for path in FILES]
 COUNTS = runpy.run_path(str(ROOT / "docs" / "_tools" / "house_counts.py"))
