@@ -39,7 +39,7 @@ def run(t1=T1, rule: fl.AbstractRule = RULE, **how):
 
 @pytest.fixture(scope="module")
 def ball():
-    return run(ts=np.linspace(0, T1, 161), dense=True)
+    return run(ts=np.linspace(0, T1, 161))
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +74,9 @@ def test_it_follows_the_equation_of_second_order(ball, known):
     assert ball.stats["solver"] == "Dopri8"
 
 
-def test_dense_output_is_that_of_the_parameters(ball, known):
-    for weights, wanted in zip(ball.network(3.3).weights, known(3.3), strict=True):
+@pytest.mark.slow
+def test_dense_output_is_that_of_the_parameters(known):
+    for weights, wanted in zip(run(dense=True).network(3.3).weights, known(3.3), strict=True):
         np.testing.assert_allclose(weights, wanted, atol=1e-7)
 
 

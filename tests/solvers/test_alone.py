@@ -123,6 +123,7 @@ def known():
     return solve_ivp(field, (0.0, T_ROBERTSON), [1.0, 0.0, 0.0], **options).y[:, -1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ANY)
 def test_robertson_agrees_with_radau(name, reactions, known):
     y, steps = reactions[name]
