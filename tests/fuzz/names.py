@@ -52,6 +52,8 @@ INNER = {
     "gate",
     "method",
     "choose_solver",
+    "memory",
+    "velocity",
     "remedy",
     "wrap_solver",
     "gate_channel",
