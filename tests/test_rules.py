@@ -1,5 +1,7 @@
 """A rule of training with a memory: a heavy ball of a few lines, through all that a run can do."""
 
+import re
+
 import diffrax
 import equinox as eqx
 import jax
@@ -96,8 +98,9 @@ def test_a_checkpoint_resumes_to_the_bit(tmp_path):
     resumed, whole = run(checkpoint=path), run()
     assert all(map(np.array_equal, resumed.final.weights, whole.final.weights))
     assert np.array_equal(resumed.events.time, whole.events.time)
-    with pytest.raises(ValueError, match="of a run with another rule"):
-        run(checkpoint=path, rule=HeavyBall(jnp.asarray(3.0)))
+    for other in (HeavyBall(jnp.asarray(3.0)), fl.Gradient()):
+        with pytest.raises(ValueError, match="of a run with another rule"):
+            run(checkpoint=path, rule=other)
 
 
 @pytest.mark.slow
@@ -131,8 +134,8 @@ def test_relu_networks_are_smoothed_for_it():
     network = fl.ReLUNetwork.init(TASK, (5,), 1e-2, key=jax.random.key(0))
     flow = fl.gradient_flow(network, TASK, 2.0, rule=RULE)
     assert "SmoothKinks" in flow.stats["kinks"]
-    assert "no walk follows" in flow.stats["kinks_because"]
-    with pytest.raises(ValueError, match=r"`kinks` = ExactKinks\(.*has a memory"):
+    assert "no gradient flow" in flow.stats["kinks_because"]
+    with pytest.raises(ValueError, match=r"`kinks` = ExactKinks\(.*is another one"):
         fl.gradient_flow(network, TASK, 2.0, rule=RULE, kinks=fl.ExactKinks())
 
 
@@ -142,7 +145,7 @@ def test_relu_networks_are_smoothed_for_it():
         ({"rule": "heavy ball"}, r"`rule` must be a rule of training.*fl\.Gradient\(\)"),
         ({"tau": [1.0, 2.0]}, "`tau` goes with gradient flow alone"),
         ({"modified_rate": 0.1}, "`modified_rate` goes with gradient flow alone"),
-        ({"solver": fl.RecycledBDF()}, "RecycledBDF is for symmetric Jacobians"),
+        ({"solver": fl.RecycledBDF()}, "RecycledBDF is for the symmetric"),
     ],
 )
 def test_what_does_not_go_with_a_memory_says_so(how, text):
@@ -150,8 +153,58 @@ def test_what_does_not_go_with_a_memory_says_so(how, text):
         fl.gradient_flow(NETWORK, TASK, 1.0, **({"rule": RULE} | how))
 
 
+class Fast(fl.AbstractRule):
+    """Gradient flow at twice the speed, with nothing to remember."""
+
+    def memory(self, parameters):
+        return ()
+
+    def velocity(self, t, parameters, memory, force):
+        return jax.tree.map(lambda f: 2 * f, force), memory
+
+
+def test_a_rule_without_a_memory_is_followed():
+    fast = fl.gradient_flow(NETWORK, TASK, 2.0, rule=Fast(), rtol=1e-10)
+    flow = fl.gradient_flow(NETWORK, TASK, 4.0, rtol=1e-10)
+    for a, b in zip(fast.final.weights, flow.final.weights, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-8)
+
+
+def test_a_run_says_by_which_rule_it_moved(ball, tmp_path):
+    """Printed, saved, and where it is held against what is gradient flow's."""
+    assert ball.stats["objective"] == "FullData, moved by HeavyBall"
+    ball.save(tmp_path / "ball.npz")
+    solution = fl.theory.solve(NETWORK, TASK)
+    for flow in (ball, fl.load(tmp_path / "ball.npz")):
+        assert re.search(r"rule +HeavyBall", str(flow))
+        with pytest.raises(ValueError, match="moved by HeavyBall, and the closed form is gradient"):
+            solution.error(flow)
+
+
+class NoPair(HeavyBall):
+    def velocity(self, t, parameters, memory, force):
+        return memory
+
+
+class NoArray(HeavyBall):
+    def memory(self, parameters):
+        return 0.0
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        (NoPair(MASS), r"`velocity` a pair of trees like"),
+        (NoArray(MASS), "must return arrays from `memory`"),
+    ],
+)
+def test_a_rule_that_does_not_fit_says_how(rule, text):
+    with pytest.raises(ValueError, match=text):
+        fl.gradient_flow(NETWORK, TASK, 1.0, rule=rule)
+
+
 def test_a_gradient_is_the_flow_to_the_bit():
-    """A rule without a memory adds nothing to the program."""
+    """It adds nothing to the program."""
     plain = fl.gradient_flow(NETWORK, TASK, 2.0)
     ruled = fl.gradient_flow(NETWORK, TASK, 2.0, rule=fl.Gradient())
     assert all(map(np.array_equal, plain.final.weights, ruled.final.weights))

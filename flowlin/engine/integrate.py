@@ -113,7 +113,7 @@ class FlowRun(AbstractRun):
     @property
     def to_parameters(self) -> Callable[[Parameters], Parameters] | None:
         """The map from solver states to parameters; None where they are the same."""
-        if self.problem.has_memory:
+        if not self.problem.is_gradient_flow:
             return WITHOUT_MEMORY
         return None if self.in_modes is None else self.in_modes.frame.from_modes
 
@@ -177,7 +177,8 @@ class FlowRun(AbstractRun):
     @property
     def may_switch_solver(self) -> bool:
         """Tell whether another solver may take over where the run becomes stiff."""
-        return self.reference.exchangeable and self.method.may_switch_solver
+        free = self.reference.exchangeable and self.problem.is_gradient_flow
+        return free and self.method.may_switch_solver
 
     def with_stiff_solver(self) -> "FlowRun":
         """Return the same run by a solver for stiff flows."""
@@ -197,7 +198,7 @@ class FlowRun(AbstractRun):
         problem, method = self.problem, self.method
         goal = method.objective
         watched = [(watch.channel, watch.direction, watch.terminate) for watch in self.watches]
-        return {
+        found = {
             "network": (problem.network.kind, problem.network),
             "task": problem.task,
             "loss": repr(problem.loss),
@@ -209,13 +210,15 @@ class FlowRun(AbstractRun):
             "events": (repr(watched), eqx.filter(self.watches, eqx.is_array)),
             "observe": repr(sorted(self.observe.functions or ["networks"])),
             "solver": describe_options(method.solver),
-            "rule": describe_options(problem.rule),
             "rtol": np.asarray(method.controller.rtol),
             "atol": np.asarray(method.controller.atol),
             "stepsize_controller": describe_options(method.controller),
             "t1": self.t1,
             "ts": self.ts,
         }
+        # Files of gradient flow say nothing of a rule, as when there was no other one.
+        own = {} if problem.is_gradient_flow else {"rule": describe_options(problem.rule)}
+        return found | own
 
     @property
     def without_names(self) -> "FlowRun":

@@ -34,7 +34,14 @@ from flowlin.networks.base import AbstractOwnModel
 from flowlin.networks.kinds import ReLUNetwork
 from flowlin.training.objective import AbstractObjective, ModifiedLoss
 from flowlin.training.problem import Problem
-from flowlin.training.rules import AbstractRule, FieldWithMemory, VectorField, choose_objective
+from flowlin.training.rules import (
+    MOVED_BY,
+    AbstractRule,
+    RuleField,
+    VectorField,
+    choose_objective,
+    require_velocities,
+)
 
 # Solvers for which any tree of arrays is a state, one flat vector too.
 TREE_SOLVERS = (diffrax.Bosh3, diffrax.Tsit5, diffrax.Dopri8, RKC, RecycledBDF)
@@ -101,7 +108,7 @@ class Method(eqx.Module):
 
     def state_at_start(self, problem: Problem) -> Any:
         """Return the state that the solver moves, at t = 0."""
-        if problem.has_memory:
+        if not problem.is_gradient_flow:
             return problem.parameters, problem.memory
         return FlatTree.from_tree(problem.parameters) if self.flat_state else problem.parameters
 
@@ -160,10 +167,10 @@ class Method(eqx.Module):
         usual = isinstance(self.controller, diffrax.PIDController)
         return RecycledBDF() if smooth and fine and usual and size < LARGE_BYTES else RKC()
 
-    def vector_field(self, problem: Problem) -> VectorField | FieldWithMemory:
+    def vector_field(self, problem: Problem) -> VectorField | RuleField:
         """Return the vector field without a walk's gates."""
-        if problem.has_memory:
-            return FieldWithMemory(self.objective, problem.network, problem.tau, problem.rule)
+        if not problem.is_gradient_flow:
+            return RuleField(self.objective, problem.network, problem.tau, problem.rule)
         return VectorField(self.objective, problem.network, problem.time_constants)
 
 
@@ -185,8 +192,8 @@ def choose_method(
         kinks, kinks_because = choose_kinks(network, problem.task, solver)
     else:
         kinks = IGNORED
-    if problem.has_memory:
-        kinks, kinks_because = _kinks_with_memory(kinks, kinks_because, problem.rule)
+    if not problem.is_gradient_flow:
+        kinks, kinks_because = _kinks_of_rule(kinks, kinks_because, problem.rule)
     rtol = effective_rtol(tolerances, kinks, dtype)
     chosen, because = kinks.choose_solver(problem, solver, rtol)
     if isinstance(chosen, RecycledBDF) and chosen.linear_solver is not None:
@@ -194,16 +201,8 @@ def choose_method(
             "`solver` = RecycledBDF has a `linear_solver`, which is for diffrax.diffeqsolve of "
             "other equations; leave it out, since a flow's Jacobian is symmetric."
         )
-    if isinstance(chosen, RecycledBDF) and problem.has_memory:
-        raise ValueError(
-            f"`solver` = RecycledBDF is for symmetric Jacobians, and `rule` = {problem.rule} has a "
-            "memory; use fl.RKC() or leave the solver out."
-        )
-    if problem.has_memory and (problem.tau.ndim or modified_rate is not None):
-        raise ValueError(
-            f"`{'tau' if problem.tau.ndim else 'modified_rate'}` goes with gradient flow alone, "
-            f"and `rule` = {problem.rule} has a memory; pass one `tau` and no `modified_rate`."
-        )
+    if not problem.is_gradient_flow:
+        _require_rule_fits(problem, chosen, modified_rate)
     if isinstance(chosen, RecycledBDF) and problem.tau.ndim:
         raise ValueError(
             "`solver` = RecycledBDF needs one `tau`: with one per layer the flow's Jacobian is not "
@@ -213,12 +212,13 @@ def choose_method(
     goal = choose_objective(network, problem.task, problem.loss, policy.width, problem.decay)
     if modified_rate is not None:
         goal = ModifiedLoss(goal, jnp.asarray(modified_rate, dtype))
+    moved = "" if problem.is_gradient_flow else MOVED_BY + type(problem.rule).__name__
     choice = Choice(
         solver=type(chosen).__name__,
         solver_because=because,
         kinks=repr(kinks) if isinstance(network, ReLUNetwork) else known,
         kinks_because=kinks_because,
-        objective=goal.stats_label,
+        objective=goal.stats_label + moved,
     )
     steps = _user_controller(tolerances.controller, dtype) or pid_controller(
         rtol, tolerances.atol, dtype
@@ -228,10 +228,10 @@ def choose_method(
     return Method(policy, goal, chosen, steps, adjoint, flat, by_unit), choice
 
 
-def _kinks_with_memory(
+def _kinks_of_rule(
     kinks: AbstractKinks, because: str, rule: AbstractRule
 ) -> tuple[AbstractKinks, str]:
-    """Return a policy for a rule with a memory: smooth kinks, unless one across them was asked for.
+    """Return a policy for another rule: smooth kinks, unless one across them was asked for.
 
     **Raises:** `ValueError` for a policy whose steps know the kinks of gradient flow alone.
     """
@@ -239,10 +239,27 @@ def _kinks_with_memory(
         return kinks, because
     if because == ASKED_REASON:
         raise ValueError(
-            f"`kinks` = {kinks} is for gradient flow, and `rule` = {rule} has a memory; pass "
+            f"`kinks` = {kinks} is for gradient flow, and `rule` = {rule} is another one; pass "
             "`kinks=fl.SmoothKinks(1e-4)`."
         )
-    return SmoothKinks(), "the rule has a memory, which no walk follows"
+    return SmoothKinks(), "the rule is no gradient flow, whose kinks are known"
+
+
+def _require_rule_fits(
+    problem: Problem, solver: diffrax.AbstractSolver, modified_rate: ArrayLike | None
+) -> None:
+    """Raise `ValueError` for what goes with gradient flow alone, and for velocities of no use."""
+    if isinstance(solver, RecycledBDF):
+        raise ValueError(
+            "`solver` = RecycledBDF is for the symmetric Jacobian of gradient flow, and `rule` = "
+            f"{problem.rule} is another one; use fl.RKC() or leave the solver out."
+        )
+    if problem.tau.ndim or modified_rate is not None:
+        raise ValueError(
+            f"`{'tau' if problem.tau.ndim else 'modified_rate'}` goes with gradient flow alone, "
+            f"and `rule` = {problem.rule} is another one; pass one `tau` and no `modified_rate`."
+        )
+    require_velocities(problem.rule, problem.parameters)
 
 
 def _has_flat_state(problem: Problem, kinks: AbstractKinks, solver: diffrax.AbstractSolver) -> bool:

@@ -133,7 +133,7 @@ def problem_in_modes(problem: Problem, method: Method) -> ProblemInModes | None:
     network, task, loss = problem.network, problem.task, problem.loss
     if not isinstance(network, LinearNetwork) or not isinstance(loss, SquaredError):
         return None
-    if problem.has_memory:
+    if not problem.is_gradient_flow:
         return None
     if len(network.weights) != 2 or network.biases[1] is not None or problem.trained is not None:
         return None

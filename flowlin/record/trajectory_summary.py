@@ -23,6 +23,7 @@ from flowlin.record.linearization import (
     first_maximum,
 )
 from flowlin.record.results import RESULTS
+from flowlin.training.rules import MOVED_BY
 
 MOST_NAMES = 6  # of events or observables in a line
 
@@ -73,6 +74,8 @@ def trajectory_summary(flow: Any) -> Summary:
         rows.append(
             (name, shorten_text(labels[name] + (f": {why}" if why else ""), LONGEST_ADVICE))
         )
+    if rule := labels.get("objective", "").partition(MOVED_BY)[2]:
+        rows.append(("rule", rule))
     rows.append(("end", _describe_end(flow)))
     return Summary("Trajectory", rows)
 

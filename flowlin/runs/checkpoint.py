@@ -134,9 +134,8 @@ class Checkpoint(AbstractTimedPause):
             )
         with file_errors("checkpoint", self.path):
             require_type(found, CheckpointFile, "checkpoint")
-        other = [
-            name for name, print_ in self.fingerprints.items() if found.prints.get(name) != print_
-        ]
+        names = {**self.fingerprints, **found.prints}  # a rule stands where it is another one
+        other = [name for name in names if found.prints.get(name) != self.fingerprints.get(name)]
         if other:
             raise ValueError(
                 f"{where} is of a run with another {', '.join(other)}; remove the file to start "

@@ -112,8 +112,8 @@ def gradient_flow(
     - `task`: what it is trained on; taken to the network's precision.
     - `t1`: final time, in the units of tau (see `fl.StepClock` for descent steps); None, or inf,
       for a run that ends at an event with `terminate=True`, such as `fl.GradientBelow`.
-    - `rule`: of training; see `flowlin.training.rules.AbstractRule` for what one has to say. One
-      with a memory takes one `tau`, and ReLU networks with rounded kinks.
+    - `rule`: of training, `fl.Gradient()` or what `fl.AbstractRule` asks for. Another one than
+      `Gradient` takes one `tau`, ReLU networks with rounded kinks, and no closed form is its.
     - `trainable`: which arrays move, where not all do: a tree of truth values like the network,
       or a function of a leaf, as `eqx.partition` takes them. The others stay as they are, to the
       bit, in exact walks too.
@@ -195,33 +195,27 @@ def gradient_flow(
     """
     # As `checked` leaves them.
     network, events, loss = cast(AbstractModel, network), cast(tuple, events), cast(Loss, loss)
-    tolerances = validate_tolerances(rtol, atol, stepsize_controller)
+    tolerances, ts = validate_tolerances(rtol, atol, stepsize_controller), validate_times(t1, ts)
     check_options(network, tolerances.rtol, modified_rate, kinks)
-    ts = validate_times(t1, ts)
     _require_valid_start(network, task, ts, observe)
     warn_precision(network.dtype, task.x.dtype, tolerances.rtol is not None)
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
-    # A name is no part of what is compiled.
-    given, task = task, replace_fields(task, name="")
-    decay, moves = decay_of(network, weight_decay), trainable_flags(network, trainable)
-    tau = as_dtype(tau, network.dtype)
-    problem = Problem(network, task, loss, tau, decay, moves, rule=rule)
+    problem = _pose_problem(network, task, loss, rule, tau, weight_decay, trainable)
     check_time_constants(problem, modified_rate)
     method, choice = choose_method(problem, kinks, solver, modified_rate, tolerances, adjoint)
     watches = _step_watches(problem, method, events, t1)
     in_modes = problem_in_modes(problem, method)
     choice = choice if in_modes is None else choice._replace(objective=in_modes.label)
-    free = solver is None and not dense and not problem.has_memory  # another may take over
     run = FlowRun(
         problem=problem,
         method=method,
         watches=watches,
-        observe=Observables.from_user(observe, network, task),
+        observe=Observables.from_user(observe, network, problem.task),
         t1=as_dtype(cast(ArrayLike, t1), network.dtype),
         ts=None if ts is None else jnp.asarray(ts, network.dtype),
         progress_meter=SILENT_METER,
         capacity=initial_capacity(watches, max_events),
-        reference=Origin(given, loss, None, extend_flow, choice, exchangeable=free),
+        reference=Origin(task, loss, None, extend_flow, choice, solver is None and not dense),
         in_modes=in_modes,
     )
     limits, edge_known = Limits(cast(int, max_steps), max_events), warn_past_edge(run)
@@ -231,6 +225,21 @@ def gradient_flow(
         flow = drive_run(_flow_outset(run, dense, limits, progress, checkpoint), limits)
         flow = with_dense(flow, limits.steps) if dense else flow
     return _finish_flow(run, flow, throw, limits, edge_known)
+
+
+def _pose_problem(
+    network: AbstractModel,
+    task: Task,
+    loss: Loss,
+    rule: AbstractRule,
+    tau: Numbers,
+    weight_decay: Numbers | None,
+    trainable: PyTree,
+) -> Problem:
+    """Return what is solved; without the task's name, which is no part of what is compiled."""
+    decay, moves = decay_of(network, weight_decay), trainable_flags(network, trainable)
+    tau, unnamed = as_dtype(tau, network.dtype), replace_fields(task, name="")
+    return Problem(network, unnamed, loss, tau, decay, moves, rule=rule)
 
 
 def _step_watches(

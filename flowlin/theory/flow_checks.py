@@ -14,6 +14,7 @@ from flowlin.measures.modes import same_statistics
 from flowlin.record.trajectory import Trajectory
 from flowlin.tasks.task import Task
 from flowlin.training.losses import Loss, SquaredError
+from flowlin.training.rules import MOVED_BY
 
 CHECK_ADVICE = "or pass `check=False` where the comparison is meant"
 
@@ -48,7 +49,13 @@ def require_same_problem(
     """
     _require_same_loss(flow, task, tau, loss)
     run, own = flow.reference.run, flow.reference.task
-    altered = dict(flow.labels).get("objective", "").partition(", ")[2]  # known of files, too
+    label = dict(flow.labels).get("objective", "")  # known of files, too
+    if rule := label.partition(MOVED_BY)[2]:
+        raise ValueError(
+            f"`flow` is moved by {rule}, and the closed form is gradient flow's; run it without a "
+            f"`rule`, {CHECK_ADVICE}."
+        )
+    altered = label.partition(", ")[2]
     if run is not None and run.problem.decay is not None:
         altered = "with weight decay"
     if altered:

@@ -51,22 +51,32 @@ def divide_by_tau(force: PyTree, tau: PyTree) -> PyTree:
 # ---- Rules of training: what moves the parameters, given the force on them.
 
 
-class AbstractRule(eqx.Module):
-    """A rule of training in continuous time.
+# How `flow.stats["objective"]` ends where another rule than `Gradient` has moved the network.
+MOVED_BY = ", moved by "
 
-    What it remembers rides beside the parameters in the solver's state, so that events, dense
-    output, checkpoints and `vmap` see it by themselves.
+
+class AbstractRule(eqx.Module):
+    r"""A rule of training in continuous time: a run of it moves parameters w and a memory m by
+
+    $$\tau\, (\dot w, \dot m) = \text{velocity}(t, w, m, -\nabla L).$$
+
+    The memory rides beside the parameters in the solver's state, so that events, dense output,
+    checkpoints and `vmap` see it by themselves. Of both methods all trees are like the parameters
+    that move, with None in place of those that rest.
     """
 
     @abc.abstractmethod
     def memory(self, parameters: PyTree) -> PyTree:
-        """Return what it remembers at t = 0, a tree of arrays; an empty one for nothing."""
+        """Return the memory at t = 0, a tree of arrays of the parameters' dtype; () for none."""
 
     @abc.abstractmethod
     def velocity(
         self, t: ArrayLike | None, parameters: PyTree, memory: PyTree, force: PyTree
     ) -> tuple[PyTree, PyTree]:
-        """Return how fast parameters and memory change at tau = 1, where the force is -grad L."""
+        """Return how fast parameters and memory change at tau = 1, as trees like these.
+
+        The force is minus the gradient of what is descended, weight decay included.
+        """
 
 
 class Gradient(AbstractRule):
@@ -132,8 +142,8 @@ class VectorField(eqx.Module):
         )
 
 
-class FieldWithMemory(eqx.Module):
-    """The vector field of a rule with a memory: of (parameters, memory).
+class RuleField(eqx.Module):
+    """The vector field of a rule other than `Gradient`: of (parameters, memory).
 
     All of it is divided by one time constant `tau`.
     """
@@ -153,3 +163,22 @@ class FieldWithMemory(eqx.Module):
         force = jax.tree.map(jnp.negative, gradient)
         moved = self.rule.velocity(t, parameters, memory, force)
         return jax.tree.map(lambda a: a / self.tau, moved)
+
+
+def require_velocities(rule: AbstractRule, parameters: PyTree) -> None:
+    """Raise `ValueError` unless a rule gives parameters and memory velocities like themselves."""
+    state = parameters, rule.memory(parameters)
+    if not all(eqx.is_array(leaf) for leaf in jax.tree.leaves(state)):
+        raise ValueError(f"`rule` = {rule} must return arrays from `memory`, or a tree of them.")
+    found = eqx.filter_eval_shape(rule.velocity, None, *state, parameters)
+
+    def describe_tree(tree: PyTree) -> PyTree:
+        leaves, structure = jax.tree.flatten(tree)
+        return structure, [(leaf.shape, leaf.dtype) for leaf in leaves]
+
+    if describe_tree(found) != describe_tree(state):
+        raise ValueError(
+            f"`rule` = {rule} must return from `velocity` a pair of trees like the parameters and "
+            f"the memory, of the same shapes and dtypes; got {eqx.tree_pformat(found)} for "
+            f"{eqx.tree_pformat(state)}."
+        )
