@@ -113,7 +113,7 @@ class FlowRun(AbstractRun):
     @property
     def to_parameters(self) -> Callable[[Parameters], Parameters] | None:
         """The map from solver states to parameters; None where they are the same."""
-        if not self.problem.is_gradient_flow:
+        if self.problem.has_memory:
             return WITHOUT_MEMORY
         return None if self.in_modes is None else self.in_modes.frame.from_modes
 

@@ -108,7 +108,7 @@ class Method(eqx.Module):
 
     def state_at_start(self, problem: Problem) -> Any:
         """Return the state that the solver moves, at t = 0."""
-        if not problem.is_gradient_flow:
+        if problem.has_memory:
             return problem.parameters, problem.memory
         return FlatTree.from_tree(problem.parameters) if self.flat_state else problem.parameters
 
@@ -170,7 +170,9 @@ class Method(eqx.Module):
     def vector_field(self, problem: Problem) -> VectorField | RuleField:
         """Return the vector field without a walk's gates."""
         if not problem.is_gradient_flow:
-            return RuleField(self.objective, problem.network, problem.tau, problem.rule)
+            return RuleField(
+                self.objective, problem.network, problem.tau, problem.rule, problem.has_memory
+            )
         return VectorField(self.objective, problem.network, problem.time_constants)
 
 

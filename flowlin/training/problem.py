@@ -1,6 +1,7 @@
 """The problem that a run solves: whose parameters move, on what, and how fast."""
 
 import equinox as eqx
+import jax
 from jaxtyping import Array, PyTree
 
 from flowlin.networks.base import AbstractModel, trainable_part
@@ -44,8 +45,13 @@ class Problem(eqx.Module):
 
     @property
     def is_gradient_flow(self) -> bool:
-        """Tell whether the rule is `Gradient`; else a solver's state is (parameters, memory)."""
+        """Tell whether the rule is `Gradient`."""
         return isinstance(self.rule, Gradient)
+
+    @property
+    def has_memory(self) -> bool:
+        """Tell whether the rule remembers anything; a solver's state is then a pair."""
+        return bool(jax.tree.leaves(self.memory))
 
     @property
     def owners(self) -> tuple[tuple[str, int | None], ...]:

@@ -143,26 +143,27 @@ class VectorField(eqx.Module):
 
 
 class RuleField(eqx.Module):
-    """The vector field of a rule other than `Gradient`: of (parameters, memory).
+    """The vector field of a rule other than `Gradient`: of the parameters, or with the memory.
 
-    All of it is divided by one time constant `tau`.
+    All of it is divided by one time constant `tau`. A state without a memory is the parameters
+    alone, since solvers do not take empty parts.
     """
 
     objective: AbstractObjective
     network: AbstractModel
     tau: Array
     rule: AbstractRule
+    has_memory: bool = eqx.field(static=True)
 
-    def __call__(
-        self, t: ArrayLike | None, state: tuple[Parameters, PyTree], args: PyTree
-    ) -> tuple[Parameters, PyTree]:
-        """Return the velocity of parameters and memory."""
+    def __call__(self, t: ArrayLike | None, state: PyTree, args: PyTree) -> PyTree:
+        """Return the velocity of the state, a pair (parameters, memory) where there is one."""
         del args
-        parameters, memory = state
-        gradient = self.objective.gradient(self.network, parameters)
-        force = jax.tree.map(jnp.negative, gradient)
+        alone = as_tree(state)
+        parameters, memory = state if self.has_memory else (alone, self.rule.memory(alone))
+        force = jax.tree.map(jnp.negative, self.objective.gradient(self.network, parameters))
         moved = self.rule.velocity(t, parameters, memory, force)
-        return jax.tree.map(lambda a: a / self.tau, moved)
+        velocity = jax.tree.map(lambda a: a / self.tau, moved)
+        return velocity if self.has_memory else flatten_like(state, velocity[0])
 
 
 def require_velocities(rule: AbstractRule, parameters: PyTree) -> None:
