@@ -130,6 +130,14 @@ def test_its_mass_has_a_derivative():
 
 
 @pytest.mark.slow
+def test_it_does_not_creep_long_after_convergence():
+    """What it remembers is then below the roundings of the force; steps are as stability allows."""
+    flow = fl.gradient_flow(NETWORK, TASK, 1000.0, rule=RULE)
+    assert flow.losses[-1] < 1e-12
+    assert int(flow.stats["num_steps"]) < 1000
+
+
+@pytest.mark.slow
 def test_relu_networks_are_smoothed_for_it():
     network = fl.ReLUNetwork.init(TASK, (5,), 1e-2, key=jax.random.key(0))
     flow = fl.gradient_flow(network, TASK, 2.0, rule=RULE)

@@ -44,6 +44,7 @@ Owners = tuple[tuple[str, int | None], ...]
 CHANGE_FACTOR = 10.0  # changes of a unit in a step, against which errors count where it has grown
 GROWTH_FACTOR = 100.0  # times a unit's start, from which on it counts by what it moves
 VANISHING_FLOOR = 1e-12  # of a unit's start: the least size of units that vanish
+MEMORY = "memory "  # how the owners of what a rule remembers are called, with their numbers
 ERROR_ROUNDINGS = 64.0  # of a unit's size, below which no step is short enough
 
 
@@ -76,8 +77,8 @@ class ErrorPerUnit(AbstractErrorScale):
         # What a rule remembers counts array by array.
         for k, memory in enumerate(jax.tree.leaves(problem.memory)):
             size = jnp.sqrt(jnp.mean(memory**2))
-            start[f"memory {k}"] = jnp.where(size > 0, size, whole)
-            owners = (*owners, (f"memory {k}", None))
+            start[f"{MEMORY}{k}"] = jnp.where(size > 0, size, whole)
+            owners = (*owners, (f"{MEMORY}{k}", None))
         return ErrorPerUnit(rtol, owners, lax.stop_gradient(start), counts_change, apart)  # pyright: ignore
 
     @property
@@ -96,6 +97,11 @@ class ErrorPerUnit(AbstractErrorScale):
         scale = {
             name: self._unit_scale(size[name], change[name], self.start[name]) for name in size
         }
+        if memory := [name for name in scale if name.startswith(MEMORY)]:
+            # It may decay to nothing, and is moved by a force that has the network's roundings.
+            units = [jnp.max(size[name]) for name in size if name not in memory]
+            least = ERROR_ROUNDINGS * jnp.finfo(before[0].dtype).eps * jnp.max(jnp.stack(units))
+            scale |= {name: jnp.maximum(scale[name], least) for name in memory}
         return flatten_like(
             y0, jax.tree.unflatten(structure, _broadcast_to_arrays(scale, self.owners, before))
         )
