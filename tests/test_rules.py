@@ -171,11 +171,16 @@ class Fast(fl.AbstractRule):
         return jax.tree.map(lambda f: 2 * f, force), memory
 
 
-def test_a_rule_without_a_memory_is_followed():
-    fast = fl.gradient_flow(NETWORK, TASK, 2.0, rule=Fast(), rtol=1e-10)
-    flow = fl.gradient_flow(NETWORK, TASK, 4.0, rtol=1e-10)
-    for a, b in zip(fast.final.weights, flow.final.weights, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-8)
+@pytest.fixture(scope="module")
+def half():
+    """The gradient flow at half the time constant."""
+    return fl.gradient_flow(NETWORK, TASK, 2.0, tau=0.5)
+
+
+def test_a_rule_without_a_memory_is_followed(half):
+    fast = fl.gradient_flow(NETWORK, TASK, 2.0, rule=Fast())
+    for a, b in zip(fast.final.weights, half.final.weights, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-7)
 
 
 def test_a_run_says_by_which_rule_it_moved(ball, tmp_path):
