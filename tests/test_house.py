@@ -198,17 +198,20 @@ def test_few_frames_lie_between_the_call_and_the_solver(monkeypatch):
     """Those of the library; a tracer enters them once."""
     frames = []
 
+    class Seen(Exception):
+        """The frames are known: the solver need not be traced."""
+
     def look(*args, **options):
         names = [f"{frame.filename}:{frame.name}" for frame in traceback.extract_stack()]
         start = max(k for k, name in enumerate(names) if name.endswith(SELF))
         frames.append([name for name in names[start + 1 : -1] if "/flowlin/" in name])
-        return solve(*args, **options)
+        raise Seen
 
-    solve = diffrax.diffeqsolve
     monkeypatch.setattr(diffrax, "diffeqsolve", look)
     task = fl.Task(jnp.eye(3), jnp.eye(3), name="no other test's shapes")
     network = fl.LinearNetwork.init(task, (7,), 1e-3, key=jax.random.key(0))
-    fl.gradient_flow(network, task, 1.0)
+    with pytest.raises(Seen):
+        fl.gradient_flow(network, task, 1.0)
     assert len(frames) == 1
     assert 3 < len(frames[0]) <= MOST_FRAMES
 
