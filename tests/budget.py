@@ -17,6 +17,7 @@ import jax.monitoring
 import pytest
 
 SECONDS = 3.0  # of processor time, for a test of the first tier
+NOISE = 1.2  # by which one timing, beside another worker, may miss a test's own
 # Seconds summed over all workers, each of which takes half as long again beside the other.
 COMPILING = {"not slow": 420.0, "slow": 2200.0}
 LOOP = 0.08  # seconds of `_loop` on a quiet machine
@@ -62,7 +63,7 @@ def slowness() -> float:
 def excess(name: str, seconds: float, slow: float) -> str | None:
     """What to say of a test of the first tier that took too long, or None if it did not."""
     allowed, _ = EXCEPTIONS.get(name, (SECONDS, ""))
-    if seconds <= allowed * slow:
+    if seconds <= NOISE * allowed * slow:
         return None
     return (
         f"{seconds:.1f} s of processor time, on a machine {slow:.1f} times as slow as a quiet one; "
