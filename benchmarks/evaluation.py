@@ -1,13 +1,15 @@
 """What one evaluation of the ReLU field costs, against its two large products alone.
 
-    python benchmarks/evaluation.py [--quick] [--chunks]
+    python benchmarks/evaluation.py [--quick] [--chunks] [--averaged]
 
 X W^T and M^T X, jitted alone with the field's layouts: over all samples in one, and (since that
 turns out slower on a CPU) in the field's own chunks. The ratio is to the faster of the two. Medians
 of runs in turns within one process, float32 and float64, and the memory that the compiled
 evaluation takes besides its arguments and results. `--chunks` tries other sizes of a chunk instead
-of writing results. Else writes `evaluation.json` and the table `evaluation.md` to
-`benchmarks/results/`.
+of writing results. `--averaged` times a step of averaged gates, which is two evaluations, on tasks
+of more and more samples: what small ones take for each sample is the least that a large one could
+take, were its arrays made chunk by chunk. Writes `evaluation.json` and the table `evaluation.md`,
+or `evaluation_averaged`, to `benchmarks/results/`.
 """
 
 from typing import Any
@@ -17,9 +19,11 @@ import jax
 import jax.numpy as jnp
 
 import flowlin as fl
+from flowlin.engine.kinks.averaged import AveragedGates
 from flowlin.training import objective as chunks
 from flowlin.training.objective import FullData
 
+ROWS = (500, 1_000, 2_000, 4_000, 60_000)  # samples of a step of averaged gates
 SIZES = ((5_000, 784, 512), (10_000, 784, 512), (5_000, 1024, 1024))
 
 
@@ -93,12 +97,57 @@ def sizes_of_chunks(repeats: int) -> None:
                 print(size, jnp.dtype(dtype).name, name, f"{1e3 * t:.1f} ms", memory[name])
 
 
+def averaged_row(samples: int, inputs: int, hidden: int, repeats: int) -> dict[str, Any]:
+    """Times of one step of averaged gates in float32, and of its two pairs of products."""
+    goal, network, pulls = problem(samples, inputs, hidden, jnp.float32)
+    solver = AveragedGates(network, goal.task, fl.SquaredError(), 1.0)
+    start = network.parameters
+    state = jax.jit(lambda y: solver.init(None, 0.0, 1.0, y, None))(start)
+
+    def take_step(state, y):
+        end, error, _, after, _ = solver.step(None, jnp.float32(0), 1e-2, y, None, state, False)
+        return end, error, after
+
+    step, memory = compiled(take_step, state, start)
+    twice, _ = compiled(
+        lambda w, x, m: (products(w, x, m), products(w + 1, x, m + 1)),
+        network.weights[0],
+        goal.task.x,
+        pulls,
+    )
+    times = _common.alternated({"step": step, "products": twice}, repeats)
+    each = {f"{name}, us a sample": 1e6 * t / samples for name, t in times.items()}
+    ratio = times["step"] / times["products"]
+    return {"samples": samples, **each, "ratio": ratio, "memory, MB": memory / 1e6}
+
+
+def averaged_steps(quick: bool, repeats: int) -> None:
+    """Measure steps of averaged gates, print, write."""
+    rows = [
+        averaged_row(n, 784, 64 if quick else 512, repeats) for n in ROWS[: 2 if quick else None]
+    ]
+    least = min(r["step, us a sample"] for r in rows)
+    cells = [[r["samples"], *(f"{r[n]:.2f}" for n in list(r)[1:])] for r in rows]
+    text = _common.markdown_table(list(rows[0]), cells) + (
+        f"\n\nFloat32, 784 inputs, 512 units, medians of {repeats} runs in turns. For each sample "
+        f"the largest task takes {rows[-1]['step, us a sample'] / least:.2f} times as long as the "
+        "task that takes least."
+    )
+    print(text)
+    if not quick:
+        _common.save("evaluation_averaged", rows, text)
+
+
 def main() -> None:
     """Measure, print, write."""
     parser = _common.parser(__doc__)
     parser.add_argument("--chunks", action="store_true", help="try sizes of a chunk")
+    parser.add_argument("--averaged", action="store_true", help="steps of averaged gates")
     given = parser.parse_args()
     repeats = 3 if given.quick else 15
+    if given.averaged:
+        averaged_steps(given.quick, repeats)
+        return
     if given.chunks:
         sizes_of_chunks(repeats)
         return
