@@ -35,7 +35,7 @@ class Size:
     other_c: float = 3.0
 
 
-SIZES = {"quick": Size(3), "default": Size(50), "full": Size(50)}
+SIZES = {"quick": Size(3), "default": Size(200), "full": Size(200)}
 
 
 @dataclasses.dataclass

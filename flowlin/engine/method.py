@@ -27,6 +27,7 @@ from flowlin.engine.kinks.policies import (
     StepTraits,
     choose_kinks,
 )
+from flowlin.engine.kinks.sides import may_be_at_kink
 from flowlin.engine.solvers.error_scale import AbstractErrorScale, ErrorPerNumber
 from flowlin.engine.solvers.recycled_bdf import RecycledBDF
 from flowlin.engine.solvers.rkc import RKC
@@ -96,6 +97,8 @@ class Method(eqx.Module):
       nothing, see `flowlin.engine.allowed`; else both count against single numbers.
     - `adjoint`: how derivatives are taken.
     - `flat`: whether the state of the solve is one vector, see `flowlin._tools.numerics`.
+    - `starts_at_kink`: whether a pair may be at its kink at t = 0, so that a walk has sides to
+      choose there.
     """
 
     kinks: AbstractKinks
@@ -105,6 +108,7 @@ class Method(eqx.Module):
     adjoint: diffrax.AbstractAdjoint
     flat_state: bool = eqx.field(static=True)
     error_by_unit: bool = eqx.field(static=True)
+    starts_at_kink: bool = eqx.field(static=True)
 
     def state_at_start(self, problem: Problem) -> Any:
         """Return the state that the solver moves, at t = 0."""
@@ -128,7 +132,9 @@ class Method(eqx.Module):
                 solver, rtol=allowed.rtol, atol=allowed.atol, allowed=allowed,
                 norm=self.controller.norm,
             )  # fmt: skip
-        walk = self.kinks.wrap_solver(problem, solver, allowed, capacity, self.loop_kind)
+        walk = self.kinks.wrap_solver(
+            problem, solver, allowed, capacity, self.loop_kind, self.starts_at_kink
+        )
         if walk is not None:
             return walk.switching.flow, walk
         return self.vector_field(problem), solver
@@ -227,7 +233,9 @@ def choose_method(
     )
     own = tolerances.controller is None
     by_unit, flat = own and tolerances.atol is None, own and _has_flat_state(problem, kinks, chosen)
-    return Method(policy, goal, chosen, steps, adjoint, flat, by_unit), choice
+    tied = isinstance(network, ReLUNetwork) and kinks.walks
+    tied = tied and may_be_at_kink(network, problem.task)  # pyright: ignore
+    return Method(policy, goal, chosen, steps, adjoint, flat, by_unit, tied), choice
 
 
 def _kinks_of_rule(

@@ -46,10 +46,26 @@ from flowlin.tasks.task import Task
 
 def mean_over_equal(values: Array, equal: tuple[Group, ...]) -> Array:
     """Give each group of equal modes the mean of its numbers, (K,)."""
+    if not equal:
+        return values
+    which, shares = equal_modes(equal, len(values))
+    # In one kernel for all groups; a row's padding is the mode itself, with share zero.
+    kept = jnp.where(shares > 0, values[which], 0.0)
+    return jnp.sum(kept * shares.astype(values.dtype), axis=1)
+
+
+def equal_modes(equal: tuple[Group, ...], count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return for each of `count` modes its equal modes, itself included, and their shares, (K, M).
+
+    Rows of fewer than M are filled up by the mode itself, with share 0.
+    """
+    most = max(map(len, equal), default=1)
+    which = np.repeat(np.arange(count)[:, None], most, axis=1)
+    shares = np.eye(1, most).repeat(count, axis=0)
     for group in equal:
-        members = np.asarray(group)
-        values = values.at[members].set(jnp.mean(values[members]))
-    return values
+        rows = np.asarray(group)
+        which[rows, : len(group)], shares[rows, : len(group)] = rows, 1 / len(group)
+    return which, shares
 
 
 # ---- What modes were made from, and whether a network and a task are of it.
@@ -366,18 +382,8 @@ class ModeStrengths(eqx.Module):
 
     @property
     def equal_modes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return for every mode its equal modes, itself included, and their weights, (K, M).
-
-        Rows of fewer than M are filled up by itself, with weight 0.
-        """
-        count = self.u.shape[-1]
-        most = max(map(len, self.equal), default=1)
-        which = np.repeat(np.arange(count)[:, None], most, axis=1)
-        weights = np.eye(1, most).repeat(count, axis=0)
-        for group in self.equal:
-            rows = np.asarray(group)
-            which[rows, : len(group)], weights[rows, : len(group)] = rows, 1 / len(group)
-        return which, weights
+        """Return for every mode its equal modes and their shares; see `equal_modes`."""
+        return equal_modes(self.equal, self.u.shape[-1])
 
     def parameters_along(self, parameters: Parameters, k: int | Array) -> Parameters:
         """Reduce a linear network to one input and one output, those of mode k.

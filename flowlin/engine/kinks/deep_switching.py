@@ -100,14 +100,15 @@ class DeepSwitching(AbstractSwitching):
 
     flow: DeepFlow
     slots: int = eqx.field(static=True)  # sliding pairs of all layers at most
+    starts_at_kink: bool = eqx.field(static=True, default=True)  # as in `Method`
 
     def start_sides(self, parameters: Parameters) -> LayerSides:
         """Return the sides at the start: signs of z; what starts at its kink as for one layer."""
         flow, parameters = self.flow, lax.stop_gradient(parameters)
-        z, near = (
-            jnp.concatenate(flow.forward_pass(parameters, None).z),
-            flow.is_at_kink(parameters),
-        )
+        z = jnp.concatenate(flow.forward_pass(parameters, None).z)
+        if not self.starts_at_kink:
+            return self._layer_sides(flow.sides_of_followers(jnp.where(z > 0, ON, OFF)))
+        near = flow.is_at_kink(parameters)
         codes = flow.sides_of_followers(jnp.where((z > 0) & ~near, ON, OFF).astype(jnp.int8))
         tied = flow.fix_sides(self._layer_sides(jnp.where(near, SLIDING, codes)))
         can_slide = flow.drive_bounds(parameters, tied)[0] < 0  # for some gates above it

@@ -340,10 +340,16 @@ class OneLayerSwitching(AbstractSwitching):
     flow: OneLayerFlow
     slots: int = eqx.field(static=True)  # sliding pairs of one unit at most
     loop_kind: str = eqx.field(static=True)  # kind of loops, see `flowlin._tools.numerics`
+    starts_at_kink: bool = eqx.field(static=True, default=True)  # as in `Method`
 
     def start_sides(self, parameters: Parameters) -> Sides:
         """Return the sides at the start."""
-        return initial_sides(self.flow, parameters, min(self.slots, self.flow.task.samples))
+        slots = min(self.slots, self.flow.task.samples)
+        if self.starts_at_kink:
+            return initial_sides(self.flow, parameters, slots)
+        z = lax.stop_gradient(self.flow.preactivations(parameters))
+        codes = self.flow.kinks.sides_of_followers(jnp.where(z > 0, ON, OFF).astype(jnp.int8))
+        return Sides.none_sliding(codes, slots, self.flow.kinks.x)
 
     def switch_sides(
         self, piece: Piece, sides: Sides, log: EventBuffer

@@ -84,6 +84,7 @@ class AbstractKinks(AbstractKinkTraits):
         error_scale: AbstractErrorScale,
         capacity: int,
         loop_kind: str,
+        starts_at_kink: bool,
     ) -> ExactWalk | None:
         """Wrap the solver so that it walks; None where it does not."""
 
@@ -117,7 +118,7 @@ class IgnoreKinks(AbstractKinks):
             return BOSH3, DEFAULT_REASON
         return DOPRI8 if rtol <= 1e-6 else TSIT5, DEFAULT_REASON
 
-    def wrap_solver(self, problem, solver, allowed, capacity, loop) -> None:
+    def wrap_solver(self, problem, solver, allowed, capacity, loop, starts_at_kink) -> None:
         """Return None: it does not walk."""
 
     def remedy(self, network: AbstractModel) -> str:
@@ -162,7 +163,7 @@ class SmoothKinks(AbstractKinks):
             (_low_order_solver(rtol), DEFAULT_REASON) if solver is None else (solver, ASKED_REASON)
         )
 
-    def wrap_solver(self, problem, solver, allowed, capacity, loop) -> None:
+    def wrap_solver(self, problem, solver, allowed, capacity, loop, starts_at_kink) -> None:
         """Return None: it does not walk."""
 
     def remedy(self, network: AbstractModel) -> str:
@@ -227,7 +228,7 @@ class AveragedKinks(AbstractKinks):
         own = AveragedGates(network, task, loss, tau, problem.decay)
         return own, "the solver of averaged kinks"
 
-    def wrap_solver(self, problem, solver, allowed, capacity, loop) -> None:
+    def wrap_solver(self, problem, solver, allowed, capacity, loop, starts_at_kink) -> None:
         """Return None: it does not walk."""
 
     def remedy(self, network: AbstractModel) -> str:
@@ -296,10 +297,10 @@ class ExactKinks(AbstractKinks):
             )
         return solver, ASKED_REASON
 
-    def wrap_solver(self, problem, solver, allowed, capacity, loop) -> ExactWalk:
+    def wrap_solver(self, problem, solver, allowed, capacity, loop, starts_at_kink) -> ExactWalk:
         """Wrap the solver in a walk by the rule for the network's depth."""
         assert is_explicit(solver)
-        rule = choose_switching(problem, self.slots, loop)
+        rule = choose_switching(problem, self.slots, loop, starts_at_kink)
         return ExactWalk(Explicit(solver), rule, allowed, capacity, loop_kind=loop)
 
     def remedy(self, network: AbstractModel) -> str:

@@ -7,13 +7,16 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from equinox import AbstractVar
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree, Shaped
 
-from flowlin._tools.arrays import Parameters, first_true_indices, replace_fields
+from flowlin._tools.arrays import Parameters, first_true_indices, is_traced, replace_fields
 from flowlin._tools.numerics import dtype_rounding, pseudo_inverse
+from flowlin.networks.kinds import ReLUNetwork
 from flowlin.record.buffer import EventBuffer
+from flowlin.tasks.task import Task
 
 OFF, SLIDING, ON = -1, 0, 1
 # Failures at an event: none, too few slots, no sides found.
@@ -35,6 +38,7 @@ class Hyperplanes(eqx.Module):
     scale: Float[Array, " P"]  # alpha
     is_leader: Bool[Array, " P"]
     any_shared: Bool[Array, ""]  # whether any kink has more than one sample
+    members: Float[Array, "P P"]  # |alpha_i| in row i, at its leader's column
 
     @staticmethod
     def from_inputs(x: Float[Array, "P N"], share: str = "line") -> "Hyperplanes":
@@ -67,6 +71,7 @@ class Hyperplanes(eqx.Module):
             scale=scale,
             is_leader=(leader == own) & (square > 0),
             any_shared=jnp.any(leader != own),
+            members=jnp.where(leader[:, None] == own[None], jnp.abs(scale)[:, None], 0.0),
         )
 
     def with_moving_inputs(self, moves: list[bool]) -> "Hyperplanes":
@@ -87,12 +92,7 @@ class Hyperplanes(eqx.Module):
 
     def kink_drive(self, drive: Float[Array, "H P"]) -> Float[Array, "H P"]:
         """Sum C over the samples of each kink, at its leader."""
-
-        def sum_members(c):
-            member = self.leader[:, None] == jnp.arange(self.leader.shape[0])[None]
-            return (c * jnp.abs(self.scale)[None]) @ member.astype(c.dtype)
-
-        return lax.cond(self.any_shared, sum_members, lambda c: c, drive)
+        return lax.cond(self.any_shared, lambda c: c @ self.members, lambda c: c, drive)
 
     def sides_of_followers(self, codes: Int[Array, "... P"]) -> Int[Array, "... P"]:
         """Return the sides of all samples from those of the leaders."""
@@ -137,15 +137,14 @@ class Sides(eqx.Module):
     @staticmethod
     def none_sliding(codes: Int[Array, "H P"], slots: int, x: Float[Array, "P N"]) -> "Sides":
         """Return sides of which none slides, for inputs x~."""
-        units, samples = codes.shape
-        solve, projector = slide_constraint(jnp.zeros((slots, x.shape[1]), x.dtype))
-        if projector is not None:
-            projector = jnp.broadcast_to(projector, (units, *projector.shape))
+        (units, samples), inputs = codes.shape, x.shape[1]
+        # `slide_constraint` of zeros, which would be compiled once more.
+        free = jnp.broadcast_to(jnp.eye(inputs, dtype=x.dtype), (units, inputs, inputs))
         return Sides(
             codes=codes.astype(jnp.int8),
             slots=jnp.full((units, slots), samples, jnp.int32),
-            slide_solver=jnp.broadcast_to(solve, (units, *solve.shape)),
-            projector=projector,
+            slide_solver=jnp.zeros((units, slots, inputs), x.dtype),
+            projector=free if has_projector(slots, inputs) else None,
             failure=jnp.full(units, RESOLVED, jnp.int8),
         )
 
@@ -170,8 +169,36 @@ def slide_constraint(
     slots, inputs = x.shape
     b = pseudo_inverse(x @ x.T)
     solve = (2 * b - b @ (x @ x.T) @ b) @ x
-    small = inputs <= 2 * slots
-    return solve, jnp.eye(inputs, dtype=x.dtype) - x.T @ solve if small else None
+    free = jnp.eye(inputs, dtype=x.dtype)
+    return solve, free - x.T @ solve if has_projector(slots, inputs) else None
+
+
+def has_projector(slots: int, inputs: int) -> bool:
+    """Tell whether velocities are projected by one matrix, which costs less than two factors."""
+    return inputs <= 2 * slots
+
+
+def may_be_at_kink(network: ReLUNetwork, task: Task) -> bool:
+    """Tell whether a pair's |z| may be rounding; also where arrays are traced.
+
+    On the host and by a larger bound than the walks' own, so that a run that surely has no such
+    pair at its start is compiled without the choice of sides there.
+    """
+    if is_traced((network, task)):
+        return True
+    rounding, c = dtype_rounding(network.dtype), float(network.bias_strength)
+    tiny = np.finfo(network.dtype).tiny / np.finfo(network.dtype).eps
+    slope, h = float(network.slope), np.asarray(task.x)
+    for w, b in zip(network.weights[:-1], network.biases[:-1], strict=True):
+        w = np.asarray(w)
+        z, square, inputs = h @ w.T, np.sum(w**2, axis=1), np.sum(h**2, axis=1)
+        if b is not None:
+            z, square, inputs = z + c * np.asarray(b), square + np.asarray(b) ** 2, inputs + c**2
+        sizes = np.sqrt(inputs[:, None] * square[None])
+        if not np.all(np.abs(z) > 4 * (rounding.z * sizes + tiny)):
+            return True
+        h = np.where(z > 0, z, slope * z)
+    return False
 
 
 # ---- Sides of the pairs of all layers, and the equations of those that slide, in slots.

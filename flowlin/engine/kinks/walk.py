@@ -32,15 +32,17 @@ from flowlin.record.buffer import EventBuffer
 from flowlin.training.problem import Problem
 
 
-def choose_switching(problem: Problem, slots: int, loop_kind: str) -> AbstractSwitching:
+def choose_switching(
+    problem: Problem, slots: int, loop_kind: str, starts_at_kink: bool
+) -> AbstractSwitching:
     """Choose the rule, and with it the flow, by a network's number of hidden layers."""
     network = problem.network
     assert isinstance(network, ReLUNetwork)
     what = network, problem.task, problem.loss, problem.time_constants, problem.decay
     if len(network.hidden) == 1:
-        return OneLayerSwitching(OneLayerFlow(*what), slots, loop_kind)
+        return OneLayerSwitching(OneLayerFlow(*what), slots, loop_kind, starts_at_kink)
     pairs = sum(network.hidden) * problem.task.samples
-    return DeepSwitching(DeepFlow(*what), min(4 * slots, pairs))
+    return DeepSwitching(DeepFlow(*what), min(4 * slots, pairs), starts_at_kink)
 
 
 class StepPieces(eqx.Module):
