@@ -37,6 +37,7 @@ from flowlin.record.linearization import Linearization as Linearization
 from flowlin.record.linearization import LinearizationWarning as LinearizationWarning
 from flowlin.record.results import RESULTS as RESULTS
 from flowlin.record.results import RunError as RunError
+from flowlin.record.run_errors import RunErrors as RunErrors
 from flowlin.record.sweep import Sweep as Sweep
 from flowlin.record.trajectory import Trajectory as Trajectory
 from flowlin.runs.compare import Comparison as Comparison

@@ -185,7 +185,7 @@ class FlowRun(AbstractRun):
         stiff = self.method.stiff_solver(self.problem) if self.in_modes is None else RKC()
         method = replace_fields(self.method, solver=stiff)
         return replace_fields(
-            self, method=method, reference=self.reference.with_changes(switched=True)
+            self, method=method, reference=self.reference.with_changes(unswitched=self)
         )
 
     def as_saved(self, capacity: int, switched: bool) -> "FlowRun":

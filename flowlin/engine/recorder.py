@@ -58,6 +58,7 @@ def event_log(
             count=jnp.zeros((), int),
             initial=index,
             channels=(),
+            unresolved=Unresolved.empty(end.dtype),
         )
     below = jnp.concatenate([jnp.full(w.channel.size, w.below) for w in observer.watches])
     above = jnp.concatenate([jnp.full(w.channel.size, w.above) for w in observer.watches])
@@ -67,9 +68,10 @@ def event_log(
     below, above = below[watched], above[watched]
     new = jnp.where(rising, above, below)
     old = jnp.where(time[order] > 0, jnp.where(rising, below, above), new)
+    unresolved = Unresolved.empty(time.dtype)
     if doubts is not None:
         named = jnp.concatenate(maps)[doubts.component]
-        doubts = eqx.tree_at(lambda u: u.component, doubts, named)
+        unresolved = eqx.tree_at(lambda u: u.component, doubts, named)
     return EventLog(
         time=time[order],
         uncertainty=log.uncertainty[order],
@@ -79,7 +81,7 @@ def event_log(
         count=count,
         initial=jnp.concatenate(initial),
         channels=tuple(channels),
-        unresolved=doubts,
+        unresolved=unresolved,
     )
 
 

@@ -100,7 +100,7 @@ class Unresolved(eqx.Module):
 
 @moved_attributes(gates="sides")
 @print_by(event_log_summary)
-@saveable(unresolved=None)
+@saveable(unresolved=None, confirmed=False)
 class EventLog(eqx.Module):
     """Crossings, sorted by time.
 
@@ -112,13 +112,15 @@ class EventLog(eqx.Module):
       shifts it by. It is local: errors carried along from earlier steps are not in it. Where a
       value touches its level within that error, it is half of the time that it spends there;
       inf where the value stays within the error for a whole step, as near an asymptote: whether
-      and when it crosses is then rounding.
+      and when it crosses is then rounding. In a flow that is `confirmed`, `Trajectory.confirm` says
+      what it is: global.
     - `component`: (K,), position in all channels laid end to end; see `index`.
     - `old`, `new`: (K,), the side before and after: -1 below its level (a gate: off), +1 above
       (on), 0 at the kink (gates only).
     - `count`: number of events found, which exceeds K after an overflow.
     - `initial`: (C,), the side of every component at t = 0.
-    - `unresolved`: where crossings may be missing (`Unresolved`); None where nothing was watched.
+    - `unresolved`: where crossings may be missing (`Unresolved`).
+    - `confirmed`: whether `uncertainty` is of the whole run, not of a step.
 
     A level met from the start (`LossBelow`) is an event at t = 0 with `old` equal to `new`. A NaN
     has no side: nothing is logged on the way into it or out of it, and the time between is
@@ -133,7 +135,15 @@ class EventLog(eqx.Module):
     count: Int[Array, ""]
     initial: Int[Array, " C"]
     channels: tuple[Channel, ...] = eqx.field(static=True)
-    unresolved: Unresolved | None = None
+    unresolved: Unresolved
+    confirmed: bool = eqx.field(static=True, default=False)
+
+    @staticmethod
+    def _fields_from_file(fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of a log from those of a file, which may not say what is unresolved."""
+        if fields["unresolved"] is None and isinstance(fields["time"], jax.Array):
+            return {**fields, "unresolved": Unresolved.empty(fields["time"].dtype)}
+        return fields
 
     def __len__(self) -> int:
         if is_traced(self.time):
@@ -289,7 +299,25 @@ class EventLog(eqx.Module):
             initial=self.initial,
             channels=self.channels,
             unresolved=self.unresolved,
+            confirmed=self.confirmed,
         )
+
+    @property
+    def determined(self) -> Bool[Array, " K"]:
+        """Tell which events are determined: with a finite uncertainty, as all before of their kind.
+
+        After one of its component that is not, nobody knows on which side that component is.
+        """
+        sure, size = jnp.isfinite(self.uncertainty), self.offsets[-1]
+        if is_traced((self.time, sure)):
+            doubtful = jnp.where(sure, jnp.inf, self.time)
+            first = jnp.full(size, jnp.inf, self.time.dtype).at[self.component].min(doubtful)
+            return self.time < first[self.component]
+        # By NumPy, which takes microseconds.
+        component, time = np.asarray(self.component), np.asarray(self.time)
+        doubtful = np.full(size, np.inf, time.dtype)
+        np.minimum.at(doubtful, component, np.where(np.asarray(sure), np.inf, time))
+        return jax.device_put(time < doubtful[component])
 
     def merge_with(self, other: "EventLog") -> "EventLog":
         """Join the events of both, whose channels are distinct; the other's channels come last."""
@@ -308,9 +336,7 @@ class EventLog(eqx.Module):
             count=self.count.astype(int) + other.count.astype(int),
             initial=jnp.concatenate([self.initial, other.initial]),
             channels=self.channels + other.channels,
-            unresolved=None
-            if other.unresolved is None
-            else other.unresolved.shift_components(shift),
+            unresolved=other.unresolved.shift_components(shift),
         )
 
     def without_padding(self) -> "EventLog":
@@ -350,7 +376,7 @@ def _require_single_log(log: EventLog, what: str) -> None:
 def warn_unresolved(log: EventLog) -> None:
     """Warn (`CrossingsWarning`) if crossings may be missing from a log."""
     doubts = log.unresolved
-    if doubts is None or not int(doubts.count):
+    if not int(doubts.count):
         return
     component = int(doubts.component[0])
     channel = int(np.searchsorted(log.offsets[1:], component, side="right"))
@@ -389,4 +415,5 @@ def gate_log(
         count=count,
         initial=jnp.concatenate([sides, never]),
         channels=(*gates, *branches),
+        unresolved=Unresolved.empty(time.dtype),
     )

@@ -39,6 +39,11 @@ def number_with_error(value: float, uncertainty: float) -> str:
     return f"{value:.6g} ± {uncertainty:.1g}" if uncertainty else f"{value:.6g}"
 
 
+def say_whose_error(log: Any) -> str:
+    """Say of what the ± of a log's events is an error."""
+    return "± of the run" if log.confirmed else "± of their steps"
+
+
 def event_log_summary(log: Any) -> Summary:
     """Summarise events by name: how many, of how many components, when; and the first of them."""
     time = concrete_array(log.time, 1)
@@ -48,7 +53,7 @@ def event_log_summary(log: Any) -> Summary:
         return Summary(f"EventLog: times {format_number(log.time)}", rows[:MOST_ROWS])
     kept = np.isfinite(time)
     count, found = int(np.sum(kept)), event_names(log)[kept] if sizes else np.array([])
-    title = f"EventLog: {format_count(count, 'event')}"
+    title = f"EventLog: {format_count(count, 'event')}, {say_whose_error(log)}"
     if int(log.count) > count:
         title += f", the first found of {format_number(log.count)}"
     rows = []

@@ -42,11 +42,15 @@ def _t_star_rows(found: Any) -> list[tuple[str, ...]]:
     when = format_number(found.time)
     if time is not None and bracket is not None:
         when = number_with_error(float(time), float(np.max(np.abs(bracket - time))))
-    return [
+    rows = [
         ("time", f"t* = {when}"),
         ("fraction", f"fraction {format_number(found.fraction)}"),
         ("lasts", f"lasts {format_number(found.lasts)}"),
     ]
+    until = concrete_array(found.determined_until, 0)
+    if until is not None and np.isfinite(until):
+        rows[2] = ("lasts", f"not determined after t = {format_number(until)}")
+    return rows
 
 
 def unit_channel(name: str, quantile: float) -> str:
@@ -86,7 +90,7 @@ class UnitCounts(eqx.Module):
 
 
 @print_by(linearization_time_summary)
-@saveable()
+@saveable(determined_until=math.inf)
 class LinearizationTime(eqx.Module):
     """t* in one convention.
 
@@ -95,12 +99,15 @@ class LinearizationTime(eqx.Module):
     - `bracket`: (earliest, latest) time that the event's uncertainty allows; for a discrete run,
       the step before and the step itself.
     - `lasts`: how long the maximum then holds, up to the next change of the fraction.
+    - `determined_until`: the first time of a gate's event that is not determined, inf if all are;
+      such events have no say in t*, and what the flow does later may move it.
     """
 
     time: Float[Array, ""]
     fraction: Float[Array, ""]
     bracket: Float[Array, "2"]
     lasts: Float[Array, ""]
+    determined_until: Float[Array, ""] | float = math.inf
 
 
 @print_by(linearization_summary)
@@ -130,7 +137,9 @@ class LinearizationWarning(UserWarning):
     """The maximum at which t* is read off lasts until the run ends: t* may move if it goes on."""
 
 
-def linearization_time(counts: UnitCounts, end: Array) -> LinearizationTime:
+def linearization_time(
+    counts: UnitCounts, end: Array, determined_until: ArrayLike = math.inf
+) -> LinearizationTime:
     """Find the first time of the maximal always-on count before `end`."""
     real = jnp.isfinite(counts.time)
     on = jnp.where(real, counts.on, -1)
@@ -142,12 +151,14 @@ def linearization_time(counts: UnitCounts, end: Array) -> LinearizationTime:
     # The barrier hides that the number is constant: XLA would multiply by its inverse, and 3 of 5
     # units would not be 0.6.
     units = lax.optimization_barrier(jnp.asarray(counts.units, time.dtype))
-    return LinearizationTime(time, on[best].astype(units.dtype) / units, bracket, after - time)
+    fraction = on[best].astype(units.dtype) / units
+    until = jnp.asarray(determined_until, time.dtype)
+    return LinearizationTime(time, fraction, bracket, after - time, until)
 
 
 def linearization_of_counts(counts: tuple[UnitCounts, UnitCounts], end: Array) -> Linearization:
     """Return t* in both conventions from the (open, closed) counts of a run until `end`."""
-    return _warn_if_lasting(_both_conventions(counts, end), end)
+    return _warn_if_lasting(_both_conventions(counts, end, math.inf), end)
 
 
 def linearization_of_log(
@@ -157,10 +168,11 @@ def linearization_of_log(
 
     **Raises:** `ValueError` if the run logged neither.
     """
-    log, names = _pad_log(log), [(c.name, c.prefix) for c in log.channels]
+    names = [(c.name, c.prefix) for c in log.channels]
     if ("gate", (layer,)) in names:
-        k = math.floor(quantile * samples)
-        return _warn_if_lasting(_both_from_gates(log, names.index(("gate", (layer,))), k, end), end)
+        channel, k = names.index(("gate", (layer,))), math.floor(quantile * samples)
+        log, until = _determined_part(log, [channel])
+        return _warn_if_lasting(_both_from_gates(_pad_log(log), channel, k, end, until), end)
     wanted = [(unit_channel(n, quantile), (layer,)) for n in ("always_on", "always_off")]
     if wanted[0] not in names:
         raise ValueError(
@@ -169,7 +181,18 @@ def linearization_of_log(
             f"`events=(fl.UnitSwitches({quantile:g}),)` to it."
         )
     bottom, top = (names.index(w) for w in wanted)
-    return _warn_if_lasting(_both_from_units(log, bottom, top, end), end)
+    log, until = _determined_part(log, [bottom, top])
+    return _warn_if_lasting(_both_from_units(_pad_log(log), bottom, top, end, until), end)
+
+
+def _determined_part(log: EventLog, channels: list[int]) -> tuple[EventLog, Array]:
+    """Return the log without events that are not determined, and when these channels' first is."""
+    determined = log.determined
+    if not is_traced(determined) and np.all(np.asarray(determined)):
+        return log, jnp.full((), jnp.inf, log.time.dtype)
+    mine = jnp.isin(log.channel, jnp.asarray(channels, log.channel.dtype))
+    first = jnp.min(jnp.where(mine & ~determined, log.time, jnp.inf), initial=jnp.inf)
+    return log.where(determined), first
 
 
 def _warn_if_lasting(found: Linearization, end: Array) -> Linearization:
@@ -177,8 +200,17 @@ def _warn_if_lasting(found: Linearization, end: Array) -> Linearization:
     if is_traced(found):
         return found
     for label, t_star in (("open", found.open), ("closed", found.closed)):
-        time, lasts = float(t_star.time), float(t_star.lasts)
-        if time > 0 and time + lasts >= float(end):
+        time, lasts, until = (
+            float(t_star.time), float(t_star.lasts), float(t_star.determined_until)
+        )  # fmt: skip
+        if until < float(end):
+            warn_user(
+                f"the {label} t* = {time:.6g} is the maximum among events that are determined, and "
+                f"from t = {until:.6g} on some are not: whether a later t* follows is not known at "
+                "this `rtol`, and after convergence at none.",
+                LinearizationWarning,
+            )
+        elif time > 0 and time + lasts >= float(end):
             warn_user(
                 f"the {label} always-on fraction is still at its maximum "
                 f"{float(t_star.fraction):.3g} when the run ends at t = {float(end):.6g}; t* "
@@ -204,25 +236,31 @@ def _pad_log(log: EventLog) -> EventLog:
 
 
 @jit_by_array
-def _both_conventions(counts: tuple[UnitCounts, UnitCounts], end: Array) -> Linearization:
+def _both_conventions(
+    counts: tuple[UnitCounts, UnitCounts], end: Array, until: ArrayLike
+) -> Linearization:
     """Return t* in both conventions from their counts, in one program."""
-    opened, closed = (linearization_time(c, end) for c in counts)
+    opened, closed = (linearization_time(c, end, until) for c in counts)
     return Linearization(opened, closed, *counts)
 
 
 @jit_by_array
-def _both_from_gates(log: EventLog, channel: int, k: int, end: Array) -> Linearization:
+def _both_from_gates(
+    log: EventLog, channel: int, k: int, end: Array, until: Array
+) -> Linearization:
     """Return t* from gates, where a unit with at most k samples off counts as linear."""
     return _both_conventions(
-        (_count_gates(log, channel, k, 1), _count_gates(log, channel, k, 0)), end
+        (_count_gates(log, channel, k, 1), _count_gates(log, channel, k, 0)), end, until
     )
 
 
 @jit_by_array
-def _both_from_units(log: EventLog, bottom: int, top: int, end: Array) -> Linearization:
+def _both_from_units(
+    log: EventLog, bottom: int, top: int, end: Array, until: Array
+) -> Linearization:
     """Return t* from switches of units: `bottom` always on, `top` always off."""
     counts = _count_units(log, bottom, top, 1), _count_units(log, bottom, top, 0)
-    return _both_conventions(counts, end)
+    return _both_conventions(counts, end, until)
 
 
 def _count_gates(log: EventLog, channel: int, k: int, lowest: int) -> UnitCounts:
@@ -293,6 +331,7 @@ class AlwaysOnCounts(NamedTuple):
     uncertainty: np.ndarray
     on: np.ndarray
     units: int
+    determined_until: float = np.inf
 
 
 class CountMaximum(NamedTuple):
@@ -302,6 +341,7 @@ class CountMaximum(NamedTuple):
     uncertainty: float
     fraction: float
     lasting: bool
+    determined_until: float
 
 
 def first_maximum(counts: AlwaysOnCounts) -> CountMaximum:
@@ -309,7 +349,8 @@ def first_maximum(counts: AlwaysOnCounts) -> CountMaximum:
     best = int(np.argmax(counts.on))  # the first of equals
     time, fraction = float(counts.time[best]), float(counts.on[best] / counts.units)
     lasting = time > 0 and bool(np.all(counts.on[best:] == counts.on[best]))
-    return CountMaximum(time, float(counts.uncertainty[best]), fraction, lasting)
+    off = float(counts.uncertainty[best])
+    return CountMaximum(time, off, fraction, lasting, counts.determined_until)
 
 
 def counts_of_steps(counts: Any) -> AlwaysOnCounts:
@@ -327,8 +368,10 @@ def counts_of_channel(log: Any, channel: int, lowest: int) -> AlwaysOnCounts:
     """
     shape, start = log.channels[channel].shape, log.offsets[channel]
     stop = log.offsets[channel + 1]
-    component = np.asarray(log.component)
+    component, determined = np.asarray(log.component), np.asarray(log.determined)
     mine = (component >= start) & (component < stop)
+    until = float(np.min(np.asarray(log.time)[mine & ~determined], initial=np.inf))
+    mine &= determined
     columns = (log.time, log.uncertainty, log.component, log.old, log.new)
     time, uncertainty, component, old, new = (np.asarray(column)[mine] for column in columns)
     units, samples = (*shape, 1)[:2]
@@ -340,7 +383,7 @@ def counts_of_channel(log: Any, channel: int, lowest: int) -> AlwaysOnCounts:
     gained = (number == samples).astype(int) - (number - change == samples)
     first = int(np.sum(initial.all(axis=1)))
     on = np.concatenate([[first], first + np.cumsum(gained)])
-    return AlwaysOnCounts(np.r_[0.0, time], np.r_[0.0, uncertainty], on, units)
+    return AlwaysOnCounts(np.r_[0.0, time], np.r_[0.0, uncertainty], on, units, until)
 
 
 def _sums_in_groups(group: np.ndarray, change: np.ndarray) -> np.ndarray:

@@ -20,11 +20,7 @@ from flowlin._tools.arguments import (
 )
 from flowlin._tools.arrays import Numbers, Parameters, PathLike, is_traced, replace_fields
 from flowlin._tools.files import saveable, writable_path, write_file
-from flowlin._tools.printing import (
-    Progress,
-    print_by,
-    progress_option,
-)
+from flowlin._tools.printing import Progress, print_by, progress_option
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.graph import AbstractGraph
 from flowlin.networks.kinds import ReLUNetwork
@@ -45,6 +41,7 @@ from flowlin.record.measured import (
     require_samples,
 )
 from flowlin.record.results import SUCCESSES, RunError, is_success, result_is
+from flowlin.record.run_errors import RunErrors
 from flowlin.record.trajectory_summary import trajectory_summary
 from flowlin.tasks.task import Task
 from flowlin.training.losses import Loss
@@ -55,9 +52,10 @@ class Origin:
 
     It compares by the task's identity, so that a batch of trajectories does not hold a batch of
     tasks. `task` is None where it is not known: under `jit` with the task as an argument. `run` is
-    what defines a run, `extended` the function that carries it on, and `choice` says what was
-    chosen for it and why; `exchangeable` says whether another solver may take over where the run
-    becomes stiff, and `switched` whether one has.
+    what defines a run, `extended` the function that carries it on, `confirmed` the one that repeats
+    it at another tolerance, and `choice` says what was chosen for it and why; `exchangeable` says
+    whether another solver may take over where the run becomes stiff, and `unswitched` is the run as
+    it was before one did.
     """
 
     def __init__(
@@ -68,7 +66,8 @@ class Origin:
         extended: Callable[..., "Trajectory"] | None = None,
         choice: Any = None,
         exchangeable: bool = False,
-        switched: bool = False,
+        unswitched: Any = None,
+        confirmed: Callable[..., "Trajectory"] | None = None,
     ):
         self.task = None if is_traced(task) else task
         self.loss = loss
@@ -76,7 +75,13 @@ class Origin:
         self.extended = extended
         self.choice = choice
         self.exchangeable = exchangeable
-        self.switched = switched
+        self.unswitched = unswitched
+        self.confirmed = confirmed
+
+    @property
+    def switched(self) -> bool:
+        """Tell whether the run has gone over to a solver for stiff flows."""
+        return self.unswitched is not None
 
     def with_changes(self, **changed: Any) -> "Origin":
         """Return a copy with other values of some fields."""
@@ -115,13 +120,17 @@ NOT_EXTENDABLE = (
     "`dense=True` and outside of `jit` and `vmap`. Rerun it with a later `t1`."
 )
 
+NOT_CONFIRMABLE = (
+    "this trajectory cannot be confirmed: only flows that were computed here can, outside of `jit` "
+    "and `vmap`. Compare two runs of your own at two tolerances."
+)
 
 # Counts (open, closed) by layer, quantile and number of steps in a window.
 WindowCounts = dict[tuple[int, float, int], tuple[UnitCounts, UnitCounts]]
 
 
 @print_by(trajectory_summary)
-@saveable(tau=None, discrete=None, window_counts=None, old_names={"final": "model"})
+@saveable(tau=None, discrete=None, window_counts=None, error=None, old_names={"final": "model"})
 class Trajectory(eqx.Module):
     """A run of gradient flow or descent.
 
@@ -134,6 +143,7 @@ class Trajectory(eqx.Module):
     - `result`: how the run ended; `fl.RESULTS`.
     - `tau`: the time constant of the flow, or of what descent approximates.
     - `discrete`: whether it is a run of descent.
+    - `error`: `RunErrors`, estimates of the run's global errors by `confirm`; None before.
     """
 
     ts: Float[Array, " T"]
@@ -154,6 +164,7 @@ class Trajectory(eqx.Module):
     discrete: bool = eqx.field(static=True)
     reference: Origin = eqx.field(static=True)
     continuation: RunState | None
+    error: RunErrors | None = None
 
     @property
     def stats(self) -> dict[str, Any]:
@@ -164,7 +175,7 @@ class Trajectory(eqx.Module):
         with the Hessian and in looking for stiffness too; and `accepted_evaluations`, those in
         accepted steps alone. Where events were watched, `unresolved_crossings`: in how many
         stretches of time crossings may be missing from the log; `flow.events.unresolved` says
-        where.
+        where. After `confirm`, `converged`: the time from which on no event is determined, or inf.
         """
         return {**self.counts, **dict(self.labels)}
 
@@ -249,7 +260,10 @@ class Trajectory(eqx.Module):
         """Apply a function to everything that was saved at `ts`."""
         rows = (self.ts, self.losses, self.observed, self.saved)
         ts, losses, observed, saved = jax.tree.map(select, rows)
-        return replace_fields(self, ts=ts, losses=losses, observed=observed, saved=saved)
+        error = None if self.error is None else self.error.with_rows(select)
+        return replace_fields(
+            self, ts=ts, losses=losses, observed=observed, saved=saved, error=error
+        )
 
     @checked
     def network(self, t: ArrayLike) -> Any:
@@ -332,6 +346,28 @@ class Trajectory(eqx.Module):
         if extended is None:
             raise ValueError(NOT_EXTENDABLE)
         return extended(self, t1, ts, cast(int, max_steps), max_events, progress, throw)
+
+    @checked(progress=progress_option)
+    def confirm(
+        self, *, max_steps: int = 2**20, max_events: int = 2**16, progress: Progress = False
+    ) -> "Trajectory":
+        """Return the flow with its global errors, by a second run at a tenth of its `rtol`.
+
+        The ± of an event is then no longer that of its step, but three times the distance to the
+        same event of the second run, at least what nine tenths of the 20 events before it have. It
+        is inf where the second run has no such event: what rounding does after convergence is not
+        determined, and has no say in t*. `flow.error` has the errors of what was saved. Where a
+        tenth of `rtol` is too fine for the run, the second one has ten times as much, and the
+        distance counts once (`benchmarks/trust.py`).
+
+        **Arguments:** `max_steps`, `max_events`, `progress` of the second run.
+
+        **Raises:** `ValueError` for descents, for trajectories under `jit` or `vmap`, loaded ones,
+        and those of a `stepsize_controller` other than diffrax's PID; `fl.RunError` if it fails.
+        """
+        if self.reference.confirmed is None or is_traced(self) or self.ts.ndim != 1:
+            raise ValueError(NOT_CONFIRMABLE)
+        return self.reference.confirmed(self, max_steps, max_events, progress)
 
     @checked
     def save(self, path: PathLike) -> None:

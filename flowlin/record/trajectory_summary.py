@@ -15,7 +15,12 @@ from flowlin._tools.printing import (
     format_times,
     shorten_text,
 )
-from flowlin.record.event_log_summary import channel_sizes, event_names, number_with_error
+from flowlin.record.event_log_summary import (
+    channel_sizes,
+    event_names,
+    number_with_error,
+    say_whose_error,
+)
 from flowlin.record.linearization import (
     CountMaximum,
     counts_of_channel,
@@ -43,7 +48,7 @@ def counts_by_name(log: Any) -> str:
 
 def note_unresolved(log: Any) -> str:
     """Describe in how many stretches crossings may be missing; empty where in none."""
-    count = None if log.unresolved is None else concrete_array(log.unresolved.count, 0)
+    count = concrete_array(log.unresolved.count, 0)
     if not count:
         return ""
     return f"crossings may be missing in {format_count(int(count), 'place')}: see events.unresolved"
@@ -64,7 +69,8 @@ def trajectory_summary(flow: Any) -> Summary:
     if known_task is not None:
         rows[1] = ("task", shorten_text(repr(known_task), LONGEST_ADVICE))
     if flow.events.channels:
-        rows.append(("events", counts_by_name(flow.events)))
+        whose = "" if flow.discrete else f"; {say_whose_error(flow.events)}"
+        rows.append(("events", counts_by_name(flow.events) + whose))
     if doubts := note_unresolved(flow.events):
         rows.append(("unresolved", doubts))
     rows += _t_star_lines(flow)
@@ -77,6 +83,9 @@ def trajectory_summary(flow: Any) -> Summary:
     if rule := labels.get("objective", "").partition(MOVED_BY)[2]:
         rows.append(("rule", rule))
     rows.append(("end", _describe_end(flow)))
+    converged = concrete_array(flow.counts.get("converged"), 0)
+    if converged is not None and np.isfinite(converged):
+        rows.append(("converged", f"at t = {converged:.6g}: no later event is determined"))
     return Summary("Trajectory", rows)
 
 
@@ -154,5 +163,7 @@ def t_star_maxima(flow: Any) -> dict[str, CountMaximum]:
 def _describe_maximum(found: CountMaximum) -> str:
     """Format t*, how far it may be off, the fraction, and whether it lasts."""
     lasting = ", still so at the end" if found.lasting else ""
+    if np.isfinite(found.determined_until):
+        lasting = f", not determined after t = {found.determined_until:.6g}"
     time = number_with_error(found.time, found.uncertainty)
     return f"{time} (fraction {found.fraction:.4g}{lasting})"

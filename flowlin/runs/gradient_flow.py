@@ -38,6 +38,7 @@ from flowlin.networks.modules import as_model
 from flowlin.record.results import RESULTS, attach_trajectory, result_is
 from flowlin.record.trajectory import Origin, Trajectory, trim_and_raise
 from flowlin.runs.checkpoint import outset_from_file
+from flowlin.runs.confirm import second_run, with_global_errors
 from flowlin.runs.hidden_modes import warn_hidden
 from flowlin.runs.modified_edge import warn_past_edge
 from flowlin.runs.progress import SILENT_METER, clock_pauses, progress_meter
@@ -215,7 +216,15 @@ def gradient_flow(
         ts=None if ts is None else jnp.asarray(ts, network.dtype),
         progress_meter=SILENT_METER,
         capacity=initial_capacity(watches, max_events),
-        reference=Origin(task, loss, None, extend_flow, choice, solver is None and not dense),
+        reference=Origin(
+            task,
+            loss,
+            None,
+            extend_flow,
+            choice,
+            solver is None and not dense,
+            confirmed=confirm_flow,
+        ),
         in_modes=in_modes,
     )
     limits, edge_known = Limits(cast(int, max_steps), max_events), warn_past_edge(run)
@@ -285,6 +294,16 @@ def extend_flow(
     outset = Outset(run, _flow_pauses(run, progress, float(at.t)), at, flow)
     longer = drive_run(outset, limits)
     return _finish_flow(run, longer, throw, Limits(max_steps, max_events))
+
+
+def confirm_flow(
+    flow: Trajectory, max_steps: int, max_events: int, progress: Progress
+) -> Trajectory:
+    """Run a flow at another tolerance, and return it with its errors: `Trajectory.confirm`."""
+    run, factor = second_run(flow)
+    limits = Limits(max_steps, max_events)
+    other = drive_run(Outset(run, _flow_pauses(run, progress, 0.0)), limits)
+    return with_global_errors(flow, _finish_flow(run, other, True, limits, True), factor)
 
 
 def _finish_flow(

@@ -1,0 +1,193 @@
+"""Global errors by a second run: matching of logs, truth within the ±, convergence, refusals."""
+
+import dataclasses
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import flowlin as fl
+from flowlin.record.event_log import Channel, Unresolved
+from flowlin.record.event_match import LAST_EVENTS, ROUNDING, global_uncertainties
+
+TSIT = diffrax.Tsit5()
+
+
+def log_of(rows, uncertainty=0.0):
+    """A log of three gates from rows (time, component, new side); old sides are the others."""
+    time, component, new = map(np.array, zip(*rows, strict=True))
+    return fl.EventLog(
+        time=jnp.asarray(time, float),
+        uncertainty=jnp.full(len(time), uncertainty),
+        component=jnp.asarray(component),
+        old=jnp.asarray(-new),
+        new=jnp.asarray(new),
+        count=jnp.asarray(len(time)),
+        initial=-jnp.ones(3, int),
+        channels=(Channel("gate", (3, 1), (0,)),),
+        unresolved=Unresolved.empty(jnp.float64),
+    )
+
+
+def test_events_are_matched_by_component_and_sides():
+    eps = np.finfo(float).eps
+    coarse = log_of([(1.0, 0, 1), (2.0, 1, 1), (3.0, 0, -1)])
+    finer = log_of([(1.1, 0, 1), (2.01, 1, 1), (3.2, 0, -1)])
+    own = ROUNDING * eps * np.array([1.0, 2.0, 3.0])
+    # The second event is no better known than the first: nine tenths of few are all of them.
+    found = global_uncertainties(coarse, finer, 3.0)
+    np.testing.assert_allclose(found, np.array([0.3, 0.3, 0.6]) + own, rtol=1e-12)
+    # Never less than an event's own, and exactly a rounding where the runs agree.
+    assert np.all(global_uncertainties(coarse, coarse, 3.0) == own)
+    assert np.all(global_uncertainties(log_of([(1.0, 0, 1)], 0.5), coarse, 3.0) >= 0.5)
+
+
+def test_one_large_distance_is_forgotten():
+    times = np.arange(1.0, 42.0)
+    rows = [(t, k % 3, 1 - 2 * (k // 3 % 2)) for k, t in enumerate(times)]
+    off = np.full(41, 1e-6)
+    off[0] = 1e-2
+    finer = [(t + d, *rest) for (t, *rest), d in zip(rows, off, strict=True)]
+    found = global_uncertainties(log_of(rows), log_of(finer), 3.0)
+    # The log's start stands for what was before it, so the first counts until it is a tenth.
+    assert found[0] > 2e-2
+    assert np.all(found[LAST_EVENTS:] < 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("finer", "known"),
+    [
+        ([(1.0, 0, 1), (2.0, 0, -1), (5.0, 1, 1)], [True, True, False, False, True]),
+        ([(1.0, 0, 1), (5.0, 1, 1)], [True, False, False, False, True]),
+        # One that the finer run alone has stands between the first and the second.
+        (
+            [(1.0, 0, 1), (1.5, 0, -1), (1.6, 0, 1), (2.0, 0, -1), (3.0, 0, 1), (4.0, 0, -1)],
+            [True, False, False, False, False],
+        ),
+        # The distance is larger than that to the neighbour.
+        (
+            [(1.0, 0, 1), (2.5, 0, -1), (3.5, 0, 1), (4.5, 0, -1), (5.0, 1, 1)],
+            [True, False, False, False, True],
+        ),
+    ],
+)
+def test_what_the_other_run_has_not_is_not_determined(finer, known):
+    rows = [(1.0, 0, 1), (2.0, 0, -1), (3.0, 0, 1), (4.0, 0, -1), (5.0, 1, 1)]
+    found = global_uncertainties(log_of(rows), log_of(finer), 3.0)
+    assert np.isfinite(found).tolist() == known
+
+
+def test_events_that_are_not_determined_have_no_say():
+    """Gate 0 comes on and off for good; then 1 and 2 come on, of which 2 is not determined."""
+    rows = [(1.0, 0, 1), (2.0, 0, -1), (3.0, 1, 1), (4.0, 2, 1), (5.0, 2, -1)]
+    log = log_of(rows, 0.1)
+    log = dataclasses.replace(log, uncertainty=log.uncertainty.at[3].set(jnp.inf))
+    assert log.determined.tolist() == [True, True, True, False, False]
+    traced = jax.jit(lambda log: log.determined)(log)
+    assert traced.tolist() == log.determined.tolist()
+    both = fl.EventLog.where(log, log.determined)
+    assert len(both) == 3
+
+
+@pytest.fixture(scope="module")
+def modes_run(tree, aligned):
+    """A flow that watches the hits of modes, the same confirmed, and their true times."""
+    network, modes = aligned
+    half, ts = fl.ModeHits(modes, share=0.5), np.linspace(0, 30.0, 4)
+    flow = fl.gradient_flow(network, tree, 30.0, events=half, ts=ts, rtol=1e-5, solver=TSIT)
+    rho = 0.5 * modes.full_strength
+    exact = fl.theory.hitting_time(rho, modes.s, modes.d, modes.strengths(network, tree))
+    return flow, flow.confirm(), np.asarray(exact)
+
+
+def test_the_truth_lies_within_the_uncertainty(modes_run):
+    flow, confirmed, exact = modes_run
+    found, stated = np.asarray(flow.events.first("mode"))[:8], np.zeros(8)
+    for row in confirmed.events.table():
+        stated[row["index"]] = row["uncertainty"]
+    off = np.abs(found - exact[:8])
+    assert np.all(off < stated)
+    assert np.all(stated < 30 * np.max(off))
+    assert np.array_equal(confirmed.events.first("mode")[:8], found)  # times are left alone
+
+
+def test_rows_have_errors(modes_run, tree, aligned):
+    flow, confirmed, _ = modes_run
+    error = confirmed.error
+    off = np.abs(flow.losses - fl.theory.solve(aligned[0], tree).loss(flow.ts))
+    assert np.all(off <= 3 * error.losses + 1e-14)
+    assert np.max(error.losses) < 100 * np.max(off)
+    assert error.parameters.shape == flow.ts.shape
+    assert float(error.rtol) == pytest.approx(1e-6)
+    assert flow.error is None
+    assert "± of the run" in repr(confirmed)
+    assert "± of their steps" in repr(flow)
+    assert "rtol = 1e-06" in repr(error)
+
+
+def test_what_is_confirmed_is_kept(modes_run, tmp_path):
+    _, confirmed, _ = modes_run
+    confirmed.save(tmp_path / "flow.npz")
+    again = fl.load(tmp_path / "flow.npz")
+    assert again.events.confirmed
+    assert np.array_equal(again.error.parameters, confirmed.error.parameters)
+    assert np.array_equal(again.events.uncertainty, confirmed.events.uncertainty)
+    with pytest.raises(ValueError, match="cannot be confirmed"):
+        again.confirm()
+
+
+def test_runs_that_cannot_be_confirmed_say_so(modes_run, tree, aligned):
+    flow, _, _ = modes_run
+    descent = fl.gradient_descent(aligned[0], tree, 1e-2, 4)
+    with pytest.raises(ValueError, match="cannot be confirmed"):
+        descent.confirm()
+    with pytest.raises(ValueError, match="cannot be confirmed"):
+        jax.tree.map(lambda a: jnp.stack([a, a]), flow).confirm()
+    with pytest.raises(fl.RunError, match="max_steps"):
+        flow.confirm(max_steps=3)
+
+
+@pytest.fixture(scope="module")
+def converged():
+    """By rtol: a walk that goes on long after convergence, and the same confirmed."""
+    task = fl.tasks.offset_xor(0.5)
+    network = fl.ReLUNetwork.init(task, 8, variance=1e-2, key=jax.random.key(0))
+    flows = [fl.gradient_flow(network, task, 1e3, rtol=r, solver=TSIT) for r in (1e-6, 1e-8)]
+    return [(flow, flow.confirm()) for flow in flows]
+
+
+def test_after_convergence_nothing_is_determined(converged):
+    """Rounding switches gates for ever; t* stays where it was, at every tolerance."""
+    found = []
+    for flow, confirmed in converged:
+        assert len(flow.events) > 2 * int(np.sum(confirmed.events.determined))
+        assert 20 < confirmed.stats["converged"] < 200
+        with pytest.warns(fl.LinearizationWarning, match="are not"):
+            found.append(confirmed.linearization().closed)
+        assert "no later event is determined" in repr(confirmed)
+        assert "not determined after" in repr(found[-1])
+    first, second = found
+    assert first.fraction == second.fraction
+    assert abs(first.time - second.time) <= first.bracket[1] - first.time < 1e-3
+    assert second.determined_until > second.time
+
+
+@pytest.fixture(scope="module")
+def averaged():
+    """A run of averaged gates, as fine as they go, and the same ten times coarser."""
+    task = fl.tasks.teacher(20, (1.0, 0.5), key=jax.random.key(2))
+    network = fl.ReLUNetwork.init(task, 4, variance=0.1, key=jax.random.key(1))
+    start = float(fl.gradient_descent(network, task, 1e-3, 1).losses[0])
+    how = {"kinks": fl.AveragedKinks(), "events": fl.LossBelow(0.9 * start)}
+    return [fl.gradient_flow(network, task, 3.0, rtol=r, **how) for r in (1e-5, 1e-4)]
+
+
+def test_a_run_that_can_go_no_finer_is_compared_with_a_coarser_one(averaged):
+    flow, coarser = averaged
+    confirmed = flow.confirm()
+    assert float(confirmed.error.rtol) == pytest.approx(1e-4)
+    off = abs(flow.events.first("loss") - coarser.events.first("loss"))
+    (row,) = confirmed.events.select("loss").table()
+    assert 0 < off <= row["uncertainty"]
