@@ -136,7 +136,6 @@ def by_hand(units, samples, initial, rows, end):
         new=jnp.asarray(new, int),
         count=jnp.asarray(len(rows)),
         initial=jnp.asarray(np.ravel(initial), int),
-        unresolved=None,
     )
     return dataclasses.replace(flow, events=log, end=jnp.asarray(end))
 

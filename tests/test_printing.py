@@ -110,7 +110,7 @@ def test_a_trajectory_says_what_a_person_wants():
           task       unknown, 8 samples
           saved      10 times from 0 to 4: gram, pair
           loss       2.02338 -> 1.02706, SquaredError()
-          events     gate 7, loss 1
+          events     gate 7, loss 1; ± of their steps
           t* open    1.075 ± 3e-09 (fraction 0.5, still so at the end)
           t* closed  1.075 ± 3e-09 (fraction 0.5, still so at the end)
           kinks      ExactKinks(): one hidden layer and 48 (unit, sample) pairs
@@ -190,7 +190,7 @@ def test_an_event_log_lists_names_and_the_first_events():
     says(
         log,
         """
-        EventLog: 4 events
+        EventLog: 4 events, ± of their steps
           loss           1  of 1 component    t = 1
           gate           3  of 15 components  t = 0.5 to 2.25
           gate[0, 1, 0]  t = 0.5 ± 1e-09  -1 -> +1
@@ -201,7 +201,9 @@ def test_an_event_log_lists_names_and_the_first_events():
     )
     assert log.index[0] == (0, 1, 0)
     full = eqx.tree_at(lambda e: e.count, log, jnp.asarray(9))
-    assert repr(full).splitlines()[0] == "EventLog: 4 events, the first found of 9"
+    assert (
+        repr(full).splitlines()[0] == "EventLog: 4 events, ± of their steps, the first found of 9"
+    )
     assert repr(WALK.events).splitlines()[-1] == "  ..."
 
 

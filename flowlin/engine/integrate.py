@@ -159,7 +159,7 @@ class FlowRun(AbstractRun):
     @property
     def has_switched_solver(self) -> bool:
         """Tell whether it has gone over to a solver for stiff flows."""
-        return self.reference.switched
+        return self.reference.has_switched
 
     @property
     def save_function(self) -> "_Save":

@@ -135,15 +135,14 @@ class EventLog(eqx.Module):
     count: Int[Array, ""]
     initial: Int[Array, " C"]
     channels: tuple[Channel, ...] = eqx.field(static=True)
-    unresolved: Unresolved
+    unresolved: Unresolved = eqx.field(default_factory=lambda: _no_doubts())
     confirmed: bool = eqx.field(static=True, default=False)
 
     @staticmethod
     def _fields_from_file(fields: dict[str, Any]) -> dict[str, Any]:
         """Return the fields of a log from those of a file, which may not say what is unresolved."""
-        if fields["unresolved"] is None and isinstance(fields["time"], jax.Array):
-            return {**fields, "unresolved": Unresolved.empty(fields["time"].dtype)}
-        return fields
+        unresolved = fields["unresolved"]
+        return {**fields, "unresolved": unresolved or _no_doubts()}
 
     def __len__(self) -> int:
         if is_traced(self.time):
@@ -303,7 +302,7 @@ class EventLog(eqx.Module):
         )
 
     @property
-    def determined(self) -> Bool[Array, " K"]:
+    def is_determined(self) -> Bool[Array, " K"]:
         """Tell which events are determined: with a finite uncertainty, as all before of their kind.
 
         After one of its component that is not, nobody knows on which side that component is.
@@ -362,6 +361,11 @@ class EventLog(eqx.Module):
         **Raises:** `ImportError` if pandas is missing.
         """
         return data_frame(self.table(), EVENT_COLUMNS)
+
+
+def _no_doubts() -> Unresolved:
+    """Return what a log has where all crossings are known, in JAX's default precision."""
+    return Unresolved.empty(jnp.result_type(float))
 
 
 def _require_single_log(log: EventLog, what: str) -> None:

@@ -27,8 +27,8 @@ def global_uncertainties(log: Any, other: Any, factor: float) -> np.ndarray:
     own, others = np.asarray(log.uncertainty), _by_component(other)
     for k, mine in _by_component(log).items():
         if k in others:
-            wide = np.maximum(factor * _distances(mine, others[k]), own[mine.place])
-            found[mine.place] = _determined_part(mine, wide, others[k])
+            wide = np.maximum(factor * _distances_to_counterparts(mine, others[k]), own[mine.place])
+            found[mine.place] = _until_first_doubt(mine, wide, others[k])
     found = np.maximum(found, _usual_before(found, time))
     return found + ROUNDING * np.finfo(time.dtype).eps * np.abs(time)
 
@@ -64,7 +64,7 @@ def _counterparts(mine: _Events, others: _Events) -> np.ndarray:
     return found
 
 
-def _distances(mine: _Events, others: _Events) -> np.ndarray:
+def _distances_to_counterparts(mine: _Events, others: _Events) -> np.ndarray:
     """Return how far each event is from its counterpart; inf where it has none."""
     there = _counterparts(mine, others)
     return np.where(there >= 0, np.abs(mine.time - others.time[there]), np.inf)
@@ -83,7 +83,7 @@ def _usual_before(found: np.ndarray, time: np.ndarray) -> np.ndarray:
     return usual
 
 
-def _determined_part(mine: _Events, wide: np.ndarray, others: _Events) -> np.ndarray:
+def _until_first_doubt(mine: _Events, wide: np.ndarray, others: _Events) -> np.ndarray:
     """Return the uncertainties of one component's events, inf from the first doubtful one on."""
     gap = np.diff(mine.time, prepend=-np.inf, append=np.inf)
     doubtful = ~(wide < np.minimum(gap[:-1], gap[1:]))

@@ -171,7 +171,7 @@ def linearization_of_log(
     names = [(c.name, c.prefix) for c in log.channels]
     if ("gate", (layer,)) in names:
         channel, k = names.index(("gate", (layer,))), math.floor(quantile * samples)
-        log, until = _determined_part(log, [channel])
+        log, until = _without_undetermined(log, [channel])
         return _warn_if_lasting(_both_from_gates(_pad_log(log), channel, k, end, until), end)
     wanted = [(unit_channel(n, quantile), (layer,)) for n in ("always_on", "always_off")]
     if wanted[0] not in names:
@@ -181,13 +181,13 @@ def linearization_of_log(
             f"`events=(fl.UnitSwitches({quantile:g}),)` to it."
         )
     bottom, top = (names.index(w) for w in wanted)
-    log, until = _determined_part(log, [bottom, top])
+    log, until = _without_undetermined(log, [bottom, top])
     return _warn_if_lasting(_both_from_units(_pad_log(log), bottom, top, end, until), end)
 
 
-def _determined_part(log: EventLog, channels: list[int]) -> tuple[EventLog, Array]:
+def _without_undetermined(log: EventLog, channels: list[int]) -> tuple[EventLog, Array]:
     """Return the log without events that are not determined, and when these channels' first is."""
-    determined = log.determined
+    determined = log.is_determined
     if not is_traced(determined) and np.all(np.asarray(determined)):
         return log, jnp.full((), jnp.inf, log.time.dtype)
     mine = jnp.isin(log.channel, jnp.asarray(channels, log.channel.dtype))
@@ -368,7 +368,7 @@ def counts_of_channel(log: Any, channel: int, lowest: int) -> AlwaysOnCounts:
     """
     shape, start = log.channels[channel].shape, log.offsets[channel]
     stop = log.offsets[channel + 1]
-    component, determined = np.asarray(log.component), np.asarray(log.determined)
+    component, determined = np.asarray(log.component), np.asarray(log.is_determined)
     mine = (component >= start) & (component < stop)
     until = float(np.min(np.asarray(log.time)[mine & ~determined], initial=np.inf))
     mine &= determined

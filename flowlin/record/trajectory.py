@@ -79,7 +79,7 @@ class Origin:
         self.confirmed = confirmed
 
     @property
-    def switched(self) -> bool:
+    def has_switched(self) -> bool:
         """Tell whether the run has gone over to a solver for stiff flows."""
         return self.unswitched is not None
 

@@ -441,7 +441,7 @@ OWNERS = {
     "fl.Task": ("task", "stacked_task", "nan_task"),
     "fl.Trajectory": ("flow", "plain_flow", "observed_flow", "loaded", "descent", "traced_flow"),
     "fl.Trajectory.network": ("dense_flow", "flow", "loaded", "traced_flow"),
-    "fl.Comparison": ("comparison",),
+    "fl.Comparison": ("comparison",), "fl.RunErrors": ("flow.confirm().error",),
     "fl.measures.OnTask": ("fl.measures.OnTask(fl.measures.loss, task)",),
     "fl.theory.AfterLinearization": ("after",),
     "fl.theory.BiasMode": ("bias_mode",),
