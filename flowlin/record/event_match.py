@@ -33,6 +33,16 @@ def global_uncertainties(log: Any, other: Any, factor: float) -> np.ndarray:
     return found + ROUNDING * np.finfo(time.dtype).eps * np.abs(time)
 
 
+def counterparts_in_log(log: Any, other: Any) -> np.ndarray:
+    """Return for every event its counterpart's place in another log, -1 where there is none."""
+    found, others = np.full(len(log.component), -1), _by_component(other)
+    for k, mine in _by_component(log).items():
+        if k in others:
+            there = _counterparts(mine, others[k])
+            found[mine.place] = np.where(there >= 0, others[k].place[there], -1)
+    return found
+
+
 class _Events(NamedTuple):
     """The events of one component in time: their places in the log, times, and sides as a code."""
 

@@ -1,0 +1,230 @@
+"""Is the true error within the ±, and is what is not determined said to be?
+
+    python benchmarks/trust.py [--quick]
+
+Runs at tolerances from 1e-4 to 1e-9 are confirmed by `flow.confirm()` and held against the truth:
+the same flow by Dopri8 at 1e-12, and of averaged gates the exact walk. "Within" counts events that
+are determined and that the truth has. "Spurious" are events that the truth has not: touches at
+loose tolerances, and what rounding does after convergence. The share of the last 20 events that
+`confirm` goes by was chosen on the first four rows (walks by Tsit5, seeds 0 to 2); all other rows
+are held out. The second table is of runs to t = 1,000, long after convergence. Writes `trust.json`
+and the table `trust.md` to `benchmarks/results/`.
+"""
+
+import itertools
+import warnings
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import _common
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import flowlin as fl
+from flowlin.record.event_match import counterparts_in_log
+
+TSIT, BOSH, DOP = diffrax.Tsit5(), diffrax.Bosh3(), diffrax.Dopri8()
+RTOLS = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9)
+TRUTH = {"rtol": 1e-12, "solver": DOP}
+
+
+class Case(NamedTuple):
+    """Runs of one kind: flows by tolerance from one start, and the times of their true events."""
+
+    row: str
+    flows: list[Any]
+    truth: Any
+
+
+def tasks() -> dict[str, fl.Task]:
+    """Trees, XOR, Gaussian samples and a teacher, all small."""
+    teacher = fl.tasks.teacher(40, (1.0, 0.5, 0.2), key=jax.random.key(2))
+    return {
+        "tree": fl.tasks.hierarchy(levels=3),
+        "offset xor": fl.tasks.offset_xor(0.5),
+        "gaussian": _common.gaussian(12, 5, 2),
+        "teacher": teacher,
+    }
+
+
+def flows(
+    network: Any, task: fl.Task, t1: float, rtols: Any, truth: Any = TRUTH, **how: Any
+) -> Any:
+    """Flows at the tolerances, and the true one."""
+    options = {"throw": False} | how
+    found = [fl.gradient_flow(network, task, t1, rtol=r, **options) for r in rtols]
+    return found, fl.gradient_flow(network, task, t1, **(options | truth))
+
+
+def time_to_learn(std: float) -> float:
+    """Some time constants after all is learned from weights of this size."""
+    return 30.0 + 20.0 * max(0.0, -np.log10(std) - 1)
+
+
+def one_layer_walks(seeds: Any, solver: Any, rtols: Any, row: str, **kind: Any) -> Iterator[Case]:
+    """Exact walks of 12 units on all tasks from weights of three sizes."""
+    combinations: Any = itertools.product(tasks().items(), seeds, (1e-1, 1e-2, 1e-6))
+    for (name, task), seed, std in combinations:
+        network = fl.ReLUNetwork.init(task, 12, std**2, key=jax.random.key(seed), **kind)
+        found = flows(network, task, time_to_learn(std), rtols, solver=solver)
+        yield Case(f"{row}, {name}" if row == "walk, Tsit5" else row, *found)
+
+
+def other_walks(seeds: Any) -> Iterator[Case]:
+    """Leaky units, cross-entropy, decay, two layers, float32, tiny starts."""
+    tree, gauss = tasks()["tree"], tasks()["gaussian"]
+    for seed in seeds:
+        key = jax.random.key(seed)
+        tiny = fl.ReLUNetwork.init(tree, 12, 1e-24, key=key)
+        yield Case("walk from 1e-12", *flows(tiny, tree, 150.0, RTOLS, solver=TSIT))
+        leaky = fl.ReLUNetwork.init(gauss, 12, 1e-2, slope=0.1, key=key)
+        yield Case("walk, leaky", *flows(leaky, gauss, 30.0, RTOLS, solver=TSIT))
+        plain = fl.ReLUNetwork.init(gauss, 12, 1e-2, key=key)
+        decay = flows(plain, gauss, 30.0, RTOLS, solver=TSIT, weight_decay=0.02)
+        yield Case("walk, weight decay", *decay)
+        labels = jax.nn.one_hot(jnp.argmax(gauss.y, axis=1), 2)
+        sorts, entropy = fl.Task(gauss.x, labels), fl.CrossEntropy()
+        yield Case(
+            "walk, cross-entropy", *flows(plain, sorts, 30.0, RTOLS, solver=TSIT, loss=entropy)
+        )
+        deep = fl.ReLUNetwork.init(tree, (8, 6), 0.15, key=key)
+        yield Case("walk, two layers", *flows(deep, tree, 20.0, RTOLS[1:5], solver=TSIT))
+        half = tasks()["gaussian"].astype(jnp.float32)
+        single, same = plain.astype(jnp.float32), flows(plain, gauss, 30.0, (), solver=TSIT)[1]
+        yield Case(
+            "walk, float32", flows(single, half, 30.0, (1e-4, 1e-5), truth={"rtol": 1e-4})[0], same
+        )
+
+
+def smooth(seeds: Any) -> Iterator[Case]:
+    """Linear networks of two and three layers, by all solvers; averaged gates."""
+    tree, solvers = tasks()["tree"], {"Tsit5": TSIT, "Dopri8": DOP, "RecycledBDF": fl.RecycledBDF(),
+                                      "RKC": fl.RKC()}  # fmt: skip
+    combinations: Any = itertools.product(solvers.items(), seeds, (0.3, 1e-2, 1e-5))
+    for (name, solver), seed, std in combinations:
+        rtols = RTOLS[:3] if name == "RKC" else RTOLS[:5]
+        for hidden in ((16,), (12, 12)) if std > 1e-3 else ((16,),):
+            network = fl.LinearNetwork.init(tree, hidden, std**2, key=jax.random.key(seed))
+            half = fl.ModeHits(fl.theory.modes(tree, network), share=0.5)
+            levels = [fl.LossBelow(share, name=f"loss {share}") for share in (1.5, 0.5, 0.1)]
+            t1 = 2 * time_to_learn(std)
+            yield Case(f"smooth, {name}", *flows(
+                network, tree, t1, rtols, solver=solver, events=[half, *levels]))  # fmt: skip
+    digits = fl.tasks.digits(60)
+    for seed in seeds:
+        network = fl.ReLUNetwork.init(digits, 6, 1e-2, key=jax.random.key(seed))
+        half = fl.ModeHits(fl.theory.modes(digits, network), share=0.3)
+        events = [half, *(fl.LossBelow(s, name=f"loss {s}") for s in (0.45, 0.4, 0.35))]
+        how = {"kinks": fl.AveragedKinks(), "events": events}
+        found = [fl.gradient_flow(network, digits, 30.0, rtol=r, **how) for r in (1e-3, 1e-4, 1e-5)]
+        exact = fl.gradient_flow(
+            network, digits, 30.0, events=events, kinks=fl.ExactKinks(), **TRUTH
+        )
+        yield Case("averaged gates, losses and modes", found, exact)
+
+
+def judged(case: Case) -> list[dict[str, Any]]:
+    """Errors, local and global ± of each event of a case's runs; the true error is inf of none."""
+    rows = []
+    for flow in case.flows:
+        names = [name for name in {c.name for c in flow.events.channels} if "gate" not in name]
+        whole = case.row.startswith(("smooth", "averaged"))
+        confirmed = flow.confirm()
+        for name in names if whole else ["gate"]:
+            own, true = (run.events.select(name) for run in (flow, case.truth))
+            there = counterparts_in_log(own, true)
+            off = np.abs(np.asarray(own.time) - np.append(true.time, np.inf)[there])
+            rows.append({
+                "error": off,
+                "local": np.asarray(own.uncertainty),
+                "stated": np.asarray(confirmed.events.select(name).uncertainty),
+                "rounding": 2e-15 * np.asarray(own.time),
+            })  # fmt: skip
+    return rows
+
+
+def summary(row: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Coverage of a row, in shares of its events."""
+    error, local, stated, rounding = (
+        np.concatenate([part[name] for part in parts]) for name in parts[0]
+    )
+    real, known = np.isfinite(error), np.isfinite(stated)
+    both = real & known
+    positive = both & (error > 0)
+    return {
+        "runs": row,
+        "events": len(error),
+        "local, within 3 ±": float(np.mean((error <= 3 * local + rounding)[real])),
+        "within ±": float(np.mean((error <= stated + rounding)[both])),
+        "within 3 ±": float(np.mean((error <= 3 * stated + rounding)[both])),
+        "± over error": float(np.median((stated / np.where(error > 0, error, 1.0))[positive])),
+        "real, not determined": float(np.mean(~known[real])),
+        "spurious": int(np.sum(~real)),
+        "spurious, determined": int(np.sum(~real & known)),
+    }
+
+
+def long_after(seed: int, name: str, rtol: float) -> dict[str, Any]:
+    """One run to t = 1,000: what is determined, and t*."""
+    task = tasks()[name]
+    network = fl.ReLUNetwork.init(task, 8, 1e-2, key=jax.random.key(seed))
+    flow = fl.gradient_flow(network, task, 1000.0, rtol=rtol, solver=TSIT)
+    before, confirmed = flow.linearization().open, flow.confirm()
+    after = confirmed.linearization().open
+    return {
+        "run": f"{name}, seed {seed}",
+        "rtol": rtol,
+        "events": len(flow.events),
+        "determined": int(np.sum(confirmed.events.is_determined)),
+        "converged at": float(confirmed.stats["converged"]),
+        "t* before": float(before.time),
+        "t* open": float(after.time),
+        "±": float(after.bracket[1] - after.time),
+        "not determined after": float(after.determined_until),
+    }
+
+
+def main() -> None:
+    """Measure, print, write."""
+    quick = _common.parser(__doc__).parse_args().quick
+    warnings.simplefilter("ignore")
+    seeds, held_out = (range(1), range(3, 4)) if quick else (range(3), range(3, 6))
+    cases: list[Iterator[Case]] = [
+        one_layer_walks(seeds, TSIT, RTOLS[: 3 if quick else 6], "walk, Tsit5")
+    ]
+    if not quick:
+        cases += [
+            one_layer_walks(held_out, TSIT, RTOLS, "walk, Tsit5, held out"),
+            one_layer_walks(held_out, BOSH, RTOLS[:3], "walk, Bosh3, held out"),
+            one_layer_walks(held_out, DOP, RTOLS, "walk, Dopri8, held out"),
+            other_walks(held_out),
+            smooth(held_out),
+        ]
+    found: dict[str, list[dict[str, Any]]] = {}
+    for case in itertools.chain(*cases):
+        found.setdefault(case.row, []).extend(judged(case))
+    results = [summary(row, parts) for row, parts in found.items()]
+    everything = [part for parts in found.values() for part in parts]
+    held = [p for row, parts in found.items() if not row.startswith("walk, Tsit5, t") for p in parts
+            if row not in [f"walk, Tsit5, {name}" for name in tasks()]]  # fmt: skip
+    results += [summary("all", everything)] + ([summary("all held out", held)] if held else [])
+    late = [long_after(seed, name, rtol) for name in ("tree", "offset xor")
+            for seed in range(1 if quick else 3) for rtol in (1e-6, 1e-8, 1e-10)]  # fmt: skip
+    text = "\n\n".join(
+        _common.markdown_table(list(rows[0]), [[shown(v) for v in row.values()] for row in rows])
+        for rows in (results, late)
+    )
+    print(text)
+    if not quick:
+        _common.save("trust", [*results, *late], text)
+
+
+def shown(value: Any) -> str:
+    """A cell of the table."""
+    return f"{value:.5g}" if isinstance(value, float) else f"{value}"
+
+
+if __name__ == "__main__":
+    main()
