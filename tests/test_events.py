@@ -4,6 +4,7 @@ import dataclasses
 import functools
 from types import SimpleNamespace
 
+import diffrax
 import jax
 import jax.numpy as jnp
 import jaxtyping
@@ -46,7 +47,7 @@ def test_hitting_times_agree_with_the_closed_form(tree, aligned, hits):
 
 def test_table_and_uncertainty(hits):
     rows = hits[1e-7].events.table()
-    assert set(rows[0]) == {"time", "uncertainty", "name", "index", "old", "new"}
+    assert set(rows[0]) == {"time", "uncertainty", "name", "index", "old", "new", "promise"}
     assert all(row["uncertainty"] >= 0 for row in rows)
     assert 1e-14 < max(row["uncertainty"] for row in rows) < 1e-4
 
@@ -272,3 +273,20 @@ def test_padding_under_jit_and_vmap(tree):
         assert np.allclose(first[i], single.events.first("mode"), rtol=1e-9)
         assert np.all(np.isinf(np.asarray(batch.events.time[i, count:])))
         assert np.allclose(batch.final.weights[0][i], single.final.weights[0], rtol=1e-8)
+
+
+def test_promises_say_how_surely_crossings_are_found(tree, hits):
+    """Mode hits are polynomials of the weights; a count of outputs has no slope."""
+    log = hits[1e-7].events
+    assert set(log.promise) == {"certified"}
+    network = fl.LinearNetwork.init(tree, 4, variance=1e-2, key=jax.random.key(0))
+    swing = fl.Crossing(lambda n, task: jnp.sin(50 * n.weights[0][0, 0]), name="swing")
+    count = fl.Crossing(lambda n, task: jnp.sum(n.outputs(task.x) > 0.5), 3.5, name="count")
+    flow = fl.gradient_flow(network, tree, 20.0, events=(swing, count), solver=diffrax.Tsit5())
+    assert set(zip(flow.events.name, flow.events.promise, strict=True)) >= {("count", "bisected")}
+    assert {c.name: c.promise for c in flow.events.channels} == {
+        "swing": "sampled", "count": "bisected",
+    }  # fmt: skip
+    assert {row["promise"] for row in flow.events.table()} <= {"sampled", "bisected"}
+    descent = fl.gradient_descent(network, tree, 1e-2, 9, events=(swing,))
+    assert descent.events.channels[0].promise == "certified"

@@ -448,7 +448,7 @@ def test_notebooks_get_an_escaped_table(low):
 
 def test_to_pandas_is_the_table(monkeypatch):
     two = fl.Sweep([WALK, WALK])
-    columns = ["time", "uncertainty", "name", "index", "old", "new"]
+    columns = ["time", "uncertainty", "name", "index", "old", "new", "promise"]
     for table, names in ((WALK.events, columns), (two, ["run", *columns])):
         frame = table.to_pandas()
         assert list(frame.columns) == names

@@ -344,14 +344,14 @@ class FlowRun(AbstractRun):
         )
         paused = solution.result == PAUSED
         paused = paused & (solution.stats["num_steps"] < budget.tried)
-        return self._make_trajectory(start, solution, paused, dense)
+        return self._make_trajectory(start, solution, paused, dense, solver.interpolation_cls)
 
     def _start_row(self, t: Array, parameters: Parameters, args: Any) -> tuple[Array, Any]:
         """Return the row at t = 0; zeros where a run that has paused goes on."""
         return _value_or_zeros(t > 0, lambda: self.save_function(t, parameters, args))
 
     def _make_trajectory(
-        self, start: RunState, solution: Any, paused: Array, dense: bool
+        self, start: RunState, solution: Any, paused: Array, dense: bool, interpolation_cls: object
     ) -> Trajectory:
         """Make a trajectory of the solution and of what recorder and walk have logged."""
         (ts, (t,)), (rows, last) = solution.ts, solution.ys
@@ -362,7 +362,7 @@ class FlowRun(AbstractRun):
             found = found.with_recorder(state)
             state = state.inner
         doubts = solution.solver_state.unresolved if self.watches else None
-        events = event_log(found.log, self.observer, found.end, doubts)
+        events = event_log(found.log, self.observer, found.end, doubts, interpolation_cls)
         if isinstance(state, WalkState):
             found = found.with_walk(state)
             gates = gate_log(state.log, state.initial_sides, self.network.hidden, found.end)

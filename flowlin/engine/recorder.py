@@ -14,28 +14,35 @@ from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PyTree
 
-from flowlin._tools.arrays import Parameters, as_parameters
+from flowlin._tools.arrays import Parameters, as_parameters, replace_fields
 from flowlin._tools.numerics import while_loop
 from flowlin._tools.series import bracket_root
 from flowlin.engine.kinks.averaged import AveragedGates
 from flowlin.engine.signals import EVENT
 from flowlin.engine.solvers.wrapped import Wrapped
-from flowlin.events.crossings import StepCrossings
-from flowlin.events.path import StepPath
+from flowlin.events.crossings import StepCrossings, promise_of_watch
+from flowlin.events.path import StepPath, dense_degree
 from flowlin.events.search import Brackets
 from flowlin.events.watch import AbstractWatched, Observer
 from flowlin.record.buffer import EventBuffer
-from flowlin.record.event_log import Channel, EventLog, Unresolved
+from flowlin.record.event_log import CERTIFIED, Channel, EventLog, Unresolved
 
 NOISE_FACTOR = 4.0  # times the step's error: a value smaller than this all step long is noise
 
 
 def event_log(
-    log: EventBuffer | None, observer: Observer, end: Array, doubts: Unresolved | None = None
+    log: EventBuffer | None,
+    observer: Observer,
+    end: Array,
+    doubts: Unresolved | None = None,
+    interpolation_cls: object = None,
 ) -> EventLog:
-    """Return the log sorted by time, by channels, without what happened after `end`."""
+    """Return the log sorted by time, by channels, without what happened after `end`.
+
+    `interpolation_cls` is that of the solver; None of a descent, whose every step is looked at.
+    """
     channels: list[Channel] = []
-    maps, initial = [], []
+    maps, initial, promises = [], [], {}
     values = observer(observer.network.parameters) if observer.watches else jnp.zeros(0)
     start = 0
     for watch in observer.watches:
@@ -43,6 +50,10 @@ def event_log(
             channels.append(watch.channel)
             initial.append(jnp.full(watch.channel.size, -1))
         k, size = channels.index(watch.channel), watch.channel.size
+        promises[k] = CERTIFIED
+        if interpolation_cls is not None:
+            degree = dense_degree(interpolation_cls)
+            promises[k] = promise_of_watch(watch, observer.network, degree)
         maps.append(jnp.arange(size) + sum(c.size for c in channels[:k]))
         above = values[start : start + size] > 0
         initial[k] = jnp.where(above, jnp.maximum(initial[k], watch.above), initial[k])
@@ -80,7 +91,7 @@ def event_log(
         new=new,
         count=count,
         initial=jnp.concatenate(initial),
-        channels=tuple(channels),
+        channels=tuple(replace_fields(c, promise=promises[k]) for k, c in enumerate(channels)),
         unresolved=unresolved,
     )
 

@@ -18,12 +18,39 @@ from flowlin.events.order_statistics import (
 )
 from flowlin.events.path import StepPath
 from flowlin.events.search import Brackets, Components, Directions, first_pass, search_crossings
-from flowlin.events.watch import Observer, OrderStatistic
+from flowlin.events.watch import LevelDifference, Observer, OrderStatistic, Watch
+from flowlin.networks.base import AbstractModel
 from flowlin.networks.kinds import AbstractNetwork
+from flowlin.record.event_log import BISECTED, CERTIFIED, SAMPLED
 
 # ---- The plan by which each watched function is searched within a step.
 
 FEWEST_NODES = 5  # nodes per step, both ends included, of everything that is not monotone
+
+
+def promise_of_watch(watch: Watch, network: AbstractModel, dense_degree: int | None) -> str:
+    """Return how surely a watch's crossings are found; see `EventLog.promise`.
+
+    `dense_degree` is that of the parameters as a polynomial in time within a step, if it is one.
+    """
+    if watch.monotone or polynomial_degree(watch, network, dense_degree) is not None:
+        return CERTIFIED
+    if isinstance(watch.function, LevelDifference):
+        values = jax.eval_shape(watch.function.function, network)
+        return SAMPLED if jnp.issubdtype(values.dtype, jnp.floating) else BISECTED
+    return SAMPLED
+
+
+def polynomial_degree(watch: Watch, network: AbstractModel, dense_degree: int | None) -> int | None:
+    """Return the degree of a watched function as a polynomial in time; None where it is none.
+
+    A polynomial of degree k in the parameters is one of degree k p in time where the dense output
+    has degree p. Of an order statistic it is the degree of what is ordered.
+    """
+    function = watch.function
+    behind = function.preactivations if isinstance(function, OrderStatistic) else function
+    degree = behind.degree(network)
+    return None if degree is None or dense_degree is None else degree * dense_degree
 
 
 class SearchPlan(NamedTuple):
@@ -48,22 +75,16 @@ class SearchPlan(NamedTuple):
 
     @staticmethod
     def from_observer(observer: Observer, path: StepPath) -> "SearchPlan":
-        """Plan how steps like `path` are searched.
-
-        A polynomial of degree k in the parameters is one of degree k p in time where the dense
-        output has degree p, so k p + 1 nodes determine it.
-        """
+        """Plan how steps like `path` are searched; degree + 1 nodes determine a polynomial."""
         ends, exact, calm, smooth, points = [], [], [], [], FEWEST_NODES
         groups: dict[tuple[int, int], list[int]] = {}
         apart: dict[int, list[int]] = {}
         network, times = observer.network, jax.ShapeDtypeStruct((1,), jnp.result_type(path.t0))
         for i, watch in enumerate(observer.watches):
-            function = watch.function
-            behind = function.preactivations if isinstance(function, OrderStatistic) else function
-            degree = behind.degree(network)
+            function, degree = watch.function, polynomial_degree(watch, network, path.degree)
             if watch.monotone:
                 ends.append(i)
-            elif degree is None or path.degree is None:
+            elif degree is None:
                 (calm if function.is_slow else smooth).append(i)
             elif isinstance(function, OrderStatistic):
                 rows = function.preactivations
@@ -73,9 +94,9 @@ class SearchPlan(NamedTuple):
                 is None
             ):
                 exact.append(i)
-                points = max(points, degree * path.degree + 1)
+                points = max(points, degree + 1)
             else:
-                apart.setdefault(degree * path.degree + 1, []).append(i)
+                apart.setdefault(degree + 1, []).append(i)
         return SearchPlan(ends, list(groups.values()), exact, apart, calm, smooth, points)
 
     @property

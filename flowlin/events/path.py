@@ -27,6 +27,13 @@ DENSE_DEGREES = {
 }
 
 
+def dense_degree(interpolation_cls: object) -> int | None:
+    """Return the degree in time of a solver's dense output; None where it is not known."""
+    # diffrax hands over the Hermite cubic as a bound method of its class.
+    kind = getattr(interpolation_cls, "__self__", interpolation_cls)
+    return getattr(kind, "degree", DENSE_DEGREES.get(kind))
+
+
 class StepPath(eqx.Module):
     """Dense output of one step from `t0` to `t1`, as a function of time.
 
@@ -59,9 +66,7 @@ class StepPath(eqx.Module):
     @property
     def degree(self) -> int | None:
         """The degree of the parameters as a polynomial in time; None where it is not known."""
-        # diffrax hands over the Hermite cubic as a bound method of its class.
-        kind = getattr(self.interpolation_cls, "__self__", self.interpolation_cls)
-        return getattr(kind, "degree", DENSE_DEGREES.get(kind))
+        return dense_degree(self.interpolation_cls)
 
     def part_times(self, fractions: ArrayLike) -> Any:
         """Return the times at fractions (n,) of the step's *parts*.

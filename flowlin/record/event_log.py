@@ -20,19 +20,28 @@ from flowlin._tools.warn import warn_user
 from flowlin.record.buffer import EventBuffer
 from flowlin.record.event_log_summary import event_log_summary
 
-EVENT_COLUMNS = ("time", "uncertainty", "name", "index", "old", "new")  # of a table of events
+# Of a table of events.
+EVENT_COLUMNS = ("time", "uncertainty", "name", "index", "old", "new", "promise")
+
+# How surely all crossings are in the log: a bound shows that a part of a step has none or one, for
+# polynomials in time and monotone functions, and every step of a descent is looked at; else a step
+# is sampled at five points, and nine in each part where these show a change or leave a doubt; a
+# function of integers has no slope to go by.
+CERTIFIED, SAMPLED, BISECTED = "certified", "sampled", "bisected"
 
 
-@saveable()
+@saveable(promise=SAMPLED)
 class Channel(eqx.Module):
     """Name and shape of one array whose components have a side: below, at, or above their level.
 
-    `prefix` goes in front of a component's index: the layer, for gates.
+    `prefix` goes in front of a component's index: the layer, for gates. `promise` says how surely
+    all its crossings are found; see `EventLog.promise`.
     """
 
     name: str = eqx.field(static=True)
     shape: tuple[int, ...] = eqx.field(static=True)
     prefix: tuple[int, ...] = eqx.field(static=True, default=())
+    promise: str = eqx.field(static=True, default=SAMPLED)
 
     @property
     def size(self) -> int:
@@ -184,6 +193,19 @@ class EventLog(eqx.Module):
             inner = np.unravel_index(local, channel.shape) if channel.shape else ()
             rows.append((*channel.prefix, *(int(i) for i in inner)))
         return rows
+
+    @property
+    def promise(self) -> list[str]:
+        """Return how surely all crossings like each event are in the log (outside `jit`).
+
+        "certified": a bound shows that none is missing, for functions that are polynomials in time
+        within a step and those that are monotone; and in a descent, whose every step is looked at.
+        "sampled": a step is looked at in five points, and in nine of each part of it where these
+        leave a doubt; what swings faster may be missed. "bisected": the same of a function of
+        integers, which has no slope to go by.
+        """
+        self._require_known("events.promise")
+        return [self.channels[k].promise for k in np.asarray(self.channel)]
 
     @checked(t=time_or_inf)
     def component_sides(self, t: ScalarLike) -> Int[Array, " C"]:
