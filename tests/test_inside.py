@@ -1,5 +1,7 @@
 """Parts that no run shows alone: of solvers, of the field behind them, of compiling."""
 
+import functools
+import sys
 from typing import Any
 
 import diffrax
@@ -11,6 +13,7 @@ import pytest
 
 import flowlin as fl
 from flowlin._tools import numerics
+from flowlin._tools.function_code import function_parts
 from flowlin._tools.numerics import jit_by_array, previous_float
 from flowlin.engine import mode_frame, signals
 from flowlin.engine.solvers.bdf_formulas import NordsieckInterpolation, step_polynomial
@@ -424,3 +427,36 @@ def test_the_time_left_is_right_within_a_factor_of_two(step, steady):
     for at, when, left in told:
         if 0.01 * horizon < at < 0.95 * horizon:
             assert 0.5 < left / (clock - when) < 2
+
+
+# ---- Functions that are known by their code.
+
+SCALE = 2.0
+
+
+def tell_apart(function):
+    return [np.asarray(part).tolist() for part in function_parts(function)]
+
+
+def times(size, more=1.0):
+    def product(x, *, also=more):
+        """Multiply."""
+        return SCALE * size * x + also
+
+    return product
+
+
+def test_functions_are_told_apart_by_their_code_and_the_values_they_use(monkeypatch):
+    def other(size):
+        return lambda x: size + x
+
+    own = tell_apart(times(1.0))
+    assert own == tell_apart(times(1.0))
+    different = [times(3.0), times(1.0, 2.0), times(np.ones(2)), other(1.0), times(times(1.0))]
+    assert all(tell_apart(function) != own for function in different)
+    for wrap in (jax.jit, jax.vmap, eqx.filter_jit, functools.partial, eqx.Partial):
+        assert tell_apart(wrap(times(1.0))) == own
+        assert tell_apart(wrap(times(3.0))) != own
+    monkeypatch.setattr(sys.modules[__name__], "SCALE", 4.0)
+    assert tell_apart(times(1.0)) != own
+    assert tell_apart(fl.distance) == []

@@ -26,7 +26,7 @@ from flowlin.engine.descend import (
 )
 from flowlin.engine.observables import Observables
 from flowlin.engine.run import AbstractRun, Limits, StepCost
-from flowlin.events.watch import log_with_names
+from flowlin.events.watch import Observer, log_with_names
 from flowlin.networks.base import AbstractModel
 from flowlin.record.linearization import UnitCounts
 from flowlin.record.results import RESULTS, result_is
@@ -174,6 +174,11 @@ class DescentRun(AbstractRun):
     def observables(self) -> Observables:
         """The functions that the user observes."""
         return self.descent.observe
+
+    @property
+    def observer(self) -> Observer:
+        """The watched values as one function of the parameters."""
+        return self.descent.observers.observer
 
     @property
     def horizon(self) -> float:
