@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import scipy.sparse
 
 import flowlin as fl
 from tests.tolerances import ROUNDING
@@ -46,6 +47,7 @@ fl.LinearNetwork([W], bias_strength=W) > `bias_strength` must be a single number
 fl.LinearNetwork([W], bias=None) > LinearNetwork() has no argument `bias`; did you mean `biases`
 fl.ReLUNetwork([W], slope='a') > `slope` must lie in [0, 1), got 'a'
 fl.ReLUNetwork([W], slope=1.0) > `slope` must lie in [0, 1), got 1.0
+fl.GatedLinearNetwork.init(task, 3, key=key) > `GatedLinearNetwork` has no attribute 'init': its
 fl.GatedLinearNetwork([W, W], gates=None) > `gates` must be a list, one array per hidden layer
 fl.GatedLinearNetwork([W, W], gates=[]) > `gates` needs one array per hidden layer, 1, got 0
 fl.GatedLinearNetwork([W, W], gates=[np.ones(3)]) > `gates[0]` must have shape (2,) or (P, 2), got
@@ -107,6 +109,7 @@ fl.GatedGraph({('a', 'b'): W}, inputs={'b': slice(2)}) > `inputs` names 'b', whi
 fl.GatedGraph({('a', 'c'): W, ('b', 'c'): W}) > `inputs` leaves out node 'a', which has
 two_sources({'a': slice(0, 2), 'b': slice(1, 3)}) > `inputs['b']` and `inputs['a']` overlap at
 two_gates({'a': [1, 0]}, {('a', 'b'): [1, 0, 1]}) > `edge_gates[('a', 'b')]` is for 3 samples and
+fl.GatedGraph(nodes={'a': 2}) > GatedGraph() has no argument `nodes`: ... GatedGraph.init(task
 graph.outputs(task.x[0]) > `x` must have shape (P, 4)
 graph.outputs(task.x[:3]) > the gates are for 4 samples and the inputs have 3; per-sample gates
 graph(task.x[0], {}) > `gates` must have one number for each of
@@ -137,6 +140,9 @@ fl.Clusters.of(task, 9) > `number` = 9 clusters of 4 samples; take as many at mo
 TASKS = """
 fl.Task('a', task.y) > `x` must be an array of real numbers, got 'a'
 fl.Task(task.x[0], task.y) > `x` must have one row per sample, shape (P, N), got shape (4,)
+fl.Task(np.ones((4, 3, 3)), task.y) > `x` must have one ... flatten samples with `x.reshape(len(x)
+fl.Task(np.ma.array(task.x), task.y) > `x` must be an array without a mask ... `x.filled(0.0)`
+fl.Task(sparse, task.y) > `x` must be an array of real numbers ... make it dense by `x.toarray()`
 fl.Task(task.x[:0], task.y) > `x` is empty: its shape is (0, 4)
 fl.Task(task.x, task.y[:3]) > `x` has 4 samples and `y` has 3; rows are samples, transpose
 fl.Task([[nan]], [[1.0]]) > `x` holds 1 value(s) that are NaN or infinite; remove those samples
@@ -219,6 +225,9 @@ fl.gradient_flow(many, task, 1.0, events=fl.UnitSwitches()) > `events` holds Uni
 flow(1.0, events=fl.Crossing(lambda n, t: 'x')) > `observable` of event 'crossing' must return
 flow(1.0, events=fl.Crossing(lambda n, t: {'a': 1.0})) > `observable` of event 'crossing' must
 flow(1.0, events=fl.Crossing(lambda n, t: W[0], W1)) > `observable` of event 'crossing' returns
+flow(1.0, events=fl.Crossing(lambda n, t: W[:0])) > `observable` of event 'crossing' returns an
+flow(1.0, events=fl.Crossing(lambda n, t: W, W[:0, :1])) > `observable` of event 'crossing' returns
+flow(1.0, events=fl.Crossing(lambda n, t: W[0, 0], W[:0])) > `level` is empty: its shape is (0, 2)
 flow(1.0, events=fl.Crossing(lambda n, t: n.weights[0]>0)) > `observable` of event 'crossing'
 flow(1.0, events=fl.Crossing(lambda n, t: np.abs(n.weights[0]))) > `observable` of event 'crossing'
 """
@@ -462,6 +471,8 @@ flow.extend(1.0, ts=[0.2]) > `ts` must lie beyond the run's end, 0.3, got 0.2
 flow.network('a') > `t` must be an array of real numbers, got 'a'
 flow.network(0.1) > `flow.network(t)` needs a run with `dense=True`
 flow.models > this run recorded `observe` instead of networks; add `observe={..., 'network':
+flow.observed['ones'] > the run recorded nothing named 'ones'; did you mean 'one', of ['half'
+steps.observed['one'] > the run recorded nothing named 'one', nor by any other name; pass `observe=
 flow.product(3) > `product` is for gated graphs; this run is of a LinearNetwork
 flow.save(3) > `path` must be a path, as a string or a pathlib.Path, got 3
 flows.save('a.npz') > `save` writes one run; take it out of its batch with `jax.tree.map`
@@ -563,7 +574,7 @@ def things():
         other=fl.Task(task.x, task.y[::-1] + 0.5 * task.y, name="other"),
         unknown=cast(jax.tree.map(lambda a: a * np.nan, task), float), half_task=cast(task, "f2"),
         stacked=stack(task), weighted=fl.Task(task.x, task.y, weights=[0, 1, 1, 1]),
-        mesh=jax.make_mesh((1,), ("samples",)),
+        sparse=scipy.sparse.csr_array(np.eye(4)), mesh=jax.make_mesh((1,), ("samples",)),
         init=fl.ReLUNetwork.init, balanced=fl.LinearNetwork.balanced,
         relu=relu, linear=linear, deep=deep, plain=fl.LinearNetwork(relu.weights),
         single=cast(relu, "f4"), half=cast(relu, "f2"), stack=stack(relu),
@@ -618,9 +629,9 @@ def runs(things):
 
 def refused(things, call, parts):
     """The call raises; its message begins with the first part and has the others in order."""
-    with pytest.raises((ValueError, TypeError, IndexError)) as caught:
+    with pytest.raises((ValueError, TypeError, LookupError, AttributeError)) as caught:
         eval(call, things)
-    message, place = str(caught.value), 0
+    message, place = str(caught.value.args[0]), 0
     assert message.startswith(parts[0]), message
     for part in parts:
         place = message.find(part, place)

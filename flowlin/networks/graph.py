@@ -11,6 +11,7 @@ from equinox import AbstractVar
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from flowlin._tools.arguments import (
+    ARGUMENT_HINTS,
     CHECKS_BY_NAME,
     argument_error,
     checked,
@@ -256,6 +257,14 @@ def require_single_graph(network: AbstractGraph, name: str = "network") -> None:
     if getattr(w, "ndim", None) is None:
         raise ValueError(f"`{name}` holds no arrays; pass one whose weights and biases are there.")
     require_single(name, network.bias_strength.ndim, 0, "networks")
+
+
+for _word in ("nodes", "edges"):
+    ARGUMENT_HINTS[f"GatedGraph.{_word}"] = (
+        "weights",
+        "nodes and edges are those that `weights` has. fl.GatedGraph.init(task, nodes, edges, "
+        "key=key) draws weights for them.",
+    )
 
 
 @checked(weights=None, biases=None, node_gates=None, edge_gates=None, inputs=None, outputs=None)

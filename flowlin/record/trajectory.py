@@ -44,6 +44,7 @@ from flowlin.record.measured import (
     require_measure,
     require_samples,
 )
+from flowlin.record.observed import ObservedRows
 from flowlin.record.results import SUCCESSES, RunError, is_success, result_is
 from flowlin.record.trajectory_summary import trajectory_summary
 from flowlin.tasks.task import Task
@@ -138,7 +139,7 @@ class Trajectory(eqx.Module):
 
     ts: Float[Array, " T"]
     losses: Float[Array, " T"]
-    observed: dict[str, Any]
+    observed: dict[str, Any] = eqx.field(converter=ObservedRows)
     events: EventLog
     model: AbstractModel
     end: Float[Array, ""]
@@ -207,7 +208,7 @@ class Trajectory(eqx.Module):
         """Return what a file holds: no dense output, no task, and nothing that `extend` needs."""
         loss, saved = fields["reference"].loss, fields["saved"]
         saved = None if saved is None else fields["model"].pack_parameters(saved)
-        left_out = {"dense": None, "continuation": None}
+        left_out = {"dense": None, "continuation": None, "observed": dict(fields["observed"])}
         return {**fields, **left_out, "reference": loss, "saved": saved}
 
     @staticmethod
@@ -222,6 +223,8 @@ class Trajectory(eqx.Module):
                 raise ValueError("`labels` and `end` are not those of a run")
             descent = any("descent" in str(label) for label in labels)
             fields = {**fields, "discrete": descent, "tau": jnp.ones_like(fields["end"])}
+        if isinstance(fields["observed"], dict):
+            fields = {**fields, "observed": ObservedRows(fields["observed"])}
         return {**fields, "reference": Origin(None, loss)}
 
     def with_module(self, like: AbstractModel, name: str) -> "Trajectory":

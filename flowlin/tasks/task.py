@@ -74,9 +74,12 @@ class Task(eqx.Module):
         x, y = float_array("x", x), float_array("y", y)
         for label, array in (("x", x), ("y", y)):
             if array.ndim != 2:
+                remedy = f"reshape a single feature with `{label}[:, None]`"
+                if array.ndim > 2:
+                    remedy = f"flatten samples with `{label}.reshape(len({label}), -1)`"
                 raise ValueError(
                     f"`{label}` must have one row per sample, shape (P, N), got shape "
-                    f"{array.shape}; reshape a single feature with `{label}[:, None]`."
+                    f"{array.shape}; {remedy}."
                 )
             if 0 in array.shape:
                 raise ValueError(f"`{label}` is empty: its shape is {array.shape}.")
