@@ -38,9 +38,10 @@ from flowlin._tools.version import __version__
 from flowlin._tools.warn import warn_user
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.modules import as_model
-from flowlin.record.results import RESULTS, is_success
+from flowlin.record.results import is_success
 from flowlin.record.sweep import Sweep
 from flowlin.record.trajectory import Trajectory, trim_and_raise
+from flowlin.record.trajectory_summary import result_in_words
 from flowlin.runs.gradient_flow import gradient_flow
 from flowlin.runs.grid import RESERVED_COLUMNS, Grid, evaluate_on_grid, is_value_function
 from flowlin.runs.progress import interrupt_when_set
@@ -94,7 +95,7 @@ class Records:
             error.trajectory = flow  # pyright: ignore
             error.add_note(f"`record` was called on run {place}, the `.trajectory` of this error.")
             raise
-        found["failed"] = "" if is_success(flow.result) else " ".join(RESULTS[flow.result].split())
+        found["failed"] = "" if is_success(flow.result) else result_in_words(flow)
         if self.file is not None:
             point = self.points[place] if self.points else {}
             self.file.append_row({**point, **found, "key": key})
