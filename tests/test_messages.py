@@ -464,6 +464,7 @@ descent(2**30, save_every=1) > `save_every` = 1, 1073741824 rows, asks for ... o
 OF_RUNS = """
 flow.linearization() > `linearization` is about gates that switch; of a LinearNetwork there are
 steps.linearization('a') > `quantile` must lie in [0, 0.5), got 'a'
+fl.load('a.npz', task=task) > load() has no argument `task`: a file has ... `checkpoint=file` by
 flow.extend('a') > `t1` must be a number, finite and positive, got 'a'
 flow.extend(1.0, max_steps=0.5) > `max_steps` must be a whole number from 1 to 1073741824, got
 flow.extend(0.1) > `t1` must lie beyond the run's end, 0.3, got 0.1

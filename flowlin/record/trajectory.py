@@ -111,10 +111,20 @@ class RunState(eqx.Module):
     loss: Float[Array, ""]
 
 
-NOT_EXTENDABLE = (
-    "this trajectory cannot be extended: only runs that were computed here can, without "
-    "`dense=True` and outside of `jit` and `vmap`. Rerun it with a later `t1`."
-)
+def extension_error(flow: "Trajectory") -> ValueError:
+    """Return the error for a trajectory without the state that `extend` goes on with."""
+    if flow.reference.extended is None:
+        kind = "gradient_descent" if flow.discrete else "gradient_flow"
+        return ValueError(
+            "this trajectory cannot be extended: it was loaded or unpickled, without the state of "
+            f"its run. Go on by a run from its end, fl.{kind}(flow.final, ...), whose time begins "
+            "at 0 again. A run with `checkpoint=file` keeps its state: the same call in another "
+            "process returns a trajectory that can be extended."
+        )
+    return ValueError(
+        "this trajectory cannot be extended: only runs without `dense=True` and outside of `jit` "
+        "and `vmap` can. Rerun it with a later `t1`."
+    )
 
 
 # Counts (open, closed) by layer, quantile and number of steps in a window.
@@ -328,12 +338,12 @@ class Trajectory(eqx.Module):
         **Returns:** the trajectory of the whole run; this one stays as it is.
 
         **Raises:** `ValueError` for times that are not later, for a run that ended at a terminating
-        event, and for trajectories under `jit` or `vmap`, loaded ones, and those with
-        `dense=True`.
+        event, and for trajectories under `jit` or `vmap`, loaded and unpickled ones, and those
+        with `dense=True`.
         """
         extended = self.reference.extended
         if extended is None:
-            raise ValueError(NOT_EXTENDABLE)
+            raise extension_error(self)
         return extended(self, t1, ts, cast(int, max_steps), max_events, progress, throw)
 
     @checked
