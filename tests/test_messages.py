@@ -140,6 +140,7 @@ fl.Clusters.of(task, 9) > `number` = 9 clusters of 4 samples; take as many at mo
 TASKS = """
 fl.Task('a', task.y) > `x` must be an array of real numbers, got 'a'
 fl.Task(task.x[0], task.y) > `x` must have one row per sample, shape (P, N), got shape (4,)
+fl.Task(task.x, [0, 1, 2, 1]) > `y` must have ... `y[:, None]`, and ... `jax.nn.one_hot(y, classes)`
 fl.Task(np.ones((4, 3, 3)), task.y) > `x` must have one ... flatten samples with `x.reshape(len(x)
 fl.Task(np.ma.array(task.x), task.y) > `x` must be an array without a mask ... `x.filled(0.0)`
 fl.Task(sparse, task.y) > `x` must be an array of real numbers ... make it dense by `x.toarray()`
@@ -171,6 +172,7 @@ fl.SquaredError()(np.ones(3), np.ones((3, 1))) > `outputs` and `targets` must ha
 fl.SquaredError()(W, W, np.ones(3)) > `weights` must have shape (2,), one per sample, got (3,)
 fl.CrossEntropy(3) > CrossEntropy(): too many positional arguments; it has no arguments
 fl.CrossEntropy()(W[:, :1], W[:, :1]) > `loss` = CrossEntropy() needs `targets` of two or more
+fl.CrossEntropy()(W, W[0]) > `outputs` and `targets` must have ... `jax.nn.one_hot(labels, N_out)`
 fl.CrossEntropy()(W, -W) > `loss` = CrossEntropy() needs `targets` that are one-hot or ... down to
 flow(1.0, loss='mse') > `loss` must be a loss of flowlin or a function of (output, target) of one
 flow(1.0, loss=fl.SquaredError) > `loss` must be a loss ... got the class SquaredError; make an
@@ -236,6 +238,7 @@ flow() > gradient_flow(): missing a required argument: 't1'; it has network, tas
 flow(1.0, rtoll=1e-3) > gradient_flow() has no argument `rtoll`; did you mean `rtol`?
 flow(1.0, learning_rate=1) > gradient_flow() has no argument `learning_rate`: a flow has no steps. `
 fl.gradient_flow('relu', task, 1.0) > `network` must be a network of flowlin, or ... got 'relu'
+fl.gradient_flow(relu, labelled, 1.0) > `network` maps ... outputs. If ... jax.nn.one_hot(labels, 7)
 fl.gradient_flow(relu, xor, 1.0) > `network` maps 4 inputs to 7 outputs, but `task` 'xor' has 2
 fl.gradient_flow(missing, task, 1.0) > `network.weights[0]` holds 24 NaN among 24 numbers; start
 fl.gradient_flow(single, task, 1.0, rtol=1e-12) > `rtol` = 1e-12 is finer than float32 can hold
@@ -432,6 +435,8 @@ plot.animate(print, 3, 'a.gif', size=3) > `size` must be two numbers
 FOREIGN = """
 module(linear_module, xor) > `network`, Linear, fails on one sample
 module(mlp(1), task) > `network` ... must return an array of shape (7,)
+module(Named(np.ones((7, 4)))) > `network` ... got a dict; join its entries by jnp.concatenate; the
+module(mlp(3), labelled) > `network` ... got float64[3]; outputs and ... jax.nn.one_hot(labels, 3)
 module(Twice(np.ones((7, 4)))) > `network` ... got a tuple; it is called with one sample
 module(Scalar(np.ones(4))) > `network` ... float64[]; return an array (1,), as
 module(Choosing(np.ones(4))) > `network`, Choosing, fails on one sample ... ; it is traced: ... jnp.
@@ -521,6 +526,11 @@ class Twice(Scalar):
         return self.w @ x, x
 
 
+class Named(Scalar):
+    def __call__(self, x):
+        return {"y": self.w @ x}
+
+
 class Choosing(Scalar):
     def __call__(self, x):
         return self.w * x if x[0] > 0 else x
@@ -569,11 +579,12 @@ def things():
     return dict(
         fl=fl, diffrax=diffrax, eqx=eqx, inf=np.inf, jax=jax, jnp=jnp, nan=np.nan, np=np, plt=plt,
         measures=fl.measures, plot=fl.plot, theory=fl.theory, tree=jax.tree, none=lambda a: None,
-        Scalar=Scalar, Twice=Twice, Choosing=Choosing, Mute=Mute, traced=traced, mlp=mlp,
-        stack_of=stack,
+        Scalar=Scalar, Twice=Twice, Named=Named, Choosing=Choosing, Mute=Mute, traced=traced,
+        mlp=mlp, stack_of=stack,
         key=key, task=task, xor=xor, W=square, W1=np.ones((2, 5)), w1=w1, w2=w2,
         other=fl.Task(task.x, task.y[::-1] + 0.5 * task.y, name="other"),
         unknown=cast(jax.tree.map(lambda a: a * np.nan, task), float), half_task=cast(task, "f2"),
+        labelled=fl.Task(task.x, [[0], [1], [2], [1]]),
         stacked=stack(task), weighted=fl.Task(task.x, task.y, weights=[0, 1, 1, 1]),
         sparse=scipy.sparse.csr_array(np.eye(4)), mesh=jax.make_mesh((1,), ("samples",)),
         init=fl.ReLUNetwork.init, balanced=fl.LinearNetwork.balanced,

@@ -36,7 +36,7 @@ from flowlin.networks.pathways import (
     edges_with_constant,
     pathway_correlations,
 )
-from flowlin.tasks.task import Task
+from flowlin.tasks.task import Task, labels_remedy
 
 # ---- What flows along the edges of an acyclic graph: the forward pass in the order of the nodes.
 
@@ -237,7 +237,7 @@ class AbstractGraph(AbstractOwnModel):
         if (takes, gives) != (task.inputs, task.outputs):
             raise ValueError(
                 f"`network` maps {takes} inputs to {gives} outputs, but `task` {task.name!r} has "
-                f"{task.inputs} inputs and {task.outputs} outputs."
+                f"{task.inputs} inputs and {task.outputs} outputs.{labels_remedy(task, gives)}"
             )
         self._require_rows(task.x)
 
