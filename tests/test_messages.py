@@ -111,6 +111,8 @@ two_sources({'a': slice(0, 2), 'b': slice(1, 3)}) > `inputs['b']` and `inputs['a
 two_gates({'a': [1, 0]}, {('a', 'b'): [1, 0, 1]}) > `edge_gates[('a', 'b')]` is for 3 samples and
 fl.GatedGraph(nodes={'a': 2}) > GatedGraph() has no argument `nodes`: ... GatedGraph.init(task
 graph.outputs(task.x[0]) > `x` must have shape (P, 4)
+graph.outputs(1.0) > `x` must have shape (P, 4), one row per sample, got ()
+edges({'in': 4, 'out': 7}, [('in', 'out')], bias=[W]) > `bias` names an array of shape (2, 2)
 graph.outputs(task.x[:3]) > the gates are for 4 samples and the inputs have 3; per-sample gates
 graph(task.x[0], {}) > `gates` must have one number for each of
 graph(task.x[0], {'h': [0.0]}) > `gates['h']` must be a number, that of one sample, got a list

@@ -150,9 +150,10 @@ class AbstractGraph(AbstractOwnModel):
         """Raise `ValueError` unless it takes these inputs: many (P, N_in), or one (N_in,)."""
         require_single_graph(self)
         takes = self.sources[-1][-1]
-        if x.ndim != axes or x.shape[-1] != takes:
+        shape = jnp.shape(x)  # of a number, too
+        if len(shape) != axes or shape[-1] != takes:
             wanted = f"({takes},), one sample" if axes == 1 else f"(P, {takes}), one row per sample"
-            raise ValueError(f"`x` must have shape {wanted}, got {x.shape}.")
+            raise ValueError(f"`x` must have shape {wanted}, got {shape}.")
 
     def smooth_outputs(
         self, x: Float[Array, "P N_in"], width: ArrayLike | None, product: Product
