@@ -17,6 +17,7 @@ from tests.tolerances import of_flow, of_time
 # ---- Against the closed form of hitting times.
 
 RTOLS = (1e-5, 1e-7, 1e-9, 1e-11)
+TSIT = diffrax.Tsit5()
 
 
 @pytest.fixture(scope="module")
@@ -275,18 +276,26 @@ def test_padding_under_jit_and_vmap(tree):
         assert np.allclose(batch.final.weights[0][i], single.final.weights[0], rtol=1e-8)
 
 
-def test_promises_say_how_surely_crossings_are_found(tree, hits):
-    """Mode hits are polynomials of the weights; a count of outputs has no slope."""
-    log = hits[1e-7].events
-    assert set(log.promise) == {"certified"}
+@pytest.fixture(scope="module")
+def opaque(tree):
+    """A network, an event that swings and one that jumps, and a flow that watches both."""
     network = fl.LinearNetwork.init(tree, 4, variance=1e-2, key=jax.random.key(0))
+
+    def share_above(network, task):
+        return jnp.mean((network.outputs(task.x) > 0.5).astype(float))
+
     swing = fl.Crossing(lambda n, task: jnp.sin(50 * n.weights[0][0, 0]), name="swing")
-    count = fl.Crossing(lambda n, task: jnp.sum(n.outputs(task.x) > 0.5), 3.5, name="count")
-    flow = fl.gradient_flow(network, tree, 20.0, events=(swing, count), solver=diffrax.Tsit5())
-    assert set(zip(flow.events.name, flow.events.promise, strict=True)) >= {("count", "bisected")}
-    assert {c.name: c.promise for c in flow.events.channels} == {
-        "swing": "sampled", "count": "bisected",
-    }  # fmt: skip
-    assert {row["promise"] for row in flow.events.table()} <= {"sampled", "bisected"}
+    events = swing, fl.Crossing(share_above, 0.1, name="share")
+    return network, swing, fl.gradient_flow(network, tree, 20.0, events=events, solver=TSIT)
+
+
+def test_promises_say_how_surely_crossings_are_found(tree, hits, opaque):
+    """Mode hits are polynomials of the weights; a share of outputs has no slope."""
+    assert set(hits[1e-7].events.promise) == {"certified"}
+    network, swing, flow = opaque
+    promises = {channel.name: channel.promise for channel in flow.events.channels}
+    assert promises == {"swing": "sampled", "share": "bisected"}
+    rows = flow.events.table()
+    assert {(row["name"], row["promise"]) for row in rows} >= {("share", "bisected")}
     descent = fl.gradient_descent(network, tree, 1e-2, 9, events=(swing,))
     assert descent.events.channels[0].promise == "certified"

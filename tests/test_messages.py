@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import scipy.sparse
 
 import flowlin as fl
 from tests.tolerances import ROUNDING
@@ -46,6 +47,7 @@ fl.LinearNetwork([W], bias_strength=W) > `bias_strength` must be a single number
 fl.LinearNetwork([W], bias=None) > LinearNetwork() has no argument `bias`; did you mean `biases`
 fl.ReLUNetwork([W], slope='a') > `slope` must lie in [0, 1), got 'a'
 fl.ReLUNetwork([W], slope=1.0) > `slope` must lie in [0, 1), got 1.0
+fl.GatedLinearNetwork.init(task, 3, key=key) > `GatedLinearNetwork` has no attribute 'init': its
 fl.GatedLinearNetwork([W, W], gates=None) > `gates` must be a list, one array per hidden layer
 fl.GatedLinearNetwork([W, W], gates=[]) > `gates` needs one array per hidden layer, 1, got 0
 fl.GatedLinearNetwork([W, W], gates=[np.ones(3)]) > `gates[0]` must have shape (2,) or (P, 2), got
@@ -107,7 +109,10 @@ fl.GatedGraph({('a', 'b'): W}, inputs={'b': slice(2)}) > `inputs` names 'b', whi
 fl.GatedGraph({('a', 'c'): W, ('b', 'c'): W}) > `inputs` leaves out node 'a', which has
 two_sources({'a': slice(0, 2), 'b': slice(1, 3)}) > `inputs['b']` and `inputs['a']` overlap at
 two_gates({'a': [1, 0]}, {('a', 'b'): [1, 0, 1]}) > `edge_gates[('a', 'b')]` is for 3 samples and
+fl.GatedGraph(nodes={'a': 2}) > GatedGraph() has no argument `nodes`: ... GatedGraph.init(task
 graph.outputs(task.x[0]) > `x` must have shape (P, 4)
+graph.outputs(1.0) > `x` must have shape (P, 4), one row per sample, got ()
+edges({'in': 4, 'out': 7}, [('in', 'out')], bias=[W]) > `bias` names an array of shape (2, 2)
 graph.outputs(task.x[:3]) > the gates are for 4 samples and the inputs have 3; per-sample gates
 graph(task.x[0], {}) > `gates` must have one number for each of
 graph(task.x[0], {'h': [0.0]}) > `gates['h']` must be a number, that of one sample, got a list
@@ -137,6 +142,10 @@ fl.Clusters.of(task, 9) > `number` = 9 clusters of 4 samples; take as many at mo
 TASKS = """
 fl.Task('a', task.y) > `x` must be an array of real numbers, got 'a'
 fl.Task(task.x[0], task.y) > `x` must have one row per sample, shape (P, N), got shape (4,)
+fl.Task(task.x, [0, 1, 2, 1]) > `y` must have ... `y[:, None]`, and ... `jax.nn.one_hot(y, classes)`
+fl.Task(np.ones((4, 3, 3)), task.y) > `x` must have one ... flatten samples with `x.reshape(len(x)
+fl.Task(np.ma.array(task.x), task.y) > `x` must be an array without a mask ... `x.filled(0.0)`
+fl.Task(sparse, task.y) > `x` must be an array of real numbers ... make it dense by `x.toarray()`
 fl.Task(task.x[:0], task.y) > `x` is empty: its shape is (0, 4)
 fl.Task(task.x, task.y[:3]) > `x` has 4 samples and `y` has 3; rows are samples, transpose
 fl.Task([[nan]], [[1.0]]) > `x` holds 1 value(s) that are NaN or infinite; remove those samples
@@ -165,6 +174,7 @@ fl.SquaredError()(np.ones(3), np.ones((3, 1))) > `outputs` and `targets` must ha
 fl.SquaredError()(W, W, np.ones(3)) > `weights` must have shape (2,), one per sample, got (3,)
 fl.CrossEntropy(3) > CrossEntropy(): too many positional arguments; it has no arguments
 fl.CrossEntropy()(W[:, :1], W[:, :1]) > `loss` = CrossEntropy() needs `targets` of two or more
+fl.CrossEntropy()(W, W[0]) > `outputs` and `targets` must have ... `jax.nn.one_hot(labels, N_out)`
 fl.CrossEntropy()(W, -W) > `loss` = CrossEntropy() needs `targets` that are one-hot or ... down to
 flow(1.0, loss='mse') > `loss` must be a loss of flowlin or a function of (output, target) of one
 flow(1.0, loss=fl.SquaredError) > `loss` must be a loss ... got the class SquaredError; make an
@@ -219,6 +229,9 @@ fl.gradient_flow(many, task, 1.0, events=fl.UnitSwitches()) > `events` holds Uni
 flow(1.0, events=fl.Crossing(lambda n, t: 'x')) > `observable` of event 'crossing' must return
 flow(1.0, events=fl.Crossing(lambda n, t: {'a': 1.0})) > `observable` of event 'crossing' must
 flow(1.0, events=fl.Crossing(lambda n, t: W[0], W1)) > `observable` of event 'crossing' returns
+flow(1.0, events=fl.Crossing(lambda n, t: W[:0])) > `observable` of event 'crossing' returns an
+flow(1.0, events=fl.Crossing(lambda n, t: W, W[:0, :1])) > `observable` of event 'crossing' returns
+flow(1.0, events=fl.Crossing(lambda n, t: W[0, 0], W[:0])) > `level` is empty: its shape is (0, 2)
 flow(1.0, events=fl.Crossing(lambda n, t: n.weights[0]>0)) > `observable` of event 'crossing'
 flow(1.0, events=fl.Crossing(lambda n, t: np.abs(n.weights[0]))) > `observable` of event 'crossing'
 """
@@ -227,6 +240,7 @@ flow() > gradient_flow(): missing a required argument: 't1'; it has network, tas
 flow(1.0, rtoll=1e-3) > gradient_flow() has no argument `rtoll`; did you mean `rtol`?
 flow(1.0, learning_rate=1) > gradient_flow() has no argument `learning_rate`: a flow has no steps. `
 fl.gradient_flow('relu', task, 1.0) > `network` must be a network of flowlin, or ... got 'relu'
+fl.gradient_flow(relu, labelled, 1.0) > `network` maps ... outputs. If ... jax.nn.one_hot(labels, 7)
 fl.gradient_flow(relu, xor, 1.0) > `network` maps 4 inputs to 7 outputs, but `task` 'xor' has 2
 fl.gradient_flow(missing, task, 1.0) > `network.weights[0]` holds 24 NaN among 24 numbers; start
 fl.gradient_flow(single, task, 1.0, rtol=1e-12) > `rtol` = 1e-12 is finer than float32 can hold
@@ -423,6 +437,8 @@ plot.animate(print, 3, 'a.gif', size=3) > `size` must be two numbers
 FOREIGN = """
 module(linear_module, xor) > `network`, Linear, fails on one sample
 module(mlp(1), task) > `network` ... must return an array of shape (7,)
+module(Named(np.ones((7, 4)))) > `network` ... got a dict; join its entries by jnp.concatenate; the
+module(mlp(3), labelled) > `network` ... got float64[3]; outputs and ... jax.nn.one_hot(labels, 3)
 module(Twice(np.ones((7, 4)))) > `network` ... got a tuple; it is called with one sample
 module(Scalar(np.ones(4))) > `network` ... float64[]; return an array (1,), as
 module(Choosing(np.ones(4))) > `network`, Choosing, fails on one sample ... ; it is traced: ... jnp.
@@ -455,6 +471,7 @@ descent(2**30, save_every=1) > `save_every` = 1, 1073741824 rows, asks for ... o
 OF_RUNS = """
 flow.linearization() > `linearization` is about gates that switch; of a LinearNetwork there are
 steps.linearization('a') > `quantile` must lie in [0, 0.5), got 'a'
+fl.load('a.npz', task=task) > load() has no argument `task`: a file has ... `checkpoint=file` by
 flow.extend('a') > `t1` must be a number, finite and positive, got 'a'
 flow.extend(1.0, max_steps=0.5) > `max_steps` must be a whole number from 1 to 1073741824, got
 flow.extend(0.1) > `t1` must lie beyond the run's end, 0.3, got 0.1
@@ -462,6 +479,8 @@ flow.extend(1.0, ts=[0.2]) > `ts` must lie beyond the run's end, 0.3, got 0.2
 flow.network('a') > `t` must be an array of real numbers, got 'a'
 flow.network(0.1) > `flow.network(t)` needs a run with `dense=True`
 flow.models > this run recorded `observe` instead of networks; add `observe={..., 'network':
+flow.observed['ones'] > the run recorded nothing named 'ones'; did you mean 'one', of ['half'
+steps.observed['one'] > the run recorded nothing named 'one', nor by any other name; pass `observe=
 flow.product(3) > `product` is for gated graphs; this run is of a LinearNetwork
 flow.save(3) > `path` must be a path, as a string or a pathlib.Path, got 3
 flows.save('a.npz') > `save` writes one run; take it out of its batch with `jax.tree.map`
@@ -507,6 +526,11 @@ class Scalar(eqx.Module):
 class Twice(Scalar):
     def __call__(self, x):
         return self.w @ x, x
+
+
+class Named(Scalar):
+    def __call__(self, x):
+        return {"y": self.w @ x}
 
 
 class Choosing(Scalar):
@@ -557,13 +581,14 @@ def things():
     return dict(
         fl=fl, diffrax=diffrax, eqx=eqx, inf=np.inf, jax=jax, jnp=jnp, nan=np.nan, np=np, plt=plt,
         measures=fl.measures, plot=fl.plot, theory=fl.theory, tree=jax.tree, none=lambda a: None,
-        Scalar=Scalar, Twice=Twice, Choosing=Choosing, Mute=Mute, traced=traced, mlp=mlp,
-        stack_of=stack,
+        Scalar=Scalar, Twice=Twice, Named=Named, Choosing=Choosing, Mute=Mute, traced=traced,
+        mlp=mlp, stack_of=stack,
         key=key, task=task, xor=xor, W=square, W1=np.ones((2, 5)), w1=w1, w2=w2,
         other=fl.Task(task.x, task.y[::-1] + 0.5 * task.y, name="other"),
         unknown=cast(jax.tree.map(lambda a: a * np.nan, task), float), half_task=cast(task, "f2"),
+        labelled=fl.Task(task.x, [[0], [1], [2], [1]]),
         stacked=stack(task), weighted=fl.Task(task.x, task.y, weights=[0, 1, 1, 1]),
-        mesh=jax.make_mesh((1,), ("samples",)),
+        sparse=scipy.sparse.csr_array(np.eye(4)), mesh=jax.make_mesh((1,), ("samples",)),
         init=fl.ReLUNetwork.init, balanced=fl.LinearNetwork.balanced,
         relu=relu, linear=linear, deep=deep, plain=fl.LinearNetwork(relu.weights),
         single=cast(relu, "f4"), half=cast(relu, "f2"), stack=stack(relu),
@@ -618,9 +643,9 @@ def runs(things):
 
 def refused(things, call, parts):
     """The call raises; its message begins with the first part and has the others in order."""
-    with pytest.raises((ValueError, TypeError, IndexError)) as caught:
+    with pytest.raises((ValueError, TypeError, LookupError, AttributeError)) as caught:
         eval(call, things)
-    message, place = str(caught.value), 0
+    message, place = str(caught.value.args[0]), 0
     assert message.startswith(parts[0]), message
     for part in parts:
         place = message.find(part, place)

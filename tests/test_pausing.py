@@ -314,6 +314,23 @@ def test_checkpoints_of_other_runs_are_refused(tmp_path):
         run(checkpoint=tmp_path / "text")
 
 
+def test_a_checkpoint_knows_what_its_functions_do(tmp_path):
+    def record(observed, watched):
+        def times(size):
+            return lambda network, task: size * network.weights[0][0, 0]
+
+        how: Any = {"observe": {"a": times(observed)}, "events": fl.Crossing(times(watched))}
+        return fl.gradient_descent(LINEAR, TASK, 0.05, 2, checkpoint=tmp_path / "run.npz", **how)
+
+    assert_same(record(1.0, 1.0), record(1.0, 1.0))
+    for sizes, where in (
+        ((2.0, 1.0), r"`observe\['a'\]`"),
+        ((1.0, 2.0), "of the event 'crossing'"),
+    ):
+        with pytest.raises(ValueError, match=f"another function {where}, whose code, or a value"):
+            record(*sizes)
+
+
 @pytest.mark.slow
 def test_a_checkpoint_knows_what_its_solver_was_given(tmp_path):
     def stabilised(stages):

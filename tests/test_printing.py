@@ -224,6 +224,26 @@ def test_a_sweep_counts_failures_and_gives_ranges():
     says(fl.Sweep([]), "Sweep of 0 runs")
 
 
+def test_advice_about_kinks_is_for_networks_that_have_some(low):
+    runs = fl.Sweep(
+        [
+            eqx.tree_at(
+                lambda f: f.result,
+                flow,
+                fl.RESULTS.dt_min_reached,
+                is_leaf=lambda r, of=flow: r is of.result,
+            )
+            for flow in (WALK, low)
+        ]
+    )
+    relu, linear = runs.failed.values()
+    assert linear.endswith("or its gradient jumps.")
+    assert (
+        relu == f"{linear} A ReLU flow that slides on its kinks needs `kinks=fl.SmoothKinks(...)`."
+    )
+    assert ["SmoothKinks" in repr(flow) for flow in runs] == [True, False]
+
+
 def test_shapes_are_shown_within_other_programs():
     said = []
 

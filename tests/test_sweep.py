@@ -1,5 +1,7 @@
 """Sweeps: many runs in one call."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -181,6 +183,17 @@ def test_a_sweep_that_was_cut_off_loses_nothing(tmp_path, runs):
             lambda seed: network(1.0, seed, 0.1), TASK, 6.0, grid=fl.grid(seed=range(2)),
             record=other, checkpoint=file,
         )  # fmt: skip
+
+
+def test_an_error_in_record_carries_the_rows_so_far_and_its_run(runs):
+    with pytest.raises(RuntimeError, match="the power went") as caught:
+        fl.sweep(NETWORKS, TASK, 6.0, ts=TIMES, record=Recorded(2), workers=1)
+    error: Any = caught.value
+    assert {k: row["loss"] for k, row in error.rows.items()} == {
+        k: float(runs[k].losses[-1]) for k in range(2)
+    }
+    assert np.array_equal(error.trajectory.losses, runs[2].losses)
+    assert error.__notes__[0].startswith("`record` was called on run 2, the `.trajectory`")
 
 
 def test_runs_that_fail_say_so_in_their_rows(tmp_path, runs):

@@ -78,6 +78,15 @@ def test_bad_tasks(x, y, message):
         fl.Task(x, y)
 
 
+def test_a_column_of_a_table_that_holds_no_numbers_is_named(without_type_checks):
+    table = pytest.importorskip("pandas").DataFrame({"a": [1.0, 2.0], "sort": ["x", "y"]})
+    assert fl.Task(table[["a"]], np.ones((2, 1))).inputs == 1
+    with pytest.raises(
+        ValueError, match=r"`x` must be .* its column 'sort' is of .*: leave it out"
+    ):
+        fl.Task(table, np.ones((2, 1)))
+
+
 @pytest.mark.parametrize(("levels", "branching"), [(1, 2), (3, 2), (2, 3), (4, 2)])
 def test_hierarchy_marks_the_leaves_below_every_node(levels, branching):
     task = fl.tasks.hierarchy(levels, branching)

@@ -23,7 +23,7 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 
-from flowlin._tools.arrays import is_traced, require_finite
+from flowlin._tools.arrays import is_traced, remedy_for_kind, require_finite
 from flowlin._tools.memory import require_memory
 
 # ---- The decorator of every public function, and how its errors read.
@@ -359,7 +359,8 @@ def real_array(name: str, value: Any) -> Any:
     """Check for real numbers of any shape, traced or not; lists are returned as arrays."""
     dtype = _numeric_dtype(name, value)
     if not (jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)):
-        raise argument_error(name, "an array of real numbers", value)
+        remedy = remedy_for_kind(name, value)
+        raise argument_error(name, "an array of real numbers", value, remedy)
     if isinstance(value, (list, tuple)):
         return (jnp if is_traced(value) else np).asarray(value)
     return value
@@ -367,6 +368,9 @@ def real_array(name: str, value: Any) -> Any:
 
 def _numeric_dtype(name: str, value: Any) -> Any:
     """Return the dtype of what would be an array of numbers; ragged lists and objects are none."""
+    if isinstance(value, np.ma.MaskedArray):
+        remedy = f"leave out what is masked, or fill it in by `{name}.filled(0.0)`"
+        raise argument_error(name, "an array without a mask", value, remedy)
     try:
         if isinstance(value, (jax.Array, np.ndarray, np.generic)):
             return jnp.result_type(value)

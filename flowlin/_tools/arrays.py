@@ -74,6 +74,21 @@ def first_true_indices(chosen: Bool[Array, " n"], size: int, fill: int) -> Int[A
     return empty.at[rank].set(numbers, mode="drop", wrap_negative_indices=False)
 
 
+def remedy_for_kind(name: str, value: Any) -> str:
+    """Return what makes an array of numbers of a table or a sparse array; "" for other things."""
+    for method in ("toarray", "todense"):  # of SciPy, of JAX
+        if hasattr(value, method):
+            return f"make it dense by `{name}.{method}()`"
+    for column in value.columns if hasattr(value, "dtypes") else ():  # a table
+        dtype = np.asarray(value[column]).dtype
+        if dtype.kind not in "iuf":
+            return (
+                f"its column {column!r} is of {dtype}: leave it out, or make numbers of it, by "
+                "`astype(float)` or one column per word"
+            )
+    return ""
+
+
 def require_finite(name: str, array: Array | np.ndarray) -> None:
     """Raise `ValueError` if a concrete array holds a NaN or an infinity."""
     bad = 0 if is_traced(array) else _count_where(array, lambda a, np: ~np.isfinite(a))

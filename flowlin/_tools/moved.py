@@ -1,7 +1,7 @@
-"""Names that are not there: what became of those that have moved, for one version."""
+"""Names that are not there: what became of those that have moved, and what to write instead."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 Decorated = TypeVar("Decorated", bound=type)
 
@@ -11,6 +11,19 @@ def missing_name(module: str, name: str, moved: Mapping[str, str]) -> AttributeE
     if name in moved:
         return AttributeError(f"`{module}.{name}` is gone; write `{moved[name]}`.")
     return AttributeError(f"module {module!r} has no attribute {name!r}")
+
+
+class AbsentAttribute:
+    """An attribute that a class may be thought to have, whose error says what to do instead."""
+
+    def __init__(self, remedy: str):
+        self.remedy = remedy
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: object, owner: type) -> NoReturn:
+        raise AttributeError(f"`{owner.__name__}` has no attribute {self.name!r}: {self.remedy}.")
 
 
 def moved_attributes(**moved: str) -> Callable[[Decorated], Decorated]:

@@ -37,8 +37,9 @@ from flowlin.events.watch import Observer, Watch, log_with_names, watches_withou
 from flowlin.networks.base import AbstractModel, trainable_part
 from flowlin.record.buffer import EventBuffer
 from flowlin.record.event_log import gate_log
+from flowlin.record.origin import Origin, RunState
 from flowlin.record.results import RESULTS, is_success
-from flowlin.record.trajectory import Origin, RunState, Trajectory, trim_run
+from flowlin.record.trajectory import Trajectory, trim_run
 from flowlin.tasks.task import Task
 from flowlin.training.objective import AbstractObjective, ModifiedLoss
 from flowlin.training.problem import Problem
@@ -318,8 +319,8 @@ class FlowRun(AbstractRun):
             rows = diffrax.SubSaveAt(
                 ts=_times_due(self.ts, start.t, self.t1), fn=self.save_function
             )
-        limits = budget.accepted, budget.tried
         steps = self.method.step_controller(self.problem_and_method[0])
+        limits = budget.accepted, budget.tried
         controller = PausingController(steps, self.t1, *limits, start.controller)  # pyright: ignore
         solution = diffrax.diffeqsolve(
             term,
@@ -426,7 +427,6 @@ class FlowRun(AbstractRun):
             return ts, rows
         ended = outcome.result == RESULTS.event_occurred
         last = _value_or_zeros(~ended, lambda: self.save_function(outcome.end, outcome.final, None))
-        # Rows past the event that ended the run were saved before it was known.
         ts = jnp.where(ended & (ts >= outcome.end), jnp.inf, ts)
         end = jnp.where(ended, outcome.end, jnp.inf)
         place = jnp.sum(ts < end)

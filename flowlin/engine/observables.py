@@ -11,6 +11,7 @@ from flowlin._tools.arrays import Parameters
 from flowlin._tools.user_functions import require_recordable, user_function_errors
 from flowlin.measures.modes import Modes
 from flowlin.networks.base import AbstractModel
+from flowlin.record.observed import ObservedRows
 from flowlin.tasks.task import Task
 
 Observe = Mapping[str, Callable[..., Any] | Modes]
@@ -66,11 +67,11 @@ class Observables(eqx.Module):
             functions, _MessageNames({place: name for name, place in places.items()})
         )
 
-    def with_names(self, values: dict[str, Any]) -> dict[str, Any]:
+    def with_names(self, values: dict[str, Any]) -> ObservedRows:
         """Give recorded values their names back; whatever else is recorded beside them stays."""
         own = {name: values[place] for name, place in self._place_names.items() if place in values}
         beside = {name: value for name, value in values.items() if not name.startswith("#")}
-        return dict(sorted((beside | own).items()))
+        return ObservedRows(sorted((beside | own).items()))
 
     def __call__(self, network: AbstractModel, parameters: Parameters, task: Task) -> Any:
         """Return all observables as arrays, by name; without observables the parameters."""

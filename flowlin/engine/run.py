@@ -6,9 +6,11 @@ from typing import Any, NamedTuple, TypeVar
 import equinox as eqx
 
 from flowlin._tools.arrays import replace_fields
+from flowlin.events.watch import Observer
 from flowlin.networks.base import AbstractModel
+from flowlin.record.origin import Origin, RunState
 from flowlin.record.results import RESULTS, result_is
-from flowlin.record.trajectory import Origin, RunState, Trajectory
+from flowlin.record.trajectory import Trajectory
 from flowlin.tasks.task import Task
 from flowlin.training.objective import AbstractObjective
 
@@ -74,6 +76,11 @@ class AbstractRun(eqx.Module):
     @abc.abstractmethod
     def observables(self) -> Any:
         """The user's observables, see `flowlin.engine.observables.Observables`."""
+
+    @property
+    @abc.abstractmethod
+    def observer(self) -> Observer:
+        """The watched values as one function of the parameters."""
 
     @property
     @abc.abstractmethod

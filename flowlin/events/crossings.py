@@ -1,5 +1,6 @@
 """Find the crossings of all watches within one step of a solver."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -35,10 +36,27 @@ def promise_of_watch(watch: Watch, network: AbstractModel, dense_degree: int | N
     """
     if watch.monotone or polynomial_degree(watch, network, dense_degree) is not None:
         return CERTIFIED
-    if isinstance(watch.function, LevelDifference):
-        values = jax.eval_shape(watch.function.function, network)
-        return SAMPLED if jnp.issubdtype(values.dtype, jnp.floating) else BISECTED
-    return SAMPLED
+    function = watch.function
+    jumps = isinstance(function, LevelDifference) and _has_no_slope(function.function, network)
+    return BISECTED if jumps else SAMPLED
+
+
+def _has_no_slope(function: Callable[[AbstractModel], Array], network: AbstractModel) -> bool:
+    """Tell whether a function's derivative is zero for any parameters: it is constant or jumps."""
+
+    def derivative(parameters: Parameters, direction: Parameters) -> Array:
+        def value(moved: Parameters) -> Array:
+            return function(network.with_parameters(moved))
+
+        return jax.jvp(value, (parameters,), (direction,))[1]
+
+    found = jax.make_jaxpr(derivative)(network.parameters, network.parameters).jaxpr
+    directions = found.invars[len(found.invars) // 2 :]
+    reached = {id(variable) for variable in directions}
+    for equation in found.eqns:
+        if any(id(variable) in reached for variable in equation.invars):
+            reached |= {id(variable) for variable in equation.outvars}
+    return not any(id(variable) in reached for variable in found.outvars)
 
 
 def polynomial_degree(watch: Watch, network: AbstractModel, dense_degree: int | None) -> int | None:

@@ -121,12 +121,18 @@ def _observable_shape(what: str, function: Any, network: AbstractModel, level: A
         raise ValueError(f"{what} must return one array, and returns {describe_value(found)}.")
     raw = jax.eval_shape(lambda n: jnp.asarray(function(n)), network)
     try:
-        np.broadcast_shapes(raw.shape, np.shape(level))
+        shape = np.broadcast_shapes(raw.shape, np.shape(level))
     except ValueError:
         raise ValueError(
             f"{what} returns shape {raw.shape}, which `level` of shape {np.shape(level)} does not "
             "go with; give one level, or one per component."
         ) from None
+    if 0 in np.shape(level):
+        raise ValueError(f"`level` is empty: its shape is {np.shape(level)}; give one number.")
+    if 0 in shape:
+        raise ValueError(
+            f"{what} returns an empty array, of shape {raw.shape}; return one number or more."
+        )
     return raw
 
 

@@ -19,7 +19,7 @@ from flowlin._tools.arguments import (
 )
 from flowlin._tools.arrays import Parameters, Product, replace_fields
 from flowlin._tools.numerics import as_tree
-from flowlin.tasks.task import Task
+from flowlin.tasks.task import Task, labels_remedy
 
 M = TypeVar("M", bound="AbstractModel")
 
@@ -223,7 +223,7 @@ def require_task_fit(network: Any, task: Task) -> None:
     if (takes, gives) != (task.inputs, task.outputs):
         raise ValueError(
             f"`network` maps {takes} inputs to {gives} outputs, but `task` {task.name!r} has "
-            f"{task.inputs} inputs and {task.outputs} outputs."
+            f"{task.inputs} inputs and {task.outputs} outputs.{labels_remedy(task, gives)}"
         )
 
 

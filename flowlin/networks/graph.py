@@ -11,6 +11,7 @@ from equinox import AbstractVar
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from flowlin._tools.arguments import (
+    ARGUMENT_HINTS,
     CHECKS_BY_NAME,
     argument_error,
     checked,
@@ -35,7 +36,7 @@ from flowlin.networks.pathways import (
     edges_with_constant,
     pathway_correlations,
 )
-from flowlin.tasks.task import Task
+from flowlin.tasks.task import Task, labels_remedy
 
 # ---- What flows along the edges of an acyclic graph: the forward pass in the order of the nodes.
 
@@ -149,9 +150,10 @@ class AbstractGraph(AbstractOwnModel):
         """Raise `ValueError` unless it takes these inputs: many (P, N_in), or one (N_in,)."""
         require_single_graph(self)
         takes = self.sources[-1][-1]
-        if x.ndim != axes or x.shape[-1] != takes:
+        shape = jnp.shape(x)  # of a number, too
+        if len(shape) != axes or shape[-1] != takes:
             wanted = f"({takes},), one sample" if axes == 1 else f"(P, {takes}), one row per sample"
-            raise ValueError(f"`x` must have shape {wanted}, got {x.shape}.")
+            raise ValueError(f"`x` must have shape {wanted}, got {shape}.")
 
     def smooth_outputs(
         self, x: Float[Array, "P N_in"], width: ArrayLike | None, product: Product
@@ -236,7 +238,7 @@ class AbstractGraph(AbstractOwnModel):
         if (takes, gives) != (task.inputs, task.outputs):
             raise ValueError(
                 f"`network` maps {takes} inputs to {gives} outputs, but `task` {task.name!r} has "
-                f"{task.inputs} inputs and {task.outputs} outputs."
+                f"{task.inputs} inputs and {task.outputs} outputs.{labels_remedy(task, gives)}"
             )
         self._require_rows(task.x)
 
@@ -256,6 +258,14 @@ def require_single_graph(network: AbstractGraph, name: str = "network") -> None:
     if getattr(w, "ndim", None) is None:
         raise ValueError(f"`{name}` holds no arrays; pass one whose weights and biases are there.")
     require_single(name, network.bias_strength.ndim, 0, "networks")
+
+
+for _word in ("nodes", "edges"):
+    ARGUMENT_HINTS[f"GatedGraph.{_word}"] = (
+        "weights",
+        "nodes and edges are those that `weights` has. fl.GatedGraph.init(task, nodes, edges, "
+        "key=key) draws weights for them.",
+    )
 
 
 @checked(weights=None, biases=None, node_gates=None, edge_gates=None, inputs=None, outputs=None)

@@ -287,7 +287,7 @@ def _nodes_with_bias(bias: Any, pairs: list[Edge], sizes: Mapping[str, int]) -> 
     if isinstance(bias, (str, bytes)) or not hasattr(bias, "__iter__"):
         raise argument_error("bias", "True, False or a list of nodes", bias)
     for node in bias:
-        if not any(node == target for _, target in pairs):
+        if not isinstance(node, str) or not any(node == target for _, target in pairs):
             raise ValueError(
                 f"`bias` names {describe_value(node)}, which no edge goes into; name nodes that "
                 "have edges into them."

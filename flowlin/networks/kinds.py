@@ -22,7 +22,7 @@ from flowlin._tools.arguments import (
 )
 from flowlin._tools.arrays import Activation, Biases, Numbers, Weights, require_finite
 from flowlin._tools.files import saveable
-from flowlin._tools.moved import moved_attributes
+from flowlin._tools.moved import AbsentAttribute, moved_attributes
 from flowlin._tools.printing import print_by
 from flowlin.networks import initial
 from flowlin.networks.base import AbstractOwnModel, input_array, require_inputs, require_unstacked
@@ -330,6 +330,11 @@ class GatedLinearNetwork(AbstractNetwork):
     biases: Biases
     bias_strength: Array
     given_gates: tuple[Array, ...]
+
+    init = AbsentAttribute(
+        "its gates are not drawn. Draw a network of another kind, and fix its gates by "
+        "`network.frozen(task)`, or give gates: fl.GatedLinearNetwork(weights, gates=gates)"
+    )
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ from flowlin._tools.user_functions import user_function_errors
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.graph import GatedGraph
 from flowlin.networks.kinds import AbstractNetwork
-from flowlin.tasks.task import Task
+from flowlin.tasks.task import Task, labels_remedy
 
 ONE_SAMPLE = (
     "it is called with one sample and nothing else: bind what else it takes (a key, a state), and "
@@ -200,7 +200,9 @@ class ForeignModel(AbstractModel):
         of = f"of `task` {task.name!r}"
         found = self.sample_output(task.inputs, of)
         if found.shape != (task.outputs,):
-            raise self._output_error(found, (task.outputs,), task.inputs, of)
+            remedy = "outputs and targets have one shape, whatever the loss"
+            error = self._output_error(found, (task.outputs,), task.inputs, of, remedy)
+            raise ValueError(f"{error}{labels_remedy(task, found.shape[0])}")
 
     def sample_output(self, inputs: int, whose: str) -> jax.ShapeDtypeStruct:
         """Return the shape and type of one sample's output, which must be numbers (N_out,).
@@ -216,12 +218,16 @@ class ForeignModel(AbstractModel):
             raise self._output_error(found, "(N_out,)", inputs, whose)
         return found
 
-    def _output_error(self, found: Any, wanted: Any, inputs: int, whose: str) -> ValueError:
+    def _output_error(
+        self, found: Any, wanted: Any, inputs: int, whose: str, remedy: str = ONE_SAMPLE
+    ) -> ValueError:
         """Return the error for a module that gives something else than wanted."""
         dtype = getattr(found, "dtype", None)
         got = f"{dtype}{list(found.shape)}" if dtype is not None else f"a {type(found).__name__}"
-        alone = getattr(found, "shape", None) == ()
-        remedy = "return an array (1,), as of jnp.atleast_1d" if alone else ONE_SAMPLE
+        if getattr(found, "shape", None) == ():
+            remedy = "return an array (1,), as of jnp.atleast_1d"
+        if isinstance(found, dict):
+            remedy = "join its entries by jnp.concatenate; the loss may take them apart again"
         return ValueError(
             f"`network`, {self.name}, must return an array of shape {wanted} for "
             f"one sample {whose}, of shape {(inputs,)}, got {got}; {remedy}."

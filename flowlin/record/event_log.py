@@ -201,8 +201,8 @@ class EventLog(eqx.Module):
         "certified": a bound shows that none is missing, for functions that are polynomials in time
         within a step and those that are monotone; and in a descent, whose every step is looked at.
         "sampled": a step is looked at in five points, and in nine of each part of it where these
-        leave a doubt; what swings faster may be missed. "bisected": the same of a function of
-        integers, which has no slope to go by.
+        leave a doubt; what swings faster may be missed. "bisected": the same of a function that
+        jumps, as an accuracy does, which has no slope to go by.
         """
         self._require_known("events.promise")
         return [self.channels[k].promise for k in np.asarray(self.channel)]

@@ -22,8 +22,7 @@ with warnings.catch_warnings():
         successful = "ended at its final time"
         event_occurred = "ended at an event"
         dt_min_reached = (
-            "The step size shrank to nothing: the loss is not finite there, or its gradient "
-            "jumps; a ReLU flow that slides on its kinks needs `kinks=fl.SmoothKinks(...)`."
+            "The step size shrank to nothing: the loss is not finite there, or its gradient jumps."
         )
         nonlinear_divergence = (
             "The implicit solver's equations were not solved; loosen `rtol`, or use "

@@ -27,7 +27,12 @@ from flowlin.record.event_log import EVENT_COLUMNS
 from flowlin.record.event_log_summary import MOST_ROWS
 from flowlin.record.results import RESULTS, is_success
 from flowlin.record.trajectory import Trajectory
-from flowlin.record.trajectory_summary import MOST_STARS, describe_result, t_star_maxima
+from flowlin.record.trajectory_summary import (
+    MOST_STARS,
+    describe_result,
+    result_in_words,
+    t_star_maxima,
+)
 
 
 def sweep_summary(runs: Any) -> Summary:
@@ -144,7 +149,7 @@ class Sweep(Sequence[Any]):
         if self._rows is not None:
             return {k: str(row["failed"]) for k, row in enumerate(self._rows) if row["failed"]}
         return {
-            k: RESULTS[flow.result]
+            k: result_in_words(flow)
             for k, flow in enumerate(self.flows)
             if not is_success(flow.result)
         }

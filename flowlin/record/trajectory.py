@@ -40,85 +40,29 @@ from flowlin.record.measured import (
     require_measure,
     require_samples,
 )
+from flowlin.record.observed import ObservedRows
+from flowlin.record.origin import Origin, RunState
 from flowlin.record.results import SUCCESSES, RunError, is_success, result_is
 from flowlin.record.run_errors import RunErrors
 from flowlin.record.trajectory_summary import trajectory_summary
-from flowlin.tasks.task import Task
 from flowlin.training.losses import Loss
 
 
-class Origin:
-    """A task and a loss that travel with a trajectory without becoming its arrays.
+def extension_error(flow: "Trajectory") -> ValueError:
+    """Return the error for a trajectory without the state that `extend` goes on with."""
+    if flow.reference.extended is None:
+        kind = "gradient_descent" if flow.discrete else "gradient_flow"
+        return ValueError(
+            "this trajectory cannot be extended: it was loaded or unpickled, without the state of "
+            f"its run. Go on by a run from its end, fl.{kind}(flow.final, ...), whose time begins "
+            "at 0 again. A run with `checkpoint=file` keeps its state: the same call in another "
+            "process returns a trajectory that can be extended."
+        )
+    return ValueError(
+        "this trajectory cannot be extended: only runs without `dense=True` and outside of `jit` "
+        "and `vmap` can. Rerun it with a later `t1`."
+    )
 
-    It compares by the task's identity, so that a batch of trajectories does not hold a batch of
-    tasks. `task` is None where it is not known: under `jit` with the task as an argument. `run` is
-    what defines a run, `extended` the function that carries it on, `confirmed` the one that repeats
-    it at another tolerance, and `choice` says what was chosen for it and why; `exchangeable` says
-    whether another solver may take over where the run becomes stiff, and `unswitched` is the run as
-    it was before one did.
-    """
-
-    def __init__(
-        self,
-        task: Task | None,
-        loss: Loss,
-        run: Any = None,
-        extended: Callable[..., "Trajectory"] | None = None,
-        choice: Any = None,
-        exchangeable: bool = False,
-        unswitched: Any = None,
-        confirmed: Callable[..., "Trajectory"] | None = None,
-    ):
-        self.task = None if is_traced(task) else task
-        self.loss = loss
-        self.run = run
-        self.extended = extended
-        self.choice = choice
-        self.exchangeable = exchangeable
-        self.unswitched = unswitched
-        self.confirmed = confirmed
-
-    @property
-    def has_switched(self) -> bool:
-        """Tell whether the run has gone over to a solver for stiff flows."""
-        return self.unswitched is not None
-
-    def with_changes(self, **changed: Any) -> "Origin":
-        """Return a copy with other values of some fields."""
-        return Origin(**{**vars(self), **changed})
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Origin) and self.task is other.task and self.loss == other.loss
-
-    def __hash__(self) -> int:
-        return id(self.task)
-
-    def __reduce__(self):
-        return Origin, (self.task, self.loss)  # without the run, which may hold functions
-
-
-class RunState(eqx.Module):
-    """The state of a run between two steps: all that the next one needs.
-
-    - `t`, `parameters`: time and state.
-    - `solver`, `controller`: the states of the solver, logs included, and of the step size
-      controller.
-    - `counts`: steps so far.
-    - `loss`: the run's own loss.
-    """
-
-    t: Float[Array, ""]
-    parameters: Parameters
-    solver: Any
-    controller: Any
-    counts: dict[str, Any]
-    loss: Float[Array, ""]
-
-
-NOT_EXTENDABLE = (
-    "this trajectory cannot be extended: only runs that were computed here can, without "
-    "`dense=True` and outside of `jit` and `vmap`. Rerun it with a later `t1`."
-)
 
 NOT_CONFIRMABLE = (
     "this trajectory cannot be confirmed: only flows that were computed here can, outside of `jit` "
@@ -148,7 +92,7 @@ class Trajectory(eqx.Module):
 
     ts: Float[Array, " T"]
     losses: Float[Array, " T"]
-    observed: dict[str, Any]
+    observed: dict[str, Any] = eqx.field(converter=ObservedRows)
     events: EventLog
     model: AbstractModel
     end: Float[Array, ""]
@@ -218,7 +162,7 @@ class Trajectory(eqx.Module):
         """Return what a file holds: no dense output, no task, and nothing that `extend` needs."""
         loss, saved = fields["reference"].loss, fields["saved"]
         saved = None if saved is None else fields["model"].pack_parameters(saved)
-        left_out = {"dense": None, "continuation": None}
+        left_out = {"dense": None, "continuation": None, "observed": dict(fields["observed"])}
         return {**fields, **left_out, "reference": loss, "saved": saved}
 
     @staticmethod
@@ -233,6 +177,8 @@ class Trajectory(eqx.Module):
                 raise ValueError("`labels` and `end` are not those of a run")
             descent = any("descent" in str(label) for label in labels)
             fields = {**fields, "discrete": descent, "tau": jnp.ones_like(fields["end"])}
+        if isinstance(fields["observed"], dict):
+            fields = {**fields, "observed": ObservedRows(fields["observed"])}
         return {**fields, "reference": Origin(None, loss)}
 
     def with_module(self, like: AbstractModel, name: str) -> "Trajectory":
@@ -339,12 +285,12 @@ class Trajectory(eqx.Module):
         **Returns:** the trajectory of the whole run; this one stays as it is.
 
         **Raises:** `ValueError` for times that are not later, for a run that ended at a terminating
-        event, and for trajectories under `jit` or `vmap`, loaded ones, and those with
-        `dense=True`.
+        event, and for trajectories under `jit` or `vmap`, loaded and unpickled ones, and those
+        with `dense=True`.
         """
         extended = self.reference.extended
         if extended is None:
-            raise ValueError(NOT_EXTENDABLE)
+            raise extension_error(self)
         return extended(self, t1, ts, cast(int, max_steps), max_events, progress, throw)
 
     @checked(progress=progress_option)

@@ -15,6 +15,7 @@ from flowlin._tools.printing import (
     format_times,
     shorten_text,
 )
+from flowlin.networks.kinds import ReLUNetwork
 from flowlin.record.event_log_summary import (
     channel_sizes,
     event_names,
@@ -27,7 +28,7 @@ from flowlin.record.linearization import (
     counts_of_steps,
     first_maximum,
 )
-from flowlin.record.results import RESULTS
+from flowlin.record.results import RESULTS, result_is
 from flowlin.training.rules import MOVED_BY
 
 MOST_NAMES = 6  # of events or observables in a line
@@ -119,12 +120,20 @@ def _describe_end(flow: Any) -> str:
     return f"t = {format_number(flow.end)} after {steps}: {describe_result(flow)}"
 
 
+def result_in_words(flow: Any) -> str:
+    """Return how a run ended in one line, with the advice that is for networks with kinks."""
+    said = " ".join(RESULTS[flow.result].split())
+    if result_is(flow.result, RESULTS.dt_min_reached) and isinstance(flow.model, ReLUNetwork):
+        said += " A ReLU flow that slides on its kinks needs `kinks=fl.SmoothKinks(...)`."
+    return said
+
+
 def describe_result(flow: Any) -> str:
     """Describe how a run ended, and at which event."""
     (value,) = jax.tree.leaves(flow.result)
     if concrete_array(value, 0) is None:
         return f"outcome {format_number(value)}"
-    said = " ".join(RESULTS[flow.result].split())
+    said = result_in_words(flow)
     if said == RESULTS[RESULTS.event_occurred]:
         name, time = event_names(flow.events), concrete_array(flow.events.time, 1)
         last = [] if time is None else name[time >= float(flow.end)]

@@ -21,10 +21,13 @@ from flowlin._tools.files import (
     writable_path,
     write_file,
 )
+from flowlin._tools.function_code import PYTHON, function_parts
 from flowlin._tools.numerics import jit_by_array
 from flowlin._tools.version import __version__
 from flowlin.engine.run import AbstractRun, Limits, is_paused
-from flowlin.record.trajectory import RunState, Trajectory
+from flowlin.events.watch import BoundToTask
+from flowlin.record.origin import RunState
+from flowlin.record.trajectory import Trajectory
 from flowlin.runs.load import check_trajectory
 from flowlin.runs.progress import AbstractTimedPause, Pace
 from flowlin.runs.run import AbstractPause, Outset, compile_initial_state
@@ -37,7 +40,7 @@ CHECKPOINT_SECONDS = (
 WRITING_SHARE = 0.02  # more than this share of the time
 
 
-@saveable(state_format=0)
+@saveable(state_format=0, functions={}, python="")
 class CheckpointFile(NamedTuple):
     """The content of a checkpoint's file.
 
@@ -48,6 +51,8 @@ class CheckpointFile(NamedTuple):
     - `flow`: the trajectory so far.
     - `state`: the leaves of the run's state; random keys among them as numbers.
     - `state_format`: the format of the state in the version that wrote it; 0 until flowlin 0.2.
+    - `functions`: fingerprints of what the functions in `observe` and `events` do, by where they
+      stand, and `python`, the version of which that is the code.
     """
 
     prints: dict[str, str]
@@ -57,6 +62,8 @@ class CheckpointFile(NamedTuple):
     flow: Trajectory
     state: list[jax.Array]
     state_format: int
+    functions: dict[str, str]
+    python: str
 
 
 class ResumePoint(NamedTuple):
@@ -82,6 +89,7 @@ class Checkpoint(AbstractTimedPause):
             _argument_fingerprints(run),
             _start_signature(run.without_names),
         )
+        self.functions = _function_fingerprints(run)
         if jax.process_count() > 1:
             raise ValueError("`checkpoint` is for runs of one process; leave it out on several.")
         if run.observables.functions is not None:
@@ -141,6 +149,14 @@ class Checkpoint(AbstractTimedPause):
                 f"{where} is of a run with another {', '.join(other)}; remove the file to start "
                 "anew, or choose another one."
             )
+        known = found.functions.items() if found.python == PYTHON else ()
+        changed = [place for place, mark in known if self.functions.get(place) != mark]
+        if changed:
+            raise ValueError(
+                f"{where} is of a run with another function {', '.join(changed)}, whose code, or a "
+                "value that it uses, is not the same; remove the file to start anew, or choose "
+                "another one."
+            )
         if not _is_near(np.asarray(found.slope), np.asarray(self.signature)):
             raise ValueError(
                 f"{where} is of a run with another loss or gradient at t = 0: `network` or `loss` "
@@ -160,6 +176,8 @@ class Checkpoint(AbstractTimedPause):
             flow=flow.with_run(run),
             state=_state_leaves(flow.continuation),
             state_format=STATE_FORMAT,
+            functions=self.functions,
+            python=PYTHON,
         )
         write_file(self.path, content)
         self.pace.seconds = max(CHECKPOINT_SECONDS, (time.monotonic() - began) / WRITING_SHARE)
@@ -219,6 +237,17 @@ def _state_from_leaves(run: AbstractRun, leaves: list[jax.Array]) -> RunState:
 def _argument_fingerprints(run: AbstractRun) -> dict[str, str]:
     """Return, by name, a fingerprint of each argument of a run."""
     return {name: _tree_hash(part) for name, part in run.arguments_by_name().items()}
+
+
+def _function_fingerprints(run: AbstractRun) -> dict[str, str]:
+    """Return a fingerprint of each function in `observe` and `events`, by where it stands."""
+    found = {f"`observe[{name!r}]`": one for name, one in (run.observables.functions or {}).items()}
+    for watch in run.observer.watches:
+        nodes = jax.tree.leaves(watch.function, is_leaf=lambda node: isinstance(node, BoundToTask))
+        for node in nodes:
+            if isinstance(node, BoundToTask):
+                found[f"of the event {watch.channel.name!r}"] = node.function
+    return {place: _tree_hash(function_parts(function)) for place, function in found.items()}
 
 
 @jit_by_array

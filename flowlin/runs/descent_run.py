@@ -26,11 +26,12 @@ from flowlin.engine.descend import (
 )
 from flowlin.engine.observables import Observables
 from flowlin.engine.run import AbstractRun, Limits, StepCost
-from flowlin.events.watch import log_with_names
+from flowlin.events.watch import Observer, log_with_names
 from flowlin.networks.base import AbstractModel
 from flowlin.record.linearization import UnitCounts
+from flowlin.record.origin import Origin, RunState
 from flowlin.record.results import RESULTS, result_is
-from flowlin.record.trajectory import Origin, RunState, Trajectory, WindowCounts
+from flowlin.record.trajectory import Trajectory, WindowCounts
 from flowlin.runs.run import compile_initial_state
 from flowlin.tasks.task import Task
 from flowlin.training.objective import AbstractObjective, tree_dot
@@ -174,6 +175,11 @@ class DescentRun(AbstractRun):
     def observables(self) -> Observables:
         """The functions that the user observes."""
         return self.descent.observe
+
+    @property
+    def observer(self) -> Observer:
+        """The watched values as one function of the parameters."""
+        return self.descent.observers.observer
 
     @property
     def horizon(self) -> float:

@@ -43,8 +43,9 @@ from flowlin.events.watch import Observer
 from flowlin.networks.base import trainable_flags
 from flowlin.networks.kinds import ReLUNetwork
 from flowlin.networks.modules import as_model
+from flowlin.record.origin import Origin
 from flowlin.record.results import RESULTS, result_is
-from flowlin.record.trajectory import Origin, Trajectory, trim_and_raise
+from flowlin.record.trajectory import Trajectory, trim_and_raise
 from flowlin.runs.checkpoint import outset_from_file
 from flowlin.runs.descent_run import DescentPlan, DescentRun
 from flowlin.runs.progress import clock_pauses

@@ -35,8 +35,9 @@ from flowlin.events.watch import Watch
 from flowlin.networks.base import AbstractModel, trainable_flags
 from flowlin.networks.kinds import ReLUNetwork
 from flowlin.networks.modules import as_model
+from flowlin.record.origin import Origin
 from flowlin.record.results import RESULTS, attach_trajectory, result_is
-from flowlin.record.trajectory import Origin, Trajectory, trim_and_raise
+from flowlin.record.trajectory import Trajectory, trim_and_raise
 from flowlin.runs.checkpoint import outset_from_file
 from flowlin.runs.confirm import second_run, with_global_errors
 from flowlin.runs.hidden_modes import warn_hidden
@@ -182,7 +183,9 @@ def gradient_flow(
       minute and at the end, atomically. The same call finds the file and goes on from there, or
       returns at once what had come out. A run that was killed and resumed equals one that was
       not, bit for bit. Functions are known by their names; those in `network` and `loss` also by
-      the loss and the gradient at t = 0, those in `events` and `observe` by nothing else.
+      the loss and the gradient at t = 0, those in `events` and `observe` by their code and by the
+      numbers, strings, arrays and functions of their own file that they use. Callable objects
+      that are neither functions nor modules of Equinox are known by their name alone.
     - `throw`: whether a run that fails raises; else `flow.result` says what happened.
 
     Ctrl-C is heard about every other second (under `jit`, with a diffrax progress meter and in the

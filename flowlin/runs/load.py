@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flowlin._tools.arguments import checked, with_article
+from flowlin._tools.arguments import ARGUMENT_HINTS, checked, with_article
 from flowlin._tools.arrays import PathLike
 from flowlin._tools.files import file_errors, read_file, require_type
 from flowlin.networks.base import AbstractModel
@@ -22,6 +22,12 @@ from flowlin.record.event_log import EventLog
 from flowlin.record.results import RESULTS
 from flowlin.record.trajectory import Trajectory
 from flowlin.training.losses import Loss
+
+ARGUMENT_HINTS["load.task"] = (
+    "path",
+    "a file has no part for it. A loaded run goes on by a run of its last network, "
+    "fl.gradient_flow(flow.final, task, t1); one with `checkpoint=file` by the same call.",
+)
 
 
 @checked(like=as_model)

@@ -17,7 +17,8 @@ import jax
 from flowlin._tools.printing import LogProgress, Progress, tqdm_bar
 from flowlin.engine.run import AbstractRun, Limits
 from flowlin.networks.base import AbstractModel
-from flowlin.record.trajectory import RunState, Trajectory
+from flowlin.record.origin import RunState
+from flowlin.record.trajectory import Trajectory
 from flowlin.runs.run import AbstractPause
 
 

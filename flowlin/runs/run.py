@@ -11,8 +11,10 @@ from flowlin._tools.arrays import join_rows, replace_fields
 from flowlin._tools.numerics import jit_by_array
 from flowlin.engine.run import AbstractRun, Limits, is_paused
 from flowlin.record.buffer import EventBuffer
+from flowlin.record.observed import ObservedRows
+from flowlin.record.origin import RunState
 from flowlin.record.results import RESULTS, attach_trajectory, result_is
-from flowlin.record.trajectory import RunState, Trajectory
+from flowlin.record.trajectory import Trajectory
 
 
 class AbstractPause(abc.ABC):
@@ -150,7 +152,7 @@ def _join_segments(before: Trajectory, flow: Trajectory) -> Trajectory:
         ts=join_rows(before.ts, flow.ts),
         losses=join_rows(before.losses, flow.losses),
         saved=join_rows(before.saved, flow.saved),
-        observed={name: join_observed(name) for name in flow.observed},
+        observed=ObservedRows({name: join_observed(name) for name in flow.observed}),
         step_counts=join_rows(before.step_counts, flow.step_counts),
         window_counts=join_rows(before.window_counts, flow.window_counts),
     )

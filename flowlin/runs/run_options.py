@@ -31,8 +31,9 @@ from flowlin.engine.kinks.policies import AbstractKinks
 from flowlin.measures.modes import Modes
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.kinds import AbstractNetwork, ReLUNetwork
+from flowlin.record.origin import RunState
 from flowlin.record.results import RESULTS, result_is
-from flowlin.record.trajectory import NOT_EXTENDABLE, RunState, Trajectory
+from flowlin.record.trajectory import Trajectory, extension_error
 from flowlin.training.objective import Decay
 from flowlin.training.problem import Problem
 
@@ -108,7 +109,7 @@ def require_extendable(flow: Trajectory, t1: float, ts: Any) -> tuple[Any, RunSt
     """
     run, at = flow.reference.run, flow.continuation
     if run is None or at is None or is_traced(flow):
-        raise ValueError(NOT_EXTENDABLE)
+        raise extension_error(flow)
     if result_is(flow.result, RESULTS.event_occurred):
         raise ValueError(
             "this run ended at a terminating event; to go beyond, run it with `terminate=False`."

@@ -16,8 +16,9 @@ from flowlin.engine.solvers.recycled_bdf import RecycledBDF
 from flowlin.engine.solvers.rkc import RKC, direction, spectral_radius
 from flowlin.engine.step_control import evaluations_per_step
 from flowlin.networks.kinds import ReLUNetwork
+from flowlin.record.origin import RunState
 from flowlin.record.results import SUCCESSES, result_is
-from flowlin.record.trajectory import RunState, Trajectory
+from flowlin.record.trajectory import Trajectory
 from flowlin.runs.run import AbstractPause, run_segment
 
 # Accepted steps before the first look; the next ones come at twice as many each. Runs of averaged

@@ -38,9 +38,10 @@ from flowlin._tools.version import __version__
 from flowlin._tools.warn import warn_user
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.modules import as_model
-from flowlin.record.results import RESULTS, is_success
+from flowlin.record.results import is_success
 from flowlin.record.sweep import Sweep
 from flowlin.record.trajectory import Trajectory, trim_and_raise
+from flowlin.record.trajectory_summary import result_in_words
 from flowlin.runs.gradient_flow import gradient_flow
 from flowlin.runs.grid import RESERVED_COLUMNS, Grid, evaluate_on_grid, is_value_function
 from flowlin.runs.progress import interrupt_when_set
@@ -84,9 +85,17 @@ class Records:
         return {place: found[key] for place, key in enumerate(keys) if key in found}
 
     def record_row(self, place: int, key: str, flow: Trajectory) -> TableRow:
-        """Record a run: return its row, and write it to the file."""
-        found = self._call_record(flow)
-        found["failed"] = "" if is_success(flow.result) else " ".join(RESULTS[flow.result].split())
+        """Record a run: return its row, and write it to the file.
+
+        An error of the user's function carries the run as `error.trajectory`.
+        """
+        try:
+            found = self._call_record(flow)
+        except Exception as error:
+            error.trajectory = flow  # pyright: ignore
+            error.add_note(f"`record` was called on run {place}, the `.trajectory` of this error.")
+            raise
+        found["failed"] = "" if is_success(flow.result) else result_in_words(flow)
         if self.file is not None:
             point = self.points[place] if self.points else {}
             self.file.append_row({**point, **found, "key": key})
@@ -244,8 +253,9 @@ def sweep(
     With several processes (`jax.distributed`), `record` and no mesh, each makes every n-th run, and
     waits for nobody until the rows are exchanged at the end: all of them return all rows.
 
-    Ctrl-C carries the runs that were begun as `error.trajectories`, a dictionary by place, or the
-    rows so far as `error.rows`.
+    Ctrl-C, and an error in a run or in `record`, carry the runs that were begun as
+    `error.trajectories`, a dictionary by place, or the rows so far as `error.rows`; an error in
+    `record` has the run that it was called on as `error.trajectory`.
 
     **Returns:** a `Sweep`, the runs' trajectories in order, or what was recorded of them.
 
@@ -268,13 +278,12 @@ def sweep(
 
     def run_places(places):
         flows = _run_batch([members[k] for k in places], t1, mesh, options)
-        if records is None:
-            return flows
-        pairs = zip(places, flows, strict=True)
-        return [records.record_row(k, keys[k] if keys else "", flow) for k, flow in pairs]
+        for k, flow in zip(places, flows, strict=True):
+            key = keys[k] if keys else ""
+            kept[k] = flow if records is None else records.record_row(k, key, flow)
 
     groups = _group_alike([k for k in own if k not in kept], members, batch)
-    with _attach_on_interrupt("trajectories" if records is None else "rows", kept):
+    with _attach_on_error("trajectories" if records is None else "rows", kept):
         _run_groups(run_places, groups, kept, workers, len(own) if progress else None)
         kept = gather_rows(kept) if shared else kept
     found = [kept[k] for k in range(len(members))]
@@ -323,15 +332,15 @@ def _group_alike(places: list[int], members: list, batch: int) -> list[list[list
 
 
 def _run_groups(
-    run: Callable[[list[int]], list[Any]],
+    run: Callable[[list[int]], None],
     groups: list[list[list[int]]],
     kept: dict[int, Any],
     workers: int,
     total: int | None,
 ) -> None:
-    """Run all chunks of all groups in threads, and put each result at its place in `kept`.
+    """Run all chunks of all groups in threads; `run` puts each result at its place in `kept`.
 
-    An interrupted run leaves its trajectory so far there. `total` asks for a progress bar.
+    A run that breaks off leaves its trajectory so far there. `total` asks for a progress bar.
     """
     asked = threading.Event()
     bar = None if total is None else tqdm_bar(total, unit="run", initial=len(kept))
@@ -341,10 +350,11 @@ def _run_groups(
             if asked.is_set():
                 return
             try:
-                kept.update(zip(chunk, run(chunk), strict=True))
-            except KeyboardInterrupt as error:
+                run(chunk)
+            except (KeyboardInterrupt, Exception) as error:
                 begun = getattr(error, "trajectory", None)
-                kept.update({} if begun is None else {chunk[0]: begun})
+                if begun is not None and len(chunk) == 1:
+                    kept[chunk[0]] = begun
                 raise
 
     def update_bar(chunk: list[int]) -> None:
@@ -368,11 +378,11 @@ def _run_groups(
 
 
 @contextlib.contextmanager
-def _attach_on_interrupt(name: str, kept: dict[int, Any]) -> Iterator[None]:
-    """Attach what is in `kept` to a `KeyboardInterrupt`, as an attribute of this name."""
+def _attach_on_error(name: str, kept: dict[int, Any]) -> Iterator[None]:
+    """Attach what is in `kept` to an interrupt or an error, as an attribute of this name."""
     try:
         yield
-    except KeyboardInterrupt as error:
+    except (KeyboardInterrupt, Exception) as error:
         begun = "The runs that were begun" if name == "trajectories" else "The rows so far"
         error.add_note(f"{begun} are in the `.{name}` of this error.")
         single = {k: one for k, one in kept.items() if isinstance(one, Trajectory)}

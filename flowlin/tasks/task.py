@@ -74,9 +74,14 @@ class Task(eqx.Module):
         x, y = float_array("x", x), float_array("y", y)
         for label, array in (("x", x), ("y", y)):
             if array.ndim != 2:
+                remedy = f"reshape a single feature with `{label}[:, None]`"
+                if array.ndim > 2:
+                    remedy = f"flatten samples with `{label}.reshape(len({label}), -1)`"
+                elif label == "y":
+                    remedy += ", and make labels of classes one-hot by `jax.nn.one_hot(y, classes)`"
                 raise ValueError(
                     f"`{label}` must have one row per sample, shape (P, N), got shape "
-                    f"{array.shape}; reshape a single feature with `{label}[:, None]`."
+                    f"{array.shape}; {remedy}."
                 )
             if 0 in array.shape:
                 raise ValueError(f"`{label}` is empty: its shape is {array.shape}.")
@@ -170,6 +175,13 @@ class Task(eqx.Module):
         if weights is not None and not is_traced(weights) and not bool(jnp.any(weights > 0)):
             raise ValueError("`indices` take samples of weight zero only; take one that counts.")
         return taken
+
+
+def labels_remedy(task: Task, outputs: int) -> str:
+    """Return how class labels become targets of a network with several outputs; else ""."""
+    if task.outputs > 1 or outputs < 2:
+        return ""
+    return f" If `task.y` holds labels of classes, make them jax.nn.one_hot(labels, {outputs})."
 
 
 def _sample_weights(value: Any, samples: int) -> Array:

@@ -64,7 +64,8 @@ class Loss(eqx.Module):
         if len(shapes[0]) != 2 or shapes[0] != shapes[1]:
             raise ValueError(
                 "`outputs` and `targets` must have one shape (P, N_out), got "
-                f"{shapes[0]} and {shapes[1]}; one row is a sample."
+                f"{shapes[0]} and {shapes[1]}; one row is a sample, and labels of classes become "
+                "rows by `jax.nn.one_hot(labels, N_out)`."
             )
         self.require_fit(targets)
         if weights is None:
