@@ -15,6 +15,7 @@ from tests.tolerances import ROUNDING
 jax.config.update("jax_enable_x64", True)
 
 sharpness = fl.measures.sharpness
+tangent_kernel = fl.measures.tangent_kernel
 
 
 def gaussian(samples, inputs, outputs, seed, **options):
@@ -143,3 +144,55 @@ def test_sharpness_along_a_run_and_recorded_during_it():
     found = fl.measures.along(stacked, two, PAIR)
     np.testing.assert_allclose(found[:, 0], run.observed["sharpness"], rtol=1e-12)
     np.testing.assert_allclose(found.sum(axis=1), a**2 + b**2, rtol=1e-12)
+
+
+# --- the tangent kernel ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["relu", "module"])
+def test_tangent_kernel_is_the_square_of_the_jacobian(kind, seed):
+    task = gaussian(5, 3, 2, seed)
+    relu = fl.ReLUNetwork.init(task, 4, 0.5, bias_strength=2.0, key=jax.random.key(seed))
+    module = mlp(4, seed)
+    network, tree = (relu, relu.parameters) if kind == "relu" else (module, module)
+    moves, rest = eqx.partition(tree, eqx.is_array)
+    vector, back = ravel_pytree(moves)
+
+    def outputs(v):
+        if kind == "relu":
+            return relu.with_parameters(back(v)).outputs(task.x)
+        return jax.vmap(eqx.combine(back(v), rest))(task.x)
+
+    jacobian = np.asarray(jax.jit(jax.jacfwd(outputs))(vector))
+    expected = np.einsum("pon,qun->poqu", jacobian, jacobian)
+    found = tangent_kernel(network, task.x, by_output=True)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 * expected.max())
+    summed = np.einsum("poqo->pq", expected)
+    np.testing.assert_allclose(tangent_kernel(network, task), summed, rtol=0, atol=1e-11)
+
+
+def test_tangent_kernel_of_linear_networks_is_a_closed_form(seed):
+    """Of one layer X X^T for each output; of two ||W2||^2 X X^T + N_out X W1^T W1 X^T."""
+    rng = np.random.default_rng(seed)
+    x, w1, w2 = rng.normal(size=(4, 3)), rng.normal(size=(5, 3)), rng.normal(size=(2, 5))
+    one, two = fl.LinearNetwork((w1,)), fl.LinearNetwork((w1, w2))
+    by_output = np.einsum("pq,ou->poqu", x @ x.T, np.eye(5))
+    np.testing.assert_allclose(tangent_kernel(one, x, by_output=True), by_output, atol=1e-12)
+    expected = np.sum(w2**2) * x @ x.T + 2 * x @ w1.T @ w1 @ x.T
+    np.testing.assert_allclose(tangent_kernel(two, x), expected, rtol=1e-11, atol=1e-11)
+    of_readout = tangent_kernel(two, x, trainable=lambda leaf: leaf.shape == (2, 5))
+    np.testing.assert_allclose(of_readout, 2 * x @ w1.T @ w1 @ x.T, rtol=1e-11, atol=1e-11)
+
+
+def test_tangent_kernel_along_networks_and_in_the_loss_that_falls():
+    """The rate at which the loss of a flow falls is the error's form in the kernel."""
+    task = gaussian(4, 3, 2, 0)
+    networks = [fl.LinearNetwork.init(task, 4, 0.3, key=jax.random.key(k)) for k in range(2)]
+    stacked = jax.tree.map(lambda *a: jnp.stack(a), *networks)
+    by_output = functools.partial(tangent_kernel, by_output=True)
+    found = np.asarray(fl.measures.along(stacked, by_output, task))
+    for network, kernel in zip(networks, found, strict=True):
+        error = (np.asarray(network.outputs(task.x)) - np.asarray(task.y)) / 4
+        velocity = fl.measures.velocity(network, task)
+        fall = sum(float(jnp.sum(v**2)) for v in jax.tree.leaves(velocity))
+        assert np.einsum("po,poqu,qu", error, kernel, error) == pytest.approx(fall, rel=1e-11)
