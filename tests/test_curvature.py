@@ -146,6 +146,13 @@ def test_sharpness_along_a_run_and_recorded_during_it():
     np.testing.assert_allclose(found.sum(axis=1), a**2 + b**2, rtol=1e-12)
 
 
+def test_more_eigenvalues_than_fit_into_memory_are_refused():
+    wide = fl.LinearNetwork((np.ones((10**5, 4)),))
+    task = fl.Task(np.ones((1, 4)), np.ones((1, 10**5)))
+    with pytest.raises(ValueError, match=r"`count` = 100000 of 400000 eigenvalues asks for .* GiB"):
+        sharpness(wide, task, count=10**5)
+
+
 # --- the tangent kernel ---------------------------------------------------------------------
 
 

@@ -11,7 +11,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from flowlin._tools.arguments import checked, integer_from
-from flowlin._tools.lanczos import top_eigenvectors
+from flowlin._tools.lanczos import BLOCKS, top_eigenvectors
+from flowlin._tools.memory import require_memory
 from flowlin._tools.numerics import jit_by_array
 from flowlin.networks.base import AbstractModel, trainable_flags, trainable_part
 from flowlin.networks.modules import as_model
@@ -45,11 +46,11 @@ def sharpness(
     with each gate as the sign of its preactivation has it. What kinks add to the curvature, where
     a step crosses them or a pair slides, is not in it.
 
-    Up to 256 parameters the whole Hessian is made, and its eigenvalues are exact up to rounding.
-    Beyond that they come from a block Lanczos method on products with it, one forward derivative of
-    the gradient each, with residuals below the root of eps. They are then quotients $v^T H v$,
-    hence lower bounds.
-    Derivatives with respect to the parameters are right where the eigenvalue is a simple one.
+    Up to 256 parameters, or 20 per eigenvalue, the whole Hessian is made, and its eigenvalues are
+    exact up to rounding. Beyond that they come from a block Lanczos method on products with it, one
+    forward derivative of the gradient each, with residuals below the root of eps. They are then
+    quotients $v^T H v$, hence lower bounds. Derivatives with respect to the parameters are right
+    where the eigenvalue is a simple one.
 
     **Arguments:**
 
@@ -60,7 +61,8 @@ def sharpness(
 
     **Returns:** one number, or (count,).
 
-    **Raises:** `ValueError` for more eigenvalues than parameters, and other bad input.
+    **Raises:** `ValueError` for more eigenvalues than there are, or than fit into memory, and other
+    bad input.
     """
     own = cast(AbstractModel, network)  # as `checked` leaves it
     require_targets(own, task)
@@ -71,10 +73,16 @@ def sharpness(
             f"`count` = {count} is more than the Hessian has eigenvalues, one per parameter that "
             f"moves; ask for at most {size}."
         )
+    number = 1 if count is None else count
+    rows = size if _is_made_whole(size, number) else (BLOCKS + 1) * number
+    require_memory(
+        "count", f"{number} of {size} eigenvalues", 2 * rows * size * own.dtype.itemsize,
+        "Ask for fewer",
+    )  # fmt: skip
     task = task if task.x.dtype == own.dtype else task.astype(own.dtype)
     objective = FullData(task, cast(Loss, loss), shards=task.shards)
     key = jax.random.key(0)  # handed over: XLA would draw the numbers as it compiles, one by one
-    found = _top_eigenvalues((objective, own), flags, 1 if count is None else count, key)
+    found = _top_eigenvalues((objective, own), flags, number, key)
     return found[0] if count is None else found
 
 
@@ -87,6 +95,11 @@ def _top_eigenvalues(parts: Any, flags: Any, count: int, key: Array) -> Float[Ar
     # Vectors are constants to derivatives: at first order an eigenvalue does not feel theirs.
     product, _ = _hessian_product(parts, flags)
     return jnp.sum(vectors * jax.vmap(product)(vectors), axis=1)
+
+
+def _is_made_whole(size: int, count: int) -> bool:
+    """Tell whether all of a Hessian of so many parameters is made, for so many eigenvalues."""
+    return size <= max(WHOLE_SIZE, SIZE_PER_EIGENVALUE * count)
 
 
 def _hessian_product(
@@ -105,7 +118,7 @@ def _eigenvectors_of(
 ) -> Float[Array, "count N"]:
     """Return orthonormal eigenvectors of a symmetric matrix's largest eigenvalues, as rows."""
     count, size = start.shape
-    if size > max(WHOLE_SIZE, SIZE_PER_EIGENVALUE * count):
+    if not _is_made_whole(size, count):
         return top_eigenvectors(jax.vmap(product), start)
     whole = lax.map(product, jnp.eye(size, dtype=start.dtype), batch_size=ROWS_AT_ONCE)
     return jnp.linalg.eigh(whole)[1].T[::-1][:count]
