@@ -397,6 +397,10 @@ measures.on_grid(linear_module) > `axes` must be a tuple, one array per input, o
 measures.effective_map(graph, task, layer=0) > `layer` must be None for a network whose units do
 measures.kink_rates(relu, task, velocity=1) > `velocity` must be a function of (network, task), got
 measures.kink_rates(relu, task, velocity=lambda n, t: t) > `velocity` must be a function that
+measures.sharpness(relu, task, count=99) > `count` = 99 is more than the Hessian has eigenvalues
+measures.sharpness(relu, task, count=0) > `count` must be a whole number of 1 or more, got 0
+measures.tangent_kernel(relu, None) > this measure looks at samples: pass a `task`, or inputs
+measures.tangent_kernel(relu, task, by_output=1) > `by_output` must be True or False, got 1
 measures.drift(1.0) > `values` must have a first axis of times, got shape ()
 measures.effective_rank(np.ones(3)) > `matrix` must have one row per sample, (..., P, H), got shape
 measures.effective_rank(np.zeros((0, 2))) > `matrix` is empty: its shape is (0, 2)

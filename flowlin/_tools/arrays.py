@@ -213,8 +213,10 @@ def replace_fields(module: Module, **fields: Any) -> Module:
 # ---- Tables for pandas, which is optional.
 
 
-def data_frame(rows: list[dict[str, Any]], columns: Sequence[str]) -> Any:
-    """Make a `pandas.DataFrame` of the rows, with these columns even where there are no rows.
+def data_frame(rows: list[dict[str, Any]] | dict[str, np.ndarray], columns: Sequence[str]) -> Any:
+    """Make a `pandas.DataFrame` of rows, or of arrays by column.
+
+    It has these columns even where there are no rows.
 
     **Raises:** `ImportError` if pandas is missing, which says how to get it.
     """

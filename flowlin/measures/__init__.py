@@ -59,3 +59,5 @@ from flowlin.measures.representations import linear_cka as linear_cka
 from flowlin.measures.representations import mds as mds
 from flowlin.measures.representations import spectral_entropy as spectral_entropy
 from flowlin.measures.representations import variance_explained as variance_explained
+from flowlin.measures.sharpness import sharpness as sharpness
+from flowlin.measures.tangent_kernel import tangent_kernel as tangent_kernel

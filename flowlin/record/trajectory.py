@@ -18,7 +18,14 @@ from flowlin._tools.arguments import (
     require_single,
     with_article,
 )
-from flowlin._tools.arrays import Numbers, Parameters, PathLike, is_traced, replace_fields
+from flowlin._tools.arrays import (
+    Numbers,
+    Parameters,
+    PathLike,
+    data_frame,
+    is_traced,
+    replace_fields,
+)
 from flowlin._tools.files import saveable, writable_path, write_file
 from flowlin._tools.printing import Progress, print_by, progress_option
 from flowlin.networks.base import AbstractModel
@@ -45,6 +52,7 @@ from flowlin.record.origin import Origin, RunState
 from flowlin.record.results import SUCCESSES, RunError, is_success, result_is
 from flowlin.record.run_errors import RunErrors
 from flowlin.record.trajectory_summary import trajectory_summary
+from flowlin.record.trajectory_table import trajectory_columns
 from flowlin.training.losses import Loss
 
 
@@ -334,6 +342,20 @@ class Trajectory(eqx.Module):
         if self.ts.ndim != 1:
             raise ValueError("`save` writes one run; take it out of its batch with `jax.tree.map`.")
         write_file(writable_path("path", path), self)
+
+    def to_pandas(self) -> Any:
+        """Return what was saved as a `pandas.DataFrame`, one row per time of `ts`.
+
+        Its columns are `t`, `loss`, and every number of `observed` by how it is indexed: `rate` of
+        a scalar, `share[2]` and `strengths[0, 1]` of arrays, `norms.weights[0]` inside of what a
+        measure returns. An observable that is itself named t or loss is `observed.t` or
+        `observed.loss`. Events are in `flow.events.to_pandas()`.
+
+        **Raises:** `ImportError` if pandas is missing; `ValueError` under `jit`, and for the runs
+        of a batch.
+        """
+        columns = trajectory_columns(self)
+        return data_frame(columns, list(columns))
 
     @checked
     def linearization(

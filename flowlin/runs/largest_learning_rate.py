@@ -166,11 +166,8 @@ def _largest_sharpness(run: Descent, flow: Trajectory, t1: float) -> Array:
     dense = flow.dense
     assert dense is not None
 
-    def gradient(parameters: Parameters) -> Parameters:
-        return run.objective.gradient(run.network, parameters)
-
     def next_radius(carry: Any, t: Array) -> tuple[Any, Array]:
-        _, product = jax.linearize(gradient, as_tree(dense.evaluate(t)))
+        product = run.objective.hessian_product(run.network, as_tree(dense.evaluate(t)))
         nothing = jax.tree.map(jnp.zeros_like, carry[0])
         vector, old = carry
         found = spectral_radius(product, nothing, nothing, vector, old, SHARPNESS_ITERATIONS, "lax")

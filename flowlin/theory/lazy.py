@@ -33,6 +33,7 @@ from flowlin._tools.printing import (
     print_by,
     shorten_text,
 )
+from flowlin.measures.tangent_kernel import derivatives_at_once, kernel_matrix, output_function
 from flowlin.networks.base import AbstractModel, trainable_flags, trainable_part
 from flowlin.networks.modules import as_model
 from flowlin.record.trajectory import Trajectory
@@ -97,9 +98,6 @@ class ScaledModel(eqx.Module):
         start, alpha = jax.tree.map(lax.stop_gradient, (self.start, self.alpha))
         first = start.outputs(x[None])[0]
         return first + alpha * (start.with_parameters(self.parameters).outputs(x[None])[0] - first)
-
-
-DERIVATIVE_BYTES = 2**28  # bytes for derivatives that are taken at once
 
 
 def _inputs_argument(name: str, value: Any) -> Any:
@@ -320,7 +318,7 @@ def _diagonalise_kernel(
     start: AbstractModel, task: Task, loss: SquaredError, tau: Array, alpha: Array, flags
 ):
     """Make the closed form from the eigenvectors of the kernel."""
-    gram = tangent_kernel(start, trainable_part(start.parameters, flags), task)
+    gram = kernel_matrix(start, trainable_part(start.parameters, flags), task)
     factors = _loss_factors(task, loss)
     values, vectors = jnp.linalg.eigh(factors[:, None] * gram * factors[None])
     values, vectors = values[::-1], vectors[:, ::-1]
@@ -345,7 +343,7 @@ def _measure_laziness(found: Lazy) -> LazyCertificate:
     start, task, never = found.start, found.task, jnp.asarray(jnp.inf, found.start.dtype)
     end, first, linear = _models_at(found, never), start.outputs(task.x), found.outputs(never)
     outputs = first + found.alpha * (end.outputs(task.x) - first)
-    kernel = eqx.filter_jit(tangent_kernel)(
+    kernel = eqx.filter_jit(kernel_matrix)(
         end, trainable_part(end.parameters, found.trainable_flags), task
     )
     rates = np.asarray(found.eigenvalues)[np.asarray(found.eigenvalues) > 0]
@@ -370,33 +368,6 @@ def _loss_factors(task: Task, loss: SquaredError) -> Float[Array, " n"]:
     return jnp.repeat(jnp.sqrt(loss.factor_per_sample(task.mass) * counted), task.outputs)
 
 
-def _output_function(start: AbstractModel, x: Array) -> Callable[[PyTree], Array]:
-    """Return the outputs (P, N_out) as a function of the weights that move."""
-    return lambda weights: start.with_parameters(weights).outputs(x)
-
-
-def tangent_kernel(start: AbstractModel, weights: PyTree, task: Task) -> Float[Array, "n n"]:
-    """Return J J^T at the weights, n = P N_out, computed a few columns at a time."""
-    function = _output_function(start, task.x)
-    outputs, back = jax.vjp(function, weights)
-
-    def kernel_column(k: Array) -> Array:
-        one = jax.nn.one_hot(k, outputs.size, dtype=outputs.dtype).reshape(outputs.shape)
-        return jnp.ravel(jax.jvp(function, (weights,), back(one))[1])
-
-    beside = _derivatives_at_once(start, weights, task, task.samples)
-    gram = lax.map(kernel_column, jnp.arange(outputs.size), batch_size=beside)
-    return (gram + gram.T) / 2
-
-
-def _derivatives_at_once(start: AbstractModel, weights: PyTree, task: Task, samples: int) -> int:
-    """Return the number of derivatives, of so many samples each, that fit into memory at once."""
-    numbers = sum(a.size for a in jax.tree.leaves(weights)) + samples * start.numbers_per_sample(
-        task
-    )
-    return max(1, DERIVATIVE_BYTES // (numbers * start.dtype.itemsize))
-
-
 def _weights_that_move(found: Lazy) -> PyTree:
     """Return the weights that move, at t = 0; None in place of those that do not."""
     return trainable_part(found.start.parameters, found.trainable_flags)
@@ -411,7 +382,7 @@ def _error_left(found: Lazy, t: Array) -> Float[Array, "... n"]:
 
 def _weight_displacement(found: Lazy) -> Callable[[Array], PyTree]:
     """Return a function of time: the displacement of the weights at alpha = 1."""
-    _, back = jax.vjp(_output_function(found.start, found.task.x), _weights_that_move(found))
+    _, back = jax.vjp(output_function(found.start, found.task.x), _weights_that_move(found))
     factors, still = _loss_factors(found.task, found.loss_function), found.eigenvalues == 0
     rates = jnp.where(still, 1.0, found.eigenvalues) / found.tau
 
@@ -437,7 +408,7 @@ def _models_at(found: Lazy, t: Array) -> AbstractModel:
 def _outputs_at(found: Lazy, t: Array, x: Array) -> Array:
     """Return outputs at times t, by one derivative backward and one forward each."""
     function, weights, moved = (
-        _output_function(found.start, x),
+        output_function(found.start, x),
         _weights_that_move(found),
         _weight_displacement(found),
     )
@@ -446,6 +417,6 @@ def _outputs_at(found: Lazy, t: Array, x: Array) -> Array:
     def outputs_at_time(one: Array) -> Array:
         return first + jax.jvp(function, (weights,), (moved(one),))[1]
 
-    beside = _derivatives_at_once(found.start, weights, found.task, len(x) + found.task.samples)
+    beside = derivatives_at_once(found.start, weights, found.task, len(x) + found.task.samples)
     rows = lax.map(outputs_at_time, jnp.ravel(t), batch_size=beside)
     return rows.reshape(t.shape + first.shape)

@@ -125,6 +125,15 @@ class AbstractObjective(eqx.Module):
         Parameters given as None stay as the network has them.
         """
 
+    def hessian_product(
+        self, network: AbstractModel, parameters: Parameters
+    ) -> Callable[[Parameters], Parameters]:
+        """Return the linear function v -> H v of the Hessian at, and by, the parameters given.
+
+        It is the derivative of the gradient, so gates stay as they are there.
+        """
+        return jax.linearize(lambda at: self.gradient(network, at), parameters)[1]
+
 
 class AbstractPlainObjective(AbstractObjective):
     """Objectives that descend the run's own loss, with nothing added to it."""

@@ -368,7 +368,7 @@ OWN = {
         "variance_explained",
     )},
     **{f"fl.measures.{name}.task": Word("task", k.SAMPLES) for name in (
-        "activity", "hidden", "effective_map",
+        "activity", "hidden", "effective_map", "tangent_kernel",
     )},
     "fl.measures.along.task": Word("task", k.optional(k.SAMPLES)),
     **{f"fl.measures.{name}.task": Word("task", k.UNSEEN) for name in (
