@@ -73,7 +73,8 @@ def methods(kind):
     others = {name for base in kind.__mro__ if not is_own(base) for name in vars(base)}
     for name in sorted(own - others):
         thing = inspect.getattr_static(kind, name)
-        function = callable(thing) or hasattr(thing, "__get__")
+        absent = type(thing).__name__ == "AbsentAttribute"  # it says what to do instead
+        function = (callable(thing) or hasattr(thing, "__get__")) and not absent
         if function and name[0] != "_" and not inspect.isclass(thing):
             yield name
 
