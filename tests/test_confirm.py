@@ -104,6 +104,7 @@ def averaged():
     return [fl.gradient_flow(network, task, 3.0, rtol=r, **how) for r in (1e-5, 1e-4)]
 
 
+@pytest.mark.slow
 def test_a_run_that_can_go_no_finer_is_compared_with_a_coarser_one(averaged):
     flow, coarser = averaged
     confirmed = flow.confirm()

@@ -278,14 +278,17 @@ def test_padding_under_jit_and_vmap(tree):
 
 @pytest.fixture(scope="module")
 def opaque(tree):
-    """A network, an event that swings and one that jumps, and a flow that watches both."""
+    """A network, an event that swings, and a flow that watches it, one that jumps, a flat root."""
     network = fl.LinearNetwork.init(tree, 4, variance=1e-2, key=jax.random.key(0))
 
     def share_above(network, task):
         return jnp.mean((network.outputs(task.x) > 0.5).astype(float))
 
     swing = fl.Crossing(lambda n, task: jnp.sin(50 * n.weights[0][0, 0]), name="swing")
-    events = swing, fl.Crossing(share_above, 0.1, name="share")
+    def flat_root(network, task):
+        return (fl.measures.loss(network, task) - 1.0) ** 5
+
+    events = swing, fl.Crossing(share_above, 0.1, name="share"), fl.Crossing(flat_root, name="flat")
     return network, swing, fl.gradient_flow(network, tree, 20.0, events=events, solver=TSIT)
 
 
@@ -294,8 +297,14 @@ def test_promises_say_how_surely_crossings_are_found(tree, hits, opaque):
     assert set(hits[1e-7].events.promise) == {"certified"}
     network, swing, flow = opaque
     promises = {channel.name: channel.promise for channel in flow.events.channels}
-    assert promises == {"swing": "sampled", "share": "bisected"}
+    assert promises == {"swing": "sampled", "share": "bisected", "flat": "sampled"}
     rows = flow.events.table()
     assert {(row["name"], row["promise"]) for row in rows} >= {("share", "bisected")}
     descent = fl.gradient_descent(network, tree, 1e-2, 9, events=(swing,))
     assert descent.events.channels[0].promise == "certified"
+
+
+def test_a_flat_root_is_known_to_a_step(opaque):
+    """Of fifth order: its value over its slope would be any number, 5e40 in one case."""
+    (row,) = opaque[2].events.select("flat").table()
+    assert row["uncertainty"] < 10

@@ -180,12 +180,16 @@ def test_copied_units_stay_equal():
         np.testing.assert_allclose(leaf[:2], leaf[2:], atol=ROUNDING)
 
 
-def test_all_zero_stays():
-    _, task = drawn(0)
+@pytest.fixture(scope="module")
+def dead():
+    """The walk of weights of zero: all pairs are at their kinks, as in the tests below."""
     hidden, readout, bias = map(np.zeros, SHAPES)
-    flow = walked(fl.ReLUNetwork((hidden, readout), (bias, None)), task)
-    assert len(flow.events) == 0
-    assert all(not np.any(w) for w in flow.final.weights)
+    return walked(fl.ReLUNetwork((hidden, readout), (bias, None)), drawn(0)[1])
+
+
+def test_all_zero_stays(dead):
+    assert len(dead.events) == 0
+    assert all(not np.any(w) for w in dead.final.weights)
 
 
 def test_samples_of_one_input_act_through_the_mean_of_their_labels():

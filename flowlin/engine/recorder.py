@@ -244,7 +244,9 @@ class Recorder(Wrapped[RecorderState]):
                 noise = jnp.max(jnp.abs(known[2:])) <= NOISE_FACTOR * (
                     off + rounding * watched.level_scale
                 )
-                shift = jnp.where(noise, jnp.inf, off / jnp.abs(slope))
+                # At a flat root the quotient says nothing, but that the root is in this step.
+                most = (ends[1] - ends[0]).astype(off.dtype)
+                shift = jnp.where(noise, jnp.inf, jnp.minimum(off / jnp.abs(slope), most))
             width = bracket[1] - bracket[0]
             return time, lax.stop_gradient(jnp.maximum(width + shift, spread))
 
