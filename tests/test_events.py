@@ -285,6 +285,7 @@ def opaque(tree):
         return jnp.mean((network.outputs(task.x) > 0.5).astype(float))
 
     swing = fl.Crossing(lambda n, task: jnp.sin(50 * n.weights[0][0, 0]), name="swing")
+
     def flat_root(network, task):
         return (fl.measures.loss(network, task) - 1.0) ** 5
 
