@@ -193,6 +193,26 @@ def test_a_deep_walk_with_everything_is_the_limit_of_descent(weighted):
     assert errors[1] < 0.2 * errors[0] < 2e-3
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("seed", "rest"),
+    [(5, lambda n: n.biases[0]), (1, lambda n: n.weights[0])],
+    ids=["the bias rests", "the weights rest"],
+)
+def test_decay_moves_a_kink_whose_weights_or_bias_rest(seed, rest):
+    """What decays is a part of z alone, so pairs that slide are driven by it."""
+    task = fl.tasks.offset_xor(0.5)
+    network = fl.ReLUNetwork.init(task, 6, 0.5, key=jax.random.key(seed))
+    options = {"trainable": but(network, rest), "weight_decay": 0.1}
+    flow = fl.gradient_flow(network, task, 5.0, rtol=1e-9, max_steps=1000, **options)
+    assert np.sum(np.asarray(flow.events.new) == 0) > 0  # pairs slide
+    errors = [
+        apart(fl.gradient_descent(network, task, step, t1=5.0, **options).final, flow.final)
+        for step in (1e-2, 1e-3)
+    ]
+    assert errors[1] < 0.2 * errors[0] < 2e-3
+
+
 # ---- What each of them means
 
 

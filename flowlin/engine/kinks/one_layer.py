@@ -72,7 +72,9 @@ class OneLayerFlow(eqx.Module):
     `kinks.x`. If neither moves, no kink is ever crossed and none has a leader.
 
     Weight decay adds $-\lambda \tilde w_j$ and $-\lambda' a_j$. It moves z by $-\lambda z$, not at
-    all at a kink: u, its bounds and the rule at events are those without it.
+    all at a kink: u, its bounds and the rule at events are those without it. Where the weights or
+    the bias rest, what decays is a part of z alone, which drifts at a kink: by $\lambda c b$ with a
+    bias that rests. This drift is then in q, and is projected with the rest.
 
     `tau` is a prefix of the parameters' tree, None for what does not move, and velocities are
     trees of the rest; parameters may lack what does not move.
@@ -86,6 +88,7 @@ class OneLayerFlow(eqx.Module):
     kinks: Hyperplanes
     lengths: Float[Array, " P"]  # |x~|, of all coordinates
     zero_output_error: Array  # size of e at zero outputs
+    drift_rates: Float[Array, " N"] | None  # lambda of what moves of w~; None where z drifts not
 
     degree = 1  # of z as a polynomial of the parameters
     batches_margins = True  # whether margins at many points are computed in one batch
@@ -101,6 +104,9 @@ class OneLayerFlow(eqx.Module):
         self.kinks = Hyperplanes.from_inputs(x).with_moving_inputs(
             [bias] * biased + [weights] * task.inputs
         )
+        part = decay is not None and biased and weights != bias
+        moves = jnp.asarray([bias] + [weights] * task.inputs, x.dtype)
+        self.drift_rates = decay.first_rate() * moves if part else None  # pyright: ignore
         self.lengths = jnp.linalg.norm(x, axis=1)
         at_zero = lax.stop_gradient(jax.grad(loss)(jnp.zeros_like(task.y), task.y, task.weights))
         self.zero_output_error = jnp.max(jnp.linalg.norm(at_zero, axis=1))
@@ -152,11 +158,13 @@ class OneLayerFlow(eqx.Module):
             unit = (gates * forces.drive) @ self.kinks.x
         else:
             unit = (frozen.gates * forces.drive) @ self.kinks.x
+            drift = self.drift(parameters)
+            free = unit if drift is None else unit + drift
             if frozen.projector is None:
-                u = by_unit(frozen.slide_solver, unit)
+                u = by_unit(frozen.slide_solver, free)
                 unit = unit - jnp.sum(u[:, :, None] * frozen.x, axis=1)
             else:
-                unit = by_unit(frozen.projector, unit)
+                unit = by_unit(frozen.projector, free) - (0.0 if drift is None else drift)
         b, offset = self.network.biases
         weights = (unit if b is None else unit[:, 1:], forces.error.T @ forces.h.T)
         biases = (
@@ -166,13 +174,23 @@ class OneLayerFlow(eqx.Module):
         force = add_decay((weights, biases), self.decay, self.all_parameters(parameters))
         return flatten_like(parameters, divide_by_tau(force, self.tau))
 
+    def drift(self, parameters: Parameters) -> Float[Array, "H N"] | None:
+        """Return the decay's part of a unit's velocity, where it moves z at a kink; else None."""
+        if self.drift_rates is None:
+            return None
+        (w, *_), (b, *_) = self.all_parameters(parameters)
+        return -self.drift_rates[None] * jnp.concatenate([b[:, None], w], axis=1)
+
     def slide_bound(self, kink_drive: Array) -> Array:
         """Return the largest u: (1 - s) |C| where C < 0; at C > 0 negative, nothing slides."""
         return -(1 - self.network.slope) * kink_drive
 
-    def slide_and_bound(self, forces: Forces, frozen: FixedSides) -> tuple[Array, Array]:
+    def slide_and_bound(
+        self, parameters: Parameters, forces: Forces, frozen: FixedSides
+    ) -> tuple[Array, Array]:
         """Return u of the sliding pairs and its bound, (H, P); of no meaning elsewhere."""
-        free = (frozen.gates * forces.drive) @ self.kinks.x
+        free, drift = (frozen.gates * forces.drive) @ self.kinks.x, self.drift(parameters)
+        free = free if drift is None else free + drift
         u = by_unit(frozen.slide_solver, free)
         bound = self.slide_bound(self.kinks.kink_drive(forces.drive))
         return jnp.take_along_axis(u, frozen.slot_index, axis=1), bound
@@ -189,7 +207,7 @@ class OneLayerFlow(eqx.Module):
         for samples that follow another's kink.
         """
         forces = self.forces_at(parameters, frozen.gates)
-        u, bound = self.slide_and_bound(forces, frozen)
+        u, bound = self.slide_and_bound(parameters, forces, frozen)
         slides = frozen.codes == SLIDING
         side = jnp.where(frozen.codes == OFF, -forces.z, forces.z)
         margins = jnp.stack([jnp.where(slides, u, side), jnp.where(slides, bound - u, 1.0)])
@@ -244,6 +262,7 @@ class PointState(eqx.Module):
     kink_drive: Float[Array, "H P"]  # C of each kink
     at_kink: Bool[Array, "H P"]  # |z| may be rounding
     nearer_bound: Bool[Array, "H P"]  # u is nearer to its bound than to zero
+    drift: Float[Array, "H N"] | None  # as `OneLayerFlow.drift`
 
 
 def point_state(flow: OneLayerFlow, parameters: Parameters, sides: Sides) -> PointState:
@@ -251,7 +270,7 @@ def point_state(flow: OneLayerFlow, parameters: Parameters, sides: Sides) -> Poi
     parameters = lax.stop_gradient(parameters)
     frozen = lax.stop_gradient(flow.fix_sides(sides))
     forces: Forces = flow.forces_at(parameters, frozen.gates)
-    u, bound = flow.slide_and_bound(forces, frozen)
+    u, bound = flow.slide_and_bound(parameters, forces, frozen)
     strength = flow.kinks.kink_drive(forces.drive)
     near = jnp.abs(forces.z) <= flow.z_rounding(parameters)
     return PointState(
@@ -260,6 +279,7 @@ def point_state(flow: OneLayerFlow, parameters: Parameters, sides: Sides) -> Poi
         kink_drive=strength,
         at_kink=near,
         nearer_bound=2 * u > bound,
+        drift=flow.drift(parameters),
     )
 
 
@@ -291,6 +311,7 @@ def choose_unit_sides(
     # The open pairs on their off sides, the others as they are.
     at_base = flow.kinks.sides_of_followers(jnp.where(open_, SLIDING, codes).astype(codes.dtype))
     velocity = (flow.kinks.gates(at_base, still(flow.network.slope)) * c) @ x
+    velocity = velocity if at.drift is None else velocity + at.drift[unit]
     chosen = slots_of(open_, slots)
     rows, there = rows_in_slots(x, chosen), chosen < codes.shape[0]
     bound = still(flow.slide_bound(rows_in_slots(strength, chosen)))
@@ -318,7 +339,9 @@ def initial_sides(flow: OneLayerFlow, parameters: Parameters, slots: int) -> Sid
     sides = Sides.none_sliding(codes, slots, flow.kinks.x)
     at = point_state(flow, parameters, sides)
     gates = flow.kinks.gates(codes, lax.stop_gradient(flow.network.slope))
-    rises = (gates * at.drive) @ flow.kinks.x @ flow.kinks.x.T > 0
+    velocity = (gates * at.drive) @ flow.kinks.x
+    velocity = velocity if at.drift is None else velocity + at.drift
+    rises = velocity @ flow.kinks.x.T > 0
     ups = near & (at.kink_drive >= 0) & rises
     codes = jnp.where(ups, ON, codes).astype(jnp.int8)
     codes = flow.kinks.sides_of_followers(codes)
@@ -401,7 +424,8 @@ def effective_gates(
     A sample that follows another's kink against its direction is off where that one is on.
     """
     frozen = flow.fix_sides(sides)
-    u, bound = flow.slide_and_bound(flow.forces_at(parameters, frozen.gates), frozen)
+    forces = flow.forces_at(parameters, frozen.gates)
+    u, bound = flow.slide_and_bound(parameters, forces, frozen)
     share = (1 - flow.network.slope) * u / jnp.where(bound > 0, bound, 1.0)
     moved = share[:, flow.kinks.leader] * jnp.sign(flow.kinks.scale)[None]
     return frozen.gates + jnp.where(sides.codes == SLIDING, moved, 0.0)
