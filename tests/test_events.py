@@ -51,6 +51,7 @@ def test_table_and_uncertainty(hits):
     assert set(rows[0]) == {"time", "uncertainty", "name", "index", "old", "new", "promise"}
     assert all(row["uncertainty"] >= 0 for row in rows)
     assert 1e-14 < max(row["uncertainty"] for row in rows) < 1e-4
+    assert {row["promise"] for row in rows} == {"certified"}  # polynomials of the weights
 
 
 def test_shares_are_of_each_modes_full_strength(tree, aligned):
@@ -293,9 +294,9 @@ def opaque(tree):
     return network, swing, fl.gradient_flow(network, tree, 20.0, events=events, solver=TSIT)
 
 
-def test_promises_say_how_surely_crossings_are_found(tree, hits, opaque):
-    """Mode hits are polynomials of the weights; a share of outputs has no slope."""
-    assert set(hits[1e-7].events.promise) == {"certified"}
+@pytest.mark.slow
+def test_promises_say_how_surely_crossings_are_found(tree, opaque):
+    """A share of outputs has no slope; every step of a descent is looked at."""
     network, swing, flow = opaque
     promises = {channel.name: channel.promise for channel in flow.events.channels}
     assert promises == {"swing": "sampled", "share": "bisected", "flat": "sampled"}
@@ -305,6 +306,7 @@ def test_promises_say_how_surely_crossings_are_found(tree, hits, opaque):
     assert descent.events.channels[0].promise == "certified"
 
 
+@pytest.mark.slow
 def test_a_flat_root_is_known_to_a_step(opaque):
     """Of fifth order: its value over its slope would be any number, 5e40 in one case."""
     (row,) = opaque[2].events.select("flat").table()
