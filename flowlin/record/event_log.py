@@ -18,7 +18,7 @@ from flowlin._tools.moved import moved_attributes
 from flowlin._tools.printing import print_by
 from flowlin._tools.warn import warn_user
 from flowlin.record.buffer import EventBuffer
-from flowlin.record.event_log_summary import event_log_summary
+from flowlin.record.event_log_summary import determined_events, event_log_summary
 
 # Of a table of events.
 EVENT_COLUMNS = ("time", "uncertainty", "name", "index", "old", "new", "promise")
@@ -329,16 +329,11 @@ class EventLog(eqx.Module):
 
         After one of its component that is not, nobody knows on which side that component is.
         """
-        sure, size = jnp.isfinite(self.uncertainty), self.offsets[-1]
-        if is_traced((self.time, sure)):
-            doubtful = jnp.where(sure, jnp.inf, self.time)
-            first = jnp.full(size, jnp.inf, self.time.dtype).at[self.component].min(doubtful)
-            return self.time < first[self.component]
-        # By NumPy, which takes microseconds.
-        component, time = np.asarray(self.component), np.asarray(self.time)
-        doubtful = np.full(size, np.inf, time.dtype)
-        np.minimum.at(doubtful, component, np.where(np.asarray(sure), np.inf, time))
-        return jax.device_put(time < doubtful[component])
+        if is_traced((self.time, self.uncertainty)):
+            doubtful = jnp.where(jnp.isfinite(self.uncertainty), jnp.inf, self.time)
+            first = jnp.full(self.offsets[-1], jnp.inf, self.time.dtype)
+            return self.time < first.at[self.component].min(doubtful)[self.component]
+        return jax.device_put(determined_events(self))
 
     def merge_with(self, other: "EventLog") -> "EventLog":
         """Join the events of both, whose channels are distinct; the other's channels come last."""
