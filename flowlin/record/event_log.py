@@ -18,7 +18,7 @@ from flowlin._tools.moved import moved_attributes
 from flowlin._tools.printing import print_by
 from flowlin._tools.warn import warn_user
 from flowlin.record.buffer import EventBuffer
-from flowlin.record.event_log_summary import determined_events, event_log_summary
+from flowlin.record.event_log_summary import mask_of_determined, event_log_summary
 
 # Of a table of events.
 EVENT_COLUMNS = ("time", "uncertainty", "name", "index", "old", "new", "promise")
@@ -333,7 +333,7 @@ class EventLog(eqx.Module):
             doubtful = jnp.where(jnp.isfinite(self.uncertainty), jnp.inf, self.time)
             first = jnp.full(self.offsets[-1], jnp.inf, self.time.dtype)
             return self.time < first.at[self.component].min(doubtful)[self.component]
-        return jax.device_put(determined_events(self))
+        return jax.device_put(mask_of_determined(self))
 
     def merge_with(self, other: "EventLog") -> "EventLog":
         """Join the events of both, whose channels are distinct; the other's channels come last."""

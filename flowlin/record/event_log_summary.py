@@ -39,7 +39,7 @@ def number_with_error(value: float, uncertainty: float) -> str:
     return f"{value:.6g} ± {uncertainty:.1g}" if uncertainty else f"{value:.6g}"
 
 
-def determined_events(log: Any) -> np.ndarray:
+def mask_of_determined(log: Any) -> np.ndarray:
     """Return which events are determined, (K,), by NumPy, which compiles nothing."""
     component, time = np.asarray(log.component), np.asarray(log.time)
     first = np.full(log.offsets[-1], np.inf, time.dtype)

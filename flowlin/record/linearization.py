@@ -17,7 +17,7 @@ from flowlin._tools.numerics import jit_by_array
 from flowlin._tools.printing import Summary, concrete_array, format_count, format_number, print_by
 from flowlin._tools.warn import warn_user
 from flowlin.record.event_log import EventLog
-from flowlin.record.event_log_summary import determined_events, number_with_error
+from flowlin.record.event_log_summary import mask_of_determined, number_with_error
 
 
 def linearization_time_summary(found: Any) -> Summary:
@@ -368,7 +368,7 @@ def counts_of_channel(log: Any, channel: int, lowest: int) -> AlwaysOnCounts:
     """
     shape, start = log.channels[channel].shape, log.offsets[channel]
     stop = log.offsets[channel + 1]
-    component, determined = np.asarray(log.component), determined_events(log)
+    component, determined = np.asarray(log.component), mask_of_determined(log)
     mine = (component >= start) & (component < stop)
     until = float(np.min(np.asarray(log.time)[mine & ~determined], initial=np.inf))
     mine &= determined
