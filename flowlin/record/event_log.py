@@ -18,7 +18,7 @@ from flowlin._tools.moved import moved_attributes
 from flowlin._tools.printing import print_by
 from flowlin._tools.warn import warn_user
 from flowlin.record.buffer import EventBuffer
-from flowlin.record.event_log_summary import mask_of_determined, event_log_summary
+from flowlin.record.event_log_summary import event_log_summary, mask_of_determined
 
 # Of a table of events.
 EVENT_COLUMNS = ("time", "uncertainty", "name", "index", "old", "new", "promise")
