@@ -93,10 +93,10 @@ class Method(eqx.Module):
 
     - `kinks`: the policy for kinks; `objective`: the function that is descended.
     - `solver`, `controller`: diffrax's, as yet without the library's wrappings.
-    - `by_unit`: whether the controller's `rtol` counts against hidden units and its `atol` for
-      nothing, see `flowlin.engine.allowed`; else both count against single numbers.
+    - `error_by_unit`: whether the controller's `rtol` counts against hidden units and its `atol`
+      for nothing, see `flowlin.engine.allowed`; else both count against single numbers.
     - `adjoint`: how derivatives are taken.
-    - `flat`: whether the state of the solve is one vector, see `flowlin._tools.numerics`.
+    - `flat_state`: whether the state of the solve is one vector, see `flowlin._tools.numerics`.
     - `starts_at_kink`: whether a pair may be at its kink at t = 0, so that a walk has sides to
       choose there.
     """

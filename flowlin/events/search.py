@@ -48,8 +48,6 @@ class StepPart(eqx.Module):
         """Return the left half if the part is to be split, else the largest that begins at its end.
 
         That one is the right half of the smallest part before it that was split.
-
-        That one is the right half of the smallest part before it that was split.
         """
         after = self.index + 1
         zeros = lax.population_count((after & -after) - 1)

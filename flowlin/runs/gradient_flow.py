@@ -25,7 +25,7 @@ from flowlin._tools.printing import Progress
 from flowlin.engine.integrate import Budget, FlowRun
 from flowlin.engine.kinks.policies import MANY_PAIRS, AbstractKinks, pair_count
 from flowlin.engine.kinks.walk import ExactWalk
-from flowlin.engine.method import Method, choose_method, validate_tolerances
+from flowlin.engine.method import Choice, Method, choose_method, validate_tolerances
 from flowlin.engine.mode_frame import problem_in_modes
 from flowlin.engine.observables import Observables, Observe
 from flowlin.engine.run import AbstractRun, Limits
@@ -219,15 +219,7 @@ def gradient_flow(
         ts=None if ts is None else jnp.asarray(ts, network.dtype),
         progress_meter=SILENT_METER,
         capacity=initial_capacity(watches, max_events),
-        reference=Origin(
-            task,
-            loss,
-            None,
-            extend_flow,
-            choice,
-            solver is None and not dense,
-            confirmed=confirm_flow,
-        ),
+        reference=_origin_of_flow(task, loss, choice, solver is None and not dense),
         in_modes=in_modes,
     )
     limits, edge_known = Limits(cast(int, max_steps), max_events), warn_past_edge(run)
@@ -237,6 +229,11 @@ def gradient_flow(
         flow = drive_run(_flow_outset(run, dense, limits, progress, checkpoint), limits)
         flow = with_dense(flow, limits.steps) if dense else flow
     return _finish_flow(run, flow, throw, limits, edge_known)
+
+
+def _origin_of_flow(task: Task, loss: Loss, choice: Choice, exchangeable: bool) -> Origin:
+    """Return what travels with a flow's trajectory, and the functions that go on from it."""
+    return Origin(task, loss, None, extend_flow, choice, exchangeable, confirmed=confirm_flow)
 
 
 def _pose_problem(

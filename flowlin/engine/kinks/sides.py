@@ -114,11 +114,11 @@ class Sides(eqx.Module):
 
     - `codes`: OFF, SLIDING or ON.
     - `slots`: leaders that slide, in ascending order; P in empty slots.
-    - `solve`: $K_{SS}^+ \tilde X_S$ of the slots, zero in empty ones: takes the free velocity of a
-      unit to its u.
+    - `slide_solver`: $K_{SS}^+ \tilde X_S$ of the slots, zero in empty ones: takes the free
+      velocity of a unit to its u.
     - `projector`: onto what sliding leaves of the velocity, $1 - \tilde X_S^T K_{SS}^+ \tilde X_S$;
       None where inputs have so many components that it is cheaper in two factors.
-    - `trouble`: what went wrong with a unit, FINE as long as nothing did.
+    - `failure`: what went wrong with a unit, RESOLVED as long as nothing did.
 
     One row per unit; indexed, the row of one.
     """
@@ -211,7 +211,7 @@ class LayerSides(eqx.Module):
 
     - `codes`: OFF, SLIDING or ON; the units of all layers, first layer first.
     - `slots`: positions of the sliding leaders in the flattened codes; H P in empty slots.
-    - `trouble`: what went wrong, FINE as long as nothing did.
+    - `failure`: what went wrong, RESOLVED as long as nothing did.
     - `certificate`: the upper bound of C (`DeepFlow.reach`) of the pair that left at the run's
       first branch, NaN without one.
     """
