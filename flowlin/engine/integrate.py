@@ -8,7 +8,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array
 
 from flowlin._tools.arrays import Parameters, as_parameters, replace_fields
@@ -19,6 +18,7 @@ from flowlin.engine.method import Method, describe_options
 from flowlin.engine.mode_frame import ProblemInModes
 from flowlin.engine.observables import Observables
 from flowlin.engine.recorder import Recorder, RecorderState, event_log
+from flowlin.engine.rows import count_due, insert_row, times_due, value_or_zeros
 from flowlin.engine.run import UNLIMITED_STEPS, AbstractRun, Limits, StepCost, is_paused
 from flowlin.engine.signals import PAUSED
 from flowlin.engine.solvers.recycled_bdf import RecycledBDF
@@ -89,7 +89,8 @@ class FlowRun(AbstractRun):
     - `t1`, `ts`: the end, and the times to save; None saves both ends.
     - `capacity`: of the logs.
     - `reference`: facts of the run that travel with the trajectory.
-    - `turned`: the problem in its modes' coordinates, where it is solved in these.
+    - `in_modes`: the problem in its modes' coordinates, where it is solved in these.
+    - `pauses_at_rest`: whether it pauses after some steps that move nothing beyond their error.
     """
 
     problem: Problem
@@ -102,6 +103,7 @@ class FlowRun(AbstractRun):
     capacity: int = eqx.field(static=True)
     reference: Origin = eqx.field(static=True)
     in_modes: ProblemInModes | None = None
+    pauses_at_rest: bool = eqx.field(static=True, default=False)
 
     @property
     def problem_and_method(self) -> tuple[Problem, Method]:
@@ -316,12 +318,12 @@ class FlowRun(AbstractRun):
         if self.ts is None:
             rows = diffrax.SubSaveAt(t0=True, fn=self._start_row)
         else:
-            rows = diffrax.SubSaveAt(
-                ts=_times_due(self.ts, start.t, self.t1), fn=self.save_function
-            )
-        steps = self.method.step_controller(self.problem_and_method[0])
+            rows = diffrax.SubSaveAt(ts=times_due(self.ts, start.t, self.t1), fn=self.save_function)
+        problem, method = self.problem_and_method
+        steps = method.step_controller(problem)
+        scale = method.error_scale(problem) if self.pauses_at_rest else None
         limits = budget.accepted, budget.tried
-        controller = PausingController(steps, self.t1, *limits, start.controller)  # pyright: ignore
+        controller = PausingController(steps, self.t1, *limits, start.controller, scale)  # pyright: ignore
         solution = diffrax.diffeqsolve(
             term,
             solver,
@@ -349,7 +351,7 @@ class FlowRun(AbstractRun):
 
     def _start_row(self, t: Array, parameters: Parameters, args: Any) -> tuple[Array, Any]:
         """Return the row at t = 0; zeros where a run that has paused goes on."""
-        return _value_or_zeros(t > 0, lambda: self.save_function(t, parameters, args))
+        return value_or_zeros(t > 0, lambda: self.save_function(t, parameters, args))
 
     def _make_trajectory(
         self, start: RunState, solution: Any, paused: Array, dense: bool, interpolation_cls: object
@@ -417,47 +419,21 @@ class FlowRun(AbstractRun):
         """Return saved times and rows, and the end where it is saved; inf where none is due."""
         if self.ts is None:
             # A row may cost as much as many steps, and at a pause it is not saved.
-            last = _value_or_zeros(
+            last = value_or_zeros(
                 paused, lambda: self.save_function(outcome.end, outcome.final, None)
             )
-            return _insert_row((ts, rows), (outcome.end, last), jnp.asarray(len(ts)))
+            return insert_row((ts, rows), (outcome.end, last), jnp.asarray(len(ts)))
         # `_after` filled the array up with t1: those rows are not due.
-        ts = jnp.where(jnp.arange(len(ts)) < _count_due(self.ts, start.t), ts, jnp.inf)
+        ts = jnp.where(jnp.arange(len(ts)) < count_due(self.ts, start.t), ts, jnp.inf)
         if not any(watch.terminate for watch in self.watches):
             return ts, rows
         ended = outcome.result == RESULTS.event_occurred
-        last = _value_or_zeros(~ended, lambda: self.save_function(outcome.end, outcome.final, None))
+        last = value_or_zeros(~ended, lambda: self.save_function(outcome.end, outcome.final, None))
         ts = jnp.where(ended & (ts >= outcome.end), jnp.inf, ts)
         end = jnp.where(ended, outcome.end, jnp.inf)
         place = jnp.sum(ts < end)
-        ts, rows = _insert_row((ts, rows), (end, last), place)
+        ts, rows = insert_row((ts, rows), (end, last), place)
         return jnp.where(jnp.arange(len(ts)) > place, jnp.inf, ts), rows
-
-
-def _insert_row(rows: Any, row: Any, place: Array) -> Any:
-    """Insert a row at a place, which loses what was there; the row stands at the end, too."""
-    return jax.tree.map(lambda a, b: jnp.append(a, b[None], axis=0).at[place].set(b), rows, row)
-
-
-def _value_or_zeros(skipped: Array, value: Callable[[], Any]) -> Any:
-    """Return a tree of arrays, or zeros in its place where it is skipped."""
-    shapes = jax.eval_shape(value)
-
-    def zeros_like_value() -> Any:
-        return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
-
-    return lax.cond(skipped, zeros_like_value, value)
-
-
-def _count_due(ts: Array, t: Array) -> Array:
-    """Count the times that are not yet saved at t, where the start itself is still due."""
-    return jnp.sum(jnp.where(t > 0, ts > t, True))
-
-
-def _times_due(ts: Array, t: Array, t1: Array) -> Array:
-    """Return the times that are due at t, filled up with t1."""
-    place, due = jnp.arange(len(ts)), _count_due(ts, t)
-    return jnp.where(place < due, ts[(place - due) % len(ts)], t1)
 
 
 class _FlowOutcome(eqx.Module):

@@ -50,6 +50,7 @@ TREE_SOLVERS = (diffrax.Bosh3, diffrax.Tsit5, diffrax.Dopri8, RKC, RecycledBDF)
 
 IMPLICIT_RTOL = 1e-4  # the loosest rtol at which the implicit method is chosen
 LARGE_BYTES = 2**25  # bytes of parameters from which on it is not: it keeps 60 times as many
+SETTLED = 10.0  # tolerances of its unit by which a number of a settled walk may still move
 
 
 class Choice(NamedTuple):
@@ -136,7 +137,7 @@ class Method(eqx.Module):
             problem, solver, allowed, capacity, self.loop_kind, self.starts_at_kink
         )
         if walk is not None:
-            return walk.switching.flow, walk
+            return walk.flow, walk
         return self.vector_field(problem), solver
 
     def error_scale(self, problem: Problem) -> AbstractErrorScale:
@@ -154,6 +155,9 @@ class Method(eqx.Module):
         # A solver that takes over across kinks averages none: it gets a control without memory.
         traits = self.kinks.traits if isinstance(self.solver, AveragedGates) else StepTraits()
         changes = self.kinks.traits.counts_change
+        if self.kinks.walks and isinstance(self.solver, RKC):
+            # At held sides nothing grows any more, and as much as this is allowed in all.
+            traits, changes = StepTraits(slack=SETTLED), False
         return ErrorScaledController.from_problem(
             problem, self.controller.rtol, changes, traits.gains, traits.slack
         )

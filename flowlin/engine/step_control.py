@@ -4,6 +4,7 @@ from typing import Any
 
 import diffrax
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, PyTree
@@ -12,6 +13,7 @@ from flowlin._tools.numerics import previous_float
 from flowlin.engine.kinks.averaged import EVALUATIONS_PER_STEP, AveragedGates
 from flowlin.engine.recorder import RecorderState
 from flowlin.engine.signals import PAUSED
+from flowlin.engine.solvers.error_scale import AbstractErrorScale
 from flowlin.engine.solvers.wrapped import (
     AbstractCounting,
     AbstractReporting,
@@ -21,6 +23,9 @@ from flowlin.engine.solvers.wrapped import (
     is_explicit,
 )
 
+REST_STEPS = 16  # steps in a row at rest after which a run pauses
+REST_FACTOR = 5.0  # errors allowed to a step by which one at rest moves at most: noise, not flow
+MANY_STEPS = 256  # steps to come of a run that pauses at rest; fewer are taken as they are
 SHORTEST_ROUNDINGS = 16  # roundings of the time: a shorter step would hardly move it
 
 
@@ -47,7 +52,8 @@ class PausingState(eqx.Module):
     - `inner`: the wrapped controller's state.
     - `attempts`, `accepted`: steps since the last pause.
     - `spent`: evaluations in these steps, where the solver counts them.
-    - `ahead`: where the next step would end if the run did not end before.
+    - `next_end`: where the next step would end if the run did not end before.
+    - `at_rest`: accepted steps in a row that moved nothing beyond their error; pauses keep it.
     """
 
     inner: PyTree
@@ -55,16 +61,17 @@ class PausingState(eqx.Module):
     accepted: Int[Array, ""]
     spent_evaluations: Int[Array, ""]
     next_end: Float[Array, ""]
+    at_rest: Int[Array, ""]
 
     @staticmethod
-    def after_pause(inner: PyTree, ahead: Array) -> "PausingState":
+    def after_pause(inner: PyTree, ahead: Array, at_rest: Any = 0) -> "PausingState":
         """Return the state right after a pause."""
         none = jnp.zeros((), jnp.int32)
-        return PausingState(inner, none, none, none, ahead)
+        return PausingState(inner, none, none, none, ahead, jnp.asarray(at_rest, jnp.int32))
 
     def reset_counts(self) -> "PausingState":
-        """Return the same state with all counts at zero."""
-        return PausingState.after_pause(self.inner, self.next_end)
+        """Return the same state, what is counted from the last pause on at zero."""
+        return PausingState.after_pause(self.inner, self.next_end, self.at_rest)
 
 
 class PausingController(diffrax.AbstractAdaptiveStepSizeController[PausingState, None]):
@@ -79,8 +86,10 @@ class PausingController(diffrax.AbstractAdaptiveStepSizeController[PausingState,
 
     - `controller`: decides about steps.
     - `t1`: where the run ends.
-    - `budget`, `attempts`: accepted and tried steps after which it pauses.
-    - `paused`: the state to go on from, which is also the `controller_state` of the solve.
+    - `accepted_budget`, `tried_budget`: steps after which it pauses.
+    - `resume_state`: the state to go on from, which is also the `controller_state` of the solve.
+    - `error_scale`: if it is given, it pauses too after `REST_STEPS` accepted steps in a row none
+      of which moves anything by more than some times this scale, where many more are to come.
     """
 
     controller: diffrax.AbstractAdaptiveStepSizeController
@@ -88,6 +97,7 @@ class PausingController(diffrax.AbstractAdaptiveStepSizeController[PausingState,
     accepted_budget: Int[Array, ""]
     tried_budget: Int[Array, ""]
     resume_state: PausingState
+    error_scale: AbstractErrorScale | None = None
 
     @property
     def rtol(self):  # pyright: ignore
@@ -128,6 +138,12 @@ class PausingController(diffrax.AbstractAdaptiveStepSizeController[PausingState,
         attempts = state.attempts + 1
         accepted = state.accepted + jnp.where(keep, 1, 0).astype(jnp.int32)
         tired = (keep & (accepted >= self.accepted_budget)) | (attempts >= self.tried_budget)
+        at_rest = state.at_rest
+        if self.error_scale is not None:
+            rests = self._is_at_rest(y0, y1_candidate)
+            at_rest = jnp.where(keep, jnp.where(rests, at_rest + 1, 0), at_rest)
+            many = MANY_STEPS * (ahead - t_next) < self.t1 - t_next
+            tired = tired | (keep & many & (at_rest >= REST_STEPS))
         # A step without a length (its error was NaN) would be tried for ever.
         stuck = ~(ahead - t_next > shortest_step(t_next)) & (result == diffrax.RESULTS.successful)
         result = diffrax.RESULTS.where(stuck, diffrax.RESULTS.dt_min_reached, result)
@@ -138,9 +154,15 @@ class PausingController(diffrax.AbstractAdaptiveStepSizeController[PausingState,
             t_next,
             ahead,
             jumped,
-            PausingState(inner, attempts, accepted, spent, jnp.asarray(ahead)),
+            PausingState(inner, attempts, accepted, spent, jnp.asarray(ahead), at_rest),
             result,
         )
+
+    def _is_at_rest(self, y0: PyTree, y1: PyTree) -> Array:
+        """Tell whether a step moves nothing by more than the noise of its error."""
+        assert self.error_scale is not None
+        moves = jax.tree.map(lambda a, b, s: (b - a) / s, y0, y1, self.error_scale(y0, y1))
+        return jnp.asarray(self.norm(moves)) <= REST_FACTOR
 
 
 # ---- Counts of a run's evaluations of the vector field, those of rejected steps included.

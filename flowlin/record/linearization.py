@@ -162,9 +162,11 @@ def linearization_of_counts(counts: tuple[UnitCounts, UnitCounts], end: Array) -
 
 
 def linearization_of_log(
-    log: EventLog, layer: int, samples: int, quantile: float, end: Array
+    log: EventLog, layer: int, samples: int, quantile: float, end: Array, settled: bool
 ) -> Linearization:
     """Return t* in both conventions from a log of gates, or of unit switches at a quantile.
+
+    Nothing moves it any more where the run has `settled`.
 
     **Raises:** `ValueError` if the run logged neither.
     """
@@ -172,7 +174,8 @@ def linearization_of_log(
     if ("gate", (layer,)) in names:
         channel, k = names.index(("gate", (layer,))), math.floor(quantile * samples)
         log, until = _without_undetermined(log, [channel])
-        return _warn_if_lasting(_both_from_gates(_pad_log(log), channel, k, end, until), end)
+        found = _both_from_gates(_pad_log(log), channel, k, end, until)
+        return found if settled else _warn_if_lasting(found, end)
     wanted = [(unit_channel(n, quantile), (layer,)) for n in ("always_on", "always_off")]
     if wanted[0] not in names:
         raise ValueError(
@@ -182,7 +185,8 @@ def linearization_of_log(
         )
     bottom, top = (names.index(w) for w in wanted)
     log, until = _without_undetermined(log, [bottom, top])
-    return _warn_if_lasting(_both_from_units(_pad_log(log), bottom, top, end, until), end)
+    found = _both_from_units(_pad_log(log), bottom, top, end, until)
+    return found if settled else _warn_if_lasting(found, end)
 
 
 def _without_undetermined(log: EventLog, channels: list[int]) -> tuple[EventLog, Array]:

@@ -27,7 +27,7 @@ from flowlin._tools.arrays import (
     replace_fields,
 )
 from flowlin._tools.files import saveable, writable_path, write_file
-from flowlin._tools.printing import Progress, print_by, progress_option
+from flowlin._tools.printing import Progress, concrete_array, print_by, progress_option
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.graph import AbstractGraph
 from flowlin.networks.kinds import ReLUNetwork
@@ -127,7 +127,8 @@ class Trajectory(eqx.Module):
         with the Hessian and in looking for stiffness too; and `accepted_evaluations`, those in
         accepted steps alone. Where events were watched, `unresolved_crossings`: in how many
         stretches of time crossings may be missing from the log; `flow.events.unresolved` says
-        where. After `confirm`, `converged`: the time from which on no event is determined, or inf.
+        where. Of exact walks and after `confirm`, `converged`: the time from which on no event is
+        determined, or inf.
         """
         return {**self.counts, **dict(self.labels)}
 
@@ -402,7 +403,9 @@ class Trajectory(eqx.Module):
                 )
             counts = self.step_counts[layer, quantile]
             return linearization_of_counts((counts, counts), self.end)
-        return linearization_of_log(self.events, layer, self.samples, quantile, self.end)
+        converged = concrete_array(self.counts.get("converged"), 0)
+        settled = not self.events.confirmed and converged is not None and float(converged) < np.inf
+        return linearization_of_log(self.events, layer, self.samples, quantile, self.end, settled)
 
     def _window_counts(
         self, layer: int, quantile: float, window: int

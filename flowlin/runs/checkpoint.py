@@ -33,7 +33,7 @@ from flowlin.runs.progress import AbstractTimedPause, Pace
 from flowlin.runs.run import AbstractPause, Outset, compile_initial_state
 
 # The format of a run's state: raised with every change of its leaves, which a test notices.
-STATE_FORMAT = 1
+STATE_FORMAT = 2
 CHECKPOINT_SECONDS = (
     30.0  # about so long between two checkpoints; longer where writing one would take
 )

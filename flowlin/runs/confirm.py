@@ -69,7 +69,8 @@ def with_global_errors(flow: Trajectory, other: Trajectory, factor: float) -> Tr
     )
     time, sure = np.asarray(events.time), np.isfinite(uncertainty)
     late = ~sure & (time > np.max(time[sure], initial=0.0))
-    converged = jnp.asarray(np.min(time[late], initial=np.inf), dtype)
+    known = float(flow.counts.get("converged", np.inf))
+    converged = jnp.asarray(np.min(time[late], initial=known), dtype)
     return replace_fields(
         flow,
         events=events,

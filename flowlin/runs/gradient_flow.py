@@ -57,6 +57,7 @@ from flowlin.runs.run_options import (
     validate_times,
     warn_precision,
 )
+from flowlin.runs.settled import SettledCheck, pause_at_rest
 from flowlin.runs.stiffness import TOO_SHORT, StiffnessCheck
 from flowlin.tasks.task import Task
 from flowlin.training.losses import AnyLoss, Loss, SquaredError
@@ -358,6 +359,7 @@ def _flow_outset(
         raise ValueError("`checkpoint` does not keep dense output; save at `ts` instead.")
     if run.may_switch_solver:
         run = run.with_choice(solver_because=TOO_SHORT)
+    run = pause_at_rest(run)
     if isinstance(progress, diffrax.AbstractProgressMeter):
         run = replace_fields(
             run, progress_meter=progress
@@ -372,6 +374,7 @@ def _flow_pauses(
     """Return the pauses of a run from time t on: stiffness, Ctrl-C, progress."""
     assert isinstance(run, FlowRun)
     pauses: list[AbstractPause] = [StiffnessCheck(run)] if run.may_switch_solver else []
+    pauses += [SettledCheck()] if run.pauses_at_rest else []
     if not isinstance(progress, diffrax.AbstractProgressMeter):
         pauses += clock_pauses(run, progress, t)
     return pauses

@@ -19,8 +19,9 @@ from flowlin._tools.arguments import (
 from flowlin._tools.arrays import ENABLE_X64
 from flowlin._tools.warn import warn_user
 from flowlin.engine.kinks.averaged import FINEST_RTOL, AveragedGates
-from flowlin.engine.kinks.walk import ExactWalk, choose_switching
+from flowlin.engine.kinks.walk import ExactWalk, HeldWalk, choose_switching
 from flowlin.engine.solvers.error_scale import AbstractErrorScale
+from flowlin.engine.solvers.rkc import RKC
 from flowlin.engine.solvers.wrapped import Explicit, is_explicit
 from flowlin.events.events import AbstractKinkTraits
 from flowlin.networks.base import AbstractModel
@@ -85,7 +86,7 @@ class AbstractKinks(AbstractKinkTraits):
         capacity: int,
         loop_kind: str,
         starts_at_kink: bool,
-    ) -> ExactWalk | None:
+    ) -> ExactWalk | HeldWalk | None:
         """Wrap the solver so that it walks; None where it does not."""
 
     @abc.abstractmethod
@@ -263,6 +264,11 @@ class ExactKinks(AbstractKinks):
     Samples for which one unit alone is on share the kinks above it. Where one of them repels
     (C > 0) the flow may not be unique either: a branch is logged when this is first seen.
 
+    A run that has converged, and would go on for long, ends at sides that no longer change, where
+    `solver` is left open and nothing is traced: `flow.stats["converged"]` says from when on, or
+    inf. What is left of the flow is less than its error there. Under `jit`, `vmap` and with `dense`
+    such a run walks on, and errors alone switch its pairs; `flow.confirm()` tells which.
+
     **Arguments:**
 
     - `slots`: how many pairs of one unit may slide at once, or in a network of several hidden
@@ -297,10 +303,17 @@ class ExactKinks(AbstractKinks):
             )
         return solver, ASKED_REASON
 
-    def wrap_solver(self, problem, solver, allowed, capacity, loop, starts_at_kink) -> ExactWalk:
-        """Wrap the solver in a walk by the rule for the network's depth."""
-        assert is_explicit(solver)
+    def wrap_solver(
+        self, problem, solver, allowed, capacity, loop, starts_at_kink
+    ) -> ExactWalk | HeldWalk:
+        """Wrap the solver in a walk by the rule for the network's depth.
+
+        The stiff solver of a walk that has settled holds the sides.
+        """
         rule = choose_switching(problem, self.slots, loop, starts_at_kink)
+        if isinstance(solver, RKC):
+            return HeldWalk(solver, rule.flow)
+        assert is_explicit(solver)
         return ExactWalk(Explicit(solver), rule, allowed, capacity, loop_kind=loop)
 
     def remedy(self, network: AbstractModel) -> str:

@@ -20,11 +20,13 @@ from flowlin.engine.kinks.sides import RESOLVED, AbstractSwitching, Piece
 from flowlin.engine.kinks.walk_piece import step_to_event
 from flowlin.engine.signals import UNDECIDED
 from flowlin.engine.solvers.error_scale import AbstractErrorScale
+from flowlin.engine.solvers.rkc import RKC
 from flowlin.engine.solvers.wrapped import (
     AbstractCounting,
     Explicit,
     Forwarding,
     Report,
+    Wrapped,
     evaluations,
 )
 from flowlin.networks.kinds import ReLUNetwork
@@ -105,7 +107,9 @@ class WalkState(AbstractCounting):
     def report(self, ts: Array, tau: Array) -> Report:
         """Return the evaluations so far, and what the sides report."""
         del ts, tau
-        return {"accepted_evaluations": self.evaluations, **self.sides.report}, {}
+        never = jnp.full_like(self.failure_time, jnp.inf)
+        own = {"accepted_evaluations": self.evaluations, "converged": never}
+        return {**own, **self.sides.report}, {}
 
 
 class _WalkProgress(eqx.Module):
@@ -140,6 +144,11 @@ class ExactWalk(Forwarding[WalkState]):
     )  # kind of loops, see `flowlin._tools.numerics`
 
     @property
+    def flow(self) -> Any:
+        """The vector field at given sides."""
+        return self.switching.flow
+
+    @property
     def interpolation_cls(self):  # pyright: ignore
         """The interpolation over several pieces."""
         return _interpolation_over_pieces(self.solver.interpolation_cls)
@@ -148,7 +157,7 @@ class ExactWalk(Forwarding[WalkState]):
         """Return the sides at the start, and an empty log."""
         del args
         sides = self.switching.start_sides(y0)
-        inner = self.solver.init(terms, t0, t1, y0, self.switching.flow.fix_sides(sides))
+        inner = self.solver.init(terms, t0, t1, y0, self.flow.fix_sides(sides))
         log = EventBuffer.empty(self.capacity, jnp.result_type(t0))
         never = jnp.asarray(jnp.inf, log.time.dtype)
         return WalkState(
@@ -182,9 +191,9 @@ class ExactWalk(Forwarding[WalkState]):
 
         @jax.jit  # derivatives in reverse trace it many times
         def walk_one_piece(walk: _WalkProgress) -> _WalkProgress:
-            frozen = self.switching.flow.fix_sides(walk.state.sides)
+            frozen = self.flow.fix_sides(walk.state.sides)
             piece = step_to_event(
-                self.switching.flow, self.solver, terms, walk.t, t1, walk.y, frozen,
+                self.flow, self.solver, terms, walk.t, t1, walk.y, frozen,
                 walk.state.inner, walk.state.jump,
             )  # fmt: skip
             return self._advance_past(walk, piece)
@@ -265,10 +274,47 @@ class ExactWalk(Forwarding[WalkState]):
 
     def _empty_pieces(self, terms, t0, t1, y0, state: WalkState) -> StepPieces:
         """Return room for the pieces of a step."""
-        frozen = self.switching.flow.fix_sides(state.sides)
+        frozen = self.flow.fix_sides(state.sides)
         _, _, dense, _, _ = eqx.filter_eval_shape(
             self.solver.step, terms, t0, t1, y0, frozen, state.inner, state.jump
         )
         infos = jax.tree.map(lambda a: jnp.zeros((self.pieces, *a.shape), a.dtype), dense)
         far = jnp.full(self.pieces, jnp.inf, t0.dtype)
         return StepPieces(far, far, infos)
+
+
+class HeldWalk(Wrapped[WalkState]):
+    """Wraps a solver for stiff flows, which follows a walk's flow at sides that no longer change.
+
+    A walk that has settled goes on with it, see `flowlin.runs.settled`: its sides, their log and
+    all that it has counted ride along.
+    """
+
+    solver: RKC
+    flow: Any  # `OneLayerFlow` or `DeepFlow`
+
+    def init(self, terms, t0, t1, y0, args) -> WalkState:
+        """Refuse to start: sides are found by a walk."""
+        raise TypeError("A `HeldWalk` goes on from a walk's state; see `take_over`.")
+
+    def take_over(self, field: Any, t: Array, y: Parameters, walk: WalkState) -> WalkState:
+        """Return the state to go on from where a walk has come to."""
+        sides = self.flow.fix_sides(walk.sides)
+        inner = self.solver.init(diffrax.ODETerm(field), t, t, y, sides)
+        spent = walk.evaluations + inner.evaluations.astype(walk.evaluations.dtype)
+        return replace_fields(walk, inner=inner, evaluations=spent)
+
+    def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
+        """Take the inner solver's step at the sides as they are."""
+        del args
+        sides = self.flow.fix_sides(solver_state.sides)
+        y1, error, dense, inner, result = self.solver.step(
+            terms, t0, t1, y0, sides, solver_state.inner, made_jump
+        )
+        spent = (inner.evaluations - solver_state.inner.evaluations).astype(
+            solver_state.evaluations.dtype
+        )
+        state = replace_fields(
+            solver_state, inner=inner, evaluations=solver_state.evaluations + spent
+        )
+        return y1, error, dense, state, result

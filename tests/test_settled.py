@@ -1,0 +1,103 @@
+"""Walks after convergence: they end at held sides, lose no later change, and can be carried on."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import flowlin as fl
+
+pytestmark = pytest.mark.slow  # for their programs; `test_confirm` has the first tier's
+LATE = 1e6  # of a flow whose time constants are of size one
+
+
+def start(task):
+    return fl.ReLUNetwork.init(task, 6, 1e-2, key=jax.random.key(1))
+
+
+@pytest.fixture(scope="module")
+def xor():
+    return fl.tasks.offset_xor(0.5)
+
+
+@pytest.fixture(scope="module")
+def settled(xor):
+    """A walk that has converged long before its end, with the rows in between."""
+    ts = np.asarray([0.0, 20.0, 1e3, 1e5, LATE])
+    return fl.gradient_flow(start(xor), xor, LATE, ts=ts, events=fl.LossBelow(1e-6))
+
+
+def test_a_million_after_convergence_take_a_hundred_steps(settled, xor):
+    converged = float(settled.stats["converged"])
+    ts = np.asarray([0.0, 20.0, 30.0, 40.0, converged])
+    walk = fl.gradient_flow(start(xor), xor, converged, ts=ts, events=fl.LossBelow(1e-6))
+    assert converged < 500
+    assert int(settled.stats["num_steps"]) - int(walk.stats["num_steps"]) <= 100
+    assert float(walk.stats["converged"]) == np.inf
+    # Until then it is the same walk, to the bit, and from there on it hardly moves.
+    assert np.array_equal(settled.losses[:2], walk.losses)
+    same = settled.events.time[: len(walk.events)] == walk.events.time
+    assert np.all(same[walk.events.time < converged])
+    assert np.all(np.asarray(settled.events.time) <= converged)
+    for end, there in zip(jax.tree.leaves(settled.final), jax.tree.leaves(walk.final), strict=True):
+        assert np.allclose(end, there, rtol=0, atol=1e-6)
+
+
+def test_it_says_so(settled):
+    assert "no later event is determined" in repr(settled)
+    assert settled.losses[-1] < 1e-12
+    assert settled.losses.shape == (5,)
+
+
+@pytest.mark.filterwarnings("error::flowlin.LinearizationWarning")
+def test_t_star_is_not_said_to_move(settled):
+    found = settled.linearization()
+    assert found.open.time < settled.stats["converged"]
+
+
+def test_it_is_kept_and_carried_on(settled, tmp_path):
+    settled.save(tmp_path / "flow.npz")
+    again = fl.load(tmp_path / "flow.npz")
+    assert again.stats["converged"] == settled.stats["converged"]
+    longer = settled.extend(2 * LATE)
+    assert longer.end == 2 * LATE
+    assert longer.losses[-1] < 1e-12
+    assert len(longer.events) == len(settled.events)
+
+
+@pytest.mark.parametrize("case", ["two layers", "float32", "1e-20", "cross-entropy"])
+def test_others_settle_or_walk_on(case):
+    task, size, depth = fl.tasks.offset_xor(0.5), 1e-1, (6,)
+    more: dict[str, Any] = {}
+    if case == "two layers":
+        depth = (5, 4)
+    if case == "1e-20":
+        size = 1e-20
+    if case == "float32":
+        task = task.astype(jnp.float32)
+    if case == "cross-entropy":
+        labels = (task.y[:, 0] > np.mean(task.y[:, 0])).astype(int)
+        task = fl.Task(task.x, jax.nn.one_hot(labels, 2), name="two classes")
+        more = {"loss": fl.CrossEntropy()}
+    network = fl.ReLUNetwork.init(task, depth, size**2, key=jax.random.key(3))
+    flow = fl.gradient_flow(network.astype(task.x.dtype), task, 2e4, **more)
+    if case == "cross-entropy":  # its loss falls for ever
+        assert flow.stats["converged"] == np.inf
+    else:
+        assert flow.stats["converged"] < 2e3
+    assert int(flow.stats["num_steps"]) < 2e4
+
+
+def test_what_comes_late_is_not_lost():
+    """A sample of weight 1e-6 is learned long after the others: w' = 1e-6 (1 - w) at the end."""
+    x = np.eye(2)
+    task = fl.Task(x, np.ones((2, 1)), weights=np.asarray([1.0, 1e-6]))
+    network = fl.ReLUNetwork((np.asarray([[0.5, 0.5]]), np.asarray([[1.0]])), (None, None), 0.0)
+    moves = eqx.tree_at(lambda n: n.weights[1], jax.tree.map(lambda _: True, network), False)
+    flow = fl.gradient_flow(network, task, 5e4, rtol=1e-4, trainable=moves)
+    assert flow.stats["converged"] == np.inf
+    exact = 1 - 0.5 * np.exp(-0.05)
+    assert flow.final.weights[0][0, 1] == pytest.approx(exact, abs=1e-4)
