@@ -136,7 +136,7 @@ class Method(eqx.Module):
             problem, solver, allowed, capacity, self.loop_kind, self.starts_at_kink
         )
         if walk is not None:
-            return walk.switching.flow, walk
+            return problem.scheduled_field(walk.switching.flow), walk
         return self.vector_field(problem), solver
 
     def error_scale(self, problem: Problem) -> AbstractErrorScale:
@@ -173,13 +173,14 @@ class Method(eqx.Module):
         usual = isinstance(self.controller, diffrax.PIDController)
         return RecycledBDF() if smooth and fine and usual and size < LARGE_BYTES else RKC()
 
-    def vector_field(self, problem: Problem) -> VectorField | RuleField:
+    def vector_field(self, problem: Problem) -> Any:
         """Return the vector field without a walk's gates."""
-        if not problem.is_gradient_flow:
-            return RuleField(
-                self.objective, problem.network, problem.tau, problem.rule, problem.has_memory
-            )
-        return VectorField(self.objective, problem.network, problem.time_constants)
+        goal, network, rule = self.objective, problem.network, problem.rule
+        if problem.is_gradient_flow:
+            return problem.scheduled_field(VectorField(goal, network, problem.time_constants))
+        return problem.scheduled_field(
+            RuleField(goal, network, problem.tau, rule, problem.has_memory)
+        )
 
 
 def choose_method(

@@ -51,8 +51,8 @@ class CheckpointFile(NamedTuple):
     - `flow`: the trajectory so far.
     - `state`: the leaves of the run's state; random keys among them as numbers.
     - `state_format`: the format of the state in the version that wrote it; 0 until flowlin 0.2.
-    - `functions`: fingerprints of what the functions in `observe` and `events` do, by where they
-      stand, and `python`, the version of which that is the code.
+    - `functions`: fingerprints of what the functions in `observe`, `events` and `tau` do, by where
+      they stand, and `python`, the version of which that is the code.
     """
 
     prints: dict[str, str]
@@ -240,8 +240,10 @@ def _argument_fingerprints(run: AbstractRun) -> dict[str, str]:
 
 
 def _function_fingerprints(run: AbstractRun) -> dict[str, str]:
-    """Return a fingerprint of each function in `observe` and `events`, by where it stands."""
-    found = {f"`observe[{name!r}]`": one for name, one in (run.observables.functions or {}).items()}
+    """Return a fingerprint of each function in `observe`, `events`, `tau`, by where it stands."""
+    found = run.named_functions | {
+        f"`observe[{name!r}]`": one for name, one in (run.observables.functions or {}).items()
+    }
     for watch in run.observer.watches:
         nodes = jax.tree.leaves(watch.function, is_leaf=lambda node: isinstance(node, BoundToTask))
         for node in nodes:

@@ -25,6 +25,7 @@ from flowlin.engine.solvers.wrapped import (
     Explicit,
     Forwarding,
     Report,
+    TauAt,
     evaluations,
 )
 from flowlin.networks.kinds import ReLUNetwork
@@ -102,7 +103,7 @@ class WalkState(AbstractCounting):
     failure_time: Float[Array, ""]  # time of an event that could not be decided, else inf
     evaluations: Int[Array, ""]  # of the velocity, up to here
 
-    def report(self, ts: Array, tau: Array) -> Report:
+    def report(self, ts: Array, tau: TauAt) -> Report:
         """Return the evaluations so far, and what the sides report."""
         del ts, tau
         return {"accepted_evaluations": self.evaluations, **self.sides.report}, {}
